@@ -1,0 +1,172 @@
+// CUDA's math functions and intrinsics (CUDA Math API). The host's functions stand in for the
+// device's: both stay within the errors that CUDA documents, and their last bits may differ.
+#pragma once
+
+// The C++ header makes sin, exp, fabs … overloads for float and double, as CUDA has them.
+#include <math.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+
+// ---- min and max, for every pair of arithmetic types; a NaN loses, as in fmin and fmax ----
+template <class A, class B>
+requires(std::is_arithmetic_v<A>&& std::is_arithmetic_v<B>) constexpr std::common_type_t<A, B> min(
+    A a, B b) {
+  using T = std::common_type_t<A, B>;
+  if constexpr (std::is_floating_point_v<T>)
+    return std::fmin(T(a), T(b));
+  else
+    return T(a) < T(b) ? T(a) : T(b);
+}
+template <class A, class B>
+requires(std::is_arithmetic_v<A>&& std::is_arithmetic_v<B>) constexpr std::common_type_t<A, B> max(
+    A a, B b) {
+  using T = std::common_type_t<A, B>;
+  if constexpr (std::is_floating_point_v<T>)
+    return std::fmax(T(a), T(b));
+  else
+    return T(a) < T(b) ? T(b) : T(a);
+}
+
+// ---- Functions that C++ lacks ----
+inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
+inline double rsqrt(double x) { return 1.0 / std::sqrt(x); }
+inline float rsqrt(float x) { return rsqrtf(x); }
+inline float rcbrtf(float x) { return static_cast<float>(1.0 / std::cbrt(double{x})); }
+inline float exp10f(float x) { return std::pow(10.0f, x); }
+// Reduced before the multiplication by pi, and exactly, so that whole turns give whole results.
+inline float sinpif(float x) {
+  const double turn = std::remainder(double{x}, 2.0);
+  const double folded = std::fabs(turn) > 0.5 ? std::copysign(1.0, turn) - turn : turn;
+  return static_cast<float>(std::sin(M_PI * folded));
+}
+inline float cospif(float x) {
+  return static_cast<float>(std::sin(M_PI * (0.5 - std::fabs(std::remainder(double{x}, 2.0)))));
+}
+inline float __saturatef(float x) { return x > 0.0f ? (x < 1.0f ? x : 1.0f) : 0.0f; }
+// In double: far out in the tail erfc multiplies the rounding of its argument by 100.
+inline float normcdff(float x) { return static_cast<float>(0.5 * std::erfc(-x * M_SQRT1_2)); }
+
+// ---- Fast approximations: exact enough here, and never better than asked for on a GPU ----
+inline float __expf(float x) { return std::exp(x); }
+inline float __exp10f(float x) { return exp10f(x); }
+inline float __logf(float x) { return std::log(x); }
+inline float __log2f(float x) { return std::log2(x); }
+inline float __log10f(float x) { return std::log10(x); }
+inline float __sinf(float x) { return std::sin(x); }
+inline float __cosf(float x) { return std::cos(x); }
+inline float __tanf(float x) { return std::tan(x); }
+inline float __tanhf(float x) { return std::tanh(x); }
+inline float __powf(float x, float y) { return std::pow(x, y); }
+inline float __fdividef(float x, float y) { return x / y; }
+inline void __sincosf(float x, float* s, float* c) {
+  *s = std::sin(x);
+  *c = std::cos(x);
+}
+
+// ---- Arithmetic in a stated rounding; `rn` is how this machine computes ----
+inline float __fadd_rn(float a, float b) { return a + b; }
+inline float __fsub_rn(float a, float b) { return a - b; }
+inline float __fmul_rn(float a, float b) { return a * b; }
+inline float __fdiv_rn(float a, float b) { return a / b; }
+inline float __frcp_rn(float a) { return 1.0f / a; }
+inline float __fsqrt_rn(float a) { return std::sqrt(a); }
+inline float __frsqrt_rn(float a) { return static_cast<float>(1.0 / std::sqrt(double{a})); }
+inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
+inline double __dadd_rn(double a, double b) { return a + b; }
+inline double __dmul_rn(double a, double b) { return a * b; }
+inline double __fma_rn(double a, double b, double c) { return std::fma(a, b, c); }
+
+// ---- Bits ----
+inline int __float_as_int(float x) { return std::bit_cast<int>(x); }
+inline float __int_as_float(int x) { return std::bit_cast<float>(x); }
+inline unsigned __float_as_uint(float x) { return std::bit_cast<unsigned>(x); }
+inline float __uint_as_float(unsigned x) { return std::bit_cast<float>(x); }
+inline long long __double_as_longlong(double x) { return std::bit_cast<long long>(x); }
+inline double __longlong_as_double(long long x) { return std::bit_cast<double>(x); }
+
+inline int __popc(unsigned x) { return std::popcount(x); }
+inline int __popcll(unsigned long long x) { return std::popcount(x); }
+inline int __clz(int x) { return std::countl_zero(static_cast<unsigned>(x)); }
+inline int __clzll(long long x) { return std::countl_zero(static_cast<unsigned long long>(x)); }
+/// 1 + the number of the lowest bit set, 0 for none.
+inline int __ffs(int x) { return x ? std::countr_zero(static_cast<unsigned>(x)) + 1 : 0; }
+inline int __ffsll(long long x) {
+  return x ? std::countr_zero(static_cast<unsigned long long>(x)) + 1 : 0;
+}
+inline unsigned __brev(unsigned x) {
+  x = (x >> 1 & 0x55555555u) | (x & 0x55555555u) << 1;
+  x = (x >> 2 & 0x33333333u) | (x & 0x33333333u) << 2;
+  x = (x >> 4 & 0x0f0f0f0fu) | (x & 0x0f0f0f0fu) << 4;
+  return __builtin_bswap32(x);
+}
+/// Bytes of the eight in y:x, picked by the low three bits of each of the four nibbles of s.
+inline unsigned __byte_perm(unsigned x, unsigned y, unsigned s) {
+  const uint64_t bytes = uint64_t{y} << 32 | x;
+  unsigned result = 0;
+  for (int i = 0; i < 4; ++i) {
+    const unsigned pick = s >> (4 * i) & 7;
+    result |= static_cast<unsigned>(bytes >> (8 * pick) & 0xff) << (8 * i);
+  }
+  return result;
+}
+/// The upper (l) or lower (r) 32 bits of hi:lo shifted by the low five bits of `shift`.
+inline unsigned __funnelshift_l(unsigned lo, unsigned hi, unsigned shift) {
+  return static_cast<unsigned>((uint64_t{hi} << 32 | lo) << (shift & 31) >> 32);
+}
+inline unsigned __funnelshift_r(unsigned lo, unsigned hi, unsigned shift) {
+  return static_cast<unsigned>((uint64_t{hi} << 32 | lo) >> (shift & 31));
+}
+
+// ---- Integer products ----
+inline unsigned __umulhi(unsigned a, unsigned b) {
+  return static_cast<unsigned>(uint64_t{a} * b >> 32);
+}
+inline int __mulhi(int a, int b) { return static_cast<int>(int64_t{a} * b >> 32); }
+inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {
+  return static_cast<unsigned long long>(static_cast<unsigned __int128>(a) * b >> 64);
+}
+inline int __mul24(int a, int b) { return static_cast<int>(int64_t{a << 8 >> 8} * (b << 8 >> 8)); }
+
+// ---- Conversions in a stated rounding. Where C++ leaves the result undefined, the PTX ISA (`cvt`)
+// says: too large a value gives the nearest integer; NaN gives 0 from float to 32 bits, otherwise
+// the highest bit alone. ----
+namespace cpu_device {
+template <class Integer, class Float>
+Integer saturate(double rounded) {
+  using Limits = std::numeric_limits<Integer>;
+  if (std::isnan(rounded)) {
+    return sizeof(Integer) == 4 && sizeof(Float) == 4 ? 0 : Integer{1} << (sizeof(Integer) * 8 - 1);
+  }
+  // 2^31 and 2^63 are exact in double where the largest integers are not.
+  const double above = std::ldexp(1.0, Limits::digits);
+  if (rounded >= above) return Limits::max();
+  if (rounded <= static_cast<double>(Limits::min())) return Limits::min();
+  return static_cast<Integer>(rounded);
+}
+}  // namespace cpu_device
+
+#define CPU_DEVICE_TO_INTEGER(name, From, To)                                                      \
+  inline To name##_rn(From x) { return cpu_device::saturate<To, From>(std::nearbyint(double{x})); } \
+  inline To name##_rz(From x) { return cpu_device::saturate<To, From>(std::trunc(double{x})); }    \
+  inline To name##_rd(From x) { return cpu_device::saturate<To, From>(std::floor(double{x})); }    \
+  inline To name##_ru(From x) { return cpu_device::saturate<To, From>(std::ceil(double{x})); }
+CPU_DEVICE_TO_INTEGER(__float2int, float, int)
+CPU_DEVICE_TO_INTEGER(__float2uint, float, unsigned)
+CPU_DEVICE_TO_INTEGER(__float2ll, float, long long)
+CPU_DEVICE_TO_INTEGER(__float2ull, float, unsigned long long)
+CPU_DEVICE_TO_INTEGER(__double2int, double, int)
+CPU_DEVICE_TO_INTEGER(__double2uint, double, unsigned)
+CPU_DEVICE_TO_INTEGER(__double2ll, double, long long)
+CPU_DEVICE_TO_INTEGER(__double2ull, double, unsigned long long)
+#undef CPU_DEVICE_TO_INTEGER
+inline float __int2float_rn(int x) { return static_cast<float>(x); }
+inline float __uint2float_rn(unsigned x) { return static_cast<float>(x); }
+inline float __ll2float_rn(long long x) { return static_cast<float>(x); }
+inline float __double2float_rn(double x) { return static_cast<float>(x); }
+inline double __int2double_rn(int x) { return x; }

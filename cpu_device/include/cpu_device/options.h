@@ -1,0 +1,24 @@
+// How the CPU device runs kernels. Read once from the environment, changed by tests.
+#pragma once
+
+#include <cstdint>
+
+namespace cpu_device {
+
+/// The order in which the threads of a block start and go on after a barrier, and in which blocks
+/// start. A correct kernel gives the same result in every order.
+enum class Order { forward, reverse, random };
+
+struct Options {
+  Order order = Order::forward;  // CPU_DEVICE_ORDER = forward, reverse or random:SEED
+  uint64_t seed = 0;
+  int workers = 0;            // CPU_DEVICE_WORKERS, OS threads that run blocks; 0: one a core
+  double hang_seconds = 10;   // CPU_DEVICE_HANG_SECONDS of processor time without a sign of life
+  bool print_reports = true;  // CPU_DEVICE_REPORTS = on or off
+};
+
+/// The options in force. Change them only while no kernel runs. A malformed environment variable
+/// ends the program with exit code 2 and a message that names it.
+Options& options();
+
+}  // namespace cpu_device

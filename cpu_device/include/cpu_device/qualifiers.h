@@ -1,0 +1,15 @@
+// CUDA's qualifiers, as plain C++ sees them. Every function of the program can run in a simulated
+// thread, so most of them say nothing here. `__shared__` is left to the translator.
+#pragma once
+
+#define __global__
+#define __device__
+#define __host__
+#define __constant__
+#define __grid_constant__
+#define __forceinline__ inline __attribute__((always_inline))
+#define __launch_bounds__(...)
+#define __cluster_dims__(...)
+#define __align__(bytes) alignas(bytes)
+
+// `__noinline__` cannot be a macro: libstdc++ 12 spells an attribute with that word.

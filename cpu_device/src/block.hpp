@@ -1,0 +1,162 @@
+// One block of threads, run by one OS thread: the scheduler, barriers and warp collectives.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <string>
+
+#include "cpu_device/launch.h"
+#include "cpu_device/options.h"
+#include "cpu_device/shared.h"
+#include "cpu_device/sync.h"
+#include "fiber.hpp"
+
+namespace cpu_device {
+
+inline constexpr uint32_t kMaxThreads = 1024;  // a block's; every CUDA device has this limit
+inline constexpr uint32_t kLanes = 32;
+
+/// A kernel on its way: what all blocks share.
+struct Launch {
+  KernelName name;
+  Config config{1, 1};
+  void (*body)(const void* frame);
+  const void* frame;
+  uint32_t number;      // tells a shared declaration whether it has been placed
+  uint64_t blocks;      // in the grid
+  uint32_t threads;     // in a block
+  size_t shared_limit;  // of static and dynamic bytes together
+  std::array<uint3, kMaxThreads> thread_index;  // of each thread of a block
+  std::atomic<uint64_t> next_block{0};
+  std::atomic<uint32_t> shared_bytes{0};  // placed so far, dynamic part included
+  std::atomic<bool> failed{false};
+  std::atomic<uint64_t> barriers{0};     // passed, a block counting once for each
+  std::atomic<uint64_t> collectives{0};  // of warps
+};
+
+/// Why a block ended before its threads did. The code is the one that CUDA gives for it.
+struct Failure {
+  cudaError_t code = cudaSuccess;
+  std::string report;
+};
+
+class Block {
+ public:
+  Block();
+  ~Block();
+
+  /// Runs block `index` of the launch to its end. Returns the failure if it did not get there.
+  Failure run(Launch& launch, uint64_t index);
+
+  // What device code calls, from within run().
+  BarrierResult barrier(const BarrierCall& call, bool predicate, Site site);
+  uint64_t collective(const WarpCall& call, uint32_t mask, uint64_t value, uint32_t argument,
+                      Site site);
+  uint32_t active_mask(Site site);
+  void yield();
+  uint32_t current_lane() const { return current_ % kLanes; }
+  Launch& launch() { return *launch_; }
+
+  /// Ends the block from inside one of its threads, or from a signal handler in one. `what` is a
+  /// literal, told of the current thread if `who` is set; `address` is added unless it is null.
+  enum class Who : uint8_t { block, thread };
+  [[noreturn]] void fail(cudaError_t code, const char* what, Who who,
+                         const void* address = nullptr);
+
+  // What signal handlers ask (faults.cpp).
+  bool in_kernel() const { return in_kernel_; }
+  uint64_t progress() const { return progress_; }
+
+ private:
+  enum class State : uint8_t { unstarted, ready, running, waiting, finished };
+
+  /// What a thread waits for, as a report tells it.
+  struct Wait {
+    const char* name;
+    Site site;
+    uint32_t mask;  // of lanes; 0 for the whole block
+  };
+
+  struct Warp {
+    struct Group {  // lanes that wait for one another
+      uint32_t mask = 0;
+      uint32_t arrived = 0;
+      const WarpCall* call = nullptr;
+    };
+    uint32_t existing = 0;
+    // Groups that are pending at one time have no lane in common, so the lowest lane names one.
+    std::array<Group, kLanes> groups;
+    WarpExchange exchange;
+  };
+
+  static void fiber_entry(transfer_t from);
+  void run_threads();
+  void start_fiber(fcontext_t* left);
+  void make_order();
+  void reset_warps();
+  void wait(const char* name, Site site, uint32_t mask);
+  void suspend(bool prefer_start = false);
+  void go_on(uint32_t thread, fcontext_t* left);
+  void make_ready(uint32_t thread);
+  uint32_t pick(bool prefer_start);
+  bool release_active_masks();
+  [[noreturn]] void leave();
+  std::string report() const;
+  std::string thread_name(uint32_t thread) const;
+  std::string waits() const;
+  uint32_t random(uint32_t below);
+
+  Launch* launch_ = nullptr;
+  uint3 block_index_{};
+  uint32_t threads_ = 0;
+
+  // Scheduling. A thread is picked from the ready ones first, then from those not yet started:
+  // so few stacks are in use, and a kernel without barriers needs one.
+  uint32_t current_ = 0;
+  int current_stack_ = 0;
+  int starting_stack_ = 0;  // handed to the fiber that is about to run
+  uint32_t started_ = 0;
+  uint32_t finished_ = 0;
+  uint32_t ready_head_ = 0, ready_tail_ = 0;
+  uint32_t active_mask_waiters_ = 0;
+  std::array<uint16_t, kMaxThreads> ready_;  // a ring; a thread stands in it at most once
+  std::array<uint16_t, kMaxThreads> order_;  // in which threads start
+  std::array<State, kMaxThreads> state_;
+  std::array<fcontext_t, kMaxThreads> context_;
+  std::array<Wait, kMaxThreads> waits_;
+  std::array<uint32_t, kMaxThreads> active_mask_;
+  fcontext_t caller_ = nullptr;  // run()
+  Stacks stacks_{kMaxThreads};
+  Order order_kind_ = Order::forward;
+  uint64_t random_ = 0;
+
+  struct {
+    const BarrierCall* call = nullptr;
+    Site site{};
+    uint32_t arrived = 0;
+    bool mixed = false;
+    int count = 0;
+    BarrierResult result{};
+  } barrier_;
+  std::array<Warp, kMaxThreads / kLanes> warps_;
+  uint64_t barriers_ = 0, collectives_ = 0;  // since run() began
+
+  char* window_ = nullptr;  // mapped memory, of which the arena is an aligned part
+  char* arena_ = nullptr;
+  struct {
+    cudaError_t code = cudaSuccess;
+    const char* what = nullptr;
+    Who who = Who::block;
+    const void* address = nullptr;
+  } failure_;
+  volatile bool in_kernel_ = false;
+  volatile uint64_t progress_ = 0;
+};
+
+std::string to_string(const dim3& v);
+
+/// The block that this OS thread runs, or null.
+extern CPU_DEVICE_THREAD_LOCAL Block* current_block;
+
+}  // namespace cpu_device

@@ -1,0 +1,244 @@
+// The simulated card, its streams and events, and the attributes of kernels.
+#include <unistd.h>
+
+#include <chrono>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+
+#include "state.hpp"
+
+using Clock = std::chrono::steady_clock;
+
+struct CUstream_st {};
+
+struct CUevent_st {
+  bool timed;
+  bool recorded = false;
+  Clock::time_point time;
+};
+
+namespace cpu_device {
+namespace {
+
+std::mutex mutex;
+std::map<cudaStream_t, std::unique_ptr<CUstream_st>> streams;
+std::map<cudaEvent_t, std::unique_ptr<CUevent_st>> events;
+std::map<const void*, size_t> dynamic_limits;  // set by cudaFuncSetAttribute
+
+cudaDeviceProp make_properties() {
+  cudaDeviceProp p{};
+  std::strcpy(p.name, "CPU device");
+  // Half of this machine's memory, the other half being the host's.
+  p.totalGlobalMem =
+      static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(sysconf(_SC_PAGESIZE)) / 2;
+  // The limits of compute capability 8.0 (CUDA C++ Programming Guide, "Technical Specifications
+  // per Compute Capability"), with few multiprocessors, so that persistent kernels wrap around.
+  p.major = 8;
+  p.minor = 0;
+  p.multiProcessorCount = 4;
+  p.sharedMemPerBlock = 48 * 1024;
+  p.sharedMemPerBlockOptin = 163 * 1024;
+  p.sharedMemPerMultiprocessor = 164 * 1024;
+  p.reservedSharedMemPerBlock = 1024;
+  p.regsPerBlock = p.regsPerMultiprocessor = 65536;
+  p.warpSize = 32;
+  p.maxThreadsPerBlock = 1024;
+  p.maxThreadsDim[0] = p.maxThreadsDim[1] = 1024;
+  p.maxThreadsDim[2] = 64;
+  p.maxGridSize[0] = 0x7fffffff;
+  p.maxGridSize[1] = p.maxGridSize[2] = 65535;
+  p.totalConstMem = 64 * 1024;
+  p.maxThreadsPerMultiProcessor = 2048;
+  p.maxBlocksPerMultiProcessor = 32;
+  return p;
+}
+
+cudaError_t synchronize() { return take_kernel_error(); }
+
+bool valid_event(cudaEvent_t event) { return events.count(event) > 0; }
+
+}  // namespace
+
+const cudaDeviceProp& properties() {
+  static const cudaDeviceProp card = make_properties();
+  return card;
+}
+
+bool valid_stream(cudaStream_t stream) {
+  if (!stream || stream == cudaStreamLegacy || stream == cudaStreamPerThread) return true;
+  const std::lock_guard lock(mutex);
+  return streams.count(stream) > 0;
+}
+
+size_t dynamic_shared_limit(const void* function) {
+  const std::lock_guard lock(mutex);
+  const auto found = dynamic_limits.find(function);
+  return found == dynamic_limits.end() ? properties().sharedMemPerBlock : found->second;
+}
+
+}  // namespace cpu_device
+
+using namespace cpu_device;
+
+// ---- Device ----
+
+cudaError_t cudaGetDeviceCount(int* count) {
+  if (!count) return note(cudaErrorInvalidValue);
+  *count = 1;
+  return cudaSuccess;
+}
+
+cudaError_t cudaGetDevice(int* device) {
+  if (!device) return note(cudaErrorInvalidValue);
+  *device = 0;
+  return cudaSuccess;
+}
+
+cudaError_t cudaSetDevice(int device) {
+  return device == 0 ? cudaSuccess : note(cudaErrorInvalidDevice);
+}
+
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* result, int device) {
+  if (!result) return note(cudaErrorInvalidValue);
+  if (device != 0) return note(cudaErrorInvalidDevice);
+  *result = properties();
+  return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
+  if (!value) return note(cudaErrorInvalidValue);
+  if (device != 0) return note(cudaErrorInvalidDevice);
+  const cudaDeviceProp& p = properties();
+  switch (attribute) {
+    case cudaDevAttrMaxThreadsPerBlock: *value = p.maxThreadsPerBlock; break;
+    case cudaDevAttrMaxBlockDimX: *value = p.maxThreadsDim[0]; break;
+    case cudaDevAttrMaxBlockDimY: *value = p.maxThreadsDim[1]; break;
+    case cudaDevAttrMaxBlockDimZ: *value = p.maxThreadsDim[2]; break;
+    case cudaDevAttrMaxGridDimX: *value = p.maxGridSize[0]; break;
+    case cudaDevAttrMaxGridDimY: *value = p.maxGridSize[1]; break;
+    case cudaDevAttrMaxGridDimZ: *value = p.maxGridSize[2]; break;
+    case cudaDevAttrMaxSharedMemoryPerBlock: *value = static_cast<int>(p.sharedMemPerBlock); break;
+    case cudaDevAttrWarpSize: *value = p.warpSize; break;
+    case cudaDevAttrClockRate: *value = 0; break;  // there is no clock to compare with
+    case cudaDevAttrMultiProcessorCount: *value = p.multiProcessorCount; break;
+    case cudaDevAttrL2CacheSize: *value = p.l2CacheSize; break;
+    case cudaDevAttrMaxThreadsPerMultiProcessor: *value = p.maxThreadsPerMultiProcessor; break;
+    case cudaDevAttrComputeCapabilityMajor: *value = p.major; break;
+    case cudaDevAttrComputeCapabilityMinor: *value = p.minor; break;
+    case cudaDevAttrMaxSharedMemoryPerMultiprocessor:
+      *value = static_cast<int>(p.sharedMemPerMultiprocessor);
+      break;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
+      *value = static_cast<int>(p.sharedMemPerBlockOptin);
+      break;
+    default: return note(cudaErrorInvalidValue);
+  }
+  return cudaSuccess;
+}
+
+cudaError_t cudaDeviceSynchronize() { return synchronize(); }
+
+cudaError_t cudaDriverGetVersion(int* version) {
+  if (!version) return note(cudaErrorInvalidValue);
+  *version = CUDART_VERSION;
+  return cudaSuccess;
+}
+cudaError_t cudaRuntimeGetVersion(int* version) { return cudaDriverGetVersion(version); }
+
+// ---- Streams: everything is in order and done when it returns ----
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
+  if (!stream || flags > cudaStreamNonBlocking) return note(cudaErrorInvalidValue);
+  auto made = std::make_unique<CUstream_st>();
+  *stream = made.get();
+  const std::lock_guard lock(mutex);
+  streams[*stream] = std::move(made);
+  return cudaSuccess;
+}
+cudaError_t cudaStreamCreate(cudaStream_t* stream) {
+  return cudaStreamCreateWithFlags(stream, cudaStreamDefault);
+}
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  const std::lock_guard lock(mutex);
+  return streams.erase(stream) ? cudaSuccess : note(cudaErrorInvalidResourceHandle);
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  return valid_stream(stream) ? synchronize() : note(cudaErrorInvalidResourceHandle);
+}
+cudaError_t cudaStreamQuery(cudaStream_t stream) { return cudaStreamSynchronize(stream); }
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags) {
+  if (flags != 0) return note(cudaErrorInvalidValue);
+  if (!valid_stream(stream)) return note(cudaErrorInvalidResourceHandle);
+  const std::lock_guard lock(mutex);
+  return valid_event(event) ? cudaSuccess : note(cudaErrorInvalidResourceHandle);
+}
+
+// ---- Events ----
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
+  if (!event || (flags & ~(cudaEventBlockingSync | cudaEventDisableTiming))) {
+    return note(cudaErrorInvalidValue);
+  }
+  auto made = std::make_unique<CUevent_st>();
+  made->timed = !(flags & cudaEventDisableTiming);
+  *event = made.get();
+  const std::lock_guard lock(mutex);
+  events[*event] = std::move(made);
+  return cudaSuccess;
+}
+cudaError_t cudaEventCreate(cudaEvent_t* event) {
+  return cudaEventCreateWithFlags(event, cudaEventDefault);
+}
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  const std::lock_guard lock(mutex);
+  return events.erase(event) ? cudaSuccess : note(cudaErrorInvalidResourceHandle);
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  if (!valid_stream(stream)) return note(cudaErrorInvalidResourceHandle);
+  const std::lock_guard lock(mutex);
+  if (!valid_event(event)) return note(cudaErrorInvalidResourceHandle);
+  event->recorded = true;
+  event->time = Clock::now();
+  return cudaSuccess;
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  {
+    const std::lock_guard lock(mutex);
+    if (!valid_event(event)) return note(cudaErrorInvalidResourceHandle);
+  }
+  return synchronize();
+}
+cudaError_t cudaEventQuery(cudaEvent_t event) { return cudaEventSynchronize(event); }
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t end) {
+  if (!milliseconds) return note(cudaErrorInvalidValue);
+  const std::lock_guard lock(mutex);
+  for (const cudaEvent_t event : {start, end}) {
+    if (!valid_event(event) || !event->timed || !event->recorded) {
+      return note(cudaErrorInvalidResourceHandle);
+    }
+  }
+  *milliseconds = std::chrono::duration<float, std::milli>(end->time - start->time).count();
+  return cudaSuccess;
+}
+
+// ---- Kernels ----
+
+cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribute, int value) {
+  if (!function) return note(cudaErrorInvalidDeviceFunction);
+  switch (attribute) {
+    case cudaFuncAttributeMaxDynamicSharedMemorySize: {
+      if (value < 0 || static_cast<size_t>(value) > properties().sharedMemPerBlockOptin) {
+        return note(cudaErrorInvalidValue);
+      }
+      const std::lock_guard lock(mutex);
+      dynamic_limits[function] = static_cast<size_t>(value);
+      return cudaSuccess;
+    }
+    case cudaFuncAttributePreferredSharedMemoryCarveout:  // a wish; there is no L1 to share with
+      return value >= -1 && value <= 100 ? cudaSuccess : note(cudaErrorInvalidValue);
+  }
+  return note(cudaErrorInvalidValue);
+}

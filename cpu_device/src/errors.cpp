@@ -1,0 +1,134 @@
+// Errors, reports and counts.
+#include <cstdio>
+#include <mutex>
+#include <utility>
+
+#include "cpu_device/options.h"
+#include "cpu_device/report.h"
+#include "state.hpp"
+
+namespace cpu_device {
+namespace {
+
+thread_local cudaError_t last_error = cudaSuccess;
+
+// Written by the worker whose block failed, read by the host.
+std::mutex mutex;
+cudaError_t kernel_error = cudaSuccess;  // for the next synchronisation
+cudaError_t launch_error = cudaSuccess;  // for cudaGetLastError
+std::string report;
+Activity activity;
+
+void keep(std::string text) {
+  if (options().print_reports) std::fprintf(stderr, "[CPU device] %s", text.c_str());
+  report = std::move(text);
+}
+
+}  // namespace
+
+cudaError_t note(cudaError_t error) {
+  if (error != cudaSuccess) last_error = error;
+  return error;
+}
+
+void configuration_refused(cudaError_t error, std::string text) {
+  const std::lock_guard lock(mutex);
+  keep(std::move(text));
+  note(error);
+}
+
+void kernel_failed(cudaError_t error, std::string text) {
+  const std::lock_guard lock(mutex);
+  keep(std::move(text));
+  kernel_error = launch_error = error;
+}
+
+cudaError_t take_kernel_error() {
+  const std::lock_guard lock(mutex);
+  return std::exchange(kernel_error, cudaSuccess);
+}
+
+std::string take_report() {
+  const std::lock_guard lock(mutex);
+  return std::exchange(report, {});
+}
+
+void count_activity(const Activity& more) {
+  const std::lock_guard lock(mutex);
+  activity.launches += more.launches;
+  activity.blocks += more.blocks;
+  activity.threads += more.threads;
+  activity.barriers += more.barriers;
+  activity.collectives += more.collectives;
+}
+
+Activity take_activity() {
+  const std::lock_guard lock(mutex);
+  return std::exchange(activity, {});
+}
+
+}  // namespace cpu_device
+
+cudaError_t cudaPeekAtLastError() {
+  const std::lock_guard lock(cpu_device::mutex);
+  if (cpu_device::launch_error != cudaSuccess) return cpu_device::launch_error;
+  return cpu_device::last_error;
+}
+
+cudaError_t cudaGetLastError() {
+  const cudaError_t error = cudaPeekAtLastError();
+  const std::lock_guard lock(cpu_device::mutex);
+  cpu_device::launch_error = cpu_device::last_error = cudaSuccess;
+  return error;
+}
+
+namespace {
+
+struct ErrorText {
+  cudaError_t error;
+  const char* name;
+  const char* text;
+};
+
+// CUDA's own words.
+constexpr ErrorText kErrors[] = {
+    {cudaSuccess, "cudaSuccess", "no error"},
+    {cudaErrorInvalidValue, "cudaErrorInvalidValue", "invalid argument"},
+    {cudaErrorMemoryAllocation, "cudaErrorMemoryAllocation", "out of memory"},
+    {cudaErrorInvalidConfiguration, "cudaErrorInvalidConfiguration",
+     "invalid configuration argument"},
+    {cudaErrorInvalidPitchValue, "cudaErrorInvalidPitchValue", "invalid pitch argument"},
+    {cudaErrorInvalidSymbol, "cudaErrorInvalidSymbol", "invalid device symbol"},
+    {cudaErrorInvalidMemcpyDirection, "cudaErrorInvalidMemcpyDirection",
+     "invalid copy direction for memcpy"},
+    {cudaErrorInvalidDeviceFunction, "cudaErrorInvalidDeviceFunction", "invalid device function"},
+    {cudaErrorNoDevice, "cudaErrorNoDevice", "no CUDA-capable device is detected"},
+    {cudaErrorInvalidDevice, "cudaErrorInvalidDevice", "invalid device ordinal"},
+    {cudaErrorInvalidResourceHandle, "cudaErrorInvalidResourceHandle", "invalid resource handle"},
+    {cudaErrorNotReady, "cudaErrorNotReady", "device not ready"},
+    {cudaErrorIllegalAddress, "cudaErrorIllegalAddress",
+     "an illegal memory access was encountered"},
+    {cudaErrorLaunchTimeout, "cudaErrorLaunchTimeout", "the launch timed out and was terminated"},
+    {cudaErrorLaunchFailure, "cudaErrorLaunchFailure", "unspecified launch failure"},
+    {cudaErrorNotPermitted, "cudaErrorNotPermitted", "operation not permitted"},
+    {cudaErrorNotSupported, "cudaErrorNotSupported", "operation not supported"},
+};
+
+const ErrorText* find(cudaError_t error) {
+  for (const ErrorText& known : kErrors) {
+    if (known.error == error) return &known;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+const char* cudaGetErrorName(cudaError_t error) {
+  const ErrorText* known = find(error);
+  return known ? known->name : "unrecognized error code";
+}
+
+const char* cudaGetErrorString(cudaError_t error) {
+  const ErrorText* known = find(error);
+  return known ? known->text : "unrecognized error code";
+}

@@ -1,0 +1,239 @@
+// From <<<…>>> to blocks on OS threads: checks of the configuration, the workers, shared memory.
+#include "cpu_device/launch.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstdio>
+#include <memory>
+#include <mutex>
+#include <numeric>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "block.hpp"
+#include "faults.hpp"
+#include "state.hpp"
+
+CPU_DEVICE_THREAD_LOCAL uint3 threadIdx;
+CPU_DEVICE_THREAD_LOCAL uint3 blockIdx;
+CPU_DEVICE_THREAD_LOCAL dim3 blockDim;
+CPU_DEVICE_THREAD_LOCAL dim3 gridDim;
+
+namespace cpu_device {
+
+CPU_DEVICE_THREAD_LOCAL char* shared_arena;
+CPU_DEVICE_THREAD_LOCAL uint32_t launch_number;
+
+namespace {
+
+// In which order blocks start. Random: a walk in steps prime to the number of blocks visits each
+// block once.
+class BlockOrder {
+ public:
+  explicit BlockOrder(uint64_t blocks) : blocks_(blocks) {
+    if (options().order != Order::random) return;
+    step_ = blocks / 2 + options().seed % (blocks / 2 + 1) + 1;
+    while (std::gcd(step_, blocks) != 1) ++step_;
+    first_ = options().seed % blocks;
+  }
+  uint64_t operator()(uint64_t i) const {
+    if (options().order == Order::reverse) return blocks_ - 1 - i;
+    using Wide = unsigned __int128;  // a grid may have 2^63 blocks
+    return static_cast<uint64_t>((Wide{i} * step_ + first_) % blocks_);
+  }
+
+ private:
+  uint64_t blocks_, step_ = 1, first_ = 0;
+};
+
+void run_blocks(Launch& launch) {
+  thread_local std::unique_ptr<Block> block;
+  if (!block) block = std::make_unique<Block>();
+  const ThreadWatch watch;
+  const BlockOrder order(launch.blocks);
+  while (!launch.failed) {
+    const uint64_t i = launch.next_block++;
+    if (i >= launch.blocks) break;
+    Failure failure = block->run(launch, order(i));
+    if (failure.code != cudaSuccess && !launch.failed.exchange(true)) {
+      kernel_failed(failure.code, std::move(failure.report));
+    }
+  }
+}
+
+// OS threads beside the launching one. They sleep between launches.
+class Workers {
+ public:
+  ~Workers() {
+    {
+      const std::lock_guard lock(mutex_);
+      stop_ = true;
+    }
+    wake_.notify_all();
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+  /// Runs the launch on this thread and up to `helpers` others.
+  void run(Launch& launch, size_t helpers) {
+    while (threads_.size() < helpers) threads_.emplace_back([this] { work(); });
+    if (helpers > 0) {
+      {
+        const std::lock_guard lock(mutex_);
+        launch_ = &launch;
+        wanted_ = running_ = helpers;
+      }
+      wake_.notify_all();
+    }
+    run_blocks(launch);
+    std::unique_lock lock(mutex_);
+    running_ -= wanted_;  // those that did not wake up in time are not needed any more
+    wanted_ = 0;
+    done_.wait(lock, [this] { return running_ == 0; });
+  }
+
+ private:
+  void work() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      wake_.wait(lock, [this] { return stop_ || wanted_ > 0; });
+      if (stop_) return;
+      --wanted_;
+      Launch& launch = *launch_;
+      lock.unlock();
+      run_blocks(launch);
+      lock.lock();
+      if (--running_ == 0) done_.notify_all();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable wake_, done_;
+  Launch* launch_ = nullptr;
+  size_t wanted_ = 0, running_ = 0;
+  bool stop_ = false;
+  std::vector<std::thread> threads_;
+};
+
+// Each worker keeps up to 1,024 stacks of two mappings, and Linux gives a process 65,530.
+constexpr int kMostWorkers = 24;
+
+int worker_count() {
+  if (options().workers > 0) return std::min(options().workers, kMostWorkers);
+  return std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, kMostWorkers);
+}
+
+// CUDA's answer to an impossible configuration, and for the report the reason.
+cudaError_t check(const Config& config, size_t dynamic_limit, std::string* why) {
+  const cudaDeviceProp& card = properties();
+  auto too_large = [&](const char* what, const dim3& value, const int* limit) {
+    for (int axis = 0; axis < 3; ++axis) {
+      const unsigned extent = axis == 0 ? value.x : axis == 1 ? value.y : value.z;
+      if (extent >= 1 && extent <= static_cast<unsigned>(limit[axis])) continue;
+      *why = std::string(what) + " " + to_string(value) + ": extent " + "xyz"[axis] +
+             " must be 1 to " + std::to_string(limit[axis]);
+      return true;
+    }
+    return false;
+  };
+  if (too_large("grid", config.grid, card.maxGridSize)) return cudaErrorInvalidConfiguration;
+  if (too_large("block", config.block, card.maxThreadsDim)) return cudaErrorInvalidConfiguration;
+  const uint64_t threads = uint64_t{config.block.x} * config.block.y * config.block.z;
+  if (threads > kMaxThreads) {
+    *why = "block " + to_string(config.block) + ": " + std::to_string(threads) +
+           " threads, and 1024 is the limit";
+    return cudaErrorInvalidConfiguration;
+  }
+  if (config.shared_bytes > dynamic_limit) {
+    *why = std::to_string(config.shared_bytes) + " bytes of dynamic shared memory, and " +
+           std::to_string(dynamic_limit) +
+           " is the limit; cudaFuncSetAttribute(kernel, "
+           "cudaFuncAttributeMaxDynamicSharedMemorySize, …) raises it to " +
+           std::to_string(card.sharedMemPerBlockOptin);
+    return cudaErrorInvalidValue;
+  }
+  if (!valid_stream(config.stream)) {
+    *why = "the stream does not exist";
+    return cudaErrorInvalidResourceHandle;
+  }
+  return cudaSuccess;
+}
+
+}  // namespace
+
+void run_grid(const KernelName& name, const Config& config, const void* function,
+              void (*body)(const void* frame), const void* frame) {
+  if (current_block) {
+    current_block->fail(cudaErrorNotSupported,
+                        "launched a kernel: the CPU device does not nest launches",
+                        Block::Who::thread);
+  }
+  static std::mutex one_at_a_time;
+  static Workers workers;
+  static uint32_t launches = 0;
+  const std::lock_guard lock(one_at_a_time);
+
+  const size_t dynamic_limit = dynamic_shared_limit(function);
+  std::string why;
+  if (const cudaError_t error = check(config, dynamic_limit, &why); error != cudaSuccess) {
+    configuration_refused(error, std::string("kernel ") + name.text + " was not launched: " + why +
+                                     "\n  at " + name.file + ":" + std::to_string(name.line) +
+                                     "\n");
+    return;
+  }
+
+  auto launch = std::make_unique<Launch>();
+  launch->name = name;
+  launch->body = body;
+  launch->frame = frame;
+  launch->config = config;
+  launch->number = ++launches;
+  launch->blocks = uint64_t{config.grid.x} * config.grid.y * config.grid.z;
+  launch->threads = config.block.x * config.block.y * config.block.z;
+  // A kernel that opted in to more may use all that a block can have.
+  launch->shared_limit = dynamic_limit > properties().sharedMemPerBlock
+                             ? properties().sharedMemPerBlockOptin
+                             : properties().sharedMemPerBlock;
+  launch->shared_bytes = static_cast<uint32_t>(config.shared_bytes);
+  for (uint32_t t = 0; t < launch->threads; ++t) {
+    launch->thread_index[t] = {t % config.block.x, t / config.block.x % config.block.y,
+                               t / config.block.x / config.block.y};
+  }
+
+  const FaultHandlers handlers;
+  const uint64_t useful = std::min<uint64_t>(static_cast<uint64_t>(worker_count()), launch->blocks);
+  workers.run(*launch, useful - 1);
+  count_activity(
+      {1, launch->blocks, launch->blocks * launch->threads, launch->barriers, launch->collectives});
+}
+
+uint32_t place_shared(SharedSlot& slot, size_t bytes, size_t alignment, const SharedName& name) {
+  static std::mutex mutex;
+  Launch& launch = current_block->launch();
+  size_t end = 0;
+  {
+    const std::lock_guard lock(mutex);
+    const uint64_t where = slot.launch_and_offset;  // another block may have been faster
+    if ((where >> 32) == launch.number) return static_cast<uint32_t>(where);
+    // At least 16 bytes, so that a vector load from the start of any array works.
+    const size_t step = std::max<size_t>(alignment, 16);
+    const size_t offset = (launch.shared_bytes + step - 1) / step * step;
+    end = offset + bytes;
+    const size_t static_bytes = end - launch.config.shared_bytes;
+    if (end <= launch.shared_limit && static_bytes <= properties().sharedMemPerBlock) {
+      launch.shared_bytes = static_cast<uint32_t>(end);
+      slot.launch_and_offset = uint64_t{launch.number} << 32 | offset;
+      return static_cast<uint32_t>(offset);
+    }
+  }
+  // The message outlives the block that fails.
+  static thread_local std::string what;
+  what = std::string("needs too much shared memory: with '") + name.names + "', " + name.file +
+         ":" + std::to_string(name.line) + ", it is " + std::to_string(end) + " bytes, " +
+         std::to_string(launch.config.shared_bytes) + " of them dynamic; the limits are " +
+         std::to_string(properties().sharedMemPerBlock) + " static and " +
+         std::to_string(launch.shared_limit) + " in all";
+  current_block->fail(cudaErrorInvalidValue, what.c_str(), Block::Who::block);
+}
+
+}  // namespace cpu_device

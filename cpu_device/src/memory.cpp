@@ -1,0 +1,202 @@
+// Device memory: host memory that remembers its bounds.
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <mutex>
+
+#include "state.hpp"
+
+namespace cpu_device {
+namespace {
+
+// cudaMalloc aligns to at least 256 bytes (CUDA C++ Programming Guide, "Device Memory Accesses").
+constexpr size_t kAlignment = 256;
+// Fresh memory is all ones: NaN in every floating-point type.
+constexpr int kPoison = 0xff;
+
+struct Allocation {
+  size_t bytes;
+  bool on_device;  // otherwise page-locked host memory
+};
+
+std::mutex mutex;
+std::map<uintptr_t, Allocation> allocations;
+size_t allocated_bytes = 0;
+
+// The allocation that holds the pointer, or null.
+const std::pair<const uintptr_t, Allocation>* find(const void* pointer) {
+  const auto address = reinterpret_cast<uintptr_t>(pointer);
+  auto next = allocations.upper_bound(address);
+  if (next == allocations.begin()) return nullptr;
+  const auto& candidate = *std::prev(next);
+  return address - candidate.first < candidate.second.bytes ? &candidate : nullptr;
+}
+
+// Whether the bytes are those of one device allocation, or none of them is, as `on_device` says.
+bool lies(const void* pointer, size_t bytes, bool on_device) {
+  const auto* allocation = find(pointer);
+  const bool is_device = allocation && allocation->second.on_device;
+  if (is_device != on_device) return false;
+  if (!allocation) return pointer != nullptr;
+  const size_t offset = reinterpret_cast<uintptr_t>(pointer) - allocation->first;
+  return bytes <= allocation->second.bytes - offset;
+}
+
+// The same for rows `pitch` bytes apart.
+bool rows_lie(const void* pointer, size_t pitch, size_t width, size_t height, bool on_device) {
+  size_t bytes = 0;
+  if (__builtin_mul_overflow(height - 1, pitch, &bytes) ||
+      __builtin_add_overflow(bytes, width, &bytes)) {
+    return false;
+  }
+  return lies(pointer, bytes, on_device);
+}
+
+cudaError_t allocate(void** pointer, size_t bytes, bool on_device) {
+  if (!pointer) return note(cudaErrorInvalidValue);
+  *pointer = nullptr;
+  if (bytes == 0) return cudaSuccess;
+  const std::lock_guard lock(mutex);
+  if (bytes > properties().totalGlobalMem - allocated_bytes) {
+    return note(cudaErrorMemoryAllocation);
+  }
+  void* memory = std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
+  if (!memory) return note(cudaErrorMemoryAllocation);
+  std::memset(memory, kPoison, bytes);
+  allocations[reinterpret_cast<uintptr_t>(memory)] = {bytes, on_device};
+  allocated_bytes += bytes;
+  *pointer = memory;
+  return cudaSuccess;
+}
+
+cudaError_t release(void* pointer, bool on_device) {
+  if (!pointer) return cudaSuccess;
+  const std::lock_guard lock(mutex);
+  const auto found = allocations.find(reinterpret_cast<uintptr_t>(pointer));
+  if (found == allocations.end() || found->second.on_device != on_device) {
+    return note(cudaErrorInvalidValue);
+  }
+  allocated_bytes -= found->second.bytes;
+  allocations.erase(found);
+  std::free(pointer);
+  return cudaSuccess;
+}
+
+bool sides(cudaMemcpyKind kind, const void* to, const void* from, bool* to_device,
+           bool* from_device) {
+  switch (kind) {
+    case cudaMemcpyHostToHost:
+    case cudaMemcpyHostToDevice:
+    case cudaMemcpyDeviceToHost:
+    case cudaMemcpyDeviceToDevice:
+      *to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
+      *from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
+      return true;
+    case cudaMemcpyDefault: {
+      const auto* target = find(to);
+      const auto* source = find(from);
+      *to_device = target && target->second.on_device;
+      *from_device = source && source->second.on_device;
+      return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+cudaError_t copy_symbol(void* symbol, size_t symbol_bytes, void* other, size_t bytes, size_t offset,
+                        cudaMemcpyKind kind, bool to_symbol) {
+  if (offset > symbol_bytes || bytes > symbol_bytes - offset || (!other && bytes > 0)) {
+    return note(cudaErrorInvalidValue);
+  }
+  const cudaMemcpyKind from_host = to_symbol ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost;
+  if (kind != from_host && kind != cudaMemcpyDeviceToDevice && kind != cudaMemcpyDefault) {
+    return note(cudaErrorInvalidMemcpyDirection);
+  }
+  char* inside = static_cast<char*>(symbol) + offset;
+  std::memcpy(to_symbol ? inside : other, to_symbol ? other : inside, bytes);
+  return cudaSuccess;
+}
+
+}  // namespace cpu_device
+
+using namespace cpu_device;
+
+cudaError_t cudaMalloc(void** pointer, size_t bytes) { return allocate(pointer, bytes, true); }
+cudaError_t cudaFree(void* pointer) { return release(pointer, true); }
+cudaError_t cudaMallocHost(void** pointer, size_t bytes) { return allocate(pointer, bytes, false); }
+cudaError_t cudaFreeHost(void* pointer) { return release(pointer, false); }
+
+cudaError_t cudaMemcpy2D(void* to, size_t to_pitch, const void* from, size_t from_pitch,
+                         size_t width_bytes, size_t height, cudaMemcpyKind kind) {
+  if (const cudaError_t earlier = take_kernel_error(); earlier != cudaSuccess) return earlier;
+  {
+    const std::lock_guard lock(mutex);
+    bool to_device = false, from_device = false;
+    if (!sides(kind, to, from, &to_device, &from_device)) {
+      return note(cudaErrorInvalidMemcpyDirection);
+    }
+    if (width_bytes == 0 || height == 0) return cudaSuccess;
+    if (width_bytes > to_pitch || width_bytes > from_pitch) return note(cudaErrorInvalidPitchValue);
+    if (!rows_lie(to, to_pitch, width_bytes, height, to_device) ||
+        !rows_lie(from, from_pitch, width_bytes, height, from_device)) {
+      return note(cudaErrorInvalidValue);
+    }
+  }
+  for (size_t row = 0; row < height; ++row) {
+    std::memmove(static_cast<char*>(to) + row * to_pitch,
+                 static_cast<const char*>(from) + row * from_pitch, width_bytes);
+  }
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
+  return cudaMemcpy2D(to, bytes, from, bytes, bytes, 1, kind);
+}
+
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
+                            cudaStream_t stream) {
+  if (!valid_stream(stream)) return note(cudaErrorInvalidResourceHandle);
+  return cudaMemcpy(to, from, bytes, kind);
+}
+
+cudaError_t cudaMemset(void* pointer, int value, size_t bytes) {
+  if (const cudaError_t earlier = take_kernel_error(); earlier != cudaSuccess) return earlier;
+  if (bytes == 0) return cudaSuccess;
+  {
+    const std::lock_guard lock(mutex);
+    if (!lies(pointer, bytes, true)) return note(cudaErrorInvalidValue);
+  }
+  std::memset(pointer, value, bytes);
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemsetAsync(void* pointer, int value, size_t bytes, cudaStream_t stream) {
+  if (!valid_stream(stream)) return note(cudaErrorInvalidResourceHandle);
+  return cudaMemset(pointer, value, bytes);
+}
+
+cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
+  if (!free_bytes || !total_bytes) return note(cudaErrorInvalidValue);
+  const std::lock_guard lock(mutex);
+  *total_bytes = properties().totalGlobalMem;
+  *free_bytes = *total_bytes - allocated_bytes;
+  return cudaSuccess;
+}
+
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* pointer) {
+  if (!attributes) return note(cudaErrorInvalidValue);
+  const std::lock_guard lock(mutex);
+  void* address = const_cast<void*>(pointer);
+  const auto* allocation = find(pointer);
+  if (!allocation) {
+    *attributes = {cudaMemoryTypeUnregistered, -2, nullptr, address};
+  } else if (allocation->second.on_device) {
+    *attributes = {cudaMemoryTypeDevice, 0, address, nullptr};
+  } else {
+    *attributes = {cudaMemoryTypeHost, 0, address, address};
+  }
+  return cudaSuccess;
+}

@@ -1,0 +1,31 @@
+// What the runtime's parts know of one another: the card, the errors, the limits of a kernel.
+#pragma once
+
+#include <string>
+
+#include "cpu_device/report.h"
+#include "cpu_device/runtime_api.h"
+
+namespace cpu_device {
+
+/// The simulated card.
+const cudaDeviceProp& properties();
+
+/// Remembers an error for cudaGetLastError and returns it.
+cudaError_t note(cudaError_t error);
+
+/// A launch that was not made.
+void configuration_refused(cudaError_t error, std::string report);
+/// A kernel that did not end well: for cudaGetLastError and for the next synchronisation.
+void kernel_failed(cudaError_t error, std::string report);
+/// The failure of an earlier kernel, once.
+cudaError_t take_kernel_error();
+
+void count_activity(const Activity& more);
+
+bool valid_stream(cudaStream_t stream);
+
+/// Bytes of dynamic shared memory that a launch of `function` may ask for.
+size_t dynamic_shared_limit(const void* function);
+
+}  // namespace cpu_device
