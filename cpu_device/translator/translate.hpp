@@ -1,0 +1,33 @@
+// Turns CUDA C++ into C++ for the CPU device: kernel launches and `__shared__` declarations, the
+// two things that a header cannot define away (CUDA C++ Programming Guide, "Execution
+// Configuration" and "__shared__").
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace cpu_device {
+
+/// What is wrong and where; line and column (in bytes) count from 1.
+struct TranslateError {
+  int line;
+  int column;
+  std::string message;
+};
+
+/// The translation of `source`. It includes cuda_runtime.h and then, behind `#line 1 "path"`, holds
+/// every line of the source in its place, so that debuggers and compilers speak of the original.
+///
+///     kernel<T><<<grid, block>>>(a, b);
+///         a call of cpu_device::launch (launch.h); also inside #define
+///     __shared__ float tile[32][33];
+///         a struct, and a reference to its member in the block's arena (shared.h)
+///     extern __shared__ float rows[];
+///         a pointer to the arena's dynamic part
+///     #pragma unroll
+///         an empty line
+///
+/// Throws TranslateError for a launch or a shared declaration that it cannot make out.
+std::string translate(std::string_view source, std::string_view path);
+
+}  // namespace cpu_device
