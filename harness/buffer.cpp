@@ -1,0 +1,217 @@
+#include "harness/buffer.hpp"
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "harness/compare.hpp"
+#include "harness/convert.hpp"
+#include "harness/cuda_check.hpp"
+#include "harness/text.hpp"
+
+namespace tile {
+namespace {
+
+constexpr std::int64_t kCanaryBytes = 4096;
+
+void throw_if_failed(const Status& status) {
+  if (!status.ok()) throw std::runtime_error(status.message);
+}
+
+void require(bool condition, std::string_view argument, std::string_view why) {
+  if (!condition) throw std::invalid_argument(invalid_argument(argument, why).message);
+}
+
+void require_valid(const std::string& name, const Layout& layout) {
+  require(layout.rows >= 0, name + ".rows", std::to_string(layout.rows) + " is negative");
+  require(layout.cols >= 0, name + ".cols", std::to_string(layout.cols) + " is negative");
+  require(layout.ld >= layout.cols, name + ".ld", std::to_string(layout.ld) + " is below cols");
+  require(layout.offset >= 0, name + ".offset", std::to_string(layout.offset) + " is negative");
+}
+
+// `values` as elements, if there is one for each element and none of them needs rounding.
+std::vector<std::byte> packed(const std::string& name, const Layout& layout,
+                              std::span<const double> values) {
+  require_valid(name, layout);
+  require(std::ssize(values) == layout.count(), name + ".values",
+          counted(std::ssize(values), "value") + " for " + counted(layout.count(), "element"));
+  const std::vector<std::byte> elements = from_double(values, layout.dtype);
+  const std::vector<double> seen = to_double(elements.data(), layout.dtype, layout.count());
+  for (std::size_t i = 0; i < seen.size(); ++i) {
+    require(matches(seen[i], values[i], 0), name + ".values",
+            number(values[i]) + " is not a value of " + std::string(tile::name(layout.dtype)) +
+                ": round it first");
+  }
+  return elements;
+}
+
+// Changed bytes of one region, counted in ascending order of position. A position is an element's
+// distance from the first element: negative before the start.
+struct Damage {
+  std::int64_t bytes = 0;
+  std::int64_t elements = 0;
+  std::int64_t first = 0;  // position of the first changed element
+  std::int64_t last = 0;
+
+  void add(std::int64_t position) {
+    if (bytes == 0) first = position;
+    if (bytes == 0 || position != last) ++elements;
+    last = position;
+    ++bytes;
+  }
+  std::string amount() const {
+    return counted(bytes, "byte") + " (" + counted(elements, "element") + ")";
+  }
+};
+
+struct Damages {
+  Damage before, element, padding, past;
+};
+
+// Compares the memory byte for byte with its image and sorts what changed by region.
+Damages find_damage(std::span<const std::byte> now, std::span<const std::byte> image,
+                    const Layout& layout, std::int64_t start, std::int64_t extent) {
+  Damages found;
+  const auto size = static_cast<std::int64_t>(size_bytes(layout.dtype));
+  for (std::int64_t i = 0; i < std::ssize(image); ++i) {
+    if (now[static_cast<std::size_t>(i)] == image[static_cast<std::size_t>(i)]) continue;
+    // `start` is a multiple of the size, so the division rounds down to whole elements.
+    const std::int64_t position = i / size - start / size;
+    if (position < 0) {
+      found.before.add(position);
+    } else if (position >= extent) {
+      found.past.add(position);
+    } else if (position % layout.ld >= layout.cols) {
+      found.padding.add(position);
+    } else {
+      found.element.add(position);
+    }
+  }
+  return found;
+}
+
+// "element 17", or "row 3, column 17" of a matrix.
+std::string place(std::int64_t position, const Layout& layout) {
+  if (layout.rows == 1) return "element " + std::to_string(position);
+  return "row " + std::to_string(position / layout.ld) + ", column " +
+         std::to_string(position % layout.ld);
+}
+
+}  // namespace
+
+Layout vector_layout(DType dtype, std::int64_t count, std::int64_t offset) {
+  return {dtype, 1, count, count, offset};
+}
+
+Layout matrix_layout(DType dtype, std::int64_t rows, std::int64_t cols, std::int64_t ld,
+                     std::int64_t offset) {
+  return {dtype, rows, cols, ld, offset};
+}
+
+DeviceBuffer DeviceBuffer::input(std::string name, const Layout& layout,
+                                 std::span<const double> values) {
+  const std::vector<std::byte> elements = packed(name, layout, values);
+  return {std::move(name), layout, Poison::outside, elements, true};
+}
+
+DeviceBuffer DeviceBuffer::output(std::string name, const Layout& layout, Poison poison) {
+  require_valid(name, layout);
+  return {std::move(name), layout, poison, {}, false};
+}
+
+DeviceBuffer DeviceBuffer::in_out(std::string name, const Layout& layout,
+                                  std::span<const double> values) {
+  const std::vector<std::byte> elements = packed(name, layout, values);
+  return {std::move(name), layout, Poison::unwritten_finite, elements, false};
+}
+
+// `elements` are packed, or empty to leave the poison in place.
+DeviceBuffer::DeviceBuffer(std::string name, const Layout& layout, Poison surround,
+                           std::span<const std::byte> elements, bool is_input)
+    : name_(std::move(name)), layout_(layout), is_input_(is_input) {
+  const std::vector<std::byte> pattern = poison_bytes(surround, layout.dtype);
+  const std::int64_t size = std::ssize(pattern);
+  image_.resize(static_cast<std::size_t>(start() + extent() * size + kCanaryBytes));
+  for (std::size_t i = 0; i < image_.size(); ++i) image_[i] = pattern[i % pattern.size()];
+  if (!elements.empty()) {
+    for (std::int64_t row = 0; row < layout.rows; ++row) {
+      std::copy_n(elements.begin() + row * layout.cols * size, layout.cols * size,
+                  image_.begin() + start() + row * layout.ld * size);
+    }
+  }
+
+  void* memory = nullptr;
+  throw_if_failed(cuda_status(cudaMalloc(&memory, image_.size()), name_ + ": cudaMalloc"));
+  memory_.reset(static_cast<std::byte*>(memory));
+  throw_if_failed(
+      cuda_status(cudaMemcpy(memory, image_.data(), image_.size(), cudaMemcpyHostToDevice),
+                  name_ + ": cudaMemcpy to the device"));
+}
+
+void DeviceBuffer::DeviceFree::operator()(std::byte* memory) const {
+  static_cast<void>(cudaFree(memory));  // a destructor has nobody to tell
+}
+
+void* DeviceBuffer::raw() const { return memory_.get() + start(); }
+
+std::int64_t DeviceBuffer::start() const {
+  return kCanaryBytes + layout_.offset * static_cast<std::int64_t>(size_bytes(layout_.dtype));
+}
+
+std::int64_t DeviceBuffer::extent() const {
+  return layout_.count() == 0 ? 0 : (layout_.rows - 1) * layout_.ld + layout_.cols;
+}
+
+std::vector<std::byte> DeviceBuffer::fetch() const {
+  std::vector<std::byte> now(image_.size());
+  throw_if_failed(
+      cuda_status(cudaMemcpy(now.data(), memory_.get(), now.size(), cudaMemcpyDeviceToHost),
+                  name_ + ": cudaMemcpy from the device"));
+  return now;
+}
+
+std::vector<double> DeviceBuffer::download() const {
+  return to_double(download_bytes().data(), layout_.dtype, layout_.count());
+}
+
+std::vector<std::byte> DeviceBuffer::download_bytes() const {
+  const std::vector<std::byte> now = fetch();
+  const auto size = static_cast<std::int64_t>(size_bytes(layout_.dtype));
+  std::vector<std::byte> elements(static_cast<std::size_t>(layout_.count() * size));
+  for (std::int64_t row = 0; row < layout_.rows; ++row) {
+    std::copy_n(now.begin() + start() + row * layout_.ld * size, layout_.cols * size,
+                elements.begin() + row * layout_.cols * size);
+  }
+  return elements;
+}
+
+Status DeviceBuffer::check_guards() const {
+  const Damages found = find_damage(fetch(), image_, layout_, start(), extent());
+  std::string why;
+  const auto report = [&](const Damage& damage, const std::string& text) {
+    if (damage.bytes > 0) why += (why.empty() ? "" : "; ") + damage.amount() + text;
+  };
+  report(found.before, " written before its start, first at element " +
+                           std::to_string(found.before.first) + ": an index below 0?");
+  report(found.padding, " written into its padding, first at " +
+                            place(found.padding.first, layout_) + " of rows of " +
+                            counted(layout_.cols, "column") + ": is the column checked?");
+  report(found.past, " written past its end, first at element " + std::to_string(found.past.first) +
+                         " of " + std::to_string(extent()) + " (index n+" +
+                         std::to_string(found.past.first - extent()) +
+                         "): is the bounds guard missing?");
+  return why.empty() ? Status{} : device_error(name_, why);
+}
+
+Status DeviceBuffer::check_unchanged() const {
+  const Damage found = find_damage(fetch(), image_, layout_, start(), extent()).element;
+  if (found.bytes == 0) return {};
+  return device_error(
+      name_, found.amount() + " changed that must not be, first at " + place(found.first, layout_));
+}
+
+Status DeviceBuffer::check() const {
+  if (Status guards = check_guards(); !guards.ok() || !is_input_) return guards;
+  return check_unchanged();
+}
+
+}  // namespace tile

@@ -1,0 +1,102 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "harness/dtype.hpp"
+#include "harness/poison.hpp"
+#include "harness/status.hpp"
+
+namespace tile {
+
+/// How a tensor lies in memory: rows x cols elements, ld of them from one row to the next. The
+/// ld - cols elements between two rows are padding.
+struct Layout {
+  DType dtype = DType::fp32;
+  std::int64_t rows = 1;
+  std::int64_t cols = 0;
+  std::int64_t ld = cols;
+  std::int64_t offset = 0;  ///< elements from a 256-byte boundary to the first: 1 or 3 misaligns
+
+  std::int64_t count() const { return rows * cols; }
+};
+
+Layout vector_layout(DType dtype, std::int64_t count, std::int64_t offset = 0);
+Layout matrix_layout(DType dtype, std::int64_t rows, std::int64_t cols, std::int64_t ld,
+                     std::int64_t offset = 0);
+
+/// A tensor in device memory that notices damage:
+///
+///       4 KB canary | row 0 | padding | row 1 | padding | ... | last row | 4 KB canary
+///
+/// The canaries adjoin the first and the last element to the byte. Everything that no kernel may
+/// touch (canaries and padding) is poisoned, and compared byte for byte by check():
+///
+///     DeviceBuffer x = DeviceBuffer::input("x", vector_layout(dtype, n), values);
+///     DeviceBuffer y = DeviceBuffer::output("y", vector_layout(dtype, n), Poison::unwritten_nan);
+///     const Status launched = step.launch(problem, {x.raw(), y.raw()}, nullptr);
+///     const Status done = synchronize_status(nullptr);
+///     const Comparison c = compare("y", y.download(), reference(values));
+///     const Status damage = y.check();  // and x.check()
+///
+/// For simple tests the constructors and everything that talks to the device throw: std::
+/// runtime_error with the runtime's message when the device fails, std::invalid_argument when the
+/// test itself is wrong. Damage is what a test looks for, so the checks return it as a Status.
+class DeviceBuffer {
+ public:
+  /// Memory that kernels only read. Canaries and padding are NaN (Poison::outside), so that a
+  /// kernel that reads too far shows it. `values` are row-major, without padding, and must be
+  /// values of the type already (see rounded()): the reference has to see what the kernel sees.
+  static DeviceBuffer input(std::string name, const Layout& layout, std::span<const double> values);
+
+  /// Memory that kernels write. All of it holds `poison`: run the kernel once with each of
+  /// kOutputPoisons, on a new buffer each.
+  static DeviceBuffer output(std::string name, const Layout& layout, Poison poison);
+
+  /// Memory that kernels read and write. Canaries and padding hold Poison::unwritten_finite: were
+  /// they NaN, arithmetic in place could leave them as they are.
+  static DeviceBuffer in_out(std::string name, const Layout& layout,
+                             std::span<const double> values);
+
+  /// Device pointer to the first element. Never null, not even for no elements.
+  void* raw() const;
+  const Layout& layout() const { return layout_; }
+
+  /// The elements, row-major, without padding. Does not wait for streams other than the default.
+  std::vector<double> download() const;
+  /// The same as bytes, for comparing runs bit for bit.
+  std::vector<std::byte> download_bytes() const;
+
+  /// Fails if a byte before the start, past the end or in the padding has changed.
+  Status check_guards() const;
+  /// Fails if an element has changed since the buffer was made: for an input after a kernel, for
+  /// an output after a call that was refused.
+  Status check_unchanged() const;
+  /// What every test asks of every buffer at the end: check_guards(), and of an input also
+  /// check_unchanged().
+  Status check() const;
+
+ private:
+  struct DeviceFree {
+    void operator()(std::byte* memory) const;
+  };
+
+  DeviceBuffer(std::string name, const Layout& layout, Poison surround,
+               std::span<const std::byte> elements, bool is_input);
+
+  std::int64_t start() const;   // bytes before the first element
+  std::int64_t extent() const;  // elements from the first to the last, with the padding between
+  std::vector<std::byte> fetch() const;
+
+  std::string name_;
+  Layout layout_;
+  bool is_input_;
+  std::vector<std::byte> image_;  // all of the memory as it was uploaded
+  std::unique_ptr<std::byte, DeviceFree> memory_;
+};
+
+}  // namespace tile

@@ -1,0 +1,128 @@
+#include "harness/compare.hpp"
+
+#include <bit>
+#include <cmath>
+#include <limits>
+
+#include "harness/hints.hpp"
+#include "harness/text.hpp"
+
+#ifdef __FAST_MATH__
+#error "-ffast-math lets the compiler assume that there are no NaNs: this file must see them"
+#endif
+
+namespace tile {
+namespace {
+
+// "c[3][17]"
+std::string element_name(std::string_view name, std::span<const std::int64_t> at) {
+  std::string text(name);
+  for (const std::int64_t i : at) text.append("[").append(std::to_string(i)).append("]");
+  return text;
+}
+
+// The number of elements of `shape`, or -1 if an extent is negative or there are more than 2^63.
+std::int64_t element_count(std::span<const std::int64_t> shape) {
+  std::int64_t count = 1;
+  for (const std::int64_t extent : shape) {
+    if (extent < 0 || __builtin_mul_overflow(count, extent, &count)) return -1;
+  }
+  return count;
+}
+
+// What makes a comparison impossible: sizes that disagree, or a bound that means nothing.
+std::string problem(std::string_view name, std::span<const double> got, const Expected& expected) {
+  const auto count = static_cast<std::size_t>(element_count(expected.shape));
+  const auto wrong_size = [&](const char* what, std::size_t size) {
+    std::string text = element_name(name, expected.shape);
+    return text.append(": ").append(what).append(" has ").append(
+        counted(static_cast<std::int64_t>(size), "element"));
+  };
+  if (element_count(expected.shape) < 0) {
+    return element_name(name, expected.shape) + ": the shape has a negative extent or is too large";
+  }
+  if (got.size() != count) return wrong_size("the result", got.size());
+  if (expected.value.size() != count) return wrong_size("expected.value", expected.value.size());
+  if (expected.bound.size() != count) return wrong_size("expected.bound", expected.bound.size());
+  for (std::size_t i = 0; i < count; ++i) {
+    const double bound = expected.bound[i];
+    if (std::isfinite(expected.value[i]) && !(bound >= 0 && std::isfinite(bound))) {
+      const auto at = coordinates(static_cast<std::int64_t>(i), expected.shape);
+      return element_name(name, at) + ": the bound is " + number(bound) +
+             ", it must be finite and not negative";
+    }
+  }
+  return {};
+}
+
+// How many bounds the result is away: at most 1 for a match, above 1 for a mismatch.
+double error_ratio(double got, double value, double bound) {
+  const double error = std::abs(got - value);
+  if (bound > 0 && std::isfinite(error)) return error / bound;
+  return matches(got, value, bound) ? 0 : std::numeric_limits<double>::infinity();
+}
+
+// "c[3][17]: got 1.5, expected 1, bound 0.125 (the error is 4 times the bound)"
+std::string describe(std::string_view name, std::int64_t index, std::span<const double> got,
+                     const Expected& expected) {
+  const auto i = static_cast<std::size_t>(index);
+  const double ratio = error_ratio(got[i], expected.value[i], expected.bound[i]);
+  std::string text = element_name(name, coordinates(index, expected.shape)) + ": got " +
+                     number(got[i]) + ", expected " + number(expected.value[i]) + ", bound " +
+                     number(expected.bound[i]);
+  if (std::isfinite(ratio)) text += " (the error is " + number(ratio) + " times the bound)";
+  return text;
+}
+
+}  // namespace
+
+bool matches(double got, double value, double bound) {
+  if (std::isnan(got) || std::isnan(value)) return std::isnan(got) && std::isnan(value);
+  if (std::isinf(got) || std::isinf(value)) return got == value;
+  if (bound == 0) return std::bit_cast<std::uint64_t>(got) == std::bit_cast<std::uint64_t>(value);
+  return std::abs(got - value) <= bound;  // false if the bound is NaN
+}
+
+std::vector<std::int64_t> coordinates(std::int64_t index, std::span<const std::int64_t> shape) {
+  std::vector<std::int64_t> at(shape.size());
+  for (std::size_t axis = shape.size(); axis-- > 0;) {
+    at[axis] = index % shape[axis];
+    index /= shape[axis];
+  }
+  return at;
+}
+
+Comparison compare(std::string_view name, std::span<const double> got, const Expected& expected) {
+  Comparison result;
+  result.message = problem(name, got, expected);
+  if (!result.message.empty()) return result;
+
+  result.count = std::ssize(got);
+  std::vector<std::int64_t> wrong;  // the mismatches' indices, ascending
+  std::int64_t worst = 0;
+  for (std::int64_t i = 0; i < result.count; ++i) {
+    const auto at = static_cast<std::size_t>(i);
+    const double ratio = error_ratio(got[at], expected.value[at], expected.bound[at]);
+    if (ratio > result.worst_ratio) {
+      result.worst_ratio = ratio;
+      worst = i;
+    }
+    if (!matches(got[at], expected.value[at], expected.bound[at])) wrong.push_back(i);
+  }
+  if (result.count > 0) result.worst = coordinates(worst, expected.shape);
+  if (wrong.empty()) return result;
+
+  result.mismatches = std::ssize(wrong);
+  result.first = coordinates(wrong.front(), expected.shape);
+  result.message = std::string(name) + ": " + grouped(result.mismatches) + " of " +
+                   counted(result.count, "element") +
+                   (result.mismatches == 1 ? " differs" : " differ") + "\n  first " +
+                   describe(name, wrong.front(), got, expected);
+  if (worst != wrong.front()) result.message += "\n  worst " + describe(name, worst, got, expected);
+  for (const std::string& hint : hints({expected, got, wrong})) {
+    result.message += "\n  hint: " + hint;
+  }
+  return result;
+}
+
+}  // namespace tile

@@ -1,0 +1,92 @@
+#include "harness/convert.hpp"
+
+#include <Eigen/Core>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+namespace tile {
+namespace {
+
+// Of the two floats on either side of x, the one whose last bit is 1, unless x is a float itself.
+//
+// Eigen's half and bfloat16 are made from a float. Rounding a double to the nearest float first
+// would round twice: 1 + 2^-11 + 2^-40 lies above the midpoint of two halves, becomes that midpoint
+// as a float, and then ties the wrong way. An odd last bit remembers that something was cut off, so
+// that the second rounding, to a type with at least two bits fewer, comes out right (Boldo and
+// Melquiond, "Emulation of FMA and correctly rounded sums: proved algorithms using rounding to
+// odd", 2008).
+float round_to_odd(double x) {
+  const float nearest = static_cast<float>(x);
+  if (static_cast<double>(nearest) == x) return nearest;
+  if ((std::bit_cast<std::uint32_t>(nearest) & 1u) != 0) return nearest;
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  return std::nextafter(nearest, x > static_cast<double>(nearest) ? kInfinity : -kInfinity);
+}
+
+template <class T>
+double widen(T x) {
+  return static_cast<double>(static_cast<float>(x));
+}
+template <>
+double widen(double x) {
+  return x;
+}
+
+template <class T>
+T narrow(double x) {
+  return T(round_to_odd(x));
+}
+template <>
+float narrow(double x) {
+  return static_cast<float>(x);
+}
+template <>
+double narrow(double x) {
+  return x;
+}
+
+// Calls work(T{}) with the C++ type of `dtype`.
+template <class Work>
+void with_type(DType dtype, Work work) {
+  switch (dtype) {
+    case DType::fp32: return work(float{});
+    case DType::fp16: return work(Eigen::half{});
+    case DType::bf16: return work(Eigen::bfloat16{});
+    case DType::fp64: return work(double{});
+  }
+}
+
+}  // namespace
+
+std::vector<double> to_double(const void* data, DType dtype, std::int64_t count) {
+  std::vector<double> values(static_cast<std::size_t>(count));
+  with_type(dtype, [&]<class T>(T element) {
+    const auto* bytes = static_cast<const std::byte*>(data);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      // memcpy: `data` need not be aligned.
+      std::memcpy(static_cast<void*>(&element), bytes + i * sizeof(T), sizeof(T));
+      values[i] = widen(element);
+    }
+  });
+  return values;
+}
+
+std::vector<std::byte> from_double(std::span<const double> values, DType dtype) {
+  std::vector<std::byte> bytes(values.size() * size_bytes(dtype));
+  with_type(dtype, [&]<class T>(T element) {
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      element = narrow<T>(values[i]);
+      std::memcpy(bytes.data() + i * sizeof(T), static_cast<const void*>(&element), sizeof(T));
+    }
+  });
+  return bytes;
+}
+
+std::vector<double> rounded(std::span<const double> values, DType dtype) {
+  const std::vector<std::byte> packed = from_double(values, dtype);
+  return to_double(packed.data(), dtype, std::ssize(values));
+}
+
+}  // namespace tile

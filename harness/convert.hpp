@@ -1,0 +1,23 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "harness/dtype.hpp"
+
+namespace tile {
+
+/// Reads `count` packed elements of `dtype` from host memory. Exact: every value of every type is a
+/// double. NaNs keep their sign and the leading bits of their payload, so a poison stays known.
+std::vector<double> to_double(const void* data, DType dtype, std::int64_t count);
+
+/// Packs `values` as elements of `dtype`, each rounded once to the nearest value (ties to even,
+/// overflow to infinity).
+std::vector<std::byte> from_double(std::span<const double> values, DType dtype);
+
+/// `values` rounded to `dtype` and read back: what a kernel sees of them.
+std::vector<double> rounded(std::span<const double> values, DType dtype);
+
+}  // namespace tile

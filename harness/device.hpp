@@ -1,0 +1,32 @@
+// The device that kernels run on: a GPU, or the CPU device.
+#pragma once
+
+#include <string>
+
+namespace tile {
+
+struct Device {
+  std::string name;
+  int capability;  ///< 80 for 8.0
+  int multiprocessors;
+  bool simulated;       ///< the CPU device: times say nothing about a GPU
+  std::string driver;   ///< "13.0", or empty on the CPU device
+  std::string runtime;  ///< CUDA runtime, likewise
+};
+
+/// The device in use. Throws std::runtime_error if there is none.
+const Device& device();
+
+// What each build answers in its own way (device_cpu.cpp, device_gpu.cpp).
+
+bool device_is_simulated();
+
+/// What the device knows about its last failure beyond the error code, for people: empty on a GPU;
+/// on the CPU device the report of a divergent barrier, a bad address and the like.
+/// Returns each report once.
+std::string device_report();
+
+/// What was simulated since the last call: "391 blocks, 100,096 threads". Empty on a GPU.
+std::string device_activity();
+
+}  // namespace tile

@@ -1,0 +1,23 @@
+#include "cpu_device/report.h"
+#include "harness/device.hpp"
+#include "harness/text.hpp"
+
+namespace tile {
+
+bool device_is_simulated() { return true; }
+
+std::string device_report() { return cpu_device::take_report(); }
+
+std::string device_activity() {
+  const cpu_device::Activity activity = cpu_device::take_activity();
+  std::string text = counted(static_cast<std::int64_t>(activity.blocks), "block");
+  auto add = [&text](std::uint64_t count, const char* noun) {
+    text.append(", ").append(counted(static_cast<std::int64_t>(count), noun));
+  };
+  add(activity.threads, "thread");
+  if (activity.barriers > 0) add(activity.barriers, "block barrier");
+  if (activity.collectives > 0) add(activity.collectives, "warp collective");
+  return text;
+}
+
+}  // namespace tile

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string_view>
+
+namespace tile {
+
+/// The element types of tensors.
+enum class DType { fp32, fp16, bf16, fp64 };
+
+inline constexpr DType kDTypes[] = {DType::fp32, DType::fp16, DType::bf16, DType::fp64};
+
+constexpr std::size_t size_bytes(DType dtype) {
+  switch (dtype) {
+    case DType::fp32: return 4;
+    case DType::fp16: return 2;
+    case DType::bf16: return 2;
+    case DType::fp64: return 8;
+  }
+  return 0;
+}
+
+constexpr std::string_view name(DType dtype) {
+  switch (dtype) {
+    case DType::fp32: return "fp32";
+    case DType::fp16: return "fp16";
+    case DType::bf16: return "bf16";
+    case DType::fp64: return "fp64";
+  }
+  return "unknown type";
+}
+
+/// The unit roundoff u: rounding x to nearest gives x(1 + d) with |d| <= u, short of underflow and
+/// overflow. With p bits of significand u = 2^-p, and every integer up to 2^p = 1/u is exact.
+constexpr double unit_roundoff(DType dtype) {
+  switch (dtype) {
+    case DType::fp32: return 0x1p-24;
+    case DType::fp16: return 0x1p-11;
+    case DType::bf16: return 0x1p-8;
+    case DType::fp64: return 0x1p-53;
+  }
+  return 0;
+}
+
+/// The type with this name, or nothing: parse_dtype("bf16").
+constexpr std::optional<DType> parse_dtype(std::string_view text) {
+  for (const DType dtype : kDTypes) {
+    if (text == name(dtype)) return dtype;
+  }
+  return std::nullopt;
+}
+
+}  // namespace tile

@@ -1,0 +1,15 @@
+// Kernels that the measurements need.
+#pragma once
+
+#include <cstddef>
+
+namespace tile {
+
+/// Copies `count` 16-byte vectors. Both pointers are aligned to 16 bytes.
+void copy_vectors(const void* from, void* to, std::size_t count, void* stream);
+
+/// Reads `count` 16-byte vectors and, because a compiler drops a read without a use, writes a byte
+/// to `sink` if their bits happen to be all ones throughout, which `data` must not be.
+void read_vectors(const void* data, std::size_t count, void* sink, void* stream);
+
+}  // namespace tile

@@ -1,0 +1,63 @@
+#include "harness/poison.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <cstring>
+#include <iterator>
+
+#include "harness/convert.hpp"
+
+namespace tile {
+namespace {
+
+// The NaNs are quiet (arithmetic on the CPU keeps their bits) and differ in the seven bits of
+// payload that bf16 has. No byte is 0, so that a stray byte of zeros shows as well.
+constexpr std::uint64_t kPatterns[][std::size(kDTypes)] = {
+    // fp32, fp16, bf16, fp64
+    {0x7FD5A5C3, 0x7EAB, 0x7FD5, 0x7FFAA5C3961E7B2D},  // unwritten_nan
+    {0xC747A5C3, 0xFA3B, 0xC747, 0xC0E8E5A5C3961E7B},  // unwritten_finite, about -51 000
+    {0x7FEA5A3C, 0x7F55, 0x7FEA, 0x7FFD4C3A69E1B7D2},  // outside
+    {0xFFFFFFFF, 0xFFFF, 0xFFFF, 0xFFFFFFFFFFFFFFFF},  // uninitialised
+};
+
+struct Values {
+  double value[std::size(kPatterns)][std::size(kDTypes)];
+};
+
+Values convert_patterns() {
+  Values result;
+  for (std::size_t poison = 0; poison < std::size(kPatterns); ++poison) {
+    for (const DType dtype : kDTypes) {
+      const std::vector<std::byte> bytes = poison_bytes(static_cast<Poison>(poison), dtype);
+      result.value[poison][static_cast<std::size_t>(dtype)] =
+          to_double(bytes.data(), dtype, 1).front();
+    }
+  }
+  return result;
+}
+
+}  // namespace
+
+std::vector<std::byte> poison_bytes(Poison poison, DType dtype) {
+  static_assert(std::endian::native == std::endian::little);  // as every host of a CUDA GPU is
+  const std::uint64_t& pattern =
+      kPatterns[static_cast<std::size_t>(poison)][static_cast<std::size_t>(dtype)];
+  std::vector<std::byte> bytes(size_bytes(dtype));
+  std::memcpy(bytes.data(), &pattern, bytes.size());
+  return bytes;
+}
+
+double poison_value(Poison poison, DType dtype) {
+  static const Values kValues = convert_patterns();  // once: hints ask for every mismatch
+  return kValues.value[static_cast<std::size_t>(poison)][static_cast<std::size_t>(dtype)];
+}
+
+bool is_poison(double value, Poison poison) {
+  return std::ranges::any_of(kDTypes, [&](DType dtype) {
+    return std::bit_cast<std::uint64_t>(value) ==
+           std::bit_cast<std::uint64_t>(poison_value(poison, dtype));
+  });
+}
+
+}  // namespace tile
