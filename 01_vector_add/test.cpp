@@ -1,0 +1,209 @@
+// Chapter 01's tests: every step on every check.
+#include <doctest/doctest.h>
+
+#include <cmath>
+
+#include "harness/buffer.hpp"
+#include "harness/cuda_check.hpp"
+#include "harness/inputs.hpp"
+#include "harness/test_main.hpp"
+#include "vector_add.hpp"
+
+using tile::Comparison;
+using tile::DeviceBuffer;
+using tile::DType;
+using tile::Poison;
+using tile::Status;
+
+namespace vector_add {
+namespace {
+
+using Values = std::vector<double>;
+
+// Runs the step on these inputs, with each poison in the output, and checks result and buffers.
+void check_sum(const Step& step, DType type, const Values& a, const Values& b,
+               std::int64_t offset) {
+  const auto n = static_cast<std::int64_t>(a.size());
+  CAPTURE(step.name);
+  CAPTURE(n);
+  CAPTURE(offset);
+  for (const Poison poison : tile::kOutputPoisons) {
+    const tile::Layout layout = tile::vector_layout(type, n, offset);
+    DeviceBuffer device_a = DeviceBuffer::input("a", layout, a);
+    DeviceBuffer device_b = DeviceBuffer::input("b", layout, b);
+    DeviceBuffer device_c = DeviceBuffer::output("c", layout, poison);
+
+    const Status launched =
+        step.launch({type, n}, {device_a.raw(), device_b.raw(), device_c.raw()}, nullptr);
+    REQUIRE_MESSAGE(launched.ok(), launched.message);
+    const Status done = tile::synchronize_status(nullptr);
+    REQUIRE_MESSAGE(done.ok(), done.message);
+
+    const Comparison sum = tile::compare("c", device_c.download(), reference(type, a, b));
+    CHECK_MESSAGE(sum.ok(), sum.message);
+    for (const DeviceBuffer* buffer : {&device_a, &device_b, &device_c}) {
+      const Status intact = buffer->check();
+      CHECK_MESSAGE(intact.ok(), intact.message);
+    }
+  }
+}
+
+// Runs `check(step, type)` for every selected step and each of its types.
+template <class Check>
+void for_each_step(Check check) {
+  for (const Step& step : tile::selected_steps(kSteps)) {
+    for (const DType type : tile::kDTypes) {
+      if (!step.types.contains(type)) continue;
+      const Status here = tile::check_requirements(step.types, step.needs, type);
+      if (here.ok()) {
+        check(step, type);
+      } else {
+        tile::skip(here.message);
+      }
+    }
+  }
+}
+
+constexpr std::int64_t kTile = 256;  // threads of a block
+
+}  // namespace
+
+TEST_SUITE("step") {
+  TEST_CASE("random values at odd sizes and offsets") {
+    for_each_step([](const Step& step, DType type) {
+      for (const std::int64_t n : tile::odd_sizes(kTile)) {
+        for (const std::int64_t offset : tile::pointer_offsets()) {
+          check_sum(step, type, tile::normal(n, type, 1), tile::normal(n, type, 2), offset);
+        }
+      }
+    });
+  }
+
+  TEST_CASE("more elements than the card runs at one time") {
+    for_each_step([](const Step& step, DType type) {
+      constexpr std::int64_t kCount = 1'000'003;
+      check_sum(step, type, tile::uniform(kCount, type, 3, -1, 1), tile::normal(kCount, type, 4),
+                0);
+    });
+  }
+
+  TEST_CASE("integers, whose sums are exact") {
+    for_each_step([](const Step& step, DType type) {
+      const auto limit = static_cast<std::int64_t>(0.5 / tile::unit_roundoff(type));
+      check_sum(step, type, tile::integers(10'007, type, 5, -limit, limit),
+                tile::integers(10'007, type, 6, -limit, limit), 1);
+    });
+  }
+
+  TEST_CASE("zeros, denormals, infinities, NaN and the largest numbers, in all pairs") {
+    for_each_step([](const Step& step, DType type) {
+      constexpr std::int64_t kPeriod = 31;  // of the adversarial values
+      const Values values = tile::adversarial(kPeriod, type);
+      Values a, b;
+      for (const double x : values) {
+        for (const double y : values) {
+          a.push_back(x);
+          b.push_back(y);
+        }
+      }
+      check_sum(step, type, a, b, 3);
+    });
+  }
+
+  TEST_CASE("the output may be an input") {
+    for_each_step([](const Step& step, DType type) {
+      constexpr std::int64_t kCount = 1023;
+      const Values a = tile::normal(kCount, type, 7), b = tile::normal(kCount, type, 8);
+      const tile::Layout layout = tile::vector_layout(type, kCount);
+      for (const bool c_is_a : {true, false}) {
+        DeviceBuffer in_out = DeviceBuffer::in_out("c", layout, c_is_a ? a : b);
+        DeviceBuffer other = DeviceBuffer::input("other", layout, c_is_a ? b : a);
+        const void* pointer_a = c_is_a ? in_out.raw() : other.raw();
+        const void* pointer_b = c_is_a ? other.raw() : in_out.raw();
+        const Status launched =
+            step.launch({type, kCount}, {pointer_a, pointer_b, in_out.raw()}, nullptr);
+        REQUIRE_MESSAGE(launched.ok(), launched.message);
+        const Comparison sum = tile::compare("c", in_out.download(), reference(type, a, b));
+        CHECK_MESSAGE(sum.ok(), sum.message);
+        const Status intact = in_out.check();
+        CHECK_MESSAGE(intact.ok(), intact.message);
+      }
+    });
+  }
+
+  TEST_CASE("bad arguments are refused by name and nothing is written") {
+    for_each_step([](const Step& step, DType type) {
+      constexpr std::int64_t kCount = 100;
+      const Values values = tile::normal(2 * kCount, type, 9);
+      const tile::Layout layout = tile::vector_layout(type, 2 * kCount);
+      DeviceBuffer a = DeviceBuffer::input("a", layout, values);
+      DeviceBuffer b = DeviceBuffer::input("b", layout, values);
+      DeviceBuffer c = DeviceBuffer::output("c", layout, Poison::unwritten_nan);
+      auto shifted = [](void* pointer, std::int64_t bytes) {
+        return static_cast<void*>(static_cast<char*>(pointer) + bytes);
+      };
+      auto refuses = [&](const Problem& problem, const Buffers& buffers, const char* argument) {
+        CAPTURE(step.name);
+        CAPTURE(argument);
+        const Status status = step.launch(problem, buffers, nullptr);
+        CHECK(status.code == tile::Code::invalid_argument);
+        CHECK_MESSAGE(status.message.rfind(std::string(argument) + ": ", 0) == 0, status.message);
+        const Status done = tile::synchronize_status(nullptr);
+        CHECK_MESSAGE(done.ok(), done.message);
+        const Status untouched = c.check_unchanged();
+        CHECK_MESSAGE(untouched.ok(), untouched.message);
+      };
+      const Problem problem{type, kCount};
+      refuses({type, -1}, {a.raw(), b.raw(), c.raw()}, "n");
+      refuses({type, INT64_MAX}, {a.raw(), b.raw(), c.raw()}, "n");
+      refuses(problem, {nullptr, b.raw(), c.raw()}, "a");
+      refuses(problem, {a.raw(), nullptr, c.raw()}, "b");
+      refuses(problem, {a.raw(), b.raw(), nullptr}, "c");
+      refuses(problem, {shifted(a.raw(), 1), b.raw(), c.raw()}, "a");
+      refuses(problem, {a.raw(), shifted(b.raw(), 1), c.raw()}, "b");
+      refuses(problem, {a.raw(), b.raw(), shifted(c.raw(), 1)}, "c");
+      const auto element = static_cast<std::int64_t>(tile::size_bytes(type));
+      refuses(problem, {shifted(c.raw(), element), b.raw(), c.raw()}, "c");
+      refuses(problem, {a.raw(), shifted(c.raw(), (kCount - 1) * element), c.raw()}, "c");
+
+      // The nearest calls that are right: no elements need no pointers, and c may lie at a's end.
+      Status status = step.launch({type, 0}, {nullptr, nullptr, nullptr}, nullptr);
+      CHECK_MESSAGE(status.ok(), status.message);
+      status =
+          step.launch(problem, {shifted(c.raw(), kCount * element), b.raw(), c.raw()}, nullptr);
+      CHECK_MESSAGE(status.ok(), status.message);
+      status = tile::synchronize_status(nullptr);
+      CHECK_MESSAGE(status.ok(), status.message);
+    });
+  }
+}
+
+TEST_SUITE("chapter") {
+  TEST_CASE("the reference rounds once") {
+    // 2^24 + 1 lies between two floats, and the tie goes to the even one.
+    const Values a{0x1p24, 0x1p24, 1.0, -0.0}, b{1.0, 1.5, -1.0, -0.0};
+    const tile::Expected sum = reference(DType::fp32, a, b);
+    CHECK(sum.shape == std::vector<std::int64_t>{4});
+    CHECK(sum.value == Values{0x1p24, 0x1p24 + 2, 0.0, -0.0});
+    CHECK(std::signbit(sum.value[3]));
+    CHECK(sum.bound == Values(4, 0.0));
+  }
+
+  TEST_CASE("every step has a name, an idea and a type") {
+    for (const Step& step : kSteps) {
+      CAPTURE(step.name);
+      CHECK(!step.name.empty());
+      CHECK(!step.idea.empty());
+      CHECK(!step.types.empty());
+      CHECK(step.supports({DType::fp32, 1}).ok());
+    }
+  }
+
+  TEST_CASE("an element type that no step has is refused by name") {
+    const Status status = kSteps[0].launch({DType::fp64, 1}, {nullptr, nullptr, nullptr}, nullptr);
+    CHECK(status.code == tile::Code::unsupported);
+    CHECK_MESSAGE(status.message.rfind("type: fp64", 0) == 0, status.message);
+  }
+}
+
+}  // namespace vector_add

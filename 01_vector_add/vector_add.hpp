@@ -1,0 +1,48 @@
+// c = a + b, element by element: the problem, the table of steps and the reference.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "harness/compare.hpp"
+#include "harness/step.hpp"
+
+namespace vector_add {
+
+struct Problem {
+  tile::DType type;
+  std::int64_t n;  // elements of each vector
+};
+
+/// Device pointers to n elements each, aligned to an element. c may be a or b; otherwise it must
+/// not overlap them.
+struct Buffers {
+  const void* a;
+  const void* b;
+  void* c;
+};
+
+/// What every step checks before it launches. The Status names the argument that is wrong.
+tile::Status validate(const Problem& problem, const Buffers& buffers);
+
+// The steps. Each adds n elements in the given stream (a cudaStream_t).
+tile::Status thread_per_element(const Problem& problem, const Buffers& buffers, void* stream);
+
+/// What no step refuses for its size.
+inline tile::Status any_size(const Problem&) { return {}; }
+
+using Step = tile::Step<Problem, Buffers>;
+inline constexpr Step kSteps[] = {
+    {.name = "thread_per_element",
+     .idea = "each thread adds one element",
+     .types = {tile::DType::fp32},
+     .needs = {},
+     .supports = any_size,
+     .launch = thread_per_element},
+};
+
+/// The exact sum of every pair, rounded once to the type, with bound 0: a correct kernel gives the
+/// same bits. `a` and `b` hold values of the type.
+tile::Expected reference(tile::DType type, std::span<const double> a, std::span<const double> b);
+
+}  // namespace vector_add

@@ -1,0 +1,31 @@
+# The GPU: nvcc, for the card found unless CMAKE_CUDA_ARCHITECTURES says otherwise.
+if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+  execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader
+                  OUTPUT_VARIABLE tile_capability RESULT_VARIABLE tile_no_card
+                  OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+  if(tile_no_card)
+    message(FATAL_ERROR "No card found. Name one: -DCMAKE_CUDA_ARCHITECTURES=80")
+  endif()
+  string(REGEX MATCH "^[0-9]+\\.[0-9]+" tile_capability "${tile_capability}")
+  string(REPLACE "." "" tile_capability "${tile_capability}")
+  # 9.0 builds as 90a: wgmma and its like exist only in the architecture-specific target.
+  string(REGEX REPLACE "^90$" "90a" tile_capability "${tile_capability}")
+  set(CMAKE_CUDA_ARCHITECTURES ${tile_capability} CACHE STRING "Architectures to compile for")
+endif()
+set(CMAKE_CUDA_FLAGS_RELEASE "-O3 -lineinfo")
+enable_language(CUDA)
+find_package(CUDAToolkit 12.8 REQUIRED)
+add_library(cuda_runtime_of_device ALIAS CUDA::cudart)
+
+option(TILE_PTXAS_REPORT "Print the registers and spills of every kernel" OFF)
+# The standard as a flag: CMake 3.25 does not know that nvcc 13 has C++20.
+target_compile_options(tile_flags INTERFACE
+  $<$<COMPILE_LANGUAGE:CUDA>:-std=c++20 -Xcompiler=-Wall,-Wextra
+    $<$<BOOL:${TILE_PTXAS_REPORT}>:-Xptxas=-v>
+    $<$<BOOL:${TILE_WERROR}>:-Werror=all-warnings>>)
+
+# tile_add_kernels(target file.cu …)
+function(tile_add_kernels target)
+  target_sources(${target} PRIVATE ${ARGN})
+  target_link_libraries(${target} PUBLIC tile_flags CUDA::cudart)
+endfunction()
