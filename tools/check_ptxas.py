@@ -1,0 +1,55 @@
+#!/usr/bin/env python3
+"""Reads a build log with ptxas reports (-Xptxas=-v) and fails on what costs speed in silence.
+
+    tools/check_ptxas.py LOG
+
+ptxas prints these as information, so a build that has them succeeds:
+  - registers spilled to local memory. No kernel may, but those in MAY_SPILL.
+  - C7510, C7511, C7512: wgmma instructions that were serialised, because an accumulator is touched
+    while they run, or because a function call or a branch stands between them.
+Prints how many kernels it read. None at all is an error: then the log is no such log.
+"""
+import re
+import sys
+
+# Kernels that may spill: a part of the name, and the reason.
+MAY_SPILL: dict[str, str] = {}
+
+KERNEL = re.compile(r"Compiling entry function '(?P<name>\S+)' for '(?P<architecture>\w+)'")
+SPILLS = re.compile(r"(?P<stores>\d+) bytes spill stores, (?P<loads>\d+) bytes spill loads")
+SERIALISED = re.compile(r"\(?C75(10|11|12)\)?")
+
+
+def check(lines):
+    """Returns the number of kernels and a list of complaints."""
+    kernels = 0
+    complaints = []
+    current = "a function before any kernel"
+    for line in lines:
+        if kernel := KERNEL.search(line):
+            kernels += 1
+            current = f"{kernel['name']} for {kernel['architecture']}"
+        elif spills := SPILLS.search(line):
+            spilled = int(spills["stores"]) + int(spills["loads"])
+            if spilled and not any(part in current for part in MAY_SPILL):
+                complaints.append(f"{current} spills {spilled} bytes")
+        elif SERIALISED.search(line):
+            complaints.append(f"{current}: {line.strip()}")
+    if kernels == 0:
+        complaints.append("no kernel in the log")
+    return kernels, complaints
+
+
+def main():
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    with open(sys.argv[1], encoding="utf-8") as log:
+        kernels, complaints = check(log)
+    for complaint in complaints:
+        print(f"ptxas: {complaint}")
+    print(f"ptxas: {kernels} kernels read, {len(complaints)} complaints")
+    sys.exit(1 if complaints else 0)
+
+
+if __name__ == "__main__":
+    main()
