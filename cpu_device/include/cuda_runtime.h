@@ -8,6 +8,7 @@
 #include "cpu_device/memory.h"
 #include "cpu_device/qualifiers.h"
 #include "cpu_device/runtime_api.h"
+#include "cpu_device/runtime_templates.h"
 #include "cpu_device/shared.h"
 #include "cpu_device/sync.h"
 #include "cpu_device/vector_types.h"

@@ -5,6 +5,7 @@
 #include <map>
 #include <mutex>
 
+#include "cpu_device/runtime_templates.h"
 #include "state.hpp"
 
 namespace cpu_device {
@@ -139,7 +140,9 @@ cudaError_t cudaMemcpy2D(void* to, size_t to_pitch, const void* from, size_t fro
       return note(cudaErrorInvalidMemcpyDirection);
     }
     if (width_bytes == 0 || height == 0) return cudaSuccess;
-    if (width_bytes > to_pitch || width_bytes > from_pitch) return note(cudaErrorInvalidPitchValue);
+    if (width_bytes > to_pitch || width_bytes > from_pitch) {  // as CUDA 13 has it
+      return note(height > 1 ? cudaErrorInvalidPitchValue : cudaErrorInvalidValue);
+    }
     if (!rows_lie(to, to_pitch, width_bytes, height, to_device) ||
         !rows_lie(from, from_pitch, width_bytes, height, from_device)) {
       return note(cudaErrorInvalidValue);
