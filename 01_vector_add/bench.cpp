@@ -14,8 +14,8 @@ class Addition : public tile::Workload {
  public:
   explicit Addition(const Problem& problem)
       : problem_(problem),
-        a_host_(tile::normal(problem.n, problem.type, 1)),
-        b_host_(tile::normal(problem.n, problem.type, 2)),
+        a_host_(tile::uniform(problem.n, problem.type, 1, -1, 1)),
+        b_host_(tile::uniform(problem.n, problem.type, 2, -1, 1)),
         a_(tile::DeviceBuffer::input("a", layout(), a_host_)),
         b_(tile::DeviceBuffer::input("b", layout(), b_host_)),
         c_(tile::DeviceBuffer::output("c", layout(), tile::Poison::unwritten_nan)) {}
@@ -63,12 +63,13 @@ const tile::Chapter kChapter{
     .title = "c = a + b: threads, blocks, and where the last block ends",
     .next =
         "read 01_vector_add/README.md; then `./tour run 01 1 --size 1000` and "
-        "`./tour test 01_vector_add`",
+        "`./tour test 01`",
     .steps = step_infos(),
     .extents = {"n"},
     .size_on_cpu = {100'003},  // prime: the last block is not full
     .size_on_gpu = {1 << 26},
     .benchmark_sizes = {{1 << 20}, {1 << 24}, {1 << 28}},
+    .benchmark_types = {tile::DType::fp32, tile::DType::fp16, tile::DType::bf16},
     .make = make};
 const tile::RegisterChapter kRegistered{kChapter};
 

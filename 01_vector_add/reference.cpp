@@ -33,7 +33,7 @@ tile::Expected reference(tile::DType type, std::span<const double> a, std::span<
 }
 
 tile::Status validate(const Problem& problem, const Buffers& buffers) {
-  if (tile::Status s = tile::check_requirements(kSteps[0].types, {}, problem.type); !s.ok()) {
+  if (tile::Status s = tile::check_requirements(kTypes, {}, problem.type); !s.ok()) {
     return s;
   }
   if (problem.n < 0) return tile::invalid_argument("n", std::to_string(problem.n) + " is negative");

@@ -1,12 +1,15 @@
 // Chapter 01's tests: every step on every check.
+#include <cuda_runtime_api.h>
 #include <doctest/doctest.h>
 
 #include <cmath>
 
 #include "harness/buffer.hpp"
 #include "harness/cuda_check.hpp"
+#include "harness/device.hpp"
 #include "harness/inputs.hpp"
 #include "harness/test_main.hpp"
+#include "large.hpp"
 #include "vector_add.hpp"
 
 using tile::Comparison;
@@ -175,6 +178,60 @@ TEST_SUITE("step") {
       status = tile::synchronize_status(nullptr);
       CHECK_MESSAGE(status.ok(), status.message);
     });
+  }
+}
+
+TEST_SUITE("large") {
+  TEST_CASE("more than 2^32 elements") {
+    constexpr std::int64_t kCount = (std::int64_t{1} << 32) + 259;
+    constexpr std::size_t kBytes = kCount * sizeof(float);
+    std::size_t free_bytes = 0, total_bytes = 0;
+    REQUIRE(cudaMemGetInfo(&free_bytes, &total_bytes) == cudaSuccess);
+    if (tile::device().simulated) return tile::skip("takes minutes on the CPU device");
+    if (free_bytes < 3 * kBytes) return tile::skip("needs 48 GiB of device memory");
+
+    void* memory = nullptr;
+    REQUIRE(cudaMalloc(&memory, 3 * kBytes) == cudaSuccess);
+    auto* a = static_cast<float*>(memory);
+    float* b = a + kCount;  // at an odd offset: a, b and c are aligned differently
+    float* c = b + kCount;
+    for (const bool aligned_alike : {false, true}) {
+      // From the next multiple of four elements on, all three begin at 16 bytes.
+      const std::int64_t n = aligned_alike ? kCount - 3 : kCount;
+      float* b_start = aligned_alike ? b + 1 : b;
+      float* c_start = aligned_alike ? c + 2 : c;
+      for (const Step& step : tile::selected_steps(kSteps)) {
+        CAPTURE(step.name);
+        CAPTURE(aligned_alike);
+        Status status = fill_large(a, b_start, c_start, n);
+        REQUIRE_MESSAGE(status.ok(), status.message);
+        status = step.launch({DType::fp32, n}, {a, b_start, c_start}, nullptr);
+        REQUIRE_MESSAGE(status.ok(), status.message);
+        std::int64_t wrong = -1;
+        status = count_wrong(c_start, n, &wrong);
+        REQUIRE_MESSAGE(status.ok(), status.message);
+        CHECK(wrong == 0);
+      }
+    }
+    CHECK(cudaFree(memory) == cudaSuccess);
+  }
+
+  TEST_CASE("the check of large vectors finds a wrong element") {
+    constexpr std::int64_t kCount = 10'000;
+    DeviceBuffer a =
+        DeviceBuffer::output("a", tile::vector_layout(DType::fp32, kCount), Poison::unwritten_nan);
+    DeviceBuffer b = DeviceBuffer::output("b", a.layout(), Poison::unwritten_nan);
+    DeviceBuffer c = DeviceBuffer::output("c", a.layout(), Poison::unwritten_nan);
+    auto* c_values = static_cast<float*>(c.raw());
+    std::int64_t wrong = -1;
+    REQUIRE(fill_large(static_cast<float*>(a.raw()), static_cast<float*>(b.raw()), c_values, kCount)
+                .ok());
+    REQUIRE(count_wrong(c_values, kCount, &wrong).ok());
+    CHECK(wrong == kCount);  // all NaN
+    REQUIRE(kSteps[0].launch({DType::fp32, kCount}, {a.raw(), b.raw(), c.raw()}, nullptr).ok());
+    REQUIRE(cudaMemset(c_values + 4711, 0, sizeof(float)) == cudaSuccess);
+    REQUIRE(count_wrong(c_values, kCount, &wrong).ok());
+    CHECK(wrong == 1);
   }
 }
 

@@ -27,18 +27,36 @@ tile::Status validate(const Problem& problem, const Buffers& buffers);
 
 // The steps. Each adds n elements in the given stream (a cudaStream_t).
 tile::Status thread_per_element(const Problem& problem, const Buffers& buffers, void* stream);
+tile::Status grid_stride(const Problem& problem, const Buffers& buffers, void* stream);
+tile::Status vectors(const Problem& problem, const Buffers& buffers, void* stream);
+tile::Status loads_in_flight(const Problem& problem, const Buffers& buffers, void* stream);
 
 /// What no step refuses for its size.
 inline tile::Status any_size(const Problem&) { return {}; }
 
 using Step = tile::Step<Problem, Buffers>;
+inline constexpr tile::EnumSet<tile::DType> kTypes{tile::DType::fp32, tile::DType::fp16,
+                                                   tile::DType::bf16};
 inline constexpr Step kSteps[] = {
-    {.name = "thread_per_element",
-     .idea = "each thread adds one element",
-     .types = {tile::DType::fp32},
-     .needs = {},
-     .supports = any_size,
-     .launch = thread_per_element},
+    {"thread_per_element",
+     "each thread adds one element",
+     kTypes,
+     {},
+     any_size,
+     thread_per_element},
+    {"grid_stride",
+     "as many threads as fit on the card, each walks on by the size of the grid",
+     kTypes,
+     {},
+     any_size,
+     grid_stride},
+    {"vectors", "16 bytes with one instruction", kTypes, {}, any_size, vectors},
+    {"loads_in_flight",
+     "several loads under way in each thread",
+     kTypes,
+     {},
+     any_size,
+     loads_in_flight},
 };
 
 /// The exact sum of every pair, rounded once to the type, with bound 0: a correct kernel gives the

@@ -46,12 +46,14 @@ function(tile_add_test)
   set_tests_properties(${arg_NAME} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 300 LABELS "${arg_LABEL}")
 endfunction()
 
-# tile_chapter(STEPS step1_… step2_…): a chapter, named like its folder. Its steps are the .cu
-# files of these names; beside them stand bench.cpp, reference.cpp and test.cpp.
+# tile_chapter(STEPS step1_… step2_… SUITES suite … [TEST_KERNELS file.cu …] [EXERCISES 1_… …]): a chapter, named like
+# its folder. Its steps are the .cu files of these names; beside them stand bench.cpp, reference.cpp
+# and test.cpp, which may need kernels of its own.
 #   <name>        runs its steps and shows what they do
-#   <name>_test   its tests; CTest has an entry a step
+#   <name>_test   its tests; CTest has an entry for each step, which runs the suite "step", and for
+#                 each of the other suites
 function(tile_chapter)
-  cmake_parse_arguments(arg "" "" "STEPS" ${ARGN})
+  cmake_parse_arguments(arg "" "" "STEPS;SUITES;TEST_KERNELS;EXERCISES" ${ARGN})
   get_filename_component(name "${CMAKE_CURRENT_SOURCE_DIR}" NAME)
 
   list(TRANSFORM arg_STEPS APPEND .cu OUTPUT_VARIABLE kernels)
@@ -68,6 +70,9 @@ function(tile_chapter)
   target_link_libraries(${name} PRIVATE ${name}_chapter harness_tour)
 
   add_executable(${name}_test test.cpp)
+  if(arg_TEST_KERNELS)
+    tile_add_kernels(${name}_test ${arg_TEST_KERNELS})
+  endif()
   target_link_libraries(${name}_test PRIVATE ${name}_steps harness_test_main Eigen3::Eigen)
   foreach(step IN LISTS arg_STEPS)
     # step1_thread_per_element.cu holds the step thread_per_element.
@@ -75,7 +80,55 @@ function(tile_chapter)
     tile_add_test(NAME ${name}.${step} LABEL ${name}
                   COMMAND ${name}_test --step=${step_name} --test-suite=step)
   endforeach()
-  tile_add_test(NAME ${name}.chapter LABEL ${name} COMMAND ${name}_test --test-suite=chapter)
+  foreach(suite IN LISTS arg_SUITES)
+    tile_add_test(NAME ${name}.${suite} LABEL ${name} COMMAND ${name}_test --test-suite=${suite})
+  endforeach()
+  foreach(exercise IN LISTS arg_EXERCISES)
+    tile_exercise(${name} ${exercise})
+  endforeach()
+endfunction()
+
+# An exercise: exercises/<exercise>.cu is to be completed, exercises/check_<exercise>.cpp checks it.
+# ./tour builds and runs <chapter>_exercise_<exercise>. With TILE_CHECK_EXERCISES, CTest proves that
+# the check refuses the file as shipped and every answer in exercises/wrong, each with the message
+# meant for it, and accepts the one in solutions.
+option(TILE_CHECK_EXERCISES "Prove the checks of the exercises; needs exercises as shipped" OFF)
+function(tile_exercise chapter exercise)
+  set(check ${chapter}_check_${exercise})
+  add_library(${check} OBJECT EXCLUDE_FROM_ALL exercises/check_${exercise}.cpp)
+  target_link_libraries(${check} PUBLIC harness_test_main)
+
+  function(add_answer target source)
+    add_executable(${target} ${ARGN})
+    tile_add_kernels(${target} ${source})
+    target_link_libraries(${target} PRIVATE ${check})
+    target_include_directories(${target} PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}")
+    # Nobody has used the parameters of a function that is still to be written.
+    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wno-unused-parameter>)
+  endfunction()
+  add_answer(${chapter}_exercise_${exercise} exercises/${exercise}.cu EXCLUDE_FROM_ALL)
+  if(NOT TILE_CHECK_EXERCISES)
+    return()
+  endif()
+
+  set(refuse "${CMAKE_COMMAND}" -P "${TILE_ROOT}/cmake/must_fail.cmake")
+  add_answer(${chapter}_solution_${exercise} solutions/${exercise}.cu)
+  tile_add_test(NAME ${chapter}.solution_${exercise} LABEL exercises
+                COMMAND ${chapter}_solution_${exercise})
+  add_answer(${chapter}_shipped_${exercise} exercises/${exercise}.cu)
+  tile_add_test(NAME ${chapter}.shipped_${exercise} LABEL exercises COMMAND ${refuse}
+                $<TARGET_FILE:${chapter}_shipped_${exercise}> "not written anything|never written")
+  file(GLOB wrong_answers CONFIGURE_DEPENDS exercises/wrong/${exercise}.*.cu)
+  foreach(answer IN LISTS wrong_answers)
+    get_filename_component(answer_file ${answer} NAME)
+    get_filename_component(answer_name ${answer} NAME_WLE)
+    string(REPLACE . _ answer_name ${answer_name})
+    file(STRINGS ${answer} message LIMIT_COUNT 1)
+    string(REPLACE "// Refused: " "" message "${message}")
+    add_answer(${chapter}_wrong_${answer_name} exercises/wrong/${answer_file})
+    tile_add_test(NAME ${chapter}.wrong_${answer_name} LABEL exercises COMMAND ${refuse}
+                  $<TARGET_FILE:${chapter}_wrong_${answer_name}> "${message}")
+  endforeach()
 endfunction()
 
 # The program behind ./tour: all chapters in one.

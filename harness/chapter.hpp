@@ -42,6 +42,7 @@ struct Chapter {
   std::vector<std::int64_t> size_on_cpu;  ///< what ./tour runs on the CPU device
   std::vector<std::int64_t> size_on_gpu;
   std::vector<std::vector<std::int64_t>> benchmark_sizes;
+  std::vector<DType> benchmark_types;
   /// Throws std::invalid_argument, naming the extent, for a size that no step can take.
   std::unique_ptr<Workload> (*make)(const std::vector<std::int64_t>& size, DType type);
 };

@@ -12,4 +12,11 @@ void copy_vectors(const void* from, void* to, std::size_t count, void* stream);
 /// to `sink` if their bits happen to be all ones throughout, which `data` must not be.
 void read_vectors(const void* data, std::size_t count, void* sink, void* stream);
 
+/// Fills `count` 16-byte vectors with random bits.
+void fill_random(void* data, std::size_t count, void* stream);
+
+/// Lets one thread run for 100 microseconds and counts: counts[0] gets the cycles of its
+/// multiprocessor's clock, counts[1] the nanoseconds. Both are 64-bit integers in device memory.
+void count_cycles(void* counts, void* stream);
+
 }  // namespace tile

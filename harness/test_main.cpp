@@ -65,7 +65,10 @@ int main(int count, char** arguments) {
       others.push_back(arguments[i]);
     }
   }
-  doctest::Context context(static_cast<int>(others.size()), others.data());
+  doctest::Context context;
+  context.setOption("abort-after",
+                    3);  // a wrong kernel fails everywhere, and three examples will do
+  context.applyCommandLine(static_cast<int>(others.size()), others.data());
   const int result = context.run();
   if (result != 0 || context.shouldExit()) return result;
   if (tile::skipped) return kSkipped;

@@ -1,0 +1,32 @@
+// Exercise 01.1: axpy
+//
+// y = alpha * x + y, the workhorse of linear algebra ("a x plus y"). y is input and output.
+// Write the kernel's body. The launch is there already.
+// Check it with: ./tour exercise 01.1
+#include "exercises/exercises.hpp"
+#include "tile/grid.cuh"
+
+namespace vector_add {
+namespace {
+
+constexpr int kThreads = 256;
+
+__global__ void axpy_kernel(float alpha,
+                            const float* x,  // [n]
+                            float* y,        // [n]
+                            std::int64_t n) {
+  const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i < n) y[i] = alpha * x[i] + y[i];
+}
+
+}  // namespace
+
+tile::Status axpy(float alpha, const float* x, float* y, std::int64_t n) {
+  if (n == 0) return {};
+  unsigned blocks = 0;
+  if (tile::Status s = tile::blocks_for(n, kThreads, &blocks); !s.ok()) return s;
+  axpy_kernel<<<blocks, kThreads>>>(alpha, x, y, n);
+  return tile::launch_status("axpy_kernel");
+}
+
+}  // namespace vector_add

@@ -1,0 +1,41 @@
+// Exercise 01.2: adding matrices
+//
+// c = a + b. Row r of a matrix begins at data + r * ld, and ld, the "leading dimension", may be
+// larger than the number of columns: then there is padding between the rows, which belongs to
+// somebody else. Each of the three matrices has an ld of its own.
+// Blocks have two dimensions here: 32 threads along a row (x), 8 rows (y). Write the kernel's body.
+// Which of x and y should walk along a row, so that neighbouring threads read neighbouring
+// elements? Check it with: ./tour exercise 01.2
+#include "exercises/exercises.hpp"
+#include "tile/grid.cuh"
+
+namespace vector_add {
+namespace {
+
+constexpr int kColumnsPerBlock = 32;
+constexpr int kRowsPerBlock = 8;
+
+__global__ void add_matrices_kernel(Matrix a,  // [rows][cols]
+                                    Matrix b,  // [rows][cols]
+                                    Matrix c,  // [rows][cols]
+                                    std::int64_t rows, std::int64_t cols) {
+  const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  const std::int64_t row = static_cast<std::int64_t>(blockIdx.y) * blockDim.y + threadIdx.y;
+  if (row < rows && column < cols) {
+    c.data[row * c.ld + column] = a.data[row * a.ld + column] + b.data[row * b.ld + column];
+  }
+}
+
+}  // namespace
+
+tile::Status add_matrices(Matrix a, Matrix b, Matrix c, std::int64_t rows, std::int64_t cols) {
+  if (rows == 0 || cols == 0) return {};
+  dim3 blocks;
+  if (tile::Status s = tile::blocks_for(cols, kColumnsPerBlock, &blocks.x); !s.ok()) return s;
+  if (tile::Status s = tile::blocks_for(rows, kRowsPerBlock, &blocks.y); !s.ok()) return s;
+  if (blocks.y > 65535) return tile::unsupported("rows", "more than a grid has along y");
+  add_matrices_kernel<<<blocks, dim3(kColumnsPerBlock, kRowsPerBlock)>>>(a, b, c, rows, cols);
+  return tile::launch_status("add_matrices_kernel");
+}
+
+}  // namespace vector_add

@@ -1,0 +1,47 @@
+// Step 2: a grid of fixed size, in which each thread walks through the vector.
+// Idea: start as many threads as the card can hold at one time. Each adds an element, then jumps
+//       ahead by the size of the whole grid.
+// Change: the guard has become the condition of a loop. The number of blocks no longer depends on
+// n,
+//         so no n is too large for the grid.
+// Limit: memory, as before. A thread waits for its two loads before it asks for the next two.
+#include "harness/cuda_check.hpp"
+#include "tile/elements.cuh"
+#include "tile/grid.cuh"
+#include "vector_add.hpp"
+
+namespace vector_add {
+namespace {
+
+constexpr int kThreads = 256;
+
+// snippet-begin kernel
+template <class T>
+__global__ void add_grid_stride(const T* a,  // [n]
+                                const T* b,  // [n]
+                                T* c,        // [n]
+                                std::int64_t n) {
+  const std::int64_t threads = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
+  std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  // Neighbouring threads still touch neighbouring elements in every turn.
+  for (; i < n; i += threads) c[i] = a[i] + b[i];
+}
+// snippet-end kernel
+
+}  // namespace
+
+tile::Status grid_stride(const Problem& problem, const Buffers& buffers, void* stream) {
+  if (tile::Status s = validate(problem, buffers); !s.ok()) return s;
+  if (problem.n == 0) return {};
+  return tile::with_element_type(problem.type, [&](auto element) {
+    using T = decltype(element);
+    int blocks = 0;
+    if (tile::Status s = tile::blocks_that_fit(problem.n, kThreads, &blocks); !s.ok()) return s;
+    add_grid_stride<T><<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
+        static_cast<const T*>(buffers.a), static_cast<const T*>(buffers.b),
+        static_cast<T*>(buffers.c), problem.n);
+    return tile::launch_status("add_grid_stride");
+  });
+}
+
+}  // namespace vector_add

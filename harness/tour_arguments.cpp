@@ -1,0 +1,135 @@
+#include "harness/tour_arguments.hpp"
+
+#include <algorithm>
+#include <charconv>
+
+#include "harness/text.hpp"
+
+namespace tile {
+namespace {
+
+template <class Range, class Name>
+std::string listed(const Range& range, Name name) {
+  std::string text;
+  for (const auto& item : range) text.append(text.empty() ? "" : ", ").append(name(item));
+  return text;
+}
+
+std::vector<std::int64_t> parse_size(std::string_view text, const Chapter& chapter) {
+  std::vector<std::int64_t> size;
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  while (true) {
+    std::int64_t value = 0;
+    const auto [after, error] = std::from_chars(at, end, value);
+    if (error != std::errc() || value < 0) break;
+    size.push_back(value);
+    at = after;
+    if (at == end || *at != 'x') break;
+    ++at;
+  }
+  if (at != end || size.size() != chapter.extents.size()) {
+    const std::string form = listed(chapter.extents, [](auto extent) { return extent; });
+    throw UsageError("--size '" + std::string(text) + "': " + std::string(chapter.name) +
+                     " takes " +
+                     counted(static_cast<std::int64_t>(chapter.extents.size()), "whole number") +
+                     " of 0 or more joined by x: " + form);
+  }
+  return size;
+}
+
+const Chapter& find_chapter(std::string_view name) {
+  for (const Chapter* chapter : chapters()) {
+    // 01 and 1 mean 01_vector_add.
+    const std::string_view number = chapter->name.substr(0, 2);
+    if (name == chapter->name || name == number || (number[0] == '0' && name == number.substr(1))) {
+      return *chapter;
+    }
+  }
+  throw UsageError("There is no chapter '" + std::string(name) + "'. There are: " +
+                   listed(chapters(), [](auto chapter) { return chapter->name; }));
+}
+
+std::size_t find_step(const Chapter& chapter, std::string_view name) {
+  for (std::size_t i = 0; i < chapter.steps.size(); ++i) {
+    if (name == chapter.steps[i].name || name == std::to_string(i + 1)) return i;
+  }
+  throw UsageError(
+      std::string(chapter.name) + " has no step '" + std::string(name) +
+      "'. Its steps: " + listed(chapter.steps, [](const StepInfo& step) { return step.name; }));
+}
+
+}  // namespace
+
+Request parse_arguments(int count, char** arguments) {
+  Request request;
+  if (chapters().size() == 1) request.chapter = chapters().front();
+  std::optional<std::string_view> size;
+  std::vector<std::string_view> words;
+  for (int i = 1; i < count; ++i) {
+    const std::string_view argument = arguments[i];
+    const bool takes_value = argument == "--size" || argument == "--type" || argument == "--json" ||
+                             argument == "--commit";
+    if (takes_value) {
+      if (++i == count) throw UsageError(std::string(argument) + " needs a value");
+      const std::string_view value = arguments[i];
+      if (argument == "--size") {
+        size = value;
+      } else if (argument == "--json") {
+        request.json = value;
+      } else if (argument == "--commit") {
+        request.commit = value;
+      } else if (const auto type = parse_dtype(value)) {
+        request.type = type;
+      } else {
+        throw UsageError("--type '" + std::string(value) + "' is none of " +
+                         listed(kDTypes, [](DType t) { return name(t); }));
+      }
+    } else if (argument.substr(0, 1) == "-") {
+      throw UsageError("There is no flag '" + std::string(argument) +
+                       "' here. Flags: --size, --type, --device; for bench --json, --commit");
+    } else {
+      words.push_back(argument);
+    }
+  }
+
+  std::size_t next = 0;
+  constexpr std::string_view kCommands[] = {"tour",  "list",     "run",
+                                            "bench", "exercise", "exercises"};
+  if (next < words.size()) {
+    request.command = words[next++];
+    if (std::find(std::begin(kCommands), std::end(kCommands), request.command) ==
+        std::end(kCommands)) {
+      throw UsageError("There is no command '" + std::string(request.command) +
+                       "'. Commands: list, run, bench, exercise");
+    }
+  }
+  if (request.command == "exercise" && next == words.size()) {
+    throw UsageError("exercise needs a number, such as 01.1");
+  }
+  if (request.command.substr(0, 8) == "exercise" && next < words.size()) {
+    request.exercise = words[next++];
+  }
+  const bool takes_step = request.command == "run";
+  const bool takes_chapter = takes_step || request.command == "bench";
+  if (takes_chapter && next < words.size()) request.chapter = &find_chapter(words[next++]);
+  if (takes_step && !request.chapter) {
+    throw UsageError("run needs a chapter: " +
+                     listed(chapters(), [](auto chapter) { return chapter->name; }));
+  }
+  if (takes_step && next < words.size()) request.step = find_step(*request.chapter, words[next++]);
+  if (next < words.size()) {
+    throw UsageError("'" + std::string(words[next]) + "' is one word too many after " +
+                     std::string(request.command));
+  }
+  if (request.command != "bench" && !(request.json.empty() && request.commit.empty())) {
+    throw UsageError("--json and --commit go with bench");
+  }
+  if (size) {
+    if (!request.chapter) throw UsageError("--size needs a chapter");
+    request.size = parse_size(*size, *request.chapter);
+  }
+  return request;
+}
+
+}  // namespace tile

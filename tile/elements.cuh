@@ -1,0 +1,39 @@
+// The element types of tensors as a kernel sees them.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <string>
+#include <type_traits>
+
+#include "harness/dtype.hpp"
+#include "harness/status.hpp"
+
+namespace tile {
+
+/// Calls `launch` with a value of the C++ type that `type` names, of which only the type matters:
+///
+///     return tile::with_element_type(problem.type, [&](auto element) {
+///       return launch<decltype(element)>(problem, buffers, stream);
+///     });
+template <class Launch>
+Status with_element_type(DType type, Launch&& launch) {
+  switch (type) {
+    case DType::fp32: return launch(float{});
+    case DType::fp16: return launch(__half{});
+    case DType::bf16: return launch(__nv_bfloat16{});
+    case DType::fp64: break;
+  }
+  return unsupported("type", std::string(name(type)) + " has no kernel");
+}
+
+/// 16 bytes of elements: the most that one thread can load or store with one instruction on cards
+/// before Blackwell (PTX ISA, "ld"). Must be aligned to 16 bytes.
+template <class T>
+struct alignas(16) Vector {
+  static constexpr int kCount = 16 / sizeof(T);
+  T element[kCount];
+};
+
+}  // namespace tile

@@ -1,0 +1,35 @@
+// How many blocks to start.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "harness/cuda_check.hpp"
+
+namespace tile {
+
+/// Blocks for `items` at `per_block` each, rounded up. A grid has at most 2^31 - 1 blocks along x
+/// (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability").
+inline Status blocks_for(std::int64_t items, std::int64_t per_block, unsigned int* blocks) {
+  const std::int64_t needed = items / per_block + (items % per_block != 0);
+  if (needed > 0x7fffffff) return unsupported("n", "needs more than 2^31 - 1 blocks");
+  *blocks = static_cast<unsigned int>(needed);
+  return {};
+}
+
+/// As many blocks of `threads` threads as the card holds at one time, but no more than `items` need
+/// at an item a thread, and at least 1. For kernels whose threads walk on by the size of the grid.
+inline Status blocks_that_fit(std::int64_t items, int threads, int* blocks) {
+  int card = 0, multiprocessors = 0, threads_each = 0;
+  TILE_RETURN_IF_CUDA_ERROR(cudaGetDevice(&card));
+  TILE_RETURN_IF_CUDA_ERROR(
+      cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, card));
+  TILE_RETURN_IF_CUDA_ERROR(
+      cudaDeviceGetAttribute(&threads_each, cudaDevAttrMaxThreadsPerMultiProcessor, card));
+  const std::int64_t fit = std::int64_t{multiprocessors} * (threads_each / threads);
+  const std::int64_t needed = (items + threads - 1) / threads;
+  *blocks = static_cast<int>(std::clamp<std::int64_t>(needed, 1, fit));
+  return {};
+}
+
+}  // namespace tile
