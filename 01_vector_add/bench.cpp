@@ -16,6 +16,7 @@ class Addition : public tile::Workload {
       : problem_(problem),
         a_host_(tile::uniform(problem.n, problem.type, 1, -1, 1)),
         b_host_(tile::uniform(problem.n, problem.type, 2, -1, 1)),
+        expected_(reference(problem.type, a_host_, b_host_)),
         a_(tile::DeviceBuffer::input("a", layout(), a_host_)),
         b_(tile::DeviceBuffer::input("b", layout(), b_host_)),
         c_(tile::DeviceBuffer::output("c", layout(), tile::Poison::unwritten_nan)) {}
@@ -37,7 +38,7 @@ class Addition : public tile::Workload {
       result.message = status.message;
       return result;
     }
-    return tile::compare("c", c_.download(), reference(problem_.type, a_host_, b_host_));
+    return tile::compare("c", c_.download(), expected_);
   }
 
  private:
@@ -45,6 +46,7 @@ class Addition : public tile::Workload {
 
   Problem problem_;
   std::vector<double> a_host_, b_host_;
+  tile::Expected expected_;
   tile::DeviceBuffer a_, b_, c_;
 };
 

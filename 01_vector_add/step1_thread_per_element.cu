@@ -2,7 +2,7 @@
 // Idea: the loop over i is gone. n threads run the same function, and each asks which i is its own.
 // Limit: memory. Each thread asks for two elements, waits, adds them, and is done.
 #include "tile/elements.cuh"
-#include "tile/grid.cuh"
+#include "tile/grid.hpp"
 #include "vector_add.hpp"
 
 namespace vector_add {

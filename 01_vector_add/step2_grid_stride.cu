@@ -7,7 +7,7 @@
 // Limit: memory, as before. A thread waits for its two loads before it asks for the next two.
 #include "harness/cuda_check.hpp"
 #include "tile/elements.cuh"
-#include "tile/grid.cuh"
+#include "tile/grid.hpp"
 #include "vector_add.hpp"
 
 namespace vector_add {

@@ -5,7 +5,7 @@
 //         by one.
 // Limit: memory. One pair of loads a thread is still all that is under way.
 #include "tile/elements.cuh"
-#include "tile/grid.cuh"
+#include "tile/grid.hpp"
 #include "vector_add.hpp"
 #include "vectors.cuh"
 

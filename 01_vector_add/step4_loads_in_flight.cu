@@ -6,7 +6,7 @@
 //         starts loading while this one still stores.
 // Limit: memory, at its full speed.
 #include "tile/elements.cuh"
-#include "tile/grid.cuh"
+#include "tile/grid.hpp"
 #include "vector_add.hpp"
 #include "vectors.cuh"
 

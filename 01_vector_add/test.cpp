@@ -10,6 +10,7 @@
 #include "harness/inputs.hpp"
 #include "harness/test_main.hpp"
 #include "large.hpp"
+#include "tile/grid.hpp"
 #include "vector_add.hpp"
 
 using tile::Comparison;
@@ -145,12 +146,13 @@ TEST_SUITE("step") {
       auto shifted = [](void* pointer, std::int64_t bytes) {
         return static_cast<void*>(static_cast<char*>(pointer) + bytes);
       };
-      auto refuses = [&](const Problem& problem, const Buffers& buffers, const char* argument) {
+      auto refuses = [&](const Problem& problem, const Buffers& buffers,
+                         const std::string& argument) {
         CAPTURE(step.name);
         CAPTURE(argument);
         const Status status = step.launch(problem, buffers, nullptr);
         CHECK(status.code == tile::Code::invalid_argument);
-        CHECK_MESSAGE(status.message.rfind(std::string(argument) + ": ", 0) == 0, status.message);
+        CHECK_MESSAGE(status.message.rfind(argument + ": ", 0) == 0, status.message);
         const Status done = tile::synchronize_status(nullptr);
         CHECK_MESSAGE(done.ok(), done.message);
         const Status untouched = c.check_unchanged();
@@ -168,6 +170,8 @@ TEST_SUITE("step") {
       const auto element = static_cast<std::int64_t>(tile::size_bytes(type));
       refuses(problem, {shifted(c.raw(), element), b.raw(), c.raw()}, "c");
       refuses(problem, {a.raw(), shifted(c.raw(), (kCount - 1) * element), c.raw()}, "c");
+      refuses(problem, {a.raw(), b.raw(), shifted(a.raw(), element)}, "c");
+      refuses(problem, {a.raw(), b.raw(), shifted(b.raw(), (kCount - 1) * element)}, "c");
 
       // The nearest calls that are right: no elements need no pointers, and c may lie at a's end.
       Status status = step.launch({type, 0}, {nullptr, nullptr, nullptr}, nullptr);
@@ -254,6 +258,14 @@ TEST_SUITE("chapter") {
       CHECK(!step.types.empty());
       CHECK(step.supports({DType::fp32, 1}).ok());
     }
+  }
+
+  TEST_CASE("a grid has at most 2^31 - 1 blocks") {
+    constexpr std::int64_t kMost = 0x7fffffff;
+    unsigned int blocks = 0;
+    CHECK(tile::blocks_for(256 * kMost, 256, &blocks).ok());
+    CHECK(blocks == kMost);
+    CHECK(tile::blocks_for(256 * kMost + 1, 256, &blocks).code == tile::Code::unsupported);
   }
 
   TEST_CASE("an element type that no step has is refused by name") {

@@ -7,7 +7,7 @@
 // Which of x and y should walk along a row, so that neighbouring threads read neighbouring
 // elements? Check it with: ./tour exercise 01.2
 #include "exercises/exercises.hpp"
-#include "tile/grid.cuh"
+#include "tile/grid.hpp"
 
 namespace vector_add {
 namespace {

@@ -1,6 +1,6 @@
 // Refused: alpha belongs to x alone
 #include "exercises/exercises.hpp"
-#include "tile/grid.cuh"
+#include "tile/grid.hpp"
 
 namespace vector_add {
 namespace {

@@ -1,6 +1,6 @@
 // Refused: each matrix has an ld of its own
 #include "exercises/exercises.hpp"
-#include "tile/grid.cuh"
+#include "tile/grid.hpp"
 
 namespace vector_add {
 namespace {

@@ -1,6 +1,6 @@
 // Refused: does y walk along the row
 #include "exercises/exercises.hpp"
-#include "tile/grid.cuh"
+#include "tile/grid.hpp"
 
 namespace vector_add {
 namespace {

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cstdint>
 
+#include <cuda_runtime_api.h>
+
 #include "harness/cuda_check.hpp"
 
 namespace tile {
