@@ -7,7 +7,10 @@ add_library(cuda_runtime_of_device ALIAS cpu_device)
 # What CUDA programs take for granted and C++ does not: no strict aliasing (a float* may be read as
 # a float4*), no fusing of a*b+c unless the source says fma, and pragmas for other compilers.
 set(TILE_KERNEL_FLAGS -fno-strict-aliasing -ffp-contract=off -Wno-unknown-pragmas
-  -ftemplate-backtrace-limit=2)  # of a launch in a template, the rest is our own machinery
+  # A thread with large arrays must meet the page below its stack, not somebody else's stack.
+  -fstack-clash-protection
+  # Of an error in a launch, the rest is our own machinery.
+  -ftemplate-backtrace-limit=2)
 
 # tile_add_kernels(target file.cu …)
 function(tile_add_kernels target)

@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <bit>
 #include <cstdio>
 #include <cstdlib>
@@ -15,6 +16,7 @@ namespace {
 
 constexpr uint32_t kStart = kMaxThreads;       // from pick(): start a thread
 constexpr uint32_t kNobody = kMaxThreads + 1;  // from pick(): nothing can go on
+constexpr uint64_t kPatience = 1 << 12;        // collectives until the warps change their ranks
 constexpr const char* kActiveMask = "__activemask()";
 
 // The window that a wgmma descriptor can name: its start address field holds 18 bits (PTX ISA,
@@ -63,9 +65,9 @@ CPU_DEVICE_HOT void Block::go_on(uint32_t thread, fcontext_t* left) {
   switch_fiber(context_[thread], left);
 }
 
-CPU_DEVICE_HOT void Block::suspend(bool prefer_start) {
+CPU_DEVICE_HOT void Block::suspend() {
   const uint32_t me = current_;
-  const uint32_t next = pick(prefer_start);
+  const uint32_t next = pick();
   if (next == kNobody) {
     fail(cudaErrorLaunchFailure, "its threads wait for each other", Who::block);
   }
@@ -86,29 +88,69 @@ CPU_DEVICE_HOT void Block::wait(const char* name, Site site, uint32_t mask) {
 }
 
 void Block::yield() {
-  make_ready(current_);
-  suspend(true);
+  state_[current_] = State::ready;
+  polling_[polling_tail_++ % kMaxThreads] = static_cast<uint16_t>(current_);
+  suspend();
 }
 
-CPU_DEVICE_HOT void Block::make_ready(uint32_t thread) {
-  state_[thread] = State::ready;
-  ready_[ready_tail_++ % kMaxThreads] = static_cast<uint16_t>(thread);
+CPU_DEVICE_HOT void Block::make_ready(uint32_t warp, uint32_t lanes) {
+  ready_lanes_[warp] |= lanes;
+  ready_ranks_ |= 1u << rank_of_[warp];
 }
 
-// Ready threads come first, so that few stacks are in use; `prefer_start` is for threads that poll.
-CPU_DEVICE_HOT uint32_t Block::pick(bool prefer_start) {
+// Ready threads come before those not yet started, so that few stacks are in use, and those that
+// poll come last. Of the ready ones the warp of the lowest rank goes on for as long as it can: so
+// far ahead of the others that what it should have waited for is missing from the result.
+CPU_DEVICE_HOT uint32_t Block::pick() {
   const bool can_start = started_ < threads_;
-  if (ready_head_ == ready_tail_) {
+  if (ready_ranks_ == 0) {
     if (can_start) return kStart;
-    if (!release_active_masks()) return kNobody;
+    if (!release_active_masks()) {
+      if (polling_head_ == polling_tail_) return kNobody;
+      return polling_[polling_head_++ % kMaxThreads];
+    }
   }
-  if (can_start && prefer_start) return kStart;
+  const uint32_t chance = order_kind_ == Order::random ? random(2 * kLanes) : 0;
+  if (can_start && chance >= kLanes) return kStart;
+  const auto rank = static_cast<uint32_t>(std::countr_zero(ready_ranks_));
+  const uint32_t warp = warp_of_[rank];
+  uint32_t& lanes = ready_lanes_[warp];
+  // The lowest lane from lane `chance` on, or the highest.
+  const int from = static_cast<int>(chance % kLanes);
+  const int lane = order_kind_ == Order::reverse
+                       ? 31 - std::countl_zero(lanes)
+                       : (std::countr_zero(std::rotr(lanes, from)) + from) % 32;
+  lanes &= ~(1u << lane);
+  if (lanes == 0) ready_ranks_ &= ~(1u << rank);
+  return warp * kLanes + static_cast<uint32_t>(lane);
+}
+
+// Which warps go first. In a random order they change places at every barrier.
+void Block::rank_warps() {
+  const uint32_t warps = (threads_ + kLanes - 1) / kLanes;
+  for (uint32_t r = 0; r < warps; ++r) {
+    warp_of_[r] = static_cast<uint8_t>(order_kind_ == Order::reverse ? warps - 1 - r : r);
+  }
   if (order_kind_ == Order::random) {
-    if (can_start && random(2) == 0) return kStart;
-    std::swap(ready_[ready_head_ % kMaxThreads],
-              ready_[(ready_head_ + random(ready_tail_ - ready_head_)) % kMaxThreads]);
+    for (uint32_t r = warps; r > 1; --r) std::swap(warp_of_[r - 1], warp_of_[random(r)]);
   }
-  return ready_[ready_head_++ % kMaxThreads];
+  for (uint32_t r = 0; r < warps; ++r) rank_of_[warp_of_[r]] = static_cast<uint8_t>(r);
+}
+
+// A warp may vote in a loop until another has done something. So that the other gets its turn, the
+// first in rank becomes the last, and those that poll are as good as any.
+void Block::pass_the_turn() {
+  const uint32_t warps = (threads_ + kLanes - 1) / kLanes;
+  std::rotate(warp_of_.begin(), warp_of_.begin() + 1, warp_of_.begin() + warps);
+  for (; polling_head_ != polling_tail_; ++polling_head_) {
+    const uint32_t t = polling_[polling_head_ % kMaxThreads];
+    ready_lanes_[t / kLanes] |= 1u << t % kLanes;
+  }
+  ready_ranks_ = 0;
+  for (uint32_t r = 0; r < warps; ++r) {
+    rank_of_[warp_of_[r]] = static_cast<uint8_t>(r);
+    if (ready_lanes_[warp_of_[r]] != 0) ready_ranks_ |= 1u << r;
+  }
 }
 
 // splitmix64: small, and the same everywhere.
@@ -138,10 +180,13 @@ Failure Block::run(Launch& launch, uint64_t index) {
     threads_ = launch.threads;
     reset_warps();
   }
-  started_ = finished_ = ready_head_ = ready_tail_ = active_mask_waiters_ = 0;
+  started_ = finished_ = polling_head_ = polling_tail_ = active_mask_waiters_ = 0;
+  ready_ranks_ = 0;
+  ready_lanes_ = {};
   barriers_ = collectives_ = 0;
   random_ = options().seed ^ (index * 0x9e3779b97f4a7c15u);
   make_order();
+  rank_warps();
   std::memset(state_.data(), static_cast<int>(State::unstarted), threads_);
 
   current_block = this;
@@ -206,7 +251,7 @@ void Block::run_threads() {
     state_[current_] = State::finished;
     ++finished_;
     progress_ = progress_ + 1;
-    next = finished_ == threads_ ? kNobody : pick(false);
+    next = finished_ == threads_ ? kNobody : pick();
   }
   // Nobody comes back to this stack. It is not handed out again before the switch below, because
   // whoever goes on has a stack already.
@@ -259,8 +304,9 @@ CPU_DEVICE_HOT BarrierResult Block::barrier(const BarrierCall& call, bool predic
   barrier_.arrived = 0;
   ++barriers_;
   progress_ = progress_ + 1;
-  const bool reverse = order_kind_ == Order::reverse;
-  for (uint32_t i = 0; i < threads_; ++i) make_ready(reverse ? threads_ - 1 - i : i);
+  if (order_kind_ == Order::random) rank_warps();
+  std::memset(state_.data(), static_cast<int>(State::ready), threads_);
+  for (uint32_t w = 0; w * kLanes < threads_; ++w) make_ready(w, warps_[w].existing);
   suspend();
   return barrier_.result;
 }
@@ -273,6 +319,7 @@ CPU_DEVICE_HOT uint64_t Block::collective(const WarpCall& call, uint32_t mask, u
   const uint32_t lanes = mask & warp.existing;
   waits_[current_] = {call.name, site, mask};
   if ((mask >> lane & 1) == 0) {
+    state_[current_] = State::waiting;  // for the report
     fail(cudaErrorLaunchFailure, "calls a collective with a mask that lacks its own lane",
          Who::thread);
   }
@@ -298,15 +345,13 @@ CPU_DEVICE_HOT uint64_t Block::collective(const WarpCall& call, uint32_t mask, u
   group.arrived = 0;
   ++collectives_;
   progress_ = progress_ + 1;
-  if (order_kind_ == Order::reverse) {
-    for (uint32_t l = kLanes; l-- > 0;) {
-      if (l != lane && (lanes >> l & 1)) make_ready(first + l);
+  if (const uint32_t others = lanes & ~(1u << lane); others != 0) {
+    for (uint32_t rest = others; rest; rest &= rest - 1) {
+      state_[first + static_cast<uint32_t>(std::countr_zero(rest))] = State::ready;
     }
-  } else {
-    for (uint32_t rest = lanes & ~(1u << lane); rest; rest &= rest - 1) {
-      make_ready(first + static_cast<uint32_t>(std::countr_zero(rest)));
-    }
+    make_ready(current_ / kLanes, others);
   }
+  if (collectives_ % kPatience == 0) pass_the_turn();
   return warp.exchange.result[lane];
 }
 
@@ -334,9 +379,10 @@ bool Block::release_active_masks() {
     for (uint32_t rest = mask; rest; rest &= rest - 1) {
       const uint32_t t = first + static_cast<uint32_t>(std::countr_zero(rest));
       active_mask_[t] = mask;
-      make_ready(t);
+      state_[t] = State::ready;
       --active_mask_waiters_;
     }
+    if (mask) make_ready(first / kLanes, mask);
   }
   return true;
 }
@@ -376,9 +422,9 @@ std::string Block::report() const {
   std::string text = std::string("kernel ") + launch_->name.text + " failed: ";
   if (failure_.who == Who::thread) text += "thread " + thread_name(current_) + " ";
   text += failure_.what;
-  if (failure_.address) {
+  if (failure_.code == cudaErrorIllegalAddress) {
     char address[32];
-    std::snprintf(address, sizeof address, " %p", failure_.address);
+    std::snprintf(address, sizeof address, " 0x%zx", reinterpret_cast<size_t>(failure_.address));
     text += address;
   }
   text += std::string("\n  launched at ") + launch_->name.file + ":" +

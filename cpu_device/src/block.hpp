@@ -59,7 +59,7 @@ class Block {
   Launch& launch() { return *launch_; }
 
   /// Ends the block from inside one of its threads, or from a signal handler in one. `what` is a
-  /// literal, told of the current thread if `who` is set; `address` is added unless it is null.
+  /// literal, told of the current thread if `who` says so; a bad address is added.
   enum class Who : uint8_t { block, thread };
   [[noreturn]] void fail(cudaError_t code, const char* what, Who who,
                          const void* address = nullptr);
@@ -96,10 +96,12 @@ class Block {
   void make_order();
   void reset_warps();
   void wait(const char* name, Site site, uint32_t mask);
-  void suspend(bool prefer_start = false);
+  void suspend();
   void go_on(uint32_t thread, fcontext_t* left);
-  void make_ready(uint32_t thread);
-  uint32_t pick(bool prefer_start);
+  void make_ready(uint32_t warp, uint32_t lanes);
+  uint32_t pick();
+  void rank_warps();
+  void pass_the_turn();
   bool release_active_masks();
   [[noreturn]] void leave();
   std::string report() const;
@@ -118,10 +120,13 @@ class Block {
   int starting_stack_ = 0;  // handed to the fiber that is about to run
   uint32_t started_ = 0;
   uint32_t finished_ = 0;
-  uint32_t ready_head_ = 0, ready_tail_ = 0;
+  uint32_t ready_ranks_ = 0;  // of the warps that have ready lanes
+  std::array<uint32_t, kMaxThreads / kLanes> ready_lanes_{};
+  std::array<uint8_t, kMaxThreads / kLanes> warp_of_{}, rank_of_{};  // rank 0 goes first
+  uint32_t polling_head_ = 0, polling_tail_ = 0;
   uint32_t active_mask_waiters_ = 0;
-  std::array<uint16_t, kMaxThreads> ready_;  // a ring; a thread stands in it at most once
-  std::array<uint16_t, kMaxThreads> order_;  // in which threads start
+  std::array<uint16_t, kMaxThreads> polling_;  // a ring; a thread stands in it at most once
+  std::array<uint16_t, kMaxThreads> order_;    // in which threads start
   std::array<State, kMaxThreads> state_;
   std::array<fcontext_t, kMaxThreads> context_;
   std::array<Wait, kMaxThreads> waits_;

@@ -5,6 +5,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <new>
 
@@ -123,7 +124,9 @@ ThreadWatch::ThreadWatch() {
   stack.ss_size = PerThread::kSignalStackBytes;
   sigaltstack(&stack, &watch.previous_stack);
   watch.looks_without_progress = 0;
-  if (watch.has_timer) set_timer(watch.timer, options().hang_seconds / kLooks);
+  // A timer of 0 would be none at all, and the largest time_t is not a double.
+  const double interval = std::clamp(options().hang_seconds / kLooks, 1e-3, 1e9);
+  if (watch.has_timer) set_timer(watch.timer, interval);
 }
 
 ThreadWatch::~ThreadWatch() {

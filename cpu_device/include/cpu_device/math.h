@@ -151,10 +151,12 @@ Integer saturate(double rounded) {
 }
 }  // namespace cpu_device
 
-#define CPU_DEVICE_TO_INTEGER(name, From, To)                                                      \
-  inline To name##_rn(From x) { return cpu_device::saturate<To, From>(std::nearbyint(double{x})); } \
-  inline To name##_rz(From x) { return cpu_device::saturate<To, From>(std::trunc(double{x})); }    \
-  inline To name##_rd(From x) { return cpu_device::saturate<To, From>(std::floor(double{x})); }    \
+#define CPU_DEVICE_TO_INTEGER(name, From, To)                                                   \
+  inline To name##_rn(From x) {                                                                 \
+    return cpu_device::saturate<To, From>(std::nearbyint(double{x}));                           \
+  }                                                                                             \
+  inline To name##_rz(From x) { return cpu_device::saturate<To, From>(std::trunc(double{x})); } \
+  inline To name##_rd(From x) { return cpu_device::saturate<To, From>(std::floor(double{x})); } \
   inline To name##_ru(From x) { return cpu_device::saturate<To, From>(std::ceil(double{x})); }
 CPU_DEVICE_TO_INTEGER(__float2int, float, int)
 CPU_DEVICE_TO_INTEGER(__float2uint, float, unsigned)
