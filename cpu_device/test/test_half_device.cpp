@@ -130,20 +130,21 @@ class Expected {
     return pair(op_name(a_, b_), op_name(b_, c_));
 #define TERNARY(op_name, function, function2)   \
   case Op::op_name: return op_name(a_, b_, c_); \
-  case Op::op_name##_pair:                      \
-    return pair(op_name(a_, b_, c_), op_name(b_, c_, a_));
-#define COMPARISON(op_name)                                                             \
-  case Op::op_name: return op_name(a_, b_);                                             \
-  case Op::op_name##_pair:                                                              \
-    return pair(op_name(a_, b_) ? f_.one() : 0, op_name(b_, c_) ? f_.one() : 0);        \
-  case Op::op_name##_mask:                                                              \
-      return pair(op_name(a_, b_) ? 0xffff : 0, op_name(b_, c_) ? 0xffff : 0);          \
-  case Op::op_name##_both: return op_name(a_, b_) && op_name(b_, c_);                   \
-      #define INTEGER(type, T, mode)                                                    \
-  case Op::to_##type##_##mode: return static_cast<uint32_t>(to_integer<T>(Mode::mode)); \
-  case Op::to_##type##_##mode##_high:                                                   \
-      return static_cast<uint32_t>(to_integer<T>(Mode::mode) >> 32);                    \
+  case Op::op_name##_pair: return pair(op_name(a_, b_, c_), op_name(b_, c_, a_));
+// clang-format 14 would make one macro of the next two.
+// clang-format off
+#define COMPARISON(op_name)                                                                    \
+  case Op::op_name: return op_name(a_, b_);                                                    \
+  case Op::op_name##_pair:                                                                     \
+    return pair(op_name(a_, b_) ? f_.one() : 0, op_name(b_, c_) ? f_.one() : 0);               \
+  case Op::op_name##_mask: return pair(op_name(a_, b_) ? 0xffff : 0, op_name(b_, c_) ? 0xffff : 0); \
+  case Op::op_name##_both: return op_name(a_, b_) && op_name(b_, c_);
+#define INTEGER(type, T, mode)                                                                 \
+  case Op::to_##type##_##mode: return static_cast<uint32_t>(to_integer<T>(Mode::mode));        \
+  case Op::to_##type##_##mode##_high:                                                          \
+    return static_cast<uint32_t>(to_integer<T>(Mode::mode) >> 32);                             \
   case Op::from_##type##_##mode: return from_integer(Mode::mode, static_cast<T>(word_));
+      // clang-format on
       HALF_DEVICE_UNARY(UNARY)
       HALF_DEVICE_BINARY(BINARY)
       HALF_DEVICE_TERNARY(TERNARY)
