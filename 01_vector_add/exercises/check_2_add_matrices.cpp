@@ -33,12 +33,13 @@ std::string hint(const tile::Comparison& result) {
 TEST_CASE("01.2 adding matrices") {
   const std::int64_t extents[][2] = {{1, 1},  {1, 33}, {9, 1},   {8, 32},
                                      {7, 31}, {9, 33}, {17, 65}, {100, 3}};
-  for (const auto& [rows, cols] : extents) {
+  for (const auto& extent : extents) {
+    const std::int64_t rows = extent[0], cols = extent[1];
     CAPTURE(rows);
     CAPTURE(cols);
     const auto a = tile::normal(rows * cols, DType::fp32, 1);
     const auto b = tile::normal(rows * cols, DType::fp32, 2);
-    auto layout = [rows = rows, cols = cols](std::int64_t padding) {
+    auto layout = [rows, cols](std::int64_t padding) {
       return tile::matrix_layout(DType::fp32, rows, cols, cols + padding);
     };
     for (const Poison poison : tile::kOutputPoisons) {
