@@ -93,6 +93,11 @@ endfunction()
 # the check refuses the file as shipped and every answer in exercises/wrong, each with the message
 # meant for it, and accepts the one in solutions.
 option(TILE_CHECK_EXERCISES "Prove the checks of the exercises; needs exercises as shipped" OFF)
+# Nobody has used the parameters of a function that is still to be written. Linked last, so that the
+# flag comes after -Wextra.
+add_library(tile_unfinished_flags INTERFACE)
+target_compile_options(tile_unfinished_flags INTERFACE
+  $<$<COMPILE_LANGUAGE:CXX>:-Wno-unused-parameter>)
 function(tile_exercise chapter exercise)
   set(check ${chapter}_check_${exercise})
   add_library(${check} OBJECT EXCLUDE_FROM_ALL exercises/check_${exercise}.cpp)
@@ -103,8 +108,7 @@ function(tile_exercise chapter exercise)
     tile_add_kernels(${target} ${source})
     target_link_libraries(${target} PRIVATE ${check})
     target_include_directories(${target} PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}")
-    # Nobody has used the parameters of a function that is still to be written.
-    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wno-unused-parameter>)
+    target_link_libraries(${target} PRIVATE tile_unfinished_flags)
   endfunction()
   add_answer(${chapter}_exercise_${exercise} exercises/${exercise}.cu EXCLUDE_FROM_ALL)
   if(NOT TILE_CHECK_EXERCISES)
