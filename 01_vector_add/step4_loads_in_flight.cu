@@ -21,10 +21,10 @@ constexpr std::int64_t kPerBlock = kThreads * kLoads;  // vectors
 
 // snippet-begin kernel
 template <class T>
-__global__ void __launch_bounds__(kThreads) add_loads_in_flight(const T* a,  // [n]
-                                                                const T* b,  // [n]
-                                                                T* c,        // [n]
-                                                                std::int64_t n, Split split) {
+__global__ void add_loads_in_flight(const T* a,  // [n]
+                                    const T* b,  // [n]
+                                    T* c,        // [n]
+                                    std::int64_t n, Split split) {
   using Vector = tile::Vector<T>;
   const auto* a_vectors = reinterpret_cast<const Vector*>(a + split.head);  // [split.vectors]
   const auto* b_vectors = reinterpret_cast<const Vector*>(b + split.head);  // [split.vectors]

@@ -61,7 +61,7 @@ Status time_steps(const Chapter& chapter, Workload& workload, const std::vector<
                           .step = name,
                           .direction = "forward",
                           .workload = workload.name(),
-                          .metric = std::string("bandwidth, ") + load,
+                          .metric = std::string("bandwidth ") + load,
                           .value = ours,
                           .unit = "TB/s",
                           .ceiling = copy,

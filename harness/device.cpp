@@ -17,19 +17,14 @@ Device find_device() {
   if (error != cudaSuccess) {
     throw std::runtime_error(cuda_status(error, "looking for a device").message);
   }
-  auto version = [](cudaError_t (*get)(int*)) {
-    int number = 0;  // 13000 for 13.0
-    if (get(&number) != cudaSuccess) return std::string("unknown");
-    return std::to_string(number / 1000) + "." + std::to_string(number % 1000 / 10);
-  };
   Device found;
   found.name = properties.name;
   found.capability = properties.major * 10 + properties.minor;
   found.multiprocessors = properties.multiProcessorCount;
   found.simulated = device_is_simulated();
-  if (!found.simulated) {
-    found.driver = version([](int* v) { return cudaDriverGetVersion(v); });
-    found.runtime = version([](int* v) { return cudaRuntimeGetVersion(v); });
+  found.driver = driver_version();
+  if (int version = 0; !found.simulated && cudaRuntimeGetVersion(&version) == cudaSuccess) {
+    found.runtime = std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
   }
   return found;
 }

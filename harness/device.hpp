@@ -10,8 +10,8 @@ struct Device {
   int capability;  ///< 80 for 8.0
   int multiprocessors;
   bool simulated;       ///< the CPU device: times say nothing about a GPU
-  std::string driver;   ///< "13.0", or empty on the CPU device
-  std::string runtime;  ///< CUDA runtime, likewise
+  std::string driver;   ///< "580.159.04", or empty on the CPU device
+  std::string runtime;  ///< CUDA runtime, "13.0", likewise
 };
 
 /// The device in use. Throws std::runtime_error if there is none.
@@ -20,6 +20,9 @@ const Device& device();
 // What each build answers in its own way (device_cpu.cpp, device_gpu.cpp).
 
 bool device_is_simulated();
+
+/// The version of the driver; "unknown" if nobody tells, empty on the CPU device.
+std::string driver_version();
 
 /// What the device knows about its last failure beyond the error code, for people: empty on a GPU;
 /// on the CPU device the report of a divergent barrier, a bad address and the like.

@@ -6,6 +6,8 @@ namespace tile {
 
 bool device_is_simulated() { return true; }
 
+std::string driver_version() { return {}; }
+
 std::string device_report() { return cpu_device::take_report(); }
 
 std::string device_activity() {

@@ -14,7 +14,7 @@ struct Result {
   std::string step;
   std::string direction;  ///< forward, backward or forward+backward
   std::string workload;   ///< "case" in the file: type and sizes, "fp32 n16777216"
-  std::string metric;     ///< what was measured, and under which load: "bandwidth, burst"
+  std::string metric;     ///< what was measured, and under which load: "bandwidth burst"
   double value = 0;
   std::string unit;               ///< ms, TB/s or TFLOP/s
   std::optional<double> ceiling;  ///< in the same unit

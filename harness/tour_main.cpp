@@ -108,8 +108,8 @@ int execute(const Request& request) {
         "Device: the CPU device, a simulated card. It is exact about results and says nothing "
         "about time.\n");
   } else {
-    std::printf("Device: %s, driver for CUDA %s, runtime %s\n", device().name.c_str(),
-                device().driver.c_str(), device().runtime.c_str());
+    std::printf("Device: %s, driver %s, CUDA %s\n", device().name.c_str(), device().driver.c_str(),
+                device().runtime.c_str());
   }
 
   bool right = true;

@@ -22,7 +22,7 @@ Result row(const std::string& step, double value, const std::string& peer = "cop
   result.step = step;
   result.direction = "forward";
   result.workload = "fp32 n16777216";
-  result.metric = "bandwidth, burst";
+  result.metric = "bandwidth burst";
   result.value = value;
   result.unit = "TB/s";
   result.peer = peer;
@@ -50,7 +50,7 @@ TEST_CASE("a row is one line of JSON with the fields in order") {
   result.ratio = 1.02;
   CHECK(to_json(result, kOrigin) ==
         R"({"chapter": "01_vector_add", "step": "step \"1\"", "direction": "forward", )"
-        R"("case": "fp32 n16777216", "metric": "bandwidth, burst", "value": 4.363, )"
+        R"("case": "fp32 n16777216", "metric": "bandwidth burst", "value": 4.363, )"
         R"("unit": "TB/s", "ceiling": null, "peer": "copy", "peer_value": null, "ratio": 1.02, )"
         R"("low": 0, "high": 0, "sm_clock": 0, "gpu": "NVIDIA H200", "driver": "13.0", )"
         R"("cuda": "13.0", "commit": "abc123", "date": "2026-11-21"})");
