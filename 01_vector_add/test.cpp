@@ -24,18 +24,24 @@ namespace {
 
 using Values = std::vector<double>;
 
+/// Elements from a 256-byte boundary to each vector's first.
+struct Offsets {
+  std::int64_t a, b, c;
+};
+
 // Runs the step on these inputs, with each poison in the output, and checks result and buffers.
-void check_sum(const Step& step, DType type, const Values& a, const Values& b,
-               std::int64_t offset) {
+void check_sum(const Step& step, DType type, const Values& a, const Values& b, Offsets offsets) {
   const auto n = static_cast<std::int64_t>(a.size());
   CAPTURE(step.name);
   CAPTURE(n);
-  CAPTURE(offset);
+  CAPTURE(offsets.a);
+  CAPTURE(offsets.b);
+  CAPTURE(offsets.c);
   for (const Poison poison : tile::kOutputPoisons) {
-    const tile::Layout layout = tile::vector_layout(type, n, offset);
-    DeviceBuffer device_a = DeviceBuffer::input("a", layout, a);
-    DeviceBuffer device_b = DeviceBuffer::input("b", layout, b);
-    DeviceBuffer device_c = DeviceBuffer::output("c", layout, poison);
+    auto layout = [&](std::int64_t offset) { return tile::vector_layout(type, n, offset); };
+    DeviceBuffer device_a = DeviceBuffer::input("a", layout(offsets.a), a);
+    DeviceBuffer device_b = DeviceBuffer::input("b", layout(offsets.b), b);
+    DeviceBuffer device_c = DeviceBuffer::output("c", layout(offsets.c), poison);
 
     const Status launched =
         step.launch({type, n}, {device_a.raw(), device_b.raw(), device_c.raw()}, nullptr);
@@ -77,7 +83,19 @@ TEST_SUITE("step") {
     for_each_step([](const Step& step, DType type) {
       for (const std::int64_t n : tile::odd_sizes(kTile)) {
         for (const std::int64_t offset : tile::pointer_offsets()) {
-          check_sum(step, type, tile::normal(n, type, 1), tile::normal(n, type, 2), offset);
+          check_sum(step, type, tile::normal(n, type, 1), tile::normal(n, type, 2),
+                    {offset, offset, offset});
+        }
+      }
+    });
+  }
+
+  TEST_CASE("vectors that are aligned differently") {
+    for_each_step([](const Step& step, DType type) {
+      for (const Offsets offsets : {Offsets{1, 0, 0}, Offsets{0, 1, 0}, Offsets{0, 0, 1},
+                                    Offsets{1, 1, 3}, Offsets{0, 2, 4}}) {
+        for (const std::int64_t n : {1, 31, 1025}) {
+          check_sum(step, type, tile::normal(n, type, 1), tile::normal(n, type, 2), offsets);
         }
       }
     });
@@ -87,7 +105,7 @@ TEST_SUITE("step") {
     for_each_step([](const Step& step, DType type) {
       constexpr std::int64_t kCount = 1'000'003;
       check_sum(step, type, tile::uniform(kCount, type, 3, -1, 1), tile::normal(kCount, type, 4),
-                0);
+                {0, 0, 0});
     });
   }
 
@@ -95,7 +113,7 @@ TEST_SUITE("step") {
     for_each_step([](const Step& step, DType type) {
       const auto limit = static_cast<std::int64_t>(0.5 / tile::unit_roundoff(type));
       check_sum(step, type, tile::integers(10'007, type, 5, -limit, limit),
-                tile::integers(10'007, type, 6, -limit, limit), 1);
+                tile::integers(10'007, type, 6, -limit, limit), {1, 1, 1});
     });
   }
 
@@ -110,7 +128,7 @@ TEST_SUITE("step") {
           b.push_back(y);
         }
       }
-      check_sum(step, type, a, b, 3);
+      check_sum(step, type, a, b, {3, 3, 3});
     });
   }
 
@@ -181,6 +199,27 @@ TEST_SUITE("step") {
       CHECK_MESSAGE(status.ok(), status.message);
       status = tile::synchronize_status(nullptr);
       CHECK_MESSAGE(status.ok(), status.message);
+    });
+  }
+}
+
+TEST_SUITE("launch") {
+  TEST_CASE("the kernel runs in the stream it was given, and a launch that fails is reported") {
+    // A stream that does not exist shows both.
+    if (!tile::device().simulated) return tile::skip("a GPU's driver may crash on such a stream");
+    for_each_step([](const Step& step, DType type) {
+      CAPTURE(step.name);
+      const tile::Layout layout = tile::vector_layout(type, 100);
+      const Values values = tile::normal(100, type, 10);
+      DeviceBuffer a = DeviceBuffer::input("a", layout, values);
+      DeviceBuffer c = DeviceBuffer::output("c", layout, Poison::unwritten_nan);
+      int no_stream = 0;
+      const Status status = step.launch({type, 100}, {a.raw(), a.raw(), c.raw()}, &no_stream);
+      CHECK(status.code == tile::Code::device_error);
+      const bool named = status.message.find("cudaErrorInvalidResourceHandle") != std::string::npos;
+      CHECK_MESSAGE(named, status.message);
+      const Status untouched = c.check_unchanged();
+      CHECK_MESSAGE(untouched.ok(), untouched.message);
     });
   }
 }

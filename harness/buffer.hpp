@@ -31,10 +31,10 @@ Layout matrix_layout(DType dtype, std::int64_t rows, std::int64_t cols, std::int
 
 /// A tensor in device memory that notices damage:
 ///
-///       4 KB canary | row 0 | padding | row 1 | padding | ... | last row | 4 KB canary
+///       canary | row 0 | padding | row 1 | padding | ... | last row | canary
 ///
-/// The canaries adjoin the first and the last element to the byte. Everything that no kernel may
-/// touch (canaries and padding) is poisoned, and compared byte for byte by check():
+/// The canaries, 32 KiB each, adjoin the first and the last element to the byte. Everything that no
+/// kernel may touch (canaries and padding) is poisoned, and compared byte for byte by check():
 ///
 ///     DeviceBuffer x = DeviceBuffer::input("x", vector_layout(dtype, n), values);
 ///     DeviceBuffer y = DeviceBuffer::output("y", vector_layout(dtype, n), Poison::unwritten_nan);

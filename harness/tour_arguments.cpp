@@ -31,9 +31,7 @@ std::vector<std::int64_t> parse_size(std::string_view text, const Chapter& chapt
   if (at != end || size.size() != chapter.extents.size()) {
     const std::string form = listed(chapter.extents, [](auto extent) { return extent; });
     throw UsageError("--size '" + std::string(text) + "': " + std::string(chapter.name) +
-                     " takes " +
-                     counted(static_cast<std::int64_t>(chapter.extents.size()), "whole number") +
-                     " of 0 or more joined by x: " + form);
+                     " takes whole numbers of 0 or more, joined by x, for " + form);
   }
   return size;
 }
