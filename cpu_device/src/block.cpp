@@ -357,7 +357,7 @@ CPU_DEVICE_HOT uint64_t Block::collective(const WarpCall& call, uint32_t mask, u
 
 uint32_t Block::active_mask(Site site) {
   ++active_mask_waiters_;
-  wait(kActiveMask, site, 1);
+  wait(kActiveMask, site, 0);
   return active_mask_[current_];
 }
 
@@ -406,75 +406,6 @@ void yield() { block_of_caller("__nanosleep()").yield(); }
 
 void trap() {
   block_of_caller("__trap()").fail(cudaErrorLaunchFailure, "called __trap()", Block::Who::thread);
-}
-
-// ---- Reports ----
-
-std::string Block::thread_name(uint32_t thread) const {
-  const uint3 t = launch_->thread_index[thread];
-  const dim3 block = launch_->config.block;
-  if (block.y == 1 && block.z == 1) return std::to_string(t.x);
-  return to_string(t);
-}
-
-std::string Block::report() const {
-  const Config& config = launch_->config;
-  std::string text = std::string("kernel ") + launch_->name.text + " failed: ";
-  if (failure_.who == Who::thread) text += "thread " + thread_name(current_) + " ";
-  text += failure_.what;
-  if (failure_.code == cudaErrorIllegalAddress) {
-    char address[32];
-    std::snprintf(address, sizeof address, " 0x%zx", reinterpret_cast<size_t>(failure_.address));
-    text += address;
-  }
-  text += std::string("\n  launched at ") + launch_->name.file + ":" +
-          std::to_string(launch_->name.line) + ", grid " + to_string(config.grid) + ", block " +
-          to_string(config.block) + "; this is block " + to_string(block_index_) + "\n";
-  return text + waits();
-}
-
-// One line for all threads in the same state: "16 threads (0, 1, 2, …) wait at …".
-std::string Block::waits() const {
-  struct Line {
-    std::string state;
-    uint32_t count;
-    std::string threads;
-  };
-  std::vector<Line> lines;
-  for (uint32_t t = 0; t < threads_; ++t) {
-    std::string state;
-    if (state_[t] == State::waiting) {
-      state = std::string(" at ") + waits_[t].name;
-      if (waits_[t].mask && waits_[t].name != kActiveMask) {
-        char mask[32];
-        std::snprintf(mask, sizeof mask, ", mask 0x%08x", waits_[t].mask);
-        state += mask;
-      }
-      state += std::string(", ") + waits_[t].site.file + ":" + std::to_string(waits_[t].site.line);
-    } else if (state_[t] == State::finished) {
-      state = " returned";
-    } else {
-      continue;
-    }
-    auto line = lines.begin();
-    while (line != lines.end() && line->state != state) ++line;
-    if (line == lines.end()) line = lines.insert(line, {state, 0, ""});
-    if (line->count < 3) line->threads += (line->count ? ", " : "") + thread_name(t);
-    if (line->count == 3) line->threads += ", …";
-    ++line->count;
-  }
-  std::string text;
-  for (const Line& line : lines) {
-    const bool waits = line.state[1] == 'a';
-    text += "  " + std::to_string(line.count) + (line.count == 1 ? " thread (" : " threads (") +
-            line.threads + ")" + (waits ? line.count == 1 ? " waits" : " wait" : "") + line.state +
-            "\n";
-  }
-  return text;
-}
-
-std::string to_string(const dim3& v) {
-  return "(" + std::to_string(v.x) + ", " + std::to_string(v.y) + ", " + std::to_string(v.z) + ")";
 }
 
 }  // namespace cpu_device

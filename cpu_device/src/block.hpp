@@ -75,7 +75,7 @@ class Block {
   struct Wait {
     const char* name;
     Site site;
-    uint32_t mask;  // of lanes; 0 for the whole block
+    uint32_t mask;  // of lanes; 0 if the call has none
   };
 
   struct Warp {
