@@ -1,9 +1,8 @@
 // Step 2: a grid of fixed size, in which each thread walks through the vector.
 // Idea: start as many threads as the card can hold at one time. Each adds an element, then jumps
 //       ahead by the size of the whole grid.
-// Change: the guard has become the condition of a loop. The number of blocks no longer depends on
-// n,
-//         so no n is too large for the grid.
+// Change: the guard has become the condition of a loop. The number of blocks stops
+//         growing when the card is full, so no n is too large for the grid.
 // Limit: memory, as before. A thread waits for its two loads before it asks for the next two.
 #include "harness/cuda_check.hpp"
 #include "tile/elements.cuh"

@@ -46,8 +46,8 @@ function(tile_add_test)
   set_tests_properties(${arg_NAME} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 300 LABELS "${arg_LABEL}")
 endfunction()
 
-# tile_chapter(STEPS step1_… step2_… SUITES suite … [TEST_KERNELS file.cu …] [EXERCISES 1_… …]): a chapter, named like
-# its folder. Its steps are the .cu files of these names; beside them stand bench.cpp, reference.cpp
+# tile_chapter(STEPS step1_… step2_… SUITES suite … [TEST_KERNELS file.cu …] [EXERCISES 1_… …])
+# A chapter, named like its folder. Its steps are the .cu files of these names; beside them stand bench.cpp, reference.cpp
 # and test.cpp, which may need kernels of its own.
 #   <name>        runs its steps and shows what they do
 #   <name>_test   its tests; CTest has an entry for each step, which runs the suite "step", and for

@@ -1,10 +1,10 @@
-# cmake -P must_fail.cmake PROGRAM MESSAGE: succeeds if the program ends by itself with exit code 1, that
-# of a failed check, and says what the regular expression MESSAGE matches. CTest's own WILL_FAIL
-# would take a crash for a failure, and cannot ask for a message.
+# cmake -P must_fail.cmake PROGRAM MESSAGE: succeeds if the program ends by itself with exit code 1,
+# that of a failed check, and says what the regular expression MESSAGE matches. CTest's own
+# WILL_FAIL would take a crash for a failure, and cannot ask for a message.
 set(program "${CMAKE_ARGV3}")
 set(message "${CMAKE_ARGV4}")
-execute_process(COMMAND "${program}" RESULT_VARIABLE code OUTPUT_VARIABLE output ERROR_VARIABLE output
-                TIMEOUT 60)
+execute_process(COMMAND "${program}" RESULT_VARIABLE code OUTPUT_VARIABLE output
+                ERROR_VARIABLE output TIMEOUT 60)
 if(NOT code STREQUAL "1")
   message(FATAL_ERROR "ended with '${code}' and not with a failed check:\n${output}")
 elseif(NOT output MATCHES "${message}")

@@ -29,6 +29,10 @@ std::string driver_version();
 /// Returns each report once.
 std::string device_report();
 
+/// From now on reports wait for device_report() and are not printed as they come: for programs that
+/// show the message of every Status.
+void keep_device_reports();
+
 /// What was simulated since the last call: "391 blocks, 100,096 threads". Empty on a GPU.
 std::string device_activity();
 

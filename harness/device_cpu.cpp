@@ -1,3 +1,4 @@
+#include "cpu_device/options.h"
 #include "cpu_device/report.h"
 #include "harness/device.hpp"
 #include "harness/text.hpp"
@@ -9,6 +10,8 @@ bool device_is_simulated() { return true; }
 std::string driver_version() { return {}; }
 
 std::string device_report() { return cpu_device::take_report(); }
+
+void keep_device_reports() { cpu_device::options().print_reports = false; }
 
 std::string device_activity() {
   const cpu_device::Activity activity = cpu_device::take_activity();

@@ -22,6 +22,7 @@ std::string driver_version() {
 
 // A GPU tells no more than its error code; compute-sanitizer knows more, outside the process.
 std::string device_report() { return {}; }
+void keep_device_reports() {}
 
 std::string device_activity() { return {}; }
 

@@ -96,8 +96,9 @@ std::string shown(const Exercise& exercise) {
 
 int check_exercise(std::string_view id) {
   const std::vector<Exercise> all = find_exercises();
-  const auto found =
-      std::find_if(all.begin(), all.end(), [id](const Exercise& e) { return e.id == id; });
+  const auto found = std::find_if(all.begin(), all.end(), [id](const Exercise& e) {
+    return e.id == id || e.id == "0" + std::string(id);  // 1.1 means 01.1
+  });
   if (found == all.end()) {
     std::string list;
     for (const Exercise& exercise : all) list += (list.empty() ? "" : ", ") + exercise.id;

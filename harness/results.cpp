@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <stdexcept>
 
@@ -53,6 +54,7 @@ std::string key(const std::string& row) {
 std::vector<std::string> read_rows(const std::string& path) {
   std::vector<std::string> rows;
   std::ifstream file(path);
+  if (!file && std::filesystem::exists(path)) throw std::runtime_error("cannot read " + path);
   std::string line;
   while (std::getline(file, line)) {
     if (line.empty() || line == "[" || line == "]") continue;

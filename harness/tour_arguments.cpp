@@ -123,6 +123,9 @@ Request parse_arguments(int count, char** arguments) {
   if (request.command != "bench" && !(request.json.empty() && request.commit.empty())) {
     throw UsageError("--json and --commit go with bench");
   }
+  if (request.json.empty() != request.commit.empty()) {
+    throw UsageError("--json FILE and --commit ID go together: each row says what it measured");
+  }
   if (size) {
     if (!request.chapter) throw UsageError("--size needs a chapter");
     request.size = parse_size(*size, *request.chapter);

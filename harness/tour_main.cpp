@@ -1,6 +1,7 @@
 // The program behind ./tour, and that of each chapter: lists, runs and times its steps.
 #include <cstdio>
 #include <iostream>
+#include <new>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -112,6 +113,8 @@ int execute(const Request& request) {
                 device().runtime.c_str());
   }
 
+  // A file that cannot be written is better known before an hour of measuring than after it.
+  if (!request.json.empty()) merge_results(request.json, {}, origin(request.commit));
   bool right = true;
   std::vector<Result> results;
   for (const Chapter* chapter : chapters()) {
@@ -139,6 +142,7 @@ int execute(const Request& request) {
 }  // namespace tile
 
 int main(int count, char** arguments) {
+  tile::keep_device_reports();
   try {
     return tile::execute(tile::parse_arguments(count, arguments));
   } catch (const tile::UsageError& error) {
@@ -147,6 +151,9 @@ int main(int count, char** arguments) {
   } catch (const std::invalid_argument& error) {
     std::cerr << error.what() << "\n";
     return 2;
+  } catch (const std::bad_alloc&) {
+    std::cerr << "There is not enough memory for that; try a smaller --size\n";
+    return 1;
   } catch (const std::exception& error) {
     std::cerr << error.what() << "\n";
     return 1;

@@ -28,8 +28,8 @@ constexpr size_t kArenaBytes = 256 * 1024;
 constexpr int kPoison = 0xff;
 
 // A switch leaves the processor's stack of predicted return addresses behind, so that each return
-// after it is mispredicted. From the kernel to the switch there is therefore one call and no more:
-// 21 ns instead of 29 for a barrier among 256 threads.
+// after it is mispredicted. From the kernel to the switch there is therefore one call and no more
+// (CONTRIBUTING.md has what that gained).
 #define CPU_DEVICE_HOT inline __attribute__((always_inline))
 
 bool same_site(Site a, Site b) {
@@ -398,7 +398,7 @@ uint64_t warp_collective(const WarpCall& call, uint32_t mask, uint64_t value, ui
   return block_of_caller(call.name).collective(call, mask, value, argument, site);
 }
 
-uint32_t active_mask(Site site) { return block_of_caller("__activemask()").active_mask(site); }
+uint32_t active_mask(Site site) { return block_of_caller(kActiveMask).active_mask(site); }
 
 uint32_t lane_id() { return block_of_caller("a shuffle").current_lane(); }
 

@@ -25,7 +25,10 @@ Stacks::Stacks(int count) : count_(count) {
   if (base == MAP_FAILED) throw std::bad_alloc();
   base_ = static_cast<char*>(base);
   for (int i = 0; i < count; ++i) {
-    mprotect(base_ + static_cast<size_t>(i) * kSpacing, kGuardBytes, PROT_NONE);
+    if (mprotect(base_ + static_cast<size_t>(i) * kSpacing, kGuardBytes, PROT_NONE) != 0) {
+      munmap(base, static_cast<size_t>(count) * kSpacing);
+      throw std::bad_alloc();
+    }
   }
   give_back_all();
 }
