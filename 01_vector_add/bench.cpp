@@ -61,8 +61,8 @@ std::vector<tile::StepInfo> step_infos() {
 }
 
 const tile::Chapter kChapter{
-    .name = "01_vector_add",
-    .title = "c = a + b: threads, blocks, and where the last block ends",
+    .name = kName,
+    .title = kTitle,
     .next =
         "read 01_vector_add/README.md; then `./tour run 01 1 --size 1000` and "
         "`./tour test 01`",

@@ -3,11 +3,16 @@
 
 #include <cstdint>
 #include <span>
+#include <string_view>
 
 #include "harness/compare.hpp"
 #include "harness/step.hpp"
 
 namespace vector_add {
+
+inline constexpr std::string_view kName = "01_vector_add";  // the folder's
+inline constexpr std::string_view kTitle =
+    "c = a + b: threads, blocks, and where the last block ends";
 
 struct Problem {
   tile::DType type;

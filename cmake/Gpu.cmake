@@ -15,7 +15,10 @@ endif()
 set(CMAKE_CUDA_FLAGS_RELEASE "-O3 -lineinfo")
 enable_language(CUDA)
 find_package(CUDAToolkit 12.8 REQUIRED)
-add_library(cuda_runtime_of_device ALIAS CUDA::cudart)
+# The runtime is part of each program, as nvcc has it by default, and of libtile_c.so: that can then
+# be loaded beside whatever runtime the process has, PyTorch's say. They share the device's memory
+# and streams, which belong to the driver.
+add_library(cuda_runtime_of_device ALIAS CUDA::cudart_static)
 
 option(TILE_PTXAS_REPORT "Print the registers and spills of every kernel" OFF)
 # The standard as a flag: CMake 3.25 does not know that nvcc 13 has C++20.
@@ -27,5 +30,5 @@ target_compile_options(tile_flags INTERFACE
 # tile_add_kernels(target file.cu …)
 function(tile_add_kernels target)
   target_sources(${target} PRIVATE ${ARGN})
-  target_link_libraries(${target} PUBLIC tile_flags CUDA::cudart)
+  target_link_libraries(${target} PUBLIC tile_flags cuda_runtime_of_device)
 endfunction()

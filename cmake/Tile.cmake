@@ -21,6 +21,13 @@ find_package(Eigen3 REQUIRED NO_MODULE)
 find_package(doctest REQUIRED)
 
 # ---- Flags, for every target of ours ----
+# Everything can become part of libtile_c.so (harness/c), and is invisible from outside: what is
+# visible could be replaced there, so that the compiler would have to call it the long way.
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_CXX_VISIBILITY_PRESET hidden)
+set(CMAKE_CUDA_VISIBILITY_PRESET hidden)
+set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
+
 add_library(tile_flags INTERFACE)
 target_compile_features(tile_flags INTERFACE cxx_std_20)
 target_include_directories(tile_flags INTERFACE "${TILE_ROOT}")
@@ -66,6 +73,11 @@ function(tile_chapter)
   target_link_libraries(${name}_chapter PUBLIC ${name}_steps)
   set_property(GLOBAL APPEND PROPERTY TILE_CHAPTERS ${name})
 
+  # The chapter's operations for callers of C. harness/c makes a library of all chapters', without
+  # bench.cpp, which brings the peers with it.
+  add_library(${name}_c_interface OBJECT c_interface.cpp)
+  target_link_libraries(${name}_c_interface PUBLIC ${name}_steps)
+
   add_executable(${name})
   target_link_libraries(${name} PRIVATE ${name}_chapter harness_tour)
 
@@ -91,7 +103,8 @@ endfunction()
 # An exercise: exercises/<exercise>.cu is to be completed, exercises/check_<exercise>.cpp checks it.
 # ./tour builds and runs <chapter>_exercise_<exercise>. With TILE_CHECK_EXERCISES, CTest proves that
 # the check refuses the file as shipped and every answer in exercises/wrong, each with the message
-# meant for it, and accepts the one in solutions.
+# meant for it, and accepts the one in solutions. The message for the shipped file is in the check,
+# after "// Shipped: ", unless it is that nothing was written.
 option(TILE_CHECK_EXERCISES "Prove the checks of the exercises; needs exercises as shipped" OFF)
 # Nobody has used the parameters of a function that is still to be written. Linked last, so that the
 # flag comes after -Wextra.
@@ -101,13 +114,13 @@ target_compile_options(tile_unfinished_flags INTERFACE
 function(tile_exercise chapter exercise)
   set(check ${chapter}_check_${exercise})
   add_library(${check} OBJECT EXCLUDE_FROM_ALL exercises/check_${exercise}.cpp)
-  target_link_libraries(${check} PUBLIC harness_test_main)
+  target_link_libraries(${check} PUBLIC ${chapter}_steps harness_test_main)
+  target_include_directories(${check} PUBLIC "${CMAKE_CURRENT_SOURCE_DIR}")
 
   function(add_answer target source)
     add_executable(${target} ${ARGN})
     tile_add_kernels(${target} ${source})
     target_link_libraries(${target} PRIVATE ${check})
-    target_include_directories(${target} PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}")
     target_link_libraries(${target} PRIVATE tile_unfinished_flags)
   endfunction()
   add_answer(${chapter}_exercise_${exercise} exercises/${exercise}.cu EXCLUDE_FROM_ALL)
@@ -119,9 +132,14 @@ function(tile_exercise chapter exercise)
   add_answer(${chapter}_solution_${exercise} solutions/${exercise}.cu)
   tile_add_test(NAME ${chapter}.solution_${exercise} LABEL exercises
                 COMMAND ${chapter}_solution_${exercise})
+  file(STRINGS exercises/check_${exercise}.cpp message REGEX "^// Shipped: ")
+  if(NOT message)
+    set(message "not written anything|never written")
+  endif()
+  string(REPLACE "// Shipped: " "" message "${message}")
   add_answer(${chapter}_shipped_${exercise} exercises/${exercise}.cu)
   tile_add_test(NAME ${chapter}.shipped_${exercise} LABEL exercises COMMAND ${refuse}
-                $<TARGET_FILE:${chapter}_shipped_${exercise}> "not written anything|never written")
+                $<TARGET_FILE:${chapter}_shipped_${exercise}> "${message}")
   file(GLOB wrong_answers CONFIGURE_DEPENDS exercises/wrong/${exercise}.*.cu)
   foreach(answer IN LISTS wrong_answers)
     get_filename_component(answer_file ${answer} NAME)

@@ -5,8 +5,8 @@
 #include <ctime>
 
 #include "harness/device.hpp"
-#include "harness/measure.hpp"
 #include "harness/progress.hpp"
+#include "harness/text.hpp"
 
 namespace tile {
 namespace {
@@ -20,57 +20,147 @@ std::string bar(double share) {
   return text;
 }
 
-constexpr double terabytes_per_second(double bytes, double milliseconds) {
-  return bytes / milliseconds * 1e-9;
+/// What a workload is measured in.
+struct Measure {
+  explicit Measure(const Workload& workload)
+      : arithmetic(workload.operations() > 0),
+        amount(arithmetic ? workload.operations() : workload.bytes()),
+        name(arithmetic ? "throughput " : "bandwidth "),
+        unit(arithmetic ? "TFLOP/s" : "TB/s") {}
+
+  double rate(double milliseconds) const { return tera_per_second(amount, milliseconds); }
+
+  static double tera_per_second(double amount, double milliseconds) {
+    return amount / milliseconds * 1e-9;
+  }
+
+  bool arithmetic;
+  double amount;
+  const char* name;
+  const char* unit;
+};
+
+const char* name(Duty duty) { return duty == Duty::burst ? "burst" : "sustained"; }
+
+/// Executions that show how fast the card is.
+struct Ceiling {
+  std::vector<Work> works;
+  double amount = 0;  // bytes or operations of each
+  std::string text;   // "a copy of as many bytes reaches"
+};
+
+Status find_ceiling(const Workload& workload, Ceiling* ceiling) {
+  if (workload.operations() > 0) {
+    ceiling->text = "independent multiply-adds reach";
+    ceiling->works.resize(1);
+    return multiply_adds(ceiling->works.data(), &ceiling->amount);
+  }
+  ceiling->text = "a copy of as many bytes reaches";
+  ceiling->amount = workload.bytes();
+  return copies(ceiling->amount, &ceiling->works);
+}
+
+/// A line of what is printed.
+void print(const Measure& measure, const std::string& who, const Timing& timing, double ceiling,
+           const std::string& remark) {
+  const double rate = measure.rate(timing.median);
+  std::printf("     %-24s %9.4f ms  %5.2f %s  %s %4.0f %%%s\n", who.c_str(), timing.median, rate,
+              measure.unit, bar(rate / ceiling).c_str(), rate / ceiling * 100, remark.c_str());
 }
 
 }  // namespace
 
+std::vector<Result> rows(const Chapter& chapter, std::size_t step, const Workload& workload,
+                         Duty duty, const Timing& timing, double ceiling,
+                         const std::vector<TimedPeer>& peers) {
+  const Measure measure(workload);
+  const Result alone{.chapter = std::string(chapter.name),
+                     .step = std::string(chapter.steps[step].name),
+                     .direction = std::string(workload.direction()),
+                     .workload = workload.name(),
+                     .metric = std::string(measure.name) + name(duty),
+                     .value = measure.rate(timing.median),
+                     .unit = measure.unit,
+                     .ceiling = ceiling,
+                     .peer = {},
+                     .peer_value = {},
+                     .ratio = {},
+                     .low = measure.rate(timing.high),
+                     .high = measure.rate(timing.low),
+                     .sm_clock = timing.sm_clock};
+  if (peers.empty()) return {alone};
+  std::vector<Result> rows;
+  for (const TimedPeer& peer : peers) {
+    rows.push_back(alone);
+    rows.back().peer = peer.name;
+    rows.back().peer_value = measure.rate(peer.timing.median);
+    rows.back().ratio = peer.timing.median / timing.median;
+  }
+  return rows;
+}
+
 Status time_steps(const Chapter& chapter, Workload& workload, const std::vector<std::size_t>& steps,
-                  bool sustained_too, std::vector<Result>* results) {
-  std::vector<Work> works;
-  if (Status s = copies(workload.bytes(), &works); !s.ok()) return s;
-  const std::size_t copy_count = works.size();
+                  const std::vector<Peer>& peers, bool sustained_too,
+                  std::vector<Result>* results) {
+  const Measure measure(workload);
+  Ceiling ceiling;
+  if (Status s = find_ceiling(workload, &ceiling); !s.ok()) return s;
+  std::vector<Work> works = ceiling.works;
+  for (const Peer& peer : peers) works.push_back(peer.launch);
+  const std::size_t rivals = works.size();
   for (const std::size_t step : steps) {
     works.push_back([&workload, step](void* stream) { return workload.launch(step, stream); });
   }
 
   std::vector<Duty> duties{Duty::burst};
   if (sustained_too) duties.push_back(Duty::sustained);
+  std::vector<Group> groups;
   for (const Duty duty : duties) {
-    const char* load = duty == Duty::burst ? "burst" : "sustained";
-    std::vector<Timing> timings;
+    std::vector<Timing> timings(works.size());
     {
       const Progress progress("timing");
-      if (Status s = time_in_turn(works, duty, &timings); !s.ok()) return s;
+      if (groups.empty()) {
+        std::vector<double> once;
+        if (Status s = time_once(works, &once); !s.ok()) return s;
+        groups = plan(once, rivals);
+      }
+      for (const Group& group : groups) {
+        if (Status s = time_in_turn(works, group, duty, &timings); !s.ok()) return s;
+      }
     }
-    auto rate = [&](double milliseconds) {
-      return terabytes_per_second(workload.bytes(), milliseconds);
-    };
-    double copy = 0;
-    for (std::size_t i = 0; i < copy_count; ++i) copy = std::max(copy, rate(timings[i].median));
-    std::printf("     %s, %s; a copy of as many bytes reaches %.2f TB/s\n", workload.name().c_str(),
-                load, copy);
+    std::size_t fastest = 0;
+    for (std::size_t i = 1; i < ceiling.works.size(); ++i) {
+      if (timings[i].median < timings[fastest].median) fastest = i;
+    }
+    const double limit = Measure::tera_per_second(ceiling.amount, timings[fastest].median);
+    std::vector<TimedPeer> timed;
+    if (!measure.arithmetic) timed.push_back({"copy", timings[fastest]});
+    for (std::size_t i = 0; i < peers.size(); ++i) {
+      timed.push_back({peers[i].name, timings[ceiling.works.size() + i]});
+    }
+
+    std::string title = workload.name();
+    if (workload.direction() != "forward") title.append(", ").append(workload.direction());
+    std::printf("     %s, %s; %s %.2f %s\n", title.c_str(), name(duty), ceiling.text.c_str(), limit,
+                measure.unit);
     for (std::size_t i = 0; i < steps.size(); ++i) {
-      const Timing& timing = timings[copy_count + i];
-      const std::string name(chapter.steps[steps[i]].name);
-      const double ours = rate(timing.median);
-      std::printf("     %-24s %9.4f ms  %5.2f TB/s  %s %4.0f %%\n", name.c_str(), timing.median,
-                  ours, bar(ours / copy).c_str(), ours / copy * 100);
-      results->push_back({.chapter = std::string(chapter.name),
-                          .step = name,
-                          .direction = "forward",
-                          .workload = workload.name(),
-                          .metric = std::string("bandwidth ") + load,
-                          .value = ours,
-                          .unit = "TB/s",
-                          .ceiling = copy,
-                          .peer = "copy",
-                          .peer_value = copy,
-                          .ratio = ours / copy,
-                          .low = rate(timing.high),
-                          .high = rate(timing.low),
-                          .sm_clock = timing.sm_clock});
+      const Timing& timing = timings[rivals + i];
+      const auto step_rows = rows(chapter, steps[i], workload, duty, timing, limit, timed);
+      std::string remark;
+      for (std::size_t p = timed.size() - peers.size(); p < timed.size(); ++p) {
+        char text[64];
+        std::snprintf(text, sizeof text, "  %.3f x ", *step_rows[p].ratio);
+        remark += text + timed[p].name;
+      }
+      const bool apart = std::ranges::any_of(groups, [&](const Group& group) {
+        return group.works == std::vector<std::size_t>{rivals + i};
+      });
+      if (apart) remark += ", timed apart " + counted(timing.repetitions, "time");
+      print(measure, std::string(chapter.steps[steps[i]].name), timing, limit, remark);
+      results->insert(results->end(), step_rows.begin(), step_rows.end());
+    }
+    for (std::size_t i = 0; i < peers.size(); ++i) {
+      print(measure, peers[i].name, timings[ceiling.works.size() + i], limit, {});
     }
   }
   std::fflush(stdout);

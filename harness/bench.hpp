@@ -1,19 +1,36 @@
-// Times of a chapter's steps, beside the copies that are their ceiling.
+// Times of a chapter's steps, beside their ceiling and their peers.
 #pragma once
 
 #include <string>
 #include <vector>
 
 #include "harness/chapter.hpp"
+#include "harness/measure.hpp"
 #include "harness/results.hpp"
 
 namespace tile {
 
-/// Times steps of a chapter on one problem, in turn with two copies of as many bytes, and prints a
-/// line for each: time, TB/s, a bar, the share of the faster copy. Bursts only, or sustained load
-/// as well. Adds a row for each to `results`.
+/// Times steps of a chapter and `peers` of the workload on one problem, beside the ceiling: two
+/// copies of as many bytes, which then are the peer, or independent multiply-adds, if the problem
+/// has operations(). Prints a line for each: time, TB/s or TFLOP/s, a bar, the share of the
+/// ceiling, the ratio to each peer. Bursts only, or sustained load as well. Adds rows to `results`.
+///
+/// The last step and the peers alternate, execution by execution; plan() says which other steps are
+/// timed apart, right after them.
 Status time_steps(const Chapter& chapter, Workload& workload, const std::vector<std::size_t>& steps,
-                  bool sustained_too, std::vector<Result>* results);
+                  const std::vector<Peer>& peers, bool sustained_too, std::vector<Result>* results);
+
+/// A peer and what it took.
+struct TimedPeer {
+  std::string name;
+  Timing timing;
+};
+
+/// The rows of a step that took `timing`: one for each peer, or one without. `ceiling` is in the
+/// unit of the rows, TB/s or TFLOP/s.
+std::vector<Result> rows(const Chapter& chapter, std::size_t step, const Workload& workload,
+                         Duty duty, const Timing& timing, double ceiling,
+                         const std::vector<TimedPeer>& peers);
 
 /// This machine, for the rows.
 Origin origin(const std::string& commit);

@@ -6,6 +6,7 @@
 #include "harness/compare.hpp"
 #include "harness/convert.hpp"
 #include "harness/cuda_check.hpp"
+#include "harness/parallel.hpp"
 #include "harness/text.hpp"
 
 namespace tile {
@@ -38,12 +39,14 @@ std::vector<std::byte> packed(const std::string& name, const Layout& layout,
           counted(std::ssize(values), "value") + " for " + counted(layout.count(), "element"));
   const std::vector<std::byte> elements = from_double(values, layout.dtype);
   const std::vector<double> seen = to_double(elements.data(), layout.dtype, layout.count());
-  for (std::size_t i = 0; i < seen.size(); ++i) {
-    if (matches(seen[i], values[i], 0)) continue;  // no message is made for what is right
-    require(false, name + ".values",
-            number(values[i]) + " is not a value of " + std::string(tile::name(layout.dtype)) +
-                ": round it first");
-  }
+  in_parts(seen.size(), kElementsForAThread, [&](std::size_t begin, std::size_t end) {
+    for (std::size_t i = begin; i < end; ++i) {
+      if (matches(seen[i], values[i], 0)) continue;  // no message is made for what is right
+      require(false, name + ".values",
+              number(values[i]) + " is not a value of " + std::string(tile::name(layout.dtype)) +
+                  ": round it first");
+    }
+  });
   return elements;
 }
 
@@ -134,7 +137,13 @@ DeviceBuffer::DeviceBuffer(std::string name, const Layout& layout, Poison surrou
   const std::vector<std::byte> pattern = poison_bytes(surround, layout.dtype);
   const std::int64_t size = std::ssize(pattern);
   image_.resize(static_cast<std::size_t>(start() + extent() * size + kCanaryBytes));
-  for (std::size_t i = 0; i < image_.size(); ++i) image_[i] = pattern[i % pattern.size()];
+  in_parts(image_.size() / pattern.size(), kElementsForAThread,
+           [&](std::size_t begin, std::size_t end) {
+             for (std::size_t i = begin; i < end; ++i) {
+               std::copy(pattern.begin(), pattern.end(),
+                         image_.begin() + std::ssize(pattern) * static_cast<std::int64_t>(i));
+             }
+           });
   if (!elements.empty()) {
     for (std::int64_t row = 0; row < layout.rows; ++row) {
       std::copy_n(elements.begin() + row * layout.cols * size, layout.cols * size,
@@ -177,9 +186,15 @@ std::vector<double> DeviceBuffer::download() const {
 }
 
 std::vector<std::byte> DeviceBuffer::download_bytes() const {
-  const std::vector<std::byte> now = fetch();
   const auto size = static_cast<std::int64_t>(size_bytes(layout_.dtype));
   std::vector<std::byte> elements(static_cast<std::size_t>(layout_.count() * size));
+  if (extent() == layout_.count()) {  // no padding
+    throw_if_failed(
+        cuda_status(cudaMemcpy(elements.data(), raw(), elements.size(), cudaMemcpyDeviceToHost),
+                    name_ + ": cudaMemcpy from the device"));
+    return elements;
+  }
+  const std::vector<std::byte> now = fetch();
   for (std::int64_t row = 0; row < layout_.rows; ++row) {
     std::copy_n(now.begin() + start() + row * layout_.ld * size, layout_.cols * size,
                 elements.begin() + row * layout_.cols * size);

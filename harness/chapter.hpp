@@ -9,9 +9,17 @@
 
 #include "harness/compare.hpp"
 #include "harness/dtype.hpp"
+#include "harness/measure.hpp"
 #include "harness/status.hpp"
 
 namespace tile {
+
+/// Other software that solves the problem of a Workload, with the same inputs into the same output.
+struct Peer {
+  std::string name;  ///< as in the results: "cuBLAS"
+  /// Code::unsupported, with the reason, if it is not there or must not be used.
+  Work launch;
+};
 
 /// One problem of a chapter with its inputs and outputs on the device.
 class Workload {
@@ -20,13 +28,27 @@ class Workload {
 
   /// Type and sizes: "fp32 n1048576".
   virtual std::string name() const = 0;
+  /// forward, backward or forward+backward.
+  virtual std::string_view direction() const { return "forward"; }
   /// Bytes that any correct kernel must move, each input read and each output written once.
   virtual double bytes() const = 0;
+  /// Additions and multiplications of the problem, if they and not the bytes set its pace: it is
+  /// then measured in TFLOP/s. Otherwise 0.
+  virtual double operations() const { return 0; }
   /// Starts step `step` of the chapter's table in a stream, a cudaStream_t.
   virtual Status launch(std::size_t step, void* stream) = 0;
-  /// Compares what the last launch wrote with the reference. Waits for the device.
+  /// The peers to be timed beside the steps. They live no longer than the Workload.
+  virtual std::vector<Peer> peers() { return {}; }
+  /// Compares what the last launch, a step's or a peer's, wrote with the reference. Waits for the
+  /// device.
   virtual Comparison check() = 0;
+  /// What check() looks at, if that is not everything: "96 of 8,192 rows".
+  virtual std::string checked_part() const { return {}; }
 };
+
+/// Throws std::invalid_argument, naming the extent, for a size that no step can take.
+using MakeWorkload = std::unique_ptr<Workload> (*)(const std::vector<std::int64_t>& size,
+                                                   DType type);
 
 struct StepInfo {
   std::string_view name;
@@ -43,8 +65,9 @@ struct Chapter {
   std::vector<std::int64_t> size_on_gpu;
   std::vector<std::vector<std::int64_t>> benchmark_sizes;
   std::vector<DType> benchmark_types;
-  /// Throws std::invalid_argument, naming the extent, for a size that no step can take.
-  std::unique_ptr<Workload> (*make)(const std::vector<std::int64_t>& size, DType type);
+  MakeWorkload make;
+  /// What bench measures beside it, of the same sizes and types: the products of the backward pass.
+  std::vector<MakeWorkload> make_for_benchmark = {};
 };
 
 /// The chapters linked into this program, by name.

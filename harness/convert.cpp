@@ -6,6 +6,8 @@
 #include <cstring>
 #include <limits>
 
+#include "harness/parallel.hpp"
+
 namespace tile {
 namespace {
 
@@ -62,31 +64,45 @@ void with_type(DType dtype, Work work) {
 
 std::vector<double> to_double(const void* data, DType dtype, std::int64_t count) {
   std::vector<double> values(static_cast<std::size_t>(count));
-  with_type(dtype, [&]<class T>(T element) {
+  with_type(dtype, [&]<class T>(T) {
     const auto* bytes = static_cast<const std::byte*>(data);
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      // memcpy: `data` need not be aligned.
-      std::memcpy(static_cast<void*>(&element), bytes + i * sizeof(T), sizeof(T));
-      values[i] = widen(element);
-    }
+    in_parts(values.size(), kElementsForAThread, [&](std::size_t begin, std::size_t end) {
+      T element;
+      for (std::size_t i = begin; i < end; ++i) {
+        // memcpy: `data` need not be aligned.
+        std::memcpy(static_cast<void*>(&element), bytes + i * sizeof(T), sizeof(T));
+        values[i] = widen(element);
+      }
+    });
   });
   return values;
 }
 
 std::vector<std::byte> from_double(std::span<const double> values, DType dtype) {
   std::vector<std::byte> bytes(values.size() * size_bytes(dtype));
-  with_type(dtype, [&]<class T>(T element) {
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      element = narrow<T>(values[i]);
-      std::memcpy(bytes.data() + i * sizeof(T), static_cast<const void*>(&element), sizeof(T));
-    }
+  with_type(dtype, [&]<class T>(T) {
+    in_parts(values.size(), kElementsForAThread, [&](std::size_t begin, std::size_t end) {
+      for (std::size_t i = begin; i < end; ++i) {
+        const T element = narrow<T>(values[i]);
+        std::memcpy(bytes.data() + i * sizeof(T), static_cast<const void*>(&element), sizeof(T));
+      }
+    });
   });
   return bytes;
 }
 
+void round_to(std::span<double> values, DType dtype) {
+  with_type(dtype, [&]<class T>(T) {
+    for (double& value : values) value = widen(narrow<T>(value));
+  });
+}
+
 std::vector<double> rounded(std::span<const double> values, DType dtype) {
-  const std::vector<std::byte> packed = from_double(values, dtype);
-  return to_double(packed.data(), dtype, std::ssize(values));
+  std::vector<double> copy(values.begin(), values.end());
+  in_parts(copy.size(), kElementsForAThread, [&](std::size_t begin, std::size_t end) {
+    round_to(std::span(copy).subspan(begin, end - begin), dtype);
+  });
+  return copy;
 }
 
 }  // namespace tile

@@ -17,7 +17,10 @@ std::vector<double> to_double(const void* data, DType dtype, std::int64_t count)
 /// overflow to infinity).
 std::vector<std::byte> from_double(std::span<const double> values, DType dtype);
 
-/// `values` rounded to `dtype` and read back: what a kernel sees of them.
+/// Rounds each value to `dtype`: what a kernel sees of it.
+void round_to(std::span<double> values, DType dtype);
+
+/// `values` rounded to `dtype` likewise.
 std::vector<double> rounded(std::span<const double> values, DType dtype);
 
 }  // namespace tile

@@ -114,7 +114,7 @@ int check_exercise(std::string_view id) {
                   found->chapter.c_str(), found->name.c_str());
       return 0;
     case State::to_do:
-      std::printf("%s: to do. Write it in %s, then run this again.\n", shown(*found).c_str(),
+      std::printf("%s: to do. See TODO in %s, then run this again.\n", shown(*found).c_str(),
                   path.c_str());
       return 1;
     case State::wrong:

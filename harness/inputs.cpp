@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <limits>
 #include <set>
+#include <span>
 #include <stdexcept>
 #include <string>
 
 #include "harness/convert.hpp"
+#include "harness/parallel.hpp"
 #include "harness/status.hpp"
 
 namespace tile {
@@ -42,8 +44,11 @@ std::vector<double> generate(std::int64_t count, DType dtype, At at) {
         invalid_argument("count", std::to_string(count) + " is negative").message);
   }
   std::vector<double> values(static_cast<std::size_t>(count));
-  for (std::size_t i = 0; i < values.size(); ++i) values[i] = at(i);
-  return rounded(values, dtype);
+  in_parts(values.size(), kElementsForAThread, [&](std::size_t begin, std::size_t end) {
+    for (std::size_t i = begin; i < end; ++i) values[i] = at(i);
+    round_to(std::span(values).subspan(begin, end - begin), dtype);
+  });
+  return values;
 }
 
 struct Range {

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "harness/cuda_check.hpp"
+#include "harness/device.hpp"
 #include "harness/measure_kernels.hpp"
 
 namespace tile {
@@ -18,8 +19,10 @@ namespace {
 constexpr std::size_t kVectorBytes = 16;
 // More than any card's L2: 50 MB on an H200, 128 MB on the largest of its successors.
 constexpr std::size_t kClearBytes = std::size_t{256} << 20;
-constexpr int kWarmUps = 3;
-constexpr int kRepetitions = 30;
+constexpr int kFewest = 3, kMost = 30;  // repetitions
+constexpr double kMillisecondsOfAWork = 400, kMillisecondsOfABurst = 300;
+constexpr double kShort = 1;  // milliseconds: never worth a group of its own
+constexpr double kSlow = 4;   // times the fastest step: worth one
 constexpr std::chrono::milliseconds kPause{200}, kHeating{500};
 
 /// Device memory with random bits.
@@ -63,16 +66,6 @@ struct Interval {
   Event start, end;
 };
 
-/// Enqueues one execution with the cache cleared before it. Does not wait.
-Status enqueue(const Work& work, const RandomMemory& clear, const RandomMemory& sink,
-               Interval* interval) {
-  read_vectors(clear.get(), kClearBytes / kVectorBytes, sink.get(), nullptr);
-  if (Status s = launch_status("the kernel that clears the cache"); !s.ok()) return s;
-  if (Status s = interval->start.record(); !s.ok()) return s;
-  if (Status s = work(nullptr); !s.ok()) return s;
-  return interval->end.record();
-}
-
 Timing summary(std::vector<double> times, double clock) {
   std::sort(times.begin(), times.end());
   auto at = [&times](double share) {
@@ -81,36 +74,106 @@ Timing summary(std::vector<double> times, double clock) {
   return {at(0.5), at(0.1), at(0.9), static_cast<int>(times.size()), clock};
 }
 
+/// What every execution that is timed needs.
+class Timer {
+ public:
+  Status allocate() {
+    if (Status s = clear_.allocate(kClearBytes); !s.ok()) return s;
+    return sink_.allocate(1);
+  }
+  /// Enqueues one execution with the cache cleared before it. Does not wait.
+  Status enqueue(const Work& work, Interval* interval) const {
+    read_vectors(clear_.get(), kClearBytes / kVectorBytes, sink_.get(), nullptr);
+    if (Status s = launch_status("the kernel that clears the cache"); !s.ok()) return s;
+    if (Status s = interval->start.record(); !s.ok()) return s;
+    if (Status s = work(nullptr); !s.ok()) return s;
+    return interval->end.record();
+  }
+
+ private:
+  RandomMemory clear_, sink_;
+};
+
+Status elapsed(const Interval& interval, double* milliseconds) {
+  float time = 0;
+  TILE_RETURN_IF_CUDA_ERROR(cudaEventElapsedTime(&time, interval.start.get(), interval.end.get()));
+  *milliseconds = static_cast<double>(time);
+  return {};
+}
+
 }  // namespace
 
-Status time_in_turn(std::span<const Work> works, Duty duty, std::vector<Timing>* timings) {
-  RandomMemory clear, sink, counts;
-  if (Status s = clear.allocate(kClearBytes); !s.ok()) return s;
-  if (Status s = counts.allocate(2 * sizeof(std::uint64_t)); !s.ok()) return s;
-  if (Status s = sink.allocate(1); !s.ok()) return s;
+Status time_once(std::span<const Work> works, std::vector<double>* milliseconds) {
+  Timer timer;
+  if (Status s = timer.allocate(); !s.ok()) return s;
+  milliseconds->assign(works.size(), 0);
+  for (std::size_t w = 0; w < works.size(); ++w) {
+    Interval interval;
+    if (Status s = timer.enqueue(works[w], &interval); !s.ok()) return s;
+    if (Status s = synchronize_status(nullptr); !s.ok()) return s;
+    if (Status s = elapsed(interval, &(*milliseconds)[w]); !s.ok()) return s;
+  }
+  return {};
+}
 
-  Interval unused;
-  auto run_all = [&] {
-    for (const Work& work : works) {
-      if (Status s = enqueue(work, clear, sink, &unused); !s.ok()) return s;
+std::vector<Group> plan(std::span<const double> milliseconds, std::size_t rivals) {
+  const std::span<const double> steps = milliseconds.subspan(rivals);
+  if (steps.empty()) return {};
+  const double slow = std::max(kShort, kSlow * *std::min_element(steps.begin(), steps.end()));
+  std::vector<Group> groups(1);
+  for (std::size_t w = 0; w < milliseconds.size(); ++w) {
+    const bool together = w < rivals || w + 1 == milliseconds.size() || milliseconds[w] <= slow;
+    if (together) {
+      groups.front().works.push_back(w);
+    } else {
+      groups.push_back({{w}});
+    }
+  }
+  for (Group& group : groups) {
+    double round = 0;
+    for (const std::size_t w : group.works) round += milliseconds[w];
+    const double fit = kMillisecondsOfAWork * static_cast<double>(group.works.size()) / round;
+    group.repetitions = static_cast<int>(std::clamp<double>(fit, kFewest, kMost));
+    group.burst =
+        static_cast<int>(std::clamp<double>(kMillisecondsOfABurst / round, 1, group.repetitions));
+  }
+  return groups;
+}
+
+Status time_in_turn(std::span<const Work> works, const Group& group, Duty duty,
+                    std::vector<Timing>* timings) {
+  Timer timer;
+  RandomMemory counts;
+  if (Status s = timer.allocate(); !s.ok()) return s;
+  if (Status s = counts.allocate(2 * sizeof(std::uint64_t)); !s.ok()) return s;
+  // Executes each once and waits.
+  auto round = [&] {
+    Interval unused;
+    for (const std::size_t w : group.works) {
+      if (Status s = timer.enqueue(works[w], &unused); !s.ok()) return s;
     }
     return synchronize_status(nullptr);
   };
-  for (int i = 0; i < kWarmUps; ++i) {
-    if (Status s = run_all(); !s.ok()) return s;
+
+  for (int i = 0; i < group.repetitions / 10; ++i) {
+    if (Status s = round(); !s.ok()) return s;
   }
-  if (duty == Duty::burst) {
-    std::this_thread::sleep_for(kPause);
-  } else {
+  if (duty == Duty::sustained) {
     const auto end = std::chrono::steady_clock::now() + kHeating;
     while (std::chrono::steady_clock::now() < end) {
-      if (Status s = run_all(); !s.ok()) return s;
+      if (Status s = round(); !s.ok()) return s;
     }
   }
-
-  std::vector<Interval> intervals(works.size() * kRepetitions);
-  for (std::size_t i = 0; i < intervals.size(); ++i) {
-    if (Status s = enqueue(works[i % works.size()], clear, sink, &intervals[i]); !s.ok()) return s;
+  std::vector<std::vector<Interval>> intervals(group.works.size());
+  for (int i = 0; i < group.repetitions; ++i) {
+    if (duty == Duty::burst && i % group.burst == 0) {
+      if (Status s = synchronize_status(nullptr); !s.ok()) return s;
+      std::this_thread::sleep_for(kPause);
+    }
+    for (std::size_t w = 0; w < group.works.size(); ++w) {
+      Interval& interval = intervals[w].emplace_back();
+      if (Status s = timer.enqueue(works[group.works[w]], &interval); !s.ok()) return s;
+    }
   }
   count_cycles(counts.get(), nullptr);
   if (Status s = launch_status("the kernel that counts cycles"); !s.ok()) return s;
@@ -120,16 +183,13 @@ Status time_in_turn(std::span<const Work> works, Duty duty, std::vector<Timing>*
   const double clock = 1e3 * static_cast<double>(cycles_and_nanoseconds[0]) /
                        static_cast<double>(cycles_and_nanoseconds[1]);
 
-  timings->clear();
-  for (std::size_t w = 0; w < works.size(); ++w) {
+  for (std::size_t w = 0; w < group.works.size(); ++w) {
     std::vector<double> times;
-    for (std::size_t i = w; i < intervals.size(); i += works.size()) {
-      float milliseconds = 0;
-      TILE_RETURN_IF_CUDA_ERROR(
-          cudaEventElapsedTime(&milliseconds, intervals[i].start.get(), intervals[i].end.get()));
-      times.push_back(static_cast<double>(milliseconds));
+    for (const Interval& interval : intervals[w]) {
+      times.emplace_back();
+      if (Status s = elapsed(interval, &times.back()); !s.ok()) return s;
     }
-    timings->push_back(summary(std::move(times), clock));
+    (*timings)[group.works[w]] = summary(std::move(times), clock);
   }
   return {};
 }
@@ -148,6 +208,18 @@ Status copies(double bytes, std::vector<Work>* works) {
     copy_vectors(from->get(), to->get(), vectors, stream);
     return launch_status("the copy kernel");
   });
+  return {};
+}
+
+Status multiply_adds(Work* work, double* operations) {
+  auto sink = std::make_shared<RandomMemory>();
+  if (Status s = sink->allocate(1); !s.ok()) return s;
+  const int multiprocessors = device().multiprocessors;
+  *operations = 2 * multiply_add_count(multiprocessors);
+  *work = [=](void* stream) {
+    multiply_add(multiprocessors, sink->get(), stream);
+    return launch_status("the kernel of multiply-adds");
+  };
   return {};
 }
 

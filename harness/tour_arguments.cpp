@@ -28,11 +28,14 @@ std::vector<std::int64_t> parse_size(std::string_view text, const Chapter& chapt
     if (at == end || *at != 'x') break;
     ++at;
   }
-  if (at != end || size.size() != chapter.extents.size()) {
+  const std::size_t extents = chapter.extents.size();
+  if (at != end || (size.size() != extents && size.size() != 1)) {
     const std::string form = listed(chapter.extents, [](auto extent) { return extent; });
     throw UsageError("--size '" + std::string(text) + "': " + std::string(chapter.name) +
-                     " takes whole numbers of 0 or more, joined by x, for " + form);
+                     " takes whole numbers of 0 or more, joined by x, for " + form +
+                     (extents > 1 ? ", or one for all of them" : ""));
   }
+  size.resize(extents, size.front());
   return size;
 }
 

@@ -20,18 +20,16 @@ std::string text(std::string_view view) { return std::string(view); }
 
 enum class Outcome { right, wrong, not_run };
 
-/// Runs one step and compares what it wrote.
-Outcome run_step(const Chapter& chapter, std::size_t step, Workload& workload) {
-  const StepInfo& info = chapter.steps[step];
-  std::printf("  %zu  %s: %s\n", step + 1, text(info.name).c_str(), text(info.idea).c_str());
+/// Runs a step or a peer, and compares what it wrote.
+Outcome run(const std::string& who, const Work& launch, Workload& workload) {
   std::fflush(stdout);
   Comparison comparison;
   Status status;
   std::string activity;
   {
-    const Progress progress("running " + text(info.name));
+    const Progress progress("running " + who);
     device_activity();  // forget what went before
-    status = workload.launch(step, nullptr);
+    status = launch(nullptr);
     if (status.ok()) comparison = workload.check();
     activity = device_activity();
   }
@@ -48,35 +46,59 @@ Outcome run_step(const Chapter& chapter, std::size_t step, Workload& workload) {
     std::printf("     %s: WRONG\n%s\n", name.c_str(), comparison.message.c_str());
     return Outcome::wrong;
   }
-  std::printf("     %s: right, the worst error is %.3g %% of its bound\n", name.c_str(),
-              comparison.worst_ratio * 100);
+  const std::string part = workload.checked_part();
+  std::printf("     %s: right%s, the worst error is %.3g %% of its bound\n", name.c_str(),
+              part.empty() ? "" : (" in " + part).c_str(), comparison.worst_ratio * 100);
   if (!activity.empty()) std::printf("     simulated: %s\n", activity.c_str());
   return Outcome::right;
 }
 
+/// What went wrong so far.
+struct Failures {
+  bool steps = false;   // a step failed, or its result is wrong
+  bool timing = false;  // something right was not timed, or a peer that is there is not right
+};
+
+/// The peers that can be timed: those whose result is right.
+std::vector<Peer> right_peers(Workload& workload, Failures* failures) {
+  std::vector<Peer> right;
+  for (Peer& peer : workload.peers()) {
+    std::printf("  -  %s, to compare with\n", peer.name.c_str());
+    const Outcome outcome = run(peer.name, peer.launch, workload);
+    if (outcome == Outcome::wrong) failures->timing = true;
+    if (outcome == Outcome::right) right.push_back(std::move(peer));
+  }
+  return right;
+}
+
 /// Runs the requested steps on one problem and, on a GPU, times those that are right.
-bool run_problem(const Chapter& chapter, const Request& request,
-                 const std::vector<std::int64_t>& size, DType type, std::vector<Result>* results) {
+void run_problem(const Chapter& chapter, const Request& request, MakeWorkload make,
+                 const std::vector<std::int64_t>& size, DType type, std::vector<Result>* results,
+                 Failures* failures) {
   std::unique_ptr<Workload> workload;
   try {
     const Progress progress("making inputs");
-    workload = chapter.make(size, type);
+    workload = make(size, type);
   } catch (const std::invalid_argument& error) {
     throw UsageError(error.what());
   }
-  bool right = true;
   std::vector<std::size_t> to_time;
   for (std::size_t step = 0; step < chapter.steps.size(); ++step) {
     if (request.step && *request.step != step) continue;
-    const Outcome outcome = run_step(chapter, step, *workload);
-    right = right && outcome != Outcome::wrong;
+    const StepInfo& info = chapter.steps[step];
+    std::printf("  %zu  %s: %s\n", step + 1, text(info.name).c_str(), text(info.idea).c_str());
+    const Work launch = [&](void* stream) { return workload->launch(step, stream); };
+    const Outcome outcome = run(text(info.name), launch, *workload);
+    if (outcome == Outcome::wrong) failures->steps = true;
     if (outcome == Outcome::right) to_time.push_back(step);
   }
-  if (device().simulated || workload->bytes() == 0 || to_time.empty()) return right;
+  if (device().simulated || workload->bytes() == 0 || to_time.empty()) return;
+  const std::vector<Peer> peers = right_peers(*workload, failures);
   const bool bench = request.command == "bench";
-  const Status timed = time_steps(chapter, *workload, to_time, bench, results);
-  if (!timed.ok()) std::printf("     not timed: %s\n", timed.message.c_str());
-  return right && timed.ok();
+  const Status timed = time_steps(chapter, *workload, to_time, peers, bench, results);
+  if (timed.ok()) return;
+  std::printf("     not timed: %s\n", timed.message.c_str());
+  failures->timing = true;
 }
 
 void show_title(const Chapter& chapter) {
@@ -115,7 +137,7 @@ int execute(const Request& request) {
 
   // A file that cannot be written is better known before an hour of measuring than after it.
   if (!request.json.empty()) merge_results(request.json, {}, origin(request.commit));
-  bool right = true;
+  Failures failures;
   std::vector<Result> results;
   for (const Chapter* chapter : chapters()) {
     if (request.chapter && request.chapter != chapter) continue;
@@ -126,16 +148,25 @@ int execute(const Request& request) {
     if (bench) sizes = chapter->benchmark_sizes;
     if (bench && !request.type) types = chapter->benchmark_types;
     if (!request.size.empty()) sizes = {request.size};
+    std::vector<MakeWorkload> makers{chapter->make};
+    if (bench) {
+      makers.insert(makers.end(), chapter->make_for_benchmark.begin(),
+                    chapter->make_for_benchmark.end());
+    }
     for (const DType type : types) {
       for (const auto& size : sizes) {
-        right = run_problem(*chapter, request, size, type, &results) && right;
+        for (const MakeWorkload make : makers) {
+          run_problem(*chapter, request, make, size, type, &results, &failures);
+        }
       }
     }
     if (request.command == "tour") std::printf("  Next: %s\n", text(chapter->next).c_str());
   }
   if (!request.json.empty()) merge_results(request.json, results, origin(request.commit));
-  if (!right) std::printf("\nAt least one step failed; see above.\n");
-  return right ? 0 : 1;
+  if (failures.steps) std::printf("\nAt least one step failed; see above.\n");
+  if (failures.timing) std::printf("\nNot everything could be timed; see above.\n");
+  // Without times a bench has not done what it was asked for, any other command has.
+  return failures.steps || (bench && failures.timing) ? 1 : 0;
 }
 
 }  // namespace

@@ -38,7 +38,8 @@ text, as here. Paths start at the repository's root.
     pivot=key              a column for each value of this key. `columns` says what makes a
                            row, and is `step` unless given; `cells` says what is shown, and is
                            `value` unless given: pivot=case cells=ratio
-    Numbers have three digits; TB/s and ratios have two decimals. Below the table stand GPU,
+    `of_ceiling` is a row's value as a share of its ceiling, for columns, cells and sort.
+    Numbers have three digits; TB/s, ratios and shares have two decimals. Below the table stand GPU,
     driver, CUDA, commit and date: every value that the rows have.
 
 The exit status is 1 if a block cannot be made, and then nothing is written; with --check also if
@@ -251,6 +252,10 @@ def unique(values):
     return list(dict.fromkeys(values))
 
 
+def with_share(row):
+    return {**row, "of_ceiling": row["value"] / row["ceiling"]} if row.get("ceiling") else row
+
+
 class Selection:
     """The rows that the filters leave, sorted. Raises DocumentError if a filter finds none."""
 
@@ -315,7 +320,7 @@ def cell(row, key, with_unit):
     if not isinstance(value, (int, float)):
         return str(value).replace("|", "\\|")
     unit = text_of(row.get("unit")) if key in MEASURED else ""
-    shown = number(value, key == "ratio" or unit == "TB/s")
+    shown = number(value, key in ("ratio", "of_ceiling") or unit == "TB/s")
     return f"{shown} {unit}" if unit and with_unit else shown
 
 
@@ -371,7 +376,7 @@ def results_table(rows, options):
         columns[key] = heading or key.replace("_", " ")
     shown = filters.pop("cells", "value")
     sort = [key for key in filters.pop("sort", "").split(",") if key]
-    selection = Selection(rows, filters, sort)
+    selection = Selection([with_share(row) for row in rows], filters, sort)
     selection.need([*columns, *([pivot, shown] if pivot else [])])
     table = (pivot_table(selection, columns, pivot, shown) if pivot
              else plain_table(selection, columns))

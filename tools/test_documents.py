@@ -213,6 +213,17 @@ class Tables(unittest.TestCase):
                          ["| a | 4.22 TB/s | 1.50 ms |", "",
                           "*NVIDIA H200; driver 580.1; CUDA 13.0; commit abc1234; 2026-01-02*"])
 
+    def test_share_of_the_ceiling(self):
+        rows = [row("a", "n1", 49.2, unit="TFLOP/s", ceiling=65.1), row("b", "n1", 1),
+                row("c", "n1", 0.5, unit="TFLOP/s", ceiling=65.1)]
+        self.assertEqual(documents.results_table(rows, {"columns": "step,value,of_ceiling",
+                                                        "sort": "of_ceiling"})[:5],
+                         ["| step | value | of ceiling |", "| --- | ---: | ---: |",
+                          "| c | 0.500 TFLOP/s | 0.00768 |", "| a | 49.2 TFLOP/s | 0.76 |",
+                          "| b | 1.00 ms | – |"])
+        self.assertEqual(documents.results_table(rows[:1], {"pivot": "case", "cells": "of_ceiling"})
+                         [2], "| a | 0.76 |")
+
     def test_what_is_refused(self):
         for options, message in (
                 ({"step": "naive,gone", "columns": "step"}, "no row that passes the other filters "

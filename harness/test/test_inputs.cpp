@@ -46,6 +46,16 @@ TEST_CASE("inputs: a seed gives one sequence, another seed another, a longer one
   CHECK(integers(10, DType::fp32, 1, -8, 8) != integers(10, DType::fp32, 2, -8, 8));
 }
 
+TEST_CASE("inputs: long ones, which several threads make, are the same as short ones") {
+  for (const DType dtype : kDTypes) {
+    const auto many = uniform(400'000, dtype, 1, 0, 1);
+    const auto fewer = uniform(131'000, dtype, 1, 0, 1);  // too few for a second thread
+    CHECK(std::ranges::equal(fewer, std::vector<double>(many.begin(), many.begin() + 131'000)));
+  }
+  // By the same script as above.
+  CHECK(uniform(400'000, DType::fp64, 1, 0, 1).back() == 0.26701304254186753);
+}
+
 TEST_CASE("inputs: uniform fills its range and no more") {
   const auto values = uniform(10000, DType::fp32, 3, -2, 6);
   const auto [lo, hi] = std::ranges::minmax(values);

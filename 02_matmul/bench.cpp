@@ -1,0 +1,239 @@
+// Chapter 02 for ./tour and the benchmark.
+#include <algorithm>
+#include <stdexcept>
+
+#include "cublas.hpp"
+#include "harness/buffer.hpp"
+#include "harness/chapter.hpp"
+#include "harness/convert.hpp"
+#include "harness/cuda_check.hpp"
+#include "harness/inputs.hpp"
+#include "harness/parallel.hpp"
+#include "harness/sample.hpp"
+#include "harness/text.hpp"
+#include "matmul.hpp"
+
+namespace matmul {
+namespace {
+
+using Values = std::vector<double>;
+
+// The reference of one product of 1,024 cubed takes a second or two. Of a larger one it computes
+// some rows.
+constexpr double kProductsToCheckAll = 0x1p30;
+
+std::vector<std::int64_t> rows_to_check(const Problem& p) {
+  const double products =
+      static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k);
+  if (products > kProductsToCheckAll) return tile::sample_rows(p.m);
+  std::vector<std::int64_t> all(static_cast<std::size_t>(p.m));
+  for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::int64_t>(i);
+  return all;
+}
+
+/// These rows of the reference, of shape {number of them, n}. All cores compute columns of it.
+tile::Expected reference_rows(const Problem& p, const std::vector<std::int64_t>& rows,
+                              const Values& a, const Values& b) {
+  const auto m = static_cast<std::size_t>(p.m), n = static_cast<std::size_t>(p.n),
+             k = static_cast<std::size_t>(p.k);
+  Values a_rows;  // [rows][k]: these rows of op(A)
+  a_rows.reserve(rows.size() * k);
+  for (const std::int64_t row : rows) {
+    const auto i = static_cast<std::size_t>(row);
+    for (std::size_t l = 0; l < k; ++l) {
+      a_rows.push_back(p.transpose_a ? a[l * m + i] : a[i * k + l]);
+    }
+  }
+  tile::Expected expected{{std::ssize(rows), p.n}, Values(rows.size() * n), {}};
+  expected.bound.resize(expected.value.size());
+  constexpr std::size_t kColumnsForAThread = 64;
+  tile::in_parts(n, kColumnsForAThread, [&](std::size_t begin, std::size_t end) {
+    const std::size_t columns = end - begin;
+    const Problem part{p.type, std::ssize(rows), static_cast<std::int64_t>(columns), p.k,
+                       false,  p.transpose_b};
+    Values copy;
+    std::span<const double> b_part;  // these columns of op(B), stored as B is
+    if (p.transpose_b) {
+      b_part = std::span(b).subspan(begin * k, columns * k);
+    } else {
+      copy.reserve(k * columns);
+      for (std::size_t l = 0; l < k; ++l) {
+        copy.insert(copy.end(), &b[l * n + begin], &b[l * n + begin] + columns);
+      }
+      b_part = copy;
+    }
+    const tile::Expected found = reference(part, a_rows, b_part, {}, true);
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      std::copy_n(&found.value[i * columns], columns, &expected.value[i * n + begin]);
+      std::copy_n(&found.bound[i * columns], columns, &expected.bound[i * n + begin]);
+    }
+  });
+  return expected;
+}
+
+class Product : public tile::Workload {
+ public:
+  Product(const Problem& problem, std::string_view direction, const Values& a, const Values& b)
+      : problem_(problem),
+        direction_(direction),
+        rows_(rows_to_check(problem)),
+        expected_(reference_rows(problem, rows_, a, b)),
+        a_(tile::DeviceBuffer::input("a", a_layout(problem), a)),
+        b_(tile::DeviceBuffer::input("b", b_layout(problem), b)),
+        c_(tile::DeviceBuffer::output("c", c_layout(problem), kUnwritten)) {}
+
+  static std::unique_ptr<tile::Workload> make(Problem p, std::string_view direction) {
+    // A row of no elements still has a distance to the next.
+    for (std::int64_t* ld : {&p.lda, &p.ldb, &p.ldc}) *ld = std::max<std::int64_t>(1, *ld);
+    const Values a = tile::uniform(a_layout(p).count(), p.type, 1, -1, 1);
+    const Values b = tile::uniform(b_layout(p).count(), p.type, 2, -1, 1);
+    return std::make_unique<Product>(p, direction, a, b);
+  }
+
+  std::string name() const override {
+    std::string text(tile::name(problem_.type));
+    text.append(" m").append(std::to_string(problem_.m));
+    text.append(" n").append(std::to_string(problem_.n));
+    text.append(" k").append(std::to_string(problem_.k));
+    return text.append(problem_.transpose_a ? " A^T" : "")
+        .append(problem_.transpose_b ? " B^T" : "");
+  }
+  std::string_view direction() const override { return direction_; }
+  double bytes() const override {
+    const std::int64_t elements = a_.layout().count() + b_.layout().count() + c_.layout().count();
+    return static_cast<double>(elements) * static_cast<double>(tile::size_bytes(problem_.type));
+  }
+  double operations() const override {
+    return 2.0 * static_cast<double>(problem_.m) * static_cast<double>(problem_.n) *
+           static_cast<double>(problem_.k);
+  }
+  tile::Status launch(std::size_t step, void* stream) override {
+    return kSteps[step].launch(problem_, buffers(), stream);
+  }
+  std::vector<tile::Peer> peers() override { return {cublas(problem_, buffers())}; }
+  tile::Comparison check() override {
+    tile::Comparison result;
+    Values got;
+    tile::Status status = tile::synchronize_status(nullptr);
+    if (status.ok()) status = download_rows(&got);
+    if (status.ok()) status = forget();
+    if (!status.ok()) {
+      result.message = status.message;
+      return result;
+    }
+    if (checks_all()) return tile::compare("c", got, expected_);
+    return tile::compare_rows("c", rows_, got, expected_);
+  }
+  std::string checked_part() const override {
+    if (checks_all()) return {};
+    return tile::grouped(std::ssize(rows_)) + " of " + tile::counted(problem_.m, "row");
+  }
+
+ private:
+  static constexpr tile::Poison kUnwritten = tile::Poison::unwritten_nan;
+
+  static tile::Layout a_layout(const Problem& p) {
+    return tile::matrix_layout(p.type, p.transpose_a ? p.k : p.m, p.transpose_a ? p.m : p.k, p.lda);
+  }
+  static tile::Layout b_layout(const Problem& p) {
+    return tile::matrix_layout(p.type, p.transpose_b ? p.n : p.k, p.transpose_b ? p.k : p.n, p.ldb);
+  }
+  static tile::Layout c_layout(const Problem& p) {
+    return tile::matrix_layout(p.type, p.m, p.n, p.ldc);
+  }
+  Buffers buffers() const { return {a_.raw(), b_.raw(), c_.raw()}; }
+  bool checks_all() const { return std::ssize(rows_) == problem_.m; }
+
+  std::size_t row_bytes() const {
+    return static_cast<std::size_t>(problem_.n) * tile::size_bytes(problem_.type);
+  }
+  std::byte* row_of_c(std::int64_t row) const {
+    return static_cast<std::byte*>(c_.raw()) + static_cast<std::size_t>(row) * row_bytes();
+  }
+  tile::Status download_rows(Values* got) const {
+    std::vector<std::byte> bytes(rows_.size() * row_bytes());
+    for (std::size_t i = 0; i < rows_.size(); ++i) {
+      TILE_RETURN_IF_CUDA_ERROR(cudaMemcpy(bytes.data() + i * row_bytes(), row_of_c(rows_[i]),
+                                           row_bytes(), cudaMemcpyDeviceToHost));
+    }
+    *got = tile::to_double(bytes.data(), problem_.type, std::ssize(rows_) * problem_.n);
+    return {};
+  }
+  /// Poisons C again: a step that writes nothing must not pass with what another one wrote.
+  tile::Status forget() const {
+    const std::vector<std::byte> element = tile::poison_bytes(kUnwritten, problem_.type);
+    std::vector<std::byte> row;
+    while (row.size() < row_bytes()) row.insert(row.end(), element.begin(), element.end());
+    for (std::int64_t i = 0; i < problem_.m; ++i) {
+      TILE_RETURN_IF_CUDA_ERROR(
+          cudaMemcpy(row_of_c(i), row.data(), row.size(), cudaMemcpyHostToDevice));
+    }
+    return {};
+  }
+
+  Problem problem_;
+  std::string_view direction_;
+  std::vector<std::int64_t> rows_;  // that check() compares
+  tile::Expected expected_;         // of these rows
+  tile::DeviceBuffer a_, b_, c_;
+};
+
+using Size = std::vector<std::int64_t>;  // m, n and k of the forward pass
+
+void require_countable(const Size& size) {
+  constexpr const char* kNames[] = {"m", "n", "k"};
+  const auto largest = static_cast<std::size_t>(std::ranges::max_element(size) - size.begin());
+  for (std::size_t i = 0; i < 3; ++i) {
+    std::int64_t bytes = 0;
+    if (i == largest || (!__builtin_mul_overflow(size[i], size[largest], &bytes) &&
+                         !__builtin_mul_overflow(bytes, sizeof(double), &bytes))) {
+      continue;
+    }
+    throw std::invalid_argument(
+        tile::invalid_argument(kNames[largest],
+                               std::to_string(size[largest]) + " makes a matrix too large")
+            .message);
+  }
+}
+
+std::unique_ptr<tile::Workload> make_forward(const Size& size, tile::DType type) {
+  require_countable(size);
+  return Product::make({type, size.at(0), size.at(1), size.at(2)}, "forward");
+}
+
+// dA = dC Bᵀ is m x k, with n products in each sum.
+std::unique_ptr<tile::Workload> make_da(const Size& size, tile::DType type) {
+  require_countable(size);
+  return Product::make({type, size.at(0), size.at(2), size.at(1), false, true}, "backward");
+}
+
+// dB = Aᵀ dC is k x n, with m products in each sum.
+std::unique_ptr<tile::Workload> make_db(const Size& size, tile::DType type) {
+  require_countable(size);
+  return Product::make({type, size.at(2), size.at(1), size.at(0), true, false}, "backward");
+}
+
+std::vector<tile::StepInfo> step_infos() {
+  std::vector<tile::StepInfo> infos;
+  for (const Step& step : kSteps) infos.push_back({step.name, step.idea});
+  return infos;
+}
+
+const tile::Chapter kChapter{
+    .name = kName,
+    .title = kTitle,
+    .next =
+        "read 02_matmul/README.md; then `./tour run 02 4 --size 300x200x100` and "
+        "`./tour test 02`",
+    .steps = step_infos(),
+    .extents = {"m", "n", "k"},
+    .size_on_cpu = {130, 150, 70},  // no multiples of a tile
+    .size_on_gpu = {4096, 4096, 4096},
+    .benchmark_sizes = {{2048, 2048, 2048}, {4096, 4096, 4096}, {8192, 8192, 8192}},
+    .benchmark_types = {tile::DType::fp32},
+    .make = make_forward,
+    .make_for_benchmark = {make_da, make_db}};
+const tile::RegisterChapter kRegistered{kChapter};
+
+}  // namespace
+}  // namespace matmul

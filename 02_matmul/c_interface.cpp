@@ -1,0 +1,102 @@
+// Chapter 02 for callers of C.
+#include <algorithm>
+
+#include "harness/c/c_interface.hpp"
+#include "matmul.hpp"
+
+namespace {
+
+const tile::c::RegisterChapter kRegistered{matmul::kName, matmul::kTitle,
+                                           tile::c::rows_of(matmul::kSteps)};
+
+// The struct's size in its first version.
+constexpr std::size_t kFirstBytes =
+    offsetof(tile_matmul_args, stream) + sizeof(tile_matmul_args::stream);
+
+// Leading dimension 0 says that rows of `cols` elements follow one another.
+std::int64_t leading_dimension(std::int64_t given, std::int64_t cols) {
+  return given == 0 ? std::max<std::int64_t>(1, cols) : given;
+}
+
+// The caller's struct, as this library knows it and as the chapter does.
+tile::Status read(const tile_matmul_args* args, tile_matmul_args* given, matmul::Problem* problem,
+                  matmul::Buffers* buffers) {
+  if (tile::Status s = tile::c::read_arguments(args, kFirstBytes, given); !s.ok()) return s;
+  matmul::Problem p{};
+  if (tile::Status s = tile::c::read_type(given->type, &p.type); !s.ok()) return s;
+  p.m = given->m;
+  p.n = given->n;
+  p.k = given->k;
+  if (tile::Status s = tile::c::read_flag("transpose_a", given->transpose_a, &p.transpose_a);
+      !s.ok()) {
+    return s;
+  }
+  if (tile::Status s = tile::c::read_flag("transpose_b", given->transpose_b, &p.transpose_b);
+      !s.ok()) {
+    return s;
+  }
+  p.lda = leading_dimension(given->lda, p.transpose_a ? p.m : p.k);
+  p.ldb = leading_dimension(given->ldb, p.transpose_b ? p.k : p.n);
+  p.ldc = leading_dimension(given->ldc, p.n);
+  p.alpha = given->alpha ? *given->alpha : 1;
+  p.beta = given->beta ? *given->beta : 0;
+  *problem = p;
+  *buffers = {given->a, given->b, given->c};
+  return {};
+}
+
+// A matrix of doubles without its padding.
+std::vector<double> packed(const void* data, std::int64_t rows, std::int64_t cols,
+                           std::int64_t ld) {
+  const auto* values = static_cast<const double*>(data);
+  std::vector<double> copy;
+  copy.reserve(static_cast<std::size_t>(rows * cols));
+  for (std::int64_t row = 0; row < rows; ++row) {
+    copy.insert(copy.end(), values + row * ld, values + row * ld + cols);
+  }
+  return copy;
+}
+
+tile::Status compute_reference(const matmul::Problem& p, const matmul::Buffers& buffers) {
+  if (p.type != tile::DType::fp64) {
+    return tile::unsupported(
+        "type", std::string(tile::name(p.type)) + " is not fp64, which the reference computes in");
+  }
+  if (tile::Status s = matmul::validate_matrices(p, buffers); !s.ok()) return s;
+  if (p.m == 0 || p.n == 0) return {};
+  // What the product does not read may be null.
+  std::vector<double> a, b, c;
+  if (p.alpha != 0 && p.k > 0) {
+    a = packed(buffers.a, p.transpose_a ? p.k : p.m, p.transpose_a ? p.m : p.k, p.lda);
+    b = packed(buffers.b, p.transpose_b ? p.n : p.k, p.transpose_b ? p.k : p.n, p.ldb);
+  }
+  if (p.beta != 0) c = packed(buffers.c, p.m, p.n, p.ldc);
+  const tile::Expected product = matmul::reference(p, a, b, c, true);
+  auto* to = static_cast<double*>(buffers.c);
+  for (std::int64_t row = 0; row < p.m; ++row) {
+    std::copy_n(product.value.begin() + row * p.n, p.n, to + row * p.ldc);
+  }
+  return {};
+}
+
+}  // namespace
+
+tile_status tile_matmul(const tile_matmul_args* args) {
+  return tile::c::operation([args]() -> tile::Status {
+    tile_matmul_args given;
+    matmul::Problem problem{};
+    matmul::Buffers buffers{};
+    if (tile::Status s = read(args, &given, &problem, &buffers); !s.ok()) return s;
+    return tile::c::launch_step(matmul::kSteps, given.step, problem, buffers, given.stream);
+  });
+}
+
+tile_status tile_matmul_reference(const tile_matmul_args* args) {
+  return tile::c::operation([args]() -> tile::Status {
+    tile_matmul_args given;
+    matmul::Problem problem{};
+    matmul::Buffers buffers{};
+    if (tile::Status s = read(args, &given, &problem, &buffers); !s.ok()) return s;
+    return compute_reference(problem, buffers);
+  });
+}

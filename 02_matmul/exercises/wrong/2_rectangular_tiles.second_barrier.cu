@@ -1,0 +1,60 @@
+// Refused: Can a thread load the next tile while another
+#include "exercises/exercises.hpp"
+#include "matrices.cuh"
+
+namespace matmul {
+namespace {
+
+constexpr int kTileM = 16, kTileN = 64, kTileK = 32;
+constexpr int kThreads = 256;
+constexpr int kThreadsM = kThreads / kTileN;  // rows of C that the block covers at a time
+constexpr int kThreadM = kTileM / kThreadsM;  // elements of a column of C that a thread has
+static_assert(kThreadsM * kTileN == kThreads && kThreadM * kThreadsM == kTileM);
+
+__global__ void matmul_rectangular_tiles(Operand a,  // [m][k]
+                                         Operand b,  // [k][n]
+                                         Output c,   // [m][n]
+                                         std::int64_t m, std::int64_t n, std::int64_t k) {
+  __shared__ float a_smem[kTileM][kTileK];  // [rows of C][part of k]
+  __shared__ float b_smem[kTileK][kTileN];  // [part of k][columns of C]
+  const Corner corner = corner_of_block(n, kTileM, kTileN);
+  // This thread's elements of C lie in one column, kThreadsM rows apart.
+  const int first_row = threadIdx.x / kTileN, own_col = threadIdx.x % kTileN;
+
+  float sum[kThreadM] = {};
+  for (std::int64_t k0 = 0; k0 < k; k0 += kTileK) {
+    for (int i = threadIdx.x; i < kTileM * kTileK; i += kThreads) {
+      const std::int64_t row = corner.row + i / kTileK, l = k0 + i % kTileK;
+      a_smem[i / kTileK][i % kTileK] = row < m && l < k ? a(row, l) : 0;
+    }
+    for (int i = threadIdx.x; i < kTileK * kTileN; i += kThreads) {
+      const std::int64_t l = k0 + i / kTileN, col = corner.col + i % kTileN;
+      b_smem[i / kTileN][i % kTileN] = l < k && col < n ? b(l, col) : 0;
+    }
+    __syncthreads();  // the tiles are complete before anybody reads them
+
+    for (int l = 0; l < kTileK; ++l) {
+      for (int i = 0; i < kThreadM; ++i) {
+        sum[i] += a_smem[first_row + i * kThreadsM][l] * b_smem[l][own_col];
+      }
+    }
+  }
+
+  for (int i = 0; i < kThreadM; ++i) {
+    const std::int64_t row = corner.row + first_row + i * kThreadsM, col = corner.col + own_col;
+    if (row < m && col < n) c.store(row, col, sum[i]);
+  }
+}
+
+}  // namespace
+
+tile::Status rectangular_tiles(const Problem& problem, const Buffers& buffers) {
+  unsigned blocks = 0;
+  tile::Status status = blocks_for_tiles(problem, buffers, kTileM, kTileN, &blocks);
+  if (!status.ok() || blocks == 0) return status;
+  const Product p(problem, buffers);
+  matmul_rectangular_tiles<<<blocks, kThreads>>>(p.a, p.b, p.c, p.m, p.n, p.k);
+  return tile::launch_status("matmul_rectangular_tiles");
+}
+
+}  // namespace matmul

@@ -1,0 +1,41 @@
+// Step 1: one thread for each element of C.
+// Idea: an element of C is a row of A times a column of B. Each thread walks along both.
+// Limit: a warp's 32 threads are 32 rows. Where they read A or write C, each touches a sector of 32
+//        bytes for the sake of 4.
+#include "matrices.cuh"
+
+namespace matmul {
+namespace {
+
+constexpr int kTileM = 32;  // rows of C that a block computes: threadIdx.x
+constexpr int kTileN = 8;   // columns: threadIdx.y
+
+// snippet-begin kernel
+__global__ void matmul_naive(Operand a,  // [m][k]
+                             Operand b,  // [k][n]
+                             Output c,   // [m][n]
+                             std::int64_t m, std::int64_t n, std::int64_t k) {
+  const Corner corner = corner_of_block(n, kTileM, kTileN);
+  const std::int64_t row = corner.row + threadIdx.x;
+  const std::int64_t col = corner.col + threadIdx.y;
+  if (row >= m || col >= n) return;
+
+  float sum = 0;
+  for (std::int64_t l = 0; l < k; ++l) sum += a(row, l) * b(l, col);
+  c.store(row, col, sum);
+}
+// snippet-end kernel
+
+}  // namespace
+
+tile::Status naive(const Problem& problem, const Buffers& buffers, void* stream) {
+  unsigned blocks = 0;
+  tile::Status status = blocks_for_tiles(problem, buffers, kTileM, kTileN, &blocks);
+  if (!status.ok() || blocks == 0) return status;
+  const Product p(problem, buffers);
+  matmul_naive<<<blocks, dim3(kTileM, kTileN), 0, static_cast<cudaStream_t>(stream)>>>(
+      p.a, p.b, p.c, p.m, p.n, p.k);
+  return tile::launch_status("matmul_naive");
+}
+
+}  // namespace matmul

@@ -1,0 +1,42 @@
+// Step 2: neighbouring threads, neighbouring columns.
+// Change: threadIdx.x counts columns instead of rows. Nothing else.
+// Idea: a warp is 32 columns of one row now. It reads 32 neighbours of B, writes 32 neighbours of
+//       C, and all its threads want the same element of A.
+// Limit: every multiplication still loads both its factors, through the caches.
+#include "matrices.cuh"
+
+namespace matmul {
+namespace {
+
+constexpr int kTileM = 8;   // rows of C that a block computes: threadIdx.y
+constexpr int kTileN = 32;  // columns: threadIdx.x
+
+// snippet-begin kernel
+__global__ void matmul_coalesced(Operand a,  // [m][k]
+                                 Operand b,  // [k][n]
+                                 Output c,   // [m][n]
+                                 std::int64_t m, std::int64_t n, std::int64_t k) {
+  const Corner corner = corner_of_block(n, kTileM, kTileN);
+  const std::int64_t row = corner.row + threadIdx.y;
+  const std::int64_t col = corner.col + threadIdx.x;
+  if (row >= m || col >= n) return;
+
+  float sum = 0;
+  for (std::int64_t l = 0; l < k; ++l) sum += a(row, l) * b(l, col);
+  c.store(row, col, sum);
+}
+// snippet-end kernel
+
+}  // namespace
+
+tile::Status coalesced(const Problem& problem, const Buffers& buffers, void* stream) {
+  unsigned blocks = 0;
+  tile::Status status = blocks_for_tiles(problem, buffers, kTileM, kTileN, &blocks);
+  if (!status.ok() || blocks == 0) return status;
+  const Product p(problem, buffers);
+  matmul_coalesced<<<blocks, dim3(kTileN, kTileM), 0, static_cast<cudaStream_t>(stream)>>>(
+      p.a, p.b, p.c, p.m, p.n, p.k);
+  return tile::launch_status("matmul_coalesced");
+}
+
+}  // namespace matmul

@@ -1,0 +1,198 @@
+// What steps 5 and 6 share: how a tile gets from global to shared memory and from there to
+// registers in vectors of 16 bytes, and which thread multiplies what.
+#pragma once
+
+#include "matrices.cuh"
+
+namespace matmul {
+
+// Of C, 128 x 128 elements to a block, 64 x 64 to a warp, 16 x 8 to a thread. So 24 values in
+// registers, six vectors, give 128 products.
+constexpr int kTileM = 128, kTileN = 128, kTileK = 8;
+constexpr int kWarpM = 64, kWarpN = 64;
+constexpr int kLanesM = 4, kLanesN = 8;  // a warp's 32 threads over its part of C
+constexpr int kThreadM = kWarpM / kLanesM, kThreadN = kWarpN / kLanesN;
+constexpr int kWarpsN = kTileN / kWarpN;
+constexpr int kThreads = kTileM / kWarpM * kWarpsN * 32;
+static_assert(kLanesM * kLanesN == 32, "a warp has 32 threads");
+static_assert(kTileM == kTileN, "one class loads the tiles of A and of B");
+
+constexpr int kVector = 4;  // floats in 16 bytes: the most that one instruction moves
+// A row of 128 elements ends where it began among the 32 banks; a vector of padding moves each row
+// by four banks. Two threads that store k and k + 4 of one row of A are then 16 banks apart, and
+// the 16 rows of a warp lie in the banks between.
+constexpr int kPitch = kTileM + kVector;
+using Tile = float[kTileK][kPitch];
+
+__device__ inline float4 load_vector(const float* from) {
+  return *reinterpret_cast<const float4*>(from);
+}
+__device__ inline void store_vector(float* to, float4 vector) {
+  *reinterpret_cast<float4*>(to) = vector;
+}
+
+// Whether the vectors of every row are aligned to their 16 bytes.
+__device__ inline bool is_aligned(const float* data, std::int64_t ld) {
+  return reinterpret_cast<std::uintptr_t>(data) % sizeof(float4) == 0 && ld % kVector == 0;
+}
+
+// snippet-begin loader
+/// One thread's share in moving one operand, tile after tile along k. x is a row of op(A) or a
+/// column of op(B). Memory is contiguous either along k or along x.
+template <bool kAlongK>
+class TileLoader {
+ public:
+  /// For tiles that begin at x0; of x there are `count` in all, and of k as many as `k`.
+  __device__ TileLoader(const float* data, std::int64_t ld, std::int64_t x0, std::int64_t count,
+                        std::int64_t k)
+      : x_left_(count - x0), k_left_(k), aligned_(is_aligned(data, ld)) {
+    // Neighbouring threads take neighbouring vectors of the contiguous direction.
+    constexpr int kVectors = (kAlongK ? kTileK : kTileM) / kVector;
+    const int along = threadIdx.x % kVectors * kVector, across = threadIdx.x / kVectors;
+    x_ = kAlongK ? across : along;
+    k_ = kAlongK ? along : across;
+    next_ = data + (kAlongK ? (x0 + x_) * ld + k_ : k_ * ld + x0 + x_);
+    to_next_tile_ = kAlongK ? kTileK : kTileK * ld;
+    to_next_vector_ = kAcross * ld;
+  }
+
+  /// Loads the next tile into registers. What lies outside of the matrix counts as zero.
+  __device__ void fetch() {
+    if (aligned_ && x_left_ >= kTileM && k_left_ >= kTileK) {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) frag_[i] = load_vector(next_ + i * to_next_vector_);
+    } else {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) frag_[i] = fetch_partly(i);
+    }
+    next_ += to_next_tile_;
+    k_left_ -= kTileK;
+  }
+
+  /// Stores what was fetched, k first.
+  __device__ void put(Tile& tile) const {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      if constexpr (kAlongK) {
+        const int x = x_ + i * kAcross;
+        tile[k_][x] = frag_[i].x;
+        tile[k_ + 1][x] = frag_[i].y;
+        tile[k_ + 2][x] = frag_[i].z;
+        tile[k_ + 3][x] = frag_[i].w;
+      } else {
+        store_vector(&tile[k_ + i * kAcross][x_], frag_[i]);
+      }
+    }
+  }
+  // snippet-end loader
+
+ private:
+  // Rows that the block's threads reach at one time across the contiguous direction; and how many
+  // times they do.
+  static constexpr int kAcross = kThreads * kVector / (kAlongK ? kTileK : kTileM);
+  static constexpr int kCount = kTileK * kTileM / (kThreads * kVector);
+  static_assert(kCount * kThreads * kVector == kTileK * kTileM, "equally many vectors a thread");
+
+  // Vector i, element by element.
+  __device__ float4 fetch_partly(int i) const {
+    const int x = kAlongK ? x_ + i * kAcross : x_, k = kAlongK ? k_ : k_ + i * kAcross;
+    const float* from = next_ + i * to_next_vector_;
+    auto element = [&](int e) {
+      const bool inside = kAlongK ? x < x_left_ && k + e < k_left_ : x + e < x_left_ && k < k_left_;
+      return inside ? from[e] : 0.f;
+    };
+    return {element(0), element(1), element(2), element(3)};
+  }
+
+  std::int64_t x_left_, k_left_;  // elements from the tile's corner to the matrix's end
+  bool aligned_;
+  int x_, k_;  // in the tile, of this thread's first vector
+  const float* next_;
+  std::int64_t to_next_tile_, to_next_vector_;  // elements
+  float4 frag_[kCount];
+};
+
+/// Where in the block's tile this thread's 16 x 8 elements lie: in groups of 4 x 4, so that each
+/// group is a vector of A times a vector of B; a group's neighbours belong to other threads.
+struct ThreadPosition {
+  int row, col;
+
+  __device__ ThreadPosition() {
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    row = warp / kWarpsN * kWarpM + lane / kLanesN * kVector;
+    col = warp % kWarpsN * kWarpN + lane % kLanesN * kVector;
+  }
+  // The i-th row and the j-th column of this thread.
+  static constexpr __device__ int row_of(int i) {
+    return i / kVector * kLanesM * kVector + i % kVector;
+  }
+  static constexpr __device__ int col_of(int j) {
+    return j / kVector * kLanesN * kVector + j % kVector;
+  }
+};
+
+/// The factors of one k: 16 values of A and 8 of B.
+struct Factors {
+  alignas(16) float a[kThreadM], b[kThreadN];
+
+  // A warp's threads read four different vectors of A, or eight of B: 128 bytes at most, a bank to
+  // every four of them. Threads that read the same vector share it.
+  __device__ void load(const Tile& a_tile, const Tile& b_tile, int k, ThreadPosition at) {
+#pragma unroll
+    for (int i = 0; i < kThreadM; i += kVector) {
+      store_vector(a + i, load_vector(&a_tile[k][at.row + at.row_of(i)]));
+    }
+#pragma unroll
+    for (int j = 0; j < kThreadN; j += kVector) {
+      store_vector(b + j, load_vector(&b_tile[k][at.col + at.col_of(j)]));
+    }
+  }
+};
+
+/// This thread's 16 x 8 elements of C, as they grow.
+struct Sums {
+  float sum[kThreadM][kThreadN] = {};
+
+  // snippet-begin multiply
+  /// Adds the products of one k. Every other row is walked backwards: where it turns, two
+  /// multiplications in a row have the same factor of B, as those within a row have the same of A,
+  /// and what an instruction has read from a register the next need not read again.
+  __device__ void add_products(const Factors& f) {
+#pragma unroll
+    for (int i = 0; i < kThreadM; ++i) {
+#pragma unroll
+      for (int step = 0; step < kThreadN; ++step) {
+        const int j = i % 2 == 1 ? step : kThreadN - 1 - step;
+        sum[i][j] += f.a[i] * f.b[j];
+      }
+    }
+  }
+  // snippet-end multiply
+
+  __device__ void store(const Output& c, Corner corner, ThreadPosition at, std::int64_t m,
+                        std::int64_t n) const {
+    const bool aligned = is_aligned(c.data, c.ld);
+#pragma unroll
+    for (int i = 0; i < kThreadM; ++i) {
+      const std::int64_t row = corner.row + at.row + at.row_of(i);
+      if (row >= m) return;  // so are all rows after it
+#pragma unroll
+      for (int j = 0; j < kThreadN; j += kVector) {
+        const std::int64_t col = corner.col + at.col + at.col_of(j);
+        float* element = c.data + row * c.ld + col;
+        if (aligned && col + kVector <= n) {
+          const float4 old = c.beta == 0 ? float4{} : load_vector(element);
+          store_vector(element, {c.scaled(sum[i][j], &old.x), c.scaled(sum[i][j + 1], &old.y),
+                                 c.scaled(sum[i][j + 2], &old.z), c.scaled(sum[i][j + 3], &old.w)});
+        } else {
+#pragma unroll
+          for (int e = 0; e < kVector; ++e) {
+            if (col + e < n) c.store(row, col + e, sum[i][j + e]);
+          }
+        }
+      }
+    }
+  }
+};
+
+}  // namespace matmul

@@ -1,0 +1,309 @@
+// What does not belong to a chapter: errors, types, memory, and the list of chapters and steps.
+#include "harness/c/c_interface.hpp"
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <iterator>
+#include <map>
+#include <mutex>
+#include <new>
+#include <set>
+#include <stdexcept>
+
+#include "harness/cuda_check.hpp"
+#include "harness/device.hpp"
+
+namespace tile::c {
+namespace {
+
+thread_local std::string last_error;
+thread_local const char* last_step = "";
+
+struct Chapter {
+  std::string_view title;
+  std::vector<StepRow> steps;
+};
+
+// By name, which begins with the chapter's number.
+using Chapters = std::map<std::string_view, Chapter>;
+
+Chapters& chapters() {
+  static Chapters all;
+  return all;
+}
+
+// The text as a C string that is never freed.
+const char* permanent(std::string_view text) {
+  static std::mutex mutex;
+  static std::set<std::string, std::less<>> texts;
+  const std::lock_guard lock(mutex);
+  auto found = texts.find(text);
+  if (found == texts.end()) found = texts.emplace(text).first;
+  return found->c_str();
+}
+
+// The chapter and its name, or null.
+const Chapters::value_type* find_chapter(std::int32_t index) {
+  const Chapters& all = chapters();
+  if (index < 0 || static_cast<std::size_t>(index) >= all.size()) return nullptr;
+  return &*std::next(all.begin(), index);
+}
+
+const StepRow* find_row(std::int32_t chapter_index, std::int32_t index) {
+  const auto* chapter = find_chapter(chapter_index);
+  if (!chapter || index < 0) return nullptr;
+  const auto at = static_cast<std::size_t>(index);
+  return at < chapter->second.steps.size() ? &chapter->second.steps[at] : nullptr;
+}
+
+// The result of `look`, or `otherwise` if it throws.
+template <class Result, class Look>
+Result look_up(Result otherwise, Look look) noexcept {
+  try {
+    return look();
+  } catch (...) {
+    return otherwise;
+  }
+}
+
+constexpr tile_status code_of(Code code) {
+  switch (code) {
+    case Code::ok: return TILE_OK;
+    case Code::invalid_argument: return TILE_INVALID_ARGUMENT;
+    case Code::unsupported: return TILE_UNSUPPORTED;
+    case Code::out_of_memory: return TILE_OUT_OF_MEMORY;
+    case Code::device_error: return TILE_DEVICE_ERROR;
+  }
+  return TILE_DEVICE_ERROR;
+}
+
+constexpr Code kCodes[] = {Code::ok, Code::invalid_argument, Code::unsupported, Code::out_of_memory,
+                           Code::device_error};
+
+constexpr tile_type type_of(DType type) {
+  switch (type) {
+    case DType::fp32: return TILE_FP32;
+    case DType::fp16: return TILE_FP16;
+    case DType::bf16: return TILE_BF16;
+    case DType::fp64: return TILE_FP64;
+  }
+  return 0;
+}
+
+// The type, or null.
+const DType* find_type(tile_type given) {
+  const auto found = std::find_if(std::begin(kDTypes), std::end(kDTypes),
+                                  [given](DType type) { return type_of(type) == given; });
+  return found == std::end(kDTypes) ? nullptr : &*found;
+}
+
+// Between device memory and the host's.
+Status copy(const char* to_name, void* to, const char* from_name, const void* from,
+            std::int64_t bytes, cudaMemcpyKind kind) {
+  if (bytes < 0) return invalid_argument("bytes", std::to_string(bytes) + " is negative");
+  if (bytes == 0) return {};
+  if (!to) return invalid_argument(to_name, "is null");
+  if (!from) return invalid_argument(from_name, "is null");
+  const auto size = static_cast<std::size_t>(bytes);
+  TILE_RETURN_IF_CUDA_ERROR(cudaMemcpy(to, from, size, kind));
+  return {};
+}
+
+}  // namespace
+
+tile_status finish(const Status& status) noexcept {
+  // What a failure has to say is in its message; nobody asked for lines on stderr.
+  static const bool quiet = (keep_device_reports(), true);
+  static_cast<void>(quiet);
+  try {
+    last_error = status.message;
+  } catch (const std::bad_alloc&) {
+    last_error.assign("out of memory");  // short enough to need none
+  }
+  return code_of(status.code);
+}
+
+Status current_exception_status() {
+  try {
+    throw;
+  } catch (const std::bad_alloc&) {
+    return {Code::out_of_memory, "host memory: there is not enough"};
+  } catch (const std::exception& error) {
+    return {Code::device_error, error.what()};
+  } catch (...) {
+    return {Code::device_error, "an exception that says nothing"};
+  }
+}
+
+Status copy_struct(const void* given, std::size_t given_bytes, std::size_t first_bytes, void* known,
+                   std::size_t known_bytes) {
+  if (given_bytes < first_bytes) {
+    return invalid_argument("struct_size", std::to_string(given_bytes) +
+                                               " is less than the struct ever was, " +
+                                               std::to_string(first_bytes) + " bytes");
+  }
+  const auto* bytes = static_cast<const unsigned char*>(given);
+  if (given_bytes > known_bytes &&
+      std::any_of(bytes + known_bytes, bytes + given_bytes, [](unsigned char b) { return b; })) {
+    return unsupported("struct_size", "fields behind the first " + std::to_string(known_bytes) +
+                                          " bytes are set, and this library does not have them");
+  }
+  std::memcpy(known, given, std::min(given_bytes, known_bytes));
+  return {};
+}
+
+Status read_type(tile_type given, DType* type) {
+  const DType* found = find_type(given);
+  if (found) {
+    *type = *found;
+    return {};
+  }
+  std::string types;
+  for (const DType known : kDTypes) {
+    types.append(types.empty() ? "" : ", ").append(std::to_string(type_of(known)));
+    types.append(" (").append(name(known)).append(")");
+  }
+  return invalid_argument("type", std::to_string(given) + " is not one of " + types);
+}
+
+Status read_flag(const char* argument, std::int32_t given, bool* flag) {
+  *flag = given != 0;
+  if (given == 0 || given == 1) return {};
+  return invalid_argument(argument, std::to_string(given) + " is neither 0 nor 1");
+}
+
+RegisterChapter::RegisterChapter(std::string_view name, std::string_view title,
+                                 std::vector<StepRow> steps) {
+  chapters()[name] = {title, std::move(steps)};
+}
+
+void set_last_step(std::string_view name) noexcept {
+  last_step = look_up("", [name] { return permanent(name); });
+}
+
+}  // namespace tile::c
+
+using namespace tile::c;
+
+// ---- Status and types ----
+
+const char* tile_status_name(tile_status status) {
+  for (const tile::Code code : kCodes) {
+    if (code_of(code) == status) return look_up("", [&] { return permanent(to_string(code)); });
+  }
+  return "unknown status";
+}
+
+const char* tile_last_error(void) { return last_error.c_str(); }
+
+const char* tile_type_name(tile_type type) {
+  const tile::DType* found = find_type(type);
+  if (!found) return nullptr;
+  return look_up<const char*>(nullptr, [found] { return permanent(name(*found)); });
+}
+
+int64_t tile_type_bytes(tile_type type) {
+  const tile::DType* found = find_type(type);
+  return found ? static_cast<int64_t>(size_bytes(*found)) : 0;
+}
+
+// ---- The device and its memory ----
+
+tile_status tile_device_name(const char** name) {
+  return guarded([name]() -> tile::Status {
+    if (!name) return tile::invalid_argument("name", "is null");
+    *name = nullptr;
+    *name = permanent(tile::device().name);
+    return {};
+  });
+}
+
+int32_t tile_device_is_simulated(void) { return tile::device_is_simulated() ? 1 : 0; }
+
+tile_status tile_alloc(void** memory, int64_t bytes) {
+  return guarded([=]() -> tile::Status {
+    if (!memory) return tile::invalid_argument("memory", "is null");
+    *memory = nullptr;
+    if (bytes < 0) {
+      return tile::invalid_argument("bytes", std::to_string(bytes) + " is negative");
+    }
+    if (bytes == 0) return {};
+    const auto size = static_cast<std::size_t>(bytes);
+    TILE_RETURN_IF_CUDA_ERROR(cudaMalloc(memory, size));
+    return {};
+  });
+}
+
+tile_status tile_free(void* memory) {
+  return guarded([memory]() -> tile::Status {
+    TILE_RETURN_IF_CUDA_ERROR(cudaFree(memory));
+    return {};
+  });
+}
+
+tile_status tile_copy_to_device(void* device, const void* host, int64_t bytes) {
+  return guarded(
+      [=] { return copy("device", device, "host", host, bytes, cudaMemcpyHostToDevice); });
+}
+
+tile_status tile_copy_from_device(void* host, const void* device, int64_t bytes) {
+  return guarded(
+      [=] { return copy("host", host, "device", device, bytes, cudaMemcpyDeviceToHost); });
+}
+
+tile_status tile_synchronize(void* stream) {
+  return guarded([stream] { return tile::synchronize_status(static_cast<cudaStream_t>(stream)); });
+}
+
+// ---- Chapters and their steps ----
+
+int32_t tile_chapter_count(void) { return static_cast<int32_t>(chapters().size()); }
+
+const char* tile_chapter_name(int32_t chapter) {
+  return look_up<const char*>(nullptr, [chapter] {
+    const auto* found = find_chapter(chapter);
+    return found ? permanent(found->first) : nullptr;
+  });
+}
+
+const char* tile_chapter_title(int32_t chapter) {
+  return look_up<const char*>(nullptr, [chapter] {
+    const auto* found = find_chapter(chapter);
+    return found ? permanent(found->second.title) : nullptr;
+  });
+}
+
+int32_t tile_step_count(int32_t chapter) {
+  const auto* found = find_chapter(chapter);
+  return found ? static_cast<int32_t>(found->second.steps.size()) : -1;
+}
+
+const char* tile_step_name(int32_t chapter, int32_t step) {
+  return look_up<const char*>(nullptr, [=] {
+    const StepRow* row = find_row(chapter, step);
+    return row ? permanent(row->name) : nullptr;
+  });
+}
+
+const char* tile_step_idea(int32_t chapter, int32_t step) {
+  return look_up<const char*>(nullptr, [=] {
+    const StepRow* row = find_row(chapter, step);
+    return row ? permanent(row->idea) : nullptr;
+  });
+}
+
+tile_status tile_step_takes(int32_t chapter, int32_t step, tile_type type) {
+  return guarded([=]() -> tile::Status {
+    if (!find_chapter(chapter)) {
+      return tile::invalid_argument("chapter", std::to_string(chapter) + " does not exist");
+    }
+    const StepRow* row = find_row(chapter, step);
+    if (!row) return tile::invalid_argument("step", std::to_string(step) + " does not exist");
+    tile::DType dtype{};
+    if (tile::Status s = read_type(type, &dtype); !s.ok()) return s;
+    return tile::check_requirements(row->types, row->needs, dtype);
+  });
+}
+
+const char* tile_last_step(void) { return last_step; }

@@ -1,0 +1,719 @@
+// The C interface, called as a C program calls it.
+#include <cuda_runtime_api.h>
+#include <doctest/doctest.h>
+
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <new>
+#include <stdexcept>
+#include <string>
+#include <thread>
+
+#include "01_vector_add/vector_add.hpp"
+#include "02_matmul/matmul.hpp"
+#include "harness/buffer.hpp"
+#include "harness/c/c_interface.hpp"
+#include "harness/chapter.hpp"
+#include "harness/cuda_check.hpp"
+#include "harness/device.hpp"
+#include "harness/inputs.hpp"
+
+using tile::DeviceBuffer;
+using tile::DType;
+using tile::Poison;
+using tile::Status;
+using Values = std::vector<double>;
+
+namespace {
+
+constexpr tile_type kTypes[] = {TILE_FP32, TILE_FP16, TILE_BF16, TILE_FP64};  // as tile::kDTypes
+
+bool begins_with(const std::string& text, const std::string& start) {
+  return text.rfind(start, 0) == 0;
+}
+
+// Whether the call failed like this, with a message that names the argument.
+void check_refused(tile_status got, tile_status wanted, const std::string& argument) {
+  CAPTURE(argument);
+  CHECK(got == wanted);
+  CHECK_MESSAGE(begins_with(tile_last_error(), argument + ": "), tile_last_error());
+}
+
+void check_ok(tile_status got) {
+  CHECK_MESSAGE(got == TILE_OK, tile_last_error());
+  CHECK(std::string(tile_last_error()).empty());
+}
+
+void check_intact(const DeviceBuffer& buffer) {
+  const Status status = buffer.check();
+  CHECK_MESSAGE(status.ok(), status.message);
+}
+
+void check_equal(const DeviceBuffer& buffer, const tile::Expected& expected) {
+  const Status done = tile::synchronize_status(nullptr);
+  REQUIRE_MESSAGE(done.ok(), done.message);
+  const tile::Comparison result = tile::compare("c", buffer.download(), expected);
+  CHECK_MESSAGE(result.ok(), result.message);
+}
+
+tile_vector_add_args addition(tile_type type, std::int64_t n, const void* a, const void* b,
+                              void* c) {
+  tile_vector_add_args args{};
+  args.struct_size = sizeof args;
+  args.type = type;
+  args.n = n;
+  args.a = a;
+  args.b = b;
+  args.c = c;
+  return args;
+}
+
+tile_matmul_args product(tile_type type, std::int64_t m, std::int64_t n, std::int64_t k) {
+  tile_matmul_args args{};
+  args.struct_size = sizeof args;
+  args.type = type;
+  args.m = m;
+  args.n = n;
+  args.k = k;
+  return args;
+}
+
+// The index of the chapter, by its name.
+std::int32_t chapter_index(const std::string& name) {
+  for (std::int32_t i = 0; i < tile_chapter_count(); ++i) {
+    if (name == tile_chapter_name(i)) return i;
+  }
+  FAIL("there is no chapter " << name);
+  return -1;
+}
+
+// The names of the table's steps that take the problem here, in order.
+template <class Table, class Problem>
+std::vector<std::string> steps_here(const Table& table, const Problem& problem) {
+  std::vector<std::string> names;
+  for (const auto& step : table) {
+    if (tile::check_requirements(step.types, step.needs, problem.type).ok() &&
+        step.supports(problem).ok()) {
+      names.emplace_back(step.name);
+    }
+  }
+  return names;
+}
+
+// What the device says it simulated during `work`; nothing on a GPU.
+template <class Work>
+std::string activity_of(Work work) {
+  static_cast<void>(tile::device_activity());
+  work();
+  return tile::device_activity();
+}
+
+}  // namespace
+
+// ---- Status, errors, types ----
+
+TEST_CASE("codes and types have the names that the project gives them") {
+  const tile::Code codes[] = {tile::Code::ok, tile::Code::invalid_argument, tile::Code::unsupported,
+                              tile::Code::out_of_memory, tile::Code::device_error};
+  const tile_status statuses[] = {TILE_OK, TILE_INVALID_ARGUMENT, TILE_UNSUPPORTED,
+                                  TILE_OUT_OF_MEMORY, TILE_DEVICE_ERROR};
+  for (int i = 0; i < 5; ++i) {
+    CHECK(tile_status_name(statuses[i]) == std::string(to_string(codes[i])));
+    CHECK(tile::c::finish({codes[i], "x"}) == statuses[i]);
+  }
+  CHECK(tile_status_name(5) == std::string("unknown status"));
+  CHECK(tile_status_name(-1) == std::string("unknown status"));
+  for (std::size_t i = 0; i < std::size(kTypes); ++i) {
+    CHECK(tile_type_name(kTypes[i]) == std::string(name(tile::kDTypes[i])));
+    CHECK(tile_type_bytes(kTypes[i]) == static_cast<int64_t>(size_bytes(tile::kDTypes[i])));
+  }
+  CHECK(std::size(kTypes) == std::size(tile::kDTypes));
+  for (const tile_type none : {0, 5, -1}) {
+    CHECK(tile_type_name(none) == nullptr);
+    CHECK(tile_type_bytes(none) == 0);
+  }
+}
+
+TEST_CASE("no exception leaves the library, and each has its status") {
+  auto thrown = [](auto exception) {
+    return tile::c::guarded([&]() -> Status { throw exception; });
+  };
+  CHECK(thrown(std::bad_alloc()) == TILE_OUT_OF_MEMORY);
+  CHECK(begins_with(tile_last_error(), "host memory: "));
+  CHECK(thrown(std::runtime_error("why")) == TILE_DEVICE_ERROR);
+  CHECK(tile_last_error() == std::string("why"));
+  CHECK(thrown(7) == TILE_DEVICE_ERROR);
+  CHECK(!std::string(tile_last_error()).empty());
+}
+
+TEST_CASE("the message belongs to the thread and goes with a success") {
+  check_refused(tile_alloc(nullptr, 8), TILE_INVALID_ARGUMENT, "memory");
+  std::string at_first = "?", after_failure;
+  std::thread([&] {
+    at_first = tile_last_error();
+    static_cast<void>(tile_vector_add(nullptr));
+    after_failure = tile_last_error();
+  }).join();
+  CHECK(at_first.empty());
+  CHECK(begins_with(after_failure, "args: "));
+  CHECK(begins_with(tile_last_error(), "memory: "));
+  static_cast<void>(tile_status_name(TILE_UNSUPPORTED));
+  CHECK(begins_with(tile_last_error(), "memory: "));
+  check_ok(tile_free(nullptr));
+}
+
+// ---- The device and its memory ----
+
+TEST_CASE("memory is allocated, copied there and back, and freed") {
+  const double values[] = {1, 2, 3};
+  double back[] = {0, 0, 0};
+  void* memory = nullptr;
+  check_ok(tile_alloc(&memory, sizeof values));
+  REQUIRE(memory != nullptr);
+  CHECK(reinterpret_cast<std::uintptr_t>(memory) % 256 == 0);
+  check_ok(tile_copy_to_device(memory, values, sizeof values));
+  check_ok(tile_copy_from_device(back, memory, sizeof back));
+  for (int i = 0; i < 3; ++i) CHECK(back[i] == values[i]);
+  check_ok(tile_synchronize(nullptr));
+
+  check_refused(tile_copy_to_device(memory, values, -1), TILE_INVALID_ARGUMENT, "bytes");
+  check_refused(tile_copy_to_device(nullptr, values, 8), TILE_INVALID_ARGUMENT, "device");
+  check_refused(tile_copy_to_device(memory, nullptr, 8), TILE_INVALID_ARGUMENT, "host");
+  check_refused(tile_copy_from_device(back, nullptr, 8), TILE_INVALID_ARGUMENT, "device");
+  check_refused(tile_copy_from_device(nullptr, memory, 8), TILE_INVALID_ARGUMENT, "host");
+  check_ok(tile_copy_to_device(nullptr, nullptr, 0));
+  check_ok(tile_free(memory));
+
+  void* none = &memory;
+  check_ok(tile_alloc(&none, 0));
+  CHECK(none == nullptr);
+  none = &memory;
+  check_refused(tile_alloc(&none, -1), TILE_INVALID_ARGUMENT, "bytes");
+  CHECK(none == nullptr);
+  check_refused(tile_alloc(&none, std::int64_t{1} << 60), TILE_OUT_OF_MEMORY,
+                "cudaMalloc(memory, size)");
+  CHECK(none == nullptr);
+  CHECK(tile_free(back) == TILE_DEVICE_ERROR);  // not the device's
+  CHECK(!std::string(tile_last_error()).empty());
+}
+
+TEST_CASE("the device is the harness's") {
+  const char* name = nullptr;
+  check_ok(tile_device_name(&name));
+  CHECK(name == tile::device().name);
+  CHECK(tile_device_is_simulated() == (tile::device().simulated ? 1 : 0));
+  check_refused(tile_device_name(nullptr), TILE_INVALID_ARGUMENT, "name");
+}
+
+// ---- Chapters and steps ----
+
+TEST_CASE("chapters and steps are those of the tables") {
+  REQUIRE(tile_chapter_count() == static_cast<std::int32_t>(tile::chapters().size()));
+  for (std::int32_t i = 0; i < tile_chapter_count(); ++i) {
+    const tile::Chapter& chapter = *tile::chapters()[static_cast<std::size_t>(i)];
+    CHECK(tile_chapter_name(i) == std::string(chapter.name));
+    CHECK(tile_chapter_title(i) == std::string(chapter.title));
+    REQUIRE(tile_step_count(i) == static_cast<std::int32_t>(chapter.steps.size()));
+    for (std::int32_t s = 0; s < tile_step_count(i); ++s) {
+      CHECK(tile_step_name(i, s) == std::string(chapter.steps[static_cast<std::size_t>(s)].name));
+      CHECK(tile_step_idea(i, s) == std::string(chapter.steps[static_cast<std::size_t>(s)].idea));
+    }
+    CHECK(tile_step_name(i, -1) == nullptr);
+    CHECK(tile_step_name(i, tile_step_count(i)) == nullptr);
+    CHECK(tile_step_idea(i, tile_step_count(i)) == nullptr);
+    check_refused(tile_step_takes(i, tile_step_count(i), TILE_FP32), TILE_INVALID_ARGUMENT, "step");
+    check_refused(tile_step_takes(i, 0, 0), TILE_INVALID_ARGUMENT, "type");
+  }
+  for (const std::int32_t none : {-1, tile_chapter_count()}) {
+    CHECK(tile_chapter_name(none) == nullptr);
+    CHECK(tile_chapter_title(none) == nullptr);
+    CHECK(tile_step_count(none) == -1);
+    CHECK(tile_step_name(none, 0) == nullptr);
+    CHECK(tile_step_idea(none, 0) == nullptr);
+    check_refused(tile_step_takes(none, 0, TILE_FP32), TILE_INVALID_ARGUMENT, "chapter");
+  }
+}
+
+TEST_CASE("which step takes which type") {
+  auto agrees = [](const char* chapter, const auto& table) {
+    const std::int32_t index = chapter_index(chapter);
+    for (std::size_t s = 0; s < std::size(table); ++s) {
+      for (std::size_t t = 0; t < std::size(kTypes); ++t) {
+        CAPTURE(table[s].name);
+        const Status here =
+            tile::check_requirements(table[s].types, table[s].needs, tile::kDTypes[t]);
+        const tile_status got = tile_step_takes(index, static_cast<std::int32_t>(s), kTypes[t]);
+        CHECK(got == (here.ok() ? TILE_OK : TILE_UNSUPPORTED));
+        CHECK(tile_last_error() == here.message);
+      }
+    }
+  };
+  agrees("01_vector_add", vector_add::kSteps);
+  agrees("02_matmul", matmul::kSteps);
+  CHECK(tile_step_takes(chapter_index("01_vector_add"), 0, TILE_FP64) == TILE_UNSUPPORTED);
+}
+
+namespace {
+
+struct FakeProblem {
+  DType type;
+  int size;
+};
+struct FakeBuffers {};
+using FakeStep = tile::Step<FakeProblem, FakeBuffers>;
+
+Status any_size(const FakeProblem&) { return {}; }
+Status small_only(const FakeProblem& problem) {
+  return problem.size < 10 ? Status{} : tile::unsupported("size", "10 is too large");
+}
+Status fake_launch(const FakeProblem&, const FakeBuffers&, void*) { return {}; }
+Status failing_launch(const FakeProblem&, const FakeBuffers&, void*) {
+  return tile::device_error("kernel", "failed");
+}
+
+const FakeStep kFakeSteps[] = {
+    {"every", "", {DType::fp32, DType::fp16}, {}, any_size, fake_launch},
+    {"small", "", {DType::fp32, DType::fp16}, {}, small_only, fake_launch},
+    {"single", "", {DType::fp32}, {}, small_only, failing_launch},
+};
+
+std::string found(const char* name, const FakeProblem& problem) {
+  const FakeStep* step = nullptr;
+  const Status status = tile::c::find_step(kFakeSteps, name, problem, &step);
+  return status.ok() ? std::string(step->name) : status.message;
+}
+
+}  // namespace
+
+TEST_CASE("the best step is the last that takes type and size") {
+  CHECK(found(nullptr, {DType::fp32, 1}) == "single");
+  CHECK(found(nullptr, {DType::fp16, 1}) == "small");
+  CHECK(found(nullptr, {DType::fp16, 10}) == "every");
+  CHECK(found(nullptr, {DType::fp32, 10}) == "every");
+  CHECK(begins_with(found(nullptr, {DType::bf16, 1}), "type: bf16 is not one of"));
+  CHECK(found("small", {DType::fp32, 1}) == "small");
+  CHECK(found("small", {DType::fp32, 10}) == "size: 10 is too large");
+  CHECK(begins_with(found("single", {DType::fp16, 1}), "type: fp16 is not one of"));
+  CHECK(found("smal", {DType::fp32, 1}) == "step: 'smal' is not one of every, small, single");
+  CHECK(found("", {DType::fp32, 1}) == "step: '' is not one of every, small, single");
+}
+
+TEST_CASE("a step whose feature the device lacks is not chosen") {
+  // The CPU device lacks some. A card of compute capability 9.0 has them all.
+  for (const tile::Feature feature : tile::kFeatures) {
+    if (tile::has_feature(tile::device().capability, feature)) continue;
+    const FakeStep steps[] = {{"plain", "", {DType::fp32}, {}, any_size, fake_launch},
+                              {"special", "", {DType::fp32}, {feature}, any_size, fake_launch}};
+    const FakeStep* step = nullptr;
+    CHECK(tile::c::find_step(steps, nullptr, FakeProblem{DType::fp32, 1}, &step).ok());
+    CHECK(step == &steps[0]);
+    const Status status = tile::c::find_step(steps, "special", FakeProblem{DType::fp32, 1}, &step);
+    CHECK(status.code == tile::Code::unsupported);
+    CHECK(begins_with(status.message, std::string(name(feature))));
+    return;
+  }
+}
+
+TEST_CASE("the last step is told only of an operation that was started") {
+  const FakeProblem problem{DType::fp32, 1};
+  auto launch = [&problem](const char* name) {
+    return tile::c::operation(
+        [&] { return tile::c::launch_step(kFakeSteps, name, problem, FakeBuffers{}, nullptr); });
+  };
+  CHECK(launch("small") == TILE_OK);
+  CHECK(tile_last_step() == std::string("small"));
+  std::string elsewhere = "?";
+  std::thread([&] { elsewhere = tile_last_step(); }).join();
+  CHECK(elsewhere.empty());
+  CHECK(launch(nullptr) == TILE_DEVICE_ERROR);  // `single` fails
+  CHECK(std::string(tile_last_step()).empty());
+  CHECK(launch("small") == TILE_OK);
+  CHECK(tile_vector_add(nullptr) == TILE_INVALID_ARGUMENT);
+  CHECK(std::string(tile_last_step()).empty());
+}
+
+// ---- Structs ----
+
+TEST_CASE("a struct of an older or newer version") {
+  struct Second {
+    std::size_t struct_size;
+    int first_field, second_field;
+  };
+  constexpr std::size_t kFirst = offsetof(Second, second_field);
+  Second known{};
+  auto read = [&known](const void* given, std::size_t bytes) {
+    known = {};
+    return tile::c::copy_struct(given, bytes, kFirst, &known, sizeof known);
+  };
+  const Second full{sizeof full, 1, 2};
+  CHECK(read(&full, sizeof full).ok());
+  CHECK(known.second_field == 2);
+  CHECK(read(&full, kFirst).ok());
+  CHECK(known.first_field == 1);
+  CHECK(known.second_field == 0);
+  CHECK(read(&full, kFirst - 1).code == tile::Code::invalid_argument);
+  CHECK(known.first_field == 0);
+
+  struct Third {
+    Second second;
+    std::int64_t third_field;
+  };
+  Third newer{{sizeof newer, 1, 2}, 0};
+  CHECK(read(&newer, sizeof newer).ok());
+  CHECK(known.second_field == 2);
+  newer.third_field = std::int64_t{1} << 56;
+  CHECK(read(&newer, sizeof newer).code == tile::Code::unsupported);
+}
+
+TEST_CASE("structs that are null, zero, or of another size") {
+  check_refused(tile_vector_add(nullptr), TILE_INVALID_ARGUMENT, "args");
+  check_refused(tile_matmul(nullptr), TILE_INVALID_ARGUMENT, "args");
+  check_refused(tile_matmul_reference(nullptr), TILE_INVALID_ARGUMENT, "args");
+
+  tile_vector_add_args sum{};
+  check_refused(tile_vector_add(&sum), TILE_INVALID_ARGUMENT, "struct_size");
+  sum.struct_size = offsetof(tile_vector_add_args, stream);
+  check_refused(tile_vector_add(&sum), TILE_INVALID_ARGUMENT, "struct_size");
+  sum.struct_size = sizeof sum;
+  check_refused(tile_vector_add(&sum), TILE_INVALID_ARGUMENT, "type");
+  sum.type = TILE_FP32;
+  check_ok(tile_vector_add(&sum));  // no elements
+
+  tile_matmul_args mul{};
+  check_refused(tile_matmul(&mul), TILE_INVALID_ARGUMENT, "struct_size");
+  mul.struct_size = offsetof(tile_matmul_args, stream);
+  check_refused(tile_matmul(&mul), TILE_INVALID_ARGUMENT, "struct_size");
+  mul.struct_size = sizeof mul;
+  check_refused(tile_matmul(&mul), TILE_INVALID_ARGUMENT, "type");
+  check_refused(tile_matmul_reference(&mul), TILE_INVALID_ARGUMENT, "type");
+  mul.type = TILE_FP32;
+  check_ok(tile_matmul(&mul));
+  mul.type = TILE_FP64;
+  check_ok(tile_matmul_reference(&mul));
+}
+
+// ---- Vector add ----
+
+TEST_CASE("every step adds vectors, and without a name it is the best") {
+  constexpr std::int64_t kCount = 10'007;
+  for (std::size_t t = 0; t < std::size(kTypes); ++t) {
+    const DType type = tile::kDTypes[t];
+    const std::vector<std::string> names =
+        steps_here(vector_add::kSteps, vector_add::Problem{type, kCount});
+    if (names.empty()) continue;
+    const Values a = tile::normal(kCount, type, 1), b = tile::normal(kCount, type, 2);
+    for (std::size_t s = 0; s <= names.size(); ++s) {
+      const bool best = s == names.size();
+      const std::string& name = best ? names.back() : names[s];
+      CAPTURE(name);
+      const tile::Layout layout = tile::vector_layout(type, kCount, 1);
+      DeviceBuffer x = DeviceBuffer::input("a", layout, a);
+      DeviceBuffer y = DeviceBuffer::input("b", layout, b);
+      DeviceBuffer z = DeviceBuffer::output("c", layout, Poison::unwritten_nan);
+      tile_vector_add_args args = addition(kTypes[t], kCount, x.raw(), y.raw(), z.raw());
+      args.step = best ? nullptr : name.c_str();
+      const std::string activity = activity_of([&] { check_ok(tile_vector_add(&args)); });
+      CHECK(tile_last_step() == name);
+      check_equal(z, vector_add::reference(type, a, b));
+      for (const DeviceBuffer* buffer : {&x, &y, &z}) check_intact(*buffer);
+
+      for (const auto& step : vector_add::kSteps) {
+        if (step.name != name) continue;
+        CHECK(activity == activity_of([&] {
+                CHECK(step.launch({type, kCount}, {x.raw(), y.raw(), z.raw()}, nullptr).ok());
+              }));
+      }
+    }
+  }
+}
+
+TEST_CASE("bad arguments of vector_add are refused by name and nothing is written") {
+  constexpr std::int64_t kCount = 100;
+  const Values values = tile::normal(kCount, DType::fp32, 1);
+  const tile::Layout layout = tile::vector_layout(DType::fp32, kCount);
+  DeviceBuffer a = DeviceBuffer::input("a", layout, values);
+  DeviceBuffer b = DeviceBuffer::input("b", layout, values);
+  DeviceBuffer c = DeviceBuffer::output("c", layout, Poison::unwritten_nan);
+  const tile_vector_add_args good = addition(TILE_FP32, kCount, a.raw(), b.raw(), c.raw());
+  auto refused = [&good](tile_status status, const char* argument, auto change) {
+    tile_vector_add_args bad = good;
+    change(bad);
+    check_refused(tile_vector_add(&bad), status, argument);
+    CHECK(std::string(tile_last_step()).empty());
+  };
+  refused(TILE_INVALID_ARGUMENT, "step", [](auto& args) { args.step = "fastest"; });
+  const std::string message = tile_last_error();
+  for (const auto& step : vector_add::kSteps) {
+    CHECK(message.find(step.name) != std::string::npos);
+  }
+  refused(TILE_INVALID_ARGUMENT, "step", [](auto& args) { args.step = "naive"; });  // of chapter 02
+  for (const tile_type none : {0, 5, -1}) {
+    refused(TILE_INVALID_ARGUMENT, "type", [none](auto& args) { args.type = none; });
+  }
+  refused(TILE_UNSUPPORTED, "type", [](auto& args) { args.type = TILE_FP64; });
+  refused(TILE_INVALID_ARGUMENT, "n", [](auto& args) { args.n = -1; });
+  refused(TILE_INVALID_ARGUMENT, "a", [](auto& args) { args.a = nullptr; });
+  refused(TILE_INVALID_ARGUMENT, "b", [](auto& args) { args.b = nullptr; });
+  refused(TILE_INVALID_ARGUMENT, "c", [](auto& args) { args.c = nullptr; });
+  const Status untouched = c.check_unchanged();
+  CHECK_MESSAGE(untouched.ok(), untouched.message);
+  check_ok(tile_vector_add(&good));
+}
+
+// ---- Matmul ----
+
+namespace {
+
+struct Shape {
+  bool transpose_a, transpose_b;
+  std::int64_t padding;  // of each matrix; 0: leading dimensions are left 0
+  float alpha, beta;
+};
+
+constexpr std::int64_t kM = 37, kN = 53, kK = 41;
+constexpr Shape kShapes[] = {{false, false, 0, 1, 0},    {true, false, 0, 1, 0},
+                             {false, true, 3, 1, 0},     {true, true, 5, -1.5f, 0.75f},
+                             {false, false, 7, 2, -1},   {true, false, 1, 0, 0.5f},
+                             {false, true, 0, 0.25f, 1}, {true, true, 0, 0, 0}};
+
+std::int64_t stored_rows_a(const Shape& s) { return s.transpose_a ? kK : kM; }
+std::int64_t stored_cols_a(const Shape& s) { return s.transpose_a ? kM : kK; }
+std::int64_t stored_rows_b(const Shape& s) { return s.transpose_b ? kN : kK; }
+std::int64_t stored_cols_b(const Shape& s) { return s.transpose_b ? kK : kN; }
+
+// The arguments for this shape, without pointers. Leading dimensions differ in their padding.
+tile_matmul_args arguments(const Shape& s, tile_type type) {
+  tile_matmul_args args = product(type, kM, kN, kK);
+  args.transpose_a = s.transpose_a;
+  args.transpose_b = s.transpose_b;
+  if (s.padding > 0) {
+    args.lda = stored_cols_a(s) + s.padding;
+    args.ldb = stored_cols_b(s) + s.padding + 1;
+    args.ldc = kN + s.padding + 2;
+  }
+  // What is the default is left to it.
+  if (s.alpha != 1) args.alpha = &s.alpha;
+  if (s.beta != 0) args.beta = &s.beta;
+  return args;
+}
+
+tile::Layout layout_of(DType type, std::int64_t rows, std::int64_t cols, std::int64_t ld) {
+  return tile::matrix_layout(type, rows, cols, ld == 0 ? cols : ld);
+}
+
+}  // namespace
+
+TEST_CASE("every step multiplies matrices, and without a name it is the best") {
+  const DType type = DType::fp32;
+  for (const Shape& s : kShapes) {
+    matmul::Problem problem{type, kM, kN, kK, s.transpose_a, s.transpose_b};
+    problem.alpha = s.alpha;
+    problem.beta = s.beta;
+    const Values a = tile::normal(kM * kK, type, 1), b = tile::normal(kK * kN, type, 2);
+    const Values c = tile::normal(kM * kN, type, 3);
+    const tile::Expected expected = matmul::reference(problem, a, b, c, true);
+    const std::vector<std::string> names = steps_here(matmul::kSteps, problem);
+    REQUIRE(!names.empty());
+    for (std::size_t i = 0; i <= names.size(); ++i) {
+      const bool best = i == names.size();
+      const std::string& name = best ? names.back() : names[i];
+      CAPTURE(name);
+      CAPTURE(&s - kShapes);
+      tile_matmul_args args = arguments(s, TILE_FP32);
+      args.step = best ? nullptr : name.c_str();
+      DeviceBuffer x = DeviceBuffer::input(
+          "a", layout_of(type, stored_rows_a(s), stored_cols_a(s), args.lda), a);
+      DeviceBuffer y = DeviceBuffer::input(
+          "b", layout_of(type, stored_rows_b(s), stored_cols_b(s), args.ldb), b);
+      DeviceBuffer z = DeviceBuffer::in_out("c", layout_of(type, kM, kN, args.ldc), c);
+      args.a = x.raw();
+      args.b = y.raw();
+      args.c = z.raw();
+      const std::string activity = activity_of([&] { check_ok(tile_matmul(&args)); });
+      CHECK(tile_last_step() == name);
+      check_equal(z, expected);
+      for (const DeviceBuffer* buffer : {&x, &y, &z}) check_intact(*buffer);
+
+      for (const auto& step : matmul::kSteps) {
+        if (step.name != name || s.padding > 0) continue;
+        CHECK(activity == activity_of([&] {
+                CHECK(step.launch(problem, {x.raw(), y.raw(), z.raw()}, nullptr).ok());
+              }));
+      }
+    }
+  }
+}
+
+TEST_CASE("the reference is the naive product, whatever the leading dimensions") {
+  constexpr double kUntouched = -77;
+  for (const Shape& s : kShapes) {
+    CAPTURE(&s - kShapes);
+    tile_matmul_args args = arguments(s, TILE_FP64);
+    const std::int64_t lda = s.padding > 0 ? args.lda : stored_cols_a(s);
+    const std::int64_t ldb = s.padding > 0 ? args.ldb : stored_cols_b(s);
+    const std::int64_t ldc = s.padding > 0 ? args.ldc : kN;
+    Values a = tile::normal(stored_rows_a(s) * lda, DType::fp64, 1);
+    Values b = tile::normal(stored_rows_b(s) * ldb, DType::fp64, 2);
+    Values c = tile::normal(kM * ldc, DType::fp64, 3);
+    auto at = [](Values& values, std::int64_t row, std::int64_t col, std::int64_t ld) -> double& {
+      return values[static_cast<std::size_t>(row * ld + col)];
+    };
+    for (std::int64_t i = 0; i < kM; ++i) {
+      for (std::int64_t j = kN; j < ldc; ++j) at(c, i, j, ldc) = kUntouched;
+      // With beta 0 what was there must not matter.
+      for (std::int64_t j = 0; j < kN && s.beta == 0; ++j) at(c, i, j, ldc) = NAN;
+    }
+    const Values before = c;
+    args.a = s.alpha == 0 ? nullptr : a.data();
+    args.b = s.alpha == 0 ? nullptr : b.data();
+    args.c = c.data();
+    check_ok(tile_matmul_reference(&args));
+
+    double worst = 0;
+    for (std::int64_t i = 0; i < kM; ++i) {
+      for (std::int64_t j = 0; j < ldc; ++j) {
+        if (j >= kN) {
+          CHECK(at(c, i, j, ldc) == kUntouched);
+          continue;
+        }
+        double sum = 0, magnitude = 0;
+        for (std::int64_t l = 0; l < kK; ++l) {
+          const double term = (s.transpose_a ? at(a, l, i, lda) : at(a, i, l, lda)) *
+                              (s.transpose_b ? at(b, j, l, ldb) : at(b, l, j, ldb));
+          sum += term;
+          magnitude += std::abs(term);
+        }
+        const double old = s.beta == 0 ? 0 : before[static_cast<std::size_t>(i * ldc + j)];
+        const double expected = s.alpha * sum + s.beta * old;
+        // Both sums are off by at most gamma_k |A||B|; alpha, beta and their sum round both.
+        const double bound = 0x1p-53 * (2.1 * kK * std::abs(s.alpha) * magnitude +
+                                        4 * (std::abs(s.alpha * sum) + std::abs(s.beta * old)));
+        const double error = std::abs(at(c, i, j, ldc) - expected);
+        if (!(error <= bound)) worst = INFINITY;
+      }
+    }
+    CHECK(worst == 0);
+  }
+}
+
+TEST_CASE("the reference computes in double and multiplies by what the kernels multiply by") {
+  const double a = 1 + 0x1p-40, b = 1 + 0x1p-45;
+  double c = 0;
+  const float alpha = 0.1f;
+  tile_matmul_args args = product(TILE_FP64, 1, 1, 1);
+  args.a = &a;
+  args.b = &b;
+  args.c = &c;
+  check_ok(tile_matmul_reference(&args));
+  CHECK(c == a * b);
+  args.alpha = &alpha;
+  check_ok(tile_matmul_reference(&args));
+  CHECK(c == static_cast<double>(alpha) * (a * b));
+}
+
+TEST_CASE("bad arguments of matmul are refused by name and nothing is written") {
+  const Values a(kM * kK, 1), b(kK * kN, 1);
+  Values c(kM * kN, 5);
+  DeviceBuffer x = DeviceBuffer::input("a", tile::matrix_layout(DType::fp32, kM, kK, kK), a);
+  DeviceBuffer y = DeviceBuffer::input("b", tile::matrix_layout(DType::fp32, kK, kN, kN), b);
+  DeviceBuffer z = DeviceBuffer::output("c", tile::matrix_layout(DType::fp32, kM, kN, kN),
+                                        Poison::unwritten_nan);
+  tile_matmul_args on_device = product(TILE_FP32, kM, kN, kK);
+  on_device.a = x.raw();
+  on_device.b = y.raw();
+  on_device.c = z.raw();
+  tile_matmul_args on_host = product(TILE_FP64, kM, kN, kK);
+  on_host.a = a.data();
+  on_host.b = b.data();
+  on_host.c = c.data();
+  // Kernels and reference refuse the same.
+  auto refused = [&](const char* argument, auto change) {
+    tile_matmul_args bad = on_device;
+    change(bad);
+    check_refused(tile_matmul(&bad), TILE_INVALID_ARGUMENT, argument);
+    bad = on_host;
+    change(bad);
+    check_refused(tile_matmul_reference(&bad), TILE_INVALID_ARGUMENT, argument);
+  };
+  refused("m", [](auto& args) { args.m = -1; });
+  refused("n", [](auto& args) { args.n = -1; });
+  refused("k", [](auto& args) { args.k = -1; });
+  refused("a", [](auto& args) { args.a = nullptr; });
+  refused("b", [](auto& args) { args.b = nullptr; });
+  refused("c", [](auto& args) { args.c = nullptr; });
+  refused("c", [](auto& args) { args.c = const_cast<void*>(args.a); });
+  refused("lda", [](auto& args) { args.lda = kK - 1; });
+  refused("ldb", [](auto& args) { args.ldb = kN - 1; });
+  refused("ldc", [](auto& args) { args.ldc = kN - 1; });
+  refused("ldc", [](auto& args) { args.ldc = -1; });
+  refused("a", [](auto& args) { args.lda = INT64_MAX; });
+  refused("transpose_a", [](auto& args) { args.transpose_a = 2; });
+  refused("transpose_b", [](auto& args) { args.transpose_b = -1; });
+  refused("type", [](auto& args) { args.type = 0; });
+  refused("type", [](auto& args) { args.type = 5; });
+
+  check_refused(tile_matmul_reference(&on_device), TILE_UNSUPPORTED, "type");
+  check_refused(tile_matmul(&on_host), TILE_UNSUPPORTED, "type");
+  on_device.step = "fastest";
+  check_refused(tile_matmul(&on_device), TILE_INVALID_ARGUMENT, "step");
+  const std::string message = tile_last_error();
+  for (const auto& step : matmul::kSteps) CHECK(message.find(step.name) != std::string::npos);
+
+  const Status untouched = z.check_unchanged();
+  CHECK_MESSAGE(untouched.ok(), untouched.message);
+  CHECK(c == Values(kM * kN, 5));
+  on_device.step = nullptr;
+  check_ok(tile_matmul(&on_device));
+  check_ok(tile_matmul_reference(&on_host));
+  CHECK(c == Values(kM * kN, kK));
+}
+
+TEST_CASE("products without rows, columns or terms") {
+  double c = 5;
+  for (const auto& size : {std::array{0, 2, 3}, std::array{2, 0, 3}, std::array{0, 0, 0}}) {
+    tile_matmul_args args = product(TILE_FP32, size[0], size[1], size[2]);
+    check_ok(tile_matmul(&args));
+    args.type = TILE_FP64;
+    check_ok(tile_matmul_reference(&args));
+  }
+  tile_matmul_args no_terms = product(TILE_FP64, 1, 1, 0);
+  no_terms.c = &c;
+  check_ok(tile_matmul_reference(&no_terms));
+  CHECK(c == 0);
+  DeviceBuffer z =
+      DeviceBuffer::output("c", tile::vector_layout(DType::fp32, 1), Poison::unwritten_nan);
+  no_terms.type = TILE_FP32;
+  no_terms.c = z.raw();
+  check_ok(tile_matmul(&no_terms));
+  CHECK(z.download() == Values{0});
+}
+
+TEST_CASE("operations run in the stream that they are given") {
+  cudaStream_t stream = nullptr;
+  REQUIRE(cudaStreamCreate(&stream) == cudaSuccess);
+  const Values one = {1};
+  const tile::Layout layout = tile::vector_layout(DType::fp32, 1);
+  DeviceBuffer a = DeviceBuffer::input("a", layout, one);
+  DeviceBuffer b = DeviceBuffer::input("b", layout, one);
+  DeviceBuffer c = DeviceBuffer::output("c", layout, Poison::unwritten_nan);
+  tile_vector_add_args sum = addition(TILE_FP32, 1, a.raw(), b.raw(), c.raw());
+  tile_matmul_args mul = product(TILE_FP32, 1, 1, 1);
+  mul.a = a.raw();
+  mul.b = b.raw();
+  mul.c = c.raw();
+  sum.stream = mul.stream = stream;
+  check_ok(tile_vector_add(&sum));
+  check_ok(tile_synchronize(stream));
+  CHECK(c.download() == Values{2});
+  check_ok(tile_matmul(&mul));
+  check_ok(tile_synchronize(stream));
+  CHECK(c.download() == Values{1});
+  REQUIRE(cudaStreamDestroy(stream) == cudaSuccess);
+  // The CPU device tells a stream that does not exist; to a GPU's runtime it is a wild pointer.
+  if (!tile::device().simulated) return;
+  CHECK(tile_vector_add(&sum) == TILE_DEVICE_ERROR);
+  CHECK(std::string(tile_last_error()).find("the stream does not exist") != std::string::npos);
+  CHECK(tile_matmul(&mul) == TILE_DEVICE_ERROR);
+  CHECK(tile_synchronize(stream) == TILE_DEVICE_ERROR);
+}

@@ -1,0 +1,172 @@
+/*
+ * The kernels of this project behind plain C: for C, C++, and whatever calls C (Python's ctypes).
+ *
+ * Four rules hold for every function.
+ *
+ * 1. Structs are zero-initialised, then filled in, `struct_size` first. A field that is zero has
+ *    its default, which is said beside it. Fields are only ever added, at the end:
+ *
+ *        tile_matmul_args args = {.struct_size = sizeof args, .type = TILE_FP32, ...};   (C)
+ *        tile_matmul_args args{}; args.struct_size = sizeof args; ...                    (C++)
+ *
+ *    A program built with an older header works, because the fields it does not have are zero. One
+ *    built with a newer header works as long as the fields that this library does not have are
+ *    zero; otherwise it gets TILE_UNSUPPORTED.
+ *
+ * 2. A function that returns a tile_status sets the thread's message, tile_last_error(). It begins
+ *    with the name of the argument that was wrong, or of the CUDA call that failed, and is "" after
+ *    a success. After any status but TILE_OK nothing was launched and nothing was written.
+ *    TILE_DEVICE_ERROR alone may also tell of work that failed while it ran; what that was writing
+ *    is undefined then.
+ *
+ * 3. Matrices and vectors are device pointers, aligned to an element. On a GPU that is memory of
+ *    the current device, whoever allocated it: tile_alloc(), cudaMalloc(), PyTorch. On the CPU
+ *    device any memory of this process will do.
+ *
+ * 4. Operations are started in a stream and may still run when the function returns. `stream` is a
+ *    cudaStream_t, and NULL is the default stream. Operations of one stream run one after another.
+ *
+ * Functions may be called from several threads at a time. Names and messages belong to the
+ * library; names live for as long as it is loaded. No C++ exception leaves it.
+ */
+#ifndef TILE_H
+#define TILE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define TILE_API __attribute__((visibility("default")))
+#else
+#define TILE_API
+#endif
+
+/* ---- Status ---- */
+
+/* int32_t and not an enum, so that its size does not depend on the compiler. */
+typedef int32_t tile_status;
+enum {
+  TILE_OK = 0,
+  TILE_INVALID_ARGUMENT = 1, /* the call is wrong, everywhere */
+  TILE_UNSUPPORTED = 2,      /* the call is right, but not on this device or with this step */
+  TILE_OUT_OF_MEMORY = 3,
+  TILE_DEVICE_ERROR = 4 /* there is no device, or it reported a failure */
+};
+
+/* "ok", "invalid argument", ...; "unknown status" for any other number. */
+TILE_API const char* tile_status_name(tile_status status);
+
+/* The message of this thread's last function that returned a tile_status; "" if that was TILE_OK
+ * or there was none. Never NULL. Valid until the thread calls the next such function. */
+TILE_API const char* tile_last_error(void);
+
+/* ---- Element types ---- */
+
+/* 0 is none of them: an element type has no default. */
+typedef int32_t tile_type;
+enum { TILE_FP32 = 1, TILE_FP16 = 2, TILE_BF16 = 3, TILE_FP64 = 4 };
+
+/* "fp32", ...; NULL for what is no type. */
+TILE_API const char* tile_type_name(tile_type type);
+/* Bytes of an element; 0 for what is no type. */
+TILE_API int64_t tile_type_bytes(tile_type type);
+
+/* ---- The device and its memory ---- */
+
+/* The name of the device that work goes to. */
+TILE_API tile_status tile_device_name(const char** name);
+/* 1 if that is the CPU device, whose times say nothing about a GPU; 0 if it is a GPU. */
+TILE_API int32_t tile_device_is_simulated(void);
+
+/* Allocates device memory, aligned to 256 bytes. No bytes give NULL. */
+TILE_API tile_status tile_alloc(void** memory, int64_t bytes);
+/* Frees what tile_alloc() gave. NULL is allowed. */
+TILE_API tile_status tile_free(void* memory);
+/* Copy between device memory (tile_alloc's, or on a GPU anybody's) and the host's, in the default
+ * stream, and wait until that is done. For work in other streams, synchronise first. */
+TILE_API tile_status tile_copy_to_device(void* device, const void* host, int64_t bytes);
+TILE_API tile_status tile_copy_from_device(void* host, const void* device, int64_t bytes);
+/* Waits until the work in a stream is done, and reports its failure. */
+TILE_API tile_status tile_synchronize(void* stream);
+
+/* ---- Chapters and their steps ---- */
+
+/* Each operation belongs to a chapter and is computed by its steps, from the first and simplest to
+ * the last. Chapters and steps count from 0, in reading order. What does not exist has no name,
+ * title or idea, but NULL, and -1 steps. */
+TILE_API int32_t tile_chapter_count(void);
+TILE_API const char* tile_chapter_name(int32_t chapter);  /* "01_vector_add" */
+TILE_API const char* tile_chapter_title(int32_t chapter); /* what it is about, in a line */
+TILE_API int32_t tile_step_count(int32_t chapter);
+TILE_API const char* tile_step_name(int32_t chapter, int32_t step); /* as `step` below takes it */
+TILE_API const char* tile_step_idea(int32_t chapter, int32_t step); /* in a line */
+
+/* TILE_OK if the step runs on this device with elements of this type, TILE_UNSUPPORTED if not; the
+ * message says what it lacks. */
+TILE_API tile_status tile_step_takes(int32_t chapter, int32_t step, tile_type type);
+
+/* The step that this thread's last operation was started with, and so which is best here; "" if
+ * that failed, was a reference, or there was none. */
+TILE_API const char* tile_last_step(void);
+
+/* ---- Operations ---- */
+
+/* Every operation takes
+ *   step     a name from its chapter, or NULL for the best here: the last of the chapter that takes
+ *            this type and problem on this device. Another name is TILE_INVALID_ARGUMENT, and the
+ *            message lists the names; a step that does not take the call is TILE_UNSUPPORTED.
+ *   type     of the elements; TILE_UNSUPPORTED if the chapter does not have it.
+ *   stream   see rule 4.
+ * Sizes are in elements and not negative. If there is nothing to compute, nothing is launched, and
+ * pointers may be NULL. */
+
+/* c = a + b, element by element. Types: fp32, fp16, bf16. */
+typedef struct tile_vector_add_args {
+  size_t struct_size; /* sizeof(tile_vector_add_args) */
+  const char* step;
+  tile_type type;
+  int64_t n;     /* elements of each vector */
+  const void* a; /* [n] */
+  const void* b; /* [n] */
+  void* c;       /* [n]; may be a or b, and must not overlap them otherwise */
+  void* stream;
+} tile_vector_add_args;
+TILE_API tile_status tile_vector_add(const tile_vector_add_args* args);
+
+/* C = alpha op(A) op(B) + beta C, where op(A) is A or its transpose. Matrices are row-major. The
+ * backward pass is two such products: of C = A B, dA = dC B^T and dB = A^T dC. Types: fp32. */
+typedef struct tile_matmul_args {
+  size_t struct_size; /* sizeof(tile_matmul_args) */
+  const char* step;
+  tile_type type;
+  int64_t m, n, k;     /* op(A) is m x k, op(B) is k x n, C is m x n */
+  int32_t transpose_a; /* 1: A is stored k x m; 0: m x k */
+  int32_t transpose_b; /* 1: B is stored n x k; 0: k x n */
+  const void* a;
+  const void* b;
+  void* c;     /* overlaps neither A nor B */
+  int64_t lda; /* elements from one stored row of A to the next, no less than a row; */
+  int64_t ldb; /* 0: rows follow one another. What lies between two rows is not touched. */
+  int64_t ldc;
+  const float* alpha; /* on the host, read before the function returns; NULL: 1.
+                         0: A and B are not read, and may be NULL */
+  const float* beta;  /* likewise; NULL: 0. 0: what C held is not read */
+  void* stream;
+} tile_matmul_args;
+TILE_API tile_status tile_matmul(const tile_matmul_args* args);
+
+/* The same product in double precision on the host: what kernels and gradients are checked
+ * against. `type` must be TILE_FP64, and a, b and c point to doubles of the host, on a GPU too.
+ * Computes before it returns; `step` and `stream` are not used. alpha and beta are fp32 here as
+ * well: the reference multiplies by what the kernels multiply by. */
+TILE_API tile_status tile_matmul_reference(const tile_matmul_args* args);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,25 @@
+// Checking some rows of a result that is too large for a reference of all of it.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "harness/compare.hpp"
+
+namespace tile {
+
+/// Rows of a matrix of `rows` rows, ascending: the first and the last, those on both sides of
+/// borders where tiles of 8 to 256 rows can end, and one at random out of each 64th of the matrix,
+/// so that no tile of a 64th or more is left out. All rows if that would be most of them. The same
+/// on every call.
+std::vector<std::int64_t> sample_rows(std::int64_t rows);
+
+/// Compares rows of a matrix, named by their numbers in `rows`. `got` and `expected`, of the shape
+/// {number of such rows, columns}, hold these rows only. The message is that of the first row that
+/// differs.
+Comparison compare_rows(std::string_view name, std::span<const std::int64_t> rows,
+                        std::span<const double> got, const Expected& expected);
+
+}  // namespace tile

@@ -1,0 +1,93 @@
+// What every chapter owes ./tour and the benchmark.
+#include <doctest/doctest.h>
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "harness/chapter.hpp"
+
+namespace tile {
+namespace {
+
+std::vector<MakeWorkload> makers(const Chapter& chapter) {
+  std::vector<MakeWorkload> all{chapter.make};
+  all.insert(all.end(), chapter.make_for_benchmark.begin(), chapter.make_for_benchmark.end());
+  return all;
+}
+
+const Chapter& chapter(std::string_view name) {
+  for (const Chapter* chapter : chapters()) {
+    if (chapter->name == name) return *chapter;
+  }
+  FAIL("there is no chapter " << name);
+  return *chapters().front();
+}
+
+TEST_CASE("chapters: every step solves every problem, and nobody passes without launching") {
+  REQUIRE(chapters().size() >= 2);
+  for (const Chapter* chapter : chapters()) {
+    std::set<std::string> keys;
+    for (const MakeWorkload make : makers(*chapter)) {
+      const auto workload = make(chapter->size_on_cpu, DType::fp32);
+      CAPTURE(workload->name());
+      CHECK(keys.insert(workload->name().append(workload->direction())).second);
+      CHECK(workload->bytes() > 0);
+      CHECK_FALSE(workload->check().ok());
+      for (std::size_t step = 0; step < chapter->steps.size(); ++step) {
+        CAPTURE(chapter->steps[step].name);
+        REQUIRE(workload->launch(step, nullptr).ok());
+        const Comparison comparison = workload->check();
+        CHECK_MESSAGE(comparison.ok(), comparison.message);
+        CHECK(comparison.count > 0);
+      }
+    }
+  }
+}
+
+TEST_CASE("chapters: the products of matmul, forward and backward") {
+  const Chapter& matmul = chapter("02_matmul");
+  const struct {
+    std::string name;
+    std::string direction;
+  } wanted[] = {{"fp32 m5 n6 k7", "forward"},
+                {"fp32 m5 n7 k6 B^T", "backward"},
+                {"fp32 m7 n6 k5 A^T", "backward"}};
+  const auto all = makers(matmul);
+  REQUIRE(all.size() == std::size(wanted));
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const auto workload = all[i]({5, 6, 7}, DType::fp32);
+    CHECK(workload->name() == wanted[i].name);
+    CHECK(workload->direction() == wanted[i].direction);
+    CHECK(workload->operations() == 2 * 5 * 6 * 7);
+    CHECK(workload->bytes() == 4 * (5 * 6 + 6 * 7 + 5 * 7));
+    CHECK(workload->checked_part().empty());
+    // What one step wrote is not there for the next.
+    REQUIRE(workload->launch(0, nullptr).ok());
+    CHECK(workload->check().ok());
+    CHECK_FALSE(workload->check().ok());
+  }
+}
+
+TEST_CASE("chapters: of a large product of matmul some rows are checked, by each direction") {
+  // 2,100 rows of C, just above 2^30 products, or as many columns.
+  const Chapter& matmul = chapter("02_matmul");
+  const auto workload = makers(matmul)[1]({2100, 800, 700}, DType::fp32);
+  CHECK(workload->name() == "fp32 m2100 n700 k800 B^T");
+  CHECK(workload->checked_part().find(" of 2,100 rows") != std::string::npos);
+  CHECK_FALSE(workload->check().ok());
+  REQUIRE(workload->launch(matmul.steps.size() - 1, nullptr).ok());
+  const Comparison comparison = workload->check();
+  CHECK_MESSAGE(comparison.ok(), comparison.message);
+  CHECK(comparison.count % 700 == 0);
+  CHECK(comparison.count < 200 * 700);
+}
+
+TEST_CASE("chapters: sizes of matmul that no memory holds are refused by name") {
+  const Chapter& matmul = chapter("02_matmul");
+  CHECK_THROWS_WITH(matmul.make({3, 3'000'000'000'000'000'000, 4}, DType::fp32),
+                    "n: 3000000000000000000 makes a matrix too large");
+}
+
+}  // namespace
+}  // namespace tile

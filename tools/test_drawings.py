@@ -1,0 +1,185 @@
+#!/usr/bin/env python3
+"""Tests of drawing.py and of the figures: their layout, and that they show what the code does. Run
+by CI."""
+import contextlib
+import io
+import pathlib
+import tempfile
+import unittest
+import xml.etree.ElementTree
+
+import drawing
+import drawings_02_matmul as matmul
+from drawing import Canvas
+
+ROOT = pathlib.Path(__file__).parents[1]
+
+
+def source(file):
+    return (ROOT / "02_matmul" / file).read_text(encoding="utf-8")
+
+
+class Constants(unittest.TestCase):
+    def test_definitions(self):
+        self.assertEqual(drawing.constants("constexpr int kA = 12, kB = kA / 5 * (1 + 2);  // x\n"
+                                           "  constexpr int kInner = 1;\n"
+                                           "inline constexpr std::int64_t kOther = 3;\n"
+                                           "constexpr std::int64_t kC = kB - 1;\n"),
+                         {"kA": 12, "kB": 6, "kC": 5})
+
+    def test_what_cannot_be_computed_is_refused(self):
+        for expression in ("f()", "kUnknown", "1.5", "kA % 2"):
+            with self.subTest(expression), self.assertRaises(ValueError):
+                drawing.constants(f"constexpr int kA = {expression};")
+
+
+class Canvases(unittest.TestCase):
+    def setUp(self):
+        self.canvas = Canvas(100, 50, "title")
+
+    def test_what_leaves_the_figure_is_refused(self):
+        for draw in (lambda c: c.rect(90, 0, 11, 5), lambda c: c.line(0, -1, 5, 5),
+                     lambda c: c.dot(2, 20, 3), lambda c: c.text(50, 20, "longer than half of it"),
+                     lambda c: c.text(50, 49, "low"), lambda c: c.text(5, 20, "left", anchor="end"),
+                     lambda c: c.text(5, 20, "one\ntwo\nthree")):
+            with self.assertRaises(ValueError):
+                draw(self.canvas)
+
+    def test_small_text_is_refused(self):
+        with self.assertRaisesRegex(ValueError, "'x' is too small to read: 11 px"):
+            self.canvas.text(5, 20, "x", 11)
+
+    def test_text_is_escaped(self):
+        self.canvas.text(5, 20, "a < b & c")
+        root = xml.etree.ElementTree.fromstring(self.canvas.svg())
+        self.assertEqual(root[-1].text, "a < b & c")
+
+
+class Files(unittest.TestCase):
+    """A project with one figure."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.root = pathlib.Path(folder.name)
+        (self.root / "chapter").mkdir()
+        self.title = "old"
+
+    def figures(self, *arguments):
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            status = drawing.main(list(arguments),
+                                  {"chapter/figures/a.svg": lambda root: Canvas(9, 9, self.title)},
+                                  self.root)
+        return status, printed.getvalue()
+
+    def test_written_then_current_then_stale(self):
+        file = self.root / "chapter/figures/a.svg"
+        self.assertEqual(self.figures("--check")[0], 1)
+        self.assertFalse(file.exists())
+        self.assertEqual(self.figures()[0], 0)
+        self.assertEqual(self.figures("--check"), (0, "figures: 1, 0 stale\n"))
+        self.title = "new"
+        status, printed = self.figures("--check")
+        self.assertEqual(status, 1)
+        self.assertIn("chapter/figures/a.svg: stale; tools/figures draws it anew", printed)
+        self.assertIn("<title>old</title>", file.read_text(encoding="utf-8"))
+        self.assertEqual(self.figures()[0], 0)
+        self.assertIn("<title>new</title>", file.read_text(encoding="utf-8"))
+
+    def test_a_figure_that_nothing_draws_fails(self):
+        self.figures()
+        (self.root / "chapter/figures/gone.svg").write_text("<svg/>", encoding="utf-8")
+        self.assertEqual(self.figures("--check"),
+                         (1, "chapter/figures/gone.svg: nothing draws it\nfigures: 1, 0 stale\n"))
+
+    def test_usage(self):
+        self.assertEqual(self.figures("--chekc"),
+                         (2, "tools/figures takes --check or nothing, not '--chekc'\n"))
+        self.assertEqual(self.figures("--help")[0], 0)
+
+
+class Figures(unittest.TestCase):
+    def test_every_figure_is_xml_and_no_text_lies_over_another(self):
+        for path, draw in matmul.FIGURES.items():
+            with self.subTest(path):
+                canvas = draw(ROOT)
+                xml.etree.ElementTree.fromstring(canvas.svg())
+                self.assertLessEqual(canvas.width, 800)  # what a forge shows without shrinking it
+                for i, (x0, y0, x1, y1, text) in enumerate(canvas.texts):
+                    for left, top, right, bottom, other in canvas.texts[:i]:
+                        self.assertFalse(x0 < right and left < x1 and y0 < bottom and top < y1,
+                                         f"'{text}' over '{other}'")
+
+    def test_every_figure_is_shown_with_a_text_in_its_place(self):
+        page = source("README.md")
+        for path in matmul.FIGURES:
+            name = path.removeprefix("02_matmul/")
+            self.assertRegex(page, r"!\[[^\]]{20,}\]\(" + name.replace(".", r"\.") + r"\)")
+
+
+class Matmul(unittest.TestCase):
+    """The formulas that the figures repeat. Where the code's text is asked for, look at the figure
+    anew if it has changed."""
+
+    def holds(self, file, *texts):
+        code = " ".join(source(file).split())
+        for text in texts:
+            self.assertIn(text, code)
+
+    def test_constants(self):
+        self.assertEqual(matmul.of(ROOT, "tiles.cuh"),
+                         {"kTileM": 128, "kTileN": 128, "kTileK": 8, "kWarpM": 64, "kWarpN": 64,
+                          "kLanesM": 4, "kLanesN": 8, "kThreadM": 16, "kThreadN": 8, "kWarpsN": 2,
+                          "kThreads": 128, "kVector": 4, "kPitch": 132})
+        self.assertEqual(matmul.of(ROOT, "step3_shared_tile.cu"), {"kTile": 32})
+        step4 = matmul.of(ROOT, "step4_register_tile.cu")
+        self.assertEqual((step4["kThreadM"], step4["kThreads"], step4["kPitch"]), (8, 256, 132))
+
+    def test_steps_1_and_2(self):
+        self.holds("step1_naive.cu", "row = corner.row + threadIdx.x;",
+                   "col = corner.col + threadIdx.y;", "kTileM = 32;")
+        self.holds("step2_coalesced.cu", "row = corner.row + threadIdx.y;",
+                   "col = corner.col + threadIdx.x;", "kTileN = 32;")
+        self.assertEqual(len(matmul.sectors(matmul.lanes_of_a_warp(True), 32)), 32)
+        self.assertEqual(len(matmul.sectors(matmul.lanes_of_a_warp(False), 32)), 4)
+
+    def every_element_once(self, elements_of, k):
+        tile = [at for thread in range(k["kThreads"]) for at in elements_of(thread, k)]
+        self.assertEqual(sorted(tile), [(row, col) for row in range(k["kTileM"])
+                                        for col in range(k["kTileN"])])
+
+    def test_step_4(self):
+        self.holds("step4_register_tile.cu",
+                   "first_row = threadIdx.x / kThreadsN, first_col = threadIdx.x % kThreadsN;",
+                   "a_smem[l][first_row + i * kThreadsM]", "b_smem[l][first_col + j * kThreadsN]",
+                   "x = kAlongK ? i / kTileK : i % kTileM;",
+                   "l = kAlongK ? i % kTileK : i / kTileM;")
+        self.every_element_once(matmul.step4_elements, matmul.of(ROOT, "step4_register_tile.cu"))
+
+    def test_banks_of_step_4(self):
+        k = matmul.of(ROOT, "step4_register_tile.cu")
+        for pitch, most in ((k["kTileM"], 8), (k["kPitch"], 1)):
+            banks = [matmul.bank(*matmul.step4_stored(lane, k), pitch) for lane in range(32)]
+            self.assertEqual(max(banks.count(bank) for bank in banks), most)
+
+    def test_steps_5_and_6(self):
+        self.holds("tiles.cuh",
+                   "row = warp / kWarpsN * kWarpM + lane / kLanesN * kVector;",
+                   "col = warp % kWarpsN * kWarpN + lane % kLanesN * kVector;",
+                   "return i / kVector * kLanesM * kVector + i % kVector;",
+                   "return j / kVector * kLanesN * kVector + j % kVector;")
+        self.every_element_once(matmul.step5_elements, matmul.of(ROOT, "tiles.cuh"))
+
+    def test_order_of_step_6(self):
+        self.holds("step6_double_buffered.cu", "group = blockIdx.x / (kGroup * across)",
+                   "in_group = blockIdx.x % (kGroup * across)",
+                   "rows = min(kGroup, down - group * kGroup);",
+                   "{(group * kGroup + in_group % rows) * kTileM, in_group / rows * kTileN}")
+        for down, across in ((64, 64), (5, 3), (17, 2), (8, 1)):
+            tiles = [matmul.tile_of_block(block, down, across, 8) for block in range(down * across)]
+            self.assertEqual(sorted(tiles), [(i, j) for i in range(down) for j in range(across)])
+        self.assertEqual(matmul.blocks_at_a_time(ROOT), 264)
+
+
+if __name__ == "__main__":
+    unittest.main()
