@@ -38,7 +38,9 @@ class Addition : public tile::Workload {
       result.message = status.message;
       return result;
     }
-    return tile::compare("c", c_.download(), expected_);
+    const std::vector<double> got = c_.download();
+    c_.restore();
+    return tile::compare("c", got, expected_);
   }
 
  private:
@@ -54,19 +56,13 @@ std::unique_ptr<tile::Workload> make(const std::vector<std::int64_t>& size, tile
   return std::make_unique<Addition>(Problem{type, size.at(0)});
 }
 
-std::vector<tile::StepInfo> step_infos() {
-  std::vector<tile::StepInfo> infos;
-  for (const Step& step : kSteps) infos.push_back({step.name, step.idea});
-  return infos;
-}
-
 const tile::Chapter kChapter{
     .name = kName,
     .title = kTitle,
     .next =
         "read 01_vector_add/README.md; then `./tour run 01 1 --size 1000` and "
         "`./tour test 01`",
-    .steps = step_infos(),
+    .steps = tile::infos_of(kSteps),
     .extents = {"n"},
     .size_on_cpu = {100'003},  // prime: the last block is not full
     .size_on_gpu = {1 << 26},

@@ -5,7 +5,7 @@
 namespace {
 
 const tile::c::RegisterChapter kRegistered{vector_add::kName, vector_add::kTitle,
-                                           tile::c::rows_of(vector_add::kSteps)};
+                                           tile::infos_of(vector_add::kSteps)};
 
 // The struct's size in its first version.
 constexpr std::size_t kFirstBytes =

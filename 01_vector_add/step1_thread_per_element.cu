@@ -31,7 +31,7 @@ tile::Status thread_per_element(const Problem& problem, const Buffers& buffers, 
   if (tile::Status s = validate(problem, buffers); !s.ok()) return s;
   if (problem.n == 0) return {};  // a grid of no blocks is an error in CUDA
   unsigned blocks = 0;
-  if (tile::Status s = tile::blocks_for(problem.n, kThreads, &blocks); !s.ok()) return s;
+  if (tile::Status s = tile::blocks_for("n", problem.n, kThreads, &blocks); !s.ok()) return s;
   return tile::with_element_type(problem.type, [&](auto element) {
     using T = decltype(element);
     // snippet-begin launch

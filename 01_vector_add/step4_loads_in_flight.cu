@@ -70,7 +70,7 @@ tile::Status loads_in_flight(const Problem& problem, const Buffers& buffers, voi
     // Without vectors, a block's share of single elements is one a thread.
     const std::int64_t items = split.vectors > 0 ? split.vectors : problem.n * kLoads;
     unsigned blocks = 0;
-    if (tile::Status s = tile::blocks_for(items, kPerBlock, &blocks); !s.ok()) return s;
+    if (tile::Status s = tile::blocks_for("n", items, kPerBlock, &blocks); !s.ok()) return s;
     add_loads_in_flight<T><<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
         static_cast<const T*>(buffers.a), static_cast<const T*>(buffers.b),
         static_cast<T*>(buffers.c), problem.n, split);

@@ -43,10 +43,8 @@ void check_sum(const Step& step, DType type, const Values& a, const Values& b, O
     DeviceBuffer device_b = DeviceBuffer::input("b", layout(offsets.b), b);
     DeviceBuffer device_c = DeviceBuffer::output("c", layout(offsets.c), poison);
 
-    const Status launched =
-        step.launch({type, n}, {device_a.raw(), device_b.raw(), device_c.raw()}, nullptr);
-    REQUIRE_MESSAGE(launched.ok(), launched.message);
-    const Status done = tile::synchronize_status(nullptr);
+    const Status done =
+        tile::run_step(step, {type, n}, {device_a.raw(), device_b.raw(), device_c.raw()});
     REQUIRE_MESSAGE(done.ok(), done.message);
 
     const Comparison sum = tile::compare("c", device_c.download(), reference(type, a, b));
@@ -58,29 +56,13 @@ void check_sum(const Step& step, DType type, const Values& a, const Values& b, O
   }
 }
 
-// Runs `check(step, type)` for every selected step and each of its types.
-template <class Check>
-void for_each_step(Check check) {
-  for (const Step& step : tile::selected_steps(kSteps)) {
-    for (const DType type : tile::kDTypes) {
-      if (!step.types.contains(type)) continue;
-      const Status here = tile::check_requirements(step.types, step.needs, type);
-      if (here.ok()) {
-        check(step, type);
-      } else {
-        tile::skip(here.message);
-      }
-    }
-  }
-}
-
 constexpr std::int64_t kTile = 256;  // threads of a block
 
 }  // namespace
 
 TEST_SUITE("step") {
   TEST_CASE("random values at odd sizes and offsets") {
-    for_each_step([](const Step& step, DType type) {
+    tile::for_each_step(kSteps, [](const Step& step, DType type) {
       for (const std::int64_t n : tile::odd_sizes(kTile)) {
         for (const std::int64_t offset : tile::pointer_offsets()) {
           check_sum(step, type, tile::normal(n, type, 1), tile::normal(n, type, 2),
@@ -91,7 +73,7 @@ TEST_SUITE("step") {
   }
 
   TEST_CASE("vectors that are aligned differently") {
-    for_each_step([](const Step& step, DType type) {
+    tile::for_each_step(kSteps, [](const Step& step, DType type) {
       for (const Offsets offsets : {Offsets{1, 0, 0}, Offsets{0, 1, 0}, Offsets{0, 0, 1},
                                     Offsets{1, 1, 3}, Offsets{0, 2, 4}}) {
         for (const std::int64_t n : {1, 31, 1025}) {
@@ -102,7 +84,7 @@ TEST_SUITE("step") {
   }
 
   TEST_CASE("more elements than the card runs at one time") {
-    for_each_step([](const Step& step, DType type) {
+    tile::for_each_step(kSteps, [](const Step& step, DType type) {
       constexpr std::int64_t kCount = 1'000'003;
       check_sum(step, type, tile::uniform(kCount, type, 3, -1, 1), tile::normal(kCount, type, 4),
                 {0, 0, 0});
@@ -110,7 +92,7 @@ TEST_SUITE("step") {
   }
 
   TEST_CASE("integers, whose sums are exact") {
-    for_each_step([](const Step& step, DType type) {
+    tile::for_each_step(kSteps, [](const Step& step, DType type) {
       const auto limit = static_cast<std::int64_t>(0.5 / tile::unit_roundoff(type));
       check_sum(step, type, tile::integers(10'007, type, 5, -limit, limit),
                 tile::integers(10'007, type, 6, -limit, limit), {1, 1, 1});
@@ -118,7 +100,7 @@ TEST_SUITE("step") {
   }
 
   TEST_CASE("zeros, denormals, infinities, NaN and the largest numbers, in all pairs") {
-    for_each_step([](const Step& step, DType type) {
+    tile::for_each_step(kSteps, [](const Step& step, DType type) {
       constexpr std::int64_t kPeriod = 31;  // of the adversarial values
       const Values values = tile::adversarial(kPeriod, type);
       Values a, b;
@@ -133,7 +115,7 @@ TEST_SUITE("step") {
   }
 
   TEST_CASE("the output may be an input") {
-    for_each_step([](const Step& step, DType type) {
+    tile::for_each_step(kSteps, [](const Step& step, DType type) {
       constexpr std::int64_t kCount = 1023;
       const Values a = tile::normal(kCount, type, 7), b = tile::normal(kCount, type, 8);
       const tile::Layout layout = tile::vector_layout(type, kCount);
@@ -142,9 +124,9 @@ TEST_SUITE("step") {
         DeviceBuffer other = DeviceBuffer::input("other", layout, c_is_a ? b : a);
         const void* pointer_a = c_is_a ? in_out.raw() : other.raw();
         const void* pointer_b = c_is_a ? other.raw() : in_out.raw();
-        const Status launched =
-            step.launch({type, kCount}, {pointer_a, pointer_b, in_out.raw()}, nullptr);
-        REQUIRE_MESSAGE(launched.ok(), launched.message);
+        const Status done =
+            tile::run_step(step, {type, kCount}, {pointer_a, pointer_b, in_out.raw()});
+        REQUIRE_MESSAGE(done.ok(), done.message);
         const Comparison sum = tile::compare("c", in_out.download(), reference(type, a, b));
         CHECK_MESSAGE(sum.ok(), sum.message);
         const Status intact = in_out.check();
@@ -154,7 +136,7 @@ TEST_SUITE("step") {
   }
 
   TEST_CASE("bad arguments are refused by name and nothing is written") {
-    for_each_step([](const Step& step, DType type) {
+    tile::for_each_step(kSteps, [](const Step& step, DType type) {
       constexpr std::int64_t kCount = 100;
       const Values values = tile::normal(2 * kCount, type, 9);
       const tile::Layout layout = tile::vector_layout(type, 2 * kCount);
@@ -192,13 +174,10 @@ TEST_SUITE("step") {
       refuses(problem, {a.raw(), b.raw(), shifted(b.raw(), (kCount - 1) * element)}, "c");
 
       // The nearest calls that are right: no elements need no pointers, and c may lie at a's end.
-      Status status = step.launch({type, 0}, {nullptr, nullptr, nullptr}, nullptr);
-      CHECK_MESSAGE(status.ok(), status.message);
-      status =
-          step.launch(problem, {shifted(c.raw(), kCount * element), b.raw(), c.raw()}, nullptr);
-      CHECK_MESSAGE(status.ok(), status.message);
-      status = tile::synchronize_status(nullptr);
-      CHECK_MESSAGE(status.ok(), status.message);
+      Status done = tile::run_step(step, {type, 0}, {nullptr, nullptr, nullptr});
+      CHECK_MESSAGE(done.ok(), done.message);
+      done = tile::run_step(step, problem, {shifted(c.raw(), kCount * element), b.raw(), c.raw()});
+      CHECK_MESSAGE(done.ok(), done.message);
     });
   }
 }
@@ -207,7 +186,7 @@ TEST_SUITE("launch") {
   TEST_CASE("the kernel runs in the stream it was given, and a launch that fails is reported") {
     // A stream that does not exist shows both.
     if (!tile::device().simulated) return tile::skip("a GPU's driver may crash on such a stream");
-    for_each_step([](const Step& step, DType type) {
+    tile::for_each_step(kSteps, [](const Step& step, DType type) {
       CAPTURE(step.name);
       const tile::Layout layout = tile::vector_layout(type, 100);
       const Values values = tile::normal(100, type, 10);
@@ -248,7 +227,7 @@ TEST_SUITE("large") {
         CAPTURE(aligned_alike);
         Status status = fill_large(a, b_start, c_start, n);
         REQUIRE_MESSAGE(status.ok(), status.message);
-        status = step.launch({DType::fp32, n}, {a, b_start, c_start}, nullptr);
+        status = tile::run_step(step, {DType::fp32, n}, {a, b_start, c_start});
         REQUIRE_MESSAGE(status.ok(), status.message);
         std::int64_t wrong = -1;
         status = count_wrong(c_start, n, &wrong);
@@ -271,7 +250,7 @@ TEST_SUITE("large") {
                 .ok());
     REQUIRE(count_wrong(c_values, kCount, &wrong).ok());
     CHECK(wrong == kCount);  // all NaN
-    REQUIRE(kSteps[0].launch({DType::fp32, kCount}, {a.raw(), b.raw(), c.raw()}, nullptr).ok());
+    REQUIRE(tile::run_step(kSteps[0], {DType::fp32, kCount}, {a.raw(), b.raw(), c.raw()}).ok());
     REQUIRE(cudaMemset(c_values + 4711, 0, sizeof(float)) == cudaSuccess);
     REQUIRE(count_wrong(c_values, kCount, &wrong).ok());
     CHECK(wrong == 1);
@@ -289,22 +268,23 @@ TEST_SUITE("chapter") {
     CHECK(sum.bound == Values(4, 0.0));
   }
 
-  TEST_CASE("every step has a name, an idea and a type") {
+  TEST_CASE("every step has a name, an idea and all types") {
     for (const Step& step : kSteps) {
       CAPTURE(step.name);
       CHECK(!step.name.empty());
       CHECK(!step.idea.empty());
-      CHECK(!step.types.empty());
-      CHECK(step.supports({DType::fp32, 1}).ok());
+      CHECK(tile::listed(step.types) == "fp32, fp16, bf16");
     }
   }
 
   TEST_CASE("a grid has at most 2^31 - 1 blocks") {
     constexpr std::int64_t kMost = 0x7fffffff;
     unsigned int blocks = 0;
-    CHECK(tile::blocks_for(256 * kMost, 256, &blocks).ok());
+    CHECK(tile::blocks_for("n", 256 * kMost, 256, &blocks).ok());
     CHECK(blocks == kMost);
-    CHECK(tile::blocks_for(256 * kMost + 1, 256, &blocks).code == tile::Code::unsupported);
+    const Status status = tile::blocks_for("rows", 256 * kMost + 1, 256, &blocks);
+    CHECK(status.code == tile::Code::unsupported);
+    CHECK_MESSAGE(status.message.rfind("rows: ", 0) == 0, status.message);
   }
 
   TEST_CASE("an element type that no step has is refused by name") {

@@ -25,10 +25,7 @@ constexpr double kProductsToCheckAll = 0x1p30;
 std::vector<std::int64_t> rows_to_check(const Problem& p) {
   const double products =
       static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k);
-  if (products > kProductsToCheckAll) return tile::sample_rows(p.m);
-  std::vector<std::int64_t> all(static_cast<std::size_t>(p.m));
-  for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::int64_t>(i);
-  return all;
+  return products > kProductsToCheckAll ? tile::sample_rows(p.m) : tile::all_rows(p.m);
 }
 
 /// These rows of the reference, of shape {number of them, n}. All cores compute columns of it.
@@ -80,7 +77,7 @@ class Product : public tile::Workload {
         expected_(reference_rows(problem, rows_, a, b)),
         a_(tile::DeviceBuffer::input("a", a_layout(problem), a)),
         b_(tile::DeviceBuffer::input("b", b_layout(problem), b)),
-        c_(tile::DeviceBuffer::output("c", c_layout(problem), kUnwritten)) {}
+        c_(tile::DeviceBuffer::output("c", c_layout(problem), tile::Poison::unwritten_nan)) {}
 
   static std::unique_ptr<tile::Workload> make(Problem p, std::string_view direction) {
     // A row of no elements still has a distance to the next.
@@ -116,11 +113,11 @@ class Product : public tile::Workload {
     Values got;
     tile::Status status = tile::synchronize_status(nullptr);
     if (status.ok()) status = download_rows(&got);
-    if (status.ok()) status = forget();
     if (!status.ok()) {
       result.message = status.message;
       return result;
     }
+    c_.restore();
     if (checks_all()) return tile::compare("c", got, expected_);
     return tile::compare_rows("c", rows_, got, expected_);
   }
@@ -130,8 +127,6 @@ class Product : public tile::Workload {
   }
 
  private:
-  static constexpr tile::Poison kUnwritten = tile::Poison::unwritten_nan;
-
   static tile::Layout a_layout(const Problem& p) {
     return tile::matrix_layout(p.type, p.transpose_a ? p.k : p.m, p.transpose_a ? p.m : p.k, p.lda);
   }
@@ -147,27 +142,15 @@ class Product : public tile::Workload {
   std::size_t row_bytes() const {
     return static_cast<std::size_t>(problem_.n) * tile::size_bytes(problem_.type);
   }
-  std::byte* row_of_c(std::int64_t row) const {
-    return static_cast<std::byte*>(c_.raw()) + static_cast<std::size_t>(row) * row_bytes();
-  }
   tile::Status download_rows(Values* got) const {
     std::vector<std::byte> bytes(rows_.size() * row_bytes());
     for (std::size_t i = 0; i < rows_.size(); ++i) {
-      TILE_RETURN_IF_CUDA_ERROR(cudaMemcpy(bytes.data() + i * row_bytes(), row_of_c(rows_[i]),
-                                           row_bytes(), cudaMemcpyDeviceToHost));
+      const auto* row =
+          static_cast<std::byte*>(c_.raw()) + static_cast<std::size_t>(rows_[i]) * row_bytes();
+      TILE_RETURN_IF_CUDA_ERROR(
+          cudaMemcpy(bytes.data() + i * row_bytes(), row, row_bytes(), cudaMemcpyDeviceToHost));
     }
     *got = tile::to_double(bytes.data(), problem_.type, std::ssize(rows_) * problem_.n);
-    return {};
-  }
-  /// Poisons C again: a step that writes nothing must not pass with what another one wrote.
-  tile::Status forget() const {
-    const std::vector<std::byte> element = tile::poison_bytes(kUnwritten, problem_.type);
-    std::vector<std::byte> row;
-    while (row.size() < row_bytes()) row.insert(row.end(), element.begin(), element.end());
-    for (std::int64_t i = 0; i < problem_.m; ++i) {
-      TILE_RETURN_IF_CUDA_ERROR(
-          cudaMemcpy(row_of_c(i), row.data(), row.size(), cudaMemcpyHostToDevice));
-    }
     return {};
   }
 
@@ -213,19 +196,13 @@ std::unique_ptr<tile::Workload> make_db(const Size& size, tile::DType type) {
   return Product::make({type, size.at(2), size.at(1), size.at(0), true, false}, "backward");
 }
 
-std::vector<tile::StepInfo> step_infos() {
-  std::vector<tile::StepInfo> infos;
-  for (const Step& step : kSteps) infos.push_back({step.name, step.idea});
-  return infos;
-}
-
 const tile::Chapter kChapter{
     .name = kName,
     .title = kTitle,
     .next =
         "read 02_matmul/README.md; then `./tour run 02 4 --size 300x200x100` and "
         "`./tour test 02`",
-    .steps = step_infos(),
+    .steps = tile::infos_of(kSteps),
     .extents = {"m", "n", "k"},
     .size_on_cpu = {130, 150, 70},  // no multiples of a tile
     .size_on_gpu = {4096, 4096, 4096},

@@ -7,7 +7,7 @@
 namespace {
 
 const tile::c::RegisterChapter kRegistered{matmul::kName, matmul::kTitle,
-                                           tile::c::rows_of(matmul::kSteps)};
+                                           tile::infos_of(matmul::kSteps)};
 
 // The struct's size in its first version.
 constexpr std::size_t kFirstBytes =

@@ -74,7 +74,7 @@ inline tile::Status blocks_for_tiles(const Problem& p, const Buffers& buffers, i
   if (tile::Status s = validate(p, buffers); !s.ok()) return s;
   const std::int64_t down = p.m / tile_rows + (p.m % tile_rows != 0);
   const std::int64_t across = p.n / tile_cols + (p.n % tile_cols != 0);
-  return tile::blocks_for(down * across, 1, blocks);
+  return tile::blocks_for("m and n", down * across, 1, blocks);
 }
 
 /// Calls `launch` with the two directions of the operands as types: whether A, and whether B, is
@@ -86,6 +86,19 @@ tile::Status with_directions(const Problem& p, Launch launch) {
     return p.transpose_b ? launch(false_type{}, true_type{}) : launch(false_type{}, false_type{});
   }
   return p.transpose_b ? launch(true_type{}, true_type{}) : launch(true_type{}, false_type{});
+}
+
+/// A launcher whose kernel knows the directions of its operands: calls `launch` with them, the
+/// number of blocks, and what the kernel is told.
+template <class Launch>
+tile::Status launch_on_tiles(const Problem& problem, const Buffers& buffers, int tile_rows,
+                             int tile_cols, Launch launch) {
+  unsigned blocks = 0;
+  tile::Status status = blocks_for_tiles(problem, buffers, tile_rows, tile_cols, &blocks);
+  if (!status.ok() || blocks == 0) return status;
+  return with_directions(problem, [&](auto a_along_k, auto b_along_k) {
+    return launch(a_along_k, b_along_k, blocks, Product(problem, buffers));
+  });
 }
 
 }  // namespace matmul

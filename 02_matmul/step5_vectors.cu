@@ -46,15 +46,12 @@ __global__ void matmul_vectors(Operand a,  // [m][k]
 }  // namespace
 
 tile::Status vectors(const Problem& problem, const Buffers& buffers, void* stream) {
-  unsigned blocks = 0;
-  tile::Status status = blocks_for_tiles(problem, buffers, kTileM, kTileN, &blocks);
-  if (!status.ok() || blocks == 0) return status;
-  const Product p(problem, buffers);
-  return with_directions(problem, [&](auto a_along_k, auto b_along_k) {
+  const auto launch = [stream](auto a_along_k, auto b_along_k, unsigned blocks, const Product& p) {
     matmul_vectors<a_along_k.value, b_along_k.value>
         <<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(p.a, p.b, p.c, p.m, p.n, p.k);
     return tile::launch_status("matmul_vectors");
-  });
+  };
+  return launch_on_tiles(problem, buffers, kTileM, kTileN, launch);
 }
 
 }  // namespace matmul

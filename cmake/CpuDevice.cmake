@@ -1,4 +1,9 @@
 # The CPU device: .cu files go through the translator and then to the C++ compiler.
+option(TILE_CHECK "Look for races, bad addresses and unwritten memory in kernels" OFF)
+option(TILE_ASAN "Build with AddressSanitizer: local arrays, freed memory" OFF)
+if(TILE_CHECK AND TILE_ASAN)
+  message(FATAL_ERROR "TILE_CHECK and TILE_ASAN exclude each other: each has a build of its own")
+endif()
 if(NOT TARGET cpu_device)
   add_subdirectory("${TILE_ROOT}/cpu_device" "${CMAKE_BINARY_DIR}/cpu_device")
 endif()
@@ -11,6 +16,31 @@ set(TILE_KERNEL_FLAGS -fno-strict-aliasing -ffp-contract=off -Wno-unknown-pragma
   -fstack-clash-protection
   # Of an error in a launch, the rest is our own machinery.
   -ftemplate-backtrace-limit=2)
+
+# The check build: the compiler calls our functions around every load and store, and in every loop
+# (cpu_device/src/check/callbacks.cpp). Little is optimised, so that an access stands where the
+# source has it.
+if(TILE_CHECK)
+  list(APPEND TILE_KERNEL_FLAGS -fsanitize=thread,alignment -fsanitize-coverage=trace-pc
+    -gdwarf-4)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+    # From -O1 on loads are merged or leave their loop, and then have no line any more.
+    list(APPEND TILE_KERNEL_FLAGS -O0 -mllvm -tsan-instrument-read-before-write=1
+      -mllvm -tsan-distinguish-volatile=1)
+  else()
+    list(APPEND TILE_KERNEL_FLAGS -O1 -fno-finite-loops --param=tsan-distinguish-volatile=1
+      -Wno-tsan)  # of fences: ours understand them
+  endif()
+endif()
+
+# For AddressSanitizer too: two branches that end in like stores must not share one, which then has
+# no line.
+if(TILE_ASAN)
+  list(APPEND TILE_KERNEL_FLAGS -O1)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+    list(APPEND TILE_KERNEL_FLAGS -mllvm -sink-common-insts=false)
+  endif()
+endif()
 
 # tile_add_kernels(target file.cu …)
 function(tile_add_kernels target)

@@ -64,9 +64,12 @@ function(tile_chapter)
   get_filename_component(name "${CMAKE_CURRENT_SOURCE_DIR}" NAME)
 
   list(TRANSFORM arg_STEPS APPEND .cu OUTPUT_VARIABLE kernels)
-  add_library(${name}_steps STATIC reference.cpp)
+  # Apart from the steps, because the checks of the exercises need it and are to work without them.
+  add_library(${name}_reference STATIC reference.cpp)
+  target_link_libraries(${name}_reference PUBLIC harness PRIVATE Eigen3::Eigen)
+  add_library(${name}_steps STATIC)
   tile_add_kernels(${name}_steps ${kernels})
-  target_link_libraries(${name}_steps PUBLIC harness PRIVATE Eigen3::Eigen)
+  target_link_libraries(${name}_steps PUBLIC ${name}_reference)
 
   # An object library: nothing refers to a chapter by name, it registers itself.
   add_library(${name}_chapter OBJECT bench.cpp)
@@ -114,7 +117,7 @@ target_compile_options(tile_unfinished_flags INTERFACE
 function(tile_exercise chapter exercise)
   set(check ${chapter}_check_${exercise})
   add_library(${check} OBJECT EXCLUDE_FROM_ALL exercises/check_${exercise}.cpp)
-  target_link_libraries(${check} PUBLIC ${chapter}_steps harness_test_main)
+  target_link_libraries(${check} PUBLIC ${chapter}_reference harness_test_main)
   target_include_directories(${check} PUBLIC "${CMAKE_CURRENT_SOURCE_DIR}")
 
   function(add_answer target source)
@@ -124,14 +127,18 @@ function(tile_exercise chapter exercise)
     target_link_libraries(${target} PRIVATE tile_unfinished_flags)
   endfunction()
   add_answer(${chapter}_exercise_${exercise} exercises/${exercise}.cu EXCLUDE_FROM_ALL)
+  # An exercise is not solved if the check build finds something, so it must not in the solution.
+  if(NOT TILE_CHECK_EXERCISES AND NOT TILE_CHECK)
+    return()
+  endif()
+  add_answer(${chapter}_solution_${exercise} solutions/${exercise}.cu)
+  tile_add_test(NAME ${chapter}.solution_${exercise} LABEL exercises
+                COMMAND ${chapter}_solution_${exercise})
   if(NOT TILE_CHECK_EXERCISES)
     return()
   endif()
 
   set(refuse "${CMAKE_COMMAND}" -P "${TILE_ROOT}/cmake/must_fail.cmake")
-  add_answer(${chapter}_solution_${exercise} solutions/${exercise}.cu)
-  tile_add_test(NAME ${chapter}.solution_${exercise} LABEL exercises
-                COMMAND ${chapter}_solution_${exercise})
   file(STRINGS exercises/check_${exercise}.cpp message REGEX "^// Shipped: ")
   if(NOT message)
     set(message "not written anything|never written")
@@ -139,7 +146,7 @@ function(tile_exercise chapter exercise)
   string(REPLACE "// Shipped: " "" message "${message}")
   add_answer(${chapter}_shipped_${exercise} exercises/${exercise}.cu)
   tile_add_test(NAME ${chapter}.shipped_${exercise} LABEL exercises COMMAND ${refuse}
-                $<TARGET_FILE:${chapter}_shipped_${exercise}> "${message}")
+                "${message}" $<TARGET_FILE:${chapter}_shipped_${exercise}>)
   file(GLOB wrong_answers CONFIGURE_DEPENDS exercises/wrong/${exercise}.*.cu)
   foreach(answer IN LISTS wrong_answers)
     get_filename_component(answer_file ${answer} NAME)
@@ -149,14 +156,23 @@ function(tile_exercise chapter exercise)
     string(REPLACE "// Refused: " "" message "${message}")
     add_answer(${chapter}_wrong_${answer_name} exercises/wrong/${answer_file})
     tile_add_test(NAME ${chapter}.wrong_${answer_name} LABEL exercises COMMAND ${refuse}
-                  $<TARGET_FILE:${chapter}_wrong_${answer_name}> "${message}")
+                  "${message}" $<TARGET_FILE:${chapter}_wrong_${answer_name}>)
   endforeach()
 endfunction()
 
-# The program behind ./tour: all chapters in one.
+# The program behind ./tour: all chapters in one. And what the harness's tests ask of each chapter.
 function(tile_tour)
   get_property(chapters GLOBAL PROPERTY TILE_CHAPTERS)
   list(TRANSFORM chapters APPEND _chapter)
   add_executable(tour_program)
   target_link_libraries(tour_program PRIVATE ${chapters} harness_tour)
+  target_link_libraries(harness_test PRIVATE ${chapters})
+
+  # `./tour test harness` builds harness_test.
+  add_dependencies(harness_test tour_program)
+  tile_add_test(NAME harness.tour_runs_nothing LABEL harness
+                COMMAND "${CMAKE_COMMAND}" -P "${TILE_ROOT}/cmake/must_fail.cmake"
+                "type: fp64 is not one of .*Nothing was run"
+                ${CMAKE_CROSSCOMPILING_EMULATOR} $<TARGET_FILE:tour_program>
+                run 01 --type fp64)
 endfunction()

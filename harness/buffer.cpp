@@ -6,6 +6,7 @@
 #include "harness/compare.hpp"
 #include "harness/convert.hpp"
 #include "harness/cuda_check.hpp"
+#include "harness/device.hpp"
 #include "harness/parallel.hpp"
 #include "harness/text.hpp"
 
@@ -133,7 +134,7 @@ DeviceBuffer DeviceBuffer::in_out(std::string name, const Layout& layout,
 // `elements` are packed, or empty to leave the poison in place.
 DeviceBuffer::DeviceBuffer(std::string name, const Layout& layout, Poison surround,
                            std::span<const std::byte> elements, bool is_input)
-    : name_(std::move(name)), layout_(layout), is_input_(is_input) {
+    : name_(std::move(name)), layout_(layout), is_input_(is_input), has_values_(!elements.empty()) {
   const std::vector<std::byte> pattern = poison_bytes(surround, layout.dtype);
   const std::int64_t size = std::ssize(pattern);
   image_.resize(static_cast<std::size_t>(start() + extent() * size + kCanaryBytes));
@@ -154,9 +155,20 @@ DeviceBuffer::DeviceBuffer(std::string name, const Layout& layout, Poison surrou
   void* memory = nullptr;
   throw_if_failed(cuda_status(cudaMalloc(&memory, image_.size()), name_ + ": cudaMalloc"));
   memory_.reset(static_cast<std::byte*>(memory));
+  restore();
+}
+
+void DeviceBuffer::restore() {
   throw_if_failed(
-      cuda_status(cudaMemcpy(memory, image_.data(), image_.size(), cudaMemcpyHostToDevice),
+      cuda_status(cudaMemcpy(memory_.get(), image_.data(), image_.size(), cudaMemcpyHostToDevice),
                   name_ + ": cudaMemcpy to the device"));
+  name_array({.name = name_.c_str(),
+              .data = raw(),
+              .element_bytes = size_bytes(layout_.dtype),
+              .rows = layout_.rows,
+              .cols = layout_.cols,
+              .ld = layout_.ld,
+              .written = has_values_});
 }
 
 void DeviceBuffer::DeviceFree::operator()(std::byte* memory) const {
@@ -205,18 +217,23 @@ std::vector<std::byte> DeviceBuffer::download_bytes() const {
 Status DeviceBuffer::check_guards() const {
   const Damages found = find_damage(fetch(), image_, layout_, start(), extent());
   std::string why;
-  const auto report = [&](const Damage& damage, const std::string& text) {
-    if (damage.bytes > 0) why += (why.empty() ? "" : "; ") + damage.amount() + text;
+  // `text` tells of damage that there is: without elements there are no rows to place it in.
+  const auto report = [&](const Damage& damage, auto text) {
+    if (damage.bytes > 0) why += (why.empty() ? "" : "; ") + damage.amount() + text(damage.first);
   };
-  report(found.before, " written before its start, first at element " +
-                           std::to_string(found.before.first) + ": an index below 0?");
-  report(found.padding, " written into its padding, first at " +
-                            place(found.padding.first, layout_) + " of rows of " +
-                            counted(layout_.cols, "column") + ": is the column checked?");
-  report(found.past, " written past its end, first at element " + std::to_string(found.past.first) +
-                         " of " + std::to_string(extent()) + " (index n+" +
-                         std::to_string(found.past.first - extent()) +
-                         "): is the bounds guard missing?");
+  report(found.before, [](std::int64_t first) {
+    return " written before its start, first at element " + std::to_string(first) +
+           ": an index below 0?";
+  });
+  report(found.padding, [&](std::int64_t first) {
+    return " written into its padding, first at " + place(first, layout_) + " of rows of " +
+           counted(layout_.cols, "column") + ": is the column checked?";
+  });
+  report(found.past, [&](std::int64_t first) {
+    return " written past its end, first at element " + std::to_string(first) + " of " +
+           std::to_string(extent()) + " (index n+" + std::to_string(first - extent()) +
+           "): is the bounds guard missing?";
+  });
   return why.empty() ? Status{} : device_error(name_, why);
 }
 

@@ -66,6 +66,10 @@ class DeviceBuffer {
   void* raw() const;
   const Layout& layout() const { return layout_; }
 
+  /// Makes all of the memory what it was at first. An output is poison again: what one kernel wrote
+  /// cannot pass for the next one's result.
+  void restore();
+
   /// The elements, row-major, without padding. Does not wait for streams other than the default.
   std::vector<double> download() const;
   /// The same as bytes, for comparing runs bit for bit.
@@ -95,6 +99,7 @@ class DeviceBuffer {
   std::string name_;
   Layout layout_;
   bool is_input_;
+  bool has_values_;               // or poison, which nobody may read
   std::vector<std::byte> image_;  // all of the memory as it was uploaded
   std::unique_ptr<std::byte, DeviceFree> memory_;
 };

@@ -11,6 +11,7 @@
 #include "harness/dtype.hpp"
 #include "harness/measure.hpp"
 #include "harness/status.hpp"
+#include "harness/step.hpp"
 
 namespace tile {
 
@@ -39,8 +40,8 @@ class Workload {
   virtual Status launch(std::size_t step, void* stream) = 0;
   /// The peers to be timed beside the steps. They live no longer than the Workload.
   virtual std::vector<Peer> peers() { return {}; }
-  /// Compares what the last launch, a step's or a peer's, wrote with the reference. Waits for the
-  /// device.
+  /// Compares what the last launch, a step's or a peer's, wrote with the reference, and makes the
+  /// output poison again: the next must write its own. Waits for the device.
   virtual Comparison check() = 0;
   /// What check() looks at, if that is not everything: "96 of 8,192 rows".
   virtual std::string checked_part() const { return {}; }
@@ -49,11 +50,6 @@ class Workload {
 /// Throws std::invalid_argument, naming the extent, for a size that no step can take.
 using MakeWorkload = std::unique_ptr<Workload> (*)(const std::vector<std::int64_t>& size,
                                                    DType type);
-
-struct StepInfo {
-  std::string_view name;
-  std::string_view idea;
-};
 
 struct Chapter {
   std::string_view name;  ///< the folder's

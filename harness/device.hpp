@@ -1,6 +1,8 @@
 // The device that kernels run on: a GPU, or the CPU device.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <string>
 
 namespace tile {
@@ -32,6 +34,19 @@ std::string device_report();
 /// From now on reports wait for device_report() and are not printed as they come: for programs that
 /// show the message of every Status.
 void keep_device_reports();
+
+/// An array in device memory: rows x cols elements, ld of them from one row to the next.
+struct DeviceArray {
+  const char* name;
+  const void* data;
+  std::size_t element_bytes;
+  std::int64_t rows, cols, ld;
+  bool written;  // if not, its contents are a poison that nobody may read
+};
+
+/// Says what part of an allocation kernels may touch, and its name. The CPU device's check build
+/// holds them to it; everywhere else it means nothing.
+void name_array(const DeviceArray& array);
 
 /// What was simulated since the last call: "391 blocks, 100,096 threads". Empty on a GPU.
 std::string device_activity();

@@ -1,3 +1,4 @@
+#include "cpu_device/check.h"
 #include "cpu_device/options.h"
 #include "cpu_device/report.h"
 #include "harness/device.hpp"
@@ -13,6 +14,10 @@ std::string device_report() { return cpu_device::take_report(); }
 
 void keep_device_reports() { cpu_device::options().print_reports = false; }
 
+void name_array(const DeviceArray& a) {
+  cpu_device::check::name_array({a.name, a.data, a.element_bytes, a.rows, a.cols, a.ld, a.written});
+}
+
 std::string device_activity() {
   const cpu_device::Activity activity = cpu_device::take_activity();
   std::string text = counted(static_cast<std::int64_t>(activity.blocks), "block");
@@ -22,6 +27,7 @@ std::string device_activity() {
   add(activity.threads, "thread");
   if (activity.barriers > 0) add(activity.barriers, "block barrier");
   if (activity.collectives > 0) add(activity.collectives, "warp collective");
+  if (cpu_device::kChecking) text += "; each access to memory checked";
   return text;
 }
 

@@ -24,6 +24,8 @@ std::string driver_version() {
 std::string device_report() { return {}; }
 void keep_device_reports() {}
 
+void name_array(const DeviceArray&) {}
+
 std::string device_activity() { return {}; }
 
 }  // namespace tile

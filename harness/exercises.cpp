@@ -4,137 +4,220 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cstdio>
-#include <filesystem>
+#include <cstring>
 #include <fstream>
 #include <iterator>
 #include <stdexcept>
+#include <string>
+#include <utility>
 #include <vector>
+
+#include "harness/progress.hpp"
+#include "harness/text.hpp"
 
 namespace tile {
 namespace {
 
 namespace fs = std::filesystem;
 
-// Where the project and its build are; CMake says so.
-const fs::path kProject = TILE_PROJECT_FOLDER;
-const fs::path kBuild = TILE_BUILD_FOLDER;
-
 struct Exercise {
-  std::string id;       // 01.1
   std::string chapter;  // 01_vector_add
   std::string name;     // 1_axpy
   fs::path file;
+
+  int number() const {
+    int value = 0;
+    std::from_chars(name.data(), name.data() + name.size(), value);
+    return value;
+  }
+  std::string id() const { return chapter.substr(0, 2) + "." + std::to_string(number()); }
+  std::string shown() const { return id() + " " + name.substr(name.find('_') + 1); }
 };
 
-std::vector<Exercise> find_exercises() {
+std::vector<Exercise> find_exercises(const fs::path& project) {
   std::vector<Exercise> found;
-  for (const auto& chapter : fs::directory_iterator(kProject)) {
+  for (const auto& chapter : fs::directory_iterator(project)) {
     const fs::path folder = chapter.path() / "exercises";
     if (!fs::is_directory(folder)) continue;
     for (const auto& file : fs::directory_iterator(folder)) {
       if (file.path().extension() != ".cu") continue;
-      const std::string number = chapter.path().filename().string();
-      const std::string name = file.path().stem().string();
       found.push_back(
-          {number.substr(0, 2) + "." + name.substr(0, name.find('_')), number, name, file.path()});
+          {chapter.path().filename().string(), file.path().stem().string(), file.path()});
     }
   }
-  std::sort(found.begin(), found.end(),
-            [](const Exercise& a, const Exercise& b) { return a.id < b.id; });
+  auto order = [](const Exercise& e) { return std::pair(e.chapter, e.number()); };
+  std::ranges::sort(found, {}, order);
   return found;
 }
 
 struct Run {
-  int code;
+  int code;    // of exit()
+  int signal;  // that ended it, or 0
   std::string output;
 };
 
-/// Runs a shell command. Codes of 128 and more are those of signals.
+/// Runs a program with its arguments, as a shell reads them.
 Run run(const std::string& command) {
   Run result{};
-  FILE* pipe = popen((command + " 2>&1").c_str(), "r");
+  FILE* pipe = popen(("exec " + command + " 2>&1").c_str(), "r");
   if (!pipe) throw std::runtime_error("cannot run " + command);
   std::array<char, 4096> buffer;
   while (std::fgets(buffer.data(), buffer.size(), pipe)) result.output += buffer.data();
   const int status = pclose(pipe);
-  result.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  if (WIFEXITED(status)) {
+    result.code = WEXITSTATUS(status);
+  } else {
+    result.signal = WTERMSIG(status);
+  }
   return result;
 }
 
 std::string quoted(const fs::path& path) { return "'" + path.string() + "'"; }
 
-enum class State { to_do, solved, wrong };
+enum class State { solved, to_do, wrong, crashed, not_compiled };
 
-struct Verdict {
-  State state;
-  std::string message;  // why it is not solved
-};
-
-/// Solved is what passes. To do is what does not and still has the line that asks for work.
-Verdict judge(const Exercise& exercise) {
-  std::ifstream file(exercise.file);
-  const std::string source{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  const bool asks = source.find("// TODO") != source.npos;
-
-  const std::string target = exercise.chapter + "_exercise_" + exercise.name;
-  const Run build = run("ninja -C " + quoted(kBuild) + " " + target);
-  if (build.code != 0) return {State::wrong, "It does not compile:\n" + build.output};
-
-  fs::path program = kBuild / exercise.chapter / target;
-  if (!fs::exists(program)) program = kBuild / target;  // a chapter configured on its own
-  const Run check = run(quoted(program));
-  if (check.code == 0) return {State::solved, ""};
-  return {asks ? State::to_do : State::wrong, check.output};
+const char* words(State state) {
+  switch (state) {
+    case State::solved: return "solved";
+    case State::to_do: return "to do";
+    case State::wrong: return "wrong";
+    case State::crashed: return "wrong: its check crashed";
+    case State::not_compiled: return "does not compile";
+  }
+  return "unknown";
 }
 
-std::string shown(const Exercise& exercise) {
-  return exercise.id + " " + exercise.name.substr(exercise.name.find('_') + 1);
+bool ok(const Run& r) { return r.code == 0 && r.signal == 0; }
+
+std::string target_of(const Exercise& exercise) {
+  return exercise.chapter + "_exercise_" + exercise.name;
+}
+
+Run build(const Exercise& exercise, const fs::path& folder) {
+  return run("ninja -C " + quoted(folder) + " " + target_of(exercise));
+}
+
+Run check(const Exercise& exercise, const fs::path& folder) {
+  fs::path program = folder / exercise.chapter / target_of(exercise);
+  if (!fs::exists(program)) program = folder / target_of(exercise);  // a chapter on its own
+  Run result = run(quoted(program));
+  if (result.signal != 0) {
+    result.output +=
+        std::string("The check was ended by a signal: ") + strsignal(result.signal) + "\n";
+  } else if (!ok(result) && result.output.empty()) {
+    result.output = "The check failed and did not say why.\n";
+  }
+  return result;
+}
+
+/// The first report of the CPU device in what a program said, without the prefix.
+std::string first_report(const std::string& output) {
+  constexpr std::string_view kPrefix = "[CPU device] ";
+  std::size_t begin = output.find(kPrefix);
+  if (begin == output.npos) return {};
+  begin += kPrefix.size();
+  std::size_t end = output.find('\n', begin);
+  while (end != output.npos && output.compare(end + 1, 2, "  ") == 0) {
+    end = output.find('\n', end + 1);
+  }
+  return output.substr(begin, end == output.npos ? end : end + 1 - begin);
+}
+
+struct Findings {
+  std::string found;    // what the check build has to add; empty if nothing
+  std::string trouble;  // why the check build could not be asked
+};
+
+/// Runs the exercise in the check build, which is made if need be. `ordinary` is how it ran in the
+/// ordinary build.
+Findings look_closer(const Exercise& exercise, const ExerciseFolders& folders,
+                     const Run& ordinary) {
+  if (folders.check.empty()) return {};
+  Run made{};
+  {
+    const bool configured = fs::exists(folders.check / "build.ninja");
+    const Progress progress(configured ? "building the check build"
+                                       : "making the check build, once: a minute or two");
+    if (!configured) {
+      made = run("cmake -S " + quoted(folders.project) + " -B " + quoted(folders.check) +
+                 " -G Ninja -DTILE_DEVICE=cpu -DTILE_CHECK=ON");
+    }
+    if (ok(made)) made = build(exercise, folders.check);
+  }
+  if (!ok(made)) return {"", made.output + "The check build could not be made.\n"};
+  const Progress progress("looking at every access to memory");
+  const Run checked = check(exercise, folders.check);
+  if (ok(checked)) return {};
+  const std::string report = first_report(checked.output);
+  if (report.empty()) return {ok(ordinary) ? checked.output : "", ""};
+  return {ordinary.output.find(report) == std::string::npos ? report : "", ""};
+}
+
+/// Solved is what passes, and in which the check build finds nothing. To do is what does not pass
+/// and still has the line that asks for work. The reasons go to `out`, as they are found.
+State judge(const Exercise& exercise, const ExerciseFolders& folders, std::ostream& out) {
+  const Run built = build(exercise, folders.build);
+  if (!ok(built)) {
+    out << built.output << "\n";
+    return State::not_compiled;
+  }
+  const Run checked = check(exercise, folders.build);
+  if (!ok(checked)) {
+    out << checked.output << "\n" << std::flush;
+    std::ifstream file(exercise.file);
+    const std::string source{std::istreambuf_iterator<char>(file),
+                             std::istreambuf_iterator<char>()};
+    if (source.find("// TODO") != source.npos) return State::to_do;
+  }
+  const Findings closer = look_closer(exercise, folders, checked);
+  if (!closer.trouble.empty()) out << closer.trouble << "\n";
+  if (!closer.found.empty()) {
+    out << (ok(checked) ? "The results are right, but the check build finds:\n"
+                        : "The check build finds:\n")
+        << closer.found << "\n";
+  }
+  if (checked.signal != 0) return State::crashed;
+  return ok(checked) && closer.found.empty() ? State::solved : State::wrong;
 }
 
 }  // namespace
 
-int check_exercise(std::string_view id) {
-  const std::vector<Exercise> all = find_exercises();
-  const auto found = std::find_if(all.begin(), all.end(), [id](const Exercise& e) {
-    return e.id == id || e.id == "0" + std::string(id);  // 1.1 means 01.1
+int check_exercise(const ExerciseFolders& folders, std::string_view id, std::ostream& out) {
+  const std::vector<Exercise> all = find_exercises(folders.project);
+  const auto found = std::ranges::find_if(all, [id](const Exercise& e) {
+    return e.id() == id || e.id() == "0" + std::string(id);  // 1.1 means 01.1
   });
   if (found == all.end()) {
-    std::string list;
-    for (const Exercise& exercise : all) list += (list.empty() ? "" : ", ") + exercise.id;
-    throw std::invalid_argument("There is no exercise '" + std::string(id) +
-                                "'. There are: " + list);
+    throw std::invalid_argument("There is no exercise '" + std::string(id) + "'. There are: " +
+                                joined(all, [](const Exercise& e) { return e.id(); }));
   }
-  const std::string path = fs::relative(found->file, kProject).string();
-  const Verdict verdict = judge(*found);
-  if (!verdict.message.empty()) std::printf("%s\n", verdict.message.c_str());
-  switch (verdict.state) {
+  const std::string path = fs::relative(found->file, folders.project).string();
+  const State state = judge(*found, folders, out);
+  out << found->shown() << ": " << words(state);
+  switch (state) {
     case State::solved:
-      std::printf("%s: solved. Compare with %s/solutions/%s.cu\n", shown(*found).c_str(),
-                  found->chapter.c_str(), found->name.c_str());
-      return 0;
-    case State::to_do:
-      std::printf("%s: to do. See TODO in %s, then run this again.\n", shown(*found).c_str(),
-                  path.c_str());
-      return 1;
-    case State::wrong:
-      std::printf("%s: wrong. The check's words are above; the file is %s\n", shown(*found).c_str(),
-                  path.c_str());
-      return 1;
+      out << ". Compare with " << found->chapter << "/solutions/" << found->name << ".cu\n";
+      break;
+    case State::to_do: out << ". See TODO in " << path << ", then run this again.\n"; break;
+    case State::wrong: out << ". The check's words are above; the file is " << path << "\n"; break;
+    case State::crashed: out << "; the file is " << path << "\n"; break;
+    case State::not_compiled:
+      out << ". The compiler's words are above; the file is " << path << "\n";
+      break;
   }
-  return 1;
+  return state == State::solved ? 0 : 1;
 }
 
-int report_exercises(std::string_view chapter) {
+int report_exercises(const ExerciseFolders& folders, std::string_view chapter, std::ostream& out) {
   int code = 0;
-  for (const Exercise& exercise : find_exercises()) {
+  for (const Exercise& exercise : find_exercises(folders.project)) {
     if (exercise.chapter.rfind(chapter, 0) != 0) continue;
-    const State state = judge(exercise).state;
-    const char* words = state == State::solved  ? "solved"
-                        : state == State::to_do ? "to do"
-                                                : "wrong";
-    std::printf("Exercise %s: %s\n", shown(exercise).c_str(), words);
-    if (state == State::wrong) code = 1;
+    std::ostream nowhere(nullptr);
+    const State state = judge(exercise, folders, nowhere);
+    out << "Exercise " << exercise.shown() << ": " << words(state) << "\n";
+    if (state != State::solved && state != State::to_do) code = 1;
   }
   return code;
 }

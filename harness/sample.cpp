@@ -14,13 +14,13 @@ namespace {
 
 constexpr std::int64_t kStrips = 64;
 
+}  // namespace
+
 std::vector<std::int64_t> all_rows(std::int64_t rows) {
   std::vector<std::int64_t> all(static_cast<std::size_t>(rows));
   std::iota(all.begin(), all.end(), 0);
   return all;
 }
-
-}  // namespace
 
 std::vector<std::int64_t> sample_rows(std::int64_t rows) {
   if (rows <= 4 * kStrips) return all_rows(rows);

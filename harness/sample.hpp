@@ -10,6 +10,9 @@
 
 namespace tile {
 
+/// 0, 1, … rows - 1.
+std::vector<std::int64_t> all_rows(std::int64_t rows);
+
 /// Rows of a matrix of `rows` rows, ascending: the first and the last, those on both sides of
 /// borders where tiles of 8 to 256 rows can end, and one at random out of each 64th of the matrix,
 /// so that no tile of a 64th or more is left out. All rows if that would be most of them. The same

@@ -1,7 +1,5 @@
 #include "harness/step.hpp"
 
-#include <string>
-
 #include "harness/device.hpp"
 
 namespace tile {
@@ -30,13 +28,17 @@ bool has_feature(int capability, Feature feature) {
   return false;
 }
 
+std::string listed(EnumSet<DType> types) {
+  std::string all;
+  for (const DType type : kDTypes) {
+    if (types.contains(type)) all.append(all.empty() ? "" : ", ").append(name(type));
+  }
+  return all;
+}
+
 Status check_requirements(EnumSet<DType> types, EnumSet<Feature> needs, DType type) {
   if (!types.contains(type)) {
-    std::string taken;
-    for (const DType t : kDTypes) {
-      if (types.contains(t)) taken.append(taken.empty() ? "" : ", ").append(name(t));
-    }
-    return unsupported("type", std::string(name(type)) + " is not one of " + taken);
+    return unsupported("type", std::string(name(type)) + " is not one of " + listed(types));
   }
   for (const Feature feature : kFeatures) {
     if (needs.contains(feature) && !has_feature(device().capability, feature)) {

@@ -3,7 +3,9 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "harness/dtype.hpp"
 #include "harness/status.hpp"
@@ -54,6 +56,23 @@ struct Step {
   /// Starts the kernel in the stream, a cudaStream_t. Outputs are untouched if it fails.
   Status (*launch)(const Problem&, const Buffers&, void* stream);
 };
+
+/// A step without the types of its problem.
+struct StepInfo {
+  std::string_view name, idea;
+  EnumSet<DType> types;
+  EnumSet<Feature> needs;
+};
+
+template <class Problem, class Buffers, std::size_t kCount>
+std::vector<StepInfo> infos_of(const Step<Problem, Buffers> (&table)[kCount]) {
+  std::vector<StepInfo> infos;
+  for (const auto& step : table) infos.push_back({step.name, step.idea, step.types, step.needs});
+  return infos;
+}
+
+/// "fp32, fp16, bf16".
+std::string listed(EnumSet<DType> types);
 
 /// Why a step with these types and needs cannot run here: an unsupported() Status, or ok.
 Status check_requirements(EnumSet<DType> types, EnumSet<Feature> needs, DType type);

@@ -1,10 +1,11 @@
-// What tests ask of their main: which step they are to test, and how to skip.
+// What the tests of steps share: which steps to test, how to run one, and how to skip.
 #pragma once
 
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "harness/cuda_check.hpp"
 #include "harness/step.hpp"
 
 namespace tile {
@@ -27,6 +28,34 @@ std::vector<Step<Problem, Buffers>> selected_steps(const Step<Problem, Buffers> 
   }
   if (steps.empty()) no_such_step();
   return steps;
+}
+
+/// Calls `check(step, type)` for every step to test and each of its element types. What this device
+/// lacks is skipped.
+template <class Problem, class Buffers, std::size_t kCount, class Check>
+void for_each_step(const Step<Problem, Buffers> (&table)[kCount], Check check) {
+  for (const auto& step : selected_steps(table)) {
+    for (const DType type : kDTypes) {
+      if (!step.types.contains(type)) continue;
+      const Status here = check_requirements(step.types, step.needs, type);
+      if (here.ok()) {
+        check(step, type);
+      } else {
+        skip(here.message);
+      }
+    }
+  }
+}
+
+/// Runs a step on a problem that its row of the table must promise to take, and waits for it.
+template <class Problem, class Buffers>
+Status run_step(const Step<Problem, Buffers>& step, const Problem& problem,
+                const Buffers& buffers) {
+  if (Status s = step.supports(problem); !s.ok()) return s;
+  const Status launched = step.launch(problem, buffers, nullptr);
+  // Even after a failure, or the next call would be blamed for it.
+  const Status done = synchronize_status(nullptr);
+  return launched.ok() ? done : launched;
 }
 
 }  // namespace tile

@@ -26,4 +26,12 @@ inline std::string counted(std::int64_t count, const char* noun) {
   return grouped(count).append(" ").append(noun).append(count == 1 ? "" : "s");
 }
 
+/// "a, b, c": what `name` gives for each item.
+template <class Range, class Name>
+std::string joined(const Range& items, Name name) {
+  std::string text;
+  for (const auto& item : items) text.append(text.empty() ? "" : ", ").append(name(item));
+  return text;
+}
+
 }  // namespace tile

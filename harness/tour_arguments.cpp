@@ -8,13 +8,6 @@
 namespace tile {
 namespace {
 
-template <class Range, class Name>
-std::string listed(const Range& range, Name name) {
-  std::string text;
-  for (const auto& item : range) text.append(text.empty() ? "" : ", ").append(name(item));
-  return text;
-}
-
 std::vector<std::int64_t> parse_size(std::string_view text, const Chapter& chapter) {
   std::vector<std::int64_t> size;
   const char* at = text.data();
@@ -30,7 +23,7 @@ std::vector<std::int64_t> parse_size(std::string_view text, const Chapter& chapt
   }
   const std::size_t extents = chapter.extents.size();
   if (at != end || (size.size() != extents && size.size() != 1)) {
-    const std::string form = listed(chapter.extents, [](auto extent) { return extent; });
+    const std::string form = joined(chapter.extents, [](auto extent) { return extent; });
     throw UsageError("--size '" + std::string(text) + "': " + std::string(chapter.name) +
                      " takes whole numbers of 0 or more, joined by x, for " + form +
                      (extents > 1 ? ", or one for all of them" : ""));
@@ -48,7 +41,7 @@ const Chapter& find_chapter(std::string_view name) {
     }
   }
   throw UsageError("There is no chapter '" + std::string(name) + "'. There are: " +
-                   listed(chapters(), [](auto chapter) { return chapter->name; }));
+                   joined(chapters(), [](auto chapter) { return chapter->name; }));
 }
 
 std::size_t find_step(const Chapter& chapter, std::string_view name) {
@@ -57,7 +50,7 @@ std::size_t find_step(const Chapter& chapter, std::string_view name) {
   }
   throw UsageError(
       std::string(chapter.name) + " has no step '" + std::string(name) +
-      "'. Its steps: " + listed(chapter.steps, [](const StepInfo& step) { return step.name; }));
+      "'. Its steps: " + joined(chapter.steps, [](const StepInfo& step) { return step.name; }));
 }
 
 }  // namespace
@@ -84,7 +77,7 @@ Request parse_arguments(int count, char** arguments) {
         request.type = type;
       } else {
         throw UsageError("--type '" + std::string(value) + "' is none of " +
-                         listed(kDTypes, [](DType t) { return name(t); }));
+                         joined(kDTypes, [](DType t) { return name(t); }));
       }
     } else if (argument.substr(0, 1) == "-") {
       throw UsageError("There is no flag '" + std::string(argument) +
@@ -95,28 +88,21 @@ Request parse_arguments(int count, char** arguments) {
   }
 
   std::size_t next = 0;
-  constexpr std::string_view kCommands[] = {"tour",  "list",     "run",
-                                            "bench", "exercise", "exercises"};
+  constexpr std::string_view kCommands[] = {"tour", "list", "run", "bench"};
   if (next < words.size()) {
     request.command = words[next++];
     if (std::find(std::begin(kCommands), std::end(kCommands), request.command) ==
         std::end(kCommands)) {
       throw UsageError("There is no command '" + std::string(request.command) +
-                       "'. Commands: list, run, bench, exercise");
+                       "'. Commands: list, run, bench");
     }
-  }
-  if (request.command == "exercise" && next == words.size()) {
-    throw UsageError("exercise needs a number, such as 01.1");
-  }
-  if (request.command.substr(0, 8) == "exercise" && next < words.size()) {
-    request.exercise = words[next++];
   }
   const bool takes_step = request.command == "run";
   const bool takes_chapter = takes_step || request.command == "bench";
   if (takes_chapter && next < words.size()) request.chapter = &find_chapter(words[next++]);
   if (takes_step && !request.chapter) {
     throw UsageError("run needs a chapter: " +
-                     listed(chapters(), [](auto chapter) { return chapter->name; }));
+                     joined(chapters(), [](auto chapter) { return chapter->name; }));
   }
   if (takes_step && next < words.size()) request.step = find_step(*request.chapter, words[next++]);
   if (next < words.size()) {
@@ -128,6 +114,9 @@ Request parse_arguments(int count, char** arguments) {
   }
   if (request.json.empty() != request.commit.empty()) {
     throw UsageError("--json FILE and --commit ID go together: each row says what it measured");
+  }
+  if (request.command == "list" && (size || request.type)) {
+    throw UsageError("list takes no --size or --type: it runs nothing");
   }
   if (size) {
     if (!request.chapter) throw UsageError("--size needs a chapter");

@@ -9,7 +9,6 @@
 #include "harness/bench.hpp"
 #include "harness/chapter.hpp"
 #include "harness/device.hpp"
-#include "harness/exercises.hpp"
 #include "harness/progress.hpp"
 #include "harness/tour_arguments.hpp"
 
@@ -53,19 +52,21 @@ Outcome run(const std::string& who, const Work& launch, Workload& workload) {
   return Outcome::right;
 }
 
-/// What went wrong so far.
-struct Failures {
-  bool steps = false;   // a step failed, or its result is wrong
-  bool timing = false;  // something right was not timed, or a peer that is there is not right
+/// What happened so far.
+struct Record {
+  bool run = false;          // a step was
+  bool step_failed = false;  // or its result is wrong
+  bool timing_failed =
+      false;  // something right was not timed, or a peer that is there is not right
 };
 
 /// The peers that can be timed: those whose result is right.
-std::vector<Peer> right_peers(Workload& workload, Failures* failures) {
+std::vector<Peer> right_peers(Workload& workload, Record* record) {
   std::vector<Peer> right;
   for (Peer& peer : workload.peers()) {
     std::printf("  -  %s, to compare with\n", peer.name.c_str());
     const Outcome outcome = run(peer.name, peer.launch, workload);
-    if (outcome == Outcome::wrong) failures->timing = true;
+    if (outcome == Outcome::wrong) record->timing_failed = true;
     if (outcome == Outcome::right) right.push_back(std::move(peer));
   }
   return right;
@@ -74,7 +75,7 @@ std::vector<Peer> right_peers(Workload& workload, Failures* failures) {
 /// Runs the requested steps on one problem and, on a GPU, times those that are right.
 void run_problem(const Chapter& chapter, const Request& request, MakeWorkload make,
                  const std::vector<std::int64_t>& size, DType type, std::vector<Result>* results,
-                 Failures* failures) {
+                 Record* record) {
   std::unique_ptr<Workload> workload;
   try {
     const Progress progress("making inputs");
@@ -89,16 +90,17 @@ void run_problem(const Chapter& chapter, const Request& request, MakeWorkload ma
     std::printf("  %zu  %s: %s\n", step + 1, text(info.name).c_str(), text(info.idea).c_str());
     const Work launch = [&](void* stream) { return workload->launch(step, stream); };
     const Outcome outcome = run(text(info.name), launch, *workload);
-    if (outcome == Outcome::wrong) failures->steps = true;
+    if (outcome != Outcome::not_run) record->run = true;
+    if (outcome == Outcome::wrong) record->step_failed = true;
     if (outcome == Outcome::right) to_time.push_back(step);
   }
   if (device().simulated || workload->bytes() == 0 || to_time.empty()) return;
-  const std::vector<Peer> peers = right_peers(*workload, failures);
+  const std::vector<Peer> peers = right_peers(*workload, record);
   const bool bench = request.command == "bench";
   const Status timed = time_steps(chapter, *workload, to_time, peers, bench, results);
   if (timed.ok()) return;
   std::printf("     not timed: %s\n", timed.message.c_str());
-  failures->timing = true;
+  record->timing_failed = true;
 }
 
 void show_title(const Chapter& chapter) {
@@ -109,8 +111,9 @@ void list() {
   for (const Chapter* chapter : chapters()) {
     show_title(*chapter);
     for (std::size_t i = 0; i < chapter->steps.size(); ++i) {
-      std::printf("  %zu  %s: %s\n", i + 1, text(chapter->steps[i].name).c_str(),
-                  text(chapter->steps[i].idea).c_str());
+      const StepInfo& step = chapter->steps[i];
+      std::printf("  %zu  %s: %s (%s)\n", i + 1, text(step.name).c_str(), text(step.idea).c_str(),
+                  listed(step.types).c_str());
     }
   }
 }
@@ -120,8 +123,6 @@ int execute(const Request& request) {
     list();
     return 0;
   }
-  if (request.command == "exercise") return check_exercise(request.exercise);
-  if (request.command == "exercises") return report_exercises(request.exercise);
   const bool bench = request.command == "bench";
   if (bench && device().simulated) {
     throw UsageError("bench needs a GPU: times on the CPU device say nothing about one");
@@ -137,7 +138,7 @@ int execute(const Request& request) {
 
   // A file that cannot be written is better known before an hour of measuring than after it.
   if (!request.json.empty()) merge_results(request.json, {}, origin(request.commit));
-  Failures failures;
+  Record record;
   std::vector<Result> results;
   for (const Chapter* chapter : chapters()) {
     if (request.chapter && request.chapter != chapter) continue;
@@ -156,17 +157,18 @@ int execute(const Request& request) {
     for (const DType type : types) {
       for (const auto& size : sizes) {
         for (const MakeWorkload make : makers) {
-          run_problem(*chapter, request, make, size, type, &results, &failures);
+          run_problem(*chapter, request, make, size, type, &results, &record);
         }
       }
     }
     if (request.command == "tour") std::printf("  Next: %s\n", text(chapter->next).c_str());
   }
   if (!request.json.empty()) merge_results(request.json, results, origin(request.commit));
-  if (failures.steps) std::printf("\nAt least one step failed; see above.\n");
-  if (failures.timing) std::printf("\nNot everything could be timed; see above.\n");
+  if (!record.run) std::printf("\nNothing was run; see above.\n");
+  if (record.step_failed) std::printf("\nAt least one step failed; see above.\n");
+  if (record.timing_failed) std::printf("\nNot everything could be timed; see above.\n");
   // Without times a bench has not done what it was asked for, any other command has.
-  return failures.steps || (bench && failures.timing) ? 1 : 0;
+  return !record.run || record.step_failed || (bench && record.timing_failed) ? 1 : 0;
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <string_view>
 
 #include <cuda_runtime_api.h>
 
@@ -11,10 +12,12 @@
 namespace tile {
 
 /// Blocks for `items` at `per_block` each, rounded up. A grid has at most 2^31 - 1 blocks along x
-/// (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability").
-inline Status blocks_for(std::int64_t items, std::int64_t per_block, unsigned int* blocks) {
+/// (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability"). `what` names
+/// the arguments that the items come from.
+inline Status blocks_for(std::string_view what, std::int64_t items, std::int64_t per_block,
+                         unsigned int* blocks) {
   const std::int64_t needed = items / per_block + (items % per_block != 0);
-  if (needed > 0x7fffffff) return unsupported("n", "needs more than 2^31 - 1 blocks");
+  if (needed > 0x7fffffff) return unsupported(what, "more than 2^31 - 1 blocks would be needed");
   *blocks = static_cast<unsigned int>(needed);
   return {};
 }

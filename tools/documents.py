@@ -64,8 +64,8 @@ BUILD_SECONDS = 1800
 BUILD = "./tour list --device cpu"
 DIFF_LINES = 16
 
-LANGUAGES = {".cu": "cpp", ".cuh": "cpp", ".cpp": "cpp", ".hpp": "cpp", ".h": "cpp", ".inc": "cpp",
-             ".py": "python", ".sh": "bash", ".cmake": "cmake", ".json": "json"}
+LANGUAGES = {".c": "c", ".cu": "cpp", ".cuh": "cpp", ".cpp": "cpp", ".hpp": "cpp", ".h": "cpp",
+             ".inc": "cpp", ".py": "python", ".sh": "bash", ".cmake": "cmake", ".json": "json"}
 
 END = re.compile(r"\s*<!--\s*end\s*-->\s*")
 FENCE = re.compile(r"\s*(?P<fence>```+|~~~+)(?P<info>[^`]*)")

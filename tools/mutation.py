@@ -13,6 +13,7 @@ project's sources, as `git diff` prints it.
     Message: c: .* written past its end       optional: a regex that their output must match
     Order: reverse                            optional: forward, reverse or random:SEED
     Device: cpu                               optional: cpu or gpu; no other device shows it
+    Build: check                              optional: the CPU device's check build shows it
 
 Each is applied to a copy of the working tree in a temporary folder, and its tests are built and
 run. It is
@@ -58,6 +59,7 @@ class Mutant:
     message: re.Pattern | None = None
     order: str = "forward"
     device: str = ""  # empty: every device shows it
+    build: str = ""  # empty: the ordinary build; or check
 
 
 def parse(name, patch, text):
@@ -70,7 +72,7 @@ def parse(name, patch, text):
         if not line.strip():
             continue
         key, colon, value = (part.strip() for part in line.partition(":"))
-        if key not in ("Mutant", "Test", "Message", "Order", "Device") or not colon or not value:
+        if key not in ("Mutant", "Test", "Message", "Order", "Device", "Build") or not colon or not value:
             raise MutantError(f"has a header line that is none: {line!r}")
         if key in fields:
             raise MutantError(f"has two lines {key}:")
@@ -82,13 +84,18 @@ def parse(name, patch, text):
         raise MutantError(f"Order: {fields['Order']} is not forward, reverse or random:SEED")
     if fields.get("Device", "cpu") not in ("cpu", "gpu"):
         raise MutantError(f"Device: {fields['Device']} is not cpu or gpu")
+    if fields.get("Build", "check") != "check":
+        raise MutantError(f"Build: {fields['Build']} is not check")
+    if "Build" in fields and fields.setdefault("Device", "cpu") != "cpu":
+        raise MutantError("Build: check is for Device: cpu")
     for key in ("Test", "Message"):
         try:
             fields[key] = re.compile(fields[key], re.M) if key in fields else None
         except re.error as error:
             raise MutantError(f"{key}: {error}") from error
     return Mutant(name, patch, fields["Mutant"], fields["Test"], fields["Message"],
-                  fields.get("Order", "forward"), fields.get("Device", ""))
+                  fields.get("Order", "forward"), fields.get("Device", ""),
+                  fields.get("Build", ""))
 
 
 def find(root):
@@ -251,9 +258,10 @@ class Workshop:
     FAILED_CHECKS = 10
     HANG_SECONDS = 2  # of processor time, until the CPU device ends an endless kernel
 
-    def __init__(self, root, folder, device="cpu", least_limit=60):
+    def __init__(self, root, folder, device="cpu", build="", least_limit=60):
         self.least_limit = least_limit  # seconds that any test may take
         self.device = device
+        self.build = build
         self.sources = folder / "work" / "sources"
         self.build_folder = folder / "work" / "build"
         self.pristine = folder / "pristine"
@@ -267,6 +275,8 @@ class Workshop:
                    "-DCMAKE_CXX_FLAGS=-O1",
                    f"-DCMAKE_CXX_COMPILER={os.environ.get('CXX', 'g++')}"]
         nvcc = shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
+        if self.build == "check":
+            options.append("-DTILE_CHECK=ON")
         if self.device == "gpu":
             options.append(f"-DCMAKE_CUDA_COMPILER={nvcc}")
         run = run_program(["cmake", "-S", self.sources, "-B", self.build_folder, "-G", "Ninja",
@@ -276,7 +286,8 @@ class Workshop:
         # test -> its program. `ctest --show-only` gives no programs before they are built.
         self.programs = {}
         for file in self.build_folder.rglob("CTestTestfile.cmake"):
-            for name, program in re.findall(r'^add_test\((?:\[=*\[)?(.+?)(?:\]=*\])? "([^"]+)"',
+            # Names stand in brackets, in quotes (CMake 4) or alone.
+            for name, program in re.findall(r'^add_test\((?:\[=*\[|")?(.+?)(?:\]=*\]|")? "([^"]+)"',
                                             file.read_text(), re.M):
                 self.programs[name] = pathlib.Path(program)
 
@@ -432,7 +443,8 @@ def main(argv=None, root=ROOT, least_limit=60):
     for name, (what, verdict, seconds) in list(verdicts.items()):
         report(name, what, verdict, seconds)
     if arguments.list:
-        table([(m.name, m.test.pattern, m.what + (f" ({m.device} only)" if m.device else ""))
+        table([(m.name, m.test.pattern,
+                m.what + (f" ({m.build or m.device} only)" if m.device else ""))
                for m in mutants] or [("",)])
         return 1 if verdicts else 0
 
@@ -446,16 +458,19 @@ def main(argv=None, root=ROOT, least_limit=60):
     folder = pathlib.Path(tempfile.mkdtemp(prefix="mutate-"))
     try:
         start = time.monotonic()
-        workshop = Workshop(root, folder, arguments.device, least_limit)
+        workshops = {build: Workshop(root, folder / (build or "ordinary"), arguments.device, build,
+                                     least_limit)
+                     for build in {m.build for m in chosen} | {""}}
         # Those that are not tried this time must apply at least: sources move on.
         for mutant in mutants:
-            if mutant not in chosen and (complaint := workshop.apply(mutant.patch, "--check")):
+            if mutant not in chosen and (complaint := workshops[""].apply(mutant.patch, "--check")):
                 report(mutant.name, mutant.what, Verdict("error", complaint), 0.0)
-        workshop.prepare(chosen)
+        for build, workshop in workshops.items():
+            workshop.prepare([m for m in chosen if m.build == build])
         print(f"built and passed without mutants in {time.monotonic() - start:.1f} s", flush=True)
         for mutant in chosen:
             start = time.monotonic()
-            verdict = workshop.verdict(mutant)
+            verdict = workshops[mutant.build].verdict(mutant)
             report(mutant.name, mutant.what, verdict, time.monotonic() - start)
     except SetUpError as error:
         print(f"tools/mutate: {error}")

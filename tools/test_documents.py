@@ -353,6 +353,15 @@ class Pages(unittest.TestCase):
             status = documents.main(list(arguments), self.root)
         return status, printed.getvalue()
 
+    def test_fences_name_the_language(self):
+        for suffix, language in ((".c", "c"), (".cu", "cpp"), (".py", "python"), (".txt", "")):
+            with self.subTest(suffix):
+                self.write(f"src/part{suffix}", SOURCE)
+                self.write("folder/page.md",
+                           f"<!-- snippet: src/part{suffix}#body -->\n<!-- end -->\n")
+                self.assertEqual(self.docs()[0], 0)
+                self.assertIn(f"\n```{language}\nrun();\n```\n", self.read())
+
     def test_rewrites_once(self):
         status, printed = self.docs()
         self.assertEqual(status, 0)

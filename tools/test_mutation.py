@@ -34,6 +34,8 @@ class PatchFiles(unittest.TestCase):
         self.assertFalse(mutant.test.search("other_chapter.step1_first"))
         self.assertTrue(mutant.message.search("c: written past its end\nand more"))
         self.assertEqual((mutant.order, mutant.device), ("random:3", "cpu"))
+        mutant = self.parse(HEADER + "Build: check\n" + DIFF)
+        self.assertEqual((mutant.build, mutant.device), ("check", "cpu"))
 
     def test_only_two_lines_are_needed(self):
         mutant = self.parse(HEADER + DIFF)
@@ -55,6 +57,8 @@ class PatchFiles(unittest.TestCase):
         self.assert_refused(HEADER + "Order: backward\n" + DIFF, "Order: backward")
         self.assert_refused(HEADER + "Order: random\n" + DIFF, "Order: random")
         self.assert_refused(HEADER + "Device: tpu\n" + DIFF, "Device: tpu")
+        self.assert_refused(HEADER + "Build: fast\n" + DIFF, "Build: fast")
+        self.assert_refused(HEADER + "Build: check\nDevice: gpu\n" + DIFF, "Build: check")
 
 
 FAILED = """\
@@ -133,6 +137,11 @@ PROJECT = {
 cmake_minimum_required(VERSION 3.25)
 project(planted LANGUAGES CXX)
 set(CMAKE_CXX_STANDARD 20)
+if(TILE_CHECK)
+  add_compile_definitions(CHECKING=1)
+else()
+  add_compile_definitions(CHECKING=0)
+endif()
 enable_testing()
 add_subdirectory(chapter)
 """,
@@ -224,6 +233,8 @@ class PlantedMutants(unittest.TestCase):
         plant("no_such_test", "a - b", test="chapter.step9")
         plant("skipped", "a - b", test="chapter.skipped")
         plant("killed_where_not_skipped", "a - b", test="chapter.s")
+        plant("killed_in_check_build", "a + b + CHECKING", header="Build: check\n")
+        plant("survives_in_check_build", "a + b + 1 - CHECKING * (a < 100)", header="Build: check\n")
         plant("on_a_gpu", "a - b", header="Device: gpu\n")
         stale = plant("does_not_apply", "a - b")
         stale.write_text(stale.read_text().replace(" // The sum.", " // A sum."))
@@ -263,7 +274,10 @@ class PlantedMutants(unittest.TestCase):
         self.assert_outcome("killed_where_not_skipped", "killed", "the sum differs")
         self.assert_outcome("killed_by_report", "killed", r"\[CPU device\] kernel add failed")
 
+        self.assert_outcome("killed_in_check_build", "killed", "the sum differs")
+
     def test_survived(self):
+        self.assert_outcome("survives_in_check_build", "survived", "all checks passed")
         self.assert_outcome("survives", "survived", "all checks passed")
         self.assert_outcome("survives_in_order", "survived", "all checks passed")
         self.assert_outcome("survives_in_one", "survived", "chapter.other: all checks passed")
@@ -287,7 +301,7 @@ class PlantedMutants(unittest.TestCase):
     def test_each_mutant_is_counted_and_the_run_fails(self):
         self.assertEqual(self.code, 1)
         self.assertTrue(self.output.endswith(
-            "\n5 killed, 3 survived, 11 errors; 1 for another device not tried\n"), self.output)
+            "\n6 killed, 4 survived, 11 errors; 1 for another device not tried\n"), self.output)
 
     def test_the_working_tree_is_untouched(self):
         self.assertTrue(self.untouched)
@@ -313,7 +327,7 @@ class PlantedMutants(unittest.TestCase):
 
     def test_a_sample_is_drawn_and_the_rest_must_still_apply(self):
         output = self.mutate("--sample", "1", "--seed", "5")[1]
-        self.assertIn("1 of 18 mutants, --seed 5", output)
+        self.assertIn("1 of 20 mutants, --seed 5", output)
         names = set(re.findall(r"^(\S+)  (?:killed|survived|error)  ", output, re.M))
         self.assertLessEqual({"chapter/does_not_apply", "chapter/bad_header"}, names)
         self.assertIn(len(names), (2, 3))

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <new>
 
+#include "check/checker.hpp"
 #include "cpu_device/memory.h"
 
 namespace cpu_device {
@@ -22,7 +23,6 @@ constexpr const char* kActiveMask = "__activemask()";
 // The window that a wgmma descriptor can name: its start address field holds 18 bits (PTX ISA,
 // "Matrix descriptor"), so an arena aligned to a power of two above 256 KB keeps offsets apart.
 constexpr size_t kArenaAlignment = 1 << 20;
-constexpr size_t kArenaBytes = 256 * 1024;
 
 // Fresh shared memory is all ones: NaN in every floating-point type, -1 in the integers.
 constexpr int kPoison = 0xff;
@@ -62,7 +62,7 @@ Block::~Block() { munmap(window_, kArenaAlignment + kArenaBytes); }
 
 CPU_DEVICE_HOT void Block::go_on(uint32_t thread, fcontext_t* left) {
   if (thread == kStart) return start_fiber(left);
-  switch_fiber(context_[thread], left);
+  stacks_.switch_to(context_[thread], left);
 }
 
 CPU_DEVICE_HOT void Block::suspend() {
@@ -175,6 +175,8 @@ Failure Block::run(Launch& launch, uint64_t index) {
   blockDim = launch.config.block;
   shared_arena = arena_;
   launch_number = launch.number;
+  if constexpr (kChecking) check::block_begins(arena_, index, launch.threads);
+  if constexpr (kAsan) guard_arena();
 
   if (threads_ != launch.threads) {
     threads_ = launch.threads;
@@ -197,6 +199,11 @@ Failure Block::run(Launch& launch, uint64_t index) {
   launch.barriers += barriers_;
   launch.collectives += collectives_;
 
+  if constexpr (kChecking) {
+    // It was first, whatever else has gone wrong since.
+    if (check::block_ends()) failure_ = {check::error_of_finding(), nullptr, Who::block, nullptr};
+  }
+  if constexpr (kAsan) __asan_unpoison_memory_region(arena_, kArenaBytes);
   std::memset(arena_, kPoison, launch.shared_bytes.load(std::memory_order_relaxed));
   if (failure_.code == cudaSuccess) return {};
 
@@ -230,11 +237,11 @@ void Block::reset_warps() {
 void Block::start_fiber(fcontext_t* left) {
   const int stack = stacks_.take();
   starting_stack_ = stack;
-  switch_fiber(stacks_.prepare(stack, fiber_entry), left);
+  stacks_.switch_to(stacks_.prepare(stack, fiber_entry), left);
 }
 
 void Block::fiber_entry(transfer_t from) {
-  if (from.data) *static_cast<fcontext_t*>(from.data) = from.fctx;
+  current_block->stacks_.begin(from);
   current_block->run_threads();
 }
 
@@ -267,7 +274,7 @@ void Block::run_threads() {
 
 void Block::leave() {
   in_kernel_ = false;
-  switch_fiber(caller_, nullptr);
+  stacks_.switch_to(caller_, nullptr);
   __builtin_unreachable();
 }
 
@@ -303,6 +310,7 @@ CPU_DEVICE_HOT BarrierResult Block::barrier(const BarrierCall& call, bool predic
   barrier_.result = {barrier_.count, barrier_.count == static_cast<int>(threads_)};
   barrier_.arrived = 0;
   ++barriers_;
+  if constexpr (kChecking) check::barrier_passed();
   progress_ = progress_ + 1;
   if (order_kind_ == Order::random) rank_warps();
   std::memset(state_.data(), static_cast<int>(State::ready), threads_);
@@ -342,6 +350,9 @@ CPU_DEVICE_HOT uint64_t Block::collective(const WarpCall& call, uint32_t mask, u
   }
 
   call.body(warp.exchange, lanes);
+  if constexpr (kChecking) {
+    if (&call == &kSyncwarp) check::warp_synchronised(current_ / kLanes, lanes);
+  }
   group.arrived = 0;
   ++collectives_;
   progress_ = progress_ + 1;

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "cpu_device/launch.h"
 #include "cpu_device/options.h"
@@ -17,12 +18,21 @@ namespace cpu_device {
 inline constexpr uint32_t kMaxThreads = 1024;  // a block's; every CUDA device has this limit
 inline constexpr uint32_t kLanes = 32;
 
+inline constexpr size_t kArenaBytes = 256 * 1024;  // for a block's shared memory
+
+/// A shared declaration that has its place in the arena.
+struct PlacedShared {
+  const char* names;
+  size_t offset, bytes;
+};
+
 /// A kernel on its way: what all blocks share.
 struct Launch {
   KernelName name;
   Config config{1, 1};
   void (*body)(const void* frame);
-  const void* frame;
+  const void* frame;  // the kernel and its arguments, of
+  size_t frame_bytes;
   uint32_t number;      // tells a shared declaration whether it has been placed
   uint64_t blocks;      // in the grid
   uint32_t threads;     // in a block
@@ -30,9 +40,16 @@ struct Launch {
   std::array<uint3, kMaxThreads> thread_index;  // of each thread of a block
   std::atomic<uint64_t> next_block{0};
   std::atomic<uint32_t> shared_bytes{0};  // placed so far, dynamic part included
+  size_t shared_bytes_without_gaps = 0;
+  std::vector<PlacedShared> placed;  // for AddressSanitizer
   std::atomic<bool> failed{false};
   std::atomic<uint64_t> barriers{0};     // passed, a block counting once for each
   std::atomic<uint64_t> collectives{0};  // of warps
+
+  bool holds_argument(const void* address) const {
+    return static_cast<size_t>(static_cast<const char*>(address) -
+                               static_cast<const char*>(frame)) < frame_bytes;
+  }
 };
 
 /// Why a block ended before its threads did. The code is the one that CUDA gives for it.
@@ -55,8 +72,9 @@ class Block {
                       Site site);
   uint32_t active_mask(Site site);
   void yield();
+  uint32_t current_thread() const { return current_; }
   uint32_t current_lane() const { return current_ % kLanes; }
-  Launch& launch() { return *launch_; }
+  Launch& launch() const { return *launch_; }
 
   /// Ends the block from inside one of its threads, or from a signal handler in one. `what` is a
   /// literal, told of the current thread if `who` says so; a bad address is added.
@@ -64,8 +82,17 @@ class Block {
   [[noreturn]] void fail(cudaError_t code, const char* what, Who who,
                          const void* address = nullptr);
 
+  // What reports ask.
+  std::string thread_name(uint32_t thread) const;
+  std::string block_name(uint64_t index) const;
+  bool owns_stack(const void* address) const { return stacks_.hold(address); }
+  /// Who touches the address, for a report of AddressSanitizer.
+  std::string describe_access(const void* address) const;
+
   // What signal handlers ask (faults.cpp).
   bool in_kernel() const { return in_kernel_; }
+  /// Whether fail() may be called now: not in the middle of a switch that AddressSanitizer follows.
+  bool can_leave() const { return !stacks_.switching(); }
   uint64_t progress() const { return progress_; }
 
  private:
@@ -104,8 +131,8 @@ class Block {
   void pass_the_turn();
   bool release_active_masks();
   [[noreturn]] void leave();
+  void guard_arena() const;
   std::string report() const;
-  std::string thread_name(uint32_t thread) const;
   std::string waits() const;
   uint32_t random(uint32_t below);
 

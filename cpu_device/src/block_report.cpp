@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "block.hpp"
+#include "check/finding.hpp"
 
 namespace cpu_device {
 
@@ -13,12 +14,22 @@ std::string Block::thread_name(uint32_t thread) const {
   return to_string(t);
 }
 
+std::string Block::block_name(uint64_t index) const {
+  const dim3 grid = launch_->config.grid;
+  return to_string({static_cast<uint32_t>(index % grid.x),
+                    static_cast<uint32_t>(index / grid.x % grid.y),
+                    static_cast<uint32_t>(index / grid.x / grid.y)});
+}
+
 std::string Block::report() const {
   const Config& config = launch_->config;
   std::string text = std::string("kernel ") + launch_->name.text + " failed: ";
   if (failure_.who == Who::thread) text += "thread " + thread_name(current_) + " ";
-  text += failure_.what;
-  if (failure_.code == cudaErrorIllegalAddress) {
+  if constexpr (kChecking) {
+    if (!failure_.what) text += check::describe_finding(*this);
+  }
+  if (failure_.what) text += failure_.what;
+  if (failure_.what && failure_.code == cudaErrorIllegalAddress) {
     char address[32];
     std::snprintf(address, sizeof address, " 0x%zx", reinterpret_cast<size_t>(failure_.address));
     text += address;
@@ -26,7 +37,7 @@ std::string Block::report() const {
   text += std::string("\n  launched at ") + launch_->name.file + ":" +
           std::to_string(launch_->name.line) + ", grid " + to_string(config.grid) + ", block " +
           to_string(config.block) + "; this is block " + to_string(block_index_) + "\n";
-  return text + waits();
+  return failure_.what ? text + waits() : text;  // who waits where says nothing about a race
 }
 
 // One line for all threads in the same state: "16 threads (0, 1, 2, …) wait at …".

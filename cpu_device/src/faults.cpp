@@ -67,7 +67,7 @@ void on_signal(int signal, siginfo_t* info, void* context) {
       if (block->progress() != watch.last_progress) {
         watch.last_progress = block->progress();
         watch.looks_without_progress = 0;
-      } else if (++watch.looks_without_progress == kLooks) {
+      } else if (++watch.looks_without_progress >= kLooks && block->can_leave()) {
         watch.looks_without_progress = 0;
         block->fail(cudaErrorLaunchTimeout,
                     "does not end: an endless loop, or a wait for what nobody writes",
@@ -118,6 +118,10 @@ ThreadWatch::ThreadWatch() {
     event.sigev_notify_thread_id = gettid();
     // Where such timers do not exist there is no watchdog; everything else works.
     watch.has_timer = timer_create(CLOCK_THREAD_CPUTIME_ID, &event, &watch.timer) == 0;
+  }
+  // The handler that ended a kernel has left its frames there.
+  if constexpr (kAsan) {
+    __asan_unpoison_memory_region(watch.signal_stack, PerThread::kSignalStackBytes);
   }
   stack_t stack{};
   stack.ss_sp = watch.signal_stack;

@@ -8,8 +8,9 @@
 namespace cpu_device {
 namespace {
 
-// Room for the local arrays of a kernel and for printf in one.
-constexpr size_t kStackBytes = 64 * 1024;
+// Room for the local arrays of a kernel and for printf in one. AddressSanitizer puts redzones
+// between locals, and reports from where it finds an error.
+constexpr size_t kStackBytes = (kAsan ? 256 : 64) * 1024;
 // Below each stack lie pages that must not be touched: an overflow is a fault and not a mystery.
 // With them, stacks are no power of two apart. That matters: the tops of 1,024 stacks a power of
 // two apart fall into the same few sets of the caches and of the page tables' cache, and a switch
@@ -33,11 +34,21 @@ Stacks::Stacks(int count) : count_(count) {
   give_back_all();
 }
 
-Stacks::~Stacks() { munmap(base_, static_cast<size_t>(count_) * kSpacing); }
+Stacks::~Stacks() {
+  give_back_all();
+  munmap(base_, static_cast<size_t>(count_) * kSpacing);
+}
 
 void Stacks::give_back_all() {
+  // The frames that stand there are forgotten.
+  if constexpr (kAsan) __asan_unpoison_memory_region(base_, static_cast<size_t>(count_) * kSpacing);
   free_.clear();
   for (int i = count_; i-- > 0;) free_.push_back(i);
+}
+
+bool Stacks::hold(const void* address) const {
+  return static_cast<size_t>(static_cast<const char*>(address) - base_) <
+         static_cast<size_t>(count_) * kSpacing;
 }
 
 fcontext_t Stacks::prepare(int stack, void (*entry)(transfer_t)) const {
@@ -45,7 +56,34 @@ fcontext_t Stacks::prepare(int stack, void (*entry)(transfer_t)) const {
   // every power of two.
   const size_t shift = static_cast<size_t>(stack % 61) * 64;
   char* top = base_ + static_cast<size_t>(stack + 1) * kSpacing - shift;
+  // Whoever had the stack last left it in the middle of the scheduler's few frames.
+  constexpr size_t kFrames = 4096;
+  if constexpr (kAsan) __asan_unpoison_memory_region(top - kFrames, kFrames);
   return make_fcontext(top, kStackBytes - shift, entry);
+}
+
+// A context is an address on its stack.
+void Stacks::tell_asan_before(fcontext_t to, void** left_fake_stack) {
+  switching_ = true;
+  const void* bottom = thread_stack_;
+  size_t bytes = thread_stack_bytes_;
+  if (hold(to)) {
+    const auto stack = static_cast<size_t>(static_cast<char*>(to) - base_) / kSpacing;
+    bottom = base_ + stack * kSpacing + kGuardBytes;
+    bytes = kStackBytes;
+  }
+  if constexpr (kAsan) __sanitizer_start_switch_fiber(left_fake_stack, bottom, bytes);
+}
+
+void Stacks::tell_asan_after(void* own_fake_stack) {
+  const void* left = nullptr;
+  size_t bytes = 0;
+  if constexpr (kAsan) __sanitizer_finish_switch_fiber(own_fake_stack, &left, &bytes);
+  if (!hold(left)) {
+    thread_stack_ = left;
+    thread_stack_bytes_ = bytes;
+  }
+  switching_ = false;
 }
 
 }  // namespace cpu_device

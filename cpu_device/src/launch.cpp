@@ -7,10 +7,12 @@
 #include <mutex>
 #include <numeric>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
 #include "block.hpp"
+#include "check/checker.hpp"
 #include "faults.hpp"
 #include "state.hpp"
 
@@ -118,12 +120,13 @@ class Workers {
 constexpr int kMostWorkers = 24;
 
 int worker_count() {
+  if (kOneWorker) return 1;
   if (options().workers > 0) return std::min(options().workers, kMostWorkers);
   return std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, kMostWorkers);
 }
 
 // CUDA's answer to an impossible configuration, and for the report the reason.
-cudaError_t check(const Config& config, size_t dynamic_limit, std::string* why) {
+cudaError_t check_config(const Config& config, size_t dynamic_limit, std::string* why) {
   const cudaDeviceProp& card = properties();
   auto too_large = [&](const char* what, const dim3& value, const int* limit) {
     for (int axis = 0; axis < 3; ++axis) {
@@ -161,7 +164,7 @@ cudaError_t check(const Config& config, size_t dynamic_limit, std::string* why) 
 }  // namespace
 
 void run_grid(const KernelName& name, const Config& config, const void* function,
-              void (*body)(const void* frame), const void* frame) {
+              void (*body)(const void* frame), const void* frame, size_t frame_bytes) {
   if (current_block) {
     current_block->fail(cudaErrorNotSupported,
                         "launched a kernel: the CPU device does not nest launches",
@@ -174,7 +177,7 @@ void run_grid(const KernelName& name, const Config& config, const void* function
 
   const size_t dynamic_limit = dynamic_shared_limit(function);
   std::string why;
-  if (const cudaError_t error = check(config, dynamic_limit, &why); error != cudaSuccess) {
+  if (const cudaError_t error = check_config(config, dynamic_limit, &why); error != cudaSuccess) {
     configuration_refused(error, std::string("kernel ") + name.text + " was not launched: " + why +
                                      "\n  at " + name.file + ":" + std::to_string(name.line) +
                                      "\n");
@@ -185,6 +188,7 @@ void run_grid(const KernelName& name, const Config& config, const void* function
   launch->name = name;
   launch->body = body;
   launch->frame = frame;
+  launch->frame_bytes = frame_bytes;
   launch->config = config;
   launch->number = ++launches;
   launch->blocks = uint64_t{config.grid.x} * config.grid.y * config.grid.z;
@@ -194,14 +198,17 @@ void run_grid(const KernelName& name, const Config& config, const void* function
                              ? properties().sharedMemPerBlockOptin
                              : properties().sharedMemPerBlock;
   launch->shared_bytes = static_cast<uint32_t>(config.shared_bytes);
+  launch->shared_bytes_without_gaps = config.shared_bytes;
   for (uint32_t t = 0; t < launch->threads; ++t) {
     launch->thread_index[t] = {t % config.block.x, t / config.block.x % config.block.y,
                                t / config.block.x / config.block.y};
   }
 
   const FaultHandlers handlers;
+  if constexpr (kChecking) check::launch_begins(*launch);
   const uint64_t useful = std::min<uint64_t>(static_cast<uint64_t>(worker_count()), launch->blocks);
   workers.run(*launch, useful - 1);
+  if constexpr (kChecking) check::launch_ends();
   count_activity(
       {1, launch->blocks, launch->blocks * launch->threads, launch->barriers, launch->collectives});
 }
@@ -216,11 +223,22 @@ uint32_t place_shared(SharedSlot& slot, size_t bytes, size_t alignment, const Sh
     if ((where >> 32) == launch.number) return static_cast<uint32_t>(where);
     // At least 16 bytes, so that a vector load from the start of any array works.
     const size_t step = std::max<size_t>(alignment, 16);
-    const size_t offset = (launch.shared_bytes + step - 1) / step * step;
-    end = offset + bytes;
+    const auto round_up = [step](size_t value) { return (value + step - 1) / step * step; };
+    // Where memory is checked a gap, a row of banks wide, lies between declarations. A GPU has
+    // none, so it does not count.
+    const size_t gap = kOneWorker && launch.shared_bytes > 0 ? 128 : 0;
+    const size_t offset = round_up(launch.shared_bytes + gap);
+    end = round_up(launch.shared_bytes_without_gaps) + bytes;
     const size_t static_bytes = end - launch.config.shared_bytes;
     if (end <= launch.shared_limit && static_bytes <= properties().sharedMemPerBlock) {
-      launch.shared_bytes = static_cast<uint32_t>(end);
+      launch.shared_bytes_without_gaps = end;
+      const auto more = std::ranges::count(std::string_view(name.names), ',');
+      launch.shared_bytes = static_cast<uint32_t>(
+          offset + bytes + (kChecking ? static_cast<size_t>(more) * kApart : 0));
+      if constexpr (kAsan) {
+        launch.placed.push_back({name.names, offset, bytes});
+        __asan_unpoison_memory_region(shared_arena + offset, bytes);
+      }
       slot.launch_and_offset = uint64_t{launch.number} << 32 | offset;
       return static_cast<uint32_t>(offset);
     }

@@ -5,6 +5,8 @@
 #include <map>
 #include <mutex>
 
+#include "asan.hpp"
+#include "check/checker.hpp"
 #include "cpu_device/runtime_templates.h"
 #include "state.hpp"
 
@@ -62,7 +64,14 @@ cudaError_t allocate(void** pointer, size_t bytes, bool on_device) {
   if (bytes > properties().totalGlobalMem - allocated_bytes) {
     return note(cudaErrorMemoryAllocation);
   }
-  void* memory = std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
+  // To the byte for AddressSanitizer, which guards what follows.
+  const size_t room = kAsan ? bytes : (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  void* memory = nullptr;
+  if constexpr (kChecking) {
+    memory = check::allocate(bytes);
+  } else if (posix_memalign(&memory, kAlignment, room) != 0) {
+    memory = nullptr;
+  }
   if (!memory) return note(cudaErrorMemoryAllocation);
   std::memset(memory, kPoison, bytes);
   allocations[reinterpret_cast<uintptr_t>(memory)] = {bytes, on_device};
@@ -80,7 +89,11 @@ cudaError_t release(void* pointer, bool on_device) {
   }
   allocated_bytes -= found->second.bytes;
   allocations.erase(found);
-  std::free(pointer);
+  if constexpr (kChecking) {
+    check::release(pointer);
+  } else {
+    std::free(pointer);
+  }
   return cudaSuccess;
 }
 
@@ -151,6 +164,10 @@ cudaError_t cudaMemcpy2D(void* to, size_t to_pitch, const void* from, size_t fro
   for (size_t row = 0; row < height; ++row) {
     std::memmove(static_cast<char*>(to) + row * to_pitch,
                  static_cast<const char*>(from) + row * from_pitch, width_bytes);
+    if constexpr (kChecking) {
+      check::written_by_host(static_cast<char*>(to) + row * to_pitch, width_bytes,
+                             static_cast<const char*>(from) + row * from_pitch);
+    }
   }
   return cudaSuccess;
 }
@@ -173,6 +190,7 @@ cudaError_t cudaMemset(void* pointer, int value, size_t bytes) {
     if (!lies(pointer, bytes, true)) return note(cudaErrorInvalidValue);
   }
   std::memset(pointer, value, bytes);
+  if constexpr (kChecking) check::written_by_host(pointer, bytes);
   return cudaSuccess;
 }
 

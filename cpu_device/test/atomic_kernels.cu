@@ -7,7 +7,7 @@ namespace {
 
 template <class T>
 __device__ T add_by_cas(T* cell, T operand) {
-  T seen = *cell;
+  T seen = *static_cast<volatile T*>(cell);  // plain, it would race with the others' atomics
   for (;;) {
     const T before = atomicCAS(cell, seen, static_cast<T>(seen + operand));
     if (before == seen) return seen;

@@ -65,13 +65,13 @@ __global__ void wait_for_other_block_kernel(volatile int* flag, int* out) {
 
 __global__ void many_barriers_kernel(int* out, int rounds) {
   for (int round = 0; round < rounds; ++round) __syncthreads();
-  *out = 1;
+  if (threadIdx.x == 0) *out = 1;
 }
 
 __global__ void too_much_shared_kernel(int* out) {
   __shared__ char fixed[kTooMuchStatic];
   fixed[threadIdx.x] = 1;
-  *out = fixed[threadIdx.x];
+  if (threadIdx.x == 0) *out = fixed[threadIdx.x];
 }
 
 __global__ void read_fresh_shared_kernel(int* out) {

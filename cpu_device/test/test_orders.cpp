@@ -192,18 +192,30 @@ TEST_CASE("correct kernels give the same in every order, with any number of work
   }
 }
 
-TEST_CASE("a missing barrier shows in the result") {
+TEST_CASE("a missing barrier shows in the result, and is reported by the check build") {
   const OptionsGuard guard;
   options().seed = 7;
   for (const Case& c : kCases) {
     for (int barrier = 1; barrier <= c.subject.barriers; ++barrier) {
       for (size_t order = 0; order < 3; ++order) {
         options().order = kOrders[order];
+        const std::string what = std::string(c.subject.name) + " without barrier " +
+                                 std::to_string(barrier) + " in order " + std::to_string(order);
+        if (cpu_device::kChecking) {
+          const DeviceArray<float> in(c.subject.size), out(c.subject.size);
+          c.subject.launch(in.data(), out.data(), barrier);
+          const KernelFailure failure = take_failure();
+          const std::string& report = failure.report;
+          CHECK_MESSAGE(failure.error == cudaErrorLaunchFailure, what);
+          CHECK_MESSAGE(report.find(": a race\n") != std::string::npos, what, ": ", report);
+          CHECK_MESSAGE(report.find("__syncthreads() between") != std::string::npos, what, ": ",
+                        report);
+          continue;
+        }
         const tile::Comparison comparison = run(c, barrier);
         CHECK_MESSAGE(
-            comparison.ok() != c.without[static_cast<size_t>(barrier - 1)].in_order[order],
-            std::string(c.subject.name), " without barrier ", barrier, " in order ", order, ": ",
-            comparison.mismatches, " of ", comparison.count, " are wrong");
+            comparison.ok() != c.without[static_cast<size_t>(barrier - 1)].in_order[order], what,
+            ": ", comparison.mismatches, " of ", comparison.count, " are wrong");
       }
     }
   }

@@ -41,8 +41,11 @@ std::string in_function(const std::string& text) { return "void f() {\n" + text 
 
 /// The reference to one of the `names` declared by the struct `type`.
 std::string reference(const std::string& type, const std::string& names, const std::string& name) {
-  return "[[maybe_unused]] auto& " + name + " = ::cpu_device::shared<" + type +
-         ">(::cpu_device::SharedName{\"" + names + "\", __FILE__, __LINE__})." + name + ";";
+  const auto before = names.begin() + static_cast<std::ptrdiff_t>((", " + names).find(", " + name));
+  return "[[maybe_unused]] auto& " + name + " = ::cpu_device::shared_array<" +
+         std::to_string(std::count(names.begin(), before, ',')) + ">(::cpu_device::shared<" + type +
+         ">(::cpu_device::SharedName{\"" + names + "\", __FILE__, __LINE__})." + name + ", \"" +
+         name + "\");";
 }
 
 /// Inside a function, where the declaration has the line 2.

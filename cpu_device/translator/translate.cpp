@@ -181,9 +181,11 @@ class Translator {
     for (const TokenSpan words : shared.storage) erase(words);
     for (const TokenSpan attribute : shared.attributes) erase(attribute);
     std::string references = "; }";
-    for (const std::string& name : shared.names) {
-      references += "; [[maybe_unused]] auto& " + name + " = ::cpu_device::shared<" + type + ">" +
-                    where + "." + name;
+    for (size_t i = 0; i < shared.names.size(); ++i) {
+      const std::string& name = shared.names[i];
+      references += "; [[maybe_unused]] auto& " + name + " = ::cpu_device::shared_array<" +
+                    std::to_string(i) + ">(::cpu_device::shared<" + type + ">" + where + "." +
+                    name + ", \"" + name + "\")";
     }
     replace(end_of(last), end_of(last), references);
   }

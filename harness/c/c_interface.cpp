@@ -22,7 +22,7 @@ thread_local const char* last_step = "";
 
 struct Chapter {
   std::string_view title;
-  std::vector<StepRow> steps;
+  std::vector<StepInfo> steps;
 };
 
 // By name, which begins with the chapter's number.
@@ -50,7 +50,7 @@ const Chapters::value_type* find_chapter(std::int32_t index) {
   return &*std::next(all.begin(), index);
 }
 
-const StepRow* find_row(std::int32_t chapter_index, std::int32_t index) {
+const StepInfo* find_row(std::int32_t chapter_index, std::int32_t index) {
   const auto* chapter = find_chapter(chapter_index);
   if (!chapter || index < 0) return nullptr;
   const auto at = static_cast<std::size_t>(index);
@@ -159,11 +159,9 @@ Status read_type(tile_type given, DType* type) {
     *type = *found;
     return {};
   }
-  std::string types;
-  for (const DType known : kDTypes) {
-    types.append(types.empty() ? "" : ", ").append(std::to_string(type_of(known)));
-    types.append(" (").append(name(known)).append(")");
-  }
+  const std::string types = joined(kDTypes, [](DType known) {
+    return std::to_string(type_of(known)).append(" (").append(name(known)).append(")");
+  });
   return invalid_argument("type", std::to_string(given) + " is not one of " + types);
 }
 
@@ -174,7 +172,7 @@ Status read_flag(const char* argument, std::int32_t given, bool* flag) {
 }
 
 RegisterChapter::RegisterChapter(std::string_view name, std::string_view title,
-                                 std::vector<StepRow> steps) {
+                                 std::vector<StepInfo> steps) {
   chapters()[name] = {title, std::move(steps)};
 }
 
@@ -281,14 +279,14 @@ int32_t tile_step_count(int32_t chapter) {
 
 const char* tile_step_name(int32_t chapter, int32_t step) {
   return look_up<const char*>(nullptr, [=] {
-    const StepRow* row = find_row(chapter, step);
+    const tile::StepInfo* row = find_row(chapter, step);
     return row ? permanent(row->name) : nullptr;
   });
 }
 
 const char* tile_step_idea(int32_t chapter, int32_t step) {
   return look_up<const char*>(nullptr, [=] {
-    const StepRow* row = find_row(chapter, step);
+    const tile::StepInfo* row = find_row(chapter, step);
     return row ? permanent(row->idea) : nullptr;
   });
 }
@@ -298,7 +296,7 @@ tile_status tile_step_takes(int32_t chapter, int32_t step, tile_type type) {
     if (!find_chapter(chapter)) {
       return tile::invalid_argument("chapter", std::to_string(chapter) + " does not exist");
     }
-    const StepRow* row = find_row(chapter, step);
+    const tile::StepInfo* row = find_row(chapter, step);
     if (!row) return tile::invalid_argument("step", std::to_string(step) + " does not exist");
     tile::DType dtype{};
     if (tile::Status s = read_type(type, &dtype); !s.ok()) return s;

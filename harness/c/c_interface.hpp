@@ -9,6 +9,7 @@
 
 #include "harness/c/tile.h"
 #include "harness/step.hpp"
+#include "harness/text.hpp"
 
 namespace tile::c {
 
@@ -51,24 +52,10 @@ Status read_flag(const char* argument, std::int32_t given, bool* flag);
 
 // ---- Steps ----
 
-/// A row of a chapter's table without the types of its problem.
-struct StepRow {
-  std::string_view name, idea;
-  EnumSet<DType> types;
-  EnumSet<Feature> needs;
-};
-
 /// Makes a chapter known when the library is loaded; `name` is its folder.
 struct RegisterChapter {
-  RegisterChapter(std::string_view name, std::string_view title, std::vector<StepRow> steps);
+  RegisterChapter(std::string_view name, std::string_view title, std::vector<StepInfo> steps);
 };
-
-template <class Table>
-std::vector<StepRow> rows_of(const Table& table) {
-  std::vector<StepRow> rows;
-  for (const auto& step : table) rows.push_back({step.name, step.idea, step.types, step.needs});
-  return rows;
-}
 
 /// For tile_last_step().
 void set_last_step(std::string_view name) noexcept;
@@ -102,15 +89,13 @@ Status find_step(const Table& table, const char* name, const Problem& problem, c
     }
     return why;
   }
-  std::string names;
   for (const Step& step : table) {
-    if (step.name == name) {
-      *found = &step;
-      return check_step(step, problem);
-    }
-    names.append(names.empty() ? "" : ", ").append(step.name);
+    if (step.name != name) continue;
+    *found = &step;
+    return check_step(step, problem);
   }
-  return invalid_argument("step", "'" + std::string(name) + "' is not one of " + names);
+  return invalid_argument("step", "'" + std::string(name) + "' is not one of " +
+                                      joined(table, [](const Step& step) { return step.name; }));
 }
 
 /// What every operation does once it has its problem.

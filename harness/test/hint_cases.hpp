@@ -5,6 +5,7 @@
 
 #include "harness/hints.hpp"
 #include "harness/inputs.hpp"
+#include "harness/test/contains.hpp"
 
 namespace tile {
 using Shape = std::vector<std::int64_t>;
@@ -27,10 +28,6 @@ inline std::string ask(Hint hint, const Expected& expected, const std::vector<do
   }
   REQUIRE_FALSE(wrong.empty());
   return hint({expected, got, wrong});
-}
-
-inline bool contains(const std::string& text, std::string_view part) {
-  return text.find(part) != std::string::npos;
 }
 
 // Sets got[i] = change(i) where where(i) holds.

@@ -28,7 +28,7 @@ class Problem : public Workload {
 const Chapter kChapter{.name = "99_test",
                        .title = "",
                        .next = "",
-                       .steps = {{"slow", ""}, {"fast", ""}},
+                       .steps = {{"slow", "", {}, {}}, {"fast", "", {}, {}}},
                        .extents = {},
                        .size_on_cpu = {},
                        .size_on_gpu = {},

@@ -8,6 +8,7 @@
 #include "harness/compare.hpp"
 #include "harness/cuda_check.hpp"
 #include "harness/inputs.hpp"
+#include "harness/test/contains.hpp"
 
 namespace tile {
 namespace {
@@ -19,10 +20,6 @@ void flip(const DeviceBuffer& buffer, std::int64_t offset) {
   REQUIRE(cudaMemcpy(&byte, address, 1, cudaMemcpyDeviceToHost) == cudaSuccess);
   byte = ~byte;
   REQUIRE(cudaMemcpy(address, &byte, 1, cudaMemcpyHostToDevice) == cudaSuccess);
-}
-
-bool contains(const std::string& text, std::string_view part) {
-  return text.find(part) != std::string::npos;
 }
 
 template <class Make>
@@ -192,8 +189,9 @@ TEST_CASE("buffer: what lies around an in-out buffer is finite, around an input 
 }
 
 TEST_CASE("buffer: no elements still have guards and an address") {
-  for (const Layout& layout : {vector_layout(DType::fp32, 0), matrix_layout(DType::fp32, 0, 5, 8),
-                               matrix_layout(DType::fp32, 3, 0, 8)}) {
+  for (const Layout& layout :
+       {vector_layout(DType::fp32, 0), matrix_layout(DType::fp32, 0, 5, 8),
+        matrix_layout(DType::fp32, 3, 0, 8), matrix_layout(DType::fp32, 3, 0, 0)}) {
     const auto buffer = DeviceBuffer::output("c", layout, Poison::unwritten_nan);
     CHECK(buffer.raw() != nullptr);
     CHECK(buffer.download().empty());
@@ -218,6 +216,23 @@ TEST_CASE("buffer: a test's own mistakes are named") {
   CHECK(output_error(vector_layout(DType::fp32, 1, -1)) == "c.offset: -1 is negative");
   CHECK(output_error(matrix_layout(DType::fp32, -2, 1, 1)) == "c.rows: -2 is negative");
   CHECK(output_error(matrix_layout(DType::fp32, 2, 5, 4)) == "c.ld: 4 is below cols");
+}
+
+TEST_CASE("buffer: what was written is gone after restore()") {
+  const Layout layout = matrix_layout(DType::bf16, 2, 3, 4, 1);
+  const std::vector<double> six = {1, 2, 3, 4, 5, 6};
+  auto output = DeviceBuffer::output("c", layout, Poison::unwritten_nan);
+  auto in_out = DeviceBuffer::in_out("x", layout, six);
+  for (DeviceBuffer* buffer : {&output, &in_out}) {
+    for (const std::int64_t byte : {-1, 0, 7, 13, 14}) flip(*buffer, byte);  // all regions
+    CHECK_FALSE(buffer->check_guards().ok());
+    CHECK_FALSE(buffer->check_unchanged().ok());
+    buffer->restore();
+    CHECK(buffer->check_guards().ok());
+    CHECK(buffer->check_unchanged().ok());
+  }
+  for (const double value : output.download()) CHECK(is_poison(value, Poison::unwritten_nan));
+  CHECK(in_out.download() == six);
 }
 
 TEST_CASE("buffer: it can be moved") {

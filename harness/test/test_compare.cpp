@@ -1,4 +1,5 @@
 #include "harness/compare.hpp"
+#include "harness/test/contains.hpp"
 
 #include <doctest/doctest.h>
 
@@ -23,10 +24,6 @@ Comparison with_last(double got, double value, double bound) {
   expected.value.back() = value;
   expected.bound.back() = bound;
   return compare("c", result, expected);
-}
-
-bool contains(const std::string& text, std::string_view part) {
-  return text.find(part) != std::string::npos;
 }
 
 TEST_CASE("compare: the right result passes") {

@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+#include <vector>
+
 #include "harness/cuda_check.hpp"
 #include "harness/dtype.hpp"
 #include "harness/text.hpp"
@@ -54,6 +56,9 @@ TEST_CASE("text: numbers keep every bit, counts are grouped and declined") {
   CHECK(grouped(999) == "999");
   CHECK(grouped(-123) == "-123");
   CHECK(grouped(1234567) == "1,234,567");
+  auto same = [](const char* text) { return text; };
+  CHECK(joined(std::vector{"a", "b", "c"}, same) == "a, b, c");
+  CHECK(joined(std::vector<const char*>{}, same).empty());
 }
 
 TEST_CASE("cuda_check: success is ok, a failure names the call and the error") {

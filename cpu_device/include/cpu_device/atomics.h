@@ -1,5 +1,6 @@
 // Atomic functions (CUDA C++ Programming Guide, "Atomic Functions"). All are relaxed, as CUDA's
-// are, and return the old value. Blocks run on several OS threads, so they are real atomics.
+// are, and return the old value. Blocks run on several OS threads, so they are real atomics. They
+// are inlined, so that a report of the check build names the line that calls them.
 #pragma once
 
 #include <bit>
@@ -7,11 +8,13 @@
 #include <cstring>
 #include <type_traits>
 
+#include "cpu_device/qualifiers.h"
+
 namespace cpu_device {
 
 /// Replaces *address by change(*address) in one step, for any type of 2, 4 or 8 bytes.
 template <class T, class Change>
-T atomic_change(T* address, Change change) {
+__forceinline__ T atomic_change(T* address, Change change) {
   using Bits = std::conditional_t<sizeof(T) == 8, uint64_t,
                                   std::conditional_t<sizeof(T) == 4, uint32_t, uint16_t>>;
   static_assert(sizeof(T) == sizeof(Bits));
@@ -35,54 +38,56 @@ using Long = unsigned long long;
 }  // namespace cpu_device
 
 template <cpu_device::OneOf<int, unsigned, cpu_device::Long> T>
-T atomicAdd(T* address, std::type_identity_t<T> value) {
+__forceinline__ T atomicAdd(T* address, std::type_identity_t<T> value) {
   return __atomic_fetch_add(address, value, __ATOMIC_RELAXED);
 }
 // Floating point, and the half types of cuda_fp16.h and cuda_bf16.h.
 template <class T>
-requires(!std::is_integral_v<T>) T atomicAdd(T* address, std::type_identity_t<T> value) {
+requires(!std::is_integral_v<T>) __forceinline__ T
+    atomicAdd(T* address, std::type_identity_t<T> value) {
   return cpu_device::atomic_change(address, [value](T old) { return old + value; });
 }
 template <cpu_device::OneOf<int, unsigned> T>
-T atomicSub(T* address, std::type_identity_t<T> value) {
+__forceinline__ T atomicSub(T* address, std::type_identity_t<T> value) {
   return __atomic_fetch_sub(address, value, __ATOMIC_RELAXED);
 }
 template <cpu_device::OneOf<int, unsigned, cpu_device::Long, float> T>
-T atomicExch(T* address, std::type_identity_t<T> value) {
+__forceinline__ T atomicExch(T* address, std::type_identity_t<T> value) {
   return cpu_device::atomic_change(address, [value](T) { return value; });
 }
 template <cpu_device::OneOf<int, unsigned, long long, cpu_device::Long> T>
-T atomicMin(T* address, std::type_identity_t<T> value) {
+__forceinline__ T atomicMin(T* address, std::type_identity_t<T> value) {
   return cpu_device::atomic_change(address, [value](T old) { return value < old ? value : old; });
 }
 template <cpu_device::OneOf<int, unsigned, long long, cpu_device::Long> T>
-T atomicMax(T* address, std::type_identity_t<T> value) {
+__forceinline__ T atomicMax(T* address, std::type_identity_t<T> value) {
   return cpu_device::atomic_change(address, [value](T old) { return old < value ? value : old; });
 }
 /// ((old >= limit) ? 0 : old + 1)
-inline unsigned atomicInc(unsigned* address, unsigned limit) {
+__forceinline__ unsigned atomicInc(unsigned* address, unsigned limit) {
   return cpu_device::atomic_change(address,
                                    [limit](unsigned old) { return old >= limit ? 0u : old + 1; });
 }
 /// ((old == 0 || old > limit) ? limit : old - 1)
-inline unsigned atomicDec(unsigned* address, unsigned limit) {
+__forceinline__ unsigned atomicDec(unsigned* address, unsigned limit) {
   return cpu_device::atomic_change(
       address, [limit](unsigned old) { return old == 0 || old > limit ? limit : old - 1; });
 }
 template <cpu_device::OneOf<int, unsigned, cpu_device::Long, unsigned short> T>
-T atomicCAS(T* address, std::type_identity_t<T> expected, std::type_identity_t<T> value) {
+__forceinline__ T atomicCAS(T* address, std::type_identity_t<T> expected,
+                            std::type_identity_t<T> value) {
   __atomic_compare_exchange_n(address, &expected, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
   return expected;
 }
 template <cpu_device::OneOf<int, unsigned, cpu_device::Long> T>
-T atomicAnd(T* address, std::type_identity_t<T> value) {
+__forceinline__ T atomicAnd(T* address, std::type_identity_t<T> value) {
   return __atomic_fetch_and(address, value, __ATOMIC_RELAXED);
 }
 template <cpu_device::OneOf<int, unsigned, cpu_device::Long> T>
-T atomicOr(T* address, std::type_identity_t<T> value) {
+__forceinline__ T atomicOr(T* address, std::type_identity_t<T> value) {
   return __atomic_fetch_or(address, value, __ATOMIC_RELAXED);
 }
 template <cpu_device::OneOf<int, unsigned, cpu_device::Long> T>
-T atomicXor(T* address, std::type_identity_t<T> value) {
+__forceinline__ T atomicXor(T* address, std::type_identity_t<T> value) {
   return __atomic_fetch_xor(address, value, __ATOMIC_RELAXED);
 }

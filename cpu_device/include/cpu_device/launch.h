@@ -34,7 +34,7 @@ struct Config {
 /// kept for cudaGetLastError and the next synchronisation, as CUDA keeps them. `function` is the
 /// kernel's address, which finds the limits set by cudaFuncSetAttribute; it may be null.
 void run_grid(const KernelName& name, const Config& config, const void* function,
-              void (*body)(const void* frame), const void* frame);
+              void (*body)(const void* frame), const void* frame, size_t frame_bytes);
 
 /// The address of a kernel that needs no template deduction. The unused parameters make the call
 /// depend on the launch's arguments, so that a failed deduction is not an error.
@@ -48,11 +48,18 @@ const void* kernel_address(void (*kernel)(Parameters...), const Args&...) {
 template <class Call, class Address, class... Args>
 void launch(const KernelName& name, const Config& config, Call call, Address address,
             Args&&... args) {
-  const std::tuple<std::decay_t<Args>...> values(std::forward<Args>(args)...);
-  auto thread = [&] { std::apply(call, values); };
+  struct Frame {
+    Call call;
+    const std::tuple<std::decay_t<Args>...> values;
+  };
+  const Frame frame{call, std::tuple<std::decay_t<Args>...>(std::forward<Args>(args)...)};
   run_grid(
-      name, config, std::apply(address, values),
-      [](const void* frame) { (*static_cast<const decltype(thread)*>(frame))(); }, &thread);
+      name, config, std::apply(address, frame.values),
+      [](const void* any) {
+        const auto* thread = static_cast<const Frame*>(any);
+        std::apply(thread->call, thread->values);
+      },
+      &frame, sizeof frame);
 }
 
 }  // namespace cpu_device

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 
+#include "cpu_device/qualifiers.h"
 #include "cpu_device/sync.h"
 
 namespace cpu_device {
@@ -13,10 +14,10 @@ void trap();
 }  // namespace cpu_device
 
 // The hints mean nothing here.
-#define CPU_DEVICE_LOAD(name) \
-  template <class T>          \
-  T name(const T* address) {  \
-    return *address;          \
+#define CPU_DEVICE_LOAD(name)                \
+  template <class T>                         \
+  __forceinline__ T name(const T* address) { \
+    return *address;                         \
   }
 CPU_DEVICE_LOAD(__ldg)
 CPU_DEVICE_LOAD(__ldca)
@@ -26,10 +27,10 @@ CPU_DEVICE_LOAD(__ldlu)
 CPU_DEVICE_LOAD(__ldcv)
 #undef CPU_DEVICE_LOAD
 
-#define CPU_DEVICE_STORE(name)     \
-  template <class T>               \
-  void name(T* address, T value) { \
-    *address = value;              \
+#define CPU_DEVICE_STORE(name)                     \
+  template <class T>                               \
+  __forceinline__ void name(T* address, T value) { \
+    *address = value;                              \
   }
 CPU_DEVICE_STORE(__stwb)
 CPU_DEVICE_STORE(__stcg)

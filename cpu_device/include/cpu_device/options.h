@@ -3,7 +3,19 @@
 
 #include <cstdint>
 
+#include "cpu_device/check.h"
+
 namespace cpu_device {
+
+/// Whether this is the build with AddressSanitizer (TILE_ASAN).
+#ifdef CPU_DEVICE_ASAN
+inline constexpr bool kAsan = true;
+#else
+inline constexpr bool kAsan = false;
+#endif
+
+/// The builds that look at memory run one block after the other, whatever Options::workers says.
+inline constexpr bool kOneWorker = kChecking || kAsan;
 
 /// The order in which the threads of a block start and go on after a barrier, and in which blocks
 /// start. A correct kernel gives the same result in every order.

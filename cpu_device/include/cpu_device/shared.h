@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "cpu_device/builtins.h"
+#include "cpu_device/check.h"
 
 namespace cpu_device {
 
@@ -43,11 +44,26 @@ Declaration& shared(const SharedName& name) {
   return *reinterpret_cast<Declaration*>(shared_arena + offset);
 }
 
+/// In the check build, as many bytes more lie between two arrays of one declaration. A multiple of
+/// every alignment that the arena allows.
+inline constexpr size_t kApart = 1024;
+
+/// The array number kIndex of a declaration, by its name.
+template <size_t kIndex, class T>
+T& shared_array(T& array, const char* name) {
+  if constexpr (!kChecking) return array;
+  T& apart = *reinterpret_cast<T*>(reinterpret_cast<uintptr_t>(&array) + kIndex * kApart);
+  check::name_shared(const_cast<const std::remove_cv_t<T>*>(&apart),
+                     {name, check::shape_of<T>(), false});
+  return apart;
+}
+
 /// The dynamic part, `bytes` of the launch's third parameter, begins the arena, which is aligned to
 /// far more than any declaration asks for.
 template <class T, size_t kAlignment>
-T* dynamic_shared(const SharedName&) {
+T* dynamic_shared(const SharedName& name) {
   static_assert(kAlignment <= 1024, "the arena is not aligned to that");
+  check::name_shared(shared_arena, {name.names, check::shape_of<T>(), true});
   return reinterpret_cast<T*>(shared_arena);
 }
 

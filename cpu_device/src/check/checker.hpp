@@ -1,0 +1,102 @@
+// The check build: every load and store of device code is looked at. Kernels are compiled with
+// -fsanitize=thread, and the callbacks that the compiler then inserts are ours (callbacks.cpp).
+//
+// In the fast build kChecking is false and none of this is linked. A check build has one worker:
+// blocks run one after the other, so this state needs no locks.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "cpu_device/check.h"
+#include "cpu_device/runtime_api.h"
+
+namespace cpu_device {
+
+struct Launch;
+class Block;
+
+namespace check {
+
+enum class Kind : uint8_t { read, write, update };  // an update is an atomic that does both
+
+struct Access {
+  uintptr_t address;
+  size_t bytes;
+  Kind kind;
+  bool atomic;  // or volatile, which PTX treats alike (PTX ISA, "volatile")
+  uintptr_t pc;
+};
+
+// ---- Told by the memory functions (memory.cpp) ----
+/// Memory of a device, far from everything else; null if there is none.
+void* allocate(size_t bytes);
+void release(void* memory);
+/// The host has written these bytes. Others were copied from `from`, if it is not null, with what
+/// is known about them.
+void written_by_host(const void* memory, size_t bytes, const void* from = nullptr);
+
+// ---- Told by the launch and the block (launch.cpp, block.cpp) ----
+/// From begin to end no other host thread can tell anything.
+void launch_begins(const Launch& launch);
+void launch_ends();
+void block_begins(const char* arena, uint64_t number, uint32_t threads);
+/// What the block has left in shared memory is nothing to the next. Returns whether there is a
+/// finding that was held back.
+bool block_ends();
+/// The code that CUDA has for the last finding.
+cudaError_t error_of_finding();
+/// All threads of the block have arrived at a barrier.
+void barrier_passed();
+/// Lanes of one warp have synchronised: __syncwarp orders memory, shuffles and votes do not.
+void warp_synchronised(uint32_t warp, uint32_t lanes);
+
+// ---- Told by device code ----
+/// Ends the block with a report if the access is wrong.
+void look_at(const Access& access);
+/// An access of as many bytes as its type is aligned to, at an address that is not.
+void look_at_misaligned(const Access& access);
+void fence();
+
+// ---- spaces.cpp ----
+/// Ends the block if a finding is held back.
+void settle();
+
+// ---- races.cpp ----
+/// What is remembered about the accesses to one word of four bytes.
+struct Stamp {
+  uint32_t block = 0;
+  uint32_t epoch = 0;  // barriers that the block had passed
+  uint32_t tick = 0;   // __syncwarps and fences that the thread had passed
+  uint16_t thread = 0;
+  uint8_t bytes = 0;  // a bit for each of the word's bytes; 0 for no access
+  bool atomic = false;
+  int32_t place = 0;  // in the program's text, from check::text_base on
+};
+struct Word {
+  // A byte has one last writer, so that four are enough.
+  static constexpr int kWriters = 4, kReaders = 4;
+  uint32_t tag = 0;  // the launch, or in shared memory the block, that all of it belongs to
+  // Up to this epoch of this block more readers need not be remembered.
+  uint32_t enough_epoch = 0, enough_block = 0;
+  Stamp writers[kWriters];
+  Stamp readers[kReaders];
+};
+/// Which earlier access to the word conflicts with this one, or null; then remembers it.
+const Stamp* conflict(Word& word, uint32_t tag, uint8_t bytes, const Access& access,
+                      bool* earlier_was_write);
+/// How the current thread is called in stamps.
+uint32_t current_thread();
+uint32_t current_block_number();
+/// An atomic has touched the location: what was released to it is known to this thread now, and
+/// what this thread has released is known to whoever comes next.
+void synchronise_through(uintptr_t location);
+
+// ---- sources.cpp ----
+/// "02_matmul/step3_shared_tile.cu:42", for a return address.
+const char* source_of(uintptr_t pc);
+int32_t to_place(uintptr_t pc);
+uintptr_t from_place(int32_t place);
+
+}  // namespace check
+}  // namespace cpu_device

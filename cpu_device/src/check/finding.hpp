@@ -1,0 +1,60 @@
+// What the check build has found, and how it is told.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "checker.hpp"
+
+namespace cpu_device::check {
+
+/// An array as reports name it.
+struct Array {
+  std::string name;
+  uintptr_t begin = 0;
+  size_t bytes = 0;
+  size_t element_bytes = 1;
+  std::vector<size_t> extents;  // none: a single variable
+  size_t padding = 0;           // elements at the end of each row, of which the last has none
+
+  size_t elements() const {
+    size_t count = 1;
+    for (const size_t extent : extents) count *= extent;
+    return count - padding;
+  }
+  bool holds(uintptr_t address, size_t size) const {
+    if (address - begin >= bytes || size > begin + bytes - address) return false;
+    if (padding == 0) return true;
+    const size_t row = extents.back() * element_bytes;
+    return (address - begin) % row + size <= row - padding * element_bytes;
+  }
+};
+
+struct Finding {
+  enum What { outside, misaligned, host_memory, nowhere, unwritten, race } what = outside;
+  uint32_t thread = 0;
+  Access access{};
+  const Array* array = nullptr;  // the one touched, or the nearest
+  uintptr_t space_begin = 0;     // the memory in which it lies: an allocation, the shared memory
+  size_t space_bytes = 0;
+  bool shared = false;
+  Stamp earlier{};  // of a race
+  bool earlier_was_write = false;
+  bool earlier_was_first = false;  // the read of a race, of what nothing had written
+};
+
+/// Ends the block. The text is made later, on a stack that has room for it.
+[[noreturn]] void found(const Finding& finding);
+/// For describe_finding and error_of_finding, of a block that has ended already.
+void keep(const Finding& finding);
+
+/// The text of the last finding, "thread 5 reads …". Looks up sources.
+std::string describe_finding(const Block& block);
+
+void launch_begins_for_races();
+void block_begins_for_races(uint64_t number, uint32_t threads);
+
+/// As large as the arena of a block.
+inline constexpr size_t kSharedWindow = 256 * 1024;
+
+}  // namespace cpu_device::check

@@ -1,0 +1,394 @@
+// Which memory a thread may touch, what it is called, and what has been written there.
+#include <link.h>
+#include <pthread.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <list>
+#include <map>
+#include <mutex>
+#include <new>
+#include <string>
+#include <vector>
+
+#include "../block.hpp"
+#include "../state.hpp"
+#include "checker.hpp"
+#include "finding.hpp"
+
+namespace cpu_device::check {
+namespace {
+
+constexpr size_t kWord = 4;  // bytes to a Word of races.cpp
+// Addresses on either side of an allocation in which there is nothing: whoever strays there has
+// left that allocation.
+constexpr size_t kGuard = 1 << 20;
+
+/// Zeroed memory that takes room only where it is used.
+template <class T>
+class LazyArray {
+ public:
+  LazyArray() = default;
+  explicit LazyArray(size_t count) : count_(std::max<size_t>(count, 1)) {
+    void* memory = mmap(nullptr, count_ * sizeof(T), PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED) throw std::bad_alloc();
+    data_ = static_cast<T*>(memory);
+  }
+  LazyArray(LazyArray&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), count_(other.count_) {}
+  LazyArray& operator=(LazyArray&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(count_, other.count_);
+    return *this;
+  }
+  ~LazyArray() {
+    if (data_) munmap(data_, count_ * sizeof(T));
+  }
+  T& operator[](size_t i) { return data_[i]; }
+
+ private:
+  T* data_ = nullptr;
+  size_t count_ = 0;
+};
+
+/// Memory of one kind in one piece, with what is known about each of its words.
+struct Space {
+  uintptr_t begin = 0;
+  size_t bytes = 0;
+  LazyArray<uint8_t> written;  // for each word a bit for each of its bytes
+  LazyArray<Word> words;
+  std::list<Array> arrays;  // ascending; findings point to them
+
+  Space() = default;
+  Space(uintptr_t address, size_t size)
+      : begin(address), bytes(size), written(size / kWord + 1), words(size / kWord + 1) {}
+  bool holds(uintptr_t address) const { return address - begin < bytes; }
+};
+
+// The bits of the bytes of [first, end) that lie in the word.
+uint8_t bytes_in_word(uintptr_t word, uintptr_t first, uintptr_t end) {
+  const uintptr_t from = std::max(word, first) - word, to = std::min(word + kWord, end) - word;
+  return static_cast<uint8_t>((1u << to) - (1u << from));
+}
+
+// Calls visit(index of the word, bits of its bytes) for all words of [address, address + bytes).
+template <class Visit>
+void for_each_word(const Space& space, uintptr_t address, size_t bytes, Visit visit) {
+  const uintptr_t end = address + bytes;
+  for (uintptr_t word = address / kWord * kWord; word < end; word += kWord) {
+    visit((word - space.begin) / kWord, bytes_in_word(word, address, end));
+  }
+}
+
+struct Segment {
+  uintptr_t begin, end;
+  bool holds(uintptr_t address) const { return address - begin < end - begin; }
+};
+
+// While a kernel runs, other host threads wait here with what they want to tell. Recursive, so that
+// a kernel that allocates memory does not wait for its own end.
+std::recursive_mutex turn;
+std::map<uintptr_t, Space> allocations;  // by address
+Space* last_used = nullptr;              // of them
+Space arena;                             // the shared memory of the running block
+uint32_t arena_tag = 0;                  // changes with each block
+const Launch* launch = nullptr;
+Segment host_stack;            // of the thread that launched
+std::vector<Segment> program;  // what belongs to the program itself, and may be touched
+
+Space* allocation_of(uintptr_t address) {
+  if (last_used && last_used->holds(address)) return last_used;
+  const auto next = allocations.upper_bound(address);
+  if (next == allocations.begin()) return nullptr;
+  Space& candidate = std::prev(next)->second;
+  if (!candidate.holds(address)) return nullptr;
+  return last_used = &candidate;
+}
+
+// The allocation whose guard the address touches.
+const Space* allocation_near(uintptr_t address) {
+  const auto next = allocations.upper_bound(address);
+  if (next != allocations.begin()) {
+    const Space& before = std::prev(next)->second;
+    if (address - before.begin < before.bytes + kGuard) return &before;
+  }
+  if (next != allocations.end() && next->first - address <= kGuard) return &next->second;
+  return nullptr;
+}
+
+bool is_mapped(uintptr_t address) {
+  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  unsigned char resident = 0;
+  return mincore(reinterpret_cast<void*>(address / page * page), 1, &resident) == 0;
+}
+
+// Globals of the program, and its thread-local variables: threadIdx and its like.
+int add_segments(dl_phdr_info* module, size_t, void*) {
+  for (int i = 0; i < module->dlpi_phnum; ++i) {
+    const auto& header = module->dlpi_phdr[i];
+    uintptr_t begin = 0;
+    if (header.p_type == PT_LOAD) begin = module->dlpi_addr + header.p_vaddr;
+    if (header.p_type == PT_TLS) begin = reinterpret_cast<uintptr_t>(module->dlpi_tls_data);
+    if (begin) program.push_back({begin, begin + header.p_memsz});
+  }
+  return 0;
+}
+
+Segment stack_of_caller() {
+  pthread_attr_t attributes;
+  if (pthread_getattr_np(pthread_self(), &attributes) != 0) return {};
+  void* lowest = nullptr;
+  size_t bytes = 0;
+  pthread_attr_getstack(&attributes, &lowest, &bytes);
+  pthread_attr_destroy(&attributes);
+  const auto begin = reinterpret_cast<uintptr_t>(lowest);
+  return {begin, begin + bytes};
+}
+
+bool belongs_to_program(uintptr_t address) {
+  for (const Segment& segment : program) {
+    if (segment.holds(address)) return true;
+  }
+  return false;
+}
+
+void mark_written(Space& space, uintptr_t address, size_t bytes, bool written) {
+  for_each_word(space, address, bytes, [&](size_t word, uint8_t bits) {
+    uint8_t& known = space.written[word];
+    known = static_cast<uint8_t>(written ? known | bits : known & ~bits);
+  });
+}
+
+const Array* array_at(const Space& space, uintptr_t address, size_t bytes) {
+  for (const Array& array : space.arrays) {
+    if (array.holds(address, bytes)) return &array;
+  }
+  return nullptr;
+}
+
+// The array that an address outside of all arrays probably belongs to: the nearest.
+const Array* array_near(const Space& space, uintptr_t address) {
+  const Array* nearest = nullptr;
+  uintptr_t least = ~uintptr_t{0};
+  for (const Array& array : space.arrays) {
+    const uintptr_t end = array.begin + array.bytes;
+    const uintptr_t apart = address < array.begin ? array.begin - address
+                            : address >= end      ? address - end
+                                                  : 0;
+    if (apart < least) {
+      least = apart;
+      nearest = &array;
+    }
+  }
+  return nearest;
+}
+
+Finding finding_at(Finding::What what, const Space& space, const Access& access,
+                   const Array* array) {
+  Finding finding;
+  finding.what = what;
+  finding.thread = current_thread();
+  finding.access = access;
+  finding.array = array;
+  finding.space_begin = space.begin;
+  finding.space_bytes = space.bytes;
+  finding.shared = &space == &arena;
+  return finding;
+}
+
+// A thread has read what nothing had written. Perhaps another writes it later, and only a barrier
+// is missing: so the block goes on until that is known. Until then nothing else is worth telling.
+struct {
+  bool exists = false;
+  Finding finding;
+} pending;
+
+[[noreturn, gnu::cold, gnu::noinline]] void end_with(const Finding& finding) {
+  found(pending.exists ? pending.finding : finding);
+}
+
+[[gnu::cold, gnu::noinline]] void read_unwritten(const Space& space, const Access& access,
+                                                 const Array* array) {
+  if (pending.exists) return;
+  pending = {true, finding_at(Finding::unwritten, space, access, array)};
+}
+
+[[noreturn, gnu::cold, gnu::noinline]] void raced(const Space& space, const Access& access,
+                                                  size_t word, uint8_t unwritten,
+                                                  const Array* array, const Stamp& earlier,
+                                                  bool earlier_was_write) {
+  Finding finding = finding_at(Finding::race, space, access, array);
+  finding.access.address = std::max(access.address, space.begin + word * kWord);
+  finding.earlier = earlier;
+  finding.earlier_was_write = earlier_was_write;
+  finding.earlier_was_first = !earlier_was_write && (earlier.bytes & unwritten) != 0;
+  // In the same array, this is what is wrong with the read that was held back.
+  if (pending.finding.array == array) pending.exists = false;
+  end_with(finding);
+}
+
+[[noreturn, gnu::cold, gnu::noinline]] void strayed(const Space& space, Access access) {
+  const Array* array = array_near(space, access.address);
+  // Of an access that begins in an array, the first byte behind it counts.
+  const uintptr_t end = array ? array->begin + array->bytes : space.begin + space.bytes;
+  if (access.address < end && access.address + access.bytes > end) access.address = end;
+  end_with(finding_at(Finding::outside, space, access, array));
+}
+
+void look_at_space(Space& space, uint32_t tag, const Access& access) {
+  const Array* array = array_at(space, access.address, access.bytes);
+  if (!array && (&space == &arena || !space.arrays.empty() ||
+                 access.address + access.bytes > space.begin + space.bytes)) {
+    strayed(space, access);
+  }
+  for_each_word(space, access.address, access.bytes, [&](size_t word, uint8_t bits) {
+    bool earlier_was_write = false;
+    uint8_t& written = space.written[word];
+    if (const Stamp* earlier = conflict(space.words[word], tag, bits, access, &earlier_was_write)) {
+      raced(space, access, word, static_cast<uint8_t>(bits & ~written), array, *earlier,
+            earlier_was_write);
+    }
+    if (access.kind != Kind::write && (bits & ~written) != 0) read_unwritten(space, access, array);
+    if (access.kind != Kind::read) written |= bits;
+  });
+  if (access.atomic) synchronise_through(access.address);
+}
+
+}  // namespace
+
+void* allocate(size_t bytes) {
+  void* guarded = mmap(nullptr, bytes + 2 * kGuard, PROT_NONE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (guarded == MAP_FAILED) return nullptr;
+  char* memory = static_cast<char*>(guarded) + kGuard;
+  if (mprotect(memory, bytes, PROT_READ | PROT_WRITE) != 0) {
+    munmap(guarded, bytes + 2 * kGuard);
+    return nullptr;
+  }
+  const std::lock_guard lock(turn);
+  const auto begin = reinterpret_cast<uintptr_t>(memory);
+  allocations.insert_or_assign(begin, Space(begin, bytes));
+  return memory;
+}
+
+void release(void* memory) {
+  const std::lock_guard lock(turn);
+  last_used = nullptr;
+  const auto space = allocations.find(reinterpret_cast<uintptr_t>(memory));
+  munmap(static_cast<char*>(memory) - kGuard, space->second.bytes + 2 * kGuard);
+  allocations.erase(space);
+}
+
+void written_by_host(const void* memory, size_t bytes, const void* from) {
+  const std::lock_guard lock(turn);
+  const auto address = reinterpret_cast<uintptr_t>(memory);
+  Space* space = allocation_of(address);
+  if (!space || bytes == 0) return;
+  const auto source_address = reinterpret_cast<uintptr_t>(from);
+  Space* source = from ? allocation_of(source_address) : nullptr;
+  if (!source) return mark_written(*space, address, bytes, true);
+  for (size_t i = 0; i < bytes; ++i) {
+    const uintptr_t at = source_address + i - source->begin;
+    const bool written = source->written[at / kWord] >> at % kWord & 1;
+    mark_written(*space, address + i, 1, written);
+  }
+}
+
+void name_array_in_check_build(const NamedArray& named) {
+  const std::lock_guard lock(turn);
+  const auto begin = reinterpret_cast<uintptr_t>(named.data);
+  Space* space = allocation_of(begin);
+  if (!space) return;
+  Array array{named.name, begin, 0, named.element_bytes, {}, 0};
+  if (named.rows > 1) {
+    array.extents = {static_cast<size_t>(named.rows), static_cast<size_t>(named.ld)};
+    array.padding = static_cast<size_t>(named.ld - named.cols);
+  } else {
+    array.extents = {static_cast<size_t>(named.rows * named.cols)};
+  }
+  array.bytes = array.elements() * array.element_bytes;
+  const auto place = std::ranges::lower_bound(space->arrays, begin, {}, &Array::begin);
+  if (place != space->arrays.end() && place->begin == begin) {
+    *place = array;
+  } else {
+    space->arrays.insert(place, array);
+  }
+  if (!named.written) mark_written(*space, begin, array.bytes, false);
+}
+
+void launch_begins(const Launch& next) {
+  turn.lock();
+  launch = &next;
+  arena.arrays.clear();
+  launch_begins_for_races();
+  program.clear();  // thread-local variables are the launching thread's
+  dl_iterate_phdr(add_segments, nullptr);
+  host_stack = stack_of_caller();
+}
+
+void launch_ends() { turn.unlock(); }
+
+void block_begins(const char* shared_memory, uint64_t number, uint32_t threads) {
+  const auto begin = reinterpret_cast<uintptr_t>(shared_memory);
+  if (arena.begin != begin) arena = Space(begin, kSharedWindow);
+  ++arena_tag;
+  block_begins_for_races(number, threads);
+}
+
+bool block_ends() {
+  for (const Array& array : arena.arrays) mark_written(arena, array.begin, array.bytes, false);
+  if (!pending.exists) return false;
+  keep(pending.finding);
+  pending.exists = false;
+  return true;
+}
+
+void settle() {
+  if (pending.exists) end_with(pending.finding);
+}
+
+void name_shared_in_check_build(const void* data, const SharedArray& shared) {
+  const auto begin = reinterpret_cast<uintptr_t>(data);
+  const auto place = std::ranges::lower_bound(arena.arrays, begin, {}, &Array::begin);
+  if (place != arena.arrays.end() && place->begin == begin) return;
+  Array array{shared.name, begin, 0, shared.shape.element_bytes, {}, 0};
+  array.extents.assign(shared.shape.extents, shared.shape.extents + shared.shape.rank);
+  if (shared.is_dynamic) {
+    const size_t bytes = launch->config.shared_bytes;
+    if (bytes == 0) return;
+    array.extents = {(bytes + array.element_bytes - 1) / array.element_bytes};
+  }
+  array.bytes = array.elements() * array.element_bytes;
+  arena.arrays.insert(place, array);
+}
+
+void look_at(const Access& access) {
+  Block* block = current_block;
+  if (!block || !block->in_kernel()) return;
+  const uintptr_t address = access.address;
+  if (arena.holds(address)) return look_at_space(arena, arena_tag, access);
+  if (block->owns_stack(reinterpret_cast<const void*>(address))) return;
+  if (Space* space = allocation_of(address)) {
+    return look_at_space(*space, launch->number, access);
+  }
+  if (launch->holds_argument(reinterpret_cast<const void*>(address))) return;
+  // A launch through a pointer reads the pointer where the host has it.
+  if (access.kind == Kind::read && access.bytes == sizeof(void*) && host_stack.holds(address))
+    return;
+  if (belongs_to_program(address)) return;
+  if (const Space* near = allocation_near(address)) strayed(*near, access);
+  end_with({.what = is_mapped(address) ? Finding::host_memory : Finding::nowhere,
+            .thread = current_thread(),
+            .access = access});
+}
+
+void look_at_misaligned(const Access& access) {
+  Space* space = arena.holds(access.address) ? &arena : allocation_of(access.address);
+  if (!space) return;  // of no array; the access itself comes next
+  end_with(finding_at(Finding::misaligned, *space, access, array_at(*space, access.address, 1)));
+}
+
+}  // namespace cpu_device::check

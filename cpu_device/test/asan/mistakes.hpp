@@ -1,0 +1,13 @@
+#pragma once
+
+namespace device_test {
+
+enum class AsanMistake { none, past_local, after_free, past_global, past_shared, past_dynamic };
+
+inline constexpr int kElements = 101;  // their 404 bytes end in the middle of a word of 8
+
+/// A launch of 2 blocks of 64 threads, of which thread 3 of block 1 makes the mistake with the
+/// array of kElements elements.
+void make_asan_mistake(AsanMistake mistake, float* array);
+
+}  // namespace device_test

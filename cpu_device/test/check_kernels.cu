@@ -1,0 +1,618 @@
+#include "check_kernels.hpp"
+
+#include <cuda_runtime.h>
+
+namespace device_test {
+namespace {
+
+constexpr unsigned kThreads = 64;  // of a block: two warps
+constexpr unsigned kFull = 0xffffffffu;
+
+// ---- Barriers of a block ----
+
+// A step of a tiled matrix product: who reads the tile needs what others have loaded.
+template <bool kMistake>
+__global__ void load_tile(const float* in, float* out) {
+  __shared__ float tile[8][8];
+  const unsigned x = threadIdx.x, y = threadIdx.y;
+  tile[y][x] = in[y * 8 + x];  // [load_tile.write]
+  if (!kMistake) __syncthreads();
+  out[y * 8 + x] = tile[7 - x][y];  // [load_tile.read]
+}
+
+// The next tile is loaded while others still read the one before.
+template <bool kMistake>
+__global__ void next_tile(const float* in, float* out) {
+  __shared__ float tile[kThreads];
+  const unsigned t = threadIdx.x;
+  float sum = 0;
+  for (unsigned k = 0; k < 3 * kThreads; k += kThreads) {
+    tile[t] = in[k + t];  // [next_tile.write]
+    __syncthreads();
+    sum += tile[kThreads - 1 - t];  // [next_tile.read]
+    if (!kMistake) __syncthreads();
+  }
+  out[t] = sum;
+}
+
+// A reduction whose last steps, of one warp, go without a barrier.
+template <bool kMistake>
+__global__ void last_warp(const float* in, float* out) {
+  __shared__ float sums[kThreads];
+  const unsigned t = threadIdx.x;
+  sums[t] = in[t];
+  for (unsigned step = kThreads / 2; step > 0; step /= 2) {
+    if (!kMistake || step >= 32) __syncthreads();
+    if (t < step) sums[t] += sums[t + step];  // [last_warp]
+  }
+  if (t == 0) out[0] = sums[0];
+}
+
+template <bool kMistake>
+__global__ void shift(const float* in, float* out) {
+  __shared__ float row[kThreads];
+  const unsigned t = threadIdx.x;
+  row[t] = in[t];
+  __syncthreads();
+  const float next = row[(t + 1) % kThreads];  // [shift.read]
+  if (!kMistake) __syncthreads();
+  row[t] = next;  // [shift.write]
+  __syncthreads();
+  out[t] = row[t];
+}
+
+// Every thread means to be the one that writes.
+template <bool kMistake>
+__global__ void one_total(const float* in, float* out) {
+  __shared__ float total;
+  const float value = in[threadIdx.x];
+  if (!kMistake || threadIdx.x % 2 == 0) {
+    if (kMistake || threadIdx.x == 0) total = value;  // [one_total.write]
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) out[0] = total;
+}
+
+// ---- Warps ----
+
+template <bool kMistake>
+__global__ void neighbour_lane(const float* in, float* out) {
+  __shared__ float lanes[32];
+  const unsigned t = threadIdx.x;
+  lanes[t] = in[t];  // [neighbour_lane.write]
+  if (!kMistake) __syncwarp();
+  out[t] = lanes[t ^ 1];  // [neighbour_lane.read]
+}
+
+// A shuffle brings the lanes together and orders no memory.
+template <bool kMistake>
+__global__ void shuffle_for_barrier(const float* in, float* out) {
+  __shared__ float lanes[32];
+  const unsigned t = threadIdx.x;
+  lanes[t] = in[t];  // [shuffle_for_barrier.write]
+  const float other = __shfl_xor_sync(kFull, in[t], 1);
+  if (!kMistake) __syncwarp();
+  out[t] = lanes[t ^ 2] + other;  // [shuffle_for_barrier.read]
+}
+
+// Half of the warp has synchronised, and reads what the other half writes.
+template <bool kMistake>
+__global__ void half_warp(const float* in, float* out) {
+  __shared__ float lanes[32];
+  const unsigned t = threadIdx.x;
+  lanes[t] = in[t];  // [half_warp.write]
+  __syncwarp(kMistake ? (t < 16 ? 0x0000ffffu : 0xffff0000u) : kFull);
+  out[t] = lanes[t ^ 16];  // [half_warp.read]
+}
+
+// ---- Atomics ----
+
+template <bool kMistake>
+__global__ void histogram(const int* counts, float* out) {
+  __shared__ int bins[4];
+  const unsigned t = threadIdx.x;
+  if (t < 4) bins[t] = 0;
+  __syncthreads();
+  int* bin = &bins[(t + static_cast<unsigned>(counts[t])) % 4];
+  if (kMistake) {
+    *bin += 1;  // [histogram]
+  } else {
+    atomicAdd(bin, 1);
+  }
+  __syncthreads();
+  if (t < 4) out[t] = static_cast<float>(bins[t]);
+}
+
+template <bool kMistake>
+__global__ void clear_bins(float* out) {
+  __shared__ int bins[4];
+  const unsigned t = threadIdx.x;
+  if (!kMistake && t < 4) bins[t] = 0;
+  __syncthreads();
+  atomicAdd(&bins[t % 4], 1);  // [clear_bins]
+  __syncthreads();
+  if (t < 4) out[t] = static_cast<float>(bins[t]);
+}
+
+// An atomic on one side only.
+template <bool kMistake>
+__global__ void read_counter(int* counts, float* out) {
+  atomicAdd(&counts[0], 1);  // [read_counter.write]
+  if (!kMistake) __syncthreads();
+  if (threadIdx.x == 7) out[0] = static_cast<float>(counts[0]);  // [read_counter.read]
+}
+
+// ---- Blocks ----
+
+template <bool kMistake>
+__global__ void sum_of_blocks(const float* in, int* counts) {
+  const int value = static_cast<int>(in[blockIdx.x]) + 1;
+  if (kMistake) {
+    counts[3] = value;  // [sum_of_blocks]
+  } else {
+    atomicAdd(&counts[3], value);
+  }
+}
+
+// A block needs what its neighbour computes: that takes a second launch.
+template <bool kMistake>
+__global__ void neighbour_block(const float* in, float* out) {
+  const unsigned b = blockIdx.x;
+  if (b % 2 == 0) out[b] = in[b];                              // [neighbour_block.write]
+  if (b % 2 == 1) out[b] = kMistake ? out[b - 1] : in[b - 1];  // [neighbour_block.read]
+}
+
+// The last block to come adds up what all have left (as NVIDIA's threadFenceReduction does).
+template <bool kMistake>
+__global__ void last_block(const float* in, float* out, unsigned* done) {
+  __shared__ bool is_last;
+  const unsigned b = blockIdx.x, t = threadIdx.x;
+  if (t == 0) {
+    out[b] = in[b];  // [last_block.write]
+    if (!kMistake) __threadfence();
+    is_last = atomicInc(done, gridDim.x) == gridDim.x - 1;
+  }
+  __syncthreads();
+  if (is_last && t < gridDim.x) {
+    out[kThreads + t] = out[t];  // [last_block.read]
+  }
+}
+
+// ---- Flags ----
+
+// Thread 32 hands a value to thread 0, which waits in a loop.
+template <bool kMistake>
+__global__ void wait_for_flag(const float* in, float* out) {
+  __shared__ int flag;
+  __shared__ float value;
+  if (threadIdx.x == 0) flag = 0;
+  __syncthreads();
+  volatile int* shown = &flag;
+  if (threadIdx.x == 0) {
+    if (kMistake) {
+      while (flag == 0) {  // [wait_for_flag.read]
+      }
+    } else {
+      while (*shown == 0) {
+      }
+    }
+    __threadfence_block();
+    out[0] = value;
+  } else if (threadIdx.x == 32) {
+    value = in[0];
+    __threadfence_block();
+    if (kMistake) {
+      flag = 1;  // [wait_for_flag.write]
+    } else {
+      *shown = 1;
+    }
+  }
+}
+
+// The flag is volatile; without a fence it says nothing about the value.
+template <bool kMistake>
+__global__ void flag_without_fence(const float* in, float* out) {
+  __shared__ volatile int flag;
+  __shared__ float value;
+  if (threadIdx.x == 0) flag = 0;
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    while (flag == 0) {
+    }
+    if (!kMistake) __threadfence_block();
+    out[0] = value;  // [flag_without_fence.read]
+  } else if (threadIdx.x == 32) {
+    value = in[0];  // [flag_without_fence.write]
+    if (!kMistake) __threadfence_block();
+    flag = 1;
+  }
+}
+
+// ---- Addresses in global memory ----
+
+template <bool kMistake>
+__global__ void guard_of_read(const float* in, float* out, unsigned n) {
+  const unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i + (kMistake ? 0 : 1) >= n) return;
+  out[i] = in[i + 1] - in[i];  // [guard_of_read]
+}
+
+template <bool kMistake>
+__global__ void guard_of_write(float* out, unsigned n) {
+  const unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (kMistake ? i > n : i >= n) return;
+  out[i] = 1;  // [guard_of_write]
+}
+
+template <bool kMistake>
+__global__ void left_neighbour(const float* in, float* out) {
+  const int i = static_cast<int>(threadIdx.x);
+  const float left = kMistake || i > 0 ? in[i - 1] : 0;  // [left_neighbour]
+  out[i] = left;
+}
+
+// A row of the matrix is shorter than the way from one to the next.
+template <bool kMistake>
+__global__ void columns(const float* matrix, float* out) {
+  const int column = static_cast<int>(threadIdx.x), row = static_cast<int>(threadIdx.y);
+  if (column >= (kMistake ? kLd : kColumns)) return;
+  out[row * kLd + column] = matrix[row * kLd + column];  // [columns]
+}
+
+template <bool kMistake>
+__global__ void vector_at_end(const float* in, float* out) {
+  const unsigned i = 4 * threadIdx.x;
+  // Of a row whose length is no multiple of 4, the last elements are no vector.
+  if (i + (kMistake ? 0 : 3) >= kCount) return;
+  const float4 four = *reinterpret_cast<const float4*>(&in[i]);  // [vector_at_end]
+  *reinterpret_cast<float4*>(&out[i]) = four;
+}
+
+template <bool kMistake>
+__global__ void unnamed_array(float* fresh) {
+  fresh[threadIdx.x + (kMistake ? kCount - kThreads + 1 : 0)] = 1;  // [unnamed_array]
+}
+
+template <bool kMistake>
+__global__ void misaligned_vector(const float* in, float* out) {
+  const float* mine = in + 4 * threadIdx.x + (kMistake ? 1 : 0);
+  const auto* four = reinterpret_cast<const float4*>(mine);
+  out[threadIdx.x] = four->x + four->y + four->z + four->w;  // [misaligned_vector]
+}
+
+template <bool kMistake>
+__global__ void heap_of_host(const float* in, float* out) {
+  out[threadIdx.x] = in[threadIdx.x];  // [heap_of_host]
+}
+
+template <bool kMistake>
+__global__ void stack_of_host(const float* in, float* out) {
+  out[threadIdx.x] = in[threadIdx.x];  // [stack_of_host]
+}
+
+template <bool kMistake>
+__global__ void null_pointer(const float* in, float* out) {
+  out[threadIdx.x] = in[threadIdx.x];  // [null_pointer]
+}
+
+// ---- Addresses in shared memory ----
+
+template <bool kMistake>
+__global__ void past_shared(const float* in, float* out) {
+  __shared__ float row[kThreads];
+  __shared__ float other[kThreads];
+  const unsigned t = threadIdx.x;
+  row[t + (kMistake ? 1 : 0)] = in[t];  // [past_shared]
+  other[t] = 0;
+  __syncthreads();
+  out[t] = row[kThreads - 1 - t] + other[t];
+}
+
+template <bool kMistake>
+__global__ void past_square(const float* in, float* out) {
+  __shared__ float square[8][9];
+  const unsigned x = threadIdx.x % 8, y = threadIdx.x / 8;
+  square[y + (kMistake ? 1 : 0)][x] = in[threadIdx.x];  // [past_square]
+  __syncthreads();
+  out[threadIdx.x] = square[y][x];
+}
+
+template <bool kMistake>
+__global__ void dynamic_too_short(const float* in, float* out) {
+  extern __shared__ float dynamic[];
+  const unsigned t = threadIdx.x;
+  dynamic[t] = in[t];  // [dynamic_too_short]
+  __syncthreads();
+  out[t] = dynamic[kThreads - 1 - t];
+}
+
+// Two arrays of one declaration.
+template <bool kMistake>
+__global__ void next_array(const float* in, float* out) {
+  __shared__ float a[kThreads], b[kThreads];
+  const unsigned t = threadIdx.x;
+  b[t] = 0;
+  __syncthreads();
+  a[t + (kMistake ? 1 : 0)] = in[t];  // [next_array]
+  __syncthreads();
+  out[t] = b[t] + (kMistake ? 0 : a[kThreads - 1 - t]);
+}
+
+template <bool kMistake>
+__global__ void misaligned_in_shared(const float* in, float* out) {
+  __shared__ float row[2 * kThreads];
+  const unsigned t = threadIdx.x;
+  row[t] = in[t];
+  row[kThreads + t] = in[t];
+  __syncthreads();
+  if (t >= 8) return;
+  const float* mine = &row[t * (kMistake ? 6 : 4)];
+  const auto* four = reinterpret_cast<const float4*>(mine);
+  out[t] = four->x + four->w;  // [misaligned_in_shared]
+}
+
+// ---- What nobody has written ----
+
+template <bool kMistake>
+__global__ void fresh_memory(float* fresh, float* out) {
+  if (!kMistake) fresh[threadIdx.x] = 1;
+  out[threadIdx.x] = fresh[threadIdx.x];  // [fresh_memory]
+}
+
+// Of the last tile some threads have nothing to load, and must store zeros.
+template <bool kMistake>
+__global__ void tail_of_tile(const float* in, float* out) {
+  __shared__ float tile[kThreads];
+  const unsigned t = threadIdx.x;
+  if (t < 50) {
+    tile[t] = in[t];
+  } else if (!kMistake) {
+    tile[t] = 0;
+  }
+  __syncthreads();
+  out[t] = tile[kThreads - 1 - t];  // [tail_of_tile]
+}
+
+template <bool kMistake>
+__global__ void add_to_output(const float* in, float* out) {
+  if (!kMistake) out[threadIdx.x] = 0;
+  out[threadIdx.x] += in[threadIdx.x];  // [add_to_output]
+}
+
+// What one block leaves in shared memory is nothing to the next.
+template <bool kMistake>
+__global__ void left_by_block(const float* in, float* out) {
+  __shared__ float value;
+  if (threadIdx.x == 0) {
+    if (!kMistake || blockIdx.x == 1) value = in[0];
+    out[blockIdx.x] = value;  // [left_by_block]
+  }
+}
+
+// ---- Small types and large ones ----
+
+// Two halves share a word, and are different places.
+template <bool kMistake>
+__global__ void neighbouring_halves(__half* halves) {
+  halves[threadIdx.x / (kMistake ? 2 : 1)] = __half(1.0f);  // [neighbouring_halves]
+}
+
+template <bool kMistake>
+__global__ void neighbouring_letters(unsigned char* letters) {
+  __shared__ unsigned char text[kThreads];
+  const unsigned t = threadIdx.x;
+  text[t] = static_cast<unsigned char>(t);  // [neighbouring_letters.write]
+  if (!kMistake) __syncthreads();
+  letters[t] = text[t ^ 3];  // [neighbouring_letters.read]
+}
+
+struct Record {
+  double weight;
+  int where[5];
+};
+
+template <bool kMistake>
+__global__ void copy_of_struct(const float* in, float* out) {
+  __shared__ Record records[32];
+  const unsigned t = threadIdx.x;
+  Record mine{};
+  mine.weight = in[t];
+  records[t] = mine;  // [copy_of_struct.write]
+  if (!kMistake) __syncthreads();
+  const Record other = records[(t + 1) % 32];  // [copy_of_struct.read]
+  out[t] = static_cast<float>(other.weight) + static_cast<float>(other.where[4]);
+}
+
+// From one place to the other without a variable between.
+template <bool kMistake>
+__global__ void copy_of_vector(const float* in, float* out) {
+  __shared__ float4 vectors[32];
+  const unsigned t = threadIdx.x;
+  vectors[t] = reinterpret_cast<const float4*>(in)[t];  // [copy_of_vector.write]
+  if (!kMistake) __syncthreads();
+  reinterpret_cast<float4*>(out)[t] = vectors[t ^ 1];  // [copy_of_vector.read]
+}
+
+// Calls launch.operator()<mistake>().
+template <class Launch>
+void either(bool mistake, Launch launch) {
+  if (mistake) {
+    launch.template operator()<true>();
+  } else {
+    launch.template operator()<false>();
+  }
+}
+
+const Pair kAll[] = {
+    {"load_tile",
+     [](bool mistake, const Memory& m) {
+       either(mistake, [&]<bool kM>() { load_tile<kM><<<1, dim3(8, 8)>>>(m.in, m.out); });
+     }},
+    {"next_tile",
+     [](bool mistake, const Memory& m) {
+       either(mistake, [&]<bool kM>() { next_tile<kM><<<1, kThreads>>>(m.in, m.out); });
+     }},
+    {"last_warp",
+     [](bool mistake, const Memory& m) {
+       either(mistake, [&]<bool kM>() { last_warp<kM><<<1, kThreads>>>(m.in, m.out); });
+     }},
+    {"shift",
+     [](bool mistake, const Memory& m) {
+       either(mistake, [&]<bool kM>() { shift<kM><<<1, kThreads>>>(m.in, m.out); });
+     }},
+    {"one_total",
+     [](bool mistake, const Memory& m) {
+       either(mistake, [&]<bool kM>() { one_total<kM><<<1, kThreads>>>(m.in, m.out); });
+     }},
+    {"neighbour_lane",
+     [](bool mistake, const Memory& m) {
+       either(mistake, [&]<bool kM>() { neighbour_lane<kM><<<1, 32>>>(m.in, m.out); });
+     }},
+    {"shuffle_for_barrier",
+     [](bool mistake, const Memory& m) {
+       either(mistake, [&]<bool kM>() { shuffle_for_barrier<kM><<<1, 32>>>(m.in, m.out); });
+     }},
+    {"half_warp",
+     [](bool mistake, const Memory& m) {
+       either(mistake, [&]<bool kM>() { half_warp<kM><<<1, 32>>>(m.in, m.out); });
+     }},
+    {"histogram",
+     [](bool mistake, const Memory& m) {
+       either(mistake, [&]<bool kM>() { histogram<kM><<<1, kThreads>>>(m.counts, m.out); });
+     }},
+    {"clear_bins",
+     [](bool mistake, const Memory& m) {
+       either(mistake, [&]<bool kM>() { clear_bins<kM><<<1, kThreads>>>(m.out); });
+     }},
+    {"read_counter",
+     [](bool mistake, const Memory& m) {
+       either(mistake, [&]<bool kM>() { read_counter<kM><<<1, kThreads>>>(m.counts, m.out); });
+     }},
+    {"sum_of_blocks",
+     [](bool mistake, const Memory& m) {
+       either(mistake, [&]<bool kM>() { sum_of_blocks<kM><<<8, 1>>>(m.in, m.counts); });
+     }},
+    {"neighbour_block",
+     [](bool mistake, const Memory& m) {
+       either(mistake, [&]<bool kM>() { neighbour_block<kM><<<8, 1>>>(m.in, m.out); });
+     }},
+    {"last_block",
+     [](bool mistake, const Memory& m) {
+       either(mistake, [&]<bool kM>() {
+         last_block<kM><<<8, kThreads>>>(m.in, m.out, reinterpret_cast<unsigned*>(m.counts));
+       });
+     }},
+    {"wait_for_flag",
+     [](bool mistake, const Memory& m) {
+       either(mistake, [&]<bool kM>() { wait_for_flag<kM><<<1, kThreads>>>(m.in, m.out); });
+     }},
+    {"flag_without_fence",
+     [](bool mistake, const Memory& m) {
+       either(mistake, [&]<bool kM>() { flag_without_fence<kM><<<1, kThreads>>>(m.in, m.out); });
+     }},
+    {"guard_of_read",
+     [](bool mistake, const Memory& m) {
+       either(mistake, [&]<bool kM>() { guard_of_read<kM><<<5, kThreads>>>(m.in, m.out, kCount); });
+     }},
+    {"guard_of_write",
+     [](bool mistake, const Memory& m) {
+       either(mistake, [&]<bool kM>() { guard_of_write<kM><<<5, kThreads>>>(m.out, kCount); });
+     }},
+    {"left_neighbour",
+     [](bool mistake, const Memory& m) {
+       either(mistake, [&]<bool kM>() { left_neighbour<kM><<<1, kThreads>>>(m.in, m.out); });
+     }},
+    {"columns",
+     [](bool mistake, const Memory& m) {
+       either(mistake, [&]<bool kM>() { columns<kM><<<1, dim3(16, kRows)>>>(m.matrix, m.out); });
+     }},
+    {"vector_at_end",
+     [](bool mistake, const Memory& m) {
+       either(mistake, [&]<bool kM>() { vector_at_end<kM><<<1, 2 * kThreads>>>(m.in, m.out); });
+     }},
+    {"unnamed_array",
+     [](bool mistake, const Memory& m) {
+       either(mistake, [&]<bool kM>() { unnamed_array<kM><<<1, kThreads>>>(m.fresh); });
+     }},
+    {"misaligned_vector",
+     [](bool mistake, const Memory& m) {
+       either(mistake, [&]<bool kM>() { misaligned_vector<kM><<<1, 32>>>(m.in, m.out); });
+     }},
+    {"heap_of_host",
+     [](bool mistake, const Memory& m) {
+       either(mistake,
+              [&]<bool kM>() { heap_of_host<kM><<<1, kThreads>>>(kM ? m.heap : m.in, m.out); });
+     }},
+    {"stack_of_host",
+     [](bool mistake, const Memory& m) {
+       const float stack[kThreads] = {};
+       either(mistake,
+              [&]<bool kM>() { stack_of_host<kM><<<1, kThreads>>>(kM ? stack : m.in, m.out); });
+     }},
+    {"null_pointer",
+     [](bool mistake, const Memory& m) {
+       either(mistake,
+              [&]<bool kM>() { null_pointer<kM><<<1, kThreads>>>(kM ? nullptr : m.in, m.out); });
+     }},
+    {"past_shared",
+     [](bool mistake, const Memory& m) {
+       either(mistake, [&]<bool kM>() { past_shared<kM><<<1, kThreads>>>(m.in, m.out); });
+     }},
+    {"past_square",
+     [](bool mistake, const Memory& m) {
+       either(mistake, [&]<bool kM>() { past_square<kM><<<1, kThreads>>>(m.in, m.out); });
+     }},
+    {"dynamic_too_short",
+     [](bool mistake, const Memory& m) {
+       either(mistake, [&]<bool kM>() {
+         dynamic_too_short<kM>
+             <<<1, kThreads, (kThreads - (kM ? 4 : 0)) * sizeof(float)>>>(m.in, m.out);
+       });
+     }},
+    {"next_array",
+     [](bool mistake, const Memory& m) {
+       either(mistake, [&]<bool kM>() { next_array<kM><<<1, kThreads>>>(m.in, m.out); });
+     }},
+    {"misaligned_in_shared",
+     [](bool mistake, const Memory& m) {
+       either(mistake, [&]<bool kM>() { misaligned_in_shared<kM><<<1, kThreads>>>(m.in, m.out); });
+     }},
+    {"fresh_memory",
+     [](bool mistake, const Memory& m) {
+       either(mistake, [&]<bool kM>() { fresh_memory<kM><<<1, kThreads>>>(m.fresh, m.out); });
+     }},
+    {"tail_of_tile",
+     [](bool mistake, const Memory& m) {
+       either(mistake, [&]<bool kM>() { tail_of_tile<kM><<<1, kThreads>>>(m.in, m.out); });
+     }},
+    {"add_to_output",
+     [](bool mistake, const Memory& m) {
+       either(mistake, [&]<bool kM>() { add_to_output<kM><<<1, kThreads>>>(m.in, m.out); });
+     }},
+    {"left_by_block",
+     [](bool mistake, const Memory& m) {
+       either(mistake, [&]<bool kM>() { left_by_block<kM><<<2, 32>>>(m.in, m.out); });
+     }},
+    {"neighbouring_halves",
+     [](bool mistake, const Memory& m) {
+       either(mistake, [&]<bool kM>() { neighbouring_halves<kM><<<1, kThreads>>>(m.halves); });
+     }},
+    {"neighbouring_letters",
+     [](bool mistake, const Memory& m) {
+       either(mistake, [&]<bool kM>() { neighbouring_letters<kM><<<1, kThreads>>>(m.letters); });
+     }},
+    {"copy_of_struct",
+     [](bool mistake, const Memory& m) {
+       either(mistake, [&]<bool kM>() { copy_of_struct<kM><<<1, 32>>>(m.in, m.out); });
+     }},
+    {"copy_of_vector",
+     [](bool mistake, const Memory& m) {
+       either(mistake, [&]<bool kM>() { copy_of_vector<kM><<<1, 32>>>(m.in, m.out); });
+     }},
+};
+
+}  // namespace
+
+const std::span<const Pair> kPairs = kAll;
+
+}  // namespace device_test

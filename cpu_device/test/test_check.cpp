@@ -1,0 +1,473 @@
+// The check build: of each pair of kernels the right one is silent, and of the other the whole
+// report is known, in every order. Check build only.
+#include <doctest/doctest.h>
+
+#include <cstdio>
+#include <fstream>
+#include <functional>
+#include <regex>
+#include <string>
+#include <vector>
+
+#include "check_kernels.hpp"
+#include "harness/buffer.hpp"
+#include "harness/inputs.hpp"
+#include "report.hpp"
+
+using namespace device_test;
+using cpu_device::options;
+using cpu_device::Order;
+
+namespace {
+
+constexpr const char* kFile = "cpu_device/test/check_kernels.cu";
+
+struct NamedOrder {
+  const char* name;
+  Order order;
+  uint64_t seed;
+};
+constexpr NamedOrder kOrders[] = {
+    {"forward", Order::forward, 0}, {"reverse", Order::reverse, 0}, {"random:7", Order::random, 7}};
+
+/// All zero, and known by its name.
+template <class T>
+struct Zeros : DeviceArray<T> {
+  Zeros(const char* name, std::int64_t count) : DeviceArray<T>(static_cast<std::size_t>(count)) {
+    tile::name_array({name, this->data(), sizeof(T), 1, count, count, true});
+  }
+};
+
+KernelFailure run(const Pair& pair, bool mistake, const NamedOrder& order) {
+  options().order = order.order;
+  options().seed = order.seed;
+  using tile::DeviceBuffer;
+  const auto layout = tile::vector_layout(tile::DType::fp32, kCount);
+  const DeviceBuffer in =
+      DeviceBuffer::input("in", layout, tile::normal(kCount, tile::DType::fp32, 1));
+  const DeviceBuffer out = DeviceBuffer::output("out", layout, tile::Poison::unwritten_nan);
+  const DeviceBuffer matrix =
+      DeviceBuffer::input("matrix", tile::matrix_layout(tile::DType::fp32, kRows, kColumns, kLd),
+                          tile::normal(kRows * kColumns, tile::DType::fp32, 2));
+  const Zeros<int> counts("counts", kCounts);
+  const Zeros<__half> halves("halves", kCounts);
+  const Zeros<unsigned char> letters("letters", kCounts);
+  const std::vector<float> heap(kCount);
+  void* fresh = nullptr;
+  require(cudaMalloc(&fresh, kCount * sizeof(float)));
+  pair.launch(mistake, {static_cast<const float*>(in.raw()), static_cast<float*>(out.raw()),
+                        static_cast<const float*>(matrix.raw()), counts.data(), halves.data(),
+                        letters.data(), static_cast<float*>(fresh), heap.data()});
+  const KernelFailure failure = take_failure();
+  require(cudaFree(fresh));
+  return failure;
+}
+
+/// The lines of check_kernels.cu in which something stands.
+int line_of(const std::string& text) {
+  static const std::vector<std::string> lines = [] {
+    std::ifstream file(std::string(DEVICE_TEST_ROOT "/") + kFile);
+    std::vector<std::string> all;
+    for (std::string line; std::getline(file, line);) all.push_back(line);
+    return all;
+  }();
+  int found = 0;
+  for (size_t i = 0; i < lines.size(); ++i) {
+    if (lines[i].find(text) == std::string::npos) continue;
+    if (found != 0) throw std::logic_error(text + " is not unique");
+    found = static_cast<int>(i) + 1;
+  }
+  if (found == 0) throw std::logic_error(text + " is nowhere");
+  return found;
+}
+
+std::string place(const std::string& text) {
+  return std::string(kFile) + ":" + std::to_string(line_of(text));
+}
+std::string marked(const std::string& mark) { return place("// [" + mark + "]"); }
+
+using Numbers = std::vector<int>;
+
+Numbers numbers_in(const std::string& text) {
+  static const std::regex number("-?[0-9]+");
+  Numbers numbers;
+  for (std::sregex_iterator it(text.begin(), text.end(), number), end; it != end; ++it) {
+    numbers.push_back(std::stoi(it->str()));
+  }
+  return numbers;
+}
+
+/// What a report must say up to the line about the launch, given what it says: the numbers depend
+/// on the order, and what must hold between them is part of the case.
+using Expected = std::function<std::string(const std::string& report)>;
+
+/// `text` with a number for each #, for which `holds`, at the line marked so.
+Expected finding(std::string text, std::string mark, bool (*holds)(const Numbers& n)) {
+  return [=](const std::string& report) -> std::string {
+    const Numbers numbers = numbers_in(report.substr(0, report.find('\n')));
+    if (!holds(numbers)) return "other numbers";
+    // A # is any number: the right text has the report's.
+    std::string right;
+    size_t next = 0;
+    for (const char c : text) {
+      if (c != '#') {
+        right += c;
+        // Numbers that the text has itself are the report's too, if it is right.
+        continue;
+      }
+      right += next < numbers.size() ? std::to_string(numbers[next++]) : "?";
+    }
+    return right + "\n  at " + marked(mark) + "\n";
+  };
+}
+
+/// Two accesses of a race: which threads (and blocks) of which element.
+struct Meeting {
+  int block1, thread1, block2, thread2;  // the second is the one that noticed
+  bool wrote1, wrote2;
+  Numbers index;
+};
+
+struct Race {
+  const char* array;
+  const char* write;  // the marks of the lines
+  const char* read;   // null if both write
+  bool (*holds)(const Meeting& m);
+  bool atomic = false;  // one of them is
+};
+
+/// A race may be noticed by the reader or by the writer, whoever comes second.
+Expected race(const Race& race) {
+  return [race](const std::string& report) -> std::string {
+    static const std::regex form(
+        R"(thread (\d+|\(\d+, \d+, 0\)) (reads|writes|updates atomically) (\w+)((?:\[\d+\])*), )"
+        R"(which (block \((\d+), 0, 0\)'s )?thread (\d+|\(\d+, \d+, 0\)) )"
+        R"((wrote|read before anything was written there|read): a race\n[^]*)"
+        R"(this is block \((\d+), 0, 0\)\n)");
+    std::smatch m;
+    if (!std::regex_match(report, m, form)) return "no race";
+    const auto thread = [](const std::string& name) {
+      const Numbers n = numbers_in(name);
+      return n.size() == 1 ? n[0] : n[0] + 8 * n[1];
+    };
+    const bool wrote = m[8] == "wrote", reads = m[2] == "reads";
+    const int block = std::stoi(m[9]);
+    const Meeting meeting{m[5].matched ? std::stoi(m[6]) : block,
+                          thread(m[7]),
+                          block,
+                          thread(m[1]),
+                          wrote,
+                          !reads,
+                          numbers_in(m[4])};
+    if (!race.holds(meeting)) return "other numbers";
+    if (!race.read && !(wrote && !reads)) return "not two writes";
+    const bool same_block = meeting.block1 == meeting.block2;
+    std::string text = "thread " + m[1].str() + " " + m[2].str() + " " + race.array + m[4].str() +
+                       ", which " + m[5].str() + "thread " + m[7].str() + " " + m[8].str() +
+                       ": a race\n";
+    text +=
+        (wrote ? "  written at " + marked(race.write) : "  read at " + marked(race.read)) + "\n";
+    text +=
+        (reads ? "  read at " + marked(race.read) : "  written at " + marked(race.write)) + "\n";
+    if (!same_block) {
+      return text +
+             "  blocks of one launch have no order; missing: an atomic, with a __threadfence() "
+             "before it if it tells of other memory, or a second launch\n";
+    }
+    text += race.atomic ? "  one of the two is atomic or volatile, the other is not; missing: a "
+                          "__syncthreads() "
+            : meeting.thread1 / 32 == meeting.thread2 / 32
+                ? "  both are in one warp, whose threads need not run in step; missing: a "
+                  "__syncwarp() or __syncthreads() "
+                : "  missing: a __syncthreads() ";
+    text += m[8] == "read before anything was written there"
+                ? "between the write and the read, which came too early\n"
+            : !wrote ? "between the read and the write, which may be a turn of a loop later\n"
+            : reads  ? "between the write and the read\n"
+                     : "between the two writes\n";
+    return text;
+  };
+}
+
+int writer(const Meeting& m) { return m.wrote1 ? m.thread1 : m.thread2; }
+int reader(const Meeting& m) { return m.wrote1 ? m.thread2 : m.thread1; }
+
+struct Case {
+  const char* kernel;
+  cudaError_t error;
+  const char* shape;
+  Expected expected;
+};
+
+constexpr const char* kOneBlock = "grid (1, 1, 1), block (64, 1, 1)";
+constexpr const char* kOneWarp = "grid (1, 1, 1), block (32, 1, 1)";
+
+const Case kCases[] = {
+    // Barriers of a block.
+    {"load_tile", cudaErrorLaunchFailure, "grid (1, 1, 1), block (8, 8, 1)",
+     race({"tile", "load_tile.write", "load_tile.read",
+           [](const Meeting& m) {
+             const int x = reader(m) % 8, y = reader(m) / 8;
+             return m.index == Numbers{7 - x, y} && writer(m) == (7 - x) * 8 + y;
+           }})},
+    {"next_tile", cudaErrorLaunchFailure, kOneBlock,
+     race({"tile", "next_tile.write", "next_tile.read",
+           [](const Meeting& m) {
+             return m.index == Numbers{writer(m)} && reader(m) == 63 - writer(m);
+           }})},
+    {"last_warp", cudaErrorLaunchFailure, kOneBlock,
+     race({"sums", "last_warp", "last_warp",
+           [](const Meeting& m) {
+             const int step = writer(m) - reader(m);
+             return m.index == Numbers{writer(m)} && step > 0 && step < 32 &&
+                    (step & (step - 1)) == 0;
+           }})},
+    {"shift", cudaErrorLaunchFailure, kOneBlock,
+     race({"row", "shift.write", "shift.read",
+           [](const Meeting& m) {
+             return m.index == Numbers{writer(m)} && writer(m) == (reader(m) + 1) % 64;
+           }})},
+    {"one_total", cudaErrorLaunchFailure, kOneBlock,
+     race({"total", "one_total.write", nullptr,
+           [](const Meeting& m) {
+             return m.index.empty() && m.thread1 % 2 == 0 && m.thread2 % 2 == 0 &&
+                    m.thread1 != m.thread2;
+           }})},
+    // Warps.
+    {"neighbour_lane", cudaErrorLaunchFailure, kOneWarp,
+     race({"lanes", "neighbour_lane.write", "neighbour_lane.read",
+           [](const Meeting& m) {
+             return m.index == Numbers{writer(m)} && writer(m) == (reader(m) ^ 1);
+           }})},
+    {"shuffle_for_barrier", cudaErrorLaunchFailure, kOneWarp,
+     race({"lanes", "shuffle_for_barrier.write", "shuffle_for_barrier.read",
+           [](const Meeting& m) {
+             return m.index == Numbers{writer(m)} && writer(m) == (reader(m) ^ 2);
+           }})},
+    {"half_warp", cudaErrorLaunchFailure, kOneWarp,
+     race({"lanes", "half_warp.write", "half_warp.read",
+           [](const Meeting& m) {
+             return m.index == Numbers{writer(m)} && writer(m) == (reader(m) ^ 16);
+           }})},
+    // Atomics.
+    {"histogram", cudaErrorLaunchFailure, kOneBlock,
+     race({"bins", "histogram", "histogram",
+           [](const Meeting& m) {
+             return m.index == Numbers{m.thread1 % 4} && m.thread1 % 4 == m.thread2 % 4 &&
+                    m.thread1 != m.thread2;
+           }})},
+    {"clear_bins", cudaErrorLaunchFailure, kOneBlock,
+     finding("thread # updates atomically bins[#], which nothing has written", "clear_bins",
+             [](const Numbers& n) { return n.size() == 2 && n[0] % 4 == n[1]; })},
+    {"read_counter", cudaErrorLaunchFailure, kOneBlock,
+     race({"counts", "read_counter.write", "read_counter.read",
+           [](const Meeting& m) {
+             return m.index == Numbers{0} && reader(m) == 7 && writer(m) != 7;
+           },
+           true})},
+    // Blocks.
+    {"sum_of_blocks", cudaErrorLaunchFailure, "grid (8, 1, 1), block (1, 1, 1)",
+     race({"counts", "sum_of_blocks", nullptr,
+           [](const Meeting& m) { return m.index == Numbers{3} && m.block1 != m.block2; }})},
+    {"neighbour_block", cudaErrorLaunchFailure, "grid (8, 1, 1), block (1, 1, 1)",
+     [](const std::string& report) {
+       // Where the neighbour runs later, nobody can know yet that it will write.
+       const Expected wrote =
+           race({"out", "neighbour_block.write", "neighbour_block.read", [](const Meeting& m) {
+                   return m.index == Numbers{m.block1} && m.wrote1 && m.block2 == m.block1 + 1;
+                 }});
+       const Expected unwritten =
+           finding("thread # reads out[#], which nothing has written", "neighbour_block.read",
+                   [](const Numbers& n) { return n.size() == 2 && n[0] == 0 && n[1] % 2 == 0; });
+       return report.find(": a race") != std::string::npos ? wrote(report) : unwritten(report);
+     }},
+    {"last_block", cudaErrorLaunchFailure, "grid (8, 1, 1), block (64, 1, 1)",
+     race({"out", "last_block.write", "last_block.read",
+           [](const Meeting& m) {
+             return m.index == Numbers{m.thread2} && m.block1 == m.thread2 && m.thread1 == 0 &&
+                    m.block2 != m.block1;
+           }})},
+    // Flags.
+    {"wait_for_flag", cudaErrorLaunchFailure, kOneBlock,
+     race({"flag", "wait_for_flag.write", "wait_for_flag.read",
+           [](const Meeting& m) { return m.index.empty() && reader(m) == 0 && writer(m) == 32; }})},
+    {"flag_without_fence", cudaErrorLaunchFailure, kOneBlock,
+     race({"value", "flag_without_fence.write", "flag_without_fence.read",
+           [](const Meeting& m) { return m.index.empty() && reader(m) == 0 && writer(m) == 32; }})},
+    // Addresses in global memory.
+    {"guard_of_read", cudaErrorIllegalAddress, "grid (5, 1, 1), block (64, 1, 1)",
+     finding("thread # reads in[#], past the end of in (# elements)", "guard_of_read",
+             [](const Numbers& n) {
+               return n == Numbers{57, 250, 250};
+             })},
+    {"guard_of_write", cudaErrorIllegalAddress, "grid (5, 1, 1), block (64, 1, 1)",
+     finding("thread # writes out[#], past the end of out (# elements)", "guard_of_write",
+             [](const Numbers& n) {
+               return n == Numbers{58, 250, 250};
+             })},
+    {"left_neighbour", cudaErrorIllegalAddress, kOneBlock,
+     finding("thread # reads in[#], before the start of in (# elements)", "left_neighbour",
+             [](const Numbers& n) {
+               return n == Numbers{0, -1, 250};
+             })},
+    {"columns", cudaErrorIllegalAddress, "grid (1, 1, 1), block (16, 5, 1)",
+     [](const std::string& report) {
+       // x, y, z of the thread; row, column; the shape.
+       const auto beside = [](const Numbers& n) {
+         return n.size() == 7 && n[0] == n[4] && n[1] == n[3] && n[4] >= 7 && n[4] < 9 &&
+                n[5] == 5 && n[6] == 7;
+       };
+       const bool last_row = report.find("matrix[4]") != std::string::npos;
+       return finding(std::string("thread (#, #, #) reads matrix[#][#], ") +
+                          (last_row ? "past the end" : "in the padding behind a row") +
+                          " of matrix (# rows of #)",
+                      "columns", beside)(report);
+     }},
+    {"vector_at_end", cudaErrorIllegalAddress, "grid (1, 1, 1), block (128, 1, 1)",
+     finding("thread # reads in[#], past the end of in (# elements)", "vector_at_end",
+             [](const Numbers& n) {
+               return n == Numbers{62, 250, 250};
+             })},
+    {"unnamed_array", cudaErrorIllegalAddress, kOneBlock,
+     finding("thread # writes byte # of an allocation of 1,000 bytes, past the end",
+             "unnamed_array",
+             [](const Numbers& n) {
+               return n == Numbers{63, 1000, 1, 0};
+             })},
+    {"misaligned_vector", cudaErrorMisalignedAddress, kOneWarp,
+     finding("thread # reads in[#] at an address that is no multiple of #, as its type asks",
+             "misaligned_vector",
+             [](const Numbers& n) { return n.size() == 3 && n[1] == 4 * n[0] + 1 && n[2] == 16; })},
+    {"heap_of_host", cudaErrorIllegalAddress, kOneBlock,
+     finding("thread # reads memory of the host, which a GPU cannot reach", "heap_of_host",
+             [](const Numbers& n) { return n.size() == 1; })},
+    {"stack_of_host", cudaErrorIllegalAddress, kOneBlock,
+     finding("thread # reads memory of the host, which a GPU cannot reach", "stack_of_host",
+             [](const Numbers& n) { return n.size() == 1; })},
+    {"null_pointer", cudaErrorIllegalAddress, kOneBlock,
+     [](const std::string& report) {
+       char address[16];
+       const int thread = numbers_in(report).at(0);
+       std::snprintf(address, sizeof address, "0x%x", static_cast<unsigned>(4 * thread));
+       return "thread " + std::to_string(thread) + " reads address " + address +
+              ", where there is no memory\n  at " + marked("null_pointer") + "\n";
+     }},
+    // Addresses in shared memory.
+    {"past_shared", cudaErrorIllegalAddress, kOneBlock,
+     finding("thread # writes row[#], past the end of row (# elements)", "past_shared",
+             [](const Numbers& n) {
+               return n == Numbers{63, 64, 64};
+             })},
+    {"past_square", cudaErrorIllegalAddress, kOneBlock,
+     finding("thread # writes square[#][#], past the end of square (# elements)", "past_square",
+             [](const Numbers& n) {
+               return n.size() == 4 && n[1] == 8 && n[0] == 56 + n[2] && n[3] == 72;
+             })},
+    {"dynamic_too_short", cudaErrorIllegalAddress, kOneBlock,
+     finding("thread # writes dynamic[#], past the end of dynamic (# elements)",
+             "dynamic_too_short",
+             [](const Numbers& n) {
+               return n.size() == 3 && n[0] == n[1] && n[0] >= 60 && n[2] == 60;
+             })},
+    {"next_array", cudaErrorIllegalAddress, kOneBlock,
+     finding("thread # writes a[#], past the end of a (# elements)", "next_array",
+             [](const Numbers& n) {
+               return n == Numbers{63, 64, 64};
+             })},
+    {"misaligned_in_shared", cudaErrorMisalignedAddress, kOneBlock,
+     finding("thread # reads row[#] at an address that is no multiple of #, as its type asks",
+             "misaligned_in_shared",
+             [](const Numbers& n) {
+               return n.size() == 3 && n[1] == 6 * n[0] && n[0] % 2 == 1 && n[2] == 16;
+             })},
+    // What nobody has written.
+    {"fresh_memory", cudaErrorLaunchFailure, kOneBlock,
+     finding("thread # reads byte # of an allocation of 1,000 bytes, which nothing has written",
+             "fresh_memory",
+             [](const Numbers& n) { return n.size() == 4 && n[1] == 4 * n[0] && n[3] == 0; })},
+    {"tail_of_tile", cudaErrorLaunchFailure, kOneBlock,
+     finding("thread # reads tile[#], which nothing has written", "tail_of_tile",
+             [](const Numbers& n) { return n.size() == 2 && n[1] == 63 - n[0] && n[1] >= 50; })},
+    {"add_to_output", cudaErrorLaunchFailure, kOneBlock,
+     finding("thread # reads out[#], which nothing has written", "add_to_output",
+             [](const Numbers& n) { return n.size() == 2 && n[0] == n[1]; })},
+    {"left_by_block", cudaErrorLaunchFailure, "grid (2, 1, 1), block (32, 1, 1)",
+     finding("thread # reads value, which nothing has written", "left_by_block",
+             [](const Numbers& n) { return n == Numbers{0}; })},
+    // Small types and large ones.
+    {"neighbouring_halves", cudaErrorLaunchFailure, kOneBlock,
+     race({"halves", "neighbouring_halves", nullptr,
+           [](const Meeting& m) {
+             return m.index == Numbers{m.thread1 / 2} && m.thread2 == (m.thread1 ^ 1);
+           }})},
+    {"neighbouring_letters", cudaErrorLaunchFailure, kOneBlock,
+     race({"text", "neighbouring_letters.write", "neighbouring_letters.read",
+           [](const Meeting&
+                  m) { return m.index == Numbers{writer(m)} && writer(m) == (reader(m) ^ 3); }})},
+    {"copy_of_struct", cudaErrorLaunchFailure, kOneWarp,
+     race(
+         {"records", "copy_of_struct.write", "copy_of_struct.read",
+          [](const Meeting&
+                 m) { return m.index == Numbers{writer(m)} && writer(m) == (reader(m) + 1) % 32; }})},
+    {"copy_of_vector", cudaErrorLaunchFailure, kOneWarp,
+     race({"vectors", "copy_of_vector.write", "copy_of_vector.read",
+           [](const Meeting&
+                  m) { return m.index == Numbers{writer(m)} && writer(m) == (reader(m) ^ 1); }})},
+};
+
+const Case& case_of(const Pair& pair) {
+  for (const Case& c : kCases) {
+    if (std::string(c.kernel) == pair.kernel) return c;
+  }
+  throw std::logic_error(std::string(pair.kernel) + " has no case");
+}
+
+}  // namespace
+
+TEST_CASE("kernels that are right are silent in every order") {
+  const OptionsGuard guard;
+  options().hang_seconds = 1;
+  for (const Pair& pair : kPairs) {
+    for (const NamedOrder& order : kOrders) {
+      CAPTURE(std::string(order.name));
+      const KernelFailure failure = run(pair, false, order);
+      CHECK_MESSAGE(failure.error == cudaSuccess, failure.report);
+      CHECK(failure.report == "");
+    }
+  }
+}
+
+TEST_CASE("of each mistake the whole report is known, in every order") {
+  const OptionsGuard guard;
+  options().hang_seconds = 1;
+  for (const Pair& pair : kPairs) {
+    const Case& c = case_of(pair);
+    for (const NamedOrder& order : kOrders) {
+      CAPTURE(std::string(order.name));
+      const KernelFailure failure = run(pair, true, order);
+      const std::string& report = failure.report;
+      CHECK(std::string(cudaGetErrorName(failure.error)) == cudaGetErrorName(c.error));
+      const std::string head = std::string("kernel ") + pair.kernel + "<kM> failed: ";
+      const size_t end = report.rfind("; this is block (");
+      CHECK(report.substr(0, head.size()) == head);
+      REQUIRE(end != std::string::npos);
+      const std::string text = report.substr(head.size());
+      CHECK(report.substr(0, end) == head + c.expected(text) + "  launched at " +
+                                         place(std::string(pair.kernel) + "<kM>") + ", " + c.shape);
+    }
+  }
+  CHECK(std::size(kCases) == kPairs.size());
+}
+
+// For cpu_device/README.md.
+TEST_CASE("(table) of what the check build finds" * doctest::skip()) {
+  const OptionsGuard guard;
+  std::printf("| kernel | mistake found |\n| --- | --- |\n");
+  for (const Pair& pair : kPairs) {
+    const std::string report = run(pair, true, kOrders[0]).report;
+    const size_t begin = report.find(": ") + 2;
+    std::printf("| `%s` | %s |\n", pair.kernel,
+                report.substr(begin, report.find('\n') - begin).c_str());
+    CHECK(report != "");
+  }
+}

@@ -1,0 +1,57 @@
+#include "harness/tour_arguments.hpp"
+
+#include <doctest/doctest.h>
+
+#include <string>
+
+namespace tile {
+namespace {
+
+// Of literals, which outlive the request, as the arguments of main() do.
+Request parse(std::vector<const char*> words) {
+  words.insert(words.begin(), "tour");
+  return parse_arguments(static_cast<int>(words.size()), const_cast<char**>(words.data()));
+}
+
+std::string refusal(const std::vector<const char*>& words) {
+  try {
+    parse(words);
+  } catch (const UsageError& error) {
+    return error.what();
+  }
+  return "not refused";
+}
+
+TEST_CASE("tour arguments: a step, its size and its type") {
+  const Request request = parse({"run", "2", "naive", "--size", "3x4x5", "--type", "fp16"});
+  CHECK(request.command == "run");
+  REQUIRE(request.chapter);
+  CHECK(request.chapter->name == "02_matmul");
+  CHECK(request.step == 0);
+  CHECK(request.size == std::vector<std::int64_t>{3, 4, 5});
+  CHECK(request.type == DType::fp16);
+  CHECK(parse({"run", "02", "--size", "7"}).size == std::vector<std::int64_t>{7, 7, 7});
+  CHECK(parse({}).command == "tour");
+  CHECK_FALSE(parse({}).chapter);
+}
+
+TEST_CASE("tour arguments: what makes no sense is refused by name") {
+  CHECK(refusal({"list", "x"}) == "'x' is one word too many after list");
+  CHECK(refusal({"list", "--size", "5"}) == "list takes no --size or --type: it runs nothing");
+  CHECK(refusal({"list", "--type", "fp16"}) == "list takes no --size or --type: it runs nothing");
+  CHECK(refusal({"run", "01", "1", "x"}) == "'x' is one word too many after run");
+  CHECK(refusal({"walk"}).rfind("There is no command 'walk'", 0) == 0);
+  CHECK(refusal({"run"}).rfind("run needs a chapter: 01_vector_add, ", 0) == 0);
+  CHECK(refusal({"run", "99"}).rfind("There is no chapter '99'", 0) == 0);
+  CHECK(refusal({"run", "01", "tiled"}).rfind("01_vector_add has no step 'tiled'", 0) == 0);
+  CHECK(refusal({"run", "01", "--size"}) == "--size needs a value");
+  CHECK(refusal({"run", "02", "--size", "1x2"}).rfind("--size '1x2': ", 0) == 0);
+  CHECK(refusal({"run", "01", "--size", "-1"}).rfind("--size '-1': ", 0) == 0);
+  CHECK(refusal({"--size", "5"}) == "--size needs a chapter");
+  CHECK(refusal({"run", "01", "--type", "fp8"}).rfind("--type 'fp8' is none of fp32, ", 0) == 0);
+  CHECK(refusal({"run", "01", "--json", "x"}) == "--json and --commit go with bench");
+  CHECK(refusal({"bench", "--json", "x"}).rfind("--json FILE and --commit ID go together", 0) == 0);
+}
+
+}  // namespace
+}  // namespace tile
