@@ -23,6 +23,10 @@ const Device& device();
 
 bool device_is_simulated();
 
+/// Whether a kernel may read any memory of this process: on the CPU device, unless it is the check
+/// build, which finds what a test could plant there by itself.
+bool device_reads_host_memory();
+
 /// The version of the driver; "unknown" if nobody tells, empty on the CPU device.
 std::string driver_version();
 

@@ -8,6 +8,8 @@ namespace tile {
 
 bool device_is_simulated() { return true; }
 
+bool device_reads_host_memory() { return !cpu_device::kChecking; }
+
 std::string driver_version() { return {}; }
 
 std::string device_report() { return cpu_device::take_report(); }

@@ -7,6 +7,8 @@ namespace tile {
 
 bool device_is_simulated() { return false; }
 
+bool device_reads_host_memory() { return false; }
+
 // The runtime knows only which CUDA the driver can serve. nvidia-smi comes with every driver.
 std::string driver_version() {
   FILE* pipe =

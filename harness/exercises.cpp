@@ -9,6 +9,7 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -112,17 +113,23 @@ Run check(const Exercise& exercise, const fs::path& folder) {
   return result;
 }
 
-/// The first report of the CPU device in what a program said, without the prefix.
+/// The first report of the CPU device in what a program said, as it stands there or in a message:
+/// "kernel … failed: …" and the lines after it that are indented by two.
 std::string first_report(const std::string& output) {
   constexpr std::string_view kPrefix = "[CPU device] ";
-  std::size_t begin = output.find(kPrefix);
-  if (begin == output.npos) return {};
-  begin += kPrefix.size();
-  std::size_t end = output.find('\n', begin);
-  while (end != output.npos && output.compare(end + 1, 2, "  ") == 0) {
-    end = output.find('\n', end + 1);
+  std::istringstream lines(output);
+  std::string report;
+  for (std::string line; std::getline(lines, line);) {
+    if (!report.empty()) {
+      if (line.rfind("  ", 0) != 0) break;
+      report += line + "\n";
+      continue;
+    }
+    if (line.rfind(kPrefix, 0) == 0) line.erase(0, kPrefix.size());
+    const bool begins = line.rfind("kernel ", 0) == 0 && line.find(" failed: ") != line.npos;
+    if (begins) report = line + "\n";
   }
-  return output.substr(begin, end == output.npos ? end : end + 1 - begin);
+  return report;
 }
 
 struct Findings {

@@ -112,8 +112,8 @@ inline std::vector<double> run(const Task& task, const Launch& launch,
 }
 
 /// Floats that end where readable memory ends: who reads the one after the last ends the kernel.
-/// The guard zones show a read outside only if the result depends on it. For the CPU device, where
-/// device memory is the host's.
+/// The guard zones show a read outside only if the result depends on it. For a device that reads
+/// host memory.
 class AtTheEdge {
  public:
   explicit AtTheEdge(std::span<const double> values) {

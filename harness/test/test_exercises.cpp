@@ -120,6 +120,11 @@ TEST_CASE("exercises: the check build adds what it finds") {
                          "1 off by one\n\nThe check build finds:\nkernel k failed: a race\n"
                          "  at k.cu:7\n\n01.3 wrong: wrong."),
                 wrong);
+  project.add("5_in_a_message",
+              kInCheckBuild +
+                  "echo; echo 'kernel k failed: a race'; echo '  at k.cu:7'; echo;"
+                  " exit 1;; esac; exit 0");
+  CHECK(contains(project.check("01.5"), "finds:\nkernel k failed: a race\n  at k.cu:7\n\n01.5"));
   project.add("4_fails_there", kInCheckBuild + "echo 'too slow'; exit 1;; esac; exit 0");
   const std::string fails_there = project.check("01.4");
   CHECK_MESSAGE(contains(fails_there,
