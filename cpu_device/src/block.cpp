@@ -36,15 +36,15 @@ bool same_site(Site a, Site b) {
   return a.line == b.line && (a.file == b.file || std::strcmp(a.file, b.file) == 0);
 }
 
+}  // namespace
+
+CPU_DEVICE_THREAD_LOCAL Block* current_block;
+
 Block& block_of_caller(const char* name) {
   if (current_block) return *current_block;
   std::fprintf(stderr, "%s was called on the host; it works in kernels only\n", name);
   std::abort();
 }
-
-}  // namespace
-
-CPU_DEVICE_THREAD_LOCAL Block* current_block;
 
 Block::Block() {
   void* window = mmap(nullptr, kArenaAlignment + kArenaBytes, PROT_READ | PROT_WRITE,
@@ -190,6 +190,7 @@ Failure Block::run(Launch& launch, uint64_t index) {
   make_order();
   rank_warps();
   std::memset(state_.data(), static_cast<int>(State::unstarted), threads_);
+  if (any_copies_) forget_copies();
 
   current_block = this;
   in_kernel_ = true;
@@ -224,6 +225,17 @@ void Block::make_order() {
   }
   if (order_kind_ != Order::random) return;
   for (uint32_t i = threads_; i > 1; --i) std::swap(order_[i - 1], order_[random(i)]);
+}
+
+// A thread may have ended without a wait, or with the block. The copies complete on a GPU as well,
+// and nobody may look.
+void Block::forget_copies() {
+  for (AsyncCopies& copies : copies_) {
+    copies.under_way.clear();
+    copies.groups = 0;
+    copies.last_wait = {};
+  }
+  any_copies_ = false;
 }
 
 void Block::reset_warps() {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "async.hpp"
 #include "cpu_device/launch.h"
 #include "cpu_device/options.h"
 #include "cpu_device/shared.h"
@@ -75,6 +76,14 @@ class Block {
   uint32_t current_thread() const { return current_; }
   uint32_t current_lane() const { return current_ % kLanes; }
   Launch& launch() const { return *launch_; }
+  char* arena() const { return arena_; }
+  bool in_arena(const void* address) const {
+    return static_cast<size_t>(static_cast<const char*>(address) - arena_) < kArenaBytes;
+  }
+  AsyncCopies& copies_of(uint32_t thread) {
+    any_copies_ = true;
+    return copies_[thread];
+  }
 
   /// Ends the block from inside one of its threads, or from a signal handler in one. `what` is a
   /// literal, told of the current thread if `who` says so; a bad address is added.
@@ -122,6 +131,7 @@ class Block {
   void start_fiber(fcontext_t* left);
   void make_order();
   void reset_warps();
+  void forget_copies();
   void wait(const char* name, Site site, uint32_t mask);
   void suspend();
   void go_on(uint32_t thread, fcontext_t* left);
@@ -174,6 +184,9 @@ class Block {
   std::array<Warp, kMaxThreads / kLanes> warps_;
   uint64_t barriers_ = 0, collectives_ = 0;  // since run() began
 
+  std::array<AsyncCopies, kMaxThreads> copies_;
+  bool any_copies_ = false;  // in this block
+
   char* window_ = nullptr;  // mapped memory, of which the arena is an aligned part
   char* arena_ = nullptr;
   struct {
@@ -190,5 +203,7 @@ std::string to_string(const dim3& v);
 
 /// The block that this OS thread runs, or null.
 extern CPU_DEVICE_THREAD_LOCAL Block* current_block;
+/// The same for a device function of this name, which ends the program if there is no block.
+Block& block_of_caller(const char* name);
 
 }  // namespace cpu_device

@@ -1,13 +1,16 @@
 // The simulated card, its streams and events, and the attributes of kernels.
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <set>
+#include <vector>
 
+#include "cpu_device/options.h"
 #include "state.hpp"
 
 using Clock = std::chrono::steady_clock;
@@ -28,21 +31,34 @@ std::map<cudaStream_t, std::unique_ptr<CUstream_st>> streams;
 std::map<cudaEvent_t, std::unique_ptr<CUevent_st>> events;
 std::map<const void*, size_t> dynamic_limits;  // set by cudaFuncSetAttribute
 
-cudaDeviceProp make_properties() {
+// What differs between cards (CUDA C++ Programming Guide, "Technical Specifications per Compute
+// Capability").
+struct Limits {
+  int capability;
+  int shared_kib;  // of a multiprocessor
+  int threads, blocks;
+};
+constexpr Limits kLimits[] = {{75, 64, 1024, 16},
+                              {80, 164, 2048, 32},
+                              {86, 100, 1536, 16},
+                              {89, 100, 1536, 24},
+                              {90, 228, 2048, 32}};
+static_assert(std::ranges::equal(kLimits, kCapabilities, {}, &Limits::capability));
+
+cudaDeviceProp make_properties(const Limits& limits) {
   cudaDeviceProp p{};
   std::strcpy(p.name, "CPU device");
   // Half of this machine's memory, the other half being the host's.
   p.totalGlobalMem =
       static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(sysconf(_SC_PAGESIZE)) / 2;
-  // The limits of compute capability 8.0 (CUDA C++ Programming Guide, "Technical Specifications
-  // per Compute Capability"), with few multiprocessors, so that persistent kernels wrap around.
-  p.major = 8;
-  p.minor = 0;
-  p.multiProcessorCount = 4;
+  p.major = limits.capability / 10;
+  p.minor = limits.capability % 10;
+  p.multiProcessorCount = 4;  // few, so that persistent kernels wrap around
   p.sharedMemPerBlock = 48 * 1024;
-  p.sharedMemPerBlockOptin = 163 * 1024;
-  p.sharedMemPerMultiprocessor = 164 * 1024;
-  p.reservedSharedMemPerBlock = 1024;
+  // From 8.0 on the system keeps a KiB of each block's for itself.
+  p.reservedSharedMemPerBlock = limits.capability >= 80 ? 1024 : 0;
+  p.sharedMemPerMultiprocessor = static_cast<size_t>(limits.shared_kib) * 1024;
+  p.sharedMemPerBlockOptin = p.sharedMemPerMultiprocessor - p.reservedSharedMemPerBlock;
   p.regsPerBlock = p.regsPerMultiprocessor = 65536;
   p.warpSize = 32;
   p.maxThreadsPerBlock = 1024;
@@ -51,8 +67,8 @@ cudaDeviceProp make_properties() {
   p.maxGridSize[0] = 0x7fffffff;
   p.maxGridSize[1] = p.maxGridSize[2] = 65535;
   p.totalConstMem = 64 * 1024;
-  p.maxThreadsPerMultiProcessor = 2048;
-  p.maxBlocksPerMultiProcessor = 32;
+  p.maxThreadsPerMultiProcessor = limits.threads;
+  p.maxBlocksPerMultiProcessor = limits.blocks;
   return p;
 }
 
@@ -63,8 +79,13 @@ bool valid_event(cudaEvent_t event) { return events.count(event) > 0; }
 }  // namespace
 
 const cudaDeviceProp& properties() {
-  static const cudaDeviceProp card = make_properties();
-  return card;
+  static const std::vector<cudaDeviceProp> cards = [] {
+    std::vector<cudaDeviceProp> all;
+    for (const Limits& limits : kLimits) all.push_back(make_properties(limits));
+    return all;
+  }();
+  const auto card = std::ranges::find(kLimits, options().capability, &Limits::capability);
+  return cards[static_cast<size_t>(card - kLimits)];
 }
 
 bool valid_stream(cudaStream_t stream) {

@@ -1,8 +1,10 @@
 #include "cpu_device/options.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cstdio>
 #include <cstdlib>
+#include <iterator>
 #include <string_view>
 
 namespace cpu_device {
@@ -42,6 +44,12 @@ Options from_environment() {
   if (const char* text = std::getenv("CPU_DEVICE_HANG_SECONDS")) {
     if (!parse(text, &options.hang_seconds) || !(options.hang_seconds > 0)) {
       refuse("CPU_DEVICE_HANG_SECONDS", text, "a number of seconds above 0");
+    }
+  }
+  if (const char* text = std::getenv("CPU_DEVICE_CAPABILITY")) {
+    if (!parse(text, &options.capability) ||
+        std::ranges::find(kCapabilities, options.capability) == std::end(kCapabilities)) {
+      refuse("CPU_DEVICE_CAPABILITY", text, "75, 80, 86, 89 or 90");
     }
   }
   if (const char* text = std::getenv("CPU_DEVICE_REPORTS")) {

@@ -2,8 +2,15 @@
 
 #include <cuda_runtime.h>
 
+#include "tile/ptx/cp_async.cuh"
+
 namespace device_test {
 namespace {
+
+using tile::ptx::cp_async;
+using tile::ptx::cp_async_commit;
+using tile::ptx::cp_async_wait;
+using tile::ptx::cp_async_wait_all;
 
 constexpr unsigned kThreads = 64;  // of a block: two warps
 constexpr unsigned kFull = 0xffffffffu;
@@ -433,6 +440,242 @@ __global__ void copy_of_vector(const float* in, float* out) {
   reinterpret_cast<float4*>(out)[t] = vectors[t ^ 1];  // [copy_of_vector.read]
 }
 
+// ---- Asynchronous copies ----
+
+// Nobody has waited, and the barrier is no wait.
+template <bool kMistake>
+__global__ void copy_without_wait(const float* in, float* out) {
+  __shared__ float tile[kThreads];
+  const unsigned t = threadIdx.x;
+  cp_async<4>(&tile[t], &in[t]);  // [copy_without_wait.copy]
+  cp_async_commit();
+  if (!kMistake) cp_async_wait<0>();
+  __syncthreads();
+  out[t] = tile[kThreads - 1 - t];  // [copy_without_wait.access]
+}
+
+template <bool kMistake>
+__global__ void copy_without_commit(const float* in, float* out) {
+  __shared__ float tile[kThreads];
+  const unsigned t = threadIdx.x;
+  cp_async<4>(&tile[t], &in[t]);  // [copy_without_commit.copy]
+  if (!kMistake) cp_async_commit();
+  cp_async_wait<0>();  // [copy_without_commit.wait]
+  out[t] = tile[t];    // [copy_without_commit.access]
+}
+
+// The commit comes too late for the wait.
+template <bool kMistake>
+__global__ void commit_after_wait(const float* in, float* out) {
+  __shared__ float tile[kThreads];
+  const unsigned t = threadIdx.x;
+  cp_async<4>(&tile[t], &in[t]);  // [commit_after_wait.copy]
+  if (!kMistake) cp_async_commit();
+  cp_async_wait<0>();  // [commit_after_wait.wait]
+  if (kMistake) cp_async_commit();
+  out[t] = tile[t];  // [commit_after_wait.access]
+}
+
+// One warp copies for the other.
+template <bool kMistake>
+__global__ void copy_for_other_warp(const float* in, float* out) {
+  __shared__ float tile[32];
+  const unsigned t = threadIdx.x;
+  if (t < 32) cp_async<4>(&tile[t], &in[t]);  // [copy_for_other_warp.copy]
+  cp_async_wait_all();                        // [copy_for_other_warp.wait]
+  if (!kMistake) __syncthreads();
+  if (t >= 32) out[t] = tile[t - 32];  // [copy_for_other_warp.read]
+}
+
+// All have waited, and know it of one another, but not for the second group.
+template <bool kMistake>
+__global__ void two_groups(const float* in, float* out) {
+  __shared__ float first[32], second[32];
+  const unsigned t = threadIdx.x;
+  cp_async<4>(&first[t], &in[t]);
+  cp_async_commit();
+  cp_async<4>(&second[t], &in[t]);  // [two_groups.copy]
+  cp_async_commit();
+  cp_async_wait<kMistake ? 1 : 0>();  // [two_groups.wait]
+  __syncwarp();
+  out[t] = first[t ^ 1] + second[t ^ 1];  // [two_groups.access]
+}
+
+// A thread's wait is for its own copies.
+template <bool kMistake>
+__global__ void wait_without_barrier(const float* in, float* out) {
+  __shared__ float tile[kThreads];
+  const unsigned t = threadIdx.x;
+  cp_async<4>(&tile[t], &in[t]);  // [wait_without_barrier.copy]
+  cp_async_wait_all();            // [wait_without_barrier.wait]
+  if (!kMistake) __syncthreads();
+  out[t] = tile[kThreads - 1 - t];  // [wait_without_barrier.read]
+}
+
+// The same where a barrier, which comes too early, has ordered the copy and the read.
+template <bool kMistake>
+__global__ void barrier_before_wait(const float* in, float* out) {
+  __shared__ float tile[kThreads];
+  const unsigned t = threadIdx.x;
+  cp_async<4>(&tile[t], &in[t]);  // [barrier_before_wait.copy]
+  if (kMistake) __syncthreads();
+  cp_async_wait_all();  // [barrier_before_wait.wait]
+  if (!kMistake) __syncthreads();
+  out[t] = tile[kThreads - 1 - t];  // [barrier_before_wait.access]
+}
+
+// Three tiles under way: one less must be, before the oldest is read.
+template <bool kMistake>
+__global__ void three_stages(const float* in, float* out) {
+  constexpr unsigned kStages = 3;
+  __shared__ float stages[kStages][kThreads];
+  const unsigned t = threadIdx.x;
+  for (unsigned k = 0; k < kStages - 1; ++k) {
+    cp_async<4>(&stages[k][t], &in[kThreads * k + t]);  // [three_stages.copy]
+    cp_async_commit();
+  }
+  float sum = 0;
+  for (unsigned k = 0; k < 3; ++k) {
+    cp_async_wait<kMistake ? kStages - 1 : kStages - 2>();  // [three_stages.wait]
+    __syncthreads();
+    const unsigned next = k + kStages - 1;
+    if (next < 3) cp_async<4>(&stages[next % kStages][t], &in[kThreads * next + t]);
+    cp_async_commit();
+    sum += stages[k % kStages][kThreads - 1 - t];  // [three_stages.access]
+  }
+  out[t] = sum;
+}
+
+// The next tile is copied while others still read the one before.
+template <bool kMistake>
+__global__ void next_copy(const float* in, float* out) {
+  __shared__ float tile[kThreads];
+  const unsigned t = threadIdx.x;
+  float sum = 0;
+  for (unsigned k = 0; k < 3 * kThreads; k += kThreads) {
+    cp_async<4>(&tile[t], &in[k + t]);  // [next_copy.copy]
+    cp_async_wait_all();                // [next_copy.wait]
+    __syncthreads();
+    sum += tile[kThreads - 1 - t];  // [next_copy.read]
+    if (!kMistake) __syncthreads();
+  }
+  out[t] = sum;
+}
+
+// Two slots: the copy of the tile after the next goes where this one is being read.
+template <bool kMistake>
+__global__ void slot_reused(const float* in, float* out) {
+  __shared__ float slots[2][kThreads];
+  const unsigned t = threadIdx.x;
+  for (unsigned k = 0; k < 2; ++k) {
+    cp_async<4>(&slots[k][t], &in[kThreads * k + t]);
+    cp_async_commit();
+  }
+  float sum = 0;
+  for (unsigned k = 0; k < 3; ++k) {
+    cp_async_wait<1>();
+    __syncthreads();
+    sum += slots[k % 2][kThreads - 1 - t];  // [slot_reused.read]
+    if (!kMistake) __syncthreads();
+    if (k + 2 < 3)
+      cp_async<4>(&slots[k % 2][t], &in[kThreads * (k + 2) + t]);  // [slot_reused.copy]
+    cp_async_commit();
+  }
+  out[t] = sum;
+}
+
+// The thread itself must leave the destination alone.
+template <bool kMistake>
+__global__ void clear_after_copy(const float* in, float* out) {
+  __shared__ float tile[kThreads];
+  const unsigned t = threadIdx.x;
+  if (!kMistake) tile[t] = 0;
+  if (t < 50) cp_async<4>(&tile[t], &in[t]);  // [clear_after_copy.copy]
+  if (kMistake) tile[t] = 0;                  // [clear_after_copy.access]
+  cp_async_wait_all();
+  out[t] = tile[t];
+}
+
+template <bool kMistake>
+__global__ void copies_to_one_place(const float* in, float* out) {
+  __shared__ float tile[kThreads];
+  const unsigned t = threadIdx.x;
+  cp_async<4>(&tile[kMistake ? t / 2 : t], &in[t]);  // [copies_to_one_place]
+  cp_async_wait_all();                               // [copies_to_one_place.wait]
+  out[t] = kMistake ? 0 : tile[t];
+}
+
+// The copy reads what others have just written.
+template <bool kMistake>
+__global__ void copy_too_early(const float* in, float* out) {
+  __shared__ float tile[kThreads];
+  const unsigned t = threadIdx.x;
+  out[t] = in[t];  // [copy_too_early.write]
+  if (!kMistake) __syncthreads();
+  cp_async<4>(&tile[t], &out[kThreads - 1 - t]);  // [copy_too_early.read]
+  cp_async_wait_all();
+  out[kThreads + t] = tile[t];
+}
+
+template <bool kMistake>
+__global__ void copy_past_end(const float* in, float* out) {
+  __shared__ float tile[4 * 32];
+  const unsigned t = threadIdx.x;
+  cp_async<16>(&tile[4 * (t + (kMistake ? 1 : 0))], &in[4 * t]);  // [copy_past_end]
+  cp_async_wait_all();
+  out[t] = kMistake ? 0 : tile[4 * t];
+}
+
+// Of the last piece a part exists, of those behind it nothing.
+template <bool kMistake>
+__global__ void copy_of_tail(const float* in, float* out) {
+  __shared__ float tile[4 * kThreads];
+  const int t = static_cast<int>(threadIdx.x);
+  const int left = 4 * (static_cast<int>(kCount) - 4 * t);
+  const int bytes = left < 0 ? 0 : left < 16 ? left : 16;
+  cp_async<16>(&tile[4 * t], &in[4 * t], kMistake ? 16 : bytes);  // [copy_of_tail]
+  cp_async_wait_all();
+  out[t] = tile[4 * t] + tile[4 * t + 3];
+}
+
+template <bool kMistake>
+__global__ void copy_of_fresh(float* fresh, float* out) {
+  __shared__ float tile[kThreads];
+  const unsigned t = threadIdx.x;
+  if (!kMistake) fresh[t] = 1;
+  cp_async<4>(&tile[t], &fresh[t]);  // [copy_of_fresh]
+  cp_async_wait_all();
+  out[t] = tile[t];
+}
+
+template <bool kMistake>
+__global__ void misaligned_copy(const float* in, float* out) {
+  __shared__ float4 tile[8];
+  const unsigned t = threadIdx.x;
+  if (t < 8) cp_async<16>(&tile[t], &in[t * (kMistake ? 6 : 4)]);  // [misaligned_copy]
+  cp_async_wait_all();
+  if (t < 8) out[t] = tile[t].x;
+}
+
+template <bool kMistake>
+__global__ void copy_to_global(const float* in, float* out) {
+  __shared__ float tile[kThreads];
+  const unsigned t = threadIdx.x;
+  cp_async<4>(kMistake ? &out[t] : &tile[t], &in[t]);  // [copy_to_global]
+  cp_async_wait_all();
+  if (!kMistake) out[t] = tile[t];
+}
+
+template <bool kMistake>
+__global__ void copy_of_shared(const float* in, float* out) {
+  __shared__ float tile[kThreads], source[kThreads];
+  const unsigned t = threadIdx.x;
+  source[t] = in[t];
+  cp_async<4>(&tile[t], kMistake ? &source[t] : &in[t]);  // [copy_of_shared]
+  cp_async_wait_all();
+  out[t] = tile[t] + source[t];
+}
+
 // Calls launch.operator()<mistake>().
 template <class Launch>
 void either(bool mistake, Launch launch) {
@@ -608,6 +851,82 @@ const Pair kAll[] = {
     {"copy_of_vector",
      [](bool mistake, const Memory& m) {
        either(mistake, [&]<bool kM>() { copy_of_vector<kM><<<1, 32>>>(m.in, m.out); });
+     }},
+    {"copy_without_wait",
+     [](bool mistake, const Memory& m) {
+       either(mistake, [&]<bool kM>() { copy_without_wait<kM><<<1, kThreads>>>(m.in, m.out); });
+     }},
+    {"copy_without_commit",
+     [](bool mistake, const Memory& m) {
+       either(mistake, [&]<bool kM>() { copy_without_commit<kM><<<1, kThreads>>>(m.in, m.out); });
+     }},
+    {"commit_after_wait",
+     [](bool mistake, const Memory& m) {
+       either(mistake, [&]<bool kM>() { commit_after_wait<kM><<<1, kThreads>>>(m.in, m.out); });
+     }},
+    {"copy_for_other_warp",
+     [](bool mistake, const Memory& m) {
+       either(mistake, [&]<bool kM>() { copy_for_other_warp<kM><<<1, kThreads>>>(m.in, m.out); });
+     }},
+    {"two_groups",
+     [](bool mistake, const Memory& m) {
+       either(mistake, [&]<bool kM>() { two_groups<kM><<<1, 32>>>(m.in, m.out); });
+     }},
+    {"wait_without_barrier",
+     [](bool mistake, const Memory& m) {
+       either(mistake, [&]<bool kM>() { wait_without_barrier<kM><<<1, kThreads>>>(m.in, m.out); });
+     }},
+    {"barrier_before_wait",
+     [](bool mistake, const Memory& m) {
+       either(mistake, [&]<bool kM>() { barrier_before_wait<kM><<<1, kThreads>>>(m.in, m.out); });
+     }},
+    {"three_stages",
+     [](bool mistake, const Memory& m) {
+       either(mistake, [&]<bool kM>() { three_stages<kM><<<1, kThreads>>>(m.in, m.out); });
+     }},
+    {"next_copy",
+     [](bool mistake, const Memory& m) {
+       either(mistake, [&]<bool kM>() { next_copy<kM><<<1, kThreads>>>(m.in, m.out); });
+     }},
+    {"slot_reused",
+     [](bool mistake, const Memory& m) {
+       either(mistake, [&]<bool kM>() { slot_reused<kM><<<1, kThreads>>>(m.in, m.out); });
+     }},
+    {"clear_after_copy",
+     [](bool mistake, const Memory& m) {
+       either(mistake, [&]<bool kM>() { clear_after_copy<kM><<<1, kThreads>>>(m.in, m.out); });
+     }},
+    {"copies_to_one_place",
+     [](bool mistake, const Memory& m) {
+       either(mistake, [&]<bool kM>() { copies_to_one_place<kM><<<1, kThreads>>>(m.in, m.out); });
+     }},
+    {"copy_too_early",
+     [](bool mistake, const Memory& m) {
+       either(mistake, [&]<bool kM>() { copy_too_early<kM><<<1, kThreads>>>(m.in, m.out); });
+     }},
+    {"copy_past_end",
+     [](bool mistake, const Memory& m) {
+       either(mistake, [&]<bool kM>() { copy_past_end<kM><<<1, 32>>>(m.in, m.out); });
+     }},
+    {"copy_of_tail",
+     [](bool mistake, const Memory& m) {
+       either(mistake, [&]<bool kM>() { copy_of_tail<kM><<<1, kThreads>>>(m.in, m.out); });
+     }},
+    {"copy_of_fresh",
+     [](bool mistake, const Memory& m) {
+       either(mistake, [&]<bool kM>() { copy_of_fresh<kM><<<1, kThreads>>>(m.fresh, m.out); });
+     }},
+    {"misaligned_copy",
+     [](bool mistake, const Memory& m) {
+       either(mistake, [&]<bool kM>() { misaligned_copy<kM><<<1, kThreads>>>(m.in, m.out); });
+     }},
+    {"copy_to_global",
+     [](bool mistake, const Memory& m) {
+       either(mistake, [&]<bool kM>() { copy_to_global<kM><<<1, kThreads>>>(m.in, m.out); });
+     }},
+    {"copy_of_shared",
+     [](bool mistake, const Memory& m) {
+       either(mistake, [&]<bool kM>() { copy_of_shared<kM><<<1, kThreads>>>(m.in, m.out); });
      }},
 };
 

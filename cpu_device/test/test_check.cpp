@@ -134,15 +134,21 @@ struct Race {
   const char* read;   // null if both write
   bool (*holds)(const Meeting& m);
   bool atomic = false;  // one of them is
+  bool again = false;   // something was there before the write
+  // The mark of the wait, if the write is a cp.async. Its report may come from before the wait.
+  const char* wait = nullptr;
+  bool copied = false;  // the write is a cp.async
+  bool copies = false;  // the read is a cp.async
 };
 
 /// A race may be noticed by the reader or by the writer, whoever comes second.
 Expected race(const Race& race) {
   return [race](const std::string& report) -> std::string {
     static const std::regex form(
-        R"(thread (\d+|\(\d+, \d+, 0\)) (reads|writes|updates atomically) (\w+)((?:\[\d+\])*), )"
+        R"(thread (\d+|\(\d+, \d+, 0\)) (reads|writes|updates atomically) (\w+)((?:\[\d+\])*))"
+        R"((?: by cp\.async)?, )"
         R"(which (block \((\d+), 0, 0\)'s )?thread (\d+|\(\d+, \d+, 0\)) )"
-        R"((wrote|read before anything was written there|read): a race\n[^]*)"
+        R"((wrote|is writing|read)(?: by cp\.async)?( before anything was written there)?: a race\n[^]*)"
         R"(this is block \((\d+), 0, 0\)\n)");
     std::smatch m;
     if (!std::regex_match(report, m, form)) return "no race";
@@ -150,8 +156,8 @@ Expected race(const Race& race) {
       const Numbers n = numbers_in(name);
       return n.size() == 1 ? n[0] : n[0] + 8 * n[1];
     };
-    const bool wrote = m[8] == "wrote", reads = m[2] == "reads";
-    const int block = std::stoi(m[9]);
+    const bool wrote = m[8] != "read", reads = m[2] == "reads";
+    const int block = std::stoi(m[10]);
     const Meeting meeting{m[5].matched ? std::stoi(m[6]) : block,
                           thread(m[7]),
                           block,
@@ -162,13 +168,17 @@ Expected race(const Race& race) {
     if (!race.holds(meeting)) return "other numbers";
     if (!race.read && !(wrote && !reads)) return "not two writes";
     const bool same_block = meeting.block1 == meeting.block2;
+    const auto by = [&](bool writes) {
+      return (writes ? race.copied : race.copies) ? " by cp.async" : "";
+    };
     std::string text = "thread " + m[1].str() + " " + m[2].str() + " " + race.array + m[4].str() +
-                       ", which " + m[5].str() + "thread " + m[7].str() + " " + m[8].str() +
-                       ": a race\n";
-    text +=
-        (wrote ? "  written at " + marked(race.write) : "  read at " + marked(race.read)) + "\n";
-    text +=
-        (reads ? "  read at " + marked(race.read) : "  written at " + marked(race.write)) + "\n";
+                       by(!reads) + ", which " + m[5].str() + "thread " + m[7].str() + " " +
+                       m[8].str() + by(wrote) + m[9].str() + ": a race\n";
+    const std::string write =
+        std::string(race.copied ? "  copied at " : "  written at ") + marked(race.write) + "\n";
+    text += wrote ? write : "  read at " + marked(race.read) + "\n";
+    if (m[8] == "wrote" && race.copied) text += "  waited for at " + marked(race.wait) + "\n";
+    text += reads ? "  read at " + marked(race.read) + "\n" : write;
     if (!same_block) {
       return text +
              "  blocks of one launch have no order; missing: an atomic, with a __threadfence() "
@@ -180,12 +190,49 @@ Expected race(const Race& race) {
                 ? "  both are in one warp, whose threads need not run in step; missing: a "
                   "__syncwarp() or __syncthreads() "
                 : "  missing: a __syncthreads() ";
-    text += m[8] == "read before anything was written there"
-                ? "between the write and the read, which came too early\n"
-            : !wrote ? "between the read and the write, which may be a turn of a loop later\n"
-            : reads  ? "between the write and the read\n"
-                     : "between the two writes\n";
-    return text;
+    const std::string noun = race.copied ? "the copy" : "the write";
+    const std::string end = race.copied ? "the wait for the copy" : "the write";
+    if (m[9].matched) {
+      return text + "between " + end + " and the read, which came too early\n";
+    }
+    if (!wrote) {
+      return text + "between the read and " + noun + ", which may be a turn of a loop later\n";
+    }
+    if (!reads) {
+      return text + (race.copied ? "between the wait for one copy and the other\n"
+                                 : "between the two writes\n");
+    }
+    text += "between " + end + " and the read";
+    if (race.again) {
+      text += ", or between the read and " + noun + " if that is a turn of a loop later";
+    }
+    return text + "\n";
+  };
+}
+
+/// An access to what a cp.async is still to write, at the lines marked <kernel>.copy and
+/// <kernel>.access. `holds` is given thread, index and the copy's thread.
+Expected under_way(std::string access, std::string array, std::string kernel, std::string missing,
+                   bool (*holds)(const Numbers& n)) {
+  return [=](const std::string& report) -> std::string {
+    const Numbers numbers = numbers_in(report.substr(0, report.find('\n')));
+    if (!holds(numbers)) return "other numbers";
+    std::string index;
+    for (size_t i = 1; i + 1 < numbers.size(); ++i) {
+      index += "[" + std::to_string(numbers[i]) + "]";
+    }
+    const std::string thread = "thread " + std::to_string(numbers.back());
+    const std::string what = access == "read" ? "reads " : "writes ";
+    std::string ends = missing;
+    const bool names_wait = ends.find("WAIT") != ends.npos;
+    for (const auto& [name, text] : {std::pair<std::string, std::string>{"THREAD", thread},
+                                     {"WAIT", names_wait ? marked(kernel + ".wait") : ""}}) {
+      for (size_t at = 0; (at = ends.find(name)) != ends.npos;) ends.replace(at, name.size(), text);
+    }
+    return "thread " + std::to_string(numbers[0]) + " " + what + array + index +
+           ", which a cp.async of " + thread + " is still to write\n  copied at " +
+           marked(kernel + ".copy") + "\n  " + (access == "read" ? "read" : "written") + " at " +
+           marked(kernel + ".access") + "\n  " + ends + "\n";
   };
 }
 
@@ -214,19 +261,19 @@ const Case kCases[] = {
      race({"tile", "next_tile.write", "next_tile.read",
            [](const Meeting& m) {
              return m.index == Numbers{writer(m)} && reader(m) == 63 - writer(m);
-           }})},
+           }, false, true})},
     {"last_warp", cudaErrorLaunchFailure, kOneBlock,
      race({"sums", "last_warp", "last_warp",
            [](const Meeting& m) {
              const int step = writer(m) - reader(m);
              return m.index == Numbers{writer(m)} && step > 0 && step < 32 &&
                     (step & (step - 1)) == 0;
-           }})},
+           }, false, true})},
     {"shift", cudaErrorLaunchFailure, kOneBlock,
      race({"row", "shift.write", "shift.read",
            [](const Meeting& m) {
              return m.index == Numbers{writer(m)} && writer(m) == (reader(m) + 1) % 64;
-           }})},
+           }, false, true})},
     {"one_total", cudaErrorLaunchFailure, kOneBlock,
      race({"total", "one_total.write", nullptr,
            [](const Meeting& m) {
@@ -255,7 +302,7 @@ const Case kCases[] = {
            [](const Meeting& m) {
              return m.index == Numbers{m.thread1 % 4} && m.thread1 % 4 == m.thread2 % 4 &&
                     m.thread1 != m.thread2;
-           }})},
+           }, false, true})},
     {"clear_bins", cudaErrorLaunchFailure, kOneBlock,
      finding("thread # updates atomically bins[#], which nothing has written", "clear_bins",
              [](const Numbers& n) { return n.size() == 2 && n[0] % 4 == n[1]; })},
@@ -264,7 +311,7 @@ const Case kCases[] = {
            [](const Meeting& m) {
              return m.index == Numbers{0} && reader(m) == 7 && writer(m) != 7;
            },
-           true})},
+           true, true})},
     // Blocks.
     {"sum_of_blocks", cudaErrorLaunchFailure, "grid (8, 1, 1), block (1, 1, 1)",
      race({"counts", "sum_of_blocks", nullptr,
@@ -290,7 +337,7 @@ const Case kCases[] = {
     // Flags.
     {"wait_for_flag", cudaErrorLaunchFailure, kOneBlock,
      race({"flag", "wait_for_flag.write", "wait_for_flag.read",
-           [](const Meeting& m) { return m.index.empty() && reader(m) == 0 && writer(m) == 32; }})},
+           [](const Meeting& m) { return m.index.empty() && reader(m) == 0 && writer(m) == 32; }, false, true})},
     {"flag_without_fence", cudaErrorLaunchFailure, kOneBlock,
      race({"value", "flag_without_fence.write", "flag_without_fence.read",
            [](const Meeting& m) { return m.index.empty() && reader(m) == 0 && writer(m) == 32; }})},
@@ -413,6 +460,152 @@ const Case kCases[] = {
      race({"vectors", "copy_of_vector.write", "copy_of_vector.read",
            [](const Meeting&
                   m) { return m.index == Numbers{writer(m)} && writer(m) == (reader(m) ^ 1); }})},
+    // Asynchronous copies.
+    {"copy_without_wait", cudaErrorLaunchFailure, kOneBlock,
+     under_way("read", "tile", "copy_without_wait",
+               "THREAD has not waited for it; missing: a cp_async_wait in THREAD, before the "
+               "barrier",
+               [](const Numbers& n) {
+                 return n.size() == 3 && n[1] == 63 - n[0] && n[2] == n[1];
+               })},
+    {"copy_without_commit", cudaErrorLaunchFailure, kOneBlock,
+     under_way("read", "tile", "copy_without_commit",
+               "cp_async_wait<0>() at WAIT passes over it, because it was in no group; missing: a "
+               "cp_async_commit() between the two",
+               [](const Numbers& n) {
+                 return n.size() == 3 && n[1] == n[0] && n[2] == n[0];
+               })},
+    {"commit_after_wait", cudaErrorLaunchFailure, kOneBlock,
+     under_way("read", "tile", "commit_after_wait",
+               "cp_async_wait<0>() at WAIT passes over it, because it was in no group; missing: a "
+               "cp_async_commit() between the two",
+               [](const Numbers& n) {
+                 return n.size() == 3 && n[1] == n[0] && n[2] == n[0];
+               })},
+    {"copy_for_other_warp", cudaErrorLaunchFailure, kOneBlock,
+     race({.array = "tile",
+           .write = "copy_for_other_warp.copy",
+           .read = "copy_for_other_warp.read",
+           .holds = [](const Meeting& m) {
+             return m.index == Numbers{writer(m)} && reader(m) == writer(m) + 32;
+           },
+           .wait = "copy_for_other_warp.wait",
+           .copied = true})},
+    {"two_groups", cudaErrorLaunchFailure, kOneWarp,
+     under_way("read", "second", "two_groups",
+               "cp_async_wait<1>() at WAIT leaves it under way, as the latest group; "
+               "missing: a cp_async_wait<0>()",
+               [](const Numbers& n) {
+                 return n.size() == 3 && n[1] == (n[0] ^ 1) && n[2] == n[1];
+               })},
+    {"wait_without_barrier", cudaErrorLaunchFailure, kOneBlock,
+     race({.array = "tile",
+           .write = "wait_without_barrier.copy",
+           .read = "wait_without_barrier.read",
+           .holds = [](const Meeting& m) {
+             return m.index == Numbers{writer(m)} && reader(m) == 63 - writer(m);
+           },
+           .wait = "wait_without_barrier.wait",
+           .copied = true})},
+    {"barrier_before_wait", cudaErrorLaunchFailure, kOneBlock,
+     [](const std::string& report) {
+       // Who reads last finds a copy that has landed.
+       const auto holds = [](const Meeting& m) {
+         return m.index == Numbers{writer(m)} && reader(m) == 63 - writer(m);
+       };
+       const Expected landed = race({.array = "tile",
+                                     .write = "barrier_before_wait.copy",
+                                     .read = "barrier_before_wait.access",
+                                     .holds = holds,
+                                     .wait = "barrier_before_wait.wait",
+                                     .copied = true});
+       const Expected early =
+           under_way("read", "tile", "barrier_before_wait",
+                     "a thread waits for its own copies only; missing: a __syncthreads() between "
+                     "the wait at WAIT and the read",
+                     [](const Numbers& n) {
+                       return n.size() == 3 && n[1] == 63 - n[0] && n[2] == n[1];
+                     });
+       return report.find(": a race") != std::string::npos ? landed(report) : early(report);
+     }},
+    {"three_stages", cudaErrorLaunchFailure, kOneBlock,
+     under_way("read", "stages", "three_stages",
+               "cp_async_wait<2>() at WAIT leaves it under way, as one of the latest 2 groups; "
+               "missing: a cp_async_wait<1>()",
+               [](const Numbers& n) {
+                 return n.size() == 4 && n[1] == 0 && n[2] == 63 - n[0] && n[3] == n[2];
+               })},
+    {"next_copy", cudaErrorLaunchFailure, kOneBlock,
+     race({.array = "tile",
+           .write = "next_copy.copy",
+           .read = "next_copy.read",
+           .holds = [](const Meeting& m) {
+             return m.index == Numbers{writer(m)} && reader(m) == 63 - writer(m);
+           },
+           .again = true,
+           .wait = "next_copy.wait",
+           .copied = true})},
+    {"slot_reused", cudaErrorLaunchFailure, kOneBlock,
+     race({.array = "slots",
+           .write = "slot_reused.copy",
+           .read = "slot_reused.read",
+           .holds = [](const Meeting& m) {
+             return m.index == Numbers{0, writer(m)} && reader(m) == 63 - writer(m);
+           },
+           .again = true,
+           .copied = true})},
+    {"clear_after_copy", cudaErrorLaunchFailure, kOneBlock,
+     under_way("write", "tile", "clear_after_copy",
+               "THREAD has not waited for it; missing: a cp_async_commit() and a cp_async_wait "
+               "between the copy and the write",
+               [](const Numbers& n) {
+                 return n.size() == 3 && n[1] == n[0] && n[2] == n[0] && n[0] < 50;
+               })},
+    {"copies_to_one_place", cudaErrorLaunchFailure, kOneBlock,
+     race({.array = "tile",
+           .write = "copies_to_one_place",
+           .read = nullptr,
+           .holds = [](const Meeting& m) {
+             return m.index == Numbers{m.thread1 / 2} && m.thread2 == (m.thread1 ^ 1);
+           },
+           .wait = "copies_to_one_place.wait",
+           .copied = true})},
+    {"copy_too_early", cudaErrorLaunchFailure, kOneBlock,
+     race({.array = "out",
+           .write = "copy_too_early.write",
+           .read = "copy_too_early.read",
+           .holds = [](const Meeting& m) {
+             return m.index == Numbers{writer(m)} && reader(m) == 63 - writer(m);
+           },
+           .copies = true})},
+    {"copy_past_end", cudaErrorIllegalAddress, kOneWarp,
+     finding("thread # writes tile[#] by cp.async, past the end of tile (# elements)",
+             "copy_past_end",
+             [](const Numbers& n) {
+               return n == Numbers{31, 128, 128};
+             })},
+    {"copy_of_tail", cudaErrorIllegalAddress, kOneBlock,
+     finding("thread # reads in[#] by cp.async, past the end of in (# elements)", "copy_of_tail",
+             [](const Numbers& n) {
+               return n == Numbers{62, 250, 250} || n == Numbers{63, 252, 250};
+             })},
+    {"copy_of_fresh", cudaErrorLaunchFailure, kOneBlock,
+     finding("thread # reads byte # of an allocation of 1,000 bytes by cp.async, which nothing has "
+             "written",
+             "copy_of_fresh",
+             [](const Numbers& n) { return n.size() == 4 && n[1] == 4 * n[0] && n[3] == 0; })},
+    {"misaligned_copy", cudaErrorMisalignedAddress, kOneBlock,
+     finding("thread # reads in[#] by cp.async at an address that is no multiple of #, its size",
+             "misaligned_copy",
+             [](const Numbers& n) {
+               return n.size() == 3 && n[1] == 6 * n[0] && n[0] % 2 == 1 && n[2] == 16;
+             })},
+    {"copy_to_global", cudaErrorIllegalInstruction, kOneBlock,
+     finding("thread # writes out[#] by cp.async, which writes shared memory only",
+             "copy_to_global", [](const Numbers& n) { return n.size() == 2 && n[0] == n[1]; })},
+    {"copy_of_shared", cudaErrorInvalidAddressSpace, kOneBlock,
+     finding("thread # reads source[#] by cp.async, which reads global memory only",
+             "copy_of_shared", [](const Numbers& n) { return n.size() == 2 && n[0] == n[1]; })},
 };
 
 const Case& case_of(const Pair& pair) {

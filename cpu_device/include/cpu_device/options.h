@@ -21,11 +21,15 @@ inline constexpr bool kOneWorker = kChecking || kAsan;
 /// start. A correct kernel gives the same result in every order.
 enum class Order { forward, reverse, random };
 
+/// The compute capabilities of which there is a card to play, 80 for 8.0.
+inline constexpr int kCapabilities[] = {75, 80, 86, 89, 90};
+
 struct Options {
   Order order = Order::forward;  // CPU_DEVICE_ORDER = forward, reverse or random:SEED
   uint64_t seed = 0;
   int workers = 0;            // CPU_DEVICE_WORKERS, OS threads that run blocks; 0: one a core
   double hang_seconds = 10;   // CPU_DEVICE_HANG_SECONDS of processor time without a sign of life
+  int capability = 80;        // CPU_DEVICE_CAPABILITY: which card it plays, see kCapabilities
   bool print_reports = true;  // CPU_DEVICE_REPORTS = on or off
 };
 

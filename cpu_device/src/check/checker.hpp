@@ -15,6 +15,7 @@ namespace cpu_device {
 
 struct Launch;
 class Block;
+struct AsyncCopy;
 
 namespace check {
 
@@ -26,6 +27,8 @@ struct Access {
   Kind kind;
   bool atomic;  // or volatile, which PTX treats alike (PTX ISA, "volatile")
   uintptr_t pc;
+  bool copies = false;  // by cp.async: the read of the source, the write to the destination
+  uintptr_t wait = 0;   // by which that write has landed; until then it is only issued
 };
 
 // ---- Told by the memory functions (memory.cpp) ----
@@ -57,6 +60,10 @@ void look_at(const Access& access);
 /// An access of as many bytes as its type is aligned to, at an address that is not.
 void look_at_misaligned(const Access& access);
 void fence();
+/// A cp.async is issued, to `shared`. Ends the block with a report if it is wrong.
+void look_at_copy(const void* shared, AsyncCopy& copy, uintptr_t pc);
+/// The current thread has waited for a copy.
+void copy_lands(const AsyncCopy& copy);
 
 // ---- spaces.cpp ----
 /// Ends the block if a finding is held back.
@@ -70,8 +77,10 @@ struct Stamp {
   uint32_t tick = 0;   // __syncwarps and fences that the thread had passed
   uint16_t thread = 0;
   uint8_t bytes = 0;  // a bit for each of the word's bytes; 0 for no access
-  bool atomic = false;
-  int32_t place = 0;  // in the program's text, from check::text_base on
+  bool atomic : 1 = false;
+  bool copied : 1 = false;  // by cp.async
+  bool again : 1 = false;   // a write to bytes of which some had been written before
+  int32_t place = 0;        // in the program's text, from check::text_base on; see places_of
 };
 struct Word {
   // A byte has one last writer, so that four are enough.
@@ -82,12 +91,18 @@ struct Word {
   Stamp writers[kWriters];
   Stamp readers[kReaders];
 };
-/// Which earlier access to the word conflicts with this one, or null; then remembers it.
-const Stamp* conflict(Word& word, uint32_t tag, uint8_t bytes, const Access& access,
+/// Which earlier access to the word conflicts with this one, or null; then remembers it. `again`
+/// says of a write whether it is the first.
+const Stamp* conflict(Word& word, uint32_t tag, uint8_t bytes, const Access& access, bool again,
                       bool* earlier_was_write);
 /// How the current thread is called in stamps.
 uint32_t current_thread();
 uint32_t current_block_number();
+/// What has changed for the thread if a barrier or a __syncwarp lies between: epoch and tick.
+struct Moment {
+  uint32_t epoch = 0, tick = 0;
+};
+Moment current_moment();
 /// An atomic has touched the location: what was released to it is known to this thread now, and
 /// what this thread has released is known to whoever comes next.
 void synchronise_through(uintptr_t location);
@@ -97,6 +112,12 @@ void synchronise_through(uintptr_t location);
 const char* source_of(uintptr_t pc);
 int32_t to_place(uintptr_t pc);
 uintptr_t from_place(int32_t place);
+/// Where an access was made, and for what a cp.async has written also where its thread waited.
+struct Places {
+  uintptr_t access = 0, wait = 0;
+};
+int32_t to_place(const Access& access);
+Places places_of(const Stamp& stamp);
 
 }  // namespace check
 }  // namespace cpu_device

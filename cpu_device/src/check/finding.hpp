@@ -31,7 +31,16 @@ struct Array {
 };
 
 struct Finding {
-  enum What { outside, misaligned, host_memory, nowhere, unwritten, race } what = outside;
+  enum What {
+    outside,
+    misaligned,
+    host_memory,
+    nowhere,
+    unwritten,
+    race,
+    wrong_memory,  // for cp.async
+    under_way      // what a cp.async has not brought yet
+  } what = outside;
   uint32_t thread = 0;
   Access access{};
   const Array* array = nullptr;  // the one touched, or the nearest
@@ -41,6 +50,16 @@ struct Finding {
   Stamp earlier{};  // of a race
   bool earlier_was_write = false;
   bool earlier_was_first = false;  // the read of a race, of what nothing had written
+
+  // Of a copy that is under way. Every thread knows of its issue.
+  struct Copy {
+    enum Lack { commit, wait, smaller_wait, barrier } lack = commit;
+    bool committed = false;
+    uint32_t thread = 0;
+    uintptr_t pc = 0;
+    uintptr_t wait_pc = 0;             // of the smaller wait that is missing, or where a barrier is
+    uint32_t pending = 0, enough = 0;  // the number of that wait, and the largest that will do
+  } copy{};
 };
 
 /// Ends the block. The text is made later, on a stack that has room for it.
@@ -53,8 +72,5 @@ std::string describe_finding(const Block& block);
 
 void launch_begins_for_races();
 void block_begins_for_races(uint64_t number, uint32_t threads);
-
-/// As large as the arena of a block.
-inline constexpr size_t kSharedWindow = 256 * 1024;
 
 }  // namespace cpu_device::check

@@ -24,23 +24,21 @@ namespace {
 constexpr uint32_t kWarps = kMaxThreads / kLanes;
 constexpr uint8_t kAllBytes = 0xf;  // of a word
 
-/// What is known of threads of other warps and blocks: all that the thread did until the tick, and
-/// all that its block did before the epoch.
-struct Moment {
-  uint32_t epoch = 0, tick = 0;
-  bool before(const Moment& other) const {
-    return epoch < other.epoch || (epoch == other.epoch && tick < other.tick);
-  }
-};
+bool is_before(const Moment& a, const Moment& b) {
+  return a.epoch < b.epoch || (a.epoch == b.epoch && a.tick < b.tick);
+}
+
 using Key = uint64_t;  // block and thread
 Key key(uint32_t block, uint32_t thread) { return Key{block} * kMaxThreads + thread; }
 
+/// What is known of threads of other warps and blocks: all that the thread did until the moment,
+/// and all that its block did before the epoch.
 class Knowledge {
  public:
   bool empty() const { return threads_.empty(); }
   void learn(uint32_t block, uint32_t thread, Moment moment) {
     Moment& known = threads_[key(block, thread)];
-    if (known.before(moment)) known = moment;
+    if (is_before(known, moment)) known = moment;
     uint32_t& epoch = epochs_[block];
     epoch = std::max(epoch, moment.epoch);
   }
@@ -55,7 +53,7 @@ class Knowledge {
     if (epoch == epochs_.end()) return false;
     if (stamp.epoch < epoch->second) return true;
     const auto thread = threads_.find(key(stamp.block, stamp.thread));
-    return thread != threads_.end() && !thread->second.before({stamp.epoch, stamp.tick});
+    return thread != threads_.end() && !is_before(thread->second, {stamp.epoch, stamp.tick});
   }
 
  private:
@@ -154,6 +152,7 @@ void remember_writer(Word& word, const Stamp& now) {
 
 uint32_t current_thread() { return current_block->current_thread(); }
 uint32_t current_block_number() { return state.block; }
+Moment current_moment() { return {state.epoch, state.threads[current_thread()].tick}; }
 
 void block_begins_for_races(uint64_t number, uint32_t threads) {
   state.block = static_cast<uint32_t>(number);
@@ -247,7 +246,7 @@ void synchronise_through(uintptr_t location) {
   }
 }
 
-const Stamp* conflict(Word& word, uint32_t tag, uint8_t bytes, const Access& access,
+const Stamp* conflict(Word& word, uint32_t tag, uint8_t bytes, const Access& access, bool again,
                       bool* earlier_was_write) {
   if (word.tag != tag) {
     word = {};
@@ -273,8 +272,9 @@ const Stamp* conflict(Word& word, uint32_t tag, uint8_t bytes, const Access& acc
       return &earlier;
     }
   }
-  const Stamp now{state.block, state.epoch,   state.threads[me].tick, static_cast<uint16_t>(me),
-                  bytes,       access.atomic, to_place(access.pc)};
+  const Stamp now{state.block,     state.epoch,   state.threads[me].tick, static_cast<uint16_t>(me),
+                  bytes,           access.atomic, access.copies,          again,
+                  to_place(access)};
   if (writes) {
     remember_writer(word, now);
   } else {

@@ -39,8 +39,15 @@ std::string element(const Array& array, uintptr_t address) {
   return array.name + text;
 }
 
+std::string address(const Finding& f) {
+  char text[32];
+  std::snprintf(text, sizeof text, "address 0x%zx", size_t{f.access.address});
+  return text;
+}
+
 std::string place(const Finding& f) {
   if (f.array) return element(*f.array, f.access.address);
+  if (f.space_bytes == 0) return address(f);
   const auto offset = static_cast<intptr_t>(f.access.address - f.space_begin);
   return "byte " + std::to_string(offset) +
          (f.shared ? " of shared memory"
@@ -55,12 +62,6 @@ std::string place_of(const Block& block, uintptr_t pc) {
       std::string(", called at ") + kernel.file + ":" + std::to_string(kernel.line);
   if (place.ends_with(launched)) place.resize(place.size() - launched.size());
   return place;
-}
-
-std::string address(const Finding& f) {
-  char text[32];
-  std::snprintf(text, sizeof text, "address 0x%zx", size_t{f.access.address});
-  return text;
 }
 
 std::string verb(const Access& access) {
@@ -87,6 +88,38 @@ std::string beyond(const Finding& f) {
   return side + (" of " + f.array->name + " (" + size + ")");
 }
 
+// What the access is called, and which barrier would have ordered it with an earlier one.
+const char* noun(const Access& access) {
+  return access.kind == Kind::read ? "the read" : access.copies ? "the copy" : "the write";
+}
+
+std::string between(const Finding& f) {
+  const Stamp& earlier = f.earlier;
+  const std::string later = noun(f.access);
+  if (!f.earlier_was_write) {
+    if (!f.earlier_was_first) {
+      return "between the read and " + later + ", which may be a turn of a loop later";
+    }
+    return std::string(f.access.copies ? "between the wait for the copy" : "between the write") +
+           " and the read, which came too early";
+  }
+  const std::string first = earlier.copied ? "the copy" : "the write";
+  if (f.access.kind != Kind::read && !f.access.copies && !earlier.copied) {
+    return "between the two writes";
+  }
+  if (earlier.copied && f.access.copies && f.access.kind == Kind::write) {
+    return "between the wait for one copy and the other";
+  }
+  std::string text =
+      "between " + (earlier.copied ? "the wait for the copy" : first) + " and " + later;
+  // Who comes late in a loop may find what the others have written for the next turn. Then there
+  // was something before.
+  if (f.access.kind == Kind::read && earlier.again) {
+    text += ", or between the read and " + first + " if that is a turn of a loop later";
+  }
+  return text;
+}
+
 // What would have ordered the two accesses of a race.
 std::string missing(const Finding& f) {
   const Stamp& earlier = f.earlier;
@@ -95,38 +128,75 @@ std::string missing(const Finding& f) {
            "it if "
            "it tells of other memory, or a second launch";
   }
-  const std::string between =
-      f.earlier_was_first    ? "between the write and the read, which came too early"
-      : !f.earlier_was_write ? "between the read and the write, which may be a turn of a loop later"
-      : f.access.kind == Kind::read ? "between the write and the read"
-                                    : "between the two writes";
   if (earlier.atomic != f.access.atomic) {
     return "one of the two is atomic or volatile, the other is not; missing: a __syncthreads() " +
-           between;
+           between(f);
   }
   if (earlier.thread / kLanes == f.thread / kLanes) {
     return "both are in one warp, whose threads need not run in step; missing: a __syncwarp() or "
            "__syncthreads() " +
-           between;
+           between(f);
   }
-  return "missing: a __syncthreads() " + between;
+  return "missing: a __syncthreads() " + between(f);
+}
+
+// "  written at 02_matmul/step3_shared_tile.cu:42".
+std::string line_of(Kind kind, bool copies, const Block& block, uintptr_t pc) {
+  return std::string("  ") +
+         (kind == Kind::read ? "read"
+          : copies           ? "copied"
+                             : "written") +
+         " at " + place_of(block, pc) + "\n";
 }
 
 std::string race(const Finding& f, const Block& block) {
+  const Places earlier = places_of(f.earlier);
   std::string text = ", which ";
   if (f.earlier.block != current_block_number()) {
     text += "block " + block.block_name(f.earlier.block) + "'s ";
   }
   text += "thread " + block.thread_name(f.earlier.thread) +
-          (f.earlier_was_write   ? " wrote"
-           : f.earlier_was_first ? " read before anything was written there"
-                                 : " read") +
-          ": a race\n";
-  text += std::string("  ") + (f.earlier_was_write ? "written" : "read") + " at " +
-          place_of(block, from_place(f.earlier.place)) + "\n  " +
-          (f.access.kind == Kind::read ? "read" : "written") + " at " +
-          place_of(block, f.access.pc) + "\n  ";
-  return text + missing(f);
+          (!f.earlier_was_write                    ? " read"
+           : f.earlier.copied && earlier.wait == 0 ? " is writing"
+                                                   : " wrote") +
+          (f.earlier.copied ? " by cp.async" : "") +
+          (f.earlier_was_first ? " before anything was written there: a race\n" : ": a race\n");
+  text += line_of(f.earlier_was_write ? Kind::write : Kind::read, f.earlier.copied, block,
+                  earlier.access);
+  if (earlier.wait != 0) text += "  waited for at " + place_of(block, earlier.wait) + "\n";
+  text += line_of(f.access.kind, f.access.copies, block, f.access.pc);
+  return text + "  " + missing(f);
+}
+
+// The thread that reads what a copy has not brought yet, and what that copy lacks.
+std::string under_way(const Finding& f, const Block& block) {
+  const Finding::Copy& copy = f.copy;
+  const std::string thread = "thread " + block.thread_name(copy.thread);
+  std::string text = ", which a cp.async of " + thread + " is still to write\n";
+  text += line_of(Kind::write, true, block, copy.pc);
+  text += line_of(f.access.kind, f.access.copies, block, f.access.pc);
+  const std::string wait = "cp_async_wait<" + std::to_string(copy.pending) + ">() at " +
+                           (copy.wait_pc != 0 ? place_of(block, copy.wait_pc) : "");
+  switch (copy.lack) {
+    case Finding::Copy::commit:
+      return text + "  " + wait + " passes over it, because it was in no group; missing: a " +
+             "cp_async_commit() between the two";
+    case Finding::Copy::wait:
+      return text + "  " + thread + " has not waited for it; missing: a " +
+             (copy.committed ? "" : "cp_async_commit() and a ") + "cp_async_wait " +
+             (copy.thread == f.thread ? std::string("between the copy and ") + noun(f.access)
+                                      : "in " + thread + ", before the barrier");
+    case Finding::Copy::smaller_wait:
+      return text + "  " + wait + " leaves it under way, as " +
+             (copy.pending == 1 ? "the latest group"
+                                : "one of the latest " + counted(copy.pending, "group")) +
+             "; missing: a cp_async_wait<" + std::to_string(copy.enough) + ">()";
+    case Finding::Copy::barrier:
+      return text +
+             "  a thread waits for its own copies only; missing: a __syncthreads() between " +
+             "the wait at " + place_of(block, copy.wait_pc) + " and " + noun(f.access);
+  }
+  return text;
 }
 
 }  // namespace
@@ -143,9 +213,12 @@ cudaError_t error_of_finding() {
     case Finding::outside:
     case Finding::host_memory:
     case Finding::nowhere: return cudaErrorIllegalAddress;
+    case Finding::wrong_memory:
+      return last.access.kind == Kind::read ? kFromWrongMemory : kToWrongMemory;
     case Finding::misaligned: return cudaErrorMisalignedAddress;
     case Finding::unwritten:
-    case Finding::race: break;
+    case Finding::race:
+    case Finding::under_way: break;
   }
   return cudaErrorLaunchFailure;
 }
@@ -153,16 +226,25 @@ cudaError_t error_of_finding() {
 std::string describe_finding(const Block& block) {
   const Finding& f = last;
   const std::string what = "thread " + block.thread_name(f.thread) + " " + verb(f.access);
+  const std::string by = f.access.copies ? " by cp.async" : "";
   const std::string at = std::string("\n  at ") + place_of(block, f.access.pc);
   switch (f.what) {
-    case Finding::outside: return what + place(f) + beyond(f) + at;
+    case Finding::outside: return what + place(f) + by + beyond(f) + at;
     case Finding::misaligned:
-      return what + place(f) + " at an address that is no multiple of " +
-             std::to_string(f.access.bytes) + ", as its type asks" + at;
-    case Finding::host_memory: return what + "memory of the host, which a GPU cannot reach" + at;
-    case Finding::nowhere: return what + address(f) + ", where there is no memory" + at;
-    case Finding::unwritten: return what + place(f) + ", which nothing has written" + at;
-    case Finding::race: return what + place(f) + race(f, block);
+      return what + place(f) + by + " at an address that is no multiple of " +
+             std::to_string(f.access.bytes) +
+             (f.access.copies ? ", its size" : ", as its type asks") + at;
+    case Finding::host_memory:
+      return what + "memory of the host" + by + ", which a GPU cannot reach" + at;
+    case Finding::nowhere: return what + address(f) + by + ", where there is no memory" + at;
+    case Finding::unwritten: return what + place(f) + by + ", which nothing has written" + at;
+    case Finding::race: return what + place(f) + by + race(f, block);
+    case Finding::wrong_memory:
+      return what + place(f) + by +
+             (f.access.kind == Kind::read ? ", which reads global memory only"
+                                          : ", which writes shared memory only") +
+             at;
+    case Finding::under_way: return what + place(f) + by + under_way(f, block);
   }
   return {};
 }

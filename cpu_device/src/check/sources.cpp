@@ -2,10 +2,12 @@
 // compiler. Only a report asks, so that its time does not matter.
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <map>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "checker.hpp"
 
@@ -22,8 +24,11 @@ std::string_view without_root(std::string_view file) {
   return file;
 }
 
-// Whether a line of addr2line lies in the headers of the CPU device: whoever calls them is meant.
-bool is_ours(std::string_view line) { return line.find("cpu_device/include/") != line.npos; }
+// Whether a line of addr2line lies in the headers of the CPU device, or in those of instructions:
+// whoever calls them is meant.
+bool is_ours(std::string_view line) {
+  return line.find("cpu_device/include/") != line.npos || line.find("tile/ptx/") != line.npos;
+}
 
 std::string look_up(uintptr_t pc) {
   Dl_info module{};
@@ -55,6 +60,9 @@ std::string look_up(uintptr_t pc) {
   return place;
 }
 
+// Of accesses by cp.async: each line of a kernel with each of its waits, so that there are few.
+std::vector<Places> places_of_copies;
+
 }  // namespace
 
 int32_t to_place(uintptr_t pc) {
@@ -62,6 +70,25 @@ int32_t to_place(uintptr_t pc) {
 }
 uintptr_t from_place(int32_t place) {
   return reinterpret_cast<uintptr_t>(&base) + static_cast<uintptr_t>(intptr_t{place});
+}
+
+int32_t to_place(const Access& access) {
+  if (!access.copies) return to_place(access.pc);
+  static size_t latest = 0;  // most often it is this one
+  const auto is_it = [&](const Places& places) {
+    return places.access == access.pc && places.wait == access.wait;
+  };
+  if (latest >= places_of_copies.size() || !is_it(places_of_copies[latest])) {
+    const auto found = std::ranges::find_if(places_of_copies, is_it);
+    latest = static_cast<size_t>(found - places_of_copies.begin());
+    if (found == places_of_copies.end()) places_of_copies.push_back({access.pc, access.wait});
+  }
+  return static_cast<int32_t>(latest);
+}
+
+Places places_of(const Stamp& stamp) {
+  if (stamp.copied) return places_of_copies[static_cast<size_t>(stamp.place)];
+  return {from_place(stamp.place), 0};
 }
 
 const char* source_of(uintptr_t pc) {

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <list>
 #include <map>
@@ -95,6 +96,8 @@ std::map<uintptr_t, Space> allocations;  // by address
 Space* last_used = nullptr;              // of them
 Space arena;                             // the shared memory of the running block
 uint32_t arena_tag = 0;                  // changes with each block
+LazyArray<uint8_t> under_way;            // bytes of the arena that a cp.async will write
+size_t copies_under_way = 0;
 const Launch* launch = nullptr;
 Segment host_stack;            // of the thread that launched
 std::vector<Segment> program;  // what belongs to the program itself, and may be touched
@@ -230,6 +233,50 @@ struct {
   end_with(finding);
 }
 
+// An access to what a copy will write. Every thread knows of the issue, or there would be a race.
+[[noreturn, gnu::cold, gnu::noinline]] void touched_too_early(const Access& access, size_t word,
+                                                              uint8_t bytes, const Array* array) {
+  Finding finding = finding_at(Finding::under_way, arena, access, array);
+  const uint32_t me = finding.thread;
+  const size_t offset = word * kWord + static_cast<size_t>(std::countr_zero(bytes));
+  finding.access.address = arena.begin + offset;
+  Finding::Copy& f = finding.copy;
+  for (uint32_t t = 0; t < launch->threads; ++t) {
+    const AsyncCopies& copies = current_block->copies_of(t);
+    for (const AsyncCopy& copy : copies.under_way) {
+      if (offset - copy.to >= copy.bytes) continue;
+      f.thread = t;
+      f.pc = from_place(copy.place);
+      const AsyncCopies::Wait& wait = copies.last_wait;
+      f.wait_pc = wait.pc;
+      f.committed = copy.group < copies.groups;
+      f.lack = !copy.passed_over          ? Finding::Copy::wait
+               : wait.groups > copy.group ? Finding::Copy::smaller_wait
+                                          : Finding::Copy::commit;
+      f.pending = wait.pending;
+      f.enough = wait.groups - 1 - copy.group;
+    }
+  }
+  // Who has just waited means to know that all have.
+  const AsyncCopies::Wait& own = current_block->copies_of(me).last_wait;
+  const Moment now = current_moment();
+  if (f.thread != me && own.pc != 0 && own.epoch == now.epoch &&
+      (f.thread / kLanes != me / kLanes || own.tick == now.tick)) {
+    f.lack = Finding::Copy::barrier;
+    f.wait_pc = own.pc;
+  }
+  end_with(finding);
+}
+
+[[noreturn, gnu::cold, gnu::noinline]] void in_wrong_memory(const Access& access) {
+  Space* space = arena.holds(access.address) ? &arena : allocation_of(access.address);
+  if (space) {
+    const Array* array = array_at(*space, access.address, 1);
+    end_with(finding_at(Finding::wrong_memory, *space, access, array));
+  }
+  end_with({.what = Finding::wrong_memory, .thread = current_thread(), .access = access});
+}
+
 [[noreturn, gnu::cold, gnu::noinline]] void strayed(const Space& space, Access access) {
   const Array* array = array_near(space, access.address);
   // Of an access that begins in an array, the first byte behind it counts.
@@ -244,15 +291,21 @@ void look_at_space(Space& space, uint32_t tag, const Access& access) {
                  access.address + access.bytes > space.begin + space.bytes)) {
     strayed(space, access);
   }
+  const bool is_issue = access.copies && access.wait == 0;
   for_each_word(space, access.address, access.bytes, [&](size_t word, uint8_t bits) {
     bool earlier_was_write = false;
     uint8_t& written = space.written[word];
-    if (const Stamp* earlier = conflict(space.words[word], tag, bits, access, &earlier_was_write)) {
+    const bool again = access.kind != Kind::read && (written & bits) != 0;
+    if (const Stamp* earlier =
+            conflict(space.words[word], tag, bits, access, again, &earlier_was_write)) {
       raced(space, access, word, static_cast<uint8_t>(bits & ~written), array, *earlier,
             earlier_was_write);
     }
+    if (copies_under_way != 0 && &space == &arena && (under_way[word] & bits) != 0) {
+      touched_too_early(access, word, under_way[word] & bits, array);
+    }
     if (access.kind != Kind::write && (bits & ~written) != 0) read_unwritten(space, access, array);
-    if (access.kind != Kind::read) written |= bits;
+    if (access.kind != Kind::read && !is_issue) written |= bits;
   });
   if (access.atomic) synchronise_through(access.address);
 }
@@ -333,13 +386,18 @@ void launch_ends() { turn.unlock(); }
 
 void block_begins(const char* shared_memory, uint64_t number, uint32_t threads) {
   const auto begin = reinterpret_cast<uintptr_t>(shared_memory);
-  if (arena.begin != begin) arena = Space(begin, kSharedWindow);
+  if (arena.begin != begin) {
+    arena = Space(begin, kArenaBytes);
+    under_way = LazyArray<uint8_t>(kArenaBytes / kWord);
+  }
   ++arena_tag;
   block_begins_for_races(number, threads);
 }
 
 bool block_ends() {
   for (const Array& array : arena.arrays) mark_written(arena, array.begin, array.bytes, false);
+  if (copies_under_way != 0) std::memset(&under_way[0], 0, kArenaBytes / kWord);
+  copies_under_way = 0;
   if (!pending.exists) return false;
   keep(pending.finding);
   pending.exists = false;
@@ -383,6 +441,39 @@ void look_at(const Access& access) {
   end_with({.what = is_mapped(address) ? Finding::host_memory : Finding::nowhere,
             .thread = current_thread(),
             .access = access});
+}
+
+void look_at_copy(const void* shared, AsyncCopy& copy, uintptr_t pc) {
+  copy.place = to_place(pc);
+  Access write{reinterpret_cast<uintptr_t>(shared), copy.bytes, Kind::write, false, pc, true};
+  Access read{reinterpret_cast<uintptr_t>(copy.from), copy.bytes, Kind::read, false, pc, true};
+  const bool reads = copy.source_bytes > 0;
+  if (!arena.holds(write.address)) in_wrong_memory(write);
+  if (reads && (arena.holds(read.address) || current_block->owns_stack(copy.from))) {
+    in_wrong_memory(read);
+  }
+  if (write.address % copy.bytes != 0) look_at_misaligned(write);
+  if (read.address % copy.bytes != 0) look_at_misaligned(read);
+  read.bytes = copy.source_bytes;
+  if (reads) look_at(read);
+  look_at(write);
+  for_each_word(arena, write.address, write.bytes,
+                [](size_t word, uint8_t bits) { under_way[word] |= bits; });
+  ++copies_under_way;
+}
+
+void copy_lands(const AsyncCopy& copy) {
+  const Access write{arena.begin + copy.to,
+                     copy.bytes,
+                     Kind::write,
+                     false,
+                     from_place(copy.place),
+                     true,
+                     current_block->copies_of(current_thread()).last_wait.pc};
+  for_each_word(arena, write.address, write.bytes,
+                [](size_t word, uint8_t bits) { under_way[word] &= static_cast<uint8_t>(~bits); });
+  --copies_under_way;
+  look_at(write);
 }
 
 void look_at_misaligned(const Access& access) {
