@@ -30,7 +30,7 @@ std::vector<std::int64_t> rows_to_check(const Problem& p) {
 
 /// These rows of the reference, of shape {number of them, n}. All cores compute columns of it.
 tile::Expected reference_rows(const Problem& p, const std::vector<std::int64_t>& rows,
-                              const Values& a, const Values& b) {
+                              const Values& a, const Values& b, const Values& bias) {
   const auto m = static_cast<std::size_t>(p.m), n = static_cast<std::size_t>(p.n),
              k = static_cast<std::size_t>(p.k);
   Values a_rows;  // [rows][k]: these rows of op(A)
@@ -46,8 +46,11 @@ tile::Expected reference_rows(const Problem& p, const std::vector<std::int64_t>&
   constexpr std::size_t kColumnsForAThread = 64;
   tile::in_parts(n, kColumnsForAThread, [&](std::size_t begin, std::size_t end) {
     const std::size_t columns = end - begin;
-    const Problem part{p.type, std::ssize(rows), static_cast<std::int64_t>(columns), p.k,
-                       false,  p.transpose_b};
+    Problem part{p.type, std::ssize(rows), static_cast<std::int64_t>(columns), p.k,
+                 false,  p.transpose_b};
+    part.activation = p.activation;
+    const auto bias_part =
+        std::span(bias).subspan(bias.empty() ? 0 : begin, bias.empty() ? 0 : columns);
     Values copy;
     std::span<const double> b_part;  // these columns of op(B), stored as B is
     if (p.transpose_b) {
@@ -59,7 +62,7 @@ tile::Expected reference_rows(const Problem& p, const std::vector<std::int64_t>&
       }
       b_part = copy;
     }
-    const tile::Expected found = reference(part, a_rows, b_part, {}, true);
+    const tile::Expected found = reference(part, a_rows, b_part, {}, true, bias_part);
     for (std::size_t i = 0; i < rows.size(); ++i) {
       std::copy_n(&found.value[i * columns], columns, &expected.value[i * n + begin]);
       std::copy_n(&found.bound[i * columns], columns, &expected.bound[i * n + begin]);
@@ -70,21 +73,26 @@ tile::Expected reference_rows(const Problem& p, const std::vector<std::int64_t>&
 
 class Product : public tile::Workload {
  public:
-  Product(const Problem& problem, std::string_view direction, const Values& a, const Values& b)
+  Product(const Problem& problem, std::string_view direction, const Values& a, const Values& b,
+          const Values& bias)
       : problem_(problem),
         direction_(direction),
         rows_(rows_to_check(problem)),
-        expected_(reference_rows(problem, rows_, a, b)),
+        expected_(reference_rows(problem, rows_, a, b, bias)),
         a_(tile::DeviceBuffer::input("a", a_layout(problem), a)),
         b_(tile::DeviceBuffer::input("b", b_layout(problem), b)),
-        c_(tile::DeviceBuffer::output("c", c_layout(problem), tile::Poison::unwritten_nan)) {}
+        c_(tile::DeviceBuffer::output("c", c_layout(problem), tile::Poison::unwritten_nan)),
+        bias_(tile::DeviceBuffer::input("bias", tile::vector_layout(problem.type, std::ssize(bias)),
+                                        bias)) {}
 
-  static std::unique_ptr<tile::Workload> make(Problem p, std::string_view direction) {
+  static std::unique_ptr<tile::Workload> make(Problem p, std::string_view direction,
+                                              bool with_bias = false) {
     // A row of no elements still has a distance to the next.
     for (std::int64_t* ld : {&p.lda, &p.ldb, &p.ldc}) *ld = std::max<std::int64_t>(1, *ld);
     const Values a = tile::uniform(a_layout(p).count(), p.type, 1, -1, 1);
     const Values b = tile::uniform(b_layout(p).count(), p.type, 2, -1, 1);
-    return std::make_unique<Product>(p, direction, a, b);
+    const Values bias = tile::uniform(with_bias ? p.n : 0, p.type, 3, -1, 1);
+    return std::make_unique<Product>(p, direction, a, b, bias);
   }
 
   std::string name() const override {
@@ -93,17 +101,21 @@ class Product : public tile::Workload {
     text.append(" n").append(std::to_string(problem_.n));
     text.append(" k").append(std::to_string(problem_.k));
     return text.append(problem_.transpose_a ? " A^T" : "")
-        .append(problem_.transpose_b ? " B^T" : "");
+        .append(problem_.transpose_b ? " B^T" : "")
+        .append(bias_.layout().count() > 0 ? " bias" : "")
+        .append(problem_.activation == Activation::gelu ? " gelu" : "");
   }
   std::string_view direction() const override { return direction_; }
   double bytes() const override {
-    const std::int64_t elements = a_.layout().count() + b_.layout().count() + c_.layout().count();
+    const std::int64_t elements =
+        a_.layout().count() + b_.layout().count() + c_.layout().count() + bias_.layout().count();
     return static_cast<double>(elements) * static_cast<double>(tile::size_bytes(problem_.type));
   }
   double operations() const override {
     return 2.0 * static_cast<double>(problem_.m) * static_cast<double>(problem_.n) *
            static_cast<double>(problem_.k);
   }
+  tile::DType multiplied_type() const override { return problem_.type; }
   tile::Status launch(std::size_t step, void* stream) override {
     return kSteps[step].launch(problem_, buffers(), stream);
   }
@@ -136,7 +148,9 @@ class Product : public tile::Workload {
   static tile::Layout c_layout(const Problem& p) {
     return tile::matrix_layout(p.type, p.m, p.n, p.ldc);
   }
-  Buffers buffers() const { return {a_.raw(), b_.raw(), c_.raw()}; }
+  Buffers buffers() const {
+    return {a_.raw(), b_.raw(), c_.raw(), bias_.layout().count() > 0 ? bias_.raw() : nullptr};
+  }
   bool checks_all() const { return std::ssize(rows_) == problem_.m; }
 
   std::size_t row_bytes() const {
@@ -158,7 +172,7 @@ class Product : public tile::Workload {
   std::string_view direction_;
   std::vector<std::int64_t> rows_;  // that check() compares
   tile::Expected expected_;         // of these rows
-  tile::DeviceBuffer a_, b_, c_;
+  tile::DeviceBuffer a_, b_, c_, bias_;
 };
 
 using Size = std::vector<std::int64_t>;  // m, n and k of the forward pass
@@ -184,16 +198,45 @@ std::unique_ptr<tile::Workload> make_forward(const Size& size, tile::DType type)
   return Product::make({type, size.at(0), size.at(1), size.at(2)}, "forward");
 }
 
+// fp32 and bf16 stand for the others, whose kernels differ in the type alone: the benchmark takes
+// long enough.
+bool is_measured_backward(tile::DType type) {
+  return type == tile::DType::fp32 || type == tile::DType::bf16;
+}
+
+// A layer of a neural network, where a step can fuse what follows the product.
+std::unique_ptr<tile::Workload> make_layer(const Size& size, tile::DType type) {
+  require_countable(size);
+  if (type != tile::DType::bf16) return nullptr;
+  Problem p{type, size.at(0), size.at(1), size.at(2)};
+  p.activation = Activation::gelu;
+  return Product::make(p, "forward", true);
+}
+
 // dA = dC Bᵀ is m x k, with n products in each sum.
 std::unique_ptr<tile::Workload> make_da(const Size& size, tile::DType type) {
   require_countable(size);
+  if (!is_measured_backward(type)) return nullptr;
   return Product::make({type, size.at(0), size.at(2), size.at(1), false, true}, "backward");
 }
 
 // dB = Aᵀ dC is k x n, with m products in each sum.
 std::unique_ptr<tile::Workload> make_db(const Size& size, tile::DType type) {
   require_countable(size);
+  if (!is_measured_backward(type)) return nullptr;
   return Product::make({type, size.at(2), size.at(1), size.at(0), true, false}, "backward");
+}
+
+// Those that a step has.
+std::vector<tile::DType> benchmark_types() {
+  using tile::DType;
+  std::vector<DType> types;
+  for (const DType type : {DType::fp32, DType::tf32, DType::fp16, DType::bf16}) {
+    if (std::ranges::any_of(kSteps, [type](const Step& s) { return s.types.contains(type); })) {
+      types.push_back(type);
+    }
+  }
+  return types;
 }
 
 const tile::Chapter kChapter{
@@ -207,9 +250,9 @@ const tile::Chapter kChapter{
     .size_on_cpu = {130, 150, 70},  // no multiples of a tile
     .size_on_gpu = {4096, 4096, 4096},
     .benchmark_sizes = {{2048, 2048, 2048}, {4096, 4096, 4096}, {8192, 8192, 8192}},
-    .benchmark_types = {tile::DType::fp32},
+    .benchmark_types = benchmark_types(),
     .make = make_forward,
-    .make_for_benchmark = {make_da, make_db}};
+    .make_for_benchmark = {make_da, make_db, make_layer}};
 const tile::RegisterChapter kRegistered{kChapter};
 
 }  // namespace

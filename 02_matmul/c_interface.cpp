@@ -18,6 +18,17 @@ std::int64_t leading_dimension(std::int64_t given, std::int64_t cols) {
   return given == 0 ? std::max<std::int64_t>(1, cols) : given;
 }
 
+tile::Status read_activation(tile_activation given, matmul::Activation* activation) {
+  switch (given) {
+    case TILE_NO_ACTIVATION: *activation = matmul::Activation::none; return {};
+    case TILE_RELU: *activation = matmul::Activation::relu; return {};
+    case TILE_GELU: *activation = matmul::Activation::gelu; return {};
+    default: break;
+  }
+  return tile::invalid_argument(
+      "activation", std::to_string(given) + " is not one of 0 (none), 1 (relu), 2 (gelu)");
+}
+
 // The caller's struct, as this library knows it and as the chapter does.
 tile::Status read(const tile_matmul_args* args, tile_matmul_args* given, matmul::Problem* problem,
                   matmul::Buffers* buffers) {
@@ -40,8 +51,9 @@ tile::Status read(const tile_matmul_args* args, tile_matmul_args* given, matmul:
   p.ldc = leading_dimension(given->ldc, p.n);
   p.alpha = given->alpha ? *given->alpha : 1;
   p.beta = given->beta ? *given->beta : 0;
+  if (tile::Status s = read_activation(given->activation, &p.activation); !s.ok()) return s;
   *problem = p;
-  *buffers = {given->a, given->b, given->c};
+  *buffers = {given->a, given->b, given->c, given->bias};
   return {};
 }
 
@@ -71,7 +83,11 @@ tile::Status compute_reference(const matmul::Problem& p, const matmul::Buffers& 
     b = packed(buffers.b, p.transpose_b ? p.n : p.k, p.transpose_b ? p.k : p.n, p.ldb);
   }
   if (p.beta != 0) c = packed(buffers.c, p.m, p.n, p.ldc);
-  const tile::Expected product = matmul::reference(p, a, b, c, true);
+  std::span<const double> bias;
+  if (buffers.bias) {
+    bias = {static_cast<const double*>(buffers.bias), static_cast<std::size_t>(p.n)};
+  }
+  const tile::Expected product = matmul::reference(p, a, b, c, true, bias);
   auto* to = static_cast<double*>(buffers.c);
   for (std::int64_t row = 0; row < p.m; ++row) {
     std::copy_n(product.value.begin() + row * p.n, p.n, to + row * p.ldc);

@@ -14,17 +14,18 @@ tile::Status cublas_status(cublasStatus_t status, const char* call) {
   return tile::device_error(call, cublasGetStatusString(status));
 }
 
-/// What this process was told from outside about arithmetic with fewer bits. cuBLAS reads these
-/// variables itself, and they overrule what a program asks for. The comparison with the reference
-/// alone would not do: its bound grows faster with k than the error of TF32, which exceeds it at
-/// k = 4096 and no longer does at 8192.
-tile::Status check_environment() {
+/// What this process was told from outside about arithmetic on fp32 with fewer bits. cuBLAS reads
+/// these variables itself, and they overrule what a program asks for. The comparison with the
+/// reference alone would not do: its bound grows faster with k than the error of TF32, which
+/// exceeds it at k = 4096 and no longer does at 8192. And with TF32 forbidden cuBLAS would be a
+/// slow peer.
+tile::Status check_environment(tile::DType type) {
+  if (tile::size_bytes(type) == 2) return {};
   for (const char* name : {"NVIDIA_TF32_OVERRIDE", "CUBLAS_EMULATE_SINGLE_PRECISION"}) {
     const char* value = std::getenv(name);
-    if (value && std::string(value) != "0") {
-      return tile::unsupported("cuBLAS", std::string("the environment sets ") + name +
-                                             ", and so may trade precision for speed; unset it");
-    }
+    if (!value || (type == tile::DType::fp32 && std::string(value) == "0")) continue;
+    return tile::unsupported("cuBLAS", std::string("the environment sets ") + name +
+                                           ", and so may change precision and speed; unset it");
   }
   return {};
 }
@@ -57,9 +58,12 @@ class Handle {
 };
 
 tile::Status multiply(Handle& owner, const Problem& p, const Buffers& buffers, void* stream) {
-  if (p.type != tile::DType::fp32) return tile::unsupported("cuBLAS", "only fp32 is compared");
-  if (tile::Status s = validate(p, buffers); !s.ok()) return s;
-  if (tile::Status s = check_environment(); !s.ok()) return s;
+  using tile::DType;
+  if (tile::Status s = validate(p, buffers, {DType::fp32, DType::fp16, DType::bf16, DType::tf32});
+      !s.ok()) {
+    return s;
+  }
+  if (tile::Status s = check_environment(p.type); !s.ok()) return s;
   cublasHandle_t handle = nullptr;
   if (tile::Status s = owner.get(&handle); !s.ok()) return s;
   if (auto s = cublas_status(cublasSetStream(handle, static_cast<cudaStream_t>(stream)),
@@ -70,18 +74,29 @@ tile::Status multiply(Handle& owner, const Problem& p, const Buffers& buffers, v
   // cuBLAS stores by columns, so it sees the transpose of each matrix. Cᵀ = op(B)ᵀ op(A)ᵀ: the
   // operands change places, and each is transposed or not as before.
   const auto op = [](bool transpose) { return transpose ? CUBLAS_OP_T : CUBLAS_OP_N; };
-  return cublas_status(cublasSgemm_64(handle, op(p.transpose_b), op(p.transpose_a), p.n, p.m, p.k,
-                                      &p.alpha, static_cast<const float*>(buffers.b), p.ldb,
-                                      static_cast<const float*>(buffers.a), p.lda, &p.beta,
-                                      static_cast<float*>(buffers.c), p.ldc),
-                       "cublasSgemm_64");
+  const cudaDataType_t type = p.type == DType::fp16   ? CUDA_R_16F
+                              : p.type == DType::bf16 ? CUDA_R_16BF
+                                                      : CUDA_R_32F;
+  const cublasComputeType_t compute =
+      p.type == DType::tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+  if (auto s = cublas_status(
+          cublasGemmEx_64(handle, op(p.transpose_b), op(p.transpose_a), p.n, p.m, p.k, &p.alpha,
+                          buffers.b, type, p.ldb, buffers.a, type, p.lda, &p.beta, buffers.c, type,
+                          p.ldc, compute, CUBLAS_GEMM_DEFAULT),
+          "cublasGemmEx_64");
+      !s.ok()) {
+    return s;
+  }
+  return add_bias_and_activate(p, buffers, stream);
 }
 
 }  // namespace
 
 tile::Peer cublas(const Problem& problem, const Buffers& buffers) {
   auto handle = std::make_shared<Handle>();
-  return {"cuBLAS", [=](void* stream) { return multiply(*handle, problem, buffers, stream); }};
+  const bool more = buffers.bias || problem.activation != Activation::none;
+  return {more ? "cuBLAS, then a kernel" : "cuBLAS",
+          [=](void* stream) { return multiply(*handle, problem, buffers, stream); }};
 }
 
 }  // namespace matmul

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "matrices.cuh"
+#include "tile/elements.cuh"
 
 namespace matmul {
 namespace {
@@ -25,11 +26,14 @@ __device__ std::uint64_t random_bits(std::uint64_t seed, std::int64_t row, std::
   return mix(mix(mix(seed) + static_cast<std::uint64_t>(row)) + static_cast<std::uint64_t>(col));
 }
 
-__global__ void fill(Matrix x, std::uint64_t seed) {
+template <class T>
+__global__ void fill(T* data, Matrix x, std::uint64_t seed) {
   for (std::int64_t i = first_item(); i < x.rows * x.cols; i += all_threads()) {
     const std::int64_t row = i / x.cols, col = i % x.cols;
-    const int value = static_cast<int>(random_bits(seed, row, col) % 17) - 8;
-    x.data[row * x.ld + col] = static_cast<float>(value);
+    const std::uint64_t bits = random_bits(seed, row, col);
+    const int bit = static_cast<int>(bits % 8);
+    const int value = sizeof(T) == 2 ? (bit == 0) - (bit == 1) : static_cast<int>(bits % 17) - 8;
+    data[row * x.ld + col] = static_cast<T>(static_cast<float>(value));
   }
 }
 
@@ -44,13 +48,14 @@ __global__ void fill_vector(std::int64_t* vector, std::int64_t count, std::uint6
 constexpr std::int64_t kNotIntegers = INT64_MIN;
 
 // result = x vector, for x of integers.
-__global__ void project(Operand x, std::int64_t rows, std::int64_t cols, const std::int64_t* vector,
-                        std::int64_t* result) {
+template <class T>
+__global__ void project(Operand<T> x, std::int64_t rows, std::int64_t cols,
+                        const std::int64_t* vector, std::int64_t* result) {
   for (std::int64_t row = first_item(); row < rows; row += all_threads()) {
     std::int64_t sum = 0;
     bool integers = true;
     for (std::int64_t col = 0; col < cols; ++col) {
-      const float value = x(row, col);
+      const auto value = static_cast<float>(x(row, col));
       if (fabsf(value) <= 0x1p24f && value == rintf(value)) {
         sum += static_cast<std::int64_t>(value) * vector[col];
       } else {
@@ -79,23 +84,27 @@ __global__ void find_different(const std::int64_t* x, const std::int64_t* y, std
 }
 
 // The wrong columns in a row of C, each computed anew.
-__global__ void find_wrong_columns(Operand a, Operand b, Operand c, std::int64_t row,
+template <class T>
+__global__ void find_wrong_columns(Operand<T> a, Operand<T> b, Operand<T> c, std::int64_t row,
                                    std::int64_t n, std::int64_t k, Found* found) {
   for (std::int64_t col = first_item(); col < n; col += all_threads()) {
     float sum = 0;
-    for (std::int64_t l = 0; l < k; ++l) sum += a(row, l) * b(l, col);
-    if (!(c(row, col) == sum)) found->add(col);
+    for (std::int64_t l = 0; l < k; ++l) {
+      sum += static_cast<float>(a(row, l)) * static_cast<float>(b(l, col));
+    }
+    if (!(static_cast<float>(c(row, col)) == sum)) found->add(col);
   }
 }
 
 // The elements of memory[0, count) outside of the matrix that do not have all bits one.
-__global__ void find_written(const float* memory, std::int64_t count, std::int64_t start,
+template <class Bits>
+__global__ void find_written(const Bits* memory, std::int64_t count, std::int64_t start,
                              std::int64_t extent, std::int64_t cols, std::int64_t ld,
                              Found* found) {
   for (std::int64_t i = first_item(); i < count; i += all_threads()) {
     const std::int64_t at = i - start;
     const bool inside = at >= 0 && at < extent && at % ld < cols;
-    if (!inside && __float_as_uint(memory[i]) != 0xffffffff) found->add(i);
+    if (!inside && memory[i] != static_cast<Bits>(~Bits{0})) found->add(i);
   }
 }
 
@@ -138,8 +147,9 @@ class Finding {
 };
 
 // Fails if the rows of C, times a vector made of the seed, are not those of op(A) op(B).
-tile::Status check_projection(const Product& p, std::uint64_t seed) {
-  const Operand c{p.c.data, p.c.ld, 1};
+template <class T>
+tile::Status check_projection(const Product<T>& p, std::uint64_t seed) {
+  const Operand<T> c{p.c.data, p.c.ld, 1};
   Array<std::int64_t> vector, b_vector, ab_vector, c_vector;
   if (tile::Status s = vector.allocate(p.n); !s.ok()) return s;
   if (tile::Status s = b_vector.allocate(p.k); !s.ok()) return s;
@@ -150,11 +160,11 @@ tile::Status check_projection(const Product& p, std::uint64_t seed) {
 
   fill_vector<<<kBlocks, kThreads>>>(vector.data(), p.n, seed);
   if (tile::Status s = tile::launch_status("fill_vector"); !s.ok()) return s;
-  project<<<kBlocks, kThreads>>>(p.b, p.k, p.n, vector.data(), b_vector.data());
+  project<T><<<kBlocks, kThreads>>>(p.b, p.k, p.n, vector.data(), b_vector.data());
   if (tile::Status s = tile::launch_status("project"); !s.ok()) return s;
-  project<<<kBlocks, kThreads>>>(p.a, p.m, p.k, b_vector.data(), ab_vector.data());
+  project<T><<<kBlocks, kThreads>>>(p.a, p.m, p.k, b_vector.data(), ab_vector.data());
   if (tile::Status s = tile::launch_status("project"); !s.ok()) return s;
-  project<<<kBlocks, kThreads>>>(c, p.m, p.n, vector.data(), c_vector.data());
+  project<T><<<kBlocks, kThreads>>>(c, p.m, p.n, vector.data(), c_vector.data());
   if (tile::Status s = tile::launch_status("project"); !s.ok()) return s;
   find_different<<<kBlocks, kThreads>>>(ab_vector.data(), c_vector.data(), p.m, rows.device());
   if (tile::Status s = tile::launch_status("find_different"); !s.ok()) return s;
@@ -166,7 +176,7 @@ tile::Status check_projection(const Product& p, std::uint64_t seed) {
   Finding columns;
   if (tile::Status s = columns.begin(); !s.ok()) return s;
   const auto row = static_cast<std::int64_t>(wrong.first);
-  find_wrong_columns<<<kBlocks, kThreads>>>(p.a, p.b, c, row, p.n, p.k, columns.device());
+  find_wrong_columns<T><<<kBlocks, kThreads>>>(p.a, p.b, c, row, p.n, p.k, columns.device());
   if (tile::Status s = tile::launch_status("find_wrong_columns"); !s.ok()) return s;
   Found wrong_columns{};
   if (tile::Status s = columns.end(&wrong_columns); !s.ok()) return s;
@@ -177,27 +187,49 @@ tile::Status check_projection(const Product& p, std::uint64_t seed) {
                                      std::to_string(wrong_columns.first));
 }
 
+// As the type is stored.
+template <class Launch>
+tile::Status with_stored_type(tile::DType type, Launch launch) {
+  return tile::with_element_type(type == tile::DType::tf32 ? tile::DType::fp32 : type, launch);
+}
+
 }  // namespace
 
 tile::Status fill_integers(const Matrix& matrix, std::uint64_t seed) {
-  fill<<<kBlocks, kThreads>>>(matrix, seed);
-  return tile::launch_status("fill");
+  return with_stored_type(matrix.type, [&](auto element) {
+    using T = decltype(element);
+    fill<T><<<kBlocks, kThreads>>>(static_cast<T*>(matrix.data), matrix, seed);
+    return tile::launch_status("fill");
+  });
 }
 
 tile::Status check_product(const Problem& problem, const Buffers& buffers) {
-  const Product product(problem, buffers);
-  for (const std::uint64_t seed : {11, 12}) {
-    if (tile::Status s = check_projection(product, seed); !s.ok()) return s;
-  }
-  return {};
+  return with_stored_type(problem.type, [&](auto element) -> tile::Status {
+    const Product<decltype(element)> product(problem, buffers);
+    for (const std::uint64_t seed : {11, 12}) {
+      if (tile::Status s = check_projection(product, seed); !s.ok()) return s;
+    }
+    return {};
+  });
 }
 
-tile::Status check_surroundings(const float* memory, std::int64_t count, const Matrix& matrix) {
+tile::Status check_surroundings(const void* memory, std::int64_t count, const Matrix& matrix) {
   Finding finding;
   if (tile::Status s = finding.begin(); !s.ok()) return s;
-  const std::int64_t start = matrix.data - memory;
-  find_written<<<kBlocks, kThreads>>>(memory, count, start, matrix.extent(), matrix.cols, matrix.ld,
-                                      finding.device());
+  const auto bytes = static_cast<std::int64_t>(tile::size_bytes(matrix.type));
+  const std::int64_t start =
+      (static_cast<const char*>(matrix.data) - static_cast<const char*>(memory)) / bytes;
+  const auto find = [&](auto bits) {
+    using Bits = decltype(bits);
+    find_written<Bits><<<kBlocks, kThreads>>>(static_cast<const Bits*>(memory), count, start,
+                                              matrix.extent(), matrix.cols, matrix.ld,
+                                              finding.device());
+  };
+  if (bytes == 2) {
+    find(std::uint16_t{});
+  } else {
+    find(std::uint32_t{});
+  }
   if (tile::Status s = tile::launch_status("find_written"); !s.ok()) return s;
   Found written{};
   if (tile::Status s = finding.end(&written); !s.ok()) return s;

@@ -1,4 +1,5 @@
-// C = alpha * op(A) * op(B) + beta * C: the problem, the table of steps and the reference.
+// C = activation(alpha * op(A) * op(B) + beta * C + bias): the problem, the table of steps and the
+// reference.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +15,14 @@ inline constexpr std::string_view kName = "02_matmul";  // the folder's
 inline constexpr std::string_view kTitle =
     "C = A B: each value from memory once, and multiplied many times";
 
-/// The matrices are row-major. op(A) is A, or its transpose. The two products of the backward pass
-/// are transposed ones: of C = A B, dA = dC Bᵀ and dB = Aᵀ dC.
+/// What becomes of an element at last. relu is max(0, x), and a NaN stays one. gelu is
+/// 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), the approximation of x P(X <= x), X normal, by
+/// Hendrycks and Gimpel ("Gaussian Error Linear Units", 2016); at -infinity it is its limit, 0.
+enum class Activation { none, relu, gelu };
+
+/// C = activation(alpha op(A) op(B) + beta C + bias). The bias, where there is one, has an element
+/// for each column. The matrices are row-major. op(A) is A, or its transpose. The two products of
+/// the backward pass are transposed ones: of C = A B, dA = dC Bᵀ and dB = Aᵀ dC.
 struct Problem {
   tile::DType type;
   std::int64_t m, n, k;                    // op(A) is m x k, op(B) is k x n, C is m x n
@@ -26,17 +33,21 @@ struct Problem {
   std::int64_t ldc = n;                    // likewise of C
   float alpha = 1, beta = 0;               // with alpha 0, A and B are not read; with beta 0,
                                            // what C held is not read
+  Activation activation = Activation::none;
 };
 
-/// Device pointers to the first elements, aligned to an element. C overlaps neither A nor B.
+/// Device pointers to the first elements, aligned to an element. C overlaps none of the others.
 struct Buffers {
   const void* a;
   const void* b;
   void* c;
+  const void* bias = nullptr;  // n elements of the problem's type, or none
 };
 
-/// What every step checks before it launches. The Status names the argument that is wrong.
-tile::Status validate(const Problem& problem, const Buffers& buffers);
+/// What every step checks before it launches; `types` are those it has kernels for. The Status
+/// names the argument that is wrong.
+tile::Status validate(const Problem& problem, const Buffers& buffers,
+                      tile::EnumSet<tile::DType> types);
 
 /// The same for matrices of any type, on the host too: what is asked before reference().
 tile::Status validate_matrices(const Problem& problem, const Buffers& buffers);
@@ -48,47 +59,79 @@ tile::Status shared_tile(const Problem& problem, const Buffers& buffers, void* s
 tile::Status register_tile(const Problem& problem, const Buffers& buffers, void* stream);
 tile::Status vectors(const Problem& problem, const Buffers& buffers, void* stream);
 tile::Status double_buffered(const Problem& problem, const Buffers& buffers, void* stream);
+tile::Status mma(const Problem& problem, const Buffers& buffers, void* stream);
+tile::Status ldmatrix(const Problem& problem, const Buffers& buffers, void* stream);
+tile::Status swizzle(const Problem& problem, const Buffers& buffers, void* stream);
+tile::Status pipeline(const Problem& problem, const Buffers& buffers, void* stream);
+tile::Status warp_tiles(const Problem& problem, const Buffers& buffers, void* stream);
+tile::Status tf32(const Problem& problem, const Buffers& buffers, void* stream);
+
+/// C = activation(C + bias), by a kernel of its own: what a step does after the product if it does
+/// not fuse the two. Nothing if there is neither. The arguments are valid already.
+tile::Status add_bias_and_activate(const Problem& problem, const Buffers& buffers, void* stream);
 
 /// What no step refuses for its size.
 inline tile::Status any_size(const Problem&) { return {}; }
 
 using Step = tile::Step<Problem, Buffers>;
-inline constexpr tile::EnumSet<tile::DType> kTypes{tile::DType::fp32};
+inline constexpr tile::EnumSet<tile::DType> kFp32{tile::DType::fp32};
+inline constexpr tile::EnumSet<tile::DType> k16Bits{tile::DType::fp16, tile::DType::bf16};
+inline constexpr tile::EnumSet<tile::DType> kTf32{tile::DType::tf32};
+// bf16_mma stands for mma.m16n8k16, of which fp16's came with it.
+inline constexpr tile::EnumSet<tile::Feature> kMma{tile::Feature::bf16_mma};
+inline constexpr tile::EnumSet<tile::Feature> kMmaAndCopies{tile::Feature::bf16_mma,
+                                                            tile::Feature::cp_async};
 inline constexpr Step kSteps[] = {
-    {"naive", "each thread computes one element of C", kTypes, {}, any_size, naive},
-    {"coalesced", "neighbouring threads, neighbouring columns", kTypes, {}, any_size, coalesced},
+    {"naive", "each thread computes one element of C", kFp32, {}, any_size, naive},
+    {"coalesced", "neighbouring threads, neighbouring columns", kFp32, {}, any_size, coalesced},
     {"shared_tile",
      "a block loads tiles into shared memory, and reads each value many times",
-     kTypes,
+     kFp32,
      {},
      any_size,
      shared_tile},
     {"register_tile",
      "a thread computes 8 x 8 elements, and uses each value 8 times",
-     kTypes,
+     kFp32,
      {},
      any_size,
      register_tile},
     {"vectors",
      "16 bytes with one instruction, to and from both memories",
-     kTypes,
+     kFp32,
      {},
      any_size,
      vectors},
     {"double_buffered",
      "the next tiles are under way while these are multiplied",
-     kTypes,
+     kFp32,
      {},
      any_size,
      double_buffered},
+    {"mma", "tensor cores: a warp multiplies 16 x 16 by 16 x 8", k16Bits, kMma, any_size, mma},
+    {"ldmatrix", "fragments by one instruction, from padded tiles", k16Bits, kMma, any_size,
+     ldmatrix},
+    {"swizzle", "no padding: every row has its chunks in another order", k16Bits, kMma, any_size,
+     swizzle},
+    {"pipeline", "copies that nobody waits for, in a ring of stages", k16Bits, kMmaAndCopies,
+     any_size, pipeline},
+    {"warp_tiles", "64 x 64 to a warp, and copies that never stop", k16Bits, kMmaAndCopies,
+     any_size, warp_tiles},
+    {"tf32", "fp32 matrices on tensor cores, rounded to 11 bits", kTf32, kMmaAndCopies, any_size,
+     tf32},
 };
 
-/// C in double, and how far a correct kernel may be from it. `a`, `b` and `c` hold the values that
-/// the kernel sees, as they are stored but without padding; c, of m x n values, is used if beta is
-/// not 0. The bound is 4 sqrt(k) u (|A||B|) for sums whose terms have mean zero, if `zero_mean`
-/// says so, and gamma_k (|A||B|) for any (Higham, "Accuracy and Stability of Numerical Algorithms",
-/// 3.1); to it come the roundings of alpha and beta.
+/// C in double, and how far a correct kernel may be from it. `a`, `b`, `c` and `bias` hold the
+/// values that the kernel sees, as they are stored but without padding; c, of m x n values, is used
+/// if beta is not 0, and an empty bias is none. Infinite is what the type rounds to infinity.
+///
+/// The bound is 4 sqrt(k) u (|A||B|) for sums whose terms have mean zero, if `zero_mean` says so,
+/// and gamma_k (|A||B|) or a little more for any (Higham, "Accuracy and Stability of Numerical
+/// Algorithms", 3.1), with the u of fp32, in which all types add; to it come the roundings of alpha
+/// and beta, of the type, of bias and activation. It has room for a step that stores C before it
+/// adds the bias. Where C overflows there, and only there, such a step is right and fails.
 tile::Expected reference(const Problem& problem, std::span<const double> a,
-                         std::span<const double> b, std::span<const double> c, bool zero_mean);
+                         std::span<const double> b, std::span<const double> c, bool zero_mean,
+                         std::span<const double> bias = {});
 
 }  // namespace matmul

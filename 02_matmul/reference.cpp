@@ -1,6 +1,8 @@
 // The reference on the CPU, with Eigen in double, and the checks of the arguments.
 #include <Eigen/Core>
 #include <cmath>
+#include <limits>
+#include <numbers>
 #include <string>
 
 #include "matmul.hpp"
@@ -9,6 +11,8 @@ namespace matmul {
 namespace {
 
 using Matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+
+using Vector = Eigen::VectorXd;
 
 // op of a matrix that is stored rows x cols without padding.
 Matrix op(std::span<const double> values, std::int64_t rows, std::int64_t cols, bool transpose) {
@@ -65,48 +69,160 @@ tile::Status check_pointer(const Argument& x, std::int64_t element) {
   return {};
 }
 
+// ---- Bounds ----
+
+constexpr double kUnit = tile::unit_roundoff(tile::DType::fp32);
+// A product below the smallest normal number is off by up to half the smallest denormal.
+constexpr double kTiny = 0x1p-149;
+
+/// Of a sum of k products, in parts of |A||B|: how far it may be from the exact sum of the products
+/// of what the multiplier sees.
+double sum_error(tile::DType type, std::int64_t count, bool zero_mean) {
+  const auto k = static_cast<double>(count);
+  if (zero_mean) return 4 * std::sqrt(k) * kUnit;
+  // fp32 rounds each product into the sum, k times. Tensor cores multiply the shorter types exactly
+  // and add some products to the sum at one time: each of these addends is cut off at a bit below
+  // the last one of the greatest, which loses up to u of that, and the result is cut off at 24
+  // bits, which loses up to 2u of it. So n products cost n + 1 + 2 units, with n = 8 (4 for tf32)
+  // on an A100. Later cards add more at one time and cut off less (Fasi et al., "Numerical behavior
+  // of NVIDIA tensor cores", 2021; Khattak and Mikaitis, "Accurate models of NVIDIA tensor cores",
+  // 2025). Whether a product is exact does not matter here: a fused multiply-add is within this.
+  double units = k;
+  if (type != tile::DType::fp32) units += 3 * std::ceil(k / (type == tile::DType::tf32 ? 4 : 8));
+  return units * kUnit / (1 - units * kUnit);
+}
+
+/// Likewise, from rounding the factors: (1 + u)^2 - 1. The shorter types come rounded.
+double input_error(tile::DType type) {
+  if (type != tile::DType::tf32) return 0;
+  const double u = tile::unit_roundoff(type);
+  return 2 * u + u * u;
+}
+
+/// What a sum of products loses where factors are rounded as denormals, by up to half the smallest:
+/// that of the other factor. `a` and `b` are the sums of a row's and a column's magnitudes.
+double input_underflow(tile::DType type, std::int64_t k, double a, double b) {
+  if (type != tile::DType::tf32) return 0;
+  constexpr double kHalf = 0x1p-137;
+  return kHalf * (a + b + static_cast<double>(k) * kHalf);
+}
+
+/// How C's type rounds what was computed in fp32.
+struct Rounding {
+  double unit, underflow;  // relative; and half the smallest denormal
+  double infinite;         // from here on
+
+  double error(double value, double of_value) const {
+    return unit * (std::abs(value) + of_value) + (unit == 0 ? 0 : underflow);
+  }
+};
+
+Rounding rounding_of(tile::DType type) {
+  // The last finite number lies u below a power of two; from the middle between them on it is that.
+  const auto infinite = [](double power, double u) { return power * (1 - u / 2); };
+  switch (type) {
+    case tile::DType::fp16: return {0x1p-11, 0x1p-25, infinite(0x1p16, 0x1p-11)};
+    case tile::DType::bf16: return {0x1p-8, 0x1p-134, infinite(0x1p128, 0x1p-8)};
+    case tile::DType::fp32:  // nothing is rounded once more
+    case tile::DType::tf32: return {0, 0, infinite(0x1p128, 0x1p-24)};
+    case tile::DType::fp64: break;
+  }
+  return {0, 0, std::numeric_limits<double>::infinity()};
+}
+
+// ---- Activations ----
+
+double activated(Activation activation, double x) {
+  switch (activation) {
+    case Activation::none: break;
+    case Activation::relu: return x < 0 ? 0 : x;
+    case Activation::gelu:
+      if (x < -40) return 0;  // less than any type's smallest number; at -infinity the limit
+      return 0.5 * x *
+             (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
+  }
+  return x;
+}
+
+/// The error of activation(x) in fp32 if x has this one.
+double activation_error(Activation activation, double x, double error) {
+  if (std::isinf(x)) return kTiny;  // so is the result, or it is 0 of either sign
+  if (activation == Activation::none) return error;
+  if (activation == Activation::relu) return x + error < 0 ? 0 : error;  // no slope is above 1
+  // A kernel computes x / (1 + exp(-w)), w = x (c + d x^2). w has five roundings; __expf(w) is off
+  // by 2 + 1.173 |w| ulps, of up to 2u each (CUDA C++ Programming Guide, "Intrinsic Functions"). So
+  // the exponential is off by (4 + 7.4 |w|) u, of which the result feels at most all for x < 0, and
+  // for x > 0 the share 1 / (1 + exp(w)), of which |w| makes less than 0.3. The sum and the
+  // division, of 2 ulps, add 5u. For x < 0, |w gelu(x)| is below 0.3. So it is 12u of the result,
+  // and 2.4u. gelu's slope is below 1.13.
+  const double inherited = 1.13 * error;
+  const double own = 12 * kUnit * (std::abs(activated(activation, x)) + inherited) + 2.4 * kUnit;
+  return inherited + own;
+}
+
 }  // namespace
 
 tile::Expected reference(const Problem& p, std::span<const double> a, std::span<const double> b,
-                         std::span<const double> c, bool zero_mean) {
-  const double u = tile::unit_roundoff(p.type);
-  const double alpha = p.alpha, beta = p.beta, k = static_cast<double>(p.k);
+                         std::span<const double> c, bool zero_mean, std::span<const double> bias) {
+  const double alpha = p.alpha, beta = p.beta;
   // Sum and magnitude: |A||B| bounds what every order of adding can produce on its way.
   Matrix sum = Matrix::Zero(p.m, p.n), magnitude = sum;
+  Vector a_magnitude = Vector::Zero(p.m), b_magnitude = Vector::Zero(p.n);
   if (alpha != 0 && p.k > 0) {
     const Matrix op_a = op(a, p.transpose_a ? p.k : p.m, p.transpose_a ? p.m : p.k, p.transpose_a);
     const Matrix op_b = op(b, p.transpose_b ? p.n : p.k, p.transpose_b ? p.k : p.n, p.transpose_b);
     sum.noalias() = op_a * op_b;
     magnitude.noalias() = op_a.cwiseAbs() * op_b.cwiseAbs();
+    a_magnitude = op_a.cwiseAbs().rowwise().sum();
+    b_magnitude = op_b.cwiseAbs().colwise().sum().transpose();
   }
-  const double gamma = zero_mean ? 4 * std::sqrt(k) * u : k * u / (1 - k * u);
-  // A product below the smallest normal number is off by up to half the smallest denormal.
-  constexpr double kTiny = 0x1p-149;
 
+  const Rounding out = rounding_of(p.type);
+  const double relative = (1 + sum_error(p.type, p.k, zero_mean)) * (1 + input_error(p.type)) - 1;
   tile::Expected expected{{p.m, p.n}, {}, {}};
   for (std::int64_t row = 0; row < p.m; ++row) {
     for (std::int64_t col = 0; col < p.n; ++col) {
       const double scaled = alpha == 0 ? 0 : alpha * sum(row, col);
       const double old = beta == 0 ? 0 : beta * c[static_cast<std::size_t>(row * p.n + col)];
+      double value = scaled + old;
       // alpha rounds once, so does beta, so does their sum; each time what came before is rounded,
       // with its error.
-      const double error =
-          (1 + u) * (1 + u) *
-          (gamma * std::abs(alpha) * magnitude(row, col) +
-           2 * u * (std::abs(scaled) + std::abs(old)) + kTiny * (k * std::abs(alpha) + 3));
-      expected.value.push_back(scaled + old);
+      const double absolute = static_cast<double>(p.k) * kTiny +
+                              input_underflow(p.type, p.k, a_magnitude(row), b_magnitude(col));
+      double error =
+          (1 + kUnit) * (1 + kUnit) *
+          (relative * std::abs(alpha) * magnitude(row, col) +
+           2 * kUnit * (std::abs(scaled) + std::abs(old)) + absolute * std::abs(alpha) + 3 * kTiny);
+      if (!bias.empty() || p.activation != Activation::none) {
+        error += out.error(value, error);  // where C is stored before
+        if (!bias.empty()) {
+          value += bias[static_cast<std::size_t>(col)];
+          error += kUnit * (std::abs(value) + error);
+        }
+        error = activation_error(p.activation, value, error);
+        value = activated(p.activation, value);
+      }
+      error += out.error(value, error);
+      expected.value.push_back(std::abs(value) >= out.infinite
+                                   ? std::copysign(std::numeric_limits<double>::infinity(), value)
+                                   : value);
       expected.bound.push_back(error);
     }
   }
   return expected;
 }
 
-tile::Status validate(const Problem& p, const Buffers& buffers) {
-  if (tile::Status s = tile::check_requirements(kTypes, {}, p.type); !s.ok()) return s;
+tile::Status validate(const Problem& p, const Buffers& buffers, tile::EnumSet<tile::DType> types) {
+  if (tile::Status s = tile::check_requirements(types, {}, p.type); !s.ok()) return s;
   return validate_matrices(p, buffers);
 }
 
 tile::Status validate_matrices(const Problem& p, const Buffers& buffers) {
+  if (p.activation != Activation::none && p.activation != Activation::relu &&
+      p.activation != Activation::gelu) {
+    return tile::invalid_argument(
+        "activation", std::to_string(static_cast<int>(p.activation)) + " is none of those known");
+  }
   const struct {
     const char* name;
     std::int64_t value;
@@ -130,6 +246,13 @@ tile::Status validate_matrices(const Problem& p, const Buffers& buffers) {
 
   if (c.empty()) return {};
   if (tile::Status s = check_pointer(c, element); !s.ok()) return s;
+  if (buffers.bias) {
+    const Argument bias{"bias", "", buffers.bias, 1, p.n, p.n};
+    if (tile::Status s = check_pointer(bias, element); !s.ok()) return s;
+    if (overlap(range(c.data, c_bytes), range(bias.data, p.n * element))) {
+      return tile::invalid_argument("c", "overlaps bias");
+    }
+  }
   if (p.k == 0 || p.alpha == 0) return {};  // A and B are not read
   if (tile::Status s = check_pointer(a, element); !s.ok()) return s;
   if (tile::Status s = check_pointer(b, element); !s.ok()) return s;

@@ -11,9 +11,9 @@ constexpr int kTileM = 32;  // rows of C that a block computes: threadIdx.x
 constexpr int kTileN = 8;   // columns: threadIdx.y
 
 // snippet-begin kernel
-__global__ void matmul_naive(Operand a,  // [m][k]
-                             Operand b,  // [k][n]
-                             Output c,   // [m][n]
+__global__ void matmul_naive(Operand<float> a,  // [m][k]
+                             Operand<float> b,  // [k][n]
+                             Output<float> c,   // [m][n]
                              std::int64_t m, std::int64_t n, std::int64_t k) {
   const Corner corner = corner_of_block(n, kTileM, kTileN);
   const std::int64_t row = corner.row + threadIdx.x;
@@ -29,13 +29,12 @@ __global__ void matmul_naive(Operand a,  // [m][k]
 }  // namespace
 
 tile::Status naive(const Problem& problem, const Buffers& buffers, void* stream) {
-  unsigned blocks = 0;
-  tile::Status status = blocks_for_tiles(problem, buffers, kTileM, kTileN, &blocks);
-  if (!status.ok() || blocks == 0) return status;
-  const Product p(problem, buffers);
-  matmul_naive<<<blocks, dim3(kTileM, kTileN), 0, static_cast<cudaStream_t>(stream)>>>(
-      p.a, p.b, p.c, p.m, p.n, p.k);
-  return tile::launch_status("matmul_naive");
+  const auto launch = [stream](unsigned blocks, const Product<float>& p) {
+    matmul_naive<<<blocks, dim3(kTileM, kTileN), 0, static_cast<cudaStream_t>(stream)>>>(
+        p.a, p.b, p.c, p.m, p.n, p.k);
+    return tile::launch_status("matmul_naive");
+  };
+  return launch_on_tiles<float>(problem, buffers, kFp32, kTileM, kTileN, stream, launch);
 }
 
 }  // namespace matmul

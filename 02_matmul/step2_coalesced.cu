@@ -12,9 +12,9 @@ constexpr int kTileM = 8;   // rows of C that a block computes: threadIdx.y
 constexpr int kTileN = 32;  // columns: threadIdx.x
 
 // snippet-begin kernel
-__global__ void matmul_coalesced(Operand a,  // [m][k]
-                                 Operand b,  // [k][n]
-                                 Output c,   // [m][n]
+__global__ void matmul_coalesced(Operand<float> a,  // [m][k]
+                                 Operand<float> b,  // [k][n]
+                                 Output<float> c,   // [m][n]
                                  std::int64_t m, std::int64_t n, std::int64_t k) {
   const Corner corner = corner_of_block(n, kTileM, kTileN);
   const std::int64_t row = corner.row + threadIdx.y;
@@ -30,13 +30,12 @@ __global__ void matmul_coalesced(Operand a,  // [m][k]
 }  // namespace
 
 tile::Status coalesced(const Problem& problem, const Buffers& buffers, void* stream) {
-  unsigned blocks = 0;
-  tile::Status status = blocks_for_tiles(problem, buffers, kTileM, kTileN, &blocks);
-  if (!status.ok() || blocks == 0) return status;
-  const Product p(problem, buffers);
-  matmul_coalesced<<<blocks, dim3(kTileN, kTileM), 0, static_cast<cudaStream_t>(stream)>>>(
-      p.a, p.b, p.c, p.m, p.n, p.k);
-  return tile::launch_status("matmul_coalesced");
+  const auto launch = [stream](unsigned blocks, const Product<float>& p) {
+    matmul_coalesced<<<blocks, dim3(kTileN, kTileM), 0, static_cast<cudaStream_t>(stream)>>>(
+        p.a, p.b, p.c, p.m, p.n, p.k);
+    return tile::launch_status("matmul_coalesced");
+  };
+  return launch_on_tiles<float>(problem, buffers, kFp32, kTileM, kTileN, stream, launch);
 }
 
 }  // namespace matmul

@@ -12,9 +12,9 @@ namespace {
 constexpr int kTile = 32;  // rows and columns of every tile, and of the block's threads
 
 // snippet-begin kernel
-__global__ void matmul_shared_tile(Operand a,  // [m][k]
-                                   Operand b,  // [k][n]
-                                   Output c,   // [m][n]
+__global__ void matmul_shared_tile(Operand<float> a,  // [m][k]
+                                   Operand<float> b,  // [k][n]
+                                   Output<float> c,   // [m][n]
                                    std::int64_t m, std::int64_t n, std::int64_t k) {
   __shared__ float a_smem[kTile][kTile];  // [rows of C][part of k]
   __shared__ float b_smem[kTile][kTile];  // [part of k][columns of C]
@@ -40,13 +40,12 @@ __global__ void matmul_shared_tile(Operand a,  // [m][k]
 }  // namespace
 
 tile::Status shared_tile(const Problem& problem, const Buffers& buffers, void* stream) {
-  unsigned blocks = 0;
-  tile::Status status = blocks_for_tiles(problem, buffers, kTile, kTile, &blocks);
-  if (!status.ok() || blocks == 0) return status;
-  const Product p(problem, buffers);
-  matmul_shared_tile<<<blocks, dim3(kTile, kTile), 0, static_cast<cudaStream_t>(stream)>>>(
-      p.a, p.b, p.c, p.m, p.n, p.k);
-  return tile::launch_status("matmul_shared_tile");
+  const auto launch = [stream](unsigned blocks, const Product<float>& p) {
+    matmul_shared_tile<<<blocks, dim3(kTile, kTile), 0, static_cast<cudaStream_t>(stream)>>>(
+        p.a, p.b, p.c, p.m, p.n, p.k);
+    return tile::launch_status("matmul_shared_tile");
+  };
+  return launch_on_tiles<float>(problem, buffers, kFp32, kTile, kTile, stream, launch);
 }
 
 }  // namespace matmul

@@ -43,9 +43,9 @@ __device__ void load_tile(float (*tile)[kPitch],  // [kTileK][kPitch], shared
 
 // snippet-begin kernel
 template <bool kAAlongK, bool kBAlongK>
-__global__ void matmul_register_tile(Operand a,  // [m][k]
-                                     Operand b,  // [k][n]
-                                     Output c,   // [m][n]
+__global__ void matmul_register_tile(Operand<float> a,  // [m][k]
+                                     Operand<float> b,  // [k][n]
+                                     Output<float> c,   // [m][n]
                                      std::int64_t m, std::int64_t n, std::int64_t k) {
   __shared__ float a_smem[kTileK][kPitch];  // [part of k][rows of C]
   __shared__ float b_smem[kTileK][kPitch];  // [part of k][columns of C]
@@ -87,12 +87,15 @@ __global__ void matmul_register_tile(Operand a,  // [m][k]
 }  // namespace
 
 tile::Status register_tile(const Problem& problem, const Buffers& buffers, void* stream) {
-  const auto launch = [stream](auto a_along_k, auto b_along_k, unsigned blocks, const Product& p) {
-    matmul_register_tile<a_along_k.value, b_along_k.value>
-        <<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(p.a, p.b, p.c, p.m, p.n, p.k);
-    return tile::launch_status("matmul_register_tile");
+  const auto launch = [&](unsigned blocks, const Product<float>& p) {
+    return with_directions(problem, [&](auto a_along_k, auto b_along_k) {
+      matmul_register_tile<a_along_k.value, b_along_k.value>
+          <<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(p.a, p.b, p.c, p.m, p.n,
+                                                                       p.k);
+      return tile::launch_status("matmul_register_tile");
+    });
   };
-  return launch_on_tiles(problem, buffers, kTileM, kTileN, launch);
+  return launch_on_tiles<float>(problem, buffers, kFp32, kTileM, kTileN, stream, launch);
 }
 
 }  // namespace matmul

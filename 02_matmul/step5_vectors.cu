@@ -13,9 +13,9 @@ namespace {
 
 // snippet-begin kernel
 template <bool kAAlongK, bool kBAlongK>
-__global__ void matmul_vectors(Operand a,  // [m][k]
-                               Operand b,  // [k][n]
-                               Output c,   // [m][n]
+__global__ void matmul_vectors(Operand<float> a,  // [m][k]
+                               Operand<float> b,  // [k][n]
+                               Output<float> c,   // [m][n]
                                std::int64_t m, std::int64_t n, std::int64_t k) {
   __shared__ alignas(16) Tile a_smem;  // [part of k][rows of C]
   __shared__ alignas(16) Tile b_smem;  // [part of k][columns of C]
@@ -46,12 +46,15 @@ __global__ void matmul_vectors(Operand a,  // [m][k]
 }  // namespace
 
 tile::Status vectors(const Problem& problem, const Buffers& buffers, void* stream) {
-  const auto launch = [stream](auto a_along_k, auto b_along_k, unsigned blocks, const Product& p) {
-    matmul_vectors<a_along_k.value, b_along_k.value>
-        <<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(p.a, p.b, p.c, p.m, p.n, p.k);
-    return tile::launch_status("matmul_vectors");
+  const auto launch = [&](unsigned blocks, const Product<float>& p) {
+    return with_directions(problem, [&](auto a_along_k, auto b_along_k) {
+      matmul_vectors<a_along_k.value, b_along_k.value>
+          <<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(p.a, p.b, p.c, p.m, p.n,
+                                                                       p.k);
+      return tile::launch_status("matmul_vectors");
+    });
   };
-  return launch_on_tiles(problem, buffers, kTileM, kTileN, launch);
+  return launch_on_tiles<float>(problem, buffers, kFp32, kTileM, kTileN, stream, launch);
 }
 
 }  // namespace matmul

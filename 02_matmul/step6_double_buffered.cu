@@ -30,9 +30,9 @@ __device__ Corner corner_in_groups(std::int64_t m, std::int64_t n) {
 // snippet-begin kernel
 template <bool kAAlongK, bool kBAlongK>
 __global__ void __launch_bounds__(kThreads, 2)
-    matmul_double_buffered(Operand a,  // [m][k]
-                           Operand b,  // [k][n]
-                           Output c,   // [m][n]
+    matmul_double_buffered(Operand<float> a,  // [m][k]
+                           Operand<float> b,  // [k][n]
+                           Output<float> c,   // [m][n]
                            std::int64_t m, std::int64_t n, std::int64_t k) {
   __shared__ alignas(16) Tile a_smem[2];  // [buffer][part of k][rows of C]
   __shared__ alignas(16) Tile b_smem[2];  // [buffer][part of k][columns of C]
@@ -75,12 +75,15 @@ __global__ void __launch_bounds__(kThreads, 2)
 }  // namespace
 
 tile::Status double_buffered(const Problem& problem, const Buffers& buffers, void* stream) {
-  const auto launch = [stream](auto a_along_k, auto b_along_k, unsigned blocks, const Product& p) {
-    matmul_double_buffered<a_along_k.value, b_along_k.value>
-        <<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(p.a, p.b, p.c, p.m, p.n, p.k);
-    return tile::launch_status("matmul_double_buffered");
+  const auto launch = [&](unsigned blocks, const Product<float>& p) {
+    return with_directions(problem, [&](auto a_along_k, auto b_along_k) {
+      matmul_double_buffered<a_along_k.value, b_along_k.value>
+          <<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(p.a, p.b, p.c, p.m, p.n,
+                                                                       p.k);
+      return tile::launch_status("matmul_double_buffered");
+    });
   };
-  return launch_on_tiles(problem, buffers, kTileM, kTileN, launch);
+  return launch_on_tiles<float>(problem, buffers, kFp32, kTileM, kTileN, stream, launch);
 }
 
 }  // namespace matmul

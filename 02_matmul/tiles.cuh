@@ -169,7 +169,7 @@ struct Sums {
   }
   // snippet-end multiply
 
-  __device__ void store(const Output& c, Corner corner, ThreadPosition at, std::int64_t m,
+  __device__ void store(const Output<float>& c, Corner corner, ThreadPosition at, std::int64_t m,
                         std::int64_t n) const {
     const bool aligned = is_aligned(c.data, c.ld);
 #pragma unroll

@@ -53,14 +53,16 @@ function(tile_add_test)
   set_tests_properties(${arg_NAME} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 300 LABELS "${arg_LABEL}")
 endfunction()
 
-# tile_chapter(STEPS step1_… step2_… SUITES suite … [TEST_KERNELS file.cu …] [EXERCISES 1_… …])
-# A chapter, named like its folder. Its steps are the .cu files of these names; beside them stand bench.cpp, reference.cpp
-# and test.cpp, which may need kernels of its own.
+# tile_chapter(STEPS step1_… step2_… [KERNELS file.cu …] SUITES suite … [TESTS file.cpp …]
+#              [TEST_KERNELS file.cu …] [EXERCISES 1_… …])
+# A chapter, named like its folder. Its steps are the .cu files of these names, and KERNELS those
+# that hold what steps share; beside them stand bench.cpp, reference.cpp and test.cpp. The tests may
+# need more files (TESTS) and kernels of their own.
 #   <name>        runs its steps and shows what they do
 #   <name>_test   its tests; CTest has an entry for each step, which runs the suite "step", and for
 #                 each of the other suites
 function(tile_chapter)
-  cmake_parse_arguments(arg "" "" "STEPS;SUITES;TEST_KERNELS;EXERCISES" ${ARGN})
+  cmake_parse_arguments(arg "" "" "STEPS;KERNELS;SUITES;TESTS;TEST_KERNELS;EXERCISES" ${ARGN})
   get_filename_component(name "${CMAKE_CURRENT_SOURCE_DIR}" NAME)
 
   list(TRANSFORM arg_STEPS APPEND .cu OUTPUT_VARIABLE kernels)
@@ -68,7 +70,7 @@ function(tile_chapter)
   add_library(${name}_reference STATIC reference.cpp)
   target_link_libraries(${name}_reference PUBLIC harness PRIVATE Eigen3::Eigen)
   add_library(${name}_steps STATIC)
-  tile_add_kernels(${name}_steps ${kernels})
+  tile_add_kernels(${name}_steps ${kernels} ${arg_KERNELS})
   target_link_libraries(${name}_steps PUBLIC ${name}_reference)
 
   # An object library: nothing refers to a chapter by name, it registers itself.
@@ -84,7 +86,7 @@ function(tile_chapter)
   add_executable(${name})
   target_link_libraries(${name} PRIVATE ${name}_chapter harness_tour)
 
-  add_executable(${name}_test test.cpp)
+  add_executable(${name}_test test.cpp ${arg_TESTS})
   if(arg_TEST_KERNELS)
     tile_add_kernels(${name}_test ${arg_TEST_KERNELS})
   endif()

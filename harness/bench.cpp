@@ -51,9 +51,11 @@ struct Ceiling {
 
 Status find_ceiling(const Workload& workload, Ceiling* ceiling) {
   if (workload.operations() > 0) {
-    ceiling->text = "independent multiply-adds reach";
+    const DType type = workload.multiplied_type();
+    ceiling->text =
+        type == DType::fp32 ? "independent multiply-adds reach" : "independent mma.sync reach";
     ceiling->works.resize(1);
-    return multiply_adds(ceiling->works.data(), &ceiling->amount);
+    return multiply_adds(type, ceiling->works.data(), &ceiling->amount);
   }
   ceiling->text = "a copy of as many bytes reaches";
   ceiling->amount = workload.bytes();

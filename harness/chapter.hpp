@@ -36,6 +36,8 @@ class Workload {
   /// Additions and multiplications of the problem, if they and not the bytes set its pace: it is
   /// then measured in TFLOP/s. Otherwise 0.
   virtual double operations() const { return 0; }
+  /// The type of the factors, if there are operations(): which rate is their ceiling.
+  virtual DType multiplied_type() const { return DType::fp32; }
   /// Starts step `step` of the chapter's table in a stream, a cudaStream_t.
   virtual Status launch(std::size_t step, void* stream) = 0;
   /// The peers to be timed beside the steps. They live no longer than the Workload.
@@ -63,6 +65,7 @@ struct Chapter {
   std::vector<DType> benchmark_types;
   MakeWorkload make;
   /// What bench measures beside it, of the same sizes and types: the products of the backward pass.
+  /// These may give null for a type that they leave out.
   std::vector<MakeWorkload> make_for_benchmark = {};
 };
 

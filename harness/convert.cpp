@@ -53,7 +53,8 @@ double narrow(double x) {
 template <class Work>
 void with_type(DType dtype, Work work) {
   switch (dtype) {
-    case DType::fp32: return work(float{});
+    case DType::fp32:
+    case DType::tf32: return work(float{});
     case DType::fp16: return work(Eigen::half{});
     case DType::bf16: return work(Eigen::bfloat16{});
     case DType::fp64: return work(double{});

@@ -6,10 +6,12 @@
 
 namespace tile {
 
-/// The element types of tensors.
-enum class DType { fp32, fp16, bf16, fp64 };
+/// The element types of tensors. tf32 is fp32 that tensor cores multiply with 11 significant bits:
+/// it is stored with all 24, and the kernel rounds what it reads.
+enum class DType { fp32, fp16, bf16, fp64, tf32 };
 
-inline constexpr DType kDTypes[] = {DType::fp32, DType::fp16, DType::bf16, DType::fp64};
+inline constexpr DType kDTypes[] = {DType::fp32, DType::fp16, DType::bf16, DType::fp64,
+                                    DType::tf32};
 
 constexpr std::size_t size_bytes(DType dtype) {
   switch (dtype) {
@@ -17,6 +19,7 @@ constexpr std::size_t size_bytes(DType dtype) {
     case DType::fp16: return 2;
     case DType::bf16: return 2;
     case DType::fp64: return 8;
+    case DType::tf32: return 4;
   }
   return 0;
 }
@@ -27,6 +30,7 @@ constexpr std::string_view name(DType dtype) {
     case DType::fp16: return "fp16";
     case DType::bf16: return "bf16";
     case DType::fp64: return "fp64";
+    case DType::tf32: return "tf32";
   }
   return "unknown type";
 }
@@ -39,6 +43,7 @@ constexpr double unit_roundoff(DType dtype) {
     case DType::fp16: return 0x1p-11;
     case DType::bf16: return 0x1p-8;
     case DType::fp64: return 0x1p-53;
+    case DType::tf32: return 0x1p-11;
   }
   return 0;
 }

@@ -9,8 +9,9 @@ namespace tile {
 
 // Inputs for tests. All are deterministic, the same on every compiler and machine, and values of
 // `dtype` already: the reference sees exactly what the kernel sees. Random element i depends on the
-// seed and on i alone, so a longer vector begins with the shorter one. `count` must not be
-// negative (std::invalid_argument).
+// seed and on i alone, so a longer vector begins with the shorter one. Of tf32, random values have
+// the 24 bits of fp32, which a kernel must round, and special ones the 11 of tf32. `count` must not
+// be negative (std::invalid_argument).
 
 /// Uniform in [lo, hi].
 std::vector<double> uniform(std::int64_t count, DType dtype, std::uint64_t seed, double lo,

@@ -211,10 +211,18 @@ Status copies(double bytes, std::vector<Work>* works) {
   return {};
 }
 
-Status multiply_adds(Work* work, double* operations) {
+Status multiply_adds(DType type, Work* work, double* operations) {
   auto sink = std::make_shared<RandomMemory>();
   if (Status s = sink->allocate(1); !s.ok()) return s;
   const int multiprocessors = device().multiprocessors;
+  if (type != DType::fp32) {
+    *operations = 2 * tensor_multiply_add_count(type, multiprocessors);
+    *work = [=](void* stream) {
+      tensor_multiply_add(type, multiprocessors, sink->get(), stream);
+      return launch_status("the kernel of mma.sync instructions");
+    };
+    return {};
+  }
   *operations = 2 * multiply_add_count(multiprocessors);
   *work = [=](void* stream) {
     multiply_add(multiprocessors, sink->get(), stream);

@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "harness/dtype.hpp"
 #include "harness/status.hpp"
 
 namespace tile {
@@ -57,8 +58,10 @@ Status time_in_turn(std::span<const Work> works, const Group& group, Duty duty,
 /// memory that they copy, random bits, until they are destroyed.
 Status copies(double bytes, std::vector<Work>* works);
 
-/// Independent fused multiply-adds in fp32, with no memory in the way: about a millisecond of the
-/// highest rate at which this card's cores can compute. Two operations each.
-Status multiply_adds(Work* work, double* operations);
+/// Independent multiply-adds of this type with no memory in the way: about a millisecond of the
+/// highest rate at which this card can compute. For fp32 they are fused multiply-adds, for the
+/// types that tensor cores multiply mma.sync instructions, whose highest rate on Hopper is below
+/// that of its tensor cores. Two operations each.
+Status multiply_adds(DType type, Work* work, double* operations);
 
 }  // namespace tile

@@ -3,6 +3,8 @@
 
 #include <cstddef>
 
+#include "harness/dtype.hpp"
+
 namespace tile {
 
 /// Copies `count` 16-byte vectors. Both pointers are aligned to 16 bytes.
@@ -21,6 +23,13 @@ void fill_random(void* data, std::size_t count, void* stream);
 void multiply_add(int multiprocessors, void* sink, void* stream);
 /// How many multiply-adds that is.
 double multiply_add_count(int multiprocessors);
+
+/// Fills the tensor cores of every multiprocessor with independent mma.sync instructions whose
+/// factors, random and of magnitudes in [1/2, 1), are fp16, bf16 or tf32, for about a millisecond.
+/// Writes a byte to `sink` if a sum is a NaN, which none is.
+void tensor_multiply_add(DType type, int multiprocessors, void* sink, void* stream);
+/// How many multiply-adds that is.
+double tensor_multiply_add_count(DType type, int multiprocessors);
 
 /// Lets one thread run for 100 microseconds and counts: counts[0] gets the cycles of its
 /// multiprocessor's clock, counts[1] the nanoseconds. Both are 64-bit integers in device memory.

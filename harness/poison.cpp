@@ -14,11 +14,11 @@ namespace {
 // The NaNs are quiet (arithmetic on the CPU keeps their bits) and differ in the seven bits of
 // payload that bf16 has. No byte is 0, so that a stray byte of zeros shows as well.
 constexpr std::uint64_t kPatterns[][std::size(kDTypes)] = {
-    // fp32, fp16, bf16, fp64
-    {0x7FD5A5C3, 0x7EAB, 0x7FD5, 0x7FFAA5C3961E7B2D},  // unwritten_nan
-    {0xC747A5C3, 0xFA3B, 0xC747, 0xC0E8E5A5C3961E7B},  // unwritten_finite, about -51 000
-    {0x7FEA5A3C, 0x7F55, 0x7FEA, 0x7FFD4C3A69E1B7D2},  // outside
-    {0xFFFFFFFF, 0xFFFF, 0xFFFF, 0xFFFFFFFFFFFFFFFF},  // uninitialised
+    // fp32, fp16, bf16, fp64, tf32
+    {0x7FD5A5C3, 0x7EAB, 0x7FD5, 0x7FFAA5C3961E7B2D, 0x7FD5A5C3},  // unwritten_nan
+    {0xC747A5C3, 0xFA3B, 0xC747, 0xC0E8E5A5C3961E7B, 0xC747A5C3},  // unwritten_finite, ca. -51 000
+    {0x7FEA5A3C, 0x7F55, 0x7FEA, 0x7FFD4C3A69E1B7D2, 0x7FEA5A3C},  // outside
+    {0xFFFFFFFF, 0xFFFF, 0xFFFF, 0xFFFFFFFFFFFFFFFF, 0xFFFFFFFF},  // uninitialised
 };
 
 struct Values {

@@ -83,6 +83,7 @@ void run_problem(const Chapter& chapter, const Request& request, MakeWorkload ma
   } catch (const std::invalid_argument& error) {
     throw UsageError(error.what());
   }
+  if (!workload) return;
   std::vector<std::size_t> to_time;
   for (std::size_t step = 0; step < chapter.steps.size(); ++step) {
     if (request.step && *request.step != step) continue;

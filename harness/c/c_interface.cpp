@@ -87,6 +87,7 @@ constexpr tile_type type_of(DType type) {
     case DType::fp16: return TILE_FP16;
     case DType::bf16: return TILE_BF16;
     case DType::fp64: return TILE_FP64;
+    case DType::tf32: return TILE_TF32;
   }
   return 0;
 }

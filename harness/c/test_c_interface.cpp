@@ -2,10 +2,12 @@
 #include <cuda_runtime_api.h>
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstddef>
 #include <new>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -27,7 +29,8 @@ using Values = std::vector<double>;
 
 namespace {
 
-constexpr tile_type kTypes[] = {TILE_FP32, TILE_FP16, TILE_BF16, TILE_FP64};  // as tile::kDTypes
+// As tile::kDTypes.
+constexpr tile_type kTypes[] = {TILE_FP32, TILE_FP16, TILE_BF16, TILE_FP64, TILE_TF32};
 
 bool begins_with(const std::string& text, const std::string& start) {
   return text.rfind(start, 0) == 0;
@@ -129,7 +132,7 @@ TEST_CASE("codes and types have the names that the project gives them") {
     CHECK(tile_type_bytes(kTypes[i]) == static_cast<int64_t>(size_bytes(tile::kDTypes[i])));
   }
   CHECK(std::size(kTypes) == std::size(tile::kDTypes));
-  for (const tile_type none : {0, 5, -1}) {
+  for (const tile_type none : {0, 6, -1}) {
     CHECK(tile_type_name(none) == nullptr);
     CHECK(tile_type_bytes(none) == 0);
   }
@@ -384,6 +387,8 @@ TEST_CASE("structs that are null, zero, or of another size") {
   check_refused(tile_matmul(&mul), TILE_INVALID_ARGUMENT, "struct_size");
   mul.struct_size = offsetof(tile_matmul_args, stream);
   check_refused(tile_matmul(&mul), TILE_INVALID_ARGUMENT, "struct_size");
+  mul.struct_size = offsetof(tile_matmul_args, bias);  // of the first version
+  check_refused(tile_matmul(&mul), TILE_INVALID_ARGUMENT, "type");
   mul.struct_size = sizeof mul;
   check_refused(tile_matmul(&mul), TILE_INVALID_ARGUMENT, "type");
   check_refused(tile_matmul_reference(&mul), TILE_INVALID_ARGUMENT, "type");
@@ -391,6 +396,17 @@ TEST_CASE("structs that are null, zero, or of another size") {
   check_ok(tile_matmul(&mul));
   mul.type = TILE_FP64;
   check_ok(tile_matmul_reference(&mul));
+
+  // A program of before bias and activation: what lies behind its struct is not read.
+  double one = 1, c = 0;
+  tile_matmul_args older = product(TILE_FP64, 1, 1, 1);
+  older.struct_size = offsetof(tile_matmul_args, bias);
+  older.a = older.b = &one;
+  older.c = &c;
+  older.bias = &one;
+  older.activation = 77;
+  check_ok(tile_matmul_reference(&older));
+  CHECK(c == 1);
 }
 
 // ---- Vector add ----
@@ -448,7 +464,7 @@ TEST_CASE("bad arguments of vector_add are refused by name and nothing is writte
     CHECK(message.find(step.name) != std::string::npos);
   }
   refused(TILE_INVALID_ARGUMENT, "step", [](auto& args) { args.step = "naive"; });  // of chapter 02
-  for (const tile_type none : {0, 5, -1}) {
+  for (const tile_type none : {0, 6, -1}) {
     refused(TILE_INVALID_ARGUMENT, "type", [none](auto& args) { args.type = none; });
   }
   refused(TILE_UNSUPPORTED, "type", [](auto& args) { args.type = TILE_FP64; });
@@ -469,13 +485,23 @@ struct Shape {
   bool transpose_a, transpose_b;
   std::int64_t padding;  // of each matrix; 0: leading dimensions are left 0
   float alpha, beta;
+  bool bias = false;
+  tile_activation activation = TILE_NO_ACTIVATION;
 };
 
 constexpr std::int64_t kM = 37, kN = 53, kK = 41;
-constexpr Shape kShapes[] = {{false, false, 0, 1, 0},    {true, false, 0, 1, 0},
-                             {false, true, 3, 1, 0},     {true, true, 5, -1.5f, 0.75f},
-                             {false, false, 7, 2, -1},   {true, false, 1, 0, 0.5f},
-                             {false, true, 0, 0.25f, 1}, {true, true, 0, 0, 0}};
+constexpr Shape kShapes[] = {{false, false, 0, 1, 0},
+                             {true, false, 0, 1, 0},
+                             {false, true, 3, 1, 0},
+                             {true, true, 5, -1.5f, 0.75f},
+                             {false, false, 7, 2, -1},
+                             {true, false, 1, 0, 0.5f},
+                             {false, true, 0, 0.25f, 1},
+                             {true, true, 0, 0, 0},
+                             {false, false, 3, 1, 0, true},
+                             {true, false, 0, -1, 1, true, TILE_RELU},
+                             {false, true, 2, 0.1f, 0, true, TILE_GELU},
+                             {false, false, 0, 1, 0, false, TILE_RELU}};
 
 std::int64_t stored_rows_a(const Shape& s) { return s.transpose_a ? kK : kM; }
 std::int64_t stored_cols_a(const Shape& s) { return s.transpose_a ? kM : kK; }
@@ -495,6 +521,7 @@ tile_matmul_args arguments(const Shape& s, tile_type type) {
   // What is the default is left to it.
   if (s.alpha != 1) args.alpha = &s.alpha;
   if (s.beta != 0) args.beta = &s.beta;
+  args.activation = s.activation;
   return args;
 }
 
@@ -505,41 +532,53 @@ tile::Layout layout_of(DType type, std::int64_t rows, std::int64_t cols, std::in
 }  // namespace
 
 TEST_CASE("every step multiplies matrices, and without a name it is the best") {
-  const DType type = DType::fp32;
-  for (const Shape& s : kShapes) {
-    matmul::Problem problem{type, kM, kN, kK, s.transpose_a, s.transpose_b};
-    problem.alpha = s.alpha;
-    problem.beta = s.beta;
-    const Values a = tile::normal(kM * kK, type, 1), b = tile::normal(kK * kN, type, 2);
-    const Values c = tile::normal(kM * kN, type, 3);
-    const tile::Expected expected = matmul::reference(problem, a, b, c, true);
-    const std::vector<std::string> names = steps_here(matmul::kSteps, problem);
-    REQUIRE(!names.empty());
-    for (std::size_t i = 0; i <= names.size(); ++i) {
-      const bool best = i == names.size();
-      const std::string& name = best ? names.back() : names[i];
-      CAPTURE(name);
-      CAPTURE(&s - kShapes);
-      tile_matmul_args args = arguments(s, TILE_FP32);
-      args.step = best ? nullptr : name.c_str();
-      DeviceBuffer x = DeviceBuffer::input(
-          "a", layout_of(type, stored_rows_a(s), stored_cols_a(s), args.lda), a);
-      DeviceBuffer y = DeviceBuffer::input(
-          "b", layout_of(type, stored_rows_b(s), stored_cols_b(s), args.ldb), b);
-      DeviceBuffer z = DeviceBuffer::in_out("c", layout_of(type, kM, kN, args.ldc), c);
-      args.a = x.raw();
-      args.b = y.raw();
-      args.c = z.raw();
-      const std::string activity = activity_of([&] { check_ok(tile_matmul(&args)); });
-      CHECK(tile_last_step() == name);
-      check_equal(z, expected);
-      for (const DeviceBuffer* buffer : {&x, &y, &z}) check_intact(*buffer);
+  for (std::size_t t = 0; t < std::size(kTypes); ++t) {
+    const DType type = tile::kDTypes[t];
+    const std::string type_name(tile::name(type));
+    CAPTURE(type_name);
+    for (const Shape& s : kShapes) {
+      matmul::Problem problem{type, kM, kN, kK, s.transpose_a, s.transpose_b};
+      problem.alpha = s.alpha;
+      problem.beta = s.beta;
+      problem.activation = static_cast<matmul::Activation>(s.activation);
+      const std::vector<std::string> names = steps_here(matmul::kSteps, problem);
+      if (names.empty()) {
+        tile_matmul_args args = arguments(s, kTypes[t]);
+        CHECK(tile_matmul(&args) == TILE_UNSUPPORTED);
+        continue;
+      }
+      const Values a = tile::normal(kM * kK, type, 1), b = tile::normal(kK * kN, type, 2);
+      const Values c = tile::normal(kM * kN, type, 3), bias = tile::normal(kN, type, 4);
+      const tile::Expected expected =
+          matmul::reference(problem, a, b, c, true, s.bias ? std::span(bias) : std::span<double>());
+      for (std::size_t i = 0; i <= names.size(); ++i) {
+        const bool best = i == names.size();
+        const std::string& name = best ? names.back() : names[i];
+        CAPTURE(name);
+        CAPTURE(&s - kShapes);
+        tile_matmul_args args = arguments(s, kTypes[t]);
+        args.step = best ? nullptr : name.c_str();
+        DeviceBuffer x = DeviceBuffer::input(
+            "a", layout_of(type, stored_rows_a(s), stored_cols_a(s), args.lda), a);
+        DeviceBuffer y = DeviceBuffer::input(
+            "b", layout_of(type, stored_rows_b(s), stored_cols_b(s), args.ldb), b);
+        DeviceBuffer z = DeviceBuffer::in_out("c", layout_of(type, kM, kN, args.ldc), c);
+        DeviceBuffer w = DeviceBuffer::input("bias", tile::vector_layout(type, kN), bias);
+        args.a = x.raw();
+        args.b = y.raw();
+        args.c = z.raw();
+        args.bias = s.bias ? w.raw() : nullptr;
+        const std::string activity = activity_of([&] { check_ok(tile_matmul(&args)); });
+        CHECK(tile_last_step() == name);
+        check_equal(z, expected);
+        for (const DeviceBuffer* buffer : {&x, &y, &z, &w}) check_intact(*buffer);
 
-      for (const auto& step : matmul::kSteps) {
-        if (step.name != name || s.padding > 0) continue;
-        CHECK(activity == activity_of([&] {
-                CHECK(step.launch(problem, {x.raw(), y.raw(), z.raw()}, nullptr).ok());
-              }));
+        for (const auto& step : matmul::kSteps) {
+          if (step.name != name || s.padding > 0) continue;
+          CHECK(activity == activity_of([&] {
+                  CHECK(step.launch(problem, {x.raw(), y.raw(), z.raw(), args.bias}, nullptr).ok());
+                }));
+        }
       }
     }
   }
@@ -556,6 +595,7 @@ TEST_CASE("the reference is the naive product, whatever the leading dimensions")
     Values a = tile::normal(stored_rows_a(s) * lda, DType::fp64, 1);
     Values b = tile::normal(stored_rows_b(s) * ldb, DType::fp64, 2);
     Values c = tile::normal(kM * ldc, DType::fp64, 3);
+    const Values bias = tile::normal(kN, DType::fp64, 4);
     auto at = [](Values& values, std::int64_t row, std::int64_t col, std::int64_t ld) -> double& {
       return values[static_cast<std::size_t>(row * ld + col)];
     };
@@ -568,6 +608,7 @@ TEST_CASE("the reference is the naive product, whatever the leading dimensions")
     args.a = s.alpha == 0 ? nullptr : a.data();
     args.b = s.alpha == 0 ? nullptr : b.data();
     args.c = c.data();
+    args.bias = s.bias ? bias.data() : nullptr;
     check_ok(tile_matmul_reference(&args));
 
     double worst = 0;
@@ -585,10 +626,22 @@ TEST_CASE("the reference is the naive product, whatever the leading dimensions")
           magnitude += std::abs(term);
         }
         const double old = s.beta == 0 ? 0 : before[static_cast<std::size_t>(i * ldc + j)];
-        const double expected = s.alpha * sum + s.beta * old;
-        // Both sums are off by at most gamma_k |A||B|; alpha, beta and their sum round both.
-        const double bound = 0x1p-53 * (2.1 * kK * std::abs(s.alpha) * magnitude +
-                                        4 * (std::abs(s.alpha * sum) + std::abs(s.beta * old)));
+        const double added = s.bias ? bias[static_cast<std::size_t>(j)] : 0;
+        double expected = s.alpha * sum + s.beta * old + added;
+        // Both sums are off by at most gamma_k |A||B|; alpha, beta, the bias and their sum round
+        // both.
+        double bound =
+            0x1p-53 * (2.1 * kK * std::abs(s.alpha) * magnitude +
+                       6 * (std::abs(s.alpha * sum) + std::abs(s.beta * old) + std::abs(added)));
+        if (s.activation == TILE_RELU) expected = std::max(0.0, expected);
+        if (s.activation == TILE_GELU) {
+          // gelu's slope is at most 1.13; the rest are roundings of numbers up to x.
+          bound = 2 * bound + 0x1p-50 * std::abs(expected);
+          const double pi = std::acos(-1);
+          expected *=
+              0.5 *
+              (1 + std::tanh(std::sqrt(2 / pi) * (expected + 0.044715 * std::pow(expected, 3))));
+        }
         const double error = std::abs(at(c, i, j, ldc) - expected);
         if (!(error <= bound)) worst = INFINITY;
       }
@@ -648,10 +701,15 @@ TEST_CASE("bad arguments of matmul are refused by name and nothing is written") 
   refused("ldc", [](auto& args) { args.ldc = kN - 1; });
   refused("ldc", [](auto& args) { args.ldc = -1; });
   refused("a", [](auto& args) { args.lda = INT64_MAX; });
+  refused("c", [](auto& args) { args.bias = args.c; });
+  refused("bias", [](auto& args) { args.bias = static_cast<const char*>(args.a) + 1; });
+  for (const tile_activation unknown : {std::int64_t{-1}, std::int64_t{3}, std::int64_t{1} << 32}) {
+    refused("activation", [unknown](auto& args) { args.activation = unknown; });
+  }
   refused("transpose_a", [](auto& args) { args.transpose_a = 2; });
   refused("transpose_b", [](auto& args) { args.transpose_b = -1; });
   refused("type", [](auto& args) { args.type = 0; });
-  refused("type", [](auto& args) { args.type = 5; });
+  refused("type", [](auto& args) { args.type = 6; });
 
   check_refused(tile_matmul_reference(&on_device), TILE_UNSUPPORTED, "type");
   check_refused(tile_matmul(&on_host), TILE_UNSUPPORTED, "type");

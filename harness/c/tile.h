@@ -68,7 +68,13 @@ TILE_API const char* tile_last_error(void);
 
 /* 0 is none of them: an element type has no default. */
 typedef int32_t tile_type;
-enum { TILE_FP32 = 1, TILE_FP16 = 2, TILE_BF16 = 3, TILE_FP64 = 4 };
+enum {
+  TILE_FP32 = 1,
+  TILE_FP16 = 2,
+  TILE_BF16 = 3,
+  TILE_FP64 = 4,
+  TILE_TF32 = 5 /* stored as fp32, multiplied with 11 significant bits */
+};
 
 /* "fp32", ...; NULL for what is no type. */
 TILE_API const char* tile_type_name(tile_type type);
@@ -137,8 +143,13 @@ typedef struct tile_vector_add_args {
 } tile_vector_add_args;
 TILE_API tile_status tile_vector_add(const tile_vector_add_args* args);
 
-/* C = alpha op(A) op(B) + beta C, where op(A) is A or its transpose. Matrices are row-major. The
- * backward pass is two such products: of C = A B, dA = dC B^T and dB = A^T dC. Types: fp32. */
+/* What becomes of an element at last. gelu is 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))). */
+typedef int64_t tile_activation;
+enum { TILE_NO_ACTIVATION = 0, TILE_RELU = 1, TILE_GELU = 2 };
+
+/* C = activation(alpha op(A) op(B) + beta C + bias), where op(A) is A or its transpose, and the
+ * bias has an element for each column. Matrices are row-major. The backward pass of C = A B is two
+ * such products: dA = dC B^T and dB = A^T dC. Types: fp32, fp16, bf16, tf32, as steps take them. */
 typedef struct tile_matmul_args {
   size_t struct_size; /* sizeof(tile_matmul_args) */
   const char* step;
@@ -156,6 +167,8 @@ typedef struct tile_matmul_args {
                          0: A and B are not read, and may be NULL */
   const float* beta;  /* likewise; NULL: 0. 0: what C held is not read */
   void* stream;
+  const void* bias; /* [n], of the same type, does not overlap C; NULL: none */
+  tile_activation activation;
 } tile_matmul_args;
 TILE_API tile_status tile_matmul(const tile_matmul_args* args);
 

@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "harness/compare.hpp"
+#include "harness/inputs.hpp"
 
 namespace tile {
 namespace {
@@ -92,11 +93,20 @@ TEST_CASE("convert: the largest error of rounding is the unit roundoff") {
   for (const DType dtype : kDTypes) {
     const double u = unit_roundoff(dtype);
     CHECK(rounded(std::vector{1 + 2 * u}, dtype).front() == 1 + 2 * u);  // 1 and its neighbour
-    if (dtype == DType::fp64) continue;
-    CHECK(rounded(std::vector{1 + u}, dtype).front() == 1.0);  // halfway: an error of u
+    if (dtype == DType::fp64 || dtype == DType::tf32) continue;          // not rounded here
+    CHECK(rounded(std::vector{1 + u}, dtype).front() == 1.0);            // halfway: an error of u
     CHECK(rounded(std::vector{1 / u - 1}, dtype).front() == 1 / u - 1);
     CHECK(rounded(std::vector{1 / u + 1}, dtype).front() != 1 / u + 1);
   }
+}
+
+TEST_CASE("convert: tf32 is stored as fp32, with all its bits") {
+  // Whoever multiplies rounds.
+  const std::vector<double> values = normal(1000, DType::fp32, 1);
+  CHECK(rounded(values, DType::tf32) == values);
+  CHECK(from_double(values, DType::tf32) == from_double(values, DType::fp32));
+  CHECK(to_double(from_double(values, DType::tf32).data(), DType::tf32, 1000) == values);
+  CHECK(rounded(std::vector{1 + 0x1p-24}, DType::tf32).front() == 1.0);
 }
 
 TEST_CASE("convert: zeros keep their sign, Inf and NaN stay what they are") {

@@ -81,6 +81,22 @@ TEST_CASE("inputs: normal has mean 0 and variance 1") {
   CHECK(std::abs(products / 10000) < 0.05);  // neighbours share no random numbers
 }
 
+TEST_CASE("inputs: of tf32, random ones have more bits than are multiplied, special ones do not") {
+  // A multiple of the smallest denormal, 2^-136, and of the last of 11 bits.
+  const auto fits = [](double x) {
+    int exponent = 0;
+    std::frexp(x, &exponent);
+    const double last_bit = std::ldexp(1, std::max(exponent - 11, -136));
+    return x / last_bit == std::rint(x / last_bit);
+  };
+  CHECK(std::ranges::count_if(normal(1000, DType::tf32, 1), fits) < 10);
+  CHECK(std::ranges::count_if(uniform(1000, DType::tf32, 1, -1, 1), fits) < 10);
+  CHECK(normal(1000, DType::tf32, 1) == normal(1000, DType::fp32, 1));
+  CHECK(std::ranges::all_of(adversarial_finite(31, DType::tf32), fits));
+  CHECK(std::ranges::all_of(integers(1000, DType::tf32, 1, -2048, 2048), fits));
+  CHECK_THROWS_AS(integers(1, DType::tf32, 1, 0, 2049), std::invalid_argument);
+}
+
 TEST_CASE("inputs: integers meet every value of their range") {
   const auto values = integers(2000, DType::bf16, 5, -8, 8);
   const std::set<double> seen(values.begin(), values.end());
@@ -129,6 +145,7 @@ TEST_CASE("inputs: adversarial meets every special value within 31 elements") {
                 {static_cast<double>(Float::max()), min_float, 0x1p-149, min_float - 0x1p-149}));
   CHECK(has_all(DType::fp16, {65504, 0x1p-14, 0x1p-24, 0x1p-14 - 0x1p-24}));
   CHECK(has_all(DType::bf16, {0x1.FEp127, 0x1p-126, 0x1p-133, 0x1p-126 - 0x1p-133}));
+  CHECK(has_all(DType::tf32, {0x1.FFCp127, 0x1p-126, 0x1p-136, 0x1p-126 - 0x1p-136}));
   CHECK(has_all(DType::fp64, {Double::max(), Double::min(), Double::denorm_min(),
                               Double::min() - Double::denorm_min()}));
 }

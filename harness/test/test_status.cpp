@@ -40,6 +40,7 @@ TEST_CASE("dtype: names and sizes, and parsing gives the type back") {
   CHECK(size_bytes(DType::fp16) == 2);
   CHECK(size_bytes(DType::bf16) == 2);
   CHECK(size_bytes(DType::fp64) == 8);
+  CHECK(size_bytes(DType::tf32) == 4);
   for (const DType dtype : kDTypes) CHECK(parse_dtype(name(dtype)) == dtype);
   CHECK(parse_dtype("bf16") == DType::bf16);
   CHECK_FALSE(parse_dtype("fp8").has_value());

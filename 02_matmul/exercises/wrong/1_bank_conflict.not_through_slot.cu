@@ -12,9 +12,9 @@ constexpr int kPitch = kTile + 1;
 constexpr int kSlots = kTile * kPitch;
 __host__ __device__ constexpr int slot(int row, int col) { return row * kPitch + col; }
 
-__global__ void matmul_times_transposed(Operand a,  // [m][k]
-                                        Operand b,  // [k][n], stored [n][k]
-                                        Output c,   // [m][n]
+__global__ void matmul_times_transposed(Operand<float> a,  // [m][k]
+                                        Operand<float> b,  // [k][n], stored [n][k]
+                                        Output<float> c,   // [m][n]
                                         std::int64_t m, std::int64_t n, std::int64_t k) {
   __shared__ float a_smem[kTile][kTile];  // [rows of C][part of k]
   __shared__ float b_smem[kSlots];        // [columns of C][part of k], by slot()
@@ -39,9 +39,9 @@ __global__ void matmul_times_transposed(Operand a,  // [m][k]
 
 tile::Status times_transposed(const Problem& problem, const Buffers& buffers) {
   unsigned blocks = 0;
-  tile::Status status = blocks_for_tiles(problem, buffers, kTile, kTile, &blocks);
+  tile::Status status = blocks_for_tiles(problem, buffers, kFp32, kTile, kTile, &blocks);
   if (!status.ok() || blocks == 0) return status;
-  const Product p(problem, buffers);
+  const Product<float> p(problem, buffers);
   matmul_times_transposed<<<blocks, dim3(kTile, kTile)>>>(p.a, p.b, p.c, p.m, p.n, p.k);
   return tile::launch_status("matmul_times_transposed");
 }

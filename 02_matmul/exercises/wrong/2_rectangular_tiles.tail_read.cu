@@ -11,9 +11,9 @@ constexpr int kThreadsM = kThreads / kTileN;  // rows of C that the block covers
 constexpr int kThreadM = kTileM / kThreadsM;  // elements of a column of C that a thread has
 static_assert(kThreadsM * kTileN == kThreads && kThreadM * kThreadsM == kTileM);
 
-__global__ void matmul_rectangular_tiles(Operand a,  // [m][k]
-                                         Operand b,  // [k][n]
-                                         Output c,   // [m][n]
+__global__ void matmul_rectangular_tiles(Operand<float> a,  // [m][k]
+                                         Operand<float> b,  // [k][n]
+                                         Output<float> c,   // [m][n]
                                          std::int64_t m, std::int64_t n, std::int64_t k) {
   __shared__ float a_smem[kTileM][kTileK];  // [rows of C][part of k]
   __shared__ float b_smem[kTileK][kTileN];  // [part of k][columns of C]
@@ -51,9 +51,9 @@ __global__ void matmul_rectangular_tiles(Operand a,  // [m][k]
 
 tile::Status rectangular_tiles(const Problem& problem, const Buffers& buffers) {
   unsigned blocks = 0;
-  tile::Status status = blocks_for_tiles(problem, buffers, kTileM, kTileN, &blocks);
+  tile::Status status = blocks_for_tiles(problem, buffers, kFp32, kTileM, kTileN, &blocks);
   if (!status.ok() || blocks == 0) return status;
-  const Product p(problem, buffers);
+  const Product<float> p(problem, buffers);
   matmul_rectangular_tiles<<<blocks, kThreads>>>(p.a, p.b, p.c, p.m, p.n, p.k);
   return tile::launch_status("matmul_rectangular_tiles");
 }

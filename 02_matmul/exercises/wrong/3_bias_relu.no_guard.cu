@@ -7,10 +7,10 @@ namespace {
 
 constexpr int kTile = 32;  // rows and columns of every tile, and of the block's threads
 
-__global__ void matmul_bias_relu(Operand a,          // [m][k]
-                                 Operand b,          // [k][n]
+__global__ void matmul_bias_relu(Operand<float> a,   // [m][k]
+                                 Operand<float> b,   // [k][n]
                                  const float* bias,  // [n]
-                                 Output d,           // [m][n]
+                                 Output<float> d,    // [m][n]
                                  std::int64_t m, std::int64_t n, std::int64_t k) {
   __shared__ float a_smem[kTile][kTile];  // [rows of D][part of k]
   __shared__ float b_smem[kTile][kTile];  // [part of k][columns of D]
@@ -36,9 +36,9 @@ __global__ void matmul_bias_relu(Operand a,          // [m][k]
 tile::Status bias_relu(const Problem& problem, const Buffers& buffers, const float* bias) {
   if (!bias) return tile::invalid_argument("bias", "is null");
   unsigned blocks = 0;
-  tile::Status status = blocks_for_tiles(problem, buffers, kTile, kTile, &blocks);
+  tile::Status status = blocks_for_tiles(problem, buffers, kFp32, kTile, kTile, &blocks);
   if (!status.ok() || blocks == 0) return status;
-  const Product p(problem, buffers);
+  const Product<float> p(problem, buffers);
   matmul_bias_relu<<<blocks, dim3(kTile, kTile)>>>(p.a, p.b, bias, p.c, p.m, p.n, p.k);
   return tile::launch_status("matmul_bias_relu");
 }

@@ -1,0 +1,128 @@
+// Chapter 02's tests: bias and activation.
+#include "test_support.hpp"
+
+namespace matmul {
+namespace {
+
+constexpr Activation kActivations[] = {Activation::none, Activation::relu, Activation::gelu};
+
+Problem activated(Problem p, Activation activation) {
+  p.activation = activation;
+  return p;
+}
+
+// With sums of up to 100 terms that every type holds, also with half of c: a step that stores C
+// before it adds the bias rounds nothing.
+Inputs small_integers(const Problem& p) {
+  Inputs in = integers(p, 1);
+  in.bias = tile::integers(p.n, p.type, 7, -8, 8);
+  return in;
+}
+
+}  // namespace
+
+TEST_SUITE("step") {
+  TEST_CASE("bias and activation, where the sums are exact") {
+    tile::for_each_step(kSteps, [](const Step& step, DType type) {
+      for (const Activation activation : kActivations) {
+        const Sums sums = activation == Activation::gelu ? Sums::any : Sums::exact;
+        for (const Shape shape : {Shape{35, 135, 17}, Shape{136, 40, 16}, Shape{5, 6, 0},
+                                  Shape{1, 1, 1}, Shape{3, 261, 100}}) {
+          for (const float beta : {0.f, 0.5f}) {
+            const Problem p = activated(scaled(plain(type, shape), 1, beta), activation);
+            Inputs in = small_integers(p);
+            check_step(step, p, in, sums);
+            in.bias.clear();
+            check_step(step, p, in, sums);
+          }
+        }
+        // More than the threads of the card that run at one time take at once.
+        const Shape large = tile::device().simulated ? Shape{259, 385, 3} : Shape{2303, 1411, 3};
+        const Problem many = activated(plain(type, large), activation);
+        check_step(step, many, small_integers(many), sums);
+        const Problem unread = activated(scaled(plain(type, {33, 34, 5}), 0, -0.5f), activation);
+        Inputs in = small_integers(unread);
+        in.a.assign(in.a.size(), kNaN);
+        check_step(step, unread, in, sums);
+      }
+    });
+  }
+
+  TEST_CASE("bias and activation of random values") {
+    tile::for_each_step(kSteps, [](const Step& step, DType type) {
+      for (const Activation activation : kActivations) {
+        for (const Transposes transposes : {kTransposes[0], kTransposes[3]}) {
+          for (const float beta : {0.f, -3.7f}) {
+            const Problem p =
+                activated(scaled(plain(type, {65, 67, 40}, transposes), 0.1f, beta), activation);
+            Inputs in = normal(p);
+            in.bias = tile::normal(p.n, type, 8);
+            check_step(step, p, in, Sums::zero_mean);
+          }
+        }
+      }
+    });
+  }
+
+  TEST_CASE("activations over their range") {
+    // Each element of C is one of A, plus 0.
+    tile::for_each_step(kSteps, [](const Step& step, DType type) {
+      for (const Activation activation : kActivations) {
+        for (const double range : {1.0, 8.0, 60.0}) {
+          const Problem p = activated(plain(type, {1025, 3, 1}), activation);
+          Inputs in{tile::uniform(p.m, type, 20, -range, range), Values(3, 1.0), {}, {}};
+          check_step(step, p, in, Sums::any);
+        }
+        const Problem p = activated(plain(type, {62, 3, 1}), activation);
+        check_step(step, p, {tile::adversarial_finite(p.m, type), Values(3, 1.0), {}, {}},
+                   Sums::any);
+      }
+    });
+  }
+
+  TEST_CASE("NaN and infinity stay through bias and activation") {
+    tile::for_each_step(kSteps, [](const Step& step, DType type) {
+      for (const Activation activation : kActivations) {
+        const Problem p = activated(plain(type, {37, 45, 9}), activation);
+        Inputs in{tile::uniform(p.m * p.k, type, 10, 0.5, 1),
+                  tile::uniform(p.k * p.n, type, 11, 0.5, 1),
+                  {},
+                  tile::uniform(p.n, type, 12, -1, 1)};
+        element_of_a(in, p, 3, 8) = kNaN;
+        element_of_a(in, p, 4, 0) = kInfinity;
+        element_of_a(in, p, 36, 0) = -kInfinity;
+        in.bias[7] = kNaN;
+        in.bias[8] = kInfinity;  // in row 36 it meets -infinity
+        in.bias[44] = -kInfinity;
+        check_step(step, p, in, Sums::any);
+      }
+    });
+  }
+
+  TEST_CASE("C overflows with the bias, or before an activation makes it 0") {
+    tile::for_each_step(kSteps, [](const Step& step, DType type) {
+      for (const Activation activation : kActivations) {
+        const Problem p = activated(plain(type, {2, 2, 1}), activation);
+        // 60,000 + 6,016 is infinite in fp16, and so is -70,000.
+        check_step(step, p, {{250, -250}, {240, 240}, {}, {6016, -6016}}, Sums::any);
+        check_step(step, p, {{280, -280}, {250, 250}, {}, {}}, Sums::any);
+      }
+    });
+  }
+
+  TEST_CASE("bias and C aligned in every way") {
+    tile::for_each_step(kSteps, [](const Step& step, DType type) {
+      for (const std::int64_t n : {136, 133}) {
+        for (const std::int64_t offset : {0, 1, 2, 3, 4, 5, 8}) {
+          for (const std::int64_t padding : {0, 1, 4}) {
+            const Problem p = activated(padded(plain(type, {19, n, 8}), {0, 0, padding}),
+                                        offset % 2 == 0 ? Activation::none : Activation::relu);
+            check_step(step, p, small_integers(p), Sums::exact, {0, 0, offset % 3}, offset);
+          }
+        }
+      }
+    });
+  }
+}
+
+}  // namespace matmul
