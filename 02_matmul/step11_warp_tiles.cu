@@ -81,6 +81,9 @@ __device__ void finish(Sums& sums, const Epilogue<T>& e, std::int64_t row, std::
       const bool inside = row + i < e.m && col + j < e.n;
       if (inside) x = e.c.scaled(x, e.c.data + (row + i) * e.c.ld + col + j);
     });
+    // store_chunks stores what other lanes have read here. Its shuffles exchange values, but they
+    // order no memory.
+    __syncwarp();
   }
   if (e.bias) {
     sums.for_each([&](int, int j, float& x) {
