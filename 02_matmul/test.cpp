@@ -39,8 +39,10 @@ TEST_SUITE("step") {
   TEST_CASE("integers, whose sums are exact, at all sizes and transposed") {
     tile::for_each_step(kSteps, [](const Step& step, DType type) {
       std::int64_t round = 0;
+      Selection selection(step, type);
       for (const Transposes transposes : kTransposes) {
         for (std::int64_t i = 0; i < kExtentCount; ++i) {
+          if (!selection.takes_next()) continue;
           const Problem p = plain(type, shape_of(i, round), transposes);
           check_step(step, p, integers(p), Sums::exact);
         }
@@ -201,8 +203,25 @@ TEST_SUITE("step") {
           shapes.push_back(shape);
         }
       }
+      Selection selection(step, type);
       for (const Shape shape : shapes) {
         for (const Transposes transposes : kTransposes) {
+          if (!selection.takes_next()) continue;
+          const Problem p = plain(type, shape, transposes);
+          check_step(step, p, integers(p), Sums::exact);
+        }
+      }
+    });
+  }
+
+  TEST_CASE("nothing but whole tiles") {
+    // 128 x 128 of all steps at least, and of the last of those for 16 bits its small and its large
+    // ones; more of them than the CPU device's card takes at one time; and ten along k, so that a
+    // ring of four stages turns over twice.
+    tile::for_each_step(kSteps, [](const Step& step, DType type) {
+      for (const Transposes transposes : kTransposes) {
+        for (const Shape shape : {Shape{128, 128, 64}, Shape{64, 1280, 32}, Shape{384, 512, 64},
+                                  Shape{256, 256, 320}}) {
           const Problem p = plain(type, shape, transposes);
           check_step(step, p, integers(p), Sums::exact);
         }
@@ -224,9 +243,11 @@ TEST_SUITE("step") {
       // Each offset with each padding, in turn on a large and on a small problem.
       constexpr Shape kShapes[] = {{132, 136, 20}, {37, 50, 11}};
       std::size_t turn = 0;
+      Selection selection(step, type);
       for (const Three offset : offsets) {
         for (const Three padding : paddings) {
           for (const Transposes transposes : kTransposes) {
+            if (!selection.takes_next()) continue;
             const Problem p = padded(plain(type, kShapes[turn % 2], transposes), padding);
             check_step(step, p, integers(p), Sums::exact, offset);
           }
@@ -249,6 +270,17 @@ TEST_SUITE("step") {
         for (const Transposes transposes : kTransposes) check({2, 2, 2}, transposes);
         check({2, 2, 16}, {false, true});  // rows of whole vectors and tiles
       }
+      // Of A, B or C alone, with whole tiles along the other extents.
+      const std::int64_t ld = std::int64_t{1} << 21;
+      Problem p = plain(type, {2, 256, 32});
+      p.lda = ld;
+      check_step(step, p, integers(p), Sums::exact);
+      p = plain(type, {128, 2, 32}, {false, true});
+      p.ldb = ld;
+      check_step(step, p, integers(p), Sums::exact);
+      p = scaled(plain(type, {2, 256, 32}), 1, 0.5f);  // C is read as well
+      p.ldc = ld;
+      check_step(step, p, integers(p), Sums::exact);
     });
   }
 

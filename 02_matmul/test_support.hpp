@@ -202,6 +202,30 @@ inline void check_step(const Step& step, const Problem& p, const Inputs& in, Sum
   }
 }
 
+// ---- Which cases of a long list run ----
+
+/// A GPU takes all. The CPU device, on which a case takes milliseconds, divides them among the
+/// types of a step; its check build, some five times slower, takes a third of those. Which ones
+/// looks random, so that no pattern in the list decides.
+class Selection {
+ public:
+  Selection(const Step& step, DType type) {
+    if (!tile::device().simulated) return;
+    if (step.types.contains(DType::fp16) && step.types.contains(DType::bf16)) {
+      parts_ = 2;
+      part_ = type == DType::bf16;
+    }
+    if (!tile::device_reads_host_memory()) parts_ *= 3;  // the check build
+  }
+  bool takes_next() {
+    ++count_;
+    return (count_ * 2654435761u >> 16) % parts_ == part_;  // Knuth's multiplicative hash
+  }
+
+ private:
+  std::uint32_t count_ = 0, parts_ = 1, part_ = 0;
+};
+
 // ---- Sizes ----
 
 // Around the tiles of all steps, one and two of them; and primes.
