@@ -1,6 +1,6 @@
 // Step 12: fp32 matrices on tensor cores.
 // Idea: tensor cores multiply fp32 numbers if they may round them to 11 bits first, tf32, and add
-//       the products in fp32. Eight times as fast as step 6, with 2^-11 instead of 2^-24.
+//       the products in fp32: faster than step 6, with errors of 2^-11 instead of 2^-24.
 // Change: operands of 32 bits. ldmatrix can transpose elements of 16 bits only, so each lane loads
 //         its own, and rounds them: the instruction itself would cut the lower bits off.
 // Limit: four times as many loads from shared memory for a product as with ldmatrix and 16 bits.

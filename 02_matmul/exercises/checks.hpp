@@ -28,13 +28,22 @@ struct Task {
   Problem p;
   std::vector<double> a, b;  // as stored, without padding
 
-  Task(std::int64_t m, std::int64_t n, std::int64_t k, bool transpose_b = false)
-      : p{.type = tile::DType::fp32, .m = m, .n = n, .k = k, .transpose_b = transpose_b},
-        a(tile::normal(m * k, tile::DType::fp32, 1)),
-        b(tile::normal(k * n, tile::DType::fp32, 2)) {
+  Task(std::int64_t m, std::int64_t n, std::int64_t k, bool transpose_b = false,
+       tile::DType type = tile::DType::fp32)
+      : p{.type = type, .m = m, .n = n, .k = k, .transpose_b = transpose_b},
+        a(tile::normal(m * k, type, 1)),
+        b(tile::normal(k * n, type, 2)) {
     p.lda += 3;
     p.ldb += 5;
     p.ldc += 1;
+  }
+  /// In fp16, with rows of A and B that begin at multiples of 16 bytes, or not.
+  static Task fp16(std::int64_t m, std::int64_t n, std::int64_t k, bool aligned) {
+    Task task(m, n, k, false, tile::DType::fp16);
+    if (!aligned) return task;
+    task.p.lda = (task.p.lda + 7) / 8 * 8;
+    task.p.ldb = (task.p.ldb + 7) / 8 * 8;
+    return task;
   }
 
   std::string text() const {
@@ -71,6 +80,12 @@ struct Task {
   }
 };
 
+/// Ends the test if the device has no tensor cores that take fp16, or no cp.async.
+inline void require_tensor_cores() {
+  const tile::Status able = tile::check_requirements(k16Bits, kMmaAndCopies, tile::DType::fp16);
+  REQUIRE_MESSAGE(able.ok(), able.message, "; the CPU device can: --device cpu");
+}
+
 using Launch = std::function<tile::Status(const Problem&, const Buffers&)>;
 
 /// What an answer makes of C. Ends the test if it fails or writes where it must not. `fault` says
@@ -78,8 +93,8 @@ using Launch = std::function<tile::Status(const Problem&, const Buffers&)>;
 inline std::vector<double> run(const Problem& p, const Buffers& inputs, tile::Poison poison,
                                const Launch& launch, const std::string& fault = "") {
   tile::keep_device_reports();  // the messages have them
-  const tile::DeviceBuffer c = tile::DeviceBuffer::output(
-      "c", tile::matrix_layout(tile::DType::fp32, p.m, p.n, p.ldc), poison);
+  const tile::DeviceBuffer c =
+      tile::DeviceBuffer::output("c", tile::matrix_layout(p.type, p.m, p.n, p.ldc), poison);
   const tile::Status launched = launch(p, {inputs.a, inputs.b, c.raw()});
   REQUIRE_MESSAGE(launched.ok(), launched.message, fault);
   const tile::Status done = tile::synchronize_status(nullptr);
@@ -95,10 +110,9 @@ inline std::vector<double> run(const Task& task, const Launch& launch,
                                const std::string& fault = "") {
   using tile::DeviceBuffer;
   const Problem& p = task.p;
-  auto input = [](const char* name, std::int64_t rows, std::int64_t cols, std::int64_t ld,
-                  const std::vector<double>& values) {
-    return DeviceBuffer::input(name, tile::matrix_layout(tile::DType::fp32, rows, cols, ld),
-                               values);
+  auto input = [&p](const char* name, std::int64_t rows, std::int64_t cols, std::int64_t ld,
+                    const std::vector<double>& values) {
+    return DeviceBuffer::input(name, tile::matrix_layout(p.type, rows, cols, ld), values);
   };
   const DeviceBuffer a = input("a", p.m, p.k, p.lda, task.a);
   const DeviceBuffer b =

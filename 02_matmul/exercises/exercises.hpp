@@ -20,4 +20,26 @@ tile::Status rectangular_tiles(const Problem& problem, const Buffers& buffers);
 /// buffers.c.
 tile::Status bias_relu(const Problem& problem, const Buffers& buffers, const float* bias);
 
+// The exercises on tensor cores are in fp16, and neither matrix is transposed.
+
+/// 02.4: C = A * B.
+tile::Status swizzled_tiles(const Problem& problem, const Buffers& buffers);
+
+/// Where chunk `chunk` of row `row` lies in a tile whose rows have `row_chunks` chunks.
+int chunk_place(int row_chunks, int row, int chunk);
+
+/// 02.5: C = A * B with a ring of `slots` slots, 2 to 4. The first thread of the first block writes
+/// down what it does in `log`, which has room for kMostLogged and holds zeros.
+enum class RingStep : int { none, copy, commit, wait, barrier, multiply };
+struct Logged {
+  RingStep step;
+  int number;  // the slot, or of wait the groups that may stay under way
+};
+inline constexpr int kMostLogged = 500;
+tile::Status stages(const Problem& problem, const Buffers& buffers, int slots, Logged* log);
+
+/// 02.6: C = A * B, added in fp32, and added in fp16.
+tile::Status sums_in_fp32(const Problem& problem, const Buffers& buffers);
+tile::Status sums_in_fp16(const Problem& problem, const Buffers& buffers);
+
 }  // namespace matmul

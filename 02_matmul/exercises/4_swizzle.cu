@@ -1,0 +1,57 @@
+// Exercise 02.4: a swizzle
+//
+// C = A * B on tensor cores, as in steps 8 and 9. Tiles are made of chunks of 16 bytes. Shared
+// memory has 32 banks of 4 bytes, so the chunk in place p lies in the banks 4 (p % 8) to
+// 4 (p % 8) + 3: there are eight groups of four. Eight lanes that want 16 bytes each are served
+// together, in one wavefront, if their chunks lie in eight different groups.
+// ldmatrix.x4 reads four times the same chunk of eight rows that follow one another. A row of A's
+// tile has 4 chunks, one of B's has 16. Here each row begins where the one before ends, as it would
+// without any thought, and the kernel is right, but it waits. Padding would help; it costs memory.
+// Change place() so that nobody waits and no memory is added. The kernel can stay as it is.
+// tile/swizzle.hpp has one answer for each of the two tiles. Find your own before you look: with
+// which rows does row 0 of A share its banks, and with which does row 0 of B?
+// Check it with: ./tour exercise 02.4
+#include "exercises/exercises.hpp"
+#include "tensor_single_stage.cuh"
+
+namespace matmul {
+namespace {
+
+// Where chunk `chunk` of row `row` lies, if rows have `row_chunks` chunks, 4 or 16.
+// TODO: Each chunk needs a place of its own, and a tile of 128 rows of 4 chunks has 512 of them.
+// Eight rows further down the order must be the same again: place(row + 8) is place(row) + 8 rows,
+// because the kernel adds that to an address (ChunkLoader and FragmentReader, tensor_tiles.cuh).
+// A warp that stores writes 32 neighbouring chunks, row after row. Does it stay as fast as it is?
+__host__ __device__ constexpr int place(int row_chunks, int row, int chunk) {
+  return row * row_chunks + chunk;
+}
+
+template <int kRows_, int kCols>
+struct Placed {
+  static constexpr int kRows = kRows_, kRowChunks = kCols / 8, kPitch = kRowChunks;
+  static constexpr int kChunks = kRows * kPitch;
+  static __device__ int place(int row, int chunk) { return matmul::place(kRowChunks, row, chunk); }
+};
+
+__global__ void __launch_bounds__(kTensorThreads) matmul_swizzled_tiles(Product<__half> p) {
+  using ATile = OperandTile<Placed, true, kBlockM, kBlockK>;   // 128 rows of 4 chunks
+  using BTile = OperandTile<Placed, false, kBlockN, kBlockK>;  // 32 rows of 16 chunks
+  __shared__ tile::Vector<__half> a_smem[ATile::kChunks];
+  __shared__ tile::Vector<__half> b_smem[BTile::kChunks];
+  multiply_single_stage<ATile, BTile, true, false>(p, a_smem, b_smem);
+}
+
+}  // namespace
+
+tile::Status swizzled_tiles(const Problem& problem, const Buffers& buffers) {
+  unsigned blocks = 0;
+  tile::Status status = blocks_for_tiles(problem, buffers, k16Bits, kBlockM, kBlockN, &blocks);
+  if (!status.ok() || blocks == 0) return status;
+  matmul_swizzled_tiles<<<blocks, kTensorThreads>>>(Product<__half>(problem, buffers));
+  return tile::launch_status("matmul_swizzled_tiles");
+}
+
+// The check asks here where the chunks lie.
+int chunk_place(int row_chunks, int row, int chunk) { return place(row_chunks, row, chunk); }
+
+}  // namespace matmul

@@ -1,0 +1,54 @@
+// Exercise 02.5: stages
+//
+// C = A * B on tensor cores, with copies that nobody needs to wait for: cp.async starts one, and
+// the thread goes on. Tiles lie in a ring of kSlots slots, and what a thread can do has a name
+// each: copy, commit, wait, barrier, multiply (class Ring in exercises/5_stages.cuh). The kernel
+// below is right, and its copies are asynchronous, but nobody gains: while the block multiplies
+// nothing is under way, and while it waits nobody multiplies.
+// Keep the ring busy: whenever the block multiplies a tile, the next kSlots - 1 tiles are under
+// way, as long as there are so many. The kernel is compiled for 2, 3 and 4 slots.
+// The check reads what the first thread did, and says which rule it broke, and when.
+// Check it with: ./tour exercise 02.5
+#include "exercises/5_stages.cuh"
+
+namespace matmul {
+namespace {
+
+template <int kSlots>
+__global__ void __launch_bounds__(Ring::kThreads) matmul_stages(Product<__half> p, Logged* log) {
+  extern __shared__ __align__(128) unsigned char smem[];  // [slot]{A's tile, B's tile}
+  Ring ring(p, smem, kSlots, log);
+
+  for (int tile = 0; tile < kSlots - 1; ++tile) {
+    ring.copy(tile);
+    ring.commit();
+  }
+  for (int tile = 0; tile < ring.tiles(); ++tile) {
+    // kSlots - 1 groups are under way, and the oldest has this tile.
+    ring.wait<kSlots - 2>();
+    // Everybody's copies of it have landed. And everybody has multiplied the tile before, whose
+    // slot is filled next.
+    ring.barrier();
+    ring.copy((tile + kSlots - 1) % kSlots);
+    ring.commit();  // also where there was nothing to copy, so that waits can count
+    ring.multiply(tile % kSlots);
+  }
+  ring.store();
+}
+
+}  // namespace
+
+tile::Status stages(const Problem& problem, const Buffers& buffers, int slots, Logged* log) {
+  unsigned blocks = 0;
+  tile::Status status =
+      blocks_for_tiles(problem, buffers, k16Bits, Ring::kBlock, Ring::kBlock, &blocks);
+  if (!status.ok() || blocks == 0) return status;
+  const auto kernel = slots == 2   ? matmul_stages<2>
+                      : slots == 3 ? matmul_stages<3>
+                                   : matmul_stages<4>;
+  kernel<<<blocks, Ring::kThreads, slots * Ring::kSlotBytes>>>(Product<__half>(problem, buffers),
+                                                               log);
+  return tile::launch_status("matmul_stages");
+}
+
+}  // namespace matmul
