@@ -77,14 +77,15 @@ tile::Status pipeline(const Problem& problem, const Buffers& buffers, void* stre
     using T = decltype(element);
     const auto launch = [&](unsigned blocks, const Product<T>& p) {
       return with_directions(problem, [&](auto a_along_k, auto b_along_k) {
-        const auto kernel = are_whole_tiles(p, kBlockM, kBlockN, kBlockK)
-                                ? matmul_pipeline<T, a_along_k.value, b_along_k.value, true>
-                                : matmul_pipeline<T, a_along_k.value, b_along_k.value, false>;
+        const auto pipeline_kernel =
+            are_whole_tiles(p, kBlockM, kBlockN, kBlockK)
+                ? matmul_pipeline<T, a_along_k.value, b_along_k.value, true>
+                : matmul_pipeline<T, a_along_k.value, b_along_k.value, false>;
         constexpr int kBytes =
             kStages * (kBlockM + kBlockN) * kBlockK * static_cast<int>(sizeof(T));
-        TILE_RETURN_IF_CUDA_ERROR(
-            cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
-        kernel<<<blocks, kTensorThreads, kBytes, static_cast<cudaStream_t>(stream)>>>(
+        TILE_RETURN_IF_CUDA_ERROR(cudaFuncSetAttribute(
+            pipeline_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
+        pipeline_kernel<<<blocks, kTensorThreads, kBytes, static_cast<cudaStream_t>(stream)>>>(
             p.a, p.b, p.c, p.m, p.n, p.k);
         return tile::launch_status("matmul_pipeline");
       });

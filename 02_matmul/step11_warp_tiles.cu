@@ -250,15 +250,16 @@ tile::Status launch_shape(const Problem& problem, const Buffers& buffers, int mu
                           void* stream) {
   const auto launch = [&](unsigned tiles, const Product<T>& p) {
     return with_directions(problem, [&](auto a_along_k, auto b_along_k) {
-      const auto kernel =
+      const auto warp_tiles_kernel =
           are_whole_tiles(p, Shape::kM, Shape::kN, Shape::kK)
               ? matmul_warp_tiles<T, Shape, a_along_k.value, b_along_k.value, true>
               : matmul_warp_tiles<T, Shape, a_along_k.value, b_along_k.value, false>;
-      TILE_RETURN_IF_CUDA_ERROR(
-          cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Shape::kBytes));
+      TILE_RETURN_IF_CUDA_ERROR(cudaFuncSetAttribute(
+          warp_tiles_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Shape::kBytes));
       const unsigned blocks =
           std::min(tiles, static_cast<unsigned>(multiprocessors * Shape::kBlocks));
-      kernel<<<blocks, Shape::kThreads, Shape::kBytes, static_cast<cudaStream_t>(stream)>>>(
+      warp_tiles_kernel<<<blocks, Shape::kThreads, Shape::kBytes,
+                          static_cast<cudaStream_t>(stream)>>>(
           p.a, p.b, Epilogue<T>{p.c, p.bias, p.activation, p.m, p.n}, p.k, tiles);
       return tile::launch_status("matmul_warp_tiles");
     });

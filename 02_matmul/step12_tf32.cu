@@ -113,16 +113,16 @@ __global__ void __launch_bounds__(kTensorThreads)
 tile::Status tf32(const Problem& problem, const Buffers& buffers, void* stream) {
   const auto launch = [&](unsigned blocks, const Product<float>& p) {
     return with_directions(problem, [&](auto a_along_k, auto b_along_k) {
-      const auto kernel = are_whole_tiles(p, kBlockM, kBlockN, kTileK)
-                              ? matmul_tf32<a_along_k.value, b_along_k.value, true>
-                              : matmul_tf32<a_along_k.value, b_along_k.value, false>;
+      const auto tf32_kernel = are_whole_tiles(p, kBlockM, kBlockN, kTileK)
+                                   ? matmul_tf32<a_along_k.value, b_along_k.value, true>
+                                   : matmul_tf32<a_along_k.value, b_along_k.value, false>;
       using ATile = OperandTile<PaddedFloats, a_along_k.value, kBlockM, kTileK>;
       using BTile = OperandTile<PaddedFloats, b_along_k.value, kBlockN, kTileK>;
       constexpr int kBytes = kStages * (ATile::kChunks + BTile::kChunks) * 16;
       TILE_RETURN_IF_CUDA_ERROR(
-          cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
-      kernel<<<blocks, kTensorThreads, kBytes, static_cast<cudaStream_t>(stream)>>>(p.a, p.b, p.c,
-                                                                                    p.m, p.n, p.k);
+          cudaFuncSetAttribute(tf32_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
+      tf32_kernel<<<blocks, kTensorThreads, kBytes, static_cast<cudaStream_t>(stream)>>>(
+          p.a, p.b, p.c, p.m, p.n, p.k);
       return tile::launch_status("matmul_tf32");
     });
   };

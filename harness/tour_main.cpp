@@ -1,4 +1,5 @@
 // The program behind ./tour, and that of each chapter: lists, runs and times its steps.
+#include <algorithm>
 #include <cstdio>
 #include <iostream>
 #include <new>
@@ -72,6 +73,29 @@ std::vector<Peer> right_peers(Workload& workload, Record* record) {
   return right;
 }
 
+/// The type that a step runs in if nobody asks for one: fp32 if it can.
+DType default_type(const StepInfo& step) {
+  for (const DType type : {DType::fp32, DType::bf16, DType::fp16, DType::tf32}) {
+    if (step.types.contains(type)) return type;
+  }
+  return DType::fp64;
+}
+
+bool is_requested(const Request& request, std::size_t step) {
+  return !request.step || *request.step == step;
+}
+
+/// Those of the requested steps, each once, in the order in which the steps come.
+std::vector<DType> default_types(const Chapter& chapter, const Request& request) {
+  std::vector<DType> types;
+  for (std::size_t step = 0; step < chapter.steps.size(); ++step) {
+    const DType type = default_type(chapter.steps[step]);
+    if (is_requested(request, step) && std::ranges::find(types, type) == types.end())
+      types.push_back(type);
+  }
+  return types;
+}
+
 /// Runs the requested steps on one problem and, on a GPU, times those that are right.
 void run_problem(const Chapter& chapter, const Request& request, MakeWorkload make,
                  const std::vector<std::int64_t>& size, DType type, std::vector<Result>* results,
@@ -84,10 +108,15 @@ void run_problem(const Chapter& chapter, const Request& request, MakeWorkload ma
     throw UsageError(error.what());
   }
   if (!workload) return;
+  const bool bench = request.command == "bench";
   std::vector<std::size_t> to_time;
   for (std::size_t step = 0; step < chapter.steps.size(); ++step) {
-    if (request.step && *request.step != step) continue;
+    if (!is_requested(request, step)) continue;
     const StepInfo& info = chapter.steps[step];
+    // Whoever asks for a type is told which steps do not have it. Otherwise each has its own, or in
+    // a benchmark all of its own.
+    if (bench && !info.types.contains(type)) continue;
+    if (!bench && !request.type && default_type(info) != type) continue;
     std::printf("  %zu  %s: %s\n", step + 1, text(info.name).c_str(), text(info.idea).c_str());
     const Work launch = [&](void* stream) { return workload->launch(step, stream); };
     const Outcome outcome = run(text(info.name), launch, *workload);
@@ -97,7 +126,6 @@ void run_problem(const Chapter& chapter, const Request& request, MakeWorkload ma
   }
   if (device().simulated || workload->bytes() == 0 || to_time.empty()) return;
   const std::vector<Peer> peers = right_peers(*workload, record);
-  const bool bench = request.command == "bench";
   const Status timed = time_steps(chapter, *workload, to_time, peers, bench, results);
   if (timed.ok()) return;
   std::printf("     not timed: %s\n", timed.message.c_str());
@@ -146,9 +174,9 @@ int execute(const Request& request) {
     show_title(*chapter);
     std::vector<std::vector<std::int64_t>> sizes{device().simulated ? chapter->size_on_cpu
                                                                     : chapter->size_on_gpu};
-    std::vector<DType> types{request.type.value_or(DType::fp32)};
     if (bench) sizes = chapter->benchmark_sizes;
-    if (bench && !request.type) types = chapter->benchmark_types;
+    std::vector<DType> types = bench ? chapter->benchmark_types : default_types(*chapter, request);
+    if (request.type) types = {*request.type};
     if (!request.size.empty()) sizes = {request.size};
     std::vector<MakeWorkload> makers{chapter->make};
     if (bench) {

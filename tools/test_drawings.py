@@ -10,13 +10,27 @@ import xml.etree.ElementTree
 
 import drawing
 import drawings_02_matmul as matmul
+import drawings_02_tensor_cores as tensor_cores
 from drawing import Canvas
 
 ROOT = pathlib.Path(__file__).parents[1]
 
 
+PAGES = {"README.md": matmul.FIGURES, "tensor_cores.md": tensor_cores.FIGURES}
+
+
 def source(file):
     return (ROOT / "02_matmul" / file).read_text(encoding="utf-8")
+
+
+class WithSource(unittest.TestCase):
+    """Drawings that repeat formulas of the code. Where the code's text is asked for, look at the
+    figure anew if it has changed."""
+
+    def holds(self, file, *texts):
+        code = " ".join(source(file).split())
+        for text in texts:
+            self.assertIn(text, code)
 
 
 class Constants(unittest.TestCase):
@@ -100,7 +114,7 @@ class Files(unittest.TestCase):
 
 class Figures(unittest.TestCase):
     def test_every_figure_is_xml_and_no_text_lies_over_another(self):
-        for path, draw in matmul.FIGURES.items():
+        for path, draw in (matmul.FIGURES | tensor_cores.FIGURES).items():
             with self.subTest(path):
                 canvas = draw(ROOT)
                 xml.etree.ElementTree.fromstring(canvas.svg())
@@ -111,21 +125,14 @@ class Figures(unittest.TestCase):
                                          f"'{text}' over '{other}'")
 
     def test_every_figure_is_shown_with_a_text_in_its_place(self):
-        page = source("README.md")
-        for path in matmul.FIGURES:
-            name = path.removeprefix("02_matmul/")
-            self.assertRegex(page, r"!\[[^\]]{20,}\]\(" + name.replace(".", r"\.") + r"\)")
+        for page, figures in PAGES.items():
+            text = source(page)
+            for path in figures:
+                name = path.removeprefix("02_matmul/")
+                self.assertRegex(text, r"!\[[^\]]{20,}\]\(" + name.replace(".", r"\.") + r"\)")
 
 
-class Matmul(unittest.TestCase):
-    """The formulas that the figures repeat. Where the code's text is asked for, look at the figure
-    anew if it has changed."""
-
-    def holds(self, file, *texts):
-        code = " ".join(source(file).split())
-        for text in texts:
-            self.assertIn(text, code)
-
+class Matmul(WithSource):
     def test_constants(self):
         self.assertEqual(matmul.of(ROOT, "tiles.cuh"),
                          {"kTileM": 128, "kTileN": 128, "kTileK": 8, "kWarpM": 64, "kWarpN": 64,
@@ -179,6 +186,74 @@ class Matmul(unittest.TestCase):
             tiles = [matmul.tile_of_block(block, down, across, 8) for block in range(down * across)]
             self.assertEqual(sorted(tiles), [(i, j) for i in range(down) for j in range(across)])
         self.assertEqual(matmul.blocks_at_a_time(ROOT), 264)
+
+
+class TensorCores(WithSource):
+    def test_a_fragment_has_each_element_once(self):
+        for key, rows, cols in (("a", 16, 16), ("b", 16, 8), ("d", 16, 8), ("ldmatrix", 8, 8),
+                                ("ldmatrix_trans", 8, 8)):
+            lanes = tensor_cores.maps(ROOT)[key]
+            self.assertEqual(sorted(tensor_cores.owners(lanes)),
+                             [(row, col) for row in range(rows) for col in range(cols)])
+            self.assertEqual(sum(len(lane) for lane in lanes), rows * cols)
+
+    def test_fragments_are_those_of_the_comment(self):
+        held = tensor_cores.maps(ROOT)
+        for lane in range(32):
+            g, t = lane // 4, lane % 4 * 2
+            self.assertEqual(held["a"][lane],
+                             [[row, col] for corner in (t, t + 8) for row in (g, g + 8)
+                              for col in (corner, corner + 1)])
+            self.assertEqual(held["b"][lane], [[row, g] for row in (t, t + 1, t + 8, t + 9)])
+            self.assertEqual(held["d"][lane], [[row, col] for row in (g, g + 8)
+                                               for col in (t, t + 1)])
+
+    def test_addresses_of_ldmatrix(self):
+        self.holds("../tile/ptx/ldmatrix.cuh",
+                   "Lane i passes the address of row i % 8 of tile i / 8, aligned to 16 bytes.")
+        held = tensor_cores.maps(ROOT)
+        for lane in range(32):  # of A's four, register j is what ldmatrix gives of number j
+            for matrix in range(4):
+                row, col = held["a"][0][2 * matrix]
+                self.assertEqual(held["a"][lane][2 * matrix:2 * matrix + 2],
+                                 [[row + at[0], col + at[1]] for at in held["ldmatrix"][lane]])
+
+    def test_chunks_of_a_tile(self):
+        self.holds("step8_ldmatrix.cu", "kRowChunks = kCols / 8, kPitch = kRowChunks + 1;",
+                   "return row * kPitch + chunk;")
+        self.holds("tensor_tiles.cuh", "return row * kPitch + (kRowChunks == 4 ? "
+                   "tile::swizzle_64B(row, chunk) : tile::swizzle_128B(row, chunk));",
+                   "kBlockK = 32;")
+        for layout, expected in (("plain", 4), ("padded", 1), ("swizzled", 1)):
+            lies = tensor_cores.places(ROOT, layout, 128)
+            self.assertEqual(len(set(lies.values())), len(lies))
+            for row in range(0, 128, 8):
+                for chunk in range(4):
+                    self.assertEqual(tensor_cores.wavefronts(
+                        [lies[row + i, chunk] for i in range(8)]), expected)
+        # Eight threads that store: the page says it of a tile with padding.
+        for layout, expected in (("plain", 1), ("padded", 2), ("swizzled", 1)):
+            lies = tensor_cores.places(ROOT, layout, 128)
+            for row in range(0, 128, 2):
+                self.assertEqual(tensor_cores.wavefronts(
+                    [lies[row + i // 4, i % 4] for i in range(8)]), expected)
+
+    def test_the_ring(self):
+        self.assertEqual(tensor_cores.of(ROOT, "step10_pipeline.cu"), {"kStages": 4})
+        code = " ".join(source("step10_pipeline.cu").split())
+        self.assertRegex(code, r"i < kStages - 1; \+\+i\) copy\(\);.*cp_async_wait<kStages - 2>\(\);"
+                               r".*__syncthreads\(\); copy\(\);.*turn % kStages \* kStageBytes;"
+                               r".*add_products")
+
+    def test_the_exchange_is_a_transpose(self):
+        self.holds("step11_warp_tiles.cu", "distance = 1; distance <= 2; ++distance",
+                   "const bool upper = threadIdx.x & distance;", "if (i & distance) continue;",
+                   "&low = v[i], &high = v[i + distance];", "upper ? low : high, distance",
+                   "(upper ? low : high) = other;")
+        values = [[(i, lane) for i in range(4)] for lane in range(4)]
+        for distance in (1, 2):
+            values = tensor_cores.exchange(values, distance)
+        self.assertEqual(values, [[(lane, i) for i in range(4)] for lane in range(4)])
 
 
 if __name__ == "__main__":
