@@ -193,7 +193,7 @@ TEST_SUITE("step") {
           {1025, 2, 3},
           {3, 1025, 1},
           {259, 385, 41},
-          {1303, 131, 9},
+          {1303, 261, 9},
           {131, 1303, 5},
           // Three tiles of 256, and ten of 64 along k: a ring of four turns over twice.
           {513, 40, 601},
@@ -220,10 +220,17 @@ TEST_SUITE("step") {
     // ring of four stages turns over twice.
     tile::for_each_step(kSteps, [](const Step& step, DType type) {
       for (const Transposes transposes : kTransposes) {
-        for (const Shape shape : {Shape{128, 128, 64}, Shape{64, 1280, 32}, Shape{384, 512, 64},
+        for (const Shape shape : {Shape{128, 128, 64}, Shape{64, 1280, 160}, Shape{384, 512, 64},
                                   Shape{256, 256, 320}}) {
           const Problem p = plain(type, shape, transposes);
           check_step(step, p, integers(p), Sums::exact);
+        }
+        const Problem rest = plain(type, {128, 128, 40}, transposes);  // whole but for a rest of k
+        check_step(step, rest, integers(rest), Sums::exact);
+        for (const Three beside : {Three{1, 0, 0}, Three{0, 1, 0}}) {  // whole, but not aligned
+          const Problem p = plain(type, {128, 128, 32}, transposes);
+          check_step(step, p, integers(p), Sums::exact, beside);
+          check_step(step, padded(p, beside), integers(p), Sums::exact);
         }
       }
     });
@@ -241,7 +248,7 @@ TEST_SUITE("step") {
         paddings.insert(paddings.end(), {{4, 4, 4}, {2, 6, 4}});
       }
       // Each offset with each padding, in turn on a large and on a small problem.
-      constexpr Shape kShapes[] = {{132, 136, 20}, {37, 50, 11}};
+      constexpr Shape kShapes[] = {{132, 136, 36}, {37, 50, 11}};
       std::size_t turn = 0;
       Selection selection(step, type);
       for (const Three offset : offsets) {

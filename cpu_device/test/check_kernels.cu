@@ -112,6 +112,36 @@ __global__ void half_warp(const float* in, float* out) {
   out[t] = lanes[t ^ 16];  // [half_warp.read]
 }
 
+// All lanes have written before one reads, but each half knows of its own writes only.
+template <bool kMistake>
+__global__ void halves_that_met(const float* in, float* out) {
+  __shared__ float lanes[32];
+  __shared__ int met;
+  const unsigned t = threadIdx.x;
+  if (t == 0) met = 0;
+  __syncwarp();
+  lanes[t] = in[t];  // [halves_that_met.write]
+  __syncwarp(kMistake ? (t < 16 ? 0x0000ffffu : 0xffff0000u) : kFull);
+  atomicAdd(&met, 1);
+  while (atomicAdd(&met, 0) < 32) continue;  // without a fence it tells of nothing else
+  out[t] = lanes[t ^ 16];                    // [halves_that_met.read]
+}
+
+// Lane 0 has synchronised with some of the lanes that have read what it writes.
+template <bool kMistake>
+__global__ void some_readers(const float* in, float* out) {
+  __shared__ float first;
+  const unsigned t = threadIdx.x;
+  if (t == 0) first = in[0];
+  __syncwarp();
+  float before = 0;
+  if (t < 4) before = first;  // [some_readers.read]
+  const float other = __shfl_xor_sync(kFull, in[t], 1);
+  __syncwarp(kMistake ? (t < 3 ? 7u : ~7u) : kFull);
+  if (t == 0) first = other;  // [some_readers.write]
+  out[t] = before + other;
+}
+
 // ---- Atomics ----
 
 template <bool kMistake>
@@ -167,6 +197,18 @@ __global__ void neighbour_block(const float* in, float* out) {
   const unsigned b = blockIdx.x;
   if (b % 2 == 0) out[b] = in[b];                              // [neighbour_block.write]
   if (b % 2 == 1) out[b] = kMistake ? out[b - 1] : in[b - 1];  // [neighbour_block.read]
+}
+
+// A block writes what the other has read, and its own threads as well.
+template <bool kMistake>
+__global__ void read_by_both_blocks(__half* halves, float* out) {
+  const unsigned t = threadIdx.x;
+  const float before = __half2float(halves[0]);  // [read_by_both_blocks.read]
+  __syncthreads();
+  if (blockIdx.x == 1 && t == 0) {
+    halves[kMistake ? 0 : 1] = __float2half(1);  // [read_by_both_blocks.write]
+  }
+  out[blockIdx.x * kThreads + t] = before;
 }
 
 // The last block to come adds up what all have left (as NVIDIA's threadFenceReduction does).
@@ -266,6 +308,14 @@ __global__ void columns(const float* matrix, float* out) {
   out[row * kLd + column] = matrix[row * kLd + column];  // [columns]
 }
 
+// All rows but the last, which has no padding.
+template <bool kMistake>
+__global__ void padding_of_rows(const float* matrix, float* out) {
+  const int column = static_cast<int>(threadIdx.x), row = static_cast<int>(threadIdx.y);
+  if (column >= (kMistake ? kLd : kColumns)) return;
+  out[row * kLd + column] = matrix[row * kLd + column];  // [padding_of_rows]
+}
+
 template <bool kMistake>
 __global__ void vector_at_end(const float* in, float* out) {
   const unsigned i = 4 * threadIdx.x;
@@ -306,13 +356,14 @@ __global__ void null_pointer(const float* in, float* out) {
 
 template <bool kMistake>
 __global__ void past_shared(const float* in, float* out) {
+  __shared__ float one[kThreads];
   __shared__ float row[kThreads];
   __shared__ float other[kThreads];
   const unsigned t = threadIdx.x;
   row[t + (kMistake ? 1 : 0)] = in[t];  // [past_shared]
-  other[t] = 0;
+  one[t] = other[t] = 0;
   __syncthreads();
-  out[t] = row[kThreads - 1 - t] + other[t];
+  out[t] = row[kThreads - 1 - t] + one[t] + other[t];
 }
 
 template <bool kMistake>
@@ -411,6 +462,16 @@ __global__ void neighbouring_letters(unsigned char* letters) {
   text[t] = static_cast<unsigned char>(t);  // [neighbouring_letters.write]
   if (!kMistake) __syncthreads();
   letters[t] = text[t ^ 3];  // [neighbouring_letters.read]
+}
+
+// Two letters of a word have been written by two threads.
+template <bool kMistake>
+__global__ void first_of_two_letters(unsigned char* letters) {
+  __shared__ unsigned char text[4];
+  const unsigned t = threadIdx.x;
+  if (t < 2) text[t] = static_cast<unsigned char>(t);  // [first_of_two_letters.write]
+  if (!kMistake) __syncthreads();
+  if (t == 32) letters[0] = text[0];  // [first_of_two_letters.read]
 }
 
 struct Record {
@@ -719,6 +780,14 @@ const Pair kAll[] = {
      [](bool mistake, const Memory& m) {
        either(mistake, [&]<bool kM>() { half_warp<kM><<<1, 32>>>(m.in, m.out); });
      }},
+    {"halves_that_met",
+     [](bool mistake, const Memory& m) {
+       either(mistake, [&]<bool kM>() { halves_that_met<kM><<<1, 32>>>(m.in, m.out); });
+     }},
+    {"some_readers",
+     [](bool mistake, const Memory& m) {
+       either(mistake, [&]<bool kM>() { some_readers<kM><<<1, 32>>>(m.in, m.out); });
+     }},
     {"histogram",
      [](bool mistake, const Memory& m) {
        either(mistake, [&]<bool kM>() { histogram<kM><<<1, kThreads>>>(m.counts, m.out); });
@@ -738,6 +807,10 @@ const Pair kAll[] = {
     {"neighbour_block",
      [](bool mistake, const Memory& m) {
        either(mistake, [&]<bool kM>() { neighbour_block<kM><<<8, 1>>>(m.in, m.out); });
+     }},
+    {"read_by_both_blocks",
+     [](bool mistake, const Memory& m) {
+       either(mistake, [&]<bool kM>() { read_by_both_blocks<kM><<<2, kThreads>>>(m.halves, m.out); });
      }},
     {"last_block",
      [](bool mistake, const Memory& m) {
@@ -768,6 +841,10 @@ const Pair kAll[] = {
     {"columns",
      [](bool mistake, const Memory& m) {
        either(mistake, [&]<bool kM>() { columns<kM><<<1, dim3(16, kRows)>>>(m.matrix, m.out); });
+     }},
+    {"padding_of_rows",
+     [](bool mistake, const Memory& m) {
+       either(mistake, [&]<bool kM>() { padding_of_rows<kM><<<1, dim3(16, 4)>>>(m.matrix, m.out); });
      }},
     {"vector_at_end",
      [](bool mistake, const Memory& m) {
@@ -843,6 +920,10 @@ const Pair kAll[] = {
     {"neighbouring_letters",
      [](bool mistake, const Memory& m) {
        either(mistake, [&]<bool kM>() { neighbouring_letters<kM><<<1, kThreads>>>(m.letters); });
+     }},
+    {"first_of_two_letters",
+     [](bool mistake, const Memory& m) {
+       either(mistake, [&]<bool kM>() { first_of_two_letters<kM><<<1, kThreads>>>(m.letters); });
      }},
     {"copy_of_struct",
      [](bool mistake, const Memory& m) {

@@ -296,6 +296,16 @@ const Case kCases[] = {
            [](const Meeting& m) {
              return m.index == Numbers{writer(m)} && writer(m) == (reader(m) ^ 16);
            }})},
+    {"halves_that_met", cudaErrorLaunchFailure, kOneWarp,
+     race({"lanes", "halves_that_met.write", "halves_that_met.read",
+           [](const Meeting& m) {
+             return m.index == Numbers{writer(m)} && writer(m) == (reader(m) ^ 16);
+           }})},
+    {"some_readers", cudaErrorLaunchFailure, kOneWarp,
+     race({"first", "some_readers.write", "some_readers.read",
+           [](const Meeting& m) {
+             return m.index.empty() && writer(m) == 0 && reader(m) == 3 && !m.wrote1;
+           }})},
     // Atomics.
     {"histogram", cudaErrorLaunchFailure, kOneBlock,
      race({"bins", "histogram", "histogram",
@@ -328,6 +338,12 @@ const Case kCases[] = {
                    [](const Numbers& n) { return n.size() == 2 && n[0] == 0 && n[1] % 2 == 0; });
        return report.find(": a race") != std::string::npos ? wrote(report) : unwritten(report);
      }},
+    {"read_by_both_blocks", cudaErrorLaunchFailure, "grid (2, 1, 1), block (64, 1, 1)",
+     race({"halves", "read_by_both_blocks.write", "read_by_both_blocks.read",
+           [](const Meeting& m) {
+             return m.index == Numbers{0} && writer(m) == 0 && m.block1 != m.block2 &&
+                    (m.wrote1 ? m.block1 : m.block2) == 1;
+           }})},
     {"last_block", cudaErrorLaunchFailure, "grid (8, 1, 1), block (64, 1, 1)",
      race({"out", "last_block.write", "last_block.read",
            [](const Meeting& m) {
@@ -370,6 +386,14 @@ const Case kCases[] = {
                           " of matrix (# rows of #)",
                       "columns", beside)(report);
      }},
+    {"padding_of_rows", cudaErrorIllegalAddress, "grid (1, 1, 1), block (16, 4, 1)",
+     finding("thread (#, #, #) reads matrix[#][#], in the padding behind a row of matrix (# rows of "
+             "#)",
+             "padding_of_rows",
+             [](const Numbers& n) {
+               return n.size() == 7 && n[0] == n[4] && n[1] == n[3] && n[4] >= 7 && n[4] < 9 &&
+                      n[5] == 5 && n[6] == 7;
+             })},
     {"vector_at_end", cudaErrorIllegalAddress, "grid (1, 1, 1), block (128, 1, 1)",
      finding("thread # reads in[#], past the end of in (# elements)", "vector_at_end",
              [](const Numbers& n) {
@@ -451,6 +475,11 @@ const Case kCases[] = {
      race({"text", "neighbouring_letters.write", "neighbouring_letters.read",
            [](const Meeting&
                   m) { return m.index == Numbers{writer(m)} && writer(m) == (reader(m) ^ 3); }})},
+    {"first_of_two_letters", cudaErrorLaunchFailure, kOneBlock,
+     race({"text", "first_of_two_letters.write", "first_of_two_letters.read",
+           [](const Meeting& m) {
+             return m.index == Numbers{0} && writer(m) == 0 && reader(m) == 32;
+           }})},
     {"copy_of_struct", cudaErrorLaunchFailure, kOneWarp,
      race(
          {"records", "copy_of_struct.write", "copy_of_struct.read",

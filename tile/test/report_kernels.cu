@@ -66,8 +66,10 @@ __global__ void call_kernel(Call call, float* global) {
       tile::ptx::ldmatrix_x4(a, global + 4 * lane);
       break;
     case Call::row_past_shared_memory:
+      if (lane < 8) others[lane] = rows[lane];
+      __syncthreads();
       line = __LINE__ + 1;
-      tile::ptx::ldmatrix_x4(a, &rows[lane] + 4096);
+      tile::ptx::ldmatrix_x4(a, &others[lane % 8] + (lane == 31 ? 1 : 0));
       break;
     case Call::fp8:
       line = __LINE__ + 1;

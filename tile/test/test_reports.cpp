@@ -93,8 +93,9 @@ TEST_SUITE("reports") {
          " calls ldmatrix.x4 with the address of a row that is not in shared memory\n  at #\n  the "
          "address is 0x"});
     check({Call::row_past_shared_memory, cudaErrorIllegalAddress,
-           " calls ldmatrix.x4 with the address of a row past the end of shared memory\n  at #\n",
-           "], past the end of others (8 elements)\n  at #\n"});
+           "thread 31 calls ldmatrix.x4 with the address of a row past the end of shared memory\n  "
+           "at #\n",
+           "thread 31 reads others[8], past the end of others (8 elements)\n  at #\n"});
   }
 
   TEST_CASE("what the card lacks") {
