@@ -205,7 +205,7 @@ inline void check_step(const Step& step, const Problem& p, const Inputs& in, Sum
 // ---- Which cases of a long list run ----
 
 /// A GPU takes all. The CPU device, on which a case takes milliseconds, divides them among the
-/// types of a step; its check build, some five times slower, takes a third of those. Which ones
+/// types of a step; its check build, some five times slower, takes a sixth of those. Which ones
 /// looks random, so that no pattern in the list decides.
 class Selection {
  public:
@@ -215,7 +215,7 @@ class Selection {
       parts_ = 2;
       part_ = type == DType::bf16;
     }
-    if (!tile::device_reads_host_memory()) parts_ *= 3;  // the check build
+    if (!tile::device_reads_host_memory()) parts_ *= 6;  // the check build
   }
   bool takes_next() {
     ++count_;
