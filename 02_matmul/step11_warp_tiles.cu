@@ -29,6 +29,9 @@ struct Shape {
 };
 // 96 KiB of shared memory and 255 registers a thread: a multiprocessor holds one such block.
 using Large = Shape<128, 256, 64, 64, 1>;
+// Where not all tiles are whole, the questions at the edges need registers that 64 x 64 sums leave
+// none of.
+using Edges = Shape<128, 128, 64, 32, 1>;
 // Of a small C there must be enough tiles for all multiprocessors.
 using Small = Shape<64, 64, 32, 32, 4>;
 
@@ -245,15 +248,13 @@ double cost(const Problem& p, int multiprocessors) {
 constexpr double kSmallIsSlower = 1.6;
 // snippet-end shapes
 
-template <class T, class Shape>
+template <class T, class Shape, bool kWhole>
 tile::Status launch_shape(const Problem& problem, const Buffers& buffers, int multiprocessors,
                           void* stream) {
   const auto launch = [&](unsigned tiles, const Product<T>& p) {
     return with_directions(problem, [&](auto a_along_k, auto b_along_k) {
       const auto warp_tiles_kernel =
-          are_whole_tiles(p, Shape::kM, Shape::kN, Shape::kK)
-              ? matmul_warp_tiles<T, Shape, a_along_k.value, b_along_k.value, true>
-              : matmul_warp_tiles<T, Shape, a_along_k.value, b_along_k.value, false>;
+          matmul_warp_tiles<T, Shape, a_along_k.value, b_along_k.value, kWhole>;
       TILE_RETURN_IF_CUDA_ERROR(cudaFuncSetAttribute(
           warp_tiles_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Shape::kBytes));
       const unsigned blocks =
@@ -278,8 +279,19 @@ tile::Status warp_tiles(const Problem& problem, const Buffers& buffers, void* st
                      cost<Large>(problem, multiprocessors);
   return with_16_bits(problem.type, [&](auto element) {
     using T = decltype(element);
-    return small ? launch_shape<T, Small>(problem, buffers, multiprocessors, stream)
-                 : launch_shape<T, Large>(problem, buffers, multiprocessors, stream);
+    const Product<T> p(problem, buffers);
+    auto launch = [&](auto shape, auto whole) {
+      return launch_shape<T, decltype(shape), whole.value>(problem, buffers, multiprocessors,
+                                                           stream);
+    };
+    const std::true_type whole;
+    const std::false_type not_whole;
+    if (small) {
+      return are_whole_tiles(p, Small::kM, Small::kN, Small::kK) ? launch(Small{}, whole)
+                                                                 : launch(Small{}, not_whole);
+    }
+    return are_whole_tiles(p, Large::kM, Large::kN, Large::kK) ? launch(Large{}, whole)
+                                                               : launch(Edges{}, not_whole);
   });
 }
 
