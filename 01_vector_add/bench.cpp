@@ -68,7 +68,7 @@ const tile::Chapter kChapter{
     .size_on_gpu = {1 << 26},
     .benchmark_sizes = {{1 << 20}, {1 << 24}, {1 << 28}},
     .benchmark_types = {tile::DType::fp32, tile::DType::fp16, tile::DType::bf16},
-    .make = make};
+    .make = {make}};
 const tile::RegisterChapter kRegistered{kChapter};
 
 }  // namespace

@@ -251,7 +251,7 @@ const tile::Chapter kChapter{
     .size_on_gpu = {4096, 4096, 4096},
     .benchmark_sizes = {{2048, 2048, 2048}, {4096, 4096, 4096}, {8192, 8192, 8192}},
     .benchmark_types = benchmark_types(),
-    .make = make_forward,
+    .make = {make_forward},
     .make_for_benchmark = {make_da, make_db, make_layer}};
 const tile::RegisterChapter kRegistered{kChapter};
 

@@ -6,17 +6,14 @@
 
 namespace {
 
+using tile::c::leading_dimension, tile::c::packed;
+
 const tile::c::RegisterChapter kRegistered{matmul::kName, matmul::kTitle,
                                            tile::infos_of(matmul::kSteps)};
 
 // The struct's size in its first version.
 constexpr std::size_t kFirstBytes =
     offsetof(tile_matmul_args, stream) + sizeof(tile_matmul_args::stream);
-
-// Leading dimension 0 says that rows of `cols` elements follow one another.
-std::int64_t leading_dimension(std::int64_t given, std::int64_t cols) {
-  return given == 0 ? std::max<std::int64_t>(1, cols) : given;
-}
 
 tile::Status read_activation(tile_activation given, matmul::Activation* activation) {
   switch (given) {
@@ -57,23 +54,8 @@ tile::Status read(const tile_matmul_args* args, tile_matmul_args* given, matmul:
   return {};
 }
 
-// A matrix of doubles without its padding.
-std::vector<double> packed(const void* data, std::int64_t rows, std::int64_t cols,
-                           std::int64_t ld) {
-  const auto* values = static_cast<const double*>(data);
-  std::vector<double> copy;
-  copy.reserve(static_cast<std::size_t>(rows * cols));
-  for (std::int64_t row = 0; row < rows; ++row) {
-    copy.insert(copy.end(), values + row * ld, values + row * ld + cols);
-  }
-  return copy;
-}
-
 tile::Status compute_reference(const matmul::Problem& p, const matmul::Buffers& buffers) {
-  if (p.type != tile::DType::fp64) {
-    return tile::unsupported(
-        "type", std::string(tile::name(p.type)) + " is not fp64, which the reference computes in");
-  }
+  if (tile::Status s = tile::c::check_reference_type(p.type); !s.ok()) return s;
   if (tile::Status s = matmul::validate_matrices(p, buffers); !s.ok()) return s;
   if (p.m == 0 || p.n == 0) return {};
   // What the product does not read may be null.
@@ -88,10 +70,7 @@ tile::Status compute_reference(const matmul::Problem& p, const matmul::Buffers& 
     bias = {static_cast<const double*>(buffers.bias), static_cast<std::size_t>(p.n)};
   }
   const tile::Expected product = matmul::reference(p, a, b, c, true, bias);
-  auto* to = static_cast<double*>(buffers.c);
-  for (std::int64_t row = 0; row < p.m; ++row) {
-    std::copy_n(product.value.begin() + row * p.n, p.n, to + row * p.ldc);
-  }
+  tile::c::unpack(product.value, p.m, p.n, p.ldc, buffers.c);
   return {};
 }
 

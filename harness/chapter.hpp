@@ -38,7 +38,10 @@ class Workload {
   virtual double operations() const { return 0; }
   /// The type of the factors, if there are operations(): which rate is their ceiling.
   virtual DType multiplied_type() const { return DType::fp32; }
-  /// Starts step `step` of the chapter's table in a stream, a cudaStream_t.
+  /// Whether step `step` of the chapter's table solves such a problem: some know one direction
+  /// only.
+  virtual bool takes([[maybe_unused]] std::size_t step) const { return true; }
+  /// Starts step `step` in a stream, a cudaStream_t.
   virtual Status launch(std::size_t step, void* stream) = 0;
   /// The peers to be timed beside the steps. They live no longer than the Workload.
   virtual std::vector<Peer> peers() { return {}; }
@@ -63,9 +66,10 @@ struct Chapter {
   std::vector<std::int64_t> size_on_gpu;
   std::vector<std::vector<std::int64_t>> benchmark_sizes;
   std::vector<DType> benchmark_types;
-  MakeWorkload make;
-  /// What bench measures beside it, of the same sizes and types: the products of the backward pass.
-  /// These may give null for a type that they leave out.
+  /// The problems of ./tour, in order: for most chapters forward and backward.
+  std::vector<MakeWorkload> make;
+  /// What bench measures beside them, of the same sizes and types. These may give null for a type
+  /// that they leave out.
   std::vector<MakeWorkload> make_for_benchmark = {};
 };
 

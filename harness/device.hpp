@@ -52,6 +52,10 @@ struct DeviceArray {
 /// holds them to it; everywhere else it means nothing.
 void name_array(const DeviceArray& array);
 
+/// What reports call the kernel that this thread launches next by cudaLaunchKernelEx, which is
+/// given a function without a name, and where that stands. Both texts are literals.
+void name_launch(const char* kernel, const char* file, int line);
+
 /// What was simulated since the last call: "391 blocks, 100,096 threads". Empty on a GPU.
 std::string device_activity();
 

@@ -1,4 +1,5 @@
 #include "cpu_device/check.h"
+#include "cpu_device/launch.h"
 #include "cpu_device/options.h"
 #include "cpu_device/report.h"
 #include "harness/device.hpp"
@@ -18,6 +19,10 @@ void keep_device_reports() { cpu_device::options().print_reports = false; }
 
 void name_array(const DeviceArray& a) {
   cpu_device::check::name_array({a.name, a.data, a.element_bytes, a.rows, a.cols, a.ld, a.written});
+}
+
+void name_launch(const char* kernel, const char* file, int line) {
+  cpu_device::name_next_launch({kernel, file, line});
 }
 
 std::string device_activity() {

@@ -27,6 +27,7 @@ std::string device_report() { return {}; }
 void keep_device_reports() {}
 
 void name_array(const DeviceArray&) {}
+void name_launch(const char*, const char*, int) {}
 
 std::string device_activity() { return {}; }
 

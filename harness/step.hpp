@@ -27,6 +27,14 @@ class EnumSet {
   std::uint32_t bits_ = 0;
 };
 
+/// Which of the two passes of training a problem belongs to: from the inputs to the outputs, or
+/// from the gradient of the outputs to that of the inputs.
+enum class Direction { forward, backward };
+
+constexpr std::string_view name(Direction direction) {
+  return direction == Direction::forward ? "forward" : "backward";
+}
+
 /// What a card can have and a step can need.
 enum class Feature {
   cp_async,  ///< compute capability 8.0 and up, as is bf16_mma

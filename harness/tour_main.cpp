@@ -111,7 +111,7 @@ void run_problem(const Chapter& chapter, const Request& request, MakeWorkload ma
   const bool bench = request.command == "bench";
   std::vector<std::size_t> to_time;
   for (std::size_t step = 0; step < chapter.steps.size(); ++step) {
-    if (!is_requested(request, step)) continue;
+    if (!is_requested(request, step) || !workload->takes(step)) continue;
     const StepInfo& info = chapter.steps[step];
     // Whoever asks for a type is told which steps do not have it. Otherwise each has its own, or in
     // a benchmark all of its own.
@@ -178,7 +178,7 @@ int execute(const Request& request) {
     std::vector<DType> types = bench ? chapter->benchmark_types : default_types(*chapter, request);
     if (request.type) types = {*request.type};
     if (!request.size.empty()) sizes = {request.size};
-    std::vector<MakeWorkload> makers{chapter->make};
+    std::vector<MakeWorkload> makers = chapter->make;
     if (bench) {
       makers.insert(makers.end(), chapter->make_for_benchmark.begin(),
                     chapter->make_for_benchmark.end());

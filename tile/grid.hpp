@@ -37,4 +37,15 @@ inline Status blocks_that_fit(std::int64_t items, int threads, int* blocks) {
   return {};
 }
 
+/// Lets a kernel have this much dynamic shared memory. More than 48 KiB a kernel must ask for (CUDA
+/// C++ Programming Guide, "Shared Memory" of compute capability 7.x and up).
+template <class Kernel>
+Status allow_shared_bytes(Kernel* kernel, std::size_t bytes) {
+  if (bytes <= 48 * 1024) return {};
+  TILE_RETURN_IF_CUDA_ERROR(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                                                 cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                 static_cast<int>(bytes)));
+  return {};
+}
+
 }  // namespace tile

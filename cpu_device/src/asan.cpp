@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <string>
 
-#include "block.hpp"
+#include "cluster.hpp"
 
 namespace cpu_device {
 
@@ -18,20 +18,33 @@ void Block::guard_arena() const {
   }
 }
 
+void Cluster::allow_shared(size_t offset, size_t bytes) const {
+  for (const Member& member : members_) {
+    if (!member.ended) __asan_unpoison_memory_region(member.block->arena() + offset, bytes);
+  }
+}
+
 std::string Block::describe_access(const void* address) const {
   std::string text = std::string("kernel ") + launch_->name.text + " fails: thread " +
                      thread_name(current_) + " of block " + to_string(block_index_) +
                      " touches a bad address\n";
-  const auto offset = static_cast<size_t>(static_cast<const char*>(address) - arena_);
+  const Block* owner = cluster_->owner_of(address);
+  const std::string whose =
+      owner && owner != this ? " of block " + block_name(owner->index()) : std::string();
+  const auto offset =
+      static_cast<size_t>(static_cast<const char*>(address) - (owner ? owner->arena_ : arena_));
   const PlacedShared* before = nullptr;
   const PlacedShared dynamic{"dynamic shared memory", 0, launch_->config.shared_bytes};
   if (dynamic.bytes > 0) before = &dynamic;
   for (const PlacedShared& placed : launch_->placed) {
     if (placed.offset <= offset) before = &placed;  // they are placed in ascending order
   }
-  if (before && offset < kArenaBytes) {
-    text += "  in shared memory, " + std::to_string(offset - before->offset - before->bytes) +
-            " bytes past the end of " + before->names + "\n";
+  if (!whose.empty() && owner->has_ended()) {
+    text += "  in shared memory" + whose + ", which has ended\n";
+  } else if (before && offset < kArenaBytes) {
+    text += "  in shared memory" + whose + ", " +
+            std::to_string(offset - before->offset - before->bytes) + " bytes past the end of " +
+            before->names + "\n";
   }
   return text + "  launched at " + launch_->name.file + ":" + std::to_string(launch_->name.line) +
          "\n";

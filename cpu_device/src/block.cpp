@@ -19,6 +19,7 @@ constexpr uint32_t kStart = kMaxThreads;       // from pick(): start a thread
 constexpr uint32_t kNobody = kMaxThreads + 1;  // from pick(): nothing can go on
 constexpr uint64_t kPatience = 1 << 12;        // collectives until the warps change their ranks
 constexpr const char* kActiveMask = "__activemask()";
+constexpr const char* kStuck = "its threads wait for each other";
 
 // The window that a wgmma descriptor can name: its start address field holds 18 bits (PTX ISA,
 // "Matrix descriptor"), so an arena aligned to a power of two above 256 KB keeps offsets apart.
@@ -67,10 +68,8 @@ CPU_DEVICE_HOT void Block::go_on(uint32_t thread, fcontext_t* left) {
 
 CPU_DEVICE_HOT void Block::suspend() {
   const uint32_t me = current_;
-  const uint32_t next = pick();
-  if (next == kNobody) {
-    fail(cudaErrorLaunchFailure, "its threads wait for each other", Who::block);
-  }
+  uint32_t next = pick();
+  if (next == kNobody) next = wait_for_other_blocks();
   if (next != me) {
     const int my_stack = current_stack_;
     go_on(next, &context_[me]);
@@ -93,9 +92,18 @@ void Block::yield() {
   suspend();
 }
 
-CPU_DEVICE_HOT void Block::make_ready(uint32_t warp, uint32_t lanes) {
+void Block::park(const char* name, Site site) { wait(name, site, 0); }
+
+CPU_DEVICE_HOT void Block::wake(uint32_t warp, uint32_t lanes) {
   ready_lanes_[warp] |= lanes;
   ready_ranks_ |= 1u << rank_of_[warp];
+}
+
+void Block::make_ready(uint32_t warp, uint32_t lanes) {
+  for (uint32_t rest = lanes; rest; rest &= rest - 1) {
+    state_[warp * kLanes + static_cast<uint32_t>(std::countr_zero(rest))] = State::ready;
+  }
+  wake(warp, lanes);
 }
 
 // Ready threads come before those not yet started, so that few stacks are in use, and those that
@@ -106,11 +114,12 @@ CPU_DEVICE_HOT uint32_t Block::pick() {
   if (ready_ranks_ == 0) {
     if (can_start) return kStart;
     if (!release_active_masks()) {
-      if (polling_head_ == polling_tail_) return kNobody;
+      // What the others poll for may be the work of another block.
+      if (polling_head_ == polling_tail_ || !alone_) return kNobody;
       return polling_[polling_head_++ % kMaxThreads];
     }
   }
-  const uint32_t chance = order_kind_ == Order::random ? random(2 * kLanes) : 0;
+  const uint32_t chance = order_kind_ == Order::random ? random_(2 * kLanes) : 0;
   if (can_start && chance >= kLanes) return kStart;
   const auto rank = static_cast<uint32_t>(std::countr_zero(ready_ranks_));
   const uint32_t warp = warp_of_[rank];
@@ -132,14 +141,33 @@ void Block::rank_warps() {
     warp_of_[r] = static_cast<uint8_t>(order_kind_ == Order::reverse ? warps - 1 - r : r);
   }
   if (order_kind_ == Order::random) {
-    for (uint32_t r = warps; r > 1; --r) std::swap(warp_of_[r - 1], warp_of_[random(r)]);
+    for (uint32_t r = warps; r > 1; --r) std::swap(warp_of_[r - 1], warp_of_[random_(r)]);
   }
   for (uint32_t r = 0; r < warps; ++r) rank_of_[warp_of_[r]] = static_cast<uint8_t>(r);
+}
+
+// To the cluster, which lets other blocks go on before this one.
+void Block::pause() {
+  in_kernel_ = false;
+  stacks_.switch_to(caller_, &paused_);
+  threadIdx = launch_->thread_index[current_];
+}
+
+// Returns the thread to go on with. The cluster comes back only if there is one.
+uint32_t Block::wait_for_other_blocks() {
+  pause();
+  if (ready_ranks_ == 0) return polling_[polling_head_++ % kMaxThreads];
+  return pick();
 }
 
 // A warp may vote in a loop until another has done something. So that the other gets its turn, the
 // first in rank becomes the last, and those that poll are as good as any.
 void Block::pass_the_turn() {
+  if (!alone_) {
+    gave_way_ = true;
+    pause();
+    gave_way_ = false;
+  }
   const uint32_t warps = (threads_ + kLanes - 1) / kLanes;
   std::rotate(warp_of_.begin(), warp_of_.begin() + 1, warp_of_.begin() + warps);
   for (; polling_head_ != polling_tail_; ++polling_head_) {
@@ -153,29 +181,18 @@ void Block::pass_the_turn() {
   }
 }
 
-// splitmix64: small, and the same everywhere.
-uint32_t Block::random(uint32_t below) {
-  random_ += 0x9e3779b97f4a7c15u;
-  uint64_t z = random_;
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-  return static_cast<uint32_t>((z ^ (z >> 31)) % below);
-}
-
 // ---- The life of a block ----
 
-Failure Block::run(Launch& launch, uint64_t index) {
+void Block::begin(Launch& launch, uint64_t index, Cluster& cluster, uint32_t rank) {
   launch_ = &launch;
+  cluster_ = &cluster;
+  rank_ = rank;
+  index_ = index;
   const dim3 grid = launch.config.grid;
   block_index_ = {static_cast<uint32_t>(index % grid.x),
                   static_cast<uint32_t>(index / grid.x % grid.y),
                   static_cast<uint32_t>(index / grid.x / grid.y)};
-  blockIdx = block_index_;
-  gridDim = grid;
-  blockDim = launch.config.block;
-  shared_arena = arena_;
-  launch_number = launch.number;
-  if constexpr (kChecking) check::block_begins(arena_, index, launch.threads);
+  if constexpr (kChecking) check::block_begins(*this);
   if constexpr (kAsan) guard_arena();
 
   if (threads_ != launch.threads) {
@@ -186,36 +203,58 @@ Failure Block::run(Launch& launch, uint64_t index) {
   ready_ranks_ = 0;
   ready_lanes_ = {};
   barriers_ = collectives_ = 0;
-  random_ = options().seed ^ (index * 0x9e3779b97f4a7c15u);
+  failure_ = {};  // of a block that had ended when it was found
+  alone_ = launch.cluster_blocks == 1;
+  random_.seed(options().seed ^ (index * 0x9e3779b97f4a7c15u));
   make_order();
   rank_warps();
   std::memset(state_.data(), static_cast<int>(State::unstarted), threads_);
   if (any_copies_) forget_copies();
+}
 
+void Block::resume() {
+  blockIdx = block_index_;
+  gridDim = launch_->config.grid;
+  blockDim = launch_->config.block;
+  shared_arena = arena_;
+  launch_number = launch_->number;
   current_block = this;
+  if constexpr (kChecking) check::block_runs(rank_);
   in_kernel_ = true;
-  start_fiber(&caller_);
+  if (started_ == 0) {
+    start_fiber(&caller_);
+  } else {
+    stacks_.switch_to(paused_, &caller_);
+  }
   in_kernel_ = false;
   current_block = nullptr;
-  launch.barriers += barriers_;
-  launch.collectives += collectives_;
+}
 
-  if constexpr (kChecking) {
-    // It was first, whatever else has gone wrong since.
-    if (check::block_ends()) failure_ = {check::error_of_finding(), nullptr, Who::block, nullptr};
-  }
-  if constexpr (kAsan) __asan_unpoison_memory_region(arena_, kArenaBytes);
-  std::memset(arena_, kPoison, launch.shared_bytes.load(std::memory_order_relaxed));
-  if (failure_.code == cudaSuccess) return {};
+void Block::found_stuck() { failure_ = {cudaErrorLaunchFailure, kStuck, Who::block, nullptr}; }
 
+bool Block::is_stuck() const { return failure_.what == kStuck; }
+
+void Block::found_late() {
+  if constexpr (kChecking) failure_ = {check::error_of_finding(), nullptr, Who::block, nullptr};
+}
+
+void Block::end() {
+  launch_->barriers += barriers_;
+  launch_->collectives += collectives_;
+  poison_arena();
+  if (has_ended()) return;
   // Threads were left where they stood. Their stacks hold nothing that must be destroyed, since
   // device code owns nothing.
-  Failure failure{failure_.code, report()};
   failure_ = {};
   barrier_ = {};
+  gave_way_ = false;
   stacks_.give_back_all();
   reset_warps();
-  return failure;
+}
+
+void Block::poison_arena() {
+  if constexpr (kAsan) __asan_unpoison_memory_region(arena_, kArenaBytes);
+  std::memset(arena_, kPoison, launch_->shared_bytes.load(std::memory_order_relaxed));
 }
 
 void Block::make_order() {
@@ -224,7 +263,7 @@ void Block::make_order() {
     order_[i] = static_cast<uint16_t>(order_kind_ == Order::reverse ? threads_ - 1 - i : i);
   }
   if (order_kind_ != Order::random) return;
-  for (uint32_t i = threads_; i > 1; --i) std::swap(order_[i - 1], order_[random(i)]);
+  for (uint32_t i = threads_; i > 1; --i) std::swap(order_[i - 1], order_[random_(i)]);
 }
 
 // A thread may have ended without a wait, or with the block. The copies complete on a GPU as well,
@@ -275,12 +314,8 @@ void Block::run_threads() {
   // Nobody comes back to this stack. It is not handed out again before the switch below, because
   // whoever goes on has a stack already.
   stacks_.give_back(current_stack_);
-  if (next == kNobody) {
-    if (finished_ < threads_) {
-      fail(cudaErrorLaunchFailure, "its threads wait for each other", Who::block);
-    }
-    leave();
-  }
+  if (finished_ == threads_) leave();
+  if (next == kNobody) next = wait_for_other_blocks();
   go_on(next, nullptr);
 }
 
@@ -326,7 +361,7 @@ CPU_DEVICE_HOT BarrierResult Block::barrier(const BarrierCall& call, bool predic
   progress_ = progress_ + 1;
   if (order_kind_ == Order::random) rank_warps();
   std::memset(state_.data(), static_cast<int>(State::ready), threads_);
-  for (uint32_t w = 0; w * kLanes < threads_; ++w) make_ready(w, warps_[w].existing);
+  for (uint32_t w = 0; w * kLanes < threads_; ++w) wake(w, warps_[w].existing);
   suspend();
   return barrier_.result;
 }
@@ -372,7 +407,7 @@ CPU_DEVICE_HOT uint64_t Block::collective(const WarpCall& call, uint32_t mask, u
     for (uint32_t rest = others; rest; rest &= rest - 1) {
       state_[first + static_cast<uint32_t>(std::countr_zero(rest))] = State::ready;
     }
-    make_ready(current_ / kLanes, others);
+    wake(current_ / kLanes, others);
   }
   if (collectives_ % kPatience == 0) pass_the_turn();
   return warp.exchange.result[lane];
@@ -405,7 +440,7 @@ bool Block::release_active_masks() {
       state_[t] = State::ready;
       --active_mask_waiters_;
     }
-    if (mask) make_ready(first / kLanes, mask);
+    if (mask) wake(first / kLanes, mask);
   }
   return true;
 }

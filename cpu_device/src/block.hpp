@@ -1,4 +1,5 @@
-// One block of threads, run by one OS thread: the scheduler, barriers and warp collectives.
+// One block of threads, run by one OS thread: the scheduler, barriers and warp collectives. It runs
+// as a member of a cluster (cluster.hpp), alone as a rule.
 #pragma once
 
 #include <array>
@@ -13,8 +14,11 @@
 #include "cpu_device/shared.h"
 #include "cpu_device/sync.h"
 #include "fiber.hpp"
+#include "random.hpp"
 
 namespace cpu_device {
+
+class Cluster;
 
 inline constexpr uint32_t kMaxThreads = 1024;  // a block's; every CUDA device has this limit
 inline constexpr uint32_t kLanes = 32;
@@ -34,17 +38,18 @@ struct Launch {
   void (*body)(const void* frame);
   const void* frame;  // the kernel and its arguments, of
   size_t frame_bytes;
-  uint32_t number;      // tells a shared declaration whether it has been placed
-  uint64_t blocks;      // in the grid
-  uint32_t threads;     // in a block
-  size_t shared_limit;  // of static and dynamic bytes together
+  uint32_t number;          // tells a shared declaration whether it has been placed
+  uint64_t blocks;          // in the grid
+  uint32_t threads;         // in a block
+  uint32_t cluster_blocks;  // in a cluster
+  size_t shared_limit;      // of static and dynamic bytes together
   std::array<uint3, kMaxThreads> thread_index;  // of each thread of a block
-  std::atomic<uint64_t> next_block{0};
+  std::atomic<uint64_t> next_cluster{0};
   std::atomic<uint32_t> shared_bytes{0};  // placed so far, dynamic part included
   size_t shared_bytes_without_gaps = 0;
   std::vector<PlacedShared> placed;  // for AddressSanitizer
   std::atomic<bool> failed{false};
-  std::atomic<uint64_t> barriers{0};     // passed, a block counting once for each
+  std::atomic<uint64_t> barriers{0};     // of blocks, passed, a block counting once for each
   std::atomic<uint64_t> collectives{0};  // of warps
 
   bool holds_argument(const void* address) const {
@@ -64,8 +69,26 @@ class Block {
   Block();
   ~Block();
 
-  /// Runs block `index` of the launch to its end. Returns the failure if it did not get there.
-  Failure run(Launch& launch, uint64_t index);
+  // What the cluster does with it.
+  void begin(Launch& launch, uint64_t index, Cluster& cluster, uint32_t rank);
+  bool can_go_on() const {
+    return started_ < threads_ || ready_ranks_ != 0 || polling_head_ != polling_tail_ || gave_way_;
+  }
+  /// Lets threads run until all have ended, one has failed, or none can go on before other blocks
+  /// have.
+  void resume();
+  bool has_ended() const { return finished_ == threads_ && !failed(); }
+  bool failed() const { return failure_.code != cudaSuccess; }
+  /// Its threads wait, and nobody is left who could wake them.
+  void found_stuck();
+  bool is_stuck() const;
+  /// What the check build has held back, of a block that has ended.
+  void found_late();
+  Failure failure() const { return {failure_.code, report()}; }
+  /// Ended or not, nothing of it is left.
+  void end();
+  /// Shared memory that nobody has written.
+  void poison_arena();
 
   // What device code calls, from within run().
   BarrierResult barrier(const BarrierCall& call, bool predicate, Site site);
@@ -73,6 +96,16 @@ class Block {
                       Site site);
   uint32_t active_mask(Site site);
   void yield();
+  /// The current thread waits until make_ready.
+  void park(const char* name, Site site);
+  void make_ready(uint32_t warp, uint32_t lanes);
+  /// Blocks beside it are waited for, or may be.
+  void is_not_alone() { alone_ = false; }
+  Cluster& cluster() const { return *cluster_; }
+  uint32_t rank() const { return rank_; }  // in the cluster
+  uint64_t index() const { return index_; }
+  bool has_ended(uint32_t thread) const { return state_[thread] == State::finished; }
+  uint32_t ended_threads() const { return finished_; }
   uint32_t current_thread() const { return current_; }
   uint32_t current_lane() const { return current_ % kLanes; }
   Launch& launch() const { return *launch_; }
@@ -94,12 +127,17 @@ class Block {
   // What reports ask.
   std::string thread_name(uint32_t thread) const;
   std::string block_name(uint64_t index) const;
+  std::string waits(const char* indentation) const;
   bool owns_stack(const void* address) const { return stacks_.hold(address); }
   /// Who touches the address, for a report of AddressSanitizer.
   std::string describe_access(const void* address) const;
 
   // What signal handlers ask (faults.cpp).
   bool in_kernel() const { return in_kernel_; }
+  /// Between the two the runtime works for itself. It shares inline functions of the standard
+  /// library with kernels' files, where the check build has them looked at.
+  void leaves_kernel() { in_kernel_ = false; }
+  void enters_kernel() { in_kernel_ = true; }
   /// Whether fail() may be called now: not in the middle of a switch that AddressSanitizer follows.
   bool can_leave() const { return !stacks_.switching(); }
   uint64_t progress() const { return progress_; }
@@ -135,18 +173,21 @@ class Block {
   void wait(const char* name, Site site, uint32_t mask);
   void suspend();
   void go_on(uint32_t thread, fcontext_t* left);
-  void make_ready(uint32_t warp, uint32_t lanes);
+  void wake(uint32_t warp, uint32_t lanes);
   uint32_t pick();
+  void pause();
+  uint32_t wait_for_other_blocks();
   void rank_warps();
   void pass_the_turn();
   bool release_active_masks();
   [[noreturn]] void leave();
   void guard_arena() const;
   std::string report() const;
-  std::string waits() const;
-  uint32_t random(uint32_t below);
 
   Launch* launch_ = nullptr;
+  Cluster* cluster_ = nullptr;
+  uint32_t rank_ = 0;
+  uint64_t index_ = 0;
   uint3 block_index_{};
   uint32_t threads_ = 0;
 
@@ -168,10 +209,13 @@ class Block {
   std::array<fcontext_t, kMaxThreads> context_;
   std::array<Wait, kMaxThreads> waits_;
   std::array<uint32_t, kMaxThreads> active_mask_;
-  fcontext_t caller_ = nullptr;  // run()
+  fcontext_t caller_ = nullptr;  // resume()
+  fcontext_t paused_ = nullptr;  // where resume() goes on
+  bool alone_ = true;            // nobody outside of this block is waited for
+  bool gave_way_ = false;        // paused though a thread runs
   Stacks stacks_{kMaxThreads};
   Order order_kind_ = Order::forward;
-  uint64_t random_ = 0;
+  Random random_;
 
   struct {
     const BarrierCall* call = nullptr;
@@ -182,7 +226,7 @@ class Block {
     BarrierResult result{};
   } barrier_;
   std::array<Warp, kMaxThreads / kLanes> warps_;
-  uint64_t barriers_ = 0, collectives_ = 0;  // since run() began
+  uint64_t barriers_ = 0, collectives_ = 0;  // since begin()
 
   std::array<AsyncCopies, kMaxThreads> copies_;
   bool any_copies_ = false;  // in this block

@@ -36,12 +36,14 @@ std::string Block::report() const {
   }
   text += std::string("\n  launched at ") + launch_->name.file + ":" +
           std::to_string(launch_->name.line) + ", grid " + to_string(config.grid) + ", block " +
-          to_string(config.block) + "; this is block " + to_string(block_index_) + "\n";
-  return failure_.what ? text + waits() : text;  // who waits where says nothing about a race
+          to_string(config.block) +
+          (launch_->cluster_blocks > 1 ? ", cluster " + to_string(config.cluster) : "") +
+          "; this is block " + to_string(block_index_) + "\n";
+  return failure_.what ? text + waits("  ") : text;  // who waits where says nothing about a race
 }
 
 // One line for all threads in the same state: "16 threads (0, 1, 2, …) wait at …".
-std::string Block::waits() const {
+std::string Block::waits(const char* indentation) const {
   struct Line {
     std::string state;
     uint32_t count;
@@ -73,9 +75,9 @@ std::string Block::waits() const {
   std::string text;
   for (const Line& line : lines) {
     const bool waits = line.state[1] == 'a';
-    text += "  " + std::to_string(line.count) + (line.count == 1 ? " thread (" : " threads (") +
-            line.threads + ")" + (waits ? line.count == 1 ? " waits" : " wait" : "") + line.state +
-            "\n";
+    text += indentation + std::to_string(line.count) +
+            (line.count == 1 ? " thread (" : " threads (") + line.threads + ")" +
+            (waits ? line.count == 1 ? " waits" : " wait" : "") + line.state + "\n";
   }
   return text;
 }

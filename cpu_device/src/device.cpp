@@ -29,7 +29,9 @@ namespace {
 std::mutex mutex;
 std::map<cudaStream_t, std::unique_ptr<CUstream_st>> streams;
 std::map<cudaEvent_t, std::unique_ptr<CUevent_st>> events;
-std::map<const void*, size_t> dynamic_limits;  // set by cudaFuncSetAttribute
+// Set by cudaFuncSetAttribute.
+std::map<const void*, size_t> dynamic_limits;
+std::set<const void*> with_large_clusters;
 
 // What differs between cards (CUDA C++ Programming Guide, "Technical Specifications per Compute
 // Capability").
@@ -69,6 +71,7 @@ cudaDeviceProp make_properties(const Limits& limits) {
   p.totalConstMem = 64 * 1024;
   p.maxThreadsPerMultiProcessor = limits.threads;
   p.maxBlocksPerMultiProcessor = limits.blocks;
+  p.clusterLaunch = limits.capability >= 90;
   return p;
 }
 
@@ -98,6 +101,11 @@ size_t dynamic_shared_limit(const void* function) {
   const std::lock_guard lock(mutex);
   const auto found = dynamic_limits.find(function);
   return found == dynamic_limits.end() ? properties().sharedMemPerBlock : found->second;
+}
+
+bool may_have_large_clusters(const void* function) {
+  const std::lock_guard lock(mutex);
+  return with_large_clusters.contains(function);
 }
 
 }  // namespace cpu_device
@@ -155,6 +163,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
     case cudaDevAttrMaxSharedMemoryPerBlockOptin:
       *value = static_cast<int>(p.sharedMemPerBlockOptin);
       break;
+    case cudaDevAttrClusterLaunch: *value = p.clusterLaunch; break;
     default: return note(cudaErrorInvalidValue);
   }
   return cudaSuccess;
@@ -256,6 +265,13 @@ cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribu
       }
       const std::lock_guard lock(mutex);
       dynamic_limits[function] = static_cast<size_t>(value);
+      return cudaSuccess;
+    }
+    case cudaFuncAttributeNonPortableClusterSizeAllowed: {
+      if (value != 0 && value != 1) return note(cudaErrorInvalidValue);
+      const std::lock_guard lock(mutex);
+      value == 1 ? void(with_large_clusters.insert(function))
+                 : void(with_large_clusters.erase(function));
       return cudaSuccess;
     }
     case cudaFuncAttributePreferredSharedMemoryCarveout:  // a wish; there is no L1 to share with

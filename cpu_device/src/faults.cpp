@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <new>
 
-#include "block.hpp"
+#include "cluster.hpp"
 
 #ifndef sigev_notify_thread_id  // glibc before 2.39 does not name it
 #define sigev_notify_thread_id _sigev_un._tid
@@ -64,8 +64,8 @@ void on_signal(int signal, siginfo_t* info, void* context) {
   switch (signal) {
     case kWatchdogSignal: {
       PerThread& watch = per_thread;
-      if (block->progress() != watch.last_progress) {
-        watch.last_progress = block->progress();
+      if (const uint64_t progress = block->cluster().progress(); progress != watch.last_progress) {
+        watch.last_progress = progress;
         watch.looks_without_progress = 0;
       } else if (++watch.looks_without_progress >= kLooks && block->can_leave()) {
         watch.looks_without_progress = 0;

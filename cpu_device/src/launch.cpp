@@ -1,4 +1,5 @@
-// From <<<…>>> to blocks on OS threads: checks of the configuration, the workers, shared memory.
+// From <<<…>>> to clusters of blocks on OS threads: checks of the configuration, the workers,
+// shared memory.
 #include "cpu_device/launch.h"
 
 #include <algorithm>
@@ -13,6 +14,7 @@
 
 #include "block.hpp"
 #include "check/checker.hpp"
+#include "cluster.hpp"
 #include "faults.hpp"
 #include "state.hpp"
 
@@ -28,35 +30,34 @@ CPU_DEVICE_THREAD_LOCAL uint32_t launch_number;
 
 namespace {
 
-// In which order blocks start. Random: a walk in steps prime to the number of blocks visits each
-// block once.
-class BlockOrder {
+// In which order clusters start. Random: a walk in steps prime to their number visits each once.
+class ClusterOrder {
  public:
-  explicit BlockOrder(uint64_t blocks) : blocks_(blocks) {
+  explicit ClusterOrder(uint64_t clusters) : clusters_(clusters) {
     if (options().order != Order::random) return;
-    step_ = blocks / 2 + options().seed % (blocks / 2 + 1) + 1;
-    while (std::gcd(step_, blocks) != 1) ++step_;
-    first_ = options().seed % blocks;
+    step_ = clusters / 2 + options().seed % (clusters / 2 + 1) + 1;
+    while (std::gcd(step_, clusters) != 1) ++step_;
+    first_ = options().seed % clusters;
   }
   uint64_t operator()(uint64_t i) const {
-    if (options().order == Order::reverse) return blocks_ - 1 - i;
+    if (options().order == Order::reverse) return clusters_ - 1 - i;
     using Wide = unsigned __int128;  // a grid may have 2^63 blocks
-    return static_cast<uint64_t>((Wide{i} * step_ + first_) % blocks_);
+    return static_cast<uint64_t>((Wide{i} * step_ + first_) % clusters_);
   }
 
  private:
-  uint64_t blocks_, step_ = 1, first_ = 0;
+  uint64_t clusters_, step_ = 1, first_ = 0;
 };
 
-void run_blocks(Launch& launch) {
-  thread_local std::unique_ptr<Block> block;
-  if (!block) block = std::make_unique<Block>();
+void run_clusters(Launch& launch) {
+  Cluster cluster(launch);
   const ThreadWatch watch;
-  const BlockOrder order(launch.blocks);
+  const uint64_t clusters = launch.blocks / launch.cluster_blocks;
+  const ClusterOrder order(clusters);
   while (!launch.failed) {
-    const uint64_t i = launch.next_block++;
-    if (i >= launch.blocks) break;
-    Failure failure = block->run(launch, order(i));
+    const uint64_t i = launch.next_cluster++;
+    if (i >= clusters) break;
+    Failure failure = cluster.run(order(i));
     if (failure.code != cudaSuccess && !launch.failed.exchange(true)) {
       kernel_failed(failure.code, std::move(failure.report));
     }
@@ -86,7 +87,7 @@ class Workers {
       }
       wake_.notify_all();
     }
-    run_blocks(launch);
+    run_clusters(launch);
     std::unique_lock lock(mutex_);
     running_ -= wanted_;  // those that did not wake up in time are not needed any more
     wanted_ = 0;
@@ -102,7 +103,7 @@ class Workers {
       --wanted_;
       Launch& launch = *launch_;
       lock.unlock();
-      run_blocks(launch);
+      run_clusters(launch);
       lock.lock();
       if (--running_ == 0) done_.notify_all();
     }
@@ -116,17 +117,20 @@ class Workers {
   std::vector<std::thread> threads_;
 };
 
-// Each worker keeps up to 1,024 stacks of two mappings, and Linux gives a process 65,530.
-constexpr int kMostWorkers = 24;
+// Each block has 1,024 stacks of two mappings, and Linux gives a process 65,530.
+constexpr int kMostBlocks = 24;
 
-int worker_count() {
+// Each worker runs the blocks of a cluster at a time.
+int worker_count(uint32_t cluster_blocks) {
   if (kOneWorker) return 1;
-  if (options().workers > 0) return std::min(options().workers, kMostWorkers);
-  return std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, kMostWorkers);
+  const int most = kMostBlocks / static_cast<int>(cluster_blocks);
+  if (options().workers > 0) return std::min(options().workers, most);
+  return std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, most);
 }
 
-// CUDA's answer to an impossible configuration, and for the report the reason.
-cudaError_t check_config(const Config& config, size_t dynamic_limit, std::string* why) {
+}  // namespace
+
+cudaError_t check_config(const Config& config, const void* function, std::string* why) {
   const cudaDeviceProp& card = properties();
   auto too_large = [&](const char* what, const dim3& value, const int* limit) {
     for (int axis = 0; axis < 3; ++axis) {
@@ -146,6 +150,10 @@ cudaError_t check_config(const Config& config, size_t dynamic_limit, std::string
            " threads, and 1024 is the limit";
     return cudaErrorInvalidConfiguration;
   }
+  if (const cudaError_t error = check_cluster(config, function, why); error != cudaSuccess) {
+    return error;
+  }
+  const size_t dynamic_limit = dynamic_shared_limit(function);
   if (config.shared_bytes > dynamic_limit) {
     *why = std::to_string(config.shared_bytes) + " bytes of dynamic shared memory, and " +
            std::to_string(dynamic_limit) +
@@ -161,10 +169,8 @@ cudaError_t check_config(const Config& config, size_t dynamic_limit, std::string
   return cudaSuccess;
 }
 
-}  // namespace
-
-void run_grid(const KernelName& name, const Config& config, const void* function,
-              void (*body)(const void* frame), const void* frame, size_t frame_bytes) {
+cudaError_t run_grid(const KernelName& name, const Config& config, const void* function,
+                     void (*body)(const void* frame), const void* frame, size_t frame_bytes) {
   if (current_block) {
     current_block->fail(cudaErrorNotSupported,
                         "launched a kernel: the CPU device does not nest launches",
@@ -175,13 +181,12 @@ void run_grid(const KernelName& name, const Config& config, const void* function
   static uint32_t launches = 0;
   const std::lock_guard lock(one_at_a_time);
 
-  const size_t dynamic_limit = dynamic_shared_limit(function);
   std::string why;
-  if (const cudaError_t error = check_config(config, dynamic_limit, &why); error != cudaSuccess) {
+  if (const cudaError_t error = check_config(config, function, &why); error != cudaSuccess) {
     configuration_refused(error, std::string("kernel ") + name.text + " was not launched: " + why +
                                      "\n  at " + name.file + ":" + std::to_string(name.line) +
                                      "\n");
-    return;
+    return error;
   }
 
   auto launch = std::make_unique<Launch>();
@@ -193,8 +198,9 @@ void run_grid(const KernelName& name, const Config& config, const void* function
   launch->number = ++launches;
   launch->blocks = uint64_t{config.grid.x} * config.grid.y * config.grid.z;
   launch->threads = config.block.x * config.block.y * config.block.z;
+  launch->cluster_blocks = config.cluster.x * config.cluster.y * config.cluster.z;
   // A kernel that opted in to more may use all that a block can have.
-  launch->shared_limit = dynamic_limit > properties().sharedMemPerBlock
+  launch->shared_limit = dynamic_shared_limit(function) > properties().sharedMemPerBlock
                              ? properties().sharedMemPerBlockOptin
                              : properties().sharedMemPerBlock;
   launch->shared_bytes = static_cast<uint32_t>(config.shared_bytes);
@@ -206,11 +212,14 @@ void run_grid(const KernelName& name, const Config& config, const void* function
 
   const FaultHandlers handlers;
   if constexpr (kChecking) check::launch_begins(*launch);
-  const uint64_t useful = std::min<uint64_t>(static_cast<uint64_t>(worker_count()), launch->blocks);
+  const uint64_t useful =
+      std::min<uint64_t>(static_cast<uint64_t>(worker_count(launch->cluster_blocks)),
+                         launch->blocks / launch->cluster_blocks);
   workers.run(*launch, useful - 1);
   if constexpr (kChecking) check::launch_ends();
   count_activity(
       {1, launch->blocks, launch->blocks * launch->threads, launch->barriers, launch->collectives});
+  return cudaSuccess;  // a kernel that has failed was launched
 }
 
 uint32_t place_shared(SharedSlot& slot, size_t bytes, size_t alignment, const SharedName& name) {
@@ -237,12 +246,13 @@ uint32_t place_shared(SharedSlot& slot, size_t bytes, size_t alignment, const Sh
           offset + bytes + (kChecking ? static_cast<size_t>(more) * kApart : 0));
       if constexpr (kAsan) {
         launch.placed.push_back({name.names, offset, bytes});
-        __asan_unpoison_memory_region(shared_arena + offset, bytes);
+        current_block->cluster().allow_shared(offset, bytes);
       }
       slot.launch_and_offset = uint64_t{launch.number} << 32 | offset;
       return static_cast<uint32_t>(offset);
     }
   }
+  current_block->leaves_kernel();
   // The message outlives the block that fails.
   static thread_local std::string what;
   what = std::string("needs too much shared memory: with '") + name.names + "', " + name.file +

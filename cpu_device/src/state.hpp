@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "cpu_device/launch.h"
 #include "cpu_device/report.h"
 #include "cpu_device/runtime_api.h"
 
@@ -13,6 +14,11 @@ const cudaDeviceProp& properties();
 
 /// Remembers an error for cudaGetLastError and returns it.
 cudaError_t note(cudaError_t error);
+
+/// CUDA's answer to an impossible configuration, and for the report the reason. The second is what
+/// it says of clusters alone.
+cudaError_t check_config(const Config& config, const void* function, std::string* why);
+cudaError_t check_cluster(const Config& config, const void* function, std::string* why);
 
 /// A launch that was not made.
 void configuration_refused(cudaError_t error, std::string report);
@@ -27,5 +33,7 @@ bool valid_stream(cudaStream_t stream);
 
 /// Bytes of dynamic shared memory that a launch of `function` may ask for.
 size_t dynamic_shared_limit(const void* function);
+/// Whether a launch of `function` may have clusters of more than the portable size.
+bool may_have_large_clusters(const void* function);
 
 }  // namespace cpu_device

@@ -38,6 +38,7 @@ std::string version(int capability) {
 
 [[noreturn, gnu::cold, gnu::noinline]] void lacks(const char* instruction, int capability,
                                                   Site site) {
+  current_block->leaves_kernel();
   // What the wrapper that was compiled for such a card does: it calls __trap().
   fail(cudaErrorLaunchFailure,
        std::string("calls ") + instruction + ", which needs compute capability " +
@@ -46,6 +47,7 @@ std::string version(int capability) {
 }
 
 [[noreturn, gnu::cold, gnu::noinline]] void short_warp(const TensorOperands& call, uint32_t lanes) {
+  current_block->leaves_kernel();
   fail(cudaErrorLaunchFailure,
        std::string("calls ") + call.instruction->name + " in a warp of " +
            std::to_string(std::popcount(lanes)) + " threads; it takes 32" + at(call.site),
@@ -54,6 +56,7 @@ std::string version(int capability) {
 
 [[noreturn, gnu::cold, gnu::noinline]] void different_places(const TensorOperands& one,
                                                              const TensorOperands& other) {
+  current_block->leaves_kernel();
   fail(cudaErrorLaunchFailure,
        std::string("lanes of one warp call ") + one.instruction->name +
            " at different places; all 32 must run the same one" + at(one.site) + at(other.site),
@@ -121,6 +124,7 @@ void store(WarpExchange& exchange, uint32_t lanes) {
 
 [[noreturn, gnu::cold, gnu::noinline]] void bad_row(const MatrixOperands& operands,
                                                     const char* what, cudaError_t error) {
+  current_block->leaves_kernel();
   std::string text = std::string("calls ") + operands.instruction->name +
                      " with the address of a row " + what + at(operands.site);
   if (error == cudaErrorIllegalAddress) text += "\n  the address is";  // which follows

@@ -3,7 +3,6 @@
 #include <doctest/doctest.h>
 
 #include <cstdio>
-#include <fstream>
 #include <functional>
 #include <regex>
 #include <string>
@@ -12,6 +11,7 @@
 #include "check_kernels.hpp"
 #include "harness/buffer.hpp"
 #include "harness/inputs.hpp"
+#include "marks.hpp"
 #include "report.hpp"
 
 using namespace device_test;
@@ -21,14 +21,6 @@ using cpu_device::Order;
 namespace {
 
 constexpr const char* kFile = "cpu_device/test/check_kernels.cu";
-
-struct NamedOrder {
-  const char* name;
-  Order order;
-  uint64_t seed;
-};
-constexpr NamedOrder kOrders[] = {
-    {"forward", Order::forward, 0}, {"reverse", Order::reverse, 0}, {"random:7", Order::random, 7}};
 
 /// All zero, and known by its name.
 template <class T>
@@ -63,28 +55,8 @@ KernelFailure run(const Pair& pair, bool mistake, const NamedOrder& order) {
   return failure;
 }
 
-/// The lines of check_kernels.cu in which something stands.
-int line_of(const std::string& text) {
-  static const std::vector<std::string> lines = [] {
-    std::ifstream file(std::string(DEVICE_TEST_ROOT "/") + kFile);
-    std::vector<std::string> all;
-    for (std::string line; std::getline(file, line);) all.push_back(line);
-    return all;
-  }();
-  int found = 0;
-  for (size_t i = 0; i < lines.size(); ++i) {
-    if (lines[i].find(text) == std::string::npos) continue;
-    if (found != 0) throw std::logic_error(text + " is not unique");
-    found = static_cast<int>(i) + 1;
-  }
-  if (found == 0) throw std::logic_error(text + " is nowhere");
-  return found;
-}
-
-std::string place(const std::string& text) {
-  return std::string(kFile) + ":" + std::to_string(line_of(text));
-}
-std::string marked(const std::string& mark) { return place("// [" + mark + "]"); }
+std::string place(const std::string& text) { return device_test::place(kFile, text); }
+std::string marked(const std::string& mark) { return device_test::marked(kFile, mark); }
 
 using Numbers = std::vector<int>;
 

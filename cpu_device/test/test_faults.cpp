@@ -190,7 +190,7 @@ TEST_CASE("a refused launch is reported with its reason") {
       {0, 1, 0, "grid (0, 1, 1): extent x must be 1 to 2147483647"},
       {1, 1, 50'000,
        "50000 bytes of dynamic shared memory, and 49152 is the limit; cudaFuncSetAttribute(kernel, "
-       "cudaFuncAttributeMaxDynamicSharedMemorySize, …) raises it to 166912"}};
+       "cudaFuncAttributeMaxDynamicSharedMemorySize, …) raises it to 232448"}};
   for (const auto& [grid, block, bytes, why] : refused) {
     number_threads(nullptr, grid, block, bytes);
     CHECK(cudaGetLastError() != cudaSuccess);

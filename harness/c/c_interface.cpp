@@ -154,6 +154,35 @@ Status copy_struct(const void* given, std::size_t given_bytes, std::size_t first
   return {};
 }
 
+std::int64_t leading_dimension(std::int64_t given, std::int64_t cols) {
+  return given == 0 ? std::max<std::int64_t>(1, cols) : given;
+}
+
+std::vector<double> packed(const void* data, std::int64_t rows, std::int64_t cols,
+                           std::int64_t ld) {
+  const auto* values = static_cast<const double*>(data);
+  std::vector<double> copy;
+  copy.reserve(static_cast<std::size_t>(rows * cols));
+  for (std::int64_t row = 0; row < rows; ++row) {
+    copy.insert(copy.end(), values + row * ld, values + row * ld + cols);
+  }
+  return copy;
+}
+
+void unpack(const std::vector<double>& packed, std::int64_t rows, std::int64_t cols,
+            std::int64_t ld, void* data) {
+  auto* to = static_cast<double*>(data);
+  for (std::int64_t row = 0; row < rows; ++row) {
+    std::copy_n(packed.begin() + row * cols, cols, to + row * ld);
+  }
+}
+
+Status check_reference_type(DType type) {
+  if (type == DType::fp64) return {};
+  return unsupported("type",
+                     std::string(name(type)) + " is not fp64, which the reference computes in");
+}
+
 Status read_type(tile_type given, DType* type) {
   const DType* found = find_type(given);
   if (found) {

@@ -47,6 +47,17 @@ Status read_arguments(const Args* given, std::size_t first_bytes, Args* known) {
   return copy_struct(given, given->struct_size, first_bytes, known, sizeof *known);
 }
 
+/// Leading dimension 0 says that rows of `cols` elements follow one another.
+std::int64_t leading_dimension(std::int64_t given, std::int64_t cols);
+
+/// A matrix of doubles on the host without its padding, and such a matrix back to where it belongs.
+std::vector<double> packed(const void* data, std::int64_t rows, std::int64_t cols, std::int64_t ld);
+void unpack(const std::vector<double>& packed, std::int64_t rows, std::int64_t cols,
+            std::int64_t ld, void* data);
+
+/// References compute in double.
+Status check_reference_type(DType type);
+
 Status read_type(tile_type given, DType* type);
 Status read_flag(const char* argument, std::int32_t given, bool* flag);
 

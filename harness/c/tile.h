@@ -178,6 +178,118 @@ TILE_API tile_status tile_matmul(const tile_matmul_args* args);
  * well: the reference multiplies by what the kernels multiply by. */
 TILE_API tile_status tile_matmul_reference(const tile_matmul_args* args);
 
+/* y = softmax(scale x) along the rows of a matrix: exp(scale x) over its sum, or with `log` the
+ * logarithm of that. Of a row in which nothing is visible, or only -infinity, all of y is 0 (with
+ * `log` -infinity). A NaN or +infinity makes the visible part of its row NaN.
+ *
+ * With `causal`, row r is query r % queries and sees the keys up to its own, the last query all of
+ * them: columns j <= r % queries + cols - queries. Other columns are not read; their y is 0 or
+ * -infinity, and their dx is 0. Types: fp32, fp16, bf16. */
+typedef struct tile_softmax_args {
+  size_t struct_size; /* sizeof(tile_softmax_args) */
+  const char* step;
+  tile_type type;
+  float scale; /* positive and finite; 0: 1 */
+  int64_t rows, cols;
+  const void* x; /* [rows][cols] */
+  void* y;       /* [rows][cols]; may be x, with the same rows, and does not overlap it otherwise */
+  int64_t ldx; /* elements from one row of x to the next, no less than a row; 0: rows follow one */
+  int64_t ldy; /* another. What lies between two rows is not touched. */
+  int32_t log; /* 1: y is the logarithm of the softmax */
+  int32_t causal;  /* 1: queries see the keys up to their own */
+  int64_t queries; /* of each matrix of scores, divides rows; 0: rows. Used with causal */
+  void* stream;
+} tile_softmax_args;
+TILE_API tile_status tile_softmax(const tile_softmax_args* args);
+
+/* From y and the gradient dy of a loss with respect to it, the gradient with respect to x:
+ *     dx = scale y (dy - sum y dy)        or with `log`    dx = scale (dy - exp(y) sum dy) */
+typedef struct tile_softmax_backward_args {
+  size_t struct_size; /* sizeof(tile_softmax_backward_args) */
+  const char* step;
+  tile_type type;
+  float scale; /* these as for the forward pass */
+  int64_t rows, cols;
+  const void* y;  /* [rows][cols] */
+  const void* dy; /* [rows][cols] */
+  void* dx; /* [rows][cols]; may be y or dy, with the same rows, and overlaps neither otherwise */
+  int64_t ldy, lddy, lddx;
+  int32_t log, causal;
+  int64_t queries;
+  void* stream;
+} tile_softmax_backward_args;
+TILE_API tile_status tile_softmax_backward(const tile_softmax_backward_args* args);
+
+/* The same in double precision on the host, as tile_matmul_reference(). */
+TILE_API tile_status tile_softmax_reference(const tile_softmax_args* args);
+TILE_API tile_status tile_softmax_backward_reference(const tile_softmax_backward_args* args);
+
+/* Normalises along the rows of a matrix, with n = cols:
+ *     TILE_LAYER_NORM   mean = sum x / n    rstd = 1 / sqrt(sum (x - mean)^2 / n + eps)
+ *     TILE_RMS_NORM     mean = 0            the rest likewise
+ *     y = gamma (x - mean) rstd + beta
+ * A NaN makes its row NaN, and no other. So does an infinity, but in RMSNorm only itself. */
+typedef int32_t tile_norm;
+enum { TILE_LAYER_NORM = 0, TILE_RMS_NORM = 1 };
+
+/* Types: fp32, fp16, bf16. The backward pass needs mean and rstd, which are fp32 with all types. No
+ * output overlaps anything else, but y may be x. */
+typedef struct tile_layernorm_args {
+  size_t struct_size; /* sizeof(tile_layernorm_args) */
+  const char* step;
+  tile_type type;
+  tile_norm norm;
+  int64_t rows, cols;
+  const void* x;     /* [rows][cols] */
+  const void* gamma; /* [cols]; NULL: ones */
+  const void* beta;  /* [cols]; NULL: zeros, and for RMSNorm always NULL */
+  void* y;           /* [rows][cols]; may be x, with the same rows */
+  void* mean;        /* [rows], fp32; NULL: not wanted, and for RMSNorm always NULL */
+  void* rstd;        /* [rows], fp32; NULL: not wanted */
+  int64_t ldx;      /* elements from one row of x to the next, no less than a row; 0: rows follow */
+  int64_t ldy;      /* one another. What lies between two rows is not touched. */
+  const float* eps; /* on the host, read before the function returns, finite and not negative;
+                       NULL: 1e-5 */
+  void* stream;
+} tile_layernorm_args;
+TILE_API tile_status tile_layernorm(const tile_layernorm_args* args);
+
+/* From the gradient dy of a loss with respect to y, and with xhat = (x - mean) rstd and
+ * w = gamma dy, the gradients with respect to x, gamma and beta:
+ *     dx = rstd (w - sum w / n - xhat sum (w xhat) / n)        (RMSNorm: without sum w / n)
+ *     dgamma = sum over rows of dy xhat        dbeta = sum over rows of dy
+ * Without rows dgamma and dbeta are 0. No output overlaps anything else, nor does the workspace,
+ * but dx may be x or dy. Types: fp32, fp16, bf16. */
+typedef struct tile_layernorm_backward_args {
+  size_t struct_size; /* sizeof(tile_layernorm_backward_args) */
+  const char* step;
+  tile_type type;
+  tile_norm norm;
+  int64_t rows, cols;
+  const void* x;     /* [rows][cols] */
+  const void* gamma; /* [cols]; NULL: ones */
+  const void* mean;  /* [rows], fp32, as tile_layernorm() gave it; for RMSNorm NULL */
+  const void* rstd;  /* [rows], fp32 likewise */
+  const void* dy;    /* [rows][cols] */
+  void* dx;          /* [rows][cols]; may be x or dy, with the same rows */
+  void* dgamma;      /* [cols]; NULL: not wanted */
+  void* dbeta;       /* [cols]; NULL: not wanted, and for RMSNorm always NULL */
+  void* workspace;   /* tile_layernorm_workspace_bytes(), aligned to 16 bytes; may hold anything */
+  int64_t ldx, lddy, lddx;
+  void* stream;
+} tile_layernorm_backward_args;
+TILE_API tile_status tile_layernorm_backward(const tile_layernorm_backward_args* args);
+
+/* The bytes of device memory that tile_layernorm_backward() needs as its workspace, with any step.
+ * Reads type, norm, rows and cols; the rest may still be zero. */
+TILE_API tile_status tile_layernorm_workspace_bytes(const tile_layernorm_backward_args* args,
+                                                    int64_t* bytes);
+
+/* The same in double precision on the host, as tile_matmul_reference(); mean and rstd are doubles
+ * too, and there is no workspace. */
+TILE_API tile_status tile_layernorm_reference(const tile_layernorm_args* args);
+TILE_API tile_status tile_layernorm_backward_reference(const tile_layernorm_backward_args* args);
+
 #ifdef __cplusplus
 }
 #endif

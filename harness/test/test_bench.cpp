@@ -34,7 +34,7 @@ const Chapter kChapter{.name = "99_test",
                        .size_on_gpu = {},
                        .benchmark_sizes = {},
                        .benchmark_types = {},
-                       .make = nullptr};
+                       .make = {}};
 
 Timing took(double median) { return {median, median / 2, median * 2, 30, 1980}; }
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "cpu_device/runtime_api.h"
+#include "cpu_device/site.h"
 #include "cpu_device/vector_types.h"
 
 namespace cpu_device {
@@ -19,12 +20,13 @@ struct KernelName {
   int line;
 };
 
-/// What stands between <<< and >>>.
+/// What stands between <<< and >>>, and what cudaLaunchKernelEx adds.
 struct Config {
   dim3 grid;
   dim3 block;
   size_t shared_bytes;
   cudaStream_t stream;
+  dim3 cluster{1, 1, 1};  // in blocks
 
   Config(dim3 g, dim3 b, size_t bytes = 0, cudaStream_t s = nullptr)
       : grid(g), block(b), shared_bytes(bytes), stream(s) {}
@@ -32,9 +34,10 @@ struct Config {
 
 /// Runs `body(frame)` once for every thread of the grid and returns when all are done. Errors are
 /// kept for cudaGetLastError and the next synchronisation, as CUDA keeps them. `function` is the
-/// kernel's address, which finds the limits set by cudaFuncSetAttribute; it may be null.
-void run_grid(const KernelName& name, const Config& config, const void* function,
-              void (*body)(const void* frame), const void* frame, size_t frame_bytes);
+/// kernel's address, which finds the limits set by cudaFuncSetAttribute; it may be null. Returns
+/// why the kernel was not launched, or success.
+cudaError_t run_grid(const KernelName& name, const Config& config, const void* function,
+                     void (*body)(const void* frame), const void* frame, size_t frame_bytes);
 
 /// The address of a kernel that needs no template deduction. The unused parameters make the call
 /// depend on the launch's arguments, so that a failed deduction is not an error.
@@ -46,14 +49,14 @@ const void* kernel_address(void (*kernel)(Parameters...), const Args&...) {
 /// `call(arguments...)` calls the kernel; `address(arguments...)` is its address or null. The
 /// arguments are evaluated once, here, and copied into every thread's call.
 template <class Call, class Address, class... Args>
-void launch(const KernelName& name, const Config& config, Call call, Address address,
-            Args&&... args) {
+cudaError_t launch(const KernelName& name, const Config& config, Call call, Address address,
+                   Args&&... args) {
   struct Frame {
     Call call;
     const std::tuple<std::decay_t<Args>...> values;
   };
   const Frame frame{call, std::tuple<std::decay_t<Args>...>(std::forward<Args>(args)...)};
-  run_grid(
+  return run_grid(
       name, config, std::apply(address, frame.values),
       [](const void* any) {
         const auto* thread = static_cast<const Frame*>(any);
@@ -62,4 +65,33 @@ void launch(const KernelName& name, const Config& config, Call call, Address add
       &frame, sizeof frame);
 }
 
+/// The first parameter of cudaLaunchKernelEx, and where it is called.
+struct LaunchConfig {
+  const cudaLaunchConfig_t* config;
+  Site site;
+  LaunchConfig(const cudaLaunchConfig_t* c, Site s = Site::here()) : config(c), site(s) {}
+};
+
+/// What reports call the kernel that this OS thread launches next by cudaLaunchKernelEx, which is
+/// given a function without a name. `text` and `file` are literals.
+void name_next_launch(const KernelName& name);
+/// That name, once, or one for a kernel launched at `site`.
+KernelName name_of_launch(Site site);
+
+/// Reads CUDA's structure. Returns what is wrong with it.
+cudaError_t read_config(const cudaLaunchConfig_t* config, Config* result);
+
 }  // namespace cpu_device
+
+template <class... Parameters, class... Args>
+cudaError_t cudaLaunchKernelEx(cpu_device::LaunchConfig config, void (*kernel)(Parameters...),
+                               Args&&... args) {
+  const cpu_device::KernelName name = cpu_device::name_of_launch(config.site);
+  cpu_device::Config read{1, 1};
+  if (const cudaError_t error = cpu_device::read_config(config.config, &read); error != cudaSuccess)
+    return error;
+  return cpu_device::launch(
+      name, read, kernel,
+      [kernel](const auto&...) { return reinterpret_cast<const void*>(kernel); },
+      static_cast<Parameters>(std::forward<Args>(args))...);
+}

@@ -29,7 +29,7 @@ struct Options {
   uint64_t seed = 0;
   int workers = 0;            // CPU_DEVICE_WORKERS, OS threads that run blocks; 0: one a core
   double hang_seconds = 10;   // CPU_DEVICE_HANG_SECONDS of processor time without a sign of life
-  int capability = 80;        // CPU_DEVICE_CAPABILITY: which card it plays, see kCapabilities
+  int capability = 90;        // CPU_DEVICE_CAPABILITY: which card it plays, see kCapabilities
   bool print_reports = true;  // CPU_DEVICE_REPORTS = on or off
 };
 

@@ -9,7 +9,6 @@
 #define __grid_constant__
 #define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...)
-#define __cluster_dims__(...)
 #define __align__(bytes) alignas(bytes)
 
 // `__noinline__` cannot be a macro: libstdc++ 12 spells an attribute with that word.

@@ -37,3 +37,9 @@ cudaError_t cudaFuncSetAttribute(void (*function)(Parameters...), cudaFuncAttrib
                                  int value) {
   return cudaFuncSetAttribute(reinterpret_cast<const void*>(function), attribute, value);
 }
+
+template <class... Parameters>
+cudaError_t cudaOccupancyMaxActiveClusters(int* count, void (*function)(Parameters...),
+                                           const cudaLaunchConfig_t* config) {
+  return cudaOccupancyMaxActiveClusters(count, reinterpret_cast<const void*>(function), config);
+}

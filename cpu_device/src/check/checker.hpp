@@ -2,7 +2,7 @@
 // -fsanitize=thread, and the callbacks that the compiler then inserts are ours (callbacks.cpp).
 //
 // In the fast build kChecking is false and none of this is linked. A check build has one worker:
-// blocks run one after the other, so this state needs no locks.
+// clusters run one after the other, and their blocks in turns, so this state needs no locks.
 #pragma once
 
 #include <cstddef>
@@ -43,14 +43,26 @@ void written_by_host(const void* memory, size_t bytes, const void* from = nullpt
 /// From begin to end no other host thread can tell anything.
 void launch_begins(const Launch& launch);
 void launch_ends();
-void block_begins(const char* arena, uint64_t number, uint32_t threads);
-/// What the block has left in shared memory is nothing to the next. Returns whether there is a
-/// finding that was held back.
-bool block_ends();
+/// All blocks of a cluster begin before one of them runs.
+void block_begins(Block& block);
+/// From now on all is told of this block of the cluster.
+void block_runs(uint32_t rank);
+/// All its threads have ended, after all that other blocks have done with its shared memory.
+/// Returns the rank of the block that did more, or no_rank.
+uint32_t block_ends(uint32_t rank);
+inline constexpr uint32_t no_rank = ~0u;
+/// What the blocks have left in shared memory is nothing to the next. Returns the rank of the block
+/// of which there is a finding that was held back, or no_rank.
+uint32_t cluster_ends();
 /// The code that CUDA has for the last finding.
 cudaError_t error_of_finding();
 /// All threads of the block have arrived at a barrier.
 void barrier_passed();
+/// The current thread has arrived at the barrier of its cluster; all threads have; the current
+/// thread has waited for that phase, counted from 1.
+void cluster_arrived();
+void cluster_completed();
+void cluster_waited(uint32_t phase);
 /// Lanes of one warp have synchronised: __syncwarp orders memory, shuffles and votes do not.
 void warp_synchronised(uint32_t warp, uint32_t lanes);
 
@@ -68,6 +80,9 @@ void copy_lands(const AsyncCopy& copy);
 // ---- spaces.cpp ----
 /// Ends the block if a finding is held back.
 void settle();
+/// The block of this number in the running cluster, or no_rank.
+uint32_t rank_of(uint64_t block);
+uint32_t cluster_size();
 
 // ---- races.cpp ----
 /// What is remembered about the accesses to one word of four bytes.
@@ -103,6 +118,12 @@ struct Moment {
   uint32_t epoch = 0, tick = 0;
 };
 Moment current_moment();
+/// What the current thread does now, of one byte.
+Stamp current_stamp();
+/// Whether the current thread knows that this block of its cluster has begun.
+bool knows_of_begin(uint32_t rank);
+/// Whether any thread of the block knows of what another has done.
+bool is_known_to_block(uint32_t rank, const Stamp& stamp);
 /// An atomic has touched the location: what was released to it is known to this thread now, and
 /// what this thread has released is known to whoever comes next.
 void synchronise_through(uintptr_t location);

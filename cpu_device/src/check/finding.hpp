@@ -39,15 +39,19 @@ struct Finding {
     unwritten,
     race,
     wrong_memory,  // for cp.async
-    under_way      // what a cp.async has not brought yet
+    under_way,     // what a cp.async has not brought yet
+    not_begun,     // the block of the cluster whose shared memory it is
+    ended
   } what = outside;
-  uint32_t thread = 0;
+  uint32_t block = 0, thread = 0;
   Access access{};
   const Array* array = nullptr;  // the one touched, or the nearest
   uintptr_t space_begin = 0;     // the memory in which it lies: an allocation, the shared memory
   size_t space_bytes = 0;
   bool shared = false;
-  Stamp earlier{};  // of a race
+  uint32_t owner = 0;       // the block whose shared memory it is
+  Stamp earlier{};          // of a race
+  bool in_cluster = false;  // both blocks of a race, which are two
   bool earlier_was_write = false;
   bool earlier_was_first = false;  // the read of a race, of what nothing had written
 
@@ -71,6 +75,8 @@ void keep(const Finding& finding);
 std::string describe_finding(const Block& block);
 
 void launch_begins_for_races();
-void block_begins_for_races(uint64_t number, uint32_t threads);
+void cluster_begins_for_races();
+void block_runs_for_races(uint32_t rank);
+void block_begins_for_races(uint32_t rank, uint64_t number, uint32_t threads);
 
 }  // namespace cpu_device::check

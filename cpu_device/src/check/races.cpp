@@ -10,23 +10,23 @@
 //   - a release and an acquire: a thread that has executed a fence and then an atomic on some
 //     location hands on all it knows to whoever touches the location by an atomic later. Without a
 //     fence on the reader's side it counts from the reader's next fence on.
+//   - the barrier of a cluster (cluster_clock.hpp).
 // Shuffles and votes order nothing.
 #include <algorithm>
 #include <array>
+#include <memory>
 #include <unordered_map>
 
-#include "../block.hpp"
+#include "../cluster.hpp"
 #include "checker.hpp"
+#include "cluster_clock.hpp"
+#include "finding.hpp"
 
 namespace cpu_device::check {
 namespace {
 
 constexpr uint32_t kWarps = kMaxThreads / kLanes;
 constexpr uint8_t kAllBytes = 0xf;  // of a word
-
-bool is_before(const Moment& a, const Moment& b) {
-  return a.epoch < b.epoch || (a.epoch == b.epoch && a.tick < b.tick);
-}
 
 using Key = uint64_t;  // block and thread
 Key key(uint32_t block, uint32_t thread) { return Key{block} * kMaxThreads + thread; }
@@ -36,6 +36,7 @@ Key key(uint32_t block, uint32_t thread) { return Key{block} * kMaxThreads + thr
 class Knowledge {
  public:
   bool empty() const { return threads_.empty(); }
+  bool knows(uint32_t block) const { return epochs_.contains(block); }
   void learn(uint32_t block, uint32_t thread, Moment moment) {
     Moment& known = threads_[key(block, thread)];
     if (is_before(known, moment)) known = moment;
@@ -66,29 +67,47 @@ struct Thread {
   uint32_t fence_tick = 0;
   Knowledge acquired;  // in force
   Knowledge waiting;   // in force from the next fence on
+  uint32_t phase = 0;  // of the cluster's barrier, that it has waited for
 };
 
+/// Of a block.
 struct State {
   uint32_t block = 0, epoch = 0;
+  uint32_t count = 0;  // of its threads
   std::array<Thread, kMaxThreads> threads;
   // clock[w][i][j]: of warp w, the tick of lane j up to which lane i comes after it.
   std::array<std::array<std::array<uint32_t, kLanes>, kLanes>, kWarps> clock;
   Knowledge block_acquired;   // by threads that have passed a barrier since
   uint32_t fenced_epoch = 0;  // what the block did before it was followed by a fence and a barrier
-  bool any_fence = false, any_acquired = false;       // in this epoch
-  std::unordered_map<uintptr_t, Knowledge> released;  // by location, for the launch
+  uint32_t phase = 0;  // of the cluster's barrier, that a thread had waited for before a barrier
+  bool any_fence = false, any_acquired = false, any_waited = false;  // in this epoch
+
+  uint32_t phase_of(uint32_t thread) const { return std::max(threads[thread].phase, phase); }
 };
-State state;
+std::array<std::unique_ptr<State>, kLargestCluster> states;  // by rank
+State* state = nullptr;                                      // of the block that runs
+
+std::unordered_map<uintptr_t, Knowledge> released;  // by location, for the launch
+ClusterClock cluster_clock;
+std::array<Knowledge, ClusterClock::kKept> acquired_before;  // by who has arrived, by phase
+
+bool is_known(const State& to, uint32_t thread, const Stamp& earlier) {
+  if (const uint32_t phase = to.phase_of(thread); phase != 0) {
+    const uint32_t rank = rank_of(earlier.block);
+    if (rank != no_rank && cluster_clock.covers(phase, rank, earlier)) return true;
+  }
+  return to.threads[thread].acquired.covers(earlier) || to.block_acquired.covers(earlier);
+}
 
 bool is_ordered(const Stamp& earlier, uint32_t me) {
-  if (earlier.block == state.block) {
-    if (earlier.thread == me || earlier.epoch < state.epoch) return true;
+  if (earlier.block == state->block) {
+    if (earlier.thread == me || earlier.epoch < state->epoch) return true;
     if (earlier.thread / kLanes == me / kLanes &&
-        earlier.tick <= state.clock[me / kLanes][me % kLanes][earlier.thread % kLanes]) {
+        earlier.tick <= state->clock[me / kLanes][me % kLanes][earlier.thread % kLanes]) {
       return true;
     }
   }
-  return state.threads[me].acquired.covers(earlier) || state.block_acquired.covers(earlier);
+  return is_known(*state, me, earlier);
 }
 
 bool conflicts(const Stamp& earlier, uint8_t bytes, bool atomic, uint32_t me) {
@@ -98,13 +117,18 @@ bool conflicts(const Stamp& earlier, uint8_t bytes, bool atomic, uint32_t me) {
 // Two readers of different warps are enough: whoever writes later is in another warp than one of
 // them, and is ordered after both by a barrier or not at all. So are four of one warp, unless a
 // __syncwarp of some lanes only has ordered just these four.
+//
+// In a cluster, readers of other blocks compete for the places. Its barrier orders all blocks or
+// none, so that one of those not yet ordered is as good as another.
 void remember_reader(Word& word, const Stamp& now) {
+  const bool has_cluster = cluster_size() > 1;
   Stamp* room = nullptr;
   int alive = 0;
   bool other_warp = false;
   for (Stamp& reader : word.readers) {
     const bool same_block = reader.block == now.block;
-    if (reader.bytes == 0 || (same_block && reader.epoch < now.epoch)) {
+    if (reader.bytes == 0 || (same_block && reader.epoch < now.epoch) ||
+        (has_cluster && !same_block && is_ordered(reader, now.thread))) {
       room = &reader;
       continue;
     }
@@ -120,7 +144,8 @@ void remember_reader(Word& word, const Stamp& now) {
   }
   if (!room) {
     // The only one of another block stays: no barrier will ever order it.
-    uint32_t victim = now.thread % Word::kReaders;
+    const uint32_t rank = has_cluster ? current_block->rank() : 0;
+    uint32_t victim = (now.thread + rank) % Word::kReaders;
     const auto others = std::ranges::count_if(
         word.readers, [&](const Stamp& reader) { return reader.block != now.block; });
     if (others == 1 && word.readers[victim].block != now.block) {
@@ -151,98 +176,176 @@ void remember_writer(Word& word, const Stamp& now) {
 }  // namespace
 
 uint32_t current_thread() { return current_block->current_thread(); }
-uint32_t current_block_number() { return state.block; }
-Moment current_moment() { return {state.epoch, state.threads[current_thread()].tick}; }
+uint32_t current_block_number() { return state->block; }
+Moment current_moment() { return {state->epoch, state->threads[current_thread()].tick}; }
 
-void block_begins_for_races(uint64_t number, uint32_t threads) {
-  state.block = static_cast<uint32_t>(number);
-  state.epoch = 1;
-  state.fenced_epoch = 0;
-  state.any_fence = state.any_acquired = false;
-  state.block_acquired = {};
+Stamp current_stamp() {
+  const Moment now = current_moment();
+  return {.block = state->block,
+          .epoch = now.epoch,
+          .tick = now.tick,
+          .thread = static_cast<uint16_t>(current_thread()),
+          .bytes = 1};
+}
+
+bool knows_of_begin(uint32_t rank) {
+  const Thread& me = state->threads[current_thread()];
+  return state->phase_of(current_thread()) != 0 || me.acquired.knows(states[rank]->block) ||
+         state->block_acquired.knows(states[rank]->block);
+}
+
+bool is_known_to_block(uint32_t rank, const Stamp& stamp) {
+  for (uint32_t t = 0; t < states[rank]->count; ++t) {
+    if (is_known(*states[rank], t, stamp)) return true;
+  }
+  return false;
+}
+
+void cluster_begins_for_races() {
+  cluster_clock.begin();
+  acquired_before = {};
+}
+
+void block_begins_for_races(uint32_t rank, uint64_t number, uint32_t threads) {
+  if (!states[rank]) states[rank] = std::make_unique<State>();
+  state = states[rank].get();
+  state->block = static_cast<uint32_t>(number);
+  state->count = threads;
+  state->epoch = 1;
+  state->phase = 0;
+  state->fenced_epoch = 0;
+  state->any_fence = state->any_acquired = state->any_waited = false;
+  state->block_acquired = {};
   for (uint32_t t = 0; t < threads; ++t) {
-    Thread& thread = state.threads[t];
+    Thread& thread = state->threads[t];
     thread.tick = 1;
     thread.fence_tick = 0;
+    thread.phase = 0;
     if (!thread.acquired.empty()) thread.acquired = {};
     if (!thread.waiting.empty()) thread.waiting = {};
   }
-  for (uint32_t w = 0; w * kLanes < threads; ++w) state.clock[w] = {};
+  for (uint32_t w = 0; w * kLanes < threads; ++w) state->clock[w] = {};
 }
 
-void launch_begins_for_races() { state.released.clear(); }
+void block_runs_for_races(uint32_t rank) { state = states[rank].get(); }
+
+void launch_begins_for_races() { released.clear(); }
 
 void barrier_passed() {
-  settle();
-  ++state.epoch;
-  if (state.any_fence) state.fenced_epoch = state.epoch;
-  if (state.any_acquired) {
-    for (Thread& thread : state.threads) {
+  // In a cluster another block may still write what was read too early.
+  if (cluster_size() == 1) settle();
+  ++state->epoch;
+  if (state->any_fence) state->fenced_epoch = state->epoch;
+  if (state->any_acquired || state->any_waited) {
+    for (Thread& thread : state->threads) {
+      state->phase = std::max(state->phase, thread.phase);
       if (thread.acquired.empty()) continue;
-      state.block_acquired.learn(thread.acquired);
+      state->block_acquired.learn(thread.acquired);
       thread.acquired = {};
     }
   }
-  state.any_fence = state.any_acquired = false;
+  state->any_fence = state->any_acquired = state->any_waited = false;
+}
+
+void cluster_arrived() {
+  const uint32_t me = current_thread(), rank = current_block->rank();
+  Thread& thread = state->threads[me];
+  // And what lanes did that it has synchronised with: they may return instead of arriving.
+  const auto& clock = state->clock[me / kLanes][me % kLanes];
+  for (uint32_t lane = 0; lane < kLanes; ++lane) {
+    if (clock[lane] == 0) continue;
+    cluster_clock.tell(rank, me / kLanes * kLanes + lane, {state->epoch, clock[lane]});
+  }
+  cluster_clock.tell(rank, me, {state->epoch, thread.tick++});
+  Knowledge& known = acquired_before[cluster_clock.phase() % acquired_before.size()];
+  if (!thread.acquired.empty()) known.learn(thread.acquired);
+  if (!state->block_acquired.empty()) known.learn(state->block_acquired);
+}
+
+void cluster_completed() {
+  if (current_block) settle();
+  cluster_clock.complete();
+  acquired_before[cluster_clock.phase() % acquired_before.size()] = {};
+}
+
+void cluster_waited(uint32_t phase) {
+  Thread& thread = state->threads[current_thread()];
+  thread.phase = phase;
+  state->any_waited = true;
+  const Knowledge& known = acquired_before[phase % acquired_before.size()];
+  if (known.empty()) return;
+  thread.acquired.learn(known);
+  state->any_acquired = true;
 }
 
 void warp_synchronised(uint32_t warp, uint32_t lanes) {
-  auto& clock = state.clock[warp];
+  auto& clock = state->clock[warp];
   std::array<uint32_t, kLanes> latest{};
+  uint32_t phase = 0;
   Knowledge acquired;
   for (uint32_t i = 0; i < kLanes; ++i) {
     if ((lanes >> i & 1) == 0) continue;
-    Thread& thread = state.threads[warp * kLanes + i];
+    Thread& thread = state->threads[warp * kLanes + i];
     clock[i][i] = thread.tick++;
+    phase = std::max(phase, thread.phase);
     for (uint32_t j = 0; j < kLanes; ++j) latest[j] = std::max(latest[j], clock[i][j]);
     if (!thread.acquired.empty()) acquired.learn(thread.acquired);
   }
   for (uint32_t i = 0; i < kLanes; ++i) {
     if ((lanes >> i & 1) == 0) continue;
     clock[i] = latest;
-    if (!acquired.empty()) state.threads[warp * kLanes + i].acquired.learn(acquired);
+    state->threads[warp * kLanes + i].phase = phase;
+    if (!acquired.empty()) state->threads[warp * kLanes + i].acquired.learn(acquired);
   }
 }
 
 void fence() {
   if (!current_block) return;
-  Thread& thread = state.threads[current_thread()];
+  Thread& thread = state->threads[current_thread()];
   if (!thread.waiting.empty()) {
     thread.acquired.learn(thread.waiting);
     thread.waiting = {};
-    state.any_acquired = true;
+    state->any_acquired = true;
   }
-  state.any_fence = true;
+  state->any_fence = true;
   thread.fence_tick = thread.tick++;
 }
 
 void synchronise_through(uintptr_t location) {
   const uint32_t me = current_thread();
-  Thread& thread = state.threads[me];
-  const bool releases = thread.fence_tick != 0 || state.fenced_epoch != 0;
-  const auto found = state.released.find(location);
-  if (found != state.released.end()) {
+  Thread& thread = state->threads[me];
+  const bool releases = thread.fence_tick != 0 || state->fenced_epoch != 0;
+  const auto found = released.find(location);
+  if (found != released.end()) {
     // A fence before the atomic makes it acquire as well, one after it does so by itself.
     if (releases) {
       thread.acquired.learn(found->second);
-      state.any_acquired = true;
+      state->any_acquired = true;
     } else {
       thread.waiting.learn(found->second);
     }
   }
   if (!releases) return;
-  Knowledge& released = found != state.released.end() ? found->second : state.released[location];
-  released.learn(state.block_acquired);
-  released.learn(thread.acquired);
-  if (state.fenced_epoch != 0) released.learn(state.block, me, {state.fenced_epoch, 0});
+  Knowledge& told = found != released.end() ? found->second : released[location];
+  told.learn(state->block_acquired);
+  told.learn(thread.acquired);
+  if (const uint32_t phase = state->phase_of(me); phase != 0) {
+    for (uint32_t rank = 0; rank < cluster_size(); ++rank) {
+      for (uint32_t t = 0; t < state->count; ++t) {
+        const Moment known = cluster_clock.known(phase, rank, t);
+        if (known.tick != 0) told.learn(states[rank]->block, t, known);
+      }
+    }
+  }
+  if (state->fenced_epoch != 0) told.learn(state->block, me, {state->fenced_epoch, 0});
   if (thread.fence_tick != 0) {
     // The thread's own, and those of its warp that it had synchronised with.
-    const auto& clock = state.clock[me / kLanes][me % kLanes];
+    const auto& clock = state->clock[me / kLanes][me % kLanes];
     for (uint32_t lane = 0; lane < kLanes; ++lane) {
       if (clock[lane] == 0) continue;
-      released.learn(state.block, me / kLanes * kLanes + lane, {state.epoch, clock[lane]});
+      told.learn(state->block, me / kLanes * kLanes + lane, {state->epoch, clock[lane]});
     }
-    released.learn(state.block, me, {state.epoch, thread.fence_tick});
+    told.learn(state->block, me, {state->epoch, thread.fence_tick});
   }
 }
 
@@ -261,7 +364,7 @@ const Stamp* conflict(Word& word, uint32_t tag, uint8_t bytes, const Access& acc
     return &earlier;
   }
   const bool writes = access.kind != Kind::read;
-  if (!writes && word.enough_epoch == state.epoch && word.enough_block == state.block) {
+  if (!writes && word.enough_epoch == state->epoch && word.enough_block == state->block) {
     return nullptr;
   }
   if (writes) {
@@ -272,9 +375,10 @@ const Stamp* conflict(Word& word, uint32_t tag, uint8_t bytes, const Access& acc
       return &earlier;
     }
   }
-  const Stamp now{state.block,     state.epoch,   state.threads[me].tick, static_cast<uint16_t>(me),
-                  bytes,           access.atomic, access.copies,          again,
-                  to_place(access)};
+  const Stamp now{
+      state->block,    state->epoch,  state->threads[me].tick, static_cast<uint16_t>(me),
+      bytes,           access.atomic, access.copies,           again,
+      to_place(access)};
   if (writes) {
     remember_writer(word, now);
   } else {

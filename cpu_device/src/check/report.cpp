@@ -45,13 +45,19 @@ std::string address(const Finding& f) {
   return text;
 }
 
-std::string place(const Finding& f) {
-  if (f.array) return element(*f.array, f.access.address);
+// " of block (1, 0, 0)", for the shared memory of another block.
+std::string owner(const Finding& f, const Block& block) {
+  return f.shared && f.owner != f.block ? " of block " + block.block_name(f.owner) : "";
+}
+
+std::string place(const Finding& f, const Block& block) {
+  if (f.array) return element(*f.array, f.access.address) + owner(f, block);
   if (f.space_bytes == 0) return address(f);
   const auto offset = static_cast<intptr_t>(f.access.address - f.space_begin);
   return "byte " + std::to_string(offset) +
          (f.shared ? " of shared memory"
-                   : " of an allocation of " + counted(f.space_bytes, "byte"));
+                   : " of an allocation of " + counted(f.space_bytes, "byte")) +
+         owner(f, block);
 }
 
 // The line of an access. That a kernel was called where it was launched is told anyway.
@@ -123,7 +129,8 @@ std::string between(const Finding& f) {
 // What would have ordered the two accesses of a race.
 std::string missing(const Finding& f) {
   const Stamp& earlier = f.earlier;
-  if (earlier.block != current_block_number()) {
+  if (f.in_cluster) return "missing: a cluster_sync() " + between(f);
+  if (earlier.block != f.block) {
     return "blocks of one launch have no order; missing: an atomic, with a __threadfence() before "
            "it if "
            "it tells of other memory, or a second launch";
@@ -152,7 +159,7 @@ std::string line_of(Kind kind, bool copies, const Block& block, uintptr_t pc) {
 std::string race(const Finding& f, const Block& block) {
   const Places earlier = places_of(f.earlier);
   std::string text = ", which ";
-  if (f.earlier.block != current_block_number()) {
+  if (f.earlier.block != f.block) {
     text += "block " + block.block_name(f.earlier.block) + "'s ";
   }
   text += "thread " + block.thread_name(f.earlier.thread) +
@@ -171,7 +178,9 @@ std::string race(const Finding& f, const Block& block) {
 // The thread that reads what a copy has not brought yet, and what that copy lacks.
 std::string under_way(const Finding& f, const Block& block) {
   const Finding::Copy& copy = f.copy;
-  const std::string thread = "thread " + block.thread_name(copy.thread);
+  const std::string thread =
+      (f.owner != f.block ? "block " + block.block_name(f.owner) + "'s " : "") + "thread " +
+      block.thread_name(copy.thread);
   std::string text = ", which a cp.async of " + thread + " is still to write\n";
   text += line_of(Kind::write, true, block, copy.pc);
   text += line_of(f.access.kind, f.access.copies, block, f.access.pc);
@@ -212,7 +221,9 @@ cudaError_t error_of_finding() {
   switch (last.what) {
     case Finding::outside:
     case Finding::host_memory:
-    case Finding::nowhere: return cudaErrorIllegalAddress;
+    case Finding::nowhere:
+    case Finding::not_begun:
+    case Finding::ended: return cudaErrorIllegalAddress;
     case Finding::wrong_memory:
       return last.access.kind == Kind::read ? kFromWrongMemory : kToWrongMemory;
     case Finding::misaligned: return cudaErrorMisalignedAddress;
@@ -229,22 +240,31 @@ std::string describe_finding(const Block& block) {
   const std::string by = f.access.copies ? " by cp.async" : "";
   const std::string at = std::string("\n  at ") + place_of(block, f.access.pc);
   switch (f.what) {
-    case Finding::outside: return what + place(f) + by + beyond(f) + at;
+    case Finding::outside: return what + place(f, block) + by + beyond(f) + at;
     case Finding::misaligned:
-      return what + place(f) + by + " at an address that is no multiple of " +
+      return what + place(f, block) + by + " at an address that is no multiple of " +
              std::to_string(f.access.bytes) +
              (f.access.copies ? ", its size" : ", as its type asks") + at;
     case Finding::host_memory:
       return what + "memory of the host" + by + ", which a GPU cannot reach" + at;
     case Finding::nowhere: return what + address(f) + by + ", where there is no memory" + at;
-    case Finding::unwritten: return what + place(f) + by + ", which nothing has written" + at;
-    case Finding::race: return what + place(f) + by + race(f, block);
+    case Finding::unwritten:
+      return what + place(f, block) + by + ", which nothing has written" + at;
+    case Finding::race: return what + place(f, block) + by + race(f, block);
     case Finding::wrong_memory:
-      return what + place(f) + by +
+      return what + place(f, block) + by +
              (f.access.kind == Kind::read ? ", which reads global memory only"
+              : f.shared                  ? ", which writes shared memory of its own block only"
                                           : ", which writes shared memory only") +
              at;
-    case Finding::under_way: return what + place(f) + by + under_way(f, block);
+    case Finding::under_way: return what + place(f, block) + by + under_way(f, block);
+    case Finding::not_begun:
+      return what + place(f, block) + by + ", which may not have begun" + at +
+             "\n  missing: a cluster_sync() before " + noun(f.access);
+    case Finding::ended:
+      return what + place(f, block) + by + ", which may have ended" + at +
+             "\n  missing: a cluster_sync() between " + noun(f.access) + " and the end of block " +
+             block.block_name(f.owner);
   }
   return {};
 }

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstring>
 #include <list>
@@ -14,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "../block.hpp"
+#include "../cluster.hpp"
 #include "../state.hpp"
 #include "checker.hpp"
 #include "finding.hpp"
@@ -62,11 +63,34 @@ struct Space {
   LazyArray<uint8_t> written;  // for each word a bit for each of its bytes
   LazyArray<Word> words;
   std::list<Array> arrays;  // ascending; findings point to them
+  Block* block = nullptr;   // whose shared memory it is
 
   Space() = default;
   Space(uintptr_t address, size_t size)
       : begin(address), bytes(size), written(size / kWord + 1), words(size / kWord + 1) {}
   bool holds(uintptr_t address) const { return address - begin < bytes; }
+};
+
+/// What a thread of another block has done last with a block's shared memory.
+struct Visit {
+  Access access{};
+  Stamp stamp{};  // bytes 0: nothing
+};
+
+/// The shared memory of a block of the running cluster.
+struct Arena : Space {
+  uint32_t tag = 0;              // changes with each block
+  LazyArray<uint8_t> under_way;  // bytes that a cp.async will write
+  size_t copies_under_way = 0;
+  LazyArray<Visit> visits;  // by rank and thread
+  bool any_visit = false;
+  bool ended = false;  // the block
+
+  Arena() = default;
+  explicit Arena(uintptr_t address)
+      : Space(address, kArenaBytes),
+        under_way(kArenaBytes / kWord),
+        visits(size_t{kLargestCluster} * kMaxThreads) {}
 };
 
 // The bits of the bytes of [first, end) that lie in the word.
@@ -92,12 +116,11 @@ struct Segment {
 // While a kernel runs, other host threads wait here with what they want to tell. Recursive, so that
 // a kernel that allocates memory does not wait for its own end.
 std::recursive_mutex turn;
-std::map<uintptr_t, Space> allocations;  // by address
-Space* last_used = nullptr;              // of them
-Space arena;                             // the shared memory of the running block
-uint32_t arena_tag = 0;                  // changes with each block
-LazyArray<uint8_t> under_way;            // bytes of the arena that a cp.async will write
-size_t copies_under_way = 0;
+std::map<uintptr_t, Space> allocations;     // by address
+Space* last_used = nullptr;                 // of them
+std::array<Arena, kLargestCluster> arenas;  // of the running cluster, by rank
+Arena* own = nullptr;                       // of the running block
+uint32_t arena_tag = 0;
 const Launch* launch = nullptr;
 Segment host_stack;            // of the thread that launched
 std::vector<Segment> program;  // what belongs to the program itself, and may be touched
@@ -109,6 +132,13 @@ Space* allocation_of(uintptr_t address) {
   Space& candidate = std::prev(next)->second;
   if (!candidate.holds(address)) return nullptr;
   return last_used = &candidate;
+}
+
+Arena* arena_of(uintptr_t address) {
+  for (uint32_t rank = 0; rank < launch->cluster_blocks; ++rank) {
+    if (arenas[rank].holds(address)) return &arenas[rank];
+  }
+  return nullptr;
 }
 
 // The allocation whose guard the address touches.
@@ -189,17 +219,24 @@ const Array* array_near(const Space& space, uintptr_t address) {
   return nearest;
 }
 
-Finding finding_at(Finding::What what, const Space& space, const Access& access,
-                   const Array* array) {
+Finding finding_by(uint32_t block, uint32_t thread, Finding::What what, const Space& space,
+                   const Access& access, const Array* array) {
   Finding finding;
   finding.what = what;
-  finding.thread = current_thread();
+  finding.block = block;
+  finding.thread = thread;
   finding.access = access;
   finding.array = array;
   finding.space_begin = space.begin;
   finding.space_bytes = space.bytes;
-  finding.shared = &space == &arena;
+  finding.shared = space.block != nullptr;
+  if (space.block) finding.owner = static_cast<uint32_t>(space.block->index());
   return finding;
+}
+
+Finding finding_at(Finding::What what, const Space& space, const Access& access,
+                   const Array* array) {
+  return finding_by(current_block_number(), current_thread(), what, space, access, array);
 }
 
 // A thread has read what nothing had written. Perhaps another writes it later, and only a barrier
@@ -211,6 +248,13 @@ struct {
 
 [[noreturn, gnu::cold, gnu::noinline]] void end_with(const Finding& finding) {
   found(pending.exists ? pending.finding : finding);
+}
+
+// Of the same declaration, in one block of a cluster or in two.
+bool in_same_array(const Finding& a, const Finding& b) {
+  if (!a.array || !b.array || a.shared != b.shared) return a.array == b.array;
+  return a.array->begin - a.space_begin == b.array->begin - b.space_begin &&
+         (a.shared || a.space_begin == b.space_begin);
 }
 
 [[gnu::cold, gnu::noinline]] void read_unwritten(const Space& space, const Access& access,
@@ -226,15 +270,17 @@ struct {
   Finding finding = finding_at(Finding::race, space, access, array);
   finding.access.address = std::max(access.address, space.begin + word * kWord);
   finding.earlier = earlier;
+  finding.in_cluster = earlier.block != finding.block && rank_of(earlier.block) != no_rank;
   finding.earlier_was_write = earlier_was_write;
   finding.earlier_was_first = !earlier_was_write && (earlier.bytes & unwritten) != 0;
   // In the same array, this is what is wrong with the read that was held back.
-  if (pending.finding.array == array) pending.exists = false;
+  if (in_same_array(pending.finding, finding)) pending.exists = false;
   end_with(finding);
 }
 
 // An access to what a copy will write. Every thread knows of the issue, or there would be a race.
-[[noreturn, gnu::cold, gnu::noinline]] void touched_too_early(const Access& access, size_t word,
+[[noreturn, gnu::cold, gnu::noinline]] void touched_too_early(const Arena& arena,
+                                                              const Access& access, size_t word,
                                                               uint8_t bytes, const Array* array) {
   Finding finding = finding_at(Finding::under_way, arena, access, array);
   const uint32_t me = finding.thread;
@@ -242,7 +288,7 @@ struct {
   finding.access.address = arena.begin + offset;
   Finding::Copy& f = finding.copy;
   for (uint32_t t = 0; t < launch->threads; ++t) {
-    const AsyncCopies& copies = current_block->copies_of(t);
+    const AsyncCopies& copies = arena.block->copies_of(t);
     for (const AsyncCopy& copy : copies.under_way) {
       if (offset - copy.to >= copy.bytes) continue;
       f.thread = t;
@@ -258,23 +304,30 @@ struct {
     }
   }
   // Who has just waited means to know that all have.
-  const AsyncCopies::Wait& own = current_block->copies_of(me).last_wait;
+  const AsyncCopies::Wait& waited = current_block->copies_of(me).last_wait;
   const Moment now = current_moment();
-  if (f.thread != me && own.pc != 0 && own.epoch == now.epoch &&
-      (f.thread / kLanes != me / kLanes || own.tick == now.tick)) {
+  if (arena.block == current_block && f.thread != me && waited.pc != 0 &&
+      waited.epoch == now.epoch && (f.thread / kLanes != me / kLanes || waited.tick == now.tick)) {
     f.lack = Finding::Copy::barrier;
-    f.wait_pc = own.pc;
+    f.wait_pc = waited.pc;
   }
   end_with(finding);
 }
 
+Space* space_of(uintptr_t address) {
+  Space* space = arena_of(address);
+  return space ? space : allocation_of(address);
+}
+
 [[noreturn, gnu::cold, gnu::noinline]] void in_wrong_memory(const Access& access) {
-  Space* space = arena.holds(access.address) ? &arena : allocation_of(access.address);
-  if (space) {
+  if (const Space* space = space_of(access.address)) {
     const Array* array = array_at(*space, access.address, 1);
     end_with(finding_at(Finding::wrong_memory, *space, access, array));
   }
-  end_with({.what = Finding::wrong_memory, .thread = current_thread(), .access = access});
+  end_with({.what = Finding::wrong_memory,
+            .block = current_block_number(),
+            .thread = current_thread(),
+            .access = access});
 }
 
 [[noreturn, gnu::cold, gnu::noinline]] void strayed(const Space& space, Access access) {
@@ -285,9 +338,10 @@ struct {
   end_with(finding_at(Finding::outside, space, access, array));
 }
 
-void look_at_space(Space& space, uint32_t tag, const Access& access) {
+// `arena` is the space, or null.
+void look_at_space(Space& space, Arena* arena, uint32_t tag, const Access& access) {
   const Array* array = array_at(space, access.address, access.bytes);
-  if (!array && (&space == &arena || !space.arrays.empty() ||
+  if (!array && (arena || !space.arrays.empty() ||
                  access.address + access.bytes > space.begin + space.bytes)) {
     strayed(space, access);
   }
@@ -301,13 +355,26 @@ void look_at_space(Space& space, uint32_t tag, const Access& access) {
       raced(space, access, word, static_cast<uint8_t>(bits & ~written), array, *earlier,
             earlier_was_write);
     }
-    if (copies_under_way != 0 && &space == &arena && (under_way[word] & bits) != 0) {
-      touched_too_early(access, word, under_way[word] & bits, array);
+    if (arena && arena->copies_under_way != 0 && (arena->under_way[word] & bits) != 0) {
+      touched_too_early(*arena, access, word, arena->under_way[word] & bits, array);
     }
     if (access.kind != Kind::write && (bits & ~written) != 0) read_unwritten(space, access, array);
     if (access.kind != Kind::read && !is_issue) written |= bits;
   });
   if (access.atomic) synchronise_through(access.address);
+}
+
+// The shared memory of another block, which is there from its begin to its end: the thread must
+// know of the one, and that block of what the thread does before the other.
+void look_at_other_block(Arena& arena, const Access& access) {
+  const Array* array = array_at(arena, access.address, access.bytes);
+  if (!knows_of_begin(arena.block->rank())) {
+    end_with(finding_at(Finding::not_begun, arena, access, array));
+  }
+  if (arena.ended) end_with(finding_at(Finding::ended, arena, access, array));
+  look_at_space(arena, &arena, arena.tag, access);
+  arena.any_visit = true;
+  arena.visits[current_block->rank() * kMaxThreads + current_thread()] = {access, current_stamp()};
 }
 
 }  // namespace
@@ -375,63 +442,115 @@ void name_array_in_check_build(const NamedArray& named) {
 void launch_begins(const Launch& next) {
   turn.lock();
   launch = &next;
-  arena.arrays.clear();
+  for (Arena& arena : arenas) arena.arrays.clear();
   launch_begins_for_races();
   program.clear();  // thread-local variables are the launching thread's
   dl_iterate_phdr(add_segments, nullptr);
-  host_stack = stack_of_caller();
+  // glibc reads all of /proc/self/maps for it, where each thread's stack has two lines.
+  static thread_local const Segment stack = stack_of_caller();
+  host_stack = stack;
 }
 
 void launch_ends() { turn.unlock(); }
 
-void block_begins(const char* shared_memory, uint64_t number, uint32_t threads) {
-  const auto begin = reinterpret_cast<uintptr_t>(shared_memory);
-  if (arena.begin != begin) {
-    arena = Space(begin, kArenaBytes);
-    under_way = LazyArray<uint8_t>(kArenaBytes / kWord);
-  }
-  ++arena_tag;
-  block_begins_for_races(number, threads);
+void block_begins(Block& block) {
+  const uint32_t rank = block.rank();
+  const auto begin = reinterpret_cast<uintptr_t>(block.arena());
+  Arena& arena = arenas[rank];
+  if (arena.begin != begin) arena = Arena(begin);
+  arena.block = &block;
+  arena.tag = ++arena_tag;
+  arena.ended = false;
+  if (rank == 0) cluster_begins_for_races();
+  block_begins_for_races(rank, block.index(), launch->threads);
 }
 
-bool block_ends() {
-  for (const Array& array : arena.arrays) mark_written(arena, array.begin, array.bytes, false);
-  if (copies_under_way != 0) std::memset(&under_way[0], 0, kArenaBytes / kWord);
-  copies_under_way = 0;
-  if (!pending.exists) return false;
+void block_runs(uint32_t rank) {
+  own = &arenas[rank];
+  block_runs_for_races(rank);
+}
+
+uint32_t block_ends(uint32_t rank) {
+  Arena& arena = arenas[rank];
+  arena.ended = true;
+  if (!arena.any_visit || pending.exists) return no_rank;
+  for (uint32_t other = 0; other < cluster_size(); ++other) {
+    for (uint32_t t = 0; t < launch->threads; ++t) {
+      const Visit& visit = arena.visits[other * kMaxThreads + t];
+      if (visit.stamp.bytes == 0 || is_known_to_block(rank, visit.stamp)) continue;
+      const Access& access = visit.access;
+      keep(finding_by(visit.stamp.block, visit.stamp.thread, Finding::ended, arena, access,
+                      array_at(arena, access.address, access.bytes)));
+      return other;
+    }
+  }
+  return no_rank;
+}
+
+uint32_t cluster_ends() {
+  for (uint32_t rank = 0; rank < cluster_size(); ++rank) {
+    Arena& arena = arenas[rank];
+    for (const Array& array : arena.arrays) mark_written(arena, array.begin, array.bytes, false);
+    if (arena.copies_under_way != 0) std::memset(&arena.under_way[0], 0, kArenaBytes / kWord);
+    arena.copies_under_way = 0;
+    if (!arena.any_visit) continue;
+    for (uint32_t other = 0; other < cluster_size(); ++other) {
+      for (uint32_t t = 0; t < launch->threads; ++t) {
+        arena.visits[other * kMaxThreads + t].stamp = {};
+      }
+    }
+    arena.any_visit = false;
+  }
+  if (!pending.exists) return no_rank;
   keep(pending.finding);
   pending.exists = false;
-  return true;
+  return rank_of(pending.finding.block);
+}
+
+uint32_t cluster_size() { return launch->cluster_blocks; }
+
+uint32_t rank_of(uint64_t block) {
+  for (uint32_t rank = 0; rank < cluster_size(); ++rank) {
+    if (arenas[rank].block->index() == block) return rank;
+  }
+  return no_rank;
 }
 
 void settle() {
   if (pending.exists) end_with(pending.finding);
 }
 
+// All blocks of a cluster place their declarations alike.
 void name_shared_in_check_build(const void* data, const SharedArray& shared) {
-  const auto begin = reinterpret_cast<uintptr_t>(data);
-  const auto place = std::ranges::lower_bound(arena.arrays, begin, {}, &Array::begin);
-  if (place != arena.arrays.end() && place->begin == begin) return;
-  Array array{shared.name, begin, 0, shared.shape.element_bytes, {}, 0};
+  const auto address = reinterpret_cast<uintptr_t>(data);
+  const auto place = std::ranges::lower_bound(own->arrays, address, {}, &Array::begin);
+  if (place != own->arrays.end() && place->begin == address) return;
+  current_block->leaves_kernel();
+  Array array{shared.name, address, 0, shared.shape.element_bytes, {}, 0};
   array.extents.assign(shared.shape.extents, shared.shape.extents + shared.shape.rank);
   if (shared.is_dynamic) {
     const size_t bytes = launch->config.shared_bytes;
-    if (bytes == 0) return;
     array.extents = {(bytes + array.element_bytes - 1) / array.element_bytes};
   }
   array.bytes = array.elements() * array.element_bytes;
-  arena.arrays.insert(place, array);
+  for (uint32_t rank = 0; array.bytes > 0 && rank < cluster_size(); ++rank) {
+    std::list<Array>& arrays = arenas[rank].arrays;
+    array.begin = arenas[rank].begin + (address - own->begin);
+    arrays.insert(std::ranges::lower_bound(arrays, array.begin, {}, &Array::begin), array);
+  }
+  current_block->enters_kernel();
 }
 
 void look_at(const Access& access) {
   Block* block = current_block;
   if (!block || !block->in_kernel()) return;
   const uintptr_t address = access.address;
-  if (arena.holds(address)) return look_at_space(arena, arena_tag, access);
+  if (own->holds(address)) return look_at_space(*own, own, own->tag, access);
   if (block->owns_stack(reinterpret_cast<const void*>(address))) return;
   if (Space* space = allocation_of(address)) {
-    return look_at_space(*space, launch->number, access);
+    return look_at_space(*space, nullptr, launch->number, access);
   }
+  if (Arena* other = arena_of(address)) return look_at_other_block(*other, access);
   if (launch->holds_argument(reinterpret_cast<const void*>(address))) return;
   // A launch through a pointer reads the pointer where the host has it.
   if (access.kind == Kind::read && access.bytes == sizeof(void*) && host_stack.holds(address))
@@ -439,6 +558,7 @@ void look_at(const Access& access) {
   if (belongs_to_program(address)) return;
   if (const Space* near = allocation_near(address)) strayed(*near, access);
   end_with({.what = is_mapped(address) ? Finding::host_memory : Finding::nowhere,
+            .block = current_block_number(),
             .thread = current_thread(),
             .access = access});
 }
@@ -448,8 +568,8 @@ void look_at_copy(const void* shared, AsyncCopy& copy, uintptr_t pc) {
   Access write{reinterpret_cast<uintptr_t>(shared), copy.bytes, Kind::write, false, pc, true};
   Access read{reinterpret_cast<uintptr_t>(copy.from), copy.bytes, Kind::read, false, pc, true};
   const bool reads = copy.source_bytes > 0;
-  if (!arena.holds(write.address)) in_wrong_memory(write);
-  if (reads && (arena.holds(read.address) || current_block->owns_stack(copy.from))) {
+  if (!own->holds(write.address)) in_wrong_memory(write);
+  if (reads && (arena_of(read.address) || current_block->owns_stack(copy.from))) {
     in_wrong_memory(read);
   }
   if (write.address % copy.bytes != 0) look_at_misaligned(write);
@@ -457,27 +577,28 @@ void look_at_copy(const void* shared, AsyncCopy& copy, uintptr_t pc) {
   read.bytes = copy.source_bytes;
   if (reads) look_at(read);
   look_at(write);
-  for_each_word(arena, write.address, write.bytes,
-                [](size_t word, uint8_t bits) { under_way[word] |= bits; });
-  ++copies_under_way;
+  for_each_word(*own, write.address, write.bytes,
+                [](size_t word, uint8_t bits) { own->under_way[word] |= bits; });
+  ++own->copies_under_way;
 }
 
 void copy_lands(const AsyncCopy& copy) {
-  const Access write{arena.begin + copy.to,
+  const Access write{own->begin + copy.to,
                      copy.bytes,
                      Kind::write,
                      false,
                      from_place(copy.place),
                      true,
                      current_block->copies_of(current_thread()).last_wait.pc};
-  for_each_word(arena, write.address, write.bytes,
-                [](size_t word, uint8_t bits) { under_way[word] &= static_cast<uint8_t>(~bits); });
-  --copies_under_way;
+  for_each_word(*own, write.address, write.bytes, [](size_t word, uint8_t bits) {
+    own->under_way[word] &= static_cast<uint8_t>(~bits);
+  });
+  --own->copies_under_way;
   look_at(write);
 }
 
 void look_at_misaligned(const Access& access) {
-  Space* space = arena.holds(access.address) ? &arena : allocation_of(access.address);
+  Space* space = space_of(access.address);
   if (!space) return;  // of no array; the access itself comes next
   end_with(finding_at(Finding::misaligned, *space, access, array_at(*space, access.address, 1)));
 }

@@ -36,7 +36,10 @@ int main(int count, char** arguments) {
                {"after_free", AsanMistake::after_free},
                {"past_global", AsanMistake::past_global},
                {"past_shared", AsanMistake::past_shared},
-               {"past_dynamic", AsanMistake::past_dynamic}};
+               {"past_dynamic", AsanMistake::past_dynamic},
+               {"none_in_cluster", AsanMistake::none_in_cluster},
+               {"past_shared_in_cluster", AsanMistake::past_shared_in_cluster},
+               {"ended_in_cluster", AsanMistake::ended_in_cluster}};
   for (const auto& [name, mistake] : known) {
     if (count == 2 && std::strcmp(arguments[1], name) == 0) return ran(mistake) ? 0 : 1;
   }

@@ -2,7 +2,18 @@
 
 namespace device_test {
 
-enum class AsanMistake { none, past_local, after_free, past_global, past_shared, past_dynamic };
+enum class AsanMistake {
+  none,
+  past_local,
+  after_free,
+  past_global,
+  past_shared,
+  past_dynamic,
+  // In a cluster, with the shared memory of block 0.
+  none_in_cluster,
+  past_shared_in_cluster,
+  ended_in_cluster
+};
 
 inline constexpr int kElements = 101;  // their 404 bytes end in the middle of a word of 8
 

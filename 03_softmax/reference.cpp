@@ -1,0 +1,244 @@
+// The reference on the CPU, with Eigen in double, and the checks of the arguments.
+#include <Eigen/Core>
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numbers>
+#include <string>
+
+#include "harness/matrix_argument.hpp"
+#include "harness/parallel.hpp"
+#include "harness/rounding.hpp"
+#include "softmax.hpp"
+
+namespace softmax {
+namespace {
+
+using Array = Eigen::ArrayXd;
+using Row = Eigen::Map<const Array>;
+using Result = Eigen::Map<Array>;
+
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// ---- Errors of a kernel ----
+//
+// A kernel computes in fp32, where an operation multiplies its exact result by 1 + d, |d| <= u. The
+// logarithm of that is at most u (1 + u) away from 0, which is kUnit. Errors are added up below as
+// such logarithms: a value v whose errors add up to r is off by at most |v| (e^r - 1). That of a
+// sum of positive terms is at most the mean of the terms' e^r - 1, each term weighted with its
+// share of the sum.
+
+constexpr double kUnit = 0x1.00001p-24;
+// ex2.approx and exp2f are off by 2 ulps (PTX ISA, "ex2"; CUDA C++ Programming Guide, "Mathematical
+// Functions"), of up to 2u each.
+constexpr double kExp2 = 4 * kUnit;
+constexpr double kLog = 2 * kUnit;  // of the logarithm, 1 ulp
+// An exponential may be flushed to zero below the smallest normal number. Products are not: they
+// are off by half the smallest denormal.
+constexpr double kTinyExponential = 0x1p-126;
+constexpr double kTinyProduct = 0x1p-150;
+
+/// What a calculation in fp32 makes of a result, short of rounding: infinity, if it is too large.
+class Range {
+ public:
+  explicit Range(tile::DType type)
+      : infinite_(type == tile::DType::fp64 ? kInfinity
+                                            : tile::rounding_of(tile::DType::fp32).infinite) {}
+  double operator()(double x) const {
+    return std::abs(x) >= infinite_ ? std::copysign(kInfinity, x) : x;
+  }
+
+ private:
+  double infinite_;
+};
+
+/// How often a term of the sum is scaled down to a greater maximum, at most. In one pass over the
+/// row each of a thread's numbers may be the greatest so far: no step that does so has fewer than
+/// 256 threads to a row. Then in five rounds of a warp's lanes, with 32 warps and with 16 blocks.
+double rescalings(double n) { return std::min(n - 1, std::ceil(n / 256) + 5 + 32 + 16); }
+
+/// exp(-z) is computed as 2^(f (x - max)): the rounding of the difference, of the constant log2(e),
+/// of f, which is its product with scale, and of the product of both multiply z by 1 + d. If scale
+/// is denormal, f is off by half the smallest denormal more.
+double argument_error(double scale) {
+  return 4 * kUnit + kTinyProduct / (scale * std::numbers::log2e);
+}
+
+/// The visible part of a row of y from that of x.
+void forward(const Problem& p, Row x, Result value, Result bound) {
+  const Range in_range(p.type);
+  const double scale = p.scale;
+  const double max = x.maxCoeff();
+  bound.setZero();
+  if (x.isNaN().any() || max == kInfinity) {
+    value.setConstant(kNaN);
+    return;
+  }
+  if (max == -kInfinity) {
+    value.setConstant(p.log ? -kInfinity : 0);
+    return;
+  }
+  const auto n = static_cast<double>(x.size());
+  // A difference that overflows is infinite, with an exponential of 0, which it is for scales above
+  // 2^-118 in any case.
+  const Array z = x.unaryExpr([&](double each) { return scale * in_range(max - each); });
+  const Array exponential = z.unaryExpr([](double each) { return std::exp(-each); });
+  const double sum = exponential.sum();
+  const Array share = exponential / sum;
+
+  // Of the terms of the sum: the argument and the exponential; for each time that the maximum grows
+  // one more exponential, whose argument is a part of z, and a product; and each addition rounds,
+  // in whatever order.
+  const double argument = argument_error(scale);
+  const double term_error = kExp2 + (kExp2 + kUnit) * rescalings(n) + (n - 1) * kUnit;
+  const double sum_error =
+      (share > 0)
+          .select(
+              share * (argument * z + term_error).unaryExpr([](double r) { return std::expm1(r); }),
+              0)
+          .sum() +
+      n * kTinyExponential / sum;
+
+  if (p.log) {
+    // scale (x - max) - log sum: two roundings of the first part, one of the result.
+    value = -(z + std::log(sum));
+    const Array parts = 2 * kUnit * z + sum_error + kLog * (std::log(sum) + sum_error);
+    bound = parts + kUnit * (value.abs() + parts) + kTinyProduct;
+  } else {
+    // The exponential may be one relative to another maximum and one that corrects it; 1 / sum and
+    // the products round. What is flushed to zero is one of those factors or a product.
+    value = share;
+    const double other = 2 * kExp2 + sum_error + 4 * kUnit;
+    bound =
+        (share > 0).select(
+            share * (argument * z + other).unaryExpr([](double r) { return std::expm1(r); }), 0) +
+        4 * kTinyExponential;
+  }
+}
+
+/// The visible part of a row of dx from those of y and dy.
+void backward(const Problem& p, Row y, Row dy, Result value, Result bound) {
+  const Range in_range(p.type);
+  const double scale = p.scale;
+  const auto n = static_cast<double>(y.size());
+  const Array terms = p.log ? Array(dy) : Array(y * dy);
+  const double sum = terms.sum();
+  // A product and n - 1 additions.
+  const double sum_error = std::expm1(n * kUnit) * terms.abs().sum() + n * kTinyProduct;
+  const double two_roundings = std::expm1(2 * kUnit);
+  for (Eigen::Index i = 0; i < y.size(); ++i) {
+    double error = sum_error, result = 0;
+    if (p.log) {
+      // exp(y) is 2^(log2(e) y): two roundings in the exponent.
+      const double exponential = in_range(std::exp(y[i]));
+      const double relative = exponential == 0 ? 0 : 2 * kUnit * std::abs(y[i]) + kExp2 + kUnit;
+      error = exponential * sum_error +
+              std::expm1(relative) * exponential * (std::abs(sum) + sum_error) +
+              kTinyExponential * (std::abs(sum) + sum_error) + kTinyProduct;
+      result = in_range(dy[i] - exponential * sum);
+    } else {
+      const double difference = in_range(dy[i] - sum);
+      error =
+          std::abs(y[i]) * (sum_error + kUnit * (std::abs(difference) + sum_error)) + kTinyProduct;
+      result = in_range(y[i] * difference);
+    }
+    // One more rounding here, and that of the product with scale.
+    value[i] = in_range(scale * result);
+    bound[i] =
+        scale * ((1 + two_roundings) * error + two_roundings * std::abs(result)) + kTinyProduct;
+  }
+}
+
+}  // namespace
+
+tile::Expected reference(const Problem& p, std::span<const double> first,
+                         std::span<const double> dy) {
+  tile::Expected expected{{p.rows, p.cols}, std::vector<double>(first.size()), {}};
+  expected.bound.resize(first.size());
+  const auto cols = static_cast<std::size_t>(p.cols);
+  const tile::Rounding out = tile::rounding_of(p.type);
+  const bool is_forward = p.direction == tile::Direction::forward;
+  const double hidden = is_forward && p.log ? -kInfinity : 0;
+  if (first.empty()) return expected;
+
+  auto compute_row = [&](std::size_t row) {
+    std::size_t visible = cols;
+    if (p.causal) {
+      const std::int64_t query = static_cast<std::int64_t>(row) % p.queries;
+      visible = static_cast<std::size_t>(std::max<std::int64_t>(0, query + 1 + p.cols - p.queries));
+    }
+    const auto begin = row * cols;
+    double* value = &expected.value[begin];
+    double* bound = &expected.bound[begin];
+    const auto count = static_cast<Eigen::Index>(visible);
+    std::fill_n(value + visible, cols - visible, hidden);
+    if (visible == 0) return;
+    const Row x(&first[begin], count);
+    if (is_forward) {
+      forward(p, x, Result(value, count), Result(bound, count));
+    } else {
+      backward(p, x, Row(&dy[begin], count), Result(value, count), Result(bound, count));
+    }
+    for (std::size_t i = 0; i < visible; ++i) {
+      // Exact results, as of a row without weights, are values of every type.
+      if (bound[i] > 0) bound[i] += out.error(value[i], bound[i]);
+      if (std::abs(value[i]) >= out.infinite) value[i] = std::copysign(kInfinity, value[i]);
+    }
+  };
+  const std::size_t rows_for_a_thread = tile::kElementsForAThread / cols + 1;
+  tile::in_parts(static_cast<std::size_t>(p.rows), rows_for_a_thread,
+                 [&](std::size_t begin, std::size_t end) {
+                   for (std::size_t row = begin; row < end; ++row) compute_row(row);
+                 });
+  return expected;
+}
+
+tile::Status validate(const Problem& p, const Buffers& buffers) {
+  if (tile::Status s = tile::check_requirements(kTypes, {}, p.type); !s.ok()) return s;
+  return validate_matrices(p, buffers);
+}
+
+tile::Status validate_matrices(const Problem& p, const Buffers& buffers) {
+  for (const auto& [name, extent] : {std::pair{"rows", p.rows}, std::pair{"cols", p.cols}}) {
+    if (extent < 0) return tile::invalid_argument(name, std::to_string(extent) + " is negative");
+  }
+  if (!(p.scale > 0) || !std::isfinite(p.scale * std::numbers::log2e_v<float>)) {
+    return tile::invalid_argument(
+        "scale", std::to_string(p.scale) + " is not positive, or too large for exp(scale x)");
+  }
+  const bool divides = p.rows == 0 || (p.queries > 0 && p.rows % p.queries == 0);
+  if (p.causal && (p.queries < 0 || !divides)) {
+    return tile::invalid_argument("queries", std::to_string(p.queries) + " is no part of " +
+                                                 std::to_string(p.rows) + " rows");
+  }
+
+  const auto element = static_cast<std::int64_t>(tile::size_bytes(p.type));
+  auto matrix = [&](const char* name, const char* ld_name, const void* data, std::int64_t ld) {
+    return tile::MatrixArgument{name, ld_name, data, p.rows, p.cols, ld, element};
+  };
+  const tile::MatrixArgument y = matrix("y", "ldy", buffers.y, p.ldy);
+  std::vector<tile::MatrixArgument> inputs;
+  tile::MatrixArgument output = y;
+  if (p.direction == tile::Direction::forward) {
+    inputs = {matrix("x", "ldx", buffers.x, p.ldx)};
+  } else {
+    inputs = {y, matrix("dy", "lddy", buffers.dy, p.lddy)};
+    output = matrix("dx", "lddx", buffers.dx, p.lddx);
+  }
+  for (const tile::MatrixArgument& input : inputs) {
+    if (tile::Status s = tile::check_size(input); !s.ok()) return s;
+  }
+  if (tile::Status s = tile::check_size(output); !s.ok()) return s;
+  if (output.empty()) return {};
+  for (const tile::MatrixArgument& input : inputs) {
+    if (tile::Status s = tile::check_pointer(input); !s.ok()) return s;
+  }
+  if (tile::Status s = tile::check_pointer(output); !s.ok()) return s;
+  for (const tile::MatrixArgument& input : inputs) {
+    if (tile::Status s = tile::check_apart_or_same(output, input); !s.ok()) return s;
+  }
+  return {};
+}
+
+}  // namespace softmax

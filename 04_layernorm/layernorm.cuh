@@ -1,0 +1,116 @@
+// What the kernels of this chapter are told, and what every launcher does.
+#pragma once
+
+#include "layernorm.hpp"
+#include "tile/elements.cuh"
+#include "tile/grid.hpp"
+#include "tile/reduce.cuh"
+#include "tile/rows.cuh"
+
+namespace layernorm {
+
+/// The problem with elements of type T as a kernel sees it.
+template <class T>
+struct Arguments {
+  std::int64_t rows, cols;
+  float eps;
+  bool centred;  // LayerNorm; RMSNorm takes the mean for 0
+
+  tile::Rows<const T> x, dy;  // [rows][cols]
+  tile::Rows<T> y, dx;        // [rows][cols]
+  const T *gamma, *beta;      // [cols], or null
+  float *mean, *rstd;         // [rows], or null
+
+  Arguments(const Problem& p, const Buffers& b)
+      : rows(p.rows),
+        cols(p.cols),
+        eps(p.eps),
+        centred(p.norm == Norm::layer),
+        x{static_cast<const T*>(b.x), p.ldx},
+        dy{static_cast<const T*>(b.dy), p.lddy},
+        y{static_cast<T*>(b.y), p.ldy},
+        dx{static_cast<T*>(b.dx), p.lddx},
+        gamma(static_cast<const T*>(b.gamma)),
+        beta(static_cast<const T*>(b.beta)),
+        mean(b.mean),
+        rstd(b.rstd) {}
+
+  __device__ float gamma_of(std::int64_t col) const {
+    return gamma ? static_cast<float>(gamma[col]) : 1.f;
+  }
+  __device__ float beta_of(std::int64_t col) const {
+    return beta ? static_cast<float>(beta[col]) : 0.f;
+  }
+
+  /// 1 / sqrt(variance + eps), of the squares' sum around the mean.
+  __device__ float rstd_of(float squares) const {
+    return rsqrtf(squares / static_cast<float>(cols) + eps);
+  }
+
+  /// Saves the statistics of a row for the backward pass. One thread calls it.
+  __device__ void save(std::int64_t row, float row_mean, float row_rstd) const {
+    if (mean) mean[row] = row_mean;
+    if (rstd) rstd[row] = row_rstd;
+  }
+};
+
+/// The statistics of a row that the forward pass saved; of a row that does not exist, zeros.
+struct Statistics {
+  float mean = 0, rstd = 0;
+
+  template <class T>
+  __device__ Statistics(const Arguments<T>& a, std::int64_t row) {
+    if (row >= a.rows) return;
+    if (a.centred) mean = a.mean[row];
+    rstd = a.rstd[row];
+  }
+
+  __device__ float xhat(float x) const { return (x - mean) * rstd; }
+};
+
+/// The two sums over a row that dx needs, with w = gamma dy.
+struct RowSums {
+  float w, w_xhat;
+};
+
+struct AddRowSums {
+  __device__ RowSums identity() const { return {0, 0}; }
+  __device__ RowSums operator()(RowSums a, RowSums b) const {
+    return {a.w + b.w, a.w_xhat + b.w_xhat};
+  }
+};
+
+/// Both sums over a group of lanes; tile::reduce_block() finds it by its arguments.
+__device__ __forceinline__ RowSums reduce_lanes(RowSums sums, AddRowSums, int lanes = tile::kWarp) {
+  return {tile::reduce_lanes(sums.w, tile::Add{}, lanes),
+          tile::reduce_lanes(sums.w_xhat, tile::Add{}, lanes)};
+}
+
+/// An element of dx, once the sums over its row are known.
+struct GradientOfX {
+  float rstd, mean_of_w, mean_of_w_xhat;
+
+  template <class T>
+  __device__ GradientOfX(const Arguments<T>& a, float row_rstd, RowSums sums)
+      : rstd(row_rstd),
+        mean_of_w(a.centred ? sums.w / static_cast<float>(a.cols) : 0.f),
+        mean_of_w_xhat(sums.w_xhat / static_cast<float>(a.cols)) {}
+
+  __device__ float operator()(float w, float xhat) const {
+    return rstd * (w - mean_of_w - xhat * mean_of_w_xhat);
+  }
+};
+
+/// What every launcher begins with: checks the arguments, and unless there is nothing to compute
+/// calls `launch` with the Arguments. Backward without rows still writes dgamma and dbeta.
+template <class Launch>
+tile::Status with_arguments(const Problem& problem, const Buffers& buffers, Launch launch) {
+  if (tile::Status s = validate(problem, buffers); !s.ok()) return s;
+  const bool forward = problem.direction == tile::Direction::forward;
+  if (problem.cols == 0 || (forward && problem.rows == 0)) return {};
+  return tile::with_element_type(problem.type, [&](auto element) {
+    return launch(Arguments<decltype(element)>(problem, buffers));
+  });
+}
+
+}  // namespace layernorm

@@ -1,0 +1,385 @@
+// The reference on the CPU, with Eigen in double, and the checks of the arguments.
+#include <Eigen/Core>
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string>
+
+#include "harness/matrix_argument.hpp"
+#include "harness/parallel.hpp"
+#include "harness/rounding.hpp"
+#include "layernorm.hpp"
+
+namespace layernorm {
+namespace {
+
+using Array = Eigen::ArrayXd;
+using Row = Eigen::Map<const Array>;
+using Result = Eigen::Map<Array>;
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// ---- Errors of a kernel ----
+//
+// A kernel computes in fp32, where an operation gives its exact result times 1 + d, |d| <= u. Sums
+// stand below as bounds of absolute errors, and factors (1 + u)^k as 1 + rounded(k).
+
+constexpr double kUnit = tile::unit_roundoff(tile::DType::fp32);
+// What a result in the range of denormals, whose digits are fewer, may be off by.
+constexpr double kTiny = 0x1p-149;
+// rsqrtf is off by 2 ulps (CUDA C++ Programming Guide, "Mathematical Functions"), of up to 2u each.
+constexpr double kRsqrt = 4 * kUnit;
+
+double rounded(double roundings) { return roundings * kUnit / (1 - roundings * kUnit); }
+
+/// How many roundings the sum of n terms is worth, in whatever order they are added. One after
+/// another they round n - 1 times, which for n up to 16 is less than this. Of more roundings some
+/// cancel: as many in one direction as 4 sqrt(n) are four standard deviations (Higham and Mary, "A
+/// new approach to probabilistic rounding error analysis", 2019). Who adds in parts has not even so
+/// many: sqrt(n) threads of sqrt(n) terms each, whose sums a tree adds, stay below it for certain.
+double additions(double n) { return 4 * std::sqrt(n); }
+
+/// Of the mean: the sum, and at most three for its division by n, by way of a rounded 1 / n.
+/// Welford's recurrence rounds every sum, and a quotient before that is the smaller the later it
+/// comes: 3/k in step k, in all less than 3 (2 + log n) more. Merging two parts takes four
+/// roundings. In parts of n / threads terms and a tree of merges it all stays below 8 more than a
+/// sum of n terms.
+double mean_roundings(double n) { return additions(n) + 8; }
+
+/// Of the variance, whose terms are all positive: the sum; of a term the difference, twice because
+/// it is squared, and the square, or for a merge six; three for the division; one for eps.
+double variance_roundings(double n) { return additions(n) + 10; }
+
+/// Squares sum up beyond this, and some partial result may overflow, which makes the row NaN, or 0.
+constexpr double kLargestSquares = 0x1p125;
+
+/// Mean and rstd of a row, and within which limits a kernel finds them.
+struct Statistics {
+  double mean = 0, mean_error = 0;
+  double rstd, rstd_low, rstd_high;
+
+  Statistics(const Problem& p, Row x) {
+    const auto n = static_cast<double>(x.size());
+    const bool layer = p.norm == Norm::layer;
+    const double square = x.square().mean();  // R^2
+    double from_mean = 0;
+    if (layer) {
+      mean = x.mean();
+      mean_error = rounded(mean_roundings(n)) * x.abs().mean() + kTiny;
+    }
+    const double variance = layer ? (x - mean).square().mean() : square;
+    if (layer) {
+      // With a mean that is off by e, the variance is too large by e^2, because the differences
+      // from the exact mean add up to 0. Not so in Welford's recurrence, whose differences d_k are
+      // from the mean of the numbers before. A rounding in the mean of k numbers, about u R, stays
+      // in all later means, k/i of it in that of i. It moves the sum of squares by k sum 2 d_i / i
+      // times itself, which by Cauchy and Schwarz is at most 2 sqrt(2 k n) sigma, for sum d_i^2 is
+      // at most 2 n sigma^2. Four standard deviations of all n are 8 n sqrt(n) u R sigma: in the
+      // variance 2 e sigma, if e is the error of a mean of numbers as large as R. Parts of sqrt(n)
+      // numbers and a tree of merges stay below it.
+      const double e = rounded(mean_roundings(n)) * std::sqrt(square) + kTiny;
+      from_mean = 2 * e * std::sqrt(variance) + e * e;
+    }
+    const double exact = variance + p.eps;
+    const double relative = rounded(variance_roundings(n));
+    const double high = (exact + from_mean) * (1 + relative) + 4 * kTiny;
+    // What is added to eps is not negative.
+    const double low = std::max((exact - from_mean) * (1 - relative) - 4 * kTiny,
+                                static_cast<double>(p.eps) * (1 - kUnit));
+    rstd = 1 / std::sqrt(exact);
+    rstd_low = (1 - kRsqrt) / std::sqrt(high);
+    rstd_high = (1 + kRsqrt) / std::sqrt(low);
+    if (std::isinf(variance)) rstd_low = rstd_high = 0;  // an infinity in RMSNorm
+    // There is no bound: eps is 0 and the variance nothing but roundings, or the sum may overflow.
+    // compare() refuses such a bound.
+    if (std::isfinite(square) && square * n > kLargestSquares) rstd_high = kInfinity;
+  }
+
+  double rstd_error() const { return std::max(rstd_high - rstd, rstd - rstd_low); }
+};
+
+/// The error of (x - mean) rstd in fp32 from a mean and an rstd that are off by so much, beside the
+/// exact difference d from the exact mean and for an exact x. Two roundings; or, as x rstd - mean
+/// rstd, of two greater numbers.
+Array xhat_error(bool layer, const Array& x, const Array& d, double mean, double mean_error,
+                 double rstd_error, double rstd_high) {
+  Array error = d.abs() * rstd_error + rounded(2) * (d.abs() + mean_error) * rstd_high +
+                (mean_error + kTiny) * rstd_high + kTiny;
+  if (layer) error += kUnit * (x.abs() + std::abs(mean) + mean_error) * rstd_high;
+  return error;
+}
+
+/// Adds what storing adds to the bounds, and makes infinite what is beyond the type.
+void store(tile::DType type, Result value, Result bound) {
+  const tile::Rounding out = tile::rounding_of(type);
+  for (Eigen::Index i = 0; i < value.size(); ++i) {
+    // Exact results, such as sums of nothing, are values of every type.
+    if (bound[i] > 0) bound[i] += out.error(value[i], bound[i]);
+    if (std::abs(value[i]) >= out.infinite) value[i] = std::copysign(kInfinity, value[i]);
+  }
+}
+
+/// An absent gamma or beta.
+Array or_constant(std::span<const double> values, std::int64_t cols, double constant) {
+  if (values.empty()) return Array::Constant(cols, constant);
+  return Row(values.data(), cols);
+}
+
+tile::Expected empty_result(std::initializer_list<std::int64_t> shape, std::size_t count) {
+  return {shape, std::vector<double>(count), std::vector<double>(count)};
+}
+
+/// Calls work(row) for all rows, on all cores.
+template <class Work>
+void for_rows(const Problem& p, const Work& work) {
+  const auto cols = static_cast<std::size_t>(std::max<std::int64_t>(1, p.cols));
+  tile::in_parts(static_cast<std::size_t>(p.rows), tile::kElementsForAThread / cols + 1,
+                 [&](std::size_t begin, std::size_t end) {
+                   for (std::size_t row = begin; row < end; ++row) work(row);
+                 });
+}
+
+}  // namespace
+
+ForwardReference reference(const Problem& p, std::span<const double> x,
+                           std::span<const double> gamma, std::span<const double> beta) {
+  const auto rows = static_cast<std::size_t>(p.rows), cols = static_cast<std::size_t>(p.cols);
+  const bool layer = p.norm == Norm::layer;
+  const std::size_t means = layer ? rows : 0;
+  ForwardReference result{empty_result({p.rows, p.cols}, rows * cols),
+                          empty_result({static_cast<std::int64_t>(means)}, means),
+                          empty_result({p.rows}, rows)};
+  if (cols == 0) return result;
+  const Array weight = or_constant(gamma, p.cols, 1), shift = or_constant(beta, p.cols, 0);
+  for_rows(p, [&](std::size_t row) {
+    const Row x_row(&x[row * cols], p.cols);
+    const Statistics s(p, x_row);
+    if (layer) {
+      result.mean.value[row] = s.mean;
+      result.mean.bound[row] = s.mean_error;
+    }
+    result.rstd.value[row] = s.rstd;
+    result.rstd.bound[row] = s.rstd_error();
+
+    const Array d = x_row - s.mean;
+    const Array error =
+        xhat_error(layer, x_row, d, s.mean, s.mean_error, s.rstd_error(), s.rstd_high);
+    const Array product = weight * d * s.rstd;
+    Result y(&result.y.value[row * cols], p.cols), bound(&result.y.bound[row * cols], p.cols);
+    y = product + shift;
+    // The product with gamma rounds, and the sum.
+    bound = weight.abs() * error + kTiny;
+    bound += kUnit * (product.abs() + bound);
+    bound += kUnit * (y.abs() + bound);
+    store(p.type, y, bound);
+  });
+  return result;
+}
+
+BackwardReference backward_reference(const Problem& p, std::span<const double> x,
+                                     std::span<const double> gamma, std::span<const double> mean,
+                                     std::span<const double> rstd, std::span<const double> dy) {
+  const auto rows = static_cast<std::size_t>(p.rows), cols = static_cast<std::size_t>(p.cols);
+  const bool layer = p.norm == Norm::layer;
+  const std::size_t shifts = layer ? cols : 0;
+  BackwardReference result{empty_result({p.rows, p.cols}, rows * cols),
+                           empty_result({p.cols}, cols),
+                           empty_result({static_cast<std::int64_t>(shifts)}, shifts)};
+  if (cols == 0) return result;
+  const Array weight = or_constant(gamma, p.cols, 1);
+  const auto n = static_cast<double>(cols);
+
+  // (x - mean) rstd and its error, in columns [begin, begin + count) of a row. mean and rstd are
+  // exact: they are what the kernel is given.
+  struct Xhat {
+    Array value, error;
+  };
+  auto xhat_of = [&](std::size_t row, std::size_t begin, std::int64_t count) -> Xhat {
+    const Array x_part = Row(&x[row * cols + begin], count);
+    const double m = layer ? mean[row] : 0;
+    const Array d = x_part - m;
+    return {d * rstd[row], xhat_error(layer, x_part, d, m, 0, 0, std::abs(rstd[row]))};
+  };
+
+  for_rows(p, [&](std::size_t row) {
+    const Xhat xhat = xhat_of(row, 0, p.cols);
+    const Array magnitude = xhat.value.abs();
+    const Array w = weight * Row(&dy[row * cols], p.cols);
+    // The means of w and of w xhat: the product with gamma, that with xhat, the additions, and at
+    // most three roundings for the division.
+    const double sums = additions(n);
+    const double w_mean = layer ? w.mean() : 0;
+    const double w_error = layer ? rounded(sums + 4) * w.abs().mean() + 2 * kTiny : 0;
+    const double wx_mean = (w * xhat.value).mean();
+    const double wx_error = rounded(sums + 5) * (w.abs() * (magnitude + xhat.error)).mean() +
+                            (w.abs() * xhat.error + kTiny * (1 + magnitude)).mean() + 2 * kTiny;
+    // w - mean - xhat mean: errors that are there already, then w's own rounding or that of the
+    // product, those of both subtractions, and of the product with rstd.
+    const Array inherited =
+        w_error + magnitude * wx_error + xhat.error * (std::abs(wx_mean) + wx_error) + 3 * kTiny;
+    const Array parts = w.abs() + std::abs(w_mean) + magnitude * std::abs(wx_mean) + inherited;
+    Result dx(&result.dx.value[row * cols], p.cols), bound(&result.dx.bound[row * cols], p.cols);
+    dx = rstd[row] * (w - w_mean - xhat.value * wx_mean);
+    bound = std::abs(rstd[row]) * (inherited + rounded(4) * parts) + kTiny;
+    store(p.type, dx, bound);
+  });
+
+  // Sums over all rows. Each core has columns of its own.
+  const double sums = additions(static_cast<double>(rows));
+  auto sum_columns = [&](std::size_t begin, std::size_t end) {
+    const auto count = static_cast<std::int64_t>(end - begin);
+    Array dgamma = Array::Zero(count), dbeta = dgamma;
+    Array dgamma_magnitude = dgamma, dgamma_error = dgamma, dbeta_magnitude = dgamma;
+    for (std::size_t row = 0; row < rows; ++row) {
+      const Xhat xhat = xhat_of(row, begin, count);
+      const Row dy_part(&dy[row * cols + begin], count);
+      dgamma += dy_part * xhat.value;
+      dgamma_magnitude += dy_part.abs() * (xhat.value.abs() + xhat.error);
+      dgamma_error += dy_part.abs() * xhat.error + kTiny;
+      dbeta += dy_part;
+      dbeta_magnitude += dy_part.abs();
+    }
+    auto put = [&](tile::Expected& to, const Array& value, const Array& error) {
+      Result stored(&to.value[begin], count), bound(&to.bound[begin], count);
+      stored = value;
+      bound = error;
+      store(p.type, stored, bound);
+    };
+    // atomicAdd in global memory takes a subnormal number for 0, and gives 0 for one (PTX ISA,
+    // "red"): of each addition a term and a result.
+    const double flushed = 2 * static_cast<double>(rows) * 0x1p-126;
+    // The product with xhat, and the additions.
+    put(result.dgamma, dgamma, rounded(sums + 1) * dgamma_magnitude + dgamma_error + flushed);
+    if (layer) put(result.dbeta, dbeta, rounded(sums) * dbeta_magnitude + flushed);
+  };
+  tile::in_parts(cols, tile::kElementsForAThread / std::max<std::size_t>(1, rows) + 1, sum_columns);
+  return result;
+}
+
+// ---- Arguments ----
+
+namespace {
+
+struct Argument : tile::MatrixArgument {
+  bool written;
+  bool required = true;   // otherwise it may be null
+  bool in_place = false;  // an output, or an input that it may be with the same rows
+};
+
+/// What the problem's direction reads, and then what it writes. What it does not use is empty: with
+/// no columns all, with no rows all but the sums over rows.
+std::vector<Argument> arguments_of(const Problem& p, const Buffers& b) {
+  const auto element = static_cast<std::int64_t>(tile::size_bytes(p.type));
+  // A kernel's statistics are fp32. Those of the reference in fp64 are fp64.
+  const std::int64_t statistic = p.type == tile::DType::fp64 ? 8 : 4;
+  const bool layer = p.norm == Norm::layer;
+  auto matrix = [&](const char* name, const char* ld_name, const void* data, std::int64_t ld) {
+    return tile::MatrixArgument{name, ld_name, data, p.rows, p.cols, ld, element};
+  };
+  auto of_cols = [&](const char* name, const void* data, bool used = true) {
+    const std::int64_t cols = used ? p.cols : 0;
+    return tile::MatrixArgument{name, "cols", data, 1, cols, cols, element};
+  };
+  auto of_rows = [&](const char* name, const void* data) {
+    const std::int64_t rows = p.cols == 0 ? 0 : p.rows;
+    return tile::MatrixArgument{name, "rows", data, rows, 1, 1, statistic};
+  };
+  constexpr bool kRead = false, kWritten = true, kRequired = true, kOptional = false;
+  if (p.direction == tile::Direction::forward) {
+    return {{matrix("x", "ldx", b.x, p.ldx), kRead, kRequired, true},
+            {of_cols("gamma", b.gamma, p.rows > 0), kRead, kOptional},
+            {of_cols("beta", b.beta, p.rows > 0), kRead, kOptional},
+            {matrix("y", "ldy", b.y, p.ldy), kWritten, kRequired, true},
+            {of_rows("mean", b.mean), kWritten, kOptional},
+            {of_rows("rstd", b.rstd), kWritten, kOptional}};
+  }
+  return {{matrix("x", "ldx", b.x, p.ldx), kRead, kRequired, true},
+          {of_cols("gamma", b.gamma, p.rows > 0), kRead, kOptional},
+          {of_rows("mean", b.mean), kRead, layer},
+          {of_rows("rstd", b.rstd), kRead},
+          {matrix("dy", "lddy", b.dy, p.lddy), kRead, kRequired, true},
+          {matrix("dx", "lddx", b.dx, p.lddx), kWritten, kRequired, true},
+          {of_cols("dgamma", b.dgamma), kWritten, kOptional},
+          {of_cols("dbeta", b.dbeta), kWritten, kOptional}};
+}
+
+/// Whether the output is the input, row by row: a lone row has no distance to the next.
+bool same_rows(const Argument& output, const Argument& input) {
+  return output.in_place && input.in_place && output.data == input.data &&
+         (output.rows == 1 || output.ld == input.ld);
+}
+
+/// What is written overlaps nothing that stands before it.
+tile::Status check_overlaps(const std::vector<Argument>& arguments) {
+  for (auto output = arguments.begin(); output != arguments.end(); ++output) {
+    if (!output->written) continue;
+    for (auto other = arguments.begin(); other != output; ++other) {
+      if (same_rows(*output, *other)) continue;
+      if (tile::Status s = tile::check_apart(*output, *other); !s.ok()) return s;
+    }
+  }
+  return {};
+}
+
+tile::Status check_workspace(const Problem& p, const Buffers& buffers) {
+  const std::int64_t bytes = workspace_bytes(p);
+  if (bytes == 0) return {};
+  const void* data = buffers.workspace;
+  if (!data) return tile::invalid_argument("workspace", "is null");
+  if (reinterpret_cast<std::uintptr_t>(data) % 16) {
+    return tile::invalid_argument("workspace", "is not aligned to 16 bytes");
+  }
+  const tile::MatrixArgument workspace{"workspace", "", data, 1, bytes, bytes, 1};
+  for (const Argument& argument : arguments_of(p, buffers)) {
+    if (argument.empty() || !argument.data) continue;
+    if (tile::Status s = tile::check_apart(workspace, argument); !s.ok()) return s;
+  }
+  return {};
+}
+
+}  // namespace
+
+tile::Status validate(const Problem& p, const Buffers& buffers) {
+  if (tile::Status s = tile::check_requirements(kTypes, {}, p.type); !s.ok()) return s;
+  if (tile::Status s = validate_matrices(p, buffers); !s.ok()) return s;
+  if (p.direction == tile::Direction::forward || p.cols == 0) return {};
+  return check_workspace(p, buffers);
+}
+
+tile::Status validate_sizes(const Problem& p) {
+  if (p.norm != Norm::layer && p.norm != Norm::rms) {
+    return tile::invalid_argument(
+        "norm", std::to_string(static_cast<int>(p.norm)) + " is neither layer nor rms");
+  }
+  for (const auto& [name, extent] : {std::pair{"rows", p.rows}, std::pair{"cols", p.cols}}) {
+    if (extent < 0) return tile::invalid_argument(name, std::to_string(extent) + " is negative");
+  }
+  if (!std::isfinite(p.eps) || p.eps < 0) {
+    return tile::invalid_argument("eps", std::to_string(p.eps) + " is negative or not finite");
+  }
+  for (const Argument& argument : arguments_of(p, {})) {
+    if (tile::Status s = tile::check_size(argument); !s.ok()) return s;
+  }
+  return {};
+}
+
+tile::Status validate_matrices(const Problem& p, const Buffers& buffers) {
+  if (tile::Status s = validate_sizes(p); !s.ok()) return s;
+  if (p.norm == Norm::rms) {
+    const struct {
+      const char* name;
+      const void* data;
+    } absent[] = {{"beta", buffers.beta}, {"mean", buffers.mean}, {"dbeta", buffers.dbeta}};
+    for (const auto& [name, data] : absent) {
+      if (data) return tile::invalid_argument(name, "is given, and RMSNorm has none");
+    }
+  }
+  std::vector<Argument> arguments = arguments_of(p, buffers);
+  std::erase_if(arguments, [](const Argument& x) { return x.empty() || (!x.data && !x.required); });
+  for (const Argument& argument : arguments) {
+    if (tile::Status s = tile::check_pointer(argument); !s.ok()) return s;
+  }
+  return check_overlaps(arguments);
+}
+
+}  // namespace layernorm

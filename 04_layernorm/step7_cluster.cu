@@ -1,0 +1,157 @@
+// Step 7: a row in the shared memory of several blocks.
+// Idea: as in chapter 03, the blocks of a cluster share a row that is too long for one of them, and
+//       exchange their sums through distributed shared memory.
+// Change: forward a block has a share of the columns (chapter 03, step 7); backward a cluster walks
+//         over its rows like a block of step 6. Rows that fit into one block are step 3's or step
+//         6's.
+// Limit: memory, for rows that 16 blocks hold. Longer ones go the way of steps 2 and 5.
+#include "layernorm.cuh"
+#include "partial_sums.cuh"
+#include "persistent.cuh"
+#include "tile/cluster.hpp"
+#include "tile/reduce_cluster.cuh"
+
+namespace layernorm {
+namespace {
+
+/// A block's share of the columns: `most` of them, or what is left.
+struct Columns {
+  std::int64_t first;
+  int cols;
+
+  __device__ Columns(std::int64_t all, int most)
+      : first(std::int64_t{tile::ptx::cluster_rank()} * most) {
+    const std::int64_t left = all - first;
+    cols = static_cast<int>(left < 0 ? 0 : left < most ? left : most);
+  }
+};
+
+constexpr int kForwardThreads = 512;  // two blocks or more on a multiprocessor
+constexpr int kForwardChunks = 8;     // of a thread
+
+// snippet-begin forward
+template <class T>
+__global__ void __launch_bounds__(kForwardThreads) layernorm_cluster(Arguments<T> a) {
+  using Part = tile::SharedPart<T, kForwardChunks>;
+  extern __shared__ __align__(16) unsigned char row_smem[];  // a share of a row of x
+  __shared__ float sum_smem[tile::kMostWarpsOfCluster], squares_smem[tile::kMostWarpsOfCluster];
+  tile::ptx::cluster_arrive();  // this block has begun: others may write into its sums
+  const tile::Place<Part::kChunkWidth> place{static_cast<int>(threadIdx.x),
+                                             static_cast<int>(blockDim.x)};
+  const std::int64_t row = blockIdx.x / tile::ptx::cluster_size();
+  const Columns share(a.cols, place.threads * kForwardChunks * Part::kChunkWidth);
+
+  const Part x(a.x[row] + share.first, share.cols, place, 0, row_smem);
+  tile::ptx::cp_async_wait_all();
+  tile::ptx::cluster_wait();  // all blocks have begun
+  float mean = 0;
+  if (a.centred) {
+    mean = tile::reduce_cluster(sum_of_part(x), tile::Add{}, sum_smem) / static_cast<float>(a.cols);
+  }
+  const float rstd = a.rstd_of(
+      tile::reduce_cluster(squares_of_part(x, share.cols, mean), tile::Add{}, squares_smem));
+  store_part(x, a, a.y[row], share.first, share.cols, mean, rstd);
+  if (threadIdx.x == 0 && share.first == 0) a.save(row, mean, rstd);
+}
+// snippet-end forward
+
+template <class T>
+__global__ void __launch_bounds__(kMostThreads)
+    layernorm_backward_cluster(Arguments<T> a, PartialSums sums) {  // [clusters][cols], twice
+  using Part = tile::SharedPart<T, kChunks<T>>;
+  extern __shared__ __align__(16) unsigned char rows_smem[];  // shares of x and dy of two rows
+  // Two of them, as in step 6.
+  __shared__ RowSums sums_smem[2][tile::kMostWarpsOfCluster];
+  tile::ptx::cluster_arrive();  // this block has begun: others may write into its sums
+  const tile::Place<Part::kChunkWidth> place{static_cast<int>(threadIdx.x),
+                                             static_cast<int>(blockDim.x)};
+  const Columns share(a.cols, place.threads * kElements);
+  const std::int64_t clusters = gridDim.x / tile::ptx::cluster_size();
+  const std::int64_t cluster = blockIdx.x / tile::ptx::cluster_size();
+  auto fetch = [&](std::int64_t row, int turn) {
+    unsigned char* x_smem = rows_smem + 2 * turn * Part::bytes(place.threads);
+    const int exist = row < a.rows ? share.cols : 0;
+    return RowParts<Part>{
+        Part(a.x[row] + share.first, exist, place, 0, x_smem),
+        Part(a.dy[row] + share.first, exist, place, 0, x_smem + Part::bytes(place.threads)),
+        Statistics(a, row)};
+  };
+
+  const Gamma<Part> gamma(a, share.first, share.cols, place);
+  ColumnSums<Part> columns;
+  RowParts<Part> next = fetch(cluster, 0);
+  tile::ptx::cluster_wait();  // all blocks have begun
+  for (std::int64_t row = cluster, turn = 0; row < a.rows; row += clusters, turn ^= 1) {
+    const RowParts<Part> now = next;
+    tile::ptx::cp_async_wait_all();
+    next = fetch(row + clusters, static_cast<int>(turn ^ 1));
+
+    const RowSums own = columns.add(now, gamma, share.cols);
+    const RowSums row_sums = tile::reduce_cluster(own, AddRowSums{}, sums_smem[turn]);
+    store_dx(now, gamma, a.dx[row], share.first, share.cols,
+             GradientOfX(a, now.statistics.rstd, row_sums));
+  }
+  columns.store(sums, cluster, a.cols, share.first, share.cols, place);
+}
+
+/// Forward, if `blocks_of_row` blocks hold a row; otherwise Code::unsupported.
+tile::Status forward(const Problem& problem, const Buffers& buffers, void* stream) {
+  const std::int64_t width = 16 / static_cast<std::int64_t>(tile::size_bytes(problem.type));
+  const std::int64_t chunks = problem.cols / width;
+  constexpr std::int64_t kMost = kForwardThreads * kForwardChunks;
+  unsigned blocks_of_row = 1;
+  while (blocks_of_row < tile::kMostBlocksOfCluster && chunks > blocks_of_row * kMost) {
+    blocks_of_row *= 2;
+  }
+  if (!vectors_fit(problem, buffers) || chunks > blocks_of_row * kMost) {
+    return welford(problem, buffers, stream);
+  }
+  const std::int64_t most = (chunks + blocks_of_row - 1) / blocks_of_row;
+  const auto threads =
+      static_cast<int>((most + kForwardChunks * 32 - 1) / (kForwardChunks * 32) * 32);
+  return with_arguments(problem, buffers, [&]<class T>(const Arguments<T>& a) -> tile::Status {
+    unsigned blocks = 0;
+    if (tile::Status s = tile::blocks_for("rows", a.rows * blocks_of_row, 1, &blocks); !s.ok()) {
+      return s;
+    }
+    return tile::launch_in_clusters(layernorm_cluster<T>, "layernorm_cluster", blocks, threads,
+                                    blocks_of_row,
+                                    tile::SharedPart<T, kForwardChunks>::bytes(threads), stream, a);
+  });
+}
+
+tile::Status backward(const Problem& problem, const Buffers& buffers, void* stream) {
+  unsigned blocks_of_row = 1;
+  RowShare share{};
+  if (tile::Status s = share_of_row(problem, buffers, blocks_of_row, &share); !s.ok()) return s;
+  while (!share.fits && blocks_of_row < tile::kMostBlocksOfCluster) {
+    blocks_of_row *= 2;
+    if (tile::Status s = share_of_row(problem, buffers, blocks_of_row, &share); !s.ok()) return s;
+  }
+  if (!share.fits || blocks_of_row == 1) return persistent(problem, buffers, stream);
+  return with_arguments(problem, buffers, [&]<class T>(const Arguments<T>& a) -> tile::Status {
+    if (a.rows == 0) return write_zeros(problem, buffers, stream);
+    const std::int64_t fit = std::max(1u, share.blocks / blocks_of_row);
+    const std::int64_t clusters = std::min({fit, a.rows, most_partial_sums(a.cols)});
+    const PartialSums sums(problem, buffers, clusters);
+    if (tile::Status s =
+            tile::launch_in_clusters(layernorm_backward_cluster<T>, "layernorm_backward_cluster",
+                                     static_cast<unsigned>(clusters) * blocks_of_row, share.threads,
+                                     blocks_of_row, share.shared_bytes, stream, a, sums);
+        !s.ok()) {
+      return s;
+    }
+    return sum_partial_sums(problem, buffers, sums, stream);
+  });
+}
+
+}  // namespace
+
+tile::Status cluster(const Problem& problem, const Buffers& buffers, void* stream) {
+  if (problem.direction == tile::Direction::backward) return backward(problem, buffers, stream);
+  const bool in_registers =
+      tile::plan_row(problem.cols, vectors_fit(problem, buffers), true, 32).fits;
+  return in_registers ? registers(problem, buffers, stream) : forward(problem, buffers, stream);
+}
+
+}  // namespace layernorm

@@ -1,0 +1,281 @@
+// Chapter 04's tests: every step on every type, in values and properties.
+#include <algorithm>
+#include <numeric>
+
+#include "test_support.hpp"
+
+namespace layernorm {
+namespace {
+
+// Normal numbers around `center`.
+Values around(double center, std::int64_t count, DType type, std::uint64_t seed) {
+  Values values = tile::normal(count, DType::fp64, seed);
+  for (double& x : values) x += center;
+  return tile::rounded(values, type);
+}
+
+// Large ones scaled down by powers of two until none is above `most`.
+Values tamed(Values values, double most) {
+  for (double& x : values) {
+    while (std::abs(x) > most) x /= 2;
+  }
+  return values;
+}
+
+double dot(const Values& a, const Values& b) {
+  REQUIRE(a.size() == b.size());
+  return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
+}
+
+}  // namespace
+
+TEST_SUITE("step") {
+  TEST_CASE("rows far from zero, where the mean hides the variance") {
+    // kappa is mean |x| / sigma: 100 and 1,000.
+    for_each_direction([](const Step& step, DType type, Direction direction) {
+      tile::Selection selection(step.types, type);
+      for (const double center : {100.0, -1000.0, 1000.0}) {
+        for (const std::int64_t cols : {16, 33, 257, 1000, 4096}) {
+          if (!selection.takes_next()) continue;
+          const Problem p = toward(plain(type, cols < 1000 ? 50 : 5, cols), direction);
+          Inputs in = normal(p);
+          in.x = around(center, p.rows * p.cols, type, 11);
+          if (direction == Direction::backward) in = with_statistics(p, std::move(in));
+          check_step(step, p, in);
+        }
+      }
+    });
+  }
+
+  TEST_CASE("a row of one element, and rows of equal elements") {
+    for_each_direction([](const Step& step, DType type, Direction direction) {
+      tile::Selection selection(step.types, type);
+      for (const std::int64_t cols : {1, 2, 7, 64, 300, 1032}) {
+        for (const Norm norm : kNorms) {
+          if (!selection.takes_next()) continue;
+          const Problem p = toward(plain(type, 8, cols, norm), direction);
+          Inputs in = normal(p);
+          const Values constants =
+              tile::rounded(Values{0.0, 0.1, -1.0, 1e-3, 1000.0, -12345.0, 1e-30, 3.0}, type);
+          for (std::size_t i = 0; i < in.x.size(); ++i) {
+            in.x[i] = constants[i / static_cast<std::size_t>(cols)];
+          }
+          if (direction == Direction::backward) in = with_statistics(p, std::move(in));
+          check_step(step, p, in);
+          // One element is its own mean, whichever way it is computed.
+          if (cols > 1 || norm == Norm::rms || direction == Direction::backward) continue;
+          const Outputs out = run(step, p, in);
+          for (std::size_t i = 0; i < in.x.size(); ++i) {
+            CHECK(out.matrix[i] == in.beta[0]);
+            CHECK(out.mean[i] == in.x[i]);
+          }
+        }
+      }
+    });
+  }
+
+  TEST_CASE("eps of 0, and eps greater than the variance") {
+    for_each_direction([](const Step& step, DType type, Direction direction) {
+      for (const float eps : {0.f, 1e-12f, 0.1f, 1e10f}) {
+        for (const Norm norm : kNorms) {
+          const Problem p = with_eps(toward(plain(type, 12, 77, norm), direction), eps);
+          check_step(step, p, normal(p));
+        }
+      }
+      if (direction == Direction::backward) return;
+      // 0 / 0 in every element. Zeros have a variance of 0 however they are summed up.
+      for (const Norm norm : kNorms) {
+        const Problem p = with_eps(plain(type, 3, 40, norm), 0);
+        Inputs in = normal(p);
+        std::fill_n(in.x.begin() + 40, 40, 0.0);
+        const ForwardReference expected = reference(p, in.x, in.gamma, in.beta);
+        CHECK(expected.rstd.value[1] == kInfinity);
+        CHECK(std::isnan(expected.y.value[40]));
+        check_step(step, p, in);
+      }
+    });
+  }
+
+  TEST_CASE("NaN and infinity in x stay in their row, and in the columns' sums") {
+    for_each_direction([](const Step& step, DType type, Direction direction) {
+      for (const std::int64_t cols : {67, 64, 1032}) {
+        for (const Norm norm : kNorms) {
+          const Problem p = toward(plain(type, 9, cols, norm), direction);
+          Inputs in = normal(p);
+          auto x = [&](std::int64_t row, std::int64_t col) -> double& {
+            return in.x[static_cast<std::size_t>(row * cols + col)];
+          };
+          x(1, 5) = kNaN;
+          x(3, 0) = kInfinity;
+          x(5, cols - 1) = -kInfinity;
+          x(7, 2) = kInfinity;
+          x(7, 3) = -kInfinity;
+          // First with the statistics of the rows as they were, so that only some columns see it.
+          check_step(step, p, in);
+          if (direction == Direction::forward) continue;
+          check_step(step, p, with_statistics(p, in));
+        }
+      }
+    });
+  }
+
+  TEST_CASE("NaN and infinity in dy, gamma and beta") {
+    for_each_direction([](const Step& step, DType type, Direction direction) {
+      const std::int64_t cols = 67;
+      for (const double bad : {kNaN, kInfinity, -kInfinity}) {
+        const Problem p = toward(plain(type, 9, cols), direction);
+        Inputs in = normal(p);
+        in.gamma[7] = bad;
+        check_step(step, p, in);
+        in = normal(p);
+        if (direction == Direction::forward) {
+          in.beta[66] = bad;
+        } else {
+          in.dy[3 * 67 + 11] = bad;
+        }
+        check_step(step, p, in);
+      }
+    });
+  }
+
+  TEST_CASE("zeros, denormals and large numbers") {
+    for_each_direction([](const Step& step, DType type, Direction direction) {
+      // Squares must not overflow, nor fp16 where rstd is the root of 1 / eps.
+      const double most_x = 0x1p56, most_dy = type == DType::fp16 ? 16 : 0x1p50;
+      for (const std::int64_t cols : {1, 2, 5, 31, 64}) {
+        for (const Norm norm : kNorms) {
+          const Problem p = toward(plain(type, 31, cols, norm), direction);
+          Inputs in = normal(p);
+          in.x = tamed(tile::adversarial_finite(p.rows * cols, type), most_x);
+          if (direction == Direction::backward) {
+            in.dy = tamed(tile::adversarial_finite(p.rows * cols, type), most_dy);
+            std::ranges::reverse(in.dy);
+            in = with_statistics(p, std::move(in));
+          }
+          check_step(step, p, in);
+        }
+      }
+    });
+  }
+
+  TEST_CASE("results that are too large for the type are infinite") {
+    for_each_direction([](const Step& step, DType type, Direction direction) {
+      if (type != DType::fp16) return;
+      // The mean of 1 and -1 is 0, their rstd nearly 1. dy is all ones, but for its first row.
+      const Problem p = toward(plain(type, 100, 64), direction);
+      Inputs in = normal(p);
+      for (std::size_t i = 0; i < in.x.size(); ++i) in.x[i] = i % 2 ? -1 : 1;
+      in.gamma.assign(64, 60000.0);
+      if (direction == Direction::forward) {
+        in.beta.assign(64, 30000.0);
+      } else {
+        in.dy.assign(in.dy.size(), 1000.0);
+        in = with_statistics(p, std::move(in));
+        const BackwardReference expected =
+            backward_reference(p, in.x, in.gamma, in.mean, in.rstd, in.dy);
+        CHECK(expected.dgamma.value[1] == -kInfinity);
+        CHECK(expected.dbeta.value[0] == kInfinity);
+      }
+      check_step(step, p, in);
+    });
+  }
+
+  TEST_CASE("a gradient of zero gives zeros") {
+    for_each_direction([](const Step& step, DType type, Direction direction) {
+      if (direction == Direction::forward) return;
+      for (const std::int64_t cols : {45, 1032}) {
+        for (const Norm norm : kNorms) {
+          const Problem p = toward(plain(type, 40, cols, norm), direction);
+          Inputs in = normal(p);
+          in.dy.assign(in.dy.size(), 0.0);
+          const Outputs out = run(step, p, in);
+          for (const Values* values : {&out.matrix, &out.dgamma, &out.dbeta}) {
+            CHECK(std::ranges::all_of(*values, [](double x) { return x == 0; }));
+          }
+        }
+      }
+    });
+  }
+
+  TEST_CASE("LayerNorm's gradient has no mean, and is at right angles to xhat") {
+    // y does not change when x is shifted, nor for eps = 0 when it is stretched.
+    for_each_direction([](const Step& step, DType type, Direction direction) {
+      if (direction == Direction::forward) return;
+      CAPTURE(step.name);
+      for (const std::int64_t cols : {33, 600}) {
+        const Problem p = with_eps(toward(plain(type, 5, cols), direction), 0);
+        const Inputs in = normal(p);
+        const Outputs out = run(step, p, in);
+        const BackwardReference expected =
+            backward_reference(p, in.x, in.gamma, in.mean, in.rstd, in.dy);
+        for (std::int64_t row = 0; row < p.rows; ++row) {
+          const auto r = static_cast<std::size_t>(row);
+          double sum = 0, product = 0, magnitude = 0, sum_bound = 0, product_bound = 0;
+          for (std::int64_t col = 0; col < cols; ++col) {
+            const auto i = static_cast<std::size_t>(row * cols + col);
+            const double xhat = (in.x[i] - in.mean[r]) * in.rstd[r];
+            sum += out.matrix[i];
+            product += out.matrix[i] * xhat;
+            magnitude += std::abs(out.matrix[i]);
+            // mean and rstd are rounded: xhat has a mean of up to 2^-24 and a little more, and a
+            // mean square that far from 1. The kernel's own roundings are as many and larger.
+            sum_bound += 2 * expected.dx.bound[i];
+            product_bound += 2 * expected.dx.bound[i] * (1 + std::abs(xhat));
+          }
+          CHECK(std::abs(sum) <= sum_bound);
+          CHECK(std::abs(product) <= product_bound);
+          CHECK(sum_bound < 0.1 * magnitude);
+        }
+      }
+    });
+  }
+
+  TEST_CASE("the gradients are those of the forward pass: <dy, J v> = <J^T dy, v>") {
+    for_each_direction([](const Step& step, DType type, Direction direction) {
+      if (direction == Direction::forward) return;
+      CAPTURE(step.name);
+      for (const Norm norm : kNorms) {
+        const Problem p = toward(plain(type, 21, 45, norm), direction);
+        const Inputs in = normal(p);
+        const Outputs out = run(step, p, in);
+        const BackwardReference expected =
+            backward_reference(p, in.x, in.gamma, in.mean, in.rstd, in.dy);
+        // J v by central differences of the forward pass in double, x by x + h v and so on.
+        const bool layer = norm == Norm::layer;
+        const Values vx = tile::normal(p.rows * p.cols, DType::fp64, 21),
+                     vgamma = tile::normal(p.cols, DType::fp64, 22),
+                     vbeta = tile::normal(layer ? p.cols : 0, DType::fp64, 23);
+        const Values beta(vbeta.size(), 0.5);
+        constexpr double kH = 6e-6;
+        auto moved = [&](double h) {
+          auto along = [h](Values values, const Values& v) {
+            for (std::size_t i = 0; i < v.size(); ++i) values[i] += h * v[i];
+            return values;
+          };
+          return reference({DType::fp64, p.rows, p.cols, norm}, along(in.x, vx),
+                           along(in.gamma, vgamma), along(beta, vbeta))
+              .y.value;
+        };
+        const Values above = moved(kH), below = moved(-kH);
+        double forward = 0;
+        for (std::size_t i = 0; i < above.size(); ++i) {
+          forward += in.dy[i] * (above[i] - below[i]) / (2 * kH);
+        }
+        double backward = dot(out.matrix, vx) + dot(out.dgamma, vgamma);
+        if (layer) backward += dot(out.dbeta, vbeta);
+        double bound = 0;
+        auto add = [&bound](const Expected& e, const Values& v) {
+          for (std::size_t i = 0; i < v.size(); ++i) bound += e.bound[i] * std::abs(v[i]);
+        };
+        add(expected.dx, vx), add(expected.dgamma, vgamma);
+        if (layer) add(expected.dbeta, vbeta);
+        // mean and rstd are rounded once, the kernel rounds more often. The differences are good to
+        // some 1e-9.
+        CHECK(std::abs(forward - backward) <= 2 * bound + 1e-7);
+        CHECK(std::abs(forward) > 10 * bound);
+      }
+    });
+  }
+}
+
+}  // namespace layernorm

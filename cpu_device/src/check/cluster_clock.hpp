@@ -1,0 +1,80 @@
+// What the threads of a cluster know of one another by its barrier: at an arrival all that the
+// thread has done, and all that its block had done before the last __syncthreads(), becomes known
+// to whoever waits for that phase (PTX ISA, "barrier.cluster": arrive releases, wait acquires).
+// Between its arrival and its wait a thread does what nobody learns of before the next phase.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include "../cluster.hpp"
+#include "checker.hpp"
+
+namespace cpu_device::check {
+
+inline bool is_before(const Moment& a, const Moment& b) {
+  return a.epoch < b.epoch || (a.epoch == b.epoch && a.tick < b.tick);
+}
+
+class ClusterClock {
+ public:
+  void begin() {
+    phase_ = 1;
+    if (used_) threads_.assign(threads_.size(), {});
+    epochs_ = {};
+    used_ = false;
+  }
+
+  /// What the thread did until the moment is told with this phase.
+  void tell(uint32_t rank, uint32_t thread, Moment moment) {
+    if (threads_.empty()) threads_.resize(size_t{kLargestCluster} * kMaxThreads);
+    used_ = true;
+    Thread& t = threads_[rank * kMaxThreads + thread];
+    const Moment& before = t.moments[t.latest % kKept];
+    if (is_before(moment, before)) moment = before;
+    t.latest = phase_;
+    t.moments[phase_ % kKept] = moment;
+    uint32_t& epoch = epochs_[rank][phase_ % kKept];
+    epoch = std::max(epoch, moment.epoch);
+  }
+
+  void complete() {
+    for (auto& epochs : epochs_) {
+      uint32_t& epoch = epochs[phase_ % kKept];
+      epoch = std::max(epoch, epochs[(phase_ - 1) % kKept]);
+    }
+    ++phase_;
+  }
+
+  /// The one in which threads arrive, from 1 on.
+  uint32_t phase() const { return phase_; }
+
+  // A thread that has arrived may not have waited yet while others arrive for the next phase, and
+  // knows of the one before.
+  static constexpr uint32_t kKept = 3;  // phases
+
+  /// Up to when whoever has waited for the phase knows what the thread did.
+  Moment known(uint32_t phase, uint32_t rank, uint32_t thread) const {
+    if (phase == 0) return {};
+    const Thread& t = threads_[rank * kMaxThreads + thread];
+    return t.moments[std::min(phase, t.latest) % kKept];
+  }
+  bool covers(uint32_t phase, uint32_t rank, const Stamp& stamp) const {
+    if (phase == 0) return false;
+    return stamp.epoch < epochs_[rank][phase % kKept] ||
+           !is_before(known(phase, rank, stamp.thread), {stamp.epoch, stamp.tick});
+  }
+
+ private:
+  struct Thread {
+    uint32_t latest = 0;  // phase; of a thread that has ended it stays
+    std::array<Moment, kKept> moments{};
+  };
+  uint32_t phase_ = 1;
+  bool used_ = false;
+  std::vector<Thread> threads_;
+  std::array<std::array<uint32_t, kKept>, kLargestCluster> epochs_{};  // of blocks
+};
+
+}  // namespace cpu_device::check

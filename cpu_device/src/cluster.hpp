@@ -1,0 +1,78 @@
+// The blocks of a cluster, which one OS thread runs together, and the barrier between them (CUDA
+// C++ Programming Guide, "Thread Block Clusters"; PTX ISA, "barrier.cluster"). A block of an
+// ordinary launch is a cluster of one.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <vector>
+
+#include "block.hpp"
+#include "random.hpp"
+
+namespace cpu_device {
+
+inline constexpr uint32_t kPortableCluster = 8;  // blocks that every card with clusters can run
+inline constexpr uint32_t kLargestCluster = 16;  // for kernels that ask for it, as on an H100
+
+class Cluster {
+ public:
+  /// Runs the launch's clusters, one after the other.
+  explicit Cluster(Launch& launch);
+  ~Cluster();
+  Cluster(const Cluster&) = delete;
+  Cluster& operator=(const Cluster&) = delete;
+
+  /// Runs cluster `number` of the launch to its end. Returns the failure if it did not get there.
+  Failure run(uint64_t number);
+
+  // What device code calls, from within run(): a thread of `block`.
+  void arrive(Block& block, Site site);
+  void wait(Block& block, const char* name, Site site);
+  uint32_t size() const { return static_cast<uint32_t>(members_.size()); }
+  Block& block(uint32_t rank) const { return *members_[rank].block; }
+
+  /// The block in whose shared memory the address lies, or null.
+  Block* owner_of(const void* address) const;
+  [[noreturn]] void fail_to_map(const void* shared, unsigned rank, Site site) const;
+  /// For AddressSanitizer: these bytes of each block's shared memory belong to a declaration.
+  void allow_shared(size_t offset, size_t bytes) const;
+  /// Grows while any of its blocks gets on.
+  uint64_t progress() const;
+
+ private:
+  /// Where a warp has come to a barrier: all its lanes must at one place.
+  struct Place {
+    uint32_t phase = 0;
+    Site site{};
+  };
+  struct Member {
+    std::unique_ptr<Block> block;
+    bool ended = false;
+    std::array<uint32_t, kMaxThreads> arrived_in;        // a phase; 0 if it has waited for it since
+    std::array<uint32_t, kMaxThreads / kLanes> waiting;  // lanes
+    std::array<Place, kMaxThreads / kLanes> arrival, departure;
+  };
+
+  uint64_t index_of(uint64_t number, uint32_t rank) const;
+  Block* run_to_end();
+  Block* found_late(uint32_t rank);
+  void begin_barriers();
+  void complete();
+  bool complete_without_the_ended();
+  void same_place(Block& block, Place& place, uint32_t phase, const char* what, Site site);
+  [[noreturn]] void fail(Block& block, const char* what, Block::Who who, Site site);
+  std::string report_of_the_others(const Block& failed) const;
+
+  Launch& launch_;
+  std::vector<Member> members_;  // by rank
+  std::array<uint32_t, kLargestCluster> order_{};
+  Random random_;
+
+  uint32_t phase_ = 0;      // of the barrier, from 1 on; 0 before its first use
+  uint32_t arrived_ = 0;    // threads, in this phase
+  uint32_t looked_at_ = 0;  // arrivals and ends of threads when complete_without_the_ended did so
+  volatile uint64_t completed_ = 0;  // phases, of all clusters; a signal handler asks
+};
+
+}  // namespace cpu_device

@@ -1,0 +1,21 @@
+// Pairs of kernels as in check_kernels.hpp, whose blocks work in clusters.
+#pragma once
+
+#include <span>
+
+namespace device_test {
+
+inline constexpr unsigned kClusterSize = 4, kClusterBlocks = 8, kClusterBlockThreads = 64;
+
+struct ClusterMemory {
+  int* out;     // an element a thread, 0
+  int* counts;  // a few, 0
+};
+
+struct ClusterPair {
+  const char* kernel;
+  void (*launch)(bool mistake, const ClusterMemory& memory);
+};
+extern const std::span<const ClusterPair> kClusterPairs;
+
+}  // namespace device_test

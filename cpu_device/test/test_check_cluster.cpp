@@ -1,0 +1,279 @@
+// The check build on kernels whose blocks work in clusters, as in test_check.cpp.
+#include <doctest/doctest.h>
+
+#include <cstdio>
+#include <regex>
+#include <string>
+#include <vector>
+
+#include "check_cluster_kernels.hpp"
+#include "harness/device.hpp"
+#include "marks.hpp"
+#include "report.hpp"
+
+using namespace device_test;
+using cpu_device::options;
+
+namespace {
+
+constexpr const char* kFile = "cpu_device/test/check_cluster_kernels.cu";
+
+KernelFailure run(const ClusterPair& pair, bool mistake, const NamedOrder& order) {
+  options().order = order.order;
+  options().seed = order.seed;
+  const DeviceArray<int> out(kClusterBlocks * kClusterBlockThreads), counts(2);
+  const auto name = [](const char* text, const DeviceArray<int>& array, std::int64_t count) {
+    tile::name_array({text, array.data(), sizeof(int), 1, count, count, true});
+  };
+  name("out", out, kClusterBlocks * kClusterBlockThreads);
+  name("counts", counts, 2);
+  pair.launch(mistake, {out.data(), counts.data()});
+  return take_failure();
+}
+
+/// The block whose shared memory the kernels touch from block `b`, and the one that touches b's.
+int next(int b) { return b / 4 * 4 + (b + 1) % 4; }
+int previous(int b) { return b / 4 * 4 + (b + 3) % 4; }
+
+using Numbers = std::vector<int>;
+
+/// What a report may say up to the line about the launch. In the text a # is any number, @ any
+/// address, and [mark] stands for the line so marked. `holds` is given these numbers and, last,
+/// that of the block that the report is about.
+struct Form {
+  std::string text;
+  bool (*holds)(const Numbers& n);
+};
+
+bool has_form(const std::string& report, const char* kernel, const Form& form) {
+  std::string pattern;
+  for (std::size_t i = 0; i < form.text.size(); ++i) {
+    const std::string rest = form.text.substr(i);
+    if (rest[0] == '#') {
+      pattern += "(\\d+)";
+    } else if (rest[0] == '@') {
+      pattern += "0x[0-9a-f]+";
+    } else if (std::smatch mark;
+               std::regex_search(rest, mark, std::regex("^ at \\[([a-z_.]+)\\]"))) {
+      pattern += " at " + marked(kFile, mark[1]);
+      i += static_cast<std::size_t>(mark.length()) - 1;
+    } else {
+      if (std::string("()[].+*?{}|^$\\").find(rest[0]) != std::string::npos) pattern += '\\';
+      pattern += rest[0];
+    }
+  }
+  pattern = std::string("kernel ") + kernel + " failed: " + pattern + "\n  launched at " +
+            place(kFile, std::string("PAIR(") + kernel + ")") +
+            ", grid \\(8, 1, 1\\), block \\(64, 1, 1\\), cluster \\(4, 1, 1\\); this is block "
+            "\\((\\d+), 0, 0\\)\n[^]*";
+  std::smatch match;
+  if (!std::regex_match(report, match, std::regex(pattern))) return false;
+  Numbers numbers;
+  for (std::size_t i = 1; i < match.size(); ++i) numbers.push_back(std::stoi(match[i]));
+  return form.holds(numbers);
+}
+
+struct Case {
+  const char* kernel;
+  cudaError_t error;
+  std::vector<Form> forms;
+};
+
+/// The next block writes to an array of this one, which reads it: noticed by either of them, at the
+/// lines [kernel.write] and [kernel.read].
+std::vector<Form> written_by_other(const std::string& array, const std::string& kernel) {
+  const std::string write = "  written at [" + kernel + ".write]\n";
+  const std::string read = "  read at [" + kernel + ".read]\n";
+  const std::string between = "  missing: a cluster_sync() between the write and the read";
+  return {{"thread # reads " + array + "[#], which block (#, 0, 0)'s thread # wrote: a race\n" +
+               write + read + between,
+           [](const Numbers& n) { return n[0] == n[1] && n[3] == n[0] && n[2] == previous(n[4]); }},
+          {"thread # writes " + array +
+               "[#] of block (#, 0, 0), which block (#, 0, 0)'s thread # read before anything was "
+               "written there: a race\n" +
+               read + write + between + ", which came too early",
+           [](const Numbers& n) {
+             return n[0] == n[1] && n[4] == n[0] && n[2] == n[3] && n[2] == next(n[5]);
+           }}};
+}
+
+const std::string kOrLater =
+    ", or between the read and the write if that is a turn of a loop later";
+
+const Case kCases[] = {
+    {"write_at_once",
+     cudaErrorIllegalAddress,
+     {{"thread # writes slots[#] of block (#, 0, 0), which may not have begun\n  at "
+       "[write_at_once]\n  missing: a cluster_sync() before the write",
+       [](const Numbers& n) { return n[0] == n[1] && n[2] == next(n[3]); }}}},
+    {"read_at_last",
+     cudaErrorIllegalAddress,
+     {{"thread # reads numbers[#] of block (#, 0, 0), which may have ended\n  at [read_at_last]\n  "
+       "missing: a cluster_sync() between the read and the end of block (#, 0, 0)",
+       [](const Numbers& n) { return n[0] == n[1] && n[2] == n[3] && n[2] == n[4] + 3; }}}},
+    {"write_before_wait",
+     cudaErrorIllegalAddress,
+     {{"thread # writes slots[#] of block (#, 0, 0), which may not have begun\n  at "
+       "[write_before_wait]\n  missing: a cluster_sync() before the write",
+       [](const Numbers& n) { return n[0] == n[1] && n[2] == next(n[3]); }}}},
+    {"read_and_return",
+     cudaErrorIllegalAddress,
+     {{"thread 5 reads numbers[5] of block (#, 0, 0), which may have ended\n  at "
+       "[read_and_return]\n  missing: a cluster_sync() between the read and the end of block (#, "
+       "0, 0)",
+       [](const Numbers& n) { return n[0] == n[1] && n[0] == next(n[2]); }}}},
+    {"send", cudaErrorLaunchFailure, written_by_other("slots", "send")},
+    {"barrier_of_the_block", cudaErrorLaunchFailure,
+     written_by_other("slots", "barrier_of_the_block")},
+    {"write_after_arrival", cudaErrorLaunchFailure,
+     written_by_other("slots", "write_after_arrival")},
+    {"hand_on",
+     cudaErrorLaunchFailure,
+     {{"thread # reads slot[#], which block (#, 0, 0)'s thread # wrote: a race\n  written at "
+       "[hand_on.write]\n  read at [hand_on.read]\n  missing: a cluster_sync() between the write "
+       "and the read" +
+           kOrLater,
+       [](const Numbers& n) { return n[0] == n[1] && n[3] == n[0] && n[2] == previous(n[4]); }},
+      {"thread # writes slot[#] of block (#, 0, 0), which block (#, 0, 0)'s thread # read: a "
+       "race\n  read at [hand_on.read]\n  written at [hand_on.write]\n  missing: a cluster_sync() "
+       "between the read and the write, which may be a turn of a loop later",
+       [](const Numbers& n) {
+         return n[0] == n[1] && n[4] == n[0] && n[2] == n[3] && n[2] == next(n[5]);
+       }}}},
+    {"through_global_memory",
+     cudaErrorLaunchFailure,
+     {{"thread # reads out[#], which block (#, 0, 0)'s thread # wrote: a race\n  written at "
+       "[through_global_memory.write]\n  read at [through_global_memory.read]\n  missing: a "
+       "cluster_sync() between the write and the read" +
+           kOrLater,
+       [](const Numbers& n) {
+         return n[1] == n[2] * 64 + n[0] && n[3] == n[0] && n[2] == next(n[4]);
+       }},
+      {"thread # writes out[#], which block (#, 0, 0)'s thread # read: a race\n  read at "
+       "[through_global_memory.read]\n  written at [through_global_memory.write]\n  missing: a "
+       "cluster_sync() between the read and the write, which may be a turn of a loop later",
+       [](const Numbers& n) {
+         return n[1] == n[4] * 64 + n[0] && n[3] == n[0] && n[2] == previous(n[4]);
+       }}}},
+    {"count",
+     cudaErrorLaunchFailure,
+     {{"thread 0 reads total, which block (#, 0, 0)'s thread 0 wrote: a race\n  written at "
+       "[count]\n  read at [count]\n  missing: a cluster_sync() between the write and the read" +
+           kOrLater,
+       [](const Numbers& n) { return n[0] / 4 == n[1] / 4 && n[1] % 4 == 0 && n[0] != n[1]; }},
+      {"thread 0 reads total of block (#, 0, 0), which block (#, 0, 0)'s thread 0 wrote: a race\n  "
+       "written at [count]\n  read at [count]\n  missing: a cluster_sync() between the write and "
+       "the read" +
+           kOrLater,
+       [](const Numbers& n) {
+         return n[0] == n[2] / 4 * 4 && n[1] / 4 == n[2] / 4 && n[1] != n[2];
+       }}}},
+    {"write_and_return",
+     cudaErrorLaunchFailure,
+     {{"thread # reads slots[#], which block (#, 0, 0)'s thread # wrote: a race\n  written at "
+       "[write_and_return.write]\n  read at [write_and_return.read]\n  missing: a cluster_sync() "
+       "between the write and the read",
+       [](const Numbers& n) {
+         return n[1] == n[0] + 32 && n[3] == n[1] && n[2] == previous(n[4]);
+       }}}},
+    {"write_and_return_in_a_warp",
+     cudaErrorLaunchFailure,
+     {{"thread 0 reads slot, which block (#, 0, 0)'s thread 31 wrote: a race\n  written at "
+       "[write_and_return_in_a_warp.write]\n  read at [write_and_return_in_a_warp.read]\n  "
+       "missing: a cluster_sync() between the write and the read",
+       [](const Numbers& n) { return n[0] == previous(n[1]); }}}},
+    {"late_arrival", cudaErrorLaunchFailure, written_by_other("slots", "late_arrival")},
+    {"late_wait", cudaErrorLaunchFailure, written_by_other("slots", "late_wait")},
+    {"last_cluster",
+     cudaErrorLaunchFailure,
+     {{"thread # reads out[#], which block (#, 0, 0)'s thread # wrote: a race\n  written at "
+       "[last_cluster.write]\n  read at [last_cluster.read]\n  blocks of one launch have no order; "
+       "missing: an atomic, with a __threadfence() before it if it tells of other memory, or a "
+       "second launch",
+       [](const Numbers& n) {
+         return n[1] == n[2] * 64 + n[0] && n[3] == n[0] && n[2] / 4 != n[4] / 4;
+       }},
+      {"thread # reads out[#], which block (#, 0, 0)'s thread # wrote: a race\n  written at "
+       "[last_cluster.write]\n  read at [last_cluster.read]\n  missing: a cluster_sync() between "
+       "the write and the read" +
+           kOrLater,
+       [](const Numbers& n) {
+         return n[1] == n[2] * 64 + n[0] && n[3] == n[0] && n[2] / 4 == n[4] / 4;
+       }}}},
+    {"told_to_all_blocks",
+     cudaErrorLaunchFailure,
+     {{"thread # reads out[#], which block (#, 0, 0)'s thread # wrote: a race\n  written at "
+       "[told_to_all_blocks.write]\n  read at [told_to_all_blocks.read]\n  blocks of one launch "
+       "have no order; missing: an atomic, with a __threadfence() before it if it tells of other "
+       "memory, or a second launch",
+       [](const Numbers& n) {
+         return n[1] == n[2] * 64 + n[0] && n[3] == n[0] && n[2] == (n[4] + 4) % 8;
+       }}}},
+    {"past_the_end",
+     cudaErrorIllegalAddress,
+     {{"thread 63 reads numbers[64] of block (#, 0, 0), past the end of numbers (64 elements)\n  "
+       "at "
+       "[past_the_end]",
+       [](const Numbers& n) { return n[0] == next(n[1]); }}}},
+    {"never_written",
+     cudaErrorLaunchFailure,
+     {{"thread 9 reads numbers[9] of block (#, 0, 0), which nothing has written\n  at "
+       "[never_written]",
+       [](const Numbers& n) { return n[0] == next(n[1]); }}}},
+    {"rank_too_large",
+     cudaErrorIllegalAddress,
+     {{"thread # asks for an address in the block of rank 4; its cluster has 4 blocks\n  at "
+       "[rank_too_large]\n  the address is @",
+       [](const Numbers& n) { return n.back() % 4 == 3; }}}},
+    {"copy_to_other_block",
+     cudaErrorIllegalInstruction,
+     {{"thread # writes numbers[#] of block (#, 0, 0) by cp.async, which writes shared memory of "
+       "its "
+       "own block only\n  at [copy_to_other_block]",
+       [](const Numbers& n) { return n[0] == n[1] && n[2] == next(n[3]); }}}},
+};
+
+}  // namespace
+
+TEST_CASE("clusters that are right are silent in every order") {
+  const OptionsGuard guard;
+  for (const ClusterPair& pair : kClusterPairs) {
+    for (const NamedOrder& order : kOrders) {
+      CAPTURE(std::string(pair.kernel));
+      CAPTURE(std::string(order.name));
+      const KernelFailure failure = run(pair, false, order);
+      CHECK_MESSAGE(failure.error == cudaSuccess, failure.report);
+      CHECK(failure.report == "");
+    }
+  }
+}
+
+TEST_CASE("of each mistake with a cluster the whole report is known, in every order") {
+  const OptionsGuard guard;
+  REQUIRE(std::size(kCases) == kClusterPairs.size());
+  for (std::size_t i = 0; i < kClusterPairs.size(); ++i) {
+    const Case& c = kCases[i];
+    REQUIRE(std::string(c.kernel) == kClusterPairs[i].kernel);
+    for (const NamedOrder& order : kOrders) {
+      CAPTURE(std::string(c.kernel));
+      CAPTURE(std::string(order.name));
+      const KernelFailure failure = run(kClusterPairs[i], true, order);
+      CHECK(std::string(cudaGetErrorName(failure.error)) == cudaGetErrorName(c.error));
+      bool is_expected = false;
+      for (const Form& form : c.forms) is_expected |= has_form(failure.report, c.kernel, form);
+      CHECK_MESSAGE(is_expected, failure.report);
+    }
+  }
+}
+
+// For cpu_device/README.md.
+TEST_CASE("(table) of what the check build finds in clusters" * doctest::skip()) {
+  const OptionsGuard guard;
+  for (const ClusterPair& pair : kClusterPairs) {
+    const std::string report = run(pair, true, kOrders[0]).report;
+    const size_t begin = report.find(": ") + 2;
+    std::printf("| `%s` | %s |\n", pair.kernel,
+                report.substr(begin, report.find('\n') - begin).c_str());
+    CHECK(report != "");
+  }
+}

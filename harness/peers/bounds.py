@@ -1,0 +1,91 @@
+"""What results must be, computed in fp64 with PyTorch, and how far from it they may lie.
+
+U is half the distance between two numbers of a type, over the smaller. A result may have been
+rounded to its type twice, once before a last factor. Sums of n terms in fp32 have four times the
+square root of n roundings, as rounding errors of n terms add up unless all lie on one side. These
+bounds are for results that are about to be timed; the tests of the chapters have tighter ones."""
+U = {"fp32": 2.0**-24, "fp16": 2.0**-11, "bf16": 2.0**-8}
+U32 = U["fp32"]
+SMALLEST = {"fp32": 2.0**-126, "fp16": 2.0**-24, "bf16": 2.0**-126}
+EXPONENTIAL = 16  # roundings in an exponential and the division by the sum
+
+
+def difference(name, got, expected, bound):
+    """What is wrong, or "". NaN never passes."""
+    error = (got.double() - expected).abs()
+    bad = ~(error <= bound)
+    count = int(bad.sum())
+    if expected.numel() == 0 or not count:
+        return "" if expected.numel() else f"{name}: nothing was compared"
+    worst = (error / bound).nan_to_num(nan=float("inf")).masked_fill(~bad, 0).argmax()
+    return (f"{name} is {float(got.flatten()[worst]):.6g} where it should be "
+            f"{float(expected.flatten()[worst]):.6g} within {float(bound.flatten()[worst]):.2g}; "
+            f"{count:,} of {bad.numel():,} compared are wrong")
+
+
+def _root(n):
+    return 4 * n**0.5
+
+
+def sum_of(kind, a, b):
+    c = a + b
+    return c, U[kind] * c.abs() + SMALLEST[kind]
+
+
+def product(kind, a, b):
+    c, terms = a @ b, a.abs() @ b.abs()
+    return c, U32 * _root(a.shape[1]) * terms + 2 * U[kind] * c.abs() + SMALLEST[kind]
+
+
+def softmax(kind, x):
+    below = x.amax(-1, keepdim=True) - x
+    y = x.softmax(-1)
+    spread = below + (y * below).sum(-1, keepdim=True)
+    fp32 = U32 * (spread + EXPONENTIAL + _root(x.shape[-1]))
+    return y, y * (2 * U[kind] + fp32) + SMALLEST[kind]
+
+
+def softmax_backward(kind, y, dy):
+    """A peer may have y before it was rounded: a rounding of y, also inside the sum."""
+    terms = y * dy
+    total = terms.sum(-1, keepdim=True)
+    sizes = terms.abs().sum(-1, keepdim=True)
+    dx = y * (dy - total)
+    fp32 = U32 * (_root(y.shape[-1]) + EXPONENTIAL) * y * (dy.abs() + sizes)
+    return dx, 3 * U[kind] * dx.abs() + U[kind] * y * sizes + fp32 + SMALLEST[kind]
+
+
+def statistics(x, eps, is_rms):
+    mean = x.mean(-1) * (not is_rms)
+    return mean, ((x - mean[:, None]).square().mean(-1) + eps).rsqrt()
+
+
+def norm(kind, x, gamma, beta, mean, rstd):
+    """mean and rstd are those of the rows."""
+    xhat = (x - mean) * rstd
+    y = gamma * xhat + beta
+    kappa = x.abs().mean(-1, keepdim=True) * rstd
+    n = x.shape[-1]
+    fp32 = U32 * ((_root(n) + 1) * (kappa + x.abs() * rstd) + (_root(n) / 2 + 6) * xhat.abs())
+    return y, (gamma.abs() * (fp32 + U[kind] * xhat.abs())
+               + 2 * U[kind] * (y.abs() + beta.abs()) + SMALLEST[kind])
+
+
+def norm_backward(kind, x, gamma, mean, rstd, dy, is_rms):
+    """A peer may have rounded gamma dy and xhat to the type."""
+    xhat, w = (x - mean) * rstd, gamma * dy
+    first = w.mean(-1, keepdim=True) * (not is_rms)
+    second = (w * xhat).mean(-1, keepdim=True)
+    dx = rstd * (w - first - xhat * second)
+    sizes = rstd * (w.abs() + w.abs().mean(-1, keepdim=True)
+                    + xhat.abs() * (w * xhat).abs().mean(-1, keepdim=True))
+    near = rstd * (w.abs() + first.abs() + (xhat * second).abs())
+    return dx, U32 * (_root(x.shape[-1]) + EXPONENTIAL) * sizes + 3 * U[kind] * near
+
+
+def sum_over_rows(kind, terms):
+    """A peer may have rounded every term to the type, in either direction."""
+    total = terms.sum(0)
+    lengths = terms.square().sum(0).sqrt()
+    return total, (U32 * (_root(terms.shape[0]) + EXPONENTIAL) * terms.abs().sum(0)
+                   + U[kind] * (2 * total.abs() + 4 * lengths) + SMALLEST[kind])

@@ -1,0 +1,148 @@
+"""Checks every operation of libtile_c.so in small sizes, without PyTorch: against its own
+references in double precision, which take numbers of the host."""
+import ctypes
+import random
+from typing import NamedTuple
+
+import tile_c
+import values
+
+U = {"fp32": 2.0**-24, "fp16": 2.0**-11, "bf16": 2.0**-8}
+
+
+class Call(NamedTuple):
+    """An operation and its arguments. Numbers are those that the kernel gets: rounded."""
+    operation: str
+    fields: dict
+    inputs: dict   # name -> (type, numbers)
+    outputs: dict  # name -> (type, count)
+
+
+def rounded(kind, numbers):
+    return values.from_bytes(kind, values.to_bytes(kind, numbers))
+
+
+def normal(case, count):
+    return case.type, rounded(case.type, [random.gauss(0, 1) for _ in range(count)])
+
+
+def expected(library, call):
+    """What the reference computes, by output."""
+    if call.operation == "vector_add":  # has no reference: there is nothing to get wrong
+        return {"c": [a + b for a, b in zip(call.inputs["a"][1], call.inputs["b"][1])]}
+    inputs = {name: (ctypes.c_double * len(numbers))(*numbers)
+              for name, (_, numbers) in call.inputs.items()}
+    outputs = {name: (ctypes.c_double * count)() for name, (_, count) in call.outputs.items()}
+    library.run(f"{call.operation}_reference", "fp64", **call.fields, **inputs, **outputs)
+    return {name: list(numbers) for name, numbers in outputs.items()}
+
+
+def computed(library, case, call):
+    """What the kernels compute. Outputs are NaN before."""
+    inputs = {name: library.memory(values.to_bytes(kind, numbers))
+              for name, (kind, numbers) in call.inputs.items()}
+    outputs = {name: library.memory(b"\xff" * (count * tile_c.BYTES[kind]))
+               for name, (kind, count) in call.outputs.items()}
+    pointers = {name: memory.pointer for name, memory in {**inputs, **outputs}.items()}
+    if call.operation == "layernorm_backward":
+        count = library.workspace_bytes(call.operation, case.type, **call.fields)
+        workspace = library.memory(b"\xff" * count)
+        pointers["workspace"] = workspace.pointer
+    library.run(call.operation, case.type, **call.fields, **pointers)
+    library.synchronize()
+    return {name: values.from_bytes(call.outputs[name][0], memory.read())
+            for name, memory in outputs.items()}
+
+
+def difference(name, kind, terms, got, wanted):
+    """What is wrong, or "". Two roundings to the type, and those of sums in fp32, relative to the
+    largest result. NaN never passes."""
+    slack = U["fp32"] * (64 + 4 * terms**0.5) * max(map(abs, wanted), default=0)
+    for i, (one, other) in enumerate(zip(got, wanted, strict=True)):
+        bound = 2 * U[kind] * abs(other) + slack
+        if not abs(one - other) <= bound:
+            return f"{name}[{i}] is {one:.7g} where it should be {other:.7g} within {bound:.2g}"
+    return ""
+
+
+def vector_add(library, case):
+    n, = case.sizes
+    return Call("vector_add", {"n": n}, {"a": normal(case, n), "b": normal(case, n)},
+                {"c": (case.type, n)})
+
+
+def matmul(library, case):
+    m, n, k = case.sizes
+    return Call("matmul", dict(m=m, n=n, k=k),
+                {"a": normal(case, m * k), "b": normal(case, k * n)}, {"c": (case.type, m * n)})
+
+
+def softmax(library, case):
+    rows, cols = case.sizes
+    fields, count = dict(rows=rows, cols=cols), rows * cols
+    output = case.type, count
+    forward = Call("softmax", fields, {"x": normal(case, count)}, {"y": output})
+    if case.direction == "forward":
+        return forward
+    y = case.type, rounded(case.type, expected(library, forward)["y"])
+    return Call("softmax_backward", fields, {"y": y, "dy": normal(case, count)}, {"dx": output})
+
+
+def layernorm(library, case):
+    rows, cols = case.sizes
+    is_rms = case.operation == "rmsnorm"
+    fields = dict(norm=tile_c.RMS_NORM if is_rms else tile_c.LAYER_NORM, rows=rows, cols=cols)
+    matrix, row, a_number_a_row = (case.type, rows * cols), (case.type, cols), ("fp32", rows)
+    inputs = {name: normal(case, count) for name, count in
+              (("x", rows * cols), ("gamma", cols), ("beta", cols))}
+    forward = Call("layernorm", fields, without(is_rms, "beta", inputs), without(
+        is_rms, "mean", {"y": matrix, "mean": a_number_a_row, "rstd": a_number_a_row}))
+    if case.direction == "forward":
+        return forward
+    found = expected(library, forward)
+    saved = {name: ("fp32", rounded("fp32", found[name])) for name in ("mean", "rstd")
+             if name in found}
+    return Call("layernorm_backward", fields,
+                without(True, "beta", inputs) | saved | {"dy": normal(case, rows * cols)},
+                without(is_rms, "dbeta", {"dx": matrix, "dgamma": row, "dbeta": row}))
+
+
+def without(really, name, named):
+    return {key: value for key, value in named.items() if not (really and key == name)}
+
+
+CALLS = {"vector_add": vector_add, "matmul": matmul, "softmax": softmax, "layernorm": layernorm,
+         "rmsnorm": layernorm}
+
+
+def wrong(library, case):
+    """What is wrong with the results of a case; "" if nothing is."""
+    random.seed(case.title)
+    call = CALLS[case.operation](library, case)
+    wanted, got = expected(library, call), computed(library, case, call)
+    for name, (kind, _) in call.outputs.items():
+        message = difference(name, kind, max(case.sizes), got[name], wanted[name])
+        if message:
+            return message
+    return ""
+
+
+def check(library, cases, report):
+    """The exit status. A GPU may lack what a type needs; the CPU device has everything."""
+    report(f"{library.device_name}: small sizes against the references in double precision")
+    failed = unsupported = 0
+    for case in cases:
+        lacking, step = False, ""
+        try:
+            message = wrong(library, case)
+            step = f", by {library.last_step}"
+        except tile_c.TileError as error:
+            message = str(error)
+            lacking = error.status == tile_c.UNSUPPORTED and not library.is_simulated
+        unsupported += lacking
+        failed += bool(message) and not lacking
+        report(f"  {case.title}{step}: {message or 'right'}")
+    right = len(cases) - failed - unsupported
+    report(f"{right} of {len(cases)} cases are right, {failed} failed, {unsupported} are not "
+           "supported by this GPU")
+    return 1 if failed or not right else 0

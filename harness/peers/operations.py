@@ -1,0 +1,177 @@
+"""Our operations and PyTorch's on the same tensors, and what both must compute."""
+import functools
+from typing import Callable, NamedTuple
+
+import bounds
+
+SAMPLE, ELEMENTS_TO_CHECK_ALL = 64, 1 << 22
+
+
+class Work(NamedTuple):
+    name: str
+    run: Callable      # starts one execution in the current stream
+    outputs: Callable  # does so too, and gives what it computed, in the order of Problem.checks
+
+
+class Problem:
+    """One case: its tensors on `device`, "cuda" or, for libtile_c.so of the CPU device, "cpu"."""
+
+    def __init__(self, torch, case, device):
+        self.torch, self.case, self.device = torch, case, device
+        self.dtype = {"fp32": torch.float32, "fp16": torch.float16,
+                      "bf16": torch.bfloat16}[case.type]
+        torch.manual_seed(1)
+        self.is_forward = case.direction == "forward"
+        self.make()
+
+    def normal(self, *shape):
+        return self.torch.randn(*shape, dtype=self.dtype, device=self.device)
+
+    def sample(self, count):
+        """Which rows or columns are checked, of so many: all of a small matrix, else the first,
+        the last, and one at random in every part between."""
+        elements = self.case.sizes[0] * self.case.sizes[-1]
+        if elements <= ELEMENTS_TO_CHECK_ALL or count <= SAMPLE:
+            return self.torch.arange(count, device=self.device)
+        share = self.torch.rand(SAMPLE, device=self.device, dtype=self.torch.float64)
+        numbers = self.torch.arange(SAMPLE, device=self.device) + share
+        chosen = (numbers * (count / SAMPLE)).long().clamp(0, count - 1)
+        chosen[0], chosen[-1] = 0, count - 1
+        return chosen
+
+    def our_work(self, library, operation, outputs, **fields):
+        stream = self.torch.cuda.current_stream().cuda_stream if self.device == "cuda" else 0
+        pointers = {name: value.data_ptr() if hasattr(value, "data_ptr") else value
+                    for name, value in fields.items()}
+        run = library.prepare(operation, self.case.type, stream=stream, **pointers)
+
+        def checked():
+            for output in outputs:
+                output.fill_(float("nan"))
+            run()
+            return outputs
+        return Work("ours", run, checked)
+
+    def peer(self, name, function):
+        """`function` gives one output, or all of them."""
+        def outputs():
+            result = function()
+            return [result] if isinstance(result, self.torch.Tensor) else list(result)
+        return Work(name, function, outputs)
+
+    def peers(self):
+        """What is measured beside ours: by name, what makes the work. A sweep would spend its time
+        compiling."""
+        found = {"torch": lambda: self.peer("torch", self.eager())}
+        if hasattr(self, "by_compiler") and not self.case.is_sweep:
+            found["torch.compile"] = lambda: self.peer("torch.compile", self.by_compiler())
+        return found
+
+    def compiled(self, function):
+        return self.torch.compile(function, dynamic=False, fullgraph=True)
+
+    def gradients(self, function, inputs, dy):
+        """What autograd computes for the inputs, again and again; the forward pass runs once."""
+        leaves = [tensor.detach().requires_grad_() for tensor in inputs]
+        y = function(*leaves)
+        return lambda: self.torch.autograd.grad(y, leaves, dy, retain_graph=True)
+
+    @functools.cached_property
+    def checks(self):
+        """Of each output: its name, what takes the part that is checked, value and bound."""
+        return list(self.check())
+
+    def wrong(self, work):
+        """What is wrong with its results; "" if nothing is."""
+        outputs = work.outputs()
+        if len(outputs) != len(self.checks):
+            return f"{len(outputs)} results instead of {len(self.checks)}"
+        for output, (name, part, expected, bound) in zip(outputs, self.checks):
+            if output.dtype != self.dtype:
+                return f"{name} is of {output.dtype}"
+            if bool(output.isnan().any()):
+                return f"{name} has NaN in it"
+            if message := bounds.difference(name, part(output), expected, bound):
+                return message
+        return ""
+
+
+class VectorAdd(Problem):
+    def make(self):
+        n, = self.case.sizes
+        self.a, self.b = self.normal(n), self.normal(n)
+        self.c = self.torch.empty_like(self.a)
+
+    def ours(self, library):
+        return self.our_work(library, "vector_add", [self.c], n=self.case.sizes[0], a=self.a,
+                             b=self.b, c=self.c)
+
+    def eager(self):
+        out = self.torch.empty_like(self.a)
+        return lambda: self.torch.add(self.a, self.b, out=out)
+
+    def check(self):
+        step = len(self.a) // ELEMENTS_TO_CHECK_ALL | 1  # odd: any place in a vector
+        yield ("c", lambda c: c[::step], *bounds.sum_of(
+            self.case.type, self.a[::step].double(), self.b[::step].double()))
+
+
+class Matmul(Problem):
+    def make(self):
+        m, n, k = self.case.sizes
+        self.a, self.b = self.normal(m, k), self.normal(k, n)
+        self.c = self.torch.empty(m, n, dtype=self.dtype, device=self.device)
+        self.chosen = self.sample(self.case.sizes[0])
+
+    def ours(self, library):
+        m, n, k = self.case.sizes
+        return self.our_work(library, "matmul", [self.c], m=m, n=n, k=k, a=self.a, b=self.b,
+                             c=self.c)
+
+    def eager(self):
+        # "highest": fp32 stays fp32.
+        self.torch.set_float32_matmul_precision("highest")
+        out = self.torch.empty_like(self.c)
+        return lambda: self.torch.mm(self.a, self.b, out=out)
+
+    def check(self):
+        yield ("C", lambda c: c[self.chosen],
+               *bounds.product(self.case.type, self.a[self.chosen].double(), self.b.double()))
+
+
+class Softmax(Problem):
+    def make(self):
+        self.x = self.normal(*self.case.sizes)
+        self.out = self.torch.empty_like(self.x)
+        self.chosen = self.sample(self.case.sizes[0])
+        if not self.is_forward:
+            self.y, self.dy = self.torch.softmax(self.x, -1), self.normal(*self.case.sizes)
+
+    def ours(self, library):
+        rows, cols = self.case.sizes
+        tensors = ({"x": self.x, "y": self.out} if self.is_forward
+                   else {"y": self.y, "dy": self.dy, "dx": self.out})
+        return self.our_work(library, "softmax" if self.is_forward else "softmax_backward",
+                             [self.out], rows=rows, cols=cols, **tensors)
+
+    def eager(self):
+        torch = self.torch
+        if self.is_forward:
+            return lambda: torch.softmax(self.x, -1)
+        backward = torch.ops.aten._softmax_backward_data
+        return lambda: backward(self.dy, self.y, -1, self.dtype)
+
+    def by_compiler(self):
+        compiled = self.compiled(lambda x: self.torch.softmax(x, -1))
+        if self.is_forward:
+            return lambda: compiled(self.x)
+        return self.gradients(compiled, [self.x], self.dy)
+
+    def check(self):
+        def part(tensor):
+            return tensor[self.chosen]
+        if self.is_forward:
+            yield ("y", part, *bounds.softmax(self.case.type, part(self.x).double()))
+        else:
+            yield ("dx", part, *bounds.softmax_backward(
+                self.case.type, part(self.y).double(), part(self.dy).double()))

@@ -1,0 +1,131 @@
+#!/usr/bin/env python3
+"""Measures the last steps of this project beside PyTorch, in one process and in turn.
+
+    python3 harness/peers/peers.py --library build/gpu/harness/c/libtile_c.so --chapter 03
+    python3 harness/peers/peers.py --library build/cpu/harness/c/libtile_c.so --check-only
+
+README.md beside this file says what is measured and how."""
+import argparse
+import sys
+
+import bench
+import cases
+import check_only
+import measure
+import results
+import tile_c
+
+
+def arguments(words):
+    parser = argparse.ArgumentParser(
+        description="Measures the last steps of this project beside PyTorch.")
+    add = parser.add_argument
+    add("--library", required=True, help="libtile_c.so, of a GPU build to measure")
+    add("--chapter", default="", help="only this one: 03, or 03_softmax")
+    add("--case", default="", help="only cases with this text in them, such as 'bf16 rows32768'")
+    add("--sweep", action="store_true", help="many row lengths of chapters 03 and 04 instead")
+    add("--quick", action="store_true", help="10 repetitions and not 30, in bursts only")
+    add("--json", help="merge the rows into this file")
+    add("--commit", help="what the rows say of the code's state; needed for --json")
+    add("--check-only", action="store_true",
+        help="check small sizes against the references, without PyTorch, and time nothing")
+    add("--check-peers", action="store_true",
+        help="check small sizes, PyTorch's results too, and time nothing")
+    given = parser.parse_args(words)
+    if given.json and not given.commit:
+        parser.error("--json needs --commit")
+    if given.json and (given.check_only or given.check_peers):
+        parser.error("--json is for measurements: a check writes none")
+    return given
+
+
+class Unusable(Exception):
+    """Why nothing can be run."""
+
+
+def report(line):
+    print(line, flush=True)
+
+
+def chosen(every, given):
+    selected = cases.select(every, given.chapter, given.case)
+    if not selected:
+        raise Unusable("no case has this --chapter and --case")
+    return selected
+
+
+def load_torch():
+    try:
+        import torch
+    except ImportError as error:
+        raise Unusable(f"this needs PyTorch ({error}); --check-only does not") from error
+    bench.set_up(torch)
+    return torch
+
+
+def attempt(case, work):
+    """What `work` gives; None, and a line, if it fails: the other cases go on."""
+    try:
+        return work()
+    except Exception as error:  # whatever a compiler or a driver raises
+        report(f"{case.title}: failed: {bench.described(error)}")
+        return None
+
+
+def check_peers(library, given):
+    torch = load_torch()
+    device = "cpu" if library.is_simulated else "cuda"
+    selected = chosen(cases.small_cases(), given)
+    failed = [case for case in selected
+              if not attempt(case, lambda: bench.check_case(torch, library, case, device, report))]
+    report(f"{len(selected) - len(failed)} of {len(selected)} cases are right")
+    return 1 if failed else 0
+
+
+def time_all(library, given):
+    selected = chosen(cases.all_cases(given.sweep), given)
+    if library.is_simulated:
+        raise Unusable("this library is of the CPU device, whose times say nothing about a "
+                          "GPU: use --check-only or --check-peers")
+    torch = load_torch()
+    card = measure.Card(torch)
+    expected = results.Expected()
+    gpu = torch.cuda.get_device_name()
+    origin = results.Origin(gpu, results.driver_version(), torch.version.cuda,
+                            results.marked(given.commit or ""), results.today())
+    report(f"{gpu}, driver {origin.driver}, CUDA {origin.cuda}, PyTorch {torch.__version__}")
+    failed = void = written = 0
+    for case in selected:
+        found = attempt(case, lambda: bench.time_case(torch, library, card, case, given.quick,
+                                                      report))
+        rows, right = found or ([], False)
+        failed += not right
+        reasons = {row: expected.why_void(row, gpu) for row in rows}
+        for row, reason in reasons.items():
+            if reason:
+                report(f"  void, {row.metric}: {reason}")
+        kept = [row for row, reason in reasons.items() if not reason]
+        void += len(rows) - len(kept)
+        if given.json:  # after each case: what is measured is not lost
+            results.merge(given.json, kept, origin)
+            written += len(kept)
+    report(f"{len(selected)} cases: {failed} failed, {void} rows void, {written} written")
+    return 1 if failed else 0
+
+
+def main(words):
+    given = arguments(words)
+    try:
+        library = tile_c.Library(given.library)
+        if given.check_only:
+            return check_only.check(library, chosen(cases.small_cases(), given), report)
+        if given.check_peers:
+            return check_peers(library, given)
+        return time_all(library, given)
+    except (tile_c.TileError, Unusable, OSError) as error:
+        print(f"peers.py: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,70 @@
+#!/usr/bin/env python3
+"""The list of cases. Run by CI."""
+import json
+import pathlib
+import unittest
+
+import cases
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+class Cases(unittest.TestCase):
+    def find(self, chapter, part, sweep=False):
+        return [case.name for case in cases.select(cases.all_cases(sweep), chapter, part)]
+
+    def test_chapters_are_folders(self):
+        for case in cases.all_cases() + cases.all_cases(sweep=True):
+            self.assertTrue((ROOT / case.chapter).is_dir())
+
+    def test_names_are_unique_and_those_of_the_benchmark_in_cpp(self):
+        keys = [(case.chapter, case.direction, case.name) for case in cases.all_cases()]
+        self.assertEqual(len(keys), len(set(keys)))
+        rows = json.loads((ROOT / "docs/results/nvidia-h200.json").read_text(encoding="utf-8"))
+        written = {(row["chapter"], row["direction"], row["case"]) for row in rows}
+        for key in keys:
+            if key[0] in ("01_vector_add", "02_matmul") and "n536870912" not in key[2]:
+                self.assertIn(key, written)
+
+    def test_chapters_have_their_cases(self):
+        self.assertEqual(self.find("01", "fp16"),
+                         ["fp16 n1048576", "fp16 n16777216", "fp16 n268435456"])
+        self.assertEqual(len(self.find("02", "")), 9)
+        self.assertIn("fp32 m8192 n8192 k8192", self.find("02", ""))
+        for direction in cases.PASSES:
+            self.assertEqual(len(self.find("03", direction)), 11)
+            self.assertEqual(len(self.find("04", direction)), 16)
+        self.assertEqual(self.find("03", "bf16 rows8192 cols262144, backward"),
+                         ["bf16 rows8192 cols262144"])
+        self.assertEqual(self.find("04_layernorm", "fp32 rows32768 cols1024 rms, forward"),
+                         ["fp32 rows32768 cols1024 rms"])
+
+    def test_sweeps_are_those_of_the_tutorials(self):
+        softmax = self.find("03", "fp32", True)
+        self.assertEqual((softmax[0], softmax[-1], len(softmax)),
+                         ("fp32 rows4096 cols256", "fp32 rows4096 cols12672", 98))
+        norm = self.find("04", "backward", True)
+        self.assertEqual((norm[0], norm[-1], len(norm)),
+                         ("fp16 rows4096 cols1024", "fp16 rows4096 cols15872", 30))
+
+    def test_amounts(self):
+        def amount(operation, sizes, direction="forward"):
+            return cases.Case("", operation, "bf16", sizes, direction).amount
+        self.assertEqual(amount("vector_add", (10,)), 3 * 10 * 2)
+        self.assertEqual(amount("matmul", (2, 3, 4)), 48)
+        self.assertEqual(amount("softmax", (5, 7)), 2 * 35 * 2)
+        self.assertEqual(amount("rmsnorm", (5, 7), "backward"), 3 * 35 * 2)
+
+    def test_small_cases_have_every_operation_type_and_direction(self):
+        small = {(case.operation, case.type, case.direction) for case in cases.small_cases()}
+        for case in cases.all_cases() + cases.all_cases(sweep=True):
+            self.assertIn((case.operation, case.type, case.direction), small)
+        self.assertTrue(all(case.amount < 1e6 for case in cases.small_cases()))
+
+    def test_nothing_selected_is_nothing(self):
+        self.assertEqual(self.find("99", ""), [])
+        self.assertEqual(self.find("03", "fp64"), [])
+
+
+if __name__ == "__main__":
+    unittest.main()

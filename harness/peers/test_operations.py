@@ -1,0 +1,76 @@
+#!/usr/bin/env python3
+"""Which results the checks accept, with PyTorch's own on a CPU. Skipped where there is no
+PyTorch."""
+import unittest
+
+import cases
+
+try:
+    import torch
+except ImportError:
+    torch = None
+else:
+    import bench
+    import operations
+
+
+@unittest.skipUnless(torch, "there is no PyTorch")
+class Checks(unittest.TestCase):
+    def problems(self):
+        torch.manual_seed(2)
+        for case in cases.small_cases():
+            if case.sizes in ((1003,), (37, 29, 65), (5, 33), (7, 2049)):
+                problem = bench.PROBLEMS[case.operation](torch, case, "cpu")
+                problem.compiled = lambda function: function
+                yield case, problem
+
+    def test_results_of_peers_pass(self):
+        for case, problem in self.problems():
+            for work in [make() for make in problem.peers().values()]:
+                with self.subTest(case=case.title, peer=work.name):
+                    self.assertEqual(problem.wrong(work), "")
+
+    def test_wrong_results_do_not(self):
+        def nan(tensor):
+            tensor.view(-1)[-1] = float("nan")
+
+        def one_element(tensor):
+            tensor.view(-1)[len(tensor) // 2] += tensor.abs().max() / 8
+
+        def scaled(tensor):
+            tensor *= 1.05
+
+        def unwritten(tensor):
+            tensor.view(-1)[tensor.numel() // 2:] = 0
+        for case, problem in self.problems():
+            peer = problem.peers()["torch"]()
+            right = [output.clone() for output in peer.outputs()]
+            for mistake in (nan, one_element, scaled, unwritten):
+                for i, output in enumerate(right):
+                    wrong = [each.clone() for each in right]
+                    mistake(wrong[i])
+                    with self.subTest(case=case.title, mistake=mistake.__name__, output=i):
+                        self.assertNotEqual(
+                            problem.wrong(operations.Work("", None, lambda: wrong)), "")
+
+    def test_a_missing_output_and_another_type_are_wrong(self):
+        for case, problem in self.problems():
+            outputs = problem.peers()["torch"]().outputs()
+            self.assertIn("0 results", problem.wrong(operations.Work("", None, lambda: [])))
+            doubles = [each.double() for each in outputs]
+            self.assertIn("float64", problem.wrong(operations.Work("", None, lambda: doubles)))
+
+    def test_a_sweep_compiles_nothing(self):
+        for is_sweep, names in ((True, ["torch"]), (False, ["torch", "torch.compile"])):
+            case = cases.Case("03_softmax", "softmax", "fp32", (4, 64), is_sweep=is_sweep)
+            problem = bench.PROBLEMS["softmax"](torch, case, "cpu")
+            self.assertEqual(list(problem.peers()), names)
+
+    def test_rows_to_check_begin_and_end_with_the_matrix(self):
+        case = cases.Case("03_softmax", "softmax", "fp32", (100_000, 64))
+        rows = bench.PROBLEMS[case.operation](torch, case, "cpu").chosen.tolist()
+        self.assertEqual((rows[0], rows[-1], len(set(rows))), (0, 99_999, 64))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,83 @@
+#!/usr/bin/env python3
+"""Holds the structs of tile_c.py against tile.h, as a C compiler lays them out. Run by CI."""
+import ctypes
+import pathlib
+import re
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+import tile_c
+
+HEADER = pathlib.Path(__file__).parents[1] / "c/tile.h"
+TEXT = re.sub(r"/\*.*?\*/", "", HEADER.read_text(encoding="utf-8"), flags=re.S)
+COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+
+
+def declared_structs():
+    """name -> fields, from the header."""
+    found = {}
+    for body, name in re.findall(r"typedef struct \w+ \{(.*?)\} tile_(\w+)_args;", TEXT, re.S):
+        # "const float* beta;", "int64_t m, n, k;"
+        found[name] = [field.split()[-1].lstrip("*") for line in body.split(";") if line.strip()
+                       for field in line.split(",")]
+    return found
+
+
+class Layout(unittest.TestCase):
+    def test_every_operation_of_the_header_is_bound(self):
+        # tile_NAME(const tile_NAME_args*); a reference takes the args of its operation.
+        functions = re.findall(
+            r"TILE_API tile_status tile_(\w+)\(const tile_(\w+)_args\* args\)", TEXT)
+        self.assertGreater(len(functions), 2)
+        self.assertEqual(set(tile_c.STRUCTS), {args for _, args in functions})
+        for name, args in functions:
+            self.assertIn(name.removesuffix("_reference"), tile_c.OPERATIONS)
+
+    def test_fields_are_those_of_the_header_in_order(self):
+        self.assertEqual({name: [field for field, _ in struct._fields_]
+                          for name, struct in tile_c.STRUCTS.items()}, declared_structs())
+
+    @unittest.skipUnless(COMPILER, "there is no C compiler")
+    def test_sizes_and_offsets_are_those_of_a_compiler(self):
+        lines = []
+        for name, fields in declared_structs().items():
+            kind = f"tile_{name}_args"
+            lines.append(f'printf("{name} %zu\\n", sizeof({kind}));')
+            lines += [f'printf("{name}.{field} %zu %zu\\n", offsetof({kind}, {field}), '
+                      f"sizeof((({kind}*)0)->{field}));" for field in fields]
+        program = ("#include <stdio.h>\n#include <tile.h>\nint main(void) {\n" + "\n".join(lines)
+                   + "\nreturn 0;\n}\n")
+        with tempfile.TemporaryDirectory() as folder:
+            source, binary = pathlib.Path(folder, "layout.c"), pathlib.Path(folder, "layout")
+            source.write_text(program, encoding="utf-8")
+            subprocess.run([COMPILER, "-std=c99", "-I", HEADER.parent, source, "-o", binary],
+                           check=True)
+            said = subprocess.run([binary], check=True, capture_output=True, text=True).stdout
+        expected = []
+        for name in declared_structs():
+            struct = tile_c.STRUCTS[name]
+            expected.append(f"{name} {ctypes.sizeof(struct)}")
+            for field, _ in struct._fields_:
+                place = getattr(struct, field)
+                expected.append(f"{name}.{field} {place.offset} {place.size}")
+        self.assertEqual(said.splitlines(), expected)
+
+    def test_types_have_the_numbers_and_bytes_of_the_header(self):
+        numbers = {name.lower(): int(number) for name, number in
+                   re.findall(r"TILE_((?:FP|BF|TF)\d+) = (\d+)", TEXT)}
+        self.assertEqual(tile_c.TYPES, numbers)
+        self.assertEqual(set(tile_c.BYTES), set(numbers))
+        for name in ("LAYER_NORM", "RMS_NORM"):
+            self.assertIn(f"TILE_{name} = {getattr(tile_c, name)}", TEXT)
+
+
+class Loading(unittest.TestCase):
+    def test_a_library_that_does_not_load_is_an_error_that_names_it(self):
+        with self.assertRaisesRegex(tile_c.TileError, "/nonexistent/libtile_c.so"):
+            tile_c.Library("/nonexistent/libtile_c.so")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,157 @@
+"""The C interface (../c/tile.h) for Python: every operation of libtile_c.so, by ctypes."""
+import ctypes
+
+POINTER, I64, I32, F32 = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32, ctypes.c_float
+
+TYPES = {"fp32": 1, "fp16": 2, "bf16": 3, "fp64": 4, "tf32": 5}
+BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "fp64": 8, "tf32": 4}
+
+# What stands in each tile_NAME_args behind struct_size, step and type, in order. test_tile_c.py
+# holds it against tile.h.
+OPERATIONS = {
+    "vector_add": [(I64, "n"), (POINTER, "a b c stream")],
+    "matmul": [(I64, "m n k"), (I32, "transpose_a transpose_b"), (POINTER, "a b c"),
+               (I64, "lda ldb ldc"), (POINTER, "alpha beta stream bias"), (I64, "activation")],
+    "softmax": [(F32, "scale"), (I64, "rows cols"), (POINTER, "x y"), (I64, "ldx ldy"),
+                (I32, "log causal"), (I64, "queries"), (POINTER, "stream")],
+    "softmax_backward": [(F32, "scale"), (I64, "rows cols"), (POINTER, "y dy dx"),
+                         (I64, "ldy lddy lddx"), (I32, "log causal"), (I64, "queries"),
+                         (POINTER, "stream")],
+    "layernorm": [(I32, "norm"), (I64, "rows cols"), (POINTER, "x gamma beta y mean rstd"),
+                  (I64, "ldx ldy"), (POINTER, "eps stream")],
+    "layernorm_backward": [(I32, "norm"), (I64, "rows cols"),
+                           (POINTER, "x gamma mean rstd dy dx dgamma dbeta workspace"),
+                           (I64, "ldx lddy lddx"), (POINTER, "stream")],
+}
+LAYER_NORM, RMS_NORM = 0, 1
+
+
+def _struct(name, groups):
+    fields = [("struct_size", ctypes.c_size_t), ("step", ctypes.c_char_p), ("type", I32)]
+    fields += [(field, kind) for kind, names in groups for field in names.split()]
+    return type(f"tile_{name}_args", (ctypes.Structure,), {"_fields_": fields})
+
+
+STRUCTS = {name: _struct(name, groups) for name, groups in OPERATIONS.items()}
+
+
+UNSUPPORTED = 2
+
+
+class TileError(Exception):
+    """What a call that failed says. `status` is its tile_status, or None without a call."""
+
+    def __init__(self, message, status=None):
+        super().__init__(message)
+        self.status = status
+
+
+class Library:
+    """libtile_c.so. Loading it does not start the device."""
+
+    def __init__(self, path):
+        try:
+            self._c = ctypes.CDLL(str(path))
+        except OSError as error:
+            raise TileError(f"cannot load {path}: {error}") from error
+        for name in ("tile_status_name", "tile_last_error", "tile_last_step"):
+            getattr(self._c, name).restype = ctypes.c_char_p
+        self._c.tile_alloc.argtypes = [ctypes.POINTER(POINTER), I64]
+        for name in ("tile_free", "tile_synchronize"):
+            getattr(self._c, name).argtypes = [POINTER]
+        for name in ("tile_copy_to_device", "tile_copy_from_device"):
+            getattr(self._c, name).argtypes = [POINTER, POINTER, I64]
+
+    def _check(self, status):
+        if status != 0:
+            name = self._c.tile_status_name(status).decode()
+            raise TileError(f"{name}: {self._c.tile_last_error().decode()}", status)
+
+    def _call(self, function, *arguments):
+        self._check(getattr(self._c, function)(*arguments))
+
+    @property
+    def device_name(self):
+        name = ctypes.c_char_p()
+        self._call("tile_device_name", ctypes.byref(name))
+        return name.value.decode()
+
+    @property
+    def is_simulated(self):
+        return bool(self._c.tile_device_is_simulated())
+
+    @property
+    def last_step(self):
+        """The step that the last operation was started with."""
+        return self._c.tile_last_step().decode()
+
+    def _function(self, name):
+        function = getattr(self._c, f"tile_{name}", None)
+        if not function:
+            raise TileError(f"this library has no tile_{name}: is it an old one?")
+        return function
+
+    def _arguments(self, operation, element_type, fields):
+        """The struct, and what must live as long."""
+        kind = STRUCTS[operation.removesuffix("_reference")]
+        args = kind(ctypes.sizeof(kind), None, TYPES[element_type])
+        known, kept = dict(kind._fields_), []
+        for name, value in fields.items():
+            if name not in known:
+                raise TypeError(f"{kind.__name__} has no field {name}")
+            if known[name] is POINTER and isinstance(value, (ctypes.Array, ctypes._SimpleCData)):
+                kept.append(value)
+                value = ctypes.addressof(value)
+            setattr(args, name, value)
+        return args, kept
+
+    def prepare(self, operation, element_type, **fields):
+        """A function that starts the operation. Its arguments are made once, so that a call costs
+        little. Fields that are not given are 0, their default. Pointers are integers, or ctypes
+        arrays, which the function keeps alive."""
+        function = self._function(operation)
+        args, kept = self._arguments(operation, element_type, fields)
+        pointer = ctypes.byref(args)
+
+        def start(_keep=(args, kept)):
+            status = function(pointer)
+            if status:
+                self._check(status)
+        return start
+
+    def workspace_bytes(self, operation, element_type, **fields):
+        args, _ = self._arguments(operation, element_type, fields)
+        count = I64()
+        function = self._function(f"{operation.removesuffix('_backward')}_workspace_bytes")
+        self._check(function(ctypes.byref(args), ctypes.byref(count)))
+        return count.value
+
+    def run(self, operation, element_type, **fields):
+        self.prepare(operation, element_type, **fields)()
+
+    def synchronize(self, stream=None):
+        self._call("tile_synchronize", stream)
+
+    def memory(self, data):
+        """Device memory that begins as `data`."""
+        return Memory(self, data)
+
+
+class Memory:
+    """Device memory of the library. Freed with the object."""
+
+    def __init__(self, library, data):
+        self._library, self.bytes = library, len(data)
+        pointer = POINTER()
+        library._call("tile_alloc", ctypes.byref(pointer), self.bytes)
+        self.pointer = pointer.value
+        library._call("tile_copy_to_device", self.pointer, bytes(data), self.bytes)
+
+    def read(self):
+        data = ctypes.create_string_buffer(self.bytes)
+        self._library._call("tile_copy_from_device", data, self.pointer, self.bytes)
+        return data.raw
+
+    def __del__(self):
+        if getattr(self, "pointer", None):
+            self._library._c.tile_free(self.pointer)
