@@ -48,7 +48,10 @@ __global__ void meeting_kernel(Meeting meeting, int* out) {
       break;
     case Meeting::poll:
       cluster_sync();
-      if (rank == 3) atomicExch(in_block_of_cluster(&value, 0), 1);
+      if (rank == 3) {
+        for (int i = 0; i < 20; ++i) __nanosleep(100);
+        if (t == 0) atomicExch(in_block_of_cluster(&value, 0), 1);
+      }
       if (rank == 0 && t == 7) {
         while (*own_value == 0) __nanosleep(100);
         if (threadIdx.x != 7) *own_value = 2;  // nobody else's
