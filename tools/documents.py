@@ -489,7 +489,8 @@ class Project:
         # What changes the CPU device's behaviour is the command's to set.
         environment = {name: value for name, value in os.environ.items()
                        if not name.startswith("CPU_DEVICE_")}
-        environment.update(LC_ALL="C.UTF-8", TERM="dumb")
+        # Atomics come in another order in every run unless one core runs all blocks.
+        environment.update(LC_ALL="C.UTF-8", TERM="dumb", CPU_DEVICE_WORKERS="1")
         with subprocess.Popen(["bash", "-c", command], cwd=self.root, env=environment,
                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, start_new_session=True) as process:
