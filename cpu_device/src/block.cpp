@@ -150,6 +150,7 @@ void Block::rank_warps() {
 void Block::pause() {
   in_kernel_ = false;
   stacks_.switch_to(caller_, &paused_);
+  in_kernel_ = true;
   threadIdx = launch_->thread_index[current_];
 }
 
@@ -220,13 +221,13 @@ void Block::resume() {
   launch_number = launch_->number;
   current_block = this;
   if constexpr (kChecking) check::block_runs(rank_);
-  in_kernel_ = true;
+  // The block itself says that it is in the kernel, and that it no longer is. Until it has arrived
+  // on its own stack, caller_ is an old one, and a signal that made it leave would leave to there.
   if (started_ == 0) {
     start_fiber(&caller_);
   } else {
     stacks_.switch_to(paused_, &caller_);
   }
-  in_kernel_ = false;
   current_block = nullptr;
 }
 
@@ -293,6 +294,7 @@ void Block::start_fiber(fcontext_t* left) {
 
 void Block::fiber_entry(transfer_t from) {
   current_block->stacks_.begin(from);
+  current_block->in_kernel_ = true;
   current_block->run_threads();
 }
 
