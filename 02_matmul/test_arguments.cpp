@@ -58,6 +58,10 @@ TEST_SUITE("step") {
       refuses(with(transposed, &Problem::lda, 8), buffers, "lda");
       refuses(with(transposed, &Problem::ldb, 4), buffers, "ldb");
       refuses(with(transposed, &Problem::ldc, 6), buffers, "ldc");
+      for (const int unknown : {-1, 31, 32}) {
+        refuses(with(good, &Problem::type, static_cast<DType>(unknown)), buffers, "type",
+                tile::Code::unsupported);
+      }
       for (const DType other : tile::kDTypes) {
         if (step.types.contains(other)) continue;
         refuses(with(good, &Problem::type, other), buffers, "type", tile::Code::unsupported);

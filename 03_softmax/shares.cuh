@@ -34,6 +34,7 @@ inline std::int64_t longest_in_registers(const Problem& p) {
 /// shared: cp.async copies 16 bytes.
 inline tile::Status share_of_block(const Problem& p, const Buffers& b, unsigned blocks,
                                    Share* share) {
+  if (tile::Status s = validate(p, b); !s.ok()) return s;
   int card = 0, limit = 0;
   TILE_RETURN_IF_CUDA_ERROR(cudaGetDevice(&card));
   TILE_RETURN_IF_CUDA_ERROR(

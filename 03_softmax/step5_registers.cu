@@ -3,9 +3,8 @@
 //       its elements once, 16 bytes with an instruction and all of them at once, and stores once.
 // Change: a thread has up to 32 elements (tile/row_plan.hpp). A row of up to 1,024 is a warp's or
 //         a part of a warp's, so that it needs no barrier; longer ones are a block's.
-// Limit: memory, at the speed of a copy. Forward a block has registers for 32,768 elements,
-// backward
-//        for 16,384 of both inputs, and for 8,192 with causal or log, or element by element. Longer
+// Limit: memory, at the speed of a copy. A block has registers for 32,768 elements forward, 16,384
+//        of both inputs backward, and for 8,192 with causal or log, or element by element. Longer
 //        rows go the way of step 4.
 #include "parts.cuh"
 #include "tile/row_plan.hpp"
@@ -124,6 +123,7 @@ __global__ void __launch_bounds__(kSeveralRows ? tile::kThreadsOfShortRows : til
 }  // namespace
 
 tile::Status registers(const Problem& problem, const Buffers& buffers, void* stream) {
+  if (tile::Status s = validate(problem, buffers); !s.ok()) return s;
   // Backward a thread holds two such parts.
   constexpr int kForward = 32, kBackward = 16;
   const bool forward = problem.direction == tile::Direction::forward;

@@ -61,6 +61,10 @@ TEST_SUITE("step") {
         const Buffers usual = buffers(first.raw(), out.raw());
 
         // Types and extents.
+        for (const int unknown : {-1, 31, 32}) {
+          refuses(with(good, &Problem::type, static_cast<DType>(unknown)), usual, "type",
+                  tile::Code::unsupported);
+        }
         for (const DType other : tile::kDTypes) {
           if (step.types.contains(other)) continue;
           refuses(with(good, &Problem::type, other), usual, "type", tile::Code::unsupported);

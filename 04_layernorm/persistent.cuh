@@ -127,6 +127,7 @@ struct RowShare {
 /// shared: cp.async copies 16 bytes.
 inline tile::Status share_of_row(const Problem& p, const Buffers& b, unsigned blocks_of_row,
                                  RowShare* share) {
+  if (tile::Status s = validate(p, b); !s.ok()) return s;
   int card = 0, limit = 0, all = 0, multiprocessors = 0;
   TILE_RETURN_IF_CUDA_ERROR(cudaGetDevice(&card));
   TILE_RETURN_IF_CUDA_ERROR(

@@ -45,6 +45,7 @@ __global__ void __launch_bounds__(kSeveralRows ? tile::kThreadsOfShortRows : til
 
 tile::Status registers(const Problem& problem, const Buffers& buffers, void* stream) {
   if (tile::Status s = forward_only(problem); !s.ok()) return s;
+  if (tile::Status s = validate(problem, buffers); !s.ok()) return s;
   const tile::RowPlan plan =
       tile::plan_row(problem.cols, vectors_fit(problem, buffers), true, kMostElements);
   if (!plan.fits) return welford(problem, buffers, stream);

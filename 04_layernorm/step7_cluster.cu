@@ -94,7 +94,6 @@ __global__ void __launch_bounds__(kMostThreads)
   columns.store(sums, cluster, a.cols, share.first, share.cols, place);
 }
 
-/// Forward, if `blocks_of_row` blocks hold a row; otherwise Code::unsupported.
 tile::Status forward(const Problem& problem, const Buffers& buffers, void* stream) {
   const std::int64_t width = 16 / static_cast<std::int64_t>(tile::size_bytes(problem.type));
   const std::int64_t chunks = problem.cols / width;
@@ -148,6 +147,7 @@ tile::Status backward(const Problem& problem, const Buffers& buffers, void* stre
 }  // namespace
 
 tile::Status cluster(const Problem& problem, const Buffers& buffers, void* stream) {
+  if (tile::Status s = validate(problem, buffers); !s.ok()) return s;
   if (problem.direction == tile::Direction::backward) return backward(problem, buffers, stream);
   const bool in_registers =
       tile::plan_row(problem.cols, vectors_fit(problem, buffers), true, 32).fits;

@@ -204,6 +204,10 @@ TEST_SUITE("step") {
       for (const int unknown : {-1, 2}) {
         refuses(with(good, &Problem::norm, static_cast<Norm>(unknown)), "norm");
       }
+      for (const int unknown : {-1, 31, 32}) {
+        caller.refuses(with(good, &Problem::type, static_cast<DType>(unknown)), buffers, "type",
+                       tile::Code::unsupported);
+      }
       for (const DType other : tile::kDTypes) {
         if (step.types.contains(other)) continue;
         caller.refuses(with(good, &Problem::type, other), buffers, "type", tile::Code::unsupported);

@@ -23,7 +23,10 @@ class EnumSet {
   constexpr bool empty() const { return bits_ == 0; }
 
  private:
-  static constexpr std::uint32_t bit(Enum e) { return 1u << static_cast<unsigned>(e); }
+  static constexpr std::uint32_t bit(Enum e) {
+    const auto number = static_cast<unsigned>(e);  // a caller of C can pass any
+    return number < 32 ? 1u << number : 0;
+  }
   std::uint32_t bits_ = 0;
 };
 
