@@ -7,13 +7,6 @@
 namespace layernorm {
 namespace {
 
-// Normal numbers around `center`.
-Values around(double center, std::int64_t count, DType type, std::uint64_t seed) {
-  Values values = tile::normal(count, DType::fp64, seed);
-  for (double& x : values) x += center;
-  return tile::rounded(values, type);
-}
-
 // Large ones scaled down by powers of two until none is above `most`.
 Values tamed(Values values, double most) {
   for (double& x : values) {
@@ -39,7 +32,7 @@ TEST_SUITE("step") {
           if (!selection.takes_next()) continue;
           const Problem p = toward(plain(type, cols < 1000 ? 50 : 5, cols), direction);
           Inputs in = normal(p);
-          in.x = around(center, p.rows * p.cols, type, 11);
+          in.x = tile::normal(p.rows * p.cols, type, 11, center);
           if (direction == Direction::backward) in = with_statistics(p, std::move(in));
           check_step(step, p, in);
         }

@@ -93,11 +93,11 @@ std::vector<double> uniform(std::int64_t count, DType dtype, std::uint64_t seed,
                   [&](std::size_t i) { return lo + (hi - lo) * random_unit(seed, i); });
 }
 
-std::vector<double> normal(std::int64_t count, DType dtype, std::uint64_t seed) {
+std::vector<double> normal(std::int64_t count, DType dtype, std::uint64_t seed, double mean) {
   return generate(count, dtype, [&](std::size_t i) {
     double sum = -6;
     for (std::uint64_t k = 0; k < 12; ++k) sum += random_unit(seed, 12 * i + k);
-    return sum;
+    return sum + mean;
   });
 }
 

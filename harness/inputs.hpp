@@ -17,9 +17,9 @@ namespace tile {
 std::vector<double> uniform(std::int64_t count, DType dtype, std::uint64_t seed, double lo,
                             double hi);
 
-/// Bell-shaped with mean 0 and variance 1: the sum of twelve uniform numbers less 6, which needs no
-/// log or cos of the host's and never leaves [-6, 6].
-std::vector<double> normal(std::int64_t count, DType dtype, std::uint64_t seed);
+/// Bell-shaped with variance 1: the sum of twelve uniform numbers less 6, which needs no log or cos
+/// of the host's and never leaves mean + [-6, 6].
+std::vector<double> normal(std::int64_t count, DType dtype, std::uint64_t seed, double mean = 0);
 
 /// Uniform integers in [lo, hi], whose sums and products a kernel can get exactly right. Integers
 /// beyond 1/u are not exact in the type: std::invalid_argument.

@@ -78,10 +78,8 @@ void check_result() {
   for (const auto& extent : extents) {
     const matmul::Task task(extent[0], extent[1], extent[2], true);
     INFO(task.text());
-    const tile::Comparison result =
-        tile::compare("c", run(task, matmul::times_transposed), task.right());
-    REQUIRE_MESSAGE(result.ok(), result.message,
-                    "\nHint: does every access to b_smem go through slot()?");
+    tile::require_right("c", run(task, matmul::times_transposed), task.right(),
+                        [] { return "\nHint: does every access to b_smem go through slot()?"; });
   }
 }
 

@@ -65,9 +65,8 @@ std::string explain(const Task& t, const std::vector<double>& got, bool one_tile
 }
 
 void check(const Task& task, const std::vector<double>& got, bool one_tile_was_right) {
-  const tile::Comparison result = tile::compare("c", got, task.right());
-  REQUIRE_MESSAGE(result.ok(), result.message,
-                  result.ok() ? "" : explain(task, got, one_tile_was_right));
+  tile::require_right("c", got, task.right(),
+                      [&] { return explain(task, got, one_tile_was_right); });
 }
 
 }  // namespace

@@ -81,8 +81,7 @@ void check(const Layer& layer) {
           return matmul::bias_relu(p, buffers, static_cast<const float*>(bias.raw()));
         },
         poison);
-    const tile::Comparison result = tile::compare("d", got, layer.layer());
-    REQUIRE_MESSAGE(result.ok(), result.message, result.ok() ? "" : explain(layer, got));
+    tile::require_right("d", got, layer.layer(), [&] { return explain(layer, got); });
     const tile::Status intact = bias.check();
     REQUIRE_MESSAGE(intact.ok(), intact.message);
   }

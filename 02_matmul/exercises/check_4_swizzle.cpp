@@ -156,11 +156,10 @@ void check_result() {
   for (const auto& extent : extents) {
     const Task task = Task::fp16(extent[0], extent[1], extent[2], extent[0] == 128);
     INFO(task.text());
-    const tile::Comparison result =
-        tile::compare("c", run(task, matmul::swizzled_tiles), task.right());
-    REQUIRE_MESSAGE(result.ok(), result.message,
-                    "\nHint: the places are good, so the kernel must have been changed. Nothing "
-                    "but place() needs to be");
+    tile::require_right("c", run(task, matmul::swizzled_tiles), task.right(), [] {
+      return "\nHint: the places are good, so the kernel must have been changed. Nothing but "
+             "place() needs to be";
+    });
   }
 }
 

@@ -100,8 +100,7 @@ std::string explain(const Task& t, const std::vector<double>& got) {
 void check(const Task& task, const Expected& expected) {
   INFO(task.text());
   const std::vector<double> got = run(task, matmul::sums_in_fp16);
-  const tile::Comparison result = tile::compare("c", got, expected);
-  REQUIRE_MESSAGE(result.ok(), result.message, result.ok() ? "" : explain(task, got));
+  tile::require_right("c", got, expected, [&] { return explain(task, got); });
 }
 
 // The worst element's error, and the greatest bound, in parts of the element.

@@ -1,5 +1,4 @@
 // What the checks of the exercises share. Not part of a task.
-// They begin with the simple and end at the first failure: it tells the most.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -15,8 +14,8 @@
 #include <vector>
 
 #include "exercises.hpp"
+#include "harness/answer.hpp"
 #include "harness/buffer.hpp"
-#include "harness/cuda_check.hpp"
 #include "harness/device.hpp"
 #include "harness/inputs.hpp"
 #include "harness/mistakes.hpp"
@@ -88,19 +87,14 @@ inline void require_tensor_cores() {
 
 using Launch = std::function<tile::Status(const Problem&, const Buffers&)>;
 
-/// What an answer makes of C. Ends the test if it fails or writes where it must not. `fault` says
-/// what the reason may be if it fails while it runs.
+/// What an answer makes of C. `fault` says what the reason may be if it fails while it runs.
 inline std::vector<double> run(const Problem& p, const Buffers& inputs, tile::Poison poison,
-                               const Launch& launch, const std::string& fault = "") {
-  tile::keep_device_reports();  // the messages have them
+                               const Launch& launch, const std::string& fault = "",
+                               std::vector<const tile::DeviceBuffer*> buffers = {}) {
   const tile::DeviceBuffer c =
       tile::DeviceBuffer::output("c", tile::matrix_layout(p.type, p.m, p.n, p.ldc), poison);
-  const tile::Status launched = launch(p, {inputs.a, inputs.b, c.raw()});
-  REQUIRE_MESSAGE(launched.ok(), launched.message, fault);
-  const tile::Status done = tile::synchronize_status(nullptr);
-  REQUIRE_MESSAGE(done.ok(), done.message, fault);
-  const tile::Status intact = c.check();
-  REQUIRE_MESSAGE(intact.ok(), intact.message);
+  buffers.push_back(&c);
+  tile::run_answer([&] { return launch(p, {inputs.a, inputs.b, c.raw()}); }, buffers, fault);
   return c.download();
 }
 
@@ -117,12 +111,7 @@ inline std::vector<double> run(const Task& task, const Launch& launch,
   const DeviceBuffer a = input("a", p.m, p.k, p.lda, task.a);
   const DeviceBuffer b =
       input("b", p.transpose_b ? p.n : p.k, p.transpose_b ? p.k : p.n, p.ldb, task.b);
-  const std::vector<double> c = run(p, {a.raw(), b.raw(), nullptr}, poison, launch, fault);
-  for (const DeviceBuffer* buffer : {&a, &b}) {
-    const tile::Status intact = buffer->check();
-    REQUIRE_MESSAGE(intact.ok(), intact.message);
-  }
-  return c;
+  return run(p, {a.raw(), b.raw(), nullptr}, poison, launch, fault, {&a, &b});
 }
 
 /// Floats that end where readable memory ends: who reads the one after the last ends the kernel.

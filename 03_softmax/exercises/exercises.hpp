@@ -1,0 +1,30 @@
+// What the exercises of chapter 03 are to define. All pointers are of device memory.
+#pragma once
+
+#include "softmax.hpp"
+
+namespace softmax {
+
+/// 03.1: result[row] = log(sum exp(x)) over each of `rows` rows of `cols` columns; ldx elements
+/// from one row to the next.
+tile::Status log_sum_exp(const float* x, std::int64_t ldx, float* result, std::int64_t rows,
+                         std::int64_t cols);
+
+/// 03.2: a row's columns were cut into parts. Each part has seen its own columns only: x, and for
+/// each column a vector of `width` numbers, its value.
+struct Partials {
+  const float* max;       // [parts][rows]: the greatest x of the part, -infinity if it is empty
+  const float* sum;       // [parts][rows]: sum exp(x - max), 0 if it is empty
+  const float* weighted;  // [parts][rows][width]: sum exp(x - max) value, not divided by anything
+  std::int64_t parts, rows, width;
+};
+
+/// average[row] = sum y value over all columns of the row, where y is the softmax of x;
+/// [rows][width].
+tile::Status merge_partials(const Partials& partials, float* average);
+
+/// 03.3: dx = y (dy - sum y dy). The problem is a backward one, neither causal nor of the
+/// logarithm, and its scale is 1.
+tile::Status backward_by_warp(const Problem& problem, const Buffers& buffers);
+
+}  // namespace softmax

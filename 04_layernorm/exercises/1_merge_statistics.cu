@@ -1,0 +1,61 @@
+// Exercise 04.1: statistics from parts
+//
+// Each row was cut into parts, some long, some short, some empty. Other blocks have left of each
+// part the count, the mean and the squares: what step 2 calls Moments. Nobody reads the numbers
+// again. Find the mean and rstd of the whole rows.
+// Step 2 merges two parts at a time. Here all parts of a row lie ready, and sums of single floats
+// will do. First the mean of the row. Then the squares: how far does a part's mean lie from the
+// row's, and what does that add for each of its numbers?
+// The numbers may lie far from zero. And 0 times NaN is NaN: of an empty part use nothing.
+// Check it with: ./tour exercise 04.1
+#include "exercises/exercises.hpp"
+#include "tile/grid.hpp"
+#include "tile/reduce.cuh"
+
+namespace layernorm {
+namespace {
+
+constexpr int kThreads = 128;  // a warp for each row
+constexpr int kRows = kThreads / tile::kWarp;
+
+struct RowStatistics {
+  float mean = 0, variance = 0;
+};
+
+/// A row's, in lane 0 of the warp, whose lanes all call it.
+__device__ RowStatistics merge_row(const float* part_count,    // [parts]
+                                   const float* part_mean,     // [parts]
+                                   const float* part_squares,  // [parts]
+                                   std::int64_t parts, int lane) {
+  RowStatistics row;
+  // TODO: Which parts are this lane's? There may be fewer than 32, and more. tile::reduce_lanes()
+  // gives a sum over the warp to all of its lanes.
+  return row;
+}
+
+__global__ void merge_statistics_kernel(Parts p, float eps,
+                                        float* mean,    // [rows]
+                                        float* rstd) {  // [rows]
+  const int warp = static_cast<int>(threadIdx.x) / tile::kWarp;
+  const int lane = static_cast<int>(threadIdx.x) % tile::kWarp;
+  const std::int64_t row = std::int64_t{blockIdx.x} * kRows + warp;
+  if (row >= p.rows) return;  // a whole warp
+  const std::int64_t first = row * p.parts;
+  const RowStatistics found =
+      merge_row(p.count + first, p.mean + first, p.squares + first, p.parts, lane);
+  if (lane != 0) return;
+  mean[row] = found.mean;
+  rstd[row] = rsqrtf(found.variance + eps);
+}
+
+}  // namespace
+
+tile::Status merge_statistics(const Parts& parts, float eps, float* mean, float* rstd) {
+  if (parts.rows == 0) return {};
+  unsigned blocks = 0;
+  if (tile::Status s = tile::blocks_for("rows", parts.rows, kRows, &blocks); !s.ok()) return s;
+  merge_statistics_kernel<<<blocks, kThreads>>>(parts, eps, mean, rstd);
+  return tile::launch_status("merge_statistics_kernel");
+}
+
+}  // namespace layernorm

@@ -1,0 +1,40 @@
+// Exercise 04.2: the gradient of RMSNorm
+//
+// y = gamma xhat, where xhat = x rstd and rstd = 1 / sqrt(sum x^2 / n + eps). Given is dy; wanted
+// is dx. The walkthrough has derived it for LayerNorm, where x acts by itself, through the mean,
+// and through rstd. Here there is no mean. With w = gamma dy and ms = sum x^2 / n:
+//
+//     d ms     / d x_j = 2 x_j / n
+//     d rstd   / d x_j = -rstd^3 / 2 * d ms / d x_j
+//     d xhat_i / d x_j = rstd (1 if i = j) + x_i * d rstd / d x_j
+//
+// Put the second into the third, multiply by w_i, and add up over i. Which sums over the row are
+// left? The forward pass has saved nothing this time, so rstd is one more. How often must the row
+// be read before dx can be written, and how many barriers does it take?
+// Check it with: ./tour exercise 04.2
+#include "exercises/exercises.hpp"
+#include "layernorm.cuh"
+
+namespace layernorm {
+namespace {
+
+constexpr int kThreads = 256;
+
+__global__ void rms_backward_kernel(Arguments<float> a) {
+  // TODO: The sums over row blockIdx.x, then its dx. The row begins at a.x[row], a.dy[row] and
+  // a.dx[row]. a.gamma_of(col) is there also without a gamma, a.rstd_of() takes the sum of the
+  // squares, and tile::reduce_block() a shared array with a value for each warp.
+}
+
+}  // namespace
+
+tile::Status rms_backward(const Problem& problem, const Buffers& buffers) {
+  if (tile::Status s = validate_sizes(problem); !s.ok()) return s;
+  if (problem.rows == 0 || problem.cols == 0) return {};
+  unsigned blocks = 0;
+  if (tile::Status s = tile::blocks_for("rows", problem.rows, 1, &blocks); !s.ok()) return s;
+  rms_backward_kernel<<<blocks, kThreads>>>(Arguments<float>(problem, buffers));
+  return tile::launch_status("rms_backward_kernel");
+}
+
+}  // namespace layernorm

@@ -1,0 +1,72 @@
+// Refused: What do two lanes without a part
+#include "exercises/exercises.hpp"
+#include "tile/grid.hpp"
+#include "tile/reduce.cuh"
+
+namespace layernorm {
+namespace {
+
+constexpr int kThreads = 128;  // a warp for each row
+constexpr int kRows = kThreads / tile::kWarp;
+
+struct RowStatistics {
+  float mean = 0, variance = 0;
+};
+
+struct Moments {
+  float count, mean, squares;
+};
+
+/// A row's, in lane 0 of the warp, whose lanes all call it.
+__device__ RowStatistics merge_row(const float* part_count,    // [parts]
+                                   const float* part_mean,     // [parts]
+                                   const float* part_squares,  // [parts]
+                                   std::int64_t parts, int lane) {
+  RowStatistics row;
+  auto merge = [](Moments a, Moments b) -> Moments {
+    const float count = a.count + b.count;
+    const float distance = b.mean - a.mean;
+    return {count, (a.count * a.mean + b.count * b.mean) / count,
+            a.squares + b.squares + distance * distance * (a.count * b.count / count)};
+  };
+  Moments seen{0, 0, 0};
+  for (std::int64_t i = lane; i < parts; i += tile::kWarp) {
+    if (part_count[i] == 0) continue;
+    seen = merge(seen, {part_count[i], part_mean[i], part_squares[i]});
+  }
+  for (int distance = tile::kWarp / 2; distance > 0; distance /= 2) {
+    seen = merge(seen, {__shfl_xor_sync(tile::kAllLanes, seen.count, distance),
+                        __shfl_xor_sync(tile::kAllLanes, seen.mean, distance),
+                        __shfl_xor_sync(tile::kAllLanes, seen.squares, distance)});
+  }
+  row.mean = seen.mean;
+  if (seen.count > 0) row.variance = seen.squares / seen.count;
+  return row;
+}
+
+__global__ void merge_statistics_kernel(Parts p, float eps,
+                                        float* mean,    // [rows]
+                                        float* rstd) {  // [rows]
+  const int warp = static_cast<int>(threadIdx.x) / tile::kWarp;
+  const int lane = static_cast<int>(threadIdx.x) % tile::kWarp;
+  const std::int64_t row = std::int64_t{blockIdx.x} * kRows + warp;
+  if (row >= p.rows) return;  // a whole warp
+  const std::int64_t first = row * p.parts;
+  const RowStatistics found =
+      merge_row(p.count + first, p.mean + first, p.squares + first, p.parts, lane);
+  if (lane != 0) return;
+  mean[row] = found.mean;
+  rstd[row] = rsqrtf(found.variance + eps);
+}
+
+}  // namespace
+
+tile::Status merge_statistics(const Parts& parts, float eps, float* mean, float* rstd) {
+  if (parts.rows == 0) return {};
+  unsigned blocks = 0;
+  if (tile::Status s = tile::blocks_for("rows", parts.rows, kRows, &blocks); !s.ok()) return s;
+  merge_statistics_kernel<<<blocks, kThreads>>>(parts, eps, mean, rstd);
+  return tile::launch_status("merge_statistics_kernel");
+}
+
+}  // namespace layernorm

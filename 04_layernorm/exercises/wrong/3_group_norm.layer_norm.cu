@@ -1,0 +1,53 @@
+// Refused: with one group
+#include "exercises/exercises.hpp"
+#include "tile/grid.hpp"
+#include "tile/reduce.cuh"
+
+namespace layernorm {
+namespace {
+
+constexpr int kThreads = 256;
+
+__global__ void group_norm_kernel(const float* x,      // [batch][channels][positions]
+                                  const float* gamma,  // [channels]
+                                  const float* beta,   // [channels]
+                                  float* y,            // [batch][channels][positions]
+                                  std::int64_t channels, std::int64_t positions,
+                                  std::int64_t groups, float eps) {
+  __shared__ float sum_smem[kThreads / tile::kWarp], squares_smem[kThreads / tile::kWarp];
+  const std::int64_t count = channels * positions;
+  const std::int64_t first = blockIdx.x / groups * count;
+  const auto n = static_cast<float>(count);
+
+  float sum = 0;
+  for (std::int64_t i = threadIdx.x; i < count; i += kThreads) sum += x[first + i];
+  const float mean = tile::reduce_block(sum, tile::Add{}, sum_smem) / n;
+  float squares = 0;
+  for (std::int64_t i = threadIdx.x; i < count; i += kThreads) {
+    const float centred = x[first + i] - mean;
+    squares += centred * centred;
+  }
+  const float rstd = rsqrtf(tile::reduce_block(squares, tile::Add{}, squares_smem) / n + eps);
+  for (std::int64_t i = threadIdx.x; i < count; i += kThreads) {
+    const std::int64_t channel = i / positions;
+    y[first + i] = gamma[channel] * ((x[first + i] - mean) * rstd) + beta[channel];
+  }
+}
+
+}  // namespace
+
+tile::Status group_norm(const Grouped& shape, const float* x, const float* gamma, const float* beta,
+                        float* y) {
+  if (shape.groups < 1 || shape.channels % shape.groups != 0) {
+    return tile::invalid_argument("groups", "the channels cannot be divided among them");
+  }
+  if (shape.batch == 0 || shape.numbers() == 0) return {};
+  unsigned blocks = 0;
+  tile::Status s = tile::blocks_for("batch and groups", shape.batch * shape.groups, 1, &blocks);
+  if (!s.ok()) return s;
+  group_norm_kernel<<<blocks, kThreads>>>(x, gamma, beta, y, shape.channels, shape.positions,
+                                          shape.groups, shape.eps);
+  return tile::launch_status("group_norm_kernel");
+}
+
+}  // namespace layernorm

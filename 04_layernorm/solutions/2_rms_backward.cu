@@ -1,0 +1,54 @@
+// Exercise 04.2: the gradient of RMSNorm
+//
+// y = gamma xhat, where xhat = x rstd and rstd = 1 / sqrt(sum x^2 / n + eps). Given is dy; wanted
+// is dx. The walkthrough has derived it for LayerNorm, where x acts by itself, through the mean,
+// and through rstd. Here there is no mean. With w = gamma dy and ms = sum x^2 / n:
+//
+//     d ms     / d x_j = 2 x_j / n
+//     d rstd   / d x_j = -rstd^3 / 2 * d ms / d x_j
+//     d xhat_i / d x_j = rstd (1 if i = j) + x_i * d rstd / d x_j
+//
+// Put the second into the third, multiply by w_i, and add up over i. Which sums over the row are
+// left? The forward pass has saved nothing this time, so rstd is one more. How often must the row
+// be read before dx can be written, and how many barriers does it take?
+// Check it with: ./tour exercise 04.2
+#include "exercises/exercises.hpp"
+#include "layernorm.cuh"
+
+namespace layernorm {
+namespace {
+
+constexpr int kThreads = 256;
+
+__global__ void rms_backward_kernel(Arguments<float> a) {
+  const std::int64_t row = blockIdx.x;
+  const float *x = a.x[row], *dy = a.dy[row];
+  float* dx = a.dx[row];
+  // With both sums over x itself, rstd is not needed before they are complete, and a single pass
+  // over the row finds them: sum (w xhat) = rstd sum (w x).
+  __shared__ float squares_smem[kThreads / tile::kWarp], products_smem[kThreads / tile::kWarp];
+  float squares = 0, products = 0;
+  for (std::int64_t col = threadIdx.x; col < a.cols; col += kThreads) {
+    squares += x[col] * x[col];
+    products += a.gamma_of(col) * dy[col] * x[col];
+  }
+  const float rstd = a.rstd_of(tile::reduce_block(squares, tile::Add{}, squares_smem));
+  const float mean_of_w_xhat =
+      rstd * tile::reduce_block(products, tile::Add{}, products_smem) / static_cast<float>(a.cols);
+  for (std::int64_t col = threadIdx.x; col < a.cols; col += kThreads) {
+    dx[col] = rstd * (a.gamma_of(col) * dy[col] - x[col] * rstd * mean_of_w_xhat);
+  }
+}
+
+}  // namespace
+
+tile::Status rms_backward(const Problem& problem, const Buffers& buffers) {
+  if (tile::Status s = validate_sizes(problem); !s.ok()) return s;
+  if (problem.rows == 0 || problem.cols == 0) return {};
+  unsigned blocks = 0;
+  if (tile::Status s = tile::blocks_for("rows", problem.rows, 1, &blocks); !s.ok()) return s;
+  rms_backward_kernel<<<blocks, kThreads>>>(Arguments<float>(problem, buffers));
+  return tile::launch_status("rms_backward_kernel");
+}
+
+}  // namespace layernorm
