@@ -89,7 +89,6 @@ struct Statistics {
     rstd = 1 / std::sqrt(exact);
     rstd_low = (1 - kRsqrt) / std::sqrt(high);
     rstd_high = (1 + kRsqrt) / std::sqrt(low);
-    if (std::isinf(variance)) rstd_low = rstd_high = 0;  // an infinity in RMSNorm
     // There is no bound: eps is 0 and the variance nothing but roundings, or the sum may overflow.
     // compare() refuses such a bound.
     if (std::isfinite(square) && square * n > kLargestSquares) rstd_high = kInfinity;

@@ -62,7 +62,7 @@ TEST_SUITE("step") {
       std::vector<std::int64_t> lengths{2048,   5000,   8191,   8192,   8193,  8200,
                                         16'383, 16'384, 16'392, 32'768, 32'769};
       if (tile::device().simulated) {
-        lengths.push_back(70'001);
+        lengths.insert(lengths.end(), {40'000, 70'001, 70'008});  // 2 or 4 blocks of a cluster
       } else {
         lengths.insert(lengths.end(), {32'767, 65'536, 131'072, 131'080, 1'000'003, 1 << 20});
       }
@@ -70,7 +70,7 @@ TEST_SUITE("step") {
       std::int64_t turn = 0;
       for (const std::int64_t cols : lengths) {
         ++turn;
-        if (!selection.takes_next()) continue;
+        if (!selection.takes_next() && cols < 40'000) continue;
         const Problem p = toward(plain(type, 1 + turn % 2, cols, kNorms[turn / 2 % 2]), direction);
         check_step(step, p, normal(p));
       }
@@ -116,7 +116,7 @@ TEST_SUITE("step") {
       tile::Selection selection(step.types, type);
       for (const Offsets& offsets : all) {
         for (const std::int64_t cols : {1032, 77}) {
-          if (!selection.takes_next()) continue;
+          if (!selection.takes_next() && tile::size_bytes(type) == 2) continue;
           const Problem p = toward(plain(type, 5, cols), direction);
           check_step(step, p, normal(p), {.offsets = offsets});
         }

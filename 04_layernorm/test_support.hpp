@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <memory>
@@ -160,17 +161,12 @@ class Workspace {
 
   /// Whether the canaries are intact.
   Status check() const {
-    for (const std::size_t begin : {std::size_t{0}, kCanary + bytes_}) {
-      std::vector<std::byte> canary(kCanary);
-      TILE_RETURN_IF_CUDA_ERROR(
-          cudaMemcpy(canary.data(), memory_.get() + begin, kCanary, cudaMemcpyDeviceToHost));
-      for (const std::byte byte : canary) {
-        if (byte == static_cast<std::byte>(fill_)) continue;
-        return tile::device_error("workspace",
-                                  begin == 0 ? "written before its start" : "written past its end");
-      }
-    }
-    return {};
+    if (Status s = check(0, kCanary, "written before its start"); !s.ok()) return s;
+    return check(kCanary + bytes_, kCanary, "written past its end");
+  }
+  /// Whether nothing was written where the sums begin.
+  Status check_unchanged() const {
+    return check(kCanary, std::min<std::size_t>(bytes_, 64), "written");
   }
 
  private:
@@ -178,6 +174,16 @@ class Workspace {
     void operator()(std::byte* memory) const { static_cast<void>(cudaFree(memory)); }
   };
   static constexpr std::size_t kCanary = 32 * 1024;
+
+  Status check(std::size_t begin, std::size_t count, const char* what) const {
+    std::vector<std::byte> bytes(count);
+    TILE_RETURN_IF_CUDA_ERROR(
+        cudaMemcpy(bytes.data(), memory_.get() + begin, count, cudaMemcpyDeviceToHost));
+    for (const std::byte byte : bytes) {
+      if (byte != static_cast<std::byte>(fill_)) return tile::device_error("workspace", what);
+    }
+    return {};
+  }
 
   std::size_t bytes_;
   int fill_;
@@ -246,9 +252,12 @@ class Arrays {
     const Status intact = workspace_->check();
     CHECK_MESSAGE(intact.ok(), intact.message);
   }
-  /// That a call wrote nothing. What is in a workspace does not matter.
+  /// That a call wrote nothing.
   void check_untouched() const {
     check_each([](const DeviceBuffer& buffer) { return buffer.check_unchanged(); });
+    if (!workspace_) return;
+    const Status unchanged = workspace_->check_unchanged();
+    CHECK_MESSAGE(unchanged.ok(), unchanged.message);
   }
 
  private:
