@@ -3,6 +3,7 @@
 by CI."""
 import contextlib
 import io
+import math
 import pathlib
 import tempfile
 import unittest
@@ -11,24 +12,28 @@ import xml.etree.ElementTree
 import drawing
 import drawings_02_matmul as matmul
 import drawings_02_tensor_cores as tensor_cores
+import drawings_03_softmax as softmax
+import drawings_04_layernorm as layernorm
 from drawing import Canvas
 
 ROOT = pathlib.Path(__file__).parents[1]
 
 
-PAGES = {"README.md": matmul.FIGURES, "tensor_cores.md": tensor_cores.FIGURES}
+PAGES = {"02_matmul/README.md": matmul.FIGURES, "02_matmul/tensor_cores.md": tensor_cores.FIGURES,
+         "03_softmax/README.md": softmax.FIGURES, "04_layernorm/README.md": layernorm.FIGURES}
 
 
 def source(file):
-    return (ROOT / "02_matmul" / file).read_text(encoding="utf-8")
+    return (ROOT / file).read_text(encoding="utf-8")
 
 
 class WithSource(unittest.TestCase):
     """Drawings that repeat formulas of the code. Where the code's text is asked for, look at the
     figure anew if it has changed."""
+    chapter = "02_matmul"
 
     def holds(self, file, *texts):
-        code = " ".join(source(file).split())
+        code = " ".join(source(f"{self.chapter}/{file}").split())
         for text in texts:
             self.assertIn(text, code)
 
@@ -114,7 +119,7 @@ class Files(unittest.TestCase):
 
 class Figures(unittest.TestCase):
     def test_every_figure_is_xml_and_no_text_lies_over_another(self):
-        for path, draw in (matmul.FIGURES | tensor_cores.FIGURES).items():
+        for path, draw in [item for figures in PAGES.values() for item in figures.items()]:
             with self.subTest(path):
                 canvas = draw(ROOT)
                 xml.etree.ElementTree.fromstring(canvas.svg())
@@ -128,7 +133,7 @@ class Figures(unittest.TestCase):
         for page, figures in PAGES.items():
             text = source(page)
             for path in figures:
-                name = path.removeprefix("02_matmul/")
+                name = path.removeprefix(page.partition("/")[0] + "/")
                 self.assertRegex(text, r"!\[[^\]]{20,}\]\(" + name.replace(".", r"\.") + r"\)")
 
 
@@ -240,7 +245,7 @@ class TensorCores(WithSource):
 
     def test_the_ring(self):
         self.assertEqual(tensor_cores.of(ROOT, "step10_pipeline.cu"), {"kStages": 4})
-        code = " ".join(source("step10_pipeline.cu").split())
+        code = " ".join(source("02_matmul/step10_pipeline.cu").split())
         self.assertRegex(code, r"i < kStages - 1; \+\+i\) copy\(\);.*cp_async_wait<kStages - 2>\(\);"
                                r".*__syncthreads\(\); copy\(\);.*turn % kStages \* kStageBytes;"
                                r".*add_products")
@@ -254,6 +259,145 @@ class TensorCores(WithSource):
         for distance in (1, 2):
             values = tensor_cores.exchange(values, distance)
         self.assertEqual(values, [[(lane, i) for i in range(4)] for lane in range(4)])
+
+
+class Softmax(WithSource):
+    chapter = "03_softmax"
+
+    def test_the_tree_of_step_2(self):
+        self.holds("step2_block_per_row.cu", "kThreads = 256;",
+                   "tree_smem[thread] = value; __syncthreads();",
+                   "for (int half = kThreads / 2; half > 0; half /= 2) { if (thread < half) { "
+                   "tree_smem[thread] = merge(tree_smem[thread], tree_smem[thread + half]); } "
+                   "__syncthreads();", "result = tree_smem[0]; __syncthreads();")
+        rounds = softmax.tree(range(256))
+        self.assertEqual([len(places) for places in rounds[1:]], [128, 64, 32, 16, 8, 4, 2, 1])
+        self.assertEqual(rounds[-1], [sum(range(256))])
+        self.assertEqual(softmax.tree(softmax.NUMBERS[:8])[1:], [[8, 10, 6, 7], [14, 17], [31]])
+
+    def test_the_butterfly_of_step_3(self):
+        self.holds("../tile/reduce.cuh",
+                   "for (int distance = lanes / 2; distance > 0; distance /= 2) { value = "
+                   "merge(value, __shfl_xor_sync(kAllLanes, value, distance)); }", "kWarp = 32;")
+        rounds = softmax.butterfly(softmax.NUMBERS)
+        self.assertEqual(len(rounds), 6)
+        self.assertEqual(rounds[-1], [sum(softmax.NUMBERS)] * 32)
+        for colours, values in ((4, rounds[3]), (2, rounds[4])):  # equal where the colours are
+            self.assertEqual(values[:8], values[:colours] * (8 // colours))
+            self.assertEqual(len(set(values)), colours)
+
+    def test_maximum_and_sum_of_step_4(self):
+        row = (1, 3, 2, -7, 4, 4, 3.5)
+        for i, (greatest, _, _, total) in enumerate(softmax.online(row)):
+            self.assertEqual(greatest, max(row[:i + 1]))
+            self.assertAlmostEqual(total, sum(math.exp(z - greatest) for z in row[:i + 1]), 14)
+        self.assertEqual([round(s, 3) for _, _, _, s in softmax.online((1, 3, 2))],
+                         [1, 1.135, 1.503])  # the page's
+
+    def test_reads_and_writes_are_those_of_the_page(self):
+        table = source("03_softmax/README.md")
+        for steps, files, cells in (
+                ("1 to 3", ("step1_thread_per_row.cu", "step2_block_per_row.cu",
+                            "step3_shuffles.cu"), ((3, 1), (4, 1))),
+                ("5 to 7", ("step5_registers.cu", "step6_shared.cu", "step7_cluster.cu"),
+                 ((1, 1), (2, 1)))):
+            for file in files:
+                self.assertEqual(tuple(softmax.passes(ROOT, file)), cells, file)
+            self.assertRegex(table, r"\| {} \| {} \+ {} \|[^|]*\| {} \+ {} \|".format(
+                steps, *cells[0], *cells[1]))
+        self.assertEqual(softmax.passes(ROOT, "step4_online.cu"), [(2, 1)])
+        self.assertRegex(table, r"\| 4 \| 2 \+ 1 \|[^|]*\| 4 \+ 1 \|")
+        self.holds("step4_online.cu", "return shuffles(problem, buffers, stream);")  # backward
+
+    def test_the_cluster_of_step_7(self):
+        self.holds("shares.cuh", "most = (all + blocks - 1) / blocks;",
+                   "most_threads = blocks == 1 ? tile::kMostThreads : tile::kMostThreads / 2;",
+                   "chunks = (blocks > 1 && forward) ||",
+                   "threads = (most + chunks * 32 - 1) / (chunks * 32) * 32;")
+        self.holds("step7_cluster.cu", "first = std::int64_t{tile::ptx::cluster_rank()} * most;",
+                   "columns_of_block<kPlain>(options, row, place.threads * kChunks * "
+                   "Part::kChunkWidth)")
+        self.holds("README.md", "So 8 blocks; each has up to 2,500 chunks, for which 320 threads")
+        threads, columns = softmax.shares(40000, 4)
+        self.assertEqual((threads, sum(columns)), (320, 40000))
+        with self.assertRaises(AssertionError):
+            softmax.shares(40000, 2)
+        code = " ".join(source("tile/reduce_cluster.cuh").split())
+        self.assertRegex(code, r"in_block_of_cluster\(mine, .*\) = value; ptx::cluster_sync\(\);"
+                               r".*merge\(value, partial\[i\]\)")
+
+
+class LayerNorm(WithSource):
+    chapter = "04_layernorm"
+    FAR = (998.84375, 999.15625, 1000.84375, 1001.15625)  # the page's
+
+    def test_a_merge_is_what_the_definition_gives(self):
+        for a, b in (((1, 2, 2, 3), (7, 9)), ((5,), (1, 2, 3)), ((4, 4), (4,)), ((-3,), (8,))):
+            both, added = layernorm.merged(layernorm.moments(a), layernorm.moments(b))
+            self.assertEqual(both, layernorm.moments(a + b))
+            self.assertEqual(both[2] - layernorm.moments(a)[2] - layernorm.moments(b)[2],
+                             sum(added))
+
+    def test_fp32(self):
+        self.assertEqual(layernorm.fp32(998.84375 ** 2), 997688.8125)  # the page's
+        self.assertEqual(layernorm.fp32(1 + 2 ** -24), 1)              # ties to even
+        self.assertEqual(layernorm.fp32(1 + 3 * 2 ** -24), 1 + 2 ** -22)
+
+    def test_variances(self):
+        self.assertEqual(layernorm.exact_variance(self.FAR), 1.0244140625)
+        self.assertEqual(layernorm.one_pass(self.FAR), 1)
+        for way in (layernorm.two_pass, layernorm.welford):
+            self.assertLess(layernorm.relative_error(way, self.FAR), 1e-4)
+        x = layernorm.row_at(0.0)
+        self.assertEqual(len(x), 4096)
+        self.assertAlmostEqual(float(layernorm.exact_variance(x)), 1, 1)
+        self.assertAlmostEqual(sum(x) / len(x), 0, 1)
+        for way in (layernorm.one_pass, layernorm.two_pass, layernorm.welford):
+            self.assertLess(layernorm.relative_error(way, x), 1e-6)
+
+    def test_every_number_counts_once(self):
+        values = [float(i) for i in range(4096)]  # fp32 has all sums of them
+        self.assertEqual(layernorm.row_sum(values), sum(values))
+        ones = layernorm.reduce_block([(1.0, 3.0, 0.0)] * 256, layernorm.merge_moments,
+                                      (0.0, 0.0, 0.0))
+        self.assertEqual(ones, (256.0, 3.0, 0.0))
+
+    def test_the_code_computes_the_same(self):
+        self.holds("step1_two_pass.cu", "kThreads = 256;",
+                   "centred = static_cast<float>(x[col]) - mean; squares += centred * centred;")
+        self.holds("welford.cuh", "distance = x - seen.mean;",
+                   "mean = seen.mean + distance / count;",
+                   "seen.squares + distance * (x - mean)", "distance = b.mean - a.mean;",
+                   "(__fmul_rn(a.count, a.mean) + __fmul_rn(b.count, b.mean)) / count",
+                   "a.squares + b.squares + distance * distance * (a.count * b.count / count)")
+        self.holds("layernorm.cuh", "squares / static_cast<float>(cols)")
+        self.holds("../tile/reduce.cuh",
+                   "return reduce_lanes(lane < warps ? partial[lane] : merge.identity(), merge);")
+
+    def test_a_row_in_registers(self):
+        self.holds("../tile/row_plan.hpp",
+                   "threads = (cols + elements * 32 - 1) / (elements * 32) * 32;")
+        self.holds("../tile/rows.cuh", "return (i * threads + thread) * kWidth;")
+        self.holds("step3_registers.cu", "plan_row(problem.cols, vectors_fit(problem, buffers), "
+                   "true, kMostElements)")
+        self.assertEqual(layernorm.of(ROOT, "step3_registers.cu"), {"kMostElements": 32})
+        self.assertEqual((layernorm.plan(4096), layernorm.plan(32768)), (128, 1024))
+        chunks = [col for thread in range(128)
+                  for col in layernorm.columns_of(thread, 128, 8, 4)]
+        self.assertEqual(sorted(chunks), list(range(0, 4096, 4)))
+
+    def test_column_sums(self):
+        k = layernorm.of(ROOT, "step5_two_stage.cu")
+        self.assertEqual(k, {"kThreads": 256, "kColumns": 64, "kRows": 4, "kMostGroups": 64})
+        self.holds("step5_two_stage.cu", "for (std::int64_t row = group * kRows + first; "
+                   "row < a.rows; row += sums.count * kRows)")
+        for rows, groups in ((24, 3), (37, 2), (5, 1)):
+            for group in range(groups):
+                walked = sorted(row for first in range(k["kRows"])
+                                for row in range(group * k["kRows"] + first, rows,
+                                                 groups * k["kRows"]))
+                self.assertEqual(walked, [row for row in range(rows)
+                                          if layernorm.group_of(row, k, groups) == group])
 
 
 if __name__ == "__main__":
