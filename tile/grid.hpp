@@ -22,13 +22,20 @@ inline Status blocks_for(std::string_view what, std::int64_t items, std::int64_t
   return {};
 }
 
+/// How many multiprocessors the card has.
+inline Status count_multiprocessors(int* count) {
+  int card = 0;
+  TILE_RETURN_IF_CUDA_ERROR(cudaGetDevice(&card));
+  TILE_RETURN_IF_CUDA_ERROR(cudaDeviceGetAttribute(count, cudaDevAttrMultiProcessorCount, card));
+  return {};
+}
+
 /// As many blocks of `threads` threads as the card holds at one time, but no more than `items` need
 /// at an item a thread, and at least 1. For kernels whose threads walk on by the size of the grid.
 inline Status blocks_that_fit(std::int64_t items, int threads, int* blocks) {
   int card = 0, multiprocessors = 0, threads_each = 0;
+  if (Status s = count_multiprocessors(&multiprocessors); !s.ok()) return s;
   TILE_RETURN_IF_CUDA_ERROR(cudaGetDevice(&card));
-  TILE_RETURN_IF_CUDA_ERROR(
-      cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, card));
   TILE_RETURN_IF_CUDA_ERROR(
       cudaDeviceGetAttribute(&threads_each, cudaDevAttrMaxThreadsPerMultiProcessor, card));
   const std::int64_t fit = std::int64_t{multiprocessors} * (threads_each / threads);
@@ -37,11 +44,12 @@ inline Status blocks_that_fit(std::int64_t items, int threads, int* blocks) {
   return {};
 }
 
-/// Lets a kernel have this much dynamic shared memory. More than 48 KiB a kernel must ask for (CUDA
-/// C++ Programming Guide, "Shared Memory" of compute capability 7.x and up).
+/// Lets a kernel have this much dynamic shared memory. More than 48 KiB, its static arrays counted
+/// in, a kernel must ask for (CUDA C++ Programming Guide, "Shared Memory" of compute capability 7.x
+/// and up). Who asks for less than it may have loses nothing.
 template <class Kernel>
 Status allow_shared_bytes(Kernel* kernel, std::size_t bytes) {
-  if (bytes <= 48 * 1024) return {};
+  if (bytes <= 32 * 1024) return {};
   TILE_RETURN_IF_CUDA_ERROR(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                                                  cudaFuncAttributeMaxDynamicSharedMemorySize,
                                                  static_cast<int>(bytes)));

@@ -103,6 +103,12 @@ size_t dynamic_shared_limit(const void* function) {
   return found == dynamic_limits.end() ? properties().sharedMemPerBlock : found->second;
 }
 
+size_t shared_limit(const void* function) {
+  const std::lock_guard lock(mutex);
+  return dynamic_limits.contains(function) ? properties().sharedMemPerBlockOptin
+                                           : properties().sharedMemPerBlock;
+}
+
 bool may_have_large_clusters(const void* function) {
   const std::lock_guard lock(mutex);
   return with_large_clusters.contains(function);

@@ -199,10 +199,7 @@ cudaError_t run_grid(const KernelName& name, const Config& config, const void* f
   launch->blocks = uint64_t{config.grid.x} * config.grid.y * config.grid.z;
   launch->threads = config.block.x * config.block.y * config.block.z;
   launch->cluster_blocks = config.cluster.x * config.cluster.y * config.cluster.z;
-  // A kernel that opted in to more may use all that a block can have.
-  launch->shared_limit = dynamic_shared_limit(function) > properties().sharedMemPerBlock
-                             ? properties().sharedMemPerBlockOptin
-                             : properties().sharedMemPerBlock;
+  launch->shared_limit = shared_limit(function);
   launch->shared_bytes = static_cast<uint32_t>(config.shared_bytes);
   launch->shared_bytes_without_gaps = config.shared_bytes;
   for (uint32_t t = 0; t < launch->threads; ++t) {

@@ -33,6 +33,9 @@ bool valid_stream(cudaStream_t stream);
 
 /// Bytes of dynamic shared memory that a launch of `function` may ask for.
 size_t dynamic_shared_limit(const void* function);
+/// Bytes of static and dynamic shared memory together: all that a block can have, if it was said
+/// how many of them are dynamic, and otherwise 48 KiB. So an H200 has it.
+size_t shared_limit(const void* function);
 /// Whether a launch of `function` may have clusters of more than the portable size.
 bool may_have_large_clusters(const void* function);
 
