@@ -11,8 +11,10 @@ struct PartialSums {
   float* dbeta;   // [count][cols]
   std::int64_t count;
 
+  __host__ __device__ PartialSums(void* memory, std::int64_t cols, std::int64_t number)
+      : dgamma(static_cast<float*>(memory)), dbeta(dgamma + number * cols), count(number) {}
   PartialSums(const Problem& p, const Buffers& b, std::int64_t number)
-      : dgamma(static_cast<float*>(b.workspace)), dbeta(dgamma + number * p.cols), count(number) {}
+      : PartialSums(b.workspace, p.cols, number) {}
 };
 
 /// Adds up the partial sums, always in the same order, and writes dgamma and dbeta, of which either

@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "partial_sums.cuh"
-#include "tile/row_plan.hpp"
 #include "vectors.cuh"
 
 namespace layernorm {
@@ -14,6 +13,93 @@ template <class Part>
 struct RowParts {
   Part x, dy;
   Statistics statistics;
+};
+
+/// Elements of a thread.
+inline constexpr int kElements = 32;
+
+/// How a thread's registers are used. The sums of dgamma and dbeta take 64 of them, gamma 16 or 32.
+/// With w and xhat of a row, another 64, there are 256 threads on a multiprocessor.
+struct Keeping {
+  static constexpr int kMostThreads = 256;
+  static constexpr int kAhead = 2;  // rows on their way while a block works on one
+  static constexpr bool kKeeps = true;
+
+  template <class T>
+  static constexpr bool has() {
+    return true;
+  }
+};
+/// Without them 128 registers do, and 512 threads share rows twice as long: of elements of 2 bytes,
+/// since gamma in fp32 takes 16 registers more.
+struct Recomputing {
+  static constexpr int kMostThreads = 512;
+  static constexpr int kAhead = 1;
+  static constexpr bool kKeeps = false;
+
+  template <class T>
+  static constexpr bool has() {
+    return sizeof(T) == 2;
+  }
+};
+
+/// The rows of a block or a warp on their way, every `stride`-th from `first` on, and of each
+/// `cols` columns from `column` on.
+template <class T, int kAhead>
+class RowQueue {
+ public:
+  using Part = tile::SharedPart<T, kElements* static_cast<int>(sizeof(T)) / 16>;
+
+  /// Shared memory for `threads` threads.
+  __host__ __device__ static constexpr std::size_t bytes(int threads) {
+    return 2 * (kAhead + 1) * Part::bytes(threads);
+  }
+
+  __device__ __forceinline__ RowQueue(const Arguments<T>& a, std::int64_t column, int cols,
+                                      tile::Place<Part::kChunkWidth> place, void* smem,
+                                      std::int64_t first, std::int64_t stride)
+      : place_(place),
+        cols_(cols),
+        row_(first),
+        stride_(stride),
+        x_({a.x.data + column, a.x.ld}, first, stride),
+        dy_({a.dy.data + column, a.dy.ld}, first, stride),
+        smem_(smem) {
+#pragma unroll
+    for (auto& row : rows_) row = fetch(a);
+  }
+
+  /// The next row, which has come. Another is sent for, to the place of the row before. No thread
+  /// reads what another has fetched, so that there is nothing to wait for but one's own copies.
+  __device__ __forceinline__ RowParts<Part> next(const Arguments<T>& a) {
+    tile::ptx::cp_async_wait<kAhead - 1>();
+    const RowParts<Part> row = rows_[0];
+#pragma unroll
+    for (int i = 0; i + 1 < kAhead; ++i) rows_[i] = rows_[i + 1];
+    rows_[kAhead - 1] = fetch(a);
+    return row;
+  }
+
+ private:
+  __device__ __forceinline__ RowParts<Part> fetch(const Arguments<T>& a) {
+    const int bytes = static_cast<int>(Part::bytes(place_.threads));
+    const tile::ptx::SharedAddress x_smem = smem_ + 2 * turn_ * bytes;
+    const int exist = row_ < a.rows ? cols_ : 0;
+    const RowParts<Part> row{Part(x_.next(), exist, place_, 0, x_smem),
+                             Part(dy_.next(), exist, place_, 0, x_smem + bytes),
+                             Statistics(a, row_)};
+    tile::ptx::cp_async_commit();
+    row_ += stride_;
+    turn_ = turn_ == kAhead ? 0 : turn_ + 1;
+    return row;
+  }
+
+  tile::Place<Part::kChunkWidth> place_;
+  int cols_, turn_ = 0;
+  std::int64_t row_, stride_;  // the next to fetch
+  tile::RowWalk<const T> x_, dy_;
+  tile::ptx::SharedAddress smem_;  // [kAhead + 1][x, dy]
+  RowParts<Part> rows_[kAhead];
 };
 
 /// A thread's part of gamma, which stays for all rows.
@@ -34,37 +120,46 @@ struct Gamma {
   }
 };
 
-/// Calls `use(e, col, w, xhat, dy)` for the elements of chunk i: e counts within the chunk.
-template <class Part, class Use>
-__device__ __forceinline__ void for_each_element(const RowParts<Part>& row, int i,
-                                                 const Gamma<Part>& all_gamma, Use use) {
-  float x[Part::kChunkWidth], dy[Part::kChunkWidth], gamma[Part::kChunkWidth];
-  row.x.chunk(i).to_floats(x);
-  row.dy.chunk(i).to_floats(dy);
-  all_gamma.chunk[i].to_floats(gamma);
+/// What the elements of a row's chunk contribute, in both passes over it.
+template <class Part>
+struct ChunkValues {
+  float w[Part::kChunkWidth], xhat[Part::kChunkWidth], dy[Part::kChunkWidth];
+
+  __device__ __forceinline__ ChunkValues(const RowParts<Part>& row, const Gamma<Part>& all_gamma,
+                                         int i) {
+    float x[Part::kChunkWidth], gamma[Part::kChunkWidth];
+    row.x.chunk(i).to_floats(x);
+    row.dy.chunk(i).to_floats(dy);
+    all_gamma.chunk[i].to_floats(gamma);
 #pragma unroll
-  for (int e = 0; e < Part::kChunkWidth; ++e) {
-    use(e, gamma[e] * dy[e], row.statistics.xhat(x[e]), dy[e]);
+    for (int e = 0; e < Part::kChunkWidth; ++e) {
+      w[e] = gamma[e] * dy[e];
+      xhat[e] = row.statistics.xhat(x[e]);
+    }
   }
-}
+};
 
 /// What a thread knows of dgamma and dbeta of its columns.
 template <class Part>
 class ColumnSums {
  public:
-  /// Adds a row; returns its own sums of this thread's part.
+  /// Adds a row, and calls `keep(i, values)` for its chunks; returns its own sums of this thread's
+  /// part. Where there are no columns, x and dy are 0, and nothing is added.
+  template <class Keep>
   __device__ __forceinline__ RowSums add(const RowParts<Part>& row, const Gamma<Part>& gamma,
-                                         int cols) {
+                                         Keep keep) {
     RowSums own{0, 0};
 #pragma unroll
     for (int i = 0; i < Part::kChunks; ++i) {
-      if (row.x.column(i) >= cols) continue;
-      for_each_element(row, i, gamma, [&](int e, float w, float xhat, float dy) {
-        own.w += w;
-        own.w_xhat += w * xhat;
-        dgamma_[i][e] += dy * xhat;
-        dbeta_[i][e] += dy;
-      });
+      const ChunkValues<Part> values(row, gamma, i);
+      keep(i, values);
+#pragma unroll
+      for (int e = 0; e < Part::kChunkWidth; ++e) {
+        own.w += values.w[e];
+        own.w_xhat += values.w[e] * values.xhat[e];
+        dgamma_[i][e] += values.dy[e] * values.xhat[e];
+        dbeta_[i][e] += values.dy[e];
+      }
     }
     return own;
   }
@@ -92,28 +187,41 @@ class ColumnSums {
   float dbeta_[Part::kChunks][Part::kChunkWidth] = {};
 };
 
-/// Writes `cols` columns of dx from the row's column `first` on.
-template <class Part, class T>
-__device__ __forceinline__ void store_dx(const RowParts<Part>& row, const Gamma<Part>& gamma, T* dx,
-                                         std::int64_t first, int cols,
-                                         const GradientOfX& gradient) {
+/// The work on one row: adds it to the column sums, reduces its own sums by `reduce` over all
+/// threads that share it, and writes dx. kKeep: w and xhat stay in registers between the two
+/// passes. From x, dy and gamma they take six instructions an element more.
+template <bool kKeep, class Part, class T, class Reduce>
+__device__ __forceinline__ void backward_row(const Arguments<T>& a, const RowParts<Part>& row,
+                                             const Gamma<Part>& gamma, ColumnSums<Part>& columns,
+                                             T* dx, int cols,
+                                             const tile::Place<Part::kChunkWidth>& place,
+                                             Reduce reduce) {
+  float w[Part::kChunks][Part::kChunkWidth], xhat[Part::kChunks][Part::kChunkWidth];
+  const RowSums own = columns.add(row, gamma, [&](int i, const ChunkValues<Part>& values) {
+#pragma unroll
+    for (int e = 0; e < Part::kChunkWidth; ++e) {
+      w[i][e] = values.w[e];
+      xhat[i][e] = values.xhat[e];
+    }
+  });
+  const GradientOfX gradient(a, row.statistics.rstd, reduce(own));
 #pragma unroll
   for (int i = 0; i < Part::kChunks; ++i) {
-    if (row.x.column(i) >= cols) continue;
+    if (place.column(i) >= cols) continue;
+    if constexpr (!kKeep) {
+      const ChunkValues<Part> values(row, gamma, i);
+#pragma unroll
+      for (int e = 0; e < Part::kChunkWidth; ++e) {
+        w[i][e] = values.w[e];
+        xhat[i][e] = values.xhat[e];
+      }
+    }
     float result[Part::kChunkWidth];
-    for_each_element(row, i, gamma,
-                     [&](int e, float w, float xhat, float) { result[e] = gradient(w, xhat); });
-    Part::Chunk::from_floats(result).store(dx + first + row.x.column(i));
+#pragma unroll
+    for (int e = 0; e < Part::kChunkWidth; ++e) result[e] = gradient(w[i][e], xhat[i][e]);
+    Part::Chunk::from_floats(result).store(dx + place.column(i));
   }
 }
-
-/// Elements of a thread, and threads of a block at most, which then have 128 registers each. Sums,
-/// gamma and the rest take most of them. Fewer elements would make the reductions cost more than
-/// they do.
-inline constexpr int kElements = 16;
-inline constexpr int kMostThreads = 512;
-template <class T>
-inline constexpr int kChunks = kElements* static_cast<int>(sizeof(T)) / 16;
 
 /// How a block's threads share a row, or their part of one.
 struct RowShare {
@@ -125,28 +233,30 @@ struct RowShare {
 
 /// The share if `blocks_of_row` blocks share a row. Only rows that chunks of 16 bytes fill can be
 /// shared: cp.async copies 16 bytes.
-inline tile::Status share_of_row(const Problem& p, const Buffers& b, unsigned blocks_of_row,
-                                 RowShare* share) {
+template <class Way>
+tile::Status share_of_row(const Problem& p, const Buffers& b, unsigned blocks_of_row,
+                          RowShare* share) {
   if (tile::Status s = validate(p, b); !s.ok()) return s;
   int card = 0, limit = 0, all = 0, multiprocessors = 0;
+  if (tile::Status s = tile::count_multiprocessors(&multiprocessors); !s.ok()) return s;
   TILE_RETURN_IF_CUDA_ERROR(cudaGetDevice(&card));
   TILE_RETURN_IF_CUDA_ERROR(
       cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, card));
   TILE_RETURN_IF_CUDA_ERROR(
       cudaDeviceGetAttribute(&all, cudaDevAttrMaxSharedMemoryPerMultiprocessor, card));
-  TILE_RETURN_IF_CUDA_ERROR(
-      cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, card));
   const auto element = static_cast<std::int64_t>(tile::size_bytes(p.type));
   const std::int64_t width = 16 / element;
   const std::int64_t cols = (p.cols / width + blocks_of_row - 1) / blocks_of_row * width;
   const std::int64_t threads = (cols + kElements * 32 - 1) / (kElements * 32) * 32;
-  const std::int64_t bytes = 4 * threads * kElements * element;  // x and dy of two rows
-  constexpr int kStaticBytes = 9 * 1024;                         // no less than the kernels declare
-  const bool fits = vectors_fit(p, b) && threads <= kMostThreads && bytes + kStaticBytes <= limit;
+  const std::int64_t bytes = 2 * (Way::kAhead + 1) * threads * kElements * element;
+  constexpr int kStaticBytes = 4 * 1024;  // no less than the kernels declare and CUDA takes
+  const bool has_type = element == 2 ? Way::template has<__half>() : Way::template has<float>();
+  const bool fits = has_type && vectors_fit(p, b) && threads <= Way::kMostThreads &&
+                    bytes + kStaticBytes <= limit;
   // A multiprocessor has registers for so many threads.
   const std::int64_t each =
       fits && threads > 0
-          ? std::min<std::int64_t>(kMostThreads / threads, all / (bytes + kStaticBytes))
+          ? std::min<std::int64_t>(Way::kMostThreads / threads, all / (bytes + kStaticBytes))
           : 1;
   *share = {fits, static_cast<int>(threads),
             multiprocessors * static_cast<int>(std::max<std::int64_t>(1, each)),

@@ -13,30 +13,40 @@
 namespace layernorm {
 namespace {
 
-constexpr int kMostElements = 32;
+/// Threads of a block at most, and blocks that a multiprocessor must have registers for. 64
+/// registers a thread hold 32 floats and the rest. In short rows a warp waits for itself alone;
+/// there 80 registers are as good.
+template <int kElements, bool kSeveralRows>
+struct Block {
+  static constexpr int kThreads = kSeveralRows      ? tile::kThreadsOfShortRows
+                                  : kElements == 64 ? 512
+                                                    : tile::kMostThreads;
+  static constexpr int kAtOnce = kSeveralRows ? 6 : 1024 / kThreads;
+};
 
 // snippet-begin kernel
 template <class T, int kWidth, int kElements, bool kSeveralRows>
-__global__ void __launch_bounds__(kSeveralRows ? tile::kThreadsOfShortRows : tile::kMostThreads,
-                                  kSeveralRows ? 6 : 1) layernorm_registers(Arguments<T> a) {
+__global__ void __launch_bounds__(Block<kElements, kSeveralRows>::kThreads,
+                                  Block<kElements, kSeveralRows>::kAtOnce)
+    layernorm_registers(Arguments<T> a) {
   using Part = tile::RegisterPart<T, kWidth, kElements>;
+  using Values = std::conditional_t<kElements == 64, Words<Part>, Floats<Part>>;
   __shared__ float sum_smem[tile::kMostThreads / tile::kWarp];
   __shared__ float squares_smem[tile::kMostThreads / tile::kWarp];
   const tile::Place<kWidth> place{static_cast<int>(threadIdx.x), static_cast<int>(blockDim.x)};
   const std::int64_t row = tile::row_of_thread<kSeveralRows>();
   // Lanes without a row still take part in shuffles.
   const int cols = row < a.rows ? static_cast<int>(a.cols) : 0;
-  const Part x(a.x[row], cols, place, 0);
+  Values x(Part(a.x[row], cols, place, 0));
 
   float mean = 0;
   if (a.centred) {
-    mean = tile::reduce_row<kSeveralRows>(sum_of_part(x), tile::Add{}, sum_smem) /
-           static_cast<float>(a.cols);
+    mean = tile::reduce_row<kSeveralRows>(x.sum(), tile::Add{}, sum_smem) * a.per_col;
   }
   const float squares =
-      tile::reduce_row<kSeveralRows>(squares_of_part(x, cols, mean), tile::Add{}, squares_smem);
+      tile::reduce_row<kSeveralRows>(x.centre(mean, cols), tile::Add{}, squares_smem);
   const float rstd = a.rstd_of(squares);
-  store_part(x, a, a.y[row], 0, cols, mean, rstd);
+  store_part<Part>(x, a, a.y[row], 0, cols, rstd, place);
   if (threadIdx.x == 0 && row < a.rows) a.save(row, mean, rstd);
 }
 // snippet-end kernel
@@ -46,18 +56,20 @@ __global__ void __launch_bounds__(kSeveralRows ? tile::kThreadsOfShortRows : til
 tile::Status registers(const Problem& problem, const Buffers& buffers, void* stream) {
   if (tile::Status s = forward_only(problem); !s.ok()) return s;
   if (tile::Status s = validate(problem, buffers); !s.ok()) return s;
-  const tile::RowPlan plan =
-      tile::plan_row(problem.cols, vectors_fit(problem, buffers), true, kMostElements);
+  const tile::RowPlan plan = forward_plan(problem, buffers);
   if (!plan.fits) return welford(problem, buffers, stream);
   return with_arguments(problem, buffers, [&]<class T>(const Arguments<T>& a) -> tile::Status {
     unsigned blocks = 0;
     if (tile::Status s = tile::blocks_for("rows", a.rows, plan.rows(), &blocks); !s.ok()) return s;
-    return tile::with_plan<T, kMostElements>(plan, [&](auto width, auto elements, auto several_rows,
-                                                       auto) {
+    auto launch = [&](auto width, auto elements, auto several_rows, auto) {
       layernorm_registers<T, width, elements, several_rows>
           <<<blocks, dim3(plan.threads, plan.rows()), 0, static_cast<cudaStream_t>(stream)>>>(a);
       return tile::launch_status("layernorm_registers");
-    });
+    };
+    if constexpr (sizeof(T) == 2) {
+      if (plan.elements == 64) return tile::with_plan<T, 64>(plan, launch);
+    }
+    return tile::with_plan<T, 32>(plan, launch);
   });
 }
 

@@ -41,55 +41,45 @@ __global__ void __launch_bounds__(kForwardThreads) layernorm_cluster(Arguments<T
   const std::int64_t row = blockIdx.x / tile::ptx::cluster_size();
   const Columns share(a.cols, place.threads * kForwardChunks * Part::kChunkWidth);
 
-  const Part x(a.x[row] + share.first, share.cols, place, 0, row_smem);
+  Words<Part> x(Part(a.x[row] + share.first, share.cols, place, 0, row_smem));
   tile::ptx::cp_async_wait_all();
   tile::ptx::cluster_wait();  // all blocks have begun
   float mean = 0;
   if (a.centred) {
-    mean = tile::reduce_cluster(sum_of_part(x), tile::Add{}, sum_smem) / static_cast<float>(a.cols);
+    mean = tile::reduce_cluster(x.sum(), tile::Add{}, sum_smem) * a.per_col;
   }
-  const float rstd = a.rstd_of(
-      tile::reduce_cluster(squares_of_part(x, share.cols, mean), tile::Add{}, squares_smem));
-  store_part(x, a, a.y[row], share.first, share.cols, mean, rstd);
+  const float rstd =
+      a.rstd_of(tile::reduce_cluster(x.centre(mean, share.cols), tile::Add{}, squares_smem));
+  store_part<Part>(x, a, a.y[row], share.first, share.cols, rstd, place);
   if (threadIdx.x == 0 && share.first == 0) a.save(row, mean, rstd);
 }
 // snippet-end forward
 
 template <class T>
-__global__ void __launch_bounds__(kMostThreads)
+__global__ void __launch_bounds__(Keeping::kMostThreads)
     layernorm_backward_cluster(Arguments<T> a, PartialSums sums) {  // [clusters][cols], twice
-  using Part = tile::SharedPart<T, kChunks<T>>;
-  extern __shared__ __align__(16) unsigned char rows_smem[];  // shares of x and dy of two rows
+  using Queue = RowQueue<T, Keeping::kAhead>;
+  using Part = typename Queue::Part;
+  extern __shared__ __align__(16) unsigned char rows_smem[];  // of the queue
   // Two of them, as in step 6.
-  __shared__ RowSums sums_smem[2][tile::kMostWarpsOfCluster];
+  __shared__ RowSums sums_smem[2][tile::kMostBlocksOfCluster * Keeping::kMostThreads / tile::kWarp];
   tile::ptx::cluster_arrive();  // this block has begun: others may write into its sums
   const tile::Place<Part::kChunkWidth> place{static_cast<int>(threadIdx.x),
                                              static_cast<int>(blockDim.x)};
   const Columns share(a.cols, place.threads * kElements);
   const std::int64_t clusters = gridDim.x / tile::ptx::cluster_size();
   const std::int64_t cluster = blockIdx.x / tile::ptx::cluster_size();
-  auto fetch = [&](std::int64_t row, int turn) {
-    unsigned char* x_smem = rows_smem + 2 * turn * Part::bytes(place.threads);
-    const int exist = row < a.rows ? share.cols : 0;
-    return RowParts<Part>{
-        Part(a.x[row] + share.first, exist, place, 0, x_smem),
-        Part(a.dy[row] + share.first, exist, place, 0, x_smem + Part::bytes(place.threads)),
-        Statistics(a, row)};
-  };
 
+  Queue queue(a, share.first, share.cols, place, rows_smem, cluster, clusters);
+  tile::RowWalk<T> dx({a.dx.data + share.first, a.dx.ld}, cluster, clusters);
   const Gamma<Part> gamma(a, share.first, share.cols, place);
   ColumnSums<Part> columns;
-  RowParts<Part> next = fetch(cluster, 0);
   tile::ptx::cluster_wait();  // all blocks have begun
-  for (std::int64_t row = cluster, turn = 0; row < a.rows; row += clusters, turn ^= 1) {
-    const RowParts<Part> now = next;
-    tile::ptx::cp_async_wait_all();
-    next = fetch(row + clusters, static_cast<int>(turn ^ 1));
-
-    const RowSums own = columns.add(now, gamma, share.cols);
-    const RowSums row_sums = tile::reduce_cluster(own, AddRowSums{}, sums_smem[turn]);
-    store_dx(now, gamma, a.dx[row], share.first, share.cols,
-             GradientOfX(a, now.statistics.rstd, row_sums));
+  int turn = 0;
+  for (std::int64_t row = cluster; row < a.rows; row += clusters, turn ^= 1) {
+    backward_row<Keeping::kKeeps>(
+        a, queue.next(a), gamma, columns, dx.next(), share.cols, place,
+        [&](RowSums own) { return tile::reduce_cluster(own, AddRowSums{}, sums_smem[turn]); });
   }
   columns.store(sums, cluster, a.cols, share.first, share.cols, place);
 }
@@ -120,18 +110,30 @@ tile::Status forward(const Problem& problem, const Buffers& buffers, void* strea
 }
 
 tile::Status backward(const Problem& problem, const Buffers& buffers, void* stream) {
-  unsigned blocks_of_row = 1;
   RowShare share{};
-  if (tile::Status s = share_of_row(problem, buffers, blocks_of_row, &share); !s.ok()) return s;
+  if (tile::Status s = share_of_row<Recomputing>(problem, buffers, 1, &share); !s.ok()) return s;
+  if (share.fits) return persistent(problem, buffers, stream);
+  unsigned blocks_of_row = 1;
+  if (tile::Status s = share_of_row<Keeping>(problem, buffers, blocks_of_row, &share); !s.ok()) {
+    return s;
+  }
   while (!share.fits && blocks_of_row < tile::kMostBlocksOfCluster) {
     blocks_of_row *= 2;
-    if (tile::Status s = share_of_row(problem, buffers, blocks_of_row, &share); !s.ok()) return s;
+    if (tile::Status s = share_of_row<Keeping>(problem, buffers, blocks_of_row, &share); !s.ok()) {
+      return s;
+    }
   }
   if (!share.fits || blocks_of_row == 1) return persistent(problem, buffers, stream);
   return with_arguments(problem, buffers, [&]<class T>(const Arguments<T>& a) -> tile::Status {
     if (a.rows == 0) return write_zeros(problem, buffers, stream);
-    const std::int64_t fit = std::max(1u, share.blocks / blocks_of_row);
-    const std::int64_t clusters = std::min({fit, a.rows, most_partial_sums(a.cols)});
+    int fit = 0;
+    if (tile::Status s =
+            tile::clusters_at_once(layernorm_backward_cluster<T>, "layernorm_backward_cluster",
+                                   share.threads, blocks_of_row, share.shared_bytes, &fit);
+        !s.ok()) {
+      return s;
+    }
+    const std::int64_t clusters = std::min({std::int64_t{fit}, a.rows, most_partial_sums(a.cols)});
     const PartialSums sums(problem, buffers, clusters);
     if (tile::Status s =
             tile::launch_in_clusters(layernorm_backward_cluster<T>, "layernorm_backward_cluster",
@@ -149,9 +151,8 @@ tile::Status backward(const Problem& problem, const Buffers& buffers, void* stre
 tile::Status cluster(const Problem& problem, const Buffers& buffers, void* stream) {
   if (tile::Status s = validate(problem, buffers); !s.ok()) return s;
   if (problem.direction == tile::Direction::backward) return backward(problem, buffers, stream);
-  const bool in_registers =
-      tile::plan_row(problem.cols, vectors_fit(problem, buffers), true, 32).fits;
-  return in_registers ? registers(problem, buffers, stream) : forward(problem, buffers, stream);
+  return forward_plan(problem, buffers).fits ? registers(problem, buffers, stream)
+                                             : forward(problem, buffers, stream);
 }
 
 }  // namespace layernorm

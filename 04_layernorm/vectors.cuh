@@ -3,6 +3,7 @@
 #pragma once
 
 #include "layernorm.cuh"
+#include "tile/row_plan.hpp"
 
 namespace layernorm {
 
@@ -18,64 +19,149 @@ inline bool vectors_fit(const Problem& p, const Buffers& b) {
   return fit(b.dy, p.lddy) && fit(b.dx, p.lddx);
 }
 
-/// A chunk of gamma or beta; all `otherwise` if there is none.
-template <class Chunk, class T, int kWidth>
-__device__ __forceinline__ void load_parameters(const T* parameters, std::int64_t col,
-                                                float otherwise, float (&value)[kWidth]) {
-  if (parameters) {
-    Chunk::load(parameters + col).to_floats(value);
-  } else {
-#pragma unroll
-    for (float& v : value) v = otherwise;
-  }
+/// How threads share a row forward, if it fits into their registers: up to 32,768 elements.
+inline tile::RowPlan forward_plan(const Problem& p, const Buffers& b) {
+  const bool vectors = vectors_fit(p, b);
+  // 64 elements of 2 bytes take no more registers than 32 of 4. A block of twice as many threads
+  // would have half of its row's bytes on their way.
+  const bool long_row = p.cols > 8 * 1024 && p.cols <= 32 * 1024 && tile::size_bytes(p.type) == 2;
+  return tile::plan_row(p.cols, vectors, true, vectors && long_row ? 64 : 32);
 }
 
+/// A chunk of gamma and one of beta.
+template <class Chunk>
+struct Parameters {
+  Chunk gamma = Chunk::filled(1), beta = Chunk::filled(0);
+
+  /// Of column `col`, where there are any.
+  template <class T>
+  __device__ __forceinline__ Parameters(const Arguments<T>& a, std::int64_t col) {
+    if (a.gamma) gamma = Chunk::load(a.gamma + col);
+    if (a.beta) beta = Chunk::load(a.beta + col);
+  }
+};
+
+/// A thread's part of a row as it was read, converted to floats in every pass: for rows that leave
+/// no registers for floats.
 template <class Part>
-__device__ __forceinline__ float sum_of_part(const Part& x) {
-  float sum = 0;
-#pragma unroll Part::kUnroll
-  for (int i = 0; i < Part::kChunks; ++i) {
-    float value[Part::kChunkWidth];
-    x.chunk(i).to_floats(value);
-#pragma unroll
-    for (const float v : value) sum += v;
-  }
-  return sum;
-}
+class Words {
+ public:
+  static constexpr bool kConverted = false;
 
-/// The squares of the distances from the mean, of the chunks that begin in the first `cols`
-/// columns.
-template <class Part>
-__device__ __forceinline__ float squares_of_part(const Part& x, int cols, float mean) {
-  float squares = 0;
-#pragma unroll Part::kUnroll
-  for (int i = 0; i < Part::kChunks; ++i) {
-    if (x.column(i) >= cols) continue;
-    float value[Part::kChunkWidth];
-    x.chunk(i).to_floats(value);
-#pragma unroll
-    for (const float v : value) squares += (v - mean) * (v - mean);
-  }
-  return squares;
-}
+  __device__ __forceinline__ explicit Words(const Part& x) : x_(x) {}
 
-/// Writes `cols` columns of y, the first of which is the row's column `first`.
-template <class Part, class T>
-__device__ __forceinline__ void store_part(const Part& x, const Arguments<T>& a, T* y,
-                                           std::int64_t first, int cols, float mean, float rstd) {
+  __device__ __forceinline__ float sum() const {
+    float sum = 0;
 #pragma unroll Part::kUnroll
-  for (int i = 0; i < Part::kChunks; ++i) {
-    const int col = x.column(i);
-    if (col >= cols) continue;
-    float value[Part::kChunkWidth], gamma[Part::kChunkWidth], beta[Part::kChunkWidth];
-    x.chunk(i).to_floats(value);
-    load_parameters<typename Part::Chunk>(a.gamma, first + col, 1, gamma);
-    load_parameters<typename Part::Chunk>(a.beta, first + col, 0, beta);
+    for (int i = 0; i < Part::kChunks; ++i) {
+      float value[Part::kChunkWidth];
+      x_.chunk(i).to_floats(value);
 #pragma unroll
-    for (int e = 0; e < Part::kChunkWidth; ++e) {
-      value[e] = gamma[e] * ((value[e] - mean) * rstd) + beta[e];
+      for (const float v : value) sum += v;
     }
+    return sum;
+  }
+
+  /// Subtracts the mean from each; returns the sum of their squares, of the chunks that begin in
+  /// the first `cols` columns.
+  __device__ __forceinline__ float centre(float mean, int cols) {
+    mean_ = mean;
+    float squares = 0;
+#pragma unroll Part::kUnroll
+    for (int i = 0; i < Part::kChunks; ++i) {
+      if (x_.column(i) >= cols) continue;
+      float value[Part::kChunkWidth];
+      load(i, value);
+#pragma unroll
+      for (const float v : value) squares += v * v;
+    }
+    return squares;
+  }
+
+  /// Chunk i, centred.
+  __device__ __forceinline__ void load(int i, float (&value)[Part::kChunkWidth]) const {
+    x_.chunk(i).to_floats(value);
+#pragma unroll
+    for (float& v : value) v -= mean_;
+  }
+
+ private:
+  Part x_;
+  float mean_ = 0;
+};
+
+/// The same with its floats in registers, converted and centred once.
+template <class Part>
+class Floats {
+ public:
+  static constexpr bool kConverted = true;
+
+  __device__ __forceinline__ explicit Floats(const Part& x) : place_(x.place()) {
+#pragma unroll
+    for (int i = 0; i < Part::kChunks; ++i) x.chunk(i).to_floats(value_[i]);
+  }
+
+  __device__ __forceinline__ float sum() const {
+    float sum = 0;
+#pragma unroll
+    for (const auto& chunk : value_) {
+#pragma unroll
+      for (const float v : chunk) sum += v;
+    }
+    return sum;
+  }
+
+  __device__ __forceinline__ float centre(float mean, int cols) {
+    float squares = 0;
+#pragma unroll
+    for (int i = 0; i < Part::kChunks; ++i) {
+      if (place_.column(i) >= cols) continue;
+#pragma unroll
+      for (float& v : value_[i]) {
+        v -= mean;
+        squares += v * v;
+      }
+    }
+    return squares;
+  }
+
+  __device__ __forceinline__ void load(int i, float (&value)[Part::kChunkWidth]) const {
+#pragma unroll
+    for (int e = 0; e < Part::kChunkWidth; ++e) value[e] = value_[i][e];
+  }
+
+ private:
+  tile::Place<Part::kChunkWidth> place_;
+  float value_[Part::kChunks][Part::kChunkWidth];
+};
+
+/// Writes `cols` columns of y, the first of which is the row's column `first`. `values` are
+/// centred.
+template <class Part, class Values, class T>
+__device__ __forceinline__ void store_part(const Values& values, const Arguments<T>& a, T* y,
+                                           std::int64_t first, int cols, float rstd,
+                                           const tile::Place<Part::kChunkWidth>& place) {
+  auto store = [&](int i) {
+    const int col = place.column(i);
+    float value[Part::kChunkWidth], gamma[Part::kChunkWidth], beta[Part::kChunkWidth];
+    values.load(i, value);
+    const Parameters<typename Part::Chunk> parameters(a, first + col);
+    parameters.gamma.to_floats(gamma);
+    parameters.beta.to_floats(beta);
+#pragma unroll
+    for (int e = 0; e < Part::kChunkWidth; ++e) value[e] = gamma[e] * (value[e] * rstd) + beta[e];
     Part::Chunk::from_floats(value).store(y + first + col);
+  };
+  // Asked for each chunk, the chunks wait for one another. Asked once, all loads of gamma and beta
+  // are on their way together, if there are registers for them.
+  if (Values::kConverted && place.column(Part::kChunks - 1) < cols) {
+#pragma unroll Part::kUnroll
+    for (int i = 0; i < Part::kChunks; ++i) store(i);
+    return;
+  }
+#pragma unroll Part::kUnroll
+  for (int i = 0; i < Part::kChunks; ++i) {
+    if (place.column(i) < cols) store(i);
   }
 }
 

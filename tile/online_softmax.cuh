@@ -64,4 +64,13 @@ __device__ __forceinline__ MaxSum reduce_lanes(MaxSum seen, MergeMaxSum merge, i
 }
 // snippet-end lanes
 
+/// Every 32nd of `count` pairs, from `first` on, in the same way.
+__device__ __forceinline__ MaxSum merge_some(const MaxSum* pairs, int first, int count,
+                                             MergeMaxSum merge) {
+  MaxSum seen = merge.identity();
+  for (int i = first; i < count; i += kWarp) seen.max = fmaxf(seen.max, pairs[i].max);
+  for (int i = first; i < count; i += kWarp) seen.sum += merge.rescaled(pairs[i], seen.max);
+  return seen;
+}
+
 }  // namespace tile

@@ -12,6 +12,14 @@ inline constexpr int kMostWarpsOfBlock = 32;
 /// One value for each warp of a cluster.
 inline constexpr int kMostWarpsOfCluster = kMostBlocksOfCluster * kMostWarpsOfBlock;
 
+/// Every 32nd of `count` values, from `first` on, merged in this order.
+template <class T, class Merge>
+__device__ __forceinline__ T merge_some(const T* values, int first, int count, Merge merge) {
+  T value = merge.identity();
+  for (int i = first; i < count; i += kWarp) value = merge(value, values[i]);
+  return value;
+}
+
 /// The reduction over all threads of a cluster, in every thread and to the same bits. All blocks
 /// have as many whole warps, and have begun: the kernel has passed ptx::cluster_sync(). `partial`
 /// is of shared memory, a value for each warp of the cluster, the same array in every block. Who
@@ -34,9 +42,7 @@ __device__ __forceinline__ T reduce_cluster(T value, Merge merge,
   ptx::cluster_sync();  // all warps of all blocks have written
   // A warp has 32 lanes for up to 512 values. Each lane takes every 32nd, then they merge what
   // they have. The order is the same in all warps, and so are the bits.
-  value = merge.identity();
-  for (int i = lane; i < blocks * warps; i += kWarp) value = merge(value, partial[i]);
-  return reduce_lanes(value, merge);
+  return reduce_lanes(merge_some(partial, lane, blocks * warps, merge), merge);
 }
 // snippet-end cluster
 

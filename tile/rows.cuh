@@ -12,13 +12,47 @@
 
 namespace tile {
 
+/// The same address, of global memory, without its history. Otherwise ptxas multiplies row and
+/// stride anew for each chunk of a row, ten instructions where one addition does.
+template <class T>
+__device__ __forceinline__ T* address_once(T* global) {
+#ifdef CPU_DEVICE
+  return global;
+#else
+  std::size_t address = __cvta_generic_to_global(global);
+  asm("" : "+l"(address));
+  return static_cast<T*>(__cvta_global_to_generic(address));
+#endif
+}
+
 /// Rows in global memory, `ld` elements from one to the next.
 template <class T>
 struct Rows {
   T* data;
   std::int64_t ld;
 
-  __device__ T* operator[](std::int64_t row) const { return data + row * ld; }
+  __device__ __forceinline__ T* operator[](std::int64_t row) const {
+    return address_once(data + row * ld);
+  }
+};
+
+/// Every `stride`-th row from `first` on. To the next it is an addition, and none is multiplied.
+template <class T>
+class RowWalk {
+ public:
+  __device__ RowWalk(Rows<T> rows, std::int64_t first, std::int64_t stride)
+      : at_(rows[first]), step_(stride * rows.ld) {}
+
+  /// The row where the walk stands, which goes on to the next.
+  __device__ __forceinline__ T* next() {
+    T* row = at_;
+    at_ += step_;
+    return row;
+  }
+
+ private:
+  T* at_;
+  std::int64_t step_;
 };
 
 /// The row of this thread: one for each block, or with several rows in a block one for each y.
@@ -47,12 +81,14 @@ struct Chunk {
     *reinterpret_cast<uint4*>(address) = words;
   }
 
-  /// All elements the same.
+  /// All elements the same: 0, 1 or -infinity. The words are constants to the compiler, which a
+  /// conversion to a type of 16 bits is not.
   __device__ __forceinline__ static Chunk filled(float value) {
-    float values[kWidth];
-#pragma unroll
-    for (float& v : values) v = value;
-    return from_floats(values);
+    unsigned word = __float_as_uint(value);
+    if constexpr (std::is_same_v<T, __half>)
+      word = value == 0 ? 0 : value == 1 ? 0x3c000000 : 0xfc000000;
+    if constexpr (sizeof(T) == 2) word = (word >> 16) * 0x10001;
+    return {make_uint4(word, word, word, word)};
   }
 
   /// Each rounded to T.
@@ -105,11 +141,13 @@ struct Chunk {
       return reinterpret_cast<const unsigned&>(two);
     }
   }
-  __device__ __forceinline__ static float2 floats_of(const unsigned& word, __half) {
+  __device__ __forceinline__ static float2 floats_of(unsigned word, __half) {
     return __half22float2(reinterpret_cast<const __half2&>(word));
   }
-  __device__ __forceinline__ static float2 floats_of(const unsigned& word, __nv_bfloat16) {
-    return __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(word));
+  // bf16 is the upper half of fp32. __bfloat1622float2() takes the upper element in two
+  // instructions, shifted down and up again.
+  __device__ __forceinline__ static float2 floats_of(unsigned word, __nv_bfloat16) {
+    return make_float2(__uint_as_float(word << 16), __uint_as_float(word & 0xffff0000u));
   }
 };
 
@@ -147,6 +185,8 @@ class RegisterPart {
   static constexpr int kChunkWidth = kWidth, kChunks = kElements / kWidth;
   static constexpr int kUnroll = kChunks;  // registers have no index at run time
 
+  RegisterPart() = default;
+
   /// Loads the chunks that begin in the first `cols` columns; the others become full of `fill`.
   /// `row` is aligned to a chunk.
   __device__ __forceinline__ RegisterPart(const T* row, int cols, Place<kWidth> place, float fill)
@@ -158,6 +198,7 @@ class RegisterPart {
     }
   }
 
+  __device__ Place<kWidth> place() const { return place_; }
   __device__ int column(int i) const { return place_.column(i); }
   __device__ __forceinline__ Chunk chunk(int i) const { return chunk_[i]; }
 
@@ -181,34 +222,42 @@ class SharedPart {
     return static_cast<std::size_t>(threads) * kChunks * 16;
   }
 
-  /// Starts to copy the chunks that begin in the first `cols` columns; the others read as full of
+  SharedPart() = default;
+
+  /// Starts to copy the chunks that begin in the first `cols` columns; the others become full of
   /// `fill`. `row` is aligned to a chunk. `row_smem` holds [kChunks][threads] chunks: neighbouring
   /// threads have neighbouring chunks, so that no two lanes of a phase meet in a bank. Nothing may
   /// be read before ptx::cp_async_wait_all().
   __device__ __forceinline__ SharedPart(const T* row, int cols, Place<kChunkWidth> place,
-                                        float fill, void* row_smem)
-      : place_(place),
-        cols_(cols),
-        fill_(fill),
-        mine_(static_cast<uint4*>(row_smem) + place.thread) {
+                                        float fill, ptx::SharedAddress row_smem)
+      : place_(place), mine_(row_smem + place.thread * 16) {
+    row = address_once(row);
 #pragma unroll
     for (int i = 0; i < kChunks; ++i) {
-      if (column(i) < cols) {
-        ptx::cp_async<16>(ptx::SharedAddress(mine_ + i * place.threads), row + column(i));
+      const bool exists = column(i) < cols;
+      if (fill == 0) {
+        ptx::cp_async<16>(address(i), row + column(i), exists ? 16 : 0);
+      } else if (exists) {
+        ptx::cp_async<16>(address(i), row + column(i));
       }
+    }
+    if (fill == 0 || column(kChunks - 1) < cols) return;
+    for (int i = 0; i < kChunks; ++i) {
+      if (column(i) >= cols) ptx::store_shared(address(i), Chunk::filled(fill).words);
     }
   }
 
+  __device__ Place<kChunkWidth> place() const { return place_; }
   __device__ int column(int i) const { return place_.column(i); }
-  __device__ __forceinline__ Chunk chunk(int i) const {
-    return column(i) < cols_ ? Chunk{mine_[i * place_.threads]} : Chunk::filled(fill_);
-  }
+  __device__ __forceinline__ Chunk chunk(int i) const { return {ptx::load_shared(address(i))}; }
 
  private:
+  __device__ __forceinline__ ptx::SharedAddress address(int i) const {
+    return mine_ + i * place_.threads * 16;
+  }
+
   Place<kChunkWidth> place_;
-  int cols_;
-  float fill_;
-  const uint4* mine_;  // [kChunks] chunks, `threads` chunks apart
+  ptx::SharedAddress mine_;  // of [kChunks] chunks, `threads` chunks apart
 };
 
 }  // namespace tile

@@ -41,4 +41,31 @@ class SharedAddress {
 #endif
 };
 
+/// 16 bytes from shared memory, at a multiple of 16. A pointer that a loop carries along is a
+/// generic one to the compiler; this is not.
+///     ld.shared.v4.u32 {a, b, c, d}, [address];
+__device__ __forceinline__ uint4 load_shared(SharedAddress address) {
+#ifdef CPU_DEVICE
+  return *static_cast<const uint4*>(static_cast<void*>(address));
+#else
+  uint4 words;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
+               : "r"(address.value())
+               : "memory");
+  return words;
+#endif
+}
+
+///     st.shared.v4.u32 [address], {a, b, c, d};
+__device__ __forceinline__ void store_shared(SharedAddress address, uint4 words) {
+#ifdef CPU_DEVICE
+  *static_cast<uint4*>(static_cast<void*>(address)) = words;
+#else
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address.value()), "r"(words.x),
+               "r"(words.y), "r"(words.z), "r"(words.w)
+               : "memory");
+#endif
+}
+
 }  // namespace tile::ptx
