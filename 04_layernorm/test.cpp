@@ -86,7 +86,8 @@ TEST_SUITE("step") {
       std::size_t turn = 0;
       for (const Shape shape :
            {Shape{700, 70, 100'003}, Shape{300, 33, 65'537}, Shape{140, 264, 20'011},
-            Shape{131, 1032, 2011}, Shape{517, 8, 40'009}}) {
+            Shape{131, 1032, 2011}, Shape{517, 8, 40'009}, Shape{9, 12'296, 301},
+            Shape{8, 20'008, 301}}) {
         if (!selection.takes_next()) continue;
         const Norm norm = kNorms[turn++ % 2];
         const Problem p =

@@ -130,4 +130,8 @@ tile::Status launch_nothing(unsigned blocks, unsigned cluster, int threads, std:
                                   nullptr);
 }
 
+tile::Status count_clusters(unsigned cluster, int threads, std::size_t bytes, int* count) {
+  return tile::clusters_at_once(nothing_kernel, "nothing_kernel", threads, cluster, bytes, count);
+}
+
 }  // namespace ptx_test

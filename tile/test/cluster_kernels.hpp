@@ -38,4 +38,7 @@ tile::Status count_in_first_block(Clusters clusters, int* out);
 /// Only launched: what a launch of clusters gives.
 tile::Status launch_nothing(unsigned blocks, unsigned cluster, int threads, std::size_t bytes);
 
+/// How many clusters of a kernel that does nothing the card holds at one time.
+tile::Status count_clusters(unsigned cluster, int threads, std::size_t bytes, int* count);
+
 }  // namespace ptx_test

@@ -1,6 +1,7 @@
 // Clusters: who is in one, the shared memory of its blocks, and its barrier.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -8,6 +9,7 @@
 #include "harness/device.hpp"
 #include "harness/test_main.hpp"
 #include "memory.hpp"
+#include "tile/grid.hpp"
 
 using namespace ptx_test;
 
@@ -118,6 +120,23 @@ TEST_SUITE("cluster") {
       require(count_in_first_block(clusters, out.data()));
       const int threads = static_cast<int>(clusters.size) * (kClusterThreads - 32);
       CHECK(out.download() == Ints(clusters.count, threads));
+    });
+  }
+
+  TEST_CASE("a card holds as many clusters as its multiprocessors hold blocks, and at least one") {
+    int multiprocessors = 0;
+    require(tile::count_multiprocessors(&multiprocessors));
+    CHECK(multiprocessors == tile::device().multiprocessors);
+    for_each_launch([&](Clusters clusters) {
+      const int size = static_cast<int>(clusters.size);
+      int of_threads = 0, of_shared_memory = 0;
+      // Two such blocks share a multiprocessor, then one is alone.
+      require(count_clusters(clusters.size, 1024, 0, &of_threads));
+      require(count_clusters(clusters.size, 32, std::size_t{200} << 10, &of_shared_memory));
+      CHECK(of_threads >= 1);
+      CHECK(of_threads * size <= std::max(2 * multiprocessors, size));
+      CHECK(of_shared_memory >= 1);
+      CHECK(of_shared_memory * size <= std::max(multiprocessors, size));
     });
   }
 
