@@ -28,7 +28,7 @@ TEST_SUITE("step") {
     for_each_direction([](const Step& step, DType type, Direction direction) {
       tile::Selection selection(step.types, type);
       for (const double center : {100.0, -1000.0, 1000.0}) {
-        for (const std::int64_t cols : {16, 33, 257, 1000, 4096}) {
+        for (const std::int64_t cols : {16, 33, 257, 1000, 4096, 8200}) {
           if (!selection.takes_next()) continue;
           const Problem p = toward(plain(type, cols < 1000 ? 50 : 5, cols), direction);
           Inputs in = normal(p);

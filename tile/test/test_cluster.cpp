@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cluster_kernels.hpp"
@@ -128,15 +129,15 @@ TEST_SUITE("cluster") {
     require(tile::count_multiprocessors(&multiprocessors));
     CHECK(multiprocessors == tile::device().multiprocessors);
     for_each_launch([&](Clusters clusters) {
-      const int size = static_cast<int>(clusters.size);
-      int of_threads = 0, of_shared_memory = 0;
-      // Two such blocks share a multiprocessor, then one is alone.
-      require(count_clusters(clusters.size, 1024, 0, &of_threads));
-      require(count_clusters(clusters.size, 32, std::size_t{200} << 10, &of_shared_memory));
-      CHECK(of_threads >= 1);
-      CHECK(of_threads * size <= std::max(2 * multiprocessors, size));
-      CHECK(of_shared_memory >= 1);
-      CHECK(of_shared_memory * size <= std::max(multiprocessors, size));
+      // Two such blocks fit on a multiprocessor, by their threads or by their shared memory.
+      for (const auto& [threads, bytes] : {std::pair{1024, 0}, {32, 100 << 10}}) {
+        int count = 0;
+        require(count_clusters(clusters.size, threads, static_cast<std::size_t>(bytes), &count));
+        CAPTURE(threads);
+        CHECK(count >= 1);
+        const int size = static_cast<int>(clusters.size);
+        CHECK(count * size <= std::max(2 * multiprocessors, size));
+      }
     });
   }
 
