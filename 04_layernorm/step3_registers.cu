@@ -18,9 +18,9 @@ namespace {
 /// there 80 registers are as good.
 template <int kElements, bool kSeveralRows>
 struct Block {
-  static constexpr int kThreads = kSeveralRows      ? tile::kThreadsOfShortRows
-                                  : kElements == 64 ? 512
-                                                    : tile::kMostThreads;
+  static constexpr int kThreads = kSeveralRows          ? tile::kThreadsOfShortRows
+                                  : kElements == kWords ? 512
+                                                        : tile::kMostThreads;
   static constexpr int kAtOnce = kSeveralRows ? 6 : 1024 / kThreads;
 };
 
@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(Block<kElements, kSeveralRows>::kThreads,
                                   Block<kElements, kSeveralRows>::kAtOnce)
     layernorm_registers(Arguments<T> a) {
   using Part = tile::RegisterPart<T, kWidth, kElements>;
-  using Values = std::conditional_t<kElements == 64, Words<Part>, Floats<Part>>;
+  using Values = std::conditional_t<kElements == kWords, Words<Part>, Floats<Part>>;
   __shared__ float sum_smem[tile::kMostThreads / tile::kWarp];
   __shared__ float squares_smem[tile::kMostThreads / tile::kWarp];
   const tile::Place<kWidth> place{static_cast<int>(threadIdx.x), static_cast<int>(blockDim.x)};
@@ -67,9 +67,9 @@ tile::Status registers(const Problem& problem, const Buffers& buffers, void* str
       return tile::launch_status("layernorm_registers");
     };
     if constexpr (sizeof(T) == 2) {
-      if (plan.elements == 64) return tile::with_plan<T, 64>(plan, launch);
+      if (plan.elements == kWords) return tile::with_plan<T, kWords>(plan, launch);
     }
-    return tile::with_plan<T, 32>(plan, launch);
+    return tile::with_plan<T, kFloats>(plan, launch);
   });
 }
 

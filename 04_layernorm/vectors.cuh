@@ -19,13 +19,16 @@ inline bool vectors_fit(const Problem& p, const Buffers& b) {
   return fit(b.dy, p.lddy) && fit(b.dx, p.lddx);
 }
 
+/// Elements of a thread forward: as floats, or in long rows of 2 bytes each as they came.
+constexpr int kFloats = 32, kWords = 64;
+
 /// How threads share a row forward, if it fits into their registers: up to 32,768 elements.
 inline tile::RowPlan forward_plan(const Problem& p, const Buffers& b) {
   const bool vectors = vectors_fit(p, b);
-  // 64 elements of 2 bytes take no more registers than 32 of 4. A block of twice as many threads
-  // would have half of its row's bytes on their way.
+  // kWords elements of 2 bytes take no more registers than kFloats of 4. A block of twice as many
+  // threads would have half of its row's bytes on their way.
   const bool long_row = p.cols > 8 * 1024 && p.cols <= 32 * 1024 && tile::size_bytes(p.type) == 2;
-  return tile::plan_row(p.cols, vectors, true, vectors && long_row ? 64 : 32);
+  return tile::plan_row(p.cols, vectors, true, vectors && long_row ? kWords : kFloats);
 }
 
 /// A chunk of gamma and one of beta.

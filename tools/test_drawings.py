@@ -324,7 +324,7 @@ class Softmax(WithSource):
             softmax.shares(40000, 2)
         code = " ".join(source("tile/reduce_cluster.cuh").split())
         self.assertRegex(code, r"in_block_of_cluster\(mine, .*\) = value; ptx::cluster_sync\(\);"
-                               r".*merge\(value, partial\[i\]\)")
+                               r".*merge_some\(partial, lane, blocks \* warps, merge\)")
 
 
 class LayerNorm(WithSource):
@@ -370,7 +370,7 @@ class LayerNorm(WithSource):
                    "seen.squares + distance * (x - mean)", "distance = b.mean - a.mean;",
                    "(__fmul_rn(a.count, a.mean) + __fmul_rn(b.count, b.mean)) / count",
                    "a.squares + b.squares + distance * distance * (a.count * b.count / count)")
-        self.holds("layernorm.cuh", "squares / static_cast<float>(cols)")
+        self.holds("layernorm.cuh", "rsqrtf(squares * per_col + eps)")
         self.holds("../tile/reduce.cuh",
                    "return reduce_lanes(lane < warps ? partial[lane] : merge.identity(), merge);")
 
@@ -378,9 +378,10 @@ class LayerNorm(WithSource):
         self.holds("../tile/row_plan.hpp",
                    "threads = (cols + elements * 32 - 1) / (elements * 32) * 32;")
         self.holds("../tile/rows.cuh", "return (i * threads + thread) * kWidth;")
-        self.holds("step3_registers.cu", "plan_row(problem.cols, vectors_fit(problem, buffers), "
-                   "true, kMostElements)")
-        self.assertEqual(layernorm.of(ROOT, "step3_registers.cu"), {"kMostElements": 32})
+        self.holds("step3_registers.cu", "plan = forward_plan(problem, buffers);")
+        self.holds("vectors.cuh", "tile::plan_row(p.cols, vectors, true, vectors && long_row ? "
+                   "kWords : kFloats);", "long_row = p.cols > 8 * 1024")
+        self.assertEqual(layernorm.of(ROOT, "vectors.cuh"), {"kFloats": 32, "kWords": 64})
         self.assertEqual((layernorm.plan(4096), layernorm.plan(32768)), (128, 1024))
         chunks = [col for thread in range(128)
                   for col in layernorm.columns_of(thread, 128, 8, 4)]
