@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "cluster_kernels.hpp"
@@ -130,10 +129,14 @@ TEST_SUITE("cluster") {
     CHECK(multiprocessors == tile::device().multiprocessors);
     for_each_launch([&](Clusters clusters) {
       // Two such blocks fit on a multiprocessor, by their threads or by their shared memory.
-      for (const auto& [threads, bytes] : {std::pair{1024, 0}, {32, 100 << 10}}) {
+      struct Block {
+        int threads;
+        std::size_t shared_bytes;
+      };
+      for (const Block block : {Block{1024, 0}, Block{32, 100 << 10}}) {
         int count = 0;
-        require(count_clusters(clusters.size, threads, static_cast<std::size_t>(bytes), &count));
-        CAPTURE(threads);
+        require(count_clusters(clusters.size, block.threads, block.shared_bytes, &count));
+        CAPTURE(block.threads);
         CHECK(count >= 1);
         const int size = static_cast<int>(clusters.size);
         CHECK(count * size <= std::max(2 * multiprocessors, size));
