@@ -53,6 +53,19 @@ void call_previous(int signal, siginfo_t* info, void* context) {
   }
 }
 
+// Whether kLooks looks in a row have found no progress, and the block can be left now.
+bool hangs(const Block& block) {
+  PerThread& watch = per_thread;
+  if (const uint64_t progress = block.cluster().progress(); progress != watch.last_progress) {
+    watch.last_progress = progress;
+    watch.looks_without_progress = 0;
+    return false;
+  }
+  if (++watch.looks_without_progress < kLooks || !block.can_leave()) return false;
+  watch.looks_without_progress = 0;
+  return true;
+}
+
 // Leaving a handler by a jump is safe here: the handler is not masked while it runs (SA_NODEFER),
 // and what it interrupted is device code, which is abandoned.
 void on_signal(int signal, siginfo_t* info, void* context) {
@@ -61,20 +74,16 @@ void on_signal(int signal, siginfo_t* info, void* context) {
     if (signal != kWatchdogSignal) call_previous(signal, info, context);
     return;
   }
+  if (signal == kWatchdogSignal && !hangs(*block)) return;
+  // From here on a signal is not the kernel's. AddressSanitizer reads a file of the system before a
+  // call that does not return, with a lock held: a second strike of the watchdog would wait for it
+  // for ever.
+  block->leaves_kernel();
   switch (signal) {
-    case kWatchdogSignal: {
-      PerThread& watch = per_thread;
-      if (const uint64_t progress = block->cluster().progress(); progress != watch.last_progress) {
-        watch.last_progress = progress;
-        watch.looks_without_progress = 0;
-      } else if (++watch.looks_without_progress >= kLooks && block->can_leave()) {
-        watch.looks_without_progress = 0;
-        block->fail(cudaErrorLaunchTimeout,
-                    "does not end: an endless loop, or a wait for what nobody writes",
-                    Block::Who::thread);
-      }
-      return;
-    }
+    case kWatchdogSignal:
+      block->fail(cudaErrorLaunchTimeout,
+                  "does not end: an endless loop, or a wait for what nobody writes",
+                  Block::Who::thread);
     case SIGFPE:
       block->fail(cudaErrorLaunchFailure, "divided an integer by zero", Block::Who::thread);
     default:
