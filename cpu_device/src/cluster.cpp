@@ -1,6 +1,7 @@
 #include "cluster.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <mutex>
 #include <numeric>
 
@@ -62,6 +63,7 @@ Failure Cluster::run(uint64_t number) {
   for (uint32_t rank = 0; rank < size(); ++rank) {
     Member& member = members_[rank];
     member.ended = false;
+    member.parked.fill(0);
     member.block->begin(launch_, index_of(number, rank), *this, rank);
   }
   Failure failure;
@@ -147,6 +149,12 @@ Block* Cluster::owner_of(const void* address) const {
   return nullptr;
 }
 
+char* Cluster::map(const void* shared, unsigned rank, Site site) const {
+  const Block* owner = owner_of(shared);
+  if (!owner || rank >= size()) fail_to_map(shared, rank, site);
+  return block(rank).arena() + (static_cast<const char*>(shared) - owner->arena());
+}
+
 // ---- The barrier ----
 
 void Cluster::begin_barriers() {
@@ -220,6 +228,31 @@ bool Cluster::complete_without_the_ended() {
   }
   complete();
   return true;
+}
+
+// ---- Mbarriers (mbarrier.cpp) ----
+
+void Cluster::park_at(Block& block, const void* mbarrier, const char* name, Site site) {
+  Member& member = members_[block.rank()];
+  const uint32_t thread = block.current_thread();
+  member.parked[thread / kLanes] |= 1u << thread % kLanes;
+  member.mbarrier[thread] = mbarrier;
+  block.park(name, site);
+}
+
+void Cluster::wake_from(Block& owner, const void* mbarrier) {
+  completed_ = completed_ + 1;
+  Member& member = members_[owner.rank()];
+  for (uint32_t warp = 0; warp * kLanes < launch_.threads; ++warp) {
+    uint32_t lanes = 0;
+    for (uint32_t rest = member.parked[warp]; rest; rest &= rest - 1) {
+      const auto lane = static_cast<uint32_t>(std::countr_zero(rest));
+      if (member.mbarrier[warp * kLanes + lane] == mbarrier) lanes |= 1u << lane;
+    }
+    if (lanes == 0) continue;
+    member.parked[warp] &= ~lanes;
+    owner.make_ready(warp, lanes);
+  }
 }
 
 // ---- What can be wrong ----
@@ -299,10 +332,7 @@ unsigned cluster_rank(Site site) {
 unsigned cluster_size(Site site) { return cluster_of_caller("%cluster_nctarank", site).size(); }
 
 void* map_to_block_of_cluster(const void* shared, unsigned rank, Site site) {
-  const Cluster& cluster = cluster_of_caller("mapa", site);
-  const Block* owner = cluster.owner_of(shared);
-  if (!owner || rank >= cluster.size()) cluster.fail_to_map(shared, rank, site);
-  return cluster.block(rank).arena() + (static_cast<const char*>(shared) - owner->arena());
+  return cluster_of_caller("mapa", site).map(shared, rank, site);
 }
 
 void cluster_arrive(Site site) {

@@ -29,12 +29,18 @@ class Cluster {
   // What device code calls, from within run(): a thread of `block`.
   void arrive(Block& block, Site site);
   void wait(Block& block, const char* name, Site site);
+  /// The current thread waits until wake_from(), at an mbarrier in its block.
+  void park_at(Block& block, const void* mbarrier, const char* name, Site site);
+  /// The threads that wait at this mbarrier of `owner` go on.
+  void wake_from(Block& owner, const void* mbarrier);
+  bool has_ended(uint32_t rank) const { return members_[rank].ended; }
   uint32_t size() const { return static_cast<uint32_t>(members_.size()); }
   Block& block(uint32_t rank) const { return *members_[rank].block; }
 
   /// The block in whose shared memory the address lies, or null.
   Block* owner_of(const void* address) const;
-  [[noreturn]] void fail_to_map(const void* shared, unsigned rank, Site site) const;
+  /// Where in the block of this rank lies what lies at `shared` in one of the cluster.
+  char* map(const void* shared, unsigned rank, Site site) const;
   /// For AddressSanitizer: these bytes of each block's shared memory belong to a declaration.
   void allow_shared(size_t offset, size_t bytes) const;
   /// Grows while any of its blocks gets on.
@@ -52,6 +58,8 @@ class Cluster {
     std::array<uint32_t, kMaxThreads> arrived_in;        // a phase; 0 if it has waited for it since
     std::array<uint32_t, kMaxThreads / kLanes> waiting;  // lanes
     std::array<Place, kMaxThreads / kLanes> arrival, departure;
+    std::array<uint32_t, kMaxThreads / kLanes> parked;  // lanes that wait at mbarriers, and
+    std::array<const void*, kMaxThreads> mbarrier;      // at which
   };
 
   uint64_t index_of(uint64_t number, uint32_t rank) const;
@@ -62,6 +70,7 @@ class Cluster {
   bool complete_without_the_ended();
   void same_place(Block& block, Place& place, uint32_t phase, const char* what, Site site);
   [[noreturn]] void fail(Block& block, const char* what, Block::Who who, Site site);
+  [[noreturn]] void fail_to_map(const void* shared, unsigned rank, Site site) const;
   std::string report_of_the_others(const Block& failed) const;
 
   Launch& launch_;
@@ -72,7 +81,8 @@ class Cluster {
   uint32_t phase_ = 0;      // of the barrier, from 1 on; 0 before its first use
   uint32_t arrived_ = 0;    // threads, in this phase
   uint32_t looked_at_ = 0;  // arrivals and ends of threads when complete_without_the_ended did so
-  volatile uint64_t completed_ = 0;  // phases, of all clusters; a signal handler asks
+  volatile uint64_t completed_ = 0;  // phases, also of mbarriers, of all clusters; a signal handler
+                                     // asks
 };
 
 }  // namespace cpu_device

@@ -31,6 +31,7 @@ cudaError_t read_config(const cudaLaunchConfig_t* config, Config* result) {
       case cudaLaunchAttributeClusterDimension: {
         const auto& dim = attribute.val.clusterDim;
         result->cluster = {dim.x, dim.y, dim.z};
+        result->in_clusters = true;
         break;
       }
       default: return note(cudaErrorInvalidValue);

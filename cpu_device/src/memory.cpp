@@ -3,12 +3,15 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <memory>
 #include <mutex>
 
 #include "asan.hpp"
 #include "check/checker.hpp"
 #include "cpu_device/runtime_templates.h"
 #include "state.hpp"
+
+struct CUmemPoolHandle_st {};
 
 namespace cpu_device {
 namespace {
@@ -26,6 +29,7 @@ struct Allocation {
 std::mutex mutex;
 std::map<uintptr_t, Allocation> allocations;
 size_t allocated_bytes = 0;
+std::map<cudaMemPool_t, std::unique_ptr<CUmemPoolHandle_st>> pools;
 
 // The allocation that holds the pointer, or null.
 const std::pair<const uintptr_t, Allocation>* find(const void* pointer) {
@@ -97,6 +101,11 @@ cudaError_t release(void* pointer, bool on_device) {
   return cudaSuccess;
 }
 
+bool valid_pool(cudaMemPool_t pool) {
+  const std::lock_guard lock(mutex);
+  return pools.contains(pool);
+}
+
 bool sides(cudaMemcpyKind kind, const void* to, const void* from, bool* to_device,
            bool* from_device) {
   switch (kind) {
@@ -142,6 +151,41 @@ cudaError_t cudaMalloc(void** pointer, size_t bytes) { return allocate(pointer, 
 cudaError_t cudaFree(void* pointer) { return release(pointer, true); }
 cudaError_t cudaMallocHost(void** pointer, size_t bytes) { return allocate(pointer, bytes, false); }
 cudaError_t cudaFreeHost(void* pointer) { return release(pointer, false); }
+
+// ---- Memory in the order of a stream ----
+
+cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps* properties) {
+  if (!pool || !properties || properties->allocType != cudaMemAllocationTypePinned ||
+      properties->handleTypes != cudaMemHandleTypeNone ||
+      properties->location.type != cudaMemLocationTypeDevice || properties->location.id != 0) {
+    return note(cudaErrorInvalidValue);
+  }
+  auto made = std::make_unique<CUmemPoolHandle_st>();
+  *pool = made.get();
+  const std::lock_guard lock(mutex);
+  pools[*pool] = std::move(made);
+  return cudaSuccess;
+}
+cudaError_t cudaMemPoolDestroy(cudaMemPool_t pool) {
+  const std::lock_guard lock(mutex);
+  return pools.erase(pool) == 1 ? cudaSuccess : note(cudaErrorInvalidValue);
+}
+cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribute, void* value) {
+  const bool is_right = valid_pool(pool) && attribute == cudaMemPoolAttrReleaseThreshold && value;
+  return is_right ? cudaSuccess : note(cudaErrorInvalidValue);
+}
+cudaError_t cudaMallocFromPoolAsync(void** pointer, size_t bytes, cudaMemPool_t pool,
+                                    cudaStream_t stream) {
+  if (!valid_pool(pool)) return note(cudaErrorInvalidValue);
+  if (!valid_stream(stream)) return note(cudaErrorInvalidResourceHandle);
+  return allocate(pointer, bytes, true);
+}
+cudaError_t cudaFreeAsync(void* pointer, cudaStream_t stream) {
+  if (!valid_stream(stream)) return note(cudaErrorInvalidResourceHandle);
+  return release(pointer, true);
+}
+
+// ---- Copies and fills ----
 
 cudaError_t cudaMemcpy2D(void* to, size_t to_pitch, const void* from, size_t from_pitch,
                          size_t width_bytes, size_t height, cudaMemcpyKind kind) {

@@ -5,6 +5,7 @@
 #include "cluster_launch.hpp"
 #include "tile/ptx/cluster.cuh"
 #include "tile/ptx/cp_async.cuh"
+#include "tile/ptx/mbarrier.cuh"
 
 namespace device_test {
 namespace {
@@ -307,6 +308,231 @@ __global__ void copy_to_other_block(const ClusterMemory m) {
   cluster_sync();
 }
 
+// ---- Mbarriers, and what is sent by st.async ----
+
+constexpr unsigned kBytesOfBlock = kThreads * sizeof(int);
+
+// Nothing but the wait says that what others send has come.
+template <bool kMistake>
+__global__ void read_before_wait(const ClusterMemory m) {
+  __shared__ Mbarrier barrier;
+  __shared__ int slots[kThreads];
+  const unsigned t = threadIdx.x;
+  if (t == 0) {
+    mbarrier_init(&barrier, 1);
+    mbarrier_arrive_expect(&barrier, kBytesOfBlock);
+  }
+  cluster_sync();
+  store_async(&slots[t], 7, &barrier, next_rank());  // [read_before_wait.write]
+  if (!kMistake) mbarrier_wait(&barrier, 0);
+  m.out[own_element()] = slots[t];  // [read_before_wait.read]
+  if (kMistake) mbarrier_wait(&barrier, 0);
+}
+
+// Not even the barrier of the cluster, which waits for threads and not for what they have sent.
+template <bool kMistake>
+__global__ void sync_for_wait(const ClusterMemory m) {
+  __shared__ Mbarrier barrier;
+  __shared__ int slots[kThreads];
+  const unsigned t = threadIdx.x;
+  if (t == 0) {
+    mbarrier_init(&barrier, 1);
+    mbarrier_arrive_expect(&barrier, kBytesOfBlock);
+  }
+  cluster_sync();
+  store_async(&slots[t], 7, &barrier, next_rank());  // [sync_for_wait.write]
+  kMistake ? cluster_sync() : mbarrier_wait(&barrier, 0);
+  m.out[own_element()] = slots[t];  // [sync_for_wait.read]
+  mbarrier_wait(&barrier, 0);
+}
+
+// Who has waited tells the others by a barrier.
+template <bool kMistake>
+__global__ void wait_of_one(const ClusterMemory m) {
+  __shared__ Mbarrier barrier;
+  __shared__ int slots[kThreads];
+  const unsigned t = threadIdx.x;
+  if (t == 0) {
+    mbarrier_init(&barrier, 1);
+    mbarrier_arrive_expect(&barrier, kBytesOfBlock);
+  }
+  cluster_sync();
+  store_async(&slots[t], 7, &barrier, next_rank());  // [wait_of_one.write]
+  if (t == 0) mbarrier_wait(&barrier, 0);
+  if (!kMistake) __syncthreads();
+  m.out[own_element()] = slots[t];  // [wait_of_one.read]
+}
+
+// An mbarrier must be there before another block counts bytes at it.
+template <bool kMistake>
+__global__ void send_at_once(const ClusterMemory m) {
+  __shared__ Mbarrier barrier;
+  __shared__ int slots[kThreads];
+  const unsigned t = threadIdx.x;
+  if (t == 0) {
+    mbarrier_init(&barrier, 1);
+    mbarrier_arrive_expect(&barrier, kBytesOfBlock);
+  }
+  kMistake ? __syncthreads() : cluster_sync();
+  store_async(&slots[t], 7, &barrier, next_rank());  // [send_at_once]
+  mbarrier_wait(&barrier, 0);
+  m.out[own_element()] = slots[t];
+  cluster_sync();
+}
+
+// That the other block has begun is not enough.
+template <bool kMistake>
+__global__ void init_after_sync(const ClusterMemory m) {
+  __shared__ Mbarrier barrier;
+  __shared__ int slots[kThreads];
+  const unsigned t = threadIdx.x;
+  cluster_sync();
+  if (t == 0) {
+    mbarrier_init(&barrier, 1);  // [init_after_sync.init]
+    mbarrier_arrive_expect(&barrier, kBytesOfBlock);
+  }
+  kMistake ? __syncthreads() : cluster_sync();
+  store_async(&slots[t], 7, &barrier, next_rank());  // [init_after_sync.use]
+  mbarrier_wait(&barrier, 0);
+  m.out[own_element()] = slots[t];
+  cluster_sync();
+}
+
+// An atomic without a fence tells nobody of what was before it.
+template <bool kMistake>
+__global__ void ready_without_fence(const ClusterMemory m) {
+  __shared__ Mbarrier barrier;
+  __shared__ int slots[kThreads];
+  const unsigned t = threadIdx.x;
+  cluster_sync();
+  if (t == 0) {
+    mbarrier_init(&barrier, 1);  // [ready_without_fence.init]
+    mbarrier_arrive_expect(&barrier, kBytesOfBlock);
+  }
+  __syncthreads();
+  if (kMistake) {
+    int* ready = &m.counts[blockIdx.x / kClusterSize];
+    if (t == 0) atomicAdd(ready, 1);
+    while (atomicAdd(ready, 0) < static_cast<int>(kClusterSize)) continue;
+  } else {
+    cluster_sync();
+  }
+  store_async(&slots[t], 7, &barrier, next_rank());  // [ready_without_fence.use]
+  mbarrier_wait(&barrier, 0);
+  m.out[own_element()] = slots[t];
+  cluster_sync();
+}
+
+// And so for the threads of its own block.
+template <bool kMistake>
+__global__ void use_at_once(const ClusterMemory m) {
+  __shared__ Mbarrier barrier;
+  const unsigned t = threadIdx.x;
+  if (t == 0) mbarrier_init(&barrier, kThreads);  // [use_at_once.init]
+  if (!kMistake) __syncthreads();
+  mbarrier_arrive_expect(&barrier, 0);  // [use_at_once.use]
+  mbarrier_wait(&barrier, 0);
+  m.out[own_element()] = 1;
+}
+
+// Also if another has used it before them.
+template <bool kMistake>
+__global__ void use_after_use(const ClusterMemory m) {
+  __shared__ Mbarrier barrier;
+  const unsigned t = threadIdx.x;
+  if (t == 0) {
+    mbarrier_init(&barrier, 1);  // [use_after_use.init]
+    mbarrier_arrive_expect(&barrier, 0);
+  }
+  __syncwarp();
+  if (!kMistake) __syncthreads();
+  mbarrier_wait(&barrier, 0);  // [use_after_use.wait]
+  m.out[own_element()] = 1;
+}
+
+// What is written after the arrival is known to nobody who has waited for it.
+template <bool kMistake>
+__global__ void write_after_mbarrier(const ClusterMemory m) {
+  __shared__ Mbarrier barrier;
+  __shared__ int slots[kThreads];
+  const unsigned t = threadIdx.x;
+  if (t == 0) mbarrier_init(&barrier, kThreads);
+  __syncthreads();
+  if (!kMistake) slots[t] = 7;
+  mbarrier_arrive_expect(&barrier, 0);
+  if (kMistake) slots[t] = 7;  // [write_after_mbarrier.write]
+  mbarrier_wait(&barrier, 0);
+  m.out[own_element()] = slots[(t + 32) % kThreads];  // [write_after_mbarrier.read]
+}
+
+// All send to all, in turn to two buffers: who has sent for the next round has read this one, and
+// without that the buffer after it is not complete. With a single one, somebody may still read.
+template <bool kMistake>
+__global__ void two_buffers(const ClusterMemory m) {
+  constexpr unsigned kBuffers = kMistake ? 1 : 2, kWarps = kThreads / 32;
+  __shared__ Mbarrier barriers[kBuffers];
+  __shared__ int slots[kBuffers][kClusterSize][kWarps];
+  const unsigned t = threadIdx.x;
+  if (t < kBuffers) mbarrier_init(&barriers[t], 1);
+  cluster_sync();
+  int sum = static_cast<int>(t);
+  for (unsigned round = 0; round < 6; ++round) {
+    const unsigned b = round % kBuffers;
+    if (t == 0) mbarrier_arrive_expect(&barriers[b], kClusterSize * kWarps * sizeof(int));
+    int* slot = &slots[b][cluster_rank()][t / 32];
+    const unsigned to = t % 32;
+    if (to < kClusterSize) store_async(slot, sum, &barriers[b], to);  // [two_buffers.write]
+    mbarrier_wait(&barriers[b], round / kBuffers % 2);
+    for (unsigned r = 0; r < kClusterSize; ++r) {
+      for (unsigned w = 0; w < kWarps; ++w) sum += slots[b][r][w] % 100;  // [two_buffers.read]
+    }
+    __syncwarp();  // the lanes that send tell also what the others have read
+  }
+  m.out[own_element()] = sum;
+}
+
+// Two buffers do if those who send know that their neighbours have read.
+template <bool kMistake>
+__global__ void tell_what_was_read(const ClusterMemory m) {
+  constexpr unsigned kWarps = kThreads / 32;
+  __shared__ Mbarrier barriers[2];
+  __shared__ int slots[2][kClusterSize][kWarps];
+  const unsigned t = threadIdx.x;
+  if (t < 2) mbarrier_init(&barriers[t], 1);
+  cluster_sync();
+  int sum = static_cast<int>(t);
+  for (unsigned round = 0; round < 6; ++round) {
+    const unsigned b = round % 2, to = t % 32;
+    if (t == 0) mbarrier_arrive_expect(&barriers[b], kClusterSize * kWarps * sizeof(int));
+    int* slot = &slots[b][cluster_rank()][t / 32];
+    if (to < kClusterSize) store_async(slot, sum, &barriers[b], to);  // [tell_what_was_read.write]
+    mbarrier_wait(&barriers[b], round / 2 % 2);
+    for (unsigned w = 0; w < kClusterSize * kWarps; ++w) {
+      sum += slots[b][w / kWarps][w % kWarps] % 100;  // [tell_what_was_read.read]
+    }
+    if (!kMistake) __syncwarp();
+  }
+  m.out[own_element()] = sum;
+}
+
+// A block must not end before what is sent to it has come.
+template <bool kMistake>
+__global__ void send_and_return(const ClusterMemory m) {
+  __shared__ Mbarrier barrier;
+  __shared__ int slots[kThreads];
+  const unsigned t = threadIdx.x;
+  slots[t] = 0;
+  if (t == 0) {
+    mbarrier_init(&barrier, 1);
+    mbarrier_arrive_expect(&barrier, kBytesOfBlock);
+  }
+  cluster_sync();
+  store_async(&slots[t], 7, &barrier, next_rank());  // [send_and_return]
+  if (!kMistake) mbarrier_wait(&barrier, 0);
+  m.out[own_element()] = static_cast<int>(t);
+  cluster_sync();
+}
+
 #define PAIR(kernel)                                                           \
   {                                                                            \
 #kernel, [](bool mistake, const ClusterMemory& memory) {                     \
@@ -337,6 +563,18 @@ constexpr ClusterPair kPairs[] = {
     PAIR(never_written),
     PAIR(rank_too_large),
     PAIR(copy_to_other_block),
+    PAIR(read_before_wait),
+    PAIR(sync_for_wait),
+    PAIR(wait_of_one),
+    PAIR(send_at_once),
+    PAIR(init_after_sync),
+    PAIR(ready_without_fence),
+    PAIR(use_at_once),
+    PAIR(use_after_use),
+    PAIR(write_after_mbarrier),
+    PAIR(two_buffers),
+    PAIR(tell_what_was_read),
+    PAIR(send_and_return),
 };
 
 }  // namespace

@@ -97,6 +97,23 @@ std::vector<Form> written_by_other(const std::string& array, const std::string& 
            }}};
 }
 
+/// The same by st.async, for which the reader must wait.
+std::vector<Form> sent_by_other(const std::string& kernel) {
+  const std::string write = "  written at [" + kernel + ".write]\n";
+  const std::string read = "  read at [" + kernel + ".read]\n";
+  const std::string between = "  missing: an mbarrier_wait() between the write and the read";
+  return {
+      {"thread # reads slots[#], which block (#, 0, 0)'s thread # wrote by st.async: a race\n" +
+           write + read + between,
+       [](const Numbers& n) { return n[0] == n[1] && n[3] == n[0] && n[2] == previous(n[4]); }},
+      {"thread # writes slots[#] of block (#, 0, 0) by st.async, which block (#, 0, 0)'s thread "
+       "# read before anything was written there: a race\n" +
+           read + write + between + ", which came too early",
+       [](const Numbers& n) {
+         return n[0] == n[1] && n[4] == n[0] && n[2] == n[3] && n[2] == next(n[5]);
+       }}};
+}
+
 const std::string kOrLater =
     ", or between the read and the write if that is a turn of a loop later";
 
@@ -231,6 +248,81 @@ const Case kCases[] = {
        "its "
        "own block only\n  at [copy_to_other_block]",
        [](const Numbers& n) { return n[0] == n[1] && n[2] == next(n[3]); }}}},
+    {"read_before_wait", cudaErrorLaunchFailure, sent_by_other("read_before_wait")},
+    {"sync_for_wait", cudaErrorLaunchFailure, sent_by_other("sync_for_wait")},
+    {"wait_of_one", cudaErrorLaunchFailure, sent_by_other("wait_of_one")},
+    {"send_at_once",
+     cudaErrorIllegalAddress,
+     {{"thread # writes slots[#] of block (#, 0, 0) by st.async, which may not have begun\n  at "
+       "[send_at_once]\n  missing: a cluster_sync() before the write",
+       [](const Numbers& n) { return n[0] == n[1] && n[2] == next(n[3]); }}}},
+    {"init_after_sync",
+     cudaErrorLaunchFailure,
+     {{"thread # calls st.async with an mbarrier that is not initialised\n  at "
+       "[init_after_sync.use]",
+       [](const Numbers&) { return true; }},
+      {"thread # uses barrier of block (#, 0, 0), which block (#, 0, 0)'s thread 0 wrote: a "
+       "race\n  written at [init_after_sync.init]\n  used at [init_after_sync.use]\n  missing: a "
+       "cluster_sync() between the write and the use",
+       [](const Numbers& n) { return n[1] == n[2] && n[1] == next(n[3]); }}}},
+    {"ready_without_fence",
+     cudaErrorLaunchFailure,
+     {{"thread # uses barrier of block (#, 0, 0), which block (#, 0, 0)'s thread 0 wrote: a "
+       "race\n  written at [ready_without_fence.init]\n  used at "
+       "[ready_without_fence.use]\n  missing: a cluster_sync() between the write and the use",
+       [](const Numbers& n) { return n[1] == n[2] && n[1] == next(n[3]); }}}},
+    {"use_at_once",
+     cudaErrorLaunchFailure,
+     {{"thread # calls mbarrier.arrive.expect_tx with an mbarrier that is not initialised\n  at "
+       "[use_at_once.use]",
+       [](const Numbers& n) { return n[0] != 0; }},
+      {"thread # uses barrier, which thread 0 wrote: a race\n  written at [use_at_once.init]\n  "
+       "used at [use_at_once.use]\n  both are in one warp, whose threads need not run in step; "
+       "missing: a __syncwarp() or __syncthreads() between the write and the use",
+       [](const Numbers& n) { return n[0] != 0 && n[0] < 32; }}}},
+    {"use_after_use",
+     cudaErrorLaunchFailure,
+     {{"thread # calls mbarrier.try_wait.parity with an mbarrier that is not initialised\n  at "
+       "[use_after_use.wait]",
+       [](const Numbers& n) { return n[0] != 0; }},
+      {"thread # uses barrier, which thread 0 wrote: a race\n  written at [use_after_use.init]\n  "
+       "used at [use_after_use.wait]\n  missing: a __syncthreads() between the write and the use",
+       [](const Numbers& n) { return n[0] >= 32; }}}},
+    {"write_after_mbarrier",
+     cudaErrorLaunchFailure,
+     {{"thread # reads slots[#], which thread # wrote: a race\n  written at "
+       "[write_after_mbarrier.write]\n  read at [write_after_mbarrier.read]\n  missing: a "
+       "__syncthreads() between the write and the read",
+       [](const Numbers& n) { return n[1] == n[2] && n[1] == (n[0] + 32) % 64; }}}},
+    {"two_buffers",
+     cudaErrorLaunchFailure,
+     {{"thread # writes slots[0][#][#] of block (#, 0, 0) by st.async, which thread # wrote by "
+       "st.async: a race\n  written at [two_buffers.write]\n  written at [two_buffers.write]\n  "
+       "missing: an mbarrier_wait() between the two writes",
+       [](const Numbers& n) {
+         return n[4] == n[0] && n[1] == n[5] % 4 && n[2] == n[0] / 32 && n[3] % 4 == n[0] % 32;
+       }}}},
+    {"tell_what_was_read",
+     cudaErrorLaunchFailure,
+     {{"thread # writes slots[#][#][#] of block (#, 0, 0) by st.async, which block (#, 0, 0)'s "
+       "thread # read: a race\n  read at [tell_what_was_read.read]\n  written at "
+       "[tell_what_was_read.write]\n  missing: an mbarrier_wait() or a cluster_sync() between the "
+       "read and the write, which may be a turn of a loop later",
+       [](const Numbers& n) {
+         return n[2] == n.back() % 4 && n[3] == n[0] / 32 && n[4] == n[5] && n[4] % 4 == n[0] % 32;
+       }},
+      {"thread # writes slots[#][#][#] by st.async, which thread # read: a race\n  read at "
+       "[tell_what_was_read.read]\n  written at [tell_what_was_read.write]\n  missing: an "
+       "mbarrier_wait() or a __syncthreads() between the read and the write, which may be a turn "
+       "of a loop later",
+       [](const Numbers& n) {
+         return n[2] == n.back() % 4 && n[3] == n[0] / 32 && n[2] == n[0] % 32;
+       }}}},
+    {"send_and_return",
+     cudaErrorIllegalAddress,
+     {{"thread # writes slots[#] of block (#, 0, 0) by st.async, which may have ended\n  at "
+       "[send_and_return]\n  missing: an mbarrier_wait() in block (#, 0, 0) before its end",
+       [](const Numbers& n) { return n[0] == n[1] && n[2] == n[3] && n[2] == next(n[4]); }}}},
 };
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
 #include <numeric>
 #include <vector>
@@ -217,4 +218,85 @@ TEST_CASE("page-locked memory is the host's and the device's") {
   CHECK(device.download() == expected);
   require(cudaFreeHost(host));
   require(cudaFreeHost(nullptr));
+}
+
+namespace {
+
+cudaMemPoolProps pool_properties() {
+  cudaMemPoolProps properties{};
+  properties.allocType = cudaMemAllocationTypePinned;
+  properties.handleTypes = cudaMemHandleTypeNone;
+  properties.location.type = cudaMemLocationTypeDevice;
+  properties.location.id = 0;
+  return properties;
+}
+
+cudaMemPool_t make_pool() {
+  cudaMemPool_t pool = nullptr;
+  const cudaMemPoolProps properties = pool_properties();
+  require(cudaMemPoolCreate(&pool, &properties));
+  return pool;
+}
+
+}  // namespace
+
+TEST_CASE("memory in the order of a stream") {
+  cudaMemPool_t pool = make_pool();
+  std::uint64_t threshold = ~std::uint64_t{0};
+  require(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &threshold));
+  cudaStream_t stream = nullptr;
+  require(cudaStreamCreate(&stream));
+  const std::vector<unsigned char> in = some_bytes(1000, 5);
+  for (int round = 0; round < 3; ++round) {
+    void* a = nullptr;
+    void* b = nullptr;
+    require(cudaMallocFromPoolAsync(&a, in.size(), pool, stream));
+    require(cudaMallocFromPoolAsync(&b, 1, pool, stream));
+    CHECK(a != b);
+    CHECK(reinterpret_cast<size_t>(a) % 256 == 0);
+    std::vector<unsigned char> out(in.size());
+    require(cudaMemcpyAsync(a, in.data(), in.size(), cudaMemcpyHostToDevice, stream));
+    require(cudaMemcpyAsync(out.data(), a, in.size(), cudaMemcpyDeviceToHost, stream));
+    require(cudaFreeAsync(b, stream));
+    require(cudaFreeAsync(a, stream));
+    require(cudaStreamSynchronize(stream));
+    CHECK(out == in);
+  }
+  // The pool may go before its memory, and cudaFree frees that as well.
+  void* last = nullptr;
+  require(cudaMallocFromPoolAsync(&last, 10, pool, stream));
+  require(cudaMemPoolDestroy(pool));
+  require(cudaMemsetAsync(last, 1, 10, stream));
+  require(cudaStreamSynchronize(stream));
+  require(cudaFree(last));
+  require(cudaStreamDestroy(stream));
+}
+
+TEST_CASE("what is wrong with a pool") {
+  cudaMemPool_t pool = nullptr;
+  const auto create = [&](auto spoil) {
+    cudaMemPoolProps properties = pool_properties();
+    spoil(properties);
+    const cudaError_t error = cudaMemPoolCreate(&pool, &properties);
+    CHECK(cudaGetLastError() == error);
+    return error;
+  };
+  CHECK(create([](auto& p) { p.allocType = cudaMemAllocationTypeInvalid; }) != cudaSuccess);
+  CHECK(create([](auto& p) { p.location.type = cudaMemLocationTypeInvalid; }) != cudaSuccess);
+  CHECK(create([](auto& p) { p.location.id = 1000; }) != cudaSuccess);
+  CHECK(cudaMemPoolCreate(nullptr, nullptr) == cudaErrorInvalidValue);
+  CHECK(cudaGetLastError() == cudaErrorInvalidValue);
+
+  pool = make_pool();
+  int dummy = 0;
+  CHECK(cudaMemPoolSetAttribute(pool, static_cast<cudaMemPoolAttr>(99), &dummy) ==
+        cudaErrorInvalidValue);
+  void* pointer = nullptr;
+  CHECK(cudaMallocFromPoolAsync(nullptr, 10, pool, nullptr) == cudaErrorInvalidValue);
+  CHECK(cudaMallocFromPoolAsync(&pointer, size_t{1} << 50, pool, nullptr) ==
+        cudaErrorMemoryAllocation);
+  CHECK(cudaMallocFromPoolAsync(&pointer, 10, nullptr, nullptr) == cudaErrorInvalidValue);
+  CHECK(cudaFreeAsync(&dummy, nullptr) == cudaErrorInvalidValue);
+  cudaGetLastError();
+  require(cudaMemPoolDestroy(pool));
 }

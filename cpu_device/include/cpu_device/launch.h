@@ -26,7 +26,8 @@ struct Config {
   dim3 block;
   size_t shared_bytes;
   cudaStream_t stream;
-  dim3 cluster{1, 1, 1};  // in blocks
+  dim3 cluster{1, 1, 1};     // in blocks
+  bool in_clusters = false;  // also of one block
 
   Config(dim3 g, dim3 b, size_t bytes = 0, cudaStream_t s = nullptr)
       : grid(g), block(b), shared_bytes(bytes), stream(s) {}

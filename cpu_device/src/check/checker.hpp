@@ -27,8 +27,10 @@ struct Access {
   Kind kind;
   bool atomic;  // or volatile, which PTX treats alike (PTX ISA, "volatile")
   uintptr_t pc;
-  bool copies = false;  // by cp.async: the read of the source, the write to the destination
-  uintptr_t wait = 0;   // by which that write has landed; until then it is only issued
+  bool copies = false;       // by cp.async: the read of the source, the write to the destination
+  uintptr_t wait = 0;        // by which that write has landed; until then it is only issued
+  bool sends = false;        // by st.async
+  bool of_mbarrier = false;  // an arrival or a wait; what it orders, mbarrier.cpp tells
 };
 
 // ---- Told by the memory functions (memory.cpp) ----
@@ -66,6 +68,16 @@ void cluster_waited(uint32_t phase);
 /// Lanes of one warp have synchronised: __syncwarp orders memory, shuffles and votes do not.
 void warp_synchronised(uint32_t warp, uint32_t lanes);
 
+// ---- Told by mbarriers (mbarrier.cpp) ----
+/// Of an mbarrier that was in the same place before nothing is known.
+void mbarrier_initialised(uintptr_t barrier);
+/// The current thread has arrived, or made bytes come by st.async.
+void mbarrier_signalled(uintptr_t barrier, bool sends);
+/// The phase of this parity is complete.
+void mbarrier_completed(uintptr_t barrier, uint32_t parity);
+/// The current thread has seen that this phase is complete.
+void mbarrier_waited(uintptr_t barrier, uint32_t parity);
+
 // ---- Told by device code ----
 /// Ends the block with a report if the access is wrong.
 void look_at(const Access& access);
@@ -87,6 +99,9 @@ uint32_t cluster_size();
 // ---- races.cpp ----
 /// What is remembered about the accesses to one word of four bytes.
 struct Stamp {
+  // The epoch of a write by st.async, which no barrier orders but the mbarrier that counts it. Its
+  // tick counts those of the thread, whose number is behind those of all threads.
+  static constexpr uint32_t kInFlight = ~0u;
   uint32_t block = 0;
   uint32_t epoch = 0;  // barriers that the block had passed
   uint32_t tick = 0;   // __syncwarps and fences that the thread had passed
@@ -96,6 +111,8 @@ struct Stamp {
   bool copied : 1 = false;  // by cp.async
   bool again : 1 = false;   // a write to bytes of which some had been written before
   int32_t place = 0;        // in the program's text, from check::text_base on; see places_of
+
+  bool is_in_flight() const { return epoch == kInFlight; }
 };
 struct Word {
   // A byte has one last writer, so that four are enough.
@@ -119,7 +136,7 @@ struct Moment {
 };
 Moment current_moment();
 /// What the current thread does now, of one byte.
-Stamp current_stamp();
+Stamp current_stamp(const Access& access);
 /// Whether the current thread knows that this block of its cluster has begun.
 bool knows_of_begin(uint32_t rank);
 /// Whether any thread of the block knows of what another has done.

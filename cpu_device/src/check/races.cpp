@@ -10,12 +10,16 @@
 //   - a release and an acquire: a thread that has executed a fence and then an atomic on some
 //     location hands on all it knows to whoever touches the location by an atomic later. Without a
 //     fence on the reader's side it counts from the reader's next fence on.
-//   - the barrier of a cluster (cluster_clock.hpp).
+//   - the barrier of a cluster (cluster_clock.hpp);
+//   - an mbarrier: who has waited for a phase knows all that those knew who have arrived in it, or
+//     had bytes counted there. For a write by st.async nothing else counts.
 // Shuffles and votes order nothing.
 #include <algorithm>
 #include <array>
 #include <memory>
 #include <unordered_map>
+#include <utility>
+#include <vector>
 
 #include "../cluster.hpp"
 #include "checker.hpp"
@@ -28,27 +32,52 @@ namespace {
 constexpr uint32_t kWarps = kMaxThreads / kLanes;
 constexpr uint8_t kAllBytes = 0xf;  // of a word
 
-using Key = uint64_t;  // block and thread
-Key key(uint32_t block, uint32_t thread) { return Key{block} * kMaxThreads + thread; }
+using Key = uint64_t;                              // block and thread
+constexpr uint32_t kThreadKeys = 2 * kMaxThreads;  // threads, and then what each sends by st.async
+Key key(uint32_t block, uint32_t thread) { return Key{block} * kThreadKeys + thread; }
 
 /// What is known of threads of other warps and blocks: all that the thread did until the moment,
 /// and all that its block did before the epoch.
 class Knowledge {
  public:
-  bool empty() const { return threads_.empty(); }
-  bool knows(uint32_t block) const { return epochs_.contains(block); }
+  /// What very many threads learn at one time is kept once for all of them. What comes later from
+  /// the same source contains what came before.
+  struct Shared {
+    uint64_t source = 0, number = 0;
+    std::shared_ptr<const Knowledge> all;  // without shared parts of its own
+  };
+
+  bool empty() const { return threads_.empty() && shared_.empty(); }
+  bool knows(uint32_t block) const {
+    return epochs_.contains(block) ||
+           std::ranges::any_of(shared_, [&](const Shared& part) { return part.all->knows(block); });
+  }
   void learn(uint32_t block, uint32_t thread, Moment moment) {
     Moment& known = threads_[key(block, thread)];
     if (is_before(known, moment)) known = moment;
+    if (moment.epoch == Stamp::kInFlight) return;
     uint32_t& epoch = epochs_[block];
     epoch = std::max(epoch, moment.epoch);
   }
-  void learn(const Knowledge& other) {
-    for (const auto& [k, moment] : other.threads_) {
-      learn(static_cast<uint32_t>(k / kMaxThreads), static_cast<uint32_t>(k % kMaxThreads), moment);
+  void learn(const Shared& part) {
+    if (!part.all) return;
+    const auto same = std::ranges::find(shared_, part.source, &Shared::source);
+    if (same == shared_.end()) {
+      shared_.push_back(part);
+    } else if (same->number < part.number) {
+      *same = part;
     }
   }
+  void learn(const Knowledge& other) {
+    for (const auto& [k, moment] : other.threads_) {
+      learn(static_cast<uint32_t>(k / kThreadKeys), static_cast<uint32_t>(k % kThreadKeys), moment);
+    }
+    for (const Shared& part : other.shared_) learn(part);
+  }
   bool covers(const Stamp& stamp) const {
+    for (const Shared& part : shared_) {
+      if (part.all->covers(stamp)) return true;
+    }
     if (threads_.empty()) return false;
     const auto epoch = epochs_.find(stamp.block);
     if (epoch == epochs_.end()) return false;
@@ -57,14 +86,25 @@ class Knowledge {
     return thread != threads_.end() && !is_before(thread->second, {stamp.epoch, stamp.tick});
   }
 
+  /// To be told as what comes next from this source.
+  Shared share(uint64_t source) && {
+    static uint64_t last = 0;
+    const std::vector<Shared> parts = std::move(shared_);
+    shared_.clear();
+    for (const Shared& part : parts) learn(*part.all);
+    return {source, ++last, std::make_shared<const Knowledge>(std::move(*this))};
+  }
+
  private:
   std::unordered_map<Key, Moment> threads_;
   std::unordered_map<uint32_t, uint32_t> epochs_;  // the latest known of each block
+  std::vector<Shared> shared_;                     // by source
 };
 
 struct Thread {
   uint32_t tick = 1;  // 0 is before anything that it did
   uint32_t fence_tick = 0;
+  uint32_t sends = 0;  // by st.async, that mbarriers have counted
   Knowledge acquired;  // in force
   Knowledge waiting;   // in force from the next fence on
   uint32_t phase = 0;  // of the cluster's barrier, that it has waited for
@@ -89,10 +129,26 @@ State* state = nullptr;                                      // of the block tha
 
 std::unordered_map<uintptr_t, Knowledge> released;  // by location, for the launch
 ClusterClock cluster_clock;
+uint64_t last_source = 0;  // of shared knowledge
+
+/// What is known to those who have waited for a phase of the cluster's barrier.
+struct {
+  uint64_t source = 0;
+  uint32_t phase = 0;
+  Knowledge::Shared known;
+} cluster_phase;
+
+/// What an mbarrier hands on, by where it is.
+struct Handed {
+  uint64_t source = 0;
+  Knowledge gathered;                          // in this phase and those before
+  std::array<Knowledge::Shared, 2> completed;  // by then, for the last phase of either parity
+};
+std::unordered_map<uintptr_t, Handed> handed;
 std::array<Knowledge, ClusterClock::kKept> acquired_before;  // by who has arrived, by phase
 
 bool is_known(const State& to, uint32_t thread, const Stamp& earlier) {
-  if (const uint32_t phase = to.phase_of(thread); phase != 0) {
+  if (const uint32_t phase = to.phase_of(thread); phase != 0 && !earlier.is_in_flight()) {
     const uint32_t rank = rank_of(earlier.block);
     if (rank != no_rank && cluster_clock.covers(phase, rank, earlier)) return true;
   }
@@ -179,12 +235,13 @@ uint32_t current_thread() { return current_block->current_thread(); }
 uint32_t current_block_number() { return state->block; }
 Moment current_moment() { return {state->epoch, state->threads[current_thread()].tick}; }
 
-Stamp current_stamp() {
-  const Moment now = current_moment();
+Stamp current_stamp(const Access& access) {
+  const uint32_t me = current_thread();
+  const Thread& thread = state->threads[me];
   return {.block = state->block,
-          .epoch = now.epoch,
-          .tick = now.tick,
-          .thread = static_cast<uint16_t>(current_thread()),
+          .epoch = access.sends ? Stamp::kInFlight : state->epoch,
+          .tick = access.sends ? thread.sends : thread.tick,
+          .thread = static_cast<uint16_t>(access.sends ? kMaxThreads + me : me),
           .bytes = 1};
 }
 
@@ -204,6 +261,8 @@ bool is_known_to_block(uint32_t rank, const Stamp& stamp) {
 void cluster_begins_for_races() {
   cluster_clock.begin();
   acquired_before = {};
+  cluster_phase = {++last_source, 0, {}};
+  handed.clear();
 }
 
 void block_begins_for_races(uint32_t rank, uint64_t number, uint32_t threads) {
@@ -219,7 +278,7 @@ void block_begins_for_races(uint32_t rank, uint64_t number, uint32_t threads) {
   for (uint32_t t = 0; t < threads; ++t) {
     Thread& thread = state->threads[t];
     thread.tick = 1;
-    thread.fence_tick = 0;
+    thread.fence_tick = thread.sends = 0;
     thread.phase = 0;
     if (!thread.acquired.empty()) thread.acquired = {};
     if (!thread.waiting.empty()) thread.waiting = {};
@@ -311,6 +370,43 @@ void fence() {
   thread.fence_tick = thread.tick++;
 }
 
+namespace {
+
+// What the thread knows of other warps and blocks.
+void hand_on_acquired(Knowledge& told, uint32_t me) {
+  told.learn(state->block_acquired);
+  told.learn(state->threads[me].acquired);
+  const uint32_t phase = state->phase_of(me);
+  if (phase == 0) return;
+  if (cluster_phase.phase != phase) {
+    Knowledge all;
+    for (uint32_t rank = 0; rank < cluster_size(); ++rank) {
+      for (uint32_t t = 0; t < state->count; ++t) {
+        const Moment known = cluster_clock.known(phase, rank, t);
+        if (known.tick != 0) all.learn(states[rank]->block, t, known);
+      }
+    }
+    // A thread may be a phase behind. What it knows does not contain what was shared before, and so
+    // comes from another source.
+    if (phase < cluster_phase.phase) cluster_phase.source = ++last_source;
+    cluster_phase.phase = phase;
+    cluster_phase.known = std::move(all).share(cluster_phase.source);
+  }
+  told.learn(cluster_phase.known);
+}
+
+// What it has done itself up to the tick, and lanes of its warp that it had synchronised with.
+void hand_on_own(Knowledge& told, uint32_t me, uint32_t tick) {
+  const auto& clock = state->clock[me / kLanes][me % kLanes];
+  for (uint32_t lane = 0; lane < kLanes; ++lane) {
+    if (clock[lane] == 0) continue;
+    told.learn(state->block, me / kLanes * kLanes + lane, {state->epoch, clock[lane]});
+  }
+  told.learn(state->block, me, {state->epoch, tick});
+}
+
+}  // namespace
+
 void synchronise_through(uintptr_t location) {
   const uint32_t me = current_thread();
   Thread& thread = state->threads[me];
@@ -327,26 +423,33 @@ void synchronise_through(uintptr_t location) {
   }
   if (!releases) return;
   Knowledge& told = found != released.end() ? found->second : released[location];
-  told.learn(state->block_acquired);
-  told.learn(thread.acquired);
-  if (const uint32_t phase = state->phase_of(me); phase != 0) {
-    for (uint32_t rank = 0; rank < cluster_size(); ++rank) {
-      for (uint32_t t = 0; t < state->count; ++t) {
-        const Moment known = cluster_clock.known(phase, rank, t);
-        if (known.tick != 0) told.learn(states[rank]->block, t, known);
-      }
-    }
-  }
+  hand_on_acquired(told, me);
   if (state->fenced_epoch != 0) told.learn(state->block, me, {state->fenced_epoch, 0});
-  if (thread.fence_tick != 0) {
-    // The thread's own, and those of its warp that it had synchronised with.
-    const auto& clock = state->clock[me / kLanes][me % kLanes];
-    for (uint32_t lane = 0; lane < kLanes; ++lane) {
-      if (clock[lane] == 0) continue;
-      told.learn(state->block, me / kLanes * kLanes + lane, {state->epoch, clock[lane]});
-    }
-    told.learn(state->block, me, {state->epoch, thread.fence_tick});
-  }
+  if (thread.fence_tick != 0) hand_on_own(told, me, thread.fence_tick);
+}
+
+void mbarrier_initialised(uintptr_t barrier) { handed[barrier] = {++last_source, {}, {}}; }
+
+void mbarrier_signalled(uintptr_t barrier, bool sends) {
+  const uint32_t me = current_thread();
+  Thread& thread = state->threads[me];
+  Knowledge& told = handed[barrier].gathered;
+  hand_on_acquired(told, me);
+  hand_on_own(told, me, thread.tick++);
+  if (sends) told.learn(state->block, kMaxThreads + me, {Stamp::kInFlight, thread.sends++});
+}
+
+// Who waits for a later phase only knows of this one too: all signals are updates of one location.
+void mbarrier_completed(uintptr_t barrier, uint32_t parity) {
+  Handed& here = handed[barrier];
+  here.completed[parity] = std::move(here.gathered).share(here.source);
+  here.gathered = {};
+  here.gathered.learn(here.completed[parity]);
+}
+
+void mbarrier_waited(uintptr_t barrier, uint32_t parity) {
+  state->threads[current_thread()].acquired.learn(handed[barrier].completed[parity]);
+  state->any_acquired = true;
 }
 
 const Stamp* conflict(Word& word, uint32_t tag, uint8_t bytes, const Access& access, bool again,
@@ -375,10 +478,12 @@ const Stamp* conflict(Word& word, uint32_t tag, uint8_t bytes, const Access& acc
       return &earlier;
     }
   }
-  const Stamp now{
-      state->block,    state->epoch,  state->threads[me].tick, static_cast<uint16_t>(me),
-      bytes,           access.atomic, access.copies,           again,
-      to_place(access)};
+  Stamp now = current_stamp(access);
+  now.bytes = bytes;
+  now.atomic = access.atomic;
+  now.copied = access.copies;
+  now.again = again;
+  now.place = to_place(access);
   if (writes) {
     remember_writer(word, now);
   } else {

@@ -71,6 +71,7 @@ std::string place_of(const Block& block, uintptr_t pc) {
 }
 
 std::string verb(const Access& access) {
+  if (access.of_mbarrier) return "uses ";
   switch (access.kind) {
     case Kind::read: return "reads ";
     case Kind::write: return "writes ";
@@ -96,6 +97,7 @@ std::string beyond(const Finding& f) {
 
 // What the access is called, and which barrier would have ordered it with an earlier one.
 const char* noun(const Access& access) {
+  if (access.of_mbarrier) return "the use";
   return access.kind == Kind::read ? "the read" : access.copies ? "the copy" : "the write";
 }
 
@@ -129,13 +131,22 @@ std::string between(const Finding& f) {
 // What would have ordered the two accesses of a race.
 std::string missing(const Finding& f) {
   const Stamp& earlier = f.earlier;
+  if (earlier.is_in_flight() || f.access.sends) {
+    // What has been read can be told of by any barrier.
+    const bool any = !earlier.is_in_flight() && !f.earlier_was_first;
+    return std::string("missing: an mbarrier_wait() ") +
+           (!any           ? ""
+            : f.in_cluster ? "or a cluster_sync() "
+                           : "or a __syncthreads() ") +
+           between(f);
+  }
   if (f.in_cluster) return "missing: a cluster_sync() " + between(f);
   if (earlier.block != f.block) {
     return "blocks of one launch have no order; missing: an atomic, with a __threadfence() before "
            "it if "
            "it tells of other memory, or a second launch";
   }
-  if (earlier.atomic != f.access.atomic) {
+  if (earlier.atomic != f.access.atomic && !f.access.of_mbarrier) {
     return "one of the two is atomic or volatile, the other is not; missing: a __syncthreads() " +
            between(f);
   }
@@ -148,12 +159,15 @@ std::string missing(const Finding& f) {
 }
 
 // "  written at 02_matmul/step3_shared_tile.cu:42".
+std::string line_of(const char* what, const Block& block, uintptr_t pc) {
+  return std::string("  ") + what + " at " + place_of(block, pc) + "\n";
+}
 std::string line_of(Kind kind, bool copies, const Block& block, uintptr_t pc) {
-  return std::string("  ") +
-         (kind == Kind::read ? "read"
-          : copies           ? "copied"
-                             : "written") +
-         " at " + place_of(block, pc) + "\n";
+  return line_of(kind == Kind::read ? "read" : copies ? "copied" : "written", block, pc);
+}
+std::string line_of(const Access& access, const Block& block) {
+  if (access.of_mbarrier) return line_of("used", block, access.pc);
+  return line_of(access.kind, access.copies, block, access.pc);
 }
 
 std::string race(const Finding& f, const Block& block) {
@@ -162,16 +176,18 @@ std::string race(const Finding& f, const Block& block) {
   if (f.earlier.block != f.block) {
     text += "block " + block.block_name(f.earlier.block) + "'s ";
   }
-  text += "thread " + block.thread_name(f.earlier.thread) +
+  text += "thread " + block.thread_name(f.earlier.thread % kMaxThreads) +
           (!f.earlier_was_write                    ? " read"
            : f.earlier.copied && earlier.wait == 0 ? " is writing"
                                                    : " wrote") +
-          (f.earlier.copied ? " by cp.async" : "") +
+          (f.earlier.copied           ? " by cp.async"
+           : f.earlier.is_in_flight() ? " by st.async"
+                                      : "") +
           (f.earlier_was_first ? " before anything was written there: a race\n" : ": a race\n");
   text += line_of(f.earlier_was_write ? Kind::write : Kind::read, f.earlier.copied, block,
                   earlier.access);
   if (earlier.wait != 0) text += "  waited for at " + place_of(block, earlier.wait) + "\n";
-  text += line_of(f.access.kind, f.access.copies, block, f.access.pc);
+  text += line_of(f.access, block);
   return text + "  " + missing(f);
 }
 
@@ -183,7 +199,7 @@ std::string under_way(const Finding& f, const Block& block) {
       block.thread_name(copy.thread);
   std::string text = ", which a cp.async of " + thread + " is still to write\n";
   text += line_of(Kind::write, true, block, copy.pc);
-  text += line_of(f.access.kind, f.access.copies, block, f.access.pc);
+  text += line_of(f.access, block);
   const std::string wait = "cp_async_wait<" + std::to_string(copy.pending) + ">() at " +
                            (copy.wait_pc != 0 ? place_of(block, copy.wait_pc) : "");
   switch (copy.lack) {
@@ -237,7 +253,7 @@ cudaError_t error_of_finding() {
 std::string describe_finding(const Block& block) {
   const Finding& f = last;
   const std::string what = "thread " + block.thread_name(f.thread) + " " + verb(f.access);
-  const std::string by = f.access.copies ? " by cp.async" : "";
+  const std::string by = f.access.copies ? " by cp.async" : f.access.sends ? " by st.async" : "";
   const std::string at = std::string("\n  at ") + place_of(block, f.access.pc);
   switch (f.what) {
     case Finding::outside: return what + place(f, block) + by + beyond(f) + at;
@@ -262,6 +278,11 @@ std::string describe_finding(const Block& block) {
       return what + place(f, block) + by + ", which may not have begun" + at +
              "\n  missing: a cluster_sync() before " + noun(f.access);
     case Finding::ended:
+      if (f.access.sends) {
+        return what + place(f, block) + by + ", which may have ended" + at +
+               "\n  missing: an mbarrier_wait() in block " + block.block_name(f.owner) +
+               " before its end";
+      }
       return what + place(f, block) + by + ", which may have ended" + at +
              "\n  missing: a cluster_sync() between " + noun(f.access) + " and the end of block " +
              block.block_name(f.owner);

@@ -358,10 +358,12 @@ void look_at_space(Space& space, Arena* arena, uint32_t tag, const Access& acces
     if (arena && arena->copies_under_way != 0 && (arena->under_way[word] & bits) != 0) {
       touched_too_early(*arena, access, word, arena->under_way[word] & bits, array);
     }
-    if (access.kind != Kind::write && (bits & ~written) != 0) read_unwritten(space, access, array);
+    if (access.kind != Kind::write && !access.of_mbarrier && (bits & ~written) != 0) {
+      read_unwritten(space, access, array);
+    }
     if (access.kind != Kind::read && !is_issue) written |= bits;
   });
-  if (access.atomic) synchronise_through(access.address);
+  if (access.atomic && !access.of_mbarrier) synchronise_through(access.address);
 }
 
 // The shared memory of another block, which is there from its begin to its end: the thread must
@@ -373,8 +375,10 @@ void look_at_other_block(Arena& arena, const Access& access) {
   }
   if (arena.ended) end_with(finding_at(Finding::ended, arena, access, array));
   look_at_space(arena, &arena, arena.tag, access);
+  if (access.of_mbarrier) return;  // the store that it counts has been noted
   arena.any_visit = true;
-  arena.visits[current_block->rank() * kMaxThreads + current_thread()] = {access, current_stamp()};
+  arena.visits[current_block->rank() * kMaxThreads + current_thread()] = {access,
+                                                                          current_stamp(access)};
 }
 
 }  // namespace
@@ -479,8 +483,8 @@ uint32_t block_ends(uint32_t rank) {
       const Visit& visit = arena.visits[other * kMaxThreads + t];
       if (visit.stamp.bytes == 0 || is_known_to_block(rank, visit.stamp)) continue;
       const Access& access = visit.access;
-      keep(finding_by(visit.stamp.block, visit.stamp.thread, Finding::ended, arena, access,
-                      array_at(arena, access.address, access.bytes)));
+      keep(finding_by(visit.stamp.block, visit.stamp.thread % kMaxThreads, Finding::ended, arena,
+                      access, array_at(arena, access.address, access.bytes)));
       return other;
     }
   }

@@ -1,0 +1,201 @@
+// Mbarriers and the stores that are counted there (PTX ISA, "Parallel Synchronization and
+// Communication Instructions: mbarrier", "st.async").
+#include "cpu_device/mbarrier.h"
+
+#include <cstring>
+#include <string>
+
+#include "check/checker.hpp"
+#include "cluster.hpp"
+#include "cpu_device/tensor.h"
+
+namespace cpu_device {
+namespace {
+
+constexpr uint32_t kMost = (1u << 20) - 1;  // arrivals, and bytes on either side of 0
+constexpr unsigned kTagOfInitialised = 2;   // fresh shared memory has 3, and zeros have 0
+
+/// What the eight bytes hold.
+struct Phase {
+  uint64_t expected : 20;  // arrivals, of each phase
+  uint64_t pending : 20;   // of them, in this phase
+  int64_t bytes : 21;  // expected and not yet here; below 0 if they come before they are expected
+  uint64_t parity : 1;
+  uint64_t tag : 2;
+
+  bool is_initialised() const {
+    return tag == kTagOfInitialised && expected != 0 && pending <= expected;
+  }
+};
+static_assert(sizeof(Phase) == sizeof(Mbarrier));
+
+struct Call {
+  const char* instruction;
+  Block& block;  // of the caller
+  Site site;
+};
+
+Call begin(const char* instruction, Site site) {
+  Block& block = block_of_caller(instruction);
+  require_capability(instruction, 90, site);
+  return {instruction, block, site};
+}
+
+// The report begins with "thread 3 " and `what`; an address is for cudaErrorIllegalAddress alone.
+[[noreturn, gnu::cold]] void fail(const Call& call, const char* what,
+                                  cudaError_t code = cudaErrorLaunchFailure,
+                                  const void* address = nullptr) {
+  call.block.leaves_kernel();
+  static thread_local std::string text;  // outlives the block that fails
+  text = std::string(what) + "\n  at " + call.site.file + ":" + std::to_string(call.site.line);
+  if (address) text += "\n  the address is";  // which follows
+  call.block.fail(code, text.c_str(), Block::Who::thread, address);
+}
+
+[[noreturn, gnu::cold]] void fail_with(const Call& call, const char* operand,
+                                       cudaError_t code = cudaErrorLaunchFailure,
+                                       const void* address = nullptr) {
+  call.block.leaves_kernel();
+  static thread_local std::string what;
+  what = std::string("calls ") + call.instruction + " with " + operand;
+  fail(call, what.c_str(), code, address);
+}
+
+bool is_in_shared_memory(const Block& block, const void* address, size_t bytes) {
+  const auto offset = static_cast<size_t>(static_cast<const char*>(address) - block.arena());
+  return offset < kArenaBytes && offset + bytes <= block.launch().shared_bytes;
+}
+
+// Ends the launch if it is no mbarrier of `owner`.
+void check_address(const Call& call, const Block& owner, const Mbarrier* barrier) {
+  if (!is_in_shared_memory(owner, barrier, sizeof *barrier)) {
+    fail_with(call,
+              call.block.cluster().owner_of(barrier) ? "an mbarrier of another block"
+                                                     : "an mbarrier that is not in shared memory",
+              cudaErrorIllegalAddress, barrier);
+  }
+  if (reinterpret_cast<uintptr_t>(barrier) % sizeof *barrier != 0) {
+    fail_with(call, "an mbarrier at an address that is no multiple of 8",
+              cudaErrorMisalignedAddress);
+  }
+}
+
+// `pc` is where device code called.
+Phase read(const Call& call, const Mbarrier* barrier, const void* pc) {
+  if constexpr (kChecking) {
+    check::look_at({.address = reinterpret_cast<uintptr_t>(barrier),
+                    .bytes = sizeof *barrier,
+                    .kind = check::Kind::read,
+                    .atomic = true,
+                    .pc = reinterpret_cast<uintptr_t>(pc),
+                    .of_mbarrier = true});
+  }
+  Phase phase;
+  std::memcpy(&phase, barrier, sizeof phase);
+  if (!phase.is_initialised()) fail_with(call, "an mbarrier that is not initialised");
+  return phase;
+}
+
+void write(Mbarrier* barrier, const Phase& phase) { std::memcpy(barrier, &phase, sizeof phase); }
+
+// Bytes are expected, or have come if there are less than 0.
+void count_bytes(const Call& call, Phase& phase, int64_t bytes) {
+  const int64_t count = phase.bytes + bytes;
+  if (count > kMost || count < -int64_t{kMost}) {
+    fail(call, "counts more than 2^20 - 1 bytes at an mbarrier in one phase");
+  }
+  phase.bytes = count;
+}
+
+// What has changed may have completed the phase.
+void end_signal(const Call& call, Block& owner, Mbarrier* barrier, Phase phase, bool sends) {
+  if constexpr (kChecking) {
+    check::mbarrier_signalled(reinterpret_cast<uintptr_t>(barrier), sends);
+  }
+  const bool is_complete = phase.pending == 0 && phase.bytes == 0;
+  if (is_complete) {
+    if constexpr (kChecking) {
+      check::mbarrier_completed(reinterpret_cast<uintptr_t>(barrier), phase.parity);
+    }
+    phase.pending = phase.expected;
+    phase.parity ^= 1;
+  }
+  write(barrier, phase);
+  if (is_complete) call.block.cluster().wake_from(owner, barrier);
+}
+
+}  // namespace
+
+void mbarrier_init(Mbarrier* barrier, unsigned arrivals, Site site) {
+  const Call call = begin("mbarrier.init", site);
+  check_address(call, call.block, barrier);
+  if (arrivals == 0 || arrivals > kMost) {
+    fail(call, "calls mbarrier.init with a number of arrivals that is not 1 to 2^20 - 1");
+  }
+  if constexpr (kChecking) {
+    check::look_at({reinterpret_cast<uintptr_t>(barrier), sizeof *barrier, check::Kind::write,
+                    false, reinterpret_cast<uintptr_t>(__builtin_return_address(0))});
+    check::mbarrier_initialised(reinterpret_cast<uintptr_t>(barrier));
+  }
+  write(barrier, {arrivals, arrivals, 0, 0, kTagOfInitialised});
+}
+
+void mbarrier_arrive_expect(Mbarrier* barrier, unsigned bytes, Site site) {
+  const Call call = begin("mbarrier.arrive.expect_tx", site);
+  check_address(call, call.block, barrier);
+  Phase phase = read(call, barrier, __builtin_return_address(0));
+  if (phase.pending == 0) {
+    fail(call, "arrives at an mbarrier in a phase that waits for no more arrivals, only for bytes");
+  }
+  count_bytes(call, phase, bytes);
+  --phase.pending;
+  end_signal(call, call.block, barrier, phase, false);
+}
+
+void mbarrier_wait(Mbarrier* barrier, unsigned parity, Site site) {
+  const Call call = begin("mbarrier.try_wait.parity", site);
+  check_address(call, call.block, barrier);
+  if (parity > 1) fail(call, "waits for a parity that is neither 0 nor 1");
+  // Another phase may be complete by the time that the thread goes on, as on a GPU.
+  while (read(call, barrier, __builtin_return_address(0)).parity == parity) {
+    call.block.cluster().park_at(call.block, barrier, "mbarrier_wait()", site);
+  }
+  if constexpr (kChecking) {
+    check::mbarrier_waited(reinterpret_cast<uintptr_t>(barrier), parity);
+  }
+}
+
+void store_bytes_async(void* shared, const void* value, unsigned bytes, Mbarrier* barrier,
+                       unsigned rank, Site site) {
+  const Call call = begin("st.async", site);
+  const Cluster& cluster = call.block.cluster();
+  if (!call.block.launch().config.in_clusters) {  // as an H200 has it
+    fail(call, "calls st.async in a launch without clusters", cudaErrorIllegalInstruction);
+  }
+  char* to = cluster.map(shared, rank, site);
+  auto* counter = reinterpret_cast<Mbarrier*>(cluster.map(barrier, rank, site));
+  Block& owner = cluster.block(rank);
+  if (!is_in_shared_memory(owner, to, bytes)) {
+    fail_with(call, "what is not in shared memory", cudaErrorIllegalAddress, shared);
+  }
+  if (reinterpret_cast<uintptr_t>(to) % bytes != 0) {
+    fail_with(call, "an address that is no multiple of its size", cudaErrorMisalignedAddress);
+  }
+  check_address(call, owner, counter);
+  if constexpr (kChecking) {
+    check::look_at({.address = reinterpret_cast<uintptr_t>(to),
+                    .bytes = bytes,
+                    .kind = check::Kind::write,
+                    .atomic = false,
+                    .pc = reinterpret_cast<uintptr_t>(__builtin_return_address(0)),
+                    .sends = true});
+  } else if (cluster.has_ended(rank)) {
+    fail(call, "calls st.async for a block that has ended");
+  }
+  Phase phase = read(call, counter, __builtin_return_address(0));
+  std::memcpy(to, value, bytes);
+  count_bytes(call, phase, -int64_t{bytes});
+  end_signal(call, owner, counter, phase, true);
+}
+
+}  // namespace cpu_device
