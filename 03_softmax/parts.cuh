@@ -12,17 +12,16 @@
 
 namespace softmax {
 
-/// The columns of a row that a block has: all of them, or its share in a cluster.
+/// How many columns a row has, and how many of them are visible.
 struct Columns {
-  std::int64_t first;
   int cols, visible;
 };
 
 template <bool kPlain>
-__device__ Columns all_columns(const Options& options, std::int64_t row) {
-  if (row >= options.rows) return {0, 0, 0};  // lanes without a row still take part in shuffles
+__device__ Columns columns_of_row(const Options& options, std::int64_t row) {
+  if (row >= options.rows) return {0, 0};  // lanes without a row still take part in shuffles
   const auto cols = static_cast<int>(options.cols);
-  return {0, cols, kPlain ? cols : static_cast<int>(options.visible(row))};
+  return {cols, kPlain ? cols : static_cast<int>(options.visible(row))};
 }
 
 /// Chunk i of x as floats, -infinity where it is not visible.
@@ -66,23 +65,29 @@ __device__ __forceinline__ tile::MaxSum reduce_part(const Part& x, const Columns
   return own;
 }
 
-/// Writes the thread's part of y. `row` is the reduction over the whole row.
+/// Writes the thread's chunk i of y.
+template <bool kPlain, class T, class Part>
+__device__ __forceinline__ void store_chunk(const Part& x, int i, T* y, const Columns& columns,
+                                            const Normalize<kPlain>& normalize,
+                                            const Options& options) {
+  const int col = x.column(i);
+  if (col >= columns.cols) return;
+  float value[Part::kChunkWidth];
+  x.chunk(i).to_floats(value);
+#pragma unroll
+  for (int e = 0; e < Part::kChunkWidth; ++e) {
+    value[e] = kPlain || col + e < columns.visible ? normalize(value[e]) : options.hidden();
+  }
+  Part::Chunk::from_floats(value).store(y + col);
+}
+
+/// Writes the thread's part of y.
 template <bool kPlain, class T, class Part>
 __device__ __forceinline__ void store_part(const Part& x, T* y, const Columns& columns,
                                            tile::MaxSum row, const Options& options) {
   const Normalize<kPlain> normalize(options, row);
 #pragma unroll Part::kUnroll
-  for (int i = 0; i < Part::kChunks; ++i) {
-    const int col = x.column(i);
-    if (col >= columns.cols) continue;
-    float value[Part::kChunkWidth];
-    x.chunk(i).to_floats(value);
-#pragma unroll
-    for (int e = 0; e < Part::kChunkWidth; ++e) {
-      value[e] = kPlain || col + e < columns.visible ? normalize(value[e]) : options.hidden();
-    }
-    Part::Chunk::from_floats(value).store(y + columns.first + col);
-  }
+  for (int i = 0; i < Part::kChunks; ++i) store_chunk(x, i, y, columns, normalize, options);
 }
 
 /// The sum over the thread's own part of the backward pass.
@@ -119,7 +124,7 @@ __device__ __forceinline__ void store_part(const Part& y, const Part& dy, T* dx,
     for (int e = 0; e < Part::kChunkWidth; ++e) {
       value[e] = kPlain || col + e < columns.visible ? gradient(value[e], dvalue[e], sum) : 0;
     }
-    Part::Chunk::from_floats(value).store(dx + columns.first + col);
+    Part::Chunk::from_floats(value).store(dx + col);
   }
 }
 

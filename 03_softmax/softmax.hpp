@@ -65,6 +65,7 @@ tile::Status online(const Problem& problem, const Buffers& buffers, void* stream
 tile::Status registers(const Problem& problem, const Buffers& buffers, void* stream);
 tile::Status shared(const Problem& problem, const Buffers& buffers, void* stream);
 tile::Status cluster(const Problem& problem, const Buffers& buffers, void* stream);
+tile::Status queue(const Problem& problem, const Buffers& buffers, void* stream);
 
 /// What no step refuses for its size.
 inline tile::Status any_size(const Problem&) { return {}; }
@@ -95,6 +96,12 @@ inline constexpr Step kSteps[] = {
      {tile::Feature::cluster},
      any_size,
      cluster},
+    {"queue",
+     "clusters stay, and take one row after the other",
+     kTypes,
+     {tile::Feature::cluster},
+     any_size,
+     queue},
 };
 
 /// y or dx in double, as the problem says, and how far a correct kernel may be from it. Forward

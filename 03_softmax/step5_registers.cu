@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(kSeveralRows ? tile::kThreadsOfShortRows : til
   __shared__ tile::MaxSum seen_smem[tile::kMostThreads / tile::kWarp];
   const tile::Place<kWidth> place{static_cast<int>(threadIdx.x), static_cast<int>(blockDim.x)};
   const std::int64_t row = tile::row_of_thread<kSeveralRows>();
-  const Columns columns = all_columns<kPlain>(options, row);
+  const Columns columns = columns_of_row<kPlain>(options, row);
 
   ForwardPart<T, kWidth, kElements, kPlain> part(x[row], columns, place);
   const tile::MaxSum seen = tile::reduce_row<kSeveralRows>(
@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(kSeveralRows ? tile::kThreadsOfShortRows : til
   __shared__ float sum_smem[tile::kMostThreads / tile::kWarp];
   const tile::Place<kWidth> place{static_cast<int>(threadIdx.x), static_cast<int>(blockDim.x)};
   const std::int64_t row = tile::row_of_thread<kSeveralRows>();
-  const Columns columns = all_columns<kPlain>(options, row);
+  const Columns columns = columns_of_row<kPlain>(options, row);
   const Gradient<kPlain> gradient(options);
 
   const Part y_part(y[row], columns.visible, place, 0);

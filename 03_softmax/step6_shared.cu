@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(tile::kMostThreads)
   const tile::Place<Part::kChunkWidth> place{static_cast<int>(threadIdx.x),
                                              static_cast<int>(blockDim.x)};
   const std::int64_t row = blockIdx.x;
-  const Columns columns = all_columns<kPlain>(options, row);
+  const Columns columns = columns_of_row<kPlain>(options, row);
 
   const Part part(x[row], columns.visible, place, -INFINITY, row_smem);
   tile::ptx::cp_async_wait_all();
@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(tile::kMostThreads)
   const tile::Place<Part::kChunkWidth> place{static_cast<int>(threadIdx.x),
                                              static_cast<int>(blockDim.x)};
   const std::int64_t row = blockIdx.x;
-  const Columns columns = all_columns<kPlain>(options, row);
+  const Columns columns = columns_of_row<kPlain>(options, row);
   const Gradient<kPlain> gradient(options);
 
   const Part y_part(y[row], columns.visible, place, 0, row_smem);

@@ -13,18 +13,6 @@
 namespace softmax {
 namespace {
 
-/// The share of this block: `most` columns, or what is left.
-template <bool kPlain>
-__device__ Columns columns_of_block(const Options& options, std::int64_t row, int most) {
-  const std::int64_t first = std::int64_t{tile::ptx::cluster_rank()} * most;
-  auto in_share = [first, most](std::int64_t count) {
-    const std::int64_t left = count - first;
-    return static_cast<int>(left < 0 ? 0 : left < most ? left : most);
-  };
-  const int cols = in_share(options.cols);
-  return {first, cols, kPlain ? cols : in_share(options.visible(row))};
-}
-
 // snippet-begin kernel
 template <class T, int kChunks, bool kPlain>
 __global__ void __launch_bounds__(tile::kMostThreads)
@@ -35,13 +23,12 @@ __global__ void __launch_bounds__(tile::kMostThreads)
   extern __shared__ __align__(16) unsigned char row_smem[];  // a share of a row of x
   __shared__ tile::MaxSum seen_smem[tile::kMostWarpsOfCluster];
   tile::ptx::cluster_arrive();  // this block has begun: others may write into seen_smem
-  const tile::Place<Part::kChunkWidth> place{static_cast<int>(threadIdx.x),
-                                             static_cast<int>(blockDim.x)};
+  const auto place = tile::place_in_cluster<Part::kChunkWidth>();
+  const auto in_block = tile::place_in_block<Part::kChunkWidth>();
   const std::int64_t row = blockIdx.x / tile::ptx::cluster_size();
-  const Columns columns =
-      columns_of_block<kPlain>(options, row, place.threads * kChunks * Part::kChunkWidth);
+  const Columns columns = columns_of_row<kPlain>(options, row);
 
-  const Part part(x[row] + columns.first, columns.visible, place, -INFINITY, row_smem);
+  const Part part(x[row], columns.visible, place, -INFINITY, row_smem, in_block);
   tile::ptx::cp_async_wait_all();
   const tile::MaxSum own = reduce_part<kPlain>(part, columns, options);
   tile::ptx::cluster_wait();  // all blocks have begun
@@ -60,16 +47,15 @@ __global__ void __launch_bounds__(tile::kMostThreads)
   extern __shared__ __align__(16) unsigned char row_smem[];  // a share of y, then one of dy
   __shared__ float sum_smem[tile::kMostWarpsOfCluster];
   tile::ptx::cluster_arrive();  // this block has begun: others may write into sum_smem
-  const tile::Place<Part::kChunkWidth> place{static_cast<int>(threadIdx.x),
-                                             static_cast<int>(blockDim.x)};
+  const auto place = tile::place_in_cluster<Part::kChunkWidth>();
+  const auto in_block = tile::place_in_block<Part::kChunkWidth>();
   const std::int64_t row = blockIdx.x / tile::ptx::cluster_size();
-  const Columns columns =
-      columns_of_block<kPlain>(options, row, place.threads * kChunks * Part::kChunkWidth);
+  const Columns columns = columns_of_row<kPlain>(options, row);
   const Gradient<kPlain> gradient(options);
 
-  const Part y_part(y[row] + columns.first, columns.visible, place, 0, row_smem);
-  const Part dy_part(dy[row] + columns.first, columns.visible, place, 0,
-                     row_smem + Part::bytes(place.threads));
+  const Part y_part(y[row], columns.visible, place, 0, row_smem, in_block);
+  const Part dy_part(dy[row], columns.visible, place, 0, row_smem + Part::bytes(in_block.threads),
+                     in_block);
   tile::ptx::cp_async_wait_all();
   const float own = reduce_part<kPlain>(y_part, dy_part, columns, gradient);
   tile::ptx::cluster_wait();  // all blocks have begun

@@ -141,6 +141,30 @@ TEST_SUITE("step") {
     });
   }
 
+  // Whoever stays for several rows must keep them apart: what it knows of them, and in the places
+  // of one row the next one's chunks, of which causal rows have more or less.
+  TEST_CASE("more long rows than a card holds at one time") {
+    tile::for_each_step(kSteps, [](const Step& step, DType type) {
+      tile::Selection selection(step.types, type);
+      const std::int64_t rows = tile::device().simulated ? 24 : 312;
+      const std::int64_t vector = vector_length(type);
+      for (const Mode mode : kModes) {
+        // 64 KiB and a little: three blocks with up to 32 KiB each.
+        const Problem p = plain(type, rows, 4096 * vector + 5 * vector, mode);
+        if (selection.takes_next()) check_exact(step, p);
+        // The reference of so many rows takes its time.
+        if (!tile::device().simulated && (mode.log || !is_forward(p))) continue;
+        if (selection.takes_next()) check_step(step, p, normal(p));
+        if (selection.takes_next()) check_step(step, causal(p, 12), normal(p));
+        // 512 KiB and a little.
+        const Problem longer = plain(type, 5, 32'768 * vector + vector, mode);
+        if (!tile::device().simulated && selection.takes_next()) {
+          check_step(step, causal(longer, 5), normal(longer));
+        }
+      }
+    });
+  }
+
   TEST_CASE("pointers and rows aligned in every way") {
     tile::for_each_step(kSteps, [](const Step& step, DType type) {
       const std::int64_t vector = vector_length(type);

@@ -6,8 +6,6 @@
 
 namespace tile {
 
-inline constexpr int kMostBlocksOfCluster =
-    16;  // with cudaFuncAttributeNonPortableClusterSizeAllowed
 inline constexpr int kMostWarpsOfBlock = 32;
 /// One value for each warp of a cluster.
 inline constexpr int kMostWarpsOfCluster = kMostBlocksOfCluster * kMostWarpsOfBlock;

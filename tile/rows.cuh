@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "tile/ptx/cluster.cuh"
 #include "tile/ptx/cp_async.cuh"
 
 namespace tile {
@@ -168,14 +169,27 @@ struct Chunk<T, 1> {
   }
 };
 
-/// Where the chunks of a row belong that `threads` threads share: chunk i of thread t is chunk
-/// i * threads + t of the row, so that neighbouring threads move neighbouring chunks.
+/// Where the chunks of a row belong that `threads` threads share, of a block or of a cluster: chunk
+/// i of thread t is chunk i * threads + t of the row, so that neighbouring threads move
+/// neighbouring chunks.
 template <int kWidth>
 struct Place {
   int thread, threads;
 
   __device__ int column(int i) const { return (i * threads + thread) * kWidth; }
 };
+
+/// The place of this thread in its block, and among those of its cluster.
+template <int kWidth>
+__device__ __forceinline__ Place<kWidth> place_in_block() {
+  return {static_cast<int>(threadIdx.x), static_cast<int>(blockDim.x)};
+}
+template <int kWidth>
+__device__ __forceinline__ Place<kWidth> place_in_cluster() {
+  const auto threads = static_cast<int>(blockDim.x);
+  return {static_cast<int>(ptx::cluster_rank()) * threads + static_cast<int>(threadIdx.x),
+          static_cast<int>(ptx::cluster_size()) * threads};
+}
 
 /// A thread's part of a row, kElements of it, in registers.
 template <class T, int kWidth, int kElements>
@@ -225,20 +239,20 @@ class SharedPart {
   SharedPart() = default;
 
   /// Starts to copy the chunks that begin in the first `cols` columns; the others become full of
-  /// `fill`. `row` is aligned to a chunk. `row_smem` holds [kChunks][threads] chunks: neighbouring
-  /// threads have neighbouring chunks, so that no two lanes of a phase meet in a bank. Nothing may
-  /// be read before ptx::cp_async_wait_all().
+  /// `fill`. `row` is aligned to a chunk. `row_smem` holds [kChunks][in_smem.threads] chunks:
+  /// neighbouring threads have neighbouring chunks, so that no two lanes of a phase meet in a bank.
+  /// Nothing may be read before ptx::cp_async_wait_all().
   __device__ __forceinline__ SharedPart(const T* row, int cols, Place<kChunkWidth> place,
-                                        float fill, ptx::SharedAddress row_smem)
-      : place_(place), mine_(row_smem + place.thread * 16) {
+                                        float fill, ptx::SharedAddress row_smem,
+                                        Place<kChunkWidth> in_smem)
+      : place_(place), mine_(row_smem + in_smem.thread * 16), apart_(in_smem.threads * 16) {
     row = address_once(row);
 #pragma unroll
     for (int i = 0; i < kChunks; ++i) {
-      const bool exists = column(i) < cols;
       if (fill == 0) {
-        ptx::cp_async<16>(address(i), row + column(i), exists ? 16 : 0);
-      } else if (exists) {
-        ptx::cp_async<16>(address(i), row + column(i));
+        ptx::cp_async<16>(address(i), row + column(i), column(i) < cols ? 16 : 0);
+      } else {
+        copy(i, row, cols);
       }
     }
     if (fill == 0 || column(kChunks - 1) < cols) return;
@@ -246,18 +260,27 @@ class SharedPart {
       if (column(i) >= cols) ptx::store_shared(address(i), Chunk::filled(fill).words);
     }
   }
+  /// The same where those who share the row also share the memory.
+  __device__ __forceinline__ SharedPart(const T* row, int cols, Place<kChunkWidth> place,
+                                        float fill, ptx::SharedAddress row_smem)
+      : SharedPart(row, cols, place, fill, row_smem, place) {}
 
   __device__ Place<kChunkWidth> place() const { return place_; }
   __device__ int column(int i) const { return place_.column(i); }
   __device__ __forceinline__ Chunk chunk(int i) const { return {ptx::load_shared(address(i))}; }
 
- private:
-  __device__ __forceinline__ ptx::SharedAddress address(int i) const {
-    return mine_ + i * place_.threads * 16;
+  /// For another row in the place of the first, once chunk i is no longer needed: starts to copy it
+  /// if it begins in the first `cols` columns.
+  __device__ __forceinline__ void copy(int i, const T* row, int cols) const {
+    if (column(i) < cols) ptx::cp_async<16>(address(i), row + column(i));
   }
 
+ private:
+  __device__ __forceinline__ ptx::SharedAddress address(int i) const { return mine_ + i * apart_; }
+
   Place<kChunkWidth> place_;
-  ptx::SharedAddress mine_;  // of [kChunks] chunks, `threads` chunks apart
+  ptx::SharedAddress mine_;  // of [kChunks] chunks
+  int apart_;                // bytes from one to the next
 };
 
 }  // namespace tile

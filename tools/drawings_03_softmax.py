@@ -280,9 +280,9 @@ def traffic(root):
     y = 76
     for title, direction, parts, groups in (
             ("Forward: x is read, y is written", 0, forward,
-             (("steps 1 to 3", (1, 2, 3)), ("step 4", (4,)), ("steps 5 to 7", (5, 6, 7)))),
+             (("steps 1 to 3", (1, 2, 3)), ("step 4", (4,)), ("steps 5 to 8", (5, 6, 7, 8)))),
             ("Backward: y and dy are read, dx is written", 1, backward,
-             (("steps 1 to 4", (1, 2, 3)), ("steps 5 to 7", (5, 6, 7))))):
+             (("steps 1 to 4", (1, 2, 3)), ("steps 5 to 8", (5, 6, 7))))):
         canvas.text(20, y + 12, title, 14, bold=True)
         y += 28
         for label, numbers in groups:
@@ -295,19 +295,21 @@ def traffic(root):
 
 # ---- Step 7: a cluster ----
 def shares(cols, blocks, threads_limit=512, chunks=8, width=4):
-    """share_of_block, of fp32 forward in a cluster: the threads of a block, and the columns of
-    each."""
+    """share_of_block, of fp32 forward in a cluster: the threads of a block; and the columns of
+    each one's pieces, of a chunk for every thread, which the blocks take in turn."""
     most = -(-(cols // width) // blocks)
     threads = -(-most // (chunks * WARP)) * WARP
     assert threads <= threads_limit
-    share = threads * chunks * width
-    return threads, [min(share, max(0, cols - block * share)) for block in range(blocks)]
+    piece = threads * width
+    pieces = [min(piece, cols - first) for first in range(0, cols, piece)]
+    assert len(pieces) <= chunks * blocks
+    return threads, [pieces[block::blocks] for block in range(blocks)]
 
 
 def cluster(_root):
     cols, blocks = 40000, 4
-    threads, columns = shares(cols, blocks)
-    canvas = Canvas(800, 556, "Step 7: a row over the blocks of a cluster")
+    threads, pieces = shares(cols, blocks)
+    canvas = Canvas(800, 574, "Step 7: a row over the blocks of a cluster")
     left, gap, width = 34, 186, 174
     colours = ((A_PALE, A), (B_PALE, B), (C_PALE, C), (RED_PALE, RED))
     canvas.text(20, 30, f"A row of {cols:,} elements of fp32, {blocks} blocks of {threads} threads",
@@ -316,18 +318,24 @@ def cluster(_root):
     def x_of(block):
         return left + block * gap
 
-    first = 0
-    for block, count in enumerate(columns):
+    unit = (x_of(blocks - 1) + width - left) / cols
+    for block, columns in enumerate(pieces):
+        for turn, count in enumerate(columns):
+            first = (turn * blocks + block) * columns[0]
+            canvas.rect(left + first * unit, 48, count * unit, 30, *colours[block])
+    for block in range(blocks):
         pale, colour = colours[block]
         x, middle = x_of(block), x_of(block) + width / 2
-        canvas.rect(left + block * (gap - 1), 48, (gap - 1) * count / columns[0], 30, pale, colour)
-        canvas.text(middle, 68, f"{first:,} to {first + count - 1:,}", 12, INK, "middle")
-        first += count
+        # From the piece of this block that is nearest.
+        piece = pieces[block][0]
+        turn = round(((middle - left) / unit / piece - block - 0.5) / blocks)
+        start = left + ((turn * blocks + block) + 0.5) * piece * unit
         canvas.rect(x, 104, width, 372, LIGHT, EDGE, 1, 8)
-        canvas.arrow(middle, 80, middle, 136)
+        canvas.arrow(start, 80, middle, 136)
         canvas.text(x + 10, 124, f"block {block}", 13, INK, bold=True)
         canvas.rect(x + 12, 138, width - 24, 44, pale, colour)
-        canvas.text(middle, 157, "its share, in its\nown shared memory", 12, INK, "middle")
+        canvas.text(middle, 157, f"{len(pieces[block])} pieces, in its\nown shared memory", 12, INK,
+                    "middle")
         canvas.arrow(middle, 184, middle, 230)
         canvas.rect(middle - 22, 232, 44, 26, colour)
         canvas.text(middle, 250, f"p{block}", 13, "#ffffff", "middle", bold=True)
@@ -338,7 +346,7 @@ def cluster(_root):
             canvas.text(at + 18, 381, f"p{slot}", 13, INK, "middle", bold=True)
         canvas.text(middle, 405, "its seen_smem", 12, GREY, "middle")
         canvas.arrow(middle, 424, middle, 444)
-        canvas.text(middle, 462, "merged; its share of y", 12, INK, "middle")
+        canvas.text(middle, 462, "merged; its pieces of y", 12, INK, "middle")
     for block in range(blocks):
         for to in range(blocks):
             canvas.line(x_of(block) + width / 2, 259, x_of(to) + 12 + block * 38 + 18, 361,
@@ -351,9 +359,51 @@ def cluster(_root):
     canvas.text(30, 522, "a barrier of the cluster. The first: all blocks have begun, and may be "
                 "written to. The second:", 12)
     canvas.text(30, 540, "all have written. After it each block reads only its own memory.", 12)
+    canvas.text(20, 562, f"A piece is {threads * 4:,} elements, 16 bytes for each of {threads} threads. "
+                "The blocks take them in turn.", 12)
+    return canvas
+
+
+# ---- Step 8: the next row comes while this one goes ----
+def timeline(_root):
+    canvas = Canvas(800, 330, "Step 8: a cluster that stays")
+    left, slow = 120, 44
+    kinds = {"start": ("start", LIGHT, GREY), "load": ("load", A_PALE, A),
+             "reduce": ("reduce", C_PALE, C), "mail": ("exchange", LIGHT, GREY),
+             "store": ("store", B_PALE, B)}
+
+    def lane(y, label, parts):
+        canvas.text(left - 12, y + 19, label, 13, INK, "end")
+        for start, length, kind, row in parts:
+            name, pale, colour = kinds[kind]
+            canvas.rect(left + start * slow, y, length * slow - 2, 28, pale, colour)
+            if row is not None:
+                name = f"{name} {row}" if length > 1 else str(row)
+            if length > 1 or row is not None:
+                canvas.text(left + (start + length / 2) * slow - 1, y + 19, name, 12, INK, "middle")
+
+    canvas.text(20, 30, "Step 7: for every row a cluster of its own", 14, bold=True)
+    one = ((0, 0.6, "start"), (0.6, 2.6, "load"), (3.2, 1.4, "reduce"), (4.6, 0.9, "mail"),
+           (5.5, 2, "store"))
+    lane(48, "memory, in", [(0.6 + 7.5 * row, 2.6, "load", row) for row in range(2)])
+    lane(84, "threads", [(start + 7.5 * row, length, kind, None if kind in ("start", "mail") else row)
+                         for row in range(2) for start, length, kind in one if kind != "load"])
+    canvas.text(20, 158, "Step 8: the places of a chunk that is stored take one of the next row", 14,
+                bold=True)
+    lane(176, "memory, in", [(0.6, 2.6, "load", 0)] + [(5.5 + 4.9 * row, 2.6, "load", row + 1)
+                                                       for row in range(2)])
+    lane(212, "threads", [(0, 0.6, "start", None)] +
+         [(start + 4.9 * row, length, kind, None if kind == "mail" else row)
+          for row in range(3) for start, length, kind in one[2:] if start + 4.9 * row < 14])
+    canvas.text(20, 272, "Grey: a cluster starts; its blocks exchange their pairs. While a cluster "
+                "exchanges or reduces,", 12)
+    canvas.text(20, 290, "memory waits for it. But others on the same multiprocessors are then at "
+                "another place of their rows.", 12)
+    canvas.text(20, 316, "Lengths are for show.", 12, GREY)
     return canvas
 
 
 FIGURES = {f"{CHAPTER}/figures/{name}.svg": draw for name, draw in (
     ("traffic", traffic), ("step2_tree", block_tree), ("step3_butterfly", warp_butterfly),
-    ("step4_online", online_softmax), ("step7_cluster", cluster))}
+    ("step4_online", online_softmax), ("step7_cluster", cluster),
+    ("step8_timeline", timeline))}

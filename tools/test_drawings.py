@@ -299,12 +299,14 @@ class Softmax(WithSource):
         for steps, files, cells in (
                 ("1 to 3", ("step1_thread_per_row.cu", "step2_block_per_row.cu",
                             "step3_shuffles.cu"), ((3, 1), (4, 1))),
-                ("5 to 7", ("step5_registers.cu", "step6_shared.cu", "step7_cluster.cu"),
+                ("5 to 8", ("step5_registers.cu", "step6_shared.cu", "step7_cluster.cu"),
                  ((1, 1), (2, 1)))):
             for file in files:
                 self.assertEqual(tuple(softmax.passes(ROOT, file)), cells, file)
             self.assertRegex(table, r"\| {} \| {} \+ {} \|[^|]*\| {} \+ {} \|".format(
                 steps, *cells[0], *cells[1]))
+        self.assertEqual(softmax.passes(ROOT, "step8_queue.cu"), [(1, 1)])
+        self.holds("step8_queue.cu", "return cluster(problem, buffers, stream);")  # backward
         self.assertEqual(softmax.passes(ROOT, "step4_online.cu"), [(2, 1)])
         self.assertRegex(table, r"\| 4 \| 2 \+ 1 \|[^|]*\| 4 \+ 1 \|")
         self.holds("step4_online.cu", "return shuffles(problem, buffers, stream);")  # backward
@@ -314,12 +316,17 @@ class Softmax(WithSource):
                    "most_threads = blocks == 1 ? tile::kMostThreads : tile::kMostThreads / 2;",
                    "chunks = (blocks > 1 && forward) ||",
                    "threads = (most + chunks * 32 - 1) / (chunks * 32) * 32;")
-        self.holds("step7_cluster.cu", "first = std::int64_t{tile::ptx::cluster_rank()} * most;",
-                   "columns_of_block<kPlain>(options, row, place.threads * kChunks * "
-                   "Part::kChunkWidth)")
+        self.holds("step7_cluster.cu", "place = tile::place_in_cluster<Part::kChunkWidth>();")
+        rows = " ".join(source("tile/rows.cuh").split())
+        for code in ("return (i * threads + thread) * kWidth;",
+                     "return {static_cast<int>(ptx::cluster_rank()) * threads + "
+                     "static_cast<int>(threadIdx.x), "
+                     "static_cast<int>(ptx::cluster_size()) * threads};"):
+            self.assertIn(code, rows)
         self.holds("README.md", "So 8 blocks; each has up to 2,500 chunks, for which 320 threads")
-        threads, columns = softmax.shares(40000, 4)
-        self.assertEqual((threads, sum(columns)), (320, 40000))
+        threads, pieces = softmax.shares(40000, 4)
+        self.assertEqual((threads, sum(map(sum, pieces))), (320, 40000))
+        self.assertEqual([len(columns) for columns in pieces], [8, 8, 8, 8])
         with self.assertRaises(AssertionError):
             softmax.shares(40000, 2)
         code = " ".join(source("tile/reduce_cluster.cuh").split())

@@ -10,6 +10,11 @@
 
 #include <cuda_runtime.h>
 
+namespace tile {
+/// With cudaFuncAttributeNonPortableClusterSizeAllowed; 8 without.
+inline constexpr int kMostBlocksOfCluster = 16;
+}  // namespace tile
+
 #ifdef CPU_DEVICE
 
 #include "cpu_device/cluster.h"

@@ -1,0 +1,151 @@
+// Mbarriers: barriers in shared memory that count arrivals and bytes. And stores to another block
+// of the cluster that nobody waits for: when their bytes are there, the mbarrier beside them knows.
+// Compute capability 9.0 and up.
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-mbarrier
+//
+// An mbarrier goes from phase to phase. A phase is complete when as many threads have arrived as
+// mbarrier_init said, and as many bytes have come as they expected. Then the next one begins. Bytes
+// may come before somebody expects them: as long as an arrival is missing, the phase goes on.
+//
+// The parity of a phase is 0 for the first one, 1 for the second, 0 for the third. Who waits names
+// the parity of the phase that is to be complete, and must not fall behind by two phases.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#ifdef CPU_DEVICE
+
+#include "cpu_device/mbarrier.h"
+
+namespace tile::ptx {
+using cpu_device::Mbarrier;
+using cpu_device::mbarrier_arrive_expect;
+using cpu_device::mbarrier_init;
+using cpu_device::mbarrier_wait;
+using cpu_device::store_async;
+}  // namespace tile::ptx
+
+#else
+
+#include "tile/ptx/shared_address.cuh"
+
+namespace tile::ptx {
+
+/// For __shared__ declarations. What is in it is the hardware's concern.
+struct Mbarrier {
+  std::uint64_t state;
+};
+
+/// Makes the mbarrier, by one thread of its block, before anybody uses it: a __syncthreads() tells
+/// the block of it, a cluster_sync() the cluster. Each phase takes `arrivals`, 1 to 2^20 - 1. The
+/// fence lets also those instructions see it that reach the mbarrier by another path than loads and
+/// stores, as st.async of other blocks.
+///     mbarrier.init.shared::cta.b64 [a], arrivals;
+///     fence.mbarrier_init.release.cluster;
+/// https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-mbarrier-init
+__device__ __forceinline__ void mbarrier_init(Mbarrier* barrier, unsigned arrivals) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+  asm volatile(
+      "mbarrier.init.shared::cta.b64 [%0], %1;\n"
+      "fence.mbarrier_init.release.cluster;" ::"r"(SharedAddress(barrier).value()),
+      "r"(arrivals)
+      : "memory");
+#else
+  __trap();
+#endif
+}
+
+/// Arrives once, and says that `bytes` more are to come in this phase: at most 2^20 - 1 at a time.
+/// The barrier is in the thread's own block.
+///     mbarrier.arrive.expect_tx.shared::cta.b64 _, [a], bytes;
+/// https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-mbarrier-arrive
+__device__ __forceinline__ void mbarrier_arrive_expect(Mbarrier* barrier, unsigned bytes) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
+                   SharedAddress(barrier).value()),
+               "r"(bytes)
+               : "memory");
+#else
+  __trap();
+#endif
+}
+
+/// Waits until the phase of this parity, 0 or 1, is complete. Then the thread sees what was stored
+/// by st.async in it, and what threads did before they arrived. try_wait itself gives up after a
+/// time that the hardware chooses, so it stands in a loop. The barrier is in the thread's own
+/// block.
+///     mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [a], parity;
+/// https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-mbarrier-test-wait-try-wait
+__device__ __forceinline__ void mbarrier_wait(Mbarrier* barrier, unsigned parity) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+  asm volatile(
+      "{\n"
+      ".reg .pred complete;\n"
+      "again_%=:\n"
+      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 complete, [%0], %1;\n"
+      "@!complete bra again_%=;\n"
+      "}" ::"r"(SharedAddress(barrier).value()),
+      "r"(parity)
+      : "memory");
+#else
+  __trap();
+#endif
+}
+
+/// Writes `value` to where `shared` lies in the block of this rank, and then counts its bytes at
+/// `barrier` in that block. The thread waits for neither. T has 4, 8 or 16 bytes, and `shared` is a
+/// multiple of as many. Who waits at the mbarrier sees the value, and nothing else that this thread
+/// has done. The kernel is launched in clusters: an H200 ends it with cudaErrorIllegalInstruction
+/// if it is not.
+///     mapa.shared::cluster.u32 d, a, rank;
+///     st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 / .b64 / .v4.b32 [d], value, [b];
+/// https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-st-async
+template <class T>
+__device__ __forceinline__ void store_async(T* shared, std::type_identity_t<T> value,
+                                            Mbarrier* barrier, unsigned rank) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  static_assert(sizeof(T) == 4 || sizeof(T) == 8 || sizeof(T) == 16,
+                "st.async writes 4, 8 or 16 bytes");
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+  std::uint32_t to, counter;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;"
+      : "=r"(to)
+      : "r"(SharedAddress(shared).value()), "r"(rank));
+  asm("mapa.shared::cluster.u32 %0, %1, %2;"
+      : "=r"(counter)
+      : "r"(SharedAddress(barrier).value()), "r"(rank));
+  if constexpr (sizeof(T) == 4) {
+    std::uint32_t word;
+    std::memcpy(&word, &value, sizeof word);
+    asm volatile(
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(to),
+        "r"(word), "r"(counter)
+        : "memory");
+  } else if constexpr (sizeof(T) == 8) {
+    std::uint64_t word;
+    std::memcpy(&word, &value, sizeof word);
+    asm volatile(
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.b64 [%0], %1, [%2];" ::"r"(to),
+        "l"(word), "r"(counter)
+        : "memory");
+  } else {
+    std::uint32_t words[4];
+    std::memcpy(words, &value, sizeof words);
+    asm volatile(
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, "
+        "[%5];" ::"r"(to),
+        "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3]), "r"(counter)
+        : "memory");
+  }
+#else
+  __trap();
+#endif
+}
+
+}  // namespace tile::ptx
+
+#endif
