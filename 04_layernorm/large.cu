@@ -118,12 +118,13 @@ tile::Status check_repeated(const Matrix& m, const tile::Expected& expected) {
   });
   if (!status.ok()) return status;
   if (m.ld > m.cols) {
+    const int blocks = blocks_for((m.rows - 1) * (m.ld - m.cols));
     if (tile::size_bytes(m.type) == 2) {
-      find_written<std::uint16_t><<<blocks_for(m.rows * m.cols), kThreads>>>(
-          static_cast<const std::uint16_t*>(m.data), m.rows, m.cols, m.ld, on_device);
+      find_written<std::uint16_t><<<blocks, kThreads>>>(static_cast<const std::uint16_t*>(m.data),
+                                                        m.rows, m.cols, m.ld, on_device);
     } else {
-      find_written<std::uint32_t><<<blocks_for(m.rows * m.cols), kThreads>>>(
-          static_cast<const std::uint32_t*>(m.data), m.rows, m.cols, m.ld, on_device);
+      find_written<std::uint32_t><<<blocks, kThreads>>>(static_cast<const std::uint32_t*>(m.data),
+                                                        m.rows, m.cols, m.ld, on_device);
     }
     if (tile::Status s = tile::launch_status("find_written"); !s.ok()) return s;
   }
