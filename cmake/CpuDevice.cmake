@@ -15,7 +15,9 @@ set(TILE_KERNEL_FLAGS -fno-strict-aliasing -ffp-contract=off -Wno-unknown-pragma
   # A thread with large arrays must meet the page below its stack, not somebody else's stack.
   -fstack-clash-protection
   # Of an error in a launch, the rest is our own machinery.
-  -ftemplate-backtrace-limit=2)
+  -ftemplate-backtrace-limit=2
+  # Also beside tests, which are not optimised.
+  -O2)
 
 # The check build: the compiler calls our functions around every load and store, and in every loop
 # (cpu_device/src/check/callbacks.cpp). Little is optimised, so that an access stands where the
