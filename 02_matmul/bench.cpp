@@ -5,7 +5,6 @@
 #include "cublas.hpp"
 #include "harness/buffer.hpp"
 #include "harness/chapter.hpp"
-#include "harness/convert.hpp"
 #include "harness/cuda_check.hpp"
 #include "harness/inputs.hpp"
 #include "harness/parallel.hpp"
@@ -124,7 +123,9 @@ class Product : public tile::Workload {
     tile::Comparison result;
     Values got;
     tile::Status status = tile::synchronize_status(nullptr);
-    if (status.ok()) status = download_rows(&got);
+    if (status.ok()) {
+      status = tile::download_rows(c_.raw(), problem_.type, problem_.n, rows_, &got);
+    }
     if (!status.ok()) {
       result.message = status.message;
       return result;
@@ -152,21 +153,6 @@ class Product : public tile::Workload {
     return {a_.raw(), b_.raw(), c_.raw(), bias_.layout().count() > 0 ? bias_.raw() : nullptr};
   }
   bool checks_all() const { return std::ssize(rows_) == problem_.m; }
-
-  std::size_t row_bytes() const {
-    return static_cast<std::size_t>(problem_.n) * tile::size_bytes(problem_.type);
-  }
-  tile::Status download_rows(Values* got) const {
-    std::vector<std::byte> bytes(rows_.size() * row_bytes());
-    for (std::size_t i = 0; i < rows_.size(); ++i) {
-      const auto* row =
-          static_cast<std::byte*>(c_.raw()) + static_cast<std::size_t>(rows_[i]) * row_bytes();
-      TILE_RETURN_IF_CUDA_ERROR(
-          cudaMemcpy(bytes.data() + i * row_bytes(), row, row_bytes(), cudaMemcpyDeviceToHost));
-    }
-    *got = tile::to_double(bytes.data(), problem_.type, std::ssize(rows_) * problem_.n);
-    return {};
-  }
 
   Problem problem_;
   std::string_view direction_;

@@ -7,7 +7,6 @@
 #include <stdexcept>
 
 #include "harness/chapter.hpp"
-#include "harness/convert.hpp"
 #include "harness/cuda_check.hpp"
 #include "harness/device.hpp"
 #include "harness/sample.hpp"
@@ -49,15 +48,9 @@ class DeviceMatrix {
   void poison() { require(tile::cuda_status(cudaMemset(raw(), 0xff, bytes()), "cudaMemset")); }
 
   Values rows(const std::vector<std::int64_t>& numbers) const {
-    const std::size_t row_bytes = static_cast<std::size_t>(cols_) * tile::size_bytes(type_);
-    std::vector<std::byte> copy(numbers.size() * row_bytes);
-    for (std::size_t i = 0; i < numbers.size(); ++i) {
-      const std::byte* row = memory_.get() + static_cast<std::size_t>(numbers[i]) * row_bytes;
-      require(tile::cuda_status(
-          cudaMemcpy(copy.data() + i * row_bytes, row, row_bytes, cudaMemcpyDeviceToHost),
-          "cudaMemcpy"));
-    }
-    return tile::to_double(copy.data(), type_, std::ssize(numbers) * cols_);
+    Values values;
+    require(tile::download_rows(raw(), type_, cols_, numbers, &values));
+    return values;
   }
 
  private:

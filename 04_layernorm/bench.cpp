@@ -4,7 +4,6 @@
 
 #include "harness/buffer.hpp"
 #include "harness/chapter.hpp"
-#include "harness/convert.hpp"
 #include "harness/cuda_check.hpp"
 #include "harness/inputs.hpp"
 #include "harness/sample.hpp"
@@ -68,22 +67,13 @@ struct Output {
   tile::Comparison compare() const {
     tile::Comparison result;
     const tile::Layout& layout = buffer.layout();
-    const std::size_t row_bytes =
-        static_cast<std::size_t>(layout.cols) * tile::size_bytes(layout.dtype);
-    std::vector<std::byte> bytes(checked.size() * row_bytes);
-    for (std::size_t i = 0; i < checked.size(); ++i) {
-      const auto* row = static_cast<const std::byte*>(buffer.raw()) +
-                        static_cast<std::size_t>(checked[i]) * row_bytes;
-      const tile::Status copied = tile::cuda_status(
-          cudaMemcpy(bytes.data() + i * row_bytes, row, row_bytes, cudaMemcpyDeviceToHost),
-          "cudaMemcpy");
-      if (!copied.ok()) {
-        result.message = copied.message;
-        return result;
-      }
+    Values got;
+    const tile::Status copied =
+        tile::download_rows(buffer.raw(), layout.dtype, layout.cols, checked, &got);
+    if (!copied.ok()) {
+      result.message = copied.message;
+      return result;
     }
-    const Values got =
-        tile::to_double(bytes.data(), layout.dtype, std::ssize(checked) * layout.cols);
     if (std::ssize(checked) == layout.rows) return tile::compare(name, got, expected);
     return tile::compare_rows(name, checked, got, expected);
   }

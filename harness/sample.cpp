@@ -1,11 +1,15 @@
 #include "harness/sample.hpp"
 
+#include <cuda_runtime_api.h>
+
 #include <algorithm>
 #include <numeric>
 #include <set>
 #include <stdexcept>
 #include <string>
 
+#include "harness/convert.hpp"
+#include "harness/cuda_check.hpp"
 #include "harness/inputs.hpp"
 #include "harness/text.hpp"
 
@@ -39,6 +43,20 @@ std::vector<std::int64_t> sample_rows(std::int64_t rows) {
                                                     static_cast<double>(end - begin)));
   }
   return {sample.begin(), sample.end()};
+}
+
+Status download_rows(const void* matrix, DType dtype, std::int64_t cols,
+                     std::span<const std::int64_t> rows, std::vector<double>* values) {
+  const std::size_t row_bytes = static_cast<std::size_t>(cols) * size_bytes(dtype);
+  std::vector<std::byte> bytes(rows.size() * row_bytes);
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const std::byte* row =
+        static_cast<const std::byte*>(matrix) + static_cast<std::size_t>(rows[i]) * row_bytes;
+    TILE_RETURN_IF_CUDA_ERROR(
+        cudaMemcpy(bytes.data() + i * row_bytes, row, row_bytes, cudaMemcpyDeviceToHost));
+  }
+  *values = to_double(bytes.data(), dtype, std::ssize(rows) * cols);
+  return {};
 }
 
 Comparison compare_rows(std::string_view name, std::span<const std::int64_t> rows,

@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "harness/compare.hpp"
+#include "harness/dtype.hpp"
+#include "harness/status.hpp"
 
 namespace tile {
 
@@ -18,6 +20,11 @@ std::vector<std::int64_t> all_rows(std::int64_t rows);
 /// so that no tile of a 64th or more is left out. All rows if that would be most of them. The same
 /// on every call.
 std::vector<std::int64_t> sample_rows(std::int64_t rows);
+
+/// Reads these rows of a matrix on the device, each of `cols` elements of `dtype` and right after the
+/// one before. Fails, and leaves `values` alone, if CUDA does.
+Status download_rows(const void* matrix, DType dtype, std::int64_t cols,
+                     std::span<const std::int64_t> rows, std::vector<double>* values);
 
 /// Compares rows of a matrix, named by their numbers in `rows`. `got` and `expected`, of the shape
 /// {number of such rows, columns}, hold these rows only. The message is that of the first row that

@@ -5,8 +5,11 @@
 #include <algorithm>
 #include <functional>
 #include <limits>
+#include <numeric>
 #include <stdexcept>
 #include <string>
+
+#include "harness/buffer.hpp"
 
 namespace tile {
 namespace {
@@ -67,6 +70,21 @@ TEST_CASE("sampled rows: of a large matrix few, on both sides of borders, and in
       CHECK(std::ranges::lower_bound(sample, begin) != std::ranges::lower_bound(sample, end));
     }
   }
+}
+
+TEST_CASE("downloading rows: those that are asked for, in their order") {
+  std::vector<double> all(5 * 3);
+  std::iota(all.begin(), all.end(), 0);
+  const DeviceBuffer matrix = DeviceBuffer::input("c", matrix_layout(DType::bf16, 5, 3, 3), all);
+  std::vector<double> values{7};
+  CHECK(download_rows(matrix.raw(), DType::bf16, 3, std::vector<std::int64_t>{4, 0, 2}, &values)
+            .ok());
+  CHECK(values == std::vector<double>{12, 13, 14, 0, 1, 2, 6, 7, 8});
+  CHECK(download_rows(matrix.raw(), DType::bf16, 3, {}, &values).ok());
+  CHECK(values.empty());
+  values = {7};
+  CHECK_FALSE(download_rows(nullptr, DType::bf16, 3, std::vector<std::int64_t>{0}, &values).ok());
+  CHECK(values == std::vector<double>{7});
 }
 
 TEST_CASE("comparing rows: right rows pass, with the worst error's place in the whole matrix") {
