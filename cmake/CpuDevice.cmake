@@ -47,8 +47,10 @@ endif()
 # tile_add_kernels(target file.cu …)
 function(tile_add_kernels target)
   foreach(source IN LISTS ARGN)
-    set(input "${CMAKE_CURRENT_SOURCE_DIR}/${source}")
-    set(output "${CMAKE_CURRENT_BINARY_DIR}/${source}.cpp")
+    cmake_path(ABSOLUTE_PATH source OUTPUT_VARIABLE input)
+    cmake_path(ABSOLUTE_PATH source BASE_DIRECTORY "${CMAKE_CURRENT_BINARY_DIR}"
+               OUTPUT_VARIABLE output)
+    string(APPEND output .cpp)
     add_custom_command(
       OUTPUT "${output}"
       COMMAND cu2cpp "${input}" "${output}"

@@ -107,9 +107,10 @@ endfunction()
 
 # An exercise: exercises/<exercise>.cu is to be completed, exercises/check_<exercise>.cpp checks it.
 # ./tour builds and runs <chapter>_exercise_<exercise>. With TILE_CHECK_EXERCISES, CTest proves that
-# the check refuses the file as shipped and every answer in exercises/wrong, each with the message
-# meant for it, and accepts the one in solutions. The message for the shipped file is in the check,
-# after "// Shipped: ", unless it is that nothing was written.
+# the check accepts the solution, in solutions, and refuses the file as shipped and every wrong answer
+# that a patch in exercises/wrong makes of the solution, each with the message meant for it. The
+# message for the shipped file is in the check, after "// Shipped: ", unless it is that nothing was
+# written.
 option(TILE_CHECK_EXERCISES "Prove the checks of the exercises; needs exercises as shipped" OFF)
 # Nobody has used the parameters of a function that is still to be written. Linked last, so that the
 # flag comes after -Wextra.
@@ -149,14 +150,21 @@ function(tile_exercise chapter exercise)
   add_answer(${chapter}_shipped_${exercise} exercises/${exercise}.cu)
   tile_add_test(NAME ${chapter}.shipped_${exercise} LABEL exercises COMMAND ${refuse}
                 "${message}" $<TARGET_FILE:${chapter}_shipped_${exercise}>)
-  file(GLOB wrong_answers CONFIGURE_DEPENDS exercises/wrong/${exercise}.*.cu)
-  foreach(answer IN LISTS wrong_answers)
-    get_filename_component(answer_file ${answer} NAME)
-    get_filename_component(answer_name ${answer} NAME_WLE)
+  set(solution "${CMAKE_CURRENT_SOURCE_DIR}/solutions/${exercise}.cu")
+  file(MAKE_DIRECTORY "${CMAKE_CURRENT_BINARY_DIR}/wrong")
+  file(GLOB wrong_answers CONFIGURE_DEPENDS exercises/wrong/${exercise}.*.patch)
+  foreach(patch IN LISTS wrong_answers)
+    get_filename_component(answer_name ${patch} NAME_WLE)
+    set(answer "${CMAKE_CURRENT_BINARY_DIR}/wrong/${answer_name}.cu")
+    add_custom_command(
+      OUTPUT "${answer}"
+      COMMAND patch --silent --fuzz=0 --output "${answer}" "${solution}" "${patch}"
+      DEPENDS "${solution}" "${patch}"
+      VERBATIM)
     string(REPLACE . _ answer_name ${answer_name})
-    file(STRINGS ${answer} message LIMIT_COUNT 1)
-    string(REPLACE "// Refused: " "" message "${message}")
-    add_answer(${chapter}_wrong_${answer_name} exercises/wrong/${answer_file})
+    file(STRINGS ${patch} message LIMIT_COUNT 1)
+    string(REPLACE "Refused: " "" message "${message}")
+    add_answer(${chapter}_wrong_${answer_name} "${answer}")
     tile_add_test(NAME ${chapter}.wrong_${answer_name} LABEL exercises COMMAND ${refuse}
                   "${message}" $<TARGET_FILE:${chapter}_wrong_${answer_name}>)
   endforeach()
