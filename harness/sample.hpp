@@ -21,8 +21,8 @@ std::vector<std::int64_t> all_rows(std::int64_t rows);
 /// on every call.
 std::vector<std::int64_t> sample_rows(std::int64_t rows);
 
-/// Reads these rows of a matrix on the device, each of `cols` elements of `dtype` and right after the
-/// one before. Fails, and leaves `values` alone, if CUDA does.
+/// Reads these rows of a matrix on the device, each of `cols` elements of `dtype` and right after
+/// the one before. Fails, and leaves `values` alone, if CUDA does.
 Status download_rows(const void* matrix, DType dtype, std::int64_t cols,
                      std::span<const std::int64_t> rows, std::vector<double>* values);
 
