@@ -107,7 +107,7 @@ endfunction()
 
 # An exercise: exercises/<exercise>.cu is to be completed, exercises/check_<exercise>.cpp checks it.
 # ./tour builds and runs <chapter>_exercise_<exercise>. With TILE_CHECK_EXERCISES, CTest proves that
-# the check accepts the solution, in solutions, and refuses the file as shipped and every wrong answer
+# the check accepts the one in solutions, and refuses the file as shipped and every wrong answer
 # that a patch in exercises/wrong makes of the solution, each with the message meant for it. The
 # message for the shipped file is in the check, after "// Shipped: ", unless it is that nothing was
 # written.

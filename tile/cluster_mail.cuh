@@ -81,8 +81,8 @@ class ClusterMail {
   /// The reduction over all warps of the cluster, in every thread and to the same bits.
   template <class Merge>
   __device__ __forceinline__ T receive(Merge merge, std::int64_t* next_row) {
-    const Mailbox<T>& box = boxes_[turn_ & 1];
-    ptx::mbarrier_wait(&boxes_[turn_ & 1].arrived, turn_ >> 1 & 1);
+    Mailbox<T>& box = boxes_[turn_ & 1];
+    ptx::mbarrier_wait(&box.arrived, turn_ >> 1 & 1);
     ++turn_;
     *next_row = box.next_row;
     const int count = static_cast<int>(ptx::cluster_size() * blockDim.x) / kWarp;
