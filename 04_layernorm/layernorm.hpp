@@ -90,6 +90,7 @@ tile::Status registers(const Problem& problem, const Buffers& buffers, void* str
 tile::Status atomics(const Problem& problem, const Buffers& buffers, void* stream);
 tile::Status two_stage(const Problem& problem, const Buffers& buffers, void* stream);
 tile::Status persistent(const Problem& problem, const Buffers& buffers, void* stream);
+tile::Status four_rows(const Problem& problem, const Buffers& buffers, void* stream);
 tile::Status cluster(const Problem& problem, const Buffers& buffers, void* stream);
 
 /// Which direction a step knows.
@@ -133,6 +134,12 @@ inline constexpr Step kSteps[] = {
      {tile::Feature::cp_async},
      backward_only,
      persistent},
+    {"four_rows",
+     "forward: a thread has its columns of four rows",
+     kTypes,
+     {},
+     forward_only,
+     four_rows},
     {"cluster",
      "both: a row in the shared memory of several blocks",
      kTypes,

@@ -23,29 +23,6 @@ struct Block {
   static constexpr int kAtOnce = 1024 / kThreads;
 };
 
-/// Saves the statistics of this thread's row, `row`. On its way to the L2 cache a store of 4 bytes
-/// takes as long as one of 128: where a row is a warp's, and as short as that, the two of them are
-/// as many stores as an eighth of y. kTogether: a block stores those of its rows at once.
-template <bool kTogether, class T>
-__device__ __forceinline__ void save_statistics(const Arguments<T>& a, std::int64_t row, float mean,
-                                                float rstd) {
-  if constexpr (!kTogether) {
-    if (threadIdx.x == 0 && row < a.rows) a.save(row, mean, rstd);
-    return;
-  }
-  constexpr int kRows = tile::kThreadsOfShortRows / tile::kWarp;
-  __shared__ float mean_smem[kRows], rstd_smem[kRows];
-  if (threadIdx.x == 0) {
-    mean_smem[threadIdx.y] = mean;
-    rstd_smem[threadIdx.y] = rstd;
-  }
-  __syncthreads();  // those of all rows are there
-  const unsigned lane = threadIdx.x;
-  if (threadIdx.y == 0 && lane < blockDim.y && row + lane < a.rows) {
-    a.save(row + lane, mean_smem[lane], rstd_smem[lane]);
-  }
-}
-
 // snippet-begin kernel
 template <class T, int kWidth, int kElements, bool kSeveralRows>
 __global__ void __launch_bounds__(Block<kElements, kSeveralRows>::kThreads,
@@ -69,7 +46,7 @@ __global__ void __launch_bounds__(Block<kElements, kSeveralRows>::kThreads,
       tile::reduce_row<kSeveralRows>(x.centre(mean, cols), tile::Add{}, squares_smem);
   const float rstd = a.rstd_of(squares);
   store_part<Part>(x, a, a.y[row], 0, cols, rstd, place);
-  save_statistics<kSeveralRows && kElements == kFloats>(a, row, mean, rstd);
+  if (threadIdx.x == 0 && row < a.rows) a.save(row, mean, rstd);
 }
 // snippet-end kernel
 

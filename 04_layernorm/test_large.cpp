@@ -1,7 +1,6 @@
 // Chapter 04's tests: matrices too large for the host, and the kernels that check them.
 #include <cuda_runtime_api.h>
 
-#include <array>
 #include <memory>
 #include <span>
 
@@ -184,10 +183,8 @@ void check_backward(const Problem& p) {
   }
 }
 
-constexpr std::array kAllTypes{DType::fp32, DType::fp16, DType::bf16};
-
-void check_large(Shape shape, std::span<const DType> types = kAllTypes) {
-  for (const DType type : types) {
+void check_large(Shape shape) {
+  for (const DType type : {DType::fp32, DType::fp16, DType::bf16}) {
     for (const Norm norm : kNorms) {
       for (const Direction direction : kDirections) {
         const Problem p = large_problem(type, shape, norm, direction);
@@ -224,6 +221,7 @@ TEST_SUITE("large") {
 
   TEST_CASE("more than 2^31 elements") {
     if (tile::device().simulated) return tile::skip("takes minutes on the CPU device");
+    check_large({8'400'011, 256, 264});
     check_large({4'100'003, 525, 527});
     check_large({2'100'007, 1032, 1032});
     check_large({66'001, 32'776, 32'776});
@@ -232,13 +230,9 @@ TEST_SUITE("large") {
 
   TEST_CASE("rows that begin more than 2^32 elements behind the first") {
     if (tile::device().simulated) return tile::skip("needs more memory than the CPU device has");
-    // A type for each shape: what lies between the rows, 2^32 elements, is looked at after every
-    // step.
-    std::size_t turn = 0;
-    for (const std::int64_t cols : {70, 1032, 40'000}) {
-      const std::span types = std::span(kAllTypes).subspan(turn++, 1);
-      check_large({3, cols, (std::int64_t{1} << 31) + 8}, types);
-      check_large({3, cols + 1, (std::int64_t{1} << 31) + 9}, types);
+    for (const std::int64_t cols : {72, 1032, 40'000}) {
+      check_large({3, cols, (std::int64_t{1} << 31) + 8});
+      check_large({3, cols + 1, (std::int64_t{1} << 31) + 9});
     }
   }
 }

@@ -36,6 +36,8 @@ template <class Chunk>
 struct Parameters {
   Chunk gamma = Chunk::filled(1), beta = Chunk::filled(0);
 
+  Parameters() = default;
+
   /// Of column `col`, where there are any.
   template <class T>
   __device__ __forceinline__ Parameters(const Arguments<T>& a, std::int64_t col) {

@@ -1,9 +1,9 @@
-// Step 7: a row in the shared memory of several blocks.
+// Step 8: a row in the shared memory of several blocks.
 // Idea: as in chapter 03, the blocks of a cluster share a row that is too long for one of them, and
 //       exchange their sums through distributed shared memory.
 // Change: forward a block has a share of the columns (chapter 03, step 7); backward a cluster walks
-//         over its rows like a block of step 6. Rows that fit into one block are step 3's or step
-//         6's.
+//         over its rows like a block of step 6. Rows that fit into one block are those of steps
+//         3, 6 and 7.
 // Limit: memory, for rows that 16 blocks hold. Longer ones go the way of steps 2 and 5.
 #include "layernorm.cuh"
 #include "partial_sums.cuh"
@@ -151,7 +151,7 @@ tile::Status backward(const Problem& problem, const Buffers& buffers, void* stre
 tile::Status cluster(const Problem& problem, const Buffers& buffers, void* stream) {
   if (tile::Status s = validate(problem, buffers); !s.ok()) return s;
   if (problem.direction == tile::Direction::backward) return backward(problem, buffers, stream);
-  return forward_plan(problem, buffers).fits ? registers(problem, buffers, stream)
+  return forward_plan(problem, buffers).fits ? four_rows(problem, buffers, stream)
                                              : forward(problem, buffers, stream);
 }
 
