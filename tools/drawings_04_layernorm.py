@@ -369,6 +369,60 @@ def registers(root):
     return canvas
 
 
+# ---- Step 7: the sums of four rows at once ----
+def exchange_and_add(lanes, rows):
+    """Of each lane, before the first round and after each: which numbers it holds, as {row: the
+    lanes whose numbers are added up in it}."""
+    states = [[{row: {lane} for row in range(rows)} for lane in range(lanes)]]
+    distance = lanes // 2
+    while distance > 0:
+        before, after = states[-1], []
+        for lane in range(lanes):
+            kept = sorted(before[lane])
+            if len(kept) > 1:
+                half = len(kept) // 2
+                kept = kept[half:] if lane & distance else kept[:half]
+            after.append({row: before[lane][row] | before[lane ^ distance][row] for row in kept})
+        states.append(after)
+        distance //= 2
+    return states
+
+
+def four_rows(_root):
+    rows, lanes = 4, 8
+    states = exchange_and_add(lanes, rows)
+    colours = ((A_PALE, A), (B_PALE, B), (C_PALE, C), (RED_PALE, RED))
+    canvas = Canvas(800, 420, "Step 7: the sums of four rows at once")
+    left, top, high, wide, box = 84, 92, 34, 178, 26
+    canvas.text(20, 30, f"{rows} rows, {lanes} lanes: each lane begins with a number of each row",
+                14, bold=True)
+    canvas.text(20, 52, "A colour is a row. In a box: how many lanes' numbers are added up in it.",
+                12, GREY)
+    for round_, state in enumerate(states):
+        x = left + round_ * wide
+        distance = lanes >> round_
+        title = f"distance {distance}" if round_ else "at first"
+        canvas.text(x, top - 14, title, 13, INK, bold=True)
+        for lane, held in enumerate(state):
+            y = top + lane * high
+            if round_ == 0:
+                canvas.text(x - 12, y + 18, f"lane {lane}", 12, GREY, "end")
+            for i, (row, added) in enumerate(sorted(held.items())):
+                pale, colour = colours[row]
+                canvas.rect(x + i * (box + 2), y, box, box, pale, colour)
+                canvas.text(x + i * (box + 2) + box / 2, y + 18, f"{len(added)}", 13, INK, "middle",
+                            bold=True)
+    y = top + lanes * high + 22
+    given = [max(map(len, before)) - max(map(len, after)) or 1
+             for before, after in zip(states, states[1:])]
+    for line in (f"Shuffles: {' + '.join(map(str, given))} = {sum(given)}. For each row alone: "
+                 f"{rows} × {len(given)} = {rows * len(given)}.",
+                 "In the first two rounds a lane gives away the half that it does not keep."):
+        canvas.text(20, y, line, 13)
+        y += 22
+    return canvas
+
+
 FIGURES = {f"{CHAPTER}/figures/{name}.svg": draw for name, draw in (
     ("step2_merge", merge), ("step2_cancellation", cancellation), ("step3_registers", registers),
-    ("step5_two_stage", column_sums))}
+    ("step5_two_stage", column_sums), ("step7_four_rows", four_rows))}

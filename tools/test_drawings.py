@@ -407,6 +407,19 @@ class LayerNorm(WithSource):
                 self.assertEqual(walked, [row for row in range(rows)
                                           if layernorm.group_of(row, k, groups) == group])
 
+    def test_the_sums_of_four_rows(self):
+        self.holds("step7_four_rows.cu", "kRows = 4;", "distance = lanes / 2;",
+                   "is_upper = (lane & distance) != 0;", "given = is_upper ? lower : upper;",
+                   "return (is_upper ? upper : lower) + __shfl_xor_sync(tile::kAllLanes, given, "
+                   "distance);",
+                   "first = exchange(own[0], own[2]), second = exchange(own[1], own[3]);",
+                   "distance /= 2; return tile::reduce_lanes(exchange(first, second), tile::Add{}, "
+                   "distance);")
+        for lanes in (4, 8, 32):
+            last = layernorm.exchange_and_add(lanes, 4)[-1]
+            self.assertEqual(last, [{lane // (lanes // 4): set(range(lanes))}
+                                    for lane in range(lanes)])
+
 
 if __name__ == "__main__":
     unittest.main()
