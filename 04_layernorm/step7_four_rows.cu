@@ -12,9 +12,8 @@
 namespace layernorm {
 namespace {
 
-constexpr int kRows = 4;                  // of a thread
-constexpr int kFewestThreads = kRows;     // of a row: a lane for the sum of each
-constexpr int kThreadsOfShortRows = 128;  // of a block, if rows are parts of a warp
+constexpr int kRows = 4;               // of a thread
+constexpr int kFewestThreads = kRows;  // of a row: a lane for the sum of each
 // Of a row: the partial sums of so many warps, kRows of each, are one for each lane.
 constexpr int kMostThreads = tile::kWarp / kRows * tile::kWarp;
 // 64 registers a thread: four chunks as floats take 32 of them. And half of the threads that a
@@ -153,7 +152,7 @@ tile::Status four_rows(const Problem& problem, const Buffers& buffers, void* str
   const bool parts = chunks <= tile::kWarp;
   unsigned threads = parts ? kFewestThreads : tile::kWarp;
   while (threads < chunks) threads += parts ? threads : tile::kWarp;
-  const unsigned groups = parts ? kThreadsOfShortRows / threads : 1;
+  const unsigned groups = parts ? tile::kThreadsOfShortRows / threads : 1;
   return with_arguments(problem, buffers, [&]<class T>(const Arguments<T>& a) -> tile::Status {
     unsigned blocks = 0;
     if (tile::Status s = tile::blocks_for("rows", a.rows, kRows * groups, &blocks); !s.ok()) {
