@@ -16,9 +16,6 @@ constexpr int kRows = 4;               // of a thread
 constexpr int kFewestThreads = kRows;  // of a row: a lane for the sum of each
 // Of a row: the partial sums of so many warps, kRows of each, are one for each lane.
 constexpr int kMostThreads = tile::kWarp / kRows * tile::kWarp;
-// 64 registers a thread: four chunks as floats take 32 of them. And half of the threads that a
-// multiprocessor can have, whose rows are 64 KiB on their way.
-constexpr int kBlocksAtOnce = 1024 / kMostThreads;
 
 // snippet-begin lanes
 /// The sums over a group of `lanes` lanes, 4 at least, a power of two: its lane i gets the one of
@@ -65,9 +62,13 @@ __device__ __forceinline__ void add_up(float (&rows)[kRows], float* partial) {  
   }
 }
 
+// A multiprocessor has registers for 1,024 threads with 64 each, of which four chunks as floats
+// take
+// 32. So many threads have 64 KiB of x on their way.
 // snippet-begin kernel
 template <class T, bool kParts>
-__global__ void __launch_bounds__(kMostThreads, kBlocksAtOnce) layernorm_four_rows(Arguments<T> a) {
+__global__ void __launch_bounds__(kMostThreads, 1024 / kMostThreads)
+    layernorm_four_rows(Arguments<T> a) {
   constexpr int kWidth = 16 / sizeof(T);
   using Chunk = tile::Chunk<T, kWidth>;
   __shared__ float sum_smem[tile::kWarp], squares_smem[tile::kWarp];  // [warps][kRows]
