@@ -62,9 +62,8 @@ __device__ __forceinline__ void add_up(float (&rows)[kRows], float* partial) {  
   }
 }
 
-// A multiprocessor has registers for 1,024 threads with 64 each, of which four chunks as floats
-// take
-// 32. So many threads have 64 KiB of x on their way.
+// A multiprocessor has registers for 1,024 threads with 64 each: four chunks as floats take 32 of
+// them. So many threads have 64 KiB of x on their way.
 // snippet-begin kernel
 template <class T, bool kParts>
 __global__ void __launch_bounds__(kMostThreads, 1024 / kMostThreads)
