@@ -1,0 +1,297 @@
+"""Holds every step of every chapter to what a reader can take in at once.
+
+    tools/budgets
+
+A ladder is the files of one prefix in a chapter's folder: step1_….cu, step2_….cu, or
+forward1_….cu and backward1_….cu. The numbers are 1, 2, 3 … without gaps. For each step it prints
+
+    lines         of the file; at most 120, in the last two steps of a ladder 240
+    kernel        lines of the longest __global__ function, from `template` to its closing brace; at
+                  most 80, in the last two steps 130
+    changed       lines changed from the step before: added or removed, whichever is more; at most
+                  80. Spaces, comments above the first #include, snippet markers and namespace
+                  lines do not count. A step is compared with one of its own family only: fp32, mma
+                  or wgmma, told by the wrappers in tile/ptx/ that it reaches.
+    headers       device headers that it includes, directly or through others; at most 5, in
+                  chapters 05 and 07 7. These are the chapters' and those of tile/, without
+                  tile/ptx/, tile/host/ and the chapter's table of steps (softmax.hpp).
+    header lines  of these headers together; at most 500
+
+and marks with ! what is over its budget and with * what an exception allows. EXCEPTIONS in
+tools/budgets.py lists these with their reasons.
+
+The exit code is 1 if a budget is exceeded without an exception, if an exception is not needed, if a
+ladder has a gap, or if a file of tile/ outside of tile/test/ includes one of harness/.
+"""
+import dataclasses
+import pathlib
+import re
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+# (file, budget) -> why it may be exceeded there. The budgets are named in BUDGETS.
+EXCEPTIONS: dict[tuple[str, str], str] = {}
+
+BUDGETS = ("lines", "kernel", "changed", "headers", "header lines")
+ATTENTION = ("05", "07")  # the chapters that may have more headers
+
+CHAPTER = re.compile(r"\d\d_\w+")
+STEP = re.compile(r"(?P<ladder>(?:\w+_)?(?:step|forward|backward))(?P<number>\d+)(?:_\w+)?\.cu")
+INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
+# A comment, or a literal in which // means nothing. A ' between digits begins no literal.
+COMMENT_OR_LITERAL = re.compile(
+    r"""(?P<comment>//[^\n]*|/\*.*?\*/)"""
+    r"""|R"(?P<raw>[^\s()\\]*)\(.*?\)(?P=raw)"|"(?:\\.|[^"\\\n])*"|(?<!\w)'(?:\\.|[^'\\\n])+'""",
+    re.DOTALL)
+DIRECTIVE = re.compile(r"^[ \t]*#(?:\\\n|[^\n])*", re.MULTILINE)
+NOT_COMPARED = re.compile(r"\s*(//\s*snippet-(begin|end)\b|namespace\b|}\s*//\s*namespace\b)")
+
+
+def blank(text):
+    """As many lines, and nothing on them."""
+    return re.sub(r"[^\n]", " ", text)
+
+
+def without_comments(source):
+    return COMMENT_OR_LITERAL.sub(
+        lambda found: blank(found[0]) if found["comment"] else found[0], source)
+
+
+def without_literals(source):
+    """Without comments, literals and preprocessor lines, too: every brace left is one of C++."""
+    return DIRECTIVE.sub(lambda found: blank(found[0]),
+                         COMMENT_OR_LITERAL.sub(lambda found: blank(found[0]), source))
+
+
+def kernel_lines(source):
+    """The lines of each __global__ function that has a body."""
+    source = without_literals(source)
+    lengths = []
+    for keyword in re.finditer(r"\b__global__\b", source):
+        # Its declaration begins behind the end of whatever stands before it.
+        begin = max(source.rfind(end, 0, keyword.start()) for end in ";{}") + 1
+        begin += len(source[begin:]) - len(source[begin:].lstrip())
+        brackets = braces = 0
+        for end in range(keyword.end(), len(source)):
+            character = source[end]
+            brackets += (character in "([") - (character in ")]")
+            if brackets == 0:
+                braces += (character == "{") - (character == "}")
+                if character == ";" and braces == 0:
+                    break  # declared, not defined
+                if character == "}" and braces == 0:
+                    lengths.append(source.count("\n", begin, end) + 1)
+                    break
+        else:
+            raise ValueError("a kernel without an end")
+    return lengths
+
+
+def compared_lines(source):
+    """What counts as changed if it differs from the step before."""
+    lines = source.splitlines()
+    first = next((i for i, line in enumerate(lines) if line.lstrip().startswith("#include")), 0)
+    return ["".join(line.split()) for line in lines[first:] if not NOT_COMPARED.match(line)]
+
+
+def changed_lines(before, after):
+    """Lines added or removed by the shortest diff, whichever is more."""
+    before, after = compared_lines(before), compared_lines(after)
+    common = [0] * (len(after) + 1)  # the longest common part of `before` so far and after[:i]
+    for line in before:
+        diagonal = 0
+        for i, other in enumerate(after, 1):
+            diagonal, common[i] = common[i], (diagonal + 1 if line == other
+                                              else max(common[i], common[i - 1]))
+    return max(len(before), len(after)) - common[-1]
+
+
+class Tree:
+    """The files below a root; names are relative to it."""
+
+    def __init__(self, root):
+        self.root = pathlib.Path(root).resolve()
+        self.complaints = []
+        self._texts = {}
+        self._includes = {}
+
+    def text(self, name):
+        if name not in self._texts:
+            self._texts[name] = (self.root / name).read_text(encoding="utf-8")
+        return self._texts[name]
+
+    def includes(self, name):
+        """The project's files that this one includes itself. Complains of those not found."""
+        if name not in self._includes:
+            found = self._includes[name] = []
+            for included in INCLUDE.findall(without_comments(self.text(name))):
+                places = [(self.root / name).parent / included, self.root / included]
+                place = next((p.resolve() for p in places if p.is_file()), None)
+                if place is not None and place.is_relative_to(self.root):
+                    found.append(place.relative_to(self.root).as_posix())
+                else:
+                    self.complaints.append(f"{name} includes {included}, which is not there")
+        return self._includes[name]
+
+    def reached(self, name):
+        """All that it includes, directly or through others, but for harness/ and cpu_device/."""
+        seen, waiting = set(), [name]
+        while waiting:
+            for included in self.includes(waiting.pop()):
+                if included not in seen and not included.startswith(("harness/", "cpu_device/")):
+                    seen.add(included)
+                    waiting.append(included)
+        return seen
+
+    def ladders(self):
+        """The names of the steps, a list for each ladder. Complains of gaps in the numbers."""
+        ladders = []
+        for chapter in sorted(self.root.iterdir()):
+            if not CHAPTER.fullmatch(chapter.name):
+                continue
+            steps = {}  # ladder -> [(number, file)]
+            for file in chapter.glob("*.cu"):
+                if step := STEP.fullmatch(file.name):
+                    steps.setdefault(step["ladder"], []).append((int(step["number"]), file))
+            # Forward stands before backward.
+            for ladder in sorted(steps, key=lambda name: ("backward" in name, name)):
+                found = sorted(steps[ladder])
+                numbers = [number for number, _ in found]
+                if numbers != list(range(1, len(found) + 1)):
+                    self.complaints.append(f"{chapter.name}: {ladder} has the numbers "
+                                           + ", ".join(map(str, numbers)))
+                ladders.append([f"{chapter.name}/{file.name}" for _, file in found])
+        return ladders
+
+    def check_ground_floor(self):
+        """Complains of what tile/ includes of harness/. Its tests may."""
+        for file in sorted((self.root / "tile").rglob("*")):
+            name = file.relative_to(self.root).as_posix()
+            if file.suffix not in (".h", ".hpp", ".cuh", ".cu", ".cpp"):
+                continue
+            if name.startswith("tile/test/"):
+                continue
+            for included in self.includes(name):
+                if included.startswith("harness/"):
+                    self.complaints.append(f"{name} includes {included}: tile/ is the ground floor")
+
+
+@dataclasses.dataclass
+class Row:
+    """What a step spends. None: it has none of it."""
+    name: str
+    spent: dict
+    most: dict
+
+    def over(self):
+        return [b for b in BUDGETS if self.spent[b] is not None and self.spent[b] > self.most[b]]
+
+
+def is_device_header(header, chapter):
+    own = f"{chapter}/{chapter.split('_', 1)[1]}.hpp"  # the problem and the table of steps
+    if header.startswith("tile/"):
+        return not header.startswith(("tile/ptx/", "tile/host/"))
+    return header != own
+
+
+def family(code, reached):
+    for name in ("wgmma", "mma"):
+        if f"tile/ptx/{name}.cuh" in reached:
+            return name
+    return "wgmma" if "wgmma" in code else "fp32"
+
+
+def measure(tree):
+    """A row for each step, in the order of the ladders."""
+    rows = []
+    for ladder in tree.ladders():
+        before = None  # (family, text) of the step before
+        for place, name in enumerate(ladder, 1):
+            chapter = name.split("/")[0]
+            text, reached = tree.text(name), tree.reached(name)
+            headers = [header for header in reached if is_device_header(header, chapter)]
+            now = (family(without_comments(text), reached), text)
+            try:
+                kernel = max(kernel_lines(text), default=None)
+            except ValueError as error:
+                kernel = None
+                tree.complaints.append(f"{name}: {error}")
+            spent = {
+                "lines": len(text.splitlines()),
+                "kernel": kernel,
+                "changed": changed_lines(before[1], text) if before and before[0] == now[0]
+                           else None,
+                "headers": len(headers),
+                "header lines": sum(len(tree.text(header).splitlines()) for header in headers),
+            }
+            last = place > len(ladder) - 2
+            most = {
+                "lines": 240 if last else 120,
+                "kernel": 130 if last else 80,
+                "changed": 80,
+                "headers": 7 if chapter.split("_")[0] in ATTENTION else 5,
+                "header lines": 500,
+            }
+            rows.append(Row(name, spent, most))
+            before = now
+    return rows
+
+
+def table(rows, exceptions):
+    width = max((len(row.name) for row in rows), default=4)
+    columns = [max(len(budget), 4) for budget in BUDGETS]
+    lines = ["step".ljust(width) + "".join(f"  {b:>{w}} " for b, w in zip(BUDGETS, columns))]
+    for row in rows:
+        line = row.name.ljust(width)
+        for budget, column in zip(BUDGETS, columns):
+            spent = "–" if row.spent[budget] is None else row.spent[budget]
+            mark = " "
+            if budget in row.over():
+                mark = "*" if (row.name, budget) in exceptions else "!"
+            line += f"  {spent:>{column}}{mark}"
+        lines.append(line)
+    return [line.rstrip() for line in lines]
+
+
+def check(root, exceptions):
+    """Returns the lines of the table, the complaints, and the last line."""
+    tree = Tree(root)
+    rows = measure(tree)
+    tree.check_ground_floor()
+    complaints, unused = tree.complaints, dict(exceptions)
+    for row in rows:
+        for budget in row.over():
+            if unused.pop((row.name, budget), None) is None:
+                complaints.append(f"{row.name}: {budget} {row.spent[budget]}, "
+                                  f"at most {row.most[budget]}")
+    for name, budget in unused:
+        complaints.append(f"{name}: its exception for {budget} is not needed")
+    for (name, budget), reason in exceptions.items():
+        if not reason.strip():
+            complaints.append(f"{name}: its exception for {budget} has no reason")
+    if not rows:
+        complaints.append("there are no steps")
+    last = (f"budgets: {len(rows)} steps, {len(exceptions) - len(unused)} exceptions used, "
+            f"{len(complaints)} complaints")
+    return table(rows, exceptions), complaints, last
+
+
+def main(arguments, root=ROOT, exceptions=None):
+    """Returns the exit code."""
+    if arguments:
+        print(__doc__.strip())
+        return 0 if arguments in (["-h"], ["--help"]) else 2
+    exceptions = EXCEPTIONS if exceptions is None else exceptions
+    lines, complaints, last = check(root, exceptions)
+    print("\n".join(lines))
+    for (name, budget), reason in exceptions.items():
+        print(f"exception: {name}, {budget}: {reason}")
+    for complaint in complaints:
+        print(f"budgets: {complaint}")
+    print(last)
+    return 1 if complaints else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
