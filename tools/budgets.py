@@ -10,8 +10,8 @@ forward1_….cu and backward1_….cu. The numbers are 1, 2, 3 … without gaps. 
                   most 80, in the last two steps 130
     changed       lines changed from the step before: added or removed, whichever is more; at most
                   80. Spaces, comments above the first #include, snippet markers and namespace
-                  lines do not count. A step is compared with one of its own family only: fp32, mma
-                  or wgmma, told by the wrappers in tile/ptx/ that it reaches.
+                  lines do not count. A step is compared with one of its own family only: wgmma if
+                  its code has that word, mma if it reaches tile/ptx/mma.cuh, and fp32.
     headers       device headers that it includes, directly or through others; at most 5, in
                   chapters 05 and 07 7. These are the chapters' and those of tile/, without
                   tile/ptx/, tile/host/ and the chapter's table of steps (softmax.hpp).
@@ -126,6 +126,8 @@ class Tree:
         if name not in self._includes:
             found = self._includes[name] = []
             for included in INCLUDE.findall(without_comments(self.text(name))):
+                if included.startswith("cpu_device/"):
+                    continue  # it has folders of its own for these, and is nothing to a reader
                 places = [(self.root / name).parent / included, self.root / included]
                 place = next((p.resolve() for p in places if p.is_file()), None)
                 if place is not None and place.is_relative_to(self.root):
@@ -135,11 +137,11 @@ class Tree:
         return self._includes[name]
 
     def reached(self, name):
-        """All that it includes, directly or through others, but for harness/ and cpu_device/."""
+        """All that it includes, directly or through others, but for harness/."""
         seen, waiting = set(), [name]
         while waiting:
             for included in self.includes(waiting.pop()):
-                if included not in seen and not included.startswith(("harness/", "cpu_device/")):
+                if included not in seen and not included.startswith("harness/"):
                     seen.add(included)
                     waiting.append(included)
         return seen
@@ -196,10 +198,9 @@ def is_device_header(header, chapter):
 
 
 def family(code, reached):
-    for name in ("wgmma", "mma"):
-        if f"tile/ptx/{name}.cuh" in reached:
-            return name
-    return "wgmma" if "wgmma" in code else "fp32"
+    if "wgmma" in code or "tile/ptx/wgmma.cuh" in reached:
+        return "wgmma"
+    return "mma" if "tile/ptx/mma.cuh" in reached else "fp32"
 
 
 def measure(tree):
