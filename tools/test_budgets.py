@@ -87,7 +87,7 @@ class Budgets(unittest.TestCase):
                 ("#pragma once\n#define BEGIN {\n__global__ void f() {\n}\n", [2]),
                 ("__global__ void f(int a);\n__device__ int g() {\n}\n", []),
                 ("__global__ void __launch_bounds__(int{64})\n    f(A a = {}) {\n}\n", [3]),
-                ("__global__ void f() {\n  // }\n  /* } */ g(\"}\\\"}\", 1'0, '}');\n}\n", [4]),
+                ("__global__ void f() {\n  // }\n  /* } */ g(\"}\\\"}\"); i = 1'0 + '}';\n}\n", [4]),
                 ("__global__ void f() {\n  asm(R\"x(\n}\")x\");\n}\n", [4]),
                 ("// __global__ kernels\n__global__ void f() {\n  auto g = [&] {\n  };\n}\n"
                  "template <int k>\n__global__ void h() {\n}\n", [4, 3]),
