@@ -1,8 +1,8 @@
 // Step 1: one thread for each element.
 // Idea: the loop over i is gone. n threads run the same function, and each asks which i is its own.
 // Limit: memory. Each thread asks for two elements, waits, adds them, and is done.
-#include "tile/elements.cuh"
-#include "tile/grid.hpp"
+#include "tile/basics.cuh"
+#include "tile/basics.cuh"
 #include "vector_add.hpp"
 
 namespace vector_add {
@@ -28,8 +28,6 @@ __global__ void add_thread_per_element(const T* a,  // [n]
 }  // namespace
 
 tile::Status thread_per_element(const Problem& problem, const Buffers& buffers, void* stream) {
-  if (tile::Status s = validate(problem, buffers); !s.ok()) return s;
-  if (problem.n == 0) return {};  // a grid of no blocks is an error in CUDA
   unsigned blocks = 0;
   if (tile::Status s = tile::blocks_for("n", problem.n, kThreads, &blocks); !s.ok()) return s;
   return tile::with_element_type(problem.type, [&](auto element) {

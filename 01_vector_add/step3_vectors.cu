@@ -4,8 +4,8 @@
 // Change: the loop counts vectors instead of elements. The ends that fill no vector are added one
 //         by one.
 // Limit: memory. One pair of loads a thread is still all that is under way.
-#include "tile/elements.cuh"
-#include "tile/grid.hpp"
+#include "tile/basics.cuh"
+#include "tile/basics.cuh"
 #include "vector_add.hpp"
 #include "vectors.cuh"
 
@@ -44,8 +44,6 @@ __global__ void add_vectors(const T* a,  // [n]
 }  // namespace
 
 tile::Status vectors(const Problem& problem, const Buffers& buffers, void* stream) {
-  if (tile::Status s = validate(problem, buffers); !s.ok()) return s;
-  if (problem.n == 0) return {};
   return tile::with_element_type(problem.type, [&](auto element) {
     using T = decltype(element);
     const Split split = split_into_vectors<T>(problem, buffers);

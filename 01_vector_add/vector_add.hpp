@@ -1,4 +1,4 @@
-// c = a + b, element by element: the problem, the table of steps and the reference.
+// c = a + b, element by element: the problem, the ladder and the reference.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "harness/compare.hpp"
-#include "harness/step.hpp"
+#include "tile/host/step.hpp"
 
 namespace vector_add {
 
@@ -27,8 +27,10 @@ struct Buffers {
   void* c;
 };
 
-/// What every step checks before it launches. The Status names the argument that is wrong.
+/// What is checked before any step. The Status names the argument that is wrong.
 tile::Status validate(const Problem& problem, const Buffers& buffers);
+
+inline bool is_empty(const Problem& p) { return p.n == 0; }
 
 // The steps. Each adds n elements in the given stream (a cudaStream_t).
 tile::Status thread_per_element(const Problem& problem, const Buffers& buffers, void* stream);
@@ -36,33 +38,47 @@ tile::Status grid_stride(const Problem& problem, const Buffers& buffers, void* s
 tile::Status vectors(const Problem& problem, const Buffers& buffers, void* stream);
 tile::Status loads_in_flight(const Problem& problem, const Buffers& buffers, void* stream);
 
-/// What no step refuses for its size.
-inline tile::Status any_size(const Problem&) { return {}; }
-
-using Step = tile::Step<Problem, Buffers>;
 inline constexpr tile::EnumSet<tile::DType> kTypes{tile::DType::fp32, tile::DType::fp16,
                                                    tile::DType::bf16};
-inline constexpr Step kSteps[] = {
-    {"thread_per_element",
-     "each thread adds one element",
-     kTypes,
-     {},
-     any_size,
-     thread_per_element},
-    {"grid_stride",
-     "as many threads as fit on the card, each walks on by the size of the grid",
-     kTypes,
-     {},
-     any_size,
-     grid_stride},
-    {"vectors", "16 bytes with one instruction", kTypes, {}, any_size, vectors},
-    {"loads_in_flight",
-     "several loads under way in each thread",
-     kTypes,
-     {},
-     any_size,
-     loads_in_flight},
+// 100,003 is prime: the last block is not full. Every step takes every problem.
+inline constexpr tile::Shows kShows{{100'003}, {1 << 26}};
+using Ladder = tile::Ladder<Problem, Buffers>;
+inline constexpr Ladder::Step kSteps[] = {
+    {.name = "thread_per_element",
+     .idea = "each thread adds one element",
+     .types = kTypes,
+     .needs = {},
+     .takes = nullptr,
+     .otherwise = "",
+     .shows = kShows,
+     .launch = thread_per_element},
+    {.name = "grid_stride",
+     .idea = "as many threads as fit on the card, each walks on by the size of the grid",
+     .types = kTypes,
+     .needs = {},
+     .takes = nullptr,
+     .otherwise = "",
+     .shows = kShows,
+     .launch = grid_stride},
+    {.name = "vectors",
+     .idea = "16 bytes with one instruction",
+     .types = kTypes,
+     .needs = {},
+     .takes = nullptr,
+     .otherwise = "",
+     .shows = kShows,
+     .launch = vectors},
+    {.name = "loads_in_flight",
+     .idea = "several loads under way in each thread",
+     .types = kTypes,
+     .needs = {},
+     .takes = nullptr,
+     .otherwise = "",
+     .shows = kShows,
+     .launch = loads_in_flight},
 };
+inline constexpr Ladder kLadder{
+    .name = "", .kernels = "add_", .steps = kSteps, .validate = validate, .is_empty = is_empty};
 
 /// The exact sum of every pair, rounded once to the type, with bound 0: a correct kernel gives the
 /// same bits. `a` and `b` hold values of the type.

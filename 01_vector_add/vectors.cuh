@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "tile/elements.cuh"
+#include "tile/basics.cuh"
 #include "vector_add.hpp"
 
 namespace vector_add {

@@ -2,7 +2,7 @@
 // fuse them. It reads and writes all of C once more.
 #include "activation.cuh"
 #include "matrices.cuh"
-#include "tile/elements.cuh"
+#include "tile/basics.cuh"
 
 namespace matmul {
 namespace {

@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "harness/compare.hpp"
-#include "harness/step.hpp"
+#include "tile/host/step.hpp"
 
 namespace matmul {
 

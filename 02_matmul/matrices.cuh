@@ -4,9 +4,9 @@
 
 #include <type_traits>
 
-#include "harness/cuda_check.hpp"
+#include "tile/host/cuda_check.hpp"
 #include "matmul.hpp"
-#include "tile/grid.hpp"
+#include "tile/basics.cuh"
 
 namespace matmul {
 

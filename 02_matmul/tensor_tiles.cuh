@@ -3,12 +3,12 @@
 #pragma once
 
 #include "matrices.cuh"
-#include "tile/elements.cuh"
+#include "tile/basics.cuh"
 #include "tile/ptx/cp_async.cuh"
 #include "tile/ptx/fragments.hpp"
 #include "tile/ptx/ldmatrix.cuh"
 #include "tile/ptx/mma.cuh"
-#include "tile/swizzle.hpp"
+#include "tile/ptx/swizzle.hpp"
 
 namespace matmul {
 
@@ -42,7 +42,7 @@ __device__ WarpCorner corner_of_warp() {
 // after eight rows: kPitch chunks further on for each row.
 
 // snippet-begin swizzled
-/// The chunks of a row change places, in every row in another way (tile/swizzle.hpp).
+/// The chunks of a row change places, in every row in another way (tile/ptx/swizzle.hpp).
 template <int kRows_, int kCols>
 struct Swizzled {
   static constexpr int kRows = kRows_, kRowChunks = kCols / 8, kPitch = kRowChunks;

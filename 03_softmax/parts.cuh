@@ -1,6 +1,6 @@
 // What a thread does with its part of a row, which was read once, before it writes the results.
 //
-// A part is a tile::RegisterPart or a tile::SharedPart: chunks of a row, of which those that are
+// A part is a tile::RegisterSlice or a tile::SharedSlice: chunks of a row, of which those that are
 // missing are full of what changes nothing, -infinity forward and 0 backward.
 //
 // kPlain: neither causal nor a logarithm. Then a chunk is visible or not as a whole, and no element

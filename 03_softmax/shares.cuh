@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "harness/cuda_check.hpp"
+#include "tile/host/cuda_check.hpp"
 #include "softmax.cuh"
 #include "tile/row_plan.hpp"
 
@@ -46,7 +46,7 @@ inline tile::Status share_of_block(const Problem& p, const Buffers& b, unsigned 
   // Measured on an H200. In a cluster two blocks or more must fit on a multiprocessor, or all of
   // its multiprocessors wait at the same time; and forward fewer threads with more chunks merge
   // less.
-  const int most_threads = blocks == 1 ? tile::kMostThreads : tile::kMostThreads / 2;
+  const int most_threads = blocks == 1 ? tile::kMaxThreadsPerBlock : tile::kMaxThreadsPerBlock / 2;
   const int chunks = (blocks > 1 && forward) || most > 4 * most_threads ? 8 : 4;
   const std::int64_t threads = (most + chunks * 32 - 1) / (chunks * 32) * 32;
   const std::int64_t bytes = (forward ? 1 : 2) * threads * chunks * 16;

@@ -2,9 +2,9 @@
 #pragma once
 
 #include "softmax.hpp"
-#include "tile/elements.cuh"
-#include "tile/grid.hpp"
-#include "tile/online_softmax.cuh"
+#include "tile/basics.cuh"
+#include "tile/basics.cuh"
+#include "online_softmax.cuh"
 #include "tile/rows.cuh"
 
 namespace softmax {

@@ -1,7 +1,7 @@
 // Step 4: maximum and sum in one pass.
 // Idea: when a greater maximum turns up, the sum so far is scaled down to it. The pair of maximum
 //       and sum is then right after every number, and two such pairs merge into one.
-// Change: one loop and one reduction of pairs in place of two of each (tile/online_softmax.cuh).
+// Change: one loop and one reduction of pairs in place of two of each (03_softmax/online_softmax.cuh).
 //         Backward has no maximum to wait for and is step 3's.
 // Limit: memory. Every row is read twice, and each load fetches one element.
 #include "softmax.cuh"

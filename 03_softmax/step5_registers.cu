@@ -19,7 +19,7 @@ template <class T, int kWidth, int kElements, bool kPlain>
 class ForwardPart {
  public:
   __device__ __forceinline__ ForwardPart(const T* x, const Columns& columns,
-                                         tile::Place<kWidth> place)
+                                         tile::ChunkColumns<kWidth> place)
       : place_(place) {
     const Part part(x, columns.visible, place, -INFINITY);
 #pragma unroll
@@ -74,21 +74,21 @@ class ForwardPart {
   // snippet-end part
 
  private:
-  using Part = tile::RegisterPart<T, kWidth, kElements>;
-  tile::Place<kWidth> place_;
+  using Part = tile::RegisterSlice<T, kWidth, kElements>;
+  tile::ChunkColumns<kWidth> place_;
   tile::MaxSum own_;
   float value_[Part::kChunks][kWidth];  // x, then 2^(factor (x - own max))
 };
 
 // snippet-begin kernel
 template <class T, int kWidth, int kElements, bool kSeveralRows, bool kPlain>
-__global__ void __launch_bounds__(kSeveralRows ? tile::kThreadsOfShortRows : tile::kMostThreads,
+__global__ void __launch_bounds__(kSeveralRows ? tile::kThreadsOfShortRows : tile::kMaxThreadsPerBlock,
                                   kSeveralRows ? 6 : 1)
     softmax_registers(tile::Rows<const T> x,  // [rows][cols]
                       tile::Rows<T> y,        // [rows][cols]
                       Options options) {
-  __shared__ tile::MaxSum seen_smem[tile::kMostThreads / tile::kWarp];
-  const tile::Place<kWidth> place{static_cast<int>(threadIdx.x), static_cast<int>(blockDim.x)};
+  __shared__ tile::MaxSum seen_smem[tile::kMaxThreadsPerBlock / tile::kWarp];
+  const tile::ChunkColumns<kWidth> place{static_cast<int>(threadIdx.x), static_cast<int>(blockDim.x)};
   const std::int64_t row = tile::row_of_thread<kSeveralRows>();
   const Columns columns = columns_of_row<kPlain>(options, row);
 
@@ -100,15 +100,15 @@ __global__ void __launch_bounds__(kSeveralRows ? tile::kThreadsOfShortRows : til
 // snippet-end kernel
 
 template <class T, int kWidth, int kElements, bool kSeveralRows, bool kPlain>
-__global__ void __launch_bounds__(kSeveralRows ? tile::kThreadsOfShortRows : tile::kMostThreads,
+__global__ void __launch_bounds__(kSeveralRows ? tile::kThreadsOfShortRows : tile::kMaxThreadsPerBlock,
                                   kSeveralRows ? 3 : 1)
     softmax_backward_registers(tile::Rows<const T> y,   // [rows][cols]
                                tile::Rows<const T> dy,  // [rows][cols]
                                tile::Rows<T> dx,        // [rows][cols]
                                Options options) {
-  using Part = tile::RegisterPart<T, kWidth, kElements>;
-  __shared__ float sum_smem[tile::kMostThreads / tile::kWarp];
-  const tile::Place<kWidth> place{static_cast<int>(threadIdx.x), static_cast<int>(blockDim.x)};
+  using Part = tile::RegisterSlice<T, kWidth, kElements>;
+  __shared__ float sum_smem[tile::kMaxThreadsPerBlock / tile::kWarp];
+  const tile::ChunkColumns<kWidth> place{static_cast<int>(threadIdx.x), static_cast<int>(blockDim.x)};
   const std::int64_t row = tile::row_of_thread<kSeveralRows>();
   const Columns columns = columns_of_row<kPlain>(options, row);
   const Gradient<kPlain> gradient(options);

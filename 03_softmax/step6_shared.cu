@@ -2,7 +2,7 @@
 // Idea: a block of 1,024 threads with 64 registers each fills a multiprocessor, which then waits
 //       while its row comes, and again while it goes. With the row in shared memory 32 registers
 //       do, so that two such blocks are under way.
-// Change: a part of a row is a tile::SharedPart instead of a tile::RegisterPart; cp.async fills it
+// Change: a part of a row is a tile::SharedSlice instead of a tile::RegisterSlice; cp.async fills it
 //         without passing registers. Shorter rows stay step 5's.
 // Limit: memory, at the speed of a copy. A row, or backward two of them, must fit into the shared
 //        memory of a block; longer ones go the way of step 5.
@@ -14,14 +14,14 @@ namespace {
 
 // snippet-begin kernel
 template <class T, int kChunks, bool kPlain>
-__global__ void __launch_bounds__(tile::kMostThreads)
+__global__ void __launch_bounds__(tile::kMaxThreadsPerBlock)
     softmax_shared(tile::Rows<const T> x,  // [rows][cols]
                    tile::Rows<T> y,        // [rows][cols]
                    Options options) {
-  using Part = tile::SharedPart<T, kChunks>;
+  using Part = tile::SharedSlice<T, kChunks>;
   extern __shared__ __align__(16) unsigned char row_smem[];  // a row of x
-  __shared__ tile::MaxSum seen_smem[tile::kMostThreads / tile::kWarp];
-  const tile::Place<Part::kChunkWidth> place{static_cast<int>(threadIdx.x),
+  __shared__ tile::MaxSum seen_smem[tile::kMaxThreadsPerBlock / tile::kWarp];
+  const tile::ChunkColumns<Part::kChunkWidth> place{static_cast<int>(threadIdx.x),
                                              static_cast<int>(blockDim.x)};
   const std::int64_t row = blockIdx.x;
   const Columns columns = columns_of_row<kPlain>(options, row);
@@ -35,15 +35,15 @@ __global__ void __launch_bounds__(tile::kMostThreads)
 // snippet-end kernel
 
 template <class T, int kChunks, bool kPlain>
-__global__ void __launch_bounds__(tile::kMostThreads)
+__global__ void __launch_bounds__(tile::kMaxThreadsPerBlock)
     softmax_backward_shared(tile::Rows<const T> y,   // [rows][cols]
                             tile::Rows<const T> dy,  // [rows][cols]
                             tile::Rows<T> dx,        // [rows][cols]
                             Options options) {
-  using Part = tile::SharedPart<T, kChunks>;
+  using Part = tile::SharedSlice<T, kChunks>;
   extern __shared__ __align__(16) unsigned char row_smem[];  // a row of y, then one of dy
-  __shared__ float sum_smem[tile::kMostThreads / tile::kWarp];
-  const tile::Place<Part::kChunkWidth> place{static_cast<int>(threadIdx.x),
+  __shared__ float sum_smem[tile::kMaxThreadsPerBlock / tile::kWarp];
+  const tile::ChunkColumns<Part::kChunkWidth> place{static_cast<int>(threadIdx.x),
                                              static_cast<int>(blockDim.x)};
   const std::int64_t row = blockIdx.x;
   const Columns columns = columns_of_row<kPlain>(options, row);

@@ -2,29 +2,29 @@
 // Idea: the blocks of a cluster run at the same time on neighbouring multiprocessors and write into
 //       each other's shared memory. A row too long for one block is shared by up to 16 of them.
 // Change: a block has a share of the columns, and the reduction goes over the cluster
-//         (tile/reduce_cluster.cuh). Rows that fit into one block are step 6's.
+//         (tile/cluster.cuh). Rows that fit into one block are step 6's.
 // Limit: memory, at the speed of a copy, for rows that the shared memory of 16 blocks holds. Longer
 //        ones go the way of step 6.
 #include "parts.cuh"
 #include "shares.cuh"
-#include "tile/cluster.hpp"
-#include "tile/reduce_cluster.cuh"
+#include "tile/cluster.cuh"
+#include "tile/cluster.cuh"
 
 namespace softmax {
 namespace {
 
 // snippet-begin kernel
 template <class T, int kChunks, bool kPlain>
-__global__ void __launch_bounds__(tile::kMostThreads)
+__global__ void __launch_bounds__(tile::kMaxThreadsPerBlock)
     softmax_cluster(tile::Rows<const T> x,  // [rows][cols]
                     tile::Rows<T> y,        // [rows][cols]
                     Options options) {
-  using Part = tile::SharedPart<T, kChunks>;
+  using Part = tile::SharedSlice<T, kChunks>;
   extern __shared__ __align__(16) unsigned char row_smem[];  // a share of a row of x
   __shared__ tile::MaxSum seen_smem[tile::kMostWarpsOfCluster];
   tile::ptx::cluster_arrive();  // this block has begun: others may write into seen_smem
-  const auto place = tile::place_in_cluster<Part::kChunkWidth>();
-  const auto in_block = tile::place_in_block<Part::kChunkWidth>();
+  const auto place = tile::columns_in_cluster<Part::kChunkWidth>();
+  const auto in_block = tile::columns_in_block<Part::kChunkWidth>();
   const std::int64_t row = blockIdx.x / tile::ptx::cluster_size();
   const Columns columns = columns_of_row<kPlain>(options, row);
 
@@ -38,17 +38,17 @@ __global__ void __launch_bounds__(tile::kMostThreads)
 // snippet-end kernel
 
 template <class T, int kChunks, bool kPlain>
-__global__ void __launch_bounds__(tile::kMostThreads)
+__global__ void __launch_bounds__(tile::kMaxThreadsPerBlock)
     softmax_backward_cluster(tile::Rows<const T> y,   // [rows][cols]
                              tile::Rows<const T> dy,  // [rows][cols]
                              tile::Rows<T> dx,        // [rows][cols]
                              Options options) {
-  using Part = tile::SharedPart<T, kChunks>;
+  using Part = tile::SharedSlice<T, kChunks>;
   extern __shared__ __align__(16) unsigned char row_smem[];  // a share of y, then one of dy
   __shared__ float sum_smem[tile::kMostWarpsOfCluster];
   tile::ptx::cluster_arrive();  // this block has begun: others may write into sum_smem
-  const auto place = tile::place_in_cluster<Part::kChunkWidth>();
-  const auto in_block = tile::place_in_block<Part::kChunkWidth>();
+  const auto place = tile::columns_in_cluster<Part::kChunkWidth>();
+  const auto in_block = tile::columns_in_block<Part::kChunkWidth>();
   const std::int64_t row = blockIdx.x / tile::ptx::cluster_size();
   const Columns columns = columns_of_row<kPlain>(options, row);
   const Gradient<kPlain> gradient(options);

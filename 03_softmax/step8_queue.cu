@@ -3,15 +3,15 @@
 //       multiprocessors wait for each other twice a row. One that stays loads the next row into the
 //       places of this one while it writes it.
 // Change: as many clusters as the card holds take rows from a queue, a counter in global memory;
-//         and their blocks exchange messages (tile/cluster_mail.cuh) instead of meeting at a
+//         and their blocks exchange messages (03_softmax/cluster_mail.cuh) instead of meeting at a
 //         barrier. Forward only: backward and rows that fit into one block are step 7's.
 // Limit: memory, at the speed of a copy, for rows of up to 512 KiB; up to 2 MiB the shares leave
 //        room for few blocks.
 #include "parts.cuh"
 #include "shares.cuh"
-#include "tile/cluster.hpp"
-#include "tile/cluster_mail.cuh"
-#include "tile/stream_memory.hpp"
+#include "tile/cluster.cuh"
+#include "cluster_mail.cuh"
+#include "stream_memory.hpp"
 
 namespace softmax {
 namespace {
@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(kMostThreads)
     softmax_queue(tile::Rows<const T> x,  // [rows][cols]
                   tile::Rows<T> y,        // [rows][cols]
                   Options options, unsigned long long* rows_taken) {
-  using Part = tile::SharedPart<T, kChunks>;
+  using Part = tile::SharedSlice<T, kChunks>;
   extern __shared__ __align__(16) unsigned char row_smem[];  // a share of a row of x
   __shared__ tile::Mailbox<tile::MaxSum> boxes_smem[2];
   using Mail = tile::ClusterMail<tile::MaxSum>;
@@ -33,8 +33,8 @@ __global__ void __launch_bounds__(kMostThreads)
 
   std::int64_t row = Mail::first_row();
   Columns columns = columns_of_row<kPlain>(options, row);
-  const Part part(x[row], columns.visible, tile::place_in_cluster<Part::kChunkWidth>(), -INFINITY,
-                  row_smem, tile::place_in_block<Part::kChunkWidth>());
+  const Part part(x[row], columns.visible, tile::columns_in_cluster<Part::kChunkWidth>(), -INFINITY,
+                  row_smem, tile::columns_in_block<Part::kChunkWidth>());
   Mail mail(boxes_smem, rows_taken);
   while (row < options.rows) {
     mail.ask_for_row();

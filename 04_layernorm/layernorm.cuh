@@ -2,8 +2,8 @@
 #pragma once
 
 #include "layernorm.hpp"
-#include "tile/elements.cuh"
-#include "tile/grid.hpp"
+#include "tile/basics.cuh"
+#include "tile/basics.cuh"
 #include "tile/reduce.cuh"
 #include "tile/rows.cuh"
 

@@ -8,6 +8,25 @@
 
 namespace layernorm {
 
+/// Every `stride`-th row from `first` on. To the next it is an addition, and none is multiplied.
+template <class T>
+class RowWalk {
+ public:
+  __device__ RowWalk(tile::Rows<T> rows, std::int64_t first, std::int64_t stride)
+      : at_(rows[first]), step_(stride * rows.ld) {}
+
+  /// The row where the walk stands, which goes on to the next.
+  __device__ __forceinline__ T* next() {
+    T* row = at_;
+    at_ += step_;
+    return row;
+  }
+
+ private:
+  T* at_;
+  std::int64_t step_;
+};
+
 /// A row on its way: a thread's parts of it, and its statistics, which are as far away as they are.
 template <class Part>
 struct RowParts {
@@ -48,7 +67,7 @@ struct Recomputing {
 template <class T, int kAhead>
 class RowQueue {
  public:
-  using Part = tile::SharedPart<T, kElements* static_cast<int>(sizeof(T)) / 16>;
+  using Part = tile::SharedSlice<T, kElements* static_cast<int>(sizeof(T)) / 16>;
 
   /// Shared memory for `threads` threads.
   __host__ __device__ static constexpr std::size_t bytes(int threads) {
@@ -56,7 +75,7 @@ class RowQueue {
   }
 
   __device__ __forceinline__ RowQueue(const Arguments<T>& a, std::int64_t column, int cols,
-                                      tile::Place<Part::kChunkWidth> place, void* smem,
+                                      tile::ChunkColumns<Part::kChunkWidth> place, void* smem,
                                       std::int64_t first, std::int64_t stride)
       : place_(place),
         cols_(cols),
@@ -94,10 +113,10 @@ class RowQueue {
     return row;
   }
 
-  tile::Place<Part::kChunkWidth> place_;
+  tile::ChunkColumns<Part::kChunkWidth> place_;
   int cols_, turn_ = 0;
   std::int64_t row_, stride_;  // the next to fetch
-  tile::RowWalk<const T> x_, dy_;
+  RowWalk<const T> x_, dy_;
   tile::ptx::SharedAddress smem_;  // [kAhead + 1][x, dy]
   RowParts<Part> rows_[kAhead];
 };
@@ -109,7 +128,7 @@ struct Gamma {
 
   template <class T>
   __device__ Gamma(const Arguments<T>& a, std::int64_t first, int cols,
-                   const tile::Place<Part::kChunkWidth>& place) {
+                   const tile::ChunkColumns<Part::kChunkWidth>& place) {
 #pragma unroll
     for (int i = 0; i < Part::kChunks; ++i) {
       chunk[i] = Part::Chunk::filled(1);
@@ -167,7 +186,7 @@ class ColumnSums {
   /// Writes partial sum `number` of `cols` columns from `first` on.
   __device__ __forceinline__ void store(const PartialSums& sums, std::int64_t number,
                                         std::int64_t all_cols, std::int64_t first, int cols,
-                                        const tile::Place<Part::kChunkWidth>& place) const {
+                                        const tile::ChunkColumns<Part::kChunkWidth>& place) const {
 #pragma unroll
     for (int i = 0; i < Part::kChunks; ++i) {
       if (place.column(i) >= cols) continue;
@@ -194,7 +213,7 @@ template <bool kKeep, class Part, class T, class Reduce>
 __device__ __forceinline__ void backward_row(const Arguments<T>& a, const RowParts<Part>& row,
                                              const Gamma<Part>& gamma, ColumnSums<Part>& columns,
                                              T* dx, int cols,
-                                             const tile::Place<Part::kChunkWidth>& place,
+                                             const tile::ChunkColumns<Part::kChunkWidth>& place,
                                              Reduce reduce) {
   float w[Part::kChunks][Part::kChunkWidth], xhat[Part::kChunks][Part::kChunkWidth];
   const RowSums own = columns.add(row, gamma, [&](int i, const ChunkValues<Part>& values) {

@@ -19,7 +19,7 @@ template <int kElements, bool kSeveralRows>
 struct Block {
   static constexpr int kThreads = kSeveralRows          ? tile::kThreadsOfShortRows
                                   : kElements == kWords ? 512
-                                                        : tile::kMostThreads;
+                                                        : tile::kMaxThreadsPerBlock;
   static constexpr int kAtOnce = 1024 / kThreads;
 };
 
@@ -28,11 +28,11 @@ template <class T, int kWidth, int kElements, bool kSeveralRows>
 __global__ void __launch_bounds__(Block<kElements, kSeveralRows>::kThreads,
                                   Block<kElements, kSeveralRows>::kAtOnce)
     layernorm_registers(Arguments<T> a) {
-  using Part = tile::RegisterPart<T, kWidth, kElements>;
+  using Part = tile::RegisterSlice<T, kWidth, kElements>;
   using Values = std::conditional_t<kElements == kWords, Words<Part>, Floats<Part>>;
-  __shared__ float sum_smem[tile::kMostThreads / tile::kWarp];
-  __shared__ float squares_smem[tile::kMostThreads / tile::kWarp];
-  const tile::Place<kWidth> place{static_cast<int>(threadIdx.x), static_cast<int>(blockDim.x)};
+  __shared__ float sum_smem[tile::kMaxThreadsPerBlock / tile::kWarp];
+  __shared__ float squares_smem[tile::kMaxThreadsPerBlock / tile::kWarp];
+  const tile::ChunkColumns<kWidth> place{static_cast<int>(threadIdx.x), static_cast<int>(blockDim.x)};
   const std::int64_t row = tile::row_of_thread<kSeveralRows>();
   // Lanes without a row still take part in shuffles.
   const int cols = row < a.rows ? static_cast<int>(a.cols) : 0;

@@ -24,12 +24,12 @@ __global__ void __launch_bounds__(Way::kMostThreads)
   // Two of them: a warp that is a row ahead must not write where a slow one still reads. Two rows
   // ahead it cannot be, because of the barrier in between.
   __shared__ RowSums sums_smem[2][Way::kMostThreads / tile::kWarp];
-  const tile::Place<Part::kChunkWidth> place{static_cast<int>(threadIdx.x),
+  const tile::ChunkColumns<Part::kChunkWidth> place{static_cast<int>(threadIdx.x),
                                              static_cast<int>(blockDim.x)};
   const int cols = static_cast<int>(a.cols);
 
   Queue queue(a, 0, cols, place, rows_smem, blockIdx.x, gridDim.x);
-  tile::RowWalk<T> dx(a.dx, blockIdx.x, gridDim.x);
+  RowWalk<T> dx(a.dx, blockIdx.x, gridDim.x);
   const Gamma<Part> gamma(a, 0, cols, place);
   ColumnSums<Part> columns;
   int turn = 0;
@@ -54,13 +54,13 @@ __global__ void __launch_bounds__(Keeping::kMostThreads)
   extern __shared__ __align__(16) unsigned char rows_smem[];  // [kWarps] queues, then the sums
   const int lane = static_cast<int>(threadIdx.x) % tile::kWarp;
   const int warp = static_cast<int>(threadIdx.x) / tile::kWarp;
-  const tile::Place<Part::kChunkWidth> place{lane, tile::kWarp};
+  const tile::ChunkColumns<Part::kChunkWidth> place{lane, tile::kWarp};
   const int cols = static_cast<int>(a.cols);
   const std::int64_t first = std::int64_t{blockIdx.x} * kWarps + warp;
   const std::int64_t stride = std::int64_t{gridDim.x} * kWarps;
 
   Queue queue(a, 0, cols, place, rows_smem + warp * Queue::bytes(tile::kWarp), first, stride);
-  tile::RowWalk<T> dx(a.dx, first, stride);
+  RowWalk<T> dx(a.dx, first, stride);
   const Gamma<Part> gamma(a, 0, cols, place);
   ColumnSums<Part> columns;
   for (std::int64_t row = first; row < a.rows; row += stride) {

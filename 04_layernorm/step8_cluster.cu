@@ -8,8 +8,8 @@
 #include "layernorm.cuh"
 #include "partial_sums.cuh"
 #include "persistent.cuh"
-#include "tile/cluster.hpp"
-#include "tile/reduce_cluster.cuh"
+#include "tile/cluster.cuh"
+#include "tile/cluster.cuh"
 
 namespace layernorm {
 namespace {
@@ -32,11 +32,11 @@ constexpr int kForwardChunks = 8;     // of a thread
 // snippet-begin forward
 template <class T>
 __global__ void __launch_bounds__(kForwardThreads) layernorm_cluster(Arguments<T> a) {
-  using Part = tile::SharedPart<T, kForwardChunks>;
+  using Part = tile::SharedSlice<T, kForwardChunks>;
   extern __shared__ __align__(16) unsigned char row_smem[];  // a share of a row of x
   __shared__ float sum_smem[tile::kMostWarpsOfCluster], squares_smem[tile::kMostWarpsOfCluster];
   tile::ptx::cluster_arrive();  // this block has begun: others may write into its sums
-  const tile::Place<Part::kChunkWidth> place{static_cast<int>(threadIdx.x),
+  const tile::ChunkColumns<Part::kChunkWidth> place{static_cast<int>(threadIdx.x),
                                              static_cast<int>(blockDim.x)};
   const std::int64_t row = blockIdx.x / tile::ptx::cluster_size();
   const Columns share(a.cols, place.threads * kForwardChunks * Part::kChunkWidth);
@@ -64,14 +64,14 @@ __global__ void __launch_bounds__(Keeping::kMostThreads)
   // Two of them, as in step 6.
   __shared__ RowSums sums_smem[2][tile::kMostBlocksOfCluster * Keeping::kMostThreads / tile::kWarp];
   tile::ptx::cluster_arrive();  // this block has begun: others may write into its sums
-  const tile::Place<Part::kChunkWidth> place{static_cast<int>(threadIdx.x),
+  const tile::ChunkColumns<Part::kChunkWidth> place{static_cast<int>(threadIdx.x),
                                              static_cast<int>(blockDim.x)};
   const Columns share(a.cols, place.threads * kElements);
   const std::int64_t clusters = gridDim.x / tile::ptx::cluster_size();
   const std::int64_t cluster = blockIdx.x / tile::ptx::cluster_size();
 
   Queue queue(a, share.first, share.cols, place, rows_smem, cluster, clusters);
-  tile::RowWalk<T> dx({a.dx.data + share.first, a.dx.ld}, cluster, clusters);
+  RowWalk<T> dx({a.dx.data + share.first, a.dx.ld}, cluster, clusters);
   const Gamma<Part> gamma(a, share.first, share.cols, place);
   ColumnSums<Part> columns;
   tile::ptx::cluster_wait();  // all blocks have begun
@@ -105,7 +105,7 @@ tile::Status forward(const Problem& problem, const Buffers& buffers, void* strea
     }
     return tile::launch_in_clusters(layernorm_cluster<T>, "layernorm_cluster", blocks, threads,
                                     blocks_of_row,
-                                    tile::SharedPart<T, kForwardChunks>::bytes(threads), stream, a);
+                                    tile::SharedSlice<T, kForwardChunks>::bytes(threads), stream, a);
   });
 }
 

@@ -1,5 +1,5 @@
-// What a thread does with its part of a row, which was read once: a tile::RegisterPart or a
-// tile::SharedPart, whose missing chunks are full of zeros.
+// What a thread does with its part of a row, which was read once: a tile::RegisterSlice or a
+// tile::SharedSlice, whose missing chunks are full of zeros.
 #pragma once
 
 #include "layernorm.cuh"
@@ -136,7 +136,7 @@ class Floats {
   }
 
  private:
-  tile::Place<Part::kChunkWidth> place_;
+  tile::ChunkColumns<Part::kChunkWidth> place_;
   float value_[Part::kChunks][Part::kChunkWidth];
 };
 
@@ -145,7 +145,7 @@ class Floats {
 template <class Part, class Values, class T>
 __device__ __forceinline__ void store_part(const Values& values, const Arguments<T>& a, T* y,
                                            std::int64_t first, int cols, float rstd,
-                                           const tile::Place<Part::kChunkWidth>& place) {
+                                           const tile::ChunkColumns<Part::kChunkWidth>& place) {
   auto store = [&](int i) {
     const int col = place.column(i);
     float value[Part::kChunkWidth], gamma[Part::kChunkWidth], beta[Part::kChunkWidth];

@@ -58,9 +58,10 @@ function(tile_add_kernels target)
       COMMENT "Translating ${source} for the CPU device"
       VERBATIM)
     target_sources(${target} PRIVATE "${output}")
+    # The translated file lies elsewhere; its includes are relative to the original.
+    cmake_path(GET input PARENT_PATH folder)
+    target_include_directories(${target} PRIVATE "${folder}")
     set_source_files_properties("${output}" PROPERTIES COMPILE_OPTIONS "${TILE_KERNEL_FLAGS}")
   endforeach()
-  # The translated file lies elsewhere; its includes are relative to the original.
-  target_include_directories(${target} PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}")
   target_link_libraries(${target} PUBLIC tile_flags cpu_device)
 endfunction()

@@ -42,6 +42,9 @@ else()
   include("${TILE_ROOT}/cmake/CpuDevice.cmake")
 endif()
 
+if(NOT TARGET tile_host)
+  add_subdirectory("${TILE_ROOT}/tile/host" "${CMAKE_BINARY_DIR}/tile/host")
+endif()
 if(NOT TARGET harness)
   add_subdirectory("${TILE_ROOT}/harness" "${CMAKE_BINARY_DIR}/harness")
 endif()
@@ -53,59 +56,65 @@ function(tile_add_test)
   set_tests_properties(${arg_NAME} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 300 LABELS "${arg_LABEL}")
 endfunction()
 
-# tile_chapter(STEPS step1_… step2_… [KERNELS file.cu …] SUITES suite … [TESTS file.cpp …]
-#              [TEST_KERNELS file.cu …] [EXERCISES 1_… …])
-# A chapter, named like its folder. Its steps are the .cu files of these names, and KERNELS those
-# that hold what steps share; beside them stand bench.cpp, reference.cpp and test.cpp. The tests may
-# need more files (TESTS) and kernels of their own.
+# tile_chapter([KERNELS file.cu …]): a chapter, named like its folder, which holds
+#   step1_….cu, or forward1_….cu and backward1_….cu   its steps
+#   reference.cpp                                     the reference, which validates as well
+#   exercises/, solutions/                            see tile_exercise()
+#   test/                                             test*.cpp and their kernels; bench.cpp for
+#                                                     ./tour; c_interface.cpp
+# KERNELS are .cu files that steps share. It makes
 #   <name>        runs its steps and shows what they do
 #   <name>_test   its tests; CTest has an entry for each step, which runs the suite "step", and for
-#                 each of the other suites
+#                 each of the suites chapter, launch and large
 function(tile_chapter)
-  cmake_parse_arguments(arg "" "" "STEPS;KERNELS;SUITES;TESTS;TEST_KERNELS;EXERCISES" ${ARGN})
+  cmake_parse_arguments(arg "" "" "KERNELS" ${ARGN})
   get_filename_component(name "${CMAKE_CURRENT_SOURCE_DIR}" NAME)
+  file(GLOB steps CONFIGURE_DEPENDS RELATIVE "${CMAKE_CURRENT_SOURCE_DIR}"
+       step*_*.cu *forward*_*.cu *backward*_*.cu)
+  file(GLOB tests CONFIGURE_DEPENDS RELATIVE "${CMAKE_CURRENT_SOURCE_DIR}" test/test*.cpp)
+  file(GLOB test_kernels CONFIGURE_DEPENDS RELATIVE "${CMAKE_CURRENT_SOURCE_DIR}" test/*.cu)
+  file(GLOB exercises CONFIGURE_DEPENDS RELATIVE "${CMAKE_CURRENT_SOURCE_DIR}/exercises"
+       exercises/*.cu)
 
-  list(TRANSFORM arg_STEPS APPEND .cu OUTPUT_VARIABLE kernels)
   # Apart from the steps, because the checks of the exercises need it and are to work without them.
   add_library(${name}_reference STATIC reference.cpp)
   target_link_libraries(${name}_reference PUBLIC harness PRIVATE Eigen3::Eigen)
+  target_include_directories(${name}_reference PUBLIC "${CMAKE_CURRENT_SOURCE_DIR}")
   add_library(${name}_steps STATIC)
-  tile_add_kernels(${name}_steps ${kernels} ${arg_KERNELS})
+  tile_add_kernels(${name}_steps ${steps} ${arg_KERNELS})
   target_link_libraries(${name}_steps PUBLIC ${name}_reference)
 
   # An object library: nothing refers to a chapter by name, it registers itself.
-  add_library(${name}_chapter OBJECT bench.cpp)
+  add_library(${name}_chapter OBJECT test/bench.cpp)
   target_link_libraries(${name}_chapter PUBLIC ${name}_steps)
   set_property(GLOBAL APPEND PROPERTY TILE_CHAPTERS ${name})
 
   # The chapter's operations for callers of C. harness/c makes a library of all chapters', without
   # bench.cpp, which brings the peers with it.
-  add_library(${name}_c_interface OBJECT c_interface.cpp)
+  add_library(${name}_c_interface OBJECT test/c_interface.cpp)
   target_link_libraries(${name}_c_interface PUBLIC ${name}_steps)
 
   add_executable(${name})
   target_link_libraries(${name} PRIVATE ${name}_chapter harness_tour)
 
-  add_executable(${name}_test test.cpp ${arg_TESTS})
-  if(arg_TEST_KERNELS)
-    tile_add_kernels(${name}_test ${arg_TEST_KERNELS})
-  endif()
+  add_executable(${name}_test ${tests})
+  tile_add_kernels(${name}_test ${test_kernels})
   target_link_libraries(${name}_test PRIVATE ${name}_steps harness_test_main Eigen3::Eigen)
-  foreach(step IN LISTS arg_STEPS)
-    # step1_thread_per_element.cu holds the step thread_per_element.
-    string(REGEX REPLACE "^step[0-9]+_" "" step_name ${step})
+  foreach(step IN LISTS steps)
+    get_filename_component(step ${step} NAME_WE)
     tile_add_test(NAME ${name}.${step} LABEL ${name}
-                  COMMAND ${name}_test --step=${step_name} --test-suite=step)
+                  COMMAND ${name}_test --step=${step} --test-suite=step)
   endforeach()
-  foreach(suite IN LISTS arg_SUITES)
+  foreach(suite chapter launch large)
     tile_add_test(NAME ${name}.${suite} LABEL ${name} COMMAND ${name}_test --test-suite=${suite})
   endforeach()
-  foreach(exercise IN LISTS arg_EXERCISES)
+  foreach(exercise IN LISTS exercises)
+    get_filename_component(exercise ${exercise} NAME_WE)
     tile_exercise(${name} ${exercise})
   endforeach()
 endfunction()
 
-# An exercise: exercises/<exercise>.cu is to be completed, exercises/check_<exercise>.cpp checks it.
+# An exercise: exercises/<exercise>.cu is to be completed, test/exercises/check_<exercise>.cpp checks it.
 # ./tour builds and runs <chapter>_exercise_<exercise>. With TILE_CHECK_EXERCISES, CTest proves that
 # the check accepts the one in solutions, and refuses the file as shipped and every wrong answer
 # that a patch in exercises/wrong makes of the solution, each with the message meant for it. The
@@ -119,7 +128,7 @@ target_compile_options(tile_unfinished_flags INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wno-unused-parameter>)
 function(tile_exercise chapter exercise)
   set(check ${chapter}_check_${exercise})
-  add_library(${check} OBJECT EXCLUDE_FROM_ALL exercises/check_${exercise}.cpp)
+  add_library(${check} OBJECT EXCLUDE_FROM_ALL test/exercises/check_${exercise}.cpp)
   target_link_libraries(${check} PUBLIC ${chapter}_reference harness_test_main)
   target_include_directories(${check} PUBLIC "${CMAKE_CURRENT_SOURCE_DIR}")
 
@@ -142,7 +151,7 @@ function(tile_exercise chapter exercise)
   endif()
 
   set(refuse "${CMAKE_COMMAND}" -P "${TILE_ROOT}/cmake/must_fail.cmake")
-  file(STRINGS exercises/check_${exercise}.cpp message REGEX "^// Shipped: ")
+  file(STRINGS test/exercises/check_${exercise}.cpp message REGEX "^// Shipped: ")
   if(NOT message)
     set(message "not written anything|never written")
   endif()

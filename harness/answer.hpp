@@ -9,9 +9,9 @@
 
 #include "harness/buffer.hpp"
 #include "harness/compare.hpp"
-#include "harness/cuda_check.hpp"
-#include "harness/device.hpp"
-#include "harness/status.hpp"
+#include "tile/host/cuda_check.hpp"
+#include "tile/host/device.hpp"
+#include "tile/host/status.hpp"
 
 namespace tile {
 

@@ -4,9 +4,9 @@
 #include <cstdio>
 #include <ctime>
 
-#include "harness/device.hpp"
 #include "harness/progress.hpp"
-#include "harness/text.hpp"
+#include "tile/host/device.hpp"
+#include "tile/host/text.hpp"
 
 namespace tile {
 namespace {
@@ -72,12 +72,12 @@ void print(const Measure& measure, const std::string& who, const Timing& timing,
 
 }  // namespace
 
-std::vector<Result> rows(const Chapter& chapter, std::size_t step, const Workload& workload,
+std::vector<Result> rows(const Chapter& chapter, const StepInfo& step, const Workload& workload,
                          Duty duty, const Timing& timing, double ceiling,
                          const std::vector<TimedPeer>& peers) {
   const Measure measure(workload);
   const Result alone{.chapter = std::string(chapter.name),
-                     .step = std::string(chapter.steps[step].name),
+                     .step = std::string(step.name),
                      .direction = std::string(workload.direction()),
                      .workload = workload.name(),
                      .metric = std::string(measure.name) + name(duty),
@@ -101,9 +101,36 @@ std::vector<Result> rows(const Chapter& chapter, std::size_t step, const Workloa
   return rows;
 }
 
-Status time_steps(const Chapter& chapter, Workload& workload, const std::vector<std::size_t>& steps,
-                  const std::vector<Peer>& peers, bool sustained_too,
-                  std::vector<Result>* results) {
+std::string time_beside(Workload& workload, std::size_t step, std::size_t before) {
+  std::vector<Work> works;
+  Choice choice;
+  const bool compared = before != step && workload.choose(before, &choice).ok();
+  if (compared) {
+    works.push_back([&](void* stream) { return workload.launch(choice.step, stream); });
+  }
+  works.push_back([&](void* stream) { return workload.launch(step, stream); });
+  Group group{.works = {}, .repetitions = 10, .burst = 10};
+  for (std::size_t i = 0; i < works.size(); ++i) group.works.push_back(i);
+  std::vector<Timing> timings(works.size());
+  if (Status s = time_in_turn(works, group, Duty::burst, &timings); !s.ok()) {
+    return "not timed: " + s.message;
+  }
+  const Measure measure(workload);
+  const double took = timings.back().median;
+  char text[96];
+  std::snprintf(text, sizeof text, "%.4f ms  %.2f %s", took, measure.rate(took), measure.unit);
+  std::string all = text;
+  if (compared) {
+    std::snprintf(text, sizeof text, "  %.2f x step %zu", timings.front().median / took,
+                  choice.step + 1);
+    all += text;
+  }
+  return all;
+}
+
+Status time_steps(const Chapter& chapter, const LadderInfo& ladder, Workload& workload,
+                  const std::vector<std::size_t>& steps, const std::vector<Peer>& peers,
+                  bool sustained_too, std::vector<Result>* results) {
   const Measure measure(workload);
   Ceiling ceiling;
   if (Status s = find_ceiling(workload, &ceiling); !s.ok()) return s;
@@ -147,7 +174,8 @@ Status time_steps(const Chapter& chapter, Workload& workload, const std::vector<
                 measure.unit);
     for (std::size_t i = 0; i < steps.size(); ++i) {
       const Timing& timing = timings[rivals + i];
-      const auto step_rows = rows(chapter, steps[i], workload, duty, timing, limit, timed);
+      const auto step_rows =
+          rows(chapter, ladder.steps[steps[i]], workload, duty, timing, limit, timed);
       std::string remark;
       for (std::size_t p = timed.size() - peers.size(); p < timed.size(); ++p) {
         char text[64];
@@ -158,7 +186,7 @@ Status time_steps(const Chapter& chapter, Workload& workload, const std::vector<
         return group.works == std::vector<std::size_t>{rivals + i};
       });
       if (apart) remark += ", timed apart " + counted(timing.repetitions, "time");
-      print(measure, std::string(chapter.steps[steps[i]].name), timing, limit, remark);
+      print(measure, std::string(ladder.steps[steps[i]].name), timing, limit, remark);
       results->insert(results->end(), step_rows.begin(), step_rows.end());
     }
     for (std::size_t i = 0; i < peers.size(); ++i) {

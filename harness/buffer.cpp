@@ -5,10 +5,11 @@
 
 #include "harness/compare.hpp"
 #include "harness/convert.hpp"
-#include "harness/cuda_check.hpp"
-#include "harness/device.hpp"
 #include "harness/parallel.hpp"
-#include "harness/text.hpp"
+#include "harness/sample.hpp"
+#include "tile/host/cuda_check.hpp"
+#include "tile/host/device.hpp"
+#include "tile/host/text.hpp"
 
 namespace tile {
 namespace {
@@ -74,15 +75,16 @@ struct Damages {
   Damage before, element, padding, past;
 };
 
-// Compares the memory byte for byte with its image and sorts what changed by region.
-Damages find_damage(std::span<const std::byte> now, std::span<const std::byte> image,
-                    const Layout& layout, std::int64_t start, std::int64_t extent) {
-  Damages found;
+// Compares the memory from byte `at` on with its image and sorts what changed by region.
+void find_damage(std::span<const std::byte> now, std::span<const std::byte> image,
+                 const Layout& layout, std::int64_t start, std::int64_t extent, std::int64_t at,
+                 Damages* damages) {
+  Damages& found = *damages;
   const auto size = static_cast<std::int64_t>(size_bytes(layout.dtype));
   for (std::int64_t i = 0; i < std::ssize(image); ++i) {
     if (now[static_cast<std::size_t>(i)] == image[static_cast<std::size_t>(i)]) continue;
     // `start` is a multiple of the size, so the division rounds down to whole elements.
-    const std::int64_t position = i / size - start / size;
+    const std::int64_t position = (at + i) / size - start / size;
     if (position < 0) {
       found.before.add(position);
     } else if (position >= extent) {
@@ -93,7 +95,6 @@ Damages find_damage(std::span<const std::byte> now, std::span<const std::byte> i
       found.element.add(position);
     }
   }
-  return found;
 }
 
 // "element 17", or "row 3, column 17" of a matrix.
@@ -101,6 +102,30 @@ std::string place(std::int64_t position, const Layout& layout) {
   if (layout.rows == 1) return "element " + std::to_string(position);
   return "row " + std::to_string(position / layout.ld) + ", column " +
          std::to_string(position % layout.ld);
+}
+
+// What was written where nobody may.
+Status guard_status(const Damages& found, const std::string& name, const Layout& layout,
+                    std::int64_t extent) {
+  std::string why;
+  // `text` tells of damage that there is: without elements there are no rows to place it in.
+  const auto report = [&](const Damage& damage, auto text) {
+    if (damage.bytes > 0) why += (why.empty() ? "" : "; ") + damage.amount() + text(damage.first);
+  };
+  report(found.before, [](std::int64_t first) {
+    return " written before its start, first at element " + std::to_string(first) +
+           ": an index below 0?";
+  });
+  report(found.padding, [&](std::int64_t first) {
+    return " written into its padding, first at " + place(first, layout) + " of rows of " +
+           counted(layout.cols, "column") + ": is the column checked?";
+  });
+  report(found.past, [&](std::int64_t first) {
+    return " written past its end, first at element " + std::to_string(first) + " of " +
+           std::to_string(extent) + " (index n+" + std::to_string(first - extent) +
+           "): is the bounds guard missing?";
+  });
+  return why.empty() ? Status{} : device_error(name, why);
 }
 
 }  // namespace
@@ -215,30 +240,15 @@ std::vector<std::byte> DeviceBuffer::download_bytes() const {
 }
 
 Status DeviceBuffer::check_guards() const {
-  const Damages found = find_damage(fetch(), image_, layout_, start(), extent());
-  std::string why;
-  // `text` tells of damage that there is: without elements there are no rows to place it in.
-  const auto report = [&](const Damage& damage, auto text) {
-    if (damage.bytes > 0) why += (why.empty() ? "" : "; ") + damage.amount() + text(damage.first);
-  };
-  report(found.before, [](std::int64_t first) {
-    return " written before its start, first at element " + std::to_string(first) +
-           ": an index below 0?";
-  });
-  report(found.padding, [&](std::int64_t first) {
-    return " written into its padding, first at " + place(first, layout_) + " of rows of " +
-           counted(layout_.cols, "column") + ": is the column checked?";
-  });
-  report(found.past, [&](std::int64_t first) {
-    return " written past its end, first at element " + std::to_string(first) + " of " +
-           std::to_string(extent()) + " (index n+" + std::to_string(first - extent()) +
-           "): is the bounds guard missing?";
-  });
-  return why.empty() ? Status{} : device_error(name_, why);
+  Damages found;
+  find_damage(fetch(), image_, layout_, start(), extent(), 0, &found);
+  return guard_status(found, name_, layout_, extent());
 }
 
 Status DeviceBuffer::check_unchanged() const {
-  const Damage found = find_damage(fetch(), image_, layout_, start(), extent()).element;
+  Damages damages;
+  find_damage(fetch(), image_, layout_, start(), extent(), 0, &damages);
+  const Damage& found = damages.element;
   if (found.bytes == 0) return {};
   return device_error(
       name_, found.amount() + " changed that must not be, first at " + place(found.first, layout_));
@@ -247,6 +257,90 @@ Status DeviceBuffer::check_unchanged() const {
 Status DeviceBuffer::check() const {
   if (Status guards = check_guards(); !guards.ok() || !is_input_) return guards;
   return check_unchanged();
+}
+
+// ---- Memory that is never on the host as a whole ----
+
+namespace {
+constexpr int kCanaryByte = 0xa5, kUnwrittenByte = 0xff;
+}
+
+GuardedMemory::GuardedMemory(std::string name, const Layout& layout)
+    : name_(std::move(name)), layout_(layout) {
+  require_valid(name_, layout_);
+  require(layout_.ld == layout_.cols || layout_.rows <= 1, name_ + ".ld", "padding is not for it");
+  void* memory = nullptr;
+  throw_if_failed(
+      cuda_status(cudaMalloc(&memory, bytes() + 2 * kCanaryBytes), name_ + ": cudaMalloc"));
+  memory_.reset(static_cast<std::byte*>(memory));
+  restore_guards();
+  poison();
+}
+
+void GuardedMemory::restore_guards() {
+  for (std::byte* guard : {memory_.get(), memory_.get() + kCanaryBytes + bytes()}) {
+    throw_if_failed(
+        cuda_status(cudaMemset(guard, kCanaryByte, kCanaryBytes), name_ + ": cudaMemset"));
+  }
+}
+
+std::size_t GuardedMemory::bytes() const {
+  return static_cast<std::size_t>(layout_.count()) * size_bytes(layout_.dtype);
+}
+
+void* GuardedMemory::raw() const { return memory_.get() + kCanaryBytes; }
+
+void GuardedMemory::DeviceFree::operator()(std::byte* memory) const {
+  static_cast<void>(cudaFree(memory));
+}
+
+void GuardedMemory::tell_device(bool written) const {
+  name_array({.name = name_.c_str(),
+              .data = raw(),
+              .element_bytes = size_bytes(layout_.dtype),
+              .rows = layout_.rows,
+              .cols = layout_.cols,
+              .ld = layout_.cols,
+              .written = written});
+}
+
+void GuardedMemory::upload(std::span<const double> values) {
+  const std::vector<std::byte> elements = packed(name_, layout_, values);
+  throw_if_failed(
+      cuda_status(cudaMemcpy(raw(), elements.data(), elements.size(), cudaMemcpyHostToDevice),
+                  name_ + ": cudaMemcpy to the device"));
+  tell_device(true);
+}
+
+void GuardedMemory::poison() {
+  throw_if_failed(cuda_status(cudaMemset(raw(), kUnwrittenByte, bytes()), name_ + ": cudaMemset"));
+  tell_device(false);
+}
+
+std::vector<double> GuardedMemory::rows(std::span<const std::int64_t> numbers) const {
+  if (std::ssize(numbers) == layout_.rows) {  // all of them, in one copy
+    std::vector<std::byte> elements(bytes());
+    throw_if_failed(
+        cuda_status(cudaMemcpy(elements.data(), raw(), elements.size(), cudaMemcpyDeviceToHost),
+                    name_ + ": cudaMemcpy from the device"));
+    return to_double(elements.data(), layout_.dtype, layout_.count());
+  }
+  std::vector<double> values;
+  throw_if_failed(download_rows(raw(), layout_.dtype, layout_.cols, numbers, &values));
+  return values;
+}
+
+Status GuardedMemory::check_guards() const {
+  Damages found;
+  const std::vector<std::byte> image(kCanaryBytes, std::byte{kCanaryByte});
+  std::vector<std::byte> now(kCanaryBytes);
+  const std::int64_t past = kCanaryBytes + static_cast<std::int64_t>(bytes());
+  for (const std::int64_t at : {std::int64_t{0}, past}) {
+    TILE_RETURN_IF_CUDA_ERROR(
+        cudaMemcpy(now.data(), memory_.get() + at, kCanaryBytes, cudaMemcpyDeviceToHost));
+    find_damage(now, image, layout_, kCanaryBytes, layout_.count(), at, &found);
+  }
+  return guard_status(found, name_, layout_, layout_.count());
 }
 
 }  // namespace tile

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "harness/dtype.hpp"
 #include "harness/poison.hpp"
-#include "harness/status.hpp"
+#include "tile/host/dtype.hpp"
+#include "tile/host/status.hpp"
 
 namespace tile {
 
@@ -101,6 +101,43 @@ class DeviceBuffer {
   bool is_input_;
   bool has_values_;               // or poison, which nobody may read
   std::vector<std::byte> image_;  // all of the memory as it was uploaded
+  std::unique_ptr<std::byte, DeviceFree> memory_;
+};
+
+/// Device memory for `count` elements with the same canaries, whose contents are never on the host
+/// as a whole: for tensors of gigabytes. All bits are one at first, a NaN in every type. Throws as
+/// DeviceBuffer does.
+class GuardedMemory {
+ public:
+  /// `layout` has neither padding nor offset.
+  GuardedMemory(std::string name, const Layout& layout);
+
+  void* raw() const;
+  const Layout& layout() const { return layout_; }
+  const std::string& name() const { return name_; }
+
+  /// Uploads elements, row-major, values of the type.
+  void upload(std::span<const double> values);
+  /// Makes all bits of the elements one.
+  void poison();
+  /// Says that a kernel will write all elements before anybody reads one.
+  void mark_written() { tell_device(true); }
+  /// Rows by their numbers.
+  std::vector<double> rows(std::span<const std::int64_t> numbers) const;
+  /// Fails if a byte before the start or past the end has changed.
+  Status check_guards() const;
+  /// Makes the canaries what they were.
+  void restore_guards();
+
+ private:
+  struct DeviceFree {
+    void operator()(std::byte* memory) const;
+  };
+  std::size_t bytes() const;
+  void tell_device(bool written) const;
+
+  std::string name_;
+  Layout layout_;
   std::unique_ptr<std::byte, DeviceFree> memory_;
 };
 

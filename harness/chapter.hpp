@@ -1,4 +1,4 @@
-// A chapter as ./tour sees it: its steps, and problems to run them on.
+// A chapter as ./tour sees it: its ladders, and problems to run their steps on.
 #pragma once
 
 #include <cstdint>
@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "harness/compare.hpp"
-#include "harness/dtype.hpp"
 #include "harness/measure.hpp"
-#include "harness/status.hpp"
-#include "harness/step.hpp"
+#include "tile/host/dtype.hpp"
+#include "tile/host/status.hpp"
+#include "tile/host/step.hpp"
 
 namespace tile {
 
@@ -22,7 +22,7 @@ struct Peer {
   Work launch;
 };
 
-/// One problem of a chapter with its inputs and outputs on the device.
+/// One problem of a ladder with its inputs and outputs on the device.
 class Workload {
  public:
   virtual ~Workload() = default;
@@ -38,39 +38,43 @@ class Workload {
   virtual double operations() const { return 0; }
   /// The type of the factors, if there are operations(): which rate is their ceiling.
   virtual DType multiplied_type() const { return DType::fp32; }
-  /// Whether step `step` of the chapter's table solves such a problem: some know one direction
-  /// only.
-  virtual bool takes([[maybe_unused]] std::size_t step) const { return true; }
-  /// Starts step `step` in a stream, a cudaStream_t.
+  /// Validates the problem and finds the step that runs it when step `step` is asked for.
+  virtual Status choose(std::size_t step, Choice* choice) const = 0;
+  /// Starts the own kernel of step `step`, which choose() has given, in a stream, a cudaStream_t.
   virtual Status launch(std::size_t step, void* stream) = 0;
   /// The peers to be timed beside the steps. They live no longer than the Workload.
   virtual std::vector<Peer> peers() { return {}; }
-  /// Compares what the last launch, a step's or a peer's, wrote with the reference, and makes the
-  /// output poison again: the next must write its own. Waits for the device.
+  /// Compares what the last launch, a step's or a peer's, wrote with the reference, looks at the
+  /// guard bands around every buffer, and makes the output poison again: the next must write its
+  /// own. Waits for the device.
   virtual Comparison check() = 0;
-  /// What check() looks at, if that is not everything: "96 of 8,192 rows".
-  virtual std::string checked_part() const { return {}; }
+  /// What check() compares: "all 37 rows", "87 rows".
+  virtual std::string checked_part() const = 0;
 };
 
 /// Throws std::invalid_argument, naming the extent, for a size that no step can take.
 using MakeWorkload = std::unique_ptr<Workload> (*)(const std::vector<std::int64_t>& size,
                                                    DType type);
 
+/// A ladder without the types of its problem.
+struct LadderInfo {
+  std::string_view name, kernels;  ///< as in Ladder
+  std::vector<StepInfo> steps;
+  std::vector<std::string_view> extents;  ///< what --size gives: {"m", "n", "k"}
+  std::string_view size_hint;             ///< what it is in words: "rows and columns of x"
+  MakeWorkload make;
+  std::vector<std::vector<std::int64_t>> benchmark_sizes;
+  std::vector<DType> benchmark_types;
+  /// What bench measures beside `make`, of the same sizes and types. These may give null for a type
+  /// that they leave out.
+  std::vector<MakeWorkload> make_for_benchmark = {};
+};
+
 struct Chapter {
   std::string_view name;  ///< the folder's
   std::string_view title;
   std::string_view next;  ///< what to read and try after it
-  std::vector<StepInfo> steps;
-  std::vector<std::string_view> extents;  ///< what --size gives: {"m", "n", "k"}
-  std::vector<std::int64_t> size_on_cpu;  ///< what ./tour runs on the CPU device
-  std::vector<std::int64_t> size_on_gpu;
-  std::vector<std::vector<std::int64_t>> benchmark_sizes;
-  std::vector<DType> benchmark_types;
-  /// The problems of ./tour, in order: for most chapters forward and backward.
-  std::vector<MakeWorkload> make;
-  /// What bench measures beside them, of the same sizes and types. These may give null for a type
-  /// that they leave out.
-  std::vector<MakeWorkload> make_for_benchmark = {};
+  std::vector<LadderInfo> ladders;
 };
 
 /// The chapters linked into this program, by name.

@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "harness/hints.hpp"
-#include "harness/text.hpp"
+#include "tile/host/text.hpp"
 
 #ifdef __FAST_MATH__
 #error "-ffast-math lets the compiler assume that there are no NaNs: this file must see them"

@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "harness/dtype.hpp"
+#include "tile/host/dtype.hpp"
 
 namespace tile {
 

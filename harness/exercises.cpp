@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "harness/progress.hpp"
-#include "harness/text.hpp"
+#include "tile/host/text.hpp"
 
 namespace tile {
 namespace {

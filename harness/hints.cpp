@@ -5,7 +5,7 @@
 #include <functional>
 
 #include "harness/poison.hpp"
-#include "harness/text.hpp"
+#include "tile/host/text.hpp"
 
 namespace tile {
 namespace {

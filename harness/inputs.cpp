@@ -9,7 +9,7 @@
 
 #include "harness/convert.hpp"
 #include "harness/parallel.hpp"
-#include "harness/status.hpp"
+#include "tile/host/status.hpp"
 
 namespace tile {
 namespace {

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "harness/dtype.hpp"
+#include "tile/host/dtype.hpp"
 
 namespace tile {
 

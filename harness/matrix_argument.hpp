@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "harness/status.hpp"
+#include "tile/host/status.hpp"
 
 namespace tile {
 

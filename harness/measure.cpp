@@ -9,9 +9,9 @@
 #include <thread>
 #include <utility>
 
-#include "harness/cuda_check.hpp"
-#include "harness/device.hpp"
 #include "harness/measure_kernels.hpp"
+#include "tile/host/cuda_check.hpp"
+#include "tile/host/device.hpp"
 
 namespace tile {
 namespace {

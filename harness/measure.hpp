@@ -5,8 +5,8 @@
 #include <span>
 #include <vector>
 
-#include "harness/dtype.hpp"
-#include "harness/status.hpp"
+#include "tile/host/dtype.hpp"
+#include "tile/host/status.hpp"
 
 namespace tile {
 

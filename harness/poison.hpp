@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "harness/dtype.hpp"
+#include "tile/host/dtype.hpp"
 
 namespace tile {
 

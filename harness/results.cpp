@@ -6,7 +6,7 @@
 #include <fstream>
 #include <stdexcept>
 
-#include "harness/text.hpp"
+#include "tile/host/text.hpp"
 
 namespace tile {
 namespace {

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "harness/dtype.hpp"
+#include "tile/host/dtype.hpp"
 
 namespace tile {
 

@@ -9,9 +9,9 @@
 #include <string>
 
 #include "harness/convert.hpp"
-#include "harness/cuda_check.hpp"
 #include "harness/inputs.hpp"
-#include "harness/text.hpp"
+#include "tile/host/cuda_check.hpp"
+#include "tile/host/text.hpp"
 
 namespace tile {
 namespace {

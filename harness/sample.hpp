@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "harness/compare.hpp"
-#include "harness/dtype.hpp"
-#include "harness/status.hpp"
+#include "tile/host/dtype.hpp"
+#include "tile/host/status.hpp"
 
 namespace tile {
 

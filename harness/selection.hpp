@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
-#include "harness/device.hpp"
-#include "harness/step.hpp"
+#include "tile/host/device.hpp"
+#include "tile/host/step.hpp"
 
 namespace tile {
 

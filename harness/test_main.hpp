@@ -1,61 +1,91 @@
 // What the tests of steps share: which steps to test, how to run one, and how to skip.
 #pragma once
 
+#include <doctest/doctest.h>
+
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "harness/cuda_check.hpp"
-#include "harness/step.hpp"
+#include "tile/host/cuda_check.hpp"
+#include "tile/host/step.hpp"
 
 namespace tile {
 
-/// The step named by --step; empty if none was.
+/// The file of the step that --step names, without ".cu": "forward3_shuffles"; empty if none is.
 std::string_view selected_step();
 
 /// Says that a step cannot run on this device. The program exits with 77, CTest's code for a skip,
 /// if nothing failed.
 void skip(std::string_view why);
 
-[[noreturn]] void no_such_step();
+/// How often run_step() has run the own kernel of the step that it was given.
+std::size_t& own_runs();
 
-/// The steps to test: the selected one, or all. A name that is not in the table ends the program.
-template <class Problem, class Buffers, std::size_t kCount>
-std::vector<Step<Problem, Buffers>> selected_steps(const Step<Problem, Buffers> (&table)[kCount]) {
-  std::vector<Step<Problem, Buffers>> steps;
-  for (const auto& step : table) {
-    if (selected_step().empty() || selected_step() == step.name) steps.push_back(step);
+/// A step under test, and where it stands.
+template <class Ladder>
+struct TestedStep : Ladder::Step {
+  const Ladder* ladder;
+  std::size_t number;  // from 0
+};
+
+/// The steps of the ladder to test: the selected one, if it is one of them, or all.
+template <class Ladder>
+std::vector<TestedStep<Ladder>> selected_steps(const Ladder& ladder) {
+  std::vector<TestedStep<Ladder>> steps;
+  for (std::size_t i = 0; i < ladder.steps.size(); ++i) {
+    const std::string file = file_of_step(ladder.name, i, ladder.steps[i].name);
+    if (selected_step().empty() || selected_step() == file) {
+      steps.push_back({ladder.steps[i], &ladder, i});
+    }
   }
-  if (steps.empty()) no_such_step();
   return steps;
 }
 
-/// Calls `check(step, type)` for every step to test and each of its element types. What this device
-/// lacks is skipped.
-template <class Problem, class Buffers, std::size_t kCount, class Check>
-void for_each_step(const Step<Problem, Buffers> (&table)[kCount], Check check) {
-  for (const auto& step : selected_steps(table)) {
-    for (const DType type : kDTypes) {
-      if (!step.types.contains(type)) continue;
-      const Status here = check_requirements(step.types, step.needs, type);
-      if (here.ok()) {
-        check(step, type);
-      } else {
-        skip(here.message);
-      }
-    }
-  }
+/// Whether the own kernel of the step runs the problem here: if not, another step's tests are about
+/// it. Only the alignment of the pointers in `buffers` is looked at.
+template <class Ladder>
+bool is_taken(const TestedStep<Ladder>& step, const typename Ladder::Problem& problem,
+              const typename Ladder::Buffers& buffers) {
+  return check_step<typename Ladder::Problem, typename Ladder::Buffers>(step, problem, buffers)
+      .ok();
 }
 
-/// Runs a step on a problem that its row of the table must promise to take, and waits for it.
-template <class Problem, class Buffers>
-Status run_step(const Step<Problem, Buffers>& step, const Problem& problem,
-                const Buffers& buffers) {
-  if (Status s = step.supports(problem); !s.ok()) return s;
-  const Status launched = step.launch(problem, buffers, nullptr);
+/// Validates, finds the step that takes the problem, launches it, and waits for it.
+template <class Ladder>
+Status run_step(const TestedStep<Ladder>& step, const typename Ladder::Problem& problem,
+                const typename Ladder::Buffers& buffers) {
+  Choice choice;
+  const Status launched = run(*step.ladder, step.number, problem, buffers, nullptr, &choice);
+  if (launched.ok() && choice.step == step.number) ++own_runs();
   // Even after a failure, or the next call would be blamed for it.
   const Status done = synchronize_status(nullptr);
   return launched.ok() ? done : launched;
+}
+
+/// Whether a test must run the own kernel of each step at least once for each type: otherwise it
+/// would pass without having tested anything.
+enum class OwnKernel { must_run, need_not_run };
+
+/// Calls `check(step, type)` for every step to test and each of its element types. What this device
+/// lacks is skipped.
+template <class Ladder, class Check>
+void for_each_step(const Ladder& ladder, Check check, OwnKernel own = OwnKernel::must_run) {
+  for (const auto& step : selected_steps(ladder)) {
+    for (const DType type : kDTypes) {
+      if (!step.types.contains(type)) continue;
+      if (const Status here = check_requirements(step.types, step.needs, type); !here.ok()) {
+        skip(here.message);
+        continue;
+      }
+      const std::size_t before = own_runs();
+      check(step, type);
+      if (own == OwnKernel::need_not_run) continue;
+      const std::string who =
+          std::string(step.name).append(", ").append(name(type)).append(": its kernel never ran");
+      CHECK_MESSAGE(own_runs() > before, who);
+    }
+  }
 }
 
 }  // namespace tile

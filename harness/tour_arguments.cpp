@@ -3,12 +3,13 @@
 #include <algorithm>
 #include <charconv>
 
-#include "harness/text.hpp"
+#include "tile/host/text.hpp"
 
 namespace tile {
 namespace {
 
-std::vector<std::int64_t> parse_size(std::string_view text, const Chapter& chapter) {
+std::vector<std::int64_t> parse_size(std::string_view text, const LadderInfo& ladder,
+                                     const Chapter& chapter) {
   std::vector<std::int64_t> size;
   const char* at = text.data();
   const char* const end = at + text.size();
@@ -21,12 +22,16 @@ std::vector<std::int64_t> parse_size(std::string_view text, const Chapter& chapt
     if (at == end || *at != 'x') break;
     ++at;
   }
-  const std::size_t extents = chapter.extents.size();
+  const std::size_t extents = ladder.extents.size();
   if (at != end || (size.size() != extents && size.size() != 1)) {
-    const std::string form = joined(chapter.extents, [](auto extent) { return extent; });
+    std::string form =
+        extents == 1 ? "one whole number" : std::to_string(extents) + " whole numbers";
+    form += ", " + joined(ladder.extents, [](auto extent) { return extent; }) + ": " +
+            std::string(ladder.size_hint);
+    std::string example = "100";
+    for (std::size_t i = 1; i < extents; ++i) example += "x" + std::to_string(100 * (i + 1));
     throw UsageError("--size '" + std::string(text) + "': " + std::string(chapter.name) +
-                     " takes whole numbers of 0 or more, joined by x, for " + form +
-                     (extents > 1 ? ", or one for all of them" : ""));
+                     " takes " + form + ". For example: --size " + example);
   }
   size.resize(extents, size.front());
   return size;
@@ -44,13 +49,37 @@ const Chapter& find_chapter(std::string_view name) {
                    joined(chapters(), [](auto chapter) { return chapter->name; }));
 }
 
-std::size_t find_step(const Chapter& chapter, std::string_view name) {
-  for (std::size_t i = 0; i < chapter.steps.size(); ++i) {
-    if (name == chapter.steps[i].name || name == std::to_string(i + 1)) return i;
+// The ladder named by a word; of a chapter that has several, no word means the first. The word is
+// used up if it is a ladder's name.
+const LadderInfo& find_ladder(const Chapter& chapter, const std::vector<std::string_view>& words,
+                              std::size_t* next) {
+  if (*next < words.size()) {
+    for (const LadderInfo& ladder : chapter.ladders) {
+      if (words[*next] != ladder.name) continue;
+      ++*next;
+      return ladder;
+    }
   }
-  throw UsageError(
-      std::string(chapter.name) + " has no step '" + std::string(name) +
-      "'. Its steps: " + joined(chapter.steps, [](const StepInfo& step) { return step.name; }));
+  return chapter.ladders.front();
+}
+
+bool has_step(const LadderInfo& ladder, std::string_view name) {
+  return std::ranges::any_of(ladder.steps, [&](const StepInfo& s) { return s.name == name; });
+}
+
+std::size_t find_step(const Chapter& chapter, const LadderInfo& ladder, std::string_view name) {
+  for (std::size_t i = 0; i < ladder.steps.size(); ++i) {
+    if (name == ladder.steps[i].name || name == std::to_string(i + 1)) return i;
+  }
+  std::string others;
+  for (const LadderInfo& other : chapter.ladders) {
+    if (&other == &ladder) continue;
+    others.append(others.empty() ? ". Other ladders: " : ", ").append(other.name);
+  }
+  throw UsageError(std::string(chapter.name) + (ladder.name.empty() ? "" : " ") +
+                   std::string(ladder.name) + " has no step '" + std::string(name) +
+                   "'. Its steps: " +
+                   joined(ladder.steps, [](const StepInfo& step) { return step.name; }) + others);
 }
 
 }  // namespace
@@ -104,7 +133,22 @@ Request parse_arguments(int count, char** arguments) {
     throw UsageError("run needs a chapter: " +
                      joined(chapters(), [](auto chapter) { return chapter->name; }));
   }
-  if (takes_step && next < words.size()) request.step = find_step(*request.chapter, words[next++]);
+  if (takes_chapter && request.chapter && next < words.size()) {
+    const std::size_t before = next;
+    request.ladder = &find_ladder(*request.chapter, words, &next);
+    if (takes_step && next < words.size()) {
+      const bool named = next > before;
+      if (!named) {  // a name that only another ladder has
+        const auto& ladders = request.chapter->ladders;
+        const auto found = std::ranges::find_if(
+            ladders, [&](const LadderInfo& ladder) { return has_step(ladder, words[next]); });
+        if (found != ladders.end()) request.ladder = &*found;
+      }
+      request.step = find_step(*request.chapter, *request.ladder, words[next++]);
+    } else if (next == before) {
+      request.ladder = nullptr;  // the word was no ladder
+    }
+  }
   if (next < words.size()) {
     throw UsageError("'" + std::string(words[next]) + "' is one word too many after " +
                      std::string(request.command));
@@ -120,7 +164,9 @@ Request parse_arguments(int count, char** arguments) {
   }
   if (size) {
     if (!request.chapter) throw UsageError("--size needs a chapter");
-    request.size = parse_size(*size, *request.chapter);
+    request.size =
+        parse_size(*size, request.ladder ? *request.ladder : request.chapter->ladders.front(),
+                   *request.chapter);
   }
   return request;
 }

@@ -19,12 +19,13 @@ struct UsageError : std::runtime_error {
 
 struct Request {
   std::string command = "tour";
-  const Chapter* chapter = nullptr;  // null: all
-  std::optional<std::size_t> step;   // nothing: all
-  std::vector<std::int64_t> size;    // empty: the chapter's own
-  std::optional<DType> type;         // nothing: fp32, and for bench the chapter's own
-  std::string json;                  // bench: a results file to merge into; empty for none
-  std::string commit;                // bench: what the rows say they were measured at
+  const Chapter* chapter = nullptr;    // null: all
+  const LadderInfo* ladder = nullptr;  // null: all of the chapter
+  std::optional<std::size_t> step;     // nothing: all
+  std::vector<std::int64_t> size;      // empty: the chapter's own
+  std::optional<DType> type;           // nothing: fp32, and for bench the chapter's own
+  std::string json;                    // bench: a results file to merge into; empty for none
+  std::string commit;                  // bench: what the rows say they were measured at
 };
 
 /// Reads the command line. Throws UsageError.

@@ -9,49 +9,17 @@
 
 #include "harness/bench.hpp"
 #include "harness/chapter.hpp"
-#include "harness/device.hpp"
 #include "harness/progress.hpp"
 #include "harness/tour_arguments.hpp"
+#include "tile/host/device.hpp"
+#include "tile/host/text.hpp"
 
 namespace tile {
 namespace {
 
 std::string text(std::string_view view) { return std::string(view); }
 
-enum class Outcome { right, wrong, not_run };
-
-/// Runs a step or a peer, and compares what it wrote.
-Outcome run(const std::string& who, const Work& launch, Workload& workload) {
-  std::fflush(stdout);
-  Comparison comparison;
-  Status status;
-  std::string activity;
-  {
-    const Progress progress("running " + who);
-    device_activity();  // forget what went before
-    status = launch(nullptr);
-    if (status.ok()) comparison = workload.check();
-    activity = device_activity();
-  }
-  const std::string name = workload.name();
-  if (status.code == Code::unsupported) {
-    std::printf("     %s: not run: %s\n", name.c_str(), status.message.c_str());
-    return Outcome::not_run;
-  }
-  if (!status.ok()) {
-    std::printf("     %s: failed: %s\n", name.c_str(), status.message.c_str());
-    return Outcome::wrong;
-  }
-  if (!comparison.ok()) {
-    std::printf("     %s: WRONG\n%s\n", name.c_str(), comparison.message.c_str());
-    return Outcome::wrong;
-  }
-  const std::string part = workload.checked_part();
-  std::printf("     %s: right%s, the worst error is %.3g %% of its bound\n", name.c_str(),
-              part.empty() ? "" : (" in " + part).c_str(), comparison.worst_ratio * 100);
-  if (!activity.empty()) std::printf("     simulated: %s\n", activity.c_str());
-  return Outcome::right;
-}
+using Size = std::vector<std::int64_t>;
 
 /// What happened so far.
 struct Record {
@@ -61,16 +29,35 @@ struct Record {
       false;  // something right was not timed, or a peer that is there is not right
 };
 
-/// The peers that can be timed: those whose result is right.
-std::vector<Peer> right_peers(Workload& workload, Record* record) {
-  std::vector<Peer> right;
-  for (Peer& peer : workload.peers()) {
-    std::printf("  -  %s, to compare with\n", peer.name.c_str());
-    const Outcome outcome = run(peer.name, peer.launch, workload);
-    if (outcome == Outcome::wrong) record->timing_failed = true;
-    if (outcome == Outcome::right) right.push_back(std::move(peer));
+enum class Outcome { right, wrong, not_run };
+
+/// What a step or a peer did with a problem.
+struct Finding {
+  Outcome outcome = Outcome::not_run;
+  std::string what;       // why it was not run, or what is wrong
+  Comparison comparison;  // if it was run
+  std::string simulated;  // what the CPU device did
+};
+
+/// Runs `launch`, and compares what it wrote.
+Finding run(const std::string& who, const Work& launch, Workload& workload) {
+  std::fflush(stdout);
+  Finding found;
+  Status status;
+  {
+    const Progress progress("running " + who);
+    device_activity();  // forget what went before
+    status = launch(nullptr);
+    if (status.ok()) found.comparison = workload.check();
+    found.simulated = device_activity();
   }
-  return right;
+  if (status.code == Code::unsupported) {
+    found.what = status.message;
+    return found;
+  }
+  found.what = status.ok() ? found.comparison.message : status.message;
+  found.outcome = status.ok() && found.comparison.ok() ? Outcome::right : Outcome::wrong;
+  return found;
 }
 
 /// The type that a step runs in if nobody asks for one: fp32 if it can.
@@ -81,67 +68,238 @@ DType default_type(const StepInfo& step) {
   return DType::fp64;
 }
 
-bool is_requested(const Request& request, std::size_t step) {
-  return !request.step || *request.step == step;
+/// The problem on which the step shows what it does.
+Size size_to_show(const LadderInfo& ladder, const StepInfo& step) {
+  const auto& size = device().simulated ? step.shows.small : step.shows.large;
+  return {size.begin(), size.begin() + static_cast<std::ptrdiff_t>(ladder.extents.size())};
 }
 
-/// Those of the requested steps, each once, in the order in which the steps come.
-std::vector<DType> default_types(const Chapter& chapter, const Request& request) {
-  std::vector<DType> types;
-  for (std::size_t step = 0; step < chapter.steps.size(); ++step) {
-    const DType type = default_type(chapter.steps[step]);
-    if (is_requested(request, step) && std::ranges::find(types, type) == types.end())
-      types.push_back(type);
+/// Makes problems, and keeps the last: neighbouring steps often share theirs.
+class Workloads {
+ public:
+  Workload* get(MakeWorkload make, const Size& size, DType type) {
+    if (make != make_ || size != size_ || type != type_) {
+      last_.reset();
+      const Progress progress("making inputs");
+      try {
+        last_ = make(size, type);
+      } catch (const std::invalid_argument& error) {
+        throw UsageError(error.what());
+      }
+      make_ = make, size_ = size, type_ = type;
+    }
+    return last_.get();
   }
-  return types;
+
+ private:
+  MakeWorkload make_ = nullptr;
+  Size size_;
+  DType type_ = DType::fp64;
+  std::unique_ptr<Workload> last_;
+};
+
+std::string command_for(const Chapter& chapter, const LadderInfo& ladder, std::size_t step) {
+  return "./tour run " + text(chapter.name.substr(0, 2)) + " " +
+         (ladder.name.empty() ? "" : text(ladder.name) + " ") + std::to_string(step + 1);
 }
 
-/// Runs the requested steps on one problem and, on a GPU, times those that are right.
-void run_problem(const Chapter& chapter, const Request& request, MakeWorkload make,
-                 const std::vector<std::int64_t>& size, DType type, std::vector<Result>* results,
-                 Record* record) {
-  std::unique_ptr<Workload> workload;
-  try {
-    const Progress progress("making inputs");
-    workload = make(size, type);
-  } catch (const std::invalid_argument& error) {
-    throw UsageError(error.what());
+/// What may help whoever has a wrong kernel before them.
+std::string next_command(const Chapter& chapter, const LadderInfo& ladder, std::size_t step) {
+  if (!device_reads_host_memory() && device().simulated) return "See docs/debugging.md";
+  return "Next: " + command_for(chapter, ladder, step) + " --check";
+}
+
+void indent(const std::string& lines) {
+  std::printf("      ");
+  for (const char c : lines) {
+    std::putchar(c);
+    if (c == '\n') std::printf("      ");
   }
-  if (!workload) return;
-  const bool bench = request.command == "bench";
-  std::vector<std::size_t> to_time;
-  for (std::size_t step = 0; step < chapter.steps.size(); ++step) {
-    if (!is_requested(request, step) || !workload->takes(step)) continue;
-    const StepInfo& info = chapter.steps[step];
-    // Whoever asks for a type is told which steps do not have it. Otherwise each has its own, or in
-    // a benchmark all of its own.
-    if (bench && !info.types.contains(type)) continue;
-    if (!bench && !request.type && default_type(info) != type) continue;
-    std::printf("  %zu  %s: %s\n", step + 1, text(info.name).c_str(), text(info.idea).c_str());
-    const Work launch = [&](void* stream) { return workload->launch(step, stream); };
-    const Outcome outcome = run(text(info.name), launch, *workload);
-    if (outcome != Outcome::not_run) record->run = true;
-    if (outcome == Outcome::wrong) record->step_failed = true;
-    if (outcome == Outcome::right) to_time.push_back(step);
+  std::putchar('\n');
+}
+
+/// "4 online".
+std::string numbered(const LadderInfo& ladder, std::size_t step) {
+  return std::to_string(step + 1) + " " + text(ladder.steps[step].name);
+}
+
+/// Says which step runs in the place of another.
+void show_choice(const LadderInfo& ladder, std::size_t wanted, const Choice& choice) {
+  if (choice.step == wanted) return;
+  std::printf("      %s does not take this (%s): step %s runs\n", numbered(ladder, wanted).c_str(),
+              choice.why.c_str(), numbered(ladder, choice.step).c_str());
+}
+
+// ---- ./tour ----
+
+/// One line: what a step did.
+void show_step(const Chapter& chapter, const LadderInfo& ladder, std::size_t step,
+               Workloads* workloads, Record* record) {
+  const StepInfo& info = ladder.steps[step];
+  Workload* workload = workloads->get(ladder.make, size_to_show(ladder, info), default_type(info));
+  Choice choice;
+  Status status = workload->choose(step, &choice);
+  Finding found;
+  if (status.ok() && choice.step == step) {
+    found = run(
+        text(info.name), [&](void* s) { return workload->launch(step, s); }, *workload);
+  } else {
+    found.what = status.ok() ? choice.why : status.message;
   }
-  if (device().simulated || workload->bytes() == 0 || to_time.empty()) return;
-  const std::vector<Peer> peers = right_peers(*workload, record);
-  const Status timed = time_steps(chapter, *workload, to_time, peers, bench, results);
-  if (timed.ok()) return;
-  std::printf("     not timed: %s\n", timed.message.c_str());
-  record->timing_failed = true;
+  std::string did = found.simulated;
+  if (found.outcome == Outcome::right && !device().simulated) {
+    did = time_beside(*workload, step, step == 0 ? step : step - 1);
+  }
+  if (found.outcome == Outcome::not_run) did = "not run: " + found.what;
+  if (found.outcome == Outcome::wrong) did = "WRONG";
+  std::printf("  %2zu  %-18s  %-22s  %s%s\n", step + 1, text(info.name).c_str(),
+              workload->name().c_str(), found.outcome == Outcome::right ? "right  " : "",
+              did.c_str());
+  if (found.outcome == Outcome::not_run) return;
+  record->run = true;
+  if (found.outcome == Outcome::right) return;
+  record->step_failed = true;
+  indent(found.what + "\n" + next_command(chapter, ladder, step));
 }
 
 void show_title(const Chapter& chapter) {
   std::printf("\n%s  %s\n", text(chapter.name).c_str(), text(chapter.title).c_str());
 }
 
-void list() {
+void show_ladder(const LadderInfo& ladder) {
+  if (!ladder.name.empty()) std::printf("  %s\n", text(ladder.name).c_str());
+}
+
+void tour(Record* record) {
+  Workloads workloads;
   for (const Chapter* chapter : chapters()) {
     show_title(*chapter);
-    for (std::size_t i = 0; i < chapter->steps.size(); ++i) {
-      const StepInfo& step = chapter->steps[i];
-      std::printf("  %zu  %s: %s (%s)\n", i + 1, text(step.name).c_str(), text(step.idea).c_str(),
+    for (const LadderInfo& ladder : chapter->ladders) {
+      show_ladder(ladder);
+      for (std::size_t step = 0; step < ladder.steps.size(); ++step) {
+        show_step(*chapter, ladder, step, &workloads, record);
+      }
+    }
+    std::printf("  Next: %s\n", text(chapter->next).c_str());
+  }
+}
+
+// ---- ./tour run and ./tour bench ----
+
+/// Prints what a step or a peer did, and says how it went.
+void show_finding(const Finding& found, const Workload& workload, Record* record) {
+  const std::string name = workload.name();
+  switch (found.outcome) {
+    case Outcome::not_run:
+      std::printf("      %s: not run: %s\n", name.c_str(), found.what.c_str());
+      return;
+    case Outcome::wrong:
+      record->run = record->step_failed = true;
+      std::printf("      %s: WRONG\n", name.c_str());
+      indent(found.what);
+      return;
+    case Outcome::right: break;
+  }
+  record->run = true;
+  std::printf(
+      "      %s: right: %s checked, the worst error is %.3g %% of its bound;\n"
+      "      nothing was written outside of the buffers\n",
+      name.c_str(), workload.checked_part().c_str(), found.comparison.worst_ratio * 100);
+  if (!found.simulated.empty()) std::printf("      simulated: %s\n", found.simulated.c_str());
+}
+
+/// The peers that can be timed: those whose result is right.
+std::vector<Peer> right_peers(Workload& workload, Record* record) {
+  std::vector<Peer> right;
+  for (Peer& peer : workload.peers()) {
+    std::printf("   -  %s, to compare with\n", peer.name.c_str());
+    Record of_peer;
+    const Finding found = run(peer.name, peer.launch, workload);
+    show_finding(found, workload, &of_peer);
+    if (of_peer.step_failed) record->timing_failed = true;
+    if (found.outcome == Outcome::right) right.push_back(std::move(peer));
+  }
+  return right;
+}
+
+/// Runs steps on one problem and, on a GPU, times those that are right.
+void run_steps(const Chapter& chapter, const LadderInfo& ladder,
+               const std::vector<std::size_t>& steps, Workload& workload, bool bench,
+               std::vector<Result>* results, Record* record) {
+  std::vector<std::size_t> to_time;
+  for (const std::size_t step : steps) {
+    const StepInfo& info = ladder.steps[step];
+    Choice choice;
+    const Status status = workload.choose(step, &choice);
+    // A benchmark measures a step by its own kernel only.
+    if (bench && (!status.ok() || choice.step != step)) continue;
+    std::printf("%s%s%2zu  %s: %s\n", text(ladder.name).c_str(), ladder.name.empty() ? "" : " ",
+                step + 1, text(info.name).c_str(), text(info.idea).c_str());
+    Finding found;
+    found.what = status.message;
+    if (status.ok()) {
+      show_choice(ladder, step, choice);
+      found = run(
+          text(info.name), [&](void* s) { return workload.launch(choice.step, s); }, workload);
+    } else if (status.code != Code::unsupported) {
+      found.outcome = Outcome::wrong;
+    }
+    show_finding(found, workload, record);
+    if (found.outcome == Outcome::wrong) indent(next_command(chapter, ladder, step));
+    const bool timed = std::ranges::find(to_time, choice.step) != to_time.end();
+    if (found.outcome == Outcome::right && !timed) to_time.push_back(choice.step);
+  }
+  if (device().simulated || workload.bytes() == 0 || to_time.empty()) return;
+  const std::vector<Peer> peers = right_peers(workload, record);
+  const Status timed = time_steps(chapter, ladder, workload, to_time, peers, bench, results);
+  if (timed.ok()) return;
+  std::printf("      not timed: %s\n", timed.message.c_str());
+  record->timing_failed = true;
+}
+
+void run_ladder(const Chapter& chapter, const LadderInfo& ladder, const Request& request,
+                Record* record, std::vector<Result>* results) {
+  Workloads workloads;
+  for (std::size_t step = 0; step < ladder.steps.size(); ++step) {
+    if (request.step && *request.step != step) continue;
+    const StepInfo& info = ladder.steps[step];
+    const Size size = request.size.empty() ? size_to_show(ladder, info) : request.size;
+    const DType type = request.type.value_or(default_type(info));
+    run_steps(chapter, ladder, {step}, *workloads.get(ladder.make, size, type), false, results,
+              record);
+  }
+}
+
+void bench_ladder(const Chapter& chapter, const LadderInfo& ladder, const Request& request,
+                  Record* record, std::vector<Result>* results) {
+  std::vector<MakeWorkload> makers{ladder.make};
+  makers.insert(makers.end(), ladder.make_for_benchmark.begin(), ladder.make_for_benchmark.end());
+  const std::vector<DType> types =
+      request.type ? std::vector<DType>{*request.type} : ladder.benchmark_types;
+  const std::vector<Size> sizes =
+      request.size.empty() ? ladder.benchmark_sizes : std::vector<Size>{request.size};
+  for (const DType type : types) {
+    std::vector<std::size_t> steps;
+    for (std::size_t step = 0; step < ladder.steps.size(); ++step) {
+      if (ladder.steps[step].types.contains(type)) steps.push_back(step);
+    }
+    for (const Size& size : sizes) {
+      for (const MakeWorkload make : makers) {
+        Workloads workloads;
+        Workload* workload = workloads.get(make, size, type);
+        if (workload) run_steps(chapter, ladder, steps, *workload, true, results, record);
+      }
+    }
+  }
+}
+
+void list(const Chapter& chapter) {
+  show_title(chapter);
+  for (const LadderInfo& ladder : chapter.ladders) {
+    show_ladder(ladder);
+    for (std::size_t i = 0; i < ladder.steps.size(); ++i) {
+      const StepInfo& step = ladder.steps[i];
+      std::printf("  %2zu  %s: %s (%s)\n", i + 1, text(step.name).c_str(), text(step.idea).c_str(),
                   listed(step.types).c_str());
     }
   }
@@ -149,7 +307,7 @@ void list() {
 
 int execute(const Request& request) {
   if (request.command == "list") {
-    list();
+    for (const Chapter* chapter : chapters()) list(*chapter);
     return 0;
   }
   const bool bench = request.command == "bench";
@@ -169,28 +327,17 @@ int execute(const Request& request) {
   if (!request.json.empty()) merge_results(request.json, {}, origin(request.commit));
   Record record;
   std::vector<Result> results;
-  for (const Chapter* chapter : chapters()) {
-    if (request.chapter && request.chapter != chapter) continue;
-    show_title(*chapter);
-    std::vector<std::vector<std::int64_t>> sizes{device().simulated ? chapter->size_on_cpu
-                                                                    : chapter->size_on_gpu};
-    if (bench) sizes = chapter->benchmark_sizes;
-    std::vector<DType> types = bench ? chapter->benchmark_types : default_types(*chapter, request);
-    if (request.type) types = {*request.type};
-    if (!request.size.empty()) sizes = {request.size};
-    std::vector<MakeWorkload> makers = chapter->make;
-    if (bench) {
-      makers.insert(makers.end(), chapter->make_for_benchmark.begin(),
-                    chapter->make_for_benchmark.end());
-    }
-    for (const DType type : types) {
-      for (const auto& size : sizes) {
-        for (const MakeWorkload make : makers) {
-          run_problem(*chapter, request, make, size, type, &results, &record);
-        }
+  if (request.command == "tour") {
+    tour(&record);
+  } else {
+    for (const Chapter* chapter : chapters()) {
+      if (request.chapter && request.chapter != chapter) continue;
+      show_title(*chapter);
+      for (const LadderInfo& ladder : chapter->ladders) {
+        if (request.ladder && request.ladder != &ladder) continue;
+        (bench ? bench_ladder : run_ladder)(*chapter, ladder, request, &record, &results);
       }
     }
-    if (request.command == "tour") std::printf("  Next: %s\n", text(chapter->next).c_str());
   }
   if (!request.json.empty()) merge_results(request.json, results, origin(request.commit));
   if (!record.run) std::printf("\nNothing was run; see above.\n");

@@ -4,12 +4,12 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "harness/status.hpp"
+#include "tile/host/status.hpp"
 
 namespace tile {
 
-inline constexpr int kMostThreads = 1024;        // of a block, on every card
-inline constexpr int kThreadsOfShortRows = 128;  // of a block that has several rows
+inline constexpr int kMaxThreadsPerBlock = 1024;  // of a block, on every card
+inline constexpr int kThreadsOfShortRows = 128;   // of a block that has several rows
 
 /// The threads of a row and the elements of each.
 struct RowPlan {
@@ -38,7 +38,8 @@ inline RowPlan plan_row(std::int64_t cols, bool vectors, bool plain, int most_el
   }
   const int elements = plain ? most_elements : 8;
   const std::int64_t threads = (cols + elements * 32 - 1) / (elements * 32) * 32;
-  return {threads <= kMostThreads, vectors, plain, false, static_cast<int>(threads), elements};
+  return {threads <= kMaxThreadsPerBlock, vectors, plain, false,
+          static_cast<int>(threads),      elements};
 }
 // snippet-end plan
 

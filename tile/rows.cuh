@@ -1,4 +1,4 @@
-// The rows of a matrix, and a thread's part of a row in registers or shared memory.
+// The rows of a matrix, and a thread's chunks of a row in registers.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -8,23 +8,9 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "tile/ptx/cluster.cuh"
-#include "tile/ptx/cp_async.cuh"
+#include "tile/ptx/address_once.cuh"
 
 namespace tile {
-
-/// The same address, of global memory, without its history. Otherwise ptxas multiplies row and
-/// stride anew for each chunk of a row, ten instructions where one addition does.
-template <class T>
-__device__ __forceinline__ T* address_once(T* global) {
-#ifdef CPU_DEVICE
-  return global;
-#else
-  std::size_t address = __cvta_generic_to_global(global);
-  asm("" : "+l"(address));
-  return static_cast<T*>(__cvta_global_to_generic(address));
-#endif
-}
 
 /// Rows in global memory, `ld` elements from one to the next.
 template <class T>
@@ -33,27 +19,8 @@ struct Rows {
   std::int64_t ld;
 
   __device__ __forceinline__ T* operator[](std::int64_t row) const {
-    return address_once(data + row * ld);
+    return ptx::address_once(data + row * ld);
   }
-};
-
-/// Every `stride`-th row from `first` on. To the next it is an addition, and none is multiplied.
-template <class T>
-class RowWalk {
- public:
-  __device__ RowWalk(Rows<T> rows, std::int64_t first, std::int64_t stride)
-      : at_(rows[first]), step_(stride * rows.ld) {}
-
-  /// The row where the walk stands, which goes on to the next.
-  __device__ __forceinline__ T* next() {
-    T* row = at_;
-    at_ += step_;
-    return row;
-  }
-
- private:
-  T* at_;
-  std::int64_t step_;
 };
 
 /// The row of this thread: one for each block, or with several rows in a block one for each y.
@@ -173,37 +140,26 @@ struct Chunk<T, 1> {
 /// i of thread t is chunk i * threads + t of the row, so that neighbouring threads move
 /// neighbouring chunks.
 template <int kWidth>
-struct Place {
+struct ChunkColumns {
   int thread, threads;
 
   __device__ int column(int i) const { return (i * threads + thread) * kWidth; }
 };
 
-/// The place of this thread in its block, and among those of its cluster.
-template <int kWidth>
-__device__ __forceinline__ Place<kWidth> place_in_block() {
-  return {static_cast<int>(threadIdx.x), static_cast<int>(blockDim.x)};
-}
-template <int kWidth>
-__device__ __forceinline__ Place<kWidth> place_in_cluster() {
-  const auto threads = static_cast<int>(blockDim.x);
-  return {static_cast<int>(ptx::cluster_rank()) * threads + static_cast<int>(threadIdx.x),
-          static_cast<int>(ptx::cluster_size()) * threads};
-}
-
 /// A thread's part of a row, kElements of it, in registers.
 template <class T, int kWidth, int kElements>
-class RegisterPart {
+class RegisterSlice {
  public:
   using Chunk = tile::Chunk<T, kWidth>;
   static constexpr int kChunkWidth = kWidth, kChunks = kElements / kWidth;
   static constexpr int kUnroll = kChunks;  // registers have no index at run time
 
-  RegisterPart() = default;
+  RegisterSlice() = default;
 
   /// Loads the chunks that begin in the first `cols` columns; the others become full of `fill`.
   /// `row` is aligned to a chunk.
-  __device__ __forceinline__ RegisterPart(const T* row, int cols, Place<kWidth> place, float fill)
+  __device__ __forceinline__ RegisterSlice(const T* row, int cols, ChunkColumns<kWidth> place,
+                                           float fill)
       : place_(place) {
 #pragma unroll
     for (int i = 0; i < kChunks; ++i) {
@@ -212,75 +168,13 @@ class RegisterPart {
     }
   }
 
-  __device__ Place<kWidth> place() const { return place_; }
+  __device__ ChunkColumns<kWidth> place() const { return place_; }
   __device__ int column(int i) const { return place_.column(i); }
   __device__ __forceinline__ Chunk chunk(int i) const { return chunk_[i]; }
 
  private:
-  Place<kWidth> place_;
+  ChunkColumns<kWidth> place_;
   Chunk chunk_[kChunks];
-};
-
-/// A thread's part of a row in shared memory: for rows too long for registers, and for kernels that
-/// want more blocks at a time than registers allow. Each thread copies for itself and reads what it
-/// has copied itself, so that it waits for its own copies and at no barrier.
-template <class T, int kChunkCount>
-class SharedPart {
- public:
-  static constexpr int kChunkWidth = 16 / sizeof(T), kChunks = kChunkCount;
-  static constexpr int kUnroll = 4;
-  using Chunk = tile::Chunk<T, kChunkWidth>;
-
-  /// Shared memory that a block of `threads` threads needs.
-  __host__ __device__ static constexpr std::size_t bytes(int threads) {
-    return static_cast<std::size_t>(threads) * kChunks * 16;
-  }
-
-  SharedPart() = default;
-
-  /// Starts to copy the chunks that begin in the first `cols` columns; the others become full of
-  /// `fill`. `row` is aligned to a chunk. `row_smem` holds [kChunks][in_smem.threads] chunks:
-  /// neighbouring threads have neighbouring chunks, so that no two lanes of a phase meet in a bank.
-  /// Nothing may be read before ptx::cp_async_wait_all().
-  __device__ __forceinline__ SharedPart(const T* row, int cols, Place<kChunkWidth> place,
-                                        float fill, ptx::SharedAddress row_smem,
-                                        Place<kChunkWidth> in_smem)
-      : place_(place), mine_(row_smem + in_smem.thread * 16), apart_(in_smem.threads * 16) {
-    row = address_once(row);
-#pragma unroll
-    for (int i = 0; i < kChunks; ++i) {
-      if (fill == 0) {
-        ptx::cp_async<16>(address(i), row + column(i), column(i) < cols ? 16 : 0);
-      } else {
-        copy(i, row, cols);
-      }
-    }
-    if (fill == 0 || column(kChunks - 1) < cols) return;
-    for (int i = 0; i < kChunks; ++i) {
-      if (column(i) >= cols) ptx::store_shared(address(i), Chunk::filled(fill).words);
-    }
-  }
-  /// The same where those who share the row also share the memory.
-  __device__ __forceinline__ SharedPart(const T* row, int cols, Place<kChunkWidth> place,
-                                        float fill, ptx::SharedAddress row_smem)
-      : SharedPart(row, cols, place, fill, row_smem, place) {}
-
-  __device__ Place<kChunkWidth> place() const { return place_; }
-  __device__ int column(int i) const { return place_.column(i); }
-  __device__ __forceinline__ Chunk chunk(int i) const { return {ptx::load_shared(address(i))}; }
-
-  /// For another row in the place of the first, once chunk i is no longer needed: starts to copy it
-  /// if it begins in the first `cols` columns.
-  __device__ __forceinline__ void copy(int i, const T* row, int cols) const {
-    if (column(i) < cols) ptx::cp_async<16>(address(i), row + column(i));
-  }
-
- private:
-  __device__ __forceinline__ ptx::SharedAddress address(int i) const { return mine_ + i * apart_; }
-
-  Place<kChunkWidth> place_;
-  ptx::SharedAddress mine_;  // of [kChunks] chunks
-  int apart_;                // bytes from one to the next
 };
 
 }  // namespace tile

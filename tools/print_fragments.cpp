@@ -4,7 +4,7 @@
 #include <cstdio>
 
 #include "tile/ptx/fragments.hpp"
-#include "tile/swizzle.hpp"
+#include "tile/ptx/swizzle.hpp"
 
 namespace {
 

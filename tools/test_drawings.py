@@ -329,7 +329,7 @@ class Softmax(WithSource):
         self.assertEqual([len(columns) for columns in pieces], [8, 8, 8, 8])
         with self.assertRaises(AssertionError):
             softmax.shares(40000, 2)
-        code = " ".join(source("tile/reduce_cluster.cuh").split())
+        code = " ".join(source("tile/cluster.cuh").split())
         self.assertRegex(code, r"in_block_of_cluster\(mine, .*\) = value; ptx::cluster_sync\(\);"
                                r".*merge_some\(partial, lane, blocks \* warps, merge\)")
 

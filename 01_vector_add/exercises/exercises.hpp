@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "harness/status.hpp"
+#include "tile/host/status.hpp"
 
 namespace vector_add {
 

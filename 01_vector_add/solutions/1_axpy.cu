@@ -4,7 +4,7 @@
 // Write the kernel's body. The launch is there already.
 // Check it with: ./tour exercise 01.1
 #include "exercises/exercises.hpp"
-#include "tile/grid.hpp"
+#include "tile/basics.cuh"
 
 namespace vector_add {
 namespace {

@@ -7,7 +7,7 @@
 // Which of x and y should walk along a row, so that neighbouring threads read neighbouring
 // elements? Check it with: ./tour exercise 01.2
 #include "exercises/exercises.hpp"
-#include "tile/grid.hpp"
+#include "tile/basics.cuh"
 
 namespace vector_add {
 namespace {

@@ -8,7 +8,7 @@
 // tile has 4 chunks, one of B's has 16. Here each row begins where the one before ends, as it would
 // without any thought, and the kernel is right, but it waits. Padding would help; it costs memory.
 // Change place() so that nobody waits and no memory is added. The kernel can stay as it is.
-// tile/swizzle.hpp has one answer for each of the two tiles. Find your own before you look: with
+// tile/ptx/swizzle.hpp has one answer for each of the two tiles. Find your own before you look: with
 // which rows does row 0 of A share its banks, and with which does row 0 of B?
 // Check it with: ./tour exercise 02.4
 #include "exercises/exercises.hpp"

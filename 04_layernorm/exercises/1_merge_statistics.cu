@@ -9,7 +9,7 @@
 // The numbers may lie far from zero. And 0 times NaN is NaN: of an empty part use nothing.
 // Check it with: ./tour exercise 04.1
 #include "exercises/exercises.hpp"
-#include "tile/grid.hpp"
+#include "tile/basics.cuh"
 #include "tile/reduce.cuh"
 
 namespace layernorm {

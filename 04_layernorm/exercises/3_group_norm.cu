@@ -9,7 +9,7 @@
 // does a block's group lie in [batch][channels][positions]? To which channel does a number belong?
 // Check it with: ./tour exercise 04.3
 #include "exercises/exercises.hpp"
-#include "tile/grid.hpp"
+#include "tile/basics.cuh"
 #include "tile/reduce.cuh"
 
 namespace layernorm {

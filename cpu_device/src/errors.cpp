@@ -18,6 +18,8 @@ cudaError_t kernel_error = cudaSuccess;  // for the next synchronisation
 cudaError_t launch_error = cudaSuccess;  // for cudaGetLastError
 std::string report;
 Activity activity;
+std::vector<std::string> launched;
+constexpr size_t kMostLaunched = 16;
 
 void keep(std::string text) {
   if (options().print_reports) std::fprintf(stderr, "[CPU device] %s", text.c_str());
@@ -53,8 +55,9 @@ std::string take_report() {
   return std::exchange(report, {});
 }
 
-void count_activity(const Activity& more) {
+void count_activity(const char* kernel, const Activity& more) {
   const std::lock_guard lock(mutex);
+  if (launched.size() < kMostLaunched) launched.emplace_back(kernel);
   activity.launches += more.launches;
   activity.blocks += more.blocks;
   activity.threads += more.threads;
@@ -65,6 +68,11 @@ void count_activity(const Activity& more) {
 Activity take_activity() {
   const std::lock_guard lock(mutex);
   return std::exchange(activity, {});
+}
+
+std::vector<std::string> take_launched_kernels() {
+  const std::lock_guard lock(mutex);
+  return std::exchange(launched, {});
 }
 
 }  // namespace cpu_device

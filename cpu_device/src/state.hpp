@@ -27,7 +27,7 @@ void kernel_failed(cudaError_t error, std::string report);
 /// The failure of an earlier kernel, once.
 cudaError_t take_kernel_error();
 
-void count_activity(const Activity& more);
+void count_activity(const char* kernel, const Activity& more);
 
 bool valid_stream(cudaStream_t stream);
 

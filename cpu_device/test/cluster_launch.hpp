@@ -3,7 +3,7 @@
 
 #include <cuda_runtime.h>
 
-#include "harness/device.hpp"
+#include "tile/host/device.hpp"
 
 namespace device_test {
 

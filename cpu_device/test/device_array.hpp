@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "harness/device.hpp"
+#include "tile/host/device.hpp"
 
 namespace device_test {
 

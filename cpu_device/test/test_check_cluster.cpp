@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "check_cluster_kernels.hpp"
-#include "harness/device.hpp"
+#include "tile/host/device.hpp"
 #include "marks.hpp"
 #include "report.hpp"
 

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "device_array.hpp"
-#include "harness/device.hpp"
+#include "tile/host/device.hpp"
 #include "harness/test_main.hpp"
 #include "mbarrier_kernels.hpp"
 

@@ -13,9 +13,9 @@
 #include <string_view>
 #include <vector>
 
-#include "harness/cuda_check.hpp"
-#include "harness/device.hpp"
-#include "harness/text.hpp"
+#include "tile/host/cuda_check.hpp"
+#include "tile/host/device.hpp"
+#include "tile/host/text.hpp"
 
 namespace {
 

@@ -11,8 +11,8 @@
 #include <set>
 #include <stdexcept>
 
-#include "harness/cuda_check.hpp"
-#include "harness/device.hpp"
+#include "tile/host/cuda_check.hpp"
+#include "tile/host/device.hpp"
 
 namespace tile::c {
 namespace {
@@ -137,23 +137,6 @@ Status current_exception_status() {
   }
 }
 
-Status copy_struct(const void* given, std::size_t given_bytes, std::size_t first_bytes, void* known,
-                   std::size_t known_bytes) {
-  if (given_bytes < first_bytes) {
-    return invalid_argument("struct_size", std::to_string(given_bytes) +
-                                               " is less than the struct ever was, " +
-                                               std::to_string(first_bytes) + " bytes");
-  }
-  const auto* bytes = static_cast<const unsigned char*>(given);
-  if (given_bytes > known_bytes &&
-      std::any_of(bytes + known_bytes, bytes + given_bytes, [](unsigned char b) { return b; })) {
-    return unsupported("struct_size", "fields behind the first " + std::to_string(known_bytes) +
-                                          " bytes are set, and this library does not have them");
-  }
-  std::memcpy(known, given, std::min(given_bytes, known_bytes));
-  return {};
-}
-
 std::int64_t leading_dimension(std::int64_t given, std::int64_t cols) {
   return given == 0 ? std::max<std::int64_t>(1, cols) : given;
 }
@@ -201,9 +184,14 @@ Status read_flag(const char* argument, std::int32_t given, bool* flag) {
   return invalid_argument(argument, std::to_string(given) + " is neither 0 nor 1");
 }
 
-RegisterChapter::RegisterChapter(std::string_view name, std::string_view title,
-                                 std::vector<StepInfo> steps) {
-  chapters()[name] = {title, std::move(steps)};
+RegisterLadder::RegisterLadder(std::string_view name, std::string_view title,
+                               std::vector<StepInfo> steps) {
+  Chapter& chapter = chapters()[name];
+  chapter.title = title;
+  for (const StepInfo& step : steps) {
+    const auto same = [&step](const StepInfo& other) { return other.name == step.name; };
+    if (std::ranges::none_of(chapter.steps, same)) chapter.steps.push_back(step);
+  }
 }
 
 void set_last_step(std::string_view name) noexcept {

@@ -3,13 +3,12 @@
 #pragma once
 
 #include <cstring>
-#include <iterator>
 #include <string>
 #include <vector>
 
 #include "harness/c/tile.h"
-#include "harness/step.hpp"
-#include "harness/text.hpp"
+#include "tile/host/step.hpp"
+#include "tile/host/text.hpp"
 
 namespace tile::c {
 
@@ -33,18 +32,18 @@ tile_status guarded(Body body) noexcept {
 
 // ---- Arguments ----
 
-/// Copies `given_bytes` of a caller's struct over `known`, `known_bytes` of zeros. The caller's may
-/// be shorter, down to `first_bytes`, its size in the first version; or longer, if zeros follow.
-/// Fields that are added have 8 bytes: there must be no padding among them, which nobody sets to 0.
-Status copy_struct(const void* given, std::size_t given_bytes, std::size_t first_bytes, void* known,
-                   std::size_t known_bytes);
-
-/// The caller's struct in the form that this library knows.
+/// The caller's struct, if it has the size that this library knows.
 template <class Args>
-Status read_arguments(const Args* given, std::size_t first_bytes, Args* known) {
+Status read_arguments(const Args* given, Args* known) {
   *known = {};
   if (!given) return invalid_argument("args", "is null");
-  return copy_struct(given, given->struct_size, first_bytes, known, sizeof *known);
+  if (given->struct_size != sizeof *given) {
+    return invalid_argument("struct_size", std::to_string(given->struct_size) + " is not " +
+                                               std::to_string(sizeof *given) +
+                                               ", the size that this library has");
+  }
+  *known = *given;
+  return {};
 }
 
 /// Leading dimension 0 says that rows of `cols` elements follow one another.
@@ -63,9 +62,10 @@ Status read_flag(const char* argument, std::int32_t given, bool* flag);
 
 // ---- Steps ----
 
-/// Makes a chapter known when the library is loaded; `name` is its folder.
-struct RegisterChapter {
-  RegisterChapter(std::string_view name, std::string_view title, std::vector<StepInfo> steps);
+/// Makes a ladder of a chapter known when the library is loaded; `name` is the chapter's folder. A
+/// chapter's list of steps has each name once, from its first ladder that has it.
+struct RegisterLadder {
+  RegisterLadder(std::string_view name, std::string_view title, std::vector<StepInfo> steps);
 };
 
 /// For tile_last_step().
@@ -78,46 +78,41 @@ tile_status operation(Body body) noexcept {
   return guarded(body);
 }
 
-/// Whether the step takes the problem on this device.
-template <class Step, class Problem>
-Status check_step(const Step& step, const Problem& problem) {
-  if (Status s = check_requirements(step.types, step.needs, problem.type); !s.ok()) return s;
-  return step.supports(problem);
+/// Finds the step of this name; for NULL the last whose own kernel takes the valid problem here.
+template <class Ladder>
+Status find_step(const Ladder& ladder, const char* name, const typename Ladder::Problem& problem,
+                 const typename Ladder::Buffers& buffers, std::size_t* found) {
+  if (name) {
+    *found = tile::find_step(ladder, name);
+    if (*found < ladder.steps.size()) return {};
+    return invalid_argument("step", "'" + std::string(name) + "' is not one of " +
+                                        joined(ladder.steps, [](const auto& s) { return s.name; }));
+  }
+  Status why;
+  for (std::size_t at = ladder.steps.size(); at-- > 0;) {
+    Status here = check_step(ladder.steps[at], problem, buffers);
+    *found = at;
+    if (here.ok()) return {};
+    if (why.ok()) why = std::move(here);  // of the best that there could be
+  }
+  return why;
 }
 
-/// Finds the step of this name, or for NULL the last that takes the problem on this device.
-template <class Table, class Problem, class Step>
-Status find_step(const Table& table, const char* name, const Problem& problem, const Step** found) {
-  if (!name) {
-    Status why;
-    for (auto step = std::rbegin(table); step != std::rend(table); ++step) {
-      Status here = check_step(*step, problem);
-      if (here.ok()) {
-        *found = &*step;
-        return {};
-      }
-      if (why.ok()) why = std::move(here);  // of the best that there could be
-    }
-    return why;
+/// What every operation does once it has its problem: validates it, finds the step and the one that
+/// runs in its place, and launches that unless there is nothing to compute.
+template <class Ladder>
+Status launch_step(const Ladder& ladder, const char* name, const typename Ladder::Problem& problem,
+                   const typename Ladder::Buffers& buffers, void* stream) {
+  if (Status s = ladder.validate(problem, buffers); !s.ok()) return s;
+  std::size_t wanted = 0;
+  if (Status s = find_step(ladder, name, problem, buffers, &wanted); !s.ok()) return s;
+  Choice choice{wanted, {}};
+  if (!ladder.is_empty(problem)) {
+    if (Status s = choose(ladder, wanted, problem, buffers, &choice); !s.ok()) return s;
+    if (Status s = ladder.steps[choice.step].launch(problem, buffers, stream); !s.ok()) return s;
   }
-  for (const Step& step : table) {
-    if (step.name != name) continue;
-    *found = &step;
-    return check_step(step, problem);
-  }
-  return invalid_argument("step", "'" + std::string(name) + "' is not one of " +
-                                      joined(table, [](const Step& step) { return step.name; }));
-}
-
-/// What every operation does once it has its problem.
-template <class Table, class Problem, class Buffers>
-Status launch_step(const Table& table, const char* name, const Problem& problem,
-                   const Buffers& buffers, void* stream) {
-  const auto* step = std::data(table);
-  if (Status s = find_step(table, name, problem, &step); !s.ok()) return s;
-  Status launched = step->launch(problem, buffers, stream);
-  if (launched.ok()) set_last_step(step->name);
-  return launched;
+  set_last_step(ladder.steps[choice.step].name);
+  return {};
 }
 
 }  // namespace tile::c

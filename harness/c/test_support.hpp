@@ -8,8 +8,8 @@
 
 #include "harness/buffer.hpp"
 #include "harness/c/c_interface.hpp"
-#include "harness/cuda_check.hpp"
-#include "harness/device.hpp"
+#include "tile/host/cuda_check.hpp"
+#include "tile/host/device.hpp"
 #include "harness/inputs.hpp"
 
 using tile::DeviceBuffer;

@@ -17,31 +17,28 @@ class Problem : public Workload {
   std::string_view direction() const override { return direction_; }
   double bytes() const override { return bytes_; }
   double operations() const override { return operations_; }
+  Status choose(std::size_t, Choice*) const override { return {}; }
   Status launch(std::size_t, void*) override { return unsupported("step", "there is none"); }
   Comparison check() override { return {}; }
+  std::string checked_part() const override { return {}; }
 
  private:
   double bytes_, operations_;
   std::string_view direction_;
 };
 
-const Chapter kChapter{.name = "99_test",
-                       .title = "",
-                       .next = "",
-                       .steps = {{"slow", "", {}, {}}, {"fast", "", {}, {}}},
-                       .extents = {},
-                       .size_on_cpu = {},
-                       .size_on_gpu = {},
-                       .benchmark_sizes = {},
-                       .benchmark_types = {},
-                       .make = {}};
+const Chapter kChapter{.name = "99_test", .title = "", .next = "", .ladders = {}};
+
+StepInfo step(std::string_view name) {
+  return {.name = name, .idea = "", .types = {}, .needs = {}, .otherwise = "", .shows = {}};
+}
 
 Timing took(double median) { return {median, median / 2, median * 2, 30, 1980}; }
 
 TEST_CASE("rows: a problem without operations is measured in bytes, beside the copy") {
   // 3e9 bytes in a millisecond are 3 TB/s.
   const auto found =
-      rows(kChapter, 1, Problem(3e9, 0), Duty::burst, took(1), 4, {{"copy", took(0.75)}});
+      rows(kChapter, step("fast"), Problem(3e9, 0), Duty::burst, took(1), 4, {{"copy", took(0.75)}});
   REQUIRE(found.size() == 1);
   CHECK(to_json(found[0], {"gpu", "1", "2", "abc", "day"}) ==
         R"({"chapter": "99_test", "step": "fast", "direction": "forward", "case": "fp32 n4", )"
@@ -53,7 +50,7 @@ TEST_CASE("rows: a problem without operations is measured in bytes, beside the c
 
 TEST_CASE("rows: a problem with operations is measured in those, and may have any peers") {
   const Problem problem(3e9, 20e9, "backward");
-  const auto found = rows(kChapter, 0, problem, Duty::sustained, took(1), 65,
+  const auto found = rows(kChapter, step("slow"), problem, Duty::sustained, took(1), 65,
                           {{"cuBLAS", took(0.5)}, {"another", took(2)}});
   REQUIRE(found.size() == 2);
   for (const Result& row : found) {
@@ -74,7 +71,7 @@ TEST_CASE("rows: a problem with operations is measured in those, and may have an
 }
 
 TEST_CASE("rows: without a peer there is one row, and no ratio") {
-  const auto found = rows(kChapter, 0, Problem(3e9, 20e9), Duty::burst, took(1), 65, {});
+  const auto found = rows(kChapter, step("slow"), Problem(3e9, 20e9), Duty::burst, took(1), 65, {});
   REQUIRE(found.size() == 1);
   CHECK(found[0].peer.empty());
   CHECK_FALSE(found[0].peer_value.has_value());

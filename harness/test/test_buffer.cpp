@@ -6,7 +6,7 @@
 #include <stdexcept>
 
 #include "harness/compare.hpp"
-#include "harness/cuda_check.hpp"
+#include "tile/host/cuda_check.hpp"
 #include "harness/inputs.hpp"
 #include "harness/test/contains.hpp"
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "harness/chapter.hpp"
-#include "harness/step.hpp"
+#include "tile/host/step.hpp"
 
 namespace tile {
 namespace {

@@ -1,12 +1,12 @@
-#include "harness/status.hpp"
+#include "tile/host/status.hpp"
 
 #include <doctest/doctest.h>
 
 #include <vector>
 
-#include "harness/cuda_check.hpp"
-#include "harness/dtype.hpp"
-#include "harness/text.hpp"
+#include "tile/host/cuda_check.hpp"
+#include "tile/host/dtype.hpp"
+#include "tile/host/text.hpp"
 
 namespace tile {
 namespace {

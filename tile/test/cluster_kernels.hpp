@@ -3,7 +3,7 @@
 
 #include <cstddef>
 
-#include "harness/status.hpp"
+#include "tile/host/status.hpp"
 
 namespace ptx_test {
 

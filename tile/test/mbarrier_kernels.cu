@@ -2,7 +2,7 @@
 
 #include <cuda_runtime.h>
 
-#include "tile/cluster.hpp"
+#include "tile/cluster.cuh"
 #include "tile/ptx/cluster.cuh"
 #include "tile/ptx/mbarrier.cuh"
 

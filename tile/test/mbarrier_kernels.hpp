@@ -1,7 +1,7 @@
 // Kernels whose blocks send to one another, for the test beside them.
 #pragma once
 
-#include "harness/status.hpp"
+#include "tile/host/status.hpp"
 
 namespace ptx_test {
 

@@ -7,8 +7,8 @@
 #include <stdexcept>
 #include <vector>
 
-#include "harness/cuda_check.hpp"
-#include "harness/device.hpp"
+#include "tile/host/cuda_check.hpp"
+#include "tile/host/device.hpp"
 
 namespace ptx_test {
 

@@ -2,14 +2,13 @@
 
 #include <cuda_runtime.h>
 
-#include "harness/cuda_check.hpp"
-#include "tile/ptx/cache_hints.cuh"
+#include "tile/host/cuda_check.hpp"
 #include "tile/ptx/convert.cuh"
 #include "tile/ptx/fragments.hpp"
 #include "tile/ptx/ldmatrix.cuh"
 #include "tile/ptx/mma.cuh"
 #include "tile/ptx/stmatrix.cuh"
-#include "tile/swizzle.hpp"
+#include "tile/ptx/swizzle.hpp"
 
 namespace ptx_test {
 namespace {
@@ -192,11 +191,6 @@ tile::Status convert_with(int words, const float* values, std::uint32_t* out) {
   return tile::launch_status("convert_kernel");
 }
 
-__global__ void copy_kernel(int count, const uint4* from, uint4* to) {
-  const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
-  if (i < count) tile::ptx::store_streaming(to + i, tile::ptx::load_once(from + i));
-}
-
 }  // namespace
 
 tile::Status multiply(Mma mma, int count, const std::uint32_t* a, const std::uint32_t* b,
@@ -244,12 +238,6 @@ tile::Status convert(Conversion conversion, int words, const float* values, std:
     case Conversion::tf32: return convert_with<ToTf32>(words, values, out);
   }
   return tile::invalid_argument("conversion", "is none");
-}
-
-tile::Status copy_with_hints(int count, const std::uint32_t* from, std::uint32_t* to) {
-  copy_kernel<<<(count + 63) / 64, 64>>>(count, reinterpret_cast<const uint4*>(from),
-                                         reinterpret_cast<uint4*>(to));
-  return tile::launch_status("copy_kernel");
 }
 
 }  // namespace ptx_test

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "harness/status.hpp"
+#include "tile/host/status.hpp"
 
 namespace ptx_test {
 
@@ -41,8 +41,5 @@ enum class Conversion { fp16, bf16, e4m3, e5m2, tf32 };
 
 /// words[i] is made of values[2i] and values[2i + 1]; for tf32 words[i] of values[i].
 tile::Status convert(Conversion conversion, int words, const float* values, std::uint32_t* out);
-
-/// Copies `count` times 16 bytes through tile/ptx/cache_hints.cuh.
-tile::Status copy_with_hints(int count, const std::uint32_t* from, std::uint32_t* to);
 
 }  // namespace ptx_test

@@ -1,4 +1,4 @@
-// pack and to_tf32, bit for bit; and the cache hints, which change nothing.
+// pack and to_tf32, bit for bit.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "fragments_of.hpp"
-#include "harness/device.hpp"
+#include "tile/host/device.hpp"
 #include "harness/test_main.hpp"
 #include "memory.hpp"
 #include "ptx_kernels.hpp"
@@ -118,16 +118,6 @@ TEST_SUITE("convert") {
       const bool right = (words[i] & ~0x1fffu) == (up ? below + 0x2000 : below);
       CHECK_MESSAGE(right, values[i], " gives ", words[i]);
     }
-  }
-
-  TEST_CASE("cache hints change nothing") {
-    constexpr int kCount = 1000;
-    std::mt19937 random(7);
-    std::vector<std::uint32_t> words(4 * kCount);
-    for (std::uint32_t& word : words) word = static_cast<std::uint32_t>(random());
-    const DeviceWords from("from", words), to("to", std::vector<std::uint32_t>(words.size()));
-    require(copy_with_hints(kCount, from.data(), to.data()));
-    CHECK(to.download() == words);
   }
 }
 

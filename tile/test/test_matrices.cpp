@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "harness/device.hpp"
+#include "tile/host/device.hpp"
 #include "harness/test_main.hpp"
 #include "memory.hpp"
 #include "ptx_kernels.hpp"

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "harness/device.hpp"
+#include "tile/host/device.hpp"
 #include "harness/test_main.hpp"
 #include "mbarrier_kernels.hpp"
 #include "memory.hpp"

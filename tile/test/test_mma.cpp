@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "fragments_of.hpp"
-#include "harness/device.hpp"
+#include "tile/host/device.hpp"
 #include "harness/test_main.hpp"
 #include "memory.hpp"
 #include "ptx_kernels.hpp"

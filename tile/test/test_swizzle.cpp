@@ -5,7 +5,7 @@
 #include <array>
 #include <set>
 
-#include "tile/swizzle.hpp"
+#include "tile/ptx/swizzle.hpp"
 
 namespace {
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace cpu_device {
 
@@ -21,5 +22,9 @@ struct Activity {
 
 /// The activity since the last call.
 Activity take_activity();
+
+/// The kernels launched since the last call, as the source names them: "add_vectors<T>". Only the
+/// first 16.
+std::vector<std::string> take_launched_kernels();
 
 }  // namespace cpu_device

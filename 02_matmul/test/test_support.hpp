@@ -1,0 +1,244 @@
+// What the tests of chapter 02 share: problems, their inputs, and how a step is run and checked.
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "harness/buffer.hpp"
+#include "harness/convert.hpp"
+#include "tile/host/cuda_check.hpp"
+#include "tile/host/device.hpp"
+#include "harness/inputs.hpp"
+#include "harness/test_main.hpp"
+#include "matmul.hpp"
+
+namespace matmul {
+
+using tile::Comparison;
+using tile::DeviceBuffer;
+using tile::DType;
+using tile::Layout;
+using tile::Poison;
+using tile::Status;
+using Values = std::vector<double>;
+inline constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// ---- A problem, its inputs, and where they lie ----
+
+struct Shape {
+  std::int64_t m, n, k;
+};
+
+struct Transposes {
+  bool a, b;
+};
+inline constexpr Transposes kTransposes[] = {
+    {false, false}, {false, true}, {true, false}, {true, true}};
+
+/// Of each matrix: elements from a 256-byte boundary to the first, or elements between two rows.
+struct Three {
+  std::int64_t a, b, c;
+};
+
+inline Problem plain(DType type, Shape shape, Transposes transposes = {}) {
+  return {type, shape.m, shape.n, shape.k, transposes.a, transposes.b};
+}
+
+/// Elements in 16 bytes, the longest vector that a thread loads.
+inline std::int64_t vector_length(DType type) {
+  return 16 / static_cast<std::int64_t>(tile::size_bytes(type));
+}
+
+// With rows that begin at multiples of 16 bytes, or `padding` elements behind them.
+inline Problem padded(Problem p, Three padding) {
+  auto vectors = [length = vector_length(p.type)](std::int64_t count) {
+    return (count + length - 1) / length * length;
+  };
+  p.lda = vectors(p.transpose_a ? p.m : p.k) + padding.a;
+  p.ldb = vectors(p.transpose_b ? p.k : p.n) + padding.b;
+  p.ldc = vectors(p.n) + padding.c;
+  return p;
+}
+
+inline Problem scaled(Problem p, float alpha, float beta) {
+  p.alpha = alpha;
+  p.beta = beta;
+  return p;
+}
+
+inline Layout layout_a(const Problem& p, std::int64_t offset = 0) {
+  return tile::matrix_layout(p.type, p.transpose_a ? p.k : p.m, p.transpose_a ? p.m : p.k, p.lda,
+                             offset);
+}
+inline Layout layout_b(const Problem& p, std::int64_t offset = 0) {
+  return tile::matrix_layout(p.type, p.transpose_b ? p.n : p.k, p.transpose_b ? p.k : p.n, p.ldb,
+                             offset);
+}
+inline Layout layout_c(const Problem& p, std::int64_t offset = 0) {
+  return tile::matrix_layout(p.type, p.m, p.n, p.ldc, offset);
+}
+
+// "m n k 65 33 9, A transposed, lda ldb ldc 68 36 33, offsets 0 1 0, alpha 1, beta 0"
+inline std::string describe(const Problem& p, Three offsets) {
+  auto text = [](auto... numbers) {
+    std::string all;
+    for (const std::int64_t x : {numbers...}) all += (all.empty() ? "" : " ") + std::to_string(x);
+    return all;
+  };
+  return "m n k " + text(p.m, p.n, p.k) + (p.transpose_a ? ", A transposed" : "") +
+         (p.transpose_b ? ", B transposed" : "") + ", lda ldb ldc " + text(p.lda, p.ldb, p.ldc) +
+         ", offsets " + text(offsets.a, offsets.b, offsets.c) + ", alpha " +
+         std::to_string(p.alpha) + ", beta " + std::to_string(p.beta) +
+         (p.activation == Activation::relu ? ", relu" : "") +
+         (p.activation == Activation::gelu ? ", gelu" : "");
+}
+
+/// The matrices as they are stored, without padding. c is what C holds before; no bias is an empty
+/// one.
+struct Inputs {
+  Values a, b, c, bias = {};
+};
+
+// C rounds to its type once: every partial sum is an integer that fp32 holds.
+inline Inputs integers(const Problem& p, std::int64_t most = 8) {
+  return {tile::integers(p.m * p.k, p.type, 1, -most, most),
+          tile::integers(p.k * p.n, p.type, 2, -most, most),
+          tile::integers(p.m * p.n, p.type, 3, -8, 8)};
+}
+
+inline Inputs normal(const Problem& p) {
+  return {tile::normal(p.m * p.k, p.type, 4), tile::normal(p.k * p.n, p.type, 5),
+          tile::normal(p.m * p.n, p.type, 6)};
+}
+
+// What a multiplier makes of the elements of A and B: of tf32 it sees the nearest number of 11
+// bits, and of two as near the greater in magnitude (PTX ISA, cvt.rna.tf32).
+inline Values multiplied(Values values, DType type) {
+  if (type != DType::tf32) return values;
+  for (double& x : values) {
+    int exponent = 0;
+    const double significand = std::frexp(x, &exponent);
+    x = std::ldexp(std::round(std::ldexp(significand, 11)), exponent - 11);
+  }
+  return values;
+}
+
+// The element of op(A) at (row, l), and of op(B) at (l, col).
+inline double& element_of_a(Inputs& in, const Problem& p, std::int64_t row, std::int64_t l) {
+  return in.a[static_cast<std::size_t>(p.transpose_a ? l * p.m + row : row * p.k + l)];
+}
+inline double& element_of_b(Inputs& in, const Problem& p, std::int64_t l, std::int64_t col) {
+  return in.b[static_cast<std::size_t>(p.transpose_b ? col * p.k + l : l * p.n + col)];
+}
+
+/// What the inputs promise about the sums, and so how far off a correct kernel may be.
+enum class Sums {
+  exact,      ///< no addition rounds, and C's type rounds once: not at all
+  zero_mean,  ///< roundings cancel
+  any,
+};
+
+// ---- Running a step ----
+
+// Sums of zeros may be either zero.
+inline Values without_negative_zeros(Values values) {
+  for (double& x : values) {
+    if (x == 0) x = 0;
+  }
+  return values;
+}
+
+inline tile::Expected expected_of(const Problem& p, const Inputs& in, Sums sums) {
+  if (sums != Sums::exact) {
+    return reference(p, in.a, in.b, in.c, sums == Sums::zero_mean, in.bias);
+  }
+  tile::Expected expected =
+      reference(p, multiplied(in.a, p.type), multiplied(in.b, p.type), in.c, false, in.bias);
+  expected.value = without_negative_zeros(tile::rounded(expected.value, p.type));
+  expected.bound.assign(expected.bound.size(), 0.0);
+  return expected;
+}
+
+// Runs the step on these inputs, and checks the result and the buffers. What C held must not matter
+// if beta is 0: the step runs with each poison in it.
+inline void check_step(const Step& step, const Problem& p, const Inputs& in, Sums sums,
+                       Three offsets = {0, 0, 0}, std::int64_t bias_offset = 0) {
+  CAPTURE(step.name);
+  const std::string type(tile::name(p.type));
+  CAPTURE(type);
+  const std::string problem = describe(p, offsets);
+  CAPTURE(problem);
+  const tile::Expected expected = expected_of(p, in, sums);
+
+  auto check = [&](DeviceBuffer device_c) {
+    DeviceBuffer device_a = DeviceBuffer::input("a", layout_a(p, offsets.a), in.a);
+    DeviceBuffer device_b = DeviceBuffer::input("b", layout_b(p, offsets.b), in.b);
+    DeviceBuffer device_bias = DeviceBuffer::input(
+        "bias", tile::vector_layout(p.type, std::ssize(in.bias), bias_offset), in.bias);
+    Buffers buffers{device_a.raw(), device_b.raw(), device_c.raw()};
+    if (!in.bias.empty()) buffers.bias = device_bias.raw();
+    const Status done = tile::run_step(step, p, buffers);
+    REQUIRE_MESSAGE(done.ok(), done.message);
+    Values result = device_c.download();
+    if (sums == Sums::exact) result = without_negative_zeros(std::move(result));
+    const Comparison comparison = tile::compare("c", result, expected);
+    CHECK_MESSAGE(comparison.ok(), comparison.message);
+    for (const DeviceBuffer* buffer : {&device_a, &device_b, &device_c, &device_bias}) {
+      const Status intact = buffer->check();
+      CHECK_MESSAGE(intact.ok(), intact.message);
+    }
+  };
+  if (p.beta == 0) {
+    for (const Poison poison : tile::kOutputPoisons) {
+      check(DeviceBuffer::output("c", layout_c(p, offsets.c), poison));
+    }
+  } else {
+    check(DeviceBuffer::in_out("c", layout_c(p, offsets.c), in.c));
+  }
+}
+
+// ---- Which cases of a long list run ----
+
+/// A GPU takes all. The CPU device, on which a case takes milliseconds, divides them among the
+/// types of a step; its check build, some five times slower, takes a sixth of those. Which ones
+/// looks random, so that no pattern in the list decides.
+class Selection {
+ public:
+  Selection(const Step& step, DType type) {
+    if (!tile::device().simulated) return;
+    if (step.types.contains(DType::fp16) && step.types.contains(DType::bf16)) {
+      parts_ = 2;
+      part_ = type == DType::bf16;
+    }
+    if (!tile::device_reads_host_memory()) parts_ *= 6;  // the check build
+  }
+  bool takes_next() {
+    ++count_;
+    return (count_ * 2654435761u >> 16) % parts_ == part_;  // Knuth's multiplicative hash
+  }
+
+ private:
+  std::uint32_t count_ = 0, parts_ = 1, part_ = 0;
+};
+
+// ---- Sizes ----
+
+// Around the tiles of all steps, one and two of them; and primes.
+inline constexpr std::int64_t kExtents[] = {1,  2,  3,  7,  8,  9,   15,  16,  17,  31,  32, 33,
+                                            63, 64, 65, 71, 97, 113, 127, 128, 129, 255, 257};
+inline constexpr std::int64_t kExtentCount = std::size(kExtents);
+
+// In round r each extent comes once on each axis, with others on the other two. The count is prime,
+// so that the multiples of a number meet all.
+static_assert(kExtentCount == 23);
+inline Shape shape_of(std::int64_t i, std::int64_t round) {
+  return {kExtents[i], kExtents[(5 * i + 3 + round) % kExtentCount],
+          kExtents[(7 * i + 11 + 2 * round) % kExtentCount]};
+}
+
+}  // namespace matmul

@@ -1,0 +1,401 @@
+// What the tests of chapter 04 share: problems, their inputs, and how a step is run and checked.
+#pragma once
+
+#include <cuda_runtime_api.h>
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "harness/buffer.hpp"
+#include "harness/convert.hpp"
+#include "tile/host/cuda_check.hpp"
+#include "tile/host/device.hpp"
+#include "harness/inputs.hpp"
+#include "harness/selection.hpp"
+#include "harness/test_main.hpp"
+#include "layernorm.hpp"
+
+namespace layernorm {
+
+using tile::Comparison;
+using tile::DeviceBuffer;
+using tile::Direction;
+using tile::DType;
+using tile::Expected;
+using tile::Layout;
+using tile::Poison;
+using tile::Status;
+using Values = std::vector<double>;
+inline constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
+inline constexpr Norm kNorms[] = {Norm::layer, Norm::rms};
+inline constexpr Direction kDirections[] = {Direction::forward, Direction::backward};
+
+// ---- A problem, its inputs, and where they lie ----
+
+inline Problem plain(DType type, std::int64_t rows, std::int64_t cols, Norm norm = Norm::layer) {
+  return {type, rows, cols, norm};
+}
+
+inline Problem toward(Problem p, Direction direction) {
+  p.direction = direction;
+  return p;
+}
+
+inline Problem with_eps(Problem p, float eps) {
+  p.eps = eps;
+  return p;
+}
+
+/// Of each matrix the elements between two rows.
+struct Paddings {
+  std::int64_t x = 0, y = 0, dy = 0, dx = 0;
+};
+
+inline Problem padded(Problem p, Paddings padding) {
+  p.ldx = p.cols + padding.x;
+  p.ldy = p.cols + padding.y;
+  p.lddy = p.cols + padding.dy;
+  p.lddx = p.cols + padding.dx;
+  return p;
+}
+
+/// Of each array the elements from a 256-byte boundary to the first.
+struct Offsets {
+  std::int64_t x = 0, gamma = 0, beta = 0, y = 0, mean = 0, rstd = 0, dy = 0, dx = 0, dgamma = 0,
+               dbeta = 0;
+};
+
+/// Where the output lies.
+enum class Place { apart, on_x, on_dy };
+
+/// What a call leaves out, and where its arrays lie. RMSNorm has no mean and no dbeta in any case.
+struct Call {
+  bool mean = true, rstd = true;     // written by a forward pass
+  bool dgamma = true, dbeta = true;  // written by a backward pass
+  Place place = Place::apart;
+  Offsets offsets = {};
+};
+
+/// The arrays without padding. An empty gamma or beta is a null pointer. Forward uses the first
+/// three, backward all but beta.
+struct Inputs {
+  Values x, gamma = {}, beta = {}, mean = {}, rstd = {}, dy = {};
+};
+
+/// Gives backward what a forward pass finds, and rounds, in x.
+inline Inputs with_statistics(const Problem& p, Inputs in) {
+  const ForwardReference found = reference(p, in.x, {}, {});
+  in.mean = tile::rounded(found.mean.value, DType::fp32);
+  in.rstd = tile::rounded(found.rstd.value, DType::fp32);
+  return in;
+}
+
+/// Normal x and dy.
+inline Inputs normal(const Problem& p, bool gamma = true, bool beta = true) {
+  Inputs in{tile::normal(p.rows * p.cols, p.type, 1)};
+  if (gamma) in.gamma = tile::uniform(p.cols, p.type, 2, -2, 2);
+  if (p.direction == Direction::backward) {
+    in.dy = tile::normal(p.rows * p.cols, p.type, 4);
+    return with_statistics(p, std::move(in));
+  }
+  if (beta && p.norm == Norm::layer) in.beta = tile::uniform(p.cols, p.type, 3, -2, 2);
+  return in;
+}
+
+inline std::string describe(const Problem& p, const Inputs& in, const Call& call) {
+  std::string text;
+  auto add = [&text](const char* name, std::int64_t value) {
+    text.append(text.empty() ? "" : " ").append(name).append(" ").append(std::to_string(value));
+  };
+  add("rows", p.rows), add("cols", p.cols);
+  const Offsets& o = call.offsets;
+  if (p.direction == Direction::forward) {
+    add("ldx", p.ldx), add("ldy", p.ldy);
+  } else {
+    add("ldx", p.ldx), add("lddy", p.lddy), add("lddx", p.lddx);
+  }
+  text.append(p.norm == Norm::layer ? " layer " : " rms ").append(tile::name(p.direction));
+  text.append(" eps ").append(std::to_string(p.eps));
+  if (in.gamma.empty()) text.append(", no gamma");
+  if (in.beta.empty()) text.append(", no beta");
+  text.append(call.mean ? "" : ", no mean").append(call.rstd ? "" : ", no rstd");
+  text.append(call.dgamma ? "" : ", no dgamma").append(call.dbeta ? "" : ", no dbeta");
+  if (call.place != Place::apart) text.append(call.place == Place::on_x ? ", on x" : ", on dy");
+  text.append(", offsets");
+  for (const std::int64_t offset :
+       {o.x, o.gamma, o.beta, o.y, o.mean, o.rstd, o.dy, o.dx, o.dgamma, o.dbeta}) {
+    text.append(" ").append(std::to_string(offset));
+  }
+  return text;
+}
+
+// ---- Running a step ----
+
+/// What a step wrote. `matrix` is y or dx.
+struct Outputs {
+  Values matrix, mean, rstd, dgamma, dbeta;
+};
+
+/// A workspace with canaries. It is much larger than the problems of most tests, and nobody wants
+/// to know what is in it; so it does not pass through the host as a DeviceBuffer does.
+class Workspace {
+ public:
+  /// Every byte of it is `fill`: 0xff makes NaN, 0x4b a large finite number.
+  Workspace(std::int64_t bytes, int fill) : bytes_(static_cast<std::size_t>(bytes)), fill_(fill) {
+    void* memory = nullptr;
+    REQUIRE(cudaMalloc(&memory, bytes_ + 2 * kCanary) == cudaSuccess);
+    memory_.reset(static_cast<std::byte*>(memory));
+    REQUIRE(cudaMemset(memory, fill, bytes_ + 2 * kCanary) == cudaSuccess);
+    const auto floats = static_cast<std::int64_t>(bytes_ / 4);
+    tile::name_array({"workspace", raw(), 4, 1, floats, floats, false});
+  }
+
+  void* raw() const { return memory_.get() + kCanary; }
+
+  /// Whether the canaries are intact.
+  Status check() const {
+    if (Status s = check(0, kCanary, "written before its start"); !s.ok()) return s;
+    return check(kCanary + bytes_, kCanary, "written past its end");
+  }
+  /// Whether nothing was written where the sums begin.
+  Status check_unchanged() const {
+    return check(kCanary, std::min<std::size_t>(bytes_, 64), "written");
+  }
+
+ private:
+  struct CudaFree {
+    void operator()(std::byte* memory) const { static_cast<void>(cudaFree(memory)); }
+  };
+  static constexpr std::size_t kCanary = 32 * 1024;
+
+  Status check(std::size_t begin, std::size_t count, const char* what) const {
+    std::vector<std::byte> bytes(count);
+    TILE_RETURN_IF_CUDA_ERROR(
+        cudaMemcpy(bytes.data(), memory_.get() + begin, count, cudaMemcpyDeviceToHost));
+    for (const std::byte byte : bytes) {
+      if (byte != static_cast<std::byte>(fill_)) return tile::device_error("workspace", what);
+    }
+    return {};
+  }
+
+  std::size_t bytes_;
+  int fill_;
+  std::unique_ptr<std::byte, CudaFree> memory_;
+};
+
+/// The memory of a call: what it is given, and nothing else.
+class Arrays {
+ public:
+  Arrays(const Problem& p, const Inputs& in, const Call& call, Poison poison)
+      : p_(p), call_(call), poison_(poison) {
+    const bool layer = p.norm == Norm::layer;
+    const Offsets& at = call.offsets;
+    buffers_.x = matrix(x_, "x", in.x, p.ldx, at.x, call.place == Place::on_x);
+    buffers_.gamma = input(gamma_, "gamma", p.type, in.gamma, at.gamma);
+    if (p.direction == Direction::forward) {
+      buffers_.beta = input(beta_, "beta", p.type, in.beta, at.beta);
+      buffers_.y = result("y", p.ldy, at.y);
+      if (call.mean && layer) buffers_.mean = statistic(mean_, "mean", at.mean);
+      if (call.rstd) buffers_.rstd = statistic(rstd_, "rstd", at.rstd);
+    } else {
+      if (layer) buffers_.mean = statistic(mean_, "mean", in.mean, at.mean);
+      buffers_.rstd = statistic(rstd_, "rstd", in.rstd, at.rstd);
+      buffers_.dy = matrix(dy_, "dy", in.dy, p.lddy, at.dy, call.place == Place::on_dy);
+      buffers_.dx = result("dx", p.lddx, at.dx);
+      if (call.dgamma) buffers_.dgamma = output(dgamma_, "dgamma", p.type, p.cols, at.dgamma);
+      if (call.dbeta && layer) buffers_.dbeta = output(dbeta_, "dbeta", p.type, p.cols, at.dbeta);
+      const std::int64_t bytes = workspace_bytes(p);
+      if (bytes > 0) {
+        workspace_.emplace(bytes, poison == Poison::unwritten_nan ? 0xff : 0x4b);
+        buffers_.workspace = workspace_->raw();
+      }
+    }
+  }
+
+  const Buffers& buffers() const { return buffers_; }
+
+  /// What was asked for; the rest stays empty.
+  Outputs download() const {
+    Outputs out;
+    out.matrix = result().download();
+    if (p_.direction == Direction::forward) {
+      if (mean_) out.mean = mean_->download();
+      if (rstd_) out.rstd = rstd_->download();
+    }
+    if (dgamma_) out.dgamma = dgamma_->download();
+    if (dbeta_) out.dbeta = dbeta_->download();
+    return out;
+  }
+  std::vector<std::byte> result_bytes() const { return result().download_bytes(); }
+  /// Of dgamma and dbeta.
+  std::vector<std::byte> sums_bytes() const {
+    std::vector<std::byte> bytes;
+    for (const auto* sum : {&dgamma_, &dbeta_}) {
+      if (!*sum) continue;
+      const std::vector<std::byte> more = (*sum)->download_bytes();
+      bytes.insert(bytes.end(), more.begin(), more.end());
+    }
+    return bytes;
+  }
+
+  /// The guards around everything, and inputs as they were.
+  void check_intact() const {
+    check_each([](const DeviceBuffer& buffer) { return buffer.check(); });
+    if (!workspace_) return;
+    const Status intact = workspace_->check();
+    CHECK_MESSAGE(intact.ok(), intact.message);
+  }
+  /// That a call wrote nothing.
+  void check_untouched() const {
+    check_each([](const DeviceBuffer& buffer) { return buffer.check_unchanged(); });
+    if (!workspace_) return;
+    const Status unchanged = workspace_->check_unchanged();
+    CHECK_MESSAGE(unchanged.ok(), unchanged.message);
+  }
+
+ private:
+  using Buffer = std::optional<DeviceBuffer>;
+
+  template <class Check>
+  void check_each(Check check) const {
+    for (const Buffer* buffer :
+         {&x_, &gamma_, &beta_, &dy_, &mean_, &rstd_, &out_, &dgamma_, &dbeta_}) {
+      if (!*buffer) continue;
+      const Status status = check(**buffer);
+      CHECK_MESSAGE(status.ok(), status.message);
+    }
+  }
+
+  const DeviceBuffer& result() const {
+    return out_ ? *out_ : call_.place == Place::on_x ? *x_ : *dy_;
+  }
+
+  void* matrix(Buffer& buffer, const char* name, const Values& values, std::int64_t ld,
+               std::int64_t offset, bool written) {
+    const Layout layout = tile::matrix_layout(p_.type, p_.rows, p_.cols, ld, offset);
+    buffer = written ? DeviceBuffer::in_out(name, layout, values)
+                     : DeviceBuffer::input(name, layout, values);
+    return buffer->raw();
+  }
+  // y or dx, which may be an input.
+  void* result(const char* name, std::int64_t ld, std::int64_t offset) {
+    if (call_.place != Place::apart) return result().raw();
+    out_ = DeviceBuffer::output(name, tile::matrix_layout(p_.type, p_.rows, p_.cols, ld, offset),
+                                poison_);
+    return out_->raw();
+  }
+  // Null if there are no values.
+  static void* input(Buffer& buffer, const char* name, DType type, const Values& values,
+                     std::int64_t offset) {
+    if (values.empty()) return nullptr;
+    buffer =
+        DeviceBuffer::input(name, tile::vector_layout(type, std::ssize(values), offset), values);
+    return buffer->raw();
+  }
+  void* output(Buffer& buffer, const char* name, DType type, std::int64_t count,
+               std::int64_t offset) const {
+    buffer = DeviceBuffer::output(name, tile::vector_layout(type, count, offset), poison_);
+    return buffer->raw();
+  }
+  // mean and rstd are outputs of a forward pass and inputs of a backward pass.
+  float* statistic(Buffer& buffer, const char* name, std::int64_t offset) const {
+    return static_cast<float*>(output(buffer, name, DType::fp32, p_.rows, offset));
+  }
+  static float* statistic(Buffer& buffer, const char* name, const Values& values,
+                          std::int64_t offset) {
+    return static_cast<float*>(input(buffer, name, DType::fp32, values, offset));
+  }
+
+  Problem p_;
+  Call call_;
+  Poison poison_;
+  Buffer x_, gamma_, beta_, dy_, mean_, rstd_, out_, dgamma_, dbeta_;
+  std::optional<Workspace> workspace_;
+  Buffers buffers_;
+};
+
+inline Outputs run(const Step& step, const Problem& p, const Inputs& in, const Call& call = {},
+                   Poison poison = Poison::unwritten_nan) {
+  Arrays arrays(p, in, call, poison);
+  const Status done = tile::run_step(step, p, arrays.buffers());
+  REQUIRE_MESSAGE(done.ok(), done.message);
+  arrays.check_intact();
+  return arrays.download();
+}
+
+inline void check_values(const char* name, const Values& got, const Expected& expected) {
+  const Comparison comparison = tile::compare(name, got, expected);
+  CHECK_MESSAGE(comparison.ok(), comparison.message);
+}
+
+/// The mean of a row with an infinity is infinite or NaN: it depends on how it is computed.
+inline void forgive_infinite_means(Values& got, const Expected& expected) {
+  for (std::size_t i = 0; i < got.size() && i < expected.value.size(); ++i) {
+    if (!std::isfinite(expected.value[i]) && !std::isfinite(got[i])) got[i] = expected.value[i];
+  }
+}
+
+/// With which poisons a step is to run. An element that was not written still holds a NaN, which
+/// passes only where a NaN is expected.
+inline std::vector<Poison> poisons_for(std::initializer_list<const Expected*> all) {
+  for (const Expected* expected : all) {
+    for (const double x : expected->value) {
+      if (std::isnan(x)) return {Poison::unwritten_nan, Poison::unwritten_finite};
+    }
+  }
+  return {Poison::unwritten_nan};
+}
+
+// Runs the step on these inputs, with poison in its outputs and its workspace, and checks the
+// results and the buffers.
+inline void check_step(const Step& step, const Problem& p, const Inputs& in,
+                       const Call& call = {}) {
+  CAPTURE(step.name);
+  const std::string type(tile::name(p.type));
+  CAPTURE(type);
+  const std::string problem = describe(p, in, call);
+  CAPTURE(problem);
+  if (p.direction == Direction::forward) {
+    const ForwardReference expected = reference(p, in.x, in.gamma, in.beta);
+    for (const Poison poison : poisons_for({&expected.y, &expected.mean, &expected.rstd})) {
+      Outputs out = run(step, p, in, call, poison);
+      check_values("y", out.matrix, expected.y);
+      forgive_infinite_means(out.mean, expected.mean);
+      if (call.mean) check_values("mean", out.mean, expected.mean);
+      if (call.rstd) check_values("rstd", out.rstd, expected.rstd);
+    }
+  } else {
+    const BackwardReference expected =
+        backward_reference(p, in.x, in.gamma, in.mean, in.rstd, in.dy);
+    for (const Poison poison : poisons_for({&expected.dx, &expected.dgamma, &expected.dbeta})) {
+      const Outputs out = run(step, p, in, call, poison);
+      check_values("dx", out.matrix, expected.dx);
+      if (call.dgamma) check_values("dgamma", out.dgamma, expected.dgamma);
+      if (call.dbeta) check_values("dbeta", out.dbeta, expected.dbeta);
+    }
+  }
+}
+
+/// Calls `check(step, type, direction)` for every step to test, each of its types, and each
+/// direction that it knows.
+template <class Check>
+void for_each_direction(Check check) {
+  tile::for_each_step(kSteps, [&](const Step& step, DType type) {
+    int known = 0;
+    for (const Direction direction : kDirections) {
+      if (!step.supports(toward(plain(type, 1, 1), direction)).ok()) continue;
+      ++known;
+      check(step, type, direction);
+    }
+    CHECK(known > 0);
+  });
+}
+
+}  // namespace layernorm

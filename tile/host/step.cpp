@@ -1,0 +1,51 @@
+#include "tile/host/step.hpp"
+
+#include "tile/host/device.hpp"
+
+namespace tile {
+
+std::string_view name(Feature feature) {
+  switch (feature) {
+    case Feature::cp_async: return "cp_async";
+    case Feature::bf16_mma: return "bf16_mma";
+    case Feature::fp8_mma: return "fp8_mma";
+    case Feature::tma: return "tma";
+    case Feature::cluster: return "cluster";
+    case Feature::wgmma: return "wgmma";
+  }
+  return "unknown feature";
+}
+
+bool has_feature(int capability, Feature feature) {
+  switch (feature) {
+    case Feature::cp_async:
+    case Feature::bf16_mma: return capability >= 80;
+    case Feature::fp8_mma: return capability >= 89;
+    case Feature::tma:
+    case Feature::cluster: return capability >= 90;
+    case Feature::wgmma: return capability == 90;
+  }
+  return false;
+}
+
+std::string listed(EnumSet<DType> types) {
+  std::string all;
+  for (const DType type : kDTypes) {
+    if (types.contains(type)) all.append(all.empty() ? "" : ", ").append(name(type));
+  }
+  return all;
+}
+
+Status check_requirements(EnumSet<DType> types, EnumSet<Feature> needs, DType type) {
+  if (!types.contains(type)) {
+    return unsupported("type", std::string(name(type)) + " is not one of " + listed(types));
+  }
+  for (const Feature feature : kFeatures) {
+    if (needs.contains(feature) && !has_feature(device().capability, feature)) {
+      return unsupported(name(feature), device().name + " does not have it");
+    }
+  }
+  return {};
+}
+
+}  // namespace tile
