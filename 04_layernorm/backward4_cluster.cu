@@ -1,158 +1,178 @@
-// Step 8: a row in the shared memory of several blocks.
-// Idea: as in chapter 03, the blocks of a cluster share a row that is too long for one of them, and
-//       exchange their sums through distributed shared memory.
-// Change: forward a block has a share of the columns (chapter 03, step 7); backward a cluster walks
-//         over its rows like a block of step 6. Rows that fit into one block are those of steps
-//         3, 6 and 7.
-// Limit: memory, for rows that 16 blocks hold. Longer ones go the way of steps 2 and 5.
-#include "layernorm.cuh"
-#include "partial_sums.cuh"
-#include "persistent.cuh"
-#include "tile/cluster.cuh"
-#include "tile/cluster.cuh"
+// Backward, step 4: a row in the shared memory of several blocks.
+// Idea: as in the forward pass, the blocks of a cluster share a row that is too long for one of
+// them,
+//       and exchange their sums through distributed shared memory.
+// Change: a cluster walks over its rows like a block of step 3, each block with a part of the
+// columns. Limit: memory, for rows that 16 blocks hold.
+#include "layernorm_backward.cuh"
+#include "tile/basics.cuh"
+#include "tile/host/cluster_launch.hpp"
+#include "tile/reduce.cuh"
+#include "tile/rows.cuh"
 
 namespace layernorm {
 namespace {
 
-/// A block's share of the columns: `most` of them, or what is left.
-struct Columns {
-  std::int64_t first;
-  int cols;
+/// Threads of a block at most. The sums of dgamma and dbeta take 64 registers of each, gamma 16 or
+/// 32. With 256 threads on a multiprocessor there are 64 more, for w and xhat of a row.
+constexpr int kMaxThreads = 256;
+constexpr int kRowsAhead = 2;
 
-  __device__ Columns(std::int64_t all, int most)
-      : first(std::int64_t{tile::ptx::cluster_rank()} * most) {
-    const std::int64_t left = all - first;
-    cols = static_cast<int>(left < 0 ? 0 : left < most ? left : most);
-  }
-};
-
-constexpr int kForwardThreads = 512;  // two blocks or more on a multiprocessor
-constexpr int kForwardChunks = 8;     // of a thread
-
-// snippet-begin forward
+/// dx = rstd (w - mean of w - xhat mean of w xhat).
 template <class T>
-__global__ void __launch_bounds__(kForwardThreads) layernorm_cluster(Arguments<T> a) {
-  using Part = tile::SharedSlice<T, kForwardChunks>;
-  extern __shared__ __align__(16) unsigned char row_smem[];  // a share of a row of x
-  __shared__ float sum_smem[tile::kMostWarpsOfCluster], squares_smem[tile::kMostWarpsOfCluster];
-  tile::ptx::cluster_arrive();  // this block has begun: others may write into its sums
-  const tile::ChunkColumns<Part::kChunkWidth> place{static_cast<int>(threadIdx.x),
-                                             static_cast<int>(blockDim.x)};
-  const std::int64_t row = blockIdx.x / tile::ptx::cluster_size();
-  const Columns share(a.cols, place.threads * kForwardChunks * Part::kChunkWidth);
-
-  Words<Part> x(Part(a.x[row] + share.first, share.cols, place, 0, row_smem));
-  tile::ptx::cp_async_wait_all();
-  tile::ptx::cluster_wait();  // all blocks have begun
-  float mean = 0;
-  if (a.centred) {
-    mean = tile::reduce_cluster(x.sum(), tile::Add{}, sum_smem) * a.per_col;
+__device__ __forceinline__ void write_dx(const RowSlices<T>& row, typename RowSlices<T>::Floats& w,
+                                         typename RowSlices<T>::Floats& xhat, RowSums sums,
+                                         float per_col, bool centred, T* dx, int cols) {
+  constexpr int kWidth = RowSlices<T>::kWidth;
+  const float of_row = centred ? -row.rstd * (sums.w * per_col) : 0;
+  const float of_xhat = -row.rstd * (sums.w_xhat * per_col);
+#pragma unroll
+  for (int i = 0; i < RowSlices<T>::kChunks; ++i) {
+    if (row.x.column(i) >= cols) continue;
+    float result[kWidth];
+#pragma unroll
+    for (int e = 0; e < kWidth; ++e) {
+      result[e] = row.rstd * w[i][e] + (of_xhat * xhat[i][e] + of_row);
+    }
+    tile::Chunk<T, kWidth>::from_floats(result).store(dx + row.x.column(i));
   }
-  const float rstd =
-      a.rstd_of(tile::reduce_cluster(x.centre(mean, share.cols), tile::Add{}, squares_smem));
-  store_part<Part>(x, a, a.y[row], share.first, share.cols, rstd, place);
-  if (threadIdx.x == 0 && share.first == 0) a.save(row, mean, rstd);
 }
-// snippet-end forward
 
+/// Writes a thread's sums of dgamma or dbeta.
+template <int kChunks, int kWidth>
+__device__ __forceinline__ void write_sums(const float (&sums)[kChunks][kWidth],
+                                           float* to,  // [cols]
+                                           tile::ChunkColumns<kWidth> columns, int cols) {
+#pragma unroll
+  for (int i = 0; i < kChunks; ++i) {
+    if (columns.column(i) >= cols) continue;
+#pragma unroll
+    for (int e = 0; e < kWidth; e += 4) {
+      *reinterpret_cast<float4*>(to + columns.column(i) + e) =
+          make_float4(sums[i][e], sums[i][e + 1], sums[i][e + 2], sums[i][e + 3]);
+    }
+  }
+}
+
+// snippet-begin kernel
 template <class T>
-__global__ void __launch_bounds__(Keeping::kMostThreads)
-    layernorm_backward_cluster(Arguments<T> a, PartialSums sums) {  // [clusters][cols], twice
-  using Queue = RowQueue<T, Keeping::kAhead>;
-  using Part = typename Queue::Part;
+__global__ void __launch_bounds__(kMaxThreads)
+    layernorm_backward_cluster(tile::Rows<const T> x,   // [rows][cols]
+                               tile::Rows<const T> dy,  // [rows][cols]
+                               const T* gamma,          // [cols], or null: all ones
+                               const float* mean,       // [rows], or null: zeros
+                               const float* rstd,       // [rows]
+                               tile::Rows<T> dx,        // [rows][cols]
+                               float* dgamma_sums,      // [clusters][cols]
+                               float* dbeta_sums,       // [clusters][cols]
+                               std::int64_t rows, std::int64_t all_cols,
+                               float per_col) {  // 1 / cols
+  using Queue = RowQueue<T, kRowsAhead>;
   extern __shared__ __align__(16) unsigned char rows_smem[];  // of the queue
-  // Two of them, as in step 6.
-  __shared__ RowSums sums_smem[2][tile::kMostBlocksOfCluster * Keeping::kMostThreads / tile::kWarp];
+  // Two of them, as in step 3.
+  __shared__ RowSums sums_smem[2][tile::kMaxBlocksOfCluster * kMaxThreads / tile::kWarp];
   tile::ptx::cluster_arrive();  // this block has begun: others may write into its sums
-  const tile::ChunkColumns<Part::kChunkWidth> place{static_cast<int>(threadIdx.x),
-                                             static_cast<int>(blockDim.x)};
-  const Columns share(a.cols, place.threads * kElements);
-  const std::int64_t clusters = gridDim.x / tile::ptx::cluster_size();
-  const std::int64_t cluster = blockIdx.x / tile::ptx::cluster_size();
+  // Who am I? A thread of a block that has some columns of the cluster's rows.
+  const tile::ChunkColumns<RowSlices<T>::kWidth> columns{static_cast<int>(threadIdx.x),
+                                                         static_cast<int>(blockDim.x)};
+  const int most = columns.threads * kThreadElements;
+  const std::int64_t first_col = std::int64_t{tile::ptx::cluster_rank()} * most;
+  const std::int64_t left = all_cols - first_col;
+  const auto cols = static_cast<int>(left < 0 ? 0 : left < most ? left : most);
+  const std::int64_t stride = gridDim.x / tile::ptx::cluster_size();
+  const std::int64_t first = blockIdx.x / tile::ptx::cluster_size();
 
-  Queue queue(a, share.first, share.cols, place, rows_smem, cluster, clusters);
-  RowWalk<T> dx({a.dx.data + share.first, a.dx.ld}, cluster, clusters);
-  const Gamma<Part> gamma(a, share.first, share.cols, place);
-  ColumnSums<Part> columns;
+  Queue queue{x[first] + first_col,
+              dy[first] + first_col,
+              stride * x.ld,
+              stride * dy.ld,
+              mean,
+              rstd,
+              rows,
+              first,
+              stride,
+              cols,
+              columns,
+              rows_smem};
+  queue.start();
+  ThreadColumns<T> mine(gamma ? gamma + first_col : nullptr, cols, columns);
+  T* dx_row = dx[first] + first_col;
   tile::ptx::cluster_wait();  // all blocks have begun
   int turn = 0;
-  for (std::int64_t row = cluster; row < a.rows; row += clusters, turn ^= 1) {
-    backward_row<Keeping::kKeeps>(
-        a, queue.next(a), gamma, columns, dx.next(), share.cols, place,
-        [&](RowSums own) { return tile::reduce_cluster(own, AddRowSums{}, sums_smem[turn]); });
+  for (std::int64_t row = first; row < rows; row += stride, dx_row += stride * dx.ld, turn ^= 1) {
+    const RowSlices<T> slices = queue.next();
+    // dgamma += dy xhat, dbeta += dy, and the sums of w = gamma dy and of w xhat over the row
+    float w[slices.kChunks][slices.kWidth], xhat[slices.kChunks][slices.kWidth];
+    RowSums sums = mine.add(slices, w, xhat);
+    sums = tile::reduce_cluster(sums, AddRowSums{}, sums_smem[turn]);
+    // dx = rstd (w - mean of w - xhat mean of w xhat)
+    write_dx(slices, w, xhat, sums, per_col, mean != nullptr, dx_row, cols);
   }
-  columns.store(sums, cluster, a.cols, share.first, share.cols, place);
+  write_sums(mine.dgamma, dgamma_sums + first * all_cols + first_col, columns, cols);
+  write_sums(mine.dbeta, dbeta_sums + first * all_cols + first_col, columns, cols);
 }
+// snippet-end kernel
 
-tile::Status forward(const Problem& problem, const Buffers& buffers, void* stream) {
-  const std::int64_t width = 16 / static_cast<std::int64_t>(tile::size_bytes(problem.type));
-  const std::int64_t chunks = problem.cols / width;
-  constexpr std::int64_t kMost = kForwardThreads * kForwardChunks;
-  unsigned blocks_of_row = 1;
-  while (blocks_of_row < tile::kMostBlocksOfCluster && chunks > blocks_of_row * kMost) {
-    blocks_of_row *= 2;
-  }
-  if (!vectors_fit(problem, buffers) || chunks > blocks_of_row * kMost) {
-    return welford(problem, buffers, stream);
-  }
-  const std::int64_t most = (chunks + blocks_of_row - 1) / blocks_of_row;
-  const auto threads =
-      static_cast<int>((most + kForwardChunks * 32 - 1) / (kForwardChunks * 32) * 32);
-  return with_arguments(problem, buffers, [&]<class T>(const Arguments<T>& a) -> tile::Status {
-    unsigned blocks = 0;
-    if (tile::Status s = tile::blocks_for("rows", a.rows * blocks_of_row, 1, &blocks); !s.ok()) {
-      return s;
-    }
-    return tile::launch_in_clusters(layernorm_cluster<T>, "layernorm_cluster", blocks, threads,
-                                    blocks_of_row,
-                                    tile::SharedSlice<T, kForwardChunks>::bytes(threads), stream, a);
-  });
-}
+/// How the blocks of a cluster share their rows.
+struct ClusterPlan {
+  bool fits;
+  int threads;  // of a block
+  unsigned blocks;
+  std::int64_t shared_bytes;  // of a block
+};
+constexpr std::int64_t kStaticBytes = 4 * 1024;  // no less than the kernel declares and CUDA takes
 
-tile::Status backward(const Problem& problem, const Buffers& buffers, void* stream) {
-  RowShare share{};
-  if (tile::Status s = share_of_row<Recomputing>(problem, buffers, 1, &share); !s.ok()) return s;
-  if (share.fits) return persistent(problem, buffers, stream);
-  unsigned blocks_of_row = 1;
-  if (tile::Status s = share_of_row<Keeping>(problem, buffers, blocks_of_row, &share); !s.ok()) {
-    return s;
+ClusterPlan plan_of(const BackwardProblem& p, const tile::Device& device) {
+  const auto element = static_cast<std::int64_t>(tile::size_bytes(p.type)), width = 16 / element;
+  for (unsigned blocks = 2; blocks <= tile::kMaxBlocksOfCluster; blocks *= 2) {
+    const std::int64_t cols = (p.cols / width + blocks - 1) / blocks * width;
+    const std::int64_t threads = (cols + kThreadElements * 32 - 1) / (kThreadElements * 32) * 32;
+    const std::int64_t bytes = 2 * (kRowsAhead + 1) * threads * kThreadElements * element;
+    if (threads > kMaxThreads || bytes + kStaticBytes > device.shared_bytes_of_block) continue;
+    return {true, static_cast<int>(threads), blocks, bytes};
   }
-  while (!share.fits && blocks_of_row < tile::kMostBlocksOfCluster) {
-    blocks_of_row *= 2;
-    if (tile::Status s = share_of_row<Keeping>(problem, buffers, blocks_of_row, &share); !s.ok()) {
-      return s;
-    }
-  }
-  if (!share.fits || blocks_of_row == 1) return persistent(problem, buffers, stream);
-  return with_arguments(problem, buffers, [&]<class T>(const Arguments<T>& a) -> tile::Status {
-    if (a.rows == 0) return write_zeros(problem, buffers, stream);
-    int fit = 0;
-    if (tile::Status s =
-            tile::clusters_at_once(layernorm_backward_cluster<T>, "layernorm_backward_cluster",
-                                   share.threads, blocks_of_row, share.shared_bytes, &fit);
-        !s.ok()) {
-      return s;
-    }
-    const std::int64_t clusters = std::min({std::int64_t{fit}, a.rows, most_partial_sums(a.cols)});
-    const PartialSums sums(problem, buffers, clusters);
-    if (tile::Status s =
-            tile::launch_in_clusters(layernorm_backward_cluster<T>, "layernorm_backward_cluster",
-                                     static_cast<unsigned>(clusters) * blocks_of_row, share.threads,
-                                     blocks_of_row, share.shared_bytes, stream, a, sums);
-        !s.ok()) {
-      return s;
-    }
-    return sum_partial_sums(problem, buffers, sums, stream);
-  });
+  return {};
 }
 
 }  // namespace
 
-tile::Status cluster(const Problem& problem, const Buffers& buffers, void* stream) {
-  if (tile::Status s = validate(problem, buffers); !s.ok()) return s;
-  if (problem.direction == tile::Direction::backward) return backward(problem, buffers, stream);
-  return forward_plan(problem, buffers).fits ? four_rows(problem, buffers, stream)
-                                             : forward(problem, buffers, stream);
+tile::Status takes_cluster(const BackwardProblem& p, const BackwardBuffers& b,
+                           const tile::Device& device) {
+  if (tile::Status s = check_chunks(p, b); !s.ok()) return s;
+  if (takes_persistent(p, b, device).ok()) {
+    return tile::unsupported("cols", std::to_string(p.cols) + " fit into a block");
+  }
+  if (plan_of(p, device).fits) return {};
+  return tile::unsupported("cols", std::to_string(p.cols) + " are more than a cluster holds");
+}
+
+tile::Status cluster(const BackwardProblem& p, const BackwardBuffers& b, void* stream) {
+  if (p.rows == 0) return sum_partial_sums(p, b, 0, stream);
+  const ClusterPlan plan = plan_of(p, tile::device());
+  const auto bytes = static_cast<std::size_t>(plan.shared_bytes);
+  std::int64_t clusters = 0;
+  auto* sums = static_cast<float*>(b.workspace);
+  tile::Status launched = tile::with_element_type(p.type, [&](auto element) -> tile::Status {
+    using T = decltype(element);
+    int fit = 0;
+    if (tile::Status s =
+            tile::clusters_at_once(layernorm_backward_cluster<T>, "layernorm_backward_cluster",
+                                   plan.threads, plan.blocks, bytes, &fit);
+        !s.ok()) {
+      return s;
+    }
+    clusters = std::min({std::int64_t{fit}, p.rows, max_partial_sums(p.cols)});
+    return tile::launch_in_clusters(
+        layernorm_backward_cluster<T>, "layernorm_backward_cluster",
+        static_cast<unsigned>(clusters) * plan.blocks, plan.threads, plan.blocks, bytes, stream,
+        tile::Rows<const T>{static_cast<const T*>(b.x), p.ldx},
+        tile::Rows<const T>{static_cast<const T*>(b.dy), p.lddy}, static_cast<const T*>(b.gamma),
+        b.mean, b.rstd, tile::Rows<T>{static_cast<T*>(b.dx), p.lddx}, sums,
+        sums + clusters * p.cols, p.rows, p.cols,
+        static_cast<float>(1 / static_cast<double>(p.cols)));
+  });
+  if (!launched.ok()) return launched;
+  return sum_partial_sums(p, b, clusters, stream);
 }
 
 }  // namespace layernorm

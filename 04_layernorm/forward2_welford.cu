@@ -16,9 +16,8 @@ namespace {
 constexpr int kThreads = 256;
 
 // snippet-begin moments
-/// What is known of some numbers: how many, their mean, and the sum of (x - mean)^2.
 struct Moments {
-  float count, mean, squares;
+  float count, mean, squares;  // of some numbers; squares is the sum of (x - mean)^2
 };
 
 struct MergeMoments {

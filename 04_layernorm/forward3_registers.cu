@@ -3,12 +3,12 @@
 //       memory. So the plain two-pass variance is back, and the row is read once.
 // Change: every thread loads its elements at once, 16 bytes with an instruction. A row of up to
 //         1,024 elements belongs to a warp or a part of one.
-// Limit: memory, at the speed of a copy, for rows of up to 32,768 elements, or 8,192 if chunks of 16
+// Limit: memory, at the speed of a copy, for rows of up to 32,768 elements, or 8,192 if chunks of
+// 16
 //        bytes do not fill them. gamma and beta are read with every row, from the caches.
 #include "layernorm.cuh"
 #include "tile/basics.cuh"
-#include "tile/reduce.cuh"
-#include "tile/row_plan.hpp"
+#include "tile/register_slice.cuh"
 
 namespace layernorm {
 namespace {
@@ -18,7 +18,7 @@ constexpr int kFloats = 32, kPacked = 64;
 
 /// Threads of a block at most. 64 registers a thread hold 32 floats and the rest.
 constexpr int max_threads(int elements, bool several_rows) {
-  if (several_rows) return tile::kThreadsOfShortRows;
+  if (several_rows) return tile::kThreadsOfSeveralRows;
   return elements == kPacked ? 512 : tile::kMaxThreadsPerBlock;
 }
 
@@ -52,8 +52,8 @@ __global__ void __launch_bounds__(max_threads(kElements, kSeveralRows),
     row_mean = tile::reduce_row<kSeveralRows>(values.sum(), tile::Add{}, sum_smem) * per_col;
   }
   // rstd = 1 / sqrt(sum (x - mean)^2 / n + eps)
-  const float squares = tile::reduce_row<kSeveralRows>(values.centre(row_mean, row_cols),
-                                                       tile::Add{}, squares_smem);
+  const float squares =
+      tile::reduce_row<kSeveralRows>(values.centre(row_mean, row_cols), tile::Add{}, squares_smem);
   const float row_rstd = rsqrtf(squares * per_col + eps);
   // y = gamma xhat + beta
   values.store(gamma, beta, y[row], row_rstd, row_cols);
@@ -73,7 +73,7 @@ tile::RowPlan plan_of(const ForwardProblem& p, const ForwardBuffers& b) {
 
 }  // namespace
 
-tile::Status registers_takes(const ForwardProblem& p, const ForwardBuffers& b,
+tile::Status takes_registers(const ForwardProblem& p, const ForwardBuffers& b,
                              const tile::Device&) {
   if (plan_of(p, b).fits) return {};
   return tile::unsupported("cols", std::to_string(p.cols) + " are more than registers hold");

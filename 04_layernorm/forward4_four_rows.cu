@@ -2,7 +2,8 @@
 // Idea: gamma and beta are the same for every row, so that a thread with the same columns of four
 //       rows reads them once. A shuffle takes as long for a number that is needed as for one that
 //       is not: the sums of four rows are added up together, in fewer shuffles than four sums.
-// Change: for rows of 64 bytes to 4 KiB. A thread has 16 bytes of each of its rows; a row belongs to
+// Change: for rows of 64 bytes to 4 KiB. A thread has 16 bytes of each of its rows; a row belongs
+// to
 //         two to eight warps, or to a part of one. mean and rstd of a block's rows are saved
 //         together.
 // Limit: memory.
@@ -39,7 +40,8 @@ __device__ __forceinline__ float exchange_and_add(const float (&own)[kRows], int
 
 /// Replaces what each thread has of its rows by the sums over the threads of these rows, to the
 /// same bits in all of them. kParts: the threads of a row are blockDim.x neighbouring lanes.
-/// Otherwise they are those of the block, and `partial` is of shared memory that was not used before.
+/// Otherwise they are those of the block, and `partial` is of shared memory that was not used
+/// before.
 template <bool kParts>
 __device__ __forceinline__ void add_up(float (&rows)[kRows], float* partial) {  // [warps][kRows]
   const int threads = static_cast<int>(blockDim.x), thread = static_cast<int>(threadIdx.x);
@@ -129,7 +131,8 @@ __global__ void __launch_bounds__(kMaxThreads, 1024 / kMaxThreads)
     }
   }
   add_up<kParts>(row_rstd, squares_smem);
-  // Neighbouring threads save the statistics of neighbouring rows, before y is on its way to the L2.
+  // Neighbouring threads save the statistics of neighbouring rows, before y is on its way to the
+  // L2.
   const int saved = static_cast<int>(threadIdx.x);
   float saved_mean = 0, saved_rstd = 0;
 #pragma unroll
@@ -160,7 +163,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1024 / kMaxThreads)
 
 }  // namespace
 
-tile::Status four_rows_takes(const ForwardProblem& p, const ForwardBuffers& b,
+tile::Status takes_four_rows(const ForwardProblem& p, const ForwardBuffers& b,
                              const tile::Device&) {
   if (tile::Status s = check_chunks(p, b); !s.ok()) return s;
   const std::int64_t chunks = p.cols * static_cast<std::int64_t>(tile::size_bytes(p.type)) / 16;

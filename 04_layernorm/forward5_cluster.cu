@@ -5,8 +5,8 @@
 // Limit: memory, for rows that 16 blocks hold.
 #include "layernorm.cuh"
 #include "tile/basics.cuh"
-#include "tile/cluster.cuh"
-#include "tile/ptx/cp_async.cuh"
+#include "tile/host/cluster_launch.hpp"
+#include "tile/shared_slice.cuh"
 
 namespace layernorm {
 namespace {
@@ -14,41 +14,6 @@ namespace {
 constexpr int kMaxThreads = 512;  // two blocks or more on a multiprocessor
 constexpr int kChunks = 8;        // of a thread
 constexpr int kMaxChunks = kMaxThreads * kChunks;
-
-/// A thread's chunks of a row in shared memory. Each thread copies for itself and reads what it has
-/// copied itself, so that it waits for its own copies and at no barrier.
-template <class T>
-class SmemSlice {
- public:
-  static constexpr int kChunkWidth = 16 / sizeof(T), kChunks = layernorm::kChunks;
-  static constexpr int kUnroll = 4;
-  using Chunk = tile::Chunk<T, kChunkWidth>;
-
-  /// Starts to copy the chunks that begin in the first `cols` columns; the others become zeros.
-  __device__ __forceinline__ SmemSlice(const T* row,                           // [cols]
-                                       int cols, tile::ptx::SharedAddress row_smem)
-      : mine_(row_smem + static_cast<int>(threadIdx.x) * 16) {
-    row = tile::ptx::address_once(row);
-#pragma unroll
-    for (int i = 0; i < kChunks; ++i) {
-      tile::ptx::cp_async<16>(address(i), row + column(i), column(i) < cols ? 16 : 0);
-    }
-  }
-
-  __device__ __forceinline__ int column(int i) const {
-    return static_cast<int>(i * blockDim.x + threadIdx.x) * kChunkWidth;
-  }
-  __device__ __forceinline__ Chunk chunk(int i) const {
-    return {tile::ptx::load_shared(address(i))};
-  }
-
- private:
-  __device__ __forceinline__ tile::ptx::SharedAddress address(int i) const {
-    return mine_ + i * static_cast<int>(blockDim.x) * 16;
-  }
-
-  tile::ptx::SharedAddress mine_;  // of [kChunks] chunks
-};
 
 // snippet-begin kernel
 template <class T>
@@ -63,18 +28,20 @@ __global__ void __launch_bounds__(kMaxThreads)
                       float per_col,  // 1 / cols: a division takes ten instructions
                       float eps,
                       bool centred) {  // RMSNorm is not: its mean is 0
-  using Slice = SmemSlice<T>;
+  using Slice = tile::SharedSlice<T, kChunks>;
   extern __shared__ __align__(16) unsigned char row_smem[];  // this block's columns of a row of x
-  __shared__ float sum_smem[tile::kMostWarpsOfCluster], squares_smem[tile::kMostWarpsOfCluster];
+  __shared__ float sum_smem[tile::kMaxWarpsOfCluster], squares_smem[tile::kMaxWarpsOfCluster];
   tile::ptx::cluster_arrive();  // this block has begun: others may write into its sums
+  const tile::ChunkColumns<Slice::kChunkWidth> columns{static_cast<int>(threadIdx.x),
+                                                       static_cast<int>(blockDim.x)};
   const std::int64_t row = blockIdx.x / tile::ptx::cluster_size();
   // As many columns as its threads have chunks for, or what is left.
-  const int most = static_cast<int>(blockDim.x) * kChunks * Slice::kChunkWidth;
+  const int most = columns.threads * kChunks * Slice::kChunkWidth;
   const std::int64_t first = std::int64_t{tile::ptx::cluster_rank()} * most;
   const std::int64_t left = cols - first;
   const auto block_cols = static_cast<int>(left < 0 ? 0 : left < most ? left : most);
 
-  SliceValues<Slice, true> values(Slice(x[row] + first, block_cols, row_smem));
+  SliceValues<Slice, true> values(Slice(x[row] + first, block_cols, columns, 0, row_smem));
   tile::ptx::cp_async_wait_all();
   tile::ptx::cluster_wait();  // all blocks have begun
   // mean = sum x / n
@@ -99,13 +66,13 @@ std::int64_t chunks_of(const ForwardProblem& p) {
 
 }  // namespace
 
-tile::Status cluster_takes(const ForwardProblem& p, const ForwardBuffers& b,
+tile::Status takes_cluster(const ForwardProblem& p, const ForwardBuffers& b,
                            const tile::Device& device) {
   if (tile::Status s = check_chunks(p, b); !s.ok()) return s;
-  if (registers_takes(p, b, device).ok()) {
+  if (takes_registers(p, b, device).ok()) {
     return tile::unsupported("cols", std::to_string(p.cols) + " fit into a block's registers");
   }
-  if (chunks_of(p) <= tile::kMostBlocksOfCluster * kMaxChunks) return {};
+  if (chunks_of(p) <= tile::kMaxBlocksOfCluster * kMaxChunks) return {};
   return tile::unsupported("cols", std::to_string(p.cols) + " are more than a cluster holds");
 }
 
@@ -114,7 +81,6 @@ tile::Status cluster(const ForwardProblem& p, const ForwardBuffers& b, void* str
   while (chunks_of(p) > blocks_of_row * kMaxChunks) blocks_of_row *= 2;
   const std::int64_t most = (chunks_of(p) + blocks_of_row - 1) / blocks_of_row;
   const auto threads = static_cast<int>((most + kChunks * 32 - 1) / (kChunks * 32) * 32);
-  const std::size_t shared_bytes = static_cast<std::size_t>(threads) * kChunks * 16;
   unsigned blocks = 0;
   if (tile::Status s = tile::blocks_for("rows", p.rows * blocks_of_row, 1, &blocks); !s.ok()) {
     return s;
@@ -122,11 +88,11 @@ tile::Status cluster(const ForwardProblem& p, const ForwardBuffers& b, void* str
   return tile::with_element_type(p.type, [&](auto element) {
     using T = decltype(element);
     return tile::launch_in_clusters(
-        layernorm_cluster<T>, "layernorm_cluster", blocks, threads, blocks_of_row, shared_bytes,
-        stream, tile::Rows<const T>{static_cast<const T*>(b.x), p.ldx},
-        static_cast<const T*>(b.gamma), static_cast<const T*>(b.beta),
-        tile::Rows<T>{static_cast<T*>(b.y), p.ldy}, b.mean, b.rstd, p.cols,
-        static_cast<float>(1 / static_cast<double>(p.cols)), p.eps, p.norm == Norm::layer);
+        layernorm_cluster<T>, "layernorm_cluster", blocks, threads, blocks_of_row,
+        tile::SharedSlice<T, kChunks>::bytes(threads), stream,
+        tile::Rows<const T>{static_cast<const T*>(b.x), p.ldx}, static_cast<const T*>(b.gamma),
+        static_cast<const T*>(b.beta), tile::Rows<T>{static_cast<T*>(b.y), p.ldy}, b.mean, b.rstd,
+        p.cols, static_cast<float>(1 / static_cast<double>(p.cols)), p.eps, p.norm == Norm::layer);
   });
 }
 

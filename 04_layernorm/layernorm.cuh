@@ -2,8 +2,6 @@
 #pragma once
 
 #include "layernorm.hpp"
-#include "tile/basics.cuh"
-#include "tile/reduce.cuh"
 #include "tile/rows.cuh"
 
 namespace layernorm {
@@ -36,8 +34,8 @@ class SliceValues {
     return sum;
   }
 
-  /// Subtracts the mean from every x, and returns the sum of (x - mean)^2 over the chunks that begin
-  /// in the first `cols` columns.
+  /// Subtracts the mean from every x, and returns the sum of (x - mean)^2 over the chunks that
+  /// begin in the first `cols` columns.
   __device__ __forceinline__ float centre(float mean, int cols) {
     mean_ = mean;
     float squares = 0;
@@ -80,7 +78,8 @@ class SliceValues {
   __device__ __forceinline__ void load(int i, float (&value)[kWidth]) const {
     if constexpr (kPacked) x_.chunk(i).to_floats(value);
 #pragma unroll
-    for (int e = 0; e < kWidth; ++e) value[e] = kPacked ? value[e] - mean_ : value_[kPacked ? 0 : i][e];
+    for (int e = 0; e < kWidth; ++e)
+      value[e] = kPacked ? value[e] - mean_ : value_[kPacked ? 0 : i][e];
   }
 
   template <class T>

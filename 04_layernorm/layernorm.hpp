@@ -58,19 +58,13 @@ inline bool is_empty(const ForwardProblem& p) { return p.rows == 0 || p.cols == 
 tile::Status check_chunks(const ForwardProblem& problem, const ForwardBuffers& buffers);
 
 // The steps. Each computes y, mean and rstd in the given stream (a cudaStream_t).
-tile::Status two_pass(const ForwardProblem& problem, const ForwardBuffers& buffers, void* stream);
-tile::Status welford(const ForwardProblem& problem, const ForwardBuffers& buffers, void* stream);
-tile::Status registers(const ForwardProblem& problem, const ForwardBuffers& buffers, void* stream);
-tile::Status four_rows(const ForwardProblem& problem, const ForwardBuffers& buffers, void* stream);
-tile::Status cluster(const ForwardProblem& problem, const ForwardBuffers& buffers, void* stream);
+using ForwardStep = tile::Status(const ForwardProblem&, const ForwardBuffers&, void* stream);
+ForwardStep two_pass, welford, registers, four_rows, cluster;
 
 // What their own kernels take.
-tile::Status registers_takes(const ForwardProblem& problem, const ForwardBuffers& buffers,
-                             const tile::Device& device);
-tile::Status four_rows_takes(const ForwardProblem& problem, const ForwardBuffers& buffers,
-                             const tile::Device& device);
-tile::Status cluster_takes(const ForwardProblem& problem, const ForwardBuffers& buffers,
-                           const tile::Device& device);
+using ForwardTakes = tile::Status(const ForwardProblem&, const ForwardBuffers&,
+                                  const tile::Device&);
+ForwardTakes takes_registers, takes_four_rows, takes_cluster;
 
 // ---- Backward ----
 
@@ -130,23 +124,21 @@ constexpr std::int64_t workspace_bytes(const BackwardProblem& p) {
 }
 
 // The steps. Each computes dx, dgamma and dbeta in the given stream (a cudaStream_t).
-tile::Status atomics(const BackwardProblem& problem, const BackwardBuffers& buffers, void* stream);
-tile::Status two_stage(const BackwardProblem& problem, const BackwardBuffers& buffers,
-                       void* stream);
-tile::Status persistent(const BackwardProblem& problem, const BackwardBuffers& buffers,
-                        void* stream);
-tile::Status cluster(const BackwardProblem& problem, const BackwardBuffers& buffers, void* stream);
+using BackwardStep = tile::Status(const BackwardProblem&, const BackwardBuffers&, void* stream);
+BackwardStep atomics, two_stage, persistent, cluster;
 
 // What their own kernels take.
-tile::Status persistent_takes(const BackwardProblem& problem, const BackwardBuffers& buffers,
-                              const tile::Device& device);
-tile::Status cluster_takes(const BackwardProblem& problem, const BackwardBuffers& buffers,
-                           const tile::Device& device);
+using BackwardTakes = tile::Status(const BackwardProblem&, const BackwardBuffers&,
+                                   const tile::Device&);
+BackwardTakes takes_persistent, takes_cluster;
 
 // ---- The ladders ----
 
 inline constexpr tile::EnumSet<tile::DType> kTypes{tile::DType::fp32, tile::DType::fp16,
                                                    tile::DType::bf16};
+
+// 37 rows of 1003: no multiple of a block, a warp or a chunk.
+inline constexpr tile::Shows kShows{{37, 1003}, {32'768, 4096}};
 
 using ForwardLadder = tile::Ladder<ForwardProblem, ForwardBuffers>;
 inline constexpr ForwardLadder::Step kForward[] = {
@@ -156,7 +148,7 @@ inline constexpr ForwardLadder::Step kForward[] = {
      .needs = {},
      .takes = nullptr,
      .otherwise = "",
-     .shows = {{37, 1003}, {32'768, 4096}},
+     .shows = kShows,
      .launch = two_pass},
     {.name = "welford",
      .idea = "mean and variance in one pass",
@@ -164,21 +156,21 @@ inline constexpr ForwardLadder::Step kForward[] = {
      .needs = {},
      .takes = nullptr,
      .otherwise = "",
-     .shows = {{37, 1003}, {32'768, 4096}},
+     .shows = kShows,
      .launch = welford},
     {.name = "registers",
      .idea = "the row stays in registers and is read once",
      .types = kTypes,
      .needs = {},
-     .takes = registers_takes,
+     .takes = takes_registers,
      .otherwise = "welford",
-     .shows = {{37, 1003}, {32'768, 4096}},
+     .shows = kShows,
      .launch = registers},
     {.name = "four_rows",
      .idea = "a thread has its columns of four rows",
      .types = kTypes,
      .needs = {},
-     .takes = four_rows_takes,
+     .takes = takes_four_rows,
      .otherwise = "registers",
      .shows = {{37, 1000}, {32'768, 1024}},
      .launch = four_rows},
@@ -186,7 +178,7 @@ inline constexpr ForwardLadder::Step kForward[] = {
      .idea = "a row in the shared memory of several blocks",
      .types = kTypes,
      .needs = {tile::Feature::cluster},
-     .takes = cluster_takes,
+     .takes = takes_cluster,
      .otherwise = "four_rows",
      .shows = {{3, 33'000}, {4096, 65'536}},
      .launch = cluster},
@@ -205,7 +197,7 @@ inline constexpr BackwardLadder::Step kBackward[] = {
      .needs = {},
      .takes = nullptr,
      .otherwise = "",
-     .shows = {{37, 1003}, {32'768, 4096}},
+     .shows = kShows,
      .launch = atomics},
     {.name = "two_stage",
      .idea = "groups of rows are summed, then the groups, always in the same order",
@@ -213,13 +205,13 @@ inline constexpr BackwardLadder::Step kBackward[] = {
      .needs = {},
      .takes = nullptr,
      .otherwise = "",
-     .shows = {{37, 1003}, {32'768, 4096}},
+     .shows = kShows,
      .launch = two_stage},
     {.name = "persistent",
      .idea = "a block walks over its rows and keeps its sums in registers",
      .types = kTypes,
      .needs = {tile::Feature::cp_async},
-     .takes = persistent_takes,
+     .takes = takes_persistent,
      .otherwise = "two_stage",
      .shows = {{37, 1032}, {32'768, 4096}},
      .launch = persistent},
@@ -227,7 +219,7 @@ inline constexpr BackwardLadder::Step kBackward[] = {
      .idea = "a row in the shared memory of several blocks",
      .types = kTypes,
      .needs = {tile::Feature::cluster},
-     .takes = cluster_takes,
+     .takes = takes_cluster,
      .otherwise = "persistent",
      .shows = {{3, 17'000}, {8192, 32'768}},
      .launch = cluster},
