@@ -19,7 +19,9 @@ namespace {
 /// compute these twice: for rows twice as long, of elements of 2 bytes, since gamma in fp32 takes
 /// 16 registers more.
 constexpr int kKeeping = 256, kRecomputing = 512;
-constexpr int rows_ahead(int max_threads) { return max_threads == kKeeping ? 2 : 1; }
+__host__ __device__ constexpr int rows_ahead(int max_threads) {
+  return max_threads == kKeeping ? 2 : 1;
+}
 
 // snippet-begin dx
 /// dx = rstd (w - mean of w - xhat mean of w xhat). kKept: w and xhat are those that add() left.
@@ -45,18 +47,23 @@ __device__ __forceinline__ void write_dx(const RowSlices<T>& row, const ThreadCo
 }
 // snippet-end dx
 
-/// Writes a thread's sums of dgamma or dbeta.
-template <int kChunks, int kWidth>
-__device__ __forceinline__ void write_sums(const float (&sums)[kChunks][kWidth],
-                                           float* to,  // [cols]
-                                           tile::ChunkColumns<kWidth> columns, int cols) {
+/// Writes a thread's sums of dgamma and dbeta.
+template <class T>
+__device__ __forceinline__ void write_sums(const ThreadColumns<T>& mine,
+                                           float* dgamma,  // [cols]
+                                           float* dbeta,   // [cols]
+                                           tile::ChunkColumns<RowSlices<T>::kWidth> columns,
+                                           int cols) {
+  auto store = [](float* to, const float* sums) {
+    *reinterpret_cast<float4*>(to) = make_float4(sums[0], sums[1], sums[2], sums[3]);
+  };
 #pragma unroll
-  for (int i = 0; i < kChunks; ++i) {
+  for (int i = 0; i < RowSlices<T>::kChunks; ++i) {
     if (columns.column(i) >= cols) continue;
 #pragma unroll
-    for (int e = 0; e < kWidth; e += 4) {
-      *reinterpret_cast<float4*>(to + columns.column(i) + e) =
-          make_float4(sums[i][e], sums[i][e + 1], sums[i][e + 2], sums[i][e + 3]);
+    for (int e = 0; e < RowSlices<T>::kWidth; e += 4) {
+      store(dgamma + columns.column(i) + e, &mine.dgamma[i][e]);
+      store(dbeta + columns.column(i) + e, &mine.dbeta[i][e]);
     }
   }
 }
@@ -99,32 +106,33 @@ __global__ void __launch_bounds__(kMaxThreads)
   queue.start();
   ThreadColumns<T> mine(gamma, cols, columns);
   T* dx_row = dx[first];
-  int turn = 0;
-  for (std::int64_t row = first; row < rows; row += stride, dx_row += stride * dx.ld, turn ^= 1) {
+  const std::int64_t dx_step = stride * dx.ld;
+  unsigned turn = 0;
+  for (std::int64_t row = first; row < rows; row += stride, ++turn) {
     const RowSlices<T> slices = queue.next();
+    T* to = dx_row;
+    dx_row += dx_step;
     // dgamma += dy xhat, dbeta += dy, and the sums of w = gamma dy and of w xhat over the row
     float w[slices.kChunks][slices.kWidth], xhat[slices.kChunks][slices.kWidth];
     RowSums sums = mine.add(slices, w, xhat);
     sums = kRowsOfWarps ? reduce_lanes(sums, AddRowSums{})
-                        : tile::reduce_block(sums, AddRowSums{}, sums_smem[turn]);
+                        : tile::reduce_block(sums, AddRowSums{}, sums_smem[turn % 2]);
     // dx = rstd (w - mean of w - xhat mean of w xhat)
-    write_dx<kMaxThreads == kKeeping>(slices, mine, w, xhat, sums, per_col, mean != nullptr, dx_row,
+    write_dx<kMaxThreads == kKeeping>(slices, mine, w, xhat, sums, per_col, mean != nullptr, to,
                                       cols);
   }
 
   dgamma_sums += blockIdx.x * all_cols;
   dbeta_sums += blockIdx.x * all_cols;
   if constexpr (!kRowsOfWarps) {
-    write_sums(mine.dgamma, dgamma_sums, columns, cols);
-    write_sums(mine.dbeta, dbeta_sums, columns, cols);
+    write_sums(mine, dgamma_sums, dbeta_sums, columns, cols);
   } else {
     // The warps' sums are added up here, so that the second stage has one of each block to read.
     tile::ptx::cp_async_wait_all();  // also copies of rows that do not exist: they write zeros
     __syncthreads();                 // no warp reads its rows any more
     auto* dgamma_smem = reinterpret_cast<float*>(rows_smem);  // [kWarps][cols]
     float* dbeta_smem = dgamma_smem + kWarps * cols;          // [kWarps][cols]
-    write_sums(mine.dgamma, dgamma_smem + warp * cols, columns, cols);
-    write_sums(mine.dbeta, dbeta_smem + warp * cols, columns, cols);
+    write_sums(mine, dgamma_smem + warp * cols, dbeta_smem + warp * cols, columns, cols);
     __syncthreads();  // the sums of all warps are there
     for (int col = thread; col < cols; col += kMaxThreads) {
       float dgamma = 0, dbeta = 0;

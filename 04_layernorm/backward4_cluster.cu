@@ -38,18 +38,23 @@ __device__ __forceinline__ void write_dx(const RowSlices<T>& row, typename RowSl
   }
 }
 
-/// Writes a thread's sums of dgamma or dbeta.
-template <int kChunks, int kWidth>
-__device__ __forceinline__ void write_sums(const float (&sums)[kChunks][kWidth],
-                                           float* to,  // [cols]
-                                           tile::ChunkColumns<kWidth> columns, int cols) {
+/// Writes a thread's sums of dgamma and dbeta.
+template <class T>
+__device__ __forceinline__ void write_sums(const ThreadColumns<T>& mine,
+                                           float* dgamma,  // [cols]
+                                           float* dbeta,   // [cols]
+                                           tile::ChunkColumns<RowSlices<T>::kWidth> columns,
+                                           int cols) {
+  auto store = [](float* to, const float* sums) {
+    *reinterpret_cast<float4*>(to) = make_float4(sums[0], sums[1], sums[2], sums[3]);
+  };
 #pragma unroll
-  for (int i = 0; i < kChunks; ++i) {
+  for (int i = 0; i < RowSlices<T>::kChunks; ++i) {
     if (columns.column(i) >= cols) continue;
 #pragma unroll
-    for (int e = 0; e < kWidth; e += 4) {
-      *reinterpret_cast<float4*>(to + columns.column(i) + e) =
-          make_float4(sums[i][e], sums[i][e + 1], sums[i][e + 2], sums[i][e + 3]);
+    for (int e = 0; e < RowSlices<T>::kWidth; e += 4) {
+      store(dgamma + columns.column(i) + e, &mine.dgamma[i][e]);
+      store(dbeta + columns.column(i) + e, &mine.dbeta[i][e]);
     }
   }
 }
@@ -97,19 +102,23 @@ __global__ void __launch_bounds__(kMaxThreads)
   queue.start();
   ThreadColumns<T> mine(gamma ? gamma + first_col : nullptr, cols, columns);
   T* dx_row = dx[first] + first_col;
+  const std::int64_t dx_step = stride * dx.ld;
   tile::ptx::cluster_wait();  // all blocks have begun
-  int turn = 0;
-  for (std::int64_t row = first; row < rows; row += stride, dx_row += stride * dx.ld, turn ^= 1) {
+  unsigned turn = 0;
+  for (std::int64_t row = first; row < rows; row += stride, ++turn) {
     const RowSlices<T> slices = queue.next();
+    T* to = dx_row;
+    dx_row += dx_step;
     // dgamma += dy xhat, dbeta += dy, and the sums of w = gamma dy and of w xhat over the row
     float w[slices.kChunks][slices.kWidth], xhat[slices.kChunks][slices.kWidth];
     RowSums sums = mine.add(slices, w, xhat);
-    sums = tile::reduce_cluster(sums, AddRowSums{}, sums_smem[turn]);
+    sums = tile::reduce_cluster(sums, AddRowSums{}, sums_smem[turn % 2]);
     // dx = rstd (w - mean of w - xhat mean of w xhat)
-    write_dx(slices, w, xhat, sums, per_col, mean != nullptr, dx_row, cols);
+    write_dx(slices, w, xhat, sums, per_col, mean != nullptr, to, cols);
   }
-  write_sums(mine.dgamma, dgamma_sums + first * all_cols + first_col, columns, cols);
-  write_sums(mine.dbeta, dbeta_sums + first * all_cols + first_col, columns, cols);
+  dgamma_sums += first * all_cols + first_col;
+  dbeta_sums += first * all_cols + first_col;
+  write_sums(mine, dgamma_sums, dbeta_sums, columns, cols);
 }
 // snippet-end kernel
 

@@ -8,8 +8,7 @@
 namespace layernorm {
 
 /// Adds up `count` partial sums for each column, always in the same order, and writes dgamma and
-/// dbeta, of which either may be null. The workspace holds [count][cols] sums of dgamma, then as
-/// many of dbeta. In the stream, after the kernels that make them.
+/// dbeta, unless null. The workspace holds [count][cols] sums of dgamma, then as many of dbeta.
 tile::Status sum_partial_sums(const BackwardProblem& problem, const BackwardBuffers& buffers,
                               std::int64_t count, void* stream);
 
@@ -17,7 +16,6 @@ tile::Status sum_partial_sums(const BackwardProblem& problem, const BackwardBuff
 struct RowSums {
   float w, w_xhat;
 };
-
 struct AddRowSums {
   __device__ RowSums identity() const { return {0, 0}; }
   __device__ RowSums operator()(RowSums a, RowSums b) const {
@@ -69,9 +67,12 @@ struct RowQueue {
     const bool exists = row < rows;
     const auto bytes = static_cast<int>(Slice::bytes(columns.threads));
     const tile::ptx::SharedAddress to = smem + 2 * turn * bytes;
-    const RowSlices<T> slices{Slice(x, exists ? cols : 0, columns, 0, to),
-                              Slice(dy, exists ? cols : 0, columns, 0, to + bytes),
-                              exists && mean ? mean[row] : 0, exists ? rstd[row] : 0};
+    RowSlices<T> slices{Slice(x, exists ? cols : 0, columns, 0, to),
+                        Slice(dy, exists ? cols : 0, columns, 0, to + bytes), 0, 0};
+    if (exists) {
+      if (mean) slices.mean = mean[row];
+      slices.rstd = rstd[row];
+    }
     tile::ptx::cp_async_commit();
     x += x_step;
     dy += dy_step;
@@ -115,13 +116,14 @@ struct ThreadColumns {
   /// w = gamma dy, xhat = (x - mean) rstd and dy in chunk i.
   __device__ __forceinline__ void load(const RowSlices<T>& row, int i, float (&w)[kWidth],
                                        float (&xhat)[kWidth], float (&dy)[kWidth]) const {
+    float x[kWidth], weight[kWidth];
+    row.x.chunk(i).to_floats(x);
     row.dy.chunk(i).to_floats(dy);
-    row.x.chunk(i).to_floats(xhat);
-    gamma[i].to_floats(w);
+    gamma[i].to_floats(weight);
 #pragma unroll
     for (int e = 0; e < kWidth; ++e) {
-      w[e] *= dy[e];
-      xhat[e] = (xhat[e] - row.mean) * row.rstd;
+      w[e] = weight[e] * dy[e];
+      xhat[e] = (x[e] - row.mean) * row.rstd;
     }
   }
 
