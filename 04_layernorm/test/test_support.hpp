@@ -61,10 +61,17 @@ inline ForwardProblem with_eps(ForwardProblem p, float eps) {
 
 /// Lengths for the step to run at: these, or for the steps of long rows one that is.
 template <class Ladder>
-std::vector<std::int64_t> lengths_for(const TestedStep<Ladder>& step,
+std::vector<std::int64_t> lengths_for(const TestedStep<Ladder>& step, DType type,
                                       std::initializer_list<std::int64_t> lengths) {
-  if (step.name == "cluster") return {step.shows.small[1]};
-  return lengths;
+  if (step.name != "cluster") return lengths;
+  if (kIsForward<typename Ladder::Problem>) return {32'776};
+  return {tile::size_bytes(type) == 4 ? 8200 : 16'392};
+}
+
+/// So many rows, or of long ones a few.
+template <class Ladder>
+std::int64_t rows_for(const TestedStep<Ladder>& step, std::int64_t rows) {
+  return step.name == "cluster" ? std::min<std::int64_t>(rows, 9) : rows;
 }
 
 /// Of each matrix the elements between two rows.

@@ -29,8 +29,8 @@ TEST_SUITE("step") {
       Cases cases(step, type);
       for (const double center : {100.0, -1000.0, 1000.0}) {
         for (const std::int64_t cols :
-             lengths_for(step, {16, 33, 64, 257, 264, 1000, 4096, 8200})) {
-          const auto p = problem_for(step, type, cols < 1000 ? 50 : 5, cols);
+             lengths_for(step, type, {16, 33, 64, 257, 264, 1000, 4096, 8200})) {
+          const auto p = problem_for(step, type, cols < 1000 ? 50 : 2, cols);
           if (!cases.take(step, p)) continue;
           Inputs in = normal(p);
           in.x = tile::normal(p.rows * p.cols, type, 11, center);
@@ -43,7 +43,7 @@ TEST_SUITE("step") {
   TEST_CASE("a row of one element, and rows of equal elements") {
     for_each_step([](const auto& step, DType type) {
       Cases cases(step, type);
-      for (const std::int64_t cols : lengths_for(step, {1, 2, 7, 64, 300, 1000, 1032})) {
+      for (const std::int64_t cols : lengths_for(step, type, {1, 2, 7, 64, 300, 1000, 1032})) {
         for (const Norm norm : kNorms) {
           const auto p = problem_for(step, type, 8, cols, norm);
           if (!cases.take(step, p)) continue;
@@ -74,8 +74,8 @@ TEST_SUITE("step") {
       using Problem = std::decay_t<decltype(problem_for(step, type, 0, 0))>;
       for (const float eps : {0.f, 1e-12f, 0.1f, 1e10f}) {
         for (const Norm norm : kNorms) {
-          for (const std::int64_t cols : lengths_for(step, {72, 77})) {
-            Problem p = problem_for(step, type, 12, cols, norm);
+          for (const std::int64_t cols : lengths_for(step, type, {72, 77})) {
+            Problem p = problem_for(step, type, rows_for(step, 12), cols, norm);
             if (!takes(step, p)) continue;
             if constexpr (kIsForward<Problem>) p.eps = eps;
             check_step(step, p, with_statistics(p, normal(p), eps));
@@ -85,7 +85,7 @@ TEST_SUITE("step") {
       if constexpr (kIsForward<Problem>) {
         // 0 / 0 in every element. Zeros have a variance of 0 however they are summed up.
         for (const Norm norm : kNorms) {
-          for (const std::int64_t cols : lengths_for(step, {40})) {
+          for (const std::int64_t cols : lengths_for(step, type, {40})) {
             const ForwardProblem p = with_eps(problem_for(step, type, 3, cols, norm), 0);
             Inputs in = normal(p);
             std::fill_n(in.x.begin() + cols, cols, 0.0);
@@ -101,7 +101,7 @@ TEST_SUITE("step") {
 
   TEST_CASE("NaN and infinity in x stay in their row, and in the columns' sums") {
     for_each_step([](const auto& step, DType type) {
-      for (const std::int64_t cols : lengths_for(step, {67, 64, 1032})) {
+      for (const std::int64_t cols : lengths_for(step, type, {67, 64, 1032})) {
         for (const Norm norm : kNorms) {
           const auto p = problem_for(step, type, 9, cols, norm);
           if (!takes(step, p)) continue;
@@ -125,7 +125,7 @@ TEST_SUITE("step") {
 
   TEST_CASE("NaN and infinity in dy, gamma and beta") {
     for_each_step([](const auto& step, DType type) {
-      for (const std::int64_t cols : lengths_for(step, {67, 72})) {
+      for (const std::int64_t cols : lengths_for(step, type, {67, 72})) {
         for (const double bad : {kNaN, kInfinity, -kInfinity}) {
           const auto p = problem_for(step, type, 9, cols);
           if (!takes(step, p)) continue;
@@ -148,9 +148,9 @@ TEST_SUITE("step") {
     for_each_step([](const auto& step, DType type) {
       // Squares must not overflow, nor fp16 where rstd is the root of 1 / eps.
       const double most_x = 0x1p56, most_dy = type == DType::fp16 ? 16 : 0x1p50;
-      for (const std::int64_t cols : lengths_for(step, {1, 2, 5, 31, 64})) {
+      for (const std::int64_t cols : lengths_for(step, type, {1, 2, 5, 31, 64})) {
         for (const Norm norm : kNorms) {
-          const auto p = problem_for(step, type, 31, cols, norm);
+          const auto p = problem_for(step, type, rows_for(step, 31), cols, norm);
           if (!takes(step, p)) continue;
           Inputs in = normal(p);
           in.x = tamed(tile::adversarial_finite(p.rows * cols, type), most_x);
@@ -168,7 +168,7 @@ TEST_SUITE("step") {
     for_each_step(
         [](const auto& step, DType type) {
           if (type != DType::fp16) return;
-          for (const std::int64_t cols : lengths_for(step, {64})) {
+          for (const std::int64_t cols : lengths_for(step, type, {64})) {
             // The mean of 1 and -1 is 0, their rstd nearly 1. dy is all ones, but for its first
             // row.
             const auto p = problem_for(step, type, 100, cols);
@@ -194,9 +194,9 @@ TEST_SUITE("step") {
 
   TEST_CASE("a gradient of zero gives zeros") {
     tile::for_each_step(kBackwardLadder, [](const auto& step, DType type) {
-      for (const std::int64_t cols : lengths_for(step, {45, 1032})) {
+      for (const std::int64_t cols : lengths_for(step, type, {45, 1032})) {
         for (const Norm norm : kNorms) {
-          const BackwardProblem p = problem_for(step, type, 40, cols, norm);
+          const BackwardProblem p = problem_for(step, type, rows_for(step, 40), cols, norm);
           if (!takes(step, p)) continue;
           Inputs in = normal(p);
           in.dy.assign(in.dy.size(), 0.0);
@@ -213,7 +213,7 @@ TEST_SUITE("step") {
     // y does not change when x is shifted, nor for eps = 0 when it is stretched.
     tile::for_each_step(kBackwardLadder, [](const auto& step, DType type) {
       CAPTURE(step.name);
-      for (const std::int64_t cols : lengths_for(step, {33, 600})) {
+      for (const std::int64_t cols : lengths_for(step, type, {33, 600})) {
         const BackwardProblem p = problem_for(step, type, 5, cols);
         if (!takes(step, p)) continue;
         const Inputs in = with_statistics(p, normal(p), 0);
@@ -244,9 +244,9 @@ TEST_SUITE("step") {
   TEST_CASE("the gradients are those of the forward pass: <dy, J v> = <J^T dy, v>") {
     tile::for_each_step(kBackwardLadder, [](const auto& step, DType type) {
       CAPTURE(step.name);
-      for (const std::int64_t cols : lengths_for(step, {45, 48})) {
+      for (const std::int64_t cols : lengths_for(step, type, {45, 56})) {
         for (const Norm norm : kNorms) {
-          const BackwardProblem p = problem_for(step, type, 21, cols, norm);
+          const BackwardProblem p = problem_for(step, type, rows_for(step, 21), cols, norm);
           if (!takes(step, p)) continue;
           const Inputs in = normal(p);
           const Outputs out = run(step, p, in);
@@ -283,7 +283,7 @@ TEST_SUITE("step") {
           // mean and rstd are rounded once, the kernel rounds more often. The differences are good
           // to some 1e-9.
           CHECK(std::abs(forward - backward) <= 2 * bound + 1e-7);
-          if (cols < 100) CHECK(std::abs(forward) > 10 * bound);
+          if (cols < 100) CHECK(std::abs(forward) > 5 * bound);
         }
       }
     });
