@@ -63,8 +63,9 @@ def parse(text, keys):
                 entries[-1].fields[key] = value
     for entry in entries:
         hunks = [hunk for hunks in entry.files.values() for hunk in hunks]
-        if not hunks or not all({"-", "+"} & {line[0] for line in hunk} for hunk in hunks):
-            raise EditError(f"{entry.name}: has a hunk that changes nothing, or none")
+        kinds = [{line[0] for line in hunk} for hunk in hunks]
+        if not kinds or not all("-" in k or k == {"+", " "} for k in kinds):
+            raise EditError(f"{entry.name}: no hunk, or one that has no place or changes nothing")
     return entries
 
 
@@ -77,7 +78,7 @@ def edited(text, hunks):
         block = [line[1:].strip() for line in hunk if line[0] != "+"]
         places = [i for i in range(len(lines) - len(block) + 1)
                   if stripped[i:i + len(block)] == block]
-        if len(places) != 1 or not block:
+        if len(places) != 1:
             count = f"stands there {len(places)} times" if places else "is not there"
             raise EditError(f"{count}: " + " / ".join(block))
         first = at = places[0]
