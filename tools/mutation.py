@@ -441,7 +441,8 @@ def try_all(mutants, jobs, workshop, report):
 
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         try:
-            for ended in concurrent.futures.as_completed([pool.submit(lane, i) for i in range(jobs)]):
+            lanes = [pool.submit(lane, number) for number in range(jobs)]
+            for ended in concurrent.futures.as_completed(lanes):
                 ended.result()
         finally:  # the user stops all, or one lane has failed, and so the others end
             stopped.set()

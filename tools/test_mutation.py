@@ -31,7 +31,8 @@ class Edits(unittest.TestCase):
                          self.SOURCE[:-11] + " six();\n}\n")
 
     def test_what_is_not_there_once_is_refused(self):
-        for entry, why in (("- one();\n", "stands there 2 times: one"), ("-six();\n", "is not there"),
+        for entry, why in (("- one();\n", "stands there 2 times: one"),
+                           ("-six();\n", "is not there"),
                            ("- two();\n }\n }\n", "is not there: two")):
             with self.assertRaisesRegex(edits.EditError, why):
                 self.edited(entry)
@@ -63,8 +64,9 @@ CHANGE = "in: x\n-a\n+b\n"
 
 class MutantFiles(unittest.TestCase):
     def test_keys_are_read(self):
-        first, second = mutation.parse("chapter", ENTRY + "message: past its end$\norder: random:3\n"
-                                       + CHANGE + "\n== other: o\nbuild: check\ntest: x\n" + CHANGE)
+        first, second = mutation.parse(
+            "chapter", ENTRY + "message: past its end$\norder: random:3\n" + CHANGE +
+            "\n== other: o\nbuild: check\ntest: x\n" + CHANGE)
         self.assertEqual((first.name, first.what, first.files),
                          ("chapter/name", "no guard", {"x": [["-a", "+b"]]}))
         self.assertTrue(first.test.search("chapter.step1_first"))
@@ -252,7 +254,8 @@ class PlantedMutants(unittest.TestCase):
         plant("skipped", "a - b", test="chapter.skipped")
         plant("killed_where_not_skipped", "a - b", test="chapter.s")
         plant("killed_in_check_build", "a + b + CHECKING", header="build: check\n")
-        plant("survives_in_check_build", "a + b + 1 - CHECKING * (a < 100)", header="build: check\n")
+        plant("survives_in_check_build", "a + b + 1 - CHECKING * (a < 100)",
+              header="build: check\n")
         plant("on_a_gpu", "a - b", header="device: gpu\n")
         plant("changes_nothing", "a + b")
         plant("does_not_fit", "a - b")
