@@ -117,9 +117,9 @@ endfunction()
 # An exercise: exercises/<exercise>.cu is to be completed, test/exercises/check_<exercise>.cpp checks it.
 # ./tour builds and runs <chapter>_exercise_<exercise>. With TILE_CHECK_EXERCISES, CTest proves that
 # the check accepts the one in solutions, and refuses the file as shipped and every wrong answer
-# that a patch in exercises/wrong makes of the solution, each with the message meant for it. The
-# message for the shipped file is in the check, after "// Shipped: ", unless it is that nothing was
-# written.
+# that an entry of test/wrong_answers.txt makes of the solution, each with the message meant for it.
+# The message for the shipped file is in the check, after "// Shipped: ", unless it is that nothing
+# was written.
 option(TILE_CHECK_EXERCISES "Prove the checks of the exercises; needs exercises as shipped" OFF)
 # Nobody has used the parameters of a function that is still to be written. Linked last, so that the
 # flag comes after -Wextra.
@@ -159,23 +159,31 @@ function(tile_exercise chapter exercise)
   add_answer(${chapter}_shipped_${exercise} exercises/${exercise}.cu)
   tile_add_test(NAME ${chapter}.shipped_${exercise} LABEL exercises COMMAND ${refuse}
                 "${message}" $<TARGET_FILE:${chapter}_shipped_${exercise}>)
+
   set(solution "${CMAKE_CURRENT_SOURCE_DIR}/solutions/${exercise}.cu")
+  set(wrong "${CMAKE_CURRENT_SOURCE_DIR}/test/wrong_answers.txt")
+  set(edits "${TILE_ROOT}/tools/edits.py")
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${wrong}")
+  find_package(Python3 REQUIRED COMPONENTS Interpreter)
   file(MAKE_DIRECTORY "${CMAKE_CURRENT_BINARY_DIR}/wrong")
-  file(GLOB wrong_answers CONFIGURE_DEPENDS exercises/wrong/${exercise}.*.patch)
-  foreach(patch IN LISTS wrong_answers)
-    get_filename_component(answer_name ${patch} NAME_WLE)
-    set(answer "${CMAKE_CURRENT_BINARY_DIR}/wrong/${answer_name}.cu")
+  file(READ "${wrong}" text)
+  file(STRINGS "${wrong}" entries REGEX "^== ${exercise}\\.")
+  foreach(entry IN LISTS entries)
+    string(REPLACE "== " "" entry "${entry}")
+    set(answer "${CMAKE_CURRENT_BINARY_DIR}/wrong/${entry}.cu")
     add_custom_command(
       OUTPUT "${answer}"
-      COMMAND patch --silent --fuzz=0 --output "${answer}" "${solution}" "${patch}"
-      DEPENDS "${solution}" "${patch}"
+      COMMAND Python3::Interpreter -B "${edits}" "${wrong}" ${entry} "${solution}" "${answer}"
+      DEPENDS "${solution}" "${wrong}" "${edits}"
       VERBATIM)
-    string(REPLACE . _ answer_name ${answer_name})
-    file(STRINGS ${patch} message LIMIT_COUNT 1)
-    string(REPLACE "Refused: " "" message "${message}")
-    add_answer(${chapter}_wrong_${answer_name} "${answer}")
-    tile_add_test(NAME ${chapter}.wrong_${answer_name} LABEL exercises COMMAND ${refuse}
-                  "${message}" $<TARGET_FILE:${chapter}_wrong_${answer_name}>)
+    if(NOT text MATCHES "== ${entry}\nrefused: ([^\n]+)")
+      message(FATAL_ERROR "${wrong}: ${entry} does not begin with refused:")
+    endif()
+    set(message "${CMAKE_MATCH_1}")
+    string(REPLACE . _ entry ${entry})
+    add_answer(${chapter}_wrong_${entry} "${answer}")
+    tile_add_test(NAME ${chapter}.wrong_${entry} LABEL exercises COMMAND ${refuse}
+                  "${message}" $<TARGET_FILE:${chapter}_wrong_${entry}>)
   endforeach()
 endfunction()
 
