@@ -42,12 +42,9 @@ import threading
 import time
 
 import edits
+from edits import EditError
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-
-
-class MutantError(Exception):
-    """No proper mutant, or no mutant of this name."""
 
 
 class SetUpError(Exception):
@@ -72,22 +69,22 @@ VALUES = {"test": ".+", "message": ".+", "order": r"forward|reverse|random:\d+",
 
 
 def parse(folder, text):
-    """The mutants in the text of a folder's file. Raises MutantError or edits.EditError."""
+    """The mutants in the text of a folder's file. Raises EditError."""
     mutants = []
     for entry in edits.parse(text, VALUES):
         fields = dict(entry.fields)
         for key, value in fields.items():
             if not re.fullmatch(VALUES[key], value):
-                raise MutantError(f"{entry.name}: {key}: {value} is none of {VALUES[key]}")
+                raise EditError(f"{entry.name}: {key}: {value} is none of {VALUES[key]}")
         if not entry.what or "test" not in fields or "" in entry.files:
-            raise MutantError(f"{entry.name}: does not say what is wrong, which test: or in: what")
+            raise EditError(f"{entry.name}: does not say what is wrong, which test: or in: what")
         if "build" in fields and fields.setdefault("device", "cpu") != "cpu":
-            raise MutantError(f"{entry.name}: build: check is for device: cpu")
+            raise EditError(f"{entry.name}: build: check is for device: cpu")
         for key in ("test", "message"):
             try:
                 fields |= {key: re.compile(fields[key], re.M)} if key in fields else {}
             except re.error as error:
-                raise MutantError(f"{entry.name}: {key}: {error}") from error
+                raise EditError(f"{entry.name}: {key}: {error}") from error
         mutants.append(Mutant(f"{folder}/{entry.name}", entry.what, entry.files, **fields))
     return mutants
 
@@ -98,21 +95,21 @@ def find(root):
     for file in sorted(root.glob("*/test/mutants.txt")):
         try:
             mutants += parse(file.parts[-3], file.read_text(encoding="utf-8"))
-        except (MutantError, edits.EditError) as error:
-            raise MutantError(f"{file.relative_to(root)}: {error}") from error
+        except EditError as error:
+            raise EditError(f"{file.relative_to(root)}: {error}") from error
     return mutants
 
 
 def choose(mutants, names):
-    """Those that the names mean. Raises MutantError if one means none."""
+    """Those that the names mean. Raises EditError if one means none."""
     for name in names:
         if not any(name in (m.name, m.name.partition("/")[2]) for m in mutants):
-            raise MutantError(f"there is no mutant '{name}'; --list shows what there is")
+            raise EditError(f"there is no mutant '{name}'; --list shows what there is")
     return [m for m in mutants if {m.name, m.name.partition("/")[2]} & set(names)]
 
 
 def mutated(mutant, root):
-    """path -> its text with the mutant. Raises edits.EditError or OSError."""
+    """path -> its text with the mutant. Raises EditError or OSError."""
     return {path: edits.edited((root / path).read_text(encoding="utf-8"), hunks)
             for path, hunks in mutant.files.items()}
 
@@ -458,8 +455,8 @@ def main(argv=None, root=ROOT, least_limit=60):
         if arguments.names:
             mutants = choose(mutants, arguments.names)
         if not mutants:
-            raise MutantError("there are no mutants")
-    except MutantError as error:
+            raise EditError("there are no mutants")
+    except EditError as error:
         print(f"tools/mutate: {error}")
         return 2
     if arguments.list:
@@ -483,7 +480,7 @@ def main(argv=None, root=ROOT, least_limit=60):
     for mutant in mutants:  # those that are not tried, too: sources move on
         try:
             mutated(mutant, root)
-        except (edits.EditError, OSError) as error:
+        except (EditError, OSError) as error:
             report(mutant, Verdict("error", str(error)))
 
     folder = pathlib.Path(tempfile.mkdtemp(prefix="mutate-"))

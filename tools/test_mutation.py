@@ -12,7 +12,8 @@ import unittest
 
 import edits
 import mutation
-from mutation import MutantError, Run
+from edits import EditError
+from mutation import Run
 
 class Edits(unittest.TestCase):
     SOURCE = "if (a) {\n  one();\n  two();\n}\nif (b) {\n  one();\n}\n"
@@ -34,7 +35,7 @@ class Edits(unittest.TestCase):
         for entry, why in (("- one();\n", "stands there 2 times: one"),
                            ("-six();\n", "is not there"),
                            ("- two();\n }\n }\n", "is not there: two")):
-            with self.assertRaisesRegex(edits.EditError, why):
+            with self.assertRaisesRegex(EditError, why):
                 self.edited(entry)
 
     def test_entries_that_are_none_are_refused(self):
@@ -43,7 +44,7 @@ class Edits(unittest.TestCase):
                           ("== a: b\n+x\n", "a: no hunk"), ("== a b\n-x\n", "line 1"),
                           ("== a: b\n-x\n== a: c\n-y\n", "line 3"),
                           ("== a: b\nkey: 1\nkey: 2\n-x\n", "line 3")):
-            with self.assertRaisesRegex(edits.EditError, why):
+            with self.assertRaisesRegex(EditError, why):
                 edits.parse(text, ["key"])
 
     def test_the_command_writes_what_has_changed(self):
@@ -81,7 +82,7 @@ class MutantFiles(unittest.TestCase):
                      + CHANGE, *(ENTRY + bad + "\n" + CHANGE for bad in (
                          "message: (", "order: backward", "order: random", "device: tpu",
                          "build: fast", "build: check\ndevice: gpu"))):
-            with self.assertRaisesRegex(MutantError, "^name: "):
+            with self.assertRaisesRegex(EditError, "^name: "):
                 mutation.parse("chapter", text)
 
 
