@@ -14,12 +14,12 @@ namespace {
 
 // Measured on an H200: two blocks or more must fit on a multiprocessor, or all of a cluster's
 // multiprocessors wait at the same time; and few threads with many chunks merge less.
-constexpr int kMaxThreads = 512;
-constexpr int kChunks = 8;  // of 16 bytes, of a thread
+constexpr int kMaxThreads = 512;  // Twice as many would have 64 registers each: the bound below.
+constexpr int kChunks = 8;        // of 16 bytes, of a thread
 
 // snippet-begin kernel
 template <class T, bool kPlain>
-__global__ void __launch_bounds__(kMaxThreads, 2)
+__global__ void __launch_bounds__(2 * kMaxThreads)
     softmax_cluster(tile::Rows<const T> x,  // [rows][cols]
                     tile::Rows<T> y,        // [rows][cols]
                     Params params) {
