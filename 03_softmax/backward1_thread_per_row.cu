@@ -17,7 +17,7 @@ template <class T>
 __global__ void softmax_backward_thread_per_row(tile::Rows<const T> y,   // [rows][cols]
                                                 tile::Rows<const T> dy,  // [rows][cols]
                                                 tile::Rows<T> dx,        // [rows][cols]
-                                                Params params) {
+                                                Params params) {         // sizes, scale, options
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (row >= params.rows) return;
   const std::int64_t visible = params.visible(row);

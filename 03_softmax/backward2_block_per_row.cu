@@ -37,7 +37,7 @@ template <class T>
 __global__ void softmax_backward_block_per_row(tile::Rows<const T> y,   // [rows][cols]
                                                tile::Rows<const T> dy,  // [rows][cols]
                                                tile::Rows<T> dx,        // [rows][cols]
-                                               Params params) {
+                                               Params params) {         // sizes, scale, options
   __shared__ float tree_smem[kThreads];
   const std::int64_t row = blockIdx.x;
   const std::int64_t visible = params.visible(row);

@@ -17,7 +17,7 @@ template <class T>
 __global__ void softmax_backward_shuffles(tile::Rows<const T> y,   // [rows][cols]
                                           tile::Rows<const T> dy,  // [rows][cols]
                                           tile::Rows<T> dx,        // [rows][cols]
-                                          Params params) {
+                                          Params params) {         // sizes, scale, options
   __shared__ float sum_smem[kWarps];
   const std::int64_t row = blockIdx.x;
   const std::int64_t visible = params.visible(row);

@@ -22,7 +22,7 @@ __global__ void __launch_bounds__(kSeveralRows ? tile::kThreadsOfSeveralRows
     softmax_backward_registers(tile::Rows<const T> y,   // [rows][cols]
                                tile::Rows<const T> dy,  // [rows][cols]
                                tile::Rows<T> dx,        // [rows][cols]
-                               Params params) {
+                               Params params) {         // sizes, scale, options
   using Slice = tile::RegisterSlice<T, kWidth, kElements>;
   __shared__ float sum_smem[tile::kMaxThreadsPerBlock / tile::kWarp];
   const tile::ChunkColumns<kWidth> columns{static_cast<int>(threadIdx.x),

@@ -23,7 +23,7 @@ __global__ void __launch_bounds__(kMaxThreads)
     softmax_backward_shared(tile::Rows<const T> y,   // [rows][cols]
                             tile::Rows<const T> dy,  // [rows][cols]
                             tile::Rows<T> dx,        // [rows][cols]
-                            Params params) {
+                            Params params) {         // sizes, scale, options
   using Slice = tile::SharedSlice<T, kChunks>;
   constexpr int kWidth = Slice::kChunkWidth;
   extern __shared__ __align__(16) unsigned char row_smem[];  // a row of y, then one of dy

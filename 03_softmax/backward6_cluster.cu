@@ -22,7 +22,7 @@ __global__ void __launch_bounds__(2 * kMaxThreads)
     softmax_backward_cluster(tile::Rows<const T> y,   // [rows][cols]
                              tile::Rows<const T> dy,  // [rows][cols]
                              tile::Rows<T> dx,        // [rows][cols]
-                             Params params) {
+                             Params params) {         // sizes, scale, options
   using Slice = tile::SharedSlice<T, kChunks>;
   constexpr int kWidth = Slice::kChunkWidth;
   extern __shared__ __align__(16) unsigned char row_smem[];  // a block's columns of y, then of dy

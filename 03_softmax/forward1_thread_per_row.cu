@@ -15,7 +15,7 @@ constexpr int kThreads = 128;
 template <class T>
 __global__ void softmax_thread_per_row(tile::Rows<const T> x,  // [rows][cols]
                                        tile::Rows<T> y,        // [rows][cols]
-                                       Params params) {
+                                       Params params) {        // sizes, scale, options
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (row >= params.rows) return;
   const std::int64_t visible = params.visible(row);

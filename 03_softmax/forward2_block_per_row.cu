@@ -36,7 +36,7 @@ __device__ float reduce(float value, Merge merge, float* tree_smem) {  // [kThre
 template <class T>
 __global__ void softmax_block_per_row(tile::Rows<const T> x,  // [rows][cols]
                                       tile::Rows<T> y,        // [rows][cols]
-                                      Params params) {
+                                      Params params) {        // sizes, scale, options
   __shared__ float tree_smem[kThreads];
   const std::int64_t row = blockIdx.x;
   const std::int64_t visible = params.visible(row);

@@ -16,7 +16,7 @@ constexpr int kWarps = kThreads / tile::kWarp;
 template <class T>
 __global__ void softmax_shuffles(tile::Rows<const T> x,  // [rows][cols]
                                  tile::Rows<T> y,        // [rows][cols]
-                                 Params params) {
+                                 Params params) {        // sizes, scale, options
   // Two of them: no thread waits until all others have read the first.
   __shared__ float max_smem[kWarps], sum_smem[kWarps];
   const std::int64_t row = blockIdx.x;

@@ -27,7 +27,7 @@ __device__ __forceinline__ MaxSum add_number(MaxSum seen, float x, MergeMaxSum m
 template <class T>
 __global__ void softmax_online(tile::Rows<const T> x,  // [rows][cols]
                                tile::Rows<T> y,        // [rows][cols]
-                               Params params) {
+                               Params params) {        // sizes, scale, options
   __shared__ MaxSum seen_smem[kWarps];
   const std::int64_t row = blockIdx.x;
   const std::int64_t visible = params.visible(row);

@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(kSeveralRows ? tile::kThreadsOfSeveralRows
                                   kSeveralRows ? 6 : 1)
     softmax_registers(tile::Rows<const T> x,  // [rows][cols]
                       tile::Rows<T> y,        // [rows][cols]
-                      Params params) {
+                      Params params) {        // sizes, scale, options
   using Slice = tile::RegisterSlice<T, kWidth, kElements>;
   __shared__ MaxSum seen_smem[tile::kMaxThreadsPerBlock / tile::kWarp];
   const tile::ChunkColumns<kWidth> columns{static_cast<int>(threadIdx.x),

@@ -20,7 +20,7 @@ template <class T, int kChunks, bool kPlain>
 __global__ void __launch_bounds__(kMaxThreads)
     softmax_shared(tile::Rows<const T> x,  // [rows][cols]
                    tile::Rows<T> y,        // [rows][cols]
-                   Params params) {
+                   Params params) {        // sizes, scale, options
   using Slice = tile::SharedSlice<T, kChunks>;
   constexpr int kWidth = Slice::kChunkWidth;
   extern __shared__ __align__(16) unsigned char row_smem[];  // a row of x

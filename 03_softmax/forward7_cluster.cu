@@ -22,7 +22,7 @@ template <class T, bool kPlain>
 __global__ void __launch_bounds__(2 * kMaxThreads)
     softmax_cluster(tile::Rows<const T> x,  // [rows][cols]
                     tile::Rows<T> y,        // [rows][cols]
-                    Params params) {
+                    Params params) {        // sizes, scale, options
   using Slice = tile::SharedSlice<T, kChunks>;
   constexpr int kWidth = Slice::kChunkWidth;
   extern __shared__ __align__(16) unsigned char row_smem[];  // a block's columns of x

@@ -105,9 +105,9 @@ class ClusterMail {
 // snippet-begin kernel
 template <class T, bool kPlain>
 __global__ void __launch_bounds__(kMaxThreads)
-    softmax_queue(tile::Rows<const T> x,  // [rows][cols]
-                  tile::Rows<T> y,        // [rows][cols]
-                  Params params,
+    softmax_queue(tile::Rows<const T> x,             // [rows][cols]
+                  tile::Rows<T> y,                   // [rows][cols]
+                  Params params,                     // sizes, scale, options
                   unsigned long long* rows_taken) {  // 0 at first
   using Slice = tile::SharedSlice<T, kChunks>;
   constexpr int kWidth = Slice::kChunkWidth;
