@@ -5,7 +5,7 @@ namespace matmul {
 
 TEST_SUITE("step") {
   TEST_CASE("bad arguments are refused by name and nothing is written") {
-    tile::for_each_step(kSteps, [](const Step& step, DType type) {
+    tile::for_each_step(kLadder, [](const Step& step, DType type) {
       CAPTURE(step.name);
       const Problem good = plain(type, {9, 7, 5});
       const auto element = static_cast<std::int64_t>(tile::size_bytes(type));
@@ -164,7 +164,7 @@ TEST_SUITE("launch") {
   TEST_CASE("the kernel runs in the stream it was given, and a launch that fails is reported") {
     // A stream that does not exist shows both.
     if (!tile::device().simulated) return tile::skip("a GPU's driver may crash on such a stream");
-    tile::for_each_step(kSteps, [](const Step& step, DType type) {
+    tile::for_each_step(kLadder, [](const Step& step, DType type) {
       CAPTURE(step.name);
       for (const Transposes transposes : kTransposes) {
         const Problem p = plain(type, {10, 10, 10}, transposes);

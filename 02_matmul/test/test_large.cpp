@@ -72,7 +72,7 @@ LargeMatrices place(const Problem& p) {
 std::vector<DType> selected_types() {
   std::vector<DType> types;
   for (const DType type : tile::kDTypes) {
-    const auto steps = tile::selected_steps(kSteps);
+    const auto steps = tile::selected_steps(kLadder);
     if (std::ranges::any_of(steps, [&](const Step& step) { return step.types.contains(type); })) {
       types.push_back(type);
     }
@@ -107,7 +107,7 @@ void check_large(const Step& step, const Problem& p) {
 }
 
 void check_large(const Problem& p) {
-  for (const Step& step : tile::selected_steps(kSteps)) {
+  for (const Step& step : tile::selected_steps(kLadder)) {
     if (tile::check_requirements(step.types, step.needs, p.type).ok()) check_large(step, p);
   }
 }
