@@ -5,6 +5,7 @@
 #include "matmul.cuh"
 #include "tile/ptx/convert.cuh"
 #include "tile/ptx/cp_async.cuh"
+#include "tile/ptx/fragments.hpp"
 #include "tile/ptx/ldmatrix.cuh"
 #include "tile/ptx/mma.cuh"
 #include "tile/ptx/swizzle.hpp"
@@ -13,7 +14,7 @@ namespace matmul {
 
 constexpr int kMmaM = 16, kMmaN = 8, kMmaK = 16;  // of mma_m16n8k16
 
-// Steps 7 to 10: a block computes 128 x 128 elements of C, each of its eight warps 64 x 32.
+// Steps 7 to 11: a block computes 128 x 128 elements of C, each of its eight warps 64 x 32.
 constexpr int kBlockM = 128, kBlockN = 128, kBlockK = 32;
 constexpr int kTensorWarpM = 64, kTensorWarpN = 32;
 constexpr int kTensorThreads = kBlockM / kTensorWarpM * (kBlockN / kTensorWarpN) * 32;
@@ -62,8 +63,7 @@ template <template <int, int> class Layout, bool kAlongK, int kX, int kK>
 using OperandTile = Layout<kAlongK ? kX : kK, kAlongK ? kK : kX>;
 
 /// What one thread does to move the tiles of one operand to shared memory, one after the other
-/// along k. x is a row of op(A) or a column of op(B). kWhole promises that every tile lies in the
-/// matrix as a whole, and that its chunks are aligned (are_whole_tiles).
+/// along k. x is a row of op(A) or a column of op(B). kWhole promises what are_whole_tiles() says.
 template <class T, class Tile, bool kAlongK, bool kWhole, int kThreads>
 class ChunkLoader {
  public:
