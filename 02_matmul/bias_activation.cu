@@ -1,8 +1,7 @@
 // Bias and activation in a kernel of their own, after the product: what a step does that does not
 // fuse them. It reads and writes all of C once more.
 #include "activation.cuh"
-#include "matrices.cuh"
-#include "tile/basics.cuh"
+#include "matmul.cuh"
 
 namespace matmul {
 namespace {

@@ -44,13 +44,13 @@ struct Buffers {
   const void* bias = nullptr;  // n elements of the problem's type, or none
 };
 
-/// What every step checks before it launches; `types` are those it has kernels for. The Status
-/// names the argument that is wrong.
-tile::Status validate(const Problem& problem, const Buffers& buffers,
-                      tile::EnumSet<tile::DType> types);
+/// What is checked before any step. The Status names the argument that is wrong.
+tile::Status validate(const Problem& problem, const Buffers& buffers);
 
 /// The same for matrices of any type, on the host too: what is asked before reference().
 tile::Status validate_matrices(const Problem& problem, const Buffers& buffers);
+
+inline bool is_empty(const Problem& p) { return p.m == 0 || p.n == 0; }
 
 // The steps. Each computes C in the given stream (a cudaStream_t).
 tile::Status naive(const Problem& problem, const Buffers& buffers, void* stream);
@@ -63,17 +63,17 @@ tile::Status mma(const Problem& problem, const Buffers& buffers, void* stream);
 tile::Status ldmatrix(const Problem& problem, const Buffers& buffers, void* stream);
 tile::Status swizzle(const Problem& problem, const Buffers& buffers, void* stream);
 tile::Status pipeline(const Problem& problem, const Buffers& buffers, void* stream);
-tile::Status warp_tiles(const Problem& problem, const Buffers& buffers, void* stream);
 tile::Status tf32(const Problem& problem, const Buffers& buffers, void* stream);
+tile::Status persistent(const Problem& problem, const Buffers& buffers, void* stream);
+tile::Status fused(const Problem& problem, const Buffers& buffers, void* stream);
+tile::Status warp_tiles(const Problem& problem, const Buffers& buffers, void* stream);
 
 /// C = activation(C + bias), by a kernel of its own: what a step does after the product if it does
 /// not fuse the two. Nothing if there is neither. The arguments are valid already.
 tile::Status add_bias_and_activate(const Problem& problem, const Buffers& buffers, void* stream);
 
-/// What no step refuses for its size.
-inline tile::Status any_size(const Problem&) { return {}; }
-
-using Step = tile::Step<Problem, Buffers>;
+inline constexpr tile::EnumSet<tile::DType> kTypes{tile::DType::fp32, tile::DType::fp16,
+                                                   tile::DType::bf16, tile::DType::tf32};
 inline constexpr tile::EnumSet<tile::DType> kFp32{tile::DType::fp32};
 inline constexpr tile::EnumSet<tile::DType> k16Bits{tile::DType::fp16, tile::DType::bf16};
 inline constexpr tile::EnumSet<tile::DType> kTf32{tile::DType::tf32};
@@ -81,45 +81,52 @@ inline constexpr tile::EnumSet<tile::DType> kTf32{tile::DType::tf32};
 inline constexpr tile::EnumSet<tile::Feature> kMma{tile::Feature::bf16_mma};
 inline constexpr tile::EnumSet<tile::Feature> kMmaAndCopies{tile::Feature::bf16_mma,
                                                             tile::Feature::cp_async};
-inline constexpr Step kSteps[] = {
-    {"naive", "each thread computes one element of C", kFp32, {}, any_size, naive},
-    {"coalesced", "neighbouring threads, neighbouring columns", kFp32, {}, any_size, coalesced},
-    {"shared_tile",
-     "a block loads tiles into shared memory, and reads each value many times",
-     kFp32,
-     {},
-     any_size,
-     shared_tile},
-    {"register_tile",
-     "a thread computes 8 x 8 elements, and uses each value 8 times",
-     kFp32,
-     {},
-     any_size,
-     register_tile},
-    {"vectors",
-     "16 bytes with one instruction, to and from both memories",
-     kFp32,
-     {},
-     any_size,
-     vectors},
-    {"double_buffered",
-     "the next tiles are under way while these are multiplied",
-     kFp32,
-     {},
-     any_size,
-     double_buffered},
-    {"mma", "tensor cores: a warp multiplies 16 x 16 by 16 x 8", k16Bits, kMma, any_size, mma},
-    {"ldmatrix", "fragments by one instruction, from padded tiles", k16Bits, kMma, any_size,
-     ldmatrix},
-    {"swizzle", "no padding: every row has its chunks in another order", k16Bits, kMma, any_size,
-     swizzle},
-    {"pipeline", "copies that nobody waits for, in a ring of stages", k16Bits, kMmaAndCopies,
-     any_size, pipeline},
-    {"warp_tiles", "64 x 64 to a warp, and copies that never stop", k16Bits, kMmaAndCopies,
-     any_size, warp_tiles},
-    {"tf32", "fp32 matrices on tensor cores, rounded to 11 bits", kTf32, kMmaAndCopies, any_size,
-     tf32},
+using Ladder = tile::Ladder<Problem, Buffers>;
+
+/// Every step takes every size of its types, and so does what another does only where the card
+/// lacks a feature.
+constexpr Ladder::Step step_of(std::string_view name, std::string_view idea,
+                               tile::EnumSet<tile::DType> types, tile::EnumSet<tile::Feature> needs,
+                               std::string_view otherwise, decltype(Ladder::Step::launch) launch) {
+  return {.name = name,
+          .idea = idea,
+          .types = types,
+          .needs = needs,
+          .takes = nullptr,
+          .otherwise = otherwise,
+          .shows = {{130, 150, 70}, {4096, 4096, 4096}},  // the small one: no multiples of a tile
+          .launch = launch};
+}
+inline constexpr Ladder::Step kSteps[] = {
+    step_of("naive", "each thread computes one element of C", kFp32, {}, "", naive),
+    step_of("coalesced", "neighbouring threads, neighbouring columns", kFp32, {}, "", coalesced),
+    step_of("shared_tile",
+            "a block loads tiles into shared memory, and reads each value many times", kFp32, {},
+            "", shared_tile),
+    step_of("register_tile", "a thread computes 8 x 8 elements, and uses each value 8 times", kFp32,
+            {}, "", register_tile),
+    step_of("vectors", "16 bytes with one instruction, to and from both memories", kFp32, {}, "",
+            vectors),
+    step_of("double_buffered", "the next tiles are under way while these are multiplied", kFp32, {},
+            "", double_buffered),
+    step_of("mma", "tensor cores: a warp multiplies 16 x 16 by 16 x 8", k16Bits, kMma, "", mma),
+    step_of("ldmatrix", "fragments by one instruction, from padded tiles", k16Bits, kMma, "mma",
+            ldmatrix),
+    step_of("swizzle", "no padding: every row has its chunks in another order", k16Bits, kMma,
+            "ldmatrix", swizzle),
+    step_of("pipeline", "copies in the background, in a ring of stages", k16Bits, kMmaAndCopies,
+            "swizzle", pipeline),
+    step_of("tf32", "fp32 matrices on tensor cores, rounded to 11 bits", kTf32, kMmaAndCopies, "",
+            tf32),
+    step_of("persistent", "a block takes tile after tile, and its copies never stop", k16Bits,
+            kMmaAndCopies, "pipeline", persistent),
+    step_of("fused", "bias and activation in registers, C in 16 bytes", k16Bits, kMmaAndCopies,
+            "persistent", fused),
+    step_of("warp_tiles", "64 x 64 to a warp, and tiles as large as C allows", k16Bits,
+            kMmaAndCopies, "fused", warp_tiles),
 };
+inline constexpr Ladder kLadder{
+    .name = "", .kernels = "matmul_", .steps = kSteps, .validate = validate, .is_empty = is_empty};
 
 /// C in double, and how far a correct kernel may be from it. `a`, `b`, `c` and `bias` hold the
 /// values that the kernel sees, as they are stored but without padding; c, of m x n values, is used

@@ -212,8 +212,8 @@ tile::Expected reference(const Problem& p, std::span<const double> a, std::span<
   return expected;
 }
 
-tile::Status validate(const Problem& p, const Buffers& buffers, tile::EnumSet<tile::DType> types) {
-  if (tile::Status s = tile::check_requirements(types, {}, p.type); !s.ok()) return s;
+tile::Status validate(const Problem& p, const Buffers& buffers) {
+  if (tile::Status s = tile::check_requirements(kTypes, {}, p.type); !s.ok()) return s;
   return validate_matrices(p, buffers);
 }
 

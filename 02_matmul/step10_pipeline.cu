@@ -1,4 +1,4 @@
-// Step 10: copies that nobody waits for.
+// Step 10: copies in the background.
 // Idea: cp.async copies from global to shared memory past the registers, and the thread goes on. So
 //       a block can have several tiles under way while it multiplies one.
 // Change: a ring of four stages: three are on their way or waiting, one is multiplied. While mma
@@ -51,9 +51,9 @@ __global__ void __launch_bounds__(kTensorThreads, 2)
   WarpSums<kTensorWarpM, kTensorWarpN> sums;
   WarpFragments<kTensorWarpM, kTensorWarpN> fragments[2];  // of this part of k and of the next
   for (int turn = 0; turn < turns; ++turn) {
-    // The oldest of the stages under way has landed: kStages - 1 are, and one less may remain.
+    // This thread's copies to the oldest of the kStages - 1 stages under way have landed.
     tile::ptx::cp_async_wait<kStages - 2>();
-    // Everybody's copies of it have. And everybody has read the stage before, which is filled next.
+    // All threads' copies to it have. And all have read the stage before, which is filled next.
     __syncthreads();
     copy();
     const int stage_bytes = turn % kStages * kStageBytes;
@@ -72,26 +72,23 @@ __global__ void __launch_bounds__(kTensorThreads, 2)
 
 }  // namespace
 
-tile::Status pipeline(const Problem& problem, const Buffers& buffers, void* stream) {
-  return with_16_bits(problem.type, [&](auto element) {
+tile::Status pipeline(const Problem& p, const Buffers& buffers, void* stream) {
+  unsigned blocks = 0;
+  if (tile::Status s = blocks_for_tiles(p, kBlockM, kBlockN, &blocks); !s.ok()) return s;
+  const bool are_whole = are_whole_tiles(p, buffers, kBlockM, kBlockN, kBlockK);
+  const auto launch = [&](auto element, auto a_along_k, auto b_along_k, auto whole) {
     using T = decltype(element);
-    const auto launch = [&](unsigned blocks, const Product<T>& p) {
-      return with_directions(problem, [&](auto a_along_k, auto b_along_k) {
-        const auto pipeline_kernel =
-            are_whole_tiles(p, kBlockM, kBlockN, kBlockK)
-                ? matmul_pipeline<T, a_along_k.value, b_along_k.value, true>
-                : matmul_pipeline<T, a_along_k.value, b_along_k.value, false>;
-        constexpr int kBytes =
-            kStages * (kBlockM + kBlockN) * kBlockK * static_cast<int>(sizeof(T));
-        TILE_RETURN_IF_CUDA_ERROR(cudaFuncSetAttribute(
-            pipeline_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
-        pipeline_kernel<<<blocks, kTensorThreads, kBytes, static_cast<cudaStream_t>(stream)>>>(
-            p.a, p.b, p.c, p.m, p.n, p.k);
-        return tile::launch_status("matmul_pipeline");
-      });
-    };
-    return launch_on_tiles<T>(problem, buffers, k16Bits, kBlockM, kBlockN, stream, launch);
-  });
+    constexpr int kBytes = kStages * (kBlockM + kBlockN) * kBlockK * static_cast<int>(sizeof(T));
+    const tile::Status allowed = tile::allow_shared_bytes(
+        matmul_pipeline<T, a_along_k.value, b_along_k.value, whole.value>, kBytes);
+    if (!allowed.ok()) return allowed;
+    matmul_pipeline<T, a_along_k.value, b_along_k.value, whole.value>
+        <<<blocks, kTensorThreads, kBytes, static_cast<cudaStream_t>(stream)>>>(
+            op_a<T>(p, buffers), op_b<T>(p, buffers), output_c<T>(p, buffers), p.m, p.n, terms(p));
+    return tile::launch_status("matmul_pipeline");
+  };
+  if (tile::Status s = with_16_bits(p, launch, are_whole); !s.ok()) return s;
+  return add_bias_and_activate(p, buffers, stream);
 }
 
 }  // namespace matmul

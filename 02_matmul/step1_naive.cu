@@ -2,7 +2,7 @@
 // Idea: an element of C is a row of A times a column of B. Each thread walks along both.
 // Limit: a warp's 32 threads are 32 rows. Where they read A or write C, each touches a sector of 32
 //        bytes for the sake of 4.
-#include "matrices.cuh"
+#include "matmul.cuh"
 
 namespace matmul {
 namespace {
@@ -28,13 +28,14 @@ __global__ void matmul_naive(Operand<float> a,  // [m][k]
 
 }  // namespace
 
-tile::Status naive(const Problem& problem, const Buffers& buffers, void* stream) {
-  const auto launch = [stream](unsigned blocks, const Product<float>& p) {
-    matmul_naive<<<blocks, dim3(kTileM, kTileN), 0, static_cast<cudaStream_t>(stream)>>>(
-        p.a, p.b, p.c, p.m, p.n, p.k);
-    return tile::launch_status("matmul_naive");
-  };
-  return launch_on_tiles<float>(problem, buffers, kFp32, kTileM, kTileN, stream, launch);
+tile::Status naive(const Problem& p, const Buffers& buffers, void* stream) {
+  unsigned blocks = 0;
+  if (tile::Status s = blocks_for_tiles(p, kTileM, kTileN, &blocks); !s.ok()) return s;
+  matmul_naive<<<blocks, dim3(kTileM, kTileN), 0, static_cast<cudaStream_t>(stream)>>>(
+      op_a<float>(p, buffers), op_b<float>(p, buffers), output_c<float>(p, buffers), p.m, p.n,
+      terms(p));
+  if (tile::Status s = tile::launch_status("matmul_naive"); !s.ok()) return s;
+  return add_bias_and_activate(p, buffers, stream);
 }
 
 }  // namespace matmul

@@ -3,7 +3,7 @@
 // Idea: a warp is 32 columns of one row now. It reads 32 neighbours of B, writes 32 neighbours of
 //       C, and all its threads want the same element of A.
 // Limit: every multiplication still loads both its factors, through the caches.
-#include "matrices.cuh"
+#include "matmul.cuh"
 
 namespace matmul {
 namespace {
@@ -29,13 +29,14 @@ __global__ void matmul_coalesced(Operand<float> a,  // [m][k]
 
 }  // namespace
 
-tile::Status coalesced(const Problem& problem, const Buffers& buffers, void* stream) {
-  const auto launch = [stream](unsigned blocks, const Product<float>& p) {
-    matmul_coalesced<<<blocks, dim3(kTileN, kTileM), 0, static_cast<cudaStream_t>(stream)>>>(
-        p.a, p.b, p.c, p.m, p.n, p.k);
-    return tile::launch_status("matmul_coalesced");
-  };
-  return launch_on_tiles<float>(problem, buffers, kFp32, kTileM, kTileN, stream, launch);
+tile::Status coalesced(const Problem& p, const Buffers& buffers, void* stream) {
+  unsigned blocks = 0;
+  if (tile::Status s = blocks_for_tiles(p, kTileM, kTileN, &blocks); !s.ok()) return s;
+  matmul_coalesced<<<blocks, dim3(kTileN, kTileM), 0, static_cast<cudaStream_t>(stream)>>>(
+      op_a<float>(p, buffers), op_b<float>(p, buffers), output_c<float>(p, buffers), p.m, p.n,
+      terms(p));
+  if (tile::Status s = tile::launch_status("matmul_coalesced"); !s.ok()) return s;
+  return add_bias_and_activate(p, buffers, stream);
 }
 
 }  // namespace matmul

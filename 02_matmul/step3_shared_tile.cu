@@ -4,7 +4,7 @@
 // Change: the walk along k goes tile by tile: load, wait for the others, multiply, wait again.
 // Limit: two values from shared memory for every multiplication. It delivers 32 values a cycle, and
 //        the multiprocessor could multiply 128 pairs.
-#include "matrices.cuh"
+#include "matmul.cuh"
 
 namespace matmul {
 namespace {
@@ -28,10 +28,10 @@ __global__ void matmul_shared_tile(Operand<float> a,  // [m][k]
     // nothing to a sum. No thread may leave early: all are needed for loading, and at the barriers.
     a_smem[y][x] = row < m && k0 + x < k ? a(row, k0 + x) : 0;
     b_smem[y][x] = k0 + y < k && col < n ? b(k0 + y, col) : 0;
-    __syncthreads();  // the tiles are complete before anybody reads them
+    __syncthreads();  // both tiles are complete before a thread reads them
 
     for (int l = 0; l < kTile; ++l) sum += a_smem[y][l] * b_smem[l][x];
-    __syncthreads();  // everybody has read them before anybody loads the next
+    __syncthreads();  // every thread has read them before one loads the next
   }
   if (row < m && col < n) c.store(row, col, sum);
 }
@@ -39,13 +39,14 @@ __global__ void matmul_shared_tile(Operand<float> a,  // [m][k]
 
 }  // namespace
 
-tile::Status shared_tile(const Problem& problem, const Buffers& buffers, void* stream) {
-  const auto launch = [stream](unsigned blocks, const Product<float>& p) {
-    matmul_shared_tile<<<blocks, dim3(kTile, kTile), 0, static_cast<cudaStream_t>(stream)>>>(
-        p.a, p.b, p.c, p.m, p.n, p.k);
-    return tile::launch_status("matmul_shared_tile");
-  };
-  return launch_on_tiles<float>(problem, buffers, kFp32, kTile, kTile, stream, launch);
+tile::Status shared_tile(const Problem& p, const Buffers& buffers, void* stream) {
+  unsigned blocks = 0;
+  if (tile::Status s = blocks_for_tiles(p, kTile, kTile, &blocks); !s.ok()) return s;
+  matmul_shared_tile<<<blocks, dim3(kTile, kTile), 0, static_cast<cudaStream_t>(stream)>>>(
+      op_a<float>(p, buffers), op_b<float>(p, buffers), output_c<float>(p, buffers), p.m, p.n,
+      terms(p));
+  if (tile::Status s = tile::launch_status("matmul_shared_tile"); !s.ok()) return s;
+  return add_bias_and_activate(p, buffers, stream);
 }
 
 }  // namespace matmul

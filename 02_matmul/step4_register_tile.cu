@@ -2,15 +2,15 @@
 // Idea: a thread computes 8 x 8 elements of C. Eight values of A and eight of B, once in registers,
 //       give 64 products: a quarter of a value from shared memory for each, not two.
 // Change: the tile of C grows to 128 x 128, the part of k shrinks to 8, the block has 256 threads.
-// Limit: the instructions that load. Each moves 4 bytes, and while the tiles arrive nobody
+// Limit: the instructions that load. Each moves 4 bytes, and while the tiles arrive no thread
 //        multiplies.
-#include "matrices.cuh"
+#include "matmul.cuh"
 
 namespace matmul {
 namespace {
 
 constexpr int kTileM = 128, kTileN = 128, kTileK = 8;
-constexpr int kThreadM = 8, kThreadN = 8;  // of the tile of C, one thread's share
+constexpr int kThreadM = 8, kThreadN = 8;  // of the tile of C, a thread's elements
 constexpr int kThreadsM = kTileM / kThreadM, kThreadsN = kTileN / kThreadN;
 constexpr int kThreads = kThreadsM * kThreadsN;
 static_assert(kTileM == kTileN, "one function loads both tiles");
@@ -60,7 +60,7 @@ __global__ void matmul_register_tile(Operand<float> a,  // [m][k]
                         k);
     load_tile<kBAlongK>(b_smem, b.data, kBAlongK ? b.col_stride : b.row_stride, corner.col, n, k0,
                         k);
-    __syncthreads();  // the tiles are complete before anybody reads them
+    __syncthreads();  // both tiles are complete before a thread reads them
 
 #pragma unroll
     for (int l = 0; l < kTileK; ++l) {
@@ -71,7 +71,7 @@ __global__ void matmul_register_tile(Operand<float> a,  // [m][k]
         for (int j = 0; j < kThreadN; ++j) sum[i][j] += a_frag[i] * b_frag[j];
       }
     }
-    __syncthreads();  // everybody has read them before anybody loads the next
+    __syncthreads();  // every thread has read them before one loads the next
   }
 
   for (int i = 0; i < kThreadM; ++i) {
@@ -86,16 +86,17 @@ __global__ void matmul_register_tile(Operand<float> a,  // [m][k]
 
 }  // namespace
 
-tile::Status register_tile(const Problem& problem, const Buffers& buffers, void* stream) {
-  const auto launch = [&](unsigned blocks, const Product<float>& p) {
-    return with_directions(problem, [&](auto a_along_k, auto b_along_k) {
-      matmul_register_tile<a_along_k.value, b_along_k.value>
-          <<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(p.a, p.b, p.c, p.m, p.n,
-                                                                       p.k);
-      return tile::launch_status("matmul_register_tile");
-    });
-  };
-  return launch_on_tiles<float>(problem, buffers, kFp32, kTileM, kTileN, stream, launch);
+tile::Status register_tile(const Problem& p, const Buffers& buffers, void* stream) {
+  unsigned blocks = 0;
+  if (tile::Status s = blocks_for_tiles(p, kTileM, kTileN, &blocks); !s.ok()) return s;
+  const tile::Status launched = with_directions(p, [&](auto a_along_k, auto b_along_k) {
+    matmul_register_tile<a_along_k.value, b_along_k.value>
+        <<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
+            op_a<float>(p, buffers), op_b<float>(p, buffers), output_c<float>(p, buffers), p.m, p.n,
+            terms(p));
+    return tile::launch_status("matmul_register_tile");
+  });
+  return launched.ok() ? add_bias_and_activate(p, buffers, stream) : launched;
 }
 
 }  // namespace matmul

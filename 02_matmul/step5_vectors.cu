@@ -2,8 +2,8 @@
 // Idea: a load of four neighbours is one instruction instead of four. Between two barriers a thread
 //       of step 4 loads 128 values from shared memory for 512 products; here it is 48 vectors for
 //       1,024.
-// Change: global and shared memory are read and written in vectors; the share of a thread grows to
-//         16 x 8 elements, and the warps are arranged so that their vectors meet no bank conflict.
+// Change: global and shared memory are read and written in vectors; a thread computes 16 x 8
+//         elements, and the warps are arranged so that their vectors meet no bank conflict.
 //         What is not aligned, or reaches over an edge, goes element by element (tiles.cuh).
 // Limit: waiting. Between two barriers the block either loads or multiplies.
 #include "tiles.cuh"
@@ -30,14 +30,14 @@ __global__ void matmul_vectors(Operand<float> a,  // [m][k]
     b_loader.fetch();
     a_loader.put(a_smem);
     b_loader.put(b_smem);
-    __syncthreads();  // the tiles are complete before anybody reads them
+    __syncthreads();  // both tiles are complete before a thread reads them
 #pragma unroll
     for (int l = 0; l < kTileK; ++l) {
       Factors factors;
       factors.load(a_smem, b_smem, l, at);
       sums.add_products(factors);
     }
-    __syncthreads();  // everybody has read them before anybody stores the next
+    __syncthreads();  // every thread has read them before one stores the next
   }
   sums.store(c, corner, at, m, n);
 }
@@ -45,16 +45,17 @@ __global__ void matmul_vectors(Operand<float> a,  // [m][k]
 
 }  // namespace
 
-tile::Status vectors(const Problem& problem, const Buffers& buffers, void* stream) {
-  const auto launch = [&](unsigned blocks, const Product<float>& p) {
-    return with_directions(problem, [&](auto a_along_k, auto b_along_k) {
-      matmul_vectors<a_along_k.value, b_along_k.value>
-          <<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(p.a, p.b, p.c, p.m, p.n,
-                                                                       p.k);
-      return tile::launch_status("matmul_vectors");
-    });
-  };
-  return launch_on_tiles<float>(problem, buffers, kFp32, kTileM, kTileN, stream, launch);
+tile::Status vectors(const Problem& p, const Buffers& buffers, void* stream) {
+  unsigned blocks = 0;
+  if (tile::Status s = blocks_for_tiles(p, kTileM, kTileN, &blocks); !s.ok()) return s;
+  const tile::Status launched = with_directions(p, [&](auto a_along_k, auto b_along_k) {
+    matmul_vectors<a_along_k.value, b_along_k.value>
+        <<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
+            op_a<float>(p, buffers), op_b<float>(p, buffers), output_c<float>(p, buffers), p.m, p.n,
+            terms(p));
+    return tile::launch_status("matmul_vectors");
+  });
+  return launched.ok() ? add_bias_and_activate(p, buffers, stream) : launched;
 }
 
 }  // namespace matmul

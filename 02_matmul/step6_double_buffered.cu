@@ -2,10 +2,11 @@
 // Idea: memory answers late, so ask early. While a tile is multiplied, the next is on its way from
 //       global memory to registers; while the products of one k are added, the factors of the next
 //       are on their way from shared memory to registers.
-// Change: shared memory holds two tiles of each operand. The next is stored where nobody reads, so
-//         one barrier a tile is enough. Blocks near each other in time share rows and columns.
+// Change: shared memory holds two tiles of each operand. The next is stored where no thread
+//         reads, so one barrier a tile is enough. Blocks near each other in time share rows and
+//         columns.
 // Limit: the multiply-adds themselves, and the registers that feed them. Beyond it lie other
-//        instructions: chapter 02's next steps use tensor cores.
+//        instructions: the next steps use tensor cores.
 #include "tiles.cuh"
 
 namespace matmul {
@@ -45,7 +46,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   b_loader.fetch();
   a_loader.put(a_smem[0]);
   b_loader.put(b_smem[0]);
-  __syncthreads();  // the first tiles are complete before anybody reads them
+  __syncthreads();  // the first tiles are complete before a thread reads them
 
   Sums sums;
   Factors factors[2];  // of this k and of the next
@@ -60,8 +61,8 @@ __global__ void __launch_bounds__(kThreads, 2)
         buffer ^= 1;
         a_loader.put(a_smem[buffer]);
         b_loader.put(b_smem[buffer]);
-        // Everybody has stored the next tile before anybody reads it; and everybody has read all of
-        // this one before anybody, in the next turn, stores over it.
+        // The next tile is complete before a thread reads it; and every thread has read all of
+        // this one before one of them, in the next turn, stores over it.
         __syncthreads();
       }
       factors[(l + 1) % 2].load(a_smem[buffer], b_smem[buffer], (l + 1) % kTileK, at);
@@ -74,16 +75,17 @@ __global__ void __launch_bounds__(kThreads, 2)
 
 }  // namespace
 
-tile::Status double_buffered(const Problem& problem, const Buffers& buffers, void* stream) {
-  const auto launch = [&](unsigned blocks, const Product<float>& p) {
-    return with_directions(problem, [&](auto a_along_k, auto b_along_k) {
-      matmul_double_buffered<a_along_k.value, b_along_k.value>
-          <<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(p.a, p.b, p.c, p.m, p.n,
-                                                                       p.k);
-      return tile::launch_status("matmul_double_buffered");
-    });
-  };
-  return launch_on_tiles<float>(problem, buffers, kFp32, kTileM, kTileN, stream, launch);
+tile::Status double_buffered(const Problem& p, const Buffers& buffers, void* stream) {
+  unsigned blocks = 0;
+  if (tile::Status s = blocks_for_tiles(p, kTileM, kTileN, &blocks); !s.ok()) return s;
+  const tile::Status launched = with_directions(p, [&](auto a_along_k, auto b_along_k) {
+    matmul_double_buffered<a_along_k.value, b_along_k.value>
+        <<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
+            op_a<float>(p, buffers), op_b<float>(p, buffers), output_c<float>(p, buffers), p.m, p.n,
+            terms(p));
+    return tile::launch_status("matmul_double_buffered");
+  });
+  return launched.ok() ? add_bias_and_activate(p, buffers, stream) : launched;
 }
 
 }  // namespace matmul

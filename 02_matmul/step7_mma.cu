@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(kTensorThreads)
   for (std::int64_t k0 = 0; k0 < k; k0 += kBlockK) {
     load_tile<kAAlongK>(a_smem, a, corner.row, k0, m, k);
     load_tile<!kBAlongK>(b_smem, b, k0, corner.col, k, n);
-    __syncthreads();  // the tiles are complete before anybody reads them
+    __syncthreads();  // both tiles are complete before a thread reads them
     for (int part = 0; part < kBlockK; part += kMmaK) {
 #pragma unroll
       for (int i = 0; i < fragments.kM; ++i) {
@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(kTensorThreads)
       }
       sums.template add_products<T>(fragments);
     }
-    __syncthreads();  // everybody has read them before anybody loads the next
+    __syncthreads();  // every thread has read them before one loads the next
   }
   sums.store(c, corner.row + warp.row, corner.col + warp.col, m, n);
 }
@@ -91,19 +91,17 @@ __global__ void __launch_bounds__(kTensorThreads)
 
 }  // namespace
 
-tile::Status mma(const Problem& problem, const Buffers& buffers, void* stream) {
-  return with_16_bits(problem.type, [&](auto element) {
+tile::Status mma(const Problem& p, const Buffers& buffers, void* stream) {
+  unsigned blocks = 0;
+  if (tile::Status s = blocks_for_tiles(p, kBlockM, kBlockN, &blocks); !s.ok()) return s;
+  const tile::Status launched = with_16_bits(p, [&](auto element, auto a_along_k, auto b_along_k) {
     using T = decltype(element);
-    const auto launch = [&](unsigned blocks, const Product<T>& p) {
-      return with_directions(problem, [&](auto a_along_k, auto b_along_k) {
-        matmul_mma<T, a_along_k.value, b_along_k.value>
-            <<<blocks, kTensorThreads, 0, static_cast<cudaStream_t>(stream)>>>(p.a, p.b, p.c, p.m,
-                                                                               p.n, p.k);
-        return tile::launch_status("matmul_mma");
-      });
-    };
-    return launch_on_tiles<T>(problem, buffers, k16Bits, kBlockM, kBlockN, stream, launch);
+    matmul_mma<T, a_along_k.value, b_along_k.value>
+        <<<blocks, kTensorThreads, 0, static_cast<cudaStream_t>(stream)>>>(
+            op_a<T>(p, buffers), op_b<T>(p, buffers), output_c<T>(p, buffers), p.m, p.n, terms(p));
+    return tile::launch_status("matmul_mma");
   });
+  return launched.ok() ? add_bias_and_activate(p, buffers, stream) : launched;
 }
 
 }  // namespace matmul

@@ -3,35 +3,62 @@
 //       order, a column is spread over all banks, and no memory is lost.
 // Change: the layout alone, Swizzled instead of Padded (tensor_tiles.cuh). The copy engine of
 //         Hopper and its instruction wgmma know this very layout, and none with padding.
-// Limit: nobody multiplies while the block loads.
-#include "tensor_single_stage.cuh"
+// Limit: no warp multiplies while the block loads.
+#include "tensor_tiles.cuh"
 
 namespace matmul {
 namespace {
 
+// snippet-begin kernel
 template <class T, bool kAAlongK, bool kBAlongK>
-__global__ void __launch_bounds__(kTensorThreads) matmul_swizzle(Product<T> p) {
+__global__ void __launch_bounds__(kTensorThreads)
+    matmul_swizzle(Operand<T> a,  // [m][k]
+                   Operand<T> b,  // [k][n]
+                   Output<T> c,   // [m][n]
+                   std::int64_t m, std::int64_t n, std::int64_t k) {
   using ATile = OperandTile<Swizzled, kAAlongK, kBlockM, kBlockK>;
   using BTile = OperandTile<Swizzled, kBAlongK, kBlockN, kBlockK>;
-  __shared__ tile::Vector<T> a_smem[ATile::kChunks];
-  __shared__ tile::Vector<T> b_smem[BTile::kChunks];
-  multiply_single_stage<ATile, BTile, kAAlongK, kBAlongK>(p, a_smem, b_smem);
+  __shared__ tile::Vector<T> a_smem[ATile::kChunks];  // 128 rows of C by 32 of k
+  __shared__ tile::Vector<T> b_smem[BTile::kChunks];  // 32 of k by 128 columns of C
+  const Corner corner = corner_of_block(n, kBlockM, kBlockN);
+  const auto warp = corner_of_warp<kBlockN, kTensorWarpM, kTensorWarpN>();
+  ChunkLoader<T, ATile, kAAlongK, false, kTensorThreads> a_loader(a, m, k, a_smem);
+  ChunkLoader<T, BTile, kBAlongK, false, kTensorThreads> b_loader(b, n, k, b_smem);
+  a_loader.begin(corner.row);
+  b_loader.begin(corner.col);
+  const FragmentReader<ATile, true, kAAlongK, kTensorWarpM> a_reader(a_smem, warp.row);
+  const FragmentReader<BTile, false, kBAlongK, kTensorWarpN> b_reader(b_smem, warp.col);
+
+  WarpSums<kTensorWarpM, kTensorWarpN> sums;
+  WarpFragments<kTensorWarpM, kTensorWarpN> fragments;
+  for (std::int64_t k0 = 0; k0 < k; k0 += kBlockK) {
+    a_loader.load();
+    b_loader.load();
+    __syncthreads();  // both tiles are complete before a thread reads them
+#pragma unroll
+    for (int part = 0; part < kBlockK / kMmaK; ++part) {
+      fragments.load(a_reader, b_reader, 0, part);
+      sums.template add_products<T>(fragments);
+    }
+    __syncthreads();  // every thread has read them before one loads the next
+  }
+  sums.store(c, corner.row + warp.row, corner.col + warp.col, m, n);
 }
+// snippet-end kernel
 
 }  // namespace
 
-tile::Status swizzle(const Problem& problem, const Buffers& buffers, void* stream) {
-  return with_16_bits(problem.type, [&](auto element) {
+tile::Status swizzle(const Problem& p, const Buffers& buffers, void* stream) {
+  unsigned blocks = 0;
+  if (tile::Status s = blocks_for_tiles(p, kBlockM, kBlockN, &blocks); !s.ok()) return s;
+  const tile::Status launched = with_16_bits(p, [&](auto element, auto a_along_k, auto b_along_k) {
     using T = decltype(element);
-    const auto launch = [&](unsigned blocks, const Product<T>& p) {
-      return with_directions(problem, [&](auto a_along_k, auto b_along_k) {
-        matmul_swizzle<T, a_along_k.value, b_along_k.value>
-            <<<blocks, kTensorThreads, 0, static_cast<cudaStream_t>(stream)>>>(p);
-        return tile::launch_status("matmul_swizzle");
-      });
-    };
-    return launch_on_tiles<T>(problem, buffers, k16Bits, kBlockM, kBlockN, stream, launch);
+    matmul_swizzle<T, a_along_k.value, b_along_k.value>
+        <<<blocks, kTensorThreads, 0, static_cast<cudaStream_t>(stream)>>>(
+            op_a<T>(p, buffers), op_b<T>(p, buffers), output_c<T>(p, buffers), p.m, p.n, terms(p));
+    return tile::launch_status("matmul_swizzle");
   });
+  return launched.ok() ? add_bias_and_activate(p, buffers, stream) : launched;
 }
 
 }  // namespace matmul

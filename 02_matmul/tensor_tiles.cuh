@@ -2,8 +2,8 @@
 // chunks get there, and how a warp multiplies them.
 #pragma once
 
-#include "matrices.cuh"
-#include "tile/basics.cuh"
+#include "matmul.cuh"
+#include "tile/ptx/convert.cuh"
 #include "tile/ptx/cp_async.cuh"
 #include "tile/ptx/fragments.hpp"
 #include "tile/ptx/ldmatrix.cuh"
@@ -12,34 +12,36 @@
 
 namespace matmul {
 
-/// Calls `launch` with a value of the type, of which only the type matters. Others than k16Bits
-/// are refused by the launcher inside.
-template <class Launch>
-tile::Status with_16_bits(tile::DType type, Launch launch) {
-  return type == tile::DType::fp16 ? launch(__half{}) : launch(__nv_bfloat16{});
-}
-
 constexpr int kMmaM = 16, kMmaN = 8, kMmaK = 16;  // of mma_m16n8k16
 
-// Steps 7 to 10: a block computes 128 x 128 elements of C, each of its eight warps 64 x 32.
+// Steps 7 to 11: a block computes 128 x 128 elements of C, each of its eight warps 64 x 32.
 constexpr int kBlockM = 128, kBlockN = 128, kBlockK = 32;
 constexpr int kTensorWarpM = 64, kTensorWarpN = 32;
 constexpr int kTensorThreads = kBlockM / kTensorWarpM * (kBlockN / kTensorWarpN) * 32;
 
 /// Where the part of a warp begins in its block's part of C.
-struct WarpCorner {
-  int row, col;
-};
 template <int kBlockN, int kWarpM, int kWarpN>
-__device__ WarpCorner corner_of_warp() {
+__device__ tile::ptx::Element corner_of_warp() {
   const int warp = threadIdx.x / 32;
   return {warp / (kBlockN / kWarpN) * kWarpM, warp % (kBlockN / kWarpN) * kWarpN};
 }
 
+/// The corner of a tile if they are taken in columns of eight, see step 6. There are fewer than
+/// 2^31.
+template <int kM, int kN>
+__device__ Corner corner_in_groups(unsigned tile, std::int64_t m, std::int64_t n) {
+  const auto down = static_cast<unsigned>((m + kM - 1) / kM);
+  const auto across = static_cast<unsigned>((n + kN - 1) / kN);
+  const unsigned height = min(8u, down);
+  const unsigned group = tile / (height * across), in_group = tile % (height * across);
+  const unsigned rows = min(height, down - group * height);  // the last group may be lower
+  return {std::int64_t{group * height + in_group % rows} * kM, std::int64_t{in_group / rows} * kN};
+}
+
 // A tile in shared memory is made of chunks of 16 bytes: what one instruction moves from global
-// memory, and a row of the 8 x 8 elements that ldmatrix loads. A layout has kRows rows of
-// kRowChunks chunks, and place(row, chunk) says where each lies. All layouts repeat themselves
-// after eight rows: kPitch chunks further on for each row.
+// memory, and a row of the 8 x 8 elements that ldmatrix loads. place(row, chunk) says where a
+// layout has each of its kRows x kRowChunks. Eight rows further on all is the same, 8 kPitch chunks
+// later.
 
 // snippet-begin swizzled
 /// The chunks of a row change places, in every row in another way (tile/ptx/swizzle.hpp).
@@ -60,14 +62,12 @@ struct Swizzled {
 template <template <int, int> class Layout, bool kAlongK, int kX, int kK>
 using OperandTile = Layout<kAlongK ? kX : kK, kAlongK ? kK : kX>;
 
-/// One thread's share in moving the tiles of one operand to shared memory, one after the other
-/// along k. x is a row of op(A) or a column of op(B). kWhole promises that every tile lies in the
-/// matrix as a whole, and that its chunks are aligned (are_whole_tiles).
+/// What one thread does to move the tiles of one operand to shared memory, one after the other
+/// along k. x is a row of op(A) or a column of op(B). kWhole promises what are_whole_tiles() says.
 template <class T, class Tile, bool kAlongK, bool kWhole, int kThreads>
 class ChunkLoader {
  public:
   using Chunk = tile::Vector<T>;
-
   /// There are `x_count` x, and `k` elements for each.
   __device__ ChunkLoader(const Operand<T>& operand, std::int64_t x_count, std::int64_t k,
                          Chunk* tile)
@@ -91,7 +91,6 @@ class ChunkLoader {
     return k_left_ <= 0 ? 0 : static_cast<int>((k_left_ + kK - 1) / kK);
   }
 
-  // snippet-begin through_registers
   /// Copies the next tile through registers. What lies outside of the matrix counts as zero.
   __device__ void load() {
     const bool whole = aligned_ && x_left_ == kX && k_left_ >= kK;
@@ -104,7 +103,6 @@ class ChunkLoader {
     for (int i = 0; i < kCount; ++i) to_[i * kStep * Tile::kPitch] = frag[i];
     advance();
   }
-  // snippet-end through_registers
 
   // snippet-begin asynchronously
   /// Starts to copy the next tile, to the same place `stage_bytes` further on. Of a tile that is
@@ -173,15 +171,14 @@ class ChunkLoader {
 };
 
 /// Whether all tiles of C and of both operands are whole, and their chunks aligned.
-template <class T>
-bool are_whole_tiles(const Product<T>& p, int tile_m, int tile_n, int tile_k) {
-  auto aligned = [](const void* data, std::int64_t ld) {
-    return reinterpret_cast<std::uintptr_t>(data) % sizeof(tile::Vector<T>) == 0 &&
-           ld % tile::Vector<T>::kCount == 0;
+inline bool are_whole_tiles(const Problem& p, const Buffers& buffers, int tile_m, int tile_n,
+                            int tile_k) {
+  const auto in_chunks = [size = tile::size_bytes(p.type)](const void* data, std::int64_t ld) {
+    return (reinterpret_cast<std::uintptr_t>(data) | static_cast<std::uint64_t>(ld) * size) % 16 ==
+           0;
   };
-  auto ld = [](const Operand<T>& x) { return x.row_stride == 1 ? x.col_stride : x.row_stride; };
-  return p.m % tile_m == 0 && p.n % tile_n == 0 && p.k % tile_k == 0 && p.k > 0 &&
-         aligned(p.a.data, ld(p.a)) && aligned(p.b.data, ld(p.b));
+  return p.m % tile_m == 0 && p.n % tile_n == 0 && terms(p) % tile_k == 0 && terms(p) > 0 &&
+         in_chunks(buffers.a, p.lda) && in_chunks(buffers.b, p.ldb);
 }
 
 // snippet-begin fragment
@@ -243,11 +240,18 @@ struct WarpFragments {
   }
 };
 
-/// A warp's part of C as it grows, in fp32.
+/// A warp's part of C as it grows, in fp32. A lane's elements count from 0.
 template <int kWarpM, int kWarpN>
 struct WarpSums {
-  static constexpr int kM = kWarpM / kMmaM, kN = kWarpN / kMmaN;
+  static constexpr int kM = kWarpM / kMmaM, kN = kWarpN / kMmaN, kCount = kM * kN * 4;
   float sum[kM][kN][4] = {};
+
+  __device__ float& operator[](int i) { return sum[i / (kN * 4)][i / 4 % kN][i % 4]; }
+  /// Where it lies, counted from the warp's corner.
+  static __device__ tile::ptx::Element place(int i) {
+    const tile::ptx::Element at = tile::ptx::element_of_d(threadIdx.x % 32, i % 4);
+    return {i / (kN * 4) * kMmaM + at.row, i / 4 % kN * kMmaN + at.col};
+  }
 
   template <class T>
   __device__ void add_products(const WarpFragments<kWarpM, kWarpN>& f) {
@@ -261,30 +265,15 @@ struct WarpSums {
     }
   }
 
-  /// Calls visit(row, col, sum) for each element that this lane holds, counted from the warp's
-  /// corner.
-  template <class Visit>
-  __device__ void for_each(Visit visit) {
-#pragma unroll
-    for (int i = 0; i < kM; ++i) {
-#pragma unroll
-      for (int j = 0; j < kN; ++j) {
-#pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          const tile::ptx::Element at = tile::ptx::element_of_d(threadIdx.x % 32, e);
-          visit(i * kMmaM + at.row, j * kMmaN + at.col, sum[i][j][e]);
-        }
-      }
-    }
-  }
-
   /// Stores element by element. The warp's part of C begins at (row, col).
   template <class T>
   __device__ void store(const Output<T>& c, std::int64_t row, std::int64_t col, std::int64_t m,
                         std::int64_t n) {
-    for_each([&](int i, int j, float x) {
-      if (row + i < m && col + j < n) c.store(row + i, col + j, x);
-    });
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const tile::ptx::Element at = place(i);
+      if (row + at.row < m && col + at.col < n) c.store(row + at.row, col + at.col, (*this)[i]);
+    }
   }
 };
 

@@ -2,7 +2,7 @@
 // registers in vectors of 16 bytes, and which thread multiplies what.
 #pragma once
 
-#include "matrices.cuh"
+#include "matmul.cuh"
 
 namespace matmul {
 
@@ -37,7 +37,7 @@ __device__ inline bool is_aligned(const float* data, std::int64_t ld) {
 }
 
 // snippet-begin loader
-/// One thread's share in moving one operand, tile after tile along k. x is a row of op(A) or a
+/// What one thread does to move one operand, tile after tile along k. x is a row of op(A) or a
 /// column of op(B). Memory is contiguous either along k or along x.
 template <bool kAlongK>
 class TileLoader {

@@ -1,6 +1,4 @@
 // Chapter 02 for callers of C.
-#include <algorithm>
-
 #include "harness/c/c_interface.hpp"
 #include "matmul.hpp"
 
@@ -8,12 +6,8 @@ namespace {
 
 using tile::c::leading_dimension, tile::c::packed;
 
-const tile::c::RegisterChapter kRegistered{matmul::kName, matmul::kTitle,
-                                           tile::infos_of(matmul::kSteps)};
-
-// The struct's size in its first version.
-constexpr std::size_t kFirstBytes =
-    offsetof(tile_matmul_args, stream) + sizeof(tile_matmul_args::stream);
+const tile::c::RegisterLadder kRegistered{matmul::kName, matmul::kTitle,
+                                          tile::infos_of(matmul::kLadder)};
 
 tile::Status read_activation(tile_activation given, matmul::Activation* activation) {
   switch (given) {
@@ -29,7 +23,7 @@ tile::Status read_activation(tile_activation given, matmul::Activation* activati
 // The caller's struct, as this library knows it and as the chapter does.
 tile::Status read(const tile_matmul_args* args, tile_matmul_args* given, matmul::Problem* problem,
                   matmul::Buffers* buffers) {
-  if (tile::Status s = tile::c::read_arguments(args, kFirstBytes, given); !s.ok()) return s;
+  if (tile::Status s = tile::c::read_arguments(args, given); !s.ok()) return s;
   matmul::Problem p{};
   if (tile::Status s = tile::c::read_type(given->type, &p.type); !s.ok()) return s;
   p.m = given->m;
@@ -82,7 +76,7 @@ tile_status tile_matmul(const tile_matmul_args* args) {
     matmul::Problem problem{};
     matmul::Buffers buffers{};
     if (tile::Status s = read(args, &given, &problem, &buffers); !s.ok()) return s;
-    return tile::c::launch_step(matmul::kSteps, given.step, problem, buffers, given.stream);
+    return tile::c::launch_step(matmul::kLadder, given.step, problem, buffers, given.stream);
   });
 }
 

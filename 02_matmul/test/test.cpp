@@ -5,7 +5,7 @@ namespace matmul {
 
 TEST_SUITE("step") {
   TEST_CASE("the identity times B is B, and A times the identity is A") {
-    tile::for_each_step(kSteps, [](const Step& step, DType type) {
+    tile::for_each_step(kLadder, [](const Step& step, DType type) {
       auto identity = [](std::int64_t n) {
         Values values(static_cast<std::size_t>(n * n), 0.0);
         for (std::int64_t i = 0; i < n; ++i) values[static_cast<std::size_t>(i * n + i)] = 1;
@@ -22,7 +22,7 @@ TEST_SUITE("step") {
   }
 
   TEST_CASE("one element of A meets one element of B in one element of C") {
-    tile::for_each_step(kSteps, [](const Step& step, DType type) {
+    tile::for_each_step(kLadder, [](const Step& step, DType type) {
       for (const Transposes transposes : kTransposes) {
         const Problem p = plain(type, {40, 70, 35}, transposes);
         for (const Shape at : {Shape{0, 0, 0}, Shape{39, 69, 34}, Shape{1, 2, 3}, Shape{33, 5, 31},
@@ -37,7 +37,7 @@ TEST_SUITE("step") {
   }
 
   TEST_CASE("integers, whose sums are exact, at all sizes and transposed") {
-    tile::for_each_step(kSteps, [](const Step& step, DType type) {
+    tile::for_each_step(kLadder, [](const Step& step, DType type) {
       std::int64_t round = 0;
       Selection selection(step, type);
       for (const Transposes transposes : kTransposes) {
@@ -52,7 +52,7 @@ TEST_SUITE("step") {
   }
 
   TEST_CASE("alpha and beta") {
-    tile::for_each_step(kSteps, [](const Step& step, DType type) {
+    tile::for_each_step(kLadder, [](const Step& step, DType type) {
       for (const float alpha : {0.f, 1.f, -0.5f, 2.25f}) {
         for (const float beta : {0.f, 1.f, -0.5f, 2.25f}) {
           for (const Shape shape : {Shape{35, 135, 17}, Shape{136, 36, 16}, Shape{5, 6, 0}}) {
@@ -73,7 +73,7 @@ TEST_SUITE("step") {
   }
 
   TEST_CASE("no rows, no columns, nothing to sum") {
-    tile::for_each_step(kSteps, [](const Step& step, DType type) {
+    tile::for_each_step(kLadder, [](const Step& step, DType type) {
       for (const Transposes transposes : kTransposes) {
         for (const Shape shape : {Shape{0, 5, 7}, Shape{5, 0, 7}, Shape{0, 0, 0}, Shape{5, 7, 0},
                                   Shape{0, 5, 0}, Shape{130, 257, 0}}) {
@@ -87,7 +87,7 @@ TEST_SUITE("step") {
   }
 
   TEST_CASE("NaN and infinity stay in their row of A, or their column of B") {
-    tile::for_each_step(kSteps, [](const Step& step, DType type) {
+    tile::for_each_step(kLadder, [](const Step& step, DType type) {
       for (const Transposes transposes : kTransposes) {
         const Problem p = plain(type, {131, 133, 19}, transposes);
         const Inputs usual{tile::uniform(p.m * p.k, type, 10, 0.5, 1),
@@ -110,7 +110,7 @@ TEST_SUITE("step") {
   }
 
   TEST_CASE("denormals, zeros and large numbers") {
-    tile::for_each_step(kSteps, [](const Step& step, DType type) {
+    tile::for_each_step(kLadder, [](const Step& step, DType type) {
       // With one product to a sum small ones show, with many the large ones hide them. In fp16 some
       // sums overflow, as C's type and not in the sum.
       for (const std::int64_t k : {1, 3, 97}) {
@@ -125,7 +125,7 @@ TEST_SUITE("step") {
   }
 
   TEST_CASE("random values with mean zero") {
-    tile::for_each_step(kSteps, [](const Step& step, DType type) {
+    tile::for_each_step(kLadder, [](const Step& step, DType type) {
       for (const Transposes transposes : kTransposes) {
         for (const Shape shape : {Shape{1, 1, 1}, Shape{65, 131, 1}, Shape{129, 67, 257},
                                   Shape{3, 5, 1025}, Shape{97, 113, 33}}) {
@@ -137,7 +137,7 @@ TEST_SUITE("step") {
   }
 
   TEST_CASE("random values that are all positive") {
-    tile::for_each_step(kSteps, [](const Step& step, DType type) {
+    tile::for_each_step(kLadder, [](const Step& step, DType type) {
       for (const Shape shape : {Shape{33, 35, 1025}, Shape{129, 130, 64}}) {
         const Problem p = plain(type, shape);
         check_step(
@@ -150,7 +150,7 @@ TEST_SUITE("step") {
 
   TEST_CASE("C's products with its gradient are those of A and B with theirs") {
     // C = A B, so <dC, A B> = <dC Bᵀ, A> = <Aᵀ dC, B>, on integers bit for bit.
-    tile::for_each_step(kSteps, [](const Step& step, DType type) {
+    tile::for_each_step(kLadder, [](const Step& step, DType type) {
       CAPTURE(step.name);
       // Every sum of 131 must be a value of the type: the least has 8 bits.
       const std::int64_t most = tile::size_bytes(type) == 2 ? 1 : 8;
@@ -185,7 +185,7 @@ TEST_SUITE("step") {
   }
 
   TEST_CASE("many tiles along each extent") {
-    tile::for_each_step(kSteps, [](const Step& step, DType type) {
+    tile::for_each_step(kLadder, [](const Step& step, DType type) {
       std::vector<Shape> shapes{
           {587, 9, 33},
           {9, 799, 17},
@@ -218,7 +218,7 @@ TEST_SUITE("step") {
     // 128 x 128 of all steps at least, and of the last of those for 16 bits its small and its large
     // ones; more of them than the CPU device's card takes at one time; and ten along k, so that a
     // ring of four stages turns over twice.
-    tile::for_each_step(kSteps, [](const Step& step, DType type) {
+    tile::for_each_step(kLadder, [](const Step& step, DType type) {
       for (const Shape shape : {Shape{64, 1280, 160}, Shape{384, 512, 64}}) {
         const Problem p = plain(type, shape);
         check_step(step, p, integers(p), Sums::exact);
@@ -239,7 +239,7 @@ TEST_SUITE("step") {
   }
 
   TEST_CASE("pointers and rows aligned in every way") {
-    tile::for_each_step(kSteps, [](const Step& step, DType type) {
+    tile::for_each_step(kLadder, [](const Step& step, DType type) {
       std::vector<Three> offsets{{0, 0, 0}, {1, 0, 0}, {0, 1, 0}, {0, 0, 1},
                                  {1, 1, 1}, {3, 3, 3}, {0, 2, 3}, {4, 4, 4}};
       const std::int64_t vector = vector_length(type);
@@ -269,7 +269,7 @@ TEST_SUITE("step") {
 
   TEST_CASE("rows so far apart that there is no memory between them and the next") {
     // Whoever reads past a matrix, even for values that do not matter, meets a bad address.
-    tile::for_each_step(kSteps, [](const Step& step, DType type) {
+    tile::for_each_step(kLadder, [](const Step& step, DType type) {
       for (const std::int64_t ld : {std::int64_t{1} << 21, (std::int64_t{1} << 21) + 1}) {
         auto check = [&](Shape shape, Transposes transposes) {
           Problem p = plain(type, shape, transposes);
@@ -294,7 +294,7 @@ TEST_SUITE("step") {
   }
 
   TEST_CASE("repeated runs give the same bytes") {
-    tile::for_each_step(kSteps, [](const Step& step, DType type) {
+    tile::for_each_step(kLadder, [](const Step& step, DType type) {
       CAPTURE(step.name);
       const Problem p = plain(type, {259, 133, 131});
       const Inputs in = normal(p);

@@ -5,7 +5,7 @@ namespace matmul {
 
 TEST_SUITE("step") {
   TEST_CASE("bad arguments are refused by name and nothing is written") {
-    tile::for_each_step(kSteps, [](const Step& step, DType type) {
+    tile::for_each_step(kLadder, [](const Step& step, DType type) {
       CAPTURE(step.name);
       const Problem good = plain(type, {9, 7, 5});
       const auto element = static_cast<std::int64_t>(tile::size_bytes(type));
@@ -27,11 +27,9 @@ TEST_SUITE("step") {
         const std::string problem = describe(p, {});
         CAPTURE(problem);
         CAPTURE(argument);
-        const Status status = step.launch(p, where, nullptr);
+        const Status status = tile::run_step(step, p, where);
         CHECK(status.code == code);
         CHECK_MESSAGE(status.message.rfind(argument + ": ", 0) == 0, status.message);
-        const Status done = tile::synchronize_status(nullptr);
-        CHECK_MESSAGE(done.ok(), done.message);
         const Status untouched = c.check_unchanged();
         CHECK_MESSAGE(untouched.ok(), untouched.message);
       };
@@ -82,7 +80,7 @@ TEST_SUITE("step") {
         refuses(with(unread, &Problem::ldb, ld), buffers, "b");
         refuses(with(unread, &Problem::ldc, ld), buffers, "c");
       }
-      CHECK(validate(with(unread, &Problem::ldc, most_ldc), buffers, step.types).ok());
+      CHECK(validate(with(unread, &Problem::ldc, most_ldc), buffers).ok());
       // More blocks than a grid has, for tiles of up to 2^12 x 2^12.
       constexpr std::int64_t kWide = std::int64_t{1} << 28;
       refuses(scaled(plain(type, {kWide, kWide, 1}), 0, 0), buffers, "m and n",
@@ -164,22 +162,26 @@ TEST_SUITE("launch") {
   TEST_CASE("the kernel runs in the stream it was given, and a launch that fails is reported") {
     // A stream that does not exist shows both.
     if (!tile::device().simulated) return tile::skip("a GPU's driver may crash on such a stream");
-    tile::for_each_step(kSteps, [](const Step& step, DType type) {
-      CAPTURE(step.name);
-      for (const Transposes transposes : kTransposes) {
-        const Problem p = plain(type, {10, 10, 10}, transposes);
-        DeviceBuffer a = DeviceBuffer::input("a", layout_a(p), integers(p).a);
-        DeviceBuffer c = DeviceBuffer::output("c", layout_c(p), Poison::unwritten_nan);
-        int no_stream = 0;
-        const Status status = step.launch(p, {a.raw(), a.raw(), c.raw()}, &no_stream);
-        CHECK(status.code == tile::Code::device_error);
-        const bool named =
-            status.message.find("cudaErrorInvalidResourceHandle") != std::string::npos;
-        CHECK_MESSAGE(named, status.message);
-        const Status untouched = c.check_unchanged();
-        CHECK_MESSAGE(untouched.ok(), untouched.message);
-      }
-    });
+    tile::for_each_step(
+        kLadder,
+        [](const Step& step, DType type) {
+          CAPTURE(step.name);
+          for (const Transposes transposes : kTransposes) {
+            const Problem p = plain(type, {10, 10, 10}, transposes);
+            DeviceBuffer a = DeviceBuffer::input("a", layout_a(p), integers(p).a);
+            DeviceBuffer c = DeviceBuffer::output("c", layout_c(p), Poison::unwritten_nan);
+            int no_stream = 0;
+            const Status status =
+                tile::run(kLadder, step.number, p, {a.raw(), a.raw(), c.raw()}, &no_stream);
+            CHECK(status.code == tile::Code::device_error);
+            const bool named =
+                status.message.find("cudaErrorInvalidResourceHandle") != std::string::npos;
+            CHECK_MESSAGE(named, status.message);
+            const Status untouched = c.check_unchanged();
+            CHECK_MESSAGE(untouched.ok(), untouched.message);
+          }
+        },
+        tile::OwnKernel::need_not_run);
   }
 
   TEST_CASE("so does the kernel of bias and activation, and so is its failure") {

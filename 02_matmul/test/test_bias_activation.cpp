@@ -23,7 +23,7 @@ Inputs small_integers(const Problem& p) {
 
 TEST_SUITE("step") {
   TEST_CASE("bias and activation, where the sums are exact") {
-    tile::for_each_step(kSteps, [](const Step& step, DType type) {
+    tile::for_each_step(kLadder, [](const Step& step, DType type) {
       for (const Activation activation : kActivations) {
         const Sums sums = activation == Activation::gelu ? Sums::any : Sums::exact;
         for (const Shape shape : {Shape{35, 135, 17}, Shape{136, 40, 16}, Shape{5, 6, 0},
@@ -49,7 +49,7 @@ TEST_SUITE("step") {
   }
 
   TEST_CASE("bias and activation of random values") {
-    tile::for_each_step(kSteps, [](const Step& step, DType type) {
+    tile::for_each_step(kLadder, [](const Step& step, DType type) {
       for (const Activation activation : kActivations) {
         for (const Transposes transposes : {kTransposes[0], kTransposes[3]}) {
           for (const float beta : {0.f, -3.7f}) {
@@ -66,7 +66,7 @@ TEST_SUITE("step") {
 
   TEST_CASE("activations over their range") {
     // Each element of C is one of A, plus 0.
-    tile::for_each_step(kSteps, [](const Step& step, DType type) {
+    tile::for_each_step(kLadder, [](const Step& step, DType type) {
       for (const Activation activation : kActivations) {
         for (const double range : {1.0, 8.0, 60.0}) {
           const Problem p = activated(plain(type, {1025, 3, 1}), activation);
@@ -81,7 +81,7 @@ TEST_SUITE("step") {
   }
 
   TEST_CASE("NaN and infinity stay through bias and activation") {
-    tile::for_each_step(kSteps, [](const Step& step, DType type) {
+    tile::for_each_step(kLadder, [](const Step& step, DType type) {
       for (const Activation activation : kActivations) {
         const Problem p = activated(plain(type, {37, 45, 9}), activation);
         Inputs in{tile::uniform(p.m * p.k, type, 10, 0.5, 1),
@@ -100,7 +100,7 @@ TEST_SUITE("step") {
   }
 
   TEST_CASE("C overflows with the bias, or before an activation makes it 0") {
-    tile::for_each_step(kSteps, [](const Step& step, DType type) {
+    tile::for_each_step(kLadder, [](const Step& step, DType type) {
       for (const Activation activation : kActivations) {
         const Problem p = activated(plain(type, {2, 2, 1}), activation);
         // 60,000 + 6,016 is infinite in fp16, and so is -70,000.
@@ -111,7 +111,7 @@ TEST_SUITE("step") {
   }
 
   TEST_CASE("bias and C aligned in every way") {
-    tile::for_each_step(kSteps, [](const Step& step, DType type) {
+    tile::for_each_step(kLadder, [](const Step& step, DType type) {
       for (const std::int64_t n : {136, 133}) {
         for (const std::int64_t offset : {0, 1, 2, 3, 4, 5, 8}) {
           for (const std::int64_t padding : {0, 1, 4}) {

@@ -180,8 +180,8 @@ TEST_SUITE("chapter") {
     }
   }
 
-  TEST_CASE("every step has a name, an idea and its types") {
-    for (const Step& step : kSteps) {
+  TEST_CASE("every step has a name, an idea and its types, and stands in for another if need be") {
+    for (const Ladder::Step& step : kSteps) {
       CAPTURE(step.name);
       CHECK(!step.name.empty());
       CHECK(!step.idea.empty());
@@ -189,6 +189,15 @@ TEST_SUITE("chapter") {
       CHECK(!step.types.contains(DType::fp64));
       // Tensor cores, and so the other types, begin with compute capability 8.0.
       if (step.needs.empty()) CHECK(tile::listed(step.types) == "fp32");
+      // Every size is taken: only a feature can be missing, so the other step needs less.
+      CHECK(!step.takes);
+      if (step.otherwise.empty()) continue;
+      const std::size_t other = tile::find_step(kLadder, step.otherwise);
+      REQUIRE(other < tile::find_step(kLadder, step.name));
+      CHECK(tile::listed(kSteps[other].types) == tile::listed(step.types));
+      for (const tile::Feature feature : tile::kFeatures) {
+        CHECK((step.needs.contains(feature) || !kSteps[other].needs.contains(feature)));
+      }
     }
   }
 }

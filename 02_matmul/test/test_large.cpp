@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 
 #include "large.hpp"
 #include "test_support.hpp"
@@ -72,7 +73,7 @@ LargeMatrices place(const Problem& p) {
 std::vector<DType> selected_types() {
   std::vector<DType> types;
   for (const DType type : tile::kDTypes) {
-    const auto steps = tile::selected_steps(kSteps);
+    const auto steps = tile::selected_steps(kLadder);
     if (std::ranges::any_of(steps, [&](const Step& step) { return step.types.contains(type); })) {
       types.push_back(type);
     }
@@ -81,11 +82,11 @@ std::vector<DType> selected_types() {
 }
 
 // The first step with this type that this device can run.
-const Step* step_for(DType type) {
-  for (const Step& step : kSteps) {
-    if (tile::check_requirements(step.types, step.needs, type).ok()) return &step;
+std::optional<Step> step_for(DType type) {
+  for (const Step& step : tile::selected_steps(kLadder)) {
+    if (tile::check_requirements(step.types, step.needs, type).ok()) return step;
   }
-  return nullptr;
+  return {};
 }
 
 // Every selected step on integers, all of C checked, and what lies around it.
@@ -107,7 +108,7 @@ void check_large(const Step& step, const Problem& p) {
 }
 
 void check_large(const Problem& p) {
-  for (const Step& step : tile::selected_steps(kSteps)) {
+  for (const Step& step : tile::selected_steps(kLadder)) {
     if (tile::check_requirements(step.types, step.needs, p.type).ok()) check_large(step, p);
   }
 }
@@ -161,7 +162,7 @@ TEST_SUITE("large") {
 TEST_SUITE("chapter") {
   TEST_CASE("the check of large products takes what is right") {
     for (const DType type : selected_types()) {
-      const Step* step = step_for(type);
+      const std::optional<Step> step = step_for(type);
       if (!step) continue;
       for (const Transposes transposes : kTransposes) {
         check_large(*step, plain(type, {131, 67, 45}, transposes));
@@ -172,7 +173,7 @@ TEST_SUITE("chapter") {
 
   TEST_CASE("the check of large products finds what is wrong") {
     for (const DType type : tile::kDTypes) {
-      const Step* step = step_for(type);
+      const std::optional<Step> step = step_for(type);
       if (!step) continue;
       const std::string type_name(tile::name(type));
       CAPTURE(type_name);

@@ -10,11 +10,11 @@
 
 #include "harness/buffer.hpp"
 #include "harness/convert.hpp"
-#include "tile/host/cuda_check.hpp"
-#include "tile/host/device.hpp"
 #include "harness/inputs.hpp"
 #include "harness/test_main.hpp"
 #include "matmul.hpp"
+#include "tile/host/cuda_check.hpp"
+#include "tile/host/device.hpp"
 
 namespace matmul {
 
@@ -25,6 +25,7 @@ using tile::Layout;
 using tile::Poison;
 using tile::Status;
 using Values = std::vector<double>;
+using Step = tile::TestedStep<Ladder>;
 inline constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
 

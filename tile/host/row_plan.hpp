@@ -26,12 +26,12 @@ struct RowPlan {
 
 // snippet-begin plan
 /// The plan for rows of `cols` elements. A thread of a plain kernel holds up to 32 of them, or
-/// `max_elements` in rows longer than a warp's. Any other kernel's thread holds 8, so that there
-/// are registers for the options, 1,024 threads having 64 each.
+/// `max_elements` in rows longer than a warp's. Any other kernel's thread holds 8, or 16 where a
+/// warp holds the row, so that there are registers for the options, 1,024 threads having 64 each.
 inline RowPlan plan_row(std::int64_t cols, bool vectors, bool plain, int max_elements) {
   plain = plain && vectors;
   for (const int elements : {8, 16, 32}) {
-    if (cols > 32 * elements || (elements > 8 && !plain)) continue;
+    if (cols > 32 * elements || (elements == 32 && !plain)) continue;
     int threads = 1;
     while (threads * elements < cols) threads *= 2;
     return {true, vectors, plain, true, threads, elements};
@@ -52,18 +52,19 @@ Status with_plan(const RowPlan& plan, Launch launch) {
   constexpr std::integral_constant<int, 1> single{};
   constexpr std::integral_constant<int, 16 / sizeof(T)> vector{};
   constexpr std::integral_constant<int, 8> few{};
-  if (!plan.vectors) {
-    return plan.several_rows ? launch(single, few, yes, no) : launch(single, few, no, no);
-  }
-  if (!plan.plain) {
-    return plan.several_rows ? launch(vector, few, yes, no) : launch(vector, few, no, no);
-  }
+  constexpr std::integral_constant<int, 16> half{};
+  auto with_options = [&](auto width) {
+    if (!plan.several_rows) return launch(width, few, no, no);
+    return plan.elements == 8 ? launch(width, few, yes, no) : launch(width, half, yes, no);
+  };
+  if (!plan.vectors) return with_options(single);
+  if (!plan.plain) return with_options(vector);
   if (!plan.several_rows) {
     return launch(vector, std::integral_constant<int, kMaxElements>{}, no, yes);
   }
   switch (plan.elements) {
     case 8: return launch(vector, few, yes, yes);
-    case 16: return launch(vector, std::integral_constant<int, 16>{}, yes, yes);
+    case 16: return launch(vector, half, yes, yes);
     default: return launch(vector, std::integral_constant<int, 32>{}, yes, yes);
   }
 }

@@ -1,0 +1,106 @@
+// The matrices of C = alpha * op(A) * op(B) + beta * C as the kernels see them, and what every
+// launcher begins with.
+#pragma once
+
+#include <type_traits>
+
+#include "matmul.hpp"
+#include "tile/basics.cuh"
+
+namespace matmul {
+
+/// op(A) or op(B). A transpose moves no data: it exchanges the two strides.
+template <class T>
+struct Operand {
+  const T* data;
+  std::int64_t row_stride;  // elements from one row of op(.) to the next
+  std::int64_t col_stride;  // and from one column to the next; one of the two is 1
+
+  __device__ T operator()(std::int64_t row, std::int64_t col) const {
+    return data[row * row_stride + col * col_stride];
+  }
+};
+template <class T>
+Operand<T> op_a(const Problem& p, const Buffers& buffers) {
+  return {static_cast<const T*>(buffers.a), p.transpose_a ? 1 : p.lda, p.transpose_a ? p.lda : 1};
+}
+template <class T>
+Operand<T> op_b(const Problem& p, const Buffers& buffers) {
+  return {static_cast<const T*>(buffers.b), p.transpose_b ? 1 : p.ldb, p.transpose_b ? p.ldb : 1};
+}
+
+/// C, and how an element of it is computed from a sum.
+template <class T>
+struct Output {
+  T* data;
+  std::int64_t ld;
+  float alpha, beta;
+
+  /// The new value of an element: `sum` is op(A)'s row times op(B)'s column, and `old` where the
+  /// element lies. With beta 0 it is not read, because 0 * NaN is NaN.
+  __device__ float scaled(float sum, const T* old) const {
+    return beta == 0 ? alpha * sum : alpha * sum + beta * static_cast<float>(*old);
+  }
+  __device__ void store(std::int64_t row, std::int64_t col, float sum) const {
+    T* element = data + row * ld + col;
+    *element = static_cast<T>(scaled(sum, element));
+  }
+};
+template <class T>
+Output<T> output_c(const Problem& p, const Buffers& buffers) {
+  return {static_cast<T*>(buffers.c), p.ldc, p.alpha, p.beta};
+}
+
+/// The products in each sum: none with alpha 0, when A and B may be anything, even NaN.
+inline std::int64_t terms(const Problem& p) { return p.alpha == 0 ? 0 : p.k; }
+
+/// Where a tile of C begins.
+struct Corner {
+  std::int64_t row, col;
+};
+
+/// The corner of this block's tile. The blocks take the tiles in rows, as text is read. Blocks are
+/// counted along x only: along y a grid ends at 65,535.
+__device__ inline Corner corner_of_block(std::int64_t n, int tile_rows, int tile_cols) {
+  const std::int64_t tiles_in_a_row = (n + tile_cols - 1) / tile_cols;
+  return {blockIdx.x / tiles_in_a_row * tile_rows, blockIdx.x % tiles_in_a_row * tile_cols};
+}
+
+/// A block for each tile of C.
+inline tile::Status blocks_for_tiles(const Problem& p, int tile_rows, int tile_cols,
+                                     unsigned* blocks) {
+  const std::int64_t down = (p.m - 1) / tile_rows + 1, across = (p.n - 1) / tile_cols + 1;
+  return tile::blocks_for("m and n", down * across, 1, blocks);
+}
+
+/// Calls `launch` with the directions of the operands as types: whether A, and whether B, is
+/// contiguous along k.
+template <class Launch>
+tile::Status with_directions(const Problem& p, Launch launch) {
+  using std::false_type, std::true_type;
+  if (p.transpose_a) {
+    return p.transpose_b ? launch(false_type{}, true_type{}) : launch(false_type{}, false_type{});
+  }
+  return p.transpose_b ? launch(true_type{}, true_type{}) : launch(true_type{}, false_type{});
+}
+
+/// The same, and whether all tiles are whole as a third.
+template <class Launch>
+tile::Status with_directions(const Problem& p, Launch launch, bool whole) {
+  return with_directions(p, [&](auto a_along_k, auto b_along_k) {
+    return whole ? launch(a_along_k, b_along_k, std::true_type{})
+                 : launch(a_along_k, b_along_k, std::false_type{});
+  });
+}
+
+/// The same, after a value of the element type, of which only the type matters.
+template <class Launch, class... Whole>
+tile::Status with_16_bits(const Problem& p, Launch launch, Whole... whole) {
+  const auto with_element = [&](auto... choices) {
+    return p.type == tile::DType::fp16 ? launch(__half{}, choices...)
+                                       : launch(__nv_bfloat16{}, choices...);
+  };
+  return with_directions(p, with_element, whole...);
+}
+
+}  // namespace matmul
