@@ -5,11 +5,13 @@
 #include <limits>
 #include <numbers>
 #include <string>
+#include <vector>
 
 #include "harness/matrix_argument.hpp"
 #include "harness/parallel.hpp"
 #include "harness/rounding.hpp"
 #include "softmax.hpp"
+#include "tile/host/chunks.hpp"
 
 namespace softmax {
 namespace {
@@ -66,7 +68,7 @@ double argument_error(double scale) {
 }
 
 /// The visible part of a row of y from that of x.
-void forward(const Problem& p, Row x, Result value, Result bound) {
+void forward(const ForwardProblem& p, Row x, Result value, Result bound) {
   const Range in_range(p.type);
   const double scale = p.scale;
   const double max = x.maxCoeff();
@@ -118,7 +120,7 @@ void forward(const Problem& p, Row x, Result value, Result bound) {
 }
 
 /// The visible part of a row of dx from those of y and dy.
-void backward(const Problem& p, Row y, Row dy, Result value, Result bound) {
+void backward(const BackwardProblem& p, Row y, Row dy, Result value, Result bound) {
   const Range in_range(p.type);
   const double scale = p.scale;
   const auto n = static_cast<double>(y.size());
@@ -150,56 +152,43 @@ void backward(const Problem& p, Row y, Row dy, Result value, Result bound) {
   }
 }
 
-}  // namespace
-
-tile::Expected reference(const Problem& p, std::span<const double> first,
-                         std::span<const double> dy) {
-  tile::Expected expected{{p.rows, p.cols}, std::vector<double>(first.size()), {}};
-  expected.bound.resize(first.size());
-  const auto cols = static_cast<std::size_t>(p.cols);
+/// Calls `compute(begin, visible, value, bound)` for each row that has visible columns, which begin
+/// at element `begin`, and rounds what it found. All other columns hold `hidden`.
+template <class Problem, class Compute>
+tile::Expected for_each_row(const Problem& p, double hidden, Compute compute) {
+  const auto rows = static_cast<std::size_t>(p.rows), cols = static_cast<std::size_t>(p.cols);
+  tile::Expected expected{{p.rows, p.cols}, std::vector<double>(rows * cols, hidden), {}};
+  expected.bound.resize(rows * cols);
   const tile::Rounding out = tile::rounding_of(p.type);
-  const bool is_forward = p.direction == tile::Direction::forward;
-  const double hidden = is_forward && p.log ? -kInfinity : 0;
-  if (first.empty()) return expected;
-
+  if (rows * cols == 0) return expected;
   auto compute_row = [&](std::size_t row) {
     std::size_t visible = cols;
     if (p.causal) {
       const std::int64_t query = static_cast<std::int64_t>(row) % p.queries;
       visible = static_cast<std::size_t>(std::max<std::int64_t>(0, query + 1 + p.cols - p.queries));
     }
-    const auto begin = row * cols;
-    double* value = &expected.value[begin];
-    double* bound = &expected.bound[begin];
-    const auto count = static_cast<Eigen::Index>(visible);
-    std::fill_n(value + visible, cols - visible, hidden);
     if (visible == 0) return;
-    const Row x(&first[begin], count);
-    if (is_forward) {
-      forward(p, x, Result(value, count), Result(bound, count));
-    } else {
-      backward(p, x, Row(&dy[begin], count), Result(value, count), Result(bound, count));
-    }
+    double* value = &expected.value[row * cols];
+    double* bound = &expected.bound[row * cols];
+    const auto count = static_cast<Eigen::Index>(visible);
+    compute(row * cols, count, Result(value, count), Result(bound, count));
     for (std::size_t i = 0; i < visible; ++i) {
       // Exact results, as of a row without weights, are values of every type.
       if (bound[i] > 0) bound[i] += out.error(value[i], bound[i]);
       if (std::abs(value[i]) >= out.infinite) value[i] = std::copysign(kInfinity, value[i]);
     }
   };
-  const std::size_t rows_for_a_thread = tile::kElementsForAThread / cols + 1;
-  tile::in_parts(static_cast<std::size_t>(p.rows), rows_for_a_thread,
+  tile::in_parts(rows, tile::kElementsForAThread / cols + 1,
                  [&](std::size_t begin, std::size_t end) {
                    for (std::size_t row = begin; row < end; ++row) compute_row(row);
                  });
   return expected;
 }
 
-tile::Status validate(const Problem& p, const Buffers& buffers) {
-  if (tile::Status s = tile::check_requirements(kTypes, {}, p.type); !s.ok()) return s;
-  return validate_matrices(p, buffers);
-}
+// ---- Arguments ----
 
-tile::Status validate_matrices(const Problem& p, const Buffers& buffers) {
+template <class Problem>
+tile::Status check_extents(const Problem& p) {
   for (const auto& [name, extent] : {std::pair{"rows", p.rows}, std::pair{"cols", p.cols}}) {
     if (extent < 0) return tile::invalid_argument(name, std::to_string(extent) + " is negative");
   }
@@ -212,20 +201,11 @@ tile::Status validate_matrices(const Problem& p, const Buffers& buffers) {
     return tile::invalid_argument("queries", std::to_string(p.queries) + " is no part of " +
                                                  std::to_string(p.rows) + " rows");
   }
+  return {};
+}
 
-  const auto element = static_cast<std::int64_t>(tile::size_bytes(p.type));
-  auto matrix = [&](const char* name, const char* ld_name, const void* data, std::int64_t ld) {
-    return tile::MatrixArgument{name, ld_name, data, p.rows, p.cols, ld, element};
-  };
-  const tile::MatrixArgument y = matrix("y", "ldy", buffers.y, p.ldy);
-  std::vector<tile::MatrixArgument> inputs;
-  tile::MatrixArgument output = y;
-  if (p.direction == tile::Direction::forward) {
-    inputs = {matrix("x", "ldx", buffers.x, p.ldx)};
-  } else {
-    inputs = {y, matrix("dy", "lddy", buffers.dy, p.lddy)};
-    output = matrix("dx", "lddx", buffers.dx, p.lddx);
-  }
+tile::Status check_matrices(const std::vector<tile::MatrixArgument>& inputs,
+                            const tile::MatrixArgument& output) {
   for (const tile::MatrixArgument& input : inputs) {
     if (tile::Status s = tile::check_size(input); !s.ok()) return s;
   }
@@ -239,6 +219,62 @@ tile::Status validate_matrices(const Problem& p, const Buffers& buffers) {
     if (tile::Status s = tile::check_apart_or_same(output, input); !s.ok()) return s;
   }
   return {};
+}
+
+template <class Problem>
+tile::MatrixArgument matrix(const Problem& p, const char* name, const char* ld_name,
+                            const void* data, std::int64_t ld) {
+  const auto element = static_cast<std::int64_t>(tile::size_bytes(p.type));
+  return {name, ld_name, data, p.rows, p.cols, ld, element};
+}
+
+}  // namespace
+
+tile::Expected reference(const ForwardProblem& p, std::span<const double> x) {
+  return for_each_row(p, p.log ? -kInfinity : 0,
+                      [&](std::size_t begin, Eigen::Index visible, Result value, Result bound) {
+                        forward(p, Row(&x[begin], visible), value, bound);
+                      });
+}
+
+tile::Expected reference(const BackwardProblem& p, std::span<const double> y,
+                         std::span<const double> dy) {
+  return for_each_row(
+      p, 0, [&](std::size_t begin, Eigen::Index visible, Result value, Result bound) {
+        backward(p, Row(&y[begin], visible), Row(&dy[begin], visible), value, bound);
+      });
+}
+
+tile::Status validate(const ForwardProblem& p, const ForwardBuffers& buffers) {
+  if (tile::Status s = tile::check_requirements(kTypes, {}, p.type); !s.ok()) return s;
+  return validate_matrices(p, buffers);
+}
+
+tile::Status validate(const BackwardProblem& p, const BackwardBuffers& buffers) {
+  if (tile::Status s = tile::check_requirements(kTypes, {}, p.type); !s.ok()) return s;
+  return validate_matrices(p, buffers);
+}
+
+tile::Status validate_matrices(const ForwardProblem& p, const ForwardBuffers& b) {
+  if (tile::Status s = check_extents(p); !s.ok()) return s;
+  return check_matrices({matrix(p, "x", "ldx", b.x, p.ldx)}, matrix(p, "y", "ldy", b.y, p.ldy));
+}
+
+tile::Status validate_matrices(const BackwardProblem& p, const BackwardBuffers& b) {
+  if (tile::Status s = check_extents(p); !s.ok()) return s;
+  return check_matrices({matrix(p, "y", "ldy", b.y, p.ldy), matrix(p, "dy", "lddy", b.dy, p.lddy)},
+                        matrix(p, "dx", "lddx", b.dx, p.lddx));
+}
+
+tile::Status check_chunks(const ForwardProblem& p, const ForwardBuffers& b) {
+  tile::Status s = tile::check_chunks(p.type, p.cols, "x", b.x, "ldx", p.ldx);
+  return s.ok() ? tile::check_chunks(p.type, p.cols, "y", b.y, "ldy", p.ldy) : s;
+}
+
+tile::Status check_chunks(const BackwardProblem& p, const BackwardBuffers& b) {
+  tile::Status s = tile::check_chunks(p.type, p.cols, "y", b.y, "ldy", p.ldy);
+  if (s.ok()) s = tile::check_chunks(p.type, p.cols, "dy", b.dy, "lddy", p.lddy);
+  return s.ok() ? tile::check_chunks(p.type, p.cols, "dx", b.dx, "lddx", p.lddx) : s;
 }
 
 }  // namespace softmax

@@ -1,40 +1,89 @@
-// What the kernels of this chapter are told, and what they do with a maximum and a sum.
+// What the kernels of this chapter share: the options of a problem, a maximum and a sum that are
+// found in one pass, and what becomes of an element.
 #pragma once
 
 #include "softmax.hpp"
 #include "tile/basics.cuh"
-#include "tile/basics.cuh"
-#include "online_softmax.cuh"
+#include "tile/ptx/exp2.cuh"
+#include "tile/reduce.cuh"
 #include "tile/rows.cuh"
 
 namespace softmax {
 
+inline constexpr float kLog2E = 1.44269504f;
+
 /// The problem without its pointers.
-struct Options {
-  std::int64_t rows, cols;
-  std::int64_t queries;
+struct Params {
+  std::int64_t rows, cols, queries;
   bool causal, log;
   float scale;
   float factor;  // exp(scale x) is 2^(factor x), and 2^x is what the hardware computes
 
-  explicit Options(const Problem& p)
-      : rows(p.rows),
-        cols(p.cols),
-        queries(p.queries),
-        causal(p.causal),
-        log(p.log),
-        scale(p.scale),
-        factor(p.scale * tile::kLog2E) {}
-
   /// How many columns of a row are visible: the first ones.
+  template <bool kPlain = false>
   __device__ std::int64_t visible(std::int64_t row) const {
-    if (!causal) return cols;
+    if (kPlain || !causal) return cols;
     const std::int64_t last = row % queries + cols - queries;  // below 0 for a query without keys
     return last < 0 ? 0 : last + 1;
   }
-  /// y of a column that is not visible.
-  __device__ float hidden() const { return log ? -INFINITY : 0.f; }
+  __device__ float hidden() const { return log ? -INFINITY : 0.f; }  // y of the others
 };
+
+template <class Problem>
+Params params_of(const Problem& p) {
+  return {p.rows, p.cols, p.queries, p.causal, p.log, p.scale, p.scale * kLog2E};
+}
+
+/// The numbers seen so far: their maximum, and the sum of 2^(factor (x - max)) over them.
+struct MaxSum {
+  float max, sum;
+};
+
+/// What is subtracted from numbers. Where all are -infinity it must not be: NaN would remain.
+__device__ __forceinline__ float finite_reference(float max) {
+  return max == -INFINITY ? 0.f : max;
+}
+
+// snippet-begin merge
+/// Merges what was seen of two slices of a row. The sum with the smaller maximum is scaled down to
+/// the greater one, where its terms are what they would have been from the start:
+/// 2^(f (x - low)) 2^(f (low - high)) = 2^(f (x - high)).
+struct MergeMaxSum {
+  float factor;
+
+  /// Nothing seen.
+  __device__ __forceinline__ MaxSum identity() const { return {-INFINITY, 0}; }
+
+  /// The sum as it would be with the greater maximum `max`.
+  __device__ __forceinline__ float rescaled(MaxSum seen, float max) const {
+    return seen.sum * tile::ptx::exp2_approx(factor * (seen.max - finite_reference(max)));
+  }
+
+  __device__ __forceinline__ MaxSum operator()(MaxSum a, MaxSum b) const {
+    const float max = fmaxf(a.max, b.max);
+    return {max, rescaled(a, max) + rescaled(b, max)};
+  }
+};
+// snippet-end merge
+
+// snippet-begin lanes
+/// tile::reduce_lanes() of such pairs. Merging pairs in every round would compute two exponentials
+/// a round. Here the lanes agree on the maximum first, and each rescales once.
+__device__ __forceinline__ MaxSum reduce_lanes(MaxSum seen, MergeMaxSum merge,
+                                               int lanes = tile::kWarp) {
+  const float max = tile::reduce_lanes(seen.max, tile::Max{}, lanes);
+  return {max, tile::reduce_lanes(merge.rescaled(seen, max), tile::Add{}, lanes)};
+}
+// snippet-end lanes
+
+/// Every 32nd of `count` pairs, from `first` on: tile::merge_some() with one exponential a pair.
+__device__ __forceinline__ MaxSum merge_some(const MaxSum* pairs, int first, int count,
+                                             MergeMaxSum merge) {
+  MaxSum seen = merge.identity();
+  for (int i = first; i < count; i += tile::kWarp) seen.max = fmaxf(seen.max, pairs[i].max);
+  for (int i = first; i < count; i += tile::kWarp) seen.sum += merge.rescaled(pairs[i], seen.max);
+  return seen;
+}
 
 /// x to y, once the row's maximum and sum are known. kPlain: no logarithm.
 template <bool kPlain = false>
@@ -43,15 +92,15 @@ struct Normalize {
   float last;  // 1 / sum, or of the logarithm log(sum)
   bool log;
 
-  __device__ Normalize(const Options& options, tile::MaxSum row)
-      : scale(options.scale),
-        factor(options.factor),
-        max(tile::finite_reference(row.max)),
+  __device__ Normalize(const Params& params, MaxSum row)
+      : scale(params.scale),
+        factor(params.factor),
+        max(finite_reference(row.max)),
         // A sum of 0 is that of a row without any weight: then x is -infinity, if it is visible.
-        last(row.sum == 0             ? 0
-             : !kPlain && options.log ? logf(row.sum)
-                                      : 1 / row.sum),
-        log(options.log) {}
+        last(row.sum == 0            ? 0
+             : !kPlain && params.log ? logf(row.sum)
+                                     : 1 / row.sum),
+        log(params.log) {}
 
   __device__ float operator()(float x) const {
     // Subtracting first keeps the digits of large numbers that differ by little.
@@ -60,63 +109,42 @@ struct Normalize {
   }
 };
 
-/// The backward pass: what is summed over a row, and what becomes of an element. kPlain: of no
-/// logarithm.
+/// Chunk i of a slice of x as floats, -infinity where it is not visible. kPlain: chunks are visible
+/// or not as a whole, and in the slice already -infinity.
+template <bool kPlain, class Slice>
+__device__ __forceinline__ void load_visible(const Slice& x, int i, int visible,
+                                             float (&value)[Slice::kChunkWidth]) {
+  x.chunk(i).to_floats(value);
+#pragma unroll
+  for (int e = 0; e < Slice::kChunkWidth; ++e) {
+    if (!kPlain && x.column(i) + e >= visible) value[e] = -INFINITY;
+  }
+}
+
+/// The greatest visible element of that chunk.
+template <bool kPlain, class Slice>
+__device__ __forceinline__ float max_visible(const Slice& x, int i, int visible) {
+  if constexpr (kPlain) return x.chunk(i).max();
+  float value[Slice::kChunkWidth], max = -INFINITY;
+  load_visible<kPlain>(x, i, visible, value);
+#pragma unroll
+  for (const float each : value) max = fmaxf(max, each);
+  return max;
+}
+
+/// Backward: what is summed over a row, and what becomes of an element. kPlain: of no logarithm.
 template <bool kPlain = false>
 struct Gradient {
   float scale;
   bool log;
 
-  __device__ explicit Gradient(const Options& options) : scale(options.scale), log(options.log) {}
+  __device__ explicit Gradient(const Params& params) : scale(params.scale), log(params.log) {}
 
   __device__ float term(float y, float dy) const { return !kPlain && log ? dy : y * dy; }
   __device__ float operator()(float y, float dy, float sum) const {
-    if (!kPlain && log) return scale * (dy - tile::ptx::exp2_approx(tile::kLog2E * y) * sum);
+    if (!kPlain && log) return scale * (dy - tile::ptx::exp2_approx(kLog2E * y) * sum);
     return scale * (y * (dy - sum));
   }
 };
-
-/// The matrices with elements of type T, and the options.
-template <class T>
-struct Arguments {
-  tile::Rows<const T> x, y_in, dy;
-  tile::Rows<T> y, dx;
-  Options options;
-
-  Arguments(const Problem& p, const Buffers& b)
-      : x{static_cast<const T*>(b.x), p.ldx},
-        y_in{static_cast<const T*>(b.y), p.ldy},
-        dy{static_cast<const T*>(b.dy), p.lddy},
-        y{static_cast<T*>(b.y), p.ldy},
-        dx{static_cast<T*>(b.dx), p.lddx},
-        options(p) {}
-};
-
-/// Whether every chunk of 16 bytes of every row can be read and written with one instruction.
-inline bool vectors_fit(const Problem& p, const Buffers& b) {
-  const auto element = static_cast<std::int64_t>(tile::size_bytes(p.type));
-  auto fit = [element](const void* data, std::int64_t ld) {
-    return reinterpret_cast<std::uintptr_t>(data) % 16 == 0 && ld * element % 16 == 0;
-  };
-  if (p.cols * element % 16 != 0 || !fit(b.y, p.ldy)) return false;
-  if (p.direction == tile::Direction::forward) return fit(b.x, p.ldx);
-  return fit(b.dy, p.lddy) && fit(b.dx, p.lddx);
-}
-
-/// What every launcher begins with: checks the arguments, and unless there is nothing to compute
-/// calls `launch` with the Arguments and with blocks for all rows, at `rows_per_block` each.
-template <class Launch>
-tile::Status launch_on_rows(const Problem& problem, const Buffers& buffers, int rows_per_block,
-                            Launch launch) {
-  if (tile::Status s = validate(problem, buffers); !s.ok()) return s;
-  if (problem.rows == 0 || problem.cols == 0) return {};
-  unsigned blocks = 0;
-  if (tile::Status s = tile::blocks_for("rows", problem.rows, rows_per_block, &blocks); !s.ok()) {
-    return s;
-  }
-  return tile::with_element_type(problem.type, [&](auto element) {
-    return launch(Arguments<decltype(element)>(problem, buffers), blocks);
-  });
-}
 
 }  // namespace softmax

@@ -1,5 +1,5 @@
-// softmax along the rows of a matrix, forward and backward: the problem, the table of steps and the
-// reference.
+// softmax along the rows of a matrix, forward and backward: the problems, the ladders and the
+// references.
 #pragma once
 
 #include <cstdint>
@@ -15,99 +15,230 @@ inline constexpr std::string_view kName = "03_softmax";  // the folder's
 inline constexpr std::string_view kTitle =
     "softmax: many threads agree on a maximum and a sum, and read each row once";
 
-/// Forward, with z = scale x and every row for itself:
+/// With z = scale x, each row by itself:
 ///
 ///     y = exp(z - max z) / sum exp(z - max z)        or, if `log` is set, its logarithm
 ///
-/// Backward, from the forward pass's y and the gradient dy of a loss with respect to it:
-///
-///     dx = scale y (dy - sum y dy)                   or  scale (dy - exp(y) sum dy)
-///
-/// A column that is not visible is not read, and has y = 0 (or -infinity) and dx = 0. If nothing in
-/// a row has a weight, because no column is visible or all that are hold -infinity, all of its y
-/// are 0 (or -infinity), as attention wants it for a query without keys; PyTorch gives NaN. A NaN
-/// or +infinity makes its whole visible row NaN, and no other.
-struct Problem {
+/// A column that is not visible is not read, and has y = 0 (or -infinity). If nothing in a row has
+/// a weight, because no column is visible or all that are hold -infinity, all of its y are 0 (or
+/// -infinity), as attention wants it for a query without keys; PyTorch gives NaN. A NaN or
+/// +infinity makes its whole visible row NaN, and no other.
+struct ForwardProblem {
   tile::DType type;
   std::int64_t rows, cols;
-  tile::Direction direction = tile::Direction::forward;
   bool log = false;
   /// Row r is query r % queries of a matrix of scores. Query i sees the keys up to its own, the
   /// last query all of them: columns j <= i + cols - queries.
   bool causal = false;
-  std::int64_t queries = rows;            // divides rows; used if causal
-  float scale = 1;                        // positive and finite
-  std::int64_t ldx = cols, ldy = cols;    // elements from one row of x to the next, and of y
-  std::int64_t lddy = cols, lddx = cols;  // likewise of dy and dx
+  std::int64_t queries = rows;          // divides rows; used if causal
+  float scale = 1;                      // positive and finite
+  std::int64_t ldx = cols, ldy = cols;  // elements from one row of x to the next, and of y
 };
 
-/// Device pointers to the first elements, aligned to an element. Forward reads x and writes y,
-/// which may be x, with the same rows. Backward reads y and dy and writes dx, which may be either
-/// of them likewise. Otherwise what is written overlaps nothing that is read.
-struct Buffers {
-  const void* x = nullptr;
-  void* y = nullptr;
-  const void* dy = nullptr;
-  void* dx = nullptr;
+/// Device pointers to the first elements, aligned to an element. y may be x, with the same rows;
+/// otherwise it overlaps nothing of x.
+struct ForwardBuffers {
+  const void* x;
+  void* y;
 };
 
-/// What every step checks before it launches. The Status names the argument that is wrong.
-tile::Status validate(const Problem& problem, const Buffers& buffers);
+/// From the forward pass's y and the gradient dy of a loss with respect to it:
+///
+///     dx = scale y (dy - sum y dy)                   or  scale (dy - exp(y) sum dy)
+///
+/// The options are those of the forward pass. A column that is not visible is not read, and has
+/// dx = 0.
+struct BackwardProblem {
+  tile::DType type;
+  std::int64_t rows, cols;
+  bool log = false;
+  bool causal = false;
+  std::int64_t queries = rows;
+  float scale = 1;
+  std::int64_t ldy = cols, lddy = cols, lddx = cols;
+};
+
+/// Likewise. dx may be y or dy.
+struct BackwardBuffers {
+  const void* y;
+  const void* dy;
+  void* dx;
+};
+
+/// What is checked before any step. The Status names the argument that is wrong.
+tile::Status validate(const ForwardProblem& problem, const ForwardBuffers& buffers);
+tile::Status validate(const BackwardProblem& problem, const BackwardBuffers& buffers);
 
 /// Everything of that but the element type.
-tile::Status validate_matrices(const Problem& problem, const Buffers& buffers);
+tile::Status validate_matrices(const ForwardProblem& problem, const ForwardBuffers& buffers);
+tile::Status validate_matrices(const BackwardProblem& problem, const BackwardBuffers& buffers);
 
-// The steps. Each computes its direction of the problem in the given stream (a cudaStream_t).
-tile::Status thread_per_row(const Problem& problem, const Buffers& buffers, void* stream);
-tile::Status block_per_row(const Problem& problem, const Buffers& buffers, void* stream);
-tile::Status shuffles(const Problem& problem, const Buffers& buffers, void* stream);
-tile::Status online(const Problem& problem, const Buffers& buffers, void* stream);
-tile::Status registers(const Problem& problem, const Buffers& buffers, void* stream);
-tile::Status shared(const Problem& problem, const Buffers& buffers, void* stream);
-tile::Status cluster(const Problem& problem, const Buffers& buffers, void* stream);
-tile::Status queue(const Problem& problem, const Buffers& buffers, void* stream);
+/// Whether chunks of 16 bytes fill all rows, for the steps that move those.
+tile::Status check_chunks(const ForwardProblem& problem, const ForwardBuffers& buffers);
+tile::Status check_chunks(const BackwardProblem& problem, const BackwardBuffers& buffers);
 
-/// What no step refuses for its size.
-inline tile::Status any_size(const Problem&) { return {}; }
+template <class Problem>
+bool is_empty(const Problem& p) {
+  return p.rows == 0 || p.cols == 0;
+}
 
-using Step = tile::Step<Problem, Buffers>;
+/// Neither a mask nor a logarithm: steps from registers on have kernels of their own for that.
+template <class Problem>
+bool is_plain(const Problem& p) {
+  return !p.causal && !p.log;
+}
+
+// The steps of both passes, in the given stream (a cudaStream_t), and what they take.
+using ForwardStep = tile::Status(const ForwardProblem&, const ForwardBuffers&, void* stream);
+using BackwardStep = tile::Status(const BackwardProblem&, const BackwardBuffers&, void* stream);
+using ForwardTakes = tile::Status(const ForwardProblem&, const ForwardBuffers&,
+                                  const tile::Device&);
+using BackwardTakes = tile::Status(const BackwardProblem&, const BackwardBuffers&,
+                                   const tile::Device&);
+ForwardStep thread_per_row, block_per_row, shuffles, online, registers, shared, cluster, queue;
+BackwardStep thread_per_row, block_per_row, shuffles, registers, shared, cluster;
+ForwardTakes takes_registers, takes_shared, takes_cluster, takes_queue;
+BackwardTakes takes_registers, takes_shared, takes_cluster;
+
 inline constexpr tile::EnumSet<tile::DType> kTypes{tile::DType::fp32, tile::DType::fp16,
                                                    tile::DType::bf16};
-inline constexpr Step kSteps[] = {
-    {"thread_per_row", "a thread reads its row three times", kTypes, {}, any_size, thread_per_row},
-    {"block_per_row",
-     "a block shares a row, and a tree in shared memory adds up",
-     kTypes,
-     {},
-     any_size,
-     block_per_row},
-    {"shuffles", "lanes exchange registers", kTypes, {}, any_size, shuffles},
-    {"online", "maximum and sum in one pass", kTypes, {}, any_size, online},
-    {"registers", "the row stays in registers and is read once", kTypes, {}, any_size, registers},
-    {"shared",
-     "a long row stays in shared memory, and more blocks are under way",
-     kTypes,
-     {tile::Feature::cp_async},
-     any_size,
-     shared},
-    {"cluster",
-     "a row in the shared memory of several blocks",
-     kTypes,
-     {tile::Feature::cluster},
-     any_size,
-     cluster},
-    {"queue",
-     "clusters stay, and take one row after the other",
-     kTypes,
-     {tile::Feature::cluster},
-     any_size,
-     queue},
-};
+// 37 rows of 1003: no multiple of a block, a warp or a chunk.
+inline constexpr tile::Shows kShows{{37, 1003}, {32'768, 4096}};
 
-/// y or dx in double, as the problem says, and how far a correct kernel may be from it. Forward
-/// takes x for `first`, backward y; `dy` is used backward. They hold the values that the kernel
-/// sees, without padding.
-tile::Expected reference(const Problem& problem, std::span<const double> first,
-                         std::span<const double> dy = {});
+using ForwardLadder = tile::Ladder<ForwardProblem, ForwardBuffers>;
+inline constexpr ForwardLadder::Step kForward[] = {
+    {.name = "thread_per_row",
+     .idea = "a thread reads its row three times",
+     .types = kTypes,
+     .needs = {},
+     .takes = nullptr,
+     .otherwise = "",
+     .shows = kShows,
+     .launch = thread_per_row},
+    {.name = "block_per_row",
+     .idea = "a block shares a row, and a tree in shared memory adds up",
+     .types = kTypes,
+     .needs = {},
+     .takes = nullptr,
+     .otherwise = "",
+     .shows = kShows,
+     .launch = block_per_row},
+    {.name = "shuffles",
+     .idea = "lanes exchange registers",
+     .types = kTypes,
+     .needs = {},
+     .takes = nullptr,
+     .otherwise = "",
+     .shows = kShows,
+     .launch = shuffles},
+    {.name = "online",
+     .idea = "maximum and sum in one pass",
+     .types = kTypes,
+     .needs = {},
+     .takes = nullptr,
+     .otherwise = "",
+     .shows = kShows,
+     .launch = online},
+    {.name = "registers",
+     .idea = "the row stays in registers and is read once",
+     .types = kTypes,
+     .needs = {},
+     .takes = takes_registers,
+     .otherwise = "online",
+     .shows = kShows,
+     .launch = registers},
+    {.name = "shared",
+     .idea = "a long row stays in shared memory, and more blocks are under way",
+     .types = kTypes,
+     .needs = {tile::Feature::cp_async},
+     .takes = takes_shared,
+     .otherwise = "registers",
+     .shows = {{5, 20'008}, {8192, 32'768}},
+     .launch = shared},
+    {.name = "cluster",
+     .idea = "a row in the shared memory of several blocks",
+     .types = kTypes,
+     .needs = {tile::Feature::cluster},
+     .takes = takes_cluster,
+     .otherwise = "shared",
+     .shows = {{2, 70'008}, {4096, 131'072}},
+     .launch = cluster},
+    {.name = "queue",
+     .idea = "clusters stay, and take one row after the other",
+     .types = kTypes,
+     .needs = {tile::Feature::cluster},
+     .takes = takes_queue,
+     .otherwise = "cluster",
+     .shows = {{12, 40'008}, {4096, 131'072}},
+     .launch = queue},
+};
+inline constexpr ForwardLadder kForwardLadder{.name = "forward",
+                                              .kernels = "softmax_",
+                                              .steps = kForward,
+                                              .validate = validate,
+                                              .is_empty = is_empty<ForwardProblem>};
+
+using BackwardLadder = tile::Ladder<BackwardProblem, BackwardBuffers>;
+inline constexpr BackwardLadder::Step kBackward[] = {
+    {.name = "thread_per_row",
+     .idea = "a thread reads its rows of y and dy twice",
+     .types = kTypes,
+     .needs = {},
+     .takes = nullptr,
+     .otherwise = "",
+     .shows = kShows,
+     .launch = thread_per_row},
+    {.name = "block_per_row",
+     .idea = "a block shares a row, and a tree in shared memory adds up",
+     .types = kTypes,
+     .needs = {},
+     .takes = nullptr,
+     .otherwise = "",
+     .shows = kShows,
+     .launch = block_per_row},
+    {.name = "shuffles",
+     .idea = "lanes exchange registers",
+     .types = kTypes,
+     .needs = {},
+     .takes = nullptr,
+     .otherwise = "",
+     .shows = kShows,
+     .launch = shuffles},
+    {.name = "registers",
+     .idea = "both rows stay in registers and are read once",
+     .types = kTypes,
+     .needs = {},
+     .takes = takes_registers,
+     .otherwise = "shuffles",
+     .shows = kShows,
+     .launch = registers},
+    {.name = "shared",
+     .idea = "long rows stay in shared memory, and more blocks are under way",
+     .types = kTypes,
+     .needs = {tile::Feature::cp_async},
+     .takes = takes_shared,
+     .otherwise = "registers",
+     .shows = {{5, 10'008}, {8192, 16'384}},
+     .launch = shared},
+    {.name = "cluster",
+     .idea = "rows in the shared memory of several blocks",
+     .types = kTypes,
+     .needs = {tile::Feature::cluster},
+     .takes = takes_cluster,
+     .otherwise = "shared",
+     .shows = {{2, 70'008}, {4096, 131'072}},
+     .launch = cluster},
+};
+inline constexpr BackwardLadder kBackwardLadder{.name = "backward",
+                                                .kernels = "softmax_backward_",
+                                                .steps = kBackward,
+                                                .validate = validate,
+                                                .is_empty = is_empty<BackwardProblem>};
+
+/// y and dx in double, and how far a correct kernel may be from them. x, y and dy hold the values
+/// that the kernel sees, without padding.
+tile::Expected reference(const ForwardProblem& problem, std::span<const double> x);
+tile::Expected reference(const BackwardProblem& problem, std::span<const double> y,
+                         std::span<const double> dy);
 
 }  // namespace softmax

@@ -9,12 +9,12 @@
 
 #include "tile/host/cuda_check.hpp"
 
-namespace tile {
+namespace softmax {
 
 /// The card's pool for such memory, made once. It gives nothing back to the card: by default a pool
 /// would at every synchronisation, and every launch would wait for it to be mapped again. (CUDA C++
 /// Programming Guide, "Stream Ordered Memory Allocator".)
-inline Status pool_of_card(cudaMemPool_t* pool) {
+inline tile::Status pool_of_card(cudaMemPool_t* pool) {
   static std::mutex mutex;
   static std::map<int, cudaMemPool_t> pools;
   int card = 0;
@@ -47,9 +47,9 @@ class StreamMemory {
   StreamMemory(const StreamMemory&) = delete;
   StreamMemory& operator=(const StreamMemory&) = delete;
 
-  Status allocate(std::size_t bytes, void* stream) {
+  tile::Status allocate(std::size_t bytes, void* stream) {
     cudaMemPool_t pool = nullptr;
-    if (Status s = pool_of_card(&pool); !s.ok()) return s;
+    if (tile::Status s = pool_of_card(&pool); !s.ok()) return s;
     stream_ = static_cast<cudaStream_t>(stream);
     TILE_RETURN_IF_CUDA_ERROR(cudaMallocFromPoolAsync(&data_, bytes, pool, stream_));
     TILE_RETURN_IF_CUDA_ERROR(cudaMemsetAsync(data_, 0, bytes, stream_));
@@ -62,4 +62,4 @@ class StreamMemory {
   cudaStream_t stream_ = nullptr;
 };
 
-}  // namespace tile
+}  // namespace softmax

@@ -1,119 +1,103 @@
-// What the kernels of this chapter are told, and what every launcher does.
+// A thread's slice of a row in the forward kernels that read it once (steps 3 and 5).
 #pragma once
 
 #include "layernorm.hpp"
-#include "tile/basics.cuh"
-#include "tile/basics.cuh"
-#include "tile/reduce.cuh"
 #include "tile/rows.cuh"
 
 namespace layernorm {
 
-/// The problem with elements of type T as a kernel sees it.
-template <class T>
-struct Arguments {
-  std::int64_t rows, cols;
-  float per_col;  // 1 / cols: a division takes ten instructions
-  float eps;
-  bool centred;  // LayerNorm; RMSNorm takes the mean for 0
+/// The elements of a slice as floats. Either they are converted once and stay in registers; or, in
+/// slices that leave no registers for floats, they stay as they came and every pass converts them
+/// (packed). Slice is a tile::RegisterSlice, or has what that has. Its missing chunks are zeros.
+template <class Slice, bool kPacked>
+class SliceValues {
+  using Chunk = typename Slice::Chunk;
+  static constexpr int kWidth = Slice::kChunkWidth, kChunks = Slice::kChunks;
 
-  tile::Rows<const T> x, dy;  // [rows][cols]
-  tile::Rows<T> y, dx;        // [rows][cols]
-  const T *gamma, *beta;      // [cols], or null
-  float *mean, *rstd;         // [rows], or null
-
-  Arguments(const Problem& p, const Buffers& b)
-      : rows(p.rows),
-        cols(p.cols),
-        per_col(static_cast<float>(1 / static_cast<double>(p.cols))),
-        eps(p.eps),
-        centred(p.norm == Norm::layer),
-        x{static_cast<const T*>(b.x), p.ldx},
-        dy{static_cast<const T*>(b.dy), p.lddy},
-        y{static_cast<T*>(b.y), p.ldy},
-        dx{static_cast<T*>(b.dx), p.lddx},
-        gamma(static_cast<const T*>(b.gamma)),
-        beta(static_cast<const T*>(b.beta)),
-        mean(b.mean),
-        rstd(b.rstd) {}
-
-  __device__ float gamma_of(std::int64_t col) const {
-    return gamma ? static_cast<float>(gamma[col]) : 1.f;
-  }
-  __device__ float beta_of(std::int64_t col) const {
-    return beta ? static_cast<float>(beta[col]) : 0.f;
+ public:
+  __device__ __forceinline__ explicit SliceValues(const Slice& x) : x_(x) {
+    if constexpr (kPacked) return;
+#pragma unroll
+    for (int i = 0; i < kChunks; ++i) x.chunk(i).to_floats(value_[kPacked ? 0 : i]);
   }
 
-  /// 1 / sqrt(variance + eps), of the squares' sum around the mean.
-  __device__ float rstd_of(float squares) const { return rsqrtf(squares * per_col + eps); }
-
-  /// Saves the statistics of a row for the backward pass. One thread calls it.
-  __device__ void save(std::int64_t row, float row_mean, float row_rstd) const {
-    if (mean) mean[row] = row_mean;
-    if (rstd) rstd[row] = row_rstd;
+  /// The sum of x.
+  __device__ __forceinline__ float sum() const {
+    float sum = 0;
+#pragma unroll Slice::kUnroll
+    for (int i = 0; i < kChunks; ++i) {
+      float value[kWidth];
+      load(i, value);
+#pragma unroll
+      for (const float v : value) sum += v;
+    }
+    return sum;
   }
-};
 
-/// The statistics of a row that the forward pass saved; of a row that does not exist, zeros.
-struct Statistics {
-  float mean = 0, rstd = 0;
+  /// Subtracts the mean from every x, and returns the sum of (x - mean)^2 over the chunks that
+  /// begin in the first `cols` columns.
+  __device__ __forceinline__ float centre(float mean, int cols) {
+    mean_ = mean;
+    float squares = 0;
+#pragma unroll Slice::kUnroll
+    for (int i = 0; i < kChunks; ++i) {
+      if (x_.column(i) >= cols) continue;
+      if constexpr (!kPacked) {
+#pragma unroll
+        for (float& v : value_[i]) v -= mean;
+      }
+      float value[kWidth];
+      load(i, value);
+#pragma unroll
+      for (const float v : value) squares += v * v;
+    }
+    return squares;
+  }
 
-  Statistics() = default;
+  /// y = gamma (x - mean) rstd + beta in the first `cols` columns of these rows.
+  template <class T>
+  __device__ __forceinline__ void store(const T* gamma,  // [cols], or null
+                                        const T* beta,   // [cols], or null
+                                        T* y,            // [cols]
+                                        float rstd, int cols) const {
+    // With a question for each chunk, the chunks wait for one another. With one for all of them,
+    // all loads of gamma and beta are under way together, if there are registers for them.
+    const bool ask_each = kPacked || x_.column(kChunks - 1) >= cols;
+    if (!ask_each) {
+#pragma unroll Slice::kUnroll
+      for (int i = 0; i < kChunks; ++i) store_chunk(i, gamma, beta, y, rstd);
+      return;
+    }
+#pragma unroll Slice::kUnroll
+    for (int i = 0; i < kChunks; ++i) {
+      if (x_.column(i) < cols) store_chunk(i, gamma, beta, y, rstd);
+    }
+  }
+
+ private:
+  __device__ __forceinline__ void load(int i, float (&value)[kWidth]) const {
+    if constexpr (kPacked) x_.chunk(i).to_floats(value);
+#pragma unroll
+    for (int e = 0; e < kWidth; ++e)
+      value[e] = kPacked ? value[e] - mean_ : value_[kPacked ? 0 : i][e];
+  }
 
   template <class T>
-  __device__ Statistics(const Arguments<T>& a, std::int64_t row) {
-    if (row >= a.rows) return;
-    if (a.centred) mean = a.mean[row];
-    rstd = a.rstd[row];
+  __device__ __forceinline__ void store_chunk(int i, const T* gamma, const T* beta, T* y,
+                                              float rstd) const {
+    const int col = x_.column(i);
+    float value[kWidth], weight[kWidth], shift[kWidth];
+    load(i, value);
+    (gamma ? Chunk::load(gamma + col) : Chunk::filled(1)).to_floats(weight);
+    (beta ? Chunk::load(beta + col) : Chunk::filled(0)).to_floats(shift);
+#pragma unroll
+    for (int e = 0; e < kWidth; ++e) value[e] = weight[e] * (value[e] * rstd) + shift[e];
+    Chunk::from_floats(value).store(y + col);
   }
 
-  __device__ float xhat(float x) const { return (x - mean) * rstd; }
+  Slice x_;
+  float mean_ = 0;
+  float value_[kPacked ? 1 : kChunks][kWidth];  // [0] if packed, and unused
 };
-
-/// The two sums over a row that dx needs, with w = gamma dy.
-struct RowSums {
-  float w, w_xhat;
-};
-
-struct AddRowSums {
-  __device__ RowSums identity() const { return {0, 0}; }
-  __device__ RowSums operator()(RowSums a, RowSums b) const {
-    return {a.w + b.w, a.w_xhat + b.w_xhat};
-  }
-};
-
-/// Both sums over a group of lanes; tile::reduce_block() finds it by its arguments.
-__device__ __forceinline__ RowSums reduce_lanes(RowSums sums, AddRowSums, int lanes = tile::kWarp) {
-  return {tile::reduce_lanes(sums.w, tile::Add{}, lanes),
-          tile::reduce_lanes(sums.w_xhat, tile::Add{}, lanes)};
-}
-
-/// An element of dx, once the sums over its row are known: rstd (w - mean of w - xhat mean of
-/// w xhat), with the products of a row's constants computed once.
-struct GradientOfX {
-  float rstd, of_row, of_xhat;
-
-  template <class T>
-  __device__ GradientOfX(const Arguments<T>& a, float row_rstd, RowSums sums)
-      : rstd(row_rstd),
-        of_row(a.centred ? -row_rstd * (sums.w * a.per_col) : 0.f),
-        of_xhat(-row_rstd * (sums.w_xhat * a.per_col)) {}
-
-  __device__ float operator()(float w, float xhat) const {
-    return rstd * w + (of_xhat * xhat + of_row);
-  }
-};
-
-/// What every launcher begins with: checks the arguments, and unless there is nothing to compute
-/// calls `launch` with the Arguments. Backward without rows still writes dgamma and dbeta.
-template <class Launch>
-tile::Status with_arguments(const Problem& problem, const Buffers& buffers, Launch launch) {
-  if (tile::Status s = validate(problem, buffers); !s.ok()) return s;
-  const bool forward = problem.direction == tile::Direction::forward;
-  if (problem.cols == 0 || (forward && problem.rows == 0)) return {};
-  return tile::with_element_type(problem.type, [&](auto element) {
-    return launch(Arguments<decltype(element)>(problem, buffers));
-  });
-}
 
 }  // namespace layernorm

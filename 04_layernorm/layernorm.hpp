@@ -1,5 +1,5 @@
-// LayerNorm and RMSNorm along the rows of a matrix, forward and backward: the problem, the table of
-// steps and the reference.
+// LayerNorm and RMSNorm along the rows of a matrix, forward and backward: the problems, the two
+// ladders and the references.
 #pragma once
 
 #include <cstdint>
@@ -20,38 +20,73 @@ inline constexpr std::string_view kTitle =
 /// mean is taken to be 0.
 enum class Norm { layer, rms };
 
-/// Forward, every row for itself, with n = cols:
+// ---- Forward ----
+
+/// Every row for itself, with n = cols:
 ///
 ///     mean = sum x / n  (rms: 0)          rstd = 1 / sqrt(sum (x - mean)^2 / n + eps)
 ///     xhat = (x - mean) rstd              y = gamma xhat + beta
-///
-/// Backward, from the gradient dy of a loss with respect to y, and with w = gamma dy:
-///
-///     dx = rstd (w - sum w / n - xhat sum (w xhat) / n)        (rms: without sum w / n)
-///     dgamma = sum over rows of dy xhat                 dbeta = sum over rows of dy
-struct Problem {
+struct ForwardProblem {
   tile::DType type;
   std::int64_t rows, cols;
   Norm norm = Norm::layer;
-  tile::Direction direction = tile::Direction::forward;
-  float eps = 1e-5f;                      // finite and not negative
-  std::int64_t ldx = cols, ldy = cols;    // elements from one row of x to the next, and of y
-  std::int64_t lddy = cols, lddx = cols;  // likewise of dy and dx
+  float eps = 1e-5f;                    // finite and not negative
+  std::int64_t ldx = cols, ldy = cols;  // elements from one row of x to the next, and of y
 };
 
-/// Device pointers to the first elements, aligned to an element.
-///
-/// Forward reads x, gamma and beta; writes y, which may be x with the same rows; and writes what
-/// backward needs: mean (layer only) and rstd. Backward reads x, gamma, mean, rstd and dy; writes
-/// dx, which may be x or dy with the same rows, dgamma and dbeta, and uses the workspace. Otherwise
-/// what is written overlaps nothing else.
-struct Buffers {
+/// Device pointers to the first elements, aligned to an element. y may be x with the same rows;
+/// otherwise what is written overlaps nothing else.
+struct ForwardBuffers {
   const void* x = nullptr;
   const void* gamma = nullptr;  // [cols] of the problem's type; null: all ones
   const void* beta = nullptr;   // [cols] likewise; null: all zeros. layer only
   void* y = nullptr;
-  float* mean = nullptr;  // [rows]; forward: null if nobody needs it
-  float* rstd = nullptr;  // [rows] likewise
+  float* mean = nullptr;  // [rows], for the backward pass; null if nobody needs it. layer only
+  float* rstd = nullptr;  // [rows], for the backward pass; null if nobody needs it
+};
+
+/// What is checked before any step. The Status names the argument that is wrong.
+tile::Status validate(const ForwardProblem& problem, const ForwardBuffers& buffers);
+
+/// Everything of that but the element type. With fp64, mean and rstd are fp64.
+tile::Status validate_matrices(const ForwardProblem& problem, const ForwardBuffers& buffers);
+
+inline bool is_empty(const ForwardProblem& p) { return p.rows == 0 || p.cols == 0; }
+
+/// Whether chunks of 16 bytes fill all rows, and every chunk is aligned; if not, the Status says
+/// which argument is in the way.
+tile::Status check_chunks(const ForwardProblem& problem, const ForwardBuffers& buffers);
+
+// The steps. Each computes y, mean and rstd in the given stream (a cudaStream_t).
+using ForwardStep = tile::Status(const ForwardProblem&, const ForwardBuffers&, void* stream);
+ForwardStep two_pass, welford, registers, four_rows, cluster;
+
+// What their own kernels take.
+using ForwardTakes = tile::Status(const ForwardProblem&, const ForwardBuffers&,
+                                  const tile::Device&);
+ForwardTakes takes_registers, takes_four_rows, takes_cluster;
+
+// ---- Backward ----
+
+/// From the gradient dy of a loss with respect to y, the forward pass's mean and rstd, and with
+/// w = gamma dy:
+///
+///     dx = rstd (w - sum w / n - xhat sum (w xhat) / n)        (rms: without sum w / n)
+///     dgamma = sum over rows of dy xhat                 dbeta = sum over rows of dy
+struct BackwardProblem {
+  tile::DType type;
+  std::int64_t rows, cols;
+  Norm norm = Norm::layer;
+  std::int64_t ldx = cols, lddy = cols, lddx = cols;  // elements from one row to the next
+};
+
+/// Device pointers to the first elements, aligned to an element. dx may be x or dy with the same
+/// rows; otherwise what is written overlaps nothing else.
+struct BackwardBuffers {
+  const void* x = nullptr;
+  const void* gamma = nullptr;  // [cols] of the problem's type; null: all ones
+  const float* mean = nullptr;  // [rows]. layer only
+  const float* rstd = nullptr;  // [rows]
   const void* dy = nullptr;
   void* dx = nullptr;
   void* dgamma = nullptr;     // [cols] of the problem's type; null if nobody needs it
@@ -59,110 +94,159 @@ struct Buffers {
   void* workspace = nullptr;  // workspace_bytes(problem), aligned to 16 bytes; holds nothing after
 };
 
-/// What every step checks before it launches. The Status names the argument that is wrong.
-tile::Status validate(const Problem& problem, const Buffers& buffers);
+/// What is checked before any step. The Status names the argument that is wrong.
+tile::Status validate(const BackwardProblem& problem, const BackwardBuffers& buffers);
 
 /// Everything of that but the element type and the workspace. With fp64, mean and rstd are fp64.
-tile::Status validate_matrices(const Problem& problem, const Buffers& buffers);
+tile::Status validate_matrices(const BackwardProblem& problem, const BackwardBuffers& buffers);
 
 /// The part of that which asks for no pointer: sizes and options.
-tile::Status validate_sizes(const Problem& problem);
+tile::Status validate_sizes(const BackwardProblem& problem);
+
+/// Without rows there still are dgamma and dbeta: zeros.
+inline bool is_empty(const BackwardProblem& p) { return p.cols == 0; }
+
+tile::Status check_chunks(const BackwardProblem& problem, const BackwardBuffers& buffers);
 
 /// How many partial sums of dgamma, and of dbeta, a step may keep for each column: more than an
 /// H200 runs blocks at one time, but no more than 2^22 for all columns.
-constexpr std::int64_t most_partial_sums(std::int64_t cols) {
-  constexpr std::int64_t kAll = std::int64_t{1} << 22, kMost = 2048;
+constexpr std::int64_t max_partial_sums(std::int64_t cols) {
+  constexpr std::int64_t kAll = std::int64_t{1} << 22, kMax = 2048;
   const std::int64_t fit = kAll / (cols > 0 ? cols : 1);
-  return fit < 1 ? 1 : fit < kMost ? fit : kMost;
+  return fit < 1 ? 1 : fit < kMax ? fit : kMax;
 }
 
-/// The device memory that backward needs beside its arguments, for any step: fp32 partial sums. At
-/// most 32 MiB up to 4 million columns. Forward needs none.
-constexpr std::int64_t workspace_bytes(const Problem& p) {
-  if (p.direction == tile::Direction::forward || p.cols <= 0) return 0;
-  return 2 * most_partial_sums(p.cols) * p.cols * static_cast<std::int64_t>(sizeof(float));
+/// The device memory that any step needs beside its arguments: fp32 partial sums. At most 32 MiB up
+/// to 4 million columns.
+constexpr std::int64_t workspace_bytes(const BackwardProblem& p) {
+  if (p.cols <= 0) return 0;
+  return 2 * max_partial_sums(p.cols) * p.cols * static_cast<std::int64_t>(sizeof(float));
 }
 
-// The steps. Each computes one direction, or both, in the given stream (a cudaStream_t).
-tile::Status two_pass(const Problem& problem, const Buffers& buffers, void* stream);
-tile::Status welford(const Problem& problem, const Buffers& buffers, void* stream);
-tile::Status registers(const Problem& problem, const Buffers& buffers, void* stream);
-tile::Status atomics(const Problem& problem, const Buffers& buffers, void* stream);
-tile::Status two_stage(const Problem& problem, const Buffers& buffers, void* stream);
-tile::Status persistent(const Problem& problem, const Buffers& buffers, void* stream);
-tile::Status four_rows(const Problem& problem, const Buffers& buffers, void* stream);
-tile::Status cluster(const Problem& problem, const Buffers& buffers, void* stream);
+// The steps. Each computes dx, dgamma and dbeta in the given stream (a cudaStream_t).
+using BackwardStep = tile::Status(const BackwardProblem&, const BackwardBuffers&, void* stream);
+BackwardStep atomics, two_stage, persistent, cluster;
 
-/// Which direction a step knows.
-inline tile::Status forward_only(const Problem& p) {
-  if (p.direction == tile::Direction::forward) return {};
-  return tile::unsupported("direction", "this step knows the forward pass only");
-}
-inline tile::Status backward_only(const Problem& p) {
-  if (p.direction == tile::Direction::backward) return {};
-  return tile::unsupported("direction", "this step knows the backward pass only");
-}
-inline tile::Status any(const Problem&) { return {}; }
+// What their own kernels take.
+using BackwardTakes = tile::Status(const BackwardProblem&, const BackwardBuffers&,
+                                   const tile::Device&);
+BackwardTakes takes_persistent, takes_cluster;
 
-using Step = tile::Step<Problem, Buffers>;
+// ---- The ladders ----
+
 inline constexpr tile::EnumSet<tile::DType> kTypes{tile::DType::fp32, tile::DType::fp16,
                                                    tile::DType::bf16};
-inline constexpr Step kSteps[] = {
-    {"two_pass",
-     "forward: the mean, then the variance around it",
-     kTypes,
-     {},
-     forward_only,
-     two_pass},
-    {"welford", "forward: mean and variance in one pass", kTypes, {}, forward_only, welford},
-    {"registers",
-     "forward: the row stays in registers and is read once",
-     kTypes,
-     {},
-     forward_only,
-     registers},
-    {"atomics", "backward: every row adds to dgamma and dbeta", kTypes, {}, backward_only, atomics},
-    {"two_stage",
-     "backward: groups of rows are summed, then the groups, always in the same order",
-     kTypes,
-     {},
-     backward_only,
-     two_stage},
-    {"persistent",
-     "backward: a block walks over its rows and keeps its sums in registers",
-     kTypes,
-     {tile::Feature::cp_async},
-     backward_only,
-     persistent},
-    {"four_rows",
-     "forward: a thread has its columns of four rows",
-     kTypes,
-     {},
-     forward_only,
-     four_rows},
-    {"cluster",
-     "both: a row in the shared memory of several blocks",
-     kTypes,
-     {tile::Feature::cluster},
-     any,
-     cluster},
-};
 
-/// What forward, and likewise backward, computes in double, and how far a correct kernel may be
-/// from it. Inputs hold the values that the kernel sees, without padding; an empty gamma is all
-/// ones, an empty beta all zeros.
+// 37 rows of 1003: no multiple of a block, a warp or a chunk.
+inline constexpr tile::Shows kShows{{37, 1003}, {32'768, 4096}};
+
+using ForwardLadder = tile::Ladder<ForwardProblem, ForwardBuffers>;
+inline constexpr ForwardLadder::Step kForward[] = {
+    {.name = "two_pass",
+     .idea = "the mean, then the variance around it",
+     .types = kTypes,
+     .needs = {},
+     .takes = nullptr,
+     .otherwise = "",
+     .shows = kShows,
+     .launch = two_pass},
+    {.name = "welford",
+     .idea = "mean and variance in one pass",
+     .types = kTypes,
+     .needs = {},
+     .takes = nullptr,
+     .otherwise = "",
+     .shows = kShows,
+     .launch = welford},
+    {.name = "registers",
+     .idea = "the row stays in registers and is read once",
+     .types = kTypes,
+     .needs = {},
+     .takes = takes_registers,
+     .otherwise = "welford",
+     .shows = kShows,
+     .launch = registers},
+    {.name = "four_rows",
+     .idea = "a thread has its columns of four rows",
+     .types = kTypes,
+     .needs = {},
+     .takes = takes_four_rows,
+     .otherwise = "registers",
+     .shows = {{37, 1000}, {32'768, 1024}},
+     .launch = four_rows},
+    {.name = "cluster",
+     .idea = "a row in the shared memory of several blocks",
+     .types = kTypes,
+     .needs = {tile::Feature::cluster},
+     .takes = takes_cluster,
+     .otherwise = "four_rows",
+     .shows = {{3, 33'000}, {4096, 65'536}},
+     .launch = cluster},
+};
+inline constexpr ForwardLadder kForwardLadder{.name = "forward",
+                                              .kernels = "layernorm_",
+                                              .steps = kForward,
+                                              .validate = validate,
+                                              .is_empty = is_empty};
+
+using BackwardLadder = tile::Ladder<BackwardProblem, BackwardBuffers>;
+inline constexpr BackwardLadder::Step kBackward[] = {
+    {.name = "atomics",
+     .idea = "every row adds to dgamma and dbeta",
+     .types = kTypes,
+     .needs = {},
+     .takes = nullptr,
+     .otherwise = "",
+     .shows = kShows,
+     .launch = atomics},
+    {.name = "two_stage",
+     .idea = "groups of rows are summed, then the groups, always in the same order",
+     .types = kTypes,
+     .needs = {},
+     .takes = nullptr,
+     .otherwise = "",
+     .shows = kShows,
+     .launch = two_stage},
+    {.name = "persistent",
+     .idea = "a block walks over its rows and keeps its sums in registers",
+     .types = kTypes,
+     .needs = {tile::Feature::cp_async},
+     .takes = takes_persistent,
+     .otherwise = "two_stage",
+     .shows = {{37, 1032}, {32'768, 4096}},
+     .launch = persistent},
+    {.name = "cluster",
+     .idea = "a row in the shared memory of several blocks",
+     .types = kTypes,
+     .needs = {tile::Feature::cluster},
+     .takes = takes_cluster,
+     .otherwise = "persistent",
+     .shows = {{3, 17'000}, {8192, 32'768}},
+     .launch = cluster},
+};
+inline constexpr BackwardLadder kBackwardLadder{.name = "backward",
+                                                .kernels = "layernorm_backward_",
+                                                .steps = kBackward,
+                                                .validate = validate,
+                                                .is_empty = is_empty};
+
+// ---- The references ----
+
+/// What each pass computes in double, and how far a correct kernel may be from it. Inputs hold the
+/// values that the kernel sees, without padding; an empty gamma is all ones, an empty beta all
+/// zeros.
 struct ForwardReference {
   tile::Expected y, mean, rstd;
 };
-ForwardReference reference(const Problem& problem, std::span<const double> x,
+ForwardReference reference(const ForwardProblem& problem, std::span<const double> x,
                            std::span<const double> gamma, std::span<const double> beta);
 
 /// `mean` and `rstd` are what the kernel is given: fp32 values, as the forward pass rounded them.
 struct BackwardReference {
   tile::Expected dx, dgamma, dbeta;
 };
-BackwardReference backward_reference(const Problem& problem, std::span<const double> x,
-                                     std::span<const double> gamma, std::span<const double> mean,
-                                     std::span<const double> rstd, std::span<const double> dy);
+BackwardReference reference(const BackwardProblem& problem, std::span<const double> x,
+                            std::span<const double> gamma, std::span<const double> mean,
+                            std::span<const double> rstd, std::span<const double> dy);
 
 }  // namespace layernorm

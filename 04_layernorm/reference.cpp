@@ -9,6 +9,7 @@
 #include "harness/parallel.hpp"
 #include "harness/rounding.hpp"
 #include "layernorm.hpp"
+#include "tile/host/chunks.hpp"
 
 namespace layernorm {
 namespace {
@@ -58,7 +59,7 @@ struct Statistics {
   double mean = 0, mean_error = 0;
   double rstd, rstd_low, rstd_high;
 
-  Statistics(const Problem& p, Row x) {
+  Statistics(const ForwardProblem& p, Row x) {
     const auto n = static_cast<double>(x.size());
     const bool layer = p.norm == Norm::layer;
     const double square = x.square().mean();  // R^2
@@ -129,7 +130,7 @@ tile::Expected empty_result(std::initializer_list<std::int64_t> shape, std::size
 }
 
 /// Calls work(row) for all rows, on all cores.
-template <class Work>
+template <class Problem, class Work>
 void for_rows(const Problem& p, const Work& work) {
   const auto cols = static_cast<std::size_t>(std::max<std::int64_t>(1, p.cols));
   tile::in_parts(static_cast<std::size_t>(p.rows), tile::kElementsForAThread / cols + 1,
@@ -140,7 +141,7 @@ void for_rows(const Problem& p, const Work& work) {
 
 }  // namespace
 
-ForwardReference reference(const Problem& p, std::span<const double> x,
+ForwardReference reference(const ForwardProblem& p, std::span<const double> x,
                            std::span<const double> gamma, std::span<const double> beta) {
   const auto rows = static_cast<std::size_t>(p.rows), cols = static_cast<std::size_t>(p.cols);
   const bool layer = p.norm == Norm::layer;
@@ -175,9 +176,9 @@ ForwardReference reference(const Problem& p, std::span<const double> x,
   return result;
 }
 
-BackwardReference backward_reference(const Problem& p, std::span<const double> x,
-                                     std::span<const double> gamma, std::span<const double> mean,
-                                     std::span<const double> rstd, std::span<const double> dy) {
+BackwardReference reference(const BackwardProblem& p, std::span<const double> x,
+                            std::span<const double> gamma, std::span<const double> mean,
+                            std::span<const double> rstd, std::span<const double> dy) {
   const auto rows = static_cast<std::size_t>(p.rows), cols = static_cast<std::size_t>(p.cols);
   const bool layer = p.norm == Norm::layer;
   const std::size_t shifts = layer ? cols : 0;
@@ -265,41 +266,51 @@ struct Argument : tile::MatrixArgument {
   bool in_place = false;  // an output, or an input that it may be with the same rows
 };
 
-/// What the problem's direction reads, and then what it writes. What it does not use is empty: with
-/// no columns all, with no rows all but the sums over rows.
-std::vector<Argument> arguments_of(const Problem& p, const Buffers& b) {
-  const auto element = static_cast<std::int64_t>(tile::size_bytes(p.type));
+constexpr bool kRead = false, kWritten = true, kRequired = true, kOptional = false;
+
+/// Makes arguments of what a pass reads and writes.
+template <class Problem>
+struct ArgumentsOf {
+  const Problem& p;
+  std::int64_t element = static_cast<std::int64_t>(tile::size_bytes(p.type));
   // A kernel's statistics are fp32. Those of the reference in fp64 are fp64.
-  const std::int64_t statistic = p.type == tile::DType::fp64 ? 8 : 4;
-  const bool layer = p.norm == Norm::layer;
-  auto matrix = [&](const char* name, const char* ld_name, const void* data, std::int64_t ld) {
-    return tile::MatrixArgument{name, ld_name, data, p.rows, p.cols, ld, element};
-  };
-  auto of_cols = [&](const char* name, const void* data, bool used = true) {
-    const std::int64_t cols = used ? p.cols : 0;
-    return tile::MatrixArgument{name, "cols", data, 1, cols, cols, element};
-  };
-  auto of_rows = [&](const char* name, const void* data) {
-    const std::int64_t rows = p.cols == 0 ? 0 : p.rows;
-    return tile::MatrixArgument{name, "rows", data, rows, 1, 1, statistic};
-  };
-  constexpr bool kRead = false, kWritten = true, kRequired = true, kOptional = false;
-  if (p.direction == tile::Direction::forward) {
-    return {{matrix("x", "ldx", b.x, p.ldx), kRead, kRequired, true},
-            {of_cols("gamma", b.gamma, p.rows > 0), kRead, kOptional},
-            {of_cols("beta", b.beta, p.rows > 0), kRead, kOptional},
-            {matrix("y", "ldy", b.y, p.ldy), kWritten, kRequired, true},
-            {of_rows("mean", b.mean), kWritten, kOptional},
-            {of_rows("rstd", b.rstd), kWritten, kOptional}};
+  std::int64_t statistic = p.type == tile::DType::fp64 ? 8 : 4;
+
+  tile::MatrixArgument matrix(const char* name, const char* ld_name, const void* data,
+                              std::int64_t ld) const {
+    return {name, ld_name, data, p.rows, p.cols, ld, element};
   }
-  return {{matrix("x", "ldx", b.x, p.ldx), kRead, kRequired, true},
-          {of_cols("gamma", b.gamma, p.rows > 0), kRead, kOptional},
-          {of_rows("mean", b.mean), kRead, layer},
-          {of_rows("rstd", b.rstd), kRead},
-          {matrix("dy", "lddy", b.dy, p.lddy), kRead, kRequired, true},
-          {matrix("dx", "lddx", b.dx, p.lddx), kWritten, kRequired, true},
-          {of_cols("dgamma", b.dgamma), kWritten, kOptional},
-          {of_cols("dbeta", b.dbeta), kWritten, kOptional}};
+  tile::MatrixArgument of_cols(const char* name, const void* data, bool used = true) const {
+    const std::int64_t cols = used ? p.cols : 0;
+    return {name, "cols", data, 1, cols, cols, element};
+  }
+  tile::MatrixArgument of_rows(const char* name, const void* data) const {
+    const std::int64_t rows = p.cols == 0 ? 0 : p.rows;
+    return {name, "rows", data, rows, 1, 1, statistic};
+  }
+};
+
+/// What a pass reads, and then what it writes. What it does not use is empty: with no columns all,
+/// with no rows all but the sums over rows.
+std::vector<Argument> arguments_of(const ForwardProblem& p, const ForwardBuffers& b) {
+  const ArgumentsOf<ForwardProblem> make{p};
+  return {{make.matrix("x", "ldx", b.x, p.ldx), kRead, kRequired, true},
+          {make.of_cols("gamma", b.gamma, p.rows > 0), kRead, kOptional},
+          {make.of_cols("beta", b.beta, p.rows > 0), kRead, kOptional},
+          {make.matrix("y", "ldy", b.y, p.ldy), kWritten, kRequired, true},
+          {make.of_rows("mean", b.mean), kWritten, kOptional},
+          {make.of_rows("rstd", b.rstd), kWritten, kOptional}};
+}
+std::vector<Argument> arguments_of(const BackwardProblem& p, const BackwardBuffers& b) {
+  const ArgumentsOf<BackwardProblem> make{p};
+  return {{make.matrix("x", "ldx", b.x, p.ldx), kRead, kRequired, true},
+          {make.of_cols("gamma", b.gamma, p.rows > 0), kRead, kOptional},
+          {make.of_rows("mean", b.mean), kRead, p.norm == Norm::layer},
+          {make.of_rows("rstd", b.rstd), kRead},
+          {make.matrix("dy", "lddy", b.dy, p.lddy), kRead, kRequired, true},
+          {make.matrix("dx", "lddx", b.dx, p.lddx), kWritten, kRequired, true},
+          {make.of_cols("dgamma", b.dgamma), kWritten, kOptional},
+          {make.of_cols("dbeta", b.dbeta), kWritten, kOptional}};
 }
 
 /// Whether the output is the input, row by row: a lone row has no distance to the next.
@@ -320,9 +331,8 @@ tile::Status check_overlaps(const std::vector<Argument>& arguments) {
   return {};
 }
 
-tile::Status check_workspace(const Problem& p, const Buffers& buffers) {
+tile::Status check_workspace(const BackwardProblem& p, const BackwardBuffers& buffers) {
   const std::int64_t bytes = workspace_bytes(p);
-  if (bytes == 0) return {};
   const void* data = buffers.workspace;
   if (!data) return tile::invalid_argument("workspace", "is null");
   if (reinterpret_cast<std::uintptr_t>(data) % 16) {
@@ -336,16 +346,8 @@ tile::Status check_workspace(const Problem& p, const Buffers& buffers) {
   return {};
 }
 
-}  // namespace
-
-tile::Status validate(const Problem& p, const Buffers& buffers) {
-  if (tile::Status s = tile::check_requirements(kTypes, {}, p.type); !s.ok()) return s;
-  if (tile::Status s = validate_matrices(p, buffers); !s.ok()) return s;
-  if (p.direction == tile::Direction::forward || p.cols == 0) return {};
-  return check_workspace(p, buffers);
-}
-
-tile::Status validate_sizes(const Problem& p) {
+template <class Problem>
+tile::Status check_sizes(const Problem& p, const std::vector<Argument>& arguments) {
   if (p.norm != Norm::layer && p.norm != Norm::rms) {
     return tile::invalid_argument(
         "norm", std::to_string(static_cast<int>(p.norm)) + " is neither layer nor rms");
@@ -353,32 +355,83 @@ tile::Status validate_sizes(const Problem& p) {
   for (const auto& [name, extent] : {std::pair{"rows", p.rows}, std::pair{"cols", p.cols}}) {
     if (extent < 0) return tile::invalid_argument(name, std::to_string(extent) + " is negative");
   }
-  if (!std::isfinite(p.eps) || p.eps < 0) {
-    return tile::invalid_argument("eps", std::to_string(p.eps) + " is negative or not finite");
-  }
-  for (const Argument& argument : arguments_of(p, {})) {
+  for (const Argument& argument : arguments) {
     if (tile::Status s = tile::check_size(argument); !s.ok()) return s;
   }
   return {};
 }
 
-tile::Status validate_matrices(const Problem& p, const Buffers& buffers) {
-  if (tile::Status s = validate_sizes(p); !s.ok()) return s;
-  if (p.norm == Norm::rms) {
-    const struct {
-      const char* name;
-      const void* data;
-    } absent[] = {{"beta", buffers.beta}, {"mean", buffers.mean}, {"dbeta", buffers.dbeta}};
-    for (const auto& [name, data] : absent) {
-      if (data) return tile::invalid_argument(name, "is given, and RMSNorm has none");
-    }
-  }
-  std::vector<Argument> arguments = arguments_of(p, buffers);
+tile::Status check_pointers(std::vector<Argument> arguments) {
   std::erase_if(arguments, [](const Argument& x) { return x.empty() || (!x.data && !x.required); });
   for (const Argument& argument : arguments) {
     if (tile::Status s = tile::check_pointer(argument); !s.ok()) return s;
   }
   return check_overlaps(arguments);
+}
+
+tile::Status check_absent(const char* name, const void* data) {
+  if (!data) return {};
+  return tile::invalid_argument(name, "is given, and RMSNorm has none");
+}
+
+}  // namespace
+
+tile::Status validate_matrices(const ForwardProblem& p, const ForwardBuffers& b) {
+  if (tile::Status s = check_sizes(p, arguments_of(p, b)); !s.ok()) return s;
+  if (!std::isfinite(p.eps) || p.eps < 0) {
+    return tile::invalid_argument("eps", std::to_string(p.eps) + " is negative or not finite");
+  }
+  if (p.norm == Norm::rms) {
+    if (tile::Status s = check_absent("beta", b.beta); !s.ok()) return s;
+    if (tile::Status s = check_absent("mean", b.mean); !s.ok()) return s;
+  }
+  return check_pointers(arguments_of(p, b));
+}
+
+tile::Status validate_matrices(const BackwardProblem& p, const BackwardBuffers& b) {
+  if (tile::Status s = validate_sizes(p); !s.ok()) return s;
+  if (p.norm == Norm::rms) {
+    if (tile::Status s = check_absent("mean", b.mean); !s.ok()) return s;
+    if (tile::Status s = check_absent("dbeta", b.dbeta); !s.ok()) return s;
+  }
+  return check_pointers(arguments_of(p, b));
+}
+
+tile::Status validate_sizes(const BackwardProblem& p) {
+  return check_sizes(p, arguments_of(p, {}));
+}
+
+tile::Status validate(const ForwardProblem& p, const ForwardBuffers& b) {
+  if (tile::Status s = tile::check_requirements(kTypes, {}, p.type); !s.ok()) return s;
+  return validate_matrices(p, b);
+}
+
+tile::Status validate(const BackwardProblem& p, const BackwardBuffers& b) {
+  if (tile::Status s = tile::check_requirements(kTypes, {}, p.type); !s.ok()) return s;
+  if (tile::Status s = validate_matrices(p, b); !s.ok()) return s;
+  return p.cols == 0 ? tile::Status{} : check_workspace(p, b);
+}
+
+// A row of gamma or beta has no distance to the next: 0 is a multiple of everything, and a null
+// pointer is aligned.
+tile::Status check_chunks(const ForwardProblem& p, const ForwardBuffers& b) {
+  for (tile::Status s : {tile::check_chunks(p.type, p.cols, "x", b.x, "ldx", p.ldx),
+                         tile::check_chunks(p.type, p.cols, "y", b.y, "ldy", p.ldy),
+                         tile::check_chunks(p.type, p.cols, "gamma", b.gamma, "", 0),
+                         tile::check_chunks(p.type, p.cols, "beta", b.beta, "", 0)}) {
+    if (!s.ok()) return s;
+  }
+  return {};
+}
+
+tile::Status check_chunks(const BackwardProblem& p, const BackwardBuffers& b) {
+  for (tile::Status s : {tile::check_chunks(p.type, p.cols, "x", b.x, "ldx", p.ldx),
+                         tile::check_chunks(p.type, p.cols, "dy", b.dy, "lddy", p.lddy),
+                         tile::check_chunks(p.type, p.cols, "dx", b.dx, "lddx", p.lddx),
+                         tile::check_chunks(p.type, p.cols, "gamma", b.gamma, "", 0)}) {
+    if (!s.ok()) return s;
+  }
+  return {};
 }
 
 }  // namespace layernorm

@@ -49,11 +49,19 @@ if(NOT TARGET harness)
   add_subdirectory("${TILE_ROOT}/harness" "${CMAKE_BINARY_DIR}/harness")
 endif()
 
-# tile_add_test(NAME name COMMAND target [arguments] [LABEL label]): a CTest entry. 77 is a skip.
+# tile_add_test(NAME name COMMAND target [arguments] LABEL label): a CTest entry. 77 is a skip. The
+# target <label>_tests builds the programs of all tests with this label.
 function(tile_add_test)
   cmake_parse_arguments(arg "" "NAME;LABEL" "COMMAND" ${ARGN})
   add_test(NAME ${arg_NAME} COMMAND ${arg_COMMAND})
   set_tests_properties(${arg_NAME} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 300 LABELS "${arg_LABEL}")
+  if(NOT TARGET ${arg_LABEL}_tests)
+    add_custom_target(${arg_LABEL}_tests)
+  endif()
+  list(GET arg_COMMAND 0 program)
+  if(TARGET ${program})
+    add_dependencies(${arg_LABEL}_tests ${program})
+  endif()
 endfunction()
 
 # tile_chapter([KERNELS file.cu …]): a chapter, named like its folder, which holds
@@ -114,12 +122,13 @@ function(tile_chapter)
   endforeach()
 endfunction()
 
-# An exercise: exercises/<exercise>.cu is to be completed, test/exercises/check_<exercise>.cpp checks it.
-# ./tour builds and runs <chapter>_exercise_<exercise>. With TILE_CHECK_EXERCISES, CTest proves that
+# An exercise: exercises/<exercise>.cu is to be completed, test/exercises/check_<exercise>.cpp checks
+# it. ./tour builds and runs <chapter>_exercise_<exercise>. With TILE_CHECK_EXERCISES, CTest proves that
 # the check accepts the one in solutions, and refuses the file as shipped and every wrong answer
-# that a patch in exercises/wrong makes of the solution, each with the message meant for it. The
-# message for the shipped file is in the check, after "// Shipped: ", unless it is that nothing was
-# written.
+# that an entry of test/wrong_answers.txt makes of the solution, each with the message meant for it.
+# The message for the shipped file is in the check, after "// Shipped: ", unless it is that nothing
+# was written. What it needs is built by the targets exercise_proofs (of all chapters, but for the
+# wrong answers) and <chapter>_wrong_answers.
 option(TILE_CHECK_EXERCISES "Prove the checks of the exercises; needs exercises as shipped" OFF)
 # Nobody has used the parameters of a function that is still to be written. Linked last, so that the
 # flag comes after -Wextra.
@@ -144,11 +153,19 @@ function(tile_exercise chapter exercise)
     return()
   endif()
   add_answer(${chapter}_solution_${exercise} solutions/${exercise}.cu)
-  tile_add_test(NAME ${chapter}.solution_${exercise} LABEL exercises
-                COMMAND ${chapter}_solution_${exercise})
-  if(NOT TILE_CHECK_EXERCISES)
+  if(NOT TILE_CHECK_EXERCISES)  # one of the chapter's tests
+    tile_add_test(NAME ${chapter}.solution_${exercise} LABEL ${chapter}
+                  COMMAND ${chapter}_solution_${exercise})
     return()
   endif()
+  tile_add_test(NAME ${chapter}.solution_${exercise} LABEL exercises
+                COMMAND ${chapter}_solution_${exercise})
+  foreach(target exercise_proofs ${chapter}_wrong_answers)
+    if(NOT TARGET ${target})
+      add_custom_target(${target})
+    endif()
+  endforeach()
+  add_dependencies(exercise_proofs ${chapter}_solution_${exercise})
 
   set(refuse "${CMAKE_COMMAND}" -P "${TILE_ROOT}/cmake/must_fail.cmake")
   file(STRINGS test/exercises/check_${exercise}.cpp message REGEX "^// Shipped: ")
@@ -157,25 +174,35 @@ function(tile_exercise chapter exercise)
   endif()
   string(REPLACE "// Shipped: " "" message "${message}")
   add_answer(${chapter}_shipped_${exercise} exercises/${exercise}.cu)
+  add_dependencies(exercise_proofs ${chapter}_shipped_${exercise})
   tile_add_test(NAME ${chapter}.shipped_${exercise} LABEL exercises COMMAND ${refuse}
                 "${message}" $<TARGET_FILE:${chapter}_shipped_${exercise}>)
+
   set(solution "${CMAKE_CURRENT_SOURCE_DIR}/solutions/${exercise}.cu")
+  set(wrong "${CMAKE_CURRENT_SOURCE_DIR}/test/wrong_answers.txt")
+  set(edits "${TILE_ROOT}/tools/edits.py")
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${wrong}")
+  find_package(Python3 REQUIRED COMPONENTS Interpreter)
   file(MAKE_DIRECTORY "${CMAKE_CURRENT_BINARY_DIR}/wrong")
-  file(GLOB wrong_answers CONFIGURE_DEPENDS exercises/wrong/${exercise}.*.patch)
-  foreach(patch IN LISTS wrong_answers)
-    get_filename_component(answer_name ${patch} NAME_WLE)
-    set(answer "${CMAKE_CURRENT_BINARY_DIR}/wrong/${answer_name}.cu")
+  file(READ "${wrong}" text)
+  file(STRINGS "${wrong}" entries REGEX "^== ${exercise}\\.")
+  foreach(entry IN LISTS entries)
+    string(REPLACE "== " "" entry "${entry}")
+    set(answer "${CMAKE_CURRENT_BINARY_DIR}/wrong/${entry}.cu")
     add_custom_command(
       OUTPUT "${answer}"
-      COMMAND patch --silent --fuzz=0 --output "${answer}" "${solution}" "${patch}"
-      DEPENDS "${solution}" "${patch}"
+      COMMAND Python3::Interpreter -B "${edits}" "${wrong}" ${entry} "${solution}" "${answer}"
+      DEPENDS "${solution}" "${wrong}" "${edits}"
       VERBATIM)
-    string(REPLACE . _ answer_name ${answer_name})
-    file(STRINGS ${patch} message LIMIT_COUNT 1)
-    string(REPLACE "Refused: " "" message "${message}")
-    add_answer(${chapter}_wrong_${answer_name} "${answer}")
-    tile_add_test(NAME ${chapter}.wrong_${answer_name} LABEL exercises COMMAND ${refuse}
-                  "${message}" $<TARGET_FILE:${chapter}_wrong_${answer_name}>)
+    if(NOT text MATCHES "== ${entry}\nrefused: ([^\n]+)")
+      message(FATAL_ERROR "${wrong}: ${entry} does not begin with refused:")
+    endif()
+    set(message "${CMAKE_MATCH_1}")
+    string(REPLACE . _ entry ${entry})
+    add_answer(${chapter}_wrong_${entry} "${answer}")
+    add_dependencies(${chapter}_wrong_answers ${chapter}_wrong_${entry})
+    tile_add_test(NAME ${chapter}.wrong_${entry} LABEL exercises COMMAND ${refuse}
+                  "${message}" $<TARGET_FILE:${chapter}_wrong_${entry}>)
   endforeach()
 endfunction()
 
@@ -187,7 +214,7 @@ function(tile_tour)
   target_link_libraries(tour_program PRIVATE ${chapters} harness_tour)
   target_link_libraries(harness_test PRIVATE ${chapters})
 
-  # `./tour test harness` builds harness_test.
+  # The target harness_tests builds what a test of harness_test runs.
   add_dependencies(harness_test tour_program)
   tile_add_test(NAME harness.tour_runs_nothing LABEL harness
                 COMMAND "${CMAKE_COMMAND}" -P "${TILE_ROOT}/cmake/must_fail.cmake"

@@ -162,6 +162,13 @@ Findings look_closer(const Exercise& exercise, const ExerciseFolders& folders,
   return {ordinary.output.find(report) == std::string::npos ? report : "", ""};
 }
 
+/// Whether the file still has the line that asks for work.
+bool asks_for_work(const Exercise& exercise) {
+  std::ifstream file(exercise.file);
+  const std::string source{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  return source.find("// TODO") != source.npos;
+}
+
 /// Solved is what passes, and in which the check build finds nothing. To do is what does not pass
 /// and still has the line that asks for work. The reasons go to `out`, as they are found.
 State judge(const Exercise& exercise, const ExerciseFolders& folders, std::ostream& out) {
@@ -173,10 +180,7 @@ State judge(const Exercise& exercise, const ExerciseFolders& folders, std::ostre
   const Run checked = check(exercise, folders.build);
   if (!ok(checked)) {
     out << checked.output << "\n" << std::flush;
-    std::ifstream file(exercise.file);
-    const std::string source{std::istreambuf_iterator<char>(file),
-                             std::istreambuf_iterator<char>()};
-    if (source.find("// TODO") != source.npos) return State::to_do;
+    if (asks_for_work(exercise)) return State::to_do;
   }
   const Findings closer = look_closer(exercise, folders, checked);
   if (!closer.trouble.empty()) out << closer.trouble << "\n";
@@ -219,13 +223,19 @@ int check_exercise(const ExerciseFolders& folders, std::string_view id, std::ost
 
 int report_exercises(const ExerciseFolders& folders, std::string_view chapter, std::ostream& out) {
   int code = 0;
+  std::string to_do;
   for (const Exercise& exercise : find_exercises(folders.project)) {
     if (exercise.chapter.rfind(chapter, 0) != 0) continue;
+    if (asks_for_work(exercise)) {  // not even built
+      to_do.append(to_do.empty() ? "" : ", ").append(exercise.id());
+      continue;
+    }
     std::ostream nowhere(nullptr);
     const State state = judge(exercise, folders, nowhere);
     out << "Exercise " << exercise.shown() << ": " << words(state) << "\n";
-    if (state != State::solved && state != State::to_do) code = 1;
+    if (state != State::solved) code = 1;
   }
+  if (!to_do.empty()) out << "Exercises to do: " << to_do << "\n";
   return code;
 }
 

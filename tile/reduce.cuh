@@ -16,7 +16,7 @@ inline constexpr unsigned kAllLanes = 0xffffffffu;
 /// to the bit: then all lanes of a group get the same bits.
 ///
 /// In round i each lane merges what it has with what the lane at distance lanes / 2^i has, so that
-/// after log2(lanes) rounds everybody has everything.
+/// after log2(lanes) rounds every lane has merged all values.
 template <class T, class Merge>
 __device__ __forceinline__ T reduce_lanes(T value, Merge merge, int lanes = kWarp) {
   for (int distance = lanes / 2; distance > 0; distance /= 2) {
@@ -28,8 +28,8 @@ __device__ __forceinline__ T reduce_lanes(T value, Merge merge, int lanes = kWar
 
 // snippet-begin block
 /// The reduction over all threads of a block of whole warps, in every thread and to the same bits.
-/// `partial` is of shared memory, one value for each warp. Who uses it again must wait at a barrier
-/// first: a slow warp may still be reading.
+/// `partial` lies in shared memory. A kernel that uses it again must wait at a barrier first: a
+/// slow warp may still be reading.
 template <class T, class Merge>
 __device__ __forceinline__ T reduce_block(T value, Merge merge, T* partial) {  // [warps]
   const int thread = static_cast<int>(threadIdx.x);
@@ -39,21 +39,10 @@ __device__ __forceinline__ T reduce_block(T value, Merge merge, T* partial) {  /
   if (warps == 1) return value;
   if (lane == 0) partial[thread / kWarp] = value;
   __syncthreads();  // all partial results are there
-  // Every warp merges them by itself, a lane each, so that no second barrier is needed.
+  // Every warp merges all of them, a lane each, so that no second barrier is needed.
   return reduce_lanes(lane < warps ? partial[lane] : merge.identity(), merge);
 }
 // snippet-end block
-
-/// The reduction over the threads of a row, each of which calls it: those of a block; or, if a
-/// block has several rows, blockDim.x neighbouring lanes, a power of two. `partial` as above.
-template <bool kSeveralRows, class T, class Merge>
-__device__ __forceinline__ T reduce_row(T value, Merge merge, T* partial) {
-  if constexpr (kSeveralRows) {
-    return reduce_lanes(value, merge, static_cast<int>(blockDim.x));
-  } else {
-    return reduce_block(value, merge, partial);
-  }
-}
 
 struct Add {
   __device__ float identity() const { return 0; }

@@ -1,4 +1,4 @@
-// The rows of a matrix, and a thread's chunks of a row in registers.
+// The rows of a matrix, in chunks of 16 bytes.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -23,18 +23,11 @@ struct Rows {
   }
 };
 
-/// The row of this thread: one for each block, or with several rows in a block one for each y.
-template <bool kSeveralRows>
-__device__ __forceinline__ std::int64_t row_of_thread() {
-  return kSeveralRows ? static_cast<std::int64_t>(blockIdx.x) * blockDim.y + threadIdx.y
-                      : blockIdx.x;
-}
-
 /// kWidth elements that one instruction moves: a single one, or as many as fill 16 bytes. Those are
-/// kept as words and never as an array of elements: as soon as the compiler copies such an array
-/// element by element, it may store it so too, eight instructions of 2 bytes instead of one.
+/// four words and never an array of elements: once the compiler copies such an array element by
+/// element, it may store it so too, with eight instructions of 2 bytes instead of one.
 ///
-/// Loads and stores are plain. Hints that the data is used once (no place in L1, evict first) cost
+/// Loads and stores are plain. Hints that the data is used once (no room in L1, evict first) cost
 /// 3 to 5 % on an H200 where a kernel reads as much as it writes.
 template <class T, int kWidth>
 struct Chunk {
@@ -49,7 +42,7 @@ struct Chunk {
     *reinterpret_cast<uint4*>(address) = words;
   }
 
-  /// All elements the same: 0, 1 or -infinity. The words are constants to the compiler, which a
+  /// All elements the same: 0, 1 or -infinity. To the compiler the words are constants, which a
   /// conversion to a type of 16 bits is not.
   __device__ __forceinline__ static Chunk filled(float value) {
     unsigned word = __float_as_uint(value);
@@ -70,8 +63,7 @@ struct Chunk {
     }
   }
 
-  /// The greatest element, as fmaxf finds it: a NaN is passed over. Two at a time where a word has
-  /// two.
+  /// The greatest element, as fmaxf finds it: a NaN is passed over.
   __device__ __forceinline__ float max() const {
     if constexpr (std::is_same_v<T, float>) {
       return fmaxf(fmaxf(__uint_as_float(words.x), __uint_as_float(words.y)),
@@ -91,15 +83,21 @@ struct Chunk {
     for (int i = 0; i < 4; ++i) {
       if constexpr (std::is_same_v<T, float>) {
         value[i] = __uint_as_float(word[i]);
-      } else {
-        const float2 two = floats_of(word[i], T());
+      } else if constexpr (std::is_same_v<T, __half>) {
+        const float2 two = __half22float2(reinterpret_cast<const __half2&>(word[i]));
         value[2 * i] = two.x;
         value[2 * i + 1] = two.y;
+      } else {
+        // bf16 is the upper half of fp32. __bfloat1622float2() would shift the upper element down
+        // and up again.
+        value[2 * i] = __uint_as_float(word[i] << 16);
+        value[2 * i + 1] = __uint_as_float(word[i] & 0xffff0000u);
       }
     }
   }
 
  private:
+  /// Two elements of 2 bytes in a word.
   __device__ __forceinline__ static unsigned pair(float low, float high) {
     if constexpr (std::is_same_v<T, __half>) {
       const __half2 two = __floats2half2_rn(low, high);
@@ -108,14 +106,6 @@ struct Chunk {
       const __nv_bfloat162 two = __floats2bfloat162_rn(low, high);
       return reinterpret_cast<const unsigned&>(two);
     }
-  }
-  __device__ __forceinline__ static float2 floats_of(unsigned word, __half) {
-    return __half22float2(reinterpret_cast<const __half2&>(word));
-  }
-  // bf16 is the upper half of fp32. __bfloat1622float2() takes the upper element in two
-  // instructions, shifted down and up again.
-  __device__ __forceinline__ static float2 floats_of(unsigned word, __nv_bfloat16) {
-    return make_float2(__uint_as_float(word << 16), __uint_as_float(word & 0xffff0000u));
   }
 };
 
@@ -136,45 +126,15 @@ struct Chunk<T, 1> {
   }
 };
 
-/// Where the chunks of a row belong that `threads` threads share, of a block or of a cluster: chunk
-/// i of thread t is chunk i * threads + t of the row, so that neighbouring threads move
-/// neighbouring chunks.
+/// Which chunks of a row are this thread's, if `threads` threads of a block or of a cluster share
+/// the row: chunk i of thread t is chunk i * threads + t of the row, so that neighbouring threads
+/// move neighbouring chunks.
 template <int kWidth>
 struct ChunkColumns {
   int thread, threads;
 
+  /// The first column of the thread's chunk i.
   __device__ int column(int i) const { return (i * threads + thread) * kWidth; }
-};
-
-/// A thread's part of a row, kElements of it, in registers.
-template <class T, int kWidth, int kElements>
-class RegisterSlice {
- public:
-  using Chunk = tile::Chunk<T, kWidth>;
-  static constexpr int kChunkWidth = kWidth, kChunks = kElements / kWidth;
-  static constexpr int kUnroll = kChunks;  // registers have no index at run time
-
-  RegisterSlice() = default;
-
-  /// Loads the chunks that begin in the first `cols` columns; the others become full of `fill`.
-  /// `row` is aligned to a chunk.
-  __device__ __forceinline__ RegisterSlice(const T* row, int cols, ChunkColumns<kWidth> place,
-                                           float fill)
-      : place_(place) {
-#pragma unroll
-    for (int i = 0; i < kChunks; ++i) {
-      chunk_[i] = Chunk::filled(fill);
-      if (column(i) < cols) chunk_[i] = Chunk::load(row + column(i));
-    }
-  }
-
-  __device__ ChunkColumns<kWidth> place() const { return place_; }
-  __device__ int column(int i) const { return place_.column(i); }
-  __device__ __forceinline__ Chunk chunk(int i) const { return chunk_[i]; }
-
- private:
-  ChunkColumns<kWidth> place_;
-  Chunk chunk_[kChunks];
 };
 
 }  // namespace tile

@@ -1,27 +1,17 @@
-// A thread's chunks of a row in shared memory.
+// Rows in shared memory, that of a block or of a cluster of blocks: a thread's slice of a row, and
+// a reduction over all threads of a cluster.
 #pragma once
 
 #include "tile/ptx/cluster.cuh"
 #include "tile/ptx/cp_async.cuh"
+#include "tile/reduce.cuh"
 #include "tile/rows.cuh"
 
 namespace tile {
 
-/// The place of this thread in its block, and among those of its cluster.
-template <int kWidth>
-__device__ __forceinline__ ChunkColumns<kWidth> columns_in_block() {
-  return {static_cast<int>(threadIdx.x), static_cast<int>(blockDim.x)};
-}
-template <int kWidth>
-__device__ __forceinline__ ChunkColumns<kWidth> columns_in_cluster() {
-  const auto threads = static_cast<int>(blockDim.x);
-  return {static_cast<int>(ptx::cluster_rank()) * threads + static_cast<int>(threadIdx.x),
-          static_cast<int>(ptx::cluster_size()) * threads};
-}
-
-/// A thread's part of a row in shared memory: for rows too long for registers, and for kernels that
-/// want more blocks at a time than registers allow. Each thread copies for itself and reads what it
-/// has copied itself, so that it waits for its own copies and at no barrier.
+/// A thread's slice of a row in shared memory: for rows too long for registers, and for kernels
+/// that want more blocks at a time than registers allow. A thread reads only what it has copied
+/// itself, so that it waits for its own copies and at no barrier.
 template <class T, int kChunkCount>
 class SharedSlice {
  public:
@@ -40,10 +30,10 @@ class SharedSlice {
   /// `fill`. `row` is aligned to a chunk. `row_smem` holds [kChunks][in_smem.threads] chunks:
   /// neighbouring threads have neighbouring chunks, so that no two lanes of a phase meet in a bank.
   /// Nothing may be read before ptx::cp_async_wait_all().
-  __device__ __forceinline__ SharedSlice(const T* row, int cols, ChunkColumns<kChunkWidth> place,
+  __device__ __forceinline__ SharedSlice(const T* row, int cols, ChunkColumns<kChunkWidth> columns,
                                          float fill, ptx::SharedAddress row_smem,
                                          ChunkColumns<kChunkWidth> in_smem)
-      : place_(place), mine_(row_smem + in_smem.thread * 16), apart_(in_smem.threads * 16) {
+      : columns_(columns), first_(row_smem + in_smem.thread * 16), apart_(in_smem.threads * 16) {
     row = ptx::address_once(row);
 #pragma unroll
     for (int i = 0; i < kChunks; ++i) {
@@ -58,27 +48,63 @@ class SharedSlice {
       if (column(i) >= cols) ptx::store_shared(address(i), Chunk::filled(fill).words);
     }
   }
-  /// The same where those who share the row also share the memory.
-  __device__ __forceinline__ SharedSlice(const T* row, int cols, ChunkColumns<kChunkWidth> place,
+  /// The same for the threads of one block.
+  __device__ __forceinline__ SharedSlice(const T* row, int cols, ChunkColumns<kChunkWidth> columns,
                                          float fill, ptx::SharedAddress row_smem)
-      : SharedSlice(row, cols, place, fill, row_smem, place) {}
+      : SharedSlice(row, cols, columns, fill, row_smem, columns) {}
 
-  __device__ ChunkColumns<kChunkWidth> place() const { return place_; }
-  __device__ int column(int i) const { return place_.column(i); }
+  __device__ ChunkColumns<kChunkWidth> columns() const { return columns_; }
+  __device__ int column(int i) const { return columns_.column(i); }
   __device__ __forceinline__ Chunk chunk(int i) const { return {ptx::load_shared(address(i))}; }
 
-  /// For another row in the place of the first, once chunk i is no longer needed: starts to copy it
-  /// if it begins in the first `cols` columns.
+  /// Starts to copy chunk i of another row over that of the first, once nothing reads it any more
+  /// and if it begins in the first `cols` columns.
   __device__ __forceinline__ void copy(int i, const T* row, int cols) const {
     if (column(i) < cols) ptx::cp_async<16>(address(i), row + column(i));
   }
 
  private:
-  __device__ __forceinline__ ptx::SharedAddress address(int i) const { return mine_ + i * apart_; }
+  __device__ __forceinline__ ptx::SharedAddress address(int i) const { return first_ + i * apart_; }
 
-  ChunkColumns<kChunkWidth> place_;
-  ptx::SharedAddress mine_;  // of [kChunks] chunks
-  int apart_;                // bytes from one to the next
+  ChunkColumns<kChunkWidth> columns_;
+  ptx::SharedAddress first_;  // of [kChunks] chunks
+  int apart_;                 // bytes from one to the next
 };
+
+/// One value for each warp of a cluster.
+inline constexpr int kMaxWarpsOfCluster = kMaxBlocksOfCluster * 32;
+
+/// Every 32nd of `count` values, from `first` on, merged in this order.
+template <class T, class Merge>
+__device__ __forceinline__ T merge_some(const T* values, int first, int count, Merge merge) {
+  T value = merge.identity();
+  for (int i = first; i < count; i += kWarp) value = merge(value, values[i]);
+  return value;
+}
+
+// snippet-begin cluster
+/// The reduction over all threads of a cluster, in every thread and to the same bits. All blocks
+/// have as many whole warps, and have begun: the kernel has passed ptx::cluster_sync(). `partial`
+/// is the same array of shared memory in every block. A kernel that uses it again must have reduced
+/// with another array in between: a slow warp may still be reading.
+///
+/// Every warp writes its result into every block, so that one barrier serves for the block and for
+/// the cluster. After it each block reads only its own memory: none needs to outlive another.
+template <class T, class Merge>
+__device__ __forceinline__ T reduce_cluster(T value, Merge merge,
+                                            T* partial) {  // [warps of the cluster]
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  const int warps = static_cast<int>(blockDim.x) / kWarp;
+  const int blocks = static_cast<int>(ptx::cluster_size());
+  value = reduce_lanes(value, merge);
+  T* mine = partial + static_cast<int>(ptx::cluster_rank()) * warps + warp;
+  if (lane < blocks) *ptx::in_block_of_cluster(mine, static_cast<unsigned>(lane)) = value;
+  ptx::cluster_sync();  // all warps of all blocks have written
+  // A warp has 32 lanes for up to 512 values. Each lane takes every 32nd, then they merge what
+  // they have. The order is the same in all warps, and so are the bits.
+  return reduce_lanes(merge_some(partial, lane, blocks * warps, merge), merge);
+}
+// snippet-end cluster
 
 }  // namespace tile

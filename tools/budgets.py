@@ -31,7 +31,12 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 # (file, budget) -> why it may be exceeded there. The budgets are named in BUDGETS.
-EXCEPTIONS: dict[tuple[str, str], str] = {}
+EXCEPTIONS: dict[tuple[str, str], str] = {
+    ("03_softmax/forward8_queue.cu", "changed"):
+        "the messages of a cluster, half of the file, are of no use without the queue",
+    ("03_softmax/forward8_queue.cu", "headers"): "stream_memory.hpp is host code of this step alone",
+    ("03_softmax/forward8_queue.cu", "header lines"): "stream_memory.hpp, likewise",
+}
 
 BUDGETS = ("lines", "kernel", "changed", "headers", "header lines")
 ATTENTION = ("05", "07")  # the chapters that may have more headers

@@ -16,7 +16,7 @@ def source(root, file):
     return (root / CHAPTER / file).read_text(encoding="utf-8")
 
 
-# ---- Step 2: a tree in shared memory ----
+# ---- Forward, step 2: a tree in shared memory ----
 def tree(places):
     """What the places hold that `reduce` of step 2 has merged by `+`, before and after each
     round."""
@@ -28,9 +28,9 @@ def tree(places):
 
 
 def block_tree(root):
-    threads = constants(source(root, "step2_block_per_row.cu"))["kThreads"]
+    threads = constants(source(root, "forward2_block_per_row.cu"))["kThreads"]
     rounds, zoomed = int(math.log2(threads)), 8
-    canvas = Canvas(800, 648, "Step 2: a block's reduction as a tree")
+    canvas = Canvas(800, 648, "Forward, step 2: a block's reduction as a tree")
     left, scale, top, line = 132, 2, 74, 28
     right = left + threads * scale
     canvas.text(20, 30, f"{threads} values, {rounds} rounds: thread t merges places t and t + half",
@@ -91,7 +91,7 @@ def block_tree(root):
     return canvas
 
 
-# ---- Step 3: a butterfly ----
+# ---- Forward, step 3: a butterfly ----
 def butterfly(values):
     """What the lanes hold before and after each round of reduce_lanes with `+`."""
     rounds, distance = [list(values)], len(values) // 2
@@ -104,7 +104,7 @@ def butterfly(values):
 
 def warp_butterfly(_root):
     shown, rounds = 8, butterfly(NUMBERS)
-    canvas = Canvas(800, 520, "Step 3: a warp's reduction by shuffles")
+    canvas = Canvas(800, 520, "Forward, step 3: a warp's reduction by shuffles")
     left, gap, box, top, line = 166, 58, 42, 92, 70
     classes = ((A_PALE, A), (B_PALE, B), (C_PALE, C), (RED_PALE, RED))
     canvas.text(20, 30, f"Lanes 0 to {shown - 1} of {WARP}: each has a number, and gets the sum of "
@@ -145,7 +145,7 @@ def warp_butterfly(_root):
     return canvas
 
 
-# ---- Step 4: maximum and sum in one pass ----
+# ---- Forward, step 4: maximum and sum in one pass ----
 def online(row):
     """Number by number: the maximum, the factor that brings the sum so far to it, the new term, and
     the sum."""
@@ -162,7 +162,7 @@ def online(row):
 def online_softmax(_root):
     row = (1, 3, 2, 2.5, 4, 3.5, 5, 4.5)
     seen = online(row)
-    canvas = Canvas(800, 576, "Step 4: maximum and sum, number by number")
+    canvas = Canvas(800, 576, "Forward, step 4: maximum and sum, number by number")
     left, gap = 150, 78
     canvas.text(20, 30, "m is the maximum of what was seen so far, s the sum of its exp(z - m)", 14,
                 bold=True)
@@ -223,17 +223,14 @@ def online_softmax(_root):
 
 # ---- What is read and written ----
 def passes(root, file):
-    """How often the kernels of a step name rows of x and y, or of y, dy and dx, with the number of
-    the tensor's reads and writes: (forward reads, writes), (backward reads, writes)."""
-    _, forward, *backward = source(root, file).split("__global__")
+    """How often the kernel of a step reads rows of x, or of y and dy, and how often it writes rows
+    of y, or of dx: with the number of the tensor's reads and writes."""
+    kernel = source(root, file).split("__global__")[1]
 
-    def rows(of, kernel):
-        return len(re.findall(rf"\b{of}\[row\]", kernel))
+    def rows(*tensors):
+        return sum(len(re.findall(rf"\b{of}\[row\]", kernel)) for of in tensors)
 
-    found = [(rows("x", forward), rows("y", forward))]
-    if backward:
-        found.append((rows("y", backward[0]) + rows("dy", backward[0]), rows("dx", backward[0])))
-    return found
+    return (rows("x"), rows("y")) if file.startswith("forward") else (rows("y", "dy"), rows("dx"))
 
 
 def traffic(root):
@@ -271,7 +268,8 @@ def traffic(root):
     backward = {(4, 1): (("back", 2), ("again", 2), ("dx", 1)), (2, 1): (("once", 2), ("dx", 1))}
 
     def steps(numbers, direction):
-        found = {passes(root, next((root / CHAPTER).glob(f"step{n}_*.cu")).name)[direction]
+        ladder = ("forward", "backward")[direction]
+        found = {passes(root, next((root / CHAPTER).glob(f"{ladder}{n}_*.cu")).name)
                  for n in numbers}
         if len(found) != 1:
             raise ValueError(f"steps {numbers} share a bar, and move {sorted(found)}")
@@ -282,7 +280,7 @@ def traffic(root):
             ("Forward: x is read, y is written", 0, forward,
              (("steps 1 to 3", (1, 2, 3)), ("step 4", (4,)), ("steps 5 to 8", (5, 6, 7, 8)))),
             ("Backward: y and dy are read, dx is written", 1, backward,
-             (("steps 1 to 4", (1, 2, 3)), ("steps 5 to 8", (5, 6, 7))))):
+             (("steps 1 to 3", (1, 2, 3)), ("steps 4 to 6", (4, 5, 6))))):
         canvas.text(20, y + 12, title, 14, bold=True)
         y += 28
         for label, numbers in groups:
@@ -293,10 +291,9 @@ def traffic(root):
     return canvas
 
 
-# ---- Step 7: a cluster ----
+# ---- Forward, step 7: a cluster ----
 def shares(cols, blocks, threads_limit=512, chunks=8, width=4):
-    """share_of_block, of fp32 forward in a cluster: the threads of a block; and the columns of
-    each one's pieces, of a chunk for every thread, which the blocks take in turn."""
+    """plan_of of step 7, of fp32: the threads of a block; and the columns of each one's pieces, of a chunk for every thread, which the blocks take in turn."""
     most = -(-(cols // width) // blocks)
     threads = -(-most // (chunks * WARP)) * WARP
     assert threads <= threads_limit
@@ -309,7 +306,7 @@ def shares(cols, blocks, threads_limit=512, chunks=8, width=4):
 def cluster(_root):
     cols, blocks = 40000, 4
     threads, pieces = shares(cols, blocks)
-    canvas = Canvas(800, 574, "Step 7: a row over the blocks of a cluster")
+    canvas = Canvas(800, 574, "Forward, step 7: a row over the blocks of a cluster")
     left, gap, width = 34, 186, 174
     colours = ((A_PALE, A), (B_PALE, B), (C_PALE, C), (RED_PALE, RED))
     canvas.text(20, 30, f"A row of {cols:,} elements of fp32, {blocks} blocks of {threads} threads",
@@ -364,9 +361,9 @@ def cluster(_root):
     return canvas
 
 
-# ---- Step 8: the next row comes while this one goes ----
+# ---- Forward, step 8: the next row comes while this one goes ----
 def timeline(_root):
-    canvas = Canvas(800, 330, "Step 8: a cluster that stays")
+    canvas = Canvas(800, 330, "Forward, step 8: a cluster that stays")
     left, slow = 120, 44
     kinds = {"start": ("start", LIGHT, GREY), "load": ("load", A_PALE, A),
              "reduce": ("reduce", C_PALE, C), "mail": ("exchange", LIGHT, GREY),
@@ -404,6 +401,6 @@ def timeline(_root):
 
 
 FIGURES = {f"{CHAPTER}/figures/{name}.svg": draw for name, draw in (
-    ("traffic", traffic), ("step2_tree", block_tree), ("step3_butterfly", warp_butterfly),
-    ("step4_online", online_softmax), ("step7_cluster", cluster),
-    ("step8_timeline", timeline))}
+    ("traffic", traffic), ("forward2_tree", block_tree), ("forward3_butterfly", warp_butterfly),
+    ("forward4_online", online_softmax), ("forward7_cluster", cluster),
+    ("forward8_timeline", timeline))}

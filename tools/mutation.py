@@ -2,30 +2,32 @@
 
     tools/mutate --all                     every mutant
     tools/mutate --sample 4 [--seed S]     four of them, drawn by the seed
-    tools/mutate NAME…                     01_vector_add/no_guard, no_guard, or a patch file
+    tools/mutate NAME…                     01_vector_add/no_guard, or no_guard
     tools/mutate --list                    what there is
 
-A mutant is a patch file in a folder called mutants: a header, then a unified diff against the
-project's sources, as `git diff` prints it.
+Mutants stand in the files test/mutants.txt of the project's folders. tools/edits.py says how
+entries are written. Their keys:
 
-    Mutant: the bounds guard is gone          what is wrong, in a line
-    Test: ^01_vector_add\\.step1_              the tests that must notice, all of them: a regex
-    Message: c: .* written past its end       optional: a regex that their output must match
-    Order: reverse                            optional: forward, reverse or random:SEED
-    Device: cpu                               optional: cpu or gpu; no other device shows it
-    Build: check                              optional: the CPU device's check build shows it
+    test: ^01_vector_add\\.step1_              the tests that must notice, all of them: a regex
+    message: c: .* written past its end       optional: a regex that their output must match
+    order: reverse                            optional: forward, reverse or random:SEED
+    device: cpu                               optional: cpu or gpu; no other device shows it
+    build: check                              optional: the CPU device's check build shows it
 
 Each is applied to a copy of the working tree in a temporary folder, and its tests are built and
 run. It is
     killed    if each of these tests ended by itself with a failed check, or with a report of
               the CPU device;
     survived  if a test passed;
-    error     otherwise: the patch does not apply, does not compile or changes nothing; a test
-              crashed, ran out of time, tested nothing, or said something other than Message.
-With a sample, the other patches must still apply. The exit code is 0 if every mutant that was
-tried is killed, and 1 otherwise.
+    error     otherwise: it does not fit the sources, does not compile or changes no program; a
+              test crashed, ran out of time, tested nothing, or said something else than message.
+Those that are not tried must fit the sources. The exit code is 0 if every mutant that was tried
+is killed, and 1 otherwise.
 """
 import argparse
+import collections
+import concurrent.futures
+import contextlib
 import dataclasses
 import json
 import os
@@ -36,25 +38,25 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 
+import edits
+from edits import EditError
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-
-
-class MutantError(Exception):
-    """A patch file that is no proper mutant."""
 
 
 class SetUpError(Exception):
     """Without any mutant, the project does not build or its tests do not pass."""
 
 
-# ---- The patch files ----
+# ---- The files of mutants ----
 @dataclasses.dataclass(frozen=True)
 class Mutant:
-    name: str  # folder/patch: 01_vector_add/no_guard
-    patch: pathlib.Path
+    name: str  # folder/entry: 01_vector_add/no_guard
     what: str
+    files: dict  # path -> hunks
     test: re.Pattern
     message: re.Pattern | None = None
     order: str = "forward"
@@ -62,59 +64,54 @@ class Mutant:
     build: str = ""  # empty: the ordinary build; or check
 
 
-def parse(name, patch, text):
-    """The Mutant in a patch file's text. Raises MutantError, which says what is wrong."""
-    diff = re.search(r"^(diff |--- )", text, re.M)
-    if not diff:
-        raise MutantError("has no diff")
-    fields = {}
-    for line in text[:diff.start()].splitlines():
-        if not line.strip():
-            continue
-        key, colon, value = (part.strip() for part in line.partition(":"))
-        if key not in ("Mutant", "Test", "Message", "Order", "Device", "Build") or not colon or not value:
-            raise MutantError(f"has a header line that is none: {line!r}")
-        if key in fields:
-            raise MutantError(f"has two lines {key}:")
-        fields[key] = value
-    for key in ("Mutant", "Test"):
-        if key not in fields:
-            raise MutantError(f"has no line {key}:")
-    if not re.fullmatch(r"forward|reverse|random:\d+", fields.get("Order", "forward")):
-        raise MutantError(f"Order: {fields['Order']} is not forward, reverse or random:SEED")
-    if fields.get("Device", "cpu") not in ("cpu", "gpu"):
-        raise MutantError(f"Device: {fields['Device']} is not cpu or gpu")
-    if fields.get("Build", "check") != "check":
-        raise MutantError(f"Build: {fields['Build']} is not check")
-    if "Build" in fields and fields.setdefault("Device", "cpu") != "cpu":
-        raise MutantError("Build: check is for Device: cpu")
-    for key in ("Test", "Message"):
-        try:
-            fields[key] = re.compile(fields[key], re.M) if key in fields else None
-        except re.error as error:
-            raise MutantError(f"{key}: {error}") from error
-    return Mutant(name, patch, fields["Mutant"], fields["Test"], fields["Message"],
-                  fields.get("Order", "forward"), fields.get("Device", ""),
-                  fields.get("Build", ""))
+VALUES = {"test": ".+", "message": ".+", "order": r"forward|reverse|random:\d+",
+          "device": "cpu|gpu", "build": "check"}
+
+
+def parse(folder, text):
+    """The mutants in the text of a folder's file. Raises EditError."""
+    mutants = []
+    for entry in edits.parse(text, VALUES):
+        fields = dict(entry.fields)
+        for key, value in fields.items():
+            if not re.fullmatch(VALUES[key], value):
+                raise EditError(f"{entry.name}: {key}: {value} is none of {VALUES[key]}")
+        if not entry.what or "test" not in fields or "" in entry.files:
+            raise EditError(f"{entry.name}: does not say what is wrong, which test: or in: what")
+        if "build" in fields and fields.setdefault("device", "cpu") != "cpu":
+            raise EditError(f"{entry.name}: build: check is for device: cpu")
+        for key in ("test", "message"):
+            try:
+                fields |= {key: re.compile(fields[key], re.M)} if key in fields else {}
+            except re.error as error:
+                raise EditError(f"{entry.name}: {key}: {error}") from error
+        mutants.append(Mutant(f"{folder}/{entry.name}", entry.what, entry.files, **fields))
+    return mutants
 
 
 def find(root):
-    """All patch files of the project, by the mutant's name."""
-    patches = sorted(root.glob("*/mutants/*.patch"))
-    return {f"{patch.parent.parent.name}/{patch.stem}": patch for patch in patches}
+    """All mutants of the project."""
+    mutants = []
+    for file in sorted(root.glob("*/test/mutants.txt")):
+        try:
+            mutants += parse(file.parts[-3], file.read_text(encoding="utf-8"))
+        except EditError as error:
+            raise EditError(f"{file.relative_to(root)}: {error}") from error
+    return mutants
 
 
-def choose(patches, names):
-    """Those of the patches that the names mean. Raises MutantError if one means none."""
-    chosen = {}
+def choose(mutants, names):
+    """Those that the names mean. Raises EditError if one means none."""
     for name in names:
-        path = pathlib.Path(name).resolve()
-        found = {n: p for n, p in patches.items()
-                 if name in (n, n.rpartition("/")[2]) or path == p.resolve()}
-        if not found:
-            raise MutantError(f"there is no mutant '{name}'; --list shows what there is")
-        chosen |= found
-    return chosen
+        if not any(name in (m.name, m.name.partition("/")[2]) for m in mutants):
+            raise EditError(f"there is no mutant '{name}'; --list shows what there is")
+    return [m for m in mutants if {m.name, m.name.partition("/")[2]} & set(names)]
+
+
+def mutated(mutant, root):
+    """path -> its text with the mutant. Raises EditError or OSError."""
+    return {path: edits.edited((root / path).read_text(encoding="utf-8"), hunks)
+            for path, hunks in mutant.files.items()}
 
 
 def sample(mutants, count, seed):
@@ -177,7 +174,7 @@ def classify(run, message=None):
     if run.code == NOTHING_TESTED or not why:
         return Verdict("error", f"exit code {run.code}, and no check failed", run.output)
     if message and not message.search(run.output):
-        return Verdict("error", f"noticed, but nothing matches Message: {message.pattern}",
+        return Verdict("error", f"noticed, but nothing matches message: {message.pattern}",
                        run.output)
     return Verdict("killed", why)
 
@@ -185,12 +182,16 @@ def classify(run, message=None):
 # ---- Running programs ----
 def end(process):
     """Ends a process and what it started. Ninja passes SIGTERM on to its compilers."""
-    os.killpg(process.pid, signal.SIGTERM)
+    with contextlib.suppress(ProcessLookupError):  # another thread may know already that it ended
+        os.killpg(process.pid, signal.SIGTERM)
     try:
         process.wait(timeout=5)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+
+
+RUNNING = set()  # the processes of all threads
 
 
 def run_program(command, limit, folder=None, environment=None):
@@ -199,6 +200,7 @@ def run_program(command, limit, folder=None, environment=None):
     process = subprocess.Popen(command, cwd=folder, env=environment, stdin=subprocess.DEVNULL,
                                stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                text=True, errors="replace", start_new_session=True)
+    RUNNING.add(process)
     code = None
     try:
         out, err = process.communicate(timeout=limit)
@@ -209,6 +211,8 @@ def run_program(command, limit, folder=None, environment=None):
     except BaseException:
         end(process)
         raise
+    finally:
+        RUNNING.discard(process)
     return Run(code, out + err, time.monotonic() - start)
 
 
@@ -250,7 +254,7 @@ def same_content(path, other):
 
 class Workshop:
     """A copy of the project with a build. Once the unmutated tests pass, a second copy of both is
-    what each mutant begins with: nothing of the one before is left, and only what a patch touches
+    what each mutant begins with: nothing of the one before is left, and only what a mutant touches
     is compiled."""
 
     BUILD_LIMIT = 1800  # seconds
@@ -258,10 +262,11 @@ class Workshop:
     FAILED_CHECKS = 10
     HANG_SECONDS = 2  # of processor time, until the CPU device ends an endless kernel
 
-    def __init__(self, root, folder, device="cpu", build="", least_limit=60):
+    def __init__(self, root, folder, device="cpu", build="", least_limit=60, cores=1):
         self.least_limit = least_limit  # seconds that any test may take
         self.device = device
         self.build = build
+        self.cores = cores
         self.sources = folder / "work" / "sources"
         self.build_folder = folder / "work" / "build"
         self.pristine = folder / "pristine"
@@ -299,7 +304,7 @@ class Workshop:
         if not tests:
             return Run(0, "", 0.0)  # ninja without a target builds all
         targets = {str(self.programs[test].relative_to(self.build_folder)) for test in tests}
-        return run_program(["ninja", "-C", self.build_folder, f"-j{os.cpu_count()}", *targets],
+        return run_program(["ninja", "-C", self.build_folder, f"-j{self.cores}", *targets],
                            self.BUILD_LIMIT)
 
     def prepare(self, mutants):
@@ -320,7 +325,7 @@ class Workshop:
                 raise SetUpError(f"{test} does not pass without a mutant (exit code {run.code}, "
                                  f"order {order}):\n{run.output}")
             self.runs[test, order] = run
-        shutil.copytree(self.sources.parent, self.pristine)
+        make_like(self.pristine, self.sources.parent)
 
     def _run_test(self, test, order, limit):
         command, properties = self.commands[test]
@@ -332,20 +337,11 @@ class Workshop:
         return run_program([*command, f"--abort-after={self.FAILED_CHECKS}"], limit,
                            properties.get("WORKING_DIRECTORY"), environment)
 
-    def apply(self, patch, *options):
-        """Applies the patch to the copy. None, or why it does not apply."""
-        # The folder is in no repository, wherever temporary files lie.
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
-        environment["GIT_CEILING_DIRECTORIES"] = str(self.sources.parent)
-        run = run_program(["git", "apply", "--whitespace=nowarn", *options, patch.resolve()],
-                          self.BUILD_LIMIT, self.sources, environment)
-        return None if run.code == 0 else f"does not apply: {run.output.strip()}"
-
     def verdict(self, mutant):
         """Tries the mutant, and leaves everything as it was."""
         tests = self.tests_of(mutant)
         if not tests:
-            return Verdict("error", f"no test matches Test: {mutant.test.pattern}")
+            return Verdict("error", f"no test matches test: {mutant.test.pattern}")
         tests = [test for test in tests if self.runs[test, mutant.order].code != SKIPPED]
         if not tests:
             return Verdict("error", "its tests are skipped on this device")
@@ -355,13 +351,8 @@ class Workshop:
             make_like(self.sources.parent, self.pristine)
 
     def _try(self, mutant, tests):
-        if complaint := self.apply(mutant.patch):
-            first, _, more = complaint.partition("\n")
-            return Verdict("error", first, more)
-        before = self.pristine / "sources"
-        if all(same_content(self.sources / path, before / path)
-               for path in files_below(self.sources) | files_below(before)):
-            return Verdict("error", "changes nothing")
+        for path, text in mutated(mutant, self.sources).items():
+            (self.sources / path).write_text(text, encoding="utf-8")
         build = self._build(tests)
         if build.code != 0:
             return Verdict("error", "does not compile", build.output)
@@ -403,50 +394,82 @@ def arguments_of(argv):
     parser.add_argument("--seed", type=int, help="of the sample; another each time unless given")
     parser.add_argument("--list", action="store_true", help="say what there is, and try nothing")
     parser.add_argument("--device", choices=("cpu", "gpu"), default="cpu", help="where tests run")
+    parser.add_argument("--jobs", type=int, metavar="N", default=os.cpu_count(),
+                        help="mutants tried at a time, each in a build of its own")
     parser.add_argument("--keep", action="store_true", help="keep the temporary folder")
     arguments = parser.parse_args(argv)
     if bool(arguments.names) + arguments.all + (arguments.sample is not None) > 1:
         parser.error("NAME, --all and --sample exclude each other")
     if not (arguments.names or arguments.all or arguments.list or arguments.sample is not None):
         parser.error("needs NAME, --all, --sample or --list")
-    if arguments.sample is not None and arguments.sample < 1:
-        parser.error("--sample needs a number above 0")
+    if arguments.jobs < 1 or arguments.sample is not None and arguments.sample < 1:
+        parser.error("--sample and --jobs need a number above 0")
     return arguments
+
+
+def try_all(mutants, jobs, workshop, report):
+    """Tries the mutants, so many at a time. workshop(folder, build, cores) makes a Workshop."""
+    # A folder's mutants need the same programs, so they stay together. The most come first.
+    groups = collections.defaultdict(list)
+    for mutant in mutants:
+        groups[mutant.build, mutant.name.partition("/")[0]].append(mutant)
+    groups = sorted(groups.values(), key=len)
+    jobs = max(1, min(jobs, len(groups)))
+    stopped = threading.Event()
+
+    def lane(number):
+        workshops = {}
+        while not stopped.is_set():
+            try:
+                group = groups.pop()
+            except IndexError:
+                return
+            build = group[0].build
+            if build not in workshops:
+                workshops[build] = workshop(f"{build or 'ordinary'}{number}", build,
+                                            max(1, os.cpu_count() // jobs))
+            workshops[build].prepare(group)
+            for mutant in group:
+                start = time.monotonic()
+                verdict = workshops[build].verdict(mutant)
+                if stopped.is_set():
+                    return
+                report(mutant, verdict, time.monotonic() - start)
+
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        try:
+            lanes = [pool.submit(lane, number) for number in range(jobs)]
+            for ended in concurrent.futures.as_completed(lanes):
+                ended.result()
+        finally:  # the user stops all, or one lane has failed, and so the others end
+            stopped.set()
+            for process in list(RUNNING):
+                end(process)
 
 
 def main(argv=None, root=ROOT, least_limit=60):
     """Returns the exit code."""
     arguments = arguments_of(argv)
-    patches = find(root)
-    if arguments.names:
-        try:
-            patches = choose(patches, arguments.names)
-        except MutantError as error:
-            print(f"tools/mutate: {error}")
-            return 2
-    if not patches:
-        print("tools/mutate: there are no mutants")
+    try:
+        mutants = find(root)
+        if arguments.names:
+            mutants = choose(mutants, arguments.names)
+        if not mutants:
+            raise EditError("there are no mutants")
+    except EditError as error:
+        print(f"tools/mutate: {error}")
         return 2
-
-    mutants, verdicts = [], {}  # name -> (what, Verdict, seconds)
-    for name, patch in patches.items():
-        try:
-            mutants.append(parse(name, patch, patch.read_text(encoding="utf-8")))
-        except (MutantError, UnicodeDecodeError) as error:
-            verdicts[name] = ("", Verdict("error", str(error)), 0.0)
-
-    def report(name, what, verdict, seconds):
-        verdicts[name] = (what, verdict, seconds)
-        print(f"{name}  {verdict.result}  {seconds:.1f} s  {verdict.why}", flush=True)
-        print(indented(verdict.details), end="", flush=True)
-
-    for name, (what, verdict, seconds) in list(verdicts.items()):
-        report(name, what, verdict, seconds)
     if arguments.list:
         table([(m.name, m.test.pattern,
-                m.what + (f" ({m.build or m.device} only)" if m.device else ""))
-               for m in mutants] or [("",)])
-        return 1 if verdicts else 0
+                m.what + (f" ({m.build or m.device} only)" if m.device else "")) for m in mutants])
+        return 0
+
+    verdicts = {}  # name -> (what, Verdict, seconds)
+
+    def report(mutant, verdict, seconds=0.0):
+        verdicts[mutant.name] = (mutant.what, verdict, seconds)
+        print(f"{mutant.name}  {verdict.result}  {seconds:.1f} s  {verdict.why}\n" +
+              indented(verdict.details), end="", flush=True)
 
     elsewhere = [m for m in mutants if m.device not in ("", arguments.device)]
     chosen = [m for m in mutants if m not in elsewhere]
@@ -454,24 +477,17 @@ def main(argv=None, root=ROOT, least_limit=60):
         seed = random.randrange(2**32) if arguments.seed is None else arguments.seed
         print(f"{min(arguments.sample, len(chosen))} of {len(chosen)} mutants, --seed {seed}")
         chosen = sample(chosen, arguments.sample, seed)
+    for mutant in mutants:  # those that are not tried, too: sources move on
+        try:
+            mutated(mutant, root)
+        except (EditError, OSError) as error:
+            report(mutant, Verdict("error", str(error)))
 
     folder = pathlib.Path(tempfile.mkdtemp(prefix="mutate-"))
     try:
-        start = time.monotonic()
-        workshops = {build: Workshop(root, folder / (build or "ordinary"), arguments.device, build,
-                                     least_limit)
-                     for build in {m.build for m in chosen} | {""}}
-        # Those that are not tried this time must apply at least: sources move on.
-        for mutant in mutants:
-            if mutant not in chosen and (complaint := workshops[""].apply(mutant.patch, "--check")):
-                report(mutant.name, mutant.what, Verdict("error", complaint), 0.0)
-        for build, workshop in workshops.items():
-            workshop.prepare([m for m in chosen if m.build == build])
-        print(f"built and passed without mutants in {time.monotonic() - start:.1f} s", flush=True)
-        for mutant in chosen:
-            start = time.monotonic()
-            verdict = workshops[mutant.build].verdict(mutant)
-            report(mutant.name, mutant.what, verdict, time.monotonic() - start)
+        try_all([m for m in chosen if m.name not in verdicts], arguments.jobs,
+                lambda name, build, cores: Workshop(root, folder / name, arguments.device, build,
+                                                    least_limit, cores), report)
     except SetUpError as error:
         print(f"tools/mutate: {error}")
         return 1

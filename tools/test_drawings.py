@@ -265,7 +265,7 @@ class Softmax(WithSource):
     chapter = "03_softmax"
 
     def test_the_tree_of_step_2(self):
-        self.holds("step2_block_per_row.cu", "kThreads = 256;",
+        self.holds("forward2_block_per_row.cu", "kThreads = 256;",
                    "tree_smem[thread] = value; __syncthreads();",
                    "for (int half = kThreads / 2; half > 0; half /= 2) { if (thread < half) { "
                    "tree_smem[thread] = merge(tree_smem[thread], tree_smem[thread + half]); } "
@@ -296,40 +296,31 @@ class Softmax(WithSource):
 
     def test_reads_and_writes_are_those_of_the_page(self):
         table = source("03_softmax/README.md")
-        for steps, files, cells in (
-                ("1 to 3", ("step1_thread_per_row.cu", "step2_block_per_row.cu",
-                            "step3_shuffles.cu"), ((3, 1), (4, 1))),
-                ("5 to 8", ("step5_registers.cu", "step6_shared.cu", "step7_cluster.cu"),
-                 ((1, 1), (2, 1)))):
+        for ladder, steps, files, reads, writes in (
+                ("forward", "1 to 3", ("1_thread_per_row", "2_block_per_row", "3_shuffles"), 3, 1),
+                ("forward", "4", ("4_online",), 2, 1),
+                ("forward", "5 to 8", ("5_registers", "6_shared", "7_cluster", "8_queue"), 1, 1),
+                ("backward", "1 to 3", ("1_thread_per_row", "2_block_per_row", "3_shuffles"), 4, 1),
+                ("backward", "4 to 6", ("4_registers", "5_shared", "6_cluster"), 2, 1)):
             for file in files:
-                self.assertEqual(tuple(softmax.passes(ROOT, file)), cells, file)
-            self.assertRegex(table, r"\| {} \| {} \+ {} \|[^|]*\| {} \+ {} \|".format(
-                steps, *cells[0], *cells[1]))
-        self.assertEqual(softmax.passes(ROOT, "step8_queue.cu"), [(1, 1)])
-        self.holds("step8_queue.cu", "return cluster(problem, buffers, stream);")  # backward
-        self.assertEqual(softmax.passes(ROOT, "step4_online.cu"), [(2, 1)])
-        self.assertRegex(table, r"\| 4 \| 2 \+ 1 \|[^|]*\| 4 \+ 1 \|")
-        self.holds("step4_online.cu", "return shuffles(problem, buffers, stream);")  # backward
+                file = f"{ladder}{file}.cu"
+                self.assertEqual(softmax.passes(ROOT, file), (reads, writes), file)
+            self.assertIn(f"| {ladder} {steps} | {reads} + {writes} |", table)
 
     def test_the_cluster_of_step_7(self):
-        self.holds("shares.cuh", "most = (all + blocks - 1) / blocks;",
-                   "most_threads = blocks == 1 ? tile::kMostThreads : tile::kMostThreads / 2;",
-                   "chunks = (blocks > 1 && forward) ||",
-                   "threads = (most + chunks * 32 - 1) / (chunks * 32) * 32;")
-        self.holds("step7_cluster.cu", "place = tile::place_in_cluster<Part::kChunkWidth>();")
+        self.holds("forward7_cluster.cu", "constexpr int kMaxThreads = 512;",
+                   "constexpr int kChunks = 8;", "most = (all + blocks - 1) / blocks;",
+                   "threads = (most + kChunks * 32 - 1) / (kChunks * 32) * 32;",
+                   "columns{rank * in_smem.threads + in_smem.thread, blocks * in_smem.threads};")
         rows = " ".join(source("tile/rows.cuh").split())
-        for code in ("return (i * threads + thread) * kWidth;",
-                     "return {static_cast<int>(ptx::cluster_rank()) * threads + "
-                     "static_cast<int>(threadIdx.x), "
-                     "static_cast<int>(ptx::cluster_size()) * threads};"):
-            self.assertIn(code, rows)
+        self.assertIn("return (i * threads + thread) * kWidth;", rows)
         self.holds("README.md", "So 8 blocks; each has up to 2,500 chunks, for which 320 threads")
         threads, pieces = softmax.shares(40000, 4)
         self.assertEqual((threads, sum(map(sum, pieces))), (320, 40000))
         self.assertEqual([len(columns) for columns in pieces], [8, 8, 8, 8])
         with self.assertRaises(AssertionError):
             softmax.shares(40000, 2)
-        code = " ".join(source("tile/cluster.cuh").split())
+        code = " ".join(source("tile/shared_slice.cuh").split())
         self.assertRegex(code, r"in_block_of_cluster\(mine, .*\) = value; ptx::cluster_sync\(\);"
                                r".*merge_some\(partial, lane, blocks \* warps, merge\)")
 

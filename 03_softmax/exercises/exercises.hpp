@@ -23,8 +23,8 @@ struct Partials {
 /// [rows][width].
 tile::Status merge_partials(const Partials& partials, float* average);
 
-/// 03.3: dx = y (dy - sum y dy). The problem is a backward one, neither causal nor of the
+/// 03.3: dx = y (dy - sum y dy). The problem has rows and columns, is neither causal nor of the
 /// logarithm, and its scale is 1.
-tile::Status backward_by_warp(const Problem& problem, const Buffers& buffers);
+tile::Status backward_by_warp(const BackwardProblem& problem, const BackwardBuffers& buffers);
 
 }  // namespace softmax

@@ -27,7 +27,7 @@ __global__ void merge_partials_kernel(Partials partials,  // see exercises.hpp f
     for (std::int64_t part = 0; part < partials.parts; ++part) {
       max = fmaxf(max, partials.max[part * partials.rows + row]);
     }
-    const float reference = tile::finite_reference(max);  // of parts that are all empty
+    const float reference = finite_reference(max);  // of parts that are all empty
     float sum = 0, weighted = 0;
     for (std::int64_t part = 0; part < partials.parts; ++part) {
       const std::int64_t i = part * partials.rows + row;

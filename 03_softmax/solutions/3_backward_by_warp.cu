@@ -1,6 +1,6 @@
 // Exercise 03.3: the backward pass, a warp for each row
 //
-// dx = y (dy - sum y dy). Steps 3 and 4 give a row to a block of 256 threads. If rows are short
+// dx = y (dy - sum y dy). Step 3 gives a row to a block of 256 threads. If rows are short
 // most of these have nothing to do, and still all meet at a barrier. A warp needs none: five
 // shuffles add up what its lanes have. Here a block has four warps, and each warp a row of its own.
 // Lane l takes the columns l, l + 32, … A row may have any number of columns, also fewer than 32.
@@ -42,13 +42,17 @@ __global__ void softmax_backward_by_warp(tile::Rows<const T> y,   // [rows][cols
 
 }  // namespace
 
-tile::Status backward_by_warp(const Problem& problem, const Buffers& buffers) {
-  return launch_on_rows(
-      problem, buffers, kRows, [&]<class T>(const Arguments<T>& a, unsigned blocks) {
-        softmax_backward_by_warp<T>
-            <<<blocks, kThreads>>>(a.y_in, a.dy, a.dx, problem.rows, problem.cols);
-        return tile::launch_status("softmax_backward_by_warp");
-      });
+tile::Status backward_by_warp(const BackwardProblem& problem, const BackwardBuffers& buffers) {
+  unsigned blocks = 0;
+  if (tile::Status s = tile::blocks_for("rows", problem.rows, kRows, &blocks); !s.ok()) return s;
+  return tile::with_element_type(problem.type, [&](auto element) {
+    using T = decltype(element);
+    softmax_backward_by_warp<T><<<blocks, kThreads>>>(
+        tile::Rows<const T>{static_cast<const T*>(buffers.y), problem.ldy},
+        tile::Rows<const T>{static_cast<const T*>(buffers.dy), problem.lddy},
+        tile::Rows<T>{static_cast<T*>(buffers.dx), problem.lddx}, problem.rows, problem.cols);
+    return tile::launch_status("softmax_backward_by_warp");
+  });
 }
 
 }  // namespace softmax

@@ -1,8 +1,8 @@
 #include "large.hpp"
 
-#include "tile/host/cuda_check.hpp"
-#include "tile/basics.cuh"
 #include "harness/random.cuh"
+#include "tile/basics.cuh"
+#include "tile/host/cuda_check.hpp"
 #include "tile/rows.cuh"
 
 namespace softmax {
@@ -59,38 +59,51 @@ __global__ void check(tile::Rows<const T> output,  // [rows][cols]: y forward, d
   }
 }
 
-}  // namespace
-
-tile::Status fill_exact(const Problem& p, const Buffers& b) {
-  return tile::with_element_type(p.type, [&](auto element) {
+tile::Status count(tile::DType type, const void* output, std::int64_t rows, std::int64_t cols,
+                   std::int64_t ld, bool forward, std::int64_t* wrong) {
+  return tile::with_element_type(type, [&](auto element) -> tile::Status {
     using T = decltype(element);
-    const bool forward = p.direction == tile::Direction::forward;
-    const tile::Rows<T> first = forward
-                                    ? tile::Rows<T>{static_cast<T*>(const_cast<void*>(b.x)), p.ldx}
-                                    : tile::Rows<T>{static_cast<T*>(b.y), p.ldy};
-    const tile::Rows<T> dy{static_cast<T*>(const_cast<void*>(b.dy)), p.lddy};
-    fill<T><<<kBlocks, kThreads>>>(first, dy, p.rows, p.cols, forward);
-    return tile::launch_status("fill");
-  });
-}
-
-tile::Status count_wrong(const Problem& p, const Buffers& b, std::int64_t* wrong) {
-  return tile::with_element_type(p.type, [&](auto element) -> tile::Status {
-    using T = decltype(element);
-    const bool forward = p.direction == tile::Direction::forward;
-    const tile::Rows<const T> output{static_cast<const T*>(forward ? b.y : b.dx),
-                                     forward ? p.ldy : p.lddx};
     unsigned long long* count = nullptr;
     unsigned long long result = 0;
     TILE_RETURN_IF_CUDA_ERROR(cudaMalloc(&count, sizeof *count));
     TILE_RETURN_IF_CUDA_ERROR(cudaMemset(count, 0, sizeof *count));
-    check<T><<<kBlocks, kThreads>>>(output, p.rows, p.cols, forward, count);
+    check<T><<<kBlocks, kThreads>>>(tile::Rows<const T>{static_cast<const T*>(output), ld}, rows,
+                                    cols, forward, count);
     if (tile::Status s = tile::launch_status("check"); !s.ok()) return s;
     TILE_RETURN_IF_CUDA_ERROR(cudaMemcpy(&result, count, sizeof result, cudaMemcpyDeviceToHost));
     TILE_RETURN_IF_CUDA_ERROR(cudaFree(count));
     *wrong = static_cast<std::int64_t>(result);
     return {};
   });
+}
+
+}  // namespace
+
+tile::Status fill_exact(const ForwardProblem& p, void* x) {
+  return tile::with_element_type(p.type, [&](auto element) {
+    using T = decltype(element);
+    fill<T><<<kBlocks, kThreads>>>(tile::Rows<T>{static_cast<T*>(x), p.ldx}, tile::Rows<T>{},
+                                   p.rows, p.cols, true);
+    return tile::launch_status("fill");
+  });
+}
+
+tile::Status fill_exact(const BackwardProblem& p, void* y, void* dy) {
+  return tile::with_element_type(p.type, [&](auto element) {
+    using T = decltype(element);
+    fill<T><<<kBlocks, kThreads>>>(tile::Rows<T>{static_cast<T*>(y), p.ldy},
+                                   tile::Rows<T>{static_cast<T*>(dy), p.lddy}, p.rows, p.cols,
+                                   false);
+    return tile::launch_status("fill");
+  });
+}
+
+tile::Status count_wrong(const ForwardProblem& p, const void* y, std::int64_t* wrong) {
+  return count(p.type, y, p.rows, p.cols, p.ldy, true, wrong);
+}
+
+tile::Status count_wrong(const BackwardProblem& p, const void* dx, std::int64_t* wrong) {
+  return count(p.type, dx, p.rows, p.cols, p.lddx, false, wrong);
 }
 
 }  // namespace softmax

@@ -9,12 +9,19 @@ constexpr double kUnit = 0x1p-24;
 // doctest's Approx takes all small numbers for the same.
 bool near(double x, double y, double relative) { return std::abs(x - y) <= relative * y; }
 
-Values value_of(const Problem& p, const Values& x, const Values& dy = {}) {
-  return reference(p, x, dy).value;
+Values value_of(const ForwardProblem& p, const Values& x) { return reference(p, x).value; }
+
+Values value_of(const BackwardProblem& p, const Values& y, const Values& dy) {
+  return reference(p, y, dy).value;
 }
 
-Problem forward_problem(DType type, std::int64_t rows, std::int64_t cols, bool log = false) {
-  return plain(type, rows, cols, {Direction::forward, log});
+ForwardProblem forward_problem(DType type, std::int64_t rows, std::int64_t cols, bool log = false) {
+  return {.type = type, .rows = rows, .cols = cols, .log = log};
+}
+
+BackwardProblem backward_problem(DType type, std::int64_t rows, std::int64_t cols,
+                                 bool log = false) {
+  return {.type = type, .rows = rows, .cols = cols, .log = log};
 }
 
 }  // namespace
@@ -26,7 +33,7 @@ TEST_SUITE("chapter") {
     constexpr double kSoftmax[] = {0.090030573170380458,  0.244728471054797652,
                                    0.66524095577482189,   0.00657326318530908303,
                                    0.0178679818703045021, 0.975558754944386415};
-    const Problem p = forward_problem(DType::fp64, 2, 3);
+    const ForwardProblem p = forward_problem(DType::fp64, 2, 3);
     const tile::Expected expected = reference(p, x);
     CHECK(expected.shape == std::vector<std::int64_t>{2, 3});
     const Values logs = value_of(forward_problem(DType::fp64, 2, 3, true), x);
@@ -70,7 +77,7 @@ TEST_SUITE("chapter") {
     CHECK(logs[3] == -kInfinity);
     CHECK(logs[2] == 0);
     // Backward too.
-    const Problem p = causal(plain(DType::fp64, 3, 2, {Direction::backward, false}), 3);
+    const BackwardProblem p = causal(backward_problem(DType::fp64, 3, 2), 3);
     CHECK(value_of(p, {kNaN, kNaN, 1, kNaN, 0.5, 0.5}, {kNaN, kNaN, 4, kNaN, 3, 1}) ==
           Values{0, 0, 0, 0, 0.5, -0.5});
   }
@@ -82,10 +89,10 @@ TEST_SUITE("chapter") {
           CAPTURE(log);
           CAPTURE(with_mask);
           CAPTURE(scale);
-          Problem forward = scaled(forward_problem(DType::fp64, 4, 5, log), scale);
+          ForwardProblem forward = scaled(forward_problem(DType::fp64, 4, 5, log), scale);
           if (with_mask) forward = causal(forward, 4);
-          Problem backward = forward;
-          backward.direction = Direction::backward;
+          BackwardProblem backward = scaled(backward_problem(DType::fp64, 4, 5, log), scale);
+          if (with_mask) backward = causal(backward, 4);
           const Values x = tile::normal(20, DType::fp64, 1);
           Values dy = tile::normal(20, DType::fp64, 2);
           const Values y = value_of(forward, x);
@@ -119,14 +126,14 @@ TEST_SUITE("chapter") {
     // Equal numbers: 2 ulps of an exponential in the sum, two exponentials in the result, each 4u;
     // n - 1 additions; n - 1 rescalings of 5u; 1 / sum and three products.
     for (const std::int64_t n : {1, 2, 10}) {
-      const Problem p = forward_problem(DType::fp32, 1, n);
+      const ForwardProblem p = forward_problem(DType::fp32, 1, n);
       const tile::Expected expected = reference(p, Values(static_cast<std::size_t>(n), 3.0));
       const auto count = static_cast<double>(n);
       CHECK(near(expected.bound[0] / expected.value[0] / kUnit,
                  4 + 8 + (count - 1) + 5 * (count - 1) + 4, 1e-4));
     }
     // Rescalings: n / 256 and 53 of the reduction.
-    const Problem p = forward_problem(DType::fp32, 1, 4096);
+    const ForwardProblem p = forward_problem(DType::fp32, 1, 4096);
     const tile::Expected expected = reference(p, Values(4096, 0.0));
     CHECK(near(expected.bound[0] / expected.value[0] / kUnit, 16 + 4095 + 5 * (16 + 53), 1e-3));
     // Two numbers 10 apart: their arguments lose 40u, and the mean of both in the sum next to 0.
@@ -137,7 +144,7 @@ TEST_SUITE("chapter") {
 
   TEST_CASE("the bound of log y, in roundings") {
     // 2u of the difference, the sum's error, 2u of the logarithm's, and one of the result.
-    const Problem p = forward_problem(DType::fp32, 1, 2, true);
+    const ForwardProblem p = forward_problem(DType::fp32, 1, 2, true);
     const tile::Expected equal = reference(p, Values{5, 5});
     CHECK(near(equal.bound[0] / kUnit, (4 + 1 + 5) + 3 * std::log(2), 1e-4));
     const tile::Expected apart = reference(p, Values{0, -100});
@@ -148,12 +155,12 @@ TEST_SUITE("chapter") {
   TEST_CASE("the bound of dx, in roundings") {
     // y = 1/2, 1/2 and dy = 3, 1: the sum is 2, and 2u of it are lost; then three products and
     // differences.
-    const Problem p = plain(DType::fp32, 1, 2, {Direction::backward, false});
+    const BackwardProblem p = backward_problem(DType::fp32, 1, 2);
     const tile::Expected expected = reference(p, Values{0.5, 0.5}, Values{3, 1});
     CHECK(expected.value == Values{0.5, -0.5});
     CHECK(near(expected.bound[0] / kUnit, 0.5 * (2 * 2 + 1) + 2 * 0.5, 1e-4));
     // Of the logarithm: the sum 4, 2u; its product with the exponential, 4 + 1 + 2 log 2; and two.
-    const Problem log = plain(DType::fp32, 1, 2, {Direction::backward, true});
+    const BackwardProblem log = backward_problem(DType::fp32, 1, 2, true);
     const double half = -std::log(2);
     const tile::Expected of_log = reference(log, Values{half, half}, Values{3, 1});
     CHECK(near(of_log.value[0], 1, 1e-15));
@@ -162,7 +169,7 @@ TEST_SUITE("chapter") {
 
   TEST_CASE("the bound of a type: rounded once more, and not where the result is exact") {
     for (const DType type : {DType::fp16, DType::bf16}) {
-      const Problem p = forward_problem(type, 1, 3);
+      const ForwardProblem p = forward_problem(type, 1, 3);
       const tile::Expected expected = reference(p, Values{0, 0, 0});
       const tile::Expected in_fp32 = reference(forward_problem(DType::fp32, 1, 3), Values{0, 0, 0});
       CHECK(near(expected.bound[0], in_fp32.bound[0] + tile::unit_roundoff(type) / 3, 1e-3));
@@ -171,7 +178,7 @@ TEST_SUITE("chapter") {
       const tile::Expected tiny = reference(p, Values{0, -300, 0});
       CHECK(tiny.bound[1] < 1.01 * (type == DType::fp16 ? 0x1p-25 : 0x1p-124));
       // And what is too large for it is infinite.
-      const Problem log = forward_problem(type, 1, 2, true);
+      const ForwardProblem log = forward_problem(type, 1, 2, true);
       const double most = tile::adversarial_finite(10, type)[8];
       CHECK(value_of(log, Values{most, -most})[1] == -kInfinity);
       CHECK(value_of(log, Values{0, -most})[1] == -most);
@@ -179,13 +186,104 @@ TEST_SUITE("chapter") {
   }
 
   TEST_CASE("every step has a name, an idea and all types") {
-    for (const Step& step : kSteps) {
-      CAPTURE(step.name);
-      CHECK(!step.name.empty());
-      CHECK(!step.idea.empty());
-      CHECK(tile::listed(step.types) == "fp32, fp16, bf16");
-      CHECK(step.supports(forward_problem(DType::fp32, 1 << 20, 1 << 20)).ok());
+    auto check = [](const auto& ladder) {
+      for (const auto& step : ladder.steps) {
+        CAPTURE(ladder.name);
+        CAPTURE(step.name);
+        CHECK(!step.name.empty());
+        CHECK(!step.idea.empty());
+        CHECK(tile::listed(step.types) == "fp32, fp16, bf16");
+      }
+    };
+    check(kForwardLadder);
+    check(kBackwardLadder);
+  }
+
+  TEST_CASE("sizes on both sides of what each step takes, and which step runs them") {
+    // On a card with 227 KiB for a block.
+    struct Border {
+      const char* wanted;
+      std::int64_t cols;
+      const char* runs;
+      bool log = false;
+    };
+    constexpr Border kForwardBorders[] = {{"registers", 32'768, "registers"},
+                                          {"registers", 32'772, "online"},
+                                          {"registers", 8191, "registers"},
+                                          {"registers", 8193, "online"},
+                                          {"registers", 8192, "registers", true},
+                                          {"registers", 8196, "online", true},
+                                          {"shared", 16'384, "registers"},
+                                          {"shared", 16'388, "shared"},
+                                          {"shared", 8192, "registers", true},
+                                          {"shared", 8196, "shared", true},
+                                          {"shared", 16'389, "online"},
+                                          {"shared", 32'768, "shared"},
+                                          {"shared", 32'772, "online"},
+                                          {"cluster", 16'384, "registers"},
+                                          {"cluster", 32'768, "shared"},
+                                          {"cluster", 32'772, "cluster"},
+                                          {"cluster", 32'773, "online"},
+                                          {"cluster", 262'144, "cluster"},
+                                          {"cluster", 262'148, "online"},
+                                          {"queue", 16'384, "registers"},
+                                          {"queue", 16'388, "queue"},
+                                          {"queue", 16'387, "online"},
+                                          {"queue", 16'384, "shared", true},
+                                          {"queue", 524'288, "queue"},
+                                          {"queue", 524'292, "online"}};
+    constexpr Border kBackwardBorders[] = {
+        {"registers", 16'384, "registers"},     {"registers", 16'388, "shuffles"},
+        {"registers", 8191, "registers"},       {"registers", 8193, "shuffles"},
+        {"registers", 8192, "registers", true}, {"registers", 8196, "shuffles", true},
+        {"shared", 8192, "registers"},          {"shared", 8196, "shared"},
+        {"shared", 8193, "shuffles"},           {"shared", 27'648, "shared"},
+        {"shared", 27'652, "shuffles"},         {"cluster", 8192, "registers"},
+        {"cluster", 27'648, "shared"},          {"cluster", 27'652, "cluster"},
+        {"cluster", 229'376, "cluster"},        {"cluster", 229'380, "shuffles"}};
+    if (tile::device().shared_bytes_of_block != 227 * 1024 || tile::device().capability < 90) {
+      return tile::skip("the borders are those of cards with clusters and 227 KiB for a block");
     }
+    auto check = [](const auto& ladder, const auto& borders) {
+      using Ladder = std::remove_cvref_t<decltype(ladder)>;
+      for (const Border& border : borders) {
+        CAPTURE(ladder.name);
+        CAPTURE(border.wanted);
+        CAPTURE(border.cols);
+        const std::size_t wanted = tile::find_step(ladder, border.wanted);
+        REQUIRE(wanted < ladder.steps.size());
+        const tile::TestedStep<Ladder> step{ladder.steps[wanted], &ladder, wanted};
+        const auto p = plain(step, DType::fp32, 1, border.cols, border.log);
+        void* const aligned = reinterpret_cast<void*>(std::uintptr_t{256});
+        tile::Choice choice;
+        const Status found =
+            tile::choose(ladder, wanted, p, buffers_of(p, aligned, aligned, aligned), &choice);
+        REQUIRE_MESSAGE(found.ok(), found.message);
+        const bool as_expected = ladder.steps[choice.step].name == border.runs;
+        CHECK_MESSAGE(as_expected, ladder.steps[choice.step].name, " runs it, because of ",
+                      choice.why);
+        CHECK(choice.why.empty() == (choice.step == wanted));
+        check_exact(step, p);
+      }
+    };
+    check(kForwardLadder, kForwardBorders);
+    check(kBackwardLadder, kBackwardBorders);
+  }
+
+  TEST_CASE("why a step's own kernel does not run: the argument and its value") {
+    auto why = [](DType type, std::int64_t cols, std::int64_t ldx, std::uintptr_t address) {
+      ForwardProblem p = forward_problem(type, 2, cols);
+      p.ldx = ldx;
+      const ForwardBuffers buffers{reinterpret_cast<const void*>(address),
+                                   reinterpret_cast<void*>(std::uintptr_t{256})};
+      return takes_shared(p, buffers, tile::device()).message;
+    };
+    CHECK(why(DType::fp32, 20'003, 20'008, 256) == "cols: 20003 do not fill chunks of 16 bytes");
+    CHECK(why(DType::bf16, 20'004, 20'008, 256) == "cols: 20004 do not fill chunks of 16 bytes");
+    CHECK(why(DType::fp32, 20'008, 20'009, 256) == "ldx: 20009 is no multiple of 16 bytes");
+    CHECK(why(DType::fp32, 20'008, 20'008, 260) == "x: is not aligned to 16 bytes");
+    CHECK(why(DType::fp32, 4096, 4096, 256) == "cols: 4096 are as fast in registers");
+    CHECK(why(DType::fp32, 40'000, 40'000, 256) == "cols: 40000 do not fit into shared memory");
   }
 }
 

@@ -11,11 +11,13 @@ double& at(Values& values, std::int64_t cols, std::int64_t row, std::int64_t col
   return values[static_cast<std::size_t>(row * cols + col)];
 }
 
+template <class Problem>
 bool is_visible(const Problem& p, std::int64_t row, std::int64_t col) {
   return !p.causal || col <= row % p.queries + p.cols - p.queries;
 }
 
-// With NaN where nobody may read.
+// With NaN where no step may read.
+template <class Problem>
 Values hidden_by_nan(const Problem& p, Values values) {
   for (std::int64_t row = 0; row < p.rows; ++row) {
     for (std::int64_t col = 0; col < p.cols; ++col) {
@@ -33,18 +35,21 @@ double dot(const Values& x, const Values& y) {
 }
 
 // The columns of a part of a warp, a warp and a block, with vectors and without.
-constexpr std::int64_t kCols[] = {5, 37, 40, 264, 1031, 1032};
+template <class Step>
+std::vector<std::int64_t> some_columns(const Step& step) {
+  return columns_of(step, {5, 37, 40, 264, 1031, 1032});
+}
 
 }  // namespace
 
 TEST_SUITE("step") {
   TEST_CASE("rows without weight are 0, and -infinity alone has none") {
-    tile::for_each_step(kSteps, [](const Step& step, DType type) {
-      tile::Selection selection(step.types, type);
-      for (const Mode mode : kModes) {
-        for (const std::int64_t cols : {5, 37, 40, 264, 1031, 1032, 33'000}) {
-          if (!selection.takes_next()) continue;
-          const Problem p = plain(type, 6, cols, mode);
+    for_each_step([](const auto& step, DType type) {
+      Cases cases(step, type);
+      for (const bool log : {false, true}) {
+        for (const std::int64_t cols : columns_of(step, {5, 37, 40, 264, 1031, 1032, 33'000})) {
+          const auto p = plain(step, type, 6, cols, log);
+          if (!cases.runs(step, p)) continue;
           Values x(static_cast<std::size_t>(6 * cols), -kInfinity);
           // Row 0 has nothing; of the others all but these threads' parts have nothing either. The
           // weights of row 3 are very negative, but they are the greatest.
@@ -70,16 +75,16 @@ TEST_SUITE("step") {
   }
 
   TEST_CASE("NaN and infinity spread over their row and no other") {
-    tile::for_each_step(kSteps, [](const Step& step, DType type) {
-      tile::Selection selection(step.types, type);
-      for (const Mode mode : kModes) {
-        for (const std::int64_t cols : kCols) {
+    for_each_step([](const auto& step, DType type) {
+      Cases cases(step, type);
+      for (const bool log : {false, true}) {
+        for (const std::int64_t cols : some_columns(step)) {
           for (const double bad : {kNaN, kInfinity}) {
-            if (!selection.takes_next()) continue;
-            auto check_once = [&step](const Problem& p, const Inputs& in) {
+            const auto p = plain(step, type, 9, cols, log);
+            if (!cases.runs(step, p)) continue;
+            auto check_once = [&](const Inputs& in) {
               return check_step(step, p, in, {0, 0, 0}, {poison_in_turn()});
             };
-            const Problem p = plain(type, 9, cols, mode);
             const Inputs usual = normal(p);
             auto with_bad = [&](Values values) {
               at(values, cols, 1, 0) = bad;
@@ -89,12 +94,12 @@ TEST_SUITE("step") {
               return values;
             };
             if (!is_forward(p)) {
-              check_once(p, {usual.first, with_bad(usual.dy)});
-              check_once(p, {with_bad(usual.first), usual.dy});
+              check_once({usual.first, with_bad(usual.dy)});
+              check_once({with_bad(usual.first), usual.dy});
               continue;
             }
             // As the contract says, and not only the reference.
-            const Values y = check_once(p, {with_bad(usual.first)});
+            const Values y = check_once({with_bad(usual.first)});
             std::int64_t wrong = 0;
             for (std::size_t i = 0; i < y.size(); ++i) {
               const bool bad_row = i / static_cast<std::size_t>(cols) % 2 == 1;
@@ -116,21 +121,24 @@ TEST_SUITE("step") {
         {6, 40, 3},  {18, 41, 6},  {4, 300, 2},    {5, 1032, 5},  {3, 1033, 1},
         {9, 264, 9}, {12, 5, 12},  {14, 3, 7},     {20, 17, 10},  // queries without keys
         {66, 8, 33}, {2, 5000, 2}, {2, 33'000, 2}, {2, 36'864, 2}};
-    tile::for_each_step(kSteps, [&](const Step& step, DType type) {
-      tile::Selection selection(step.types, type);
+    for_each_step([&](const auto& step, DType type) {
+      Cases cases(step, type);
+      std::vector<Scores> scores(std::begin(kScores), std::end(kScores));
+      const std::int64_t own = step.shows.small[1];
+      scores.insert(scores.end(), {{2, own, 2}, {3, own, 1}, {3, own, 3}});
       std::size_t turn = 0;
-      for (const Mode mode : kModes) {
-        for (const Scores& s : kScores) {
-          if (!selection.takes_next()) continue;
+      for (const bool log : {false, true}) {
+        for (const Scores& s : scores) {
           // With vectors if possible, and without.
-          const bool with_padding = ++turn % 2;
-          const Problem tight = causal(plain(type, s.rows, s.cols, mode), s.queries);
-          const Problem p = with_padding ? padded(tight, {3, 1, 2}) : tight;
+          const bool with_padding = step.takes ? ++turn % 4 == 0 : ++turn % 2 == 0;
+          const auto tight = causal(plain(step, type, s.rows, s.cols, log), s.queries);
+          const auto p = with_padding ? padded(tight, {3, 1, 2}) : tight;
+          const Three offsets = with_padding ? Three{1, 0, 3} : Three{0, 0, 0};
+          if (!cases.runs(step, p, offsets)) continue;
           Inputs in = normal(p);
           in.first = hidden_by_nan(p, in.first);
           if (!is_forward(p)) in.dy = hidden_by_nan(p, in.dy);
-          const Values result = check_step(
-              step, p, in, with_padding ? Three{1, 0, 3} : Three{0, 0, 0}, {poison_in_turn()});
+          const Values result = check_step(step, p, in, offsets, {poison_in_turn()});
           const double hidden = is_forward(p) && p.log ? -kInfinity : 0;
           std::int64_t wrong = 0;
           for (std::int64_t i = 0; i < p.rows * p.cols; ++i) {
@@ -145,10 +153,11 @@ TEST_SUITE("step") {
   }
 
   TEST_CASE("causal rows with NaN are NaN where they are visible") {
-    tile::for_each_step(kSteps, [](const Step& step, DType type) {
-      for (const Mode mode : kModes) {
-        for (const std::int64_t cols : {37, 40, 1032}) {
-          const Problem p = causal(plain(type, 10, cols, mode), 5);
+    for_each_step([](const auto& step, DType type) {
+      for (const bool log : {false, true}) {
+        for (const std::int64_t cols : columns_of(step, {37, 40, 1032})) {
+          const auto p = causal(plain(step, type, 10, cols, log), 5);
+          if (!takes(step, p)) continue;
           Inputs in = normal(p);
           at(in.first, cols, 1, 0) = kNaN;
           at(in.first, cols, 6, 2) = kNaN;
@@ -160,44 +169,41 @@ TEST_SUITE("step") {
   }
 
   TEST_CASE("a query that sees all keys is a row without a mask") {
-    tile::for_each_step(kSteps, [](const Step& step, DType type) {
-      for (const Mode mode : kModes) {
-        for (const std::int64_t cols : kCols) {
-          const Problem p = plain(type, 3, cols, mode);
-          check_step(step, causal(p, 1), normal(p));
+    for_each_step([](const auto& step, DType type) {
+      for (const bool log : {false, true}) {
+        for (const std::int64_t cols : some_columns(step)) {
+          const auto p = causal(plain(step, type, 3, cols, log), 1);
+          if (takes(step, p)) check_step(step, p, normal(p));
         }
       }
     });
   }
 
   TEST_CASE("the output may be an input, with the same rows") {
-    tile::for_each_step(kSteps, [](const Step& step, DType type) {
+    for_each_step([](const auto& step, DType type) {
       const std::int64_t paddings[] = {0, vector_length(type), 3, 2 * vector_length(type), 1};
-      tile::Selection selection(step.types, type);
+      Cases cases(step, type);
       std::size_t turn = 0;
-      for (const Mode mode : kModes) {
-        for (const std::int64_t cols : {37, 40, 264, 1031, 1032, 33'000}) {
-          const std::int64_t padding = paddings[++turn % std::size(paddings)];
+      for (const bool log : {false, true}) {
+        for (const std::int64_t cols : columns_of(step, {37, 40, 264, 1031, 1032, 33'000})) {
           for (const bool over_dy : {false, true}) {
-            if (mode.direction == Direction::forward && over_dy) continue;
-            if (!selection.takes_next()) continue;
-            const Problem p = padded(plain(type, 3, cols, mode), {padding, padding, padding});
+            const std::int64_t padding = paddings[++turn % std::size(paddings)];
+            auto p = padded(plain(step, type, 3, cols, log), {padding, padding, padding});
+            if (!takes(step, p)) p = plain(step, type, 3, cols, log);
+            if ((is_forward(p) && over_dy) || !cases.runs(step, p)) continue;
             CAPTURE(step.name);
             CAPTURE(over_dy);
             const std::string problem = describe(p);
             CAPTURE(problem);
             const Inputs in = normal(p);
-            const Layout layout = layout_of(p, p.cols + padding, 0);
+            const Layout layout = layout_of(p, lds(p).output, 0);
             DeviceBuffer both = DeviceBuffer::in_out("both", layout, over_dy ? in.dy : in.first);
             DeviceBuffer other = DeviceBuffer::input("other", is_forward(p) ? Layout{type} : layout,
                                                      over_dy ? in.first : in.dy);
-            Buffers buffers{.x = both.raw(), .y = both.raw()};
-            if (!is_forward(p)) {
-              buffers = {.y = over_dy ? other.raw() : both.raw(),
-                         .dy = over_dy ? both.raw() : other.raw(),
-                         .dx = both.raw()};
-            }
-            const Status done = tile::run_step(step, p, buffers);
+            const Status done =
+                tile::run_step(step, p,
+                               over_dy ? buffers_of(p, other.raw(), both.raw(), both.raw())
+                                       : buffers_of(p, both.raw(), other.raw(), both.raw()));
             REQUIRE_MESSAGE(done.ok(), done.message);
             const bool as_apart = both.download() == run(step, p, in);
             CHECK(as_apart);
@@ -212,12 +218,13 @@ TEST_SUITE("step") {
   }
 
   TEST_CASE("no gradient, no gradient") {
-    tile::for_each_step(kSteps, [](const Step& step, DType type) {
+    tile::for_each_step(kBackwardLadder, [](const auto& step, DType type) {
       for (const bool log : {false, true}) {
-        for (const std::int64_t cols : kCols) {
+        for (const std::int64_t cols : some_columns(step)) {
           CAPTURE(step.name);
           CAPTURE(cols);
-          const Problem p = plain(type, 3, cols, {Direction::backward, log});
+          const BackwardProblem p = plain(step, type, 3, cols, log);
+          if (!takes(step, p)) continue;
           const Inputs in = normal(p);
           CHECK(run(step, p, {in.first, Values(in.dy.size(), 0.0)}) == Values(in.dy.size(), 0.0));
         }
@@ -227,12 +234,13 @@ TEST_SUITE("step") {
 
   TEST_CASE("the gradients of a row add up to nothing") {
     // Adding a number to the whole row changes no output.
-    tile::for_each_step(kSteps, [](const Step& step, DType type) {
+    tile::for_each_step(kBackwardLadder, [](const auto& step, DType type) {
       for (const bool log : {false, true}) {
-        for (const std::int64_t cols : kCols) {
+        for (const std::int64_t cols : some_columns(step)) {
           CAPTURE(step.name);
           CAPTURE(cols);
-          const Problem p = plain(type, 1, cols, {Direction::backward, log});
+          const BackwardProblem p = plain(step, type, 1, cols, log);
+          if (!takes(step, p)) continue;
           const Inputs in = normal(p);
           const Values dx = run(step, p, in);
           const Values bound = reference(p, in.first, in.dy).bound;
@@ -253,12 +261,13 @@ TEST_SUITE("step") {
 
   TEST_CASE("the backward pass is the forward pass's transpose") {
     // <dy, J v> = <J^T dy, v>, with J v from differences of the forward reference in double.
-    tile::for_each_step(kSteps, [](const Step& step, DType type) {
+    tile::for_each_step(kBackwardLadder, [](const auto& step, DType type) {
       for (const bool log : {false, true}) {
-        for (const std::int64_t cols : kCols) {
+        for (const std::int64_t cols : some_columns(step)) {
           for (const float scale : {1.f, 0.3f}) {
             CAPTURE(step.name);
-            const Problem p = scaled(plain(type, 2, cols, {Direction::backward, log}), scale);
+            const BackwardProblem p = scaled(plain(step, type, 2, cols, log), scale);
+            if (!takes(step, p)) continue;
             const std::string problem = describe(p);
             CAPTURE(problem);
             const Values x = tile::normal(2 * cols, type, 11);
@@ -266,9 +275,8 @@ TEST_SUITE("step") {
             const Values v = tile::normal(2 * cols, type, 51);
             constexpr double kStep = 6e-6;
             auto moved = [&](double by) {
-              Problem forward = p;
+              ForwardProblem forward = forward_of(p);
               forward.type = DType::fp64;
-              forward.direction = Direction::forward;
               Values moved_x = x;
               for (std::size_t i = 0; i < x.size(); ++i) moved_x[i] += by * v[i];
               return reference(forward, moved_x).value;

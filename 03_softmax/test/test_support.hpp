@@ -12,18 +12,17 @@
 
 #include "harness/buffer.hpp"
 #include "harness/convert.hpp"
-#include "tile/host/cuda_check.hpp"
-#include "tile/host/device.hpp"
 #include "harness/inputs.hpp"
 #include "harness/selection.hpp"
 #include "harness/test_main.hpp"
 #include "softmax.hpp"
+#include "tile/host/cuda_check.hpp"
+#include "tile/host/device.hpp"
 
 namespace softmax {
 
 using tile::Comparison;
 using tile::DeviceBuffer;
-using tile::Direction;
 using tile::DType;
 using tile::Layout;
 using tile::Poison;
@@ -32,32 +31,30 @@ using Values = std::vector<double>;
 inline constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// ---- A problem, its inputs, and where they lie ----
+// ---- Problems ----
 
-/// What a step can be asked for.
-struct Mode {
-  Direction direction;
-  bool log;
-};
-inline constexpr Mode kModes[] = {{Direction::forward, false},
-                                  {Direction::forward, true},
-                                  {Direction::backward, false},
-                                  {Direction::backward, true}};
-
-inline Problem plain(DType type, std::int64_t rows, std::int64_t cols, Mode mode) {
-  return {type, rows, cols, mode.direction, mode.log};
+/// A problem of the step's ladder.
+template <class Ladder>
+typename Ladder::Problem plain(const tile::TestedStep<Ladder>&, DType type, std::int64_t rows,
+                               std::int64_t cols, bool log = false) {
+  return {.type = type, .rows = rows, .cols = cols, .log = log};
 }
 
-inline Problem causal(Problem p, std::int64_t queries) {
+template <class Problem>
+Problem causal(Problem p, std::int64_t queries) {
   p.causal = true;
   p.queries = queries;
   return p;
 }
 
-inline Problem scaled(Problem p, float scale) {
+template <class Problem>
+Problem scaled(Problem p, float scale) {
   p.scale = scale;
   return p;
 }
+
+constexpr bool is_forward(const ForwardProblem&) { return true; }
+constexpr bool is_forward(const BackwardProblem&) { return false; }
 
 /// Of each matrix (`first` is x forward, y backward; `output` is y or dx): elements from a 256-byte
 /// boundary to the first, or elements between two rows.
@@ -65,75 +62,156 @@ struct Three {
   std::int64_t first, dy, output;
 };
 
-inline bool is_forward(const Problem& p) { return p.direction == Direction::forward; }
-
-inline Problem padded(Problem p, Three padding) {
+inline ForwardProblem padded(ForwardProblem p, Three padding) {
   p.ldx = p.cols + padding.first;
-  p.ldy = p.cols + (is_forward(p) ? padding.output : padding.first);
+  p.ldy = p.cols + padding.output;
+  return p;
+}
+inline BackwardProblem padded(BackwardProblem p, Three padding) {
+  p.ldy = p.cols + padding.first;
   p.lddy = p.cols + padding.dy;
   p.lddx = p.cols + padding.output;
   return p;
 }
+
+/// The leading dimensions. Forward there is no dy.
+inline Three lds(const ForwardProblem& p) { return {p.ldx, 0, p.ldy}; }
+inline Three lds(const BackwardProblem& p) { return {p.ldy, p.lddy, p.lddx}; }
+
+inline ForwardBuffers buffers_of(const ForwardProblem&, void* first, void*, void* output) {
+  return {first, output};
+}
+inline BackwardBuffers buffers_of(const BackwardProblem&, void* first, void* dy, void* output) {
+  return {first, dy, output};
+}
+
+/// The forward problem whose gradient it is.
+inline ForwardProblem forward_of(const BackwardProblem& p) {
+  ForwardProblem forward{.type = p.type, .rows = p.rows, .cols = p.cols, .log = p.log};
+  forward.causal = p.causal;
+  forward.queries = p.queries;
+  forward.scale = p.scale;
+  return forward;
+}
+inline ForwardProblem forward_of(const ForwardProblem& p) { return p; }
 
 /// Elements in 16 bytes, the longest vector that a thread loads.
 inline std::int64_t vector_length(DType type) {
   return 16 / static_cast<std::int64_t>(tile::size_bytes(type));
 }
 
-inline std::string describe(const Problem& p, Three offsets = {}) {
+template <class Problem>
+std::string describe(const Problem& p, Three offsets = {}) {
   auto text = [](auto... numbers) {
     std::string all;
     for (const std::int64_t x : {numbers...}) all += (all.empty() ? "" : " ") + std::to_string(x);
     return all;
   };
-  return std::string(tile::name(p.type)) + " " + std::string(tile::name(p.direction)) +
+  const Three ld = lds(p);
+  return std::string(tile::name(p.type)) + (is_forward(p) ? " forward" : " backward") +
          (p.log ? " log" : "") + ", rows cols " + text(p.rows, p.cols) +
          (p.causal ? ", causal, queries " + text(p.queries) : "") + ", scale " +
-         std::to_string(p.scale) + ", ldx ldy lddy lddx " + text(p.ldx, p.ldy, p.lddy, p.lddx) +
-         ", offsets " + text(offsets.first, offsets.dy, offsets.output);
+         std::to_string(p.scale) + ", lds " + text(ld.first, ld.dy, ld.output) + ", offsets " +
+         text(offsets.first, offsets.dy, offsets.output);
 }
+
+// ---- Which cases a step runs ----
+
+/// Runs the test on both ladders.
+template <class Check>
+void for_each_step(Check check, tile::OwnKernel own = tile::OwnKernel::must_run) {
+  tile::for_each_step(kForwardLadder, check, own);
+  tile::for_each_step(kBackwardLadder, check, own);
+}
+
+/// Whether the step's own kernel runs this, with its matrices at these offsets.
+template <class Ladder>
+bool takes(const tile::TestedStep<Ladder>& step, const typename Ladder::Problem& p,
+           Three offsets = {0, 0, 0}) {
+  auto at = [&p](std::int64_t elements) {
+    const auto bytes = 256 + elements * static_cast<std::int64_t>(tile::size_bytes(p.type));
+    return reinterpret_cast<void*>(static_cast<std::uintptr_t>(bytes));
+  };
+  const auto buffers = buffers_of(p, at(offsets.first), at(offsets.dy), at(offsets.output));
+  return tile::is_taken(step, p, buffers);
+}
+
+/// The cases of a list that are to be run: those that the step takes, and of these the first and a
+/// selection.
+class Cases {
+ public:
+  template <class Step>
+  Cases(const Step& step, DType type) : selection_(step.types, type) {}
+
+  template <class Step, class Problem>
+  bool runs(const Step& step, const Problem& p, Three offsets = {0, 0, 0}) {
+    if (!takes(step, p, offsets)) return false;
+    const bool selected = selection_.takes_next() || first_;
+    first_ = false;
+    return selected;
+  }
+
+ private:
+  tile::Selection selection_;
+  bool first_ = true;
+};
+
+/// These columns, and so many that every step runs its own kernel: those of its small example.
+template <class Step>
+std::vector<std::int64_t> columns_of(const Step& step, std::vector<std::int64_t> columns) {
+  columns.push_back(step.shows.small[1]);
+  return columns;
+}
+
+// ---- Inputs ----
 
 /// x forward, y backward; and dy. Without padding.
 struct Inputs {
   Values first, dy = {};
 };
 
-/// The probabilities that the reference finds, or their logarithms, as the type stores them.
-inline Values softmax_of(Problem p, const Values& x) {
-  p.direction = Direction::forward;
-  return tile::rounded(reference(p, x).value, p.type);
+inline tile::Expected expected_of(const ForwardProblem& p, const Inputs& in) {
+  return reference(p, in.first);
+}
+inline tile::Expected expected_of(const BackwardProblem& p, const Inputs& in) {
+  return reference(p, in.first, in.dy);
 }
 
-/// x for the forward pass; for the backward pass what it makes of that, and dy.
-inline Inputs inputs_of(const Problem& p, const Values& x) {
+/// x for the forward pass; for the backward pass the probabilities that the reference finds, or
+/// their logarithms, as the type stores them, and dy.
+template <class Problem>
+Inputs inputs_of(const Problem& p, const Values& x) {
   if (is_forward(p)) return {x};
-  return {softmax_of(p, x), tile::normal(p.rows * p.cols, p.type, 12)};
+  return {tile::rounded(reference(forward_of(p), x).value, p.type),
+          tile::normal(p.rows * p.cols, p.type, 12)};
 }
 
-inline Inputs normal(const Problem& p) {
+template <class Problem>
+Inputs normal(const Problem& p) {
   return inputs_of(p, tile::normal(p.rows * p.cols, p.type, 11));
 }
 
 // ---- Running a step ----
 
-inline Layout layout_of(const Problem& p, std::int64_t ld, std::int64_t offset) {
+template <class Problem>
+Layout layout_of(const Problem& p, std::int64_t ld, std::int64_t offset) {
   return tile::matrix_layout(p.type, p.rows, p.cols, ld, offset);
 }
 
 /// Runs the step with outputs of this poison and gives what it wrote. Checks all buffers.
-inline Values run(const Step& step, const Problem& p, const Inputs& in, Three offsets = {0, 0, 0},
-                  Poison poison = Poison::unwritten_nan) {
+template <class Step, class Problem>
+Values run(const Step& step, const Problem& p, const Inputs& in, Three offsets = {0, 0, 0},
+           Poison poison = Poison::unwritten_nan) {
   const bool forward = is_forward(p);
-  DeviceBuffer first = DeviceBuffer::input(
-      forward ? "x" : "y", layout_of(p, forward ? p.ldx : p.ldy, offsets.first), in.first);
+  const Three ld = lds(p);
+  DeviceBuffer first =
+      DeviceBuffer::input(forward ? "x" : "y", layout_of(p, ld.first, offsets.first), in.first);
   // Forward there is none.
   DeviceBuffer dy =
-      DeviceBuffer::input("dy", forward ? Layout{p.type} : layout_of(p, p.lddy, offsets.dy), in.dy);
-  DeviceBuffer output = DeviceBuffer::output(
-      forward ? "y" : "dx", layout_of(p, forward ? p.ldy : p.lddx, offsets.output), poison);
-  const Buffers buffers = forward ? Buffers{.x = first.raw(), .y = output.raw()}
-                                  : Buffers{.y = first.raw(), .dy = dy.raw(), .dx = output.raw()};
-  const Status done = tile::run_step(step, p, buffers);
+      DeviceBuffer::input("dy", forward ? Layout{p.type} : layout_of(p, ld.dy, offsets.dy), in.dy);
+  DeviceBuffer output =
+      DeviceBuffer::output(forward ? "y" : "dx", layout_of(p, ld.output, offsets.output), poison);
+  const Status done = tile::run_step(step, p, buffers_of(p, first.raw(), dy.raw(), output.raw()));
   REQUIRE_MESSAGE(done.ok(), done.message);
   for (const DeviceBuffer* buffer : {&first, &dy, &output}) {
     const Status intact = buffer->check();
@@ -142,7 +220,8 @@ inline Values run(const Step& step, const Problem& p, const Inputs& in, Three of
   return output.download();
 }
 
-inline void check_values(const Problem& p, const Values& got, const tile::Expected& expected) {
+template <class Problem>
+void check_values(const Problem& p, const Values& got, const tile::Expected& expected) {
   const Comparison comparison = tile::compare(is_forward(p) ? "y" : "dx", got, expected);
   CHECK_MESSAGE(comparison.ok(), comparison.message);
 }
@@ -155,12 +234,13 @@ inline Poison poison_in_turn() {
 
 /// Runs the step on these inputs, with these poisons in the output, checks the results and the
 /// buffers, and gives the last result.
-inline Values check_step(const Step& step, const Problem& p, const Inputs& in, Three offsets,
-                         std::initializer_list<Poison> poisons) {
+template <class Step, class Problem>
+Values check_step(const Step& step, const Problem& p, const Inputs& in, Three offsets,
+                  std::initializer_list<Poison> poisons) {
   CAPTURE(step.name);
   const std::string problem = describe(p, offsets);
   CAPTURE(problem);
-  const tile::Expected expected = reference(p, in.first, in.dy);
+  const tile::Expected expected = expected_of(p, in);
   Values result;
   for (const Poison poison : poisons) {
     result = run(step, p, in, offsets, poison);
@@ -169,9 +249,59 @@ inline Values check_step(const Step& step, const Problem& p, const Inputs& in, T
   return result;
 }
 
-inline void check_step(const Step& step, const Problem& p, const Inputs& in) {
+template <class Step, class Problem>
+void check_step(const Step& step, const Problem& p, const Inputs& in) {
   static_assert(std::size(tile::kOutputPoisons) == 2);
   check_step(step, p, in, {0, 0, 0}, {tile::kOutputPoisons[0], tile::kOutputPoisons[1]});
+}
+
+// ---- Inputs whose results are exact ----
+
+/// Forward zeros and -infinities, so that y is 1 / (number of zeros) or 0; backward the same, or
+/// their exponentials 1 and 0, and gradients that are small integers.
+template <class Problem>
+Inputs exact_inputs(const Problem& p) {
+  Values first = tile::integers(p.rows * p.cols, p.type, 21, 0, 1);
+  if (is_forward(p) || p.log) {
+    for (double& x : first) x = x == 0 ? -kInfinity : 0;
+  }
+  if (is_forward(p)) return {first};
+  return {first, tile::integers(p.rows * p.cols, p.type, 22, -2, 2)};
+}
+
+/// Sums of zeros may be either zero.
+inline Values without_negative_zeros(Values values) {
+  for (double& x : values) {
+    if (x == 0) x = 0;
+  }
+  return values;
+}
+
+/// No sum rounds: these are the same bits, except for the logarithm. Of that the sum is exact. The
+/// cases of a list have the poisons in turn.
+template <class Step, class Problem>
+void check_exact(const Step& step, const Problem& p, Three offsets = {0, 0, 0}) {
+  CAPTURE(step.name);
+  const std::string problem = describe(p, offsets);
+  CAPTURE(problem);
+  const Inputs in = exact_inputs(p);
+  tile::Expected expected = expected_of(p, in);
+  // 1 / sum rounds to fp32 before it is stored.
+  const Values in_fp32 =
+      is_forward(p) && !p.log ? tile::rounded(expected.value, DType::fp32) : expected.value;
+  if (is_forward(p) && p.log) {
+    // 1 ulp of logf, and the type's rounding.
+    const double relative = 2.1 * tile::unit_roundoff(DType::fp32) +
+                            (p.type == DType::fp32 ? 0 : tile::unit_roundoff(p.type));
+    for (std::size_t i = 0; i < expected.bound.size(); ++i) {
+      expected.bound[i] = std::isinf(expected.value[i]) ? 0 : -expected.value[i] * relative;
+    }
+  } else {
+    expected.value = tile::rounded(in_fp32, p.type);
+    expected.bound.assign(expected.bound.size(), 0.0);
+  }
+  expected.value = without_negative_zeros(std::move(expected.value));
+  check_values(p, without_negative_zeros(run(step, p, in, offsets, poison_in_turn())), expected);
 }
 
 }  // namespace softmax

@@ -4,18 +4,19 @@
 
 namespace {
 
+using layernorm::BackwardBuffers;
+using layernorm::BackwardProblem;
+using layernorm::ForwardBuffers;
+using layernorm::ForwardProblem;
+using tile::Status;
 using tile::c::leading_dimension;
 
-const tile::c::RegisterChapter kRegistered{layernorm::kName, layernorm::kTitle,
-                                           tile::infos_of(layernorm::kSteps)};
+const tile::c::RegisterLadder kForward{layernorm::kName, layernorm::kTitle,
+                                       tile::infos_of(layernorm::kForwardLadder)};
+const tile::c::RegisterLadder kBackward{layernorm::kName, layernorm::kTitle,
+                                        tile::infos_of(layernorm::kBackwardLadder)};
 
-// The structs' sizes in their first version.
-constexpr std::size_t kFirstBytes =
-    offsetof(tile_layernorm_args, stream) + sizeof(tile_layernorm_args::stream);
-constexpr std::size_t kFirstBackwardBytes =
-    offsetof(tile_layernorm_backward_args, stream) + sizeof(tile_layernorm_backward_args::stream);
-
-tile::Status read_norm(tile_norm given, layernorm::Norm* norm) {
+Status read_norm(tile_norm given, layernorm::Norm* norm) {
   switch (given) {
     case TILE_LAYER_NORM: *norm = layernorm::Norm::layer; return {};
     case TILE_RMS_NORM: *norm = layernorm::Norm::rms; return {};
@@ -25,57 +26,48 @@ tile::Status read_norm(tile_norm given, layernorm::Norm* norm) {
                                 std::to_string(given) + " is not one of 0 (layer), 1 (rms)");
 }
 
-// What both directions have.
-template <class Args>
-tile::Status read_problem(const Args& given, layernorm::Problem* p) {
-  if (tile::Status s = tile::c::read_type(given.type, &p->type); !s.ok()) return s;
-  if (tile::Status s = read_norm(given.norm, &p->norm); !s.ok()) return s;
+// What both passes have.
+template <class Args, class Problem>
+Status read_common(const Args& given, Problem* p) {
+  if (Status s = tile::c::read_type(given.type, &p->type); !s.ok()) return s;
+  if (Status s = read_norm(given.norm, &p->norm); !s.ok()) return s;
   p->rows = given.rows;
   p->cols = given.cols;
   p->ldx = leading_dimension(given.ldx, p->cols);
   return {};
 }
 
-struct Call {
-  layernorm::Problem problem{};
-  layernorm::Buffers buffers;
-};
-
-tile::Status read(const tile_layernorm_args* args, tile_layernorm_args* given, Call* call) {
-  if (tile::Status s = tile::c::read_arguments(args, kFirstBytes, given); !s.ok()) return s;
-  layernorm::Problem& p = call->problem;
-  if (tile::Status s = read_problem(*given, &p); !s.ok()) return s;
-  p.ldy = leading_dimension(given->ldy, p.cols);
-  if (given->eps) p.eps = *given->eps;
-  layernorm::Buffers& b = call->buffers;
-  b.x = given->x;
-  b.gamma = given->gamma;
-  b.beta = given->beta;
-  b.y = given->y;
-  b.mean = static_cast<float*>(given->mean);
-  b.rstd = static_cast<float*>(given->rstd);
+// A caller's struct, as this library knows it and as the chapter does.
+Status read(const tile_layernorm_args* args, tile_layernorm_args* given, ForwardProblem* p,
+            ForwardBuffers* b) {
+  if (Status s = tile::c::read_arguments(args, given); !s.ok()) return s;
+  if (Status s = read_common(*given, p); !s.ok()) return s;
+  p->ldy = leading_dimension(given->ldy, p->cols);
+  if (given->eps) p->eps = *given->eps;
+  *b = {.x = given->x,
+        .gamma = given->gamma,
+        .beta = given->beta,
+        .y = given->y,
+        .mean = static_cast<float*>(given->mean),
+        .rstd = static_cast<float*>(given->rstd)};
   return {};
 }
 
-tile::Status read(const tile_layernorm_backward_args* args, tile_layernorm_backward_args* given,
-                  Call* call) {
-  if (tile::Status s = tile::c::read_arguments(args, kFirstBackwardBytes, given); !s.ok()) return s;
-  layernorm::Problem& p = call->problem;
-  p.direction = tile::Direction::backward;
-  if (tile::Status s = read_problem(*given, &p); !s.ok()) return s;
-  p.lddy = leading_dimension(given->lddy, p.cols);
-  p.lddx = leading_dimension(given->lddx, p.cols);
-  layernorm::Buffers& b = call->buffers;
-  b.x = given->x;
-  b.gamma = given->gamma;
-  // A backward pass reads them.
-  b.mean = static_cast<float*>(const_cast<void*>(given->mean));
-  b.rstd = static_cast<float*>(const_cast<void*>(given->rstd));
-  b.dy = given->dy;
-  b.dx = given->dx;
-  b.dgamma = given->dgamma;
-  b.dbeta = given->dbeta;
-  b.workspace = given->workspace;
+Status read(const tile_layernorm_backward_args* args, tile_layernorm_backward_args* given,
+            BackwardProblem* p, BackwardBuffers* b) {
+  if (Status s = tile::c::read_arguments(args, given); !s.ok()) return s;
+  if (Status s = read_common(*given, p); !s.ok()) return s;
+  p->lddy = leading_dimension(given->lddy, p->cols);
+  p->lddx = leading_dimension(given->lddx, p->cols);
+  *b = {.x = given->x,
+        .gamma = given->gamma,
+        .mean = static_cast<const float*>(given->mean),
+        .rstd = static_cast<const float*>(given->rstd),
+        .dy = given->dy,
+        .dx = given->dx,
+        .dgamma = given->dgamma,
+        .dbeta = given->dbeta,
+        .workspace = given->workspace};
   return {};
 }
 
@@ -88,80 +80,84 @@ void store_vector(const tile::Expected& from, void* data) {
   if (data) tile::c::unpack(from.value, 1, count, count, data);
 }
 
-tile::Status compute_reference(const Call& call) {
-  const layernorm::Problem& p = call.problem;
-  const layernorm::Buffers& b = call.buffers;
-  if (tile::Status s = tile::c::check_reference_type(p.type); !s.ok()) return s;
-  if (tile::Status s = layernorm::validate_matrices(p, b); !s.ok()) return s;
+Status compute_reference(const ForwardProblem& p, const ForwardBuffers& b) {
+  if (p.rows == 0 || p.cols == 0) return {};
+  const layernorm::ForwardReference found =
+      layernorm::reference(p, tile::c::packed(b.x, p.rows, p.cols, p.ldx),
+                           vector_at(b.gamma, p.cols), vector_at(b.beta, p.cols));
+  tile::c::unpack(found.y.value, p.rows, p.cols, p.ldy, b.y);
+  store_vector(found.mean, b.mean);
+  store_vector(found.rstd, b.rstd);
+  return {};
+}
+
+Status compute_reference(const BackwardProblem& p, const BackwardBuffers& b) {
   if (p.cols == 0) return {};
-  // Without rows there are no matrices, and their pointers may be null.
-  const std::vector<double> x = tile::c::packed(b.x, p.rows, p.cols, p.ldx);
-  const std::vector<double> gamma = vector_at(p.rows > 0 ? b.gamma : nullptr, p.cols);
-  if (p.direction == tile::Direction::forward) {
-    if (p.rows == 0) return {};
-    const layernorm::ForwardReference found =
-        layernorm::reference(p, x, gamma, vector_at(b.beta, p.cols));
-    tile::c::unpack(found.y.value, p.rows, p.cols, p.ldy, b.y);
-    store_vector(found.mean, b.mean);
-    store_vector(found.rstd, b.rstd);
-    return {};
-  }
-  const layernorm::BackwardReference found = layernorm::backward_reference(
-      p, x, gamma, vector_at(b.mean, p.rows), vector_at(b.rstd, p.rows),
-      tile::c::packed(b.dy, p.rows, p.cols, p.lddy));
+  // Without rows there are no matrices, and their pointers may be anything.
+  const layernorm::BackwardReference found = layernorm::reference(
+      p, tile::c::packed(b.x, p.rows, p.cols, p.ldx),
+      vector_at(p.rows > 0 ? b.gamma : nullptr, p.cols), vector_at(b.mean, p.rows),
+      vector_at(b.rstd, p.rows), tile::c::packed(b.dy, p.rows, p.cols, p.lddy));
   tile::c::unpack(found.dx.value, p.rows, p.cols, p.lddx, b.dx);
   store_vector(found.dgamma, b.dgamma);
   store_vector(found.dbeta, b.dbeta);
   return {};
 }
 
-template <class Args>
-tile_status launch(const Args* args) {
-  return tile::c::operation([args]() -> tile::Status {
+template <class Ladder, class Args>
+tile_status launch(const Ladder& ladder, const Args* args) {
+  return tile::c::operation([&]() -> Status {
     Args given;
-    Call call;
-    if (tile::Status s = read(args, &given, &call); !s.ok()) return s;
-    return tile::c::launch_step(layernorm::kSteps, given.step, call.problem, call.buffers,
-                                given.stream);
+    typename Ladder::Problem problem{};
+    typename Ladder::Buffers buffers;
+    if (Status s = read(args, &given, &problem, &buffers); !s.ok()) return s;
+    return tile::c::launch_step(ladder, given.step, problem, buffers, given.stream);
   });
 }
 
-template <class Args>
-tile_status refer(const Args* args) {
-  return tile::c::operation([args]() -> tile::Status {
+template <class Ladder, class Args>
+tile_status refer(const Ladder&, const Args* args) {
+  return tile::c::operation([&]() -> Status {
     Args given;
-    Call call;
-    if (tile::Status s = read(args, &given, &call); !s.ok()) return s;
-    return compute_reference(call);
+    typename Ladder::Problem problem{};
+    typename Ladder::Buffers buffers;
+    if (Status s = read(args, &given, &problem, &buffers); !s.ok()) return s;
+    if (Status s = tile::c::check_reference_type(problem.type); !s.ok()) return s;
+    if (Status s = layernorm::validate_matrices(problem, buffers); !s.ok()) return s;
+    return compute_reference(problem, buffers);
   });
 }
 
 }  // namespace
 
-tile_status tile_layernorm(const tile_layernorm_args* args) { return launch(args); }
+tile_status tile_layernorm(const tile_layernorm_args* args) {
+  return launch(layernorm::kForwardLadder, args);
+}
 
 tile_status tile_layernorm_backward(const tile_layernorm_backward_args* args) {
-  return launch(args);
+  return launch(layernorm::kBackwardLadder, args);
 }
 
 tile_status tile_layernorm_workspace_bytes(const tile_layernorm_backward_args* args,
                                            int64_t* bytes) {
-  return tile::c::guarded([=]() -> tile::Status {
+  return tile::c::guarded([=]() -> Status {
     if (!bytes) return tile::invalid_argument("bytes", "is null");
     *bytes = 0;
     tile_layernorm_backward_args given;
-    Call call;
-    if (tile::Status s = read(args, &given, &call); !s.ok()) return s;
-    const layernorm::Problem& p = call.problem;
-    if (tile::Status s = tile::check_requirements(layernorm::kTypes, {}, p.type); !s.ok()) return s;
-    if (tile::Status s = layernorm::validate_sizes(p); !s.ok()) return s;
+    BackwardProblem p{};
+    BackwardBuffers buffers;
+    if (Status s = read(args, &given, &p, &buffers); !s.ok()) return s;
+    if (Status s = tile::check_requirements(layernorm::kTypes, {}, p.type); !s.ok()) return s;
+    if (Status s = layernorm::validate_sizes(p); !s.ok()) return s;
     *bytes = layernorm::workspace_bytes(p);
     return {};
   });
 }
 
-tile_status tile_layernorm_reference(const tile_layernorm_args* args) { return refer(args); }
+tile_status tile_layernorm_reference(const tile_layernorm_args* args) {
+  return refer(layernorm::kForwardLadder, args);
+}
 
 tile_status tile_layernorm_backward_reference(const tile_layernorm_backward_args* args) {
-  return refer(args);
+  return refer(layernorm::kBackwardLadder, args);
 }

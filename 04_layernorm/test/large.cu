@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "harness/convert.hpp"
-#include "tile/host/cuda_check.hpp"
 #include "tile/basics.cuh"
+#include "tile/host/cuda_check.hpp"
 
 namespace layernorm {
 namespace {

@@ -16,7 +16,7 @@ bool near(double x, double y) { return std::abs(x - y) <= 1e-3 * y; }
 struct Definition {
   Values y, mean, rstd;
 };
-Definition define(const Problem& p, const Inputs& in) {
+Definition define(const ForwardProblem& p, const Inputs& in) {
   Definition result;
   for (std::int64_t row = 0; row < p.rows; ++row) {
     auto x = [&](std::int64_t col) { return in.x[static_cast<std::size_t>(row * p.cols + col)]; };
@@ -49,11 +49,10 @@ void check_near(const Values& got, const Values& wanted, double most) {
 }
 
 // Central differences of the loss sum dy y.
-Values differences(const Problem& p, const Inputs& in, Values Inputs::*of) {
+Values differences(const ForwardProblem& p, const Inputs& in, Values Inputs::*of) {
   constexpr double kH = 6e-6;  // balances the third derivative and the rounding of doubles
-  const Problem forward = toward(p, Direction::forward);
   auto loss = [&](const Inputs& at) {
-    const Values y = reference(forward, at.x, at.gamma, at.beta).y.value;
+    const Values y = reference(p, at.x, at.gamma, at.beta).y.value;
     return std::inner_product(y.begin(), y.end(), in.dy.begin(), 0.0);
   };
   Values result;
@@ -67,15 +66,15 @@ Values differences(const Problem& p, const Inputs& in, Values Inputs::*of) {
 }
 
 // Statistics as doubles.
-Inputs with_exact_statistics(const Problem& p, Inputs in) {
-  const ForwardReference found = reference(p, in.x, {}, {});
+Inputs with_exact_statistics(const BackwardProblem& p, Inputs in, float eps = 1e-5f) {
+  const ForwardReference found = reference(forward_of(p, eps), in.x, {}, {});
   in.mean = found.mean.value;
   in.rstd = found.rstd.value;
   return in;
 }
 
-BackwardReference backward_of(const Problem& p, const Inputs& in) {
-  return backward_reference(p, in.x, in.gamma, in.mean, in.rstd, in.dy);
+BackwardReference backward_of(const BackwardProblem& p, const Inputs& in) {
+  return reference(p, in.x, in.gamma, in.mean, in.rstd, in.dy);
 }
 
 }  // namespace
@@ -85,7 +84,7 @@ TEST_SUITE("chapter") {
     for (const Norm norm : kNorms) {
       for (const std::int64_t cols : {1, 2, 7, 64}) {
         for (const bool affine : {true, false}) {
-          const Problem p = with_eps(plain(DType::fp64, 5, cols, norm), 0.25f);
+          const ForwardProblem p = with_eps({DType::fp64, 5, cols, norm}, 0.25f);
           const Inputs in = normal(p, affine, affine);
           const Definition wanted = define(p, in);
           const ForwardReference got = reference(p, in.x, in.gamma, in.beta);
@@ -102,7 +101,7 @@ TEST_SUITE("chapter") {
   TEST_CASE("the numbers of a row worked out by hand") {
     // Mean 2, variance 2; and for RMSNorm a mean square of 6.
     const Values x{0, 2, 4, 1, 3}, gamma{1, 2, 3, 4, 5}, beta{1, 0, 0, 0, -1};
-    Problem p = with_eps(plain(DType::fp32, 1, 5), 2);
+    ForwardProblem p = with_eps({DType::fp32, 1, 5}, 2);
     ForwardReference got = reference(p, x, gamma, beta);
     CHECK(got.mean.value == Values{2});
     CHECK(got.rstd.value == Values{0.5});
@@ -119,17 +118,17 @@ TEST_SUITE("chapter") {
     for (const Norm norm : kNorms) {
       for (const float eps : {1e-5f, 0.5f}) {
         for (const std::int64_t cols : {1, 2, 9}) {
-          const Problem p =
-              with_eps(toward(plain(DType::fp64, 4, cols, norm), Direction::backward), eps);
+          const BackwardProblem p{DType::fp64, 4, cols, norm};
+          const ForwardProblem forward = forward_of(p, eps);
           // A lone element is its own mean: LayerNorm does not depend on it. But its third
           // derivative is large where eps is small.
           if (cols == 1 && norm == Norm::layer && eps < 0.1f) continue;
-          Inputs in = with_exact_statistics(p, normal(p));
+          Inputs in = with_exact_statistics(p, normal(p), eps);
           in.beta = Values(norm == Norm::layer ? static_cast<std::size_t>(cols) : 0, 0.5);
           const BackwardReference got = backward_of(p, in);
-          check_near(got.dx.value, differences(p, in, &Inputs::x), 1e-7);
-          check_near(got.dgamma.value, differences(p, in, &Inputs::gamma), 1e-7);
-          check_near(got.dbeta.value, differences(p, in, &Inputs::beta), 1e-7);
+          check_near(got.dx.value, differences(forward, in, &Inputs::x), 1e-7);
+          check_near(got.dgamma.value, differences(forward, in, &Inputs::gamma), 1e-7);
+          check_near(got.dbeta.value, differences(forward, in, &Inputs::beta), 1e-7);
         }
       }
     }
@@ -137,7 +136,7 @@ TEST_SUITE("chapter") {
 
   TEST_CASE("without gamma the gradient is that of a gamma of ones") {
     for (const Norm norm : kNorms) {
-      const Problem p = toward(plain(DType::fp64, 4, 9, norm), Direction::backward);
+      const BackwardProblem p{DType::fp64, 4, 9, norm};
       Inputs in = with_exact_statistics(p, normal(p));
       in.gamma.assign(9, 1.0);
       const BackwardReference ones = backward_of(p, in);
@@ -150,8 +149,8 @@ TEST_SUITE("chapter") {
   }
 
   TEST_CASE("LayerNorm's gradient has no mean, and with eps 0 is at right angles to xhat") {
-    const Problem p = with_eps(toward(plain(DType::fp64, 3, 50), Direction::backward), 0);
-    const Inputs in = with_exact_statistics(p, normal(p));
+    const BackwardProblem p{DType::fp64, 3, 50};
+    const Inputs in = with_exact_statistics(p, normal(p), 0);
     const Values dx = backward_of(p, in).dx.value;
     for (std::size_t row = 0; row < 3; ++row) {
       double sum = 0, product = 0;
@@ -166,7 +165,7 @@ TEST_SUITE("chapter") {
 
   TEST_CASE("gradients with respect to gamma and beta are sums over all rows") {
     for (const Norm norm : kNorms) {
-      const Problem p = toward(plain(DType::fp64, 37, 5, norm), Direction::backward);
+      const BackwardProblem p{DType::fp64, 37, 5, norm};
       const Inputs in = with_exact_statistics(p, normal(p));
       const BackwardReference all = backward_of(p, in);
       Values dgamma(5, 0.0), dbeta(norm == Norm::layer ? 5 : 0, 0.0);
@@ -180,8 +179,8 @@ TEST_SUITE("chapter") {
       check_near(all.dgamma.value, dgamma, 1e-13);
       check_near(all.dbeta.value, dbeta, 1e-13);
     }
-    const Problem none = toward(plain(DType::fp32, 0, 3), Direction::backward);
-    const BackwardReference zero = backward_reference(none, {}, {}, {}, {}, {});
+    const BackwardProblem none{DType::fp32, 0, 3};
+    const BackwardReference zero = reference(none, {}, {}, {}, {}, {});
     CHECK(zero.dgamma.value == Values(3, 0.0));
     CHECK(zero.dgamma.bound == Values(3, 0.0));
     CHECK(zero.dbeta.value == Values(3, 0.0));
@@ -192,7 +191,7 @@ TEST_SUITE("chapter") {
 
   TEST_CASE("the bounds of the forward pass are what their derivation says") {
     // A row of +1 and -1, 100 of them, shifted by 50: sigma is 1, R nearly 50, mean |x| is 50.
-    const Problem p = with_eps(plain(DType::fp32, 1, 100), 0);
+    const ForwardProblem p = with_eps({DType::fp32, 1, 100}, 0);
     Values x;
     for (int i = 0; i < 100; ++i) x.push_back(i % 2 ? 51 : 49);
     const ForwardReference got = reference(p, x, {}, {});
@@ -205,7 +204,7 @@ TEST_SUITE("chapter") {
     const double y = rstd + mean + 2 * kUnit + 101 * kUnit + 2 * kUnit;
     CHECK(near(got.y.bound[1], y));
 
-    Problem rms = p;
+    ForwardProblem rms = p;
     rms.norm = Norm::rms;
     const ForwardReference without = reference(rms, x, {}, {});
     const double rms_rstd = (50 * kUnit / 2 + 4 * kUnit) / std::sqrt(2501.0);
@@ -216,7 +215,7 @@ TEST_SUITE("chapter") {
 
   TEST_CASE("the bounds of the backward pass are what their derivation says") {
     // 64 columns of xhat = 1 or -1, from mean 0; w is 1 or -2 in pairs of columns.
-    const Problem p = toward(plain(DType::fp32, 100, 64), Direction::backward);
+    const BackwardProblem p{DType::fp32, 100, 64};
     Inputs in;
     for (int i = 0; i < 6400; ++i) {
       in.x.push_back(i % 2 ? 2 : -2);
@@ -239,9 +238,9 @@ TEST_SUITE("chapter") {
 
   TEST_CASE("results are rounded to their type, statistics are not") {
     const Values x{49, 51};
-    const Problem p32 = with_eps(plain(DType::fp32, 1, 2), 0);
+    const ForwardProblem p32 = with_eps({DType::fp32, 1, 2}, 0);
     for (const DType type : {DType::fp16, DType::bf16}) {
-      Problem p = p32;
+      ForwardProblem p = p32;
       p.type = type;
       const ForwardReference wide = reference(p32, x, {}, {}), narrow = reference(p, x, {}, {});
       CHECK(narrow.mean.bound == wide.mean.bound);
@@ -253,7 +252,7 @@ TEST_SUITE("chapter") {
 
   TEST_CASE("where nothing is certain there is no bound, and no result passes") {
     // A variance that is nothing but roundings of the mean.
-    const Problem p = with_eps(plain(DType::fp32, 1, 3), 0);
+    const ForwardProblem p = with_eps({DType::fp32, 1, 3}, 0);
     const float third = 1.f / 3;
     const double next = std::nextafter(third, 1.f);
     ForwardReference got = reference(p, Values{third, third, next}, {}, {});
@@ -269,12 +268,13 @@ TEST_SUITE("chapter") {
     const Values beta{1, 2, 3};
     for (const double bad : {kNaN, kInfinity, -kInfinity}) {
       const Values x{1, bad, 2, 1, 2, 4};
-      const ForwardReference layer = reference(plain(DType::fp32, 2, 3), x, {}, beta);
+      const ForwardReference layer = reference(ForwardProblem{DType::fp32, 2, 3}, x, {}, beta);
       for (std::size_t i = 0; i < 6; ++i) CHECK(std::isnan(layer.y.value[i]) == (i < 3));
       CHECK(!std::isfinite(layer.mean.value[0]));
       CHECK(std::isnan(layer.rstd.value[0]));
       CHECK(std::isfinite(layer.rstd.value[1]));
-      const ForwardReference rms = reference(plain(DType::fp32, 2, 3, Norm::rms), x, {}, {});
+      const ForwardReference rms =
+          reference(ForwardProblem{DType::fp32, 2, 3, Norm::rms}, x, {}, {});
       CHECK(std::isnan(rms.y.value[1]));
       if (std::isnan(bad)) continue;
       CHECK(rms.rstd.value[0] == 0);
@@ -283,37 +283,114 @@ TEST_SUITE("chapter") {
     }
   }
 
-  TEST_CASE("the workspace is that of any backward pass") {
-    for (const DType type : {DType::fp32, DType::fp16, DType::bf16}) {
+  TEST_CASE("the workspace has a size for any backward pass") {
+    for (const DType type : kTypesOfSteps) {
       for (const std::int64_t rows : {0, 1, 1000, 100'000}) {
-        for (const std::int64_t cols : {0, 1, 70, 10'000}) {
-          const Problem p = toward(plain(type, rows, cols), Direction::backward);
-          CHECK(workspace_bytes(p) >= 0);
-          CHECK(workspace_bytes(toward(p, Direction::forward)) == 0);
+        for (const std::int64_t cols : {1, 70, 10'000}) {
+          CHECK(workspace_bytes({type, rows, cols}) >= 2 * cols * 4);
         }
+        CHECK(workspace_bytes({type, rows, 0}) == 0);
       }
     }
     // What validate() refuses may get any number, but gets one.
-    static_cast<void>(workspace_bytes(toward(plain(DType::fp32, -1, -1), Direction::backward)));
-    static_cast<void>(
-        workspace_bytes(toward(plain(DType::fp32, INT64_MAX, INT64_MAX), Direction::backward)));
+    static_cast<void>(workspace_bytes({DType::fp32, -1, -1}));
+    static_cast<void>(workspace_bytes({DType::fp32, INT64_MAX, INT64_MAX}));
   }
 
-  TEST_CASE("every step has a name, an idea, all types and a direction") {
-    for (const Step& step : kSteps) {
-      CAPTURE(step.name);
-      CHECK(!step.name.empty());
-      CHECK(!step.idea.empty());
-      CHECK(tile::listed(step.types) == "fp32, fp16, bf16");
-      CHECK(std::ranges::any_of(kDirections, [&](Direction direction) {
-        return step.supports(toward(plain(DType::fp32, 1, 1), direction)).ok();
-      }));
-    }
-    for (const Direction direction : kDirections) {
-      CHECK(std::ranges::any_of(kSteps, [&](const Step& step) {
-        return step.supports(toward(plain(DType::fp32, 1, 1), direction)).ok();
-      }));
-    }
+  // ---- The ladders ----
+
+  TEST_CASE("every step has a name, an idea and all types") {
+    auto check = [](const auto& ladder) {
+      for (const auto& step : ladder.steps) {
+        CAPTURE(step.name);
+        CHECK(!step.name.empty());
+        CHECK(!step.idea.empty());
+        CHECK(tile::listed(step.types) == "fp32, fp16, bf16");
+      }
+    };
+    check(kForwardLadder);
+    check(kBackwardLadder);
+  }
+
+  TEST_CASE("beyond its limits another step runs in its place") {
+    // On each side of a limit, who is asked for and who runs.
+    struct Beyond {
+      const char *asked, *runs;
+      DType type;
+      std::int64_t cols, padding, offset;
+    };
+    const DType fp32 = DType::fp32, bf16 = DType::bf16;
+    auto check = [](const auto& ladder, const std::vector<Beyond>& all) {
+      for (const Beyond& one : all) {
+        const std::size_t asked = find_step(ladder, one.asked);
+        REQUIRE(asked < ladder.steps.size());
+        const TestedStep<std::decay_t<decltype(ladder)>> step{ladder.steps[asked], &ladder, asked};
+        const auto& wanted = ladder.steps[find_step(ladder, one.runs)];
+        const Status here = tile::check_requirements(wanted.types, wanted.needs, one.type);
+        if (!here.ok()) {
+          tile::skip(here.message);
+          continue;
+        }
+        const auto p = padded(problem_for(step, one.type, 2, one.cols),
+                              {one.padding, one.padding, one.padding, one.padding});
+        const Call call{.offsets = {.x = one.offset}};
+        CAPTURE(one.asked);
+        CAPTURE(one.runs);
+        check_step(step, p, normal(p), call);
+        const Arrays<std::decay_t<decltype(p)>> arrays(p, normal(p), call, Poison::unwritten_nan);
+        tile::Choice choice;
+        const Status done = tile::run(ladder, asked, p, arrays.buffers(), nullptr, &choice);
+        CHECK_MESSAGE(done.ok(), done.message);
+        CHECK(ladder.steps[choice.step].name == one.runs);
+        CHECK(choice.why.empty() == (std::string_view(one.asked) == one.runs));
+      }
+    };
+    check(kForwardLadder, {
+                              // So many elements does a block hold, aligned and not.
+                              {"registers", "registers", fp32, 32'768, 0, 0},
+                              {"registers", "welford", fp32, 32'772, 0, 0},
+                              {"registers", "registers", bf16, 32'768, 0, 0},
+                              {"registers", "welford", bf16, 32'776, 0, 0},
+                              {"registers", "registers", fp32, 8191, 0, 0},
+                              {"registers", "registers", fp32, 8192, 0, 1},
+                              {"registers", "welford", fp32, 8193, 0, 0},
+                              {"registers", "welford", fp32, 8196, 1, 0},
+                              // 64 bytes to 4 KiB.
+                              {"four_rows", "registers", fp32, 12, 0, 0},
+                              {"four_rows", "four_rows", fp32, 16, 0, 0},
+                              {"four_rows", "four_rows", fp32, 1024, 0, 0},
+                              {"four_rows", "registers", fp32, 1028, 0, 0},
+                              {"four_rows", "registers", bf16, 24, 0, 0},
+                              {"four_rows", "four_rows", bf16, 2048, 0, 0},
+                              {"four_rows", "registers", bf16, 2056, 0, 0},
+                              {"four_rows", "registers", fp32, 1022, 0, 0},
+                              {"four_rows", "registers", fp32, 1024, 2, 0},
+                              {"four_rows", "registers", bf16, 1024, 0, 1},
+                              // More than a block holds, and no more than 16 blocks.
+                              {"cluster", "four_rows", fp32, 1024, 0, 0},
+                              {"cluster", "registers", fp32, 32'768, 0, 0},
+                              {"cluster", "cluster", fp32, 32'772, 0, 0},
+                              {"cluster", "cluster", fp32, 262'144, 0, 0},
+                              {"cluster", "welford", fp32, 262'148, 0, 0},
+                              {"cluster", "welford", fp32, 32'773, 0, 0},
+                              {"cluster", "registers", bf16, 1001, 0, 0},
+                          });
+    check(kBackwardLadder, {
+                               {"persistent", "persistent", fp32, 8192, 0, 0},
+                               {"persistent", "two_stage", fp32, 8196, 0, 0},
+                               {"persistent", "persistent", bf16, 16'384, 0, 0},
+                               {"persistent", "two_stage", bf16, 16'392, 0, 0},
+                               {"persistent", "two_stage", fp32, 1001, 0, 0},
+                               {"persistent", "two_stage", fp32, 1000, 1, 0},
+                               {"persistent", "two_stage", fp32, 1000, 0, 1},
+                               {"cluster", "persistent", fp32, 8192, 0, 0},
+                               {"cluster", "cluster", fp32, 8196, 0, 0},
+                               {"cluster", "cluster", fp32, 131'072, 0, 0},
+                               {"cluster", "two_stage", fp32, 131'076, 0, 0},
+                               {"cluster", "persistent", bf16, 16'384, 0, 0},
+                               {"cluster", "cluster", bf16, 16'392, 0, 0},
+                               {"cluster", "two_stage", bf16, 16'393, 0, 0},
+                           });
   }
 }
 

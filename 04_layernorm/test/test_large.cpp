@@ -50,14 +50,9 @@ struct Shape {
   std::int64_t rows, cols, ld;
 };
 
-Problem large_problem(DType type, Shape shape, Norm norm, Direction direction) {
-  Problem p = toward(plain(type, shape.rows, shape.cols, norm), direction);
-  p.ldx = p.ldy = p.lddy = p.lddx = shape.ld;
-  return p;
-}
-
+template <class Problem>
 bool has_room(const Problem& p) {
-  const std::int64_t matrices = p.direction == Direction::forward ? 2 : 3;
+  const std::int64_t matrices = kIsForward<Problem> ? 2 : 3;
   const auto needed = static_cast<std::size_t>(
       matrices * Matrix{p.type, nullptr, p.rows, p.cols, p.ldx}.bytes() + (std::int64_t{2} << 30));
   std::size_t free_bytes = 0, total_bytes = 0;
@@ -69,19 +64,18 @@ bool has_room(const Problem& p) {
 
 constexpr std::int64_t kPeriod = 7;
 
-// The selected steps that can run this here.
-std::vector<Step> steps_for(const Problem& p) {
-  std::vector<Step> steps;
-  for (const Step& step : tile::selected_steps(kSteps)) {
-    if (tile::check_requirements(step.types, step.needs, p.type).ok() && step.supports(p).ok()) {
-      steps.push_back(step);
-    }
+// The selected steps whose own kernels run this here.
+template <class Ladder>
+std::vector<TestedStep<Ladder>> steps_for(const Ladder& ladder, const typename Ladder::Problem& p) {
+  std::vector<TestedStep<Ladder>> steps;
+  for (const auto& step : tile::selected_steps(ladder)) {
+    if (takes(step, p)) steps.push_back(step);
   }
   return steps;
 }
 
-void check_forward(const Problem& p) {
-  Problem small = p;
+void check(const ForwardProblem& p) {
+  ForwardProblem small = p;
   small.rows = kPeriod;
   const Inputs in = normal(small);
   const ForwardReference expected = reference(small, in.x, in.gamma, in.beta);
@@ -92,14 +86,14 @@ void check_forward(const Problem& p) {
   DeviceBuffer gamma = DeviceBuffer::input("gamma", tile::vector_layout(p.type, p.cols), in.gamma);
   DeviceBuffer beta =
       DeviceBuffer::input("beta", tile::vector_layout(p.type, std::ssize(in.beta)), in.beta);
-  Buffers buffers;
+  ForwardBuffers buffers;
   buffers.x = x.raw();
   buffers.gamma = gamma.raw();
   if (layer) buffers.beta = beta.raw();
   buffers.y = y.raw();
   if (layer) buffers.mean = mean.floats();
   buffers.rstd = rstd.floats();
-  for (const Step& step : steps_for(p)) {
+  for (const auto& step : steps_for(kForwardLadder, p)) {
     CAPTURE(step.name);
     for (Large* output : {&y, &mean, &rstd}) output->poison();
     const Status done = tile::run_step(step, p, buffers);
@@ -110,8 +104,8 @@ void check_forward(const Problem& p) {
   }
 }
 
-void check_backward(const Problem& p) {
-  Problem small = p;
+void check(const BackwardProblem& p) {
+  BackwardProblem small = p;
   small.rows = kPeriod;
   // x - mean is an integer from -2 to 2, rstd 1 or 1/2, and dy 0 or 2^-8 of either sign. So terms
   // of the sums are multiples of 2^-9, and those of up to 2^22 rows add up exactly, in any order;
@@ -123,8 +117,7 @@ void check_backward(const Problem& p) {
   in.dy = tile::integers(kPeriod * p.cols, p.type, 4, -1, 1);
   for (double& dy : in.dy) dy *= 0x1p-8;
   for (std::int64_t row = 0; row < kPeriod; ++row) in.rstd.push_back(row % 2 ? 0.5 : 1);
-  const BackwardReference expected =
-      backward_reference(small, in.x, in.gamma, in.mean, in.rstd, in.dy);
+  const BackwardReference expected = reference(small, in.x, in.gamma, in.mean, in.rstd, in.dy);
   auto sums = [&](auto term) {
     Expected sum{{p.cols}, Values(static_cast<std::size_t>(p.cols), 0.0), {}};
     sum.bound = sum.value;
@@ -155,13 +148,13 @@ void check_backward(const Problem& p) {
   DeviceBuffer gamma = DeviceBuffer::input("gamma", row, in.gamma);
   // 32 MiB, which a DeviceBuffer would compare on the host after every step.
   Large workspace(DType::fp32, 1, workspace_bytes(p) / 4, workspace_bytes(p) / 4);
-  for (const Step& step : steps_for(p)) {
+  for (const auto& step : steps_for(kBackwardLadder, p)) {
     CAPTURE(step.name);
     dx.poison();
     DeviceBuffer device_dgamma = DeviceBuffer::output("dgamma", row, Poison::unwritten_nan);
     DeviceBuffer device_dbeta = DeviceBuffer::output("dbeta", row, Poison::unwritten_nan);
     workspace.poison();
-    Buffers buffers;
+    BackwardBuffers buffers;
     buffers.x = x.raw();
     buffers.gamma = gamma.raw();
     if (layer) buffers.mean = mean.floats();
@@ -183,22 +176,27 @@ void check_backward(const Problem& p) {
   }
 }
 
+template <class Problem>
+void check_large(DType type, Shape shape, Norm norm) {
+  Problem p{type, shape.rows, shape.cols, norm};
+  p.ldx = shape.ld;
+  if constexpr (kIsForward<Problem>) {
+    p.ldy = shape.ld;
+  } else {
+    p.lddy = p.lddx = shape.ld;
+  }
+  const std::string type_name(tile::name(type));
+  CAPTURE(type_name);
+  const std::string problem = describe(p, {}, {});
+  CAPTURE(problem);
+  if (has_room(p)) check(p);
+}
+
 void check_large(Shape shape) {
-  for (const DType type : {DType::fp32, DType::fp16, DType::bf16}) {
+  for (const DType type : kTypesOfSteps) {
     for (const Norm norm : kNorms) {
-      for (const Direction direction : kDirections) {
-        const Problem p = large_problem(type, shape, norm, direction);
-        const std::string type_name(tile::name(type));
-        CAPTURE(type_name);
-        const std::string problem = describe(p, {}, {});
-        CAPTURE(problem);
-        if (!has_room(p)) return;
-        if (direction == Direction::forward) {
-          check_forward(p);
-        } else {
-          check_backward(p);
-        }
-      }
+      check_large<ForwardProblem>(type, shape, norm);
+      check_large<BackwardProblem>(type, shape, norm);
     }
   }
 }
@@ -245,7 +243,7 @@ TEST_SUITE("chapter") {
   }
 
   TEST_CASE("the check of large matrices finds what is wrong") {
-    for (const DType type : {DType::fp32, DType::fp16, DType::bf16}) {
+    for (const DType type : kTypesOfSteps) {
       Large m(type, 20, 5, 8);
       const Expected expected{
           {kPeriod, 5}, tile::integers(kPeriod * 5, type, 1, -8, 8), Values(kPeriod * 5, 0.25)};

@@ -14,11 +14,11 @@ constexpr std::int64_t kCols[] = {16, 33, 257, 1000, 4096};
 
 // Normal rows around `kappa`, so that mean / sigma is about kappa.
 struct Rows {
-  Problem p;
+  ForwardProblem p;
   Inputs in;
   ForwardReference expected;
 
-  Rows(std::int64_t cols, double kappa) : p(plain(DType::fp32, cols < 1000 ? 50 : 10, cols)) {
+  Rows(std::int64_t cols, double kappa) : p{DType::fp32, cols < 1000 ? 50 : 10, cols} {
     in.x = tile::normal(p.rows * cols, DType::fp32, 11, kappa);
     expected = reference(p, in.x, in.gamma, in.beta);
   }

@@ -14,43 +14,64 @@
 
 #include "harness/buffer.hpp"
 #include "harness/convert.hpp"
-#include "tile/host/cuda_check.hpp"
-#include "tile/host/device.hpp"
 #include "harness/inputs.hpp"
 #include "harness/selection.hpp"
 #include "harness/test_main.hpp"
 #include "layernorm.hpp"
+#include "tile/host/cuda_check.hpp"
+#include "tile/host/device.hpp"
 
 namespace layernorm {
 
 using tile::Comparison;
 using tile::DeviceBuffer;
-using tile::Direction;
 using tile::DType;
 using tile::Expected;
 using tile::Layout;
+using tile::OwnKernel;
 using tile::Poison;
 using tile::Status;
+using tile::TestedStep;
 using Values = std::vector<double>;
 inline constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
 inline constexpr Norm kNorms[] = {Norm::layer, Norm::rms};
-inline constexpr Direction kDirections[] = {Direction::forward, Direction::backward};
+inline constexpr DType kTypesOfSteps[] = {DType::fp32, DType::fp16, DType::bf16};
 
 // ---- A problem, its inputs, and where they lie ----
 
-inline Problem plain(DType type, std::int64_t rows, std::int64_t cols, Norm norm = Norm::layer) {
+template <class Problem>
+inline constexpr bool kIsForward = std::is_same_v<Problem, ForwardProblem>;
+
+template <class Ladder>
+typename Ladder::Problem problem_for(const TestedStep<Ladder>&, DType type, std::int64_t rows,
+                                     std::int64_t cols, Norm norm = Norm::layer) {
   return {type, rows, cols, norm};
 }
 
-inline Problem toward(Problem p, Direction direction) {
-  p.direction = direction;
+/// The forward problem whose statistics a backward problem is given.
+inline ForwardProblem forward_of(const BackwardProblem& p, float eps = 1e-5f) {
+  return {p.type, p.rows, p.cols, p.norm, eps};
+}
+
+inline ForwardProblem with_eps(ForwardProblem p, float eps) {
+  p.eps = eps;
   return p;
 }
 
-inline Problem with_eps(Problem p, float eps) {
-  p.eps = eps;
-  return p;
+/// Lengths for the step to run at: these, or for the steps of long rows one that is.
+template <class Ladder>
+std::vector<std::int64_t> lengths_for(const TestedStep<Ladder>& step, DType type,
+                                      std::initializer_list<std::int64_t> lengths) {
+  if (step.name != "cluster") return lengths;
+  if (kIsForward<typename Ladder::Problem>) return {32'776};
+  return {tile::size_bytes(type) == 4 ? 8200 : 16'392};
+}
+
+/// So many rows, or of long ones a few.
+template <class Ladder>
+std::int64_t rows_for(const TestedStep<Ladder>& step, std::int64_t rows) {
+  return step.name == "cluster" ? std::min<std::int64_t>(rows, 9) : rows;
 }
 
 /// Of each matrix the elements between two rows.
@@ -58,9 +79,13 @@ struct Paddings {
   std::int64_t x = 0, y = 0, dy = 0, dx = 0;
 };
 
-inline Problem padded(Problem p, Paddings padding) {
+inline ForwardProblem padded(ForwardProblem p, Paddings padding) {
   p.ldx = p.cols + padding.x;
   p.ldy = p.cols + padding.y;
+  return p;
+}
+inline BackwardProblem padded(BackwardProblem p, Paddings padding) {
+  p.ldx = p.cols + padding.x;
   p.lddy = p.cols + padding.dy;
   p.lddx = p.cols + padding.dx;
   return p;
@@ -73,14 +98,61 @@ struct Offsets {
 };
 
 /// Where the output lies.
-enum class Place { apart, on_x, on_dy };
+enum class OutputAt { apart, on_x, on_dy };
 
 /// What a call leaves out, and where its arrays lie. RMSNorm has no mean and no dbeta in any case.
 struct Call {
   bool mean = true, rstd = true;     // written by a forward pass
   bool dgamma = true, dbeta = true;  // written by a backward pass
-  Place place = Place::apart;
+  OutputAt output = OutputAt::apart;
   Offsets offsets = {};
+};
+
+/// Whether the step's own kernel runs the problem, with arrays where the call has them.
+template <class Ladder>
+bool takes(const TestedStep<Ladder>& step, const typename Ladder::Problem& p,
+           const Call& call = {}) {
+  const auto element = static_cast<std::int64_t>(tile::size_bytes(p.type));
+  auto at = [element](std::int64_t offset) {
+    return reinterpret_cast<void*>(static_cast<std::uintptr_t>(4096 + offset * element));
+  };
+  const Offsets& o = call.offsets;
+  typename Ladder::Buffers b;
+  b.x = at(o.x);
+  b.gamma = at(o.gamma);
+  void* const output = at(call.output == OutputAt::on_x          ? o.x
+                          : call.output == OutputAt::on_dy       ? o.dy
+                          : kIsForward<typename Ladder::Problem> ? o.y
+                                                                 : o.dx);
+  if constexpr (kIsForward<typename Ladder::Problem>) {
+    b.beta = at(o.beta);
+    b.y = output;
+  } else {
+    b.dy = at(o.dy);
+    b.dx = output;
+  }
+  return tile::is_taken(step, p, b);
+}
+
+/// Chooses among the cases that a step takes: the first always, so that its kernel runs for each
+/// type, then as tile::Selection does.
+class Cases {
+ public:
+  template <class Step>
+  Cases(const Step& step, DType type) : selection_(step.types, type) {}
+
+  template <class Ladder>
+  bool take(const TestedStep<Ladder>& step, const typename Ladder::Problem& p,
+            const Call& call = {}) {
+    if (!takes(step, p, call)) return false;
+    const bool next = selection_.takes_next(), first = !any_;
+    any_ = true;
+    return next || first;
+  }
+
+ private:
+  tile::Selection selection_;
+  bool any_ = false;
 };
 
 /// The arrays without padding. An empty gamma or beta is a null pointer. Forward uses the first
@@ -89,46 +161,52 @@ struct Inputs {
   Values x, gamma = {}, beta = {}, mean = {}, rstd = {}, dy = {};
 };
 
-/// Gives backward what a forward pass finds, and rounds, in x.
-inline Inputs with_statistics(const Problem& p, Inputs in) {
-  const ForwardReference found = reference(p, in.x, {}, {});
+/// Gives backward what a forward pass finds, and rounds, in x. Forward needs none.
+inline Inputs with_statistics(const BackwardProblem& p, Inputs in, float eps = 1e-5f) {
+  const ForwardReference found = reference(forward_of(p, eps), in.x, {}, {});
   in.mean = tile::rounded(found.mean.value, DType::fp32);
   in.rstd = tile::rounded(found.rstd.value, DType::fp32);
   return in;
 }
+inline Inputs with_statistics(const ForwardProblem&, Inputs in, float = 0) { return in; }
 
 /// Normal x and dy.
-inline Inputs normal(const Problem& p, bool gamma = true, bool beta = true) {
+inline Inputs normal(const ForwardProblem& p, bool gamma = true, bool beta = true) {
   Inputs in{tile::normal(p.rows * p.cols, p.type, 1)};
   if (gamma) in.gamma = tile::uniform(p.cols, p.type, 2, -2, 2);
-  if (p.direction == Direction::backward) {
-    in.dy = tile::normal(p.rows * p.cols, p.type, 4);
-    return with_statistics(p, std::move(in));
-  }
   if (beta && p.norm == Norm::layer) in.beta = tile::uniform(p.cols, p.type, 3, -2, 2);
   return in;
 }
+inline Inputs normal(const BackwardProblem& p, bool gamma = true, bool = true) {
+  Inputs in{tile::normal(p.rows * p.cols, p.type, 1)};
+  if (gamma) in.gamma = tile::uniform(p.cols, p.type, 2, -2, 2);
+  in.dy = tile::normal(p.rows * p.cols, p.type, 4);
+  return with_statistics(p, std::move(in));
+}
 
-inline std::string describe(const Problem& p, const Inputs& in, const Call& call) {
+template <class Problem>
+std::string describe(const Problem& p, const Inputs& in, const Call& call) {
   std::string text;
   auto add = [&text](const char* name, std::int64_t value) {
     text.append(text.empty() ? "" : " ").append(name).append(" ").append(std::to_string(value));
   };
-  add("rows", p.rows), add("cols", p.cols);
-  const Offsets& o = call.offsets;
-  if (p.direction == Direction::forward) {
-    add("ldx", p.ldx), add("ldy", p.ldy);
+  add("rows", p.rows), add("cols", p.cols), add("ldx", p.ldx);
+  if constexpr (kIsForward<Problem>) {
+    add("ldy", p.ldy);
+    text.append(" eps ").append(std::to_string(p.eps));
+    text.append(in.beta.empty() ? ", no beta" : "");
+    text.append(call.mean ? "" : ", no mean").append(call.rstd ? "" : ", no rstd");
   } else {
-    add("ldx", p.ldx), add("lddy", p.lddy), add("lddx", p.lddx);
+    add("lddy", p.lddy), add("lddx", p.lddx);
+    text.append(call.dgamma ? "" : ", no dgamma").append(call.dbeta ? "" : ", no dbeta");
   }
-  text.append(p.norm == Norm::layer ? " layer " : " rms ").append(tile::name(p.direction));
-  text.append(" eps ").append(std::to_string(p.eps));
-  if (in.gamma.empty()) text.append(", no gamma");
-  if (in.beta.empty()) text.append(", no beta");
-  text.append(call.mean ? "" : ", no mean").append(call.rstd ? "" : ", no rstd");
-  text.append(call.dgamma ? "" : ", no dgamma").append(call.dbeta ? "" : ", no dbeta");
-  if (call.place != Place::apart) text.append(call.place == Place::on_x ? ", on x" : ", on dy");
+  text.append(p.norm == Norm::layer ? ", layer" : ", rms");
+  text.append(in.gamma.empty() ? ", no gamma" : "");
+  if (call.output != OutputAt::apart) {
+    text.append(call.output == OutputAt::on_x ? ", on x" : ", on dy");
+  }
   text.append(", offsets");
+  const Offsets& o = call.offsets;
   for (const std::int64_t offset :
        {o.x, o.gamma, o.beta, o.y, o.mean, o.rstd, o.dy, o.dx, o.dgamma, o.dbeta}) {
     text.append(" ").append(std::to_string(offset));
@@ -191,23 +269,33 @@ class Workspace {
 };
 
 /// The memory of a call: what it is given, and nothing else.
+template <class Problem>
 class Arrays {
  public:
+  using Buffers = std::conditional_t<kIsForward<Problem>, ForwardBuffers, BackwardBuffers>;
+
   Arrays(const Problem& p, const Inputs& in, const Call& call, Poison poison)
       : p_(p), call_(call), poison_(poison) {
     const bool layer = p.norm == Norm::layer;
     const Offsets& at = call.offsets;
-    buffers_.x = matrix(x_, "x", in.x, p.ldx, at.x, call.place == Place::on_x);
+    buffers_.x = matrix(x_, "x", in.x, p.ldx, at.x, call.output == OutputAt::on_x);
     buffers_.gamma = input(gamma_, "gamma", p.type, in.gamma, at.gamma);
-    if (p.direction == Direction::forward) {
+    if constexpr (kIsForward<Problem>) {
       buffers_.beta = input(beta_, "beta", p.type, in.beta, at.beta);
       buffers_.y = result("y", p.ldy, at.y);
+      auto statistic = [&](Buffer& buffer, const char* name, std::int64_t offset) {
+        return static_cast<float*>(output(buffer, name, DType::fp32, p.rows, offset));
+      };
       if (call.mean && layer) buffers_.mean = statistic(mean_, "mean", at.mean);
       if (call.rstd) buffers_.rstd = statistic(rstd_, "rstd", at.rstd);
     } else {
+      auto statistic = [](Buffer& buffer, const char* name, const Values& values,
+                          std::int64_t offset) {
+        return static_cast<const float*>(input(buffer, name, DType::fp32, values, offset));
+      };
       if (layer) buffers_.mean = statistic(mean_, "mean", in.mean, at.mean);
       buffers_.rstd = statistic(rstd_, "rstd", in.rstd, at.rstd);
-      buffers_.dy = matrix(dy_, "dy", in.dy, p.lddy, at.dy, call.place == Place::on_dy);
+      buffers_.dy = matrix(dy_, "dy", in.dy, p.lddy, at.dy, call.output == OutputAt::on_dy);
       buffers_.dx = result("dx", p.lddx, at.dx);
       if (call.dgamma) buffers_.dgamma = output(dgamma_, "dgamma", p.type, p.cols, at.dgamma);
       if (call.dbeta && layer) buffers_.dbeta = output(dbeta_, "dbeta", p.type, p.cols, at.dbeta);
@@ -225,10 +313,8 @@ class Arrays {
   Outputs download() const {
     Outputs out;
     out.matrix = result().download();
-    if (p_.direction == Direction::forward) {
-      if (mean_) out.mean = mean_->download();
-      if (rstd_) out.rstd = rstd_->download();
-    }
+    if (kIsForward<Problem> && mean_) out.mean = mean_->download();
+    if (kIsForward<Problem> && rstd_) out.rstd = rstd_->download();
     if (dgamma_) out.dgamma = dgamma_->download();
     if (dbeta_) out.dbeta = dbeta_->download();
     return out;
@@ -274,7 +360,7 @@ class Arrays {
   }
 
   const DeviceBuffer& result() const {
-    return out_ ? *out_ : call_.place == Place::on_x ? *x_ : *dy_;
+    return out_ ? *out_ : call_.output == OutputAt::on_x ? *x_ : *dy_;
   }
 
   void* matrix(Buffer& buffer, const char* name, const Values& values, std::int64_t ld,
@@ -286,7 +372,7 @@ class Arrays {
   }
   // y or dx, which may be an input.
   void* result(const char* name, std::int64_t ld, std::int64_t offset) {
-    if (call_.place != Place::apart) return result().raw();
+    if (call_.output != OutputAt::apart) return result().raw();
     out_ = DeviceBuffer::output(name, tile::matrix_layout(p_.type, p_.rows, p_.cols, ld, offset),
                                 poison_);
     return out_->raw();
@@ -304,26 +390,20 @@ class Arrays {
     buffer = DeviceBuffer::output(name, tile::vector_layout(type, count, offset), poison_);
     return buffer->raw();
   }
-  // mean and rstd are outputs of a forward pass and inputs of a backward pass.
-  float* statistic(Buffer& buffer, const char* name, std::int64_t offset) const {
-    return static_cast<float*>(output(buffer, name, DType::fp32, p_.rows, offset));
-  }
-  static float* statistic(Buffer& buffer, const char* name, const Values& values,
-                          std::int64_t offset) {
-    return static_cast<float*>(input(buffer, name, DType::fp32, values, offset));
-  }
 
   Problem p_;
   Call call_;
   Poison poison_;
+  // mean and rstd are outputs of a forward pass and inputs of a backward pass.
   Buffer x_, gamma_, beta_, dy_, mean_, rstd_, out_, dgamma_, dbeta_;
   std::optional<Workspace> workspace_;
   Buffers buffers_;
 };
 
-inline Outputs run(const Step& step, const Problem& p, const Inputs& in, const Call& call = {},
-                   Poison poison = Poison::unwritten_nan) {
-  Arrays arrays(p, in, call, poison);
+template <class Ladder>
+Outputs run(const TestedStep<Ladder>& step, const typename Ladder::Problem& p, const Inputs& in,
+            const Call& call = {}, Poison poison = Poison::unwritten_nan) {
+  Arrays<typename Ladder::Problem> arrays(p, in, call, poison);
   const Status done = tile::run_step(step, p, arrays.buffers());
   REQUIRE_MESSAGE(done.ok(), done.message);
   arrays.check_intact();
@@ -353,49 +433,46 @@ inline std::vector<Poison> poisons_for(std::initializer_list<const Expected*> al
   return {Poison::unwritten_nan};
 }
 
+inline void check_results(const TestedStep<ForwardLadder>& step, const ForwardProblem& p,
+                          const Inputs& in, const Call& call) {
+  const ForwardReference expected = reference(p, in.x, in.gamma, in.beta);
+  for (const Poison poison : poisons_for({&expected.y, &expected.mean, &expected.rstd})) {
+    Outputs out = run(step, p, in, call, poison);
+    check_values("y", out.matrix, expected.y);
+    forgive_infinite_means(out.mean, expected.mean);
+    if (call.mean) check_values("mean", out.mean, expected.mean);
+    if (call.rstd) check_values("rstd", out.rstd, expected.rstd);
+  }
+}
+inline void check_results(const TestedStep<BackwardLadder>& step, const BackwardProblem& p,
+                          const Inputs& in, const Call& call) {
+  const BackwardReference expected = reference(p, in.x, in.gamma, in.mean, in.rstd, in.dy);
+  for (const Poison poison : poisons_for({&expected.dx, &expected.dgamma, &expected.dbeta})) {
+    const Outputs out = run(step, p, in, call, poison);
+    check_values("dx", out.matrix, expected.dx);
+    if (call.dgamma) check_values("dgamma", out.dgamma, expected.dgamma);
+    if (call.dbeta) check_values("dbeta", out.dbeta, expected.dbeta);
+  }
+}
+
 // Runs the step on these inputs, with poison in its outputs and its workspace, and checks the
 // results and the buffers.
-inline void check_step(const Step& step, const Problem& p, const Inputs& in,
-                       const Call& call = {}) {
+template <class Ladder>
+void check_step(const TestedStep<Ladder>& step, const typename Ladder::Problem& p, const Inputs& in,
+                const Call& call = {}) {
   CAPTURE(step.name);
   const std::string type(tile::name(p.type));
   CAPTURE(type);
   const std::string problem = describe(p, in, call);
   CAPTURE(problem);
-  if (p.direction == Direction::forward) {
-    const ForwardReference expected = reference(p, in.x, in.gamma, in.beta);
-    for (const Poison poison : poisons_for({&expected.y, &expected.mean, &expected.rstd})) {
-      Outputs out = run(step, p, in, call, poison);
-      check_values("y", out.matrix, expected.y);
-      forgive_infinite_means(out.mean, expected.mean);
-      if (call.mean) check_values("mean", out.mean, expected.mean);
-      if (call.rstd) check_values("rstd", out.rstd, expected.rstd);
-    }
-  } else {
-    const BackwardReference expected =
-        backward_reference(p, in.x, in.gamma, in.mean, in.rstd, in.dy);
-    for (const Poison poison : poisons_for({&expected.dx, &expected.dgamma, &expected.dbeta})) {
-      const Outputs out = run(step, p, in, call, poison);
-      check_values("dx", out.matrix, expected.dx);
-      if (call.dgamma) check_values("dgamma", out.dgamma, expected.dgamma);
-      if (call.dbeta) check_values("dbeta", out.dbeta, expected.dbeta);
-    }
-  }
+  check_results(step, p, in, call);
 }
 
-/// Calls `check(step, type, direction)` for every step to test, each of its types, and each
-/// direction that it knows.
+/// Calls `check(step, type)` for every step to test of both ladders, and each of its types.
 template <class Check>
-void for_each_direction(Check check) {
-  tile::for_each_step(kSteps, [&](const Step& step, DType type) {
-    int known = 0;
-    for (const Direction direction : kDirections) {
-      if (!step.supports(toward(plain(type, 1, 1), direction)).ok()) continue;
-      ++known;
-      check(step, type, direction);
-    }
-    CHECK(known > 0);
-  });
+void for_each_step(Check check, OwnKernel own = OwnKernel::must_run) {
+  tile::for_each_step(kForwardLadder, check, own);
+  tile::for_each_step(kBackwardLadder, check, own);
 }
 
 }  // namespace layernorm

@@ -58,8 +58,9 @@ tile_softmax_backward_args backward_arguments(tile_type type, const Case& c = kC
   return args;
 }
 
-softmax::Problem problem_of(DType type, const Case& c, tile::Direction direction) {
-  softmax::Problem p{type, kRows, kCols, direction, c.log};
+template <class Problem>
+Problem problem_of(DType type, const Case& c) {
+  Problem p{.type = type, .rows = kRows, .cols = kCols, .log = c.log};
   p.causal = c.queries != 0;
   p.queries = c.queries > 0 ? c.queries : kRows;
   p.scale = c.scale;
@@ -76,29 +77,32 @@ bool is_visible(const Case& c, std::int64_t row, std::int64_t col) {
 }
 
 // Calls the operation with each step, and without a name, and checks what it wrote.
-template <class Args, class Operation>
-void check_every_step(const softmax::Problem& p, Args args, Operation operation,
-                      const softmax::Buffers& buffers, DeviceBuffer* output,
-                      const tile::Expected& expected, bool is_plain) {
-  const std::vector<std::string> names = steps_here(softmax::kSteps, p);
-  if (names.empty()) {
+template <class Ladder, class Args, class Operation>
+void check_every_step(const Ladder& ladder, const typename Ladder::Problem& p, Args args,
+                      Operation operation, const typename Ladder::Buffers& buffers,
+                      DeviceBuffer* output, const tile::Expected& expected) {
+  const std::vector<std::string> best = steps_here(ladder, p, buffers);
+  if (best.empty()) {
     CHECK(operation(&args) == TILE_UNSUPPORTED);
     return;
   }
-  for (std::size_t i = 0; i <= names.size(); ++i) {
-    const bool best = i == names.size();
-    const std::string& name = best ? names.back() : names[i];
+  for (std::size_t i = 0; i <= ladder.steps.size(); ++i) {
+    const bool named = i < ladder.steps.size();
+    const std::string name(named ? ladder.steps[i].name : "");
     CAPTURE(name);
-    args.step = best ? nullptr : name.c_str();
+    if (named && !tile::check_requirements(ladder.steps[i].types, {}, p.type).ok()) continue;
+    args.step = named ? name.c_str() : nullptr;
+    // The step that runs: the last that takes the problem, or the named one or what it goes back
+    // to.
+    tile::Choice choice{tile::find_step(ladder, best.back()), {}};
+    if (named) REQUIRE(tile::choose(ladder, i, p, buffers, &choice).ok());
+    const auto& step = ladder.steps[choice.step];
     output->restore();
     const std::string activity = activity_of([&] { check_ok(operation(&args)); });
-    CHECK(tile_last_step() == name);
+    CHECK(tile_last_step() == step.name);
     check_equal(*output, expected);
     check_intact(*output);
-    for (const auto& step : softmax::kSteps) {
-      if (step.name != name || !is_plain) continue;  // others have leading dimensions
-      CHECK(activity == activity_of([&] { CHECK(step.launch(p, buffers, nullptr).ok()); }));
-    }
+    CHECK(activity == activity_of([&] { CHECK(step.launch(p, buffers, nullptr).ok()); }));
   }
 }
 
@@ -113,20 +117,29 @@ TEST_CASE("every step computes softmax and its gradient, and without a name it i
       CAPTURE(&c - kCases);
       const Values x = tile::normal(kRows * kCols, type, 1);
       const Values dy = tile::normal(kRows * kCols, type, 2);
-      softmax::Problem p = problem_of(type, c, tile::Direction::forward);
+      auto p = problem_of<softmax::ForwardProblem>(type, c);
       tile_softmax_args args = forward_arguments(kTypes[t], c);
+      if (c.padding > 0) {
+        p.ldx = args.ldx;
+        p.ldy = args.ldy;
+      }
       DeviceBuffer in = DeviceBuffer::input("x", layout_of(type, args.ldx), x);
       DeviceBuffer out =
           DeviceBuffer::output("y", layout_of(type, args.ldy), Poison::unwritten_nan);
       args.x = in.raw();
       args.y = out.raw();
       const tile::Expected y = softmax::reference(p, x);
-      check_every_step(p, args, tile_softmax, {.x = in.raw(), .y = out.raw()}, &out, y,
-                       c.padding == 0);
+      check_every_step(softmax::kForwardLadder, p, args, tile_softmax, {in.raw(), out.raw()}, &out,
+                       y);
       check_intact(in);
 
-      p = problem_of(type, c, tile::Direction::backward);
+      auto q = problem_of<softmax::BackwardProblem>(type, c);
       tile_softmax_backward_args back = backward_arguments(kTypes[t], c);
+      if (c.padding > 0) {
+        q.ldy = back.ldy;
+        q.lddy = back.lddy;
+        q.lddx = back.lddx;
+      }
       const Values rounded = tile::rounded(y.value, type);
       DeviceBuffer in_y = DeviceBuffer::input("y", layout_of(type, back.ldy), rounded);
       DeviceBuffer in_dy = DeviceBuffer::input("dy", layout_of(type, back.lddy), dy);
@@ -135,9 +148,9 @@ TEST_CASE("every step computes softmax and its gradient, and without a name it i
       back.y = in_y.raw();
       back.dy = in_dy.raw();
       back.dx = dx.raw();
-      check_every_step(p, back, tile_softmax_backward,
-                       {.y = in_y.raw(), .dy = in_dy.raw(), .dx = dx.raw()}, &dx,
-                       softmax::reference(p, rounded, dy), c.padding == 0);
+      check_every_step(softmax::kBackwardLadder, q, back, tile_softmax_backward,
+                       {in_y.raw(), in_dy.raw(), dx.raw()}, &dx,
+                       softmax::reference(q, rounded, dy));
       check_intact(in_y);
       check_intact(in_dy);
     }
@@ -290,11 +303,16 @@ TEST_CASE("bad arguments of softmax are refused by name and nothing is written")
   check_refused(tile_softmax_backward_reference(&back_on_device), TILE_UNSUPPORTED, "type");
   check_refused(tile_softmax_backward(&back_on_host), TILE_UNSUPPORTED, "type");
   on_device.step = back_on_device.step = "fastest";
-  for (const tile_status got : {tile_softmax(&on_device), tile_softmax_backward(&back_on_device)}) {
-    check_refused(got, TILE_INVALID_ARGUMENT, "step");
+  auto names_all = [](const auto& ladder) {
     const std::string message = tile_last_error();
-    for (const auto& step : softmax::kSteps) CHECK(message.find(step.name) != std::string::npos);
-  }
+    for (const auto& step : ladder.steps) CHECK(message.find(step.name) != std::string::npos);
+  };
+  check_refused(tile_softmax(&on_device), TILE_INVALID_ARGUMENT, "step");
+  names_all(softmax::kForwardLadder);
+  check_refused(tile_softmax_backward(&back_on_device), TILE_INVALID_ARGUMENT, "step");
+  names_all(softmax::kBackwardLadder);
+  back_on_device.step = "queue";  // of the other ladder
+  check_refused(tile_softmax_backward(&back_on_device), TILE_INVALID_ARGUMENT, "step");
 
   const Status untouched = y.check_unchanged();
   CHECK_MESSAGE(untouched.ok(), untouched.message);

@@ -8,9 +8,9 @@
 
 #include "harness/buffer.hpp"
 #include "harness/c/c_interface.hpp"
+#include "harness/inputs.hpp"
 #include "tile/host/cuda_check.hpp"
 #include "tile/host/device.hpp"
-#include "harness/inputs.hpp"
 
 using tile::DeviceBuffer;
 using tile::DType;
@@ -49,15 +49,13 @@ inline void check_equal(const DeviceBuffer& buffer, const tile::Expected& expect
   CHECK_MESSAGE(result.ok(), result.message);
 }
 
-// The names of the table's steps that take the problem here, in order.
-template <class Table, class Problem>
-std::vector<std::string> steps_here(const Table& table, const Problem& problem) {
+// The names of the ladder's steps whose own kernels take the problem here, in order.
+template <class Ladder>
+std::vector<std::string> steps_here(const Ladder& ladder, const typename Ladder::Problem& problem,
+                                    const typename Ladder::Buffers& buffers) {
   std::vector<std::string> names;
-  for (const auto& step : table) {
-    if (tile::check_requirements(step.types, step.needs, problem.type).ok() &&
-        step.supports(problem).ok()) {
-      names.emplace_back(step.name);
-    }
+  for (const auto& step : ladder.steps) {
+    if (tile::check_step(step, problem, buffers).ok()) names.emplace_back(step.name);
   }
   return names;
 }

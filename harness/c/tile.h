@@ -4,14 +4,10 @@
  * Four rules hold for every function.
  *
  * 1. Structs are zero-initialised, then filled in, `struct_size` first. A field that is zero has
- *    its default, which is said beside it. Fields are only ever added, at the end:
+ *    its default, which is said beside it. A struct of another size is TILE_INVALID_ARGUMENT:
  *
  *        tile_matmul_args args = {.struct_size = sizeof args, .type = TILE_FP32, ...};   (C)
  *        tile_matmul_args args{}; args.struct_size = sizeof args; ...                    (C++)
- *
- *    A program built with an older header works, because the fields it does not have are zero. One
- *    built with a newer header works as long as the fields that this library does not have are
- *    zero; otherwise it gets TILE_UNSUPPORTED.
  *
  * 2. A function that returns a tile_status sets the thread's message, tile_last_error(). It begins
  *    with the name of the argument that was wrong, or of the CUDA call that failed, and is "" after
@@ -102,7 +98,8 @@ TILE_API tile_status tile_synchronize(void* stream);
 /* ---- Chapters and their steps ---- */
 
 /* Each operation belongs to a chapter and is computed by its steps, from the first and simplest to
- * the last. Chapters and steps count from 0, in reading order. What does not exist has no name,
+ * the last. Chapters and steps count from 0, in reading order: forward first, then what only a
+ * backward pass has. What does not exist has no name,
  * title or idea, but NULL, and -1 steps. */
 TILE_API int32_t tile_chapter_count(void);
 TILE_API const char* tile_chapter_name(int32_t chapter);  /* "01_vector_add" */
@@ -115,16 +112,18 @@ TILE_API const char* tile_step_idea(int32_t chapter, int32_t step); /* in a line
  * message says what it lacks. */
 TILE_API tile_status tile_step_takes(int32_t chapter, int32_t step, tile_type type);
 
-/* The step that this thread's last operation was started with, and so which is best here; "" if
- * that failed, was a reference, or there was none. */
+/* The step whose kernel this thread's last operation was started with; "" if that failed, was a
+ * reference, or there was none. */
 TILE_API const char* tile_last_step(void);
 
 /* ---- Operations ---- */
 
 /* Every operation takes
- *   step     a name from its chapter, or NULL for the best here: the last of the chapter that takes
- *            this type and problem on this device. Another name is TILE_INVALID_ARGUMENT, and the
- *            message lists the names; a step that does not take the call is TILE_UNSUPPORTED.
+ *   step     a name from its chapter, or NULL for the best here: the last step that itself takes
+ *            this type and problem on this device. A step that does not take them hands them to an
+ *            earlier one, which tile_last_step() names; if none takes them it is TILE_UNSUPPORTED.
+ *            Another name, or that of a step of the other direction, is TILE_INVALID_ARGUMENT, and
+ *            the message lists the names.
  *   type     of the elements; TILE_UNSUPPORTED if the chapter does not have it.
  *   stream   see rule 4.
  * Sizes are in elements and not negative. If there is nothing to compute, nothing is launched, and

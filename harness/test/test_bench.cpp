@@ -37,8 +37,8 @@ Timing took(double median) { return {median, median / 2, median * 2, 30, 1980}; 
 
 TEST_CASE("rows: a problem without operations is measured in bytes, beside the copy") {
   // 3e9 bytes in a millisecond are 3 TB/s.
-  const auto found =
-      rows(kChapter, step("fast"), Problem(3e9, 0), Duty::burst, took(1), 4, {{"copy", took(0.75)}});
+  const auto found = rows(kChapter, step("fast"), Problem(3e9, 0), Duty::burst, took(1), 4,
+                          {{"copy", took(0.75)}});
   REQUIRE(found.size() == 1);
   CHECK(to_json(found[0], {"gpu", "1", "2", "abc", "day"}) ==
         R"({"chapter": "99_test", "step": "fast", "direction": "forward", "case": "fp32 n4", )"

@@ -6,9 +6,9 @@
 #include <stdexcept>
 
 #include "harness/compare.hpp"
-#include "tile/host/cuda_check.hpp"
 #include "harness/inputs.hpp"
 #include "harness/test/contains.hpp"
+#include "tile/host/cuda_check.hpp"
 
 namespace tile {
 namespace {

@@ -1,20 +1,26 @@
 // What every chapter owes ./tour and the benchmark.
 #include <doctest/doctest.h>
 
+#include <cuda_runtime_api.h>
+
 #include <algorithm>
+#include <array>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "harness/chapter.hpp"
+#include "harness/workload.hpp"
+#include "tile/host/cuda_check.hpp"
+#include "tile/host/device.hpp"
 #include "tile/host/step.hpp"
 
 namespace tile {
 namespace {
 
-std::vector<MakeWorkload> makers(const Chapter& chapter) {
-  std::vector<MakeWorkload> all = chapter.make;
-  all.insert(all.end(), chapter.make_for_benchmark.begin(), chapter.make_for_benchmark.end());
+std::vector<MakeWorkload> makers(const LadderInfo& ladder) {
+  std::vector<MakeWorkload> all{ladder.make};
+  all.insert(all.end(), ladder.make_for_benchmark.begin(), ladder.make_for_benchmark.end());
   return all;
 }
 
@@ -26,49 +32,106 @@ const Chapter& chapter(std::string_view name) {
   return *chapters().front();
 }
 
-TEST_CASE("chapters: every step solves every problem, and nobody passes without launching") {
-  REQUIRE(chapters().size() >= 2);
+/// The ladder of this name, or the only one.
+const LadderInfo& ladder(const char* chapter_name, std::string_view name = "") {
+  for (const LadderInfo& ladder : chapter(chapter_name).ladders) {
+    if (ladder.name == name) return ladder;
+  }
+  FAIL(chapter_name << " has no ladder " << name);
+  return chapter(chapter_name).ladders.front();
+}
+
+std::vector<std::int64_t> size_of(const LadderInfo& ladder,
+                                  const std::array<std::int64_t, Shows::kMostExtents>& shown) {
+  return {shown.begin(), shown.begin() + static_cast<std::ptrdiff_t>(ladder.extents.size())};
+}
+
+/// Runs the step on what it shows, and checks that it was its own kernel, and right.
+void check_own_kernel(const LadderInfo& ladder, std::size_t step, Workload& workload) {
+  Choice choice;
+  const Status chosen = workload.choose(step, &choice);
+  REQUIRE_MESSAGE(chosen.ok(), chosen.message);
+  REQUIRE_MESSAGE(choice.step == step, choice.why);
+  CHECK_FALSE(workload.check().ok());  // nobody passes without launching
+  launched_kernels();                  // forget what went before
+  take_reported_launches();
+  const Status launched = workload.launch(step, nullptr);
+  REQUIRE_MESSAGE(launched.ok(), launched.message);
+  const Comparison comparison = workload.check();
+  CHECK_MESSAGE(comparison.ok(), comparison.message);
+  CHECK(comparison.count > 0);
+  const std::vector<std::string> reported = take_reported_launches();
+  const std::vector<std::string> names = device().simulated ? launched_kernels() : reported;
+  CHECK(names == reported);  // what a launcher says of itself is true
+  const std::string own = std::string(ladder.kernels).append(ladder.steps[step].name);
+  const bool ran = std::ranges::any_of(
+      names, [&own](const std::string& name) { return name.rfind(own, 0) == 0; });
+  CHECK_MESSAGE(ran, own, " did not run");
+  CHECK_FALSE(workload.check().ok());  // what one step wrote is not there for the next
+}
+
+TEST_CASE("chapters: every step runs its own kernel on what it shows, in each of its types") {
   for (const Chapter* chapter : chapters()) {
-    std::set<std::string> keys;
-    for (const DType type : chapter->benchmark_types) {
-      std::size_t solved = 0;
-      for (const MakeWorkload make : makers(*chapter)) {
-        const auto workload = make(chapter->size_on_cpu, type);
-        if (!workload) {
-          CHECK(std::ranges::find(chapter->make, make) == chapter->make.end());
-          continue;
+    for (const LadderInfo& ladder : chapter->ladders) {
+      for (std::size_t step = 0; step < ladder.steps.size(); ++step) {
+        const StepInfo& info = ladder.steps[step];
+        CAPTURE(chapter->name);
+        CAPTURE(ladder.name);
+        CAPTURE(info.name);
+        CHECK(!info.idea.empty());
+        CHECK(!info.types.empty());
+        if (!info.otherwise.empty()) {
+          const auto earlier = std::ranges::find(ladder.steps, info.otherwise, &StepInfo::name);
+          CHECK(earlier - ladder.steps.begin() < static_cast<std::ptrdiff_t>(step));
         }
-        CAPTURE(workload->name());
-        CHECK(keys.insert(workload->name().append(workload->direction())).second);
-        CHECK(workload->name().find(name(type)) == 0);
-        CHECK(workload->bytes() > 0);
-        CHECK_FALSE(workload->check().ok());
-        for (std::size_t step = 0; step < chapter->steps.size(); ++step) {
-          CAPTURE(chapter->steps[step].name);
-          if (!workload->takes(step)) {
-            CHECK(workload->launch(step, nullptr).code == Code::unsupported);
-            continue;
-          }
-          const StepInfo& info = chapter->steps[step];
-          if (!check_requirements(info.types, info.needs, type).ok()) {
-            CHECK(workload->launch(step, nullptr).code == Code::unsupported);
-            continue;
-          }
-          REQUIRE(workload->launch(step, nullptr).ok());
-          const Comparison comparison = workload->check();
-          CHECK_MESSAGE(comparison.ok(), comparison.message);
-          CHECK(comparison.count > 0);
-          CHECK_FALSE(workload->check().ok());  // what one step wrote is not there for the next
-          ++solved;
+        for (const DType type : kDTypes) {
+          if (!info.types.contains(type)) continue;
+          CAPTURE(name(type));
+          const auto small = ladder.make(size_of(ladder, info.shows.small), type);
+          CHECK(small->name().find(name(type)) == 0);
+          CHECK(small->bytes() > 0);
+          if (!check_requirements(info.types, info.needs, type).ok()) continue;
+          check_own_kernel(ladder, step, *small);
+          if (device().simulated) continue;
+          const auto large = ladder.make(size_of(ladder, info.shows.large), type);
+          check_own_kernel(ladder, step, *large);
         }
       }
-      CHECK(solved > 0);
+    }
+  }
+}
+
+TEST_CASE("chapters: what a benchmark measures has names of its own, and the last step is right") {
+  for (const Chapter* chapter : chapters()) {
+    for (const LadderInfo& ladder : chapter->ladders) {
+      std::set<std::string> keys;
+      for (const DType type : ladder.benchmark_types) {
+        for (const MakeWorkload make : makers(ladder)) {
+          const std::vector<std::int64_t> size = size_of(ladder, ladder.steps.front().shows.small);
+          const auto workload = make(size, type);
+          if (!workload) {
+            const bool is_first = make == ladder.make;
+            CHECK_FALSE(is_first);
+            continue;
+          }
+          CAPTURE(workload->name());
+          CHECK(keys.insert(workload->name().append(workload->direction())).second);
+          for (std::size_t step = ladder.steps.size(); step-- > 0;) {
+            Choice choice;
+            if (!workload->choose(step, &choice).ok()) continue;
+            REQUIRE(workload->launch(choice.step, nullptr).ok());
+            const Comparison comparison = workload->check();
+            CHECK_MESSAGE(comparison.ok(), comparison.message);
+            break;
+          }
+        }
+      }
     }
   }
 }
 
 TEST_CASE("chapters: the products of matmul, forward and backward") {
-  const Chapter& matmul = chapter("02_matmul");
+  const LadderInfo& matmul = ladder("02_matmul");
   const struct {
     std::string name;
     std::string direction;
@@ -90,7 +153,7 @@ TEST_CASE("chapters: the products of matmul, forward and backward") {
       CHECK(workload->operations() == 2 * 5 * 6 * 7);
       CHECK(workload->multiplied_type() == type);
       CHECK(workload->bytes() == static_cast<double>(size_bytes(type)) * wanted[i].elements);
-      CHECK(workload->checked_part().empty());
+      CHECK(workload->checked_part().rfind("all ", 0) == 0);
     }
     CHECK(made == (type == DType::fp32 ? 3 : type == DType::bf16 ? 4 : 1));
   }
@@ -98,10 +161,10 @@ TEST_CASE("chapters: the products of matmul, forward and backward") {
 
 TEST_CASE("chapters: of a large product of matmul some rows are checked, by each direction") {
   // 2,100 rows of C, just above 2^30 products, or as many columns.
-  const Chapter& matmul = chapter("02_matmul");
+  const LadderInfo& matmul = ladder("02_matmul");
   const auto workload = makers(matmul)[1]({2100, 800, 700}, DType::fp32);
   CHECK(workload->name() == "fp32 m2100 n700 k800 B^T");
-  CHECK(workload->checked_part().find(" of 2,100 rows") != std::string::npos);
+  CHECK(workload->checked_part().rfind("all ", 0) != 0);
   CHECK_FALSE(workload->check().ok());
   std::size_t best = matmul.steps.size() - 1;
   while (!matmul.steps[best].types.contains(DType::fp32)) --best;
@@ -113,35 +176,39 @@ TEST_CASE("chapters: of a large product of matmul some rows are checked, by each
 }
 
 TEST_CASE("chapters: sizes of matmul that no memory holds are refused by name") {
-  const Chapter& matmul = chapter("02_matmul");
-  CHECK_THROWS_WITH(matmul.make.front()({3, 3'000'000'000'000'000'000, 4}, DType::fp32),
+  const LadderInfo& matmul = ladder("02_matmul");
+  CHECK_THROWS_WITH(matmul.make({3, 3'000'000'000'000'000'000, 4}, DType::fp32),
                     "n: 3000000000000000000 makes a matrix too large");
 }
 
+const char* const kDirections[] = {"forward", "backward"};
+
 TEST_CASE("chapters: softmax, forward and backward") {
-  const Chapter& softmax = chapter("03_softmax");
-  REQUIRE(softmax.make.size() == 2);
-  CHECK(softmax.make_for_benchmark.empty());
-  for (const DType type : {DType::fp32, DType::bf16, DType::fp16}) {
-    for (const bool backward : {false, true}) {
-      const auto workload = softmax.make[backward]({5, 7}, type);
+  for (const char* direction : kDirections) {
+    const LadderInfo& softmax = ladder("03_softmax", direction);
+    CHECK(softmax.make_for_benchmark.empty());
+    for (const DType type : {DType::fp32, DType::bf16, DType::fp16}) {
+      const auto workload = softmax.make({5, 7}, type);
       CHECK(workload->name() == std::string(name(type)) + " rows5 cols7");
-      CHECK(workload->direction() == (backward ? "backward" : "forward"));
+      CHECK(workload->direction() == direction);
       CHECK(workload->bytes() ==
-            (backward ? 3.0 : 2.0) * 35 * static_cast<double>(size_bytes(type)));
+            (direction == kDirections[1] ? 3.0 : 2.0) * 35 * static_cast<double>(size_bytes(type)));
       CHECK(workload->operations() == 0);
-      CHECK(workload->checked_part().empty());
+      CHECK(workload->checked_part() == "all 5 rows");
     }
   }
 }
 
 TEST_CASE("chapters: of a large softmax some rows are checked, by each direction") {
-  const Chapter& softmax = chapter("03_softmax");
-  for (const MakeWorkload make : softmax.make) {
-    const auto workload = make({2100, 501}, DType::bf16);  // just above 2^20 elements
-    CHECK(workload->checked_part().find(" of 2,100 rows") != std::string::npos);
+  for (const char* direction : kDirections) {
+    const LadderInfo& softmax = ladder("03_softmax", direction);
+    const auto workload = softmax.make({2100, 501}, DType::bf16);  // just above 2^20 elements
+    CHECK(workload->checked_part().rfind("all ", 0) != 0);
+    CHECK(workload->checked_part().find(" rows") != std::string::npos);
     CHECK_FALSE(workload->check().ok());
-    REQUIRE(workload->launch(softmax.steps.size() - 1, nullptr).ok());
+    Choice choice;
+    REQUIRE(workload->choose(softmax.steps.size() - 1, &choice).ok());
+    REQUIRE(workload->launch(choice.step, nullptr).ok());
     const Comparison comparison = workload->check();
     CHECK_MESSAGE(comparison.ok(), comparison.message);
     CHECK(comparison.count % 501 == 0);
@@ -151,55 +218,35 @@ TEST_CASE("chapters: of a large softmax some rows are checked, by each direction
   }
 }
 
-TEST_CASE("chapters: sizes of softmax that no memory holds are refused by name") {
-  const Chapter& softmax = chapter("03_softmax");
-  for (const MakeWorkload make : softmax.make) {
-    CHECK_THROWS_WITH(make({3, 3'000'000'000'000'000'000}, DType::fp32),
-                      "cols: 3000000000000000000 makes a matrix too large");
-    CHECK_THROWS_WITH(make({3'000'000'000'000'000'000, 3}, DType::fp32),
-                      "rows: 3000000000000000000 makes a matrix too large");
-  }
-}
-
 TEST_CASE("chapters: LayerNorm and RMSNorm, forward and backward") {
-  const Chapter& layernorm = chapter("04_layernorm");
-  const struct {
-    std::string name;
-    std::string direction;
-    double matrices;
-  } wanted[] = {{" rows6 cols7", "forward", 2},
-                {" rows6 cols7", "backward", 3},
-                {" rows6 cols7 rms", "forward", 2},
-                {" rows6 cols7 rms", "backward", 3}};
-  const auto all = makers(layernorm);
-  REQUIRE(all.size() == std::size(wanted));
-  CHECK(layernorm.make.size() == 2);
-  for (const DType type : {DType::fp32, DType::fp16, DType::bf16}) {
-    for (std::size_t i = 0; i < all.size(); ++i) {
-      const auto workload = all[i]({6, 7}, type);
-      CHECK(workload->name() == std::string(name(type)) + wanted[i].name);
-      CHECK(workload->direction() == wanted[i].direction);
-      CHECK(workload->operations() == 0);
-      CHECK(workload->bytes() ==
-            static_cast<double>(size_bytes(type)) * 6 * 7 * wanted[i].matrices);
-      CHECK(workload->checked_part().empty());
+  for (const char* direction : kDirections) {
+    const LadderInfo& layernorm = ladder("04_layernorm", direction);
+    const auto all = makers(layernorm);
+    REQUIRE(all.size() == 2);
+    for (const DType type : {DType::fp32, DType::fp16, DType::bf16}) {
+      for (const bool rms : {false, true}) {
+        const auto workload = all[rms]({6, 7}, type);
+        CHECK(workload->name() == std::string(name(type)) + " rows6 cols7" + (rms ? " rms" : ""));
+        CHECK(workload->direction() == direction);
+        CHECK(workload->operations() == 0);
+        CHECK(workload->bytes() == static_cast<double>(size_bytes(type)) * 6 * 7 *
+                                       (direction == kDirections[1] ? 3 : 2));
+        CHECK(workload->checked_part().rfind("all 6 rows", 0) == 0);
+      }
     }
   }
 }
 
 TEST_CASE(
     "chapters: of a large matrix of layernorm some rows are checked, and of sums some columns") {
-  const Chapter& layernorm = chapter("04_layernorm");
-  const auto all = makers(layernorm);
-  for (std::size_t i = 0; i < 2; ++i) {
-    const auto workload = all[i]({5000, 900}, DType::fp32);  // just above 2^22 elements
-    const bool forward = workload->direction() == "forward";
-    CHECK(workload->checked_part().find(" of 5,000 rows") != std::string::npos);
-    CHECK((workload->checked_part().find(" of 900 columns") == std::string::npos) == forward);
+  for (const char* direction : kDirections) {
+    const auto workload =
+        ladder("04_layernorm", direction).make({5000, 900}, DType::fp32);  // above 2^22 elements
+    CHECK(workload->checked_part().rfind("all ", 0) != 0);
+    CHECK((workload->checked_part().find(" columns") == std::string::npos) ==
+          (direction == kDirections[0]));
     CHECK_FALSE(workload->check().ok());
-    std::size_t step = 0;
-    while (!workload->takes(step)) ++step;
-    REQUIRE(workload->launch(step, nullptr).ok());
+    REQUIRE(workload->launch(0, nullptr).ok());
     const Comparison comparison = workload->check();
     CHECK_MESSAGE(comparison.ok(), comparison.message);
     // Some 90 rows and columns each.
@@ -210,28 +257,58 @@ TEST_CASE(
 
 TEST_CASE("chapters: every output of layernorm is checked") {
   // A problem of one row: its mean and rstd, or dgamma and dbeta, are as large as a row of y.
-  const Chapter& layernorm = chapter("04_layernorm");
-  const std::int64_t counts[] = {50 + 2, 3 * 50, 50 + 1, 2 * 50};
-  const std::vector<std::string> outputs[] = {
-      {"y", "mean", "rstd"}, {"dx", "dgamma", "dbeta"}, {"y", "rstd"}, {"dx", "dgamma"}};
-  const auto all = makers(layernorm);
-  for (std::size_t i = 0; i < std::size(counts); ++i) {
-    const auto workload = all[i]({1, 50}, DType::bf16);
+  const struct {
+    const char* direction;
+    bool rms;
+    std::int64_t count;
+    std::vector<std::string> outputs;
+  } wanted[] = {{"forward", false, 50 + 2, {"y", "mean", "rstd"}},
+                {"backward", false, 3 * 50, {"dx", "dgamma", "dbeta"}},
+                {"forward", true, 50 + 1, {"y", "rstd"}},
+                {"backward", true, 2 * 50, {"dx", "dgamma"}}};
+  for (const auto& w : wanted) {
+    const auto workload = makers(ladder("04_layernorm", w.direction))[w.rms]({1, 50}, DType::bf16);
     const Comparison comparison = workload->check();
-    CHECK(comparison.count == counts[i]);
-    CHECK(comparison.mismatches == counts[i]);
-    for (const std::string& output : outputs[i]) {
+    CHECK(comparison.count == w.count);
+    CHECK(comparison.mismatches == w.count);
+    for (const std::string& output : w.outputs) {
       CHECK(comparison.message.find(output + ": ") != std::string::npos);
     }
   }
 }
 
-TEST_CASE("chapters: sizes of layernorm that no memory holds are refused by name") {
-  const Chapter& layernorm = chapter("04_layernorm");
-  CHECK_THROWS_WITH(layernorm.make.front()({3'000'000'000'000'000'000, 4}, DType::fp32),
-                    "rows: 3000000000000000000 makes a matrix too large");
-  CHECK_THROWS_WITH(layernorm.make.front()({4, 3'000'000'000'000'000'000}, DType::fp32),
-                    "cols: 3000000000000000000 makes a matrix too large");
+TEST_CASE("chapters: sizes that no memory holds are refused by name") {
+  for (const char* name : {"03_softmax", "04_layernorm"}) {
+    for (const char* direction : kDirections) {
+      const MakeWorkload make = ladder(name, direction).make;
+      CHECK_THROWS_WITH(make({3, 3'000'000'000'000'000'000}, DType::fp32),
+                        "cols: 3000000000000000000 makes a matrix too large");
+      CHECK_THROWS_WITH(make({3'000'000'000'000'000'000, 3}, DType::fp32),
+                        "rows: 3000000000000000000 makes a matrix too large");
+    }
+  }
+}
+
+TEST_CASE("chapters: what is written beside a tensor is not right") {
+  for (const std::int64_t at : {-1, 5}) {  // before the first element, and behind the last
+    Tensors tensors;
+    auto* y = static_cast<float*>(
+        tensors.output("y", DType::fp32, 1, 5, {0}, {{5}, {1, 2, 3, 4, 5}, {0, 0, 0, 0, 0}}));
+    const float right[] = {1, 2, 3, 4, 5};
+    REQUIRE(cudaMemcpy(y, right, sizeof right, cudaMemcpyDefault) == cudaSuccess);
+    CHECK(tensors.check().ok());
+    CHECK_FALSE(tensors.check().ok());  // they are gone
+    REQUIRE(cudaMemcpy(y, right, sizeof right, cudaMemcpyDefault) == cudaSuccess);
+    REQUIRE(cudaMemcpy(y + at, right, sizeof right[0], cudaMemcpyDefault) == cudaSuccess);
+    const Comparison comparison = tensors.check();
+    CHECK_FALSE(comparison.ok());
+    CHECK(comparison.mismatches == 0);
+    const char* where = at < 0 ? "y: 4 bytes (1 element) written before its start"
+                               : "y: 4 bytes (1 element) written past its end";
+    CHECK_MESSAGE(comparison.message.find(where) == 0, comparison.message);
+    REQUIRE(cudaMemcpy(y, right, sizeof right, cudaMemcpyDefault) == cudaSuccess);
+    CHECK(tensors.check().ok());  // and the next finds the guard bands whole
+  }
 }
 
 }  // namespace

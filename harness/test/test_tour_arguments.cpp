@@ -35,6 +35,24 @@ TEST_CASE("tour arguments: a step, its size and its type") {
   CHECK_FALSE(parse({}).chapter);
 }
 
+TEST_CASE("tour arguments: a ladder is named, or it is the first") {
+  const Request backward = parse({"run", "04", "backward", "2"});
+  REQUIRE(backward.ladder);
+  CHECK(backward.ladder->name == "backward");
+  CHECK(backward.step == 1);
+  const Request forward = parse({"run", "04", "2"});
+  REQUIRE(forward.ladder);
+  CHECK(forward.ladder->name == "forward");
+  CHECK(forward.step == 1);
+  CHECK(parse({"run", "04", "atomics"}).ladder == backward.ladder);  // only that one has it
+  CHECK(parse({"run", "04", "backward"}).ladder == backward.ladder);
+  CHECK_FALSE(parse({"run", "04", "backward"}).step);
+  CHECK_FALSE(parse({"run", "04"}).ladder);
+  CHECK(parse({"bench", "04", "backward"}).ladder == backward.ladder);
+  CHECK(refusal({"run", "04", "backward", "welford"}).find("Other ladders: forward") !=
+        std::string::npos);
+}
+
 TEST_CASE("tour arguments: what makes no sense is refused by name") {
   CHECK(refusal({"list", "x"}) == "'x' is one word too many after list");
   CHECK(refusal({"list", "--size", "5"}) == "list takes no --size or --type: it runs nothing");
@@ -45,7 +63,12 @@ TEST_CASE("tour arguments: what makes no sense is refused by name") {
   CHECK(refusal({"run", "99"}).rfind("There is no chapter '99'", 0) == 0);
   CHECK(refusal({"run", "01", "tiled"}).rfind("01_vector_add has no step 'tiled'", 0) == 0);
   CHECK(refusal({"run", "01", "--size"}) == "--size needs a value");
-  CHECK(refusal({"run", "02", "--size", "1x2"}).rfind("--size '1x2': ", 0) == 0);
+  CHECK(refusal({"run", "02", "--size", "1x2"}) ==
+        "--size '1x2': 02_matmul takes 3 whole numbers, m, n, k: rows of C, columns of C, terms of "
+        "each sum. For example: --size 100x200x300");
+  CHECK(refusal({"run", "01", "--size", "1000x2"}) ==
+        "--size '1000x2': 01_vector_add takes one whole number, n: the elements of each vector. "
+        "For example: --size 100");
   CHECK(refusal({"run", "01", "--size", "-1"}).rfind("--size '-1': ", 0) == 0);
   CHECK(refusal({"--size", "5"}) == "--size needs a chapter");
   CHECK(refusal({"run", "01", "--type", "fp8"}).rfind("--type 'fp8' is none of fp32, ", 0) == 0);

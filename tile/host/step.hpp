@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "tile/host/device.hpp"
@@ -145,7 +146,7 @@ Status choose(const Ladder<Problem, Buffers>& ladder, std::size_t wanted, const 
       *choice = {at, refused.message};
       return {};
     }
-    if (refused.ok()) refused = std::move(here);
+    if (refused.ok()) std::swap(refused, here);  // nvcc warns of an assignment here
   }
   return refused;
 }

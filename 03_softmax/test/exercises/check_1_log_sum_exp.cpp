@@ -44,7 +44,7 @@ struct Task {
   /// The logarithm of the softmax of a row's greatest element is max - log-sum-exp: the chapter's
   /// reference has it, and how far a kernel may be from it. To add the maximum rounds once more.
   Expected right() const {
-    const softmax::Problem p{.type = DType::fp32, .rows = rows, .cols = cols, .log = true};
+    const softmax::ForwardProblem p{.type = DType::fp32, .rows = rows, .cols = cols, .log = true};
     const Expected y = reference(p, x);
     Expected expected{{rows}, {}, {}};
     for (std::int64_t r = 0; r < rows; ++r) {

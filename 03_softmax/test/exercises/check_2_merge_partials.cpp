@@ -95,7 +95,7 @@ struct Task {
   /// The values are those of the whole row's softmax, which the chapter's reference computes. The
   /// bounds follow what merging rounds.
   Expected right() const {
-    const softmax::Problem p{.type = DType::fp32, .rows = rows, .cols = cols};
+    const softmax::ForwardProblem p{.type = DType::fp32, .rows = rows, .cols = cols};
     const Values y = reference(p, x).value;
     Expected expected{{rows, width}, {}, {}};
     for (std::int64_t row = 0; row < rows; ++row) {

@@ -13,11 +13,11 @@ namespace {
 constexpr std::int64_t kWarp = 32, kRows = 4;  // of a block
 
 struct Task {
-  softmax::Problem p;
+  softmax::BackwardProblem p;
   Values y, dy;
 
   Task(DType type, std::int64_t rows, std::int64_t cols)
-      : p{.type = type, .rows = rows, .cols = cols, .direction = tile::Direction::backward} {
+      : p{.type = type, .rows = rows, .cols = cols} {
     p.ldy += 3;
     p.lddy += 5;
     p.lddx += 1;
@@ -33,7 +33,7 @@ struct Task {
   /// A softmax, and random gradients.
   static Task random(DType type, std::int64_t rows, std::int64_t cols) {
     Task task(type, rows, cols);
-    const softmax::Problem forward{.type = type, .rows = rows, .cols = cols};
+    const softmax::ForwardProblem forward{.type = type, .rows = rows, .cols = cols};
     task.y = reference(forward, tile::normal(rows * cols, type, 3)).value;
     tile::round_to(task.y, type);
     task.dy = tile::normal(rows * cols, type, 4);
@@ -178,7 +178,7 @@ std::string explain(const Task& t, const Values& got) {
 void check(const Task& task, const Expected& right) {
   using tile::DeviceBuffer;
   INFO(task.text());
-  const softmax::Problem& p = task.p;
+  const softmax::BackwardProblem& p = task.p;
   auto layout = [&p](std::int64_t ld) { return tile::matrix_layout(p.type, p.rows, p.cols, ld); };
   const DeviceBuffer y = DeviceBuffer::input("y", layout(p.ldy), task.y);
   const DeviceBuffer dy = DeviceBuffer::input("dy", layout(p.lddy), task.dy);

@@ -1,0 +1,56 @@
+// Backward, step 1: a thread for each row.
+// Idea: write down the definition. A thread walks along its rows of y and dy twice: for the sum,
+// and
+//       to write the results.
+// Change: from the forward pass's first step: one sum, and no maximum to wait for.
+// Limit: as there, neighbouring threads read addresses a row apart, so each fetches 32 bytes and
+//        uses a few of them. A short matrix has few threads.
+#include "softmax.cuh"
+
+namespace softmax {
+namespace {
+
+constexpr int kThreads = 128;
+
+// snippet-begin kernel
+template <class T>
+__global__ void softmax_backward_thread_per_row(tile::Rows<const T> y,   // [rows][cols]
+                                                tile::Rows<const T> dy,  // [rows][cols]
+                                                tile::Rows<T> dx,        // [rows][cols]
+                                                Params params) {         // sizes, scale, options
+  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (row >= params.rows) return;
+  const std::int64_t visible = params.visible(row);
+  const Gradient<> gradient(params);
+
+  float sum = 0;
+  for (std::int64_t col = 0; col < visible; ++col) {
+    sum += gradient.term(static_cast<float>(y[row][col]), static_cast<float>(dy[row][col]));
+  }
+  for (std::int64_t col = 0; col < params.cols; ++col) {
+    float result = 0;
+    if (col < visible) {
+      result = gradient(static_cast<float>(y[row][col]), static_cast<float>(dy[row][col]), sum);
+    }
+    dx[row][col] = static_cast<T>(result);
+  }
+}
+// snippet-end kernel
+
+}  // namespace
+
+tile::Status thread_per_row(const BackwardProblem& problem, const BackwardBuffers& buffers,
+                            void* stream) {
+  unsigned blocks = 0;
+  if (tile::Status s = tile::blocks_for("rows", problem.rows, kThreads, &blocks); !s.ok()) return s;
+  return tile::with_element_type(problem.type, [&](auto element) {
+    using T = decltype(element);
+    softmax_backward_thread_per_row<T><<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
+        tile::Rows<const T>{static_cast<const T*>(buffers.y), problem.ldy},
+        tile::Rows<const T>{static_cast<const T*>(buffers.dy), problem.lddy},
+        tile::Rows<T>{static_cast<T*>(buffers.dx), problem.lddx}, params_of(problem));
+    return tile::launch_status("softmax_backward_thread_per_row");
+  });
+}
+
+}  // namespace softmax

@@ -1,0 +1,125 @@
+// Backward, step 5: both rows in shared memory.
+// Idea: a block of 1,024 threads with 64 registers each fills a multiprocessor, which then waits
+//       while its rows come, and again while one goes. With the rows in shared memory 32 registers
+//       do, so that two such blocks are under way.
+// Change: tile::SharedSlices take the place of the tile::RegisterSlices; cp.async fills them
+// without
+//         passing registers.
+// Limit: memory, at the speed of a copy. A row of y and one of dy must fit into the shared memory
+// of
+//        a block. Up to 8,192 elements are as fast in registers, and step 4's.
+#include "softmax.cuh"
+#include "tile/shared_slice.cuh"
+
+namespace softmax {
+namespace {
+
+constexpr int kMaxThreads = 1024;
+constexpr std::int64_t kStaticBytes = 4096;  // more than the kernel declares
+
+// snippet-begin kernel
+template <class T, int kChunks, bool kPlain>
+__global__ void __launch_bounds__(kMaxThreads)
+    softmax_backward_shared(tile::Rows<const T> y,   // [rows][cols]
+                            tile::Rows<const T> dy,  // [rows][cols]
+                            tile::Rows<T> dx,        // [rows][cols]
+                            Params params) {         // sizes, scale, options
+  using Slice = tile::SharedSlice<T, kChunks>;
+  constexpr int kWidth = Slice::kChunkWidth;
+  extern __shared__ __align__(16) unsigned char row_smem[];  // a row of y, then one of dy
+  __shared__ float sum_smem[kMaxThreads / tile::kWarp];
+  const tile::ChunkColumns<kWidth> columns{static_cast<int>(threadIdx.x),
+                                           static_cast<int>(blockDim.x)};
+  const std::int64_t row = blockIdx.x;
+  const auto cols = static_cast<int>(params.cols);
+  const auto visible = static_cast<int>(params.visible<kPlain>(row));
+  const Gradient<kPlain> gradient(params);
+
+  const Slice y_slice(y[row], visible, columns, 0, row_smem);
+  const Slice dy_slice(dy[row], visible, columns, 0, row_smem + Slice::bytes(columns.threads));
+  tile::ptx::cp_async_wait_all();
+  float value[kWidth], dvalue[kWidth];  // a chunk of y and of dy
+
+  // sum y dy, first of this thread's own elements
+  float sum = 0;
+#pragma unroll Slice::kUnroll
+  for (int i = 0; i < Slice::kChunks; ++i) {
+    y_slice.chunk(i).to_floats(value);
+    dy_slice.chunk(i).to_floats(dvalue);
+#pragma unroll
+    for (int e = 0; e < kWidth; ++e) {
+      if (kPlain || columns.column(i) + e < visible) sum += gradient.term(value[e], dvalue[e]);
+    }
+  }
+  sum = tile::reduce_block(sum, tile::Add{}, sum_smem);
+
+  // dx = scale y (dy - sum)
+  T* dx_row = dx[row];
+#pragma unroll Slice::kUnroll
+  for (int i = 0; i < Slice::kChunks; ++i) {
+    const int col = columns.column(i);
+    if (col >= cols) continue;
+    y_slice.chunk(i).to_floats(value);
+    dy_slice.chunk(i).to_floats(dvalue);
+#pragma unroll
+    for (int e = 0; e < kWidth; ++e) {
+      value[e] = kPlain || col + e < visible ? gradient(value[e], dvalue[e], sum) : 0;
+    }
+    Slice::Chunk::from_floats(value).store(dx_row + col);
+  }
+}
+// snippet-end kernel
+
+/// The threads of a block and their chunks of 16 bytes: 4 each, or 8 where those are too few.
+struct SmemPlan {
+  std::int64_t threads, bytes;
+  int chunks;
+};
+
+SmemPlan plan_of(const BackwardProblem& p) {
+  const auto all = p.cols * static_cast<std::int64_t>(tile::size_bytes(p.type)) / 16;
+  const int chunks = all > 4 * kMaxThreads || !is_plain(p) ? 8 : 4;
+  const std::int64_t threads = (all + chunks * 32 - 1) / (chunks * 32) * 32;
+  return {threads, 2 * threads * chunks * 16, chunks};
+}
+
+template <class T, int kChunks, bool kPlain>
+tile::Status launch(const BackwardProblem& problem, const BackwardBuffers& buffers, void* stream) {
+  const SmemPlan plan = plan_of(problem);
+  if (tile::Status s =
+          tile::allow_shared_bytes(softmax_backward_shared<T, kChunks, kPlain>, plan.bytes);
+      !s.ok()) {
+    return s;
+  }
+  softmax_backward_shared<T, kChunks, kPlain>
+      <<<static_cast<unsigned>(problem.rows), static_cast<unsigned>(plan.threads), plan.bytes,
+         static_cast<cudaStream_t>(stream)>>>(
+          tile::Rows<const T>{static_cast<const T*>(buffers.y), problem.ldy},
+          tile::Rows<const T>{static_cast<const T*>(buffers.dy), problem.lddy},
+          tile::Rows<T>{static_cast<T*>(buffers.dx), problem.lddx}, params_of(problem));
+  return tile::launch_status("softmax_backward_shared");
+}
+
+}  // namespace
+
+tile::Status takes_shared(const BackwardProblem& problem, const BackwardBuffers& buffers,
+                          const tile::Device& device) {
+  if (tile::Status s = check_chunks(problem, buffers); !s.ok()) return s;
+  const bool is_short = problem.cols <= 8 * 1024;  // measured on an H200
+  const auto [threads, bytes, chunks] = plan_of(problem);
+  const bool fits = threads <= kMaxThreads && bytes + kStaticBytes <= device.shared_bytes_of_block;
+  if (fits && !is_short) return {};
+  const char* why = is_short ? " are as fast in registers" : " do not fit into shared memory";
+  return tile::unsupported("cols", std::to_string(problem.cols) + why);
+}
+
+tile::Status shared(const BackwardProblem& problem, const BackwardBuffers& buffers, void* stream) {
+  return tile::with_element_type(problem.type, [&](auto element) {
+    using T = decltype(element);
+    if (plan_of(problem).chunks == 4) return launch<T, 4, true>(problem, buffers, stream);
+    return is_plain(problem) ? launch<T, 8, true>(problem, buffers, stream)
+                             : launch<T, 8, false>(problem, buffers, stream);
+  });
+}
+
+}  // namespace softmax

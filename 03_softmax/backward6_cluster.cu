@@ -1,0 +1,136 @@
+// Backward, step 6: both rows in the shared memory of several blocks.
+// Idea: the blocks of a cluster run at the same time on neighbouring multiprocessors and write into
+//       each other's shared memory. Rows too long for one block are shared by up to 16 of them.
+// Change: each block has some of the columns, and the reduction goes over the cluster
+//         (tile/shared_slice.cuh).
+// Limit: memory, at the speed of a copy, for rows that the shared memory of 16 blocks holds. Rows
+//        that fit into one block are step 5's.
+#include "softmax.cuh"
+#include "tile/host/cluster_launch.hpp"
+#include "tile/shared_slice.cuh"
+
+namespace softmax {
+namespace {
+
+// Measured on an H200: two blocks or more must fit on a multiprocessor, or all of a cluster's
+// multiprocessors wait at the same time.
+constexpr int kMaxThreads = 512;  // Twice as many would have 64 registers each: the bound below.
+
+// snippet-begin kernel
+template <class T, int kChunks, bool kPlain>
+__global__ void __launch_bounds__(2 * kMaxThreads)
+    softmax_backward_cluster(tile::Rows<const T> y,   // [rows][cols]
+                             tile::Rows<const T> dy,  // [rows][cols]
+                             tile::Rows<T> dx,        // [rows][cols]
+                             Params params) {         // sizes, scale, options
+  using Slice = tile::SharedSlice<T, kChunks>;
+  constexpr int kWidth = Slice::kChunkWidth;
+  extern __shared__ __align__(16) unsigned char row_smem[];  // a block's columns of y, then of dy
+  __shared__ float sum_smem[tile::kMaxWarpsOfCluster];
+  tile::ptx::cluster_arrive();  // this block has begun: others may write into sum_smem
+  const auto blocks = static_cast<int>(tile::ptx::cluster_size());
+  const auto rank = static_cast<int>(tile::ptx::cluster_rank());
+  const tile::ChunkColumns<kWidth> in_smem{static_cast<int>(threadIdx.x),
+                                           static_cast<int>(blockDim.x)};
+  const tile::ChunkColumns<kWidth> columns{rank * in_smem.threads + in_smem.thread,
+                                           blocks * in_smem.threads};
+  const std::int64_t row = blockIdx.x / tile::ptx::cluster_size();
+  const auto cols = static_cast<int>(params.cols);
+  const auto visible = static_cast<int>(params.visible<kPlain>(row));
+  const Gradient<kPlain> gradient(params);
+
+  const Slice y_slice(y[row], visible, columns, 0, row_smem, in_smem);
+  const Slice dy_slice(dy[row], visible, columns, 0, row_smem + Slice::bytes(in_smem.threads),
+                       in_smem);
+  tile::ptx::cp_async_wait_all();
+  float value[kWidth], dvalue[kWidth];  // a chunk of y and of dy
+
+  // sum y dy, first of this thread's own elements
+  float sum = 0;
+#pragma unroll Slice::kUnroll
+  for (int i = 0; i < Slice::kChunks; ++i) {
+    y_slice.chunk(i).to_floats(value);
+    dy_slice.chunk(i).to_floats(dvalue);
+#pragma unroll
+    for (int e = 0; e < kWidth; ++e) {
+      if (kPlain || columns.column(i) + e < visible) sum += gradient.term(value[e], dvalue[e]);
+    }
+  }
+  tile::ptx::cluster_wait();  // all blocks have begun
+  sum = tile::reduce_cluster(sum, tile::Add{}, sum_smem);
+
+  // dx = scale y (dy - sum)
+  T* dx_row = dx[row];
+#pragma unroll Slice::kUnroll
+  for (int i = 0; i < Slice::kChunks; ++i) {
+    const int col = columns.column(i);
+    if (col >= cols) continue;
+    y_slice.chunk(i).to_floats(value);
+    dy_slice.chunk(i).to_floats(dvalue);
+#pragma unroll
+    for (int e = 0; e < kWidth; ++e) {
+      value[e] = kPlain || col + e < visible ? gradient(value[e], dvalue[e], sum) : 0;
+    }
+    Slice::Chunk::from_floats(value).store(dx_row + col);
+  }
+}
+// snippet-end kernel
+
+/// How a cluster shares a row: as few blocks as hold it.
+struct SmemPlan {
+  unsigned blocks;  // of a row; 0 if there are none
+  int threads;      // of a block
+  int chunks;       // of 16 bytes, of a thread, both of y and of dy
+  std::int64_t bytes;
+};
+
+SmemPlan plan_of(const BackwardProblem& p, const tile::Device& device) {
+  const auto all = p.cols * static_cast<std::int64_t>(tile::size_bytes(p.type)) / 16;
+  for (unsigned blocks = 2; blocks <= tile::kMaxBlocksOfCluster; blocks *= 2) {
+    const std::int64_t most = (all + blocks - 1) / blocks;
+    const int chunks = most > 4 * kMaxThreads || !is_plain(p) ? 8 : 4;
+    const std::int64_t threads = (most + chunks * 32 - 1) / (chunks * 32) * 32;
+    const std::int64_t bytes = 2 * threads * chunks * 16;
+    if (threads <= kMaxThreads && 2 * bytes <= device.shared_bytes_of_block) {
+      return {blocks, static_cast<int>(threads), chunks, bytes};
+    }
+  }
+  return {};
+}
+
+template <class T, int kChunks, bool kPlain>
+tile::Status launch(const BackwardProblem& problem, const BackwardBuffers& buffers, void* stream) {
+  const SmemPlan plan = plan_of(problem, tile::device());
+  const unsigned blocks = static_cast<unsigned>(problem.rows) * plan.blocks;
+  return tile::launch_in_clusters(
+      softmax_backward_cluster<T, kChunks, kPlain>, "softmax_backward_cluster", blocks,
+      plan.threads, plan.blocks, static_cast<std::size_t>(plan.bytes), stream,
+      tile::Rows<const T>{static_cast<const T*>(buffers.y), problem.ldy},
+      tile::Rows<const T>{static_cast<const T*>(buffers.dy), problem.lddy},
+      tile::Rows<T>{static_cast<T*>(buffers.dx), problem.lddx}, params_of(problem));
+}
+
+}  // namespace
+
+tile::Status takes_cluster(const BackwardProblem& problem, const BackwardBuffers& buffers,
+                           const tile::Device& device) {
+  if (tile::Status s = check_chunks(problem, buffers); !s.ok()) return s;
+  const std::string cols = std::to_string(problem.cols);
+  if (problem.cols <= 8 * 1024 || takes_shared(problem, buffers, device).ok()) {
+    return tile::unsupported("cols", cols + " fit into one block");
+  }
+  if (plan_of(problem, device).blocks > 0) return {};
+  return tile::unsupported("cols", cols + " do not fit into a cluster's shared memory");
+}
+
+tile::Status cluster(const BackwardProblem& problem, const BackwardBuffers& buffers, void* stream) {
+  return tile::with_element_type(problem.type, [&](auto element) {
+    using T = decltype(element);
+    if (!is_plain(problem)) return launch<T, 8, false>(problem, buffers, stream);
+    return plan_of(problem, tile::device()).chunks == 4
+               ? launch<T, 4, true>(problem, buffers, stream)
+               : launch<T, 8, true>(problem, buffers, stream);
+  });
+}
+
+}  // namespace softmax

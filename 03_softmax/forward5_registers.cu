@@ -1,0 +1,113 @@
+// Forward, step 5: a row in registers.
+// Idea: as many threads share a row as it takes to hold all of it in their registers. Each loads
+//       its elements once, 16 bytes with an instruction and all of them at once, and stores once.
+// Change: a thread has up to 32 elements (tile/host/row_plan.hpp). A row of up to 1,024 belongs to
+// a
+//         warp or to part of one, so that it needs no barrier; longer ones belong to a block.
+// Limit: memory, at the speed of a copy. A block has registers for 32,768 elements, and for 8,192
+//        with causal or log, or element by element. Longer rows are step 4's.
+#include "softmax.cuh"
+#include "tile/register_slice.cuh"
+
+namespace softmax {
+namespace {
+
+constexpr int kMaxElements = 32;  // of a thread
+
+// snippet-begin kernel
+template <class T, int kWidth, int kElements, bool kSeveralRows, bool kPlain>
+__global__ void __launch_bounds__(kSeveralRows ? tile::kThreadsOfSeveralRows
+                                               : tile::kMaxThreadsPerBlock,
+                                  kSeveralRows ? 6 : 1)
+    softmax_registers(tile::Rows<const T> x,  // [rows][cols]
+                      tile::Rows<T> y,        // [rows][cols]
+                      Params params) {        // sizes, scale, options
+  using Slice = tile::RegisterSlice<T, kWidth, kElements>;
+  __shared__ MaxSum seen_smem[tile::kMaxThreadsPerBlock / tile::kWarp];
+  const tile::ChunkColumns<kWidth> columns{static_cast<int>(threadIdx.x),
+                                           static_cast<int>(blockDim.x)};
+  const std::int64_t row = tile::row_of_thread<kSeveralRows>();
+  // Lanes without a row still take part in shuffles.
+  const int cols = row < params.rows ? static_cast<int>(params.cols) : 0;
+  const int visible = cols == 0 ? 0 : static_cast<int>(params.visible<kPlain>(row));
+
+  // x, all loads under way at once; then 2^(factor (x - own maximum)).
+  float value[Slice::kChunks][kWidth];
+  const Slice x_slice(x[row], visible, columns, -INFINITY);
+#pragma unroll
+  for (int i = 0; i < Slice::kChunks; ++i) load_visible<kPlain>(x_slice, i, visible, value[i]);
+
+  // Maximum and sum of this thread's own elements.
+  MaxSum own{-INFINITY, 0};
+#pragma unroll
+  for (const auto& chunk : value) {
+#pragma unroll
+    for (const float each : chunk) own.max = fmaxf(own.max, each);
+  }
+  const float reference = finite_reference(own.max);
+#pragma unroll
+  for (auto& chunk : value) {
+#pragma unroll
+    for (float& each : chunk) {
+      const float power = tile::ptx::exp2_approx(params.factor * (each - reference));
+      own.sum += power;
+      if (kPlain || !params.log) each = power;  // the logarithm is computed from x itself
+    }
+  }
+  const MaxSum seen = tile::reduce_row<kSeveralRows>(own, MergeMaxSum{params.factor}, seen_smem);
+
+  // y. No exponential is computed twice: one factor makes 2^(f (x - row)) / sum of each
+  // 2^(f (x - own)); 0 if there are only -infinities here.
+  const Normalize<kPlain> normalize(params, seen);
+  const float correction =
+      tile::ptx::exp2_approx(params.factor * (own.max - normalize.max)) * normalize.last;
+  T* y_row = y[row];
+#pragma unroll
+  for (int i = 0; i < Slice::kChunks; ++i) {
+    const int col = columns.column(i);
+    if (col >= cols) continue;
+#pragma unroll
+    for (int e = 0; e < kWidth; ++e) {
+      float& each = value[i][e];
+      each = kPlain || !params.log ? each * correction : normalize(each);
+      if (!kPlain && col + e >= visible) each = params.hidden();
+    }
+    Slice::Chunk::from_floats(value[i]).store(y_row + col);
+  }
+}
+// snippet-end kernel
+
+tile::RowPlan plan_of(const ForwardProblem& problem, const ForwardBuffers& buffers) {
+  return tile::plan_row(problem.cols, check_chunks(problem, buffers).ok(), is_plain(problem),
+                        kMaxElements);
+}
+
+}  // namespace
+
+tile::Status takes_registers(const ForwardProblem& problem, const ForwardBuffers& buffers,
+                             const tile::Device&) {
+  if (plan_of(problem, buffers).fits) return {};
+  return tile::unsupported("cols", std::to_string(problem.cols) + " do not fit into registers");
+}
+
+tile::Status registers(const ForwardProblem& problem, const ForwardBuffers& buffers, void* stream) {
+  const tile::RowPlan plan = plan_of(problem, buffers);
+  const dim3 block(plan.threads, plan.rows());
+  unsigned blocks = 0;
+  if (tile::Status s = tile::blocks_for("rows", problem.rows, plan.rows(), &blocks); !s.ok()) {
+    return s;
+  }
+  return tile::with_element_type(problem.type, [&](auto element) {
+    using T = decltype(element);
+    return tile::with_plan<T, kMaxElements>(
+        plan, [&](auto width, auto elements, auto several_rows, auto plain) {
+          softmax_registers<T, width, elements, several_rows, plain>
+              <<<blocks, block, 0, static_cast<cudaStream_t>(stream)>>>(
+                  tile::Rows<const T>{static_cast<const T*>(buffers.x), problem.ldx},
+                  tile::Rows<T>{static_cast<T*>(buffers.y), problem.ldy}, params_of(problem));
+          return tile::launch_status("softmax_registers");
+        });
+  });
+}
+
+}  // namespace softmax

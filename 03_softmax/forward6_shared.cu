@@ -1,0 +1,120 @@
+// Forward, step 6: a row in shared memory.
+// Idea: a block of 1,024 threads with 64 registers each fills a multiprocessor, which then waits
+//       while its row comes, and again while it goes. With the row in shared memory 32 registers
+//       do, so that two such blocks are under way.
+// Change: a tile::SharedSlice takes the place of the tile::RegisterSlice; cp.async fills it without
+//         passing registers. The exponentials are computed a second time for the results.
+// Limit: memory, at the speed of a copy. A row must fit into the shared memory of a block. Up to
+//        16,384 elements are as fast in registers, and step 5's.
+#include "softmax.cuh"
+#include "tile/shared_slice.cuh"
+
+namespace softmax {
+namespace {
+
+constexpr int kMaxThreads = 1024;
+constexpr std::int64_t kStaticBytes = 4096;  // more than the kernel declares
+
+// snippet-begin kernel
+template <class T, int kChunks, bool kPlain>
+__global__ void __launch_bounds__(kMaxThreads)
+    softmax_shared(tile::Rows<const T> x,  // [rows][cols]
+                   tile::Rows<T> y,        // [rows][cols]
+                   Params params) {        // sizes, scale, options
+  using Slice = tile::SharedSlice<T, kChunks>;
+  constexpr int kWidth = Slice::kChunkWidth;
+  extern __shared__ __align__(16) unsigned char row_smem[];  // a row of x
+  __shared__ MaxSum seen_smem[kMaxThreads / tile::kWarp];
+  const tile::ChunkColumns<kWidth> columns{static_cast<int>(threadIdx.x),
+                                           static_cast<int>(blockDim.x)};
+  const std::int64_t row = blockIdx.x;
+  const auto cols = static_cast<int>(params.cols);
+  const auto visible = static_cast<int>(params.visible<kPlain>(row));
+
+  const Slice x_slice(x[row], visible, columns, -INFINITY, row_smem);
+  tile::ptx::cp_async_wait_all();
+  float value[kWidth];  // a chunk of x, then of y
+
+  // Maximum and sum of this thread's own elements.
+  MaxSum own{-INFINITY, 0};
+#pragma unroll Slice::kUnroll
+  for (int i = 0; i < kChunks; ++i) {
+    own.max = fmaxf(own.max, max_visible<kPlain>(x_slice, i, visible));
+  }
+  const float reference = finite_reference(own.max);
+#pragma unroll Slice::kUnroll
+  for (int i = 0; i < kChunks; ++i) {
+    load_visible<kPlain>(x_slice, i, visible, value);
+#pragma unroll
+    for (const float each : value) {
+      own.sum += tile::ptx::exp2_approx(params.factor * (each - reference));
+    }
+  }
+  const MaxSum seen = tile::reduce_block(own, MergeMaxSum{params.factor}, seen_smem);
+
+  // y = exp(z - max) / sum
+  const Normalize<kPlain> normalize(params, seen);
+  T* y_row = y[row];
+#pragma unroll Slice::kUnroll
+  for (int i = 0; i < kChunks; ++i) {
+    const int col = columns.column(i);
+    if (col >= cols) continue;
+    x_slice.chunk(i).to_floats(value);
+#pragma unroll
+    for (int e = 0; e < kWidth; ++e) {
+      value[e] = kPlain || col + e < visible ? normalize(value[e]) : params.hidden();
+    }
+    Slice::Chunk::from_floats(value).store(y_row + col);
+  }
+}
+// snippet-end kernel
+
+/// The threads of a block and their chunks of 16 bytes: 4 each, or 8 where those are too few.
+struct SmemPlan {
+  std::int64_t threads, bytes;
+  int chunks;
+};
+
+SmemPlan plan_of(const ForwardProblem& p) {
+  const auto all = p.cols * static_cast<std::int64_t>(tile::size_bytes(p.type)) / 16;
+  const int chunks = all > 4 * kMaxThreads || !is_plain(p) ? 8 : 4;
+  const std::int64_t threads = (all + chunks * 32 - 1) / (chunks * 32) * 32;
+  return {threads, threads * chunks * 16, chunks};
+}
+
+template <class T, int kChunks, bool kPlain>
+tile::Status launch(const ForwardProblem& problem, const ForwardBuffers& buffers, void* stream) {
+  const SmemPlan plan = plan_of(problem);
+  auto allowed = tile::allow_shared_bytes(softmax_shared<T, kChunks, kPlain>, plan.bytes);
+  if (!allowed.ok()) return allowed;
+  softmax_shared<T, kChunks, kPlain>
+      <<<static_cast<unsigned>(problem.rows), static_cast<unsigned>(plan.threads), plan.bytes,
+         static_cast<cudaStream_t>(stream)>>>(
+          tile::Rows<const T>{static_cast<const T*>(buffers.x), problem.ldx},
+          tile::Rows<T>{static_cast<T*>(buffers.y), problem.ldy}, params_of(problem));
+  return tile::launch_status("softmax_shared");
+}
+
+}  // namespace
+
+tile::Status takes_shared(const ForwardProblem& problem, const ForwardBuffers& buffers,
+                          const tile::Device& device) {
+  if (tile::Status s = check_chunks(problem, buffers); !s.ok()) return s;
+  const bool is_short = problem.cols <= (is_plain(problem) ? 16 : 8) * 1024;  // measured on an H200
+  const auto [threads, bytes, chunks] = plan_of(problem);
+  const bool fits = threads <= kMaxThreads && bytes + kStaticBytes <= device.shared_bytes_of_block;
+  if (fits && !is_short) return {};
+  const char* why = is_short ? " are as fast in registers" : " do not fit into shared memory";
+  return tile::unsupported("cols", std::to_string(problem.cols) + why);
+}
+
+tile::Status shared(const ForwardProblem& problem, const ForwardBuffers& buffers, void* stream) {
+  return tile::with_element_type(problem.type, [&](auto element) {
+    using T = decltype(element);
+    if (plan_of(problem).chunks == 4) return launch<T, 4, true>(problem, buffers, stream);
+    return is_plain(problem) ? launch<T, 8, true>(problem, buffers, stream)
+                             : launch<T, 8, false>(problem, buffers, stream);
+  });
+}
+
+}  // namespace softmax

@@ -1,0 +1,240 @@
+// Forward, step 8: clusters that stay.
+// Idea: a cluster that starts anew for each row loads nothing until it has started, and its
+//       multiprocessors wait for each other twice a row. One that stays loads the next row over
+//       this one while it writes this one's results.
+// Change: as many clusters as the card holds take rows from a queue, a counter in global memory;
+//         and their blocks exchange messages instead of meeting at a barrier. A barrier of the
+//         cluster would make each thread wait until all that it has written is visible to the other
+//         blocks, the results of the row before included, which are still on their way to global
+//         memory (docs/notes/03_softmax.md). A message says only that it has itself arrived.
+// Limit: memory, at the speed of a copy, for rows of up to 512 KiB; up to 2 MiB there is room for
+// few
+//        blocks. Rows that fit into one block are step 7's or an earlier one's.
+#include "softmax.cuh"
+#include "stream_memory.hpp"
+#include "tile/host/cluster_launch.hpp"
+#include "tile/ptx/mbarrier.cuh"
+#include "tile/shared_slice.cuh"
+
+namespace softmax {
+namespace {
+
+constexpr int kMaxThreads = 512;
+constexpr int kChunks = 16;  // of 16 bytes, of a thread
+constexpr int kMaxWarps = kMaxThreads / tile::kWarp * tile::kMaxBlocksOfCluster;
+
+/// Where the messages for one row arrive, in the shared memory of each block.
+struct Mailbox {
+  MaxSum values[kMaxWarps];  // of all warps of the cluster
+  std::int64_t next_row;
+  tile::ptx::Mbarrier arrived;
+};
+
+/// All blocks of the cluster make one, with two mailboxes of shared memory, and have as many whole
+/// warps. For each row all threads call ask_for_row(), send() and receive() in this order. Clusters
+/// get rows in the order in which they ask, so that they stay together: those that have more of the
+/// memory's bandwidth take more rows, and what is read and written at one time lies close together.
+///
+/// Two mailboxes are enough. A warp sends for row i + 2 when it has received for row i + 1, to
+/// which all warps have sent, each of them after it had read what it had received for row i.
+class ClusterMail {
+ public:
+  /// `rows_taken` lies in global memory and is 0 when the kernel begins. Waits for the other
+  /// blocks: before they have begun, no message may be sent to them.
+  __device__ __forceinline__ ClusterMail(Mailbox* boxes, unsigned long long* rows_taken)
+      : boxes_(boxes), rows_taken_(rows_taken) {  // [2]
+    if (threadIdx.x == 0) {
+      tile::ptx::mbarrier_init(&boxes[0].arrived, 1);
+      tile::ptx::mbarrier_init(&boxes[1].arrived, 1);
+    }
+    tile::ptx::cluster_sync();
+  }
+
+  /// Takes the row after this one. The answer takes as long as a load; send() waits for it.
+  __device__ __forceinline__ void ask_for_row() {
+    if (is_first() && lane() == 0) {
+      next_ = static_cast<std::int64_t>(atomicAdd(rows_taken_, 1)) +
+              static_cast<std::int64_t>(gridDim.x / tile::ptx::cluster_size());
+    }
+  }
+
+  // snippet-begin send
+  /// Sends to all blocks what this warp has, the same in its lanes.
+  __device__ __forceinline__ void send(MaxSum value) {
+    const auto warps = static_cast<int>(blockDim.x) / tile::kWarp;
+    const auto blocks = static_cast<int>(tile::ptx::cluster_size());
+    Mailbox& box = boxes_[turn_ & 1];
+    if (threadIdx.x == 0) {
+      const int bytes = blocks * warps * static_cast<int>(sizeof(MaxSum)) + 8;  // 8 of next_row
+      tile::ptx::mbarrier_arrive_expect(&box.arrived, static_cast<unsigned>(bytes));
+    }
+    if (is_first()) next_ = __shfl_sync(tile::kAllLanes, next_, 0);
+    __syncwarp();  // all lanes have read what the warp received last: its message says so, too
+    if (lane() >= blocks) return;
+    const auto to = static_cast<unsigned>(lane());
+    const int warp = static_cast<int>(threadIdx.x) / tile::kWarp;
+    MaxSum* mine = box.values + static_cast<int>(tile::ptx::cluster_rank()) * warps + warp;
+    tile::ptx::store_async(mine, value, &box.arrived, to);
+    if (is_first()) tile::ptx::store_async(&box.next_row, next_, &box.arrived, to);
+  }
+
+  /// The reduction over all warps of the cluster, in every thread and to the same bits.
+  __device__ __forceinline__ MaxSum receive(MergeMaxSum merge, std::int64_t* next_row) {
+    Mailbox& box = boxes_[turn_ & 1];
+    tile::ptx::mbarrier_wait(&box.arrived, turn_ >> 1 & 1);
+    ++turn_;
+    *next_row = box.next_row;
+    const int count = static_cast<int>(tile::ptx::cluster_size() * blockDim.x) / tile::kWarp;
+    return reduce_lanes(merge_some(box.values, lane(), count, merge), merge);
+  }
+  // snippet-end send
+
+ private:
+  __device__ static int lane() { return static_cast<int>(threadIdx.x) % tile::kWarp; }
+  /// Whether this is the warp that asks for the cluster.
+  __device__ static bool is_first() {
+    return tile::ptx::cluster_rank() == 0 && threadIdx.x < tile::kWarp;
+  }
+
+  Mailbox* boxes_;  // [2]
+  unsigned long long* rows_taken_;
+  std::int64_t next_ = 0;
+  unsigned turn_ = 0;
+};
+
+// snippet-begin kernel
+template <class T, bool kPlain>
+__global__ void __launch_bounds__(kMaxThreads)
+    softmax_queue(tile::Rows<const T> x,             // [rows][cols]
+                  tile::Rows<T> y,                   // [rows][cols]
+                  Params params,                     // sizes, scale, options
+                  unsigned long long* rows_taken) {  // 0 at first
+  using Slice = tile::SharedSlice<T, kChunks>;
+  constexpr int kWidth = Slice::kChunkWidth;
+  extern __shared__ __align__(16) unsigned char row_smem[];  // a block's columns of x
+  __shared__ Mailbox boxes_smem[2];
+  const auto blocks = static_cast<int>(tile::ptx::cluster_size());
+  const auto rank = static_cast<int>(tile::ptx::cluster_rank());
+  const tile::ChunkColumns<kWidth> in_smem{static_cast<int>(threadIdx.x),
+                                           static_cast<int>(blockDim.x)};
+  const tile::ChunkColumns<kWidth> columns{rank * in_smem.threads + in_smem.thread,
+                                           blocks * in_smem.threads};
+  const MergeMaxSum merge{params.factor};
+  const auto cols = static_cast<int>(params.cols);
+
+  std::int64_t row =
+      blockIdx.x / tile::ptx::cluster_size();  // there are no more clusters than rows
+  int visible = static_cast<int>(params.visible<kPlain>(row));
+  const Slice x_slice(x[row], visible, columns, -INFINITY, row_smem, in_smem);
+  ClusterMail mail(boxes_smem, rows_taken);
+  float value[kWidth];  // a chunk of x, then of y
+  while (row < params.rows) {
+    mail.ask_for_row();
+    tile::ptx::cp_async_wait_all();
+
+    // Maximum and sum of this thread's own elements.
+    MaxSum own{-INFINITY, 0};
+#pragma unroll Slice::kUnroll
+    for (int i = 0; i < kChunks; ++i) {
+      own.max = fmaxf(own.max, max_visible<kPlain>(x_slice, i, visible));
+    }
+    const float reference = finite_reference(own.max);
+#pragma unroll Slice::kUnroll
+    for (int i = 0; i < kChunks; ++i) {
+      load_visible<kPlain>(x_slice, i, visible, value);
+#pragma unroll
+      for (const float each : value) {
+        own.sum += tile::ptx::exp2_approx(params.factor * (each - reference));
+      }
+    }
+    mail.send(reduce_lanes(own, merge));
+    std::int64_t next = 0;
+    const MaxSum seen = mail.receive(merge, &next);
+
+    // y = exp(z - max) / sum; and the next row's chunks over this one's. Chunks that the next row
+    // does not see keep what they have: it looks at each element's column, or all rows see as much.
+    const Normalize<kPlain> normalize(params, seen);
+    const int next_visible =
+        next < params.rows ? static_cast<int>(params.visible<kPlain>(next)) : 0;
+    const T* next_x = x[next];
+    T* y_row = y[row];
+#pragma unroll Slice::kUnroll
+    for (int i = 0; i < kChunks; ++i) {
+      const int col = columns.column(i);
+      if (col < cols) {
+        x_slice.chunk(i).to_floats(value);
+#pragma unroll
+        for (int e = 0; e < kWidth; ++e) {
+          value[e] = kPlain || col + e < visible ? normalize(value[e]) : params.hidden();
+        }
+        Slice::Chunk::from_floats(value).store(y_row + col);
+      }
+      x_slice.copy(i, next_x, next_visible);
+    }
+    row = next;
+    visible = next_visible;
+  }
+}
+// snippet-end kernel
+
+/// How a cluster shares a row: blocks of as few threads as 16 of them allow, so that many are on a
+/// multiprocessor and wait at different times.
+struct SmemPlan {
+  unsigned blocks;  // of a row; 0 if there are none
+  int threads;      // of a block
+  std::size_t bytes;
+};
+
+SmemPlan plan_of(const ForwardProblem& p) {
+  const auto all = p.cols * static_cast<std::int64_t>(tile::size_bytes(p.type)) / 16;
+  for (int threads = 128; threads <= kMaxThreads; threads *= 2) {
+    const std::int64_t most = std::int64_t{kChunks} * threads;
+    const std::int64_t blocks = (all + most - 1) / most;
+    if (blocks > tile::kMaxBlocksOfCluster) continue;
+    return {static_cast<unsigned>(blocks), threads, static_cast<std::size_t>(most) * 16};
+  }
+  return {};
+}
+
+template <class T, bool kPlain>
+tile::Status launch(const ForwardProblem& problem, const ForwardBuffers& buffers, void* stream) {
+  const SmemPlan plan = plan_of(problem);
+  int clusters = 0;
+  if (tile::Status s = tile::clusters_at_once(softmax_queue<T, kPlain>, "softmax_queue",
+                                              plan.threads, plan.blocks, plan.bytes, &clusters);
+      !s.ok()) {
+    return s;
+  }
+  StreamMemory rows_taken;
+  if (tile::Status s = rows_taken.allocate(sizeof(unsigned long long), stream); !s.ok()) return s;
+  const auto some = static_cast<unsigned>(std::min<std::int64_t>(clusters, problem.rows));
+  return tile::launch_in_clusters(
+      softmax_queue<T, kPlain>, "softmax_queue", some * plan.blocks, plan.threads, plan.blocks,
+      plan.bytes, stream, tile::Rows<const T>{static_cast<const T*>(buffers.x), problem.ldx},
+      tile::Rows<T>{static_cast<T*>(buffers.y), problem.ldy}, params_of(problem),
+      static_cast<unsigned long long*>(rows_taken.data()));
+}
+
+}  // namespace
+
+tile::Status takes_queue(const ForwardProblem& problem, const ForwardBuffers& buffers,
+                         const tile::Device&) {
+  if (tile::Status s = check_chunks(problem, buffers); !s.ok()) return s;
+  const std::string cols = std::to_string(problem.cols);
+  // Longer rows leave room for one block of step 6 on a multiprocessor.
+  if (problem.cols * static_cast<std::int64_t>(tile::size_bytes(problem.type)) <= 64 * 1024) {
+    return tile::unsupported("cols", cols + " are as fast in one block");
+  }
+  if (plan_of(problem).blocks > 0) return {};
+  return tile::unsupported("cols", cols + " do not fit into a cluster's shared memory");
+}
+
+tile::Status queue(const ForwardProblem& problem, const ForwardBuffers& buffers, void* stream) {
+  return tile::with_element_type(problem.type, [&](auto element) {
+    using T = decltype(element);
+    return is_plain(problem) ? launch<T, true>(problem, buffers, stream)
+                             : launch<T, false>(problem, buffers, stream);
+  });
+}
+
+}  // namespace softmax

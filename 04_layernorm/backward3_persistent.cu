@@ -1,0 +1,231 @@
+// Backward, step 3: a block walks over its rows.
+// Idea: a thread that stays with its columns for many rows keeps their sums of dgamma and dbeta in
+//       registers. Each block adds up its rows while it computes their dx, and writes its sums
+//       once.
+// Change: three tensors move, and no more. The grid has as many blocks as the card holds; while a
+//         block works on a row, cp.async brings the next two. A row of up to 1,024 elements belongs
+//         to a warp, which then waits for no other.
+// Limit: memory, for rows of up to 8,192 elements, or 16,384 of 2 bytes.
+#include "layernorm_backward.cuh"
+#include "tile/basics.cuh"
+#include "tile/reduce.cuh"
+#include "tile/rows.cuh"
+
+namespace layernorm {
+namespace {
+
+/// Threads of a block at most. The sums of dgamma and dbeta take 64 registers of each, gamma 16 or
+/// 32. With 256 threads on a multiprocessor there are 64 more, for w and xhat of a row. 512 threads
+/// compute these twice: for rows twice as long, of elements of 2 bytes, since gamma in fp32 takes
+/// 16 registers more.
+constexpr int kKeeping = 256, kRecomputing = 512;
+__host__ __device__ constexpr int rows_ahead(int max_threads) {
+  return max_threads == kKeeping ? 2 : 1;
+}
+
+// snippet-begin dx
+/// dx = rstd (w - mean of w - xhat mean of w xhat). kKept: w and xhat are those that add() left.
+template <bool kKept, class T>
+__device__ __forceinline__ void write_dx(const RowSlices<T>& row, const ThreadColumns<T>& mine,
+                                         typename RowSlices<T>::Floats& w,
+                                         typename RowSlices<T>::Floats& xhat, RowSums sums,
+                                         float per_col, bool centred, T* dx, int cols) {
+  constexpr int kWidth = RowSlices<T>::kWidth;
+  const float of_row = centred ? -row.rstd * (sums.w * per_col) : 0;
+  const float of_xhat = -row.rstd * (sums.w_xhat * per_col);
+#pragma unroll
+  for (int i = 0; i < RowSlices<T>::kChunks; ++i) {
+    if (row.x.column(i) >= cols) continue;
+    float result[kWidth];
+    if constexpr (!kKept) mine.load(row, i, w[i], xhat[i], result);
+#pragma unroll
+    for (int e = 0; e < kWidth; ++e) {
+      result[e] = row.rstd * w[i][e] + (of_xhat * xhat[i][e] + of_row);
+    }
+    tile::Chunk<T, kWidth>::from_floats(result).store(dx + row.x.column(i));
+  }
+}
+// snippet-end dx
+
+/// Writes a thread's sums of dgamma and dbeta.
+template <class T>
+__device__ __forceinline__ void write_sums(const ThreadColumns<T>& mine,
+                                           float* dgamma,  // [cols]
+                                           float* dbeta,   // [cols]
+                                           tile::ChunkColumns<RowSlices<T>::kWidth> columns,
+                                           int cols) {
+  auto store = [](float* to, const float* sums) {
+    *reinterpret_cast<float4*>(to) = make_float4(sums[0], sums[1], sums[2], sums[3]);
+  };
+#pragma unroll
+  for (int i = 0; i < RowSlices<T>::kChunks; ++i) {
+    if (columns.column(i) >= cols) continue;
+#pragma unroll
+    for (int e = 0; e < RowSlices<T>::kWidth; e += 4) {
+      store(dgamma + columns.column(i) + e, &mine.dgamma[i][e]);
+      store(dbeta + columns.column(i) + e, &mine.dbeta[i][e]);
+    }
+  }
+}
+
+// snippet-begin kernel
+template <class T, int kMaxThreads, bool kRowsOfWarps>
+__global__ void __launch_bounds__(kMaxThreads)
+    layernorm_backward_persistent(tile::Rows<const T> x,   // [rows][cols]
+                                  tile::Rows<const T> dy,  // [rows][cols]
+                                  const T* gamma,          // [cols], or null: all ones
+                                  const float* mean,       // [rows], or null: zeros
+                                  const float* rstd,       // [rows]
+                                  tile::Rows<T> dx,        // [rows][cols]
+                                  float* dgamma_sums,      // [gridDim.x][cols]
+                                  float* dbeta_sums,       // [gridDim.x][cols]
+                                  std::int64_t rows, std::int64_t all_cols,
+                                  float per_col) {  // 1 / cols
+  constexpr int kWarps = kMaxThreads / tile::kWarp;
+  using Queue = RowQueue<T, rows_ahead(kMaxThreads)>;
+  extern __shared__ __align__(16) unsigned char rows_smem[];  // of the queue, or of one a warp
+  // Two of them: a warp that is a row ahead must not write where a slow one still reads. Two rows
+  // ahead it cannot be, because of the barrier in between.
+  __shared__ RowSums sums_smem[2][kWarps];
+  const int thread = static_cast<int>(threadIdx.x), warp = thread / tile::kWarp;
+  const auto cols = static_cast<int>(all_cols);
+  // Who am I? A thread of a block that has a row, or a lane of a warp that has one.
+  const tile::ChunkColumns<RowSlices<T>::kWidth> columns{
+      kRowsOfWarps ? thread % tile::kWarp : thread,
+      kRowsOfWarps ? tile::kWarp : static_cast<int>(blockDim.x)};
+  const std::int64_t first = kRowsOfWarps ? std::int64_t{blockIdx.x} * kWarps + warp : blockIdx.x;
+  const std::int64_t stride = kRowsOfWarps ? std::int64_t{gridDim.x} * kWarps : gridDim.x;
+
+  Queue queue{
+      x[first],      dy[first],
+      stride * x.ld, stride * dy.ld,
+      mean,          rstd,
+      rows,          first,
+      stride,        cols,
+      columns,       rows_smem + (kRowsOfWarps ? warp * Queue::shared_bytes(tile::kWarp) : 0)};
+  queue.start();
+  ThreadColumns<T> mine(gamma, cols, columns);
+  T* dx_row = dx[first];
+  const std::int64_t dx_step = stride * dx.ld;
+  unsigned turn = 0;
+  for (std::int64_t row = first; row < rows; row += stride, ++turn) {
+    const RowSlices<T> slices = queue.next();
+    T* to = dx_row;
+    dx_row += dx_step;
+    // dgamma += dy xhat, dbeta += dy, and the sums of w = gamma dy and of w xhat over the row
+    float w[slices.kChunks][slices.kWidth], xhat[slices.kChunks][slices.kWidth];
+    RowSums sums = mine.add(slices, w, xhat);
+    sums = kRowsOfWarps ? reduce_lanes(sums, AddRowSums{})
+                        : tile::reduce_block(sums, AddRowSums{}, sums_smem[turn % 2]);
+    // dx = rstd (w - mean of w - xhat mean of w xhat)
+    write_dx<kMaxThreads == kKeeping>(slices, mine, w, xhat, sums, per_col, mean != nullptr, to,
+                                      cols);
+  }
+
+  dgamma_sums += blockIdx.x * all_cols;
+  dbeta_sums += blockIdx.x * all_cols;
+  if constexpr (!kRowsOfWarps) {
+    write_sums(mine, dgamma_sums, dbeta_sums, columns, cols);
+  } else {
+    // The warps' sums are added up here, so that the second stage has one of each block to read.
+    tile::ptx::cp_async_wait_all();  // also copies of rows that do not exist: they write zeros
+    __syncthreads();                 // no warp reads its rows any more
+    auto* dgamma_smem = reinterpret_cast<float*>(rows_smem);  // [kWarps][cols]
+    float* dbeta_smem = dgamma_smem + kWarps * cols;          // [kWarps][cols]
+    write_sums(mine, dgamma_smem + warp * cols, dbeta_smem + warp * cols, columns, cols);
+    __syncthreads();  // the sums of all warps are there
+    for (int col = thread; col < cols; col += kMaxThreads) {
+      float dgamma = 0, dbeta = 0;
+      for (int i = 0; i < kWarps; ++i) {
+        dgamma += dgamma_smem[i * cols + col];
+        dbeta += dbeta_smem[i * cols + col];
+      }
+      dgamma_sums[col] = dgamma;
+      dbeta_sums[col] = dbeta;
+    }
+  }
+}
+// snippet-end kernel
+
+/// How a block shares its rows.
+struct BlockPlan {
+  bool fits;
+  int threads, max_threads;  // max_threads: which kernel
+  bool rows_of_warps;
+  std::int64_t shared_bytes;
+};
+constexpr std::int64_t kStaticBytes = 4 * 1024;  // no less than the kernels declare and CUDA takes
+
+BlockPlan plan_of(const BackwardProblem& p, const tile::Device& device) {
+  const auto element = static_cast<std::int64_t>(tile::size_bytes(p.type));
+  auto queue_bytes = [&](std::int64_t threads, int max_threads) {
+    return 2 * (rows_ahead(max_threads) + 1) * threads * kThreadElements * element;
+  };
+  const std::int64_t limit = device.shared_bytes_of_block - kStaticBytes;
+  // For a warp's row there is room for its sums afterwards: of no more bytes.
+  if (p.cols <= tile::kWarp * kThreadElements && queue_bytes(kKeeping, kKeeping) <= limit) {
+    return {true, kKeeping, kKeeping, true, queue_bytes(kKeeping, kKeeping)};
+  }
+  const std::int64_t threads = (p.cols + kThreadElements * 32 - 1) / (kThreadElements * 32) * 32;
+  for (const int most : {kKeeping, kRecomputing}) {
+    if (threads > most || queue_bytes(threads, most) > limit) continue;
+    if (most == kRecomputing && element != 2) continue;
+    return {true, static_cast<int>(threads), most, false, queue_bytes(threads, most)};
+  }
+  return {};
+}
+
+}  // namespace
+
+tile::Status takes_persistent(const BackwardProblem& p, const BackwardBuffers& b,
+                              const tile::Device& device) {
+  if (tile::Status s = check_chunks(p, b); !s.ok()) return s;
+  if (plan_of(p, device).fits) return {};
+  return tile::unsupported("cols", std::to_string(p.cols) + " are more than a block holds");
+}
+
+tile::Status persistent(const BackwardProblem& p, const BackwardBuffers& b, void* stream) {
+  if (p.rows == 0) return sum_partial_sums(p, b, 0, stream);
+  const tile::Device& device = tile::device();
+  const BlockPlan plan = plan_of(p, device);
+  // As many blocks as the card holds at one time: a multiprocessor has registers for max_threads.
+  const std::int64_t each = std::clamp<std::int64_t>(
+      device.shared_bytes_of_multiprocessor / (plan.shared_bytes + kStaticBytes), 1,
+      plan.max_threads / plan.threads);
+  const std::int64_t rows = plan.rows_of_warps ? (p.rows + 7) / 8 : p.rows;
+  const std::int64_t blocks =
+      std::min({device.multiprocessors * each, rows, max_partial_sums(p.cols)});
+  auto* sums = static_cast<float*>(b.workspace);
+  tile::Status launched = tile::with_element_type(p.type, [&](auto element) {
+    using T = decltype(element);
+    auto launch = [&](auto max_threads, auto rows_of_warps) -> tile::Status {
+      const auto bytes = static_cast<std::size_t>(plan.shared_bytes);
+      if (tile::Status s = tile::allow_shared_bytes(
+              layernorm_backward_persistent<T, max_threads, rows_of_warps>, bytes);
+          !s.ok()) {
+        return s;
+      }
+      layernorm_backward_persistent<T, max_threads, rows_of_warps>
+          <<<static_cast<unsigned>(blocks), plan.threads, bytes,
+             static_cast<cudaStream_t>(stream)>>>(
+              tile::Rows<const T>{static_cast<const T*>(b.x), p.ldx},
+              tile::Rows<const T>{static_cast<const T*>(b.dy), p.lddy},
+              static_cast<const T*>(b.gamma), b.mean, b.rstd,
+              tile::Rows<T>{static_cast<T*>(b.dx), p.lddx}, sums, sums + blocks * p.cols, p.rows,
+              p.cols, static_cast<float>(1 / static_cast<double>(p.cols)));
+      return tile::launch_status("layernorm_backward_persistent");
+    };
+    constexpr std::integral_constant<int, kKeeping> keeping{};
+    if (plan.rows_of_warps) return launch(keeping, std::true_type{});
+    if constexpr (sizeof(T) == 2) {
+      if (plan.max_threads == kRecomputing) {
+        return launch(std::integral_constant<int, kRecomputing>{}, std::false_type{});
+      }
+    }
+    return launch(keeping, std::false_type{});
+  });
+  if (!launched.ok()) return launched;
+  return sum_partial_sums(p, b, blocks, stream);
+}
+
+}  // namespace layernorm

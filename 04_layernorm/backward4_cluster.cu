@@ -1,0 +1,187 @@
+// Backward, step 4: a row in the shared memory of several blocks.
+// Idea: as in the forward pass, the blocks of a cluster share a row that is too long for one of
+// them,
+//       and exchange their sums through distributed shared memory.
+// Change: a cluster walks over its rows like a block of step 3, each block with a part of the
+// columns. Limit: memory, for rows that 16 blocks hold.
+#include "layernorm_backward.cuh"
+#include "tile/basics.cuh"
+#include "tile/host/cluster_launch.hpp"
+#include "tile/reduce.cuh"
+#include "tile/rows.cuh"
+
+namespace layernorm {
+namespace {
+
+/// Threads of a block at most. The sums of dgamma and dbeta take 64 registers of each, gamma 16 or
+/// 32. With 256 threads on a multiprocessor there are 64 more, for w and xhat of a row.
+constexpr int kMaxThreads = 256;
+constexpr int kRowsAhead = 2;
+
+/// dx = rstd (w - mean of w - xhat mean of w xhat).
+template <class T>
+__device__ __forceinline__ void write_dx(const RowSlices<T>& row, typename RowSlices<T>::Floats& w,
+                                         typename RowSlices<T>::Floats& xhat, RowSums sums,
+                                         float per_col, bool centred, T* dx, int cols) {
+  constexpr int kWidth = RowSlices<T>::kWidth;
+  const float of_row = centred ? -row.rstd * (sums.w * per_col) : 0;
+  const float of_xhat = -row.rstd * (sums.w_xhat * per_col);
+#pragma unroll
+  for (int i = 0; i < RowSlices<T>::kChunks; ++i) {
+    if (row.x.column(i) >= cols) continue;
+    float result[kWidth];
+#pragma unroll
+    for (int e = 0; e < kWidth; ++e) {
+      result[e] = row.rstd * w[i][e] + (of_xhat * xhat[i][e] + of_row);
+    }
+    tile::Chunk<T, kWidth>::from_floats(result).store(dx + row.x.column(i));
+  }
+}
+
+/// Writes a thread's sums of dgamma and dbeta.
+template <class T>
+__device__ __forceinline__ void write_sums(const ThreadColumns<T>& mine,
+                                           float* dgamma,  // [cols]
+                                           float* dbeta,   // [cols]
+                                           tile::ChunkColumns<RowSlices<T>::kWidth> columns,
+                                           int cols) {
+  auto store = [](float* to, const float* sums) {
+    *reinterpret_cast<float4*>(to) = make_float4(sums[0], sums[1], sums[2], sums[3]);
+  };
+#pragma unroll
+  for (int i = 0; i < RowSlices<T>::kChunks; ++i) {
+    if (columns.column(i) >= cols) continue;
+#pragma unroll
+    for (int e = 0; e < RowSlices<T>::kWidth; e += 4) {
+      store(dgamma + columns.column(i) + e, &mine.dgamma[i][e]);
+      store(dbeta + columns.column(i) + e, &mine.dbeta[i][e]);
+    }
+  }
+}
+
+// snippet-begin kernel
+template <class T>
+__global__ void __launch_bounds__(kMaxThreads)
+    layernorm_backward_cluster(tile::Rows<const T> x,   // [rows][cols]
+                               tile::Rows<const T> dy,  // [rows][cols]
+                               const T* gamma,          // [cols], or null: all ones
+                               const float* mean,       // [rows], or null: zeros
+                               const float* rstd,       // [rows]
+                               tile::Rows<T> dx,        // [rows][cols]
+                               float* dgamma_sums,      // [clusters][cols]
+                               float* dbeta_sums,       // [clusters][cols]
+                               std::int64_t rows, std::int64_t all_cols,
+                               float per_col) {  // 1 / cols
+  using Queue = RowQueue<T, kRowsAhead>;
+  extern __shared__ __align__(16) unsigned char rows_smem[];  // of the queue
+  // Two of them, as in step 3.
+  __shared__ RowSums sums_smem[2][tile::kMaxBlocksOfCluster * kMaxThreads / tile::kWarp];
+  tile::ptx::cluster_arrive();  // this block has begun: others may write into its sums
+  // Who am I? A thread of a block that has some columns of the cluster's rows.
+  const tile::ChunkColumns<RowSlices<T>::kWidth> columns{static_cast<int>(threadIdx.x),
+                                                         static_cast<int>(blockDim.x)};
+  const int most = columns.threads * kThreadElements;
+  const std::int64_t first_col = std::int64_t{tile::ptx::cluster_rank()} * most;
+  const std::int64_t left = all_cols - first_col;
+  const auto cols = static_cast<int>(left < 0 ? 0 : left < most ? left : most);
+  const std::int64_t stride = gridDim.x / tile::ptx::cluster_size();
+  const std::int64_t first = blockIdx.x / tile::ptx::cluster_size();
+
+  Queue queue{x[first] + first_col,
+              dy[first] + first_col,
+              stride * x.ld,
+              stride * dy.ld,
+              mean,
+              rstd,
+              rows,
+              first,
+              stride,
+              cols,
+              columns,
+              rows_smem};
+  queue.start();
+  ThreadColumns<T> mine(gamma ? gamma + first_col : nullptr, cols, columns);
+  T* dx_row = dx[first] + first_col;
+  const std::int64_t dx_step = stride * dx.ld;
+  tile::ptx::cluster_wait();  // all blocks have begun
+  unsigned turn = 0;
+  for (std::int64_t row = first; row < rows; row += stride, ++turn) {
+    const RowSlices<T> slices = queue.next();
+    T* to = dx_row;
+    dx_row += dx_step;
+    // dgamma += dy xhat, dbeta += dy, and the sums of w = gamma dy and of w xhat over the row
+    float w[slices.kChunks][slices.kWidth], xhat[slices.kChunks][slices.kWidth];
+    RowSums sums = mine.add(slices, w, xhat);
+    sums = tile::reduce_cluster(sums, AddRowSums{}, sums_smem[turn % 2]);
+    // dx = rstd (w - mean of w - xhat mean of w xhat)
+    write_dx(slices, w, xhat, sums, per_col, mean != nullptr, to, cols);
+  }
+  dgamma_sums += first * all_cols + first_col;
+  dbeta_sums += first * all_cols + first_col;
+  write_sums(mine, dgamma_sums, dbeta_sums, columns, cols);
+}
+// snippet-end kernel
+
+/// How the blocks of a cluster share their rows.
+struct ClusterPlan {
+  bool fits;
+  int threads;  // of a block
+  unsigned blocks;
+  std::int64_t shared_bytes;  // of a block
+};
+constexpr std::int64_t kStaticBytes = 4 * 1024;  // no less than the kernel declares and CUDA takes
+
+ClusterPlan plan_of(const BackwardProblem& p, const tile::Device& device) {
+  const auto element = static_cast<std::int64_t>(tile::size_bytes(p.type)), width = 16 / element;
+  for (unsigned blocks = 2; blocks <= tile::kMaxBlocksOfCluster; blocks *= 2) {
+    const std::int64_t cols = (p.cols / width + blocks - 1) / blocks * width;
+    const std::int64_t threads = (cols + kThreadElements * 32 - 1) / (kThreadElements * 32) * 32;
+    const std::int64_t bytes = 2 * (kRowsAhead + 1) * threads * kThreadElements * element;
+    if (threads > kMaxThreads || bytes + kStaticBytes > device.shared_bytes_of_block) continue;
+    return {true, static_cast<int>(threads), blocks, bytes};
+  }
+  return {};
+}
+
+}  // namespace
+
+tile::Status takes_cluster(const BackwardProblem& p, const BackwardBuffers& b,
+                           const tile::Device& device) {
+  if (tile::Status s = check_chunks(p, b); !s.ok()) return s;
+  if (takes_persistent(p, b, device).ok()) {
+    return tile::unsupported("cols", std::to_string(p.cols) + " fit into a block");
+  }
+  if (plan_of(p, device).fits) return {};
+  return tile::unsupported("cols", std::to_string(p.cols) + " are more than a cluster holds");
+}
+
+tile::Status cluster(const BackwardProblem& p, const BackwardBuffers& b, void* stream) {
+  if (p.rows == 0) return sum_partial_sums(p, b, 0, stream);
+  const ClusterPlan plan = plan_of(p, tile::device());
+  const auto bytes = static_cast<std::size_t>(plan.shared_bytes);
+  std::int64_t clusters = 0;
+  auto* sums = static_cast<float*>(b.workspace);
+  tile::Status launched = tile::with_element_type(p.type, [&](auto element) -> tile::Status {
+    using T = decltype(element);
+    int fit = 0;
+    if (tile::Status s =
+            tile::clusters_at_once(layernorm_backward_cluster<T>, "layernorm_backward_cluster",
+                                   plan.threads, plan.blocks, bytes, &fit);
+        !s.ok()) {
+      return s;
+    }
+    clusters = std::min({std::int64_t{fit}, p.rows, max_partial_sums(p.cols)});
+    return tile::launch_in_clusters(
+        layernorm_backward_cluster<T>, "layernorm_backward_cluster",
+        static_cast<unsigned>(clusters) * plan.blocks, plan.threads, plan.blocks, bytes, stream,
+        tile::Rows<const T>{static_cast<const T*>(b.x), p.ldx},
+        tile::Rows<const T>{static_cast<const T*>(b.dy), p.lddy}, static_cast<const T*>(b.gamma),
+        b.mean, b.rstd, tile::Rows<T>{static_cast<T*>(b.dx), p.lddx}, sums,
+        sums + clusters * p.cols, p.rows, p.cols,
+        static_cast<float>(1 / static_cast<double>(p.cols)));
+  });
+  if (!launched.ok()) return launched;
+  return sum_partial_sums(p, b, clusters, stream);
+}
+
+}  // namespace layernorm

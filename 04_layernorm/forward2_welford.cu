@@ -1,0 +1,120 @@
+// Forward, step 2: mean and variance in one pass.
+// Idea: count, mean and squared distances can be kept up to date with every number (Welford 1962),
+//       and those of two parts of a row can be merged (Chan, Golub and LeVeque 1979).
+// Change: one loop and one reduction of triples in place of two of each. The sums of x and of its
+//         square would do with less arithmetic, and fail where the mean is large: their difference
+//         is what rounding left over.
+// Limit: memory. Every row is read twice, and each load fetches one element.
+#include "layernorm.hpp"
+#include "tile/basics.cuh"
+#include "tile/reduce.cuh"
+#include "tile/rows.cuh"
+
+namespace layernorm {
+namespace {
+
+constexpr int kThreads = 256;
+
+// snippet-begin moments
+struct Moments {
+  float count, mean, squares;  // of some numbers; squares is the sum of (x - mean)^2
+};
+
+struct MergeMoments {
+  __device__ Moments identity() const { return {0, 0, 0}; }
+
+  /// One more number.
+  __device__ Moments operator()(Moments seen, float x) const {
+    const float count = seen.count + 1;
+    const float distance = x - seen.mean;
+    const float mean = seen.mean + distance / count;
+    return {count, mean, seen.squares + distance * (x - mean)};
+  }
+
+  /// The numbers of both. The merged mean divides the distance between the two in the ratio of the
+  /// counts; every number of a part then lies as much farther from it, which adds
+  /// distance^2 count_a count_b / count.
+  __device__ Moments operator()(Moments a, Moments b) const {
+    const float count = a.count + b.count;
+    if (count == 0) return {0, 0, 0};
+    const float distance = b.mean - a.mean;
+    // Alike in a and b, so that all lanes get the same bits. Without __fmul_rn the compiler would
+    // round one of the two products and not the other.
+    return {count, (__fmul_rn(a.count, a.mean) + __fmul_rn(b.count, b.mean)) / count,
+            a.squares + b.squares + distance * distance * (a.count * b.count / count)};
+  }
+};
+
+/// tile::reduce_block() finds it by its arguments.
+__device__ Moments reduce_lanes(Moments seen, MergeMoments merge, int lanes = tile::kWarp) {
+  for (int distance = lanes / 2; distance > 0; distance /= 2) {
+    seen = merge(seen, Moments{__shfl_xor_sync(tile::kAllLanes, seen.count, distance),
+                               __shfl_xor_sync(tile::kAllLanes, seen.mean, distance),
+                               __shfl_xor_sync(tile::kAllLanes, seen.squares, distance)});
+  }
+  return seen;
+}
+// snippet-end moments
+
+// snippet-begin kernel
+template <class T>
+__global__ void layernorm_welford(tile::Rows<const T> x,  // [rows][cols]
+                                  const T* gamma,         // [cols], or null: all ones
+                                  const T* beta,          // [cols], or null: all zeros
+                                  tile::Rows<T> y,        // [rows][cols]
+                                  float* mean,            // [rows], or null
+                                  float* rstd,            // [rows], or null
+                                  std::int64_t cols, float eps,
+                                  bool centred) {  // RMSNorm is not: its mean is 0
+  __shared__ Moments seen_smem[kThreads / tile::kWarp];
+  __shared__ float squares_smem[kThreads / tile::kWarp];
+  const std::int64_t row = blockIdx.x;
+  const T* x_row = x[row];
+
+  // mean = sum x / n and squares = sum (x - mean)^2, at once
+  float row_mean = 0, squares = 0;
+  if (centred) {
+    const MergeMoments merge;
+    Moments seen = merge.identity();
+    for (std::int64_t col = threadIdx.x; col < cols; col += kThreads) {
+      seen = merge(seen, static_cast<float>(x_row[col]));
+    }
+    seen = tile::reduce_block(seen, merge, seen_smem);
+    row_mean = seen.mean;
+    squares = seen.squares;
+  } else {
+    for (std::int64_t col = threadIdx.x; col < cols; col += kThreads) {
+      squares += static_cast<float>(x_row[col]) * static_cast<float>(x_row[col]);
+    }
+    squares = tile::reduce_block(squares, tile::Add{}, squares_smem);
+  }
+  const float row_rstd = rsqrtf(squares / static_cast<float>(cols) + eps);
+  // y = gamma xhat + beta
+  for (std::int64_t col = threadIdx.x; col < cols; col += kThreads) {
+    const float xhat = (static_cast<float>(x_row[col]) - row_mean) * row_rstd;
+    const float weight = gamma ? static_cast<float>(gamma[col]) : 1;
+    const float shift = beta ? static_cast<float>(beta[col]) : 0;
+    y[row][col] = static_cast<T>(weight * xhat + shift);
+  }
+  if (threadIdx.x != 0) return;
+  if (mean) mean[row] = row_mean;
+  if (rstd) rstd[row] = row_rstd;
+}
+// snippet-end kernel
+
+}  // namespace
+
+tile::Status welford(const ForwardProblem& p, const ForwardBuffers& b, void* stream) {
+  unsigned blocks = 0;
+  if (tile::Status s = tile::blocks_for("rows", p.rows, 1, &blocks); !s.ok()) return s;
+  return tile::with_element_type(p.type, [&](auto element) {
+    using T = decltype(element);
+    layernorm_welford<T><<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
+        tile::Rows<const T>{static_cast<const T*>(b.x), p.ldx}, static_cast<const T*>(b.gamma),
+        static_cast<const T*>(b.beta), tile::Rows<T>{static_cast<T*>(b.y), p.ldy}, b.mean, b.rstd,
+        p.cols, p.eps, p.norm == Norm::layer);
+    return tile::launch_status("layernorm_welford");
+  });
+}
+
+}  // namespace layernorm

@@ -1,0 +1,197 @@
+// Forward, step 4: a thread has its columns of four rows.
+// Idea: gamma and beta are the same for every row, so that a thread with the same columns of four
+//       rows reads them once. A shuffle takes as long for a number that is needed as for one that
+//       is not: the sums of four rows are added up together, in fewer shuffles than four sums.
+// Change: for rows of 64 bytes to 4 KiB. A thread has 16 bytes of each of its rows; a row belongs
+// to
+//         two to eight warps, or to a part of one. mean and rstd of a block's rows are saved
+//         together.
+// Limit: memory.
+#include "layernorm.hpp"
+#include "tile/basics.cuh"
+#include "tile/reduce.cuh"
+#include "tile/rows.cuh"
+
+namespace layernorm {
+namespace {
+
+constexpr int kRows = 4;              // of a thread
+constexpr int kMinThreads = kRows;    // of a row: a lane for the sum of each
+constexpr int kThreadsOfParts = 128;  // of a block if a row's threads are a part of a warp
+// Of a row: the partial sums of so many warps, kRows of each, are one for each lane.
+constexpr int kMaxThreads = tile::kWarp / kRows * tile::kWarp;
+
+// snippet-begin lanes
+/// The sums over a group of `lanes` lanes, 4 at least, a power of two: its lane i gets the one of
+/// row i / (lanes / 4). A lane gives away what it has of two rows for as much of the other two, in
+/// the next round of one for the other, and has a single number for the rounds that remain.
+__device__ __forceinline__ float exchange_and_add(const float (&own)[kRows], int lane, int lanes) {
+  int distance = lanes / 2;
+  auto exchange = [&](float lower, float upper) {
+    const bool is_upper = (lane & distance) != 0;
+    const float given = is_upper ? lower : upper;
+    return (is_upper ? upper : lower) + __shfl_xor_sync(tile::kAllLanes, given, distance);
+  };
+  const float first = exchange(own[0], own[2]), second = exchange(own[1], own[3]);
+  distance /= 2;
+  return tile::reduce_lanes(exchange(first, second), tile::Add{}, distance);
+}
+// snippet-end lanes
+
+/// Replaces what each thread has of its rows by the sums over the threads of these rows, to the
+/// same bits in all of them. kParts: the threads of a row are blockDim.x neighbouring lanes.
+/// Otherwise they are those of the block, and `partial` is of shared memory that was not used
+/// before.
+template <bool kParts>
+__device__ __forceinline__ void add_up(float (&rows)[kRows], float* partial) {  // [warps][kRows]
+  const int threads = static_cast<int>(blockDim.x), thread = static_cast<int>(threadIdx.x);
+  const int lane = thread % tile::kWarp;
+  const int lanes = kParts ? threads : tile::kWarp;
+  const int lanes_of_sum = lanes / kRows;
+  float sum = exchange_and_add(rows, lane, lanes);
+  if constexpr (!kParts) {
+    if (lane % lanes_of_sum == 0) {
+      partial[thread / tile::kWarp * kRows + lane / lanes_of_sum] = sum;
+    }
+    __syncthreads();  // the sums of all warps are there
+    // A lane each. Lanes that are kRows apart have sums of the same row.
+    sum = lane < threads / tile::kWarp * kRows ? partial[lane] : 0;
+#pragma unroll
+    for (int distance = kRows; distance < tile::kWarp; distance *= 2) {
+      sum += __shfl_xor_sync(tile::kAllLanes, sum, distance);
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+    rows[i] = __shfl_sync(tile::kAllLanes, sum, kParts ? i * lanes_of_sum : i, lanes);
+  }
+}
+
+// A multiprocessor has registers for 1,024 threads with 64 each: four chunks as floats take 32 of
+// them. So many threads have 64 KiB of x on their way.
+// snippet-begin kernel
+template <class T, bool kParts>
+__global__ void __launch_bounds__(kMaxThreads, 1024 / kMaxThreads)
+    layernorm_four_rows(tile::Rows<const T> x,  // [rows][cols]
+                        const T* gamma,         // [cols], or null: all ones
+                        const T* beta,          // [cols], or null: all zeros
+                        tile::Rows<T> y,        // [rows][cols]
+                        float* mean,            // [rows], or null
+                        float* rstd,            // [rows], or null
+                        std::int64_t rows, std::int64_t cols,
+                        float per_col,  // 1 / cols: a division takes ten instructions
+                        float eps,
+                        bool centred) {  // RMSNorm is not: its mean is 0
+  constexpr int kWidth = 16 / sizeof(T);
+  using Chunk = tile::Chunk<T, kWidth>;
+  __shared__ float sum_smem[tile::kWarp], squares_smem[tile::kWarp];  // [warps][kRows]
+  // A thread's rows are as far apart as a block has groups of threads, so that neighbouring groups
+  // read neighbouring rows.
+  const int apart = kParts ? static_cast<int>(blockDim.y) : 1;
+  const std::int64_t first =
+      std::int64_t{blockIdx.x} * (kRows * apart) + (kParts ? threadIdx.y : 0);
+  const int left = static_cast<int>(min(rows - first, std::int64_t{kRows * apart}));
+  const int col = static_cast<int>(threadIdx.x) * kWidth;
+  const bool has_columns = col < cols;
+
+  Chunk chunk[kRows];
+  // From row to row it is an addition, and ptxas keeps it one. What Rows does to keep it from
+  // multiplying anew only costs here, 3 to 4 % (docs/notes/04_layernorm.md).
+  const T* x_row = x.data + first * x.ld + col;
+#pragma unroll
+  for (int i = 0; i < kRows; ++i, x_row += apart * x.ld) {
+    chunk[i] = Chunk::filled(0);
+    if (has_columns && i * apart < left) chunk[i] = Chunk::load(x_row);
+  }
+  Chunk gamma_chunk = Chunk::filled(1), beta_chunk = Chunk::filled(0);
+  if (has_columns && gamma) gamma_chunk = Chunk::load(gamma + col);
+  if (has_columns && beta) beta_chunk = Chunk::load(beta + col);
+
+  // mean = sum x / n
+  float value[kRows][kWidth], row_mean[kRows] = {}, row_rstd[kRows] = {};
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) chunk[i].to_floats(value[i]);
+  if (centred) {
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+#pragma unroll
+      for (const float v : value[i]) row_mean[i] += v;
+    }
+    add_up<kParts>(row_mean, sum_smem);
+#pragma unroll
+    for (float& m : row_mean) m *= per_col;
+  }
+  // rstd = 1 / sqrt(sum (x - mean)^2 / n + eps)
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+#pragma unroll
+    for (float& v : value[i]) {
+      v -= row_mean[i];
+      if (has_columns) row_rstd[i] += v * v;
+    }
+  }
+  add_up<kParts>(row_rstd, squares_smem);
+  // Neighbouring threads save the statistics of neighbouring rows, before y is on its way to the
+  // L2.
+  const int saved = static_cast<int>(threadIdx.x);
+  float saved_mean = 0, saved_rstd = 0;
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+    row_rstd[i] = rsqrtf(row_rstd[i] * per_col + eps);
+    if (saved == i) saved_mean = row_mean[i], saved_rstd = row_rstd[i];
+  }
+  if (saved < kRows && saved * apart < left) {
+    if (mean) mean[first + saved * apart] = saved_mean;
+    if (rstd) rstd[first + saved * apart] = saved_rstd;
+  }
+
+  // y = gamma xhat + beta
+  float weight[kWidth], shift[kWidth];
+  gamma_chunk.to_floats(weight);
+  beta_chunk.to_floats(shift);
+  T* y_row = y.data + first * y.ld + col;
+#pragma unroll
+  for (int i = 0; i < kRows; ++i, y_row += apart * y.ld) {
+#pragma unroll
+    for (int e = 0; e < kWidth; ++e) {
+      value[i][e] = weight[e] * (value[i][e] * row_rstd[i]) + shift[e];
+    }
+    if (has_columns && i * apart < left) Chunk::from_floats(value[i]).store(y_row);
+  }
+}
+// snippet-end kernel
+
+}  // namespace
+
+tile::Status takes_four_rows(const ForwardProblem& p, const ForwardBuffers& b,
+                             const tile::Device&) {
+  if (tile::Status s = check_chunks(p, b); !s.ok()) return s;
+  const std::int64_t chunks = p.cols * static_cast<std::int64_t>(tile::size_bytes(p.type)) / 16;
+  if (chunks >= kMinThreads && chunks <= kMaxThreads) return {};
+  return tile::unsupported("cols", std::to_string(p.cols) + " are not 64 bytes to 4 KiB");
+}
+
+tile::Status four_rows(const ForwardProblem& p, const ForwardBuffers& b, void* stream) {
+  const std::int64_t chunks = p.cols * static_cast<std::int64_t>(tile::size_bytes(p.type)) / 16;
+  const bool parts = chunks <= tile::kWarp;
+  unsigned threads = parts ? kMinThreads : tile::kWarp;
+  while (threads < chunks) threads += parts ? threads : tile::kWarp;
+  const unsigned groups = parts ? kThreadsOfParts / threads : 1;
+  unsigned blocks = 0;
+  if (tile::Status s = tile::blocks_for("rows", p.rows, kRows * groups, &blocks); !s.ok()) return s;
+  return tile::with_element_type(p.type, [&](auto element) {
+    using T = decltype(element);
+    auto launch = [&](auto kernel_parts) {
+      layernorm_four_rows<T, kernel_parts>
+          <<<blocks, dim3(threads, groups), 0, static_cast<cudaStream_t>(stream)>>>(
+              tile::Rows<const T>{static_cast<const T*>(b.x), p.ldx},
+              static_cast<const T*>(b.gamma), static_cast<const T*>(b.beta),
+              tile::Rows<T>{static_cast<T*>(b.y), p.ldy}, b.mean, b.rstd, p.rows, p.cols,
+              static_cast<float>(1 / static_cast<double>(p.cols)), p.eps, p.norm == Norm::layer);
+      return tile::launch_status("layernorm_four_rows");
+    };
+    return parts ? launch(std::true_type{}) : launch(std::false_type{});
+  });
+}
+
+}  // namespace layernorm

@@ -1,0 +1,150 @@
+// What the backward kernels share: the two sums over a row; and for blocks that stay for many rows
+// (steps 3 and 4) a queue of rows, and a thread's columns of them.
+#pragma once
+
+#include "layernorm.hpp"
+#include "tile/shared_slice.cuh"
+
+namespace layernorm {
+
+/// Adds up `count` partial sums for each column, always in the same order, and writes dgamma and
+/// dbeta, unless null. The workspace holds [count][cols] sums of dgamma, then as many of dbeta.
+tile::Status sum_partial_sums(const BackwardProblem& problem, const BackwardBuffers& buffers,
+                              std::int64_t count, void* stream);
+
+/// The sums over a row that dx needs, of w = gamma dy and of w xhat.
+struct RowSums {
+  float w, w_xhat;
+};
+struct AddRowSums {
+  __device__ RowSums identity() const { return {0, 0}; }
+  __device__ RowSums operator()(RowSums a, RowSums b) const {
+    return {a.w + b.w, a.w_xhat + b.w_xhat};
+  }
+};
+
+/// tile::reduce_block() finds it by its arguments.
+__device__ __forceinline__ RowSums reduce_lanes(RowSums sums, AddRowSums, int lanes = tile::kWarp) {
+  return {tile::reduce_lanes(sums.w, tile::Add{}, lanes),
+          tile::reduce_lanes(sums.w_xhat, tile::Add{}, lanes)};
+}
+
+// ---- Steps 3 and 4 ----
+
+inline constexpr int kThreadElements = 32;  // of a row
+
+/// A thread's slices of a row, in shared memory, and the row's statistics.
+template <class T>
+struct RowSlices {
+  using Slice = tile::SharedSlice<T, kThreadElements* static_cast<int>(sizeof(T)) / 16>;
+  static constexpr int kWidth = Slice::kChunkWidth, kChunks = Slice::kChunks;
+  using Floats = float[kChunks][kWidth];
+  Slice x, dy;
+  float mean, rstd;
+};
+
+/// The rows of a block or a warp, every `stride`-th one, kAhead of them under way. Each thread
+/// reads only what it has copied itself, so that it waits for its own copies and at no barrier.
+template <class T, int kAhead>
+struct RowQueue {
+  const T *x, *dy;               // [cols], of the next row to fetch
+  std::int64_t x_step, dy_step;  // to the row after it: an addition, and no multiplication
+  const float *mean, *rstd;      // [rows]; no mean: zeros
+  std::int64_t rows, row, stride;
+  int cols;
+  tile::ChunkColumns<RowSlices<T>::kWidth> columns;
+  tile::ptx::SharedAddress smem;  // [kAhead + 1][x, dy]
+  int turn = 0;                   // where in smem the next row goes
+  RowSlices<T> under_way[kAhead] = {};
+
+  __host__ __device__ static constexpr std::size_t shared_bytes(int threads) {
+    return 2 * (kAhead + 1) * RowSlices<T>::Slice::bytes(threads);
+  }
+
+  /// Starts to copy a row. One that does not exist becomes zeros.
+  __device__ __forceinline__ RowSlices<T> fetch() {
+    using Slice = typename RowSlices<T>::Slice;
+    const bool exists = row < rows;
+    const auto bytes = static_cast<int>(Slice::bytes(columns.threads));
+    const tile::ptx::SharedAddress to = smem + 2 * turn * bytes;
+    RowSlices<T> slices{Slice(x, exists ? cols : 0, columns, 0, to),
+                        Slice(dy, exists ? cols : 0, columns, 0, to + bytes), 0, 0};
+    if (exists) {
+      if (mean) slices.mean = mean[row];
+      slices.rstd = rstd[row];
+    }
+    tile::ptx::cp_async_commit();
+    x += x_step;
+    dy += dy_step;
+    row += stride;
+    turn = turn == kAhead ? 0 : turn + 1;
+    return slices;
+  }
+  __device__ __forceinline__ void start() {
+#pragma unroll
+    for (auto& slices : under_way) slices = fetch();
+  }
+  /// The next row, which has landed. Another is sent for, to where the row before it lay.
+  __device__ __forceinline__ RowSlices<T> next() {
+    tile::ptx::cp_async_wait<kAhead - 1>();
+    const RowSlices<T> slices = under_way[0];
+#pragma unroll
+    for (int i = 0; i + 1 < kAhead; ++i) under_way[i] = under_way[i + 1];
+    under_way[kAhead - 1] = fetch();
+    return slices;
+  }
+};
+
+/// What a thread holds of its columns for all rows: gamma, and its sums of dgamma and dbeta.
+template <class T>
+struct ThreadColumns {
+  using Chunk = typename RowSlices<T>::Slice::Chunk;
+  using Floats = typename RowSlices<T>::Floats;
+  static constexpr int kWidth = RowSlices<T>::kWidth, kChunks = RowSlices<T>::kChunks;
+  Chunk gamma[kChunks];
+  Floats dgamma = {}, dbeta = {};
+
+  __device__ __forceinline__ ThreadColumns(const T* all_gamma,  // [cols], or null: all ones
+                                           int cols, tile::ChunkColumns<kWidth> columns) {
+#pragma unroll
+    for (int i = 0; i < kChunks; ++i) {
+      const bool loads = all_gamma && columns.column(i) < cols;
+      gamma[i] = loads ? Chunk::load(all_gamma + columns.column(i)) : Chunk::filled(1);
+    }
+  }
+
+  /// w = gamma dy, xhat = (x - mean) rstd and dy in chunk i.
+  __device__ __forceinline__ void load(const RowSlices<T>& row, int i, float (&w)[kWidth],
+                                       float (&xhat)[kWidth], float (&dy)[kWidth]) const {
+    float x[kWidth], weight[kWidth];
+    row.x.chunk(i).to_floats(x);
+    row.dy.chunk(i).to_floats(dy);
+    gamma[i].to_floats(weight);
+#pragma unroll
+    for (int e = 0; e < kWidth; ++e) {
+      w[e] = weight[e] * dy[e];
+      xhat[e] = (x[e] - row.mean) * row.rstd;
+    }
+  }
+
+  /// dgamma += dy xhat and dbeta += dy. Returns this thread's part of the sums over the row; where
+  /// there are no columns, x and dy are 0 and nothing is added.
+  __device__ __forceinline__ RowSums add(const RowSlices<T>& row, Floats& w, Floats& xhat) {
+    RowSums own{0, 0};
+#pragma unroll
+    for (int i = 0; i < kChunks; ++i) {
+      float dy[kWidth];
+      load(row, i, w[i], xhat[i], dy);
+#pragma unroll
+      for (int e = 0; e < kWidth; ++e) {
+        own.w += w[i][e];
+        own.w_xhat += w[i][e] * xhat[i][e];
+        dgamma[i][e] += dy[e] * xhat[i][e];
+        dbeta[i][e] += dy[e];
+      }
+    }
+    return own;
+  }
+};
+
+}  // namespace layernorm

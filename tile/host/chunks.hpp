@@ -1,0 +1,30 @@
+// Whether rows can be moved in chunks of 16 bytes.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "tile/host/dtype.hpp"
+#include "tile/host/status.hpp"
+
+namespace tile {
+
+/// Whether chunks of 16 bytes fill the rows of a matrix, each of which one instruction can load or
+/// store. If not, the Status names the argument that is in the way: "cols", `name` or `ld_name`.
+inline Status check_chunks(DType type, std::int64_t cols, std::string_view name, const void* data,
+                           std::string_view ld_name, std::int64_t ld) {
+  const auto width = static_cast<std::int64_t>(16 / size_bytes(type));
+  if (cols % width != 0) {
+    return unsupported("cols", std::to_string(cols) + " do not fill chunks of 16 bytes");
+  }
+  if (ld % width != 0) {
+    return unsupported(ld_name, std::to_string(ld) + " is no multiple of 16 bytes");
+  }
+  if (reinterpret_cast<std::uintptr_t>(data) % 16 != 0) {
+    return unsupported(name, "is not aligned to 16 bytes");
+  }
+  return {};
+}
+
+}  // namespace tile
