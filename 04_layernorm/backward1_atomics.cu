@@ -7,8 +7,6 @@
 //        and so the rounding of dgamma and dbeta, is another in every run.
 #include "layernorm_backward.cuh"
 #include "tile/basics.cuh"
-#include "tile/reduce.cuh"
-#include "tile/rows.cuh"
 
 namespace layernorm {
 namespace {

@@ -3,12 +3,9 @@
 //       partial sum a column. A second kernel adds up the groups (partial_sums.cu). No two blocks
 //       write the same element, and the order is always the same: so are the bits.
 // Change: dx has a kernel of its own, which is step 1's without atomics.
-// Limit: memory. x and dy are read twice for dx, and once more for dgamma and dbeta: seven tensors
-//        move where three would do.
+// Limit: memory. x and dy are read three times in all: seven tensors move where three would do.
 #include "layernorm_backward.cuh"
 #include "tile/basics.cuh"
-#include "tile/reduce.cuh"
-#include "tile/rows.cuh"
 
 namespace layernorm {
 namespace {
@@ -31,12 +28,10 @@ __global__ void layernorm_backward_two_stage_dx(tile::Rows<const T> x,   // [row
   const std::int64_t row = blockIdx.x;
   const T *x_row = x[row], *dy_row = dy[row];
   const float row_mean = mean ? mean[row] : 0, row_rstd = rstd[row];
-
   // sum w and sum w xhat, with w = gamma dy
   RowSums sums{0, 0};
   for (std::int64_t col = threadIdx.x; col < cols; col += kThreads) {
-    const float weight = gamma ? static_cast<float>(gamma[col]) : 1;
-    const float w = weight * static_cast<float>(dy_row[col]);
+    const float w = (gamma ? static_cast<float>(gamma[col]) : 1) * static_cast<float>(dy_row[col]);
     sums.w += w;
     sums.w_xhat += w * ((static_cast<float>(x_row[col]) - row_mean) * row_rstd);
   }
@@ -45,37 +40,35 @@ __global__ void layernorm_backward_two_stage_dx(tile::Rows<const T> x,   // [row
   const float of_row = mean ? -row_rstd * (sums.w * per_col) : 0;
   const float of_xhat = -row_rstd * (sums.w_xhat * per_col);
   for (std::int64_t col = threadIdx.x; col < cols; col += kThreads) {
-    const float weight = gamma ? static_cast<float>(gamma[col]) : 1;
-    const float dy_col = static_cast<float>(dy_row[col]);
+    const float w = (gamma ? static_cast<float>(gamma[col]) : 1) * static_cast<float>(dy_row[col]);
     const float xhat = (static_cast<float>(x_row[col]) - row_mean) * row_rstd;
-    dx[row][col] = static_cast<T>(row_rstd * (weight * dy_col) + (of_xhat * xhat + of_row));
+    dx[row][col] = static_cast<T>(row_rstd * w + (of_xhat * xhat + of_row));
   }
 }
 
 // snippet-begin kernel
 template <class T>
-__global__ void layernorm_backward_two_stage_sums(tile::Rows<const T> x,   // [rows][cols]
-                                                  tile::Rows<const T> dy,  // [rows][cols]
-                                                  const float* mean,       // [rows], or null: zeros
-                                                  const float* rstd,       // [rows]
-                                                  float* dgamma_sums,      // [groups][cols]
-                                                  float* dbeta_sums,       // [groups][cols]
-                                                  std::int64_t rows, std::int64_t cols,
-                                                  std::int64_t groups) {
+__global__ void layernorm_backward_two_stage(tile::Rows<const T> x,   // [rows][cols]
+                                             tile::Rows<const T> dy,  // [rows][cols]
+                                             const float* mean,       // [rows], or null: zeros
+                                             const float* rstd,       // [rows]
+                                             float* dgamma_sums,      // [groups][cols]
+                                             float* dbeta_sums,       // [groups][cols]
+                                             std::int64_t rows, std::int64_t cols,
+                                             std::int64_t groups) {
   __shared__ float dgamma_smem[kRowsAtOnce][kBlockCols], dbeta_smem[kRowsAtOnce][kBlockCols];
   const std::int64_t blocks_of_group = (cols + kBlockCols - 1) / kBlockCols;
   const std::int64_t group = blockIdx.x / blocks_of_group;
   const std::int64_t col = blockIdx.x % blocks_of_group * kBlockCols + threadIdx.x;
   const auto first = static_cast<int>(threadIdx.y);
-
-  // dgamma = sum dy xhat and dbeta = sum dy, over the rows of the group
+  // dgamma = sum dy xhat and dbeta = sum dy over the rows of the group. They lie apart, so that
+  // groups differ by one row at most.
   float dgamma = 0, dbeta = 0;
   if (col < cols) {
-    // They lie apart, so that groups differ by one row at most.
     for (std::int64_t row = group * kRowsAtOnce + first; row < rows; row += groups * kRowsAtOnce) {
       const float dy_row = static_cast<float>(dy[row][col]);
-      const float row_mean = mean ? mean[row] : 0;
-      dgamma += dy_row * ((static_cast<float>(x[row][col]) - row_mean) * rstd[row]);
+      const float distance = static_cast<float>(x[row][col]) - (mean ? mean[row] : 0);
+      dgamma += dy_row * (distance * rstd[row]);
       dbeta += dy_row;
     }
   }
@@ -97,34 +90,29 @@ __global__ void layernorm_backward_two_stage_sums(tile::Rows<const T> x,   // [r
 tile::Status two_stage(const BackwardProblem& p, const BackwardBuffers& b, void* stream) {
   if (p.rows == 0) return sum_partial_sums(p, b, 0, stream);
   const auto cuda_stream = static_cast<cudaStream_t>(stream);
+  auto* sums = static_cast<float*>(b.workspace);
   const std::int64_t groups =
       std::min({kMaxGroups, max_partial_sums(p.cols), (p.rows + kRowsAtOnce - 1) / kRowsAtOnce});
-  auto* dgamma_sums = static_cast<float*>(b.workspace);
-  const std::int64_t blocks_of_group = (p.cols + kBlockCols - 1) / kBlockCols;
-  unsigned rows = 0, blocks = 0;
-  if (tile::Status s = tile::blocks_for("rows", p.rows, 1, &rows); !s.ok()) return s;
-  if (tile::Status s = tile::blocks_for("cols", blocks_of_group * groups, 1, &blocks); !s.ok()) {
-    return s;
-  }
+  const std::int64_t blocks = groups * ((p.cols + kBlockCols - 1) / kBlockCols);
+  unsigned dx_blocks = 0, sum_blocks = 0;
+  if (tile::Status s = tile::blocks_for("rows", p.rows, 1, &dx_blocks); !s.ok()) return s;
+  if (tile::Status s = tile::blocks_for("cols", blocks, 1, &sum_blocks); !s.ok()) return s;
   return tile::with_element_type(p.type, [&](auto element) -> tile::Status {
     using T = decltype(element);
     const tile::Rows<const T> x{static_cast<const T*>(b.x), p.ldx};
     const tile::Rows<const T> dy{static_cast<const T*>(b.dy), p.lddy};
     // First the sums: dx may be x or dy.
     if (b.dgamma || b.dbeta) {
-      layernorm_backward_two_stage_sums<T>
-          <<<blocks, dim3(kBlockCols, kRowsAtOnce), 0, cuda_stream>>>(
-              x, dy, b.mean, b.rstd, dgamma_sums, dgamma_sums + groups * p.cols, p.rows, p.cols,
-              groups);
-      if (tile::Status s = tile::launch_status("layernorm_backward_two_stage_sums"); !s.ok()) {
-        return s;
-      }
+      layernorm_backward_two_stage<T>
+          <<<sum_blocks, dim3(kBlockCols, kRowsAtOnce), 0, cuda_stream>>>(
+              x, dy, b.mean, b.rstd, sums, sums + groups * p.cols, p.rows, p.cols, groups);
+      if (tile::Status s = tile::launch_status("layernorm_backward_two_stage"); !s.ok()) return s;
       if (tile::Status s = sum_partial_sums(p, b, groups, stream); !s.ok()) return s;
     }
-    layernorm_backward_two_stage_dx<T>
-        <<<rows, kThreads, 0, cuda_stream>>>(x, dy, static_cast<const T*>(b.gamma), b.mean, b.rstd,
-                                             tile::Rows<T>{static_cast<T*>(b.dx), p.lddx}, p.cols,
-                                             static_cast<float>(1 / static_cast<double>(p.cols)));
+    layernorm_backward_two_stage_dx<T><<<dx_blocks, kThreads, 0, cuda_stream>>>(
+        x, dy, static_cast<const T*>(b.gamma), b.mean, b.rstd,
+        tile::Rows<T>{static_cast<T*>(b.dx), p.lddx}, p.cols,
+        static_cast<float>(1 / static_cast<double>(p.cols)));
     return tile::launch_status("layernorm_backward_two_stage_dx");
   });
 }

@@ -8,8 +8,6 @@
 // Limit: memory, for rows of up to 8,192 elements, or 16,384 of 2 bytes.
 #include "layernorm_backward.cuh"
 #include "tile/basics.cuh"
-#include "tile/reduce.cuh"
-#include "tile/rows.cuh"
 
 namespace layernorm {
 namespace {

@@ -7,8 +7,6 @@
 #include "layernorm_backward.cuh"
 #include "tile/basics.cuh"
 #include "tile/host/cluster_launch.hpp"
-#include "tile/reduce.cuh"
-#include "tile/rows.cuh"
 
 namespace layernorm {
 namespace {

@@ -13,27 +13,37 @@
 // be read before dx can be written, and how many barriers does it take?
 // Check it with: ./tour exercise 04.2
 #include "exercises/exercises.hpp"
-#include "layernorm.cuh"
+#include "tile/basics.cuh"
+#include "tile/reduce.cuh"
+#include "tile/rows.cuh"
 
 namespace layernorm {
 namespace {
 
 constexpr int kThreads = 256;
 
-__global__ void rms_backward_kernel(Arguments<float> a) {
-  // TODO: The sums over row blockIdx.x, then its dx. The row begins at a.x[row], a.dy[row] and
-  // a.dx[row]. a.gamma_of(col) is there also without a gamma, a.rstd_of() takes the sum of the
-  // squares, and tile::reduce_block() a shared array with a value for each warp.
+__global__ void rms_backward_kernel(tile::Rows<const float> x,   // [rows][cols]
+                                    const float* gamma,          // [cols], or null: all ones
+                                    tile::Rows<const float> dy,  // [rows][cols]
+                                    tile::Rows<float> dx,        // [rows][cols]
+                                    std::int64_t cols, float eps) {
+  // TODO: The sums over row blockIdx.x, then its dx. The row begins at x[row], dy[row] and dx[row].
+  // gamma may be null. tile::reduce_block() takes a shared array with a value for each warp.
 }
 
 }  // namespace
 
-tile::Status rms_backward(const Problem& problem, const Buffers& buffers) {
+tile::Status rms_backward(const BackwardProblem& problem, float eps,
+                          const BackwardBuffers& buffers) {
   if (tile::Status s = validate_sizes(problem); !s.ok()) return s;
   if (problem.rows == 0 || problem.cols == 0) return {};
   unsigned blocks = 0;
   if (tile::Status s = tile::blocks_for("rows", problem.rows, 1, &blocks); !s.ok()) return s;
-  rms_backward_kernel<<<blocks, kThreads>>>(Arguments<float>(problem, buffers));
+  rms_backward_kernel<<<blocks, kThreads>>>(
+      tile::Rows<const float>{static_cast<const float*>(buffers.x), problem.ldx},
+      static_cast<const float*>(buffers.gamma),
+      tile::Rows<const float>{static_cast<const float*>(buffers.dy), problem.lddy},
+      tile::Rows<float>{static_cast<float*>(buffers.dx), problem.lddx}, problem.cols, eps);
   return tile::launch_status("rms_backward_kernel");
 }
 

@@ -19,9 +19,10 @@ struct Parts {
 /// are 0.
 tile::Status merge_statistics(const Parts& parts, float eps, float* mean, float* rstd);
 
-/// 04.2: dx of RMSNorm from x, gamma (which may be null) and dy. No rstd was saved. dx may be x or
-/// dy with the same rows.
-tile::Status rms_backward(const Problem& problem, const Buffers& buffers);
+/// 04.2: dx of RMSNorm from x, gamma (which may be null) and dy. No rstd was saved: it is
+/// 1 / sqrt(sum x^2 / n + eps). dx may be x or dy with the same rows.
+tile::Status rms_backward(const BackwardProblem& problem, float eps,
+                          const BackwardBuffers& buffers);
 
 /// A tensor [batch][channels][positions] without padding. Each group has channels / groups
 /// neighbouring channels.

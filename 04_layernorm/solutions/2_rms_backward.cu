@@ -13,41 +13,55 @@
 // be read before dx can be written, and how many barriers does it take?
 // Check it with: ./tour exercise 04.2
 #include "exercises/exercises.hpp"
-#include "layernorm.cuh"
+#include "tile/basics.cuh"
+#include "tile/reduce.cuh"
+#include "tile/rows.cuh"
 
 namespace layernorm {
 namespace {
 
 constexpr int kThreads = 256;
 
-__global__ void rms_backward_kernel(Arguments<float> a) {
+__global__ void rms_backward_kernel(tile::Rows<const float> x,   // [rows][cols]
+                                    const float* gamma,          // [cols], or null: all ones
+                                    tile::Rows<const float> dy,  // [rows][cols]
+                                    tile::Rows<float> dx,        // [rows][cols]
+                                    std::int64_t cols, float eps) {
   const std::int64_t row = blockIdx.x;
-  const float *x = a.x[row], *dy = a.dy[row];
-  float* dx = a.dx[row];
+  const float *x_row = x[row], *dy_row = dy[row];
   // With both sums over x itself, rstd is not needed before they are complete, and a single pass
   // over the row finds them: sum (w xhat) = rstd sum (w x).
   __shared__ float squares_smem[kThreads / tile::kWarp], products_smem[kThreads / tile::kWarp];
   float squares = 0, products = 0;
-  for (std::int64_t col = threadIdx.x; col < a.cols; col += kThreads) {
-    squares += x[col] * x[col];
-    products += a.gamma_of(col) * dy[col] * x[col];
+  for (std::int64_t col = threadIdx.x; col < cols; col += kThreads) {
+    const float w = (gamma ? gamma[col] : 1) * dy_row[col];
+    squares += x_row[col] * x_row[col];
+    products += w * x_row[col];
   }
-  const float rstd = a.rstd_of(tile::reduce_block(squares, tile::Add{}, squares_smem));
-  const float mean_of_w_xhat =
-      rstd * tile::reduce_block(products, tile::Add{}, products_smem) / static_cast<float>(a.cols);
-  for (std::int64_t col = threadIdx.x; col < a.cols; col += kThreads) {
-    dx[col] = rstd * (a.gamma_of(col) * dy[col] - x[col] * rstd * mean_of_w_xhat);
+  const auto n = static_cast<float>(cols);
+  squares = tile::reduce_block(squares, tile::Add{}, squares_smem);
+  products = tile::reduce_block(products, tile::Add{}, products_smem);
+  const float rstd = rsqrtf(squares / n + eps);
+  const float mean_of_w_xhat = rstd * products / n;
+  for (std::int64_t col = threadIdx.x; col < cols; col += kThreads) {
+    const float w = (gamma ? gamma[col] : 1) * dy_row[col];
+    dx[row][col] = rstd * (w - x_row[col] * rstd * mean_of_w_xhat);
   }
 }
 
 }  // namespace
 
-tile::Status rms_backward(const Problem& problem, const Buffers& buffers) {
+tile::Status rms_backward(const BackwardProblem& problem, float eps,
+                          const BackwardBuffers& buffers) {
   if (tile::Status s = validate_sizes(problem); !s.ok()) return s;
   if (problem.rows == 0 || problem.cols == 0) return {};
   unsigned blocks = 0;
   if (tile::Status s = tile::blocks_for("rows", problem.rows, 1, &blocks); !s.ok()) return s;
-  rms_backward_kernel<<<blocks, kThreads>>>(Arguments<float>(problem, buffers));
+  rms_backward_kernel<<<blocks, kThreads>>>(
+      tile::Rows<const float>{static_cast<const float*>(buffers.x), problem.ldx},
+      static_cast<const float*>(buffers.gamma),
+      tile::Rows<const float>{static_cast<const float*>(buffers.dy), problem.lddy},
+      tile::Rows<float>{static_cast<float*>(buffers.dx), problem.lddx}, problem.cols, eps);
   return tile::launch_status("rms_backward_kernel");
 }
 

@@ -26,11 +26,17 @@ constexpr Case kCases[] = {{layernorm::Norm::layer, 0, true, true, {}},
                            {layernorm::Norm::rms, 0, true, true, 0.25f},
                            {layernorm::Norm::rms, 2, false, false, {}}};
 
-layernorm::Problem problem_of(const Case& c, DType type, tile::Direction direction) {
-  layernorm::Problem p{type, kRows, kCols, c.norm, direction};
+layernorm::ForwardProblem forward_problem(const Case& c, DType type) {
+  layernorm::ForwardProblem p{type, kRows, kCols, c.norm};
   if (c.eps) p.eps = *c.eps;
   p.ldx = kCols + c.padding;
-  p.ldy = p.lddy = kCols + 2 * c.padding;
+  p.ldy = kCols + 2 * c.padding;
+  return p;
+}
+layernorm::BackwardProblem backward_problem(const Case& c, DType type) {
+  layernorm::BackwardProblem p{type, kRows, kCols, c.norm};
+  p.ldx = kCols + c.padding;
+  p.lddy = kCols + 2 * c.padding;
   p.lddx = kCols + 3 * c.padding;
   return p;
 }
@@ -55,7 +61,7 @@ tile_layernorm_args forward_arguments(const Case& c, tile_type type) {
   args.norm = norm_of(c);
   if (c.eps) args.eps = &*c.eps;
   if (c.padding == 0) return args;
-  const layernorm::Problem p = problem_of(c, DType::fp32, tile::Direction::forward);
+  const auto p = forward_problem(c, DType::fp32);
   args.ldx = p.ldx;
   args.ldy = p.ldy;
   return args;
@@ -64,7 +70,7 @@ tile_layernorm_backward_args backward_arguments(const Case& c, tile_type type) {
   auto args = sized<tile_layernorm_backward_args>(type, kRows, kCols);
   args.norm = norm_of(c);
   if (c.padding == 0) return args;
-  const layernorm::Problem p = problem_of(c, DType::fp32, tile::Direction::backward);
+  const auto p = backward_problem(c, DType::fp32);
   args.ldx = p.ldx;
   args.lddy = p.lddy;
   args.lddx = p.lddx;
@@ -127,7 +133,7 @@ class Memory {
 };
 
 Memory place(const Case& c, DType type, const Inputs& in, tile_layernorm_args* args) {
-  const layernorm::Problem p = problem_of(c, type, tile::Direction::forward);
+  const auto p = forward_problem(c, type);
   const bool layer = c.norm == layernorm::Norm::layer;
   const auto expected = layernorm::reference(p, in.x, in.gamma, in.beta);
   Memory memory;
@@ -142,9 +148,9 @@ Memory place(const Case& c, DType type, const Inputs& in, tile_layernorm_args* a
 }
 
 Memory place(const Case& c, DType type, const Inputs& in, tile_layernorm_backward_args* args) {
-  const layernorm::Problem p = problem_of(c, type, tile::Direction::backward);
+  const auto p = backward_problem(c, type);
   const bool layer = c.norm == layernorm::Norm::layer;
-  const auto expected = layernorm::backward_reference(p, in.x, in.gamma, in.mean, in.rstd, in.dy);
+  const auto expected = layernorm::reference(p, in.x, in.gamma, in.mean, in.rstd, in.dy);
   Memory memory;
   args->x = memory.input("x", type, p.rows, p.ldx, in.x);
   args->gamma = memory.input("gamma", type, 1, p.cols, in.gamma);
@@ -171,29 +177,34 @@ tile_status refer(const tile_layernorm_backward_args& args) {
   return tile_layernorm_backward_reference(&args);
 }
 
-// Every step that takes the case, by its name, and the best without one.
-template <class Args>
-void check_steps(const Case& c, tile::Direction direction,
+// Every step by its name, and the best without one.
+template <class Ladder, class Args>
+void check_steps(const Ladder& ladder, const Case& c,
+                 typename Ladder::Problem (*problem)(const Case&, DType),
                  Args (*arguments)(const Case&, tile_type)) {
   for (std::size_t t = 0; t < std::size(kTypes); ++t) {
     const DType type = tile::kDTypes[t];
-    const std::vector<std::string> names =
-        steps_here(layernorm::kSteps, problem_of(c, type, direction));
+    const typename Ladder::Problem p = problem(c, type);
+    const std::vector<std::string> best = steps_here(ladder, p, {});
     Args args = arguments(c, kTypes[t]);
-    if (names.empty()) {
+    if (best.empty()) {
       check_refused(call(args), TILE_UNSUPPORTED, "type");
       continue;
     }
     const Inputs in(c, type);
-    for (std::size_t i = 0; i <= names.size(); ++i) {
-      const bool best = i == names.size();
-      const std::string& name = best ? names.back() : names[i];
+    for (std::size_t i = 0; i <= ladder.steps.size(); ++i) {
+      const bool named = i < ladder.steps.size();
+      const std::string name(named ? ladder.steps[i].name : "");
       CAPTURE(name);
       CAPTURE(&c - kCases);
-      args.step = best ? nullptr : name.c_str();
+      args.step = named ? name.c_str() : nullptr;
+      // The step that runs: the last that takes the problem, or the named one or what it goes back
+      // to.
+      tile::Choice choice{tile::find_step(ladder, best.back()), {}};
+      if (named) REQUIRE(tile::choose(ladder, i, p, {}, &choice).ok());
       const Memory memory = place(c, type, in, &args);
       check_ok(call(args));
-      CHECK(tile_last_step() == name);
+      CHECK(tile_last_step() == ladder.steps[choice.step].name);
       memory.check();
     }
   }
@@ -213,24 +224,23 @@ Values spread(const Values& packed, std::int64_t cols, std::int64_t ld, double f
 
 TEST_CASE("every step normalises, forward and backward, and without a name it is the best") {
   for (const Case& c : kCases) {
-    check_steps(c, tile::Direction::forward, forward_arguments);
-    check_steps(c, tile::Direction::backward, backward_arguments);
+    check_steps(layernorm::kForwardLadder, c, forward_problem, forward_arguments);
+    check_steps(layernorm::kBackwardLadder, c, backward_problem, backward_arguments);
   }
 }
 
-TEST_CASE("a step of the other direction is refused") {
-  const Case& c = kCases[0];
-  for (const auto& step : layernorm::kSteps) {
-    const std::string name(step.name);
-    tile_layernorm_args forward = forward_arguments(c, TILE_FP32);
-    tile_layernorm_backward_args backward = backward_arguments(c, TILE_FP32);
-    forward.step = backward.step = name.c_str();
-    for (const tile::Direction direction : {tile::Direction::forward, tile::Direction::backward}) {
-      if (step.supports(problem_of(c, DType::fp32, direction)).ok()) continue;
-      const bool is_forward = direction == tile::Direction::forward;
-      check_refused(is_forward ? call(forward) : call(backward), TILE_UNSUPPORTED, "direction");
-    }
-  }
+TEST_CASE("a step of the other pass is refused") {
+  tile_layernorm_args forward = forward_arguments(kCases[0], TILE_FP32);
+  tile_layernorm_backward_args backward = backward_arguments(kCases[0], TILE_FP32);
+  const Inputs in(kCases[0], DType::fp32);
+  const Memory first = place(kCases[0], DType::fp32, in, &forward);
+  const Memory second = place(kCases[0], DType::fp32, in, &backward);
+  forward.step = "atomics";
+  check_refused(call(forward), TILE_INVALID_ARGUMENT, "step");
+  backward.step = "welford";
+  check_refused(call(backward), TILE_INVALID_ARGUMENT, "step");
+  first.check_untouched();
+  second.check_untouched();
 }
 
 TEST_CASE("the references of LayerNorm compute in double on the host, in place too") {
@@ -240,7 +250,7 @@ TEST_CASE("the references of LayerNorm compute in double on the host, in place t
     const Inputs in(c, DType::fp64);
     const bool layer = c.norm == layernorm::Norm::layer;
     for (const bool in_place : {false, true}) {
-      layernorm::Problem p = problem_of(c, DType::fp64, tile::Direction::forward);
+      const layernorm::ForwardProblem p = forward_problem(c, DType::fp64);
       const auto data = [](const Values& values) {
         return values.empty() ? nullptr : const_cast<double*>(values.data());
       };
@@ -262,10 +272,10 @@ TEST_CASE("the references of LayerNorm compute in double on the host, in place t
       CHECK(rstd == (c.all ? found.rstd.value : Values(kRows, kUntouched)));
       CHECK(mean == (c.all && layer ? found.mean.value : Values(kRows, kUntouched)));
 
-      p.direction = tile::Direction::backward;
-      x = spread(in.x, kCols, p.ldx, kUntouched);
-      Values dy = spread(in.dy, kCols, p.lddy, kUntouched);
-      Values dx(static_cast<std::size_t>(kRows * p.lddx), kUntouched);
+      const layernorm::BackwardProblem q = backward_problem(c, DType::fp64);
+      x = spread(in.x, kCols, q.ldx, kUntouched);
+      Values dy = spread(in.dy, kCols, q.lddy, kUntouched);
+      Values dx(static_cast<std::size_t>(kRows * q.lddx), kUntouched);
       Values dgamma(kCols, kUntouched), dbeta(kCols, kUntouched);
       tile_layernorm_backward_args backward = backward_arguments(c, TILE_FP64);
       backward.x = x.data();
@@ -278,10 +288,10 @@ TEST_CASE("the references of LayerNorm compute in double on the host, in place t
       if (c.all) backward.dgamma = dgamma.data();
       if (c.all && layer) backward.dbeta = dbeta.data();
       const layernorm::BackwardReference gradients =
-          layernorm::backward_reference(p, in.x, in.gamma, in.mean, in.rstd, in.dy);
+          layernorm::reference(q, in.x, in.gamma, in.mean, in.rstd, in.dy);
       check_ok(refer(backward));
       CHECK((in_place ? dy : dx) ==
-            spread(gradients.dx.value, kCols, in_place ? p.lddy : p.lddx, kUntouched));
+            spread(gradients.dx.value, kCols, in_place ? q.lddy : q.lddx, kUntouched));
       CHECK(dgamma == (c.all ? gradients.dgamma.value : Values(kCols, kUntouched)));
       CHECK(dbeta == (c.all && layer ? gradients.dbeta.value : Values(kCols, kUntouched)));
     }
@@ -413,9 +423,7 @@ TEST_CASE("the workspace of layernorm: its size, and what is refused") {
   auto args = sized<tile_layernorm_backward_args>(TILE_BF16, 1000, 70);
   std::int64_t bytes = -1;
   check_ok(tile_layernorm_workspace_bytes(&args, &bytes));
-  layernorm::Problem p{DType::bf16, 1000, 70};
-  p.direction = tile::Direction::backward;
-  CHECK(bytes == layernorm::workspace_bytes(p));
+  CHECK(bytes == layernorm::workspace_bytes({DType::bf16, 1000, 70}));
   CHECK(bytes > 0);
   auto refused = [&args](tile_status status, const char* argument, auto change) {
     tile_layernorm_backward_args bad = args;

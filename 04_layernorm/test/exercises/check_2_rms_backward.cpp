@@ -4,8 +4,8 @@
 
 #include "test/exercises/checks.hpp"
 
+using layernorm::BackwardProblem;
 using layernorm::kUnit;
-using layernorm::Problem;
 using layernorm::Values;
 using tile::DeviceBuffer;
 using tile::Expected;
@@ -14,35 +14,34 @@ namespace {
 
 constexpr std::int64_t kThreads = 256, kWarp = 32;
 
-enum class Place { apart, on_x, on_dy };
+enum class OutputAt { apart, on_x, on_dy };
 
 struct Task {
-  Problem p;
+  BackwardProblem p;
+  float eps;
   Values x, gamma, dy, rstd, rstd_error;
 
-  Task(std::int64_t rows, std::int64_t cols, bool has_gamma, float eps, double center = 0)
+  Task(std::int64_t rows, std::int64_t cols, bool has_gamma, float epsilon, double center = 0)
       : p{.type = tile::DType::fp32,
           .rows = rows,
           .cols = cols,
           .norm = layernorm::Norm::rms,
-          .direction = tile::Direction::backward,
-          .eps = eps,
           .ldx = cols + 3,
           .lddy = cols + 5,
           .lddx = cols + 1},
+        eps(epsilon),
         x(tile::normal(rows * cols, tile::DType::fp32, 1, center)),
         dy(tile::normal(rows * cols, tile::DType::fp32, 2, 0.25)) {
     if (has_gamma) gamma = tile::uniform(cols, p.type, 3, -2, 2);
-    Problem forward = p;
-    forward.direction = tile::Direction::forward;
-    const Expected found = reference(forward, x, {}, {}).rstd;
+    const Expected found =
+        reference(layernorm::ForwardProblem{p.type, rows, cols, p.norm, eps}, x, {}, {}).rstd;
     rstd = found.value;
     rstd_error = found.bound;
   }
 
   std::string text() const {
     return "rows = " + std::to_string(p.rows) + ", cols = " + std::to_string(p.cols) +
-           ", eps = " + std::to_string(p.eps) + (gamma.empty() ? ", no gamma" : "");
+           ", eps = " + std::to_string(eps) + (gamma.empty() ? ", no gamma" : "");
   }
 
   double gamma_at(std::size_t col) const { return gamma.empty() ? 1 : gamma[col]; }
@@ -51,7 +50,7 @@ struct Task {
   // and dx = rstd w - rstd^3 x sum (w x) / n by r of the first term and 3 r, and 3 r^2 + r^3, of
   // the second. A kernel that multiplies in another order rounds no more often.
   Expected right() const {
-    Expected expected = backward_reference(p, x, gamma, {}, rstd, dy).dx;
+    Expected expected = reference(p, x, gamma, {}, rstd, dy).dx;
     for (std::size_t i = 0; i < x.size(); ++i) {
       const std::size_t row = i / cols();
       const double r = rstd_error[row] / rstd[row];
@@ -105,12 +104,12 @@ Expected of_sums(const Task& t, Belongs belongs) {
         i, [&](auto j) { return t.x[j] * t.x[j]; }, mine);
     const double products = t.sum(
         i, [&](auto j) { return t.w(j) * t.x[j]; }, mine);
-    const double rstd = 1 / std::sqrt(squares / n + t.p.eps);
+    const double rstd = 1 / std::sqrt(squares / n + t.eps);
     return rstd * (t.w(i) - t.x[i] * rstd * rstd * products / n);
   });
 }
 
-std::string explain(const Task& t, const Values& got, Place place) {
+std::string explain(const Task& t, const Values& got, OutputAt output) {
   const auto n = static_cast<double>(t.cols());
   auto w_xhat = [&](std::size_t i) { return t.w(i) * t.xhat(i); };
   auto rstd = [&](std::size_t i) { return t.rstd[i / t.cols()]; };
@@ -175,8 +174,8 @@ std::string explain(const Task& t, const Values& got, Place place) {
                         })});
   }
   if (std::string found = tile::explain_mistake(got, mistakes); !found.empty()) return found;
-  if (place != Place::apart) {
-    return std::string("\nHint: dx is ") + (place == Place::on_x ? "x" : "dy") +
+  if (output != OutputAt::apart) {
+    return std::string("\nHint: dx is ") + (output == OutputAt::on_x ? "x" : "dy") +
            " here, and apart from both it was right. Is an element of dx written while somebody "
            "still has to read the old one?";
   }
@@ -191,7 +190,7 @@ std::string explain(const Task& t, const Values& got, Place place) {
   return {};
 }
 
-void check(const Task& t, Place place = Place::apart) {
+void check(const Task& t, OutputAt output = OutputAt::apart) {
   INFO(t.text());
   auto layout = [&](std::int64_t ld) {
     return tile::matrix_layout(t.p.type, t.p.rows, t.p.cols, ld);
@@ -200,24 +199,24 @@ void check(const Task& t, Place place = Place::apart) {
     return written ? DeviceBuffer::in_out(name, layout(ld), values)
                    : DeviceBuffer::input(name, layout(ld), values);
   };
-  Problem p = t.p;
-  if (place == Place::on_x) p.lddx = p.ldx;
-  if (place == Place::on_dy) p.lddx = p.lddy;
+  BackwardProblem p = t.p;
+  if (output == OutputAt::on_x) p.lddx = p.ldx;
+  if (output == OutputAt::on_dy) p.lddx = p.lddy;
   for (const tile::Poison poison : tile::kOutputPoisons) {
-    const DeviceBuffer x = matrix("x", t.x, p.ldx, place == Place::on_x),
-                       dy = matrix("dy", t.dy, p.lddy, place == Place::on_dy),
+    const DeviceBuffer x = matrix("x", t.x, p.ldx, output == OutputAt::on_x),
+                       dy = matrix("dy", t.dy, p.lddy, output == OutputAt::on_dy),
                        gamma = layernorm::input("gamma", t.gamma),
                        apart = DeviceBuffer::output("dx", layout(p.lddx), poison);
-    const DeviceBuffer& dx = place == Place::apart ? apart : place == Place::on_x ? x : dy;
-    layernorm::Buffers buffers;
+    const DeviceBuffer& dx = output == OutputAt::apart ? apart : output == OutputAt::on_x ? x : dy;
+    layernorm::BackwardBuffers buffers;
     buffers.x = x.raw();
     buffers.gamma = t.gamma.empty() ? nullptr : gamma.raw();
     buffers.dy = dy.raw();
     buffers.dx = dx.raw();
-    tile::run_answer([&] { return layernorm::rms_backward(p, buffers); },
+    tile::run_answer([&] { return layernorm::rms_backward(p, t.eps, buffers); },
                      std::array{&x, &dy, &gamma, &apart});
     const Values got = dx.download();
-    tile::require_right("dx", got, t.right(), [&] { return explain(t, got, place); });
+    tile::require_right("dx", got, t.right(), [&] { return explain(t, got, output); });
   }
 }
 
@@ -233,7 +232,7 @@ TEST_CASE("04.2 the gradient of RMSNorm") {
   }
   check(Task(1, 300, true, 0));
   check(Task(37, 70, true, 1e-5f, 100));  // xhat is almost all ones
-  for (const Place place : {Place::on_x, Place::on_dy}) {
-    for (const std::int64_t cols : {20, 600}) check(Task(5, cols, true, kEps), place);
+  for (const OutputAt output : {OutputAt::on_x, OutputAt::on_dy}) {
+    for (const std::int64_t cols : {20, 600}) check(Task(5, cols, true, kEps), output);
   }
 }
