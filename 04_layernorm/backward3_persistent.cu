@@ -94,13 +94,9 @@ __global__ void __launch_bounds__(kMaxThreads)
   const std::int64_t first = kRowsOfWarps ? std::int64_t{blockIdx.x} * kWarps + warp : blockIdx.x;
   const std::int64_t stride = kRowsOfWarps ? std::int64_t{gridDim.x} * kWarps : gridDim.x;
 
-  Queue queue{
-      x[first],      dy[first],
-      stride * x.ld, stride * dy.ld,
-      mean,          rstd,
-      rows,          first,
-      stride,        cols,
-      columns,       rows_smem + (kRowsOfWarps ? warp * Queue::shared_bytes(tile::kWarp) : 0)};
+  unsigned char* const smem = rows_smem + (kRowsOfWarps ? warp * Queue::shared_bytes(32) : 0);
+  Queue queue{x[first], dy[first], stride * x.ld, stride * dy.ld, mean,    rstd,
+              rows,     first,     stride,        cols,           columns, smem};
   queue.start();
   ThreadColumns<T> mine(gamma, cols, columns);
   T* dx_row = dx[first];
@@ -190,9 +186,10 @@ tile::Status persistent(const BackwardProblem& p, const BackwardBuffers& b, void
   const std::int64_t each = std::clamp<std::int64_t>(
       device.shared_bytes_of_multiprocessor / (plan.shared_bytes + kStaticBytes), 1,
       plan.max_threads / plan.threads);
-  const std::int64_t rows = plan.rows_of_warps ? (p.rows + 7) / 8 : p.rows;
+  constexpr int kWarps = kKeeping / tile::kWarp;
+  const std::int64_t needed = plan.rows_of_warps ? (p.rows + kWarps - 1) / kWarps : p.rows;
   const std::int64_t blocks =
-      std::min({device.multiprocessors * each, rows, max_partial_sums(p.cols)});
+      std::min({device.multiprocessors * each, needed, max_partial_sums(p.cols)});
   auto* sums = static_cast<float*>(b.workspace);
   tile::Status launched = tile::with_element_type(p.type, [&](auto element) {
     using T = decltype(element);

@@ -122,7 +122,7 @@ def constants(source):
     """The integers that a source defines at the left margin: `constexpr int kA = 1, kB = kA * 2;`
     gives {"kA": 1, "kB": 2}."""
     known = {}
-    for found in re.finditer(r"^constexpr (?:int|std::int64_t) ([^;]*);", source, re.MULTILINE):
+    for found in re.finditer(r"^constexpr (?:int|std::int64_t) (k[A-Z][^;]*);", source, re.MULTILINE):
         for definition in found[1].split(","):
             name, _, expression = definition.partition("=")
             known[name.strip()] = value_of(expression, known)

@@ -17,7 +17,7 @@ def of(root, file):
     return constants((root / CHAPTER / file).read_text(encoding="utf-8"))
 
 
-# ---- Step 2: the merge of two parts ----
+# ---- Forward, step 2: the merge of two parts ----
 def moments(numbers):
     """Count, mean and squares, by the definition."""
     mean = fractions.Fraction(sum(numbers), len(numbers))
@@ -36,7 +36,7 @@ def merge(_root):
     parts = ((1, 2, 2, 3), (7, 9))
     a, b = (moments(part) for part in parts)
     both, added = merged(a, b)
-    canvas = Canvas(800, 440, "Step 2: the merge of two parts")
+    canvas = Canvas(800, 440, "Forward, step 2: the merge of two parts")
     left, unit, axis = 90, 66, 188
     colours = ((A, A_PALE, "a"), (B, B_PALE, "b"))
 
@@ -93,7 +93,7 @@ def merge(_root):
     return canvas
 
 
-# ---- Step 2: which variance is how good ----
+# ---- Forward, step 2: which variance is how good ----
 # fp32: what a double is rounded to. Of two fp32 numbers, + - * / are exact enough in double for
 # this second rounding to give what fp32 itself gives. No multiply-add is fused.
 FLOAT = struct.Struct("f")
@@ -139,7 +139,7 @@ def one_pass(x):
 
 
 def two_pass(x):
-    """Step 1."""
+    """Forward, step 1."""
     mean = fp32(row_sum(x) / len(x))
     centred = [fp32(value - mean) for value in x]
     return fp32(row_sum([fp32(value * value) for value in centred]) / len(x))
@@ -156,7 +156,7 @@ def merge_moments(a, b):
 
 
 def welford(x):
-    """Step 2."""
+    """Forward, step 2."""
     own = []
     for thread in range(THREADS):
         mean = squares = 0.0
@@ -189,7 +189,7 @@ def relative_error(variance, x):
 
 
 def cancellation(_root):
-    canvas = Canvas(800, 500, "Step 2: the error of the variance, by three ways to compute it")
+    canvas = Canvas(800, 500, "Forward, step 2: the error of the variance, by three ways to compute it")
     left, right, top, bottom = 70, 610, 84, 440
     y_from, y_to, decades, steps = -9, 1, 4, 10
 
@@ -236,16 +236,16 @@ def cancellation(_root):
     return canvas
 
 
-# ---- Steps 4 and 5: sums down the columns ----
+# ---- Backward, steps 1 and 2: sums down the columns ----
 def group_of(row, k, groups):
-    """The group of rows that a row belongs to in step 5."""
-    return row // k["kRows"] % groups
+    """The group of rows that a row belongs to in backward step 2."""
+    return row // k["kRowsAtOnce"] % groups
 
 
 def column_sums(root):
-    k = of(root, "step5_two_stage.cu")
+    k = of(root, "backward2_two_stage.cu")
     rows, groups, cols = 24, 3, 8
-    canvas = Canvas(800, 486, "Steps 4 and 5: sums down the columns")
+    canvas = Canvas(800, 486, "Backward, steps 1 and 2: sums down the columns")
     height, width, top = 12, 11, 86
     group_colours = ((A_PALE, A), (B_PALE, B), (C_PALE, C))
 
@@ -263,7 +263,7 @@ def column_sums(root):
 
     centre = top + rows * height / 2
     left, sums = 52, 250
-    canvas.text(20, 30, "Step 4: every row adds, with atomics", 14, bold=True)
+    canvas.text(20, 30, "Step 1: every row adds, with atomics", 14, bold=True)
     canvas.text(20, 52, "a block for each row; dark: one column", 12, GREY)
     canvas.text(sums, centre - 14, "sums, in fp32", 12, RED)
     for row in range(rows):
@@ -274,8 +274,8 @@ def column_sums(root):
     strip(sums, centre - height / 2, RED_PALE, RED)
 
     left, partial, last = 408, 548, 690
-    canvas.text(380, 30, "Step 5: two stages", 14, bold=True)
-    canvas.text(380, 52, f"a colour is a group of rows; {k['kRows']} at a time", 12, GREY)
+    canvas.text(380, 30, "Step 2: two stages", 14, bold=True)
+    canvas.text(380, 52, f"a colour is a group of rows; {k['kRowsAtOnce']} at a time", 12, GREY)
     places = [centre + (group - 1) * 96 for group in range(groups)]
     for row in range(rows):
         if row % 4 == 0:
@@ -295,31 +295,31 @@ def column_sums(root):
     for x, lines in ((20, (f"All {rows} rows meet at each column's sum,", "and take turns.",
                            "Who comes first, and with it the",
                            "rounding, may be another in each run.")),
-                     (380, (f"First kernel: a block adds up {k['kColumns']} columns over",
+                     (380, (f"First kernel: a block adds up {k['kBlockCols']} columns over",
                             "one group, and writes a partial sum for each.",
                             "Second kernel: the partial sums, in one order.",
-                            f"The kernel makes up to {k['kMostGroups']} groups, not {groups}."))):
+                            f"The kernel makes up to {k['kMaxGroups']} groups, not {groups}."))):
         for i, line in enumerate(lines):
             canvas.text(x, y + i * 20, line, 13)
     return canvas
 
 
-# ---- Step 3: a row in registers ----
+# ---- Forward, step 3: a row in registers ----
 def plan(cols, elements=32):
     """plan_row of rows that are longer than a warp's: the threads of a row."""
     return -(-cols // (elements * WARP)) * WARP
 
 
 def columns_of(thread, threads, chunks, width):
-    """The first column of each chunk of a thread: tile::Place."""
+    """The first column of each chunk of a thread: tile::ChunkColumns."""
     return [(i * threads + thread) * width for i in range(chunks)]
 
 
 def registers(root):
     cols, width, thread = 4096, 4, 37
-    elements = of(root, "vectors.cuh")["kFloats"]
+    elements = of(root, "forward3_registers.cu")["kFloats"]
     threads, chunks = plan(cols, elements), elements // width
-    canvas = Canvas(800, 466, "Step 3: a row in the registers of its threads")
+    canvas = Canvas(800, 466, "Forward, step 3: a row in the registers of its threads")
     left, scale, top, line = 118, 4, 92, 24
     canvas.text(20, 30, f"A row of {cols:,} elements of fp32: {threads} threads, {chunks} chunks "
                 "of 16 bytes each", 14, bold=True)
@@ -369,7 +369,7 @@ def registers(root):
     return canvas
 
 
-# ---- Step 7: the sums of four rows at once ----
+# ---- Forward, step 4: the sums of four rows at once ----
 def exchange_and_add(lanes, rows):
     """Of each lane, before the first round and after each: which numbers it holds, as {row: the
     lanes whose numbers are added up in it}."""
@@ -392,7 +392,7 @@ def four_rows(_root):
     rows, lanes = 4, 8
     states = exchange_and_add(lanes, rows)
     colours = ((A_PALE, A), (B_PALE, B), (C_PALE, C), (RED_PALE, RED))
-    canvas = Canvas(800, 420, "Step 7: the sums of four rows at once")
+    canvas = Canvas(800, 420, "Forward, step 4: the sums of four rows at once")
     left, top, high, wide, box = 84, 92, 34, 178, 26
     canvas.text(20, 30, f"{rows} rows, {lanes} lanes: each lane begins with a number of each row",
                 14, bold=True)
@@ -424,5 +424,6 @@ def four_rows(_root):
 
 
 FIGURES = {f"{CHAPTER}/figures/{name}.svg": draw for name, draw in (
-    ("step2_merge", merge), ("step2_cancellation", cancellation), ("step3_registers", registers),
-    ("step5_two_stage", column_sums), ("step7_four_rows", four_rows))}
+    ("forward2_merge", merge), ("forward2_cancellation", cancellation),
+    ("forward3_registers", registers), ("forward4_four_rows", four_rows),
+    ("backward2_two_stage", column_sums))}

@@ -361,45 +361,47 @@ class LayerNorm(WithSource):
         self.assertEqual(ones, (256.0, 3.0, 0.0))
 
     def test_the_code_computes_the_same(self):
-        self.holds("step1_two_pass.cu", "kThreads = 256;",
-                   "centred = static_cast<float>(x[col]) - mean; squares += centred * centred;")
-        self.holds("welford.cuh", "distance = x - seen.mean;",
+        self.holds("forward1_two_pass.cu", "kThreads = 256;",
+                   "distance = static_cast<float>(x_row[col]) - row_mean; squares += distance * "
+                   "distance;")
+        self.holds("forward2_welford.cu", "distance = x - seen.mean;",
                    "mean = seen.mean + distance / count;",
                    "seen.squares + distance * (x - mean)", "distance = b.mean - a.mean;",
                    "(__fmul_rn(a.count, a.mean) + __fmul_rn(b.count, b.mean)) / count",
                    "a.squares + b.squares + distance * distance * (a.count * b.count / count)")
-        self.holds("layernorm.cuh", "rsqrtf(squares * per_col + eps)")
+        self.holds("forward2_welford.cu", "rsqrtf(squares / static_cast<float>(cols) + eps)")
         self.holds("../tile/reduce.cuh",
                    "return reduce_lanes(lane < warps ? partial[lane] : merge.identity(), merge);")
 
     def test_a_row_in_registers(self):
-        self.holds("../tile/row_plan.hpp",
+        self.holds("../tile/host/row_plan.hpp",
                    "threads = (cols + elements * 32 - 1) / (elements * 32) * 32;")
         self.holds("../tile/rows.cuh", "return (i * threads + thread) * kWidth;")
-        self.holds("step3_registers.cu", "plan = forward_plan(problem, buffers);")
-        self.holds("vectors.cuh", "tile::plan_row(p.cols, vectors, true, vectors && long_row ? "
-                   "kWords : kFloats);", "long_row = p.cols > 8 * 1024")
-        self.assertEqual(layernorm.of(ROOT, "vectors.cuh"), {"kFloats": 32, "kWords": 64})
+        self.holds("forward3_registers.cu", "plan = plan_of(p, b);",
+                   "tile::plan_row(p.cols, vectors, true, vectors && long_row ? kPacked : "
+                   "kFloats);", "long_row = p.cols > 8 * 1024")
+        self.assertEqual(layernorm.of(ROOT, "forward3_registers.cu"), {"kFloats": 32, "kPacked": 64})
         self.assertEqual((layernorm.plan(4096), layernorm.plan(32768)), (128, 1024))
         chunks = [col for thread in range(128)
                   for col in layernorm.columns_of(thread, 128, 8, 4)]
         self.assertEqual(sorted(chunks), list(range(0, 4096, 4)))
 
     def test_column_sums(self):
-        k = layernorm.of(ROOT, "step5_two_stage.cu")
-        self.assertEqual(k, {"kThreads": 256, "kColumns": 64, "kRows": 4, "kMostGroups": 64})
-        self.holds("step5_two_stage.cu", "for (std::int64_t row = group * kRows + first; "
-                   "row < a.rows; row += sums.count * kRows)")
+        k = layernorm.of(ROOT, "backward2_two_stage.cu")
+        self.assertEqual(k, {"kThreads": 256, "kBlockCols": 64, "kRowsAtOnce": 4,
+                             "kMaxGroups": 64})
+        self.holds("backward2_two_stage.cu", "for (std::int64_t row = group * kRowsAtOnce + "
+                   "first; row < rows; row += groups * kRowsAtOnce)")
         for rows, groups in ((24, 3), (37, 2), (5, 1)):
             for group in range(groups):
-                walked = sorted(row for first in range(k["kRows"])
-                                for row in range(group * k["kRows"] + first, rows,
-                                                 groups * k["kRows"]))
+                walked = sorted(row for first in range(k["kRowsAtOnce"])
+                                for row in range(group * k["kRowsAtOnce"] + first, rows,
+                                                 groups * k["kRowsAtOnce"]))
                 self.assertEqual(walked, [row for row in range(rows)
                                           if layernorm.group_of(row, k, groups) == group])
 
     def test_the_sums_of_four_rows(self):
-        self.holds("step7_four_rows.cu", "kRows = 4;", "distance = lanes / 2;",
+        self.holds("forward4_four_rows.cu", "kRows = 4;", "distance = lanes / 2;",
                    "is_upper = (lane & distance) != 0;", "given = is_upper ? lower : upper;",
                    "return (is_upper ? upper : lower) + __shfl_xor_sync(tile::kAllLanes, given, "
                    "distance);",
