@@ -16,9 +16,10 @@ class SliceValues {
 
  public:
   __device__ __forceinline__ explicit SliceValues(const Slice& x) : x_(x) {
-    if constexpr (kPacked) return;
+    if constexpr (!kPacked) {
 #pragma unroll
-    for (int i = 0; i < kChunks; ++i) x.chunk(i).to_floats(value_[kPacked ? 0 : i]);
+      for (int i = 0; i < kChunks; ++i) x.chunk(i).to_floats(value_[i]);
+    }
   }
 
   /// The sum of x.
