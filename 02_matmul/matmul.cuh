@@ -1,5 +1,4 @@
-// The matrices of C = alpha * op(A) * op(B) + beta * C as the kernels see them, and what every
-// launcher begins with.
+// The matrices as the kernels see them, and what every launcher begins with.
 #pragma once
 
 #include <type_traits>
@@ -59,8 +58,7 @@ struct Corner {
   std::int64_t row, col;
 };
 
-/// The corner of this block's tile. The blocks take the tiles in rows, as text is read. Blocks are
-/// counted along x only: along y a grid ends at 65,535.
+/// Tiles are taken in rows, as text is read. Blocks count along x: along y a grid ends at 65,535.
 __device__ inline Corner corner_of_block(std::int64_t n, int tile_rows, int tile_cols) {
   const std::int64_t tiles_in_a_row = (n + tile_cols - 1) / tile_cols;
   return {blockIdx.x / tiles_in_a_row * tile_rows, blockIdx.x % tiles_in_a_row * tile_cols};

@@ -36,23 +36,22 @@ __device__ void finish(Sums& sums, const Output<T>& c, const T* bias, Activation
                        std::int64_t row, std::int64_t col, std::int64_t m, std::int64_t n) {
   if (c.alpha != 1 || c.beta != 0) {
 #pragma unroll
-    for (int i = 0; i < Sums::kM; ++i) {  // as three loops: as one, nvcc needs more registers
+    for (int i = 0; i < Sums::kM * 2; ++i) {
 #pragma unroll
-      for (int j = 0; j < Sums::kN; ++j) {
-#pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          const auto [y, x] = Sums::place((i * Sums::kN + j) * 4 + e);
-          float& sum = sums.sum[i][j][e];
-          if (row + y < m && col + x < n) sum = c.scaled(sum, c.data + (row + y) * c.ld + col + x);
-        }
+      for (int j = 0; j < Sums::kN * 2; ++j) {
+        const std::int64_t y = row + sums.row(i), x = col + sums.col(j);
+        if (y < m && x < n) sums.at(i, j) = c.scaled(sums.at(i, j), c.data + y * c.ld + x);
       }
     }
     __syncwarp();  // store_chunks stores what other lanes read here, and shuffles order no memory
   }
   if (bias) {
 #pragma unroll
-    for (int i = 0; i < Sums::kCount; ++i) {
-      if (col + Sums::place(i).col < n) sums[i] += float(bias[col + Sums::place(i).col]);
+    for (int j = 0; j < Sums::kN * 2; ++j) {
+      const std::int64_t x = col + sums.col(j);
+      const float add = x < n ? static_cast<float>(bias[x]) : 0.f;
+#pragma unroll
+      for (int i = 0; i < Sums::kM * 2; ++i) sums.at(i, j) += add;
     }
   }
   if (activation == Activation::relu) {

@@ -1,5 +1,5 @@
-// What the steps on tensor cores share: tiles in shared memory that are made of chunks, how the
-// chunks get there, and how a warp multiplies them.
+// For tensor cores: tiles of chunks in shared memory, how they get there, how a warp multiplies
+// them.
 #pragma once
 
 #include "matmul.cuh"
@@ -13,7 +13,6 @@
 namespace matmul {
 
 constexpr int kMmaM = 16, kMmaN = 8, kMmaK = 16;  // of mma_m16n8k16
-
 // Steps 7 to 11: a block computes 128 x 128 elements of C, each of its eight warps 64 x 32.
 constexpr int kBlockM = 128, kBlockN = 128, kBlockK = 32;
 constexpr int kTensorWarpM = 64, kTensorWarpN = 32;
@@ -213,8 +212,7 @@ class FragmentReader {
 
  private:
   static constexpr int kAcross = kAlongK ? Tile::kRowChunks / 2 : kWarpX / 16;
-  // This lane's address for the first 16 x 16 elements in each column of them. Those below are as
-  // far away as their rows.
+  // This lane's address in the first 16 x 16 elements of each column of them.
   tile::ptx::SharedAddress first_[kAcross];
 };
 // snippet-end fragment
@@ -240,18 +238,16 @@ struct WarpFragments {
   }
 };
 
-/// A warp's part of C as it grows, in fp32. A lane's elements count from 0.
+/// A warp's part of C as it grows, in fp32. A lane has 2 kM rows and 2 kN columns.
 template <int kWarpM, int kWarpN>
 struct WarpSums {
   static constexpr int kM = kWarpM / kMmaM, kN = kWarpN / kMmaN, kCount = kM * kN * 4;
   float sum[kM][kN][4] = {};
-
   __device__ float& operator[](int i) { return sum[i / (kN * 4)][i / 4 % kN][i % 4]; }
-  /// Where it lies, counted from the warp's corner.
-  static __device__ tile::ptx::Element place(int i) {
-    const tile::ptx::Element at = tile::ptx::element_of_d(threadIdx.x % 32, i % 4);
-    return {i / (kN * 4) * kMmaM + at.row, i / 4 % kN * kMmaN + at.col};
-  }
+  __device__ float& at(int r, int c) { return sum[r / 2][c / 2][r % 2 * 2 + c % 2]; }
+  /// Where its r-th row and its c-th column lie, counted from the warp's corner.
+  static __device__ int row(int r) { return r * 8 + threadIdx.x % 32 / 4; }
+  static __device__ int col(int c) { return c / 2 * 8 + threadIdx.x % 4 * 2 + c % 2; }
 
   template <class T>
   __device__ void add_products(const WarpFragments<kWarpM, kWarpN>& f) {
@@ -265,14 +261,20 @@ struct WarpSums {
     }
   }
 
-  /// Stores element by element. The warp's part of C begins at (row, col).
+  /// Stores element by element. The warp's part of C begins at (row0, col0).
   template <class T>
-  __device__ void store(const Output<T>& c, std::int64_t row, std::int64_t col, std::int64_t m,
+  __device__ void store(const Output<T>& c, std::int64_t row0, std::int64_t col0, std::int64_t m,
                         std::int64_t n) {
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      const tile::ptx::Element at = place(i);
-      if (row + at.row < m && col + at.col < n) c.store(row + at.row, col + at.col, (*this)[i]);
+    for (int i = 0; i < kM; ++i) {
+#pragma unroll
+      for (int j = 0; j < kN; ++j) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          const std::int64_t y = row0 + row(i * 2 + e / 2), x = col0 + col(j * 2 + e % 2);
+          if (y < m && x < n) c.store(y, x, sum[i][j][e]);
+        }
+      }
     }
   }
 };

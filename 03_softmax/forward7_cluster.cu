@@ -14,7 +14,7 @@ namespace {
 
 // Measured on an H200: two blocks or more must fit on a multiprocessor, or all of a cluster's
 // multiprocessors wait at the same time; and few threads with many chunks merge less.
-constexpr int kMaxThreads = 512;  // Twice as many would have 64 registers each: the bound below.
+constexpr int kMaxThreads = 512;  // the launch bounds are twice that: few registers
 constexpr int kChunks = 8;        // of 16 bytes, of a thread
 
 // snippet-begin kernel

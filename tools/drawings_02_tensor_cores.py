@@ -229,7 +229,7 @@ def pipeline(root):
     return canvas
 
 
-# ---- Step 11: the exchange of four lanes ----
+# ---- Step 13: the exchange of four lanes ----
 def exchange(values, distance):
     """A turn of the loop in transpose_quad: values[lane][i]."""
     after = [list(lane) for lane in values]
@@ -245,7 +245,7 @@ def exchange(values, distance):
 
 
 def quad(_root):
-    canvas = Canvas(800, 330, "Step 11: four lanes exchange their elements")
+    canvas = Canvas(800, 330, "Step 13: four lanes exchange their elements")
     width, height, top = 52, 38, 104
     colours = ((A_PALE, A), (B_PALE, B), (C_PALE, C), (RED_PALE, RED))
     values = [[(i, lane) for i in range(4)] for lane in range(4)]  # (columns of eight, pair)
@@ -276,4 +276,4 @@ def quad(_root):
 
 FIGURES = {f"{CHAPTER}/figures/{name}.svg": draw for name, draw in (
     ("step7_fragments", fragments), ("step8_ldmatrix", ldmatrix), ("step9_tile_banks", tile_banks),
-    ("step10_pipeline", pipeline), ("step11_exchange", quad))}
+    ("step10_pipeline", pipeline), ("step13_exchange", quad))}

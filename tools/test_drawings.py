@@ -251,7 +251,7 @@ class TensorCores(WithSource):
                                r".*add_products")
 
     def test_the_exchange_is_a_transpose(self):
-        self.holds("step11_warp_tiles.cu", "distance = 1; distance <= 2; ++distance",
+        self.holds("../tile/ptx/quad.cuh", "distance = 1; distance <= 2; ++distance",
                    "const bool upper = threadIdx.x & distance;", "if (i & distance) continue;",
                    "&low = v[i], &high = v[i + distance];", "upper ? low : high, distance",
                    "(upper ? low : high) = other;")

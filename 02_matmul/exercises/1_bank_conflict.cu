@@ -9,7 +9,7 @@
 // that reads a column of it shall need one wavefront. The kernel itself can stay as it is.
 // Check it with: ./tour exercise 02.1
 #include "exercises/exercises.hpp"
-#include "matrices.cuh"
+#include "matmul.cuh"
 
 namespace matmul {
 namespace {
@@ -37,10 +37,10 @@ __global__ void matmul_times_transposed(Operand<float> a,  // [m][k]
     const std::int64_t load_col = corner.col + y;  // neighbouring threads: neighbours along k
     a_smem[y][x] = row < m && k0 + x < k ? a(row, k0 + x) : 0;
     b_smem[slot(y, x)] = k0 + x < k && load_col < n ? b(k0 + x, load_col) : 0;
-    __syncthreads();  // the tiles are complete before anybody reads them
+    __syncthreads();  // both tiles are complete before a thread reads them
 
     for (int l = 0; l < kTile; ++l) sum += a_smem[y][l] * b_smem[slot(x, l)];
-    __syncthreads();  // everybody has read them before anybody loads the next
+    __syncthreads();  // every thread has read them before one loads the next
   }
   if (row < m && col < n) c.store(row, col, sum);
 }
@@ -48,11 +48,14 @@ __global__ void matmul_times_transposed(Operand<float> a,  // [m][k]
 }  // namespace
 
 tile::Status times_transposed(const Problem& problem, const Buffers& buffers) {
+  tile::Status status = validate(problem, buffers);
+  if (!status.ok() || is_empty(problem)) return status;
   unsigned blocks = 0;
-  tile::Status status = blocks_for_tiles(problem, buffers, kFp32, kTile, kTile, &blocks);
-  if (!status.ok() || blocks == 0) return status;
-  const Product<float> p(problem, buffers);
-  matmul_times_transposed<<<blocks, dim3(kTile, kTile)>>>(p.a, p.b, p.c, p.m, p.n, p.k);
+  status = blocks_for_tiles(problem, kTile, kTile, &blocks);
+  if (!status.ok()) return status;
+  matmul_times_transposed<<<blocks, dim3(kTile, kTile)>>>(
+      op_a<float>(problem, buffers), op_b<float>(problem, buffers),
+      output_c<float>(problem, buffers), problem.m, problem.n, terms(problem));
   return tile::launch_status("matmul_times_transposed");
 }
 

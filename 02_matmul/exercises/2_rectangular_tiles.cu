@@ -6,7 +6,7 @@
 // Which elements should neighbouring threads load, so that they read neighbours in memory?
 // Check it with: ./tour exercise 02.2
 #include "exercises/exercises.hpp"
-#include "matrices.cuh"
+#include "matmul.cuh"
 
 namespace matmul {
 namespace {
@@ -49,11 +49,14 @@ __global__ void matmul_rectangular_tiles(Operand<float> a,  // [m][k]
 }  // namespace
 
 tile::Status rectangular_tiles(const Problem& problem, const Buffers& buffers) {
+  tile::Status status = validate(problem, buffers);
+  if (!status.ok() || is_empty(problem)) return status;
   unsigned blocks = 0;
-  tile::Status status = blocks_for_tiles(problem, buffers, kFp32, kTileM, kTileN, &blocks);
-  if (!status.ok() || blocks == 0) return status;
-  const Product<float> p(problem, buffers);
-  matmul_rectangular_tiles<<<blocks, kThreads>>>(p.a, p.b, p.c, p.m, p.n, p.k);
+  status = blocks_for_tiles(problem, kTileM, kTileN, &blocks);
+  if (!status.ok()) return status;
+  matmul_rectangular_tiles<<<blocks, kThreads>>>(
+      op_a<float>(problem, buffers), op_b<float>(problem, buffers),
+      output_c<float>(problem, buffers), problem.m, problem.n, terms(problem));
   return tile::launch_status("matmul_rectangular_tiles");
 }
 

@@ -15,9 +15,13 @@ namespace matmul {
 namespace {
 
 template <int kSlots>
-__global__ void __launch_bounds__(Ring::kThreads) matmul_stages(Product<__half> p, Logged* log) {
+__global__ void __launch_bounds__(Ring::kThreads)
+    matmul_stages(Operand<__half> a,  // [m][k]
+                  Operand<__half> b,  // [k][n]
+                  Output<__half> c,   // [m][n]
+                  std::int64_t m, std::int64_t n, std::int64_t k, Logged* log) {
   extern __shared__ __align__(128) unsigned char smem[];  // [slot]{A's tile, B's tile}
-  Ring ring(p, smem, kSlots, log);
+  Ring ring(a, b, c, m, n, k, smem, kSlots, log);
 
   // TODO: Which copies must have begun before the first tile is multiplied? How many groups may a
   // wait leave under way, so that the tile that is multiplied next is not among them? And near the
@@ -40,15 +44,17 @@ __global__ void __launch_bounds__(Ring::kThreads) matmul_stages(Product<__half> 
 }  // namespace
 
 tile::Status stages(const Problem& problem, const Buffers& buffers, int slots, Logged* log) {
+  tile::Status status = validate(problem, buffers);
+  if (!status.ok() || is_empty(problem)) return status;
   unsigned blocks = 0;
-  tile::Status status =
-      blocks_for_tiles(problem, buffers, k16Bits, Ring::kBlock, Ring::kBlock, &blocks);
-  if (!status.ok() || blocks == 0) return status;
+  status = blocks_for_tiles(problem, Ring::kBlock, Ring::kBlock, &blocks);
+  if (!status.ok()) return status;
   const auto kernel = slots == 2   ? matmul_stages<2>
                       : slots == 3 ? matmul_stages<3>
                                    : matmul_stages<4>;
-  kernel<<<blocks, Ring::kThreads, slots * Ring::kSlotBytes>>>(Product<__half>(problem, buffers),
-                                                               log);
+  kernel<<<blocks, Ring::kThreads, slots * Ring::kSlotBytes>>>(
+      op_a<__half>(problem, buffers), op_b<__half>(problem, buffers),
+      output_c<__half>(problem, buffers), problem.m, problem.n, terms(problem), log);
   return tile::launch_status("matmul_stages");
 }
 

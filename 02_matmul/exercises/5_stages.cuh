@@ -18,12 +18,18 @@ class Ring {
   static constexpr int kSlotBytes = (ATile::kChunks + BTile::kChunks) * 16;
 
   /// `smem` has `slots` slots. `log` may be null.
-  __device__ Ring(const Product<__half>& p, void* smem, int slots, Logged* log)
-      : p_(p),
-        corner_(corner_of_block(p.n, kBlock, kBlock)),
+  __device__ Ring(const Operand<__half>& a,  // [m][k]
+                  const Operand<__half>& b,  // [k][n]
+                  const Output<__half>& c,   // [m][n]
+                  std::int64_t m, std::int64_t n, std::int64_t k, void* smem, int slots,
+                  Logged* log)
+      : c_(c),
+        m_(m),
+        n_(n),
+        corner_(corner_of_block(n, kBlock, kBlock)),
         warp_(corner_of_warp<kBlock, 32, 32>()),
-        a_loader_(p.a, p.m, p.k, static_cast<Chunk*>(smem)),
-        b_loader_(p.b, p.n, p.k, static_cast<Chunk*>(smem) + ATile::kChunks),
+        a_loader_(a, m, k, static_cast<Chunk*>(smem)),
+        b_loader_(b, n, k, static_cast<Chunk*>(smem) + ATile::kChunks),
         a_reader_(smem, warp_.row),
         b_reader_(static_cast<Chunk*>(smem) + ATile::kChunks, warp_.col),
         slots_(slots),
@@ -79,7 +85,7 @@ class Ring {
 
   /// Stores the sums.
   __device__ void store() {
-    sums_.store(p_.c, corner_.row + warp_.row, corner_.col + warp_.col, p_.m, p_.n);
+    sums_.store(c_, corner_.row + warp_.row, corner_.col + warp_.col, m_, n_);
   }
 
  private:
@@ -89,9 +95,10 @@ class Ring {
     if (log_ && logged_ < kMostLogged) log_[logged_++] = {step, number};
   }
 
-  const Product<__half>& p_;
+  Output<__half> c_;
+  std::int64_t m_, n_;
   Corner corner_;
-  WarpCorner warp_;
+  tile::ptx::Element warp_;
   ChunkLoader<__half, ATile, true, false, kThreads> a_loader_;
   ChunkLoader<__half, BTile, false, false, kThreads> b_loader_;
   FragmentReader<ATile, true, true, 32> a_reader_;

@@ -8,7 +8,7 @@
 // What does fmaxf(0, NaN) return?
 // Check it with: ./tour exercise 02.3
 #include "exercises/exercises.hpp"
-#include "matrices.cuh"
+#include "matmul.cuh"
 
 namespace matmul {
 namespace {
@@ -30,10 +30,10 @@ __global__ void matmul_bias_relu(Operand<float> a,   // [m][k]
   for (std::int64_t k0 = 0; k0 < k; k0 += kTile) {
     a_smem[y][x] = row < m && k0 + x < k ? a(row, k0 + x) : 0;
     b_smem[y][x] = k0 + y < k && col < n ? b(k0 + y, col) : 0;
-    __syncthreads();  // the tiles are complete before anybody reads them
+    __syncthreads();  // both tiles are complete before a thread reads them
 
     for (int l = 0; l < kTile; ++l) sum += a_smem[y][l] * b_smem[l][x];
-    __syncthreads();  // everybody has read them before anybody loads the next
+    __syncthreads();  // every thread has read them before one loads the next
   }
   if (row < m && col < n) {
     const float value = sum + bias[col];
@@ -46,11 +46,14 @@ __global__ void matmul_bias_relu(Operand<float> a,   // [m][k]
 
 tile::Status bias_relu(const Problem& problem, const Buffers& buffers, const float* bias) {
   if (!bias) return tile::invalid_argument("bias", "is null");
+  tile::Status status = validate(problem, buffers);
+  if (!status.ok() || is_empty(problem)) return status;
   unsigned blocks = 0;
-  tile::Status status = blocks_for_tiles(problem, buffers, kFp32, kTile, kTile, &blocks);
-  if (!status.ok() || blocks == 0) return status;
-  const Product<float> p(problem, buffers);
-  matmul_bias_relu<<<blocks, dim3(kTile, kTile)>>>(p.a, p.b, bias, p.c, p.m, p.n, p.k);
+  status = blocks_for_tiles(problem, kTile, kTile, &blocks);
+  if (!status.ok()) return status;
+  matmul_bias_relu<<<blocks, dim3(kTile, kTile)>>>(
+      op_a<float>(problem, buffers), op_b<float>(problem, buffers), bias,
+      output_c<float>(problem, buffers), problem.m, problem.n, terms(problem));
   return tile::launch_status("matmul_bias_relu");
 }
 

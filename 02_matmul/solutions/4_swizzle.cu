@@ -8,11 +8,11 @@
 // tile has 4 chunks, one of B's has 16. Here each row begins where the one before ends, as it would
 // without any thought, and the kernel is right, but it waits. Padding would help; it costs memory.
 // Change place() so that nobody waits and no memory is added. The kernel can stay as it is.
-// tile/ptx/swizzle.hpp has one answer for each of the two tiles. Find your own before you look: with
-// which rows does row 0 of A share its banks, and with which does row 0 of B?
+// tile/ptx/swizzle.hpp has one answer for each of the two tiles. Find your own before you look:
+// with which rows does row 0 of A share its banks, and with which does row 0 of B?
 // Check it with: ./tour exercise 02.4
 #include "exercises/exercises.hpp"
-#include "tensor_single_stage.cuh"
+#include "tensor_tiles.cuh"
 
 namespace matmul {
 namespace {
@@ -32,21 +32,51 @@ struct Placed {
   static __device__ int place(int row, int chunk) { return matmul::place(kRowChunks, row, chunk); }
 };
 
-__global__ void __launch_bounds__(kTensorThreads) matmul_swizzled_tiles(Product<__half> p) {
+__global__ void __launch_bounds__(kTensorThreads)
+    matmul_swizzled_tiles(Operand<__half> a,  // [m][k]
+                          Operand<__half> b,  // [k][n]
+                          Output<__half> c,   // [m][n]
+                          std::int64_t m, std::int64_t n, std::int64_t k) {
   using ATile = OperandTile<Placed, true, kBlockM, kBlockK>;   // 128 rows of 4 chunks
   using BTile = OperandTile<Placed, false, kBlockN, kBlockK>;  // 32 rows of 16 chunks
   __shared__ tile::Vector<__half> a_smem[ATile::kChunks];
   __shared__ tile::Vector<__half> b_smem[BTile::kChunks];
-  multiply_single_stage<ATile, BTile, true, false>(p, a_smem, b_smem);
+  const Corner corner = corner_of_block(n, kBlockM, kBlockN);
+  const auto warp = corner_of_warp<kBlockN, kTensorWarpM, kTensorWarpN>();
+  ChunkLoader<__half, ATile, true, false, kTensorThreads> a_loader(a, m, k, a_smem);
+  ChunkLoader<__half, BTile, false, false, kTensorThreads> b_loader(b, n, k, b_smem);
+  a_loader.begin(corner.row);
+  b_loader.begin(corner.col);
+  const FragmentReader<ATile, true, true, kTensorWarpM> a_reader(a_smem, warp.row);
+  const FragmentReader<BTile, false, false, kTensorWarpN> b_reader(b_smem, warp.col);
+
+  WarpSums<kTensorWarpM, kTensorWarpN> sums;
+  WarpFragments<kTensorWarpM, kTensorWarpN> fragments;
+  for (std::int64_t k0 = 0; k0 < k; k0 += kBlockK) {
+    a_loader.load();
+    b_loader.load();
+    __syncthreads();  // both tiles are complete before a thread reads them
+#pragma unroll
+    for (int part = 0; part < kBlockK / kMmaK; ++part) {
+      fragments.load(a_reader, b_reader, 0, part);
+      sums.add_products<__half>(fragments);
+    }
+    __syncthreads();  // every thread has read them before one loads the next
+  }
+  sums.store(c, corner.row + warp.row, corner.col + warp.col, m, n);
 }
 
 }  // namespace
 
 tile::Status swizzled_tiles(const Problem& problem, const Buffers& buffers) {
+  tile::Status status = validate(problem, buffers);
+  if (!status.ok() || is_empty(problem)) return status;
   unsigned blocks = 0;
-  tile::Status status = blocks_for_tiles(problem, buffers, k16Bits, kBlockM, kBlockN, &blocks);
-  if (!status.ok() || blocks == 0) return status;
-  matmul_swizzled_tiles<<<blocks, kTensorThreads>>>(Product<__half>(problem, buffers));
+  status = blocks_for_tiles(problem, kBlockM, kBlockN, &blocks);
+  if (!status.ok()) return status;
+  matmul_swizzled_tiles<<<blocks, kTensorThreads>>>(
+      op_a<__half>(problem, buffers), op_b<__half>(problem, buffers),
+      output_c<__half>(problem, buffers), problem.m, problem.n, terms(problem));
   return tile::launch_status("matmul_swizzled_tiles");
 }
 

@@ -58,15 +58,19 @@ struct HalfSums {
 };
 
 template <class Sums>
-__global__ void __launch_bounds__(kThreads) matmul_sums(Product<__half> p) {
+__global__ void __launch_bounds__(kThreads)
+    matmul_sums(Operand<__half> a,  // [m][k]
+                Operand<__half> b,  // [k][n]
+                Output<__half> c,   // [m][n]
+                std::int64_t m, std::int64_t n, std::int64_t k) {
   using ATile = OperandTile<Swizzled, true, kBlock, kBlockK>;
   using BTile = OperandTile<Swizzled, false, kBlock, kBlockK>;
   __shared__ tile::Vector<__half> a_smem[ATile::kChunks];
   __shared__ tile::Vector<__half> b_smem[BTile::kChunks];
-  const Corner corner = corner_of_block(p.n, kBlock, kBlock);
+  const Corner corner = corner_of_block(n, kBlock, kBlock);
   const auto warp = corner_of_warp<kBlock, kWarp, kWarp>();
-  ChunkLoader<__half, ATile, true, false, kThreads> a_loader(p.a, p.m, p.k, a_smem);
-  ChunkLoader<__half, BTile, false, false, kThreads> b_loader(p.b, p.n, p.k, b_smem);
+  ChunkLoader<__half, ATile, true, false, kThreads> a_loader(a, m, k, a_smem);
+  ChunkLoader<__half, BTile, false, false, kThreads> b_loader(b, n, k, b_smem);
   a_loader.begin(corner.row);
   b_loader.begin(corner.col);
   const FragmentReader<ATile, true, true, kWarp> a_reader(a_smem, warp.row);
@@ -74,26 +78,30 @@ __global__ void __launch_bounds__(kThreads) matmul_sums(Product<__half> p) {
 
   Sums sums;
   WarpFragments<kWarp, kWarp> fragments;
-  for (std::int64_t k0 = 0; k0 < p.k; k0 += kBlockK) {
+  for (std::int64_t k0 = 0; k0 < k; k0 += kBlockK) {
     a_loader.load();
     b_loader.load();
-    __syncthreads();  // the tiles are complete before anybody reads them
+    __syncthreads();  // both tiles are complete before a thread reads them
 #pragma unroll
     for (int part = 0; part < kBlockK / kMmaK; ++part) {
       fragments.load(a_reader, b_reader, 0, part);
       sums.template add_products<__half>(fragments);
     }
-    __syncthreads();  // everybody has read them before anybody loads the next
+    __syncthreads();  // every thread has read them before one loads the next
   }
-  sums.store(p.c, corner.row + warp.row, corner.col + warp.col, p.m, p.n);
+  sums.store(c, corner.row + warp.row, corner.col + warp.col, m, n);
 }
 
 template <class Sums>
 tile::Status launch(const Problem& problem, const Buffers& buffers) {
+  tile::Status status = validate(problem, buffers);
+  if (!status.ok() || is_empty(problem)) return status;
   unsigned blocks = 0;
-  tile::Status status = blocks_for_tiles(problem, buffers, k16Bits, kBlock, kBlock, &blocks);
-  if (!status.ok() || blocks == 0) return status;
-  matmul_sums<Sums><<<blocks, kThreads>>>(Product<__half>(problem, buffers));
+  status = blocks_for_tiles(problem, kBlock, kBlock, &blocks);
+  if (!status.ok()) return status;
+  matmul_sums<Sums><<<blocks, kThreads>>>(
+      op_a<__half>(problem, buffers), op_b<__half>(problem, buffers),
+      output_c<__half>(problem, buffers), problem.m, problem.n, terms(problem));
   return tile::launch_status("matmul_sums");
 }
 

@@ -206,14 +206,16 @@ inline void check_step(const Step& step, const Problem& p, const Inputs& in, Sum
 // ---- Which cases of a long list run ----
 
 /// A GPU takes all. The CPU device, on which a case takes milliseconds, divides them among the
-/// types of a step; its check build, some five times slower, takes a sixth of those. Which ones
-/// looks random, so that no pattern in the list decides.
+/// types of a step, and takes one in `thinned` of those; its check build, some five times slower,
+/// a sixth of these. Which ones looks random, so that no pattern in the list decides, and differs
+/// from step to step, because what one step reads in its own way others share.
 class Selection {
  public:
-  Selection(const Step& step, DType type) {
+  Selection(const Step& step, DType type, std::uint32_t thinned = 1) : count_(step.number * 1000) {
     if (!tile::device().simulated) return;
+    parts_ = thinned;
     if (step.types.contains(DType::fp16) && step.types.contains(DType::bf16)) {
-      parts_ = 2;
+      parts_ *= 2;
       part_ = type == DType::bf16;
     }
     if (!tile::device_reads_host_memory()) parts_ *= 6;  // the check build
@@ -224,7 +226,7 @@ class Selection {
   }
 
  private:
-  std::uint32_t count_ = 0, parts_ = 1, part_ = 0;
+  std::uint32_t count_, parts_ = 1, part_ = 0;
 };
 
 // ---- Sizes ----
