@@ -16,20 +16,16 @@ constexpr int kThreads = kTileM / kWarpM * (kTileN / kWarpN) * 32, kStages = 4;
 constexpr int kBlocks = 2;  // on a multiprocessor at one time
 
 // snippet-begin fuse
-/// For a warp's part of C, from (row, col) on. What is not asked for costs no more than a branch.
+/// Applies alpha, beta, bias and activation to a warp's part of C, which begins at (row, col). Each
+/// has a loop of its own, so that what is not asked for costs one branch.
 template <class T, class Sums>
 __device__ void finish(Sums& sums, const Output<T>& c, const T* bias, Activation activation,
                        std::int64_t row, std::int64_t col, std::int64_t m, std::int64_t n) {
   if (c.alpha != 1 || c.beta != 0) {
-#pragma unroll
-    for (int i = 0; i < Sums::kM * 2; ++i) {
-#pragma unroll
-      for (int j = 0; j < Sums::kN * 2; ++j) {
-        const std::int64_t y = row + sums.row(i), x = col + sums.col(j);
-        if (y < m && x < n) sums.at(i, j) = c.scaled(sums.at(i, j), c.data + y * c.ld + x);
-      }
-    }
-    __syncwarp();  // store_chunks stores what other lanes read here, and shuffles order no memory
+    sums.scale(c, row, col, m, n);
+    // store_chunks stores where other lanes have read here. Its shuffles exchange values, but they
+    // order no memory.
+    __syncwarp();
   }
   if (bias) {
 #pragma unroll
@@ -50,10 +46,12 @@ __device__ void finish(Sums& sums, const Output<T>& c, const T* bias, Activation
 }
 // snippet-end fuse
 
-/// A lane holds two of every eight columns; four lanes exchange them, and each stores 16 bytes.
+/// Stores a warp's part of C. A lane holds two neighbouring elements of every eight columns; four
+/// lanes exchange them, so that each has eight, 16 bytes.
 template <class T, int kWarpM, int kWarpN>
 __device__ void store_chunks(const WarpSums<kWarpM, kWarpN>& sums, const Output<T>& c,
                              std::int64_t row, std::int64_t col, std::int64_t m, std::int64_t n) {
+  static_assert(kWarpN % 32 == 0, "four lanes share four times eight columns");
   const bool aligned = reinterpret_cast<std::uintptr_t>(c.data) % 16 == 0 && c.ld % 8 == 0;
   row += threadIdx.x % 32 / 4, col += threadIdx.x % 4 * 8;  // of the first that this lane stores
   T* to = c.data + row * c.ld + col;

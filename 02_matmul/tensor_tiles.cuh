@@ -261,7 +261,25 @@ struct WarpSums {
     }
   }
 
-  /// Stores element by element. The warp's part of C begins at (row0, col0).
+  /// Makes of each sum the new value of its element of C, by alpha, beta and what C held. The
+  /// warp's part of C begins at (row0, col0).
+  template <class T>
+  __device__ void scale(const Output<T>& c, std::int64_t row0, std::int64_t col0, std::int64_t m,
+                        std::int64_t n) {
+#pragma unroll
+    for (int i = 0; i < kM; ++i) {
+#pragma unroll
+      for (int j = 0; j < kN; ++j) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          const std::int64_t y = row0 + row(i * 2 + e / 2), x = col0 + col(j * 2 + e % 2);
+          if (y < m && x < n) sum[i][j][e] = c.scaled(sum[i][j][e], c.data + y * c.ld + x);
+        }
+      }
+    }
+  }
+
+  /// Does the same and stores, element by element.
   template <class T>
   __device__ void store(const Output<T>& c, std::int64_t row0, std::int64_t col0, std::int64_t m,
                         std::int64_t n) {
