@@ -59,10 +59,7 @@ class Handle {
 
 tile::Status multiply(Handle& owner, const Problem& p, const Buffers& buffers, void* stream) {
   using tile::DType;
-  if (tile::Status s = validate(p, buffers, {DType::fp32, DType::fp16, DType::bf16, DType::tf32});
-      !s.ok()) {
-    return s;
-  }
+  if (tile::Status s = validate(p, buffers); !s.ok()) return s;
   if (tile::Status s = check_environment(p.type); !s.ok()) return s;
   cublasHandle_t handle = nullptr;
   if (tile::Status s = owner.get(&handle); !s.ok()) return s;
