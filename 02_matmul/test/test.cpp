@@ -203,7 +203,7 @@ TEST_SUITE("step") {
           shapes.push_back(shape);
         }
       }
-      Selection selection(step, type, 2);
+      Selection selection(step, type, 3);
       for (const Shape shape : shapes) {
         for (const Transposes transposes : kTransposes) {
           if (!selection.takes_next()) continue;

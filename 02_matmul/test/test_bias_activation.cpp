@@ -24,11 +24,13 @@ Inputs small_integers(const Problem& p) {
 TEST_SUITE("step") {
   TEST_CASE("bias and activation, where the sums are exact") {
     tile::for_each_step(kLadder, [](const Step& step, DType type) {
+      Selection selection(step, type);
       for (const Activation activation : kActivations) {
         const Sums sums = activation == Activation::gelu ? Sums::any : Sums::exact;
         for (const Shape shape : {Shape{35, 135, 17}, Shape{136, 40, 16}, Shape{5, 6, 0},
                                   Shape{1, 1, 1}, Shape{3, 261, 100}}) {
           for (const float beta : {0.f, 0.5f}) {
+            if (!selection.takes_next()) continue;
             const Problem p = activated(scaled(plain(type, shape), 1, beta), activation);
             Inputs in = small_integers(p);
             check_step(step, p, in, sums);
