@@ -60,14 +60,6 @@ Finding run(const std::string& who, const Work& launch, Workload& workload) {
   return found;
 }
 
-/// The type that a step runs in if nobody asks for one: fp32 if it can.
-DType default_type(const StepInfo& step) {
-  for (const DType type : {DType::fp32, DType::bf16, DType::fp16, DType::tf32}) {
-    if (step.types.contains(type)) return type;
-  }
-  return DType::fp64;
-}
-
 /// The problem on which the step shows what it does.
 Size size_to_show(const LadderInfo& ladder, const StepInfo& step) {
   const auto& size = device().simulated ? step.shows.small : step.shows.large;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -92,8 +93,28 @@ TEST_CASE("chapters: every step runs its own kernel on what it shows, in each of
           CHECK(small->bytes() > 0);
           if (!check_requirements(info.types, info.needs, type).ok()) continue;
           check_own_kernel(ladder, step, *small);
-          if (device().simulated) continue;
-          const auto large = ladder.make(size_of(ladder, info.shows.large), type);
+        }
+      }
+    }
+  }
+}
+
+// Takes minutes on the CPU device.
+TEST_CASE("chapters: every step runs its own kernel on the large problem that ./tour times" *
+          doctest::skip(device_is_simulated())) {
+  for (const Chapter* chapter : chapters()) {
+    for (const LadderInfo& ladder : chapter->ladders) {
+      std::map<std::pair<std::vector<std::int64_t>, DType>, std::vector<std::size_t>> steps;
+      for (std::size_t step = 0; step < ladder.steps.size(); ++step) {
+        const StepInfo& info = ladder.steps[step];
+        if (!check_requirements(info.types, info.needs, default_type(info)).ok()) continue;
+        steps[{size_of(ladder, info.shows.large), default_type(info)}].push_back(step);
+      }
+      for (const auto& [problem, numbers] : steps) {  // one takes seconds to make
+        const auto large = ladder.make(problem.first, problem.second);
+        for (const std::size_t step : numbers) {
+          CAPTURE(chapter->name);
+          CAPTURE(ladder.steps[step].name);
           check_own_kernel(ladder, step, *large);
         }
       }

@@ -48,4 +48,11 @@ Status check_requirements(EnumSet<DType> types, EnumSet<Feature> needs, DType ty
   return {};
 }
 
+DType default_type(const StepInfo& step) {
+  for (const DType type : {DType::fp32, DType::bf16, DType::fp16, DType::tf32}) {
+    if (step.types.contains(type)) return type;
+  }
+  return DType::fp64;
+}
+
 }  // namespace tile

@@ -176,6 +176,9 @@ struct StepInfo {
   Shows shows;
 };
 
+/// The type that a step runs in if nobody asks for one: fp32 if it can.
+DType default_type(const StepInfo& step);
+
 template <class Ladder>
 std::vector<StepInfo> infos_of(const Ladder& ladder) {
   std::vector<StepInfo> infos;
