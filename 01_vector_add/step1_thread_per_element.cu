@@ -2,7 +2,6 @@
 // Idea: the loop over i is gone. n threads run the same function, and each asks which i is its own.
 // Limit: memory. Each thread asks for two elements, waits, adds them, and is done.
 #include "tile/basics.cuh"
-#include "tile/basics.cuh"
 #include "vector_add.hpp"
 
 namespace vector_add {

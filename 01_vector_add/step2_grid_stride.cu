@@ -4,9 +4,8 @@
 // Change: the guard has become the condition of a loop. The number of blocks stops
 //         growing when the card is full, so no n is too large for the grid.
 // Limit: memory, as before. A thread waits for its two loads before it asks for the next two.
+#include "tile/basics.cuh"
 #include "tile/host/cuda_check.hpp"
-#include "tile/basics.cuh"
-#include "tile/basics.cuh"
 #include "vector_add.hpp"
 
 namespace vector_add {

@@ -5,7 +5,6 @@
 //         by one.
 // Limit: memory. One pair of loads a thread is still all that is under way.
 #include "tile/basics.cuh"
-#include "tile/basics.cuh"
 #include "vector_add.hpp"
 #include "vectors.cuh"
 

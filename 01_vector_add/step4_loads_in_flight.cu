@@ -6,7 +6,6 @@
 //         starts loading while this one still stores.
 // Limit: memory, at its full speed.
 #include "tile/basics.cuh"
-#include "tile/basics.cuh"
 #include "vector_add.hpp"
 #include "vectors.cuh"
 

@@ -214,9 +214,8 @@ cudaError_t run_grid(const KernelName& name, const Config& config, const void* f
                          launch->blocks / launch->cluster_blocks);
   workers.run(*launch, useful - 1);
   if constexpr (kChecking) check::launch_ends();
-  count_activity(
-      name.text,
-      {1, launch->blocks, launch->blocks * launch->threads, launch->barriers, launch->collectives});
+  count_activity(name.text, {1, launch->blocks, launch->blocks * launch->threads, launch->barriers,
+                             launch->collectives});
   return cudaSuccess;  // a kernel that has failed was launched
 }
 

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "check_cluster_kernels.hpp"
-#include "tile/host/device.hpp"
 #include "marks.hpp"
 #include "report.hpp"
+#include "tile/host/device.hpp"
 
 using namespace device_test;
 using cpu_device::options;

@@ -4,9 +4,9 @@
 #include <vector>
 
 #include "device_array.hpp"
-#include "tile/host/device.hpp"
 #include "harness/test_main.hpp"
 #include "mbarrier_kernels.hpp"
+#include "tile/host/device.hpp"
 
 using namespace device_test;
 

@@ -432,7 +432,8 @@ TEST_CASE("every step multiplies matrices, and without a name it is the best") {
       problem.alpha = s.alpha;
       problem.beta = s.beta;
       problem.activation = static_cast<matmul::Activation>(s.activation);
-      const std::vector<std::string> names = steps_here(matmul::kLadder, problem, matmul::Buffers{});
+      const std::vector<std::string> names =
+          steps_here(matmul::kLadder, problem, matmul::Buffers{});
       if (names.empty()) {
         tile_matmul_args args = arguments(s, kTypes[t]);
         CHECK(tile_matmul(&args) == TILE_UNSUPPORTED);

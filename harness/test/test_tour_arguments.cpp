@@ -64,7 +64,8 @@ TEST_CASE("tour arguments: what makes no sense is refused by name") {
   CHECK(refusal({"run", "01", "tiled"}).rfind("01_vector_add has no step 'tiled'", 0) == 0);
   CHECK(refusal({"run", "01", "--size"}) == "--size needs a value");
   CHECK(refusal({"run", "02", "--size", "1x2"}) ==
-        "--size '1x2': 02_matmul takes 3 whole numbers, m, n, k: op(A) is m x k, op(B) is k x n, C is "
+        "--size '1x2': 02_matmul takes 3 whole numbers, m, n, k: op(A) is m x k, op(B) is k x n, C "
+        "is "
         "m x n. For example: --size 100x200x300");
   CHECK(refusal({"run", "01", "--size", "1000x2"}) ==
         "--size '1000x2': 01_vector_add takes one whole number, n: the elements of each vector. "

@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "cluster_kernels.hpp"
-#include "tile/host/device.hpp"
 #include "harness/test_main.hpp"
 #include "memory.hpp"
 #include "tile/basics.cuh"
+#include "tile/host/device.hpp"
 
 using namespace ptx_test;
 

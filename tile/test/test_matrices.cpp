@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "tile/host/device.hpp"
 #include "harness/test_main.hpp"
 #include "memory.hpp"
 #include "ptx_kernels.hpp"
+#include "tile/host/device.hpp"
 #include "tile/ptx/fragments.hpp"
 
 using namespace ptx_test;

@@ -3,10 +3,10 @@
 
 #include <vector>
 
-#include "tile/host/device.hpp"
 #include "harness/test_main.hpp"
 #include "mbarrier_kernels.hpp"
 #include "memory.hpp"
+#include "tile/host/device.hpp"
 
 using namespace ptx_test;
 

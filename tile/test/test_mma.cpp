@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "fragments_of.hpp"
-#include "tile/host/device.hpp"
 #include "harness/test_main.hpp"
 #include "memory.hpp"
 #include "ptx_kernels.hpp"
+#include "tile/host/device.hpp"
 
 using namespace ptx_test;
 namespace layout = tile::ptx;

@@ -3,9 +3,9 @@
 
 #include "exercises/exercises.hpp"
 #include "harness/buffer.hpp"
-#include "tile/host/cuda_check.hpp"
 #include "harness/inputs.hpp"
 #include "harness/mistakes.hpp"
+#include "tile/host/cuda_check.hpp"
 
 using tile::DeviceBuffer;
 using tile::DType;

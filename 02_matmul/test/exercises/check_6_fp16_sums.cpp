@@ -3,9 +3,9 @@
 #include <cmath>
 #include <cstdio>
 
-#include "test/exercises/checks.hpp"
 #include "harness/convert.hpp"
 #include "harness/mistakes.hpp"
+#include "test/exercises/checks.hpp"
 
 using matmul::Task;
 using tile::DType;

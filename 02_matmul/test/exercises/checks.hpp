@@ -16,9 +16,9 @@
 #include "exercises/exercises.hpp"
 #include "harness/answer.hpp"
 #include "harness/buffer.hpp"
-#include "tile/host/device.hpp"
 #include "harness/inputs.hpp"
 #include "harness/mistakes.hpp"
+#include "tile/host/device.hpp"
 
 namespace matmul {
 
