@@ -8,8 +8,7 @@
 //         blocks, the results of the row before included, which are still on their way to global
 //         memory (docs/notes/03_softmax.md). A message says only that it has itself arrived.
 // Limit: memory, at the speed of a copy, for rows of up to 512 KiB; up to 2 MiB there is room for
-// few
-//        blocks. Rows that fit into one block are step 7's or an earlier one's.
+//        few blocks. Rows that fit into one block are step 7's or an earlier one's.
 #include "softmax.cuh"
 #include "stream_memory.hpp"
 #include "tile/host/cluster_launch.hpp"

@@ -1,9 +1,9 @@
 // Backward, step 4: a row in the shared memory of several blocks.
 // Idea: as in the forward pass, the blocks of a cluster share a row that is too long for one of
-// them,
-//       and exchange their sums through distributed shared memory.
+//       them, and exchange their sums through distributed shared memory.
 // Change: a cluster walks over its rows like a block of step 3, each block with a part of the
-// columns. Limit: memory, for rows that 16 blocks hold.
+//         columns.
+// Limit: memory, for rows that 16 blocks hold.
 #include "layernorm_backward.cuh"
 #include "tile/basics.cuh"
 #include "tile/host/cluster_launch.hpp"

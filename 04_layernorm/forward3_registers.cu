@@ -4,8 +4,7 @@
 // Change: every thread loads its elements at once, 16 bytes with an instruction. A row of up to
 //         1,024 elements belongs to a warp or a part of one.
 // Limit: memory, at the speed of a copy, for rows of up to 32,768 elements, or 8,192 if chunks of
-// 16
-//        bytes do not fill them. gamma and beta are read with every row, from the caches.
+//        16 bytes do not fill them. gamma and beta are read with every row, from the caches.
 #include "layernorm.cuh"
 #include "tile/basics.cuh"
 #include "tile/register_slice.cuh"

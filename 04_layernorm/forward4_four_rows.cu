@@ -3,8 +3,7 @@
 //       rows reads them once. A shuffle takes as long for a number that is needed as for one that
 //       is not: the sums of four rows are added up together, in fewer shuffles than four sums.
 // Change: for rows of 64 bytes to 4 KiB. A thread has 16 bytes of each of its rows; a row belongs
-// to
-//         two to eight warps, or to a part of one. mean and rstd of a block's rows are saved
+//         to two to eight warps, or to a part of one. mean and rstd of a block's rows are saved
 //         together.
 // Limit: memory.
 #include "layernorm.hpp"
