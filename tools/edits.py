@@ -2,8 +2,8 @@
 the exercises wrong answers. An entry of such a file:
 
     == no_tail_guard: the guard of the last chunk is gone
-    test: ^03_softmax\\.step5_
-    in: 03_softmax/step5_registers.cu
+    test: ^03_softmax\\.forward5_
+    in: 03_softmax/forward5_registers.cu
     -    if (col >= cols) return;
     ...
          float sum = 0;
