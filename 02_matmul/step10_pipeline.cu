@@ -77,12 +77,13 @@ tile::Status pipeline(const Problem& p, const Buffers& buffers, void* stream) {
   if (tile::Status s = blocks_for_tiles(p, kBlockM, kBlockN, &blocks); !s.ok()) return s;
   const bool are_whole = are_whole_tiles(p, buffers, kBlockM, kBlockN, kBlockK);
   const auto launch = [&](auto element, auto a_along_k, auto b_along_k, auto whole) {
+    constexpr bool kAAlongK = a_along_k.value, kBAlongK = b_along_k.value, kWhole = whole.value;
     using T = decltype(element);
     constexpr int kBytes = kStages * (kBlockM + kBlockN) * kBlockK * static_cast<int>(sizeof(T));
-    const tile::Status allowed = tile::allow_shared_bytes(
-        matmul_pipeline<T, a_along_k.value, b_along_k.value, whole.value>, kBytes);
+    const tile::Status allowed =
+        tile::allow_shared_bytes(matmul_pipeline<T, kAAlongK, kBAlongK, kWhole>, kBytes);
     if (!allowed.ok()) return allowed;
-    matmul_pipeline<T, a_along_k.value, b_along_k.value, whole.value>
+    matmul_pipeline<T, kAAlongK, kBAlongK, kWhole>
         <<<blocks, kTensorThreads, kBytes, static_cast<cudaStream_t>(stream)>>>(
             op_a<T>(p, buffers), op_b<T>(p, buffers), output_c<T>(p, buffers), p.m, p.n, terms(p));
     return tile::launch_status("matmul_pipeline");

@@ -101,13 +101,13 @@ tile::Status tf32(const Problem& p, const Buffers& buffers, void* stream) {
   if (tile::Status s = blocks_for_tiles(p, kBlockM, kBlockN, &blocks); !s.ok()) return s;
   const bool are_whole = are_whole_tiles(p, buffers, kBlockM, kBlockN, kTileK);
   const auto launch = [&](auto a_along_k, auto b_along_k, auto whole) {
-    using ATile = OperandTile<PaddedFloats, a_along_k.value, kBlockM, kTileK>;
-    using BTile = OperandTile<PaddedFloats, b_along_k.value, kBlockN, kTileK>;
+    constexpr bool kAAlongK = a_along_k.value, kBAlongK = b_along_k.value, kWhole = whole.value;
+    using ATile = OperandTile<PaddedFloats, kAAlongK, kBlockM, kTileK>;
+    using BTile = OperandTile<PaddedFloats, kBAlongK, kBlockN, kTileK>;
     constexpr int kBytes = kStages * (ATile::kChunks + BTile::kChunks) * 16;
-    const tile::Status allowed = tile::allow_shared_bytes(
-        matmul_tf32<a_along_k.value, b_along_k.value, whole.value>, kBytes);
-    if (!allowed.ok()) return allowed;
-    matmul_tf32<a_along_k.value, b_along_k.value, whole.value>
+    auto s = tile::allow_shared_bytes(matmul_tf32<kAAlongK, kBAlongK, kWhole>, kBytes);
+    if (!s.ok()) return s;
+    matmul_tf32<kAAlongK, kBAlongK, kWhole>
         <<<blocks, kTensorThreads, kBytes, static_cast<cudaStream_t>(stream)>>>(
             op_a<float>(p, buffers), op_b<float>(p, buffers), output_c<float>(p, buffers), p.m, p.n,
             terms(p));

@@ -170,12 +170,13 @@ tile::Status fused(const Problem& p, const Buffers& buffers, void* stream) {
   const unsigned blocks = std::min(tiles, static_cast<unsigned>(multiprocessors * kBlocks));
   const bool are_whole = are_whole_tiles(p, buffers, kTileM, kTileN, kBlockK);
   const auto launch = [&](auto element, auto a_along_k, auto b_along_k, auto whole) {
+    constexpr bool kAAlongK = a_along_k.value, kBAlongK = b_along_k.value, kWhole = whole.value;
     using T = decltype(element);
     constexpr int kBytes = kStages * (kTileM + kTileN) * kBlockK * static_cast<int>(sizeof(T));
-    const tile::Status allowed = tile::allow_shared_bytes(
-        matmul_fused<T, a_along_k.value, b_along_k.value, whole.value>, kBytes);
+    const tile::Status allowed =
+        tile::allow_shared_bytes(matmul_fused<T, kAAlongK, kBAlongK, kWhole>, kBytes);
     if (!allowed.ok()) return allowed;
-    matmul_fused<T, a_along_k.value, b_along_k.value, whole.value>
+    matmul_fused<T, kAAlongK, kBAlongK, kWhole>
         <<<blocks, kThreads, kBytes, static_cast<cudaStream_t>(stream)>>>(
             op_a<T>(p, buffers), op_b<T>(p, buffers), output_c<T>(p, buffers),
             static_cast<const T*>(buffers.bias), p.activation, p.m, p.n, terms(p), tiles);

@@ -206,16 +206,17 @@ template <class Whole, class Other>
 tile::Status launch(const Problem& p, const Buffers& buffers, int sms, void* stream) {
   const bool are_whole = are_whole_tiles(p, buffers, Whole::kM, Whole::kN, kBlockK);
   const auto launch = [&](auto element, auto a_along_k, auto b_along_k, auto whole) {
+    constexpr bool kAAlongK = a_along_k.value, kBAlongK = b_along_k.value, kWhole = whole.value;
     using T = decltype(element);
-    using Shape = std::conditional_t<whole.value, Whole, Other>;
+    using Shape = std::conditional_t<kWhole, Whole, Other>;
     constexpr int kBytes = kStages * (Shape::kM + Shape::kN) * kBlockK * int{sizeof(T)};
     unsigned tiles = 0;
     if (tile::Status s = blocks_for_tiles(p, Shape::kM, Shape::kN, &tiles); !s.ok()) return s;
     const unsigned blocks = std::min(tiles, static_cast<unsigned>(sms * Shape::kBlocks));
-    const tile::Status allowed = tile::allow_shared_bytes(
-        matmul_warp_tiles<T, Shape, a_along_k.value, b_along_k.value, whole.value>, kBytes);
+    const tile::Status allowed =
+        tile::allow_shared_bytes(matmul_warp_tiles<T, Shape, kAAlongK, kBAlongK, kWhole>, kBytes);
     if (!allowed.ok()) return allowed;
-    matmul_warp_tiles<T, Shape, a_along_k.value, b_along_k.value, whole.value>
+    matmul_warp_tiles<T, Shape, kAAlongK, kBAlongK, kWhole>
         <<<blocks, Shape::kThreads, kBytes, static_cast<cudaStream_t>(stream)>>>(
             op_a<T>(p, buffers), op_b<T>(p, buffers), output_c<T>(p, buffers),
             static_cast<const T*>(buffers.bias), p.activation, p.m, p.n, terms(p), tiles);

@@ -194,13 +194,15 @@ tile::Status persistent(const BackwardProblem& p, const BackwardBuffers& b, void
   tile::Status launched = tile::with_element_type(p.type, [&](auto element) {
     using T = decltype(element);
     auto launch = [&](auto max_threads, auto rows_of_warps) -> tile::Status {
+      constexpr int kMaxThreads = max_threads;
+      constexpr bool kRowsOfWarps = rows_of_warps;
       const auto bytes = static_cast<std::size_t>(plan.shared_bytes);
       if (tile::Status s = tile::allow_shared_bytes(
-              layernorm_backward_persistent<T, max_threads, rows_of_warps>, bytes);
+              layernorm_backward_persistent<T, kMaxThreads, kRowsOfWarps>, bytes);
           !s.ok()) {
         return s;
       }
-      layernorm_backward_persistent<T, max_threads, rows_of_warps>
+      layernorm_backward_persistent<T, kMaxThreads, kRowsOfWarps>
           <<<static_cast<unsigned>(blocks), plan.threads, bytes,
              static_cast<cudaStream_t>(stream)>>>(
               tile::Rows<const T>{static_cast<const T*>(b.x), p.ldx},
