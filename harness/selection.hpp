@@ -10,7 +10,8 @@ namespace tile {
 
 /// A GPU takes all. The CPU device, on which a case takes milliseconds, divides them between fp16
 /// and bf16, if a step has both; its check build, some five times slower, takes a sixth of those.
-/// Which ones looks random, so that no pattern in the list decides.
+/// Which ones looks random, so that no pattern in the list decides. Both take the first, or one of
+/// them might have none of a short list.
 class Selection {
  public:
   Selection(EnumSet<DType> types, DType type) {
@@ -23,7 +24,8 @@ class Selection {
   }
   bool takes_next() {
     ++count_;
-    return (count_ * 2654435761u >> 16) % parts_ == part_;  // Knuth's multiplicative hash
+    // Knuth's multiplicative hash.
+    return count_ == 1 || (count_ * 2654435761u >> 16) % parts_ == part_;
   }
 
  private:
