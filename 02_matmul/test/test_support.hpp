@@ -221,12 +221,16 @@ class Selection {
     if (!tile::device_reads_host_memory()) parts_ *= 6;  // the check build
   }
   bool takes_next() {
+    const bool is_first = !any_;
+    any_ = true;
     ++count_;
-    return (count_ * 2654435761u >> 16) % parts_ == part_;  // Knuth's multiplicative hash
+    // Knuth's multiplicative hash.
+    return is_first || (count_ * 2654435761u >> 16) % parts_ == part_;
   }
 
  private:
   std::uint32_t count_, parts_ = 1, part_ = 0;
+  bool any_ = false;
 };
 
 // ---- Sizes ----
