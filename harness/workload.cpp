@@ -45,8 +45,9 @@ void* Tensors::workspace(std::int64_t bytes) {
   return add("workspace", DType::fp32, 1, (bytes + 3) / 4);
 }
 
-std::vector<double> Tensors::rows_of_last(std::span<const std::int64_t> numbers) const {
-  return all_.back().rows(numbers);
+std::vector<double> Tensors::rows(std::size_t tensor,
+                                  std::span<const std::int64_t> numbers) const {
+  return all_[tensor].rows(numbers);
 }
 
 Comparison Tensors::check() {

@@ -26,8 +26,13 @@ class Tensors {
   /// Memory that a step uses and nobody looks at.
   void* workspace(std::int64_t bytes);
 
-  /// Rows of the tensor that was made last, for a reference.
-  std::vector<double> rows_of_last(std::span<const std::int64_t> numbers) const;
+  /// How many there are.
+  std::size_t count() const { return all_.size(); }
+  /// Rows of a tensor by its number, for a reference; and of the one that was made last.
+  std::vector<double> rows(std::size_t tensor, std::span<const std::int64_t> numbers) const;
+  std::vector<double> rows_of_last(std::span<const std::int64_t> numbers) const {
+    return rows(count() - 1, numbers);
+  }
 
   /// What Workload::check() does.
   Comparison check();

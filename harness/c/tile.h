@@ -289,6 +289,96 @@ TILE_API tile_status tile_layernorm_workspace_bytes(const tile_layernorm_backwar
 TILE_API tile_status tile_layernorm_reference(const tile_layernorm_args* args);
 TILE_API tile_status tile_layernorm_backward_reference(const tile_layernorm_backward_args* args);
 
+/* ---- Attention ---- */
+
+/* For each batch entry and head, with rows as vectors:
+ *     s_ij = scale q_i k_j            where query i sees key j
+ *     lse_i = log sum_j exp(s_ij)
+ *     o_i = sum_j exp(s_ij - lse_i) v_j
+ * Query i stands beside key i + keys - queries. Causal: it sees no key behind that one. Windowed: it
+ * sees `left` keys before and `right` behind it. A query that sees no key has o = 0 and
+ * lse = -infinity. heads / kv_heads heads of q share one of k and v. Where a batch entry has lengths
+ * of its own, they take the place of queries and keys, and rows of o beyond are 0, of lse -infinity.
+ *
+ * Types: fp32, fp16, bf16. What is written overlaps nothing else. */
+typedef struct tile_attention_args {
+  size_t struct_size; /* sizeof(tile_attention_args) */
+  const char* step;
+  tile_type type;
+  int32_t causal;   /* 0 or 1 */
+  int32_t windowed; /* 0 or 1: whether left and right count */
+  float scale;      /* positive and finite; 0: 1 / sqrt(head_dim) */
+  int64_t batch, heads, queries, keys, head_dim;
+  int64_t kv_heads;    /* divides heads; 0: heads */
+  int64_t left, right; /* not negative */
+  const void* q;       /* [batch][queries][heads][head_dim] */
+  const void* k;       /* [batch][keys][kv_heads][head_dim] */
+  const void* v;       /* [batch][keys][kv_heads][head_dim] */
+  void* o;             /* [batch][queries][heads][head_dim] */
+  void* lse;           /* [batch][heads][queries], fp32; NULL: not wanted */
+  const int32_t* query_lengths; /* [batch], device memory; NULL: all are `queries` */
+  const int32_t* key_lengths;   /* [batch] likewise; NULL: all are `keys` */
+  void* workspace;         /* aligned to 16 bytes; may hold anything */
+  int64_t workspace_bytes; /* at least tile_attention_workspace_bytes() */
+  /* Elements from one batch entry, from one head, from one row to the next. All zero: those of
+     [batch][length][heads][head_dim] without gaps. The elements of a row are contiguous. */
+  int64_t q_strides[3], k_strides[3], v_strides[3], o_strides[3];
+  void* stream;
+} tile_attention_args;
+TILE_API tile_status tile_attention(const tile_attention_args* args);
+
+/* The bytes of device memory that the step args->step needs as its workspace; NULL: that the last
+ * step does, which is none. Reads the sizes and the step; the rest may still be zero. */
+TILE_API tile_status tile_attention_workspace_bytes(const tile_attention_args* args,
+                                                    int64_t* bytes);
+
+/* The same in double precision on the host, as tile_matmul_reference(); lse is doubles too, the
+ * lengths are on the host, and there is no workspace. */
+TILE_API tile_status tile_attention_reference(const tile_attention_args* args);
+
+/* From the gradient dout of a loss with respect to o, and with p_ij = exp(s_ij - lse_i):
+ *     delta_i = dout_i o_i             ds_ij = p_ij (dout_i v_j - delta_i)
+ *     dq_i = scale sum_j ds_ij k_j     dk_j = scale sum_i ds_ij q_i     dv_j = sum_i p_ij dout_i
+ * dk and dv are sums over the heads that share them. Rows beyond the lengths are 0. What is written
+ * overlaps nothing else; but dq, dk and dv may lie between one another's rows, as in one tensor.
+ * Step `one_pass` adds in an order that differs from run to run; the other steps give the same bits
+ * each time. */
+typedef struct tile_attention_backward_args {
+  size_t struct_size; /* sizeof(tile_attention_backward_args) */
+  const char* step;
+  tile_type type;
+  int32_t causal, windowed; /* as in tile_attention_args, down to right */
+  float scale;
+  int64_t batch, heads, queries, keys, head_dim;
+  int64_t kv_heads;
+  int64_t left, right;
+  const void* q;    /* [batch][queries][heads][head_dim] */
+  const void* k;    /* [batch][keys][kv_heads][head_dim] */
+  const void* v;    /* [batch][keys][kv_heads][head_dim] */
+  const void* o;    /* [batch][queries][heads][head_dim], as tile_attention() gave it */
+  const void* lse;  /* [batch][heads][queries], fp32 likewise */
+  const void* dout; /* [batch][queries][heads][head_dim] */
+  void* dq;         /* [batch][queries][heads][head_dim] */
+  void* dk;         /* [batch][keys][kv_heads][head_dim] */
+  void* dv;         /* [batch][keys][kv_heads][head_dim] */
+  const int32_t* query_lengths;
+  const int32_t* key_lengths;
+  void* workspace;         /* aligned to 16 bytes; may hold anything */
+  int64_t workspace_bytes; /* at least tile_attention_backward_workspace_bytes() */
+  int64_t q_strides[3], k_strides[3], v_strides[3], o_strides[3], dout_strides[3], dq_strides[3],
+      dk_strides[3], dv_strides[3];
+  void* stream;
+} tile_attention_backward_args;
+TILE_API tile_status tile_attention_backward(const tile_attention_backward_args* args);
+
+/* As tile_attention_workspace_bytes(): what the step args->step needs, or NULL: what the last does,
+ * which is no less than any but `scores` does. */
+TILE_API tile_status tile_attention_backward_workspace_bytes(
+    const tile_attention_backward_args* args, int64_t* bytes);
+
+/* As tile_attention_reference(). */
+TILE_API tile_status tile_attention_backward_reference(const tile_attention_backward_args* args);
+
 #ifdef __cplusplus
 }
 #endif

@@ -20,7 +20,7 @@ def declared_structs():
     found = {}
     for body, name in re.findall(r"typedef struct \w+ \{(.*?)\} tile_(\w+)_args;", TEXT, re.S):
         # "const float* beta;", "int64_t m, n, k;"
-        found[name] = [field.split()[-1].lstrip("*") for line in body.split(";") if line.strip()
+        found[name] = [re.sub(r"\[.*", "", field.split()[-1]).lstrip("*") for line in body.split(";") if line.strip()
                        for field in line.split(",")]
     return found
 

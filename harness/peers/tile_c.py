@@ -2,6 +2,7 @@
 import ctypes
 
 POINTER, I64, I32, F32 = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32, ctypes.c_float
+STRIDES = ctypes.c_int64 * 3
 
 TYPES = {"fp32": 1, "fp16": 2, "bf16": 3, "fp64": 4, "tf32": 5}
 BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "fp64": 8, "tf32": 4}
@@ -22,6 +23,19 @@ OPERATIONS = {
     "layernorm_backward": [(I32, "norm"), (I64, "rows cols"),
                            (POINTER, "x gamma mean rstd dy dx dgamma dbeta workspace"),
                            (I64, "ldx lddy lddx"), (POINTER, "stream")],
+    "attention": [(I32, "causal windowed"), (F32, "scale"),
+                  (I64, "batch heads queries keys head_dim kv_heads left right"),
+                  (POINTER, "q k v o lse query_lengths key_lengths workspace"),
+                  (I64, "workspace_bytes"),
+                  (STRIDES, "q_strides k_strides v_strides o_strides"), (POINTER, "stream")],
+    "attention_backward": [
+        (I32, "causal windowed"), (F32, "scale"),
+        (I64, "batch heads queries keys head_dim kv_heads left right"),
+        (POINTER, "q k v o lse dout dq dk dv query_lengths key_lengths workspace"),
+        (I64, "workspace_bytes"),
+        (STRIDES, "q_strides k_strides v_strides o_strides dout_strides dq_strides dk_strides"
+                  " dv_strides"),
+        (POINTER, "stream")],
 }
 LAYER_NORM, RMS_NORM = 0, 1
 
@@ -122,7 +136,8 @@ class Library:
     def workspace_bytes(self, operation, element_type, **fields):
         args, _ = self._arguments(operation, element_type, fields)
         count = I64()
-        function = self._function(f"{operation.removesuffix('_backward')}_workspace_bytes")
+        name = {"layernorm_backward": "layernorm"}.get(operation, operation)
+        function = self._function(f"{name}_workspace_bytes")
         self._check(function(ctypes.byref(args), ctypes.byref(count)))
         return count.value
 

@@ -32,6 +32,17 @@ class SharedAddress {
     address.address_ += bytes;
     return address;
   }
+  /// For swizzled tiles: where two places in a row differ by an exclusive or of their columns, and
+  /// the row begins at a multiple of its length, their addresses do.
+  friend __device__ __forceinline__ SharedAddress operator^(SharedAddress address, int bytes) {
+#ifdef CPU_DEVICE
+    const auto bits = reinterpret_cast<std::uintptr_t>(address.address_);
+    address.address_ += static_cast<std::ptrdiff_t>((bits ^ static_cast<unsigned>(bytes)) - bits);
+#else
+    address.address_ ^= static_cast<std::uint32_t>(bytes);
+#endif
+    return address;
+  }
 
  private:
 #ifdef CPU_DEVICE
@@ -65,6 +76,15 @@ __device__ __forceinline__ void store_shared(SharedAddress address, uint4 words)
   asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address.value()), "r"(words.x),
                "r"(words.y), "r"(words.z), "r"(words.w)
                : "memory");
+#endif
+}
+
+///     st.shared.u32 [address], word;
+__device__ __forceinline__ void store_shared(SharedAddress address, std::uint32_t word) {
+#ifdef CPU_DEVICE
+  *static_cast<std::uint32_t*>(static_cast<void*>(address)) = word;
+#else
+  asm volatile("st.shared.u32 [%0], %1;" ::"r"(address.value()), "r"(word) : "memory");
 #endif
 }
 

@@ -1,0 +1,152 @@
+// Backward, step 1: the formulas.
+// Idea: with the softmax's P and its gradient in memory, each gradient is a product:
+//       dV = P^T dO, dQ = scale dS K, dK = scale dS^T Q with dS = P (dO V^T - delta).
+// Limit: memory. Two matrices of 4 bytes for each query and key are written once and read three
+//        times.
+#include "flash_attention.cuh"
+#include "tile/ptx/exp2.cuh"
+#include "tile/reduce.cuh"
+
+namespace flash_attention {
+namespace {
+
+constexpr int kThreads = 128;
+
+/// A block has one row of one head: a query, or a key.
+struct Row {
+  int batch, head, row;
+  __device__ Row(int heads, int rows)
+      : batch(static_cast<int>(blockIdx.x / rows) / heads),
+        head(static_cast<int>(blockIdx.x / rows) % heads),
+        row(static_cast<int>(blockIdx.x % rows)) {}
+};
+
+template <class T>
+__device__ float dot(const T* a, const T* b, int dim) {
+  float sum = 0;
+  for (int d = 0; d < dim; ++d) sum += static_cast<float>(a[d]) * static_cast<float>(b[d]);
+  return sum;
+}
+
+// snippet-begin weights
+/// P = exp(S - lse) and dS = P (dP - delta) of a query. What it does not see is 0.
+template <class T>
+__global__ void attention_backward_scores(Heads<const T> q,     // [batch][queries][heads][dim]
+                                          Heads<const T> k,     // [batch][keys][heads / group][dim]
+                                          Heads<const T> v,     // likewise
+                                          Heads<const T> o,     // as q
+                                          Heads<const T> dout,  // as q
+                                          const float* lse,     // [batch][heads][queries]
+                                          float* weights,       // [batch][heads][queries][keys]
+                                          float* dscores,       // likewise
+                                          Masks masks, int heads, int group, int dim, float scale) {
+  const Row row(heads, masks.queries);
+  const Mask mask = masks.of(row.batch);
+  const T* query = q.rows(row.batch, row.head)[row.row];
+  const T* dout_row = dout.rows(row.batch, row.head)[row.row];
+  const float delta = dot(dout_row, o.rows(row.batch, row.head)[row.row], dim);
+  for (int key = threadIdx.x; key < masks.keys; key += kThreads) {
+    float weight = 0, dscore = 0;
+    if (mask.sees(row.row, key)) {
+      const T* key_row = k.rows(row.batch, row.head / group)[key];
+      const T* value_row = v.rows(row.batch, row.head / group)[key];
+      const float score = scale * dot(query, key_row, dim);
+      weight = tile::ptx::exp2_approx(kLog2E * (score - lse[blockIdx.x]));
+      dscore = weight * (dot(dout_row, value_row, dim) - delta);
+    }
+    weights[std::int64_t{blockIdx.x} * masks.keys + key] = weight;
+    dscores[std::int64_t{blockIdx.x} * masks.keys + key] = dscore;
+  }
+}
+// snippet-end weights
+
+// snippet-begin products
+/// dQ = scale dS K.
+template <class T>
+__global__ void attention_backward_scores_dq(const float* dscores,  // [batch][heads][queries][keys]
+                                             Heads<const T> k,      // [batch][keys][…][dim]
+                                             Heads<T> dq,           // [batch][queries][heads][dim]
+                                             Masks masks, int heads, int group, int dim,
+                                             float scale) {
+  const Row row(heads, masks.queries);
+  const Mask mask = masks.of(row.batch);
+  const auto keys = k.rows(row.batch, row.head / group);
+  for (int d = threadIdx.x; d < dim; d += kThreads) {
+    float sum = 0;
+    for (int key = mask.first_key(row.row); key < mask.end_key(row.row); ++key) {
+      sum +=
+          dscores[std::int64_t{blockIdx.x} * masks.keys + key] * static_cast<float>(keys[key][d]);
+    }
+    dq.rows(row.batch, row.head)[row.row][d] = static_cast<T>(scale * sum);
+  }
+}
+
+/// dK = scale dS^T Q and dV = P^T dO, over all heads that share a key.
+template <class T>
+__global__ void attention_backward_scores_dkv(
+    const float* weights,  // [batch][heads][queries][keys]
+    const float* dscores,  // likewise
+    Heads<const T> q,      // [batch][queries][heads][dim]
+    Heads<const T> dout,   // likewise
+    Heads<T> dk,           // [batch][keys][heads / group][dim]
+    Heads<T> dv,           // likewise
+    Masks masks, int heads, int group, int dim, float scale) {
+  const Row row(heads / group, masks.keys);
+  const Mask turned = masks.of(row.batch).transposed();
+  for (int d = threadIdx.x; d < dim; d += kThreads) {
+    float dk_sum = 0, dv_sum = 0;
+    for (int head = row.head * group; head < (row.head + 1) * group; ++head) {
+      const auto queries = q.rows(row.batch, head), douts = dout.rows(row.batch, head);
+      const std::int64_t first = (std::int64_t{row.batch} * heads + head) * masks.queries;
+      for (int query = turned.first_key(row.row); query < turned.end_key(row.row); ++query) {
+        const std::int64_t at = (first + query) * masks.keys + row.row;
+        dk_sum += dscores[at] * static_cast<float>(queries[query][d]);
+        dv_sum += weights[at] * static_cast<float>(douts[query][d]);
+      }
+    }
+    dk.rows(row.batch, row.head)[row.row][d] = static_cast<T>(scale * dk_sum);
+    dv.rows(row.batch, row.head)[row.row][d] = static_cast<T>(dv_sum);
+  }
+}
+// snippet-end products
+
+}  // namespace
+
+tile::Status takes_scores(const BackwardProblem& p, const BackwardBuffers& buffers,
+                          const tile::Device&) {
+  return check_workspace(p, buffers, "scores");
+}
+
+tile::Status scores(const BackwardProblem& p, const BackwardBuffers& buffers, void* stream) {
+  unsigned queries = 0, keys = 0;
+  if (tile::Status s = blocks_for_tiles(p, p.heads, p.queries, 1, &queries); !s.ok()) return s;
+  if (tile::Status s = blocks_for_tiles(p, p.kv_heads, p.keys, 1, &keys); !s.ok()) return s;
+  return tile::with_element_type(p.type, [&](auto element) -> tile::Status {
+    using T = decltype(element);
+    const auto in = static_cast<cudaStream_t>(stream);
+    const auto q = heads_of<const T>(buffers.q, p.q), k = heads_of<const T>(buffers.k, p.k);
+    const auto dout = heads_of<const T>(buffers.dout, p.dout);
+    const Masks masks = masks_of(p, buffers);
+    const int heads = static_cast<int>(p.heads), dim = static_cast<int>(p.head_dim);
+    auto* weights = static_cast<float*>(buffers.workspace);
+    float* dscores = weights + p.batch * p.heads * p.queries * p.keys;
+    if (queries > 0) {
+      attention_backward_scores<T><<<queries, kThreads, 0, in>>>(
+          q, k, heads_of<const T>(buffers.v, p.v), heads_of<const T>(buffers.o, p.o), dout,
+          buffers.lse, weights, dscores, masks, heads, group_of(p), dim, p.scale);
+      if (tile::Status s = tile::launch_status("attention_backward_scores"); !s.ok()) return s;
+      attention_backward_scores_dq<T><<<queries, kThreads, 0, in>>>(
+          dscores, k, heads_of<T>(buffers.dq, p.dq), masks, heads, group_of(p), dim, p.scale);
+      if (tile::Status s = tile::launch_status("attention_backward_scores_dq"); !s.ok()) return s;
+    }
+    if (keys > 0) {
+      attention_backward_scores_dkv<T><<<keys, kThreads, 0, in>>>(
+          weights, dscores, q, dout, heads_of<T>(buffers.dk, p.dk), heads_of<T>(buffers.dv, p.dv),
+          masks, heads, group_of(p), dim, p.scale);
+      return tile::launch_status("attention_backward_scores_dkv");
+    }
+    return {};
+  });
+}
+
+}  // namespace flash_attention

@@ -1,0 +1,212 @@
+// Backward, step 2: weights are computed again.
+// Idea: lse is enough to compute a weight from its score: p = exp(s - lse), without a maximum or a
+//       sum. A block keeps a tile of keys and their gradients while all queries go by; another
+//       kernel keeps a tile of queries while the keys go by. Nobody adds to what another block has.
+// Change: two kernels and one before them for delta, and no memory for scores.
+// Limit: arithmetic in fp32, and seven products where five would do.
+#include "flash_attention.cuh"
+#include "tile/ptx/exp2.cuh"
+#include "tile/reduce.cuh"
+
+namespace flash_attention {
+namespace {
+
+constexpr int kWarps = 8, kThreads = kWarps * tile::kWarp;
+constexpr int kKept = kWarps;  // rows that a block keeps: one to a warp
+constexpr int kPassing = 32;   // rows that go by at a time: one to a lane
+constexpr int kMaxDim = 256, kLaneDims = kMaxDim / tile::kWarp;
+
+std::size_t shared_bytes(std::int64_t dim) {  // two tensors of rows that are kept, two that pass
+  return static_cast<std::size_t>(2 * (kKept + kPassing) * (dim + 1)) * sizeof(float);
+}
+
+/// See step 2 of the forward pass.
+template <int kRows, class T>
+__device__ void load_rows(float* smem, tile::Rows<const T> from, int count, int dim) {
+  for (int i = threadIdx.x; i < kRows * dim; i += kThreads) {
+    const int row = i / dim, d = i % dim;
+    smem[row * (dim + 1) + d] = row < count ? static_cast<float>(from[row][d]) : 0;
+  }
+}
+
+__device__ float dot(const float* a, const float* b, int dim) {
+  float sum = 0;
+  for (int d = 0; d < dim; ++d) sum += a[d] * b[d];
+  return sum;
+}
+
+/// sums += the lanes' numbers times the rows that pass: elements lane, lane + 32, … to a lane.
+__device__ void add_rows(float (&sums)[kLaneDims], float of_lane, const float* rows, int dim) {
+  const int lane = threadIdx.x % tile::kWarp;
+  for (int j = 0; j < kPassing; ++j) {
+    const float of_row = __shfl_sync(tile::kAllLanes, of_lane, j);
+#pragma unroll
+    for (int e = 0; e < kLaneDims; ++e) {
+      const int d = lane + e * tile::kWarp;
+      if (d < dim) sums[e] += of_row * rows[j * (dim + 1) + d];
+    }
+  }
+}
+
+template <class T>
+__device__ void store_row(T* row, const float (&sums)[kLaneDims], float scale, int dim) {
+  const int lane = threadIdx.x % tile::kWarp;
+#pragma unroll
+  for (int e = 0; e < kLaneDims; ++e) {
+    const int d = lane + e * tile::kWarp;
+    if (d < dim) row[d] = static_cast<T>(scale * sums[e]);
+  }
+}
+
+// snippet-begin keys
+/// dK and dV of a tile of keys, over all queries of all heads that share it.
+template <class T>
+__global__ void attention_backward_tiles_dkv(Heads<const T> q,     // [batch][queries][heads][dim]
+                                             Heads<const T> k,     // [batch][keys][kv_heads][dim]
+                                             Heads<const T> v,     // as k
+                                             Heads<const T> dout,  // as q
+                                             const Terms* terms,   // [batch][heads][rows of terms]
+                                             Heads<T> dk,          // as k
+                                             Heads<T> dv,          // as k
+                                             Masks masks, int heads, int group, int dim,
+                                             float scale) {
+  extern __shared__ float smem[];                    // {keys, values, queries, their dO}
+  float* k_smem = smem;                              // [kKept][dim + 1]
+  float* v_smem = k_smem + kKept * (dim + 1);        // likewise
+  float* q_smem = v_smem + kKept * (dim + 1);        // [kPassing][dim + 1]
+  float* dout_smem = q_smem + kPassing * (dim + 1);  // likewise
+  const Work work = work_of_block(heads / group, (masks.keys + kKept - 1) / kKept);
+  const Mask mask = masks.of(work.batch);
+  const int block_key = work.tile * kKept;
+  const int warp = threadIdx.x / tile::kWarp, lane = threadIdx.x % tile::kWarp;
+  load_rows<kKept>(k_smem, k.rows(work.batch, work.head, block_key), mask.keys - block_key, dim);
+  load_rows<kKept>(v_smem, v.rows(work.batch, work.head, block_key), mask.keys - block_key, dim);
+
+  float dk_sums[kLaneDims] = {}, dv_sums[kLaneDims] = {};
+  for (int head = work.head * group; head < (work.head + 1) * group; ++head) {
+    const Terms* of_head = terms_of_head(terms, {work.batch, head, 0}, heads, masks.queries);
+    for (int first = 0; first < mask.queries; first += kPassing) {
+      const int left = mask.queries - first;
+      __syncthreads();  // all warps have read the queries before
+      load_rows<kPassing>(q_smem, q.rows(work.batch, head, first), left, dim);
+      load_rows<kPassing>(dout_smem, dout.rows(work.batch, head, first), left, dim);
+      __syncthreads();  // these are there
+      // A lane has a query: its weight for the warp's key, and the weight's gradient.
+      const Terms of_query = of_head[first + lane];
+      const float* key = k_smem + warp * (dim + 1);
+      const float* value = v_smem + warp * (dim + 1);
+      float weight = 0;
+      if (mask.sees(first + lane, block_key + warp)) {
+        const float score = scale * kLog2E * dot(q_smem + lane * (dim + 1), key, dim);
+        weight = tile::ptx::exp2_approx(score - of_query.lse2);
+      }
+      const float dweight = dot(dout_smem + lane * (dim + 1), value, dim);
+      const float dscore = weight * (dweight - of_query.delta);
+      add_rows(dv_sums, weight, dout_smem, dim);  // dV += P^T dO
+      add_rows(dk_sums, dscore, q_smem, dim);     // dK += dS^T Q
+    }
+  }
+  if (block_key + warp >= masks.keys) return;
+  store_row(dk.rows(work.batch, work.head)[block_key + warp], dk_sums, scale, dim);
+  store_row(dv.rows(work.batch, work.head)[block_key + warp], dv_sums, 1, dim);
+}
+// snippet-end keys
+
+// snippet-begin queries
+/// dQ of a tile of queries.
+template <class T>
+__global__ void attention_backward_tiles_dq(Heads<const T> q,     // [batch][queries][heads][dim]
+                                            Heads<const T> k,     // [batch][keys][kv_heads][dim]
+                                            Heads<const T> v,     // as k
+                                            Heads<const T> dout,  // as q
+                                            const Terms* terms,   // [batch][heads][rows of terms]
+                                            Heads<T> dq,          // as q
+                                            Masks masks, int heads, int group, int dim,
+                                            float scale) {
+  extern __shared__ float smem[];                 // {queries, their dO, keys, values}
+  float* q_smem = smem;                           // [kKept][dim + 1]
+  float* dout_smem = q_smem + kKept * (dim + 1);  // likewise
+  float* k_smem = dout_smem + kKept * (dim + 1);  // [kPassing][dim + 1]
+  float* v_smem = k_smem + kPassing * (dim + 1);  // likewise
+  const Work work = work_of_block(heads, (masks.queries + kKept - 1) / kKept);
+  const Mask mask = masks.of(work.batch);
+  const int block_query = work.tile * kKept, kv_head = work.head / group;
+  const int warp = threadIdx.x / tile::kWarp, lane = threadIdx.x % tile::kWarp;
+  const int queries_left = mask.queries - block_query;
+  load_rows<kKept>(q_smem, q.rows(work.batch, work.head, block_query), queries_left, dim);
+  load_rows<kKept>(dout_smem, dout.rows(work.batch, work.head, block_query), queries_left, dim);
+
+  const Terms of_query = terms_of_head(terms, work, heads, masks.queries)[block_query + warp];
+  float dq_sums[kLaneDims] = {};
+  for (int first = 0; first < mask.keys; first += kPassing) {
+    __syncthreads();  // all warps have read the keys before
+    load_rows<kPassing>(k_smem, k.rows(work.batch, kv_head, first), mask.keys - first, dim);
+    load_rows<kPassing>(v_smem, v.rows(work.batch, kv_head, first), mask.keys - first, dim);
+    __syncthreads();  // these are there
+    float weight = 0;
+    if (mask.sees(block_query + warp, first + lane)) {
+      const float score =
+          scale * kLog2E * dot(q_smem + warp * (dim + 1), k_smem + lane * (dim + 1), dim);
+      weight = tile::ptx::exp2_approx(score - of_query.lse2);
+    }
+    const float dweight = dot(dout_smem + warp * (dim + 1), v_smem + lane * (dim + 1), dim);
+    add_rows(dq_sums, weight * (dweight - of_query.delta), k_smem, dim);  // dQ += dS K
+  }
+  if (block_query + warp >= masks.queries) return;
+  store_row(dq.rows(work.batch, work.head)[block_query + warp], dq_sums, scale, dim);
+}
+// snippet-end queries
+
+}  // namespace
+
+tile::Status takes_tiles(const BackwardProblem& p, const BackwardBuffers& buffers,
+                         const tile::Device& device) {
+  if (p.head_dim > kMaxDim) {
+    return tile::unsupported("head_dim", std::to_string(p.head_dim) + " is more than 256");
+  }
+  const auto bytes = static_cast<std::int64_t>(shared_bytes(p.head_dim));
+  if (bytes > device.shared_bytes_of_block) {
+    return tile::unsupported("head_dim", std::to_string(p.head_dim) + " needs " +
+                                             tile::counted(bytes, "byte") + " of shared memory");
+  }
+  return check_workspace(p, buffers, "tiles");
+}
+
+tile::Status tiles(const BackwardProblem& p, const BackwardBuffers& buffers, void* stream) {
+  unsigned key_blocks = 0, query_blocks = 0;
+  if (tile::Status s = blocks_for_tiles(p, p.kv_heads, p.keys, kKept, &key_blocks); !s.ok()) {
+    return s;
+  }
+  if (tile::Status s = blocks_for_tiles(p, p.heads, p.queries, kKept, &query_blocks); !s.ok()) {
+    return s;
+  }
+  if (tile::Status s = compute_terms(p, buffers, stream); !s.ok()) return s;
+  return tile::with_element_type(p.type, [&](auto element) -> tile::Status {
+    using T = decltype(element);
+    const auto in = static_cast<cudaStream_t>(stream);
+    const auto q = heads_of<const T>(buffers.q, p.q), k = heads_of<const T>(buffers.k, p.k);
+    const auto v = heads_of<const T>(buffers.v, p.v),
+               dout = heads_of<const T>(buffers.dout, p.dout);
+    const auto* terms = static_cast<const Terms*>(buffers.workspace);
+    const Masks masks = masks_of(p, buffers);
+    const int heads = static_cast<int>(p.heads), dim = static_cast<int>(p.head_dim);
+    const std::size_t bytes = shared_bytes(p.head_dim);
+    if (key_blocks > 0) {
+      const tile::Status allowed = tile::allow_shared_bytes(attention_backward_tiles_dkv<T>, bytes);
+      if (!allowed.ok()) return allowed;
+      attention_backward_tiles_dkv<T><<<key_blocks, kThreads, bytes, in>>>(
+          q, k, v, dout, terms, heads_of<T>(buffers.dk, p.dk), heads_of<T>(buffers.dv, p.dv), masks,
+          heads, group_of(p), dim, p.scale);
+      tile::Status launched = tile::launch_status("attention_backward_tiles_dkv");
+      if (!launched.ok() || query_blocks == 0) return launched;
+    }
+    const tile::Status allowed = tile::allow_shared_bytes(attention_backward_tiles_dq<T>, bytes);
+    if (!allowed.ok()) return allowed;
+    attention_backward_tiles_dq<T>
+        <<<query_blocks, kThreads, bytes, in>>>(q, k, v, dout, terms, heads_of<T>(buffers.dq, p.dq),
+                                                masks, heads, group_of(p), dim, p.scale);
+    return tile::launch_status("attention_backward_tiles_dq");
+  });
+}
+
+}  // namespace flash_attention

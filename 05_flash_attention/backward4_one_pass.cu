@@ -1,0 +1,286 @@
+// Backward, step 5: five products for seven.
+// Idea: the block that has dS of a tile of keys and queries also computes that tile's part of
+//       dQ = dS K, and adds it to a sum in memory, which the blocks of all tiles of keys share. No
+//       block waits for another; but sums of floats depend on their order, so the last bits of dQ
+//       differ from run to run.
+// Change: dS goes through shared memory once more; sums of dQ in fp32, in the order of mma's
+//         fragments, and a kernel behind that rounds them.
+// Limit: shared memory, whose load and store unit is busy three quarters of the time.
+#include "flash_attention.cuh"
+#include "tile/ptx/exp2.cuh"
+#include "tile/ptx/red.cuh"
+#include "warp_product.cuh"
+
+namespace flash_attention {
+namespace {
+
+/// How a block divides its tiles among its warps.
+template <int kDim>
+struct Shape {
+  static constexpr int kWarps = kDim <= 64 ? 4 : 8, kThreads = kWarps * 32;
+  static constexpr int kKeys = kDim <= 128 ? 128 : 64, kQueries = kDim <= 128 ? 64 : 32;
+  // Scores are computed in parts.
+  static constexpr int kPartKeys = kDim <= 128 ? 32 : 16, kPartQueries = kDim <= 128 ? 32 : 16;
+  static constexpr int kPartsAcross = kQueries / kPartQueries;
+  // The gradients of 32 keys and 64 columns fill half of a warp's registers. Up to 64 columns those
+  // are the keys of its own scores, whose weights stay in registers. Beyond, warps exchange
+  // weights.
+  static constexpr int kCols = kDim <= 64 ? kDim : 64;
+  static constexpr bool kExchange = kDim > 64;
+  static constexpr int kParts = kKeys / kPartKeys * kPartsAcross / kWarps;  // of a warp
+  // The part of dQ that a warp computes.
+  static constexpr int kDqRows = kDim <= 32 ? 16 : 32, kDqCols = kDim <= 32 ? kDim : 32;
+  static_assert(kQueries / kDqRows * (kDim / kDqCols) == kWarps);
+
+  static constexpr int kKeyBytes = kKeys * kDim * 2, kQueryBytes = kQueries * kDim * 2;
+  static constexpr int kScoreBytes = kKeys * kQueries * 2;
+  static constexpr int kTermBytes = 1024;  // of at most 64 queries; what follows stays aligned
+  static constexpr int kStageBytes = 2 * kQueryBytes + kTermBytes;
+  static constexpr int kBytes = 2 * kKeyBytes + 2 * kStageBytes + (kExchange ? 2 : 1) * kScoreBytes;
+};
+
+// snippet-begin kernel
+template <class T, int kDim>
+__global__ void __launch_bounds__(Shape<kDim>::kThreads, kDim <= 64 ? 2 : 1)
+    attention_backward_one_pass(Heads<const T> q,     // [batch][queries][heads][kDim]
+                                Heads<const T> k,     // [batch][keys][heads / group][kDim]
+                                Heads<const T> v,     // as k
+                                Heads<const T> dout,  // as q
+                                const Terms* terms,   // [batch][heads][rows of terms]
+                                float4* dq_sums,      // [batch][heads][rows / 16][kDim / 8][lane]
+                                Heads<T> dk,          // as k
+                                Heads<T> dv,          // as k
+                                Masks masks, int batch, int heads, int group, float scale) {
+  using Plan = Shape<kDim>;
+  constexpr int kThreads = Plan::kThreads, kKeys = Plan::kKeys, kQueries = Plan::kQueries;
+  constexpr int kPartKeys = Plan::kPartKeys, kPartQueries = Plan::kPartQueries;
+  using KeyTile = SharedTile<T, kKeys, kDim>;
+  using QueryTile = SharedTile<T, kQueries, kDim>;
+  using ScoreTile = SharedTile<T, kKeys, kQueries>;
+  extern __shared__ __align__(1024) unsigned char smem[];  // {keys, values, dS, P}, [2]{queries, …}
+  const tile::ptx::SharedAddress begin(smem);
+  const KeyTile k_tile(begin), v_tile(begin + Plan::kKeyBytes);
+  const ScoreTile ds_tile(begin + 2 * Plan::kKeyBytes);
+  const ScoreTile p_tile(begin + (2 * Plan::kKeyBytes + Plan::kScoreBytes));
+  constexpr int kStages = 2 * Plan::kKeyBytes + (Plan::kExchange ? 2 : 1) * Plan::kScoreBytes;
+  const Work work = work_longest_first(batch, heads / group, (masks.keys + kKeys - 1) / kKeys);
+  const Mask turned = masks.of(work.batch).transposed();
+  const int block_key = work.tile * kKeys, warp = static_cast<int>(threadIdx.x) / 32;
+  const int term_rows = (masks.queries + kRowsOfTerms - 1) / kRowsOfTerms * kRowsOfTerms;
+  // Tiles of queries that see these keys, of one head after the other that shares them.
+  const Mask::Tiles visited = turned.tiles(block_key, kKeys, kQueries);
+  const int tiles = visited.last - visited.first, turns = tiles * group;
+
+  const auto copy = [&](int turn) {
+    const int head = work.head * group + turn / tiles;
+    const int query = (visited.first + turn % tiles) * kQueries, left = turned.keys - query;
+    const tile::ptx::SharedAddress stage = begin + (kStages + turn % 2 * Plan::kStageBytes);
+    const QueryTile q_tile(stage), dout_tile(stage + Plan::kQueryBytes);
+    q_tile.template copy_async<kThreads>(q.rows(work.batch, head, query), left);
+    dout_tile.template copy_async<kThreads>(dout.rows(work.batch, head, query), left);
+    if (threadIdx.x < kQueries / 2) {  // two queries' terms are 16 bytes
+      const Terms* from = terms + (std::int64_t{work.batch} * heads + head) * term_rows + query;
+      tile::ptx::cp_async<16>(stage + (2 * Plan::kQueryBytes + static_cast<int>(threadIdx.x) * 16),
+                              from + threadIdx.x * 2);
+    }
+  };
+  k_tile.template copy_async<kThreads>(k.rows(work.batch, work.head, block_key),
+                                       turned.queries - block_key);
+  v_tile.template copy_async<kThreads>(v.rows(work.batch, work.head, block_key),
+                                       turned.queries - block_key);
+  if (turns > 0) copy(0);
+
+  const int sums_key = Plan::kExchange ? warp / (kDim / Plan::kCols) * 32 : warp * 32;
+  const int sums_col = Plan::kExchange ? warp % (kDim / Plan::kCols) * Plan::kCols : 0;
+  Sums<32, Plan::kCols> dk_sums, dv_sums;
+  const auto take_turn = [&](int turn, auto is_border) {
+    const int query = (visited.first + turn % tiles) * kQueries;
+    const tile::ptx::SharedAddress stage = begin + (kStages + turn % 2 * Plan::kStageBytes);
+    const QueryTile q_tile(stage), dout_tile(stage + Plan::kQueryBytes);
+    const auto* of_query = reinterpret_cast<const Terms*>(
+        smem + kStages + turn % 2 * Plan::kStageBytes + 2 * Plan::kQueryBytes);
+    tile::ptx::cp_async_wait_all();
+    // All threads' copies of these queries have landed. All have read the ones before, and dS.
+    __syncthreads();
+    if (turn + 1 < turns) copy(turn + 1);
+#pragma unroll
+    for (int i = 0; i < Plan::kParts; ++i) {
+      const int part = warp * Plan::kParts + i;
+      const int part_key = part / Plan::kPartsAcross * kPartKeys;
+      const int part_query = part % Plan::kPartsAcross * kPartQueries;
+      // P^T = exp2(K Q^T - lse)
+      Sums<kPartKeys, kPartQueries> weights, dscores;
+      add_product_of_rows<T>(weights, k_tile, part_key, q_tile, part_query);
+      if constexpr (decltype(is_border)::value) {
+        hide(weights, turned, block_key + part_key, query + part_query);
+      }
+#pragma unroll
+      for (int c = 0; c < kPartQueries / 4; ++c) {
+        const Terms here = of_query[part_query + weights.col(c)];
+#pragma unroll
+        for (int r = 0; r < kPartKeys / 8; ++r) {
+          float& weight = weights.at(r, c);
+          weight = tile::ptx::exp2_approx(fmaf(scale * kLog2E, weight, -here.lse2));
+          dscores.at(r, c) = -here.delta;
+        }
+      }
+      // dS^T = P^T (V dO^T - delta)
+      add_product_of_rows<T>(dscores, v_tile, part_key, dout_tile, part_query);
+      if constexpr (!Plan::kExchange) {  // dV += P^T dO
+        add_product_with_columns<T>(dv_sums, as_factor<T>(weights), dout_tile, part_query);
+      }
+#pragma unroll
+      for (int c = 0; c < kPartQueries / 4; ++c) {
+#pragma unroll
+        for (int r = 0; r < kPartKeys / 8; ++r) dscores.at(r, c) *= weights.at(r, c);
+      }
+      store_in_tile<T>(dscores, ds_tile, part_key, part_query);
+      if constexpr (Plan::kExchange) {
+        store_in_tile<T>(weights, p_tile, part_key, part_query);
+      } else {  // dK += dS^T Q
+        add_product_with_columns<T>(dk_sums, as_factor<T>(dscores), q_tile, part_query);
+      }
+    }
+    __syncthreads();  // dS is there, and P
+    if constexpr (Plan::kExchange) {
+#pragma unroll 2
+      for (int depth = 0; depth < kQueries; depth += 16) {
+        Factor<32, 16> factor;
+        load(factor, p_tile, sums_key, depth);
+        add_product_with_columns<T>(dv_sums, factor, dout_tile, depth, sums_col);
+        load(factor, ds_tile, sums_key, depth);
+        add_product_with_columns<T>(dk_sums, factor, q_tile, depth, sums_col);
+      }
+    }
+    // This warp's part of dQ = dS K
+    constexpr int kDqRows = Plan::kDqRows, kDqCols = Plan::kDqCols;
+    const int dq_row = warp % (kQueries / kDqRows) * kDqRows;
+    const int dq_col = warp / (kQueries / kDqRows) * kDqCols;
+    Sums<kDqRows, kDqCols> dq;
+#pragma unroll 2
+    for (int depth = 0; depth < kKeys; depth += 16) {
+      Factor<kDqRows, 16> factor;
+      load_transposed(factor, ds_tile, depth, dq_row);
+      add_product_with_columns<T>(dq, factor, k_tile, depth, dq_col);
+    }
+    const int head = work.head * group + turn / tiles;
+    const std::int64_t row = (std::int64_t{work.batch} * heads + head) * term_rows + query + dq_row;
+    float4* to = dq_sums + (row / 16 * (kDim / 8) + dq_col / 8) * 32 + threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < kDqRows / 16; ++i) {
+#pragma unroll
+      for (int j = 0; j < kDqCols / 8; ++j) {
+        const float(&sum)[4] = dq.mma[i][j];
+        tile::ptx::red_add(to + (i * (kDim / 8) + j) * 32, {sum[0], sum[1], sum[2], sum[3]});
+      }
+    }
+  };
+  for (int turn = 0; turn < turns;) {
+    const int first = turn - visited.first;  // of this head
+    for (; turn < first + visited.whole_first; ++turn) take_turn(turn, std::true_type{});
+    for (; turn < first + visited.whole_last; ++turn) take_turn(turn, std::false_type{});
+    for (; turn < first + visited.last; ++turn) take_turn(turn, std::true_type{});
+  }
+  tile::ptx::cp_async_wait_all();  // without a turn the keys are still under way
+  dk_sums.scale(scale);
+  store(dk_sums, dk.rows(work.batch, work.head), block_key + sums_key, masks.keys, sums_col);
+  store(dv_sums, dv.rows(work.batch, work.head), block_key + sums_key, masks.keys, sums_col);
+}
+// snippet-end kernel
+
+constexpr int kRoundingThreads = 128;
+
+// snippet-begin round
+/// dQ = scale times the sums. A thread has 8 columns of rows r and r + 8.
+template <class T>
+__global__ void attention_backward_one_pass_dq(const float4* sums,  // as above
+                                               Heads<T> dq,         // [batch][queries][heads][dim]
+                                               int queries, int heads, int dim, float scale) {
+  const int term_rows = (queries + kRowsOfTerms - 1) / kRowsOfTerms * kRowsOfTerms;
+  const std::int64_t at = std::int64_t{blockIdx.x} * kRoundingThreads + threadIdx.x;
+  const int lane_row = static_cast<int>(at % 8), chunk = static_cast<int>(at / 8 % (dim / 8));
+  const std::int64_t row16 = at / dim;  // 16 rows have dim threads
+  const int of_head = static_cast<int>(row16 / (term_rows / 16));
+  const int query = static_cast<int>(row16 % (term_rows / 16)) * 16 + lane_row;
+  float4 from[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    from[i] = sums[(row16 * (dim / 8) + chunk) * 32 + lane_row * 4 + i];
+  }
+  const auto rows = dq.rows(of_head / heads, of_head % heads);
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    if (query + half * 8 >= queries) continue;
+    std::uint32_t pair[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      pair[i] = half == 0 ? tile::ptx::pack<T>(scale * from[i].x, scale * from[i].y)
+                          : tile::ptx::pack<T>(scale * from[i].z, scale * from[i].w);
+    }
+    *reinterpret_cast<uint4*>(rows[query + half * 8] + chunk * 8) = {pair[0], pair[1], pair[2],
+                                                                     pair[3]};
+  }
+}
+// snippet-end round
+
+}  // namespace
+
+tile::Status takes_one_pass(const BackwardProblem& p, const BackwardBuffers& buffers,
+                            const tile::Device& device) {
+  if (tile::Status s = check_chunks(p, buffers); !s.ok()) return s;
+  const int bytes = p.head_dim <= 64    ? Shape<64>::kBytes
+                    : p.head_dim == 128 ? Shape<128>::kBytes
+                                        : Shape<256>::kBytes;
+  if (bytes > device.shared_bytes_of_block) {
+    return tile::unsupported("head_dim", std::to_string(p.head_dim) + " needs " +
+                                             tile::counted(bytes, "byte") + " of shared memory");
+  }
+  return check_workspace(p, buffers, "one_pass");
+}
+
+tile::Status one_pass(const BackwardProblem& p, const BackwardBuffers& buffers, void* stream) {
+  if (tile::Status s = compute_terms(p, buffers, stream); !s.ok()) return s;
+  return with_16_bits_and_head_dim(
+      p.type, p.head_dim, [&](auto element, auto head_dim) -> tile::Status {
+        using T = decltype(element);
+        constexpr int kDim = head_dim.value;
+        using Plan = Shape<kDim>;
+        unsigned blocks = 0, rounding_blocks = 0;
+        if (tile::Status s = blocks_for_tiles(p, p.kv_heads, p.keys, Plan::kKeys, &blocks);
+            !s.ok()) {
+          return s;
+        }
+        constexpr int kRowsOfBlock = 16 * kRoundingThreads / kDim;
+        const std::int64_t rows = std::int64_t{tiles_of(p.queries, kRowsOfTerms)} * kRowsOfTerms;
+
+        if (tile::Status s = blocks_for_tiles(p, p.heads, rows, kRowsOfBlock, &rounding_blocks);
+            !s.ok()) {
+          return s;
+        }
+        const auto in = static_cast<cudaStream_t>(stream);
+        const auto* terms = static_cast<const Terms*>(buffers.workspace);
+        const std::int64_t all_rows = p.batch * p.heads * rows;
+        auto* sums = reinterpret_cast<float4*>(static_cast<std::byte*>(buffers.workspace) +
+                                               all_rows * sizeof(Terms));
+        TILE_RETURN_IF_CUDA_ERROR(
+            cudaMemsetAsync(sums, 0, static_cast<std::size_t>(all_rows * kDim) * 4, in));
+        const int heads = static_cast<int>(p.heads);
+        if (blocks > 0) {
+          const tile::Status allowed =
+              tile::allow_shared_bytes(attention_backward_one_pass<T, kDim>, Plan::kBytes);
+          if (!allowed.ok()) return allowed;
+          attention_backward_one_pass<T, kDim><<<blocks, Plan::kThreads, Plan::kBytes, in>>>(
+              heads_of<const T>(buffers.q, p.q), heads_of<const T>(buffers.k, p.k),
+              heads_of<const T>(buffers.v, p.v), heads_of<const T>(buffers.dout, p.dout), terms,
+              sums, heads_of<T>(buffers.dk, p.dk), heads_of<T>(buffers.dv, p.dv),
+              masks_of(p, buffers), static_cast<int>(p.batch), heads, group_of(p), p.scale);
+          tile::Status launched = tile::launch_status("attention_backward_one_pass");
+          if (!launched.ok() || rounding_blocks == 0) return launched;
+        }
+        attention_backward_one_pass_dq<T><<<rounding_blocks, kRoundingThreads, 0, in>>>(
+            sums, heads_of<T>(buffers.dq, p.dq), static_cast<int>(p.queries), heads, kDim, p.scale);
+        return tile::launch_status("attention_backward_one_pass_dq");
+      });
+}
+
+}  // namespace flash_attention

@@ -1,0 +1,117 @@
+// Forward, step 1: all scores in memory.
+// Idea: attention as it is written down: S = scale Q K^T, P = softmax(S), O = P V, a kernel for
+// each,
+//       and the matrix of scores in memory between them.
+// Limit: memory. For 131,072 queries and keys the scores of one head take 64 GiB, and each of them
+//        is written twice and read three times.
+#include "flash_attention.cuh"
+#include "tile/ptx/exp2.cuh"
+#include "tile/reduce.cuh"
+
+namespace flash_attention {
+namespace {
+
+constexpr int kThreads = 128;
+
+/// A block has one query of one head.
+struct Row {
+  int batch, head, query;
+  __device__ Row(int heads, int queries)
+      : batch(static_cast<int>(blockIdx.x / queries) / heads),
+        head(static_cast<int>(blockIdx.x / queries) % heads),
+        query(static_cast<int>(blockIdx.x % queries)) {}
+};
+
+// snippet-begin scores
+/// S = scale Q K^T. A score that its query does not see is -infinity.
+template <class T>
+__global__ void attention_scores(Heads<const T> q,  // [batch][queries][heads][dim]
+                                 Heads<const T> k,  // [batch][keys][heads / group][dim]
+                                 float* scores,     // [batch][heads][queries][keys]
+                                 Masks masks, int heads, int group, int dim, float scale) {
+  const Row row(heads, masks.queries);
+  const Mask mask = masks.of(row.batch);
+  const T* query = q.rows(row.batch, row.head)[row.query];
+  const auto key_rows = k.rows(row.batch, row.head / group);
+  for (int key = threadIdx.x; key < masks.keys; key += kThreads) {
+    float sum = 0;
+    const bool seen = mask.sees(row.query, key);
+    for (int d = 0; seen && d < dim; ++d) {
+      sum += static_cast<float>(query[d]) * static_cast<float>(key_rows[key][d]);
+    }
+    scores[std::int64_t{blockIdx.x} * masks.keys + key] = seen ? scale * sum : -INFINITY;
+  }
+}
+
+/// P = softmax(S), in the place of S.
+__global__ void attention_scores_softmax(float* scores,  // [rows][keys]
+                                         float* lse,     // [rows], or null
+                                         int keys) {
+  __shared__ float partial_smem[kThreads / tile::kWarp];
+  float* row = scores + std::int64_t{blockIdx.x} * keys;
+  float max = -INFINITY, sum = 0;
+  for (int key = threadIdx.x; key < keys; key += kThreads) max = fmaxf(max, row[key]);
+  max = tile::reduce_block(max, tile::Max{}, partial_smem);
+  const float reference = max == -INFINITY ? 0 : max;  // -infinity less itself would be NaN
+  for (int key = threadIdx.x; key < keys; key += kThreads) {
+    sum += tile::ptx::exp2_approx(kLog2E * (row[key] - reference));
+  }
+  __syncthreads();  // every warp has read the maxima
+  sum = tile::reduce_block(sum, tile::Add{}, partial_smem);
+  const float inverse = sum == 0 ? 0 : 1 / sum;  // 0 for a query that sees no key
+  for (int key = threadIdx.x; key < keys; key += kThreads) {
+    row[key] = tile::ptx::exp2_approx(kLog2E * (row[key] - reference)) * inverse;
+  }
+  if (lse && threadIdx.x == 0) lse[blockIdx.x] = sum == 0 ? -INFINITY : reference + logf(sum);
+}
+
+/// O = P V.
+template <class T>
+__global__ void attention_scores_output(const float* weights,  // [batch][heads][queries][keys]
+                                        Heads<const T> v,      // [batch][keys][heads / group][dim]
+                                        Heads<T> o,            // [batch][queries][heads][dim]
+                                        Masks masks, int heads, int group, int dim) {
+  const Row row(heads, masks.queries);
+  const Mask mask = masks.of(row.batch);
+  const float* weight = weights + std::int64_t{blockIdx.x} * masks.keys;
+  const auto values = v.rows(row.batch, row.head / group);
+  for (int d = threadIdx.x; d < dim; d += kThreads) {
+    float sum = 0;
+    for (int key = mask.first_key(row.query); key < mask.end_key(row.query); ++key) {
+      sum += weight[key] * static_cast<float>(values[key][d]);
+    }
+    o.rows(row.batch, row.head)[row.query][d] = static_cast<T>(sum);
+  }
+}
+// snippet-end scores
+
+}  // namespace
+
+tile::Status takes_scores(const ForwardProblem& p, const ForwardBuffers& buffers,
+                          const tile::Device&) {
+  return check_workspace(p, buffers, "scores");
+}
+
+tile::Status scores(const ForwardProblem& p, const ForwardBuffers& buffers, void* stream) {
+  unsigned rows = 0;
+  if (tile::Status s = blocks_for_tiles(p, p.heads, p.queries, 1, &rows); !s.ok()) return s;
+  return tile::with_element_type(p.type, [&](auto element) -> tile::Status {
+    using T = decltype(element);
+    const auto in = static_cast<cudaStream_t>(stream);
+    const auto v = heads_of<const T>(buffers.v, p.v);
+    const Masks masks = masks_of(p, buffers);
+    const int heads = static_cast<int>(p.heads), dim = static_cast<int>(p.head_dim);
+    auto* all = static_cast<float*>(buffers.workspace);
+    attention_scores<T><<<rows, kThreads, 0, in>>>(heads_of<const T>(buffers.q, p.q),
+                                                   heads_of<const T>(buffers.k, p.k), all, masks,
+                                                   heads, group_of(p), dim, p.scale);
+    if (tile::Status s = tile::launch_status("attention_scores"); !s.ok()) return s;
+    attention_scores_softmax<<<rows, kThreads, 0, in>>>(all, buffers.lse, masks.keys);
+    if (tile::Status s = tile::launch_status("attention_scores_softmax"); !s.ok()) return s;
+    attention_scores_output<T><<<rows, kThreads, 0, in>>>(all, v, heads_of<T>(buffers.o, p.o),
+                                                          masks, heads, group_of(p), dim);
+    return tile::launch_status("attention_scores_output");
+  });
+}
+
+}  // namespace flash_attention

@@ -1,0 +1,138 @@
+// Forward, step 2: a tile of queries stays, and the keys go by.
+// Idea: a block keeps kQueries queries and their outputs. It loads a tile of keys and of values,
+//       computes the scores of these, and corrects what it has so far as chapter 03's online
+//       softmax does: no score ever leaves the block.
+// Change: one kernel for three, and no memory for scores.
+// Limit: arithmetic. Two multiply-adds of fp32 for each score and element of the head dimension,
+//        and each reads shared memory.
+#include "flash_attention.cuh"
+#include "tile/ptx/exp2.cuh"
+#include "tile/reduce.cuh"
+
+namespace flash_attention {
+namespace {
+
+constexpr int kQueries = 16, kKeys = 32;  // a warp has two queries, and a lane one of the keys
+constexpr int kWarps = 8, kThreads = kWarps * tile::kWarp;
+constexpr int kWarpQueries = kQueries / kWarps;
+constexpr int kMaxDim = 256, kLaneDims = kMaxDim / tile::kWarp;
+
+/// Copies `count` rows of dim elements to shared memory as floats. Others, up to kRows, become 0.
+/// Rows lie dim + 1 floats apart there, so that lanes that read the same element of rows that
+/// follow one another meet different banks.
+template <int kRows, class T>
+__device__ void load_rows(float* smem, tile::Rows<const T> from, int count, int dim) {
+  for (int i = threadIdx.x; i < kRows * dim; i += kThreads) {
+    const int row = i / dim, d = i % dim;
+    smem[row * (dim + 1) + d] = row < count ? static_cast<float>(from[row][d]) : 0;
+  }
+}
+
+// snippet-begin kernel
+template <class T>
+__global__ void attention_tiles(Heads<const T> q,  // [batch][queries][heads][dim]
+                                Heads<const T> k,  // [batch][keys][heads / group][dim]
+                                Heads<const T> v,  // likewise
+                                Heads<T> o,        // [batch][queries][heads][dim]
+                                float* lse,        // [batch][heads][queries], or null
+                                Masks masks, int heads, int group, int dim, float factor) {
+  extern __shared__ float smem[];                  // {queries, keys or values}
+  float* q_smem = smem;                            // [kQueries][dim + 1]
+  float* kv_smem = q_smem + kQueries * (dim + 1);  // [kKeys][dim + 1]
+  const Work work = work_of_block(heads, (masks.queries + kQueries - 1) / kQueries);
+  const Mask mask = masks.of(work.batch);
+  const int block_query = work.tile * kQueries, kv_head = work.head / group;
+  const int warp_query = static_cast<int>(threadIdx.x) / tile::kWarp * kWarpQueries;  // in the tile
+  const int lane = threadIdx.x % tile::kWarp;
+  load_rows<kQueries>(q_smem, q.rows(work.batch, work.head, block_query),
+                      mask.queries - block_query, dim);
+
+  float reference[kWarpQueries], sum[kWarpQueries] = {};
+  float out[kWarpQueries][kLaneDims] = {};  // of the elements lane, lane + 32, …
+  for (float& each : reference) each = -INFINITY;
+  for (int first_key = 0; first_key < mask.keys; first_key += kKeys) {
+    const int keys_left = mask.keys - first_key;
+    load_rows<kKeys>(kv_smem, k.rows(work.batch, kv_head, first_key), keys_left, dim);
+    __syncthreads();  // queries and keys are there
+    float weight[kWarpQueries];
+#pragma unroll
+    for (int i = 0; i < kWarpQueries; ++i) {
+      // S = Q K^T: a key to a lane
+      const float* query = q_smem + (warp_query + i) * (dim + 1);
+      const float* key = kv_smem + lane * (dim + 1);
+      float score = 0;
+      for (int d = 0; d < dim; ++d) score += query[d] * key[d];
+      const bool seen = mask.sees(block_query + warp_query + i, first_key + lane);
+      score = seen ? factor * score : -INFINITY;
+      // P. Where the greatest score rises, what there is so far is scaled down.
+      const float max = fmaxf(reference[i], tile::reduce_lanes(score, tile::Max{}));
+      const float finite = max == -INFINITY ? 0 : max;  // -infinity less itself would be NaN
+      const float correction = tile::ptx::exp2_approx(reference[i] - finite);
+      weight[i] = tile::ptx::exp2_approx(score - finite);
+      reference[i] = max;
+      sum[i] = sum[i] * correction + weight[i];  // this lane's part
+#pragma unroll
+      for (float& each : out[i]) each *= correction;
+    }
+    __syncthreads();  // all warps have read the keys
+    load_rows<kKeys>(kv_smem, v.rows(work.batch, kv_head, first_key), keys_left, dim);
+    __syncthreads();  // the values are there
+    // O += P V: elements lane, lane + 32, … to a lane
+    for (int j = 0; j < kKeys; ++j) {
+#pragma unroll
+      for (int i = 0; i < kWarpQueries; ++i) {
+        const float weight_of_key = __shfl_sync(tile::kAllLanes, weight[i], j);
+#pragma unroll
+        for (int e = 0; e < kLaneDims; ++e) {
+          const int d = lane + e * tile::kWarp;
+          if (d < dim) out[i][e] += weight_of_key * kv_smem[j * (dim + 1) + d];
+        }
+      }
+    }
+    __syncthreads();  // all warps have read the values
+  }
+
+  for (int i = 0; i < kWarpQueries; ++i) {
+    const int query = block_query + warp_query + i;
+    if (query >= masks.queries) continue;
+    const float total = tile::reduce_lanes(sum[i], tile::Add{});
+    const float inverse = total == 0 ? 0 : 1 / total;  // 0 for a query that sees no key
+    T* row = o.rows(work.batch, work.head)[query];
+#pragma unroll
+    for (int e = 0; e < kLaneDims; ++e) {
+      const int d = lane + e * tile::kWarp;
+      if (d < dim) row[d] = static_cast<T>(out[i][e] * inverse);
+    }
+    if (lse && lane == 0) {
+      lse[(std::int64_t{work.batch} * heads + work.head) * masks.queries + query] =
+          total == 0 ? -INFINITY : reference[i] * kLn2 + logf(total);
+    }
+  }
+}
+// snippet-end kernel
+
+}  // namespace
+
+tile::Status takes_tiles(const ForwardProblem& p, const ForwardBuffers&, const tile::Device&) {
+  if (p.head_dim <= kMaxDim) return {};
+  return tile::unsupported("head_dim", std::to_string(p.head_dim) + " is more than 256");
+}
+
+tile::Status tiles(const ForwardProblem& p, const ForwardBuffers& buffers, void* stream) {
+  unsigned blocks = 0;
+  if (tile::Status s = blocks_for_tiles(p, p.heads, p.queries, kQueries, &blocks); !s.ok())
+    return s;
+  return tile::with_element_type(p.type, [&](auto element) -> tile::Status {
+    using T = decltype(element);
+    const int dim = static_cast<int>(p.head_dim);
+    const std::size_t bytes = (kQueries + kKeys) * (p.head_dim + 1) * sizeof(float);
+    if (tile::Status s = tile::allow_shared_bytes(attention_tiles<T>, bytes); !s.ok()) return s;
+    attention_tiles<T><<<blocks, kThreads, bytes, static_cast<cudaStream_t>(stream)>>>(
+        heads_of<const T>(buffers.q, p.q), heads_of<const T>(buffers.k, p.k),
+        heads_of<const T>(buffers.v, p.v), heads_of<T>(buffers.o, p.o), buffers.lse,
+        masks_of(p, buffers), static_cast<int>(p.heads), group_of(p), dim, p.scale * kLog2E);
+    return tile::launch_status("attention_tiles");
+  });
+}
+
+}  // namespace flash_attention

@@ -1,0 +1,90 @@
+// Forward, step 3: tensor cores.
+// Idea: both products are mma's. What the first leaves in a lane's registers, the scores of 16
+// rows,
+//       is what the second wants there as its left factor: the weights never see shared memory.
+// Change: a warp has 16 queries and kKeys keys at a time; tiles of 16 bits, swizzled.
+// Limit: nobody multiplies while the block copies, and every tile is masked element by element.
+#include "flash_attention.cuh"
+#include "row_softmax.cuh"
+
+namespace flash_attention {
+namespace {
+
+constexpr int kWarps = 4, kThreads = kWarps * tile::kWarp;
+constexpr int kQueries = kWarps * 16;
+template <int kDim>
+constexpr int kKeys =
+    kDim == 256 ? 32 : 64;  // 64 KiB of shared memory at most: all that Turing has
+
+// snippet-begin kernel
+template <class T, int kDim>
+__global__ void attention_mma(Heads<const T> q,  // [batch][queries][heads][kDim]
+                              Heads<const T> k,  // [batch][keys][heads / group][kDim]
+                              Heads<const T> v,  // likewise
+                              Heads<T> o,        // [batch][queries][heads][kDim]
+                              float* lse,        // [batch][heads][queries], or null
+                              Masks masks, int heads, int group, float factor) {
+  using QueryTile = SharedTile<T, kQueries, kDim>;
+  using KeyTile = SharedTile<T, kKeys<kDim>, kDim>;
+  extern __shared__ __align__(1024) unsigned char smem[];  // {queries, keys, values}
+  const QueryTile q_tile(smem);
+  const KeyTile k_tile(smem + QueryTile::kBytes);
+  const KeyTile v_tile(smem + QueryTile::kBytes + KeyTile::kBytes);
+  const Work work = work_of_block(heads, (masks.queries + kQueries - 1) / kQueries);
+  const Mask mask = masks.of(work.batch);
+  const int block_query = work.tile * kQueries, kv_head = work.head / group;
+  const int warp_query = static_cast<int>(threadIdx.x) / tile::kWarp * 16;  // in the tile
+
+  q_tile.template copy<kThreads>(q.rows(work.batch, work.head, block_query),
+                                 mask.queries - block_query);
+  RowSoftmax<16> softmax(factor);
+  Sums<16, kDim> out;
+  for (int key = 0; key < mask.keys; key += kKeys<kDim>) {
+    k_tile.template copy<kThreads>(k.rows(work.batch, kv_head, key), mask.keys - key);
+    v_tile.template copy<kThreads>(v.rows(work.batch, kv_head, key), mask.keys - key);
+    __syncthreads();  // the tiles are there
+    // S = Q K^T
+    Sums<16, kKeys<kDim>> scores;
+    add_product_of_rows<T>(scores, q_tile, warp_query, k_tile, 0);
+    hide(scores, mask, block_query + warp_query, key);
+    // P, and O is corrected
+    softmax.add(scores, out);
+    // O += P V
+    add_product_with_columns<T>(out, as_factor<T>(scores), v_tile, 0);
+    __syncthreads();  // all warps have read the tiles
+  }
+  float row_lse[2];
+  softmax.finish(out, row_lse);
+  store(out, o.rows(work.batch, work.head), block_query + warp_query, masks.queries);
+  store_lse(row_lse, lse_of_head(lse, work, heads, masks.queries), block_query + warp_query,
+            masks.queries);
+}
+// snippet-end kernel
+
+}  // namespace
+
+tile::Status takes_mma(const ForwardProblem& p, const ForwardBuffers& buffers,
+                       const tile::Device&) {
+  return check_chunks(p, buffers);
+}
+
+tile::Status mma(const ForwardProblem& p, const ForwardBuffers& buffers, void* stream) {
+  unsigned blocks = 0;
+  if (tile::Status s = blocks_for_tiles(p, p.heads, p.queries, kQueries, &blocks); !s.ok())
+    return s;
+  return with_16_bits_and_head_dim(
+      p.type, p.head_dim, [&](auto element, auto head_dim) -> tile::Status {
+        using T = decltype(element);
+        constexpr int kDim = head_dim.value;
+        constexpr int kBytes = (kQueries + 2 * kKeys<kDim>)*kDim * int{sizeof(T)};
+        const tile::Status allowed = tile::allow_shared_bytes(attention_mma<T, kDim>, kBytes);
+        if (!allowed.ok()) return allowed;
+        attention_mma<T, kDim><<<blocks, kThreads, kBytes, static_cast<cudaStream_t>(stream)>>>(
+            heads_of<const T>(buffers.q, p.q), heads_of<const T>(buffers.k, p.k),
+            heads_of<const T>(buffers.v, p.v), heads_of<T>(buffers.o, p.o), buffers.lse,
+            masks_of(p, buffers), static_cast<int>(p.heads), group_of(p), p.scale * kLog2E);
+        return tile::launch_status("attention_mma");
+      });
+}
+
+}  // namespace flash_attention

@@ -1,0 +1,102 @@
+// Forward, step 4: copies in the background.
+// Idea: while a tile of keys is multiplied, cp.async copies the next one. And of the tiles only
+// those
+//       are visited that a query of the block sees; only at the mask's border is a score asked for.
+// Change: two buffers for keys and two for values, one barrier for each tile; Mask::tiles().
+// Limit: shared memory. A warp of 16 queries loads 16 bytes a lane for every two mma's.
+#include "flash_attention.cuh"
+#include "row_softmax.cuh"
+
+namespace flash_attention {
+namespace {
+
+constexpr int kWarps = 4, kThreads = kWarps * tile::kWarp;
+constexpr int kQueries = kWarps * 16, kKeys = 64;
+
+// snippet-begin kernel
+template <class T, int kDim>
+__global__ void attention_pipeline(Heads<const T> q,  // [batch][queries][heads][kDim]
+                                   Heads<const T> k,  // [batch][keys][heads / group][kDim]
+                                   Heads<const T> v,  // likewise
+                                   Heads<T> o,        // [batch][queries][heads][kDim]
+                                   float* lse,        // [batch][heads][queries], or null
+                                   Masks masks, int heads, int group, float factor) {
+  using QueryTile = SharedTile<T, kQueries, kDim>;
+  using KeyTile = SharedTile<T, kKeys, kDim>;
+  extern __shared__ __align__(1024) unsigned char smem[];  // {queries, [2]{keys, values}}
+  const QueryTile q_tile(smem);
+  const Work work = work_of_block(heads, (masks.queries + kQueries - 1) / kQueries);
+  const Mask mask = masks.of(work.batch);
+  const int block_query = work.tile * kQueries, kv_head = work.head / group;
+  const int warp_query = static_cast<int>(threadIdx.x) / tile::kWarp * 16;  // in the tile
+
+  const auto k_tile = [&](int tile) {
+    return KeyTile(smem + QueryTile::kBytes + tile % 2 * 2 * KeyTile::kBytes);
+  };
+  const auto v_tile = [&](int tile) { return k_tile(tile).behind(KeyTile::kBytes); };
+  const auto copy = [&](int tile) {
+    const int key = tile * kKeys;
+    k_tile(tile).template copy_async<kThreads>(k.rows(work.batch, kv_head, key), mask.keys - key);
+    v_tile(tile).template copy_async<kThreads>(v.rows(work.batch, kv_head, key), mask.keys - key);
+  };
+  const Mask::Tiles visited = mask.tiles(block_query, kQueries, kKeys);
+  q_tile.template copy_async<kThreads>(q.rows(work.batch, work.head, block_query),
+                                       mask.queries - block_query);
+  if (visited.first < visited.last) copy(visited.first);
+
+  RowSoftmax<16> softmax(factor);
+  Sums<16, kDim> out;
+  for (int tile = visited.first; tile < visited.last; ++tile) {
+    tile::ptx::cp_async_wait_all();
+    // All threads' copies of this tile have landed. And all have read the one before, whose place
+    // the next one takes.
+    __syncthreads();
+    if (tile + 1 < visited.last) copy(tile + 1);
+    // S = Q K^T
+    Sums<16, kKeys> scores;
+    add_product_of_rows<T>(scores, q_tile, warp_query, k_tile(tile), 0);
+    const bool whole = tile >= visited.whole_first && tile < visited.whole_last;
+    if (!whole) hide(scores, mask, block_query + warp_query, tile * kKeys);
+    // P, and O is corrected
+    softmax.add(scores, out);
+    // O += P V
+    add_product_with_columns<T>(out, as_factor<T>(scores), v_tile(tile), 0);
+  }
+  tile::ptx::cp_async_wait_all();  // without a tile the queries are still under way
+  float row_lse[2];
+  softmax.finish(out, row_lse);
+  store(out, o.rows(work.batch, work.head), block_query + warp_query, masks.queries);
+  store_lse(row_lse, lse_of_head(lse, work, heads, masks.queries), block_query + warp_query,
+            masks.queries);
+}
+// snippet-end kernel
+
+}  // namespace
+
+tile::Status takes_pipeline(const ForwardProblem& p, const ForwardBuffers& buffers,
+                            const tile::Device&) {
+  if (p.head_dim != 64 && p.head_dim != 128) {
+    return tile::unsupported("head_dim", std::to_string(p.head_dim) + " is neither 64 nor 128");
+  }
+  return check_chunks(p, buffers);
+}
+
+tile::Status pipeline(const ForwardProblem& p, const ForwardBuffers& buffers, void* stream) {
+  unsigned blocks = 0;
+  if (tile::Status s = blocks_for_tiles(p, p.heads, p.queries, kQueries, &blocks); !s.ok())
+    return s;
+  return with_16_bits_and_head_dim(p.type, p.head_dim, [&](auto element, auto head_dim) {
+    using T = decltype(element);
+    constexpr int kDim = head_dim.value == 128 ? 128 : 64;
+    constexpr int kBytes = (kQueries + 4 * kKeys) * kDim * int{sizeof(T)};
+    const tile::Status allowed = tile::allow_shared_bytes(attention_pipeline<T, kDim>, kBytes);
+    if (!allowed.ok()) return allowed;
+    attention_pipeline<T, kDim><<<blocks, kThreads, kBytes, static_cast<cudaStream_t>(stream)>>>(
+        heads_of<const T>(buffers.q, p.q), heads_of<const T>(buffers.k, p.k),
+        heads_of<const T>(buffers.v, p.v), heads_of<T>(buffers.o, p.o), buffers.lse,
+        masks_of(p, buffers), static_cast<int>(p.heads), group_of(p), p.scale * kLog2E);
+    return tile::launch_status("attention_pipeline");
+  });
+}
+
+}  // namespace flash_attention

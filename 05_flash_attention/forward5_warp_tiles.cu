@@ -1,0 +1,111 @@
+// Forward, step 5: 32 queries to a warp.
+// Idea: what a warp loads of keys and values it multiplies with two times 16 queries. The queries
+//       stay in registers where they fit, tiles with many keys begin first, and a warp passes over
+//       a tile that none of its own queries sees.
+// Change: 128 queries to a block; whole tiles and tiles at the mask's border have code of their
+// own. Limit: products and exponentials take turns, and each new maximum costs shuffles and a
+// correction.
+#include "flash_attention.cuh"
+#include "row_softmax.cuh"
+
+namespace flash_attention {
+namespace {
+
+constexpr int kWarps = 4, kThreads = kWarps * tile::kWarp;
+constexpr int kWarpQueries = 32, kQueries = kWarps * kWarpQueries;
+template <int kDim>
+constexpr int kKeys = kDim == 64 ? 64 : 32;  // as many as leave registers for their scores
+
+// snippet-begin kernel
+template <class T, int kDim>
+__global__ void __launch_bounds__(kThreads, 2)
+    attention_warp_tiles(Heads<const T> q,  // [batch][queries][heads][kDim]
+                         Heads<const T> k,  // [batch][keys][heads / group][kDim]
+                         Heads<const T> v,  // likewise
+                         Heads<T> o,        // [batch][queries][heads][kDim]
+                         float* lse,        // [batch][heads][queries], or null
+                         Masks masks, int batch, int heads, int group, float factor) {
+  using QueryTile = SharedTile<T, kQueries, kDim>;
+  using KeyTile = SharedTile<T, kKeys<kDim>, kDim>;
+  constexpr bool kKeepQueries = kDim <= 64;                // in registers
+  extern __shared__ __align__(1024) unsigned char smem[];  // {queries, [2]{keys, values}}
+  const QueryTile q_tile(smem);
+  const Work work = work_longest_first(batch, heads, (masks.queries + kQueries - 1) / kQueries);
+  const Mask mask = masks.of(work.batch);
+  const int block_query = work.tile * kQueries, kv_head = work.head / group;
+  const int warp_row = static_cast<int>(threadIdx.x) / tile::kWarp * kWarpQueries;  // in the tile
+  const int warp_query = block_query + warp_row;
+
+  const auto k_tile = [&](int tile) {
+    return KeyTile(smem + QueryTile::kBytes + tile % 2 * 2 * KeyTile::kBytes);
+  };
+  const auto v_tile = [&](int tile) { return k_tile(tile).behind(KeyTile::kBytes); };
+  const auto copy = [&](int tile) {
+    const int key = tile * kKeys<kDim>;
+    k_tile(tile).template copy_async<kThreads>(k.rows(work.batch, kv_head, key), mask.keys - key);
+    v_tile(tile).template copy_async<kThreads>(v.rows(work.batch, kv_head, key), mask.keys - key);
+  };
+  const Mask::Tiles visited = mask.tiles(block_query, kQueries, kKeys<kDim>);
+  q_tile.template copy_async<kThreads>(q.rows(work.batch, work.head, block_query),
+                                       mask.queries - block_query);
+  if (visited.first < visited.last) copy(visited.first);
+  tile::ptx::cp_async_wait_all();
+  __syncthreads();  // the queries are there
+  Factor<kWarpQueries, kKeepQueries ? kDim : 16> queries;
+  if constexpr (kKeepQueries) load(queries, q_tile, warp_row);
+
+  RowSoftmax<kWarpQueries> softmax(factor);
+  Sums<kWarpQueries, kDim> out;
+  for (int tile = visited.first; tile < visited.last; ++tile) {
+    tile::ptx::cp_async_wait_all();
+    // All threads' copies of this tile have landed. And all have read the one before, whose place
+    // the next one takes.
+    __syncthreads();
+    if (tile + 1 < visited.last) copy(tile + 1);
+    const bool whole = tile >= visited.whole_first && tile < visited.whole_last;
+    // A warp passes over a tile that none of its queries sees.
+    if (!whole && !mask.any_sees(warp_query, kWarpQueries, tile * kKeys<kDim>, kKeys<kDim>))
+      continue;
+    // S = Q K^T
+    Sums<kWarpQueries, kKeys<kDim>> scores;
+    if constexpr (kKeepQueries) {
+      add_product_with_rows<T>(scores, queries, k_tile(tile), 0);
+    } else {
+      add_product_of_rows<T>(scores, q_tile, warp_row, k_tile(tile), 0);
+    }
+    if (!whole) hide(scores, mask, warp_query, tile * kKeys<kDim>);
+    // P, and O is corrected
+    softmax.add(scores, out);
+    // O += P V
+    add_product_with_columns<T>(out, as_factor<T>(scores), v_tile(tile), 0);
+  }
+
+  float row_lse[kWarpQueries / 8];
+  softmax.finish(out, row_lse);
+  store(out, o.rows(work.batch, work.head), warp_query, masks.queries);
+  store_lse(row_lse, lse_of_head(lse, work, heads, masks.queries), warp_query, masks.queries);
+}
+// snippet-end kernel
+
+}  // namespace
+
+tile::Status warp_tiles(const ForwardProblem& p, const ForwardBuffers& buffers, void* stream) {
+  unsigned blocks = 0;
+  if (tile::Status s = blocks_for_tiles(p, p.heads, p.queries, kQueries, &blocks); !s.ok())
+    return s;
+  return with_16_bits_and_head_dim(p.type, p.head_dim, [&](auto element, auto head_dim) {
+    using T = decltype(element);
+    constexpr int kDim = head_dim.value == 128 ? 128 : 64;
+    constexpr int kBytes = (kQueries + 4 * kKeys<kDim>)*kDim * int{sizeof(T)};
+    const tile::Status allowed = tile::allow_shared_bytes(attention_warp_tiles<T, kDim>, kBytes);
+    if (!allowed.ok()) return allowed;
+    attention_warp_tiles<T, kDim><<<blocks, kThreads, kBytes, static_cast<cudaStream_t>(stream)>>>(
+        heads_of<const T>(buffers.q, p.q), heads_of<const T>(buffers.k, p.k),
+        heads_of<const T>(buffers.v, p.v), heads_of<T>(buffers.o, p.o), buffers.lse,
+        masks_of(p, buffers), static_cast<int>(p.batch), static_cast<int>(p.heads), group_of(p),
+        p.scale * kLog2E);
+    return tile::launch_status("attention_warp_tiles");
+  });
+}
+
+}  // namespace flash_attention

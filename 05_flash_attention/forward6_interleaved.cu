@@ -1,0 +1,230 @@
+// Forward, step 6: exponentials among products.
+// Idea: tensor cores and the unit of the exponentials are two machines. While the scores of the
+// next
+//       32 keys are multiplied, the weights of these are computed, in the same warp's instructions.
+//       And the reference of the exponentials need not be the greatest score: as long as no score
+//       lies more than 2^8 above it, nothing is corrected, and no lane asks another.
+// Change: groups of 32 keys within a tile, LazySoftmax; all head dimensions.
+// Limit: mma.sync itself. On Hopper its rate is two thirds of that of wgmma.
+#include "flash_attention.cuh"
+#include "row_softmax.cuh"
+
+namespace flash_attention {
+namespace {
+
+constexpr int kWarps = 4, kThreads = kWarps * tile::kWarp;
+
+/// Queries of a warp and keys of a tile. All shapes leave two blocks to a multiprocessor of Hopper,
+/// and one to a card with 99 KiB of shared memory for a block.
+template <int kDim>
+struct Shape {
+  static constexpr int kWarpQueries = kDim <= 128 ? 32 : 16;
+  static constexpr int kQueries = kWarps * kWarpQueries;
+  static constexpr int kKeys = kDim <= 64 ? 128 : kDim == 128 ? 64 : 32;
+  // Keys whose scores are computed at a time. Above 64 the registers hold the scores of one group
+  // only: those of the next cannot be multiplied meanwhile.
+  static constexpr int kGroup = 32;
+  static constexpr bool kInterleave = kDim <= 64;
+  static constexpr int kBytes = (kQueries + 4 * kKeys) * kDim * 2;
+};
+
+// snippet-begin softmax
+/// RowSoftmax in two halves, whose reference moves only when it must.
+template <int kRows>
+class LazySoftmax {
+ public:
+  __device__ explicit LazySoftmax(float factor) : factor_(factor) {
+#pragma unroll
+    for (float& reference : reference_) reference = -FLT_MAX;
+  }
+
+  /// Raises the reference of rows with scores far above it, and scales down their sum and output.
+  /// What is not raised keeps weights of 2^8 at most, which every type holds.
+  template <int kCols, int kDim>
+  __device__ __forceinline__ void look_at(const Sums<kRows, kCols>& scores,
+                                          Sums<kRows, kDim>& out) {
+    constexpr float kMaxAbove = 8;
+    float max[kRows / 8];  // of this lane
+    bool is_above = false;
+#pragma unroll
+    for (int r = 0; r < kRows / 8; ++r) {
+      max[r] = scores.at(r, 0);
+#pragma unroll
+      for (int c = 1; c < kCols / 4; ++c) max[r] = fmaxf(max[r], scores.at(r, c));
+      max[r] *= factor_;
+      is_above = is_above || max[r] > reference_[r] + kMaxAbove;
+    }
+    if (!__any_sync(tile::kAllLanes, is_above)) return;
+#pragma unroll
+    for (int r = 0; r < kRows / 8; ++r) {
+      const float reference = fmaxf(reference_[r], tile::reduce_lanes(max[r], tile::Max{}, 4));
+      const float correction = tile::ptx::exp2_approx(reference_[r] - reference);
+      reference_[r] = reference;
+      sum_[r] *= correction;
+#pragma unroll
+      for (int c = 0; c < kDim / 4; ++c) out.at(r, c) *= correction;
+    }
+  }
+
+  /// Makes weights of four scores, those of one mma: number `n` of kRows kCols / 128.
+  template <int kCols>
+  __device__ __forceinline__ void weigh(Sums<kRows, kCols>& scores, int n) {
+    const int i = n / (kCols / 8), j = n % (kCols / 8);
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const int r = i * 2 + e / 2;
+      float& weight = scores.mma[i][j][e];
+      weight = tile::ptx::exp2_approx(fmaf(factor_, weight, -reference_[r]));
+      sum_[r] += weight;
+    }
+  }
+  // snippet-end softmax
+
+  /// As RowSoftmax::finish().
+  template <int kDim>
+  __device__ void finish(Sums<kRows, kDim>& out, float (&lse)[kRows / 8]) {
+#pragma unroll
+    for (int r = 0; r < kRows / 8; ++r) {
+      const float sum = tile::reduce_lanes(sum_[r], tile::Add{}, 4);
+      const float inverse = sum == 0 ? 0 : 1 / sum;
+      lse[r] = sum == 0 ? -INFINITY : reference_[r] * kLn2 + logf(sum);
+#pragma unroll
+      for (int c = 0; c < kDim / 4; ++c) out.at(r, c) *= inverse;
+    }
+  }
+
+ private:
+  float factor_;
+  float reference_[kRows / 8];  // of each row
+  float sum_[kRows / 8] = {};   // this lane's part
+};
+
+// snippet-begin kernel
+template <class T, int kDim>
+__global__ void __launch_bounds__(kThreads, 2)
+    attention_interleaved(Heads<const T> q,  // [batch][queries][heads][kDim]
+                          Heads<const T> k,  // [batch][keys][heads / group][kDim]
+                          Heads<const T> v,  // likewise
+                          Heads<T> o,        // [batch][queries][heads][kDim]
+                          float* lse,        // [batch][heads][queries], or null
+                          Masks masks, int batch, int heads, int group, float factor) {
+  constexpr int kQueries = Shape<kDim>::kQueries, kKeys = Shape<kDim>::kKeys;
+  constexpr int kWarpQueries = Shape<kDim>::kWarpQueries, kGroup = Shape<kDim>::kGroup;
+  constexpr int kGroups = kKeys / kGroup;
+  using QueryTile = SharedTile<T, kQueries, kDim>;
+  using KeyTile = SharedTile<T, kKeys, kDim>;
+  constexpr bool kKeepQueries = kDim <= 64;                // in registers
+  extern __shared__ __align__(1024) unsigned char smem[];  // {queries, [2]{keys, values}}
+
+  const QueryTile q_tile(smem);
+  const Work work = work_longest_first(batch, heads, (masks.queries + kQueries - 1) / kQueries);
+  const Mask mask = masks.of(work.batch);
+  const int block_query = work.tile * kQueries, kv_head = work.head / group;
+  const int warp_row = static_cast<int>(threadIdx.x) / tile::kWarp * kWarpQueries;  // in the tile
+  const int warp_query = block_query + warp_row;
+
+  const auto k_tile = [&](int tile) {
+    return KeyTile(smem + QueryTile::kBytes + tile % 2 * 2 * KeyTile::kBytes);
+  };
+  const auto v_tile = [&](int tile) { return k_tile(tile).behind(KeyTile::kBytes); };
+  const auto copy = [&](int tile) {
+    const int key = tile * kKeys;
+    k_tile(tile).template copy_async<kThreads>(k.rows(work.batch, kv_head, key), mask.keys - key);
+    v_tile(tile).template copy_async<kThreads>(v.rows(work.batch, kv_head, key), mask.keys - key);
+  };
+  const Mask::Tiles visited = mask.tiles(block_query, kQueries, kKeys);
+  q_tile.template copy_async<kThreads>(q.rows(work.batch, work.head, block_query),
+                                       mask.queries - block_query);
+  if (visited.first < visited.last) copy(visited.first);
+  tile::ptx::cp_async_wait_all();
+  __syncthreads();  // the queries are there
+  Factor<kWarpQueries, kKeepQueries ? kDim : 16> queries;
+  if constexpr (kKeepQueries) load(queries, q_tile, warp_row);
+
+  LazySoftmax<kWarpQueries> softmax(factor);
+  Sums<kWarpQueries, kDim> out;
+  const auto visit = [&](int tile, auto is_border) {
+    constexpr bool kIsBorder = decltype(is_border)::value;
+    tile::ptx::cp_async_wait_all();
+    // All threads' copies of this tile have landed. And all have read the one before, whose place
+    // the next one takes.
+    __syncthreads();
+    if (tile + 1 < visited.last) copy(tile + 1);
+    // A warp passes over a tile that none of its queries sees.
+    if (kIsBorder && !mask.any_sees(warp_query, kWarpQueries, tile * kKeys, kKeys)) return;
+    // S = Q K^T of a group of keys, and weights of the group before meanwhile
+    const auto score = [&](Sums<kWarpQueries, kGroup>& scores, int group_of_tile, auto between) {
+      scores = {};
+      if constexpr (kKeepQueries) {
+        add_product_with_rows<T>(scores, queries, k_tile(tile), group_of_tile * kGroup, 0, between);
+      } else {
+        add_product_of_rows<T>(scores, q_tile, warp_row, k_tile(tile), group_of_tile * kGroup);
+      }
+      if constexpr (kIsBorder) {
+        hide(scores, mask, warp_query, tile * kKeys + group_of_tile * kGroup);
+      }
+    };
+    constexpr int kParts = kWarpQueries * kGroup / 128;  // of weigh()
+    constexpr int kLoads = kDim * kGroup / 256;          // of a product
+    constexpr int kPartsOfLoad = kParts > kLoads ? kParts / kLoads : 1;
+    Sums<kWarpQueries, kGroup> scores[2];  // of this group and of the next
+    score(scores[0], 0, Nothing{});
+    softmax.look_at(scores[0], out);
+#pragma unroll
+    for (int i = 0; i < kGroups; ++i) {
+      Sums<kWarpQueries, kGroup>&here = scores[i % 2], &next = scores[(i + 1) % 2];
+      const auto weigh = [&](int load) {
+#pragma unroll
+        for (int part = 0; part < kPartsOfLoad; ++part) {
+          const int n = load * kPartsOfLoad + part;
+          if (n < kParts) softmax.weigh(here, n);
+        }
+      };
+      const bool is_last = i + 1 == kGroups;
+      if (Shape<kDim>::kInterleave && !is_last) {
+        score(next, i + 1, weigh);
+      } else {
+#pragma unroll
+        for (int n = 0; n < kParts; ++n) softmax.weigh(here, n);
+      }
+      // O += P V
+      add_product_with_columns<T>(out, as_factor<T>(here), v_tile(tile), i * kGroup);
+      if (!Shape<kDim>::kInterleave && !is_last) score(next, i + 1, Nothing{});
+      if (!is_last) softmax.look_at(next, out);
+    }
+  };
+  int tile = visited.first;
+  for (; tile < visited.whole_first; ++tile) visit(tile, std::true_type{});
+  for (; tile < visited.whole_last; ++tile) visit(tile, std::false_type{});
+  for (; tile < visited.last; ++tile) visit(tile, std::true_type{});
+
+  float row_lse[kWarpQueries / 8];
+  softmax.finish(out, row_lse);
+  store(out, o.rows(work.batch, work.head), warp_query, masks.queries);
+  store_lse(row_lse, lse_of_head(lse, work, heads, masks.queries), warp_query, masks.queries);
+}
+// snippet-end kernel
+
+}  // namespace
+
+tile::Status interleaved(const ForwardProblem& p, const ForwardBuffers& buffers, void* stream) {
+  return with_16_bits_and_head_dim(p.type, p.head_dim, [&](auto element, auto head_dim) {
+    using T = decltype(element);
+    constexpr int kDim = head_dim.value, kBytes = Shape<kDim>::kBytes;
+    unsigned blocks = 0;
+    if (tile::Status s = blocks_for_tiles(p, p.heads, p.queries, Shape<kDim>::kQueries, &blocks);
+        !s.ok()) {
+      return s;
+    }
+    const tile::Status allowed = tile::allow_shared_bytes(attention_interleaved<T, kDim>, kBytes);
+    if (!allowed.ok()) return allowed;
+    attention_interleaved<T, kDim><<<blocks, kThreads, kBytes, static_cast<cudaStream_t>(stream)>>>(
+        heads_of<const T>(buffers.q, p.q), heads_of<const T>(buffers.k, p.k),
+        heads_of<const T>(buffers.v, p.v), heads_of<T>(buffers.o, p.o), buffers.lse,
+        masks_of(p, buffers), static_cast<int>(p.batch), static_cast<int>(p.heads), group_of(p),
+        p.scale * kLog2E);
+    return tile::launch_status("attention_interleaved");
+  });
+}
+
+}  // namespace flash_attention

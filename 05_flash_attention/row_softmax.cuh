@@ -1,0 +1,85 @@
+// Chapter 03's online softmax, on the sums of a warp.
+#pragma once
+
+#include <cfloat>
+
+#include "flash_attention.cuh"
+#include "tile/ptx/exp2.cuh"
+#include "tile/reduce.cuh"
+#include "warp_product.cuh"
+
+namespace flash_attention {
+
+// snippet-begin softmax
+/// The softmax of a warp's kRows rows while their scores come by, some columns at a time. The
+/// output so far is a sum of rows of V, weighted relative to the greatest score so far.
+template <int kRows>
+class RowSoftmax {
+ public:
+  /// A score's weight is exp2(factor score): factor is log2(e) times the scale.
+  __device__ explicit RowSoftmax(float factor) : factor_(factor) {
+#pragma unroll
+    for (float& reference : reference_) reference = -FLT_MAX;
+  }
+
+  /// Makes weights of scores. Where a row's greatest score rises, its sum and its output are scaled
+  /// down.
+  template <int kCols, int kDim>
+  __device__ void add(Sums<kRows, kCols>& scores, Sums<kRows, kDim>& out) {
+#pragma unroll
+    for (int r = 0; r < kRows / 8; ++r) {
+      float max = scores.at(r, 0);
+#pragma unroll
+      for (int c = 1; c < kCols / 4; ++c) max = fmaxf(max, scores.at(r, c));
+      max = tile::reduce_lanes(max, tile::Max{}, 4);  // four lanes share a row
+      // Of hidden scores, all -infinity, the reference stays finite, and their weights are 0.
+      const float reference = fmaxf(reference_[r], factor_ * max);
+      const float correction = tile::ptx::exp2_approx(reference_[r] - reference);
+      reference_[r] = reference;
+      sum_[r] *= correction;
+#pragma unroll
+      for (int c = 0; c < kDim / 4; ++c) out.at(r, c) *= correction;
+#pragma unroll
+      for (int c = 0; c < kCols / 4; ++c) {
+        float& weight = scores.at(r, c);
+        weight = tile::ptx::exp2_approx(fmaf(factor_, weight, -reference));
+        sum_[r] += weight;
+      }
+    }
+  }
+  // snippet-end softmax
+
+  // snippet-begin finish
+  /// Divides the output by the sum of the weights, and gives each row's log sum exp. A row without
+  /// a key has the output 0 and -infinity.
+  template <int kDim>
+  __device__ void finish(Sums<kRows, kDim>& out, float (&lse)[kRows / 8]) {
+#pragma unroll
+    for (int r = 0; r < kRows / 8; ++r) {
+      const float sum = tile::reduce_lanes(sum_[r], tile::Add{}, 4);
+      const float inverse = sum == 0 ? 0 : 1 / sum;
+      lse[r] = sum == 0 ? -INFINITY : reference_[r] * kLn2 + logf(sum);
+#pragma unroll
+      for (int c = 0; c < kDim / 4; ++c) out.at(r, c) *= inverse;
+    }
+  }
+  // snippet-end finish
+
+ private:
+  float factor_;
+  float reference_[kRows / 8];  // the greatest factor score of each row so far
+  float sum_[kRows / 8] = {};   // this lane's part
+};
+
+/// Stores what finish() gave of a warp's rows from first_query on, unless nobody needs it.
+template <int kLaneRows>
+__device__ __forceinline__ void store_lse(const float (&row_lse)[kLaneRows], float* lse,
+                                          int first_query, int queries) {
+#pragma unroll
+  for (int r = 0; r < kLaneRows; ++r) {
+    const int query = first_query + threadIdx.x % 32 / 4 + r * 8;
+    if (lse && query < queries && threadIdx.x % 4 == 0) lse[query] = row_lse[r];
+  }
+}
+
+}  // namespace flash_attention

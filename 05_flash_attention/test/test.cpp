@@ -1,0 +1,300 @@
+// Chapter 05's tests: every step on every type, with every option.
+#include <algorithm>
+
+#include "test_support.hpp"
+
+namespace flash_attention {
+namespace {
+
+constexpr std::int64_t kDims[] = {16, 32, 64, 128, 256};
+
+}  // namespace
+
+TEST_SUITE("step") {
+  TEST_CASE("random values, full and causal, in all head dimensions") {
+    for_each_step([](const auto& step, DType type) {
+      Cases cases(step, type);
+      std::int64_t turn = 0;
+      for (const std::int64_t dim : kDims) {
+        for (const auto& [queries, keys] : {std::pair{129, 191},
+                                            {1, 1},
+                                            {2, 3},
+                                            {64, 64},
+                                            {63, 65},
+                                            {65, 63},
+                                            {97, 257},
+                                            {128, 128},
+                                            {1, 300}}) {
+          ++turn;
+          // The largest dimensions take their time.
+          if (tile::device().simulated && dim > 64 && turn % 3 != 1) continue;
+          const Case c = full(type, {turn % 3 + 1, 2, turn % 2 + 1, queries, keys, dim});
+          cases.check(step, turn % 2 ? c : causal(c));
+        }
+      }
+    });
+  }
+
+  TEST_CASE("a head dimension of any size") {
+    for_each_step(
+        [](const auto& step, DType type) {
+          Cases cases(step, type);
+          for (const std::int64_t dim : {1, 8, 24, 80, 100, 255}) {
+            cases.check(step, causal(full(type, {2, 2, 1, 33, 35, dim})));
+          }
+        },
+        tile::OwnKernel::need_not_run);
+  }
+
+  TEST_CASE("windows") {
+    for_each_step([](const auto& step, DType type) {
+      Cases cases(step, type);
+      for (const auto& [queries, keys] : {std::pair{150, 150}, {100, 200}, {200, 100}, {1, 200}}) {
+        for (const auto& [left, right] : {std::pair<std::int64_t, std::int64_t>{0, 0},
+                                          {1, 0},
+                                          {31, 0},
+                                          {64, 0},
+                                          {65, 63},
+                                          {10, 100},
+                                          {kUnlimited, 3},
+                                          {3, kUnlimited},
+                                          {kUnlimited, 0}}) {
+          cases.check(step, windowed(full(type, {1, 2, 1, queries, keys, 64}), left, right));
+        }
+      }
+    });
+  }
+
+  TEST_CASE("lengths of each batch entry") {
+    for_each_step([](const auto& step, DType type) {
+      Cases cases(step, type);
+      Case c = full(type, {4, 2, 1, 130, 140, 64});
+      c.query_lengths = {130, 64, 65, 1};
+      c.key_lengths = {140, 70, 0, 1};
+      cases.check(step, causal(c));
+      cases.check(step, c);
+      cases.check(step, windowed(c, 20, 10));
+      Case queries_only = c, keys_only = c;
+      queries_only.key_lengths.clear(), keys_only.query_lengths.clear();
+      cases.check(step, queries_only);
+      cases.check(step, causal(queries_only));
+      cases.check(step, keys_only);
+      cases.check(step, causal(keys_only));
+      c.query_lengths = {0, 0, 129, 3};
+      cases.check(step, causal(c));
+    });
+  }
+
+  TEST_CASE("strides: heads first, packed q, k and v, gaps") {
+    for_each_step([](const auto& step, DType type) {
+      Cases cases(step, type);
+      const Sizes n{2, 4, 2, 70, 90, 64};
+      const Case plain = causal(full(type, n));
+      // As if in one tensor [batch][length][heads + 2 kv_heads][head_dim].
+      const std::int64_t row = (n.heads + 2 * n.kv_heads) * n.head_dim;
+      Case packed = plain;
+      packed.p.q = {n.queries * row, n.head_dim, row};
+      packed.p.k = packed.p.v = {n.keys * row, n.head_dim, row};
+      packed.dq = packed.p.q;
+      packed.dk = packed.dv = packed.p.k;
+      packed.offset = {.q = 8, .k = 16, .v = 24, .dq = 32, .dk = 8, .dv = 16};
+      cases.check(step, packed);
+      Case first = plain;
+      first.p.q = heads_first(n.queries, n.heads, n.head_dim);
+      first.p.k = heads_first(n.keys, n.kv_heads, n.head_dim, 8);
+      first.p.v = heads_first(n.keys, n.kv_heads, n.head_dim, 64);
+      cases.check(step, first);
+      first.p.o = heads_first(n.queries, n.heads, n.head_dim, 16);
+      first.dout = heads_first(n.queries, n.heads, n.head_dim, 24);
+      first.dq = heads_first(n.queries, n.heads, n.head_dim, 8);
+      first.dk = heads_first(n.keys, n.kv_heads, n.head_dim, 16);
+      first.dv = heads_first(n.keys, n.kv_heads, n.head_dim, 32);
+      cases.check(step, first);
+    });
+  }
+
+  TEST_CASE("pointers and rows aligned in every way") {
+    for_each_step([](const auto& step, DType type) {
+      const Case aligned = causal(full(type, {1, 2, 1, 17, 18, 64}));
+      check_step(step, aligned, normal(aligned.p));
+      Cases cases(step, type);
+      const std::int64_t half = 8 / static_cast<std::int64_t>(tile::size_bytes(type));
+      for (const std::int64_t offset : {half, std::int64_t{1}, std::int64_t{3}}) {
+        for (std::int64_t Case::Offsets::*each :
+             {&Case::Offsets::q, &Case::Offsets::k, &Case::Offsets::v, &Case::Offsets::o,
+              &Case::Offsets::dout, &Case::Offsets::dq, &Case::Offsets::dk, &Case::Offsets::dv}) {
+          Case c = aligned;
+          c.offset.*each = offset;
+          cases.check(step, c);
+        }
+        for (Strides ForwardProblem::*each :
+             {&ForwardProblem::q, &ForwardProblem::k, &ForwardProblem::v, &ForwardProblem::o}) {
+          Case c = aligned;
+          (c.p.*each).row += offset;
+          cases.check(step, c);
+        }
+      }
+    });
+  }
+
+  TEST_CASE("large scores, rising and falling along the keys") {
+    for_each_step([](const auto& step, DType type) {
+      const Case c = full(type, {1, 1, 1, 64, 300, 64});
+      Inputs in = normal(c.p);
+      for (const double slope : {0.02, -0.02, 1.0, -1.0}) {
+        for (std::size_t key = 0; key < 300; ++key) {
+          in.k[key * 64] = as_type(slope * (static_cast<double>(key) - 150), type);
+        }
+        for (std::size_t query = 0; query < 64; ++query) in.q[query * 64] = 16;
+        if (takes(step, c)) check_step(step, c, in);
+      }
+    });
+  }
+
+  TEST_CASE("equal scores: the output is the mean of what is seen, to the bit") {
+    tile::for_each_step(kForwardLadder, [](const auto& step, DType type) {
+      const Case c = causal(full(type, {1, 2, 1, 128, 128, 64}));
+      Inputs in = normal(c.p);
+      for (double& q : in.q) q = 0;
+      in.v = tile::integers(std::ssize(in.v), type, 34, -8, 8);
+      const Outputs got = run(step, c, in);
+      for (const std::size_t query : {0u, 1u, 3u, 7u, 15u, 31u, 63u, 127u}) {
+        for (std::size_t d = 0; d < 64; ++d) {
+          double sum = 0;
+          for (std::size_t key = 0; key <= query; ++key) sum += in.v[key * 64 + d];
+          const double mean = as_type(sum / static_cast<double>(query + 1), type);
+          CHECK(got.o[(query * 2 + 1) * 64 + d] + 0.0 == mean + 0.0);
+        }
+      }
+    });
+  }
+
+  TEST_CASE("what a query does not see changes no bit of its output or its gradient") {
+    for_each_step([](const auto& step, DType type) {
+      const Case c = causal(full(type, {1, 1, 1, 130, 130, 64}));
+      constexpr std::size_t kFrom = 70 * 64;
+      Inputs in = normal(c.p);
+      const auto outputs = [&](const BackwardOnly& more) {
+        if constexpr (kIsForward<std::remove_cvref_t<decltype(step)>>) {
+          return run(step, c, in).o;
+        } else {
+          return run(step, c, in, more).dq;
+        }
+      };
+      const BackwardOnly more = backward_only(c, in);
+      const Values before = outputs(more);
+      for (std::size_t i = kFrom; i < in.k.size(); ++i) {
+        in.k[i] = as_type(in.k[i] * 1000, type);
+        in.v[i] = as_type(in.v[i] * 1000, type);
+      }
+      const Values after = outputs(more);
+      CHECK(std::equal(before.begin(), before.begin() + kFrom, after.begin()));
+      CHECK(before != after);
+    });
+  }
+
+  TEST_CASE("without a gradient of the output all gradients are exact zeros") {
+    tile::for_each_step(kBackwardLadder, [](const auto& step, DType type) {
+      const Case c = causal(full(type, {1, 2, 1, 70, 90, 64}));
+      const Inputs in = normal(c.p);
+      BackwardOnly more = backward_only(c, in);
+      for (double& x : more.dout) x = 0;
+      const Gradients got = run(step, c, in, more);
+      for (const Values* each : {&got.dq, &got.dk, &got.dv}) {
+        CHECK(std::all_of(each->begin(), each->end(), [](double x) { return x == 0; }));
+      }
+    });
+  }
+
+  TEST_CASE("no query, no key, no batch") {
+    for_each_step(
+        [](const auto& step, DType type) {
+          for (const Sizes& n :
+               {Sizes{2, 2, 1, 0, 5, 64}, {0, 2, 1, 5, 5, 64}, {2, 2, 1, 5, 0, 64}}) {
+            const Case c = full(type, n);
+            check_step(step, c, normal(c.p));
+          }
+        },
+        tile::OwnKernel::need_not_run);
+  }
+}
+
+TEST_SUITE("chapter") {
+  TEST_CASE("the mask's tiles are those that somebody sees, and the whole ones that all see") {
+    for (const int queries : {1, 5, 16, 33}) {
+      for (const int keys : {0, 1, 7, 32, 40}) {
+        for (const int left : {0, 1, 9, kMaxLength}) {
+          for (const int right : {0, 2, 17, kMaxLength}) {
+            const Mask mask{queries, keys, left, right};
+            const Mask turned = mask.transposed();
+            bool good = true;
+            for (int query = 0; query < queries; ++query) {
+              for (int key = 0; key < keys; ++key) {
+                const int place = query + keys - queries;
+                const bool seen = key >= place - left && key <= place + right;
+                good = good && mask.sees(query, key) == seen && turned.sees(key, query) == seen;
+              }
+            }
+            for (const int tile : {4, 8}) {
+              for (int first = 0; first < queries; first += 8) {
+                const Mask::Tiles tiles = mask.tiles(first, 8, tile);
+                for (int t = 0; t < (keys + tile - 1) / tile; ++t) {
+                  bool any = false, all = true;
+                  for (int query = first; query < first + 8; ++query) {
+                    for (int key = t * tile; key < (t + 1) * tile; ++key) {
+                      const bool seen = query < queries && key < keys && mask.sees(query, key);
+                      any = any || seen, all = all && seen;
+                    }
+                  }
+                  good = good && (!any || (t >= tiles.first && t < tiles.last));
+                  good = good && all == (t >= tiles.whole_first && t < tiles.whole_last);
+                }
+                good = good && tiles.first <= tiles.whole_first &&
+                       tiles.whole_first <= tiles.whole_last && tiles.whole_last <= tiles.last;
+              }
+            }
+            CAPTURE(queries);
+            CAPTURE(keys);
+            CAPTURE(left);
+            CAPTURE(right);
+            CHECK(good);
+          }
+        }
+      }
+    }
+  }
+
+  TEST_CASE("the backward reference is the slope of the forward one") {
+    Case c = windowed(full(DType::fp64, {2, 4, 2, 5, 6, 3}), 3, 1);
+    c.query_lengths = {4, 5};
+    c.key_lengths = {6, 4};
+    Inputs in = normal(c.p);
+    BackwardOnly more = backward_only(c, in);
+    const ForwardExpected forward = expected_of(c, in);
+    more.o = forward.o.value, more.lse = forward.lse.value;
+    const BackwardExpected gradients = expected_of(c, in, more);
+    const auto loss = [&] {
+      const Values o = expected_of(c, in).o.value;
+      double sum = 0;
+      for (std::size_t i = 0; i < o.size(); ++i) sum += o[i] * more.dout[i];
+      return sum;
+    };
+    constexpr double kStep = 6e-6;
+    for (const auto& [values, slope] : {std::pair{&in.q, &gradients.dq.value},
+                                        {&in.k, &gradients.dk.value},
+                                        {&in.v, &gradients.dv.value}}) {
+      REQUIRE(values->size() == slope->size());
+      for (std::size_t i = 0; i < values->size(); ++i) {
+        const double before = (*values)[i];
+        (*values)[i] = before + kStep;
+        const double above = loss();
+        (*values)[i] = before - kStep;
+        const double below = loss();
+        (*values)[i] = before;
+        CHECK(std::abs((above - below) / (2 * kStep) - (*slope)[i]) < 1e-8);
+      }
+    }
+  }
+}
+
+}  // namespace flash_attention

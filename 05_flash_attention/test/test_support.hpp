@@ -1,0 +1,429 @@
+// What the tests of chapter 05 share: tensors with strides, problems, and how a step is run and
+// checked.
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "flash_attention.hpp"
+#include "harness/buffer.hpp"
+#include "harness/convert.hpp"
+#include "harness/inputs.hpp"
+#include "harness/selection.hpp"
+#include "harness/test_main.hpp"
+#include "tile/host/device.hpp"
+
+namespace flash_attention {
+
+using tile::Comparison;
+using tile::DeviceBuffer;
+using tile::DType;
+using tile::Poison;
+using tile::Status;
+using Values = std::vector<double>;
+inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
+inline constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+
+inline double as_type(double value, DType type) {
+  return tile::rounded(std::span(&value, 1), type)[0];
+}
+
+// ---- Tensors ----
+
+/// [batch][length][heads][dim] with strides. What lies between its elements is not to be touched:
+/// NaN in an input, poison in an output.
+class Tensor {
+ public:
+  struct Shape {
+    std::int64_t batch, length, heads, dim;
+    std::int64_t count() const { return batch * length * heads * dim; }
+  };
+
+  static Tensor input(const char* name, DType type, const Shape& shape, const Strides& stride,
+                      const Values& values, std::int64_t offset = 0) {
+    const std::vector<std::size_t> places = places_of(shape, stride);
+    Values memory(places.empty() ? 0 : places.back() + 1, kNaN);
+    for (std::size_t i = 0; i < places.size(); ++i) memory[places[i]] = values[i];
+    return Tensor(
+        DeviceBuffer::input(name, tile::vector_layout(type, std::ssize(memory), offset), memory),
+        places);
+  }
+  static Tensor output(const char* name, DType type, const Shape& shape, const Strides& stride,
+                       Poison poison, std::int64_t offset = 0) {
+    const std::vector<std::size_t> places = places_of(shape, stride);
+    const std::int64_t extent = places.empty() ? 0 : static_cast<std::int64_t>(places.back()) + 1;
+    return Tensor(DeviceBuffer::output(name, tile::vector_layout(type, extent, offset), poison),
+                  places);
+  }
+
+  void* raw() const { return buffer_.raw(); }
+
+  /// The elements in the order of the shape.
+  Values download() const {
+    const Values memory = buffer_.download();
+    Values values;
+    for (const std::size_t place : places_) values.push_back(memory[place]);
+    return values;
+  }
+
+  Status check() const {
+    if (Status s = buffer_.check(); !s.ok()) return s;
+    std::vector<std::byte> now = buffer_.download_bytes(), then = before_;
+    const std::size_t size = tile::size_bytes(buffer_.layout().dtype);
+    for (const std::size_t place : places_) {
+      std::memset(&now[place * size], 0, size);
+      std::memset(&then[place * size], 0, size);
+    }
+    return now == then ? Status{} : tile::device_error("tensor", "written between its elements");
+  }
+
+ private:
+  Tensor(DeviceBuffer buffer, std::vector<std::size_t> places)
+      : buffer_(std::move(buffer)), places_(std::move(places)), before_(buffer_.download_bytes()) {}
+
+  // Where each element lies. The last of them is that with the greatest index of each extent.
+  static std::vector<std::size_t> places_of(const Shape& shape, const Strides& stride) {
+    std::vector<std::size_t> places;
+    for (std::int64_t b = 0; b < shape.batch; ++b) {
+      for (std::int64_t row = 0; row < shape.length; ++row) {
+        for (std::int64_t head = 0; head < shape.heads; ++head) {
+          for (std::int64_t d = 0; d < shape.dim; ++d) {
+            places.push_back(static_cast<std::size_t>(b * stride.batch + row * stride.row +
+                                                      head * stride.head + d));
+          }
+        }
+      }
+    }
+    return places;
+  }
+
+  DeviceBuffer buffer_;
+  std::vector<std::size_t> places_;
+  std::vector<std::byte> before_;
+};
+
+/// Strides of [batch][heads][length][dim], with `gap` elements behind each row.
+inline Strides heads_first(std::int64_t length, std::int64_t heads, std::int64_t dim,
+                           std::int64_t gap = 0) {
+  return {heads * length * (dim + gap), length * (dim + gap), dim + gap};
+}
+
+template <class Step>
+inline constexpr bool kIsForward = std::is_same_v<Step, tile::TestedStep<ForwardLadder>>;
+
+// ---- Problems ----
+
+/// A problem, and what is not in it: lengths, and elements from a 256-byte boundary to each tensor.
+/// A backward problem has the same options; its gradients have strides and offsets of their own.
+struct Case {
+  ForwardProblem p;
+  std::vector<int> query_lengths = {}, key_lengths = {};
+  struct Offsets {
+    std::int64_t q = 0, k = 0, v = 0, o = 0, dout = 0, dq = 0, dk = 0, dv = 0;
+  } offset = {};
+  std::optional<Strides> dout = {}, dq = {}, dk = {}, dv = {};  // none: without gaps
+
+  BackwardProblem backward() const {
+    BackwardProblem b{.type = p.type,
+                      .batch = p.batch,
+                      .heads = p.heads,
+                      .queries = p.queries,
+                      .keys = p.keys,
+                      .head_dim = p.head_dim,
+                      .kv_heads = p.kv_heads};
+    b.left = p.left, b.right = p.right, b.scale = p.scale;
+    b.q = p.q, b.k = p.k, b.v = p.v, b.o = p.o;
+    if (dout) b.dout = *dout;
+    if (dq) b.dq = *dq;
+    if (dk) b.dk = *dk;
+    if (dv) b.dv = *dv;
+    return b;
+  }
+};
+
+struct Sizes {
+  std::int64_t batch, heads, kv_heads, queries, keys, head_dim;
+};
+
+inline Case full(DType type, const Sizes& n) {
+  ForwardProblem p{.type = type,
+                   .batch = n.batch,
+                   .heads = n.heads,
+                   .queries = n.queries,
+                   .keys = n.keys,
+                   .head_dim = n.head_dim,
+                   .kv_heads = n.kv_heads};
+  p.scale = 1 / std::sqrt(static_cast<float>(n.head_dim));
+  return {p};
+}
+inline Case windowed(Case c, std::int64_t left, std::int64_t right) {
+  c.p.left = left, c.p.right = right;
+  return c;
+}
+inline Case causal(const Case& c) { return windowed(c, kUnlimited, 0); }
+
+inline std::string describe(const Case& c) {
+  const ForwardProblem& p = c.p;
+  std::string text(tile::name(p.type));
+  const auto add = [&text](const char* name, std::int64_t n) {
+    text.append(", ").append(name).append(" ").append(std::to_string(n));
+  };
+  add("batch", p.batch), add("heads", p.heads), add("kv_heads", p.kv_heads);
+  add("queries", p.queries), add("keys", p.keys), add("head_dim", p.head_dim);
+  if (p.left < kUnlimited) add("left", p.left);
+  if (p.right < kUnlimited) add("right", p.right);
+  for (const int n : c.query_lengths) add("query length", n);
+  for (const int n : c.key_lengths) add("key length", n);
+  add("q's row stride", p.q.row), add("k's", p.k.row), add("v's", p.v.row), add("o's", p.o.row);
+  add("offsets", c.offset.q), add("", c.offset.k), add("", c.offset.v), add("", c.offset.o);
+  return text;
+}
+
+/// Whether the step's own kernel runs it.
+template <class Step>
+bool takes(const Step& step, const Case& c) {
+  const auto at = [&c](std::int64_t elements) {
+    const auto size = static_cast<std::int64_t>(tile::size_bytes(c.p.type));
+    return reinterpret_cast<void*>(static_cast<std::uintptr_t>(256 + elements * size));
+  };
+  const Case::Offsets& offset = c.offset;
+  if constexpr (kIsForward<Step>) {
+    ForwardBuffers buffers{
+        .q = at(offset.q), .k = at(offset.k), .v = at(offset.v), .o = at(offset.o)};
+    buffers.workspace_bytes = workspace_bytes(c.p, step.name);
+    return tile::is_taken(step, c.p, buffers);
+  } else {
+    BackwardBuffers buffers{.q = at(offset.q),
+                            .k = at(offset.k),
+                            .v = at(offset.v),
+                            .o = at(offset.o),
+                            .dout = at(offset.dout),
+                            .dq = at(offset.dq),
+                            .dk = at(offset.dk),
+                            .dv = at(offset.dv)};
+    buffers.workspace_bytes = workspace_bytes(c.backward(), step.name);
+    return tile::is_taken(step, c.backward(), buffers);
+  }
+}
+
+// ---- Running a step ----
+
+struct Inputs {
+  Values q, k, v;
+};
+inline Inputs normal(const ForwardProblem& p) {
+  const std::int64_t kv = p.batch * p.keys * p.kv_heads * p.head_dim;
+  return {tile::normal(p.batch * p.queries * p.heads * p.head_dim, p.type, 31),
+          tile::normal(kv, p.type, 32), tile::normal(kv, p.type, 33)};
+}
+
+struct Outputs {
+  Values o, lse;  // lse is [batch][queries][heads]
+};
+struct Gradients {
+  Values dq, dk, dv;
+};
+
+/// [batch][heads][queries] as [batch][queries][heads].
+inline Values heads_last(const ForwardProblem& p, const Values& lse) {
+  Values turned;
+  for (std::int64_t b = 0; b < p.batch; ++b) {
+    for (std::int64_t query = 0; query < p.queries; ++query) {
+      for (std::int64_t head = 0; head < p.heads; ++head) {
+        turned.push_back(lse[static_cast<std::size_t>((b * p.heads + head) * p.queries + query)]);
+      }
+    }
+  }
+  return turned;
+}
+
+/// int32 in device memory. The harness has no buffers of integers: these are floats of the same
+/// bits.
+inline std::optional<DeviceBuffer> lengths_buffer(const char* name, const std::vector<int>& n) {
+  if (n.empty()) return std::nullopt;
+  Values floats;
+  for (const int each : n) floats.push_back(std::bit_cast<float>(each));
+  return DeviceBuffer::input(name, tile::vector_layout(DType::fp32, std::ssize(n)), floats);
+}
+
+/// Runs the step with outputs of this poison and gives what it wrote. Checks all buffers.
+template <class Step>
+Outputs run(const Step& step, const Case& c, const Inputs& in,
+            Poison poison = Poison::unwritten_nan) {
+  const ForwardProblem& p = c.p;
+  const Tensor::Shape q_shape{p.batch, p.queries, p.heads, p.head_dim};
+  const Tensor::Shape kv_shape{p.batch, p.keys, p.kv_heads, p.head_dim};
+  const Tensor q = Tensor::input("q", p.type, q_shape, p.q, in.q, c.offset.q);
+  const Tensor k = Tensor::input("k", p.type, kv_shape, p.k, in.k, c.offset.k);
+  const Tensor v = Tensor::input("v", p.type, kv_shape, p.v, in.v, c.offset.v);
+  const Tensor o = Tensor::output("o", p.type, q_shape, p.o, poison, c.offset.o);
+  const DeviceBuffer lse = DeviceBuffer::output(
+      "lse", tile::vector_layout(DType::fp32, p.batch * p.heads * p.queries), poison);
+  const std::int64_t bytes = workspace_bytes(p, step.name);
+  const DeviceBuffer workspace =
+      DeviceBuffer::output("workspace", tile::vector_layout(DType::fp32, bytes / 4), poison);
+  const auto query_lengths = lengths_buffer("query_lengths", c.query_lengths);
+  const auto key_lengths = lengths_buffer("key_lengths", c.key_lengths);
+  const auto ints = [](const std::optional<DeviceBuffer>& buffer) {
+    return buffer ? static_cast<const int*>(buffer->raw()) : nullptr;
+  };
+  const Status done =
+      tile::run_step(step, p,
+                     {q.raw(), k.raw(), v.raw(), o.raw(), static_cast<float*>(lse.raw()),
+                      ints(query_lengths), ints(key_lengths), workspace.raw(), bytes});
+  REQUIRE_MESSAGE(done.ok(), done.message);
+  for (const Tensor* tensor : {&q, &k, &v, &o}) {
+    const Status intact = tensor->check();
+    CHECK_MESSAGE(intact.ok(), intact.message);
+  }
+  for (const DeviceBuffer* buffer : {&lse, &workspace}) {
+    const Status intact = buffer->check();
+    CHECK_MESSAGE(intact.ok(), intact.message);
+  }
+  return {o.download(), heads_last(p, lse.download())};
+}
+
+inline void check_values(const char* name, const Values& got, const tile::Expected& expected) {
+  const Comparison comparison = tile::compare(name, got, expected);
+  CHECK_MESSAGE(comparison.ok(), comparison.message);
+}
+
+inline ForwardExpected expected_of(const Case& c, const Inputs& in) {
+  return reference(c.p, {in.q, in.k, in.v, c.query_lengths, c.key_lengths});
+}
+
+/// What the forward pass gives the backward pass, as the types hold it, and dout.
+struct BackwardOnly {
+  Values o, lse, dout;
+};
+inline BackwardOnly backward_only(const Case& c, const Inputs& in) {
+  const ForwardExpected forward = expected_of(c, in);
+  return {tile::rounded(forward.o.value, c.p.type), tile::rounded(forward.lse.value, DType::fp32),
+          tile::normal(std::ssize(in.q), c.p.type, 34)};
+}
+inline BackwardExpected expected_of(const Case& c, const Inputs& in, const BackwardOnly& more) {
+  return reference(c.backward(),
+                   {in.q, in.k, in.v, more.o, more.lse, more.dout, c.query_lengths, c.key_lengths});
+}
+
+/// [batch][queries][heads] as [batch][heads][queries].
+inline Values heads_first(const ForwardProblem& p, const Values& lse) {
+  Values turned;
+  for (std::int64_t b = 0; b < p.batch; ++b) {
+    for (std::int64_t head = 0; head < p.heads; ++head) {
+      for (std::int64_t query = 0; query < p.queries; ++query) {
+        turned.push_back(lse[static_cast<std::size_t>((b * p.queries + query) * p.heads + head)]);
+      }
+    }
+  }
+  return turned;
+}
+
+/// Runs the step of the backward pass likewise.
+template <class Step>
+Gradients run(const Step& step, const Case& c, const Inputs& in, const BackwardOnly& more,
+              Poison poison = Poison::unwritten_nan) {
+  const BackwardProblem p = c.backward();
+  const Tensor::Shape q_shape{p.batch, p.queries, p.heads, p.head_dim};
+  const Tensor::Shape kv_shape{p.batch, p.keys, p.kv_heads, p.head_dim};
+  const Tensor q = Tensor::input("q", p.type, q_shape, p.q, in.q, c.offset.q);
+  const Tensor k = Tensor::input("k", p.type, kv_shape, p.k, in.k, c.offset.k);
+  const Tensor v = Tensor::input("v", p.type, kv_shape, p.v, in.v, c.offset.v);
+  const Tensor o = Tensor::input("o", p.type, q_shape, p.o, more.o, c.offset.o);
+  const Tensor dout = Tensor::input("dout", p.type, q_shape, p.dout, more.dout, c.offset.dout);
+  const DeviceBuffer lse = DeviceBuffer::input(
+      "lse", tile::vector_layout(DType::fp32, std::ssize(more.lse)), heads_first(c.p, more.lse));
+  const Tensor dq = Tensor::output("dq", p.type, q_shape, p.dq, poison, c.offset.dq);
+  const Tensor dk = Tensor::output("dk", p.type, kv_shape, p.dk, poison, c.offset.dk);
+  const Tensor dv = Tensor::output("dv", p.type, kv_shape, p.dv, poison, c.offset.dv);
+  const std::int64_t bytes = workspace_bytes(p, step.name);
+  const DeviceBuffer workspace =
+      DeviceBuffer::output("workspace", tile::vector_layout(DType::fp32, bytes / 4), poison);
+  const auto query_lengths = lengths_buffer("query_lengths", c.query_lengths);
+  const auto key_lengths = lengths_buffer("key_lengths", c.key_lengths);
+  const auto ints = [](const std::optional<DeviceBuffer>& buffer) {
+    return buffer ? static_cast<const int*>(buffer->raw()) : nullptr;
+  };
+  const Status done =
+      tile::run_step(step, p,
+                     {q.raw(), k.raw(), v.raw(), o.raw(), static_cast<const float*>(lse.raw()),
+                      dout.raw(), dq.raw(), dk.raw(), dv.raw(), ints(query_lengths),
+                      ints(key_lengths), workspace.raw(), bytes});
+  REQUIRE_MESSAGE(done.ok(), done.message);
+  for (const Tensor* tensor : {&q, &k, &v, &o, &dout, &dq, &dk, &dv}) {
+    const Status intact = tensor->check();
+    CHECK_MESSAGE(intact.ok(), intact.message);
+  }
+  for (const DeviceBuffer* buffer : {&lse, &workspace}) {
+    const Status intact = buffer->check();
+    CHECK_MESSAGE(intact.ok(), intact.message);
+  }
+  return {dq.download(), dk.download(), dv.download()};
+}
+
+/// For long lists, whose cases need not run with each poison.
+inline Poison poison_in_turn() {
+  static std::size_t turn = 0;
+  return tile::kOutputPoisons[++turn % std::size(tile::kOutputPoisons)];
+}
+
+/// Runs a step of either ladder on these inputs and checks what it wrote.
+template <class Step>
+void check_step(const Step& step, const Case& c, const Inputs& in) {
+  CAPTURE(step.name);
+  const std::string problem = describe(c);
+  CAPTURE(problem);
+  if constexpr (kIsForward<Step>) {
+    const ForwardExpected expected = expected_of(c, in);
+    const Outputs got = run(step, c, in, poison_in_turn());
+    check_values("o", got.o, expected.o);
+    check_values("lse", got.lse, expected.lse);
+  } else {
+    const BackwardOnly more = backward_only(c, in);
+    const BackwardExpected expected = expected_of(c, in, more);
+    const Gradients got = run(step, c, in, more, poison_in_turn());
+    check_values("dq", got.dq, expected.dq);
+    check_values("dk", got.dk, expected.dk);
+    check_values("dv", got.dv, expected.dv);
+  }
+}
+
+/// Runs those cases of a list that the step takes: on the CPU device the first and some others, and
+/// fewer of the steps in fp32, which take the longest there.
+class Cases {
+ public:
+  template <class Step>
+  Cases(const Step& step, DType type)
+      : selection_(step.types, type),
+        every_(tile::device().simulated && step.types.contains(DType::fp32) ? 3 : 1) {}
+
+  template <class Step>
+  void check(const Step& step, const Case& c) {
+    if (!takes(step, c)) return;
+    const bool is_first = count_++ == 0;
+    if (is_first || (count_ % every_ == 0 && selection_.takes_next())) {
+      check_step(step, c, normal(c.p));
+    }
+  }
+
+ private:
+  tile::Selection selection_;
+  int every_, count_ = 0;
+};
+
+/// Runs the test on both ladders.
+template <class Check>
+void for_each_step(Check check, tile::OwnKernel own = tile::OwnKernel::must_run) {
+  tile::for_each_step(kForwardLadder, check, own);
+  tile::for_each_step(kBackwardLadder, check, own);
+}
+
+}  // namespace flash_attention

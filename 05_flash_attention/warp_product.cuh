@@ -1,0 +1,235 @@
+// Products of a warp on tensor cores: of tiles in shared memory, and of sums that become factors
+// without leaving their registers.
+#pragma once
+
+#include "mask.hpp"
+#include "shared_tile.cuh"
+#include "tile/ptx/convert.cuh"
+#include "tile/ptx/ldmatrix.cuh"
+#include "tile/ptx/mma.cuh"
+#include "tile/ptx/quad.cuh"
+
+namespace flash_attention {
+
+// snippet-begin sums
+/// A warp's kRows x kCols sums in fp32, as mma leaves them: a lane has kRows / 8 rows, and of each
+/// two neighbouring columns in every eight (element_of_d in tile/ptx/fragments.hpp).
+template <int kRows_, int kCols_>
+struct Sums {
+  static constexpr int kRows = kRows_, kCols = kCols_;
+  static constexpr int kLaneRows = kRows / 8, kLaneCols = kCols / 4;
+  float mma[kRows / 16][kCols / 8][4] = {};
+
+  /// This lane's r-th row and c-th column, and where they lie.
+  __device__ float& at(int r, int c) { return mma[r / 2][c / 2][r % 2 * 2 + c % 2]; }
+  __device__ float at(int r, int c) const { return mma[r / 2][c / 2][r % 2 * 2 + c % 2]; }
+  static __device__ int row(int r) { return threadIdx.x % 32 / 4 + r * 8; }
+  static __device__ int col(int c) { return threadIdx.x % 4 * 2 + c / 2 * 8 + c % 2; }
+
+  __device__ void scale(float by) {
+#pragma unroll
+    for (int r = 0; r < kLaneRows; ++r) {
+#pragma unroll
+      for (int c = 0; c < kLaneCols; ++c) at(r, c) *= by;
+    }
+  }
+};
+// snippet-end sums
+
+/// The left factor of a product: kRows rows, kDepth deep.
+template <int kRows, int kDepth>
+struct Factor {
+  std::uint32_t mma[kRows / 16][kDepth / 16][4];
+};
+
+/// Rows row0 to row0 + kRows - 1 of a tile, and of those the elements from depth0 on.
+template <int kRows, int kDepth, class Tile>
+__device__ __forceinline__ void load(Factor<kRows, kDepth>& factor, const Tile& tile, int row0,
+                                     int depth0 = 0) {
+  const int lane = threadIdx.x % 32;
+  const auto first = tile.at(row0 + lane % 16, depth0 / 8 + lane / 16);
+#pragma unroll
+  for (int i = 0; i < kRows / 16; ++i) {
+#pragma unroll
+    for (int d = 0; d < kDepth / 16; ++d) {
+      tile::ptx::ldmatrix_x4(factor.mma[i][d], (first + i * 16 * Tile::kRowBytes) ^ d * 32);
+    }
+  }
+}
+
+/// The transpose of rows row0 to row0 + kDepth - 1 of a tile, columns col0 to col0 + kRows - 1.
+template <int kRows, int kDepth, class Tile>
+__device__ __forceinline__ void load_transposed(Factor<kRows, kDepth>& factor, const Tile& tile,
+                                                int row0, int col0) {
+  const int lane = threadIdx.x % 32;
+  const auto first = tile.at(row0 + lane / 16 * 8 + lane % 8, col0 / 8 + lane / 8 % 2);
+#pragma unroll
+  for (int i = 0; i < kRows / 16; ++i) {
+#pragma unroll
+    for (int d = 0; d < kDepth / 16; ++d) {
+      tile::ptx::ldmatrix_x4_trans(factor.mma[i][d], (first ^ i * 32) + d * 16 * Tile::kRowBytes);
+    }
+  }
+}
+
+// snippet-begin as_factor
+/// Sums rounded to T, as the left factor of the next product. mma wants of a factor what it gives
+/// of sums: the same lane, the same row, the same columns, two in a register.
+template <class T, int kRows, int kDepth>
+__device__ __forceinline__ Factor<kRows, kDepth> as_factor(const Sums<kRows, kDepth>& sums) {
+  Factor<kRows, kDepth> factor;
+#pragma unroll
+  for (int i = 0; i < kRows / 16; ++i) {
+#pragma unroll
+    for (int d = 0; d < kDepth / 8; ++d) {
+      const float(&sum)[4] = sums.mma[i][d];
+      factor.mma[i][d / 2][d % 2 * 2] = tile::ptx::pack<T>(sum[0], sum[1]);
+      factor.mma[i][d / 2][d % 2 * 2 + 1] = tile::ptx::pack<T>(sum[2], sum[3]);
+    }
+  }
+  return factor;
+}
+// snippet-end as_factor
+
+struct Nothing {
+  __device__ void operator()(int) const {}
+};
+
+// snippet-begin with_rows
+/// sums += factor B^T, where row j of B is row row0 + j of the tile, from element depth0 on. Behind
+/// the n-th of its kDepth kCols / 256 loads it calls between(n): what else there is to do while the
+/// tensor cores are busy.
+template <class T, int kRows, int kCols, int kDepth, class Tile, class Between = Nothing>
+__device__ __forceinline__ void add_product_with_rows(Sums<kRows, kCols>& sums,
+                                                      const Factor<kRows, kDepth>& factor,
+                                                      const Tile& tile, int row0, int depth0 = 0,
+                                                      Between between = {}) {
+  const int lane = threadIdx.x % 32;
+  const auto first = tile.at(row0 + lane / 16 * 8 + lane % 8, depth0 / 8 + lane / 8 % 2);
+#pragma unroll
+  for (int d = 0; d < kDepth / 16; ++d) {
+#pragma unroll
+    for (int j = 0; j < kCols / 16; ++j) {
+      std::uint32_t b[4];  // 16 rows of the tile, 16 of the depth
+      tile::ptx::ldmatrix_x4(b, (first ^ d * 32) + j * 16 * Tile::kRowBytes);
+#pragma unroll
+      for (int i = 0; i < kRows / 16; ++i) {
+        tile::ptx::mma_m16n8k16<T>(sums.mma[i][2 * j], factor.mma[i][d], {b[0], b[1]});
+        tile::ptx::mma_m16n8k16<T>(sums.mma[i][2 * j + 1], factor.mma[i][d], {b[2], b[3]});
+      }
+      between(d * (kCols / 16) + j);
+    }
+  }
+}
+// snippet-end with_rows
+
+/// The same with rows of a tile as the left factor, which are as deep as that tile is wide. The
+/// loop is not unrolled as a whole: ptxas would compute all addresses first, and have no registers
+/// left.
+template <class T, int kRows, int kCols, class LeftTile, class Tile>
+__device__ __forceinline__ void add_product_of_rows(Sums<kRows, kCols>& sums, const LeftTile& left,
+                                                    int left_row0, const Tile& tile, int row0) {
+#pragma unroll
+  for (int depth = 0; depth < LeftTile::kCols; depth += 16) {
+    Factor<kRows, 16> factor;
+    load(factor, left, left_row0, depth);
+    add_product_with_rows<T>(sums, factor, tile, row0, depth);
+  }
+}
+
+/// Rounds sums to T and stores them in a tile, from (row0, col0) on.
+template <class T, int kRows, int kCols, class Tile>
+__device__ __forceinline__ void store_in_tile(const Sums<kRows, kCols>& sums, const Tile& tile,
+                                              int row0, int col0) {
+  const auto first = tile.at(row0 + sums.row(0), col0 / 8) + sums.col(0) * 2;
+#pragma unroll
+  for (int r = 0; r < kRows / 8; ++r) {
+#pragma unroll
+    for (int c = 0; c < kCols / 4; c += 2) {
+      tile::ptx::store_shared((first ^ c / 2 * 16) + r * 8 * Tile::kRowBytes,
+                              tile::ptx::pack<T>(sums.at(r, c), sums.at(r, c + 1)));
+    }
+  }
+}
+
+// snippet-begin with_columns
+/// sums += factor B, where row d of B is row row0 + d of the tile, from column col0 on, a multiple
+/// of kCols.
+template <class T, int kRows, int kCols, int kDepth, class Tile>
+__device__ __forceinline__ void add_product_with_columns(Sums<kRows, kCols>& sums,
+                                                         const Factor<kRows, kDepth>& factor,
+                                                         const Tile& tile, int row0, int col0 = 0) {
+  const int lane = threadIdx.x % 32;
+  const auto first = tile.at(row0 + lane % 16, col0 / 8 + lane / 16);
+#pragma unroll
+  for (int d = 0; d < kDepth / 16; ++d) {
+#pragma unroll
+    for (int j = 0; j < kCols / 16; ++j) {
+      std::uint32_t b[4];  // 16 rows of the tile, 16 of its columns
+      tile::ptx::ldmatrix_x4_trans(b, (first ^ j * 32) + d * 16 * Tile::kRowBytes);
+#pragma unroll
+      for (int i = 0; i < kRows / 16; ++i) {
+        tile::ptx::mma_m16n8k16<T>(sums.mma[i][2 * j], factor.mma[i][d], {b[0], b[1]});
+        tile::ptx::mma_m16n8k16<T>(sums.mma[i][2 * j + 1], factor.mma[i][d], {b[2], b[3]});
+      }
+    }
+  }
+}
+// snippet-end with_columns
+
+// snippet-begin hide
+/// Makes the scores -infinity that the mask hides. They are those of the queries from first_query
+/// on and of the keys from first_key on.
+template <int kRows, int kCols>
+__device__ __forceinline__ void hide(Sums<kRows, kCols>& scores, const Mask& mask, int first_query,
+                                     int first_key) {
+#pragma unroll
+  for (int r = 0; r < kRows / 8; ++r) {
+    const int query = first_query + scores.row(r);
+    // Counted from this lane's first column on, so that its columns are constants.
+    const int first = mask.first_key(query) - first_key - scores.col(0);
+    const int end = mask.end_key(query) - first_key - scores.col(0);
+#pragma unroll
+    for (int c = 0; c < kCols / 4; ++c) {
+      const int col = c / 2 * 8 + c % 2;
+      if (col < first || col >= end) scores.at(r, c) = -INFINITY;
+    }
+  }
+}
+// snippet-end hide
+
+// snippet-begin store
+/// Rounds a warp's sums to T and stores them as rows first_row, first_row + 1, … of a tensor, from
+/// column col0 on, as far as there are rows. Four lanes that share rows exchange their columns, so
+/// that each stores 16 bytes.
+template <class T, int kRows, int kCols>
+__device__ __forceinline__ void store(const Sums<kRows, kCols>& sums, tile::Rows<T> to,
+                                      int first_row, int rows, int col0 = 0) {
+#pragma unroll
+  for (int r = 0; r < kRows / 8; ++r) {
+    const int row = first_row + sums.row(r);
+    std::uint32_t pair[kCols / 8];  // of columns 8 i + col(0)
+#pragma unroll
+    for (int i = 0; i < kCols / 8; ++i) {
+      pair[i] = tile::ptx::pack<T>(sums.at(r, 2 * i), sums.at(r, 2 * i + 1));
+    }
+    if constexpr (kCols % 32 == 0) {
+#pragma unroll
+      for (int i = 0; i < kCols / 8; i += 4) {
+        std::uint32_t chunk[4] = {pair[i], pair[i + 1], pair[i + 2], pair[i + 3]};
+        tile::ptx::transpose_quad(chunk);
+        if (row >= rows) continue;
+        const int col = col0 + (i + static_cast<int>(threadIdx.x) % 4) * 8;
+        *reinterpret_cast<uint4*>(to[row] + col) = {chunk[0], chunk[1], chunk[2], chunk[3]};
+      }
+    } else if (row < rows) {
+#pragma unroll
+      for (int i = 0; i < kCols / 8; ++i) {
+        *reinterpret_cast<std::uint32_t*>(to[row] + col0 + i * 8 + sums.col(0)) = pair[i];
+      }
+    }
+  }
+}
+// snippet-end store
+
+}  // namespace flash_attention
