@@ -138,6 +138,7 @@ void mbarrier_init(Mbarrier* barrier, unsigned arrivals, Site site) {
     check::mbarrier_initialised(reinterpret_cast<uintptr_t>(barrier));
   }
   write(barrier, {arrivals, arrivals, 0, 0, kTagOfInitialised});
+  call.block.cluster().forget_phases(barrier);
 }
 
 void mbarrier_arrive_expect(Mbarrier* barrier, unsigned bytes, Site site) {
@@ -156,7 +157,8 @@ void mbarrier_wait(Mbarrier* barrier, unsigned parity, Site site) {
   const Call call = begin("mbarrier.try_wait.parity", site);
   check_address(call, call.block, barrier);
   if (parity > 1) fail(call, "waits for a parity that is neither 0 nor 1");
-  // Another phase may be complete by the time that the thread goes on, as on a GPU.
+  // Another phase may be complete by the time that the thread goes on. As on a GPU it waits again:
+  // of a phase that is two behind the parity says nothing.
   while (read(call, barrier, __builtin_return_address(0)).parity == parity) {
     call.block.cluster().park_at(call.block, barrier, "mbarrier_wait()", site);
   }

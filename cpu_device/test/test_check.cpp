@@ -641,7 +641,7 @@ TEST_CASE("of each mistake the whole report is known, in every order") {
       const KernelFailure failure = run(pair, true, order);
       const std::string& report = failure.report;
       CHECK(std::string(cudaGetErrorName(failure.error)) == cudaGetErrorName(c.error));
-      const std::string head = std::string("kernel ") + pair.kernel + "<kM> failed: ";
+      const std::string head = std::string("kernel ") + pair.kernel + "<kM = true> failed: ";
       const size_t end = report.rfind("; this is block (");
       CHECK(report.substr(0, head.size()) == head);
       REQUIRE(end != std::string::npos);

@@ -62,7 +62,7 @@ bool has_form(const std::string& report, const char* kernel, const Form& form) {
       pattern += rest[0];
     }
   }
-  pattern = std::string("kernel ") + kernel + " failed: " + pattern + "\n  launched at " +
+  pattern = std::string("kernel ") + kernel + "<true> failed: " + pattern + "\n  launched at " +
             place(kFile, std::string("PAIR(") + kernel + ")") +
             ", grid \\(8, 1, 1\\), block \\(64, 1, 1\\), cluster \\(4, 1, 1\\); this is block "
             "\\((\\d+), 0, 0\\)\n[^]*";

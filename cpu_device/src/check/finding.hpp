@@ -71,6 +71,10 @@ struct Finding {
 /// For describe_finding and error_of_finding, of a block that has ended already.
 void keep(const Finding& finding);
 
+/// "full[1]", for an address in shared memory.
+std::string name_of(uintptr_t address);
+/// The array of the running cluster's shared memory in which the address lies, or null.
+const Array* shared_array_at(uintptr_t address);
 /// The text of the last finding, "thread 5 reads …". Looks up sources.
 std::string describe_finding(const Block& block);
 

@@ -250,6 +250,11 @@ cudaError_t error_of_finding() {
   return cudaErrorLaunchFailure;
 }
 
+std::string name_of(uintptr_t address) {
+  const Array* array = shared_array_at(address);
+  return array ? element(*array, address) : "shared memory";
+}
+
 std::string describe_finding(const Block& block) {
   const Finding& f = last;
   const std::string what = "thread " + block.thread_name(f.thread) + " " + verb(f.access);

@@ -520,6 +520,11 @@ uint32_t rank_of(uint64_t block) {
   return no_rank;
 }
 
+const Array* shared_array_at(uintptr_t address) {
+  const Arena* arena = arena_of(address);
+  return arena ? array_at(*arena, address, 1) : nullptr;
+}
+
 void settle() {
   if (pending.exists) end_with(pending.finding);
 }
