@@ -80,14 +80,14 @@ void check_address(const Call& call, const Block& owner, const Mbarrier* barrier
   }
 }
 
-// `pc` is where device code called.
-Phase read(const Call& call, const Mbarrier* barrier, const void* pc) {
+// `caller` is where device code called.
+Phase read(const Call& call, const Mbarrier* barrier, const void* caller) {
   if constexpr (kChecking) {
     check::look_at({.address = reinterpret_cast<uintptr_t>(barrier),
                     .bytes = sizeof *barrier,
                     .kind = check::Kind::read,
                     .atomic = true,
-                    .pc = reinterpret_cast<uintptr_t>(pc),
+                    .place = check::place_of(caller),
                     .of_mbarrier = true});
   }
   Phase phase;
@@ -134,7 +134,7 @@ void mbarrier_init(Mbarrier* barrier, unsigned arrivals, Site site) {
   }
   if constexpr (kChecking) {
     check::look_at({reinterpret_cast<uintptr_t>(barrier), sizeof *barrier, check::Kind::write,
-                    false, reinterpret_cast<uintptr_t>(__builtin_return_address(0))});
+                    false, check::place_of(__builtin_return_address(0))});
     check::mbarrier_initialised(reinterpret_cast<uintptr_t>(barrier));
   }
   write(barrier, {arrivals, arrivals, 0, 0, kTagOfInitialised});
@@ -189,7 +189,7 @@ void store_bytes_async(void* shared, const void* value, unsigned bytes, Mbarrier
                     .bytes = bytes,
                     .kind = check::Kind::write,
                     .atomic = false,
-                    .pc = reinterpret_cast<uintptr_t>(__builtin_return_address(0)),
+                    .place = check::place_of(__builtin_return_address(0)),
                     .sends = true});
   } else if (cluster.has_ended(rank)) {
     fail(call, "calls st.async for a block that has ended");

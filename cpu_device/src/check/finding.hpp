@@ -60,8 +60,8 @@ struct Finding {
     enum Lack { commit, wait, smaller_wait, barrier } lack = commit;
     bool committed = false;
     uint32_t thread = 0;
-    uintptr_t pc = 0;
-    uintptr_t wait_pc = 0;             // of the smaller wait that is missing, or where a barrier is
+    Place issued = 0;
+    Place waited = 0;                  // of the smaller wait that is missing, or where a barrier is
     uint32_t pending = 0, enough = 0;  // the number of that wait, and the largest that will do
   } copy{};
 };
