@@ -42,8 +42,7 @@ void wait_for(Block& block, uint32_t pending, const void* caller) {
   AsyncCopies& copies = own_copies(block);
   if constexpr (kChecking) {
     const check::Moment now = check::current_moment();
-    copies.last_wait = {reinterpret_cast<uintptr_t>(caller), pending, copies.groups, now.epoch,
-                        now.tick};
+    copies.last_wait = {check::place_of(caller), pending, copies.groups, now.epoch, now.tick};
   }
   const uint32_t landing = copies.groups > pending ? copies.groups - pending : 0;
   size_t count = 0;
@@ -75,7 +74,7 @@ void copy_async(void* shared, const void* global, int bytes, int source_bytes) {
                  false};
   const auto size = static_cast<uintptr_t>(bytes);
   if constexpr (kChecking) {
-    check::look_at_copy(shared, copy, reinterpret_cast<uintptr_t>(__builtin_return_address(0)));
+    check::look_at_copy(shared, copy, check::place_of(__builtin_return_address(0)));
   }
   if (reinterpret_cast<uintptr_t>(shared) % size != 0) {
     fail(cudaErrorMisalignedAddress,

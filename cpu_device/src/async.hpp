@@ -17,7 +17,7 @@ struct AsyncCopy {
   const char* from;
   uint32_t to;     // in the arena
   uint32_t group;  // of its thread's groups, counted from 0
-  int32_t place;   // of the call, in the program's text; for the check build
+  uint32_t place;  // of the call: a check::Place
   uint8_t bytes, source_bytes;
   bool passed_over;  // by a wait since; for the check build
 };
@@ -28,7 +28,7 @@ struct AsyncCopies {
 
   // For the check build.
   struct Wait {
-    uintptr_t pc = 0;  // 0: there was none
+    uint32_t place = 0;  // a check::Place
     uint32_t pending = 0;
     uint32_t groups = 0;           // committed by then
     uint32_t epoch = 0, tick = 0;  // check::Moment

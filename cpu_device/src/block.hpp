@@ -5,6 +5,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -25,7 +26,7 @@ inline constexpr uint32_t kLanes = 32;
 
 inline constexpr size_t kArenaBytes = 256 * 1024;  // for a block's shared memory
 
-/// A shared declaration that has its place in the arena.
+/// A shared declaration that has its place in the arena, for reports and AddressSanitizer.
 struct PlacedShared {
   const char* names;
   size_t offset, bytes;
@@ -35,6 +36,7 @@ struct PlacedShared {
 struct Launch {
   KernelName name;
   Config config{1, 1};
+  const void* function;  // the kernel's address, or null
   void (*body)(const void* frame);
   const void* frame;  // the kernel and its arguments, of
   size_t frame_bytes;
@@ -45,9 +47,10 @@ struct Launch {
   size_t shared_limit;      // of static and dynamic bytes together
   std::array<uint3, kMaxThreads> thread_index;  // of each thread of a block
   std::atomic<uint64_t> next_cluster{0};
+  mutable std::mutex placing;             // of what follows, up to `failed`
   std::atomic<uint32_t> shared_bytes{0};  // placed so far, dynamic part included
   size_t shared_bytes_without_gaps = 0;
-  std::vector<PlacedShared> placed;  // for AddressSanitizer
+  std::vector<PlacedShared> placed;
   std::atomic<bool> failed{false};
   std::atomic<uint64_t> barriers{0};     // of blocks, passed, a block counting once for each
   std::atomic<uint64_t> collectives{0};  // of warps
@@ -128,6 +131,9 @@ class Block {
   std::string thread_name(uint32_t thread) const;
   std::string block_name(uint64_t index) const;
   std::string waits(const char* indentation) const;
+  /// What lies at an address in its shared memory: "full[1]", or in the fast build "byte 8 of
+  /// full".
+  std::string name_of_shared(const void* address) const;
   bool owns_stack(const void* address) const { return stacks_.hold(address); }
   /// Who touches the address, for a report of AddressSanitizer.
   std::string describe_access(const void* address) const;

@@ -4,6 +4,8 @@
 
 #include "block.hpp"
 #include "check/finding.hpp"
+#include "cluster.hpp"
+#include "kernel_name.hpp"
 
 namespace cpu_device {
 
@@ -23,7 +25,7 @@ std::string Block::block_name(uint64_t index) const {
 
 std::string Block::report() const {
   const Config& config = launch_->config;
-  std::string text = std::string("kernel ") + launch_->name.text + " failed: ";
+  std::string text = "kernel " + kernel_name(launch_->name, launch_->function) + " failed: ";
   if (failure_.who == Who::thread) text += "thread " + thread_name(current_) + " ";
   if constexpr (kChecking) {
     if (!failure_.what) text += check::describe_finding(*this);
@@ -40,6 +42,18 @@ std::string Block::report() const {
           (launch_->cluster_blocks > 1 ? ", cluster " + to_string(config.cluster) : "") +
           "; this is block " + to_string(block_index_) + "\n";
   return failure_.what ? text + waits("  ") : text;  // who waits where says nothing about a race
+}
+
+std::string Block::name_of_shared(const void* address) const {
+  if constexpr (kChecking) return check::name_of(reinterpret_cast<uintptr_t>(address));
+  const auto offset = static_cast<size_t>(static_cast<const char*>(address) - arena_);
+  PlacedShared found{"dynamic shared memory", 0, launch_->config.shared_bytes};
+  const std::lock_guard lock(launch_->placing);
+  for (const PlacedShared& placed : launch_->placed) {
+    if (offset - placed.offset < placed.bytes) found = placed;
+  }
+  if (found.bytes == sizeof(uint64_t)) return found.names;  // an mbarrier by itself
+  return "byte " + std::to_string(offset - found.offset) + " of " + found.names;
 }
 
 // One line for all threads in the same state: "16 threads (0, 1, 2, …) wait at …".
@@ -60,6 +74,7 @@ std::string Block::waits(const char* indentation) const {
         state += mask;
       }
       state += std::string(", ") + waits_[t].site.file + ":" + std::to_string(waits_[t].site.line);
+      state += cluster_->phase_waited_for(*this, t);
     } else if (state_[t] == State::finished) {
       state = " returned";
     } else {

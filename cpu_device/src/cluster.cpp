@@ -60,6 +60,7 @@ uint64_t Cluster::index_of(uint64_t number, uint32_t rank) const {
 
 Failure Cluster::run(uint64_t number) {
   phase_ = arrived_ = looked_at_ = 0;
+  phases_.clear();
   for (uint32_t rank = 0; rank < size(); ++rank) {
     Member& member = members_[rank];
     member.ended = false;
@@ -242,6 +243,7 @@ void Cluster::park_at(Block& block, const void* mbarrier, const char* name, Site
 
 void Cluster::wake_from(Block& owner, const void* mbarrier) {
   completed_ = completed_ + 1;
+  ++phases_[mbarrier];
   Member& member = members_[owner.rank()];
   for (uint32_t warp = 0; warp * kLanes < launch_.threads; ++warp) {
     uint32_t lanes = 0;
@@ -253,6 +255,21 @@ void Cluster::wake_from(Block& owner, const void* mbarrier) {
     member.parked[warp] &= ~lanes;
     owner.make_ready(warp, lanes);
   }
+}
+
+// Only the parity is compared, so that the phase is the one in progress, whichever was meant.
+std::string Cluster::phase_waited_for(const Block& block, uint32_t thread) const {
+  const Member& member = members_[block.rank()];
+  if ((member.parked[thread / kLanes] >> thread % kLanes & 1) == 0) return {};
+  const void* mbarrier = member.mbarrier[thread];
+  const uint32_t complete = complete_phases(mbarrier);
+  std::string text = ", for phase " + std::to_string(complete + 1) + " (parity " +
+                     std::to_string(complete % 2) + ") of " + block.name_of_shared(mbarrier);
+  if (complete >= 2) {
+    text += "; whoever means phase " + std::to_string(complete - 1) +
+            ", of the same parity, comes too late";
+  }
+  return text;
 }
 
 // ---- What can be wrong ----

@@ -5,6 +5,8 @@
 
 #include <array>
 #include <memory>
+#include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "block.hpp"
@@ -31,8 +33,16 @@ class Cluster {
   void wait(Block& block, const char* name, Site site);
   /// The current thread waits until wake_from(), at an mbarrier in its block.
   void park_at(Block& block, const void* mbarrier, const char* name, Site site);
-  /// The threads that wait at this mbarrier of `owner` go on.
+  /// A phase of this mbarrier of `owner` is complete: the threads that wait there go on.
   void wake_from(Block& owner, const void* mbarrier);
+  uint32_t complete_phases(const void* mbarrier) const {
+    const auto found = phases_.find(mbarrier);
+    return found == phases_.end() ? 0 : found->second;
+  }
+  /// The mbarrier begins with its first phase.
+  void forget_phases(const void* mbarrier) { phases_.erase(mbarrier); }
+  /// For a report, if the thread waits at an mbarrier: ", for phase 2 (parity 1) of full[1]".
+  std::string phase_waited_for(const Block& block, uint32_t thread) const;
   bool has_ended(uint32_t rank) const { return members_[rank].ended; }
   uint32_t size() const { return static_cast<uint32_t>(members_.size()); }
   Block& block(uint32_t rank) const { return *members_[rank].block; }
@@ -78,6 +88,7 @@ class Cluster {
   std::array<uint32_t, kLargestCluster> order_{};
   Random random_;
 
+  std::unordered_map<const void*, uint32_t> phases_;  // complete, of mbarriers
   uint32_t phase_ = 0;      // of the barrier, from 1 on; 0 before its first use
   uint32_t arrived_ = 0;    // threads, in this phase
   uint32_t looked_at_ = 0;  // arrivals and ends of threads when complete_without_the_ended did so

@@ -66,6 +66,18 @@ bool hangs(const Block& block) {
   return true;
 }
 
+// A processor that asks for aligned vectors does not say where one was not: x86 gives no address
+// (SI_KERNEL), nor does it for one with too many bits.
+bool is_misaligned(int signal, const siginfo_t& info) {
+  return (signal == SIGSEGV && info.si_code == SI_KERNEL) ||
+         (signal == SIGBUS && info.si_code == BUS_ADRALN);
+}
+constexpr const char* kMisaligned =
+    kChecking
+        ? "touched an address that is not aligned as its type asks, or that no memory has"
+        : "touched an address that is not aligned as its type asks (a float4: to 16 bytes), or "
+          "that no memory has\n  run it with --check to see which line and which array";
+
 // Leaving a handler by a jump is safe here: the handler is not masked while it runs (SA_NODEFER),
 // and what it interrupted is device code, which is abandoned.
 void on_signal(int signal, siginfo_t* info, void* context) {
@@ -87,6 +99,9 @@ void on_signal(int signal, siginfo_t* info, void* context) {
     case SIGFPE:
       block->fail(cudaErrorLaunchFailure, "divided an integer by zero", Block::Who::thread);
     default:
+      if (is_misaligned(signal, *info)) {
+        block->fail(cudaErrorMisalignedAddress, kMisaligned, Block::Who::thread);
+      }
       block->fail(cudaErrorIllegalAddress,
                   "touched a bad address, or overflowed its stack:", Block::Who::thread,
                   info->si_addr);

@@ -16,6 +16,7 @@
 #include "check/checker.hpp"
 #include "cluster.hpp"
 #include "faults.hpp"
+#include "kernel_name.hpp"
 #include "state.hpp"
 
 CPU_DEVICE_THREAD_LOCAL uint3 threadIdx;
@@ -183,14 +184,15 @@ cudaError_t run_grid(const KernelName& name, const Config& config, const void* f
 
   std::string why;
   if (const cudaError_t error = check_config(config, function, &why); error != cudaSuccess) {
-    configuration_refused(error, std::string("kernel ") + name.text + " was not launched: " + why +
-                                     "\n  at " + name.file + ":" + std::to_string(name.line) +
-                                     "\n");
+    configuration_refused(error, "kernel " + kernel_name(name, function) +
+                                     " was not launched: " + why + "\n  at " + name.file + ":" +
+                                     std::to_string(name.line) + "\n");
     return error;
   }
 
   auto launch = std::make_unique<Launch>();
   launch->name = name;
+  launch->function = function;
   launch->body = body;
   launch->frame = frame;
   launch->frame_bytes = frame_bytes;
@@ -220,11 +222,10 @@ cudaError_t run_grid(const KernelName& name, const Config& config, const void* f
 }
 
 uint32_t place_shared(SharedSlot& slot, size_t bytes, size_t alignment, const SharedName& name) {
-  static std::mutex mutex;
   Launch& launch = current_block->launch();
   size_t end = 0;
   {
-    const std::lock_guard lock(mutex);
+    const std::lock_guard lock(launch.placing);
     const uint64_t where = slot.launch_and_offset;  // another block may have been faster
     if ((where >> 32) == launch.number) return static_cast<uint32_t>(where);
     // At least 16 bytes, so that a vector load from the start of any array works.
@@ -241,10 +242,8 @@ uint32_t place_shared(SharedSlot& slot, size_t bytes, size_t alignment, const Sh
       const auto more = std::ranges::count(std::string_view(name.names), ',');
       launch.shared_bytes = static_cast<uint32_t>(
           offset + bytes + (kChecking ? static_cast<size_t>(more) * kApart : 0));
-      if constexpr (kAsan) {
-        launch.placed.push_back({name.names, offset, bytes});
-        current_block->cluster().allow_shared(offset, bytes);
-      }
+      launch.placed.push_back({name.names, offset, bytes});
+      if constexpr (kAsan) current_block->cluster().allow_shared(offset, bytes);
       slot.launch_and_offset = uint64_t{launch.number} << 32 | offset;
       return static_cast<uint32_t>(offset);
     }

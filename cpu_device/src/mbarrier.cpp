@@ -80,14 +80,14 @@ void check_address(const Call& call, const Block& owner, const Mbarrier* barrier
   }
 }
 
-// `pc` is where device code called.
-Phase read(const Call& call, const Mbarrier* barrier, const void* pc) {
+// `caller` is where device code called.
+Phase read(const Call& call, const Mbarrier* barrier, const void* caller) {
   if constexpr (kChecking) {
     check::look_at({.address = reinterpret_cast<uintptr_t>(barrier),
                     .bytes = sizeof *barrier,
                     .kind = check::Kind::read,
                     .atomic = true,
-                    .pc = reinterpret_cast<uintptr_t>(pc),
+                    .place = check::place_of(caller),
                     .of_mbarrier = true});
   }
   Phase phase;
@@ -134,10 +134,11 @@ void mbarrier_init(Mbarrier* barrier, unsigned arrivals, Site site) {
   }
   if constexpr (kChecking) {
     check::look_at({reinterpret_cast<uintptr_t>(barrier), sizeof *barrier, check::Kind::write,
-                    false, reinterpret_cast<uintptr_t>(__builtin_return_address(0))});
+                    false, check::place_of(__builtin_return_address(0))});
     check::mbarrier_initialised(reinterpret_cast<uintptr_t>(barrier));
   }
   write(barrier, {arrivals, arrivals, 0, 0, kTagOfInitialised});
+  call.block.cluster().forget_phases(barrier);
 }
 
 void mbarrier_arrive_expect(Mbarrier* barrier, unsigned bytes, Site site) {
@@ -156,7 +157,8 @@ void mbarrier_wait(Mbarrier* barrier, unsigned parity, Site site) {
   const Call call = begin("mbarrier.try_wait.parity", site);
   check_address(call, call.block, barrier);
   if (parity > 1) fail(call, "waits for a parity that is neither 0 nor 1");
-  // Another phase may be complete by the time that the thread goes on, as on a GPU.
+  // Another phase may be complete by the time that the thread goes on. As on a GPU it waits again:
+  // of a phase that is two behind the parity says nothing.
   while (read(call, barrier, __builtin_return_address(0)).parity == parity) {
     call.block.cluster().park_at(call.block, barrier, "mbarrier_wait()", site);
   }
@@ -187,7 +189,7 @@ void store_bytes_async(void* shared, const void* value, unsigned bytes, Mbarrier
                     .bytes = bytes,
                     .kind = check::Kind::write,
                     .atomic = false,
-                    .pc = reinterpret_cast<uintptr_t>(__builtin_return_address(0)),
+                    .place = check::place_of(__builtin_return_address(0)),
                     .sends = true});
   } else if (cluster.has_ended(rank)) {
     fail(call, "calls st.async for a block that has ended");

@@ -238,15 +238,16 @@ void move_matrices(const MatrixInstruction& instruction, const MatrixOperands& o
     const auto address = reinterpret_cast<uintptr_t>(operands.row);
     const uintptr_t offset = address - reinterpret_cast<uintptr_t>(shared_arena);
     const auto kind = instruction.writes ? check::Kind::write : check::Kind::read;
-    const auto pc = reinterpret_cast<uintptr_t>(__builtin_return_address(0));
+    [[maybe_unused]] check::Place place = 0;
+    if constexpr (kChecking) place = check::place_of(__builtin_return_address(0));
     if (offset >= kArenaBytes) {
       bad_row(operands, "that is not in shared memory", cudaErrorIllegalAddress);
     }
     if (address % kRowBytes != 0) {
-      if constexpr (kChecking) check::look_at_misaligned({address, kRowBytes, kind, false, pc});
+      if constexpr (kChecking) check::look_at_misaligned({address, kRowBytes, kind, false, place});
       bad_row(operands, "that is no multiple of 16", cudaErrorMisalignedAddress);
     }
-    if constexpr (kChecking) check::look_at({address, kRowBytes, kind, false, pc});
+    if constexpr (kChecking) check::look_at({address, kRowBytes, kind, false, place});
     if (offset + kRowBytes > current_block->launch().shared_bytes) {
       bad_row(operands, "past the end of shared memory", cudaErrorIllegalAddress);
     }

@@ -6,6 +6,7 @@
 #include "tile/ptx/cluster.cuh"
 #include "tile/ptx/cp_async.cuh"
 #include "tile/ptx/mbarrier.cuh"
+#include "tile/shared_slice.cuh"
 
 namespace device_test {
 namespace {
@@ -260,6 +261,28 @@ __global__ void told_to_all_blocks(const ClusterMemory m) {
   const unsigned there = (blockIdx.x + cluster_size()) % gridDim.x;
   const int other = m.out[there * kThreads + t];  // [told_to_all_blocks.read]
   if (other < 0) m.counts[1] = other;
+}
+
+// One thread learns by an atomic that another block has written. Behind a barrier all may read,
+// with a fence each.
+template <bool kMistake>
+__global__ void wait_for_other_block(const ClusterMemory m) {
+  const unsigned t = threadIdx.x;
+  int* ready = &m.counts[blockIdx.x / kClusterSize];
+  if (cluster_rank() == 0) {
+    m.out[own_element()] = 1;  // [wait_for_other_block.write]
+    __threadfence();
+    __syncthreads();
+    if (t == 0) atomicAdd(ready, 1);
+    return;
+  }
+  if (t == 0) {
+    while (atomicAdd(ready, 0) == 0) continue;
+  }
+  __syncthreads();
+  if (!kMistake) __threadfence();
+  const unsigned first = blockIdx.x / kClusterSize * kClusterSize;
+  m.out[own_element()] = m.out[first * kThreads + t];  // [wait_for_other_block.read]
 }
 
 // ---- Addresses ----
@@ -533,6 +556,15 @@ __global__ void send_and_return(const ClusterMemory m) {
   cluster_sync();
 }
 
+// The second reduction needs another array.
+__global__ void reduce_twice_kernel(const ClusterMemory m) {
+  __shared__ float partial[tile::kMaxWarpsOfCluster];
+  cluster_sync();
+  float sum = tile::reduce_cluster(1.0f, tile::Add{}, partial);  // [reduce_twice.first]
+  sum = tile::reduce_cluster(sum, tile::Add{}, partial);         // [reduce_twice.second]
+  m.out[own_element()] = static_cast<int>(sum);
+}
+
 #define PAIR(kernel)                                                           \
   {                                                                            \
 #kernel, [](bool mistake, const ClusterMemory& memory) {                     \
@@ -559,6 +591,7 @@ constexpr ClusterPair kPairs[] = {
     PAIR(late_wait),
     PAIR(last_cluster),
     PAIR(told_to_all_blocks),
+    PAIR(wait_for_other_block),
     PAIR(past_the_end),
     PAIR(never_written),
     PAIR(rank_too_large),
@@ -580,5 +613,10 @@ constexpr ClusterPair kPairs[] = {
 }  // namespace
 
 const std::span<const ClusterPair> kClusterPairs = kPairs;
+
+void reduce_twice(const ClusterMemory& memory) {
+  launch_clusters("reduce_twice_kernel", __FILE__, __LINE__,
+                  {kClusterBlocks, kThreads, kClusterSize}, reduce_twice_kernel, memory);
+}
 
 }  // namespace device_test

@@ -18,4 +18,7 @@ struct ClusterPair {
 };
 extern const std::span<const ClusterPair> kClusterPairs;
 
+/// A race in tile/shared_slice.cuh, in a function that another one there calls.
+void reduce_twice(const ClusterMemory& memory);
+
 }  // namespace device_test

@@ -227,6 +227,44 @@ __global__ void last_block(const float* in, float* out, unsigned* done) {
   }
 }
 
+// All blocks add to one sum by atomics, and the last one reads it. Its own atomic came after the
+// others', and says nothing of them.
+template <bool kMistake>
+__global__ void sum_by_atomics(const float* in, int* counts, float* out) {
+  atomicAdd(&counts[1], static_cast<int>(in[blockIdx.x]) + 1);  // [sum_by_atomics.write]
+  if (!kMistake) __threadfence();
+  const bool is_last = atomicAdd(&counts[0], 1) == static_cast<int>(gridDim.x) - 1;
+  if (!kMistake) __threadfence();
+  if (is_last) out[0] = static_cast<float>(counts[1]);  // [sum_by_atomics.read]
+}
+
+// The last block again, with a fence that other blocks need not heed.
+template <bool kMistake>
+__global__ void fence_of_the_block(const float* in, float* out, unsigned* done) {
+  const unsigned b = blockIdx.x;
+  out[b] = in[b];  // [fence_of_the_block.write]
+  kMistake ? __threadfence_block() : __threadfence();
+  const bool is_last = atomicInc(done, gridDim.x) == gridDim.x - 1;
+  kMistake ? __threadfence_block() : __threadfence();
+  if (is_last) out[kThreads] = out[b == 0 ? 1 : 0];  // [fence_of_the_block.read]
+}
+
+// Before the barrier each thread needs a fence of its own.
+template <bool kMistake>
+__global__ void fence_of_one_thread(const float* in, float* out, unsigned* done) {
+  __shared__ bool is_last;
+  const unsigned b = blockIdx.x, t = threadIdx.x;
+  out[b * kThreads + t] = in[t];  // [fence_of_one_thread.write]
+  if (!kMistake || t == 0) __threadfence();
+  __syncthreads();
+  if (t == 0) {
+    is_last = atomicInc(done, gridDim.x) == gridDim.x - 1;
+    __threadfence();
+  }
+  __syncthreads();
+  if (is_last) out[2 * kThreads + t] = out[(1 - b) * kThreads + t];  // [fence_of_one_thread.read]
+}
+
 // ---- Flags ----
 
 // Thread 32 hands a value to thread 0, which waits in a loop.
@@ -816,6 +854,23 @@ const Pair kAll[] = {
      [](bool mistake, const Memory& m) {
        either(mistake, [&]<bool kM>() {
          last_block<kM><<<8, kThreads>>>(m.in, m.out, reinterpret_cast<unsigned*>(m.counts));
+       });
+     }},
+    {"sum_by_atomics",
+     [](bool mistake, const Memory& m) {
+       either(mistake, [&]<bool kM>() { sum_by_atomics<kM><<<8, 1>>>(m.in, m.counts, m.out); });
+     }},
+    {"fence_of_the_block",
+     [](bool mistake, const Memory& m) {
+       either(mistake, [&]<bool kM>() {
+         fence_of_the_block<kM><<<8, 1>>>(m.in, m.out, reinterpret_cast<unsigned*>(m.counts));
+       });
+     }},
+    {"fence_of_one_thread",
+     [](bool mistake, const Memory& m) {
+       either(mistake, [&]<bool kM>() {
+         fence_of_one_thread<kM>
+             <<<2, kThreads>>>(m.in, m.out, reinterpret_cast<unsigned*>(m.counts));
        });
      }},
     {"wait_for_flag",

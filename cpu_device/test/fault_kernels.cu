@@ -1,6 +1,9 @@
 #include "fault_kernels.hpp"
 
+#include <cuda_fp16.h>
 #include <cuda_runtime.h>
+
+#include <type_traits>
 
 namespace device_test {
 namespace {
@@ -9,6 +12,7 @@ namespace {
 __device__ volatile int zero = 0;
 __device__ volatile int* volatile null_pointer = nullptr;
 __device__ volatile int result;
+__device__ __align__(16) int vectors[12];
 
 __device__ int deeper(volatile int* caller) {
   volatile int frame[64];
@@ -36,6 +40,11 @@ __device__ void make(Fault fault) {
       break;
     case Fault::write_to_null: *null_pointer = 1; break;
     case Fault::read_wild: result = *reinterpret_cast<volatile int*>(0x10000 + zero); break;
+    case Fault::misaligned: {
+      const auto* from = reinterpret_cast<const float4*>(vectors + 1 + zero);
+      *reinterpret_cast<float4*>(vectors + 8) = *from;
+      break;
+    }
     case Fault::recursion: {
       volatile int start = 0;
       result = deeper(&start);
@@ -52,6 +61,11 @@ __global__ void faulty(Fault fault, unsigned block, unsigned thread, int* done) 
   if (threadIdx.x < 32) __shfl_xor_sync(0xffffffffu, 1, 1);
   if (blockIdx.x == block && threadIdx.x == thread) make(fault);
   done[blockIdx.x * blockDim.x + threadIdx.x] = 1;
+}
+
+template <class T, bool kBackward>
+__global__ void trapping(const T*) {
+  __trap();
 }
 
 __global__ void wait_for_other_block_kernel(volatile int* flag, int* out) {
@@ -85,6 +99,20 @@ __global__ void read_fresh_shared_kernel(int* out) {
 void make_fault(Fault fault, unsigned blocks, unsigned threads, unsigned block, unsigned thread,
                 int* done) {
   faulty<<<blocks, threads>>>(fault, block, thread, done);
+}
+
+void trap_in_template() {
+  const auto launch = [](auto element, auto backward) {
+    using T = decltype(element);
+    constexpr bool kBackward = backward.value;
+    trapping<T, kBackward><<<1, 1>>>(nullptr);
+  };
+  launch(__half{}, std::true_type{});
+}
+
+void trap_in_pointer() {
+  const auto kernel = trapping<float, false>;
+  kernel<<<1, 1>>>(nullptr);
 }
 
 void wait_for_other_block(int* flag, int* out) { wait_for_other_block_kernel<<<2, 1>>>(flag, out); }

@@ -11,8 +11,9 @@ enum class Fault {
   sleep_for_ever,  // waits with __nanosleep for a flag that nobody sets
   write_to_null,
   read_wild,
-  recursion,  // deeper than any stack
-  division,   // of an integer by zero
+  misaligned,  // a float4
+  recursion,   // deeper than any stack
+  division,    // of an integer by zero
   remainder,
   trap,
   nested_launch,
@@ -22,6 +23,11 @@ enum class Fault {
 /// thread], and the first warp of every block meets in a shuffle before.
 void make_fault(Fault fault, unsigned blocks, unsigned threads, unsigned block, unsigned thread,
                 int* done);
+
+/// Kernels that are templates call __trap(): for fp16 and backward, and, launched through a
+/// pointer, for fp32 and not backward.
+void trap_in_template();
+void trap_in_pointer();
 
 /// Block 0 waits with __nanosleep for a flag that block 1 sets; *out becomes 1.
 void wait_for_other_block(int* flag, int* out);

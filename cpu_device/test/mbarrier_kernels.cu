@@ -116,7 +116,8 @@ __global__ void expect_kernel(Expected when, int* out) {
 }
 
 __global__ void misuse_kernel(Misuse misuse, int* out) {
-  __shared__ Mbarrier barrier, others[2];
+  __shared__ Mbarrier barrier;
+  __shared__ Mbarrier others[2];
   __shared__ int slots[kThreads];
   const unsigned t = threadIdx.x, rank = cluster_rank();
   const bool is_one = rank == 1 && t == 3;
@@ -186,6 +187,14 @@ __global__ void misuse_kernel(Misuse misuse, int* out) {
     if (t < 2) mbarrier_arrive_expect(&barrier, 0);
     mbarrier_wait(&barrier, 0);
     mbarrier_wait(&barrier, 1);  // [next_phase]
+  }
+  if (misuse == Misuse::two_phases_behind) {
+    for (unsigned phase = 0; phase < 2 && t < 2; ++phase) {
+      mbarrier_arrive_expect(&barrier, 0);
+      mbarrier_wait(&barrier, phase);
+    }
+    __syncthreads();
+    mbarrier_wait(&barrier, 0);  // [two_phases_behind]
   }
   cluster_sync();  // [sync]
   out[blockIdx.x * kThreads + t] = 1;

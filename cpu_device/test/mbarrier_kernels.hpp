@@ -54,6 +54,7 @@ enum class Misuse {
   missing_arrival,    // all threads wait, and 3 has not arrived
   missing_bytes,      // block 1 waits for bytes that nobody sends, block 0 for block 1
   next_phase,         // all wait for a phase that nobody begins
+  two_phases_behind,  // all wait for the first phase after the second is complete
 };
 void misuse(Misuse misuse, int* out);
 

@@ -111,6 +111,7 @@ struct Race {
   const char* wait = nullptr;
   bool copied = false;  // the write is a cp.async
   bool copies = false;  // the read is a cp.async
+  bool fences_of_blocks = false;
 };
 
 /// A race may be noticed by the reader or by the writer, whoever comes second.
@@ -151,10 +152,21 @@ Expected race(const Race& race) {
     text += wrote ? write : "  read at " + marked(race.read) + "\n";
     if (m[8] == "wrote" && race.copied) text += "  waited for at " + marked(race.wait) + "\n";
     text += reads ? "  read at " + marked(race.read) + "\n" : write;
+    if (!same_block && wrote && !reads) {
+      return text +
+             "  two blocks write the same element; let one of them write it, or both update it by "
+             "an atomic\n";
+    }
     if (!same_block) {
       return text +
-             "  blocks of one launch have no order; missing: an atomic, with a __threadfence() "
-             "before it if it tells of other memory, or a second launch\n";
+             "  blocks of one launch have no order; missing: atomics for both, or a second launch, "
+             "or an atomic that tells of the first, with a __threadfence() before it and after it" +
+             (race.fences_of_blocks ? "; a __threadfence_block() is for one block only\n" : "\n");
+    }
+    if (!race.read) {
+      return text +
+             "  both threads write the same element; let one of them write it, or put a "
+             "__syncthreads() between the two writes, if the second is a turn of a loop later\n";
     }
     text += race.atomic ? "  one of the two is atomic or volatile, the other is not; missing: a "
                           "__syncthreads() "
@@ -169,10 +181,6 @@ Expected race(const Race& race) {
     }
     if (!wrote) {
       return text + "between the read and " + noun + ", which may be a turn of a loop later\n";
-    }
-    if (!reads) {
-      return text + (race.copied ? "between the wait for one copy and the other\n"
-                                 : "between the two writes\n");
     }
     text += "between " + end + " and the read";
     if (race.again) {
@@ -321,6 +329,25 @@ const Case kCases[] = {
            [](const Meeting& m) {
              return m.index == Numbers{m.thread2} && m.block1 == m.thread2 && m.thread1 == 0 &&
                     m.block2 != m.block1;
+           }})},
+    {"sum_by_atomics", cudaErrorLaunchFailure, "grid (8, 1, 1), block (1, 1, 1)",
+     race({"counts", "sum_by_atomics.write", "sum_by_atomics.read",
+           [](const Meeting& m) {
+             return m.index == Numbers{1} && m.wrote1 && m.block1 != m.block2;
+           }})},
+    {"fence_of_the_block", cudaErrorLaunchFailure, "grid (8, 1, 1), block (1, 1, 1)",
+     race({.array = "out",
+           .write = "fence_of_the_block.write",
+           .read = "fence_of_the_block.read",
+           .holds = [](const Meeting& m) {
+             return m.index == Numbers{m.block1} && m.block1 == (m.block2 == 0 ? 1 : 0);
+           },
+           .fences_of_blocks = true})},
+    {"fence_of_one_thread", cudaErrorLaunchFailure, "grid (2, 1, 1), block (64, 1, 1)",
+     race({"out", "fence_of_one_thread.write", "fence_of_one_thread.read",
+           [](const Meeting& m) {
+             return m.index == Numbers{m.block1 * 64 + m.thread1} && m.thread1 == m.thread2 &&
+                    m.thread1 != 0 && m.block1 == 1 - m.block2;
            }})},
     // Flags.
     {"wait_for_flag", cudaErrorLaunchFailure, kOneBlock,
@@ -641,7 +668,7 @@ TEST_CASE("of each mistake the whole report is known, in every order") {
       const KernelFailure failure = run(pair, true, order);
       const std::string& report = failure.report;
       CHECK(std::string(cudaGetErrorName(failure.error)) == cudaGetErrorName(c.error));
-      const std::string head = std::string("kernel ") + pair.kernel + "<kM> failed: ";
+      const std::string head = std::string("kernel ") + pair.kernel + "<kM = true> failed: ";
       const size_t end = report.rfind("; this is block (");
       CHECK(report.substr(0, head.size()) == head);
       REQUIRE(end != std::string::npos);

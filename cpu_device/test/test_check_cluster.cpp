@@ -62,7 +62,7 @@ bool has_form(const std::string& report, const char* kernel, const Form& form) {
       pattern += rest[0];
     }
   }
-  pattern = std::string("kernel ") + kernel + " failed: " + pattern + "\n  launched at " +
+  pattern = std::string("kernel ") + kernel + "<true> failed: " + pattern + "\n  launched at " +
             place(kFile, std::string("PAIR(") + kernel + ")") +
             ", grid \\(8, 1, 1\\), block \\(64, 1, 1\\), cluster \\(4, 1, 1\\); this is block "
             "\\((\\d+), 0, 0\\)\n[^]*";
@@ -116,6 +116,10 @@ std::vector<Form> sent_by_other(const std::string& kernel) {
 
 const std::string kOrLater =
     ", or between the read and the write if that is a turn of a loop later";
+
+const std::string kNoOrder =
+    "  blocks of one launch have no order; missing: atomics for both, or a second launch, or an "
+    "atomic that tells of the first, with a __threadfence() before it and after it";
 
 const Case kCases[] = {
     {"write_at_once",
@@ -204,9 +208,8 @@ const Case kCases[] = {
     {"last_cluster",
      cudaErrorLaunchFailure,
      {{"thread # reads out[#], which block (#, 0, 0)'s thread # wrote: a race\n  written at "
-       "[last_cluster.write]\n  read at [last_cluster.read]\n  blocks of one launch have no order; "
-       "missing: an atomic, with a __threadfence() before it if it tells of other memory, or a "
-       "second launch",
+       "[last_cluster.write]\n  read at [last_cluster.read]\n" +
+           kNoOrder,
        [](const Numbers& n) {
          return n[1] == n[2] * 64 + n[0] && n[3] == n[0] && n[2] / 4 != n[4] / 4;
        }},
@@ -220,11 +223,19 @@ const Case kCases[] = {
     {"told_to_all_blocks",
      cudaErrorLaunchFailure,
      {{"thread # reads out[#], which block (#, 0, 0)'s thread # wrote: a race\n  written at "
-       "[told_to_all_blocks.write]\n  read at [told_to_all_blocks.read]\n  blocks of one launch "
-       "have no order; missing: an atomic, with a __threadfence() before it if it tells of other "
-       "memory, or a second launch",
+       "[told_to_all_blocks.write]\n  read at [told_to_all_blocks.read]\n" +
+           kNoOrder,
        [](const Numbers& n) {
          return n[1] == n[2] * 64 + n[0] && n[3] == n[0] && n[2] == (n[4] + 4) % 8;
+       }}}},
+    {"wait_for_other_block",
+     cudaErrorLaunchFailure,
+     {{"thread # reads out[#], which block (#, 0, 0)'s thread # wrote: a race\n  written at "
+       "[wait_for_other_block.write]\n  read at [wait_for_other_block.read]\n  missing: a "
+       "cluster_sync() between the write and the read" +
+           kOrLater,
+       [](const Numbers& n) {
+         return n[1] == n[2] * 64 + n[0] && n[3] == n[0] && n[2] == n[4] / 4 * 4;
        }}}},
     {"past_the_end",
      cudaErrorIllegalAddress,
@@ -337,6 +348,22 @@ TEST_CASE("clusters that are right are silent in every order") {
       CHECK_MESSAGE(failure.error == cudaSuccess, failure.report);
       CHECK(failure.report == "");
     }
+  }
+}
+
+TEST_CASE("a line in a shared header is told with that of the kernel") {
+  const OptionsGuard guard;
+  for (const NamedOrder& order : kOrders) {
+    CAPTURE(std::string(order.name));
+    const ClusterPair reduce{"", [](bool, const ClusterMemory& m) { reduce_twice(m); }};
+    const std::string report = run(reduce, true, order).report;
+    const auto has = [&](const std::string& access, const std::string& mark) {
+      const std::regex line("\n  " + access + R"( at tile/shared_slice\.cuh:\d+, called at )" +
+                            marked(kFile, mark) + "\n");
+      CHECK_MESSAGE(std::regex_search(report, line), report);
+    };
+    has("read", "reduce_twice.first");
+    has("written", "reduce_twice.second");
   }
 }
 

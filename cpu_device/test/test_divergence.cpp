@@ -183,7 +183,7 @@ TEST_CASE("reports, word for word") {
 
   diverge(Divergence::half_block, 33, &at);
   CHECK(take_failure().report ==
-        "kernel kernel failed: its threads wait for each other\n"
+        "kernel half_block failed: its threads wait for each other\n"
         "  launched at " +
             place(at.launch) +
             ", grid (2, 1, 1), block (33, 1, 1); this is block (0, 0, 0)\n"
@@ -194,7 +194,7 @@ TEST_CASE("reports, word for word") {
 
   diverge(Divergence::missing_lane, dim3(4, 2), &at);
   CHECK(take_failure().report ==
-        "kernel kernel failed: its threads wait for each other\n"
+        "kernel missing_lane failed: its threads wait for each other\n"
         "  launched at " +
             place(at.launch) +
             ", grid (2, 1, 1), block (4, 2, 1); this is block (0, 0, 0)\n"
@@ -207,7 +207,7 @@ TEST_CASE("reports, word for word") {
 
   diverge(Divergence::own_bit, 2, &at);
   CHECK(take_failure().report ==
-        "kernel kernel failed: thread 0 calls a collective with a mask that lacks its own lane\n"
+        "kernel own_bit failed: thread 0 calls a collective with a mask that lacks its own lane\n"
         "  launched at " +
             place(at.launch) +
             ", grid (2, 1, 1), block (2, 1, 1); this is block (0, 0, 0)\n"

@@ -96,6 +96,27 @@ TEST_CASE("faults become CUDA's errors, time after time") {
   }
 }
 
+#ifdef __x86_64__  // Arm takes it
+// The check build finds it earlier.
+TEST_CASE("a misaligned vector is called so" * doctest::skip(cpu_device::kChecking)) {
+  const OptionsGuard guard;
+  check({Fault::misaligned, cudaErrorMisalignedAddress,
+         "touched an address that is not aligned as its type asks (a float4: to 16 bytes), or that "
+         "no memory has\n  run it with --check to see which line and which array\n  launched at "});
+}
+#endif
+
+TEST_CASE("a kernel is called by its name and its template's arguments") {
+  const OptionsGuard guard;
+  const auto begins = [](const std::string& report, const std::string& text) {
+    CHECK_MESSAGE(report.starts_with(text), report);
+  };
+  trap_in_template();
+  begins(take_failure().report, "kernel trapping<T = fp16, kBackward = true> failed: thread 0 ");
+  trap_in_pointer();
+  begins(take_failure().report, "kernel trapping<fp32, false> failed: thread 0 ");
+}
+
 TEST_CASE("the report says what the other threads did") {
   const OptionsGuard guard;
   options().order = Order::forward;

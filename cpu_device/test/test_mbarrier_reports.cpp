@@ -119,23 +119,31 @@ TEST_CASE("threads that wait at an mbarrier for ever are reported at once") {
     options().order = order.order;
     options().seed = order.seed;
     CAPTURE(std::string(order.name));
-    const auto waits = [](const char* call, const char* mark) {
+    const auto waits = [](const char* call, const char* mark, const std::string& for_what = "") {
       return "64 threads (0, 1, 2, …) wait at " + std::string(call) + ", " + marked(kFile, mark) +
-             "\n";
+             for_what + "\n";
     };
     const auto report = [](const std::string& first, const std::string& second) {
       return "kernel misuse_kernel failed: its threads wait for each other" + launched(0) + "  " +
              first + "  of its cluster, block (1, 0, 0):\n    " + second;
     };
+    const std::string first = ", for phase 1 (parity 0) of barrier";
     const std::string sync = waits("cluster_sync()", "sync");
     KernelFailure failure = run(Misuse::missing_bytes);
     CHECK(failure.error == cudaErrorLaunchFailure);
-    CHECK(failure.report == report(sync, waits("mbarrier_wait()", "missing_bytes")));
+    CHECK(failure.report == report(sync, waits("mbarrier_wait()", "missing_bytes", first)));
     failure = run(Misuse::missing_arrival);
-    CHECK(failure.report == report(sync, waits("mbarrier_wait()", "missing_arrival")));
+    CHECK(failure.report == report(sync, waits("mbarrier_wait()", "missing_arrival", first)));
     failure = run(Misuse::next_phase);
-    const std::string next = waits("mbarrier_wait()", "next_phase");
+    const std::string next =
+        waits("mbarrier_wait()", "next_phase", ", for phase 2 (parity 1) of barrier");
     CHECK(failure.report == report(next, next));
+    // The parity of a phase is that of the one in progress, and tells no more of it.
+    failure = run(Misuse::two_phases_behind);
+    const std::string behind = waits("mbarrier_wait()", "two_phases_behind",
+                                     ", for phase 3 (parity 0) of barrier; whoever means phase 1, "
+                                     "of the same parity, comes too late");
+    CHECK(failure.report == report(behind, behind));
   }
 }
 

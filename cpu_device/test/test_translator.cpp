@@ -28,13 +28,13 @@ std::string launch(const std::string& kernel, const std::string& config,
                    const std::string& arguments, const std::string& name_gap = "",
                    const std::string& gap = "") {
   const std::string address = "::cpu_device::kernel_address(" + kernel + ", cpu_device_args...)";
-  return "::cpu_device::launch(::cpu_device::KernelName{\"" + kernel + "\", __FILE__, __LINE__}, " +
-         name_gap + "::cpu_device::Config(" + config + "), [&](auto&... cpu_device_args) { " +
-         kernel +
+  return "::cpu_device::launch(::cpu_device::KernelName{\"" + kernel +
+         "\", __FILE__, __LINE__}, [&](auto&... cpu_device_args) { " + kernel +
          "(cpu_device_args...); }, [&](auto&... cpu_device_args) -> const void* { if constexpr "
          "(requires { " +
-         address + "; }) return " + address + "; else return nullptr; }" +
-         (arguments.empty() ? "" : ", ") + gap + arguments + ")";
+         address + "; }) return " + address + "; else return nullptr; }, " + name_gap +
+         "::cpu_device::Config(" + config + ")" + (arguments.empty() ? "" : ", ") + gap +
+         arguments + ")";
 }
 
 std::string in_function(const std::string& text) { return "void f() {\n" + text + "\n}\n"; }
@@ -108,12 +108,11 @@ TEST_CASE("the header includes the runtime and names the source") {
 TEST_CASE("a launch, written out") {
   CHECK(translated("  k<<<grid, 32>>>(x, n);\n") ==
         "  ::cpu_device::launch(::cpu_device::KernelName{\"k\", __FILE__, __LINE__}, "
-        "::cpu_device::Config(grid, 32), "
         "[&](auto&... cpu_device_args) { k(cpu_device_args...); }, "
         "[&](auto&... cpu_device_args) -> const void* { "
         "if constexpr (requires { ::cpu_device::kernel_address(k, cpu_device_args...); }) "
         "return ::cpu_device::kernel_address(k, cpu_device_args...); else return nullptr; }, "
-        "x, n);\n");
+        "::cpu_device::Config(grid, 32), x, n);\n");
 }
 
 TEST_CASE("every kind of kernel expression") {

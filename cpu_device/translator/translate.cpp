@@ -120,8 +120,9 @@ class Translator {
   }
 
   // kernel<<<config>>>(arguments) becomes
-  //     launch(KernelName{...}, Config(config), call, address, arguments)
-  // `call` and `address` are generic lambdas: a kernel template cannot be passed itself.
+  //     launch(KernelName{...}, call, address, Config(config), arguments)
+  // `call` and `address` are generic lambdas: a kernel template cannot be passed itself. They stand
+  // on the line of the name, where the kernel is called as far as debug information knows.
   void translate_launch(TokenSpan tokens, size_t open) {
     const size_t begin = kernel_begin(tokens, open);
     const size_t close = config_end(tokens, open);
@@ -133,23 +134,22 @@ class Translator {
 
     const TokenSpan kernel_tokens = tokens.subspan(begin, open - begin);
     const std::string kernel = on_one_line(kernel_tokens);
-    replace(begin_of(tokens[begin]), end_of(tokens[open]),
-            "::cpu_device::launch(::cpu_device::KernelName{\"" + escaped(kernel) +
-                "\", __FILE__, __LINE__}, " + gaps(kernel_tokens, begin_of(tokens[open])) +
-                "::cpu_device::Config(");
-
     const std::string call =
         "[&](auto&... cpu_device_args) { " + kernel + "(cpu_device_args...); }";
     const std::string value = "::cpu_device::kernel_address(" + kernel + ", cpu_device_args...)";
     const std::string address =
         "[&](auto&... cpu_device_args) -> const void* { if constexpr (requires { " + value +
         "; }) return " + value + "; else return nullptr; }";
+    replace(begin_of(tokens[begin]), end_of(tokens[open]),
+            "::cpu_device::launch(::cpu_device::KernelName{\"" + escaped(kernel) +
+                "\", __FILE__, __LINE__}, " + call + ", " + address + ", " +
+                gaps(kernel_tokens, begin_of(tokens[open])) + "::cpu_device::Config(");
+
     const TokenSpan arguments = tokens.subspan(paren + 1, end - paren - 1);
     const bool may_be_empty = arguments.size() == 1 && arguments[0].is("__VA_ARGS__");
     const std::string comma = arguments.empty() ? "" : may_be_empty ? " __VA_OPT__(,) " : ", ";
     replace(begin_of(tokens[close]), end_of(tokens[paren]),
-            "), " + call + ", " + address + comma +
-                gaps(tokens.subspan(close, 3), begin_of(tokens[paren])));
+            ")" + comma + gaps(tokens.subspan(close, 3), begin_of(tokens[paren])));
   }
 
   void translate_shared(const SharedDeclaration& shared, const Token& word) {

@@ -50,7 +50,7 @@ const void* kernel_address(void (*kernel)(Parameters...), const Args&...) {
 /// `call(arguments...)` calls the kernel; `address(arguments...)` is its address or null. The
 /// arguments are evaluated once, here, and copied into every thread's call.
 template <class Call, class Address, class... Args>
-cudaError_t launch(const KernelName& name, const Config& config, Call call, Address address,
+cudaError_t launch(const KernelName& name, Call call, Address address, const Config& config,
                    Args&&... args) {
   struct Frame {
     Call call;
@@ -92,7 +92,6 @@ cudaError_t cudaLaunchKernelEx(cpu_device::LaunchConfig config, void (*kernel)(P
   if (const cudaError_t error = cpu_device::read_config(config.config, &read); error != cudaSuccess)
     return error;
   return cpu_device::launch(
-      name, read, kernel,
-      [kernel](const auto&...) { return reinterpret_cast<const void*>(kernel); },
-      static_cast<Parameters>(std::forward<Args>(args))...);
+      name, kernel, [kernel](const auto&...) { return reinterpret_cast<const void*>(kernel); },
+      read, static_cast<Parameters>(std::forward<Args>(args))...);
 }

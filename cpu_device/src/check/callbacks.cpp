@@ -35,8 +35,7 @@ inline void look(const volatile void* address, size_t bytes, Kind kind, bool ato
                  const void* pc) {
   if (!in_kernel()) return;
   if (atomic) use_patience(kAtomicUses);  // before it acquires what the others have released
-  check::look_at(
-      {reinterpret_cast<uintptr_t>(address), bytes, kind, atomic, reinterpret_cast<uintptr_t>(pc)});
+  check::look_at({reinterpret_cast<uintptr_t>(address), bytes, kind, atomic, check::place_of(pc)});
 }
 
 }  // namespace
@@ -108,8 +107,12 @@ inline void look(const volatile void* address, size_t bytes, Kind kind, bool ato
 
 extern "C" {
 void __tsan_init() {}
-void __tsan_func_entry(void*) {}
-void __tsan_func_exit() {}
+void __tsan_func_entry(void* caller) {
+  if (in_kernel()) check::function_entered(caller);
+}
+void __tsan_func_exit() {
+  if (in_kernel()) check::function_left();
+}
 void __tsan_vptr_update(void**, void*) {}
 void __tsan_vptr_read(void**) {}
 
@@ -150,11 +153,12 @@ ATOMIC(32, uint32_t)
 ATOMIC(64, uint64_t)
 
 void __tsan_atomic_thread_fence(int) {
-  if (in_kernel()) check::fence();
+  if (in_kernel()) check::fence(check::Scope::device);
   __atomic_thread_fence(__ATOMIC_SEQ_CST);
 }
+// __threadfence_block() (memory.h).
 void __tsan_atomic_signal_fence(int) {
-  if (in_kernel()) check::fence();
+  if (in_kernel()) check::fence(check::Scope::block);
 }
 
 // From -fsanitize-coverage=trace-pc: a basic block begins. The only sign of life of a loop out of
@@ -176,6 +180,6 @@ void __ubsan_handle_type_mismatch_v1(TypeMismatch* mismatch, void* p) {
   constexpr unsigned char kStore = 1;
   check::look_at_misaligned({reinterpret_cast<uintptr_t>(p), size_t{1} << mismatch->alignment_log2,
                              mismatch->kind == kStore ? Kind::write : Kind::read, false,
-                             reinterpret_cast<uintptr_t>(PC)});
+                             check::place_of(PC)});
 }
 }

@@ -19,6 +19,9 @@ struct AsyncCopy;
 
 namespace check {
 
+/// Where device code stands: a line, and the calls that have led there (sources.cpp). 0 for none.
+using Place = uint32_t;
+
 enum class Kind : uint8_t { read, write, update };  // an update is an atomic that does both
 
 struct Access {
@@ -26,9 +29,9 @@ struct Access {
   size_t bytes;
   Kind kind;
   bool atomic;  // or volatile, which PTX treats alike (PTX ISA, "volatile")
-  uintptr_t pc;
+  Place place;
   bool copies = false;       // by cp.async: the read of the source, the write to the destination
-  uintptr_t wait = 0;        // by which that write has landed; until then it is only issued
+  Place wait = 0;            // by which that write has landed; until then it is only issued
   bool sends = false;        // by st.async
   bool of_mbarrier = false;  // an arrival or a wait; what it orders, mbarrier.cpp tells
 };
@@ -83,9 +86,14 @@ void mbarrier_waited(uintptr_t barrier, uint32_t parity);
 void look_at(const Access& access);
 /// An access of as many bytes as its type is aligned to, at an address that is not.
 void look_at_misaligned(const Access& access);
-void fence();
+/// A fence orders for threads of the own block, or for all of the device.
+enum class Scope : uint8_t { block, device };
+void fence(Scope scope);
 /// A cp.async is issued, to `shared`. Ends the block with a report if it is wrong.
-void look_at_copy(const void* shared, AsyncCopy& copy, uintptr_t pc);
+void look_at_copy(const void* shared, AsyncCopy& copy, Place place);
+/// The current thread has called a function there, or has returned from one.
+void function_entered(const void* caller);
+void function_left();
 /// The current thread has waited for a copy.
 void copy_lands(const AsyncCopy& copy);
 
@@ -110,12 +118,13 @@ struct Stamp {
   bool atomic : 1 = false;
   bool copied : 1 = false;  // by cp.async
   bool again : 1 = false;   // a write to bytes of which some had been written before
-  int32_t place = 0;        // in the program's text, from check::text_base on; see places_of
+  Place place = 0;          // of what a cp.async has written, with its wait
 
   bool is_in_flight() const { return epoch == kInFlight; }
 };
 struct Word {
-  // A byte has one last writer, so that four are enough.
+  // A byte has one last writer, so that four are enough; of atomics that nothing orders, some of
+  // the earlier ones beside it.
   static constexpr int kWriters = 4, kReaders = 4;
   uint32_t tag = 0;  // the launch, or in shared memory the block, that all of it belongs to
   // Up to this epoch of this block more readers need not be remembered.
@@ -127,6 +136,8 @@ struct Word {
 /// says of a write whether it is the first.
 const Stamp* conflict(Word& word, uint32_t tag, uint8_t bytes, const Access& access, bool again,
                       bool* earlier_was_write);
+/// The place of the call that the current thread is in.
+Place& current_call();
 /// How the current thread is called in stamps.
 uint32_t current_thread();
 uint32_t current_block_number();
@@ -141,21 +152,21 @@ Stamp current_stamp(const Access& access);
 bool knows_of_begin(uint32_t rank);
 /// Whether any thread of the block knows of what another has done.
 bool is_known_to_block(uint32_t rank, const Stamp& stamp);
-/// An atomic has touched the location: what was released to it is known to this thread now, and
-/// what this thread has released is known to whoever comes next.
-void synchronise_through(uintptr_t location);
+/// An atomic has touched the location. If it reads, what was released to it is known to this thread
+/// now; if it writes, what this thread has released is known to whoever comes next.
+void synchronise_through(uintptr_t location, Kind kind);
+/// Whether the kernel has executed fences, and none reached further than a block.
+bool only_fences_of_blocks();
 
 // ---- sources.cpp ----
-/// "02_matmul/step3_shared_tile.cu:42", for a return address.
-const char* source_of(uintptr_t pc);
-int32_t to_place(uintptr_t pc);
-uintptr_t from_place(int32_t place);
-/// Where an access was made, and for what a cp.async has written also where its thread waited.
-struct Places {
-  uintptr_t access = 0, wait = 0;
-};
-int32_t to_place(const Access& access);
-Places places_of(const Stamp& stamp);
+/// Where the current thread is, `caller` being a return address.
+Place place_of(const void* caller);
+/// That of a cp.async, with the place where its thread waited; and that place, or 0.
+Place with_wait(Place place, Place wait);
+Place wait_of(Place place);
+bool same_line(Place a, Place b);
+/// "02_matmul/step3_shared_tile.cu:42", or of a helper with ", called at " and the kernel's line.
+const char* source_of(Place place);
 
 }  // namespace check
 }  // namespace cpu_device

@@ -60,8 +60,8 @@ struct Finding {
     enum Lack { commit, wait, smaller_wait, barrier } lack = commit;
     bool committed = false;
     uint32_t thread = 0;
-    uintptr_t pc = 0;
-    uintptr_t wait_pc = 0;             // of the smaller wait that is missing, or where a barrier is
+    Place issued = 0;
+    Place waited = 0;                  // of the smaller wait that is missing, or where a barrier is
     uint32_t pending = 0, enough = 0;  // the number of that wait, and the largest that will do
   } copy{};
 };
@@ -71,6 +71,10 @@ struct Finding {
 /// For describe_finding and error_of_finding, of a block that has ended already.
 void keep(const Finding& finding);
 
+/// "full[1]", for an address in shared memory.
+std::string name_of(uintptr_t address);
+/// The array of the running cluster's shared memory in which the address lies, or null.
+const Array* shared_array_at(uintptr_t address);
 /// The text of the last finding, "thread 5 reads …". Looks up sources.
 std::string describe_finding(const Block& block);
 

@@ -7,15 +7,17 @@
 //     number of barriers passed, its epoch;
 //   - __syncwarp, among the lanes of its mask: each lane knows how many ticks of every other lane
 //     lie behind it (a vector clock of 32 entries);
-//   - a release and an acquire: a thread that has executed a fence and then an atomic on some
-//     location hands on all it knows to whoever touches the location by an atomic later. Without a
-//     fence on the reader's side it counts from the reader's next fence on.
+//   - a release and an acquire: a thread that has executed a fence and then writes some location by
+//     an atomic hands on what it knew at the fence to whoever reads the location by an atomic
+//     later, from that thread's next fence on, or at once if it has executed one before. A fence of
+//     the block does so among the block's threads only. A barrier hands on its threads' fences.
 //   - the barrier of a cluster (cluster_clock.hpp);
 //   - an mbarrier: who has waited for a phase knows all that those knew who have arrived in it, or
 //     had bytes counted there. For a write by st.async nothing else counts.
 // Shuffles and votes order nothing.
 #include <algorithm>
 #include <array>
+#include <map>
 #include <memory>
 #include <unordered_map>
 #include <utility>
@@ -32,9 +34,14 @@ namespace {
 constexpr uint32_t kWarps = kMaxThreads / kLanes;
 constexpr uint8_t kAllBytes = 0xf;  // of a word
 
-using Key = uint64_t;                              // block and thread
-constexpr uint32_t kThreadKeys = 2 * kMaxThreads;  // threads, and then what each sends by st.async
+using Key = uint64_t;                        // block and thread
+constexpr uint32_t kEach = 2 * kMaxThreads;  // behind threads, and what each sends by st.async
+constexpr uint32_t kThreadKeys = kEach + 1;
 Key key(uint32_t block, uint32_t thread) { return Key{block} * kThreadKeys + thread; }
+
+/// By block and epoch: up to which tick of each thread a fence of the device had followed at the
+/// barrier that ended the epoch. Who knows of `kEach` at this epoch knows all of it.
+std::map<std::pair<uint32_t, uint32_t>, std::vector<uint32_t>> fenced_at;
 
 /// What is known of threads of other warps and blocks: all that the thread did until the moment,
 /// and all that its block did before the epoch.
@@ -74,6 +81,12 @@ class Knowledge {
     }
     for (const Shared& part : other.shared_) learn(part);
   }
+  /// Learns it, and leaves it empty.
+  void take(Knowledge& other) {
+    if (other.empty()) return;
+    learn(other);
+    other = {};
+  }
   bool covers(const Stamp& stamp) const {
     for (const Shared& part : shared_) {
       if (part.all->covers(stamp)) return true;
@@ -83,7 +96,12 @@ class Knowledge {
     if (epoch == epochs_.end()) return false;
     if (stamp.epoch < epoch->second) return true;
     const auto thread = threads_.find(key(stamp.block, stamp.thread));
-    return thread != threads_.end() && !is_before(thread->second, {stamp.epoch, stamp.tick});
+    if (thread != threads_.end() && !is_before(thread->second, {stamp.epoch, stamp.tick})) {
+      return true;
+    }
+    const auto each = threads_.find(key(stamp.block, kEach));
+    return each != threads_.end() && each->second.epoch == stamp.epoch &&
+           stamp.tick <= fenced_at.at({stamp.block, stamp.epoch})[stamp.thread];
   }
 
   /// To be told as what comes next from this source.
@@ -101,13 +119,29 @@ class Knowledge {
   std::vector<Shared> shared_;                     // by source
 };
 
+using Clock = std::array<uint32_t, kLanes>;  // ticks of a warp's lanes
+
+/// What a thread had done at some time, and lanes of its warp that it had synchronised with.
+struct Done {
+  uint32_t epoch = 0;  // 0: nothing
+  Clock ticks{};
+};
+
+constexpr Scope kScopes[] = {Scope::block, Scope::device};
+template <class T>
+struct ByScope {
+  std::array<T, std::size(kScopes)> values{};
+  T& operator[](Scope scope) { return values[static_cast<size_t>(scope)]; }
+};
+
 struct Thread {
-  uint32_t tick = 1;  // 0 is before anything that it did
-  uint32_t fence_tick = 0;
-  uint32_t sends = 0;  // by st.async, that mbarriers have counted
-  Knowledge acquired;  // in force
-  Knowledge waiting;   // in force from the next fence on
-  uint32_t phase = 0;  // of the cluster's barrier, that it has waited for
+  uint32_t tick = 1;           // 0 is before anything that it did
+  uint32_t sends = 0;          // by st.async, that mbarriers have counted
+  ByScope<Done> fenced;        // before its last fence of this scope, or of a wider one
+  Knowledge acquired;          // in force
+  ByScope<Knowledge> waiting;  // in force from the next such fence on
+  uint32_t phase = 0;          // of the cluster's barrier, that it has waited for
+  Place call = 0;              // the innermost
 };
 
 /// Of a block.
@@ -116,18 +150,25 @@ struct State {
   uint32_t count = 0;  // of its threads
   std::array<Thread, kMaxThreads> threads;
   // clock[w][i][j]: of warp w, the tick of lane j up to which lane i comes after it.
-  std::array<std::array<std::array<uint32_t, kLanes>, kLanes>, kWarps> clock;
-  Knowledge block_acquired;   // by threads that have passed a barrier since
-  uint32_t fenced_epoch = 0;  // what the block did before it was followed by a fence and a barrier
+  std::array<std::array<Clock, kLanes>, kWarps> clock;
+  // By threads that have passed a barrier since.
+  Knowledge block_acquired;
+  Knowledge block_waiting;  // in force for a thread from its next fence of the device on
+  // The last epoch with a fence of the device, and fenced_at of it.
+  uint32_t fenced_epoch = 0;
+  std::array<uint32_t, kMaxThreads> fenced;
   uint32_t phase = 0;  // of the cluster's barrier, that a thread had waited for before a barrier
-  bool any_fence = false, any_acquired = false, any_waited = false;  // in this epoch
+  // In this epoch; what is waiting counts as acquired.
+  bool any_fence = false, any_acquired = false, any_waited = false;
+  std::unordered_map<uintptr_t, Knowledge> released;  // by location, to threads of the block
 
   uint32_t phase_of(uint32_t thread) const { return std::max(threads[thread].phase, phase); }
 };
 std::array<std::unique_ptr<State>, kLargestCluster> states;  // by rank
 State* state = nullptr;                                      // of the block that runs
 
-std::unordered_map<uintptr_t, Knowledge> released;  // by location, for the launch
+std::unordered_map<uintptr_t, Knowledge> released;  // by location, to all; for the launch
+ByScope<bool> any_fence;                            // for the launch
 ClusterClock cluster_clock;
 uint64_t last_source = 0;  // of shared knowledge
 
@@ -216,21 +257,50 @@ void remember_reader(Word& word, const Stamp& now) {
   }
 }
 
-void remember_writer(Word& word, const Stamp& now) {
-  // What was read before is ordered before this write, so a later access that would have conflicted
-  // with the read conflicts with the write.
-  for (Stamp& reader : word.readers) reader.bytes &= static_cast<uint8_t>(~now.bytes);
-  word.enough_epoch = 0;
+// How likely it is that who knows of one of the two knows of the other as well.
+int likeness(const Stamp& a, const Stamp& b) {
+  if (a.block != b.block) return 0;
+  return a.thread / kLanes == b.thread / kLanes ? 2 : 1;
+}
+
+// A place for a writer: if none is free, that of an earlier atomic. Its bytes have another writer,
+// or four writers would have four bytes beside those of `now`.
+Stamp& room_for_writer(Word& word, const Stamp& now) {
   Stamp* room = nullptr;
+  int most = -1;
   for (Stamp& writer : word.writers) {
-    writer.bytes &= static_cast<uint8_t>(~now.bytes);
-    if (writer.bytes == 0) room = &writer;
+    uint8_t others = now.bytes;
+    int like = likeness(writer, now);
+    for (const Stamp& other : word.writers) {
+      if (&other == &writer || other.bytes == 0) continue;
+      others |= other.bytes;
+      like = std::max(like, likeness(writer, other));
+    }
+    if (writer.bytes == 0) return writer;
+    if ((writer.bytes & ~others) != 0 || like <= most) continue;
+    room = &writer;
+    most = like;
   }
-  *(room ? room : &word.writers[0]) = now;
+  return *room;
+}
+
+void remember_writer(Word& word, const Stamp& now) {
+  // What was there before is ordered before this write, so a later access that would have
+  // conflicted with it conflicts with the write. But atomics need no order.
+  const auto forget = [&](Stamp& earlier) {
+    if ((earlier.bytes & now.bytes) == 0) return;
+    if (earlier.atomic && now.atomic && !is_ordered(earlier, now.thread)) return;
+    earlier.bytes &= static_cast<uint8_t>(~now.bytes);
+  };
+  std::ranges::for_each(word.readers, forget);
+  std::ranges::for_each(word.writers, forget);
+  word.enough_epoch = 0;
+  room_for_writer(word, now) = now;
 }
 
 }  // namespace
 
+Place& current_call() { return state->threads[current_thread()].call; }
 uint32_t current_thread() { return current_block->current_thread(); }
 uint32_t current_block_number() { return state->block; }
 Moment current_moment() { return {state->epoch, state->threads[current_thread()].tick}; }
@@ -275,32 +345,52 @@ void block_begins_for_races(uint32_t rank, uint64_t number, uint32_t threads) {
   state->fenced_epoch = 0;
   state->any_fence = state->any_acquired = state->any_waited = false;
   state->block_acquired = {};
+  state->block_waiting = {};
+  state->released.clear();
   for (uint32_t t = 0; t < threads; ++t) {
     Thread& thread = state->threads[t];
     thread.tick = 1;
-    thread.fence_tick = thread.sends = 0;
-    thread.phase = 0;
+    thread.sends = thread.phase = thread.call = 0;
     if (!thread.acquired.empty()) thread.acquired = {};
-    if (!thread.waiting.empty()) thread.waiting = {};
+    for (const Scope scope : kScopes) {
+      thread.fenced[scope].epoch = 0;
+      if (!thread.waiting[scope].empty()) thread.waiting[scope] = {};
+    }
   }
   for (uint32_t w = 0; w * kLanes < threads; ++w) state->clock[w] = {};
 }
 
 void block_runs_for_races(uint32_t rank) { state = states[rank].get(); }
 
-void launch_begins_for_races() { released.clear(); }
+void launch_begins_for_races() {
+  released.clear();
+  fenced_at.clear();
+  any_fence = {};
+}
+
+bool only_fences_of_blocks() { return any_fence[Scope::block] && !any_fence[Scope::device]; }
 
 void barrier_passed() {
   // In a cluster another block may still write what was read too early.
   if (cluster_size() == 1) settle();
+  if (state->any_fence) {
+    state->fenced.fill(0);
+    for (uint32_t t = 0; t < state->count; ++t) {
+      const Done& done = state->threads[t].fenced[Scope::device];
+      if (done.epoch != state->epoch) continue;
+      for (uint32_t lane = 0; lane < kLanes; ++lane) {
+        uint32_t& tick = state->fenced[t / kLanes * kLanes + lane];
+        tick = std::max(tick, done.ticks[lane]);
+      }
+    }
+    state->fenced_epoch = state->epoch;
+  }
   ++state->epoch;
-  if (state->any_fence) state->fenced_epoch = state->epoch;
   if (state->any_acquired || state->any_waited) {
     for (Thread& thread : state->threads) {
       state->phase = std::max(state->phase, thread.phase);
-      if (thread.acquired.empty()) continue;
-      state->block_acquired.learn(thread.acquired);
-      thread.acquired = {};
+      state->block_acquired.take(thread.acquired);
+      state->block_waiting.take(thread.waiting[Scope::device]);
     }
   }
   state->any_fence = state->any_acquired = state->any_waited = false;
@@ -358,16 +448,31 @@ void warp_synchronised(uint32_t warp, uint32_t lanes) {
   }
 }
 
-void fence() {
-  if (!current_block) return;
-  Thread& thread = state->threads[current_thread()];
-  if (!thread.waiting.empty()) {
-    thread.acquired.learn(thread.waiting);
-    thread.waiting = {};
-    state->any_acquired = true;
+namespace {
+
+Done done_until_now(uint32_t me) {
+  Done done{state->epoch, state->clock[me / kLanes][me % kLanes]};
+  done.ticks[me % kLanes] = state->threads[me].tick++;
+  return done;
+}
+
+}  // namespace
+
+void fence(Scope scope) {
+  const uint32_t me = current_thread();
+  Thread& thread = state->threads[me];
+  const Done done = done_until_now(me);
+  for (const Scope s : kScopes) {
+    if (s > scope) continue;
+    thread.fenced[s] = done;
+    thread.acquired.take(thread.waiting[s]);
   }
-  state->any_fence = true;
-  thread.fence_tick = thread.tick++;
+  any_fence[scope] = true;
+  if (scope == Scope::device) {
+    state->any_fence = true;
+    thread.acquired.learn(state->block_waiting);
+  }
+  state->any_acquired |= !thread.acquired.empty();
 }
 
 namespace {
@@ -395,37 +500,42 @@ void hand_on_acquired(Knowledge& told, uint32_t me) {
   told.learn(cluster_phase.known);
 }
 
-// What it has done itself up to the tick, and lanes of its warp that it had synchronised with.
-void hand_on_own(Knowledge& told, uint32_t me, uint32_t tick) {
-  const auto& clock = state->clock[me / kLanes][me % kLanes];
+void hand_on(Knowledge& told, uint32_t me, const Done& done) {
   for (uint32_t lane = 0; lane < kLanes; ++lane) {
-    if (clock[lane] == 0) continue;
-    told.learn(state->block, me / kLanes * kLanes + lane, {state->epoch, clock[lane]});
+    if (done.ticks[lane] == 0) continue;
+    told.learn(state->block, me / kLanes * kLanes + lane, {done.epoch, done.ticks[lane]});
   }
-  told.learn(state->block, me, {state->epoch, tick});
+}
+
+void hand_on_fences_before_barrier(Knowledge& told) {
+  const uint32_t epoch = state->fenced_epoch;
+  told.learn(state->block, kEach, {epoch, 0});
+  fenced_at.try_emplace({state->block, epoch}, state->fenced.begin(), state->fenced.end());
 }
 
 }  // namespace
 
-void synchronise_through(uintptr_t location) {
+void synchronise_through(uintptr_t location, Kind kind) {
   const uint32_t me = current_thread();
   Thread& thread = state->threads[me];
-  const bool releases = thread.fence_tick != 0 || state->fenced_epoch != 0;
-  const auto found = released.find(location);
-  if (found != released.end()) {
-    // A fence before the atomic makes it acquire as well, one after it does so by itself.
-    if (releases) {
-      thread.acquired.learn(found->second);
+  for (const Scope scope : kScopes) {
+    auto& all = scope == Scope::block ? state->released : released;
+    const Done& fenced = thread.fenced[scope];
+    // Within the block the barrier has said it.
+    const bool by_barrier = scope == Scope::device && state->fenced_epoch != 0;
+    const bool has_fence = fenced.epoch != 0 || by_barrier;
+    const auto found = all.find(location);
+    if (kind != Kind::write && found != all.end()) {
+      // A fence before the atomic counts as one after it, as in NVIDIA's examples.
+      (has_fence ? thread.acquired : thread.waiting[scope]).learn(found->second);
       state->any_acquired = true;
-    } else {
-      thread.waiting.learn(found->second);
     }
+    if (kind == Kind::read || !has_fence) continue;
+    Knowledge& told = found != all.end() ? found->second : all[location];
+    hand_on_acquired(told, me);
+    if (by_barrier) hand_on_fences_before_barrier(told);
+    if (fenced.epoch != 0) hand_on(told, me, fenced);
   }
-  if (!releases) return;
-  Knowledge& told = found != released.end() ? found->second : released[location];
-  hand_on_acquired(told, me);
-  if (state->fenced_epoch != 0) told.learn(state->block, me, {state->fenced_epoch, 0});
-  if (thread.fence_tick != 0) hand_on_own(told, me, thread.fence_tick);
 }
 
 void mbarrier_initialised(uintptr_t barrier) { handed[barrier] = {++last_source, {}, {}}; }
@@ -435,7 +545,7 @@ void mbarrier_signalled(uintptr_t barrier, bool sends) {
   Thread& thread = state->threads[me];
   Knowledge& told = handed[barrier].gathered;
   hand_on_acquired(told, me);
-  hand_on_own(told, me, thread.tick++);
+  hand_on(told, me, done_until_now(me));
   if (sends) told.learn(state->block, kMaxThreads + me, {Stamp::kInFlight, thread.sends++});
 }
 
@@ -483,7 +593,7 @@ const Stamp* conflict(Word& word, uint32_t tag, uint8_t bytes, const Access& acc
   now.atomic = access.atomic;
   now.copied = access.copies;
   now.again = again;
-  now.place = to_place(access);
+  now.place = access.wait != 0 ? with_wait(access.place, access.wait) : access.place;
   if (writes) {
     remember_writer(word, now);
   } else {

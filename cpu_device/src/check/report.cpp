@@ -61,8 +61,8 @@ std::string place(const Finding& f, const Block& block) {
 }
 
 // The line of an access. That a kernel was called where it was launched is told anyway.
-std::string place_of(const Block& block, uintptr_t pc) {
-  std::string place = source_of(pc);
+std::string line_of(const Block& block, Place where) {
+  std::string place = source_of(where);
   const KernelName& kernel = block.launch().name;
   const std::string launched =
       std::string(", called at ") + kernel.file + ":" + std::to_string(kernel.line);
@@ -140,11 +140,24 @@ std::string missing(const Finding& f) {
                            : "or a __syncthreads() ") +
            between(f);
   }
+  // No barrier says whose value is to stay.
+  const bool both_write = f.earlier_was_write && f.access.kind != Kind::read;
+  if (earlier.block != f.block && both_write) {
+    return std::string("two blocks write the same element; let one of them write it, or ") +
+           (f.in_cluster ? "put a cluster_sync() between the two writes, if the second is to stay"
+                         : "both update it by an atomic");
+  }
   if (f.in_cluster) return "missing: a cluster_sync() " + between(f);
   if (earlier.block != f.block) {
-    return "blocks of one launch have no order; missing: an atomic, with a __threadfence() before "
-           "it if "
-           "it tells of other memory, or a second launch";
+    return std::string(
+               "blocks of one launch have no order; missing: atomics for both, or a second launch, "
+               "or an atomic that tells of the first, with a __threadfence() before it and after "
+               "it") +
+           (only_fences_of_blocks() ? "; a __threadfence_block() is for one block only" : "");
+  }
+  if (both_write && same_line(earlier.place, f.access.place)) {
+    return "both threads write the same element; let one of them write it, or put a "
+           "__syncthreads() between the two writes, if the second is a turn of a loop later";
   }
   if (earlier.atomic != f.access.atomic && !f.access.of_mbarrier) {
     return "one of the two is atomic or volatile, the other is not; missing: a __syncthreads() " +
@@ -159,34 +172,34 @@ std::string missing(const Finding& f) {
 }
 
 // "  written at 02_matmul/step3_shared_tile.cu:42".
-std::string line_of(const char* what, const Block& block, uintptr_t pc) {
-  return std::string("  ") + what + " at " + place_of(block, pc) + "\n";
+std::string line_of(const char* what, const Block& block, Place place) {
+  return std::string("  ") + what + " at " + line_of(block, place) + "\n";
 }
-std::string line_of(Kind kind, bool copies, const Block& block, uintptr_t pc) {
-  return line_of(kind == Kind::read ? "read" : copies ? "copied" : "written", block, pc);
+std::string line_of(Kind kind, bool copies, const Block& block, Place place) {
+  return line_of(kind == Kind::read ? "read" : copies ? "copied" : "written", block, place);
 }
 std::string line_of(const Access& access, const Block& block) {
-  if (access.of_mbarrier) return line_of("used", block, access.pc);
-  return line_of(access.kind, access.copies, block, access.pc);
+  if (access.of_mbarrier) return line_of("used", block, access.place);
+  return line_of(access.kind, access.copies, block, access.place);
 }
 
 std::string race(const Finding& f, const Block& block) {
-  const Places earlier = places_of(f.earlier);
+  const Place wait = wait_of(f.earlier.place);
   std::string text = ", which ";
   if (f.earlier.block != f.block) {
     text += "block " + block.block_name(f.earlier.block) + "'s ";
   }
   text += "thread " + block.thread_name(f.earlier.thread % kMaxThreads) +
-          (!f.earlier_was_write                    ? " read"
-           : f.earlier.copied && earlier.wait == 0 ? " is writing"
-                                                   : " wrote") +
+          (!f.earlier_was_write            ? " read"
+           : f.earlier.copied && wait == 0 ? " is writing"
+                                           : " wrote") +
           (f.earlier.copied           ? " by cp.async"
            : f.earlier.is_in_flight() ? " by st.async"
                                       : "") +
           (f.earlier_was_first ? " before anything was written there: a race\n" : ": a race\n");
   text += line_of(f.earlier_was_write ? Kind::write : Kind::read, f.earlier.copied, block,
-                  earlier.access);
-  if (earlier.wait != 0) text += "  waited for at " + place_of(block, earlier.wait) + "\n";
+                  f.earlier.place);
+  if (wait != 0) text += line_of("waited for", block, wait);
   text += line_of(f.access, block);
   return text + "  " + missing(f);
 }
@@ -198,10 +211,10 @@ std::string under_way(const Finding& f, const Block& block) {
       (f.owner != f.block ? "block " + block.block_name(f.owner) + "'s " : "") + "thread " +
       block.thread_name(copy.thread);
   std::string text = ", which a cp.async of " + thread + " is still to write\n";
-  text += line_of(Kind::write, true, block, copy.pc);
+  text += line_of(Kind::write, true, block, copy.issued);
   text += line_of(f.access, block);
   const std::string wait = "cp_async_wait<" + std::to_string(copy.pending) + ">() at " +
-                           (copy.wait_pc != 0 ? place_of(block, copy.wait_pc) : "");
+                           (copy.waited != 0 ? line_of(block, copy.waited) : "");
   switch (copy.lack) {
     case Finding::Copy::commit:
       return text + "  " + wait + " passes over it, because it was in no group; missing: a " +
@@ -219,7 +232,7 @@ std::string under_way(const Finding& f, const Block& block) {
     case Finding::Copy::barrier:
       return text +
              "  a thread waits for its own copies only; missing: a __syncthreads() between " +
-             "the wait at " + place_of(block, copy.wait_pc) + " and " + noun(f.access);
+             "the wait at " + line_of(block, copy.waited) + " and " + noun(f.access);
   }
   return text;
 }
@@ -250,11 +263,16 @@ cudaError_t error_of_finding() {
   return cudaErrorLaunchFailure;
 }
 
+std::string name_of(uintptr_t address) {
+  const Array* array = shared_array_at(address);
+  return array ? element(*array, address) : "shared memory";
+}
+
 std::string describe_finding(const Block& block) {
   const Finding& f = last;
   const std::string what = "thread " + block.thread_name(f.thread) + " " + verb(f.access);
   const std::string by = f.access.copies ? " by cp.async" : f.access.sends ? " by st.async" : "";
-  const std::string at = std::string("\n  at ") + place_of(block, f.access.pc);
+  const std::string at = std::string("\n  at ") + line_of(block, f.access.place);
   switch (f.what) {
     case Finding::outside: return what + place(f, block) + by + beyond(f) + at;
     case Finding::misaligned:

@@ -1,8 +1,9 @@
-// From an address in the program's text to a line of source, by addr2line, which comes with every
+// From addresses in the program's text to lines of source, by addr2line, which comes with every
 // compiler. Only a report asks, so that its time does not matter.
 #include <dlfcn.h>
 
-#include <algorithm>
+#include <array>
+#include <compare>
 #include <cstdio>
 #include <map>
 #include <string>
@@ -14,9 +15,23 @@
 namespace cpu_device::check {
 namespace {
 
-// Kernels and runtime are linked into one module, of less than 2 GiB: 32 bits are enough for the
-// distance from any place in it.
-void base() {}
+struct Where {
+  uintptr_t pc = 0;  // a return address
+  Place call = 0;    // of the function in which that is
+  Place wait = 0;    // for what a cp.async has written
+  auto operator<=>(const Where&) const = default;
+};
+std::vector<Where> places(1);  // a place is its number here; each is there once
+
+Place number_of(const Where& where) {
+  static std::array<Place, 4096> recent{};
+  Place& place = recent[(where.pc ^ where.call * 0x9e3779b1u) % recent.size()];
+  if (places[place] == where) return place;
+  static std::map<Where, Place> all;
+  const auto [entry, is_new] = all.try_emplace(where, static_cast<Place>(places.size()));
+  if (is_new) places.push_back(where);
+  return place = entry->second;
+}
 
 std::string_view without_root(std::string_view file) {
   constexpr std::string_view kRoot = CPU_DEVICE_ROOT "/";
@@ -30,71 +45,65 @@ bool is_ours(std::string_view line) {
   return line.find("cpu_device/include/") != line.npos || line.find("tile/ptx/") != line.npos;
 }
 
-std::string look_up(uintptr_t pc) {
+// A helper's line says little without the kernel's, and kernels stand in .cu files.
+std::string look_up(Place place) {
+  // Kernels and runtime are linked into one module.
   Dl_info module{};
-  if (dladdr(reinterpret_cast<void*>(pc), &module) == 0 || !module.dli_fname) return "?";
-  // The address given is behind the call.
-  const uintptr_t offset = pc - 1 - reinterpret_cast<uintptr_t>(module.dli_fbase);
-  char command[4096];
-  if (std::snprintf(command, sizeof command, "addr2line -i -e '%s' 0x%zx 2>/dev/null",
-                    module.dli_fname, static_cast<size_t>(offset)) >= int{sizeof command}) {
+  if (dladdr(reinterpret_cast<void*>(places[place].pc), &module) == 0 || !module.dli_fname) {
     return "?";
   }
-  std::FILE* pipe = popen(command, "r");
+  std::string command = std::string("addr2line -i -e '") + module.dli_fname + "'";
+  for (; place != 0; place = places[place].call) {
+    // The address given is behind the call.
+    char address[32];
+    std::snprintf(address, sizeof address, " 0x%zx",
+                  places[place].pc - 1 - reinterpret_cast<uintptr_t>(module.dli_fbase));
+    command += address;
+  }
+  std::FILE* pipe = popen((command + " 2>/dev/null").c_str(), "r");
   if (!pipe) return "?";
   // One line for each function that was inlined there, the innermost first.
-  std::string place, caller;
+  std::string found, caller;
   char buffer[4096];
   while (std::fgets(buffer, sizeof buffer, pipe)) {
     std::string_view line = buffer;
     line = line.substr(0, line.find_first_of(" \n"));  // "file:line (discriminator 2)"
     if (is_ours(line)) continue;
-    line = without_root(line);
-    std::string& target = place.empty() ? place : caller;
-    if (target.empty()) target = line;
+    if (found.empty()) {
+      found = without_root(line);
+    } else if (caller.empty() && line.find(".cu:") != line.npos) {
+      caller = without_root(line);
+    }
   }
   pclose(pipe);
-  if (place.empty() || place.starts_with("?")) return "?";
-  // A helper's line says little without the kernel's.
-  if (!caller.empty()) place += ", called at " + caller;
-  return place;
+  if (found.empty() || found.starts_with("?")) return "?";
+  return caller.empty() ? found : found + ", called at " + caller;
 }
-
-// Of accesses by cp.async: each line of a kernel with each of its waits, so that there are few.
-std::vector<Places> places_of_copies;
 
 }  // namespace
 
-int32_t to_place(uintptr_t pc) {
-  return static_cast<int32_t>(pc - reinterpret_cast<uintptr_t>(&base));
-}
-uintptr_t from_place(int32_t place) {
-  return reinterpret_cast<uintptr_t>(&base) + static_cast<uintptr_t>(intptr_t{place});
+Place place_of(const void* caller) {
+  return number_of({reinterpret_cast<uintptr_t>(caller), current_call(), 0});
 }
 
-int32_t to_place(const Access& access) {
-  if (!access.copies) return to_place(access.pc);
-  static size_t latest = 0;  // most often it is this one
-  const auto is_it = [&](const Places& places) {
-    return places.access == access.pc && places.wait == access.wait;
-  };
-  if (latest >= places_of_copies.size() || !is_it(places_of_copies[latest])) {
-    const auto found = std::ranges::find_if(places_of_copies, is_it);
-    latest = static_cast<size_t>(found - places_of_copies.begin());
-    if (found == places_of_copies.end()) places_of_copies.push_back({access.pc, access.wait});
-  }
-  return static_cast<int32_t>(latest);
+Place with_wait(Place place, Place wait) {
+  Where where = places[place];
+  where.wait = wait;
+  return number_of(where);
 }
 
-Places places_of(const Stamp& stamp) {
-  if (stamp.copied) return places_of_copies[static_cast<size_t>(stamp.place)];
-  return {from_place(stamp.place), 0};
-}
+Place wait_of(Place place) { return places[place].wait; }
 
-const char* source_of(uintptr_t pc) {
-  static std::map<uintptr_t, std::string> known;
-  const auto [entry, is_new] = known.try_emplace(pc);
-  if (is_new) entry->second = look_up(pc);
+bool same_line(Place a, Place b) { return places[a].pc == places[b].pc; }
+
+void function_entered(const void* caller) { current_call() = place_of(caller); }
+
+void function_left() { current_call() = places[current_call()].call; }
+
+const char* source_of(Place place) {
+  static std::map<Place, std::string> known;
+  const auto [entry, is_new] = known.try_emplace(place);
+  if (is_new) entry->second = look_up(place);
   return entry->second.c_str();
 }
 

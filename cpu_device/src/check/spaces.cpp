@@ -292,9 +292,9 @@ bool in_same_array(const Finding& a, const Finding& b) {
     for (const AsyncCopy& copy : copies.under_way) {
       if (offset - copy.to >= copy.bytes) continue;
       f.thread = t;
-      f.pc = from_place(copy.place);
+      f.issued = copy.place;
       const AsyncCopies::Wait& wait = copies.last_wait;
-      f.wait_pc = wait.pc;
+      f.waited = wait.place;
       f.committed = copy.group < copies.groups;
       f.lack = !copy.passed_over          ? Finding::Copy::wait
                : wait.groups > copy.group ? Finding::Copy::smaller_wait
@@ -306,10 +306,10 @@ bool in_same_array(const Finding& a, const Finding& b) {
   // Who has just waited means to know that all have.
   const AsyncCopies::Wait& waited = current_block->copies_of(me).last_wait;
   const Moment now = current_moment();
-  if (arena.block == current_block && f.thread != me && waited.pc != 0 &&
+  if (arena.block == current_block && f.thread != me && waited.place != 0 &&
       waited.epoch == now.epoch && (f.thread / kLanes != me / kLanes || waited.tick == now.tick)) {
     f.lack = Finding::Copy::barrier;
-    f.wait_pc = waited.pc;
+    f.waited = waited.place;
   }
   end_with(finding);
 }
@@ -363,7 +363,7 @@ void look_at_space(Space& space, Arena* arena, uint32_t tag, const Access& acces
     }
     if (access.kind != Kind::read && !is_issue) written |= bits;
   });
-  if (access.atomic && !access.of_mbarrier) synchronise_through(access.address);
+  if (access.atomic && !access.of_mbarrier) synchronise_through(access.address, access.kind);
 }
 
 // The shared memory of another block, which is there from its begin to its end: the thread must
@@ -520,6 +520,11 @@ uint32_t rank_of(uint64_t block) {
   return no_rank;
 }
 
+const Array* shared_array_at(uintptr_t address) {
+  const Arena* arena = arena_of(address);
+  return arena ? array_at(*arena, address, 1) : nullptr;
+}
+
 void settle() {
   if (pending.exists) end_with(pending.finding);
 }
@@ -567,10 +572,10 @@ void look_at(const Access& access) {
             .access = access});
 }
 
-void look_at_copy(const void* shared, AsyncCopy& copy, uintptr_t pc) {
-  copy.place = to_place(pc);
-  Access write{reinterpret_cast<uintptr_t>(shared), copy.bytes, Kind::write, false, pc, true};
-  Access read{reinterpret_cast<uintptr_t>(copy.from), copy.bytes, Kind::read, false, pc, true};
+void look_at_copy(const void* shared, AsyncCopy& copy, Place place) {
+  copy.place = place;
+  Access write{reinterpret_cast<uintptr_t>(shared), copy.bytes, Kind::write, false, place, true};
+  Access read{reinterpret_cast<uintptr_t>(copy.from), copy.bytes, Kind::read, false, place, true};
   const bool reads = copy.source_bytes > 0;
   if (!own->holds(write.address)) in_wrong_memory(write);
   if (reads && (arena_of(read.address) || current_block->owns_stack(copy.from))) {
@@ -591,9 +596,9 @@ void copy_lands(const AsyncCopy& copy) {
                      copy.bytes,
                      Kind::write,
                      false,
-                     from_place(copy.place),
+                     copy.place,
                      true,
-                     current_block->copies_of(current_thread()).last_wait.pc};
+                     current_block->copies_of(current_thread()).last_wait.place};
   for_each_word(*own, write.address, write.bytes, [](size_t word, uint8_t bits) {
     own->under_way[word] &= static_cast<uint8_t>(~bits);
   });
