@@ -136,9 +136,10 @@ inline constexpr Ladder kLadder{
 /// and gamma_k (|A||B|) or a little more for any (Higham, "Accuracy and Stability of Numerical
 /// Algorithms", 3.1), with the u of fp32, in which all types add; to it come the roundings of alpha
 /// and beta, of the type, of bias and activation. It has room for a step that stores C before it
-/// adds the bias. Where C overflows there, and only there, such a step is right and fails.
+/// adds the bias, unless `fused` says that it does not. Where C overflows there, and only there,
+/// such a step is right and fails.
 tile::Expected reference(const Problem& problem, std::span<const double> a,
                          std::span<const double> b, std::span<const double> c, bool zero_mean,
-                         std::span<const double> bias = {});
+                         std::span<const double> bias = {}, bool fused = false);
 
 }  // namespace matmul

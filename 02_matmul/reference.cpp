@@ -163,7 +163,8 @@ double activation_error(Activation activation, double x, double error) {
 }  // namespace
 
 tile::Expected reference(const Problem& p, std::span<const double> a, std::span<const double> b,
-                         std::span<const double> c, bool zero_mean, std::span<const double> bias) {
+                         std::span<const double> c, bool zero_mean, std::span<const double> bias,
+                         bool fused) {
   const double alpha = p.alpha, beta = p.beta;
   // Sum and magnitude: |A||B| bounds what every order of adding can produce on its way.
   Matrix sum = Matrix::Zero(p.m, p.n), magnitude = sum;
@@ -194,7 +195,7 @@ tile::Expected reference(const Problem& p, std::span<const double> a, std::span<
           (relative * std::abs(alpha) * magnitude(row, col) +
            2 * kUnit * (std::abs(scaled) + std::abs(old)) + absolute * std::abs(alpha) + 3 * kTiny);
       if (!bias.empty() || p.activation != Activation::none) {
-        error += out.error(value, error);  // where C is stored before
+        if (!fused) error += out.error(value, error);  // where C is stored before
         if (!bias.empty()) {
           value += bias[static_cast<std::size_t>(col)];
           error += kUnit * (std::abs(value) + error);

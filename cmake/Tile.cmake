@@ -72,8 +72,9 @@ endfunction()
 #                                                     ./tour; c_interface.cpp
 # KERNELS are .cu files that steps share. It makes
 #   <name>        runs its steps and shows what they do
-#   <name>_test   its tests; CTest has an entry for each step, which runs the suite "step", and for
-#                 each of the suites chapter, launch and large
+#   <name>_test   its tests, and those that every chapter has (harness/chapter_tests.cpp); CTest has
+#                 an entry for each step, which runs the suite "step", and for each of the suites
+#                 chapter, launch and large
 function(tile_chapter)
   cmake_parse_arguments(arg "" "" "KERNELS" ${ARGN})
   get_filename_component(name "${CMAKE_CURRENT_SOURCE_DIR}" NAME)
@@ -105,9 +106,9 @@ function(tile_chapter)
   add_executable(${name})
   target_link_libraries(${name} PRIVATE ${name}_chapter harness_tour)
 
-  add_executable(${name}_test ${tests})
+  add_executable(${name}_test ${tests} "${TILE_ROOT}/harness/chapter_tests.cpp")
   tile_add_kernels(${name}_test ${test_kernels})
-  target_link_libraries(${name}_test PRIVATE ${name}_steps harness_test_main Eigen3::Eigen)
+  target_link_libraries(${name}_test PRIVATE ${name}_chapter harness_test_main Eigen3::Eigen)
   foreach(step IN LISTS steps)
     get_filename_component(step ${step} NAME_WE)
     tile_add_test(NAME ${name}.${step} LABEL ${name}

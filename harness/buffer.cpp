@@ -263,7 +263,11 @@ Status DeviceBuffer::check() const {
 
 namespace {
 constexpr int kCanaryByte = 0xa5, kUnwrittenByte = 0xff;
+
+std::size_t offset_bytes(const Layout& layout) {
+  return static_cast<std::size_t>(layout.offset) * size_bytes(layout.dtype);
 }
+}  // namespace
 
 GuardedMemory::GuardedMemory(std::string name, const Layout& layout)
     : name_(std::move(name)), layout_(layout) {
@@ -271,14 +275,15 @@ GuardedMemory::GuardedMemory(std::string name, const Layout& layout)
   require(layout_.ld == layout_.cols || layout_.rows <= 1, name_ + ".ld", "padding is not for it");
   void* memory = nullptr;
   throw_if_failed(
-      cuda_status(cudaMalloc(&memory, bytes() + 2 * kCanaryBytes), name_ + ": cudaMalloc"));
+      cuda_status(cudaMalloc(&memory, offset_bytes(layout_) + bytes() + 2 * kCanaryBytes),
+                  name_ + ": cudaMalloc"));
   memory_.reset(static_cast<std::byte*>(memory));
   restore_guards();
   poison();
 }
 
 void GuardedMemory::restore_guards() {
-  for (std::byte* guard : {memory_.get(), memory_.get() + kCanaryBytes + bytes()}) {
+  for (std::byte* guard : {begin(), begin() + kCanaryBytes + bytes()}) {
     throw_if_failed(
         cuda_status(cudaMemset(guard, kCanaryByte, kCanaryBytes), name_ + ": cudaMemset"));
   }
@@ -288,7 +293,9 @@ std::size_t GuardedMemory::bytes() const {
   return static_cast<std::size_t>(layout_.count()) * size_bytes(layout_.dtype);
 }
 
-void* GuardedMemory::raw() const { return memory_.get() + kCanaryBytes; }
+std::byte* GuardedMemory::begin() const { return memory_.get() + offset_bytes(layout_); }
+
+void* GuardedMemory::raw() const { return begin() + kCanaryBytes; }
 
 void GuardedMemory::DeviceFree::operator()(std::byte* memory) const {
   static_cast<void>(cudaFree(memory));
@@ -309,6 +316,13 @@ void GuardedMemory::upload(std::span<const double> values) {
   throw_if_failed(
       cuda_status(cudaMemcpy(raw(), elements.data(), elements.size(), cudaMemcpyHostToDevice),
                   name_ + ": cudaMemcpy to the device"));
+  tell_device(true);
+}
+
+void GuardedMemory::copy(const GuardedMemory& other) {
+  require(other.bytes() == bytes(), name_, "is not as large as " + other.name_);
+  throw_if_failed(cuda_status(cudaMemcpy(raw(), other.raw(), bytes(), cudaMemcpyDeviceToDevice),
+                              name_ + ": cudaMemcpy on the device"));
   tell_device(true);
 }
 
@@ -337,7 +351,7 @@ Status GuardedMemory::check_guards() const {
   const std::int64_t past = kCanaryBytes + static_cast<std::int64_t>(bytes());
   for (const std::int64_t at : {std::int64_t{0}, past}) {
     TILE_RETURN_IF_CUDA_ERROR(
-        cudaMemcpy(now.data(), memory_.get() + at, kCanaryBytes, cudaMemcpyDeviceToHost));
+        cudaMemcpy(now.data(), begin() + at, kCanaryBytes, cudaMemcpyDeviceToHost));
     find_damage(now, image, layout_, kCanaryBytes, layout_.count(), at, &found);
   }
   return guard_status(found, name_, layout_, layout_.count());

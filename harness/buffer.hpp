@@ -109,7 +109,7 @@ class DeviceBuffer {
 /// DeviceBuffer does.
 class GuardedMemory {
  public:
-  /// `layout` has neither padding nor offset.
+  /// `layout` has no padding.
   GuardedMemory(std::string name, const Layout& layout);
 
   void* raw() const;
@@ -118,6 +118,8 @@ class GuardedMemory {
 
   /// Uploads elements, row-major, values of the type.
   void upload(std::span<const double> values);
+  /// Copies the elements of another one, with as many.
+  void copy(const GuardedMemory& other);
   /// Makes all bits of the elements one.
   void poison();
   /// Says that a kernel will write all elements before anybody reads one.
@@ -134,6 +136,7 @@ class GuardedMemory {
     void operator()(std::byte* memory) const;
   };
   std::size_t bytes() const;
+  std::byte* begin() const;  // of the canary before the elements
   void tell_device(bool written) const;
 
   std::string name_;

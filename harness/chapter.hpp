@@ -50,11 +50,23 @@ class Workload {
   virtual Comparison check() = 0;
   /// What check() compares: "all 37 rows", "87 rows".
   virtual std::string checked_part() const = 0;
+
+  /// For tests: the names of the problem's tensors. A workspace is none of them.
+  virtual std::vector<std::string> tensors() const { return {}; }
+  /// Moves one of them, by its number among those, so that it begins `bytes` behind a multiple of
+  /// 256.
+  virtual void move_tensor(std::size_t, std::int64_t) {}
 };
 
 /// Throws std::invalid_argument, naming the extent, for a size that no step can take.
 using MakeWorkload = std::unique_ptr<Workload> (*)(const std::vector<std::int64_t>& size,
                                                    DType type);
+
+/// For tests: a problem of whole tiles. `size` are the extents, multiples of those of the largest
+/// tile, which is what a block takes, or what each of its parts is a divisor of.
+struct WholeTiles {
+  std::vector<std::int64_t> size, tile;
+};
 
 /// A ladder without the types of its problem.
 struct LadderInfo {
@@ -68,6 +80,8 @@ struct LadderInfo {
   /// What bench measures beside `make`, of the same sizes and types. These may give null for a type
   /// that they leave out.
   std::vector<MakeWorkload> make_for_benchmark = {};
+  /// Small ones, but so many that the own kernel of each step runs one of them.
+  std::vector<WholeTiles> whole_tiles = {};
 };
 
 struct Chapter {

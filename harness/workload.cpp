@@ -18,6 +18,7 @@ void* Tensors::add(std::string name, DType type, std::int64_t rows, std::int64_t
 void* Tensors::input(std::string name, DType type, std::int64_t rows, std::int64_t cols,
                      std::span<const double> values) {
   void* data = add(std::move(name), type, rows, cols);
+  movable_.push_back(all_.size() - 1);
   all_.back().upload(values);
   return data;
 }
@@ -25,6 +26,7 @@ void* Tensors::input(std::string name, DType type, std::int64_t rows, std::int64
 void* Tensors::random_input(std::string name, DType type, std::int64_t rows, std::int64_t cols,
                             std::uint64_t seed, double mean, double deviation) {
   void* data = add(std::move(name), type, rows, cols);
+  movable_.push_back(all_.size() - 1);
   Status status = fill_random(&all_.back(), seed, mean, deviation);
   if (status.ok()) status = synchronize_status(nullptr);
   if (!status.ok()) throw std::runtime_error(status.message);
@@ -37,6 +39,7 @@ void* Tensors::output(std::string name, DType type, std::int64_t rows, std::int6
   expected.shape = {std::ssize(checked), cols};
   if (rows == 1) expected.shape = {cols};
   if (cols == 1 && std::ssize(checked) == rows) expected.shape = {rows};
+  movable_.push_back(all_.size() - 1);
   outputs_.push_back({all_.size() - 1, std::move(checked), std::move(expected)});
   return data;
 }
@@ -48,6 +51,23 @@ void* Tensors::workspace(std::int64_t bytes) {
 std::vector<double> Tensors::rows(std::size_t tensor,
                                   std::span<const std::int64_t> numbers) const {
   return all_[tensor].rows(numbers);
+}
+
+std::vector<std::string> Tensors::names() const {
+  std::vector<std::string> names;
+  for (const std::size_t tensor : movable_) names.push_back(all_[tensor].name());
+  return names;
+}
+
+Tensors::Moved Tensors::move(std::size_t tensor, std::int64_t bytes) {
+  const std::size_t at = movable_.at(tensor);
+  Layout layout = all_[at].layout();
+  layout.offset = bytes / static_cast<std::int64_t>(size_bytes(layout.dtype));
+  GuardedMemory moved(all_[at].name(), layout);
+  if (std::ranges::count(outputs_, at, &Output::memory) == 0) moved.copy(all_[at]);
+  const void* from = all_[at].raw();
+  all_[at] = std::move(moved);
+  return {from, all_[at].raw()};
 }
 
 Comparison Tensors::check() {

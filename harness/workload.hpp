@@ -1,9 +1,14 @@
 // What the Workloads of chapters are made of: tensors in guarded memory, and a ladder that runs.
 #pragma once
 
+#include <algorithm>
+#include <cstring>
 #include <deque>
+#include <iterator>
 #include <span>
+#include <stdexcept>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "harness/buffer.hpp"
@@ -34,6 +39,16 @@ class Tensors {
     return rows(count() - 1, numbers);
   }
 
+  /// The names of the inputs and outputs, in the order in which they were made.
+  std::vector<std::string> names() const;
+  struct Moved {
+    const void* from;
+    void* to;
+  };
+  /// Moves one of these to where it begins `bytes` behind a multiple of 256. An output is poison
+  /// afterwards.
+  Moved move(std::size_t tensor, std::int64_t bytes);
+
   /// What Workload::check() does.
   Comparison check();
 
@@ -46,6 +61,7 @@ class Tensors {
   void* add(std::string name, DType type, std::int64_t rows, std::int64_t cols);
 
   std::deque<GuardedMemory> all_;
+  std::vector<std::size_t> movable_;  // of these, inputs and outputs
   std::vector<Output> outputs_;
 };
 
@@ -78,6 +94,19 @@ class LadderWorkload : public Workload {
     return ladder_.steps[step].launch(problem_, buffers_, stream);
   }
   Comparison check() override { return tensors_.check(); }
+  std::vector<std::string> tensors() const override { return tensors_.names(); }
+  void move_tensor(std::size_t tensor, std::int64_t bytes) override {
+    static_assert(std::is_trivially_copyable_v<Buffers> && sizeof(Buffers) % sizeof(void*) == 0,
+                  "buffers are device pointers, and nothing else");
+    const Tensors::Moved moved = tensors_.move(tensor, bytes);
+    const void* pointers[sizeof(Buffers) / sizeof(void*)];
+    std::memcpy(pointers, &buffers_, sizeof buffers_);
+    if (std::ranges::count(pointers, moved.from) == 0) {
+      throw std::logic_error(tensors()[tensor] + ": no buffer is there");
+    }
+    std::ranges::replace(pointers, moved.from, static_cast<const void*>(moved.to));
+    std::memcpy(&buffers_, pointers, sizeof buffers_);
+  }
 
  protected:
   const Ladder& ladder_;

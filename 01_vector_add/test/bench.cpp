@@ -44,7 +44,9 @@ const tile::Chapter kChapter{
                  .size_hint = "the elements of each vector",
                  .make = make,
                  .benchmark_sizes = {{1 << 20}, {1 << 24}, {1 << 28}},
-                 .benchmark_types = {tile::DType::fp32, tile::DType::fp16, tile::DType::bf16}}}};
+                 .benchmark_types = {tile::DType::fp32, tile::DType::fp16, tile::DType::bf16},
+                 // More than the CPU device's card runs threads at one time.
+                 .whole_tiles = {{{98'304}, {4096}}}}}};
 const tile::RegisterChapter kRegistered{kChapter};
 
 }  // namespace

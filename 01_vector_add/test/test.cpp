@@ -84,11 +84,13 @@ TEST_SUITE("step") {
     });
   }
 
-  TEST_CASE("more elements than the card runs at one time") {
+  TEST_CASE("more elements than the card runs at one time, aligned alike and differently") {
     tile::for_each_step(kLadder, [](const Step& step, DType type) {
-      constexpr std::int64_t kCount = 1'000'003;
-      check_sum(step, type, tile::uniform(kCount, type, 3, -1, 1), tile::normal(kCount, type, 4),
-                {0, 0, 0});
+      const std::int64_t count = tile::device().simulated ? 100'003 : 1'000'003;
+      const Values a = tile::uniform(count, type, 3, -1, 1), b = tile::normal(count, type, 4);
+      for (const Offsets offsets : {Offsets{0, 0, 0}, Offsets{0, 0, 1}}) {
+        check_sum(step, type, a, b, offsets);
+      }
     });
   }
 
@@ -209,38 +211,43 @@ TEST_SUITE("launch") {
 }
 
 TEST_SUITE("large") {
-  TEST_CASE("more than 2^32 elements") {
-    constexpr std::int64_t kCount = (std::int64_t{1} << 32) + 259;
-    constexpr std::size_t kBytes = kCount * sizeof(float);
-    std::size_t free_bytes = 0, total_bytes = 0;
-    REQUIRE(cudaMemGetInfo(&free_bytes, &total_bytes) == cudaSuccess);
+  TEST_CASE("more than 2^32 elements, and more than 2^31 vectors") {
     if (tile::device().simulated) return tile::skip("takes minutes on the CPU device");
-    if (free_bytes < 3 * kBytes) return tile::skip("needs 48 GiB of device memory");
-
-    void* memory = nullptr;
-    REQUIRE(cudaMalloc(&memory, 3 * kBytes) == cudaSuccess);
-    auto* a = static_cast<float*>(memory);
-    float* b = a + kCount;  // at an odd offset: a, b and c are aligned differently
-    float* c = b + kCount;
-    for (const bool aligned_alike : {false, true}) {
-      // From the next multiple of four elements on, all three begin at 16 bytes.
-      const std::int64_t n = aligned_alike ? kCount - 3 : kCount;
-      float* b_start = aligned_alike ? b + 1 : b;
-      float* c_start = aligned_alike ? c + 2 : c;
+    // One after the other in memory, the vectors are aligned differently if n is odd. Of the
+    // longest ones c takes the place of a.
+    struct Vectors {
+      std::int64_t n;
+      bool in_place;
+    };
+    for (const auto& [n, in_place] : {Vectors{(std::int64_t{1} << 32) + 259, false},
+                                      Vectors{(std::int64_t{1} << 32) + 256, false},
+                                      Vectors{(std::int64_t{1} << 33) + 256, true}}) {
+      const std::size_t bytes = (in_place ? 2 : 3) * static_cast<std::size_t>(n) * sizeof(float);
+      std::size_t free_bytes = 0, total_bytes = 0;
+      REQUIRE(cudaMemGetInfo(&free_bytes, &total_bytes) == cudaSuccess);
+      if (free_bytes < bytes) {
+        tile::skip("needs " + std::to_string(bytes >> 30) + " GiB of device memory");
+        continue;
+      }
+      void* memory = nullptr;
+      REQUIRE(cudaMalloc(&memory, bytes) == cudaSuccess);
+      auto* a = static_cast<float*>(memory);
+      float* b = a + n;
+      float* c = in_place ? a : b + n;
       for (const auto& step : tile::selected_steps(kLadder)) {
         CAPTURE(step.name);
-        CAPTURE(aligned_alike);
-        Status status = fill_large(a, b_start, c_start, n);
+        CAPTURE(n);
+        Status status = fill_large(a, b, c, n);
         REQUIRE_MESSAGE(status.ok(), status.message);
-        status = tile::run_step(step, {DType::fp32, n}, {a, b_start, c_start});
+        status = tile::run_step(step, {DType::fp32, n}, {a, b, c});
         REQUIRE_MESSAGE(status.ok(), status.message);
         std::int64_t wrong = -1;
-        status = count_wrong(c_start, n, &wrong);
+        status = count_wrong(c, n, &wrong);
         REQUIRE_MESSAGE(status.ok(), status.message);
         CHECK(wrong == 0);
       }
+      CHECK(cudaFree(memory) == cudaSuccess);
     }
-    CHECK(cudaFree(memory) == cudaSuccess);
   }
 
   TEST_CASE("the check of large vectors finds a wrong element") {

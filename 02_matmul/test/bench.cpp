@@ -168,7 +168,9 @@ const tile::Chapter kChapter{
                  .benchmark_sizes = {{2048, 2048, 2048}, {4096, 4096, 4096}, {8192, 8192, 8192}},
                  .benchmark_types = {tile::DType::fp32, tile::DType::tf32, tile::DType::fp16,
                                      tile::DType::bf16},
-                 .make_for_benchmark = {make_da, make_db, make_layer}}}};
+                 .make_for_benchmark = {make_da, make_db, make_layer},
+                 // So many that step warp_tiles takes its large tiles on the CPU device's card.
+                 .whole_tiles = {{{384, 512, 32}, {128, 256, 32}}}}}};
 const tile::RegisterChapter kRegistered{kChapter};
 
 }  // namespace

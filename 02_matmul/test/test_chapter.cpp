@@ -109,6 +109,7 @@ TEST_SUITE("chapter") {
     Problem p = plain(DType::bf16, {1, 1, 1});
     const Values x{100.0}, one{1.0}, bias{-99.0};
     CHECK(near(reference(p, x, one, {}, false, bias).bound[0], 0x1p-8 * (100 + 1 + 0x1p-8 * 100)));
+    CHECK(reference(p, x, one, {}, false, bias, true).bound[0] < 0x1.04p-8);
     p.type = DType::fp32;
     CHECK(reference(p, x, one, {}, false, bias).bound[0] < 0x1p-24 * (100 + 200 + 4));
   }

@@ -127,7 +127,10 @@ TEST_SUITE("large") {
         }
       }
       for (const Transposes transposes : kTransposes) {
-        for (const Shape shape : {Shape{2048, 2048, 2048}, Shape{2047, 2049, 2051}}) {
+        // The last ones are whole but for half of the largest tile's rows, columns or part of k.
+        for (const Shape shape :
+             {Shape{2048, 2048, 2048}, Shape{2047, 2049, 2051}, Shape{2048 - 64, 2048, 2048},
+              Shape{2048, 2048 - 128, 2048}, Shape{2048, 2048, 2048 - 16}}) {
           check_large(plain(type, shape, transposes));
         }
       }
@@ -155,6 +158,25 @@ TEST_SUITE("large") {
       p.ldc = kLd;
       check_large(p);
       check_large(plain(type, {65'539, 65'541, 3}));
+    }
+  }
+
+  TEST_CASE("vectors that lie more than 2^31 vectors behind the first") {
+    if (tile::device().simulated) return tile::skip("needs more memory than the CPU device has");
+    std::size_t free_bytes = 0, total_bytes = 0;
+    REQUIRE(cudaMemGetInfo(&free_bytes, &total_bytes) == cudaSuccess);
+    if (free_bytes < std::size_t{34} << 30) return tile::skip("needs 34 GiB of device memory");
+    // 256 rows, so that all tiles are whole, the last 32 GiB behind the first: 2^31 vectors.
+    constexpr std::int64_t kRowBytes = (std::int64_t{1} << 27) + (std::int64_t{1} << 20);
+    for (const DType type : selected_types()) {
+      const std::int64_t ld = kRowBytes / static_cast<std::int64_t>(tile::size_bytes(type));
+      for (const Transposes transposes : kTransposes) {
+        for (const auto member : {&Problem::lda, &Problem::ldb, &Problem::ldc}) {
+          Problem p = plain(type, {256, 256, 256}, transposes);
+          p.*member = ld;
+          check_large(p);
+        }
+      }
     }
   }
 }

@@ -154,9 +154,12 @@ inline Values without_negative_zeros(Values values) {
   return values;
 }
 
-inline tile::Expected expected_of(const Problem& p, const Inputs& in, Sums sums) {
+// Whether the step adds the bias before it rounds C to its type: "fused", and those after it.
+inline bool is_fused(const Step& step) { return step.number >= tile::find_step(kLadder, "fused"); }
+
+inline tile::Expected expected_of(const Step& step, const Problem& p, const Inputs& in, Sums sums) {
   if (sums != Sums::exact) {
-    return reference(p, in.a, in.b, in.c, sums == Sums::zero_mean, in.bias);
+    return reference(p, in.a, in.b, in.c, sums == Sums::zero_mean, in.bias, is_fused(step));
   }
   tile::Expected expected =
       reference(p, multiplied(in.a, p.type), multiplied(in.b, p.type), in.c, false, in.bias);
@@ -174,7 +177,7 @@ inline void check_step(const Step& step, const Problem& p, const Inputs& in, Sum
   CAPTURE(type);
   const std::string problem = describe(p, offsets);
   CAPTURE(problem);
-  const tile::Expected expected = expected_of(p, in, sums);
+  const tile::Expected expected = expected_of(step, p, in, sums);
 
   auto check = [&](DeviceBuffer device_c) {
     DeviceBuffer device_a = DeviceBuffer::input("a", layout_a(p, offsets.a), in.a);
@@ -208,10 +211,12 @@ inline void check_step(const Step& step, const Problem& p, const Inputs& in, Sum
 /// A GPU takes all. The CPU device, on which a case takes milliseconds, divides them among the
 /// types of a step, and takes one in `thinned` of those; its check build, some five times slower,
 /// a sixth of these. Which ones looks random, so that no pattern in the list decides, and differs
-/// from step to step, because what one step reads in its own way others share.
+/// from step to step, because what one step reads in its own way others share. The first is always
+/// one of them.
 class Selection {
  public:
-  Selection(const Step& step, DType type, std::uint32_t thinned = 1) : count_(step.number * 1000) {
+  Selection(const Step& step, DType type, std::uint32_t thinned = 1)
+      : before_(static_cast<std::uint32_t>(step.number) * 1000), count_(before_) {
     if (!tile::device().simulated) return;
     parts_ = thinned;
     if (step.types.contains(DType::fp16) && step.types.contains(DType::bf16)) {
@@ -221,16 +226,13 @@ class Selection {
     if (!tile::device_reads_host_memory()) parts_ *= 6;  // the check build
   }
   bool takes_next() {
-    const bool is_first = !any_;
-    any_ = true;
-    ++count_;
-    // Knuth's multiplicative hash.
-    return is_first || (count_ * 2654435761u >> 16) % parts_ == part_;
+    const bool is_first = count_++ == before_;
+    return is_first ||
+           (count_ * 2654435761u >> 16) % parts_ == part_;  // Knuth's multiplicative hash
   }
 
  private:
-  std::uint32_t count_, parts_ = 1, part_ = 0;
-  bool any_ = false;
+  std::uint32_t before_, count_, parts_ = 1, part_ = 0;
 };
 
 // ---- Sizes ----

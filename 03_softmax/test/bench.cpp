@@ -93,7 +93,12 @@ tile::LadderInfo info_of(const Ladder& ladder, tile::MakeWorkload make) {
                               {8192, 32768},
                               {4096, 131072},
                               {8192, 262144}},
-          .benchmark_types = {tile::DType::fp32, tile::DType::bf16}};
+          .benchmark_types = {tile::DType::fp32, tile::DType::bf16},
+          // Of a part of a warp, a block, and clusters of fewer and of more than 32 warps.
+          .whole_tiles = {{{128, 8}, {128, 8}},
+                          {{8, 1024}, {8, 1024}},
+                          {{2, 20'480}, {2, 4096}},
+                          {{1, 131'072}, {1, 4096}}}};
 }
 
 const tile::Chapter kChapter{

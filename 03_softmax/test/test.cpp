@@ -63,9 +63,12 @@ TEST_SUITE("step") {
     for_each_step([](const auto& step, DType type) {
       Cases cases(step, type);
       for (const bool log : {false, true}) {
-        for (const std::int64_t cols : columns_of(step, {2, 3, 7, 31, 33, 97, 113, 255, 257, 587,
-                                                         799, 1023, 1025, 2056, 5003, 33'000})) {
-          const auto p = plain(step, type, 3, cols, log);
+        // The longest for clusters of more than 32 warps, which merge what they have seen twice.
+        for (const std::int64_t cols :
+             columns_of(step, {2, 3, 7, 31, 33, 97, 113, 255, 257, 587, 799, 1023, 1025, 2056, 5003,
+                               33'000, 131'080})) {
+          if (!step.needs.contains(tile::Feature::cluster) && cols > 40'000) continue;
+          const auto p = plain(step, type, cols < 100'000 ? 3 : 1, cols, log);
           if (cases.runs(step, p)) check_step(step, p, normal(p));
         }
       }
@@ -153,6 +156,27 @@ TEST_SUITE("step") {
         }
       }
     });
+  }
+
+  TEST_CASE("rows half a vector further apart, or shorter, than whole vectors") {
+    // A check for less than the 16 bytes of a vector lets this pass.
+    for_each_step(
+        [](const auto& step, DType type) {
+          const std::int64_t half = vector_length(type) / 2;
+          for (const bool log : {false, true}) {
+            for (const std::int64_t cols : columns_of(step, {40, 1032})) {
+              const auto whole = plain(step, type, 2, cols, log);
+              const auto shorter = plain(step, type, 2, cols - half, log);
+              if (!takes(step, whole)) continue;
+              for (const auto& p :
+                   {padded(whole, {half, 0, 0}), padded(whole, {0, half, 0}),
+                    padded(whole, {0, 0, half}), padded(shorter, {half, half, half})}) {
+                if (takes(step, p)) check_exact(step, p);
+              }
+            }
+          }
+        },
+        tile::OwnKernel::need_not_run);
   }
 
   TEST_CASE("rows far apart: a read of one too many meets a bad address") {

@@ -34,7 +34,9 @@ Status fill(const BackwardProblem& p, void* first, void* dy) { return fill_exact
 template <class Ladder>
 void check_ladder(const Ladder& ladder, DType type, std::int64_t rows, std::int64_t cols,
                   std::int64_t ld) {
-  const std::size_t bytes = static_cast<std::size_t>(rows * ld) * tile::size_bytes(type);
+  // Each matrix begins at a multiple of 256.
+  const std::size_t bytes =
+      (static_cast<std::size_t>((rows - 1) * ld + cols) * tile::size_bytes(type) + 255) / 256 * 256;
   const auto memory = room_for(bytes);
   if (!memory) return;
   std::byte* const out = memory.get();
@@ -85,6 +87,9 @@ TEST_SUITE("large") {
       for (const std::int64_t cols : {40, 1032, 40'000}) {
         check_large(type, 3, cols, (std::int64_t{1} << 31) + 8);
         check_large(type, 3, cols + 1, (std::int64_t{1} << 31) + 9);
+        // The last row begins 32 GiB behind the first: 2^31 vectors.
+        const std::int64_t vector = vector_length(type);
+        check_large(type, 3, cols, (std::int64_t{1} << 30) * vector + vector);
       }
     }
   }

@@ -14,6 +14,10 @@ constexpr std::int64_t kRows[] = {1, 2, 3, 5, 7};
 
 }  // namespace
 
+// Declared in layernorm_backward.cuh, which kernels include.
+Status sum_partial_sums(const BackwardProblem& problem, const BackwardBuffers& buffers,
+                        std::int64_t count, void* stream);
+
 TEST_SUITE("step") {
   TEST_CASE("all sizes, with and without gamma and beta") {
     for_each_step([](const auto& step, DType type) {
@@ -135,6 +139,25 @@ TEST_SUITE("step") {
     });
   }
 
+  TEST_CASE("rows half a vector further apart, or shorter, than whole vectors") {
+    // A check for less than the 16 bytes of a vector lets this pass.
+    for_each_step(
+        [](const auto& step, DType type) {
+          const auto half = static_cast<std::int64_t>(8 / tile::size_bytes(type));
+          for (const std::int64_t cols : lengths_for(step, type, {64, 1032})) {
+            const auto whole = problem_for(step, type, 5, cols);
+            const auto shorter = problem_for(step, type, 5, cols - half);
+            if (!takes(step, whole)) continue;
+            for (const auto& p : {padded(whole, {.x = half}), padded(whole, {.y = half}),
+                                  padded(whole, {.dy = half}), padded(whole, {.dx = half}),
+                                  padded(shorter, {half, half, half, half})}) {
+              if (takes(step, p)) check_step(step, p, normal(p));
+            }
+          }
+        },
+        OwnKernel::need_not_run);
+  }
+
   TEST_CASE("the output takes the place of an input") {
     for_each_step([](const auto& step, DType type) {
       Cases cases(step, type);
@@ -220,6 +243,50 @@ TEST_SUITE("step") {
         }
       }
     });
+  }
+}
+
+TEST_SUITE("chapter") {
+  // How many a step makes depends on the card.
+  TEST_CASE("the second stage adds up any number of partial sums") {
+    for (const DType type : kTypesOfSteps) {
+      for (const std::int64_t cols : {1, 33, 70}) {
+        for (const std::int64_t count : {1, 15, 16, 17, 200, 2048}) {
+          CAPTURE(cols);
+          CAPTURE(count);
+          const Values sums = tile::integers(2 * count * cols, DType::fp32, 1, -2, 2);
+          Expected expected[2];  // dgamma and dbeta
+          for (Expected& one : expected) {
+            one.shape = {cols};
+            one.value = one.bound = Values(static_cast<std::size_t>(cols), 0.0);
+          }
+          for (std::size_t i = 0; i < sums.size(); ++i) {
+            Expected& one = expected[i < sums.size() / 2 ? 0 : 1];
+            one.value[i % static_cast<std::size_t>(cols)] += sums[i];
+          }
+          const Layout layout = tile::vector_layout(type, cols);
+          DeviceBuffer dgamma = DeviceBuffer::output("dgamma", layout, Poison::unwritten_nan);
+          DeviceBuffer dbeta = DeviceBuffer::output("dbeta", layout, Poison::unwritten_nan);
+          DeviceBuffer workspace = DeviceBuffer::input(
+              "workspace", tile::vector_layout(DType::fp32, std::ssize(sums)), sums);
+          BackwardBuffers buffers;
+          buffers.dgamma = dgamma.raw();
+          buffers.dbeta = dbeta.raw();
+          buffers.workspace = workspace.raw();
+          const Status launched = sum_partial_sums({type, count, cols}, buffers, count, nullptr);
+          REQUIRE_MESSAGE(launched.ok(), launched.message);
+          const Status done = tile::synchronize_status(nullptr);
+          REQUIRE_MESSAGE(done.ok(), done.message);
+          for (Expected& one : expected) tile::round_to(one.value, type);
+          check_values("dgamma", dgamma.download(), expected[0]);
+          check_values("dbeta", dbeta.download(), expected[1]);
+          for (const DeviceBuffer* buffer : {&dgamma, &dbeta, &workspace}) {
+            const Status intact = buffer->check();
+            CHECK_MESSAGE(intact.ok(), intact.message);
+          }
+        }
+      }
+    }
   }
 }
 

@@ -233,6 +233,18 @@ TEST_SUITE("large") {
       check_large({3, cols + 1, (std::int64_t{1} << 31) + 9});
     }
   }
+
+  TEST_CASE("rows that begin more than 2^31 vectors behind the first") {
+    if (tile::device().simulated) return tile::skip("needs more memory than the CPU device has");
+    for (const DType type : kTypesOfSteps) {
+      const auto vector = static_cast<std::int64_t>(16 / tile::size_bytes(type));
+      for (const std::int64_t cols : {72, 1032, 40'000}) {
+        const Shape shape{3, cols, (std::int64_t{1} << 30) * vector + vector};
+        check_large<ForwardProblem>(type, shape, Norm::layer);
+        check_large<BackwardProblem>(type, shape, Norm::layer);
+      }
+    }
+  }
 }
 
 TEST_SUITE("chapter") {

@@ -332,5 +332,27 @@ TEST_CASE("chapters: what is written beside a tensor is not right") {
   }
 }
 
+TEST_CASE("chapters: a tensor is moved with what it holds, and the step finds it there") {
+  const auto workload = ladder("01_vector_add").make({1000}, DType::fp16);
+  CHECK(workload->tensors() == std::vector<std::string>{"a", "b", "c"});
+  for (std::size_t tensor = 0; tensor < 3; ++tensor) {
+    workload->move_tensor(tensor, 8);
+    CHECK_FALSE(workload->check().ok());
+    REQUIRE(workload->launch(3, nullptr).ok());
+    const Comparison comparison = workload->check();
+    CHECK_MESSAGE(comparison.ok(), comparison.message);
+  }
+  for (const std::int64_t bytes : {8, 6, 0}) {
+    Tensors tensors;
+    tensors.workspace(100);
+    const void* const from = tensors.input("x", DType::fp16, 1, 3, std::vector<double>{1, 2, 3});
+    const Tensors::Moved moved = tensors.move(0, bytes);
+    CHECK(moved.from == from);
+    CHECK(reinterpret_cast<std::uintptr_t>(moved.to) % 256 == static_cast<std::uintptr_t>(bytes));
+    CHECK(tensors.rows_of_last(std::vector<std::int64_t>{0}) == std::vector<double>{1, 2, 3});
+    CHECK(tensors.check().ok());
+  }
+}
+
 }  // namespace
 }  // namespace tile
