@@ -403,7 +403,7 @@ class Cases {
   template <class Step>
   Cases(const Step& step, DType type)
       : selection_(step.types, type),
-        every_(tile::device().simulated && step.types.contains(DType::fp32) ? 3 : 1) {}
+        every_(tile::device().simulated && step.types.contains(DType::fp32) ? 6 : 1) {}
 
   template <class Step>
   void check(const Step& step, const Case& c) {

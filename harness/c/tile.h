@@ -295,10 +295,11 @@ TILE_API tile_status tile_layernorm_backward_reference(const tile_layernorm_back
  *     s_ij = scale q_i k_j            where query i sees key j
  *     lse_i = log sum_j exp(s_ij)
  *     o_i = sum_j exp(s_ij - lse_i) v_j
- * Query i stands beside key i + keys - queries. Causal: it sees no key behind that one. Windowed: it
+ * Query i stands beside key i + keys - queries. Causal: it sees no key behind that. Windowed: it
  * sees `left` keys before and `right` behind it. A query that sees no key has o = 0 and
- * lse = -infinity. heads / kv_heads heads of q share one of k and v. Where a batch entry has lengths
- * of its own, they take the place of queries and keys, and rows of o beyond are 0, of lse -infinity.
+ * lse = -infinity. heads / kv_heads heads of q share one of k and v. Where a batch entry has
+ * lengths of its own, they take the place of queries and keys, and rows of o beyond are 0, of lse
+ * -infinity.
  *
  * Types: fp32, fp16, bf16. What is written overlaps nothing else. */
 typedef struct tile_attention_args {
@@ -309,17 +310,17 @@ typedef struct tile_attention_args {
   int32_t windowed; /* 0 or 1: whether left and right count */
   float scale;      /* positive and finite; 0: 1 / sqrt(head_dim) */
   int64_t batch, heads, queries, keys, head_dim;
-  int64_t kv_heads;    /* divides heads; 0: heads */
-  int64_t left, right; /* not negative */
-  const void* q;       /* [batch][queries][heads][head_dim] */
-  const void* k;       /* [batch][keys][kv_heads][head_dim] */
-  const void* v;       /* [batch][keys][kv_heads][head_dim] */
-  void* o;             /* [batch][queries][heads][head_dim] */
-  void* lse;           /* [batch][heads][queries], fp32; NULL: not wanted */
+  int64_t kv_heads;             /* divides heads; 0: heads */
+  int64_t left, right;          /* not negative */
+  const void* q;                /* [batch][queries][heads][head_dim] */
+  const void* k;                /* [batch][keys][kv_heads][head_dim] */
+  const void* v;                /* [batch][keys][kv_heads][head_dim] */
+  void* o;                      /* [batch][queries][heads][head_dim] */
+  void* lse;                    /* [batch][heads][queries], fp32; NULL: not wanted */
   const int32_t* query_lengths; /* [batch], device memory; NULL: all are `queries` */
   const int32_t* key_lengths;   /* [batch] likewise; NULL: all are `keys` */
-  void* workspace;         /* aligned to 16 bytes; may hold anything */
-  int64_t workspace_bytes; /* at least tile_attention_workspace_bytes() */
+  void* workspace;              /* aligned to 16 bytes; may hold anything */
+  int64_t workspace_bytes;      /* at least tile_attention_workspace_bytes() */
   /* Elements from one batch entry, from one head, from one row to the next. All zero: those of
      [batch][length][heads][head_dim] without gaps. The elements of a row are contiguous. */
   int64_t q_strides[3], k_strides[3], v_strides[3], o_strides[3];
@@ -373,8 +374,8 @@ TILE_API tile_status tile_attention_backward(const tile_attention_backward_args*
 
 /* As tile_attention_workspace_bytes(): what the step args->step needs, or NULL: what the last does,
  * which is no less than any but `scores` does. */
-TILE_API tile_status tile_attention_backward_workspace_bytes(
-    const tile_attention_backward_args* args, int64_t* bytes);
+TILE_API tile_status
+tile_attention_backward_workspace_bytes(const tile_attention_backward_args* args, int64_t* bytes);
 
 /* As tile_attention_reference(). */
 TILE_API tile_status tile_attention_backward_reference(const tile_attention_backward_args* args);
