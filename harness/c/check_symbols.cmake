@@ -6,8 +6,9 @@ string(REGEX MATCHALL "[^ \n]+\n" exported "${symbols}")
 list(TRANSFORM exported STRIP)
 list(SORT exported)
 
-file(STRINGS "${HEADER}" declared REGEX "^TILE_API ")
-list(TRANSFORM declared REPLACE "^TILE_API .*(tile_[a-z_]+)\\(.*" "\\1")
+file(READ "${HEADER}" header)
+string(REGEX MATCHALL "\nTILE_API [^(;]*\\(" declared "${header}")
+list(TRANSFORM declared REPLACE ".*(tile_[a-z_]+)\\($" "\\1")
 list(SORT declared)
 
 list(LENGTH declared count)
