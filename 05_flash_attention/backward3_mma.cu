@@ -20,23 +20,22 @@ struct Shape {
   // The gradients of 16 rows fill the registers at 128 columns. Beyond, two warps share the rows,
   // and each has half of the columns.
   static constexpr int kCols = kDim <= 128 ? kDim : 128, kParts = kDim / kCols;
-  static constexpr int kKept = kWarps / kParts * 16;                        // rows of a block
-  static constexpr int kPassing = kDim <= 64 ? 64 : kDim == 128 ? 32 : 16;  // rows that go by
+  static constexpr int kKept = kWarps / kParts * 16;     // rows of a block
+  static constexpr int kPassing = kDim <= 64 ? 64 : 16;  // rows that go by
   static constexpr int kBytes = 2 * (kKept + kPassing) * kDim * 2;
 };
 
 // snippet-begin keys
 /// dK and dV of a tile of keys, over all queries of all heads that share it.
 template <class T, int kDim>
-__global__ void __launch_bounds__(128)
-    attention_backward_mma_dkv(Heads<const T> q,     // [batch][queries][heads][kDim]
-                               Heads<const T> k,     // [batch][keys][heads / group][kDim]
-                               Heads<const T> v,     // as k
-                               Heads<const T> dout,  // as q
-                               const Terms* terms,   // [batch][heads][rows of terms]
-                               Heads<T> dk,          // as k
-                               Heads<T> dv,          // as k
-                               Masks masks, int heads, int group, float scale) {
+__global__ void attention_backward_mma_dkv(Heads<const T> q,  // [batch][queries][heads][kDim]
+                                           Heads<const T> k,  // [batch][keys][heads / group][kDim]
+                                           Heads<const T> v,  // as k
+                                           Heads<const T> dout,  // as q
+                                           const Terms* terms,   // [batch][heads][rows of terms]
+                                           Heads<T> dk,          // as k
+                                           Heads<T> dv,          // as k
+                                           Masks masks, int heads, int group, float scale) {
   using Plan = Shape<kDim>;
   constexpr int kThreads = Plan::kThreads, kKeys = Plan::kKept, kQueries = Plan::kPassing;
   using KeyTile = SharedTile<T, kKeys, kDim>;
@@ -93,14 +92,13 @@ __global__ void __launch_bounds__(128)
 // snippet-begin queries
 /// dQ of a tile of queries.
 template <class T, int kDim>
-__global__ void __launch_bounds__(128)
-    attention_backward_mma_dq(Heads<const T> q,     // [batch][queries][heads][kDim]
-                              Heads<const T> k,     // [batch][keys][heads / group][kDim]
-                              Heads<const T> v,     // as k
-                              Heads<const T> dout,  // as q
-                              const Terms* terms,   // [batch][heads][rows of terms]
-                              Heads<T> dq,          // as q
-                              Masks masks, int heads, int group, float scale) {
+__global__ void attention_backward_mma_dq(Heads<const T> q,  // [batch][queries][heads][kDim]
+                                          Heads<const T> k,  // [batch][keys][heads / group][kDim]
+                                          Heads<const T> v,  // as k
+                                          Heads<const T> dout,  // as q
+                                          const Terms* terms,   // [batch][heads][rows of terms]
+                                          Heads<T> dq,          // as q
+                                          Masks masks, int heads, int group, float scale) {
   using Plan = Shape<kDim>;
   constexpr int kThreads = Plan::kThreads, kQueries = Plan::kKept, kKeys = Plan::kPassing;
   using QueryTile = SharedTile<T, kQueries, kDim>;

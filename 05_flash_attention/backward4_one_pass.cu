@@ -58,11 +58,11 @@ __global__ void __launch_bounds__(Shape<kDim>::kThreads, kDim <= 64 ? 2 : 1)
   using QueryTile = SharedTile<T, kQueries, kDim>;
   using ScoreTile = SharedTile<T, kKeys, kQueries>;
   extern __shared__ __align__(1024) unsigned char smem[];  // {keys, values, dS, P}, [2]{queries, …}
-  const tile::ptx::SharedAddress begin(smem);
-  const KeyTile k_tile(begin), v_tile(begin + Plan::kKeyBytes);
-  const ScoreTile ds_tile(begin + 2 * Plan::kKeyBytes);
-  const ScoreTile p_tile(begin + (2 * Plan::kKeyBytes + Plan::kScoreBytes));
-  constexpr int kStages = 2 * Plan::kKeyBytes + (Plan::kExchange ? 2 : 1) * Plan::kScoreBytes;
+  const KeyTile k_tile(smem), v_tile(smem + Plan::kKeyBytes);
+  const ScoreTile ds_tile(smem + 2 * Plan::kKeyBytes);
+  const ScoreTile p_tile(smem + 2 * Plan::kKeyBytes + Plan::kScoreBytes);
+  unsigned char* const stages =
+      smem + 2 * Plan::kKeyBytes + (Plan::kExchange ? 2 : 1) * Plan::kScoreBytes;
   const Work work = work_longest_first(batch, heads / group, (masks.keys + kKeys - 1) / kKeys);
   const Mask turned = masks.of(work.batch).transposed();
   const int block_key = work.tile * kKeys, warp = static_cast<int>(threadIdx.x) / 32;
@@ -74,13 +74,13 @@ __global__ void __launch_bounds__(Shape<kDim>::kThreads, kDim <= 64 ? 2 : 1)
   const auto copy = [&](int turn) {
     const int head = work.head * group + turn / tiles;
     const int query = (visited.first + turn % tiles) * kQueries, left = turned.keys - query;
-    const tile::ptx::SharedAddress stage = begin + (kStages + turn % 2 * Plan::kStageBytes);
+    unsigned char* const stage = stages + turn % 2 * Plan::kStageBytes;
     const QueryTile q_tile(stage), dout_tile(stage + Plan::kQueryBytes);
     q_tile.template copy_async<kThreads>(q.rows(work.batch, head, query), left);
     dout_tile.template copy_async<kThreads>(dout.rows(work.batch, head, query), left);
     if (threadIdx.x < kQueries / 2) {  // two queries' terms are 16 bytes
       const Terms* from = terms + (std::int64_t{work.batch} * heads + head) * term_rows + query;
-      tile::ptx::cp_async<16>(stage + (2 * Plan::kQueryBytes + static_cast<int>(threadIdx.x) * 16),
+      tile::ptx::cp_async<16>(stage + 2 * Plan::kQueryBytes + threadIdx.x * 16,
                               from + threadIdx.x * 2);
     }
   };
@@ -95,10 +95,9 @@ __global__ void __launch_bounds__(Shape<kDim>::kThreads, kDim <= 64 ? 2 : 1)
   Sums<32, Plan::kCols> dk_sums, dv_sums;
   const auto take_turn = [&](int turn, auto is_border) {
     const int query = (visited.first + turn % tiles) * kQueries;
-    const tile::ptx::SharedAddress stage = begin + (kStages + turn % 2 * Plan::kStageBytes);
+    const unsigned char* const stage = stages + turn % 2 * Plan::kStageBytes;
     const QueryTile q_tile(stage), dout_tile(stage + Plan::kQueryBytes);
-    const auto* of_query = reinterpret_cast<const Terms*>(
-        smem + kStages + turn % 2 * Plan::kStageBytes + 2 * Plan::kQueryBytes);
+    const auto* of_query = reinterpret_cast<const Terms*>(stage + 2 * Plan::kQueryBytes);
     tile::ptx::cp_async_wait_all();
     // All threads' copies of these queries have landed. All have read the ones before, and dS.
     __syncthreads();
@@ -143,7 +142,7 @@ __global__ void __launch_bounds__(Shape<kDim>::kThreads, kDim <= 64 ? 2 : 1)
     }
     __syncthreads();  // dS is there, and P
     if constexpr (Plan::kExchange) {
-#pragma unroll 2
+#pragma unroll
       for (int depth = 0; depth < kQueries; depth += 16) {
         Factor<32, 16> factor;
         load(factor, p_tile, sums_key, depth);
@@ -157,7 +156,7 @@ __global__ void __launch_bounds__(Shape<kDim>::kThreads, kDim <= 64 ? 2 : 1)
     const int dq_row = warp % (kQueries / kDqRows) * kDqRows;
     const int dq_col = warp / (kQueries / kDqRows) * kDqCols;
     Sums<kDqRows, kDqCols> dq;
-#pragma unroll 2
+#pragma unroll
     for (int depth = 0; depth < kKeys; depth += 16) {
       Factor<kDqRows, 16> factor;
       load_transposed(factor, ds_tile, depth, dq_row);

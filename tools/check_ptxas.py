@@ -13,7 +13,10 @@ import re
 import sys
 
 # Kernels that may spill: a part of the name, and the reason.
-MAY_SPILL: dict[str, str] = {}
+MAY_SPILL: dict[str, str] = {
+    "attention_backward_one_pass":
+        "a hundred bytes; written without, it was 9 % slower on an H200",
+}
 
 KERNEL = re.compile(r"Compiling entry function '(?P<name>\S+)' for '(?P<architecture>\w+)'")
 SPILLS = re.compile(r"(?P<stores>\d+) bytes spill stores, (?P<loads>\d+) bytes spill loads")
