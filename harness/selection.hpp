@@ -4,32 +4,37 @@
 #include <cstdint>
 
 #include "tile/host/device.hpp"
-#include "tile/host/step.hpp"
+#include "tile/host/dtype.hpp"
 
 namespace tile {
 
 /// A GPU takes all. The CPU device, on which a case takes milliseconds, divides them between fp16
-/// and bf16, if a step has both; its check build, some five times slower, takes a sixth of those.
-/// Which ones looks random, so that no pattern in the list decides. Both take the first, or one of
-/// them might have none of a short list.
+/// and bf16, if a step has both, and takes one in `thinned` of those; its check build, some five
+/// times slower, a sixth of these. Which ones looks random, so that no pattern in the list decides,
+/// and differs from step to step, because what one step reads in its own way others share. The
+/// first is always one of them, or a short list might have none.
 class Selection {
  public:
-  Selection(EnumSet<DType> types, DType type) {
+  template <class TestedStep>
+  Selection(const TestedStep& step, DType type, std::uint32_t thinned = 1)
+      : before_(static_cast<std::uint32_t>(step.number) * 1000), count_(before_) {
     if (!device().simulated) return;
-    if (size_bytes(type) == 2 && types.contains(DType::fp16) && types.contains(DType::bf16)) {
-      parts_ = 2;
+    parts_ = thinned;
+    if (size_bytes(type) == 2 && step.types.contains(DType::fp16) &&
+        step.types.contains(DType::bf16)) {
+      parts_ *= 2;
       part_ = type == DType::bf16;
     }
     if (!device_reads_host_memory()) parts_ *= 6;  // the check build
   }
   bool takes_next() {
-    ++count_;
+    const bool is_first = count_++ == before_;
     // Knuth's multiplicative hash.
-    return count_ == 1 || (count_ * 2654435761u >> 16) % parts_ == part_;
+    return is_first || (count_ * 2654435761u >> 16) % parts_ == part_;
   }
 
  private:
-  std::uint32_t count_ = 0, parts_ = 1, part_ = 0;
+  std::uint32_t before_, count_, parts_ = 1, part_ = 0;
 };
 
 }  // namespace tile

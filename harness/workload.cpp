@@ -48,8 +48,7 @@ void* Tensors::workspace(std::int64_t bytes) {
   return add("workspace", DType::fp32, 1, (bytes + 3) / 4);
 }
 
-std::vector<double> Tensors::rows(std::size_t tensor,
-                                  std::span<const std::int64_t> numbers) const {
+std::vector<double> Tensors::rows(std::size_t tensor, std::span<const std::int64_t> numbers) const {
   return all_[tensor].rows(numbers);
 }
 

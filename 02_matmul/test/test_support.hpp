@@ -11,6 +11,7 @@
 #include "harness/buffer.hpp"
 #include "harness/convert.hpp"
 #include "harness/inputs.hpp"
+#include "harness/selection.hpp"
 #include "harness/test_main.hpp"
 #include "matmul.hpp"
 #include "tile/host/cuda_check.hpp"
@@ -23,6 +24,7 @@ using tile::DeviceBuffer;
 using tile::DType;
 using tile::Layout;
 using tile::Poison;
+using tile::Selection;
 using tile::Status;
 using Values = std::vector<double>;
 using Step = tile::TestedStep<Ladder>;
@@ -205,35 +207,6 @@ inline void check_step(const Step& step, const Problem& p, const Inputs& in, Sum
     check(DeviceBuffer::in_out("c", layout_c(p, offsets.c), in.c));
   }
 }
-
-// ---- Which cases of a long list run ----
-
-/// A GPU takes all. The CPU device, on which a case takes milliseconds, divides them among the
-/// types of a step, and takes one in `thinned` of those; its check build, some five times slower,
-/// a sixth of these. Which ones looks random, so that no pattern in the list decides, and differs
-/// from step to step, because what one step reads in its own way others share. The first is always
-/// one of them.
-class Selection {
- public:
-  Selection(const Step& step, DType type, std::uint32_t thinned = 1)
-      : before_(static_cast<std::uint32_t>(step.number) * 1000), count_(before_) {
-    if (!tile::device().simulated) return;
-    parts_ = thinned;
-    if (step.types.contains(DType::fp16) && step.types.contains(DType::bf16)) {
-      parts_ *= 2;
-      part_ = type == DType::bf16;
-    }
-    if (!tile::device_reads_host_memory()) parts_ *= 6;  // the check build
-  }
-  bool takes_next() {
-    const bool is_first = count_++ == before_;
-    return is_first ||
-           (count_ * 2654435761u >> 16) % parts_ == part_;  // Knuth's multiplicative hash
-  }
-
- private:
-  std::uint32_t before_, count_, parts_ = 1, part_ = 0;
-};
 
 // ---- Sizes ----
 

@@ -136,24 +136,19 @@ bool takes(const tile::TestedStep<Ladder>& step, const typename Ladder::Problem&
   return tile::is_taken(step, p, buffers);
 }
 
-/// The cases of a list that are to be run: those that the step takes, and of these the first and a
-/// selection.
+/// The cases of a list that are to be run: of those that the step takes a selection.
 class Cases {
  public:
   template <class Step>
-  Cases(const Step& step, DType type) : selection_(step.types, type) {}
+  Cases(const Step& step, DType type) : selection_(step, type) {}
 
   template <class Step, class Problem>
   bool runs(const Step& step, const Problem& p, Three offsets = {0, 0, 0}) {
-    if (!takes(step, p, offsets)) return false;
-    const bool selected = selection_.takes_next() || first_;
-    first_ = false;
-    return selected;
+    return takes(step, p, offsets) && selection_.takes_next();
   }
 
  private:
   tile::Selection selection_;
-  bool first_ = true;
 };
 
 /// These columns, and so many that every step runs its own kernel: those of its small example.

@@ -134,25 +134,20 @@ bool takes(const TestedStep<Ladder>& step, const typename Ladder::Problem& p,
   return tile::is_taken(step, p, b);
 }
 
-/// Chooses among the cases that a step takes: the first always, so that its kernel runs for each
-/// type, then as tile::Selection does.
+/// Chooses among the cases that a step takes.
 class Cases {
  public:
   template <class Step>
-  Cases(const Step& step, DType type) : selection_(step.types, type) {}
+  Cases(const Step& step, DType type) : selection_(step, type) {}
 
   template <class Ladder>
   bool take(const TestedStep<Ladder>& step, const typename Ladder::Problem& p,
             const Call& call = {}) {
-    if (!takes(step, p, call)) return false;
-    const bool next = selection_.takes_next(), first = !any_;
-    any_ = true;
-    return next || first;
+    return takes(step, p, call) && selection_.takes_next();
   }
 
  private:
   tile::Selection selection_;
-  bool any_ = false;
 };
 
 /// The arrays without padding. An empty gamma or beta is a null pointer. Forward uses the first
