@@ -1,11 +1,11 @@
-// Backward, step 5: five products for seven.
+// Backward, step 4: five products for seven.
 // Idea: the block that has dS of a tile of keys and queries also computes that tile's part of
 //       dQ = dS K, and adds it to a sum in memory, which the blocks of all tiles of keys share. No
 //       block waits for another; but sums of floats depend on their order, so the last bits of dQ
 //       differ from run to run.
 // Change: dS goes through shared memory once more; sums of dQ in fp32, in the order of mma's
 //         fragments, and a kernel behind that rounds them.
-// Limit: shared memory, whose load and store unit is busy three quarters of the time.
+// Limit: neither tensor cores nor shared memory are full: a block waits at two barriers a turn.
 #include "flash_attention.cuh"
 #include "tile/ptx/exp2.cuh"
 #include "tile/ptx/red.cuh"

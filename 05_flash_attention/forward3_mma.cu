@@ -1,7 +1,7 @@
 // Forward, step 3: tensor cores.
 // Idea: both products are mma's. What the first leaves in a lane's registers, the scores of 16
-// rows,
-//       is what the second wants there as its left factor: the weights never see shared memory.
+//       rows, is what the second wants there as its left factor: the weights never see shared
+//       memory.
 // Change: a warp has 16 queries and kKeys keys at a time; tiles of 16 bits, swizzled.
 // Limit: nobody multiplies while the block copies, and every tile is masked element by element.
 #include "flash_attention.cuh"

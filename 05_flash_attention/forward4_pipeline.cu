@@ -1,7 +1,7 @@
 // Forward, step 4: copies in the background.
 // Idea: while a tile of keys is multiplied, cp.async copies the next one. And of the tiles only
-// those
-//       are visited that a query of the block sees; only at the mask's border is a score asked for.
+//       those are visited that a query of the block sees; only at the mask's border is a score
+//       asked for.
 // Change: two buffers for keys and two for values, one barrier for each tile; Mask::tiles().
 // Limit: shared memory. A warp of 16 queries loads 16 bytes a lane for every two mma's.
 #include "flash_attention.cuh"

@@ -2,9 +2,8 @@
 // Idea: what a warp loads of keys and values it multiplies with two times 16 queries. The queries
 //       stay in registers where they fit, tiles with many keys begin first, and a warp passes over
 //       a tile that none of its own queries sees.
-// Change: 128 queries to a block; whole tiles and tiles at the mask's border have code of their
-// own. Limit: products and exponentials take turns, and each new maximum costs shuffles and a
-// correction.
+// Change: 128 queries to a block, in work_longest_first()'s order; Mask::any_sees().
+// Limit: products and exponentials take turns, and a new maximum costs shuffles and a correction.
 #include "flash_attention.cuh"
 #include "row_softmax.cuh"
 

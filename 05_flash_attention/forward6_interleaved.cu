@@ -1,10 +1,10 @@
 // Forward, step 6: exponentials among products.
 // Idea: tensor cores and the unit of the exponentials are two machines. While the scores of the
-// next
-//       32 keys are multiplied, the weights of these are computed, in the same warp's instructions.
-//       And the reference of the exponentials need not be the greatest score: as long as no score
-//       lies more than 2^8 above it, nothing is corrected, and no lane asks another.
-// Change: groups of 32 keys within a tile, LazySoftmax; all head dimensions.
+//       next 32 keys are multiplied, the weights of these are computed, by the same warp. And the
+//       reference of the exponentials need not be the greatest score: as long as no weight would
+//       exceed 2^8, nothing is corrected, and no lane asks another.
+// Change: groups of 32 keys within a tile, LazySoftmax; whole tiles and tiles at the mask's border
+//         have code of their own; all head dimensions.
 // Limit: mma.sync itself. On Hopper its rate is two thirds of that of wgmma.
 #include "flash_attention.cuh"
 #include "row_softmax.cuh"
