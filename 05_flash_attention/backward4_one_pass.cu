@@ -26,7 +26,12 @@ struct Shape {
   // are the keys of its own scores, whose weights stay in registers. Beyond, warps exchange
   // weights.
   static constexpr int kCols = kDim <= 64 ? kDim : 64;
-  static constexpr bool kExchange = kDim > 64;
+  // Queries whose weights a warp gets from others: at 128 columns those of the other part of its
+  // keys, at 256, where parts are smaller, all.
+  static constexpr int kExchanged = kDim <= 64    ? 0
+                                    : kDim == 128 ? kQueries - kPartQueries
+                                                  : kQueries;
+  static constexpr bool kExchange = kExchanged > 0, kUsesOwn = kExchanged < kQueries;
   static constexpr int kParts = kKeys / kPartKeys * kPartsAcross / kWarps;  // of a warp
   // The part of dQ that a warp computes.
   static constexpr int kDqRows = kDim <= 32 ? 16 : 32, kDqCols = kDim <= 32 ? kDim : 32;
@@ -58,22 +63,25 @@ __global__ void __launch_bounds__(Shape<kDim>::kThreads, kDim <= 64 ? 2 : 1)
   using QueryTile = SharedTile<T, kQueries, kDim>;
   using ScoreTile = SharedTile<T, kKeys, kQueries>;
   extern __shared__ __align__(1024) unsigned char smem[];  // {keys, values, dS, P}, [2]{queries, …}
-  const KeyTile k_tile(smem), v_tile(smem + Plan::kKeyBytes);
   const ScoreTile ds_tile(smem + 2 * Plan::kKeyBytes);
   const ScoreTile p_tile(smem + 2 * Plan::kKeyBytes + Plan::kScoreBytes);
   unsigned char* const stages =
       smem + 2 * Plan::kKeyBytes + (Plan::kExchange ? 2 : 1) * Plan::kScoreBytes;
-  const Work work = work_longest_first(batch, heads / group, (masks.keys + kKeys - 1) / kKeys);
+  const Work work =
+      work_longest_first(batch, heads / group, (masks.keys + kKeys - 1) / kKeys, false);
   const Mask turned = masks.of(work.batch).transposed();
   const int block_key = work.tile * kKeys, warp = static_cast<int>(threadIdx.x) / 32;
   const int term_rows = (masks.queries + kRowsOfTerms - 1) / kRowsOfTerms * kRowsOfTerms;
   // Tiles of queries that see these keys, of one head after the other that shares them.
   const Mask::Tiles visited = turned.tiles(block_key, kKeys, kQueries);
-  const int tiles = visited.last - visited.first, turns = tiles * group;
+  const int past_head =
+      visited.first < visited.last ? (work.head + 1) * group : 0;  // behind the last one
 
+  int copy_head = work.head * group, copy_tile = visited.first;  // what is copied next
   const auto copy = [&](int turn) {
-    const int head = work.head * group + turn / tiles;
-    const int query = (visited.first + turn % tiles) * kQueries, left = turned.keys - query;
+    if (copy_head >= past_head) return;
+    const int head = copy_head, query = copy_tile * kQueries, left = turned.keys - query;
+    if (++copy_tile == visited.last) ++copy_head, copy_tile = visited.first;
     unsigned char* const stage = stages + turn % 2 * Plan::kStageBytes;
     const QueryTile q_tile(stage), dout_tile(stage + Plan::kQueryBytes);
     q_tile.template copy_async<kThreads>(q.rows(work.batch, head, query), left);
@@ -84,24 +92,26 @@ __global__ void __launch_bounds__(Shape<kDim>::kThreads, kDim <= 64 ? 2 : 1)
                               from + threadIdx.x * 2);
     }
   };
-  k_tile.template copy_async<kThreads>(k.rows(work.batch, work.head, block_key),
-                                       turned.queries - block_key);
-  v_tile.template copy_async<kThreads>(v.rows(work.batch, work.head, block_key),
-                                       turned.queries - block_key);
-  if (turns > 0) copy(0);
+  const int keys_left = turned.queries - block_key;
+  KeyTile(smem).template copy_async<kThreads>(k.rows(work.batch, work.head, block_key), keys_left);
+  KeyTile(smem + Plan::kKeyBytes)
+      .template copy_async<kThreads>(v.rows(work.batch, work.head, block_key), keys_left);
+  copy(0);
 
   const int sums_key = Plan::kExchange ? warp / (kDim / Plan::kCols) * 32 : warp * 32;
   const int sums_col = Plan::kExchange ? warp % (kDim / Plan::kCols) * Plan::kCols : 0;
   Sums<32, Plan::kCols> dk_sums, dv_sums;
-  const auto take_turn = [&](int turn, auto is_border) {
-    const int query = (visited.first + turn % tiles) * kQueries;
+  const auto take_turn = [&](int turn, int head, int query, auto is_border) {
+    // Made here, so that their addresses are computed in each turn: kept in registers from before
+    // the loop they would push out what it needs more.
+    const KeyTile k_tile(smem), v_tile(smem + Plan::kKeyBytes);
     const unsigned char* const stage = stages + turn % 2 * Plan::kStageBytes;
     const QueryTile q_tile(stage), dout_tile(stage + Plan::kQueryBytes);
     const auto* of_query = reinterpret_cast<const Terms*>(stage + 2 * Plan::kQueryBytes);
     tile::ptx::cp_async_wait_all();
     // All threads' copies of these queries have landed. All have read the ones before, and dS.
     __syncthreads();
-    if (turn + 1 < turns) copy(turn + 1);
+    copy(turn + 1);
 #pragma unroll
     for (int i = 0; i < Plan::kParts; ++i) {
       const int part = warp * Plan::kParts + i;
@@ -123,27 +133,30 @@ __global__ void __launch_bounds__(Shape<kDim>::kThreads, kDim <= 64 ? 2 : 1)
           dscores.at(r, c) = -here.delta;
         }
       }
+      if constexpr (Plan::kUsesOwn) {  // dV += P^T dO
+        add_product_with_columns<T>(dv_sums, as_factor<T>(weights), dout_tile, part_query,
+                                    sums_col);
+      }
       // dS^T = P^T (V dO^T - delta)
       add_product_of_rows<T>(dscores, v_tile, part_key, dout_tile, part_query);
-      if constexpr (!Plan::kExchange) {  // dV += P^T dO
-        add_product_with_columns<T>(dv_sums, as_factor<T>(weights), dout_tile, part_query);
-      }
 #pragma unroll
       for (int c = 0; c < kPartQueries / 4; ++c) {
 #pragma unroll
         for (int r = 0; r < kPartKeys / 8; ++r) dscores.at(r, c) *= weights.at(r, c);
       }
       store_in_tile<T>(dscores, ds_tile, part_key, part_query);
-      if constexpr (Plan::kExchange) {
-        store_in_tile<T>(weights, p_tile, part_key, part_query);
-      } else {  // dK += dS^T Q
-        add_product_with_columns<T>(dk_sums, as_factor<T>(dscores), q_tile, part_query);
+      if constexpr (Plan::kExchange) store_in_tile<T>(weights, p_tile, part_key, part_query);
+      if constexpr (Plan::kUsesOwn) {  // dK += dS^T Q
+        add_product_with_columns<T>(dk_sums, as_factor<T>(dscores), q_tile, part_query, sums_col);
       }
     }
     __syncthreads();  // dS is there, and P
     if constexpr (Plan::kExchange) {
+      // Behind this warp's own part of the queries, the first one behind the last.
+      const int first = (warp % Plan::kPartsAcross + 1) * kPartQueries;
 #pragma unroll
-      for (int depth = 0; depth < kQueries; depth += 16) {
+      for (int i = 0; i < Plan::kExchanged; i += 16) {
+        const int depth = (first + i) % kQueries;
         Factor<32, 16> factor;
         load(factor, p_tile, sums_key, depth);
         add_product_with_columns<T>(dv_sums, factor, dout_tile, depth, sums_col);
@@ -162,7 +175,6 @@ __global__ void __launch_bounds__(Shape<kDim>::kThreads, kDim <= 64 ? 2 : 1)
       load_transposed(factor, ds_tile, depth, dq_row);
       add_product_with_columns<T>(dq, factor, k_tile, depth, dq_col);
     }
-    const int head = work.head * group + turn / tiles;
     const std::int64_t row = (std::int64_t{work.batch} * heads + head) * term_rows + query + dq_row;
     float4* to = dq_sums + (row / 16 * (kDim / 8) + dq_col / 8) * 32 + threadIdx.x % 32;
 #pragma unroll
@@ -174,11 +186,17 @@ __global__ void __launch_bounds__(Shape<kDim>::kThreads, kDim <= 64 ? 2 : 1)
       }
     }
   };
-  for (int turn = 0; turn < turns;) {
-    const int first = turn - visited.first;  // of this head
-    for (; turn < first + visited.whole_first; ++turn) take_turn(turn, std::true_type{});
-    for (; turn < first + visited.whole_last; ++turn) take_turn(turn, std::false_type{});
-    for (; turn < first + visited.last; ++turn) take_turn(turn, std::true_type{});
+  for (int head = work.head * group, turn = 0; head < past_head; ++head) {
+    int tile = visited.first;
+    for (; tile < visited.whole_first; ++tile, ++turn) {
+      take_turn(turn, head, tile * kQueries, std::true_type{});
+    }
+    for (; tile < visited.whole_last; ++tile, ++turn) {
+      take_turn(turn, head, tile * kQueries, std::false_type{});
+    }
+    for (; tile < visited.last; ++tile, ++turn) {
+      take_turn(turn, head, tile * kQueries, std::true_type{});
+    }
   }
   tile::ptx::cp_async_wait_all();  // without a turn the keys are still under way
   dk_sums.scale(scale);

@@ -64,16 +64,17 @@ inline int tiles_of(std::int64_t rows, int tile) {
   return static_cast<int>((rows + tile - 1) / tile);
 }
 
-/// The same with the last tiles first, those with the most keys where a mask is causal, and of each
-/// tile eight heads in turn: blocks with little to do fill the gaps at the end, and the keys of
-/// eight heads fit in the L2.
-__device__ inline Work work_longest_first(int batch, int heads, int tiles) {
+/// The same with the same tile of eight heads in turn, and the longest tiles first: blocks with
+/// little to do fill the gaps at the end, and the keys of eight heads fit in the L2. Where a mask
+/// is causal the last queries see the most keys, and the first keys are seen by the most queries.
+__device__ inline Work work_longest_first(int batch, int heads, int tiles, bool last_is_longest) {
   constexpr unsigned kTurn = 8;
   const unsigned all = batch * heads, section = blockIdx.x / (kTurn * tiles) * kTurn;
   const unsigned width = min(kTurn, all - section), at = blockIdx.x % (kTurn * tiles);
   const unsigned of_head = section + at % width;
+  const int tile = static_cast<int>(at / width);
   return {static_cast<int>(of_head / heads), static_cast<int>(of_head % heads),
-          tiles - 1 - static_cast<int>(at / width)};
+          last_is_longest ? tiles - 1 - tile : tile};
 }
 
 /// Heads of q to one of k and v.

@@ -117,7 +117,8 @@ __global__ void __launch_bounds__(kThreads, 2)
   extern __shared__ __align__(1024) unsigned char smem[];  // {queries, [2]{keys, values}}
 
   const QueryTile q_tile(smem);
-  const Work work = work_longest_first(batch, heads, (masks.queries + kQueries - 1) / kQueries);
+  const Work work =
+      work_longest_first(batch, heads, (masks.queries + kQueries - 1) / kQueries, true);
   const Mask mask = masks.of(work.batch);
   const int block_query = work.tile * kQueries, kv_head = work.head / group;
   const int warp_row = static_cast<int>(threadIdx.x) / tile::kWarp * kWarpQueries;  // in the tile
@@ -152,13 +153,16 @@ __global__ void __launch_bounds__(kThreads, 2)
     if (tile + 1 < visited.last) copy(tile + 1);
     // A warp passes over a tile that none of its queries sees.
     if (kIsBorder && !mask.any_sees(warp_query, kWarpQueries, tile * kKeys, kKeys)) return;
+    // Made here, so that its addresses are computed in each turn: kept in registers from before the
+    // loop they would push out what it needs more.
+    const QueryTile q_here(smem);
     // S = Q K^T of a group of keys, and weights of the group before meanwhile
     const auto score = [&](Sums<kWarpQueries, kGroup>& scores, int group_of_tile, auto between) {
       scores = {};
       if constexpr (kKeepQueries) {
         add_product_with_rows<T>(scores, queries, k_tile(tile), group_of_tile * kGroup, 0, between);
       } else {
-        add_product_of_rows<T>(scores, q_tile, warp_row, k_tile(tile), group_of_tile * kGroup);
+        add_product_of_rows<T>(scores, q_here, warp_row, k_tile(tile), group_of_tile * kGroup);
       }
       if constexpr (kIsBorder) {
         hide(scores, mask, warp_query, tile * kKeys + group_of_tile * kGroup);

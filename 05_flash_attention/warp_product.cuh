@@ -123,17 +123,30 @@ __device__ __forceinline__ void add_product_with_rows(Sums<kRows, kCols>& sums,
 }
 // snippet-end with_rows
 
-/// The same with rows of a tile as the left factor, which are as deep as that tile is wide. The
-/// loop is not unrolled as a whole: ptxas would compute all addresses first, and have no registers
-/// left.
+/// The same with rows of a tile as the left factor, which are as deep as that tile is wide.
 template <class T, int kRows, int kCols, class LeftTile, class Tile>
 __device__ __forceinline__ void add_product_of_rows(Sums<kRows, kCols>& sums, const LeftTile& left,
                                                     int left_row0, const Tile& tile, int row0) {
+  const int lane = threadIdx.x % 32;
+  const auto left_first = left.at(left_row0 + lane % 16, lane / 16);
+  const auto first = tile.at(row0 + lane / 16 * 8 + lane % 8, lane / 8 % 2);
 #pragma unroll
-  for (int depth = 0; depth < LeftTile::kCols; depth += 16) {
-    Factor<kRows, 16> factor;
-    load(factor, left, left_row0, depth);
-    add_product_with_rows<T>(sums, factor, tile, row0, depth);
+  for (int d = 0; d < LeftTile::kCols / 16; ++d) {
+    std::uint32_t a[kRows / 16][4];
+#pragma unroll
+    for (int i = 0; i < kRows / 16; ++i) {
+      tile::ptx::ldmatrix_x4(a[i], (left_first + i * 16 * LeftTile::kRowBytes) ^ d * 32);
+    }
+#pragma unroll
+    for (int j = 0; j < kCols / 16; ++j) {
+      std::uint32_t b[4];  // 16 rows of the tile, 16 of the depth
+      tile::ptx::ldmatrix_x4(b, (first ^ d * 32) + j * 16 * Tile::kRowBytes);
+#pragma unroll
+      for (int i = 0; i < kRows / 16; ++i) {
+        tile::ptx::mma_m16n8k16<T>(sums.mma[i][2 * j], a[i], {b[0], b[1]});
+        tile::ptx::mma_m16n8k16<T>(sums.mma[i][2 * j + 1], a[i], {b[2], b[3]});
+      }
+    }
   }
 }
 
