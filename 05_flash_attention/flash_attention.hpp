@@ -76,8 +76,16 @@ inline bool is_empty(const ForwardProblem& p) {
   return p.batch == 0 || p.heads == 0 || p.queries == 0;
 }
 
+/// Step `split_keys`: how many queries it takes, elements of K in a tile, and among how many blocks
+/// the keys of a head are divided. All blocks together are 264, two for each of an H200's
+/// multiprocessors, as long as each has two tiles of keys; so the result does not depend on the
+/// card.
+inline constexpr int kMostSplitQueries = 16, kSplitTileElements = 4096;
+std::int64_t key_splits(const ForwardProblem& problem);
+
 /// The device memory that the step of this name needs beside its arguments. Flash attention needs
-/// none; the scores of all queries and keys are 4 bytes each.
+/// none; the scores of all queries and keys are 4 bytes each; where keys are split, each part of a
+/// row's output and its lse.
 std::int64_t workspace_bytes(const ForwardProblem& problem, std::string_view step);
 
 /// Whether the workspace is as large as that.
@@ -90,12 +98,12 @@ tile::Status check_chunks(const ForwardProblem& problem, const ForwardBuffers& b
 
 // The steps. Each computes o and lse in the given stream (a cudaStream_t).
 using ForwardStep = tile::Status(const ForwardProblem&, const ForwardBuffers&, void* stream);
-ForwardStep scores, tiles, mma, pipeline, warp_tiles, interleaved;
+ForwardStep scores, tiles, mma, pipeline, warp_tiles, lazy, interleaved, split_keys;
 
 // What their own kernels take.
 using ForwardTakes = tile::Status(const ForwardProblem&, const ForwardBuffers&,
                                   const tile::Device&);
-ForwardTakes takes_scores, takes_tiles, takes_mma, takes_pipeline;
+ForwardTakes takes_scores, takes_tiles, takes_mma, takes_pipeline, takes_split_keys;
 
 // ---- Backward ----
 
@@ -217,14 +225,30 @@ inline constexpr ForwardLadder::Step kForward[] = {
      .otherwise = "mma",
      .shows = kShows,
      .launch = warp_tiles},
+    {.name = "lazy",
+     .idea = "a reference of the exponentials that moves only when it must",
+     .types = k16Bits,
+     .needs = {tile::Feature::bf16_mma, tile::Feature::cp_async},
+     .takes = takes_pipeline,
+     .otherwise = "mma",
+     .shows = kShows,
+     .launch = lazy},
     {.name = "interleaved",
-     .idea = "exponentials among products, and a reference that moves only when it must",
+     .idea = "exponentials of some keys among the products of the next",
      .types = k16Bits,
      .needs = {tile::Feature::bf16_mma, tile::Feature::cp_async},
      .takes = takes_mma,
      .otherwise = "mma",
      .shows = kShows,
      .launch = interleaved},
+    {.name = "split_keys",
+     .idea = "few queries: the keys divided among blocks, the heads that share them in one product",
+     .types = k16Bits,
+     .needs = {tile::Feature::bf16_mma, tile::Feature::cp_async},
+     .takes = takes_split_keys,
+     .otherwise = "interleaved",
+     .shows = {{2, 8, 2, 3, 700, 64, 1}, {1, 32, 8, 1, 65536, 128, 0}},
+     .launch = split_keys},
 };
 inline constexpr ForwardLadder kForwardLadder{.name = "forward",
                                               .kernels = "attention_",

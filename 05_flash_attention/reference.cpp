@@ -262,7 +262,7 @@ constexpr double kTinyExponential = 0x1p-126;
 constexpr double kTinyProduct = 0x1p-149;
 // A step may take the exponentials relative to a number up to 2^8 below the greatest score.
 constexpr double kReferenceBelow = 8 * std::numbers::ln2;
-constexpr double kTileKeys = 32;  // no step has fewer keys to a tile
+constexpr double kTileKeys = 16;  // no step has fewer keys to a tile
 
 // A tensor's rows as Eigen sees them.
 using Vector = Eigen::VectorXd;
@@ -311,8 +311,19 @@ double units_of_sum(tile::DType type, double count) {
 
 }  // namespace
 
+std::int64_t key_splits(const ForwardProblem& p) {
+  constexpr std::int64_t kBlocks = 264;
+  const std::int64_t rows = p.queries * (p.heads / p.kv_heads), tile_rows = rows <= 16 ? 16 : 64;
+  const std::int64_t blocks = p.batch * p.kv_heads * ((rows + tile_rows - 1) / tile_rows);
+  const std::int64_t two_tiles = 2 * std::max<std::int64_t>(1, kSplitTileElements / p.head_dim);
+  return std::max<std::int64_t>(1,
+                                std::min(kBlocks / blocks, (p.keys + two_tiles - 1) / two_tiles));
+}
+
 std::int64_t workspace_bytes(const ForwardProblem& p, std::string_view step) {
-  return step == "scores" ? product({4, p.batch, p.heads, p.queries, p.keys}) : 0;
+  if (step == "scores") return product({4, p.batch, p.heads, p.queries, p.keys});
+  if (step != "split_keys" || is_empty(p) || p.queries > kMostSplitQueries) return 0;
+  return product({4, p.batch, p.heads, p.queries, key_splits(p), p.head_dim + 1});
 }
 
 std::int64_t workspace_bytes(const BackwardProblem& p, std::string_view step) {
@@ -412,6 +423,12 @@ ForwardExpected reference(const ForwardProblem& p, const ForwardInputs& in,
     const Vector exponential = (score.array() - max).exp();
     const double sum = exponential.sum();
     const Vector weight = exponential / sum;
+    const double lse = max + std::log(sum);
+    const double of_lse =
+        6 * kUnit * (std::abs(max) + kReferenceBelow + std::log(sum) + std::abs(lse));
+    // Where keys are split, which only steps in 16 bits do, a part counts with its lse: computed
+    // and rounded, subtracted from the greatest, the exponential, a product.
+    const double of_merge = is_fp32 ? 0 : of_lse + kExp2 + 4 * kUnit;
 
     // Of a weight: its score, a sum of dim products, the roundings of scale and log2(e), of their
     // product and of that with the score; the distance from the reference, rounded once where it is
@@ -421,9 +438,10 @@ ForwardExpected reference(const ForwardProblem& p, const ForwardInputs& in,
     const double of_score = units_of_sum(p.type, static_cast<double>(p.head_dim)) + 4 * kUnit;
     const double tiles = std::ceil(keys / kTileKeys) + 5;  // and five rounds of lanes
     const double of_exponential = kExp2 + tiles * (kExp2 + 2 * kUnit);
-    const Vector error = (of_score * magnitude.array() +
-                          2 * kUnit * (max - score.array() + kReferenceBelow) + of_exponential)
-                             .unaryExpr([](double r) { return std::expm1(r); });
+    const Vector error =
+        (of_score * magnitude.array() + 2 * kUnit * (max - score.array() + kReferenceBelow) +
+         of_exponential + of_merge)
+            .unaryExpr([](double r) { return std::expm1(r); });
     const double sum_error = weight.dot(error) + keys * kUnit + keys * kTinyExponential / sum;
 
     // The weights are rounded to the type between the two products. In the end the output is
@@ -441,11 +459,9 @@ ForwardExpected reference(const ForwardProblem& p, const ForwardInputs& in,
       expected.o.value[element] = value[i];
       expected.o.bound[element] = bound[i] + out.error(value[i], bound[i]);
     }
-    const double lse = max + std::log(sum);
     expected.lse.value[static_cast<std::size_t>(at)] = lse;
     expected.lse.bound[static_cast<std::size_t>(at)] =
-        sum_error + 6 * kUnit * (std::abs(max) + kReferenceBelow + std::log(sum) + std::abs(lse)) +
-        of_score * std::abs(max);
+        sum_error + of_lse + of_score * std::abs(max);
   };
   for_each_output(rows, p.batch * p.queries, p.heads, p.keys * p.head_dim, compute);
   return expected;

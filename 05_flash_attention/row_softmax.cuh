@@ -31,21 +31,27 @@ class RowSoftmax {
       float max = scores.at(r, 0);
 #pragma unroll
       for (int c = 1; c < kCols / 4; ++c) max = fmaxf(max, scores.at(r, c));
-      max = tile::reduce_lanes(max, tile::Max{}, 4);  // four lanes share a row
-      // Of hidden scores, all -infinity, the reference stays finite, and their weights are 0.
-      const float reference = fmaxf(reference_[r], factor_ * max);
-      const float correction = tile::ptx::exp2_approx(reference_[r] - reference);
-      reference_[r] = reference;
-      sum_[r] *= correction;
-#pragma unroll
-      for (int c = 0; c < kDim / 4; ++c) out.at(r, c) *= correction;
+      raise(r, factor_ * tile::reduce_lanes(max, tile::Max{}, 4), out);  // four lanes share a row
 #pragma unroll
       for (int c = 0; c < kCols / 4; ++c) {
         float& weight = scores.at(r, c);
-        weight = tile::ptx::exp2_approx(fmaf(factor_, weight, -reference));
+        weight = tile::ptx::exp2_approx(fmaf(factor_, weight, -reference_[r]));
         sum_[r] += weight;
       }
     }
+  }
+
+  /// Where a row's `max` is above its reference, that is the new one, and what was weighted by the
+  /// old one is scaled down. Of hidden scores, all -infinity, the reference stays finite, and their
+  /// weights are 0.
+  template <int kDim>
+  __device__ __forceinline__ void raise(int r, float max, Sums<kRows, kDim>& out) {
+    const float reference = fmaxf(reference_[r], max);
+    const float correction = tile::ptx::exp2_approx(reference_[r] - reference);
+    reference_[r] = reference;
+    sum_[r] *= correction;
+#pragma unroll
+    for (int c = 0; c < kDim / 4; ++c) out.at(r, c) *= correction;
   }
   // snippet-end softmax
 
@@ -65,9 +71,9 @@ class RowSoftmax {
   }
   // snippet-end finish
 
- private:
+ protected:
   float factor_;
-  float reference_[kRows / 8];  // the greatest factor score of each row so far
+  float reference_[kRows / 8];  // of each row: the greatest factor score so far
   float sum_[kRows / 8] = {};   // this lane's part
 };
 

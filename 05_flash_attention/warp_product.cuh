@@ -191,14 +191,14 @@ __device__ __forceinline__ void add_product_with_columns(Sums<kRows, kCols>& sum
 // snippet-end with_columns
 
 // snippet-begin hide
-/// Makes the scores -infinity that the mask hides. They are those of the queries from first_query
-/// on and of the keys from first_key on.
+/// Makes the scores -infinity that the mask hides. They are those of the rows from first_row on, of
+/// which `group` are of one query, and of the keys from first_key on.
 template <int kRows, int kCols>
-__device__ __forceinline__ void hide(Sums<kRows, kCols>& scores, const Mask& mask, int first_query,
-                                     int first_key) {
+__device__ __forceinline__ void hide(Sums<kRows, kCols>& scores, const Mask& mask, int first_row,
+                                     int first_key, int group = 1) {
 #pragma unroll
   for (int r = 0; r < kRows / 8; ++r) {
-    const int query = first_query + scores.row(r);
+    const int query = (first_row + scores.row(r)) / group;
     // Counted from this lane's first column on, so that its columns are constants.
     const int first = mask.first_key(query) - first_key - scores.col(0);
     const int end = mask.end_key(query) - first_key - scores.col(0);

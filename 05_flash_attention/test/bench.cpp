@@ -110,7 +110,9 @@ class Forward : public Attention<ForwardLadder> {
     const Values v = all_of_last(p.keys);
     ForwardExpected expected = reference(p, {q, k, v, {}, {}}, rows_);
     buffers_.o = output("o", p.queries, p.heads, rows_, std::move(expected.o));
-    make_workspace(workspace_bytes(p, "scores"));
+    std::int64_t bytes = 0;
+    for (const auto& step : kForward) bytes = std::max(bytes, workspace_bytes(p, step.name));
+    make_workspace(bytes);
     // lse is [batch][heads][queries]; the reference has the heads of a row together.
     Numbers elements;
     tile::Expected lse;
@@ -213,9 +215,12 @@ tile::LadderInfo info_of(const Ladder& ladder, tile::MakeWorkload make) {
                               {2, 16, 16, 8192, 8192, 128, 0},
                               {1, 16, 16, 16384, 16384, 128, 1},
                               {1, 16, 16, 16384, 16384, 128, 0},
-                              {2, 32, 8, 8192, 8192, 128, 1}},
+                              {2, 32, 8, 8192, 8192, 128, 1},
+                              {1, 32, 8, 1, 65536, 128, 0},
+                              {1, 32, 8, 16, 65536, 128, 0}},
           .benchmark_types = {tile::DType::bf16, tile::DType::fp16},
-          .whole_tiles = {{{1, 2, 1, 128, 128, 64, 0}, {0, 0, 0, 128, 128, 0, 0}}}};
+          .whole_tiles = {{{1, 2, 1, 128, 128, 64, 0}, {0, 0, 0, 128, 128, 0, 0}},
+                          {{1, 4, 1, 16, 256, 64, 0}, {0, 0, 0, 0, 128, 0, 0}}}};
 }
 
 const tile::Chapter kChapter{

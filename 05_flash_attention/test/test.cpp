@@ -1,5 +1,6 @@
 // Chapter 05's tests: every step on every type, with every option.
 #include <algorithm>
+#include <array>
 
 #include "test_support.hpp"
 
@@ -65,6 +66,29 @@ TEST_SUITE("step") {
     });
   }
 
+  TEST_CASE("few queries and many keys, heads that share them") {
+    for_each_step([](const auto& step, DType type) {
+      Cases cases(step, type);
+      std::int64_t turn = 0;
+      for (const auto& [queries, heads, kv_heads] :
+           {std::array{1, 8, 2}, {1, 1, 1}, {3, 6, 2}, {16, 4, 2}, {16, 5, 1}, {15, 17, 1}}) {
+        for (const std::int64_t keys : {1, 31, 129, 700}) {
+          for (const std::int64_t dim : {64, 128, 256}) {
+            if (++turn % 3 != 0 && tile::device().simulated) continue;
+            const Case c = full(type, {2, heads, kv_heads, queries, keys, dim});
+            cases.check(step, turn % 2 ? c : causal(c));
+          }
+        }
+      }
+      Case c = full(type, {3, 4, 2, 16, 700, 64});
+      cases.check(step, windowed(c, 100, 0));
+      c.query_lengths = {16, 0, 7};
+      c.key_lengths = {700, 100, 3};
+      cases.check(step, c);
+      cases.check(step, causal(c));
+    });
+  }
+
   TEST_CASE("lengths of each batch entry") {
     for_each_step([](const auto& step, DType type) {
       Cases cases(step, type);
@@ -115,7 +139,7 @@ TEST_SUITE("step") {
 
   TEST_CASE("pointers and rows aligned in every way") {
     for_each_step([](const auto& step, DType type) {
-      const Case aligned = causal(full(type, {1, 2, 1, 17, 18, 64}));
+      const Case aligned = fitted(step, causal(full(type, {1, 2, 1, 17, 18, 64})));
       check_step(step, aligned, normal(aligned.p));
       Cases cases(step, type);
       const std::int64_t half = 8 / static_cast<std::int64_t>(tile::size_bytes(type));
@@ -139,13 +163,13 @@ TEST_SUITE("step") {
 
   TEST_CASE("large scores, rising and falling along the keys") {
     for_each_step([](const auto& step, DType type) {
-      const Case c = full(type, {1, 1, 1, 64, 300, 64});
+      const Case c = fitted(step, full(type, {1, 1, 1, 64, 300, 64}));
       Inputs in = normal(c.p);
       for (const double slope : {0.02, -0.02, 1.0, -1.0}) {
         for (std::size_t key = 0; key < 300; ++key) {
           in.k[key * 64] = as_type(slope * (static_cast<double>(key) - 150), type);
         }
-        for (std::size_t query = 0; query < 64; ++query) in.q[query * 64] = 16;
+        for (std::size_t i = 0; i < in.q.size(); i += 64) in.q[i] = 16;
         if (takes(step, c)) check_step(step, c, in);
       }
     });
@@ -153,12 +177,13 @@ TEST_SUITE("step") {
 
   TEST_CASE("equal scores: the output is the mean of what is seen, to the bit") {
     tile::for_each_step(kForwardLadder, [](const auto& step, DType type) {
-      const Case c = causal(full(type, {1, 2, 1, 128, 128, 64}));
+      const std::int64_t n = fitted(step, full(type, {1, 2, 1, 128, 128, 64})).p.queries;
+      const Case c = causal(full(type, {1, 2, 1, n, n, 64}));
       Inputs in = normal(c.p);
       for (double& q : in.q) q = 0;
       in.v = tile::integers(std::ssize(in.v), type, 34, -8, 8);
       const Outputs got = run(step, c, in);
-      for (const std::size_t query : {0u, 1u, 3u, 7u, 15u, 31u, 63u, 127u}) {
+      for (std::size_t query = 0; query < static_cast<std::size_t>(n); query = 2 * query + 1) {
         for (std::size_t d = 0; d < 64; ++d) {
           double sum = 0;
           for (std::size_t key = 0; key <= query; ++key) sum += in.v[key * 64 + d];
@@ -171,8 +196,10 @@ TEST_SUITE("step") {
 
   TEST_CASE("what a query does not see changes no bit of its output or its gradient") {
     for_each_step([](const auto& step, DType type) {
-      const Case c = causal(full(type, {1, 1, 1, 130, 130, 64}));
-      constexpr std::size_t kFrom = 70 * 64;
+      const Case c = fitted(step, causal(full(type, {1, 1, 1, 130, 130, 64})));
+      // The first half of the queries does not see the keys beside the others.
+      const auto half = static_cast<std::size_t>(c.p.queries / 2);
+      const std::size_t first = static_cast<std::size_t>(c.p.keys - c.p.queries) + half;
       Inputs in = normal(c.p);
       const auto outputs = [&](const BackwardOnly& more) {
         if constexpr (kIsForward<std::remove_cvref_t<decltype(step)>>) {
@@ -183,12 +210,12 @@ TEST_SUITE("step") {
       };
       const BackwardOnly more = backward_only(c, in);
       const Values before = outputs(more);
-      for (std::size_t i = kFrom; i < in.k.size(); ++i) {
+      for (std::size_t i = first * 64; i < in.k.size(); ++i) {
         in.k[i] = as_type(in.k[i] * 1000, type);
         in.v[i] = as_type(in.v[i] * 1000, type);
       }
       const Values after = outputs(more);
-      CHECK(std::equal(before.begin(), before.begin() + kFrom, after.begin()));
+      CHECK(std::equal(&before[0], &before[half * 64], &after[0]));
       CHECK(before != after);
     });
   }

@@ -1,13 +1,10 @@
-// Forward, step 6: exponentials among products.
+// Forward, step 7: exponentials among products.
 // Idea: tensor cores and the unit of the exponentials are two machines. While the scores of the
-//       next 32 keys are multiplied, the weights of these are computed, by the same warp. And the
-//       reference of the exponentials need not be the greatest score: as long as no weight would
-//       exceed 2^8, nothing is corrected, and no lane asks another.
-// Change: groups of 32 keys within a tile, LazySoftmax; whole tiles and tiles at the mask's border
-//         have code of their own; all head dimensions.
+//       next 32 keys are multiplied, the weights of these are computed, by the same warp.
+// Change: groups of 32 keys within a tile; all head dimensions, each with its own shape.
 // Limit: mma.sync itself. On Hopper its rate is two thirds of that of wgmma.
 #include "flash_attention.cuh"
-#include "row_softmax.cuh"
+#include "lazy_softmax.cuh"
 
 namespace flash_attention {
 namespace {
@@ -26,77 +23,6 @@ struct Shape {
   static constexpr int kGroup = 32;
   static constexpr bool kInterleave = kDim <= 64;
   static constexpr int kBytes = (kQueries + 4 * kKeys) * kDim * 2;
-};
-
-// snippet-begin softmax
-/// RowSoftmax in two halves, whose reference moves only when it must.
-template <int kRows>
-class LazySoftmax {
- public:
-  __device__ explicit LazySoftmax(float factor) : factor_(factor) {
-#pragma unroll
-    for (float& reference : reference_) reference = -FLT_MAX;
-  }
-
-  /// Raises the reference of rows with scores far above it, and scales down their sum and output.
-  /// What is not raised keeps weights of 2^8 at most, which every type holds.
-  template <int kCols, int kDim>
-  __device__ __forceinline__ void look_at(const Sums<kRows, kCols>& scores,
-                                          Sums<kRows, kDim>& out) {
-    constexpr float kMaxAbove = 8;
-    float max[kRows / 8];  // of this lane
-    bool is_above = false;
-#pragma unroll
-    for (int r = 0; r < kRows / 8; ++r) {
-      max[r] = scores.at(r, 0);
-#pragma unroll
-      for (int c = 1; c < kCols / 4; ++c) max[r] = fmaxf(max[r], scores.at(r, c));
-      max[r] *= factor_;
-      is_above = is_above || max[r] > reference_[r] + kMaxAbove;
-    }
-    if (!__any_sync(tile::kAllLanes, is_above)) return;
-#pragma unroll
-    for (int r = 0; r < kRows / 8; ++r) {
-      const float reference = fmaxf(reference_[r], tile::reduce_lanes(max[r], tile::Max{}, 4));
-      const float correction = tile::ptx::exp2_approx(reference_[r] - reference);
-      reference_[r] = reference;
-      sum_[r] *= correction;
-#pragma unroll
-      for (int c = 0; c < kDim / 4; ++c) out.at(r, c) *= correction;
-    }
-  }
-
-  /// Makes weights of four scores, those of one mma: number `n` of kRows kCols / 128.
-  template <int kCols>
-  __device__ __forceinline__ void weigh(Sums<kRows, kCols>& scores, int n) {
-    const int i = n / (kCols / 8), j = n % (kCols / 8);
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      const int r = i * 2 + e / 2;
-      float& weight = scores.mma[i][j][e];
-      weight = tile::ptx::exp2_approx(fmaf(factor_, weight, -reference_[r]));
-      sum_[r] += weight;
-    }
-  }
-  // snippet-end softmax
-
-  /// As RowSoftmax::finish().
-  template <int kDim>
-  __device__ void finish(Sums<kRows, kDim>& out, float (&lse)[kRows / 8]) {
-#pragma unroll
-    for (int r = 0; r < kRows / 8; ++r) {
-      const float sum = tile::reduce_lanes(sum_[r], tile::Add{}, 4);
-      const float inverse = sum == 0 ? 0 : 1 / sum;
-      lse[r] = sum == 0 ? -INFINITY : reference_[r] * kLn2 + logf(sum);
-#pragma unroll
-      for (int c = 0; c < kDim / 4; ++c) out.at(r, c) *= inverse;
-    }
-  }
-
- private:
-  float factor_;
-  float reference_[kRows / 8];  // of each row
-  float sum_[kRows / 8] = {};   // this lane's part
 };
 
 // snippet-begin kernel

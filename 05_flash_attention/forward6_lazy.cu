@@ -1,0 +1,118 @@
+// Forward, step 6: a reference that moves only when it must.
+// Idea: the reference of the exponentials need not be the greatest score. As long as no weight
+// would
+//       exceed 2^8 nothing is corrected, and no lane asks another: the warp votes, once a tile. And
+//       most tiles are whole: they get code of their own, in which no mask takes registers.
+// Change: LazySoftmax; a tile is visited by code for whole ones or by code for border ones.
+// Limit: products and exponentials take turns.
+#include "flash_attention.cuh"
+#include "lazy_softmax.cuh"
+
+namespace flash_attention {
+namespace {
+
+constexpr int kWarps = 4, kThreads = kWarps * tile::kWarp;
+constexpr int kWarpQueries = 32, kQueries = kWarps * kWarpQueries;
+template <int kDim>
+constexpr int kKeys = kDim == 64 ? 64 : 32;  // as many as leave registers for their scores
+
+// snippet-begin kernel
+template <class T, int kDim>
+__global__ void __launch_bounds__(kThreads, 2)
+    attention_lazy(Heads<const T> q,  // [batch][queries][heads][kDim]
+                   Heads<const T> k,  // [batch][keys][heads / group][kDim]
+                   Heads<const T> v,  // likewise
+                   Heads<T> o,        // [batch][queries][heads][kDim]
+                   float* lse,        // [batch][heads][queries], or null
+                   Masks masks, int batch, int heads, int group, float factor) {
+  using QueryTile = SharedTile<T, kQueries, kDim>;
+  using KeyTile = SharedTile<T, kKeys<kDim>, kDim>;
+  constexpr bool kKeepQueries = kDim <= 64;                // in registers
+  extern __shared__ __align__(1024) unsigned char smem[];  // {queries, [2]{keys, values}}
+  const QueryTile q_tile(smem);
+  const Work work =
+      work_longest_first(batch, heads, (masks.queries + kQueries - 1) / kQueries, true);
+  const Mask mask = masks.of(work.batch);
+  const int block_query = work.tile * kQueries, kv_head = work.head / group;
+  const int warp_row = static_cast<int>(threadIdx.x) / tile::kWarp * kWarpQueries;  // in the tile
+  const int warp_query = block_query + warp_row;
+
+  const auto k_tile = [&](int tile) {
+    return KeyTile(smem + QueryTile::kBytes + tile % 2 * 2 * KeyTile::kBytes);
+  };
+  const auto v_tile = [&](int tile) { return k_tile(tile).behind(KeyTile::kBytes); };
+  const auto copy = [&](int tile) {
+    const int key = tile * kKeys<kDim>;
+    k_tile(tile).template copy_async<kThreads>(k.rows(work.batch, kv_head, key), mask.keys - key);
+    v_tile(tile).template copy_async<kThreads>(v.rows(work.batch, kv_head, key), mask.keys - key);
+  };
+  const Mask::Tiles visited = mask.tiles(block_query, kQueries, kKeys<kDim>);
+  q_tile.template copy_async<kThreads>(q.rows(work.batch, work.head, block_query),
+                                       mask.queries - block_query);
+  if (visited.first < visited.last) copy(visited.first);
+  tile::ptx::cp_async_wait_all();
+  __syncthreads();  // the queries are there
+  Factor<kWarpQueries, kKeepQueries ? kDim : 16> queries;
+  if constexpr (kKeepQueries) load(queries, q_tile, warp_row);
+
+  LazySoftmax<kWarpQueries> softmax(factor);
+  Sums<kWarpQueries, kDim> out;
+  const auto visit = [&](int tile, auto is_border) {
+    constexpr bool kIsBorder = decltype(is_border)::value;
+    tile::ptx::cp_async_wait_all();
+    // All threads' copies of this tile have landed. And all have read the one before, whose place
+    // the next one takes.
+    __syncthreads();
+    if (tile + 1 < visited.last) copy(tile + 1);
+    // A warp passes over a tile that none of its queries sees.
+    if (kIsBorder && !mask.any_sees(warp_query, kWarpQueries, tile * kKeys<kDim>, kKeys<kDim>))
+      return;
+    // S = Q K^T
+    Sums<kWarpQueries, kKeys<kDim>> scores;
+    if constexpr (kKeepQueries) {
+      add_product_with_rows<T>(scores, queries, k_tile(tile), 0);
+    } else {
+      add_product_of_rows<T>(scores, q_tile, warp_row, k_tile(tile), 0);
+    }
+    if constexpr (kIsBorder) hide(scores, mask, warp_query, tile * kKeys<kDim>);
+    // O is corrected if it must be, and P
+    softmax.look_at(scores, out);
+#pragma unroll
+    for (int n = 0; n < kWarpQueries * kKeys<kDim> / 128; ++n) softmax.weigh(scores, n);
+    // O += P V
+    add_product_with_columns<T>(out, as_factor<T>(scores), v_tile(tile), 0);
+  };
+  int tile = visited.first;
+  for (; tile < visited.whole_first; ++tile) visit(tile, std::true_type{});
+  for (; tile < visited.whole_last; ++tile) visit(tile, std::false_type{});
+  for (; tile < visited.last; ++tile) visit(tile, std::true_type{});
+
+  float row_lse[kWarpQueries / 8];
+  softmax.finish(out, row_lse);
+  store(out, o.rows(work.batch, work.head), warp_query, masks.queries);
+  store_lse(row_lse, lse_of_head(lse, work, heads, masks.queries), warp_query, masks.queries);
+}
+// snippet-end kernel
+
+}  // namespace
+
+tile::Status lazy(const ForwardProblem& p, const ForwardBuffers& buffers, void* stream) {
+  unsigned blocks = 0;
+  if (tile::Status s = blocks_for_tiles(p, p.heads, p.queries, kQueries, &blocks); !s.ok())
+    return s;
+  return with_16_bits_and_head_dim(p.type, p.head_dim, [&](auto element, auto head_dim) {
+    using T = decltype(element);
+    constexpr int kDim = head_dim.value == 128 ? 128 : 64;
+    constexpr int kBytes = (kQueries + 4 * kKeys<kDim>)*kDim * int{sizeof(T)};
+    const tile::Status allowed = tile::allow_shared_bytes(attention_lazy<T, kDim>, kBytes);
+    if (!allowed.ok()) return allowed;
+    attention_lazy<T, kDim><<<blocks, kThreads, kBytes, static_cast<cudaStream_t>(stream)>>>(
+        heads_of<const T>(buffers.q, p.q), heads_of<const T>(buffers.k, p.k),
+        heads_of<const T>(buffers.v, p.v), heads_of<T>(buffers.o, p.o), buffers.lse,
+        masks_of(p, buffers), static_cast<int>(p.batch), static_cast<int>(p.heads), group_of(p),
+        p.scale * kLog2E);
+    return tile::launch_status("attention_lazy");
+  });
+}
+
+}  // namespace flash_attention

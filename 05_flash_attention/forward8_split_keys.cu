@@ -1,0 +1,205 @@
+// Forward, step 8: few queries, many keys, as when a model writes one word after the other.
+// Idea: each key and value is used by few queries, so what counts is how fast they are read. The
+//       heads that share them are rows of one product, so that they are read once; and the keys of
+//       a head are divided among blocks, so that all multiprocessors read. Each block has a softmax
+//       of its own, and lse says how much its output counts.
+// Change: packed rows, key_splits() blocks in the place of one, a ring with four copies under way,
+//         and a second kernel that merges.
+// Limit: memory. Two launches, which count while the keys are few.
+#include "flash_attention.cuh"
+#include "row_softmax.cuh"
+
+namespace flash_attention {
+namespace {
+
+constexpr int kWarps = 4, kThreads = kWarps * tile::kWarp;
+constexpr int kStages = 5;  // four under way while one is used: 64 KiB, 128 of a multiprocessor
+
+/// Row r of a product is query r / group of the r % group-th head that shares the keys.
+/// kRowWarps warps have 16 rows each. Where that is one, all warps compute the same weights, and
+/// each multiplies them with a quarter of the columns of V.
+template <int kDim, int kRowWarps>
+struct Shape {
+  static constexpr int kRows = kRowWarps * 16, kCols = kDim / (kWarps / kRowWarps);
+  static constexpr int kKeys = kSplitTileElements / kDim;
+  static constexpr int kKeyBytes = kKeys * kDim * 2, kQueryBytes = kRows * kDim * 2;
+  static constexpr int kBytes = kQueryBytes + kStages * 2 * kKeyBytes;
+};
+
+// snippet-begin kernel
+template <class T, int kDim, int kRowWarps>
+__global__ void __launch_bounds__(kThreads, 2)
+    attention_split_keys(Heads<const T> q,  // [batch][queries][heads][kDim]
+                         Heads<const T> k,  // [batch][keys][heads / group][kDim]
+                         Heads<const T> v,  // likewise
+                         float* part_o,     // [batch][heads][queries][splits][kDim]
+                         float* part_lse,   // [batch][heads][queries][splits]
+                         Masks masks, int heads, int group, int splits, float factor) {
+  using Plan = Shape<kDim, kRowWarps>;
+  using QueryTile = SharedTile<T, Plan::kRows, kDim>;
+  using KeyTile = SharedTile<T, Plan::kKeys, kDim>;
+  extern __shared__ __align__(1024) unsigned char smem[];  // {queries, [kStages]{keys, values}}
+  const QueryTile q_tile(smem);
+  const int rows = masks.queries * group, split = static_cast<int>(blockIdx.x) % splits;
+  const int row_tiles = (rows + Plan::kRows - 1) / Plan::kRows;
+  const int of_head = static_cast<int>(blockIdx.x) / splits / row_tiles;
+  const int block_row = static_cast<int>(blockIdx.x) / splits % row_tiles * Plan::kRows;
+  const int batch = of_head / (heads / group), kv_head = of_head % (heads / group);
+  const Mask mask = masks.of(batch);
+  const int warp = static_cast<int>(threadIdx.x) / tile::kWarp;
+  const int warp_row = warp % kRowWarps * 16, col0 = warp / kRowWarps * Plan::kCols;
+
+  // This block's share of the tiles that some query of its rows sees.
+  const int first_query = block_row / group, last_row = min(block_row + Plan::kRows, rows) - 1;
+  const Mask::Tiles visited =
+      mask.tiles(first_query, last_row / group + 1 - first_query, Plan::kKeys);
+  const int share = (visited.last - visited.first + splits - 1) / splits;
+  const int first = visited.first + split * share, last = min(first + share, visited.last);
+
+  const auto k_tile = [&](int tile) {
+    return KeyTile(smem + Plan::kQueryBytes + (tile - first) % kStages * 2 * Plan::kKeyBytes);
+  };
+  const auto v_tile = [&](int tile) { return k_tile(tile).behind(Plan::kKeyBytes); };
+  const auto copy = [&](int tile) {
+    const int key = tile * Plan::kKeys, left = mask.keys - key;
+    if (tile < last) {
+      k_tile(tile).template copy_async<kThreads>(k.rows(batch, kv_head, key), left);
+      v_tile(tile).template copy_async<kThreads>(v.rows(batch, kv_head, key), left);
+    }
+    tile::ptx::cp_async_commit();  // an empty group counts too, so that the wait below is the same
+  };
+  constexpr int kRowChunks = kDim / 8;
+  for (int i = threadIdx.x; i < Plan::kRows * kRowChunks; i += kThreads) {
+    const int row = min(block_row + i / kRowChunks, rows - 1), chunk = i % kRowChunks;
+    const T* from = q.rows(batch, kv_head * group + row % group)[row / group];
+    tile::ptx::cp_async<16>(q_tile.at(i / kRowChunks, chunk), from + chunk * 8);
+  }
+#pragma unroll
+  for (int i = 0; i < kStages - 1; ++i) copy(first + i);
+  tile::ptx::cp_async_wait<kStages - 2>();  // the queries are of the first group
+  __syncthreads();                          // for all threads
+  Factor<16, kDim> queries;
+  load(queries, q_tile, warp_row);
+
+  RowSoftmax<16> softmax(factor);
+  Sums<16, Plan::kCols> out;
+  for (int tile = first; tile < last; ++tile) {
+    tile::ptx::cp_async_wait<kStages - 2>();
+    // All threads' copies of this tile have landed. And all have read the one before, whose place
+    // the next copy takes.
+    __syncthreads();
+    copy(tile + kStages - 1);
+    // S = Q K^T
+    Sums<16, Plan::kKeys> scores;
+    add_product_with_rows<T>(scores, queries, k_tile(tile), 0);
+    if (tile < visited.whole_first || tile >= visited.whole_last) {
+      hide(scores, mask, block_row + warp_row, tile * Plan::kKeys, group);
+    }
+    // P, and O is corrected
+    softmax.add(scores, out);
+    // O += P V
+    add_product_with_columns<T>(out, as_factor<T>(scores), v_tile(tile), 0, col0);
+  }
+  tile::ptx::cp_async_wait_all();  // without a tile the queries are still under way
+  float lse[2];
+  softmax.finish(out, lse);
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int row = block_row + warp_row + out.row(r);
+    if (row >= rows) continue;
+    const int head = kv_head * group + row % group;
+    const std::int64_t part =
+        ((std::int64_t{batch} * heads + head) * masks.queries + row / group) * splits + split;
+    if (col0 == 0 && threadIdx.x % 4 == 0) part_lse[part] = lse[r];
+#pragma unroll
+    for (int c = 0; c < Plan::kCols / 4; c += 2) {
+      *reinterpret_cast<float2*>(part_o + part * kDim + col0 + out.col(c)) = {out.at(r, c),
+                                                                              out.at(r, c + 1)};
+    }
+  }
+}
+// snippet-end kernel
+
+// snippet-begin merge
+/// A block for each query, a thread for each column of its output.
+template <class T>
+__global__ void attention_split_keys_merge(const float* part_o,    // as above
+                                           const float* part_lse,  // as above
+                                           Heads<T> o,             // [batch][queries][heads][dim]
+                                           float* lse,  // [batch][heads][queries], or null
+                                           int heads, int queries, int splits) {
+  const std::int64_t row = blockIdx.x;
+  const int dim = static_cast<int>(blockDim.x), col = static_cast<int>(threadIdx.x);
+  const float* of_part = part_lse + row * splits;
+  float max = -INFINITY;
+  for (int part = 0; part < splits; ++part) max = fmaxf(max, of_part[part]);
+  // exp(lse) is a part's sum of weights. Relative to the greatest they cannot overflow.
+  float sum = 0, out = 0;
+  if (max > -INFINITY) {  // else no part has a key that the query sees
+#pragma unroll 8
+    for (int part = 0; part < splits; ++part) {
+      const float weight = tile::ptx::exp2_approx(kLog2E * (of_part[part] - max));
+      sum += weight;
+      out += weight * part_o[(row * splits + part) * dim + col];
+    }
+    out /= sum;
+  }
+  const int of_head = static_cast<int>(row / queries), query = static_cast<int>(row % queries);
+  o.rows(of_head / heads, of_head % heads)[query][col] = static_cast<T>(out);
+  if (lse && col == 0) lse[row] = sum > 0 ? max + logf(sum) : -INFINITY;
+}
+// snippet-end merge
+
+}  // namespace
+
+tile::Status takes_split_keys(const ForwardProblem& p, const ForwardBuffers& buffers,
+                              const tile::Device&) {
+  if (p.queries > kMostSplitQueries) {
+    return tile::unsupported("queries", std::to_string(p.queries) + " are more than 16");
+  }
+  if (p.head_dim != 64 && p.head_dim != 128 && p.head_dim != 256) {
+    return tile::unsupported("head_dim", std::to_string(p.head_dim) + " is not 64, 128 or 256");
+  }
+  if (tile::Status s = check_chunks(p, buffers); !s.ok()) return s;
+  return check_workspace(p, buffers, "split_keys");
+}
+
+tile::Status split_keys(const ForwardProblem& p, const ForwardBuffers& buffers, void* stream) {
+  const auto in = static_cast<cudaStream_t>(stream);
+  const int heads = static_cast<int>(p.heads), group = group_of(p);
+  const std::int64_t splits = key_splits(p), all_rows = p.batch * p.heads * p.queries;
+  auto* part_o = static_cast<float*>(buffers.workspace);
+  float* part_lse = part_o + all_rows * splits * p.head_dim;
+  const auto launch = [&](auto element, auto head_dim, auto row_warps) -> tile::Status {
+    using T = decltype(element);
+    constexpr int kDim = head_dim.value, kRowWarps = row_warps.value;
+    constexpr int kBytes = Shape<kDim, kRowWarps>::kBytes;
+    unsigned blocks = 0;
+    if (tile::Status s = blocks_for_tiles(p, p.kv_heads * splits, p.queries * group,
+                                          Shape<kDim, kRowWarps>::kRows, &blocks);
+        !s.ok()) {
+      return s;
+    }
+    const tile::Status allowed =
+        tile::allow_shared_bytes(attention_split_keys<T, kDim, kRowWarps>, kBytes);
+    if (!allowed.ok()) return allowed;
+    attention_split_keys<T, kDim, kRowWarps><<<blocks, kThreads, kBytes, in>>>(
+        heads_of<const T>(buffers.q, p.q), heads_of<const T>(buffers.k, p.k),
+        heads_of<const T>(buffers.v, p.v), part_o, part_lse, masks_of(p, buffers), heads, group,
+        static_cast<int>(splits), p.scale * kLog2E);
+    tile::Status launched = tile::launch_status("attention_split_keys");
+    if (!launched.ok()) return launched;
+    attention_split_keys_merge<T><<<static_cast<unsigned>(all_rows), kDim, 0, in>>>(
+        part_o, part_lse, heads_of<T>(buffers.o, p.o), buffers.lse, heads,
+        static_cast<int>(p.queries), static_cast<int>(splits));
+    return tile::launch_status("attention_split_keys_merge");
+  };
+  return with_16_bits_and_head_dim(p.type, p.head_dim, [&](auto element, auto head_dim) {
+    constexpr int kDim = head_dim.value < 64 ? 64 : head_dim.value;
+    const std::integral_constant<int, kDim> dim;
+    return p.queries * group <= 16 ? launch(element, dim, std::integral_constant<int, 1>{})
+                                   : launch(element, dim, std::integral_constant<int, 4>{});
+  });
+}
+
+}  // namespace flash_attention

@@ -1,0 +1,53 @@
+// RowSoftmax whose reference moves only when it must.
+#pragma once
+
+#include "row_softmax.cuh"
+
+namespace flash_attention {
+
+// snippet-begin softmax
+/// RowSoftmax in two halves: look_at() new scores, then weigh() them. A weight may exceed 1.
+template <int kRows>
+class LazySoftmax : public RowSoftmax<kRows> {
+ public:
+  using RowSoftmax<kRows>::RowSoftmax;
+
+  /// Raises the reference of rows with scores far above it, and scales down their sum and output.
+  /// What is not raised keeps weights of 2^8 at most, which every type holds with all its digits.
+  template <int kCols, int kDim>
+  __device__ __forceinline__ void look_at(const Sums<kRows, kCols>& scores,
+                                          Sums<kRows, kDim>& out) {
+    constexpr float kMaxAbove = 8;
+    float max[kRows / 8];  // of this lane
+    bool is_above = false;
+#pragma unroll
+    for (int r = 0; r < kRows / 8; ++r) {
+      max[r] = scores.at(r, 0);
+#pragma unroll
+      for (int c = 1; c < kCols / 4; ++c) max[r] = fmaxf(max[r], scores.at(r, c));
+      max[r] *= this->factor_;
+      is_above = is_above || max[r] > this->reference_[r] + kMaxAbove;
+    }
+    if (!__any_sync(tile::kAllLanes, is_above)) return;
+#pragma unroll
+    for (int r = 0; r < kRows / 8; ++r) {
+      this->raise(r, tile::reduce_lanes(max[r], tile::Max{}, 4), out);
+    }
+  }
+
+  /// Makes weights of four scores, those of one mma: number `n` of kRows kCols / 128.
+  template <int kCols>
+  __device__ __forceinline__ void weigh(Sums<kRows, kCols>& scores, int n) {
+    const int i = n / (kCols / 8), j = n % (kCols / 8);
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const int r = i * 2 + e / 2;
+      float& weight = scores.mma[i][j][e];
+      weight = tile::ptx::exp2_approx(fmaf(this->factor_, weight, -this->reference_[r]));
+      this->sum_[r] += weight;
+    }
+  }
+};
+// snippet-end softmax
+
+}  // namespace flash_attention
