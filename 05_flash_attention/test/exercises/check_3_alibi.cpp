@@ -213,6 +213,11 @@ std::string explain_o(const Task& t, const Attention& real, const Values& got) {
   }
   if (std::string found = tile::explain_mistake(got, mistakes); !found.empty()) return found;
   if (flash_attention::any_unwritten(got)) return {};
+  if (t.keys <= kKeys && flash_attention::only_not_finite(got, real.o)) {
+    return "\nHint: infinity or NaN comes out of a single tile. Before it nothing has been seen: "
+           "max is -infinity, and the correction should be 0. Which of the two is taken off the "
+           "other?";
+  }
   if (t.keys > kKeys) {
     return "\nHint: 32 keys were right, and more are not. When the maximum rises, what becomes of "
            "the sum and of the output, and by which factor? What is it for the first tile?";
@@ -243,6 +248,12 @@ std::string explain_lse(const Task& t, const Attention& real, const Values& got)
          return ours.lse.value[row] + max * (std::numbers::log2e - 1);
        })});
   if (std::string found = tile::explain_mistake(got, mistakes); !found.empty()) return found;
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    if (got[i] == -kInfinity && real.lse.value[i] != -kInfinity) {
+      return "\nHint: o is right and lse is not. After a tile whose keys are all hidden max is "
+             "-infinity: it should be the greatest score so far, not that of the tile";
+    }
+  }
   return "\nHint: o is right and lse is not. The end needs in max what the weights are relative "
          "to, as a natural logarithm";
 }
@@ -285,9 +296,10 @@ TEST_CASE("05.3 a bias for distance") {
   for (const double by : {60., -60.}) {
     Task t(9, 150, 2, 8);
     t.shift([by](int key) { return by * (key / kKeys); });
-    check(t, [](const Task& task, const Attention& real, const Values& got) -> std::string {
+    check(t, [by](const Task& task, const Attention& real, const Values& got) -> std::string {
       if (!flash_attention::only_not_finite(got, real.o)) return explain_o(task, real, got);
-      return "\nHint: these scores rise by 60 from tile to tile, and infinity or NaN came out. Is "
+      return std::string("\nHint: these scores ") + (by > 0 ? "rise" : "fall") +
+             " by 60 from tile to tile, and infinity or NaN came out. Is "
              "an exponent positive? Weights are relative to the greatest score so far";
     });
   }
