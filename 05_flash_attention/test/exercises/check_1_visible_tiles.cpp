@@ -200,7 +200,7 @@ void check(const Task& t) {
                      "\nHint: is a tile visited that lies before the first or behind the last?");
     const Values got = o.download(), counts = visited.download(), least = t.visited(needed);
     tile::require_right("o", got, t.right(), [&] { return explain(t, got, counts); });
-    REQUIRE_MESSAGE(counts == least,
+    REQUIRE_MESSAGE((counts == least),
                     "the output is right, but tiles are visited of which no query of the block "
                     "sees a key",
                     line("block   ",

@@ -82,12 +82,13 @@ struct Attention {
 /// The bounds are those of reference.cpp in the chapter, of which the parts for a kernel that keeps
 /// its reference behind and for 16 bits are gone, and the bias has come. Its slope is a power whose
 /// exponent, at most 8, is rounded twice; powf() may be off by four units in the last place (CUDA
-/// C++ Programming Guide). A product follows, maybe one with log2(e), which is rounded itself, and
-/// the difference.
+/// C++ Programming Guide). Or it is a power of the first head's slope, whose error counts as often
+/// as there are heads. A product follows, maybe one with log2(e), which is rounded itself, and the
+/// difference.
 Attention right(const Task& t) {
   Attention result{{{t.queries, t.heads, t.dim}, {}, {}}, {{t.queries, t.heads}, {}, {}}};
   const double of_product = (t.dim + 4) * kUnit / (1 - t.dim * kUnit);
-  const double of_bias = (2 * 8 * std::log(2) + 8 + 4) * kUnit;
+  const double of_bias = (2 * 8 * std::log(2) + 8 * (t.heads + 1) + 4) * kUnit;
   for (int row = 0; row < t.rows(); ++row) {
     const std::vector<Seen> seen = seen_by(t, row);
     const auto keys = static_cast<double>(seen.size());
