@@ -1,0 +1,47 @@
+// What the exercises of chapter 05 are to define. All arrays are fp32 in device memory and have no
+// gaps. A query that sees no key has o = 0 and lse = -infinity.
+#pragma once
+
+#include "flash_attention.hpp"
+
+namespace flash_attention {
+
+/// 05.1: attention of one head under a mask. visited[i] is the number of tiles of keys that block i
+/// has gone through.
+struct MaskedHead {
+  Mask mask;
+  int dim;  // at most 32
+  float scale;
+  const float* q;  // [queries][dim]
+  const float* k;  // [keys][dim]
+  const float* v;  // [keys][dim]
+  float* o;        // [queries][dim]
+  float* visited;  // [blocks], a block for each 8 queries
+};
+tile::Status visible_tiles(const MaskedHead& head);
+
+/// 05.2: the keys were cut into parts, and each part was an attention of its own.
+struct AttentionParts {
+  std::int64_t parts, rows, dim;
+  const float* o;    // [parts][rows][dim]
+  const float* lse;  // [parts][rows], natural logarithms
+};
+/// o [rows][dim] and lse [rows] of all keys.
+tile::Status merge_parts(const AttentionParts& parts, float* o, float* lse);
+
+/// 05.3: causal attention with a bias: a score is scale q k - slope distance, and distance how many
+/// keys before the query's own one a key stands. Query i stands beside key i + keys - queries. Head
+/// h of `heads`, counted from 1, has the slope 2^(-8 h / heads).
+struct BiasedHeads {
+  int queries, keys, heads;
+  int dim;  // at most 32
+  float scale;
+  const float* q;  // [queries][heads][dim]
+  const float* k;  // [keys][heads][dim]
+  const float* v;  // [keys][heads][dim]
+  float* o;        // [queries][heads][dim]
+  float* lse;      // [queries][heads]
+};
+tile::Status alibi(const BiasedHeads& heads);
+
+}  // namespace flash_attention
