@@ -113,7 +113,9 @@ class Attention(Problem):
         count = library.workspace_bytes(name, self.case.type, **fields, **self.our_step())
         fields |= dict(q=self.q, k=self.k, v=self.v, **self.lengths)
         if 0 < count <= MOST_WORKSPACE:  # without, the step declines
-            fields["workspace"] = torch.empty(count, dtype=torch.uint8, device=self.device)
+            # The CPU device fills with zeros only what it has allocated.
+            fields["workspace"] = (library.memory(bytes(count)) if library.is_simulated else
+                                   torch.empty(count, dtype=torch.uint8, device=self.device))
             fields["workspace_bytes"] = count
         if self.is_forward:
             o = torch.empty_like(self.q)

@@ -172,6 +172,10 @@ class Memory:
         self.pointer = pointer.value
         library._call("tile_copy_to_device", self.pointer, bytes(data), self.bytes)
 
+    def data_ptr(self):
+        """As PyTorch's tensors have it."""
+        return self.pointer
+
     def read(self):
         data = ctypes.create_string_buffer(self.bytes)
         self._library._call("tile_copy_from_device", data, self.pointer, self.bytes)
