@@ -2,6 +2,7 @@
 """Which results the checks accept, with PyTorch's own on a CPU. Skipped where there is no
 PyTorch."""
 import unittest
+from unittest import mock
 
 import cases
 
@@ -103,6 +104,22 @@ class Checks(unittest.TestCase):
                     rows = some.query_rows if name in ("o", "dq") else some.key_rows
                     torch.testing.assert_close(values, all_values[rows])
                     torch.testing.assert_close(bound, all_bounds[rows])
+
+    def test_decoding_is_the_step_for_it_and_no_workspace_is_without_limit(self):
+        def fields(sizes, steps, bytes_needed):
+            library = mock.MagicMock(is_simulated=False, last_step="")
+            library.steps.return_value = steps
+            library.workspace_bytes.return_value = bytes_needed
+            case = cases.Case("05_flash_attention", "attention", "bf16", sizes)
+            bench.PROBLEMS["attention"](torch, case, "cpu").ours(library)
+            return library.prepare.call_args.kwargs
+        decoding, other = (1, 2, 1, 1, 1024, 16, 0), (1, 2, 1, 2, 1024, 16, 0)
+        steps = ["tiles", "split_keys", "last"]
+        self.assertEqual(fields(decoding, steps, 64)["step"], b"split_keys")
+        self.assertNotIn("step", fields(decoding, ["tiles", "last"], 64))
+        self.assertNotIn("step", fields(other, steps, 64))
+        self.assertEqual(fields(other, steps, 64)["workspace_bytes"], 64)
+        self.assertNotIn("workspace", fields(other, steps, 1 << 50))
 
     def test_rows_to_check_begin_and_end_with_the_matrix(self):
         case = cases.Case("03_softmax", "softmax", "fp32", (100_000, 64))
