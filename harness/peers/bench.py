@@ -1,15 +1,21 @@
-"""One case: our last step and its peers, checked and then timed in turn."""
+"""One case: our best step or all of them, and the peers, checked and then timed in turn."""
 import contextlib
 
+import attention
 import copies
 import measure
 import norms
 import operations
 import results
+import tile_c
 
 DUTIES = ("burst", "sustained")
+# By a step of the other direction, or one that does not take the problem.
+DECLINED = (tile_c.INVALID_ARGUMENT, tile_c.UNSUPPORTED)
+APART = 4  # steps so many times slower than the fastest are timed apart from it
 PROBLEMS = {"vector_add": operations.VectorAdd, "matmul": operations.Matmul,
-            "softmax": operations.Softmax, "layernorm": norms.Norm, "rmsnorm": norms.Norm}
+            "softmax": operations.Softmax, "layernorm": norms.Norm, "rmsnorm": norms.Norm,
+            "attention": attention.Attention}
 
 
 def set_up(torch):
@@ -17,6 +23,8 @@ def set_up(torch):
     import torch._dynamo
     import torch._functorch.config
     torch._dynamo.config.error_on_recompile = True  # it would happen inside a measurement
+    # It would take time that no kernel takes.
+    torch.utils.deterministic.fill_uninitialized_memory = False
     # A compiled backward pass that may overwrite what it was given runs only once.
     torch._functorch.config.donated_buffer = False
 
@@ -37,24 +45,38 @@ def described(error):
     return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
 
 
-def checked(problem, library, report):
-    """Our step's name and the works whose results are right, ours first. Reports the others;
-    without ours there is nothing to compare."""
-    step, right = "our step", []
-    for name, make in [("ours", lambda: problem.ours(library)), *problem.peers().items()]:
+def checked(problem, library, report, every_step=False):
+    """The works whose results are right: ours by step, the best first, and the peers'. Reports the
+    others; without our best there is nothing to compare."""
+    def right(name, make, may_decline=False):
+        """The work, or None."""
         try:
             work = make()
             message = problem.wrong(work)
-            step = library.last_step if name == "ours" else step
         except Exception as error:  # whatever a compiler or a driver raises
+            if may_decline and getattr(error, "status", None) in DECLINED:
+                return None
             message = described(error)
-        if not message:
-            right.append(work)
+        if message:
+            report(f"{name()} is not timed: {message}")
+        return None if message else work
+
+    def our_step():
+        return library.last_step or "our step"
+
+    best = right(our_step, lambda: problem.ours(library))
+    if not best:
+        return {}, []
+    ours = {library.last_step: best}
+    for step in library.steps(problem.case.chapter) if every_step else ():
+        if step in ours:
             continue
-        report(f"{step if name == 'ours' else name} is not timed: {message}")
-        if name == "ours":
-            return step, []
-    return step, right
+        problem.step = step
+        work = right(our_step, lambda: problem.ours(library), may_decline=True)
+        if work and library.last_step == step:  # not an earlier one's kernel
+            ours[step] = work
+    peers = [right(lambda: name, make) for name, make in problem.peers().items()]
+    return ours, [work for work in peers if work]
 
 
 def check_case(torch, library, case, device, report):
@@ -68,41 +90,53 @@ def check_case(torch, library, case, device, report):
         return not wrong
 
 
-def time_case(torch, library, card, case, quick, report):
+def time_case(torch, library, card, case, quick, every_step, report):
     """The rows of a case, and whether all its results were right."""
     wrong = []
     with compiler_reset(torch):
         problem = PROBLEMS[case.operation](torch, case, "cuda")
-        step, right = checked(problem, library, wrong.append)
+        ours, peers = checked(problem, library, wrong.append, every_step)
         for message in wrong:
             report(f"{case.title}: {message}")
-        if not right:
+        if not ours:
             return [], False
         rows = []
         for duty in DUTIES[:1] if quick or case.is_sweep else DUTIES:
-            rows += time_duty(torch, card, case, step, right, duty, quick, report)
+            rows += time_duty(torch, card, case, ours, peers, duty, quick, report)
         return rows, not wrong
 
 
-def time_duty(torch, card, case, step, right, duty, quick, report):
+def time_together(card, runs, steps, quick, duty):
+    """Timings by name. Slow steps of ours are timed apart, the best, which is the first, never."""
+    once = dict(zip(runs, measure.time_once(card, list(runs.values()))))
+    fastest = min(once[step] for step in steps)
+    apart = [step for step in steps[1:] if once[step] > APART * fastest]
+    timings = {}
+    for names in [[name for name in runs if name not in apart], *([step] for step in apart)]:
+        planned = measure.plan([once[name] for name in names], quick)
+        timings |= zip(names, measure.time_in_turn(card, [runs[name] for name in names], planned,
+                                                   duty))
+    return timings
+
+
+def time_duty(torch, card, case, ours, peers, duty, quick, report):
     ceilings = {} if case.is_arithmetic else copies.works(torch, case.amount)
     # The order of ../bench.cpp: copies, peers, ours.
-    runs = dict(ceilings) | {work.name: work.run for work in right[1:]} | {"ours": right[0].run}
-    works = list(runs.values())
-    planned = measure.plan(measure.time_once(card, works), quick)
-    timings = dict(zip(runs, measure.time_in_turn(card, works, planned, duty)))
-    peers = {work.name: timings[work.name] for work in right[1:]}
+    runs = dict(ceilings) | {work.name: work.run for work in peers}
+    runs |= {step: work.run for step, work in ours.items()}
+    timings = time_together(card, runs, list(ours), quick, duty)
+    of_peers = {work.name: timings[work.name] for work in peers}
     ceiling, how = None, ""
     if ceilings:
         fastest = min(ceilings, key=lambda name: timings[name].median)
         ceiling = results.rate(case, timings[fastest].median)
-        peers = {"copy": timings[fastest]} | peers
+        of_peers = {"copy": timings[fastest]} | of_peers
         how = f"; the copy is {fastest}"
-    ours = timings["ours"]
-    report(f"{case.title}, {duty}: {ours.repetitions} times, {ours.sm_clock:.0f} MHz{how}")
-    for name, timing in [(step, ours), *peers.items()]:
-        ratio = "" if timing is ours else f"  {timing.median / ours.median:6.3f} x"
+    best = timings[next(iter(ours))]
+    report(f"{case.title}, {duty}: {best.repetitions} times, {best.sm_clock:.0f} MHz{how}")
+    for name, timing in [(step, timings[step]) for step in ours] + list(of_peers.items()):
+        ratio = "" if timing is best else f"  {timing.median / best.median:6.3f} x"
         report(f"  {name:24s} {timing.median:9.4f} ms {results.rate(case, timing.median):8.2f} "
                f"{case.unit}{ratio}")
-    return [results.row(case, step, duty, ours, name, timing, ceiling)
-            for name, timing in peers.items()]
+    return [results.row(case, step, duty, timings[step], name, timing, ceiling)
+            for step in ours for name, timing in of_peers.items()]

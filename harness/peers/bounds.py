@@ -89,3 +89,73 @@ def sum_over_rows(kind, terms):
     lengths = terms.square().sum(0).sqrt()
     return total, (U32 * (_root(terms.shape[0]) + EXPONENTIAL) * terms.abs().sum(0)
                    + U[kind] * (2 * total.abs() + 4 * lengths) + SMALLEST[kind])
+
+
+def _product_of_factors(kind, factor, error, rows):
+    """factor @ rows. The factors are off by `error`, and then each was rounded to the type, in
+    either direction."""
+    fp32 = error + U32 * _root(factor.shape[-1]) * factor.abs()
+    rounded = (U[kind] * factor).square() + SMALLEST[kind] ** 2
+    return factor @ rows, fp32 @ rows.abs() + 4 * (rounded @ rows.square()).sqrt()
+
+
+def _scores(scale, q, k):
+    """And how far they are off, as a relative error of their exponential."""
+    error = U32 * (_root(q.shape[-1]) + 4) * scale * (q.abs() @ k.abs().mT)
+    return scale * (q @ k.mT), error + U32 * EXPONENTIAL
+
+
+def attention(kind, scale, q, k, v, visible):
+    """o of queries [..., queries, dim] and keys [keys, dim]; visible is [queries, keys]."""
+    scores, relative = _scores(scale, q, k)
+    seen = scores.masked_fill(~visible, -float("inf"))
+    p = seen.softmax(-1).masked_fill(~visible, 0)  # where nothing is visible, it gives NaN
+    below = (seen.amax(-1, keepdim=True) - seen).masked_fill(~visible, 0)
+    error = p * (relative + 2 * U32 * below)
+    of_sum = error.sum(-1, keepdim=True) + U32 * _root(k.shape[-2])
+    o, bound = _product_of_factors(kind, p, error + p * of_sum, v)
+    return o, bound + 2 * U[kind] * o.abs() + SMALLEST[kind]
+
+
+def _pairs(scale, q, k, v, o, lse, dout, visible):
+    """The weights p, the gradients ds of scores over scale, and how far these are off."""
+    scores, relative = _scores(scale, q, k)
+    lse = lse[..., None]
+    p = (scores - lse).exp().masked_fill(~visible, 0)
+    relative = relative + U32 * (4 * lse.abs() + 2 * (scores - lse).abs())
+    relative = relative.masked_fill(~visible, 0)  # lse is -infinity where nothing is visible
+    terms = dout * o
+    ds = p * (dout @ v.mT - terms.sum(-1, keepdim=True))
+    sizes = dout.abs() @ v.abs().mT + terms.abs().sum(-1, keepdim=True)
+    ds_error = (relative + 2 * U32) * ds.abs() + U32 * _root(q.shape[-1]) * p * sizes
+    return p, p * relative, ds, ds_error
+
+
+def _of_own_output(kind, o, dout):
+    """A peer may have an o of its own, which is off by a rounding and by those of its weights. This
+    is what it makes of the sum of dout o."""
+    return 8 * U[kind] * (dout * o).square().sum(-1, keepdim=True).sqrt()
+
+
+def attention_dq(kind, scale, q, k, v, o, lse, dout, visible):
+    """o and lse [..., queries] are those of the queries."""
+    p, _, ds, ds_error = _pairs(scale, q, k, v, o, lse, dout, visible)
+    dq, bound = _product_of_factors(kind, ds, ds_error, k)
+    bound = bound + _of_own_output(kind, o, dout) * (p @ k).abs()
+    return scale * dq, scale * (bound + 2 * U[kind] * dq.abs()) + SMALLEST[kind]
+
+
+def attention_dk_dv(kind, scale, q, k, v, o, lse, dout, visible):
+    """Both with their bounds. The heads of q, the first extent, share one of k and v. A peer may
+    round what each of them adds."""
+    p, p_error, ds, ds_error = _pairs(scale, q, k, v, o, lse, dout, visible)
+    dk, dk_bound = _product_of_factors(kind, ds.mT, ds_error.mT, q)
+    own = (p * _of_own_output(kind, o, dout)).mT
+    dk_bound = dk_bound + (own.square() @ q.square()).sqrt()
+    dv, dv_bound = _product_of_factors(kind, p.mT, p_error.mT, dout)
+    found = []
+    for factor, each, bound in ((scale, dk, dk_bound), (1, dv, dv_bound)):
+        total = each.sum(0)
+        bound = bound.sum(0) + U[kind] * (2 * total.abs() + each.abs().sum(0))
+        found.append((factor * total, factor * bound + SMALLEST[kind]))
+    return found

@@ -8,6 +8,15 @@ from tile_c import BYTES
 SOFTMAX_SIZES = ((32768, 1024), (32768, 4096), (16384, 8192), (8192, 32768), (4096, 131072))
 LONGEST_SOFTMAX = (8192, 262144)
 LAYERNORM_SIZES = ((32768, 1024), (32768, 4096), (16384, 8192), (8192, 16384))
+# Batch, heads, heads of k and v, queries, keys, head dimension: as ../../05_flash_attention/test
+# has them. Each causal and full.
+ATTENTION_SIZES = ((8, 32, 32, 2048, 2048, 64), (2, 32, 32, 8192, 8192, 64),
+                   (1, 32, 32, 16384, 16384, 64), (8, 16, 16, 2048, 2048, 128),
+                   (2, 16, 16, 8192, 8192, 128), (1, 16, 16, 16384, 16384, 128),
+                   (2, 32, 8, 8192, 8192, 128))
+# One new token of a text, or a few: so many queries beside k and v of 256 MiB to 1 GiB.
+DECODED = (1, 16)
+DECODING_KEYS = (1 << 16, 1 << 17, 1 << 18)
 PASSES = ("forward", "backward")
 TYPES = ("fp32", "fp16", "bf16")
 
@@ -15,15 +24,26 @@ TYPES = ("fp32", "fp16", "bf16")
 @dataclasses.dataclass(frozen=True)
 class Case:
     chapter: str         # the folder's name
-    operation: str       # vector_add, matmul, softmax, layernorm or rmsnorm
+    operation: str       # vector_add, matmul, softmax, layernorm, rmsnorm or attention
     type: str            # of the elements
-    sizes: tuple         # (n), (m, n, k) or (rows, columns)
+    # (n), (m, n, k), (rows, columns); of attention batch, heads, heads of k and v, queries, keys,
+    # head dimension, and 1 for causal or 0
+    sizes: tuple
     direction: str = "forward"
     is_sweep: bool = False  # one of many; bursts only, and not beside torch.compile
+    window: tuple = ()      # keys seen before and behind a query's own; () for no limit
+    has_lengths: bool = False  # batch entries are shorter than the tensors, each by its own
 
     @property
     def name(self):
         """As the benchmark in C++ calls it."""
+        if self.operation == "attention":
+            batch, heads, kv_heads, queries, keys, head_dim, causal = self.sizes
+            words = [f"B{batch}", f"H{heads}", f"Hkv{kv_heads}"]
+            words += [f"Sq{queries}"] * (queries != keys)
+            words += [f"S{keys}", f"d{head_dim}", "causal" if causal else "full"]
+            words += ["window" + "+".join(map(str, self.window))] * bool(self.window)
+            return " ".join([self.type, *words] + ["lengths"] * self.has_lengths)
         extents = {1: ["n"], 2: ["rows", "cols"], 3: ["m", "n", "k"]}[len(self.sizes)]
         words = [self.type, *(extent + str(size) for extent, size in zip(extents, self.sizes))]
         return " ".join(words + ["rms"] * (self.operation == "rmsnorm"))
@@ -33,13 +53,28 @@ class Case:
         return f"{self.chapter}, {self.name}, {self.direction}"
 
     @property
+    def lengths(self):
+        """Of queries and of keys, in each batch entry. With causal, a square has more queries than
+        keys then, and the first see nothing."""
+        batch, _, _, queries, keys, *_ = self.sizes
+        return ([queries * (entry + 2) // (batch + 2) for entry in range(batch)],
+                [keys * (batch - entry) // (batch + 1) for entry in range(batch)])
+
+    @property
+    def is_decoding(self):
+        """Few queries beside many keys: what it takes is to read k and v."""
+        return self.operation == "attention" and 1024 * self.sizes[3] <= self.sizes[4]
+
+    @property
     def is_arithmetic(self):
-        return self.operation == "matmul"
+        return self.operation in ("matmul", "attention") and not self.is_decoding
 
     @property
     def amount(self):
-        """Operations of a product, bytes moved by everything else: what it must read and write,
+        """Operations of products, bytes moved by everything else: what it must read and write,
         once."""
+        if self.operation == "attention":
+            return self._amount_of_attention()
         if self.is_arithmetic:
             m, n, k = self.sizes
             return 2 * m * n * k
@@ -48,6 +83,17 @@ class Case:
             count *= size
         tensors = 3 if self.operation == "vector_add" or self.direction == "backward" else 2
         return tensors * count * BYTES[self.type]
+
+    def _amount_of_attention(self):
+        batch, heads, kv_heads, queries, keys, head_dim, causal = self.sizes
+        if self.is_decoding:
+            return 2 * batch * keys * kv_heads * head_dim * BYTES[self.type]
+        # Of each pair of a query and a key that it sees, head_dim multiply-adds in each product.
+        pairs = queries * keys
+        if causal:
+            pairs = sum(min(max(keys - behind, 0), keys) for behind in range(queries))
+        products = 2 if self.direction == "forward" else 5
+        return 2 * products * pairs * batch * heads * head_dim
 
     @property
     def unit(self):
@@ -81,6 +127,16 @@ def _tables():
             for size in LAYERNORM_SIZES:
                 for direction in PASSES:
                     yield Case("04_layernorm", operation, element_type, size, direction)
+    for element_type in ("bf16", "fp16"):
+        for size in ATTENTION_SIZES:
+            for causal in (1, 0):
+                for direction in PASSES:
+                    yield Case("05_flash_attention", "attention", element_type, (*size, causal),
+                               direction)
+    for queries in DECODED:
+        for keys in DECODING_KEYS:
+            yield Case("05_flash_attention", "attention", "bf16",
+                       (1, 32, 8, queries, keys, 128, 0))
 
 
 def _sweep():
@@ -94,7 +150,11 @@ def _sweep():
 # What --check-only computes: odd sizes, several rows, more than a warp's and a block's columns.
 SMALL_SIZES = {"vector_add": ((1,), (1003,)), "matmul": ((1, 1, 1), (37, 29, 65)),
                "softmax": ((1, 1), (5, 33), (3, 2049)), "layernorm": ((1, 7), (5, 33), (7, 2049)),
-               "rmsnorm": ((1, 7), (5, 33), (7, 2049))}
+               "rmsnorm": ((1, 7), (5, 33), (7, 2049)),
+               "attention": ((1, 2, 1, 33, 33, 64, 1), (2, 4, 2, 9, 37, 16, 0),
+                             (1, 2, 2, 5, 19, 128, 1), (1, 2, 1, 7, 11, 24, 0))}
+# Of each size of attention too.
+SMALL_OPTIONS = {"attention": ({}, {"window": (6, 2)}, {"has_lengths": True})}
 
 
 def small_cases():
@@ -102,11 +162,12 @@ def small_cases():
     chapters = {case.operation: (case.chapter, set()) for case in all_cases()}
     for case in all_cases():
         chapters[case.operation][1].add(case.direction)
-    return [Case(chapter, operation, element_type, size, direction)
+    return [Case(chapter, operation, element_type, size, direction, **options)
             for operation, (chapter, directions) in chapters.items()
             for element_type in TYPES
             for direction in PASSES if direction in directions
-            for size in SMALL_SIZES[operation]]
+            for size in SMALL_SIZES[operation]
+            for options in SMALL_OPTIONS.get(operation, ({},))]
 
 
 def select(cases, chapter="", part=""):

@@ -1,6 +1,7 @@
 """Checks every operation of libtile_c.so in small sizes, without PyTorch: against its own
 references in double precision, which take numbers of the host."""
 import ctypes
+import math
 import random
 from typing import NamedTuple
 
@@ -8,6 +9,7 @@ import tile_c
 import values
 
 U = {"fp32": 2.0**-24, "fp16": 2.0**-11, "bf16": 2.0**-8}
+HOST = {"int32": ctypes.c_int32}  # other numbers are doubles there
 
 
 class Call(NamedTuple):
@@ -30,8 +32,8 @@ def expected(library, call):
     """What the reference computes, by output."""
     if call.operation == "vector_add":  # has no reference: there is nothing to get wrong
         return {"c": [a + b for a, b in zip(call.inputs["a"][1], call.inputs["b"][1])]}
-    inputs = {name: (ctypes.c_double * len(numbers))(*numbers)
-              for name, (_, numbers) in call.inputs.items()}
+    inputs = {name: (HOST.get(kind, ctypes.c_double) * len(numbers))(*numbers)
+              for name, (kind, numbers) in call.inputs.items()}
     outputs = {name: (ctypes.c_double * count)() for name, (_, count) in call.outputs.items()}
     library.run(f"{call.operation}_reference", "fp64", **call.fields, **inputs, **outputs)
     return {name: list(numbers) for name, numbers in outputs.items()}
@@ -44,23 +46,27 @@ def computed(library, case, call):
     outputs = {name: library.memory(b"\xff" * (count * tile_c.BYTES[kind]))
                for name, (kind, count) in call.outputs.items()}
     pointers = {name: memory.pointer for name, memory in {**inputs, **outputs}.items()}
-    if call.operation == "layernorm_backward":
+    if call.operation in WITH_WORKSPACE:
         count = library.workspace_bytes(call.operation, case.type, **call.fields)
         workspace = library.memory(b"\xff" * count)
         pointers["workspace"] = workspace.pointer
+        if case.operation == "attention":
+            pointers["workspace_bytes"] = count
     library.run(call.operation, case.type, **call.fields, **pointers)
     library.synchronize()
     return {name: values.from_bytes(call.outputs[name][0], memory.read())
             for name, memory in outputs.items()}
 
 
-def difference(name, kind, terms, got, wanted):
+def difference(name, kind, terms, got, wanted, rounded_factors=0):
     """What is wrong, or "". Two roundings to the type, and those of sums in fp32, relative to the
-    largest result. NaN never passes."""
-    slack = U["fp32"] * (64 + 4 * terms**0.5) * max(map(abs, wanted), default=0)
+    largest result; so are those of a sum's factors, which add up to that many of the largest result
+    (they differ in sign). NaN never passes."""
+    unit = U["fp32"] * (64 + 4 * terms**0.5) + rounded_factors * U[kind]
+    slack = unit * max((abs(each) for each in wanted if math.isfinite(each)), default=0)
     for i, (one, other) in enumerate(zip(got, wanted, strict=True)):
-        bound = 2 * U[kind] * abs(other) + slack
-        if not abs(one - other) <= bound:
+        bound = 2 * U[kind] * abs(other) + slack if math.isfinite(other) else 0
+        if one != other and not abs(one - other) <= bound:
             return f"{name}[{i}] is {one:.7g} where it should be {other:.7g} within {bound:.2g}"
     return ""
 
@@ -107,12 +113,38 @@ def layernorm(library, case):
                 without(is_rms, "dbeta", {"dx": matrix, "dgamma": row, "dbeta": row}))
 
 
+def attention(library, case):
+    batch, heads, kv_heads, queries, keys, head_dim, causal = case.sizes
+    fields = dict(batch=batch, heads=heads, kv_heads=kv_heads, queries=queries, keys=keys,
+                  head_dim=head_dim, causal=causal)
+    if case.window:
+        fields |= dict(windowed=1, left=case.window[0], right=case.window[1])
+    of_queries, of_keys = batch * queries * heads * head_dim, batch * keys * kv_heads * head_dim
+    inputs = {name: normal(case, count) for name, count in
+              (("q", of_queries), ("k", of_keys), ("v", of_keys))}
+    if case.has_lengths:
+        inputs |= {name: ("int32", length) for name, length in
+                   zip(("query_lengths", "key_lengths"), case.lengths)}
+    output, lse = (case.type, of_queries), ("fp32", batch * heads * queries)
+    forward = Call("attention", fields, inputs, {"o": output, "lse": lse})
+    if case.direction == "forward":
+        return forward
+    found = expected(library, forward)
+    saved = {name: (kind, rounded(kind, found[name]))
+             for name, (kind, _) in forward.outputs.items()}
+    return Call("attention_backward", fields, inputs | saved | {"dout": normal(case, of_queries)},
+                {"dq": output, "dk": (case.type, of_keys), "dv": (case.type, of_keys)})
+
+
 def without(really, name, named):
     return {key: value for key, value in named.items() if not (really and key == name)}
 
 
 CALLS = {"vector_add": vector_add, "matmul": matmul, "softmax": softmax, "layernorm": layernorm,
-         "rmsnorm": layernorm}
+         "rmsnorm": layernorm, "attention": attention}
+WITH_WORKSPACE = ("layernorm_backward", "attention", "attention_backward")
+# Attention's weights and their gradients are rounded to the type between two products.
+ROUNDED_FACTORS = {"attention": 4}
 
 
 def wrong(library, case):
@@ -121,7 +153,8 @@ def wrong(library, case):
     call = CALLS[case.operation](library, case)
     wanted, got = expected(library, call), computed(library, case, call)
     for name, (kind, _) in call.outputs.items():
-        message = difference(name, kind, max(case.sizes), got[name], wanted[name])
+        message = difference(name, kind, max(case.sizes), got[name], wanted[name],
+                             ROUNDED_FACTORS.get(case.operation, 0))
         if message:
             return message
     return ""

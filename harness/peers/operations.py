@@ -21,16 +21,17 @@ class Problem:
         self.dtype = {"fp32": torch.float32, "fp16": torch.float16,
                       "bf16": torch.bfloat16}[case.type]
         torch.manual_seed(1)
+        self.step = None  # the best for ours, or a step's name
         self.is_forward = case.direction == "forward"
         self.make()
 
     def normal(self, *shape):
         return self.torch.randn(*shape, dtype=self.dtype, device=self.device)
 
-    def sample(self, count):
+    def sample(self, count, elements=None):
         """Which rows or columns are checked, of so many: all of a small matrix, else the first,
         the last, and one at random in every part between."""
-        elements = self.case.sizes[0] * self.case.sizes[-1]
+        elements = elements or self.case.sizes[0] * self.case.sizes[-1]
         if elements <= ELEMENTS_TO_CHECK_ALL or count <= SAMPLE:
             return self.torch.arange(count, device=self.device)
         share = self.torch.rand(SAMPLE, device=self.device, dtype=self.torch.float64)
@@ -39,13 +40,17 @@ class Problem:
         chosen[0], chosen[-1] = 0, count - 1
         return chosen
 
+    def our_step(self):
+        return {"step": self.step.encode()} if self.step else {}
+
     def our_work(self, library, operation, outputs, **fields):
         stream = self.torch.cuda.current_stream().cuda_stream if self.device == "cuda" else 0
         pointers = {name: value.data_ptr() if hasattr(value, "data_ptr") else value
                     for name, value in fields.items()}
-        run = library.prepare(operation, self.case.type, stream=stream, **pointers)
+        run = library.prepare(operation, self.case.type, stream=stream, **pointers,
+                              **self.our_step())
 
-        def checked():
+        def checked(_keep=fields):  # the pointers' memory
             for output in outputs:
                 output.fill_(float("nan"))
             run()

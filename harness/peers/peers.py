@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures the last steps of this project beside PyTorch, in one process and in turn.
+"""Measures the steps of this project beside PyTorch, in one process and in turn.
 
     python3 harness/peers/peers.py --library build/gpu/harness/c/libtile_c.so --chapter 03
     python3 harness/peers/peers.py --library build/cpu/harness/c/libtile_c.so --check-only
@@ -8,22 +8,31 @@ README.md beside this file says what is measured and how."""
 import argparse
 import sys
 
+import attention
 import bench
 import cases
 import check_only
 import measure
+import memory
 import results
 import tile_c
 
 
 def arguments(words):
     parser = argparse.ArgumentParser(
-        description="Measures the last steps of this project beside PyTorch.")
+        description="Measures the steps of this project beside PyTorch.")
     add = parser.add_argument
     add("--library", required=True, help="libtile_c.so, of a GPU build to measure")
     add("--chapter", default="", help="only this one: 03, or 03_softmax")
     add("--case", default="", help="only cases with this text in them, such as 'bf16 rows32768'")
     add("--sweep", action="store_true", help="many row lengths of chapters 03 and 04 instead")
+    add("--steps", action="store_true",
+        help="every step whose own kernel takes a case, and not only the best")
+    add("--fa3", action="append", default=[], metavar="FILE",
+        help="a library that registers FlashAttention-3's operations; before it, in another --fa3, "
+             "what it needs")
+    add("--memory", action="store_true",
+        help="the memory that attention needs beside its tensors, and no times")
     add("--quick", action="store_true", help="10 repetitions and not 30, in bursts only")
     add("--json", help="merge the rows into this file")
     add("--commit", help="what the rows say of the code's state; needed for --json")
@@ -34,8 +43,8 @@ def arguments(words):
     given = parser.parse_args(words)
     if given.json and not given.commit:
         parser.error("--json needs --commit")
-    if given.json and (given.check_only or given.check_peers):
-        parser.error("--json is for measurements: a check writes none")
+    if given.json and (given.check_only or given.check_peers or given.memory):
+        parser.error("--json is for measurements of time")
     return given
 
 
@@ -54,12 +63,15 @@ def chosen(every, given):
     return selected
 
 
-def load_torch():
+def load_torch(given):
     try:
         import torch
     except ImportError as error:
         raise Unusable(f"this needs PyTorch ({error}); --check-only does not") from error
     bench.set_up(torch)
+    if torch.cuda.is_available():
+        found = attention.load_flash_attention_3(torch, given.fa3)
+        report(f"FlashAttention-3 is {'' if found else 'not '}installed")
     return torch
 
 
@@ -73,7 +85,7 @@ def attempt(case, work):
 
 
 def check_peers(library, given):
-    torch = load_torch()
+    torch = load_torch(given)
     device = "cpu" if library.is_simulated else "cuda"
     selected = chosen(cases.small_cases(), given)
     failed = [case for case in selected
@@ -82,12 +94,24 @@ def check_peers(library, given):
     return 1 if failed else 0
 
 
+def require_gpu(library):
+    if library.is_simulated:
+        raise Unusable("this library is of the CPU device, whose times and memory say nothing "
+                       "about a GPU: use --check-only or --check-peers")
+
+
+def tell_memory(library, given):
+    require_gpu(library)
+    torch = load_torch(given)
+    for direction in cases.PASSES:
+        memory.tell(torch, library, direction, report)
+    return 0
+
+
 def time_all(library, given):
     selected = chosen(cases.all_cases(given.sweep), given)
-    if library.is_simulated:
-        raise Unusable("this library is of the CPU device, whose times say nothing about a "
-                          "GPU: use --check-only or --check-peers")
-    torch = load_torch()
+    require_gpu(library)
+    torch = load_torch(given)
     card = measure.Card(torch)
     expected = results.Expected()
     gpu = torch.cuda.get_device_name()
@@ -97,7 +121,7 @@ def time_all(library, given):
     failed = void = written = 0
     for case in selected:
         found = attempt(case, lambda: bench.time_case(torch, library, card, case, given.quick,
-                                                      report))
+                                                      given.steps, report))
         rows, right = found or ([], False)
         failed += not right
         reasons = {row: expected.why_void(row, gpu) for row in rows}
@@ -121,6 +145,8 @@ def main(words):
             return check_only.check(library, chosen(cases.small_cases(), given), report)
         if given.check_peers:
             return check_peers(library, given)
+        if given.memory:
+            return tell_memory(library, given)
         return time_all(library, given)
     except (tile_c.TileError, Unusable, OSError) as error:
         print(f"peers.py: {error}", file=sys.stderr)

@@ -2,6 +2,7 @@
 """The list of cases. Run by CI."""
 import json
 import pathlib
+import re
 import unittest
 
 import cases
@@ -25,6 +26,19 @@ class Cases(unittest.TestCase):
         for key in keys:
             if key[0] in ("01_vector_add", "02_matmul") and "n536870912" not in key[2]:
                 self.assertIn(key, written)
+        attention = {key for key in written if key[0] == "05_flash_attention"}
+        self.assertTrue(attention)
+        self.assertLessEqual(attention, set(keys))
+
+    def test_attention_is_measured_in_the_sizes_of_the_benchmark_in_cpp(self):
+        """Each causal and full here."""
+        text = (ROOT / "05_flash_attention/test/bench.cpp").read_text(encoding="utf-8")
+        listed = text[text.index(".benchmark_sizes"):text.index(".benchmark_types")]
+        theirs = {tuple(map(int, size.split(", ")))
+                  for size in re.findall(r"\{(\d[\d, ]+)\}", listed)}
+        ours = {(*size, causal) for size in cases.ATTENTION_SIZES for causal in (0, 1)}
+        self.assertGreater(len(theirs), 10)
+        self.assertLessEqual(theirs, ours)
 
     def test_chapters_have_their_cases(self):
         self.assertEqual(self.find("01", "fp16"),
@@ -38,6 +52,23 @@ class Cases(unittest.TestCase):
                          ["bf16 rows8192 cols262144"])
         self.assertEqual(self.find("04_layernorm", "fp32 rows32768 cols1024 rms, forward"),
                          ["fp32 rows32768 cols1024 rms"])
+        self.assertEqual(len(self.find("05", "bf16")), 7 * 2 * 2 + 6)
+        self.assertEqual(self.find("05", "Hkv8 S8192 d128 full, backward"),
+                         [f"{kind} B2 H32 Hkv8 S8192 d128 full" for kind in ("bf16", "fp16")])
+        self.assertEqual(self.find("05", "Sq16")[0], "bf16 B1 H32 Hkv8 Sq16 S65536 d128 full")
+
+    def test_attention_is_measured_in_operations_and_decoding_in_bytes(self):
+        causal, = cases.select(cases.all_cases(), "05", "bf16 B2 H32 Hkv8 S8192 d128 causal, for")
+        self.assertEqual((causal.unit, causal.metric), ("TFLOP/s", "throughput"))
+        one_query = cases.select(cases.all_cases(), "05", "Sq1 ")
+        self.assertEqual([case.amount >> 20 for case in one_query], [256, 512, 1024])
+        self.assertEqual((one_query[0].unit, one_query[0].metric), ("TB/s", "bandwidth"))
+
+    def test_small_cases_have_names_of_their_own(self):
+        names = [case.title for case in cases.small_cases()]
+        self.assertEqual(len(names), len(set(names)))
+        self.assertIn("05_flash_attention, fp16 B2 H4 Hkv2 Sq9 S37 d16 full window6+2, backward",
+                      names)
 
     def test_sweeps_are_those_of_the_tutorials(self):
         softmax = self.find("03", "fp32", True)
@@ -54,6 +85,12 @@ class Cases(unittest.TestCase):
         self.assertEqual(amount("matmul", (2, 3, 4)), 48)
         self.assertEqual(amount("softmax", (5, 7)), 2 * 35 * 2)
         self.assertEqual(amount("rmsnorm", (5, 7), "backward"), 3 * 35 * 2)
+        full, causal = (2, 4, 2, 3, 5, 8, 0), (2, 4, 2, 3, 5, 8, 1)
+        self.assertEqual(amount("attention", full), 2 * 2 * (3 * 5) * 2 * 4 * 8)
+        self.assertEqual(amount("attention", causal), 2 * 2 * (3 + 4 + 5) * 2 * 4 * 8)
+        self.assertEqual(amount("attention", causal, "backward"), 5 * 2 * 12 * 2 * 4 * 8)
+        more_queries = (1, 1, 1, 5, 3, 8, 1)  # the first two see nothing
+        self.assertEqual(amount("attention", more_queries), 2 * 2 * (1 + 2 + 3) * 8)
 
     def test_small_cases_have_every_operation_type_and_direction(self):
         small = {(case.operation, case.type, case.direction) for case in cases.small_cases()}

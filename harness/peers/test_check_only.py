@@ -44,6 +44,20 @@ class Difference(unittest.TestCase):
             message = self.difference("fp32", [1.0, -0.5, wrong])
             self.assertTrue(message.startswith("y[2] is "), message)
 
+    def test_infinity_must_be_infinity_and_hides_nothing(self):
+        wanted = [-math.inf, 1.0]
+        for got, right in (([-math.inf, 1.0], True), ([-1e38, 1.0], False),
+                           ([math.inf, 1.0], False), ([math.nan, 1.0], False),
+                           ([-math.inf, 1.1], False)):
+            message = check_only.difference("lse", "fp32", 16, got, wanted)
+            self.assertEqual(not message, right, (got, message))
+
+    def test_rounded_factors_are_relative_to_the_largest_result(self):
+        for factors, right in ((0, False), (4, True)):
+            message = check_only.difference("o", "bf16", 16, [1.0, 0.01], [1.0, 0.0], factors)
+            self.assertEqual(not message, right, message)
+        self.assertTrue(check_only.difference("o", "bf16", 16, [1.0, 0.02], [1.0, 0.0], 4))
+
     def test_missing_numbers_are_an_error(self):
         with self.assertRaises(ValueError):
             self.difference("fp32", [1.0, -0.5])

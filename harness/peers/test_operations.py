@@ -2,6 +2,7 @@
 """Which results the checks accept, with PyTorch's own on a CPU. Skipped where there is no
 PyTorch."""
 import unittest
+from unittest import mock
 
 import cases
 
@@ -14,15 +15,19 @@ else:
     import operations
 
 
+ATTENTION = (1, 2, 1, 33, 33, 64, 1), (2, 4, 2, 9, 37, 16, 0)
+
+
 @unittest.skipUnless(torch, "there is no PyTorch")
 class Checks(unittest.TestCase):
     def problems(self):
         torch.manual_seed(2)
         for case in cases.small_cases():
-            if case.sizes in ((1003,), (37, 29, 65), (5, 33), (7, 2049)):
+            if case.sizes in ((1003,), (37, 29, 65), (5, 33), (7, 2049), *ATTENTION):
                 problem = bench.PROBLEMS[case.operation](torch, case, "cpu")
                 problem.compiled = lambda function: function
-                yield case, problem
+                if problem.peers():
+                    yield case, problem
 
     def test_results_of_peers_pass(self):
         for case, problem in self.problems():
@@ -44,7 +49,8 @@ class Checks(unittest.TestCase):
             tensor.view(-1)[tensor.numel() // 2:] = 0
         for case, problem in self.problems():
             peer = problem.peers()["torch"]()
-            right = [output.clone() for output in peer.outputs()]
+            right = [output.clone(memory_format=torch.contiguous_format)
+                     for output in peer.outputs()]
             for mistake in (nan, one_element, scaled, unwritten):
                 for i, output in enumerate(right):
                     wrong = [each.clone() for each in right]
@@ -65,6 +71,55 @@ class Checks(unittest.TestCase):
             case = cases.Case("03_softmax", "softmax", "fp32", (4, 64), is_sweep=is_sweep)
             problem = bench.PROBLEMS["softmax"](torch, case, "cpu")
             self.assertEqual(list(problem.peers()), names)
+
+    def test_attention_sees_the_keys_that_it_should(self):
+        """As ../../05_flash_attention/mask.hpp has them."""
+        for case in cases.select(cases.small_cases(), "05", "fp32"):
+            problem = bench.PROBLEMS["attention"](torch, case, "cpu")
+            batch, _, _, queries, keys, _, causal = case.sizes
+            left, right = case.window or (1000, 1000)
+            right = 0 if causal else right
+            for entry in range(batch):
+                here = (queries, keys)
+                if case.has_lengths:
+                    here = [each[entry] for each in case.lengths]
+                seen = problem.visible(entry, *map(problem.numbers, (problem.q, problem.k)))
+                for i in range(queries):
+                    own = i + here[1] - here[0]
+                    wanted = [i < here[0] and j < here[1] and own - left <= j <= own + right
+                              for j in range(keys)]
+                    self.assertEqual(seen[i].tolist(), wanted, (case.title, entry, i))
+
+    def test_attention_of_which_some_rows_are_checked(self):
+        """Those rows of all results are compared with what all rows must be."""
+        for direction in cases.PASSES:
+            for sizes in ATTENTION:
+                case = cases.Case("05_flash_attention", "attention", "fp32", sizes, direction)
+                whole = bench.PROBLEMS["attention"](torch, case, "cpu")
+                some = bench.PROBLEMS["attention"](torch, case, "cpu")
+                some.query_rows, some.key_rows = (torch.arange(1, rows, 3) for rows in
+                                                  (sizes[0] * sizes[3], sizes[0] * sizes[4]))
+                for (name, _, all_values, all_bounds), (_, _, values, bound) in zip(
+                        whole.checks, some.checks):
+                    rows = some.query_rows if name in ("o", "dq") else some.key_rows
+                    torch.testing.assert_close(values, all_values[rows])
+                    torch.testing.assert_close(bound, all_bounds[rows])
+
+    def test_decoding_is_the_step_for_it_and_no_workspace_is_without_limit(self):
+        def fields(sizes, steps, bytes_needed):
+            library = mock.MagicMock(is_simulated=False, last_step="")
+            library.steps.return_value = steps
+            library.workspace_bytes.return_value = bytes_needed
+            case = cases.Case("05_flash_attention", "attention", "bf16", sizes)
+            bench.PROBLEMS["attention"](torch, case, "cpu").ours(library)
+            return library.prepare.call_args.kwargs
+        decoding, other = (1, 2, 1, 1, 1024, 16, 0), (1, 2, 1, 2, 1024, 16, 0)
+        steps = ["tiles", "split_keys", "last"]
+        self.assertEqual(fields(decoding, steps, 64)["step"], b"split_keys")
+        self.assertNotIn("step", fields(decoding, ["tiles", "last"], 64))
+        self.assertNotIn("step", fields(other, steps, 64))
+        self.assertEqual(fields(other, steps, 64)["workspace_bytes"], 64)
+        self.assertNotIn("workspace", fields(other, steps, 1 << 50))
 
     def test_rows_to_check_begin_and_end_with_the_matrix(self):
         case = cases.Case("03_softmax", "softmax", "fp32", (100_000, 64))

@@ -12,6 +12,7 @@ from unittest import mock
 import bench
 import cases
 import measure
+import memory
 import operations
 import peers
 import results
@@ -39,12 +40,16 @@ class FakeLibrary:
     def __init__(self, path="lib.so"):
         self.path = path
 
+    def steps(self, chapter):
+        return ["naive", "shared", "of_the_other_pass", "declines", "shuffles", "registers"]
+
 
 class Arguments(unittest.TestCase):
     def test_results_need_a_commit_and_a_measurement(self):
         self.assertEqual(run("--json", "a.json")[0], 2)
         self.assertEqual(run("--json", "a.json", "--commit", "a", "--check-only")[0], 2)
-        self.assertEqual(run("--json", "a.json", "--commit", "a", "--check-peers")[0], 2)
+        for other in ("--check-peers", "--memory"):
+            self.assertEqual(run("--json", "a.json", "--commit", "a", other)[0], 2)
 
     def test_a_library_that_does_not_load_is_named(self):
         status, text = run("--check-only")
@@ -60,22 +65,32 @@ class Arguments(unittest.TestCase):
 
     @mock.patch.object(tile_c, "Library", FakeLibrary)
     def test_the_cpu_device_is_not_timed(self):
-        with mock.patch.object(FakeLibrary, "is_simulated", True):
-            status, text = run()
-        self.assertEqual(status, 2)
-        self.assertIn("CPU device", text)
+        for words in ([], ["--memory"]):
+            with mock.patch.object(FakeLibrary, "is_simulated", True):
+                status, text = run(*words)
+            self.assertEqual(status, 2)
+            self.assertIn("CPU device", text)
 
 
 class FakeProblem:
-    """Works of these names with these times; those in `bad` have wrong results."""
+    """Works of these names with these times; those in `bad` have wrong results. Earlier steps take
+    longer, and the kernel of "shuffles" is that of "shared"."""
+    EARLIER = {"naive": 7.0, "shared": 3.0, "shuffles": 3.0}
 
-    def __init__(self, card, times, bad=()):
+    def __init__(self, card, times, bad=(), case=None):
+        self._card, self.case, self.step = card, case, None
         self._works = [operations.Work(name, card.work(name, time), None)
                        for name, time in times.items()]
         self._bad = bad
 
     def ours(self, library):
-        return self._works[0]
+        if not self.step:
+            return self._works[0]
+        if self.step not in self.EARLIER:
+            raise tile_c.TileError("step", tile_c.UNSUPPORTED if self.step == "declines"
+                                   else tile_c.INVALID_ARGUMENT)
+        library.last_step = "shared" if self.step == "shuffles" else self.step
+        return operations.Work(self.step, self._card.work(self.step, self.EARLIER[self.step]), None)
 
     def peers(self):
         return {work.name: lambda work=work: work for work in self._works[1:]}
@@ -89,15 +104,15 @@ class FakeProblem:
 class TimingACase(unittest.TestCase):
     TIMES = {"ours": 1.0, "torch": 2.0, "torch.compile": 0.5}
 
-    def time(self, case=SOFTMAX, bad=(), quick=False):
+    def time(self, case=SOFTMAX, bad=(), quick=False, every_step=False):
         self.card, self.lines = FakeCard(), []
         torch = mock.MagicMock()
         copies = {"copy_": self.card.work("copy_", 0.9),
                   "cudaMemcpyAsync": self.card.work("cudaMemcpyAsync", 0.8)}
-        problem = FakeProblem(self.card, self.TIMES, bad)
+        problem = FakeProblem(self.card, self.TIMES, bad, case)
         with mock.patch.dict(bench.PROBLEMS, {case.operation: lambda *_: problem}), \
                 mock.patch("bench.copies.works", lambda *_: copies):
-            return bench.time_case(torch, FakeLibrary(), self.card, case, quick,
+            return bench.time_case(torch, FakeLibrary(), self.card, case, quick, every_step,
                                    self.lines.append)
 
     def test_rows_of_all_peers_in_both_duties(self):
@@ -136,6 +151,33 @@ class TimingACase(unittest.TestCase):
         self.assertEqual((rows, right, self.card.log), ([], False, []))
         self.assertIn("registers is not timed: y is 7", self.lines[0])
 
+    def test_every_step_whose_own_kernel_takes_the_case_has_rows_beside_each_peer(self):
+        rows, right = self.time(every_step=True)
+        self.assertTrue(right)
+        self.assertEqual([(row.step, row.peer) for row in rows if "burst" in row.metric],
+                         [(step, peer) for step in ("registers", "naive", "shared")
+                          for peer in ("copy", "torch", "torch.compile")])
+        for row in rows:
+            if row.peer == "torch":
+                ours = {"registers": 1.0} | FakeProblem.EARLIER
+                self.assertAlmostEqual(row.ratio, 2.0 / ours[row.step])
+
+    def test_steps_that_are_much_slower_are_timed_apart(self):
+        self.time(every_step=True, quick=True)
+        log = [name for name in self.card.log if name != "clear"]
+        together = ["copy_", "cudaMemcpyAsync", "torch", "torch.compile", "registers", "shared"]
+        log = ["registers" if name == "ours" else name for name in log]
+        planning = 2 * (len(together) + 1)  # each runs twice
+        at = log.index("naive", planning)
+        self.assertEqual(log[planning:at], together * ((at - planning) // len(together)))
+        self.assertEqual(set(log[at:]), {"naive"})
+
+    def test_an_earlier_step_that_is_wrong_leaves_the_others(self):
+        rows, right = self.time(every_step=True, bad=["naive"])
+        self.assertFalse(right)
+        self.assertEqual({row.step for row in rows}, {"registers", "shared"})
+        self.assertIn("naive is not timed: y is 7", self.lines[0])
+
     def test_quick_and_sweeps_have_bursts_only(self):
         self.assertEqual({row.metric for row in self.time(quick=True)[0]}, {"bandwidth burst"})
         rows, _ = self.time(cases.Case("03_softmax", "softmax", "fp32", (4096, 256),
@@ -149,6 +191,33 @@ class TimingACase(unittest.TestCase):
         self.assertEqual(rows[0].metric, "throughput burst")
 
 
+class Memory(unittest.TestCase):
+    def tell(self, has_nan=False):
+        torch, library, lines = mock.MagicMock(), mock.MagicMock(last_step="best"), []
+        for made in (torch.randn, torch.full):
+            made.return_value.nbytes = 1 << 20
+            made.return_value.isnan.return_value.any.return_value = has_nan
+        # The first run, in small, is where the driver takes memory for the kernels.
+        torch.cuda.mem_get_info.side_effect = [(9000, 0), (5000, 0), (5000, 0), (3800, 0)]
+        library.workspace_bytes.side_effect = lambda name, kind, **fields: (
+            1 << 40 if fields.get("step") else 1000 if fields["queries"] > 256 else 0)
+        memory.tell(torch, library, "backward", lines.append)
+        return lines, library
+
+    def test_what_the_memory_has_less_of_is_told_beside_what_scores_would_take(self):
+        (line,), library = self.tell()
+        for words in ("backward, bf16, batch 1, heads 16", "by best: 1,200 bytes beside tensors of "
+                      "9,437,184", "workspace has 1,000", "scores would have 1,099,511,627,776"):
+            self.assertIn(words, line)
+        small, large = (call.kwargs for call in library.run.call_args_list)
+        self.assertNotIn("workspace", small)
+        self.assertEqual((large["queries"], large["workspace_bytes"]), (1 << 17, 1000))
+
+    def test_a_pass_that_wrote_nothing_is_an_error(self):
+        with self.assertRaisesRegex(RuntimeError, "NaN"):
+            self.tell(has_nan=True)
+
+
 @mock.patch.object(tile_c, "Library", FakeLibrary)
 class Writing(unittest.TestCase):
     def setUp(self):
@@ -160,7 +229,7 @@ class Writing(unittest.TestCase):
         torch = mock.MagicMock()
         torch.cuda.get_device_name.return_value = gpu
         torch.version.cuda, torch.__version__ = "13.0", "2.11"
-        with mock.patch.object(peers, "load_torch", lambda: torch), \
+        with mock.patch.object(peers, "load_torch", lambda given: torch), \
                 mock.patch.object(bench, "time_case", time_case), \
                 mock.patch.object(measure, "Card"):
             return run("--chapter", "03", "--case", "fp32 rows32768 cols1024, forward", "--json",
@@ -171,7 +240,7 @@ class Writing(unittest.TestCase):
 
     def timed(self, torch_rate):
         """Rows beside torch and a copy; torch is known to reach 3.76 TB/s here on an H200."""
-        def time_case(torch, library, card, case, quick, report):
+        def time_case(torch, library, card, case, quick, every_step, report):
             ours = measure.Timing(*[case.amount / 4e12 * 1e3] * 3, 30, 1980)
             theirs = measure.Timing(*[case.amount / torch_rate / 1e9] * 3, 30, 1980)
             return [results.row(case, "registers", "burst", ours, peer, timing, None)

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import tempfile
 import unittest
+from unittest import mock
 
 import tile_c
 
@@ -77,6 +78,23 @@ class Loading(unittest.TestCase):
     def test_a_library_that_does_not_load_is_an_error_that_names_it(self):
         with self.assertRaisesRegex(tile_c.TileError, "/nonexistent/libtile_c.so"):
             tile_c.Library("/nonexistent/libtile_c.so")
+
+
+class Steps(unittest.TestCase):
+    def library(self):
+        names = {b"01_a": [b"one"], b"02_b": [b"naive", b"tiles"]}
+        c = mock.MagicMock()
+        c.tile_chapter_count = lambda: len(names)
+        c.tile_chapter_name = mock.Mock(side_effect=lambda i: list(names)[i])
+        c.tile_step_count = lambda i: len(names[list(names)[i]])
+        c.tile_step_name = mock.Mock(side_effect=lambda i, step: names[list(names)[i]][step])
+        with mock.patch.object(ctypes, "CDLL", return_value=c):
+            return tile_c.Library("lib.so")
+
+    def test_steps_are_those_of_the_chapter(self):
+        self.assertEqual(self.library().steps("02_b"), ["naive", "tiles"])
+        with self.assertRaisesRegex(tile_c.TileError, "03_c"):
+            self.library().steps("03_c")
 
 
 if __name__ == "__main__":

@@ -49,7 +49,7 @@ def _struct(name, groups):
 STRUCTS = {name: _struct(name, groups) for name, groups in OPERATIONS.items()}
 
 
-UNSUPPORTED = 2
+INVALID_ARGUMENT, UNSUPPORTED = 1, 2
 
 
 class TileError(Exception):
@@ -93,6 +93,16 @@ class Library:
     @property
     def is_simulated(self):
         return bool(self._c.tile_device_is_simulated())
+
+    def steps(self, chapter):
+        """The names of a chapter's steps in order: forward, then what only a backward pass has."""
+        for name in ("tile_chapter_name", "tile_step_name"):
+            getattr(self._c, name).restype = ctypes.c_char_p
+        for i in range(self._c.tile_chapter_count()):
+            if self._c.tile_chapter_name(i).decode() == chapter:
+                return [self._c.tile_step_name(i, step).decode()
+                        for step in range(self._c.tile_step_count(i))]
+        raise TileError(f"this library has no chapter {chapter}")
 
     @property
     def last_step(self):
@@ -161,6 +171,10 @@ class Memory:
         library._call("tile_alloc", ctypes.byref(pointer), self.bytes)
         self.pointer = pointer.value
         library._call("tile_copy_to_device", self.pointer, bytes(data), self.bytes)
+
+    def data_ptr(self):
+        """As PyTorch's tensors have it."""
+        return self.pointer
 
     def read(self):
         data = ctypes.create_string_buffer(self.bytes)

@@ -27,4 +27,4 @@ def from_bytes(kind, data):
     return list(struct.unpack(f"<{len(data) // struct.calcsize(code)}{code}", data))
 
 
-FORMATS = {"fp32": "f", "fp16": "e", "fp64": "d"}
+FORMATS = {"fp32": "f", "fp16": "e", "fp64": "d", "int32": "i"}
