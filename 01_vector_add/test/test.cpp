@@ -220,10 +220,12 @@ TEST_SUITE("large") {
       std::int64_t n;
       bool in_place;
     };
-    for (const auto& [n, in_place] : {Vectors{(std::int64_t{1} << 32) + 259, false},
-                                      Vectors{(std::int64_t{1} << 32) + 256, false},
-                                      Vectors{(std::int64_t{1} << 33) + 256, true}}) {
-      const std::size_t bytes = (in_place ? 2 : 3) * static_cast<std::size_t>(n) * sizeof(float);
+    for (const Vectors& vectors : {Vectors{(std::int64_t{1} << 32) + 259, false},
+                                   Vectors{(std::int64_t{1} << 32) + 256, false},
+                                   Vectors{(std::int64_t{1} << 33) + 256, true}}) {
+      const std::int64_t n = vectors.n;
+      const std::size_t bytes =
+          (vectors.in_place ? 2 : 3) * static_cast<std::size_t>(n) * sizeof(float);
       std::size_t free_bytes = 0, total_bytes = 0;
       REQUIRE(cudaMemGetInfo(&free_bytes, &total_bytes) == cudaSuccess);
       if (free_bytes < bytes) {
@@ -234,7 +236,7 @@ TEST_SUITE("large") {
       REQUIRE(cudaMalloc(&memory, bytes) == cudaSuccess);
       auto* a = static_cast<float*>(memory);
       float* b = a + n;
-      float* c = in_place ? a : b + n;
+      float* c = vectors.in_place ? a : b + n;
       for (const auto& step : tile::selected_steps(kLadder)) {
         CAPTURE(step.name);
         CAPTURE(n);
