@@ -3,11 +3,10 @@
 
 #include <string>
 #include <type_traits>
-#include "flash_attention.hpp"
 
+#include "flash_attention.hpp"
 #include "tile/basics.cuh"
 #include "tile/host/text.hpp"
-#include "tile/rows.cuh"
 
 namespace flash_attention {
 

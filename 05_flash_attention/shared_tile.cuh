@@ -1,9 +1,9 @@
 // Tiles in shared memory: rows of elements of 16 bits, for tensor cores.
 #pragma once
 
+#include "tile/basics.cuh"
 #include "tile/ptx/cp_async.cuh"
 #include "tile/ptx/swizzle.hpp"
-#include "tile/rows.cuh"
 
 namespace flash_attention {
 

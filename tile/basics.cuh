@@ -1,16 +1,18 @@
-// What every kernel and its launcher begin with: element types, vectors of 16 bytes, and for the
-// host the size of a grid.
+// What every kernel and its launcher begin with: element types, vectors of 16 bytes, rows of a
+// matrix, and for the host the size of a grid.
 #pragma once
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
+#include <cstdint>
 #include <string>
 
 #include "tile/host/cuda_check.hpp"
 #include "tile/host/dtype.hpp"
 #include "tile/host/grid.hpp"
+#include "tile/ptx/address_once.cuh"
 
 namespace tile {
 
@@ -37,6 +39,17 @@ template <class T>
 struct alignas(16) Vector {
   static constexpr int kCount = 16 / sizeof(T);
   T element[kCount];
+};
+
+/// Rows in global memory, `ld` elements from one to the next.
+template <class T>
+struct Rows {
+  T* data;
+  std::int64_t ld;
+
+  __device__ __forceinline__ T* operator[](std::int64_t row) const {
+    return ptx::address_once(data + row * ld);
+  }
 };
 
 }  // namespace tile

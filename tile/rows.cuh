@@ -1,27 +1,11 @@
-// The rows of a matrix, in chunks of 16 bytes.
+// Rows of a matrix, in chunks of 16 bytes.
 #pragma once
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-#include <cuda_runtime.h>
-
-#include <cstdint>
 #include <type_traits>
 
-#include "tile/ptx/address_once.cuh"
+#include "tile/basics.cuh"
 
 namespace tile {
-
-/// Rows in global memory, `ld` elements from one to the next.
-template <class T>
-struct Rows {
-  T* data;
-  std::int64_t ld;
-
-  __device__ __forceinline__ T* operator[](std::int64_t row) const {
-    return ptx::address_once(data + row * ld);
-  }
-};
 
 /// kWidth elements that one instruction moves: a single one, or as many as fill 16 bytes. Those are
 /// four words and never an array of elements: once the compiler copies such an array element by

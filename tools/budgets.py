@@ -13,9 +13,9 @@ forward1_….cu and backward1_….cu. The numbers are 1, 2, 3 … without gaps. 
                   lines do not count. A step is compared with one of its own family only: wgmma if
                   its code has that word, mma if it reaches tile/ptx/mma.cuh, and fp32.
     headers       device headers that it includes, directly or through others; at most 5, in
-                  chapters 05 and 07 7. These are the chapters' and those of tile/, without
+                  chapters 05 and 07 8. These are the chapters' and those of tile/, without
                   tile/ptx/, tile/host/ and the chapter's table of steps (softmax.hpp).
-    header lines  of these headers together; at most 500
+    header lines  of these headers together; at most 500, in chapters 05 and 07 800
 
 and marks with ! what is over its budget and with * what an exception allows. EXCEPTIONS in
 tools/budgets.py lists these with their reasons.
@@ -55,18 +55,12 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
         "to be divided: a step with cp.async comes before it",
     ("05_flash_attention/backward4_one_pass.cu", "kernel"): "likewise",
     ("05_flash_attention/backward4_one_pass.cu", "changed"): "likewise",
-    **{(f"05_flash_attention/{step}.cu", "header lines"):
-       "shared_tile, warp_product and row_softmax are 400 lines, which five steps and both passes use"
-       for step in ("forward3_mma", "forward4_pipeline", "forward5_warp_tiles",
-                    "forward6_lazy", "forward7_interleaved", "backward3_mma", "backward4_one_pass")},
-    **{(f"05_flash_attention/{step}.cu", "headers"):
-       "mask.hpp is host code as well, and counts"
-       for step in ("forward3_mma", "forward4_pipeline", "forward5_warp_tiles",
-                    "forward6_lazy", "forward7_interleaved")},
+    ("05_flash_attention/forward8_split_keys.cu", "changed"):
+        "for few queries: it continues step 4 (pipeline), not the steps for many",
 }
 
 BUDGETS = ("lines", "kernel", "changed", "headers", "header lines")
-ATTENTION = ("05", "07")  # the chapters that may have more headers
+ATTENTION = ("05", "07")  # the chapters that may have more of headers
 
 CHAPTER = re.compile(r"\d\d_\w+")
 STEP = re.compile(r"(?P<ladder>(?:\w+_)?(?:step|forward|backward))(?P<number>\d+)(?:_\w+)?\.cu")
@@ -259,12 +253,13 @@ def measure(tree):
                 "header lines": sum(len(tree.text(header).splitlines()) for header in headers),
             }
             last = place > len(ladder) - 2
+            is_attention = chapter.split("_")[0] in ATTENTION
             most = {
                 "lines": 240 if last else 120,
                 "kernel": 130 if last else 80,
                 "changed": 80,
-                "headers": 7 if chapter.split("_")[0] in ATTENTION else 5,
-                "header lines": 500,
+                "headers": 8 if is_attention else 5,
+                "header lines": 800 if is_attention else 500,
             }
             rows.append(Row(name, spent, most))
             before = now
