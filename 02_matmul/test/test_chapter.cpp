@@ -188,7 +188,7 @@ TEST_SUITE("chapter") {
       CHECK(!step.idea.empty());
       CHECK(!step.types.empty());
       CHECK(!step.types.contains(DType::fp64));
-      // Tensor cores, and so the other types, begin with compute capability 8.0.
+      // Not every card has tensor cores, and so the other types.
       if (step.needs.empty()) CHECK(tile::listed(step.types) == "fp32");
       // Every size is taken: only a feature can be missing, so the other step needs less.
       CHECK(!step.takes);

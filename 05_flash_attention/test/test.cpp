@@ -247,6 +247,32 @@ TEST_SUITE("step") {
 }
 
 TEST_SUITE("chapter") {
+  // CTest asks the CPU device as 7.5 and as 8.6, too: both have less shared memory, and 7.5 has
+  // tensor cores for fp16 only.
+  TEST_CASE("every head dimension on every card, and in step mma by its own kernel") {
+    const auto check = [](const auto& ladder, const Case& c) {
+      using Tested = tile::TestedStep<std::remove_cvref_t<decltype(ladder)>>;
+      const std::size_t mma = tile::find_step(ladder, "mma");
+      for (std::size_t number = mma; number < ladder.steps.size(); ++number) {
+        const Tested step{ladder.steps[number], &ladder, number};
+        const std::size_t before = tile::own_runs();
+        check_step(step, c, normal(c.p));
+        CHECK((number > mma || tile::own_runs() > before));
+      }
+    };
+    for (const DType type : {DType::fp16, DType::bf16}) {
+      const Status able = tile::check_requirements(k16Bits, {tile::Feature::bf16_mma}, type);
+      const bool lacks_bf16 = tile::device().capability < 80 && type == DType::bf16;
+      CHECK((able.message.rfind("bf16_mma: ", 0) == 0) == lacks_bf16);
+      for (const std::int64_t dim : kDims) {
+        if (lacks_bf16) continue;
+        const Case c = causal(full(type, {1, 2, 1, 65, 70, dim}));
+        check(kForwardLadder, c);
+        check(kBackwardLadder, c);
+      }
+    }
+  }
+
   TEST_CASE("the mask's tiles are those that somebody sees, and the whole ones that all see") {
     for (const int queries : {1, 5, 16, 33}) {
       for (const int keys : {0, 1, 7, 32, 40}) {

@@ -71,6 +71,19 @@ void check_own_kernel(const LadderInfo& ladder, std::size_t step, Workload& work
   CHECK_FALSE(workload.check().ok());  // what one step wrote is not there for the next
 }
 
+TEST_CASE("chapters: a step's type, unless somebody asks for one, is one that runs here") {
+  // CTest asks the CPU device as 7.5, too, which multiplies no bf16.
+  const bool has_bf16 = has_feature(device().capability, Feature::bf16_mma);
+  StepInfo step{"", "", {DType::fp16, DType::bf16}, {}, "", {}};
+  CHECK(default_type(step) == DType::bf16);
+  step.needs = {Feature::bf16_mma};
+  CHECK(default_type(step) == (has_bf16 ? DType::bf16 : DType::fp16));
+  step.needs = {Feature::bf16_mma, Feature::cp_async};
+  CHECK(default_type(step) == DType::bf16);
+  step.types = {DType::fp32, DType::fp16, DType::bf16};
+  CHECK(default_type(step) == DType::fp32);
+}
+
 TEST_CASE("chapters: every step runs its own kernel on what it shows, in each of its types") {
   for (const Chapter* chapter : chapters()) {
     for (const LadderInfo& ladder : chapter->ladders) {

@@ -6,6 +6,7 @@ namespace tile {
 
 std::string_view name(Feature feature) {
   switch (feature) {
+    case Feature::fp16_mma: return "fp16_mma";
     case Feature::cp_async: return "cp_async";
     case Feature::bf16_mma: return "bf16_mma";
     case Feature::fp8_mma: return "fp8_mma";
@@ -18,6 +19,7 @@ std::string_view name(Feature feature) {
 
 bool has_feature(int capability, Feature feature) {
   switch (feature) {
+    case Feature::fp16_mma: return capability >= 75;
     case Feature::cp_async:
     case Feature::bf16_mma: return capability >= 80;
     case Feature::fp8_mma: return capability >= 89;
@@ -40,8 +42,10 @@ Status check_requirements(EnumSet<DType> types, EnumSet<Feature> needs, DType ty
   if (!types.contains(type)) {
     return unsupported("type", std::string(name(type)) + " is not one of " + listed(types));
   }
-  for (const Feature feature : kFeatures) {
-    if (needs.contains(feature) && !has_feature(device().capability, feature)) {
+  for (Feature feature : kFeatures) {
+    if (!needs.contains(feature)) continue;
+    if (feature == Feature::bf16_mma && type == DType::fp16) feature = Feature::fp16_mma;
+    if (!has_feature(device().capability, feature)) {
       return unsupported(name(feature), device().name + " does not have it");
     }
   }
@@ -49,7 +53,11 @@ Status check_requirements(EnumSet<DType> types, EnumSet<Feature> needs, DType ty
 }
 
 DType default_type(const StepInfo& step) {
-  for (const DType type : {DType::fp32, DType::bf16, DType::fp16, DType::tf32}) {
+  constexpr DType kInOrder[] = {DType::fp32, DType::bf16, DType::fp16, DType::tf32};
+  for (const DType type : kInOrder) {
+    if (check_requirements(step.types, step.needs, type).ok()) return type;
+  }
+  for (const DType type : kInOrder) {
     if (step.types.contains(type)) return type;
   }
   return DType::fp64;

@@ -36,16 +36,19 @@ class EnumSet {
 
 /// What a card can have and a step can need.
 enum class Feature {
-  cp_async,  ///< compute capability 8.0 and up, as is bf16_mma
-  bf16_mma,
-  fp8_mma,  ///< 8.9 and up
-  tma,      ///< 9.0 and up, as is cluster
+  fp16_mma,  ///< compute capability 7.5 and up: tensor cores that multiply fp16
+  cp_async,  ///< 8.0 and up, as is bf16_mma
+  bf16_mma,  ///< tensor cores that multiply bf16 and tf32; a step that needs it needs fp16_mma
+             ///< instead for a problem in fp16
+  fp8_mma,   ///< 8.9 and up
+  tma,       ///< 9.0 and up, as is cluster
   cluster,
   wgmma,  ///< 9.0 only
 };
 
-inline constexpr Feature kFeatures[] = {Feature::cp_async, Feature::bf16_mma, Feature::fp8_mma,
-                                        Feature::tma,      Feature::cluster,  Feature::wgmma};
+inline constexpr Feature kFeatures[] = {Feature::fp16_mma, Feature::cp_async, Feature::bf16_mma,
+                                        Feature::fp8_mma,  Feature::tma,      Feature::cluster,
+                                        Feature::wgmma};
 
 std::string_view name(Feature feature);
 
@@ -108,7 +111,7 @@ inline std::string file_of_step(std::string_view ladder, std::size_t step, std::
 /// "fp32, fp16, bf16".
 std::string listed(EnumSet<DType> types);
 
-/// Why a step with these types and needs cannot run here: an unsupported() Status, or ok.
+/// Why a step with these types and needs cannot run here in `type`: an unsupported() Status, or ok.
 Status check_requirements(EnumSet<DType> types, EnumSet<Feature> needs, DType type);
 
 /// Whether the step itself runs the valid problem on this device.
@@ -176,7 +179,8 @@ struct StepInfo {
   Shows shows;
 };
 
-/// The type that a step runs in if nobody asks for one: fp32 if it can.
+/// The type that a step runs in if nobody asks for one: the first of fp32, bf16, fp16 and tf32 for
+/// which the card has what the step needs. If it has that for none, the first of the step's.
 DType default_type(const StepInfo& step);
 
 template <class Ladder>

@@ -26,7 +26,8 @@ namespace tile::ptx {
 /// Two neighbouring elements of a fragment in one word, the first one lowest: rounded to nearest,
 /// ties to even. A NaN becomes the positive one whose other bits are all ones.
 ///
-/// T is __half or __nv_bfloat16, two of which fill the word. Compute capability 8.0 and up:
+/// T is __half or __nv_bfloat16, two of which fill the word. Compute capability 8.0 and up; fp16
+/// any, below 8.0 one after the other:
 ///     cvt.rn.f16x2.f32 d, high, low;
 ///     cvt.rn.bf16x2.f32 d, high, low;
 /// Or __nv_fp8_e4m3 or __nv_fp8_e5m2, in the lower half of the word. What exceeds the largest
@@ -36,11 +37,20 @@ namespace tile::ptx {
 template <class T>
 __device__ __forceinline__ std::uint32_t pack(float low, float high) {
   if constexpr (std::is_same_v<T, __half>) {
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
     std::uint32_t d;
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(high), "f"(low));
-    return d;
+#else
+    asm("{\n"
+        "  .reg .f16 high, low;\n"
+        "  cvt.rn.f16.f32 high, %1;\n"
+        "  cvt.rn.f16.f32 low, %2;\n"
+        "  mov.b32 %0, {low, high};\n"
+        "}"
+        : "=r"(d)
+        : "f"(high), "f"(low));
 #endif
+    return d;
   } else if constexpr (std::is_same_v<T, __nv_bfloat16>) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
     std::uint32_t d;

@@ -21,10 +21,10 @@
 
 #ifdef CPU_DEVICE
 
+#include "cpu_device/options.h"
 #include "cpu_device/tensor.h"
 
 namespace tile::ptx {
-using cpu_device::mma_m16n8k16;
 using cpu_device::mma_m16n8k16_f16;
 using cpu_device::mma_m16n8k32;
 using cpu_device::mma_m16n8k8;
@@ -35,16 +35,69 @@ using cpu_device::mma_m16n8k8_tf32;
 
 namespace tile::ptx {
 
-/// fp16 or bf16 (T is __half or __nv_bfloat16), added in fp32. Compute capability 8.0 and up.
-///     mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {d0, d1, d2, d3}, {a0, …, a3}, {b0, b1},
-///                                                       {d0, d1, d2, d3};
+/// fp16, added in fp32. Compute capability 7.5 and up.
+///     mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {d0, d1, d2, d3}, {a0, a1}, {b},
+///                                                      {d0, d1, d2, d3};
 /// With g = lane / 4 and t = lane % 4 * 2 (element_of_a<16>, element_of_b<16>, element_of_d in
 /// fragments.hpp):
+///     a[0]  row g, columns t, t + 1       b  rows t, t + 1 of column g
+///     a[1]  row g + 8, columns t, t + 1
+///     d[0], d[1]  row g, columns t, t + 1
+///     d[2], d[3]  row g + 8, columns t, t + 1
+__device__ __forceinline__ void mma_m16n8k8(float (&d)[4], const std::uint32_t (&a)[2],
+                                            std::uint32_t b) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 750
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, "
+      "{%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(b));
+#else
+  __trap();
+#endif
+}
+
+}  // namespace tile::ptx
+
+#endif
+
+namespace tile::ptx {
+
+/// What mma_m16n8k16 of fp16 is on a card with m16n8k8 only: A B = A0 B0 + A1 B1, where A0 has the
+/// columns 0 to 7 of A and B0 the rows 0 to 7 of B. They are a[0], a[1] and b[0] of m16n8k16, at
+/// the places of m16n8k8; a[2], a[3] and b[1] are A1 and B1, as those 8 further on. D is rounded
+/// twice, so its last bits may differ from those of one instruction.
+/// `site` is empty on a GPU, and on the CPU device where the kernel calls mma.
+template <class... Site>
+__device__ __forceinline__ void mma_m16n8k16_of_halves(float (&d)[4], const std::uint32_t (&a)[4],
+                                                       const std::uint32_t (&b)[2], Site... site) {
+  mma_m16n8k8(d, {a[0], a[1]}, b[0], site...);
+  mma_m16n8k8(d, {a[2], a[3]}, b[1], site...);
+}
+
+#ifdef CPU_DEVICE
+
+template <class T>
+__forceinline__ void mma_m16n8k16(float (&d)[4], const std::uint32_t (&a)[4],
+                                  const std::uint32_t (&b)[2],
+                                  cpu_device::Site site = cpu_device::Site::here()) {
+  if (std::is_same_v<T, __half> && cpu_device::options().capability < 80) {
+    mma_m16n8k16_of_halves(d, a, b, site);
+  } else {
+    cpu_device::mma_m16n8k16<T>(d, a, b, site);
+  }
+}
+
+#else
+
+/// fp16 or bf16 (T is __half or __nv_bfloat16), added in fp32. Compute capability 8.0 and up; fp16
+/// 7.5 and up, where it is two of m16n8k8.
+///     mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {d0, d1, d2, d3}, {a0, …, a3}, {b0, b1},
+///                                                       {d0, d1, d2, d3};
+/// With g and t as above:
 ///     a[0]  row g, columns t, t + 1       a[2]  row g, columns t + 8, t + 9
 ///     a[1]  row g + 8, columns t, t + 1   a[3]  row g + 8, columns t + 8, t + 9
 ///     b[0]  rows t, t + 1 of column g     b[1]  rows t + 8, t + 9 of column g
-///     d[0], d[1]  row g, columns t, t + 1
-///     d[2], d[3]  row g + 8, columns t, t + 1
+/// and d as above.
 template <class T>
 __device__ __forceinline__ void mma_m16n8k16(float (&d)[4], const std::uint32_t (&a)[4],
                                              const std::uint32_t (&b)[2]) {
@@ -62,7 +115,11 @@ __device__ __forceinline__ void mma_m16n8k16(float (&d)[4], const std::uint32_t 
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
   }
 #else
-  __trap();
+  if constexpr (std::is_same_v<T, __half>) {
+    mma_m16n8k16_of_halves(d, a, b);
+  } else {
+    __trap();
+  }
 #endif
 }
 
@@ -77,22 +134,6 @@ __device__ __forceinline__ void mma_m16n8k16_f16(std::uint32_t (&d)[2], const st
       "{%0, %1};"
       : "+r"(d[0]), "+r"(d[1])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-#else
-  __trap();
-#endif
-}
-
-/// fp16, added in fp32, half as deep. Compute capability 7.5 and up.
-///     mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {d0, d1, d2, d3}, {a0, a1}, {b},
-///                                                      {d0, d1, d2, d3};
-/// a[0], a[1], b and d are a[0], a[1], b[0] and d of m16n8k16.
-__device__ __forceinline__ void mma_m16n8k8(float (&d)[4], const std::uint32_t (&a)[2],
-                                            std::uint32_t b) {
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 750
-  asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, "
-      "{%0, %1, %2, %3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(b));
 #else
   __trap();
 #endif
@@ -146,6 +187,6 @@ __device__ __forceinline__ void mma_m16n8k32(float (&d)[4], const std::uint32_t 
 #endif
 }
 
-}  // namespace tile::ptx
-
 #endif
+
+}  // namespace tile::ptx

@@ -31,6 +31,13 @@ struct K16 : Registers<4, 2, 4> {
   }
   using D = float;
 };
+struct K16OfHalves : Registers<4, 2, 4> {
+  __device__ static void run(float (&d)[4], const std::uint32_t (&a)[4],
+                             const std::uint32_t (&b)[2]) {
+    tile::ptx::mma_m16n8k16_of_halves(d, a, b);
+  }
+  using D = float;
+};
 struct K16InFp16 : Registers<4, 2, 2> {
   __device__ static void run(std::uint32_t (&d)[2], const std::uint32_t (&a)[4],
                              const std::uint32_t (&b)[2]) {
@@ -199,6 +206,7 @@ tile::Status multiply(Mma mma, int count, const std::uint32_t* a, const std::uin
     case Mma::k16_fp16: return multiply_with<K16<__half>>(count, a, b, d);
     case Mma::k16_bf16: return multiply_with<K16<__nv_bfloat16>>(count, a, b, d);
     case Mma::k16_in_fp16: return multiply_with<K16InFp16>(count, a, b, d);
+    case Mma::k16_of_halves: return multiply_with<K16OfHalves>(count, a, b, d);
     case Mma::k8_fp16: return multiply_with<K8>(count, a, b, d);
     case Mma::k8_tf32: return multiply_with<K8Tf32>(count, a, b, d);
     case Mma::k32_e4m3: return multiply_with<K32<__nv_fp8_e4m3>>(count, a, b, d);

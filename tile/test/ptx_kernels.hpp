@@ -8,7 +8,16 @@
 namespace ptx_test {
 
 /// mma_… of tile/ptx/mma.cuh.
-enum class Mma { k16_fp16, k16_bf16, k16_in_fp16, k8_fp16, k8_tf32, k32_e4m3, k32_e5m2 };
+enum class Mma {
+  k16_fp16,
+  k16_bf16,
+  k16_in_fp16,
+  k16_of_halves,
+  k8_fp16,
+  k8_tf32,
+  k32_e4m3,
+  k32_e5m2
+};
 
 /// D = A B + D for each of `count` products, one a warp. Registers lie as
 /// [product][lane][register].

@@ -113,8 +113,8 @@ void require_capability(const char* instruction, int capability, Site site);
 
 template <class T>
 __forceinline__ uint32_t pack(float low, float high, Site site = Site::here()) {
-  constexpr bool kFp8 = sizeof(T) == 1;
-  require_capability(kFp8 ? "cvt to fp8" : "cvt of two numbers", kFp8 ? 89 : 80, site);
+  constexpr bool kFp8 = sizeof(T) == 1, kFp16 = std::is_same_v<T, __half>;
+  require_capability(kFp8 ? "cvt to fp8" : "cvt of two numbers", kFp8 ? 89 : kFp16 ? 75 : 80, site);
   return uint32_t{T(high).__x} << 8 * sizeof(T) | T(low).__x;
 }
 
