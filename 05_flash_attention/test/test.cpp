@@ -194,6 +194,23 @@ TEST_SUITE("step") {
     });
   }
 
+  // Other properties, as that keys can be permuted, that o is linear in v, or that parts can be
+  // merged by lse, follow from the bounds around the reference.
+  TEST_CASE("to the bit: of one key its value; a window as long as the keys hides nothing") {
+    tile::for_each_step(kForwardLadder, [](const auto& step, DType type) {
+      const Case one = fitted(step, full(type, {2, 2, 2, 33, 1, 64}));
+      const Inputs in = normal(one.p);
+      const Values o = run(step, one, in).o;
+      for (std::size_t i = 0; i < o.size(); ++i) {
+        const std::size_t entry = i / (o.size() / 2);
+        CHECK(o[i] == in.v[entry * 2 * 64 + i % (2 * 64)]);
+      }
+      const Case c = fitted(step, causal(full(type, {1, 1, 1, 70, 70, 64})));
+      const Inputs of_c = normal(c.p);
+      CHECK(run(step, c, of_c).o == run(step, windowed(c, c.p.keys, 0), of_c).o);
+    });
+  }
+
   TEST_CASE("what a query does not see changes no bit of its output or its gradient") {
     for_each_step([](const auto& step, DType type) {
       const Case c = fitted(step, causal(full(type, {1, 1, 1, 130, 130, 64})));
