@@ -12,6 +12,7 @@ namespace {
 
 constexpr int kThreads = 128;
 
+// snippet-begin row
 /// A block has one query of one head.
 struct Row {
   int batch, head, query;
@@ -20,6 +21,7 @@ struct Row {
         head(static_cast<int>(blockIdx.x / queries) % heads),
         query(static_cast<int>(blockIdx.x % queries)) {}
 };
+// snippet-end row
 
 // snippet-begin scores
 /// S = scale Q K^T. A score that its query does not see is -infinity.
@@ -41,7 +43,9 @@ __global__ void attention_scores(Heads<const T> q,  // [batch][queries][heads][d
     scores[std::int64_t{blockIdx.x} * masks.keys + key] = seen ? scale * sum : -INFINITY;
   }
 }
+// snippet-end scores
 
+// snippet-begin softmax
 /// P = softmax(S), in the place of S.
 __global__ void attention_scores_softmax(float* scores,  // [rows][keys]
                                          float* lse,     // [rows], or null
@@ -63,7 +67,9 @@ __global__ void attention_scores_softmax(float* scores,  // [rows][keys]
   }
   if (lse && threadIdx.x == 0) lse[blockIdx.x] = sum == 0 ? -INFINITY : reference + logf(sum);
 }
+// snippet-end softmax
 
+// snippet-begin output
 /// O = P V.
 template <class T>
 __global__ void attention_scores_output(const float* weights,  // [batch][heads][queries][keys]
@@ -82,7 +88,7 @@ __global__ void attention_scores_output(const float* weights,  // [batch][heads]
     o.rows(row.batch, row.head)[row.query][d] = static_cast<T>(sum);
   }
 }
-// snippet-end scores
+// snippet-end output
 
 }  // namespace
 

@@ -152,6 +152,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     if (tile + 1 < visited.last) copy(tile + 1);
     // A warp passes over a tile that none of its queries sees.
     if (kIsBorder && !mask.any_sees(warp_query, kWarpQueries, tile * kKeys, kKeys)) return;
+    // snippet-begin groups
     // S = Q K^T of a group of keys, and weights of the group before meanwhile
     const auto score = [&](Sums<kWarpQueries, kGroup>& scores, int group_of_tile, auto between) {
       scores = {};
@@ -192,11 +193,14 @@ __global__ void __launch_bounds__(kThreads, 2)
       if (!Shape<kDim>::kInterleave && !is_last) score(next, i + 1, Nothing{});
       if (!is_last) softmax.look_at(next, out);
     }
+    // snippet-end groups
   };
+  // snippet-begin whole_and_border
   int tile = visited.first;
   for (; tile < visited.whole_first; ++tile) visit(tile, std::true_type{});
   for (; tile < visited.whole_last; ++tile) visit(tile, std::false_type{});
   for (; tile < visited.last; ++tile) visit(tile, std::true_type{});
+  // snippet-end whole_and_border
 
   float row_lse[kWarpQueries / 8];
   softmax.finish(out, row_lse);
