@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kThreads = 128;
 
-// snippet-begin row
+// snippet-begin scores
 /// A block has one query of one head.
 struct Row {
   int batch, head, query;
@@ -21,9 +21,7 @@ struct Row {
         head(static_cast<int>(blockIdx.x / queries) % heads),
         query(static_cast<int>(blockIdx.x % queries)) {}
 };
-// snippet-end row
 
-// snippet-begin scores
 /// S = scale Q K^T. A score that its query does not see is -infinity.
 template <class T>
 __global__ void attention_scores(Heads<const T> q,  // [batch][queries][heads][dim]
