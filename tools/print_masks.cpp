@@ -12,8 +12,8 @@ namespace {
 
 using flash_attention::Mask;
 
-/// "seen": for each query the first key that it sees, and the first that it no longer does; "tiles":
-/// for each tile of queries the four numbers of Mask::Tiles.
+/// "seen": for each query the first key that it sees, and the first that it no longer does;
+/// "tiles": for each tile of queries the four numbers of Mask::Tiles.
 void print(const Mask& mask, int tile) {
   std::printf("{\"seen\": [");
   for (int query = 0; query < mask.queries; ++query) {

@@ -40,13 +40,17 @@ int main(void) {
     memcpy(&bits, &x, sizeof bits);
     qkv64[i] = to_float(qkv[i] = bits >> 16);
   }
-  /* The scale is 1 / sqrt(D) and o has no gaps: both are what zeros stand for. */
-  tile_attention_args exact = {sizeof exact, NULL, TILE_FP64, .causal = 1,
-      .batch = B, .heads = H, .kv_heads = HKV, .queries = S, .keys = S, .head_dim = D,
-      .q = qkv64, .k = qkv64 + H * D, .v = qkv64 + (H + HKV) * D, .o = o64, .lse = lse64,
-      .query_lengths = lengths, .key_lengths = lengths,
-      .q_strides = {S * ROW, D, ROW}, .k_strides = {S * ROW, D, ROW},
-      .v_strides = {S * ROW, D, ROW}};
+  tile_attention_args exact = {.struct_size = sizeof exact, .type = TILE_FP64};
+  exact.causal = 1; /* the scale is 1 / sqrt(D): that is what 0 stands for */
+  exact.batch = B, exact.queries = exact.keys = S, exact.head_dim = D;
+  exact.heads = H, exact.kv_heads = HKV;
+  exact.query_lengths = exact.key_lengths = lengths;
+  exact.q = qkv64, exact.k = qkv64 + H * D, exact.v = qkv64 + (H + HKV) * D;
+  const int64_t strides[3] = {S * ROW, D, ROW}; /* of batch, head and row; o has no gaps */
+  memcpy(exact.q_strides, strides, sizeof strides);
+  memcpy(exact.k_strides, strides, sizeof strides);
+  memcpy(exact.v_strides, strides, sizeof strides);
+  exact.o = o64, exact.lse = lse64;
   check(tile_attention_reference(&exact));
 
   tile_attention_args args = exact; /* the same in bf16 and on the device */
