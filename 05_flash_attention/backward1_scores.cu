@@ -1,8 +1,8 @@
 // Backward, step 1: the formulas.
 // Idea: with the softmax's P and its gradient in memory, each gradient is a product:
 //       dV = P^T dO, dQ = scale dS K, dK = scale dS^T Q with dS = P (dO V^T - delta).
-// Limit: memory. Two matrices of 4 bytes for each query and key are written once and read three
-//        times.
+// Limit: products element by element. With better ones it would be memory: two matrices of 4 bytes
+//        for each query and key, written once and read three times.
 #include "flash_attention.cuh"
 #include "tile/ptx/exp2.cuh"
 #include "tile/reduce.cuh"

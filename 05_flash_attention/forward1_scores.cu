@@ -1,8 +1,8 @@
 // Forward, step 1: all scores in memory.
 // Idea: attention as it is written down: S = scale Q K^T, P = softmax(S), O = P V, a kernel for
 //       each, and the matrix of scores in memory between them.
-// Limit: memory. For 131,072 queries and keys the scores of one head take 64 GiB, and each of them
-//        is written twice and read four times.
+// Limit: products element by element. With better ones it would be memory: for 131,072 queries and
+//        keys the scores of a head take 64 GiB, and each is written twice and read four times.
 #include "flash_attention.cuh"
 #include "tile/ptx/exp2.cuh"
 #include "tile/reduce.cuh"
