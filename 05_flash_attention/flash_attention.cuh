@@ -12,6 +12,7 @@ namespace flash_attention {
 
 inline constexpr float kLog2E = 1.44269504f, kLn2 = 0.693147181f;
 
+// snippet-begin heads
 /// A tensor of rows, some heads to each batch entry.
 template <class T>
 struct Heads {
@@ -22,6 +23,7 @@ struct Heads {
     return {data + batch * stride.batch + head * stride.head + first_row * stride.row, stride.row};
   }
 };
+// snippet-end heads
 template <class T, class Void>
 Heads<T> heads_of(Void* data, const Strides& stride) {
   return {static_cast<T*>(data), stride};
@@ -63,6 +65,7 @@ inline int tiles_of(std::int64_t rows, int tile) {
   return static_cast<int>((rows + tile - 1) / tile);
 }
 
+// snippet-begin longest_first
 /// The same with the same tile of eight heads in turn, and the longest tiles first: blocks with
 /// little to do fill the gaps at the end, and the keys of eight heads fit in the L2. Where a mask
 /// is causal the last queries see the most keys, and the first keys are seen by the most queries.
@@ -75,6 +78,7 @@ __device__ inline Work work_longest_first(int batch, int heads, int tiles, bool 
   return {static_cast<int>(of_head / heads), static_cast<int>(of_head % heads),
           last_is_longest ? tiles - 1 - tile : tile};
 }
+// snippet-end longest_first
 
 /// Heads of q to one of k and v.
 template <class Problem>

@@ -1,8 +1,8 @@
 // Forward, step 1: all scores in memory.
 // Idea: attention as it is written down: S = scale Q K^T, P = softmax(S), O = P V, a kernel for
 //       each, and the matrix of scores in memory between them.
-// Limit: memory. For 131,072 queries and keys the scores of one head take 64 GiB, and each of them
-//        is written twice and read four times.
+// Limit: products element by element. With better ones it would be memory: for 131,072 queries and
+//        keys the scores of a head take 64 GiB, and each is written twice and read four times.
 #include "flash_attention.cuh"
 #include "tile/ptx/exp2.cuh"
 #include "tile/reduce.cuh"
@@ -12,6 +12,7 @@ namespace {
 
 constexpr int kThreads = 128;
 
+// snippet-begin scores
 /// A block has one query of one head.
 struct Row {
   int batch, head, query;
@@ -21,7 +22,6 @@ struct Row {
         query(static_cast<int>(blockIdx.x % queries)) {}
 };
 
-// snippet-begin scores
 /// S = scale Q K^T. A score that its query does not see is -infinity.
 template <class T>
 __global__ void attention_scores(Heads<const T> q,  // [batch][queries][heads][dim]
@@ -41,7 +41,9 @@ __global__ void attention_scores(Heads<const T> q,  // [batch][queries][heads][d
     scores[std::int64_t{blockIdx.x} * masks.keys + key] = seen ? scale * sum : -INFINITY;
   }
 }
+// snippet-end scores
 
+// snippet-begin softmax
 /// P = softmax(S), in the place of S.
 __global__ void attention_scores_softmax(float* scores,  // [rows][keys]
                                          float* lse,     // [rows], or null
@@ -63,7 +65,9 @@ __global__ void attention_scores_softmax(float* scores,  // [rows][keys]
   }
   if (lse && threadIdx.x == 0) lse[blockIdx.x] = sum == 0 ? -INFINITY : reference + logf(sum);
 }
+// snippet-end softmax
 
+// snippet-begin output
 /// O = P V.
 template <class T>
 __global__ void attention_scores_output(const float* weights,  // [batch][heads][queries][keys]
@@ -82,7 +86,7 @@ __global__ void attention_scores_output(const float* weights,  // [batch][heads]
     o.rows(row.batch, row.head)[row.query][d] = static_cast<T>(sum);
   }
 }
-// snippet-end scores
+// snippet-end output
 
 }  // namespace
 

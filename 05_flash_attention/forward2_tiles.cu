@@ -17,6 +17,7 @@ constexpr int kWarps = 8, kThreads = kWarps * tile::kWarp;
 constexpr int kWarpQueries = kQueries / kWarps;
 constexpr int kMaxDim = 256, kLaneDims = kMaxDim / tile::kWarp;
 
+// snippet-begin load
 /// Copies `count` rows of dim elements to shared memory as floats. Others, up to kRows, become 0.
 /// Rows lie dim + 1 floats apart there, so that lanes that read the same element of rows that
 /// follow one another meet different banks.
@@ -27,6 +28,7 @@ __device__ void load_rows(float* smem, tile::Rows<const T> from, int count, int 
     smem[row * (dim + 1) + d] = row < count ? static_cast<float>(from[row][d]) : 0;
   }
 }
+// snippet-end load
 
 // snippet-begin kernel
 template <class T>

@@ -30,6 +30,7 @@ __global__ void attention_pipeline(Heads<const T> q,  // [batch][queries][heads]
   const int block_query = work.tile * kQueries, kv_head = work.head / group;
   const int warp_query = static_cast<int>(threadIdx.x) / tile::kWarp * 16;  // in the tile
 
+  // snippet-begin copies
   const auto k_tile = [&](int tile) {
     return KeyTile(smem + QueryTile::kBytes + tile % 2 * 2 * KeyTile::kBytes);
   };
@@ -43,7 +44,9 @@ __global__ void attention_pipeline(Heads<const T> q,  // [batch][queries][heads]
   q_tile.template copy_async<kThreads>(q.rows(work.batch, work.head, block_query),
                                        mask.queries - block_query);
   if (visited.first < visited.last) copy(visited.first);
+  // snippet-end copies
 
+  // snippet-begin loop
   RowSoftmax<16> softmax(factor);
   Sums<16, kDim> out;
   for (int tile = visited.first; tile < visited.last; ++tile) {
@@ -62,6 +65,7 @@ __global__ void attention_pipeline(Heads<const T> q,  // [batch][queries][heads]
     // O += P V
     add_product_with_columns<T>(out, as_factor<T>(scores), v_tile(tile), 0);
   }
+  // snippet-end loop
   tile::ptx::cp_async_wait_all();  // without a tile the queries are still under way
   float row_lse[2];
   softmax.finish(out, row_lse);

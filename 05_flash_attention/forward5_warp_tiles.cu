@@ -51,8 +51,10 @@ __global__ void __launch_bounds__(kThreads, 2)
   if (visited.first < visited.last) copy(visited.first);
   tile::ptx::cp_async_wait_all();
   __syncthreads();  // the queries are there
+  // snippet-begin queries
   Factor<kWarpQueries, kKeepQueries ? kDim : 16> queries;
   if constexpr (kKeepQueries) load(queries, q_tile, warp_row);
+  // snippet-end queries
 
   RowSoftmax<kWarpQueries> softmax(factor);
   Sums<kWarpQueries, kDim> out;
@@ -62,6 +64,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     // the next one takes.
     __syncthreads();
     if (tile + 1 < visited.last) copy(tile + 1);
+    // snippet-begin products
     const bool whole = tile >= visited.whole_first && tile < visited.whole_last;
     // A warp passes over a tile that none of its queries sees.
     if (!whole && !mask.any_sees(warp_query, kWarpQueries, tile * kKeys<kDim>, kKeys<kDim>))
@@ -74,6 +77,7 @@ __global__ void __launch_bounds__(kThreads, 2)
       add_product_of_rows<T>(scores, q_tile, warp_row, k_tile(tile), 0);
     }
     if (!whole) hide(scores, mask, warp_query, tile * kKeys<kDim>);
+    // snippet-end products
     // P, and O is corrected
     softmax.add(scores, out);
     // O += P V

@@ -75,17 +75,21 @@ __global__ void __launch_bounds__(kThreads, 2)
       add_product_of_rows<T>(scores, q_tile, warp_row, k_tile(tile), 0);
     }
     if constexpr (kIsBorder) hide(scores, mask, warp_query, tile * kKeys<kDim>);
+    // snippet-begin lazy
     // O is corrected if it must be, and P
     softmax.look_at(scores, out);
 #pragma unroll
     for (int n = 0; n < kWarpQueries * kKeys<kDim> / 128; ++n) softmax.weigh(scores, n);
+    // snippet-end lazy
     // O += P V
     add_product_with_columns<T>(out, as_factor<T>(scores), v_tile(tile), 0);
   };
+  // snippet-begin whole_and_border
   int tile = visited.first;
   for (; tile < visited.whole_first; ++tile) visit(tile, std::true_type{});
   for (; tile < visited.whole_last; ++tile) visit(tile, std::false_type{});
   for (; tile < visited.last; ++tile) visit(tile, std::true_type{});
+  // snippet-end whole_and_border
 
   float row_lse[kWarpQueries / 8];
   softmax.finish(out, row_lse);

@@ -82,6 +82,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     // Made here, so that its addresses are computed in each turn: kept in registers from before the
     // loop they would push out what it needs more.
     const QueryTile q_here(smem);
+    // snippet-begin groups
     // S = Q K^T of a group of keys, and weights of the group before meanwhile
     const auto score = [&](Sums<kWarpQueries, kGroup>& scores, int group_of_tile, auto between) {
       scores = {};
@@ -122,6 +123,7 @@ __global__ void __launch_bounds__(kThreads, 2)
       if (!Shape<kDim>::kInterleave && !is_last) score(next, i + 1, Nothing{});
       if (!is_last) softmax.look_at(next, out);
     }
+    // snippet-end groups
   };
   int tile = visited.first;
   for (; tile < visited.whole_first; ++tile) visit(tile, std::true_type{});

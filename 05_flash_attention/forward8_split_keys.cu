@@ -26,7 +26,6 @@ struct Shape {
   static constexpr int kBytes = kQueryBytes + kStages * 2 * kKeyBytes;
 };
 
-// snippet-begin kernel
 template <class T, int kDim, int kRowWarps>
 __global__ void __launch_bounds__(kThreads, 2)
     attention_split_keys(Heads<const T> q,  // [batch][queries][heads][kDim]
@@ -49,12 +48,14 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int warp = static_cast<int>(threadIdx.x) / tile::kWarp;
   const int warp_row = warp % kRowWarps * 16, col0 = warp / kRowWarps * Plan::kCols;
 
+  // snippet-begin share
   // This block's share of the tiles that some query of its rows sees.
   const int first_query = block_row / group, last_row = min(block_row + Plan::kRows, rows) - 1;
   const Mask::Tiles visited =
       mask.tiles(first_query, last_row / group + 1 - first_query, Plan::kKeys);
   const int share = (visited.last - visited.first + splits - 1) / splits;
   const int first = visited.first + split * share, last = min(first + share, visited.last);
+  // snippet-end share
 
   const auto k_tile = [&](int tile) {
     return KeyTile(smem + Plan::kQueryBytes + (tile - first) % kStages * 2 * Plan::kKeyBytes);
@@ -68,12 +69,14 @@ __global__ void __launch_bounds__(kThreads, 2)
     }
     tile::ptx::cp_async_commit();  // an empty group counts too, so that the wait below is the same
   };
+  // snippet-begin rows
   constexpr int kRowChunks = kDim / 8;
   for (int i = threadIdx.x; i < Plan::kRows * kRowChunks; i += kThreads) {
     const int row = min(block_row + i / kRowChunks, rows - 1), chunk = i % kRowChunks;
     const T* from = q.rows(batch, kv_head * group + row % group)[row / group];
     tile::ptx::cp_async<16>(q_tile.at(i / kRowChunks, chunk), from + chunk * 8);
   }
+  // snippet-end rows
 #pragma unroll
   for (int i = 0; i < kStages - 1; ++i) copy(first + i);
   tile::ptx::cp_async_wait<kStages - 2>();  // the queries are of the first group
@@ -118,7 +121,6 @@ __global__ void __launch_bounds__(kThreads, 2)
     }
   }
 }
-// snippet-end kernel
 
 // snippet-begin merge
 /// A block for each query, a thread for each column of its output.

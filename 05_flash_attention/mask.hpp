@@ -41,6 +41,7 @@ struct Mask {
            end_key(past - 1) > first;
   }
 
+  // snippet-begin tiles
   /// Tiles of keys, by their numbers. In those from `first` to before `last` some query of the tile
   /// may see some key; in those from whole_first to before whole_last all queries see all keys.
   struct Tiles {
@@ -61,9 +62,12 @@ struct Mask {
     if (whole_begin < whole_end) tiles.whole_first = whole_begin, tiles.whole_last = whole_end;
     return tiles;
   }
+  // snippet-end tiles
 
+  // snippet-begin transposed
   /// The same from the side of the keys: which queries a key is seen by.
   __host__ __device__ constexpr Mask transposed() const { return {keys, queries, right, left}; }
+  // snippet-end transposed
 };
 
 }  // namespace flash_attention

@@ -14,13 +14,18 @@ import drawings_02_matmul as matmul
 import drawings_02_tensor_cores as tensor_cores
 import drawings_03_softmax as softmax
 import drawings_04_layernorm as layernorm
+import drawings_05_flash_attention as attention
 from drawing import Canvas
 
 ROOT = pathlib.Path(__file__).parents[1]
 
 
 PAGES = {"02_matmul/README.md": matmul.FIGURES, "02_matmul/tensor_cores.md": tensor_cores.FIGURES,
-         "03_softmax/README.md": softmax.FIGURES, "04_layernorm/README.md": layernorm.FIGURES}
+         "03_softmax/README.md": softmax.FIGURES, "04_layernorm/README.md": layernorm.FIGURES,
+         "05_flash_attention/README.md": {path: draw for path, draw in attention.FIGURES.items()
+                                          if "backward" not in path},
+         "05_flash_attention/backward.md": {path: draw for path, draw in attention.FIGURES.items()
+                                            if "backward" in path}}
 
 
 def source(file):
@@ -412,6 +417,81 @@ class LayerNorm(WithSource):
             last = layernorm.exchange_and_add(lanes, 4)[-1]
             self.assertEqual(last, [{lane // (lanes // 4): set(range(lanes))}
                                     for lane in range(lanes)])
+
+
+class FlashAttention(WithSource):
+    chapter = "05_flash_attention"
+
+    def output(self, query):
+        """By the definition: the output, and the sum of the exponentials."""
+        weights = [2.0 ** attention.score(query, key) for key in attention.KEYS]
+        return [sum(w * v[d] for w, v in zip(weights, attention.VALUES)) / sum(weights)
+                for d in range(2)], sum(weights)
+
+    def test_the_example(self):
+        page = source("05_flash_attention/README.md")
+        for query, (out, total) in zip(attention.QUERIES, (((8, 11), 9), ((4.5, 9), 8),
+                                                           ((5, 8), 2.25),
+                                                           ((7.875, 12.375), 32))):
+            self.assertEqual(self.output(query), (list(out), total))
+            _, reference, _, _, online_total, online_out = attention.online(query)[-1]
+            self.assertEqual([float(o / online_total) for o in online_out], list(out))
+            self.assertEqual(2 ** reference * online_total, total)
+        for numbers in ((5, 8), (7.875, 12.375), (11.25, 18), (15.75, 24.75)):
+            self.assertIn("({:g}, {:g})".format(*numbers), page)
+        self.assertEqual([attention.online(query)[1][2] for query in attention.QUERIES],
+                         [0.5, 1, 1, 0.25])
+
+    def test_what_step_2_does_with_it(self):
+        self.holds("forward2_tiles.cu", "max = fmaxf(reference[i], tile::reduce_lanes(score, "
+                   "tile::Max{}));", "correction = tile::ptx::exp2_approx(reference[i] - finite);",
+                   "weight[i] = tile::ptx::exp2_approx(score - finite);",
+                   "sum[i] = sum[i] * correction + weight[i];",
+                   "for (float& each : out[i]) each *= correction;")
+
+    def test_split_keys(self):
+        whole, total = self.output(attention.QUERIES[0])
+        for middle in (1, 2, 3):
+            out, weight = attention.merged([attention.part(attention.QUERIES[0], 0, middle),
+                                            attention.part(attention.QUERIES[0], middle, 4)])
+            self.assertEqual(([float(o) for o in out], weight), (whole, total))
+
+    def test_the_gradients_of_the_example(self):
+        query, step = attention.QUERIES[0], 1e-4
+        out, total = self.output(query)
+        weights = [2.0 ** attention.score(query, key) / total for key in attention.KEYS]
+        delta = out[0]  # dO is (1, 0)
+        ds = [w * (v[0] - delta) for w, v in zip(weights, attention.VALUES)]
+        for got, expected in zip(ds, (2 / 9, -8 / 9, 2 / 9, 4 / 9)):
+            self.assertAlmostEqual(got, expected, 14)
+        for axis, expected in ((0, 0.924), (1, -1.078)):
+            slope = math.log(2) * sum(s * key[axis] for s, key in zip(ds, attention.KEYS))
+            self.assertAlmostEqual(slope, expected, 3)
+
+            def moved(by):
+                return self.output([x + by * (i == axis) for i, x in enumerate(query)])[0][0]
+            self.assertAlmostEqual((moved(step) - moved(-step)) / (2 * step), slope, 6)
+
+    def test_constants(self):
+        k = attention.of(ROOT, "forward3_mma.cu")
+        self.assertEqual((k["kWarps"], k["kThreads"], k["kQueries"]), (4, 128, 64))
+        self.assertEqual(attention.number(ROOT, "forward3_mma.cu", r"kDim == 256 \? \d+ : (\d+);"),
+                         64)
+        product, exponentials = attention.group_cycles(ROOT)
+        self.assertEqual((round(product), exponentials), (214, 256))
+
+    def test_masks(self):
+        counts = [attention.tile_counts(printed, mask[1])
+                  for (_, mask), printed in zip(attention.MASKS, attention.masks(ROOT))]
+        self.assertEqual(counts, [(10, 6, 16), (7, 5, 8), (3, 1, 8), (9, 0, 16), (10, 4, 16),
+                                  (16, 12, 16)])
+        for (_, (queries, keys, left, right)), printed in zip(attention.MASKS,
+                                                              attention.masks(ROOT)):
+            for query, (first, end) in enumerate(printed["seen"]):
+                stands = query + keys - queries
+                self.assertEqual([key for key in range(keys) if first <= key < end],
+                                 [key for key in range(keys)
+                                  if stands - left <= key <= stands + right])
 
 
 if __name__ == "__main__":
