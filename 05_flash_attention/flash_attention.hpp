@@ -72,6 +72,9 @@ tile::Status validate(const ForwardProblem& problem, const ForwardBuffers& buffe
 /// Everything of that but the element type.
 tile::Status validate_tensors(const ForwardProblem& problem, const ForwardBuffers& buffers);
 
+/// What of that is about the problem's numbers. Strides are looked at with their tensors.
+tile::Status validate_sizes(const ForwardProblem& problem);
+
 inline bool is_empty(const ForwardProblem& p) {
   return p.batch == 0 || p.heads == 0 || p.queries == 0;
 }
@@ -83,7 +86,8 @@ inline bool is_empty(const ForwardProblem& p) {
 inline constexpr int kMostSplitQueries = 16, kSplitTileElements = 4096;
 std::int64_t key_splits(const ForwardProblem& problem);
 
-/// The device memory that the step of this name needs beside its arguments. Flash attention needs
+/// The device memory that the step of this name needs beside its arguments, if the sizes are valid.
+/// Flash attention needs
 /// none; the scores of all queries and keys are 4 bytes each; where keys are split, each part of a
 /// row's output and its lse.
 std::int64_t workspace_bytes(const ForwardProblem& problem, std::string_view step);
@@ -151,6 +155,7 @@ struct BackwardBuffers {
 /// What is checked before any step. The Status names the argument that is wrong.
 tile::Status validate(const BackwardProblem& problem, const BackwardBuffers& buffers);
 tile::Status validate_tensors(const BackwardProblem& problem, const BackwardBuffers& buffers);
+tile::Status validate_sizes(const BackwardProblem& problem);
 
 /// Without queries dk and dv still are zeros, and without keys dq.
 inline bool is_empty(const BackwardProblem& p) {

@@ -343,8 +343,11 @@ tile::Status check_workspace(const BackwardProblem& p, const BackwardBuffers& bu
   return check_workspace(workspace_bytes(p, step), buffers.workspace_bytes);
 }
 
+tile::Status validate_sizes(const ForwardProblem& p) { return check_extents(p); }
+tile::Status validate_sizes(const BackwardProblem& p) { return check_extents(p); }
+
 tile::Status validate_tensors(const ForwardProblem& p, const ForwardBuffers& b) {
-  if (tile::Status s = check_extents(p); !s.ok()) return s;
+  if (tile::Status s = validate_sizes(p); !s.ok()) return s;
   return check_tensors(
       is_empty(p),
       {query_rows(p, "q", b.q, p.q), key_rows(p, "k", b.k, p.k), key_rows(p, "v", b.v, p.v),
@@ -354,7 +357,7 @@ tile::Status validate_tensors(const ForwardProblem& p, const ForwardBuffers& b) 
 }
 
 tile::Status validate_tensors(const BackwardProblem& p, const BackwardBuffers& b) {
-  if (tile::Status s = check_extents(p); !s.ok()) return s;
+  if (tile::Status s = validate_sizes(p); !s.ok()) return s;
   return check_tensors(
       is_empty(p),
       {query_rows(p, "q", b.q, p.q), key_rows(p, "k", b.k, p.k), key_rows(p, "v", b.v, p.v),

@@ -212,9 +212,14 @@ tile_status tell_workspace_bytes(const Ladder& ladder, const Args* args, std::in
     typename Ladder::Problem p{};
     typename Ladder::Buffers b{};
     if (!bytes) return tile::invalid_argument("bytes", "is null");
+    *bytes = 0;
     if (Status s = read(args, &given, &p, &b); !s.ok()) return s;
-    *bytes =
-        flash_attention::workspace_bytes(p, given.step ? given.step : ladder.steps.back().name);
+    if (Status s = tile::check_requirements(flash_attention::kTypes, {}, p.type); !s.ok()) return s;
+    if (Status s = flash_attention::validate_sizes(p); !s.ok()) return s;
+    const char* step = given.step ? given.step : ladder.steps.back().name.data();
+    std::size_t number = 0;
+    if (Status s = tile::c::find_step(ladder, step, p, b, &number); !s.ok()) return s;
+    *bytes = flash_attention::workspace_bytes(p, step);
     return {};
   });
 }

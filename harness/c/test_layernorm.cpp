@@ -92,46 +92,6 @@ struct Inputs {
   }
 };
 
-// Device memory by name; null where there are no values, or nothing is wanted.
-class Memory {
- public:
-  void* input(const char* name, DType type, std::int64_t rows, std::int64_t ld, const Values& v) {
-    if (v.empty()) return nullptr;
-    const std::int64_t cols = std::ssize(v) / rows;
-    return keep(DeviceBuffer::input(name, tile::matrix_layout(type, rows, cols, ld), v));
-  }
-  void* output(const char* name, DType type, std::int64_t rows, std::int64_t cols, std::int64_t ld,
-               const tile::Expected& expected) {
-    wanted_.emplace_back(buffers_.size(), expected);
-    return keep(DeviceBuffer::output(name, tile::matrix_layout(type, rows, cols, ld),
-                                     Poison::unwritten_nan));
-  }
-  void* scratch(std::int64_t bytes) {
-    if (bytes == 0) return nullptr;
-    return keep(DeviceBuffer::output("workspace", tile::vector_layout(DType::fp32, bytes / 4),
-                                     Poison::unwritten_nan));
-  }
-  void check() const {
-    for (const auto& [index, expected] : wanted_) check_equal(buffers_[index], expected);
-    for (const DeviceBuffer& buffer : buffers_) check_intact(buffer);
-  }
-  void check_untouched() const {
-    for (const DeviceBuffer& buffer : buffers_) {
-      const Status untouched = buffer.check_unchanged();
-      CHECK_MESSAGE(untouched.ok(), untouched.message);
-    }
-  }
-
- private:
-  void* keep(DeviceBuffer buffer) {
-    buffers_.push_back(std::move(buffer));
-    return buffers_.back().raw();
-  }
-
-  std::vector<DeviceBuffer> buffers_;
-  std::vector<std::pair<std::size_t, tile::Expected>> wanted_;
-};
-
 Memory place(const Case& c, DType type, const Inputs& in, tile_layernorm_args* args) {
   const auto p = forward_problem(c, type);
   const bool layer = c.norm == layernorm::Norm::layer;
@@ -208,16 +168,6 @@ void check_steps(const Ladder& ladder, const Case& c,
       memory.check();
     }
   }
-}
-
-// A matrix of the host at a distance `ld`, with `fill` between its rows; a vector is one row.
-Values spread(const Values& packed, std::int64_t cols, std::int64_t ld, double fill) {
-  const std::int64_t rows = std::ssize(packed) / cols;
-  Values values(static_cast<std::size_t>(rows * ld), fill);
-  for (std::int64_t row = 0; row < rows; ++row) {
-    std::copy_n(packed.begin() + row * cols, cols, values.begin() + row * ld);
-  }
-  return values;
 }
 
 }  // namespace

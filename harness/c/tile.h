@@ -329,7 +329,8 @@ typedef struct tile_attention_args {
 TILE_API tile_status tile_attention(const tile_attention_args* args);
 
 /* The bytes of device memory that the step args->step needs as its workspace; NULL: that the last
- * step does, which is none. Reads the sizes and the step; the rest may still be zero. */
+ * step does, which is none but for 16 queries or fewer. Reads the sizes and the step; the rest may
+ * still be zero. */
 TILE_API tile_status tile_attention_workspace_bytes(const tile_attention_args* args,
                                                     int64_t* bytes);
 

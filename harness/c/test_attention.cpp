@@ -1,0 +1,356 @@
+// Attention behind the C interface, called as a C program calls it.
+#include <bit>
+#include <cmath>
+#include <cstddef>
+
+#include "05_flash_attention/flash_attention.hpp"
+#include "harness/c/test_support.hpp"
+#include "harness/convert.hpp"
+
+namespace {
+
+using flash_attention::BackwardProblem;
+using flash_attention::ForwardProblem;
+using flash_attention::Strides;
+
+constexpr std::int64_t kBatch = 2, kHeads = 4, kQueries = 13, kKeys = 21, kDim = 64;
+
+struct Case {
+  std::int64_t kv_heads;  // 0: as many as there are of q
+  std::int64_t padding;   // elements between rows; 0: strides are left 0
+  bool causal, windowed, lengths;
+  float scale;  // 0: left to the default
+};
+constexpr Case kCases[] = {{0, 0, false, false, false, 0},
+                           {2, 8, true, false, false, 0.25f},
+                           {1, 16, false, true, true, 0},
+                           {2, 0, true, true, true, 0.5f}};
+constexpr std::int64_t kLeft = 5, kRight = 3;
+const std::vector<int> kQueryLengths{13, 6}, kKeyLengths{9, 21};
+
+std::int64_t kv_heads(const Case& c) { return c.kv_heads == 0 ? kHeads : c.kv_heads; }
+
+// Tensors are [batch length][heads dim] in memory. Each has a distance of rows of its own.
+Strides strides(const Case& c, std::int64_t length, std::int64_t heads, int tensor) {
+  const std::int64_t row = heads * kDim + c.padding * tensor;
+  return {length * row, kDim, row};
+}
+
+template <class Problem>
+Problem problem_of(const Case& c, DType type) {
+  Problem p{.type = type,
+            .batch = kBatch,
+            .heads = kHeads,
+            .queries = kQueries,
+            .keys = kKeys,
+            .head_dim = kDim,
+            .kv_heads = kv_heads(c)};
+  if (c.windowed) p.left = kLeft, p.right = kRight;
+  if (c.causal) p.right = 0;
+  p.scale = c.scale == 0 ? 0.125f : c.scale;
+  p.q = strides(c, kQueries, kHeads, 1);
+  p.k = strides(c, kKeys, p.kv_heads, 2);
+  p.v = strides(c, kKeys, p.kv_heads, 3);
+  p.o = strides(c, kQueries, kHeads, 4);
+  if constexpr (requires { p.dq; }) {
+    p.dout = strides(c, kQueries, kHeads, 5);
+    p.dq = strides(c, kQueries, kHeads, 6);
+    p.dk = strides(c, kKeys, p.kv_heads, 7);
+    p.dv = strides(c, kKeys, p.kv_heads, 8);
+  }
+  return p;
+}
+
+void set(std::int64_t (&to)[3], const Strides& from) {
+  to[0] = from.batch, to[1] = from.head, to[2] = from.row;
+}
+
+template <class Args>
+Args sizes(const Case& c, tile_type type) {
+  Args args{};
+  args.struct_size = sizeof args;
+  args.type = type;
+  args.batch = kBatch, args.heads = kHeads, args.queries = kQueries, args.keys = kKeys;
+  args.head_dim = kDim, args.kv_heads = c.kv_heads;
+  args.causal = c.causal, args.windowed = c.windowed;
+  args.left = kLeft, args.right = kRight;  // count if windowed
+  args.scale = c.scale;
+  if (c.padding == 0) return args;
+  const auto p = problem_of<BackwardProblem>(c, DType::fp32);
+  set(args.q_strides, p.q), set(args.k_strides, p.k), set(args.v_strides, p.v);
+  set(args.o_strides, p.o);
+  if constexpr (requires { args.dq; }) {
+    set(args.dout_strides, p.dout), set(args.dq_strides, p.dq);
+    set(args.dk_strides, p.dk), set(args.dv_strides, p.dv);
+  }
+  return args;
+}
+
+// All that either direction reads, without padding. o and lse are the reference's, rounded.
+struct Inputs {
+  Values q, k, v, dout, o, lse, lse_heads_first;
+  std::vector<int> query_lengths, key_lengths;
+  flash_attention::ForwardExpected forward;
+  flash_attention::BackwardExpected backward;
+
+  Inputs(const Case& c, DType type)
+      : q(tile::normal(kBatch * kQueries * kHeads * kDim, type, 1)),
+        k(tile::normal(kBatch * kKeys * kv_heads(c) * kDim, type, 2)),
+        v(tile::normal(kBatch * kKeys * kv_heads(c) * kDim, type, 3)),
+        dout(tile::normal(std::ssize(q), type, 4)) {
+    if (c.lengths) query_lengths = kQueryLengths, key_lengths = kKeyLengths;
+    forward = flash_attention::reference(problem_of<ForwardProblem>(c, type),
+                                         {q, k, v, query_lengths, key_lengths});
+    o = tile::rounded(forward.o.value, type);
+    lse = tile::rounded(forward.lse.value, type == DType::fp64 ? type : DType::fp32);
+    lse_heads_first = heads_first(lse);
+    backward = flash_attention::reference(problem_of<BackwardProblem>(c, type),
+                                          {q, k, v, o, lse, dout, query_lengths, key_lengths});
+  }
+  static Values heads_first(const Values& lse) {  // [batch][queries][heads] before
+    Values turned;
+    for (std::int64_t b = 0; b < kBatch; ++b) {
+      for (std::int64_t head = 0; head < kHeads; ++head) {
+        for (std::int64_t query = 0; query < kQueries; ++query) {
+          turned.push_back(lse[static_cast<std::size_t>((b * kQueries + query) * kHeads + head)]);
+        }
+      }
+    }
+    return turned;
+  }
+};
+
+// Places what both directions read.
+template <class Args>
+void place_inputs(const Case& c, DType type, const Inputs& in, Args* args, Memory* memory) {
+  const auto p = problem_of<ForwardProblem>(c, type);
+  args->q = memory->input("q", type, kBatch * kQueries, p.q.row, in.q);
+  args->k = memory->input("k", type, kBatch * kKeys, p.k.row, in.k);
+  args->v = memory->input("v", type, kBatch * kKeys, p.v.row, in.v);
+  // As floats of the same bits: the harness has no buffers of integers.
+  const auto lengths = [memory](const char* name, const std::vector<int>& n) {
+    Values floats;
+    for (const int each : n) floats.push_back(std::bit_cast<float>(each));
+    return static_cast<const int*>(memory->input(name, DType::fp32, 1, std::ssize(n), floats));
+  };
+  args->query_lengths = lengths("query_lengths", in.query_lengths);
+  args->key_lengths = lengths("key_lengths", in.key_lengths);
+}
+
+Memory place(const Case& c, DType type, const Inputs& in, tile_attention_args* args) {
+  const auto p = problem_of<ForwardProblem>(c, type);
+  Memory memory;
+  place_inputs(c, type, in, args, &memory);
+  args->o = memory.output("o", type, kBatch * kQueries, kHeads * kDim, p.o.row, in.forward.o);
+  tile::Expected lse = in.forward.lse;
+  lse.value = Inputs::heads_first(lse.value), lse.bound = Inputs::heads_first(lse.bound);
+  args->lse = memory.output("lse", DType::fp32, 1, std::ssize(in.lse), std::ssize(in.lse), lse);
+  check_ok(tile_attention_workspace_bytes(args, &args->workspace_bytes));
+  args->workspace = memory.scratch(args->workspace_bytes);
+  return memory;
+}
+
+Memory place(const Case& c, DType type, const Inputs& in, tile_attention_backward_args* args) {
+  const auto p = problem_of<BackwardProblem>(c, type);
+  const std::int64_t q_cols = kHeads * kDim, k_cols = p.kv_heads * kDim;
+  Memory memory;
+  place_inputs(c, type, in, args, &memory);
+  args->o = memory.input("o", type, kBatch * kQueries, p.o.row, in.o);
+  args->lse = memory.input("lse", DType::fp32, 1, std::ssize(in.lse), in.lse_heads_first);
+  args->dout = memory.input("dout", type, kBatch * kQueries, p.dout.row, in.dout);
+  args->dq = memory.output("dq", type, kBatch * kQueries, q_cols, p.dq.row, in.backward.dq);
+  args->dk = memory.output("dk", type, kBatch * kKeys, k_cols, p.dk.row, in.backward.dk);
+  args->dv = memory.output("dv", type, kBatch * kKeys, k_cols, p.dv.row, in.backward.dv);
+  check_ok(tile_attention_backward_workspace_bytes(args, &args->workspace_bytes));
+  args->workspace = memory.scratch(args->workspace_bytes);
+  return memory;
+}
+
+tile_status call(const tile_attention_args& args) { return tile_attention(&args); }
+tile_status call(const tile_attention_backward_args& args) {
+  return tile_attention_backward(&args);
+}
+tile_status refer(const tile_attention_args& args) { return tile_attention_reference(&args); }
+tile_status refer(const tile_attention_backward_args& args) {
+  return tile_attention_backward_reference(&args);
+}
+tile_status tell(const tile_attention_args& args, std::int64_t* bytes) {
+  return tile_attention_workspace_bytes(&args, bytes);
+}
+tile_status tell(const tile_attention_backward_args& args, std::int64_t* bytes) {
+  return tile_attention_backward_workspace_bytes(&args, bytes);
+}
+
+// Every step by its name, in each type, and the best without one.
+template <class Args, class Ladder>
+void check_steps(const Ladder& ladder, const Case& c) {
+  for (std::size_t t = 0; t < std::size(kTypes); ++t) {
+    const DType type = tile::kDTypes[t];
+    Args args = sizes<Args>(c, kTypes[t]);
+    if (!flash_attention::kTypes.contains(type)) {
+      check_refused(call(args), TILE_UNSUPPORTED, "type");
+      continue;
+    }
+    const Inputs in(c, type);
+    for (std::size_t i = 0; i <= ladder.steps.size(); ++i) {
+      const bool named = i < ladder.steps.size();
+      const std::string name(named ? ladder.steps[i].name : "");
+      CAPTURE(name);
+      CAPTURE(&c - kCases);
+      args.step = named ? name.c_str() : nullptr;
+      const Memory memory = place(c, type, in, &args);
+      check_ok(call(args));
+      const std::string ran = tile_last_step();
+      CHECK(tile::find_step(ladder, ran) < ladder.steps.size());
+      // Its own, unless it has other types, or lacks what this device does not have.
+      if (named && ladder.steps[i].types.contains(type) && tile::device().capability >= 80) {
+        CHECK(ran == name);
+      }
+      memory.check();
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("every step computes attention, forward and backward, and without a name one does") {
+  for (const Case& c : kCases) {
+    check_steps<tile_attention_args>(flash_attention::kForwardLadder, c);
+    check_steps<tile_attention_backward_args>(flash_attention::kBackwardLadder, c);
+  }
+}
+
+TEST_CASE("the references of attention compute in double on the host") {
+  constexpr double kUntouched = -77;
+  for (const Case& c : kCases) {
+    CAPTURE(&c - kCases);
+    const Inputs in(c, DType::fp64);
+    const auto p = problem_of<BackwardProblem>(c, DType::fp64);
+    const std::int64_t q_cols = kHeads * kDim, k_cols = p.kv_heads * kDim;
+    const auto read = [&](const Values& packed, std::int64_t cols, const Strides& stride) {
+      return spread(packed, cols, stride.row, kUntouched);
+    };
+    const auto empty = [&](std::int64_t length, const Strides& stride) {
+      return Values(static_cast<std::size_t>(kBatch * length * stride.row), kUntouched);
+    };
+    const Values q = read(in.q, q_cols, p.q), k = read(in.k, k_cols, p.k),
+                 v = read(in.v, k_cols, p.v), dout = read(in.dout, q_cols, p.dout),
+                 o_in = read(in.o, q_cols, p.o);
+    const auto inputs = [&](auto& args) {
+      args.q = q.data(), args.k = k.data(), args.v = v.data();
+      if (c.lengths) args.query_lengths = in.query_lengths.data();
+      if (c.lengths) args.key_lengths = in.key_lengths.data();
+    };
+    auto forward = sizes<tile_attention_args>(c, TILE_FP64);
+    inputs(forward);
+    Values o = empty(kQueries, p.o), lse(in.lse.size(), kUntouched);
+    forward.o = o.data(), forward.lse = lse.data();
+    check_ok(refer(forward));
+    CHECK(o == read(in.forward.o.value, q_cols, p.o));
+    CHECK(lse == in.lse_heads_first);
+
+    auto backward = sizes<tile_attention_backward_args>(c, TILE_FP64);
+    inputs(backward);
+    Values dq = empty(kQueries, p.dq), dk = empty(kKeys, p.dk), dv = empty(kKeys, p.dv);
+    backward.o = o_in.data(), backward.lse = in.lse_heads_first.data();
+    backward.dout = dout.data();
+    backward.dq = dq.data(), backward.dk = dk.data(), backward.dv = dv.data();
+    check_ok(refer(backward));
+    CHECK(dq == read(in.backward.dq.value, q_cols, p.dq));
+    CHECK(dk == read(in.backward.dk.value, k_cols, p.dk));
+    CHECK(dv == read(in.backward.dv.value, k_cols, p.dv));
+  }
+}
+
+TEST_CASE("what attention refuses, it names and touches nothing") {
+  const Case& c = kCases[1];
+  const Inputs in(c, DType::fp32);
+  const auto refuses = [&](auto args) {
+    const Memory memory = place(c, DType::fp32, in, &args);
+    const auto refused = [&](tile_status status, const char* argument, auto change) {
+      auto bad = args;
+      change(bad);
+      check_refused(call(bad), status, argument);
+    };
+    const auto invalid = [&](const char* argument, auto change) {
+      refused(TILE_INVALID_ARGUMENT, argument, change);
+    };
+    invalid("struct_size",
+            [](auto& a) { a.struct_size = offsetof(std::decay_t<decltype(a)>, stream); });
+    invalid("type", [](auto& a) { a.type = 0; });
+    invalid("step", [](auto& a) { a.step = "welford"; });
+    invalid("causal", [](auto& a) { a.causal = 2; });
+    invalid("windowed", [](auto& a) { a.windowed = -1; });
+    invalid("left", [](auto& a) { a.windowed = 1, a.left = -1; });
+    invalid("scale", [](auto& a) { a.scale = -1; });
+    invalid("scale", [](auto& a) { a.scale = NAN; });
+    invalid("kv_heads", [](auto& a) { a.kv_heads = 3; });
+    for (const auto extent :
+         {&decltype(args)::batch, &decltype(args)::heads, &decltype(args)::queries,
+          &decltype(args)::keys, &decltype(args)::head_dim, &decltype(args)::kv_heads}) {
+      auto bad = args;
+      bad.*extent = -1;
+      CHECK(call(bad) == TILE_INVALID_ARGUMENT);
+    }
+    invalid("q", [](auto& a) { a.q = nullptr; });
+    invalid("k", [](auto& a) { a.k = static_cast<const char*>(a.k) + 1; });
+    invalid("v", [](auto& a) { a.v_strides[2] = -1; });
+    invalid("workspace_bytes", [](auto& a) { a.workspace_bytes = -1; });
+    if constexpr (requires { args.dq; }) {
+      invalid("lse", [](auto& a) { a.lse = nullptr; });
+      invalid("dout", [](auto& a) { a.dout = nullptr; });
+      invalid("dq", [](auto& a) { a.dq = const_cast<void*>(a.q); });
+      invalid("dv", [](auto& a) { a.dv = a.dk; });
+    } else {
+      invalid("o", [](auto& a) { a.o = nullptr; });
+      invalid("o", [](auto& a) { a.o_strides[2] = kDim; });
+      invalid("lse", [](auto& a) { a.lse = a.o; });
+    }
+    // Kernels compute in other types than the reference.
+    check_refused(refer(args), TILE_UNSUPPORTED, "type");
+    refused(TILE_UNSUPPORTED, "type", [](auto& a) { a.type = TILE_FP64; });
+    memory.check_untouched();
+    check_ok(call(args));
+    memory.check();
+  };
+  refuses(sizes<tile_attention_args>(c, TILE_FP32));
+  refuses(sizes<tile_attention_backward_args>(c, TILE_FP32));
+  check_refused(tile_attention(nullptr), TILE_INVALID_ARGUMENT, "args");
+  check_refused(tile_attention_backward(nullptr), TILE_INVALID_ARGUMENT, "args");
+  check_refused(tile_attention_reference(nullptr), TILE_INVALID_ARGUMENT, "args");
+  check_refused(tile_attention_backward_reference(nullptr), TILE_INVALID_ARGUMENT, "args");
+}
+
+TEST_CASE("the workspace of attention: its size for each step, and what is refused") {
+  const auto sizes_of = [](const auto& ladder, auto args) {
+    using Ladder = std::decay_t<decltype(ladder)>;
+    const auto p = problem_of<typename Ladder::Problem>(kCases[0], DType::bf16);
+    std::int64_t bytes = -1;
+    for (const auto& step : ladder.steps) {
+      const std::string name(step.name);
+      args.step = name.c_str();
+      check_ok(tell(args, &bytes));
+      CHECK(bytes == flash_attention::workspace_bytes(p, step.name));
+    }
+    args.step = nullptr;
+    check_ok(tell(args, &bytes));
+    CHECK(bytes == flash_attention::workspace_bytes(p, ladder.steps.back().name));
+    const auto refused = [&](tile_status status, const char* argument, auto change) {
+      auto bad = args;
+      change(bad);
+      bytes = -1;
+      check_refused(tell(bad, &bytes), status, argument);
+      CHECK(bytes == 0);
+    };
+    refused(TILE_INVALID_ARGUMENT, "batch", [](auto& a) { a.batch = -1; });
+    refused(TILE_INVALID_ARGUMENT, "head_dim", [](auto& a) { a.head_dim = 0; });
+    refused(TILE_INVALID_ARGUMENT, "kv_heads", [](auto& a) { a.kv_heads = 8; });
+    refused(TILE_INVALID_ARGUMENT, "step", [](auto& a) { a.step = "welford"; });
+    refused(TILE_UNSUPPORTED, "type", [](auto& a) { a.type = TILE_FP64; });
+    refused(TILE_INVALID_ARGUMENT, "struct_size", [](auto& a) { a.struct_size = 8; });
+    check_refused(tell(args, nullptr), TILE_INVALID_ARGUMENT, "bytes");
+  };
+  sizes_of(flash_attention::kForwardLadder, sizes<tile_attention_args>(kCases[0], TILE_BF16));
+  sizes_of(flash_attention::kBackwardLadder,
+           sizes<tile_attention_backward_args>(kCases[0], TILE_BF16));
+}
