@@ -64,16 +64,21 @@ inline int tiles_of(std::int64_t rows, int tile) {
   return static_cast<int>((rows + tile - 1) / tile);
 }
 
-/// The same with the last tiles first, those with the most keys where a mask is causal, and of each
-/// tile eight heads in turn: blocks with little to do fill the gaps at the end, and the keys of
-/// eight heads fit in the L2.
-__device__ inline Work work_longest_first(int batch, int heads, int tiles) {
+/// The same with those first that have the most to do, so that blocks with little fill the gaps at
+/// the end; of each tile eight heads in turn, because the keys of eight heads fit in the L2. For
+/// tiles of keys: where a mask is causal, the first ones are seen by the most queries.
+__device__ inline Work keys_longest_first(int batch, int heads, int tiles) {
   constexpr unsigned kTurn = 8;
   const unsigned all = batch * heads, section = blockIdx.x / (kTurn * tiles) * kTurn;
   const unsigned width = min(kTurn, all - section), at = blockIdx.x % (kTurn * tiles);
   const unsigned of_head = section + at % width;
   return {static_cast<int>(of_head / heads), static_cast<int>(of_head % heads),
-          tiles - 1 - static_cast<int>(at / width)};
+          static_cast<int>(at / width)};
+}
+/// For tiles of queries: the last ones see the most keys.
+__device__ inline Work work_longest_first(int batch, int heads, int tiles) {
+  const Work work = keys_longest_first(batch, heads, tiles);
+  return {work.batch, work.head, tiles - 1 - work.tile};
 }
 
 /// Heads of q to one of k and v.

@@ -1,4 +1,4 @@
-// Backward, step 4: five products for seven.
+// Backward, step 5: five products for seven.
 // Idea: the block that has dS of a tile of keys and queries also computes that tile's part of
 //       dQ = dS K, and adds it to a sum in memory, which the blocks of all tiles of keys share. No
 //       block waits for another; but sums of floats depend on their order, so the last bits of dQ
@@ -6,10 +6,8 @@
 // Change: dS goes through shared memory once more; sums of dQ in fp32, in the order of mma's
 //         fragments, and a kernel behind that rounds them.
 // Limit: neither tensor cores nor shared memory are full: a block waits at two barriers a turn.
-#include "flash_attention.cuh"
-#include "tile/ptx/exp2.cuh"
+#include "query_stage.cuh"
 #include "tile/ptx/red.cuh"
-#include "warp_product.cuh"
 
 namespace flash_attention {
 namespace {
@@ -32,10 +30,9 @@ struct Shape {
   static constexpr int kDqRows = kDim <= 32 ? 16 : 32, kDqCols = kDim <= 32 ? kDim : 32;
   static_assert(kQueries / kDqRows * (kDim / kDqCols) == kWarps);
 
-  static constexpr int kKeyBytes = kKeys * kDim * 2, kQueryBytes = kQueries * kDim * 2;
+  static constexpr int kKeyBytes = kKeys * kDim * 2;
   static constexpr int kScoreBytes = kKeys * kQueries * 2;
-  static constexpr int kTermBytes = 1024;  // of at most 64 queries; what follows stays aligned
-  static constexpr int kStageBytes = 2 * kQueryBytes + kTermBytes;
+  static constexpr int kStageBytes = QueryStage<__half, kQueries, kDim>::kBytes;
   static constexpr int kBytes = 2 * kKeyBytes + 2 * kStageBytes + (kExchange ? 2 : 1) * kScoreBytes;
 };
 
@@ -55,7 +52,7 @@ __global__ void __launch_bounds__(Shape<kDim>::kThreads, kDim <= 64 ? 2 : 1)
   constexpr int kThreads = Plan::kThreads, kKeys = Plan::kKeys, kQueries = Plan::kQueries;
   constexpr int kPartKeys = Plan::kPartKeys, kPartQueries = Plan::kPartQueries;
   using KeyTile = SharedTile<T, kKeys, kDim>;
-  using QueryTile = SharedTile<T, kQueries, kDim>;
+  using Stage = QueryStage<T, kQueries, kDim>;
   using ScoreTile = SharedTile<T, kKeys, kQueries>;
   extern __shared__ __align__(1024) unsigned char smem[];  // {keys, values, dS, P}, [2]{queries, …}
   const KeyTile k_tile(smem), v_tile(smem + Plan::kKeyBytes);
@@ -73,16 +70,12 @@ __global__ void __launch_bounds__(Shape<kDim>::kThreads, kDim <= 64 ? 2 : 1)
 
   const auto copy = [&](int turn) {
     const int head = work.head * group + turn / tiles;
-    const int query = (visited.first + turn % tiles) * kQueries, left = turned.keys - query;
-    unsigned char* const stage = stages + turn % 2 * Plan::kStageBytes;
-    const QueryTile q_tile(stage), dout_tile(stage + Plan::kQueryBytes);
-    q_tile.template copy_async<kThreads>(q.rows(work.batch, head, query), left);
-    dout_tile.template copy_async<kThreads>(dout.rows(work.batch, head, query), left);
-    if (threadIdx.x < kQueries / 2) {  // two queries' terms are 16 bytes
-      const Terms* from = terms + (std::int64_t{work.batch} * heads + head) * term_rows + query;
-      tile::ptx::cp_async<16>(stage + 2 * Plan::kQueryBytes + threadIdx.x * 16,
-                              from + threadIdx.x * 2);
-    }
+    const int query = (visited.first + turn % tiles) * kQueries;
+    Stage(stages + turn % 2 * Stage::kBytes)
+        .template copy_async<kThreads>(
+            q.rows(work.batch, head, query), dout.rows(work.batch, head, query),
+            terms_of_head(terms, {work.batch, head, 0}, heads, masks.queries) + query,
+            turned.keys - query);
   };
   k_tile.template copy_async<kThreads>(k.rows(work.batch, work.head, block_key),
                                        turned.queries - block_key);
@@ -95,9 +88,7 @@ __global__ void __launch_bounds__(Shape<kDim>::kThreads, kDim <= 64 ? 2 : 1)
   Sums<32, Plan::kCols> dk_sums, dv_sums;
   const auto take_turn = [&](int turn, auto is_border) {
     const int query = (visited.first + turn % tiles) * kQueries;
-    const unsigned char* const stage = stages + turn % 2 * Plan::kStageBytes;
-    const QueryTile q_tile(stage), dout_tile(stage + Plan::kQueryBytes);
-    const auto* of_query = reinterpret_cast<const Terms*>(stage + 2 * Plan::kQueryBytes);
+    const Stage stage(stages + turn % 2 * Stage::kBytes);
     tile::ptx::cp_async_wait_all();
     // All threads' copies of these queries have landed. All have read the ones before, and dS.
     __syncthreads();
@@ -109,35 +100,22 @@ __global__ void __launch_bounds__(Shape<kDim>::kThreads, kDim <= 64 ? 2 : 1)
       const int part_query = part % Plan::kPartsAcross * kPartQueries;
       // P^T = exp2(K Q^T - lse)
       Sums<kPartKeys, kPartQueries> weights, dscores;
-      add_product_of_rows<T>(weights, k_tile, part_key, q_tile, part_query);
+      add_product_of_rows<T>(weights, k_tile, part_key, stage.q, part_query);
       if constexpr (decltype(is_border)::value) {
         hide(weights, turned, block_key + part_key, query + part_query);
       }
-#pragma unroll
-      for (int c = 0; c < kPartQueries / 4; ++c) {
-        const Terms here = of_query[part_query + weights.col(c)];
-#pragma unroll
-        for (int r = 0; r < kPartKeys / 8; ++r) {
-          float& weight = weights.at(r, c);
-          weight = tile::ptx::exp2_approx(fmaf(scale * kLog2E, weight, -here.lse2));
-          dscores.at(r, c) = -here.delta;
-        }
-      }
+      weigh(weights, dscores, stage.terms + part_query, scale * kLog2E);
       // dS^T = P^T (V dO^T - delta)
-      add_product_of_rows<T>(dscores, v_tile, part_key, dout_tile, part_query);
+      add_product_of_rows<T>(dscores, v_tile, part_key, stage.dout, part_query);
       if constexpr (!Plan::kExchange) {  // dV += P^T dO
-        add_product_with_columns<T>(dv_sums, as_factor<T>(weights), dout_tile, part_query);
+        add_product_with_columns<T>(dv_sums, as_factor<T>(weights), stage.dout, part_query);
       }
-#pragma unroll
-      for (int c = 0; c < kPartQueries / 4; ++c) {
-#pragma unroll
-        for (int r = 0; r < kPartKeys / 8; ++r) dscores.at(r, c) *= weights.at(r, c);
-      }
+      multiply(dscores, weights);
       store_in_tile<T>(dscores, ds_tile, part_key, part_query);
       if constexpr (Plan::kExchange) {
         store_in_tile<T>(weights, p_tile, part_key, part_query);
       } else {  // dK += dS^T Q
-        add_product_with_columns<T>(dk_sums, as_factor<T>(dscores), q_tile, part_query);
+        add_product_with_columns<T>(dk_sums, as_factor<T>(dscores), stage.q, part_query);
       }
     }
     __syncthreads();  // dS is there, and P
@@ -146,9 +124,9 @@ __global__ void __launch_bounds__(Shape<kDim>::kThreads, kDim <= 64 ? 2 : 1)
       for (int depth = 0; depth < kQueries; depth += 16) {
         Factor<32, 16> factor;
         load(factor, p_tile, sums_key, depth);
-        add_product_with_columns<T>(dv_sums, factor, dout_tile, depth, sums_col);
+        add_product_with_columns<T>(dv_sums, factor, stage.dout, depth, sums_col);
         load(factor, ds_tile, sums_key, depth);
-        add_product_with_columns<T>(dk_sums, factor, q_tile, depth, sums_col);
+        add_product_with_columns<T>(dk_sums, factor, stage.q, depth, sums_col);
       }
     }
     // This warp's part of dQ = dS K
