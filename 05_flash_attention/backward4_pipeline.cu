@@ -60,9 +60,11 @@ __global__ void __launch_bounds__(Shape<kDim>::Keys::kThreads, Shape<kDim>::Keys
   using Stage = QueryStage<T, kQueries, kDim>;
   using ScoreTile = SharedTile<T, kKeys, kQueries>;
   extern __shared__ __align__(1024) unsigned char smem[];  // {keys, values, [2]{stage}, P, dS}
-  const KeyTile k_tile(smem), v_tile(smem + KeyTile::kBytes);
+  const tile::ptx::SharedAddress base(smem);  // one, or each tile's would be in a register
+  const KeyTile k_tile(base), v_tile(base + KeyTile::kBytes);
   unsigned char* const stages = smem + 2 * KeyTile::kBytes;
-  const ScoreTile p_tile(stages + 2 * Stage::kBytes);  // neither without sharing
+  const ScoreTile p_tile(base + 2 * KeyTile::kBytes +
+                         2 * Stage::kBytes);  // neither without sharing
   const ScoreTile ds_tile = p_tile.behind(ScoreTile::kBytes);
   const Work work = keys_longest_first(batch, heads / group, (masks.keys + kKeys - 1) / kKeys);
   const Mask turned = masks.of(work.batch).transposed();
@@ -81,10 +83,10 @@ __global__ void __launch_bounds__(Shape<kDim>::Keys::kThreads, Shape<kDim>::Keys
             terms_of_head(terms, {work.batch, of_head, 0}, heads, masks.queries) + query,
             turned.keys - query);
   };
-  k_tile.template copy_async<kThreads>(k.rows(work.batch, work.head, block_key),
-                                       turned.queries - block_key);
-  v_tile.template copy_async<kThreads>(v.rows(work.batch, work.head, block_key),
-                                       turned.queries - block_key);
+  k_tile.template copy_async_in_steps<kThreads>(k.rows(work.batch, work.head, block_key),
+                                                turned.queries - block_key);
+  v_tile.template copy_async_in_steps<kThreads>(v.rows(work.batch, work.head, block_key),
+                                                turned.queries - block_key);
   if (head < end_head) copy(head, visited.first);
 
   Sums<32, Shape<kDim>::kCols> dk_sums, dv_sums;
@@ -175,26 +177,29 @@ __global__ void __launch_bounds__(Shape<kDim>::Queries::kThreads, Shape<kDim>::Q
   using QueryTile = SharedTile<T, kQueries, kDim>;
   using KeyTile = SharedTile<T, kKeys, kDim>;
   extern __shared__ __align__(1024) unsigned char smem[];  // {queries, their dO, [2]{keys, values}}
-  const QueryTile q_tile(smem), dout_tile(smem + QueryTile::kBytes);
+  const tile::ptx::SharedAddress base(smem);
+  const QueryTile q_tile(base), dout_tile(base + QueryTile::kBytes);
   const Work work = work_longest_first(batch, heads, (masks.queries + kQueries - 1) / kQueries);
   const Mask mask = masks.of(work.batch);
   const int block_query = work.tile * kQueries, kv_head = work.head / group;
   const int warp_query = static_cast<int>(threadIdx.x) / 32 * kRows;  // in the tile
 
   const auto k_tile = [&](int tile) {
-    return KeyTile(smem + 2 * QueryTile::kBytes + tile % 2 * 2 * KeyTile::kBytes);
+    return KeyTile(base + 2 * QueryTile::kBytes + tile % 2 * 2 * KeyTile::kBytes);
   };
   const auto v_tile = [&](int tile) { return k_tile(tile).behind(KeyTile::kBytes); };
   const auto copy = [&](int tile) {
     const int key = tile * kKeys;
-    k_tile(tile).template copy_async<kThreads>(k.rows(work.batch, kv_head, key), mask.keys - key);
-    v_tile(tile).template copy_async<kThreads>(v.rows(work.batch, kv_head, key), mask.keys - key);
+    k_tile(tile).template copy_async_in_steps<kThreads>(k.rows(work.batch, kv_head, key),
+                                                        mask.keys - key);
+    v_tile(tile).template copy_async_in_steps<kThreads>(v.rows(work.batch, kv_head, key),
+                                                        mask.keys - key);
   };
   const Mask::Tiles visited = mask.tiles(block_query, kQueries, kKeys);
-  q_tile.template copy_async<kThreads>(q.rows(work.batch, work.head, block_query),
-                                       mask.queries - block_query);
-  dout_tile.template copy_async<kThreads>(dout.rows(work.batch, work.head, block_query),
-                                          mask.queries - block_query);
+  q_tile.template copy_async_in_steps<kThreads>(q.rows(work.batch, work.head, block_query),
+                                                mask.queries - block_query);
+  dout_tile.template copy_async_in_steps<kThreads>(dout.rows(work.batch, work.head, block_query),
+                                                   mask.queries - block_query);
   if (visited.first < visited.last) copy(visited.first);
   tile::ptx::cp_async_wait_all();
   __syncthreads();  // the queries are there

@@ -24,7 +24,7 @@ struct QueryStage {
 
   __device__ explicit QueryStage(unsigned char* begin)
       : q(begin),
-        dout(begin + Tile::kBytes),
+        dout(q.behind(Tile::kBytes)),
         terms(reinterpret_cast<Terms*>(begin + 2 * Tile::kBytes)) {}
 
   /// Copies all three with all kThreads threads of the block; the copies are under way when this
@@ -32,8 +32,8 @@ struct QueryStage {
   template <int kThreads>
   __device__ void copy_async(tile::Rows<const T> q_rows, tile::Rows<const T> dout_rows,
                              const Terms* of_rows, int rows_left) const {
-    q.template copy_async<kThreads>(q_rows, rows_left);
-    dout.template copy_async<kThreads>(dout_rows, rows_left);
+    q.template copy_async_in_steps<kThreads>(q_rows, rows_left);
+    dout.template copy_async_in_steps<kThreads>(dout_rows, rows_left);
     if (threadIdx.x < kQueries / 2) {  // two queries' terms are 16 bytes
       tile::ptx::cp_async<16>(terms + threadIdx.x * 2, of_rows + threadIdx.x * 2);
     }

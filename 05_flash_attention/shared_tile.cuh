@@ -48,24 +48,37 @@ class SharedTile {
   // snippet-end copy
 
   // snippet-begin copy_async
-  /// The same in the background: the copies are under way when this returns. Both addresses of a
-  /// thread's first chunk are computed once, and those of the next ones by additions.
+  /// The same in the background: the copies are under way when this returns.
   template <int kThreads>
   __device__ void copy_async(tile::Rows<const T> from, int rows_left) const {
-    const int first = row_of_thread<kThreads>(0), chunk = threadIdx.x % kRowChunks;
+    const T* chunk_of_row = from.data + threadIdx.x % kRowChunks * kChunk;
+#pragma unroll
+    for (int i = 0; i < kTurns<kThreads>; ++i) {
+      const int row = row_of_thread<kThreads>(i), chunk = threadIdx.x % kRowChunks;
+      if (kRows % kStep<kThreads> != 0 && row >= kRows) break;
+      tile::ptx::cp_async<16>(at(row, chunk), chunk_of_row + row * from.ld,
+                              row < rows_left ? 16 : 0);
+    }
+  }
+  // snippet-end copy_async
+
+  /// The same with fewer instructions: both addresses of a thread's first chunk are computed once,
+  /// and those of the next ones by additions. Forward steps 5 and 6 would spill with it.
+  template <int kThreads>
+  __device__ void copy_async_in_steps(tile::Rows<const T> from, int rows_left) const {
+    const int first = static_cast<int>(threadIdx.x / kRowChunks), chunk = threadIdx.x % kRowChunks;
     const tile::ptx::SharedAddress to = at(first, chunk);
     const T* source = tile::ptx::address_once(from[first] + chunk * kChunk);
-    const std::int64_t step = from.ld * kStep<kThreads>;
 #pragma unroll
     for (int i = 0; i < kTurns<kThreads>; ++i) {
       const int row = first + i * kStep<kThreads>;
       if (kRows % kStep<kThreads> != 0 && row >= kRows) break;
-      tile::ptx::cp_async<16>(
-          kStep<kThreads> % 8 == 0 ? to + i * kStep<kThreads> * kRowBytes : at(row, chunk),
-          source + i * step, row < rows_left ? 16 : 0);
+      // Rows eight apart are swizzled alike.
+      const bool is_alike = kStep<kThreads> % 8 == 0;
+      tile::ptx::cp_async<16>(is_alike ? to + i * kStep<kThreads> * kRowBytes : at(row, chunk),
+                              source + i * (from.ld * kStep<kThreads>), row < rows_left ? 16 : 0);
     }
   }
-  // snippet-end copy_async
 
  private:
   // Rows that the threads reach at one time, and how many times they do.
@@ -76,7 +89,7 @@ class SharedTile {
   template <int kThreads>
   static __device__ int row_of_thread(int turn) {
     static_assert(kThreads % kRowChunks == 0, "whole rows");
-    return static_cast<int>(threadIdx.x / kRowChunks) + turn * kStep<kThreads>;
+    return static_cast<int>(threadIdx.x) / kRowChunks + turn * kStep<kThreads>;
   }
   static __device__ int offset(int row, int chunk) {
     const int column = kRowChunks == 2   ? tile::swizzle_32B(row, chunk)
