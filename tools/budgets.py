@@ -60,7 +60,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("05_flash_attention/backward5_one_pass.cu", "lines"):
         "the same kernel of the keys with dQ in it, and one that rounds dQ",
     ("05_flash_attention/backward5_one_pass.cu", "changed"):
-        "half of it is step 4's kernel of the queries, which falls away",
+        "step 4's kernel of the queries falls away, and dQ comes into that of the keys",
     **{(f"05_flash_attention/{step}.cu", "header lines"):
        "shared_tile, warp_product and row_softmax are 400 lines, which five steps and both passes use"
        for step in ("forward3_mma", "forward4_pipeline", "forward5_warp_tiles",
