@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(Shape<kDim>::kThreads, kDim <= 64 ? 2 : 1)
   const ScoreTile p_tile(smem + 2 * Plan::kKeyBytes + Plan::kScoreBytes);
   unsigned char* const stages =
       smem + 2 * Plan::kKeyBytes + (Plan::kExchange ? 2 : 1) * Plan::kScoreBytes;
-  const Work work = work_longest_first(batch, heads / group, (masks.keys + kKeys - 1) / kKeys);
+  const Work work = keys_longest_first(batch, heads / group, (masks.keys + kKeys - 1) / kKeys);
   const Mask turned = masks.of(work.batch).transposed();
   const int block_key = work.tile * kKeys, warp = static_cast<int>(threadIdx.x) / 32;
   const int term_rows = (masks.queries + kRowsOfTerms - 1) / kRowsOfTerms * kRowsOfTerms;
