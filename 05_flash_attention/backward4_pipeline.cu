@@ -18,16 +18,16 @@ struct Shape {
   // registers. So beyond 64 columns kSharing warps share 32 keys, and each also computes the
   // weights of its part of the queries, and gives them to the others.
   struct Keys {
+    // Two blocks of 4 warps, or one of 8, leave a lane 255 registers.
     static constexpr int kWarps = kDim <= 64 ? 4 : 8, kBlocks = kDim <= 64 ? 2 : 1;
     static constexpr int kThreads = kWarps * 32;
     static constexpr int kSharing = kDim / kCols;
     static constexpr int kKept = kWarps / kSharing * 32, kPassing = 64;
-    static constexpr int kPart =
-        kDim <= 128 ? 32 : 16;  // queries whose weights are computed at once
-    static constexpr int kParts = kPassing / kPart / kSharing;  // of a warp
+    // A warp computes the weights of kPart queries at once, in kParts turns.
+    static constexpr int kPart = kDim <= 128 ? 32 : 16, kParts = kPassing / kPart / kSharing;
     static_assert(kSharing == 1 || kParts == 1);
     static constexpr int kStageBytes = QueryStage<__half, kPassing, kDim>::kBytes;
-    static constexpr int kScoreBytes = kSharing > 1 ? kKept* kPassing * 2 : 0;
+    static constexpr int kScoreBytes = kSharing > 1 ? 2 * kKept* kPassing : 0;
     static constexpr int kBytes = 2 * kKept * kDim * 2 + 2 * kStageBytes + 2 * kScoreBytes;
   };
   // Queries stay, keys pass by.
@@ -36,7 +36,7 @@ struct Shape {
     static constexpr int kThreads = kWarps * 32;
     static constexpr int kRows = kDim <= 128 ? 32 : 16;  // of a warp
     static constexpr int kKept = kWarps * kRows, kPassing = kDim <= 64 ? 64 : 32;
-    static constexpr int kPart = 32;  // keys whose weights are computed at once
+    static constexpr int kPart = 32;  // keys whose weights a warp computes at once
     static constexpr int kBytes = 2 * (kKept + 2 * kPassing) * kDim * 2;
   };
 };
@@ -63,8 +63,8 @@ __global__ void __launch_bounds__(Shape<kDim>::Keys::kThreads, Shape<kDim>::Keys
   const tile::ptx::SharedAddress base(smem);  // one, or each tile's would be in a register
   const KeyTile k_tile(base), v_tile(base + KeyTile::kBytes);
   unsigned char* const stages = smem + 2 * KeyTile::kBytes;
-  const ScoreTile p_tile(base + 2 * KeyTile::kBytes +
-                         2 * Stage::kBytes);  // neither without sharing
+  // Without sharing there is neither.
+  const ScoreTile p_tile(base + 2 * (KeyTile::kBytes + Stage::kBytes));
   const ScoreTile ds_tile = p_tile.behind(ScoreTile::kBytes);
   const Work work = keys_longest_first(batch, heads / group, (masks.keys + kKeys - 1) / kKeys);
   const Mask turned = masks.of(work.batch).transposed();
@@ -98,6 +98,7 @@ __global__ void __launch_bounds__(Shape<kDim>::Keys::kThreads, Shape<kDim>::Keys
       return !decltype(is_border)::value ||
              turned.any_sees(block_key + warp_key, 32, query + part, kPart);
     };
+    // snippet-begin turn
     tile::ptx::cp_async_wait_all();
     // All threads' copies of these queries have landed. And all have read the ones before, whose
     // place the next ones take, and the weights.
@@ -105,8 +106,7 @@ __global__ void __launch_bounds__(Shape<kDim>::Keys::kThreads, Shape<kDim>::Keys
     const bool is_last = tile + 1 == visited.last;  // of this head
     parity ^= 1;
     if (head + is_last < end_head) copy(head + is_last, is_last ? visited.first : tile + 1);
-      // snippet-begin turn
-#pragma unroll 1
+#pragma unroll 1  // or ptxas mixes the parts, and has no registers left
     for (int i = 0; i < Plan::kParts; ++i) {
       const int part = (warp % kSharing + i) * kPart;  // its first query in the tile
       if (!is_seen(part)) continue;
@@ -215,7 +215,7 @@ __global__ void __launch_bounds__(Shape<kDim>::Queries::kThreads, Shape<kDim>::Q
     // the next one takes.
     __syncthreads();
     if (tile + 1 < visited.last) copy(tile + 1);
-#pragma unroll 1
+#pragma unroll
     for (int part = 0; part < kKeys; part += kPart) {
       const int query = block_query + warp_query, key = tile * kKeys + part;
       if (decltype(is_border)::value && !mask.any_sees(query, kRows, key, kPart)) continue;
