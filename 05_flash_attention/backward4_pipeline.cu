@@ -39,6 +39,8 @@ struct Shape {
     static constexpr int kPart = 32;  // keys whose weights a warp computes at once
     static constexpr int kBytes = 2 * (kKept + 2 * kPassing) * kDim * 2;
   };
+  static_assert(Keys::kBytes >= Queries::kBytes,
+                "takes_pipeline() asks for those of the keys only");
 };
 
 // snippet-begin keys
@@ -262,7 +264,6 @@ __global__ void __launch_bounds__(Shape<kDim>::Queries::kThreads, Shape<kDim>::Q
 tile::Status takes_pipeline(const BackwardProblem& p, const BackwardBuffers& buffers,
                             const tile::Device& device) {
   if (tile::Status s = check_chunks(p, buffers); !s.ok()) return s;
-  // The kernel of the keys needs more than that of the queries.
   const int bytes = p.head_dim <= 64    ? Shape<64>::Keys::kBytes
                     : p.head_dim == 128 ? Shape<128>::Keys::kBytes
                                         : Shape<256>::Keys::kBytes;
