@@ -66,17 +66,21 @@ inline int tiles_of(std::int64_t rows, int tile) {
 }
 
 // snippet-begin longest_first
-/// The same with the same tile of eight heads in turn, and the longest tiles first: blocks with
-/// little to do fill the gaps at the end, and the keys of eight heads fit in the L2. Where a mask
-/// is causal the last queries see the most keys, and the first keys are seen by the most queries.
-__device__ inline Work work_longest_first(int batch, int heads, int tiles, bool last_is_longest) {
+/// The same with those first that have the most to do, so that blocks with little fill the gaps at
+/// the end; of each tile eight heads in turn, because the keys of eight heads fit in the L2. For
+/// tiles of keys: where a mask is causal, the first ones are seen by the most queries.
+__device__ inline Work keys_longest_first(int batch, int heads, int tiles) {
   constexpr unsigned kTurn = 8;
   const unsigned all = batch * heads, section = blockIdx.x / (kTurn * tiles) * kTurn;
   const unsigned width = min(kTurn, all - section), at = blockIdx.x % (kTurn * tiles);
   const unsigned of_head = section + at % width;
-  const int tile = static_cast<int>(at / width);
   return {static_cast<int>(of_head / heads), static_cast<int>(of_head % heads),
-          last_is_longest ? tiles - 1 - tile : tile};
+          static_cast<int>(at / width)};
+}
+/// For tiles of queries: the last ones see the most keys.
+__device__ inline Work work_longest_first(int batch, int heads, int tiles) {
+  const Work work = keys_longest_first(batch, heads, tiles);
+  return {work.batch, work.head, tiles - 1 - work.tile};
 }
 // snippet-end longest_first
 

@@ -172,12 +172,12 @@ tile::Status check_chunks(const BackwardProblem& problem, const BackwardBuffers&
 
 // The steps. Each computes dq, dk and dv in the given stream (a cudaStream_t).
 using BackwardStep = tile::Status(const BackwardProblem&, const BackwardBuffers&, void* stream);
-BackwardStep scores, tiles, mma, one_pass;
+BackwardStep scores, tiles, mma, pipeline, one_pass;
 
 // What their own kernels take.
 using BackwardTakes = tile::Status(const BackwardProblem&, const BackwardBuffers&,
                                    const tile::Device&);
-BackwardTakes takes_scores, takes_tiles, takes_mma, takes_one_pass;
+BackwardTakes takes_scores, takes_tiles, takes_mma, takes_pipeline, takes_one_pass;
 
 // ---- The ladders ----
 
@@ -287,6 +287,14 @@ inline constexpr BackwardLadder::Step kBackward[] = {
      .otherwise = "tiles",
      .shows = kShows,
      .launch = mma},
+    {.name = "pipeline",
+     .idea = "the next tile is copied meanwhile, 32 rows to a warp; each run gives the same bits",
+     .types = k16Bits,
+     .needs = {tile::Feature::bf16_mma, tile::Feature::cp_async},
+     .takes = takes_pipeline,
+     .otherwise = "mma",
+     .shows = kShows,
+     .launch = pipeline},
     {.name = "one_pass",
      .idea = "the tile that has dS adds its part of dQ to a sum in memory",
      .types = k16Bits,

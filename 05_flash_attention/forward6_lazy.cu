@@ -30,8 +30,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   constexpr bool kKeepQueries = kDim <= 64;                // in registers
   extern __shared__ __align__(1024) unsigned char smem[];  // {queries, [2]{keys, values}}
   const QueryTile q_tile(smem);
-  const Work work =
-      work_longest_first(batch, heads, (masks.queries + kQueries - 1) / kQueries, true);
+  const Work work = work_longest_first(batch, heads, (masks.queries + kQueries - 1) / kQueries);
   const Mask mask = masks.of(work.batch);
   const int block_query = work.tile * kQueries, kv_head = work.head / group;
   const int warp_row = static_cast<int>(threadIdx.x) / tile::kWarp * kWarpQueries;  // in the tile
@@ -90,7 +89,6 @@ __global__ void __launch_bounds__(kThreads, 2)
   for (; tile < visited.whole_last; ++tile) visit(tile, std::false_type{});
   for (; tile < visited.last; ++tile) visit(tile, std::true_type{});
   // snippet-end whole_and_border
-
   float row_lse[kWarpQueries / 8];
   softmax.finish(out, row_lse);
   store(out, o.rows(work.batch, work.head), warp_query, masks.queries);

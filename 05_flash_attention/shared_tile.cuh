@@ -62,6 +62,24 @@ class SharedTile {
   }
   // snippet-end copy_async
 
+  /// The same with fewer instructions: both addresses of a thread's first chunk are computed once,
+  /// and those of the next ones by additions. Forward steps 5 and 6 would spill with it.
+  template <int kThreads>
+  __device__ void copy_async_in_steps(tile::Rows<const T> from, int rows_left) const {
+    const int first = static_cast<int>(threadIdx.x / kRowChunks), chunk = threadIdx.x % kRowChunks;
+    const tile::ptx::SharedAddress to = at(first, chunk);
+    const T* source = tile::ptx::address_once(from[first] + chunk * kChunk);
+#pragma unroll
+    for (int i = 0; i < kTurns<kThreads>; ++i) {
+      const int row = first + i * kStep<kThreads>;
+      if (kRows % kStep<kThreads> != 0 && row >= kRows) break;
+      // Rows eight apart are swizzled alike.
+      const bool is_alike = kStep<kThreads> % 8 == 0;
+      tile::ptx::cp_async<16>(is_alike ? to + i * kStep<kThreads> * kRowBytes : at(row, chunk),
+                              source + i * (from.ld * kStep<kThreads>), row < rows_left ? 16 : 0);
+    }
+  }
+
  private:
   // Rows that the threads reach at one time, and how many times they do.
   template <int kThreads>

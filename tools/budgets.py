@@ -15,7 +15,7 @@ forward1_….cu and backward1_….cu. The numbers are 1, 2, 3 … without gaps. 
     headers       device headers that it includes, directly or through others; at most 5, in
                   chapters 05 and 07 8. These are the chapters' and those of tile/, without
                   tile/ptx/, tile/host/ and the chapter's table of steps (softmax.hpp).
-    header lines  of these headers together; at most 500, in chapters 05 and 07 800
+    header lines  of these headers together; at most 500, in chapters 05 and 07 850
 
 and marks with ! what is over its budget and with * what an exception allows. EXCEPTIONS in
 tools/budgets.py lists these with their reasons.
@@ -51,10 +51,14 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("05_flash_attention/backward2_tiles.cu", "lines"): "two kernels, one for each side",
     ("05_flash_attention/backward2_tiles.cu", "changed"):
         "two kernels with tiles in the place of three without: no line of theirs remains",
-    ("05_flash_attention/backward4_one_pass.cu", "lines"):
-        "to be divided: a step with cp.async comes before it",
-    ("05_flash_attention/backward4_one_pass.cu", "kernel"): "likewise",
-    ("05_flash_attention/backward4_one_pass.cu", "changed"): "likewise",
+    ("05_flash_attention/backward3_mma.cu", "lines"): "likewise",
+    ("05_flash_attention/backward4_pipeline.cu", "lines"): "likewise",
+    ("05_flash_attention/backward4_pipeline.cu", "changed"):
+        "what forward steps 4 and 5 change, in two kernels; and 128 columns among warps",
+    ("05_flash_attention/backward5_one_pass.cu", "lines"):
+        "the same kernel of the keys with dQ in it, and one that rounds dQ",
+    ("05_flash_attention/backward5_one_pass.cu", "changed"):
+        "step 4's kernel of the queries falls away, and dQ comes into that of the keys",
     ("05_flash_attention/forward8_split_keys.cu", "changed"):
         "for few queries: it continues step 4 (pipeline), not the steps for many",
 }
@@ -259,7 +263,7 @@ def measure(tree):
                 "kernel": 130 if last else 80,
                 "changed": 80,
                 "headers": 8 if is_attention else 5,
-                "header lines": 800 if is_attention else 500,
+                "header lines": 850 if is_attention else 500,
             }
             rows.append(Row(name, spent, most))
             before = now

@@ -42,6 +42,10 @@ std::string device_report();
 /// show the message of every Status.
 void keep_device_reports();
 
+/// From now on the CPU device runs blocks and threads in a random order of this seed; with 0 in the
+/// one that it was told to use. A GPU has an order of its own each time.
+void shuffle_device(std::uint64_t seed);
+
 /// An array in device memory: rows x cols elements, ld of them from one row to the next.
 struct DeviceArray {
   const char* name;

@@ -19,6 +19,13 @@ std::string device_report() { return cpu_device::take_report(); }
 
 void keep_device_reports() { cpu_device::options().print_reports = false; }
 
+void shuffle_device(std::uint64_t seed) {
+  static const cpu_device::Options told = cpu_device::options();
+  cpu_device::Options& now = cpu_device::options();
+  now.order = seed == 0 ? told.order : cpu_device::Order::random;
+  now.seed = seed == 0 ? told.seed : seed;
+}
+
 void name_array(const DeviceArray& a) {
   cpu_device::check::name_array({a.name, a.data, a.element_bytes, a.rows, a.cols, a.ld, a.written});
 }

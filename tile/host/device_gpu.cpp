@@ -26,6 +26,7 @@ std::string driver_version() {
 // A GPU tells no more than its error code; compute-sanitizer knows more, outside the process.
 std::string device_report() { return {}; }
 void keep_device_reports() {}
+void shuffle_device(std::uint64_t) {}
 
 void name_array(const DeviceArray&) {}
 void name_launch(const char*, const char*, int) {}

@@ -1,52 +1,40 @@
-// Backward, step 4: five products for seven.
+// Backward, step 5: five products for seven.
 // Idea: the block that has dS of a tile of keys and queries also computes that tile's part of
 //       dQ = dS K, and adds it to a sum in memory, which the blocks of all tiles of keys share. No
 //       block waits for another; but sums of floats depend on their order, so the last bits of dQ
 //       differ from run to run.
-// Change: dS goes through shared memory once more; sums of dQ in fp32, in the order of mma's
-//         fragments, and a kernel behind that rounds them.
+// Change: dS goes through shared memory for dQ; sums of dQ in fp32, in the order of the fragments
+// of
+//         mma, and a kernel behind that rounds them.
 // Limit: neither tensor cores nor shared memory are full: a block waits at two barriers a turn.
-#include "flash_attention.cuh"
-#include "tile/ptx/exp2.cuh"
+#include "query_stage.cuh"
 #include "tile/ptx/red.cuh"
-#include "warp_product.cuh"
 
 namespace flash_attention {
 namespace {
 
-/// How a block divides its tiles among its warps.
+/// How a block divides its tiles among warps: as in step 4, and dQ.
 template <int kDim>
 struct Shape {
-  static constexpr int kWarps = kDim <= 64 ? 4 : 8, kThreads = kWarps * 32;
-  static constexpr int kKeys = kDim <= 128 ? 128 : 64, kQueries = kDim <= 128 ? 64 : 32;
-  // Scores are computed in parts.
-  static constexpr int kPartKeys = kDim <= 128 ? 32 : 16, kPartQueries = kDim <= 128 ? 32 : 16;
-  static constexpr int kPartsAcross = kQueries / kPartQueries;
-  // The gradients of 32 keys and 64 columns fill half of a warp's registers. Up to 64 columns those
-  // are the keys of its own scores, whose weights stay in registers. Beyond, warps exchange
-  // weights.
-  static constexpr int kCols = kDim <= 64 ? kDim : 64;
-  // Queries whose weights a warp gets from others: at 128 columns those of the other part of its
-  // keys, at 256, where parts are smaller, all.
-  static constexpr int kExchanged = kDim <= 64    ? 0
-                                    : kDim == 128 ? kQueries - kPartQueries
-                                                  : kQueries;
-  static constexpr bool kExchange = kExchanged > 0, kUsesOwn = kExchanged < kQueries;
-  static constexpr int kParts = kKeys / kPartKeys * kPartsAcross / kWarps;  // of a warp
+  static constexpr int kWarps = kDim <= 64 ? 4 : 8, kBlocks = kDim <= 64 ? 2 : 1;
+  static constexpr int kThreads = kWarps * 32;
+  static constexpr int kCols = kDim <= 64 ? kDim : 64, kSharing = kDim / kCols;
+  static constexpr int kKept = kWarps / kSharing * 32, kPassing = 64;
+  static constexpr int kPart = kDim <= 128 ? 32 : 16, kParts = kPassing / kPart / kSharing;
   // The part of dQ that a warp computes.
-  static constexpr int kDqRows = kDim <= 32 ? 16 : 32, kDqCols = kDim <= 32 ? kDim : 32;
-  static_assert(kQueries / kDqRows * (kDim / kDqCols) == kWarps);
+  static constexpr int kDqRows = kDim <= 32 ? 16 : 32;
+  static constexpr int kDqCols = kDim <= 32 ? kDim : kDim <= 128 ? 32 : 64;
+  static_assert(kPassing / kDqRows * (kDim / kDqCols) == kWarps);
 
-  static constexpr int kKeyBytes = kKeys * kDim * 2, kQueryBytes = kQueries * kDim * 2;
-  static constexpr int kScoreBytes = kKeys * kQueries * 2;
-  static constexpr int kTermBytes = 1024;  // of at most 64 queries; what follows stays aligned
-  static constexpr int kStageBytes = 2 * kQueryBytes + kTermBytes;
-  static constexpr int kBytes = 2 * kKeyBytes + 2 * kStageBytes + (kExchange ? 2 : 1) * kScoreBytes;
+  static constexpr int kStageBytes = QueryStage<__half, kPassing, kDim>::kBytes;
+  static constexpr int kScoreBytes = kKept * kPassing * 2;  // of dS; with sharing also of P
+  static constexpr int kBytes =
+      2 * kKept * kDim * 2 + 2 * kStageBytes + (kSharing > 1 ? 2 : 1) * kScoreBytes;
 };
 
 // snippet-begin kernel
 template <class T, int kDim>
-__global__ void __launch_bounds__(Shape<kDim>::kThreads, kDim <= 64 ? 2 : 1)
+__global__ void __launch_bounds__(Shape<kDim>::kThreads, Shape<kDim>::kBlocks)
     attention_backward_one_pass(Heads<const T> q,     // [batch][queries][heads][kDim]
                                 Heads<const T> k,     // [batch][keys][heads / group][kDim]
                                 Heads<const T> v,     // as k
@@ -57,111 +45,83 @@ __global__ void __launch_bounds__(Shape<kDim>::kThreads, kDim <= 64 ? 2 : 1)
                                 Heads<T> dv,          // as k
                                 Masks masks, int batch, int heads, int group, float scale) {
   using Plan = Shape<kDim>;
-  constexpr int kThreads = Plan::kThreads, kKeys = Plan::kKeys, kQueries = Plan::kQueries;
-  constexpr int kPartKeys = Plan::kPartKeys, kPartQueries = Plan::kPartQueries;
+  constexpr int kThreads = Plan::kThreads, kKeys = Plan::kKept, kQueries = Plan::kPassing;
+  constexpr int kPart = Plan::kPart, kSharing = Plan::kSharing;
   using KeyTile = SharedTile<T, kKeys, kDim>;
-  using QueryTile = SharedTile<T, kQueries, kDim>;
+  using Stage = QueryStage<T, kQueries, kDim>;
   using ScoreTile = SharedTile<T, kKeys, kQueries>;
-  extern __shared__ __align__(1024) unsigned char smem[];  // {keys, values, dS, P}, [2]{queries, …}
-  const ScoreTile ds_tile(smem + 2 * Plan::kKeyBytes);
-  const ScoreTile p_tile(smem + 2 * Plan::kKeyBytes + Plan::kScoreBytes);
-  unsigned char* const stages =
-      smem + 2 * Plan::kKeyBytes + (Plan::kExchange ? 2 : 1) * Plan::kScoreBytes;
-  const Work work =
-      work_longest_first(batch, heads / group, (masks.keys + kKeys - 1) / kKeys, false);
+  extern __shared__ __align__(1024) unsigned char smem[];  // {keys, values, [2]{stage}, dS, P}
+  unsigned char* const stages = smem + 2 * KeyTile::kBytes;
+  const ScoreTile ds_tile(stages + 2 * Stage::kBytes);
+  const ScoreTile p_tile(stages + 2 * Stage::kBytes + ScoreTile::kBytes);  // with sharing
+  const Work work = keys_longest_first(batch, heads / group, (masks.keys + kKeys - 1) / kKeys);
   const Mask turned = masks.of(work.batch).transposed();
   const int block_key = work.tile * kKeys, warp = static_cast<int>(threadIdx.x) / 32;
-  const int term_rows = (masks.queries + kRowsOfTerms - 1) / kRowsOfTerms * kRowsOfTerms;
+  const int warp_key = warp / kSharing * 32, col0 = warp % kSharing * Plan::kCols;
   // Tiles of queries that see these keys, of one head after the other that shares them.
   const Mask::Tiles visited = turned.tiles(block_key, kKeys, kQueries);
-  const int past_head =
-      visited.first < visited.last ? (work.head + 1) * group : 0;  // behind the last one
+  int head = work.head * group, parity = 0;  // of the turn, which says where its stage is
+  const int end_head = visited.first < visited.last ? head + group : head;
 
-  int copy_head = work.head * group, copy_tile = visited.first;  // what is copied next
-  const auto copy = [&](int turn) {
-    if (copy_head >= past_head) return;
-    const int head = copy_head, query = copy_tile * kQueries, left = turned.keys - query;
-    if (++copy_tile == visited.last) ++copy_head, copy_tile = visited.first;
-    unsigned char* const stage = stages + turn % 2 * Plan::kStageBytes;
-    const QueryTile q_tile(stage), dout_tile(stage + Plan::kQueryBytes);
-    q_tile.template copy_async<kThreads>(q.rows(work.batch, head, query), left);
-    dout_tile.template copy_async<kThreads>(dout.rows(work.batch, head, query), left);
-    if (threadIdx.x < kQueries / 2) {  // two queries' terms are 16 bytes
-      const Terms* from = terms + (std::int64_t{work.batch} * heads + head) * term_rows + query;
-      tile::ptx::cp_async<16>(stage + 2 * Plan::kQueryBytes + threadIdx.x * 16,
-                              from + threadIdx.x * 2);
-    }
+  const auto copy = [&](int of_head, int tile) {
+    const int query = tile * kQueries;
+    Stage(stages + parity * Stage::kBytes)
+        .template copy_async<kThreads>(
+            q.rows(work.batch, of_head, query), dout.rows(work.batch, of_head, query),
+            terms_of_head(terms, {work.batch, of_head, 0}, heads, masks.queries) + query,
+            turned.keys - query);
   };
-  const int keys_left = turned.queries - block_key;
-  KeyTile(smem).template copy_async<kThreads>(k.rows(work.batch, work.head, block_key), keys_left);
-  KeyTile(smem + Plan::kKeyBytes)
-      .template copy_async<kThreads>(v.rows(work.batch, work.head, block_key), keys_left);
-  copy(0);
+  KeyTile(smem).template copy_async_in_steps<kThreads>(k.rows(work.batch, work.head, block_key),
+                                                       turned.queries - block_key);
+  KeyTile(smem + KeyTile::kBytes)
+      .template copy_async_in_steps<kThreads>(v.rows(work.batch, work.head, block_key),
+                                              turned.queries - block_key);
+  if (head < end_head) copy(head, visited.first);
 
-  const int sums_key = Plan::kExchange ? warp / (kDim / Plan::kCols) * 32 : warp * 32;
-  const int sums_col = Plan::kExchange ? warp % (kDim / Plan::kCols) * Plan::kCols : 0;
   Sums<32, Plan::kCols> dk_sums, dv_sums;
-  const auto take_turn = [&](int turn, int head, int query, auto is_border) {
+  const auto take_turn = [&](int tile, auto is_border) {
+    const int query = tile * kQueries;
     // Made here, so that their addresses are computed in each turn: kept in registers from before
     // the loop they would push out what it needs more.
-    const KeyTile k_tile(smem), v_tile(smem + Plan::kKeyBytes);
-    const unsigned char* const stage = stages + turn % 2 * Plan::kStageBytes;
-    const QueryTile q_tile(stage), dout_tile(stage + Plan::kQueryBytes);
-    const auto* of_query = reinterpret_cast<const Terms*>(stage + 2 * Plan::kQueryBytes);
+    const KeyTile k_tile(smem), v_tile(smem + KeyTile::kBytes);
+    const Stage stage(stages + parity * Stage::kBytes);
     tile::ptx::cp_async_wait_all();
-    // All threads' copies of these queries have landed. All have read the ones before, and dS.
+    // All threads' copies of these queries have landed. And all have read the ones before, whose
+    // place the next ones take, and dS.
     __syncthreads();
-    copy(turn + 1);
+    const bool is_last = tile + 1 == visited.last;  // of this head
+    parity ^= 1;
+    if (head + is_last < end_head) copy(head + is_last, is_last ? visited.first : tile + 1);
 #pragma unroll
     for (int i = 0; i < Plan::kParts; ++i) {
-      const int part = warp * Plan::kParts + i;
-      const int part_key = part / Plan::kPartsAcross * kPartKeys;
-      const int part_query = part % Plan::kPartsAcross * kPartQueries;
+      const int part = (warp % kSharing + i) * kPart;  // its first query in the tile
       // P^T = exp2(K Q^T - lse)
-      Sums<kPartKeys, kPartQueries> weights, dscores;
-      add_product_of_rows<T>(weights, k_tile, part_key, q_tile, part_query);
+      Sums<32, kPart> weights, dscores;
+      add_product_of_rows<T>(weights, k_tile, warp_key, stage.q, part);
       if constexpr (decltype(is_border)::value) {
-        hide(weights, turned, block_key + part_key, query + part_query);
+        hide(weights, turned, block_key + warp_key, query + part);
       }
-#pragma unroll
-      for (int c = 0; c < kPartQueries / 4; ++c) {
-        const Terms here = of_query[part_query + weights.col(c)];
-#pragma unroll
-        for (int r = 0; r < kPartKeys / 8; ++r) {
-          float& weight = weights.at(r, c);
-          weight = tile::ptx::exp2_approx(fmaf(scale * kLog2E, weight, -here.lse2));
-          dscores.at(r, c) = -here.delta;
-        }
-      }
-      if constexpr (Plan::kUsesOwn) {  // dV += P^T dO
-        add_product_with_columns<T>(dv_sums, as_factor<T>(weights), dout_tile, part_query,
-                                    sums_col);
-      }
-      // dS^T = P^T (V dO^T - delta)
-      add_product_of_rows<T>(dscores, v_tile, part_key, dout_tile, part_query);
-#pragma unroll
-      for (int c = 0; c < kPartQueries / 4; ++c) {
-#pragma unroll
-        for (int r = 0; r < kPartKeys / 8; ++r) dscores.at(r, c) *= weights.at(r, c);
-      }
-      store_in_tile<T>(dscores, ds_tile, part_key, part_query);
-      if constexpr (Plan::kExchange) store_in_tile<T>(weights, p_tile, part_key, part_query);
-      if constexpr (Plan::kUsesOwn) {  // dK += dS^T Q
-        add_product_with_columns<T>(dk_sums, as_factor<T>(dscores), q_tile, part_query, sums_col);
-      }
+      weigh(weights, dscores, stage.terms + part, scale * kLog2E);
+      // dV += P^T dO, and dS^T = P^T (V dO^T - delta)
+      add_product_with_columns<T>(dv_sums, as_factor<T>(weights), stage.dout, part, col0);
+      add_product_of_rows<T>(dscores, v_tile, warp_key, stage.dout, part);
+      multiply(dscores, weights);
+      store_in_tile<T>(dscores, ds_tile, warp_key, part);
+      if constexpr (kSharing > 1) store_in_tile<T>(weights, p_tile, warp_key, part);
+      // dK += dS^T Q
+      add_product_with_columns<T>(dk_sums, as_factor<T>(dscores), stage.q, part, col0);
     }
-    __syncthreads();  // dS is there, and P
-    if constexpr (Plan::kExchange) {
-      // Behind this warp's own part of the queries, the first one behind the last.
-      const int first = (warp % Plan::kPartsAcross + 1) * kPartQueries;
+    __syncthreads();  // dS is there, and the other warps' weights
 #pragma unroll
-      for (int i = 0; i < Plan::kExchanged; i += 16) {
-        const int depth = (first + i) % kQueries;
+    for (int i = 1; i < kSharing; ++i) {
+      const int part = (warp + i) % kSharing * kPart;
+#pragma unroll
+      for (int depth = part; depth < part + kPart; depth += 16) {
         Factor<32, 16> factor;
-        load(factor, p_tile, sums_key, depth);
-        add_product_with_columns<T>(dv_sums, factor, dout_tile, depth, sums_col);
-        load(factor, ds_tile, sums_key, depth);
-        add_product_with_columns<T>(dk_sums, factor, q_tile, depth, sums_col);
+        load(factor, p_tile, warp_key, depth);
+        add_product_with_columns<T>(dv_sums, factor, stage.dout, depth, col0);
+        load(factor, ds_tile, warp_key, depth);
+        add_product_with_columns<T>(dk_sums, factor, stage.q, depth, col0);
       }
     }
     // This warp's part of dQ = dS K
@@ -175,6 +135,7 @@ __global__ void __launch_bounds__(Shape<kDim>::kThreads, kDim <= 64 ? 2 : 1)
       load_transposed(factor, ds_tile, depth, dq_row);
       add_product_with_columns<T>(dq, factor, k_tile, depth, dq_col);
     }
+    const int term_rows = (masks.queries + kRowsOfTerms - 1) / kRowsOfTerms * kRowsOfTerms;
     const std::int64_t row = (std::int64_t{work.batch} * heads + head) * term_rows + query + dq_row;
     float4* to = dq_sums + (row / 16 * (kDim / 8) + dq_col / 8) * 32 + threadIdx.x % 32;
 #pragma unroll
@@ -186,22 +147,16 @@ __global__ void __launch_bounds__(Shape<kDim>::kThreads, kDim <= 64 ? 2 : 1)
       }
     }
   };
-  for (int head = work.head * group, turn = 0; head < past_head; ++head) {
+  for (; head < end_head; ++head) {
     int tile = visited.first;
-    for (; tile < visited.whole_first; ++tile, ++turn) {
-      take_turn(turn, head, tile * kQueries, std::true_type{});
-    }
-    for (; tile < visited.whole_last; ++tile, ++turn) {
-      take_turn(turn, head, tile * kQueries, std::false_type{});
-    }
-    for (; tile < visited.last; ++tile, ++turn) {
-      take_turn(turn, head, tile * kQueries, std::true_type{});
-    }
+    for (; tile < visited.whole_first; ++tile) take_turn(tile, std::true_type{});
+    for (; tile < visited.whole_last; ++tile) take_turn(tile, std::false_type{});
+    for (; tile < visited.last; ++tile) take_turn(tile, std::true_type{});
   }
   tile::ptx::cp_async_wait_all();  // without a turn the keys are still under way
   dk_sums.scale(scale);
-  store(dk_sums, dk.rows(work.batch, work.head), block_key + sums_key, masks.keys, sums_col);
-  store(dv_sums, dv.rows(work.batch, work.head), block_key + sums_key, masks.keys, sums_col);
+  store(dk_sums, dk.rows(work.batch, work.head), block_key + warp_key, masks.keys, col0);
+  store(dv_sums, dv.rows(work.batch, work.head), block_key + warp_key, masks.keys, col0);
 }
 // snippet-end kernel
 
@@ -263,7 +218,7 @@ tile::Status one_pass(const BackwardProblem& p, const BackwardBuffers& buffers, 
         constexpr int kDim = head_dim.value;
         using Plan = Shape<kDim>;
         unsigned blocks = 0, rounding_blocks = 0;
-        if (tile::Status s = blocks_for_tiles(p, p.kv_heads, p.keys, Plan::kKeys, &blocks);
+        if (tile::Status s = blocks_for_tiles(p, p.kv_heads, p.keys, Plan::kKept, &blocks);
             !s.ok()) {
           return s;
         }

@@ -1,0 +1,322 @@
+// Backward, step 4: copies in the background, and the same bits each time.
+// Idea: as in the forward pass, the next tile is under way while this one is multiplied, tiles that
+//       nobody sees are not visited, and a factor from shared memory serves 32 rows. Each element
+//       of a gradient is summed up by one warp, in one order: no run differs from another.
+// Change: stages of queries, or of keys; 32 keys to a warp. From 128 columns on, warps of the same
+//         keys divide columns and queries, and exchange the weights.
+// Limit: S and dP are computed twice, once for dK and dV and once for dQ.
+#include "query_stage.cuh"
+
+namespace flash_attention {
+namespace {
+
+/// How blocks divide their tiles among warps.
+template <int kDim>
+struct Shape {
+  static constexpr int kCols = kDim <= 64 ? kDim : 64;
+  // Keys stay, queries pass by. The gradients of 32 keys and 64 columns fill half of a warp's
+  // registers. So beyond 64 columns kSharing warps share 32 keys, and each also computes the
+  // weights of its part of the queries, and gives them to the others.
+  struct Keys {
+    // Two blocks of 4 warps, or one of 8, leave a lane 255 registers.
+    static constexpr int kWarps = kDim <= 64 ? 4 : 8, kBlocks = kDim <= 64 ? 2 : 1;
+    static constexpr int kThreads = kWarps * 32;
+    static constexpr int kSharing = kDim / kCols;
+    static constexpr int kKept = kWarps / kSharing * 32, kPassing = 64;
+    // A warp computes the weights of kPart queries at once, in kParts turns.
+    static constexpr int kPart = kDim <= 128 ? 32 : 16, kParts = kPassing / kPart / kSharing;
+    static_assert(kSharing == 1 || kParts == 1);
+    static constexpr int kStageBytes = QueryStage<__half, kPassing, kDim>::kBytes;
+    static constexpr int kScoreBytes = kSharing > 1 ? 2 * kKept* kPassing : 0;
+    static constexpr int kBytes = 2 * kKept * kDim * 2 + 2 * kStageBytes + 2 * kScoreBytes;
+  };
+  // Queries stay, keys pass by.
+  struct Queries {
+    static constexpr int kWarps = kDim <= 128 ? 4 : 8, kBlocks = kDim <= 128 ? 2 : 1;
+    static constexpr int kThreads = kWarps * 32;
+    static constexpr int kRows = kDim <= 128 ? 32 : 16;  // of a warp
+    static constexpr int kKept = kWarps * kRows, kPassing = kDim <= 64 ? 64 : 32;
+    static constexpr int kPart = 32;  // keys whose weights a warp computes at once
+    static constexpr int kBytes = 2 * (kKept + 2 * kPassing) * kDim * 2;
+  };
+  static_assert(Keys::kBytes >= Queries::kBytes,
+                "takes_pipeline() asks for those of the keys only");
+};
+
+// snippet-begin keys
+/// dK and dV of a tile of keys, over all queries of all heads that share it.
+template <class T, int kDim>
+__global__ void __launch_bounds__(Shape<kDim>::Keys::kThreads, Shape<kDim>::Keys::kBlocks)
+    attention_backward_pipeline_dkv(Heads<const T> q,     // [batch][queries][heads][kDim]
+                                    Heads<const T> k,     // [batch][keys][heads / group][kDim]
+                                    Heads<const T> v,     // as k
+                                    Heads<const T> dout,  // as q
+                                    const Terms* terms,   // [batch][heads][rows of terms]
+                                    Heads<T> dk,          // as k
+                                    Heads<T> dv,          // as k
+                                    Masks masks, int batch, int heads, int group, float scale) {
+  using Plan = typename Shape<kDim>::Keys;
+  constexpr int kThreads = Plan::kThreads, kKeys = Plan::kKept, kQueries = Plan::kPassing;
+  constexpr int kPart = Plan::kPart, kSharing = Plan::kSharing;
+  using KeyTile = SharedTile<T, kKeys, kDim>;
+  using Stage = QueryStage<T, kQueries, kDim>;
+  using ScoreTile = SharedTile<T, kKeys, kQueries>;
+  extern __shared__ __align__(1024) unsigned char smem[];  // {keys, values, [2]{stage}, P, dS}
+  unsigned char* const stages = smem + 2 * KeyTile::kBytes;
+  // Without sharing there is neither.
+  const ScoreTile p_tile(smem + 2 * (KeyTile::kBytes + Stage::kBytes));
+  const ScoreTile ds_tile = p_tile.behind(ScoreTile::kBytes);
+  const Work work = keys_longest_first(batch, heads / group, (masks.keys + kKeys - 1) / kKeys);
+  const Mask turned = masks.of(work.batch).transposed();
+  const int block_key = work.tile * kKeys, warp = static_cast<int>(threadIdx.x) / 32;
+  const int warp_key = warp / kSharing * 32, col0 = warp % kSharing * Shape<kDim>::kCols;
+  // Tiles of queries that see these keys, of one head after the other that shares them.
+  const Mask::Tiles visited = turned.tiles(block_key, kKeys, kQueries);
+  int head = work.head * group, parity = 0;  // of the turn, which says where its stage is
+  const int end_head = visited.first < visited.last ? head + group : head;
+
+  const auto copy = [&](int of_head, int tile) {
+    const int query = tile * kQueries;
+    Stage(stages + parity * Stage::kBytes)
+        .template copy_async<kThreads>(
+            q.rows(work.batch, of_head, query), dout.rows(work.batch, of_head, query),
+            terms_of_head(terms, {work.batch, of_head, 0}, heads, masks.queries) + query,
+            turned.keys - query);
+  };
+  KeyTile(smem).template copy_async_in_steps<kThreads>(k.rows(work.batch, work.head, block_key),
+                                                       turned.queries - block_key);
+  KeyTile(smem + KeyTile::kBytes)
+      .template copy_async_in_steps<kThreads>(v.rows(work.batch, work.head, block_key),
+                                              turned.queries - block_key);
+  if (head < end_head) copy(head, visited.first);
+
+  Sums<32, Shape<kDim>::kCols> dk_sums, dv_sums;
+  const auto take_turn = [&](int tile, auto is_border) {
+    const int query = tile * kQueries;
+    // Made here, so that their addresses are computed in each turn: kept in registers from before
+    // the loop they would push out what it needs more.
+    const KeyTile k_tile(smem), v_tile(smem + KeyTile::kBytes);
+    const Stage stage(stages + parity * Stage::kBytes);
+    // Whether any of a part's queries sees any of this warp's keys
+    const auto is_seen = [&](int part) {
+      return !decltype(is_border)::value ||
+             turned.any_sees(block_key + warp_key, 32, query + part, kPart);
+    };
+    // snippet-begin turn
+    tile::ptx::cp_async_wait_all();
+    // All threads' copies of these queries have landed. And all have read the ones before, whose
+    // place the next ones take, and the weights.
+    __syncthreads();
+    const bool is_last = tile + 1 == visited.last;  // of this head
+    parity ^= 1;
+    if (head + is_last < end_head) copy(head + is_last, is_last ? visited.first : tile + 1);
+#pragma unroll 1  // or ptxas mixes the parts, and has no registers left
+    for (int i = 0; i < Plan::kParts; ++i) {
+      const int part = (warp % kSharing + i) * kPart;  // its first query in the tile
+      if (!is_seen(part)) continue;
+      // P^T = exp2(K Q^T - lse)
+      Sums<32, kPart> weights, dscores;
+      add_product_of_rows<T>(weights, k_tile, warp_key, stage.q, part);
+      if constexpr (decltype(is_border)::value) {
+        hide(weights, turned, block_key + warp_key, query + part);
+      }
+      weigh(weights, dscores, stage.terms + part, scale * kLog2E);
+      // dV += P^T dO, and dS^T = P^T (V dO^T - delta)
+      add_product_of_rows<T>(dscores, v_tile, warp_key, stage.dout, part);
+      add_product_with_columns<T>(dv_sums, as_factor<T>(weights), stage.dout, part, col0);
+      multiply(dscores, weights);
+      // dK += dS^T Q
+      add_product_with_columns<T>(dk_sums, as_factor<T>(dscores), stage.q, part, col0);
+      if constexpr (kSharing > 1) {
+        store_in_tile<T>(weights, p_tile, warp_key, part);
+        store_in_tile<T>(dscores, ds_tile, warp_key, part);
+      }
+    }
+    if constexpr (kSharing > 1) {
+      __syncthreads();  // the other warps' weights are there
+#pragma unroll
+      for (int i = 1; i < kSharing; ++i) {
+        const int part = (warp + i) % kSharing * kPart;
+        if (!is_seen(part)) continue;
+#pragma unroll
+        for (int depth = part; depth < part + kPart; depth += 16) {
+          Factor<32, 16> factor;
+          load(factor, p_tile, warp_key, depth);
+          add_product_with_columns<T>(dv_sums, factor, stage.dout, depth, col0);
+          load(factor, ds_tile, warp_key, depth);
+          add_product_with_columns<T>(dk_sums, factor, stage.q, depth, col0);
+        }
+      }
+    }
+    // snippet-end turn
+  };
+  for (; head < end_head; ++head) {
+    int tile = visited.first;
+    for (; tile < visited.whole_first; ++tile) take_turn(tile, std::true_type{});
+    for (; tile < visited.whole_last; ++tile) take_turn(tile, std::false_type{});
+    for (; tile < visited.last; ++tile) take_turn(tile, std::true_type{});
+  }
+  tile::ptx::cp_async_wait_all();  // without a turn the keys are still under way
+  dk_sums.scale(scale);
+  store(dk_sums, dk.rows(work.batch, work.head), block_key + warp_key, masks.keys, col0);
+  store(dv_sums, dv.rows(work.batch, work.head), block_key + warp_key, masks.keys, col0);
+}
+// snippet-end keys
+
+// snippet-begin queries
+/// dQ of a tile of queries.
+template <class T, int kDim>
+__global__ void __launch_bounds__(Shape<kDim>::Queries::kThreads, Shape<kDim>::Queries::kBlocks)
+    attention_backward_pipeline_dq(Heads<const T> q,     // [batch][queries][heads][kDim]
+                                   Heads<const T> k,     // [batch][keys][heads / group][kDim]
+                                   Heads<const T> v,     // as k
+                                   Heads<const T> dout,  // as q
+                                   const Terms* terms,   // [batch][heads][rows of terms]
+                                   Heads<T> dq,          // as q
+                                   Masks masks, int batch, int heads, int group, float scale) {
+  using Plan = typename Shape<kDim>::Queries;
+  constexpr int kThreads = Plan::kThreads, kQueries = Plan::kKept, kKeys = Plan::kPassing;
+  constexpr int kRows = Plan::kRows, kPart = Plan::kPart;
+  constexpr bool kKeep = kDim <= 64;  // queries and their dO in registers
+  using QueryTile = SharedTile<T, kQueries, kDim>;
+  using KeyTile = SharedTile<T, kKeys, kDim>;
+  extern __shared__ __align__(1024) unsigned char smem[];  // {queries, their dO, [2]{keys, values}}
+  const tile::ptx::SharedAddress base(smem);
+  const QueryTile q_tile(base), dout_tile(base + QueryTile::kBytes);
+  const Work work = work_longest_first(batch, heads, (masks.queries + kQueries - 1) / kQueries);
+  const Mask mask = masks.of(work.batch);
+  const int block_query = work.tile * kQueries, kv_head = work.head / group;
+  const int warp_query = static_cast<int>(threadIdx.x) / 32 * kRows;  // in the tile
+
+  const auto k_tile = [&](int tile) {
+    return KeyTile(base + 2 * QueryTile::kBytes + tile % 2 * 2 * KeyTile::kBytes);
+  };
+  const auto v_tile = [&](int tile) { return k_tile(tile).behind(KeyTile::kBytes); };
+  const auto copy = [&](int tile) {
+    const int key = tile * kKeys;
+    k_tile(tile).template copy_async_in_steps<kThreads>(k.rows(work.batch, kv_head, key),
+                                                        mask.keys - key);
+    v_tile(tile).template copy_async_in_steps<kThreads>(v.rows(work.batch, kv_head, key),
+                                                        mask.keys - key);
+  };
+  const Mask::Tiles visited = mask.tiles(block_query, kQueries, kKeys);
+  q_tile.template copy_async_in_steps<kThreads>(q.rows(work.batch, work.head, block_query),
+                                                mask.queries - block_query);
+  dout_tile.template copy_async_in_steps<kThreads>(dout.rows(work.batch, work.head, block_query),
+                                                   mask.queries - block_query);
+  if (visited.first < visited.last) copy(visited.first);
+  tile::ptx::cp_async_wait_all();
+  __syncthreads();  // the queries are there
+  Factor<kRows, kKeep ? kDim : 16> queries, douts;
+  if constexpr (kKeep) load(queries, q_tile, warp_query), load(douts, dout_tile, warp_query);
+  Sums<kRows, kDim> dq_sums;
+  const Terms* of_warp =
+      terms_of_head(terms, work, heads, masks.queries) + block_query + warp_query;
+
+  const auto visit = [&](int tile, auto is_border) {
+    const QueryTile q_here(smem), dout_here(smem + QueryTile::kBytes);
+    tile::ptx::cp_async_wait_all();
+    // All threads' copies of this tile have landed. And all have read the one before, whose place
+    // the next one takes.
+    __syncthreads();
+    if (tile + 1 < visited.last) copy(tile + 1);
+#pragma unroll
+    for (int part = 0; part < kKeys; part += kPart) {
+      const int query = block_query + warp_query, key = tile * kKeys + part;
+      if (decltype(is_border)::value && !mask.any_sees(query, kRows, key, kPart)) continue;
+      // P = exp2(Q K^T - lse)
+      Sums<kRows, kPart> weights, dscores;
+      if constexpr (kKeep) {
+        add_product_with_rows<T>(weights, queries, k_tile(tile), part);
+      } else {
+        add_product_of_rows<T>(weights, q_here, warp_query, k_tile(tile), part);
+      }
+      if constexpr (decltype(is_border)::value) hide(weights, mask, query, key);
+#pragma unroll
+      for (int r = 0; r < kRows / 8; ++r) {
+        const Terms of_query = of_warp[weights.row(r)];
+#pragma unroll
+        for (int c = 0; c < kPart / 4; ++c) {
+          float& weight = weights.at(r, c);
+          weight = tile::ptx::exp2_approx(fmaf(scale * kLog2E, weight, -of_query.lse2));
+          dscores.at(r, c) = -of_query.delta;
+        }
+      }
+      // dS = P (dO V^T - delta)
+      if constexpr (kKeep) {
+        add_product_with_rows<T>(dscores, douts, v_tile(tile), part);
+      } else {
+        add_product_of_rows<T>(dscores, dout_here, warp_query, v_tile(tile), part);
+      }
+      multiply(dscores, weights);
+      // dQ += dS K
+      add_product_with_columns<T>(dq_sums, as_factor<T>(dscores), k_tile(tile), part);
+    }
+  };
+  int tile = visited.first;
+  for (; tile < visited.whole_first; ++tile) visit(tile, std::true_type{});
+  for (; tile < visited.whole_last; ++tile) visit(tile, std::false_type{});
+  for (; tile < visited.last; ++tile) visit(tile, std::true_type{});
+  dq_sums.scale(scale);
+  store(dq_sums, dq.rows(work.batch, work.head), block_query + warp_query, masks.queries);
+}
+// snippet-end queries
+
+}  // namespace
+
+tile::Status takes_pipeline(const BackwardProblem& p, const BackwardBuffers& buffers,
+                            const tile::Device& device) {
+  if (tile::Status s = check_chunks(p, buffers); !s.ok()) return s;
+  const int bytes = p.head_dim <= 64    ? Shape<64>::Keys::kBytes
+                    : p.head_dim == 128 ? Shape<128>::Keys::kBytes
+                                        : Shape<256>::Keys::kBytes;
+  if (bytes > device.shared_bytes_of_block) {
+    return tile::unsupported("head_dim", std::to_string(p.head_dim) + " needs " +
+                                             tile::counted(bytes, "byte") + " of shared memory");
+  }
+  return check_workspace(p, buffers, "pipeline");
+}
+
+tile::Status pipeline(const BackwardProblem& p, const BackwardBuffers& buffers, void* stream) {
+  if (tile::Status s = compute_terms(p, buffers, stream); !s.ok()) return s;
+  return with_16_bits_and_head_dim(p.type, p.head_dim, [&](auto element, auto head_dim) {
+    using T = decltype(element);
+    constexpr int kDim = head_dim.value;
+    using Keys = typename Shape<kDim>::Keys;
+    using Queries = typename Shape<kDim>::Queries;
+    unsigned keys = 0, queries = 0;  // blocks
+    if (tile::Status s = blocks_for_tiles(p, p.kv_heads, p.keys, Keys::kKept, &keys); !s.ok()) {
+      return s;
+    }
+    if (tile::Status s = blocks_for_tiles(p, p.heads, p.queries, Queries::kKept, &queries);
+        !s.ok()) {
+      return s;
+    }
+    const auto in = static_cast<cudaStream_t>(stream);
+    const auto q = heads_of<const T>(buffers.q, p.q), k = heads_of<const T>(buffers.k, p.k);
+    const auto v = heads_of<const T>(buffers.v, p.v),
+               dout = heads_of<const T>(buffers.dout, p.dout);
+    const auto* terms = static_cast<const Terms*>(buffers.workspace);
+    const Masks masks = masks_of(p, buffers);
+    const int batch = static_cast<int>(p.batch), heads = static_cast<int>(p.heads);
+    if (keys > 0) {
+      const tile::Status allowed =
+          tile::allow_shared_bytes(attention_backward_pipeline_dkv<T, kDim>, Keys::kBytes);
+      if (!allowed.ok()) return allowed;
+      attention_backward_pipeline_dkv<T, kDim><<<keys, Keys::kThreads, Keys::kBytes, in>>>(
+          q, k, v, dout, terms, heads_of<T>(buffers.dk, p.dk), heads_of<T>(buffers.dv, p.dv), masks,
+          batch, heads, group_of(p), p.scale);
+      tile::Status launched = tile::launch_status("attention_backward_pipeline_dkv");
+      if (!launched.ok() || queries == 0) return launched;
+    }
+    const tile::Status allowed =
+        tile::allow_shared_bytes(attention_backward_pipeline_dq<T, kDim>, Queries::kBytes);
+    if (!allowed.ok()) return allowed;
+    attention_backward_pipeline_dq<T, kDim><<<queries, Queries::kThreads, Queries::kBytes, in>>>(
+        q, k, v, dout, terms, heads_of<T>(buffers.dq, p.dq), masks, batch, heads, group_of(p),
+        p.scale);
+    return tile::launch_status("attention_backward_pipeline_dq");
+  });
+}
+
+}  // namespace flash_attention
