@@ -20,8 +20,8 @@ __global__ void attention_backward_terms(Heads<const T> o,     // [batch][querie
       (std::int64_t{blockIdx.x} * kThreads + threadIdx.x) / tile::kWarp;  // in all terms
   const int lane = threadIdx.x % tile::kWarp, query = static_cast<int>(at % rows);
   const int head = static_cast<int>(at / rows % heads), batch = static_cast<int>(at / rows / heads);
-  // exp2(score - infinity) is 0: what does not exist, or sees no key, has no weight.
-  Terms row{INFINITY, 0};
+  // What does not exist, or sees no key, has no weight: the mask hides its scores.
+  Terms row{0, 0};
   if (query < masks.of(batch).queries) {
     const T* o_row = o.rows(batch, head)[query];
     const T* dout_row = dout.rows(batch, head)[query];

@@ -17,7 +17,7 @@
  *
  * 3. Matrices and vectors are device pointers, aligned to an element. On a GPU that is memory of
  *    the current device, whoever allocated it: tile_alloc(), cudaMalloc(), PyTorch. On the CPU
- *    device any memory of this process will do.
+ *    device any memory of this process will do; a workspace is tile_alloc's there, too.
  *
  * 4. Operations are started in a stream and may still run when the function returns. `stream` is a
  *    cudaStream_t, and NULL is the default stream. Operations of one stream run one after another.
