@@ -1,7 +1,7 @@
 // Backward, step 2: weights are computed again.
 // Idea: lse is enough to compute a weight from its score: p = exp(s - lse), without a maximum or a
 //       sum. A block keeps a tile of keys and their gradients while all queries go by; another
-//       kernel keeps a tile of queries while the keys go by. Nobody adds to what another block has.
+//       kernel keeps a tile of queries while the keys go by. No two blocks write the same element.
 // Change: two kernels and one before them for delta, and no memory for scores.
 // Limit: arithmetic in fp32, and seven products where five would do.
 #include "flash_attention.cuh"

@@ -3,7 +3,7 @@
 //       dK += dS^T Q want them for their left factors; with S = Q K^T of its own queries, as dQ
 //       does. Neither the weights nor their gradients see shared memory.
 // Change: a warp keeps 16 keys, or 16 queries; tiles of 16 bits, swizzled.
-// Limit: nobody multiplies while the block copies, every tile is masked element by element, and
+// Limit: no warp multiplies while the block copies, every tile is masked element by element, and
 //        each factor from shared memory serves 16 rows only.
 #include "flash_attention.cuh"
 #include "tile/ptx/exp2.cuh"

@@ -2,8 +2,10 @@
 // Idea: as in the forward pass, the next tile is under way while this one is multiplied, tiles that
 //       nobody sees are not visited, and a factor from shared memory serves 32 rows. Each element
 //       of a gradient is summed up by one warp, in one order: no run differs from another.
-// Change: stages of queries, or of keys; 32 keys to a warp. From 128 columns on, warps of the same
-//         keys divide columns and queries, and exchange the weights.
+// Change: two stages of queries, or of keys; Mask::tiles(), and code of its own for whole tiles;
+//         blocks with the most to do begin first; 32 rows to a warp (16 queries at 256 columns).
+//         From 128 columns on, warps of the same keys divide columns and queries, and exchange the
+//         weights and their gradients.
 // Limit: S and dP are computed twice, once for dK and dV and once for dQ.
 #include "query_stage.cuh"
 

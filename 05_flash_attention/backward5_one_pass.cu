@@ -3,9 +3,9 @@
 //       dQ = dS K, and adds it to a sum in memory, which the blocks of all tiles of keys share. No
 //       block waits for another; but sums of floats depend on their order, so the last bits of dQ
 //       differ from run to run.
-// Change: dS goes through shared memory for dQ; sums of dQ in fp32, in the order of the fragments
-// of
-//         mma, and a kernel behind that rounds them.
+// Change: dS goes through shared memory at every head dimension, for dQ; no part of a tile is
+//         passed over; sums of dQ in fp32, in the order of mma's fragments, and a kernel behind
+//         that rounds them. There is no kernel that keeps queries.
 // Limit: neither tensor cores nor shared memory are full: a block waits at two barriers a turn.
 #include "query_stage.cuh"
 #include "tile/ptx/red.cuh"

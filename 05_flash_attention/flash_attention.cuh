@@ -90,7 +90,7 @@ int group_of(const Problem& p) {
   return static_cast<int>(p.heads / p.kv_heads);
 }
 
-/// A block for each of those, of `tile` rows each.
+/// A block for each tile of `tile` rows of each head.
 template <class Problem>
 tile::Status blocks_for_tiles(const Problem& p, std::int64_t heads, std::int64_t rows, int tile,
                               unsigned* blocks) {
@@ -112,7 +112,7 @@ struct Terms {
 };
 inline constexpr int kRowsOfTerms = 128;
 
-/// Fills the terms, [batch][heads][rows of terms], at the begin of the workspace.
+/// Fills the terms, [batch][heads][rows of terms], at the beginning of the workspace.
 tile::Status compute_terms(const BackwardProblem& problem, const BackwardBuffers& buffers,
                            void* stream);
 

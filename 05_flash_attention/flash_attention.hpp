@@ -86,10 +86,9 @@ inline bool is_empty(const ForwardProblem& p) {
 inline constexpr int kMostSplitQueries = 16, kSplitTileElements = 4096;
 std::int64_t key_splits(const ForwardProblem& problem);
 
-/// The device memory that the step of this name needs beside its arguments, if the sizes are valid.
-/// Flash attention needs
-/// none; the scores of all queries and keys are 4 bytes each; where keys are split, each part of a
-/// row's output and its lse.
+/// The device memory that the step of this name needs beside its arguments, if the sizes are valid:
+/// step `scores` 4 bytes for each query and key, step `split_keys` each part of a row's output and
+/// its lse, the others none.
 std::int64_t workspace_bytes(const ForwardProblem& problem, std::string_view step);
 
 /// Whether the workspace is as large as that.

@@ -3,7 +3,7 @@
 //       rows, is what the second wants there as its left factor: the weights never see shared
 //       memory.
 // Change: a warp has 16 queries and kKeys keys at a time; tiles of 16 bits, swizzled.
-// Limit: nobody multiplies while the block copies, and every tile is masked element by element.
+// Limit: no warp multiplies while the block copies, and every tile is masked element by element.
 #include "flash_attention.cuh"
 #include "row_softmax.cuh"
 

@@ -1,9 +1,11 @@
 // Forward, step 5: 32 queries to a warp.
 // Idea: what a warp loads of keys and values it multiplies with two times 16 queries. The queries
-//       stay in registers where they fit, tiles with many keys begin first, and a warp passes over
-//       a tile that none of its own queries sees.
-// Change: 128 queries to a block, in work_longest_first()'s order; Mask::any_sees().
-// Limit: products and exponentials take turns, and a new maximum costs shuffles and a correction.
+//       stay in registers where they fit, tiles of queries that see many keys begin first, and a
+//       warp passes over a tile of keys that none of its own queries sees.
+// Change: 128 queries to a block, in work_longest_first()'s order; at 64 columns the queries in
+//         registers, at 128 tiles of 32 keys; Mask::any_sees().
+// Limit: products and exponentials take turns, and the maximum costs shuffles and a correction in
+//        every tile.
 #include "flash_attention.cuh"
 #include "row_softmax.cuh"
 

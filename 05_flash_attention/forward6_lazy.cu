@@ -1,8 +1,8 @@
 // Forward, step 6: a reference that moves only when it must.
 // Idea: the reference of the exponentials need not be the greatest score. As long as no weight
-// would
-//       exceed 2^8 nothing is corrected, and no lane asks another: the warp votes, once a tile. And
-//       most tiles are whole: they get code of their own, in which no mask takes registers.
+//       would exceed 2^8 nothing is corrected, and no lane asks another: the warp votes, once a
+//       tile. And most tiles are whole: they get code of their own, in which no mask takes
+//       registers.
 // Change: LazySoftmax; a tile is visited by code for whole ones or by code for border ones.
 // Limit: products and exponentials take turns.
 #include "flash_attention.cuh"

@@ -1,7 +1,9 @@
 // Forward, step 7: exponentials among products.
 // Idea: tensor cores and the unit of the exponentials are two machines. While the scores of the
 //       next 32 keys are multiplied, the weights of these are computed, by the same warp.
-// Change: groups of 32 keys within a tile; all head dimensions, each with its own shape.
+// Change: tiles of twice as many keys, in groups of 32, and a vote for each group; above 64 columns
+//         the groups follow one another without interleaving. All head dimensions, each with its
+//         own shape; addresses of the queries that take no registers from tile to tile.
 // Limit: mma.sync itself. On Hopper its rate is two thirds of that of wgmma.
 #include "flash_attention.cuh"
 #include "lazy_softmax.cuh"

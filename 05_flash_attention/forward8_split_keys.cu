@@ -3,8 +3,8 @@
 //       heads that share them are rows of one product, so that they are read once; and the keys of
 //       a head are divided among blocks, so that all multiprocessors read. Each block has a softmax
 //       of its own, and lse says how much its output counts.
-// Change: packed rows, key_splits() blocks in the place of one, a ring with four copies under way,
-//         and a second kernel that merges.
+// Change: from step 4: packed rows, key_splits() blocks in the place of one, queries in registers,
+//         a ring with four tiles under way, and a second kernel that merges.
 // Limit: memory. Two launches, which count while the keys are few.
 #include "flash_attention.cuh"
 #include "row_softmax.cuh"
