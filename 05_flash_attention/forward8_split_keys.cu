@@ -135,32 +135,36 @@ __global__ void attention_split_keys_merge(const float* part_o,    // as above
   const float* of_part = part_lse + row * splits;
   float max = -INFINITY;
   for (int part = 0; part < splits; ++part) max = fmaxf(max, of_part[part]);
+  const float reference = max == -INFINITY ? 0 : max;  // where no part has a key to be seen
   // exp(lse) is a part's sum of weights. Relative to the greatest they cannot overflow.
   float sum = 0, out = 0;
-  if (max > -INFINITY) {  // else no part has a key that the query sees
 #pragma unroll 8
-    for (int part = 0; part < splits; ++part) {
-      const float weight = tile::ptx::exp2_approx(kLog2E * (of_part[part] - max));
-      sum += weight;
-      out += weight * part_o[(row * splits + part) * dim + col];
-    }
-    out /= sum;
+  for (int part = 0; part < splits; ++part) {
+    const float weight = tile::ptx::exp2_approx(kLog2E * (of_part[part] - reference));
+    sum += weight;
+    out += weight * part_o[(row * splits + part) * dim + col];
   }
   const int of_head = static_cast<int>(row / queries), query = static_cast<int>(row % queries);
-  o.rows(of_head / heads, of_head % heads)[query][col] = static_cast<T>(out);
-  if (lse && col == 0) lse[row] = sum > 0 ? max + logf(sum) : -INFINITY;
+  o.rows(of_head / heads, of_head % heads)[query][col] = static_cast<T>(sum == 0 ? 0 : out / sum);
+  if (lse && col == 0) lse[row] = reference + logf(sum);
 }
 // snippet-end merge
 
 }  // namespace
 
 tile::Status takes_split_keys(const ForwardProblem& p, const ForwardBuffers& buffers,
-                              const tile::Device&) {
+                              const tile::Device& device) {
   if (p.queries > kMostSplitQueries) {
     return tile::unsupported("queries", std::to_string(p.queries) + " are more than 16");
   }
   if (p.head_dim != 64 && p.head_dim != 128 && p.head_dim != 256) {
     return tile::unsupported("head_dim", std::to_string(p.head_dim) + " is not 64, 128 or 256");
+  }
+  // All dimensions have the same bytes of keys and values. Queries take the most at 256.
+  const int bytes = p.queries * group_of(p) <= 16 ? Shape<256, 1>::kBytes : Shape<256, 4>::kBytes;
+  if (p.head_dim == 256 && bytes > device.shared_bytes_of_block) {
+    return tile::unsupported("head_dim",
+                             "256 needs " + tile::counted(bytes, "byte") + " of shared memory");
   }
   if (tile::Status s = check_chunks(p, buffers); !s.ok()) return s;
   return check_workspace(p, buffers, "split_keys");

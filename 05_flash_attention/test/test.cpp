@@ -237,6 +237,23 @@ TEST_SUITE("step") {
     });
   }
 
+  TEST_CASE("a NaN in a query is in its own row and in no other") {
+    tile::for_each_step(kForwardLadder, [](const auto& step, DType type) {
+      const Case c = fitted(step, causal(full(type, {1, 1, 1, 40, 150, 64})));
+      Inputs in = normal(c.p);
+      const Outputs before = run(step, c, in);
+      constexpr std::size_t kRow = 5;
+      in.q[kRow * 64 + 3] = kNaN;
+      const Outputs after = run(step, c, in);
+      for (std::size_t row = 0; row < before.lse.size(); ++row) {
+        CHECK((std::isnan(after.lse[row]) ? row == kRow : after.lse[row] == before.lse[row]));
+        for (std::size_t i = row * 64; i < (row + 1) * 64; ++i) {
+          CHECK((row == kRow ? std::isnan(after.o[i]) : after.o[i] == before.o[i]));
+        }
+      }
+    });
+  }
+
   TEST_CASE("without a gradient of the output all gradients are exact zeros") {
     tile::for_each_step(kBackwardLadder, [](const auto& step, DType type) {
       const Case c = causal(full(type, {1, 2, 1, 70, 90, 64}));
@@ -320,9 +337,11 @@ TEST_SUITE("chapter") {
       CHECK((able.message.rfind("bf16_mma: ", 0) == 0) == lacks_bf16);
       for (const std::int64_t dim : kDims) {
         if (lacks_bf16) continue;
-        const Case c = causal(full(type, {1, 2, 1, 65, 70, dim}));
-        check(kForwardLadder, c);
-        check(kBackwardLadder, c);
+        for (const std::int64_t queries : {65, 15}) {
+          const Case c = causal(full(type, {1, 2, 1, queries, 70, dim}));
+          check(kForwardLadder, c);
+          check(kBackwardLadder, c);
+        }
       }
     }
   }

@@ -11,12 +11,12 @@ namespace tile::ptx {
 /// chunk of a row, ten instructions where one addition does.
 template <class T>
 __device__ __forceinline__ T* address_once(T* global) {
-#ifdef CPU_DEVICE
-  return global;
-#else
+#ifdef __CUDA_ARCH__
   std::size_t address = __cvta_generic_to_global(global);
   asm("" : "+l"(address));
   return static_cast<T*>(__cvta_global_to_generic(address));
+#else
+  return global;
 #endif
 }
 
