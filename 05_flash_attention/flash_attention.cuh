@@ -66,9 +66,9 @@ inline int tiles_of(std::int64_t rows, int tile) {
 }
 
 // snippet-begin longest_first
-/// The same with those first that have the most to do, so that blocks with little fill the gaps at
-/// the end; of each tile eight heads in turn, because the keys of eight heads fit in the L2. For
-/// tiles of keys: where a mask is causal, the first ones are seen by the most queries.
+/// The work of this block if the tiles with the most to do begin first, so that blocks with little
+/// fill the gaps at the end; of each tile eight heads in turn, which share the L2. For tiles of
+/// keys: where a mask is causal, the first ones are seen by the most queries.
 __device__ inline Work keys_longest_first(int batch, int heads, int tiles) {
   constexpr unsigned kTurn = 8;
   const unsigned all = batch * heads, section = blockIdx.x / (kTurn * tiles) * kTurn;

@@ -80,8 +80,8 @@ inline bool is_empty(const ForwardProblem& p) {
 }
 
 /// Step `split_keys`: how many queries it takes, elements of K in a tile, and among how many blocks
-/// the keys of a head are divided. All blocks together are 264, two for each of an H200's
-/// multiprocessors, as long as each has two tiles of keys; so the result does not depend on the
+/// the keys of a head are divided: as many as make 264 blocks in all, two for each of an H200's
+/// multiprocessors, but no more than there are pairs of tiles. So the result does not depend on the
 /// card.
 inline constexpr int kMostSplitQueries = 16, kSplitTileElements = 4096;
 std::int64_t key_splits(const ForwardProblem& problem);
