@@ -75,7 +75,7 @@ __global__ void attention_backward_tiles_dkv(Heads<const T> q,     // [batch][qu
   float* v_smem = k_smem + kKept * (dim + 1);        // likewise
   float* q_smem = v_smem + kKept * (dim + 1);        // [kPassing][dim + 1]
   float* dout_smem = q_smem + kPassing * (dim + 1);  // likewise
-  const Work work = work_of_block(heads / group, (masks.keys + kKept - 1) / kKept);
+  const auto work = work_of_block(heads / group, (masks.keys + kKept - 1) / kKept);
   const Mask mask = masks.of(work.batch);
   const int block_key = work.tile * kKept;
   const int warp = threadIdx.x / tile::kWarp, lane = threadIdx.x % tile::kWarp;
@@ -128,7 +128,7 @@ __global__ void attention_backward_tiles_dq(Heads<const T> q,     // [batch][que
   float* dout_smem = q_smem + kKept * (dim + 1);  // likewise
   float* k_smem = dout_smem + kKept * (dim + 1);  // [kPassing][dim + 1]
   float* v_smem = k_smem + kPassing * (dim + 1);  // likewise
-  const Work work = work_of_block(heads, (masks.queries + kKept - 1) / kKept);
+  const auto work = work_of_block(heads, (masks.queries + kKept - 1) / kKept);
   const Mask mask = masks.of(work.batch);
   const int block_query = work.tile * kKept, kv_head = work.head / group;
   const int warp = threadIdx.x / tile::kWarp, lane = threadIdx.x % tile::kWarp;

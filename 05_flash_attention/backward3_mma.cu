@@ -7,10 +7,12 @@
 //        each factor from shared memory serves 16 rows only.
 #include "flash_attention.cuh"
 #include "tile/ptx/exp2.cuh"
-#include "warp_product.cuh"
+#include "tile/warp_product.cuh"
 
 namespace flash_attention {
 namespace {
+
+using tile::SharedTile, tile::Sums;
 
 /// 48 KiB of shared memory at most.
 template <int kDim>
@@ -43,7 +45,7 @@ __global__ void attention_backward_mma_dkv(Heads<const T> q,  // [batch][queries
   const KeyTile k_tile(smem), v_tile(smem + KeyTile::kBytes);
   const QueryTile q_tile(smem + 2 * KeyTile::kBytes);
   const QueryTile dout_tile(smem + 2 * KeyTile::kBytes + QueryTile::kBytes);
-  const Work work = work_of_block(heads / group, (masks.keys + kKeys - 1) / kKeys);
+  const auto work = work_of_block(heads / group, (masks.keys + kKeys - 1) / kKeys);
   const Mask turned = masks.of(work.batch).transposed();
   const int block_key = work.tile * kKeys, warp = static_cast<int>(threadIdx.x) / 32;
   const int warp_key = warp / Plan::kParts * 16;  // in the tile
@@ -106,7 +108,7 @@ __global__ void attention_backward_mma_dq(Heads<const T> q,  // [batch][queries]
   const QueryTile q_tile(smem), dout_tile(smem + QueryTile::kBytes);
   const KeyTile k_tile(smem + 2 * QueryTile::kBytes);
   const KeyTile v_tile(smem + 2 * QueryTile::kBytes + KeyTile::kBytes);
-  const Work work = work_of_block(heads, (masks.queries + kQueries - 1) / kQueries);
+  const auto work = work_of_block(heads, (masks.queries + kQueries - 1) / kQueries);
   const Mask mask = masks.of(work.batch);
   const int block_query = work.tile * kQueries, kv_head = work.head / group;
   const int warp = static_cast<int>(threadIdx.x) / 32;

@@ -7,10 +7,13 @@
 //         From 128 columns on, warps of the same keys divide columns and queries, and exchange the
 //         weights and their gradients.
 // Limit: S and dP are computed twice, once for dK and dV and once for dQ.
-#include "query_stage.cuh"
+#include "flash_attention.cuh"
+#include "tile/query_stage.cuh"
 
 namespace flash_attention {
 namespace {
+
+using tile::Factor, tile::QueryStage, tile::SharedTile, tile::Sums;
 
 /// How blocks divide their tiles among warps.
 template <int kDim>
@@ -68,7 +71,7 @@ __global__ void __launch_bounds__(Shape<kDim>::Keys::kThreads, Shape<kDim>::Keys
   // Without sharing there is neither.
   const ScoreTile p_tile(smem + 2 * (KeyTile::kBytes + Stage::kBytes));
   const ScoreTile ds_tile = p_tile.behind(ScoreTile::kBytes);
-  const Work work = keys_longest_first(batch, heads / group, (masks.keys + kKeys - 1) / kKeys);
+  const auto work = keys_longest_first(batch, heads / group, (masks.keys + kKeys - 1) / kKeys);
   const Mask turned = masks.of(work.batch).transposed();
   const int block_key = work.tile * kKeys, warp = static_cast<int>(threadIdx.x) / 32;
   const int warp_key = warp / kSharing * 32, col0 = warp % kSharing * Shape<kDim>::kCols;
@@ -185,7 +188,7 @@ __global__ void __launch_bounds__(Shape<kDim>::Queries::kThreads, Shape<kDim>::Q
   extern __shared__ __align__(1024) unsigned char smem[];  // {queries, their dO, [2]{keys, values}}
   const tile::ptx::SharedAddress base(smem);
   const QueryTile q_tile(base), dout_tile(base + QueryTile::kBytes);
-  const Work work = work_longest_first(batch, heads, (masks.queries + kQueries - 1) / kQueries);
+  const auto work = work_longest_first(batch, heads, (masks.queries + kQueries - 1) / kQueries);
   const Mask mask = masks.of(work.batch);
   const int block_query = work.tile * kQueries, kv_head = work.head / group;
   const int warp_query = static_cast<int>(threadIdx.x) / 32 * kRows;  // in the tile

@@ -7,11 +7,14 @@
 //         passed over; sums of dQ in fp32, in the order of mma's fragments, and a kernel behind
 //         that rounds them. There is no kernel that keeps queries.
 // Limit: neither tensor cores nor shared memory are full: a block waits at two barriers a turn.
-#include "query_stage.cuh"
+#include "flash_attention.cuh"
 #include "tile/ptx/red.cuh"
+#include "tile/query_stage.cuh"
 
 namespace flash_attention {
 namespace {
+
+using tile::Factor, tile::QueryStage, tile::SharedTile, tile::Sums;
 
 /// How a block divides its tiles among warps: as in step 4, and dQ.
 template <int kDim>
@@ -54,7 +57,7 @@ __global__ void __launch_bounds__(Shape<kDim>::kThreads, Shape<kDim>::kBlocks)
   unsigned char* const stages = smem + 2 * KeyTile::kBytes;
   const ScoreTile ds_tile(stages + 2 * Stage::kBytes);
   const ScoreTile p_tile(stages + 2 * Stage::kBytes + ScoreTile::kBytes);  // with sharing
-  const Work work = keys_longest_first(batch, heads / group, (masks.keys + kKeys - 1) / kKeys);
+  const auto work = keys_longest_first(batch, heads / group, (masks.keys + kKeys - 1) / kKeys);
   const Mask turned = masks.of(work.batch).transposed();
   const int block_key = work.tile * kKeys, warp = static_cast<int>(threadIdx.x) / 32;
   const int warp_key = warp / kSharing * 32, col0 = warp % kSharing * Plan::kCols;

@@ -6,9 +6,10 @@
 #include <string_view>
 #include <vector>
 
-#include "harness/compare.hpp"
-#include "mask.hpp"
+#include "harness/attention_reference.hpp"
 #include "tile/host/step.hpp"
+#include "tile/host/strides.hpp"
+#include "tile/mask.hpp"
 
 namespace flash_attention {
 
@@ -16,16 +17,10 @@ inline constexpr std::string_view kName = "05_flash_attention";  // the folder's
 inline constexpr std::string_view kTitle =
     "flash attention: two products and a softmax, and no score in memory";
 
-/// Elements of a tensor from one batch entry to the next, from one head to the next, from one row
-/// to the next. The elements of a head's row are contiguous.
-struct Strides {
-  std::int64_t batch = 0, head = 0, row = 0;
-};
-
-/// Those of [batch][length][heads][head_dim] without gaps.
-constexpr Strides packed_strides(std::int64_t length, std::int64_t heads, std::int64_t head_dim) {
-  return {length * heads * head_dim, head_dim, heads * head_dim};
-}
+using tile::kMaxLength;
+using tile::Mask;
+using tile::packed_strides;
+using tile::Strides;
 
 /// A window that ends nowhere.
 inline constexpr std::int64_t kUnlimited = kMaxLength;
@@ -37,9 +32,9 @@ inline constexpr std::int64_t kUnlimited = kMaxLength;
 ///     o_i  = sum_j p_ij v_j
 ///
 /// Query i stands beside key i + keys - queries, and sees `left` keys before and `right` behind it
-/// (mask.hpp). A query that sees no key has o = 0 and lse = -infinity. heads / kv_heads heads of q
-/// share one of k and v. Of a batch entry with lengths of its own, queries and keys from there on
-/// do not exist: their o is 0, their lse -infinity.
+/// (tile/mask.hpp). A query that sees no key has o = 0 and lse = -infinity. heads / kv_heads heads
+/// of q share one of k and v. Of a batch entry with lengths of its own, queries and keys from there
+/// on do not exist: their o is 0, their lse -infinity.
 struct ForwardProblem {
   tile::DType type;
   std::int64_t batch, heads, queries, keys, head_dim;
@@ -311,31 +306,16 @@ inline constexpr BackwardLadder kBackwardLadder{.name = "backward",
 
 // ---- The references ----
 
-/// The inputs without padding: q is [rows][heads][head_dim], k and v [batch][keys][kv_heads]
-/// [head_dim]; the lengths of each batch entry, empty if all are whole.
-struct ForwardInputs {
-  std::span<const double> q, k, v;
-  std::vector<int> query_lengths, key_lengths;
-};
-struct ForwardExpected {
-  tile::Expected o;    // [rows][heads][head_dim]
-  tile::Expected lse;  // [rows][heads]
-};
+using ForwardInputs = tile::AttentionInputs;
+using ForwardExpected = tile::AttentionExpected;
 
 /// o and lse in double, and how far a correct kernel may be from them: of the rows with these
 /// numbers, row batch_entry * queries + query being that query; empty: of all.
 ForwardExpected reference(const ForwardProblem& problem, const ForwardInputs& inputs,
                           std::span<const std::int64_t> rows = {});
 
-/// Likewise: q, o and dout are [batch][queries][heads][head_dim], lse [batch][queries][heads].
-struct BackwardInputs {
-  std::span<const double> q, k, v, o, lse, dout;
-  std::vector<int> query_lengths, key_lengths;
-};
-struct BackwardExpected {
-  tile::Expected dq;      // [rows][heads][head_dim]
-  tile::Expected dk, dv;  // [rows][kv_heads][head_dim]
-};
+using BackwardInputs = tile::AttentionGradientInputs;
+using BackwardExpected = tile::AttentionGradients;
 
 /// dq of the rows with these numbers, dk and dv of those; empty: of all.
 BackwardExpected reference(const BackwardProblem& problem, const BackwardInputs& inputs,

@@ -41,7 +41,7 @@ __global__ void attention_tiles(Heads<const T> q,  // [batch][queries][heads][di
   extern __shared__ float smem[];                  // {queries, keys or values}
   float* q_smem = smem;                            // [kQueries][dim + 1]
   float* kv_smem = q_smem + kQueries * (dim + 1);  // [kKeys][dim + 1]
-  const Work work = work_of_block(heads, (masks.queries + kQueries - 1) / kQueries);
+  const auto work = work_of_block(heads, (masks.queries + kQueries - 1) / kQueries);
   const Mask mask = masks.of(work.batch);
   const int block_query = work.tile * kQueries, kv_head = work.head / group;
   const int warp_query = static_cast<int>(threadIdx.x) / tile::kWarp * kWarpQueries;  // in the tile

@@ -5,10 +5,12 @@
 // Change: a warp has 16 queries and kKeys keys at a time; tiles of 16 bits, swizzled.
 // Limit: no warp multiplies while the block copies, and every tile is masked element by element.
 #include "flash_attention.cuh"
-#include "row_softmax.cuh"
+#include "tile/row_softmax.cuh"
 
 namespace flash_attention {
 namespace {
+
+using tile::RowSoftmax, tile::SharedTile, tile::Sums;
 
 constexpr int kWarps = 4, kThreads = kWarps * tile::kWarp;
 constexpr int kQueries = kWarps * 16;
@@ -30,7 +32,7 @@ __global__ void attention_mma(Heads<const T> q,  // [batch][queries][heads][kDim
   const QueryTile q_tile(smem);
   const KeyTile k_tile(smem + QueryTile::kBytes);
   const KeyTile v_tile(smem + QueryTile::kBytes + KeyTile::kBytes);
-  const Work work = work_of_block(heads, (masks.queries + kQueries - 1) / kQueries);
+  const auto work = work_of_block(heads, (masks.queries + kQueries - 1) / kQueries);
   const Mask mask = masks.of(work.batch);
   const int block_query = work.tile * kQueries, kv_head = work.head / group;
   const int warp_query = static_cast<int>(threadIdx.x) / tile::kWarp * 16;  // in the tile
@@ -56,8 +58,8 @@ __global__ void attention_mma(Heads<const T> q,  // [batch][queries][heads][kDim
   float row_lse[2];
   softmax.finish(out, row_lse);
   store(out, o.rows(work.batch, work.head), block_query + warp_query, masks.queries);
-  store_lse(row_lse, lse_of_head(lse, work, heads, masks.queries), block_query + warp_query,
-            masks.queries);
+  tile::store_lse(row_lse, lse_of_head(lse, work, heads, masks.queries), block_query + warp_query,
+                  masks.queries);
 }
 // snippet-end kernel
 

@@ -5,10 +5,12 @@
 // Change: two buffers for keys and two for values, one barrier for each tile; Mask::tiles().
 // Limit: shared memory. A warp of 16 queries loads 16 bytes a lane for every two mma's.
 #include "flash_attention.cuh"
-#include "row_softmax.cuh"
+#include "tile/row_softmax.cuh"
 
 namespace flash_attention {
 namespace {
+
+using tile::RowSoftmax, tile::SharedTile, tile::Sums;
 
 constexpr int kWarps = 4, kThreads = kWarps * tile::kWarp;
 constexpr int kQueries = kWarps * 16, kKeys = 64;
@@ -25,7 +27,7 @@ __global__ void attention_pipeline(Heads<const T> q,  // [batch][queries][heads]
   using KeyTile = SharedTile<T, kKeys, kDim>;
   extern __shared__ __align__(1024) unsigned char smem[];  // {queries, [2]{keys, values}}
   const QueryTile q_tile(smem);
-  const Work work = work_of_block(heads, (masks.queries + kQueries - 1) / kQueries);
+  const auto work = work_of_block(heads, (masks.queries + kQueries - 1) / kQueries);
   const Mask mask = masks.of(work.batch);
   const int block_query = work.tile * kQueries, kv_head = work.head / group;
   const int warp_query = static_cast<int>(threadIdx.x) / tile::kWarp * 16;  // in the tile
@@ -70,8 +72,8 @@ __global__ void attention_pipeline(Heads<const T> q,  // [batch][queries][heads]
   float row_lse[2];
   softmax.finish(out, row_lse);
   store(out, o.rows(work.batch, work.head), block_query + warp_query, masks.queries);
-  store_lse(row_lse, lse_of_head(lse, work, heads, masks.queries), block_query + warp_query,
-            masks.queries);
+  tile::store_lse(row_lse, lse_of_head(lse, work, heads, masks.queries), block_query + warp_query,
+                  masks.queries);
 }
 // snippet-end kernel
 

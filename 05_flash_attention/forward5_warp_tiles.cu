@@ -7,10 +7,12 @@
 // Limit: products and exponentials take turns, and the maximum costs shuffles and a correction in
 //        every tile.
 #include "flash_attention.cuh"
-#include "row_softmax.cuh"
+#include "tile/row_softmax.cuh"
 
 namespace flash_attention {
 namespace {
+
+using tile::Factor, tile::RowSoftmax, tile::SharedTile, tile::Sums;
 
 constexpr int kWarps = 4, kThreads = kWarps * tile::kWarp;
 constexpr int kWarpQueries = 32, kQueries = kWarps * kWarpQueries;
@@ -31,7 +33,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   constexpr bool kKeepQueries = kDim <= 64;                // in registers
   extern __shared__ __align__(1024) unsigned char smem[];  // {queries, [2]{keys, values}}
   const QueryTile q_tile(smem);
-  const Work work = work_longest_first(batch, heads, (masks.queries + kQueries - 1) / kQueries);
+  const auto work = work_longest_first(batch, heads, (masks.queries + kQueries - 1) / kQueries);
   const Mask mask = masks.of(work.batch);
   const int block_query = work.tile * kQueries, kv_head = work.head / group;
   const int warp_row = static_cast<int>(threadIdx.x) / tile::kWarp * kWarpQueries;  // in the tile
@@ -88,7 +90,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   float row_lse[kWarpQueries / 8];
   softmax.finish(out, row_lse);
   store(out, o.rows(work.batch, work.head), warp_query, masks.queries);
-  store_lse(row_lse, lse_of_head(lse, work, heads, masks.queries), warp_query, masks.queries);
+  tile::store_lse(row_lse, lse_of_head(lse, work, heads, masks.queries), warp_query, masks.queries);
 }
 // snippet-end kernel
 

@@ -1,16 +1,16 @@
 // Forward, step 6: a reference that moves only when it must.
 // Idea: the reference of the exponentials need not be the greatest score. As long as no weight
-//       would exceed 2^8 nothing is corrected, and no lane asks another: the warp votes, once a
-//       tile. And most tiles are whole: they get code of their own, in which no mask takes
-//       registers.
+//       would exceed 2^8 nothing is corrected, and no lane asks another: the warp votes once a
+//       tile. And whole tiles, which are most, get code in which no mask takes registers.
 // Change: LazySoftmax; a tile is visited by code for whole ones or by code for border ones.
 // Limit: products and exponentials take turns.
 #include "flash_attention.cuh"
-#include "lazy_softmax.cuh"
+#include "tile/lazy_softmax.cuh"
 
 namespace flash_attention {
 namespace {
 
+using tile::Factor, tile::LazySoftmax, tile::SharedTile, tile::Sums;
 constexpr int kWarps = 4, kThreads = kWarps * tile::kWarp;
 constexpr int kWarpQueries = 32, kQueries = kWarps * kWarpQueries;
 template <int kDim>
@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   constexpr bool kKeepQueries = kDim <= 64;                // in registers
   extern __shared__ __align__(1024) unsigned char smem[];  // {queries, [2]{keys, values}}
   const QueryTile q_tile(smem);
-  const Work work = work_longest_first(batch, heads, (masks.queries + kQueries - 1) / kQueries);
+  const auto work = work_longest_first(batch, heads, (masks.queries + kQueries - 1) / kQueries);
   const Mask mask = masks.of(work.batch);
   const int block_query = work.tile * kQueries, kv_head = work.head / group;
   const int warp_row = static_cast<int>(threadIdx.x) / tile::kWarp * kWarpQueries;  // in the tile
@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   float row_lse[kWarpQueries / 8];
   softmax.finish(out, row_lse);
   store(out, o.rows(work.batch, work.head), warp_query, masks.queries);
-  store_lse(row_lse, lse_of_head(lse, work, heads, masks.queries), warp_query, masks.queries);
+  tile::store_lse(row_lse, lse_of_head(lse, work, heads, masks.queries), warp_query, masks.queries);
 }
 // snippet-end kernel
 

@@ -6,10 +6,12 @@
 //         own shape; addresses of the queries that take no registers from tile to tile.
 // Limit: mma.sync itself. On Hopper its rate is two thirds of that of wgmma.
 #include "flash_attention.cuh"
-#include "lazy_softmax.cuh"
+#include "tile/lazy_softmax.cuh"
 
 namespace flash_attention {
 namespace {
+
+using tile::Factor, tile::LazySoftmax, tile::Nothing, tile::SharedTile, tile::Sums;
 
 constexpr int kWarps = 4, kThreads = kWarps * tile::kWarp;
 
@@ -45,7 +47,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   extern __shared__ __align__(1024) unsigned char smem[];  // {queries, [2]{keys, values}}
 
   const QueryTile q_tile(smem);
-  const Work work = work_longest_first(batch, heads, (masks.queries + kQueries - 1) / kQueries);
+  const auto work = work_longest_first(batch, heads, (masks.queries + kQueries - 1) / kQueries);
   const Mask mask = masks.of(work.batch);
   const int block_query = work.tile * kQueries, kv_head = work.head / group;
   const int warp_row = static_cast<int>(threadIdx.x) / tile::kWarp * kWarpQueries;  // in the tile
@@ -134,7 +136,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   float row_lse[kWarpQueries / 8];
   softmax.finish(out, row_lse);
   store(out, o.rows(work.batch, work.head), warp_query, masks.queries);
-  store_lse(row_lse, lse_of_head(lse, work, heads, masks.queries), warp_query, masks.queries);
+  tile::store_lse(row_lse, lse_of_head(lse, work, heads, masks.queries), warp_query, masks.queries);
 }
 // snippet-end kernel
 

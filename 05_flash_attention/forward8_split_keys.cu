@@ -4,13 +4,15 @@
 //       a head are divided among blocks, so that all multiprocessors read. Each block has a softmax
 //       of its own, and lse says how much its output counts.
 // Change: from step 4: packed rows, key_splits() blocks in the place of one, queries in registers,
-//         a ring with four tiles under way, and a second kernel that merges.
+//         a ring with four tiles under way, step 6's lazy softmax, and a second kernel that merges.
 // Limit: memory. Two launches, which count while the keys are few.
 #include "flash_attention.cuh"
-#include "row_softmax.cuh"
+#include "tile/lazy_softmax.cuh"
 
 namespace flash_attention {
 namespace {
+
+using tile::Factor, tile::LazySoftmax, tile::SharedTile, tile::Sums;
 
 constexpr int kWarps = 4, kThreads = kWarps * tile::kWarp;
 constexpr int kStages = 5;  // four under way while one is used: 64 KiB, 128 of a multiprocessor
@@ -84,7 +86,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   Factor<16, kDim> queries;
   load(queries, q_tile, warp_row);
 
-  RowSoftmax<16> softmax(factor);
+  LazySoftmax<16> softmax(factor);
   Sums<16, Plan::kCols> out;
   for (int tile = first; tile < last; ++tile) {
     tile::ptx::cp_async_wait<kStages - 2>();
@@ -98,8 +100,10 @@ __global__ void __launch_bounds__(kThreads, 2)
     if (tile < visited.whole_first || tile >= visited.whole_last) {
       hide(scores, mask, block_row + warp_row, tile * Plan::kKeys, group);
     }
-    // P, and O is corrected
-    softmax.add(scores, out);
+    // O is corrected if it must be, and P
+    softmax.look_at(scores, out);
+#pragma unroll
+    for (int n = 0; n < Plan::kKeys / 8; ++n) softmax.weigh(scores, n);
     // O += P V
     add_product_with_columns<T>(out, as_factor<T>(scores), v_tile(tile), 0, col0);
   }

@@ -64,43 +64,60 @@ function(tile_add_test)
   endif()
 endfunction()
 
-# tile_chapter([KERNELS file.cu …]): a chapter, named like its folder, which holds
-#   step1_….cu, or forward1_….cu and backward1_….cu   its steps
-#   reference.cpp                                     the reference, which validates as well
+# tile_chapter([KERNELS file.cu …] [USES chapter …]): a chapter, named like its folder, which holds
+#   step1_….cu, or forward1_….cu and backward1_….cu   its steps, named after their ladder
+#   reference.cpp and other .cpp                      the reference, which validates as well
 #   exercises/, solutions/                            see tile_exercise()
-#   test/                                             test*.cpp and their kernels; bench.cpp for
-#                                                     ./tour; c_interface.cpp
-# KERNELS are .cu files that steps share. It makes
+#   test/                                             test*.cpp and their kernels; bench*.cpp for
+#                                                     ./tour; c_interface*.cpp
+# KERNELS are .cu files that steps share, USES earlier chapters whose steps it launches. It makes
 #   <name>        runs its steps and shows what they do
 #   <name>_test   its tests, and those that every chapter has (harness/chapter_tests.cpp); CTest has
 #                 an entry for each step, which runs the suite "step", and for each of the suites
 #                 chapter, launch and large
 function(tile_chapter)
-  cmake_parse_arguments(arg "" "" "KERNELS" ${ARGN})
+  cmake_parse_arguments(arg "" "" "KERNELS;USES" ${ARGN})
   get_filename_component(name "${CMAKE_CURRENT_SOURCE_DIR}" NAME)
+  foreach(used IN LISTS arg_USES)
+    if(NOT TARGET ${used}_steps)  # this chapter is configured alone
+      set(tile_steps_only ON)
+      add_subdirectory("${TILE_ROOT}/${used}" "${CMAKE_BINARY_DIR}/${used}" EXCLUDE_FROM_ALL)
+      unset(tile_steps_only)
+    endif()
+  endforeach()
   file(GLOB steps CONFIGURE_DEPENDS RELATIVE "${CMAKE_CURRENT_SOURCE_DIR}"
-       step*_*.cu *forward*_*.cu *backward*_*.cu)
+       *[0-9]_*.cu)
+  file(GLOB sources CONFIGURE_DEPENDS *.cpp)
+  file(GLOB glue CONFIGURE_DEPENDS test/bench*.cpp)
+  file(GLOB c_interface CONFIGURE_DEPENDS test/c_interface*.cpp)
   file(GLOB tests CONFIGURE_DEPENDS RELATIVE "${CMAKE_CURRENT_SOURCE_DIR}" test/test*.cpp)
   file(GLOB test_kernels CONFIGURE_DEPENDS RELATIVE "${CMAKE_CURRENT_SOURCE_DIR}" test/*.cu)
   file(GLOB exercises CONFIGURE_DEPENDS RELATIVE "${CMAKE_CURRENT_SOURCE_DIR}/exercises"
        exercises/*.cu)
 
   # Apart from the steps, because the checks of the exercises need it and are to work without them.
-  add_library(${name}_reference STATIC reference.cpp)
+  add_library(${name}_reference STATIC ${sources})
   target_link_libraries(${name}_reference PUBLIC harness PRIVATE Eigen3::Eigen)
   target_include_directories(${name}_reference PUBLIC "${CMAKE_CURRENT_SOURCE_DIR}")
   add_library(${name}_steps STATIC)
   tile_add_kernels(${name}_steps ${steps} ${arg_KERNELS})
   target_link_libraries(${name}_steps PUBLIC ${name}_reference)
+  foreach(used IN LISTS arg_USES)
+    target_link_libraries(${name}_reference PUBLIC ${used}_reference)
+    target_link_libraries(${name}_steps PUBLIC ${used}_steps)
+  endforeach()
+  if(tile_steps_only)
+    return()
+  endif()
 
   # An object library: nothing refers to a chapter by name, it registers itself.
-  add_library(${name}_chapter OBJECT test/bench.cpp)
+  add_library(${name}_chapter OBJECT ${glue})
   target_link_libraries(${name}_chapter PUBLIC ${name}_steps)
   set_property(GLOBAL APPEND PROPERTY TILE_CHAPTERS ${name})
 
   # The chapter's operations for callers of C. harness/c makes a library of all chapters', without
   # bench.cpp, which brings the peers with it.
-  add_library(${name}_c_interface OBJECT test/c_interface.cpp)
+  add_library(${name}_c_interface OBJECT ${c_interface})
   target_link_libraries(${name}_c_interface PUBLIC ${name}_steps)
 
   add_executable(${name})

@@ -332,7 +332,10 @@ void GuardedMemory::poison() {
 }
 
 std::vector<double> GuardedMemory::rows(std::span<const std::int64_t> numbers) const {
-  if (std::ssize(numbers) == layout_.rows) {  // all of them, in one copy
+  std::int64_t next = 0;
+  if (std::ssize(numbers) == layout_.rows &&
+      std::ranges::all_of(numbers, [&next](std::int64_t row) { return row == next++; })) {
+    // All of them, in one copy.
     std::vector<std::byte> elements(bytes());
     throw_if_failed(
         cuda_status(cudaMemcpy(elements.data(), raw(), elements.size(), cudaMemcpyDeviceToHost),

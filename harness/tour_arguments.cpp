@@ -49,18 +49,21 @@ const Chapter& find_chapter(std::string_view name) {
                    joined(chapters(), [](auto chapter) { return chapter->name; }));
 }
 
-// The ladder named by a word; of a chapter that has several, no word means the first. The word is
-// used up if it is a ladder's name.
+// The ladder named by the next words, of "attention" and "attention backward" the one with more of
+// them; no such words mean the chapter's first. They are used up.
 const LadderInfo& find_ladder(const Chapter& chapter, const std::vector<std::string_view>& words,
                               std::size_t* next) {
-  if (*next < words.size()) {
+  const LadderInfo* found = nullptr;
+  std::string named;
+  std::size_t end = *next;
+  for (std::size_t i = *next; i < words.size(); ++i) {
+    named.append(i == *next ? "" : " ").append(words[i]);
     for (const LadderInfo& ladder : chapter.ladders) {
-      if (words[*next] != ladder.name) continue;
-      ++*next;
-      return ladder;
+      if (named == ladder.name) found = &ladder, end = i + 1;
     }
   }
-  return chapter.ladders.front();
+  *next = end;
+  return found ? *found : chapter.ladders.front();
 }
 
 bool has_step(const LadderInfo& ladder, std::string_view name) {

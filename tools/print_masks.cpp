@@ -6,11 +6,11 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "05_flash_attention/mask.hpp"
+#include "tile/mask.hpp"
 
 namespace {
 
-using flash_attention::Mask;
+using tile::Mask;
 
 /// "seen": for each query the first key that it sees, and the first that it no longer does;
 /// "tiles": for each tile of queries the four numbers of Mask::Tiles.

@@ -15,6 +15,8 @@ import drawings_02_tensor_cores as tensor_cores
 import drawings_03_softmax as softmax
 import drawings_04_layernorm as layernorm
 import drawings_05_flash_attention as attention
+import drawings_06_rope as rope
+import drawings_07_windowed_rope as windowed
 from drawing import Canvas
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -25,7 +27,12 @@ PAGES = {"02_matmul/README.md": matmul.FIGURES, "02_matmul/tensor_cores.md": ten
          "05_flash_attention/README.md": {path: draw for path, draw in attention.FIGURES.items()
                                           if "backward" not in path},
          "05_flash_attention/backward.md": {path: draw for path, draw in attention.FIGURES.items()
-                                            if "backward" in path}}
+                                            if "backward" in path},
+         "06_rope/README.md": {path: draw for path, draw in rope.FIGURES.items()
+                               if "rotary" in path},
+         "06_rope/scaling.md": {path: draw for path, draw in rope.FIGURES.items()
+                                if "rotary" not in path},
+         "07_windowed_rope/README.md": windowed.FIGURES}
 
 
 def source(file):
@@ -492,6 +499,153 @@ class FlashAttention(WithSource):
                 self.assertEqual([key for key in range(keys) if first <= key < end],
                                  [key for key in range(keys)
                                   if stands - left <= key <= stands + right])
+
+
+class Rope(WithSource):
+    chapter = "06_rope"
+
+    def test_a_turn(self):
+        self.holds("rotary.cuh", "return {fmaf(pair.x, c, -pair.y * s), fmaf(pair.y, c, "
+                   "pair.x * s)};")
+        for formula in ("x' = x c - y s y' = y c + x s", "x' = x c + x s y' = y c - y s (wrong)"):
+            self.holds("README.md", formula)
+        self.assertEqual(rope.turned(rope.Q, 0), list(rope.Q))
+        self.assertEqual(rope.wrong(rope.Q, 0), list(rope.Q))
+        for m in range(rope.SHOWN):
+            self.assertAlmostEqual(rope.length(rope.turned(rope.Q, m)), rope.length(rope.Q), 14)
+            for n in range(rope.SHOWN):
+                other = max(m - n, 0), max(n - m, 0)
+                self.assertAlmostEqual(
+                    rope.score(rope.turned(rope.Q, m), rope.turned(rope.K, n)),
+                    rope.score(rope.turned(rope.Q, other[0]), rope.turned(rope.K, other[1])), 13)
+        lengths = [rope.length(rope.wrong(rope.Q, p)) for p in range(25)]
+        self.assertLess(min(lengths), 0.6 * rope.length(rope.Q))
+        self.assertGreater(max(lengths), 1.3 * rope.length(rope.Q))
+
+    def test_units(self):
+        self.holds("rotary_unit.cuh", "kPairs = kChunks * kWidth / 2;",
+                   "x = kChunks == 2 ? value[0][i] : value[0][2 * i];",
+                   "y = kChunks == 2 ? value[kChunks - 1][i] : value[0][2 * i + 1];")
+        self.holds("rotary3_vectors.cu",
+                   "const int col = (unit + (unit < turning ? 0 : (Unit::kChunks - 1) * turning)) "
+                   "* Unit::kWidth;", "load(from + i * from_step + j * pairs)")
+        for interleaved, count in ((False, 2), (True, 4)):
+            lanes, width = rope.units(ROOT, interleaved)
+            self.assertEqual(len(lanes), count)
+            for chunks, turns in lanes:
+                loaded = {first + e for first in chunks for e in range(width)}
+                self.assertEqual(loaded, {e for pair in turns for e in pair})
+            self.assertEqual(sorted(e for _, turns in lanes for pair in turns for e in pair),
+                             list(range(rope.ROW)))
+
+    def test_wavelengths_are_those_of_the_page(self):
+        data, page = rope.printed(ROOT), source("06_rope/scaling.md")
+        none, factor = data["none"], rope.FACTOR
+        within = [rope.TRAINED_LENGTH * f / (2 * math.pi) for f in none]
+        self.assertIn("these are 14 of 64", page)
+        self.assertEqual(sum(turns < 1 for turns in within), 14)
+        for name, first, last in (("yarn", 25, 50), ("llama3", 40, 50)):
+            self.assertEqual([i for i in range(64) if data[name][i] == none[i]],
+                             list(range(first + 1)))
+            self.assertEqual([i for i in range(64) if data[name][i] == none[i] / factor],
+                             list(range(last, 64)))
+        self.assertIn("from pair 25 to pair 50", page)
+        self.assertIn("pairs 41 to 49", page)
+        self.assertAlmostEqual(none[63] / data["ntk"][63], factor, 12)
+        self.assertAlmostEqual(none[63] / data["dynamic_ntk"][63], 57, 10)
+        self.assertIn("= 57 times", page)
+
+    def test_errors_are_those_of_the_page(self):
+        data = rope.printed(ROOT)
+        self.assertEqual(len(data["of_table"]), 17)
+        for error in data["of_table"]:
+            self.assertLessEqual(error, 2 ** -25 + 131072 * 2 ** -53)
+        self.assertIn("3 · 10⁻⁸", source("06_rope/scaling.md"))
+        # What both roundings of an angle can make: of a frequency below 1, and of the product.
+        self.assertLess(data["of_angle"][-1], 131071 * 2 ** -25 + 2 ** -8)
+        self.assertGreater(data["of_angle"][-1], 7e-3)
+
+
+class WindowedRope(WithSource):
+    chapter = "07_windowed_rope"
+
+    def test_tiles_of_the_map(self):
+        self.assertEqual(windowed.tile_shape(ROOT), (128, 128))
+        counts = [windowed.tile_counts(windowed.tile_kinds(ROOT, right, window))
+                  for _, right, window in windowed.MAPS]
+        self.assertEqual(counts, [((15, 6, 15, 28), 42), ((8, 13, 15, 28), 49),
+                                  ((22, 12, 30, 0), 76), ((8, 26, 30, 0), 90)])
+        for (near, mixed, far, _), turns in counts:
+            self.assertEqual(near + 2 * mixed + far, turns)
+
+    def test_near_and_far_by_the_definition(self):
+        length, (queries, keys) = windowed.LENGTH, windowed.tile_shape(ROOT)
+        for name, right, window in windowed.MAPS:
+            data = windowed.tile_kinds(ROOT, right, window)
+            kinds = [[0] * (length // keys) for _ in range(length // queries)]
+            for i in range(length):
+                seen = i + 1 if name == "causal" else length
+                ranges = [range(*part["seen"][i]) for part in data["parts"]]
+                self.assertEqual([list(keys_of) for keys_of in ranges],
+                                 [list(range(i - window + 1)), list(range(i + window, seen)),
+                                  list(range(max(i - window + 1, 0), min(i + window, seen)))])
+                for part, keys_of in zip(data["parts"], ranges):
+                    for tile in {key // keys for key in keys_of}:
+                        kinds[i // queries][tile] |= windowed.NEAR if part["near"] else windowed.FAR
+            self.assertEqual(data["kinds"], kinds)
+
+    def test_parts_and_turns(self):
+        limit, w = windowed.NO_LIMIT, windowed.SHOWN_WINDOW
+        for right, expected in ((limit, [(False, limit, -w), (False, -w, limit),
+                                         (True, w - 1, w - 1)]),
+                                (0, [(False, limit, -w), (False, -w, 0), (True, w - 1, 0)])):
+            data = windowed.tile_kinds(ROOT, right, w)
+            self.assertEqual([(part["near"], part["left"], part["right"])
+                              for part in data["parts"]], expected)
+        data = windowed.tile_kinds(ROOT, limit, w)
+        self.assertEqual(windowed.turns_of(data, windowed.SHOWN_TILE),
+                         [[0, 1, 2], [6, 7], [2, 3, 4, 5, 6]])
+        self.holds("forward4_two_visits.cu",
+                   "for (int of_mask = 0; of_mask < Window::kParts; ++of_mask)",
+                   "visited = mask.tiles(block_query, kQueries, kKeys);",
+                   "const Heads<const T> k = tile::ptx::flag_once(near) ? k1 : k2;",
+                   "(near ? q1 : q2).rows(work.batch, work.head, block_query)",
+                   "int tile = visited.first; for (; tile < visited.whole_first; ++tile) "
+                   "visit(tile, std::true_type{}); for (; tile < visited.whole_last; ++tile) "
+                   "visit(tile, std::false_type{}); for (; tile < visited.last; ++tile) "
+                   "visit(tile, std::true_type{});")
+
+    def test_distances(self):
+        w, farthest = windowed.WINDOW, windowed.FARTHEST
+        by_definition = {"rerope": lambda i, j, _: w,
+                         "leaky_rerope": lambda i, j, factor: w + (i - j - w) / factor,
+                         "self_extend": lambda i, j, g: i // g - j // g + w - w // g}
+        for method, factor, *_ in windowed.METHODS:
+            seen = windowed.distances_of(ROOT, method, factor)
+            self.assertEqual(seen, [d if d < w else by_definition[method](farthest, farthest - d,
+                                                                         factor)
+                                    for d in range(farthest + 1)])
+            self.assertLess(max(seen), windowed.TRAINED)
+            for d in range(w, farthest + 1):  # the figure draws a line: within half a pixel
+                on_line = seen[w] + (seen[-1] - seen[w]) * (d - w) / (farthest - w)
+                self.assertLess(abs(seen[d] - on_line), 4)
+        self.assertEqual(windowed.distances_of(ROOT, "rerope", 1, windowed.NO_LIMIT),
+                         list(range(farthest + 1)))
+        self.assertEqual([windowed.crossing(ROOT, method, factor)
+                          for method, factor, *_ in windowed.METHODS], [12793, 25088, None])
+
+    def test_gradients(self):
+        self.assertEqual(windowed.small_kinds(ROOT), [
+            [0 if j > i else windowed.NEAR if i - j < windowed.SMALL_WINDOW else windowed.FAR
+             for j in range(windowed.SMALL)] for i in range(windowed.SMALL)])
+        self.holds("backward4_one_pass.cu", "(tile::ptx::flag_once(near) ? dq1_sums : dq2_sums)",
+                   "store(dk_sums, (near ? dk1 : dk2).rows(work.batch, work.head)",
+                   "store(dv_sums, dv.rows(work.batch, work.head)")
+        self.holds("method_backward1_composed.cu", "near_cos[entry], -near_sin[entry]);",
+                   "far_cos[entry], -far_sin[entry]);", "to[x] = static_cast<T>(a.x + b.x); to[y] = "
+                   "static_cast<T>(a.y + b.y);")
+        self.holds("method.hpp", "dq_i = R(i)^T dq1_i + R(i')^T dq2_i dk_j = R(j)^T dk1_j + "
+                   "R(j')^T dk2_j")
 
 
 if __name__ == "__main__":

@@ -6,8 +6,8 @@
 // is needed, and under a window nearly everything is in vain.
 // Say from which tile to which a block must go. No key that one of its queries sees may be left
 // out, and every tile must have a key that one of them sees. A block may need none.
-// Mask (mask.hpp) says what a query sees. Its tiles() has an answer: find yours before you look.
-// Check it with: ./tour exercise 05.1
+// Mask (tile/mask.hpp) says what a query sees. Its tiles() has an answer: find yours before you
+// look. Check it with: ./tour exercise 05.1
 #include "exercises/exercises.hpp"
 #include "flash_attention.cuh"
 #include "tile/reduce.cuh"

@@ -349,8 +349,8 @@ TEST_SUITE("chapter") {
   TEST_CASE("the mask's tiles are those that somebody sees, and the whole ones that all see") {
     for (const int queries : {1, 5, 16, 33}) {
       for (const int keys : {0, 1, 7, 32, 40}) {
-        for (const int left : {0, 1, 9, kMaxLength}) {
-          for (const int right : {0, 2, 17, kMaxLength}) {
+        for (const int left : {-3, 0, 1, 9, kMaxLength}) {
+          for (const int right : {-3, 0, 2, 17, kMaxLength}) {
             const Mask mask{queries, keys, left, right};
             const Mask turned = mask.transposed();
             bool good = true;

@@ -19,6 +19,7 @@
 #include "harness/convert.hpp"
 #include "harness/inputs.hpp"
 #include "harness/selection.hpp"
+#include "harness/tensor.hpp"
 #include "harness/test_main.hpp"
 #include "tile/host/device.hpp"
 
@@ -27,94 +28,17 @@ namespace flash_attention {
 using tile::Comparison;
 using tile::DeviceBuffer;
 using tile::DType;
+using tile::heads_first;
+using tile::lengths_buffer;
 using tile::Poison;
 using tile::Status;
+using tile::Tensor;
 using Values = std::vector<double>;
 inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
 inline constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
 inline double as_type(double value, DType type) {
   return tile::rounded(std::span(&value, 1), type)[0];
-}
-
-// ---- Tensors ----
-
-/// [batch][length][heads][dim] with strides. What lies between its elements is not to be touched:
-/// NaN in an input, poison in an output.
-class Tensor {
- public:
-  struct Shape {
-    std::int64_t batch, length, heads, dim;
-    std::int64_t count() const { return batch * length * heads * dim; }
-  };
-
-  static Tensor input(const char* name, DType type, const Shape& shape, const Strides& stride,
-                      const Values& values, std::int64_t offset = 0) {
-    const std::vector<std::size_t> places = places_of(shape, stride);
-    Values memory(places.empty() ? 0 : places.back() + 1, kNaN);
-    for (std::size_t i = 0; i < places.size(); ++i) memory[places[i]] = values[i];
-    return Tensor(
-        DeviceBuffer::input(name, tile::vector_layout(type, std::ssize(memory), offset), memory),
-        places);
-  }
-  static Tensor output(const char* name, DType type, const Shape& shape, const Strides& stride,
-                       Poison poison, std::int64_t offset = 0) {
-    const std::vector<std::size_t> places = places_of(shape, stride);
-    const std::int64_t extent = places.empty() ? 0 : static_cast<std::int64_t>(places.back()) + 1;
-    return Tensor(DeviceBuffer::output(name, tile::vector_layout(type, extent, offset), poison),
-                  places);
-  }
-
-  void* raw() const { return buffer_.raw(); }
-
-  /// The elements in the order of the shape.
-  Values download() const {
-    const Values memory = buffer_.download();
-    Values values;
-    for (const std::size_t place : places_) values.push_back(memory[place]);
-    return values;
-  }
-
-  Status check() const {
-    if (Status s = buffer_.check(); !s.ok()) return s;
-    std::vector<std::byte> now = buffer_.download_bytes(), then = before_;
-    const std::size_t size = tile::size_bytes(buffer_.layout().dtype);
-    for (const std::size_t place : places_) {
-      std::memset(&now[place * size], 0, size);
-      std::memset(&then[place * size], 0, size);
-    }
-    return now == then ? Status{} : tile::device_error("tensor", "written between its elements");
-  }
-
- private:
-  Tensor(DeviceBuffer buffer, std::vector<std::size_t> places)
-      : buffer_(std::move(buffer)), places_(std::move(places)), before_(buffer_.download_bytes()) {}
-
-  // Where each element lies. The last of them is that with the greatest index of each extent.
-  static std::vector<std::size_t> places_of(const Shape& shape, const Strides& stride) {
-    std::vector<std::size_t> places;
-    for (std::int64_t b = 0; b < shape.batch; ++b) {
-      for (std::int64_t row = 0; row < shape.length; ++row) {
-        for (std::int64_t head = 0; head < shape.heads; ++head) {
-          for (std::int64_t d = 0; d < shape.dim; ++d) {
-            places.push_back(static_cast<std::size_t>(b * stride.batch + row * stride.row +
-                                                      head * stride.head + d));
-          }
-        }
-      }
-    }
-    return places;
-  }
-
-  DeviceBuffer buffer_;
-  std::vector<std::size_t> places_;
-  std::vector<std::byte> before_;
-};
-
-/// Strides of [batch][heads][length][dim], with `gap` elements behind each row.
-inline Strides heads_first(std::int64_t length, std::int64_t heads, std::int64_t dim,
-                           std::int64_t gap = 0) {
-  return {heads * length * (dim + gap), length * (dim + gap), dim + gap};
 }
 
 template <class Step>
@@ -253,15 +177,6 @@ inline Values heads_last(const ForwardProblem& p, const Values& lse) {
     }
   }
   return turned;
-}
-
-/// int32 in device memory. The harness has no buffers of integers: these are floats of the same
-/// bits.
-inline std::optional<DeviceBuffer> lengths_buffer(const char* name, const std::vector<int>& n) {
-  if (n.empty()) return std::nullopt;
-  Values floats;
-  for (const int each : n) floats.push_back(std::bit_cast<float>(each));
-  return DeviceBuffer::input(name, tile::vector_layout(DType::fp32, std::ssize(n)), floats);
 }
 
 /// Runs the step with outputs of this poison and gives what it wrote. Checks all buffers.

@@ -1,5 +1,4 @@
 // Attention behind the C interface, called as a C program calls it.
-#include <bit>
 #include <cmath>
 #include <cstddef>
 
@@ -103,20 +102,9 @@ struct Inputs {
                                          {q, k, v, query_lengths, key_lengths});
     o = tile::rounded(forward.o.value, type);
     lse = tile::rounded(forward.lse.value, type == DType::fp64 ? type : DType::fp32);
-    lse_heads_first = heads_first(lse);
+    lse_heads_first = heads_first(lse, kBatch, kHeads);
     backward = flash_attention::reference(problem_of<BackwardProblem>(c, type),
                                           {q, k, v, o, lse, dout, query_lengths, key_lengths});
-  }
-  static Values heads_first(const Values& lse) {  // [batch][queries][heads] before
-    Values turned;
-    for (std::int64_t b = 0; b < kBatch; ++b) {
-      for (std::int64_t head = 0; head < kHeads; ++head) {
-        for (std::int64_t query = 0; query < kQueries; ++query) {
-          turned.push_back(lse[static_cast<std::size_t>((b * kQueries + query) * kHeads + head)]);
-        }
-      }
-    }
-    return turned;
   }
 };
 
@@ -127,14 +115,8 @@ void place_inputs(const Case& c, DType type, const Inputs& in, Args* args, Memor
   args->q = memory->input("q", type, kBatch * kQueries, p.q.row, in.q);
   args->k = memory->input("k", type, kBatch * kKeys, p.k.row, in.k);
   args->v = memory->input("v", type, kBatch * kKeys, p.v.row, in.v);
-  // As floats of the same bits: the harness has no buffers of integers.
-  const auto lengths = [memory](const char* name, const std::vector<int>& n) {
-    Values floats;
-    for (const int each : n) floats.push_back(std::bit_cast<float>(each));
-    return static_cast<const int*>(memory->input(name, DType::fp32, 1, std::ssize(n), floats));
-  };
-  args->query_lengths = lengths("query_lengths", in.query_lengths);
-  args->key_lengths = lengths("key_lengths", in.key_lengths);
+  args->query_lengths = memory->integers("query_lengths", in.query_lengths);
+  args->key_lengths = memory->integers("key_lengths", in.key_lengths);
 }
 
 Memory place(const Case& c, DType type, const Inputs& in, tile_attention_args* args) {
@@ -143,7 +125,8 @@ Memory place(const Case& c, DType type, const Inputs& in, tile_attention_args* a
   place_inputs(c, type, in, args, &memory);
   args->o = memory.output("o", type, kBatch * kQueries, kHeads * kDim, p.o.row, in.forward.o);
   tile::Expected lse = in.forward.lse;
-  lse.value = Inputs::heads_first(lse.value), lse.bound = Inputs::heads_first(lse.bound);
+  lse.value = heads_first(lse.value, kBatch, kHeads);
+  lse.bound = heads_first(lse.bound, kBatch, kHeads);
   args->lse = memory.output("lse", DType::fp32, 1, std::ssize(in.lse), std::ssize(in.lse), lse);
   check_ok(tile_attention_workspace_bytes(args, &args->workspace_bytes));
   args->workspace = memory.scratch(args->workspace_bytes);

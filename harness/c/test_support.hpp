@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <bit>
 #include <string>
 #include <utility>
 #include <vector>
@@ -78,6 +79,12 @@ class Memory {
     const std::int64_t cols = std::ssize(v) / rows;
     return keep(DeviceBuffer::input(name, tile::matrix_layout(type, rows, cols, ld), v));
   }
+  // As floats of the same bits: the harness has no buffers of integers.
+  const int* integers(const char* name, const std::vector<int>& values) {
+    Values floats;
+    for (const int each : values) floats.push_back(std::bit_cast<float>(each));
+    return static_cast<const int*>(input(name, DType::fp32, 1, std::ssize(floats), floats));
+  }
   void* output(const char* name, DType type, std::int64_t rows, std::int64_t cols, std::int64_t ld,
                const tile::Expected& expected) {
     wanted_.emplace_back(buffers_.size(), expected);
@@ -118,4 +125,18 @@ inline Values spread(const Values& packed, std::int64_t cols, std::int64_t ld, d
     std::copy_n(packed.begin() + row * cols, cols, values.begin() + row * ld);
   }
   return values;
+}
+
+// What the references of attention have for each [batch][query][head], as [batch][head][query].
+inline Values heads_first(const Values& lse, std::int64_t batch, std::int64_t heads) {
+  const std::int64_t queries = std::ssize(lse) / (batch * heads);
+  Values turned;
+  for (std::int64_t b = 0; b < batch; ++b) {
+    for (std::int64_t head = 0; head < heads; ++head) {
+      for (std::int64_t query = 0; query < queries; ++query) {
+        turned.push_back(lse[static_cast<std::size_t>((b * queries + query) * heads + head)]);
+      }
+    }
+  }
+  return turned;
 }

@@ -381,6 +381,469 @@ tile_attention_backward_workspace_bytes(const tile_attention_backward_args* args
 /* As tile_attention_reference(). */
 TILE_API tile_status tile_attention_backward_reference(const tile_attention_backward_args* args);
 
+/* ---- Rotary position embeddings ---- */
+
+/* Pair i = (x, y) of each row of q and of k turns by the angle p f_i, p being the position of its
+ * token, and is multiplied with the attention factor a:
+ *     x' = a (x cos(p f_i) - y sin(p f_i))         y' = a (y cos(p f_i) + x sin(p f_i))
+ * A pair is elements i and i + rotary_dim / 2, or interleaved 2 i and 2 i + 1. Elements from
+ * rotary_dim on stay as they are. Backward turns by -p f_i, times the same a: from the gradients
+ * with respect to q_out and k_out to those with respect to q and k.
+ *
+ * Types: fp32, fp16, bf16. q_out may be q with the same strides, and k_out k; otherwise what is
+ * written overlaps nothing else. */
+typedef struct tile_rotary_args {
+  size_t struct_size; /* sizeof(tile_rotary_args) */
+  const char* step;
+  tile_type type;
+  int32_t interleaved, backward; /* 0 or 1 */
+  float attention_factor;        /* a, for step `sincos` and the reference: tables hold it already.
+                                    Positive and finite; 0: 1 */
+  int64_t batch, length, heads, head_dim;
+  int64_t kv_heads;         /* of k; 0: there is no k */
+  int64_t rotary_dim;       /* even, at most head_dim; 0: head_dim */
+  int64_t first_position;   /* of each batch entry's first token, unless there are positions */
+  int64_t table_positions;  /* positions are below this */
+  const void* q;            /* [batch][length][heads][head_dim] */
+  const void* k;            /* [batch][length][kv_heads][head_dim] */
+  void* q_out;              /* as q */
+  void* k_out;              /* as k */
+  const void* cos;          /* a cos(p f_i), fp32, [table_positions][rotary_dim / 2] */
+  const void* sin;          /* a sin(p f_i) likewise */
+  const void* frequencies;  /* f_i, fp64, [rotary_dim / 2], for step `sincos` and the reference;
+                               NULL: neither runs. With them cos and sin may both be NULL */
+  const int32_t* positions; /* of each token, [batch][length]; NULL: they count from first_position.
+                               A token whose position is negative or not below table_positions has
+                               rows of NaN */
+  /* As in tile_attention_args: from one batch entry, from one head, from one row to the next. */
+  int64_t q_strides[3], k_strides[3], q_out_strides[3], k_out_strides[3];
+  void* stream;
+} tile_rotary_args;
+TILE_API tile_status tile_rotary(const tile_rotary_args* args);
+
+/* The same in double precision on the host, as tile_matmul_reference(), from the frequencies:
+ * frequencies and positions are on the host too, and of the tables only table_positions counts. */
+TILE_API tile_status tile_rotary_reference(const tile_rotary_args* args);
+
+/* The frequencies f_i of d / 2 pairs, from the base b: b^(-2i/d); or b^(-i/(d/4 - 1)) for i < d/4,
+ * then d/4 zeros. */
+typedef int32_t tile_rotary_rule;
+enum { TILE_ROTARY_PAPER = 0, TILE_ROTARY_HALF_TRUNCATED = 1 };
+/* What becomes of them for texts longer than those of the training, by the factor s.
+ * 06_rope/scaling.md says what each does. */
+typedef int32_t tile_rotary_scaling;
+enum {
+  TILE_ROTARY_UNSCALED = 0,
+  TILE_ROTARY_LINEAR = 1,
+  TILE_ROTARY_NTK = 2,
+  TILE_ROTARY_DYNAMIC_NTK = 3,
+  TILE_ROTARY_YARN = 4,
+  TILE_ROTARY_LLAMA3 = 5,
+  TILE_ROTARY_LONGROPE = 6
+};
+
+/* What tile_rotary_args has of frequencies, cosines, sines and the attention factor. All pointers
+ * are to the host's memory, and all is computed in double and rounded once. */
+typedef struct tile_rotary_tables_args {
+  size_t struct_size; /* sizeof(tile_rotary_tables_args) */
+  tile_rotary_rule rule;
+  tile_rotary_scaling scaling; /* ntk, dynamic_ntk and yarn: of the paper's rule only */
+  int64_t rotary_dim;          /* d, even; half-truncated: a multiple of 4 */
+  int64_t positions;           /* rows of the tables */
+  double base;                 /* b, above 1; 0: 10000 */
+  double factor;               /* s, at least 1; 0: 1 */
+  int64_t trained_length;      /* L, for dynamic_ntk, yarn, llama3 and longrope */
+  int64_t length;              /* of the text at hand, for dynamic_ntk and longrope */
+  double beta_fast, beta_slow; /* for yarn; 0: 32 and 1 */
+  double high_frequency_factor, low_frequency_factor; /* for llama3; 0: 4 and 1 */
+  const double* short_factors; /* [rotary_dim / 2], for longrope: texts of up to L tokens */
+  const double* long_factors;  /* [rotary_dim / 2] likewise: longer ones */
+  double* frequencies;         /* f_i, [rotary_dim / 2]; NULL: not wanted */
+  float* cos;                  /* a cos(p f_i), [positions][rotary_dim / 2]; NULL: not wanted */
+  float* sin;                  /* a sin(p f_i) likewise */
+  float* attention_factor;     /* a, which is 1 but for yarn and longrope; NULL: not wanted */
+} tile_rotary_tables_args;
+TILE_API tile_status tile_rotary_tables(const tile_rotary_tables_args* args);
+
+/* ---- Attention with rotary position embeddings ---- */
+
+/* Attention of as many keys as queries. Before they are multiplied, rows of q and k turn as
+ * tile_rotary() turns them, which is R:
+ *     s_ij = scale (R_i q_i) (R_j k_j)
+ * From these come lse and o, as in tile_attention(). Causal: a query sees the keys up to its own.
+ * heads / kv_heads heads of q share one of k and v.
+ *
+ * Types: fp16, bf16. head_dim is 64 or 128, rotary_dim a multiple of 16, or of 8 if interleaved.
+ * Rows of tensors and of tables begin at multiples of 16 bytes. What is written overlaps nothing
+ * else. Step `fused` leaves positions, and rows that turn in part, to `composed`. */
+typedef struct tile_rotary_attention_args {
+  size_t struct_size; /* sizeof(tile_rotary_attention_args) */
+  const char* step;
+  tile_type type;
+  int32_t causal, interleaved; /* 0 or 1 */
+  float scale;                 /* positive and finite; 0: 1 / sqrt(head_dim) */
+  float attention_factor;      /* a, for the reference: tables hold it already. Positive and finite;
+                                  0: 1 */
+  int64_t batch, length, heads, head_dim;
+  int64_t kv_heads;         /* divides heads; 0: heads */
+  int64_t rotary_dim;       /* even, at most head_dim; 0: head_dim */
+  int64_t first_position;   /* of each batch entry's first token, unless there are positions */
+  int64_t table_positions;  /* positions are below this */
+  const void* q;            /* [batch][length][heads][head_dim] */
+  const void* k;            /* [batch][length][kv_heads][head_dim] */
+  const void* v;            /* as k */
+  void* o;                  /* as q */
+  void* lse;                /* [batch][heads][length], fp32; NULL: not wanted */
+  const void* cos;          /* a cos(p f_i), fp32, [table_positions][rotary_dim / 2] */
+  const void* sin;          /* a sin(p f_i) likewise */
+  const void* frequencies;  /* f_i, fp64, [rotary_dim / 2], for the reference only */
+  const int32_t* positions; /* of each token, [batch][length]; NULL: they count from first_position.
+                               A row of q or k that stands nowhere in the tables is NaN */
+  void* workspace;          /* aligned to 16 bytes; may hold anything */
+  int64_t workspace_bytes;  /* at least tile_rotary_attention_workspace_bytes() */
+  /* As in tile_attention_args: from one batch entry, from one head, from one row to the next. */
+  int64_t q_strides[3], k_strides[3], v_strides[3], o_strides[3];
+  void* stream;
+} tile_rotary_attention_args;
+TILE_API tile_status tile_rotary_attention(const tile_rotary_attention_args* args);
+
+/* The bytes of device memory that the step args->step needs as its workspace, or what it leaves to
+ * `composed`, which rotates q and k in memory; NULL: that the last step does. Reads the sizes, the
+ * step, and whether there are positions; the rest may still be zero. */
+TILE_API tile_status tile_rotary_attention_workspace_bytes(const tile_rotary_attention_args* args,
+                                                           int64_t* bytes);
+
+/* The same in double precision on the host, as tile_attention_reference() and, from the
+ * frequencies, as tile_rotary_reference(). */
+TILE_API tile_status tile_rotary_attention_reference(const tile_rotary_attention_args* args);
+
+/* From the gradient dout of a loss with respect to o, with p_ij and ds_ij as for
+ * tile_attention_backward():
+ *     dq_i = scale R_i^T sum_j ds_ij R_j k_j     dk_j = scale R_j^T sum_i ds_ij R_i q_i
+ *     dv_j = sum_i p_ij dout_i
+ * dk and dv are sums over the heads that share them. What is written overlaps nothing else; but dq,
+ * dk and dv may lie between one another's rows, as in one tensor. */
+typedef struct tile_rotary_attention_backward_args {
+  size_t struct_size; /* sizeof(tile_rotary_attention_backward_args) */
+  const char* step;
+  tile_type type;
+  int32_t causal, interleaved; /* as in tile_rotary_attention_args, down to v */
+  float scale;
+  float attention_factor;
+  int64_t batch, length, heads, head_dim;
+  int64_t kv_heads;
+  int64_t rotary_dim;
+  int64_t first_position;
+  int64_t table_positions;
+  const void* q;
+  const void* k;
+  const void* v;
+  const void* o;    /* as q, as tile_rotary_attention() gave it */
+  const void* lse;  /* [batch][heads][length], fp32 likewise */
+  const void* dout; /* as q */
+  void* dq;         /* as q */
+  void* dk;         /* as k */
+  void* dv;         /* as k */
+  const void* cos;  /* these as for the forward pass */
+  const void* sin;
+  const void* frequencies;
+  const int32_t* positions;
+  void* workspace;         /* aligned to 16 bytes; may hold anything */
+  int64_t workspace_bytes; /* at least tile_rotary_attention_backward_workspace_bytes() */
+  int64_t q_strides[3], k_strides[3], v_strides[3], o_strides[3], dout_strides[3], dq_strides[3],
+      dk_strides[3], dv_strides[3];
+  void* stream;
+} tile_rotary_attention_backward_args;
+TILE_API tile_status
+tile_rotary_attention_backward(const tile_rotary_attention_backward_args* args);
+
+/* As tile_rotary_attention_workspace_bytes(). */
+TILE_API tile_status tile_rotary_attention_backward_workspace_bytes(
+    const tile_rotary_attention_backward_args* args, int64_t* bytes);
+
+/* As tile_rotary_attention_reference(). */
+TILE_API tile_status
+tile_rotary_attention_backward_reference(const tile_rotary_attention_backward_args* args);
+
+/* ---- Absolute position embeddings ---- */
+
+/* Each token gets the row of its position added, once, before the first layer. The table is learned
+ * or sinusoidal:
+ *     y[b, s, :] = x[b, s, :] + table[position(b, s), :]
+ * Types: fp32, fp16, bf16. y may be x; otherwise what is written overlaps nothing else. */
+typedef struct tile_embedding_args {
+  size_t struct_size; /* sizeof(tile_embedding_args) */
+  const char* step;
+  tile_type type;
+  int64_t batch, length, dim;
+  int64_t table_positions;  /* rows of the table; positions are below this */
+  int64_t first_position;   /* of each batch entry's first token, unless there are positions */
+  const void* x;            /* [batch][length][dim] */
+  const void* table;        /* [table_positions][dim] */
+  void* y;                  /* [batch][length][dim] */
+  const int32_t* positions; /* of each token, [batch][length]; NULL: they count from first_position.
+                               A token whose position is negative or not below table_positions has
+                               a row of NaN */
+  void* stream;
+} tile_embedding_args;
+TILE_API tile_status tile_embedding(const tile_embedding_args* args);
+
+/* From the gradient dy of a loss with respect to y, that with respect to the table:
+ *     dtable[p, :] = sum over position(b, s) = p of dy[b, s, :]
+ * Every row is written, with zeros where no token stands. A token that stands nowhere in the table
+ * adds to no row. The gradient with respect to x is dy. What is written overlaps nothing else. Step
+ * `atomics` adds in an order that differs from run to run, `by_position` in that of the tokens. */
+typedef struct tile_embedding_backward_args {
+  size_t struct_size; /* sizeof(tile_embedding_backward_args) */
+  const char* step;
+  tile_type type;
+  int64_t batch, length, dim; /* these as for the forward pass */
+  int64_t table_positions;
+  int64_t first_position;
+  const void* dy;           /* [batch][length][dim] */
+  void* dtable;             /* [table_positions][dim] */
+  const int32_t* positions; /* as for the forward pass */
+  void* workspace; /* fp32, [table_positions][dim], aligned to 16 bytes, for step `atomics`;
+                      may hold anything; NULL: that does not run */
+  void* stream;
+} tile_embedding_backward_args;
+TILE_API tile_status tile_embedding_backward(const tile_embedding_backward_args* args);
+
+/* The same in double precision on the host, as tile_matmul_reference(); the positions are on the
+ * host too, and there is no workspace. */
+TILE_API tile_status tile_embedding_reference(const tile_embedding_args* args);
+TILE_API tile_status tile_embedding_backward_reference(const tile_embedding_backward_args* args);
+
+/* ---- Attention with two scores ---- */
+
+/* Attention in which near keys are scored by one pair of q and k, and far keys by another:
+ *     s_ij = scale q1_i k1_j   if |i + keys - queries - j| < window,   else scale q2_i k2_j
+ * From these come lse and o, as in tile_attention(), with queries, heads and lengths as there. If
+ * it is causal, a query sees the keys up to the one it stands beside, otherwise all: the window
+ * hides none.
+ *
+ * Types: fp32, fp16, bf16. What is written overlaps nothing else. */
+typedef struct tile_windowed_attention_args {
+  size_t struct_size; /* sizeof(tile_windowed_attention_args) */
+  const char* step;
+  tile_type type;
+  int32_t causal; /* 0 or 1 */
+  float scale;    /* positive and finite; 0: 1 / sqrt(head_dim) */
+  int64_t batch, heads, queries, keys, head_dim;
+  int64_t kv_heads;             /* divides heads; 0: heads */
+  int64_t window;               /* 0 or less: every key is far; INT64_MAX: every key is near */
+  const void* q1;               /* [batch][queries][heads][head_dim] */
+  const void* k1;               /* [batch][keys][kv_heads][head_dim] */
+  const void* q2;               /* as q1 */
+  const void* k2;               /* as k1 */
+  const void* v;                /* as k1 */
+  void* o;                      /* as q1 */
+  void* lse;                    /* [batch][heads][queries], fp32; NULL: not wanted */
+  const int32_t* query_lengths; /* [batch], device memory; NULL: all are `queries` */
+  const int32_t* key_lengths;   /* [batch] likewise; NULL: all are `keys` */
+  void* workspace;              /* aligned to 16 bytes; may hold anything */
+  int64_t workspace_bytes;      /* at least tile_windowed_attention_workspace_bytes() */
+  /* As in tile_attention_args: from one batch entry, from one head, from one row to the next. */
+  int64_t q1_strides[3], k1_strides[3], q2_strides[3], k2_strides[3], v_strides[3], o_strides[3];
+  void* stream;
+} tile_windowed_attention_args;
+TILE_API tile_status tile_windowed_attention(const tile_windowed_attention_args* args);
+
+/* The bytes of device memory that the step args->step needs as its workspace, or the step that it
+ * leaves this to; NULL: that the best one here does. Reads all but the workspace. Pointers may
+ * still be NULL, which counts as aligned to 16 bytes. */
+TILE_API tile_status
+tile_windowed_attention_workspace_bytes(const tile_windowed_attention_args* args, int64_t* bytes);
+
+/* The same in double precision on the host, as tile_attention_reference(). */
+TILE_API tile_status tile_windowed_attention_reference(const tile_windowed_attention_args* args);
+
+/* From the gradient dout of a loss with respect to o, with p_ij and ds_ij as for
+ * tile_attention_backward():
+ *     dq1_i = scale sum_j ds_ij k1_j  and  dk1_j = scale sum_i ds_ij q1_i  over what is near
+ *     dq2_i = scale sum_j ds_ij k2_j  and  dk2_j = scale sum_i ds_ij q2_i  over what is far
+ *     dv_j = sum_i p_ij dout_i        over both
+ * dk1, dk2 and dv are sums over the heads that share them. Rows beyond the lengths are 0. What is
+ * written overlaps nothing else; but gradients may lie between one another's rows, as in one
+ * tensor. Step `one_pass` adds in an order that differs from run to run; the other steps give the
+ * same bits each time. */
+typedef struct tile_windowed_attention_backward_args {
+  size_t struct_size; /* sizeof(tile_windowed_attention_backward_args) */
+  const char* step;
+  tile_type type;
+  int32_t causal; /* as in tile_windowed_attention_args, down to v */
+  float scale;
+  int64_t batch, heads, queries, keys, head_dim;
+  int64_t kv_heads;
+  int64_t window;
+  const void* q1;
+  const void* k1;
+  const void* q2;
+  const void* k2;
+  const void* v;
+  const void* o;    /* as q1, as tile_windowed_attention() gave it */
+  const void* lse;  /* [batch][heads][queries], fp32 likewise */
+  const void* dout; /* as q1 */
+  void* dq1;        /* as q1 */
+  void* dk1;        /* as k1 */
+  void* dq2;        /* as q1 */
+  void* dk2;        /* as k1 */
+  void* dv;         /* as k1 */
+  const int32_t* query_lengths;
+  const int32_t* key_lengths;
+  void* workspace;         /* aligned to 16 bytes; may hold anything */
+  int64_t workspace_bytes; /* at least tile_windowed_attention_backward_workspace_bytes() */
+  int64_t q1_strides[3], k1_strides[3], q2_strides[3], k2_strides[3], v_strides[3], o_strides[3],
+      dout_strides[3], dq1_strides[3], dk1_strides[3], dq2_strides[3], dk2_strides[3],
+      dv_strides[3];
+  void* stream;
+} tile_windowed_attention_backward_args;
+TILE_API tile_status
+tile_windowed_attention_backward(const tile_windowed_attention_backward_args* args);
+
+/* As tile_windowed_attention_workspace_bytes(). */
+TILE_API tile_status tile_windowed_attention_backward_workspace_bytes(
+    const tile_windowed_attention_backward_args* args, int64_t* bytes);
+
+/* As tile_attention_reference(). */
+TILE_API tile_status
+tile_windowed_attention_backward_reference(const tile_windowed_attention_backward_args* args);
+
+/* ---- Attention with a window of rotations ---- */
+
+/* How far apart a query at position i and a far key at position j are for the rotation. W is the
+ * window, s the factor. */
+typedef int32_t tile_window_method;
+enum {
+  TILE_REROPE = 0,       /* W */
+  TILE_LEAKY_REROPE = 1, /* W + (i - j - W) / s */
+  TILE_SELF_EXTEND = 2   /* floor(i / s) - floor(j / s) + W - floor(W / s) */
+};
+
+/* Cosines and sines for tile_windowed_rotary_attention(), from frequencies that
+ * tile_rotary_tables() gives. All pointers are to the host's memory. A table holds, for each of its
+ * positions, a row of cosines or sines of the position itself; then those of where a query at this
+ * position is turned to for far keys; then those of where a key is. */
+typedef struct tile_windowed_rotary_tables_args {
+  size_t struct_size;        /* sizeof(tile_windowed_rotary_tables_args) */
+  tile_window_method method; /* these as in tile_windowed_rotary_attention_args */
+  float attention_factor;
+  int64_t window;
+  double factor;
+  int64_t rotary_dim;        /* even */
+  int64_t positions;         /* of each third of the tables */
+  const double* frequencies; /* f_i, [rotary_dim / 2] */
+  float* cos;                /* [3][positions][rotary_dim / 2]; NULL: not wanted */
+  float* sin;                /* likewise */
+} tile_windowed_rotary_tables_args;
+TILE_API tile_status tile_windowed_rotary_tables(const tile_windowed_rotary_tables_args* args);
+
+/* Windowed attention of plain q and k, which turn before they are multiplied: by their own
+ * positions for near keys, and for far ones by those of a method. R(m) turns by the position m as
+ * tile_rotary() does, i is the position of the key that a query stands beside, and i' and j' are
+ * where the method puts query and key:
+ *     s_ij = scale (R(i) q_i) (R(j) k_j)   if i - j < window,   else scale (R(i') q_i) (R(j') k_j)
+ * From these come lse and o, as in tile_attention(), with queries, heads and lengths as there.
+ *
+ * Types: fp32, fp16, bf16. What is written overlaps nothing else. */
+typedef struct tile_windowed_rotary_attention_args {
+  size_t struct_size; /* sizeof(tile_windowed_rotary_attention_args) */
+  const char* step;
+  tile_type type;
+  tile_window_method method;
+  int32_t causal;         /* 1; 0 is TILE_UNSUPPORTED: for keys behind a query the methods have no
+                             rotation */
+  int32_t interleaved;    /* 0 or 1 */
+  float scale;            /* positive and finite; 0: 1 / sqrt(head_dim) */
+  float attention_factor; /* a, for the reference: tables hold it already. Positive and finite;
+                             0: 1 */
+  int64_t batch, heads, queries, keys, head_dim;
+  int64_t kv_heads;             /* divides heads; 0: heads */
+  int64_t window;               /* W, at least 0. 0: every key is far */
+  double factor;                /* s, for Leaky ReRoPE and Self-Extend, there a whole number. At
+                                   least 1; 0: 1 */
+  int64_t rotary_dim;           /* even, at most head_dim; 0: head_dim */
+  int64_t table_positions;      /* at least as many as there are keys */
+  const void* q;                /* [batch][queries][heads][head_dim] */
+  const void* k;                /* [batch][keys][kv_heads][head_dim] */
+  const void* v;                /* as k */
+  void* o;                      /* as q */
+  void* lse;                    /* [batch][heads][queries], fp32; NULL: not wanted */
+  const void* cos;              /* tile_windowed_rotary_tables() of the same method, window and
+                                   factor, fp32, [3][table_positions][rotary_dim / 2] */
+  const void* sin;              /* likewise */
+  const void* frequencies;      /* f_i, fp64, [rotary_dim / 2], for the reference only */
+  const int32_t* query_lengths; /* [batch], device memory; NULL: all are `queries` */
+  const int32_t* key_lengths;   /* [batch] likewise; NULL: all are `keys` */
+  void* workspace;              /* aligned to 16 bytes; may hold anything */
+  int64_t workspace_bytes;      /* at least tile_windowed_rotary_attention_workspace_bytes() */
+  /* As in tile_attention_args: from one batch entry, from one head, from one row to the next. */
+  int64_t q_strides[3], k_strides[3], v_strides[3], o_strides[3];
+  void* stream;
+} tile_windowed_rotary_attention_args;
+TILE_API tile_status
+tile_windowed_rotary_attention(const tile_windowed_rotary_attention_args* args);
+
+/* As tile_windowed_attention_workspace_bytes(). */
+TILE_API tile_status tile_windowed_rotary_attention_workspace_bytes(
+    const tile_windowed_rotary_attention_args* args, int64_t* bytes);
+
+/* The same in double precision on the host, as tile_attention_reference() and, from the
+ * frequencies, as tile_rotary_reference(). */
+TILE_API tile_status
+tile_windowed_rotary_attention_reference(const tile_windowed_rotary_attention_args* args);
+
+/* From the gradient dout of a loss with respect to o, with dq1, dk1, dq2 and dk2 those of the
+ * turned rows, as tile_windowed_attention_backward() has them:
+ *     dq_i = R(i)^T dq1_i + R(i')^T dq2_i     dk_j = R(j)^T dk1_j + R(j')^T dk2_j
+ * dk and dv are sums over the heads that share them. Rows beyond the lengths are 0. What is written
+ * overlaps nothing else; but dq, dk and dv may lie between one another's rows, as in one tensor. */
+typedef struct tile_windowed_rotary_attention_backward_args {
+  size_t struct_size; /* sizeof(tile_windowed_rotary_attention_backward_args) */
+  const char* step;
+  tile_type type;
+  tile_window_method method; /* as in tile_windowed_rotary_attention_args, down to v */
+  int32_t causal;
+  int32_t interleaved;
+  float scale;
+  float attention_factor;
+  int64_t batch, heads, queries, keys, head_dim;
+  int64_t kv_heads;
+  int64_t window;
+  double factor;
+  int64_t rotary_dim;
+  int64_t table_positions;
+  const void* q;
+  const void* k;
+  const void* v;
+  const void* o;    /* as q, as tile_windowed_rotary_attention() gave it */
+  const void* lse;  /* [batch][heads][queries], fp32 likewise */
+  const void* dout; /* as q */
+  void* dq;         /* as q */
+  void* dk;         /* as k */
+  void* dv;         /* as k */
+  const void* cos;  /* these as for the forward pass */
+  const void* sin;
+  const void* frequencies;
+  const int32_t* query_lengths;
+  const int32_t* key_lengths;
+  void* workspace;         /* aligned to 16 bytes; may hold anything */
+  int64_t workspace_bytes; /* at least tile_windowed_rotary_attention_backward_workspace_bytes() */
+  int64_t q_strides[3], k_strides[3], v_strides[3], o_strides[3], dout_strides[3], dq_strides[3],
+      dk_strides[3], dv_strides[3];
+  void* stream;
+} tile_windowed_rotary_attention_backward_args;
+TILE_API tile_status
+tile_windowed_rotary_attention_backward(const tile_windowed_rotary_attention_backward_args* args);
+
+/* As tile_windowed_attention_workspace_bytes(). */
+TILE_API tile_status tile_windowed_rotary_attention_backward_workspace_bytes(
+    const tile_windowed_rotary_attention_backward_args* args, int64_t* bytes);
+
+/* As tile_windowed_rotary_attention_reference(). */
+TILE_API tile_status tile_windowed_rotary_attention_backward_reference(
+    const tile_windowed_rotary_attention_backward_args* args);
+
 #ifdef __cplusplus
 }
 #endif

@@ -7,6 +7,7 @@ import measure
 import norms
 import operations
 import results
+import rotary
 import tile_c
 
 DUTIES = ("burst", "sustained")
@@ -15,7 +16,7 @@ DECLINED = (tile_c.INVALID_ARGUMENT, tile_c.UNSUPPORTED)
 APART = 4  # steps so many times slower than the fastest are timed apart from it
 PROBLEMS = {"vector_add": operations.VectorAdd, "matmul": operations.Matmul,
             "softmax": operations.Softmax, "layernorm": norms.Norm, "rmsnorm": norms.Norm,
-            "attention": attention.Attention}
+            "attention": attention.Attention, "rotary": rotary.Rotary}
 
 
 def set_up(torch):
@@ -45,9 +46,10 @@ def described(error):
     return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
 
 
-def checked(problem, library, report, every_step=False):
+def checked(problem, library, report, steps=()):
     """The works whose results are right: ours by step, the best first, and the peers'. Reports the
-    others; without our best there is nothing to compare."""
+    others; without our best there is nothing to compare. `steps` are those that are wanted beside
+    the best."""
     def right(name, make, may_decline=False):
         """The work, or None."""
         try:
@@ -68,7 +70,7 @@ def checked(problem, library, report, every_step=False):
     if not best:
         return {}, []
     ours = {library.last_step: best}
-    for step in library.steps(problem.case.chapter) if every_step else ():
+    for step in steps:
         if step in ours:
             continue
         problem.step = step
@@ -90,12 +92,12 @@ def check_case(torch, library, case, device, report):
         return not wrong
 
 
-def time_case(torch, library, card, case, quick, every_step, report):
+def time_case(torch, library, card, case, quick, steps, report):
     """The rows of a case, and whether all its results were right."""
     wrong = []
     with compiler_reset(torch):
         problem = PROBLEMS[case.operation](torch, case, "cuda")
-        ours, peers = checked(problem, library, wrong.append, every_step)
+        ours, peers = checked(problem, library, wrong.append, steps)
         for message in wrong:
             report(f"{case.title}: {message}")
         if not ours:

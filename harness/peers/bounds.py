@@ -159,3 +159,15 @@ def attention_dk_dv(kind, scale, q, k, v, o, lse, dout, visible):
         bound = bound.sum(0) + U[kind] * (2 * total.abs() + each.abs().sum(0))
         found.append((factor * total, factor * bound + SMALLEST[kind]))
     return found
+
+
+def rotary(kind, x, angles, is_interleaved):
+    """x [..., dim], angles [..., dim / 2]. Two products with a rounded factor, and their sum."""
+    pairs = x.unflatten(-1, (-1, 2)) if is_interleaved else x.unflatten(-1, (2, -1)).mT
+    c, s = angles.cos()[..., None], angles.sin()[..., None]
+    sign = pairs.new_tensor([-1, 1])
+    partners = pairs.flip(-1)
+    y, terms = pairs * c + sign * partners * s, (pairs * c).abs() + (partners * s).abs()
+    bound = 4 * U32 * terms + U[kind] * y.abs() + SMALLEST[kind]
+    return tuple(each.flatten(-2) if is_interleaved else each.mT.flatten(-2)
+                 for each in (y, bound))

@@ -14,6 +14,9 @@ ATTENTION_SIZES = ((8, 32, 32, 2048, 2048, 64), (2, 32, 32, 8192, 8192, 64),
                    (1, 32, 32, 16384, 16384, 64), (8, 16, 16, 2048, 2048, 128),
                    (2, 16, 16, 8192, 8192, 128), (1, 16, 16, 16384, 16384, 128),
                    (2, 32, 8, 8192, 8192, 128))
+# Batch, tokens, heads of q and of k, head dimension, and 1 for interleaved pairs.
+ROTARY_SIZES = tuple((4, 4096, 32, 8, head_dim, interleaved)
+                     for head_dim in (64, 128) for interleaved in (0, 1))
 # One new token of a text, or a few: so many queries beside k and v of 256 MiB to 1 GiB.
 DECODED = (1, 16)
 DECODING_KEYS = (1 << 16, 1 << 17, 1 << 18)
@@ -24,10 +27,10 @@ TYPES = ("fp32", "fp16", "bf16")
 @dataclasses.dataclass(frozen=True)
 class Case:
     chapter: str         # the folder's name
-    operation: str       # vector_add, matmul, softmax, layernorm, rmsnorm or attention
+    operation: str       # vector_add, matmul, softmax, layernorm, rmsnorm, attention or rotary
     type: str            # of the elements
     # (n), (m, n, k), (rows, columns); of attention batch, heads, heads of k and v, queries, keys,
-    # head dimension, and 1 for causal or 0
+    # head dimension, and 1 for causal or 0; of a rotation as ROTARY_SIZES has them
     sizes: tuple
     direction: str = "forward"
     is_sweep: bool = False  # one of many; bursts only, and not beside torch.compile
@@ -44,6 +47,10 @@ class Case:
             words += [f"S{keys}", f"d{head_dim}", "causal" if causal else "full"]
             words += ["window" + "+".join(map(str, self.window))] * bool(self.window)
             return " ".join([self.type, *words] + ["lengths"] * self.has_lengths)
+        if self.operation == "rotary":
+            extents = ("B", "S", "H", "Hkv", "d")
+            words = [extent + str(size) for extent, size in zip(extents, self.sizes)]
+            return " ".join([self.type, *words, ("half", "interleaved")[self.sizes[-1]]])
         extents = {1: ["n"], 2: ["rows", "cols"], 3: ["m", "n", "k"]}[len(self.sizes)]
         words = [self.type, *(extent + str(size) for extent, size in zip(extents, self.sizes))]
         return " ".join(words + ["rms"] * (self.operation == "rmsnorm"))
@@ -75,6 +82,9 @@ class Case:
         once."""
         if self.operation == "attention":
             return self._amount_of_attention()
+        if self.operation == "rotary":
+            batch, length, heads, kv_heads, head_dim, _ = self.sizes
+            return 2 * batch * length * (heads + kv_heads) * head_dim * BYTES[self.type]
         if self.is_arithmetic:
             m, n, k = self.sizes
             return 2 * m * n * k
@@ -133,6 +143,10 @@ def _tables():
                 for direction in PASSES:
                     yield Case("05_flash_attention", "attention", element_type, (*size, causal),
                                direction)
+    for element_type in ("bf16", "fp32"):
+        for size in ROTARY_SIZES:
+            for direction in PASSES:
+                yield Case("06_rope", "rotary", element_type, size, direction)
     for queries in DECODED:
         for keys in DECODING_KEYS:
             yield Case("05_flash_attention", "attention", "bf16",
@@ -152,7 +166,8 @@ SMALL_SIZES = {"vector_add": ((1,), (1003,)), "matmul": ((1, 1, 1), (37, 29, 65)
                "softmax": ((1, 1), (5, 33), (3, 2049)), "layernorm": ((1, 7), (5, 33), (7, 2049)),
                "rmsnorm": ((1, 7), (5, 33), (7, 2049)),
                "attention": ((1, 2, 1, 33, 33, 64, 1), (2, 4, 2, 9, 37, 16, 0),
-                             (1, 2, 2, 5, 19, 128, 1), (1, 2, 1, 7, 11, 24, 0))}
+                             (1, 2, 2, 5, 19, 128, 1), (1, 2, 1, 7, 11, 24, 0)),
+               "rotary": ((2, 5, 4, 2, 64, 0), (1, 7, 3, 0, 32, 1), (2, 3, 1, 1, 6, 1))}
 # Of each size of attention too.
 SMALL_OPTIONS = {"attention": ({}, {"window": (6, 2)}, {"has_lengths": True})}
 

@@ -136,12 +136,28 @@ def attention(library, case):
                 {"dq": output, "dk": (case.type, of_keys), "dv": (case.type, of_keys)})
 
 
+def rotary(library, case):
+    batch, length, heads, kv_heads, head_dim, interleaved = case.sizes
+    rotary_dim = head_dim // 4 * 2  # of a part of each row
+    fields = dict(batch=batch, length=length, heads=heads, kv_heads=kv_heads, head_dim=head_dim,
+                  rotary_dim=rotary_dim, interleaved=interleaved, table_positions=length,
+                  backward=int(case.direction == "backward"))
+    turns = [10000.0 ** (-2 * i / rotary_dim) for i in range(rotary_dim // 2)]
+    angles = [position * turn for position in range(length) for turn in turns]
+    of_q, of_k = (batch * length * count * head_dim for count in (heads, kv_heads))
+    return Call("rotary", fields,
+                {"q": normal(case, of_q), "k": normal(case, of_k), "frequencies": ("fp64", turns),
+                 "cos": ("fp32", rounded("fp32", [math.cos(angle) for angle in angles])),
+                 "sin": ("fp32", rounded("fp32", [math.sin(angle) for angle in angles]))},
+                {"q_out": (case.type, of_q), "k_out": (case.type, of_k)})
+
+
 def without(really, name, named):
     return {key: value for key, value in named.items() if not (really and key == name)}
 
 
 CALLS = {"vector_add": vector_add, "matmul": matmul, "softmax": softmax, "layernorm": layernorm,
-         "rmsnorm": layernorm, "attention": attention}
+         "rmsnorm": layernorm, "attention": attention, "rotary": rotary}
 WITH_WORKSPACE = ("layernorm_backward", "attention", "attention_backward")
 # Attention's weights and their gradients are rounded to the type between two products.
 ROUNDED_FACTORS = {"attention": 4}

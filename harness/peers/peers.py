@@ -26,8 +26,9 @@ def arguments(words):
     add("--chapter", default="", help="only this one: 03, or 03_softmax")
     add("--case", default="", help="only cases with this text in them, such as 'bf16 rows32768'")
     add("--sweep", action="store_true", help="many row lengths of chapters 03 and 04 instead")
-    add("--steps", action="store_true",
-        help="every step whose own kernel takes a case, and not only the best")
+    add("--steps", nargs="?", const="", metavar="NAMES",
+        help="every step whose own kernel takes a case, and not only the best; or the best and "
+             "those named, as in pipeline,lazy")
     add("--fa3", action="append", default=[], metavar="FILE",
         help="a library that registers FlashAttention-3's operations; before it, in another --fa3, "
              "what it needs")
@@ -61,6 +62,16 @@ def chosen(every, given):
     if not selected:
         raise Unusable("no case has this --chapter and --case")
     return selected
+
+
+def steps_beside_the_best(library, selected, names):
+    """By chapter. `names` are those of --steps: None without it, and "" for every step."""
+    every = {case.chapter: library.steps(case.chapter) for case in selected}
+    wanted = {name for name in (names or "").split(",") if name}
+    if unknown := wanted.difference(*every.values()):
+        raise Unusable(f"--steps: no chapter that is measured has {', '.join(sorted(unknown))}")
+    return {chapter: [] if names is None else [step for step in steps if step in wanted or not wanted]
+            for chapter, steps in every.items()}
 
 
 def load_torch(given):
@@ -111,6 +122,7 @@ def tell_memory(library, given):
 def time_all(library, given):
     selected = chosen(cases.all_cases(given.sweep), given)
     require_gpu(library)
+    steps = steps_beside_the_best(library, selected, given.steps)
     torch = load_torch(given)
     card = measure.Card(torch)
     expected = results.Expected()
@@ -121,7 +133,7 @@ def time_all(library, given):
     failed = void = written = 0
     for case in selected:
         found = attempt(case, lambda: bench.time_case(torch, library, card, case, given.quick,
-                                                      given.steps, report))
+                                                      steps[case.chapter], report))
         rows, right = found or ([], False)
         failed += not right
         reasons = {row: expected.why_void(row, gpu) for row in rows}

@@ -73,7 +73,7 @@ class Checks(unittest.TestCase):
             self.assertEqual(list(problem.peers()), names)
 
     def test_attention_sees_the_keys_that_it_should(self):
-        """As ../../05_flash_attention/mask.hpp has them."""
+        """As ../../tile/mask.hpp has them."""
         for case in cases.select(cases.small_cases(), "05", "fp32"):
             problem = bench.PROBLEMS["attention"](torch, case, "cpu")
             batch, _, _, queries, keys, _, causal = case.sizes

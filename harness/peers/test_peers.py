@@ -56,6 +56,15 @@ class Arguments(unittest.TestCase):
         self.assertEqual(status, 2)
         self.assertIn("lib.so", text)
 
+    def test_steps_are_all_or_those_named(self):
+        def steps(names):
+            return peers.steps_beside_the_best(FakeLibrary(), [SOFTMAX], names)[SOFTMAX.chapter]
+        self.assertEqual(steps(None), [])
+        self.assertEqual(steps(""), FakeLibrary().steps(SOFTMAX.chapter))
+        self.assertEqual(steps("shared,naive"), ["naive", "shared"])
+        with self.assertRaisesRegex(peers.Unusable, "--steps: .* fused"):
+            steps("shared,fused")
+
     @mock.patch.object(tile_c, "Library", FakeLibrary)
     def test_no_case_is_an_error(self):
         for words in (["--chapter", "99"], ["--case", "fp63"], ["--check-only", "--case", "fp63"]):
@@ -112,8 +121,9 @@ class TimingACase(unittest.TestCase):
         problem = FakeProblem(self.card, self.TIMES, bad, case)
         with mock.patch.dict(bench.PROBLEMS, {case.operation: lambda *_: problem}), \
                 mock.patch("bench.copies.works", lambda *_: copies):
-            return bench.time_case(torch, FakeLibrary(), self.card, case, quick, every_step,
-                                   self.lines.append)
+            library = FakeLibrary()
+            return bench.time_case(torch, library, self.card, case, quick,
+                                   library.steps("03") if every_step else (), self.lines.append)
 
     def test_rows_of_all_peers_in_both_duties(self):
         rows, right = self.time()

@@ -1,7 +1,8 @@
 """The C interface (../c/tile.h) for Python: every operation of libtile_c.so, by ctypes."""
 import ctypes
 
-POINTER, I64, I32, F32 = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32, ctypes.c_float
+POINTER, I64, I32 = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
+F32, F64 = ctypes.c_float, ctypes.c_double
 STRIDES = ctypes.c_int64 * 3
 
 TYPES = {"fp32": 1, "fp16": 2, "bf16": 3, "fp64": 4, "tf32": 5}
@@ -36,17 +37,85 @@ OPERATIONS = {
         (STRIDES, "q_strides k_strides v_strides o_strides dout_strides dq_strides dk_strides"
                   " dv_strides"),
         (POINTER, "stream")],
+    "rotary": [(I32, "interleaved backward"), (F32, "attention_factor"),
+               (I64, "batch length heads head_dim kv_heads rotary_dim first_position"
+                     " table_positions"),
+               (POINTER, "q k q_out k_out cos sin frequencies positions"),
+               (STRIDES, "q_strides k_strides q_out_strides k_out_strides"), (POINTER, "stream")],
+    "rotary_attention": [
+        (I32, "causal interleaved"), (F32, "scale attention_factor"),
+        (I64, "batch length heads head_dim kv_heads rotary_dim first_position table_positions"),
+        (POINTER, "q k v o lse cos sin frequencies positions workspace"), (I64, "workspace_bytes"),
+        (STRIDES, "q_strides k_strides v_strides o_strides"), (POINTER, "stream")],
+    "rotary_attention_backward": [
+        (I32, "causal interleaved"), (F32, "scale attention_factor"),
+        (I64, "batch length heads head_dim kv_heads rotary_dim first_position table_positions"),
+        (POINTER, "q k v o lse dout dq dk dv cos sin frequencies positions workspace"),
+        (I64, "workspace_bytes"),
+        (STRIDES, "q_strides k_strides v_strides o_strides dout_strides dq_strides dk_strides"
+                  " dv_strides"),
+        (POINTER, "stream")],
+    "embedding": [(I64, "batch length dim table_positions first_position"),
+                  (POINTER, "x table y positions stream")],
+    "embedding_backward": [(I64, "batch length dim table_positions first_position"),
+                           (POINTER, "dy dtable positions workspace stream")],
+    "windowed_attention": [
+        (I32, "causal"), (F32, "scale"),
+        (I64, "batch heads queries keys head_dim kv_heads window"),
+        (POINTER, "q1 k1 q2 k2 v o lse query_lengths key_lengths workspace"),
+        (I64, "workspace_bytes"),
+        (STRIDES, "q1_strides k1_strides q2_strides k2_strides v_strides o_strides"),
+        (POINTER, "stream")],
+    "windowed_attention_backward": [
+        (I32, "causal"), (F32, "scale"),
+        (I64, "batch heads queries keys head_dim kv_heads window"),
+        (POINTER, "q1 k1 q2 k2 v o lse dout dq1 dk1 dq2 dk2 dv query_lengths key_lengths"
+                  " workspace"),
+        (I64, "workspace_bytes"),
+        (STRIDES, "q1_strides k1_strides q2_strides k2_strides v_strides o_strides dout_strides"
+                  " dq1_strides dk1_strides dq2_strides dk2_strides dv_strides"),
+        (POINTER, "stream")],
+    "windowed_rotary_attention": [
+        (I32, "method causal interleaved"), (F32, "scale attention_factor"),
+        (I64, "batch heads queries keys head_dim kv_heads window"), (F64, "factor"),
+        (I64, "rotary_dim table_positions"),
+        (POINTER, "q k v o lse cos sin frequencies query_lengths key_lengths workspace"),
+        (I64, "workspace_bytes"),
+        (STRIDES, "q_strides k_strides v_strides o_strides"), (POINTER, "stream")],
+    "windowed_rotary_attention_backward": [
+        (I32, "method causal interleaved"), (F32, "scale attention_factor"),
+        (I64, "batch heads queries keys head_dim kv_heads window"), (F64, "factor"),
+        (I64, "rotary_dim table_positions"),
+        (POINTER, "q k v o lse dout dq dk dv cos sin frequencies query_lengths key_lengths"
+                  " workspace"),
+        (I64, "workspace_bytes"),
+        (STRIDES, "q_strides k_strides v_strides o_strides dout_strides dq_strides dk_strides"
+                  " dv_strides"),
+        (POINTER, "stream")],
+}
+# Likewise of functions of the host, whose structs have no step and no type.
+HOST_FUNCTIONS = {
+    "rotary_tables": [(I32, "rule scaling"), (I64, "rotary_dim positions"), (F64, "base factor"),
+                      (I64, "trained_length length"),
+                      (F64, "beta_fast beta_slow high_frequency_factor low_frequency_factor"),
+                      (POINTER, "short_factors long_factors frequencies cos sin"
+                                " attention_factor")],
+    "windowed_rotary_tables": [(I32, "method"), (F32, "attention_factor"), (I64, "window"),
+                               (F64, "factor"), (I64, "rotary_dim positions"),
+                               (POINTER, "frequencies cos sin")],
 }
 LAYER_NORM, RMS_NORM = 0, 1
 
 
 def _struct(name, groups):
-    fields = [("struct_size", ctypes.c_size_t), ("step", ctypes.c_char_p), ("type", I32)]
+    fields = [("struct_size", ctypes.c_size_t)]
+    if name in OPERATIONS:
+        fields += [("step", ctypes.c_char_p), ("type", I32)]
     fields += [(field, kind) for kind, names in groups for field in names.split()]
     return type(f"tile_{name}_args", (ctypes.Structure,), {"_fields_": fields})
 
 
-STRUCTS = {name: _struct(name, groups) for name, groups in OPERATIONS.items()}
+STRUCTS = {name: _struct(name, groups) for name, groups in (OPERATIONS | HOST_FUNCTIONS).items()}
 
 
 INVALID_ARGUMENT, UNSUPPORTED = 1, 2
@@ -116,9 +185,11 @@ class Library:
         return function
 
     def _arguments(self, operation, element_type, fields):
-        """The struct, and what must live as long."""
+        """The struct, and what must live as long. A function of the host has no element type."""
         kind = STRUCTS[operation.removesuffix("_reference")]
-        args = kind(ctypes.sizeof(kind), None, TYPES[element_type])
+        args = kind(struct_size=ctypes.sizeof(kind))
+        if element_type:
+            args.type = TYPES[element_type]
         known, kept = dict(kind._fields_), []
         for name, value in fields.items():
             if name not in known:

@@ -85,6 +85,13 @@ TEST_CASE("downloading rows: those that are asked for, in their order") {
   values = {7};
   CHECK_FALSE(download_rows(nullptr, DType::bf16, 3, std::vector<std::int64_t>{0}, &values).ok());
   CHECK(values == std::vector<double>{7});
+
+  // All rows in their order are one copy, in another order they are not.
+  GuardedMemory memory("c", matrix_layout(DType::bf16, 5, 3, 3));
+  memory.upload(all);
+  CHECK(memory.rows(all_rows(5)) == all);
+  CHECK(memory.rows(std::vector<std::int64_t>{1, 0, 2, 2, 4}) ==
+        std::vector<double>{3, 4, 5, 0, 1, 2, 6, 7, 8, 6, 7, 8, 12, 13, 14});
 }
 
 TEST_CASE("comparing rows: right rows pass, with the worst error's place in the whole matrix") {

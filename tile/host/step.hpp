@@ -88,8 +88,9 @@ struct Ladder {
   using Buffers = BuffersType;
   using Step = tile::Step<Problem, Buffers>;
 
-  /// Of the command line and of the files: "forward" for forward1_thread_per_row.cu. Empty if the
-  /// chapter has one ladder, whose files are step1_….
+  /// Of the command line and of the files: "forward" for forward1_thread_per_row.cu, "attention
+  /// backward" for attention_backward1_fused.cu. Empty if the chapter has one ladder, whose files
+  /// are step1_….
   std::string_view name;
   /// What the names of its kernels begin with. The rest begins with the step's name.
   std::string_view kernels;
@@ -102,10 +103,9 @@ struct Ladder {
 
 /// "forward3_shuffles": the file of a step, without ".cu". Steps count from 0.
 inline std::string file_of_step(std::string_view ladder, std::size_t step, std::string_view name) {
-  return std::string(ladder.empty() ? "step" : ladder)
-      .append(std::to_string(step + 1))
-      .append("_")
-      .append(name);
+  std::string file(ladder.empty() ? "step" : ladder);
+  for (char& c : file) c = c == ' ' ? '_' : c;
+  return file.append(std::to_string(step + 1)).append("_").append(name);
 }
 
 /// "fp32, fp16, bf16".

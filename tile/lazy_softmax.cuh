@@ -1,9 +1,9 @@
 // RowSoftmax whose reference moves only when it must.
 #pragma once
 
-#include "row_softmax.cuh"
+#include "tile/row_softmax.cuh"
 
-namespace flash_attention {
+namespace tile {
 
 // snippet-begin softmax
 /// RowSoftmax in two halves: look_at() new scores, then weigh() them. A weight may exceed 1.
@@ -28,10 +28,12 @@ class LazySoftmax : public RowSoftmax<kRows> {
       max[r] *= this->factor_;
       is_above = is_above || max[r] > this->reference_[r] + kMaxAbove;
     }
-    if (!__any_sync(tile::kAllLanes, is_above)) return;
+    if (!__any_sync(kAllLanes, is_above)) return;
 #pragma unroll
     for (int r = 0; r < kRows / 8; ++r) {
-      this->raise(r, tile::reduce_lanes(max[r], tile::Max{}, 4), out);
+      // A row goes by its own scores, whatever the warp's other rows have seen.
+      const float row_max = reduce_lanes(max[r], Max{}, 4);
+      this->raise(r, row_max > this->reference_[r] + kMaxAbove ? row_max : -INFINITY, out);
     }
   }
 
@@ -43,11 +45,11 @@ class LazySoftmax : public RowSoftmax<kRows> {
     for (int e = 0; e < 4; ++e) {
       const int r = i * 2 + e / 2;
       float& weight = scores.mma[i][j][e];
-      weight = tile::ptx::exp2_approx(fmaf(this->factor_, weight, -this->reference_[r]));
+      weight = ptx::exp2_approx(fmaf(this->factor_, weight, -this->reference_[r]));
       this->sum_[r] += weight;
     }
   }
 };
 // snippet-end softmax
 
-}  // namespace flash_attention
+}  // namespace tile

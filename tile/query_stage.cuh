@@ -1,12 +1,12 @@
-// Backward, steps 4 and 5, where queries pass by: a tile of them in shared memory, and what their
-// terms make of scores.
+// Attention backward, where queries pass by: a tile of them in shared memory, and what their terms
+// make of scores.
 #pragma once
 
-#include "flash_attention.cuh"
+#include "tile/heads.cuh"
 #include "tile/ptx/exp2.cuh"
-#include "warp_product.cuh"
+#include "tile/warp_product.cuh"
 
-namespace flash_attention {
+namespace tile {
 
 // snippet-begin stage
 /// A tile of queries and their dO, both [kQueries][kDim], and their terms, [kQueries].
@@ -30,12 +30,12 @@ struct QueryStage {
   /// Copies all three with all kThreads threads of the block; the copies are under way when this
   /// returns. Rows from `rows_left` on become zeros. Of terms there are whole tiles.
   template <int kThreads>
-  __device__ void copy_async(tile::Rows<const T> q_rows, tile::Rows<const T> dout_rows,
-                             const Terms* of_rows, int rows_left) const {
+  __device__ void copy_async(Rows<const T> q_rows, Rows<const T> dout_rows, const Terms* of_rows,
+                             int rows_left) const {
     q.template copy_async_in_steps<kThreads>(q_rows, rows_left);
     dout.template copy_async_in_steps<kThreads>(dout_rows, rows_left);
     if (threadIdx.x < kQueries / 2) {  // two queries' terms are 16 bytes
-      tile::ptx::cp_async<16>(terms + threadIdx.x * 2, of_rows + threadIdx.x * 2);
+      ptx::cp_async<16>(terms + threadIdx.x * 2, of_rows + threadIdx.x * 2);
     }
   }
 };
@@ -52,7 +52,7 @@ __device__ __forceinline__ void weigh(Sums<kRows, kCols>& scores, Sums<kRows, kC
     const Terms of_query = terms[scores.col(c)];
 #pragma unroll
     for (int r = 0; r < kRows / 8; ++r) {
-      scores.at(r, c) = tile::ptx::exp2_approx(fmaf(factor, scores.at(r, c), -of_query.lse2));
+      scores.at(r, c) = ptx::exp2_approx(fmaf(factor, scores.at(r, c), -of_query.lse2));
       dscores.at(r, c) = -of_query.delta;
     }
   }
@@ -68,4 +68,4 @@ __device__ __forceinline__ void multiply(Sums<kRows, kCols>& sums, const Sums<kR
   }
 }
 
-}  // namespace flash_attention
+}  // namespace tile

@@ -2,14 +2,14 @@
 // without leaving their registers.
 #pragma once
 
-#include "mask.hpp"
-#include "shared_tile.cuh"
+#include "tile/mask.hpp"
 #include "tile/ptx/convert.cuh"
 #include "tile/ptx/ldmatrix.cuh"
 #include "tile/ptx/mma.cuh"
 #include "tile/ptx/quad.cuh"
+#include "tile/shared_tile.cuh"
 
-namespace flash_attention {
+namespace tile {
 
 // snippet-begin sums
 /// A warp's kRows x kCols sums in fp32, as mma leaves them: a lane has kRows / 8 rows, and of each
@@ -52,7 +52,7 @@ __device__ __forceinline__ void load(Factor<kRows, kDepth>& factor, const Tile& 
   for (int i = 0; i < kRows / 16; ++i) {
 #pragma unroll
     for (int d = 0; d < kDepth / 16; ++d) {
-      tile::ptx::ldmatrix_x4(factor.mma[i][d], (first + i * 16 * Tile::kRowBytes) ^ d * 32);
+      ptx::ldmatrix_x4(factor.mma[i][d], (first + i * 16 * Tile::kRowBytes) ^ d * 32);
     }
   }
 }
@@ -67,7 +67,7 @@ __device__ __forceinline__ void load_transposed(Factor<kRows, kDepth>& factor, c
   for (int i = 0; i < kRows / 16; ++i) {
 #pragma unroll
     for (int d = 0; d < kDepth / 16; ++d) {
-      tile::ptx::ldmatrix_x4_trans(factor.mma[i][d], (first ^ i * 32) + d * 16 * Tile::kRowBytes);
+      ptx::ldmatrix_x4_trans(factor.mma[i][d], (first ^ i * 32) + d * 16 * Tile::kRowBytes);
     }
   }
 }
@@ -83,8 +83,8 @@ __device__ __forceinline__ Factor<kRows, kDepth> as_factor(const Sums<kRows, kDe
 #pragma unroll
     for (int d = 0; d < kDepth / 8; ++d) {
       const float(&sum)[4] = sums.mma[i][d];
-      factor.mma[i][d / 2][d % 2 * 2] = tile::ptx::pack<T>(sum[0], sum[1]);
-      factor.mma[i][d / 2][d % 2 * 2 + 1] = tile::ptx::pack<T>(sum[2], sum[3]);
+      factor.mma[i][d / 2][d % 2 * 2] = ptx::pack<T>(sum[0], sum[1]);
+      factor.mma[i][d / 2][d % 2 * 2 + 1] = ptx::pack<T>(sum[2], sum[3]);
     }
   }
   return factor;
@@ -111,11 +111,11 @@ __device__ __forceinline__ void add_product_with_rows(Sums<kRows, kCols>& sums,
 #pragma unroll
     for (int j = 0; j < kCols / 16; ++j) {
       std::uint32_t b[4];  // 16 rows of the tile, 16 of the depth
-      tile::ptx::ldmatrix_x4(b, (first ^ d * 32) + j * 16 * Tile::kRowBytes);
+      ptx::ldmatrix_x4(b, (first ^ d * 32) + j * 16 * Tile::kRowBytes);
 #pragma unroll
       for (int i = 0; i < kRows / 16; ++i) {
-        tile::ptx::mma_m16n8k16<T>(sums.mma[i][2 * j], factor.mma[i][d], {b[0], b[1]});
-        tile::ptx::mma_m16n8k16<T>(sums.mma[i][2 * j + 1], factor.mma[i][d], {b[2], b[3]});
+        ptx::mma_m16n8k16<T>(sums.mma[i][2 * j], factor.mma[i][d], {b[0], b[1]});
+        ptx::mma_m16n8k16<T>(sums.mma[i][2 * j + 1], factor.mma[i][d], {b[2], b[3]});
       }
       between(d * (kCols / 16) + j);
     }
@@ -135,16 +135,16 @@ __device__ __forceinline__ void add_product_of_rows(Sums<kRows, kCols>& sums, co
     std::uint32_t a[kRows / 16][4];
 #pragma unroll
     for (int i = 0; i < kRows / 16; ++i) {
-      tile::ptx::ldmatrix_x4(a[i], (left_first + i * 16 * LeftTile::kRowBytes) ^ d * 32);
+      ptx::ldmatrix_x4(a[i], (left_first + i * 16 * LeftTile::kRowBytes) ^ d * 32);
     }
 #pragma unroll
     for (int j = 0; j < kCols / 16; ++j) {
       std::uint32_t b[4];  // 16 rows of the tile, 16 of the depth
-      tile::ptx::ldmatrix_x4(b, (first ^ d * 32) + j * 16 * Tile::kRowBytes);
+      ptx::ldmatrix_x4(b, (first ^ d * 32) + j * 16 * Tile::kRowBytes);
 #pragma unroll
       for (int i = 0; i < kRows / 16; ++i) {
-        tile::ptx::mma_m16n8k16<T>(sums.mma[i][2 * j], a[i], {b[0], b[1]});
-        tile::ptx::mma_m16n8k16<T>(sums.mma[i][2 * j + 1], a[i], {b[2], b[3]});
+        ptx::mma_m16n8k16<T>(sums.mma[i][2 * j], a[i], {b[0], b[1]});
+        ptx::mma_m16n8k16<T>(sums.mma[i][2 * j + 1], a[i], {b[2], b[3]});
       }
     }
   }
@@ -159,8 +159,8 @@ __device__ __forceinline__ void store_in_tile(const Sums<kRows, kCols>& sums, co
   for (int r = 0; r < kRows / 8; ++r) {
 #pragma unroll
     for (int c = 0; c < kCols / 4; c += 2) {
-      tile::ptx::store_shared((first ^ c / 2 * 16) + r * 8 * Tile::kRowBytes,
-                              tile::ptx::pack<T>(sums.at(r, c), sums.at(r, c + 1)));
+      ptx::store_shared((first ^ c / 2 * 16) + r * 8 * Tile::kRowBytes,
+                        ptx::pack<T>(sums.at(r, c), sums.at(r, c + 1)));
     }
   }
 }
@@ -179,11 +179,11 @@ __device__ __forceinline__ void add_product_with_columns(Sums<kRows, kCols>& sum
 #pragma unroll
     for (int j = 0; j < kCols / 16; ++j) {
       std::uint32_t b[4];  // 16 rows of the tile, 16 of its columns
-      tile::ptx::ldmatrix_x4_trans(b, (first ^ j * 32) + d * 16 * Tile::kRowBytes);
+      ptx::ldmatrix_x4_trans(b, (first ^ j * 32) + d * 16 * Tile::kRowBytes);
 #pragma unroll
       for (int i = 0; i < kRows / 16; ++i) {
-        tile::ptx::mma_m16n8k16<T>(sums.mma[i][2 * j], factor.mma[i][d], {b[0], b[1]});
-        tile::ptx::mma_m16n8k16<T>(sums.mma[i][2 * j + 1], factor.mma[i][d], {b[2], b[3]});
+        ptx::mma_m16n8k16<T>(sums.mma[i][2 * j], factor.mma[i][d], {b[0], b[1]});
+        ptx::mma_m16n8k16<T>(sums.mma[i][2 * j + 1], factor.mma[i][d], {b[2], b[3]});
       }
     }
   }
@@ -216,21 +216,21 @@ __device__ __forceinline__ void hide(Sums<kRows, kCols>& scores, const Mask& mas
 /// column col0 on, as far as there are rows. Four lanes that share rows exchange their columns, so
 /// that each stores 16 bytes.
 template <class T, int kRows, int kCols>
-__device__ __forceinline__ void store(const Sums<kRows, kCols>& sums, tile::Rows<T> to,
-                                      int first_row, int rows, int col0 = 0) {
+__device__ __forceinline__ void store(const Sums<kRows, kCols>& sums, Rows<T> to, int first_row,
+                                      int rows, int col0 = 0) {
 #pragma unroll
   for (int r = 0; r < kRows / 8; ++r) {
     const int row = first_row + sums.row(r);
     std::uint32_t pair[kCols / 8];  // of columns 8 i + col(0)
 #pragma unroll
     for (int i = 0; i < kCols / 8; ++i) {
-      pair[i] = tile::ptx::pack<T>(sums.at(r, 2 * i), sums.at(r, 2 * i + 1));
+      pair[i] = ptx::pack<T>(sums.at(r, 2 * i), sums.at(r, 2 * i + 1));
     }
     if constexpr (kCols % 32 == 0) {
 #pragma unroll
       for (int i = 0; i < kCols / 8; i += 4) {
         std::uint32_t chunk[4] = {pair[i], pair[i + 1], pair[i + 2], pair[i + 3]};
-        tile::ptx::transpose_quad(chunk);
+        ptx::transpose_quad(chunk);
         if (row >= rows) continue;
         const int col = col0 + (i + static_cast<int>(threadIdx.x) % 4) * 8;
         *reinterpret_cast<uint4*>(to[row] + col) = {chunk[0], chunk[1], chunk[2], chunk[3]};
@@ -245,4 +245,4 @@ __device__ __forceinline__ void store(const Sums<kRows, kCols>& sums, tile::Rows
 }
 // snippet-end store
 
-}  // namespace flash_attention
+}  // namespace tile

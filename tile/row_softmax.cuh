@@ -3,12 +3,12 @@
 
 #include <cfloat>
 
-#include "flash_attention.cuh"
+#include "tile/heads.cuh"
 #include "tile/ptx/exp2.cuh"
 #include "tile/reduce.cuh"
-#include "warp_product.cuh"
+#include "tile/warp_product.cuh"
 
-namespace flash_attention {
+namespace tile {
 
 // snippet-begin softmax
 /// The softmax of a warp's kRows rows while their scores come by, some columns at a time. The
@@ -31,11 +31,11 @@ class RowSoftmax {
       float max = scores.at(r, 0);
 #pragma unroll
       for (int c = 1; c < kCols / 4; ++c) max = fmaxf(max, scores.at(r, c));
-      raise(r, factor_ * tile::reduce_lanes(max, tile::Max{}, 4), out);  // four lanes share a row
+      raise(r, factor_ * reduce_lanes(max, Max{}, 4), out);  // four lanes share a row
 #pragma unroll
       for (int c = 0; c < kCols / 4; ++c) {
         float& weight = scores.at(r, c);
-        weight = tile::ptx::exp2_approx(fmaf(factor_, weight, -reference_[r]));
+        weight = ptx::exp2_approx(fmaf(factor_, weight, -reference_[r]));
         sum_[r] += weight;
       }
     }
@@ -47,7 +47,7 @@ class RowSoftmax {
   template <int kDim>
   __device__ __forceinline__ void raise(int r, float max, Sums<kRows, kDim>& out) {
     const float reference = fmaxf(reference_[r], max);
-    const float correction = tile::ptx::exp2_approx(reference_[r] - reference);
+    const float correction = ptx::exp2_approx(reference_[r] - reference);
     reference_[r] = reference;
     sum_[r] *= correction;
 #pragma unroll
@@ -62,7 +62,7 @@ class RowSoftmax {
   __device__ void finish(Sums<kRows, kDim>& out, float (&lse)[kRows / 8]) {
 #pragma unroll
     for (int r = 0; r < kRows / 8; ++r) {
-      const float sum = tile::reduce_lanes(sum_[r], tile::Add{}, 4);
+      const float sum = reduce_lanes(sum_[r], Add{}, 4);
       const float inverse = sum == 0 ? 0 : 1 / sum;
       lse[r] = sum == 0 ? -INFINITY : reference_[r] * kLn2 + logf(sum);
 #pragma unroll
@@ -88,4 +88,4 @@ __device__ __forceinline__ void store_lse(const float (&row_lse)[kLaneRows], flo
   }
 }
 
-}  // namespace flash_attention
+}  // namespace tile

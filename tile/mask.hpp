@@ -4,7 +4,7 @@
 
 #include <cuda_runtime_api.h>  // __host__ and __device__
 
-namespace flash_attention {
+namespace tile {
 
 /// Lengths are at most this, so that positions and windows can be added within 32 bits. As a window
 /// it is no limit.
@@ -12,7 +12,8 @@ inline constexpr int kMaxLength = 1 << 29;
 
 // snippet-begin mask
 /// Query i stands beside key i + keys - queries, so that the last query stands beside the last key.
-/// It sees `left` keys before that one, and `right` behind it. Causal: right = 0.
+/// It sees `left` keys before that one, and `right` behind it. Causal: right = 0. One of the two
+/// may be negative: then what it sees begins further behind, or ends further before.
 struct Mask {
   int queries, keys;
   int left, right;
@@ -37,7 +38,8 @@ struct Mask {
   __host__ __device__ constexpr bool any_sees(int first_query, int query_count, int first,
                                               int key_count) const {
     const int past = first_query + query_count < queries ? first_query + query_count : queries;
-    return past > first_query && first_key(first_query) < first + key_count &&
+    const int end = first + key_count < keys ? first + key_count : keys;
+    return past > first_query && left + right >= 0 && first_key(first_query) < end &&
            end_key(past - 1) > first;
   }
 
@@ -54,7 +56,7 @@ struct Mask {
     // one. What all see lies between the first key of the last and the end of the first.
     const int begin = first_key(first_query), end = past > first_query ? end_key(past - 1) : 0;
     Tiles tiles{begin / tile, 0, 0, (end + tile - 1) / tile};
-    if (end <= begin) return {0, 0, 0, 0};
+    if (end <= begin || left + right < 0) return {0, 0, 0, 0};
     tiles.whole_first = tiles.whole_last = tiles.last;
     if (first_query + count > queries) return tiles;  // some queries of the tile see nothing
     const int whole_begin = (first_key(past - 1) + tile - 1) / tile;
@@ -70,4 +72,4 @@ struct Mask {
   // snippet-end transposed
 };
 
-}  // namespace flash_attention
+}  // namespace tile

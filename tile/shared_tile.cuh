@@ -5,7 +5,7 @@
 #include "tile/ptx/cp_async.cuh"
 #include "tile/ptx/swizzle.hpp"
 
-namespace flash_attention {
+namespace tile {
 
 // snippet-begin tile
 /// kRows rows of kCols elements. Their chunks of 16 bytes are swizzled, so that ldmatrix finds
@@ -19,13 +19,11 @@ class SharedTile {
   static constexpr int kBytes = kRows * kRowBytes;
 
   /// `begin` is a multiple of a row's bytes, or at(row, chunk) ^ 16 would leave the row.
-  __device__ explicit SharedTile(tile::ptx::SharedAddress begin) : begin_(begin) {}
+  __device__ explicit SharedTile(ptx::SharedAddress begin) : begin_(begin) {}
 
   /// Where a chunk lies. at(row, chunk ^ n) is at(row, chunk) ^ n * 16, and at(row + 8, chunk) is
   /// at(row, chunk) + 8 * kRowBytes.
-  __device__ tile::ptx::SharedAddress at(int row, int chunk) const {
-    return begin_ + offset(row, chunk);
-  }
+  __device__ ptx::SharedAddress at(int row, int chunk) const { return begin_ + offset(row, chunk); }
   // snippet-end tile
 
   /// The same tile `bytes` further on.
@@ -35,14 +33,14 @@ class SharedTile {
   /// Copies rows, with all kThreads threads of the block: neighbours take neighbouring chunks. Rows
   /// from `rows_left` on become zeros.
   template <int kThreads>
-  __device__ void copy(tile::Rows<const T> from, int rows_left) const {
+  __device__ void copy(Rows<const T> from, int rows_left) const {
 #pragma unroll
     for (int i = 0; i < kTurns<kThreads>; ++i) {
       const int row = row_of_thread<kThreads>(i), chunk = threadIdx.x % kRowChunks;
       if (kRows % kStep<kThreads> != 0 && row >= kRows) break;
       uint4 words{};
       if (row < rows_left) words = *reinterpret_cast<const uint4*>(from[row] + chunk * kChunk);
-      tile::ptx::store_shared(at(row, chunk), words);
+      ptx::store_shared(at(row, chunk), words);
     }
   }
   // snippet-end copy
@@ -50,33 +48,32 @@ class SharedTile {
   // snippet-begin copy_async
   /// The same in the background: the copies are under way when this returns.
   template <int kThreads>
-  __device__ void copy_async(tile::Rows<const T> from, int rows_left) const {
+  __device__ void copy_async(Rows<const T> from, int rows_left) const {
     const T* chunk_of_row = from.data + threadIdx.x % kRowChunks * kChunk;
 #pragma unroll
     for (int i = 0; i < kTurns<kThreads>; ++i) {
       const int row = row_of_thread<kThreads>(i), chunk = threadIdx.x % kRowChunks;
       if (kRows % kStep<kThreads> != 0 && row >= kRows) break;
-      tile::ptx::cp_async<16>(at(row, chunk), chunk_of_row + row * from.ld,
-                              row < rows_left ? 16 : 0);
+      ptx::cp_async<16>(at(row, chunk), chunk_of_row + row * from.ld, row < rows_left ? 16 : 0);
     }
   }
   // snippet-end copy_async
 
   /// The same with fewer instructions: both addresses of a thread's first chunk are computed once,
-  /// and those of the next ones by additions. Forward steps 5 and 6 would spill with it.
+  /// and those of the next ones by additions. Chapter 05's forward steps 5 and 6 would spill.
   template <int kThreads>
-  __device__ void copy_async_in_steps(tile::Rows<const T> from, int rows_left) const {
+  __device__ void copy_async_in_steps(Rows<const T> from, int rows_left) const {
     const int first = static_cast<int>(threadIdx.x / kRowChunks), chunk = threadIdx.x % kRowChunks;
-    const tile::ptx::SharedAddress to = at(first, chunk);
-    const T* source = tile::ptx::address_once(from[first] + chunk * kChunk);
+    const ptx::SharedAddress to = at(first, chunk);
+    const T* source = ptx::address_once(from[first] + chunk * kChunk);
 #pragma unroll
     for (int i = 0; i < kTurns<kThreads>; ++i) {
       const int row = first + i * kStep<kThreads>;
       if (kRows % kStep<kThreads> != 0 && row >= kRows) break;
       // Rows eight apart are swizzled alike.
       const bool is_alike = kStep<kThreads> % 8 == 0;
-      tile::ptx::cp_async<16>(is_alike ? to + i * kStep<kThreads> * kRowBytes : at(row, chunk),
-                              source + i * (from.ld * kStep<kThreads>), row < rows_left ? 16 : 0);
+      ptx::cp_async<16>(is_alike ? to + i * kStep<kThreads> * kRowBytes : at(row, chunk),
+                        source + i * (from.ld * kStep<kThreads>), row < rows_left ? 16 : 0);
     }
   }
 
@@ -92,13 +89,13 @@ class SharedTile {
     return static_cast<int>(threadIdx.x) / kRowChunks + turn * kStep<kThreads>;
   }
   static __device__ int offset(int row, int chunk) {
-    const int column = kRowChunks == 2   ? tile::swizzle_32B(row, chunk)
-                       : kRowChunks == 4 ? tile::swizzle_64B(row, chunk)
-                                         : tile::swizzle_128B(row, chunk);
+    const int column = kRowChunks == 2   ? swizzle_32B(row, chunk)
+                       : kRowChunks == 4 ? swizzle_64B(row, chunk)
+                                         : swizzle_128B(row, chunk);
     return row * kRowBytes + column * 16;
   }
 
-  tile::ptx::SharedAddress begin_;
+  ptx::SharedAddress begin_;
 };
 
-}  // namespace flash_attention
+}  // namespace tile

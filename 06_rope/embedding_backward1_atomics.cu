@@ -1,0 +1,77 @@
+// Embedding backward, step 1: every token adds to its position's row.
+// Idea: the forward pass read a row of the table for each token. The gradient goes the same way
+//       back: each token adds its dy to the row of its position, with atomics, in fp32 in the
+//       workspace. A second kernel rounds the sums.
+// Limit: the order in which tokens of a position come, and so the rounding of their sum, is another
+//        in every run. Sums are cleared, added to and read again, in fp32; and where hundreds of
+//        tokens stand at one position, as padding does, all of them meet at the same addresses.
+#include "embedding.hpp"
+#include "rotary.cuh"
+
+namespace rope {
+namespace {
+
+constexpr int kThreads = 256;
+
+// snippet-begin kernel
+template <class T>
+__global__ void embedding_backward_atomics(const T* dy,  // [batch][length][dim]
+                                           float* sums,  // [positions][dim], zero at first
+                                           Positions positions, std::int64_t all, int dim) {
+  const std::int64_t at = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (at >= all) return;
+  const std::int64_t of_all = at / dim;
+  const int col = static_cast<int>(at % dim);
+  const int token = static_cast<int>(of_all % positions.length);
+  const int position = positions.of(static_cast<int>(of_all / positions.length), token);
+  if (position < 0) return;  // it stands nowhere
+  // dtable[position] += dy
+  atomicAdd(&sums[std::int64_t{position} * dim + col], static_cast<float>(dy[at]));
+}
+// snippet-end kernel
+
+template <class T>
+__global__ void embedding_backward_atomics_round(const float* sums,  // [all]
+                                                 T* dtable,          // [all]
+                                                 std::int64_t all) {
+  const std::int64_t at = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (at < all) dtable[at] = static_cast<T>(sums[at]);
+}
+
+}  // namespace
+
+tile::Status takes_atomics(const EmbeddingProblem&, const EmbeddingBackwardBuffers& b,
+                           const tile::Device&) {
+  if (!b.workspace) return tile::unsupported("workspace", "is null");
+  return {};
+}
+
+tile::Status atomics(const EmbeddingProblem& p, const EmbeddingBackwardBuffers& b, void* stream) {
+  const auto cuda_stream = static_cast<cudaStream_t>(stream);
+  const std::int64_t all = p.batch * p.length * p.dim, of_table = p.table_positions * p.dim;
+  unsigned blocks = 0, table_blocks = 0;
+  if (tile::Status s = tile::blocks_for("batch, length and dim", all, kThreads, &blocks); !s.ok()) {
+    return s;
+  }
+  if (tile::Status s =
+          tile::blocks_for("table_positions and dim", of_table, kThreads, &table_blocks);
+      !s.ok()) {
+    return s;
+  }
+  auto* sums = static_cast<float*>(b.workspace);
+  const auto bytes = static_cast<std::size_t>(workspace_bytes(p));
+  TILE_RETURN_IF_CUDA_ERROR(cudaMemsetAsync(sums, 0, bytes, cuda_stream));
+  return tile::with_element_type(p.type, [&](auto element) -> tile::Status {
+    using T = decltype(element);
+    if (blocks > 0) {
+      embedding_backward_atomics<T><<<blocks, kThreads, 0, cuda_stream>>>(
+          static_cast<const T*>(b.dy), sums, positions_of(p, b), all, static_cast<int>(p.dim));
+      if (tile::Status s = tile::launch_status("embedding_backward_atomics"); !s.ok()) return s;
+    }
+    embedding_backward_atomics_round<T>
+        <<<table_blocks, kThreads, 0, cuda_stream>>>(sums, static_cast<T*>(b.dtable), of_table);
+    return tile::launch_status("embedding_backward_atomics_round");
+  });
+}
+
+}  // namespace rope

@@ -1,0 +1,508 @@
+// Chapter 06's tests: attention with rotated q and k, forward and backward.
+#include <cmath>
+#include <type_traits>
+
+#include "attention.hpp"
+#include "harness/selection.hpp"
+#include "test_support.hpp"
+
+namespace rope {
+namespace {
+
+template <class Step>
+constexpr bool kIsForward = std::is_same_v<Step, tile::TestedStep<AttentionLadder>>;
+
+// ---- Problems ----
+
+/// A problem, and what is not in it. A backward problem has the same options.
+struct Attention {
+  AttentionProblem p;
+  Values frequencies = paper_frequencies(p.rotary_dim);
+  std::vector<int> positions = {};
+  std::int64_t offset = 0;  // of each tensor, in elements
+
+  AttentionBackwardProblem backward() const {
+    AttentionBackwardProblem b{.type = p.type,
+                               .batch = p.batch,
+                               .length = p.length,
+                               .heads = p.heads,
+                               .kv_heads = p.kv_heads,
+                               .head_dim = p.head_dim};
+    b.causal = p.causal, b.scale = p.scale, b.rotary_dim = p.rotary_dim, b.layout = p.layout;
+    b.first_position = p.first_position, b.table_positions = p.table_positions;
+    b.attention_factor = p.attention_factor;
+    b.q = p.q, b.k = p.k, b.v = p.v, b.o = p.o;
+    b.dq = p.q, b.dk = p.k, b.dv = p.v, b.dout = p.o;
+    return b;
+  }
+};
+
+struct AttentionSizes {
+  std::int64_t batch, length, heads, kv_heads, head_dim;
+};
+Attention attention(DType type, const AttentionSizes& n, bool causal = true,
+                    Layout layout = Layout::half_split) {
+  AttentionProblem p{.type = type,
+                     .batch = n.batch,
+                     .length = n.length,
+                     .heads = n.heads,
+                     .kv_heads = n.kv_heads,
+                     .head_dim = n.head_dim};
+  p.causal = causal;
+  p.layout = layout;
+  p.scale = 1 / std::sqrt(static_cast<float>(n.head_dim));
+  p.table_positions = n.length;
+  return {p};
+}
+
+std::string describe(const Attention& c) {
+  const AttentionProblem& p = c.p;
+  std::string text(tile::name(p.type));
+  for (const auto& [name, n] : {std::pair{"batch", p.batch},
+                                {"length", p.length},
+                                {"heads", p.heads},
+                                {"kv_heads", p.kv_heads},
+                                {"head_dim", p.head_dim},
+                                {"rotary_dim", p.rotary_dim},
+                                {"first_position", p.first_position},
+                                {"q's row stride", p.q.row}}) {
+    text.append(", ").append(name).append(" ").append(std::to_string(n));
+  }
+  text += p.causal ? ", causal" : ", full";
+  return text + (p.layout == Layout::half_split ? ", half_split" : ", interleaved");
+}
+
+struct Inputs {
+  Values q, k, v, dout;
+};
+Inputs normal(const Attention& c) {
+  const AttentionProblem& p = c.p;
+  const std::int64_t rows = p.batch * p.length * p.head_dim;
+  return {tile::normal(rows * p.heads, p.type, 71), tile::normal(rows * p.kv_heads, p.type, 72),
+          tile::normal(rows * p.kv_heads, p.type, 73), tile::normal(rows * p.heads, p.type, 74)};
+}
+
+// ---- Running a step ----
+
+/// [batch][heads][length] as [batch][length][heads], or back.
+Values turned_lse(const AttentionProblem& p, const Values& lse, bool heads_first) {
+  Values turned(lse.size());
+  std::size_t at = 0;
+  for (std::int64_t b = 0; b < p.batch; ++b) {
+    for (std::int64_t head = 0; head < p.heads; ++head) {
+      for (std::int64_t row = 0; row < p.length; ++row, ++at) {
+        const auto other = static_cast<std::size_t>((b * p.length + row) * p.heads + head);
+        (heads_first ? turned[at] : turned[other]) = lse[heads_first ? other : at];
+      }
+    }
+  }
+  return turned;
+}
+
+void check_intact(std::initializer_list<Status> all) {
+  for (const Status& intact : all) CHECK_MESSAGE(intact.ok(), intact.message);
+}
+
+/// The tables in device memory.
+struct Tables {
+  DeviceBuffer cos, sin;
+  std::optional<DeviceBuffer> positions;
+
+  explicit Tables(const Attention& c)
+      : Tables(c, tables_of(c.frequencies, c.p.table_positions, c.p.attention_factor)) {}
+  const float* cosines() const { return static_cast<const float*>(cos.raw()); }
+  const float* sines() const { return static_cast<const float*>(sin.raw()); }
+  const int* ids() const { return positions ? static_cast<const int*>(positions->raw()) : nullptr; }
+
+ private:
+  Tables(const Attention& c, const TestTables& tables)
+      : cos(DeviceBuffer::input("cos", layout(tables.cos), tables.cos)),
+        sin(DeviceBuffer::input("sin", layout(tables.sin), tables.sin)),
+        positions(tile::lengths_buffer("positions", c.positions)) {}
+  static tile::Layout layout(const Values& values) {
+    return tile::vector_layout(DType::fp32, std::ssize(values));
+  }
+};
+
+struct Outputs {
+  Values o, lse;  // lse is [batch][length][heads]
+};
+template <class Step>
+Outputs run(const Step& step, const Attention& c, const Inputs& in,
+            Poison poison = Poison::unwritten_nan) {
+  const AttentionProblem& p = c.p;
+  const Tensor::Shape of_q{p.batch, p.length, p.heads, p.head_dim};
+  const Tensor::Shape of_k{p.batch, p.length, p.kv_heads, p.head_dim};
+  const Tensor q = Tensor::input("q", p.type, of_q, p.q, in.q, c.offset);
+  const Tensor k = Tensor::input("k", p.type, of_k, p.k, in.k, c.offset);
+  const Tensor v = Tensor::input("v", p.type, of_k, p.v, in.v, c.offset);
+  const Tensor o = Tensor::output("o", p.type, of_q, p.o, poison, c.offset);
+  const DeviceBuffer lse = DeviceBuffer::output(
+      "lse", tile::vector_layout(DType::fp32, p.batch * p.heads * p.length), poison);
+  const std::int64_t bytes = workspace_bytes(p, step.name);
+  const DeviceBuffer workspace =
+      DeviceBuffer::output("workspace", tile::vector_layout(DType::fp32, bytes / 4), poison);
+  const Tables tables(c);
+  const Status done =
+      tile::run_step(step, p,
+                     {q.raw(), k.raw(), v.raw(), o.raw(), static_cast<float*>(lse.raw()),
+                      tables.cosines(), tables.sines(), tables.ids(), workspace.raw(), bytes});
+  REQUIRE_MESSAGE(done.ok(), done.message);
+  check_intact({q.check(), k.check(), v.check(), o.check(), lse.check(), workspace.check(),
+                tables.cos.check(), tables.sin.check()});
+  return {o.download(), turned_lse(p, lse.download(), false)};
+}
+
+tile::AttentionExpected expected_of(const Attention& c, const Inputs& in) {
+  return reference(c.p, {in.q, in.k, in.v, c.frequencies, c.positions});
+}
+
+/// What the forward pass gives the backward pass, as the types hold it.
+struct Saved {
+  Values o, lse;
+};
+Saved saved(const Attention& c, const Inputs& in) {
+  const tile::AttentionExpected forward = expected_of(c, in);
+  return {tile::rounded(forward.o.value, c.p.type), tile::rounded(forward.lse.value, DType::fp32)};
+}
+tile::AttentionGradients expected_of(const Attention& c, const Inputs& in, const Saved& s) {
+  return reference(c.backward(),
+                   {in.q, in.k, in.v, s.o, s.lse, in.dout, c.frequencies, c.positions});
+}
+
+struct Gradients {
+  Values dq, dk, dv;
+};
+template <class Step>
+Gradients run(const Step& step, const Attention& c, const Inputs& in, const Saved& forward,
+              Poison poison = Poison::unwritten_nan) {
+  const AttentionBackwardProblem p = c.backward();
+  const Tensor::Shape of_q{p.batch, p.length, p.heads, p.head_dim};
+  const Tensor::Shape of_k{p.batch, p.length, p.kv_heads, p.head_dim};
+  const Tensor q = Tensor::input("q", p.type, of_q, p.q, in.q, c.offset);
+  const Tensor k = Tensor::input("k", p.type, of_k, p.k, in.k, c.offset);
+  const Tensor v = Tensor::input("v", p.type, of_k, p.v, in.v, c.offset);
+  const Tensor o = Tensor::input("o", p.type, of_q, p.o, forward.o, c.offset);
+  const Tensor dout = Tensor::input("dout", p.type, of_q, p.dout, in.dout, c.offset);
+  const DeviceBuffer lse =
+      DeviceBuffer::input("lse", tile::vector_layout(DType::fp32, std::ssize(forward.lse)),
+                          turned_lse(c.p, forward.lse, true));
+  const Tensor dq = Tensor::output("dq", p.type, of_q, p.dq, poison, c.offset);
+  const Tensor dk = Tensor::output("dk", p.type, of_k, p.dk, poison, c.offset);
+  const Tensor dv = Tensor::output("dv", p.type, of_k, p.dv, poison, c.offset);
+  const std::int64_t bytes = workspace_bytes(p, step.name);
+  const DeviceBuffer workspace =
+      DeviceBuffer::output("workspace", tile::vector_layout(DType::fp32, bytes / 4), poison);
+  const Tables tables(c);
+  const Status done =
+      tile::run_step(step, p,
+                     {q.raw(), k.raw(), v.raw(), o.raw(), static_cast<const float*>(lse.raw()),
+                      dout.raw(), dq.raw(), dk.raw(), dv.raw(), tables.cosines(), tables.sines(),
+                      tables.ids(), workspace.raw(), bytes});
+  REQUIRE_MESSAGE(done.ok(), done.message);
+  check_intact({q.check(), k.check(), v.check(), o.check(), dout.check(), dq.check(), dk.check(),
+                dv.check(), lse.check(), workspace.check(), tables.cos.check(),
+                tables.sin.check()});
+  return {dq.download(), dk.download(), dv.download()};
+}
+
+/// Runs a step of either ladder and checks what it wrote.
+template <class Step>
+void check_step(const Step& step, const Attention& c) {
+  static std::size_t turn = 0;  // of the poisons
+  const Poison poison = tile::kOutputPoisons[++turn % std::size(tile::kOutputPoisons)];
+  CAPTURE(step.name);
+  const std::string problem = describe(c);
+  CAPTURE(problem);
+  const Inputs in = normal(c);
+  if constexpr (kIsForward<Step>) {
+    const tile::AttentionExpected expected = expected_of(c, in);
+    const Outputs got = run(step, c, in, poison);
+    check_values("o", got.o, expected.o);
+    check_values("lse", got.lse, expected.lse);
+  } else {
+    const Saved forward = saved(c, in);
+    const tile::AttentionGradients expected = expected_of(c, in, forward);
+    const Gradients got = run(step, c, in, forward, poison);
+    check_values("dq", got.dq, expected.dq);
+    check_values("dk", got.dk, expected.dk);
+    check_values("dv", got.dv, expected.dv);
+  }
+}
+
+/// Runs the test on both ladders.
+template <class Check>
+void for_each_attention(Check check) {
+  tile::for_each_step(kAttentionLadder, check);
+  tile::for_each_step(kAttentionBackwardLadder, check);
+}
+
+/// Two results of the same formula are no further apart than both their bounds.
+void check_close(const char* name, const Values& a, const Values& b, const tile::Expected& of_a,
+                 const tile::Expected& of_b) {
+  CAPTURE(name);
+  REQUIRE(a.size() == b.size());
+  std::size_t apart = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    apart += !(std::abs(a[i] - b[i]) <= of_a.bound[i] + of_b.bound[i]);
+  }
+  CHECK(apart == 0);
+}
+
+constexpr bool kCausal[] = {true, false};
+
+}  // namespace
+
+TEST_SUITE("step") {
+  TEST_CASE("attention: random values, both layouts, causal and full") {
+    for_each_attention([](const auto& step, DType type) {
+      tile::Selection selection(step, type);
+      for (const Layout layout : kLayouts) {
+        for (const bool causal : kCausal) {
+          for (const std::int64_t dim : {64, 128}) {
+            for (const std::int64_t length : {1, 31, 64, 65, 130, 200}) {
+              if (!selection.takes_next()) continue;
+              check_step(step, attention(type, {1, length, 2, 2, dim}, causal, layout));
+            }
+          }
+        }
+      }
+    });
+  }
+
+  TEST_CASE("attention: heads that share keys, and batch entries") {
+    for_each_attention([](const auto& step, DType type) {
+      for (const Layout layout : kLayouts) {
+        check_step(step, attention(type, {2, 70, 4, 2, 64}, true, layout));
+        check_step(step, attention(type, {2, 67, 6, 1, 128}, false, layout));
+      }
+    });
+  }
+
+  TEST_CASE("attention: strides, offsets, and gradients side by side") {
+    for_each_attention([](const auto& step, DType type) {
+      for (const std::int64_t dim : {64, 128}) {
+        Attention c = attention(type, {2, 77, 4, 2, dim});
+        c.offset = 8;
+        c.p.q = c.p.k = c.p.v = {77 * 9 * dim, dim, 9 * dim};  // gaps behind each token
+        c.p.o = tile::heads_first(77, 4, dim, 16);
+        check_step(step, c);
+      }
+    });
+  }
+
+  TEST_CASE("attention: a first position, an attention factor, a scale") {
+    for_each_attention([](const auto& step, DType type) {
+      for (const Layout layout : kLayouts) {
+        Attention c = attention(type, {1, 66, 2, 1, 64}, true, layout);
+        c.p.first_position = 5;
+        c.p.table_positions = 71;  // not one more
+        c.p.attention_factor = 1.25;
+        c.p.scale = 0.2f;
+        check_step(step, c);
+      }
+    });
+  }
+
+  TEST_CASE("attention: what is not rotated on load is rotated in memory") {
+    for_each_attention([](const auto& step, DType type) {
+      for (const Layout layout : kLayouts) {
+        Attention some = attention(type, {1, 40, 2, 1, 64}, true, layout);
+        some.p.rotary_dim = 32;
+        some.frequencies = paper_frequencies(32);
+        Attention ids = attention(type, {2, 35, 2, 1, 64}, true, layout);
+        ids.p.table_positions = 90;
+        for (int i = 0; i < 70; ++i) ids.positions.push_back(i * 37 % 90);
+        if (step.name == "composed") {
+          check_step(step, some);
+          check_step(step, ids);
+        } else {
+          check_step(step, attention(type, {1, 35, 2, 1, 64}, true, layout));
+        }
+      }
+    });
+  }
+
+  TEST_CASE("attention: where all queries stand does not matter, only how far from the keys") {
+    tile::for_each_step(kAttentionLadder, [](const auto& step, DType type) {
+      for (const Layout layout : kLayouts) {
+        Attention c = attention(type, {1, 70, 2, 1, 64}, true, layout);
+        c.p.table_positions = 1000;
+        const Inputs in = normal(c);
+        const tile::AttentionExpected here = expected_of(c, in);
+        const Outputs before = run(step, c, in);
+        for (const std::int64_t first : {1, 100, 930}) {
+          c.p.first_position = first;
+          const tile::AttentionExpected there = expected_of(c, in);
+          const Outputs after = run(step, c, in);
+          check_close("o", before.o, after.o, here.o, there.o);
+          check_close("lse", before.lse, after.lse, here.lse, there.lse);
+        }
+      }
+    });
+  }
+
+  TEST_CASE("attention: with frequencies of zero it is chapter 05's") {
+    for_each_attention([](const auto& step, DType type) {
+      for (const Layout layout : kLayouts) {
+        Attention c = attention(type, {1, 70, 4, 2, 64}, true, layout);
+        std::ranges::fill(c.frequencies, 0);
+        const Inputs in = normal(c);
+        const tile::AttentionSizes sizes{type, 1, 4, 2, 70, 70, 64, tile::kMaxLength, 0, c.p.scale};
+        if constexpr (kIsForward<std::remove_cvref_t<decltype(step)>>) {
+          const auto expected = tile::attention_reference(sizes, {in.q, in.k, in.v});
+          const Outputs got = run(step, c, in);
+          check_values("o", got.o, expected.o);
+          check_values("lse", got.lse, expected.lse);
+        } else {
+          const Saved s = saved(c, in);
+          const auto expected =
+              tile::attention_gradients(sizes, {in.q, in.k, in.v, s.o, s.lse, in.dout});
+          const Gradients got = run(step, c, in, s);
+          check_values("dq", got.dq, expected.dq);
+          check_values("dk", got.dk, expected.dk);
+          check_values("dv", got.dv, expected.dv);
+        }
+      }
+    });
+  }
+}
+
+TEST_SUITE("chapter") {
+  TEST_CASE("attention: rotated on load or in memory, the products have the same factors") {
+    for (const DType type : {DType::fp16, DType::bf16}) {
+      const auto steps = tile::selected_steps(kAttentionLadder);
+      if (!tile::check_requirements(k16Bits, kNeeds, type).ok()) return tile::skip("needs bf16");
+      for (const Layout layout : kLayouts) {
+        for (const std::int64_t dim : {64, 128}) {
+          const Attention c = attention(type, {1, 150, 2, 1, dim}, true, layout);
+          const Inputs in = normal(c);
+          const Outputs composed_ = run(steps[0], c, in), fused_ = run(steps[1], c, in);
+          CHECK(composed_.o == fused_.o);
+          CHECK(composed_.lse == fused_.lse);
+        }
+      }
+    }
+  }
+
+  TEST_CASE("attention: the backward reference is the slope of the forward one") {
+    for (const Layout layout : kLayouts) {
+      for (const bool causal : kCausal) {
+        Attention c = attention(DType::fp64, {2, 5, 4, 2, 8}, causal, layout);
+        c.p.rotary_dim = 6;
+        c.frequencies = paper_frequencies(6);
+        c.p.first_position = 3;
+        c.p.table_positions = 8;
+        c.p.attention_factor = 1.5;
+        Inputs in = normal(c);
+        const tile::AttentionExpected forward = expected_of(c, in);
+        const tile::AttentionGradients gradients =
+            expected_of(c, in, {forward.o.value, forward.lse.value});
+        const auto loss = [&] {
+          const Values o = expected_of(c, in).o.value;
+          double sum = 0;
+          for (std::size_t i = 0; i < o.size(); ++i) sum += o[i] * in.dout[i];
+          return sum;
+        };
+        constexpr double kStep = 6e-6;
+        for (const auto& [values, slope] : {std::pair{&in.q, &gradients.dq.value},
+                                            {&in.k, &gradients.dk.value},
+                                            {&in.v, &gradients.dv.value}}) {
+          REQUIRE(values->size() == slope->size());
+          for (std::size_t i = 0; i < values->size(); ++i) {
+            const double before = (*values)[i];
+            (*values)[i] = before + kStep;
+            const double above = loss();
+            (*values)[i] = before - kStep;
+            const double below = loss();
+            (*values)[i] = before;
+            CHECK(std::abs((above - below) / (2 * kStep) - (*slope)[i]) < 1e-8);
+          }
+        }
+      }
+    }
+  }
+
+  TEST_CASE("attention: the reference rotates, then attends") {
+    // Two tokens, one pair: written out.
+    Attention c = attention(DType::fp64, {1, 2, 1, 1, 2});
+    c.frequencies = {0.5};
+    c.p.scale = 1;
+    const Inputs in{{1, 2, 3, -1}, {0.5, 1, -2, 1}, {1, 10, 100, 1000}, {}};
+    const double cosine = std::cos(0.5), sine = std::sin(0.5);
+    const double q[] = {3 * cosine + sine, -cosine + 3 * sine};  // the second query
+    const double k[] = {-2 * cosine - sine, cosine - 2 * sine};  // the second key
+    const double first = q[0] * 0.5 + q[1] * 1, second = q[0] * k[0] + q[1] * k[1];
+    const double weight = 1 / (1 + std::exp(second - first));
+    const tile::AttentionExpected expected = expected_of(c, in);
+    CHECK(expected.o.value[0] == doctest::Approx(1));
+    CHECK(expected.o.value[2] == doctest::Approx(weight + 100 * (1 - weight)).epsilon(1e-12));
+    CHECK(expected.lse.value[1] == doctest::Approx(std::log(std::exp(first) + std::exp(second))));
+  }
+
+  TEST_CASE("attention: what is refused, by name") {
+    const auto status_of = [](const auto& change) {
+      Attention c = attention(DType::bf16, {1, 4, 2, 1, 64});
+      std::uintptr_t next = 4096;
+      const auto place = [&next](std::int64_t bytes) {
+        const std::uintptr_t here = next;
+        next += static_cast<std::uintptr_t>(bytes);
+        return reinterpret_cast<void*>(here);
+      };
+      AttentionBuffers b;
+      b.q = place(4 * 2 * 64 * 2), b.k = place(4 * 64 * 2), b.v = place(4 * 64 * 2);
+      b.o = place(4 * 2 * 64 * 2);
+      b.cos = static_cast<const float*>(place(4 * 32 * 4));
+      b.sin = static_cast<const float*>(place(4 * 32 * 4));
+      b.workspace_bytes = 4 * 3 * 64 * 2;
+      b.workspace = place(b.workspace_bytes);
+      change(c.p, b);
+      if (Status s = validate(c.p, b); !s.ok()) return s;
+      tile::Choice choice;
+      return tile::choose(kAttentionLadder, 1, c.p, b, &choice);
+    };
+    using P = AttentionProblem;
+    using B = AttentionBuffers;
+    const auto refuses = [&](const std::string& name, const auto& change) {
+      const Status status = status_of(change);
+      CAPTURE(name);
+      CHECK(!status.ok());
+      CHECK_MESSAGE(status.message.rfind(name + ": ", 0) == 0, status.message);
+    };
+    const auto accepts = [&](const auto& change) {
+      const Status status = status_of(change);
+      CHECK_MESSAGE(status.ok(), status.message);
+    };
+    if (!tile::check_requirements(k16Bits, kNeeds, DType::bf16).ok()) {
+      return tile::skip("needs bf16");
+    }
+    accepts([](P&, B&) {});
+    accepts([](P&, B& b) { b.workspace = nullptr, b.workspace_bytes = 0; });
+    refuses("type", [](P& p, B&) { p.type = DType::fp32; });
+    refuses("length", [](P& p, B&) { p.length = -1; });
+    refuses("kv_heads", [](P& p, B&) { p.kv_heads = 3; });
+    refuses("kv_heads", [](P& p, B&) { p.kv_heads = 0; });
+    refuses("scale", [](P& p, B&) { p.scale = 0; });
+    refuses("head_dim", [](P& p, B&) { p.head_dim = p.rotary_dim = 32; });
+    refuses("rotary_dim", [](P& p, B&) { p.rotary_dim = 65; });
+    refuses("table_positions", [](P& p, B&) { p.first_position = 1; });
+    refuses("q", [](P&, B& b) { b.q = nullptr; });
+    refuses("o", [](P&, B& b) { b.o = const_cast<void*>(b.q); });
+    refuses("cos", [](P&, B& b) { b.cos = nullptr; });
+    refuses("sin", [](P&, B& b) { b.sin = nullptr; });
+    refuses("v", [](P& p, B&) { p.v.head = 68; });
+    refuses("workspace", [](P&, B& b) { b.workspace = nullptr; });
+    // What step `fused` leaves to `composed` needs its memory.
+    accepts([](P& p, B&) { p.rotary_dim = 32; });
+    refuses("rotary_dim", [](P& p, B& b) {
+      p.rotary_dim = 32;
+      b.workspace = nullptr, b.workspace_bytes = 0;
+    });
+    refuses("positions", [](P&, B& b) {
+      b.positions = reinterpret_cast<const int*>(b.cos);
+      b.workspace = nullptr, b.workspace_bytes = 0;
+    });
+  }
+}
+
+}  // namespace rope

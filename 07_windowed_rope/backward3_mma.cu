@@ -1,0 +1,232 @@
+// Backward, step 3: tensor cores.
+// Idea: chapter 05's third step, for one part of the mask after the other. What is near and what is
+//       far needs gradients of its own, and registers hold those of one pair: behind the far parts
+//       dK2, or dQ2, is stored and the sums begin anew. dV goes on.
+// Change: a warp keeps 16 keys, or 16 queries; tiles of 16 bits, swizzled. A mixed tile is visited
+//         twice; what no query sees is passed over.
+// Limit: no warp multiplies while the block copies, every tile is masked element by element, and
+//        each factor from shared memory serves 16 rows only.
+#include "tile/ptx/exp2.cuh"
+#include "tile/warp_product.cuh"
+#include "windowed_rope.cuh"
+
+namespace windowed_rope {
+namespace {
+
+using tile::SharedTile, tile::Sums;
+
+/// 48 KiB of shared memory at most.
+template <int kDim>
+struct Shape {
+  static constexpr int kWarps = 4, kThreads = kWarps * 32;
+  // The gradients of 16 rows fill the registers at 128 columns. Beyond, two warps share the rows,
+  // and each has half of the columns.
+  static constexpr int kCols = kDim <= 128 ? kDim : 128, kParts = kDim / kCols;
+  static constexpr int kKept = kWarps / kParts * 16;     // rows of a block
+  static constexpr int kPassing = kDim <= 64 ? 64 : 16;  // rows that go by
+  static constexpr int kBytes = 2 * (kKept + kPassing) * kDim * 2;
+};
+
+// snippet-begin keys
+/// dK1, dK2 and dV of a tile of keys, over all queries of all heads that share it.
+template <class T, int kDim>
+__global__ void windowed_backward_mma_dkv(Heads<const T> q1,  // [batch][queries][heads][kDim]
+                                          Heads<const T> k1,  // [batch][keys][heads / group][kDim]
+                                          Heads<const T> q2,  // as q1
+                                          Heads<const T> k2,  // as k1
+                                          Heads<const T> v,   // as k1
+                                          Heads<const T> dout,  // as q1
+                                          const Terms* terms,   // [batch][heads][rows of terms]
+                                          Heads<T> dk1,         // as k1
+                                          Heads<T> dk2,         // as k1
+                                          Heads<T> dv,          // as k1
+                                          Masks masks, Window window, int heads, int group,
+                                          float scale) {
+  using Plan = Shape<kDim>;
+  constexpr int kThreads = Plan::kThreads, kKeys = Plan::kKept, kQueries = Plan::kPassing;
+  using KeyTile = SharedTile<T, kKeys, kDim>;
+  using QueryTile = SharedTile<T, kQueries, kDim>;
+  extern __shared__ __align__(1024) unsigned char smem[];  // {keys, values, queries, their dO}
+  const KeyTile k_tile(smem), v_tile(smem + KeyTile::kBytes);
+  const QueryTile q_tile(smem + 2 * KeyTile::kBytes);
+  const QueryTile dout_tile(smem + 2 * KeyTile::kBytes + QueryTile::kBytes);
+  const auto work = work_of_block(heads / group, (masks.keys + kKeys - 1) / kKeys);
+  const Mask whole_mask = masks.of(work.batch).transposed();
+  const int block_key = work.tile * kKeys, warp = static_cast<int>(threadIdx.x) / 32;
+  const int warp_key = warp / Plan::kParts * 16;  // in the tile
+  const int col0 = warp % Plan::kParts * Plan::kCols;
+  v_tile.template copy<kThreads>(v.rows(work.batch, work.head, block_key),
+                                 whole_mask.queries - block_key);
+
+  Sums<16, Plan::kCols> dk_sums, dv_sums;
+  for (int part = 0; part < Window::kParts; ++part) {
+    const bool near = Window::is_near(part);
+    const Mask turned = window.part(whole_mask, part);
+    const Heads<const T> q = near ? q1 : q2, k = near ? k1 : k2;
+    __syncthreads();  // all warps have read the keys before
+    k_tile.template copy<kThreads>(k.rows(work.batch, work.head, block_key),
+                                   turned.queries - block_key);
+    for (int head = work.head * group; head < (work.head + 1) * group; ++head) {
+      const Terms* of_head = terms_of_head(terms, {work.batch, head, 0}, heads, masks.queries);
+      for (int first = 0; first < turned.keys; first += kQueries) {
+        if (!turned.any_sees(block_key, kKeys, first, kQueries)) continue;
+        __syncthreads();  // all warps have read the queries before
+        q_tile.template copy<kThreads>(q.rows(work.batch, head, first), turned.keys - first);
+        dout_tile.template copy<kThreads>(dout.rows(work.batch, head, first), turned.keys - first);
+        __syncthreads();  // these are there
+        // P^T = exp2(K Q^T - lse)
+        Sums<16, kQueries> weights, dscores;
+        add_product_of_rows<T>(weights, k_tile, warp_key, q_tile, 0);
+        hide(weights, turned, block_key + warp_key, first);
+        // dS^T = P^T (V dO^T - delta)
+        add_product_of_rows<T>(dscores, v_tile, warp_key, dout_tile, 0);
+#pragma unroll
+        for (int c = 0; c < kQueries / 4; ++c) {
+          const Terms of_query = of_head[first + weights.col(c)];
+#pragma unroll
+          for (int r = 0; r < 2; ++r) {
+            float& weight = weights.at(r, c);
+            weight = tile::ptx::exp2_approx(fmaf(scale * kLog2E, weight, -of_query.lse2));
+            dscores.at(r, c) = weight * (dscores.at(r, c) - of_query.delta);
+          }
+        }
+        // dV += P^T dO, dK += dS^T Q
+        add_product_with_columns<T>(dv_sums, as_factor<T>(weights), dout_tile, 0, col0);
+        add_product_with_columns<T>(dk_sums, as_factor<T>(dscores), q_tile, 0, col0);
+      }
+    }
+    if (part == 0) continue;  // dK2 is a sum over two parts
+    dk_sums.scale(scale);
+    store(dk_sums, (near ? dk1 : dk2).rows(work.batch, work.head), block_key + warp_key, masks.keys,
+          col0);
+    dk_sums = {};
+  }
+  store(dv_sums, dv.rows(work.batch, work.head), block_key + warp_key, masks.keys, col0);
+}
+// snippet-end keys
+
+// snippet-begin queries
+/// dQ1 and dQ2 of a tile of queries.
+template <class T, int kDim>
+__global__ void windowed_backward_mma_dq(Heads<const T> q1,    // [batch][queries][heads][kDim]
+                                         Heads<const T> k1,    // [batch][keys][heads / group][kDim]
+                                         Heads<const T> q2,    // as q1
+                                         Heads<const T> k2,    // as k1
+                                         Heads<const T> v,     // as k1
+                                         Heads<const T> dout,  // as q1
+                                         const Terms* terms,   // [batch][heads][rows of terms]
+                                         Heads<T> dq1,         // as q1
+                                         Heads<T> dq2,         // as q1
+                                         Masks masks, Window window, int heads, int group,
+                                         float scale) {
+  using Plan = Shape<kDim>;
+  constexpr int kThreads = Plan::kThreads, kQueries = Plan::kKept, kKeys = Plan::kPassing;
+  using QueryTile = SharedTile<T, kQueries, kDim>;
+  using KeyTile = SharedTile<T, kKeys, kDim>;
+  extern __shared__ __align__(1024) unsigned char smem[];  // {queries, their dO, keys, values}
+  const QueryTile q_tile(smem), dout_tile(smem + QueryTile::kBytes);
+  const KeyTile k_tile(smem + 2 * QueryTile::kBytes);
+  const KeyTile v_tile(smem + 2 * QueryTile::kBytes + KeyTile::kBytes);
+  const auto work = work_of_block(heads, (masks.queries + kQueries - 1) / kQueries);
+  const Mask whole_mask = masks.of(work.batch);
+  const int block_query = work.tile * kQueries, kv_head = work.head / group;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int warp_query = warp / Plan::kParts * 16;  // in the tile
+  const int col0 = warp % Plan::kParts * Plan::kCols;
+  dout_tile.template copy<kThreads>(dout.rows(work.batch, work.head, block_query),
+                                    whole_mask.queries - block_query);
+  const Terms* of_tile = terms_of_head(terms, work, heads, masks.queries) + block_query;
+
+  Sums<16, Plan::kCols> dq_sums;
+  for (int part = 0; part < Window::kParts; ++part) {
+    const bool near = Window::is_near(part);
+    const Mask mask = window.part(whole_mask, part);
+    const Heads<const T> q = near ? q1 : q2, k = near ? k1 : k2;
+    __syncthreads();  // all warps have read the queries before
+    q_tile.template copy<kThreads>(q.rows(work.batch, work.head, block_query),
+                                   mask.queries - block_query);
+    for (int first = 0; first < mask.keys; first += kKeys) {
+      if (!mask.any_sees(block_query, kQueries, first, kKeys)) continue;
+      __syncthreads();  // all warps have read the keys before
+      k_tile.template copy<kThreads>(k.rows(work.batch, kv_head, first), mask.keys - first);
+      v_tile.template copy<kThreads>(v.rows(work.batch, kv_head, first), mask.keys - first);
+      __syncthreads();  // these are there
+      // S = Q K^T, and dS = P (dO V^T - delta)
+      Sums<16, kKeys> scores, dscores;
+      add_product_of_rows<T>(scores, q_tile, warp_query, k_tile, 0);
+      hide(scores, mask, block_query + warp_query, first);
+      add_product_of_rows<T>(dscores, dout_tile, warp_query, v_tile, 0);
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const Terms of_query = of_tile[warp_query + scores.row(r)];
+#pragma unroll
+        for (int c = 0; c < kKeys / 4; ++c) {
+          const float weight =
+              tile::ptx::exp2_approx(fmaf(scale * kLog2E, scores.at(r, c), -of_query.lse2));
+          dscores.at(r, c) = weight * (dscores.at(r, c) - of_query.delta);
+        }
+      }
+      // dQ += dS K
+      add_product_with_columns<T>(dq_sums, as_factor<T>(dscores), k_tile, 0, col0);
+    }
+    if (part == 0) continue;  // dQ2 is a sum over two parts
+    dq_sums.scale(scale);
+    store(dq_sums, (near ? dq1 : dq2).rows(work.batch, work.head), block_query + warp_query,
+          masks.queries, col0);
+    dq_sums = {};
+  }
+}
+// snippet-end queries
+
+}  // namespace
+
+tile::Status takes_mma(const BackwardProblem& p, const BackwardBuffers& buffers,
+                       const tile::Device&) {
+  if (tile::Status s = check_chunks(p, buffers); !s.ok()) return s;
+  return check_workspace(p, buffers, "mma");
+}
+
+tile::Status mma(const BackwardProblem& p, const BackwardBuffers& buffers, void* stream) {
+  return with_16_bits_and_head_dim(p.type, p.head_dim, [&](auto element, auto head_dim) {
+    using T = decltype(element);
+    constexpr int kDim = head_dim.value;
+    using Plan = Shape<kDim>;
+    unsigned keys = 0, queries = 0;  // blocks
+    if (tile::Status s = blocks_for_tiles(p, p.kv_heads, p.keys, Plan::kKept, &keys); !s.ok()) {
+      return s;
+    }
+    if (tile::Status s = blocks_for_tiles(p, p.heads, p.queries, Plan::kKept, &queries); !s.ok()) {
+      return s;
+    }
+    if (tile::Status s = compute_terms(p, buffers, stream); !s.ok()) return s;
+    const auto in = static_cast<cudaStream_t>(stream);
+    const auto q1 = heads_of<const T>(buffers.q1, p.q1), k1 = heads_of<const T>(buffers.k1, p.k1);
+    const auto q2 = heads_of<const T>(buffers.q2, p.q2), k2 = heads_of<const T>(buffers.k2, p.k2);
+    const auto v = heads_of<const T>(buffers.v, p.v),
+               dout = heads_of<const T>(buffers.dout, p.dout);
+    const auto* terms = static_cast<const Terms*>(buffers.workspace);
+    const Masks masks = masks_of(p, buffers);
+    const Window window = window_of(p);
+    const int heads = static_cast<int>(p.heads);
+    if (keys > 0) {
+      const tile::Status allowed =
+          tile::allow_shared_bytes(windowed_backward_mma_dkv<T, kDim>, Plan::kBytes);
+      if (!allowed.ok()) return allowed;
+      windowed_backward_mma_dkv<T, kDim><<<keys, Plan::kThreads, Plan::kBytes, in>>>(
+          q1, k1, q2, k2, v, dout, terms, heads_of<T>(buffers.dk1, p.dk1),
+          heads_of<T>(buffers.dk2, p.dk2), heads_of<T>(buffers.dv, p.dv), masks, window, heads,
+          group_of(p), p.scale);
+      tile::Status launched = tile::launch_status("windowed_backward_mma_dkv");
+      if (!launched.ok() || queries == 0) return launched;
+    }
+    const tile::Status allowed =
+        tile::allow_shared_bytes(windowed_backward_mma_dq<T, kDim>, Plan::kBytes);
+    if (!allowed.ok()) return allowed;
+    windowed_backward_mma_dq<T, kDim><<<queries, Plan::kThreads, Plan::kBytes, in>>>(
+        q1, k1, q2, k2, v, dout, terms, heads_of<T>(buffers.dq1, p.dq1),
+        heads_of<T>(buffers.dq2, p.dq2), masks, window, heads, group_of(p), p.scale);
+    return tile::launch_status("windowed_backward_mma_dq");
+  });
+}
+
+}  // namespace windowed_rope

@@ -1,0 +1,286 @@
+// Backward, step 4: five products for seven.
+// Idea: chapter 05's fastest loop, once for each part of the mask. The tile that has dS adds its
+// part
+//       of dQ to a sum in memory, far ones to that of dQ2 and near ones to that of dQ1.
+// Change: the loop of chapter 05's step 5 (`one_pass`), head dimensions 64 and 128; around it that
+//         over the parts, at whose change K is loaded anew and dK stored.
+// Limit: neither tensor cores nor shared memory are full, and a mixed tile costs two.
+#include "tile/ptx/flag_once.cuh"
+#include "tile/ptx/red.cuh"
+#include "tile/query_stage.cuh"
+#include "windowed_rope.cuh"
+
+namespace windowed_rope {
+namespace {
+
+using tile::Factor, tile::QueryStage, tile::SharedTile, tile::Sums;
+
+/// How a block divides its tiles among warps. At 128 columns two warps share 32 keys: each computes
+/// the weights of half of the queries, and has half of the columns of dK and dV.
+template <int kDim>
+struct Shape {
+  static constexpr int kWarps = kDim == 64 ? 4 : 8, kBlocks = kDim == 64 ? 2 : 1;
+  static constexpr int kThreads = kWarps * 32;
+  static constexpr int kCols = 64, kSharing = kDim / kCols;
+  static constexpr int kKept = kWarps / kSharing * 32, kPassing = 64;
+  static constexpr int kPart = 32, kParts = kPassing / kPart / kSharing;
+  static constexpr int kDqRows = 32, kDqCols = 32;  // the part of dQ that a warp computes
+  static_assert(kPassing / kDqRows * (kDim / kDqCols) == kWarps);
+
+  static constexpr int kStageBytes = QueryStage<__half, kPassing, kDim>::kBytes;
+  static constexpr int kScoreBytes = kKept * kPassing * 2;  // of dS; with sharing also of P
+  static constexpr int kBytes =
+      2 * kKept * kDim * 2 + 2 * kStageBytes + (kSharing > 1 ? 2 : 1) * kScoreBytes;
+};
+
+// snippet-begin kernel
+template <class T, int kDim>
+__global__ void __launch_bounds__(Shape<kDim>::kThreads, Shape<kDim>::kBlocks)
+    windowed_backward_one_pass(Heads<const T> q1,    // [batch][queries][heads][kDim]
+                               Heads<const T> k1,    // [batch][keys][heads / group][kDim]
+                               Heads<const T> q2,    // as q1
+                               Heads<const T> k2,    // as k1
+                               Heads<const T> v,     // as k1
+                               Heads<const T> dout,  // as q1
+                               const Terms* terms,   // [batch][heads][rows of terms]
+                               float4* dq1_sums,     // [batch][heads][rows / 16][kDim / 8][lane]
+                               float4* dq2_sums,     // likewise
+                               Heads<T> dk1,         // as k1
+                               Heads<T> dk2,         // as k1
+                               Heads<T> dv,          // as k1
+                               Masks masks, Window window, int batch, int heads, int group,
+                               float scale) {
+  using Plan = Shape<kDim>;
+  constexpr int kThreads = Plan::kThreads, kKeys = Plan::kKept, kQueries = Plan::kPassing;
+  constexpr int kPart = Plan::kPart, kSharing = Plan::kSharing;
+  using KeyTile = SharedTile<T, kKeys, kDim>;
+  using Stage = QueryStage<T, kQueries, kDim>;
+  using ScoreTile = SharedTile<T, kKeys, kQueries>;
+  extern __shared__ __align__(1024) unsigned char smem[];  // {keys, values, [2]{stage}, dS, P}
+  unsigned char* const stages = smem + 2 * KeyTile::kBytes;
+  const ScoreTile ds_tile(stages + 2 * Stage::kBytes);
+  const ScoreTile p_tile(stages + 2 * Stage::kBytes + ScoreTile::kBytes);  // with sharing
+  const auto work = keys_longest_first(batch, heads / group, (masks.keys + kKeys - 1) / kKeys);
+  const int block_key = work.tile * kKeys, warp = static_cast<int>(threadIdx.x) / 32;
+  const int warp_key = warp / kSharing * 32, col0 = warp % kSharing * Plan::kCols;
+  KeyTile(smem + KeyTile::kBytes)
+      .template copy_async_in_steps<kThreads>(v.rows(work.batch, work.head, block_key),
+                                              masks.of(work.batch).keys - block_key);
+  int parity = 0;  // of the turn, which says where its stage is
+  Sums<32, Plan::kCols> dk_sums, dv_sums;
+
+  // snippet-begin parts
+  for (int of_mask = 0; of_mask < Window::kParts; ++of_mask) {
+    const bool near = Window::is_near(of_mask);
+    const Mask turned = window.part(masks.of(work.batch).transposed(), of_mask);
+    const Heads<const T> k = near ? k1 : k2;
+    // Tiles of queries that see these keys, of one head after the other that shares them.
+    const Mask::Tiles visited = turned.tiles(block_key, kKeys, kQueries);
+    int head = work.head * group;
+    const int end_head = visited.first < visited.last ? head + group : head;
+
+    const auto copy = [&](int of_head, int tile) {
+      const int query = tile * kQueries;
+      const Heads<const T> q = tile::ptx::flag_once(near) ? q1 : q2;
+      Stage(stages + parity * Stage::kBytes)
+          .template copy_async<kThreads>(
+              q.rows(work.batch, of_head, query), dout.rows(work.batch, of_head, query),
+              terms_of_head(terms, {work.batch, of_head, 0}, heads, masks.queries) + query,
+              turned.keys - query);
+    };
+    __syncthreads();  // all warps have read the keys and the queries before
+    if (head < end_head) {
+      KeyTile(smem).template copy_async_in_steps<kThreads>(k.rows(work.batch, work.head, block_key),
+                                                           turned.queries - block_key);
+      copy(head, visited.first);
+    }
+    // snippet-end parts
+    const auto take_turn = [&](int tile, auto is_border) {
+      const int query = tile * kQueries;
+      // Made here, so that their addresses are computed in each turn: kept in registers from before
+      // the loop they would push out what it needs more.
+      const KeyTile k_tile(smem), v_tile(smem + KeyTile::kBytes);
+      const Stage stage(stages + parity * Stage::kBytes);
+      tile::ptx::cp_async_wait_all();
+      // All threads' copies of these queries have landed. And all have read the ones before, whose
+      // place the next ones take, and dS.
+      __syncthreads();
+      const bool is_last = tile + 1 == visited.last;  // of this head
+      parity ^= 1;
+      if (head + is_last < end_head) copy(head + is_last, is_last ? visited.first : tile + 1);
+#pragma unroll
+      for (int i = 0; i < Plan::kParts; ++i) {
+        const int part = (warp % kSharing + i) * kPart;  // its first query in the tile
+        // P^T = exp2(K Q^T - lse)
+        Sums<32, kPart> weights, dscores;
+        add_product_of_rows<T>(weights, k_tile, warp_key, stage.q, part);
+        if constexpr (decltype(is_border)::value) {
+          hide(weights, turned, block_key + warp_key, query + part);
+        }
+        weigh(weights, dscores, stage.terms + part, scale * kLog2E);
+        // dV += P^T dO, and dS^T = P^T (V dO^T - delta)
+        add_product_with_columns<T>(dv_sums, as_factor<T>(weights), stage.dout, part, col0);
+        add_product_of_rows<T>(dscores, v_tile, warp_key, stage.dout, part);
+        multiply(dscores, weights);
+        store_in_tile<T>(dscores, ds_tile, warp_key, part);
+        if constexpr (kSharing > 1) store_in_tile<T>(weights, p_tile, warp_key, part);
+        // dK += dS^T Q
+        add_product_with_columns<T>(dk_sums, as_factor<T>(dscores), stage.q, part, col0);
+      }
+      __syncthreads();  // dS is there, and the other warps' weights
+#pragma unroll
+      for (int i = 1; i < kSharing; ++i) {
+        const int part = (warp + i) % kSharing * kPart;
+#pragma unroll
+        for (int depth = part; depth < part + kPart; depth += 16) {
+          Factor<32, 16> factor;
+          load(factor, p_tile, warp_key, depth);
+          add_product_with_columns<T>(dv_sums, factor, stage.dout, depth, col0);
+          load(factor, ds_tile, warp_key, depth);
+          add_product_with_columns<T>(dk_sums, factor, stage.q, depth, col0);
+        }
+      }
+      // This warp's part of dQ = dS K
+      constexpr int kDqRows = Plan::kDqRows, kDqCols = Plan::kDqCols;
+      const int dq_row = warp % (kQueries / kDqRows) * kDqRows;
+      const int dq_col = warp / (kQueries / kDqRows) * kDqCols;
+      Sums<kDqRows, kDqCols> dq;
+#pragma unroll
+      for (int depth = 0; depth < kKeys; depth += 16) {
+        Factor<kDqRows, 16> factor;
+        load_transposed(factor, ds_tile, depth, dq_row);
+        add_product_with_columns<T>(dq, factor, k_tile, depth, dq_col);
+      }
+      const int term_rows = (masks.queries + kRowsOfTerms - 1) / kRowsOfTerms * kRowsOfTerms;
+      const std::int64_t row =
+          (std::int64_t{work.batch} * heads + head) * term_rows + query + dq_row;
+      float4* to = (tile::ptx::flag_once(near) ? dq1_sums : dq2_sums) +
+                   (row / 16 * (kDim / 8) + dq_col / 8) * 32 + threadIdx.x % 32;
+#pragma unroll
+      for (int i = 0; i < kDqRows / 16; ++i) {
+#pragma unroll
+        for (int j = 0; j < kDqCols / 8; ++j) {
+          const float(&sum)[4] = dq.mma[i][j];
+          tile::ptx::red_add(to + (i * (kDim / 8) + j) * 32, {sum[0], sum[1], sum[2], sum[3]});
+        }
+      }
+    };
+    for (; head < end_head; ++head) {
+      int tile = visited.first;
+      for (; tile < visited.whole_first; ++tile) take_turn(tile, std::true_type{});
+      for (; tile < visited.whole_last; ++tile) take_turn(tile, std::false_type{});
+      for (; tile < visited.last; ++tile) take_turn(tile, std::true_type{});
+    }
+    if (of_mask == 0) continue;  // dK2 is a sum over two parts
+    dk_sums.scale(scale);
+    store(dk_sums, (near ? dk1 : dk2).rows(work.batch, work.head), block_key + warp_key, masks.keys,
+          col0);
+    dk_sums = {};
+  }
+  tile::ptx::cp_async_wait_all();  // without a turn the values are still under way
+  store(dv_sums, dv.rows(work.batch, work.head), block_key + warp_key, masks.keys, col0);
+}
+// snippet-end kernel
+
+constexpr int kRoundingThreads = 128;
+
+// snippet-begin round
+/// dQ = scale times the sums. A thread has 8 columns of rows r and r + 8.
+template <class T>
+__global__ void windowed_backward_one_pass_dq(const float4* sums,  // as above
+                                              Heads<T> dq,         // [batch][queries][heads][dim]
+                                              int queries, int heads, int dim, float scale) {
+  const int term_rows = (queries + kRowsOfTerms - 1) / kRowsOfTerms * kRowsOfTerms;
+  const std::int64_t at = std::int64_t{blockIdx.x} * kRoundingThreads + threadIdx.x;
+  const int lane_row = static_cast<int>(at % 8), chunk = static_cast<int>(at / 8 % (dim / 8));
+  const std::int64_t row16 = at / dim;  // 16 rows have dim threads
+  const int of_head = static_cast<int>(row16 / (term_rows / 16));
+  const int query = static_cast<int>(row16 % (term_rows / 16)) * 16 + lane_row;
+  float4 from[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    from[i] = sums[(row16 * (dim / 8) + chunk) * 32 + lane_row * 4 + i];
+  }
+  const auto rows = dq.rows(of_head / heads, of_head % heads);
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    if (query + half * 8 >= queries) continue;
+    std::uint32_t pair[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      pair[i] = half == 0 ? tile::ptx::pack<T>(scale * from[i].x, scale * from[i].y)
+                          : tile::ptx::pack<T>(scale * from[i].z, scale * from[i].w);
+    }
+    *reinterpret_cast<uint4*>(rows[query + half * 8] + chunk * 8) = {pair[0], pair[1], pair[2],
+                                                                     pair[3]};
+  }
+}
+// snippet-end round
+
+}  // namespace
+
+tile::Status takes_one_pass(const BackwardProblem& p, const BackwardBuffers& buffers,
+                            const tile::Device& device) {
+  if (p.head_dim != 64 && p.head_dim != 128) {
+    return tile::unsupported("head_dim", std::to_string(p.head_dim) + " is neither 64 nor 128");
+  }
+  if (tile::Status s = check_chunks(p, buffers); !s.ok()) return s;
+  const int bytes = p.head_dim == 64 ? Shape<64>::kBytes : Shape<128>::kBytes;
+  if (tile::Status s = check_shared_bytes(p, bytes, device); !s.ok()) return s;
+  return check_workspace(p, buffers, "one_pass");
+}
+
+tile::Status one_pass(const BackwardProblem& p, const BackwardBuffers& buffers, void* stream) {
+  if (tile::Status s = compute_terms(p, buffers, stream); !s.ok()) return s;
+  return with_16_bits_and_head_dim(
+      p.type, p.head_dim, [&](auto element, auto head_dim) -> tile::Status {
+        using T = decltype(element);
+        constexpr int kDim = head_dim.value == 128 ? 128 : 64;
+        using Plan = Shape<kDim>;
+        unsigned blocks = 0, rounding_blocks = 0;
+        if (tile::Status s = blocks_for_tiles(p, p.kv_heads, p.keys, Plan::kKept, &blocks);
+            !s.ok()) {
+          return s;
+        }
+        constexpr int kRowsOfBlock = 16 * kRoundingThreads / kDim;
+        const std::int64_t rows = std::int64_t{tiles_of(p.queries, kRowsOfTerms)} * kRowsOfTerms;
+        if (tile::Status s = blocks_for_tiles(p, p.heads, rows, kRowsOfBlock, &rounding_blocks);
+            !s.ok()) {
+          return s;
+        }
+        const auto in = static_cast<cudaStream_t>(stream);
+        const auto* terms = static_cast<const Terms*>(buffers.workspace);
+        const std::int64_t all_rows = p.batch * p.heads * rows;
+        auto* dq1_sums = reinterpret_cast<float4*>(static_cast<std::byte*>(buffers.workspace) +
+                                                   all_rows * sizeof(Terms));
+        float4* dq2_sums = dq1_sums + all_rows * (kDim / 4);
+        TILE_RETURN_IF_CUDA_ERROR(
+            cudaMemsetAsync(dq1_sums, 0, static_cast<std::size_t>(all_rows * kDim) * 8, in));
+        const int heads = static_cast<int>(p.heads);
+        if (blocks > 0) {
+          const tile::Status allowed =
+              tile::allow_shared_bytes(windowed_backward_one_pass<T, kDim>, Plan::kBytes);
+          if (!allowed.ok()) return allowed;
+          windowed_backward_one_pass<T, kDim><<<blocks, Plan::kThreads, Plan::kBytes, in>>>(
+              heads_of<const T>(buffers.q1, p.q1), heads_of<const T>(buffers.k1, p.k1),
+              heads_of<const T>(buffers.q2, p.q2), heads_of<const T>(buffers.k2, p.k2),
+              heads_of<const T>(buffers.v, p.v), heads_of<const T>(buffers.dout, p.dout), terms,
+              dq1_sums, dq2_sums, heads_of<T>(buffers.dk1, p.dk1), heads_of<T>(buffers.dk2, p.dk2),
+              heads_of<T>(buffers.dv, p.dv), masks_of(p, buffers), window_of(p),
+              static_cast<int>(p.batch), heads, group_of(p), p.scale);
+          tile::Status launched = tile::launch_status("windowed_backward_one_pass");
+          if (!launched.ok() || rounding_blocks == 0) return launched;
+        }
+        for (const bool near : {true, false}) {
+          windowed_backward_one_pass_dq<T><<<rounding_blocks, kRoundingThreads, 0, in>>>(
+              near ? dq1_sums : dq2_sums,
+              near ? heads_of<T>(buffers.dq1, p.dq1) : heads_of<T>(buffers.dq2, p.dq2),
+              static_cast<int>(p.queries), heads, kDim, p.scale);
+          tile::Status launched = tile::launch_status("windowed_backward_one_pass_dq");
+          if (!launched.ok()) return launched;
+        }
+        return {};
+      });
+}
+
+}  // namespace windowed_rope

@@ -1,0 +1,127 @@
+// What a method's steps share: the workspace, and chapter 06's rotation by one of three tables.
+#pragma once
+
+#include "harness/tensor_argument.hpp"
+#include "method_workspace.hpp"
+#include "windowed_rope.cuh"
+
+namespace windowed_rope {
+
+/// The tables of a token's own position, and those for far keys.
+enum class Place { own, far_query, far_key };
+
+template <class Problem>
+std::int64_t table_offset(const Problem& p, Place place) {
+  return static_cast<std::int64_t>(place) * p.table_positions * (p.rotary_dim / 2);
+}
+
+/// Where rotated rows lie, if the workspace is large enough.
+template <class Problem, class Buffers>
+tile::Status take_workspace(const Problem& p, const Buffers& b, RotatedRows* rows) {
+  *rows = rotated_rows(p, b.workspace);
+  return tile::check_workspace(workspace_bytes(p, "composed"), b.workspace_bytes);
+}
+
+/// The arguments of the attention between rotated rows.
+inline ForwardBuffers attention_of(const MethodProblem&, const MethodBuffers& b,
+                                   const RotatedRows& rows) {
+  return {rows.q1,
+          rows.k1,
+          rows.q2,
+          rows.k2,
+          b.v,
+          b.o,
+          b.lse,
+          b.query_lengths,
+          b.key_lengths,
+          rows.rest,
+          b.workspace_bytes - rows.bytes};
+}
+inline BackwardBuffers attention_of(const MethodBackwardProblem&, const MethodBackwardBuffers& b,
+                                    const RotatedRows& rows) {
+  return {rows.q1,
+          rows.k1,
+          rows.q2,
+          rows.k2,
+          b.v,
+          b.o,
+          b.lse,
+          b.dout,
+          rows.dq1,
+          rows.dk1,
+          rows.dq2,
+          rows.dk2,
+          b.dv,
+          b.query_lengths,
+          b.key_lengths,
+          rows.rest,
+          b.workspace_bytes - rows.bytes};
+}
+
+/// Fills the position beside which each query stands, [batch][queries]: 0 of one that stands before
+/// the first key, which sees none.
+tile::Status fill_positions(const Masks& masks, std::int64_t batch, std::int64_t table_positions,
+                            int* positions, void* stream);
+
+/// Runs a ladder's last step, or the one that takes what it does not.
+template <class Ladder>
+tile::Status run_last(const Ladder& ladder, const typename Ladder::Problem& p,
+                      const typename Ladder::Buffers& b, void* stream) {
+  if (tile::Status s = ladder.validate(p, b); !s.ok()) return s;
+  if (ladder.is_empty(p)) return {};
+  tile::Choice choice;
+  if (tile::Status s = choose(ladder, ladder.steps.size() - 1, p, b, &choice); !s.ok()) return s;
+  return ladder.steps[choice.step].launch(p, b, stream);
+}
+
+// snippet-begin rotate
+/// Turns rows of q or of k, [batch][length][heads], into a tensor without gaps. Without positions
+/// they count from 0.
+template <class Problem, class Buffers>
+tile::Status rotate(const Problem& p, const Buffers& b, Place place, const void* from,
+                    const Strides& strides, std::int64_t length, std::int64_t heads,
+                    const int* positions, void* to, void* stream) {
+  rope::RotaryProblem r{.type = p.type,
+                        .batch = p.batch,
+                        .length = length,
+                        .heads = heads,
+                        .kv_heads = 0,
+                        .head_dim = p.head_dim,
+                        .rotary_dim = p.keys == 0 ? 0 : p.rotary_dim};  // without keys no table
+  r.layout = p.layout;
+  r.table_positions = p.table_positions;
+  r.q = strides;
+  rope::RotaryBuffers buffers{.q = from, .q_out = to, .positions = positions};
+  buffers.cos = b.cos + table_offset(p, place);
+  buffers.sin = b.sin + table_offset(p, place);
+  return run_last(rope::kRotaryLadder, r, buffers, stream);
+}
+
+/// q1, k1, q2 and k2.
+template <class Problem, class Buffers>
+tile::Status rotate_twice(const Problem& p, const Buffers& b, const RotatedRows& rows,
+                          void* stream) {
+  const Masks masks = masks_of(p, b);
+  if (tile::Status s = fill_positions(masks, p.batch, p.table_positions, rows.positions, stream);
+      !s.ok()) {
+    return s;
+  }
+  for (const bool far : {false, true}) {
+    const Place of_q = far ? Place::far_query : Place::own,
+                of_k = far ? Place::far_key : Place::own;
+    if (tile::Status s = rotate(p, b, of_q, b.q, p.q, p.queries, p.heads, rows.positions,
+                                far ? rows.q2 : rows.q1, stream);
+        !s.ok()) {
+      return s;
+    }
+    if (tile::Status s = rotate(p, b, of_k, b.k, p.k, p.keys, p.kv_heads, nullptr,
+                                far ? rows.k2 : rows.k1, stream);
+        !s.ok()) {
+      return s;
+    }
+  }
+  return {};
+}
+// snippet-end rotate
+
+}  // namespace windowed_rope

@@ -1,0 +1,27 @@
+// A method, step 1: rotations in memory.
+// Idea: windowed attention takes any q1, k1, q2 and k2. Chapter 06 turns q and k into those: once
+// by
+//       their own positions, once by the method's far ones.
+// Limit: four tensors that are written and read once more.
+#include "method.cuh"
+
+namespace windowed_rope {
+
+tile::Status takes_composed(const MethodProblem& p, const MethodBuffers& b, const tile::Device&) {
+  RotatedRows rows;
+  tile::Choice choice;
+  if (tile::Status s = take_workspace(p, b, &rows); !s.ok()) return s;
+  return choose(kForwardLadder, kForwardLadder.steps.size() - 1, attention_of(p),
+                attention_of(p, b, rows), &choice);
+}
+
+// snippet-begin launch
+tile::Status composed(const MethodProblem& p, const MethodBuffers& b, void* stream) {
+  RotatedRows rows;
+  if (tile::Status s = take_workspace(p, b, &rows); !s.ok()) return s;
+  if (tile::Status s = rotate_twice(p, b, rows, stream); !s.ok()) return s;
+  return run_last(kForwardLadder, attention_of(p), attention_of(p, b, rows), stream);
+}
+// snippet-end launch
+
+}  // namespace windowed_rope

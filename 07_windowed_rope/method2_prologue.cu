@@ -1,0 +1,279 @@
+// A method, step 2: queries turn in the prologue.
+// Idea: a block of queries has them in shared memory before it multiplies. There it can turn them
+//       itself: for the far part by the far places, for the near part by their own. Only keys,
+//       which many blocks read, are worth turning in memory; one kernel reads them once for both.
+// Change: windowed attention's step 4 (`two_visits`) with one Q, which turns in shared memory
+// before
+//         each part.
+// Limit: as there.
+#include "method.cuh"
+#include "rotary_unit.cuh"
+#include "tile/lazy_softmax.cuh"
+#include "tile/ptx/flag_once.cuh"
+#include "tile/rows.cuh"
+
+namespace windowed_rope {
+namespace {
+
+using tile::Factor, tile::LazySoftmax, tile::Nothing, tile::SharedTile, tile::Sums;
+template <class T>
+using Unit = rope::Unit<T, rope::Layout::half_split>;
+
+constexpr int kWarps = 4, kThreads = kWarps * tile::kWarp;
+
+/// Of a block: two fit on a multiprocessor of Hopper, and one on a card with 99 KiB of shared
+/// memory for a block.
+constexpr int kWarpQueries = 32, kQueries = kWarps * kWarpQueries;
+template <int kDim>
+constexpr int kKeys = kDim == 64 ? 128 : 64;  // of a tile
+constexpr int kGroup = 32;                    // keys whose scores are computed at a time
+template <int kDim>
+constexpr int kBytes = (kQueries + 4 * kKeys<kDim>)*kDim * 2;
+
+// snippet-begin turn
+/// Turns the rows of a tile, of queries from the first position on. Each pair of chunks belongs to
+/// one thread.
+template <class T, int kDim>
+__device__ void turn_rows(const SharedTile<T, kQueries, kDim>& tile,
+                          const float* cos,  // [positions][kDim / 2]
+                          const float* sin,  // likewise
+                          int first_position, int rows_left) {
+  constexpr int kUnits = kDim / 16;  // of a row: 8 pairs each
+  for (int i = threadIdx.x; i < kQueries * kUnits; i += kThreads) {
+    const int row = i / kUnits, unit = i % kUnits, position = first_position + row;
+    // There are no tables for what does not exist or stands before the first key.
+    if (row >= rows_left || position < 0) continue;
+    const std::int64_t entry = std::int64_t{position} * (kDim / 2) + unit * 8;
+    const auto c = *reinterpret_cast<const rope::Numbers<8>*>(cos + entry);
+    const auto s = *reinterpret_cast<const rope::Numbers<8>*>(sin + entry);
+    const auto x = tile.at(row, unit), y = tile.at(row, unit + kUnits);
+    Unit<T> pairs;
+    pairs.chunk[0] = {tile::ptx::load_shared(x)}, pairs.chunk[1] = {tile::ptx::load_shared(y)};
+    pairs.turn(c, s);
+    tile::ptx::store_shared(x, pairs.chunk[0].words);
+    tile::ptx::store_shared(y, pairs.chunk[1].words);
+  }
+}
+// snippet-end turn
+
+// snippet-begin kernel
+template <class T, int kDim>
+__global__ void __launch_bounds__(kThreads, 2)
+    method_prologue(Heads<const T> q,   // [batch][queries][heads][kDim]
+                    Heads<const T> k1,  // [batch][keys][heads / group][kDim]
+                    Heads<const T> k2,  // as k1
+                    Heads<const T> v,   // as k1
+                    Heads<T> o,         // [batch][queries][heads][kDim]
+                    float* lse,         // [batch][heads][queries], or null
+                    const float* cos,   // [3][positions][kDim / 2]
+                    const float* sin,   // likewise
+                    Masks masks, Window window, int positions, int batch, int heads, int group,
+                    float factor) {
+  constexpr int kKeys = windowed_rope::kKeys<kDim>, kGroups = kKeys / kGroup;
+  using QueryTile = SharedTile<T, kQueries, kDim>;
+  using KeyTile = SharedTile<T, kKeys, kDim>;
+  // Q stays in registers, and there are some for the next group's scores, too.
+  constexpr bool kKeepQueries = kDim == 64, kInterleave = kKeepQueries;
+  extern __shared__ __align__(1024) unsigned char smem[];  // {queries, [2]{keys, values}}
+
+  const QueryTile q_tile(smem);
+  const auto work = work_longest_first(batch, heads, (masks.queries + kQueries - 1) / kQueries);
+  const int block_query = work.tile * kQueries, kv_head = work.head / group;
+  const int warp_row = static_cast<int>(threadIdx.x) / tile::kWarp * kWarpQueries;  // in the tile
+  const int warp_query = block_query + warp_row;
+  LazySoftmax<kWarpQueries> softmax(factor);
+  Sums<kWarpQueries, kDim> out;
+
+  // snippet-begin parts
+  // First what is far, with Q2 and K2, then what is near, with Q1 and K1
+  for (int of_mask = 0; of_mask < Window::kParts; ++of_mask) {
+    const Mask mask = window.part(masks.of(work.batch), of_mask);
+    const Mask::Tiles visited = mask.tiles(block_query, kQueries, kKeys);
+    if (visited.first == visited.last) continue;
+    const bool near = Window::is_near(of_mask);
+    const auto k_tile = [&](int tile) {
+      return KeyTile(smem + QueryTile::kBytes + tile % 2 * 2 * KeyTile::kBytes);
+    };
+    const auto v_tile = [&](int tile) { return k_tile(tile).behind(KeyTile::kBytes); };
+    const auto copy = [&](int tile) {
+      const int key = tile * kKeys;
+      const Heads<const T> k = tile::ptx::flag_once(near) ? k1 : k2;
+      k_tile(tile).template copy_async<kThreads>(k.rows(work.batch, kv_head, key), mask.keys - key);
+      v_tile(tile).template copy_async<kThreads>(v.rows(work.batch, kv_head, key), mask.keys - key);
+    };
+    __syncthreads();  // all warps have read the tiles of the part before
+    q_tile.template copy_async<kThreads>(q.rows(work.batch, work.head, block_query),
+                                         mask.queries - block_query);
+    copy(visited.first);
+    tile::ptx::cp_async_wait_all();
+    __syncthreads();  // the queries are there
+    const std::int64_t table = near ? 0 : std::int64_t{positions} * (kDim / 2);
+    turn_rows<T, kDim>(q_tile, cos + table, sin + table, mask.position(block_query),
+                       mask.queries - block_query);
+    __syncthreads();  // all threads have turned theirs
+    // snippet-end parts
+    Factor<kWarpQueries, kKeepQueries ? kDim : 16> queries;
+    if constexpr (kKeepQueries) load(queries, q_tile, warp_row);
+
+    const auto visit = [&](int tile, auto is_border) {
+      constexpr bool kIsBorder = decltype(is_border)::value;
+      tile::ptx::cp_async_wait_all();
+      // All threads' copies of this tile have landed. And all have read the one before, whose place
+      // the next one takes.
+      __syncthreads();
+      if (tile + 1 < visited.last) copy(tile + 1);
+      // A warp passes over a tile that none of its queries sees.
+      if (kIsBorder && !mask.any_sees(warp_query, kWarpQueries, tile * kKeys, kKeys)) return;
+      // Made here, so that its addresses are computed in each turn: kept in registers from before
+      // the loop they would push out what it needs more.
+      const QueryTile q_here(smem);
+      // snippet-begin groups
+      // S = Q K^T of a group of keys, and weights of the group before meanwhile
+      const auto score = [&](Sums<kWarpQueries, kGroup>& scores, int group_of_tile, auto between) {
+        scores = {};
+        if constexpr (kKeepQueries) {
+          add_product_with_rows<T>(scores, queries, k_tile(tile), group_of_tile * kGroup, 0,
+                                   between);
+        } else {
+          add_product_of_rows<T>(scores, q_here, warp_row, k_tile(tile), group_of_tile * kGroup);
+        }
+        if constexpr (kIsBorder) {
+          hide(scores, mask, warp_query, tile * kKeys + group_of_tile * kGroup);
+        }
+      };
+      constexpr int kParts = kWarpQueries * kGroup / 128;  // of weigh()
+      constexpr int kLoads = kDim * kGroup / 256;          // of a product
+      constexpr int kPartsOfLoad = kParts > kLoads ? kParts / kLoads : 1;
+      Sums<kWarpQueries, kGroup> scores[2];  // of this group and of the next
+      score(scores[0], 0, Nothing{});
+      softmax.look_at(scores[0], out);
+#pragma unroll
+      for (int i = 0; i < kGroups; ++i) {
+        Sums<kWarpQueries, kGroup>&here = scores[i % 2], &next = scores[(i + 1) % 2];
+        const auto weigh = [&](int load) {
+#pragma unroll
+          for (int part = 0; part < kPartsOfLoad; ++part) {
+            const int n = load * kPartsOfLoad + part;
+            if (n < kParts) softmax.weigh(here, n);
+          }
+        };
+        const bool is_last = i + 1 == kGroups;
+        if (kInterleave && !is_last) {
+          score(next, i + 1, weigh);
+        } else {
+#pragma unroll
+          for (int n = 0; n < kParts; ++n) softmax.weigh(here, n);
+        }
+        // O += P V
+        add_product_with_columns<T>(out, as_factor<T>(here), v_tile(tile), i * kGroup);
+        if (!kInterleave && !is_last) score(next, i + 1, Nothing{});
+        if (!is_last) softmax.look_at(next, out);
+      }
+      // snippet-end groups
+    };
+    int tile = visited.first;
+    for (; tile < visited.whole_first; ++tile) visit(tile, std::true_type{});
+    for (; tile < visited.whole_last; ++tile) visit(tile, std::false_type{});
+    for (; tile < visited.last; ++tile) visit(tile, std::true_type{});
+  }
+  float row_lse[kWarpQueries / 8];
+  softmax.finish(out, row_lse);
+  store(out, o.rows(work.batch, work.head), warp_query, masks.queries);
+  tile::store_lse(row_lse, lse_of_head(lse, work, heads, masks.queries), warp_query, masks.queries);
+}
+// snippet-end kernel
+
+constexpr int kTurningThreads = 256;
+
+// snippet-begin keys
+/// K1 and K2: each row read once, and turned by two tables.
+template <class T>
+__global__ void method_prologue_keys(Heads<const T> k,  // [batch][keys][heads][dim]
+                                     Heads<T> k1,       // likewise
+                                     Heads<T> k2,       // likewise
+                                     const float* cos,  // [3][positions][dim / 2]
+                                     const float* sin,  // likewise
+                                     std::int64_t all, int keys, int heads, int dim,
+                                     int positions) {
+  const std::int64_t at = std::int64_t{blockIdx.x} * kTurningThreads + threadIdx.x;
+  if (at >= all) return;
+  const int units = dim / 16, unit = static_cast<int>(at % units);
+  const int head = static_cast<int>(at / units % heads);
+  const std::int64_t of_all = at / units / heads;
+  const int key = static_cast<int>(of_all % keys), batch = static_cast<int>(of_all / keys);
+  Unit<T> read;
+#pragma unroll
+  for (int j = 0; j < 2; ++j) {
+    read.chunk[j] = read.chunk[j].load(k.row(batch, key, head) + unit * 8 + j * dim / 2);
+  }
+#pragma unroll
+  for (const Place place : {Place::own, Place::far_key}) {
+    const std::int64_t entry =
+        (std::int64_t{static_cast<int>(place)} * positions + key) * (dim / 2) + unit * 8;
+    Unit<T> turned = read;
+    turned.turn(*reinterpret_cast<const rope::Numbers<8>*>(cos + entry),
+                *reinterpret_cast<const rope::Numbers<8>*>(sin + entry));
+    T* to = (place == Place::own ? k1 : k2).row(batch, key, head) + unit * 8;
+    turned.chunk[0].store(to);
+    turned.chunk[1].store(to + dim / 2);
+  }
+}
+// snippet-end keys
+
+/// Where K1 and K2 lie in the workspace.
+std::int64_t key_bytes(const MethodProblem& p) {
+  return tile::product({2, p.batch, p.keys, p.kv_heads, p.head_dim});
+}
+
+}  // namespace
+
+tile::Status takes_prologue(const MethodProblem& p, const MethodBuffers& b,
+                            const tile::Device& device) {
+  if (p.head_dim != 64 && p.head_dim != 128) {
+    return tile::unsupported("head_dim", std::to_string(p.head_dim) + " is neither 64 nor 128");
+  }
+  if (p.layout != rope::Layout::half_split) return tile::unsupported("layout", "is interleaved");
+  if (p.rotary_dim != p.head_dim) {
+    return tile::unsupported("rotary_dim", "is not the head dimension");
+  }
+  if (tile::Status s = check_chunks(p, b); !s.ok()) return s;
+  const int bytes = p.head_dim == 64 ? kBytes<64> : kBytes<128>;
+  if (tile::Status s = check_shared_bytes(p, bytes, device); !s.ok()) return s;
+  return tile::check_workspace(workspace_bytes(p, "prologue"), b.workspace_bytes);
+}
+
+tile::Status prologue(const MethodProblem& p, const MethodBuffers& b, void* stream) {
+  unsigned blocks = 0, turning = 0;
+  if (tile::Status s = blocks_for_tiles(p, p.heads, p.queries, kQueries, &blocks); !s.ok())
+    return s;
+  const std::int64_t all = p.batch * p.keys * p.kv_heads * (p.head_dim / 16);
+  if (tile::Status s = tile::blocks_for("batch, keys and heads", all, kTurningThreads, &turning);
+      !s.ok()) {
+    return s;
+  }
+  return with_16_bits_and_head_dim(p.type, p.head_dim, [&](auto element, auto head_dim) {
+    using T = decltype(element);
+    constexpr int kDim = head_dim.value == 128 ? 128 : 64;
+    const auto in = static_cast<cudaStream_t>(stream);
+    const Strides packed = packed_strides(p.keys, p.kv_heads, kDim);
+    auto* rotated = static_cast<T*>(b.workspace);
+    const Heads<T> k1{rotated, packed}, k2{rotated + key_bytes(p) / 2, packed};
+    const int heads = static_cast<int>(p.heads), positions = static_cast<int>(p.table_positions);
+    if (turning > 0) {
+      method_prologue_keys<T><<<turning, kTurningThreads, 0, in>>>(
+          heads_of<const T>(b.k, p.k), k1, k2, b.cos, b.sin, all, static_cast<int>(p.keys),
+          static_cast<int>(p.kv_heads), kDim, positions);
+      if (tile::Status s = tile::launch_status("method_prologue_keys"); !s.ok()) return s;
+    }
+    const tile::Status allowed = tile::allow_shared_bytes(method_prologue<T, kDim>, kBytes<kDim>);
+    if (!allowed.ok()) return allowed;
+    method_prologue<T, kDim><<<blocks, kThreads, kBytes<kDim>, in>>>(
+        heads_of<const T>(b.q, p.q), Heads<const T>{k1.data, packed},
+        Heads<const T>{k2.data, packed}, heads_of<const T>(b.v, p.v), heads_of<T>(b.o, p.o), b.lse,
+        b.cos, b.sin, masks_of(p, b), window_of(p), positions, static_cast<int>(p.batch), heads,
+        group_of(p), p.scale * kLog2E);
+    return tile::launch_status("method_prologue");
+  });
+}
+
+}  // namespace windowed_rope

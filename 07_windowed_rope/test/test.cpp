@@ -1,0 +1,486 @@
+// Chapter 07's tests: every step on every type, with every option.
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "test_support.hpp"
+
+namespace windowed_rope {
+namespace {
+
+constexpr std::int64_t kDims[] = {16, 32, 64, 128, 256};
+
+bool all_zero(const Values& values) {
+  return std::all_of(values.begin(), values.end(), [](double x) { return x == 0; });
+}
+
+/// Some rows of the first batch entry, of one head in all, times 1000.
+void enlarge(Values* rows, std::int64_t first, std::int64_t end, DType type) {
+  for (auto i = static_cast<std::size_t>(first * 64); i < static_cast<std::size_t>(end * 64); ++i) {
+    (*rows)[i] = as_type((*rows)[i] * 1000, type);
+  }
+}
+
+}  // namespace
+
+TEST_SUITE("step") {
+  TEST_CASE("random values, full and causal, in all head dimensions") {
+    for_each_step([](const auto& step, DType type) {
+      Cases cases(step, type);
+      std::int64_t turn = 0;
+      for (const std::int64_t dim : kDims) {
+        for (const auto& [queries, keys] : {std::pair{129, 191},
+                                            {1, 1},
+                                            {2, 3},
+                                            {64, 64},
+                                            {63, 65},
+                                            {65, 63},
+                                            {97, 257},
+                                            {128, 128},
+                                            {1, 300}}) {
+          ++turn;
+          // The largest dimensions take their time.
+          if (tile::device().simulated && dim > 64 && turn % 3 != 1) continue;
+          const Case c =
+              full(type, {turn % 3 + 1, 2, turn % 2 + 1, queries, keys, dim}, 1 + turn * 37 % keys);
+          cases.check(step, turn % 2 ? c : causal(c));
+        }
+      }
+    });
+  }
+
+  TEST_CASE("a head dimension of any size") {
+    for_each_step(
+        [](const auto& step, DType type) {
+          Cases cases(step, type);
+          for (const std::int64_t dim : {1, 8, 24, 80, 100, 255}) {
+            cases.check(step, causal(full(type, {2, 2, 1, 33, 35, dim}, 20)));
+          }
+        },
+        tile::OwnKernel::need_not_run);
+  }
+
+  // With 330 and with 260 keys there are tiles of 128 queries and 128 keys that are all near, all
+  // far before and all far behind, by the window.
+  TEST_CASE("windows") {
+    for_each_step([](const auto& step, DType type) {
+      Cases cases(step, type);
+      bool is_causal = false;
+      for (const auto& [queries, keys] : {std::pair{130, 330}, {300, 260}, {150, 150}, {1, 200}}) {
+        for (const std::int64_t window : std::initializer_list<std::int64_t>{
+                 0, 1, 2, 31, 32, 33, 63, 64, 65, 127, 128, 129, keys - 1, keys, kUnlimited}) {
+          const Case c = full(type, {1, 2, 1, queries, keys, 64}, window);
+          cases.check(step, is_causal ? causal(c) : c);
+          is_causal = !is_causal;
+        }
+      }
+    });
+  }
+
+  TEST_CASE("lengths of each batch entry, and no lse") {
+    for_each_step([](const auto& step, DType type) {
+      Cases cases(step, type);
+      Case c = full(type, {4, 2, 1, 130, 140, 64}, 40);
+      c.query_lengths = {130, 64, 65, 1};
+      c.key_lengths = {140, 70, 0, 1};
+      cases.check(step, causal(c));
+      cases.check(step, c);
+      Case queries_only = c, keys_only = c;
+      queries_only.key_lengths.clear(), keys_only.query_lengths.clear();
+      queries_only.wants_lse = false;
+      cases.check(step, queries_only);
+      cases.check(step, causal(queries_only));
+      cases.check(step, keys_only);
+      cases.check(step, causal(keys_only));
+      c.query_lengths = {0, 0, 129, 3};
+      cases.check(step, causal(c));
+    });
+  }
+
+  TEST_CASE("strides: heads first, all five packed, gaps") {
+    for_each_step([](const auto& step, DType type) {
+      Cases cases(step, type);
+      const Sizes n{2, 4, 2, 70, 90, 64};
+      const Case plain = causal(full(type, n, 33));
+      // As if in one tensor [batch][length][2 heads + 3 kv_heads][head_dim].
+      const std::int64_t row = (2 * n.heads + 3 * n.kv_heads) * n.head_dim;
+      Case packed = plain;
+      packed.p.q1 = packed.p.q2 = {n.queries * row, n.head_dim, row};
+      packed.p.k1 = packed.p.k2 = packed.p.v = {n.keys * row, n.head_dim, row};
+      packed.dq1 = packed.dq2 = packed.p.q1;
+      packed.dk1 = packed.dk2 = packed.dv = packed.p.k1;
+      packed.offset = {.q1 = 8, .k1 = 16, .q2 = 24, .k2 = 32, .v = 40};
+      packed.offset.dq1 = 40, packed.offset.dk1 = 32, packed.offset.dk2 = 24;
+      cases.check(step, packed);
+      Case first = plain;
+      first.p.q1 = heads_first(n.queries, n.heads, n.head_dim);
+      first.p.k1 = heads_first(n.keys, n.kv_heads, n.head_dim, 8);
+      first.p.q2 = heads_first(n.queries, n.heads, n.head_dim, 32);
+      first.p.k2 = heads_first(n.keys, n.kv_heads, n.head_dim, 16);
+      first.p.v = heads_first(n.keys, n.kv_heads, n.head_dim, 64);
+      cases.check(step, first);
+      first.p.o = heads_first(n.queries, n.heads, n.head_dim, 16);
+      first.dout = heads_first(n.queries, n.heads, n.head_dim, 24);
+      first.dq1 = heads_first(n.queries, n.heads, n.head_dim, 8);
+      first.dk1 = heads_first(n.keys, n.kv_heads, n.head_dim, 16);
+      first.dq2 = heads_first(n.queries, n.heads, n.head_dim, 40);
+      first.dk2 = heads_first(n.keys, n.kv_heads, n.head_dim, 48);
+      first.dv = heads_first(n.keys, n.kv_heads, n.head_dim, 32);
+      cases.check(step, first);
+    });
+  }
+
+  TEST_CASE("pointers and rows aligned in every way") {
+    for_each_step([](const auto& step, DType type) {
+      const Case aligned = causal(full(type, {1, 2, 1, 17, 18, 64}, 9));
+      check_step(step, aligned, normal(step, aligned));
+      Cases cases(step, type);
+      using Offsets = Case::Offsets;
+      const std::int64_t half = 8 / static_cast<std::int64_t>(tile::size_bytes(type));
+      for (const std::int64_t offset : {half, std::int64_t{1}, std::int64_t{3}}) {
+        for (std::int64_t Offsets::*each :
+             {&Offsets::q1, &Offsets::k1, &Offsets::q2, &Offsets::k2, &Offsets::v, &Offsets::o,
+              &Offsets::dout, &Offsets::dq1, &Offsets::dk1, &Offsets::dq2, &Offsets::dk2,
+              &Offsets::dv}) {
+          Case c = aligned;
+          c.offset.*each = offset;
+          cases.check(step, c);
+        }
+        for (Strides ForwardProblem::*each :
+             {&ForwardProblem::q1, &ForwardProblem::k1, &ForwardProblem::q2, &ForwardProblem::k2,
+              &ForwardProblem::v, &ForwardProblem::o}) {
+          Case c = aligned;
+          (c.p.*each).row += offset;
+          cases.check(step, c);
+        }
+      }
+    });
+  }
+
+  TEST_CASE("large scores, rising and falling along the keys, near and far") {
+    for_each_step([](const auto& step, DType type) {
+      const Case c = full(type, {1, 1, 1, 64, 300, 64}, 90);
+      Inputs in = normal(step, c);
+      for (const auto& [near, far] : {std::pair{0.02, -1.0}, {-1.0, 0.02}, {1.0, 1.0}}) {
+        for (std::size_t key = 0; key < 300; ++key) {
+          in.k1[key * 64] = as_type(near * (static_cast<double>(key) - 150), type);
+          in.k2[key * 64] = as_type(far * (static_cast<double>(key) - 150), type);
+        }
+        for (std::size_t i = 0; i < in.q1.size(); i += 64) in.q1[i] = in.q2[i] = 16;
+        add_outputs(c, &in);
+        check_step(step, c, in);
+      }
+    });
+  }
+
+  TEST_CASE("to the bit: where all keys are near, or all far, nothing depends on the other pair") {
+    for_each_step([](const auto& step, DType type) {
+      for (const bool near : {true, false}) {
+        for (const bool is_causal : {true, false}) {
+          Case all = full(type, {1, 2, 1, 70, 90, 64}, near ? kUnlimited : 0);
+          all.p.causal = is_causal;
+          Case same = all;
+          same.p.window = near ? 90 : -3;
+          const Inputs in = normal(step, all);
+          Inputs unread = in;
+          for (Values* each : {near ? &unread.q2 : &unread.q1, near ? &unread.k2 : &unread.k1}) {
+            std::fill(each->begin(), each->end(), kNaN);
+          }
+          const Results before = run(step, all, in), after = run(step, same, unread);
+          for (std::size_t i = 0; i < before.size(); ++i) {
+            const std::string name = before[i].name;
+            CAPTURE(name);
+            CAPTURE(near);
+            CAPTURE(is_causal);
+            CHECK(after[i].values == before[i].values);
+            if (name.ends_with(near ? "2" : "1")) CHECK(all_zero(after[i].values));
+          }
+        }
+      }
+    });
+  }
+
+  TEST_CASE("to the bit: a key is near to no query from the window on, and far to none within") {
+    for_each_step([](const auto& step, DType type) {
+      for (const std::int64_t window : {1, 32, 33, 60}) {
+        const Case c = causal(full(type, {1, 1, 1, 70, 130, 64}, window));
+        // The first query stands beside key 60, and the last beside key 129.
+        const std::int64_t first_near = 61 - window, end_far = 130 - window;
+        const Inputs in = normal(step, c);
+        Inputs changed = in;
+        enlarge(&changed.k1, 0, first_near, type);
+        enlarge(&changed.k2, end_far, 130, type);
+        const Results before = run(step, c, in), same = run(step, c, changed);
+        enlarge(&changed.k1, first_near, first_near + 1, type);
+        enlarge(&changed.k2, end_far - 1, end_far, type);
+        const Results other = run(step, c, changed);
+        CAPTURE(window);
+        for (std::size_t i = 0; i < before.size(); ++i) {
+          CAPTURE(before[i].name);
+          CHECK(same[i].values == before[i].values);
+          CHECK(other[i].values != before[i].values);
+        }
+      }
+    });
+  }
+
+  TEST_CASE("what a query does not see changes no bit of its output or its gradients") {
+    for_each_step([](const auto& step, DType type) {
+      const Case c = causal(full(type, {1, 1, 1, 130, 130, 64}, 40));
+      // The first half of the queries does not see the keys beside the others.
+      constexpr std::size_t kHalf = 65 * 64;
+      Inputs in = normal(step, c);
+      const Results before = run(step, c, in);
+      for (Values* each : {&in.k1, &in.k2, &in.v}) enlarge(each, 65, 130, type);
+      const Results after = run(step, c, in);
+      for (std::size_t i = 0; i < before.size(); ++i) {
+        const std::string name = before[i].name;
+        if (name != "o" && name != "dq1" && name != "dq2") continue;
+        CAPTURE(name);
+        const Values &was = before[i].values, &is = after[i].values;
+        CHECK(std::equal(&was[0], &was[kHalf], &is[0]));
+        CHECK(was != is);
+      }
+    });
+  }
+
+  TEST_CASE("a NaN in a query is in its own row and in no other") {
+    tile::for_each_step(kForwardLadder, [](const auto& step, DType type) {
+      const Case c = causal(full(type, {1, 1, 1, 40, 150, 64}, 20));
+      Inputs in = normal(step, c);
+      const Results before = run(step, c, in);
+      in.q1[5 * 64 + 3] = in.q2[7 * 64 + 3] = kNaN;
+      const Results after = run(step, c, in);
+      for (std::size_t i = 0; i < before.size(); ++i) {
+        const std::size_t row_size = before[i].values.size() / 40;
+        for (std::size_t at = 0; at < before[i].values.size(); ++at) {
+          const std::size_t row = at / row_size;
+          const double is = after[i].values[at];
+          CHECK((row == 5 || row == 7 ? std::isnan(is) : is == before[i].values[at]));
+        }
+      }
+    });
+  }
+
+  TEST_CASE("without a gradient of the output all gradients are exact zeros") {
+    tile::for_each_step(kBackwardLadder, [](const auto& step, DType type) {
+      const Case c = causal(full(type, {1, 2, 1, 70, 90, 64}, 40));
+      Inputs in = normal(step, c);
+      std::fill(in.dout.begin(), in.dout.end(), 0);
+      for (const Result& got : run(step, c, in)) {
+        CAPTURE(got.name);
+        CHECK(all_zero(got.values));
+      }
+    });
+  }
+
+  TEST_CASE("the gradients are the same to the bit each time, but for dq1 and dq2 of one_pass") {
+    tile::for_each_step(kBackwardLadder, [](const auto& step, DType type) {
+      const bool simulated = tile::device().simulated;
+      for (const std::int64_t window : {kUnlimited, std::int64_t{0}}) {
+        // Three tiles of keys or more, of which the second takes off what the first adds to the
+        // first element of dq1, or of dq2: in another order it would be another. That element
+        // enters no score.
+        const Case c =
+            full(type, {1, simulated ? 2 : 8, simulated ? 1 : 4, 64, simulated ? 384 : 1152, 64},
+                 window);
+        Inputs in = normal(step, c);
+        for (std::size_t i = 0; i < in.q1.size(); i += 64) in.q1[i] = in.q2[i] = 0;
+        const std::size_t row = static_cast<std::size_t>(c.p.kv_heads) * 64;
+        for (std::size_t i = 0; i < 128 * row; ++i) {
+          for (Values* k : {&in.k1, &in.k2}) {
+            if (i % 64 == 0) (*k)[i] = 32'768;
+            (*k)[128 * row + i] = i % 64 == 0 ? -(*k)[i] : (*k)[i];
+          }
+          in.v[128 * row + i] = in.v[i];
+        }
+        in.o = in.q1;
+        std::fill(in.lse.begin(), in.lse.end(), 6);
+        const Results first = run(step, c, in);
+        bool sums_are_same = true;
+        const int runs = simulated ? 4 : 50;
+        for (int seed = 1; seed < runs; ++seed) {
+          tile::shuffle_device(static_cast<std::uint64_t>(seed));
+          const Results again = run(step, c, in);
+          for (std::size_t i = 0; i < first.size(); ++i) {
+            const Values &a = first[i].values, &b = again[i].values;
+            const bool same = std::memcmp(a.data(), b.data(), a.size() * sizeof(double)) == 0;
+            CAPTURE(first[i].name);
+            if (first[i].name[1] == 'q') sums_are_same = sums_are_same && same;
+            if (step.name != "one_pass" || first[i].name[1] != 'q') CHECK(same);
+          }
+        }
+        tile::shuffle_device(0);
+        // That the test can tell. On a GPU the blocks may run in the same order by chance.
+        if (step.name == "one_pass" && simulated) CHECK(!sums_are_same);
+      }
+    });
+  }
+
+  TEST_CASE("no query, no key, no batch") {
+    for_each_step(
+        [](const auto& step, DType type) {
+          for (const Sizes& n :
+               {Sizes{2, 2, 1, 0, 5, 64}, {0, 2, 1, 5, 5, 64}, {2, 2, 1, 5, 0, 64}}) {
+            const Case c = full(type, n, 3);
+            check_step(step, c, normal(step, c));
+          }
+        },
+        tile::OwnKernel::need_not_run);
+  }
+}
+
+TEST_SUITE("chapter") {
+  TEST_CASE("by hand: four keys, a window of 2, and far keys that weigh twice as much") {
+    // Row i of the weights before they are divided by their sum; causal, those up to the diagonal.
+    constexpr double kWeights[4][4] = {{1, 1, 2, 2}, {1, 1, 1, 2}, {2, 1, 1, 1}, {2, 2, 1, 1}};
+    for (const std::int64_t queries : {4, 2}) {  // all, or the last two
+      for (const bool is_causal : {true, false}) {
+        Case c = full(DType::fp64, {1, 1, 1, queries, 4, 4}, 2);
+        c.p.causal = is_causal, c.p.scale = 1;
+        Inputs in;
+        for (std::int64_t query = 0; query < queries; ++query) {
+          in.q1.insert(in.q1.end(), {0, 0, 0, 0});
+          in.q2.insert(in.q2.end(), {1, 0, 0, 0});
+        }
+        for (std::size_t key = 0; key < 4; ++key) {
+          in.k1.insert(in.k1.end(), {5, 5, 5, 5});
+          in.k2.insert(in.k2.end(), {std::log(2.0), 0, 0, 0});
+          for (std::size_t d = 0; d < 4; ++d) in.v.push_back(d == key);
+        }
+        const tile::AttentionExpected got = expected_outputs(c, in);
+        for (std::size_t i = 0; i < static_cast<std::size_t>(queries); ++i) {
+          const std::size_t row = i + 4 - static_cast<std::size_t>(queries);
+          double sum = 0;
+          for (std::size_t key = 0; key < 4; ++key) {
+            if (!is_causal || key <= row) sum += kWeights[row][key];
+          }
+          CHECK(std::abs(got.lse.value[i] - std::log(sum)) < 1e-14);
+          for (std::size_t key = 0; key < 4; ++key) {
+            const double weight = !is_causal || key <= row ? kWeights[row][key] / sum : 0;
+            CHECK(std::abs(got.o.value[i * 4 + key] - weight) < 1e-14);
+          }
+        }
+      }
+    }
+  }
+
+  TEST_CASE("the parts of a window, and what is in a tile, pair by pair") {
+    for (const int queries : {1, 5, 16}) {
+      for (const int keys : {0, 1, 7, 20}) {
+        for (const int right : {0, kMaxLength}) {
+          for (const int width : {0, 1, 2, 6, 21, kMaxLength}) {
+            const Mask causal_or_full{queries, keys, kMaxLength, right};
+            const Window window{width};
+            for (const Mask& mask : {causal_or_full, causal_or_full.transposed()}) {
+              bool good = true;
+              const auto part_of = [&](int query, int key) {  // -1: the query does not see the key
+                const int distance = query + mask.keys - mask.queries - key;
+                if (!mask.sees(query, key)) return -1;
+                if (std::abs(distance) < width) return 2;
+                return distance >= 0 ? 0 : 1;
+              };
+              for (int query = 0; query < mask.queries; ++query) {
+                for (int key = 0; key < mask.keys; ++key) {
+                  const int expected = part_of(query, key);
+                  for (int part = 0; part < Window::kParts; ++part) {
+                    const bool seen = window.part(mask, part).sees(query, key);
+                    good = good && seen == (part == expected);
+                  }
+                  if (expected == -1) continue;
+                  good = good && window.is_near(mask, query, key) == Window::is_near(expected);
+                }
+              }
+              for (int query = 0; query < mask.queries; query += 8) {
+                for (int key = 0; key < mask.keys; key += 4) {
+                  bool near = false, far = false;
+                  for (int i = query; i < std::min(query + 8, mask.queries); ++i) {
+                    for (int j = key; j < std::min(key + 4, mask.keys); ++j) {
+                      near = near || part_of(i, j) == 2;
+                      far = far || part_of(i, j) == 0 || part_of(i, j) == 1;
+                    }
+                  }
+                  const Window::Kinds kinds = window.kinds(mask, query, 8, key, 4);
+                  good = good && kinds.near == near && kinds.far == far;
+                }
+              }
+              CAPTURE(mask.queries);
+              CAPTURE(mask.keys);
+              CAPTURE(mask.left);
+              CAPTURE(mask.right);
+              CAPTURE(width);
+              CHECK(good);
+            }
+          }
+        }
+      }
+    }
+  }
+
+  TEST_CASE("the backward reference is the slope of the forward one") {
+    for (const bool is_causal : {true, false}) {
+      Case c = full(DType::fp64, {2, 4, 2, 5, 6, 3}, 2);
+      c.p.causal = is_causal;
+      c.query_lengths = {4, 5};
+      c.key_lengths = {6, 4};
+      Inputs in = normal(kForward[0], c);
+      const tile::AttentionExpected forward = expected_outputs(c, in);
+      in.o = forward.o.value, in.lse = forward.lse.value;
+      const tile::AttentionGradients gradients = expected_gradients(c, in);
+      const auto loss = [&] {
+        const Values o = expected_outputs(c, in).o.value;
+        double sum = 0;
+        for (std::size_t i = 0; i < o.size(); ++i) sum += o[i] * in.dout[i];
+        return sum;
+      };
+      constexpr double kStep = 6e-6;
+      for (const auto& [values, slope] : {std::pair{&in.q1, &gradients.dq.value},
+                                          {&in.k1, &gradients.dk.value},
+                                          {&in.q2, &gradients.far_dq.value},
+                                          {&in.k2, &gradients.far_dk.value},
+                                          {&in.v, &gradients.dv.value}}) {
+        REQUIRE(values->size() == slope->size());
+        for (std::size_t i = 0; i < values->size(); ++i) {
+          const double before = (*values)[i];
+          (*values)[i] = before + kStep;
+          const double above = loss();
+          (*values)[i] = before - kStep;
+          const double below = loss();
+          (*values)[i] = before;
+          CHECK(std::abs((above - below) / (2 * kStep) - (*slope)[i]) < 1e-8);
+        }
+      }
+    }
+  }
+
+  // CTest asks the CPU device as 7.5 and as 8.6, too: both have less shared memory, and 7.5 has
+  // tensor cores for fp16 only.
+  TEST_CASE("every head dimension on every card, and in step mma by its own kernel") {
+    const auto check = [](const auto& ladder, const Case& c, bool mma_takes_it) {
+      using Tested = tile::TestedStep<std::remove_cvref_t<decltype(ladder)>>;
+      const std::size_t mma = tile::find_step(ladder, "mma");
+      for (std::size_t number = mma; number < ladder.steps.size(); ++number) {
+        const Tested step{ladder.steps[number], &ladder, number};
+        const std::size_t before = tile::own_runs();
+        check_step(step, c, normal(step, c));
+        if (number == mma) CHECK((tile::own_runs() > before) == mma_takes_it);
+      }
+    };
+    for (const DType type : {DType::fp16, DType::bf16}) {
+      const Status able = tile::check_requirements(k16Bits, {tile::Feature::bf16_mma}, type);
+      const bool lacks_bf16 = tile::device().capability < 80 && type == DType::bf16;
+      CHECK((able.message.rfind("bf16_mma: ", 0) == 0) == lacks_bf16);
+      for (const std::int64_t dim : kDims) {
+        if (lacks_bf16) continue;
+        for (const std::int64_t queries : {65, 15}) {
+          const Case c = causal(full(type, {1, 2, 1, queries, 70, dim}, 20));
+          // 64 queries of 256 columns, twice, are all that a block of 7.5 may have.
+          check(kForwardLadder, c, dim < 256 || tile::device().capability >= 80);
+          check(kBackwardLadder, c, true);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace windowed_rope

@@ -1,0 +1,42 @@
+// Masks and windows as the kernels see them, and what the launchers share.
+#pragma once
+
+#include <algorithm>
+#include <string>
+
+#include "tile/host/head_dim.hpp"
+#include "tile/host/text.hpp"
+#include "tile/masks.cuh"
+#include "windowed_rope.hpp"
+
+namespace windowed_rope {
+
+using tile::blocks_for_tiles, tile::group_of, tile::tiles_of;
+using tile::BlockWork, tile::Heads, tile::Masks, tile::Terms;
+using tile::kLog2E, tile::kLn2, tile::kRowsOfTerms;
+using tile::with_16_bits_and_head_dim;
+using tile::work_of_block, tile::work_longest_first, tile::keys_longest_first;
+
+template <class Problem, class Buffers>
+Masks masks_of(const Problem& p, const Buffers& buffers) {
+  return {static_cast<int>(p.queries),     static_cast<int>(p.keys), tile::kMaxLength,
+          p.causal ? 0 : tile::kMaxLength, buffers.query_lengths,    buffers.key_lengths};
+}
+template <class Problem>
+Window window_of(const Problem& p) {
+  return {static_cast<int>(std::clamp<std::int64_t>(p.window, 0, kUnlimited))};
+}
+
+/// Whether the card lets a block have so much shared memory. It grows with the head dimension.
+template <class Problem>
+tile::Status check_shared_bytes(const Problem& p, std::int64_t bytes, const tile::Device& device) {
+  if (bytes <= device.shared_bytes_of_block) return {};
+  return tile::unsupported("head_dim", std::to_string(p.head_dim) + " needs " +
+                                           tile::counted(bytes, "byte") + " of shared memory");
+}
+
+/// Fills the terms, [batch][heads][rows of terms], at the beginning of the workspace.
+tile::Status compute_terms(const BackwardProblem& problem, const BackwardBuffers& buffers,
+                           void* stream);
+
+}  // namespace windowed_rope

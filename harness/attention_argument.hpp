@@ -1,0 +1,84 @@
+// What the chapters with attention check of its arguments: sizes, and the tensors as rows of heads.
+#pragma once
+
+#include <cmath>
+#include <numbers>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "harness/tensor_argument.hpp"
+#include "tile/host/text.hpp"
+#include "tile/mask.hpp"
+
+namespace tile {
+
+/// batch, heads, kv_heads, queries, keys, head_dim and scale.
+template <class Problem>
+Status check_attention_sizes(const Problem& p) {
+  for (const auto& [name, extent] : {std::pair{"batch", p.batch},
+                                     {"heads", p.heads},
+                                     {"kv_heads", p.kv_heads},
+                                     {"queries", p.queries},
+                                     {"keys", p.keys},
+                                     {"head_dim", p.head_dim}}) {
+    if (extent < 0) return invalid_argument(name, std::to_string(extent) + " is negative");
+  }
+  for (const auto& [name, extent] : {std::pair{"queries", p.queries},
+                                     {"keys", p.keys},
+                                     {"head_dim", p.head_dim},
+                                     {"heads", p.heads},
+                                     {"batch", p.batch}}) {
+    if (extent > kMaxLength) {
+      return unsupported(name, std::to_string(extent) + " is more than 2^29");
+    }
+  }
+  if (p.head_dim == 0) return invalid_argument("head_dim", "is 0");
+  if (p.heads > 0 && (p.kv_heads == 0 || p.heads % p.kv_heads != 0)) {
+    return invalid_argument("kv_heads", std::to_string(p.kv_heads) + " does not divide " +
+                                            std::to_string(p.heads) + " heads");
+  }
+  if (!(p.scale > 0) || !std::isfinite(p.scale * std::numbers::log2e_v<float>)) {
+    return invalid_argument("scale", number(p.scale) + " is not positive and finite");
+  }
+  return {};
+}
+
+inline std::int64_t element_bytes(DType type) {
+  return static_cast<std::int64_t>(size_bytes(type));
+}
+
+template <class Problem>
+TensorArgument query_rows(const Problem& p, const char* name, const void* data, Strides stride) {
+  return {name, data, stride, p.batch, p.queries, p.heads, p.head_dim, element_bytes(p.type)};
+}
+template <class Problem>
+TensorArgument key_rows(const Problem& p, const char* name, const void* data, Strides stride) {
+  return {name, data, stride, p.batch, p.keys, p.kv_heads, p.head_dim, element_bytes(p.type)};
+}
+template <class Problem>
+TensorArgument lse_of(const Problem& p, const float* lse) {  // with fp64, of doubles
+  const Strides stride{p.heads * p.queries, p.queries, 1};
+  return {"lse", lse, stride, p.batch, p.queries, p.heads, 1, p.type == DType::fp64 ? 8 : 4};
+}
+template <class Problem>
+TensorArgument lengths(const Problem& p, const char* name, const int* data) {
+  return {name, data, {1, 0, 0}, p.batch, 1, 1, 1, 4};
+}
+inline TensorArgument optional(TensorArgument x) {
+  x.may_be_null = true;
+  return x;
+}
+
+/// Whether every row consists of aligned chunks of 16 bytes, and tensor cores have the head
+/// dimension.
+inline Status check_head_chunks(DType type, std::int64_t head_dim,
+                                const std::vector<TensorArgument>& tensors) {
+  if (Status s = check_row_chunks(type, tensors); !s.ok()) return s;
+  for (const std::int64_t dim : {16, 32, 64, 128, 256}) {
+    if (head_dim == dim) return {};
+  }
+  return unsupported("head_dim", std::to_string(head_dim) + " is not one of 16, 32, 64, 128, 256");
+}
+
+}  // namespace tile

@@ -1,0 +1,380 @@
+// Attention and its gradients on the CPU, with Eigen in double.
+#include "harness/attention_reference.hpp"
+
+#include <Eigen/Core>
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numbers>
+
+#include "harness/parallel.hpp"
+#include "harness/rounding.hpp"
+
+namespace tile {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// ---- Errors of a kernel, see chapter 03's reference: logarithms that add up ----
+
+constexpr double kUnit = 0x1.00001p-24;
+constexpr double kExp2 = 4 * kUnit;  // 2 ulps
+constexpr double kTinyExponential = 0x1p-126;
+constexpr double kTinyProduct = 0x1p-149;
+// A step may take the exponentials relative to a number up to 2^8 below the greatest score.
+constexpr double kReferenceBelow = 8 * std::numbers::ln2;
+constexpr double kTileKeys = 16;  // no step has fewer keys to a tile
+
+// A tensor's rows as Eigen sees them.
+using Vector = Eigen::VectorXd;
+using Row = Eigen::Map<const Vector>;
+using Matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+using Rows = Eigen::Map<const Matrix, 0, Eigen::OuterStride<>>;
+
+/// `count` rows of a head from row `first` on, in a tensor [batch][length][heads][dim]; of bounds
+/// that nobody gave, none.
+Rows rows_of(std::span<const double> tensor, std::int64_t length, std::int64_t heads,
+             std::int64_t dim, std::int64_t batch, std::int64_t head, std::int64_t first,
+             std::int64_t count) {
+  const std::int64_t at = ((batch * length + first) * heads + head) * dim;
+  const Eigen::OuterStride<> stride(heads * dim);
+  if (tensor.empty()) return Rows(nullptr, 0, dim, stride);
+  return Rows(tensor.data() + at, count, dim, stride);
+}
+/// Row `row` of all heads' rows likewise.
+Row row_of(std::span<const double> tensor, std::int64_t dim, std::int64_t row) {
+  if (tensor.empty()) return Row(nullptr, 0);
+  return Row(&tensor[static_cast<std::size_t>(row * dim)], dim);
+}
+
+/// The scores of a row with others: what they are, the magnitude of what is summed up for them, and
+/// by how much they are off because the rows are.
+struct Scores {
+  Vector value, magnitude, error;
+};
+Scores scores_of(double scale, const Row& row, const Row& row_bound, const Rows& rows,
+                 const Rows& rows_bound) {
+  Scores s{scale * (rows * row), scale * (rows.cwiseAbs() * row.cwiseAbs()), {}};
+  s.error = Vector::Zero(rows.rows());
+  if (row_bound.size() == 0) return s;
+  const Vector exact = s.magnitude;
+  s.magnitude = scale * ((rows.cwiseAbs() + rows_bound) * (row.cwiseAbs() + row_bound));
+  s.error = s.magnitude - exact;
+  return s;
+}
+
+/// Puts `far` scores in the place of those with rows that are `window` or further from `position`.
+/// The rows begin with row `first`.
+void put_far(Scores* scores, const Scores& far, std::int64_t position, std::int64_t window,
+             std::int64_t first) {
+  for (Eigen::Index i = 0; i < scores->value.size(); ++i) {
+    if (std::abs(position - (first + i)) < window) continue;
+    scores->value[i] = far.value[i];
+    scores->magnitude[i] = far.magnitude[i];
+    scores->error[i] = far.error[i];
+  }
+}
+
+template <class Inputs>
+Mask mask_of(const AttentionSizes& p, const Inputs& in, std::int64_t batch) {
+  const auto entry = static_cast<std::size_t>(batch);
+  return {static_cast<int>(in.query_lengths.empty() ? p.queries : in.query_lengths[entry]),
+          static_cast<int>(in.key_lengths.empty() ? p.keys : in.key_lengths[entry]),
+          static_cast<int>(p.left), static_cast<int>(p.right)};
+}
+
+/// Calls compute(number, row, head) for all heads of the rows with these numbers, or of all rows.
+template <class Compute>
+void for_each_output(std::span<const std::int64_t> rows, std::int64_t all, std::int64_t heads,
+                     std::int64_t work, const Compute& compute) {
+  const std::int64_t count = (rows.empty() ? all : std::ssize(rows)) * heads;
+  const std::size_t smallest = 1 + kElementsForAThread / (1 + static_cast<std::size_t>(work));
+  in_parts(static_cast<std::size_t>(count), smallest, [&](std::size_t begin, std::size_t end) {
+    for (auto at = static_cast<std::int64_t>(begin); at < static_cast<std::int64_t>(end); ++at) {
+      const std::int64_t row = at / heads;
+      compute(at, rows.empty() ? row : rows[static_cast<std::size_t>(row)], at % heads);
+    }
+  });
+}
+
+/// Of a sum of `count` products in units of their magnitudes: chapter 02's reference says why.
+double units_of_sum(DType type, double count) {
+  const double units = count + (type == DType::fp32 ? 0 : 3 * std::ceil(count / 8));
+  return units * kUnit / (1 - units * kUnit);
+}
+
+}  // namespace
+
+AttentionExpected attention_reference(const AttentionSizes& p, const AttentionInputs& in,
+                                      std::span<const std::int64_t> rows) {
+  const std::int64_t row_count = rows.empty() ? p.batch * p.queries : std::ssize(rows);
+  const auto count = static_cast<std::size_t>(row_count * p.heads);
+  const auto dim = static_cast<std::size_t>(p.head_dim);
+  AttentionExpected expected{
+      {{row_count, p.heads, p.head_dim}, std::vector<double>(count * dim), {}},
+      {{row_count, p.heads}, std::vector<double>(count, -kInfinity), {}}};
+  expected.o.bound.resize(count * dim);
+  expected.lse.bound.resize(count);
+  const Rounding out = rounding_of(p.type);
+  const bool is_fp32 = p.type == DType::fp32 || p.type == DType::fp64;
+  const double weight_unit = is_fp32 ? 0 : unit_roundoff(p.type) * 1.01;
+  const double weight_tiny = kTinyExponential + (is_fp32 ? 0 : out.underflow);
+
+  // Output `at` of `count`: a head of row number `row`.
+  auto compute = [&](std::int64_t at, std::int64_t row, std::int64_t head) {
+    const std::int64_t batch = row / p.queries, query = row % p.queries;
+    const Mask mask = mask_of(p, in, batch);
+    const int first = mask.first_key(static_cast<int>(query));
+    const int n = mask.end_key(static_cast<int>(query)) - first;
+    if (n <= 0) return;
+    const std::int64_t kv_head = head / (p.heads / p.kv_heads);
+    const auto of_keys = [&](std::span<const double> tensor) {
+      return rows_of(tensor, p.keys, p.kv_heads, p.head_dim, batch, kv_head, first, n);
+    };
+    const Rows v = of_keys(in.v);
+    const auto scores_with = [&](std::span<const double> q, std::span<const double> q_bound,
+                                 std::span<const double> k, std::span<const double> k_bound) {
+      return scores_of(p.scale, row_of(q, p.head_dim, at), row_of(q_bound, p.head_dim, at),
+                       of_keys(k), of_keys(k_bound));
+    };
+    Scores scores = scores_with(in.q, in.q_bound, in.k, in.k_bound);
+    if (!in.far.q.empty()) {
+      put_far(&scores, scores_with(in.far.q, in.far.q_bound, in.far.k, in.far.k_bound),
+              mask.position(static_cast<int>(query)), p.window, first);
+    }
+    const auto& [score, magnitude, score_error] = scores;
+    const double max = score.maxCoeff();
+    const Vector exponential = (score.array() - max).exp();
+    const double sum = exponential.sum();
+    const Vector weight = exponential / sum;
+    const double lse = max + std::log(sum);
+    const double of_lse =
+        6 * kUnit * (std::abs(max) + kReferenceBelow + std::log(sum) + std::abs(lse));
+    // Where keys are split, which only steps in 16 bits do, a part counts with its lse: computed
+    // and rounded, subtracted from the greatest, the exponential, a product.
+    const double of_merge = is_fp32 ? 0 : of_lse + kExp2 + 4 * kUnit;
+
+    // Of a weight: its score, whose factors may be off, a sum of dim products, the roundings of
+    // scale and log2(e), of their product and of that with the score; the distance from the
+    // reference, rounded once where it is computed and once in all where the reference rises; the
+    // exponential, and one for each tile that raises the reference, with a product; as many
+    // additions as there are keys.
+    const auto keys = static_cast<double>(n);
+    const double of_score = units_of_sum(p.type, static_cast<double>(p.head_dim)) + 4 * kUnit;
+    const double tiles = std::ceil(keys / kTileKeys) + 5;  // and five rounds of lanes
+    const double of_exponential = kExp2 + tiles * (kExp2 + 2 * kUnit);
+    const Vector error =
+        (score_error.array() + of_score * magnitude.array() +
+         2 * kUnit * (max - score.array() + kReferenceBelow) + of_exponential + of_merge)
+            .unaryExpr([](double r) { return std::expm1(r); });
+    const double sum_error = weight.dot(error) + keys * kUnit + keys * kTinyExponential / sum;
+
+    // The weights are rounded to the type between the two products. In the end the output is
+    // divided by the sum.
+    const double of_output = sum_error + weight_unit + units_of_sum(p.type, keys) + 4 * kUnit;
+    const Vector term_error =
+        weight.array() * (error.array() + of_output + error.array() * of_output);
+    const Vector value = v.transpose() * weight;
+    const Vector bound =
+        v.cwiseAbs().transpose() * (term_error.array() + weight_tiny / sum).matrix() +
+        Vector::Constant(p.head_dim, 4 * kTinyProduct);
+    for (std::size_t d = 0; d < dim; ++d) {
+      const auto i = static_cast<Eigen::Index>(d);
+      const std::size_t element = static_cast<std::size_t>(at) * dim + d;
+      expected.o.value[element] = value[i];
+      expected.o.bound[element] = bound[i] + out.error(value[i], bound[i]);
+    }
+    expected.lse.value[static_cast<std::size_t>(at)] = lse;
+    expected.lse.bound[static_cast<std::size_t>(at)] =
+        sum_error + of_lse + of_score * std::abs(max);
+  };
+  for_each_output(rows, p.batch * p.queries, p.heads, p.keys * p.head_dim, compute);
+  return expected;
+}
+
+AttentionGradients attention_gradients(const AttentionSizes& p, const AttentionGradientInputs& in,
+                                       std::span<const std::int64_t> query_rows,
+                                       std::span<const std::int64_t> key_rows) {
+  const auto zeros = [&p](std::int64_t rows, std::int64_t heads) {
+    const auto count = static_cast<std::size_t>(rows * heads * p.head_dim);
+    return Expected{
+        {rows, heads, p.head_dim}, std::vector<double>(count), std::vector<double>(count)};
+  };
+  const std::int64_t queries = query_rows.empty() ? p.batch * p.queries : std::ssize(query_rows);
+  const std::int64_t keys = key_rows.empty() ? p.batch * p.keys : std::ssize(key_rows);
+  AttentionGradients expected{zeros(queries, p.heads), zeros(keys, p.kv_heads),
+                              zeros(keys, p.kv_heads), zeros(queries, p.heads),
+                              zeros(keys, p.kv_heads)};
+  const bool has_far = !in.far.q.empty();
+  const Rounding out = rounding_of(p.type);
+  const bool is_fp32 = p.type == DType::fp32 || p.type == DType::fp64;
+  const double factor_unit = is_fp32 ? 0 : unit_roundoff(p.type) * 1.01;
+  const double factor_tiny = kTinyExponential + (is_fp32 ? 0 : out.underflow);
+  const double scale = p.scale;
+  const std::int64_t group = p.heads / p.kv_heads;
+  const double of_product = units_of_sum(p.type, static_cast<double>(p.head_dim));
+  const double of_delta = units_of_sum(DType::fp32, static_cast<double>(p.head_dim));
+
+  // Pairs of rows of queries and keys: one of the two is a single row. Weights and what becomes of
+  // dscores, with the errors of both.
+  struct Pairs {
+    Vector weight, weight_error, dscore, dscore_error;
+  };
+  const auto pairs_of = [&](const Scores& scores, const Vector& lse, const Vector& dweight,
+                            const Vector& dweight_magnitude, const Vector& delta,
+                            const Vector& delta_magnitude) {
+    Pairs x;
+    const Vector& score = scores.value;
+    // A query without keys has no weights. Its lse is -infinity.
+    x.weight = (lse.array() == -kInfinity).select(0, (score - lse).array().exp());
+    const Vector finite_lse = (lse.array() == -kInfinity).select(0, lse);
+    // The score as in the forward pass, lse times log2(e), their difference, the exponential.
+    const Vector relative =
+        (scores.error.array() + (of_product + 4 * kUnit) * scores.magnitude.array() +
+         4 * kUnit * finite_lse.array().abs() + 2 * kUnit * (score - finite_lse).array().abs() +
+         kExp2)
+            .unaryExpr([](double r) { return std::expm1(r); });
+    x.weight_error = x.weight.array() * relative.array() + kTinyExponential;
+    const Vector difference = dweight - delta;
+    const Vector difference_error =
+        of_product * dweight_magnitude + of_delta * delta_magnitude +
+        kUnit * difference.cwiseAbs() +
+        Vector::Constant(difference.size(), 2 * static_cast<double>(p.head_dim) * kTinyProduct);
+    x.dscore = x.weight.array() * difference.array();
+    x.dscore_error = x.weight_error.array() * (difference.cwiseAbs() + difference_error).array() +
+                     x.weight.array() * difference_error.array() + kUnit * x.dscore.array().abs() +
+                     kTinyProduct;
+    // Both are rounded to the type before they are factors.
+    x.weight_error.array() += factor_unit * (x.weight + x.weight_error).array() + factor_tiny;
+    x.dscore_error.array() +=
+        factor_unit * (x.dscore.cwiseAbs() + x.dscore_error).array() + factor_tiny;
+    return x;
+  };
+  // value += factors times rows, bound likewise.
+  const auto add = [](const Vector& factor, const Vector& error, const Rows& rows,
+                      const Rows& rows_bound, Vector* value, Vector* bound, Vector* magnitude) {
+    const Vector greatest = factor.cwiseAbs() + error;
+    *value += rows.transpose() * factor;
+    *bound += rows.cwiseAbs().transpose() * error;
+    *magnitude += rows.cwiseAbs().transpose() * greatest;
+    if (rows_bound.rows() == 0) return;
+    const Vector of_rows = rows_bound.transpose() * greatest;
+    *bound += of_rows;
+    *magnitude += of_rows;
+  };
+  const auto finish = [&](Expected* to, std::int64_t at, double by, std::int64_t terms,
+                          const Vector& value, const Vector& bound, const Vector& magnitude) {
+    const double of_sum = units_of_sum(p.type, static_cast<double>(terms));
+    for (Eigen::Index d = 0; d < value.size(); ++d) {
+      const auto i = static_cast<std::size_t>(at * p.head_dim + d);
+      const double error = by * (bound[d] + of_sum * magnitude[d]) + 3 * kUnit * by * magnitude[d] +
+                           4 * kTinyProduct;
+      to->value[i] = by * value[d];
+      // A sum of no terms is exact.
+      to->bound[i] = terms == 0 ? 0 : error + out.error(to->value[i], error);
+    }
+  };
+  const auto zero = [&] { return Vector(Vector::Zero(p.head_dim)); };
+  // The dscores that count for one q and k: those that are near, or those that are far.
+  const auto part_of = [&](const Pairs& x, bool far, std::int64_t position, std::int64_t first) {
+    Pairs part = x;
+    for (Eigen::Index i = 0; has_far && i < part.dscore.size(); ++i) {
+      if ((std::abs(position - (first + i)) >= p.window) != far) {
+        part.dscore[i] = part.dscore_error[i] = 0;
+      }
+    }
+    return part;
+  };
+
+  for_each_output(
+      query_rows, p.batch * p.queries, p.heads, p.keys * p.head_dim,
+      [&](std::int64_t at, std::int64_t row, std::int64_t head) {
+        const std::int64_t batch = row / p.queries, query = row % p.queries;
+        const Mask mask = mask_of(p, in, batch);
+        const int first = mask.first_key(static_cast<int>(query));
+        const int n = mask.end_key(static_cast<int>(query)) - first;
+        if (n <= 0) return;
+        const auto of_query = [&](std::span<const double> tensor) {
+          return row_of(tensor, p.head_dim, row * p.heads + head);
+        };
+        const auto of_keys = [&](std::span<const double> tensor) {
+          return rows_of(tensor, p.keys, p.kv_heads, p.head_dim, batch, head / group, first, n);
+        };
+        const Row o = of_query(in.o), dout = of_query(in.dout);
+        const Rows k = of_keys(in.k), k_bound = of_keys(in.k_bound), v = of_keys(in.v);
+        const auto repeated = [n](double x) { return Vector(Vector::Constant(n, x)); };
+        const Rows far_k = of_keys(in.far.k), far_k_bound = of_keys(in.far.k_bound);
+        const std::int64_t position = mask.position(static_cast<int>(query));
+        Scores scores = scores_of(scale, of_query(in.q), of_query(in.q_bound), k, k_bound);
+        if (has_far) {
+          put_far(
+              &scores,
+              scores_of(scale, of_query(in.far.q), of_query(in.far.q_bound), far_k, far_k_bound),
+              position, p.window, first);
+        }
+        const Pairs x =
+            pairs_of(scores, repeated(in.lse[static_cast<std::size_t>(row * p.heads + head)]),
+                     v * dout, v.cwiseAbs() * dout.cwiseAbs(), repeated(dout.dot(o)),
+                     repeated(dout.cwiseAbs().dot(o.cwiseAbs())));
+        for (const bool far : {false, true}) {
+          if (far && !has_far) continue;
+          Vector value = zero(), bound = zero(), magnitude = zero();
+          const Pairs part = part_of(x, far, position, first);
+          add(part.dscore, part.dscore_error, far ? far_k : k, far ? far_k_bound : k_bound, &value,
+              &bound, &magnitude);
+          finish(far ? &expected.far_dq : &expected.dq, at, scale, n, value, bound, magnitude);
+        }
+      });
+  for_each_output(
+      key_rows, p.batch * p.keys, p.kv_heads, group * p.queries * p.head_dim,
+      [&](std::int64_t at, std::int64_t row, std::int64_t kv) {
+        const std::int64_t batch = row / p.keys, key = row % p.keys;
+        const Mask turned = mask_of(p, in, batch).transposed();
+        const int first = turned.first_key(static_cast<int>(key));
+        const int n = turned.end_key(static_cast<int>(key)) - first;
+        if (n <= 0) return;
+        const auto of_key = [&](std::span<const double> tensor) {
+          return row_of(tensor, p.head_dim, row * p.kv_heads + kv);
+        };
+        const Row v = of_key(in.v);
+        Vector dk[2] = {zero(), zero()}, dk_bound[2] = {zero(), zero()};  // near and far
+        Vector dk_magnitude[2] = {zero(), zero()};
+        Vector dv = zero(), dv_bound = zero(), dv_magnitude = zero();
+        for (std::int64_t head = kv * group; head < (kv + 1) * group; ++head) {
+          const auto of_head = [&](std::span<const double> tensor) {
+            return rows_of(tensor, p.queries, p.heads, p.head_dim, batch, head, first, n);
+          };
+          const Rows q = of_head(in.q), q_bound = of_head(in.q_bound);
+          const Rows o = of_head(in.o), dout = of_head(in.dout);
+          const Rows lse = rows_of(in.lse, p.queries, p.heads, 1, batch, head, first, n);
+          const Rows far_q = of_head(in.far.q), far_q_bound = of_head(in.far.q_bound);
+          const std::int64_t position = turned.position(static_cast<int>(key));
+          Scores scores = scores_of(scale, of_key(in.k), of_key(in.k_bound), q, q_bound);
+          if (has_far) {
+            put_far(&scores,
+                    scores_of(scale, of_key(in.far.k), of_key(in.far.k_bound), far_q, far_q_bound),
+                    position, p.window, first);
+          }
+          const Pairs x = pairs_of(scores, lse, dout * v, dout.cwiseAbs() * v.cwiseAbs(),
+                                   dout.cwiseProduct(o).rowwise().sum(),
+                                   dout.cwiseProduct(o).cwiseAbs().rowwise().sum());
+          for (const int far : {0, 1}) {
+            if (far && !has_far) continue;
+            const Pairs part = part_of(x, far, position, first);
+            add(part.dscore, part.dscore_error, far ? far_q : q, far ? far_q_bound : q_bound,
+                &dk[far], &dk_bound[far], &dk_magnitude[far]);
+          }
+          add(x.weight, x.weight_error, dout, Rows(nullptr, 0, p.head_dim, 1), &dv, &dv_bound,
+              &dv_magnitude);
+        }
+        for (const int far : {0, 1}) {
+          if (far && !has_far) continue;
+          finish(far ? &expected.far_dk : &expected.dk, at, scale, n * group, dk[far],
+                 dk_bound[far], dk_magnitude[far]);
+        }
+        finish(&expected.dv, at, 1, n * group, dv, dv_bound, dv_magnitude);
+      });
+  return expected;
+}
+
+}  // namespace tile

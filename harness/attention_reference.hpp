@@ -1,0 +1,72 @@
+// The reference of every chapter with attention: o, lse and gradients in double, and how far a
+// correct kernel may be from them. Its derivation stands in attention_reference.cpp.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "harness/compare.hpp"
+#include "tile/host/dtype.hpp"
+#include "tile/mask.hpp"
+
+namespace tile {
+
+/// heads / kv_heads heads of q share one of k and v. Query i stands beside key i + keys - queries,
+/// and sees `left` keys before and `right` behind it: at most kMaxLength, which is no limit. With a
+/// second pair of q and k its scores count for keys that are `window` or further from there.
+struct AttentionSizes {
+  DType type;  // fp64: the bounds are fp32's
+  std::int64_t batch, heads, kv_heads, queries, keys, head_dim;
+  std::int64_t left, right;
+  float scale;
+  std::int64_t window = kMaxLength;
+};
+
+/// A second q and k, which score what is far. Without them nothing is far.
+struct FarInputs {
+  std::span<const double> q, k;
+  std::span<const double> q_bound = {}, k_bound = {};
+};
+
+/// Without padding. Where q and k are results themselves, which a kernel rounds before it
+/// multiplies them, their bounds are how far it may be from these values.
+struct AttentionInputs {
+  std::span<const double> q;                              // [rows][heads][head_dim]
+  std::span<const double> k, v;                           // [batch][keys][kv_heads][head_dim]
+  std::vector<int> query_lengths = {}, key_lengths = {};  // of each batch entry; empty: all whole
+  std::span<const double> q_bound = {}, k_bound = {};     // as q and k; empty: they are exact
+  FarInputs far = {};
+};
+struct AttentionExpected {
+  Expected o;    // [rows][heads][head_dim]
+  Expected lse;  // [rows][heads]
+};
+
+/// Of the rows with these numbers, row batch_entry * queries + query being that query; empty: of
+/// all.
+AttentionExpected attention_reference(const AttentionSizes& sizes, const AttentionInputs& inputs,
+                                      std::span<const std::int64_t> rows = {});
+
+struct AttentionGradientInputs {
+  std::span<const double> q;       // [batch][queries][heads][head_dim]
+  std::span<const double> k, v;    // [batch][keys][kv_heads][head_dim]
+  std::span<const double> o, lse;  // as q; [batch][queries][heads]
+  std::span<const double> dout;    // as q
+  std::vector<int> query_lengths = {}, key_lengths = {};
+  std::span<const double> q_bound = {}, k_bound = {};
+  FarInputs far = {};
+};
+struct AttentionGradients {
+  Expected dq;              // [rows][heads][head_dim]
+  Expected dk, dv;          // [rows][kv_heads][head_dim]
+  Expected far_dq, far_dk;  // of the second q and k, if there are any
+};
+
+/// dq of the rows with these numbers, dk and dv of those; empty: of all.
+AttentionGradients attention_gradients(const AttentionSizes& sizes,
+                                       const AttentionGradientInputs& inputs,
+                                       std::span<const std::int64_t> query_rows = {},
+                                       std::span<const std::int64_t> key_rows = {});
+
+}  // namespace tile

@@ -1,0 +1,361 @@
+// Attention with rotation behind the C interface, called as a C program calls it.
+#include <cmath>
+#include <cstddef>
+
+#include "06_rope/attention.hpp"
+#include "06_rope/test/rotation.hpp"
+#include "harness/c/test_support.hpp"
+#include "harness/convert.hpp"
+#include "harness/test_main.hpp"
+
+namespace {
+
+using rope::AttentionBackwardProblem;
+using rope::AttentionProblem;
+using rope::Strides;
+
+constexpr std::int64_t kBatch = 2, kLength = 7, kHeads = 4, kDim = 64, kTablePositions = 12;
+
+struct Case {
+  std::int64_t kv_heads;    // 0: as many as there are of q
+  std::int64_t rotary_dim;  // 0: all of a row turns
+  std::int64_t padding;     // elements between rows; 0: strides are left 0
+  std::int64_t first_position;
+  float attention_factor, scale;  // 0: left to the default
+  bool causal, interleaved, positions;
+
+  bool only_in_memory() const { return positions || rotary_dim > 0; }
+};
+constexpr Case kCases[] = {{0, 0, 0, 0, 0, 0, false, false, false},
+                           {2, 0, 8, 5, 1.5f, 0.25f, true, true, false},
+                           {2, 32, 0, 5, 0, 0, true, false, false},
+                           {1, 0, 16, 0, 0, 0, true, false, true}};
+const std::vector<int> kPositions{3, 1, 4, 1, 5, 11, 2, 6, 5, 3, 5, 10, 9, 7};
+
+std::int64_t kv_heads(const Case& c) { return c.kv_heads == 0 ? kHeads : c.kv_heads; }
+
+// Tensors are [batch length][heads dim] in memory. Each has a distance of rows of its own.
+Strides strides(const Case& c, std::int64_t heads, int tensor) {
+  const std::int64_t row = heads * kDim + c.padding * tensor;
+  return {kLength * row, kDim, row};
+}
+
+template <class Problem>
+Problem problem_of(const Case& c, DType type) {
+  Problem p{.type = type,
+            .batch = kBatch,
+            .length = kLength,
+            .heads = kHeads,
+            .kv_heads = kv_heads(c),
+            .head_dim = kDim};
+  p.causal = c.causal;
+  p.scale = c.scale == 0 ? 0.125f : c.scale;
+  p.rotary_dim = c.rotary_dim == 0 ? kDim : c.rotary_dim;
+  p.layout = c.interleaved ? rope::Layout::interleaved : rope::Layout::half_split;
+  p.first_position = c.first_position;
+  p.table_positions = kTablePositions;
+  if (c.attention_factor != 0) p.attention_factor = c.attention_factor;
+  p.q = strides(c, kHeads, 1), p.k = strides(c, p.kv_heads, 2);
+  p.v = strides(c, p.kv_heads, 3), p.o = strides(c, kHeads, 4);
+  if constexpr (requires { p.dq; }) {
+    p.dout = strides(c, kHeads, 5), p.dq = strides(c, kHeads, 6);
+    p.dk = strides(c, p.kv_heads, 7), p.dv = strides(c, p.kv_heads, 8);
+  }
+  return p;
+}
+
+void set(std::int64_t (&to)[3], const Strides& from) {
+  to[0] = from.batch, to[1] = from.head, to[2] = from.row;
+}
+
+template <class Args>
+Args sizes(const Case& c, tile_type type) {
+  Args args{};
+  args.struct_size = sizeof args;
+  args.type = type;
+  args.causal = c.causal, args.interleaved = c.interleaved;
+  args.scale = c.scale, args.attention_factor = c.attention_factor;
+  args.batch = kBatch, args.length = kLength, args.heads = kHeads, args.head_dim = kDim;
+  args.kv_heads = c.kv_heads, args.rotary_dim = c.rotary_dim;
+  args.first_position = c.first_position, args.table_positions = kTablePositions;
+  if (c.padding == 0) return args;
+  const auto p = problem_of<AttentionBackwardProblem>(c, DType::bf16);
+  set(args.q_strides, p.q), set(args.k_strides, p.k), set(args.v_strides, p.v);
+  set(args.o_strides, p.o);
+  if constexpr (requires { args.dq; }) {
+    set(args.dout_strides, p.dout), set(args.dq_strides, p.dq);
+    set(args.dk_strides, p.dk), set(args.dv_strides, p.dv);
+  }
+  return args;
+}
+
+// All that either pass reads, without padding. o and lse are the reference's, rounded.
+struct Inputs {
+  Values q, k, v, dout, frequencies, o, lse;
+  std::vector<int> positions;
+  tile::AttentionExpected forward;
+  tile::AttentionGradients backward;
+
+  Inputs(const Case& c, DType type)
+      : q(tile::normal(kBatch * kLength * kHeads * kDim, type, 1)),
+        k(tile::normal(kBatch * kLength * kv_heads(c) * kDim, type, 2)),
+        v(tile::normal(std::ssize(k), type, 3)),
+        dout(tile::normal(std::ssize(q), type, 4)),
+        frequencies(rope::paper_frequencies(c.rotary_dim == 0 ? kDim : c.rotary_dim)) {
+    if (c.positions) positions = kPositions;
+    forward =
+        rope::reference(problem_of<AttentionProblem>(c, type), {q, k, v, frequencies, positions});
+    o = tile::rounded(forward.o.value, type);
+    lse = tile::rounded(forward.lse.value, type == DType::fp64 ? type : DType::fp32);
+    backward = rope::reference(problem_of<AttentionBackwardProblem>(c, type),
+                               {q, k, v, o, lse, dout, frequencies, positions});
+  }
+};
+
+tile_status call(const tile_rotary_attention_args& args) { return tile_rotary_attention(&args); }
+tile_status call(const tile_rotary_attention_backward_args& args) {
+  return tile_rotary_attention_backward(&args);
+}
+tile_status refer(const tile_rotary_attention_args& args) {
+  return tile_rotary_attention_reference(&args);
+}
+tile_status refer(const tile_rotary_attention_backward_args& args) {
+  return tile_rotary_attention_backward_reference(&args);
+}
+tile_status tell(const tile_rotary_attention_args& args, std::int64_t* bytes) {
+  return tile_rotary_attention_workspace_bytes(&args, bytes);
+}
+tile_status tell(const tile_rotary_attention_backward_args& args, std::int64_t* bytes) {
+  return tile_rotary_attention_backward_workspace_bytes(&args, bytes);
+}
+
+// Places what the pass reads and writes. The frequencies are left out: no kernel needs them.
+template <class Args>
+Memory place(const Case& c, DType type, const Inputs& in, Args* args) {
+  const auto p = problem_of<AttentionBackwardProblem>(c, type);
+  const std::int64_t rows = kBatch * kLength, q_cols = kHeads * kDim, k_cols = p.kv_heads * kDim;
+  Memory memory;
+  args->q = memory.input("q", type, rows, p.q.row, in.q);
+  args->k = memory.input("k", type, rows, p.k.row, in.k);
+  args->v = memory.input("v", type, rows, p.v.row, in.v);
+  const rope::TestTables tables =
+      rope::tables_of(in.frequencies, kTablePositions, p.attention_factor);
+  const std::int64_t pairs = p.rotary_dim / 2;
+  args->cos = memory.input("cos", DType::fp32, kTablePositions, pairs, tables.cos);
+  args->sin = memory.input("sin", DType::fp32, kTablePositions, pairs, tables.sin);
+  args->positions = memory.integers("positions", in.positions);
+  const Values lse = heads_first(in.lse, kBatch, kHeads);
+  if constexpr (requires { args->dq; }) {
+    args->o = memory.input("o", type, rows, p.o.row, in.o);
+    args->lse = memory.input("lse", DType::fp32, 1, std::ssize(lse), lse);
+    args->dout = memory.input("dout", type, rows, p.dout.row, in.dout);
+    args->dq = memory.output("dq", type, rows, q_cols, p.dq.row, in.backward.dq);
+    args->dk = memory.output("dk", type, rows, k_cols, p.dk.row, in.backward.dk);
+    args->dv = memory.output("dv", type, rows, k_cols, p.dv.row, in.backward.dv);
+  } else {
+    args->o = memory.output("o", type, rows, q_cols, p.o.row, in.forward.o);
+    tile::Expected expected = in.forward.lse;
+    expected.value = heads_first(expected.value, kBatch, kHeads);
+    expected.bound = heads_first(expected.bound, kBatch, kHeads);
+    args->lse = memory.output("lse", DType::fp32, 1, std::ssize(lse), std::ssize(lse), expected);
+  }
+  check_ok(tell(*args, &args->workspace_bytes));
+  args->workspace = memory.scratch(args->workspace_bytes);
+  return memory;
+}
+
+// Every step by its name, in each type, and the best without one.
+template <class Args, class Ladder>
+void check_steps(const Ladder& ladder, const Case& c) {
+  for (std::size_t t = 0; t < std::size(kTypes); ++t) {
+    const DType type = tile::kDTypes[t];
+    Args args = sizes<Args>(c, kTypes[t]);
+    if (!rope::k16Bits.contains(type)) {
+      check_refused(call(args), TILE_UNSUPPORTED, "type");
+      continue;
+    }
+    const Inputs in(c, type);
+    for (std::size_t i = 0; i <= ladder.steps.size(); ++i) {
+      const bool named = i < ladder.steps.size();
+      const std::string name(named ? ladder.steps[i].name : "");
+      CAPTURE(name);
+      CAPTURE(&c - kCases);
+      args.step = named ? name.c_str() : nullptr;
+      const Memory memory = place(c, type, in, &args);
+      check_ok(call(args));
+      const std::string own = named ? name : "fused";
+      CHECK(std::string(tile_last_step()) == (c.only_in_memory() ? "composed" : own));
+      memory.check();
+    }
+  }
+}
+
+bool has_tensor_cores() {
+  const Status status = tile::check_requirements(rope::k16Bits, rope::kNeeds, DType::bf16);
+  if (!status.ok()) tile::skip(status.message);
+  return status.ok();
+}
+
+}  // namespace
+
+TEST_CASE("rotary attention: every step by its name, in each type, and the best without one") {
+  if (!has_tensor_cores()) return;
+  for (const Case& c : kCases) {
+    check_steps<tile_rotary_attention_args>(rope::kAttentionLadder, c);
+    check_steps<tile_rotary_attention_backward_args>(rope::kAttentionBackwardLadder, c);
+  }
+}
+
+TEST_CASE("rotary attention: the references take doubles of the host") {
+  constexpr double kUntouched = -77;
+  for (const Case& c : kCases) {
+    CAPTURE(&c - kCases);
+    const Inputs in(c, DType::fp64);
+    const auto p = problem_of<AttentionBackwardProblem>(c, DType::fp64);
+    const std::int64_t q_cols = kHeads * kDim, k_cols = p.kv_heads * kDim;
+    const auto read = [&](const Values& packed, std::int64_t cols, const Strides& stride) {
+      return spread(packed, cols, stride.row, kUntouched);
+    };
+    const auto empty = [&](const Strides& stride) {
+      return Values(static_cast<std::size_t>(kBatch * kLength * stride.row), kUntouched);
+    };
+    const Values q = read(in.q, q_cols, p.q), k = read(in.k, k_cols, p.k),
+                 v = read(in.v, k_cols, p.v), dout = read(in.dout, q_cols, p.dout),
+                 o_in = read(in.o, q_cols, p.o), lse_in = heads_first(in.lse, kBatch, kHeads);
+    const auto compute = [&](auto& args) {
+      args.q = q.data(), args.k = k.data(), args.v = v.data();
+      if (c.positions) args.positions = in.positions.data();
+      const Values tables(kTablePositions * kDim / 2);  // read by nobody
+      args.cos = args.sin = tables.data();
+      check_refused(refer(args), TILE_INVALID_ARGUMENT, "frequencies");
+      args.cos = args.sin = nullptr;
+      args.frequencies = in.frequencies.data();
+      check_ok(refer(args));
+    };
+    auto forward = sizes<tile_rotary_attention_args>(c, TILE_FP64);
+    Values o = empty(p.o), lse(lse_in.size(), kUntouched);
+    forward.o = o.data(), forward.lse = lse.data();
+    compute(forward);
+    CHECK(o == read(in.forward.o.value, q_cols, p.o));
+    CHECK(lse == lse_in);
+
+    auto backward = sizes<tile_rotary_attention_backward_args>(c, TILE_FP64);
+    Values dq = empty(p.dq), dk = empty(p.dk), dv = empty(p.dv);
+    backward.o = o_in.data(), backward.lse = lse_in.data(), backward.dout = dout.data();
+    backward.dq = dq.data(), backward.dk = dk.data(), backward.dv = dv.data();
+    compute(backward);
+    CHECK(dq == read(in.backward.dq.value, q_cols, p.dq));
+    CHECK(dk == read(in.backward.dk.value, k_cols, p.dk));
+    CHECK(dv == read(in.backward.dv.value, k_cols, p.dv));
+  }
+}
+
+TEST_CASE("rotary attention: what is wrong is named, and nothing is touched") {
+  if (!has_tensor_cores()) return;
+  const Case& c = kCases[1];
+  const Inputs in(c, DType::bf16);
+  const auto refuses = [&](auto args) {
+    using Args = decltype(args);
+    const Memory memory = place(c, DType::bf16, in, &args);
+    const auto refused = [&](tile_status status, const char* argument, auto change) {
+      auto bad = args;
+      change(bad);
+      check_refused(call(bad), status, argument);
+    };
+    const auto invalid = [&](const char* argument, auto change) {
+      refused(TILE_INVALID_ARGUMENT, argument, change);
+    };
+    const auto unsupported = [&](const char* argument, auto change) {
+      refused(TILE_UNSUPPORTED, argument, change);
+    };
+    invalid("struct_size", [](Args& a) { a.struct_size = offsetof(Args, stream); });
+    invalid("type", [](Args& a) { a.type = 0; });
+    unsupported("type", [](Args& a) { a.type = TILE_FP64; });
+    invalid("step", [](Args& a) { a.step = "vectors"; });
+    invalid("causal", [](Args& a) { a.causal = 2; });
+    invalid("interleaved", [](Args& a) { a.interleaved = -1; });
+    invalid("scale", [](Args& a) { a.scale = NAN; });
+    invalid("attention_factor", [](Args& a) { a.attention_factor = -1; });
+    invalid("batch", [](Args& a) { a.batch = -1; });
+    invalid("length", [](Args& a) { a.length = -1; });
+    unsupported("length, heads and head_dim", [](Args& a) { a.length = INT64_MAX; });
+    invalid("kv_heads", [](Args& a) { a.kv_heads = 3; });
+    invalid("rotary_dim", [](Args& a) { a.rotary_dim = 3; });
+    invalid("table_positions", [](Args& a) { a.first_position = 6; });
+    invalid("q", [](Args& a) { a.q = nullptr; });
+    invalid("k", [](Args& a) { a.k = static_cast<const char*>(a.k) + 1; });
+    invalid("v", [](Args& a) { a.v_strides[2] = -1; });
+    invalid("sin", [](Args& a) { a.sin = nullptr; });
+    invalid("cos", [](Args& a) { a.cos = a.sin = nullptr, a.frequencies = a.q; });
+    invalid("workspace_bytes", [](Args& a) { a.workspace_bytes = -1; });
+    if constexpr (requires { args.dq; }) {
+      invalid("lse", [](Args& a) { a.lse = nullptr; });
+      invalid("dout", [](Args& a) { a.dout = nullptr; });
+      invalid("dq", [](Args& a) { a.dq = const_cast<void*>(a.q); });
+      invalid("dv", [](Args& a) { a.dv = a.dk; });
+    } else {
+      invalid("o", [](Args& a) { a.o = nullptr; });
+      invalid("lse", [](Args& a) { a.lse = a.o; });
+    }
+    // What no step takes, or only `composed`, which has no memory here.
+    unsupported("head_dim", [](Args& a) { a.head_dim = 32; });
+    unsupported("k", [](Args& a) { a.k_strides[2] += 4; });
+    unsupported("workspace_bytes", [](Args& a) { a.step = "composed"; });
+    for (const char* step : {static_cast<const char*>(nullptr), "fused"}) {
+      unsupported("rotary_dim", [step](Args& a) { a.step = step, a.rotary_dim = 32; });
+      unsupported("positions", [step](Args& a) {
+        a.step = step, a.positions = static_cast<const std::int32_t*>(a.cos);
+      });
+    }
+    // Kernels compute in other types than the reference.
+    check_refused(refer(args), TILE_UNSUPPORTED, "type");
+    memory.check_untouched();
+    check_ok(call(args));
+    memory.check();
+  };
+  refuses(sizes<tile_rotary_attention_args>(c, TILE_BF16));
+  refuses(sizes<tile_rotary_attention_backward_args>(c, TILE_BF16));
+  check_refused(tile_rotary_attention(nullptr), TILE_INVALID_ARGUMENT, "args");
+  check_refused(tile_rotary_attention_backward(nullptr), TILE_INVALID_ARGUMENT, "args");
+  check_refused(tile_rotary_attention_reference(nullptr), TILE_INVALID_ARGUMENT, "args");
+  check_refused(tile_rotary_attention_backward_reference(nullptr), TILE_INVALID_ARGUMENT, "args");
+}
+
+TEST_CASE("rotary attention: the workspace's size for each step, and what is refused") {
+  const auto sizes_of = [](const auto& ladder, auto args) {
+    using Args = decltype(args);
+    const auto p =
+        problem_of<typename std::decay_t<decltype(ladder)>::Problem>(kCases[0], DType::bf16);
+    const auto tells = [](const Args& of, std::int64_t wanted) {
+      std::int64_t bytes = -1;
+      check_ok(tell(of, &bytes));
+      CHECK(bytes == wanted);
+    };
+    const std::int64_t in_memory = rope::workspace_bytes(p, "composed");
+    for (const char* step : {"composed", "fused", static_cast<const char*>(nullptr)}) {
+      args.step = step;
+      tells(args, rope::workspace_bytes(p, step ? step : "fused"));
+      Args partial = args, with_positions = args;
+      partial.rotary_dim = 32;
+      tells(partial, in_memory);
+      with_positions.positions = kPositions.data();
+      tells(with_positions, in_memory);
+    }
+    const auto refused = [&](tile_status status, const char* argument, auto change) {
+      auto bad = args;
+      change(bad);
+      std::int64_t bytes = -1;
+      check_refused(tell(bad, &bytes), status, argument);
+      CHECK(bytes == 0);
+    };
+    refused(TILE_INVALID_ARGUMENT, "batch", [](Args& a) { a.batch = -1; });
+    refused(TILE_INVALID_ARGUMENT, "head_dim", [](Args& a) { a.head_dim = 0; });
+    refused(TILE_INVALID_ARGUMENT, "step", [](Args& a) { a.step = "vectors"; });
+    refused(TILE_UNSUPPORTED, "type", [](Args& a) { a.type = TILE_FP32; });
+    refused(TILE_INVALID_ARGUMENT, "struct_size", [](Args& a) { a.struct_size = 8; });
+    check_refused(tell(args, nullptr), TILE_INVALID_ARGUMENT, "bytes");
+  };
+  sizes_of(rope::kAttentionLadder, sizes<tile_rotary_attention_args>(kCases[0], TILE_BF16));
+  sizes_of(rope::kAttentionBackwardLadder,
+           sizes<tile_rotary_attention_backward_args>(kCases[0], TILE_BF16));
+}

@@ -1,0 +1,846 @@
+"""The operations of this project for PyTorch, over the C interface (../harness/c/tile.h).
+
+    import tile_by_tile as tile
+    o = tile.attention(q, k, v, causal=True)
+
+Softmax, LayerNorm, RMSNorm, attention, rotary embeddings, and attention whose near and far keys are
+scored by different rotations. Each is an operator of torch.library: it has gradients, and
+torch.compile does not look into it. The functions stand before the modules that are made of them.
+
+Tensors are float32, float16 or bfloat16, on the device that libtile_c.so computes on: a GPU, or
+the CPU if it was built for the CPU device. Tensors of float64 are computed on the CPU by the
+references that the kernels are tested against. They are slow, and exact enough for
+torch.autograd.gradcheck. There are no second derivatives, but of rotary().
+
+What is wrong with a tensor is a ValueError or a TypeError, and what the library refuses is a
+TileError with the library's message.
+
+Queries, keys and values are [batch, length, heads, head_dim]. Other strides need no copy if the
+elements of a row are contiguous, so tensors [batch, heads, length, head_dim] can be given as
+x.transpose(1, 2).
+"""
+import ctypes
+import importlib.util
+import math
+import os
+import pathlib
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent
+
+
+def _import_tile_c():
+    """tile_c.py, which has the structs of tile.h: from beside this file, or from the project's
+    harness/peers. That folder's other files are not for import by others."""
+    paths = [HERE / "tile_c.py", ROOT / "harness/peers/tile_c.py"]
+    path = next((path for path in paths if path.exists()), None)
+    if not path:
+        raise ImportError(f"tile_by_tile needs tile_c.py: neither of {', '.join(map(str, paths))}")
+    spec = importlib.util.spec_from_file_location("tile_c", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+tile_c = _import_tile_c()
+TileError = tile_c.TileError
+
+# ---- The library ----
+
+TYPES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16",
+         torch.float64: "fp64"}
+_loaded = None
+
+
+def load(path=None):
+    """Loads libtile_c.so, and computes with it from now on. Without a path it is that of the
+    environment's TILE_LIBRARY, or that of the project's build/gpu or build/cpu. The first operation
+    does this by itself."""
+    global _loaded
+    path = path or os.environ.get("TILE_LIBRARY")
+    if not path:
+        builds = (["gpu"] if torch.cuda.is_available() else []) + ["cpu"]
+        paths = [ROOT / "build" / build / "harness/c/libtile_c.so" for build in builds]
+        path = next((path for path in paths if path.exists()), None)
+        if not path:
+            raise TileError(f"there is no {' and no '.join(map(str, paths))}: build the target "
+                            "tile_c, or set TILE_LIBRARY to the path of a libtile_c.so")
+    _loaded = tile_c.Library(path)
+    return _loaded
+
+
+def library():
+    """The loaded libtile_c.so, as tile_c.Library."""
+    return _loaded or load()
+
+
+def device():
+    """The device whose tensors the library takes: "cuda" or "cpu"."""
+    return "cpu" if library().is_simulated else "cuda"
+
+
+def _run(operation, x, /, **fields):
+    """Starts an operation in the current stream of x, which tells type and device. Tensors become
+    pointers, and fields that are None keep their default."""
+    kept = {name: value for name, value in fields.items() if value is not None}
+    fields = {name: value.data_ptr() if isinstance(value, Tensor) else value
+              for name, value in kept.items()}
+    if x.dtype == torch.float64:
+        if x.device.type != "cpu":
+            raise ValueError(f"float64 is computed on the CPU, and this tensor is on {x.device}")
+        library().run(f"{operation}_reference", "fp64", **fields)
+        return
+    if x.dtype not in TYPES:
+        raise TypeError(f"tensors are float32, float16, bfloat16 or float64, not {x.dtype}")
+    if x.device.type != device():
+        raise ValueError(f"this libtile_c.so computes on tensors of {device()}, and this one is on "
+                         f"{x.device}")
+    if not x.is_cuda:
+        # The CPU device wants a workspace that it has allocated.
+        _start(operation, TYPES[x.dtype], fields, lambda count: library().memory(bytes(count)))
+        return
+    with torch.cuda.device(x.device):
+        fields["stream"] = torch.cuda.current_stream().cuda_stream
+        # What is freed here is given to this stream's later work only.
+        _start(operation, TYPES[x.dtype], fields,
+               lambda count: torch.empty(count, dtype=torch.uint8, device=x.device))
+
+
+def _start(operation, element_type, fields, allocate):
+    """With a workspace of allocate(bytes), if the operation has one."""
+    known = dict(tile_c.STRUCTS[operation]._fields_)
+    if "workspace" in known:
+        count = library().workspace_bytes(operation, element_type, **fields)
+        workspace = allocate(count)
+        fields["workspace"] = workspace.data_ptr()
+        if "workspace_bytes" in known:
+            fields["workspace_bytes"] = count
+    library().run(operation, element_type, **fields)
+
+
+def _require(condition, message):
+    if not condition:
+        raise ValueError(message)
+
+
+def _require_alike(x, /, **others):
+    """Of one device and type, as x is."""
+    for name, other in others.items():
+        if other is None:
+            continue
+        _require(other.device == x.device, f"{name} is on {other.device}, the others on {x.device}")
+        if other.dtype != x.dtype:
+            raise TypeError(f"{name} is of {other.dtype}, the others of {x.dtype}")
+
+
+def _statistics_type(x):
+    """Of what a forward pass keeps of each row: fp32, and double of the references."""
+    return torch.float64 if x.dtype == torch.float64 else torch.float32
+
+
+def _or_default(name, value):
+    """A number whose default is None here and 0 in the C interface."""
+    _require(value is None or value != 0, f"{name}: 0 is not positive")
+    return value
+
+
+def _operator(name):
+    """A torch.library operator that changes none of its arguments."""
+    return torch.library.custom_op(f"tile_by_tile::{name}", mutates_args=())
+
+
+# ---- Softmax ----
+
+
+def softmax(x, *, scale=None, causal=False, log=False):
+    """softmax(scale x) along the last dimension of x, [..., cols]; with `log` its logarithm.
+
+    scale     positive; None: 1
+    causal    x is [..., queries, keys]; query i sees the keys up to i + keys - queries
+    """
+    return _softmax(x, scale, causal, log)
+
+
+def _matrix(x, causal, scale):
+    _require(x.dim() > (1 if causal else 0), f"x has {x.dim()} dimensions, which are too few")
+    cols = x.shape[-1]
+    queries = x.shape[-2] if causal else 0
+    return dict(rows=math.prod(x.shape[:-1]), cols=cols, queries=queries, causal=int(causal),
+                scale=_or_default("scale", scale))
+
+
+@_operator("softmax")
+def _softmax(x: Tensor, scale: float | None, causal: bool, log: bool) -> Tensor:
+    y = x.new_empty(x.shape)
+    _run("softmax", x, **_matrix(x, causal, scale), log=int(log), x=x.contiguous(), y=y)
+    return y
+
+
+@_softmax.register_fake
+def _(x, scale, causal, log):
+    _matrix(x, causal, scale)
+    return x.new_empty(x.shape)
+
+
+@_operator("softmax_backward")
+def _softmax_backward(dy: Tensor, y: Tensor, scale: float | None, causal: bool,
+                      log: bool) -> Tensor:
+    dx = y.new_empty(y.shape)
+    _run("softmax_backward", y, **_matrix(y, causal, scale), log=int(log), y=y.contiguous(),
+         dy=dy.contiguous(), dx=dx)
+    return dx
+
+
+@_softmax_backward.register_fake
+def _(dy, y, scale, causal, log):
+    return y.new_empty(y.shape)
+
+
+def _softmax_context(ctx, inputs, output):
+    _, *ctx.options = inputs
+    ctx.save_for_backward(output)
+
+
+def _softmax_gradients(ctx, dy):
+    return _softmax_backward(dy, *ctx.saved_tensors, *ctx.options), None, None, None
+
+
+_softmax.register_autograd(_softmax_gradients, setup_context=_softmax_context)
+
+# ---- LayerNorm and RMSNorm ----
+
+
+def layer_norm(x, weight=None, bias=None, eps=1e-5):
+    """Of each row of x, [..., cols]; weight and bias are [cols] or None."""
+    return _norm(x, weight, bias, eps, False)[0]
+
+
+def rms_norm(x, weight=None, eps=1e-5):
+    """Of each row of x, [..., cols]; weight is [cols] or None."""
+    return _norm(x, weight, None, eps, True)[0]
+
+
+def _rows(x, weight, bias, rms):
+    _require(x.dim() > 0, "x has no dimensions")
+    rows, cols = math.prod(x.shape[:-1]), x.shape[-1]
+    for name, each in (("weight", weight), ("bias", bias)):
+        _require(each is None or (each.dim() == 1 and each.shape[0] == cols),
+                 f"{name} is not [{cols}]")
+    _require_alike(x, weight=weight, bias=bias)
+    return dict(norm=tile_c.RMS_NORM if rms else tile_c.LAYER_NORM, rows=rows, cols=cols)
+
+
+def _norm_outputs(x, rms):
+    rows, kind = math.prod(x.shape[:-1]), _statistics_type(x)
+    return (x.new_empty(x.shape), x.new_empty((0 if rms else rows,), dtype=kind),
+            x.new_empty((rows,), dtype=kind))
+
+
+def _contiguous(x):
+    return None if x is None else x.contiguous()
+
+
+@_operator("norm")
+def _norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float,
+          rms: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """y, and of each row its mean, which RMSNorm has not, and 1 / standard deviation."""
+    y, mean, rstd = _norm_outputs(x, rms)
+    _run("layernorm", x, **_rows(x, weight, bias, rms), x=x.contiguous(), gamma=_contiguous(weight),
+         beta=_contiguous(bias), y=y, mean=None if rms else mean, rstd=rstd,
+         eps=ctypes.c_float(eps))
+    return y, mean, rstd
+
+
+@_norm.register_fake
+def _(x, weight, bias, eps, rms):
+    _rows(x, weight, bias, rms)
+    return _norm_outputs(x, rms)
+
+
+@_operator("norm_backward")
+def _norm_backward(dy: Tensor, x: Tensor, weight: Tensor | None, mean: Tensor, rstd: Tensor,
+                   rms: bool, has_bias: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """dx, dweight, dbias; those of what there is not are empty."""
+    dx, dweight, dbias = _norm_gradients_of(x, weight, has_bias)
+    _run("layernorm_backward", x, **_rows(x, weight, None, rms), x=x.contiguous(),
+         gamma=_contiguous(weight), mean=None if rms else mean, rstd=rstd, dy=dy.contiguous(),
+         dx=dx, dgamma=None if weight is None else dweight, dbeta=dbias if has_bias else None)
+    return dx, dweight, dbias
+
+
+def _norm_gradients_of(x, weight, has_bias):
+    return (x.new_empty(x.shape), x.new_empty((0 if weight is None else x.shape[-1],)),
+            x.new_empty((x.shape[-1] if has_bias else 0,)))
+
+
+@_norm_backward.register_fake
+def _(dy, x, weight, mean, rstd, rms, has_bias):
+    return _norm_gradients_of(x, weight, has_bias)
+
+
+def _norm_context(ctx, inputs, output):
+    x, weight, bias, _, ctx.rms = inputs
+    _, mean, rstd = output
+    ctx.has_bias = bias is not None
+    ctx.mark_non_differentiable(mean, rstd)
+    ctx.save_for_backward(x, weight, mean, rstd)
+
+
+def _norm_gradients(ctx, dy, _mean, _rstd):
+    x, weight, mean, rstd = ctx.saved_tensors
+    dx, dweight, dbias = _norm_backward(dy, x, weight, mean, rstd, ctx.rms, ctx.has_bias)
+    return (dx, None if weight is None else dweight, dbias if ctx.has_bias else None, None, None)
+
+
+_norm.register_autograd(_norm_gradients, setup_context=_norm_context)
+
+# ---- Attention ----
+
+
+def attention(q, k, v, *, causal=False, scale=None, window=None, query_lengths=None,
+              key_lengths=None, return_lse=False):
+    """o, [batch, queries, heads, head_dim], or with `return_lse` also the logarithm of each query's
+    sum, [batch, heads, queries], through which no gradient flows.
+
+    q                 [batch, queries, heads, head_dim]
+    k, v              [batch, keys, kv_heads, head_dim]; heads / kv_heads heads of q share one
+    causal            query i sees the keys up to i + keys - queries
+    scale             of the scores, positive; None: 1 / sqrt(head_dim)
+    window            (left, right): how many keys a query sees before and behind that one
+    query_lengths     [batch] each, int32: how many queries and keys a batch entry has. They take
+    key_lengths       the place of queries and keys; o is 0 and lse -infinity beyond
+    """
+    o, lse = _attention(q, k, v, causal, scale, None if window is None else list(window),
+                        _int32(query_lengths), _int32(key_lengths))
+    return (o, lse) if return_lse else o
+
+
+def _int32(numbers):
+    return None if numbers is None else numbers.to(torch.int32)
+
+
+def _attention_fields(q, k, v, causal, scale, query_lengths, key_lengths, **others):
+    """What the structs of all kinds of attention have. `others` are further tensors, and whose
+    shape each has, "q" or "k"."""
+    for name, each in (("q", q), ("k", k), ("v", v)):
+        _require(each.dim() == 4, f"{name} has {each.dim()} dimensions: not those of [batch, "
+                                  "length, heads, head_dim]")
+    batch, queries, heads, head_dim = q.shape
+    keys, kv_heads = k.shape[1:3]
+    shapes = {"q": (batch, queries, heads, head_dim), "k": (batch, keys, kv_heads, head_dim)}
+    for name, (each, whose) in ({"k": (k, "k"), "v": (v, "k")} | others).items():
+        _require(tuple(each.shape) == shapes[whose],
+                 f"{name} is {list(each.shape)}, where {list(shapes[whose])} is meant")
+    _require_alike(q, k=k, v=v, **{name: each for name, (each, _) in others.items()})
+    for name, each in (("query_lengths", query_lengths), ("key_lengths", key_lengths)):
+        if each is not None:
+            _require(each.dim() == 1 and each.shape[0] == batch, f"{name} is not [{batch}]")
+            _require(each.dtype == torch.int32, f"{name} is not int32")
+            _require(each.device == q.device, f"{name} is on {each.device}, q on {q.device}")
+    return dict(batch=batch, heads=heads, kv_heads=kv_heads, queries=queries, keys=keys,
+                head_dim=head_dim, causal=int(causal), scale=_or_default("scale", scale),
+                query_lengths=_contiguous(query_lengths), key_lengths=_contiguous(key_lengths))
+
+
+def _with_strides(**tensors):
+    """Fields of tensors [batch, length, heads, head_dim]."""
+    fields = {}
+    for name, tensor in tensors.items():
+        # Strides that are 0 mean no strides in C.
+        if tensor.stride(-1) != 1 or 0 in tensor.stride():
+            tensor = tensor.contiguous()
+        batch, row, head, _ = tensor.stride()
+        fields |= {name: tensor, f"{name}_strides": tile_c.STRIDES(batch, head, row)}
+    return fields
+
+
+def _attention_outputs(q):
+    batch, queries, heads, _ = q.shape
+    return q.new_empty(q.shape), q.new_empty((batch, heads, queries), dtype=_statistics_type(q))
+
+
+def _empty_like(*tensors):
+    return tuple(tensor.new_empty(tensor.shape) for tensor in tensors)
+
+
+def _window_fields(window):
+    if window is None:
+        return {}
+    _require(len(window) == 2, "window is not (left, right)")
+    return dict(windowed=1, left=window[0], right=window[1])
+
+
+@_operator("attention")
+def _attention(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float | None,
+               window: list[int] | None, query_lengths: Tensor | None,
+               key_lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+    fields = _attention_fields(q, k, v, causal, scale, query_lengths, key_lengths)
+    o, lse = _attention_outputs(q)
+    _run("attention", q, **fields, **_window_fields(window), **_with_strides(q=q, k=k, v=v), o=o,
+         lse=lse)
+    return o, lse
+
+
+@_attention.register_fake
+def _(q, k, v, causal, scale, window, query_lengths, key_lengths):
+    _attention_fields(q, k, v, causal, scale, query_lengths, key_lengths)
+    _window_fields(window)
+    return _attention_outputs(q)
+
+
+@_operator("attention_backward")
+def _attention_backward(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor,
+                        causal: bool, scale: float | None, window: list[int] | None,
+                        query_lengths: Tensor | None,
+                        key_lengths: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    fields = _attention_fields(q, k, v, causal, scale, query_lengths, key_lengths)
+    dq, dk, dv = _empty_like(q, k, v)
+    _run("attention_backward", q, **fields, **_window_fields(window),
+         **_with_strides(q=q, k=k, v=v, o=o, dout=dout), lse=lse.contiguous(), dq=dq, dk=dk, dv=dv)
+    return dq, dk, dv
+
+
+@_attention_backward.register_fake
+def _(dout, q, k, v, o, lse, causal, scale, window, query_lengths, key_lengths):
+    return _empty_like(q, k, v)
+
+
+def _attention_context(ctx, inputs, output):
+    q, k, v, *options, query_lengths, key_lengths = inputs
+    o, lse = output
+    ctx.options = options
+    ctx.mark_non_differentiable(lse)
+    ctx.save_for_backward(q, k, v, o, lse, query_lengths, key_lengths)
+
+
+def _attention_gradients(ctx, dout, _lse):
+    *tensors, query_lengths, key_lengths = ctx.saved_tensors
+    gradients = _attention_backward(dout, *tensors, *ctx.options, query_lengths, key_lengths)
+    return *gradients, None, None, None, None, None
+
+
+_attention.register_autograd(_attention_gradients, setup_context=_attention_context)
+
+# ---- Rotary embeddings ----
+
+
+class RotaryTables(NamedTuple):
+    """Made by rotary_tables()."""
+    cos: Tensor          # [positions, rotary_dim / 2], float32
+    sin: Tensor          # likewise
+    frequencies: Tensor  # [rotary_dim / 2], float64, of which float64 tensors are computed
+    attention_factor: float
+
+
+RULES = {"paper": 0, "half_truncated": 1}
+SCALINGS = {"unscaled": 0, "linear": 1, "ntk": 2, "dynamic_ntk": 3, "yarn": 4, "llama3": 5,
+            "longrope": 6}
+
+
+def rotary_tables(rotary_dim, positions, *, base=10000.0, rule="paper", scaling="unscaled",
+                  device=None, **options):
+    """Cosines and sines for rotary(). rule: one of RULES; scaling: one of SCALINGS, with those of
+    factor, trained_length, length, beta_fast, beta_slow, high_frequency_factor,
+    low_frequency_factor, short_factors and long_factors that it needs (../06_rope/scaling.md)."""
+    pairs = (rotary_dim // 2,)
+    cos, sin = (torch.empty(positions, *pairs, dtype=torch.float32, device="cpu") for _ in range(2))
+    frequencies = torch.empty(pairs, dtype=torch.float64, device="cpu")
+    factor = ctypes.c_float()
+    for name in ("short_factors", "long_factors"):
+        if name in options:
+            _require(len(options[name]) == rotary_dim // 2, f"{name} is not [{rotary_dim // 2}]")
+            options[name] = (ctypes.c_double * len(options[name]))(*options[name])
+    library().run("rotary_tables", None, rule=_number(RULES, "rule", rule),
+                  scaling=_number(SCALINGS, "scaling", scaling), rotary_dim=rotary_dim,
+                  positions=positions, base=base, frequencies=frequencies.data_ptr(),
+                  cos=cos.data_ptr(), sin=sin.data_ptr(), attention_factor=factor, **options)
+    return RotaryTables(cos.to(device), sin.to(device), frequencies.to(device), factor.value)
+
+
+def _number(numbers, what, name):
+    _require(name in numbers, f"{what}: {name!r} is not one of {', '.join(numbers)}")
+    return numbers[name]
+
+
+def rotary(q, k, tables, *, positions=None, first_position=0, interleaved=False):
+    """q and k with their rows rotated by their positions.
+
+    q              [batch, length, heads, head_dim]
+    k              [batch, length, kv_heads, head_dim]
+    tables         of rotary_tables(); the elements from their rotary_dim on stay as they are
+    positions      [batch, length], int32; None: they count from first_position
+    interleaved    a pair is elements 2 i and 2 i + 1, not i and i + rotary_dim / 2
+    """
+    return _rotary(q, k, *tables, _int32(positions), first_position, interleaved, False)
+
+
+def _check_tables(q, cos, sin, frequencies, thirds):
+    """rotary_dim, and the positions of each part of the tables."""
+    pairs, shape = frequencies.shape[0], tuple(cos.shape)
+    _require(len(shape) == 1 + len(thirds) + 1 and shape[:len(thirds)] == thirds
+             and shape[-1] == pairs and tuple(sin.shape) == shape,
+             "cos and sin are not tables of these frequencies")
+    for name, each, kind in (("cos", cos, torch.float32), ("sin", sin, torch.float32),
+                             ("frequencies", frequencies, torch.float64)):
+        if each.dtype != kind:
+            raise TypeError(f"{name} is of {each.dtype}, not of {kind}")
+        _require(each.device == q.device, f"{name} is on {each.device}, q on {q.device}")
+    return dict(rotary_dim=2 * pairs, table_positions=shape[-2])
+
+
+def _table_pointers(x, cos, sin, frequencies):
+    """The kernels are given tables, and the references what they are made from."""
+    if x.dtype == torch.float64:
+        return dict(frequencies=frequencies.contiguous())
+    return dict(cos=cos.contiguous(), sin=sin.contiguous())
+
+
+def _rotary_fields(q, k, cos, sin, frequencies, positions):
+    for name, each in (("q", q), ("k", k)):
+        _require(each.dim() == 4, f"{name} has {each.dim()} dimensions: not those of [batch, "
+                                  "length, heads, head_dim]")
+    batch, length, heads, head_dim = q.shape
+    kv_heads = k.shape[2]
+    _require(tuple(k.shape) == (batch, length, kv_heads, head_dim),
+             f"k is {list(k.shape)}, and q is {list(q.shape)}")
+    _require_alike(q, k=k)
+    if positions is not None:
+        _require(tuple(positions.shape) == (batch, length), f"positions is not [{batch}, {length}]")
+        _require(positions.dtype == torch.int32, "positions is not int32")
+        _require(positions.device == q.device, f"positions is on {positions.device}, q on "
+                                               f"{q.device}")
+    return dict(batch=batch, length=length, heads=heads, kv_heads=kv_heads, head_dim=head_dim,
+                positions=_contiguous(positions), **_check_tables(q, cos, sin, frequencies, ()))
+
+
+@_operator("rotary")
+def _rotary(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, frequencies: Tensor,
+            attention_factor: float, positions: Tensor | None, first_position: int,
+            interleaved: bool, backward: bool) -> tuple[Tensor, Tensor]:
+    fields = _rotary_fields(q, k, cos, sin, frequencies, positions)
+    q_out, k_out = _empty_like(q, k)
+    _run("rotary", q, **fields, **_with_strides(q=q, k=k), **_table_pointers(q, cos, sin,
+         frequencies), first_position=first_position, interleaved=int(interleaved),
+         backward=int(backward), attention_factor=_or_default("attention_factor", attention_factor),
+         q_out=q_out, k_out=k_out)
+    return q_out, k_out
+
+
+@_rotary.register_fake
+def _(q, k, cos, sin, frequencies, attention_factor, positions, first_position, interleaved,
+      backward):
+    _rotary_fields(q, k, cos, sin, frequencies, positions)
+    return _empty_like(q, k)
+
+
+def _rotary_context(ctx, inputs, output):
+    (_, _, cos, sin, frequencies, ctx.attention_factor, positions, *ctx.options,
+     ctx.backward) = inputs
+    ctx.save_for_backward(cos, sin, frequencies, positions)
+
+
+def _rotary_gradients(ctx, dq, dk):
+    *tables, positions = ctx.saved_tensors
+    gradients = _rotary(dq, dk, *tables, ctx.attention_factor, positions, *ctx.options,
+                        not ctx.backward)
+    return *gradients, *[None] * 8
+
+
+_rotary.register_autograd(_rotary_gradients, setup_context=_rotary_context)
+
+# ---- Attention with two scores ----
+
+
+def windowed_attention(q1, k1, q2, k2, v, window, *, causal=False, scale=None, query_lengths=None,
+                       key_lengths=None, return_lse=False):
+    """As attention(), but keys nearer than `window` to a query are scored by q1 and k1, and others
+    by q2 and k2: near is |i + keys - queries - j| < window for query i and key j. The window hides
+    no key.
+
+    q1, q2      [batch, queries, heads, head_dim]
+    k1, k2, v   [batch, keys, kv_heads, head_dim]
+    """
+    o, lse = _windowed_attention(q1, k1, q2, k2, v, window, causal, scale, _int32(query_lengths),
+                                 _int32(key_lengths))
+    return (o, lse) if return_lse else o
+
+
+@_operator("windowed_attention")
+def _windowed_attention(q1: Tensor, k1: Tensor, q2: Tensor, k2: Tensor, v: Tensor, window: int,
+                        causal: bool, scale: float | None, query_lengths: Tensor | None,
+                        key_lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+    fields = _attention_fields(q1, k1, v, causal, scale, query_lengths, key_lengths, q2=(q2, "q"),
+                               k2=(k2, "k"))
+    o, lse = _attention_outputs(q1)
+    _run("windowed_attention", q1, **fields, window=window,
+         **_with_strides(q1=q1, k1=k1, q2=q2, k2=k2, v=v), o=o, lse=lse)
+    return o, lse
+
+
+@_windowed_attention.register_fake
+def _(q1, k1, q2, k2, v, window, causal, scale, query_lengths, key_lengths):
+    _attention_fields(q1, k1, v, causal, scale, query_lengths, key_lengths, q2=(q2, "q"),
+                      k2=(k2, "k"))
+    return _attention_outputs(q1)
+
+
+@_operator("windowed_attention_backward")
+def _windowed_attention_backward(
+        dout: Tensor, q1: Tensor, k1: Tensor, q2: Tensor, k2: Tensor, v: Tensor, o: Tensor,
+        lse: Tensor, window: int, causal: bool, scale: float | None, query_lengths: Tensor | None,
+        key_lengths: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    fields = _attention_fields(q1, k1, v, causal, scale, query_lengths, key_lengths)
+    gradients = _empty_like(q1, k1, q2, k2, v)
+    _run("windowed_attention_backward", q1, **fields, window=window,
+         **_with_strides(q1=q1, k1=k1, q2=q2, k2=k2, v=v, o=o, dout=dout), lse=lse.contiguous(),
+         **dict(zip(("dq1", "dk1", "dq2", "dk2", "dv"), gradients)))
+    return gradients
+
+
+@_windowed_attention_backward.register_fake
+def _(dout, q1, k1, q2, k2, v, o, lse, window, causal, scale, query_lengths, key_lengths):
+    return _empty_like(q1, k1, q2, k2, v)
+
+
+def _windowed_attention_context(ctx, inputs, output):
+    *tensors, ctx.window, ctx.causal, ctx.scale, query_lengths, key_lengths = inputs
+    o, lse = output
+    ctx.mark_non_differentiable(lse)
+    ctx.save_for_backward(*tensors, o, lse, query_lengths, key_lengths)
+
+
+def _windowed_attention_gradients(ctx, dout, _lse):
+    *tensors, query_lengths, key_lengths = ctx.saved_tensors
+    gradients = _windowed_attention_backward(dout, *tensors, ctx.window, ctx.causal, ctx.scale,
+                                             query_lengths, key_lengths)
+    return *gradients, None, None, None, None, None
+
+
+_windowed_attention.register_autograd(_windowed_attention_gradients,
+                                      setup_context=_windowed_attention_context)
+
+# ---- Attention with a window of rotations ----
+
+
+METHODS = {"rerope": 0, "leaky_rerope": 1, "self_extend": 2}
+
+
+class WindowedRotaryTables(NamedTuple):
+    """Made by windowed_rotary_tables(). The method is a number of METHODS."""
+    cos: Tensor          # [3, positions, rotary_dim / 2], float32: of a token's own position, and
+    sin: Tensor          # of where a query and where a key is rotated to for far keys
+    frequencies: Tensor  # [rotary_dim / 2], float64, of which float64 tensors are computed
+    attention_factor: float
+    method: int
+    window: int
+    factor: float
+
+
+def windowed_rotary_tables(frequencies, positions, window, *, method="rerope", factor=1.0,
+                           attention_factor=1.0, device=None):
+    """Cosines and sines for windowed_rotary_attention().
+
+    frequencies    [rotary_dim / 2], as rotary_tables() has them, or a model's
+    positions      as many as there will be keys
+    method         one of METHODS; factor is of leaky_rerope and self_extend
+    """
+    frequencies = frequencies.detach().to("cpu", torch.float64).contiguous()
+    pairs, = frequencies.shape
+    cos, sin = (torch.empty(3, positions, pairs, dtype=torch.float32, device="cpu")
+                for _ in range(2))
+    number = _number(METHODS, "method", method)
+    library().run("windowed_rotary_tables", None, method=number, window=window,
+                  factor=_or_default("factor", factor), rotary_dim=2 * pairs, positions=positions,
+                  attention_factor=_or_default("attention_factor", attention_factor),
+                  frequencies=frequencies.data_ptr(), cos=cos.data_ptr(), sin=sin.data_ptr())
+    return WindowedRotaryTables(cos.to(device), sin.to(device), frequencies.to(device),
+                                attention_factor, number, window, factor)
+
+
+def windowed_rotary_attention(q, k, v, tables, *, scale=None, interleaved=False,
+                              query_lengths=None, key_lengths=None, return_lse=False):
+    """Causal attention(), whose q and k are rotated inside: for keys nearer than the tables' window
+    by their own positions, for others as the tables' method has it. A key's position is its number
+    in k, and a query's that of the key that it stands beside.
+
+    q       [batch, queries, heads, head_dim], not rotated
+    k, v    [batch, keys, kv_heads, head_dim], not rotated
+    """
+    o, lse = _windowed_rotary_attention(q, k, v, *tables, scale, interleaved,
+                                        _int32(query_lengths), _int32(key_lengths))
+    return (o, lse) if return_lse else o
+
+
+def _windowed_rotary_fields(q, k, v, cos, sin, frequencies, attention_factor, method, window,
+                            factor, scale, interleaved, query_lengths, key_lengths):
+    return (_attention_fields(q, k, v, True, scale, query_lengths, key_lengths)
+            | _check_tables(q, cos, sin, frequencies, (3,))
+            | dict(attention_factor=_or_default("attention_factor", attention_factor),
+                   method=method, window=window, factor=_or_default("factor", factor),
+                   interleaved=int(interleaved)))
+
+
+@_operator("windowed_rotary_attention")
+def _windowed_rotary_attention(
+        q: Tensor, k: Tensor, v: Tensor, cos: Tensor, sin: Tensor, frequencies: Tensor,
+        attention_factor: float, method: int, window: int, factor: float, scale: float | None,
+        interleaved: bool, query_lengths: Tensor | None,
+        key_lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+    fields = _windowed_rotary_fields(q, k, v, cos, sin, frequencies, attention_factor, method,
+                                     window, factor, scale, interleaved, query_lengths, key_lengths)
+    o, lse = _attention_outputs(q)
+    _run("windowed_rotary_attention", q, **fields, **_with_strides(q=q, k=k, v=v),
+         **_table_pointers(q, cos, sin, frequencies), o=o, lse=lse)
+    return o, lse
+
+
+@_windowed_rotary_attention.register_fake
+def _(q, *others):
+    _windowed_rotary_fields(q, *others)
+    return _attention_outputs(q)
+
+
+@_operator("windowed_rotary_attention_backward")
+def _windowed_rotary_attention_backward(
+        dout: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, cos: Tensor,
+        sin: Tensor, frequencies: Tensor, attention_factor: float, method: int, window: int,
+        factor: float, scale: float | None, interleaved: bool, query_lengths: Tensor | None,
+        key_lengths: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    fields = _windowed_rotary_fields(q, k, v, cos, sin, frequencies, attention_factor, method,
+                                     window, factor, scale, interleaved, query_lengths, key_lengths)
+    dq, dk, dv = _empty_like(q, k, v)
+    _run("windowed_rotary_attention_backward", q, **fields,
+         **_with_strides(q=q, k=k, v=v, o=o, dout=dout), lse=lse.contiguous(),
+         **_table_pointers(q, cos, sin, frequencies), dq=dq, dk=dk, dv=dv)
+    return dq, dk, dv
+
+
+@_windowed_rotary_attention_backward.register_fake
+def _(dout, q, k, v, *others):
+    return _empty_like(q, k, v)
+
+
+def _windowed_rotary_attention_context(ctx, inputs, output):
+    q, k, v, cos, sin, frequencies, *ctx.options, query_lengths, key_lengths = inputs
+    o, lse = output
+    ctx.mark_non_differentiable(lse)
+    ctx.save_for_backward(q, k, v, o, lse, cos, sin, frequencies, query_lengths, key_lengths)
+
+
+def _windowed_rotary_attention_gradients(ctx, dout, _lse):
+    *tensors, query_lengths, key_lengths = ctx.saved_tensors
+    gradients = _windowed_rotary_attention_backward(dout, *tensors, *ctx.options, query_lengths,
+                                                    key_lengths)
+    return *gradients, *[None] * 11
+
+
+_windowed_rotary_attention.register_autograd(_windowed_rotary_attention_gradients,
+                                             setup_context=_windowed_rotary_attention_context)
+
+# ---- Modules ----
+
+
+class Softmax(nn.Module):
+    """softmax()."""
+
+    def __init__(self, *, scale=None, causal=False, log=False):
+        super().__init__()
+        self.options = dict(scale=scale, causal=causal, log=log)
+
+    def forward(self, x):
+        return softmax(x, **self.options)
+
+
+class LayerNorm(nn.Module):
+    """layer_norm() with a weight and a bias, [dim] each."""
+
+    def __init__(self, dim, eps=1e-5, bias=True, device=None, dtype=None):
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(dim, device=device, dtype=dtype))
+        self.bias = nn.Parameter(torch.zeros(dim, device=device, dtype=dtype)) if bias else None
+
+    def forward(self, x):
+        return layer_norm(x, self.weight, self.bias, self.eps)
+
+
+class RMSNorm(nn.Module):
+    """rms_norm() with a weight, [dim]."""
+
+    def __init__(self, dim, eps=1e-5, device=None, dtype=None):
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(dim, device=device, dtype=dtype))
+
+    def forward(self, x):
+        return rms_norm(x, self.weight, self.eps)
+
+
+class Attention(nn.Module):
+    """attention()."""
+
+    def __init__(self, *, causal=False, scale=None, window=None):
+        super().__init__()
+        self.options = dict(causal=causal, scale=scale, window=window)
+
+    def forward(self, q, k, v, query_lengths=None, key_lengths=None):
+        return attention(q, k, v, query_lengths=query_lengths, key_lengths=key_lengths,
+                         **self.options)
+
+
+class _WithTables(nn.Module):
+    """Has tables as buffers. They move with the module, but do not become bfloat16 with it."""
+
+    def _keep(self, tables):
+        self._kind, self._numbers = type(tables), tables[3:]
+        for name in ("cos", "sin", "frequencies"):
+            self.register_buffer(name, getattr(tables, name), persistent=False)
+
+    def _apply(self, function, recurse=True):
+        exact = dict(self._buffers)
+        super()._apply(function, recurse)
+        for name, each in exact.items():
+            self._buffers[name] = each.to(self._buffers[name].device)
+        return self
+
+    @property
+    def tables(self):
+        return self._kind(self.cos, self.sin, self.frequencies, *self._numbers)
+
+
+class RotaryEmbedding(_WithTables):
+    """rotary() with tables of its own; options are those of rotary_tables()."""
+
+    def __init__(self, rotary_dim, positions, *, interleaved=False, **options):
+        super().__init__()
+        self.interleaved = interleaved
+        self._keep(rotary_tables(rotary_dim, positions, **options))
+
+    def forward(self, q, k, positions=None, first_position=0):
+        return rotary(q, k, self.tables, positions=positions, first_position=first_position,
+                      interleaved=self.interleaved)
+
+
+class WindowedRotaryAttention(_WithTables):
+    """windowed_rotary_attention() with tables of its own, for up to `positions` keys. Frequencies
+    are those of rotary_tables(rotary_dim, base=base), unless given."""
+
+    def __init__(self, rotary_dim, positions, window, *, method="rerope", factor=1.0,
+                 base=10000.0, frequencies=None, attention_factor=1.0, interleaved=False,
+                 scale=None, device=None):
+        super().__init__()
+        if frequencies is None:
+            frequencies = rotary_tables(rotary_dim, 0, base=base).frequencies
+        _require(len(frequencies) == rotary_dim // 2, f"frequencies is not [{rotary_dim // 2}]")
+        self.options = dict(interleaved=interleaved, scale=scale)
+        self._keep(windowed_rotary_tables(frequencies, positions, window, method=method,
+                                          factor=factor, attention_factor=attention_factor,
+                                          device=device))
+
+    def forward(self, q, k, v, query_lengths=None, key_lengths=None):
+        return windowed_rotary_attention(q, k, v, self.tables, query_lengths=query_lengths,
+                                         key_lengths=key_lengths, **self.options)

@@ -1,0 +1,104 @@
+// What kernels of attention begin with: the rows of heads, what is kept of each query beside its
+// row, and which part of the work a block does.
+#pragma once
+
+#include <string>
+
+#include "tile/basics.cuh"
+#include "tile/host/strides.hpp"
+
+namespace tile {
+
+inline constexpr float kLog2E = 1.44269504f, kLn2 = 0.693147181f;
+
+// snippet-begin heads
+/// A tensor of rows, some heads to each batch entry.
+template <class T>
+struct Heads {
+  T* data;
+  Strides stride;
+
+  __device__ Rows<T> rows(int batch, int head, int first_row = 0) const {
+    return {data + batch * stride.batch + head * stride.head + first_row * stride.row, stride.row};
+  }
+  __device__ __forceinline__ T* row(int batch, int row, int head) const {
+    return ptx::address_once(data + batch * stride.batch + row * stride.row + head * stride.head);
+  }
+};
+// snippet-end heads
+template <class T, class Void>
+Heads<T> heads_of(Void* data, const Strides& stride) {
+  return {static_cast<T*>(data), stride};
+}
+
+/// What a block works on: a tile of the rows of one head.
+struct BlockWork {
+  int batch, head, tile;
+};
+/// The tiles of a head follow one another, so that blocks that run at the same time share its keys
+/// and values in the L2.
+__device__ inline BlockWork work_of_block(int heads, int tiles) {
+  const unsigned of_head = blockIdx.x / tiles;
+  return {static_cast<int>(of_head / heads), static_cast<int>(of_head % heads),
+          static_cast<int>(blockIdx.x % tiles)};
+}
+inline int tiles_of(std::int64_t rows, int tile) {
+  return static_cast<int>((rows + tile - 1) / tile);
+}
+
+// snippet-begin longest_first
+/// The work of this block if the tiles with the most to do begin first, so that blocks with little
+/// fill the gaps at the end; of each tile eight heads in turn, which share the L2. For tiles of
+/// keys: where a mask is causal, the first ones are seen by the most queries.
+__device__ inline BlockWork keys_longest_first(int batch, int heads, int tiles) {
+  constexpr unsigned kTurn = 8;
+  const unsigned all = batch * heads, section = blockIdx.x / (kTurn * tiles) * kTurn;
+  const unsigned width = min(kTurn, all - section), at = blockIdx.x % (kTurn * tiles);
+  const unsigned of_head = section + at % width;
+  return {static_cast<int>(of_head / heads), static_cast<int>(of_head % heads),
+          static_cast<int>(at / width)};
+}
+/// For tiles of queries: the last ones see the most keys.
+__device__ inline BlockWork work_longest_first(int batch, int heads, int tiles) {
+  const BlockWork work = keys_longest_first(batch, heads, tiles);
+  return {work.batch, work.head, tiles - 1 - work.tile};
+}
+// snippet-end longest_first
+
+/// Heads of q to one of k and v.
+template <class Problem>
+int group_of(const Problem& p) {
+  return static_cast<int>(p.heads / p.kv_heads);
+}
+
+/// A block for each tile of `tile` rows of each head.
+template <class Problem>
+Status blocks_for_tiles(const Problem& p, std::int64_t heads, std::int64_t rows, int tile,
+                        unsigned* blocks) {
+  std::int64_t count = 0;
+  if (__builtin_mul_overflow(p.batch * heads, tiles_of(rows, tile), &count)) count = INT64_MAX;
+  return blocks_for("batch, heads and lengths", count, 1, blocks);
+}
+
+/// Where the head's part of lse, [batch][heads][queries], begins; null if nobody needs it.
+template <class Of>
+__device__ Of* lse_of_head(Of* lse, const BlockWork& work, int heads, int queries) {
+  return lse ? lse + (std::int64_t{work.batch} * heads + work.head) * queries : nullptr;
+}
+
+/// Backward, of each query: lse in units of log2, and delta. Behind a head's queries there are rows
+/// up to a multiple of kRowsOfTerms which have no weight, so that no tile of queries need ask where
+/// they end.
+struct Terms {
+  float lse2, delta;
+};
+inline constexpr int kRowsOfTerms = 128;
+
+/// Where the terms of a head begin. Of is Terms, or const Terms.
+template <class Of>
+__device__ Of* terms_of_head(Of* terms, const BlockWork& work, int heads, int queries) {
+  const std::int64_t rows = (queries + kRowsOfTerms - 1) / kRowsOfTerms * kRowsOfTerms;
+  return terms + (std::int64_t{work.batch} * heads + work.head) * rows;
+}
+
+}  // namespace tile

@@ -1,0 +1,22 @@
+// Attention with the options of chapters 05 and 07: the mask of each batch entry.
+#pragma once
+
+#include "tile/heads.cuh"
+#include "tile/mask.hpp"
+
+namespace tile {
+
+/// The masks of all batch entries.
+struct Masks {
+  int queries, keys, left, right;
+  const int* query_lengths;  // [batch], or null
+  const int* key_lengths;
+
+  /// That of one. A length beyond the tensor's would lead out of it.
+  __device__ Mask of(int batch) const {
+    return {query_lengths ? max(0, min(query_lengths[batch], queries)) : queries,
+            key_lengths ? max(0, min(key_lengths[batch], keys)) : keys, left, right};
+  }
+};
+
+}  // namespace tile
