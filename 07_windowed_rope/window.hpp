@@ -41,7 +41,9 @@ struct Window {
   __host__ __device__ constexpr Kinds kinds(const Mask& mask, int first_query, int queries,
                                             int first_key, int keys) const {
     const auto any = [&](int of_part) {
-      return part(mask, of_part).any_sees(first_query, queries, first_key, keys);
+      const Mask seen = part(mask, of_part);  // of far keys it may show none, or begin behind all
+      return seen.left + seen.right >= 0 &&
+             seen.any_sees(first_query, queries, first_key, less(keys, seen.keys - first_key));
     };
     return {any(2), any(0) || any(1)};
   }

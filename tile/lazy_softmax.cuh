@@ -32,8 +32,8 @@ class LazySoftmax : public RowSoftmax<kRows> {
 #pragma unroll
     for (int r = 0; r < kRows / 8; ++r) {
       // A row goes by its own scores, whatever the warp's other rows have seen.
-      const float row_max = reduce_lanes(max[r], Max{}, 4);
-      this->raise(r, row_max > this->reference_[r] + kMaxAbove ? row_max : -INFINITY, out);
+      const bool is_raised = max[r] > this->reference_[r] + kMaxAbove;
+      this->raise(r, reduce_lanes(is_raised ? max[r] : -INFINITY, Max{}, 4), out);
     }
   }
 

@@ -34,12 +34,12 @@ struct Mask {
   // snippet-end mask
 
   /// Whether any of some queries that follow one another may see any of some keys. Rows of queries
-  /// beyond the last ask for nothing.
+  /// beyond the last ask for nothing. Not exact where nobody sees anything (left + right < 0), or
+  /// for keys beyond the last: a warp then does in vain what hides all.
   __host__ __device__ constexpr bool any_sees(int first_query, int query_count, int first,
                                               int key_count) const {
     const int past = first_query + query_count < queries ? first_query + query_count : queries;
-    const int end = first + key_count < keys ? first + key_count : keys;
-    return past > first_query && left + right >= 0 && first_key(first_query) < end &&
+    return past > first_query && first_key(first_query) < first + key_count &&
            end_key(past - 1) > first;
   }
 
