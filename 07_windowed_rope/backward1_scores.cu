@@ -134,6 +134,7 @@ __global__ void windowed_backward_scores_dkv(const float* weights,  // [batch][h
 
 tile::Status takes_scores(const BackwardProblem& p, const BackwardBuffers& buffers,
                           const tile::Device&) {
+  if (tile::Status s = check_no_distance_factor(p); !s.ok()) return s;
   return check_workspace(p, buffers, "scores");
 }
 

@@ -5,9 +5,8 @@
 // Change: two kernels and one before them for delta, and no memory for scores; tiles of which no
 //         query sees a key are passed over.
 // Limit: arithmetic in fp32, and seven products where five would do.
-#include "tile/ptx/exp2.cuh"
+#include "distance_weight.cuh"
 #include "tile/reduce.cuh"
-#include "windowed_rope.cuh"
 
 namespace windowed_rope {
 namespace {
@@ -72,8 +71,8 @@ __global__ void windowed_backward_tiles_dkv(Heads<const T> q1,    // [batch][que
                                             Heads<T> dk1,         // as k1
                                             Heads<T> dk2,         // as k1
                                             Heads<T> dv,          // as k1
-                                            Masks masks, Window window, int heads, int group,
-                                            int dim, float scale) {
+                                            Masks masks, Window window, DistanceWeight by_distance,
+                                            int heads, int group, int dim, float scale) {
   extern __shared__ float smem[];                    // {K1, K2, V, Q1 or Q2, dO}
   float* k_smem = smem;                              // [2][kKept][dim + 1]
   float* v_smem = k_smem + 2 * kKept * (dim + 1);    // [kKept][dim + 1]
@@ -103,14 +102,15 @@ __global__ void windowed_backward_tiles_dkv(Heads<const T> q1,    // [batch][que
         // A lane has a query: its weight for the warp's key, and the weight's gradient.
         const Terms of_query = of_head[first + lane];
         const int query = first + lane, key = block_key + warp;
+        const float factor = by_distance.of(mask, query, key);
         float weight = 0;
         if (mask.sees(query, key) && window.is_near(mask, query, key) == near) {
           const float* k_row = k_smem + ((near ? 0 : kKept) + warp) * (dim + 1);
-          const float score = scale * kLog2E * dot(q_smem + lane * (dim + 1), k_row, dim);
+          const float score = factor * scale * kLog2E * dot(q_smem + lane * (dim + 1), k_row, dim);
           weight = tile::ptx::exp2_approx(score - of_query.lse2);
         }
         const float dweight = dot(dout_smem + lane * (dim + 1), v_smem + warp * (dim + 1), dim);
-        const float dscore = weight * (dweight - of_query.delta);
+        const float dscore = factor * weight * (dweight - of_query.delta);
         add_rows(dv_sums, weight, dout_smem, dim);  // dV += P^T dO
         if (near) {                                 // dK += dS^T Q
           add_rows(dk1_sums, dscore, q_smem, dim);
@@ -139,8 +139,8 @@ __global__ void windowed_backward_tiles_dq(Heads<const T> q1,    // [batch][quer
                                            const Terms* terms,   // [batch][heads][rows of terms]
                                            Heads<T> dq1,         // as q1
                                            Heads<T> dq2,         // as q1
-                                           Masks masks, Window window, int heads, int group,
-                                           int dim, float scale) {
+                                           Masks masks, Window window, DistanceWeight by_distance,
+                                           int heads, int group, int dim, float scale) {
   extern __shared__ float smem[];                     // {Q1, Q2, dO, K1 or K2, V}
   float* q_smem = smem;                               // [2][kKept][dim + 1]
   float* dout_smem = q_smem + 2 * kKept * (dim + 1);  // [kKept][dim + 1]
@@ -168,14 +168,15 @@ __global__ void windowed_backward_tiles_dq(Heads<const T> q1,    // [batch][quer
       load_rows<kPassing>(v_smem, v.rows(work.batch, kv_head, first), left, dim);
       __syncthreads();  // these are there
       const int query = block_query + warp, key = first + lane;
+      const float factor = by_distance.of(mask, query, key);
       float weight = 0;
       if (mask.sees(query, key) && window.is_near(mask, query, key) == near) {
         const float* q_row = q_smem + ((near ? 0 : kKept) + warp) * (dim + 1);
-        const float score = scale * kLog2E * dot(q_row, k_smem + lane * (dim + 1), dim);
+        const float score = factor * scale * kLog2E * dot(q_row, k_smem + lane * (dim + 1), dim);
         weight = tile::ptx::exp2_approx(score - of_query.lse2);
       }
       const float dweight = dot(dout_smem + warp * (dim + 1), v_smem + lane * (dim + 1), dim);
-      const float dscore = weight * (dweight - of_query.delta);
+      const float dscore = factor * weight * (dweight - of_query.delta);
       if (near) {  // dQ += dS K
         add_rows(dq1_sums, dscore, k_smem, dim);
       } else {
@@ -227,8 +228,8 @@ tile::Status tiles(const BackwardProblem& p, const BackwardBuffers& buffers, voi
       if (!allowed.ok()) return allowed;
       windowed_backward_tiles_dkv<T><<<key_blocks, kThreads, bytes, in>>>(
           q1, k1, q2, k2, v, dout, terms, heads_of<T>(buffers.dk1, p.dk1),
-          heads_of<T>(buffers.dk2, p.dk2), heads_of<T>(buffers.dv, p.dv), masks, window, heads,
-          group_of(p), dim, p.scale);
+          heads_of<T>(buffers.dk2, p.dk2), heads_of<T>(buffers.dv, p.dv), masks, window,
+          distance_weight_of(p), heads, group_of(p), dim, p.scale);
       tile::Status launched = tile::launch_status("windowed_backward_tiles_dkv");
       if (!launched.ok() || query_blocks == 0) return launched;
     }
@@ -236,7 +237,8 @@ tile::Status tiles(const BackwardProblem& p, const BackwardBuffers& buffers, voi
     if (!allowed.ok()) return allowed;
     windowed_backward_tiles_dq<T><<<query_blocks, kThreads, bytes, in>>>(
         q1, k1, q2, k2, v, dout, terms, heads_of<T>(buffers.dq1, p.dq1),
-        heads_of<T>(buffers.dq2, p.dq2), masks, window, heads, group_of(p), dim, p.scale);
+        heads_of<T>(buffers.dq2, p.dq2), masks, window, distance_weight_of(p), heads, group_of(p),
+        dim, p.scale);
     return tile::launch_status("windowed_backward_tiles_dq");
   });
 }

@@ -95,6 +95,7 @@ __global__ void windowed_scores_output(const float* weights,  // [batch][heads][
 
 tile::Status takes_scores(const ForwardProblem& p, const ForwardBuffers& buffers,
                           const tile::Device&) {
+  if (tile::Status s = check_no_distance_factor(p); !s.ok()) return s;
   return check_workspace(p, buffers, "scores");
 }
 

@@ -5,9 +5,8 @@
 // Change: one kernel for three, no memory for scores; tiles that no query sees are passed over.
 // Limit: arithmetic. Two multiply-adds of fp32 for each score and element of the head dimension,
 //        and each reads shared memory.
-#include "tile/ptx/exp2.cuh"
+#include "distance_weight.cuh"
 #include "tile/reduce.cuh"
-#include "windowed_rope.cuh"
 
 namespace windowed_rope {
 namespace {
@@ -39,8 +38,8 @@ __global__ void windowed_tiles(Heads<const T> q1,  // [batch][queries][heads][di
                                Heads<const T> v,   // as k1
                                Heads<T> o,         // [batch][queries][heads][dim]
                                float* lse,         // [batch][heads][queries], or null
-                               Masks masks, Window window, int heads, int group, int dim,
-                               float factor) {
+                               Masks masks, Window window, DistanceWeight by_distance, int heads,
+                               int group, int dim, float factor) {
   extern __shared__ float smem[];                   // {Q1, Q2, K1, K2 or V}
   float* q1_smem = smem;                            // [kQueries][dim + 1]
   float* q2_smem = q1_smem + kQueries * (dim + 1);  // likewise
@@ -79,7 +78,7 @@ __global__ void windowed_tiles(Heads<const T> q1,  // [batch][queries][heads][di
         const float* k_row = kv_smem + lane * (dim + 1);
         float dot = 0;
         for (int d = 0; d < dim; ++d) dot += q_row[d] * k_row[d];
-        score[i] = factor * dot;
+        score[i] = factor * by_distance.of(mask, query, key) * dot;
       }
       __syncthreads();  // all warps have read the keys
     }
@@ -159,8 +158,8 @@ tile::Status tiles(const ForwardProblem& p, const ForwardBuffers& buffers, void*
         heads_of<const T>(buffers.q1, p.q1), heads_of<const T>(buffers.k1, p.k1),
         heads_of<const T>(buffers.q2, p.q2), heads_of<const T>(buffers.k2, p.k2),
         heads_of<const T>(buffers.v, p.v), heads_of<T>(buffers.o, p.o), buffers.lse,
-        masks_of(p, buffers), window_of(p), static_cast<int>(p.heads), group_of(p),
-        static_cast<int>(p.head_dim), p.scale * kLog2E);
+        masks_of(p, buffers), window_of(p), distance_weight_of(p), static_cast<int>(p.heads),
+        group_of(p), static_cast<int>(p.head_dim), p.scale * kLog2E);
     return tile::launch_status("windowed_tiles");
   });
 }

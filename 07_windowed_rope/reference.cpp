@@ -1,5 +1,7 @@
 // The references, and the checks of the arguments.
 #include <algorithm>
+#include <cmath>
+#include <numbers>
 #include <string>
 
 #include "harness/attention_argument.hpp"
@@ -23,7 +25,21 @@ tile::AttentionSizes sizes_of(const Problem& p) {
           kUnlimited,
           p.causal ? 0 : kUnlimited,
           p.scale,
-          std::clamp<std::int64_t>(p.window, 0, kUnlimited)};
+          std::clamp<std::int64_t>(p.window, 0, kUnlimited),
+          p.distance_factor};
+}
+
+template <class Problem>
+tile::Status check_numbers(const Problem& p) {
+  if (tile::Status s = tile::check_attention_sizes(p); !s.ok()) return s;
+  const auto [part, rate] = p.distance_factor;
+  if (!(part >= 0 && part <= 1)) {
+    return tile::invalid_argument("distance_factor",
+                                  "its part " + tile::number(part) + " is not between 0 and 1");
+  }
+  if (rate >= 0 && std::isfinite(rate * std::numbers::log2e_v<float>)) return {};
+  return tile::invalid_argument("distance_factor",
+                                "its rate " + tile::number(rate) + " is not 0 or more and finite");
 }
 
 template <class Problem, class Buffers>
@@ -65,8 +81,8 @@ tile::Status check_workspace(const BackwardProblem& p, const BackwardBuffers& bu
   return tile::check_workspace(workspace_bytes(p, step), buffers.workspace_bytes);
 }
 
-tile::Status validate_sizes(const ForwardProblem& p) { return tile::check_attention_sizes(p); }
-tile::Status validate_sizes(const BackwardProblem& p) { return tile::check_attention_sizes(p); }
+tile::Status validate_sizes(const ForwardProblem& p) { return check_numbers(p); }
+tile::Status validate_sizes(const BackwardProblem& p) { return check_numbers(p); }
 
 tile::Status validate_tensors(const ForwardProblem& p, const ForwardBuffers& b) {
   if (tile::Status s = validate_sizes(p); !s.ok()) return s;
@@ -97,11 +113,13 @@ tile::Status validate(const BackwardProblem& p, const BackwardBuffers& buffers) 
 }
 
 tile::Status check_chunks(const ForwardProblem& p, const ForwardBuffers& b) {
+  if (tile::Status s = check_no_distance_factor(p); !s.ok()) return s;
   std::vector<TensorArgument> tensors = factors(p, b);
   tensors.push_back(query_rows(p, "o", b.o, p.o));
   return check_head_chunks(p.type, p.head_dim, tensors);
 }
 tile::Status check_chunks(const BackwardProblem& p, const BackwardBuffers& b) {
+  if (tile::Status s = check_no_distance_factor(p); !s.ok()) return s;
   std::vector<TensorArgument> tensors = factors(p, b);
   tensors.push_back(query_rows(p, "dout", b.dout, p.dout));
   for (TensorArgument& each : gradients(p, b)) tensors.push_back(std::move(each));

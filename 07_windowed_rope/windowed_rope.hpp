@@ -25,6 +25,7 @@ inline constexpr std::int64_t kUnlimited = tile::kMaxLength;
 /// For each batch entry and head, with the rows of the tensors as vectors:
 ///
 ///     s_ij = scale q1_i k1_j   if |i + keys - queries - j| < window,   else scale q2_i k2_j
+///     s_ij is multiplied by the distance factor of |i + keys - queries - j|, if there is one
 ///     p_ij = exp(s_ij - lse_i)        lse_i = log sum_j exp(s_ij)        o_i = sum_j p_ij v_j
 ///
 /// Query i stands beside key i + keys - queries. If it is causal, it sees the keys up to there,
@@ -38,7 +39,8 @@ struct ForwardProblem {
   std::int64_t kv_heads = heads;     // divides heads
   std::int64_t window = kUnlimited;  // 0 or less: every key is far; the largest: every key is near
   bool causal = true;
-  float scale = 1;  // positive and finite; 1 / sqrt(head_dim) is usual
+  float scale = 1;                            // positive and finite; 1 / sqrt(head_dim) is usual
+  tile::DistanceFactor distance_factor = {};  // only step `tiles` has one
   Strides q1 = packed_strides(queries, heads, head_dim);
   Strides k1 = packed_strides(keys, kv_heads, head_dim);
   Strides q2 = packed_strides(queries, heads, head_dim);
@@ -66,6 +68,7 @@ struct ForwardBuffers {
 /// From the gradient dout of a loss with respect to o, with p_ij and the options as above:
 ///
 ///     delta_i = dout_i o_i            ds_ij = p_ij (dout_i v_j - delta_i)
+///     ds_ij is multiplied by the distance factor likewise
 ///     dq1_i = scale sum_j ds_ij k1_j  and  dk1_j = scale sum_i ds_ij q1_i  over what is near
 ///     dq2_i = scale sum_j ds_ij k2_j  and  dk2_j = scale sum_i ds_ij q2_i  over what is far
 ///     dv_j = sum_i p_ij dout_i        over both
@@ -79,6 +82,7 @@ struct BackwardProblem {
   std::int64_t window = kUnlimited;
   bool causal = true;
   float scale = 1;  // positive and finite
+  tile::DistanceFactor distance_factor = {};
   Strides q1 = packed_strides(queries, heads, head_dim);
   Strides k1 = packed_strides(keys, kv_heads, head_dim);
   Strides q2 = packed_strides(queries, heads, head_dim);
@@ -148,8 +152,15 @@ tile::Status check_workspace(const ForwardProblem& problem, const ForwardBuffers
 tile::Status check_workspace(const BackwardProblem& problem, const BackwardBuffers& buffers,
                              std::string_view step);
 
+/// Whether there is no distance factor: what the steps say that have none.
+template <class Problem>
+tile::Status check_no_distance_factor(const Problem& p) {
+  if (p.distance_factor.part == 0) return {};
+  return tile::unsupported("distance_factor", "only step tiles has one");
+}
+
 /// Whether every row consists of aligned chunks of 16 bytes; if not, the Status says which argument
-/// is in the way.
+/// is in the way, or that there is a distance factor: only step `tiles` has one.
 tile::Status check_chunks(const ForwardProblem& problem, const ForwardBuffers& buffers);
 tile::Status check_chunks(const BackwardProblem& problem, const BackwardBuffers& buffers);
 

@@ -75,6 +75,33 @@ void put_far(Scores* scores, const Scores& far, std::int64_t position, std::int6
   }
 }
 
+/// The factors by distance of rows from row `first` on, and by how much a kernel's may be off.
+struct Factors {
+  Vector value, error;
+};
+Factors factors_of(const AttentionSizes& p, std::int64_t position, std::int64_t first,
+                   Eigen::Index count) {
+  const double part = p.distance_factor.part, rate = p.distance_factor.rate;
+  Factors f{Vector::Ones(count), Vector::Zero(count)};
+  for (Eigen::Index i = 0; part != 0 && i < count; ++i) {
+    const double exponent = rate * static_cast<double>(std::abs(position - (first + i)));
+    const double falls = part * std::exp(-exponent);
+    f.value[i] = 1 - part + falls;
+    // The rate is rounded in units of log2, and so is its product with the distance. Then come the
+    // exponential, a product and two sums.
+    f.error[i] = falls * std::expm1(3 * kUnit * exponent + kExp2 + kUnit) + kTinyExponential +
+                 3 * kUnit * (1 + f.value[i]);
+  }
+  return f;
+}
+
+void multiply(Scores* scores, const Factors& by) {
+  const Vector greatest = by.value + by.error;
+  scores->error = scores->error.cwiseProduct(greatest) + scores->magnitude.cwiseProduct(by.error);
+  scores->value = scores->value.cwiseProduct(by.value);
+  scores->magnitude = scores->magnitude.cwiseProduct(greatest);
+}
+
 template <class Inputs>
 Mask mask_of(const AttentionSizes& p, const Inputs& in, std::int64_t batch) {
   const auto entry = static_cast<std::size_t>(batch);
@@ -131,7 +158,7 @@ AttentionExpected attention_reference(const AttentionSizes& p, const AttentionIn
     const auto of_keys = [&](std::span<const double> tensor) {
       return rows_of(tensor, p.keys, p.kv_heads, p.head_dim, batch, kv_head, first, n);
     };
-    const Rows v = of_keys(in.v);
+    const Rows v = of_keys(in.v), v_bound = of_keys(in.v_bound);
     const auto scores_with = [&](std::span<const double> q, std::span<const double> q_bound,
                                  std::span<const double> k, std::span<const double> k_bound) {
       return scores_of(p.scale, row_of(q, p.head_dim, at), row_of(q_bound, p.head_dim, at),
@@ -142,6 +169,7 @@ AttentionExpected attention_reference(const AttentionSizes& p, const AttentionIn
       put_far(&scores, scores_with(in.far.q, in.far.q_bound, in.far.k, in.far.k_bound),
               mask.position(static_cast<int>(query)), p.window, first);
     }
+    multiply(&scores, factors_of(p, mask.position(static_cast<int>(query)), first, n));
     const auto& [score, magnitude, score_error] = scores;
     const double max = score.maxCoeff();
     const Vector exponential = (score.array() - max).exp();
@@ -175,9 +203,10 @@ AttentionExpected attention_reference(const AttentionSizes& p, const AttentionIn
     const Vector term_error =
         weight.array() * (error.array() + of_output + error.array() * of_output);
     const Vector value = v.transpose() * weight;
-    const Vector bound =
-        v.cwiseAbs().transpose() * (term_error.array() + weight_tiny / sum).matrix() +
-        Vector::Constant(p.head_dim, 4 * kTinyProduct);
+    const Vector weight_error = term_error.array() + weight_tiny / sum;
+    Vector bound =
+        v.cwiseAbs().transpose() * weight_error + Vector::Constant(p.head_dim, 4 * kTinyProduct);
+    if (v_bound.rows() > 0) bound += v_bound.transpose() * (weight + weight_error);
     for (std::size_t d = 0; d < dim; ++d) {
       const auto i = static_cast<Eigen::Index>(d);
       const std::size_t element = static_cast<std::size_t>(at) * dim + d;
@@ -221,8 +250,8 @@ AttentionGradients attention_gradients(const AttentionSizes& p, const AttentionG
     Vector weight, weight_error, dscore, dscore_error;
   };
   const auto pairs_of = [&](const Scores& scores, const Vector& lse, const Vector& dweight,
-                            const Vector& dweight_magnitude, const Vector& delta,
-                            const Vector& delta_magnitude) {
+                            const Vector& dweight_magnitude, const Vector& dweight_error,
+                            const Vector& delta, const Vector& delta_magnitude) {
     Pairs x;
     const Vector& score = scores.value;
     // A query without keys has no weights. Its lse is -infinity.
@@ -237,8 +266,8 @@ AttentionGradients attention_gradients(const AttentionSizes& p, const AttentionG
     x.weight_error = x.weight.array() * relative.array() + kTinyExponential;
     const Vector difference = dweight - delta;
     const Vector difference_error =
-        of_product * dweight_magnitude + of_delta * delta_magnitude +
-        kUnit * difference.cwiseAbs() +
+        of_product * (dweight_magnitude + dweight_error) + dweight_error +
+        of_delta * delta_magnitude + kUnit * (difference.cwiseAbs() + dweight_error) +
         Vector::Constant(difference.size(), 2 * static_cast<double>(p.head_dim) * kTinyProduct);
     x.dscore = x.weight.array() * difference.array();
     x.dscore_error = x.weight_error.array() * (difference.cwiseAbs() + difference_error).array() +
@@ -248,6 +277,19 @@ AttentionGradients attention_gradients(const AttentionSizes& p, const AttentionG
     x.weight_error.array() += factor_unit * (x.weight + x.weight_error).array() + factor_tiny;
     x.dscore_error.array() +=
         factor_unit * (x.dscore.cwiseAbs() + x.dscore_error).array() + factor_tiny;
+    return x;
+  };
+  // By how much a product with v is off because v is.
+  const auto error_of_v = [](const Rows& v_bound, const Vector& x, Eigen::Index count) {
+    return v_bound.rows() == 0 ? Vector(Vector::Zero(count)) : Vector(v_bound * x.cwiseAbs());
+  };
+  // dscores become those of products that a factor multiplies.
+  const auto through = [&](Pairs x, const Factors& by) {
+    if (p.distance_factor.part == 0) return x;
+    const Vector greatest = x.dscore.cwiseAbs() + x.dscore_error;
+    x.dscore_error = x.dscore_error.cwiseProduct(by.value + by.error) +
+                     x.dscore.cwiseAbs().cwiseProduct(by.error) + 2 * kUnit * greatest;
+    x.dscore = x.dscore.cwiseProduct(by.value);
     return x;
   };
   // value += factors times rows, bound likewise.
@@ -312,10 +354,14 @@ AttentionGradients attention_gradients(const AttentionSizes& p, const AttentionG
               scores_of(scale, of_query(in.far.q), of_query(in.far.q_bound), far_k, far_k_bound),
               position, p.window, first);
         }
-        const Pairs x =
+        const Factors factors = factors_of(p, position, first, n);
+        multiply(&scores, factors);
+        const Pairs x = through(
             pairs_of(scores, repeated(in.lse[static_cast<std::size_t>(row * p.heads + head)]),
-                     v * dout, v.cwiseAbs() * dout.cwiseAbs(), repeated(dout.dot(o)),
-                     repeated(dout.cwiseAbs().dot(o.cwiseAbs())));
+                     v * dout, v.cwiseAbs() * dout.cwiseAbs(),
+                     error_of_v(of_keys(in.v_bound), dout, n), repeated(dout.dot(o)),
+                     repeated(dout.cwiseAbs().dot(o.cwiseAbs()))),
+            factors);
         for (const bool far : {false, true}) {
           if (far && !has_far) continue;
           Vector value = zero(), bound = zero(), magnitude = zero();
@@ -355,9 +401,15 @@ AttentionGradients attention_gradients(const AttentionSizes& p, const AttentionG
                     scores_of(scale, of_key(in.far.k), of_key(in.far.k_bound), far_q, far_q_bound),
                     position, p.window, first);
           }
-          const Pairs x = pairs_of(scores, lse, dout * v, dout.cwiseAbs() * v.cwiseAbs(),
-                                   dout.cwiseProduct(o).rowwise().sum(),
-                                   dout.cwiseProduct(o).cwiseAbs().rowwise().sum());
+          const Factors factors = factors_of(p, position, first, n);
+          multiply(&scores, factors);
+          const Row v_bound = of_key(in.v_bound);
+          const Vector dweight_error =
+              v_bound.size() == 0 ? Vector(Vector::Zero(n)) : Vector(dout.cwiseAbs() * v_bound);
+          const Pairs x = through(pairs_of(scores, lse, dout * v, dout.cwiseAbs() * v.cwiseAbs(),
+                                           dweight_error, dout.cwiseProduct(o).rowwise().sum(),
+                                           dout.cwiseProduct(o).cwiseAbs().rowwise().sum()),
+                                  factors);
           for (const int far : {0, 1}) {
             if (far && !has_far) continue;
             const Pairs part = part_of(x, far, position, first);

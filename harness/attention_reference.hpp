@@ -12,6 +12,11 @@
 
 namespace tile {
 
+/// Multiplies scores by how far apart query and key are: 1 - part + part exp(-rate distance).
+struct DistanceFactor {
+  float part = 0, rate = 0;  // part 0: there is no such factor
+};
+
 /// heads / kv_heads heads of q share one of k and v. Query i stands beside key i + keys - queries,
 /// and sees `left` keys before and `right` behind it: at most kMaxLength, which is no limit. With a
 /// second pair of q and k its scores count for keys that are `window` or further from there.
@@ -21,6 +26,7 @@ struct AttentionSizes {
   std::int64_t left, right;
   float scale;
   std::int64_t window = kMaxLength;
+  DistanceFactor distance_factor = {};
 };
 
 /// A second q and k, which score what is far. Without them nothing is far.
@@ -29,7 +35,7 @@ struct FarInputs {
   std::span<const double> q_bound = {}, k_bound = {};
 };
 
-/// Without padding. Where q and k are results themselves, which a kernel rounds before it
+/// Without padding. Where q, k and v are results themselves, which a kernel rounds before it
 /// multiplies them, their bounds are how far it may be from these values.
 struct AttentionInputs {
   std::span<const double> q;                              // [rows][heads][head_dim]
@@ -37,6 +43,7 @@ struct AttentionInputs {
   std::vector<int> query_lengths = {}, key_lengths = {};  // of each batch entry; empty: all whole
   std::span<const double> q_bound = {}, k_bound = {};     // as q and k; empty: they are exact
   FarInputs far = {};
+  std::span<const double> v_bound = {};
 };
 struct AttentionExpected {
   Expected o;    // [rows][heads][head_dim]
@@ -56,6 +63,7 @@ struct AttentionGradientInputs {
   std::vector<int> query_lengths = {}, key_lengths = {};
   std::span<const double> q_bound = {}, k_bound = {};
   FarInputs far = {};
+  std::span<const double> v_bound = {};
 };
 struct AttentionGradients {
   Expected dq;              // [rows][heads][head_dim]

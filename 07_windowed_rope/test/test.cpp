@@ -97,6 +97,19 @@ TEST_SUITE("step") {
     });
   }
 
+  TEST_CASE("a factor by distance, which step tiles has and no other") {
+    for_each_step(
+        [](const auto& step, DType type) {
+          for (Case c : {full(type, {2, 2, 1, 37, 53, 64}, 20),
+                         causal(full(type, {1, 2, 2, 70, 70, 16}, kUnlimited))}) {
+            c.p.distance_factor = {0.75f, 0.05f};
+            CHECK(takes(step, c) == (step.name == "tiles"));
+            if (takes(step, c)) check_step(step, c, normal(step, c));
+          }
+        },
+        tile::OwnKernel::need_not_run);
+  }
+
   TEST_CASE("strides: heads first, all five packed, gaps") {
     for_each_step([](const auto& step, DType type) {
       Cases cases(step, type);
@@ -365,6 +378,19 @@ TEST_SUITE("chapter") {
     }
   }
 
+  TEST_CASE("by hand: a factor by distance takes from the key before what it gives to the last") {
+    Case c = causal(full(DType::fp64, {1, 1, 1, 1, 2, 1}, kUnlimited));
+    c.p.scale = 1, c.p.distance_factor = {0.5f, 1};
+    Inputs in;
+    in.q1 = in.q2 = {2};
+    in.k1 = in.k2 = {3, 3};
+    in.v = {1, 0};
+    const double far = std::exp(6 * (0.5 + 0.5 * std::exp(-1.0))), near = std::exp(6.0);
+    const tile::AttentionExpected got = expected_outputs(c, in);
+    CHECK(std::abs(got.lse.value[0] - std::log(far + near)) < 1e-14);
+    CHECK(std::abs(got.o.value[0] - far / (far + near)) < 1e-14);
+  }
+
   TEST_CASE("the parts of a window, and what is in a tile, pair by pair") {
     for (const int queries : {1, 5, 16}) {
       for (const int keys : {0, 1, 7, 20}) {
@@ -421,6 +447,7 @@ TEST_SUITE("chapter") {
     for (const bool is_causal : {true, false}) {
       Case c = full(DType::fp64, {2, 4, 2, 5, 6, 3}, 2);
       c.p.causal = is_causal;
+      c.p.distance_factor = {0.5f, 0.3f};
       c.query_lengths = {4, 5};
       c.key_lengths = {6, 4};
       Inputs in = normal(kForward[0], c);

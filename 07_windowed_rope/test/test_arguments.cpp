@@ -91,6 +91,13 @@ TEST_SUITE("chapter") {
     refuses("kv_heads", [](Call& call) { call.p.kv_heads = 3; });
     refuses("scale", [](Call& call) { call.p.scale = 0; });
     refuses("scale", [](Call& call) { call.p.scale = static_cast<float>(kNaN); });
+    for (const tile::DistanceFactor factor : {tile::DistanceFactor{-0.1f, 1},
+                                              {1.1f, 1},
+                                              {static_cast<float>(kNaN), 1},
+                                              {0.5f, -1},
+                                              {0.5f, static_cast<float>(kInfinity)}}) {
+      refuses("distance_factor", [=](Call& call) { call.p.distance_factor = factor; });
+    }
     refuses(
         "type", [](Call& call) { call.p.type = DType::tf32; }, tile::Code::unsupported);
     for (const std::int64_t window : {std::int64_t{-kMost}, std::int64_t{0}, kMost}) {

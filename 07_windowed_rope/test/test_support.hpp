@@ -65,6 +65,7 @@ struct Case {
                       .head_dim = p.head_dim,
                       .kv_heads = p.kv_heads};
     b.window = p.window, b.causal = p.causal, b.scale = p.scale;
+    b.distance_factor = p.distance_factor;
     b.q1 = p.q1, b.k1 = p.k1, b.q2 = p.q2, b.k2 = p.k2, b.v = p.v, b.o = p.o;
     if (dout) b.dout = *dout;
     if (dq1) b.dq1 = *dq1;
