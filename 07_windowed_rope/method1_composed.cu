@@ -11,8 +11,7 @@ tile::Status takes_composed(const MethodProblem& p, const MethodBuffers& b, cons
   RotatedRows rows;
   tile::Choice choice;
   if (tile::Status s = take_workspace(p, b, &rows); !s.ok()) return s;
-  return choose(kForwardLadder, kForwardLadder.steps.size() - 1, attention_of(p),
-                attention_of(p, b, rows), &choice);
+  return choose_last(kForwardLadder, attention_of(p), attention_of(p, b, rows), &choice);
 }
 
 // snippet-begin launch

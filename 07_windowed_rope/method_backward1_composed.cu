@@ -83,8 +83,7 @@ tile::Status takes_composed(const MethodBackwardProblem& p, const MethodBackward
   RotatedRows rows;
   tile::Choice choice;
   if (tile::Status s = take_workspace(p, b, &rows); !s.ok()) return s;
-  return choose(kBackwardLadder, kBackwardLadder.steps.size() - 1, attention_of(p),
-                attention_of(p, b, rows), &choice);
+  return choose_last(kBackwardLadder, attention_of(p), attention_of(p, b, rows), &choice);
 }
 
 // snippet-begin launch

@@ -18,16 +18,6 @@ __global__ void method_composed_positions(int* positions,  // [batch][queries]
 }
 // snippet-end positions
 
-/// The bytes that the fastest step needs that takes rows of chunks, and those that it leaves some
-/// to, which need no more.
-template <class Ladder, class Problem>
-std::int64_t attention_bytes(const Ladder& ladder, const Problem& inner) {
-  typename Ladder::Buffers aligned;
-  aligned.workspace_bytes = INT64_MAX;
-  tile::Choice choice;
-  if (!tile::choose(ladder, ladder.steps.size() - 1, inner, aligned, &choice).ok()) return 0;
-  return workspace_bytes(inner, ladder.steps[choice.step].name);
-}
 template <class Ladder, class Problem>
 std::int64_t all_bytes(const Ladder& ladder, const Problem& p) {
   if (is_empty(p)) return 0;

@@ -44,6 +44,7 @@ Status check_requirements(EnumSet<DType> types, EnumSet<Feature> needs, DType ty
   }
   for (Feature feature : kFeatures) {
     if (!needs.contains(feature)) continue;
+    if (feature == Feature::bf16_mma && type == DType::fp32) continue;
     if (feature == Feature::bf16_mma && type == DType::fp16) feature = Feature::fp16_mma;
     if (!has_feature(device().capability, feature)) {
       return unsupported(name(feature), device().name + " does not have it");

@@ -39,7 +39,7 @@ enum class Feature {
   fp16_mma,  ///< compute capability 7.5 and up: tensor cores that multiply fp16
   cp_async,  ///< 8.0 and up, as is bf16_mma
   bf16_mma,  ///< tensor cores that multiply bf16 and tf32; a step that needs it needs fp16_mma
-             ///< instead for a problem in fp16
+             ///< instead for a problem in fp16, and none for one in fp32
   fp8_mma,   ///< 8.9 and up
   tma,       ///< 9.0 and up, as is cluster
   cluster,
