@@ -84,11 +84,20 @@ struct LadderInfo {
   std::vector<WholeTiles> whole_tiles = {};
 };
 
+/// What `./tour run CHAPTER --compare` shows.
+struct SideBySide {
+  std::string_view ladder;  ///< whose sizes it takes
+  /// Prints a table, and writes a drawing into `folder`. Without a size it takes one of its own.
+  /// Returns whether all results were right.
+  bool (*show)(const std::vector<std::int64_t>& size, DType type, const std::string& folder);
+};
+
 struct Chapter {
   std::string_view name;  ///< the folder's
   std::string_view title;
   std::string_view next;  ///< what to read and try after it
   std::vector<LadderInfo> ladders;
+  SideBySide side_by_side = {"", nullptr};  ///< null: there is nothing to compare
 };
 
 /// The chapters linked into this program, by name.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <filesystem>
 
 #include "tile/host/text.hpp"
 
@@ -89,6 +90,7 @@ std::size_t find_step(const Chapter& chapter, const LadderInfo& ladder, std::str
 
 Request parse_arguments(int count, char** arguments) {
   Request request;
+  request.folder = std::filesystem::path(arguments[0]).parent_path().string();
   if (chapters().size() == 1) request.chapter = chapters().front();
   std::optional<std::string_view> size;
   std::vector<std::string_view> words;
@@ -111,9 +113,13 @@ Request parse_arguments(int count, char** arguments) {
         throw UsageError("--type '" + std::string(value) + "' is none of " +
                          joined(kDTypes, [](DType t) { return name(t); }));
       }
+    } else if (argument == "--compare") {
+      request.compare = true;
     } else if (argument.substr(0, 1) == "-") {
-      throw UsageError("There is no flag '" + std::string(argument) +
-                       "' here. Flags: --size, --type, --device; for bench --json, --commit");
+      throw UsageError(
+          "There is no flag '" + std::string(argument) +
+          "' here. Flags: --size, --type, --device; for run --compare, for bench --json, "
+          "--commit");
     } else {
       words.push_back(argument);
     }
@@ -161,6 +167,16 @@ Request parse_arguments(int count, char** arguments) {
   }
   if (request.json.empty() != request.commit.empty()) {
     throw UsageError("--json FILE and --commit ID go together: each row says what it measured");
+  }
+  if (request.compare) {
+    if (!takes_step || request.step)
+      throw UsageError("--compare goes with run CHAPTER, and no step");
+    const SideBySide& of_chapter = request.chapter->side_by_side;
+    if (!of_chapter.show) {
+      throw UsageError(std::string(request.chapter->name) + " has nothing to --compare");
+    }
+    std::size_t first = 0;
+    request.ladder = &find_ladder(*request.chapter, {of_chapter.ladder}, &first);
   }
   if (request.command == "list" && (size || request.type)) {
     throw UsageError("list takes no --size or --type: it runs nothing");

@@ -321,6 +321,11 @@ int execute(const Request& request) {
   std::vector<Result> results;
   if (request.command == "tour") {
     tour(&record);
+  } else if (request.compare) {
+    show_title(*request.chapter);
+    const bool right = request.chapter->side_by_side.show(
+        request.size, request.type.value_or(DType::fp32), request.folder);
+    record.run = true, record.step_failed = !right;
   } else {
     for (const Chapter* chapter : chapters()) {
       if (request.chapter && request.chapter != chapter) continue;

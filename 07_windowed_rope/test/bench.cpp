@@ -238,7 +238,8 @@ const tile::Chapter kChapter{
         "and `./tour test 07 forward 4`",
     .ladders = {info_of(kForwardLadder, make<Forward, ForwardLadder>),
                 info_of(kBackwardLadder, make<Backward, BackwardLadder>), method_info(),
-                method_backward_info()}};
+                method_backward_info(), hidden_info(), hidden_backward_info()},
+    .side_by_side = side_by_side()};
 const tile::RegisterChapter kRegistered{kChapter};
 
 }  // namespace

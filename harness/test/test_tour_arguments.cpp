@@ -53,6 +53,17 @@ TEST_CASE("tour arguments: a ladder is named, or it is the first") {
         std::string::npos);
 }
 
+TEST_CASE("tour arguments: what is compared, and the sizes of its ladder") {
+  const Request request = parse({"run", "07", "--compare", "--size", "1x2x3x4x5x6x7"});
+  CHECK(request.compare);
+  REQUIRE(request.ladder);
+  CHECK(request.ladder->name == "hidden");
+  CHECK(request.size.size() == 7);
+  CHECK(refusal({"run", "01", "--compare"}) == "01_vector_add has nothing to --compare");
+  CHECK(refusal({"run", "07", "1", "--compare"}).rfind("--compare goes with run CHAPTER", 0) == 0);
+  CHECK(refusal({"bench", "07", "--compare"}).rfind("--compare goes with run CHAPTER", 0) == 0);
+}
+
 TEST_CASE("tour arguments: what makes no sense is refused by name") {
   CHECK(refusal({"list", "x"}) == "'x' is one word too many after list");
   CHECK(refusal({"list", "--size", "5"}) == "list takes no --size or --type: it runs nothing");

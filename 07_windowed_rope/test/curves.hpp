@@ -1,0 +1,16 @@
+// The encodings' scores by distance, drawn.
+#pragma once
+
+#include <string>
+
+#include "hidden.hpp"
+
+namespace windowed_rope {
+
+/// An SVG with the curve of each encoding, score_by_distance() of this problem with it.
+std::string curves(HiddenProblem problem);
+
+/// "ExpoSB, w = 1".
+const char* title(Encoding encoding);
+
+}  // namespace windowed_rope
