@@ -63,15 +63,6 @@ inline BackwardBuffers attention_of(const MethodBackwardProblem&, const MethodBa
 tile::Status fill_positions(const Masks& masks, std::int64_t batch, std::int64_t table_positions,
                             int* positions, void* stream);
 
-/// The last step of a ladder that knows the problem's type, or the one that takes what it does not.
-template <class Ladder>
-tile::Status choose_last(const Ladder& ladder, const typename Ladder::Problem& p,
-                         const typename Ladder::Buffers& b, tile::Choice* choice) {
-  std::size_t count = ladder.steps.size();
-  while (count > 1 && !ladder.steps[count - 1].types.contains(p.type)) --count;
-  return choose(ladder, count - 1, p, b, choice);
-}
-
 /// The bytes that the fastest step needs that takes rows of chunks, and those that it leaves some
 /// to, which need no more.
 template <class Ladder>
@@ -81,17 +72,6 @@ std::int64_t attention_bytes(const Ladder& ladder, const typename Ladder::Proble
   tile::Choice choice;
   if (!choose_last(ladder, inner, aligned, &choice).ok()) return 0;
   return workspace_bytes(inner, ladder.steps[choice.step].name);
-}
-
-/// Runs that step.
-template <class Ladder>
-tile::Status run_last(const Ladder& ladder, const typename Ladder::Problem& p,
-                      const typename Ladder::Buffers& b, void* stream) {
-  if (tile::Status s = ladder.validate(p, b); !s.ok()) return s;
-  if (ladder.is_empty(p)) return {};
-  tile::Choice choice;
-  if (tile::Status s = choose_last(ladder, p, b, &choice); !s.ok()) return s;
-  return ladder.steps[choice.step].launch(p, b, stream);
 }
 
 // snippet-begin rotate

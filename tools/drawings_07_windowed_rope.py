@@ -19,16 +19,18 @@ NEAR, FAR = 1, 2  # of a tile's kinds; a mixed tile has both
 
 
 @functools.cache
-def program(root):
-    """print_windows, compiled. Of method.cpp the linker leaves out what calls kernels."""
+def program(root, name="print_windows", *sources):
+    """One of the programs here, compiled. Of the chapter's files the linker leaves out what calls
+    kernels."""
     folder = tempfile.TemporaryDirectory()
     atexit.register(folder.cleanup)
-    path = pathlib.Path(folder.name) / "print_windows"
+    path = pathlib.Path(folder.name) / name
+    includes = (root, root / CHAPTER, root / "06_rope", root / "02_matmul",
+                root / "cpu_device/include", "/usr/include/eigen3", "/usr/local/include/eigen3")
     subprocess.run([os.environ.get("CXX", "g++"), "-std=c++20", "-ffunction-sections",
-                    "-fdata-sections", "-Wl,--gc-sections", f"-I{root}", f"-I{root / CHAPTER}",
-                    f"-I{root / '06_rope'}", f"-I{root / 'cpu_device/include'}",
-                    root / "tools/print_windows.cpp", root / CHAPTER / "method.cpp", "-o", path],
-                   check=True)
+                    "-fdata-sections", "-Wl,--gc-sections", *(f"-I{folder}" for folder in includes),
+                    root / f"tools/{name}.cpp", root / CHAPTER / "method.cpp",
+                    *(root / source for source in sources), "-o", path], check=True)
     return path
 
 
@@ -363,5 +365,24 @@ def gradients(root):
     return canvas
 
 
+class Drawn:
+    """An SVG that the code draws itself."""
+    width, texts = 800, ()  # it checks nothing of its own
+
+    def __init__(self, text):
+        self.text = text
+
+    def svg(self):
+        return self.text
+
+
+def scores(root):
+    """As ./tour run 07 --compare draws them."""
+    path = program(root, "print_curves", f"{CHAPTER}/test/bench_curves.cpp", f"{CHAPTER}/hidden.cpp",
+                   "06_rope/frequencies.cpp", "06_rope/embedding_reference.cpp")
+    return Drawn(subprocess.run([path], check=True, text=True, stdout=subprocess.PIPE).stdout)
+
+
 FIGURES = {f"{CHAPTER}/figures/{name}.svg": draw for name, draw in (
-    ("tile_map", tile_map), ("parts", parts), ("distances", distances), ("gradients", gradients))}
+    ("tile_map", tile_map), ("parts", parts), ("distances", distances), ("gradients", gradients),
+    ("scores", scores))}

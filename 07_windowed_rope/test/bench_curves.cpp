@@ -76,7 +76,7 @@ std::string curves(HiddenProblem p) {
       R"(<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d" )"
       R"(font-family="DejaVu Sans, Verdana, Helvetica, Arial, sans-serif" role="img">)",
       kWidth, kHeight, kWidth, kHeight);
-  add(&svg, "<title>Scores by distance, with each encoding</title>");
+  svg += "<title>Scores by distance, with each encoding</title>\n";
   add(&svg,
       R"(<rect x="0.5" y="0.5" width="%d" height="%d" rx="8" fill="#ffffff" stroke="#d0d7de"/>)",
       kWidth - 1, kHeight - 1);
@@ -103,7 +103,8 @@ std::string curves(HiddenProblem p) {
     add_text(&svg, x + 44, y + 4, "start", "#1f2328", title(kEncodings[i]));
     svg += R"(<polyline fill="none" stroke=")" + std::string(colour) +
            R"(" stroke-width="1.8" stroke-dasharray=")" + dashes + R"(" points=")";
-    for (std::size_t n = 0; n < scores[i].size(); ++n) {
+    const std::size_t step = 1 + scores[i].size() / 400;  // not many points to a pixel
+    for (std::size_t n = 0; n < scores[i].size(); n += step) {
       char point[40];
       std::snprintf(point, sizeof point, "%s%.1f,%.1f", n == 0 ? "" : " ",
                     x_of(static_cast<double>(n)), y_of(scores[i][n]));

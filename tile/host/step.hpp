@@ -170,6 +170,27 @@ Status run(const Ladder<Problem, Buffers>& ladder, std::size_t wanted, const Pro
   return status;
 }
 
+/// The last step of a ladder that knows the problem's type, or the one that takes what it does not:
+/// what a composition of ladders runs.
+template <class Problem, class Buffers>
+Status choose_last(const Ladder<Problem, Buffers>& ladder, const Problem& problem,
+                   const Buffers& buffers, Choice* choice) {
+  std::size_t count = ladder.steps.size();
+  while (count > 1 && !ladder.steps[count - 1].types.contains(problem.type)) --count;
+  return choose(ladder, count - 1, problem, buffers, choice);
+}
+
+/// Validates, and runs that step.
+template <class Problem, class Buffers>
+Status run_last(const Ladder<Problem, Buffers>& ladder, const Problem& problem,
+                const Buffers& buffers, void* stream) {
+  if (Status s = ladder.validate(problem, buffers); !s.ok()) return s;
+  if (ladder.is_empty(problem)) return {};
+  Choice choice;
+  if (Status s = choose_last(ladder, problem, buffers, &choice); !s.ok()) return s;
+  return ladder.steps[choice.step].launch(problem, buffers, stream);
+}
+
 /// A step without the types of its problem.
 struct StepInfo {
   std::string_view name, idea;
