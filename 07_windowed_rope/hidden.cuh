@@ -44,7 +44,6 @@ tile::Status turn(const HiddenProblem& p, rope::Pass pass, const float* cos, con
 tile::Status project(const HiddenProblem& p, const HiddenBuffers& b, const ProjectedRows& rows,
                      void* stream);
 
-// snippet-begin attention
 /// Without a window every key is near, and the far pair, which nothing reads, may be the near one.
 template <class Problem>
 Problem attention_of(const HiddenProblem& p) {
@@ -70,7 +69,6 @@ Problem windowed_of(const HiddenProblem& p) {
   inner.scale = p.scale, inner.window = p.window, inner.table_positions = p.length;
   return inner;
 }
-// snippet-end attention
 
 /// Whether chapter 02 has a step for the type here, and a ladder one for the attention.
 template <class Ladder>

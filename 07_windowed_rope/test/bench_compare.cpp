@@ -66,7 +66,10 @@ bool show(const std::vector<std::int64_t>& given, tile::DType type, const std::s
                   .head_dim = size[3],
                   .model_dim = size[4]};
   p.window = size[6];
-  if (const tile::Status s = validate_sizes(p); !s.ok()) throw std::invalid_argument(s.message);
+  for (const tile::Status& s :
+       {validate_sizes(p), tile::check_requirements(kHidden[0].types, kHidden[0].needs, type)}) {
+    if (!s.ok()) throw std::invalid_argument(s.message);
+  }
   std::printf("  %s, batch %lld, length %lld, heads %lld of %lld, model %lld, W %lld\n",
               std::string(tile::name(type)).c_str(), static_cast<long long>(p.batch),
               static_cast<long long>(p.length), static_cast<long long>(p.heads),
