@@ -53,6 +53,8 @@ class Checks(unittest.TestCase):
                      for output in peer.outputs()]
             for mistake in (nan, one_element, scaled, unwritten):
                 for i, output in enumerate(right):
+                    if mistake is not nan and not output.any():
+                        continue  # gradients of far keys where there are none, say
                     wrong = [each.clone() for each in right]
                     mistake(wrong[i])
                     with self.subTest(case=case.title, mistake=mistake.__name__, output=i):
