@@ -8,6 +8,7 @@ from rotary import frequencies, turned
 
 # Of more scores than these PyTorch's operations would fill the memory of a card.
 MOST_SCORES_IN_MEMORY = 1 << 32
+PLAIN = "cuDNN causal"
 
 
 class WindowedAttention(Attention):
@@ -28,9 +29,8 @@ class WindowedAttention(Attention):
         found = {}
         if self.scores <= MOST_SCORES_IN_MEMORY:
             found |= self.with_scores_in_memory()
-        if self.device == "cuda" or self.is_forward:  # FlexAttention has no gradients on a CPU
-            found["FlexAttention pair"] = lambda: self.by_function(
-                "FlexAttention pair", self.compiled(self.of_inputs_turned(self.flex_pair())))
+        if self.device == "cuda":  # compiled for a CPU, FlexAttention has neither lse nor gradients
+            found["FlexAttention pair"] = self.by_flex_attention
         return found | self.plain_peers()
 
     def with_scores_in_memory(self):
@@ -47,14 +47,11 @@ class WindowedAttention(Attention):
         from torch.nn.attention import SDPBackend
         self.plain = Attention(self.torch, dataclasses.replace(self.case, operation="attention"),
                                self.device)
-        name = "cuDNN causal"
-        return {name: lambda: self.plain.by_torch(name, [SDPBackend.CUDNN_ATTENTION])}
+        return {PLAIN: lambda: self.plain.by_torch(PLAIN, [SDPBackend.CUDNN_ATTENTION])}
 
     def wrong(self, work):
         """Plain attention has results of its own."""
-        if work.name == "cuDNN causal":
-            return self.plain.wrong(work)
-        return super().wrong(work)
+        return self.plain.wrong(work) if work.name == PLAIN else super().wrong(work)
 
     def of_inputs_turned(self, function):
         """`function` takes q1, q2, k1, k2 and v, as the inputs are."""
@@ -70,11 +67,10 @@ class WindowedAttention(Attention):
         p = scores.masked_fill(~(near | far), -float("inf")).softmax(-1).to(v.dtype)
         return (p @ v[:, :, None]).flatten(1, 2)
 
-    def flex_pair(self):
-        """FlexAttention of near and of far keys, each with its lse, merged. The masks of blocks are
-        made here, once."""
+    def by_flex_attention(self):
+        """Of near and of far keys, each with its lse, merged. The masks of blocks are made here,
+        once."""
         from torch.nn.attention.flex_attention import AuxRequest, create_block_mask, flex_attention
-        torch = self.torch
         length = self.case.sizes[3]
         window, causal = self.case.far, self.causal
 
@@ -94,15 +90,15 @@ class WindowedAttention(Attention):
                 outputs.append(o)
                 all_lse.append(aux.lse)
             # Where a part is empty, its lse is -infinity and its weight 0. Each query sees a key.
-            lse = torch.logaddexp(*all_lse)
+            lse = self.torch.logaddexp(*all_lse)
             return sum(o * (each - lse).exp()[..., None]
                        for o, each in zip(outputs, all_lse)).to(v.dtype)
-        return pair
+        return self.by_function("FlexAttention pair", self.compiled(self.of_inputs_turned(pair)))
 
 
 class WindowedRotaryAttention(WindowedAttention):
     """ReRoPE: q and k turn by their own positions for near keys; for far ones q by the window and k
-    not at all."""
+    not at all. There are no more queries than keys."""
 
     def make_parts(self):
         torch = self.torch
@@ -111,17 +107,17 @@ class WindowedRotaryAttention(WindowedAttention):
         places[0] = self.numbers(self.k)
         places[1] = self.case.far
         turns = torch.tensor(frequencies(head_dim), dtype=torch.float64, device=self.device)
-        self.angles = places[..., None] * turns  # as tile_windowed_rotary_tables() has its thirds
-        self.tables = {"cos": self.angles.cos().float(), "sin": self.angles.sin().float()}
-        own_keys = self.own_keys(0, self.numbers(self.q))[:, 0].clamp(min=0)
-        of_queries = self.angles[:2, own_keys, None]
-        self.turns = of_queries, self.angles[::2, :, None]
+        angles = places[..., None] * turns  # as tile_windowed_rotary_tables() has its thirds
+        self.tables = {"cos": angles.cos().float(), "sin": angles.sin().float()}
+        own_keys = self.own_keys(0, self.numbers(self.q))[:, 0]
+        self.turns = angles[:2, own_keys, None], angles[::2, :, None]  # of queries, of keys
 
         def both(x, turns):
             return [bounds.rotary(self.case.type, x.double(), each, False)[0] for each in turns]
         return list(zip(both(self.q, self.turns[0]), both(self.k, self.turns[1])))
 
     def of_inputs(self, dq, dk_dv):
+        """Each turned back, and added."""
         *dk, dv = dk_dv
         both = []
         for parts, turns, rows in ((dq, self.turns[0], self.query_rows),
