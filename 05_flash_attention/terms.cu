@@ -18,7 +18,7 @@ __global__ void attention_backward_terms(Heads<const T> o, Heads<const T> dout, 
 tile::Status compute_terms(const BackwardProblem& p, const BackwardBuffers& buffers, void* stream) {
   const int rows = tiles_of(p.queries, kRowsOfTerms) * kRowsOfTerms;
   unsigned blocks = 0;
-  if (tile::Status s = blocks_for_tiles(p, p.heads, rows, kThreads / tile::kWarp, &blocks);
+  if (tile::Status s = blocks_for_tiles(p, p.heads, rows, tile::kBlockTerms<kThreads>, &blocks);
       !s.ok() || blocks == 0) {
     return s;
   }

@@ -69,7 +69,7 @@ __global__ void windowed_backward_mma_dkv(Heads<const T> q1,  // [batch][queries
     for (int head = work.head * group; head < (work.head + 1) * group; ++head) {
       const Terms* of_head = terms_of_head(terms, {work.batch, head, 0}, heads, masks.queries);
       for (int first = 0; first < turned.keys; first += kQueries) {
-        if (!turned.any_sees(block_key, kKeys, first, kQueries)) continue;
+        if (!Window::any_sees(turned, block_key, kKeys, first, kQueries)) continue;
         __syncthreads();  // all warps have read the queries before
         q_tile.template copy<kThreads>(q.rows(work.batch, head, first), turned.keys - first);
         dout_tile.template copy<kThreads>(dout.rows(work.batch, head, first), turned.keys - first);
@@ -146,7 +146,7 @@ __global__ void windowed_backward_mma_dq(Heads<const T> q1,    // [batch][querie
     q_tile.template copy<kThreads>(q.rows(work.batch, work.head, block_query),
                                    mask.queries - block_query);
     for (int first = 0; first < mask.keys; first += kKeys) {
-      if (!mask.any_sees(block_query, kQueries, first, kKeys)) continue;
+      if (!Window::any_sees(mask, block_query, kQueries, first, kKeys)) continue;
       __syncthreads();  // all warps have read the keys before
       k_tile.template copy<kThreads>(k.rows(work.batch, kv_head, first), mask.keys - first);
       v_tile.template copy<kThreads>(v.rows(work.batch, kv_head, first), mask.keys - first);

@@ -1,7 +1,6 @@
 // Backward, step 4: five products for seven.
 // Idea: chapter 05's fastest loop, once for each part of the mask. The tile that has dS adds its
-// part
-//       of dQ to a sum in memory, far ones to that of dQ2 and near ones to that of dQ1.
+//       part of dQ to a sum in memory, far ones to that of dQ2 and near ones to that of dQ1.
 // Change: the loop of chapter 05's step 5 (`one_pass`), head dimensions 64 and 128; around it that
 //         over the parts, at whose change K is loaded anew and dK stored.
 // Limit: neither tensor cores nor shared memory are full, and a mixed tile costs two.

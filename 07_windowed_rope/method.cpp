@@ -86,6 +86,17 @@ tile::Status check_all_tensors(const Problem& p, const Buffers& b, const double*
                                                        std::to_string(p.keys - 1));
 }
 
+template <class Problem, class Buffers>
+tile::Status check_all_chunks(const Problem& p, const Buffers& b,
+                              const std::vector<TensorArgument>& tensors) {
+  for (const auto& [name, table] : {std::pair{"cos", b.cos}, {"sin", b.sin}}) {
+    if (reinterpret_cast<std::uintptr_t>(table) % 16 != 0) {
+      return tile::unsupported(name, "is not aligned to 16 bytes");
+    }
+  }
+  return tile::check_head_chunks(p.type, p.head_dim, tensors);
+}
+
 template <class Problem>
 RotatedRows rows_in(const Problem& p, void* workspace) {
   constexpr bool kIsBackward = requires { p.dq; };
@@ -277,12 +288,12 @@ tile::Status validate(const MethodBackwardProblem& p, const MethodBackwardBuffer
 tile::Status check_chunks(const MethodProblem& p, const MethodBuffers& b) {
   std::vector<TensorArgument> tensors = inputs_of(p, b);
   tensors.push_back(query_rows(p, "o", b.o, p.o));
-  for (const auto& [name, table] : {std::pair{"cos", b.cos}, {"sin", b.sin}}) {
-    if (reinterpret_cast<std::uintptr_t>(table) % 16 != 0) {
-      return tile::unsupported(name, "is not aligned to 16 bytes");
-    }
-  }
-  return tile::check_head_chunks(p.type, p.head_dim, tensors);
+  return check_all_chunks(p, b, tensors);
+}
+tile::Status check_chunks(const MethodBackwardProblem& p, const MethodBackwardBuffers& b) {
+  return check_all_chunks(p, b,
+                          {query_rows(p, "q", b.q, p.q), key_rows(p, "k", b.k, p.k),
+                           query_rows(p, "dq", b.dq, p.dq), key_rows(p, "dk", b.dk, p.dk)});
 }
 
 tile::AttentionExpected reference(const MethodProblem& p, const MethodInputs& in,

@@ -1,19 +1,12 @@
-// What a method's steps share: the workspace, and chapter 06's rotation by one of three tables.
+// What a method's composed steps share: the workspace, and chapter 06's rotation by one of three
+// tables.
 #pragma once
 
 #include "harness/tensor_argument.hpp"
 #include "method_workspace.hpp"
-#include "windowed_rope.cuh"
+#include "turning.cuh"
 
 namespace windowed_rope {
-
-/// The tables of a token's own position, and those for far keys.
-enum class Place { own, far_query, far_key };
-
-template <class Problem>
-std::int64_t table_offset(const Problem& p, Place place) {
-  return static_cast<std::int64_t>(place) * p.table_positions * (p.rotary_dim / 2);
-}
 
 /// Where rotated rows lie, if the workspace is large enough.
 template <class Problem, class Buffers>

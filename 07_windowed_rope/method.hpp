@@ -159,9 +159,11 @@ inline bool is_empty(const MethodBackwardProblem& p) {
 std::int64_t workspace_bytes(const MethodProblem& problem, std::string_view step);
 std::int64_t workspace_bytes(const MethodBackwardProblem& problem, std::string_view step);
 
-/// Whether every row consists of aligned chunks of 16 bytes; if not, the Status says which argument
-/// is in the way.
+/// Whether every row consists of aligned chunks of 16 bytes, backward those of q, k and their
+/// gradients; if not, the Status says which argument is in the way.
 tile::Status check_chunks(const MethodProblem& problem, const MethodBuffers& buffers);
+tile::Status check_chunks(const MethodBackwardProblem& problem,
+                          const MethodBackwardBuffers& buffers);
 
 // The steps, and what their own kernels take.
 using MethodStep = tile::Status(const MethodProblem&, const MethodBuffers&, void* stream);
@@ -170,10 +172,10 @@ using MethodTakes = tile::Status(const MethodProblem&, const MethodBuffers&, con
 MethodTakes takes_composed, takes_prologue;
 using MethodBackwardStep = tile::Status(const MethodBackwardProblem&, const MethodBackwardBuffers&,
                                         void* stream);
-MethodBackwardStep composed;
+MethodBackwardStep composed, chunks;
 using MethodBackwardTakes = tile::Status(const MethodBackwardProblem&, const MethodBackwardBuffers&,
                                          const tile::Device&);
-MethodBackwardTakes takes_composed;
+MethodBackwardTakes takes_composed, takes_chunks;
 
 // ---- The ladders ----
 
@@ -217,6 +219,14 @@ inline constexpr MethodBackwardLadder::Step kMethodBackward[] = {
      .otherwise = "",
      .shows = kShowsMethod,
      .launch = composed},
+    {.name = "chunks",
+     .idea = "a row read once for both its turns, and gradients turned back 16 bytes at a time",
+     .types = k16Bits,
+     .needs = {},
+     .takes = takes_chunks,
+     .otherwise = "composed",
+     .shows = kShowsMethod,
+     .launch = chunks},
 };
 inline constexpr MethodBackwardLadder kMethodBackwardLadder{.name = "method backward",
                                                             .kernels = "method_backward_",

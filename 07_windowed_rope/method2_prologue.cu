@@ -3,14 +3,14 @@
 //       itself: for the far part by the far places, for the near part by their own. Only keys,
 //       which many blocks read, are worth turning in memory; one kernel reads them once for both.
 // Change: windowed attention's step 4 (`two_visits`) with one Q, which turns in shared memory
-// before
-//         each part.
+//         before each part.
 // Limit: as there.
-#include "method.cuh"
+#include "harness/tensor_argument.hpp"
 #include "rotary_unit.cuh"
 #include "tile/lazy_softmax.cuh"
 #include "tile/ptx/flag_once.cuh"
 #include "tile/rows.cuh"
+#include "turning.cuh"
 
 namespace windowed_rope {
 namespace {
@@ -183,44 +183,7 @@ __global__ void __launch_bounds__(kThreads, 2)
 }
 // snippet-end kernel
 
-constexpr int kTurningThreads = 256;
-
-// snippet-begin keys
-/// K1 and K2: each row read once, and turned by two tables.
-template <class T>
-__global__ void method_prologue_keys(Heads<const T> k,  // [batch][keys][heads][dim]
-                                     Heads<T> k1,       // likewise
-                                     Heads<T> k2,       // likewise
-                                     const float* cos,  // [3][positions][dim / 2]
-                                     const float* sin,  // likewise
-                                     std::int64_t all, int keys, int heads, int dim,
-                                     int positions) {
-  const std::int64_t at = std::int64_t{blockIdx.x} * kTurningThreads + threadIdx.x;
-  if (at >= all) return;
-  const int units = dim / 16, unit = static_cast<int>(at % units);
-  const int head = static_cast<int>(at / units % heads);
-  const std::int64_t of_all = at / units / heads;
-  const int key = static_cast<int>(of_all % keys), batch = static_cast<int>(of_all / keys);
-  Unit<T> read;
-#pragma unroll
-  for (int j = 0; j < 2; ++j) {
-    read.chunk[j] = read.chunk[j].load(k.row(batch, key, head) + unit * 8 + j * dim / 2);
-  }
-#pragma unroll
-  for (const Place place : {Place::own, Place::far_key}) {
-    const std::int64_t entry =
-        (std::int64_t{static_cast<int>(place)} * positions + key) * (dim / 2) + unit * 8;
-    Unit<T> turned = read;
-    turned.turn(*reinterpret_cast<const rope::Numbers<8>*>(cos + entry),
-                *reinterpret_cast<const rope::Numbers<8>*>(sin + entry));
-    T* to = (place == Place::own ? k1 : k2).row(batch, key, head) + unit * 8;
-    turned.chunk[0].store(to);
-    turned.chunk[1].store(to + dim / 2);
-  }
-}
-// snippet-end keys
-
-/// Where K1 and K2 lie in the workspace.
+/// Of K1, behind which K2 lies in the workspace.
 std::int64_t key_bytes(const MethodProblem& p) {
   return tile::product({2, p.batch, p.keys, p.kv_heads, p.head_dim});
 }
@@ -232,46 +195,32 @@ tile::Status takes_prologue(const MethodProblem& p, const MethodBuffers& b,
   if (p.head_dim != 64 && p.head_dim != 128) {
     return tile::unsupported("head_dim", std::to_string(p.head_dim) + " is neither 64 nor 128");
   }
-  if (p.layout != rope::Layout::half_split) return tile::unsupported("layout", "is interleaved");
-  if (p.rotary_dim != p.head_dim) {
-    return tile::unsupported("rotary_dim", "is not the head dimension");
-  }
-  if (tile::Status s = check_chunks(p, b); !s.ok()) return s;
+  if (tile::Status s = check_turning(p, b); !s.ok()) return s;
   const int bytes = p.head_dim == 64 ? kBytes<64> : kBytes<128>;
   if (tile::Status s = check_shared_bytes(p, bytes, device); !s.ok()) return s;
   return tile::check_workspace(workspace_bytes(p, "prologue"), b.workspace_bytes);
 }
 
 tile::Status prologue(const MethodProblem& p, const MethodBuffers& b, void* stream) {
-  unsigned blocks = 0, turning = 0;
+  unsigned blocks = 0;
   if (tile::Status s = blocks_for_tiles(p, p.heads, p.queries, kQueries, &blocks); !s.ok())
     return s;
-  const std::int64_t all = p.batch * p.keys * p.kv_heads * (p.head_dim / 16);
-  if (tile::Status s = tile::blocks_for("batch, keys and heads", all, kTurningThreads, &turning);
-      !s.ok()) {
+  void* const k1 = b.workspace;
+  void* const k2 = static_cast<std::byte*>(k1) + key_bytes(p);
+  if (tile::Status s = turn_twice(turning_of_keys(p, b), b.k, p.k, k1, k2, stream); !s.ok())
     return s;
-  }
   return with_16_bits_and_head_dim(p.type, p.head_dim, [&](auto element, auto head_dim) {
     using T = decltype(element);
     constexpr int kDim = head_dim.value == 128 ? 128 : 64;
     const auto in = static_cast<cudaStream_t>(stream);
     const Strides packed = packed_strides(p.keys, p.kv_heads, kDim);
-    auto* rotated = static_cast<T*>(b.workspace);
-    const Heads<T> k1{rotated, packed}, k2{rotated + key_bytes(p) / 2, packed};
-    const int heads = static_cast<int>(p.heads), positions = static_cast<int>(p.table_positions);
-    if (turning > 0) {
-      method_prologue_keys<T><<<turning, kTurningThreads, 0, in>>>(
-          heads_of<const T>(b.k, p.k), k1, k2, b.cos, b.sin, all, static_cast<int>(p.keys),
-          static_cast<int>(p.kv_heads), kDim, positions);
-      if (tile::Status s = tile::launch_status("method_prologue_keys"); !s.ok()) return s;
-    }
     const tile::Status allowed = tile::allow_shared_bytes(method_prologue<T, kDim>, kBytes<kDim>);
     if (!allowed.ok()) return allowed;
     method_prologue<T, kDim><<<blocks, kThreads, kBytes<kDim>, in>>>(
-        heads_of<const T>(b.q, p.q), Heads<const T>{k1.data, packed},
-        Heads<const T>{k2.data, packed}, heads_of<const T>(b.v, p.v), heads_of<T>(b.o, p.o), b.lse,
-        b.cos, b.sin, masks_of(p, b), window_of(p), positions, static_cast<int>(p.batch), heads,
-        group_of(p), p.scale * kLog2E);
+        heads_of<const T>(b.q, p.q), heads_of<const T>(k1, packed), heads_of<const T>(k2, packed),
+        heads_of<const T>(b.v, p.v), heads_of<T>(b.o, p.o), b.lse, b.cos, b.sin, masks_of(p, b),
+        window_of(p), static_cast<int>(p.table_positions), static_cast<int>(p.batch),
+        static_cast<int>(p.heads), group_of(p), p.scale * kLog2E);
     return tile::launch_status("method_prologue");
   });
 }

@@ -32,6 +32,13 @@ struct Window {
   }
   // snippet-end parts
 
+  /// Mask::any_sees() of a part, which may show nothing, or begin behind the last key.
+  __host__ __device__ static constexpr bool any_sees(const Mask& part, int first_query, int queries,
+                                                     int first_key, int keys) {
+    return part.left + part.right >= 0 &&
+           part.any_sees(first_query, queries, first_key, less(keys, part.keys - first_key));
+  }
+
   // snippet-begin kinds
   /// What there is in a tile: of the queries from first_query on, and of the keys from first_key
   /// on. A tile with both is mixed.
@@ -41,9 +48,7 @@ struct Window {
   __host__ __device__ constexpr Kinds kinds(const Mask& mask, int first_query, int queries,
                                             int first_key, int keys) const {
     const auto any = [&](int of_part) {
-      const Mask seen = part(mask, of_part);  // of far keys it may show none, or begin behind all
-      return seen.left + seen.right >= 0 &&
-             seen.any_sees(first_query, queries, first_key, less(keys, seen.keys - first_key));
+      return any_sees(part(mask, of_part), first_query, queries, first_key, keys);
     };
     return {any(2), any(0) || any(1)};
   }

@@ -333,10 +333,12 @@ int execute(const Request& request) {
       for (const LadderInfo& ladder : chapter->ladders) {
         if (request.ladder && request.ladder != &ladder) continue;
         (bench ? bench_ladder : run_ladder)(*chapter, ladder, request, &record, &results);
+        // Kept at once: who stops an hour of measuring keeps what came before.
+        if (!request.json.empty()) merge_results(request.json, results, origin(request.commit));
+        results.clear();
       }
     }
   }
-  if (!request.json.empty()) merge_results(request.json, results, origin(request.commit));
   if (!record.run) std::printf("\nNothing was run; see above.\n");
   if (record.step_failed) std::printf("\nAt least one step failed; see above.\n");
   if (record.timing_failed) std::printf("\nNot everything could be timed; see above.\n");

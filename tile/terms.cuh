@@ -7,33 +7,46 @@
 namespace tile {
 
 // snippet-begin terms
-/// delta = sum dO O of a query. A warp of the grid for each row of terms, of `rows` a head; each
-/// thread of the grid calls it, with blocks of kThreads.
+/// Rows of a warp: their loads are under way together.
+constexpr int kWarpTerms = 4;
+template <int kThreads>
+constexpr int kBlockTerms = kThreads / kWarp* kWarpTerms;
+
+/// delta = sum dO O of a query. A block has kBlockTerms of the `rows` of a head.
 template <int kThreads, class T>
 __device__ void compute_terms(const Heads<const T>& o,     // [batch][queries][heads][dim]
                               const Heads<const T>& dout,  // likewise
                               const float* lse,            // [batch][heads][queries]
                               Terms* terms,                // [batch][heads][rows]
                               const Masks& masks, int heads, int rows, int dim) {
-  static_assert(kRowsOfTerms % (kThreads / kWarp) == 0, "whole blocks");
-  const std::int64_t at =
-      (std::int64_t{blockIdx.x} * kThreads + threadIdx.x) / kWarp;  // in all terms
-  const int lane = threadIdx.x % kWarp, query = static_cast<int>(at % rows);
-  const int head = static_cast<int>(at / rows % heads), batch = static_cast<int>(at / rows / heads);
-  // What does not exist, or sees no key, has no weight: the mask hides its scores.
-  Terms row{0, 0};
-  if (query < masks.of(batch).queries) {
-    const T* o_row = o.row(batch, query, head);
-    const T* dout_row = dout.row(batch, query, head);
-    float sum = 0;
-    for (int d = lane; d < dim; d += kWarp) {
-      sum += static_cast<float>(o_row[d]) * static_cast<float>(dout_row[d]);
+  static_assert(kRowsOfTerms % kBlockTerms<kThreads> == 0, "whole blocks");
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const unsigned blocks = rows / kBlockTerms<kThreads>, of_all = blockIdx.x / blocks;
+  const int head = static_cast<int>(of_all % heads), batch = static_cast<int>(of_all / heads);
+  const int query =
+      static_cast<int>(blockIdx.x % blocks) * kBlockTerms<kThreads> + warp * kWarpTerms;
+  const int queries = masks.of(batch).queries;
+  float sum[kWarpTerms] = {};
+#pragma unroll 2
+  for (int d = lane; d < dim; d += kWarp) {
+#pragma unroll
+    for (int r = 0; r < kWarpTerms; ++r) {
+      if (query + r < queries) {
+        sum[r] += static_cast<float>(o.row(batch, query + r, head)[d]) *
+                  static_cast<float>(dout.row(batch, query + r, head)[d]);
+      }
     }
-    row.delta = reduce_lanes(sum, Add{});
-    const float of_row = lse[(std::int64_t{batch} * heads + head) * masks.queries + query];
-    if (of_row != -INFINITY) row.lse2 = kLog2E * of_row;
   }
-  if (lane == 0) terms[at] = row;
+#pragma unroll
+  for (int r = 0; r < kWarpTerms; ++r) {
+    // What does not exist, or sees no key, has no weight: the mask hides its scores.
+    Terms row{0, reduce_lanes(sum[r], Add{})};
+    if (query + r < queries) {
+      const float of_row = lse[std::int64_t{of_all} * masks.queries + query + r];
+      if (of_row != -INFINITY) row.lse2 = kLog2E * of_row;
+    }
+    if (lane == 0) terms[std::int64_t{of_all} * rows + query + r] = row;
+  }
 }
 // snippet-end terms
 

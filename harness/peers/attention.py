@@ -3,6 +3,7 @@ installed."""
 import ctypes
 
 import bounds
+from cases import ATTENTION_INPUTS
 from operations import Problem
 
 SCORES_AT_ONCE = 1 << 27
@@ -38,30 +39,51 @@ class Attention(Problem):
         torch = self.torch
         batch, heads, kv_heads, queries, keys, head_dim, self.causal = self.case.sizes
         self.scale, self.group = head_dim**-0.5, heads // kv_heads
-        self.q = self.normal(batch, queries, heads, head_dim)
-        self.k, self.v = (self.normal(batch, keys, kv_heads, head_dim) for _ in range(2))
+        self.inputs = {name: self.normal(batch, queries, heads, head_dim) if name[0] == "q" else
+                       self.normal(batch, keys, kv_heads, head_dim)
+                       for name in ATTENTION_INPUTS[self.case.operation].split()}
+        self.q, *_, self.k, self.v = self.inputs.values()
+        self.tables = {}
         self.lengths = {}
         if self.case.has_lengths:
             self.lengths = {name: torch.tensor(each, dtype=torch.int32, device=self.device)
                             for name, each in zip(("query_lengths", "key_lengths"),
                                                   self.case.lengths)}
-        scores = batch * heads * queries * keys
-        self.query_rows = self.sample(batch * queries, scores)
-        self.key_rows = self.sample(batch * keys, scores)
+        self.scores = batch * heads * queries * keys
+        self.query_rows = self.sample(batch * queries, self.scores)
+        self.key_rows = self.sample(batch * keys, self.scores)
+        self.parts = self.make_parts()
         if not self.is_forward:
             self.dout = torch.randn_like(self.q)
             self.o, self.lse = self.outputs_of_forward()
 
+    def make_parts(self):
+        """The tensors whose rows score pairs of a query and a key, in the order of masks()."""
+        return [(self.q, self.k)]
+
+    def counts(self, entry):
+        """Of queries and keys in a batch entry."""
+        if self.case.has_lengths:
+            return [each[entry] for each in self.case.lengths]
+        return self.case.sizes[3:5]
+
+    def own_keys(self, entry, queries):
+        """[queries, 1]: beside which key each stands."""
+        query_count, key_count = self.counts(entry)
+        return queries[:, None] + key_count - query_count
+
     def visible(self, entry, queries, keys):
         """[queries, keys], given by their numbers."""
-        _, _, _, query_count, key_count, _, causal = self.case.sizes
-        if self.case.has_lengths:
-            query_count, key_count = (each[entry] for each in self.case.lengths)
+        query_count, key_count = self.counts(entry)
         before, behind = self.case.window or (key_count + query_count,) * 2
-        behind = 0 if causal else behind
-        own = queries[:, None] + key_count - query_count
+        behind = 0 if self.causal else behind
+        own = self.own_keys(entry, queries)
         return ((keys >= own - before) & (keys <= own + behind) & (keys < key_count)
                 & (queries[:, None] < query_count))
+
+    def masks(self, entry, queries, keys):
+        """Of each part, which pairs it scores."""
+        return [self.visible(entry, queries, keys)]
 
     def numbers(self, tensor):
         return self.torch.arange(tensor.shape[1], device=self.device)
@@ -77,6 +99,12 @@ class Attention(Problem):
     def keys_of(self, tensor, entry, kv_head, rows=slice(None)):
         return tensor[entry, rows, kv_head].double()
 
+    def parts_of(self, entry, kv_head, queries, keys):
+        """Those of a head of k, with these numbers of rows, as bounds.py takes them."""
+        return [bounds.Part(self.queries_of(q, entry, kv_head, queries),
+                            self.keys_of(k, entry, kv_head, keys), seen)
+                for (q, k), seen in zip(self.parts, self.masks(entry, queries, keys))]
+
     def outputs_of_forward(self):
         """o and lse, computed in fp64 and rounded as a forward pass leaves them."""
         torch = self.torch
@@ -84,34 +112,33 @@ class Attention(Problem):
         o = torch.empty_like(self.q)
         lse = torch.empty(batch, heads, queries, device=self.device)
         every_key = self.numbers(self.k)
-        parts = self.numbers(self.q).split(max(1, SCORES_AT_ONCE // (self.group * keys)))
+        pieces = self.numbers(self.q).split(max(1, SCORES_AT_ONCE // (self.group * keys)))
         for entry in range(batch):
             for kv_head in range(kv_heads):
-                k, v = (self.keys_of(each, entry, kv_head) for each in (self.k, self.v))
-                for rows in parts:
-                    scores = self.scale * (self.queries_of(self.q, entry, kv_head, rows) @ k.mT)
-                    hidden = ~self.visible(entry, rows, every_key)
-                    scores.masked_fill_(hidden, -float("inf"))
+                v = self.keys_of(self.v, entry, kv_head)
+                here = self.heads_of(kv_head)
+                for rows in pieces:
+                    scores = torch.full((self.group, len(rows), keys), -float("inf"),
+                                        dtype=torch.float64, device=self.device)
+                    for q, k, seen in self.parts_of(entry, kv_head, rows, every_key):
+                        scores = torch.where(seen, self.scale * (q @ k.mT), scores)
                     each = scores.logsumexp(-1, keepdim=True)
+                    hidden = scores == -float("inf")  # NaN in rows where nothing is seen
                     p = scores.sub_(each).exp_().masked_fill_(hidden, 0)
-                    here = self.heads_of(kv_head)
                     lse[entry][here, rows] = each[..., 0].float()
                     o[entry][rows, here] = (p @ v).transpose(0, 1).to(o.dtype)
         return o, lse
 
     def ours(self, library):
-        batch, heads, kv_heads, queries, keys, head_dim, causal = self.case.sizes
+        batch, heads, _, queries, *_ = self.case.sizes
         torch = self.torch
-        name = "attention" if self.is_forward else "attention_backward"
-        fields = dict(batch=batch, heads=heads, kv_heads=kv_heads, queries=queries, keys=keys,
-                      head_dim=head_dim, causal=causal)
-        if self.case.window:
-            fields |= dict(windowed=1, left=self.case.window[0], right=self.case.window[1])
+        name = self.case.operation + ("" if self.is_forward else "_backward")
+        fields = self.case.attention_fields
         if self.case.is_decoding and not self.step and FOR_DECODING in library.steps(
                 self.case.chapter):
             self.step = FOR_DECODING
         count = library.workspace_bytes(name, self.case.type, **fields, **self.our_step())
-        fields |= dict(q=self.q, k=self.k, v=self.v, **self.lengths)
+        fields |= self.inputs | self.lengths | self.tables
         if 0 < count <= MOST_WORKSPACE:  # without, the step declines
             # The CPU device fills with zeros only what it has allocated.
             fields["workspace"] = (library.memory(bytes(count)) if library.is_simulated else
@@ -122,9 +149,9 @@ class Attention(Problem):
             # lse too, because a backward pass needs it and FlashAttention-2 writes it.
             lse = torch.empty(batch, heads, queries, device=self.device)
             return self.our_work(library, name, [o], o=o, lse=lse, **fields)
-        gradients = [torch.empty_like(each) for each in (self.q, self.k, self.v)]
-        return self.our_work(library, name, gradients, o=self.o, lse=self.lse, dout=self.dout,
-                             **dict(zip(("dq", "dk", "dv"), gradients)), **fields)
+        gradients = {"d" + input: torch.empty_like(each) for input, each in self.inputs.items()}
+        return self.our_work(library, name, list(gradients.values()), o=self.o, lse=self.lse,
+                             dout=self.dout, **gradients, **fields)
 
     def peers(self):
         """PyTorch's causal mask belongs to the first keys and not to the last, and it has no window
@@ -170,14 +197,17 @@ class Attention(Problem):
             with sdpa_kernel(backends):
                 return self.torch.nn.functional.scaled_dot_product_attention(
                     q, k, v, is_causal=bool(self.causal), enable_gqa=self.group > 1)
+        return self.by_function(name, attention)
 
-        def turned(tensor):  # [batch][heads][length][head_dim] of the same memory, and back
+    def by_function(self, name, function):
+        """A peer by what computes o of the inputs."""
+        def swapped(tensor):  # [batch][heads][length][head_dim] of the same memory, and back
             return tensor.transpose(1, 2)
-        inputs = [turned(each) for each in (self.q, self.k, self.v)]
+        inputs = [swapped(each) for each in self.inputs.values()]
         if self.is_forward:
-            return self.peer(name, lambda: turned(attention(*inputs)))
-        gradients = self.gradients(attention, inputs, turned(self.dout))
-        return self.peer(name, lambda: [turned(each) for each in gradients()])
+            return self.peer(name, lambda: swapped(function(*inputs)))
+        gradients = self.gradients(function, inputs, swapped(self.dout))
+        return self.peer(name, lambda: [swapped(each) for each in gradients()])
 
     def by_flash_attention_3(self, name, deterministic=False):
         operations = self.torch.ops.flash_attn_3
@@ -212,48 +242,50 @@ class Attention(Problem):
         def of_keys(tensor):
             return tensor.flatten(0, 1)[self.key_rows]
         if self.is_forward:
-            yield ("o", of_queries, *self.of_query_rows(bounds.attention))
+            yield ("o", of_queries, *self.of_query_rows(bounds.attention, 1)[0])
             return
-        yield ("dq", of_queries, *self.of_query_rows(bounds.attention_dq))
-        dk, dv = self.of_key_rows()
-        yield ("dk", of_keys, *dk)
-        yield ("dv", of_keys, *dv)
+        gradients = self.of_inputs(self.of_query_rows(bounds.attention_dq, len(self.parts)),
+                                   self.of_key_rows())
+        for name, (expected, bound) in zip(self.inputs, gradients):
+            yield "d" + name, of_queries if name[0] == "q" else of_keys, expected, bound
 
-    def of_query_rows(self, bound):
-        """o or dq of the rows that are checked, and the bound."""
-        kind = self.case.type
+    def of_inputs(self, dq, dk_dv):
+        """The gradients of the inputs from those of the parts."""
+        return [*dq, *dk_dv]
+
+    def of_query_rows(self, bound, count):
+        """o, or dq of each part, of the rows that are checked, each with its bound."""
         _, heads, kv_heads, queries, _, head_dim, _ = self.case.sizes
-        found = self.torch.empty(2, len(self.query_rows), heads, head_dim,
+        found = self.torch.empty(count, 2, len(self.query_rows), heads, head_dim,
                                  dtype=self.torch.float64, device=self.device)
         for entry, which, rows in self.rows_by_entry(self.query_rows, queries):
-            visible = self.visible(entry, rows, self.numbers(self.k))
             for kv_head in range(kv_heads):
                 here = self.heads_of(kv_head)
-                q = self.queries_of(self.q, entry, kv_head, rows)
-                k, v = (self.keys_of(each, entry, kv_head) for each in (self.k, self.v))
                 forward = () if self.is_forward else (
                     self.queries_of(self.o, entry, kv_head, rows),
                     self.lse[entry, here][:, rows].double(),
                     self.queries_of(self.dout, entry, kv_head, rows))
-                both = bound(kind, self.scale, q, k, v, *forward, visible)
-                for place, each in zip(found, both):
-                    place[which, here] = each.transpose(0, 1)
+                results = bound(self.case.type, self.scale,
+                                self.parts_of(entry, kv_head, rows, self.numbers(self.k)),
+                                self.keys_of(self.v, entry, kv_head), *forward)
+                for places, both in zip(found, results):
+                    for place, each in zip(places, both):
+                        place[which, here] = each.transpose(0, 1)
         return found
 
     def of_key_rows(self):
-        """dk and dv of the rows that are checked, each with its bound."""
+        """dk of each part and dv of the rows that are checked, each with its bound."""
         _, _, kv_heads, _, keys, head_dim, _ = self.case.sizes
-        found = self.torch.empty(2, 2, len(self.key_rows), kv_heads, head_dim,
+        found = self.torch.empty(len(self.parts) + 1, 2, len(self.key_rows), kv_heads, head_dim,
                                  dtype=self.torch.float64, device=self.device)
         for entry, which, rows in self.rows_by_entry(self.key_rows, keys):
-            visible = self.visible(entry, self.numbers(self.q), rows)
             for kv_head in range(kv_heads):
-                q, o, dout = (self.queries_of(each, entry, kv_head)
-                              for each in (self.q, self.o, self.dout))
-                k, v = (self.keys_of(each, entry, kv_head, rows) for each in (self.k, self.v))
-                lse = self.lse[entry, self.heads_of(kv_head)].double()
-                gradients = bounds.attention_dk_dv(self.case.type, self.scale, q, k, v, o, lse,
-                                                   dout, visible)
+                o, dout = (self.queries_of(each, entry, kv_head) for each in (self.o, self.dout))
+                gradients = bounds.attention_dk_dv(
+                    self.case.type, self.scale,
+                    self.parts_of(entry, kv_head, self.numbers(self.q), rows),
+                    self.keys_of(self.v, entry, kv_head, rows), o,
+                    self.lse[entry, self.heads_of(kv_head)].double(), dout)
                 for places, both in zip(found, gradients):
                     for place, each in zip(places, both):
                         place[which, kv_head] = each

@@ -9,6 +9,7 @@ import operations
 import results
 import rotary
 import tile_c
+import windowed
 
 DUTIES = ("burst", "sustained")
 # By a step of the other direction, or one that does not take the problem.
@@ -16,7 +17,9 @@ DECLINED = (tile_c.INVALID_ARGUMENT, tile_c.UNSUPPORTED)
 APART = 4  # steps so many times slower than the fastest are timed apart from it
 PROBLEMS = {"vector_add": operations.VectorAdd, "matmul": operations.Matmul,
             "softmax": operations.Softmax, "layernorm": norms.Norm, "rmsnorm": norms.Norm,
-            "attention": attention.Attention, "rotary": rotary.Rotary}
+            "attention": attention.Attention, "rotary": rotary.Rotary,
+            "windowed_attention": windowed.WindowedAttention,
+            "windowed_rotary_attention": windowed.WindowedRotaryAttention}
 
 
 def set_up(torch):

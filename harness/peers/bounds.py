@@ -4,6 +4,10 @@ U is half the distance between two numbers of a type, over the smaller. A result
 rounded to its type twice, once before a last factor. Sums of n terms in fp32 have four times the
 square root of n roundings, as rounding errors of n terms add up unless all lie on one side. These
 bounds are for results that are about to be timed; the tests of the chapters have tighter ones."""
+import functools
+import operator
+from typing import NamedTuple
+
 U = {"fp32": 2.0**-24, "fp16": 2.0**-11, "bf16": 2.0**-8}
 U32 = U["fp32"]
 SMALLEST = {"fp32": 2.0**-126, "fp16": 2.0**-24, "bf16": 2.0**-126}
@@ -91,35 +95,61 @@ def sum_over_rows(kind, terms):
                    + U[kind] * (2 * total.abs() + 4 * lengths) + SMALLEST[kind])
 
 
-def _product_of_factors(kind, factor, error, rows):
+def _product_of_factors(kind, factor, error, rows, spread=0):
     """factor @ rows. The factors are off by `error`, and then each was rounded to the type, in
-    either direction."""
+    either direction, as it may be off by `spread`."""
     fp32 = error + U32 * _root(factor.shape[-1]) * factor.abs()
-    rounded = (U[kind] * factor).square() + SMALLEST[kind] ** 2
+    rounded = (U[kind] * factor.abs() + spread).square() + SMALLEST[kind] ** 2
     return factor @ rows, fp32 @ rows.abs() + 4 * (rounded @ rows.square()).sqrt()
 
 
-def _scores(scale, q, k):
-    """And how far they are off, as a relative error of their exponential."""
-    error = U32 * (_root(q.shape[-1]) + 4) * scale * (q.abs() @ k.abs().mT)
-    return scale * (q @ k.mT), error + U32 * EXPONENTIAL
+class Part(NamedTuple):
+    """What scores some pairs of a query and a key: q [..., queries, dim], k [keys, dim], and which
+    pairs, [queries, keys]."""
+    q: object
+    k: object
+    seen: object
 
 
-def attention(kind, scale, q, k, v, visible):
-    """o of queries [..., queries, dim] and keys [keys, dim]; visible is [queries, keys]."""
-    scores, relative = _scores(scale, q, k)
+def _visible(parts):
+    return functools.reduce(operator.or_, (part.seen for part in parts))
+
+
+def _scores(kind, scale, parts):
+    """The scores; how far they are off, as a relative error of their exponential; and by how much
+    more in either direction. If there are two parts, a peer may round scores, or everybody rounds
+    rows that were rotated; both come to about a rounding of a score of usual size."""
+    scores = relative = spread = 0
+    for q, k, seen in parts:
+        error = U32 * (_root(q.shape[-1]) + 4) * scale * (q.abs() @ k.abs().mT)
+        scores = scores + scale * (q @ k.mT) * seen
+        relative = relative + (error + U32 * EXPONENTIAL) * seen
+        if len(parts) > 1:
+            spread = spread + U[kind] * scale * (q.square() @ k.square().mT).sqrt() * seen
+    return scores, relative, spread
+
+
+def attention(kind, scale, parts, v):
+    """o, in a list."""
+    scores, relative, spread = _scores(kind, scale, parts)
+    visible = _visible(parts)
     seen = scores.masked_fill(~visible, -float("inf"))
     p = seen.softmax(-1).masked_fill(~visible, 0)  # where nothing is visible, it gives NaN
     below = (seen.amax(-1, keepdim=True) - seen).masked_fill(~visible, 0)
     error = p * (relative + 2 * U32 * below)
-    of_sum = error.sum(-1, keepdim=True) + U32 * _root(k.shape[-2])
-    o, bound = _product_of_factors(kind, p, error + p * of_sum, v)
-    return o, bound + 2 * U[kind] * o.abs() + SMALLEST[kind]
+    of_sum = error.sum(-1, keepdim=True) + U32 * _root(v.shape[-2])
+    o, bound = _product_of_factors(kind, p, error + p * of_sum, v, p * spread)
+    bound = bound + 2 * U[kind] * o.abs() + SMALLEST[kind]
+    if len(parts) > 1:  # a peer may round what it has of each before it adds
+        bound = bound + U[kind] * sum(((p * part.seen) @ v).abs() for part in parts)
+    return [(o, bound)]
 
 
-def _pairs(scale, q, k, v, o, lse, dout, visible):
-    """The weights p, the gradients ds of scores over scale, and how far these are off."""
-    scores, relative = _scores(scale, q, k)
+def _pairs(kind, scale, parts, v, o, lse, dout):
+    """The weights p and the gradients ds of scores over scale, each with how far they are off, and
+    by how much more in either direction."""
+    scores, relative, spread = _scores(kind, scale, parts)
+    visible = _visible(parts)
     lse = lse[..., None]
     p = (scores - lse).exp().masked_fill(~visible, 0)
     relative = relative + U32 * (4 * lse.abs() + 2 * (scores - lse).abs())
@@ -127,8 +157,11 @@ def _pairs(scale, q, k, v, o, lse, dout, visible):
     terms = dout * o
     ds = p * (dout @ v.mT - terms.sum(-1, keepdim=True))
     sizes = dout.abs() @ v.abs().mT + terms.abs().sum(-1, keepdim=True)
-    ds_error = (relative + 2 * U32) * ds.abs() + U32 * _root(q.shape[-1]) * p * sizes
-    return p, p * relative, ds, ds_error
+    ds_error = (relative + 2 * U32) * ds.abs() + U32 * _root(v.shape[-1]) * p * sizes
+    ds_spread = ds.abs() * spread
+    if len(parts) > 1:  # a peer may round dout for each, or its products with v
+        ds_spread = ds_spread + U[kind] * p * (dout.square() @ v.square().mT).sqrt()
+    return (p, p * relative, p * spread), (ds, ds_error, ds_spread)
 
 
 def _of_own_output(kind, o, dout):
@@ -137,37 +170,47 @@ def _of_own_output(kind, o, dout):
     return 8 * U[kind] * (dout * o).square().sum(-1, keepdim=True).sqrt()
 
 
-def attention_dq(kind, scale, q, k, v, o, lse, dout, visible):
-    """o and lse [..., queries] are those of the queries."""
-    p, _, ds, ds_error = _pairs(scale, q, k, v, o, lse, dout, visible)
-    dq, bound = _product_of_factors(kind, ds, ds_error, k)
-    bound = bound + _of_own_output(kind, o, dout) * (p @ k).abs()
-    return scale * dq, scale * (bound + 2 * U[kind] * dq.abs()) + SMALLEST[kind]
-
-
-def attention_dk_dv(kind, scale, q, k, v, o, lse, dout, visible):
-    """Both with their bounds. The heads of q, the first extent, share one of k and v. A peer may
-    round what each of them adds."""
-    p, p_error, ds, ds_error = _pairs(scale, q, k, v, o, lse, dout, visible)
-    dk, dk_bound = _product_of_factors(kind, ds.mT, ds_error.mT, q)
-    own = (p * _of_own_output(kind, o, dout)).mT
-    dk_bound = dk_bound + (own.square() @ q.square()).sqrt()
-    dv, dv_bound = _product_of_factors(kind, p.mT, p_error.mT, dout)
+def attention_dq(kind, scale, parts, v, o, lse, dout):
+    """Of each part. o and lse [..., queries] are those of the queries."""
+    (p, *_), of_scores = _pairs(kind, scale, parts, v, o, lse, dout)
     found = []
-    for factor, each, bound in ((scale, dk, dk_bound), (1, dv, dv_bound)):
-        total = each.sum(0)
-        bound = bound.sum(0) + U[kind] * (2 * total.abs() + each.abs().sum(0))
-        found.append((factor * total, factor * bound + SMALLEST[kind]))
+    for _, k, seen in parts:
+        ds, error, spread = (each * seen for each in of_scores)
+        dq, bound = _product_of_factors(kind, ds, error, k, spread)
+        bound = bound + _of_own_output(kind, o, dout) * ((p * seen) @ k).abs()
+        found.append((scale * dq, scale * (bound + 2 * U[kind] * dq.abs()) + SMALLEST[kind]))
     return found
 
 
-def rotary(kind, x, angles, is_interleaved):
-    """x [..., dim], angles [..., dim / 2]. Two products with a rounded factor, and their sum."""
-    pairs = x.unflatten(-1, (-1, 2)) if is_interleaved else x.unflatten(-1, (2, -1)).mT
+def attention_dk_dv(kind, scale, parts, v, o, lse, dout):
+    """dk of each part, then dv, all with their bounds. The heads of q, the first extent, share one
+    of k and v. A peer may round what each of them adds."""
+    weights, of_scores = _pairs(kind, scale, parts, v, o, lse, dout)
+    found = []
+    for q, _, seen in parts:
+        ds, error, spread = ((each * seen).mT for each in of_scores)
+        dk, bound = _product_of_factors(kind, ds, error, q, spread)
+        own = (weights[0] * seen * _of_own_output(kind, o, dout)).mT
+        found.append((scale, dk, bound + (own.square() @ q.square()).sqrt()))
+    p, error, spread = (each.mT for each in weights)
+    found.append((1, *_product_of_factors(kind, p, error, dout, spread)))
+    summed = []
+    for factor, each, bound in found:
+        total = each.sum(0)
+        bound = bound.sum(0) + U[kind] * (2 * total.abs() + each.abs().sum(0))
+        summed.append((factor * total, factor * bound + SMALLEST[kind]))
+    return summed
+
+
+def rotary(kind, x, angles, is_interleaved, error=0):
+    """x [..., dim], off by `error`, angles [..., dim / 2]. Two products with a rounded factor, and
+    their sum."""
+    def pairs_of(rows):
+        return rows.unflatten(-1, (-1, 2)) if is_interleaved else rows.unflatten(-1, (2, -1)).mT
+
     c, s = angles.cos()[..., None], angles.sin()[..., None]
-    sign = pairs.new_tensor([-1, 1])
-    partners = pairs.flip(-1)
-    y, terms = pairs * c + sign * partners * s, (pairs * c).abs() + (partners * s).abs()
-    bound = 4 * U32 * terms + U[kind] * y.abs() + SMALLEST[kind]
+    pairs, sizes = pairs_of(x), pairs_of(4 * U32 * x.abs() + error)
+    y = pairs * c + pairs.new_tensor([-1, 1]) * pairs.flip(-1) * s
+    bound = sizes * c.abs() + sizes.flip(-1) * s.abs() + U[kind] * y.abs() + SMALLEST[kind]
     return tuple(each.flatten(-2) if is_interleaved else each.mT.flatten(-2)
                  for each in (y, bound))

@@ -14,6 +14,14 @@ ATTENTION_SIZES = ((8, 32, 32, 2048, 2048, 64), (2, 32, 32, 8192, 8192, 64),
                    (1, 32, 32, 16384, 16384, 64), (8, 16, 16, 2048, 2048, 128),
                    (2, 16, 16, 8192, 8192, 128), (1, 16, 16, 16384, 16384, 128),
                    (2, 32, 8, 8192, 8192, 128))
+# Likewise as ../../07_windowed_rope/test has them, causal, with the distance from which keys are
+# far.
+WINDOWED_SIZES = ((1, 32, 32, 8192, 8192, 64), (1, 16, 16, 8192, 8192, 128),
+                  (1, 32, 32, 16384, 16384, 64))
+WINDOW = 2048
+# What attention takes: tensors of queries, of keys, and v.
+ATTENTION_INPUTS = {"attention": "q k v", "windowed_attention": "q1 q2 k1 k2 v",
+                    "windowed_rotary_attention": "q k v"}
 # Batch, tokens, heads of q and of k, head dimension, and 1 for interleaved pairs.
 ROTARY_SIZES = tuple((4, 4096, 32, 8, head_dim, interleaved)
                      for head_dim in (64, 128) for interleaved in (0, 1))
@@ -27,7 +35,8 @@ TYPES = ("fp32", "fp16", "bf16")
 @dataclasses.dataclass(frozen=True)
 class Case:
     chapter: str         # the folder's name
-    operation: str       # vector_add, matmul, softmax, layernorm, rmsnorm, attention or rotary
+    # vector_add, matmul, softmax, layernorm, rmsnorm, rotary, or one of ATTENTION_INPUTS
+    operation: str
     type: str            # of the elements
     # (n), (m, n, k), (rows, columns); of attention batch, heads, heads of k and v, queries, keys,
     # head dimension, and 1 for causal or 0; of a rotation as ROTARY_SIZES has them
@@ -36,15 +45,18 @@ class Case:
     is_sweep: bool = False  # one of many; bursts only, and not beside torch.compile
     window: tuple = ()      # keys seen before and behind a query's own; () for no limit
     has_lengths: bool = False  # batch entries are shorter than the tensors, each by its own
+    far: int = 0               # of windowed attention: the distance from which keys are far
 
     @property
     def name(self):
         """As the benchmark in C++ calls it."""
-        if self.operation == "attention":
+        if self.is_attention:
             batch, heads, kv_heads, queries, keys, head_dim, causal = self.sizes
             words = [f"B{batch}", f"H{heads}", f"Hkv{kv_heads}"]
-            words += [f"Sq{queries}"] * (queries != keys)
-            words += [f"S{keys}", f"d{head_dim}", "causal" if causal else "full"]
+            words += [f"Sq{queries}"] * (queries != keys) + [f"S{keys}", f"d{head_dim}"]
+            words += [f"W{self.far}"] * (self.operation != "attention")
+            words += ["rerope" if self.operation == "windowed_rotary_attention" else
+                      "causal" if causal else "full"]
             words += ["window" + "+".join(map(str, self.window))] * bool(self.window)
             return " ".join([self.type, *words] + ["lengths"] * self.has_lengths)
         if self.operation == "rotary":
@@ -68,19 +80,36 @@ class Case:
                 [keys * (batch - entry) // (batch + 1) for entry in range(batch)])
 
     @property
+    def is_attention(self):
+        return self.operation in ATTENTION_INPUTS
+
+    @property
+    def attention_fields(self):
+        """The numbers in the C interface's arguments. ReRoPE is the default there."""
+        names = ("batch", "heads", "kv_heads", "queries", "keys", "head_dim", "causal")
+        fields = dict(zip(names, self.sizes))
+        if self.window:
+            fields |= dict(windowed=1, left=self.window[0], right=self.window[1])
+        if self.operation != "attention":
+            fields["window"] = self.far
+        if self.operation == "windowed_rotary_attention":
+            fields["table_positions"] = fields["keys"]
+        return fields
+
+    @property
     def is_decoding(self):
         """Few queries beside many keys: what it takes is to read k and v."""
-        return self.operation == "attention" and 1024 * self.sizes[3] <= self.sizes[4]
+        return self.is_attention and 1024 * self.sizes[3] <= self.sizes[4]
 
     @property
     def is_arithmetic(self):
-        return self.operation in ("matmul", "attention") and not self.is_decoding
+        return (self.operation == "matmul" or self.is_attention) and not self.is_decoding
 
     @property
     def amount(self):
         """Operations of products, bytes moved by everything else: what it must read and write,
         once."""
-        if self.operation == "attention":
+        if self.is_attention:
             return self._amount_of_attention()
         if self.operation == "rotary":
             batch, length, heads, kv_heads, head_dim, _ = self.sizes
@@ -147,6 +176,13 @@ def _tables():
         for size in ROTARY_SIZES:
             for direction in PASSES:
                 yield Case("06_rope", "rotary", element_type, size, direction)
+    for operation, types in (("windowed_attention", ("bf16", "fp16")),
+                             ("windowed_rotary_attention", ("bf16",))):
+        for element_type in types:
+            for size in WINDOWED_SIZES:
+                for direction in PASSES:
+                    yield Case("07_windowed_rope", operation, element_type, (*size, 1), direction,
+                               far=WINDOW)
     for queries in DECODED:
         for keys in DECODING_KEYS:
             yield Case("05_flash_attention", "attention", "bf16",
@@ -167,9 +203,15 @@ SMALL_SIZES = {"vector_add": ((1,), (1003,)), "matmul": ((1, 1, 1), (37, 29, 65)
                "rmsnorm": ((1, 7), (5, 33), (7, 2049)),
                "attention": ((1, 2, 1, 33, 33, 64, 1), (2, 4, 2, 9, 37, 16, 0),
                              (1, 2, 2, 5, 19, 128, 1), (1, 2, 1, 7, 11, 24, 0)),
+               "windowed_attention": ((1, 2, 1, 33, 33, 64, 1), (2, 2, 1, 37, 37, 16, 0),
+                                      (2, 3, 3, 9, 19, 24, 1)),
+               "windowed_rotary_attention": ((1, 2, 1, 33, 33, 64, 1), (2, 3, 3, 9, 19, 24, 1)),
                "rotary": ((2, 5, 4, 2, 64, 0), (1, 7, 3, 0, 32, 1), (2, 3, 1, 1, 6, 1))}
-# Of each size of attention too.
-SMALL_OPTIONS = {"attention": ({}, {"window": (6, 2)}, {"has_lengths": True})}
+# Of each size of attention too. Windows: every key is far, all but a query's own, some, none.
+SMALL_WINDOWS = ({"far": 0}, {"far": 1}, {"far": 7}, {"far": 99})
+SMALL_OPTIONS = {"attention": ({}, {"window": (6, 2)}, {"has_lengths": True}),
+                 "windowed_attention": (*SMALL_WINDOWS, {"far": 7, "has_lengths": True}),
+                 "windowed_rotary_attention": SMALL_WINDOWS}
 
 
 def small_cases():

@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 import tile_c
 import values
+from cases import ATTENTION_INPUTS
+from rotary import frequencies
 
 U = {"fp32": 2.0**-24, "fp16": 2.0**-11, "bf16": 2.0**-8}
 HOST = {"int32": ctypes.c_int32}  # other numbers are doubles there
@@ -46,11 +48,11 @@ def computed(library, case, call):
     outputs = {name: library.memory(b"\xff" * (count * tile_c.BYTES[kind]))
                for name, (kind, count) in call.outputs.items()}
     pointers = {name: memory.pointer for name, memory in {**inputs, **outputs}.items()}
-    if call.operation in WITH_WORKSPACE:
+    if hasattr(tile_c.STRUCTS[call.operation], "workspace"):
         count = library.workspace_bytes(call.operation, case.type, **call.fields)
         workspace = library.memory(b"\xff" * count)
         pointers["workspace"] = workspace.pointer
-        if case.operation == "attention":
+        if case.is_attention:
             pointers["workspace_bytes"] = count
     library.run(call.operation, case.type, **call.fields, **pointers)
     library.synchronize()
@@ -114,26 +116,38 @@ def layernorm(library, case):
 
 
 def attention(library, case):
-    batch, heads, kv_heads, queries, keys, head_dim, causal = case.sizes
-    fields = dict(batch=batch, heads=heads, kv_heads=kv_heads, queries=queries, keys=keys,
-                  head_dim=head_dim, causal=causal)
-    if case.window:
-        fields |= dict(windowed=1, left=case.window[0], right=case.window[1])
+    batch, heads, kv_heads, queries, keys, head_dim, _ = case.sizes
+    fields = case.attention_fields
     of_queries, of_keys = batch * queries * heads * head_dim, batch * keys * kv_heads * head_dim
-    inputs = {name: normal(case, count) for name, count in
-              (("q", of_queries), ("k", of_keys), ("v", of_keys))}
+    counts = {name: of_queries if name[0] == "q" else of_keys
+              for name in ATTENTION_INPUTS[case.operation].split()}
+    inputs = {name: normal(case, count) for name, count in counts.items()}
+    if case.operation == "windowed_rotary_attention":
+        inputs |= windowed_tables(library, case)
     if case.has_lengths:
         inputs |= {name: ("int32", length) for name, length in
                    zip(("query_lengths", "key_lengths"), case.lengths)}
     output, lse = (case.type, of_queries), ("fp32", batch * heads * queries)
-    forward = Call("attention", fields, inputs, {"o": output, "lse": lse})
+    forward = Call(case.operation, fields, inputs, {"o": output, "lse": lse})
     if case.direction == "forward":
         return forward
     found = expected(library, forward)
     saved = {name: (kind, rounded(kind, found[name]))
              for name, (kind, _) in forward.outputs.items()}
-    return Call("attention_backward", fields, inputs | saved | {"dout": normal(case, of_queries)},
-                {"dq": output, "dk": (case.type, of_keys), "dv": (case.type, of_keys)})
+    return Call(case.operation + "_backward", fields,
+                inputs | saved | {"dout": normal(case, of_queries)},
+                {"d" + name: (case.type, count) for name, count in counts.items()})
+
+
+def windowed_tables(library, case):
+    """The library's own; its reference has only the frequencies."""
+    *_, keys, head_dim, _ = case.sizes
+    turns = frequencies(head_dim)
+    tables = {name: (ctypes.c_float * (3 * keys * len(turns)))() for name in ("cos", "sin")}
+    library.run("windowed_rotary_tables", None, window=case.far, rotary_dim=head_dim,
+                positions=keys, frequencies=(ctypes.c_double * len(turns))(*turns), **tables)
+    return {name: ("fp32", list(table)) for name, table in tables.items()} | {
+        "frequencies": ("fp64", turns)}
 
 
 def rotary(library, case):
@@ -142,7 +156,7 @@ def rotary(library, case):
     fields = dict(batch=batch, length=length, heads=heads, kv_heads=kv_heads, head_dim=head_dim,
                   rotary_dim=rotary_dim, interleaved=interleaved, table_positions=length,
                   backward=int(case.direction == "backward"))
-    turns = [10000.0 ** (-2 * i / rotary_dim) for i in range(rotary_dim // 2)]
+    turns = frequencies(rotary_dim)
     angles = [position * turn for position in range(length) for turn in turns]
     of_q, of_k = (batch * length * count * head_dim for count in (heads, kv_heads))
     return Call("rotary", fields,
@@ -157,10 +171,11 @@ def without(really, name, named):
 
 
 CALLS = {"vector_add": vector_add, "matmul": matmul, "softmax": softmax, "layernorm": layernorm,
-         "rmsnorm": layernorm, "attention": attention, "rotary": rotary}
-WITH_WORKSPACE = ("layernorm_backward", "attention", "attention_backward")
-# Attention's weights and their gradients are rounded to the type between two products.
-ROUNDED_FACTORS = {"attention": 4}
+         "rmsnorm": layernorm, "attention": attention, "windowed_attention": attention,
+         "windowed_rotary_attention": attention, "rotary": rotary}
+# Attention's weights and their gradients are rounded to the type between two products, and rows
+# when they have been rotated.
+ROUNDED_FACTORS = dict.fromkeys(ATTENTION_INPUTS, 4)
 
 
 def wrong(library, case):
@@ -169,8 +184,10 @@ def wrong(library, case):
     call = CALLS[case.operation](library, case)
     wanted, got = expected(library, call), computed(library, case, call)
     for name, (kind, _) in call.outputs.items():
-        message = difference(name, kind, max(case.sizes), got[name], wanted[name],
-                             ROUNDED_FACTORS.get(case.operation, 0))
+        factors = ROUNDED_FACTORS.get(case.operation, 0)
+        if case.operation == "windowed_rotary_attention":  # lse too is that of rounded rows
+            factors *= U[case.type] / U[kind]
+        message = difference(name, kind, max(case.sizes), got[name], wanted[name], factors)
         if message:
             return message
     return ""

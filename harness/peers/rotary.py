@@ -7,6 +7,22 @@ def frequencies(head_dim):
     return [10000.0 ** (-2 * i / head_dim) for i in range(head_dim // 2)]
 
 
+def turned(torch, x, cos, sin, is_interleaved=False):
+    """As models have it: two products with the tables, of the row and of its partners. In fp32,
+    since the tables are. They broadcast over x but for the last extent, of pairs."""
+    def both(table):  # each of a pair's elements has its pair's number
+        if is_interleaved:
+            return table.repeat_interleave(2, dim=-1)
+        return torch.cat((table, table), dim=-1)
+    wide = x.float()
+    if is_interleaved:
+        partners = torch.stack((-wide[..., 1::2], wide[..., ::2]), dim=-1).flatten(-2)
+    else:
+        first, second = wide.chunk(2, dim=-1)
+        partners = torch.cat((-second, first), dim=-1)
+    return (wide * both(cos) + partners * both(sin)).to(x.dtype)
+
+
 class Rotary(Problem):
     """Out of place, from tables in fp32. Backward turns the other way."""
 
@@ -32,27 +48,8 @@ class Rotary(Problem):
                              k_out=self.k_out, cos=self.cos, sin=self.sin)
 
     def turn(self, q, k):
-        """As models have it: two products with the tables, of the row and of its partners. In fp32,
-        since the tables are."""
-        torch = self.torch
-
-        def partners(x):
-            if self.is_interleaved:
-                return torch.stack((-x[..., 1::2], x[..., ::2]), dim=-1).flatten(-2)
-            first, second = x.chunk(2, dim=-1)
-            return torch.cat((-second, first), dim=-1)
-
-        def turned(x):
-            wide = x.float()
-            return (wide * self.both(self.cos) + partners(wide) * self.both(self.sin)).to(x.dtype)
-        return turned(q), turned(k)
-
-    def both(self, table):
-        """[length][1][head_dim]: each of a pair's elements has its pair's number."""
-        table = table[:, None]
-        if self.is_interleaved:
-            return table.repeat_interleave(2, dim=-1)
-        return self.torch.cat((table, table), dim=-1)
+        return tuple(turned(self.torch, x, self.cos[:, None], self.sin[:, None],
+                            self.is_interleaved) for x in (q, k))
 
     def work(self, turn):
         if self.is_forward:

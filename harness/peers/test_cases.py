@@ -30,15 +30,21 @@ class Cases(unittest.TestCase):
         self.assertTrue(attention)
         self.assertLessEqual(attention, set(keys))
 
-    def test_attention_is_measured_in_the_sizes_of_the_benchmark_in_cpp(self):
-        """Each causal and full here."""
-        text = (ROOT / "05_flash_attention/test/bench.cpp").read_text(encoding="utf-8")
+    def sizes_in_cpp(self, file):
+        text = (ROOT / file).read_text(encoding="utf-8")
         listed = text[text.index(".benchmark_sizes"):text.index(".benchmark_types")]
-        theirs = {tuple(map(int, size.split(", ")))
-                  for size in re.findall(r"\{(\d[\d, ]+)\}", listed)}
+        return {tuple(map(int, size.split(", ")))
+                for size in re.findall(r"\{(\d[\d, ]+)\}", listed)}
+
+    def test_attention_is_measured_in_the_sizes_of_the_benchmark_in_cpp(self):
+        """Each causal and full here. Windowed attention is not measured in all of its sizes."""
+        theirs = self.sizes_in_cpp("05_flash_attention/test/bench.cpp")
         ours = {(*size, causal) for size in cases.ATTENTION_SIZES for causal in (0, 1)}
         self.assertGreater(len(theirs), 10)
         self.assertLessEqual(theirs, ours)
+        for file, last in (("bench", 1), ("bench_method", 0)):  # causal, ReRoPE
+            ours = {(*size, cases.WINDOW, last) for size in cases.WINDOWED_SIZES}
+            self.assertLessEqual(ours, self.sizes_in_cpp(f"07_windowed_rope/test/{file}.cpp"))
 
     def test_chapters_have_their_cases(self):
         self.assertEqual(self.find("01", "fp16"),
@@ -56,6 +62,11 @@ class Cases(unittest.TestCase):
         self.assertEqual(self.find("05", "Hkv8 S8192 d128 full, backward"),
                          [f"{kind} B2 H32 Hkv8 S8192 d128 full" for kind in ("bf16", "fp16")])
         self.assertEqual(self.find("05", "Sq16")[0], "bf16 B1 H32 Hkv8 Sq16 S65536 d128 full")
+        self.assertEqual(self.find("07", "H32 Hkv32 S8192 d64 W2048 causal, forward"),
+                         [f"{kind} B1 H32 Hkv32 S8192 d64 W2048 causal"
+                          for kind in ("bf16", "fp16")])
+        self.assertEqual(self.find("07", "d128 W2048 rerope, backward"),
+                         ["bf16 B1 H16 Hkv16 S8192 d128 W2048 rerope"])
 
     def test_attention_is_measured_in_operations_and_decoding_in_bytes(self):
         causal, = cases.select(cases.all_cases(), "05", "bf16 B2 H32 Hkv8 S8192 d128 causal, for")

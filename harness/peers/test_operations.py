@@ -2,6 +2,7 @@
 """Which results the checks accept, with PyTorch's own on a CPU. Skipped where there is no
 PyTorch."""
 import unittest
+import warnings
 from unittest import mock
 
 import cases
@@ -53,6 +54,8 @@ class Checks(unittest.TestCase):
                      for output in peer.outputs()]
             for mistake in (nan, one_element, scaled, unwritten):
                 for i, output in enumerate(right):
+                    if mistake is not nan and not output.any():
+                        continue  # gradients of far keys where there are none, say
                     wrong = [each.clone() for each in right]
                     mistake(wrong[i])
                     with self.subTest(case=case.title, mistake=mistake.__name__, output=i):
@@ -104,6 +107,34 @@ class Checks(unittest.TestCase):
                     rows = some.query_rows if name in ("o", "dq") else some.key_rows
                     torch.testing.assert_close(values, all_values[rows])
                     torch.testing.assert_close(bound, all_bounds[rows])
+
+    def test_flex_attentions_of_near_and_far_keys_are_merged(self):
+        """Where all keys are near, too, or all are far. Not compiled: then FlexAttention has the
+        gradients on a CPU that it refuses there."""
+        for case in cases.select(cases.small_cases(), "07", "fp32 B1 "):
+            if case.has_lengths:
+                continue
+            problem = bench.PROBLEMS[case.operation](torch, case, "cpu")
+            problem.compiled = lambda function: function
+            with mock.patch("torch.nn.attention.flex_attention._validate_device"), \
+                    warnings.catch_warnings(), self.subTest(case=case.title):
+                warnings.simplefilter("ignore")  # that it is slow
+                self.assertEqual(problem.wrong(problem.by_flex_attention()), "")
+            torch._dynamo.reset()
+
+    def test_peers_of_windowed_attention_on_a_gpu(self):
+        """Scores that the memory does not hold are left out. Plain attention is checked as such."""
+        in_memory, others = ["torch", "torch.compile"], ["FlexAttention pair", "cuDNN causal"]
+        case, = cases.select(cases.small_cases(), "07", "bf16 B1 H2 Hkv1 S33 d64 W7 causal, for")
+        problem = bench.PROBLEMS[case.operation](torch, case, "cpu")
+        problem.device = "cuda"
+        with mock.patch("windowed.Attention") as plain:
+            for scores, names in ((1 << 32, in_memory + others), (1 << 33, others)):
+                problem.scores = scores
+                self.assertEqual(list(problem.peers()), names)
+            self.assertEqual(plain.call_args.args[1].operation, "attention")
+            work = operations.Work("cuDNN causal", None, None)
+            self.assertIs(problem.wrong(work), plain.return_value.wrong.return_value)
 
     def test_decoding_is_the_step_for_it_and_no_workspace_is_without_limit(self):
         def fields(sizes, steps, bytes_needed):

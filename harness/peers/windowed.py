@@ -1,0 +1,145 @@
+"""Attention with two scores, and ReRoPE on it: ours, PyTorch's with all scores in memory, and two
+FlexAttentions merged."""
+import dataclasses
+
+import bounds
+from attention import Attention
+from rotary import frequencies, turned
+
+# Of more scores than these PyTorch's operations would fill the memory of a card.
+MOST_SCORES_IN_MEMORY = 1 << 32
+PLAIN = "cuDNN causal"
+
+
+class WindowedAttention(Attention):
+    def make_parts(self):
+        q1, q2, k1, k2, _ = self.inputs.values()
+        return [(q1, k1), (q2, k2)]
+
+    def masks(self, entry, queries, keys):
+        """What is near and what is far."""
+        visible = self.visible(entry, queries, keys)
+        near = (self.own_keys(entry, queries) - keys).abs() < self.case.far
+        return [visible & near, visible & ~near]
+
+    def peers(self):
+        case = self.case
+        if case.has_lengths or case.sizes[3] != case.sizes[4]:
+            return {}
+        found = {}
+        if self.scores <= MOST_SCORES_IN_MEMORY:
+            found |= self.with_scores_in_memory()
+        if self.device == "cuda":  # compiled for a CPU, FlexAttention has neither lse nor gradients
+            found["FlexAttention pair"] = self.by_flex_attention
+        return found | self.plain_peers()
+
+    def with_scores_in_memory(self):
+        function = self.of_inputs_turned(self.attention)
+        return {"torch": lambda: self.by_function("torch", function),
+                "torch.compile": lambda: self.by_function("torch.compile",
+                                                          self.compiled(function))}
+
+    def plain_peers(self):
+        """Causal attention of one pair of q and k. No peer, but a bar: a window costs a second
+        pair, and tiles with near and far keys."""
+        if self.device != "cuda" or self.case.type == "fp32" or not self.causal:
+            return {}
+        from torch.nn.attention import SDPBackend
+        self.plain = Attention(self.torch, dataclasses.replace(self.case, operation="attention"),
+                               self.device)
+        return {PLAIN: lambda: self.plain.by_torch(PLAIN, [SDPBackend.CUDNN_ATTENTION])}
+
+    def wrong(self, work):
+        """Plain attention has results of its own."""
+        return self.plain.wrong(work) if work.name == PLAIN else super().wrong(work)
+
+    def of_inputs_turned(self, function):
+        """`function` takes q1, q2, k1, k2 and v, as the inputs are."""
+        return function
+
+    def attention(self, q1, q2, k1, k2, v):
+        """With all scores in memory, [batch, heads of k, those that share it, queries, keys]."""
+        def of_group(q, k):
+            return q.unflatten(1, (-1, self.group)) @ k[:, :, None].mT
+
+        near, far = self.masks(0, self.numbers(self.q), self.numbers(self.k))
+        scores = self.torch.where(near, of_group(q1, k1), of_group(q2, k2)).float() * self.scale
+        p = scores.masked_fill(~(near | far), -float("inf")).softmax(-1).to(v.dtype)
+        return (p @ v[:, :, None]).flatten(1, 2)
+
+    def by_flex_attention(self):
+        """Of near and of far keys, each with its lse, merged. The masks of blocks are made here,
+        once."""
+        from torch.nn.attention.flex_attention import AuxRequest, create_block_mask, flex_attention
+        length = self.case.sizes[3]
+        window, causal = self.case.far, self.causal
+
+        def mask_of(is_near):
+            def mask(batch, head, query, key):
+                is_seen = (key <= query) | (not causal)
+                return is_seen & (((query - key).abs() < window) == is_near)
+            return create_block_mask(mask, None, None, length, length, device=self.device)
+        masks = [mask_of(is_near) for is_near in (True, False)]
+
+        def pair(q1, q2, k1, k2, v):
+            outputs, all_lse = [], []
+            for q, k, mask in zip((q1, q2), (k1, k2), masks):
+                o, aux = flex_attention(q, k, v, block_mask=mask, scale=self.scale,
+                                        enable_gqa=self.group > 1,
+                                        return_aux=AuxRequest(lse=True))
+                outputs.append(o)
+                all_lse.append(aux.lse)
+            # Where a part is empty, its lse is -infinity and its weight 0. Each query sees a key.
+            lse = self.torch.logaddexp(*all_lse)
+            return sum(o * (each - lse).exp()[..., None]
+                       for o, each in zip(outputs, all_lse)).to(v.dtype)
+        return self.by_function("FlexAttention pair", self.compiled(self.of_inputs_turned(pair)))
+
+
+class WindowedRotaryAttention(WindowedAttention):
+    """ReRoPE: q and k turn by their own positions for near keys; for far ones q by the window and k
+    not at all. There are no more queries than keys."""
+
+    def make_parts(self):
+        torch = self.torch
+        _, _, _, _, keys, head_dim, _ = self.case.sizes
+        places = torch.zeros(3, keys, dtype=torch.float64, device=self.device)
+        places[0] = self.numbers(self.k)
+        places[1] = self.case.far
+        turns = torch.tensor(frequencies(head_dim), dtype=torch.float64, device=self.device)
+        angles = places[..., None] * turns  # as tile_windowed_rotary_tables() has its thirds
+        self.tables = {"cos": angles.cos().float(), "sin": angles.sin().float()}
+        own_keys = self.own_keys(0, self.numbers(self.q))[:, 0]
+        self.turns = angles[:2, own_keys, None], angles[::2, :, None]  # of queries, of keys
+
+        def both(x, turns):
+            return [bounds.rotary(self.case.type, x.double(), each, False)[0] for each in turns]
+        return list(zip(both(self.q, self.turns[0]), both(self.k, self.turns[1])))
+
+    def of_inputs(self, dq, dk_dv):
+        """Each turned back, and added."""
+        *dk, dv = dk_dv
+        both = []
+        for parts, turns, rows in ((dq, self.turns[0], self.query_rows),
+                                   (dk, self.turns[1], self.key_rows)):
+            back = [bounds.rotary(self.case.type, x, -each[rows % each.shape[0]], False, error)
+                    for (x, error), each in zip(parts, turns)]
+            both.append([sum(values) for values in zip(*back)])
+        return [*both, dv]
+
+    def with_scores_in_memory(self):
+        """Not compiled as well: the rotation changes little beside the scores."""
+        return {"torch": super().with_scores_in_memory()["torch"]}
+
+    def plain_peers(self):
+        return {}
+
+    def of_inputs_turned(self, function):
+        """Turned as in each layer of a model: within what is timed."""
+        def of_plain(q, k, v):
+            cos, sin = self.tables.values()
+            q1, k1, q2 = (turned(self.torch, x, cos[i], sin[i])
+                          for x, i in ((q, 0), (k, 0), (q, 1)))
+            k2 = k  # which turns by nothing
+            return function(q1, q2, k1, k2, v)
+        return of_plain
