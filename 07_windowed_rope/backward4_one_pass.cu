@@ -230,6 +230,11 @@ tile::Status takes_one_pass(const BackwardProblem& p, const BackwardBuffers& buf
 }
 
 tile::Status one_pass(const BackwardProblem& p, const BackwardBuffers& buffers, void* stream) {
+  return one_pass_to_sums(p, buffers, nullptr, stream);
+}
+
+tile::Status one_pass_to_sums(const BackwardProblem& p, const BackwardBuffers& buffers,
+                              DqSums* sums, void* stream) {
   if (tile::Status s = compute_terms(p, buffers, stream); !s.ok()) return s;
   return with_16_bits_and_head_dim(
       p.type, p.head_dim, [&](auto element, auto head_dim) -> tile::Status {
@@ -269,6 +274,10 @@ tile::Status one_pass(const BackwardProblem& p, const BackwardBuffers& buffers, 
               static_cast<int>(p.batch), heads, group_of(p), p.scale);
           tile::Status launched = tile::launch_status("windowed_backward_one_pass");
           if (!launched.ok() || rounding_blocks == 0) return launched;
+        }
+        if (sums) {
+          *sums = {dq1_sums, dq2_sums};
+          return {};
         }
         for (const bool near : {true, false}) {
           windowed_backward_one_pass_dq<T><<<rounding_blocks, kRoundingThreads, 0, in>>>(

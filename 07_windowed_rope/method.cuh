@@ -117,4 +117,8 @@ tile::Status rotate_twice(const Problem& p, const Buffers& b, const RotatedRows&
 }
 // snippet-end rotate
 
+/// The same of rows of chunks, each read once.
+tile::Status turn_all_twice(const MethodBackwardProblem& p, const MethodBackwardBuffers& b,
+                            const RotatedRows& rows, void* stream);
+
 }  // namespace windowed_rope

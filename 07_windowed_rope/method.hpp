@@ -172,10 +172,10 @@ using MethodTakes = tile::Status(const MethodProblem&, const MethodBuffers&, con
 MethodTakes takes_composed, takes_prologue;
 using MethodBackwardStep = tile::Status(const MethodBackwardProblem&, const MethodBackwardBuffers&,
                                         void* stream);
-MethodBackwardStep composed, chunks;
+MethodBackwardStep composed, chunks, sums;
 using MethodBackwardTakes = tile::Status(const MethodBackwardProblem&, const MethodBackwardBuffers&,
                                          const tile::Device&);
-MethodBackwardTakes takes_composed, takes_chunks;
+MethodBackwardTakes takes_composed, takes_chunks, takes_sums;
 
 // ---- The ladders ----
 
@@ -227,6 +227,14 @@ inline constexpr MethodBackwardLadder::Step kMethodBackward[] = {
      .otherwise = "composed",
      .shows = kShowsMethod,
      .launch = chunks},
+    {.name = "sums",
+     .idea = "dq turned while it is a sum in fp32: dq1 and dq2 are never written",
+     .types = k16Bits,
+     .needs = {tile::Feature::bf16_mma, tile::Feature::cp_async},
+     .takes = takes_sums,
+     .otherwise = "chunks",
+     .shows = kShowsMethod,
+     .launch = sums},
 };
 inline constexpr MethodBackwardLadder kMethodBackwardLadder{.name = "method backward",
                                                             .kernels = "method_backward_",

@@ -3,7 +3,8 @@
 //       and a thread turns back eight pairs of both gradients, whose loads are all under way at
 //       once.
 // Change: two kernels of the rotation for five.
-// Limit: the gradients of rotated rows are still written and read once more.
+// Limit: the gradients of rotated rows are still written and read once more, and those of queries
+//        were sums in memory before.
 #include "method.cuh"
 #include "rotary_unit.cuh"
 
@@ -57,6 +58,8 @@ __global__ void method_backward_chunks_turn(const T* near,           // [batch][
 }
 // snippet-end kernel
 
+}  // namespace
+
 tile::Status turn_back(const Turning& t, const void* near, const void* far, void* out,
                        const Strides& strides, void* stream) {
   unsigned blocks = 0;
@@ -76,8 +79,6 @@ tile::Status turn_back(const Turning& t, const void* near, const void* far, void
   return t.type == tile::DType::fp16 ? launch(__half{}) : launch(__nv_bfloat16{});
 }
 
-}  // namespace
-
 tile::Status takes_chunks(const MethodBackwardProblem& p, const MethodBackwardBuffers& b,
                           const tile::Device& device) {
   if (p.keys == 0) return tile::unsupported("keys", "are none: there may be no tables");
@@ -85,25 +86,31 @@ tile::Status takes_chunks(const MethodBackwardProblem& p, const MethodBackwardBu
   return takes_composed(p, b, device);
 }
 
-// snippet-begin launch
-tile::Status chunks(const MethodBackwardProblem& p, const MethodBackwardBuffers& b, void* stream) {
-  RotatedRows rows;
-  if (tile::Status s = take_workspace(p, b, &rows); !s.ok()) return s;
-  const Turning queries = turning_of_queries(p, b, rows.positions), keys = turning_of_keys(p, b);
+tile::Status turn_all_twice(const MethodBackwardProblem& p, const MethodBackwardBuffers& b,
+                            const RotatedRows& rows, void* stream) {
   const Masks masks = masks_of(p, b);
   if (tile::Status s = fill_positions(masks, p.batch, p.table_positions, rows.positions, stream);
       !s.ok()) {
     return s;
   }
+  const Turning queries = turning_of_queries(p, b, rows.positions), keys = turning_of_keys(p, b);
   if (tile::Status s = turn_twice(queries, b.q, p.q, rows.q1, rows.q2, stream); !s.ok()) return s;
-  if (tile::Status s = turn_twice(keys, b.k, p.k, rows.k1, rows.k2, stream); !s.ok()) return s;
+  return turn_twice(keys, b.k, p.k, rows.k1, rows.k2, stream);
+}
+
+// snippet-begin launch
+tile::Status chunks(const MethodBackwardProblem& p, const MethodBackwardBuffers& b, void* stream) {
+  RotatedRows rows;
+  if (tile::Status s = take_workspace(p, b, &rows); !s.ok()) return s;
+  if (tile::Status s = turn_all_twice(p, b, rows, stream); !s.ok()) return s;
   if (tile::Status s = run_last(kBackwardLadder, attention_of(p), attention_of(p, b, rows), stream);
       !s.ok()) {
     return s;
   }
+  const Turning queries = turning_of_queries(p, b, rows.positions);
   if (tile::Status s = turn_back(queries, rows.dq1, rows.dq2, b.dq, p.dq, stream); !s.ok())
     return s;
-  return turn_back(keys, rows.dk1, rows.dk2, b.dk, p.dk, stream);
+  return turn_back(turning_of_keys(p, b), rows.dk1, rows.dk2, b.dk, p.dk, stream);
 }
 // snippet-end launch
 

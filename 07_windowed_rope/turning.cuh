@@ -39,6 +39,10 @@ Turning turning_of_keys(const Problem& p, const Buffers& b) {
 tile::Status turn_twice(const Turning& turning, const void* from, const Strides& strides, void* own,
                         void* far, void* stream);
 
+/// out = R(i)^T near + R(i')^T far, of gradients without gaps and a row of which is read as above.
+tile::Status turn_back(const Turning& turning, const void* near, const void* far, void* out,
+                       const Strides& strides, void* stream);
+
 /// Whether turn_twice() takes a method's rows.
 template <class Problem, class Buffers>
 tile::Status check_turning(const Problem& p, const Buffers& b) {

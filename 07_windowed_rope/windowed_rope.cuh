@@ -35,6 +35,15 @@ tile::Status check_shared_bytes(const Problem& p, std::int64_t bytes, const tile
                                            tile::counted(bytes, "byte") + " of shared memory");
 }
 
+/// Each [batch][heads][rows of terms / 16][head_dim / 8][32 lanes], as mma leaves them; not scaled.
+struct DqSums {
+  const float4 *near, *far;  // of dq1 and dq2
+};
+/// Step `one_pass`. If somebody wants the sums, they stay in the workspace, and dq1 and dq2 are not
+/// written.
+tile::Status one_pass_to_sums(const BackwardProblem& problem, const BackwardBuffers& buffers,
+                              DqSums* sums, void* stream);
+
 /// Fills the terms, [batch][heads][rows of terms], at the beginning of the workspace.
 tile::Status compute_terms(const BackwardProblem& problem, const BackwardBuffers& buffers,
                            void* stream);
