@@ -4,9 +4,9 @@
 // Change: the loop of chapter 05's step 5 (`one_pass`), head dimensions 64 and 128; around it that
 //         over the parts, at whose change K is loaded anew and dK stored.
 // Limit: neither tensor cores nor shared memory are full, and a mixed tile costs two.
+#include "one_pass_shape.cuh"
 #include "tile/ptx/flag_once.cuh"
 #include "tile/ptx/red.cuh"
-#include "tile/query_stage.cuh"
 #include "windowed_rope.cuh"
 
 namespace windowed_rope {
@@ -14,27 +14,9 @@ namespace {
 
 using tile::Factor, tile::QueryStage, tile::SharedTile, tile::Sums;
 
-/// How a block divides its tiles among warps. At 128 columns two warps share 32 keys: each computes
-/// the weights of half of the queries, and has half of the columns of dK and dV.
-template <int kDim>
-struct Shape {
-  static constexpr int kWarps = kDim == 64 ? 4 : 8, kBlocks = kDim == 64 ? 2 : 1;
-  static constexpr int kThreads = kWarps * 32;
-  static constexpr int kCols = 64, kSharing = kDim / kCols;
-  static constexpr int kKept = kWarps / kSharing * 32, kPassing = 64;
-  static constexpr int kPart = 32, kParts = kPassing / kPart / kSharing;
-  static constexpr int kDqRows = 32, kDqCols = 32;  // the part of dQ that a warp computes
-  static_assert(kPassing / kDqRows * (kDim / kDqCols) == kWarps);
-
-  static constexpr int kStageBytes = QueryStage<__half, kPassing, kDim>::kBytes;
-  static constexpr int kScoreBytes = kKept * kPassing * 2;  // of dS; with sharing also of P
-  static constexpr int kBytes =
-      2 * kKept * kDim * 2 + 2 * kStageBytes + (kSharing > 1 ? 2 : 1) * kScoreBytes;
-};
-
 // snippet-begin kernel
 template <class T, int kDim>
-__global__ void __launch_bounds__(Shape<kDim>::kThreads, Shape<kDim>::kBlocks)
+__global__ void __launch_bounds__(OnePassShape<kDim>::kThreads, OnePassShape<kDim>::kBlocks)
     windowed_backward_one_pass(Heads<const T> q1,    // [batch][queries][heads][kDim]
                                Heads<const T> k1,    // [batch][keys][heads / group][kDim]
                                Heads<const T> q2,    // as q1
@@ -49,7 +31,7 @@ __global__ void __launch_bounds__(Shape<kDim>::kThreads, Shape<kDim>::kBlocks)
                                Heads<T> dv,          // as k1
                                Masks masks, Window window, int batch, int heads, int group,
                                float scale) {
-  using Plan = Shape<kDim>;
+  using Plan = OnePassShape<kDim>;
   constexpr int kThreads = Plan::kThreads, kKeys = Plan::kKept, kQueries = Plan::kPassing;
   constexpr int kPart = Plan::kPart, kSharing = Plan::kSharing;
   using KeyTile = SharedTile<T, kKeys, kDim>;
@@ -224,9 +206,21 @@ tile::Status takes_one_pass(const BackwardProblem& p, const BackwardBuffers& buf
     return tile::unsupported("head_dim", std::to_string(p.head_dim) + " is neither 64 nor 128");
   }
   if (tile::Status s = check_chunks(p, buffers); !s.ok()) return s;
-  const int bytes = p.head_dim == 64 ? Shape<64>::kBytes : Shape<128>::kBytes;
+  const int bytes = p.head_dim == 64 ? OnePassShape<64>::kBytes : OnePassShape<128>::kBytes;
   if (tile::Status s = check_shared_bytes(p, bytes, device); !s.ok()) return s;
   return check_workspace(p, buffers, "one_pass");
+}
+
+tile::Status clear_sums(const BackwardProblem& p, const BackwardBuffers& buffers, DqSums* sums,
+                        void* stream) {
+  const std::int64_t rows =
+      p.batch * p.heads * tiles_of(p.queries, kRowsOfTerms) * std::int64_t{kRowsOfTerms};
+  auto* near =
+      reinterpret_cast<float4*>(static_cast<std::byte*>(buffers.workspace) + rows * sizeof(Terms));
+  *sums = {near, near + rows * (p.head_dim / 4)};
+  TILE_RETURN_IF_CUDA_ERROR(cudaMemsetAsync(
+      near, 0, static_cast<std::size_t>(rows * p.head_dim) * 8, static_cast<cudaStream_t>(stream)));
+  return {};
 }
 
 tile::Status one_pass(const BackwardProblem& p, const BackwardBuffers& buffers, void* stream) {
@@ -240,7 +234,7 @@ tile::Status one_pass_to_sums(const BackwardProblem& p, const BackwardBuffers& b
       p.type, p.head_dim, [&](auto element, auto head_dim) -> tile::Status {
         using T = decltype(element);
         constexpr int kDim = head_dim.value == 128 ? 128 : 64;
-        using Plan = Shape<kDim>;
+        using Plan = OnePassShape<kDim>;
         unsigned blocks = 0, rounding_blocks = 0;
         if (tile::Status s = blocks_for_tiles(p, p.kv_heads, p.keys, Plan::kKept, &blocks);
             !s.ok()) {
@@ -254,12 +248,8 @@ tile::Status one_pass_to_sums(const BackwardProblem& p, const BackwardBuffers& b
         }
         const auto in = static_cast<cudaStream_t>(stream);
         const auto* terms = static_cast<const Terms*>(buffers.workspace);
-        const std::int64_t all_rows = p.batch * p.heads * rows;
-        auto* dq1_sums = reinterpret_cast<float4*>(static_cast<std::byte*>(buffers.workspace) +
-                                                   all_rows * sizeof(Terms));
-        float4* dq2_sums = dq1_sums + all_rows * (kDim / 4);
-        TILE_RETURN_IF_CUDA_ERROR(
-            cudaMemsetAsync(dq1_sums, 0, static_cast<std::size_t>(all_rows * kDim) * 8, in));
+        DqSums dq_sums;
+        if (tile::Status s = clear_sums(p, buffers, &dq_sums, stream); !s.ok()) return s;
         const int heads = static_cast<int>(p.heads);
         if (blocks > 0) {
           const tile::Status allowed =
@@ -269,19 +259,19 @@ tile::Status one_pass_to_sums(const BackwardProblem& p, const BackwardBuffers& b
               heads_of<const T>(buffers.q1, p.q1), heads_of<const T>(buffers.k1, p.k1),
               heads_of<const T>(buffers.q2, p.q2), heads_of<const T>(buffers.k2, p.k2),
               heads_of<const T>(buffers.v, p.v), heads_of<const T>(buffers.dout, p.dout), terms,
-              dq1_sums, dq2_sums, heads_of<T>(buffers.dk1, p.dk1), heads_of<T>(buffers.dk2, p.dk2),
-              heads_of<T>(buffers.dv, p.dv), masks_of(p, buffers), window_of(p),
-              static_cast<int>(p.batch), heads, group_of(p), p.scale);
+              dq_sums.near, dq_sums.far, heads_of<T>(buffers.dk1, p.dk1),
+              heads_of<T>(buffers.dk2, p.dk2), heads_of<T>(buffers.dv, p.dv), masks_of(p, buffers),
+              window_of(p), static_cast<int>(p.batch), heads, group_of(p), p.scale);
           tile::Status launched = tile::launch_status("windowed_backward_one_pass");
           if (!launched.ok() || rounding_blocks == 0) return launched;
         }
         if (sums) {
-          *sums = {dq1_sums, dq2_sums};
+          *sums = dq_sums;
           return {};
         }
         for (const bool near : {true, false}) {
           windowed_backward_one_pass_dq<T><<<rounding_blocks, kRoundingThreads, 0, in>>>(
-              near ? dq1_sums : dq2_sums,
+              near ? dq_sums.near : dq_sums.far,
               near ? heads_of<T>(buffers.dq1, p.dq1) : heads_of<T>(buffers.dq2, p.dq2),
               static_cast<int>(p.queries), heads, kDim, p.scale);
           tile::Status launched = tile::launch_status("windowed_backward_one_pass_dq");

@@ -121,4 +121,8 @@ tile::Status rotate_twice(const Problem& p, const Buffers& b, const RotatedRows&
 tile::Status turn_all_twice(const MethodBackwardProblem& p, const MethodBackwardBuffers& b,
                             const RotatedRows& rows, void* stream);
 
+/// dq = scale (R(i)^T dq1 + R(i')^T dq2), of queries that stand at these positions.
+tile::Status dq_of_sums(const MethodBackwardProblem& p, const MethodBackwardBuffers& b,
+                        const int* positions, const DqSums& from, void* stream);
+
 }  // namespace windowed_rope

@@ -172,10 +172,10 @@ using MethodTakes = tile::Status(const MethodProblem&, const MethodBuffers&, con
 MethodTakes takes_composed, takes_prologue;
 using MethodBackwardStep = tile::Status(const MethodBackwardProblem&, const MethodBackwardBuffers&,
                                         void* stream);
-MethodBackwardStep composed, chunks, sums;
+MethodBackwardStep composed, chunks, sums, prologue;
 using MethodBackwardTakes = tile::Status(const MethodBackwardProblem&, const MethodBackwardBuffers&,
                                          const tile::Device&);
-MethodBackwardTakes takes_composed, takes_chunks, takes_sums;
+MethodBackwardTakes takes_composed, takes_chunks, takes_sums, takes_prologue;
 
 // ---- The ladders ----
 
@@ -235,6 +235,14 @@ inline constexpr MethodBackwardLadder::Step kMethodBackward[] = {
      .otherwise = "chunks",
      .shows = kShowsMethod,
      .launch = sums},
+    {.name = "prologue",
+     .idea = "keys turned, and dk turned back, by the block that has them",
+     .types = k16Bits,
+     .needs = {tile::Feature::bf16_mma, tile::Feature::cp_async},
+     .takes = takes_prologue,
+     .otherwise = "sums",
+     .shows = kShowsMethod,
+     .launch = prologue},
 };
 inline constexpr MethodBackwardLadder kMethodBackwardLadder{.name = "method backward",
                                                             .kernels = "method_backward_",

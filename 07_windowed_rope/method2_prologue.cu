@@ -6,18 +6,16 @@
 //         before each part.
 // Limit: as there.
 #include "harness/tensor_argument.hpp"
-#include "rotary_unit.cuh"
 #include "tile/lazy_softmax.cuh"
 #include "tile/ptx/flag_once.cuh"
 #include "tile/rows.cuh"
+#include "turn_rows.cuh"
 #include "turning.cuh"
 
 namespace windowed_rope {
 namespace {
 
 using tile::Factor, tile::LazySoftmax, tile::Nothing, tile::SharedTile, tile::Sums;
-template <class T>
-using Unit = rope::Unit<T, rope::Layout::half_split>;
 
 constexpr int kWarps = 4, kThreads = kWarps * tile::kWarp;
 
@@ -29,32 +27,6 @@ constexpr int kKeys = kDim == 64 ? 128 : 64;  // of a tile
 constexpr int kGroup = 32;                    // keys whose scores are computed at a time
 template <int kDim>
 constexpr int kBytes = (kQueries + 4 * kKeys<kDim>)*kDim * 2;
-
-// snippet-begin turn
-/// Turns the rows of a tile, of queries from the first position on. Each pair of chunks belongs to
-/// one thread.
-template <class T, int kDim>
-__device__ void turn_rows(const SharedTile<T, kQueries, kDim>& tile,
-                          const float* cos,  // [positions][kDim / 2]
-                          const float* sin,  // likewise
-                          int first_position, int rows_left) {
-  constexpr int kUnits = kDim / 16;  // of a row: 8 pairs each
-  for (int i = threadIdx.x; i < kQueries * kUnits; i += kThreads) {
-    const int row = i / kUnits, unit = i % kUnits, position = first_position + row;
-    // There are no tables for what does not exist or stands before the first key.
-    if (row >= rows_left || position < 0) continue;
-    const std::int64_t entry = std::int64_t{position} * (kDim / 2) + unit * 8;
-    const auto c = *reinterpret_cast<const rope::Numbers<8>*>(cos + entry);
-    const auto s = *reinterpret_cast<const rope::Numbers<8>*>(sin + entry);
-    const auto x = tile.at(row, unit), y = tile.at(row, unit + kUnits);
-    Unit<T> pairs;
-    pairs.chunk[0] = {tile::ptx::load_shared(x)}, pairs.chunk[1] = {tile::ptx::load_shared(y)};
-    pairs.turn(c, s);
-    tile::ptx::store_shared(x, pairs.chunk[0].words);
-    tile::ptx::store_shared(y, pairs.chunk[1].words);
-  }
-}
-// snippet-end turn
 
 // snippet-begin kernel
 template <class T, int kDim>
@@ -108,8 +80,8 @@ __global__ void __launch_bounds__(kThreads, 2)
     tile::ptx::cp_async_wait_all();
     __syncthreads();  // the queries are there
     const std::int64_t table = near ? 0 : std::int64_t{positions} * (kDim / 2);
-    turn_rows<T, kDim>(q_tile, cos + table, sin + table, mask.position(block_query),
-                       mask.queries - block_query);
+    turn_rows<kThreads>(q_tile, cos + table, sin + table, mask.position(block_query),
+                        mask.queries - block_query);
     __syncthreads();  // all threads have turned theirs
     // snippet-end parts
     Factor<kWarpQueries, kKeepQueries ? kDim : 16> queries;

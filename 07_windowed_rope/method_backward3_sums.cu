@@ -1,7 +1,6 @@
 // A method's gradients, step 3: from sums to dq.
 // Idea: dq1 and dq2 are sums in memory, in fp32, before they are rounded. The kernel that reads
-// them
-//       can as well turn them back and add them, and has dq.
+//       them can as well turn them back and add them, and has dq.
 // Change: that kernel for the two that rounded dq1 and dq2 and the one that turned them; head
 //         dimensions 64 and 128.
 // Limit: the sums, 8 bytes for each element of dq, are cleared, added to and read.
@@ -79,27 +78,16 @@ tile::Status takes_sums(const MethodBackwardProblem& p, const MethodBackwardBuff
   return takes_one_pass(attention_of(p), attention_of(p, b, rotated_rows(p, b.workspace)), device);
 }
 
-tile::Status sums(const MethodBackwardProblem& p, const MethodBackwardBuffers& b, void* stream) {
-  RotatedRows rows;
-  if (tile::Status s = take_workspace(p, b, &rows); !s.ok()) return s;
+tile::Status dq_of_sums(const MethodBackwardProblem& p, const MethodBackwardBuffers& b,
+                        const int* positions, const DqSums& from, void* stream) {
   const auto dim = static_cast<int>(p.head_dim);
-  const std::int64_t of_rows = std::int64_t{tiles_of(p.queries, kRowsOfTerms)} * kRowsOfTerms;
+  const std::int64_t rows = std::int64_t{tiles_of(p.queries, kRowsOfTerms)} * kRowsOfTerms;
   unsigned blocks = 0;
-  if (tile::Status s = blocks_for_tiles(p, p.heads, of_rows, 32 * kThreads / dim, &blocks);
-      !s.ok()) {
-    return s;
-  }
-  if (tile::Status s = turn_all_twice(p, b, rows, stream); !s.ok()) return s;
-  DqSums from{};
-  if (tile::Status s = one_pass_to_sums(attention_of(p), attention_of(p, b, rows), &from, stream);
-      !s.ok()) {
-    return s;
-  }
-  if (tile::Status s = turn_back(turning_of_keys(p, b), rows.dk1, rows.dk2, b.dk, p.dk, stream);
+  if (tile::Status s = blocks_for_tiles(p, p.heads, rows, 32 * kThreads / dim, &blocks);
       !s.ok() || blocks == 0) {
     return s;
   }
-  const Turning queries = turning_of_queries(p, b, rows.positions);
+  const Turning queries = turning_of_queries(p, b, positions);
   return with_16_bits_and_head_dim(p.type, p.head_dim, [&](auto element, auto) {
     using T = decltype(element);
     method_backward_sums_dq<T><<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
@@ -107,6 +95,22 @@ tile::Status sums(const MethodBackwardProblem& p, const MethodBackwardBuffers& b
         queries.far_table, static_cast<int>(p.queries), static_cast<int>(p.heads), dim, p.scale);
     return tile::launch_status("method_backward_sums_dq");
   });
+}
+
+tile::Status sums(const MethodBackwardProblem& p, const MethodBackwardBuffers& b, void* stream) {
+  RotatedRows rows;
+  if (tile::Status s = take_workspace(p, b, &rows); !s.ok()) return s;
+  if (tile::Status s = turn_all_twice(p, b, rows, stream); !s.ok()) return s;
+  DqSums from{};
+  if (tile::Status s = one_pass_to_sums(attention_of(p), attention_of(p, b, rows), &from, stream);
+      !s.ok()) {
+    return s;
+  }
+  if (tile::Status s = turn_back(turning_of_keys(p, b), rows.dk1, rows.dk2, b.dk, p.dk, stream);
+      !s.ok()) {
+    return s;
+  }
+  return dq_of_sums(p, b, rows.positions, from, stream);
 }
 
 }  // namespace windowed_rope

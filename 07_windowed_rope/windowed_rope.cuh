@@ -37,8 +37,11 @@ tile::Status check_shared_bytes(const Problem& p, std::int64_t bytes, const tile
 
 /// Each [batch][heads][rows of terms / 16][head_dim / 8][32 lanes], as mma leaves them; not scaled.
 struct DqSums {
-  const float4 *near, *far;  // of dq1 and dq2
+  float4 *near, *far;  // of dq1 and dq2
 };
+/// Where they lie in the workspace of step `one_pass`, behind the terms; all zeros.
+tile::Status clear_sums(const BackwardProblem& problem, const BackwardBuffers& buffers,
+                        DqSums* sums, void* stream);
 /// Step `one_pass`. If somebody wants the sums, they stay in the workspace, and dq1 and dq2 are not
 /// written.
 tile::Status one_pass_to_sums(const BackwardProblem& problem, const BackwardBuffers& buffers,

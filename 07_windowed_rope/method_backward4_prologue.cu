@@ -1,0 +1,290 @@
+// A method's gradients, step 4: keys turn in the prologue.
+// Idea: a block of keys has them in shared memory before it multiplies, and their gradient in
+//       registers behind it. There it can turn the ones, and the other back, as forward's
+//       `prologue` turns queries: k1, k2, dk1 and dk2 are never in memory.
+// Change: windowed attention's step 4 (`one_pass`) with one K, which turns in shared memory before
+//         each part, and one dK, to which the near part adds. A lane has both elements of a pair.
+// Limit: queries, which many blocks of keys read, are turned in memory still.
+#include "method.cuh"
+#include "one_pass_shape.cuh"
+#include "tile/ptx/flag_once.cuh"
+#include "tile/ptx/red.cuh"
+#include "turn_rows.cuh"
+
+namespace windowed_rope {
+namespace {
+
+using tile::Factor, tile::QueryStage, tile::SharedTile, tile::Sums;
+
+// snippet-begin turn
+/// Turns sums of keys from the first position on back: x in the first half of their rows, y in the
+/// second, of which these are the columns from col0 on.
+template <class Half>
+__device__ void turn_back(Half (&sums)[2],
+                          const float* cos,  // [positions][dim / 2]
+                          const float* sin,  // likewise
+                          int first_position, int end_position, int col0, int dim) {
+#pragma unroll
+  for (int r = 0; r < Half::kLaneRows; ++r) {
+    const int position = first_position + Half::row(r);
+    if (position >= end_position) continue;  // there may be no tables
+#pragma unroll
+    for (int col = 0; col < Half::kLaneCols; col += 2) {
+      const std::int64_t entry = std::int64_t{position} * (dim / 2) + col0 + Half::col(col);
+      const auto c = *reinterpret_cast<const rope::Numbers<2>*>(cos + entry);
+      const auto s = *reinterpret_cast<const rope::Numbers<2>*>(sin + entry);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        float &x = sums[0].at(r, col + i), &y = sums[1].at(r, col + i);
+        const rope::Pair turned = rope::turn({x, y}, c.of[i], -s.of[i]);
+        x = turned.x, y = turned.y;
+      }
+    }
+  }
+}
+// snippet-end turn
+
+/// Adds what store() left in these rows. Other lanes stored it: a barrier lies in between.
+template <class T, int kRows, int kCols>
+__device__ void add_stored(Sums<kRows, kCols>& sums, tile::Rows<T> from, int rows, int col0) {
+#pragma unroll
+  for (int r = 0; r < sums.kLaneRows; ++r) {
+    if (sums.row(r) >= rows) continue;
+#pragma unroll
+    for (int c = 0; c < sums.kLaneCols; c += 2) {
+      struct alignas(4) Two {
+        T of[2];
+      };
+      const Two stored = *reinterpret_cast<const Two*>(from[sums.row(r)] + col0 + sums.col(c));
+      sums.at(r, c) += static_cast<float>(stored.of[0]);
+      sums.at(r, c + 1) += static_cast<float>(stored.of[1]);
+    }
+  }
+}
+
+// snippet-begin kernel
+template <class T, int kDim>
+__global__ void __launch_bounds__(OnePassShape<kDim>::kThreads, OnePassShape<kDim>::kBlocks)
+    method_backward_prologue(Heads<const T> q1,    // [batch][queries][heads][kDim]
+                             Heads<const T> q2,    // as q1
+                             Heads<const T> k,     // [batch][keys][heads / group][kDim]
+                             Heads<const T> v,     // as k
+                             Heads<const T> dout,  // as q1
+                             const Terms* terms,   // [batch][heads][rows of terms]
+                             DqSums dq_sums,       // of q1 and of q2
+                             Heads<T> dk,          // as k
+                             Heads<T> dv,          // as k
+                             const float* cos,     // [3][positions][kDim / 2]
+                             const float* sin,     // likewise
+                             std::int64_t far_table, Masks masks, Window window, int batch,
+                             int heads, int group, float scale) {
+  using Plan = OnePassShape<kDim>;
+  constexpr int kThreads = Plan::kThreads, kKeys = Plan::kKept, kQueries = Plan::kPassing;
+  constexpr int kPart = Plan::kPart, kSharing = Plan::kSharing;
+  constexpr int kHalfCols = Plan::kCols / 2;  // of a warp in each half of a row
+  using KeyTile = SharedTile<T, kKeys, kDim>;
+  using Stage = QueryStage<T, kQueries, kDim>;
+  using ScoreTile = SharedTile<T, kKeys, kQueries>;
+  extern __shared__ __align__(1024) unsigned char smem[];  // {keys, values, [2]{stage}, dS, P}
+  unsigned char* const stages = smem + 2 * KeyTile::kBytes;
+  const ScoreTile ds_tile(stages + 2 * Stage::kBytes);
+  const ScoreTile p_tile(stages + 2 * Stage::kBytes + ScoreTile::kBytes);  // with sharing
+  const auto work = keys_longest_first(batch, heads / group, (masks.keys + kKeys - 1) / kKeys);
+  const int block_key = work.tile * kKeys, warp = static_cast<int>(threadIdx.x) / 32;
+  const int warp_key = warp / kSharing * 32, col0 = warp % kSharing * kHalfCols;
+  KeyTile(smem + KeyTile::kBytes)
+      .template copy_async_in_steps<kThreads>(v.rows(work.batch, work.head, block_key),
+                                              masks.of(work.batch).keys - block_key);
+  int parity = 0;  // of the turn, which says where its stage is
+  // Columns col0 and following of both halves of a row: x and y of a pair are in one lane.
+  Sums<32, kHalfCols> dk_sums[2], dv_sums[2];
+  const auto add = [&](auto& sums, const auto& factor, const auto& tile, int row) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      add_product_with_columns<T>(sums[i], factor, tile, row, i * (kDim / 2) + col0);
+    }
+  };
+
+  // snippet-begin parts
+  for (int of_mask = 0; of_mask < Window::kParts; ++of_mask) {
+    const bool near = Window::is_near(of_mask);
+    const Mask turned = window.part(masks.of(work.batch).transposed(), of_mask);
+    // Tiles of queries that see these keys, of one head after the other that shares them.
+    const Mask::Tiles visited = turned.tiles(block_key, kKeys, kQueries);
+    int head = work.head * group;
+    const int end_head = visited.first < visited.last ? head + group : head;
+
+    const auto copy = [&](int of_head, int tile) {
+      const int query = tile * kQueries;
+      const Heads<const T> q = tile::ptx::flag_once(near) ? q1 : q2;
+      Stage(stages + parity * Stage::kBytes)
+          .template copy_async<kThreads>(
+              q.rows(work.batch, of_head, query), dout.rows(work.batch, of_head, query),
+              terms_of_head(terms, {work.batch, of_head, 0}, heads, masks.queries) + query,
+              turned.keys - query);
+    };
+    __syncthreads();  // all warps have read the keys and the queries before
+    if (head < end_head) {
+      const KeyTile k_tile(smem);
+      k_tile.template copy_async_in_steps<kThreads>(k.rows(work.batch, work.head, block_key),
+                                                    turned.queries - block_key);
+      copy(head, visited.first);
+      tile::ptx::cp_async_wait_all();
+      __syncthreads();  // the keys are there; the first turn waits until all have turned theirs
+      const std::int64_t table = near ? 0 : far_table;
+      turn_rows<kThreads>(k_tile, cos + table, sin + table, block_key, turned.queries - block_key);
+    }
+    // snippet-end parts
+    const auto take_turn = [&](int tile, auto is_border) {
+      const int query = tile * kQueries;
+      // Made here, so that their addresses are computed in each turn: kept in registers from before
+      // the loop they would push out what it needs more.
+      const KeyTile k_tile(smem), v_tile(smem + KeyTile::kBytes);
+      const Stage stage(stages + parity * Stage::kBytes);
+      tile::ptx::cp_async_wait_all();
+      // All threads' copies of these queries have landed. And all have read the ones before, whose
+      // place the next ones take, and dS.
+      __syncthreads();
+      const bool is_last = tile + 1 == visited.last;  // of this head
+      parity ^= 1;
+      if (head + is_last < end_head) copy(head + is_last, is_last ? visited.first : tile + 1);
+#pragma unroll
+      for (int i = 0; i < Plan::kParts; ++i) {
+        const int part = (warp % kSharing + i) * kPart;  // its first query in the tile
+        // P^T = exp2(K Q^T - lse)
+        Sums<32, kPart> weights, dscores;
+        add_product_of_rows<T>(weights, k_tile, warp_key, stage.q, part);
+        if constexpr (decltype(is_border)::value) {
+          hide(weights, turned, block_key + warp_key, query + part);
+        }
+        weigh(weights, dscores, stage.terms + part, scale * kLog2E);
+        // dV += P^T dO, and dS^T = P^T (V dO^T - delta)
+        add(dv_sums, as_factor<T>(weights), stage.dout, part);
+        add_product_of_rows<T>(dscores, v_tile, warp_key, stage.dout, part);
+        multiply(dscores, weights);
+        store_in_tile<T>(dscores, ds_tile, warp_key, part);
+        if constexpr (kSharing > 1) store_in_tile<T>(weights, p_tile, warp_key, part);
+        // dK += dS^T Q
+        add(dk_sums, as_factor<T>(dscores), stage.q, part);
+      }
+      __syncthreads();  // dS is there, and the other warps' weights
+#pragma unroll
+      for (int i = 1; i < kSharing; ++i) {
+        const int part = (warp + i) % kSharing * kPart;
+#pragma unroll
+        for (int depth = part; depth < part + kPart; depth += 16) {
+          Factor<32, 16> factor;
+          load(factor, p_tile, warp_key, depth);
+          add(dv_sums, factor, stage.dout, depth);
+          load(factor, ds_tile, warp_key, depth);
+          add(dk_sums, factor, stage.q, depth);
+        }
+      }
+      // This warp's part of dQ = dS K
+      constexpr int kDqRows = Plan::kDqRows, kDqCols = Plan::kDqCols;
+      const int dq_row = warp % (kQueries / kDqRows) * kDqRows;
+      const int dq_col = warp / (kQueries / kDqRows) * kDqCols;
+      Sums<kDqRows, kDqCols> dq;
+#pragma unroll
+      for (int depth = 0; depth < kKeys; depth += 16) {
+        Factor<kDqRows, 16> factor;
+        load_transposed(factor, ds_tile, depth, dq_row);
+        add_product_with_columns<T>(dq, factor, k_tile, depth, dq_col);
+      }
+      const int term_rows = (masks.queries + kRowsOfTerms - 1) / kRowsOfTerms * kRowsOfTerms;
+      const std::int64_t row =
+          (std::int64_t{work.batch} * heads + head) * term_rows + query + dq_row;
+      float4* to = (tile::ptx::flag_once(near) ? dq_sums.near : dq_sums.far) +
+                   (row / 16 * (kDim / 8) + dq_col / 8) * 32 + threadIdx.x % 32;
+#pragma unroll
+      for (int i = 0; i < kDqRows / 16; ++i) {
+#pragma unroll
+        for (int j = 0; j < kDqCols / 8; ++j) {
+          const float(&sum)[4] = dq.mma[i][j];
+          tile::ptx::red_add(to + (i * (kDim / 8) + j) * 32, {sum[0], sum[1], sum[2], sum[3]});
+        }
+      }
+    };
+    for (; head < end_head; ++head) {
+      int tile = visited.first;
+      for (; tile < visited.whole_first; ++tile) take_turn(tile, std::true_type{});
+      for (; tile < visited.whole_last; ++tile) take_turn(tile, std::false_type{});
+      for (; tile < visited.last; ++tile) take_turn(tile, std::true_type{});
+    }
+    if (of_mask == 0) continue;  // dK2 is a sum over two parts
+    // snippet-begin change
+    const std::int64_t table = near ? 0 : far_table;
+    turn_back(dk_sums, cos + table, sin + table, block_key + warp_key, masks.keys, col0, kDim);
+    const auto dk_rows = dk.rows(work.batch, work.head, block_key + warp_key);
+    const int rows_left = masks.keys - block_key - warp_key;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int col = half * (kDim / 2) + col0;
+      dk_sums[half].scale(scale);
+      if (near) add_stored(dk_sums[half], dk_rows, rows_left, col);
+      store(dk_sums[half], dk_rows, 0, rows_left, col);
+      dk_sums[half] = {};
+    }
+    // snippet-end change
+  }
+  tile::ptx::cp_async_wait_all();  // without a turn the values are still under way
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    store(dv_sums[half], dv.rows(work.batch, work.head), block_key + warp_key, masks.keys,
+          half * (kDim / 2) + col0);
+  }
+}
+// snippet-end kernel
+
+}  // namespace
+
+tile::Status takes_prologue(const MethodBackwardProblem& p, const MethodBackwardBuffers& b,
+                            const tile::Device& device) {
+  return takes_sums(p, b, device);
+}
+
+tile::Status prologue(const MethodBackwardProblem& p, const MethodBackwardBuffers& b,
+                      void* stream) {
+  RotatedRows rows;
+  if (tile::Status s = take_workspace(p, b, &rows); !s.ok()) return s;
+  const Masks masks = masks_of(p, b);
+  if (tile::Status s = fill_positions(masks, p.batch, p.table_positions, rows.positions, stream);
+      !s.ok()) {
+    return s;
+  }
+  const Turning queries = turning_of_queries(p, b, rows.positions);
+  if (tile::Status s = turn_twice(queries, b.q, p.q, rows.q1, rows.q2, stream); !s.ok()) return s;
+  const BackwardProblem inner = attention_of(p);
+  const BackwardBuffers of_rows = attention_of(p, b, rows);
+  if (tile::Status s = compute_terms(inner, of_rows, stream); !s.ok()) return s;
+  DqSums dq_sums{};
+  if (tile::Status s = clear_sums(inner, of_rows, &dq_sums, stream); !s.ok()) return s;
+  const tile::Status launched = with_16_bits_and_head_dim(
+      p.type, p.head_dim, [&](auto element, auto head_dim) -> tile::Status {
+        using T = decltype(element);
+        constexpr int kDim = head_dim.value == 128 ? 128 : 64;
+        using Plan = OnePassShape<kDim>;
+        unsigned blocks = 0;
+        if (tile::Status s = blocks_for_tiles(p, p.kv_heads, p.keys, Plan::kKept, &blocks);
+            !s.ok()) {
+          return s;
+        }
+        const Strides packed = packed_strides(p.queries, p.heads, kDim);
+        const tile::Status allowed =
+            tile::allow_shared_bytes(method_backward_prologue<T, kDim>, Plan::kBytes);
+        if (!allowed.ok()) return allowed;
+        method_backward_prologue<T, kDim>
+            <<<blocks, Plan::kThreads, Plan::kBytes, static_cast<cudaStream_t>(stream)>>>(
+                heads_of<const T>(rows.q1, packed), heads_of<const T>(rows.q2, packed),
+                heads_of<const T>(b.k, p.k), heads_of<const T>(b.v, p.v),
+                heads_of<const T>(b.dout, p.dout), static_cast<const Terms*>(of_rows.workspace),
+                dq_sums, heads_of<T>(b.dk, p.dk), heads_of<T>(b.dv, p.dv), b.cos, b.sin,
+                table_offset(p, Place::far_key), masks, window_of(p), static_cast<int>(p.batch),
+                static_cast<int>(p.heads), group_of(p), p.scale);
+        return tile::launch_status("method_backward_prologue");
+      });
+  if (!launched.ok()) return launched;
+  return dq_of_sums(p, b, rows.positions, dq_sums, stream);
+}
+
+}  // namespace windowed_rope
