@@ -44,7 +44,8 @@ __device__ void turn_back(Half (&sums)[2],
 }
 // snippet-end turn
 
-/// Adds what store() left in these rows. Other lanes stored it: a barrier lies in between.
+/// Adds what store() left in these rows. Other lanes stored it, and will store there again: a
+/// barrier lies in between before and behind.
 template <class T, int kRows, int kCols>
 __device__ void add_stored(Sums<kRows, kCols>& sums, tile::Rows<T> from, int rows, int col0) {
 #pragma unroll
@@ -222,6 +223,7 @@ __global__ void __launch_bounds__(OnePassShape<kDim>::kThreads, OnePassShape<kDi
       const int col = half * (kDim / 2) + col0;
       dk_sums[half].scale(scale);
       if (near) add_stored(dk_sums[half], dk_rows, rows_left, col);
+      __syncwarp();  // all lanes have read what others store over
       store(dk_sums[half], dk_rows, 0, rows_left, col);
       dk_sums[half] = {};
     }
