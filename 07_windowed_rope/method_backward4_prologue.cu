@@ -3,8 +3,10 @@
 //       registers behind it. There it can turn the ones, and the other back, as forward's
 //       `prologue` turns queries: k1, k2, dk1 and dk2 are never in memory.
 // Change: windowed attention's step 4 (`one_pass`) with one K, which turns in shared memory before
-//         each part, and one dK, to which the near part adds. A lane has both elements of a pair.
-// Limit: queries, which many blocks of keys read, are turned in memory still.
+//         each part, and one dK, to which the near part adds. Head dimension 64, where a lane has
+//         both elements of a pair.
+// Limit: queries, which many blocks of keys read, are turned in memory still. At head dimension 128
+//        a multiprocessor has one block, and nobody computes while it turns: it was 3 % slower.
 #include "method.cuh"
 #include "one_pass_shape.cuh"
 #include "tile/ptx/flag_once.cuh"
@@ -18,19 +20,19 @@ using tile::Factor, tile::QueryStage, tile::SharedTile, tile::Sums;
 
 // snippet-begin turn
 /// Turns sums of keys from the first position on back: x in the first half of their rows, y in the
-/// second, of which these are the columns from col0 on.
+/// second.
 template <class Half>
 __device__ void turn_back(Half (&sums)[2],
-                          const float* cos,  // [positions][dim / 2]
+                          const float* cos,  // [positions][columns of a half]
                           const float* sin,  // likewise
-                          int first_position, int end_position, int col0, int dim) {
+                          int first_position, int end_position) {
 #pragma unroll
   for (int r = 0; r < Half::kLaneRows; ++r) {
     const int position = first_position + Half::row(r);
     if (position >= end_position) continue;  // there may be no tables
 #pragma unroll
     for (int col = 0; col < Half::kLaneCols; col += 2) {
-      const std::int64_t entry = std::int64_t{position} * (dim / 2) + col0 + Half::col(col);
+      const std::int64_t entry = std::int64_t{position} * Half::kCols + Half::col(col);
       const auto c = *reinterpret_cast<const rope::Numbers<2>*>(cos + entry);
       const auto s = *reinterpret_cast<const rope::Numbers<2>*>(sin + entry);
 #pragma unroll
@@ -64,8 +66,11 @@ __device__ void add_stored(Sums<kRows, kCols>& sums, tile::Rows<T> from, int row
 }
 
 // snippet-begin kernel
-template <class T, int kDim>
-__global__ void __launch_bounds__(OnePassShape<kDim>::kThreads, OnePassShape<kDim>::kBlocks)
+constexpr int kDim = 64, kHalf = kDim / 2;
+using Plan = OnePassShape<kDim>;
+
+template <class T>
+__global__ void __launch_bounds__(Plan::kThreads, Plan::kBlocks)
     method_backward_prologue(Heads<const T> q1,    // [batch][queries][heads][kDim]
                              Heads<const T> q2,    // as q1
                              Heads<const T> k,     // [batch][keys][heads / group][kDim]
@@ -79,30 +84,26 @@ __global__ void __launch_bounds__(OnePassShape<kDim>::kThreads, OnePassShape<kDi
                              const float* sin,     // likewise
                              std::int64_t far_table, Masks masks, Window window, int batch,
                              int heads, int group, float scale) {
-  using Plan = OnePassShape<kDim>;
   constexpr int kThreads = Plan::kThreads, kKeys = Plan::kKept, kQueries = Plan::kPassing;
-  constexpr int kPart = Plan::kPart, kSharing = Plan::kSharing;
-  constexpr int kHalfCols = Plan::kCols / 2;  // of a warp in each half of a row
+  constexpr int kPart = Plan::kPart;
   using KeyTile = SharedTile<T, kKeys, kDim>;
   using Stage = QueryStage<T, kQueries, kDim>;
   using ScoreTile = SharedTile<T, kKeys, kQueries>;
-  extern __shared__ __align__(1024) unsigned char smem[];  // {keys, values, [2]{stage}, dS, P}
+  extern __shared__ __align__(1024) unsigned char smem[];  // {keys, values, [2]{stage}, dS}
   unsigned char* const stages = smem + 2 * KeyTile::kBytes;
   const ScoreTile ds_tile(stages + 2 * Stage::kBytes);
-  const ScoreTile p_tile(stages + 2 * Stage::kBytes + ScoreTile::kBytes);  // with sharing
   const auto work = keys_longest_first(batch, heads / group, (masks.keys + kKeys - 1) / kKeys);
   const int block_key = work.tile * kKeys, warp = static_cast<int>(threadIdx.x) / 32;
-  const int warp_key = warp / kSharing * 32, col0 = warp % kSharing * kHalfCols;
+  const int warp_key = warp * 32;
   KeyTile(smem + KeyTile::kBytes)
       .template copy_async_in_steps<kThreads>(v.rows(work.batch, work.head, block_key),
                                               masks.of(work.batch).keys - block_key);
-  int parity = 0;  // of the turn, which says where its stage is
-  // Columns col0 and following of both halves of a row: x and y of a pair are in one lane.
-  Sums<32, kHalfCols> dk_sums[2], dv_sums[2];
+  int parity = 0;                          // of the turn, which says where its stage is
+  Sums<32, kHalf> dk_sums[2], dv_sums[2];  // halves of rows: x and y of a pair are in one lane
   const auto add = [&](auto& sums, const auto& factor, const auto& tile, int row) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      add_product_with_columns<T>(sums[i], factor, tile, row, i * (kDim / 2) + col0);
+      add_product_with_columns<T>(sums[i], factor, tile, row, i * kHalf);
     }
   };
 
@@ -151,7 +152,7 @@ __global__ void __launch_bounds__(OnePassShape<kDim>::kThreads, OnePassShape<kDi
       if (head + is_last < end_head) copy(head + is_last, is_last ? visited.first : tile + 1);
 #pragma unroll
       for (int i = 0; i < Plan::kParts; ++i) {
-        const int part = (warp % kSharing + i) * kPart;  // its first query in the tile
+        const int part = i * kPart;  // its first query in the tile
         // P^T = exp2(K Q^T - lse)
         Sums<32, kPart> weights, dscores;
         add_product_of_rows<T>(weights, k_tile, warp_key, stage.q, part);
@@ -164,23 +165,10 @@ __global__ void __launch_bounds__(OnePassShape<kDim>::kThreads, OnePassShape<kDi
         add_product_of_rows<T>(dscores, v_tile, warp_key, stage.dout, part);
         multiply(dscores, weights);
         store_in_tile<T>(dscores, ds_tile, warp_key, part);
-        if constexpr (kSharing > 1) store_in_tile<T>(weights, p_tile, warp_key, part);
         // dK += dS^T Q
         add(dk_sums, as_factor<T>(dscores), stage.q, part);
       }
-      __syncthreads();  // dS is there, and the other warps' weights
-#pragma unroll
-      for (int i = 1; i < kSharing; ++i) {
-        const int part = (warp + i) % kSharing * kPart;
-#pragma unroll
-        for (int depth = part; depth < part + kPart; depth += 16) {
-          Factor<32, 16> factor;
-          load(factor, p_tile, warp_key, depth);
-          add(dv_sums, factor, stage.dout, depth);
-          load(factor, ds_tile, warp_key, depth);
-          add(dk_sums, factor, stage.q, depth);
-        }
-      }
+      __syncthreads();  // dS is there
       // This warp's part of dQ = dS K
       constexpr int kDqRows = Plan::kDqRows, kDqCols = Plan::kDqCols;
       const int dq_row = warp % (kQueries / kDqRows) * kDqRows;
@@ -215,16 +203,15 @@ __global__ void __launch_bounds__(OnePassShape<kDim>::kThreads, OnePassShape<kDi
     if (of_mask == 0) continue;  // dK2 is a sum over two parts
     // snippet-begin change
     const std::int64_t table = near ? 0 : far_table;
-    turn_back(dk_sums, cos + table, sin + table, block_key + warp_key, masks.keys, col0, kDim);
+    turn_back(dk_sums, cos + table, sin + table, block_key + warp_key, masks.keys);
     const auto dk_rows = dk.rows(work.batch, work.head, block_key + warp_key);
     const int rows_left = masks.keys - block_key - warp_key;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int col = half * (kDim / 2) + col0;
       dk_sums[half].scale(scale);
-      if (near) add_stored(dk_sums[half], dk_rows, rows_left, col);
+      if (near) add_stored(dk_sums[half], dk_rows, rows_left, half * kHalf);
       __syncwarp();  // all lanes have read what others store over
-      store(dk_sums[half], dk_rows, 0, rows_left, col);
+      store(dk_sums[half], dk_rows, 0, rows_left, half * kHalf);
       dk_sums[half] = {};
     }
     // snippet-end change
@@ -233,7 +220,7 @@ __global__ void __launch_bounds__(OnePassShape<kDim>::kThreads, OnePassShape<kDi
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     store(dv_sums[half], dv.rows(work.batch, work.head), block_key + warp_key, masks.keys,
-          half * (kDim / 2) + col0);
+          half * kHalf);
   }
 }
 // snippet-end kernel
@@ -242,6 +229,9 @@ __global__ void __launch_bounds__(OnePassShape<kDim>::kThreads, OnePassShape<kDi
 
 tile::Status takes_prologue(const MethodBackwardProblem& p, const MethodBackwardBuffers& b,
                             const tile::Device& device) {
+  if (p.head_dim != kDim) {
+    return tile::unsupported("head_dim", std::to_string(p.head_dim) + " is not 64");
+  }
   return takes_sums(p, b, device);
 }
 
@@ -261,30 +251,28 @@ tile::Status prologue(const MethodBackwardProblem& p, const MethodBackwardBuffer
   if (tile::Status s = compute_terms(inner, of_rows, stream); !s.ok()) return s;
   DqSums dq_sums{};
   if (tile::Status s = clear_sums(inner, of_rows, &dq_sums, stream); !s.ok()) return s;
-  const tile::Status launched = with_16_bits_and_head_dim(
-      p.type, p.head_dim, [&](auto element, auto head_dim) -> tile::Status {
-        using T = decltype(element);
-        constexpr int kDim = head_dim.value == 128 ? 128 : 64;
-        using Plan = OnePassShape<kDim>;
-        unsigned blocks = 0;
-        if (tile::Status s = blocks_for_tiles(p, p.kv_heads, p.keys, Plan::kKept, &blocks);
-            !s.ok()) {
-          return s;
-        }
-        const Strides packed = packed_strides(p.queries, p.heads, kDim);
-        const tile::Status allowed =
-            tile::allow_shared_bytes(method_backward_prologue<T, kDim>, Plan::kBytes);
-        if (!allowed.ok()) return allowed;
-        method_backward_prologue<T, kDim>
-            <<<blocks, Plan::kThreads, Plan::kBytes, static_cast<cudaStream_t>(stream)>>>(
-                heads_of<const T>(rows.q1, packed), heads_of<const T>(rows.q2, packed),
-                heads_of<const T>(b.k, p.k), heads_of<const T>(b.v, p.v),
-                heads_of<const T>(b.dout, p.dout), static_cast<const Terms*>(of_rows.workspace),
-                dq_sums, heads_of<T>(b.dk, p.dk), heads_of<T>(b.dv, p.dv), b.cos, b.sin,
-                table_offset(p, Place::far_key), masks, window_of(p), static_cast<int>(p.batch),
-                static_cast<int>(p.heads), group_of(p), p.scale);
-        return tile::launch_status("method_backward_prologue");
-      });
+  unsigned blocks = 0;
+  if (tile::Status s = blocks_for_tiles(p, p.kv_heads, p.keys, Plan::kKept, &blocks); !s.ok()) {
+    return s;
+  }
+  const auto launch = [&](auto element) {
+    using T = decltype(element);
+    const Strides packed = packed_strides(p.queries, p.heads, kDim);
+    const tile::Status allowed =
+        tile::allow_shared_bytes(method_backward_prologue<T>, Plan::kBytes);
+    if (!allowed.ok()) return allowed;
+    method_backward_prologue<T>
+        <<<blocks, Plan::kThreads, Plan::kBytes, static_cast<cudaStream_t>(stream)>>>(
+            heads_of<const T>(rows.q1, packed), heads_of<const T>(rows.q2, packed),
+            heads_of<const T>(b.k, p.k), heads_of<const T>(b.v, p.v),
+            heads_of<const T>(b.dout, p.dout), static_cast<const Terms*>(of_rows.workspace),
+            dq_sums, heads_of<T>(b.dk, p.dk), heads_of<T>(b.dv, p.dv), b.cos, b.sin,
+            table_offset(p, Place::far_key), masks, window_of(p), static_cast<int>(p.batch),
+            static_cast<int>(p.heads), group_of(p), p.scale);
+    return tile::launch_status("method_backward_prologue");
+  };
+  const tile::Status launched =
+      p.type == tile::DType::fp16 ? launch(__half{}) : launch(__nv_bfloat16{});
   if (!launched.ok()) return launched;
   return dq_of_sums(p, b, rows.positions, dq_sums, stream);
 }

@@ -79,11 +79,14 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("07_windowed_rope/backward4_one_pass.cu", "kernel"): "likewise",
     ("07_windowed_rope/backward4_one_pass.cu", "changed"):
         "and the way by which the methods' last step has the sums of dq",
+    ("07_windowed_rope/method_backward4_prologue.cu", "lines"):
+        "that of `one_pass`, and dk turned back in registers",
+    ("07_windowed_rope/method_backward4_prologue.cu", "kernel"): "likewise",
 }
 
 BUDGETS = ("lines", "kernel", "changed", "headers", "header lines")
 # Chapters, and the ladders of a chapter, that may have more headers, and how many lines in them.
-ATTENTION = {"05": (10, 850), "06_rope/attention": (11, 1150), "07_windowed_rope/method": (16, 1300),
+ATTENTION = {"05": (10, 850), "06_rope/attention": (11, 1150), "07_windowed_rope/method": (17, 1350),
              "07": (11, 950)}
 # Steps that continue another than the one before them: what is changed is counted from there.
 CONTINUES = {f"07_windowed_rope/{step}.cu": f"05_flash_attention/{continued}.cu" for step, continued in {

@@ -18,6 +18,7 @@ MAY_SPILL: dict[str, str] = {
     "windowed_backward_mma": "4 to 60 bytes, likewise",
     "windowed_two_visits": "16 to 76 bytes, likewise",
     "windowed_mma": "4 bytes at head dimension 256 on compute capability 8.0",
+    "method_backward_prologue": "92 bytes: `one_pass` has 48, and the keys turn",
     "method_prologue": "56 to 192 bytes, most of them while queries turn, once a part",
     "attention_backward_one_pass":
         "8 to 180 bytes; written without, it was 9 % slower on an H200",

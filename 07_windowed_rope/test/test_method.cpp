@@ -383,6 +383,7 @@ TEST_SUITE("step") {
       MethodCases cases(step, type, 2);
       std::size_t turn = 0;
       for (const auto& [dim, rotary_dim] : {std::pair{64, 48},
+                                            {64, 64},
                                             {16, 16},
                                             {128, 128},
                                             {64, 6},  // rows of the tables are 12 bytes
