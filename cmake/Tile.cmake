@@ -54,7 +54,12 @@ endif()
 function(tile_add_test)
   cmake_parse_arguments(arg "" "NAME;LABEL" "COMMAND" ${ARGN})
   add_test(NAME ${arg_NAME} COMMAND ${arg_COMMAND})
-  set_tests_properties(${arg_NAME} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 300 LABELS "${arg_LABEL}")
+  set(limit 300)
+  if(TILE_CHECK OR TILE_ASAN)
+    set(limit 900)  # the longest takes 150 s on two cores, and twice that on a loaded machine
+  endif()
+  set_tests_properties(${arg_NAME} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT ${limit}
+                                              LABELS "${arg_LABEL}")
   if(NOT TARGET ${arg_LABEL}_tests)
     add_custom_target(${arg_LABEL}_tests)
   endif()

@@ -289,7 +289,9 @@ TEST_SUITE("step") {
         return std::memcmp(a.data(), b.data(), a.size() * sizeof(double)) == 0;
       };
       bool dq_is_same = true;
-      const int runs = simulated ? 6 : 50;
+      // The check build, twenty times slower, looks for races itself.
+      const bool checks = simulated && !tile::device_reads_host_memory();
+      const int runs = checks ? 2 : simulated ? 6 : 50;
       for (int seed = 1; seed < runs; ++seed) {
         tile::shuffle_device(static_cast<std::uint64_t>(seed));
         const Gradients again = run(step, c, in, more);
@@ -299,8 +301,8 @@ TEST_SUITE("step") {
       }
       tile::shuffle_device(0);
       if (step.name != "one_pass") CHECK(dq_is_same);
-      // That the test can tell. On a GPU the blocks may run in the same order by chance.
-      if (step.name == "one_pass" && simulated) CHECK(!dq_is_same);
+      // That the test can tell. On a GPU, and in two runs, the order may be the same by chance.
+      if (step.name == "one_pass" && simulated && !checks) CHECK(!dq_is_same);
     });
   }
 

@@ -311,7 +311,9 @@ TEST_SUITE("step") {
         std::fill(in.lse.begin(), in.lse.end(), 6);
         const Results first = run(step, c, in);
         bool sums_are_same = true;
-        const int runs = simulated ? 4 : 50;
+        // The check build, twenty times slower, looks for races itself.
+        const bool checks = simulated && !tile::device_reads_host_memory();
+        const int runs = checks ? 2 : simulated ? 4 : 50;
         for (int seed = 1; seed < runs; ++seed) {
           tile::shuffle_device(static_cast<std::uint64_t>(seed));
           const Results again = run(step, c, in);
@@ -324,8 +326,8 @@ TEST_SUITE("step") {
           }
         }
         tile::shuffle_device(0);
-        // That the test can tell. On a GPU the blocks may run in the same order by chance.
-        if (step.name == "one_pass" && simulated) CHECK(!sums_are_same);
+        // That the test can tell. On a GPU, and in two runs, the order may be the same by chance.
+        if (step.name == "one_pass" && simulated && !checks) CHECK(!sums_are_same);
       }
     });
   }
