@@ -8,7 +8,10 @@
 #include <cstdio>
 #include <cstring>
 #include <fstream>
+#include <functional>
+#include <iomanip>
 #include <iterator>
+#include <map>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -162,11 +165,49 @@ Findings look_closer(const Exercise& exercise, const ExerciseFolders& folders,
   return {ordinary.output.find(report) == std::string::npos ? report : "", ""};
 }
 
+std::string text_of(const fs::path& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
 /// Whether the file still has the line that asks for work.
 bool asks_for_work(const Exercise& exercise) {
-  std::ifstream file(exercise.file);
-  const std::string source{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  return source.find("// TODO") != source.npos;
+  return text_of(exercise.file).find("// TODO") != std::string::npos;
+}
+
+/// Which exercises were solved, and by which text: a line for each in a file of the build. Whoever
+/// goes on editing has to show it again.
+class Record {
+ public:
+  explicit Record(const fs::path& build) : path_(build / "exercises_solved.txt") {
+    std::ifstream file(path_);
+    for (std::string id, text; file >> id >> text;) solved_[id] = text;
+  }
+  bool is_solved(const Exercise& exercise) const {
+    const auto found = solved_.find(exercise.id());
+    return found != solved_.end() && found->second == mark_of(exercise);
+  }
+  void add(const Exercise& exercise) {
+    solved_[exercise.id()] = mark_of(exercise);
+    std::ofstream file(path_);
+    for (const auto& [id, text] : solved_) file << id << " " << text << "\n";
+  }
+
+ private:
+  static std::string mark_of(const Exercise& exercise) {
+    return std::to_string(std::hash<std::string>()(text_of(exercise.file)));
+  }
+  fs::path path_;
+  std::map<std::string, std::string> solved_;
+};
+
+/// "5 of 23 solved.", and the command for the first that is not.
+void say_what_is_next(const std::vector<Exercise>& all, const Record& record, std::ostream& out) {
+  const auto solved = [&record](const Exercise& e) { return record.is_solved(e); };
+  out << std::ranges::count_if(all, solved) << " of " << all.size() << " solved.";
+  const auto next = std::ranges::find_if_not(all, solved);
+  if (next != all.end()) out << " Next: ./tour exercise " << next->id();
+  out << "\n";
 }
 
 /// Solved is what passes, and in which the check build finds nothing. To do is what does not pass
@@ -210,6 +251,11 @@ int check_exercise(const ExerciseFolders& folders, std::string_view id, std::ost
   switch (state) {
     case State::solved:
       out << ". Compare with " << found->chapter << "/solutions/" << found->name << ".cu\n";
+      {
+        Record record(folders.build);
+        record.add(*found);
+        say_what_is_next(all, record, out);
+      }
       break;
     case State::to_do: out << ". See TODO in " << path << ", then run this again.\n"; break;
     case State::wrong: out << ". The check's words are above; the file is " << path << "\n"; break;
@@ -219,6 +265,21 @@ int check_exercise(const ExerciseFolders& folders, std::string_view id, std::ost
       break;
   }
   return state == State::solved ? 0 : 1;
+}
+
+void list_exercises(const ExerciseFolders& folders, std::ostream& out) {
+  const std::vector<Exercise> all = find_exercises(folders.project);
+  const Record record(folders.build);
+  std::string chapter;
+  for (const Exercise& exercise : all) {
+    if (exercise.chapter != chapter) out << exercise.chapter << "\n";
+    chapter = exercise.chapter;
+    const char* state = record.is_solved(exercise) ? "solved"
+                        : asks_for_work(exercise)  ? "to do"
+                                                   : "changed, not checked";
+    out << "  " << std::left << std::setw(26) << exercise.shown() << state << "\n";
+  }
+  say_what_is_next(all, record, out);
 }
 
 int report_exercises(const ExerciseFolders& folders, std::string_view chapter, std::ostream& out) {

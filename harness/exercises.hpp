@@ -18,6 +18,10 @@ struct ExerciseFolders {
 /// such.
 int check_exercise(const ExerciseFolders& folders, std::string_view id, std::ostream& out);
 
+/// All exercises by chapter, each with what is known of it without building it: solved if its check
+/// passed with this very text. At the end how many are, and the command for the next.
+void list_exercises(const ExerciseFolders& folders, std::ostream& out);
+
 /// A line for each exercise of the chapters whose folder begins with `chapter`: to do, solved, or
 /// what is wrong. Returns 1 if something is; to do is no failure.
 int report_exercises(const ExerciseFolders& folders, std::string_view chapter, std::ostream& out);

@@ -11,8 +11,12 @@ int main(int count, char** arguments) {
     if (command == "exercises" && count <= 3) {
       return tile::report_exercises(folders, count == 3 ? arguments[2] : "", std::cout);
     }
+    if (command == "exercise" && count == 2) {
+      tile::list_exercises(folders, std::cout);
+      return 0;
+    }
     if (command != "exercise" || count != 3) {
-      throw std::invalid_argument("exercise needs one number, such as 01.1, and nothing else");
+      throw std::invalid_argument("exercise takes one number, such as 01.1, and nothing else");
     }
     return tile::check_exercise(folders, arguments[2], std::cout);
   } catch (const std::invalid_argument& error) {

@@ -54,6 +54,11 @@ class Project {
     const int code = check_exercise(folders(), id, out);
     return std::to_string(code) + " " + out.str();
   }
+  std::string list() const {
+    std::ostringstream out;
+    list_exercises(folders(), out);
+    return out.str();
+  }
   std::string report(const std::string& chapter) const {
     std::ostringstream out;
     const int code = report_exercises(folders(), chapter, out);
@@ -79,7 +84,8 @@ TEST_CASE("exercises: each verdict says what is above it, and no more") {
   project.add("5_crashed", "kill -SEGV $$");
   project.add("6_uncompiled", "broken");
   CHECK(project.check("01.1") ==
-        "0 01.1 solved: solved. Compare with 01_first/solutions/1_solved.cu\n");
+        "0 01.1 solved: solved. Compare with 01_first/solutions/1_solved.cu\n"
+        "1 of 6 solved. Next: ./tour exercise 01.2\n");
   CHECK(
       project.check("1.2") ==
       "1 nothing is written\n\n01.2 to_do: to do. See TODO in 01_first/exercises/2_to_do.cu, then "
@@ -97,6 +103,21 @@ TEST_CASE("exercises: each verdict says what is above it, and no more") {
   CHECK_MESSAGE(contains(uncompiled, "does not compile. The compiler's words are above"),
                 uncompiled);
   CHECK_FALSE(contains(uncompiled, "The check"));
+}
+
+TEST_CASE("exercises: the list knows what was solved, until its text changes") {
+  const Project project;
+  CHECK(project.list() == "0 of 0 solved.\n");
+  project.add("1_first", "exit 0");
+  project.add("2_second", "# // TODO\nexit 1");
+  CHECK(project.list() ==
+        "01_first\n  01.1 first                changed, not checked\n"
+        "  01.2 second               to do\n0 of 2 solved. Next: ./tour exercise 01.1\n");
+  project.check("01.1");
+  CHECK(contains(project.list(), "01.1 first                solved\n"));
+  CHECK(contains(project.list(), "1 of 2 solved. Next: ./tour exercise 01.2\n"));
+  project.add("1_first", "exit 1");
+  CHECK(contains(project.list(), "0 of 2 solved. Next: ./tour exercise 01.1\n"));
 }
 
 // A program's report in the ordinary build, or in the check build only.
