@@ -39,8 +39,8 @@ TEST_SUITE("step") {
                                             {128, 128},
                                             {1, 300}}) {
           ++turn;
-          // The largest dimensions take their time.
-          if (tile::device().simulated && dim > 64 && turn % 3 != 1) continue;
+          // The larger dimensions take their time, and "windows" has 64 columns.
+          if (tile::device().simulated && dim > 32 && turn % 3 != 1) continue;
           const Case c =
               full(type, {turn % 3 + 1, 2, turn % 2 + 1, queries, keys, dim}, 1 + turn * 37 % keys);
           cases.check(step, turn % 2 ? c : causal(c));
@@ -66,7 +66,7 @@ TEST_SUITE("step") {
     for_each_step([](const auto& step, DType type) {
       Cases cases(step, type);
       bool is_causal = false;
-      for (const auto& [queries, keys] : {std::pair{130, 330}, {300, 260}, {150, 150}, {1, 200}}) {
+      for (const auto& [queries, keys] : {std::pair{130, 330}, {300, 260}, {1, 200}}) {
         for (const std::int64_t window : std::initializer_list<std::int64_t>{
                  0, 1, 2, 31, 32, 33, 63, 64, 65, 127, 128, 129, keys - 1, keys, kUnlimited}) {
           const Case c = full(type, {1, 2, 1, queries, keys, 64}, window);
@@ -313,7 +313,7 @@ TEST_SUITE("step") {
         bool sums_are_same = true;
         // The check build, twenty times slower, looks for races itself.
         const bool checks = simulated && !tile::device_reads_host_memory();
-        const int runs = checks ? 2 : simulated ? 4 : 50;
+        const int runs = checks ? 2 : simulated ? 3 : 50;
         for (int seed = 1; seed < runs; ++seed) {
           tile::shuffle_device(static_cast<std::uint64_t>(seed));
           const Results again = run(step, c, in);
