@@ -23,8 +23,8 @@ class Tour(unittest.TestCase):
         for program in ("tour_program", "exercise_program"):
             self.script(self.build / program, f'echo {program}; printf "%s\\n" "$@"')
         # Everything is built, and every package is there.
-        for tool in ("ninja", "cmake", "g++"):
-            self.script(self.root / "bin" / tool, "echo no work to do")
+        for tool, says in (("ninja", "no work to do"), ("cmake", ""), ("g++", "12")):
+            self.script(self.root / "bin" / tool, f"echo {says}")
 
     def script(self, path, text):
         path.parent.mkdir(exist_ok=True)
@@ -50,6 +50,13 @@ class Tour(unittest.TestCase):
         self.assertEqual(status, 2, lines)
         self.assertEqual(len(lines), 1, lines)
         return lines[0]
+
+    def test_a_newer_compiler_is_taken_where_the_ordinary_one_is_too_old(self):
+        self.script(self.build / "tour_program", 'echo "CXX=$CXX"')
+        self.assertEqual(self.given(), ["CXX="])
+        self.script(self.root / "bin/g++", "echo 11")
+        self.script(self.root / "bin/g++-14", "echo 14.2.0")
+        self.assertEqual(self.given(), ["CXX=g++-14"])
 
     def test_words_come_first_wherever_flags_stood(self):
         self.assertEqual(self.given(), ["tour_program", "tour"])
