@@ -128,7 +128,32 @@ Status guard_status(const Damages& found, const std::string& name, const Layout&
   return why.empty() ? Status{} : device_error(name, why);
 }
 
+// What small_inputs() tells, as long as its buffer lives.
+std::vector<std::weak_ptr<const std::string>>& shown_inputs() {
+  static std::vector<std::weak_ptr<const std::string>> inputs;
+  return inputs;
+}
+
+std::shared_ptr<const std::string> show(const std::string& name, std::span<const double> values) {
+  constexpr std::size_t kFew = 8;
+  std::erase_if(shown_inputs(), [](const auto& input) { return input.expired(); });
+  if (values.empty() || values.size() > kFew) return nullptr;
+  std::string text = name + " =";
+  for (const double value : values) text += " " + brief(value);
+  auto shown = std::make_shared<const std::string>(std::move(text));
+  shown_inputs().push_back(shown);
+  return shown;
+}
+
 }  // namespace
+
+std::vector<std::string> small_inputs() {
+  std::vector<std::string> texts;
+  for (const auto& input : shown_inputs()) {
+    if (const auto text = input.lock()) texts.push_back(*text);
+  }
+  return texts;
+}
 
 Layout vector_layout(DType dtype, std::int64_t count, std::int64_t offset) {
   return {dtype, 1, count, count, offset};
@@ -142,7 +167,10 @@ Layout matrix_layout(DType dtype, std::int64_t rows, std::int64_t cols, std::int
 DeviceBuffer DeviceBuffer::input(std::string name, const Layout& layout,
                                  std::span<const double> values) {
   const std::vector<std::byte> elements = packed(name, layout, values);
-  return {std::move(name), layout, Poison::outside, elements, true};
+  auto shown = show(name, values);
+  DeviceBuffer buffer(std::move(name), layout, Poison::outside, elements, true);
+  buffer.shown_ = std::move(shown);
+  return buffer;
 }
 
 DeviceBuffer DeviceBuffer::output(std::string name, const Layout& layout, Poison poison) {
@@ -153,7 +181,10 @@ DeviceBuffer DeviceBuffer::output(std::string name, const Layout& layout, Poison
 DeviceBuffer DeviceBuffer::in_out(std::string name, const Layout& layout,
                                   std::span<const double> values) {
   const std::vector<std::byte> elements = packed(name, layout, values);
-  return {std::move(name), layout, Poison::unwritten_finite, elements, false};
+  auto shown = show(name, values);
+  DeviceBuffer buffer(std::move(name), layout, Poison::unwritten_finite, elements, false);
+  buffer.shown_ = std::move(shown);
+  return buffer;
 }
 
 // `elements` are packed, or empty to leave the poison in place.

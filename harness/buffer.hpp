@@ -99,10 +99,15 @@ class DeviceBuffer {
   std::string name_;
   Layout layout_;
   bool is_input_;
-  bool has_values_;               // or poison, which nobody may read
-  std::vector<std::byte> image_;  // all of the memory as it was uploaded
+  bool has_values_;                           // or poison, which nobody may read
+  std::vector<std::byte> image_;              // all of the memory as it was uploaded
+  std::shared_ptr<const std::string> shown_;  // for small_inputs()
   std::unique_ptr<std::byte, DeviceFree> memory_;
 };
+
+/// "x = 1 2 3" for each buffer that was made with at most eight values and is still there: what a
+/// failed check can show of its inputs.
+std::vector<std::string> small_inputs();
 
 /// Device memory for `count` elements with the same canaries, whose contents are never on the host
 /// as a whole: for tensors of gigabytes. All bits are one at first, a NaN in every type. Throws as

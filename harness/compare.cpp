@@ -62,16 +62,36 @@ double error_ratio(double got, double value, double bound) {
   return matches(got, value, bound) ? 0 : std::numeric_limits<double>::infinity();
 }
 
-// "c[3][17]: got 1.5, expected 1, bound 0.125 (the error is 4 times the bound)"
+// "1.5, not 1": in four digits, or in as many as tell the two apart.
+std::string both(double got, double value) {
+  const bool alike = brief(got) == brief(value);
+  return alike ? number(got) + ", not " + number(value) : brief(got) + ", not " + brief(value);
+}
+
+// "c[3][17] is 1.5, not 1 (4 times as far off as rounding explains)". How far in bounds says
+// something where rounding is in question, and nothing of a result that is simply another.
 std::string describe(std::string_view name, std::int64_t index, std::span<const double> got,
                      const Expected& expected) {
+  constexpr double kNotRounding = 1000;
   const auto i = static_cast<std::size_t>(index);
   const double ratio = error_ratio(got[i], expected.value[i], expected.bound[i]);
-  std::string text = element_name(name, coordinates(index, expected.shape)) + ": got " +
-                     number(got[i]) + ", expected " + number(expected.value[i]) + ", bound " +
-                     number(expected.bound[i]);
-  if (std::isfinite(ratio)) text += " (the error is " + number(ratio) + " times the bound)";
+  std::string text = element_name(name, coordinates(index, expected.shape)) + " is " +
+                     both(got[i], expected.value[i]);
+  if (ratio < kNotRounding) {
+    text += " (" + brief(ratio) + " times as far off as rounding explains)";
+  }
   return text;
+}
+
+// All of a small result: "\n  result    1 2 4\n  expected  1 2 3".
+constexpr std::int64_t kFew = 8;
+std::string all_values(std::span<const double> got, const Expected& expected) {
+  std::string result = "\n  result   ", wanted = "\n  expected ";
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    result += " " + brief(got[i]);
+    wanted += " " + brief(expected.value[i]);
+  }
+  return result + wanted;
 }
 
 }  // namespace
@@ -118,9 +138,13 @@ Comparison compare(std::string_view name, std::span<const double> got, const Exp
                    counted(result.count, "element") +
                    (result.mismatches == 1 ? " differs" : " differ") + "\n  first " +
                    describe(name, wrong.front(), got, expected);
-  if (worst != wrong.front()) result.message += "\n  worst " + describe(name, worst, got, expected);
-  for (const std::string& hint : hints({expected, got, wrong})) {
-    result.message += "\n  hint: " + hint;
+  if (result.count > 1 && result.count <= kFew) {
+    result.message += all_values(got, expected);
+  } else if (worst != wrong.front()) {
+    result.message += "\n  worst " + describe(name, worst, got, expected);
+  }
+  if (const std::string found = hint({expected, got, wrong}); !found.empty()) {
+    result.message += "\nHint: " + found;
   }
   return result;
 }

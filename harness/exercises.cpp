@@ -11,12 +11,10 @@
 #include <functional>
 #include <iomanip>
 #include <iterator>
-#include <map>
+#include <regex>
 #include <sstream>
 #include <stdexcept>
-#include <string>
 #include <utility>
-#include <vector>
 
 #include "harness/progress.hpp"
 #include "tile/host/text.hpp"
@@ -26,19 +24,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Exercise {
-  std::string chapter;  // 01_vector_add
-  std::string name;     // 1_axpy
-  fs::path file;
-
-  int number() const {
-    int value = 0;
-    std::from_chars(name.data(), name.data() + name.size(), value);
-    return value;
-  }
-  std::string id() const { return chapter.substr(0, 2) + "." + std::to_string(number()); }
-  std::string shown() const { return id() + " " + name.substr(name.find('_') + 1); }
-};
+constexpr const char* kSolved = "solved";
+constexpr const char* kHints = "hints";  // how many were given
+constexpr const char* kAsked = "asked";  // for the solution
 
 std::vector<Exercise> find_exercises(const fs::path& project) {
   std::vector<Exercise> found;
@@ -56,14 +44,142 @@ std::vector<Exercise> find_exercises(const fs::path& project) {
   return found;
 }
 
-struct Run {
+std::string quoted(const fs::path& path) { return "'" + path.string() + "'"; }
+
+std::string text_of(const fs::path& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  return lines;
+}
+
+std::string mark_of(const std::string& text) {
+  return std::to_string(std::hash<std::string>()(text));
+}
+
+std::string target_of(const Exercise& exercise) {
+  return exercise.chapter + "_exercise_" + exercise.name;
+}
+
+/// The first report of the CPU device in what a program said, as it stands there or in a message:
+/// "kernel … failed: …" and the lines after it that are indented by two.
+std::string first_report(const std::string& output) {
+  constexpr std::string_view kPrefix = "[CPU device] ";
+  std::string report;
+  for (std::string line : lines_of(output)) {
+    if (!report.empty()) {
+      if (line.rfind("  ", 0) != 0) break;
+      report += line + "\n";
+      continue;
+    }
+    if (line.rfind(kPrefix, 0) == 0) line.erase(0, kPrefix.size());
+    const bool begins = line.rfind("kernel ", 0) == 0 && line.find(" failed: ") != line.npos;
+    if (begins) report = line + "\n";
+  }
+  return report;
+}
+
+/// Of a compiler's output the first error, the line of the reader's file first. g++ and clang say
+/// FILE:LINE:COLUMN: error: …, and nvcc FILE(LINE): error: …; the source lines come behind it,
+/// indented. An error inside a header that the file's line led to names both. All of it if there is
+/// no error that is understood.
+std::string first_error(const Exercise& exercise, const std::string& output) {
+  static const std::regex kError(R"(^([^\s:(][^:(]*)[:(](\d+)[^ ]*(?: fatal)? error: (.*)$)");
+  const std::string path = exercise.path();
+  const std::regex place(path.substr(path.find('/') + 1) + R"([:(](\d+))");
+  const std::vector<std::string> lines = lines_of(output);
+  const auto is_error = [](const std::string& line) { return std::regex_search(line, kError); };
+  const auto is_here = [&place](const std::string& line) { return std::regex_search(line, place); };
+  const auto both = [&](const std::string& line) { return is_error(line) && is_here(line); };
+  auto at = std::ranges::find_if(lines, both);
+  const bool elsewhere = at == lines.end();
+  if (elsewhere) at = std::ranges::find_if(lines, is_error);
+  if (at == lines.end()) return output;
+  std::smatch error;
+  std::regex_search(*at, error, kError);
+  std::string text;
+  if (elsewhere) {
+    const auto from = std::ranges::find_if(lines, is_here);
+    std::smatch line;
+    if (from != lines.end() && std::regex_search(*from, line, place)) {
+      text = path + ":" + line[1].str() + " leads to an error in ";
+    }
+    text += fs::path(error[1].str()).filename().string() + ":" + error[2].str();
+  } else {
+    text = path + ":" + error[2].str();
+  }
+  text += ": " + error[3].str() + "\n";
+  for (++at; at != lines.end() && at->rfind("  ", 0) == 0; ++at) text += *at + "\n";
+  const auto more = std::ranges::count_if(lines, is_error) - 1;
+  if (more > 0)
+    text += "The compiler has " + counted(more, "error") + " more; mend this one first.\n";
+  return text;
+}
+
+/// What a failed check said, and its hint, which is the last line.
+std::pair<std::string, std::string> apart(const std::string& output) {
+  const std::size_t hint = output.rfind("Hint: ");
+  if (hint == output.npos || (hint > 0 && output[hint - 1] != '\n')) return {output, ""};
+  return {output.substr(0, hint), output.substr(hint)};
+}
+
+/// The three hints of an exercise: below the line "01.1" those that begin with "- ", and the lines
+/// that go on with one are indented.
+std::vector<std::string> hints_of(const fs::path& project, const Exercise& exercise) {
+  std::vector<std::string> hints;
+  bool here = false;
+  for (const std::string& line :
+       lines_of(text_of(project / exercise.chapter / "exercises" / "hints.txt"))) {
+    if (line.rfind("- ", 0) == 0) {
+      if (here) hints.push_back(line.substr(2));
+    } else if (line.rfind("  ", 0) == 0) {
+      if (here && !hints.empty()) hints.back() += "\n" + line;
+    } else if (!line.empty()) {
+      here = line == exercise.id();
+    }
+  }
+  return hints;
+}
+
+}  // namespace
+
+int Exercise::number() const {
+  int value = 0;
+  std::from_chars(name.data(), name.data() + name.size(), value);
+  return value;
+}
+std::string Exercise::id() const { return chapter.substr(0, 2) + "." + std::to_string(number()); }
+std::string Exercise::shown() const { return id() + " " + name.substr(name.find('_') + 1); }
+std::string Exercise::path() const { return chapter + "/exercises/" + name + ".cu"; }
+
+std::string_view words(ExerciseState state) {
+  switch (state) {
+    case ExerciseState::solved: return "solved";
+    case ExerciseState::to_do: return "to do";
+    case ExerciseState::wrong: return "wrong";
+    case ExerciseState::crashed: return "wrong: its check crashed";
+    case ExerciseState::not_compiled: return "does not compile";
+  }
+  return "unknown";
+}
+
+// ---- Running programs ----
+
+struct Exercises::Run {
   int code;    // of exit()
   int signal;  // that ended it, or 0
   std::string output;
 };
 
+bool Exercises::ok(const Run& r) { return r.code == 0 && r.signal == 0; }
+
 /// Runs a program with its arguments, as a shell reads them.
-Run run(const std::string& command) {
+Exercises::Run Exercises::run(const std::string& command) {
   Run result{};
   FILE* pipe = popen(("exec " + command + " 2>&1").c_str(), "r");
   if (!pipe) throw std::runtime_error("cannot run " + command);
@@ -78,226 +194,220 @@ Run run(const std::string& command) {
   return result;
 }
 
-std::string quoted(const fs::path& path) { return "'" + path.string() + "'"; }
-
-enum class State { solved, to_do, wrong, crashed, not_compiled };
-
-const char* words(State state) {
-  switch (state) {
-    case State::solved: return "solved";
-    case State::to_do: return "to do";
-    case State::wrong: return "wrong";
-    case State::crashed: return "wrong: its check crashed";
-    case State::not_compiled: return "does not compile";
-  }
-  return "unknown";
-}
-
-bool ok(const Run& r) { return r.code == 0 && r.signal == 0; }
-
-std::string target_of(const Exercise& exercise) {
-  return exercise.chapter + "_exercise_" + exercise.name;
-}
-
-Run build(const Exercise& exercise, const fs::path& folder) {
+Exercises::Run Exercises::build(const Exercise& exercise, const fs::path& folder) const {
   return run("ninja -C " + quoted(folder) + " " + target_of(exercise));
 }
 
-Run check(const Exercise& exercise, const fs::path& folder) {
+Exercises::Run Exercises::check_in(const Exercise& exercise, const fs::path& folder) {
   fs::path program = folder / exercise.chapter / target_of(exercise);
   if (!fs::exists(program)) program = folder / target_of(exercise);  // a chapter on its own
   Run result = run(quoted(program));
   if (result.signal != 0) {
-    result.output +=
-        std::string("The check was ended by a signal: ") + strsignal(result.signal) + "\n";
+    result.output += std::string("The check was ended by a signal: ") + strsignal(result.signal);
+    result.output += "\n";
   } else if (!ok(result) && result.output.empty()) {
     result.output = "The check failed and did not say why.\n";
   }
   return result;
 }
 
-/// The first report of the CPU device in what a program said, as it stands there or in a message:
-/// "kernel … failed: …" and the lines after it that are indented by two.
-std::string first_report(const std::string& output) {
-  constexpr std::string_view kPrefix = "[CPU device] ";
-  std::istringstream lines(output);
-  std::string report;
-  for (std::string line; std::getline(lines, line);) {
-    if (!report.empty()) {
-      if (line.rfind("  ", 0) != 0) break;
-      report += line + "\n";
-      continue;
-    }
-    if (line.rfind(kPrefix, 0) == 0) line.erase(0, kPrefix.size());
-    const bool begins = line.rfind("kernel ", 0) == 0 && line.find(" failed: ") != line.npos;
-    if (begins) report = line + "\n";
-  }
-  return report;
-}
-
-struct Findings {
+struct Exercises::Findings {
   std::string found;    // what the check build has to add; empty if nothing
   std::string trouble;  // why the check build could not be asked
 };
 
 /// Runs the exercise in the check build, which is made if need be. `ordinary` is how it ran in the
 /// ordinary build.
-Findings look_closer(const Exercise& exercise, const ExerciseFolders& folders,
-                     const Run& ordinary) {
-  if (folders.check.empty()) return {};
+Exercises::Findings Exercises::look_closer(const Exercise& exercise, const Run& ordinary) const {
+  if (folders_.check.empty()) return {};
+  const bool configured = fs::exists(folders_.check / "build.ninja");
+  // One explanation is enough to wait for.
+  if (!configured && !ok(ordinary) && !apart(ordinary.output).second.empty()) return {};
   Run made{};
   {
-    const bool configured = fs::exists(folders.check / "build.ninja");
     const Progress progress(configured ? "building the check build"
                                        : "making the check build, once: a minute or two");
     if (!configured) {
-      made = run("cmake -S " + quoted(folders.project) + " -B " + quoted(folders.check) +
+      made = run("cmake -S " + quoted(folders_.project) + " -B " + quoted(folders_.check) +
                  " -G Ninja -DTILE_DEVICE=cpu -DTILE_CHECK=ON");
     }
-    if (ok(made)) made = build(exercise, folders.check);
+    if (ok(made)) made = build(exercise, folders_.check);
   }
   if (!ok(made)) return {"", made.output + "The check build could not be made.\n"};
   const Progress progress("looking at every access to memory");
-  const Run checked = check(exercise, folders.check);
+  const Run checked = check_in(exercise, folders_.check);
   if (ok(checked)) return {};
   const std::string report = first_report(checked.output);
   if (report.empty()) return {ok(ordinary) ? checked.output : "", ""};
   return {ordinary.output.find(report) == std::string::npos ? report : "", ""};
 }
 
-std::string text_of(const fs::path& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+// ---- What is known of each ----
+
+Exercises::Exercises(ExerciseFolders folders)
+    : folders_(std::move(folders)), all_(find_exercises(folders_.project)) {
+  std::ifstream file(folders_.build / "exercises.txt");
+  for (std::string id, what, value; file >> id >> what >> value;) facts_[id + " " + what] = value;
+  for (const Exercise& exercise : all_) {
+    const fs::path copy = folders_.build / "shipped" / exercise.path();
+    if (fs::exists(copy)) continue;
+    fs::create_directories(copy.parent_path());
+    fs::copy_file(exercise.file, copy);
+  }
 }
 
-/// Whether the file still has the line that asks for work.
-bool asks_for_work(const Exercise& exercise) {
-  return text_of(exercise.file).find("// TODO") != std::string::npos;
+std::optional<std::string> Exercises::fact(const Exercise& exercise,
+                                           const std::string& what) const {
+  const auto found = facts_.find(exercise.id() + " " + what);
+  return found == facts_.end() ? std::nullopt : std::optional(found->second);
 }
 
-/// Which exercises were solved, and by which text: a line for each in a file of the build. Whoever
-/// goes on editing has to show it again.
-class Record {
- public:
-  explicit Record(const fs::path& build) : path_(build / "exercises_solved.txt") {
-    std::ifstream file(path_);
-    for (std::string id, text; file >> id >> text;) solved_[id] = text;
-  }
-  bool is_solved(const Exercise& exercise) const {
-    const auto found = solved_.find(exercise.id());
-    return found != solved_.end() && found->second == mark_of(exercise);
-  }
-  void add(const Exercise& exercise) {
-    solved_[exercise.id()] = mark_of(exercise);
-    std::ofstream file(path_);
-    for (const auto& [id, text] : solved_) file << id << " " << text << "\n";
-  }
-
- private:
-  static std::string mark_of(const Exercise& exercise) {
-    return std::to_string(std::hash<std::string>()(text_of(exercise.file)));
-  }
-  fs::path path_;
-  std::map<std::string, std::string> solved_;
-};
-
-/// "5 of 23 solved.", and the command for the first that is not.
-void say_what_is_next(const std::vector<Exercise>& all, const Record& record, std::ostream& out) {
-  const auto solved = [&record](const Exercise& e) { return record.is_solved(e); };
-  out << std::ranges::count_if(all, solved) << " of " << all.size() << " solved.";
-  const auto next = std::ranges::find_if_not(all, solved);
-  if (next != all.end()) out << " Next: ./tour exercise " << next->id();
-  out << "\n";
+void Exercises::keep(const Exercise& exercise, const std::string& what, const std::string& value) {
+  facts_[exercise.id() + " " + what] = value;
+  write_facts();
 }
 
-/// Solved is what passes, and in which the check build finds nothing. To do is what does not pass
-/// and still has the line that asks for work. The reasons go to `out`, as they are found.
-State judge(const Exercise& exercise, const ExerciseFolders& folders, std::ostream& out) {
-  const Run built = build(exercise, folders.build);
+void Exercises::write_facts() const {
+  std::ofstream file(folders_.build / "exercises.txt");
+  for (const auto& [name, value] : facts_) file << name << " " << value << "\n";
+}
+
+std::string Exercises::shipped(const Exercise& exercise) const {
+  const Run git =
+      run("git -C " + quoted(folders_.project) + " show 'HEAD:./" + exercise.path() + "'");
+  return ok(git) ? git.output : text_of(folders_.build / "shipped" / exercise.path());
+}
+
+bool Exercises::is_as_shipped(const Exercise& exercise) const {
+  return text_of(exercise.file) == shipped(exercise);
+}
+
+bool Exercises::is_solved(const Exercise& exercise) const {
+  return fact(exercise, kSolved) == mark_of(text_of(exercise.file));
+}
+
+const Exercise& Exercises::find(std::string_view id) const {
+  const auto found = std::ranges::find_if(
+      all_, [id](const Exercise& e) { return e.id() == id || e.id() == "0" + std::string(id); });
+  if (found != all_.end()) return *found;
+  throw std::invalid_argument("There is no exercise '" + std::string(id) + "'. There are: " +
+                              joined(all_, [](const Exercise& e) { return e.id(); }));
+}
+
+const Exercise* Exercises::next_after(const Exercise* exercise) const {
+  const auto to_do = [this](const Exercise& e) { return !is_solved(e); };
+  const auto after = exercise ? all_.begin() + (exercise - all_.data()) + 1 : all_.begin();
+  auto next = std::find_if(after, all_.end(), to_do);
+  if (next == all_.end()) next = std::ranges::find_if(all_, to_do);
+  return next == all_.end() ? nullptr : &*next;
+}
+
+std::string Exercises::count_solved() const {
+  const auto solved = [this](const Exercise& e) { return is_solved(e); };
+  return std::to_string(std::ranges::count_if(all_, solved)) + " of " +
+         std::to_string(all_.size()) + " solved";
+}
+
+// ---- What the reader asks for ----
+
+ExerciseState Exercises::check(const Exercise& exercise, std::ostream& out) {
+  const std::string text = text_of(exercise.file);  // may change while it is checked
+  const Run built = build(exercise, folders_.build);
   if (!ok(built)) {
-    out << built.output << "\n";
-    return State::not_compiled;
+    out << first_error(exercise, built.output);
+    return ExerciseState::not_compiled;
   }
-  const Run checked = check(exercise, folders.build);
-  if (!ok(checked)) {
-    out << checked.output << "\n" << std::flush;
-    if (asks_for_work(exercise)) return State::to_do;
+  const Run checked = check_in(exercise, folders_.build);
+  const auto [failure, hint] = apart(checked.output);
+  if (!ok(checked)) out << failure << std::flush;
+  if (!ok(checked) && is_as_shipped(exercise)) {
+    out << hint;
+    return ExerciseState::to_do;
   }
-  const Findings closer = look_closer(exercise, folders, checked);
-  if (!closer.trouble.empty()) out << closer.trouble << "\n";
+  const Findings closer = look_closer(exercise, checked);
+  out << closer.trouble;
   if (!closer.found.empty()) {
     out << (ok(checked) ? "The results are right, but the check build finds:\n"
                         : "The check build finds:\n")
-        << closer.found << "\n";
+        << closer.found;
+  } else if (!ok(checked)) {
+    out << hint;
   }
-  if (checked.signal != 0) return State::crashed;
-  return ok(checked) && closer.found.empty() ? State::solved : State::wrong;
+  if (checked.signal != 0) return ExerciseState::crashed;
+  if (!ok(checked) || !closer.found.empty()) return ExerciseState::wrong;
+  keep(exercise, kSolved, mark_of(text));
+  return ExerciseState::solved;
 }
 
-}  // namespace
-
-int check_exercise(const ExerciseFolders& folders, std::string_view id, std::ostream& out) {
-  const std::vector<Exercise> all = find_exercises(folders.project);
-  const auto found = std::ranges::find_if(all, [id](const Exercise& e) {
-    return e.id() == id || e.id() == "0" + std::string(id);  // 1.1 means 01.1
-  });
-  if (found == all.end()) {
-    throw std::invalid_argument("There is no exercise '" + std::string(id) + "'. There are: " +
-                                joined(all, [](const Exercise& e) { return e.id(); }));
-  }
-  const std::string path = fs::relative(found->file, folders.project).string();
-  const State state = judge(*found, folders, out);
-  out << found->shown() << ": " << words(state);
-  switch (state) {
-    case State::solved:
-      out << ". Compare with " << found->chapter << "/solutions/" << found->name << ".cu\n";
-      {
-        Record record(folders.build);
-        record.add(*found);
-        say_what_is_next(all, record, out);
-      }
-      break;
-    case State::to_do: out << ". See TODO in " << path << ", then run this again.\n"; break;
-    case State::wrong: out << ". The check's words are above; the file is " << path << "\n"; break;
-    case State::crashed: out << "; the file is " << path << "\n"; break;
-    case State::not_compiled:
-      out << ". The compiler's words are above; the file is " << path << "\n";
-      break;
-  }
-  return state == State::solved ? 0 : 1;
+std::string Exercises::hint(const Exercise& exercise) {
+  const std::vector<std::string> hints = hints_of(folders_.project, exercise);
+  if (hints.empty()) return "There is no hint for " + exercise.shown() + ".\n";
+  const std::size_t given = std::stoul(fact(exercise, kHints).value_or("0"));
+  const std::size_t now = std::min(given + 1, hints.size());
+  keep(exercise, kHints, std::to_string(now));
+  return "Hint " + std::to_string(now) + " of " + std::to_string(hints.size()) + ": " +
+         hints[now - 1] + "\n";
 }
 
-void list_exercises(const ExerciseFolders& folders, std::ostream& out) {
-  const std::vector<Exercise> all = find_exercises(folders.project);
-  const Record record(folders.build);
+std::string Exercises::solution(const Exercise& exercise) {
+  if (!is_solved(exercise) && !fact(exercise, kAsked)) {
+    keep(exercise, kAsked, "1");
+    return exercise.shown() + " is not solved yet. Ask once more to see the solution.\n";
+  }
+  // A solution changes one place: what is left without the lines that both begin and end with.
+  const std::string path = exercise.chapter + "/solutions/" + exercise.name + ".cu";
+  std::vector<std::string> lines = lines_of(text_of(folders_.project / path));
+  std::vector<std::string> was = lines_of(shipped(exercise));
+  const auto [differs, was_differs] = std::ranges::mismatch(lines, was);
+  was.erase(was.begin(), was_differs);
+  lines.erase(lines.begin(), differs);
+  while (!lines.empty() && !was.empty() && lines.back() == was.back()) {
+    lines.pop_back();
+    was.pop_back();
+  }
+  std::string text = path + " has, in place of what is to do:\n";
+  for (const std::string& line : lines) text += line + "\n";
+  return text;
+}
+
+void Exercises::reset(const Exercise& exercise) {
+  const std::string text = shipped(exercise);
+  std::ofstream(exercise.file) << text;
+  for (const char* what : {kSolved, kHints, kAsked}) facts_.erase(exercise.id() + " " + what);
+  write_facts();
+}
+
+void Exercises::list(std::ostream& out) const {
   std::string chapter;
-  for (const Exercise& exercise : all) {
+  for (const Exercise& exercise : all_) {
     if (exercise.chapter != chapter) out << exercise.chapter << "\n";
     chapter = exercise.chapter;
-    const char* state = record.is_solved(exercise) ? "solved"
-                        : asks_for_work(exercise)  ? "to do"
-                                                   : "changed, not checked";
+    const char* state = is_solved(exercise)       ? "solved"
+                        : is_as_shipped(exercise) ? "to do"
+                                                  : "changed, not checked";
     out << "  " << std::left << std::setw(26) << exercise.shown() << state << "\n";
   }
-  say_what_is_next(all, record, out);
+  out << count_solved() << ".";
+  if (const Exercise* next = next_after(nullptr)) out << " Next: ./tour exercise " << next->id();
+  out << "\n";
 }
 
-int report_exercises(const ExerciseFolders& folders, std::string_view chapter, std::ostream& out) {
-  int code = 0;
+bool Exercises::report(std::string_view chapter, std::ostream& out) {
+  bool all_right = true;
   std::string to_do;
-  for (const Exercise& exercise : find_exercises(folders.project)) {
+  for (const Exercise& exercise : all_) {
     if (exercise.chapter.rfind(chapter, 0) != 0) continue;
-    if (asks_for_work(exercise)) {  // not even built
+    if (!is_solved(exercise) && is_as_shipped(exercise)) {  // not even built
       to_do.append(to_do.empty() ? "" : ", ").append(exercise.id());
       continue;
     }
-    std::ostream nowhere(nullptr);
-    const State state = judge(exercise, folders, nowhere);
-    out << "Exercise " << exercise.shown() << ": " << words(state) << "\n";
-    if (state != State::solved) code = 1;
+    std::ostringstream said;
+    const ExerciseState state = check(exercise, said);
+    out << "Exercise " << exercise.shown() << ": " << words(state) << "\n" << std::flush;
+    if (state != ExerciseState::solved) all_right = false;
   }
   if (!to_do.empty()) out << "Exercises to do: " << to_do << "\n";
-  return code;
+  return all_right;
 }
 
 }  // namespace tile

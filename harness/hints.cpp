@@ -51,13 +51,12 @@ bool is_shifted(const Mismatches& m, std::int64_t extent, std::int64_t stride, s
 
 }  // namespace
 
-std::vector<std::string> hints(const Mismatches& m) {
-  std::vector<std::string> found;
-  for (const auto hint : {hint_every_element, hint_tail, hint_unwritten, hint_uninitialised,
-                          hint_read_outside, hint_sign, hint_factor, hint_shift, hint_transposed}) {
-    if (std::string text = hint(m); !text.empty()) found.push_back(std::move(text));
+std::string hint(const Mismatches& m) {
+  for (const auto guess : {hint_unwritten, hint_uninitialised, hint_read_outside, hint_sign,
+                           hint_factor, hint_shift, hint_transposed, hint_tail}) {
+    if (std::string text = guess(m); !text.empty()) return text;
   }
-  return found;
+  return {};
 }
 
 std::string hint_unwritten(const Mismatches& m) {
@@ -112,11 +111,6 @@ std::string hint_tail(const Mismatches& m) {
   return "only " + where + " differ: a tail that is not handled?";
 }
 
-std::string hint_every_element(const Mismatches& m) {
-  if (std::ssize(m.wrong) < kEnough || m.wrong.size() != m.got.size()) return {};
-  return "every element differs";
-}
-
 std::string hint_sign(const Mismatches& m) {
   if (std::ssize(m.wrong) < kEnough) return {};
   const bool flipped = std::ranges::all_of(m.wrong, [&](std::int64_t i) {
@@ -141,7 +135,7 @@ std::string hint_factor(const Mismatches& m) {
     return std::abs(got_at(m, i) - scaled) <= tolerance;
   });
   if (!same) return {};
-  return "got = " + number(factor) +
+  return "got = " + brief(factor) +
          " * expected: a factor (a scale, 1/n) that is missing, or applied twice?";
 }
 

@@ -16,12 +16,12 @@ struct Mismatches {
   std::span<const std::int64_t> wrong;  ///< the mismatches' row-major indices, ascending, >= 1
 };
 
-/// Guesses at what went wrong, each from the pattern that one common mistake leaves: those whose
-/// pattern is there, possibly none.
-std::vector<std::string> hints(const Mismatches& m);
+/// A guess at what went wrong, from the pattern that one common mistake leaves: the first below
+/// whose pattern is there, or nothing.
+std::string hint(const Mismatches& m);
 
-// The guesses one by one. Each returns an empty string when its pattern is not there. Those that
-// could be right by chance ask for at least three mismatches.
+// The guesses one by one, those that could least be chance first. Each returns an empty string when
+// its pattern is not there. Those that could be right by chance ask for at least three mismatches.
 
 /// Elements still hold the poison that the output was filled with.
 std::string hint_unwritten(const Mismatches& m);
@@ -29,10 +29,6 @@ std::string hint_unwritten(const Mismatches& m);
 std::string hint_read_outside(const Mismatches& m);
 /// Elements are the NaN that fresh shared and device memory holds on the CPU device.
 std::string hint_uninitialised(const Mismatches& m);
-/// Only the ends of one or several axes are wrong, from a multiple of 4 on.
-std::string hint_tail(const Mismatches& m);
-/// Nothing is right.
-std::string hint_every_element(const Mismatches& m);
 /// got = -expected wherever it is wrong.
 std::string hint_sign(const Mismatches& m);
 /// got = factor * expected wherever it is wrong, with one factor (neither 0 nor -1).
@@ -41,5 +37,7 @@ std::string hint_factor(const Mismatches& m);
 std::string hint_shift(const Mismatches& m);
 /// got[i][j] = expected[j][i] over the last two axes, wherever it is wrong.
 std::string hint_transposed(const Mismatches& m);
+/// Only the ends of one or several axes are wrong, from a multiple of 4 on.
+std::string hint_tail(const Mismatches& m);
 
 }  // namespace tile

@@ -1,12 +1,17 @@
-// The main of all tests. Beyond doctest's own flags it takes --step=FILE, exits with 77 when the
-// device lacks what a test needs, and fails when no test case was run or nothing was checked:
-// doctest itself is content with a filter that matches nothing.
+// The main of all tests. It tells the first failed check in words, and stops there;
+// --reporters=console is doctest's own report, of all of them. Beyond doctest's flags it takes
+// --step=FILE, exits with 77 when the device lacks what a test needs, and fails when no test case
+// was run or nothing was checked: doctest itself is content with a filter that matches nothing.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include "harness/test_main.hpp"
 
 #include <doctest/doctest.h>
 
 #include <cstdio>
+#include <sstream>
+
+#include "harness/buffer.hpp"
+#include "harness/failure.hpp"
 
 namespace tile {
 namespace {
@@ -16,14 +21,12 @@ bool skipped = false;
 unsigned cases_run = 0;
 int checks_made = 0;
 
-struct Counter : doctest::IReporter {
-  explicit Counter(const doctest::ContextOptions&) {}
+// What of doctest's reports nobody asks for.
+struct Silent : doctest::IReporter {
+  explicit Silent(const doctest::ContextOptions&) {}
   void report_query(const doctest::QueryData&) override {}
   void test_run_start() override {}
-  void test_run_end(const doctest::TestRunStats& stats) override {
-    cases_run = stats.numTestCasesPassingFilters;
-    checks_made = stats.numAsserts;
-  }
+  void test_run_end(const doctest::TestRunStats&) override {}
   void test_case_start(const doctest::TestCaseData&) override {}
   void test_case_reenter(const doctest::TestCaseData&) override {}
   void test_case_end(const doctest::CurrentTestCaseStats&) override {}
@@ -34,7 +37,59 @@ struct Counter : doctest::IReporter {
   void log_message(const doctest::MessageData&) override {}
   void test_case_skipped(const doctest::TestCaseData&) override {}
 };
+
+struct Counter : Silent {
+  using Silent::Silent;
+  void test_run_end(const doctest::TestRunStats& stats) override {
+    cases_run = stats.numTestCasesPassingFilters;
+    checks_made = stats.numAsserts;
+  }
+};
 REGISTER_LISTENER("counter", 1, Counter);
+
+struct Words : Silent {
+  using Silent::Silent;
+  void report_query(const doctest::QueryData& query) override {
+    for (unsigned i = 0; i < query.num_data; ++i) std::puts(query.data[i]->m_name);
+  }
+  void log_assert(const doctest::AssertData& check) override {
+    if (!check.m_failed || (check.m_at & doctest::assertType::is_warn) != 0) return;
+    Failure failure{small_inputs(), {}, {}};
+    for (int i = 0; i < get_num_active_contexts(); ++i) {
+      std::ostringstream text;
+      get_active_contexts()[i]->stringify(&text);
+      failure.add(text.str());
+    }
+    const std::string place = std::string(check.m_file) + ":" + std::to_string(check.m_line);
+    failure.where.push_back("the check is at " + place);
+    if (failure.said.empty()) {
+      failure.said = std::string("this does not hold: ") + check.m_expr;
+      const std::string values = check.m_decomp.c_str();
+      if (values != "false" && values != "true" && values != check.m_expr)
+        failure.said += "\n  with " + values;
+      if (check.m_threw) failure.said.append("\n  threw ").append(check.m_exception.c_str());
+    }
+    tell(failure);
+  }
+  void test_case_exception(const doctest::TestCaseException& ended) override {
+    if (told_) return;  // a failed REQUIRE, and the end of all after the first failure
+    Failure failure{{}, {}, std::string("ended by ") + ended.error_string.c_str()};
+    for (int i = 0; i < get_num_stringified_contexts(); ++i) {
+      failure.add(get_stringified_contexts()[i].c_str());
+    }
+    tell(failure);
+  }
+
+ private:
+  void tell(const Failure& failure) {
+    if (told_) return;
+    told_ = true;
+    std::printf("%s\n", in_words(failure).c_str());
+    std::fflush(stdout);  // a crash may follow
+  }
+  bool told_ = false;
+};
+REGISTER_REPORTER("words", 1, Words);
 
 }  // namespace
 
@@ -54,6 +109,7 @@ std::size_t& own_runs() {
 
 int main(int count, char** arguments) {
   constexpr int kSkipped = 77;  // CTest's SKIP_RETURN_CODE
+  bool has_reporter = false;    // doctest would have both
   std::vector<char*> others;
   for (int i = 0; i < count; ++i) {
     const std::string_view argument = arguments[i];
@@ -61,12 +117,13 @@ int main(int count, char** arguments) {
     if (argument.substr(0, kStep.size()) == kStep) {
       tile::step = argument.substr(kStep.size());
     } else {
+      has_reporter |= argument.find("reporters=") != argument.npos;
       others.push_back(arguments[i]);
     }
   }
   doctest::Context context;
-  context.setOption("abort-after",
-                    3);  // a wrong kernel fails everywhere, and three examples will do
+  if (!has_reporter) context.setOption("reporters", "words");
+  context.setOption("abort-after", 1);  // a wrong kernel fails everywhere
   context.applyCommandLine(static_cast<int>(others.size()), others.data());
   const int result = context.run();
   if (result != 0 || context.shouldExit()) return result;

@@ -334,7 +334,8 @@ class Workshop:
         environment |= dict(entry.split("=", 1) for entry in properties.get("ENVIRONMENT", []))
         environment |= {"CPU_DEVICE_ORDER": order,
                         "CPU_DEVICE_HANG_SECONDS": str(self.HANG_SECONDS)}
-        return run_program([*command, f"--abort-after={self.FAILED_CHECKS}"], limit,
+        return run_program([*command, "--reporters=console",  # whose summary is parsed above
+                            f"--abort-after={self.FAILED_CHECKS}"], limit,
                            properties.get("WORKING_DIRECTORY"), environment)
 
     def verdict(self, mutant):

@@ -60,19 +60,28 @@ TEST_CASE("compare: one wrong element among many is found and described") {
   CHECK(c.worst_ratio == 4);
   CHECK(c.message ==
         "c: 1 of 6 elements differs\n"
-        "  first c[1][2]: got 15.5, expected 15, bound 0.125 (the error is 4 times the bound)");
+        "  first c[1][2] is 15.5, not 15 (4 times as far off as rounding explains)\n"
+        "  result    10 11 12 13 14 15.5\n"
+        "  expected  10 11 12 13 14 15");
 }
 
 TEST_CASE("compare: the first and the worst are told apart") {
-  Expected expected = six();
-  const Comparison c = compare("c", std::vector<double>{10, 11.25, 12, 14, 14, 15.5}, expected);
+  Expected expected{{3, 3}, {10, 11, 12, 13, 14, 15, 16, 17, 18}, std::vector<double>(9, 0.125)};
+  const Comparison c =
+      compare("c", std::vector<double>{10, 11.25, 12, 14, 14, 15.5, 16, 17, 18}, expected);
   CHECK(c.mismatches == 3);
   CHECK(c.first == std::vector<std::int64_t>{0, 1});
   CHECK(c.worst == std::vector<std::int64_t>{1, 0});
   CHECK(c.worst_ratio == 8);
-  CHECK(contains(c.message, "3 of 6 elements differ\n"));
-  CHECK(contains(c.message, "first c[0][1]: got 11.25, expected 11, bound 0.125 (the error is 2 "));
-  CHECK(contains(c.message, "worst c[1][0]: got 14, expected 13, bound 0.125 (the error is 8 "));
+  CHECK(c.message ==
+        "c: 3 of 9 elements differ\n"
+        "  first c[0][1] is 11.25, not 11 (2 times as far off as rounding explains)\n"
+        "  worst c[1][0] is 14, not 13 (8 times as far off as rounding explains)");
+}
+
+TEST_CASE("compare: four digits, or as many as tell two numbers apart") {
+  CHECK(contains(with_last(1234.5678, 2, 0.001).message, "is 1235, not 2\n"));
+  CHECK(contains(with_last(1.00001, 1.00002, 1e-9).message, "is 1.00001, not 1.00002\n"));
 }
 
 TEST_CASE("compare: NaN and infinities pass only by class") {
@@ -88,9 +97,9 @@ TEST_CASE("compare: NaN and infinities pass only by class") {
       CHECK(c.worst_ratio == (same ? 0 : kInfinity));
     }
   }
-  CHECK(contains(with_last(kNan, 15, 0.125).message, "c[1][2]: got nan, expected 15"));
-  CHECK(contains(with_last(-kInfinity, kInfinity, 0).message, "got -inf, expected inf"));
-  CHECK_FALSE(contains(with_last(kNan, 15, 0.125).message, "times the bound"));
+  CHECK(contains(with_last(kNan, 15, 0.125).message, "c[1][2] is nan, not 15"));
+  CHECK(contains(with_last(-kInfinity, kInfinity, 0).message, "is -inf, not inf"));
+  CHECK_FALSE(contains(with_last(kNan, 15, 0.125).message, "times as far"));
 }
 
 TEST_CASE("compare: NaN fails in every position and does not hide other errors") {
@@ -174,7 +183,8 @@ TEST_CASE("compare: no elements are a success of count 0, a scalar is one elemen
     CHECK(none.worst.empty());
   }
   CHECK(compare("c", std::vector{1.0}, {{}, {1.0}, {0.0}}).count == 1);
-  CHECK(contains(compare("c", std::vector{2.0}, {{}, {1.0}, {0.0}}).message, "first c: got 2"));
+  CHECK(
+      contains(compare("c", std::vector{2.0}, {{}, {1.0}, {0.0}}).message, "first c is 2, not 1"));
   CHECK_FALSE(compare("c", {}, Expected{}).ok());  // a reference that nobody filled in
 }
 

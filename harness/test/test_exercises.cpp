@@ -1,9 +1,16 @@
 #include "harness/exercises.hpp"
 
 #include <doctest/doctest.h>
+#include <poll.h>
+#include <pty.h>
+#include <sys/wait.h>
+#include <termios.h>
 #include <unistd.h>
 
+#include <csignal>
+#include <cstdlib>
 #include <fstream>
+#include <iostream>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -39,7 +46,9 @@ class Project {
 
   void add(const std::string& name, const std::string& script) const {
     const fs::path file = root_ / "01_first" / "exercises" / (name + ".cu");
+    const bool is_new = !fs::exists(file);
     std::ofstream(file) << "#!/bin/sh\n" << script << "\n";
+    if (!is_new) return;
     const std::string target = "01_first_exercise_" + name;
     for (const char* folder : {"build", "check"}) {
       if (!fs::exists(root_ / folder / "build.ninja")) continue;
@@ -48,21 +57,37 @@ class Project {
           << ": phony 01_first/" << target << "\n";
     }
   }
-  // The exit code and what was said.
+  void add_hints(const std::string& text) const {
+    std::ofstream(root_ / "01_first" / "exercises" / "hints.txt") << text;
+  }
+  void add_solution(const std::string& name, const std::string& script) const {
+    fs::create_directories(root_ / "01_first" / "solutions");
+    std::ofstream(root_ / "01_first" / "solutions" / (name + ".cu")) << "#!/bin/sh\n" << script;
+  }
+  // Whoever opens it finds the exercises as shipped, unless it was opened before.
+  Exercises open() const { return Exercises({root_, root_ / "build", check_}); }
+  // The state, and what was said.
   std::string check(const std::string& id) const {
     std::ostringstream out;
-    const int code = check_exercise(folders(), id, out);
-    return std::to_string(code) + " " + out.str();
+    Exercises exercises = open();
+    const ExerciseState state = exercises.check(exercises.find(id), out);
+    return std::string(words(state)) + "\n" + out.str();
   }
   std::string list() const {
     std::ostringstream out;
-    list_exercises(folders(), out);
+    open().list(out);
     return out.str();
   }
   std::string report(const std::string& chapter) const {
     std::ostringstream out;
-    const int code = report_exercises(folders(), chapter, out);
-    return std::to_string(code) + " " + out.str();
+    const bool all_right = open().report(chapter, out);
+    return std::to_string(all_right) + " " + out.str();
+  }
+  std::string text(const std::string& name) const {
+    std::ifstream file(root_ / "01_first" / "exercises" / (name + ".cu"));
+    std::ostringstream text;
+    text << file.rdbuf();
+    return text.str();
   }
 
  private:
@@ -71,102 +96,131 @@ class Project {
     std::ofstream(root_ / folder / "build.ninja")
         << "rule answer\n  command = ! grep broken $in && cp $in $out && chmod +x $out\n";
   }
-  ExerciseFolders folders() const { return {root_, root_ / "build", check_}; }
   fs::path root_, check_;
 };
 
-TEST_CASE("exercises: each verdict says what is above it, and no more") {
+TEST_CASE("exercises: the result judges, and what it said is told") {
   const Project project;
-  project.add("1_solved", "# no longer // TODO\nexit 0");
-  project.add("2_to_do", "# // TODO\necho 'nothing is written'; exit 1");
-  project.add("3_wrong", "echo 'off by one'; exit 1");
+  project.add("1_solved", "# TODO\nexit 0");
+  project.add("2_to_do", "echo 'nothing is written'; exit 1");
   project.add("4_silent", "exit 1");
   project.add("5_crashed", "kill -SEGV $$");
-  project.add("6_uncompiled", "broken");
-  CHECK(project.check("01.1") ==
-        "0 01.1 solved: solved. Compare with 01_first/solutions/1_solved.cu\n"
-        "1 of 6 solved. Next: ./tour exercise 01.2\n");
-  CHECK(
-      project.check("1.2") ==
-      "1 nothing is written\n\n01.2 to_do: to do. See TODO in 01_first/exercises/2_to_do.cu, then "
-      "run this again.\n");
-  CHECK(project.check("01.3") ==
-        "1 off by one\n\n01.3 wrong: wrong. The check's words are above; the file is "
-        "01_first/exercises/3_wrong.cu\n");
+  CHECK(project.check("01.1") == "solved\n");
+  CHECK(project.check("1.2") == "to do\nnothing is written\n");
+  project.add("2_to_do", "echo 'off by one'; exit 1 # TODO");
+  CHECK(project.check("01.2") == "wrong\noff by one\n");
   CHECK(contains(project.check("01.4"), "The check failed and did not say why.\n"));
-  const std::string crashed = project.check("01.5");
-  CHECK_MESSAGE(contains(crashed, "The check was ended by a signal: Segmentation fault\n"),
-                crashed);
-  CHECK_MESSAGE(contains(crashed, "wrong: its check crashed; the file is"), crashed);
-  CHECK_FALSE(contains(crashed, "above"));
-  const std::string uncompiled = project.check("01.6");
-  CHECK_MESSAGE(contains(uncompiled, "does not compile. The compiler's words are above"),
-                uncompiled);
-  CHECK_FALSE(contains(uncompiled, "The check"));
+  project.add("5_crashed", "echo; kill -SEGV $$");
+  CHECK(project.check("01.5") ==
+        "wrong: its check crashed\n\n"
+        "The check was ended by a signal: Segmentation fault\n");
+}
+
+// What a compiler says of a project's file 1_a.cu.
+std::string uncompiled(const std::string& said) {
+  const Project project;
+  project.add("1_a", "cat <<'END'\nbroken " + said + "\nEND");
+  return project.check("01.1");
+}
+
+TEST_CASE("exercises: of a compiler's errors the first of the reader's file is shown") {
+  const std::string here = "/p/01_first/exercises/1_a.cu";
+  const std::string other = "/p/tile/a.cuh:3:1: broken error: x\n";
+  CHECK(uncompiled("x\n" + other + here + ":7:2: error: broken\n   7 | y broken\n" + here +
+                   ":9:2: error: broken") ==
+        "does not compile\n01_first/exercises/1_a.cu:7: broken\n   7 | y broken\n"
+        "The compiler has 1 error more; mend this one first.\n");
+  CHECK(uncompiled(here + "(7): error: a ; is broken") ==
+        "does not compile\n01_first/exercises/1_a.cu:7: a ; is broken\n");
+  CHECK(uncompiled("/p/a.cuh:3:1: error: x broken\n" + here + ":8:1:   required from broken") ==
+        "does not compile\n01_first/exercises/1_a.cu:8 leads to an error in a.cuh:3: x broken\n");
+  CHECK(contains(uncompiled("and nothing else"), "broken and nothing else"));
 }
 
 TEST_CASE("exercises: the list knows what was solved, until its text changes") {
   const Project project;
   CHECK(project.list() == "0 of 0 solved.\n");
-  project.add("1_first", "exit 0");
-  project.add("2_second", "# // TODO\nexit 1");
+  project.add("1_first", "exit 1");
+  project.add("2_second", "exit 1");
   CHECK(project.list() ==
-        "01_first\n  01.1 first                changed, not checked\n"
+        "01_first\n  01.1 first                to do\n"
         "  01.2 second               to do\n0 of 2 solved. Next: ./tour exercise 01.1\n");
+  project.add("1_first", "exit 0");
+  CHECK(contains(project.list(), "01.1 first                changed, not checked\n"));
   project.check("01.1");
   CHECK(contains(project.list(), "01.1 first                solved\n"));
   CHECK(contains(project.list(), "1 of 2 solved. Next: ./tour exercise 01.2\n"));
-  project.add("1_first", "exit 1");
+  project.add("1_first", "exit 2");
   CHECK(contains(project.list(), "0 of 2 solved. Next: ./tour exercise 01.1\n"));
+}
+
+TEST_CASE("exercises: the next is the first after it that is not solved, around the end") {
+  const Project project;
+  for (const char* name : {"1_a", "2_b", "3_c"}) project.add(name, "exit 0");
+  project.check("01.2");
+  Exercises exercises = project.open();
+  CHECK(exercises.next_after(&exercises.find("01.1")) == &exercises.find("01.3"));
+  CHECK(exercises.next_after(&exercises.find("01.3")) == &exercises.find("01.1"));
+  for (const char* id : {"01.1", "01.3"}) {
+    std::ostringstream out;
+    exercises.check(exercises.find(id), out);
+  }
+  CHECK(exercises.next_after(nullptr) == nullptr);
+  CHECK(exercises.count_solved() == "3 of 3 solved");
+}
+
+TEST_CASE("exercises: three hints one after the other, and the solution at the second asking") {
+  const Project project;
+  project.add("1_a", "one\ntwo\nthree");
+  project.add("2_b", "exit 0");
+  project.add_solution("1_a", "one\n2\n2.5\nthree\n");
+  project.add_solution("2_b", "exit 0\n");
+  project.add_hints("01.1\n- look\n- look\n  again\n- almost\n\n01.2\n- other\n");
+  const auto hint = [&](const char* id) {
+    Exercises exercises = project.open();
+    return exercises.hint(exercises.find(id));
+  };
+  CHECK(hint("01.1") == "Hint 1 of 3: look\n");
+  CHECK(hint("01.1") == "Hint 2 of 3: look\n  again\n");
+  for (int i = 0; i < 2; ++i) CHECK(hint("01.1") == "Hint 3 of 3: almost\n");
+  CHECK(hint("01.2") == "Hint 1 of 1: other\n");
+  const auto solution = [&](const char* id) {
+    Exercises exercises = project.open();
+    return exercises.solution(exercises.find(id));
+  };
+  CHECK(solution("01.1") == "01.1 a is not solved yet. Ask once more to see the solution.\n");
+  CHECK(solution("01.1") == "01_first/solutions/1_a.cu has, in place of what is to do:\n2\n2.5\n");
+  project.check("01.2");
+  CHECK(contains(solution("01.2"), "in place of"));
 }
 
 // A program's report in the ordinary build, or in the check build only.
 constexpr const char* kReport = "printf '[CPU device] kernel k failed: a race\\n  at k.cu:7\\n'; ";
 const std::string kInCheckBuild = "case $0 in *check/*) ";
 
-TEST_CASE("exercises: the check build adds what it finds") {
+// What is said of an exercise that was changed to this, with a check build.
+std::string checked(const std::string& script) {
   Project project;
   project.add_check_build();
-  project.add("1_right", "exit 0");
-  CHECK(contains(project.check("01.1"), "0 01.1 right: solved"));
-  project.add("2_race", kInCheckBuild + kReport + "echo three times; exit 1;; esac; exit 0");
-  CHECK(project.check("01.2") ==
-        "1 The results are right, but the check build finds:\nkernel k failed: a race\n"
-        "  at k.cu:7\n\n01.2 race: wrong. The check's words are above; the file is "
-        "01_first/exercises/2_race.cu\n");
-  CHECK(contains(project.report(""), "1 Exercise 01.1 right: solved\nExercise 01.2 race: wrong\n"));
-  project.add("3_wrong", kInCheckBuild + kReport + ";; *) echo off by one;; esac; exit 1");
-  const std::string wrong = project.check("01.3");
-  CHECK_MESSAGE(contains(wrong,
-                         "1 off by one\n\nThe check build finds:\nkernel k failed: a race\n"
-                         "  at k.cu:7\n\n01.3 wrong: wrong."),
-                wrong);
-  project.add("5_in_a_message",
-              kInCheckBuild +
-                  "echo; echo 'kernel k failed: a race'; echo '  at k.cu:7'; echo;"
-                  " exit 1;; esac; exit 0");
-  CHECK(contains(project.check("01.5"), "finds:\nkernel k failed: a race\n  at k.cu:7\n\n01.5"));
-  project.add("4_fails_there", kInCheckBuild + "echo 'too slow'; exit 1;; esac; exit 0");
-  const std::string fails_there = project.check("01.4");
-  CHECK_MESSAGE(contains(fails_there,
-                         "but the check build finds:\ntoo slow\n\n01.4 fails_there: "
-                         "wrong."),
-                fails_there);
+  project.add("1_a", "exit 1");
+  project.open();
+  project.add("1_a", script);
+  return project.check("01.1");
 }
 
-TEST_CASE(
-    "exercises: the check build is silent if it has nothing to add, and not asked too early") {
-  Project project;
-  project.add_check_build();
-  project.add("1_passes_there", kInCheckBuild + "exit 0;; esac; echo off by one; exit 1");
-  project.add("2_same_values", "echo off by one; exit 1");
-  project.add("3_same_report", std::string(kReport) + "exit 1");
-  project.add("4_to_do", "# // TODO\n" + kInCheckBuild + kReport + ";; esac; exit 1");
-  for (const char* id : {"01.1", "01.2", "01.3", "01.4"}) {
-    const std::string said = project.check(id);
-    CHECK_MESSAGE(said[0] == '1', said);
-    CHECK_MESSAGE(!contains(said, "check build"), said);
-  }
+TEST_CASE("exercises: the check build's report takes the place of a hint") {
+  CHECK(checked("exit 0") == "solved\n");
+  const std::string report = "kernel k failed: a race\n  at k.cu:7\n";
+  CHECK(checked(kInCheckBuild + kReport + "echo three times; exit 1;; esac; exit 0") ==
+        "wrong\nThe results are right, but the check build finds:\n" + report);
+  const std::string off = "echo off by one; echo 'Hint: count'; exit 1";
+  CHECK(checked(kInCheckBuild + kReport + ";; esac; " + off) ==
+        "wrong\noff by one\nThe check build finds:\n" + report);
+  CHECK(checked(off) == "wrong\noff by one\nHint: count\n");
+  CHECK(checked(kReport + off) == "wrong\n[CPU device] " + report + "off by one\nHint: count\n");
+  CHECK(checked(kInCheckBuild + "exit 0;; esac; " + off) == "wrong\noff by one\nHint: count\n");
+  CHECK(checked(kInCheckBuild + "echo 'too slow'; exit 1;; esac; exit 0") ==
+        "wrong\nThe results are right, but the check build finds:\ntoo slow\n");
 }
 
 TEST_CASE("exercises: a check build that cannot be made is no verdict, and is told") {
@@ -174,22 +228,154 @@ TEST_CASE("exercises: a check build that cannot be made is no verdict, and is to
   project.add_impossible_check_build();
   project.add("1_right", "exit 0");
   const std::string said = project.check("01.1");
+  CHECK_MESSAGE(contains(said, "solved\n"), said);
   CHECK_MESSAGE(contains(said, "CMakeLists.txt"), said);
-  CHECK_MESSAGE(contains(said, "The check build could not be made.\n\n01.1 right: solved"), said);
+  CHECK_MESSAGE(contains(said, "The check build could not be made.\n"), said);
 }
 
 TEST_CASE("exercises: the report goes by number, and to do is no failure") {
   const Project project;
-  project.add("2_b", "# // TODO\nexit 1");
-  project.add("10_c", "exit 0");
-  project.add("1_a", "exit 0");
+  for (const char* name : {"2_b", "10_c", "1_a"}) project.add(name, "exit 1");
+  project.open();
+  for (const char* name : {"10_c", "1_a"}) project.add(name, "exit 0");
   CHECK(project.report("") ==
-        "0 Exercise 01.1 a: solved\nExercise 01.10 c: solved\nExercises to do: 01.2\n");
-  CHECK(project.report("02") == "0 ");
-  project.add("3_d", "kill -SEGV $$");
+        "1 Exercise 01.1 a: solved\nExercise 01.10 c: solved\nExercises to do: 01.2\n");
+  CHECK(project.report("02") == "1 ");
+  project.add("1_a", "kill -SEGV $$");
   const std::string report = project.report("01_first");
-  CHECK(report.rfind("1 ", 0) == 0);
-  CHECK_MESSAGE(contains(report, "Exercise 01.3 d: wrong: its check crashed\n"), report);
+  CHECK(report.rfind("0 ", 0) == 0);
+  CHECK_MESSAGE(contains(report, "Exercise 01.1 a: wrong: its check crashed\n"), report);
+}
+
+// ---- On a screen ----
+
+// A terminal of 80 x 24 characters, or pipes, in which an exercise is watched.
+class Watching {
+ public:
+  Watching(const Project& project, bool terminal, const char* no_color = "") {
+    const winsize size{24, 80, 0, 0};
+    int keys[2] = {-1, -1}, screen[2] = {-1, -1};
+    if (!terminal) REQUIRE((pipe(keys) == 0 && pipe(screen) == 0));
+    child_ = terminal ? forkpty(&screen_, nullptr, nullptr, &size) : fork();
+    REQUIRE(child_ >= 0);
+    if (child_ == 0) {
+      setenv("TERM", "xterm", 1);
+      setenv("NO_COLOR", no_color, 1);
+      if (!terminal) {
+        dup2(keys[0], STDIN_FILENO);
+        dup2(screen[1], STDOUT_FILENO);
+      }
+      Exercises exercises = project.open();
+      const int code = watch_exercises(exercises, "");
+      std::cout << std::flush;
+      _exit(code);
+    }
+    if (!terminal) {
+      screen_ = screen[0], keys_ = keys[1];
+      close(keys[0]), close(screen[1]);
+    } else {
+      keys_ = screen_;
+    }
+  }
+  ~Watching() {
+    if (child_ > 0) kill(child_, SIGKILL), waitpid(child_, nullptr, 0);
+    close(screen_);
+    if (keys_ != screen_) close(keys_);
+  }
+  Watching(const Watching&) = delete;
+  Watching& operator=(const Watching&) = delete;
+
+  void press(char key) const { REQUIRE(write(keys_, &key, 1) == 1); }
+  // What comes up to this text and the line of keys behind it, or within ten seconds.
+  std::string until(const std::string& text) {
+    constexpr int kMilliseconds = 10'000;
+    std::string seen;
+    for (;;) {
+      const std::size_t at = seen.find(text);
+      if (at != seen.npos && seen.find("q quit", at) != seen.npos) return seen;
+      pollfd input{screen_, POLLIN, 0};
+      char buffer[4096];
+      const bool ready = poll(&input, 1, kMilliseconds) > 0;
+      const ssize_t count = ready ? read(screen_, buffer, sizeof buffer) : 0;
+      INFO(seen);
+      REQUIRE_MESSAGE(count > 0, text);
+      seen.append(buffer, static_cast<std::size_t>(count));
+    }
+  }
+  bool is_quiet(int milliseconds) const {
+    pollfd input{screen_, POLLIN, 0};
+    return poll(&input, 1, milliseconds) == 0;
+  }
+  bool echoes() const {
+    termios state{};
+    REQUIRE(tcgetattr(screen_, &state) == 0);
+    return (state.c_lflag & ECHO) != 0;
+  }
+  int exit_code() {
+    int status = 0;
+    REQUIRE(waitpid(child_, &status, 0) == child_);
+    child_ = 0;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  }
+
+ private:
+  pid_t child_ = 0;
+  int screen_ = -1, keys_ = -1;
+};
+
+TEST_CASE("watch: each save and each key has its answer, and it never goes on by itself") {
+  const Project project;
+  project.add("1_a", "echo nothing; exit 1");
+  project.add("2_b", "echo other; exit 1");
+  project.add_hints("01.1\n- look\n- see\n- do\n");
+  Watching watching(project, true);
+  std::string seen = watching.until("to do");
+  for (const char* text :
+       {"\033[2J", "01.1 a   0 of 2 solved", "01_first/exercises/1_a.cu", "nothing\r\n"}) {
+    CHECK_MESSAGE(contains(seen, text), seen);
+  }
+  CHECK_FALSE(watching.echoes());
+  watching.press('h');
+  CHECK(contains(watching.until("Hint"), "Hint 1 of 3: look"));
+  project.add("1_a", "exit 0");
+  seen = watching.until("Compare");
+  CHECK_MESSAGE(contains(seen, "\033[32msolved\033[0m. Compare with 01_first/solutions/1_a.cu"),
+                seen);
+  CHECK_MESSAGE(contains(seen, "1 of 2 solved."), seen);
+  CHECK(watching.is_quiet(700));
+  watching.press('l');
+  CHECK(contains(watching.until("Next:"), "01.2 b                    to do"));
+  watching.press('n');
+  CHECK(contains(watching.until("to do"), "other"));
+  project.add("2_b", "echo off; exit 1");
+  CHECK(contains(watching.until("wrong"), "off"));
+  watching.press('c');
+  CHECK(contains(watching.until("01.2 b: wrong"), "Exercise 01.1 a: solved"));
+  watching.press('x');
+  watching.press('n');
+  watching.until("Not reset.");
+  CHECK(contains(project.text("2_b"), "off"));
+  watching.press('x');
+  watching.press('y');
+  watching.until("to do");
+  CHECK(contains(project.text("2_b"), "other"));
+  watching.press('q');
+  CHECK(watching.exit_code() == 0);
+  CHECK(watching.echoes());
+}
+
+TEST_CASE("watch: without colours, and with pipes, no word is missing") {
+  const Project project;
+  project.add("1_a", "exit 0");
+  {
+    Watching plain(project, true, "1");
+    CHECK_FALSE(contains(plain.until("solved. Compare"), "\033[3"));
+  }
+  project.add("1_a", "exit 0;");  // or it would be solved
+  Watching piped(project, false);
+  CHECK_FALSE(contains(piped.until("solved. Compare"), "\033"));
+  piped.press('q');
+  CHECK(piped.exit_code() == 0);
 }
 
 TEST_CASE("exercises: one that does not exist is answered with those that do") {

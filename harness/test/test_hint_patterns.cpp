@@ -10,15 +10,6 @@
 namespace tile {
 namespace {
 
-TEST_CASE("hints: every element") {
-  const Expected expected = random_expected({100});
-  const auto add = [&](std::size_t i) { return expected.value[i] + 1; };
-  std::vector<double> got = changed(expected, everywhere, add);
-  CHECK(ask(hint_every_element, expected, got) == "every element differs");
-  got[99] = expected.value[99];
-  CHECK(ask(hint_every_element, expected, got) == "");
-}
-
 TEST_CASE("hints: a flipped sign") {
   const Expected expected = random_expected({100});
   const auto odd = [](std::size_t i) { return i % 2 == 1; };
@@ -48,7 +39,7 @@ TEST_CASE("hints: one factor everywhere") {
   // A third is rounded, even where the bound is 0.
   expected.bound.assign(100, 0.0);
   got = rounded(scaled(1.0 / 3), DType::fp32);
-  CHECK(contains(ask(hint_factor, expected, got), "got = 0.333333"));
+  CHECK(contains(ask(hint_factor, expected, got), "got = 0.3333 "));
   // One element always differs by some factor.
   const auto one = [](std::size_t i) { return i < 1; };
   CHECK(ask(hint_factor, expected, changed(expected, one, [](std::size_t) { return 9.0; })) == "");

@@ -98,20 +98,17 @@ TEST_CASE("hints: tails of rows, of columns and of both") {
   CHECK(ask(hint_tail, expected, wrong_where([](auto row, auto) { return row == 3; })) == "");
 }
 
-TEST_CASE("hints: compare() puts those that speak into its message") {
+TEST_CASE("hints: compare() puts one into its message, the one that could least be chance") {
   const Expected expected = random_expected({12, 12});
   const auto doubled =
       changed(expected, everywhere, [&](std::size_t i) { return 2 * expected.value[i]; });
-  const Comparison c = compare("c", doubled, expected);
-  CHECK(contains(c.message, "\n  hint: every element differs"));
-  CHECK(contains(c.message, "\n  hint: got = 2 * expected"));
+  CHECK(contains(compare("c", doubled, expected).message, "\nHint: got = 2 * expected"));
   const auto unwritten = changed(
       expected, [](std::size_t i) { return i / 12 >= 8; },
       [](std::size_t) { return poison_value(Poison::unwritten_nan, DType::fp32); });
   const Comparison tail = compare("c", unwritten, expected);
-  CHECK(contains(tail.message, "\n  hint: only indices >= 8 of axis 0 differ"));
-  CHECK(contains(tail.message, "\n  hint: all of them still hold the poison"));
-  CHECK_FALSE(contains(tail.message, "factor"));
+  CHECK(contains(tail.message, "\nHint: all of them still hold the poison"));
+  CHECK_FALSE(contains(tail.message, "differ:"));
 }
 
 }  // namespace

@@ -115,7 +115,7 @@ TEST_CASE("comparing rows: one wrong element is found wherever it is, and named 
     CHECK_FALSE(found.ok());
     CHECK(found.mismatches == 1);
     CHECK(found.first == std::vector<std::int64_t>{row, column});
-    const std::string name = "c[" + std::to_string(row) + "][" + std::to_string(column) + "]: got";
+    const std::string name = "c[" + std::to_string(row) + "][" + std::to_string(column) + "] is ";
     CHECK_MESSAGE(found.message.find(name) != std::string::npos, found.message);
   }
 }

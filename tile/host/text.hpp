@@ -13,6 +13,13 @@ inline std::string number(double value) {
   return std::string(text, std::to_chars(text, text + sizeof text, value).ptr);
 }
 
+/// Four significant digits, for a reader who compares sizes and not bits.
+inline std::string brief(double value) {
+  char text[32];
+  return std::string(
+      text, std::to_chars(text, text + sizeof text, value, std::chars_format::general, 4).ptr);
+}
+
 /// "1,048,576".
 inline std::string grouped(std::int64_t value) {
   std::string digits = std::to_string(value);

@@ -1,0 +1,23 @@
+// One failed check, as a reader is told of it.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tile {
+
+struct Failure {
+  std::vector<std::string> inputs;  ///< "x = 1 2 3": those small enough to be shown
+  std::vector<std::string> where;   ///< "n = 97": what was captured around the check
+  std::string said;                 ///< what the check said, hints included
+
+  /// Adds what stands around a failed check: a captured value ("n := 97") or a message.
+  void add(std::string_view context);
+};
+
+/// The words for it: what the check said, where, and with which inputs, and one hint, the last: an
+/// exercise's check knows more than the comparison that spoke before it.
+std::string in_words(const Failure& failure);
+
+}  // namespace tile
