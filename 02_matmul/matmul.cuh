@@ -53,6 +53,7 @@ Output<T> output_c(const Problem& p, const Buffers& buffers) {
 /// The products in each sum: none with alpha 0, when A and B may be anything, even NaN.
 inline std::int64_t terms(const Problem& p) { return p.alpha == 0 ? 0 : p.k; }
 
+// snippet-begin corner
 /// Where a tile of C begins.
 struct Corner {
   std::int64_t row, col;
@@ -63,6 +64,7 @@ __device__ inline Corner corner_of_block(std::int64_t n, int tile_rows, int tile
   const std::int64_t tiles_in_a_row = (n + tile_cols - 1) / tile_cols;
   return {blockIdx.x / tiles_in_a_row * tile_rows, blockIdx.x % tiles_in_a_row * tile_cols};
 }
+// snippet-end corner
 
 /// A block for each tile of C.
 inline tile::Status blocks_for_tiles(const Problem& p, int tile_rows, int tile_cols,

@@ -10,6 +10,7 @@ import unittest
 import xml.etree.ElementTree
 
 import drawing
+import drawings_01_vector_add as vector_add
 import drawings_02_matmul as matmul
 import drawings_02_tensor_cores as tensor_cores
 import drawings_03_softmax as softmax
@@ -22,7 +23,8 @@ from drawing import Canvas
 ROOT = pathlib.Path(__file__).parents[1]
 
 
-PAGES = {"02_matmul/README.md": matmul.FIGURES, "02_matmul/tensor_cores.md": tensor_cores.FIGURES,
+PAGES = {"01_vector_add/README.md": vector_add.FIGURES, "02_matmul/README.md": matmul.FIGURES,
+         "02_matmul/tensor_cores.md": tensor_cores.FIGURES,
          "03_softmax/README.md": softmax.FIGURES, "04_layernorm/README.md": layernorm.FIGURES,
          "05_flash_attention/README.md": {path: draw for path, draw in attention.FIGURES.items()
                                           if "backward" not in path},
@@ -147,6 +149,21 @@ class Figures(unittest.TestCase):
             for path in figures:
                 name = path.removeprefix(page.partition("/")[0] + "/")
                 self.assertRegex(text, r"!\[[^\]]{20,}\]\(" + name.replace(".", r"\.") + r"\)")
+
+
+class VectorAdd(WithSource):
+    chapter = "01_vector_add"
+
+    def test_the_grid_of_step_1(self):
+        self.assertEqual(vector_add.of(ROOT, "step1_thread_per_element.cu"), {"kThreads": 256})
+        self.holds("step1_thread_per_element.cu",
+                   "static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;",
+                   "if (i < n)")
+        self.holds("README.md", "1000 elements do not fill four blocks of 256.", "24 threads")
+
+    def test_sectors(self):
+        self.assertEqual(vector_add.sectors(range(32)), [0, 1, 2, 3])
+        self.assertEqual(vector_add.sectors([7, 8, 800]), [0, 1, 100])
 
 
 class Matmul(WithSource):
