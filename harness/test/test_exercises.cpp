@@ -66,6 +66,8 @@ class Project {
   }
   // Whoever opens it finds the exercises as shipped, unless it was opened before.
   Exercises open() const { return Exercises({root_, root_ / "build", check_}); }
+  // The exercises of this repository, with nothing known of them.
+  Exercises open_real() const { return Exercises({TILE_PROJECT_FOLDER, root_ / "build", {}}); }
   // The state, and what was said.
   std::string check(const std::string& id) const {
     std::ostringstream out;
@@ -376,6 +378,32 @@ TEST_CASE("watch: without colours, and with pipes, no word is missing") {
   CHECK_FALSE(contains(piped.until("solved. Compare"), "\033"));
   piped.press('q');
   CHECK(piped.exit_code() == 0);
+}
+
+// Whether a page of the folder has this heading.
+bool has_heading(const fs::path& folder, const std::string& heading) {
+  for (const auto& page : fs::directory_iterator(folder)) {
+    if (page.path().extension() != ".md") continue;
+    std::ifstream file(page.path());
+    for (std::string line; std::getline(file, line);) {
+      if (line.rfind("##", 0) == 0 && contains(line, heading)) return true;
+    }
+  }
+  return false;
+}
+
+TEST_CASE("exercises: each of the project's has three hints, and the first names a place") {
+  const Project nothing_solved;
+  Exercises exercises = nothing_solved.open_real();
+  REQUIRE(exercises.all().size() > 20);
+  for (const Exercise& exercise : exercises.all()) {
+    const std::string first = exercises.hint(exercise);
+    CAPTURE(first);
+    CHECK(contains(first, "Hint 1 of 3: \""));
+    const std::size_t begin = first.find('"') + 1;
+    const std::string heading = first.substr(begin, first.find('"', begin) - begin);
+    CHECK(has_heading(fs::path(TILE_PROJECT_FOLDER) / exercise.chapter, heading));
+  }
 }
 
 TEST_CASE("exercises: one that does not exist is answered with those that do") {
