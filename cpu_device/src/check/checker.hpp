@@ -116,9 +116,13 @@ struct Stamp {
   uint16_t thread = 0;
   uint8_t bytes = 0;  // a bit for each of the word's bytes; 0 for no access
   bool atomic : 1 = false;
-  bool copied : 1 = false;  // by cp.async
-  bool again : 1 = false;   // a write to bytes of which some had been written before
-  Place place = 0;          // of what a cp.async has written, with its wait
+  bool copied : 1 = false;   // by cp.async
+  bool again : 1 = false;    // a write to bytes of which some had been written before
+  bool updates : 1 = false;  // a write to what its thread had read since the last barrier
+  // A write to what the same line had written before the last barrier: in a turn of a loop. A read
+  // in conflict has what is true of the write.
+  bool next_turn : 1 = false;
+  Place place = 0;  // of what a cp.async has written, with its wait
 
   bool is_in_flight() const { return epoch == kInFlight; }
 };

@@ -263,19 +263,120 @@ bool in_same_array(const Finding& a, const Finding& b) {
   pending = {true, finding_at(Finding::unwritten, space, access, array)};
 }
 
-[[noreturn, gnu::cold, gnu::noinline]] void raced(const Space& space, const Access& access,
-                                                  size_t word, uint8_t unwritten,
-                                                  const Array* array, const Stamp& earlier,
-                                                  bool earlier_was_write) {
+bool has_stamp_of(const Stamp (&stamps)[Word::kWriters], uint32_t block, uint32_t thread) {
+  return std::ranges::any_of(stamps, [&](const Stamp& stamp) {
+    return stamp.bytes != 0 && stamp.block == block && stamp.thread == thread;
+  });
+}
+
+// Whether all that the later thread of a race has read of global memory the earlier one has read,
+// or written. Of a word that very many have read some are forgotten.
+bool has_same_reads(const Finding& race) {
+  bool any = false;
+  for (auto& [begin, space] : allocations) {
+    for (size_t i = 0; i <= space.bytes / kWord; ++i) {
+      const Word& word = space.words[i];
+      if (word.tag != launch->number) continue;
+      if (!has_stamp_of(word.readers, race.block, race.thread)) continue;
+      any = true;
+      if (!has_stamp_of(word.readers, race.earlier.block, race.earlier.thread) &&
+          !has_stamp_of(word.writers, race.earlier.block, race.earlier.thread)) {
+        return false;
+      }
+    }
+  }
+  return any;
+}
+
+// What other accesses tell about a race.
+void look_around(Finding& race, Space& space, uint32_t tag) {
+  Finding::Around& around = race.around;
+  const Array& array = *race.array;
+  const Stamp& earlier = race.earlier;
+  const Place line = race.earlier_was_write ? earlier.place : race.access.place;
+  const size_t unit = std::max(array.element_bytes, race.access.bytes);
+  around.index = (race.access.address - array.begin) / unit;
+  const auto is_of_block = [&](const Stamp& s) { return s.bytes != 0 && s.block == race.block; };
+  for_each_word(space, array.begin, array.bytes, [&](size_t index, uint8_t bits) {
+    const Word& word = space.words[index];
+    if (word.tag != tag) return;
+    for (const Stamp& writer : word.writers) {
+      around.across_warps |= is_of_block(writer) && std::ranges::any_of(word.readers, [&](auto& s) {
+                               return is_of_block(s) && s.thread / kLanes != writer.thread / kLanes;
+                             });
+    }
+    for (const Stamp& stamp : word.writers) {
+      if (stamp.bytes == 0 || !same_line(stamp.place, line)) continue;
+      if (stamp.block == race.block && stamp.thread == race.thread) {
+        around.later_too = true;
+        around.later_in_turn |= stamp.epoch == race.earlier.epoch;
+      }
+      if (stamp.block != earlier.block) continue;
+      if (stamp.thread != earlier.thread) {
+        around.others = true;
+        continue;
+      }
+      for (size_t byte = 0; byte < kWord; ++byte) {
+        const size_t offset = space.begin + index * kWord + byte - array.begin;
+        if (((stamp.bytes & bits) >> byte & 1) == 0 || offset % unit != 0) continue;
+        const size_t at = offset / unit;
+        if (around.count == 0) around.first = at;
+        if (around.count == 1) around.step = at - around.first;
+        if (around.count > 1 && at - around.last != around.step) around.step = 0;
+        around.last = at;
+        ++around.count;
+      }
+    }
+  });
+  around.same_reads = has_same_reads(race);
+}
+
+// Whether it would tell something to which element a third thread comes.
+bool asks_for_third(const Finding& race) {
+  return race.array && race.array->elements() > 1 && race.earlier.block == race.block &&
+         !race.around.others && race.around.count == 1;
+}
+
+[[gnu::cold, gnu::noinline]] void raced(Space& space, uint32_t tag, const Access& access,
+                                        size_t word, uint8_t unwritten, const Array* array,
+                                        const Stamp& earlier, bool earlier_was_write) {
   Finding finding = finding_at(Finding::race, space, access, array);
   finding.access.address = std::max(access.address, space.begin + word * kWord);
   finding.earlier = earlier;
   finding.in_cluster = earlier.block != finding.block && rank_of(earlier.block) != no_rank;
   finding.earlier_was_write = earlier_was_write;
   finding.earlier_was_first = !earlier_was_write && (earlier.bytes & unwritten) != 0;
+  if (array && !finding.in_cluster) look_around(finding, space, tag);
   // In the same array, this is what is wrong with the read that was held back.
   if (in_same_array(pending.finding, finding)) pending.exists = false;
+  const bool both_write = earlier_was_write && access.kind == Kind::write && !access.copies &&
+                          same_line(access.place, earlier.place);
+  const bool more_to_come =
+      both_write ? asks_for_third(finding) : access.kind == Kind::read && earlier.updates;
+  if (!pending.exists && more_to_come && cluster_size() == 1) {
+    pending = {true, finding};
+    return;
+  }
   end_with(finding);
+}
+
+// After a race the block goes on until it is known whether a thread that has read what another has
+// updated updates it too, and whether a third thread comes to the same element.
+[[gnu::cold, gnu::noinline]] void follow_race(const Access& access) {
+  Finding& race = pending.finding;
+  if (access.kind == Kind::read) return;
+  const uint32_t me = current_thread();
+  const bool is_there = same_line(access.place, race.earlier.place);
+  const bool is_same = access.address == race.access.address;
+  const bool both_write = race.updates || race.access.kind != Kind::read;
+  if (!both_write) {
+    race.updates = me == race.thread && is_there && is_same;
+    if (race.updates && asks_for_third(race)) return;
+  } else {
+    if (!is_there || me == race.thread || me == race.earlier.thread) return;
+    if (is_same) race.around.third = me;
+  }
+  end_with(race);
 }
 
 // An access to what a copy will write. Every thread knows of the issue, or there would be a race.
@@ -352,8 +453,9 @@ void look_at_space(Space& space, Arena* arena, uint32_t tag, const Access& acces
     const bool again = access.kind != Kind::read && (written & bits) != 0;
     if (const Stamp* earlier =
             conflict(space.words[word], tag, bits, access, again, &earlier_was_write)) {
-      raced(space, access, word, static_cast<uint8_t>(bits & ~written), array, *earlier,
+      raced(space, tag, access, word, static_cast<uint8_t>(bits & ~written), array, *earlier,
             earlier_was_write);
+      return;
     }
     if (arena && arena->copies_under_way != 0 && (arena->under_way[word] & bits) != 0) {
       touched_too_early(*arena, access, word, arena->under_way[word] & bits, array);
@@ -553,6 +655,7 @@ void name_shared_in_check_build(const void* data, const SharedArray& shared) {
 void look_at(const Access& access) {
   Block* block = current_block;
   if (!block || !block->in_kernel()) return;
+  if (pending.exists && pending.finding.what == Finding::race) return follow_race(access);
   const uintptr_t address = access.address;
   if (own->holds(address)) return look_at_space(*own, own, own->tag, access);
   if (block->owns_stack(reinterpret_cast<const void*>(address))) return;
