@@ -57,6 +57,10 @@ KernelFailure run(const Pair& pair, bool mistake, const NamedOrder& order) {
 
 std::string place(const std::string& text) { return device_test::place(kFile, text); }
 std::string marked(const std::string& mark) { return device_test::marked(kFile, mark); }
+int line(const std::string& mark) {
+  const std::string at = marked(mark);
+  return std::stoi(at.substr(at.rfind(':') + 1));
+}
 
 using Numbers = std::vector<int>;
 
@@ -181,14 +185,15 @@ Expected race(const Race& race) {
     if (m[9].matched) {
       return text + "between " + end + " and the read, which came too early\n";
     }
-    if (!wrote) {
-      return text + "between the read and " + noun + ", which may be a turn of a loop later\n";
-    }
-    text += "between " + end + " and the read";
-    if (race.again) {
-      text += ", or between the read and " + noun + " if that is a turn of a loop later";
-    }
-    return text + "\n";
+    // What stands behind the read needs no loop to come after it.
+    const bool is_behind = line(race.write) > line(race.read);
+    const std::string before = "between " + end + " and the read";
+    const std::string after = "between the read and " + noun;
+    if (!wrote)
+      return text + after + (is_behind ? "\n" : ", which may be a turn of a loop later\n");
+    if (!race.again) return text + before + "\n";
+    return text + (is_behind ? after + ", or " + before : before + ", or " + after) +
+           " if that is a turn of a loop later\n";
   };
 }
 

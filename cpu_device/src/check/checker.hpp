@@ -57,8 +57,9 @@ void block_runs(uint32_t rank);
 uint32_t block_ends(uint32_t rank);
 inline constexpr uint32_t no_rank = ~0u;
 /// What the blocks have left in shared memory is nothing to the next. Returns the rank of the block
-/// of which there is a finding that was held back, or no_rank.
-uint32_t cluster_ends();
+/// of which there is a finding that was held back, or no_rank. `threads_missed` says that some did
+/// not come to a barrier, which explains a race.
+uint32_t cluster_ends(bool threads_missed);
 /// The code that CUDA has for the last finding.
 cudaError_t error_of_finding();
 /// All threads of the block have arrived at a barrier.

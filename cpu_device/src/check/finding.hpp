@@ -67,13 +67,13 @@ struct Finding {
     bool others = false;         // other threads of its block have written there
     bool later_too = false;      // the thread of the later access has
     bool later_in_turn = false;  // since the last barrier
-    bool across_warps = false;   // one has read of the array what another has written
+    bool across_warps = false;   // one has read of this memory what another has written
     uint32_t third = kNone;      // thread of the block that has come to the same element there
     // All that the later thread has read of global memory so far, the other has read as well.
     bool same_reads = false;
   } around{};
-  bool updates =
-      false;  // the later access, a read, begins an update, as the earlier write ended one
+  bool updates = false;        // the later access, a read, begins an update; the earlier ended one
+  bool until_barrier = false;  // held back until a barrier is complete
 
   // Of a copy that is under way. Every thread knows of its issue.
   struct Copy {

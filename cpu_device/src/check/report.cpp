@@ -1,7 +1,9 @@
 // What a finding says.
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <string>
+#include <utility>
 
 #include "../block.hpp"
 #include "finding.hpp"
@@ -111,6 +113,19 @@ const char* noun(const Access& access) {
   return access.kind == Kind::read ? "the read" : access.copies ? "the copy" : "the write";
 }
 
+// Which of two lines comes first in one file: below 0 for a, above 0 for b, 0 if that is unknown.
+int order(Place a, Place b) {
+  const auto split = [](std::string text) {
+    text.resize(std::min(text.find(", called at "), text.size()));
+    const size_t colon = text.rfind(':');
+    return colon == text.npos
+               ? std::pair(text, 0)
+               : std::pair(text.substr(0, colon), std::atoi(text.c_str() + colon + 1));
+  };
+  const auto one = split(source_of(a)), other = split(source_of(b));
+  return one.first == other.first ? one.second - other.second : 0;
+}
+
 std::string between(const Finding& f) {
   const Stamp& earlier = f.earlier;
   const std::string later = noun(f.access);
@@ -123,7 +138,9 @@ std::string between(const Finding& f) {
   }
   if (!f.earlier_was_write) {
     if (!f.earlier_was_first) {
-      return "between the read and " + later + ", which may be a turn of a loop later";
+      const bool is_behind = order(earlier.place, f.access.place) < 0;
+      return "between the read and " + later +
+             (is_behind ? "" : ", which may be a turn of a loop later");
     }
     return std::string(f.access.copies ? "between the wait for the copy" : "between the write") +
            " and the read, which came too early";
@@ -141,7 +158,10 @@ std::string between(const Finding& f) {
   // was something before.
   if (f.access.kind == Kind::read && earlier.again &&
       !(earlier.next_turn && f.around.later_in_turn)) {
-    text += ", or between the read and " + first + " if that is a turn of a loop later";
+    const std::string other = "between the read and " + first;
+    text = order(f.access.place, earlier.place) < 0
+               ? other + ", or " + text + " if that is a turn of a loop later"
+               : text + ", or " + other + " if that is a turn of a loop later";
   }
   return text;
 }

@@ -288,6 +288,24 @@ bool has_same_reads(const Finding& race) {
   return any;
 }
 
+// Whether a warp of the block has read of the space's arrays what another has written.
+bool crosses_warps(Space& space, uint32_t tag, uint32_t block) {
+  bool crosses = false;
+  const auto is_of_block = [&](const Stamp& s) { return s.bytes != 0 && s.block == block; };
+  for (const Array& array : space.arrays) {
+    for_each_word(space, array.begin, array.bytes, [&](size_t index, uint8_t) {
+      const Word& word = space.words[index];
+      if (word.tag != tag) return;
+      for (const Stamp& writer : word.writers) {
+        crosses |= is_of_block(writer) && std::ranges::any_of(word.readers, [&](const Stamp& s) {
+                     return is_of_block(s) && s.thread / kLanes != writer.thread / kLanes;
+                   });
+      }
+    });
+  }
+  return crosses;
+}
+
 // What other accesses tell about a race.
 void look_around(Finding& race, Space& space, uint32_t tag) {
   Finding::Around& around = race.around;
@@ -296,15 +314,9 @@ void look_around(Finding& race, Space& space, uint32_t tag) {
   const Place line = race.earlier_was_write ? earlier.place : race.access.place;
   const size_t unit = std::max(array.element_bytes, race.access.bytes);
   around.index = (race.access.address - array.begin) / unit;
-  const auto is_of_block = [&](const Stamp& s) { return s.bytes != 0 && s.block == race.block; };
   for_each_word(space, array.begin, array.bytes, [&](size_t index, uint8_t bits) {
     const Word& word = space.words[index];
     if (word.tag != tag) return;
-    for (const Stamp& writer : word.writers) {
-      around.across_warps |= is_of_block(writer) && std::ranges::any_of(word.readers, [&](auto& s) {
-                               return is_of_block(s) && s.thread / kLanes != writer.thread / kLanes;
-                             });
-    }
     for (const Stamp& stamp : word.writers) {
       if (stamp.bytes == 0 || !same_line(stamp.place, line)) continue;
       if (stamp.block == race.block && stamp.thread == race.thread) {
@@ -329,12 +341,19 @@ void look_around(Finding& race, Space& space, uint32_t tag) {
     }
   });
   around.same_reads = has_same_reads(race);
+  around.across_warps = crosses_warps(space, tag, race.block);
 }
 
 // Whether it would tell something to which element a third thread comes.
 bool asks_for_third(const Finding& race) {
   return race.array && race.array->elements() > 1 && race.earlier.block == race.block &&
          !race.around.others && race.around.count == 1;
+}
+
+// Whether others wait at a barrier, maybe in vain. The race then comes of that.
+bool asks_for_barrier(const Finding& race) {
+  return race.earlier.block == race.block && current_block->has_arrived() &&
+         race.earlier_was_write == (race.access.kind == Kind::read);
 }
 
 [[gnu::cold, gnu::noinline]] void raced(Space& space, uint32_t tag, const Access& access,
@@ -351,8 +370,10 @@ bool asks_for_third(const Finding& race) {
   if (in_same_array(pending.finding, finding)) pending.exists = false;
   const bool both_write = earlier_was_write && access.kind == Kind::write && !access.copies &&
                           same_line(access.place, earlier.place);
+  const bool may_update = access.kind == Kind::read && earlier.updates;
   const bool more_to_come =
-      both_write ? asks_for_third(finding) : access.kind == Kind::read && earlier.updates;
+      both_write ? asks_for_third(finding) : may_update || asks_for_barrier(finding);
+  finding.until_barrier = !both_write && !may_update;
   if (!pending.exists && more_to_come && cluster_size() == 1) {
     pending = {true, finding};
     return;
@@ -361,17 +382,19 @@ bool asks_for_third(const Finding& race) {
 }
 
 // After a race the block goes on until it is known whether a thread that has read what another has
-// updated updates it too, and whether a third thread comes to the same element.
+// updated updates it too, whether a third thread comes to the same element, or whether a barrier
+// will be complete at which others wait.
 [[gnu::cold, gnu::noinline]] void follow_race(const Access& access) {
   Finding& race = pending.finding;
-  if (access.kind == Kind::read) return;
+  if (access.kind == Kind::read || race.until_barrier) return;
   const uint32_t me = current_thread();
   const bool is_there = same_line(access.place, race.earlier.place);
   const bool is_same = access.address == race.access.address;
   const bool both_write = race.updates || race.access.kind != Kind::read;
   if (!both_write) {
     race.updates = me == race.thread && is_there && is_same;
-    if (race.updates && asks_for_third(race)) return;
+    race.until_barrier = !race.updates;
+    if (race.updates ? asks_for_third(race) : asks_for_barrier(race)) return;
   } else {
     if (!is_there || me == race.thread || me == race.earlier.thread) return;
     if (is_same) race.around.third = me;
@@ -593,7 +616,7 @@ uint32_t block_ends(uint32_t rank) {
   return no_rank;
 }
 
-uint32_t cluster_ends() {
+uint32_t cluster_ends(bool threads_missed) {
   for (uint32_t rank = 0; rank < cluster_size(); ++rank) {
     Arena& arena = arenas[rank];
     for (const Array& array : arena.arrays) mark_written(arena, array.begin, array.bytes, false);
@@ -607,6 +630,7 @@ uint32_t cluster_ends() {
     }
     arena.any_visit = false;
   }
+  if (threads_missed && pending.finding.what == Finding::race) pending.exists = false;
   if (!pending.exists) return no_rank;
   keep(pending.finding);
   pending.exists = false;
