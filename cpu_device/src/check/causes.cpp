@@ -34,26 +34,42 @@ std::string cause_of_race(const Finding& f, const Block& block, bool* certain) {
   const std::string first = thread(t1, f.earlier.block), second = thread(t2, f.block);
   const auto element = [&](size_t index) { return element_name(f, index); };
 
-  // A loop of one thread.
-  if (a.count > 1) {
-    const std::string written =
-        first + " has written " + element(a.first) + " to " + element(a.last) + " there";
-    const bool begins = a.step == 1 && !a.later_too;
-    if (begins && a.index == a.first) {
+  // A loop of the earlier thread.
+  const bool is_line = is_row(grid) && is_row(threads);
+  if (a.earlier.count > 1) {
+    const std::string written = first + " has written " + element(a.earlier.first) + " to " +
+                                element(a.earlier.last) + " there";
+    const bool begins = a.earlier.step == 1 && a.later.count == 0;
+    if (begins && a.index == a.earlier.first) {
       return written + ", and " + second + " begins with " + element(a.index) +
              " as well: does each thread do the work of all?";
     }
-    if (begins && !two_blocks && is_row(threads) && a.index == a.first + t2 - t1) {
+    if (begins && !two_blocks && is_line && a.index == a.earlier.first + t2 - t1) {
       return written + ", one by one, and " + second + " begins with " + element(a.index) +
              ": is the loop's step 1, and not the number of threads?";
     }
-    if (two_blocks && is_row(threads) && a.step == launch.threads && launch.threads > 1) {
-      return first + " has written every " + std::to_string(a.step) +
+    if (two_blocks && is_line && a.earlier.step == launch.threads && launch.threads > 1) {
+      return first + " has written every " + std::to_string(launch.threads) +
              "th element there, and a block has as many threads: does the loop's step lack "
              "gridDim.x?";
     }
-    return {};
   }
+  // A loop of the later one.
+  if (a.later.count > 0 && is_line) {
+    const size_t step = a.index - a.later.last;
+    const bool goes_on = a.later.count == 1 || a.later.step == step;
+    const std::string on = second + " has written " + element(a.later.last) +
+                           " there and goes on with " + element(a.index) + ", ";
+    if (goes_on && !two_blocks && step == 1 && a.later.first + t1 == a.earlier.first + t2) {
+      return on + "where " + first +
+             " has begun: is the loop's step 1, and not the number of threads?";
+    }
+    if (goes_on && two_blocks && t1 == t2 && step == launch.threads && launch.threads > 1) {
+      return on + std::to_string(step) +
+             " further, and a block has as many threads: does the loop's step lack gridDim.x?";
+    }
+  }
+  if (a.earlier.count > 1) return {};
   if (two_blocks) {
     const auto number = [&](uint32_t b) {
       return uint3{b % grid.x, b / grid.x % grid.y, b / grid.x / grid.y};
@@ -63,15 +79,14 @@ std::string cause_of_race(const Finding& f, const Block& block, bool* certain) {
     if (t1 == t2 && missing && a.others) {
       // Sums over blocks look like this, but then each adds what it has read elsewhere.
       *certain = !f.updates || a.same_reads;
-      return same + (is_row(grid) && is_row(threads)
-                         ? std::string("is the index made of threadIdx.x alone?")
-                         : std::string("is blockIdx.") + missing + " missing from the index?");
+      return same + (is_line ? std::string("is the index made of threadIdx.x alone?")
+                             : std::string("is blockIdx.") + missing + " missing from the index?");
     }
     if (t1 == t2 && missing && f.array->elements() > 1) {
       *certain = false;
       return same + "is blockIdx." + missing + " missing from the index?";
     }
-    const bool in_rows = is_row(grid) && is_row(threads) && f.array->extents.size() == 1;
+    const bool in_rows = is_line && f.array->extents.size() == 1;
     // From index = block * step + thread, for both.
     const auto apart = static_cast<int64_t>(t1) - t2, blocks = int64_t{f.block} - f.earlier.block;
     const int64_t step = apart / blocks;

@@ -61,12 +61,19 @@ struct Finding {
   struct Around {
     static constexpr uint32_t kNone = ~0u;
     size_t index = 0;  // that of the race
-    size_t count = 0;  // written there by the thread of the earlier access
-    size_t first = 0, last = 0;
-    size_t step = 0;             // from one of these to the next; 0 if not the same for all
-    bool others = false;         // other threads of its block have written there
-    bool later_too = false;      // the thread of the later access has
-    bool later_in_turn = false;  // since the last barrier
+    struct Written {
+      size_t count = 0, first = 0, last = 0;
+      size_t step = 0;  // from one to the next; 0 if there is no next, or it varies
+      void add(size_t at) {
+        if (count == 1) step = at - first;
+        if (count > 1 && at - last != step) step = 0;
+        if (count == 0) first = at;
+        last = at;
+        ++count;
+      }
+    } earlier, later;            // there, by either thread
+    bool others = false;         // other threads of the earlier one's block have written there
+    bool later_in_turn = false;  // the later thread has written there since the last barrier
     bool across_warps = false;   // one has read of this memory what another has written
     uint32_t third = kNone;      // thread of the block that has come to the same element there
     // All that the later thread has read of global memory so far, the other has read as well.

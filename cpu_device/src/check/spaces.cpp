@@ -319,24 +319,15 @@ void look_around(Finding& race, Space& space, uint32_t tag) {
     if (word.tag != tag) return;
     for (const Stamp& stamp : word.writers) {
       if (stamp.bytes == 0 || !same_line(stamp.place, line)) continue;
-      if (stamp.block == race.block && stamp.thread == race.thread) {
-        around.later_too = true;
-        around.later_in_turn |= stamp.epoch == race.earlier.epoch;
-      }
-      if (stamp.block != earlier.block) continue;
-      if (stamp.thread != earlier.thread) {
-        around.others = true;
-        continue;
-      }
+      const bool by_earlier = stamp.block == earlier.block && stamp.thread == earlier.thread;
+      const bool by_later = stamp.block == race.block && stamp.thread == race.thread;
+      around.others |= stamp.block == earlier.block && !by_earlier && !by_later;
+      around.later_in_turn |= by_later && stamp.epoch == earlier.epoch;
+      if (!by_earlier && !by_later) continue;
       for (size_t byte = 0; byte < kWord; ++byte) {
         const size_t offset = space.begin + index * kWord + byte - array.begin;
         if (((stamp.bytes & bits) >> byte & 1) == 0 || offset % unit != 0) continue;
-        const size_t at = offset / unit;
-        if (around.count == 0) around.first = at;
-        if (around.count == 1) around.step = at - around.first;
-        if (around.count > 1 && at - around.last != around.step) around.step = 0;
-        around.last = at;
-        ++around.count;
+        (by_earlier ? around.earlier : around.later).add(offset / unit);
       }
     }
   });
@@ -347,7 +338,7 @@ void look_around(Finding& race, Space& space, uint32_t tag) {
 // Whether it would tell something to which element a third thread comes.
 bool asks_for_third(const Finding& race) {
   return race.array && race.array->elements() > 1 && race.earlier.block == race.block &&
-         !race.around.others && race.around.count == 1;
+         !race.around.others && race.around.earlier.count == 1;
 }
 
 // Whether others wait at a barrier, maybe in vain. The race then comes of that.
