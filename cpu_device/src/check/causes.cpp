@@ -70,6 +70,8 @@ std::string cause_of_race(const Finding& f, const Block& block, bool* certain) {
     }
   }
   if (a.earlier.count > 1) return {};
+  // Of what each has read elsewhere, and of which there is only one.
+  const bool is_sum = f.updates && !a.same_reads && !a.others;
   if (two_blocks) {
     const auto number = [&](uint32_t b) {
       return uint3{b % grid.x, b / grid.x % grid.y, b / grid.x / grid.y};
@@ -82,7 +84,7 @@ std::string cause_of_race(const Finding& f, const Block& block, bool* certain) {
       return same + (is_line ? std::string("is the index made of threadIdx.x alone?")
                              : std::string("is blockIdx.") + missing + " missing from the index?");
     }
-    if (t1 == t2 && missing && f.array->elements() > 1) {
+    if (t1 == t2 && missing && f.array->elements() > 1 && !is_sum) {
       *certain = false;
       return same + "is blockIdx." + missing + " missing from the index?";
     }
@@ -110,7 +112,7 @@ std::string cause_of_race(const Finding& f, const Block& block, bool* certain) {
     return first + " and " + second + " come to the same element, and differ in threadIdx." +
            missing + " only: is that missing from the index?";
   }
-  if (a.third == Finding::Around::kNone) return {};
+  if (a.third == Finding::Around::kNone || is_sum) return {};
   *certain = false;
   return "threads " + block.thread_name(t1) + ", " + block.thread_name(t2) + " and " +
          block.thread_name(a.third) + " come to the same element: is threadIdx." + missing +
