@@ -116,7 +116,10 @@ std::string hint_sign(const Mismatches& m) {
   const bool flipped = std::ranges::all_of(m.wrong, [&](std::int64_t i) {
     return matches(got_at(m, i), -value_at(m, i), bound_at(m, i));
   });
-  return flipped ? "each has the wrong sign: got = -expected" : "";
+  // Of what is as small as its error no sign is known.
+  const auto known = std::ranges::count_if(
+      m.wrong, [&](std::int64_t i) { return std::abs(value_at(m, i)) > 2 * bound_at(m, i); });
+  return flipped && known >= kEnough ? "each has the wrong sign: got = -expected" : "";
 }
 
 std::string hint_factor(const Mismatches& m) {
@@ -126,15 +129,23 @@ std::string hint_factor(const Mismatches& m) {
       std::ranges::max(m.wrong, {}, [&](std::int64_t i) { return std::abs(value_at(m, i)); });
   const double factor = got_at(m, top) / value_at(m, top);
   if (!std::isfinite(factor) || factor == 0 || std::abs(factor + 1) < 1e-6) return {};
-  const bool same = std::ranges::all_of(m.wrong, [&](std::int64_t i) {
-    // Errors of this element and of the factor: |value| <= |value at top|, so the latter makes at
-    // most bound_at(top). 1e-6: a factor such as 1/3 is itself rounded where the bound is 0.
+  // Errors of this element and of the factor: |value| <= |value at top|, so the latter makes at
+  // most bound_at(top). 1e-6: a factor such as 1/3 is itself rounded where the bound is 0.
+  const auto tolerance = [&](std::int64_t i) {
+    return std::abs(factor) * (bound_at(m, i) + bound_at(m, top)) +
+           1e-6 * std::abs(factor * value_at(m, i));
+  };
+  // Everywhere: where the result is right, there is no such factor. Beyond the tolerance: within it
+  // any numbers have one.
+  std::int64_t beyond = 0;
+  for (std::int64_t i = 0; i < std::ssize(m.got); ++i) {
     const double scaled = factor * value_at(m, i);
-    const double tolerance =
-        std::abs(factor) * (bound_at(m, i) + bound_at(m, top)) + 1e-6 * std::abs(scaled);
-    return std::abs(got_at(m, i) - scaled) <= tolerance;
-  });
-  if (!same) return {};
+    // A NaN or an infinity that is expected, and is there, says nothing.
+    if (!std::isfinite(value_at(m, i)) && matches(got_at(m, i), value_at(m, i), 0)) continue;
+    if (!(std::abs(got_at(m, i) - scaled) <= tolerance(i))) return {};
+    beyond += std::abs(scaled - value_at(m, i)) > 2 * tolerance(i);
+  }
+  if (beyond < kEnough) return {};
   return "got = " + brief(factor) +
          " * expected: a factor (a scale, 1/n) that is missing, or applied twice?";
 }

@@ -29,9 +29,9 @@ std::string hint_unwritten(const Mismatches& m);
 std::string hint_read_outside(const Mismatches& m);
 /// Elements are the NaN that fresh shared and device memory holds on the CPU device.
 std::string hint_uninitialised(const Mismatches& m);
-/// got = -expected wherever it is wrong.
+/// got = -expected wherever it is wrong, and beyond the bounds.
 std::string hint_sign(const Mismatches& m);
-/// got = factor * expected wherever it is wrong, with one factor (neither 0 nor -1).
+/// got = factor * expected everywhere, with one factor (neither 0 nor -1), and beyond the bounds.
 std::string hint_factor(const Mismatches& m);
 /// got[i] = expected[i + 1] or expected[i - 1] along one axis, wherever it is wrong.
 std::string hint_shift(const Mismatches& m);

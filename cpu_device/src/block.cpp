@@ -20,6 +20,7 @@ constexpr uint32_t kNobody = kMaxThreads + 1;  // from pick(): nothing can go on
 constexpr uint64_t kPatience = 1 << 12;        // collectives until the warps change their ranks
 constexpr const char* kActiveMask = "__activemask()";
 constexpr const char* kStuck = "its threads wait for each other";
+constexpr const char* kAtDifferent = "its threads wait at different barriers";
 
 // The window that a wgmma descriptor can name: its start address field holds 18 bits (PTX ISA,
 // "Matrix descriptor"), so an arena aligned to a power of two above 256 KB keeps offsets apart.
@@ -234,6 +235,7 @@ void Block::resume() {
 void Block::found_stuck() { failure_ = {cudaErrorLaunchFailure, kStuck, Who::block, nullptr}; }
 
 bool Block::is_stuck() const { return failure_.what == kStuck; }
+bool Block::misses_threads() const { return is_stuck() || failure_.what == kAtDifferent; }
 
 void Block::found_late() {
   if constexpr (kChecking) failure_ = {check::error_of_finding(), nullptr, Who::block, nullptr};
@@ -352,7 +354,7 @@ CPU_DEVICE_HOT BarrierResult Block::barrier(const BarrierCall& call, bool predic
   if (barrier_.mixed) {
     state_[current_] = State::waiting;
     waits_[current_] = {call.name, site, 0};
-    fail(cudaErrorLaunchFailure, "its threads wait at different barriers", Who::block);
+    fail(cudaErrorLaunchFailure, kAtDifferent, Who::block);
   }
   // The result stays until the next barrier is complete, which takes all threads: nobody can miss
   // it.

@@ -85,6 +85,8 @@ class Block {
   /// Its threads wait, and nobody is left who could wake them.
   void found_stuck();
   bool is_stuck() const;
+  bool misses_threads() const;                               // at a barrier or collective
+  bool has_arrived() const { return barrier_.arrived > 0; }  // a thread, at __syncthreads()
   /// What the check build has held back, of a block that has ended.
   void found_late();
   Failure failure() const { return {failure_.code, report()}; }

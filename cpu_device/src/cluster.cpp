@@ -71,7 +71,8 @@ Failure Cluster::run(uint64_t number) {
   Block* failed = run_to_end();
   if constexpr (kChecking) {
     // It was first, whatever else has gone wrong since.
-    if (Block* late = found_late(check::cluster_ends())) failed = late;
+    if (Block* late = found_late(check::cluster_ends(failed && failed->misses_threads())))
+      failed = late;
   }
   if (failed) {
     failure = failed->failure();

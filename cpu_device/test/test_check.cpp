@@ -57,6 +57,10 @@ KernelFailure run(const Pair& pair, bool mistake, const NamedOrder& order) {
 
 std::string place(const std::string& text) { return device_test::place(kFile, text); }
 std::string marked(const std::string& mark) { return device_test::marked(kFile, mark); }
+int line(const std::string& mark) {
+  const std::string at = marked(mark);
+  return std::stoi(at.substr(at.rfind(':') + 1));
+}
 
 using Numbers = std::vector<int>;
 
@@ -102,9 +106,9 @@ struct Meeting {
 
 struct Race {
   const char* array;
-  const char* write;  // the marks of the lines
-  const char* read;   // null if both write
-  bool (*holds)(const Meeting& m);
+  const char* write;           // the marks of the lines
+  const char* read = nullptr;  // none if both write
+  bool (*holds)(const Meeting& m) = nullptr;
   bool atomic = false;  // one of them is
   bool again = false;   // something was there before the write
   // The mark of the wait, if the write is a cp.async. Its report may come from before the wait.
@@ -112,6 +116,7 @@ struct Race {
   bool copied = false;  // the write is a cp.async
   bool copies = false;  // the read is a cp.async
   bool fences_of_blocks = false;
+  std::string (*advice)(const Meeting& m) = nullptr;  // where it is not what races have in common
 };
 
 /// A race may be noticed by the reader or by the writer, whoever comes second.
@@ -152,6 +157,7 @@ Expected race(const Race& race) {
     text += wrote ? write : "  read at " + marked(race.read) + "\n";
     if (m[8] == "wrote" && race.copied) text += "  waited for at " + marked(race.wait) + "\n";
     text += reads ? "  read at " + marked(race.read) + "\n" : write;
+    if (race.advice) return text + race.advice(meeting);
     if (!same_block && wrote && !reads) {
       return text +
              "  two blocks write the same element; let one of them write it, or both update it by "
@@ -179,14 +185,15 @@ Expected race(const Race& race) {
     if (m[9].matched) {
       return text + "between " + end + " and the read, which came too early\n";
     }
-    if (!wrote) {
-      return text + "between the read and " + noun + ", which may be a turn of a loop later\n";
-    }
-    text += "between " + end + " and the read";
-    if (race.again) {
-      text += ", or between the read and " + noun + " if that is a turn of a loop later";
-    }
-    return text + "\n";
+    // What stands behind the read needs no loop to come after it.
+    const bool is_behind = line(race.write) > line(race.read);
+    const std::string before = "between " + end + " and the read";
+    const std::string after = "between the read and " + noun;
+    if (!wrote)
+      return text + after + (is_behind ? "\n" : ", which may be a turn of a loop later\n");
+    if (!race.again) return text + before + "\n";
+    return text + (is_behind ? after + ", or " + before : before + ", or " + after) +
+           " if that is a turn of a loop later\n";
   };
 }
 
@@ -216,6 +223,14 @@ Expected under_way(std::string access, std::string array, std::string kernel, st
   };
 }
 
+template <bool kCopies>
+std::string before_next_turn(const Meeting&) {
+  return std::string(
+             "  missing: a __syncthreads() at the end of the loop's body, between the read and the "
+             "next turn's ") +
+         (kCopies ? "copy\n" : "write\n");
+}
+
 int writer(const Meeting& m) { return m.wrote1 ? m.thread1 : m.thread2; }
 int reader(const Meeting& m) { return m.wrote1 ? m.thread2 : m.thread1; }
 
@@ -238,10 +253,14 @@ const Case kCases[] = {
              return m.index == Numbers{7 - x, y} && writer(m) == (7 - x) * 8 + y;
            }})},
     {"next_tile", cudaErrorLaunchFailure, kOneBlock,
-     race({"tile", "next_tile.write", "next_tile.read",
-           [](const Meeting& m) {
+     race({.array = "tile",
+           .write = "next_tile.write",
+           .read = "next_tile.read",
+           .holds = [](const Meeting& m) {
              return m.index == Numbers{writer(m)} && reader(m) == 63 - writer(m);
-           }, false, true})},
+           },
+           .again = true,
+           .advice = before_next_turn<false>})},
     {"last_warp", cudaErrorLaunchFailure, kOneBlock,
      race({"sums", "last_warp", "last_warp",
            [](const Meeting& m) {
@@ -288,11 +307,17 @@ const Case kCases[] = {
            }})},
     // Atomics.
     {"histogram", cudaErrorLaunchFailure, kOneBlock,
-     race({"bins", "histogram", "histogram",
-           [](const Meeting& m) {
+     race({.array = "bins",
+           .write = "histogram",
+           .read = "histogram",
+           .holds = [](const Meeting& m) {
              return m.index == Numbers{m.thread1 % 4} && m.thread1 % 4 == m.thread2 % 4 &&
                     m.thread1 != m.thread2;
-           }, false, true})},
+           },
+           .advice = [](const Meeting&) -> std::string {
+             return "  both threads update the same element, by a read and a write; missing: an "
+                    "atomic, such as atomicAdd\n";
+           }})},
     {"clear_bins", cudaErrorLaunchFailure, kOneBlock,
      finding("thread # updates atomically bins[#], which nothing has written", "clear_bins",
              [](const Numbers& n) { return n.size() == 2 && n[0] % 4 == n[1]; })},
@@ -304,8 +329,20 @@ const Case kCases[] = {
            true, true})},
     // Blocks.
     {"sum_of_blocks", cudaErrorLaunchFailure, "grid (8, 1, 1), block (1, 1, 1)",
-     race({"counts", "sum_of_blocks", nullptr,
-           [](const Meeting& m) { return m.index == Numbers{3} && m.block1 != m.block2; }})},
+     race({.array = "counts",
+           .write = "sum_of_blocks",
+           .holds = [](const Meeting& m) {
+             return m.index == Numbers{3} && m.block1 != m.block2;
+           },
+           .advice = [](const Meeting& m) {
+             const auto thread = [](int block) {
+               return "thread 0 of block (" + std::to_string(block) + ", 0, 0)";
+             };
+             return "  " + thread(m.block1) + " and " + thread(m.block2) +
+                    " come to the same element: is blockIdx.x missing from the index?\n"
+                    "  two blocks write the same element; let one of them write it, or both update "
+                    "it by an atomic\n";
+           }})},
     {"neighbour_block", cudaErrorLaunchFailure, "grid (8, 1, 1), block (1, 1, 1)",
      [](const std::string& report) {
        // Where the neighbour runs later, nobody can know yet that it will write.
@@ -572,7 +609,8 @@ const Case kCases[] = {
            },
            .again = true,
            .wait = "next_copy.wait",
-           .copied = true})},
+           .copied = true,
+           .advice = before_next_turn<true>})},
     {"slot_reused", cudaErrorLaunchFailure, kOneBlock,
      race({.array = "slots",
            .write = "slot_reused.copy",

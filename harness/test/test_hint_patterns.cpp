@@ -55,6 +55,19 @@ TEST_CASE("hints: a factor within the rounding errors that the bound allows") {
   CHECK(contains(ask(hint_factor, expected, changed(expected, everywhere, doubled)), "* expected"));
 }
 
+TEST_CASE("hints: no factor, and no sign, where they hold by chance") {
+  // A row of its own has one, and the others are right.
+  const Expected rows = random_expected({10, 10});
+  const auto third_row = [](std::size_t i) { return i / 10 == 2; };
+  const auto doubled = [&](std::size_t i) { return 2 * rows.value[i]; };
+  CHECK(ask(hint_factor, rows, changed(rows, third_row, doubled)) == "");
+  // Errors little above bounds that are as wide as the values.
+  const Expected wide{{3}, {1, 1.1, 0.9}, {0.3, 0.3, 0.3}};
+  CHECK(ask(hint_factor, wide, {1.31, 1.41, 0.5}) == "");
+  const Expected small{{3}, {0.2, 0.2, -0.2}, {0.3, 0.3, 0.3}};
+  CHECK(ask(hint_sign, small, {-0.11, -0.12, 0.13}) == "");
+}
+
 TEST_CASE("hints: a shift by one along any axis") {
   const Expected line = random_expected({100});
   for (const int step : {1, -1}) {

@@ -57,8 +57,9 @@ void block_runs(uint32_t rank);
 uint32_t block_ends(uint32_t rank);
 inline constexpr uint32_t no_rank = ~0u;
 /// What the blocks have left in shared memory is nothing to the next. Returns the rank of the block
-/// of which there is a finding that was held back, or no_rank.
-uint32_t cluster_ends();
+/// of which there is a finding that was held back, or no_rank. `threads_missed` says that some did
+/// not come to a barrier, which explains a race.
+uint32_t cluster_ends(bool threads_missed);
 /// The code that CUDA has for the last finding.
 cudaError_t error_of_finding();
 /// All threads of the block have arrived at a barrier.
@@ -116,9 +117,13 @@ struct Stamp {
   uint16_t thread = 0;
   uint8_t bytes = 0;  // a bit for each of the word's bytes; 0 for no access
   bool atomic : 1 = false;
-  bool copied : 1 = false;  // by cp.async
-  bool again : 1 = false;   // a write to bytes of which some had been written before
-  Place place = 0;          // of what a cp.async has written, with its wait
+  bool copied : 1 = false;   // by cp.async
+  bool again : 1 = false;    // a write to bytes of which some had been written before
+  bool updates : 1 = false;  // a write to what its thread had read since the last barrier
+  // A write to what the same line had written before the last barrier: in a turn of a loop. A read
+  // in conflict has what is true of the write.
+  bool next_turn : 1 = false;
+  Place place = 0;  // of what a cp.async has written, with its wait
 
   bool is_in_flight() const { return epoch == kInFlight; }
 };

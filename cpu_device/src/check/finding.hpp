@@ -55,6 +55,33 @@ struct Finding {
   bool earlier_was_write = false;
   bool earlier_was_first = false;  // the read of a race, of what nothing had written
 
+  // Of a race, what tells its common causes apart (causes.cpp). "There" is in the array, by the
+  // line that has written: that of the earlier access, or else of the later. Indices count what one
+  // access writes.
+  struct Around {
+    static constexpr uint32_t kNone = ~0u;
+    size_t index = 0;  // that of the race
+    struct Written {
+      size_t count = 0, first = 0, last = 0;
+      size_t step = 0;  // from one to the next; 0 if there is no next, or it varies
+      void add(size_t at) {
+        if (count == 1) step = at - first;
+        if (count > 1 && at - last != step) step = 0;
+        if (count == 0) first = at;
+        last = at;
+        ++count;
+      }
+    } earlier, later;            // there, by either thread
+    bool others = false;         // other threads of the earlier one's block have written there
+    bool later_in_turn = false;  // the later thread has written there since the last barrier
+    bool across_warps = false;   // one has read of this memory what another has written
+    uint32_t third = kNone;      // thread of the block that has come to the same element there
+    // All that the later thread has read of global memory so far, the other has read as well.
+    bool same_reads = false;
+  } around{};
+  bool updates = false;        // the later access, a read, begins an update; the earlier ended one
+  bool until_barrier = false;  // held back until a barrier is complete
+
   // Of a copy that is under way. Every thread knows of its issue.
   struct Copy {
     enum Lack { commit, wait, smaller_wait, barrier } lack = commit;
@@ -71,6 +98,11 @@ struct Finding {
 /// For describe_finding and error_of_finding, of a block that has ended already.
 void keep(const Finding& finding);
 
+/// What is probably wrong where both accesses write, but for a missing barrier or atomic: empty if
+/// nothing speaks for it. `certain` says whether nothing else comes into question.
+std::string cause_of_race(const Finding& race, const Block& block, bool* certain);
+/// "c[3]", by such an index as in Finding::Around.
+std::string element_name(const Finding& finding, size_t index);
 /// "full[1]", for an address in shared memory.
 std::string name_of(uintptr_t address);
 /// The array of the running cluster's shared memory in which the address lies, or null.

@@ -562,6 +562,26 @@ void mbarrier_waited(uintptr_t barrier, uint32_t parity) {
   state->any_acquired = true;
 }
 
+namespace {
+
+bool is_of_next_turn(const Word& word, uint8_t bytes, const Access& access) {
+  const uint32_t me = current_thread();
+  return std::ranges::any_of(word.writers, [&](const Stamp& writer) {
+    if ((writer.bytes & bytes) == 0 || writer.block != state->block) return false;
+    if (access.wait != 0) return writer.thread == me && writer.next_turn;  // as at its issue
+    return writer.epoch < state->epoch && same_line(writer.place, access.place);
+  });
+}
+
+bool has_read(const Word& word, uint8_t bytes) {
+  return std::ranges::any_of(word.readers, [&](const Stamp& reader) {
+    return (reader.bytes & bytes) != 0 && reader.block == state->block &&
+           reader.thread == current_thread() && reader.epoch == state->epoch;
+  });
+}
+
+}  // namespace
+
 const Stamp* conflict(Word& word, uint32_t tag, uint8_t bytes, const Access& access, bool again,
                       bool* earlier_was_write) {
   if (word.tag != tag) {
@@ -585,6 +605,7 @@ const Stamp* conflict(Word& word, uint32_t tag, uint8_t bytes, const Access& acc
       if (!conflicts(reader, bytes, access.atomic, me)) continue;
       *earlier_was_write = false;
       earlier = reader;
+      earlier.next_turn = is_of_next_turn(word, bytes, access);
       return &earlier;
     }
   }
@@ -595,6 +616,8 @@ const Stamp* conflict(Word& word, uint32_t tag, uint8_t bytes, const Access& acc
   now.again = again;
   now.place = access.wait != 0 ? with_wait(access.place, access.wait) : access.place;
   if (writes) {
+    now.updates = has_read(word, bytes);
+    now.next_turn = is_of_next_turn(word, bytes, access);
     remember_writer(word, now);
   } else {
     remember_reader(word, now);

@@ -1,6 +1,9 @@
 // What a finding says.
+#include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <string>
+#include <utility>
 
 #include "../block.hpp"
 #include "finding.hpp"
@@ -49,6 +52,15 @@ std::string address(const Finding& f) {
 std::string owner(const Finding& f, const Block& block) {
   return f.shared && f.owner != f.block ? " of block " + block.block_name(f.owner) : "";
 }
+
+}  // namespace
+
+std::string element_name(const Finding& f, size_t index) {
+  const size_t unit = std::max(f.array->element_bytes, f.access.bytes);
+  return element(*f.array, f.array->begin + index * unit);
+}
+
+namespace {
 
 std::string place(const Finding& f, const Block& block) {
   if (f.array) return element(*f.array, f.access.address) + owner(f, block);
@@ -101,12 +113,34 @@ const char* noun(const Access& access) {
   return access.kind == Kind::read ? "the read" : access.copies ? "the copy" : "the write";
 }
 
+// Which of two lines comes first in one file: below 0 for a, above 0 for b, 0 if that is unknown.
+int order(Place a, Place b) {
+  const auto split = [](std::string text) {
+    text.resize(std::min(text.find(", called at "), text.size()));
+    const size_t colon = text.rfind(':');
+    return colon == text.npos
+               ? std::pair(text, 0)
+               : std::pair(text.substr(0, colon), std::atoi(text.c_str() + colon + 1));
+  };
+  const auto one = split(source_of(a)), other = split(source_of(b));
+  return one.first == other.first ? one.second - other.second : 0;
+}
+
 std::string between(const Finding& f) {
   const Stamp& earlier = f.earlier;
   const std::string later = noun(f.access);
+  // Who reads has not written in this turn yet.
+  if (earlier.next_turn && !(f.earlier_was_write && f.around.later_in_turn) &&
+      f.earlier_was_write != (f.access.kind != Kind::read)) {
+    const bool copies = f.earlier_was_write ? earlier.copied : f.access.copies;
+    return std::string("at the end of the loop's body, between the read and the next turn's ") +
+           (copies ? "copy" : "write");
+  }
   if (!f.earlier_was_write) {
     if (!f.earlier_was_first) {
-      return "between the read and " + later + ", which may be a turn of a loop later";
+      const bool is_behind = order(earlier.place, f.access.place) < 0;
+      return "between the read and " + later +
+             (is_behind ? "" : ", which may be a turn of a loop later");
     }
     return std::string(f.access.copies ? "between the wait for the copy" : "between the write") +
            " and the read, which came too early";
@@ -122,8 +156,12 @@ std::string between(const Finding& f) {
       "between " + (earlier.copied ? "the wait for the copy" : first) + " and " + later;
   // Who comes late in a loop may find what the others have written for the next turn. Then there
   // was something before.
-  if (f.access.kind == Kind::read && earlier.again) {
-    text += ", or between the read and " + first + " if that is a turn of a loop later";
+  if (f.access.kind == Kind::read && earlier.again &&
+      !(earlier.next_turn && f.around.later_in_turn)) {
+    const std::string other = "between the read and " + first;
+    text = order(f.access.place, earlier.place) < 0
+               ? other + ", or " + text + " if that is a turn of a loop later"
+               : text + ", or " + other + " if that is a turn of a loop later";
   }
   return text;
 }
@@ -141,7 +179,11 @@ std::string missing(const Finding& f) {
            between(f);
   }
   // No barrier says whose value is to stay.
-  const bool both_write = f.earlier_was_write && f.access.kind != Kind::read;
+  const bool both_write = f.earlier_was_write && (f.access.kind != Kind::read || f.updates);
+  if (f.updates) {
+    return std::string(earlier.block != f.block ? "two blocks" : "both threads") +
+           " update the same element, by a read and a write; missing: an atomic, such as atomicAdd";
+  }
   if (earlier.block != f.block && both_write) {
     return std::string("two blocks write the same element; let one of them write it, or ") +
            (f.in_cluster ? "put a cluster_sync() between the two writes, if the second is to stay"
@@ -163,7 +205,8 @@ std::string missing(const Finding& f) {
     return "one of the two is atomic or volatile, the other is not; missing: a __syncthreads() " +
            between(f);
   }
-  if (earlier.thread / kLanes == f.thread / kLanes) {
+  if (earlier.thread / kLanes == f.thread / kLanes &&
+      !(earlier.next_turn && f.around.across_warps)) {
     return "both are in one warp, whose threads need not run in step; missing: a __syncwarp() or "
            "__syncthreads() " +
            between(f);
@@ -201,7 +244,15 @@ std::string race(const Finding& f, const Block& block) {
                   f.earlier.place);
   if (wait != 0) text += line_of("waited for", block, wait);
   text += line_of(f.access, block);
-  return text + "  " + missing(f);
+  bool certain = false;
+  const bool both_write = f.updates || (f.earlier_was_write && f.access.kind == Kind::write &&
+                                        same_line(f.earlier.place, f.access.place));
+  if (both_write && f.array && !f.in_cluster && !f.earlier.atomic && !f.access.atomic) {
+    const std::string cause = cause_of_race(f, block, &certain);
+    certain = certain && !cause.empty();
+    if (!cause.empty()) text += "  " + cause + (certain ? "" : "\n");
+  }
+  return certain ? text : text + "  " + missing(f);
 }
 
 // The thread that reads what a copy has not brought yet, and what that copy lacks.

@@ -263,19 +263,134 @@ bool in_same_array(const Finding& a, const Finding& b) {
   pending = {true, finding_at(Finding::unwritten, space, access, array)};
 }
 
-[[noreturn, gnu::cold, gnu::noinline]] void raced(const Space& space, const Access& access,
-                                                  size_t word, uint8_t unwritten,
-                                                  const Array* array, const Stamp& earlier,
-                                                  bool earlier_was_write) {
+bool has_stamp_of(const Stamp (&stamps)[Word::kWriters], uint32_t block, uint32_t thread) {
+  return std::ranges::any_of(stamps, [&](const Stamp& stamp) {
+    return stamp.bytes != 0 && stamp.block == block && stamp.thread == thread;
+  });
+}
+
+// Whether all that the later thread of a race has read of global memory the earlier one has read,
+// or written. Of a word that very many have read some are forgotten.
+bool has_same_reads(const Finding& race) {
+  bool any = false;
+  for (auto& [begin, space] : allocations) {
+    for (size_t i = 0; i <= space.bytes / kWord; ++i) {
+      const Word& word = space.words[i];
+      if (word.tag != launch->number) continue;
+      if (!has_stamp_of(word.readers, race.block, race.thread)) continue;
+      any = true;
+      if (!has_stamp_of(word.readers, race.earlier.block, race.earlier.thread) &&
+          !has_stamp_of(word.writers, race.earlier.block, race.earlier.thread)) {
+        return false;
+      }
+    }
+  }
+  return any;
+}
+
+// Whether a warp of the block has read of the space's arrays what another has written.
+bool crosses_warps(Space& space, uint32_t tag, uint32_t block) {
+  bool crosses = false;
+  const auto is_of_block = [&](const Stamp& s) { return s.bytes != 0 && s.block == block; };
+  for (const Array& array : space.arrays) {
+    for_each_word(space, array.begin, array.bytes, [&](size_t index, uint8_t) {
+      const Word& word = space.words[index];
+      if (word.tag != tag) return;
+      for (const Stamp& writer : word.writers) {
+        crosses |= is_of_block(writer) && std::ranges::any_of(word.readers, [&](const Stamp& s) {
+                     return is_of_block(s) && s.thread / kLanes != writer.thread / kLanes;
+                   });
+      }
+    });
+  }
+  return crosses;
+}
+
+// What other accesses tell about a race.
+void look_around(Finding& race, Space& space, uint32_t tag) {
+  Finding::Around& around = race.around;
+  const Array& array = *race.array;
+  const Stamp& earlier = race.earlier;
+  const Place line = race.earlier_was_write ? earlier.place : race.access.place;
+  const size_t unit = std::max(array.element_bytes, race.access.bytes);
+  around.index = (race.access.address - array.begin) / unit;
+  for_each_word(space, array.begin, array.bytes, [&](size_t index, uint8_t bits) {
+    const Word& word = space.words[index];
+    if (word.tag != tag) return;
+    for (const Stamp& stamp : word.writers) {
+      if (stamp.bytes == 0 || !same_line(stamp.place, line)) continue;
+      const bool by_earlier = stamp.block == earlier.block && stamp.thread == earlier.thread;
+      const bool by_later = stamp.block == race.block && stamp.thread == race.thread;
+      around.others |= stamp.block == earlier.block && !by_earlier && !by_later;
+      around.later_in_turn |= by_later && stamp.epoch == earlier.epoch;
+      if (!by_earlier && !by_later) continue;
+      for (size_t byte = 0; byte < kWord; ++byte) {
+        const size_t offset = space.begin + index * kWord + byte - array.begin;
+        if (((stamp.bytes & bits) >> byte & 1) == 0 || offset % unit != 0) continue;
+        (by_earlier ? around.earlier : around.later).add(offset / unit);
+      }
+    }
+  });
+  around.same_reads = has_same_reads(race);
+  around.across_warps = crosses_warps(space, tag, race.block);
+}
+
+// Whether it would tell something to which element a third thread comes.
+bool asks_for_third(const Finding& race) {
+  return race.array && race.array->elements() > 1 && race.earlier.block == race.block &&
+         !race.around.others && race.around.earlier.count == 1;
+}
+
+// Whether others wait at a barrier, maybe in vain. The race then comes of that.
+bool asks_for_barrier(const Finding& race) {
+  return race.earlier.block == race.block && current_block->has_arrived() &&
+         race.earlier_was_write == (race.access.kind == Kind::read);
+}
+
+[[gnu::cold, gnu::noinline]] void raced(Space& space, uint32_t tag, const Access& access,
+                                        size_t word, uint8_t unwritten, const Array* array,
+                                        const Stamp& earlier, bool earlier_was_write) {
   Finding finding = finding_at(Finding::race, space, access, array);
   finding.access.address = std::max(access.address, space.begin + word * kWord);
   finding.earlier = earlier;
   finding.in_cluster = earlier.block != finding.block && rank_of(earlier.block) != no_rank;
   finding.earlier_was_write = earlier_was_write;
   finding.earlier_was_first = !earlier_was_write && (earlier.bytes & unwritten) != 0;
+  if (array && !finding.in_cluster) look_around(finding, space, tag);
   // In the same array, this is what is wrong with the read that was held back.
   if (in_same_array(pending.finding, finding)) pending.exists = false;
+  const bool both_write = earlier_was_write && access.kind == Kind::write && !access.copies &&
+                          same_line(access.place, earlier.place);
+  const bool may_update = access.kind == Kind::read && earlier.updates;
+  const bool more_to_come =
+      both_write ? asks_for_third(finding) : may_update || asks_for_barrier(finding);
+  finding.until_barrier = !both_write && !may_update;
+  if (!pending.exists && more_to_come && cluster_size() == 1) {
+    pending = {true, finding};
+    return;
+  }
   end_with(finding);
+}
+
+// After a race the block goes on until it is known whether a thread that has read what another has
+// updated updates it too, whether a third thread comes to the same element, or whether a barrier
+// will be complete at which others wait.
+[[gnu::cold, gnu::noinline]] void follow_race(const Access& access) {
+  Finding& race = pending.finding;
+  if (access.kind == Kind::read || race.until_barrier) return;
+  const uint32_t me = current_thread();
+  const bool is_there = same_line(access.place, race.earlier.place);
+  const bool is_same = access.address == race.access.address;
+  const bool both_write = race.updates || race.access.kind != Kind::read;
+  if (!both_write) {
+    race.updates = me == race.thread && is_there && is_same;
+    race.until_barrier = !race.updates;
+    if (race.updates ? asks_for_third(race) : asks_for_barrier(race)) return;
+  } else {
+    if (!is_there || me == race.thread || me == race.earlier.thread) return;
+    if (is_same) race.around.third = me;
+  }
+  end_with(race);
 }
 
 // An access to what a copy will write. Every thread knows of the issue, or there would be a race.
@@ -352,8 +467,9 @@ void look_at_space(Space& space, Arena* arena, uint32_t tag, const Access& acces
     const bool again = access.kind != Kind::read && (written & bits) != 0;
     if (const Stamp* earlier =
             conflict(space.words[word], tag, bits, access, again, &earlier_was_write)) {
-      raced(space, access, word, static_cast<uint8_t>(bits & ~written), array, *earlier,
+      raced(space, tag, access, word, static_cast<uint8_t>(bits & ~written), array, *earlier,
             earlier_was_write);
+      return;
     }
     if (arena && arena->copies_under_way != 0 && (arena->under_way[word] & bits) != 0) {
       touched_too_early(*arena, access, word, arena->under_way[word] & bits, array);
@@ -491,7 +607,7 @@ uint32_t block_ends(uint32_t rank) {
   return no_rank;
 }
 
-uint32_t cluster_ends() {
+uint32_t cluster_ends(bool threads_missed) {
   for (uint32_t rank = 0; rank < cluster_size(); ++rank) {
     Arena& arena = arenas[rank];
     for (const Array& array : arena.arrays) mark_written(arena, array.begin, array.bytes, false);
@@ -505,6 +621,7 @@ uint32_t cluster_ends() {
     }
     arena.any_visit = false;
   }
+  if (threads_missed && pending.finding.what == Finding::race) pending.exists = false;
   if (!pending.exists) return no_rank;
   keep(pending.finding);
   pending.exists = false;
@@ -553,6 +670,7 @@ void name_shared_in_check_build(const void* data, const SharedArray& shared) {
 void look_at(const Access& access) {
   Block* block = current_block;
   if (!block || !block->in_kernel()) return;
+  if (pending.exists && pending.finding.what == Finding::race) return follow_race(access);
   const uintptr_t address = access.address;
   if (own->holds(address)) return look_at_space(*own, own, own->tag, access);
   if (block->owns_stack(reinterpret_cast<const void*>(address))) return;
