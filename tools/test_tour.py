@@ -81,6 +81,32 @@ class Tour(unittest.TestCase):
 
     def test_exercises_have_a_program_of_their_own(self):
         self.assertEqual(self.given("exercise", "01.1"), ["exercise_program", "exercise", "01.1"])
+        self.assertEqual(self.given("exercise", "--watch"),
+                         ["exercise_program", "exercise", "--watch"])
+
+    def test_a_failed_test_is_told_with_the_command_for_it(self):
+        (self.root / "06_rope").mkdir()
+        for step in "1_plain", "2_tables":
+            (self.root / f"06_rope/attention_backward{step}.cu").touch()
+        self.script(self.root / "bin/ctest", """cat <<'END'
+1/2 Test #4: 06_rope.attention_backward2_tables ....***Failed    0.02 sec
+dq: 1 of 2 elements differs
+  where n = 2
+
+2/2 Test #5: 06_rope.chapter .......   Passed    0.02 sec
+50% tests passed, 1 tests failed out of 2
+END
+exit 8""")
+        status, lines = self.tour("--device", "cpu", "test", "06", "attention", "backward", "2")
+        self.assertEqual(status, 1)
+        self.assertEqual(lines[-6:-2], [
+            "Failed: 06_rope.attention_backward2_tables",
+            "What 06_rope.attention_backward2_tables says:",
+            "  dq: 1 of 2 elements differs", "    where n = 2"])
+        self.assertTrue(lines[-2].startswith(
+            "Next: ./tour run 06 attention backward 2 --check "), lines[-2])
+        self.assertTrue(lines[-1].startswith(
+            "Next: ./tour test 06 attention backward 2 "), lines[-1])
 
     def test_results_go_where_the_reader_stands(self):
         folder = self.root.parent
@@ -98,6 +124,7 @@ class Tour(unittest.TestCase):
                 (("help", "--type", "fp16"), "--type does not go with help"),
                 (("--size", "5", "test"), "--size does not go with test"),
                 (("exercise", "01.1", "--json", "x"), "--json does not go with exercise"),
+                (("run", "--hint"), "--hint does not go with run"),
                 (("list", "--maintainer"), "--maintainer goes with setup"),
                 (("walk",), "There is no command 'walk'"),
                 (("--fast",), "There is no flag '--fast'"),
