@@ -35,6 +35,7 @@ class SliceValues {
     return sum;
   }
 
+  // snippet-begin centre
   /// Subtracts the mean from every x, and returns the sum of (x - mean)^2 over the chunks that
   /// begin in the first `cols` columns.
   __device__ __forceinline__ float centre(float mean, int cols) {
@@ -54,6 +55,7 @@ class SliceValues {
     }
     return squares;
   }
+  // snippet-end centre
 
   /// y = gamma (x - mean) rstd + beta in the first `cols` columns of these rows.
   template <class T>

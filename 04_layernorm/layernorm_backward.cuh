@@ -127,6 +127,7 @@ struct ThreadColumns {
     }
   }
 
+  // snippet-begin add
   /// dgamma += dy xhat and dbeta += dy. Returns this thread's part of the sums over the row; where
   /// there are no columns, x and dy are 0 and nothing is added.
   __device__ __forceinline__ RowSums add(const RowSlices<T>& row, Floats& w, Floats& xhat) {
@@ -145,6 +146,7 @@ struct ThreadColumns {
     }
     return own;
   }
+  // snippet-end add
 };
 
 }  // namespace layernorm

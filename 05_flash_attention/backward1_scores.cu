@@ -44,21 +44,15 @@ __global__ void attention_backward_scores(Heads<const T> q,     // [batch][queri
   const Mask mask = masks.of(row.batch);
   const T* query = q.rows(row.batch, row.head)[row.row];
   const T* dout_row = dout.rows(row.batch, row.head)[row.row];
-  // snippet-begin delta
   const float delta = dot(dout_row, o.rows(row.batch, row.head)[row.row], dim);
-  // snippet-end delta
   for (int key = threadIdx.x; key < masks.keys; key += kThreads) {
     float weight = 0, dscore = 0;
     if (mask.sees(row.row, key)) {
       const T* key_row = k.rows(row.batch, row.head / group)[key];
       const T* value_row = v.rows(row.batch, row.head / group)[key];
       const float score = scale * dot(query, key_row, dim);
-      // snippet-begin weight
       weight = tile::ptx::exp2_approx(kLog2E * (score - lse[blockIdx.x]));
-      // snippet-end weight
-      // snippet-begin dscore
       dscore = weight * (dot(dout_row, value_row, dim) - delta);
-      // snippet-end dscore
     }
     weights[std::int64_t{blockIdx.x} * masks.keys + key] = weight;
     dscores[std::int64_t{blockIdx.x} * masks.keys + key] = dscore;
@@ -80,10 +74,8 @@ __global__ void attention_backward_scores_dq(const float* dscores,  // [batch][h
   for (int d = threadIdx.x; d < dim; d += kThreads) {
     float sum = 0;
     for (int key = mask.first_key(row.row); key < mask.end_key(row.row); ++key) {
-      // snippet-begin dq
       sum +=
           dscores[std::int64_t{blockIdx.x} * masks.keys + key] * static_cast<float>(keys[key][d]);
-      // snippet-end dq
     }
     dq.rows(row.batch, row.head)[row.row][d] = static_cast<T>(scale * sum);
   }
@@ -108,10 +100,8 @@ __global__ void attention_backward_scores_dkv(
       const std::int64_t first = (std::int64_t{row.batch} * heads + head) * masks.queries;
       for (int query = turned.first_key(row.row); query < turned.end_key(row.row); ++query) {
         const std::int64_t at = (first + query) * masks.keys + row.row;
-        // snippet-begin dkv
         dk_sum += dscores[at] * static_cast<float>(queries[query][d]);
         dv_sum += weights[at] * static_cast<float>(douts[query][d]);
-        // snippet-end dkv
       }
     }
     dk.rows(row.batch, row.head)[row.row][d] = static_cast<T>(scale * dk_sum);
