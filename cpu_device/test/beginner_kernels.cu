@@ -11,6 +11,7 @@ namespace {
 #define MISTAKES(X)            \
   X(axpy, thread_alone)        \
   X(axpy, all_in_each)         \
+  X(axpy, all_for_one)         \
   X(axpy, step_of_one)         \
   X(axpy, step_of_block)       \
   X(axpy, grid_for_block)      \
@@ -61,7 +62,7 @@ template <Mistake kM>
 __global__ void axpy(float alpha, const float* x, float* y, int n) {
   const int t = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
   const int block = static_cast<int>(blockIdx.x), blocks = static_cast<int>(gridDim.x);
-  if (kM == all_in_each) {
+  if (kM == all_in_each || kM == all_for_one) {
     for (int i = 0; i < n; ++i) y[i] = alpha * x[i] + y[i];
   } else if (kM == step_of_one || kM == step_of_block) {
     const int step = kM == step_of_one ? 1 : threads;
@@ -83,7 +84,11 @@ __global__ void axpy(float alpha, const float* x, float* y, int n) {
 
 template <Mistake kM>
 void launch_axpy(const BeginnerMemory& m) {
-  axpy<kM><<<4, 256>>>(1.75f, m.x, m.y, kN);
+  if (kM == all_for_one) {
+    axpy<kM><<<1, 256>>>(1.75f, m.x, m.one, 1);
+  } else {
+    axpy<kM><<<4, 256>>>(1.75f, m.x, m.y, kN);
+  }
 }
 
 constexpr int kT = 8;  // the side of a tile; kSide is a multiple

@@ -11,7 +11,8 @@ inline constexpr int kSide = 40, kLdA = 43, kLdB = 41, kLdC = 42;
 
 struct BeginnerMemory {
   const float* x;
-  float* y;  // an input as well
+  float* y;    // an input as well
+  float* one;  // a vector of one element, likewise
   const float* a;
   const float* b;
   float* c;  // not written yet

@@ -53,12 +53,13 @@ Outcome run(void (*launch)(const BeginnerMemory& memory)) {
   };
   const DeviceBuffer x = DeviceBuffer::input("x", vector, values(kBeginnerCount, 1));
   const DeviceBuffer y = DeviceBuffer::in_out("y", vector, values(kBeginnerCount, 2));
+  const DeviceBuffer one = DeviceBuffer::in_out("one", tile::vector_layout(kType, 1), values(1, 2));
   const DeviceBuffer a = DeviceBuffer::input("a", matrix(kLdA), values(kSide * kSide, 3));
   const DeviceBuffer b = DeviceBuffer::input("b", matrix(kLdB), values(kSide * kSide, 4));
   const DeviceBuffer c = DeviceBuffer::output("c", matrix(kLdC), tile::Poison::unwritten_finite);
   launch({static_cast<const float*>(x.raw()), static_cast<float*>(y.raw()),
-          static_cast<const float*>(a.raw()), static_cast<const float*>(b.raw()),
-          static_cast<float*>(c.raw())});
+          static_cast<float*>(one.raw()), static_cast<const float*>(a.raw()),
+          static_cast<const float*>(b.raw()), static_cast<float*>(c.raw())});
   Outcome outcome{take_failure().report, y.download(), c.download(), {}};
   for (const DeviceBuffer* buffer : {&x, &y, &a, &b, &c}) {
     if (const tile::Status status = buffer->check(); !status.ok()) {
