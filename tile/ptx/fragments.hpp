@@ -79,6 +79,13 @@ __host__ __device__ constexpr Element element_of_d(int lane, int i) {
   return {element.row + i / 2 * 8, element.col};
 }
 
+/// D of wgmma, 64 by any number of columns: warp w of the warpgroup has rows 16 w to 16 w + 15, and
+/// of each 8 columns what element_of_d has.
+__host__ __device__ constexpr Element element_of_wgmma(int thread, int i) {
+  const Element element = element_of_d(thread % 32, i % 4);
+  return {element.row + thread / 32 * 16, element.col + i / 4 * 8};
+}
+
 /// Whether 32 lanes of kCount elements each hold every element of a kRows x kCols matrix once.
 template <int kRows, int kCols, int kCount>
 constexpr bool holds_each_element_once(Element (*element)(int lane, int i)) {

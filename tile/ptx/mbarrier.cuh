@@ -23,6 +23,7 @@
 
 namespace tile::ptx {
 using cpu_device::Mbarrier;
+using cpu_device::mbarrier_arrive;
 using cpu_device::mbarrier_arrive_expect;
 using cpu_device::mbarrier_init;
 using cpu_device::mbarrier_wait;
@@ -59,6 +60,38 @@ __device__ __forceinline__ void mbarrier_init(Mbarrier* barrier, unsigned arriva
 #endif
 }
 
+/// Arrives once. What the thread has read before it, the one that waits may have overwritten.
+///     mbarrier.arrive.shared::cta.b64 _, [a];
+/// https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-mbarrier-arrive
+__device__ __forceinline__ void mbarrier_arrive(Mbarrier* barrier) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(SharedAddress(barrier).value())
+               : "memory");
+#else
+  __trap();
+#endif
+}
+
+/// The same at the mbarrier in this place of the block of this rank, which may be the thread's own.
+/// Without .release.cluster, which is a fence of the whole GPU and takes a quarter of a product's
+/// speed: the block there learns that this thread has read, and nothing that it has written.
+///     mapa.shared::cluster.u32 r, a, rank;
+///     mbarrier.arrive.shared::cluster.b64 _, [r];
+__device__ __forceinline__ void mbarrier_arrive(Mbarrier* barrier, unsigned rank) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+  asm volatile(
+      "{\n"
+      ".reg .b32 there;\n"
+      "mapa.shared::cluster.u32 there, %0, %1;\n"
+      "mbarrier.arrive.shared::cluster.b64 _, [there];\n"
+      "}" ::"r"(SharedAddress(barrier).value()),
+      "r"(rank)
+      : "memory");
+#else
+  __trap();
+#endif
+}
+
 /// Arrives once, and says that `bytes` more are to come in this phase: at most 2^20 - 1 at a time.
 /// The barrier is in the thread's own block.
 ///     mbarrier.arrive.expect_tx.shared::cta.b64 _, [a], bytes;
@@ -75,9 +108,9 @@ __device__ __forceinline__ void mbarrier_arrive_expect(Mbarrier* barrier, unsign
 }
 
 /// Waits until the phase of this parity, 0 or 1, is complete. Then the thread sees what was stored
-/// by st.async in it, and what threads did before they arrived. try_wait itself gives up after a
-/// time that the hardware chooses, so it stands in a loop. The barrier is in the thread's own
-/// block.
+/// by st.async or TMA in it, and what threads did before they arrived. try_wait itself gives up
+/// after a time that the hardware chooses, so it stands in a loop. The barrier is in the thread's
+/// own block.
 ///     mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [a], parity;
 /// https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-mbarrier-test-wait-try-wait
 __device__ __forceinline__ void mbarrier_wait(Mbarrier* barrier, unsigned parity) {

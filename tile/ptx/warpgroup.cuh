@@ -1,0 +1,72 @@
+// What a kernel needs whose warpgroups, four warps from a multiple of four on, do different work:
+// barriers for some of a block's threads, and registers moved from one warpgroup to another.
+#pragma once
+
+#include <cuda_runtime.h>
+
+namespace tile {
+inline constexpr int kWarpgroup = 128;  // threads
+}  // namespace tile
+
+#ifdef CPU_DEVICE
+
+#include "cpu_device/warpgroup.h"
+
+namespace tile::ptx {
+using cpu_device::barrier_arrive;
+using cpu_device::barrier_sync;
+using cpu_device::setmaxnreg_dec;
+using cpu_device::setmaxnreg_inc;
+}  // namespace tile::ptx
+
+#else
+
+namespace tile::ptx {
+
+/// Waits until `threads` threads, a multiple of 32, have come to barrier `id`, 1 to 15, here or at
+/// barrier_arrive(). What they did before is known to all behind it. Barrier 0 is __syncthreads().
+///     barrier.sync.aligned id, threads;
+/// https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-bar
+__device__ __forceinline__ void barrier_sync(int id, int threads) {
+  asm volatile("barrier.sync.aligned %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+/// Comes to the barrier and goes on: for a thread that has something to tell, and waits for nobody.
+///     barrier.arrive.aligned id, threads;
+__device__ __forceinline__ void barrier_arrive(int id, int threads) {
+  asm volatile("barrier.arrive.aligned %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+/// A block starts with the same number of registers for each thread, 65,536 for all of a
+/// multiprocessor. A warpgroup that copies needs few, one that multiplies many. kRegisters is a
+/// multiple of 8 from 24 to 256. All threads of the warpgroup call it at one place; the new ones
+/// hold anything. inc waits until other warpgroups of the block have given up enough: if they never
+/// do, it waits for ever. The kernel has __launch_bounds__ or nvcc ignores it.
+///     setmaxnreg.inc.sync.aligned.u32 registers;
+/// Compute capability 9.0 with its own features (sm_90a).
+/// https://docs.nvidia.com/cuda/parallel-thread-execution/#miscellaneous-instructions-setmaxnreg
+template <int kRegisters>
+__device__ __forceinline__ void setmaxnreg_inc() {
+  static_assert(kRegisters % 8 == 0 && kRegisters >= 24 && kRegisters <= 256);
+#if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+#else
+  __trap();
+#endif
+}
+
+/// Gives up all registers of a thread above kRegisters.
+///     setmaxnreg.dec.sync.aligned.u32 registers;
+template <int kRegisters>
+__device__ __forceinline__ void setmaxnreg_dec() {
+  static_assert(kRegisters % 8 == 0 && kRegisters >= 24 && kRegisters <= 256);
+#if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+#else
+  __trap();
+#endif
+}
+
+}  // namespace tile::ptx
+
+#endif

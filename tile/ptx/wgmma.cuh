@@ -1,0 +1,228 @@
+// wgmma: D = A B + D by four warps together, with B, and A or not, read from shared memory by the
+// tensor cores themselves. Nobody waits: sums are there after a wait. Compute capability 9.0 with
+// its own features (sm_90a); no other card has it, newer ones included.
+// PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions":
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-instructions
+//
+// D has 64 rows and kN columns, A 64 x kDepth, B kDepth x kN, and kDepth is 32 bytes of elements.
+// All 128 threads of a warpgroup call at one place. In order:
+//
+//     wgmma_fence();          what was done to registers of D and A comes first
+//     wgmma(…); wgmma(…);     any number, into the same D or others
+//     wgmma_commit();         makes a group of them
+//     wgmma_wait<N>();        all but the last N groups are done
+//
+// Before that wait nobody may touch D, nor registers of A, nor the shared memory that is read.
+// ptxas makes the instructions wait for one another, at a fifth of the speed, where it cannot prove
+// that (C7510 to C7512 in its log): tools/check_ptxas.py looks for it.
+//
+// What threads have stored to shared memory is read rightly behind fence_async_proxy() and a
+// barrier (async_proxy.cuh); what TMA has brought behind the wait at its mbarrier.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_fp8.h>
+
+#include <cstdint>
+#include <type_traits>
+
+#include "tile/ptx/shared_address.cuh"
+#include "tile/ptx/wgmma_descriptor.cuh"
+
+#ifdef CPU_DEVICE
+
+#include "cpu_device/wgmma.h"
+
+namespace tile::ptx {
+using cpu_device::Major;
+using cpu_device::wgmma;
+using cpu_device::wgmma_commit;
+using cpu_device::wgmma_fence;
+using cpu_device::wgmma_wait;
+}  // namespace tile::ptx
+
+#else
+
+namespace tile::ptx {
+
+#if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define TILE_HAS_WGMMA 1
+#else
+#define TILE_HAS_WGMMA 0
+#endif
+
+/// Orders this thread's accesses to registers before wgmma: before the first one, and wherever D or
+/// registers of A have been touched since.
+///     wgmma.fence.sync.aligned;
+__device__ __forceinline__ void wgmma_fence() {
+#if TILE_HAS_WGMMA
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#else
+  __trap();
+#endif
+}
+
+///     wgmma.commit_group.sync.aligned;
+__device__ __forceinline__ void wgmma_commit() {
+#if TILE_HAS_WGMMA
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+#else
+  __trap();
+#endif
+}
+
+/// Waits for all groups but the last kGroups. The sums are named, so that the compiler moves no use
+/// of them in front of the wait.
+///     wgmma.wait_group.sync.aligned groups;
+template <int kGroups, int kCount>
+__device__ __forceinline__ void wgmma_wait(float (&d)[kCount]) {
+#if TILE_HAS_WGMMA
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kGroups) : "memory");
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");
+#else
+  __trap();
+#endif
+}
+
+/// Which axis of an operand has its neighbours in shared memory: k, as in an A stored by rows, or m
+/// and n, as in a B stored by rows.
+enum class Major { k, mn };
+
+// The registers of D, for each kN in use.
+#define TILE_WGMMA_D_64                                                                    \
+  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, " \
+  "%19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}"
+#define TILE_WGMMA_D_128                                                                   \
+  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, " \
+  "%19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, "  \
+  "%36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, "  \
+  "%53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}"
+#define TILE_WGMMA_D_256                                                                   \
+  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, " \
+  "%19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, "  \
+  "%36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, "  \
+  "%53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, %64, %65, %66, %67, %68, %69, "  \
+  "%70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, %84, %85, %86, "  \
+  "%87, %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, %98, %99, %100, %101, %102, "    \
+  "%103, %104, %105, %106, %107, %108, %109, %110, %111, %112, %113, %114, %115, %116, "   \
+  "%117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127}"
+#define TILE_WGMMA_8(i)                                                                       \
+  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
+      "+f"(d[i + 6]), "+f"(d[i + 7])
+#define TILE_WGMMA_32(i) \
+  TILE_WGMMA_8(i), TILE_WGMMA_8(i + 8), TILE_WGMMA_8(i + 16), TILE_WGMMA_8(i + 24)
+#define TILE_WGMMA_SUMS_64 TILE_WGMMA_32(0)
+#define TILE_WGMMA_SUMS_128 TILE_WGMMA_32(0), TILE_WGMMA_32(32)
+#define TILE_WGMMA_SUMS_256 TILE_WGMMA_SUMS_128, TILE_WGMMA_32(64), TILE_WGMMA_32(96)
+
+// The operand behind D's is `p`, whether D counts. The two ones say that neither A nor B is
+// negated. `operands` are A, B and which of them are transposed, with their numbers.
+#define TILE_WGMMA(n, p, form, operands, ...)                                         \
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " p                                  \
+               ", 0;\nwgmma.mma_async.sync.aligned.m64n" #n form " " TILE_WGMMA_D_##n \
+               ", " operands ";\n}"                                                   \
+               : TILE_WGMMA_SUMS_##n                                                  \
+               : "r"(int{accumulate}), __VA_ARGS__                                    \
+               : "memory")
+
+// A and B from shared memory, 16 bits: operand 1 is A, 2 is B, 3 and 4 their transpositions.
+#define TILE_WGMMA_OF_16_BITS(form)                                                      \
+  if constexpr (kN == 64) {                                                              \
+    TILE_WGMMA(64, "%32", form, "%33, %34, p, 1, 1, %35, %36", TILE_WGMMA_SHARED);       \
+  } else if constexpr (kN == 128) {                                                      \
+    TILE_WGMMA(128, "%64", form, "%65, %66, p, 1, 1, %67, %68", TILE_WGMMA_SHARED);      \
+  } else {                                                                               \
+    TILE_WGMMA(256, "%128", form, "%129, %130, p, 1, 1, %131, %132", TILE_WGMMA_SHARED); \
+  }
+
+/// T is __half, __nv_bfloat16 or __nv_fp8_e4m3; kDepth is 16, 16 or 32. Of fp8 both lie along k in
+/// memory. If not `accumulate`, D = A B.
+///     wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 d, a, b, p, 1, 1, tnspA, tnspB;
+///     wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 d, a, b, p, 1, 1;
+/// Thread t of the warpgroup holds d[i], which is element_of_wgmma(t, i) of D (fragments.hpp): with
+/// w = t / 32, g = t % 32 / 4, q = t % 4 * 2
+///     d[4 j], d[4 j + 1]        row 16 w + g, columns 8 j + q, 8 j + q + 1
+///     d[4 j + 2], d[4 j + 3]    row 16 w + g + 8, the same columns
+template <class T, int kN, Major kMajorA = Major::k, Major kMajorB = Major::k>
+__device__ __forceinline__ void wgmma(float (&d)[kN / 2], WgmmaDescriptor a, WgmmaDescriptor b,
+                                      bool accumulate) {
+  static_assert(kN == 64 || kN == 128 || kN == 256, "there are wrappers for these columns of D");
+  constexpr bool kFp8 = std::is_same_v<T, __nv_fp8_e4m3>;
+  static_assert(!kFp8 || (kMajorA == Major::k && kMajorB == Major::k),
+                "wgmma reads fp8 along k only");
+#if TILE_HAS_WGMMA
+#define TILE_WGMMA_SHARED \
+  "l"(a.bits()), "l"(b.bits()), "n"(int{kMajorA == Major::mn}), "n"(int{kMajorB == Major::mn})
+  if constexpr (kFp8) {
+    if constexpr (kN == 64) {
+      TILE_WGMMA(64, "%32", "k32.f32.e4m3.e4m3", "%33, %34, p, 1, 1", "l"(a.bits()), "l"(b.bits()));
+    } else if constexpr (kN == 128) {
+      TILE_WGMMA(128, "%64", "k32.f32.e4m3.e4m3", "%65, %66, p, 1, 1", "l"(a.bits()),
+                 "l"(b.bits()));
+    } else {
+      TILE_WGMMA(256, "%128", "k32.f32.e4m3.e4m3", "%129, %130, p, 1, 1", "l"(a.bits()),
+                 "l"(b.bits()));
+    }
+  } else if constexpr (std::is_same_v<T, __half>) {
+    TILE_WGMMA_OF_16_BITS("k16.f32.f16.f16")
+  } else {
+    static_assert(std::is_same_v<T, __nv_bfloat16>);
+    TILE_WGMMA_OF_16_BITS("k16.f32.bf16.bf16")
+  }
+#undef TILE_WGMMA_SHARED
+#else
+  __trap();
+#endif
+}
+#undef TILE_WGMMA_OF_16_BITS
+
+// A from registers, 16 bits.
+#define TILE_WGMMA_OF_16_BITS(form)                                                                \
+  if constexpr (kN == 64) {                                                                        \
+    TILE_WGMMA(64, "%32", form, "{%33, %34, %35, %36}, %37, p, 1, 1, %38", TILE_WGMMA_REGISTERS);  \
+  } else if constexpr (kN == 128) {                                                                \
+    TILE_WGMMA(128, "%64", form, "{%65, %66, %67, %68}, %69, p, 1, 1, %70", TILE_WGMMA_REGISTERS); \
+  } else {                                                                                         \
+    TILE_WGMMA(256, "%128", form, "{%129, %130, %131, %132}, %133, p, 1, 1, %134",                 \
+               TILE_WGMMA_REGISTERS);                                                              \
+  }
+
+/// The same with A in registers, for fp16 and bf16: each warp has 16 rows of A as mma_m16n8k16 has
+/// them (element_of_a<16>), so what wgmma or mma has computed can be packed and used.
+///     wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 d, {a0, …, a3}, b, p, 1, 1, tnspB;
+template <class T, int kN, Major kMajorB = Major::k>
+__device__ __forceinline__ void wgmma(float (&d)[kN / 2], const std::uint32_t (&a)[4],
+                                      WgmmaDescriptor b, bool accumulate) {
+  static_assert(kN == 64 || kN == 128 || kN == 256, "there are wrappers for these columns of D");
+#if TILE_HAS_WGMMA
+#define TILE_WGMMA_REGISTERS \
+  "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits()), "n"(int{kMajorB == Major::mn})
+  if constexpr (std::is_same_v<T, __half>) {
+    TILE_WGMMA_OF_16_BITS("k16.f32.f16.f16")
+  } else {
+    static_assert(std::is_same_v<T, __nv_bfloat16>);
+    TILE_WGMMA_OF_16_BITS("k16.f32.bf16.bf16")
+  }
+#undef TILE_WGMMA_REGISTERS
+#else
+  __trap();
+#endif
+}
+#undef TILE_WGMMA_OF_16_BITS
+#undef TILE_WGMMA
+#undef TILE_WGMMA_SUMS_64
+#undef TILE_WGMMA_SUMS_128
+#undef TILE_WGMMA_SUMS_256
+#undef TILE_WGMMA_32
+#undef TILE_WGMMA_8
+#undef TILE_WGMMA_D_64
+#undef TILE_WGMMA_D_128
+#undef TILE_WGMMA_D_256
+
+}  // namespace tile::ptx
+
+#endif
