@@ -22,13 +22,16 @@ std::string escaped(std::string_view text) {
 
 class Translator {
  public:
-  explicit Translator(std::string_view source) : source_(source), lexed_(lex(source)) {}
+  /// `program` is null for a file of this project.
+  Translator(std::string_view source, const ProgramFile* program)
+      : source_(source), lexed_(lex(source)), program_(program) {}
 
   std::string run() {
     translate_code();
     for (const Directive& directive : lexed_.directives) {
       if (directive.name() == "define") translate_macro(directive.tokens);
       if (directive.name() == "pragma") translate_pragma(directive.tokens);
+      if (directive.name() == "include" && program_) translate_include(directive.tokens);
     }
     return apply_edits();
   }
@@ -202,6 +205,17 @@ class Translator {
     if (tokens.size() > 2 && is_one_of(tokens[2], "unroll", "nounroll")) erase(tokens);
   }
 
+  void translate_include(TokenSpan tokens) {
+    if (tokens.size() < 3 || tokens[2].kind != TokenKind::kLiteral) return;
+    // "name", or <name and a token for its >
+    const std::string_view text = tokens[2].text;
+    const bool is_quoted = text.starts_with('"');
+    const std::string header =
+        program_->find_include(text.substr(1, text.size() - (is_quoted ? 2 : 1)), is_quoted);
+    if (header.empty()) return;
+    replace(begin_of(tokens[2]), end_of(tokens[is_quoted ? 2 : 3]), '"' + escaped(header) + '"');
+  }
+
   std::string apply_edits() {
     std::ranges::stable_sort(edits_, {}, &Edit::begin);
     std::string result;
@@ -219,16 +233,26 @@ class Translator {
 
   std::string_view source_;
   Lexed lexed_;
+  const ProgramFile* program_;
   std::vector<Edit> edits_;
 };
+
+std::string in_its_place(std::string_view source, std::string_view path,
+                         const ProgramFile* program) {
+  const std::string_view byte_order_mark = "\xef\xbb\xbf";
+  if (source.starts_with(byte_order_mark)) source.remove_prefix(byte_order_mark.size());
+  return "#line 1 \"" + escaped(path) + "\"\n" + Translator(source, program).run();
+}
 
 }  // namespace
 
 std::string translate(std::string_view source, std::string_view path) {
-  const std::string_view byte_order_mark = "\xef\xbb\xbf";
-  if (source.starts_with(byte_order_mark)) source.remove_prefix(byte_order_mark.size());
-  return "#include <cuda_runtime.h>\n#line 1 \"" + escaped(path) + "\"\n" +
-         Translator(source).run();
+  return "#include <cuda_runtime.h>\n" + in_its_place(source, path, nullptr);
+}
+
+std::string translate(std::string_view source, std::string_view path, const ProgramFile& file) {
+  const std::string included = file.is_header ? "" : "#include <cpu_device/program.h>\n";
+  return included + in_its_place(source, path, &file);
 }
 
 }  // namespace cpu_device
