@@ -469,3 +469,18 @@ void trap() {
 }
 
 }  // namespace cpu_device
+
+// What assert() calls: in a kernel it ends that, and not the program.
+extern "C" void __assert_fail(const char* expression, const char* file, unsigned line,
+                              const char* function) noexcept(true) {
+  using namespace cpu_device;
+  if (!current_block) {
+    std::fprintf(stderr, "%s:%u: %s: Assertion `%s' failed.\n", file, line, function, expression);
+    std::abort();
+  }
+  current_block->leaves_kernel();
+  static thread_local std::string text;
+  text = std::string("assert(") + expression + ") failed\n  at " + file + ":" +
+         std::to_string(line) + ", in " + function;
+  current_block->fail(cudaErrorAssert, text.c_str(), Block::Who::thread);
+}

@@ -28,7 +28,8 @@ void remove_file(const std::string& path) {
 }
 
 int program(int argc, char** argv) {
-  if (argc < 6) return fail(2, "usage: cu2cpp --program HEADERS [-I DIR]... INPUT.cu OUTPUT.cpp DEPFILE");
+  if (argc < 6)
+    return fail(2, "usage: cu2cpp --program HEADERS [-I DIR]... INPUT.cu OUTPUT.cpp DEPFILE");
   cpu_device::ProgramOptions options{argv[2], {}};
   for (int i = 3; i < argc - 3; i += 2) options.folders.push_back(argv[i + 1]);
   const std::string output = argv[argc - 2];

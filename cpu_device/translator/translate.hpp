@@ -16,8 +16,8 @@ struct TranslateError {
   std::string message;
 };
 
-/// The path of the translated header that `#include "name"`, or `#include <name>`, stands for; empty
-/// if the line is to stay.
+/// The path of the translated header that `#include "name"`, or `#include <name>`, stands for;
+/// empty if the line is to stay.
 using IncludeFinder = std::function<std::string(std::string_view name, bool is_quoted)>;
 
 /// A file of a program that is not part of this project (program.hpp).
