@@ -189,6 +189,8 @@ class thread_block_tile : public details::Lanes {
 
  public:
   thread_block_tile() : Lanes(details::mask_of_tile(kSize)) {}
+  template <class Any>
+  thread_block_tile(const thread_block_tile<kSize, Any>& same) : Lanes(same) {}
 
   static constexpr unsigned size() { return kSize; }
   static constexpr unsigned num_threads() { return kSize; }

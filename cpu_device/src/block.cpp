@@ -283,6 +283,7 @@ void Block::reset_warps() {
     const uint32_t lanes = std::min(kLanes, threads_ - w * kLanes);
     warps_[w].existing = lanes == kLanes ? ~0u : (1u << lanes) - 1;
     warps_[w].groups = {};
+    warps_[w].out_of_place = 0;
   }
 }
 
@@ -368,6 +369,21 @@ CPU_DEVICE_HOT BarrierResult Block::barrier(const BarrierCall& call, bool predic
   return barrier_.result;
 }
 
+// The pending group of this mask, or a place for it; or the group that `lane` can never leave,
+// because a lane waits in it for this one while this one would wait for that.
+Block::Warp::Group& Block::Warp::group_apart(uint32_t mask, uint32_t lane) {
+  for (Group& group : groups) {
+    if (group.arrived != 0 && group.mask == mask) return group;
+  }
+  Group& place = groups[static_cast<size_t>(std::countr_zero(mask & existing))];
+  if (place.arrived == 0) return place;
+  for (Group& group : groups) {
+    if ((group.arrived & mask) != 0 && (group.mask >> lane & 1) != 0) return group;
+  }
+  ++out_of_place;
+  return *std::ranges::find(groups, 0u, &Group::arrived);  // a lane waits in one group at most
+}
+
 CPU_DEVICE_HOT uint64_t Block::collective(const WarpCall& call, uint32_t mask, uint64_t value,
                                           uint32_t argument, Site site) {
   Warp& warp = warps_[current_ / kLanes];
@@ -381,7 +397,9 @@ CPU_DEVICE_HOT uint64_t Block::collective(const WarpCall& call, uint32_t mask, u
          Who::thread);
   }
 
-  Warp::Group& group = warp.groups[static_cast<size_t>(std::countr_zero(lanes))];
+  Warp::Group* const place = &warp.groups[static_cast<size_t>(std::countr_zero(lanes))];
+  const bool is_in_place = warp.out_of_place == 0 && (place->arrived == 0 || place->mask == mask);
+  Warp::Group& group = is_in_place ? *place : warp.group_apart(mask, lane);
   if (group.arrived == 0) {
     group.mask = mask;
     group.call = &call;
@@ -403,6 +421,7 @@ CPU_DEVICE_HOT uint64_t Block::collective(const WarpCall& call, uint32_t mask, u
     if (&call == &kSyncwarp) check::warp_synchronised(current_ / kLanes, lanes);
   }
   group.arrived = 0;
+  if (&group != place) --warp.out_of_place;
   ++collectives_;
   progress_ = progress_ + 1;
   if (const uint32_t others = lanes & ~(1u << lane); others != 0) {

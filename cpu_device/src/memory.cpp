@@ -291,6 +291,18 @@ cudaError_t cudaMallocFromPoolAsync(void** pointer, size_t bytes, cudaMemPool_t 
   if (!valid_stream(stream)) return note(cudaErrorInvalidResourceHandle);
   return allocate(pointer, bytes, Owner::device);
 }
+cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t* pool, int device) {
+  if (device != 0) return note(cudaErrorInvalidDevice);
+  static cudaMemPool_t shared = nullptr;
+  if (!shared) {
+    const cudaMemPoolProps properties{.allocType = cudaMemAllocationTypePinned,
+                                      .location = {cudaMemLocationTypeDevice, 0}};
+    cudaMemPoolCreate(&shared, &properties);
+  }
+  if (!pool) return note(cudaErrorInvalidValue);
+  *pool = shared;
+  return cudaSuccess;
+}
 cudaError_t cudaMallocAsync(void** pointer, size_t bytes, cudaStream_t stream) {
   if (!valid_stream(stream)) return note(cudaErrorInvalidResourceHandle);
   return cudaMalloc(pointer, bytes);

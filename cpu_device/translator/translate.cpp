@@ -47,6 +47,7 @@ constexpr Missing kMissingNames[] = {{"tex1D", "textures"},
                                      {"cudaSurface", "surfaces"},
                                      {"cudaArray", "CUDA arrays"},
                                      {"cudaMallocArray", "CUDA arrays"},
+                                     {"cudaGraphics", "OpenGL"},
                                      {"cudaGraph", "CUDA graphs"},
                                      {"cudaStreamBeginCapture", "CUDA graphs"},
                                      {"cudaIpc", "memory shared by processes"},
@@ -83,8 +84,8 @@ class Translator {
     std::string text;
   };
   struct OpenScope {
-    Scope kind;
-    bool on_device;  // code that no host runs
+    Scope kind = Scope::kNamespace;
+    bool on_device = false;  // code that no host runs
   };
 
   size_t begin_of(const Token& token) const {
@@ -118,7 +119,7 @@ class Translator {
     for (size_t i = 0; i < tokens.size(); ++i) {
       for (; directive != lexed_.directives.end() && directive->code_index <= i; ++directive) {
         const std::string_view name = directive->name();
-        if (program_ && !scopes.empty() && scopes.back().on_device) name_arch(directive->tokens);
+        if (program_) name_arch(*directive, scopes.empty() ? OpenScope{} : scopes.back());
         if (name == "if" || name == "ifdef" || name == "ifndef") {
           at_if.push_back(scopes);
         } else if (!at_if.empty() && (name == "else" || name == "elif")) {
@@ -149,10 +150,14 @@ class Translator {
   }
 
   /// nvcc compiles a file for the host and for the device, and __CUDA_ARCH__ tells which it is.
-  /// Here it is compiled once: in functions of the device alone, conditions are those of the
-  /// device.
-  void name_arch(TokenSpan tokens) {
-    for (const Token& token : tokens) {
+  /// Here it is compiled once: in functions of the device alone conditions are those of the device,
+  /// and around functions those that compare and do not ask whether there is a device.
+  void name_arch(const Directive& directive, OpenScope scope) {
+    const auto asks = [](const Token& token) { return token.is("defined"); };
+    const bool compares = (directive.name() == "if" || directive.name() == "elif") &&
+                          std::ranges::none_of(directive.tokens, asks);
+    if (!scope.on_device && (scope.kind == Scope::kFunction || !compares)) return;
+    for (const Token& token : directive.tokens) {
       if (token.is("__CUDA_ARCH__")) replace(begin_of(token), end_of(token), "CPU_DEVICE_ARCH");
     }
   }
@@ -165,7 +170,9 @@ class Translator {
 
   void look_for_missing(TokenSpan tokens, size_t i, bool on_device) {
     const Token& token = tokens[i];
-    if (token.kind == TokenKind::kLaunch && on_device) refuse(token, "launches from kernels");
+    if (token.kind == TokenKind::kLaunch && on_device) {
+      refuse(tokens[kernel_begin(tokens, i)], "launches from kernels");
+    }
     if (token.kind != TokenKind::kIdentifier) return;
     if (on_device && is_one_of(token, "asm", "__asm__", "__asm")) refuse(token, "inline PTX");
     if (const Missing* missing = find_missing(kMissingNames, token.text)) {
@@ -374,7 +381,9 @@ std::string translate(std::string_view source, std::string_view path) {
 }
 
 std::string translate(std::string_view source, std::string_view path, const ProgramFile& file) {
-  const std::string included = file.is_header ? "" : "#include <cpu_device/program.h>\n";
+  // Beside .cu files, nvcc leaves a program's sources to the host's compiler.
+  const std::string included =
+      file.is_header || !path.ends_with(".cu") ? "" : "#include <cpu_device/program.h>\n";
   return included + in_its_place(source, path, &file);
 }
 

@@ -1,12 +1,9 @@
-// What nvcc gives each program without being asked: the runtime, a part of C's library, and the
+// What nvcc gives each .cu file without being asked: the runtime, a part of C's library, and the
 // macros by which headers know that they are compiled as CUDA.
 #pragma once
 
 #define __CUDACC__
 #define __NVCC__
-#define __DRIVER_TYPES_H__
-#define __CUDA_RUNTIME_H__
-#define __CUDA_RUNTIME_API_H__
 
 #include <assert.h>
 #include <stdio.h>
