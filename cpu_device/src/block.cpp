@@ -369,17 +369,18 @@ CPU_DEVICE_HOT BarrierResult Block::barrier(const BarrierCall& call, bool predic
   return barrier_.result;
 }
 
-// The pending group of this mask, or a place for it; or the group that `lane` can never leave,
-// because a lane waits in it for this one while this one would wait for that.
+// The pending group of this mask, or a place for one. But if a lane waits elsewhere for `lane`, and
+// would be waited for here, the group that it waits in: neither can go on.
 Block::Warp::Group& Block::Warp::group_apart(uint32_t mask, uint32_t lane) {
+  for (Group& group : groups) {
+    const bool waits_for_lane = (group.mask >> lane & 1) != 0;
+    if (group.mask != mask && waits_for_lane && (group.arrived & mask) != 0) return group;
+  }
   for (Group& group : groups) {
     if (group.arrived != 0 && group.mask == mask) return group;
   }
   Group& place = groups[static_cast<size_t>(std::countr_zero(mask & existing))];
   if (place.arrived == 0) return place;
-  for (Group& group : groups) {
-    if ((group.arrived & mask) != 0 && (group.mask >> lane & 1) != 0) return group;
-  }
   ++out_of_place;
   return *std::ranges::find(groups, 0u, &Group::arrived);  // a lane waits in one group at most
 }

@@ -295,8 +295,9 @@ cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t* pool, int device) {
   if (device != 0) return note(cudaErrorInvalidDevice);
   static cudaMemPool_t shared = nullptr;
   if (!shared) {
-    const cudaMemPoolProps properties{.allocType = cudaMemAllocationTypePinned,
-                                      .location = {cudaMemLocationTypeDevice, 0}};
+    cudaMemPoolProps properties{};
+    properties.allocType = cudaMemAllocationTypePinned;
+    properties.location = {cudaMemLocationTypeDevice, 0};
     cudaMemPoolCreate(&shared, &properties);
   }
   if (!pool) return note(cudaErrorInvalidValue);
