@@ -272,6 +272,14 @@ class Translator {
                 gaps(kernel_tokens, begin_of(tokens[open])) + "::cpu_device::Config(");
 
     const TokenSpan arguments = tokens.subspan(paren + 1, end - paren - 1);
+    // Through a copy of the argument, NULL would be a number.
+    for (size_t i = 0; i < arguments.size(); ++i) {
+      const bool is_whole = (i == 0 || arguments[i - 1].is(",")) &&
+                            (i + 1 == arguments.size() || arguments[i + 1].is(","));
+      if (is_whole && arguments[i].is("NULL")) {
+        replace(begin_of(arguments[i]), end_of(arguments[i]), "nullptr");
+      }
+    }
     const bool may_be_empty = arguments.size() == 1 && arguments[0].is("__VA_ARGS__");
     const std::string comma = arguments.empty() ? "" : may_be_empty ? " __VA_OPT__(,) " : ", ";
     replace(begin_of(tokens[close]), end_of(tokens[paren]),
