@@ -136,7 +136,7 @@ std::vector<std::string> hints_of(const fs::path& project, const Exercise& exerc
   for (const std::string& line :
        lines_of(text_of(project / exercise.chapter / "exercises" / "hints.txt"))) {
     if (line.rfind("- ", 0) == 0) {
-      if (here) hints.push_back(line.substr(2));
+      if (here) hints.push_back("  " + line.substr(2));
     } else if (line.rfind("  ", 0) == 0) {
       if (here && !hints.empty()) hints.back() += "\n" + line;
     } else if (!line.empty()) {
@@ -345,7 +345,7 @@ std::string Exercises::hint(const Exercise& exercise) {
   const std::size_t given = std::stoul(fact(exercise, kHints).value_or("0"));
   const std::size_t now = std::min(given + 1, hints.size());
   keep(exercise, kHints, std::to_string(now));
-  return "Hint " + std::to_string(now) + " of " + std::to_string(hints.size()) + ": " +
+  return "Hint " + std::to_string(now) + " of " + std::to_string(hints.size()) + ":\n" +
          hints[now - 1] + "\n";
 }
 

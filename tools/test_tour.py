@@ -108,6 +108,36 @@ exit 8""")
         self.assertTrue(lines[-1].startswith(
             "Next: ./tour test 06 attention backward 2 "), lines[-1])
 
+    def test_what_play_cannot_do(self):
+        (self.root / "a.txt").touch()
+        for arguments, message in (
+                ((), "play needs a file: ./tour play 01_vector_add/first.cu"),
+                (("none.cu",), "there is no file none.cu"),
+                (("a.txt",), "'a.txt' is no .cu and no .cpp file"),
+                (("a.cu", "-I"), "-I needs a folder"),
+                (("a.cu", "--asan"), "--asan does not go with play"),
+                (("a.cu", "--size", "5"), "--size does not go with play")):
+            with self.subTest(arguments):
+                self.assertIn(f"tour: {message}", self.refused("play", *arguments))
+        self.assertIn("-I and -- go with play", self.refused("run", "01", "-I", "a"))
+
+    def test_play_builds_beside_the_source_nothing_and_runs_it(self):
+        # A compiler that makes a program of the source itself.
+        (self.root / "bin/ninja").unlink()
+        (self.build / "build.ninja").write_text("build play_tools: phony\n", encoding="utf-8")
+        (self.build / "play.ninja").write_text(
+            "build play_tools: phony\nrule object\n  command = cp $in $out\n"
+            "rule program\n  command = cp $in $out && chmod +x $out\n", encoding="utf-8")
+        folder = self.root.parent / "a folder"
+        self.script(folder / "a $b.cu", 'echo "$PWD"; printf "%s\n" "$@"; exit 7')
+        before = sorted(folder.iterdir())
+        run = subprocess.run([self.root / "tour", "play", "--device", "cpu", "a $b.cu", "--", "-x",
+                              "y z"], cwd=folder, capture_output=True, text=True, check=False,
+                             env=os.environ | {"PATH": f"{self.root}/bin:{os.environ['PATH']}"})
+        self.assertEqual((run.returncode, run.stdout.splitlines()),
+                         (7, [str(folder), "-x", "y z"]), run.stderr)
+        self.assertEqual(sorted(folder.iterdir()), before)
+
     def test_results_go_where_the_reader_stands(self):
         folder = self.root.parent
         for given, wanted in (("a/b.json", str(folder / "a/b.json")), ("/a/b.json", "/a/b.json")):

@@ -1,6 +1,11 @@
 // The CPU device's stand-in for CUDA's header of the same name: what a .cu file sees.
 #pragma once
 
+// By these, headers of others ask whether it has been included.
+#define __CUDA_RUNTIME_H__
+#define __DRIVER_TYPES_H__
+#define __CUDA_RUNTIME_API_H__
+
 #include "cpu_device/atomics.h"
 #include "cpu_device/builtins.h"
 #include "cpu_device/launch.h"

@@ -285,6 +285,7 @@ void Block::reset_warps() {
     const uint32_t lanes = std::min(kLanes, threads_ - w * kLanes);
     warps_[w].existing = lanes == kLanes ? ~0u : (1u << lanes) - 1;
     warps_[w].groups = {};
+    warps_[w].out_of_place = 0;
   }
 }
 
@@ -370,6 +371,22 @@ CPU_DEVICE_HOT BarrierResult Block::barrier(const BarrierCall& call, bool predic
   return barrier_.result;
 }
 
+// The pending group of this mask, or a place for one. But if a lane waits elsewhere for `lane`, and
+// would be waited for here, the group that it waits in: neither can go on.
+Block::Warp::Group& Block::Warp::group_apart(uint32_t mask, uint32_t lane) {
+  for (Group& group : groups) {
+    const bool waits_for_lane = (group.mask >> lane & 1) != 0;
+    if (group.mask != mask && waits_for_lane && (group.arrived & mask) != 0) return group;
+  }
+  for (Group& group : groups) {
+    if (group.arrived != 0 && group.mask == mask) return group;
+  }
+  Group& place = groups[static_cast<size_t>(std::countr_zero(mask & existing))];
+  if (place.arrived == 0) return place;
+  ++out_of_place;
+  return *std::ranges::find(groups, 0u, &Group::arrived);  // a lane waits in one group at most
+}
+
 CPU_DEVICE_HOT uint64_t Block::collective(const WarpCall& call, uint32_t mask, uint64_t value,
                                           uint32_t argument, Site site) {
   Warp& warp = warps_[current_ / kLanes];
@@ -383,7 +400,9 @@ CPU_DEVICE_HOT uint64_t Block::collective(const WarpCall& call, uint32_t mask, u
          Who::thread);
   }
 
-  Warp::Group& group = warp.groups[static_cast<size_t>(std::countr_zero(lanes))];
+  Warp::Group* const place = &warp.groups[static_cast<size_t>(std::countr_zero(lanes))];
+  const bool is_in_place = warp.out_of_place == 0 && (place->arrived == 0 || place->mask == mask);
+  Warp::Group& group = is_in_place ? *place : warp.group_apart(mask, lane);
   if (group.arrived == 0) {
     group.mask = mask;
     group.call = &call;
@@ -405,6 +424,7 @@ CPU_DEVICE_HOT uint64_t Block::collective(const WarpCall& call, uint32_t mask, u
     if (&call == &kSyncwarp) check::warp_synchronised(current_ / kLanes, lanes);
   }
   group.arrived = 0;
+  if (&group != place) --warp.out_of_place;
   ++collectives_;
   progress_ = progress_ + 1;
   if (const uint32_t others = lanes & ~(1u << lane); others != 0) {
@@ -471,3 +491,18 @@ void trap() {
 }
 
 }  // namespace cpu_device
+
+// What assert() calls: in a kernel it ends that, and not the program.
+extern "C" void __assert_fail(const char* expression, const char* file, unsigned line,
+                              const char* function) noexcept(true) {
+  using namespace cpu_device;
+  if (!current_block) {
+    std::fprintf(stderr, "%s:%u: %s: Assertion `%s' failed.\n", file, line, function, expression);
+    std::abort();
+  }
+  current_block->leaves_kernel();
+  static thread_local std::string text;
+  text = std::string("assert(") + expression + ") failed\n  at " + file + ":" +
+         std::to_string(line) + ", in " + function;
+  current_block->fail(cudaErrorAssert, text.c_str(), Block::Who::thread);
+}

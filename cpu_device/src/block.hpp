@@ -167,8 +167,11 @@ class Block {
       const WarpCall* call = nullptr;
     };
     uint32_t existing = 0;
-    // Groups that are pending at one time have no lane in common, so the lowest lane names one.
+    // A group's place is that of its lowest lane, unless another one is pending there: a lane may
+    // wait for all of its warp while some of the others are still among themselves.
     std::array<Group, kLanes> groups;
+    uint32_t out_of_place = 0;  // groups
+    Group& group_apart(uint32_t mask, uint32_t lane);
     WarpExchange exchange;
   };
 

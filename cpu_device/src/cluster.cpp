@@ -367,4 +367,19 @@ void cluster_sync(Site site) {
   cluster.wait(*current_block, "cluster_sync()", site);
 }
 
+bool in_cooperative_launch() { return block_of_caller("this_grid()").launch().config.cooperative; }
+
+void grid_sync(Site site) {
+  Block& block = block_of_caller("grid.sync()");
+  if (!block.launch().config.cooperative) {
+    block.leaves_kernel();
+    static thread_local std::string text;
+    text = std::string("calls grid.sync() in a launch that is not cooperative\n  at ") + site.file +
+           ":" + std::to_string(site.line);
+    block.fail(cudaErrorLaunchFailure, text.c_str(), Block::Who::thread);
+  }
+  block.cluster().arrive(block, site);
+  block.cluster().wait(block, "grid.sync()", site);
+}
+
 }  // namespace cpu_device

@@ -72,6 +72,13 @@ cudaDeviceProp make_properties(const Limits& limits) {
   p.maxThreadsPerMultiProcessor = limits.threads;
   p.maxBlocksPerMultiProcessor = limits.blocks;
   p.clusterLaunch = limits.capability >= 90;
+  p.cooperativeLaunch = p.concurrentKernels = 1;
+  p.memPitch = 0x7fffffff;
+  p.textureAlignment = p.surfaceAlignment = 512;
+  p.canMapHostMemory = p.hostRegisterSupported = p.canUseHostPointerForRegisteredMem = 1;
+  p.unifiedAddressing = p.managedMemory = p.concurrentManagedAccess = 1;
+  p.hostNativeAtomicSupported = p.memoryPoolsSupported = p.streamPrioritiesSupported = 1;
+  p.asyncEngineCount = p.deviceOverlap = 1;
   return p;
 }
 
@@ -170,12 +177,83 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
       *value = static_cast<int>(p.sharedMemPerBlockOptin);
       break;
     case cudaDevAttrClusterLaunch: *value = p.clusterLaunch; break;
+    case cudaDevAttrTotalConstantMemory: *value = static_cast<int>(p.totalConstMem); break;
+    case cudaDevAttrMaxRegistersPerBlock: *value = p.regsPerBlock; break;
+    case cudaDevAttrMaxRegistersPerMultiprocessor: *value = p.regsPerMultiprocessor; break;
+    case cudaDevAttrMaxBlocksPerMultiprocessor: *value = p.maxBlocksPerMultiProcessor; break;
+    case cudaDevAttrReservedSharedMemoryPerBlock:
+      *value = static_cast<int>(p.reservedSharedMemPerBlock);
+      break;
+    case cudaDevAttrMemoryClockRate:  // there is no clock, bus or mode
+    case cudaDevAttrGlobalMemoryBusWidth:
+    case cudaDevAttrKernelExecTimeout:
+    case cudaDevAttrIntegrated:
+    case cudaDevAttrComputeMode:
+    case cudaDevAttrEccEnabled:
+    case cudaDevAttrPageableMemoryAccess:
+    case cudaDevAttrComputePreemptionSupported: *value = 0; break;
+    case cudaDevAttrGpuOverlap:
+    case cudaDevAttrCanMapHostMemory:
+    case cudaDevAttrConcurrentKernels:
+    case cudaDevAttrAsyncEngineCount:
+    case cudaDevAttrUnifiedAddressing:
+    case cudaDevAttrStreamPrioritiesSupported:
+    case cudaDevAttrManagedMemory:
+    case cudaDevAttrHostNativeAtomicSupported:
+    case cudaDevAttrConcurrentManagedAccess:
+    case cudaDevAttrCooperativeLaunch:
+    case cudaDevAttrHostRegisterSupported:
+    case cudaDevAttrMemoryPoolsSupported: *value = 1; break;
     default: return note(cudaErrorInvalidValue);
   }
   return cudaSuccess;
 }
 
 cudaError_t cudaDeviceSynchronize() { return synchronize(); }
+
+cudaError_t cudaDeviceReset() {
+  release_all();
+  take_kernel_error();
+  return cudaGetLastError();
+}
+
+cudaError_t cudaChooseDevice(int* device, const cudaDeviceProp* wanted) {
+  return wanted ? cudaGetDevice(device) : note(cudaErrorInvalidValue);
+}
+
+cudaError_t cudaSetDeviceFlags(unsigned) { return cudaSuccess; }
+cudaError_t cudaDeviceSetCacheConfig(cudaFuncCache) { return cudaSuccess; }
+cudaError_t cudaDeviceSetSharedMemConfig(cudaSharedMemConfig) { return cudaSuccess; }
+
+namespace {
+std::map<cudaLimit, size_t> device_limits = {{cudaLimitStackSize, 1024},
+                                             {cudaLimitPrintfFifoSize, 1 << 20},
+                                             {cudaLimitMallocHeapSize, 8 << 20},
+                                             {cudaLimitMaxL2FetchGranularity, 64},
+                                             {cudaLimitPersistingL2CacheSize, 0}};
+}
+
+cudaError_t cudaDeviceSetLimit(cudaLimit limit, size_t value) {
+  const std::lock_guard lock(mutex);
+  if (!device_limits.contains(limit)) return note(cudaErrorInvalidValue);
+  device_limits[limit] = value;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceGetLimit(size_t* value, cudaLimit limit) {
+  const std::lock_guard lock(mutex);
+  if (!value || !device_limits.contains(limit)) return note(cudaErrorInvalidValue);
+  *value = device_limits[limit];
+  return cudaSuccess;
+}
+
+cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) {
+  if (!can) return note(cudaErrorInvalidValue);
+  if (device != 0 || peer != 0) return note(cudaErrorInvalidDevice);
+  *can = 0;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceEnablePeerAccess(int, unsigned) { return note(cudaErrorInvalidDevice); }
+cudaError_t cudaDeviceDisablePeerAccess(int) { return note(cudaErrorInvalidDevice); }
 
 cudaError_t cudaDriverGetVersion(int* version) {
   if (!version) return note(cudaErrorInvalidValue);
@@ -196,6 +274,27 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
 }
 cudaError_t cudaStreamCreate(cudaStream_t* stream) {
   return cudaStreamCreateWithFlags(stream, cudaStreamDefault);
+}
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int) {
+  return cudaStreamCreateWithFlags(stream, flags);
+}
+cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+  if (least) *least = 0;
+  if (greatest) *greatest = 0;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t callback, void* data,
+                                  unsigned flags) {
+  if (!callback || flags != 0) return note(cudaErrorInvalidValue);
+  if (!valid_stream(stream)) return note(cudaErrorInvalidResourceHandle);
+  callback(stream, synchronize(), data);
+  return cudaSuccess;
+}
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data) {
+  if (!function) return note(cudaErrorInvalidValue);
+  if (!valid_stream(stream)) return note(cudaErrorInvalidResourceHandle);
+  function(data);
+  return cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   const std::lock_guard lock(mutex);
@@ -284,4 +383,19 @@ cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribu
       return value >= -1 && value <= 100 ? cudaSuccess : note(cudaErrorInvalidValue);
   }
   return note(cudaErrorInvalidValue);
+}
+
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* function) {
+  if (!attributes) return note(cudaErrorInvalidValue);
+  if (!function) return note(cudaErrorInvalidDeviceFunction);
+  *attributes = {};
+  attributes->maxThreadsPerBlock = properties().maxThreadsPerBlock;
+  attributes->ptxVersion = attributes->binaryVersion = options().capability;
+  attributes->maxDynamicSharedSizeBytes = static_cast<int>(dynamic_shared_limit(function));
+  attributes->preferredShmemCarveout = -1;
+  return cudaSuccess;
+}
+
+cudaError_t cudaFuncSetCacheConfig(const void* function, cudaFuncCache) {
+  return function ? cudaSuccess : note(cudaErrorInvalidDeviceFunction);
 }

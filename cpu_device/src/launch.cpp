@@ -154,6 +154,12 @@ cudaError_t check_config(const Config& config, const void* function, std::string
   if (const cudaError_t error = check_cluster(config, function, why); error != cudaSuccess) {
     return error;
   }
+  const uint64_t blocks = uint64_t{config.grid.x} * config.grid.y * config.grid.z;
+  if (config.cooperative && blocks > kLargestCluster) {
+    *why = "grid " + to_string(config.grid) + ": " + std::to_string(blocks) + " blocks, and " +
+           std::to_string(kLargestCluster) + " is the limit of a cooperative launch";
+    return cudaErrorCooperativeLaunchTooLarge;
+  }
   const size_t dynamic_limit = dynamic_shared_limit(function);
   if (config.shared_bytes > dynamic_limit) {
     *why = std::to_string(config.shared_bytes) + " bytes of dynamic shared memory, and " +
@@ -197,10 +203,14 @@ cudaError_t run_grid(const KernelName& name, const Config& config, const void* f
   launch->frame = frame;
   launch->frame_bytes = frame_bytes;
   launch->config = config;
+  // The grid of a cooperative launch is one cluster: its blocks take turns, and wait for each
+  // other.
+  if (config.cooperative) launch->config.cluster = config.grid;
   launch->number = ++launches;
   launch->blocks = uint64_t{config.grid.x} * config.grid.y * config.grid.z;
   launch->threads = config.block.x * config.block.y * config.block.z;
-  launch->cluster_blocks = config.cluster.x * config.cluster.y * config.cluster.z;
+  const dim3 cluster = launch->config.cluster;
+  launch->cluster_blocks = cluster.x * cluster.y * cluster.z;
   launch->shared_limit = shared_limit(function);
   launch->shared_bytes = static_cast<uint32_t>(config.shared_bytes);
   launch->shared_bytes_without_gaps = config.shared_bytes;

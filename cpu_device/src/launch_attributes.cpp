@@ -28,6 +28,9 @@ cudaError_t read_config(const cudaLaunchConfig_t* config, Config* result) {
     const cudaLaunchAttribute& attribute = config->attrs[i];
     switch (attribute.id) {
       case cudaLaunchAttributeIgnore: break;
+      case cudaLaunchAttributeCooperative:
+        result->cooperative = attribute.val.cooperative != 0;
+        break;
       case cudaLaunchAttributeClusterDimension: {
         const auto& dim = attribute.val.clusterDim;
         result->cluster = {dim.x, dim.y, dim.z};
@@ -64,6 +67,19 @@ cudaError_t check_cluster(const Config& config, const void* function, std::strin
   return cudaErrorInvalidClusterSize;
 }
 
+namespace {
+
+size_t blocks_of_multiprocessor(const Config& config) {
+  const cudaDeviceProp& card = properties();
+  const size_t threads = size_t{config.block.x} * config.block.y * config.block.z;
+  const size_t shared_bytes = config.shared_bytes + card.reservedSharedMemPerBlock;
+  size_t blocks = static_cast<size_t>(card.maxBlocksPerMultiProcessor);
+  blocks = std::min(blocks, static_cast<size_t>(card.maxThreadsPerMultiProcessor) / threads);
+  if (shared_bytes > 0) blocks = std::min(blocks, card.sharedMemPerMultiprocessor / shared_bytes);
+  return blocks;
+}
+
+}  // namespace
 }  // namespace cpu_device
 
 using namespace cpu_device;
@@ -81,14 +97,23 @@ cudaError_t cudaOccupancyMaxActiveClusters(int* count, const void* function,
   if (const cudaError_t error = check_config(read, function, &why); error != cudaSuccess) {
     return note(error);
   }
-  const cudaDeviceProp& card = properties();
-  const size_t threads = size_t{read.block.x} * read.block.y * read.block.z;
-  const size_t shared_bytes = read.shared_bytes + card.reservedSharedMemPerBlock;
-  size_t blocks = static_cast<size_t>(card.maxBlocksPerMultiProcessor);
-  blocks = std::min(blocks, static_cast<size_t>(card.maxThreadsPerMultiProcessor) / threads);
-  if (shared_bytes > 0) blocks = std::min(blocks, card.sharedMemPerMultiprocessor / shared_bytes);
-  const size_t all = blocks * static_cast<size_t>(card.multiProcessorCount);
+  const size_t blocks = blocks_of_multiprocessor(read);
+  const size_t all = blocks * static_cast<size_t>(properties().multiProcessorCount);
   const size_t size = size_t{read.cluster.x} * read.cluster.y * read.cluster.z;
   *count = static_cast<int>(std::max<size_t>(all / size, 1));
+  return cudaSuccess;
+}
+
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void* function,
+                                                          int threads, size_t dynamic_bytes) {
+  if (!blocks || threads <= 0) return note(cudaErrorInvalidValue);
+  if (!function) return note(cudaErrorInvalidDeviceFunction);
+  *blocks = 0;
+  if (threads > properties().maxThreadsPerBlock || dynamic_bytes > dynamic_shared_limit(function)) {
+    return cudaSuccess;  // such a block cannot run
+  }
+  const size_t most = kLargestCluster / static_cast<size_t>(properties().multiProcessorCount);
+  const Config config{1, static_cast<unsigned>(threads), dynamic_bytes};
+  *blocks = static_cast<int>(std::min(blocks_of_multiprocessor(config), most));
   return cudaSuccess;
 }

@@ -18,12 +18,25 @@ namespace {
 
 // cudaMalloc aligns to at least 256 bytes (CUDA C++ Programming Guide, "Device Memory Accesses").
 constexpr size_t kAlignment = 256;
+// So far apart are the rows of cudaMallocPitch on the cards of today.
+constexpr size_t kPitch = 512;
 // Fresh memory is all ones: NaN in every floating-point type.
 constexpr int kPoison = 0xff;
 
+enum class Owner {
+  device,
+  host,        // page-locked
+  managed,     // of both
+  registered,  // the host's own, of which kernels have been told
+  symbol,      // a variable of the program
+};
+
 struct Allocation {
   size_t bytes;
-  bool on_device;  // otherwise page-locked host memory
+  Owner owner;
+  bool is_on(bool device) const {
+    return owner == Owner::managed || (owner == Owner::device || owner == Owner::symbol) == device;
+  }
 };
 
 std::mutex mutex;
@@ -43,9 +56,8 @@ const std::pair<const uintptr_t, Allocation>* find(const void* pointer) {
 // Whether the bytes are those of one device allocation, or none of them is, as `on_device` says.
 bool lies(const void* pointer, size_t bytes, bool on_device) {
   const auto* allocation = find(pointer);
-  const bool is_device = allocation && allocation->second.on_device;
-  if (is_device != on_device) return false;
-  if (!allocation) return pointer != nullptr;
+  if (!allocation) return !on_device && pointer != nullptr;
+  if (!allocation->second.is_on(on_device)) return false;
   const size_t offset = reinterpret_cast<uintptr_t>(pointer) - allocation->first;
   return bytes <= allocation->second.bytes - offset;
 }
@@ -60,7 +72,7 @@ bool rows_lie(const void* pointer, size_t pitch, size_t width, size_t height, bo
   return lies(pointer, bytes, on_device);
 }
 
-cudaError_t allocate(void** pointer, size_t bytes, bool on_device) {
+cudaError_t allocate(void** pointer, size_t bytes, Owner owner) {
   if (!pointer) return note(cudaErrorInvalidValue);
   *pointer = nullptr;
   if (bytes == 0) return cudaSuccess;
@@ -78,26 +90,44 @@ cudaError_t allocate(void** pointer, size_t bytes, bool on_device) {
   }
   if (!memory) return note(cudaErrorMemoryAllocation);
   std::memset(memory, kPoison, bytes);
-  allocations[reinterpret_cast<uintptr_t>(memory)] = {bytes, on_device};
+  allocations[reinterpret_cast<uintptr_t>(memory)] = {bytes, owner};
+  // What the host writes there itself is not seen.
+  if constexpr (kChecking) {
+    if (owner != Owner::device) check::written_by_host(memory, bytes);
+  }
   allocated_bytes += bytes;
   *pointer = memory;
   return cudaSuccess;
 }
 
-cudaError_t release(void* pointer, bool on_device) {
+void release(std::map<uintptr_t, Allocation>::iterator allocation) {
+  const auto [address, allocated] = *allocation;
+  allocations.erase(allocation);
+  if (allocated.owner == Owner::registered || allocated.owner == Owner::symbol) return;
+  allocated_bytes -= allocated.bytes;
+  if constexpr (kChecking) {
+    check::release(reinterpret_cast<void*>(address));
+  } else {
+    std::free(reinterpret_cast<void*>(address));
+  }
+}
+
+cudaError_t release(void* pointer, Owner owner, Owner or_owner) {
   if (!pointer) return cudaSuccess;
   const std::lock_guard lock(mutex);
   const auto found = allocations.find(reinterpret_cast<uintptr_t>(pointer));
-  if (found == allocations.end() || found->second.on_device != on_device) {
+  if (found == allocations.end() ||
+      (found->second.owner != owner && found->second.owner != or_owner)) {
     return note(cudaErrorInvalidValue);
   }
-  allocated_bytes -= found->second.bytes;
-  allocations.erase(found);
-  if constexpr (kChecking) {
-    check::release(pointer);
-  } else {
-    std::free(pointer);
-  }
+  release(found);
+  return cudaSuccess;
+}
+
+// Memory that the program has already.
+cudaError_t adopt(void* pointer, size_t bytes, Owner owner) {
+  const std::lock_guard lock(mutex);
+  allocations.try_emplace(reinterpret_cast<uintptr_t>(pointer), Allocation{bytes, owner});
   return cudaSuccess;
 }
 
@@ -119,8 +149,8 @@ bool sides(cudaMemcpyKind kind, const void* to, const void* from, bool* to_devic
     case cudaMemcpyDefault: {
       const auto* target = find(to);
       const auto* source = find(from);
-      *to_device = target && target->second.on_device;
-      *from_device = source && source->second.on_device;
+      *to_device = target && target->second.is_on(true);
+      *from_device = source && source->second.is_on(true);
       return true;
     }
   }
@@ -143,14 +173,95 @@ cudaError_t copy_symbol(void* symbol, size_t symbol_bytes, void* other, size_t b
   return cudaSuccess;
 }
 
+cudaError_t symbol_address(void** pointer, void* symbol, size_t bytes) {
+  if (!pointer) return note(cudaErrorInvalidValue);
+  *pointer = symbol;
+  return adopt(symbol, bytes, Owner::symbol);
+}
+
+void release_all() {
+  const std::lock_guard lock(mutex);
+  while (!allocations.empty()) release(allocations.begin());
+}
+
 }  // namespace cpu_device
 
 using namespace cpu_device;
 
-cudaError_t cudaMalloc(void** pointer, size_t bytes) { return allocate(pointer, bytes, true); }
-cudaError_t cudaFree(void* pointer) { return release(pointer, true); }
-cudaError_t cudaMallocHost(void** pointer, size_t bytes) { return allocate(pointer, bytes, false); }
-cudaError_t cudaFreeHost(void* pointer) { return release(pointer, false); }
+cudaError_t cudaMalloc(void** pointer, size_t bytes) {
+  return allocate(pointer, bytes, Owner::device);
+}
+cudaError_t cudaFree(void* pointer) { return release(pointer, Owner::device, Owner::managed); }
+cudaError_t cudaMallocHost(void** pointer, size_t bytes) {
+  return allocate(pointer, bytes, Owner::host);
+}
+cudaError_t cudaFreeHost(void* pointer) { return release(pointer, Owner::host, Owner::host); }
+
+// ---- Memory of both sides ----
+
+cudaError_t cudaMallocManaged(void** pointer, size_t bytes, unsigned flags) {
+  if (bytes == 0 || (flags != cudaMemAttachGlobal && flags != cudaMemAttachHost)) {
+    return note(cudaErrorInvalidValue);
+  }
+  return allocate(pointer, bytes, Owner::managed);
+}
+
+cudaError_t cudaHostAlloc(void** pointer, size_t bytes, unsigned flags) {
+  if (flags > (cudaHostAllocPortable | cudaHostAllocMapped | cudaHostAllocWriteCombined)) {
+    return note(cudaErrorInvalidValue);
+  }
+  return allocate(pointer, bytes, Owner::host);
+}
+
+cudaError_t cudaHostGetDevicePointer(void** device, void* host, unsigned flags) {
+  if (!device || flags != 0) return note(cudaErrorInvalidValue);
+  const std::lock_guard lock(mutex);
+  const auto* allocation = find(host);
+  if (!allocation || !allocation->second.is_on(false)) return note(cudaErrorInvalidValue);
+  *device = host;
+  return cudaSuccess;
+}
+
+cudaError_t cudaHostRegister(void* pointer, size_t bytes, unsigned flags) {
+  const unsigned all = cudaHostRegisterPortable | cudaHostRegisterMapped | cudaHostRegisterReadOnly;
+  if (!pointer || bytes == 0 || (flags & ~all)) return note(cudaErrorInvalidValue);
+  if constexpr (kChecking) return note(cudaErrorNotSupported);
+  {
+    const std::lock_guard lock(mutex);
+    if (find(pointer)) return note(cudaErrorHostMemoryAlreadyRegistered);
+  }
+  return adopt(pointer, bytes, Owner::registered);
+}
+
+cudaError_t cudaHostUnregister(void* pointer) {
+  if (!pointer) return note(cudaErrorInvalidValue);
+  const cudaError_t error = release(pointer, Owner::registered, Owner::registered);
+  return error == cudaSuccess ? error : note(cudaErrorHostMemoryNotRegistered);
+}
+
+// Pages do not move here.
+cudaError_t cudaMemPrefetchAsync(const void* pointer, size_t bytes, cudaMemLocation, unsigned,
+                                 cudaStream_t stream) {
+  return cudaMemPrefetchAsync(pointer, bytes, 0, stream);
+}
+cudaError_t cudaMemPrefetchAsync(const void* pointer, size_t bytes, int, cudaStream_t stream) {
+  if (!valid_stream(stream)) return note(cudaErrorInvalidResourceHandle);
+  return cudaMemAdvise(pointer, bytes, cudaMemAdviseSetReadMostly, 0);
+}
+cudaError_t cudaMemAdvise(const void* pointer, size_t bytes, cudaMemoryAdvise advice,
+                          cudaMemLocation) {
+  return cudaMemAdvise(pointer, bytes, advice, 0);
+}
+cudaError_t cudaMemAdvise(const void* pointer, size_t bytes, cudaMemoryAdvise, int) {
+  const std::lock_guard lock(mutex);
+  const auto* allocation = find(pointer);
+  const bool is_managed = allocation && allocation->second.owner == Owner::managed;
+  return is_managed && lies(pointer, bytes, true) ? cudaSuccess : note(cudaErrorInvalidValue);
+}
+cudaError_t cudaStreamAttachMemAsync(cudaStream_t stream, void* pointer, size_t bytes, unsigned) {
+  if (!valid_stream(stream)) return note(cudaErrorInvalidResourceHandle);
+  return cudaMemAdvise(pointer, bytes, cudaMemAdviseSetReadMostly, 0);
+}
 
 // ---- Memory in the order of a stream ----
 
@@ -178,11 +289,28 @@ cudaError_t cudaMallocFromPoolAsync(void** pointer, size_t bytes, cudaMemPool_t 
                                     cudaStream_t stream) {
   if (!valid_pool(pool)) return note(cudaErrorInvalidValue);
   if (!valid_stream(stream)) return note(cudaErrorInvalidResourceHandle);
-  return allocate(pointer, bytes, true);
+  return allocate(pointer, bytes, Owner::device);
+}
+cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t* pool, int device) {
+  if (device != 0) return note(cudaErrorInvalidDevice);
+  static cudaMemPool_t shared = nullptr;
+  if (!shared) {
+    cudaMemPoolProps properties{};
+    properties.allocType = cudaMemAllocationTypePinned;
+    properties.location = {cudaMemLocationTypeDevice, 0};
+    cudaMemPoolCreate(&shared, &properties);
+  }
+  if (!pool) return note(cudaErrorInvalidValue);
+  *pool = shared;
+  return cudaSuccess;
+}
+cudaError_t cudaMallocAsync(void** pointer, size_t bytes, cudaStream_t stream) {
+  if (!valid_stream(stream)) return note(cudaErrorInvalidResourceHandle);
+  return cudaMalloc(pointer, bytes);
 }
 cudaError_t cudaFreeAsync(void* pointer, cudaStream_t stream) {
   if (!valid_stream(stream)) return note(cudaErrorInvalidResourceHandle);
-  return release(pointer, true);
+  return cudaFree(pointer);
 }
 
 // ---- Copies and fills ----
@@ -226,6 +354,35 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
   return cudaMemcpy(to, from, bytes, kind);
 }
 
+cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch,
+                              size_t width_bytes, size_t height, cudaMemcpyKind kind,
+                              cudaStream_t stream) {
+  if (!valid_stream(stream)) return note(cudaErrorInvalidResourceHandle);
+  return cudaMemcpy2D(to, to_pitch, from, from_pitch, width_bytes, height, kind);
+}
+
+cudaError_t cudaMemcpyPeer(void* to, int to_device, const void* from, int from_device,
+                           size_t bytes) {
+  if (to_device != 0 || from_device != 0) return note(cudaErrorInvalidDevice);
+  return cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToDevice);
+}
+
+cudaError_t cudaMallocPitch(void** pointer, size_t* pitch, size_t width_bytes, size_t height) {
+  if (!pitch) return note(cudaErrorInvalidValue);
+  *pitch = (width_bytes + kPitch - 1) / kPitch * kPitch;
+  return cudaMalloc(pointer, *pitch * height);
+}
+
+cudaError_t cudaMemset2D(void* pointer, size_t pitch, int value, size_t width_bytes,
+                         size_t height) {
+  for (size_t row = 0; row < height; ++row) {
+    const cudaError_t error =
+        cudaMemset(static_cast<char*>(pointer) + row * pitch, value, width_bytes);
+    if (error != cudaSuccess) return error;
+  }
+  return cudaSuccess;
+}
+
 cudaError_t cudaMemset(void* pointer, int value, size_t bytes) {
   if (const cudaError_t earlier = take_kernel_error(); earlier != cudaSuccess) return earlier;
   if (bytes == 0) return cudaSuccess;
@@ -258,10 +415,12 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
   const auto* allocation = find(pointer);
   if (!allocation) {
     *attributes = {cudaMemoryTypeUnregistered, -2, nullptr, address};
-  } else if (allocation->second.on_device) {
-    *attributes = {cudaMemoryTypeDevice, 0, address, nullptr};
   } else {
-    *attributes = {cudaMemoryTypeHost, 0, address, address};
+    const Allocation& found = allocation->second;
+    *attributes = {found.owner == Owner::managed ? cudaMemoryTypeManaged
+                   : found.is_on(true)           ? cudaMemoryTypeDevice
+                                                 : cudaMemoryTypeHost,
+                   0, address, found.is_on(false) ? address : nullptr};
   }
   return cudaSuccess;
 }

@@ -31,6 +31,9 @@ void count_activity(const char* kernel, const Activity& more);
 
 bool valid_stream(cudaStream_t stream);
 
+/// Frees all memory that the program has allocated.
+void release_all();
+
 /// Bytes of dynamic shared memory that a launch of `function` may ask for.
 size_t dynamic_shared_limit(const void* function);
 /// Bytes of static and dynamic shared memory together: all that a block can have, if it was said

@@ -11,6 +11,7 @@
 
 #include "block_kernels.hpp"
 #include "divergent_kernels.hpp"
+#include "group_kernels.hpp"
 #include "report.hpp"
 
 using namespace device_test;
@@ -257,4 +258,13 @@ TEST_CASE("a thousand failures leave nothing behind" * doctest::skip(cpu_device:
   check_next_kernel();
   const long grown = (resident_pages() - before) * sysconf(_SC_PAGESIZE);
   CHECK(grown < 8 << 20);  // all stacks together are 64 MB
+}
+
+TEST_CASE("a failed assert ends the kernel and not the program") {
+  fail_an_assert();
+  const auto [error, report] = take_failure();
+  CHECK(error == cudaErrorAssert);
+  CHECK(report.find("thread 5 assert(threadIdx.x != 5) failed") != std::string::npos);
+  CHECK(report.find("cpu_device/test/group_kernels.cu:") != std::string::npos);
+  check_next_kernel();
 }

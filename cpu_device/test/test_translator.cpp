@@ -488,3 +488,69 @@ TEST_CASE("the time is linear in the length") {
   };
   CHECK(seconds(source) < 10.0);  // 20 ms when optimised; a quadratic step takes minutes
 }
+
+namespace {
+
+/// A header of a program that is not this project's: it has mine.h, translated to /build/mine.h.
+std::string of_program(std::string_view source) {
+  const auto find = [](std::string_view name, bool is_quoted) {
+    return name == "mine.h" ? std::string(is_quoted ? "/build/mine.h" : "/build/other.h") : "";
+  };
+  const std::string header = "#line 1 \"t.cuh\"\n";
+  const std::string result = translate(source, "t.cuh", {true, find});
+  REQUIRE(result.starts_with(header));
+  CHECK(std::ranges::count(result, '\n') == std::ranges::count(source, '\n') + 1);
+  return result.substr(header.size());
+}
+
+std::string missing(const std::string& what) {
+  return "_Pragma(\"GCC error \\\"the CPU device has no " + what + "\\\"\") ";
+}
+
+}  // namespace
+
+TEST_CASE("another's program includes its own headers translated") {
+  CHECK(of_program("#include \"mine.h\"\n#include <vector>\n") ==
+        "#include \"/build/mine.h\"\n#include <vector>\n");
+  CHECK(of_program("#include <mine.h>  // why\n") == "#include \"/build/other.h\"  // why\n");
+  CHECK(translate("int i;", "a.cu", {false, [](auto, auto) { return ""; }}) ==
+        "#include <cpu_device/program.h>\n#line 1 \"a.cu\"\nint i;");
+}
+
+TEST_CASE("what the CPU device lacks altogether is named by the compiler, where it is compiled") {
+  CHECK(of_program("#include <thrust/sort.h>\n") == "#error the CPU device has no Thrust\n");
+  CHECK(of_program("x = tex2D<float>(t, 1, 2);") ==
+        "x = " + missing("textures") + "tex2D<float>(t, 1, 2);");
+  const std::string nested = of_program("__global__ void k() { if (a) k<<<1, 2>>>(); }");
+  CHECK(nested.starts_with("__global__ void k() { if (a) " + missing("launches from kernels")));
+  CHECK(of_program("__device__ void f() { asm(\"x\"); }") ==
+        "__device__ void f() { " + missing("inline PTX") + "asm(\"x\"); }");
+  CHECK(of_program("void f() { asm(\"x\"); }") == "void f() { asm(\"x\"); }");
+}
+
+TEST_CASE("conditions on __CUDA_ARCH__ are the device's where no host is meant") {
+  const std::string condition = "#if __CUDA_ARCH__ >= 700\n;\n#endif\n";
+  const std::string of_device = "#if CPU_DEVICE_ARCH >= 700\n;\n#endif\n";
+  CHECK(of_program(condition) == of_device);
+  for (const std::string qualifier : {"__global__", "__device__"}) {
+    CHECK(of_program(qualifier + " void f() {\n" + condition + "}") ==
+          qualifier + " void f() {\n" + of_device + "}");
+  }
+  CHECK(of_program("__device__ void f() {\n#ifdef __CUDA_ARCH__\n;\n#endif\n}") ==
+        "__device__ void f() {\n#ifdef CPU_DEVICE_ARCH\n;\n#endif\n}");
+  for (const std::string& both : {"__host__ __device__ void f() {\n" + condition + "}",
+                                  std::string("#ifdef __CUDA_ARCH__\n;\n#endif\n"),
+                                  std::string("#if defined(__CUDA_ARCH__)\n;\n#endif\n")}) {
+    CHECK(of_program(both) == both);
+  }
+}
+
+TEST_CASE("other forms of programs from elsewhere") {
+  CHECK(of_program("extern __shared__ float s[];\n") == "CPU_DEVICE_DYNAMIC_SHARED(s, float);\n");
+  CHECK(of_program("void f() { cudaLaunchKernel((const void*)k, 1, 2, a); }") ==
+        "void f() { cudaLaunchKernel(k, 1, 2, a); }");
+  CHECK(of_program("void f() { k<<<1, 2>>>(a, NULL); }").ends_with("(1, 2), a, nullptr); }"));
+  CHECK(of_program("__noinline__ void f();") == "__attribute__((noinline)) void f();");
+  CHECK(of_program("__attribute__((__noinline__)) void f();") ==
+        "__attribute__((__noinline__)) void f();");
+}

@@ -20,15 +20,60 @@ std::string escaped(std::string_view text) {
   return result;
 }
 
+// What a foreign program may ask for and the CPU device lacks altogether.
+struct Missing {
+  std::string_view spelling;
+  const char* what;
+};
+// Beginnings of headers' names.
+constexpr Missing kMissingHeaders[] = {{"cublas", "cuBLAS"},     {"cub/", "CUB"},
+                                       {"cudnn", "cuDNN"},       {"cufft", "cuFFT"},
+                                       {"curand", "cuRAND"},     {"cusolver", "cuSOLVER"},
+                                       {"cusparse", "cuSPARSE"}, {"cuda/", "libcu++"},
+                                       {"thrust/", "Thrust"},    {"nvrtc", "NVRTC"},
+                                       {"nccl", "NCCL"},         {"nvml", "NVML"},
+                                       {"npp", "NPP"},           {"mma.h", "wmma"},
+                                       {"nvtx3/", "NVTX"},       {"cuda_gl_interop", "OpenGL"},
+                                       {"cudaGL", "OpenGL"}};
+// Beginnings of identifiers.
+constexpr Missing kMissingNames[] = {{"tex1D", "textures"},
+                                     {"tex2D", "textures"},
+                                     {"tex3D", "textures"},
+                                     {"texCubemap", "textures"},
+                                     {"surf1D", "surfaces"},
+                                     {"surf2D", "surfaces"},
+                                     {"surf3D", "surfaces"},
+                                     {"cudaTexture", "textures"},
+                                     {"cudaSurface", "surfaces"},
+                                     {"cudaArray", "CUDA arrays"},
+                                     {"cudaMallocArray", "CUDA arrays"},
+                                     {"cudaGraphics", "OpenGL"},
+                                     {"cudaGraph", "CUDA graphs"},
+                                     {"cudaStreamBeginCapture", "CUDA graphs"},
+                                     {"cudaIpc", "memory shared by processes"},
+                                     {"cuInit", "driver API"},
+                                     {"cuModuleLoad", "driver API"},
+                                     {"cuLaunchKernel", "driver API"},
+                                     {"cuCtxCreate", "driver API"}};
+
+const Missing* find_missing(std::span<const Missing> list, std::string_view name) {
+  const auto found = std::ranges::find_if(
+      list, [name](const Missing& missing) { return name.starts_with(missing.spelling); });
+  return found == list.end() ? nullptr : &*found;
+}
+
 class Translator {
  public:
-  explicit Translator(std::string_view source) : source_(source), lexed_(lex(source)) {}
+  /// `program` is null for a file of this project.
+  Translator(std::string_view source, const ProgramFile* program)
+      : source_(source), lexed_(lex(source)), program_(program) {}
 
   std::string run() {
     translate_code();
     for (const Directive& directive : lexed_.directives) {
       if (directive.name() == "define") translate_macro(directive.tokens);
       if (directive.name() == "pragma") translate_pragma(directive.tokens);
+      if (directive.name() == "include" && program_) translate_include(directive.tokens);
     }
     return apply_edits();
   }
@@ -37,6 +82,10 @@ class Translator {
   struct Edit {
     size_t begin, end;
     std::string text;
+  };
+  struct OpenScope {
+    Scope kind = Scope::kNamespace;
+    bool on_device = false;  // code that no host runs
   };
 
   size_t begin_of(const Token& token) const {
@@ -61,14 +110,16 @@ class Translator {
   }
 
   void translate_code() {
-    std::vector<Scope> scopes;
-    std::vector<std::vector<Scope>> at_if;  // the scopes at each open #if: its branches begin alike
+    std::vector<OpenScope> scopes;
+    std::vector<std::vector<OpenScope>>
+        at_if;  // the scopes at each open #if: its branches begin alike
     auto directive = lexed_.directives.begin();
     const TokenSpan tokens = lexed_.code;
     size_t head = 0;  // where the statement or declaration begins
     for (size_t i = 0; i < tokens.size(); ++i) {
       for (; directive != lexed_.directives.end() && directive->code_index <= i; ++directive) {
         const std::string_view name = directive->name();
+        if (program_) name_arch(*directive, scopes.empty() ? OpenScope{} : scopes.back());
         if (name == "if" || name == "ifdef" || name == "ifndef") {
           at_if.push_back(scopes);
         } else if (!at_if.empty() && (name == "else" || name == "elif")) {
@@ -77,14 +128,70 @@ class Translator {
           at_if.pop_back();
         }
       }
-      if (tokens[i].is("__shared__") && (scopes.empty() || scopes.back() != Scope::kFunction)) {
-        fail(tokens[i], "declare shared memory inside the kernel that uses it");
+      const bool in_function = !scopes.empty() && scopes.back().kind == Scope::kFunction;
+      if (tokens[i].is("__shared__") && !in_function) {
+        i = translate_global_shared(tokens, head, i);
+      } else {
+        if (program_) look_for_missing(tokens, i, !scopes.empty() && scopes.back().on_device);
+        i = translate_token(tokens, head, i, /*in_macro=*/false);
       }
-      i = translate_token(tokens, head, i, /*in_macro=*/false);
-      if (tokens[i].is("{")) scopes.push_back(scope_of(tokens.subspan(head, i - head)));
+      if (tokens[i].is("{")) scopes.push_back(open_scope(scopes, tokens.subspan(head, i - head)));
       if (tokens[i].is("}") && !scopes.empty()) scopes.pop_back();
       if (is_one_of(tokens[i], ";", "{", "}")) head = i + 1;
     }
+  }
+
+  static OpenScope open_scope(const std::vector<OpenScope>& around, TokenSpan head) {
+    const auto has = [head](const char* word) {
+      return std::ranges::any_of(head, [word](const Token& token) { return token.is(word); });
+    };
+    return {scope_of(head), (!around.empty() && around.back().on_device) || has("__global__") ||
+                                (has("__device__") && !has("__host__"))};
+  }
+
+  /// nvcc compiles a file for the host and for the device, and __CUDA_ARCH__ tells which it is.
+  /// Here it is compiled once: in functions of the device alone conditions are those of the device,
+  /// and around functions those that compare and do not ask whether there is a device.
+  void name_arch(const Directive& directive, OpenScope scope) {
+    const auto asks = [](const Token& token) { return token.is("defined"); };
+    const bool compares = (directive.name() == "if" || directive.name() == "elif") &&
+                          std::ranges::none_of(directive.tokens, asks);
+    if (!scope.on_device && (scope.kind == Scope::kFunction || !compares)) return;
+    for (const Token& token : directive.tokens) {
+      if (token.is("__CUDA_ARCH__")) replace(begin_of(token), end_of(token), "CPU_DEVICE_ARCH");
+    }
+  }
+
+  /// The compiler is made to say it, so that code that is not compiled may use anything.
+  void refuse(const Token& token, const std::string& what) {
+    replace(begin_of(token), begin_of(token),
+            "_Pragma(\"GCC error \\\"the CPU device has no " + what + "\\\"\") ");
+  }
+
+  void look_for_missing(TokenSpan tokens, size_t i, bool on_device) {
+    const Token& token = tokens[i];
+    if (token.kind == TokenKind::kLaunch && on_device) {
+      refuse(tokens[kernel_begin(tokens, i)], "launches from kernels");
+    }
+    if (token.kind != TokenKind::kIdentifier) return;
+    if (on_device && is_one_of(token, "asm", "__asm__", "__asm")) refuse(token, "inline PTX");
+    if (const Missing* missing = find_missing(kMissingNames, token.text)) {
+      refuse(token, missing->what);
+    }
+  }
+
+  /// `extern __shared__ TYPE NAME[];` outside of functions: a pointer by another name for the one
+  /// to the arena, where the dynamic part begins.
+  size_t translate_global_shared(TokenSpan tokens, size_t head, size_t word) {
+    const char* inside = "declare shared memory inside the kernel that uses it";
+    if (!program_) fail(tokens[word], inside);
+    const SharedDeclaration shared = parse_shared(tokens, head, word, /*in_macro=*/false);
+    if (!shared.is_extern) fail(tokens[word], inside);
+    const size_t end = end_of(shared.tokens.back());
+    replace(begin_of(shared.tokens.front()), end,
+            "CPU_DEVICE_DYNAMIC_SHARED(" + shared.names[0] + ", " + shared.extern_type + ")" +
+                gaps(shared.tokens, end));
+    return static_cast<size_t>(shared.tokens.data() - tokens.data()) + shared.tokens.size();
   }
 
   /// `tokens` begin with `# define NAME`.
@@ -110,6 +217,12 @@ class Translator {
       const SharedDeclaration shared = parse_shared(tokens, head, i, in_macro);
       translate_shared(shared, tokens[i]);
       return static_cast<size_t>(shared.tokens.data() - tokens.data()) + shared.tokens.size();
+    } else if (tokens[i].is("__noinline__") && (i < 2 || !tokens[i - 2].is("__attribute__")) &&
+               (i < 3 || !tokens[i - 3].is("__attribute__"))) {
+      replace(begin_of(tokens[i]), end_of(tokens[i]), "__attribute__((noinline))");
+    } else if (program_ &&
+               is_one_of(tokens[i], "cudaLaunchKernel", "cudaLaunchCooperativeKernel")) {
+      keep_type_of_kernel(tokens, i);
     } else if (tokens[i].is("_Pragma") && i + 3 < tokens.size() && tokens[i + 3].is(")")) {
       const std::string_view text = tokens[i + 2].text;
       if (text.starts_with("\"unroll") || text.starts_with("\"nounroll")) {
@@ -117,6 +230,19 @@ class Translator {
       }
     }
     return i;
+  }
+
+  /// cudaLaunchKernel((void*)kernel, …) without the cast, because the kernel's type tells what its
+  /// arguments are.
+  void keep_type_of_kernel(TokenSpan tokens, size_t i) {
+    size_t end = i + 2;  // of the cast, in parentheses; const void* as well
+    if (end + 3 >= tokens.size() || !tokens[i + 1].is("(") || !tokens[end].is("(")) return;
+    while (end < tokens.size() && !tokens[end].is(")")) ++end;
+    const TokenSpan cast = tokens.subspan(i + 2, end + 1 - (i + 2));
+    if (end < tokens.size() && cast.size() >= 4 && cast[cast.size() - 3].is("void") &&
+        cast[cast.size() - 2].is("*")) {
+      erase(cast);
+    }
   }
 
   // kernel<<<config>>>(arguments) becomes
@@ -146,6 +272,14 @@ class Translator {
                 gaps(kernel_tokens, begin_of(tokens[open])) + "::cpu_device::Config(");
 
     const TokenSpan arguments = tokens.subspan(paren + 1, end - paren - 1);
+    // Through a copy of the argument, NULL would be a number.
+    for (size_t i = 0; i < arguments.size(); ++i) {
+      const bool is_whole = (i == 0 || arguments[i - 1].is(",")) &&
+                            (i + 1 == arguments.size() || arguments[i + 1].is(","));
+      if (is_whole && arguments[i].is("NULL")) {
+        replace(begin_of(arguments[i]), end_of(arguments[i]), "nullptr");
+      }
+    }
     const bool may_be_empty = arguments.size() == 1 && arguments[0].is("__VA_ARGS__");
     const std::string comma = arguments.empty() ? "" : may_be_empty ? " __VA_OPT__(,) " : ", ";
     replace(begin_of(tokens[close]), end_of(tokens[paren]),
@@ -202,6 +336,24 @@ class Translator {
     if (tokens.size() > 2 && is_one_of(tokens[2], "unroll", "nounroll")) erase(tokens);
   }
 
+  void translate_include(TokenSpan tokens) {
+    if (tokens.size() < 3 || tokens[2].kind != TokenKind::kLiteral) return;
+    // "name", or <name and a token for its >
+    const std::string_view text = tokens[2].text;
+    const bool is_quoted = text.starts_with('"');
+    const std::string header =
+        program_->find_include(text.substr(1, text.size() - (is_quoted ? 2 : 1)), is_quoted);
+    if (header.empty()) {
+      const Missing* missing = find_missing(kMissingHeaders, text.substr(1));
+      if (missing) {
+        replace(begin_of(tokens[1]), end_of(tokens.back()),
+                std::string("error the CPU device has no ") + missing->what);
+      }
+      return;
+    }
+    replace(begin_of(tokens[2]), end_of(tokens[is_quoted ? 2 : 3]), '"' + escaped(header) + '"');
+  }
+
   std::string apply_edits() {
     std::ranges::stable_sort(edits_, {}, &Edit::begin);
     std::string result;
@@ -219,16 +371,28 @@ class Translator {
 
   std::string_view source_;
   Lexed lexed_;
+  const ProgramFile* program_;
   std::vector<Edit> edits_;
 };
+
+std::string in_its_place(std::string_view source, std::string_view path,
+                         const ProgramFile* program) {
+  const std::string_view byte_order_mark = "\xef\xbb\xbf";
+  if (source.starts_with(byte_order_mark)) source.remove_prefix(byte_order_mark.size());
+  return "#line 1 \"" + escaped(path) + "\"\n" + Translator(source, program).run();
+}
 
 }  // namespace
 
 std::string translate(std::string_view source, std::string_view path) {
-  const std::string_view byte_order_mark = "\xef\xbb\xbf";
-  if (source.starts_with(byte_order_mark)) source.remove_prefix(byte_order_mark.size());
-  return "#include <cuda_runtime.h>\n#line 1 \"" + escaped(path) + "\"\n" +
-         Translator(source).run();
+  return "#include <cuda_runtime.h>\n" + in_its_place(source, path, nullptr);
+}
+
+std::string translate(std::string_view source, std::string_view path, const ProgramFile& file) {
+  // Beside .cu files, nvcc leaves a program's sources to the host's compiler.
+  const std::string included =
+      file.is_header || !path.ends_with(".cu") ? "" : "#include <cpu_device/program.h>\n";
+  return included + in_its_place(source, path, &file);
 }
 
 }  // namespace cpu_device

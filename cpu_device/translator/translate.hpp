@@ -3,6 +3,7 @@
 // Configuration" and "__shared__").
 #pragma once
 
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -13,6 +14,16 @@ struct TranslateError {
   int line;
   int column;
   std::string message;
+};
+
+/// The path of the translated header that `#include "name"`, or `#include <name>`, stands for;
+/// empty if the line is to stay.
+using IncludeFinder = std::function<std::string(std::string_view name, bool is_quoted)>;
+
+/// A file of a program that is not part of this project (program.hpp).
+struct ProgramFile {
+  bool is_header;
+  IncludeFinder find_include;
 };
 
 /// The translation of `source`. It includes cuda_runtime.h and then, behind `#line 1 "path"`, holds
@@ -29,5 +40,10 @@ struct TranslateError {
 ///
 /// Throws TranslateError for a launch or a shared declaration that it cannot make out.
 std::string translate(std::string_view source, std::string_view path);
+
+/// The same for a file of another program. It includes what nvcc gives each program, unless it is a
+/// header; its own headers are included translated; and where it uses what the CPU device lacks
+/// altogether the compiler says so.
+std::string translate(std::string_view source, std::string_view path, const ProgramFile& file);
 
 }  // namespace cpu_device

@@ -182,10 +182,10 @@ TEST_CASE("exercises: three hints one after the other, and the solution at the s
     Exercises exercises = project.open();
     return exercises.hint(exercises.find(id));
   };
-  CHECK(hint("01.1") == "Hint 1 of 3: look\n");
-  CHECK(hint("01.1") == "Hint 2 of 3: look\n  again\n");
-  for (int i = 0; i < 2; ++i) CHECK(hint("01.1") == "Hint 3 of 3: almost\n");
-  CHECK(hint("01.2") == "Hint 1 of 1: other\n");
+  CHECK(hint("01.1") == "Hint 1 of 3:\n  look\n");
+  CHECK(hint("01.1") == "Hint 2 of 3:\n  look\n  again\n");
+  for (int i = 0; i < 2; ++i) CHECK(hint("01.1") == "Hint 3 of 3:\n  almost\n");
+  CHECK(hint("01.2") == "Hint 1 of 1:\n  other\n");
   const auto solution = [&](const char* id) {
     Exercises exercises = project.open();
     return exercises.solution(exercises.find(id));
@@ -338,7 +338,7 @@ TEST_CASE("watch: each save and each key has its answer, and it never goes on by
   }
   CHECK_FALSE(watching.echoes());
   watching.press('h');
-  CHECK(contains(watching.until("Hint"), "Hint 1 of 3: look"));
+  CHECK(contains(watching.until("Hint"), "Hint 1 of 3:\r\n  look"));
   project.add("1_a", "exit 0");
   seen = watching.until("Compare");
   CHECK_MESSAGE(contains(seen, "\033[32msolved\033[0m. Compare with 01_first/solutions/1_a.cu"),
@@ -399,7 +399,7 @@ TEST_CASE("exercises: each of the project's has three hints, and the first names
   for (const Exercise& exercise : exercises.all()) {
     const std::string first = exercises.hint(exercise);
     CAPTURE(first);
-    CHECK(contains(first, "Hint 1 of 3: \""));
+    CHECK(contains(first, "Hint 1 of 3:\n  \""));
     const std::size_t begin = first.find('"') + 1;
     const std::string heading = first.substr(begin, first.find('"', begin) - begin);
     CHECK(has_heading(fs::path(TILE_PROJECT_FOLDER) / exercise.chapter, heading));

@@ -91,3 +91,26 @@ template <cpu_device::OneOf<int, unsigned, cpu_device::Long> T>
 __forceinline__ T atomicXor(T* address, std::type_identity_t<T> value) {
   return __atomic_fetch_xor(address, value, __ATOMIC_RELAXED);
 }
+
+// All are atomic for everybody who can reach the memory.
+#define CPU_DEVICE_SCOPES(name)                                   \
+  template <class T, class... Values>                             \
+  __forceinline__ T name##_block(T* address, Values... values) {  \
+    return name(address, values...);                              \
+  }                                                               \
+  template <class T, class... Values>                             \
+  __forceinline__ T name##_system(T* address, Values... values) { \
+    return name(address, values...);                              \
+  }
+CPU_DEVICE_SCOPES(atomicAdd)
+CPU_DEVICE_SCOPES(atomicSub)
+CPU_DEVICE_SCOPES(atomicExch)
+CPU_DEVICE_SCOPES(atomicMin)
+CPU_DEVICE_SCOPES(atomicMax)
+CPU_DEVICE_SCOPES(atomicInc)
+CPU_DEVICE_SCOPES(atomicDec)
+CPU_DEVICE_SCOPES(atomicCAS)
+CPU_DEVICE_SCOPES(atomicAnd)
+CPU_DEVICE_SCOPES(atomicOr)
+CPU_DEVICE_SCOPES(atomicXor)
+#undef CPU_DEVICE_SCOPES

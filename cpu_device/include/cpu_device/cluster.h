@@ -25,4 +25,8 @@ void cluster_arrive(Site site = Site::here());
 void cluster_wait(Site site = Site::here());
 void cluster_sync(Site site = Site::here());
 
+/// The barrier of a cooperative launch's grid, which is one cluster here, on any card.
+bool in_cooperative_launch();
+void grid_sync(Site site = Site::here());
+
 }  // namespace cpu_device

@@ -28,6 +28,7 @@ struct Config {
   cudaStream_t stream;
   dim3 cluster{1, 1, 1};     // in blocks
   bool in_clusters = false;  // also of one block
+  bool cooperative = false;  // all blocks run together, and can wait for one another
 
   Config(dim3 g, dim3 b, size_t bytes = 0, cudaStream_t s = nullptr)
       : grid(g), block(b), shared_bytes(bytes), stream(s) {}
@@ -94,4 +95,35 @@ cudaError_t cudaLaunchKernelEx(cpu_device::LaunchConfig config, void (*kernel)(P
   return cpu_device::launch(
       name, kernel, [kernel](const auto&...) { return reinterpret_cast<const void*>(kernel); },
       read, static_cast<Parameters>(std::forward<Args>(args))...);
+}
+
+namespace cpu_device {
+template <class... Parameters, size_t... i>
+cudaError_t launch_with_pointers(void (*kernel)(Parameters...), const Config& config,
+                                 void** arguments, Site site, std::index_sequence<i...>) {
+  return launch(
+      name_of_launch(site), kernel,
+      [kernel](const auto&...) { return reinterpret_cast<const void*>(kernel); }, config,
+      *static_cast<std::remove_cvref_t<Parameters>*>(arguments[i])...);
+}
+}  // namespace cpu_device
+
+/// `arguments` point to the kernel's. A kernel that was made a void* has lost the types of its
+/// parameters, which are needed here.
+template <class... Parameters>
+cudaError_t cudaLaunchKernel(void (*kernel)(Parameters...), dim3 grid, dim3 block, void** arguments,
+                             size_t shared_bytes = 0, cudaStream_t stream = nullptr,
+                             cpu_device::Site site = cpu_device::Site::here()) {
+  return cpu_device::launch_with_pointers(kernel, {grid, block, shared_bytes, stream}, arguments,
+                                          site, std::index_sequence_for<Parameters...>());
+}
+template <class... Parameters>
+cudaError_t cudaLaunchCooperativeKernel(void (*kernel)(Parameters...), dim3 grid, dim3 block,
+                                        void** arguments, size_t shared_bytes = 0,
+                                        cudaStream_t stream = nullptr,
+                                        cpu_device::Site site = cpu_device::Site::here()) {
+  cpu_device::Config config{grid, block, shared_bytes, stream};
+  config.cooperative = true;
+  return cpu_device::launch_with_pointers(kernel, config, arguments, site,
+                                          std::index_sequence_for<Parameters...>());
 }

@@ -33,6 +33,12 @@ requires(std::is_arithmetic_v<A>&& std::is_arithmetic_v<B>) constexpr std::commo
     return T(a) < T(b) ? T(b) : T(a);
 }
 
+// The same under names of their own.
+constexpr unsigned umin(unsigned a, unsigned b) { return a < b ? a : b; }
+constexpr unsigned umax(unsigned a, unsigned b) { return a < b ? b : a; }
+constexpr long long llmin(long long a, long long b) { return a < b ? a : b; }
+constexpr long long llmax(long long a, long long b) { return a < b ? b : a; }
+
 // ---- Functions that C++ lacks ----
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 inline double rsqrt(double x) { return 1.0 / std::sqrt(x); }
@@ -131,6 +137,7 @@ inline int __mulhi(int a, int b) { return static_cast<int>(int64_t{a} * b >> 32)
 inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {
   return static_cast<unsigned long long>(static_cast<unsigned __int128>(a) * b >> 64);
 }
+inline unsigned __umul24(unsigned a, unsigned b) { return (a & 0xffffff) * (b & 0xffffff); }
 inline int __mul24(int a, int b) { return static_cast<int>(int64_t{a << 8 >> 8} * (b << 8 >> 8)); }
 
 // ---- Conversions in a stated rounding. Where C++ leaves the result undefined, the PTX ISA (`cvt`)

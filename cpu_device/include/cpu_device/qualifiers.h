@@ -6,9 +6,11 @@
 #define __device__
 #define __host__
 #define __constant__
+#define __managed__
 #define __grid_constant__
 #define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...)
+#define __maxnreg__(...)
 #define __align__(bytes) alignas(bytes)
 
 // `__noinline__` cannot be a macro: libstdc++ 12 spells an attribute with that word.

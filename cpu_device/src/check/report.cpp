@@ -115,15 +115,25 @@ const char* noun(const Access& access) {
 
 // Which of two lines comes first in one file: below 0 for a, above 0 for b, 0 if that is unknown.
 int order(Place a, Place b) {
-  const auto split = [](std::string text) {
-    text.resize(std::min(text.find(", called at "), text.size()));
-    const size_t colon = text.rfind(':');
-    return colon == text.npos
-               ? std::pair(text, 0)
-               : std::pair(text.substr(0, colon), std::atoi(text.c_str() + colon + 1));
+  // "file:line, called at file:line, …": the outermost is in the kernel, and comes first here.
+  const auto calls = [](const std::string& text) {
+    constexpr std::string_view kCalled = ", called at ";
+    std::vector<std::pair<std::string, int>> places;
+    for (size_t begin = 0, end; begin < text.size(); begin = end + kCalled.size()) {
+      end = std::min(text.find(kCalled, begin), text.size());
+      const size_t colon = text.rfind(':', end);
+      if (colon == text.npos || colon < begin) break;
+      places.emplace_back(text.substr(begin, colon - begin), std::atoi(text.c_str() + colon + 1));
+    }
+    std::ranges::reverse(places);
+    return places;
   };
-  const auto one = split(source_of(a)), other = split(source_of(b));
-  return one.first == other.first ? one.second - other.second : 0;
+  const auto one = calls(source_of(a)), other = calls(source_of(b));
+  for (size_t i = 0; i < std::min(one.size(), other.size()); ++i) {
+    if (one[i].first != other[i].first) return 0;
+    if (one[i].second != other[i].second) return one[i].second - other[i].second;
+  }
+  return 0;
 }
 
 std::string between(const Finding& f) {

@@ -1,0 +1,33 @@
+# play.ninja in the build folder: how `./tour play` compiles and links a program that is not part of
+# this project. ./tour includes it in a file of Ninja's that names the program's sources. Warnings
+# are not asked for: the source may be somebody else's.
+if(TILE_DEVICE STREQUAL gpu)
+  list(GET CMAKE_CUDA_ARCHITECTURES 0 card)
+  set(compiler "${CMAKE_CUDA_COMPILER} ${CMAKE_CUDA_FLAGS_RELEASE} -std=c++20 -arch=sm_${card}")
+  set(compile "${compiler} $folders -MMD -MF $out.d -c $in -o $out")
+  set(link "${compiler} $in -o $out")
+  set(tools "")
+  add_custom_target(play_tools)
+else()
+  find_package(Boost REQUIRED COMPONENTS context)
+  set(include "${TILE_ROOT}/cpu_device/include")
+  # The last flag that says how much is optimised counts, as it does for the project's own kernels.
+  string(JOIN " " flags -std=c++20 ${CMAKE_CXX_FLAGS} ${CMAKE_CXX_FLAGS_RELEASE} "-I${include}"
+         "-D$<JOIN:$<TARGET_PROPERTY:cpu_device,INTERFACE_COMPILE_DEFINITIONS>, -D>"
+         ${TILE_KERNEL_FLAGS})
+  set(tools "$<TARGET_FILE:cu2cpp> $<TARGET_FILE:cpu_device>")
+  string(CONCAT compile "$<TARGET_FILE:cu2cpp> --program ${include} $folders $in $out.cpp $out.d && "
+         "${CMAKE_CXX_COMPILER} ${flags} $folders -c $out.cpp -o $out")
+  string(JOIN " " link ${CMAKE_CXX_COMPILER} ${CMAKE_EXE_LINKER_FLAGS} $in -o $out
+         $<TARGET_FILE:cpu_device> $<TARGET_FILE:Boost::context> -pthread -ldl)
+  add_custom_target(play_tools DEPENDS cu2cpp cpu_device)
+endif()
+file(GENERATE OUTPUT "${CMAKE_BINARY_DIR}/play.ninja" CONTENT
+"build play_tools: phony ${tools}
+rule object
+  command = ${compile}
+  depfile = $out.d
+  deps = gcc
+rule program
+  command = ${link}
+")
