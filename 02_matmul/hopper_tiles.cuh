@@ -1,0 +1,83 @@
+// Tiles of op(A) and op(B) in shared memory, as TMA writes them and wgmma reads them.
+#pragma once
+
+#include "matmul.cuh"
+#include "tile/ptx/tma.cuh"
+#include "tile/ptx/wgmma.cuh"
+
+namespace matmul {
+
+inline constexpr int kBlockK = 64;       // 128 bytes along k: a row of the swizzle's pattern
+inline constexpr int kWgmmaK = 16;       // 32 bytes
+inline constexpr int kBoxElements = 64;  // likewise, along the axis whose elements are neighbours
+static_assert(kBoxElements * 2 == 128);
+
+// snippet-begin operand
+/// kExtent of m or n by kBlockK of k. Its neighbours in memory lie along k (kAlongK), and it is one
+/// box of kExtent rows; or along m or n, and it is a box of kBlockK rows for each 64 of these.
+template <class T, bool kAlongK, int kExtent>
+struct OperandBoxes {
+  static_assert(sizeof(T) == 2 && kExtent % kBoxElements == 0 && kExtent <= 256);
+  static constexpr tile::ptx::Major kMajor = kAlongK ? tile::ptx::Major::k : tile::ptx::Major::mn;
+  static constexpr int kRows = kAlongK ? kExtent : kBlockK;  // of a box
+  static constexpr int kBoxBytes = kRows * kBoxElements * 2;
+  static constexpr int kBytes = kExtent * kBlockK * 2;
+  /// From one wgmma's part of k to the next: within the rows, or 16 rows further.
+  static constexpr int kPartBytes = kAlongK ? kWgmmaK * 2 : kWgmmaK * kBoxElements * 2;
+
+  /// Starts the copies of the tile that begins at `first` of m or n, and at k. Zeros stand for what
+  /// the matrix does not have.
+  static __device__ void load(tile::ptx::SharedAddress to, const tile::TensorMap& map, int first,
+                              int k, tile::ptx::Mbarrier* full) {
+    if constexpr (kAlongK) {
+      tile::ptx::tma_load(to, map, tile::ptx::BoxAt{k, first}, full);
+    } else {
+#pragma unroll
+      for (int x = 0; x < kExtent; x += kBoxElements) {
+        tile::ptx::tma_load(to + x / kBoxElements * kBoxBytes, map,
+                            tile::ptx::BoxAt{first + x, k}, full);
+      }
+    }
+  }
+
+  /// The tile from `first` of its m or n on, a multiple of 64.
+  static __device__ tile::ptx::WgmmaDescriptor descriptor(tile::ptx::SharedAddress at, int first) {
+    if constexpr (kAlongK) {
+      return tile::ptx::WgmmaDescriptor::along_k(at + first * kBoxElements * 2);
+    } else {
+      return tile::ptx::WgmmaDescriptor::along_mn(at + first / kBoxElements * kBoxBytes, kBoxBytes);
+    }
+  }
+
+  /// The map of a matrix with `extent` of m or n and k of k, `ld` elements from row to row.
+  static tile::Status make_map(const char* name, tile::DType type, const void* data,
+                               std::int64_t extent, std::int64_t k, std::int64_t ld,
+                               tile::TensorMap* map) {
+    const tile::BoxedTensor boxed{.type = type,
+                                  .data = data,
+                                  .rank = 2,
+                                  .extents = {kAlongK ? k : extent, kAlongK ? extent : k},
+                                  .strides = {ld},
+                                  .box = {kBoxElements, kRows},
+                                  .swizzle_bytes = 128};
+    return tile::make_tensor_map(name, boxed, map);
+  }
+};
+// snippet-end operand
+
+/// Whether TMA can copy A and B: rows begin at multiples of 16 bytes, and coordinates have 32 bits.
+inline tile::Status takes_boxes(const Problem& p, const Buffers& buffers) {
+  constexpr std::int64_t kMost = (std::int64_t{1} << 31) - 1024;  // with a tile behind it
+  if (terms(p) == 0) return tile::unsupported("k", "there is nothing to multiply");
+  if (p.m > kMost || p.n > kMost || p.k > kMost) {
+    return tile::unsupported("m, n and k", "a coordinate of TMA has 32 bits");
+  }
+  for (const auto& [name, data, ld] : {std::tuple{"a", buffers.a, p.lda}, {"b", buffers.b, p.ldb}}) {
+    if (reinterpret_cast<std::uintptr_t>(data) % 16 != 0 || ld % 8 != 0) {
+      return tile::unsupported(name, "TMA copies rows that begin at multiples of 16 bytes");
+    }
+  }
+  return {};
+}
+
+}  // namespace matmul
