@@ -105,6 +105,7 @@ void Block::make_ready(uint32_t warp, uint32_t lanes) {
     state_[warp * kLanes + static_cast<uint32_t>(std::countr_zero(rest))] = State::ready;
   }
   wake(warp, lanes);
+  progress_ = progress_ + 1;
 }
 
 // Ready threads come before those not yet started, so that few stacks are in use, and those that
@@ -212,6 +213,8 @@ void Block::begin(Launch& launch, uint64_t index, Cluster& cluster, uint32_t ran
   rank_warps();
   std::memset(state_.data(), static_cast<int>(State::unstarted), threads_);
   if (any_copies_) forget_copies();
+  if (bulk_.any_stores || !bulk_.loads.empty()) forget_bulk_copies();
+  if (warpgroups_.used) warpgroups_ = {};
 }
 
 void Block::resume() {
@@ -239,6 +242,10 @@ bool Block::misses_threads() const { return is_stuck() || failure_.what == kAtDi
 
 void Block::found_late() {
   if constexpr (kChecking) failure_ = {check::error_of_finding(), nullptr, Who::block, nullptr};
+}
+
+void Block::ended_too_early(const char* what) {
+  failure_ = {cudaErrorLaunchFailure, what, Who::block, nullptr};
 }
 
 void Block::end() {
@@ -278,6 +285,12 @@ void Block::forget_copies() {
     copies.last_wait = {};
   }
   any_copies_ = false;
+}
+
+void Block::forget_bulk_copies() {
+  bulk_.loads.clear();
+  for (PendingStores& stores : bulk_.stores) stores = {};
+  bulk_.any_stores = false;
 }
 
 void Block::reset_warps() {

@@ -16,6 +16,8 @@
 #include "cpu_device/sync.h"
 #include "fiber.hpp"
 #include "random.hpp"
+#include "tma.hpp"
+#include "warpgroup.hpp"
 
 namespace cpu_device {
 
@@ -89,6 +91,8 @@ class Block {
   bool has_arrived() const { return barrier_.arrived > 0; }  // a thread, at __syncthreads()
   /// What the check build has held back, of a block that has ended.
   void found_late();
+  /// Its threads have ended, and should not have.
+  void ended_too_early(const char* what);
   Failure failure() const { return {failure_.code, report()}; }
   /// Ended or not, nothing of it is left.
   void end();
@@ -122,6 +126,10 @@ class Block {
     any_copies_ = true;
     return copies_[thread];
   }
+
+  BulkCopies& bulk() { return bulk_; }
+  Warpgroups& warpgroups() { return warpgroups_; }
+  const Warpgroups& warpgroups() const { return warpgroups_; }
 
   /// Ends the block from inside one of its threads, or from a signal handler in one. `what` is a
   /// literal, told of the current thread if `who` says so; a bad address is added.
@@ -181,6 +189,7 @@ class Block {
   void make_order();
   void reset_warps();
   void forget_copies();
+  void forget_bulk_copies();
   void wait(const char* name, Site site, uint32_t mask);
   void suspend();
   void go_on(uint32_t thread, fcontext_t* left);
@@ -241,6 +250,8 @@ class Block {
 
   std::array<AsyncCopies, kMaxThreads> copies_;
   bool any_copies_ = false;  // in this block
+  BulkCopies bulk_;
+  Warpgroups warpgroups_;
 
   char* window_ = nullptr;  // mapped memory, of which the arena is an aligned part
   char* arena_ = nullptr;

@@ -75,6 +75,7 @@ std::string Block::waits(const char* indentation) const {
       }
       state += std::string(", ") + waits_[t].site.file + ":" + std::to_string(waits_[t].site.line);
       state += cluster_->phase_waited_for(*this, t);
+      state += warpgroup_wait(*this, waits_[t].name, t);
     } else if (state_[t] == State::finished) {
       state = " returned";
     } else {

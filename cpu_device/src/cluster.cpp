@@ -8,6 +8,8 @@
 #include "check/checker.hpp"
 #include "cpu_device/cluster.h"
 #include "cpu_device/tensor.h"
+#include "instruction.hpp"
+#include "tma.hpp"
 
 namespace cpu_device {
 namespace {
@@ -108,6 +110,7 @@ Block* Cluster::run_to_end() {
       block.resume();
       if (block.failed()) return &block;
       if (!block.has_ended()) continue;
+      if (!end_copies(block)) return &block;
       if constexpr (kChecking) {
         if (Block* other = found_late(check::block_ends(block.rank()))) return other;
       }
@@ -265,7 +268,8 @@ std::string Cluster::phase_waited_for(const Block& block, uint32_t thread) const
   const void* mbarrier = member.mbarrier[thread];
   const uint32_t complete = complete_phases(mbarrier);
   std::string text = ", for phase " + std::to_string(complete + 1) + " (parity " +
-                     std::to_string(complete % 2) + ") of " + block.name_of_shared(mbarrier);
+                     std::to_string(complete % 2) + ") of " + block.name_of_shared(mbarrier) +
+                     missing_in_phase(mbarrier);
   if (complete >= 2) {
     text += "; whoever means phase " + std::to_string(complete - 1) +
             ", of the same parity, comes too late";

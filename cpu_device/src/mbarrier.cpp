@@ -8,8 +8,48 @@
 #include "check/checker.hpp"
 #include "cluster.hpp"
 #include "cpu_device/tensor.h"
+#include "instruction.hpp"
+#include "tma.hpp"
 
 namespace cpu_device {
+
+Call begin_call(const char* instruction, Site site, int capability) {
+  Block& block = block_of_caller(instruction);
+  require_capability(instruction, capability, site);
+  return {instruction, block, site};
+}
+
+void fail_call(const Call& call, const std::string& what, cudaError_t code, const void* address) {
+  call.block.leaves_kernel();
+  static thread_local std::string text;  // outlives the block that fails
+  text = what + "\n  at " + call.site.file + ":" + std::to_string(call.site.line);
+  if (address) text += "\n  the address is";  // which follows
+  call.block.fail(code, text.c_str(), Block::Who::thread, address);
+}
+
+void fail_with(const Call& call, const char* operand, cudaError_t code, const void* address) {
+  call.block.leaves_kernel();
+  fail_call(call, std::string("calls ") + call.instruction + " with " + operand, code, address);
+}
+
+bool is_in_shared_memory(const Block& block, const void* address, size_t bytes) {
+  const auto offset = static_cast<size_t>(static_cast<const char*>(address) - block.arena());
+  return offset < kArenaBytes && offset + bytes <= block.launch().shared_bytes;
+}
+
+void check_mbarrier(const Call& call, const Block& owner, const Mbarrier* barrier) {
+  if (!is_in_shared_memory(owner, barrier, sizeof *barrier)) {
+    fail_with(call,
+              call.block.cluster().owner_of(barrier) ? "an mbarrier of another block"
+                                                     : "an mbarrier that is not in shared memory",
+              cudaErrorIllegalAddress, barrier);
+  }
+  if (reinterpret_cast<uintptr_t>(barrier) % sizeof *barrier != 0) {
+    fail_with(call, "an mbarrier at an address that is no multiple of 8",
+              cudaErrorMisalignedAddress);
+  }
+}
+
 namespace {
 
 constexpr uint32_t kMost = (1u << 20) - 1;  // arrivals, and bytes on either side of 0
@@ -29,66 +69,16 @@ struct Phase {
 };
 static_assert(sizeof(Phase) == sizeof(Mbarrier));
 
-struct Call {
-  const char* instruction;
-  Block& block;  // of the caller
-  Site site;
-};
-
-Call begin(const char* instruction, Site site) {
-  Block& block = block_of_caller(instruction);
-  require_capability(instruction, 90, site);
-  return {instruction, block, site};
-}
-
-// The report begins with "thread 3 " and `what`; an address is for cudaErrorIllegalAddress alone.
-[[noreturn, gnu::cold]] void fail(const Call& call, const char* what,
-                                  cudaError_t code = cudaErrorLaunchFailure,
-                                  const void* address = nullptr) {
-  call.block.leaves_kernel();
-  static thread_local std::string text;  // outlives the block that fails
-  text = std::string(what) + "\n  at " + call.site.file + ":" + std::to_string(call.site.line);
-  if (address) text += "\n  the address is";  // which follows
-  call.block.fail(code, text.c_str(), Block::Who::thread, address);
-}
-
-[[noreturn, gnu::cold]] void fail_with(const Call& call, const char* operand,
-                                       cudaError_t code = cudaErrorLaunchFailure,
-                                       const void* address = nullptr) {
-  call.block.leaves_kernel();
-  static thread_local std::string what;
-  what = std::string("calls ") + call.instruction + " with " + operand;
-  fail(call, what.c_str(), code, address);
-}
-
-bool is_in_shared_memory(const Block& block, const void* address, size_t bytes) {
-  const auto offset = static_cast<size_t>(static_cast<const char*>(address) - block.arena());
-  return offset < kArenaBytes && offset + bytes <= block.launch().shared_bytes;
-}
-
-// Ends the launch if it is no mbarrier of `owner`.
-void check_address(const Call& call, const Block& owner, const Mbarrier* barrier) {
-  if (!is_in_shared_memory(owner, barrier, sizeof *barrier)) {
-    fail_with(call,
-              call.block.cluster().owner_of(barrier) ? "an mbarrier of another block"
-                                                     : "an mbarrier that is not in shared memory",
-              cudaErrorIllegalAddress, barrier);
-  }
-  if (reinterpret_cast<uintptr_t>(barrier) % sizeof *barrier != 0) {
-    fail_with(call, "an mbarrier at an address that is no multiple of 8",
-              cudaErrorMisalignedAddress);
-  }
-}
-
 // `caller` is where device code called.
-Phase read(const Call& call, const Mbarrier* barrier, const void* caller) {
+Phase read(const Call& call, const Mbarrier* barrier, const void* caller, bool arrives = false) {
   if constexpr (kChecking) {
     check::look_at({.address = reinterpret_cast<uintptr_t>(barrier),
                     .bytes = sizeof *barrier,
                     .kind = check::Kind::read,
                     .atomic = true,
                     .place = check::place_of(caller),
-                    .of_mbarrier = true});
+                    .of_mbarrier = true,
+                    .arrives = arrives});
   }
   Phase phase;
   std::memcpy(&phase, barrier, sizeof phase);
@@ -102,15 +92,16 @@ void write(Mbarrier* barrier, const Phase& phase) { std::memcpy(barrier, &phase,
 void count_bytes(const Call& call, Phase& phase, int64_t bytes) {
   const int64_t count = phase.bytes + bytes;
   if (count > kMost || count < -int64_t{kMost}) {
-    fail(call, "counts more than 2^20 - 1 bytes at an mbarrier in one phase");
+    fail_call(call, "counts more than 2^20 - 1 bytes at an mbarrier in one phase");
   }
   phase.bytes = count;
 }
 
 // What has changed may have completed the phase.
-void end_signal(const Call& call, Block& owner, Mbarrier* barrier, Phase phase, bool sends) {
+void end_signal(const Call& call, Block& owner, Mbarrier* barrier, Phase phase,
+                check::Signal signal) {
   if constexpr (kChecking) {
-    check::mbarrier_signalled(reinterpret_cast<uintptr_t>(barrier), sends);
+    check::mbarrier_signalled(reinterpret_cast<uintptr_t>(barrier), signal);
   }
   const bool is_complete = phase.pending == 0 && phase.bytes == 0;
   if (is_complete) {
@@ -126,11 +117,38 @@ void end_signal(const Call& call, Block& owner, Mbarrier* barrier, Phase phase, 
 
 }  // namespace
 
+void count_loaded_bytes(const Call& call, Block& owner, Mbarrier* barrier, uint32_t bytes,
+                        const void* caller) {
+  Phase phase = read(call, barrier, caller);
+  count_bytes(call, phase, -int64_t{bytes});
+  end_signal(call, owner, barrier, phase, check::Signal::load);
+}
+
+std::string missing_in_phase(const void* mbarrier) {
+  Phase phase;
+  std::memcpy(&phase, mbarrier, sizeof phase);
+  const auto counted = [](uint64_t count, const char* noun) {
+    return std::to_string(count) + " " + noun + (count == 1 ? "" : "s");
+  };
+  std::string text;
+  const auto add = [&text](const std::string& what) {
+    text += (text.empty() ? ", which " : " and ") + what;
+  };
+  if (phase.pending > 0) add("misses " + counted(phase.pending, "arrival"));
+  if (phase.bytes > 0) {
+    add((text.empty() ? "misses " : "") + counted(static_cast<uint64_t>(phase.bytes), "byte"));
+  }
+  if (phase.bytes < 0) {
+    add("has " + counted(static_cast<uint64_t>(-phase.bytes), "byte") + " that nobody expects");
+  }
+  return text;
+}
+
 void mbarrier_init(Mbarrier* barrier, unsigned arrivals, Site site) {
-  const Call call = begin("mbarrier.init", site);
-  check_address(call, call.block, barrier);
+  const Call call = begin_call("mbarrier.init", site);
+  check_mbarrier(call, call.block, barrier);
   if (arrivals == 0 || arrivals > kMost) {
-    fail(call, "calls mbarrier.init with a number of arrivals that is not 1 to 2^20 - 1");
+    fail_call(call, "calls mbarrier.init with a number of arrivals that is not 1 to 2^20 - 1");
   }
   if constexpr (kChecking) {
     check::look_at({reinterpret_cast<uintptr_t>(barrier), sizeof *barrier, check::Kind::write,
@@ -141,22 +159,46 @@ void mbarrier_init(Mbarrier* barrier, unsigned arrivals, Site site) {
   call.block.cluster().forget_phases(barrier);
 }
 
-void mbarrier_arrive_expect(Mbarrier* barrier, unsigned bytes, Site site) {
-  const Call call = begin("mbarrier.arrive.expect_tx", site);
-  check_address(call, call.block, barrier);
-  Phase phase = read(call, barrier, __builtin_return_address(0));
+namespace {
+
+void arrive(const Call& call, Block& owner, Mbarrier* barrier, unsigned bytes, const void* caller) {
+  check_mbarrier(call, owner, barrier);
+  Phase phase = read(call, barrier, caller, true);
   if (phase.pending == 0) {
-    fail(call, "arrives at an mbarrier in a phase that waits for no more arrivals, only for bytes");
+    fail_call(call,
+              "arrives at an mbarrier in a phase that waits for no more arrivals, only for bytes");
   }
   count_bytes(call, phase, bytes);
   --phase.pending;
-  end_signal(call, call.block, barrier, phase, false);
+  end_signal(call, owner, barrier, phase, check::Signal::arrival);
+}
+
+}  // namespace
+
+void mbarrier_arrive_expect(Mbarrier* barrier, unsigned bytes, Site site) {
+  const Call call = begin_call("mbarrier.arrive.expect_tx", site);
+  arrive(call, call.block, barrier, bytes, __builtin_return_address(0));
+}
+
+void mbarrier_arrive(Mbarrier* barrier, Site site) {
+  const Call call = begin_call("mbarrier.arrive", site);
+  arrive(call, call.block, barrier, 0, __builtin_return_address(0));
+}
+
+void mbarrier_arrive(Mbarrier* barrier, unsigned rank, Site site) {
+  const Call call = begin_call("mbarrier.arrive", site);
+  const Cluster& cluster = call.block.cluster();
+  auto* there = reinterpret_cast<Mbarrier*>(cluster.map(barrier, rank, site));
+  if (!kChecking && cluster.has_ended(rank)) {
+    fail_call(call, "arrives at an mbarrier of a block that has ended");
+  }
+  arrive(call, cluster.block(rank), there, 0, __builtin_return_address(0));
 }
 
 void mbarrier_wait(Mbarrier* barrier, unsigned parity, Site site) {
-  const Call call = begin("mbarrier.try_wait.parity", site);
-  check_address(call, call.block, barrier);
-  if (parity > 1) fail(call, "waits for a parity that is neither 0 nor 1");
+  const Call call = begin_call("mbarrier.try_wait.parity", site);
+  check_mbarrier(call, call.block, barrier);
+  if (parity > 1) fail_call(call, "waits for a parity that is neither 0 nor 1");
   // Another phase may be complete by the time that the thread goes on. As on a GPU it waits again:
   // of a phase that is two behind the parity says nothing.
   while (read(call, barrier, __builtin_return_address(0)).parity == parity) {
@@ -165,14 +207,15 @@ void mbarrier_wait(Mbarrier* barrier, unsigned parity, Site site) {
   if constexpr (kChecking) {
     check::mbarrier_waited(reinterpret_cast<uintptr_t>(barrier), parity);
   }
+  land_loads(call.block, barrier);
 }
 
 void store_bytes_async(void* shared, const void* value, unsigned bytes, Mbarrier* barrier,
                        unsigned rank, Site site) {
-  const Call call = begin("st.async", site);
+  const Call call = begin_call("st.async", site);
   const Cluster& cluster = call.block.cluster();
   if (!call.block.launch().config.in_clusters) {  // as an H200 has it
-    fail(call, "calls st.async in a launch without clusters", cudaErrorIllegalInstruction);
+    fail_call(call, "calls st.async in a launch without clusters", cudaErrorIllegalInstruction);
   }
   char* to = cluster.map(shared, rank, site);
   auto* counter = reinterpret_cast<Mbarrier*>(cluster.map(barrier, rank, site));
@@ -183,21 +226,21 @@ void store_bytes_async(void* shared, const void* value, unsigned bytes, Mbarrier
   if (reinterpret_cast<uintptr_t>(to) % bytes != 0) {
     fail_with(call, "an address that is no multiple of its size", cudaErrorMisalignedAddress);
   }
-  check_address(call, owner, counter);
+  check_mbarrier(call, owner, counter);
   if constexpr (kChecking) {
     check::look_at({.address = reinterpret_cast<uintptr_t>(to),
                     .bytes = bytes,
                     .kind = check::Kind::write,
                     .atomic = false,
                     .place = check::place_of(__builtin_return_address(0)),
-                    .sends = true});
+                    .flight = check::Flight::st_async});
   } else if (cluster.has_ended(rank)) {
-    fail(call, "calls st.async for a block that has ended");
+    fail_call(call, "calls st.async for a block that has ended");
   }
   Phase phase = read(call, counter, __builtin_return_address(0));
   std::memcpy(to, value, bytes);
   count_bytes(call, phase, -int64_t{bytes});
-  end_signal(call, owner, counter, phase, true);
+  end_signal(call, owner, counter, phase, check::Signal::st_async);
 }
 
 }  // namespace cpu_device

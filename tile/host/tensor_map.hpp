@@ -46,4 +46,7 @@ struct BoxedTensor {
 /// rule of 16 bytes or the card has no TMA, invalid_argument() for what no tensor has.
 Status make_tensor_map(const char* name, const BoxedTensor& tensor, TensorMap* map);
 
+/// The same of what is known to be right (tensor_map_cpu.cpp, tensor_map_gpu.cpp).
+Status encode_tensor_map(const char* name, const BoxedTensor& tensor, TensorMap* map);
+
 }  // namespace tile

@@ -21,6 +21,19 @@
 #include "tile/ptx/mbarrier.cuh"
 #include "tile/ptx/shared_address.cuh"
 
+namespace tile::ptx {
+
+/// Coordinates of a box's first element; a constructor call for each rank.
+template <int kRank>
+struct BoxAt {
+  static_assert(kRank >= 2 && kRank <= 4, "there are wrappers for tensors of 2 to 4 axes");
+  std::int32_t at[kRank];
+};
+template <class... Coordinates>
+BoxAt(Coordinates...) -> BoxAt<sizeof...(Coordinates)>;
+
+}  // namespace tile::ptx
+
 #ifdef CPU_DEVICE
 
 #include "cpu_device/tma.h"
@@ -42,15 +55,6 @@ using cpu_device::tma_store;
 #else
 
 namespace tile::ptx {
-
-/// Coordinates of a box's first element; a constructor call for each rank.
-template <int kRank>
-struct BoxAt {
-  static_assert(kRank >= 2 && kRank <= 4, "there are wrappers for tensors of 2 to 4 axes");
-  std::int32_t at[kRank];
-};
-template <class... Coordinates>
-BoxAt(Coordinates...) -> BoxAt<sizeof...(Coordinates)>;
 
 /// Brings the map to the unit that reads it, so that the first copy need not wait.
 ///     prefetch.tensormap [map];

@@ -20,6 +20,10 @@ struct Mbarrier {
 /// A phase takes so many arrivals: 1 to 2^20 - 1.
 void mbarrier_init(Mbarrier* barrier, unsigned arrivals, Site site = Site::here());
 
+/// One arrival. The second form arrives at the mbarrier in this place of the block of this rank.
+void mbarrier_arrive(Mbarrier* barrier, Site site = Site::here());
+void mbarrier_arrive(Mbarrier* barrier, unsigned rank, Site site = Site::here());
+
 /// One arrival, after as many bytes more are expected in this phase.
 void mbarrier_arrive_expect(Mbarrier* barrier, unsigned bytes, Site site = Site::here());
 

@@ -24,16 +24,30 @@ using Place = uint32_t;
 
 enum class Kind : uint8_t { read, write, update };  // an update is an atomic that does both
 
+/// Copies that no barrier orders, but what their thread or others wait at for them.
+enum class Flight : uint8_t {
+  none,
+  st_async,
+  load,           // by TMA: reads global memory, writes shared memory
+  read_of_store,  // by TMA, of shared memory
+  write_of_store
+};
+inline constexpr size_t kFlights = 5;
+
 struct Access {
   uintptr_t address;
   size_t bytes;
   Kind kind;
   bool atomic;  // or volatile, which PTX treats alike (PTX ISA, "volatile")
   Place place;
-  bool copies = false;       // by cp.async: the read of the source, the write to the destination
-  Place wait = 0;            // by which that write has landed; until then it is only issued
-  bool sends = false;        // by st.async
+  bool copies = false;  // by cp.async: the read of the source, the write to the destination
+  Place wait = 0;       // by which that write has landed; until then it is only issued
+  Flight flight = Flight::none;
   bool of_mbarrier = false;  // an arrival or a wait; what it orders, mbarrier.cpp tells
+  bool arrives = false;
+  bool async_proxy = false;  // TMA or wgmma reads shared memory
+
+  bool by_tma() const { return flight > Flight::st_async; }
 };
 
 // ---- Told by the memory functions (memory.cpp) ----
@@ -75,12 +89,28 @@ void warp_synchronised(uint32_t warp, uint32_t lanes);
 // ---- Told by mbarriers (mbarrier.cpp) ----
 /// Of an mbarrier that was in the same place before nothing is known.
 void mbarrier_initialised(uintptr_t barrier);
-/// The current thread has arrived, or made bytes come by st.async.
-void mbarrier_signalled(uintptr_t barrier, bool sends);
+/// The current thread has arrived, or made bytes come. Those of a load tell of nothing else that
+/// it has done.
+enum class Signal : uint8_t { arrival, st_async, load };
+void mbarrier_signalled(uintptr_t barrier, Signal signal);
 /// The phase of this parity is complete.
 void mbarrier_completed(uintptr_t barrier, uint32_t parity);
 /// The current thread has seen that this phase is complete.
 void mbarrier_waited(uintptr_t barrier, uint32_t parity);
+
+// ---- Told by TMA (tma.cpp) and wgmma ----
+/// The current thread has started a load to `shared` in the block of this rank, which has been
+/// looked at; a load to this offset of the running block's shared memory is there.
+void load_begins(uint32_t rank, const void* shared, size_t bytes);
+void load_lands(size_t offset, size_t bytes);
+/// The current thread has started a store, which has been looked at; it has waited for the reads of
+/// so many of its stores since the block's begin, and for so many until they were done.
+void store_begins();
+void stores_waited_for(uint32_t read, uint32_t done);
+void fence_async_proxy();
+/// wgmma reads shared memory for the current thread: threads that have written there must have
+/// called fence_async_proxy() since.
+void async_proxy_reads(uintptr_t address, size_t bytes, Place place);
 
 // ---- Told by device code ----
 /// Ends the block with a report if the access is wrong.
@@ -108,8 +138,8 @@ uint32_t cluster_size();
 // ---- races.cpp ----
 /// What is remembered about the accesses to one word of four bytes.
 struct Stamp {
-  // The epoch of a write by st.async, which no barrier orders but the mbarrier that counts it. Its
-  // tick counts those of the thread, whose number is behind those of all threads.
+  // The epoch of a Flight. Its tick counts those of the thread, whose number is behind those of all
+  // threads, by as many times 1,024 as the flight's kind says.
   static constexpr uint32_t kInFlight = ~0u;
   uint32_t block = 0;
   uint32_t epoch = 0;  // barriers that the block had passed
@@ -126,6 +156,7 @@ struct Stamp {
   Place place = 0;  // of what a cp.async has written, with its wait
 
   bool is_in_flight() const { return epoch == kInFlight; }
+  Flight flight() const { return static_cast<Flight>(thread / 1024); }
 };
 struct Word {
   // A byte has one last writer, so that four are enough; of atomics that nothing orders, some of
@@ -151,6 +182,9 @@ struct Moment {
   uint32_t epoch = 0, tick = 0;
 };
 Moment current_moment();
+/// Of who has written these bytes, one who has not fenced that for the async proxy, or not so that
+/// the current thread knows; or null.
+const Stamp* unfenced_writer(const Word& word, uint8_t bytes);
 /// What the current thread does now, of one byte.
 Stamp current_stamp(const Access& access);
 /// Whether the current thread knows that this block of its cluster has begun.

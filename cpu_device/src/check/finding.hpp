@@ -41,7 +41,8 @@ struct Finding {
     wrong_memory,  // for cp.async
     under_way,     // what a cp.async has not brought yet
     not_begun,     // the block of the cluster whose shared memory it is
-    ended
+    ended,
+    unfenced  // what a thread has written, read by TMA or wgmma
   } what = outside;
   uint32_t block = 0, thread = 0;
   Access access{};
@@ -84,9 +85,10 @@ struct Finding {
 
   // Of a copy that is under way. Every thread knows of its issue.
   struct Copy {
-    enum Lack { commit, wait, smaller_wait, barrier } lack = commit;
+    enum Lack { commit, wait, smaller_wait, barrier, mbarrier } lack = commit;
     bool committed = false;
     uint32_t thread = 0;
+    uint32_t issuing_block = 0;  // of a load
     Place issued = 0;
     Place waited = 0;                  // of the smaller wait that is missing, or where a barrier is
     uint32_t pending = 0, enough = 0;  // the number of that wait, and the largest that will do

@@ -13,7 +13,8 @@
 //     the block does so among the block's threads only. A barrier hands on its threads' fences.
 //   - the barrier of a cluster (cluster_clock.hpp);
 //   - an mbarrier: who has waited for a phase knows all that those knew who have arrived in it, or
-//     had bytes counted there. For a write by st.async nothing else counts.
+//     had bytes counted there. For a write by st.async or a load by TMA nothing else counts, and
+//     for a store by TMA its own thread's wait.
 // Shuffles and votes order nothing.
 #include <algorithm>
 #include <array>
@@ -34,8 +35,8 @@ namespace {
 constexpr uint32_t kWarps = kMaxThreads / kLanes;
 constexpr uint8_t kAllBytes = 0xf;  // of a word
 
-using Key = uint64_t;                        // block and thread
-constexpr uint32_t kEach = 2 * kMaxThreads;  // behind threads, and what each sends by st.async
+using Key = uint64_t;                               // block and thread
+constexpr uint32_t kEach = kFlights * kMaxThreads;  // behind threads and their flights
 constexpr uint32_t kThreadKeys = kEach + 1;
 Key key(uint32_t block, uint32_t thread) { return Key{block} * kThreadKeys + thread; }
 
@@ -93,8 +94,7 @@ class Knowledge {
     }
     if (threads_.empty()) return false;
     const auto epoch = epochs_.find(stamp.block);
-    if (epoch == epochs_.end()) return false;
-    if (stamp.epoch < epoch->second) return true;
+    if (epoch != epochs_.end() && stamp.epoch < epoch->second) return true;
     const auto thread = threads_.find(key(stamp.block, stamp.thread));
     if (thread != threads_.end() && !is_before(thread->second, {stamp.epoch, stamp.tick})) {
       return true;
@@ -135,8 +135,9 @@ struct ByScope {
 };
 
 struct Thread {
-  uint32_t tick = 1;           // 0 is before anything that it did
-  uint32_t sends = 0;          // by st.async, that mbarriers have counted
+  uint32_t tick = 1;                         // 0 is before anything that it did
+  std::array<uint32_t, kFlights> flights{};  // so far, by kind
+  std::vector<Moment> proxy_fences;          // of fence_async_proxy()
   ByScope<Done> fenced;        // before its last fence of this scope, or of a wider one
   Knowledge acquired;          // in force
   ByScope<Knowledge> waiting;  // in force from the next such fence on
@@ -224,8 +225,10 @@ void remember_reader(Word& word, const Stamp& now) {
   bool other_warp = false;
   for (Stamp& reader : word.readers) {
     const bool same_block = reader.block == now.block;
-    if (reader.bytes == 0 || (same_block && reader.epoch < now.epoch) ||
-        (has_cluster && !same_block && is_ordered(reader, now.thread))) {
+    // What is in flight is ordered by no epoch.
+    const bool any_flies = reader.is_in_flight() || now.is_in_flight();
+    if (reader.bytes == 0 || (same_block && !any_flies && reader.epoch < now.epoch) ||
+        (((has_cluster && !same_block) || any_flies) && is_ordered(reader, current_thread()))) {
       room = &reader;
       continue;
     }
@@ -251,7 +254,8 @@ void remember_reader(Word& word, const Stamp& now) {
     room = &word.readers[victim];
   }
   *room = now;
-  if (now.bytes == kAllBytes && (other_warp || alive == Word::kReaders - 1)) {
+  if (now.bytes == kAllBytes && !now.is_in_flight() &&
+      (other_warp || alive == Word::kReaders - 1)) {
     word.enough_epoch = now.epoch;
     word.enough_block = now.block;
   }
@@ -308,10 +312,11 @@ Moment current_moment() { return {state->epoch, state->threads[current_thread()]
 Stamp current_stamp(const Access& access) {
   const uint32_t me = current_thread();
   const Thread& thread = state->threads[me];
+  const auto flight = static_cast<size_t>(access.flight);
   return {.block = state->block,
-          .epoch = access.sends ? Stamp::kInFlight : state->epoch,
-          .tick = access.sends ? thread.sends : thread.tick,
-          .thread = static_cast<uint16_t>(access.sends ? kMaxThreads + me : me),
+          .epoch = flight != 0 ? Stamp::kInFlight : state->epoch,
+          .tick = flight != 0 ? thread.flights[flight] : thread.tick,
+          .thread = static_cast<uint16_t>(flight * kMaxThreads + me),
           .bytes = 1};
 }
 
@@ -350,7 +355,9 @@ void block_begins_for_races(uint32_t rank, uint64_t number, uint32_t threads) {
   for (uint32_t t = 0; t < threads; ++t) {
     Thread& thread = state->threads[t];
     thread.tick = 1;
-    thread.sends = thread.phase = thread.call = 0;
+    thread.phase = thread.call = 0;
+    thread.flights = {};
+    thread.proxy_fences.clear();
     if (!thread.acquired.empty()) thread.acquired = {};
     for (const Scope scope : kScopes) {
       thread.fenced[scope].epoch = 0;
@@ -540,13 +547,63 @@ void synchronise_through(uintptr_t location, Kind kind) {
 
 void mbarrier_initialised(uintptr_t barrier) { handed[barrier] = {++last_source, {}, {}}; }
 
-void mbarrier_signalled(uintptr_t barrier, bool sends) {
+namespace {
+
+void learn_of_flights(Knowledge& knowledge, Flight flight, uint32_t count) {
+  if (count == 0) return;
+  const uint32_t thread = static_cast<uint32_t>(flight) * kMaxThreads + current_thread();
+  knowledge.learn(state->block, thread, {Stamp::kInFlight, count - 1});
+}
+
+}  // namespace
+
+void mbarrier_signalled(uintptr_t barrier, Signal signal) {
   const uint32_t me = current_thread();
-  Thread& thread = state->threads[me];
   Knowledge& told = handed[barrier].gathered;
-  hand_on_acquired(told, me);
-  hand_on(told, me, done_until_now(me));
-  if (sends) told.learn(state->block, kMaxThreads + me, {Stamp::kInFlight, thread.sends++});
+  if (signal != Signal::load) {
+    hand_on_acquired(told, me);
+    hand_on(told, me, done_until_now(me));
+  }
+  if (signal == Signal::arrival) return;
+  const Flight flight = signal == Signal::load ? Flight::load : Flight::st_async;
+  learn_of_flights(told, flight, ++state->threads[me].flights[static_cast<size_t>(flight)]);
+}
+
+void store_begins() {
+  auto& flights = state->threads[current_thread()].flights;
+  ++flights[static_cast<size_t>(Flight::read_of_store)];
+  ++flights[static_cast<size_t>(Flight::write_of_store)];
+}
+
+void stores_waited_for(uint32_t read, uint32_t done) {
+  Knowledge& acquired = state->threads[current_thread()].acquired;
+  learn_of_flights(acquired, Flight::read_of_store, read);
+  learn_of_flights(acquired, Flight::write_of_store, done);
+  state->any_acquired |= read > 0;
+}
+
+void fence_async_proxy() {
+  Thread& thread = state->threads[current_thread()];
+  thread.proxy_fences.push_back({state->epoch, thread.tick++});
+}
+
+const Stamp* unfenced_writer(const Word& word, uint8_t bytes) {
+  for (const Stamp& writer : word.writers) {
+    if ((writer.bytes & bytes) == 0 || writer.is_in_flight()) continue;
+    const uint32_t rank = rank_of(writer.block);
+    if (rank == no_rank) continue;
+    // The first fence behind the write, which the current thread must know of.
+    const auto& fences = states[rank]->threads[writer.thread].proxy_fences;
+    const auto fence =
+        std::ranges::lower_bound(fences, Moment{writer.epoch, writer.tick},
+                                 [](const Moment& a, const Moment& b) { return is_before(a, b); });
+    if (fence == fences.end()) return &writer;
+    Stamp fenced = writer;
+    fenced.epoch = fence->epoch;
+    fenced.tick = fence->tick;
+    if (!is_ordered(fenced, current_thread())) return &writer;
+  }
+  return nullptr;
 }
 
 // Who waits for a later phase only knows of this one too: all signals are updates of one location.
@@ -597,7 +654,8 @@ const Stamp* conflict(Word& word, uint32_t tag, uint8_t bytes, const Access& acc
     return &earlier;
   }
   const bool writes = access.kind != Kind::read;
-  if (!writes && word.enough_epoch == state->epoch && word.enough_block == state->block) {
+  if (!writes && access.flight == Flight::none && word.enough_epoch == state->epoch &&
+      word.enough_block == state->block) {
     return nullptr;
   }
   if (writes) {

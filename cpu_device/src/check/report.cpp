@@ -176,10 +176,24 @@ std::string between(const Finding& f) {
   return text;
 }
 
+const char* by(Flight flight) {
+  return flight == Flight::none ? "" : flight == Flight::st_async ? " by st.async" : " by TMA";
+}
+
 // What would have ordered the two accesses of a race.
 std::string missing(const Finding& f) {
   const Stamp& earlier = f.earlier;
-  if (earlier.is_in_flight() || f.access.sends) {
+  const Flight flight = earlier.is_in_flight() ? earlier.flight() : Flight::none;
+  if (flight == Flight::read_of_store || flight == Flight::write_of_store) {
+    return std::string("missing: a ") +
+           (flight == Flight::read_of_store ? "bulk_wait_read<0>()" : "bulk_wait<0>()") +
+           (earlier.thread % kMaxThreads == f.thread && earlier.block == f.block
+                ? ""
+                : " in that thread, and a barrier behind it,") +
+           " between the store and " + noun(f.access);
+  }
+  if (flight != Flight::none || f.access.flight == Flight::st_async ||
+      f.access.flight == Flight::load) {
     // What has been read can be told of by any barrier.
     const bool any = !earlier.is_in_flight() && !f.earlier_was_first;
     return std::string("missing: an mbarrier_wait() ") +
@@ -247,7 +261,7 @@ std::string race(const Finding& f, const Block& block) {
            : f.earlier.copied && wait == 0 ? " is writing"
                                            : " wrote") +
           (f.earlier.copied           ? " by cp.async"
-           : f.earlier.is_in_flight() ? " by st.async"
+           : f.earlier.is_in_flight() ? by(f.earlier.flight())
                                       : "") +
           (f.earlier_was_first ? " before anything was written there: a race\n" : ": a race\n");
   text += line_of(f.earlier_was_write ? Kind::write : Kind::read, f.earlier.copied, block,
@@ -257,7 +271,8 @@ std::string race(const Finding& f, const Block& block) {
   bool certain = false;
   const bool both_write = f.updates || (f.earlier_was_write && f.access.kind == Kind::write &&
                                         same_line(f.earlier.place, f.access.place));
-  if (both_write && f.array && !f.in_cluster && !f.earlier.atomic && !f.access.atomic) {
+  if (both_write && f.array && !f.in_cluster && !f.earlier.is_in_flight() && !f.access.by_tma() &&
+      !f.earlier.atomic && !f.access.atomic) {
     const std::string cause = cause_of_race(f, block, &certain);
     certain = certain && !cause.empty();
     if (!cause.empty()) text += "  " + cause + (certain ? "" : "\n");
@@ -268,6 +283,14 @@ std::string race(const Finding& f, const Block& block) {
 // The thread that reads what a copy has not brought yet, and what that copy lacks.
 std::string under_way(const Finding& f, const Block& block) {
   const Finding::Copy& copy = f.copy;
+  if (copy.lack == Finding::Copy::mbarrier) {
+    return std::string(", which a load of ") +
+           (copy.issuing_block != f.block ? "block " + block.block_name(copy.issuing_block) + "'s "
+                                          : "") +
+           "thread " + block.thread_name(copy.thread) + " is still to write\n" +
+           line_of("issued", block, copy.issued) + line_of(f.access, block) +
+           "  missing: an mbarrier_wait() between the load and " + noun(f.access);
+  }
   const std::string thread =
       (f.owner != f.block ? "block " + block.block_name(f.owner) + "'s " : "") + "thread " +
       block.thread_name(copy.thread);
@@ -290,6 +313,7 @@ std::string under_way(const Finding& f, const Block& block) {
              (copy.pending == 1 ? "the latest group"
                                 : "one of the latest " + counted(copy.pending, "group")) +
              "; missing: a cp_async_wait<" + std::to_string(copy.enough) + ">()";
+    case Finding::Copy::mbarrier:
     case Finding::Copy::barrier:
       return text +
              "  a thread waits for its own copies only; missing: a __syncthreads() between " +
@@ -319,6 +343,7 @@ cudaError_t error_of_finding() {
     case Finding::misaligned: return cudaErrorMisalignedAddress;
     case Finding::unwritten:
     case Finding::race:
+    case Finding::unfenced:
     case Finding::under_way: break;
   }
   return cudaErrorLaunchFailure;
@@ -332,7 +357,10 @@ std::string name_of(uintptr_t address) {
 std::string describe_finding(const Block& block) {
   const Finding& f = last;
   const std::string what = "thread " + block.thread_name(f.thread) + " " + verb(f.access);
-  const std::string by = f.access.copies ? " by cp.async" : f.access.sends ? " by st.async" : "";
+  const std::string by = f.access.copies ? " by cp.async"
+                         : f.access.async_proxy && f.access.flight == Flight::none
+                             ? " by wgmma"
+                             : check::by(f.access.flight);
   const std::string at = std::string("\n  at ") + line_of(block, f.access.place);
   switch (f.what) {
     case Finding::outside: return what + place(f, block) + by + beyond(f) + at;
@@ -353,11 +381,17 @@ std::string describe_finding(const Block& block) {
                                           : ", which writes shared memory only") +
              at;
     case Finding::under_way: return what + place(f, block) + by + under_way(f, block);
+    case Finding::unfenced:
+      return what + place(f, block) + by + ", which thread " + block.thread_name(f.earlier.thread) +
+             " wrote without a fence for that\n" +
+             line_of(Kind::write, f.earlier.copied, block, f.earlier.place) +
+             line_of(f.access, block) + "  missing: a fence_async_proxy() in thread " +
+             block.thread_name(f.earlier.thread) + " between the write and the barrier behind it";
     case Finding::not_begun:
       return what + place(f, block) + by + ", which may not have begun" + at +
              "\n  missing: a cluster_sync() before " + noun(f.access);
     case Finding::ended:
-      if (f.access.sends) {
+      if (f.access.flight != Flight::none) {
         return what + place(f, block) + by + ", which may have ended" + at +
                "\n  missing: an mbarrier_wait() in block " + block.block_name(f.owner) +
                " before its end";

@@ -352,6 +352,8 @@ bool asks_for_barrier(const Finding& race) {
                                         const Stamp& earlier, bool earlier_was_write) {
   Finding finding = finding_at(Finding::race, space, access, array);
   finding.access.address = std::max(access.address, space.begin + word * kWord);
+  const bool is_bulk = access.by_tma() || access.async_proxy;
+  if (is_bulk && array) finding.access.bytes = array->element_bytes;
   finding.earlier = earlier;
   finding.in_cluster = earlier.block != finding.block && rank_of(earlier.block) != no_rank;
   finding.earlier_was_write = earlier_was_write;
@@ -360,12 +362,13 @@ bool asks_for_barrier(const Finding& race) {
   // In the same array, this is what is wrong with the read that was held back.
   if (in_same_array(pending.finding, finding)) pending.exists = false;
   const bool both_write = earlier_was_write && access.kind == Kind::write && !access.copies &&
-                          same_line(access.place, earlier.place);
+                          !is_bulk && same_line(access.place, earlier.place);
   const bool may_update = access.kind == Kind::read && earlier.updates;
   const bool more_to_come =
       both_write ? asks_for_third(finding) : may_update || asks_for_barrier(finding);
   finding.until_barrier = !both_write && !may_update;
-  if (!pending.exists && more_to_come && cluster_size() == 1) {
+  const bool by_tma = is_bulk || (earlier.is_in_flight() && earlier.flight() != Flight::st_async);
+  if (!pending.exists && more_to_come && !by_tma && cluster_size() == 1) {
     pending = {true, finding};
     return;
   }
@@ -418,6 +421,14 @@ bool asks_for_barrier(const Finding& race) {
       f.enough = wait.groups - 1 - copy.group;
     }
   }
+  for (const PendingLoad& load : arena.block->bulk().loads) {
+    if (offset - load.to >= load.from.footprint()) continue;
+    f.thread = load.issuing_thread;
+    f.issuing_block = static_cast<uint32_t>(load.issuing_block);
+    f.issued = load.place;
+    f.lack = Finding::Copy::mbarrier;
+    end_with(finding);
+  }
   // Who has just waited means to know that all have.
   const AsyncCopies::Wait& waited = current_block->copies_of(me).last_wait;
   const Moment now = current_moment();
@@ -426,6 +437,15 @@ bool asks_for_barrier(const Finding& race) {
     f.lack = Finding::Copy::barrier;
     f.waited = waited.place;
   }
+  end_with(finding);
+}
+
+[[noreturn, gnu::cold, gnu::noinline]] void not_fenced(const Space& space, const Access& access,
+                                                       size_t word, const Array* array,
+                                                       const Stamp& writer) {
+  Finding finding = finding_at(Finding::unfenced, space, access, array);
+  finding.access.address = std::max(access.address, space.begin + word * kWord);
+  finding.earlier = writer;
   end_with(finding);
 }
 
@@ -477,9 +497,16 @@ void look_at_space(Space& space, Arena* arena, uint32_t tag, const Access& acces
     if (access.kind != Kind::write && !access.of_mbarrier && (bits & ~written) != 0) {
       read_unwritten(space, access, array);
     }
+    if (access.async_proxy && arena) {
+      if (const Stamp* writer = unfenced_writer(space.words[word], bits)) {
+        not_fenced(space, access, word, array, *writer);
+      }
+    }
     if (access.kind != Kind::read && !is_issue) written |= bits;
   });
-  if (access.atomic && !access.of_mbarrier) synchronise_through(access.address, access.kind);
+  if (access.atomic && !access.of_mbarrier && access.flight == Flight::none) {
+    synchronise_through(access.address, access.kind);
+  }
 }
 
 // The shared memory of another block, which is there from its begin to its end: the thread must
@@ -491,7 +518,8 @@ void look_at_other_block(Arena& arena, const Access& access) {
   }
   if (arena.ended) end_with(finding_at(Finding::ended, arena, access, array));
   look_at_space(arena, &arena, arena.tag, access);
-  if (access.of_mbarrier) return;  // the store that it counts has been noted
+  // The copy that it counts has been noted.
+  if (access.of_mbarrier && !access.arrives) return;
   arena.any_visit = true;
   arena.visits[current_block->rank() * kMaxThreads + current_thread()] = {access,
                                                                           current_stamp(access)};
@@ -722,6 +750,26 @@ void copy_lands(const AsyncCopy& copy) {
   });
   --own->copies_under_way;
   look_at(write);
+}
+
+void load_begins(uint32_t rank, const void* shared, size_t bytes) {
+  Arena& arena = arenas[rank];
+  for_each_word(arena, reinterpret_cast<uintptr_t>(shared), bytes,
+                [&](size_t word, uint8_t bits) { arena.under_way[word] |= bits; });
+  ++arena.copies_under_way;
+}
+
+void load_lands(size_t offset, size_t bytes) {
+  for_each_word(*own, own->begin + offset, bytes, [](size_t word, uint8_t bits) {
+    own->under_way[word] &= static_cast<uint8_t>(~bits);
+  });
+  --own->copies_under_way;
+}
+
+void async_proxy_reads(uintptr_t address, size_t bytes, Place place) {
+  Access read{address, bytes, Kind::read, false, place};
+  read.async_proxy = true;
+  look_at(read);
 }
 
 void look_at_misaligned(const Access& access) {
