@@ -34,8 +34,8 @@ struct OperandBoxes {
     } else {
 #pragma unroll
       for (int x = 0; x < kExtent; x += kBoxElements) {
-        tile::ptx::tma_load(to + x / kBoxElements * kBoxBytes, map,
-                            tile::ptx::BoxAt{first + x, k}, full);
+        tile::ptx::tma_load(to + x / kBoxElements * kBoxBytes, map, tile::ptx::BoxAt{first + x, k},
+                            full);
       }
     }
   }
@@ -64,20 +64,5 @@ struct OperandBoxes {
   }
 };
 // snippet-end operand
-
-/// Whether TMA can copy A and B: rows begin at multiples of 16 bytes, and coordinates have 32 bits.
-inline tile::Status takes_boxes(const Problem& p, const Buffers& buffers) {
-  constexpr std::int64_t kMost = (std::int64_t{1} << 31) - 1024;  // with a tile behind it
-  if (terms(p) == 0) return tile::unsupported("k", "there is nothing to multiply");
-  if (p.m > kMost || p.n > kMost || p.k > kMost) {
-    return tile::unsupported("m, n and k", "a coordinate of TMA has 32 bits");
-  }
-  for (const auto& [name, data, ld] : {std::tuple{"a", buffers.a, p.lda}, {"b", buffers.b, p.ldb}}) {
-    if (reinterpret_cast<std::uintptr_t>(data) % 16 != 0 || ld % 8 != 0) {
-      return tile::unsupported(name, "TMA copies rows that begin at multiples of 16 bytes");
-    }
-  }
-  return {};
-}
 
 }  // namespace matmul

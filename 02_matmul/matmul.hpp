@@ -67,6 +67,7 @@ tile::Status tf32(const Problem& problem, const Buffers& buffers, void* stream);
 tile::Status persistent(const Problem& problem, const Buffers& buffers, void* stream);
 tile::Status fused(const Problem& problem, const Buffers& buffers, void* stream);
 tile::Status warp_tiles(const Problem& problem, const Buffers& buffers, void* stream);
+tile::Status wgmma(const Problem& problem, const Buffers& buffers, void* stream);
 
 /// C = activation(C + bias), by a kernel of its own: what a step does after the product if it does
 /// not fuse the two. Nothing if there is neither. The arguments are valid already.
@@ -81,7 +82,12 @@ inline constexpr tile::EnumSet<tile::DType> kTf32{tile::DType::tf32};
 inline constexpr tile::EnumSet<tile::Feature> kMma{tile::Feature::bf16_mma};
 inline constexpr tile::EnumSet<tile::Feature> kMmaAndCopies{tile::Feature::bf16_mma,
                                                             tile::Feature::cp_async};
+inline constexpr tile::EnumSet<tile::Feature> kTmaAndWgmma{tile::Feature::tma,
+                                                           tile::Feature::wgmma};
 using Ladder = tile::Ladder<Problem, Buffers>;
+
+/// Whether TMA can copy A and B: their rows begin at multiples of 16 bytes, and there is a product.
+tile::Status takes_boxes(const Problem& problem, const Buffers& buffers, const tile::Device&);
 
 /// Every step takes every size of its types, and so does what another does only where the card
 /// lacks a feature.
@@ -95,6 +101,18 @@ constexpr Ladder::Step step_of(std::string_view name, std::string_view idea,
           .takes = nullptr,
           .otherwise = otherwise,
           .shows = {{130, 150, 70}, {4096, 4096, 4096}},  // the small one: no multiples of a tile
+          .launch = launch};
+}
+/// A step of the second pass. The small problem has no multiples of a tile, but of 16 bytes.
+constexpr Ladder::Step hopper_step(std::string_view name, std::string_view idea,
+                                   decltype(Ladder::Step::launch) launch) {
+  return {.name = name,
+          .idea = idea,
+          .types = k16Bits,
+          .needs = kTmaAndWgmma,
+          .takes = takes_boxes,
+          .otherwise = "warp_tiles",
+          .shows = {{136, 328, 200}, {4096, 4096, 4096}},
           .launch = launch};
 }
 inline constexpr Ladder::Step kSteps[] = {
@@ -124,6 +142,8 @@ inline constexpr Ladder::Step kSteps[] = {
             "persistent", fused),
     step_of("warp_tiles", "64 x 64 to a warp, and tiles as large as C allows", k16Bits,
             kMmaAndCopies, "fused", warp_tiles),
+    hopper_step("wgmma", "one thread copies tiles, four warps multiply them in shared memory",
+                wgmma),
 };
 inline constexpr Ladder kLadder{
     .name = "", .kernels = "matmul_", .steps = kSteps, .validate = validate, .is_empty = is_empty};

@@ -1,9 +1,12 @@
 // Step 15: TMA and wgmma. The second pass through the chapter begins: Hopper's own instructions.
-// Idea: one thread asks for a whole tile, and four warps multiply it where it lies, in shared memory.
-// Change: no loop of copies, no fragments, no ldmatrix: 64 x 256 of C to a warpgroup, and B and A are
+// Idea: one thread asks for a whole tile, and four warps multiply it where it lies, in shared
+// memory. Change: no loop of copies, no fragments, no ldmatrix: 64 x 256 of C to a warpgroup, and B
+// and A are
 //         read by the tensor cores themselves.
 // Limit: nobody copies while the tensor cores work, and nobody multiplies while a tile comes.
 #include "hopper_tiles.cuh"
+#include "tile/ptx/fragments.hpp"
+#include "tile/ptx/warpgroup.cuh"
 
 namespace matmul {
 namespace {
@@ -44,9 +47,8 @@ __global__ void __launch_bounds__(kThreads)
     wgmma_fence();
 #pragma unroll
     for (int part = 0; part < kBlockK / kWgmmaK; ++part) {
-      wgmma<T, kTileN, ATile::kMajor, BTile::kMajor>(sums, a + part * ATile::kPartBytes,
-                                                     b + part * BTile::kPartBytes,
-                                                     k0 != 0 || part != 0);
+      wgmma<T, kTileN, ATile::kMajor, BTile::kMajor>(
+          sums, a + part * ATile::kPartBytes, b + part * BTile::kPartBytes, k0 != 0 || part != 0);
     }
     wgmma_commit();
     wgmma_wait<0>(sums);
@@ -71,10 +73,12 @@ tile::Status wgmma(const Problem& p, const Buffers& buffers, void* stream) {
     using ATile = OperandBoxes<T, kAAlongK, kTileM>;
     using BTile = OperandBoxes<T, kBAlongK, kTileN>;
     tile::TensorMap a_map, b_map;
-    if (tile::Status s = ATile::make_map("a", p.type, buffers.a, p.m, p.k, p.lda, &a_map); !s.ok()) {
+    if (tile::Status s = ATile::make_map("a", p.type, buffers.a, p.m, p.k, p.lda, &a_map);
+        !s.ok()) {
       return s;
     }
-    if (tile::Status s = BTile::make_map("b", p.type, buffers.b, p.n, p.k, p.ldb, &b_map); !s.ok()) {
+    if (tile::Status s = BTile::make_map("b", p.type, buffers.b, p.n, p.k, p.ldb, &b_map);
+        !s.ok()) {
       return s;
     }
     unsigned tiles = 0;
