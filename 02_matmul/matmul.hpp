@@ -68,6 +68,7 @@ tile::Status persistent(const Problem& problem, const Buffers& buffers, void* st
 tile::Status fused(const Problem& problem, const Buffers& buffers, void* stream);
 tile::Status warp_tiles(const Problem& problem, const Buffers& buffers, void* stream);
 tile::Status wgmma(const Problem& problem, const Buffers& buffers, void* stream);
+tile::Status warp_specialized(const Problem& problem, const Buffers& buffers, void* stream);
 
 /// C = activation(C + bias), by a kernel of its own: what a step does after the product if it does
 /// not fuse the two. Nothing if there is neither. The arguments are valid already.
@@ -144,6 +145,8 @@ inline constexpr Ladder::Step kSteps[] = {
             kMmaAndCopies, "fused", warp_tiles),
     hopper_step("wgmma", "one thread copies tiles, four warps multiply them in shared memory",
                 wgmma),
+    hopper_step("warp_specialized", "a warpgroup copies, two multiply, a ring lies between",
+                warp_specialized),
 };
 inline constexpr Ladder kLadder{
     .name = "", .kernels = "matmul_", .steps = kSteps, .validate = validate, .is_empty = is_empty};
