@@ -25,17 +25,19 @@ struct OperandBoxes {
   /// From one wgmma's part of k to the next: within the rows, or 16 rows further.
   static constexpr int kPartBytes = kAlongK ? kWgmmaK * 2 : kWgmmaK * kBoxElements * 2;
 
-  /// Starts the copies of the tile that begins at `first` of m or n, and at k. Zeros stand for what
-  /// the matrix does not have.
+  /// Starts the copies of the tile that begins at `first` of m or n, and at k: into this block, or
+  /// into those of the cluster that have their bits in `ranks`. Zeros stand for what the matrix
+  /// does not have.
   static __device__ void load(tile::ptx::SharedAddress to, const tile::TensorMap& map, int first,
-                              int k, tile::ptx::Mbarrier* full) {
-    if constexpr (kAlongK) {
-      tile::ptx::tma_load(to, map, tile::ptx::BoxAt{k, first}, full);
-    } else {
+                              int k, tile::ptx::Mbarrier* full, std::uint16_t ranks = 0) {
 #pragma unroll
-      for (int x = 0; x < kExtent; x += kBoxElements) {
-        tile::ptx::tma_load(to + x / kBoxElements * kBoxBytes, map, tile::ptx::BoxAt{first + x, k},
-                            full);
+    for (int box = 0; box < kBytes / kBoxBytes; ++box) {
+      const tile::ptx::BoxAt at =
+          kAlongK ? tile::ptx::BoxAt{k, first} : tile::ptx::BoxAt{first + box * kBoxElements, k};
+      if (ranks == 0) {
+        tile::ptx::tma_load(to + box * kBoxBytes, map, at, full);
+      } else {
+        tile::ptx::tma_load_multicast(to + box * kBoxBytes, map, at, full, ranks);
       }
     }
   }
@@ -64,5 +66,22 @@ struct OperandBoxes {
   }
 };
 // snippet-end operand
+
+/// The maps of op(A) and op(B) for tiles of these kinds.
+template <class ATile, class BTile>
+tile::Status make_maps(const Problem& p, const Buffers& buffers, tile::TensorMap* a_map,
+                       tile::TensorMap* b_map) {
+  if (tile::Status s = ATile::make_map("a", p.type, buffers.a, p.m, p.k, p.lda, a_map); !s.ok()) {
+    return s;
+  }
+  return BTile::make_map("b", p.type, buffers.b, p.n, p.k, p.ldb, b_map);
+}
+
+/// How many blocks, of at most `most`, need no more rounds for `tiles` tiles than `most` need: a
+/// block more would wait in the last round, and take power from the others until then.
+inline unsigned blocks_without_idlers(unsigned tiles, unsigned most) {
+  const unsigned rounds = (tiles + most - 1) / most;
+  return (tiles + rounds - 1) / rounds;
+}
 
 }  // namespace matmul

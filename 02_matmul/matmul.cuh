@@ -66,6 +66,18 @@ __device__ inline Corner corner_of_block(std::int64_t n, int tile_rows, int tile
 }
 // snippet-end corner
 
+/// The corner of a tile if they are taken in columns of kHeight, see step 6. There are fewer than
+/// 2^31.
+template <int kM, int kN, unsigned kHeight = 8>
+__device__ Corner corner_in_groups(unsigned tile, std::int64_t m, std::int64_t n) {
+  const auto down = static_cast<unsigned>((m + kM - 1) / kM);
+  const auto across = static_cast<unsigned>((n + kN - 1) / kN);
+  const unsigned height = min(kHeight, down);
+  const unsigned group = tile / (height * across), in_group = tile % (height * across);
+  const unsigned rows = min(height, down - group * height);  // the last group may be lower
+  return {std::int64_t{group * height + in_group % rows} * kM, std::int64_t{in_group / rows} * kN};
+}
+
 /// A block for each tile of C.
 inline tile::Status blocks_for_tiles(const Problem& p, int tile_rows, int tile_cols,
                                      unsigned* blocks) {

@@ -69,6 +69,9 @@ tile::Status fused(const Problem& problem, const Buffers& buffers, void* stream)
 tile::Status warp_tiles(const Problem& problem, const Buffers& buffers, void* stream);
 tile::Status wgmma(const Problem& problem, const Buffers& buffers, void* stream);
 tile::Status warp_specialized(const Problem& problem, const Buffers& buffers, void* stream);
+tile::Status persistent_ring(const Problem& problem, const Buffers& buffers, void* stream);
+tile::Status cluster_ring(const Problem& problem, const Buffers& buffers, void* stream);
+tile::Status tma_store(const Problem& problem, const Buffers& buffers, void* stream);
 
 /// C = activation(C + bias), by a kernel of its own: what a step does after the product if it does
 /// not fuse the two. Nothing if there is neither. The arguments are valid already.
@@ -89,6 +92,8 @@ using Ladder = tile::Ladder<Problem, Buffers>;
 
 /// Whether TMA can copy A and B: their rows begin at multiples of 16 bytes, and there is a product.
 tile::Status takes_boxes(const Problem& problem, const Buffers& buffers, const tile::Device&);
+/// The same, and store C.
+tile::Status takes_boxes_of_c(const Problem& problem, const Buffers& buffers, const tile::Device&);
 
 /// Every step takes every size of its types, and so does what another does only where the card
 /// lacks a feature.
@@ -106,13 +111,15 @@ constexpr Ladder::Step step_of(std::string_view name, std::string_view idea,
 }
 /// A step of the second pass. The small problem has no multiples of a tile, but of 16 bytes.
 constexpr Ladder::Step hopper_step(std::string_view name, std::string_view idea,
-                                   decltype(Ladder::Step::launch) launch) {
+                                   decltype(Ladder::Step::launch) launch,
+                                   decltype(Ladder::Step::takes) takes = takes_boxes,
+                                   std::string_view otherwise = "warp_tiles") {
   return {.name = name,
           .idea = idea,
           .types = k16Bits,
           .needs = kTmaAndWgmma,
-          .takes = takes_boxes,
-          .otherwise = "warp_tiles",
+          .takes = takes,
+          .otherwise = otherwise,
           .shows = {{136, 328, 200}, {4096, 4096, 4096}},
           .launch = launch};
 }
@@ -147,6 +154,12 @@ inline constexpr Ladder::Step kSteps[] = {
                 wgmma),
     hopper_step("warp_specialized", "a warpgroup copies, two multiply, a ring lies between",
                 warp_specialized),
+    hopper_step("persistent_ring", "tile after tile, and the ring never runs empty",
+                persistent_ring),
+    hopper_step("cluster_ring", "two blocks share B: each copies half of it into both",
+                cluster_ring),
+    hopper_step("tma_store", "C leaves in boxes while the next tile is multiplied", tma_store,
+                takes_boxes_of_c, "cluster_ring"),
 };
 inline constexpr Ladder kLadder{
     .name = "", .kernels = "matmul_", .steps = kSteps, .validate = validate, .is_empty = is_empty};

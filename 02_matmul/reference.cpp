@@ -213,20 +213,26 @@ tile::Expected reference(const Problem& p, std::span<const double> a, std::span<
   return expected;
 }
 
+static tile::Status takes_rows(const char* name, const void* data, std::int64_t ld) {
+  constexpr std::int64_t kElements = 8;  // of 16 bits, in 16 bytes
+  const bool ok = reinterpret_cast<std::uintptr_t>(data) % 16 == 0 && ld % kElements == 0;
+  return ok ? tile::Status{}
+            : tile::unsupported(name, "TMA copies rows that begin at multiples of 16 bytes");
+}
+
 tile::Status takes_boxes(const Problem& p, const Buffers& buffers, const tile::Device&) {
   constexpr std::int64_t kMost = (std::int64_t{1} << 31) - 1024;  // with a tile behind it
   if (p.alpha == 0 || p.k == 0) return tile::unsupported("k", "there is nothing to multiply");
   if (std::max({p.m, p.n, p.k}) > kMost) {
     return tile::unsupported("m, n and k", "a coordinate of TMA has 32 bits");
   }
-  const auto takes = [](const char* name, const void* data, std::int64_t ld) {
-    constexpr std::int64_t kElements = 8;  // of 16 bits, in 16 bytes
-    const bool ok = reinterpret_cast<std::uintptr_t>(data) % 16 == 0 && ld % kElements == 0;
-    return ok ? tile::Status{}
-              : tile::unsupported(name, "TMA copies rows that begin at multiples of 16 bytes");
-  };
-  if (tile::Status s = takes("a", buffers.a, p.lda); !s.ok()) return s;
-  return takes("b", buffers.b, p.ldb);
+  if (tile::Status s = takes_rows("a", buffers.a, p.lda); !s.ok()) return s;
+  return takes_rows("b", buffers.b, p.ldb);
+}
+
+tile::Status takes_boxes_of_c(const Problem& p, const Buffers& buffers, const tile::Device& d) {
+  if (tile::Status s = takes_boxes(p, buffers, d); !s.ok()) return s;
+  return takes_rows("c", buffers.c, p.ldc);
 }
 
 tile::Status validate(const Problem& p, const Buffers& buffers) {

@@ -73,14 +73,7 @@ tile::Status wgmma(const Problem& p, const Buffers& buffers, void* stream) {
     using ATile = OperandBoxes<T, kAAlongK, kTileM>;
     using BTile = OperandBoxes<T, kBAlongK, kTileN>;
     tile::TensorMap a_map, b_map;
-    if (tile::Status s = ATile::make_map("a", p.type, buffers.a, p.m, p.k, p.lda, &a_map);
-        !s.ok()) {
-      return s;
-    }
-    if (tile::Status s = BTile::make_map("b", p.type, buffers.b, p.n, p.k, p.ldb, &b_map);
-        !s.ok()) {
-      return s;
-    }
+    if (tile::Status s = make_maps<ATile, BTile>(p, buffers, &a_map, &b_map); !s.ok()) return s;
     unsigned tiles = 0;
     if (tile::Status s = blocks_for_tiles(p, kTileM, kTileN, &tiles); !s.ok()) return s;
     constexpr int kBytes = ATile::kBytes + BTile::kBytes;

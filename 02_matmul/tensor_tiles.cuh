@@ -25,18 +25,6 @@ __device__ tile::ptx::Element corner_of_warp() {
   return {warp / (kBlockN / kWarpN) * kWarpM, warp % (kBlockN / kWarpN) * kWarpN};
 }
 
-/// The corner of a tile if they are taken in columns of eight, see step 6. There are fewer than
-/// 2^31.
-template <int kM, int kN>
-__device__ Corner corner_in_groups(unsigned tile, std::int64_t m, std::int64_t n) {
-  const auto down = static_cast<unsigned>((m + kM - 1) / kM);
-  const auto across = static_cast<unsigned>((n + kN - 1) / kN);
-  const unsigned height = min(8u, down);
-  const unsigned group = tile / (height * across), in_group = tile % (height * across);
-  const unsigned rows = min(height, down - group * height);  // the last group may be lower
-  return {std::int64_t{group * height + in_group % rows} * kM, std::int64_t{in_group / rows} * kN};
-}
-
 // A tile in shared memory is made of chunks of 16 bytes: what one instruction moves from global
 // memory, and a row of the 8 x 8 elements that ldmatrix loads. place(row, chunk) says where a
 // layout has each of its kRows x kRowChunks. Eight rows further on all is the same, 8 kPitch chunks

@@ -1,0 +1,135 @@
+// Step 17: persistent blocks with a ring.
+// Idea: a block takes tile after tile, and its producer copies the next one's first stages while
+// the
+//       consumers still store this one.
+// Change: a loop over tiles around both sides; the ring goes on from tile to tile. Tiles are taken
+//         in columns of 16, so that blocks that run together share A and B in the L2 cache.
+// Limit: every block reads all of its A and B from L2.
+#include "hopper_tiles.cuh"
+#include "tile/ptx/fragments.hpp"
+#include "tile/ptx/warpgroup.cuh"
+#include "tile/ring.cuh"
+
+namespace matmul {
+namespace {
+
+constexpr int kConsumers = 2;  // warpgroups, one above the other
+constexpr int kRows = 64;      // of each: those of one wgmma
+constexpr int kTileM = kConsumers * kRows;
+constexpr int kTileN = 256;
+constexpr int kStages = 4;       // of 48 KiB: as many as the 227 KiB of a block hold
+constexpr unsigned kGroup = 16;  // tiles below one another that are taken together
+constexpr int kThreads = (1 + kConsumers) * tile::kWarpgroup;
+// 65,536 registers are 168 for each of 384 threads, in steps of 8. The producer keeps 40 of them;
+// 128 of a consumer's are sums.
+constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
+static_assert(kProducerRegisters + kConsumers * kConsumerRegisters <= (1 + kConsumers) * 168);
+
+// snippet-begin kernel
+template <class T, bool kAAlongK, bool kBAlongK>
+__global__ void __launch_bounds__(kThreads, 1)
+    matmul_persistent_ring(const __grid_constant__ tile::TensorMap a_map,  // op(A) [m][k]
+                           const __grid_constant__ tile::TensorMap b_map,  // op(B) [k][n]
+                           Output<T> c,                                    // [m][n]
+                           std::int64_t m, std::int64_t n, int k, unsigned tiles) {
+  using namespace tile::ptx;
+  using ATile = OperandBoxes<T, kAAlongK, kTileM>;
+  using BTile = OperandBoxes<T, kBAlongK, kTileN>;
+  constexpr int kStageBytes = ATile::kBytes + BTile::kBytes;
+  // 1,024 bytes: where the pattern of the swizzle begins.
+  extern __shared__ __align__(1024) unsigned char smem[];  // [stage]{A's tile, B's tile}
+  __shared__ Mbarrier full[kStages], empty[kStages];
+  const SharedAddress stages(smem);
+  const int warpgroup = static_cast<int>(threadIdx.x) / tile::kWarpgroup;
+  if (threadIdx.x == 0) {
+    for (int stage = 0; stage < kStages; ++stage) {
+      mbarrier_init(&full[stage], 1);            // the producer, and the bytes it expects
+      mbarrier_init(&empty[stage], kConsumers);  // a thread of each
+    }
+  }
+  __syncthreads();  // all see them before they wait there
+  tile::RingPlace<kStages> place;
+
+  if (warpgroup == 0) {
+    setmaxnreg_dec<kProducerRegisters>();
+    if (threadIdx.x != 0) return;
+    for (unsigned tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+      const Corner corner = corner_in_groups<kTileM, kTileN, kGroup>(tile, m, n);
+      for (int k0 = 0; k0 < k; k0 += kBlockK, place.advance()) {
+        const SharedAddress a_smem = stages + place.stage * kStageBytes;
+        mbarrier_wait(&empty[place.stage], place.parity ^ 1);
+        mbarrier_arrive_expect(&full[place.stage], kStageBytes);
+        ATile::load(a_smem, a_map, static_cast<int>(corner.row), k0, &full[place.stage]);
+        BTile::load(a_smem + ATile::kBytes, b_map, static_cast<int>(corner.col), k0,
+                    &full[place.stage]);
+      }
+    }
+    return;
+  }
+
+  setmaxnreg_inc<kConsumerRegisters>();
+  const int first_row = (warpgroup - 1) * kRows;
+  const bool speaks = threadIdx.x % tile::kWarpgroup == 0;  // for its warpgroup
+  for (unsigned tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+    const Corner corner = corner_in_groups<kTileM, kTileN, kGroup>(tile, m, n);
+    float sums[kTileN / 2];  // of C, as element_of_wgmma says
+    int read = -1;           // the stage that is multiplied
+    for (int k0 = 0; k0 < k; k0 += kBlockK, place.advance()) {
+      mbarrier_wait(&full[place.stage], place.parity);
+      const SharedAddress a_smem = stages + place.stage * kStageBytes;
+      const WgmmaDescriptor a = ATile::descriptor(a_smem, first_row);
+      const WgmmaDescriptor b = BTile::descriptor(a_smem + ATile::kBytes, 0);
+      // C += A B: four times 16 of k
+      wgmma_fence();
+#pragma unroll
+      for (int part = 0; part < kBlockK / kWgmmaK; ++part) {
+        wgmma<T, kTileN, ATile::kMajor, BTile::kMajor>(
+            sums, a + part * ATile::kPartBytes, b + part * BTile::kPartBytes, k0 != 0 || part != 0);
+      }
+      wgmma_commit();
+      wgmma_wait<1>(sums);  // the stage before has been read
+      if (speaks && read >= 0) mbarrier_arrive(&empty[read]);
+      read = place.stage;
+    }
+    wgmma_wait<0>(sums);
+    if (speaks) mbarrier_arrive(&empty[read]);
+
+#pragma unroll
+    for (int i = 0; i < kTileN / 2; ++i) {
+      const Element at = element_of_wgmma(static_cast<int>(threadIdx.x) % tile::kWarpgroup, i);
+      const std::int64_t row = corner.row + first_row + at.row, col = corner.col + at.col;
+      if (row < m && col < n) c.store(row, col, sums[i]);
+    }
+  }
+}
+// snippet-end kernel
+
+}  // namespace
+
+tile::Status persistent_ring(const Problem& p, const Buffers& buffers, void* stream) {
+  const auto launch = [&](auto element, auto a_along_k, auto b_along_k) {
+    using T = decltype(element);
+    constexpr bool kAAlongK = a_along_k.value, kBAlongK = b_along_k.value;
+    using ATile = OperandBoxes<T, kAAlongK, kTileM>;
+    using BTile = OperandBoxes<T, kBAlongK, kTileN>;
+    tile::TensorMap a_map, b_map;
+    if (tile::Status s = make_maps<ATile, BTile>(p, buffers, &a_map, &b_map); !s.ok()) return s;
+    unsigned tiles = 0;
+    int sms = 0;  // multiprocessors
+    if (tile::Status s = tile::count_multiprocessors(&sms); !s.ok()) return s;
+    if (tile::Status s = blocks_for_tiles(p, kTileM, kTileN, &tiles); !s.ok()) return s;
+    constexpr int kBytes = kStages * (ATile::kBytes + BTile::kBytes);
+    const tile::Status allowed =
+        tile::allow_shared_bytes(matmul_persistent_ring<T, kAAlongK, kBAlongK>, kBytes);
+    if (!allowed.ok()) return allowed;
+    matmul_persistent_ring<T, kAAlongK, kBAlongK>
+        <<<blocks_without_idlers(tiles, static_cast<unsigned>(sms)), kThreads, kBytes,
+           static_cast<cudaStream_t>(stream)>>>(a_map, b_map, output_c<T>(p, buffers), p.m, p.n,
+                                                static_cast<int>(p.k), tiles);
+    return tile::launch_status("matmul_persistent_ring");
+  };
+  if (tile::Status s = with_16_bits(p, launch); !s.ok()) return s;
+  return add_bias_and_activate(p, buffers, stream);
+}
+
+}  // namespace matmul
