@@ -213,9 +213,10 @@ tile::Expected reference(const Problem& p, std::span<const double> a, std::span<
   return expected;
 }
 
+constexpr std::int64_t kElementsOf16Bytes = 8;
+
 static tile::Status takes_rows(const char* name, const void* data, std::int64_t ld) {
-  constexpr std::int64_t kElements = 8;  // of 16 bits, in 16 bytes
-  const bool ok = reinterpret_cast<std::uintptr_t>(data) % 16 == 0 && ld % kElements == 0;
+  const bool ok = reinterpret_cast<std::uintptr_t>(data) % 16 == 0 && ld % kElementsOf16Bytes == 0;
   return ok ? tile::Status{}
             : tile::unsupported(name, "TMA copies rows that begin at multiples of 16 bytes");
 }
@@ -232,6 +233,7 @@ tile::Status takes_boxes(const Problem& p, const Buffers& buffers, const tile::D
 
 tile::Status takes_boxes_of_c(const Problem& p, const Buffers& buffers, const tile::Device& d) {
   if (tile::Status s = takes_boxes(p, buffers, d); !s.ok()) return s;
+  if (p.n < kElementsOf16Bytes) return tile::unsupported("n", "TMA stores 16 bytes at a time");
   return takes_rows("c", buffers.c, p.ldc);
 }
 

@@ -81,6 +81,23 @@ __device__ void leave_in_shared_memory(const float (&sums)[kTileN / 2],
 }
 // snippet-end stage
 
+/// TMA stores 16 bytes at a time: at the end of a row it would write beyond the last column (an
+/// H200 does). So its map ends with the last whole 16 bytes, and what is left is stored here.
+constexpr int kTogether = 8;  // elements in 16 bytes
+template <class T>
+__device__ void store_rest(const float (&sums)[kTileN / 2], const Output<T>& c, std::int64_t row,
+                           std::int64_t col, std::int64_t m, std::int64_t n) {
+  const std::int64_t rest = n - n % kTogether;
+  if (rest == n || col + kTileN <= rest) return;
+#pragma unroll
+  for (int i = 0; i < kTileN / 2; ++i) {
+    const tile::ptx::Element at =
+        tile::ptx::element_of_wgmma(static_cast<int>(threadIdx.x) % tile::kWarpgroup, i);
+    const std::int64_t y = row + at.row, x = col + at.col;
+    if (y < m && x >= rest && x < n) c.data[y * c.ld + x] = static_cast<T>(sums[i]);
+  }
+}
+
 /// The tile of the block of this rank in a pair.
 __device__ Corner corner_of_pair(unsigned pair, unsigned rank, std::int64_t m, std::int64_t n) {
   Corner corner = corner_in_groups<kCluster * kTileM, kTileN, kGroup>(pair, m, n);
@@ -185,6 +202,7 @@ __global__ void __launch_bounds__(kThreads, 1)
         }
         bulk_commit();
       }
+      store_rest(sums, c, row, corner.col, m, n);
     }
   }
   bulk_wait_read<0>();  // shared memory stays until TMA has read it
@@ -211,7 +229,7 @@ tile::Status tma_store(const Problem& p, const Buffers& buffers, void* stream) {
     const tile::BoxedTensor c_boxes{.type = p.type,
                                     .data = buffers.c,
                                     .rank = 2,
-                                    .extents = {p.n, p.m},
+                                    .extents = {p.n - p.n % kTogether, p.m},
                                     .strides = {p.ldc},
                                     .box = {kBoxElements, kRows},
                                     .swizzle_bytes = 128};

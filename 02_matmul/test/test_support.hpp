@@ -156,8 +156,10 @@ inline Values without_negative_zeros(Values values) {
   return values;
 }
 
-// Whether the step adds the bias before it rounds C to its type: "fused", and those after it.
-inline bool is_fused(const Step& step) { return step.number >= tile::find_step(kLadder, "fused"); }
+// Whether the step adds the bias before it rounds C to its type.
+inline bool is_fused(const Step& step) {
+  return step.name == "fused" || step.name == "warp_tiles" || step.name == "tma_store";
+}
 
 inline tile::Expected expected_of(const Step& step, const Problem& p, const Inputs& in, Sums sums) {
   if (sums != Sums::exact) {
