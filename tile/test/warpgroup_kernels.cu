@@ -44,7 +44,7 @@ __global__ void groups_kernel(int rounds0, int rounds1, int* out) {
   out[threadIdx.x] = sum;
 }
 
-__global__ void __launch_bounds__(384) registers_kernel(int* out) {
+__global__ void __launch_bounds__(384, 1) registers_kernel(int* out) {
   if (threadIdx.x < tile::kWarpgroup) {
     setmaxnreg_dec<24>();
   } else {
