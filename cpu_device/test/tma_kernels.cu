@@ -60,14 +60,14 @@ __global__ void misuse_kernel(TmaMisuse misuse, const __grid_constant__ tile::Te
   const BoxAt at{0, 0};
   if (t == 3) {
     switch (misuse) {
-      case TmaMisuse::misaligned_box: tma_load(bytes + 64, map, at, &barrier); break;  // [box]
-      case TmaMisuse::misaligned_run: bulk_load(bytes + 8, out, 16, &barrier); break;  // [run]
+      case TmaMisuse::misaligned_box: tma_load(bytes + 64, map, at, &barrier); break;   // [box]
+      case TmaMisuse::misaligned_run: bulk_load(bytes + 8, out, 16, &barrier); break;   // [run]
       case TmaMisuse::misaligned_global: bulk_load(box, out + 1, 16, &barrier); break;  // [global]
       case TmaMisuse::odd_bytes: bulk_store(out, box, 24); break;                       // [odd]
-      case TmaMisuse::not_in_shared: tma_load(out, map, at, &barrier); break;  // [not_in_shared]
-      case TmaMisuse::past_shared: bulk_store(out, box + 1008, 16384); break;          // [past]
+      case TmaMisuse::not_in_shared: tma_load(out, map, at, &barrier); break;     // [not_in_shared]
+      case TmaMisuse::past_shared: bulk_store(out, box + 1008, 16384); break;     // [past]
       case TmaMisuse::from_shared: bulk_load(box, box + 4, 16, &barrier); break;  // [from_shared]
-      case TmaMisuse::no_map: prefetch_tensor_map(tile::TensorMap{}); break;            // [no_map]
+      case TmaMisuse::no_map: prefetch_tensor_map(tile::TensorMap{}); break;      // [no_map]
       case TmaMisuse::three_coordinates:
         tma_load(box, map, BoxAt{0, 0, 0}, &barrier);  // [three]
         break;
@@ -96,9 +96,9 @@ __global__ void misuse_kernel(TmaMisuse misuse, const __grid_constant__ tile::Te
         bulk_load(box, out, kBytes, &barrier);
         mbarrier_wait(&barrier, 0);  // [bytes]
         break;
-      case TmaMisuse::barrier_0: barrier_sync(0, 32); break;         // [barrier_0]
-      case TmaMisuse::odd_threads: barrier_arrive(1, 48); break;     // [odd_threads]
-      case TmaMisuse::more_threads: barrier_sync(15, 224); break;    // [more_threads]
+      case TmaMisuse::barrier_0: barrier_sync(0, 32); break;       // [barrier_0]
+      case TmaMisuse::odd_threads: barrier_arrive(1, 48); break;   // [odd_threads]
+      case TmaMisuse::more_threads: barrier_sync(15, 352); break;  // [more_threads]
       case TmaMisuse::second_arrival:
         barrier_arrive(1, 64);
         barrier_arrive(1, 64);  // [second]
@@ -107,25 +107,20 @@ __global__ void misuse_kernel(TmaMisuse misuse, const __grid_constant__ tile::Te
     }
   }
   if (misuse == TmaMisuse::other_threads && t < 64) {
-    if (t < 32) barrier_arrive(2, 64);           // [named]
+    if (t < 32) barrier_arrive(2, 64);  // [named]
     __syncwarp();
-    if (t >= 32) barrier_arrive(2, 96);          // [other]
+    if (t >= 32) barrier_arrive(2, 96);  // [other]
   }
   if (misuse == TmaMisuse::half_warp && t % 32 < 16 && t < 64) barrier_sync(4, 32);  // [half]
   if (misuse == TmaMisuse::waits_alone && t < 32) barrier_sync(5, 64);               // [alone]
-  if (misuse == TmaMisuse::registers_of_half && t >= 128) setmaxnreg_dec<40>();  // [of_half]
-  if (misuse == TmaMisuse::fewer_by_inc && t < 128) setmaxnreg_inc<40>();        // [fewer]
+  if (misuse == TmaMisuse::registers_of_half && t >= 256) setmaxnreg_dec<40>();      // [of_half]
+  if (misuse == TmaMisuse::fewer_by_inc && t < 128) setmaxnreg_inc<40>();            // [fewer]
   if (misuse == TmaMisuse::more_by_dec && t < 128) {
     setmaxnreg_dec<40>();
     setmaxnreg_dec<48>();  // [more]
   }
-  if (misuse == TmaMisuse::too_many_registers && t < 128) {
-    setmaxnreg_dec<104>();
-    setmaxnreg_inc<112>();
-    setmaxnreg_dec<64>();
-    setmaxnreg_inc<256>();  // [too_many]
-    setmaxnreg_inc<256>();
-  }
+  if (misuse == TmaMisuse::too_many_registers && t < 128) setmaxnreg_inc<256>();  // [too_many]
+  if (misuse == TmaMisuse::too_many_registers && t >= 128 && t < 256) setmaxnreg_dec<192>();
   if (misuse == TmaMisuse::one_of_warpgroup && t < 32) setmaxnreg_dec<40>();  // [one]
 }
 
@@ -138,7 +133,7 @@ __global__ void ended_kernel(bool loads, const __grid_constant__ tile::TensorMap
   for (int i = 0; i < 20; ++i) __nanosleep(100);
   if (threadIdx.x != 0) return;
   if (loads) tma_load_multicast(box, map, BoxAt{0, 0}, &barrier, 0b01);  // [load_for_ended]
-  mbarrier_arrive(&barrier, 0);                                        // [arrive_at_ended]
+  mbarrier_arrive(&barrier, 0);                                          // [arrive_at_ended]
 }
 
 }  // namespace
@@ -148,7 +143,7 @@ void look_at_load(const float* in, float* out) { look_kernel<<<1, 64>>>(in, out)
 void overwrite_source(float* out, float* seen) { overwrite_kernel<<<1, 1>>>(out, seen); }
 
 void misuse_tma(TmaMisuse what, const tile::TensorMap& map, float* out) {
-  misuse_kernel<<<1, 192>>>(what, map, out);
+  misuse_kernel<<<1, 320>>>(what, map, out);
 }
 
 cudaError_t reach_the_ended(bool loads, const tile::TensorMap& map) {

@@ -27,10 +27,10 @@ enum class TmaMisuse {
   no_ranks,
   rank_too_large,
   mbarrier_in_global,
-  load_under_way,      // at the block's end
+  load_under_way,  // at the block's end
   store_under_way,
   store_in_no_group,
-  too_few_bytes,       // expected
+  too_few_bytes,  // expected
   too_many_bytes,
   barrier_0,
   odd_threads,
@@ -39,13 +39,13 @@ enum class TmaMisuse {
   second_arrival,
   half_warp,
   waits_alone,
-  registers_of_half,   // a warpgroup
+  registers_of_half,  // a warpgroup
   fewer_by_inc,
   more_by_dec,
   too_many_registers,
   one_of_warpgroup,
 };
-/// Thread 3, or those that its name says, of a block of 192 threads.
+/// Thread 3, or those that its name says, of a block of 320 threads.
 void misuse_tma(TmaMisuse what, const tile::TensorMap& map, float* out);
 
 /// Two blocks in a cluster, of which 0 has ended when 1 arrives there, or loads for it.
