@@ -131,18 +131,21 @@ TEST_CASE("threads that wait at an mbarrier for ever are reported at once") {
     const std::string sync = waits("cluster_sync()", "sync");
     KernelFailure failure = run(Misuse::missing_bytes);
     CHECK(failure.error == cudaErrorLaunchFailure);
-    CHECK(failure.report == report(sync, waits("mbarrier_wait()", "missing_bytes", first)));
+    CHECK(failure.report == report(sync, waits("mbarrier_wait()", "missing_bytes",
+                                               first + ", which misses 4 bytes")));
     failure = run(Misuse::missing_arrival);
-    CHECK(failure.report == report(sync, waits("mbarrier_wait()", "missing_arrival", first)));
+    CHECK(failure.report == report(sync, waits("mbarrier_wait()", "missing_arrival",
+                                               first + ", which misses 1 arrival")));
     failure = run(Misuse::next_phase);
-    const std::string next =
-        waits("mbarrier_wait()", "next_phase", ", for phase 2 (parity 1) of barrier");
+    const std::string next = waits("mbarrier_wait()", "next_phase",
+                                   ", for phase 2 (parity 1) of barrier, which misses 2 arrivals");
     CHECK(failure.report == report(next, next));
     // The parity of a phase is that of the one in progress, and tells no more of it.
     failure = run(Misuse::two_phases_behind);
-    const std::string behind = waits("mbarrier_wait()", "two_phases_behind",
-                                     ", for phase 3 (parity 0) of barrier; whoever means phase 1, "
-                                     "of the same parity, comes too late");
+    const std::string behind = waits(
+        "mbarrier_wait()", "two_phases_behind",
+        ", for phase 3 (parity 0) of barrier, which misses 2 arrivals; whoever means phase 1, "
+        "of the same parity, comes too late");
     CHECK(failure.report == report(behind, behind));
   }
 }

@@ -63,6 +63,32 @@ __global__ void hand_on_async_kernel(int rounds, int* out) {
   out[blockIdx.x * kThreads + t] = mine;
 }
 
+__global__ void free_kernel(int items, int* out) {
+  __shared__ Mbarrier full[2], empty[2];
+  __shared__ int slots[2][kThreads];
+  const unsigned t = threadIdx.x, size = cluster_size(), rank = cluster_rank();
+  if (t < 2) {
+    mbarrier_init(&full[t], 1);
+    mbarrier_init(&empty[t], size);
+  }
+  cluster_sync();
+  for (int i = 0; i < items; ++i) {
+    const int slot = i % 2, parity = i / 2 % 2;
+    if (t == 0) mbarrier_arrive_expect(&full[slot], sizeof slots[0]);
+    if (rank == 0) {
+      if (i >= 2) mbarrier_wait(&empty[slot], 1 - parity);
+      for (unsigned r = 0; r < size; ++r) {
+        store_async(&slots[slot][t], i * 100 + static_cast<int>(t), &full[slot], r);
+      }
+    }
+    mbarrier_wait(&full[slot], parity);
+    out[(blockIdx.x * items + i) * kThreads + t] = slots[slot][t];
+    __syncthreads();
+    if (t == 0) mbarrier_arrive(&empty[slot], 0);
+  }
+  cluster_sync();
+}
+
 }  // namespace
 
 int word_of(unsigned block, int thread, int word) {
@@ -78,6 +104,11 @@ tile::Status send_to_all(unsigned blocks, unsigned cluster, int words, int* out)
 tile::Status hand_on_async(unsigned blocks, unsigned cluster, int rounds, int* out) {
   return tile::launch_in_clusters(hand_on_async_kernel, "hand_on_async_kernel", blocks, kSenders,
                                   cluster, 0, nullptr, rounds, out);
+}
+
+tile::Status free_by_arrivals(unsigned cluster, int items, int* out) {
+  return tile::launch_in_clusters(free_kernel, "free_kernel", cluster, kSenders, cluster, 0,
+                                  nullptr, items, out);
 }
 
 }  // namespace ptx_test

@@ -72,4 +72,23 @@ TEST_SUITE("mbarrier") {
       }
     }
   }
+
+  TEST_CASE("arrivals from all blocks of a cluster tell one that it may go on") {
+    if (skipped()) return;
+    for (const unsigned cluster : cluster_sizes()) {
+      for (const int items : {1, 2, 3, 8}) {
+        CAPTURE(cluster);
+        CAPTURE(items);
+        Ints expected;
+        for (unsigned b = 0; b < cluster; ++b) {
+          for (int i = 0; i < items; ++i) {
+            for (int t = 0; t < kSenders; ++t) expected.push_back(i * 100 + t);
+          }
+        }
+        const DeviceVector<int> out("out", Ints(expected.size(), -1));
+        require(free_by_arrivals(cluster, items, out.data()));
+        CHECK(out.download() == expected);
+      }
+    }
+  }
 }

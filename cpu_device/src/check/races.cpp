@@ -238,7 +238,7 @@ void remember_reader(Word& word, const Stamp& now) {
       reader.bytes = bytes;
       return;
     }
-    if (reader.bytes != now.bytes) continue;
+    if (reader.bytes != now.bytes || reader.is_in_flight()) continue;
     ++alive;
     other_warp |= same_block && reader.thread / kLanes != now.thread / kLanes;
   }
@@ -251,6 +251,7 @@ void remember_reader(Word& word, const Stamp& now) {
     if (others == 1 && word.readers[victim].block != now.block) {
       victim = (victim + 1) % Word::kReaders;
     }
+    if (word.readers[victim].is_in_flight()) victim = (victim + 1) % Word::kReaders;
     room = &word.readers[victim];
   }
   *room = now;
@@ -293,7 +294,7 @@ void remember_writer(Word& word, const Stamp& now) {
   // conflicted with it conflicts with the write. But atomics need no order.
   const auto forget = [&](Stamp& earlier) {
     if ((earlier.bytes & now.bytes) == 0) return;
-    if (earlier.atomic && now.atomic && !is_ordered(earlier, now.thread)) return;
+    if (earlier.atomic && now.atomic && !is_ordered(earlier, current_thread())) return;
     earlier.bytes &= static_cast<uint8_t>(~now.bytes);
   };
   std::ranges::for_each(word.readers, forget);

@@ -183,7 +183,10 @@ const char* by(Flight flight) {
 // What would have ordered the two accesses of a race.
 std::string missing(const Finding& f) {
   const Stamp& earlier = f.earlier;
-  const Flight flight = earlier.is_in_flight() ? earlier.flight() : Flight::none;
+  Flight flight = earlier.is_in_flight() ? earlier.flight() : Flight::none;
+  const bool is_first_read = flight == Flight::read_of_store && f.earlier_was_first;
+  const bool has_no_order = earlier.block != f.block && !f.in_cluster;
+  if (is_first_read || has_no_order) flight = Flight::none;
   if (flight == Flight::read_of_store || flight == Flight::write_of_store) {
     return std::string("missing: a ") +
            (flight == Flight::read_of_store ? "bulk_wait_read<0>()" : "bulk_wait<0>()") +
@@ -192,8 +195,9 @@ std::string missing(const Finding& f) {
                 : " in that thread, and a barrier behind it,") +
            " between the store and " + noun(f.access);
   }
-  if (flight != Flight::none || f.access.flight == Flight::st_async ||
-      f.access.flight == Flight::load) {
+  const bool sends =
+      f.access.flight == Flight::st_async || (f.access.flight == Flight::load && !has_no_order);
+  if (flight != Flight::none || sends) {
     // What has been read can be told of by any barrier.
     const bool any = !earlier.is_in_flight() && !f.earlier_was_first;
     return std::string("missing: an mbarrier_wait() ") +
