@@ -11,6 +11,7 @@
 
 #include "check/checker.hpp"
 #include "cpu_device/memory.h"
+#include "wgmma.hpp"
 
 namespace cpu_device {
 namespace {
@@ -212,6 +213,7 @@ void Block::begin(Launch& launch, uint64_t index, Cluster& cluster, uint32_t ran
   rank_warps();
   std::memset(state_.data(), static_cast<int>(State::unstarted), threads_);
   if (any_copies_) forget_copies();
+  if (warpgroups_) warpgroups_->each = {};
 }
 
 void Block::resume() {
@@ -280,6 +282,11 @@ void Block::forget_copies() {
   any_copies_ = false;
 }
 
+Warpgroups& Block::make_warpgroups() {
+  if (!warpgroups_) warpgroups_ = std::make_unique<Warpgroups>();
+  return *warpgroups_;
+}
+
 void Block::reset_warps() {
   for (uint32_t w = 0; w * kLanes < threads_; ++w) {
     const uint32_t lanes = std::min(kLanes, threads_ - w * kLanes);
@@ -310,6 +317,7 @@ void Block::run_threads() {
     state_[current_] = State::running;
     threadIdx = launch_->thread_index[current_];
     launch_->body(launch_->frame);
+    if (warpgroups_) thread_leaves_wgmma(*this);
     state_[current_] = State::finished;
     ++finished_;
     progress_ = progress_ + 1;

@@ -5,6 +5,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -20,6 +21,7 @@
 namespace cpu_device {
 
 class Cluster;
+struct Warpgroups;
 
 inline constexpr uint32_t kMaxThreads = 1024;  // a block's; every CUDA device has this limit
 inline constexpr uint32_t kLanes = 32;
@@ -104,6 +106,8 @@ class Block {
   /// The current thread waits until make_ready.
   void park(const char* name, Site site);
   void make_ready(uint32_t warp, uint32_t lanes);
+  /// For those that meet otherwise than in this file: they have met.
+  void made_progress() { progress_ = progress_ + 1; }
   /// Blocks beside it are waited for, or may be.
   void is_not_alone() { alone_ = false; }
   Cluster& cluster() const { return *cluster_; }
@@ -122,6 +126,10 @@ class Block {
     any_copies_ = true;
     return copies_[thread];
   }
+
+  /// Of wgmma; null if there has been none.
+  Warpgroups* warpgroups() const { return warpgroups_.get(); }
+  Warpgroups& make_warpgroups();
 
   /// Ends the block from inside one of its threads, or from a signal handler in one. `what` is a
   /// literal, told of the current thread if `who` says so; a bad address is added.
@@ -238,6 +246,7 @@ class Block {
 
   std::array<AsyncCopies, kMaxThreads> copies_;
   bool any_copies_ = false;  // in this block
+  std::unique_ptr<Warpgroups> warpgroups_;
 
   char* window_ = nullptr;  // mapped memory, of which the arena is an aligned part
   char* arena_ = nullptr;

@@ -33,6 +33,7 @@ struct Access {
   bool copies = false;       // by cp.async: the read of the source, the write to the destination
   Place wait = 0;            // by which that write has landed; until then it is only issued
   bool sends = false;        // by st.async
+  uint32_t wgmma = 0;        // by wgmma: its number among those of the warpgroup, from 1
   bool of_mbarrier = false;  // an arrival or a wait; what it orders, mbarrier.cpp tells
 };
 
@@ -85,6 +86,8 @@ void mbarrier_waited(uintptr_t barrier, uint32_t parity);
 // ---- Told by device code ----
 /// Ends the block with a report if the access is wrong.
 void look_at(const Access& access);
+/// wgmma or TMA reads shared memory there.
+inline void async_proxy_reads(uintptr_t, size_t, Place) {}
 /// An access of as many bytes as its type is aligned to, at an address that is not.
 void look_at_misaligned(const Access& access);
 /// A fence orders for threads of the own block, or for all of the device.
