@@ -70,7 +70,7 @@ void meet(const char* call, Site site, const WgmmaOperands* operands, float* nam
     group.call = call;
     group.site = site;
   } else if (group.call != call || group.site.line != site.line ||
-             std::strcmp(group.site.file, site.file) != 0) {
+             (group.site.file != site.file && std::strcmp(group.site.file, site.file) != 0)) {
     fail(cudaErrorLaunchFailure,
          "threads of one warpgroup are at different places; all 128 must call the same\n  " +
              std::string(group.call) + " at " + line_of(group.site) + "\n  " + call + " at " +
@@ -232,7 +232,7 @@ struct E4m3Elements {
   }
 };
 
-constexpr uint32_t kNan = 0x7fffffff;  // the one that GPUs produce
+constexpr int32_t kNan = 0x7fffffff;  // the one that GPUs produce
 
 // out[m][k] of A, or out[k][n] of B.
 template <class Elements, class Number>
@@ -280,24 +280,45 @@ void fetch_registers(const Wgmma& wgmma, double* a) {
   }
 }
 
-// As wide as the registers of this processor hold at a time.
-constexpr int kBlock = 16;
+// As many as a register of the processor holds; the compiler splits them where it holds half.
+constexpr int kFloats = 8, kDoubles = 4;
+using Floats [[gnu::vector_size(kFloats * sizeof(float))]] = float;
+using Integers [[gnu::vector_size(kFloats * sizeof(float))]] = int32_t;
+using Doubles [[gnu::vector_size(kDoubles * sizeof(double))]] = double;
+using HalfFloats [[gnu::vector_size(kDoubles * sizeof(float))]] = float;
+using HalfIntegers [[gnu::vector_size(kDoubles * sizeof(float))]] = int32_t;
+// Those in memory, at any multiple of an element.
+using FloatsThere [[gnu::aligned(4), gnu::may_alias]] = Floats;
+using IntegersThere [[gnu::aligned(4), gnu::may_alias]] = Integers;
+using HalfFloatsThere [[gnu::aligned(4), gnu::may_alias]] = HalfFloats;
+using DoublesThere [[gnu::aligned(8), gnu::may_alias]] = Doubles;
 
 [[gnu::always_inline]] inline void multiply_16_bits(const double* a, const double* b, int columns,
                                                     bool accumulate, float* d) {
-  constexpr int kDepth = 16;
-  for (int n = 0; n < columns; n += kBlock) {
+  constexpr int kDepth = 16, kAtOnce = 4;
+  for (int n = 0; n < columns; n += kAtOnce * kDoubles) {
     for (int m = 0; m < kRows; ++m) {
       float* sums = d + m * columns + n;
-      double sum[kBlock];
-      for (int j = 0; j < kBlock; ++j) sum[j] = accumulate ? sums[j] : 0.0f;
-      for (int k = 0; k < kDepth; ++k) {
-        const double factor = a[m * kDepth + k];
-        for (int j = 0; j < kBlock; ++j) sum[j] += factor * b[k * columns + n + j];
+      Doubles sum[kAtOnce] = {};
+      for (int j = 0; accumulate && j < kAtOnce; ++j) {
+        sum[j] = __builtin_convertvector(
+            *reinterpret_cast<const HalfFloatsThere*>(sums + j * kDoubles), Doubles);
       }
-      for (int j = 0; j < kBlock; ++j) {
-        const auto rounded = static_cast<float>(sum[j]);
-        sums[j] = rounded == rounded ? rounded : std::bit_cast<float>(kNan);
+      const double* factors = b + n;
+#pragma GCC unroll 4
+      for (int k = 0; k < kDepth; ++k, factors += columns) {
+        const double factor = a[m * kDepth + k];
+        sum[0] += factor * *reinterpret_cast<const DoublesThere*>(factors);
+        sum[1] += factor * *reinterpret_cast<const DoublesThere*>(factors + kDoubles);
+        sum[2] += factor * *reinterpret_cast<const DoublesThere*>(factors + 2 * kDoubles);
+        sum[3] += factor * *reinterpret_cast<const DoublesThere*>(factors + 3 * kDoubles);
+      }
+      for (int j = 0; j < kAtOnce; ++j) {
+        const HalfFloats rounded = __builtin_convertvector(sum[j], HalfFloats);
+        const HalfIntegers is_number = rounded == rounded;
+        const HalfIntegers result =
+            (reinterpret_cast<HalfIntegers>(rounded) & is_number) | (kNan & ~is_number);
+        std::memcpy(sums + j * kDoubles, &result, sizeof result);
       }
     }
   }
@@ -308,44 +329,39 @@ constexpr int kBlock = 16;
 [[gnu::always_inline]] inline void multiply_8_bits(const float* a, const float* b, int columns,
                                                    bool accumulate, float* d) {
   constexpr int kDepth = 32;
-  constexpr uint32_t kPlaces = 13, kExponents = 0x7f800000;
-  for (int n = 0; n < columns; n += kBlock) {
+  constexpr int32_t kPlaces = 13 << 23, kExponents = 0x7f800000, kMagnitude = 0x7fffffff;
+  for (int n = 0; n < columns; n += kFloats) {
     for (int m = 0; m < kRows; ++m) {
       float* sums = d + m * columns + n;
-      float before[kBlock], most[kBlock], scale[kBlock], unit[kBlock];
-      int32_t sum[kBlock];
-      for (int j = 0; j < kBlock; ++j) {
-        const float old = accumulate ? sums[j] : 0.0f;
-        before[j] = std::fabs(old) <= 0x1.fffffep127f ? old : 0.0f;  // others at the end
-        most[j] = std::fabs(before[j]);
-      }
+      const Integers before =
+          accumulate ? *reinterpret_cast<const IntegersThere*>(sums) : Integers{};
+      // Magnitudes are in the order of their bits.
+      const Integers magnitude = before & kMagnitude;
+      const Integers is_number = magnitude < kExponents;
+      Integers most = magnitude & is_number;
+      Floats products[kDepth];
       for (int k = 0; k < kDepth; ++k) {
-        const float factor = a[m * kDepth + k];
-        for (int j = 0; j < kBlock; ++j) {
-          const float magnitude = std::fabs(factor * b[k * columns + n + j]);
-          most[j] = most[j] > magnitude ? most[j] : magnitude;
-        }
+        products[k] =
+            a[m * kDepth + k] * *reinterpret_cast<const FloatsThere*>(b + k * columns + n);
+        const Integers next = reinterpret_cast<Integers>(products[k]) & kMagnitude;
+        most = most > next ? most : next;
       }
-      for (int j = 0; j < kBlock; ++j) {
-        // No product is so small: below it only what there was before is cut.
-        const float largest = most[j] > 0x1p-100f ? most[j] : 0x1p-100f;
-        const uint32_t exponent = std::bit_cast<uint32_t>(largest) & kExponents;
-        unit[j] = std::bit_cast<float>(exponent - (kPlaces << 23));
-        scale[j] = std::bit_cast<float>(((254 + kPlaces) << 23) - exponent);
-        sum[j] = static_cast<int32_t>(before[j] * scale[j]);
-      }
-      for (int k = 0; k < kDepth; ++k) {
-        const float factor = a[m * kDepth + k];
-        for (int j = 0; j < kBlock; ++j) {
-          sum[j] += static_cast<int32_t>(factor * b[k * columns + n + j] * scale[j]);
-        }
-      }
-      for (int j = 0; j < kBlock; ++j) {
-        const float old = accumulate ? sums[j] : 0.0f;
-        const bool is_number = std::fabs(old) <= 0x1.fffffep127f;
-        const float special = old == old ? old : std::bit_cast<float>(kNan);
-        sums[j] = is_number ? static_cast<float>(sum[j]) * unit[j] : special;
-      }
+      // No product is so small: below it only what there was before is cut.
+      constexpr Integers kLeast = Integers{} + (27 << 23);
+      most = most > kLeast ? most : kLeast;
+      const Integers exponent = most & kExponents;
+      const auto unit = reinterpret_cast<Floats>(exponent - kPlaces);
+      const auto scale = reinterpret_cast<Floats>((127 << 23) - exponent + (127 << 23) + kPlaces);
+      const auto old = reinterpret_cast<Floats>(before & is_number);
+      Integers sum = __builtin_convertvector(old * scale, Integers);
+      for (int k = 0; k < kDepth; ++k)
+        sum += __builtin_convertvector(products[k] * scale, Integers);
+      const Floats value = __builtin_convertvector(sum, Floats) * unit;
+      const Integers is_nan = magnitude > kExponents;
+      const Integers special = (before & ~is_nan) | (kNan & is_nan);
+      const Integers result =
+          (reinterpret_cast<Integers>(value) & is_number) | (special & ~is_number);
+      std::memcpy(sums, &result, sizeof result);
     }
   }
 }
