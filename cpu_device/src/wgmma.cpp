@@ -46,6 +46,7 @@ std::string line_of(Site site) { return std::string(site.file) + ":" + std::to_s
 }
 
 [[noreturn, gnu::cold, gnu::noinline]] void lacks(const char* call, Site site) {
+  current_block->leaves_kernel();
   const int has = options().capability;
   fail_at(site, std::string("calls ") + call +
                     ", which compute capability 9.0 has and no other; this card has " +
@@ -62,6 +63,7 @@ void meet(const char* call, Site site, const WgmmaOperands* operands, float* nam
   const uint32_t me = block.current_thread(), first = me / kWarpgroup * kWarpgroup;
   const uint32_t threads = block.launch().threads;
   if (first + kWarpgroup > threads) {
+    block.leaves_kernel();
     fail_at(site, std::string("calls ") + call + " in a warpgroup of " +
                       std::to_string(threads - first) + " threads; it takes 128");
   }
@@ -71,6 +73,7 @@ void meet(const char* call, Site site, const WgmmaOperands* operands, float* nam
     group.site = site;
   } else if (group.call != call || group.site.line != site.line ||
              (group.site.file != site.file && std::strcmp(group.site.file, site.file) != 0)) {
+    block.leaves_kernel();
     fail(cudaErrorLaunchFailure,
          "threads of one warpgroup are at different places; all 128 must call the same\n  " +
              std::string(group.call) + " at " + line_of(group.site) + "\n  " + call + " at " +
@@ -173,16 +176,20 @@ void for_each_chunk(const WgmmaTile& tile, Visit visit) {
 
 void look_at_tile(const Block& block, const char* name, uint64_t bits, const WgmmaTile& tile,
                   uint32_t number, check::Place place, Site site) {
-  const std::string whose = std::string("calls wgmma with a descriptor of ") + name;
+  const auto fail_tile = [&](const char* what, cudaError_t error, const char* address) {
+    current_block->leaves_kernel();
+    fail_at(site, std::string("calls wgmma with a descriptor of ") + name + what, error, address);
+  };
   if (bits >> 62 != 1 || (bits >> 49 & 7) != 0) {
-    fail_at(site, whose + " without the swizzle of 128 bytes, the only one here");
+    fail_tile(" without the swizzle of 128 bytes, the only one here", cudaErrorLaunchFailure,
+              nullptr);
   }
   const uint32_t in_pattern = tile.start % kPatternBytes;
   const bool is_in_row = in_pattern + kDepthBytes <= kRowBytes;
   if ((tile.major == Major::k ? !is_in_row : in_pattern != 0) || tile.stride % kPatternBytes != 0 ||
       (tile.major == Major::mn && tile.leading % kPatternBytes != 0)) {
-    fail_at(site, whose + " that is not aligned to 1,024 bytes, the swizzle's pattern",
-            cudaErrorMisalignedAddress);
+    fail_tile(" that is not aligned to 1,024 bytes, the swizzle's pattern",
+              cudaErrorMisalignedAddress, nullptr);
   }
   for_each_chunk(tile, [&](uint32_t offset) {
     const char* address = block.arena() + offset;
@@ -197,8 +204,7 @@ void look_at_tile(const Block& block, const char* name, uint64_t bits, const Wgm
       check::async_proxy_reads(at, kChunkBytes, place);
     }
     if (offset + kChunkBytes > block.launch().shared_bytes) {
-      fail_at(site, whose + " that goes past the end of shared memory", cudaErrorIllegalAddress,
-              address);
+      fail_tile(" that goes past the end of shared memory", cudaErrorIllegalAddress, address);
     }
   });
 }
@@ -465,6 +471,7 @@ void issue(Block& block, Warpgroup& group, check::Place place) {
   block.leaves_kernel();
   const size_t index = accumulator_of(group, mine);
   WgmmaAccumulator& accumulator = group.accumulators[index];
+  if constexpr (kChecking) check::look_at_fence(group, accumulator, place);
   Wgmma wgmma{mine.type, mine.accumulate, a_in_registers, a,      b,        {},
               {},        index,           group.groups,   number, mine.site};
   if (a_in_registers) {
@@ -491,6 +498,11 @@ void wait_for(Block& block, Warpgroup& group, uint32_t groups, int count, Site s
     WgmmaAccumulator& accumulator = group.accumulators[next->accumulator];
     run(block, *next, scratch, accumulator.sums.data());
     --accumulator.under_way;
+  }
+  if constexpr (kChecking) {
+    if (next != group.under_way.begin()) check::wgmma_done(std::prev(next)->number);
+    group.last_wait = {site, groups, group.groups, group.issued};
+    group.fenced = false;
   }
   group.under_way.erase(group.under_way.begin(), next);
   for (WgmmaAccumulator& accumulator : group.accumulators) {
@@ -524,7 +536,10 @@ void issue_wgmma(const WgmmaOperands& operands) {
 }
 
 void wgmma_fence(Site site) {
-  meet("wgmma_fence()", site, nullptr, nullptr, [](Block&, Warpgroup&) {});
+  meet("wgmma_fence()", site, nullptr, nullptr, [](Block&, Warpgroup& group) {
+    group.fenced = true;
+    for (WgmmaAccumulator& sums : group.accumulators) sums.touched_at = 0;
+  });
 }
 
 void wgmma_commit(Site site) {
@@ -540,6 +555,7 @@ void wait_for_wgmma(int groups, float* d, int count, Site site) {
 void thread_leaves_wgmma(Block& block) {
   const Warpgroup& group = block.warpgroups()->each[block.current_thread() / kWarpgroup];
   if (group.under_way.empty()) return;
+  block.leaves_kernel();
   fail(cudaErrorLaunchFailure,
        "ends before the wgmma of its warpgroup is done\n  wgmma at " +
            line_of(group.under_way.front().site) + "\n  missing: a " +

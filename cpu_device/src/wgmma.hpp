@@ -41,9 +41,8 @@ struct WgmmaAccumulator {
   bool is_held_back = false;  // the registers hold the pattern
   uint32_t under_way = 0;     // instructions
   Site last{};                // of them
-  // For the check build: since the last fence.
-  bool touched = false;
-  uint32_t touched_by = 0, touched_at = 0;  // thread, and a check::Place
+  // For the check build: by which thread, and a check::Place, or 0 if not since the last fence.
+  uint32_t touched_by = 0, touched_at = 0;
 };
 
 struct Warpgroup {
@@ -62,9 +61,8 @@ struct Warpgroup {
   bool fenced = false;  // since the last wait
   struct Wait {
     Site site{};
-    int pending = 0;
-    uint32_t groups = 0;  // committed by then
-    uint32_t issued = 0;
+    uint32_t pending = 0;
+    uint32_t groups = 0, issued = 0;  // committed groups, and instructions, by then
   } last_wait;
 };
 

@@ -57,8 +57,7 @@ struct Product {
         c{kWgmmaWarpgroups * kWgmmaRows, form.columns} {}
 };
 
-// Rows of 128 bytes. `row_count` rows of the matrix's transpose or of itself, 128 bytes' worth of
-// columns after another.
+// The matrix or its transpose in rows of 128 bytes: one such box of columns after the other.
 std::vector<std::uint32_t> tile_of(const Matrix& matrix, Number number, bool transposed) {
   const int rows = transposed ? matrix.cols : matrix.rows;
   const int cols = transposed ? matrix.rows : matrix.cols;
@@ -171,19 +170,24 @@ TEST_SUITE("wgmma") {
   }
 
   // What is lost of a sum in fp32: a place of the largest addend, by each addend. fp8 has 2^-13 of
-  // it instead (docs of cpu_device/wgmma.h).
+  // it instead.
   TEST_CASE("sums that are rounded, in every form") {
     if (!has_wgmma()) return;
     std::mt19937 random(3);
     std::normal_distribution<double> normal;
+    // All of the format's bits, at some exponent.
+    const auto number = [&](Number format) {
+      if (format == Number::e4m3) return value_of_fp8(format, random() % 0x40 | random() % 2 << 7);
+      const int bits = format == Number::fp16 ? 11 : 8;
+      const int sign = random() % 2 == 0 ? 1 : -1;
+      return std::ldexp(sign * static_cast<int>(random() % (1u << bits)),
+                        static_cast<int>(random() % 4) - bits);
+    };
     for (const WgmmaForm& form : all_forms()) {
       const bool fp8 = form.operands == Number::e4m3;
       Product p(form);
       for (Matrix* matrix : {&p.a, &p.b}) {
-        for (double& value : matrix->values) {
-          value = fp8 ? decode(Number::e4m3, random() % 0x40 | random() % 2 << 7)  // below 2
-                      : decode(form.operands, encode(form.operands, normal(random)));
-        }
+        for (double& value : matrix->values) value = number(form.operands);
       }
       for (double& value : p.c.values) value = static_cast<float>(normal(random));
       const std::vector<float> got = run(form, p, true);

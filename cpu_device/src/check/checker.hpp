@@ -16,6 +16,8 @@ namespace cpu_device {
 struct Launch;
 class Block;
 struct AsyncCopy;
+struct Warpgroup;
+struct WgmmaAccumulator;
 
 namespace check {
 
@@ -83,6 +85,12 @@ void mbarrier_completed(uintptr_t barrier, uint32_t parity);
 /// The current thread has seen that this phase is complete.
 void mbarrier_waited(uintptr_t barrier, uint32_t parity);
 
+// ---- Told by wgmma (src/wgmma.cpp) ----
+/// It is about to be issued, with these sums. Ends the block if a fence is missing.
+void look_at_fence(const Warpgroup& group, const WgmmaAccumulator& sums, Place place);
+/// The current thread's warpgroup has waited for its wgmma up to this number.
+void wgmma_done(uint32_t number);
+
 // ---- Told by device code ----
 /// Ends the block with a report if the access is wrong.
 void look_at(const Access& access);
@@ -101,6 +109,10 @@ void function_left();
 /// The current thread has waited for a copy.
 void copy_lands(const AsyncCopy& copy);
 
+// ---- wgmma.cpp ----
+/// An access to the thread's stack, where registers of wgmma are.
+void look_at_registers(const Access& access);
+
 // ---- spaces.cpp ----
 /// Ends the block if a finding is held back.
 void settle();
@@ -112,8 +124,10 @@ uint32_t cluster_size();
 /// What is remembered about the accesses to one word of four bytes.
 struct Stamp {
   // The epoch of a write by st.async, which no barrier orders but the mbarrier that counts it. Its
-  // tick counts those of the thread, whose number is behind those of all threads.
+  // tick counts those of the thread, whose number is behind those of all threads. And of a read by
+  // wgmma, which only the warpgroup's wait ends; its thread is kWgmma and the warpgroup's first.
   static constexpr uint32_t kInFlight = ~0u;
+  static constexpr uint16_t kWgmma = 2048;
   uint32_t block = 0;
   uint32_t epoch = 0;  // barriers that the block had passed
   uint32_t tick = 0;   // __syncwarps and fences that the thread had passed
@@ -129,6 +143,7 @@ struct Stamp {
   Place place = 0;  // of what a cp.async has written, with its wait
 
   bool is_in_flight() const { return epoch == kInFlight; }
+  bool by_wgmma() const { return thread >= kWgmma; }
 };
 struct Word {
   // A byte has one last writer, so that four are enough; of atomics that nothing orders, some of

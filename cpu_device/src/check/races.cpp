@@ -13,7 +13,9 @@
 //     the block does so among the block's threads only. A barrier hands on its threads' fences.
 //   - the barrier of a cluster (cluster_clock.hpp);
 //   - an mbarrier: who has waited for a phase knows all that those knew who have arrived in it, or
-//     had bytes counted there. For a write by st.async nothing else counts.
+//     had bytes counted there. For a write by st.async nothing else counts;
+//   - a wait for a wgmma, by its warpgroup, for what that reads of shared memory: until then it may
+//     still be read, and nothing else counts.
 // Shuffles and votes order nothing.
 #include <algorithm>
 #include <array>
@@ -24,6 +26,7 @@
 #include <vector>
 
 #include "../cluster.hpp"
+#include "../wgmma.hpp"
 #include "checker.hpp"
 #include "cluster_clock.hpp"
 #include "finding.hpp"
@@ -34,8 +37,10 @@ namespace {
 constexpr uint32_t kWarps = kMaxThreads / kLanes;
 constexpr uint8_t kAllBytes = 0xf;  // of a word
 
-using Key = uint64_t;                        // block and thread
-constexpr uint32_t kEach = 2 * kMaxThreads;  // behind threads, and what each sends by st.async
+using Key = uint64_t;  // block and thread
+// Behind threads, what each sends by st.async, and what their warpgroups read by wgmma.
+constexpr uint32_t kEach = 3 * kMaxThreads;
+static_assert(Stamp::kWgmma == 2 * kMaxThreads);
 constexpr uint32_t kThreadKeys = kEach + 1;
 Key key(uint32_t block, uint32_t thread) { return Key{block} * kThreadKeys + thread; }
 
@@ -224,7 +229,7 @@ void remember_reader(Word& word, const Stamp& now) {
   bool other_warp = false;
   for (Stamp& reader : word.readers) {
     const bool same_block = reader.block == now.block;
-    if (reader.bytes == 0 || (same_block && reader.epoch < now.epoch) ||
+    if (reader.bytes == 0 || (same_block && reader.epoch < state->epoch) ||
         (has_cluster && !same_block && is_ordered(reader, now.thread))) {
       room = &reader;
       continue;
@@ -235,7 +240,7 @@ void remember_reader(Word& word, const Stamp& now) {
       reader.bytes = bytes;
       return;
     }
-    if (reader.bytes != now.bytes) continue;
+    if (reader.bytes != now.bytes || reader.is_in_flight()) continue;
     ++alive;
     other_warp |= same_block && reader.thread / kLanes != now.thread / kLanes;
   }
@@ -251,7 +256,8 @@ void remember_reader(Word& word, const Stamp& now) {
     room = &word.readers[victim];
   }
   *room = now;
-  if (now.bytes == kAllBytes && (other_warp || alive == Word::kReaders - 1)) {
+  if (now.bytes == kAllBytes && !now.is_in_flight() &&
+      (other_warp || alive == Word::kReaders - 1)) {
     word.enough_epoch = now.epoch;
     word.enough_block = now.block;
   }
@@ -308,6 +314,14 @@ Moment current_moment() { return {state->epoch, state->threads[current_thread()]
 Stamp current_stamp(const Access& access) {
   const uint32_t me = current_thread();
   const Thread& thread = state->threads[me];
+  if (access.wgmma != 0) {
+    const auto reader = static_cast<uint16_t>(Stamp::kWgmma + me / kWarpgroup * kWarpgroup);
+    return {.block = state->block,
+            .epoch = Stamp::kInFlight,
+            .tick = access.wgmma,
+            .thread = reader,
+            .bytes = 1};
+  }
   return {.block = state->block,
           .epoch = access.sends ? Stamp::kInFlight : state->epoch,
           .tick = access.sends ? thread.sends : thread.tick,
@@ -562,6 +576,16 @@ void mbarrier_waited(uintptr_t barrier, uint32_t parity) {
   state->any_acquired = true;
 }
 
+void wgmma_done(uint32_t number) {
+  const uint32_t first = current_thread() / kWarpgroup * kWarpgroup;
+  for (uint32_t t = first; t < first + kWarpgroup; ++t) {
+    Knowledge& acquired = state->threads[t].acquired;
+    acquired.learn(state->block, t, {state->epoch, 0});
+    acquired.learn(state->block, Stamp::kWgmma + first, {Stamp::kInFlight, number});
+  }
+  state->any_acquired = true;
+}
+
 namespace {
 
 bool is_of_next_turn(const Word& word, uint8_t bytes, const Access& access) {
@@ -597,7 +621,8 @@ const Stamp* conflict(Word& word, uint32_t tag, uint8_t bytes, const Access& acc
     return &earlier;
   }
   const bool writes = access.kind != Kind::read;
-  if (!writes && word.enough_epoch == state->epoch && word.enough_block == state->block) {
+  if (!writes && access.wgmma == 0 && word.enough_epoch == state->epoch &&
+      word.enough_block == state->block) {
     return nullptr;
   }
   if (writes) {
