@@ -18,6 +18,9 @@ __device__ void multiply(float (&d)[32], WgmmaDescriptor a, WgmmaDescriptor b) {
   wgmma<__nv_bfloat16, 64>(d, a, b, false);  // [multiply]
 }
 
+// At one place for both warpgroups.
+__device__ void meet() { __syncthreads(); }
+
 __global__ void ones_kernel(Misuse misuse, float* out) {
   __shared__ alignas(1024) uint4 a[kChunks];
   __shared__ alignas(1024) uint4 b[kChunks];
@@ -29,7 +32,7 @@ __global__ void ones_kernel(Misuse misuse, float* out) {
   }
   if (misuse != Misuse::no_barrier) __syncthreads();
   if (t >= 128) {
-    __syncthreads();
+    meet();
     a[t % 128] = make_uint4(kTwos, kTwos, kTwos, kTwos);  // [overwritten_by_others]
     return;
   }
@@ -67,7 +70,7 @@ __global__ void ones_kernel(Misuse misuse, float* out) {
   if (misuse == Misuse::overwritten_too_early) {
     a[t] = make_uint4(kTwos, kTwos, kTwos, kTwos);  // [overwritten]
   }
-  if (misuse == Misuse::overwritten_by_others) __syncthreads();
+  if (misuse == Misuse::overwritten_by_others) meet();
   if (misuse == Misuse::write_before_wait) d[3] = 1;       // [write_before_wait]
   if (misuse == Misuse::read_before_wait) out[t] = d[31];  // [read_before_wait]
   if (misuse == Misuse::wait_for_less) {

@@ -206,7 +206,7 @@ std::string missing(const Finding& f) {
     return "one of the two is atomic or volatile, the other is not; missing: a __syncthreads() " +
            between(f);
   }
-  if (earlier.thread / kLanes == f.thread / kLanes &&
+  if (earlier.thread / kLanes == f.thread / kLanes && f.access.wgmma == 0 &&
       !(earlier.next_turn && f.around.across_warps)) {
     return "both are in one warp, whose threads need not run in step; missing: a __syncwarp() or "
            "__syncthreads() " +
@@ -227,7 +227,9 @@ std::string line_of(const Access& access, const Block& block) {
   return line_of(access.kind, access.copies, block, access.place);
 }
 
-std::string line_of(Site site) { return std::string(site.file) + ":" + std::to_string(site.line); }
+std::string line_of(Site site) {
+  return site.file ? std::string(site.file) + ":" + std::to_string(site.line) : "";
+}
 
 // The write of what a wgmma still reads.
 std::string race_with_wgmma(const Finding& f, const Block& block) {
