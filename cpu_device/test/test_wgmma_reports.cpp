@@ -73,11 +73,13 @@ constexpr cudaError_t kFailure = cudaErrorLaunchFailure;
 
 TEST_CASE("wgmma: a right kernel is silent") {
   in_all_orders([] {
-    std::vector<float> result;
-    const KernelFailure failure = run(Misuse::none, &result);
-    CHECK_MESSAGE(failure.error == cudaSuccess, failure.report);
-    CHECK(failure.report.empty());
-    CHECK(result == std::vector<float>(128, 16.0f));
+    for (const Misuse right : {Misuse::none, Misuse::overwritten_when_told}) {
+      std::vector<float> result;
+      const KernelFailure failure = run(right, &result);
+      CHECK_MESSAGE(failure.error == cudaSuccess, failure.report);
+      CHECK(failure.report.empty());
+      CHECK(result == std::vector<float>(128, 16.0f));
+    }
   });
 }
 
@@ -175,6 +177,9 @@ TEST_CASE("wgmma: what the check build reports" * doctest::skip(!kChecking)) {
            {"writes a[", "], which a wgmma of the warpgroup of thread 0 may not have read yet\n",
             "\n  written at [:overwritten_by_others]\n  missing: a wgmma_wait() of that warpgroup, "
             "and behind it a barrier before the write\n"}});
+    check({Misuse::told_before_wait,
+           kFailure,
+           {"writes a[", "], which a wgmma of the warpgroup of thread 0 may not have read yet\n"}});
     check({Misuse::no_fence,
            kFailure,
            {"calls wgmma without a wgmma_fence() before it\n  wgmma at [:no_fence]\n  missing: a "

@@ -2,6 +2,7 @@
 
 #include <cuda_runtime.h>
 
+#include "cpu_device/mbarrier.h"
 #include "tile/ptx/wgmma.cuh"
 
 namespace device_test {
@@ -24,7 +25,9 @@ __device__ void meet() { __syncthreads(); }
 __global__ void ones_kernel(Misuse misuse, float* out) {
   __shared__ alignas(1024) uint4 a[kChunks];
   __shared__ alignas(1024) uint4 b[kChunks];
+  __shared__ cpu_device::Mbarrier empty;
   const unsigned t = threadIdx.x;
+  if (t == 0 && blockDim.x == 256) cpu_device::mbarrier_init(&empty, 1);
   for (unsigned i = t; i < kChunks; i += blockDim.x) {
     a[i] = make_uint4(kOnes, kOnes, kOnes, kOnes);
     if (misuse == Misuse::unwritten_tile && i >= kChunks / 2) continue;
@@ -32,7 +35,11 @@ __global__ void ones_kernel(Misuse misuse, float* out) {
   }
   if (misuse != Misuse::no_barrier) __syncthreads();
   if (t >= 128) {
-    meet();
+    if (misuse == Misuse::overwritten_by_others) {
+      meet();
+    } else {
+      cpu_device::mbarrier_wait(&empty, 0);
+    }
     a[t % 128] = make_uint4(kTwos, kTwos, kTwos, kTwos);  // [overwritten_by_others]
     return;
   }
@@ -81,7 +88,11 @@ __global__ void ones_kernel(Misuse misuse, float* out) {
     wgmma_wait<0>(other);
     out[t] = d[31];  // [read_other]
   }
-  wgmma_wait<0>(d);                                 // [wait]
+  if (misuse == Misuse::told_before_wait && t == 0) cpu_device::mbarrier_arrive_expect(&empty, 0);
+  wgmma_wait<0>(d);  // [wait]
+  if (misuse == Misuse::overwritten_when_told && t == 0) {
+    cpu_device::mbarrier_arrive_expect(&empty, 0);
+  }
   if (misuse == Misuse::no_commit) out[t] = d[31];  // [read_uncommitted]
   if (misuse == Misuse::read_before_wait || misuse == Misuse::wait_for_less ||
       misuse == Misuse::wait_for_other_sums) {
@@ -93,9 +104,9 @@ __global__ void ones_kernel(Misuse misuse, float* out) {
 }  // namespace
 
 void multiply_ones(Misuse misuse, float* out) {
-  const unsigned threads = misuse == Misuse::short_warpgroup         ? 96
-                           : misuse == Misuse::overwritten_by_others ? 256
-                                                                     : 128;
+  const bool two = misuse == Misuse::overwritten_when_told ||
+                   misuse == Misuse::overwritten_by_others || misuse == Misuse::told_before_wait;
+  const unsigned threads = misuse == Misuse::short_warpgroup ? 96 : two ? 256 : 128;
   ones_kernel<<<1, threads>>>(misuse, out);
 }
 

@@ -6,6 +6,7 @@ namespace device_test {
 
 enum class WgmmaMisuse {
   none,
+  overwritten_when_told,  // right, too: by another warpgroup, behind an mbarrier
   // What every build reports.
   short_warpgroup,
   half_of_the_warpgroup,
@@ -24,6 +25,7 @@ enum class WgmmaMisuse {
   overwritten_too_early,
   // What the check build reports.
   overwritten_by_others,
+  told_before_wait,
   no_fence,
   touch_behind_fence,
   change_of_a,
