@@ -213,7 +213,7 @@ void Block::begin(Launch& launch, uint64_t index, Cluster& cluster, uint32_t ran
   rank_warps();
   std::memset(state_.data(), static_cast<int>(State::unstarted), threads_);
   if (any_copies_) forget_copies();
-  if (warpgroups_) warpgroups_->each = {};
+  if (wgmma_groups_) wgmma_groups_->each = {};
 }
 
 void Block::resume() {
@@ -282,9 +282,9 @@ void Block::forget_copies() {
   any_copies_ = false;
 }
 
-Warpgroups& Block::make_warpgroups() {
-  if (!warpgroups_) warpgroups_ = std::make_unique<Warpgroups>();
-  return *warpgroups_;
+WgmmaGroups& Block::make_wgmma_groups() {
+  if (!wgmma_groups_) wgmma_groups_ = std::make_unique<WgmmaGroups>();
+  return *wgmma_groups_;
 }
 
 void Block::reset_warps() {
@@ -317,7 +317,7 @@ void Block::run_threads() {
     state_[current_] = State::running;
     threadIdx = launch_->thread_index[current_];
     launch_->body(launch_->frame);
-    if (warpgroups_) thread_leaves_wgmma(*this);
+    if (wgmma_groups_) thread_leaves_wgmma(*this);
     state_[current_] = State::finished;
     ++finished_;
     progress_ = progress_ + 1;

@@ -21,7 +21,7 @@
 namespace cpu_device {
 
 class Cluster;
-struct Warpgroups;
+struct WgmmaGroups;
 
 inline constexpr uint32_t kMaxThreads = 1024;  // a block's; every CUDA device has this limit
 inline constexpr uint32_t kLanes = 32;
@@ -128,8 +128,8 @@ class Block {
   }
 
   /// Of wgmma; null if there has been none.
-  Warpgroups* warpgroups() const { return warpgroups_.get(); }
-  Warpgroups& make_warpgroups();
+  WgmmaGroups* wgmma_groups() const { return wgmma_groups_.get(); }
+  WgmmaGroups& make_wgmma_groups();
 
   /// Ends the block from inside one of its threads, or from a signal handler in one. `what` is a
   /// literal, told of the current thread if `who` says so; a bad address is added.
@@ -246,7 +246,7 @@ class Block {
 
   std::array<AsyncCopies, kMaxThreads> copies_;
   bool any_copies_ = false;  // in this block
-  std::unique_ptr<Warpgroups> warpgroups_;
+  std::unique_ptr<WgmmaGroups> wgmma_groups_;
 
   char* window_ = nullptr;  // mapped memory, of which the arena is an aligned part
   char* arena_ = nullptr;

@@ -67,7 +67,7 @@ void meet(const char* call, Site site, const WgmmaOperands* operands, float* nam
     fail_at(site, std::string("calls ") + call + " in a warpgroup of " +
                       std::to_string(threads - first) + " threads; it takes 128");
   }
-  Warpgroup& group = block.make_warpgroups().each[first / kWarpgroup];
+  Warpgroup& group = block.make_wgmma_groups().each[first / kWarpgroup];
   if (group.arrived == 0) {
     group.call = call;
     group.site = site;
@@ -492,7 +492,7 @@ void wait_for(Block& block, Warpgroup& group, uint32_t groups, int count, Site s
   block.leaves_kernel();
   const uint32_t first = block.current_thread() / kWarpgroup * kWarpgroup;
   const uint32_t done = group.groups > groups ? group.groups - groups : 0;
-  WgmmaScratch& scratch = *block.warpgroups()->scratch;
+  WgmmaScratch& scratch = *block.wgmma_groups()->scratch;
   auto next = group.under_way.begin();
   for (; next != group.under_way.end() && next->group < done; ++next) {
     WgmmaAccumulator& accumulator = group.accumulators[next->accumulator];
@@ -553,7 +553,7 @@ void wait_for_wgmma(int groups, float* d, int count, Site site) {
 }
 
 void thread_leaves_wgmma(Block& block) {
-  const Warpgroup& group = block.warpgroups()->each[block.current_thread() / kWarpgroup];
+  const Warpgroup& group = block.wgmma_groups()->each[block.current_thread() / kWarpgroup];
   if (group.under_way.empty()) return;
   block.leaves_kernel();
   fail(cudaErrorLaunchFailure,

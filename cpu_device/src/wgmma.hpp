@@ -74,7 +74,7 @@ struct WgmmaScratch {
   alignas(64) float a_fp8[64 * 32], b_fp8[32 * 256];
 };
 
-struct Warpgroups {
+struct WgmmaGroups {
   std::array<Warpgroup, 1024 / kWarpgroup> each;
   std::unique_ptr<WgmmaScratch> scratch = std::make_unique<WgmmaScratch>();
 };

@@ -56,7 +56,7 @@ int touched(const void* registers, int count, const Access& access) {
 }  // namespace
 
 void look_at_registers(const Access& access) {
-  Warpgroups* const all = current_block->warpgroups();
+  WgmmaGroups* const all = current_block->wgmma_groups();
   if (!all) return;
   const uint32_t me = current_thread(), lane = me % kWarpgroup;
   Warpgroup& group = all->each[me / kWarpgroup];
