@@ -11,6 +11,7 @@
 
 #include "check/checker.hpp"
 #include "cpu_device/memory.h"
+#include "wgmma.hpp"
 
 namespace cpu_device {
 namespace {
@@ -215,6 +216,7 @@ void Block::begin(Launch& launch, uint64_t index, Cluster& cluster, uint32_t ran
   if (any_copies_) forget_copies();
   if (bulk_.any_stores || !bulk_.loads.empty()) forget_bulk_copies();
   if (warpgroups_.used) warpgroups_ = {};
+  if (wgmma_groups_) wgmma_groups_->each = {};
 }
 
 void Block::resume() {
@@ -293,6 +295,11 @@ void Block::forget_bulk_copies() {
   bulk_.any_stores = false;
 }
 
+WgmmaGroups& Block::make_wgmma_groups() {
+  if (!wgmma_groups_) wgmma_groups_ = std::make_unique<WgmmaGroups>();
+  return *wgmma_groups_;
+}
+
 void Block::reset_warps() {
   for (uint32_t w = 0; w * kLanes < threads_; ++w) {
     const uint32_t lanes = std::min(kLanes, threads_ - w * kLanes);
@@ -324,6 +331,7 @@ void Block::run_threads() {
     state_[current_] = State::running;
     threadIdx = launch_->thread_index[current_];
     launch_->body(launch_->frame);
+    if (wgmma_groups_) thread_leaves_wgmma(*this);
     state_[current_] = State::finished;
     ++finished_;
     progress_ = progress_ + 1;

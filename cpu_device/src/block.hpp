@@ -5,6 +5,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -22,6 +23,7 @@
 namespace cpu_device {
 
 class Cluster;
+struct WgmmaGroups;
 
 inline constexpr uint32_t kMaxThreads = 1024;  // a block's; every CUDA device has this limit
 inline constexpr uint32_t kLanes = 32;
@@ -108,6 +110,8 @@ class Block {
   /// The current thread waits until make_ready.
   void park(const char* name, Site site);
   void make_ready(uint32_t warp, uint32_t lanes);
+  /// For those that meet otherwise than in this file: they have met.
+  void made_progress() { progress_ = progress_ + 1; }
   /// Blocks beside it are waited for, or may be.
   void is_not_alone() { alone_ = false; }
   Cluster& cluster() const { return *cluster_; }
@@ -130,6 +134,9 @@ class Block {
   BulkCopies& bulk() { return bulk_; }
   Warpgroups& warpgroups() { return warpgroups_; }
   const Warpgroups& warpgroups() const { return warpgroups_; }
+  /// Of wgmma; null if there has been none.
+  WgmmaGroups* wgmma_groups() const { return wgmma_groups_.get(); }
+  WgmmaGroups& make_wgmma_groups();
 
   /// Ends the block from inside one of its threads, or from a signal handler in one. `what` is a
   /// literal, told of the current thread if `who` says so; a bad address is added.
@@ -252,6 +259,7 @@ class Block {
   bool any_copies_ = false;  // in this block
   BulkCopies bulk_;
   Warpgroups warpgroups_;
+  std::unique_ptr<WgmmaGroups> wgmma_groups_;
 
   char* window_ = nullptr;  // mapped memory, of which the arena is an aligned part
   char* arena_ = nullptr;

@@ -16,6 +16,8 @@ namespace cpu_device {
 struct Launch;
 class Block;
 struct AsyncCopy;
+struct Warpgroup;
+struct WgmmaAccumulator;
 
 namespace check {
 
@@ -43,6 +45,7 @@ struct Access {
   bool copies = false;  // by cp.async: the read of the source, the write to the destination
   Place wait = 0;       // by which that write has landed; until then it is only issued
   Flight flight = Flight::none;
+  uint32_t wgmma = 0;  // by wgmma: its number among those of the warpgroup, from 1
   bool of_mbarrier = false;  // an arrival or a wait; what it orders, mbarrier.cpp tells
   bool arrives = false;
   bool async_proxy = false;  // TMA or wgmma reads shared memory
@@ -111,6 +114,11 @@ void fence_async_proxy();
 /// wgmma reads shared memory for the current thread: threads that have written there must have
 /// called fence_async_proxy() since.
 void async_proxy_reads(uintptr_t address, size_t bytes, Place place);
+// ---- Told by wgmma (src/wgmma.cpp) ----
+/// It is about to be issued, with these sums. Ends the block if a fence is missing.
+void look_at_fence(const Warpgroup& group, const WgmmaAccumulator& sums, Place place);
+/// The current thread's warpgroup has waited for its wgmma up to this number.
+void wgmma_done(uint32_t number);
 
 // ---- Told by device code ----
 /// Ends the block with a report if the access is wrong.
@@ -128,6 +136,10 @@ void function_left();
 /// The current thread has waited for a copy.
 void copy_lands(const AsyncCopy& copy);
 
+// ---- wgmma.cpp ----
+/// An access to the thread's stack, where registers of wgmma are.
+void look_at_registers(const Access& access);
+
 // ---- spaces.cpp ----
 /// Ends the block if a finding is held back.
 void settle();
@@ -139,8 +151,10 @@ uint32_t cluster_size();
 /// What is remembered about the accesses to one word of four bytes.
 struct Stamp {
   // The epoch of a Flight. Its tick counts those of the thread, whose number is behind those of all
-  // threads, by as many times 1,024 as the flight's kind says.
+  // threads, by as many times 1,024 as the flight's kind says. And of a read by wgmma, which only
+  // the warpgroup's wait ends; its thread is kWgmma and the warpgroup's first.
   static constexpr uint32_t kInFlight = ~0u;
+  static constexpr uint16_t kWgmma = kFlights * 1024;
   uint32_t block = 0;
   uint32_t epoch = 0;  // barriers that the block had passed
   uint32_t tick = 0;   // __syncwarps and fences that the thread had passed
@@ -156,7 +170,8 @@ struct Stamp {
   Place place = 0;  // of what a cp.async has written, with its wait
 
   bool is_in_flight() const { return epoch == kInFlight; }
-  Flight flight() const { return static_cast<Flight>(thread / 1024); }
+  Flight flight() const { return by_wgmma() ? Flight::none : static_cast<Flight>(thread / 1024); }
+  bool by_wgmma() const { return thread >= kWgmma; }
 };
 struct Word {
   // A byte has one last writer, so that four are enough; of atomics that nothing orders, some of

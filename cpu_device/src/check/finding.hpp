@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "checker.hpp"
+#include "cpu_device/site.h"
 
 namespace cpu_device::check {
 
@@ -42,7 +43,9 @@ struct Finding {
     under_way,     // what a cp.async has not brought yet
     not_begun,     // the block of the cluster whose shared memory it is
     ended,
-    unfenced  // what a thread has written, read by TMA or wgmma
+    unfenced,  // what a thread has written, read by TMA or wgmma
+    registers_under_way,  // of a wgmma
+    no_fence              // before a wgmma
   } what = outside;
   uint32_t block = 0, thread = 0;
   Access access{};
@@ -93,6 +96,19 @@ struct Finding {
     Place waited = 0;                  // of the smaller wait that is missing, or where a barrier is
     uint32_t pending = 0, enough = 0;  // the number of that wait, and the largest that will do
   } copy{};
+
+  // Of registers of a wgmma that is under way, or that were touched behind the last fence.
+  struct Registers {
+    // In `name` it is done, by a wait that does not name the sums.
+    enum Lack { commit, wait, smaller_wait, name } lack = wait;
+    const char* operand = "d";
+    size_t index = 0;
+    bool committed = false;
+    Site issued{}, waited{};  // no line if there was none
+    uint32_t pending = 0, enough = 0;
+    Place touched_at = 0;
+    uint32_t touched_by = 0;
+  } registers{};
 };
 
 /// Ends the block. The text is made later, on a stack that has room for it.

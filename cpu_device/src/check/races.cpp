@@ -14,7 +14,9 @@
 //   - the barrier of a cluster (cluster_clock.hpp);
 //   - an mbarrier: who has waited for a phase knows all that those knew who have arrived in it, or
 //     had bytes counted there. For a write by st.async or a load by TMA nothing else counts, and
-//     for a store by TMA its own thread's wait.
+//     for a store by TMA its own thread's wait;
+//   - a wait for a wgmma, by its warpgroup, for what that reads of shared memory: until then it may
+//     still be read, and nothing else counts.
 // Shuffles and votes order nothing.
 #include <algorithm>
 #include <array>
@@ -25,6 +27,7 @@
 #include <vector>
 
 #include "../cluster.hpp"
+#include "../wgmma.hpp"
 #include "checker.hpp"
 #include "cluster_clock.hpp"
 #include "finding.hpp"
@@ -35,8 +38,10 @@ namespace {
 constexpr uint32_t kWarps = kMaxThreads / kLanes;
 constexpr uint8_t kAllBytes = 0xf;  // of a word
 
-using Key = uint64_t;                               // block and thread
-constexpr uint32_t kEach = kFlights * kMaxThreads;  // behind threads and their flights
+using Key = uint64_t;  // block and thread
+// Behind threads, their flights and what their warpgroups read by wgmma.
+constexpr uint32_t kEach = (kFlights + 1) * kMaxThreads;
+static_assert(Stamp::kWgmma == kFlights * kMaxThreads);
 constexpr uint32_t kThreadKeys = kEach + 1;
 Key key(uint32_t block, uint32_t thread) { return Key{block} * kThreadKeys + thread; }
 
@@ -313,6 +318,14 @@ Moment current_moment() { return {state->epoch, state->threads[current_thread()]
 Stamp current_stamp(const Access& access) {
   const uint32_t me = current_thread();
   const Thread& thread = state->threads[me];
+  if (access.wgmma != 0) {
+    const auto reader = static_cast<uint16_t>(Stamp::kWgmma + me / kWarpgroup * kWarpgroup);
+    return {.block = state->block,
+            .epoch = Stamp::kInFlight,
+            .tick = access.wgmma,
+            .thread = reader,
+            .bytes = 1};
+  }
   const auto flight = static_cast<size_t>(access.flight);
   return {.block = state->block,
           .epoch = flight != 0 ? Stamp::kInFlight : state->epoch,
@@ -620,6 +633,16 @@ void mbarrier_waited(uintptr_t barrier, uint32_t parity) {
   state->any_acquired = true;
 }
 
+void wgmma_done(uint32_t number) {
+  const uint32_t first = current_thread() / kWarpgroup * kWarpgroup;
+  for (uint32_t t = first; t < first + kWarpgroup; ++t) {
+    Knowledge& acquired = state->threads[t].acquired;
+    acquired.learn(state->block, t, {state->epoch, 0});
+    acquired.learn(state->block, Stamp::kWgmma + first, {Stamp::kInFlight, number});
+  }
+  state->any_acquired = true;
+}
+
 namespace {
 
 bool is_of_next_turn(const Word& word, uint8_t bytes, const Access& access) {
@@ -655,7 +678,7 @@ const Stamp* conflict(Word& word, uint32_t tag, uint8_t bytes, const Access& acc
     return &earlier;
   }
   const bool writes = access.kind != Kind::read;
-  if (!writes && access.flight == Flight::none && word.enough_epoch == state->epoch &&
+  if (!writes && access.flight == Flight::none && access.wgmma == 0 && word.enough_epoch == state->epoch &&
       word.enough_block == state->block) {
     return nullptr;
   }

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "../block.hpp"
+#include "../wgmma.hpp"
 #include "finding.hpp"
 
 namespace cpu_device::check {
@@ -233,7 +234,7 @@ std::string missing(const Finding& f) {
     return "one of the two is atomic or volatile, the other is not; missing: a __syncthreads() " +
            between(f);
   }
-  if (earlier.thread / kLanes == f.thread / kLanes &&
+  if (earlier.thread / kLanes == f.thread / kLanes && f.access.wgmma == 0 &&
       !(earlier.next_turn && f.around.across_warps)) {
     return "both are in one warp, whose threads need not run in step; missing: a __syncwarp() or "
            "__syncthreads() " +
@@ -254,7 +255,64 @@ std::string line_of(const Access& access, const Block& block) {
   return line_of(access.kind, access.copies, block, access.place);
 }
 
+std::string line_of(Site site) {
+  return site.file ? std::string(site.file) + ":" + std::to_string(site.line) : "";
+}
+
+// The write of what a wgmma still reads.
+std::string race_with_wgmma(const Finding& f, const Block& block) {
+  const uint32_t first = f.earlier.thread % kMaxThreads;
+  const bool own = f.thread - first < kWarpgroup;
+  return ", which a wgmma of the warpgroup of thread " + block.thread_name(first) +
+         " may not have read yet\n" + line_of("wgmma", block, f.earlier.place) +
+         line_of(f.access, block) + "  missing: a wgmma_wait() " +
+         (own ? std::string("between the two")
+              : "of that warpgroup, and behind it a barrier before " + std::string(noun(f.access)));
+}
+
+std::string registers_under_way(const Finding& f, const Block& block) {
+  const Finding::Registers& r = f.registers;
+  const std::string wait =
+      "wgmma_wait<" + std::to_string(r.pending) + ">() at " + line_of(r.waited);
+  std::string text =
+      std::string(r.operand) + "[" + std::to_string(r.index) + "] of a wgmma " +
+      (r.lack == Finding::Registers::name ? "whose sums are not there" : "that is under way") +
+      "\n  wgmma at " + line_of(r.issued) + "\n" + line_of(f.access, block) + "  ";
+  switch (r.lack) {
+    case Finding::Registers::commit:
+      return text + wait + " passes over it, because it was in no group; missing: a " +
+             "wgmma_commit() between the two";
+    case Finding::Registers::wait:
+      return text + "missing: a " + (r.committed ? "" : "wgmma_commit() and a ") +
+             "wgmma_wait<0>() before " + noun(f.access);
+    case Finding::Registers::smaller_wait:
+      return text + wait + " leaves it under way, as " +
+             (r.pending == 1 ? "the latest group"
+                             : "one of the latest " + counted(r.pending, "group")) +
+             "; missing: a wgmma_wait<" + std::to_string(r.enough) + ">()";
+    case Finding::Registers::name:
+      return text + "no wait has named these sums, only others: the compiler may move " +
+             noun(f.access) + " in front of it; missing: a wgmma_wait<0>() with them";
+  }
+  return text;
+}
+
+std::string no_fence(const Finding& f, const Block& block) {
+  const Finding::Registers& r = f.registers;
+  const std::string at = line_of("wgmma", block, f.access.place);
+  if (r.touched_at != 0) {
+    return "calls wgmma with sums that thread " + block.thread_name(r.touched_by) +
+           " has touched behind the last wgmma_fence()\n" +
+           line_of("touched", block, r.touched_at) + at +
+           "  missing: a wgmma_fence() between the two";
+  }
+  return "calls wgmma without a wgmma_fence() before it" +
+         (r.waited.line == 0 ? std::string() : ", behind the wait at " + line_of(r.waited)) + "\n" +
+         at + "  missing: a wgmma_fence() before the first wgmma of a group";
+}
+
 std::string race(const Finding& f, const Block& block) {
+  if (f.earlier.by_wgmma()) return race_with_wgmma(f, block);
   const Place wait = wait_of(f.earlier.place);
   std::string text = ", which ";
   if (f.earlier.block != f.block) {
@@ -348,6 +406,8 @@ cudaError_t error_of_finding() {
     case Finding::unwritten:
     case Finding::race:
     case Finding::unfenced:
+    case Finding::registers_under_way:
+    case Finding::no_fence:
     case Finding::under_way: break;
   }
   return cudaErrorLaunchFailure;
@@ -361,8 +421,8 @@ std::string name_of(uintptr_t address) {
 std::string describe_finding(const Block& block) {
   const Finding& f = last;
   const std::string what = "thread " + block.thread_name(f.thread) + " " + verb(f.access);
-  const std::string by = f.access.copies ? " by cp.async"
-                         : f.access.async_proxy && f.access.flight == Flight::none
+  const std::string by = f.access.copies       ? " by cp.async"
+                         : f.access.wgmma != 0 || (f.access.async_proxy && f.access.flight == Flight::none)
                              ? " by wgmma"
                              : check::by(f.access.flight);
   const std::string at = std::string("\n  at ") + line_of(block, f.access.place);
@@ -391,6 +451,9 @@ std::string describe_finding(const Block& block) {
              line_of(Kind::write, f.earlier.copied, block, f.earlier.place) +
              line_of(f.access, block) + "  missing: a fence_async_proxy() in thread " +
              block.thread_name(f.earlier.thread) + " between the write and the barrier behind it";
+    case Finding::registers_under_way: return what + registers_under_way(f, block);
+    case Finding::no_fence:
+      return "thread " + block.thread_name(f.thread) + " " + no_fence(f, block);
     case Finding::not_begun:
       return what + place(f, block) + by + ", which may not have begun" + at +
              "\n  missing: a cluster_sync() before " + noun(f.access);

@@ -701,7 +701,7 @@ void look_at(const Access& access) {
   if (pending.exists && pending.finding.what == Finding::race) return follow_race(access);
   const uintptr_t address = access.address;
   if (own->holds(address)) return look_at_space(*own, own, own->tag, access);
-  if (block->owns_stack(reinterpret_cast<const void*>(address))) return;
+  if (block->owns_stack(reinterpret_cast<const void*>(address))) return look_at_registers(access);
   if (Space* space = allocation_of(address)) {
     return look_at_space(*space, nullptr, launch->number, access);
   }
