@@ -24,7 +24,7 @@ uint32_t lanes_of_warp(const Block& block, uint32_t warp) {
 
 // What a named barrier hands on the check build keeps as it does for an mbarrier, at an address
 // where there is none.
-uintptr_t key_of(const Block& block, int id) {
+[[maybe_unused]] uintptr_t key_of(const Block& block, int id) {
   return reinterpret_cast<uintptr_t>(block.arena()) + kArenaBytes + static_cast<uintptr_t>(id);
 }
 

@@ -41,7 +41,8 @@ __device__ __forceinline__ void barrier_arrive(int id, int threads) {
 /// multiprocessor. A warpgroup that copies needs few, one that multiplies many. kRegisters is a
 /// multiple of 8 from 24 to 256. All threads of the warpgroup call it at one place; the new ones
 /// hold anything. inc waits until other warpgroups of the block have given up enough: if they never
-/// do, it waits for ever. The kernel has __launch_bounds__ or nvcc ignores it.
+/// do, it waits for ever. The kernel has __launch_bounds__ with both numbers, threads and blocks,
+/// or nvcc ignores it.
 ///     setmaxnreg.inc.sync.aligned.u32 registers;
 /// Compute capability 9.0 with its own features (sm_90a).
 /// https://docs.nvidia.com/cuda/parallel-thread-execution/#miscellaneous-instructions-setmaxnreg

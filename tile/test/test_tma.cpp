@@ -278,6 +278,23 @@ TEST_SUITE("tma") {
     }
   }
 
+  TEST_CASE("a ring of loads, for warps that store what they have made of them") {
+    if (skipped()) return;
+    for (const int boxes : {1, 3, 4, 13}) {
+      CAPTURE(boxes);
+      BoxedTensor t{DType::fp32, nullptr, 2, {32, 8 * boxes - 3}, {32}, {32, 8}, 0};
+      std::vector<float> values(bytes_of_tensor(t) / 4);
+      for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i);
+      const DeviceVector<float> in("in", values), out("out", std::vector<float>(values.size(), -1));
+      t.data = in.data();
+      const tile::TensorMap map = map_of(t);
+      t.data = out.data();
+      require(double_in_ring(map, map_of(t), boxes));
+      for (float& value : values) value *= 2;
+      CHECK(out.download() == values);
+    }
+  }
+
   TEST_CASE("a map that TMA cannot use is refused, by the name of its tensor") {
     if (skipped()) return;
     const auto message = [](BoxedTensor t, const void* data) {

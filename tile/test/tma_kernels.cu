@@ -6,6 +6,7 @@
 #include "tile/ptx/async_proxy.cuh"
 #include "tile/ptx/cluster.cuh"
 #include "tile/ptx/tma.cuh"
+#include "tile/ptx/warpgroup.cuh"
 
 namespace ptx_test {
 namespace {
@@ -134,6 +135,53 @@ __global__ void store_in_turn_kernel(int rounds, std::uint32_t* out) {
   if (threadIdx.x == 0) bulk_wait_read<0>();
 }
 
+__global__ void __launch_bounds__(96)
+    ring_kernel(const __grid_constant__ TensorMap in, const __grid_constant__ TensorMap out,
+                int boxes) {
+  constexpr int kStages = 3, kBox = 256, kConsumers = 64;
+  constexpr unsigned kBytes = kBox * sizeof(float);
+  __shared__ alignas(128) float boxes_in[kStages][kBox], boxes_out[2][kBox];
+  __shared__ Mbarrier full[kStages], empty[kStages];
+  const int t = static_cast<int>(threadIdx.x);
+  if (t < kStages) {
+    mbarrier_init(&full[t], 1);
+    mbarrier_init(&empty[t], kConsumers / 32);
+  }
+  __syncthreads();
+  if (t < 32) {
+    for (int i = 0; i < boxes && t == 0; ++i) {
+      const int stage = i % kStages, turn = i / kStages;
+      if (turn > 0) mbarrier_wait(&empty[stage], (turn - 1) % 2);
+      mbarrier_arrive_expect(&full[stage], kBytes);
+      tma_load(boxes_in[stage], in, BoxAt{0, 8 * i}, &full[stage]);
+    }
+    return;
+  }
+  const int consumer = t - 32;
+  for (int i = 0; i < boxes; ++i) {
+    const int stage = i % kStages;
+    float values[kBox / kConsumers];
+    mbarrier_wait(&full[stage], i / kStages % 2);
+    for (int j = 0; j < kBox / kConsumers; ++j) {
+      values[j] = boxes_in[stage][consumer + j * kConsumers];
+    }
+    __syncwarp();  // all lanes have read
+    if (t % 32 == 0) mbarrier_arrive(&empty[stage]);
+    if (consumer == 0) bulk_wait_read<1>();
+    barrier_sync(1, kConsumers);  // the store before the last has read its buffer
+    for (int j = 0; j < kBox / kConsumers; ++j) {
+      boxes_out[i % 2][consumer + j * kConsumers] = 2 * values[j];
+    }
+    fence_async_proxy();
+    barrier_sync(2, kConsumers);  // and all have written
+    if (consumer == 0) {
+      tma_store(out, BoxAt{0, 8 * i}, boxes_out[i % 2]);
+      bulk_commit();
+    }
+  }
+  if (consumer == 0) bulk_wait_read<0>();
+}
+
 }  // namespace
 
 tile::Status load_box(int rank, const TensorMap& map, Corner corner, unsigned bytes,
@@ -169,6 +217,11 @@ tile::Status add_bulk(const float* in, int words, unsigned blocks, float* sums) 
 tile::Status store_in_turn(int rounds, std::uint32_t* out) {
   store_in_turn_kernel<<<1, kThreads>>>(rounds, out);
   return tile::launch_status("store_in_turn_kernel");
+}
+
+tile::Status double_in_ring(const TensorMap& in, const TensorMap& out, int boxes) {
+  ring_kernel<<<1, 96>>>(in, out, boxes);
+  return tile::launch_status("ring_kernel");
 }
 
 }  // namespace ptx_test

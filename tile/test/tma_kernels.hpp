@@ -38,4 +38,8 @@ tile::Status add_bulk(const float* in, int words, unsigned blocks, float* sums);
 /// Three buffers in turn, of which a thread stores one while the block fills the next. out[i]: i.
 tile::Status store_in_turn(int rounds, std::uint32_t* out);
 
+/// A warp loads boxes of 32 x 8 floats in turn, for two warps that double them and store the result
+/// to the other tensor: rows 8 i to 8 i + 7 for each of `boxes`.
+tile::Status double_in_ring(const tile::TensorMap& in, const tile::TensorMap& out, int boxes);
+
 }  // namespace ptx_test
