@@ -71,12 +71,12 @@ TEST_SUITE("step") {
     tile::for_each_step(kLadder, [](const Step& step, DType type) {
       for (const Activation activation : kActivations) {
         for (const double range : {1.0, 8.0, 60.0}) {
-          const Problem p = activated(plain(type, {1025, 3, 1}), activation);
-          Inputs in{tile::uniform(p.m, type, 20, -range, range), Values(3, 1.0), {}, {}};
+          const Problem p = activated(plain(type, {1025, 9, 1}), activation);
+          Inputs in{tile::uniform(p.m, type, 20, -range, range), Values(9, 1.0), {}, {}};
           check_step(step, p, in, Sums::any);
         }
-        const Problem p = activated(plain(type, {62, 3, 1}), activation);
-        check_step(step, p, {tile::adversarial_finite(p.m, type), Values(3, 1.0), {}, {}},
+        const Problem p = activated(plain(type, {62, 9, 1}), activation);
+        check_step(step, p, {tile::adversarial_finite(p.m, type), Values(9, 1.0), {}, {}},
                    Sums::any);
       }
     });
