@@ -5,15 +5,12 @@
 //         from there in boxes. The ring has three stages, as C's tile takes the room of one and
 //         more.
 // Limit: the tensor cores, and the power that they may take.
-#include "activation.cuh"
+#include "hopper_output.cuh"
 #include "hopper_tiles.cuh"
 #include "tile/host/cluster_launch.hpp"
 #include "tile/ptx/async_proxy.cuh"
 #include "tile/ptx/cluster.cuh"
-#include "tile/ptx/convert.cuh"
 #include "tile/ptx/fragments.hpp"
-#include "tile/ptx/stmatrix.cuh"
-#include "tile/ptx/swizzle.hpp"
 #include "tile/ptx/warpgroup.cuh"
 #include "tile/ring.cuh"
 
@@ -32,71 +29,6 @@ constexpr int kThreads = (1 + kConsumers) * tile::kWarpgroup;
 // 128 of a consumer's are sums.
 constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
 static_assert(kProducerRegisters + kConsumers * kConsumerRegisters <= (1 + kConsumers) * 168);
-
-// A consumer's part of C in shared memory: boxes of 64 rows by 64 columns, swizzled.
-constexpr int kBoxBytes = kRows * kBoxElements * 2;
-constexpr int kPartBytes = kTileN / kBoxElements * kBoxBytes;
-
-// snippet-begin finish
-/// Applies alpha, beta, bias and activation to a consumer's part of C, which begins at (row, col).
-template <class T>
-__device__ void finish(float (&sums)[kTileN / 2], const Output<T>& c, const T* bias,
-                       Activation activation, std::int64_t row, std::int64_t col, std::int64_t m,
-                       std::int64_t n) {
-  if (c.alpha == 1 && c.beta == 0 && !bias && activation == Activation::none) return;
-#pragma unroll
-  for (int i = 0; i < kTileN / 2; ++i) {
-    const tile::ptx::Element at =
-        tile::ptx::element_of_wgmma(static_cast<int>(threadIdx.x) % tile::kWarpgroup, i);
-    const std::int64_t y = row + at.row, x = col + at.col;
-    if (y >= m || x >= n) continue;
-    sums[i] = c.scaled(sums[i], c.data + y * c.ld + x);
-    if (bias) sums[i] += static_cast<float>(bias[x]);
-    sums[i] = activate(activation, sums[i]);
-  }
-}
-// snippet-end finish
-
-// snippet-begin stage
-/// Rounds a consumer's part of C and leaves it at `to`. A warp has 16 rows, and 16 columns at a
-/// time are the four tiles of an stmatrix: those of 8 rows below one another have neighbouring
-/// sums.
-template <class T>
-__device__ void leave_in_shared_memory(const float (&sums)[kTileN / 2],
-                                       tile::ptx::SharedAddress to) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int row = static_cast<int>(threadIdx.x) % tile::kWarpgroup / 32 * 16 + lane % 16;
-#pragma unroll
-  for (int x = 0; x < kTileN; x += 16) {
-    std::uint32_t tiles[4];
-#pragma unroll
-    for (int t = 0; t < 4; ++t) {
-      tiles[t] = tile::ptx::pack<T>(sums[x / 2 + t * 2], sums[x / 2 + t * 2 + 1]);
-    }
-    const int chunk = x % kBoxElements / 8 + lane / 16;  // of the row, whose address this lane has
-    tile::ptx::stmatrix_x4(to + (x / kBoxElements * kBoxBytes + row * kBoxElements * 2 +
-                                 tile::swizzle_128B(row, chunk) * 16),
-                           tiles);
-  }
-}
-// snippet-end stage
-
-/// TMA stores 16 bytes at a time: at the end of a row it would write beyond the last column (an
-/// H200 does). So its map ends with the last whole 16 bytes, and what is left is stored here.
-constexpr int kTogether = 8;  // elements in 16 bytes
-template <class T>
-__device__ void store_rest(const float (&sums)[kTileN / 2], const Output<T>& c, std::int64_t row,
-                           std::int64_t col, std::int64_t m, std::int64_t n) {
-  const std::int64_t rest = n - n % kTogether;
-  if (rest == n || col + kTileN <= rest) return;
-#pragma unroll
-  for (int i = 0; i < kTileN / 2; ++i) {
-    const tile::ptx::Element at =
-        tile::ptx::element_of_wgmma(static_cast<int>(threadIdx.x) % tile::kWarpgroup, i);
-    const std::int64_t y = row + at.row, x = col + at.col;
-    if (y < m && x >= rest && x < n) c.data[y * c.ld + x] = static_cast<T>(sums[i]);
-  }
-}
 
 /// The tile of the block of this rank in a pair.
 __device__ Corner corner_of_pair(unsigned pair, unsigned rank, std::int64_t m, std::int64_t n) {
@@ -155,7 +87,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   } else {
     setmaxnreg_inc<kConsumerRegisters>();
     const int first_row = (warpgroup - 1) * kRows;
-    const SharedAddress staging = stages + (kStages * kStageBytes + (warpgroup - 1) * kPartBytes);
+    const SharedAddress staging =
+        stages + (kStages * kStageBytes + (warpgroup - 1) * OutputBoxes<kTileN>::kBytes);
     const bool speaks = threadIdx.x % tile::kWarpgroup == 0;  // for its warpgroup
     for (unsigned pair = blockIdx.x / kCluster; pair < pairs; pair += gridDim.x / kCluster) {
       const Corner corner = corner_of_pair(pair, rank, m, n);
@@ -198,7 +131,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       if (speaks) {
         for (int x = 0; x < kTileN; x += kBoxElements) {
           tma_store(c_map, BoxAt{static_cast<int>(corner.col) + x, static_cast<int>(row)},
-                    staging + x / kBoxElements * kBoxBytes);
+                    staging + x / kBoxElements * OutputBoxes<kTileN>::kBoxBytes);
         }
         bulk_commit();
       }
@@ -226,19 +159,13 @@ tile::Status tma_store(const Problem& p, const Buffers& buffers, void* stream) {
         !s.ok()) {
       return s;
     }
-    const tile::BoxedTensor c_boxes{.type = p.type,
-                                    .data = buffers.c,
-                                    .rank = 2,
-                                    .extents = {p.n - p.n % kTogether, p.m},
-                                    .strides = {p.ldc},
-                                    .box = {kBoxElements, kRows},
-                                    .swizzle_bytes = 128};
-    if (tile::Status s = tile::make_tensor_map("c", c_boxes, &c_map); !s.ok()) return s;
+    if (tile::Status s = OutputBoxes<kTileN>::make_map(p, buffers, &c_map); !s.ok()) return s;
     unsigned pairs = 0;
     int sms = 0;  // multiprocessors
     if (tile::Status s = tile::count_multiprocessors(&sms); !s.ok()) return s;
     if (tile::Status s = blocks_for_tiles(p, kCluster * kTileM, kTileN, &pairs); !s.ok()) return s;
-    constexpr int kBytes = kStages * (ATile::kBytes + BTile::kBytes) + kConsumers * kPartBytes;
+    constexpr int kBytes =
+        kStages * (ATile::kBytes + BTile::kBytes) + kConsumers * OutputBoxes<kTileN>::kBytes;
     const auto most = std::max(1u, static_cast<unsigned>(sms) / kCluster);
     return tile::launch_in_clusters(matmul_tma_store<T, kAAlongK, kBAlongK>, "matmul_tma_store",
                                     dim3(kCluster * blocks_without_idlers(pairs, most)), kThreads,
