@@ -5,7 +5,8 @@
 A ladder is the files of one prefix in a chapter's folder: step1_….cu, step2_….cu, or
 forward1_….cu and backward1_….cu. The numbers are 1, 2, 3 … without gaps. For each step it prints
 
-    lines         of the file; at most 120, in the last two steps of a ladder 240
+    lines         of the file; at most 120, in the last two steps of a ladder, and of its first pass
+                  where a second one follows (that of wgmma), 240
     kernel        lines of the longest __global__ function, from `template` to its closing brace; at
                   most 80, in the last two steps 130
     changed       lines changed from the step before: added or removed, whichever is more; at most
@@ -35,6 +36,10 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 # (file, budget) -> why it may be exceeded there. The budgets are named in BUDGETS.
 EXCEPTIONS: dict[tuple[str, str], str] = {
+    ("02_matmul/step16_warp_specialized.cu", "lines"): "the first with two sides and a ring: 4 lines",
+    ("02_matmul/step19_tma_store.cu", "headers"): "activation.cuh, as it is fused",
+    ("02_matmul/step17_persistent_ring.cu", "lines"):
+        "both sides of a ring in one file, as in step 16, each with a loop over tiles",
     ("03_softmax/forward8_queue.cu", "changed"):
         "the messages of a cluster, half of the file, are of no use without the queue",
     ("03_softmax/forward8_queue.cu", "headers"): "stream_memory.hpp is host code of this step alone",
@@ -310,7 +315,10 @@ def measure(tree):
                 "headers": len(headers),
                 "header lines": sum(len(tree.text(header).splitlines()) for header in headers),
             }
-            last = place > len(ladder) - 2
+            # Of each pass: the second one is that of wgmma.
+            after = [family(without_comments(tree.text(n)), tree.reached(n)) == "wgmma"
+                     for n in ladder[place:place + 2]]
+            last = place > len(ladder) - 2 or (now[0] != "wgmma" and any(after))
             most_headers, most_lines = next(
                 (most for begin, most in ATTENTION.items() if name.startswith(begin)), (5, 500))
             most = {

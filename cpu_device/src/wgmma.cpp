@@ -330,12 +330,13 @@ using DoublesThere [[gnu::aligned(8), gnu::may_alias]] = Doubles;
   }
 }
 
-// Products and the sum before are cut at 2^-13 of the largest one, and then added exactly: as
-// integers that count the place at which they are cut.
+// Products and the sum before are cut at the last of the largest one's 14 bits, and then added
+// exactly: as integers that count this place. Of their sum 14 bits are kept.
 [[gnu::always_inline]] inline void multiply_8_bits(const float* a, const float* b, int columns,
                                                    bool accumulate, float* d) {
   constexpr int kDepth = 32;
-  constexpr int32_t kPlaces = 13 << 23, kExponents = 0x7f800000, kMagnitude = 0x7fffffff;
+  constexpr int32_t kPlaces = 13 << 23, kKept = ~0x3ff, kExponents = 0x7f800000,
+                    kMagnitude = 0x7fffffff;
   for (int n = 0; n < columns; n += kFloats) {
     for (int m = 0; m < kRows; ++m) {
       float* sums = d + m * columns + n;
@@ -366,7 +367,7 @@ using DoublesThere [[gnu::aligned(8), gnu::may_alias]] = Doubles;
       const Integers is_nan = magnitude > kExponents;
       const Integers special = (before & ~is_nan) | (kNan & is_nan);
       const Integers result =
-          (reinterpret_cast<Integers>(value) & is_number) | (special & ~is_number);
+          (reinterpret_cast<Integers>(value) & kKept & is_number) | (special & ~is_number);
       std::memcpy(sums, &result, sizeof result);
     }
   }

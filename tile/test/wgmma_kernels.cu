@@ -3,13 +3,9 @@
 #include <cuda_runtime.h>
 
 #include "tile/host/cuda_check.hpp"
+#include "tile/ptx/async_proxy.cuh"
 #include "tile/ptx/swizzle.hpp"
 #include "tile/ptx/wgmma.cuh"
-
-#if !defined(CPU_DEVICE) || __has_include("cpu_device/async_proxy.h")
-#include "tile/ptx/async_proxy.cuh"
-#define TEST_HAS_ASYNC_PROXY
-#endif
 
 namespace ptx_test {
 namespace {
@@ -30,9 +26,7 @@ __device__ void store_tile(uint4* shared, const std::uint32_t* tile, int rows) {
 }
 
 __device__ void publish_tiles() {
-#ifdef TEST_HAS_ASYNC_PROXY
   tile::ptx::fence_async_proxy();
-#endif
   __syncthreads();
 }
 

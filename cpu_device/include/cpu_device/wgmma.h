@@ -6,9 +6,10 @@
 // operands in shared memory; the sums come into their registers with the wait that names them.
 // Until then these hold a NaN. So who reuses a slot or reads sums too early sees it.
 //
-// Sums of fp16 and bf16 are those of mma (cpu_device/tensor.h). Of e4m3, as an H200 was seen to do,
-// each product and the sum before lose what is below 2^-13 of the largest of them, its mantissa
-// taken for 1.
+// Sums of fp16 and bf16 are those of mma (cpu_device/tensor.h). With e4m3 a GPU keeps 14 bits of
+// the largest addend of an instruction, of the others what is at these places, and 14 bits of the
+// sum: that is what is computed here, and an H200 loses bits at the same sums
+// (tile/test/test_wgmma.cpp).
 #pragma once
 
 #include <cuda_bf16.h>
