@@ -45,7 +45,7 @@ struct Access {
   bool copies = false;  // by cp.async: the read of the source, the write to the destination
   Place wait = 0;       // by which that write has landed; until then it is only issued
   Flight flight = Flight::none;
-  uint32_t wgmma = 0;  // by wgmma: its number among those of the warpgroup, from 1
+  uint32_t wgmma = 0;        // by wgmma: its number among those of the warpgroup, from 1
   bool of_mbarrier = false;  // an arrival or a wait; what it orders, mbarrier.cpp tells
   bool arrives = false;
   bool async_proxy = false;  // TMA or wgmma reads shared memory

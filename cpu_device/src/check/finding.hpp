@@ -43,7 +43,7 @@ struct Finding {
     under_way,     // what a cp.async has not brought yet
     not_begun,     // the block of the cluster whose shared memory it is
     ended,
-    unfenced,  // what a thread has written, read by TMA or wgmma
+    unfenced,             // what a thread has written, read by TMA or wgmma
     registers_under_way,  // of a wgmma
     no_fence              // before a wgmma
   } what = outside;

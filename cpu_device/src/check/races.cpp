@@ -678,8 +678,8 @@ const Stamp* conflict(Word& word, uint32_t tag, uint8_t bytes, const Access& acc
     return &earlier;
   }
   const bool writes = access.kind != Kind::read;
-  if (!writes && access.flight == Flight::none && access.wgmma == 0 && word.enough_epoch == state->epoch &&
-      word.enough_block == state->block) {
+  if (!writes && access.flight == Flight::none && access.wgmma == 0 &&
+      word.enough_epoch == state->epoch && word.enough_block == state->block) {
     return nullptr;
   }
   if (writes) {

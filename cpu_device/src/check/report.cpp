@@ -421,10 +421,11 @@ std::string name_of(uintptr_t address) {
 std::string describe_finding(const Block& block) {
   const Finding& f = last;
   const std::string what = "thread " + block.thread_name(f.thread) + " " + verb(f.access);
-  const std::string by = f.access.copies       ? " by cp.async"
-                         : f.access.wgmma != 0 || (f.access.async_proxy && f.access.flight == Flight::none)
-                             ? " by wgmma"
-                             : check::by(f.access.flight);
+  const std::string by =
+      f.access.copies ? " by cp.async"
+      : f.access.wgmma != 0 || (f.access.async_proxy && f.access.flight == Flight::none)
+          ? " by wgmma"
+          : check::by(f.access.flight);
   const std::string at = std::string("\n  at ") + line_of(block, f.access.place);
   switch (f.what) {
     case Finding::outside: return what + place(f, block) + by + beyond(f) + at;
