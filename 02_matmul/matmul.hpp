@@ -86,8 +86,10 @@ inline constexpr tile::EnumSet<tile::DType> kTf32{tile::DType::tf32};
 inline constexpr tile::EnumSet<tile::Feature> kMma{tile::Feature::bf16_mma};
 inline constexpr tile::EnumSet<tile::Feature> kMmaAndCopies{tile::Feature::bf16_mma,
                                                             tile::Feature::cp_async};
-inline constexpr tile::EnumSet<tile::Feature> kTmaAndWgmma{tile::Feature::tma,
-                                                           tile::Feature::wgmma};
+// What a card of 9.0 has, and no other; with what the step in its place needs.
+inline constexpr tile::EnumSet<tile::Feature> kHopper{tile::Feature::bf16_mma,
+                                                      tile::Feature::cp_async, tile::Feature::tma,
+                                                      tile::Feature::cluster, tile::Feature::wgmma};
 using Ladder = tile::Ladder<Problem, Buffers>;
 
 /// Whether TMA can copy A and B: their rows begin at multiples of 16 bytes, and there is a product.
@@ -117,7 +119,7 @@ constexpr Ladder::Step hopper_step(std::string_view name, std::string_view idea,
   return {.name = name,
           .idea = idea,
           .types = k16Bits,
-          .needs = kTmaAndWgmma,
+          .needs = kHopper,
           .takes = takes,
           .otherwise = otherwise,
           .shows = {{136, 328, 200}, {4096, 4096, 4096}},
