@@ -6,6 +6,7 @@ namespace device_test {
 
 enum class WgmmaMisuse {
   none,
+  lesser_card,            // whose first instruction that it lacks is to be one of wgmma
   overwritten_when_told,  // right, too: by another warpgroup, behind an mbarrier
   // What every build reports.
   short_warpgroup,
