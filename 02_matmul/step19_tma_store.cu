@@ -119,6 +119,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       wgmma_wait<0>(sums);
       if (speaks) release(read);
 
+      // snippet-begin store
       const std::int64_t row = corner.row + first_row;
       finish(sums, c, bias, activation, row, corner.col, m, n);
       // The thread that speaks has started the store of the tile before, and knows when TMA has
@@ -136,6 +137,7 @@ __global__ void __launch_bounds__(kThreads, 1)
         bulk_commit();
       }
       store_rest(sums, c, row, corner.col, m, n);
+      // snippet-end store
     }
   }
   bulk_wait_read<0>();  // shared memory stays until TMA has read it
