@@ -61,13 +61,19 @@ struct Row {
   char* inside;                         // in global memory
 };
 
+/// At the end of a row a store writes whole chunks, as an H200 does: what lies behind the tensor's
+/// last column in its last 16 bytes is written as well.
+enum class Edge { of_elements, of_chunks };
+
 template <class Visit>
-void for_each_row(const GlobalBox& box, Visit visit) {
+void for_each_row(const GlobalBox& box, Edge edge, Visit visit) {
   if (box.run) return visit(Row{0, box.bytes, 0, box.bytes, box.run});
   const TensorMap& map = box.map;
   const int64_t element = map.element_bytes;
   const int64_t first = std::clamp<int64_t>(-int64_t{box.at[0]}, 0, map.box[0]);
-  const int64_t last = std::clamp<int64_t>(map.extents[0] - box.at[0], first, map.box[0]);
+  const int64_t chunk = edge == Edge::of_chunks ? int64_t{kChunk} / element : 1;
+  const int64_t extent = (map.extents[0] + chunk - 1) / chunk * chunk;
+  const int64_t last = std::clamp<int64_t>(extent - box.at[0], first, map.box[0]);
   Row row{0, static_cast<uint32_t>(map.box[0] * element), 0, 0, nullptr};
   int64_t i[5] = {};
   do {
@@ -103,7 +109,7 @@ void for_each_chunk(const Row& row, uint32_t swizzle_bytes, uintptr_t address, c
 void land(char* arena, const PendingLoad& load) {
   char* to = arena + load.to;
   const uint32_t swizzle = load.from.map.swizzle_bytes;
-  for_each_row(load.from, [&](const Row& row) {
+  for_each_row(load.from, Edge::of_elements, [&](const Row& row) {
     if (row.inside_bytes == row.bytes && swizzle == 0) {
       std::memcpy(to + row.begin, row.inside, row.bytes);
       return;
@@ -153,7 +159,7 @@ void finish(char* arena, const PendingStore& store) {
   const GlobalBox& box = store.to;
   const uint32_t element = box.run ? sizeof(float) : box.map.element_bytes;
   const auto address = reinterpret_cast<uintptr_t>(arena + store.from);
-  for_each_row(box, [&](const Row& row) {
+  for_each_row(box, store.adds ? Edge::of_elements : Edge::of_chunks, [&](const Row& row) {
     if (row.inside_bytes == 0) return;
     const char* values = store.read.get() + row.begin;
     char in_order[kLongestRow];
@@ -190,7 +196,8 @@ void check_shared(const Call& call, const void* shared, const GlobalBox& box) {
 
 // Bad addresses end the kernel here, and not when the copy lands, maybe in another thread.
 void check_global(const Call& call, const GlobalBox& box, check::Access access) {
-  for_each_row(box, [&](const Row& row) {
+  const bool stores = access.kind == check::Kind::write && !access.atomic;
+  for_each_row(box, stores ? Edge::of_chunks : Edge::of_elements, [&](const Row& row) {
     if (row.inside_bytes == 0) return;
     if (call.block.cluster().owner_of(row.inside) || call.block.owns_stack(row.inside)) {
       fail_with(call, "what is not in global memory",

@@ -41,7 +41,7 @@ struct BoxedTensor {
   int swizzle_bytes;
 };
 
-/// Elements outside of the tensor are read as zeros, and not written.
+/// Elements outside of the tensor are read as zeros, and not written: see tile/ptx/tma.cuh.
 /// Fails, naming `name`, what TMA cannot do: unsupported() if an address or a stride breaks the
 /// rule of 16 bytes or the card has no TMA, invalid_argument() for what no tensor has.
 Status make_tensor_map(const char* name, const BoxedTensor& tensor, TensorMap* map);
