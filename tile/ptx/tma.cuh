@@ -9,8 +9,8 @@
 // A store is in a group, as copies of cp.async are. The thread that has started it commits the
 // group and waits: until its shared memory has been read and may be written again, or until it is
 // done. What threads have stored to shared memory TMA sees behind fence_async_proxy() and a barrier
-// (async_proxy.cuh). What lies outside of the tensor is not written,
-// but for what is left of 16 bytes behind the last column of a row (seen on an H200).
+// (async_proxy.cuh). What lies outside of the tensor is not written, but for what is left of 16
+// bytes behind the last column of a row (seen on an H200).
 //
 // Shared memory is a multiple of 128 bytes; with a swizzle of 128 bytes a multiple of 1,024, where
 // the pattern begins. Coordinates count elements of the tensor, the axis of neighbours first.

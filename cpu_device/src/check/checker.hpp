@@ -111,9 +111,6 @@ void load_lands(size_t offset, size_t bytes);
 void store_begins();
 void stores_waited_for(uint32_t read, uint32_t done);
 void fence_async_proxy();
-/// wgmma reads shared memory for the current thread: threads that have written there must have
-/// called fence_async_proxy() since.
-void async_proxy_reads(uintptr_t address, size_t bytes, Place place);
 // ---- Told by wgmma (src/wgmma.cpp) ----
 /// It is about to be issued, with these sums. Ends the block if a fence is missing.
 void look_at_fence(const Warpgroup& group, const WgmmaAccumulator& sums, Place place);

@@ -766,12 +766,6 @@ void load_lands(size_t offset, size_t bytes) {
   --own->copies_under_way;
 }
 
-void async_proxy_reads(uintptr_t address, size_t bytes, Place place) {
-  Access read{address, bytes, Kind::read, false, place};
-  read.async_proxy = true;
-  look_at(read);
-}
-
 void look_at_misaligned(const Access& access) {
   Space* space = space_of(access.address);
   if (!space) return;  // of no array; the access itself comes next
