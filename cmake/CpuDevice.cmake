@@ -44,8 +44,21 @@ if(TILE_ASAN)
   endif()
 endif()
 
+# What every .cu file includes is compiled once: it is most of what the compiler reads of a kernel.
+file(CONFIGURE OUTPUT "${CMAKE_BINARY_DIR}/kernel_headers.cpp" CONTENT "")
+add_library(tile_kernel_headers OBJECT "${CMAKE_BINARY_DIR}/kernel_headers.cpp")
+target_precompile_headers(tile_kernel_headers PRIVATE <cuda_runtime.h>)
+target_compile_options(tile_kernel_headers PRIVATE ${TILE_KERNEL_FLAGS})
+target_link_libraries(tile_kernel_headers PRIVATE tile_flags cpu_device)
+
 # tile_add_kernels(target file.cu …)
 function(tile_add_kernels target)
+  get_target_property(others ${target} SOURCES)
+  if(others)
+    list(FILTER others EXCLUDE REGEX "\\.cu\\.cpp$")
+    set_source_files_properties(${others} PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
+  endif()
+  target_precompile_headers(${target} REUSE_FROM tile_kernel_headers)
   foreach(source IN LISTS ARGN)
     cmake_path(ABSOLUTE_PATH source OUTPUT_VARIABLE input)
     cmake_path(ABSOLUTE_PATH source BASE_DIRECTORY "${CMAKE_CURRENT_BINARY_DIR}"
