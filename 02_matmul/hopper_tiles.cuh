@@ -77,11 +77,13 @@ tile::Status make_maps(const Problem& p, const Buffers& buffers, tile::TensorMap
   return BTile::make_map("b", p.type, buffers.b, p.n, p.k, p.ldb, b_map);
 }
 
+// snippet-begin idlers
 /// How many blocks, of at most `most`, need no more rounds for `tiles` tiles than `most` need: a
 /// block more would wait in the last round, and take power from the others until then.
 inline unsigned blocks_without_idlers(unsigned tiles, unsigned most) {
   const unsigned rounds = (tiles + most - 1) / most;
   return (tiles + rounds - 1) / rounds;
 }
+// snippet-end idlers
 
 }  // namespace matmul

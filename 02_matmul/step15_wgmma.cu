@@ -1,8 +1,8 @@
 // Step 15: TMA and wgmma. The second pass through the chapter begins: Hopper's own instructions.
 // Idea: one thread asks for a whole tile, and four warps multiply it where it lies, in shared
-// memory. Change: no loop of copies, no fragments, no ldmatrix: 64 x 256 of C to a warpgroup, and B
-// and A are
-//         read by the tensor cores themselves.
+//       memory.
+// Change: no loop of copies, no fragments, no ldmatrix: 64 x 256 of C to a warpgroup, and A and B
+//         are read by the tensor cores themselves.
 // Limit: nobody copies while the tensor cores work, and nobody multiplies while a tile comes.
 #include "hopper_tiles.cuh"
 #include "tile/ptx/fragments.hpp"

@@ -1,7 +1,6 @@
 // Step 17: persistent blocks with a ring.
 // Idea: a block takes tile after tile, and its producer copies the next one's first stages while
-// the
-//       consumers still store this one.
+//       the consumers still store this one.
 // Change: a loop over tiles around both sides; the ring goes on from tile to tile. Tiles are taken
 //         in columns of 16, so that blocks that run together share A and B in the L2 cache.
 // Limit: every block reads all of its A and B from L2.
@@ -53,6 +52,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (warpgroup == 0) {
     setmaxnreg_dec<kProducerRegisters>();
     if (threadIdx.x != 0) return;
+    // snippet-begin producer
     for (unsigned tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
       const Corner corner = corner_in_groups<kTileM, kTileN, kGroup>(tile, m, n);
       for (int k0 = 0; k0 < k; k0 += kBlockK, place.advance()) {
@@ -64,6 +64,7 @@ __global__ void __launch_bounds__(kThreads, 1)
                     &full[place.stage]);
       }
     }
+    // snippet-end producer
     return;
   }
 

@@ -2,8 +2,7 @@
 // Idea: two blocks, one above the other in C, need the same tile of B. Each copies half of it into
 //       both blocks' shared memory: L2 delivers B once for two.
 // Change: the copies of B are multicast, and a stage is empty when the consumers of both blocks
-// have
-//         read it. Tiles of C come in pairs of 256 x 256.
+//         have read it. Tiles of C come in pairs of 256 x 256.
 // Limit: the tensor cores wait while a tile of C is stored element by element.
 #include "hopper_tiles.cuh"
 #include "tile/host/cluster_launch.hpp"
@@ -69,6 +68,7 @@ __global__ void __launch_bounds__(kThreads, 1)
          pair += gridDim.x / kCluster) {
       const Corner corner = corner_of_pair(pair, rank, m, n);
       for (int k0 = 0; k0 < k; k0 += kBlockK, place.advance()) {
+        // snippet-begin multicast
         const SharedAddress a_smem = stages + place.stage * kStageBytes;
         mbarrier_wait(&empty[place.stage], place.parity ^ 1);
         mbarrier_arrive_expect(&full[place.stage], kStageBytes);
@@ -77,6 +77,7 @@ __global__ void __launch_bounds__(kThreads, 1)
         BHalf::load(a_smem + ATile::kBytes + rank * BHalf::kBytes, b_map,
                     static_cast<int>(corner.col + rank * (kTileN / kCluster)), k0,
                     &full[place.stage], (1 << kCluster) - 1);
+        // snippet-end multicast
       }
     }
   } else {
@@ -86,10 +87,12 @@ __global__ void __launch_bounds__(kThreads, 1)
     for (unsigned pair = blockIdx.x / kCluster; pair < pairs; pair += gridDim.x / kCluster) {
       const Corner corner = corner_of_pair(pair, rank, m, n);
       float sums[kTileN / 2];  // of C, as element_of_wgmma says
+      // snippet-begin release
       // The stage of both blocks: each has half of B from the other.
       const auto release = [&](int stage) {
         for (unsigned block = 0; block < kCluster; ++block) mbarrier_arrive(&empty[stage], block);
       };
+      // snippet-end release
       int read = -1;  // the stage that is multiplied
       for (int k0 = 0; k0 < k; k0 += kBlockK, place.advance()) {
         mbarrier_wait(&full[place.stage], place.parity);

@@ -11,6 +11,7 @@ import xml.etree.ElementTree
 
 import drawing
 import drawings_01_vector_add as vector_add
+import drawings_02_hopper as hopper
 import drawings_02_matmul as matmul
 import drawings_02_tensor_cores as tensor_cores
 import drawings_03_softmax as softmax
@@ -24,7 +25,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 
 
 PAGES = {"01_vector_add/README.md": vector_add.FIGURES, "02_matmul/README.md": matmul.FIGURES,
-         "02_matmul/tensor_cores.md": tensor_cores.FIGURES,
+         "02_matmul/tensor_cores.md": tensor_cores.FIGURES, "02_matmul/hopper.md": hopper.FIGURES,
          "03_softmax/README.md": softmax.FIGURES, "04_layernorm/README.md": layernorm.FIGURES,
          "05_flash_attention/README.md": {path: draw for path, draw in attention.FIGURES.items()
                                           if "backward" not in path},
@@ -288,6 +289,64 @@ class TensorCores(WithSource):
         for distance in (1, 2):
             values = tensor_cores.exchange(values, distance)
         self.assertEqual(values, [[(lane, i) for i in range(4)] for lane in range(4)])
+
+
+class Hopper(WithSource):
+    def test_distances_are_those_of_the_descriptors(self):
+        self.holds("../tile/ptx/wgmma_descriptor.cuh", "along_k(SharedAddress tile) { return "
+                   "WgmmaDescriptor(tile, kUnused, kPattern); }",
+                   "return WgmmaDescriptor(tile, box_bytes, kPattern);")
+        self.holds("hopper_tiles.cuh", "kRows = kAlongK ? kExtent : kBlockK;",
+                   "kBoxBytes = kRows * kBoxElements * 2;",
+                   "kPartBytes = kAlongK ? kWgmmaK * 2 : kWgmmaK * kBoxElements * 2;",
+                   ".swizzle_bytes = 128}")
+        self.assertEqual(hopper.distances(ROOT), {
+            "along k": {"leading": None, "stride": 1024, "part": 32},
+            "along n": {"leading": 8192, "stride": 1024, "part": 2048}})
+
+    def test_a_part_of_k_lies_where_the_swizzle_of_its_address_says(self):
+        swizzle = tensor_cores.maps(ROOT)["swizzle_128B"]
+        for part in range(4):
+            for row in range(16):
+                for chunk in range(2):
+                    address = row * 128 + part * 32 + chunk * 16
+                    self.assertEqual((address ^ (address >> 3) & 0x70) % 128 // 16,
+                                     swizzle[row % 8][2 * part + chunk])
+
+    def test_the_ring(self):
+        code = " ".join(source("02_matmul/step16_warp_specialized.cu").split())
+        self.assertRegex(code, r"mbarrier_wait\(&empty\[place.stage\], place.parity \^ 1\); "
+                               r"mbarrier_arrive_expect.*mbarrier_wait\(&full\[place.stage\], "
+                               r"place.parity\);.*wgmma_wait<1>\(sums\);.*"
+                               r"mbarrier_arrive\(&empty\[read\]\);")
+        for stages in (1, 2, 3, 4):
+            tiles = hopper.ring_of(stages, 20)
+            for t, (asked, landed, begun, read) in enumerate(tiles):
+                self.assertLessEqual(asked + hopper.COPY, landed)
+                self.assertLessEqual(landed, begun)
+                if t >= stages:
+                    self.assertEqual(asked, tiles[t - stages][3])
+            waits = [tile[2] - before[3] for before, tile in zip(tiles[1:], tiles[2:])]
+            # What the figure says: none, as long as a copy takes fewer turns than stages - 1.
+            self.assertEqual(max(waits) < 1e-9, hopper.COPY < stages - 1)
+
+    def test_registers(self):
+        for file in ("step16_warp_specialized.cu", "step17_persistent_ring.cu",
+                     "step18_cluster_ring.cu", "step19_tma_store.cu"):
+            k = hopper.shape(ROOT, file)
+            self.assertEqual((k["kTileM"], k["kTileN"], k["at_start"], k["kProducerRegisters"],
+                              k["kConsumerRegisters"]), (128, 256, 168, 40, 232))
+            self.assertLessEqual(
+                k["kWarpgroup"] * (k["kProducerRegisters"] + 2 * k["kConsumerRegisters"]), 65536)
+
+    def test_the_cluster(self):
+        self.holds("step18_cluster_ring.cu",
+                   "mbarrier_init(&empty[stage], kCluster * kConsumers);",
+                   "mbarrier_arrive_expect(&full[place.stage], kStageBytes);",
+                   "a_smem + ATile::kBytes + rank * BHalf::kBytes",
+                   "&full[place.stage], (1 << kCluster) - 1);")
+        k = hopper.shape(ROOT, "step18_cluster_ring.cu")
+        self.assertEqual((k["a_bytes"], k["b_bytes"], k["kStages"]), (16384, 32768, 4))
 
 
 class Softmax(WithSource):
