@@ -14,6 +14,8 @@ add_library(cuda_runtime_of_device ALIAS cpu_device)
 set(TILE_KERNEL_FLAGS -fno-strict-aliasing -ffp-contract=off -Wno-unknown-pragmas
   # A thread with large arrays must meet the page below its stack, not somebody else's stack.
   -fstack-clash-protection
+  # In programs as in libraries, which share the compiled headers below.
+  -fPIC
   # Of an error in a launch, the rest is our own machinery.
   -ftemplate-backtrace-limit=2
   # Kernels run as fast as with -O2, and compile in two thirds of the time. In the check build an
