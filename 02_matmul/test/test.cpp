@@ -192,19 +192,17 @@ TEST_SUITE("step") {
     // Of 64 terms these are 16, 9, 34 and 33 parts, the last one not whole: for 4, 2, 8 and 8
     // blocks of step split_k, which do not all have as many.
     tile::for_each_step(kLadder, [](const Step& step, DType type) {
+      constexpr Shape kShapes[] = {{24, 136, 1000}, {37, 16, 520}, {131, 8, 2120}, {16, 5, 2056}};
       Selection selection(step, type);
-      for (const Transposes transposes : kTransposes) {
-        for (const Shape shape :
-             {Shape{24, 136, 1000}, Shape{37, 16, 520}, Shape{131, 8, 2120}, Shape{16, 5, 2056}}) {
-          if (!selection.takes_next()) continue;
-          const Problem p = plain(type, shape, transposes);
-          check_step(step, p, integers(p), Sums::exact);
-          Problem all = scaled(p, 0.1f, -3.7f);
-          all.activation = Activation::relu;
-          Inputs in = normal(all);
-          in.bias = tile::normal(p.n, type, 8);
-          check_step(step, all, in, Sums::zero_mean);
-        }
+      for (std::size_t i = 0; i < std::size(kShapes); ++i) {
+        if (!selection.takes_next()) continue;
+        const Problem p = plain(type, kShapes[i], kTransposes[i]);
+        check_step(step, p, integers(p), Sums::exact);
+        Problem all = scaled(p, 0.1f, -3.7f);
+        all.activation = Activation::relu;
+        Inputs in = normal(all);
+        in.bias = tile::normal(p.n, type, 8);
+        check_step(step, all, in, Sums::zero_mean);
       }
     });
   }
