@@ -72,6 +72,7 @@ tile::Status warp_specialized(const Problem& problem, const Buffers& buffers, vo
 tile::Status persistent_ring(const Problem& problem, const Buffers& buffers, void* stream);
 tile::Status cluster_ring(const Problem& problem, const Buffers& buffers, void* stream);
 tile::Status tma_store(const Problem& problem, const Buffers& buffers, void* stream);
+tile::Status split_k(const Problem& problem, const Buffers& buffers, void* stream);
 
 /// C = activation(C + bias), by a kernel of its own: what a step does after the product if it does
 /// not fuse the two. Nothing if there is neither. The arguments are valid already.
@@ -97,6 +98,14 @@ tile::Status takes_boxes(const Problem& problem, const Buffers& buffers, const t
 /// The same, and store C.
 tile::Status takes_boxes_of_c(const Problem& problem, const Buffers& buffers, const tile::Device&);
 
+/// Step `split_k`: its tile of C is 128 x 128, and a turn of its main loop takes 64 of k.
+inline constexpr int kSplitTile = 128, kSplitBlockK = 64;
+/// Among how many blocks it splits k: 1, 2, 4 or 8, as many as make at most 128 blocks in all, and
+/// leave each of them four turns. So the result does not depend on the card.
+unsigned k_splits(const Problem& problem);
+/// Whether the tiles are so few that splitting pays, and TMA can copy A and B.
+tile::Status takes_few_tiles(const Problem& problem, const Buffers& buffers, const tile::Device&);
+
 /// Every step takes every size of its types, and so does what another does only where the card
 /// lacks a feature.
 constexpr Ladder::Step step_of(std::string_view name, std::string_view idea,
@@ -115,14 +124,15 @@ constexpr Ladder::Step step_of(std::string_view name, std::string_view idea,
 constexpr Ladder::Step hopper_step(std::string_view name, std::string_view idea,
                                    decltype(Ladder::Step::launch) launch,
                                    decltype(Ladder::Step::takes) takes = takes_boxes,
-                                   std::string_view otherwise = "warp_tiles") {
+                                   std::string_view otherwise = "warp_tiles",
+                                   tile::Shows shows = {{136, 328, 200}, {4096, 4096, 4096}}) {
   return {.name = name,
           .idea = idea,
           .types = k16Bits,
           .needs = kHopper,
           .takes = takes,
           .otherwise = otherwise,
-          .shows = {{136, 328, 200}, {4096, 4096, 4096}},
+          .shows = shows,
           .launch = launch};
 }
 inline constexpr Ladder::Step kSteps[] = {
@@ -162,6 +172,8 @@ inline constexpr Ladder::Step kSteps[] = {
                 cluster_ring),
     hopper_step("tma_store", "C leaves in boxes while the next tile is multiplied", tma_store,
                 takes_boxes_of_c, "cluster_ring"),
+    hopper_step("split_k", "few tiles: k is split among blocks, which add up their sums", split_k,
+                takes_few_tiles, "tma_store", {{136, 72, 1000}, {512, 512, 8192}}),
 };
 inline constexpr Ladder kLadder{
     .name = "", .kernels = "matmul_", .steps = kSteps, .validate = validate, .is_empty = is_empty};

@@ -237,6 +237,41 @@ tile::Status takes_boxes_of_c(const Problem& p, const Buffers& buffers, const ti
   return takes_rows("c", buffers.c, p.ldc);
 }
 
+// Clusters of eight blocks lie within the parts of a card that share a crossbar (GPCs, of 16 or 18
+// multiprocessors on an H200): 128 of its 132 multiprocessors have room for them.
+constexpr std::int64_t kMostSplitBlocks = 128, kMostSplits = 8;
+// A block that shares a tile leaves 64 KiB of sums in shared memory, at 128 bytes a cycle, and
+// reads as many of its neighbours', at perhaps 32 (not measured): 2,560 cycles. A turn of 128 x 128
+// x 64 products takes the tensor cores 512, at 2,048 a cycle. So sharing costs about as much as
+// five turns, and halving a share of less than eight gains less than that.
+constexpr std::int64_t kLeastTurns = 4;
+
+static std::int64_t split_tiles(const Problem& p) {
+  return ((p.m - 1) / kSplitTile + 1) * ((p.n - 1) / kSplitTile + 1);
+}
+
+unsigned k_splits(const Problem& p) {
+  const std::int64_t tiles = split_tiles(p), turns = (p.k - 1) / kSplitBlockK + 1;
+  std::int64_t splits = 1;
+  while (splits < kMostSplits && 2 * splits * tiles <= kMostSplitBlocks &&
+         turns / (2 * splits) >= kLeastTurns) {
+    splits *= 2;
+  }
+  return static_cast<unsigned>(splits);
+}
+
+// Step tma_store needs one round for so few tiles: 1,024 cycles for each turn on 128 x 256, in at
+// most half of the multiprocessors. Here a turn takes 512, and there are as many turns or, split,
+// at most half as many, plus five: never more, for any k. With more tiles k cannot be split, and
+// all multiprocessors together want 32 KiB from L2 for each 512 cycles, more than it gives.
+tile::Status takes_few_tiles(const Problem& p, const Buffers& buffers, const tile::Device& d) {
+  if (tile::Status s = takes_boxes(p, buffers, d); !s.ok()) return s;
+  if (tile::Status s = takes_rows("c", buffers.c, p.ldc); !s.ok()) return s;
+  const std::int64_t tiles = split_tiles(p);
+  if (2 * tiles <= kMostSplitBlocks) return {};
+  return tile::unsupported("m and n", std::to_string(tiles) + " tiles are enough without a split");
+}
+
 tile::Status validate(const Problem& p, const Buffers& buffers) {
   if (tile::Status s = tile::check_requirements(kTypes, {}, p.type); !s.ok()) return s;
   return validate_matrices(p, buffers);

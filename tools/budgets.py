@@ -40,6 +40,10 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("02_matmul/step19_tma_store.cu", "headers"): "activation.cuh, as it is fused",
     ("02_matmul/step17_persistent_ring.cu", "lines"):
         "both sides of a ring in one file, as in step 16, each with a loop over tiles",
+    ("02_matmul/step18_cluster_ring.cu", "lines"): "likewise, and the two blocks of a cluster",
+    ("02_matmul/step18_cluster_ring.cu", "kernel"): "likewise: 7 lines",
+    ("02_matmul/step20_split_k.cu", "changed"):
+        "for few tiles: it continues step 16 (warp_specialized), not the steps for many",
     ("03_softmax/forward8_queue.cu", "changed"):
         "the messages of a cluster, half of the file, are of no use without the queue",
     ("03_softmax/forward8_queue.cu", "headers"): "stream_memory.hpp is host code of this step alone",

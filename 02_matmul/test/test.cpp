@@ -188,6 +188,25 @@ TEST_SUITE("step") {
     });
   }
 
+  TEST_CASE("sums so long that blocks may share them") {
+    // Of 64 terms these are 16, 9, 34 and 33 parts, the last one not whole: for 4, 2, 8 and 8
+    // blocks of step split_k, which do not all have as many.
+    tile::for_each_step(kLadder, [](const Step& step, DType type) {
+      constexpr Shape kShapes[] = {{24, 136, 1000}, {37, 16, 520}, {131, 8, 2120}, {16, 5, 2056}};
+      Selection selection(step, type);
+      for (std::size_t i = 0; i < std::size(kShapes); ++i) {
+        if (!selection.takes_next()) continue;
+        const Problem p = plain(type, kShapes[i], kTransposes[i]);
+        check_step(step, p, integers(p), Sums::exact);
+        Problem all = scaled(p, 0.1f, -3.7f);
+        all.activation = Activation::relu;
+        Inputs in = normal(all);
+        in.bias = tile::normal(p.n, type, 8);
+        check_step(step, all, in, Sums::zero_mean);
+      }
+    });
+  }
+
   TEST_CASE("many tiles along each extent") {
     tile::for_each_step(kLadder, [](const Step& step, DType type) {
       std::vector<Shape> shapes{
@@ -304,20 +323,23 @@ TEST_SUITE("step") {
   TEST_CASE("repeated runs give the same bytes") {
     tile::for_each_step(kLadder, [](const Step& step, DType type) {
       CAPTURE(step.name);
-      const Problem p = with_rows_for(step, plain(type, {259, 133, 131}));
-      const Inputs in = normal(p);
-      DeviceBuffer a = DeviceBuffer::input("a", layout_a(p), in.a);
-      DeviceBuffer b = DeviceBuffer::input("b", layout_b(p), in.b);
-      std::vector<std::byte> first;
-      const int runs = tile::device().simulated ? 3 : 250;
-      for (int i = 0; i < runs; ++i) {
-        CAPTURE(i);
-        DeviceBuffer c = DeviceBuffer::output("c", layout_c(p), tile::kOutputPoisons[i % 2]);
-        const Status done = tile::run_step(step, p, {a.raw(), b.raw(), c.raw()});
-        REQUIRE_MESSAGE(done.ok(), done.message);
-        if (i == 0) first = c.download_bytes();
-        const bool same = c.download_bytes() == first;
-        REQUIRE(same);
+      // The second one has so few tiles that blocks may share their sums.
+      for (const Shape shape : {Shape{259, 133, 131}, Shape{40, 24, 2120}}) {
+        const Problem p = with_rows_for(step, plain(type, shape));
+        const Inputs in = normal(p);
+        DeviceBuffer a = DeviceBuffer::input("a", layout_a(p), in.a);
+        DeviceBuffer b = DeviceBuffer::input("b", layout_b(p), in.b);
+        std::vector<std::byte> first;
+        const int runs = tile::device().simulated ? 3 : 250;
+        for (int i = 0; i < runs; ++i) {
+          CAPTURE(i);
+          DeviceBuffer c = DeviceBuffer::output("c", layout_c(p), tile::kOutputPoisons[i % 2]);
+          const Status done = tile::run_step(step, p, {a.raw(), b.raw(), c.raw()});
+          REQUIRE_MESSAGE(done.ok(), done.message);
+          if (i == 0) first = c.download_bytes();
+          const bool same = c.download_bytes() == first;
+          REQUIRE(same);
+        }
       }
     });
   }

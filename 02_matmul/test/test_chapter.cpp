@@ -181,6 +181,25 @@ TEST_SUITE("chapter") {
     }
   }
 
+  TEST_CASE("k is split as far as blocks are missing, and into shares of four turns at least") {
+    const struct {
+      Shape shape;
+      unsigned splits;  // 0: not taken
+    } wanted[] = {{{512, 512, 8192}, 8},  {{8192, 128, 8192}, 2}, {{8193, 128, 8192}, 0},
+                  {{512, 513, 8192}, 4},  {{1024, 512, 8192}, 4}, {{1025, 512, 8192}, 2},
+                  {{4096, 4096, 64}, 0},  {{1, 1, 1}, 1},         {{128, 128, 448}, 1},
+                  {{128, 128, 449}, 2},   {{128, 128, 960}, 2},   {{128, 128, 961}, 4},
+                  {{128, 128, 1984}, 4},  {{128, 128, 1985}, 8},  {{128, 128, 1 << 20}, 8},
+                  {{1 << 20, 1, 8192}, 0}};
+    for (const auto& w : wanted) {
+      const Problem p = padded(plain(DType::bf16, w.shape), {0, 0, 0});
+      const std::string problem = describe(p, {});
+      CAPTURE(problem);
+      CHECK(takes_few_tiles(p, {}, tile::device()).ok() == (w.splits != 0));
+      if (w.splits != 0) CHECK(k_splits(p) == w.splits);
+    }
+  }
+
   TEST_CASE("every step has a name, an idea and its types, and stands in for another if need be") {
     for (const Ladder::Step& step : kSteps) {
       CAPTURE(step.name);

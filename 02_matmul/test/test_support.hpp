@@ -158,7 +158,8 @@ inline Values without_negative_zeros(Values values) {
 
 // Whether the step adds the bias before it rounds C to its type.
 inline bool is_fused(const Step& step) {
-  return step.name == "fused" || step.name == "warp_tiles" || step.name == "tma_store";
+  return step.name == "fused" || step.name == "warp_tiles" || step.name == "tma_store" ||
+         step.name == "split_k";
 }
 
 inline tile::Expected expected_of(const Step& step, const Problem& p, const Inputs& in, Sums sums) {

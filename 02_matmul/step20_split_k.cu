@@ -1,0 +1,183 @@
+// Step 20: k is split among the blocks of a cluster.
+// Idea: a C of few tiles leaves most multiprocessors without work, however long its sums are. So up
+//       to eight blocks share a tile: each adds the products of its share of k, and then all of
+//       them add up their sums, through distributed shared memory.
+// Change: from step 16: tiles of 128 x 128, a share of k in the place of all of it, and at the end
+//         each block gathers some rows of the tile, in an order that is always the same, and
+//         finishes them as step 19 does. No workspace, no atomics.
+// Limit: L2. A turn on a tile of 128 x 128 wants 32 KiB for half of the products that step 19 has
+//        for as much.
+#include "activation.cuh"
+#include "hopper_tiles.cuh"
+#include "tile/host/cluster_launch.hpp"
+#include "tile/ptx/cluster.cuh"
+#include "tile/ptx/convert.cuh"
+#include "tile/ptx/fragments.hpp"
+#include "tile/ptx/warpgroup.cuh"
+#include "tile/ring.cuh"
+
+namespace matmul {
+namespace {
+
+constexpr int kConsumers = 2;  // warpgroups, one above the other
+constexpr int kRows = 64;      // of each: those of one wgmma
+constexpr int kTileM = kConsumers * kRows, kTileN = 128;
+static_assert(kTileM == kSplitTile && kTileN == kSplitTile && kBlockK == kSplitBlockK);
+constexpr int kStages = 6;  // of 32 KiB: 192 of the 227 KiB of a block
+// 168 registers for each thread, and 64 of a consumer's are sums: setmaxnreg would gain nothing.
+constexpr int kThreads = (1 + kConsumers) * tile::kWarpgroup;
+constexpr int kWarps = kThreads / 32;
+constexpr int kTogether = 4;  // columns of C that a lane gathers: 16 bytes of sums
+static_assert(kTileN == 32 * kTogether, "a warp gathers a row");
+// Sums from one row to the next. Eight more than there are, 32 bytes: the four rows and 32 bytes of
+// each that half a warp stores at a time then lie in different banks.
+constexpr int kPartLd = kTileN + 8;
+
+// snippet-begin kernel
+template <class T, bool kAAlongK, bool kBAlongK>
+__global__ void __launch_bounds__(kThreads, 1)
+    matmul_split_k(const __grid_constant__ tile::TensorMap a_map,  // op(A) [m][k]
+                   const __grid_constant__ tile::TensorMap b_map,  // op(B) [k][n]
+                   Output<T> c,                                    // [m][n]
+                   const T* bias,                                  // [n], or null
+                   Activation activation,                          // of the sum and the bias
+                   std::int64_t m, std::int64_t n,
+                   unsigned turns) {  // of the main loop for all of k: k / kBlockK, rounded up
+  using namespace tile::ptx;
+  using ATile = OperandBoxes<T, kAAlongK, kTileM>;
+  using BTile = OperandBoxes<T, kBAlongK, kTileN>;
+  constexpr int kStageBytes = ATile::kBytes + BTile::kBytes;
+  static_assert(kTileM * kPartLd * int{sizeof(float)} <= kStages * kStageBytes);
+  // 1,024 bytes: where the pattern of the swizzle begins.
+  extern __shared__ __align__(1024) unsigned char smem[];  // [stage]{A's tile, B's tile}
+  auto* const part_smem = reinterpret_cast<float*>(smem);  // later: [kTileM][kPartLd] sums
+  __shared__ Mbarrier full[kStages], empty[kStages];
+  const SharedAddress stages(smem);
+  const int warpgroup = static_cast<int>(threadIdx.x) / tile::kWarpgroup;
+  if (threadIdx.x == 0) {
+    for (int stage = 0; stage < kStages; ++stage) {
+      mbarrier_init(&full[stage], 1);            // the producer, and the bytes it expects
+      mbarrier_init(&empty[stage], kConsumers);  // a thread of each
+    }
+  }
+  __syncthreads();  // all see them before they wait there
+  tile::RingPlace<kStages> place;
+
+  // snippet-begin share
+  // The blocks of a cluster have the same tile of C, and each its share of k: a whole number of
+  // turns, the same for all or one more. No share is empty, see k_splits().
+  const unsigned blocks = cluster_size(), rank = cluster_rank();
+  const Corner corner = corner_in_groups<kTileM, kTileN>(blockIdx.x / blocks, m, n);
+  const auto first = static_cast<int>(turns * rank / blocks);
+  const auto last = static_cast<int>(turns * (rank + 1) / blocks);
+  // snippet-end share
+
+  if (warpgroup == 0) {
+    // One thread copies; the others go to the cluster's barrier.
+    for (int turn = first; threadIdx.x == 0 && turn < last; ++turn, place.advance()) {
+      const SharedAddress a_smem = stages + place.stage * kStageBytes;
+      mbarrier_wait(&empty[place.stage], place.parity ^ 1);
+      mbarrier_arrive_expect(&full[place.stage], kStageBytes);
+      ATile::load(a_smem, a_map, static_cast<int>(corner.row), turn * kBlockK, &full[place.stage]);
+      BTile::load(a_smem + ATile::kBytes, b_map, static_cast<int>(corner.col), turn * kBlockK,
+                  &full[place.stage]);
+    }
+    __syncwarp();  // the cluster's barrier is for whole warps
+  } else {
+    const int first_row = (warpgroup - 1) * kRows;
+    const bool speaks = threadIdx.x % tile::kWarpgroup == 0;  // for its warpgroup
+    float sums[kTileN / 2];  // of this share of k, as element_of_wgmma says
+    int read = -1;           // the stage that is multiplied
+    for (int turn = first; turn < last; ++turn, place.advance()) {
+      mbarrier_wait(&full[place.stage], place.parity);
+      const SharedAddress a_smem = stages + place.stage * kStageBytes;
+      const WgmmaDescriptor a = ATile::descriptor(a_smem, first_row);
+      const WgmmaDescriptor b = BTile::descriptor(a_smem + ATile::kBytes, 0);
+      // C += A B: four times 16 of k
+      wgmma_fence();
+#pragma unroll
+      for (int part = 0; part < kBlockK / kWgmmaK; ++part) {
+        wgmma<T, kTileN, ATile::kMajor, BTile::kMajor>(sums, a + part * ATile::kPartBytes,
+                                                       b + part * BTile::kPartBytes,
+                                                       turn != first || part != 0);
+      }
+      wgmma_commit();
+      wgmma_wait<1>(sums);  // the stage before has been read
+      if (speaks && read >= 0) mbarrier_arrive(&empty[read]);
+      read = place.stage;
+    }
+    wgmma_wait<0>(sums);
+    // The sums take the place of the ring. No copy is under way any more, as all have been waited
+    // for, and behind this barrier both consumers have read all stages. TMA and wgmma are through
+    // with it, and so no fence is needed between their proxy and these stores.
+    barrier_sync(1, kConsumers * tile::kWarpgroup);
+#pragma unroll
+    for (int i = 0; i < kTileN / 2; i += 2) {
+      const Element at = element_of_wgmma(static_cast<int>(threadIdx.x) % tile::kWarpgroup, i);
+      *reinterpret_cast<float2*>(part_smem + (first_row + at.row) * kPartLd + at.col) = {
+          sums[i], sums[i + 1]};
+    }
+  }
+
+  // snippet-begin gather
+  cluster_sync();  // the sums of all blocks lie in their shared memory
+  // C's tile = the sum of them all. A block has some of the rows, a warp one at a time.
+  const int rows = kTileM / static_cast<int>(blocks);
+  const int x_in_tile = static_cast<int>(threadIdx.x) % 32 * kTogether;
+  const std::int64_t x = corner.col + x_in_tile;
+  for (int row = static_cast<int>(threadIdx.x) / 32; row < rows; row += kWarps) {
+    const int y_in_tile = static_cast<int>(rank) * rows + row;
+    const std::int64_t y = corner.row + y_in_tile;
+    if (y >= m || x >= n) continue;
+    float sum[kTogether] = {};
+    // The blocks' sums in an order that only the rank decides, its own first: the same in each run.
+    // blocks is a power of two, so no two blocks read from the same one if they keep pace.
+#pragma unroll 4
+    for (unsigned i = 0; i < blocks; ++i) {
+      const float* part = in_block_of_cluster(part_smem, rank ^ i);
+      const auto four = *reinterpret_cast<const float4*>(part + y_in_tile * kPartLd + x_in_tile);
+      sum[0] += four.x, sum[1] += four.y, sum[2] += four.z, sum[3] += four.w;
+    }
+    T* to = c.data + y * c.ld + x;
+#pragma unroll
+    for (int e = 0; e < kTogether; ++e) {
+      if (x + e >= n) continue;
+      sum[e] = c.scaled(sum[e], to + e);
+      if (bias) sum[e] += static_cast<float>(bias[x + e]);
+      sum[e] = activate(activation, sum[e]);
+      if (x + kTogether > n) to[e] = static_cast<T>(sum[e]);
+    }
+    if (x + kTogether <= n) {  // 8 bytes to a lane, 256 neighbouring ones to a warp
+      *reinterpret_cast<uint2*>(to) = {pack<T>(sum[0], sum[1]), pack<T>(sum[2], sum[3])};
+    }
+  }
+  __syncwarp();    // the next is for whole warps, and some lanes may have had no columns
+  cluster_sync();  // no block ends, and its shared memory with it, while another reads there
+  // snippet-end gather
+}
+// snippet-end kernel
+
+}  // namespace
+
+tile::Status split_k(const Problem& p, const Buffers& buffers, void* stream) {
+  const auto launch = [&](auto element, auto a_along_k, auto b_along_k) {
+    using T = decltype(element);
+    constexpr bool kAAlongK = a_along_k.value, kBAlongK = b_along_k.value;
+    using ATile = OperandBoxes<T, kAAlongK, kTileM>;
+    using BTile = OperandBoxes<T, kBAlongK, kTileN>;
+    tile::TensorMap a_map, b_map;
+    if (tile::Status s = make_maps<ATile, BTile>(p, buffers, &a_map, &b_map); !s.ok()) return s;
+    unsigned tiles = 0;
+    if (tile::Status s = blocks_for_tiles(p, kTileM, kTileN, &tiles); !s.ok()) return s;
+    constexpr int kBytes = kStages * (ATile::kBytes + BTile::kBytes);
+    const unsigned splits = k_splits(p);
+    return tile::launch_in_clusters(matmul_split_k<T, kAAlongK, kBAlongK>, "matmul_split_k",
+                                    dim3(tiles * splits), kThreads, splits, kBytes, stream, a_map,
+                                    b_map, output_c<T>(p, buffers),
+                                    static_cast<const T*>(buffers.bias), p.activation, p.m, p.n,
+                                    static_cast<unsigned>((p.k - 1) / kBlockK + 1));
+  };
+  return with_16_bits(p, launch);
+}
+
+}  // namespace matmul
