@@ -42,7 +42,8 @@ __global__ void __launch_bounds__(kThreads)
   using namespace tile::ptx;
   // 1,024 bytes: where the pattern of the swizzle begins.
   extern __shared__ __align__(1024) unsigned char smem[];  // [stage]{A's tile, B's tile}
-  __shared__ Mbarrier full[kStages], empty[kStages];
+  __shared__ Mbarrier full[kStages];   // a phase is complete when the stage has been filled
+  __shared__ Mbarrier empty[kStages];  // and here when it has been read
   const SharedAddress stages(smem);
   constexpr int kPair = kCluster * kTileN;  // in a row of C there are whole pairs of tiles
   const Corner corner = corner_of_block((n + kPair - 1) / kPair * kPair, kTileM, kTileN);

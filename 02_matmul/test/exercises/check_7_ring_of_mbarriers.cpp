@@ -45,13 +45,16 @@ std::string fault(const Task& t) {
     return "\nHint: as many turns as there are stages went well. From then on a stage is used "
            "again: count its phases, and compare their parities with those that are waited for";
   }
-  return "\nHint: each stage is used once here, so that this is the first phase of its mbarriers. "
-         "It completes when all have arrived and all bytes that were announced have come, no more "
-         "and no less";
+  return "\nHint: each stage is used once here. A phase of full[stage] is complete when the "
+         "producer "
+         "has arrived and as many bytes have come as it has announced then: those of both copies, "
+         "or "
+         "the rest is counted in the next phase. The consumer waits for it. The producer waits for "
+         "nobody yet";
 }
 
 void check(const Task& task) {
-  INFO(task.text(), ": ", turns(task), " turns of ", kStages, " stages");
+  INFO(task.text(), "; turns: ", turns(task), ", stages: ", kStages);
   tile::bulk_loads();  // forget what went before
   const std::vector<double> c =
       run(task, matmul::ring_of_mbarriers, tile::Poison::unwritten_nan, fault(task));
