@@ -41,16 +41,19 @@ std::string explain(const Task& t, const std::vector<double>& got) {
 
 // Why a kernel may fail while it runs.
 std::string fault(const Task& t) {
+  const std::string names = " (An mbarrier has 8 bytes: byte 16 of full is full[2].)";
   if (turns(t) > kStages) {
     return "\nHint: as many turns as there are stages went well. From then on a stage is used "
-           "again: count its phases, and compare their parities with those that are waited for";
+           "again. "
+           "The consumer has read it only when a wgmma_wait() says so. Count the phases of both "
+           "mbarriers, and compare their parities with those that are waited for" +
+           names;
   }
-  return "\nHint: each stage is used once here. A phase of full[stage] is complete when the "
-         "producer "
-         "has arrived and as many bytes have come as it has announced then: those of both copies, "
-         "or "
-         "the rest is counted in the next phase. The consumer waits for it. The producer waits for "
-         "nobody yet";
+  return "\nHint: each stage is used once here, and the producer waits for nobody yet. A phase of "
+         "full[stage] is complete when the producer has arrived and as many bytes have come as it "
+         "has announced: those of both copies, or the rest counts in the next phase. The consumer "
+         "waits for it" +
+         names;
 }
 
 void check(const Task& task) {

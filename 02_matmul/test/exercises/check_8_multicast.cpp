@@ -41,9 +41,10 @@ void check(const Task& task) {
   tile::bulk_loads();  // forget what went before
   const std::vector<double> c = run(
       task, matmul::multicast, tile::Poison::unwritten_nan,
-      "\nHint: a stage is full when all of A's tile and this block's B have come. It is empty when "
-      "the consumers of both blocks have read it. Both blocks must be there as long as one of them "
-      "copies or arrives in the other");
+      "\nHint: full[stage] of a block counts all bytes that come into it, whoever sends them: all "
+      "of A's tile and its own B, and its producer announces as many. A stage is empty when the "
+      "consumers of both blocks have read it. Both blocks must be there as long as one of them "
+      "copies or arrives in the other. (An mbarrier has 8 bytes: byte 16 of full is full[2].)");
   const std::int64_t loaded = tile::bulk_loads().bytes;
   tile::require_right("c", c, task.exact(), [&] { return explain(task, c); });
   if (!tile::device_is_simulated()) return;  // a GPU does not tell
