@@ -157,7 +157,8 @@ endfunction()
 # that an entry of test/wrong_answers.txt makes of the solution, each with the message meant for it.
 # The message for the shipped file is in the check, after "// Shipped: ", unless it is that nothing
 # was written. What it needs is built by the targets exercise_proofs (of all chapters, but for the
-# wrong answers) and <chapter>_wrong_answers.
+# wrong answers) and <chapter>_wrong_answers. Entries that say "build: check" are for the check build
+# alone, where they are tests of the chapter.
 option(TILE_CHECK_EXERCISES "Prove the checks of the exercises; needs exercises as shipped" OFF)
 # Nobody has used the parameters of a function that is still to be written. Linked last, so that the
 # flag comes after -Wextra.
@@ -181,31 +182,37 @@ function(tile_exercise chapter exercise)
   if(NOT TILE_CHECK_EXERCISES AND NOT TILE_CHECK)
     return()
   endif()
+  set(label exercises)
+  if(TILE_CHECK)  # in the check build they are the chapter's tests
+    set(label ${chapter})
+  endif()
   add_answer(${chapter}_solution_${exercise} solutions/${exercise}.cu)
-  if(NOT TILE_CHECK_EXERCISES)  # one of the chapter's tests
-    tile_add_test(NAME ${chapter}.solution_${exercise} LABEL ${chapter}
-                  COMMAND ${chapter}_solution_${exercise})
+  tile_add_test(NAME ${chapter}.solution_${exercise} LABEL ${label}
+                COMMAND ${chapter}_solution_${exercise})
+  if(NOT TILE_CHECK_EXERCISES)
     return()
   endif()
-  tile_add_test(NAME ${chapter}.solution_${exercise} LABEL exercises
-                COMMAND ${chapter}_solution_${exercise})
-  foreach(target exercise_proofs ${chapter}_wrong_answers)
-    if(NOT TARGET ${target})
-      add_custom_target(${target})
-    endif()
-  endforeach()
-  add_dependencies(exercise_proofs ${chapter}_solution_${exercise})
 
   set(refuse "${CMAKE_COMMAND}" -P "${TILE_ROOT}/cmake/must_fail.cmake")
-  file(STRINGS test/exercises/check_${exercise}.cpp message REGEX "^// Shipped: ")
-  if(NOT message)
-    set(message "not written anything|never written")
+  set(wrong_answers ${chapter}_tests)
+  if(NOT TILE_CHECK)
+    set(wrong_answers ${chapter}_wrong_answers)
+    foreach(target exercise_proofs ${wrong_answers})
+      if(NOT TARGET ${target})
+        add_custom_target(${target})
+      endif()
+    endforeach()
+    file(STRINGS test/exercises/check_${exercise}.cpp message REGEX "^// Shipped: ")
+    if(NOT message)
+      set(message "not written anything|never written")
+    endif()
+    string(REPLACE "// Shipped: " "" message "${message}")
+    add_answer(${chapter}_shipped_${exercise} exercises/${exercise}.cu)
+    add_dependencies(exercise_proofs ${chapter}_solution_${exercise}
+                     ${chapter}_shipped_${exercise})
+    tile_add_test(NAME ${chapter}.shipped_${exercise} LABEL exercises COMMAND ${refuse}
+                  "${message}" $<TARGET_FILE:${chapter}_shipped_${exercise}>)
   endif()
-  string(REPLACE "// Shipped: " "" message "${message}")
-  add_answer(${chapter}_shipped_${exercise} exercises/${exercise}.cu)
-  add_dependencies(exercise_proofs ${chapter}_shipped_${exercise})
-  tile_add_test(NAME ${chapter}.shipped_${exercise} LABEL exercises COMMAND ${refuse}
-                "${message}" $<TARGET_FILE:${chapter}_shipped_${exercise}>)
 
   set(solution "${CMAKE_CURRENT_SOURCE_DIR}/solutions/${exercise}.cu")
   set(wrong "${CMAKE_CURRENT_SOURCE_DIR}/test/wrong_answers.txt")
@@ -217,20 +224,23 @@ function(tile_exercise chapter exercise)
   file(STRINGS "${wrong}" entries REGEX "^== ${exercise}\\.")
   foreach(entry IN LISTS entries)
     string(REPLACE "== " "" entry "${entry}")
+    if(NOT text MATCHES "== ${entry}\nrefused: ([^\n]+)\n(build: check\n)?")
+      message(FATAL_ERROR "${wrong}: ${entry} does not begin with refused:")
+    endif()
+    set(message "${CMAKE_MATCH_1}")
+    if((CMAKE_MATCH_2 AND NOT TILE_CHECK) OR (TILE_CHECK AND NOT CMAKE_MATCH_2))
+      continue()
+    endif()
     set(answer "${CMAKE_CURRENT_BINARY_DIR}/wrong/${entry}.cu")
     add_custom_command(
       OUTPUT "${answer}"
       COMMAND Python3::Interpreter -B "${edits}" "${wrong}" ${entry} "${solution}" "${answer}"
       DEPENDS "${solution}" "${wrong}" "${edits}"
       VERBATIM)
-    if(NOT text MATCHES "== ${entry}\nrefused: ([^\n]+)")
-      message(FATAL_ERROR "${wrong}: ${entry} does not begin with refused:")
-    endif()
-    set(message "${CMAKE_MATCH_1}")
     string(REPLACE . _ entry ${entry})
     add_answer(${chapter}_wrong_${entry} "${answer}")
-    add_dependencies(${chapter}_wrong_answers ${chapter}_wrong_${entry})
-    tile_add_test(NAME ${chapter}.wrong_${entry} LABEL exercises COMMAND ${refuse}
+    add_dependencies(${wrong_answers} ${chapter}_wrong_${entry})
+    tile_add_test(NAME ${chapter}.wrong_${entry} LABEL ${label} COMMAND ${refuse}
                   "${message}" $<TARGET_FILE:${chapter}_wrong_${entry}>)
   endforeach()
 endfunction()

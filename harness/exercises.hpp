@@ -45,7 +45,7 @@ class Exercises {
   const Exercise* next_after(const Exercise* exercise) const;
   /// Whether its check has passed with the very text that the file has now.
   bool is_solved(const Exercise& exercise) const;
-  std::string count_solved() const;  ///< "5 of 23 solved"
+  std::string count_solved() const;  ///< "5 of 25 solved"
 
   /// Builds and checks one. What is found goes to `out` as it is found: one failure, and the check
   /// build's report or else a hint. An exercise is judged by its result; to do is what does not

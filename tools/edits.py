@@ -96,7 +96,7 @@ def edited(text, hunks):
 
 
 def main(file, name, source, output):
-    entry = next(e for e in parse(pathlib.Path(file).read_text(), ["refused"]) if e.name == name)
+    entry = next(e for e in parse(pathlib.Path(file).read_text(), ["refused", "build"]) if e.name == name)
     text = edited(pathlib.Path(source).read_text(), entry.files[""])
     output = pathlib.Path(output)
     # What is as before is not to be compiled again.

@@ -42,4 +42,13 @@ tile::Status stages(const Problem& problem, const Buffers& buffers, int slots, L
 tile::Status sums_in_fp32(const Problem& problem, const Buffers& buffers);
 tile::Status sums_in_fp16(const Problem& problem, const Buffers& buffers);
 
+// Those on Hopper's instructions are in fp16 too. Neither matrix is transposed, and the rows of A
+// and B begin at multiples of 16 bytes.
+
+/// 02.7: C = A * B with a ring of 3 stages of 64 x 64 elements of A and of B, for 64 x 64 of C.
+tile::Status ring_of_mbarriers(const Problem& problem, const Buffers& buffers);
+
+/// 02.8: C = A * B by clusters of two blocks side by side, each with 128 x 64 of C.
+tile::Status multicast(const Problem& problem, const Buffers& buffers);
+
 }  // namespace matmul

@@ -1,4 +1,5 @@
 // Errors, reports and counts.
+#include <algorithm>
 #include <cstdio>
 #include <mutex>
 #include <utility>
@@ -63,6 +64,8 @@ void count_activity(const char* kernel, const Activity& more) {
   activity.threads += more.threads;
   activity.barriers += more.barriers;
   activity.collectives += more.collectives;
+  activity.loaded_bytes += more.loaded_bytes;
+  activity.most_on_the_way = std::max(activity.most_on_the_way, more.most_on_the_way);
 }
 
 Activity take_activity() {

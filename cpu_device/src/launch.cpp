@@ -227,7 +227,7 @@ cudaError_t run_grid(const KernelName& name, const Config& config, const void* f
   workers.run(*launch, useful - 1);
   if constexpr (kChecking) check::launch_ends();
   count_activity(name.text, {1, launch->blocks, launch->blocks * launch->threads, launch->barriers,
-                             launch->collectives});
+                             launch->collectives, launch->loaded_bytes, launch->most_on_the_way});
   return cudaSuccess;  // a kernel that has failed was launched
 }
 

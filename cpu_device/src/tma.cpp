@@ -2,6 +2,7 @@
 #include "cpu_device/tma.h"
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <cstring>
 #include <string>
@@ -227,6 +228,15 @@ check::Access access_of(check::Kind kind, check::Flight flight, const void* call
 
 // ---- Loads ----
 
+// Notes how many bytes are on their way to the block.
+void count_on_the_way(Block& owner) {
+  uint64_t bytes = 0;
+  for (const PendingLoad& load : owner.bulk().loads) bytes += load.from.bytes;
+  std::atomic<uint64_t>& most = owner.launch().most_on_the_way;
+  for (uint64_t seen = most; seen < bytes && !most.compare_exchange_weak(seen, bytes);) {
+  }
+}
+
 void issue(const Call& call, void* shared, const GlobalBox& box, Mbarrier* barrier, uint32_t ranks,
            const void* caller) {
   Block& block = call.block;
@@ -235,6 +245,7 @@ void issue(const Call& call, void* shared, const GlobalBox& box, Mbarrier* barri
   check_mbarrier(call, block, barrier);
   if (ranks == 0) fail_with(call, "no block to load for");
   check_global(call, box, access_of(check::Kind::read, check::Flight::load, caller));
+  block.launch().loaded_bytes += box.bytes;
   for (; ranks != 0; ranks &= ranks - 1) {
     const auto rank = static_cast<unsigned>(std::countr_zero(ranks));
     char* to = cluster.map(shared, rank, call.site);
@@ -254,6 +265,7 @@ void issue(const Call& call, void* shared, const GlobalBox& box, Mbarrier* barri
       owner.bulk().loads.push_back({box, static_cast<uint32_t>(to - owner.arena()), counter,
                                     cluster.complete_phases(counter), block.index(),
                                     block.current_thread(), write.place, call.site});
+      count_on_the_way(owner);
     }
     count_loaded_bytes(call, owner, counter, box.bytes, caller);
   }

@@ -66,6 +66,14 @@ void name_launch(const char* kernel, const char* file, int line);
 /// What was simulated since the last call: "391 blocks, 100,096 threads". Empty on a GPU.
 std::string device_activity();
 
+/// What TMA has loaded, in bytes: from global memory, where a multicast to several blocks counts
+/// once; and the most that were on their way to one block at one time.
+struct BulkLoads {
+  std::int64_t bytes, most_on_the_way;
+};
+/// Since the last call, of this or of device_activity(). Zeros on a GPU.
+BulkLoads bulk_loads();
+
 /// The kernels that were launched since the last call, at most the first 16, by their names without
 /// template arguments: on the CPU device as the launch itself names them, on a GPU as this thread's
 /// launch_status() was told.

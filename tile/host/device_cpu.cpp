@@ -47,6 +47,12 @@ std::string device_activity() {
   return text;
 }
 
+BulkLoads bulk_loads() {
+  const cpu_device::Activity activity = cpu_device::take_activity();
+  return {static_cast<std::int64_t>(activity.loaded_bytes),
+          static_cast<std::int64_t>(activity.most_on_the_way)};
+}
+
 std::vector<std::string> launched_kernels() {
   std::vector<std::string> names = cpu_device::take_launched_kernels();
   for (std::string& name : names) name.resize(std::min(name.find('<'), name.size()));

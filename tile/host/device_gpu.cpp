@@ -32,6 +32,7 @@ void name_array(const DeviceArray&) {}
 void name_launch(const char*, const char*, int) {}
 
 std::string device_activity() { return {}; }
+BulkLoads bulk_loads() { return {}; }
 
 std::vector<std::string> launched_kernels() { return take_reported_launches(); }
 

@@ -45,6 +45,15 @@ struct Task {
     return task;
   }
 
+  /// In fp16, with such rows, and with integers of which every sum is exact in fp16 as well: at
+  /// most 4 k, and fp16 has all integers up to 2048.
+  static Task integers(std::int64_t m, std::int64_t n, std::int64_t k) {
+    Task task = fp16(m, n, k, true);
+    task.a = tile::integers(m * k, tile::DType::fp16, 1, -2, 2);
+    task.b = tile::integers(k * n, tile::DType::fp16, 2, -2, 2);
+    return task;
+  }
+
   std::string text() const {
     return "m = " + std::to_string(p.m) + ", n = " + std::to_string(p.n) +
            ", k = " + std::to_string(p.k);
@@ -56,6 +65,12 @@ struct Task {
     return b[static_cast<std::size_t>(row * p.n + col)];
   }
   tile::Expected right() const { return reference(p, a, b, {}, true); }
+  /// The same, to the last bit.
+  tile::Expected exact() const {
+    tile::Expected expected = right();
+    std::ranges::fill(expected.bound, 0.0);
+    return expected;
+  }
 
   /// What comes out if the element (row, col) is what `element` gives; as far from it as a right
   /// result may be from the right one, or a little more where the sum is longer.
@@ -82,6 +97,12 @@ struct Task {
 /// Ends the test if the device has no tensor cores that take fp16, or no cp.async.
 inline void require_tensor_cores() {
   const tile::Status able = tile::check_requirements(k16Bits, kMmaAndCopies, tile::DType::fp16);
+  REQUIRE_MESSAGE(able.ok(), able.message, "; the CPU device can: --device cpu");
+}
+
+/// Ends the test if the device does not have Hopper's instructions.
+inline void require_hopper() {
+  const tile::Status able = tile::check_requirements(k16Bits, kHopper, tile::DType::fp16);
   REQUIRE_MESSAGE(able.ok(), able.message, "; the CPU device can: --device cpu");
 }
 

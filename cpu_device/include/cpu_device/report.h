@@ -16,8 +16,10 @@ struct Activity {
   uint64_t launches = 0;
   uint64_t blocks = 0;
   uint64_t threads = 0;
-  uint64_t barriers = 0;     // of a block; one for all its threads
-  uint64_t collectives = 0;  // of a warp: shuffles, votes, __syncwarp …
+  uint64_t barriers = 0;         // of a block; one for all its threads
+  uint64_t collectives = 0;      // of a warp: shuffles, votes, __syncwarp …
+  uint64_t loaded_bytes = 0;     // by TMA, from global memory: those of a multicast count once
+  uint64_t most_on_the_way = 0;  // of the bytes that TMA loads to a block, at one time
 };
 
 /// The activity since the last call.
