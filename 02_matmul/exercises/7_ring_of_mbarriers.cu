@@ -92,17 +92,16 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 tile::Status ring_of_mbarriers(const Problem& problem, const Buffers& buffers) {
-  tile::Status status = validate(problem, buffers);
-  if (!status.ok() || is_empty(problem)) return status;
+  const tile::Status valid = validate(problem, buffers);
+  if (!valid.ok() || is_empty(problem)) return valid;
   tile::TensorMap a_map, b_map;
-  status = make_maps<ATile, BTile>(problem, buffers, &a_map, &b_map);
-  if (!status.ok()) return status;
+  if (tile::Status s = make_maps<ATile, BTile>(problem, buffers, &a_map, &b_map); !s.ok()) return s;
   unsigned blocks = 0;
-  status = blocks_for_tiles(problem, kTileM, kTileN, &blocks);
-  if (!status.ok()) return status;
+  if (tile::Status s = blocks_for_tiles(problem, kTileM, kTileN, &blocks); !s.ok()) return s;
   constexpr int kBytes = kStages * kStageBytes;
-  status = tile::allow_shared_bytes(matmul_ring_of_mbarriers, kBytes);
-  if (!status.ok()) return status;
+  if (tile::Status s = tile::allow_shared_bytes(matmul_ring_of_mbarriers, kBytes); !s.ok()) {
+    return s;
+  }
   matmul_ring_of_mbarriers<<<blocks, kThreads, kBytes>>>(
       a_map, b_map, output_c<__half>(problem, buffers), problem.m, problem.n,
       static_cast<int>(problem.k));

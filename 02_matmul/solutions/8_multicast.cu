@@ -108,14 +108,13 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 tile::Status multicast(const Problem& problem, const Buffers& buffers) {
-  tile::Status status = validate(problem, buffers);
-  if (!status.ok() || is_empty(problem)) return status;
+  const tile::Status valid = validate(problem, buffers);
+  if (!valid.ok() || is_empty(problem)) return valid;
   tile::TensorMap a_map, b_map;
-  status = make_maps<AHalf, BTile>(problem, buffers, &a_map, &b_map);
-  if (!status.ok()) return status;
+  if (tile::Status s = make_maps<AHalf, BTile>(problem, buffers, &a_map, &b_map); !s.ok()) return s;
   unsigned pairs = 0;
-  status = blocks_for_tiles(problem, kTileM, kCluster * kTileN, &pairs);
-  if (!status.ok()) return status;
+  if (tile::Status s = blocks_for_tiles(problem, kTileM, kCluster * kTileN, &pairs); !s.ok())
+    return s;
   return tile::launch_in_clusters(matmul_multicast, "matmul_multicast", dim3(kCluster * pairs),
                                   kThreads, kCluster, kStages * kStageBytes, nullptr, a_map, b_map,
                                   output_c<__half>(problem, buffers), problem.m, problem.n,

@@ -46,13 +46,13 @@ std::string fault(const Task& t) {
     return "\nHint: as many turns as there are stages went well. From then on a stage is used "
            "again. "
            "The consumer has read it only when a wgmma_wait() says so. Count the phases of both "
-           "mbarriers, and compare their parities with those that are waited for" +
+           "mbarriers, and compare their parities with those that are waited for." +
            names;
   }
   return "\nHint: each stage is used once here, and the producer waits for nobody yet. A phase of "
          "full[stage] is complete when the producer has arrived and as many bytes have come as it "
          "has announced: those of both copies, or the rest counts in the next phase. The consumer "
-         "waits for it" +
+         "waits for it." +
          names;
 }
 
