@@ -24,13 +24,15 @@ struct OutputBoxes {
   /// TMA stores 16 bytes at a time: at the end of a row it would write beyond the last column (an
   /// H200 does). So the map ends with the last whole 16 bytes.
   static tile::Status make_map(const Problem& p, const Buffers& buffers, tile::TensorMap* map) {
-    const tile::BoxedTensor boxed{.type = p.type,
-                                  .data = buffers.c,
-                                  .rank = 2,
-                                  .extents = {p.n - p.n % kTogether, p.m},
-                                  .strides = {p.ldc},
-                                  .box = {kBoxElements, kWgmmaRows},
-                                  .swizzle_bytes = 128};
+    const tile::BoxedTensor boxed{
+        .type = type_of_c(p),
+        .data = buffers.c,
+        .rank = 2,
+        // Of fewer than that nobody uses the map.
+        .extents = {std::max<std::int64_t>(kTogether, p.n - p.n % kTogether), p.m},
+        .strides = {p.ldc},
+        .box = {kBoxElements, kWgmmaRows},
+        .swizzle_bytes = 128};
     return tile::make_tensor_map("c", boxed, map);
   }
 };

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "matmul.cuh"
+#include "tile/ptx/convert.cuh"
 #include "tile/ptx/tma.cuh"
 #include "tile/ptx/wgmma.cuh"
 
@@ -13,11 +14,13 @@ inline constexpr int kBoxElements = 64;  // likewise, along the axis whose eleme
 static_assert(kBoxElements * 2 == 128);
 
 // snippet-begin operand
-/// kExtent of m or n by kBlockK of k. Its neighbours in memory lie along k (kAlongK), and it is one
-/// box of kExtent rows; or along m or n, and it is a box of kBlockK rows for each 64 of these.
+/// kExtent of m or n by kBlockK of k, or twice as many of 8 bits. Its neighbours in memory lie
+/// along k (kAlongK), and it is one box of kExtent rows; or along m or n, and it is a box of
+/// kBlockK rows for each 64 of these. wgmma reads 8 bits along k only.
 template <class T, bool kAlongK, int kExtent>
 struct OperandBoxes {
-  static_assert(sizeof(T) == 2 && kExtent % kBoxElements == 0 && kExtent <= 256);
+  static_assert(sizeof(T) == 2 || (sizeof(T) == 1 && kAlongK));
+  static_assert(kExtent % kBoxElements == 0 && kExtent <= 256);
   static constexpr tile::ptx::Major kMajor = kAlongK ? tile::ptx::Major::k : tile::ptx::Major::mn;
   static constexpr int kRows = kAlongK ? kExtent : kBlockK;  // of a box
   static constexpr int kBoxBytes = kRows * kBoxElements * 2;
@@ -60,7 +63,7 @@ struct OperandBoxes {
                                   .rank = 2,
                                   .extents = {kAlongK ? k : extent, kAlongK ? extent : k},
                                   .strides = {ld},
-                                  .box = {kBoxElements, kRows},
+                                  .box = {kBoxElements * 2 / int{sizeof(T)}, kRows},
                                   .swizzle_bytes = 128};
     return tile::make_tensor_map(name, boxed, map);
   }
@@ -76,6 +79,23 @@ tile::Status make_maps(const Problem& p, const Buffers& buffers, tile::TensorMap
   }
   return BTile::make_map("b", p.type, buffers.b, p.n, p.k, p.ldb, b_map);
 }
+
+// snippet-begin pair
+/// Stores two neighbours of C, which a thread has of each of its rows: by one instruction where
+/// both exist and a word begins there.
+template <class T>
+__device__ void store_pair(const Output<T>& c, std::int64_t row, std::int64_t col, std::int64_t n,
+                           float first, float second) {
+  T* to = c.data + row * c.ld + col;
+  if (col + 1 < n && reinterpret_cast<std::uintptr_t>(to) % 4 == 0) {
+    *reinterpret_cast<std::uint32_t*>(to) =
+        tile::ptx::pack<T>(c.scaled(first, to), c.scaled(second, to + 1));
+  } else {
+    if (col < n) c.store(row, col, first);
+    if (col + 1 < n) c.store(row, col + 1, second);
+  }
+}
+// snippet-end pair
 
 // snippet-begin idlers
 /// How many blocks, of at most `most`, need no more rounds for `tiles` tiles than `most` need: a

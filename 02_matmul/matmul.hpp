@@ -22,9 +22,10 @@ enum class Activation { none, relu, gelu };
 
 /// C = activation(alpha op(A) op(B) + beta C + bias). The bias, where there is one, has an element
 /// for each column. The matrices are row-major. op(A) is A, or its transpose. The two products of
-/// the backward pass are transposed ones: of C = A B, dA = dC Bᵀ and dB = Aᵀ dC.
+/// the backward pass are transposed ones: of C = A B, dA = dC Bᵀ and dB = Aᵀ dC. With e4m3, C and
+/// the bias are bf16, and the product is also multiplied by the scales of A and B.
 struct Problem {
-  tile::DType type;
+  tile::DType type;                        // of A and B
   std::int64_t m, n, k;                    // op(A) is m x k, op(B) is k x n, C is m x n
   bool transpose_a = false;                // A is stored k x m
   bool transpose_b = false;                // B is stored n x k
@@ -36,12 +37,19 @@ struct Problem {
   Activation activation = Activation::none;
 };
 
+/// The type of C and of the bias.
+constexpr tile::DType type_of_c(const Problem& p) {
+  return p.type == tile::DType::e4m3 ? tile::DType::bf16 : p.type;
+}
+
 /// Device pointers to the first elements, aligned to an element. C overlaps none of the others.
 struct Buffers {
   const void* a;
   const void* b;
   void* c;
-  const void* bias = nullptr;  // n elements of the problem's type, or none
+  const void* bias = nullptr;      // n elements of C's type, or none
+  const float* a_scale = nullptr;  // of e4m3: what all of A is multiplied by; none is 1
+  const float* b_scale = nullptr;  // likewise
 };
 
 /// What is checked before any step. The Status names the argument that is wrong.
@@ -73,16 +81,18 @@ tile::Status persistent_ring(const Problem& problem, const Buffers& buffers, voi
 tile::Status cluster_ring(const Problem& problem, const Buffers& buffers, void* stream);
 tile::Status tma_store(const Problem& problem, const Buffers& buffers, void* stream);
 tile::Status split_k(const Problem& problem, const Buffers& buffers, void* stream);
+tile::Status e4m3(const Problem& problem, const Buffers& buffers, void* stream);
 
 /// C = activation(C + bias), by a kernel of its own: what a step does after the product if it does
 /// not fuse the two. Nothing if there is neither. The arguments are valid already.
 tile::Status add_bias_and_activate(const Problem& problem, const Buffers& buffers, void* stream);
 
-inline constexpr tile::EnumSet<tile::DType> kTypes{tile::DType::fp32, tile::DType::fp16,
-                                                   tile::DType::bf16, tile::DType::tf32};
+inline constexpr tile::EnumSet<tile::DType> kTypes{
+    tile::DType::fp32, tile::DType::fp16, tile::DType::bf16, tile::DType::tf32, tile::DType::e4m3};
 inline constexpr tile::EnumSet<tile::DType> kFp32{tile::DType::fp32};
 inline constexpr tile::EnumSet<tile::DType> k16Bits{tile::DType::fp16, tile::DType::bf16};
 inline constexpr tile::EnumSet<tile::DType> kTf32{tile::DType::tf32};
+inline constexpr tile::EnumSet<tile::DType> kE4m3{tile::DType::e4m3};
 // Of a problem in fp16 bf16_mma asks less (tile/host/step.hpp).
 inline constexpr tile::EnumSet<tile::Feature> kMma{tile::Feature::bf16_mma};
 inline constexpr tile::EnumSet<tile::Feature> kMmaAndCopies{tile::Feature::bf16_mma,
@@ -97,6 +107,11 @@ using Ladder = tile::Ladder<Problem, Buffers>;
 tile::Status takes_boxes(const Problem& problem, const Buffers& buffers, const tile::Device&);
 /// The same, and store C.
 tile::Status takes_boxes_of_c(const Problem& problem, const Buffers& buffers, const tile::Device&);
+
+/// The same of e4m3, which wgmma reads along k only: A is not transposed, and B is. Without a
+/// product C is all that counts.
+tile::Status takes_boxes_of_8_bits(const Problem& problem, const Buffers& buffers,
+                                   const tile::Device&);
 
 /// Step `split_k`: its tile of C is 128 x 128, and a turn of its main loop takes 64 of k.
 inline constexpr int kSplitTile = 128, kSplitBlockK = 64;
@@ -174,6 +189,14 @@ inline constexpr Ladder::Step kSteps[] = {
                 takes_boxes_of_c, "cluster_ring"),
     hopper_step("split_k", "few tiles: k is split among blocks, which add up their sums", split_k,
                 takes_few_tiles, "tma_store", {{136, 72, 1000}, {512, 512, 8192}}),
+    {.name = "e4m3",
+     .idea = "8 bits: half of the bytes, and twice the products",
+     .types = kE4m3,
+     .needs = kHopper,
+     .takes = takes_boxes_of_8_bits,
+     .otherwise = "",
+     .shows = {{136, 328, 208}, {4096, 4096, 4096}},
+     .launch = e4m3},
 };
 inline constexpr Ladder kLadder{
     .name = "", .kernels = "matmul_", .steps = kSteps, .validate = validate, .is_empty = is_empty};
@@ -188,8 +211,11 @@ inline constexpr Ladder kLadder{
 /// and beta, of the type, of bias and activation. It has room for a step that stores C before it
 /// adds the bias, unless `fused` says that it does not. Where C overflows there, and only there,
 /// such a step is right and fails.
+///
+/// `scale` is the product of those of A and B. Of e4m3 tensor cores keep 14 bits while they add, so
+/// that the bound is wider; see sum_error() in reference.cpp.
 tile::Expected reference(const Problem& problem, std::span<const double> a,
                          std::span<const double> b, std::span<const double> c, bool zero_mean,
-                         std::span<const double> bias = {}, bool fused = false);
+                         std::span<const double> bias = {}, bool fused = false, double scale = 1);
 
 }  // namespace matmul

@@ -4,6 +4,7 @@
 #include <limits>
 #include <numbers>
 #include <string>
+#include <utility>
 
 #include "matmul.hpp"
 
@@ -79,6 +80,16 @@ constexpr double kTiny = 0x1p-149;
 /// of what the multiplier sees.
 double sum_error(tile::DType type, std::int64_t count, bool zero_mean) {
   const auto k = static_cast<double>(count);
+  if (type == tile::DType::e4m3) {
+    // Measured on an H200: wgmma adds 32 products, which are exact, and the sum so far, each cut
+    // off at 2^-13 of the greatest of these 33. None is greater than |A||B|.
+    constexpr double kCut = 0x1p-13;
+    // With mean zero the sum is 1.6 |A||B| / sqrt(k) (the magnitude of a normal product is 0.64 of
+    // its deviation), and at most five times that, too. The cuts of k products have either sign and
+    // grow like sqrt(k); those of the sum go towards zero, k / 32 times by half a cut on average.
+    if (zero_mean) return 8 * kCut * (1 + std::sqrt(k) / 64);
+    return 33 * kCut * std::ceil(k / 32);
+  }
   if (zero_mean) return 4 * std::sqrt(k) * kUnit;
   // fp32 rounds each product into the sum, k times. Tensor cores multiply the shorter types exactly
   // and add some products to the sum at one time: each of these addends is cut off at a bit below
@@ -125,7 +136,8 @@ Rounding rounding_of(tile::DType type) {
     case tile::DType::bf16: return {0x1p-8, 0x1p-134, infinite(0x1p128, 0x1p-8)};
     case tile::DType::fp32:  // nothing is rounded once more
     case tile::DType::tf32: return {0, 0, infinite(0x1p128, 0x1p-24)};
-    case tile::DType::fp64: break;
+    case tile::DType::fp64:
+    case tile::DType::e4m3: break;  // no C has it
   }
   return {0, 0, std::numeric_limits<double>::infinity()};
 }
@@ -164,8 +176,8 @@ double activation_error(Activation activation, double x, double error) {
 
 tile::Expected reference(const Problem& p, std::span<const double> a, std::span<const double> b,
                          std::span<const double> c, bool zero_mean, std::span<const double> bias,
-                         bool fused) {
-  const double alpha = p.alpha, beta = p.beta;
+                         bool fused, double scale) {
+  const double alpha = p.alpha == 0 ? 0 : p.alpha * scale, beta = p.beta;
   // Sum and magnitude: |A||B| bounds what every order of adding can produce on its way.
   Matrix sum = Matrix::Zero(p.m, p.n), magnitude = sum;
   Vector a_magnitude = Vector::Zero(p.m), b_magnitude = Vector::Zero(p.n);
@@ -178,8 +190,11 @@ tile::Expected reference(const Problem& p, std::span<const double> a, std::span<
     b_magnitude = op_b.cwiseAbs().colwise().sum().transpose();
   }
 
-  const Rounding out = rounding_of(p.type);
-  const double relative = (1 + sum_error(p.type, p.k, zero_mean)) * (1 + input_error(p.type)) - 1;
+  const Rounding out = rounding_of(type_of_c(p));
+  // Two scales and alpha make one factor, with two roundings.
+  const double of_scales = scale == 1 ? 1 : (1 + kUnit) * (1 + kUnit);
+  const double relative =
+      (1 + sum_error(p.type, p.k, zero_mean)) * (1 + input_error(p.type)) * of_scales - 1;
   tile::Expected expected{{p.m, p.n}, {}, {}};
   for (std::int64_t row = 0; row < p.m; ++row) {
     for (std::int64_t col = 0; col < p.n; ++col) {
@@ -213,10 +228,10 @@ tile::Expected reference(const Problem& p, std::span<const double> a, std::span<
   return expected;
 }
 
-constexpr std::int64_t kElementsOf16Bytes = 8;
-
-static tile::Status takes_rows(const char* name, const void* data, std::int64_t ld) {
-  const bool ok = reinterpret_cast<std::uintptr_t>(data) % 16 == 0 && ld % kElementsOf16Bytes == 0;
+static tile::Status takes_rows(const char* name, const void* data, std::int64_t ld,
+                               tile::DType type) {
+  const auto element = static_cast<std::int64_t>(tile::size_bytes(type));
+  const bool ok = reinterpret_cast<std::uintptr_t>(data) % 16 == 0 && ld * element % 16 == 0;
   return ok ? tile::Status{}
             : tile::unsupported(name, "TMA copies rows that begin at multiples of 16 bytes");
 }
@@ -227,14 +242,23 @@ tile::Status takes_boxes(const Problem& p, const Buffers& buffers, const tile::D
   if (std::max({p.m, p.n, p.k}) > kMost) {
     return tile::unsupported("m, n and k", "a coordinate of TMA has 32 bits");
   }
-  if (tile::Status s = takes_rows("a", buffers.a, p.lda); !s.ok()) return s;
-  return takes_rows("b", buffers.b, p.ldb);
+  if (tile::Status s = takes_rows("a", buffers.a, p.lda, p.type); !s.ok()) return s;
+  return takes_rows("b", buffers.b, p.ldb, p.type);
 }
 
 tile::Status takes_boxes_of_c(const Problem& p, const Buffers& buffers, const tile::Device& d) {
   if (tile::Status s = takes_boxes(p, buffers, d); !s.ok()) return s;
-  if (p.n < kElementsOf16Bytes) return tile::unsupported("n", "TMA stores 16 bytes at a time");
-  return takes_rows("c", buffers.c, p.ldc);
+  if (p.n < 8) return tile::unsupported("n", "TMA stores 16 bytes at a time");
+  return takes_rows("c", buffers.c, p.ldc, p.type);
+}
+
+tile::Status takes_boxes_of_8_bits(const Problem& p, const Buffers& buffers,
+                                   const tile::Device& d) {
+  if (p.transpose_a) return tile::unsupported("transpose_a", "of 8 bits A is stored m x k");
+  if (!p.transpose_b) return tile::unsupported("transpose_b", "of 8 bits B is stored n x k");
+  if (p.alpha == 0 || p.k == 0) return {};
+  if (tile::Status s = takes_boxes(p, buffers, d); !s.ok()) return s;
+  return takes_rows("c", buffers.c, p.ldc, type_of_c(p));
 }
 
 // Clusters of eight blocks lie within the parts of a card that share a crossbar (GPCs, of 16 or 18
@@ -266,7 +290,7 @@ unsigned k_splits(const Problem& p) {
 // all multiprocessors together want 32 KiB from L2 for each 512 cycles, more than it gives.
 tile::Status takes_few_tiles(const Problem& p, const Buffers& buffers, const tile::Device& d) {
   if (tile::Status s = takes_boxes(p, buffers, d); !s.ok()) return s;
-  if (tile::Status s = takes_rows("c", buffers.c, p.ldc); !s.ok()) return s;
+  if (tile::Status s = takes_rows("c", buffers.c, p.ldc, p.type); !s.ok()) return s;
   const std::int64_t tiles = split_tiles(p);
   if (2 * tiles <= kMostSplitBlocks) return {};
   return tile::unsupported("m and n", std::to_string(tiles) + " tiles are enough without a split");
@@ -293,7 +317,18 @@ tile::Status validate_matrices(const Problem& p, const Buffers& buffers) {
     }
   }
 
-  const auto element = static_cast<std::int64_t>(tile::size_bytes(p.type));
+  const std::pair<const char*, const float*> scales[] = {{"a_scale", buffers.a_scale},
+                                                         {"b_scale", buffers.b_scale}};
+  for (const auto& [name, scale] : scales) {
+    if (!scale) continue;
+    if (p.type != tile::DType::e4m3) return tile::invalid_argument(name, "is for e4m3 alone");
+    if (reinterpret_cast<std::uintptr_t>(scale) % sizeof(float)) {
+      return tile::invalid_argument(name, "is not aligned to an element");
+    }
+  }
+
+  const auto element = static_cast<std::int64_t>(tile::size_bytes(p.type)),
+             c_element = static_cast<std::int64_t>(tile::size_bytes(type_of_c(p)));
   const Argument a{"a",  "lda", buffers.a, p.transpose_a ? p.k : p.m, p.transpose_a ? p.m : p.k,
                    p.lda};
   const Argument b{"b",  "ldb", buffers.b, p.transpose_b ? p.n : p.k, p.transpose_b ? p.k : p.n,
@@ -302,14 +337,14 @@ tile::Status validate_matrices(const Problem& p, const Buffers& buffers) {
   std::int64_t a_bytes = 0, b_bytes = 0, c_bytes = 0;
   if (tile::Status s = size_of(a, element, &a_bytes); !s.ok()) return s;
   if (tile::Status s = size_of(b, element, &b_bytes); !s.ok()) return s;
-  if (tile::Status s = size_of(c, element, &c_bytes); !s.ok()) return s;
+  if (tile::Status s = size_of(c, c_element, &c_bytes); !s.ok()) return s;
 
   if (c.empty()) return {};
-  if (tile::Status s = check_pointer(c, element); !s.ok()) return s;
+  if (tile::Status s = check_pointer(c, c_element); !s.ok()) return s;
   if (buffers.bias) {
     const Argument bias{"bias", "", buffers.bias, 1, p.n, p.n};
-    if (tile::Status s = check_pointer(bias, element); !s.ok()) return s;
-    if (overlap(range(c.data, c_bytes), range(bias.data, p.n * element))) {
+    if (tile::Status s = check_pointer(bias, c_element); !s.ok()) return s;
+    if (overlap(range(c.data, c_bytes), range(bias.data, p.n * c_element))) {
       return tile::invalid_argument("c", "overlaps bias");
     }
   }
@@ -321,6 +356,11 @@ tile::Status validate_matrices(const Problem& p, const Buffers& buffers) {
   }
   if (overlap(range(c.data, c_bytes), range(b.data, b_bytes))) {
     return tile::invalid_argument("c", "overlaps b");
+  }
+  for (const auto& [name, scale] : scales) {
+    if (scale && overlap(range(c.data, c_bytes), range(scale, sizeof(float)))) {
+      return tile::invalid_argument("c", std::string("overlaps ") + name);
+    }
   }
   return {};
 }

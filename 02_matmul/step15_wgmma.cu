@@ -56,10 +56,10 @@ __global__ void __launch_bounds__(kThreads)
   }
 
 #pragma unroll
-  for (int i = 0; i < kTileN / 2; ++i) {
+  for (int i = 0; i < kTileN / 2; i += 2) {
     const Element at = element_of_wgmma(static_cast<int>(threadIdx.x), i);
     const std::int64_t row = corner.row + at.row, col = corner.col + at.col;
-    if (row < m && col < n) c.store(row, col, sums[i]);
+    if (row < m) store_pair(c, row, col, n, sums[i], sums[i + 1]);
   }
 }
 // snippet-end kernel

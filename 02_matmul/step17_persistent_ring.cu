@@ -96,10 +96,10 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (speaks) mbarrier_arrive(&empty[read]);
 
 #pragma unroll
-    for (int i = 0; i < kTileN / 2; ++i) {
+    for (int i = 0; i < kTileN / 2; i += 2) {
       const Element at = element_of_wgmma(static_cast<int>(threadIdx.x) % tile::kWarpgroup, i);
       const std::int64_t row = corner.row + first_row + at.row, col = corner.col + at.col;
-      if (row < m && col < n) c.store(row, col, sums[i]);
+      if (row < m) store_pair(c, row, col, n, sums[i], sums[i + 1]);
     }
   }
 }

@@ -1,5 +1,7 @@
 #include "harness/convert.hpp"
 
+#include <cuda_fp8.h>
+
 #include <Eigen/Core>
 #include <bit>
 #include <cmath>
@@ -48,6 +50,10 @@ template <>
 double narrow(double x) {
   return x;
 }
+template <>
+__nv_fp8_e4m3 narrow(double x) {
+  return __nv_fp8_e4m3(x);  // rounds once, and saturates
+}
 
 // Calls work(T{}) with the C++ type of `dtype`.
 template <class Work>
@@ -58,6 +64,7 @@ void with_type(DType dtype, Work work) {
     case DType::fp16: return work(Eigen::half{});
     case DType::bf16: return work(Eigen::bfloat16{});
     case DType::fp64: return work(double{});
+    case DType::e4m3: return work(__nv_fp8_e4m3{});
   }
 }
 

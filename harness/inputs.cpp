@@ -64,6 +64,7 @@ Range range(DType dtype) {
   switch (dtype) {
     case DType::fp16: return make(0x1p-14, 0x1p16);
     case DType::fp64: return {0x1p-1074, 0x1p-1022, std::numeric_limits<double>::max()};
+    case DType::e4m3: return {0x1p-9, 0x1p-6, 448};  // 480 would be its NaN
     case DType::fp32:
     case DType::tf32:
     case DType::bf16: break;  // bf16 has the exponents of fp32

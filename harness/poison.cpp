@@ -14,11 +14,12 @@ namespace {
 // The NaNs are quiet (arithmetic on the CPU keeps their bits) and differ in the seven bits of
 // payload that bf16 has. No byte is 0, so that a stray byte of zeros shows as well.
 constexpr std::uint64_t kPatterns[][std::size(kDTypes)] = {
-    // fp32, fp16, bf16, fp64, tf32
-    {0x7FD5A5C3, 0x7EAB, 0x7FD5, 0x7FFAA5C3961E7B2D, 0x7FD5A5C3},  // unwritten_nan
-    {0xC747A5C3, 0xFA3B, 0xC747, 0xC0E8E5A5C3961E7B, 0xC747A5C3},  // unwritten_finite, ca. -51 000
-    {0x7FEA5A3C, 0x7F55, 0x7FEA, 0x7FFD4C3A69E1B7D2, 0x7FEA5A3C},  // outside
-    {0xFFFFFFFF, 0xFFFF, 0xFFFF, 0xFFFFFFFFFFFFFFFF, 0xFFFFFFFF},  // uninitialised
+    // fp32, fp16, bf16, fp64, tf32, e4m3, which has two NaNs
+    {0x7FD5A5C3, 0x7EAB, 0x7FD5, 0x7FFAA5C3961E7B2D, 0x7FD5A5C3, 0x7F},  // unwritten_nan
+    {0xC747A5C3, 0xFA3B, 0xC747, 0xC0E8E5A5C3961E7B, 0xC747A5C3,
+     0xFA},  // unwritten_finite, ca. -51 000
+    {0x7FEA5A3C, 0x7F55, 0x7FEA, 0x7FFD4C3A69E1B7D2, 0x7FEA5A3C, 0xFF},  // outside
+    {0xFFFFFFFF, 0xFFFF, 0xFFFF, 0xFFFFFFFFFFFFFFFF, 0xFFFFFFFF, 0xFF},  // uninitialised
 };
 
 struct Values {
@@ -55,6 +56,7 @@ double poison_value(Poison poison, DType dtype) {
 
 bool is_poison(double value, Poison poison) {
   return std::ranges::any_of(kDTypes, [&](DType dtype) {
+    if (dtype == DType::e4m3) return false;  // no result has it, and 8 bits happen by accident
     return std::bit_cast<std::uint64_t>(value) ==
            std::bit_cast<std::uint64_t>(poison_value(poison, dtype));
   });

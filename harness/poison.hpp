@@ -26,7 +26,7 @@ std::vector<std::byte> poison_bytes(Poison poison, DType dtype);
 /// The same element as a double.
 double poison_value(Poison poison, DType dtype);
 
-/// Whether `value` is this poison in any of the types, bit for bit.
+/// Whether `value` is this poison in any of the types that results have, bit for bit.
 bool is_poison(double value, Poison poison);
 
 }  // namespace tile

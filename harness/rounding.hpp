@@ -26,7 +26,8 @@ inline Rounding rounding_of(DType type) {
     case DType::bf16: return {0x1p-8, 0x1p-134, infinite(0x1p128, 0x1p-8)};
     case DType::fp32:  // nothing is rounded once more
     case DType::tf32: return {0, 0, infinite(0x1p128, 0x1p-24)};
-    case DType::fp64: break;
+    case DType::fp64:
+    case DType::e4m3: break;  // no result has it
   }
   return {0, 0, std::numeric_limits<double>::infinity()};
 }

@@ -28,7 +28,8 @@ Status with_element_type(DType type, Launch&& launch) {
     case DType::fp16: return launch(__half{});
     case DType::bf16: return launch(__nv_bfloat16{});
     case DType::fp64:
-    case DType::tf32: break;
+    case DType::tf32:
+    case DType::e4m3: break;
   }
   return unsupported("type", std::string(name(type)) + " has no kernel");
 }

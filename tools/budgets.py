@@ -37,7 +37,10 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 # (file, budget) -> why it may be exceeded there. The budgets are named in BUDGETS.
 EXCEPTIONS: dict[tuple[str, str], str] = {
     ("02_matmul/step16_warp_specialized.cu", "lines"): "the first with two sides and a ring: 4 lines",
+    ("02_matmul/step19_tma_store.cu", "lines"): "the last of the ladder; two variants follow",
+    ("02_matmul/step19_tma_store.cu", "kernel"): "likewise",
     ("02_matmul/step19_tma_store.cu", "headers"): "activation.cuh, as it is fused",
+    ("02_matmul/step21_e4m3.cu", "headers"): "likewise",
     ("02_matmul/step17_persistent_ring.cu", "lines"):
         "both sides of a ring in one file, as in step 16, each with a loop over tiles",
     ("02_matmul/step18_cluster_ring.cu", "lines"): "likewise, and the two blocks of a cluster",
@@ -107,7 +110,7 @@ CONTINUES = {f"07_windowed_rope/{step}.cu": f"05_flash_attention/{continued}.cu"
     "backward2_tiles": "backward2_tiles",
     "backward3_mma": "backward3_mma",
     "backward4_one_pass": "backward5_one_pass",
-}.items()}
+}.items()} | {"02_matmul/step21_e4m3.cu": "02_matmul/step19_tma_store.cu"}
 
 CHAPTER = re.compile(r"\d\d_\w+")
 STEP = re.compile(r"(?P<ladder>[a-z_]+)(?P<number>\d+)(?:_\w+)?\.cu")

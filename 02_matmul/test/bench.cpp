@@ -72,12 +72,12 @@ class Multiplication : public tile::LadderWorkload<Ladder> {
       : LadderWorkload(kLadder, p), direction_(direction), rows_(rows_to_check(p)) {
     const Values a = tile::uniform(p.m * p.k, p.type, 1, -1, 1);
     const Values b = tile::uniform(p.k * p.n, p.type, 2, -1, 1);
-    const Values bias = tile::uniform(with_bias ? p.n : 0, p.type, 3, -1, 1);
+    const Values bias = tile::uniform(with_bias ? p.n : 0, type_of_c(p), 3, -1, 1);
     buffers_ = {
         tensors_.input("a", p.type, p.transpose_a ? p.k : p.m, p.transpose_a ? p.m : p.k, a),
         tensors_.input("b", p.type, p.transpose_b ? p.n : p.k, p.transpose_b ? p.k : p.n, b),
-        tensors_.output("c", p.type, p.m, p.n, rows_, reference_rows(p, rows_, a, b, bias)),
-        with_bias ? tensors_.input("bias", p.type, 1, p.n, bias) : nullptr};
+        tensors_.output("c", type_of_c(p), p.m, p.n, rows_, reference_rows(p, rows_, a, b, bias)),
+        with_bias ? tensors_.input("bias", type_of_c(p), 1, p.n, bias) : nullptr};
   }
 
   std::string name() const override {
@@ -94,16 +94,23 @@ class Multiplication : public tile::LadderWorkload<Ladder> {
   std::string_view direction() const override { return direction_; }
   double bytes() const override {
     const Problem& p = problem_;
-    const std::int64_t elements =
-        p.m * p.k + p.k * p.n + p.m * p.n + (buffers_.bias ? p.n : std::int64_t{0});
-    return static_cast<double>(elements) * static_cast<double>(tile::size_bytes(p.type));
+    const auto bytes = [](std::int64_t elements, tile::DType type) {
+      return static_cast<double>(elements) * static_cast<double>(tile::size_bytes(type));
+    };
+    return bytes(p.m * p.k + p.k * p.n, p.type) +
+           bytes(p.m * p.n + (buffers_.bias ? p.n : std::int64_t{0}), type_of_c(p));
   }
   double operations() const override {
     return 2.0 * static_cast<double>(problem_.m) * static_cast<double>(problem_.n) *
            static_cast<double>(problem_.k);
   }
-  tile::DType multiplied_type() const override { return problem_.type; }
-  std::vector<tile::Peer> peers() override { return {cublas(problem_, buffers_)}; }
+  // Hopper has no mma.sync of 8 bits: its emulation is no ceiling.
+  tile::DType multiplied_type() const override { return type_of_c(problem_); }
+  // cuBLAS takes 8 bits by another interface; harness/peers calls it through PyTorch.
+  std::vector<tile::Peer> peers() override {
+    if (problem_.type == tile::DType::e4m3) return {};
+    return {cublas(problem_, buffers_)};
+  }
   std::string checked_part() const override {
     return tile::checked_text(std::ssize(rows_), problem_.m, "row");
   }
@@ -124,7 +131,8 @@ std::unique_ptr<tile::Workload> make(const Problem& p, std::string_view directio
 }
 
 std::unique_ptr<tile::Workload> make_forward(const Size& size, tile::DType type) {
-  return make({type, size.at(0), size.at(1), size.at(2)}, "forward");
+  const bool transpose_b = type == tile::DType::e4m3;  // as it must be
+  return make({type, size.at(0), size.at(1), size.at(2), false, transpose_b}, "forward");
 }
 
 // fp32 and bf16 stand for the others, whose kernels differ in the type alone: the benchmark takes
@@ -167,7 +175,7 @@ const tile::Chapter kChapter{
                  .make = make_forward,
                  .benchmark_sizes = {{2048, 2048, 2048}, {4096, 4096, 4096}, {8192, 8192, 8192}},
                  .benchmark_types = {tile::DType::fp32, tile::DType::tf32, tile::DType::fp16,
-                                     tile::DType::bf16},
+                                     tile::DType::bf16, tile::DType::e4m3},
                  .make_for_benchmark = {make_da, make_db, make_layer},
                  // So many that step warp_tiles takes its large tiles on the CPU device's card.
                  .whole_tiles = {{{384, 512, 32}, {128, 256, 32}}}}}};

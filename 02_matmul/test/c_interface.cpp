@@ -44,7 +44,7 @@ tile::Status read(const tile_matmul_args* args, tile_matmul_args* given, matmul:
   p.beta = given->beta ? *given->beta : 0;
   if (tile::Status s = read_activation(given->activation, &p.activation); !s.ok()) return s;
   *problem = p;
-  *buffers = {given->a, given->b, given->c, given->bias};
+  *buffers = {given->a, given->b, given->c, given->bias, given->a_scale, given->b_scale};
   return {};
 }
 

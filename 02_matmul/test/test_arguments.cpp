@@ -3,10 +3,88 @@
 
 namespace matmul {
 
+namespace {
+
+// Of e4m3 there is one layout, no other step, and two arguments more.
+void check_arguments_of_8_bits(const Step& step) {
+  const DType type = DType::e4m3;
+  Problem good = padded(plain(type, {9, 5, 32}), {0, 0, 0});
+  DeviceBuffer a = DeviceBuffer::input("a", layout_a(good), Values(9 * 32, 1.0));
+  DeviceBuffer b = DeviceBuffer::input("b", layout_b(good), Values(5 * 32, 1.0));
+  DeviceBuffer c =
+      DeviceBuffer::in_out("c", tile::vector_layout(DType::bf16, 300), Values(300, 1.0));
+  DeviceBuffer scale =
+      DeviceBuffer::input("scale", tile::vector_layout(DType::fp32, 2), Values{2, 3});
+  const auto after = [](const DeviceBuffer& buffer, std::int64_t bytes) {
+    return static_cast<void*>(static_cast<char*>(buffer.raw()) + bytes);
+  };
+  const auto number = [&](const DeviceBuffer& buffer, std::int64_t bytes) {
+    return static_cast<const float*>(after(buffer, bytes));
+  };
+  const Buffers buffers{a.raw(), b.raw(), c.raw()};
+  const auto refuses = [&](const Problem& p, const Buffers& where, const std::string& argument,
+                           tile::Code code = tile::Code::unsupported) {
+    CAPTURE(argument);
+    const Status status = tile::run_step(step, p, where);
+    CHECK(status.code == code);
+    CHECK_MESSAGE(status.message.rfind(argument + ": ", 0) == 0, status.message);
+    const Status untouched = c.check_unchanged();
+    CHECK_MESSAGE(untouched.ok(), untouched.message);
+  };
+  const auto with = [&](auto member, auto value) {
+    Problem p = good;
+    p.*member = value;
+    return p;
+  };
+  Problem transposed = with(&Problem::transpose_a, true);
+  transposed.m = 16;
+  refuses(transposed, buffers, "transpose_a");
+  refuses(with(&Problem::transpose_b, false), buffers, "transpose_b");
+  refuses(with(&Problem::lda, 40), buffers, "a");
+  refuses(with(&Problem::ldb, 40), buffers, "b");
+  refuses(with(&Problem::ldc, 12), buffers, "c");
+  refuses(good, {after(a, 8), b.raw(), c.raw()}, "a");
+  refuses(good, {a.raw(), after(b, 8), c.raw()}, "b");
+  refuses(good, {a.raw(), b.raw(), after(c, 8)}, "c");
+
+  const auto invalid = tile::Code::invalid_argument;
+  refuses(with(&Problem::lda, 31), buffers, "lda", invalid);
+  refuses(good, {nullptr, b.raw(), c.raw()}, "a", invalid);
+  refuses(good, {a.raw(), b.raw(), after(c, 1)}, "c", invalid);
+  refuses(good, {a.raw(), b.raw(), c.raw(), after(c, 0)}, "c", invalid);
+  refuses(good, {a.raw(), b.raw(), c.raw(), nullptr, number(scale, 2)}, "a_scale", invalid);
+  refuses(good, {a.raw(), b.raw(), c.raw(), nullptr, nullptr, number(scale, 1)}, "b_scale",
+          invalid);
+  // C has 9 rows of 10 bytes, 32 bytes apart: 266 bytes.
+  refuses(good, {a.raw(), b.raw(), c.raw(), nullptr, number(c, 264)}, "c", invalid);
+  refuses(good, {a.raw(), b.raw(), after(c, 16), nullptr, nullptr, number(c, 16)}, "c", invalid);
+  for (const Buffers& scaled :
+       {Buffers{a.raw(), b.raw(), c.raw(), nullptr, number(scale, 0)},
+        Buffers{a.raw(), b.raw(), c.raw(), nullptr, nullptr, number(scale, 0)}}) {
+    CHECK(validate(plain(DType::bf16, {2, 2, 2}), scaled).code == invalid);
+  }
+
+  for (const Problem& p : {with(&Problem::k, 0), with(&Problem::alpha, 0.f)}) {
+    CHECK(tile::run_step(step, p, {nullptr, nullptr, after(c, 2)}).ok());
+  }
+  CHECK(tile::run_step(step, good, buffers).ok());
+  CHECK(tile::run_step(step, good,
+                       {a.raw(), b.raw(), c.raw(), nullptr, number(scale, 4), number(scale, 4)})
+            .ok());
+  CHECK(tile::run_step(step, good, {a.raw(), b.raw(), c.raw(), nullptr, number(c, 268)}).ok());
+  for (const DeviceBuffer* buffer : {&a, &b, &c, &scale}) {
+    const Status intact = buffer->check();
+    CHECK_MESSAGE(intact.ok(), intact.message);
+  }
+}
+
+}  // namespace
+
 TEST_SUITE("step") {
   TEST_CASE("bad arguments are refused by name and nothing is written") {
     tile::for_each_step(kLadder, [](const Step& step, DType type) {
       CAPTURE(step.name);
+      if (type == DType::e4m3) return check_arguments_of_8_bits(step);
       const Problem good = plain(type, {9, 7, 5});
       const auto element = static_cast<std::int64_t>(tile::size_bytes(type));
       DeviceBuffer a = DeviceBuffer::input("a", tile::vector_layout(type, 45), Values(45, 1.0));
@@ -166,8 +244,8 @@ TEST_SUITE("launch") {
         kLadder,
         [](const Step& step, DType type) {
           CAPTURE(step.name);
-          for (const Transposes transposes : kTransposes) {
-            const Problem p = plain(type, {10, 10, 10}, transposes);
+          for (const Transposes transposes : transposes_of(type)) {
+            const Problem p = with_rows_for(step, plain(type, {10, 10, 10}, transposes));
             DeviceBuffer a = DeviceBuffer::input("a", layout_a(p), integers(p).a);
             DeviceBuffer c = DeviceBuffer::output("c", layout_c(p), Poison::unwritten_nan);
             int no_stream = 0;

@@ -91,8 +91,8 @@ TEST_SUITE("step") {
                   {},
                   tile::uniform(p.n, type, 12, -1, 1)};
         element_of_a(in, p, 3, 8) = kNaN;
-        element_of_a(in, p, 4, 0) = kInfinity;
-        element_of_a(in, p, 36, 0) = -kInfinity;
+        element_of_a(in, p, 4, 0) = infinity_of(type);
+        element_of_a(in, p, 36, 0) = -infinity_of(type);
         in.bias[7] = kNaN;
         in.bias[8] = kInfinity;  // in row 36 it meets -infinity
         in.bias[44] = -kInfinity;
@@ -102,16 +102,20 @@ TEST_SUITE("step") {
   }
 
   TEST_CASE("C overflows with the bias, or before an activation makes it 0") {
-    tile::for_each_step(kLadder, [](const Step& step, DType type) {
-      for (const Activation activation : kActivations) {
-        const Problem p = activated(plain(type, {2, 8, 1}), activation);
-        // 60,000 + 6,016 is infinite in fp16, and so is -70,000.
-        Values bias(8, 6016.0);
-        bias[1] = -6016;
-        check_step(step, p, {{250, -250}, Values(8, 240.0), {}, bias}, Sums::any);
-        check_step(step, p, {{280, -280}, Values(8, 250.0), {}, {}}, Sums::any);
-      }
-    });
+    tile::for_each_step(
+        kLadder,
+        [](const Step& step, DType type) {
+          if (type == DType::e4m3) return;  // its products do not come near C's greatest number
+          for (const Activation activation : kActivations) {
+            const Problem p = activated(plain(type, {2, 8, 1}), activation);
+            // 60,000 + 6,016 is infinite in fp16, and so is -70,000.
+            Values bias(8, 6016.0);
+            bias[1] = -6016;
+            check_step(step, p, {{250, -250}, Values(8, 240.0), {}, bias}, Sums::any);
+            check_step(step, p, {{280, -280}, Values(8, 250.0), {}, {}}, Sums::any);
+          }
+        },
+        tile::OwnKernel::need_not_run);
   }
 
   TEST_CASE("bias and C aligned in every way") {

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <limits>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,8 @@ using Values = std::vector<double>;
 using Step = tile::TestedStep<Ladder>;
 inline constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
+/// Where a type has none, and would become 448.
+inline double infinity_of(DType type) { return type == DType::e4m3 ? kNaN : kInfinity; }
 
 // ---- A problem, its inputs, and where they lie ----
 
@@ -48,7 +51,14 @@ struct Three {
   std::int64_t a, b, c;
 };
 
+/// Of e4m3 there is one layout.
+inline std::span<const Transposes> transposes_of(DType type) {
+  static_assert(!kTransposes[1].a && kTransposes[1].b);
+  return type == DType::e4m3 ? std::span(kTransposes).subspan(1, 1) : std::span(kTransposes);
+}
+
 inline Problem plain(DType type, Shape shape, Transposes transposes = {}) {
+  if (type == DType::e4m3) transposes = kTransposes[1];
   return {type, shape.m, shape.n, shape.k, transposes.a, transposes.b};
 }
 
@@ -83,7 +93,7 @@ inline Layout layout_b(const Problem& p, std::int64_t offset = 0) {
                              offset);
 }
 inline Layout layout_c(const Problem& p, std::int64_t offset = 0) {
-  return tile::matrix_layout(p.type, p.m, p.n, p.ldc, offset);
+  return tile::matrix_layout(type_of_c(p), p.m, p.n, p.ldc, offset);
 }
 
 // "m n k 65 33 9, A transposed, lda ldb ldc 68 36 33, offsets 0 1 0, alpha 1, beta 0"
@@ -102,9 +112,13 @@ inline std::string describe(const Problem& p, Three offsets) {
 }
 
 /// The matrices as they are stored, without padding. c is what C holds before; no bias is an empty
-/// one.
+/// one, and so is a scale.
 struct Inputs {
-  Values a, b, c, bias = {};
+  Values a, b, c, bias = {}, a_scale = {}, b_scale = {};
+
+  double scale() const {
+    return (a_scale.empty() ? 1 : a_scale.front()) * (b_scale.empty() ? 1 : b_scale.front());
+  }
 };
 
 // C rounds to its type once: every partial sum is an integer that fp32 holds.
@@ -159,16 +173,17 @@ inline Values without_negative_zeros(Values values) {
 // Whether the step adds the bias before it rounds C to its type.
 inline bool is_fused(const Step& step) {
   return step.name == "fused" || step.name == "warp_tiles" || step.name == "tma_store" ||
-         step.name == "split_k";
+         step.name == "split_k" || step.name == "e4m3";
 }
 
 inline tile::Expected expected_of(const Step& step, const Problem& p, const Inputs& in, Sums sums) {
   if (sums != Sums::exact) {
-    return reference(p, in.a, in.b, in.c, sums == Sums::zero_mean, in.bias, is_fused(step));
+    return reference(p, in.a, in.b, in.c, sums == Sums::zero_mean, in.bias, is_fused(step),
+                     in.scale());
   }
-  tile::Expected expected =
-      reference(p, multiplied(in.a, p.type), multiplied(in.b, p.type), in.c, false, in.bias);
-  expected.value = without_negative_zeros(tile::rounded(expected.value, p.type));
+  tile::Expected expected = reference(p, multiplied(in.a, p.type), multiplied(in.b, p.type), in.c,
+                                      false, in.bias, false, in.scale());
+  expected.value = without_negative_zeros(tile::rounded(expected.value, type_of_c(p)));
   expected.bound.assign(expected.bound.size(), 0.0);
   return expected;
 }
@@ -177,6 +192,15 @@ inline tile::Expected expected_of(const Step& step, const Problem& p, const Inpu
 /// that it lacks: TMA copies no others.
 inline Problem with_rows_for(const Step& step, const Problem& p) {
   return step.takes ? padded(p, {0, 0, 0}) : p;
+}
+
+/// Whether TMA's rule excludes the problem, and no other step takes its type.
+inline bool is_refused(const Problem& p, const Buffers& buffers) {
+  if (p.type != DType::e4m3 || p.k == 0 || p.alpha == 0) return false;
+  const auto breaks = [](const void* data, std::int64_t ld_bytes) {
+    return reinterpret_cast<std::uintptr_t>(data) % 16 != 0 || ld_bytes % 16 != 0;
+  };
+  return breaks(buffers.a, p.lda) || breaks(buffers.b, p.ldb) || breaks(buffers.c, 2 * p.ldc);
 }
 
 // Runs the step on these inputs, and checks the result and the buffers. What C held must not matter
@@ -197,16 +221,27 @@ inline void check_step(const Step& step, const Problem& given, const Inputs& in,
     DeviceBuffer device_a = DeviceBuffer::input("a", layout_a(p, offsets.a), in.a);
     DeviceBuffer device_b = DeviceBuffer::input("b", layout_b(p, offsets.b), in.b);
     DeviceBuffer device_bias = DeviceBuffer::input(
-        "bias", tile::vector_layout(p.type, std::ssize(in.bias), bias_offset), in.bias);
+        "bias", tile::vector_layout(type_of_c(p), std::ssize(in.bias), bias_offset), in.bias);
+    const auto scale = [](const char* name, const Values& value) {
+      return DeviceBuffer::input(name, tile::vector_layout(DType::fp32, std::ssize(value)), value);
+    };
+    DeviceBuffer a_scale = scale("a_scale", in.a_scale), b_scale = scale("b_scale", in.b_scale);
     Buffers buffers{device_a.raw(), device_b.raw(), device_c.raw()};
     if (!in.bias.empty()) buffers.bias = device_bias.raw();
+    if (!in.a_scale.empty()) buffers.a_scale = static_cast<const float*>(a_scale.raw());
+    if (!in.b_scale.empty()) buffers.b_scale = static_cast<const float*>(b_scale.raw());
     const Status done = tile::run_step(step, p, buffers);
+    if (is_refused(p, buffers)) {
+      CHECK(done.code == tile::Code::unsupported);
+      return;
+    }
     REQUIRE_MESSAGE(done.ok(), done.message);
     Values result = device_c.download();
     if (sums == Sums::exact) result = without_negative_zeros(std::move(result));
     const Comparison comparison = tile::compare("c", result, expected);
     CHECK_MESSAGE(comparison.ok(), comparison.message);
-    for (const DeviceBuffer* buffer : {&device_a, &device_b, &device_c, &device_bias}) {
+    for (const DeviceBuffer* buffer :
+         {&device_a, &device_b, &device_c, &device_bias, &a_scale, &b_scale}) {
       const Status intact = buffer->check();
       CHECK_MESSAGE(intact.ok(), intact.message);
     }

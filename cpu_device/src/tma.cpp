@@ -153,6 +153,7 @@ void add_element(TensorType type, char* to, const char* value) {
       });
     case TensorType::fp16: return add_at<uint16_t>(to, value, add_small<Fp16>);
     case TensorType::bf16: return add_at<uint16_t>(to, value, add_small<Bf16>);
+    case TensorType::byte: return;  // store_box() has refused it
   }
 }
 
@@ -409,6 +410,7 @@ void load_box_to_ranks(void* shared, const TensorMap& map, const int32_t* at, in
 void store_box(const TensorMap& map, const int32_t* at, int rank, const void* shared, bool adds,
                Site site) {
   const Call call = begin_call(adds ? "cp.reduce.async.bulk.tensor" : "cp.async.bulk.tensor", site);
+  if (adds && map.type == TensorType::byte) fail_with(call, "bytes, which it cannot add");
   issue(call, box_of(call, map, at, rank), shared, adds, __builtin_return_address(0));
 }
 

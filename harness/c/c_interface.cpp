@@ -88,6 +88,7 @@ constexpr tile_type type_of(DType type) {
     case DType::bf16: return TILE_BF16;
     case DType::fp64: return TILE_FP64;
     case DType::tf32: return TILE_TF32;
+    case DType::e4m3: return TILE_E4M3;
   }
   return 0;
 }

@@ -62,7 +62,7 @@ TEST_CASE("codes and types have the names that the project gives them") {
     CHECK(tile_type_bytes(kTypes[i]) == static_cast<int64_t>(size_bytes(tile::kDTypes[i])));
   }
   CHECK(std::size(kTypes) == std::size(tile::kDTypes));
-  for (const tile_type none : {0, 6, -1}) {
+  for (const tile_type none : {0, 7, -1}) {
     CHECK(tile_type_name(none) == nullptr);
     CHECK(tile_type_bytes(none) == 0);
   }
@@ -363,7 +363,7 @@ TEST_CASE("bad arguments of vector_add are refused by name and nothing is writte
     CHECK(message.find(step.name) != std::string::npos);
   }
   refused(TILE_INVALID_ARGUMENT, "step", [](auto& args) { args.step = "naive"; });  // of chapter 02
-  for (const tile_type none : {0, 6, -1}) {
+  for (const tile_type none : {0, 7, -1}) {
     refused(TILE_INVALID_ARGUMENT, "type", [none](auto& args) { args.type = none; });
   }
   refused(TILE_UNSUPPORTED, "type", [](auto& args) { args.type = TILE_FP64; });
@@ -484,6 +484,38 @@ TEST_CASE("every step multiplies matrices, and without a name it is the best") {
       }
     }
   }
+}
+
+TEST_CASE("e4m3: two scales in device memory, and C in bf16") {
+  constexpr std::int64_t kDepth = 48;
+  const matmul::Problem problem{DType::e4m3, kM, kN, kDepth, false, true};
+  tile_matmul_args args = product(TILE_E4M3, kM, kN, kDepth);
+  args.transpose_b = 1;
+  args.ldc = (kN + 7) / 8 * 8;
+  matmul::Problem aligned = problem;
+  aligned.ldc = args.ldc;
+  if (steps_here(matmul::kLadder, aligned, matmul::Buffers{}).empty()) return;  // needs wgmma
+  const Values a = tile::normal(kM * kDepth, DType::e4m3, 1),
+               b = tile::normal(kN * kDepth, DType::e4m3, 2);
+  const auto number = [](double x) {
+    return DeviceBuffer::input("scale", tile::vector_layout(DType::fp32, 1), Values{x});
+  };
+  DeviceBuffer x = DeviceBuffer::input("a", layout_of(DType::e4m3, kM, kDepth, 0), a);
+  DeviceBuffer y = DeviceBuffer::input("b", layout_of(DType::e4m3, kN, kDepth, 0), b);
+  DeviceBuffer z =
+      DeviceBuffer::output("c", layout_of(DType::bf16, kM, kN, args.ldc), Poison::unwritten_nan);
+  DeviceBuffer three = number(3), half = number(0.5);
+  args.a = x.raw(), args.b = y.raw(), args.c = z.raw();
+  args.a_scale = static_cast<const float*>(three.raw());
+  args.b_scale = static_cast<const float*>(half.raw());
+  check_ok(tile_matmul(&args));
+  CHECK(tile_last_step() == std::string("e4m3"));
+  check_equal(z, matmul::reference(problem, a, b, {}, true, {}, true, 1.5));
+  for (const DeviceBuffer* buffer : {&x, &y, &z, &three, &half}) check_intact(*buffer);
+  args.type = TILE_BF16;
+  check_refused(tile_matmul(&args), TILE_INVALID_ARGUMENT, "a_scale");
+  args.a_scale = nullptr;
+  check_refused(tile_matmul(&args), TILE_INVALID_ARGUMENT, "b_scale");
 }
 
 TEST_CASE("the reference is the naive product, whatever the leading dimensions") {
@@ -611,7 +643,7 @@ TEST_CASE("bad arguments of matmul are refused by name and nothing is written") 
   refused("transpose_a", [](auto& args) { args.transpose_a = 2; });
   refused("transpose_b", [](auto& args) { args.transpose_b = -1; });
   refused("type", [](auto& args) { args.type = 0; });
-  refused("type", [](auto& args) { args.type = 6; });
+  refused("type", [](auto& args) { args.type = 7; });
 
   check_refused(tile_matmul_reference(&on_device), TILE_UNSUPPORTED, "type");
   check_refused(tile_matmul(&on_host), TILE_UNSUPPORTED, "type");

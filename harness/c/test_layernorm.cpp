@@ -301,7 +301,7 @@ TEST_CASE("bad arguments of layernorm are refused by name and nothing is written
   both("rows", [](auto& args) { args.rows = -1; });
   both("cols", [](auto& args) { args.cols = -1; });
   both("type", [](auto& args) { args.type = 0; });
-  both("type", [](auto& args) { args.type = 6; });
+  both("type", [](auto& args) { args.type = 7; });
   for (const tile_norm unknown : {-1, 2}) {
     both("norm", [unknown](auto& args) { args.norm = unknown; });
   }

@@ -269,7 +269,7 @@ TEST_CASE("bad arguments of softmax are refused by name and nothing is written")
     backward_refused(argument, change);
   };
   refused("type", [](auto& args) { args.type = 0; });
-  refused("type", [](auto& args) { args.type = 6; });
+  refused("type", [](auto& args) { args.type = 7; });
   refused("rows", [](auto& args) { args.rows = -1; });
   refused("cols", [](auto& args) { args.cols = -1; });
   refused("log", [](auto& args) { args.log = 2; });

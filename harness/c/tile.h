@@ -69,7 +69,8 @@ enum {
   TILE_FP16 = 2,
   TILE_BF16 = 3,
   TILE_FP64 = 4,
-  TILE_TF32 = 5 /* stored as fp32, multiplied with 11 significant bits */
+  TILE_TF32 = 5, /* stored as fp32, multiplied with 11 significant bits */
+  TILE_E4M3 = 6  /* 8 bits: 4 significant ones, up to 448, no infinity */
 };
 
 /* "fp32", ...; NULL for what is no type. */
@@ -148,7 +149,11 @@ enum { TILE_NO_ACTIVATION = 0, TILE_RELU = 1, TILE_GELU = 2 };
 
 /* C = activation(alpha op(A) op(B) + beta C + bias), where op(A) is A or its transpose, and the
  * bias has an element for each column. Matrices are row-major. The backward pass of C = A B is two
- * such products: dA = dC B^T and dB = A^T dC. Types: fp32, fp16, bf16, tf32, as steps take them. */
+ * such products: dA = dC B^T and dB = A^T dC. Types: fp32, fp16, bf16, tf32, as steps take them.
+ *
+ * With e4m3, A and B have 8 bits, and C and the bias are bf16. Then the product is also multiplied by
+ * a_scale and b_scale, of the whole matrices; A is stored m x k, B n x k, and rows begin at multiples
+ * of 16 bytes: what else there is, is TILE_UNSUPPORTED. Sums keep some 14 bits on a GPU. */
 typedef struct tile_matmul_args {
   size_t struct_size; /* sizeof(tile_matmul_args) */
   const char* step;
@@ -166,8 +171,10 @@ typedef struct tile_matmul_args {
                          0: A and B are not read, and may be NULL */
   const float* beta;  /* likewise; NULL: 0. 0: what C held is not read */
   void* stream;
-  const void* bias; /* [n], of the same type, does not overlap C; NULL: none */
+  const void* bias; /* [n], of C's type, does not overlap C; NULL: none */
   tile_activation activation;
+  const float* a_scale; /* one number in device memory, of e4m3 alone; NULL: 1 */
+  const float* b_scale; /* likewise */
 } tile_matmul_args;
 TILE_API tile_status tile_matmul(const tile_matmul_args* args);
 

@@ -111,14 +111,14 @@ def time_case(torch, library, card, case, quick, steps, report):
         return rows, not wrong
 
 
-def time_together(card, runs, steps, quick, duty):
+def time_together(card, case, runs, steps, quick, duty):
     """Timings by name. Slow steps of ours are timed apart, the best, which is the first, never."""
     once = dict(zip(runs, measure.time_once(card, list(runs.values()))))
     fastest = min(once[step] for step in steps)
     apart = [step for step in steps[1:] if once[step] > APART * fastest]
     timings = {}
     for names in [[name for name in runs if name not in apart], *([step] for step in apart)]:
-        planned = measure.plan([once[name] for name in names], quick)
+        planned = measure.plan([once[name] for name in names], quick, case.is_arithmetic)
         timings |= zip(names, measure.time_in_turn(card, [runs[name] for name in names], planned,
                                                    duty))
     return timings
@@ -129,7 +129,7 @@ def time_duty(torch, card, case, ours, peers, duty, quick, report):
     # The order of ../bench.cpp: copies, peers, ours.
     runs = dict(ceilings) | {work.name: work.run for work in peers}
     runs |= {step: work.run for step, work in ours.items()}
-    timings = time_together(card, runs, list(ours), quick, duty)
+    timings = time_together(card, case, runs, list(ours), quick, duty)
     of_peers = {work.name: timings[work.name] for work in peers}
     ceiling, how = None, ""
     if ceilings:

@@ -41,6 +41,22 @@ def product(kind, a, b):
     return c, U32 * _root(a.shape[1]) * terms + 2 * U[kind] * c.abs() + SMALLEST[kind]
 
 
+def scaled_product(scale, a, b):
+    """Of e4m3, with mean zero; C is bf16. `scale` is that of A times that of B.
+
+    For each 32 of k, wgmma adds their products, which are exact, and the sum so far, each cut to a
+    grid: 2^-13 of the largest of these 33. With mean zero the sum of all is about 1.6 |A||B| over
+    the root of k (pi / 2, of normal numbers), and hardly ever more than five times that: the grid
+    is 2^-13 of 8 |A||B| over the root of k. What k products lose has either sign and adds up as the
+    root of k. The sum so far always loses towards zero, k / 32 times by half a grid. A peer that
+    adds in fp32 is well within it. Each scale is one more factor, rounded in fp32."""
+    c, terms = scale * (a @ b), scale * (a.abs() @ b.abs())
+    k = a.shape[1]
+    grid = 2.0**-13 * 8 * terms / k**0.5
+    rounded = 2 * U["bf16"] + 2 * U32
+    return c, grid * (k**0.5 + k / 64) + rounded * c.abs() + SMALLEST["bf16"]
+
+
 def softmax(kind, x):
     below = x.amax(-1, keepdim=True) - x
     y = x.softmax(-1)

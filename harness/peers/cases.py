@@ -3,6 +3,12 @@ import dataclasses
 
 from tile_c import BYTES
 
+# m, n and k of products. The last of bf16: few tiles in C, twice; tiles that lack a part; a layer.
+CUBES = tuple((size,) * 3 for size in (2048, 4096, 8192, 16384))
+PRODUCT_SIZES = {"fp32": CUBES[:3], "fp16": CUBES,
+                 "bf16": (*CUBES, (512, 512, 8192), (8192, 128, 8192), (3000, 3000, 3000),
+                          (2048, 11008, 4096)),
+                 "e4m3": CUBES[1:]}
 # Rows and columns where the peers' figures are known (expected.json), and one row that is longer
 # than the registers of a cluster of multiprocessors.
 SOFTMAX_SIZES = ((32768, 1024), (32768, 4096), (16384, 8192), (8192, 32768), (4096, 131072))
@@ -29,7 +35,7 @@ ROTARY_SIZES = tuple((4, 4096, 32, 8, head_dim, interleaved)
 DECODED = (1, 16)
 DECODING_KEYS = (1 << 16, 1 << 17, 1 << 18)
 PASSES = ("forward", "backward")
-TYPES = ("fp32", "fp16", "bf16")
+TYPES = ("fp32", "fp16", "bf16")  # and of products e4m3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +71,14 @@ class Case:
             return " ".join([self.type, *words, ("half", "interleaved")[self.sizes[-1]]])
         extents = {1: ["n"], 2: ["rows", "cols"], 3: ["m", "n", "k"]}[len(self.sizes)]
         words = [self.type, *(extent + str(size) for extent, size in zip(extents, self.sizes))]
-        return " ".join(words + ["rms"] * (self.operation == "rmsnorm"))
+        # Of 8 bits there is one layout.
+        return " ".join(words + ["rms"] * (self.operation == "rmsnorm")
+                        + ["B^T"] * (self.type == "e4m3"))
+
+    @property
+    def result_type(self):
+        """8 bits have too few for a result."""
+        return "bf16" if self.type == "e4m3" else self.type
 
     @property
     def title(self):
@@ -153,9 +166,9 @@ def _tables():
         for n in (1 << 20, 1 << 24, 1 << 28):
             yield Case("01_vector_add", "vector_add", element_type, (n,))
     yield Case("01_vector_add", "vector_add", "fp32", (1 << 29,))
-    for element_type in TYPES:
-        for size in (2048, 4096, 8192):
-            yield Case("02_matmul", "matmul", element_type, (size, size, size))
+    for element_type, sizes in PRODUCT_SIZES.items():
+        for size in sizes:
+            yield Case("02_matmul", "matmul", element_type, size)
     for element_type in ("fp32", "bf16"):
         sizes = SOFTMAX_SIZES + (LONGEST_SOFTMAX,) * (element_type == "bf16")
         for size in sizes:
@@ -207,6 +220,8 @@ SMALL_SIZES = {"vector_add": ((1,), (1003,)), "matmul": ((1, 1, 1), (37, 29, 65)
                                       (2, 3, 3, 9, 19, 24, 1)),
                "windowed_rotary_attention": ((1, 2, 1, 33, 33, 64, 1), (2, 3, 3, 9, 19, 24, 1)),
                "rotary": ((2, 5, 4, 2, 64, 0), (1, 7, 3, 0, 32, 1), (2, 3, 1, 1, 6, 1))}
+# Rows of 8 bits begin at multiples of 16 bytes, and PyTorch wants n in 16s.
+SMALL_E4M3 = (37, 48, 80)
 # Of each size of attention too. Windows: every key is far, all but a query's own, some, none.
 SMALL_WINDOWS = ({"far": 0}, {"far": 1}, {"far": 7}, {"far": 99})
 SMALL_OPTIONS = {"attention": ({}, {"window": (6, 2)}, {"has_lengths": True}),
@@ -216,6 +231,7 @@ SMALL_OPTIONS = {"attention": ({}, {"window": (6, 2)}, {"has_lengths": True}),
 
 def small_cases():
     """Each operation in each type and direction, in small sizes."""
+    e4m3 = Case("02_matmul", "matmul", "e4m3", SMALL_E4M3)
     chapters = {case.operation: (case.chapter, set()) for case in all_cases()}
     for case in all_cases():
         chapters[case.operation][1].add(case.direction)
@@ -224,7 +240,7 @@ def small_cases():
             for element_type in TYPES
             for direction in PASSES if direction in directions
             for size in SMALL_SIZES[operation]
-            for options in SMALL_OPTIONS.get(operation, ({},))]
+            for options in SMALL_OPTIONS.get(operation, ({},))] + [e4m3]
 
 
 def select(cases, chapter="", part=""):

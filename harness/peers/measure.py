@@ -1,6 +1,8 @@
-"""Times on a GPU, taken as ../measure.hpp says, with one difference: PyTorch may need longer to
+"""Times on a GPU, taken as ../measure.hpp says, with two differences. PyTorch may need longer to
 start work than the GPU to do it, so the GPU is held back until the host is ahead of it, and an
-execution that it had to wait for is not counted."""
+execution that it had to wait for is not counted. Products draw more power than a card may take for
+long, and it lowers its clock: their bursts are shorter and the pauses longer, and sustained load
+begins after 2 s."""
 import time
 from typing import NamedTuple
 
@@ -8,6 +10,7 @@ CLEAR_BYTES = 256 << 20  # more than any card's L2
 FEWEST, MOST, QUICK = 3, 30, 10  # repetitions
 WORK_MS, BURST_MS = 400, 300
 PAUSE_S, HEATING_S = 0.2, 0.5
+PRODUCTS_BURST, PRODUCTS_PAUSE_S, PRODUCTS_HEATING_S = 10, 2, 2  # of attention too
 ROUNDS_AHEAD = 2      # that heating enqueues before it waits
 MOST_TRIES = 4        # a repetition is tried so often on average
 HOLD_MARGIN = 1.5
@@ -37,16 +40,21 @@ def summary(times, sm_clock):
 
 class Plan(NamedTuple):
     repetitions: int
-    burst: int  # so many between two pauses
+    burst: int                  # so many between two pauses
+    pause: float = PAUSE_S      # seconds, before each burst
+    heating: float = HEATING_S  # seconds of the same work before sustained load
 
 
-def plan(milliseconds, quick=False):
-    """30 repetitions, or as many as take 0.4 s for each work, but at least 3; bursts of 0.3 s.
-    `milliseconds` are those of one execution of each work."""
+def plan(milliseconds, quick=False, is_arithmetic=False):
+    """30 repetitions, or as many as take 0.4 s for each work, but at least 3; bursts of 0.3 s, of
+    products at most 10 of each work. `milliseconds` are those of one execution of each work."""
     whole = sum(milliseconds)
     repetitions = int(min(max(WORK_MS * len(milliseconds) / whole, FEWEST),
                           QUICK if quick else MOST))
-    return Plan(repetitions, int(min(max(BURST_MS / whole, 1), repetitions)))
+    burst = int(min(max(BURST_MS / whole, 1), repetitions))
+    if is_arithmetic:
+        return Plan(repetitions, min(burst, PRODUCTS_BURST), PRODUCTS_PAUSE_S, PRODUCTS_HEATING_S)
+    return Plan(repetitions, burst)
 
 
 class Interval(NamedTuple):
@@ -75,10 +83,10 @@ def time_once(card, works):
     return [card.elapsed(interval.start, interval.end) for interval in intervals]
 
 
-def heat(card, works):
-    """Half a second of the same work. The queue is not empty at the end."""
+def heat(card, works, seconds):
+    """So long the same work. The queue is not empty at the end."""
     ends = []
-    stop = card.now() + HEATING_S
+    stop = card.now() + seconds
     while card.now() < stop:
         ends.append([enqueue(card, work) for work in works][-1].end)
         if len(ends) > ROUNDS_AHEAD:
@@ -110,12 +118,12 @@ class Pace:
 
 def time_in_turn(card, works, plan, duty):
     """Times works in turn, one execution of each at a time, so that all see the same card. `duty`
-    is "burst", after a pause and with another one between bursts, or "sustained", after half a
-    second of the same work. A tenth as many rounds go before, unmeasured."""
+    is "burst", after a pause and with another one between bursts, or "sustained", after heating by
+    the same work. A tenth as many rounds go before, unmeasured."""
     for _ in range(max(1, plan.repetitions // 10)):
         pace = Pace(card, works)
     if duty == "sustained":
-        heat(card, works)
+        heat(card, works, plan.heating)
     times = [[] for _ in works]
     tries = 0
     while (missing := plan.repetitions - min(map(len, times))) > 0:
@@ -125,7 +133,7 @@ def time_in_turn(card, works, plan, duty):
         tries += rounds
         if duty == "burst":
             card.synchronize()
-            card.sleep(PAUSE_S)
+            card.sleep(plan.pause)
         card.hold(pace.hold(rounds))
         intervals = [[enqueue(card, work) for work in works] for _ in range(rounds)]
         clock = card.start_clock()

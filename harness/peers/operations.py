@@ -18,15 +18,18 @@ class Problem:
 
     def __init__(self, torch, case, device):
         self.torch, self.case, self.device = torch, case, device
-        self.dtype = {"fp32": torch.float32, "fp16": torch.float16,
-                      "bf16": torch.bfloat16}[case.type]
+        dtypes = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16,
+                  "e4m3": torch.float8_e4m3fn}
+        self.dtype, self.result_dtype = dtypes[case.type], dtypes[case.result_type]
         torch.manual_seed(1)
         self.step = None  # the best for ours, or a step's name
         self.is_forward = case.direction == "forward"
         self.make()
 
     def normal(self, *shape):
-        return self.torch.randn(*shape, dtype=self.dtype, device=self.device)
+        """Nothing draws 8 bits: of them, fp32 rounded."""
+        drawn = self.dtype if self.dtype.itemsize > 1 else self.torch.float32
+        return self.torch.randn(*shape, dtype=drawn, device=self.device).to(self.dtype)
 
     def sample(self, count, elements=None):
         """Which rows or columns are checked, of so many: all of a small matrix, else the first,
@@ -92,7 +95,7 @@ class Problem:
         if len(outputs) != len(self.checks):
             return f"{len(outputs)} results instead of {len(self.checks)}"
         for output, (name, part, expected, bound) in zip(outputs, self.checks):
-            if output.dtype != self.dtype:
+            if output.dtype != self.result_dtype:
                 return f"{name} is of {output.dtype}"
             if bool(output.isnan().any()):
                 return f"{name} has NaN in it"
@@ -122,26 +125,57 @@ class VectorAdd(Problem):
 
 
 class Matmul(Problem):
+    """Of e4m3, B is stored [n][k], and A and B are multiplied by a scale each."""
+    SCALES = {"a_scale": 0.5, "b_scale": 0.25}
+
     def make(self):
         m, n, k = self.case.sizes
-        self.a, self.b = self.normal(m, k), self.normal(k, n)
-        self.c = self.torch.empty(m, n, dtype=self.dtype, device=self.device)
+        self.is_scaled = self.case.type == "e4m3"
+        self.a, self.b = self.normal(m, k), self.normal(*((n, k) if self.is_scaled else (k, n)))
+        self.c = self.torch.empty(m, n, dtype=self.result_dtype, device=self.device)
+        self.scales = {name: self.torch.tensor(scale, device=self.device)
+                       for name, scale in self.SCALES.items()}
         self.chosen = self.sample(self.case.sizes[0])
 
     def ours(self, library):
         m, n, k = self.case.sizes
+        options = dict(transpose_b=1, **self.scales) if self.is_scaled else {}
         return self.our_work(library, "matmul", [self.c], m=m, n=n, k=k, a=self.a, b=self.b,
-                             c=self.c)
+                             c=self.c, **options)
+
+    def peers(self):
+        if not self.is_scaled:
+            return super().peers()
+        return {"torch": lambda: self.scaled("torch", True),
+                "torch slow accumulation": lambda: self.scaled("torch slow accumulation", False)}
+
+    def scaled(self, name, use_fast_accum):
+        """Fast are the tensor cores' own sums of 14 bits, which are ours too. Slow: every few of
+        them are added in fp32."""
+        scale_a, scale_b = self.scales.values()
+        return self.peer(name, lambda: self.torch._scaled_mm(
+            self.a, self.b.t(), scale_a=scale_a, scale_b=scale_b, out_dtype=self.result_dtype,
+            use_fast_accum=use_fast_accum))
 
     def eager(self):
         # "highest": fp32 stays fp32.
         self.torch.set_float32_matmul_precision("highest")
+        # Where cuBLAS splits k, sums in bf16 would be another operation.
+        self.torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
         out = self.torch.empty_like(self.c)
         return lambda: self.torch.mm(self.a, self.b, out=out)
 
     def check(self):
-        yield ("C", lambda c: c[self.chosen],
-               *bounds.product(self.case.type, self.a[self.chosen].double(), self.b.double()))
+        def part(c):
+            return c[self.chosen]
+        if self.is_scaled:
+            a_scale, b_scale = self.SCALES.values()
+            # As fp32: PyTorch may not pick rows of 8 bits.
+            yield ("C", part, *bounds.scaled_product(
+                a_scale * b_scale, part(self.a.float()).double(), self.b.double().t()))
+        else:
+            yield ("C", part, *bounds.product(self.case.type, part(self.a).double(),
+                                              self.b.double()))
 
 
 class Softmax(Problem):

@@ -28,6 +28,16 @@ class Values(unittest.TestCase):
             self.assertTrue(math.isnan(values.from_bytes(
                 kind, values.to_bytes(kind, [math.nan]))[0]))
 
+    def test_e4m3_rounds_to_even_and_has_no_infinity(self):
+        for number, bits in ((0.0, 0x00), (-0.0, 0x80), (2.0**-9, 0x01), (2.0**-10, 0x00),
+                             (3 * 2.0**-10, 0x02), (2.0**-6, 0x08), (-1.0, 0xb8), (1.0625, 0x38),
+                             (1.1875, 0x3a), (1.0626, 0x39), (448.0, 0x7e), (-math.inf, 0xfe),
+                             (math.nan, 0x7f)):
+            self.assertEqual(values.rounded_to_e4m3(number), bits, number)
+        every = bytes(bits for bits in range(256) if bits != 0xff)  # NaN loses its sign
+        self.assertEqual(values.to_bytes("e4m3", values.from_bytes("e4m3", every)), every)
+        self.assertEqual(sorted(values.E4M3[:0x7f]), values.E4M3[:0x7f])
+
 
 class Difference(unittest.TestCase):
     WANTED = [1.0, -0.5, 0.25]

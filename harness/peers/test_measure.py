@@ -74,15 +74,19 @@ class Summary(unittest.TestCase):
 
 class Planning(unittest.TestCase):
     def test_short_works_have_thirty_repetitions_in_one_burst(self):
-        self.assertEqual(measure.plan([0.1, 0.2]), (30, 30))
+        self.assertEqual(measure.plan([0.1, 0.2]), measure.Plan(30, 30))
 
     def test_long_works_have_fewer(self):
-        self.assertEqual(measure.plan([40.0, 60.0]), (8, 3))
-        self.assertEqual(measure.plan([1000.0]), (3, 1))
+        self.assertEqual(measure.plan([40.0, 60.0]), measure.Plan(8, 3))
+        self.assertEqual(measure.plan([1000.0]), measure.Plan(3, 1))
 
     def test_quick_has_ten_at_most(self):
-        self.assertEqual(measure.plan([0.1, 0.2], quick=True), (10, 10))
-        self.assertEqual(measure.plan([1000.0], quick=True), (3, 1))
+        self.assertEqual(measure.plan([0.1, 0.2], quick=True), measure.Plan(10, 10))
+        self.assertEqual(measure.plan([1000.0], quick=True), measure.Plan(3, 1))
+
+    def test_products_have_short_bursts_and_a_long_rest_or_heating(self):
+        self.assertEqual(measure.plan([0.1, 0.2], is_arithmetic=True), measure.Plan(30, 10, 2, 2))
+        self.assertEqual(measure.plan([40.0, 60.0], is_arithmetic=True), measure.Plan(8, 3, 2, 2))
 
 
 class InTurn(unittest.TestCase):
@@ -132,15 +136,17 @@ class InTurn(unittest.TestCase):
             self.time(card, [card.work("a", 0.02, host=1)])
 
     def test_bursts_have_a_pause_before_each(self):
-        card = FakeCard()
-        self.time(card, [card.work("a", 30)], plan=measure.Plan(9, 3))
-        self.assertAlmostEqual(card.slept, 3 * measure.PAUSE_S)
+        for plan in (measure.Plan(9, 3), measure.Plan(9, 3, pause=2)):
+            card = FakeCard()
+            self.time(card, [card.work("a", 30)], plan=plan)
+            self.assertAlmostEqual(card.slept, 3 * plan.pause)
 
-    def test_sustained_load_is_half_a_second_before_and_no_pause(self):
-        card = FakeCard()
-        self.time(card, [card.work("a", 1)], "sustained", measure.Plan(10, 10))
-        self.assertEqual(card.slept, 0)
-        self.assertGreater(len(card.log) / 2 - 11, measure.HEATING_S * 1e3 / 1.1 - 3)
+    def test_sustained_load_is_the_same_work_before_and_no_pause(self):
+        for plan in (measure.Plan(10, 10), measure.Plan(10, 10, heating=2)):
+            card = FakeCard()
+            self.time(card, [card.work("a", 1)], "sustained", plan)
+            self.assertEqual(card.slept, 0)
+            self.assertGreater(len(card.log) / 2 - 11, plan.heating * 1e3 / 1.1 - 3)
 
     def test_one_execution_is_timed_to_plan_with(self):
         card = FakeCard()

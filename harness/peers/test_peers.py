@@ -199,6 +199,7 @@ class TimingACase(unittest.TestCase):
         self.assertEqual({(row.peer, row.ceiling) for row in rows},
                          {("torch", None), ("torch.compile", None)})
         self.assertEqual(rows[0].metric, "throughput burst")
+        self.assertAlmostEqual(self.card.slept, 3 * measure.PRODUCTS_PAUSE_S)
 
 
 class Memory(unittest.TestCase):

@@ -124,6 +124,13 @@ class Voiding(unittest.TestCase):
         self.assertIn("3.76 TB/s", reason)
         self.assertTrue(self.expected.why_void(row(peer_value=float("nan")), "NVIDIA H200"))
 
+    def test_the_power_of_the_card_decides_on_sustained_products(self):
+        product = row(chapter="02_matmul", case="bf16 m4096 n4096 k4096", unit="TFLOP/s",
+                      metric="throughput burst", peer_value=1.0)
+        self.assertTrue(self.expected.why_void(product, "NVIDIA H200"))
+        sustained = product._replace(metric="throughput sustained")
+        self.assertEqual(self.expected.why_void(sustained, "NVIDIA H200"), "")
+
     def test_other_gpus_and_cases_have_no_figures(self):
         slow = row(peer_value=0.1)
         self.assertTrue(self.expected.why_void(slow, "NVIDIA H200"))

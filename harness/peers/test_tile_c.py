@@ -67,7 +67,7 @@ class Layout(unittest.TestCase):
 
     def test_types_have_the_numbers_and_bytes_of_the_header(self):
         numbers = {name.lower(): int(number) for name, number in
-                   re.findall(r"TILE_((?:FP|BF|TF)\d+) = (\d+)", TEXT)}
+                   re.findall(r"TILE_((?:FP|BF|TF)\d+|E4M3) = (\d+)", TEXT)}
         self.assertEqual(tile_c.TYPES, numbers)
         self.assertEqual(set(tile_c.BYTES), set(numbers))
         for name in ("LAYER_NORM", "RMS_NORM"):

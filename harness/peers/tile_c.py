@@ -5,15 +5,16 @@ POINTER, I64, I32 = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
 F32, F64 = ctypes.c_float, ctypes.c_double
 STRIDES = ctypes.c_int64 * 3
 
-TYPES = {"fp32": 1, "fp16": 2, "bf16": 3, "fp64": 4, "tf32": 5}
-BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "fp64": 8, "tf32": 4}
+TYPES = {"fp32": 1, "fp16": 2, "bf16": 3, "fp64": 4, "tf32": 5, "e4m3": 6}
+BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "fp64": 8, "tf32": 4, "e4m3": 1}
 
 # What stands in each tile_NAME_args behind struct_size, step and type, in order. test_tile_c.py
 # holds it against tile.h.
 OPERATIONS = {
     "vector_add": [(I64, "n"), (POINTER, "a b c stream")],
     "matmul": [(I64, "m n k"), (I32, "transpose_a transpose_b"), (POINTER, "a b c"),
-               (I64, "lda ldb ldc"), (POINTER, "alpha beta stream bias"), (I64, "activation")],
+               (I64, "lda ldb ldc"), (POINTER, "alpha beta stream bias"), (I64, "activation"),
+               (POINTER, "a_scale b_scale")],
     "softmax": [(F32, "scale"), (I64, "rows cols"), (POINTER, "x y"), (I64, "ldx ldy"),
                 (I32, "log causal"), (I64, "queries"), (POINTER, "stream")],
     "softmax_backward": [(F32, "scale"), (I64, "rows cols"), (POINTER, "y dy dx"),

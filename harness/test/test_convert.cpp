@@ -70,6 +70,35 @@ TEST_CASE("convert: every bf16 value and midpoint rounds once, to nearest even")
   check_every_value(DType::bf16, 7);
 }
 
+TEST_CASE("convert: every e4m3 value and midpoint rounds once, to nearest even, and saturates") {
+  const auto encode = [](double x) {
+    return std::to_integer<unsigned>(from_double(std::vector{x}, DType::e4m3).front());
+  };
+  std::vector<double> values;  // of the positive patterns, as the format is defined
+  for (int bits = 0; bits < 0x7f; ++bits) {
+    const int exponent = bits / 8;
+    values.push_back(std::ldexp(bits % 8 + (exponent > 0 ? 8 : 0), std::max(exponent, 1) - 10));
+  }
+  CHECK(values.back() == 448);
+  for (unsigned bits = 0; bits < values.size(); ++bits) {
+    const std::uint8_t patterns[] = {static_cast<std::uint8_t>(bits),
+                                     static_cast<std::uint8_t>(bits | 0x80)};
+    CHECK(to_double(patterns, DType::e4m3, 2) == std::vector{values[bits], -values[bits]});
+    CHECK(encode(values[bits]) == bits);
+    if (bits + 1 == values.size()) continue;
+    const double middle = (values[bits] + values[bits + 1]) / 2;
+    CHECK(encode(middle) == bits + bits % 2);
+    CHECK(encode(std::nextafter(middle, 0)) == bits);
+    CHECK(encode(std::nextafter(middle, kInfinity)) == bits + 1);
+    CHECK(encode(-std::nextafter(middle, kInfinity)) == ((bits + 1) | 0x80));
+  }
+  for (const double large : {449.0, 1e300, kInfinity}) {
+    CHECK(encode(large) == 0x7e);
+    CHECK(encode(-large) == 0xfe);
+  }
+  CHECK(std::isnan(rounded(std::vector{std::nan("")}, DType::e4m3).front()));
+}
+
 TEST_CASE("convert: known halves") {
   CHECK(double_to_bits(1.0, DType::fp16) == 0x3C00);
   CHECK(double_to_bits(65504, DType::fp16) == 0x7BFF);
@@ -112,6 +141,7 @@ TEST_CASE("convert: tf32 is stored as fp32, with all its bits") {
 TEST_CASE("convert: zeros keep their sign, Inf and NaN stay what they are") {
   const std::vector<double> values = {0.0, -0.0, kInfinity, -kInfinity, std::nan("")};
   for (const DType dtype : kDTypes) {
+    if (dtype == DType::e4m3) continue;  // has no infinity
     const std::vector<double> back = rounded(values, dtype);
     REQUIRE(back.size() == values.size());
     for (std::size_t i = 0; i < values.size(); ++i) CHECK(matches(back[i], values[i], 0));

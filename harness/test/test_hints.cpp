@@ -35,6 +35,7 @@ TEST_CASE("hints: unwritten elements are known by either poison") {
   const auto last_ten = [](std::size_t i) { return i >= 90; };
   for (const Poison poison : kOutputPoisons) {
     for (const DType dtype : kDTypes) {
+      if (dtype == DType::e4m3) continue;  // no result has it
       std::vector<double> got =
           changed(expected, last_ten, [&](std::size_t) { return poison_value(poison, dtype); });
       CHECK(contains(ask(hint_unwritten, expected, got), "all of them still hold the poison"));

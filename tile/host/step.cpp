@@ -54,7 +54,7 @@ Status check_requirements(EnumSet<DType> types, EnumSet<Feature> needs, DType ty
 }
 
 DType default_type(const StepInfo& step) {
-  constexpr DType kInOrder[] = {DType::fp32, DType::bf16, DType::fp16, DType::tf32};
+  constexpr DType kInOrder[] = {DType::fp32, DType::bf16, DType::fp16, DType::tf32, DType::e4m3};
   for (const DType type : kInOrder) {
     if (check_requirements(step.types, step.needs, type).ok()) return type;
   }

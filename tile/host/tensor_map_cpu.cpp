@@ -10,6 +10,7 @@ cpu_device::TensorType type_of(DType type) {
     case DType::fp16: return cpu_device::TensorType::fp16;
     case DType::bf16: return cpu_device::TensorType::bf16;
     case DType::fp64: return cpu_device::TensorType::fp64;
+    case DType::e4m3: return cpu_device::TensorType::byte;
   }
   return {};
 }

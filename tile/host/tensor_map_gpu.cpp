@@ -17,6 +17,7 @@ CUtensorMapDataType type_of(DType type) {
     case DType::fp16: return CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
     case DType::bf16: return CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
     case DType::fp64: return CU_TENSOR_MAP_DATA_TYPE_FLOAT64;
+    case DType::e4m3: break;
   }
   return CU_TENSOR_MAP_DATA_TYPE_UINT8;
 }

@@ -5,7 +5,7 @@
 
 namespace cpu_device {
 
-enum class TensorType : uint8_t { fp32, fp16, bf16, fp64 };
+enum class TensorType : uint8_t { fp32, fp16, bf16, fp64, byte };
 
 /// In axis 0 elements are neighbours. Of an axis that the tensor does not have, the extents are 1.
 struct TensorMap {

@@ -1,0 +1,179 @@
+// Step 21: 8 bits.
+// Idea: e4m3 has half of the bytes of bf16, and tensor cores multiply twice as many at a time. A
+//       scale for each matrix brings its values to where 4 significant bits serve best.
+// Change: from step 19: 128 of k in a tile, 32 in a wgmma, both operands along k, as wgmma reads 8
+//         bits in no other way; C and the bias are bf16; the scales come into alpha.
+// Limit: the tensor cores, and the power that they may take. Of the sums of such products they keep
+//        14 bits, see sum_error() in reference.cpp.
+#include <cuda_fp8.h>
+
+#include "hopper_output.cuh"
+#include "hopper_tiles.cuh"
+#include "tile/host/cluster_launch.hpp"
+#include "tile/ptx/async_proxy.cuh"
+#include "tile/ptx/cluster.cuh"
+#include "tile/ptx/fragments.hpp"
+#include "tile/ptx/warpgroup.cuh"
+#include "tile/ring.cuh"
+
+namespace matmul {
+namespace {
+
+using T = __nv_fp8_e4m3;
+using Bf16 = __nv_bfloat16;
+
+constexpr int kDepth = 128;    // of k in a tile: 128 bytes, a row of the swizzle's pattern
+constexpr int kConsumers = 2;  // warpgroups, one above the other
+constexpr int kRows = 64;      // of each: those of one wgmma
+constexpr int kTileM = kConsumers * kRows;
+constexpr int kTileN = 256;
+constexpr int kCluster = 2;     // blocks, one above the other
+constexpr int kStages = 3;      // of 48 KiB, beside 64 KiB for C
+constexpr unsigned kGroup = 8;  // pairs of tiles below one another that are taken together
+constexpr int kThreads = (1 + kConsumers) * tile::kWarpgroup;
+// 65,536 registers are 168 for each of 384 threads, in steps of 8. The producer keeps 40 of them;
+// 128 of a consumer's are sums.
+constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
+static_assert(kProducerRegisters + kConsumers * kConsumerRegisters <= (1 + kConsumers) * 168);
+
+using ATile = OperandBoxes<T, true, kTileM>;
+using BTile = OperandBoxes<T, true, kTileN>;
+using BHalf = OperandBoxes<T, true, kTileN / kCluster>;
+constexpr int kStageBytes = ATile::kBytes + BTile::kBytes;
+constexpr int kParts = kDepth / 32;  // of 32 bytes of k, which a wgmma takes
+
+/// The tile of the block of this rank in a pair.
+__device__ Corner corner_of_pair(unsigned pair, unsigned rank, std::int64_t m, std::int64_t n) {
+  Corner corner = corner_in_groups<kCluster * kTileM, kTileN, kGroup>(pair, m, n);
+  corner.row += rank * kTileM;  // may lie below C: such a tile is zeros, and is not stored
+  return corner;
+}
+
+__global__ void __launch_bounds__(kThreads, 1)
+    matmul_e4m3(const __grid_constant__ tile::TensorMap a_map,  // A [m][k]
+                const __grid_constant__ tile::TensorMap b_map,  // B [n][k]
+                const __grid_constant__ tile::TensorMap c_map,  // C [m][n], if n >= 8
+                Output<Bf16> c,                                 // the same
+                const float* a_scale, const float* b_scale,     // a number each, or null
+                const Bf16* bias,                               // [n], or null
+                Activation activation,                          // of the sum and the bias
+                std::int64_t m, std::int64_t n, int k, unsigned pairs) {
+  using namespace tile::ptx;
+  // 1,024 bytes: where the pattern of the swizzle begins.
+  extern __shared__ __align__(1024) unsigned char smem[];  // [stage]{A's tile, B's tile}, C's tile
+  __shared__ Mbarrier full[kStages], empty[kStages];
+  const SharedAddress stages(smem);
+  if (a_scale) c.alpha *= *a_scale;
+  if (b_scale) c.alpha *= *b_scale;
+  const int warpgroup = static_cast<int>(threadIdx.x) / tile::kWarpgroup;
+  if (threadIdx.x == 0) {
+    for (int stage = 0; stage < kStages; ++stage) {
+      mbarrier_init(&full[stage], 1);  // the producer, and the bytes it expects
+      mbarrier_init(&empty[stage], kCluster * kConsumers);  // a thread of each
+    }
+  }
+  cluster_sync();  // both blocks see all of them before they wait or arrive there
+  const unsigned rank = cluster_rank();
+  tile::RingPlace<kStages> place;
+
+  if (warpgroup == 0) {
+    setmaxnreg_dec<kProducerRegisters>();
+    // One thread copies; the others go to the cluster's last barrier.
+    for (unsigned pair = blockIdx.x / kCluster; threadIdx.x == 0 && pair < pairs;
+         pair += gridDim.x / kCluster) {
+      const Corner corner = corner_of_pair(pair, rank, m, n);
+      for (int k0 = 0; k0 < k; k0 += kDepth, place.advance()) {
+        const SharedAddress a_smem = stages + place.stage * kStageBytes;
+        mbarrier_wait(&empty[place.stage], place.parity ^ 1);
+        mbarrier_arrive_expect(&full[place.stage], kStageBytes);
+        ATile::load(a_smem, a_map, static_cast<int>(corner.row), k0, &full[place.stage]);
+        // This block's half of B's columns, into both.
+        BHalf::load(a_smem + ATile::kBytes + rank * BHalf::kBytes, b_map,
+                    static_cast<int>(corner.col + rank * (kTileN / kCluster)), k0,
+                    &full[place.stage], (1 << kCluster) - 1);
+      }
+    }
+  } else {
+    setmaxnreg_inc<kConsumerRegisters>();
+    const int first_row = (warpgroup - 1) * kRows;
+    const SharedAddress staging =
+        stages + (kStages * kStageBytes + (warpgroup - 1) * OutputBoxes<kTileN>::kBytes);
+    const bool speaks = threadIdx.x % tile::kWarpgroup == 0;  // for its warpgroup
+    for (unsigned pair = blockIdx.x / kCluster; pair < pairs; pair += gridDim.x / kCluster) {
+      const Corner corner = corner_of_pair(pair, rank, m, n);
+      float sums[kTileN / 2];  // of C, as element_of_wgmma says
+      // The stage of both blocks: each has half of B from the other.
+      const auto release = [&](int stage) {
+        for (unsigned block = 0; block < kCluster; ++block) mbarrier_arrive(&empty[stage], block);
+      };
+      int read = -1;  // the stage that is multiplied
+      for (int k0 = 0; k0 < k; k0 += kDepth, place.advance()) {
+        mbarrier_wait(&full[place.stage], place.parity);
+        const SharedAddress a_smem = stages + place.stage * kStageBytes;
+        const WgmmaDescriptor a = ATile::descriptor(a_smem, first_row);
+        const WgmmaDescriptor b = BTile::descriptor(a_smem + ATile::kBytes, 0);
+        // C += A B: four times 32 of k
+        wgmma_fence();
+#pragma unroll
+        for (int part = 0; part < kParts; ++part) {
+          wgmma<T, kTileN>(sums, a + part * ATile::kPartBytes, b + part * BTile::kPartBytes,
+                           k0 != 0 || part != 0);
+        }
+        wgmma_commit();
+        wgmma_wait<1>(sums);  // the stage before has been read
+        if (speaks && read >= 0) release(read);
+        read = place.stage;
+      }
+      wgmma_wait<0>(sums);
+      if (speaks) release(read);
+
+      const std::int64_t row = corner.row + first_row;
+      finish(sums, c, bias, activation, row, corner.col, m, n);
+      // The thread that speaks has started the store of the tile before, and knows when TMA has
+      // read it. The others learn it here.
+      if (speaks) bulk_wait_read<0>();
+      barrier_sync(warpgroup, tile::kWarpgroup);
+      leave_in_shared_memory<Bf16>(sums, staging);
+      fence_async_proxy();                        // TMA sees what this thread has stored
+      barrier_sync(warpgroup, tile::kWarpgroup);  // and all have
+      if (speaks && n >= kTogether) {
+        for (int x = 0; x < kTileN; x += kBoxElements) {
+          tma_store(c_map, BoxAt{static_cast<int>(corner.col) + x, static_cast<int>(row)},
+                    staging + x / kBoxElements * OutputBoxes<kTileN>::kBoxBytes);
+        }
+        bulk_commit();
+      }
+      store_rest(sums, c, row, corner.col, m, n);
+    }
+  }
+  bulk_wait_read<0>();  // shared memory stays until TMA has read it
+  __syncwarp();         // the next is for whole warps, and one thread of the first has copied
+  cluster_sync();       // the other block still copies into this one's memory, and arrives there
+}
+
+}  // namespace
+
+tile::Status e4m3(const Problem& p, const Buffers& buffers, void* stream) {
+  if (terms(p) == 0) {  // C is all that there is, in bf16, and has its steps
+    Problem c = p;
+    c.type = type_of_c(p);
+    return warp_tiles(c, buffers, stream);
+  }
+  tile::TensorMap a_map, b_map, c_map;
+  // A copy brings half of B's tile.
+  if (tile::Status s = make_maps<ATile, BHalf>(p, buffers, &a_map, &b_map); !s.ok()) return s;
+  if (tile::Status s = OutputBoxes<kTileN>::make_map(p, buffers, &c_map); !s.ok()) return s;
+  unsigned pairs = 0;
+  int sms = 0;  // multiprocessors
+  if (tile::Status s = tile::count_multiprocessors(&sms); !s.ok()) return s;
+  if (tile::Status s = blocks_for_tiles(p, kCluster * kTileM, kTileN, &pairs); !s.ok()) return s;
+  constexpr int kBytes = kStages * kStageBytes + kConsumers * OutputBoxes<kTileN>::kBytes;
+  const auto most = std::max(1u, static_cast<unsigned>(sms) / kCluster);
+  return tile::launch_in_clusters(
+      matmul_e4m3, "matmul_e4m3", dim3(kCluster * blocks_without_idlers(pairs, most)), kThreads,
+      kCluster, kBytes, stream, a_map, b_map, c_map, output_c<Bf16>(p, buffers), buffers.a_scale,
+      buffers.b_scale, static_cast<const Bf16*>(buffers.bias), p.activation, p.m, p.n,
+      static_cast<int>(p.k), pairs);
+}
+
+}  // namespace matmul
