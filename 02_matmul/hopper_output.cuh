@@ -43,7 +43,12 @@ template <class T, int kSums>
 __device__ void finish(float (&sums)[kSums], const Output<T>& c, const T* bias,
                        Activation activation, std::int64_t row, std::int64_t col, std::int64_t m,
                        std::int64_t n) {
-  if (c.alpha == 1 && c.beta == 0 && !bias && activation == Activation::none) return;
+  if (c.beta == 0 && !bias && activation == Activation::none) {  // of no element's place
+    if (c.alpha == 1) return;
+#pragma unroll
+    for (int i = 0; i < kSums; ++i) sums[i] *= c.alpha;
+    return;
+  }
 #pragma unroll
   for (int i = 0; i < kSums; ++i) {
     const tile::ptx::Element at =

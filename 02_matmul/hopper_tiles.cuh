@@ -16,31 +16,36 @@ static_assert(kBoxElements * 2 == 128);
 // snippet-begin operand
 /// kExtent of m or n by kBlockK of k, or twice as many of 8 bits. Its neighbours in memory lie
 /// along k (kAlongK), and it is one box of kExtent rows; or along m or n, and it is a box of
-/// kBlockK rows for each 64 of these. wgmma reads 8 bits along k only.
-template <class T, bool kAlongK, int kExtent>
+/// kBlockK rows for each 64 of these. wgmma reads 8 bits along k only. If kBlocks blocks of a
+/// cluster share the tile, each copies its part of the rows of every box into all of them.
+template <class T, bool kAlongK, int kExtent, int kBlocks = 1>
 struct OperandBoxes {
   static_assert(sizeof(T) == 2 || (sizeof(T) == 1 && kAlongK));
   static_assert(kExtent % kBoxElements == 0 && kExtent <= 256);
   static constexpr tile::ptx::Major kMajor = kAlongK ? tile::ptx::Major::k : tile::ptx::Major::mn;
   static constexpr int kRows = kAlongK ? kExtent : kBlockK;  // of a box
+  static constexpr int kCopied = kRows / kBlocks;            // of these, by one copy
+  static_assert(kCopied % 8 == 0, "a copy begins where the pattern of the swizzle does");
   static constexpr int kBoxBytes = kRows * kBoxElements * 2;
   static constexpr int kBytes = kExtent * kBlockK * 2;
   /// From one wgmma's part of k to the next: within the rows, or 16 rows further.
   static constexpr int kPartBytes = kAlongK ? kWgmmaK * 2 : kWgmmaK * kBoxElements * 2;
 
-  /// Starts the copies of the tile that begins at `first` of m or n, and at k: into this block, or
-  /// into those of the cluster that have their bits in `ranks`. Zeros stand for what the matrix
+  /// Starts the copies of the tile that begins at `first` of m or n, and at k: all of it into this
+  /// block, or the part of the block of this rank into all kBlocks. Zeros stand for what the matrix
   /// does not have.
   static __device__ void load(tile::ptx::SharedAddress to, const tile::TensorMap& map, int first,
-                              int k, tile::ptx::Mbarrier* full, std::uint16_t ranks = 0) {
+                              int k, tile::ptx::Mbarrier* full, unsigned rank = 0) {
+    const int row = static_cast<int>(rank) * kCopied;
 #pragma unroll
     for (int box = 0; box < kBytes / kBoxBytes; ++box) {
-      const tile::ptx::BoxAt at =
-          kAlongK ? tile::ptx::BoxAt{k, first} : tile::ptx::BoxAt{first + box * kBoxElements, k};
-      if (ranks == 0) {
-        tile::ptx::tma_load(to + box * kBoxBytes, map, at, full);
+      const tile::ptx::SharedAddress part = to + (box * kBoxBytes + row * kBoxElements * 2);
+      const tile::ptx::BoxAt at = kAlongK ? tile::ptx::BoxAt{k, first + row}
+                                          : tile::ptx::BoxAt{first + box * kBoxElements, k + row};
+      if constexpr (kBlocks == 1) {
+        tile::ptx::tma_load(part, map, at, full);
       } else {
-        tile::ptx::tma_load_multicast(to + box * kBoxBytes, map, at, full, ranks);
+        tile::ptx::tma_load_multicast(part, map, at, full, (1 << kBlocks) - 1);
       }
     }
   }
@@ -63,7 +68,7 @@ struct OperandBoxes {
                                   .rank = 2,
                                   .extents = {kAlongK ? k : extent, kAlongK ? extent : k},
                                   .strides = {ld},
-                                  .box = {kBoxElements * 2 / int{sizeof(T)}, kRows},
+                                  .box = {kBoxElements * 2 / int{sizeof(T)}, kCopied},
                                   .swizzle_bytes = 128};
     return tile::make_tensor_map(name, boxed, map);
   }

@@ -43,8 +43,7 @@ __global__ void __launch_bounds__(kThreads, 1)
                         std::int64_t m, std::int64_t n, int k, unsigned pairs) {
   using namespace tile::ptx;
   using ATile = OperandBoxes<T, kAAlongK, kTileM>;
-  using BTile = OperandBoxes<T, kBAlongK, kTileN>;
-  using BHalf = OperandBoxes<T, kBAlongK, kTileN / kCluster>;
+  using BTile = OperandBoxes<T, kBAlongK, kTileN, kCluster>;
   constexpr int kStageBytes = ATile::kBytes + BTile::kBytes;
   // 1,024 bytes: where the pattern of the swizzle begins.
   extern __shared__ __align__(1024) unsigned char smem[];  // [stage]{A's tile, B's tile}
@@ -73,10 +72,9 @@ __global__ void __launch_bounds__(kThreads, 1)
         mbarrier_wait(&empty[place.stage], place.parity ^ 1);
         mbarrier_arrive_expect(&full[place.stage], kStageBytes);
         ATile::load(a_smem, a_map, static_cast<int>(corner.row), k0, &full[place.stage]);
-        // This block's half of B's columns, into both.
-        BHalf::load(a_smem + ATile::kBytes + rank * BHalf::kBytes, b_map,
-                    static_cast<int>(corner.col + rank * (kTileN / kCluster)), k0,
-                    &full[place.stage], (1 << kCluster) - 1);
+        // This block's half of the rows of B's tile, into both.
+        BTile::load(a_smem + ATile::kBytes, b_map, static_cast<int>(corner.col), k0,
+                    &full[place.stage], rank);
         // snippet-end multicast
       }
     }
@@ -135,12 +133,9 @@ tile::Status cluster_ring(const Problem& p, const Buffers& buffers, void* stream
     using T = decltype(element);
     constexpr bool kAAlongK = a_along_k.value, kBAlongK = b_along_k.value;
     using ATile = OperandBoxes<T, kAAlongK, kTileM>;
-    using BTile = OperandBoxes<T, kBAlongK, kTileN>;
+    using BTile = OperandBoxes<T, kBAlongK, kTileN, kCluster>;
     tile::TensorMap a_map, b_map;
-    // A copy brings half of B's tile.
-    if (tile::Status s = make_maps<ATile, OperandBoxes<T, kBAlongK, kTileN / kCluster>>(
-            p, buffers, &a_map, &b_map);
-        !s.ok()) {
+    if (tile::Status s = make_maps<ATile, BTile>(p, buffers, &a_map, &b_map); !s.ok()) {
       return s;
     }
     unsigned pairs = 0;

@@ -29,6 +29,7 @@ constexpr int kThreads = (1 + kConsumers) * tile::kWarpgroup;
 constexpr int kWarps = kThreads / 32;
 constexpr int kTogether = 4;  // columns of C that a lane gathers: 16 bytes of sums
 static_assert(kTileN == 32 * kTogether, "a warp gathers a row");
+constexpr int kRowsTogether = 3;  // so many loads are under way at a time; 12 warps have 36 rows
 // Sums from one row to the next. Eight more than there are, 32 bytes: the four rows and 32 bytes of
 // each that half a warp stores at a time then lie in different banks.
 constexpr int kPartLd = kTileN + 8;
@@ -55,6 +56,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const SharedAddress stages(smem);
   const int warpgroup = static_cast<int>(threadIdx.x) / tile::kWarpgroup;
   if (threadIdx.x == 0) {
+    prefetch_tensor_map(a_map), prefetch_tensor_map(b_map);  // the first copies wait for them
     for (int stage = 0; stage < kStages; ++stage) {
       mbarrier_init(&full[stage], 1);            // the producer, and the bytes it expects
       mbarrier_init(&empty[stage], kConsumers);  // a thread of each
@@ -123,32 +125,41 @@ __global__ void __launch_bounds__(kThreads, 1)
   cluster_sync();  // the sums of all blocks lie in their shared memory
   // C's tile = the sum of them all. A block has some of the rows, a warp one at a time.
   const int rows = kTileM / static_cast<int>(blocks);
+  const int first_of_block = static_cast<int>(rank) * rows;
   const int x_in_tile = static_cast<int>(threadIdx.x) % 32 * kTogether;
   const std::int64_t x = corner.col + x_in_tile;
-  for (int row = static_cast<int>(threadIdx.x) / 32; row < rows; row += kWarps) {
-    const int y_in_tile = static_cast<int>(rank) * rows + row;
-    const std::int64_t y = corner.row + y_in_tile;
-    if (y >= m || x >= n) continue;
-    float sum[kTogether] = {};
+  for (int first = static_cast<int>(threadIdx.x) / 32; first < rows && x < n;
+       first += kWarps * kRowsTogether) {
+    float sum[kRowsTogether][kTogether] = {};
     // The blocks' sums in an order that only the rank decides, its own first: the same in each run.
     // blocks is a power of two, so no two blocks read from the same one if they keep pace.
-#pragma unroll 4
     for (unsigned i = 0; i < blocks; ++i) {
-      const float* part = in_block_of_cluster(part_smem, rank ^ i);
-      const auto four = *reinterpret_cast<const float4*>(part + y_in_tile * kPartLd + x_in_tile);
-      sum[0] += four.x, sum[1] += four.y, sum[2] += four.z, sum[3] += four.w;
-    }
-    T* to = c.data + y * c.ld + x;
+      const float* part = in_block_of_cluster(part_smem, rank ^ i) + x_in_tile;
 #pragma unroll
-    for (int e = 0; e < kTogether; ++e) {
-      if (x + e >= n) continue;
-      sum[e] = c.scaled(sum[e], to + e);
-      if (bias) sum[e] += static_cast<float>(bias[x + e]);
-      sum[e] = activate(activation, sum[e]);
-      if (x + kTogether > n) to[e] = static_cast<T>(sum[e]);
+      for (int r = 0; r < kRowsTogether; ++r) {
+        if (first + r * kWarps >= rows) continue;
+        const auto four = *reinterpret_cast<const float4*>(
+            part + (first_of_block + first + r * kWarps) * kPartLd);
+        sum[r][0] += four.x, sum[r][1] += four.y, sum[r][2] += four.z, sum[r][3] += four.w;
+      }
     }
-    if (x + kTogether <= n) {  // 8 bytes to a lane, 256 neighbouring ones to a warp
-      *reinterpret_cast<uint2*>(to) = {pack<T>(sum[0], sum[1]), pack<T>(sum[2], sum[3])};
+#pragma unroll
+    for (int r = 0; r < kRowsTogether; ++r) {
+      const std::int64_t y = corner.row + first_of_block + first + r * kWarps;
+      if (first + r * kWarps >= rows || y >= m) continue;
+      T* to = c.data + y * c.ld + x;
+#pragma unroll
+      for (int e = 0; e < kTogether; ++e) {
+        if (x + e >= n) continue;
+        sum[r][e] = c.scaled(sum[r][e], to + e);
+        if (bias) sum[r][e] += static_cast<float>(bias[x + e]);
+        sum[r][e] = activate(activation, sum[r][e]);
+        if (x + kTogether > n) to[e] = static_cast<T>(sum[r][e]);
+      }
+      if (x + kTogether <= n) {  // 8 bytes to a lane, 256 neighbouring ones to a warp
+        *reinterpret_cast<uint2*>(to) = {pack<T>(sum[r][0], sum[r][1]),
+                                         pack<T>(sum[r][2], sum[r][3])};
+      }
     }
   }
   __syncwarp();    // the next is for whole warps, and some lanes may have had no columns

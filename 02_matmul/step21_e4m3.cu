@@ -37,8 +37,7 @@ constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
 static_assert(kProducerRegisters + kConsumers * kConsumerRegisters <= (1 + kConsumers) * 168);
 
 using ATile = OperandBoxes<T, true, kTileM>;
-using BTile = OperandBoxes<T, true, kTileN>;
-using BHalf = OperandBoxes<T, true, kTileN / kCluster>;
+using BTile = OperandBoxes<T, true, kTileN, kCluster>;
 constexpr int kStageBytes = ATile::kBytes + BTile::kBytes;
 constexpr int kParts = kDepth / 32;  // of 32 bytes of k, which a wgmma takes
 
@@ -63,8 +62,10 @@ __global__ void __launch_bounds__(kThreads, 1)
   extern __shared__ __align__(1024) unsigned char smem[];  // [stage]{A's tile, B's tile}, C's tile
   __shared__ Mbarrier full[kStages], empty[kStages];
   const SharedAddress stages(smem);
+  // snippet-begin scales
   if (a_scale) c.alpha *= *a_scale;
   if (b_scale) c.alpha *= *b_scale;
+  // snippet-end scales
   const int warpgroup = static_cast<int>(threadIdx.x) / tile::kWarpgroup;
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < kStages; ++stage) {
@@ -87,10 +88,9 @@ __global__ void __launch_bounds__(kThreads, 1)
         mbarrier_wait(&empty[place.stage], place.parity ^ 1);
         mbarrier_arrive_expect(&full[place.stage], kStageBytes);
         ATile::load(a_smem, a_map, static_cast<int>(corner.row), k0, &full[place.stage]);
-        // This block's half of B's columns, into both.
-        BHalf::load(a_smem + ATile::kBytes + rank * BHalf::kBytes, b_map,
-                    static_cast<int>(corner.col + rank * (kTileN / kCluster)), k0,
-                    &full[place.stage], (1 << kCluster) - 1);
+        // This block's half of the rows of B's tile, into both.
+        BTile::load(a_smem + ATile::kBytes, b_map, static_cast<int>(corner.col), k0,
+                    &full[place.stage], rank);
       }
     }
   } else {
@@ -107,6 +107,7 @@ __global__ void __launch_bounds__(kThreads, 1)
         for (unsigned block = 0; block < kCluster; ++block) mbarrier_arrive(&empty[stage], block);
       };
       int read = -1;  // the stage that is multiplied
+      // snippet-begin loop
       for (int k0 = 0; k0 < k; k0 += kDepth, place.advance()) {
         mbarrier_wait(&full[place.stage], place.parity);
         const SharedAddress a_smem = stages + place.stage * kStageBytes;
@@ -124,6 +125,7 @@ __global__ void __launch_bounds__(kThreads, 1)
         if (speaks && read >= 0) release(read);
         read = place.stage;
       }
+      // snippet-end loop
       wgmma_wait<0>(sums);
       if (speaks) release(read);
 
@@ -160,8 +162,7 @@ tile::Status e4m3(const Problem& p, const Buffers& buffers, void* stream) {
     return warp_tiles(c, buffers, stream);
   }
   tile::TensorMap a_map, b_map, c_map;
-  // A copy brings half of B's tile.
-  if (tile::Status s = make_maps<ATile, BHalf>(p, buffers, &a_map, &b_map); !s.ok()) return s;
+  if (tile::Status s = make_maps<ATile, BTile>(p, buffers, &a_map, &b_map); !s.ok()) return s;
   if (tile::Status s = OutputBoxes<kTileN>::make_map(p, buffers, &c_map); !s.ok()) return s;
   unsigned pairs = 0;
   int sms = 0;  // multiprocessors

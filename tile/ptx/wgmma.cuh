@@ -101,6 +101,13 @@ enum class Major { k, mn };
   "%19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, "  \
   "%36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, "  \
   "%53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}"
+#define TILE_WGMMA_D_192                                                                  \
+  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, "     \
+  "%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, " \
+  "%35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, " \
+  "%52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, %64, %65, %66, %67, %68, " \
+  "%69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, %84, %85, " \
+  "%86, %87, %88, %89, %90, %91, %92, %93, %94, %95}"
 #define TILE_WGMMA_D_256                                                                   \
   "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, " \
   "%19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, "  \
@@ -117,6 +124,7 @@ enum class Major { k, mn };
   TILE_WGMMA_8(i), TILE_WGMMA_8(i + 8), TILE_WGMMA_8(i + 16), TILE_WGMMA_8(i + 24)
 #define TILE_WGMMA_SUMS_64 TILE_WGMMA_32(0)
 #define TILE_WGMMA_SUMS_128 TILE_WGMMA_32(0), TILE_WGMMA_32(32)
+#define TILE_WGMMA_SUMS_192 TILE_WGMMA_SUMS_128, TILE_WGMMA_32(64)
 #define TILE_WGMMA_SUMS_256 TILE_WGMMA_SUMS_128, TILE_WGMMA_32(64), TILE_WGMMA_32(96)
 
 // The operand behind D's is `p`, whether D counts. The two ones say that neither A nor B is
@@ -135,6 +143,8 @@ enum class Major { k, mn };
     TILE_WGMMA(64, "%32", form, "%33, %34, p, 1, 1, %35, %36", TILE_WGMMA_SHARED);       \
   } else if constexpr (kN == 128) {                                                      \
     TILE_WGMMA(128, "%64", form, "%65, %66, p, 1, 1, %67, %68", TILE_WGMMA_SHARED);      \
+  } else if constexpr (kN == 192) {                                                      \
+    TILE_WGMMA(192, "%96", form, "%97, %98, p, 1, 1, %99, %100", TILE_WGMMA_SHARED);     \
   } else {                                                                               \
     TILE_WGMMA(256, "%128", form, "%129, %130, p, 1, 1, %131, %132", TILE_WGMMA_SHARED); \
   }
@@ -150,7 +160,8 @@ enum class Major { k, mn };
 template <class T, int kN, Major kMajorA = Major::k, Major kMajorB = Major::k>
 __device__ __forceinline__ void wgmma(float (&d)[kN / 2], WgmmaDescriptor a, WgmmaDescriptor b,
                                       bool accumulate) {
-  static_assert(kN == 64 || kN == 128 || kN == 256, "there are wrappers for these columns of D");
+  static_assert(kN == 64 || kN == 128 || kN == 192 || kN == 256,
+                "there are wrappers for these columns of D");
   constexpr bool kFp8 = std::is_same_v<T, __nv_fp8_e4m3>;
   static_assert(!kFp8 || (kMajorA == Major::k && kMajorB == Major::k),
                 "wgmma reads fp8 along k only");
@@ -162,6 +173,9 @@ __device__ __forceinline__ void wgmma(float (&d)[kN / 2], WgmmaDescriptor a, Wgm
       TILE_WGMMA(64, "%32", "k32.f32.e4m3.e4m3", "%33, %34, p, 1, 1", "l"(a.bits()), "l"(b.bits()));
     } else if constexpr (kN == 128) {
       TILE_WGMMA(128, "%64", "k32.f32.e4m3.e4m3", "%65, %66, p, 1, 1", "l"(a.bits()),
+                 "l"(b.bits()));
+    } else if constexpr (kN == 192) {
+      TILE_WGMMA(192, "%96", "k32.f32.e4m3.e4m3", "%97, %98, p, 1, 1", "l"(a.bits()),
                  "l"(b.bits()));
     } else {
       TILE_WGMMA(256, "%128", "k32.f32.e4m3.e4m3", "%129, %130, p, 1, 1", "l"(a.bits()),
@@ -186,6 +200,9 @@ __device__ __forceinline__ void wgmma(float (&d)[kN / 2], WgmmaDescriptor a, Wgm
     TILE_WGMMA(64, "%32", form, "{%33, %34, %35, %36}, %37, p, 1, 1, %38", TILE_WGMMA_REGISTERS);  \
   } else if constexpr (kN == 128) {                                                                \
     TILE_WGMMA(128, "%64", form, "{%65, %66, %67, %68}, %69, p, 1, 1, %70", TILE_WGMMA_REGISTERS); \
+  } else if constexpr (kN == 192) {                                                                \
+    TILE_WGMMA(192, "%96", form, "{%97, %98, %99, %100}, %101, p, 1, 1, %102",                     \
+               TILE_WGMMA_REGISTERS);                                                              \
   } else {                                                                                         \
     TILE_WGMMA(256, "%128", form, "{%129, %130, %131, %132}, %133, p, 1, 1, %134",                 \
                TILE_WGMMA_REGISTERS);                                                              \
@@ -197,7 +214,8 @@ __device__ __forceinline__ void wgmma(float (&d)[kN / 2], WgmmaDescriptor a, Wgm
 template <class T, int kN, Major kMajorB = Major::k>
 __device__ __forceinline__ void wgmma(float (&d)[kN / 2], const std::uint32_t (&a)[4],
                                       WgmmaDescriptor b, bool accumulate) {
-  static_assert(kN == 64 || kN == 128 || kN == 256, "there are wrappers for these columns of D");
+  static_assert(kN == 64 || kN == 128 || kN == 192 || kN == 256,
+                "there are wrappers for these columns of D");
 #if TILE_HAS_WGMMA
 #define TILE_WGMMA_REGISTERS \
   "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits()), "n"(int{kMajorB == Major::mn})
@@ -216,11 +234,13 @@ __device__ __forceinline__ void wgmma(float (&d)[kN / 2], const std::uint32_t (&
 #undef TILE_WGMMA
 #undef TILE_WGMMA_SUMS_64
 #undef TILE_WGMMA_SUMS_128
+#undef TILE_WGMMA_SUMS_192
 #undef TILE_WGMMA_SUMS_256
 #undef TILE_WGMMA_32
 #undef TILE_WGMMA_8
 #undef TILE_WGMMA_D_64
 #undef TILE_WGMMA_D_128
+#undef TILE_WGMMA_D_192
 #undef TILE_WGMMA_D_256
 
 }  // namespace tile::ptx

@@ -24,7 +24,7 @@ bool has_wgmma() {
 
 std::vector<WgmmaForm> all_forms() {
   std::vector<WgmmaForm> forms;
-  for (const int columns : {64, 128, 256}) {
+  for (const int columns : {64, 128, 192, 256}) {
     for (const Number type : {Number::fp16, Number::bf16}) {
       for (const bool b_along_n : {false, true}) {
         forms.push_back({type, columns, false, b_along_n, false});

@@ -154,6 +154,7 @@ tile::Status launch(const WgmmaForm& form, bool accumulate, const std::uint32_t*
   switch (form.columns) {
     case 64: return launch<T, 64>(form, accumulate, a, b, d);
     case 128: return launch<T, 128>(form, accumulate, a, b, d);
+    case 192: return launch<T, 192>(form, accumulate, a, b, d);
     default: return launch<T, 256>(form, accumulate, a, b, d);
   }
 }
