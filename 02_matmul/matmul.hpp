@@ -115,7 +115,7 @@ tile::Status takes_boxes_of_8_bits(const Problem& problem, const Buffers& buffer
 
 /// Step `split_k`: its tile of C is 128 x 128, and a turn of its main loop takes 64 of k.
 inline constexpr int kSplitTile = 128, kSplitBlockK = 64;
-/// Among how many blocks it splits k: 1, 2, 4 or 8, as many as make at most 128 blocks in all, and
+/// Among how many blocks it splits k: 1, 2, 4, 6 or 8, as many as an H200 runs at one time, and as
 /// leave each of them four turns. So the result does not depend on the card.
 unsigned k_splits(const Problem& problem);
 /// Whether the tiles are so few that splitting pays, and TMA can copy A and B.

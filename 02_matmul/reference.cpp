@@ -261,9 +261,11 @@ tile::Status takes_boxes_of_8_bits(const Problem& p, const Buffers& buffers,
   return takes_rows("c", buffers.c, p.ldc, type_of_c(p));
 }
 
-// Clusters of eight blocks lie within the parts of a card that share a crossbar (GPCs, of 16 or 18
-// multiprocessors on an H200): 128 of its 132 multiprocessors have room for them.
-constexpr std::int64_t kMostSplitBlocks = 128, kMostSplits = 8;
+// The blocks of a cluster lie within one of the parts of a card (GPCs), which have not all as many
+// multiprocessors: an H200 has room for 66 clusters of two blocks and 30 of four, but only for 15
+// of eight (cudaOccupancyMaxActiveClusters). One more, and all wait for it.
+static std::int64_t most_split_blocks(std::int64_t splits) { return splits > 2 ? 120 : 128; }
+constexpr std::int64_t kMostSplits = 8;
 // A block that shares a tile leaves 64 KiB of sums in shared memory, at 128 bytes a cycle, and
 // reads as many of its neighbours', at perhaps 32 (not measured): 2,560 cycles. A turn of 128 x 128
 // x 64 products takes the tensor cores 512, at 2,048 a cycle. So sharing costs about as much as
@@ -276,12 +278,12 @@ static std::int64_t split_tiles(const Problem& p) {
 
 unsigned k_splits(const Problem& p) {
   const std::int64_t tiles = split_tiles(p), turns = (p.k - 1) / kSplitBlockK + 1;
-  std::int64_t splits = 1;
-  while (splits < kMostSplits && 2 * splits * tiles <= kMostSplitBlocks &&
-         turns / (2 * splits) >= kLeastTurns) {
-    splits *= 2;
+  for (std::int64_t splits = kMostSplits; splits > 1; splits -= 2) {
+    if (splits * tiles <= most_split_blocks(splits) && turns / splits >= kLeastTurns) {
+      return static_cast<unsigned>(splits);
+    }
   }
-  return static_cast<unsigned>(splits);
+  return 1;
 }
 
 // Step tma_store needs one round for so few tiles: 1,024 cycles for each turn on 128 x 256, in at
@@ -292,7 +294,7 @@ tile::Status takes_few_tiles(const Problem& p, const Buffers& buffers, const til
   if (tile::Status s = takes_boxes(p, buffers, d); !s.ok()) return s;
   if (tile::Status s = takes_rows("c", buffers.c, p.ldc, p.type); !s.ok()) return s;
   const std::int64_t tiles = split_tiles(p);
-  if (2 * tiles <= kMostSplitBlocks) return {};
+  if (2 * tiles <= most_split_blocks(2)) return {};
   return tile::unsupported("m and n", std::to_string(tiles) + " tiles are enough without a split");
 }
 

@@ -123,30 +123,29 @@ __global__ void __launch_bounds__(kThreads, 1)
 
   // snippet-begin gather
   cluster_sync();  // the sums of all blocks lie in their shared memory
-  // C's tile = the sum of them all. A block has some of the rows, a warp one at a time.
-  const int rows = kTileM / static_cast<int>(blocks);
-  const int first_of_block = static_cast<int>(rank) * rows;
+  // C's tile = the sum of them all. A block has some of the rows, a warp every 12th of these.
+  const int end = kTileM * static_cast<int>(rank + 1) / static_cast<int>(blocks);
   const int x_in_tile = static_cast<int>(threadIdx.x) % 32 * kTogether;
   const std::int64_t x = corner.col + x_in_tile;
-  for (int first = static_cast<int>(threadIdx.x) / 32; first < rows && x < n;
-       first += kWarps * kRowsTogether) {
+  for (int y0 = kTileM * static_cast<int>(rank) / static_cast<int>(blocks) +
+                static_cast<int>(threadIdx.x) / 32;
+       y0 < end && x < n; y0 += kWarps * kRowsTogether) {
     float sum[kRowsTogether][kTogether] = {};
     // The blocks' sums in an order that only the rank decides, its own first: the same in each run.
-    // blocks is a power of two, so no two blocks read from the same one if they keep pace.
+    // No two blocks read from the same one if they keep pace.
     for (unsigned i = 0; i < blocks; ++i) {
-      const float* part = in_block_of_cluster(part_smem, rank ^ i) + x_in_tile;
+      const float* part = in_block_of_cluster(part_smem, (rank + i) % blocks) + x_in_tile;
 #pragma unroll
       for (int r = 0; r < kRowsTogether; ++r) {
-        if (first + r * kWarps >= rows) continue;
-        const auto four = *reinterpret_cast<const float4*>(
-            part + (first_of_block + first + r * kWarps) * kPartLd);
+        if (y0 + r * kWarps >= end) continue;
+        const auto four = *reinterpret_cast<const float4*>(part + (y0 + r * kWarps) * kPartLd);
         sum[r][0] += four.x, sum[r][1] += four.y, sum[r][2] += four.z, sum[r][3] += four.w;
       }
     }
 #pragma unroll
     for (int r = 0; r < kRowsTogether; ++r) {
-      const std::int64_t y = corner.row + first_of_block + first + r * kWarps;
-      if (first + r * kWarps >= rows || y >= m) continue;
+      const std::int64_t y = corner.row + y0 + r * kWarps;
+      if (y0 + r * kWarps >= end || y >= m) continue;
       T* to = c.data + y * c.ld + x;
 #pragma unroll
       for (int e = 0; e < kTogether; ++e) {

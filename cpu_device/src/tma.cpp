@@ -29,6 +29,11 @@ GlobalBox box_of(const Call& call, const TensorMap& map, const int32_t* at, int 
     fail_call(call, std::string("calls ") + call.instruction + " with " + std::to_string(rank) +
                         " coordinates, for a tensor of " + std::to_string(map.rank) + " axes");
   }
+  // Seen on an H200; PTX ISA does not say it.
+  if (at[0] * map.element_bytes % static_cast<int32_t>(kChunk) != 0) {
+    fail_with(call, "a box that begins at no multiple of 16 bytes of its rows",
+              cudaErrorIllegalInstruction);
+  }
   GlobalBox box;
   box.map = map;
   std::copy_n(at, rank, box.at);

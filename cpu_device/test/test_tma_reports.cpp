@@ -60,6 +60,9 @@ const Mistake kMistakes[] = {
      "at "},
     {TmaMisuse::three_coordinates, "three", cudaErrorLaunchFailure,
      "thread 3 calls cp.async.bulk.tensor with 3 coordinates, for a tensor of 2 axes\n  at "},
+    {TmaMisuse::odd_column, "column", cudaErrorIllegalInstruction,
+     "thread 3 calls cp.async.bulk.tensor with a box that begins at no multiple of 16 bytes of its "
+     "rows\n  at "},
     {TmaMisuse::no_ranks, "no_ranks", cudaErrorLaunchFailure,
      "thread 3 calls cp.async.bulk.tensor with no block to load for\n  at "},
     {TmaMisuse::rank_too_large, "rank", cudaErrorIllegalAddress,

@@ -24,6 +24,7 @@ enum class TmaMisuse {
   from_shared,
   no_map,
   three_coordinates,
+  odd_column,
   no_ranks,
   rank_too_large,
   mbarrier_in_global,
