@@ -25,8 +25,8 @@
 namespace tile::ptx {
 
 /// Coordinates of a box's first element; a constructor call for each rank. The first one is a
-/// multiple of 16 bytes: otherwise an H200 ends the kernel with cudaErrorIllegalInstruction. Any
-/// may be negative or beyond the tensor.
+/// multiple of 16 bytes, and in a store not negative: otherwise an H200 ends the kernel with
+/// cudaErrorIllegalInstruction. Apart from that any may be negative or beyond the tensor.
 template <int kRank>
 struct BoxAt {
   static_assert(kRank >= 2 && kRank <= 4, "there are wrappers for tensors of 2 to 4 axes");
