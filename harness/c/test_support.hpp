@@ -22,7 +22,8 @@ using tile::Status;
 using Values = std::vector<double>;
 
 // As tile::kDTypes.
-inline constexpr tile_type kTypes[] = {TILE_FP32, TILE_FP16, TILE_BF16, TILE_FP64, TILE_TF32, TILE_E4M3};
+inline constexpr tile_type kTypes[] = {TILE_FP32, TILE_FP16, TILE_BF16,
+                                       TILE_FP64, TILE_TF32, TILE_E4M3};
 
 inline bool begins_with(const std::string& text, const std::string& start) {
   return text.rfind(start, 0) == 0;

@@ -151,9 +151,10 @@ enum { TILE_NO_ACTIVATION = 0, TILE_RELU = 1, TILE_GELU = 2 };
  * bias has an element for each column. Matrices are row-major. The backward pass of C = A B is two
  * such products: dA = dC B^T and dB = A^T dC. Types: fp32, fp16, bf16, tf32, as steps take them.
  *
- * With e4m3, A and B have 8 bits, and C and the bias are bf16. Then the product is also multiplied by
- * a_scale and b_scale, of the whole matrices; A is stored m x k, B n x k, and rows begin at multiples
- * of 16 bytes: what else there is, is TILE_UNSUPPORTED. Sums keep some 14 bits on a GPU. */
+ * With e4m3, A and B have 8 bits, and C and the bias are bf16. Then the product is also multiplied
+ * by a_scale and b_scale, of the whole matrices; A is stored m x k, B n x k, and rows begin at
+ * multiples of 16 bytes: what else there is, is TILE_UNSUPPORTED. Sums keep some 14 bits on a GPU.
+ */
 typedef struct tile_matmul_args {
   size_t struct_size; /* sizeof(tile_matmul_args) */
   const char* step;
