@@ -280,10 +280,8 @@ def cluster(root):
         for part in range(blocks):
             y = top + 10 + part * 78
             canvas.rect(x + 116, y, 174, 74, B_PALE, B, 3 if part == rank else 1)
-            columns = k["kTileN"] // blocks
             canvas.text(x + 126, y + 22, f"B, half {part}", 13, B, bold=True)
-            canvas.text(x + 126, y + 42, f"columns {part * columns} to "
-                        f"{(part + 1) * columns - 1}\n{half // kib} KiB", 12)
+            canvas.text(x + 126, y + 42, f"of the rows\n{half // kib} KiB", 12)
     y = top + 206
     canvas.rect(24, y + 62, 752, 44, LIGHT, GREY)
     per_block = k["a_bytes"] + half

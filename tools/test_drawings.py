@@ -332,7 +332,7 @@ class Hopper(WithSource):
 
     def test_registers(self):
         for file in ("step16_warp_specialized.cu", "step17_persistent_ring.cu",
-                     "step18_cluster_ring.cu", "step19_tma_store.cu"):
+                     "step18_cluster_ring.cu"):
             k = hopper.shape(ROOT, file)
             self.assertEqual((k["kTileM"], k["kTileN"], k["at_start"], k["kProducerRegisters"],
                               k["kConsumerRegisters"]), (128, 256, 168, 40, 232))
@@ -343,8 +343,9 @@ class Hopper(WithSource):
         self.holds("step18_cluster_ring.cu",
                    "mbarrier_init(&empty[stage], kCluster * kConsumers);",
                    "mbarrier_arrive_expect(&full[place.stage], kStageBytes);",
-                   "a_smem + ATile::kBytes + rank * BHalf::kBytes",
-                   "&full[place.stage], (1 << kCluster) - 1);")
+                   "BTile::load(a_smem + ATile::kBytes, b_map, static_cast<int>(corner.col), k0, "
+                   "&full[place.stage], rank);")
+        self.holds("hopper_tiles.cuh", "kCopied = kRows / kBlocks;")
         k = hopper.shape(ROOT, "step18_cluster_ring.cu")
         self.assertEqual((k["a_bytes"], k["b_bytes"], k["kStages"]), (16384, 32768, 4))
 
