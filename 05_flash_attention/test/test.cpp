@@ -292,7 +292,10 @@ TEST_SUITE("step") {
       // The check build, twenty times slower, looks for races itself.
       const bool checks = simulated && !tile::device_reads_host_memory();
       const int runs = checks ? 2 : simulated ? 3 : 50;
-      for (int seed = 1; seed < runs; ++seed) {
+      // That the test can tell, one_pass shows: two orders may give the same by chance, thirty not.
+      // On a GPU the order may be the same each time.
+      const bool differs = step.name == "one_pass" && simulated && !checks;
+      for (int seed = 1; seed < runs || (differs && dq_is_same && seed < 30); ++seed) {
         tile::shuffle_device(static_cast<std::uint64_t>(seed));
         const Gradients again = run(step, c, in, more);
         CHECK(same(again.dk, first.dk));
@@ -301,8 +304,7 @@ TEST_SUITE("step") {
       }
       tile::shuffle_device(0);
       if (step.name != "one_pass") CHECK(dq_is_same);
-      // That the test can tell. On a GPU, and in two runs, the order may be the same by chance.
-      if (step.name == "one_pass" && simulated && !checks) CHECK(!dq_is_same);
+      if (differs) CHECK(!dq_is_same);
     });
   }
 
