@@ -3,7 +3,7 @@
 // C = A * B as in step 18, but the two blocks of a cluster have tiles of C that lie side by side.
 // Both need the same tile of A, 128 x 64, and each has a tile of B of its own. The product below is
 // right, but each block loads all of A's tile: L2 delivers it twice.
-// Let each block load half of it, 64 rows, into both blocks, with `ranks` of OperandBoxes::load().
+// Let each block load half of it, 64 rows, into both blocks, with tma_load_multicast().
 // Then two blocks fill a stage. How many bytes does full[stage] of each of them count? Who must
 // have read a stage before a block copies into both? And what may a block no longer take for
 // granted of the other's memory, when it begins and when it ends?
