@@ -370,6 +370,13 @@ class PlantedMutants(unittest.TestCase):
         self.assertIn("chapter.step1_add does not pass without a mutant", output)
 
 
+class Mutants(unittest.TestCase):
+    def test_the_projects_own_fit_its_sources(self):  # so that CI need not run an hour to say so
+        for mutant in mutation.find(mutation.ROOT):
+            with self.subTest(mutant.name):
+                mutation.mutated(mutant, mutation.ROOT)
+
+
 class Samples(unittest.TestCase):
     MUTANTS = mutation.parse("chapter", "".join(
         ENTRY.replace("name", f"m{i}") + CHANGE for i in range(20)))
