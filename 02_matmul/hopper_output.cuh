@@ -37,30 +37,30 @@ struct OutputBoxes {
   }
 };
 
-// snippet-begin finish
 /// Applies alpha, beta, bias and activation to a consumer's part of C, which begins at (row, col).
+/// Each has a loop of its own, as in step 13. What lies outside of C gets anything: it is not
+/// stored.
 template <class T, int kSums>
 __device__ void finish(float (&sums)[kSums], const Output<T>& c, const T* bias,
                        Activation activation, std::int64_t row, std::int64_t col, std::int64_t m,
                        std::int64_t n) {
-  if (c.beta == 0 && !bias && activation == Activation::none) {  // of no element's place
-    if (c.alpha == 1) return;
+  const FirstSum first(row, col, m, n);
+  scale_sums(sums, c, first);
+  if (bias) {
 #pragma unroll
-    for (int i = 0; i < kSums; ++i) sums[i] *= c.alpha;
-    return;
+    for (int i = 0; i < kSums; ++i) {
+      const int x = tile::ptx::element_of_wgmma(0, i).col;
+      if (x < first.cols_left) sums[i] += static_cast<float>(bias[first.col + x]);
+    }
   }
+  if (activation == Activation::relu) {
 #pragma unroll
-  for (int i = 0; i < kSums; ++i) {
-    const tile::ptx::Element at =
-        tile::ptx::element_of_wgmma(static_cast<int>(threadIdx.x) % tile::kWarpgroup, i);
-    const std::int64_t y = row + at.row, x = col + at.col;
-    if (y >= m || x >= n) continue;
-    sums[i] = c.scaled(sums[i], c.data + y * c.ld + x);
-    if (bias) sums[i] += static_cast<float>(bias[x]);
-    sums[i] = activate(activation, sums[i]);
+    for (int i = 0; i < kSums; ++i) sums[i] = activate(Activation::relu, sums[i]);
+  } else if (activation == Activation::gelu) {
+#pragma unroll
+    for (int i = 0; i < kSums; ++i) sums[i] = activate(Activation::gelu, sums[i]);
   }
 }
-// snippet-end finish
 
 // snippet-begin stage
 /// Rounds a consumer's part of C and leaves it at `to`. A warp has 16 rows, and 16 columns at a
@@ -85,18 +85,26 @@ __device__ void leave_in_shared_memory(const float (&sums)[kSums], tile::ptx::Sh
 }
 // snippet-end stage
 
-/// Stores the columns behind the last whole 16 bytes of a row, which OutputBoxes leaves out.
+/// Stores the columns behind the last whole 16 bytes of a row, which OutputBoxes leaves out: a part
+/// of a group of eight columns, of which a thread has two in each of two rows.
 template <class T, int kSums>
 __device__ void store_rest(const float (&sums)[kSums], const Output<T>& c, std::int64_t row,
                            std::int64_t col, std::int64_t m, std::int64_t n) {
   const std::int64_t rest = n - n % kTogether;
-  if (rest == n || col + 2 * kSums <= rest) return;
+  if (rest == n || rest < col || col + 2 * kSums <= rest) return;
+  float group[4];
 #pragma unroll
-  for (int i = 0; i < kSums; ++i) {
-    const tile::ptx::Element at =
-        tile::ptx::element_of_wgmma(static_cast<int>(threadIdx.x) % tile::kWarpgroup, i);
-    const std::int64_t y = row + at.row, x = col + at.col;
-    if (y < m && x >= rest && x < n) c.data[y * c.ld + x] = static_cast<T>(sums[i]);
+  for (int i = 0; i < kSums; i += 4) {  // registers have no index: all groups are asked
+    if (col + 2 * i != rest) continue;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) group[j] = sums[i + j];
+  }
+  const FirstSum first(row, rest, m, n);
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    const tile::ptx::Element at = tile::ptx::element_of_wgmma(0, j);
+    if (at.row >= first.rows_left || at.col >= first.cols_left) continue;
+    c.data[(first.row + at.row) * c.ld + first.col + at.col] = static_cast<T>(group[j]);
   }
 }
 

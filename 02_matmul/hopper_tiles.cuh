@@ -3,7 +3,9 @@
 
 #include "matmul.cuh"
 #include "tile/ptx/convert.cuh"
+#include "tile/ptx/fragments.hpp"
 #include "tile/ptx/tma.cuh"
+#include "tile/ptx/warpgroup.cuh"
 #include "tile/ptx/wgmma.cuh"
 
 namespace matmul {
@@ -86,18 +88,56 @@ tile::Status make_maps(const Problem& p, const Buffers& buffers, tile::TensorMap
 }
 
 // snippet-begin pair
-/// Stores two neighbours of C, which a thread has of each of its rows: by one instruction where
-/// both exist and a word begins there.
-template <class T>
-__device__ void store_pair(const Output<T>& c, std::int64_t row, std::int64_t col, std::int64_t n,
-                           float first, float second) {
-  T* to = c.data + row * c.ld + col;
-  if (col + 1 < n && reinterpret_cast<std::uintptr_t>(to) % 4 == 0) {
-    *reinterpret_cast<std::uint32_t*>(to) =
-        tile::ptx::pack<T>(c.scaled(first, to), c.scaled(second, to + 1));
-  } else {
-    if (col < n) c.store(row, col, first);
-    if (col + 1 < n) c.store(row, col + 1, second);
+/// Where the first of a thread's sums lies in C, if its warpgroup's part begins at (row, col), and
+/// how much of C there is from there on. Its other sums lie as element_of_wgmma(0, i) says.
+struct FirstSum {
+  std::int64_t row, col, rows_left, cols_left;
+
+  __device__ FirstSum(std::int64_t row, std::int64_t col, std::int64_t m, std::int64_t n) {
+    const auto at =
+        tile::ptx::element_of_wgmma(static_cast<int>(threadIdx.x) % tile::kWarpgroup, 0);
+    this->row = row + at.row, this->col = col + at.col;
+    rows_left = m - this->row, cols_left = n - this->col;
+  }
+};
+
+/// Applies alpha and beta to a warpgroup's sums. Those outside of C may stay as they are.
+template <class T, int kSums>
+__device__ void scale_sums(float (&sums)[kSums], const Output<T>& c, const FirstSum& first) {
+  if (c.beta != 0) {
+    const T* old = c.data + first.row * c.ld + first.col;
+#pragma unroll
+    for (int i = 0; i < kSums; ++i) {
+      const tile::ptx::Element at = tile::ptx::element_of_wgmma(0, i);
+      if (at.row >= first.rows_left || at.col >= first.cols_left) continue;
+      sums[i] = c.scaled(sums[i], old + at.row * c.ld + at.col);
+    }
+  } else if (c.alpha != 1) {
+#pragma unroll
+    for (int i = 0; i < kSums; ++i) sums[i] *= c.alpha;
+  }
+}
+
+/// Stores a warpgroup's sums in C from (row, col) on: two neighbours, which a thread has of each of
+/// its rows, by one instruction where a word begins at every pair.
+template <class T, int kSums>
+__device__ void store_sums(float (&sums)[kSums], const Output<T>& c, std::int64_t row,
+                           std::int64_t col, std::int64_t m, std::int64_t n) {
+  const FirstSum first(row, col, m, n);
+  scale_sums(sums, c, first);
+  const bool words = reinterpret_cast<std::uintptr_t>(c.data) % 4 == 0 && c.ld % 2 == 0;
+  T* corner = c.data + first.row * c.ld + first.col;
+#pragma unroll
+  for (int i = 0; i < kSums; i += 2) {
+    const tile::ptx::Element at = tile::ptx::element_of_wgmma(0, i);
+    if (at.row >= first.rows_left) continue;
+    T* pair = corner + at.row * c.ld + at.col;
+    if (words && at.col + 1 < first.cols_left) {
+      *reinterpret_cast<std::uint32_t*>(pair) = tile::ptx::pack<T>(sums[i], sums[i + 1]);
+    } else {
+      if (at.col < first.cols_left) pair[0] = static_cast<T>(sums[i]);
+      if (at.col + 1 < first.cols_left) pair[1] = static_cast<T>(sums[i + 1]);
+    }
   }
 }
 // snippet-end pair

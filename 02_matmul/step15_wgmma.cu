@@ -5,7 +5,6 @@
 //         are read by the tensor cores themselves.
 // Limit: nobody copies while the tensor cores work, and nobody multiplies while a tile comes.
 #include "hopper_tiles.cuh"
-#include "tile/ptx/fragments.hpp"
 #include "tile/ptx/warpgroup.cuh"
 
 namespace matmul {
@@ -55,12 +54,7 @@ __global__ void __launch_bounds__(kThreads)
     __syncthreads();  // all four warps have read the tiles before the next ones come
   }
 
-#pragma unroll
-  for (int i = 0; i < kTileN / 2; i += 2) {
-    const Element at = element_of_wgmma(static_cast<int>(threadIdx.x), i);
-    const std::int64_t row = corner.row + at.row, col = corner.col + at.col;
-    if (row < m) store_pair(c, row, col, n, sums[i], sums[i + 1]);
-  }
+  store_sums(sums, c, corner.row, corner.col, m, n);
 }
 // snippet-end kernel
 

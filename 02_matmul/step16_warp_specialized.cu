@@ -5,7 +5,6 @@
 //         often.
 // Limit: when a block has stored its tile of C the next one begins with an empty ring.
 #include "hopper_tiles.cuh"
-#include "tile/ptx/fragments.hpp"
 #include "tile/ptx/warpgroup.cuh"
 #include "tile/ring.cuh"
 
@@ -87,12 +86,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
   wgmma_wait<0>(sums);
 
-#pragma unroll
-  for (int i = 0; i < kTileN / 2; i += 2) {
-    const Element at = element_of_wgmma(static_cast<int>(threadIdx.x) % tile::kWarpgroup, i);
-    const std::int64_t row = corner.row + first_row + at.row, col = corner.col + at.col;
-    if (row < m) store_pair(c, row, col, n, sums[i], sums[i + 1]);
-  }
+  store_sums(sums, c, corner.row + first_row, corner.col, m, n);
 }
 // snippet-end kernel
 

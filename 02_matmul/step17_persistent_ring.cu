@@ -5,7 +5,6 @@
 //         in columns of 16, so that blocks that run together share A and B in the L2 cache.
 // Limit: every block reads all of its A and B from L2.
 #include "hopper_tiles.cuh"
-#include "tile/ptx/fragments.hpp"
 #include "tile/ptx/warpgroup.cuh"
 #include "tile/ring.cuh"
 
@@ -95,12 +94,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     wgmma_wait<0>(sums);
     if (speaks) mbarrier_arrive(&empty[read]);
 
-#pragma unroll
-    for (int i = 0; i < kTileN / 2; i += 2) {
-      const Element at = element_of_wgmma(static_cast<int>(threadIdx.x) % tile::kWarpgroup, i);
-      const std::int64_t row = corner.row + first_row + at.row, col = corner.col + at.col;
-      if (row < m) store_pair(c, row, col, n, sums[i], sums[i + 1]);
-    }
+    store_sums(sums, c, corner.row + first_row, corner.col, m, n);
   }
 }
 // snippet-end kernel

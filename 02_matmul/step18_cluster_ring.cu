@@ -7,7 +7,6 @@
 #include "hopper_tiles.cuh"
 #include "tile/host/cluster_launch.hpp"
 #include "tile/ptx/cluster.cuh"
-#include "tile/ptx/fragments.hpp"
 #include "tile/ptx/warpgroup.cuh"
 #include "tile/ring.cuh"
 
@@ -113,12 +112,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       wgmma_wait<0>(sums);
       if (speaks) release(read);
 
-#pragma unroll
-      for (int i = 0; i < kTileN / 2; i += 2) {
-        const Element at = element_of_wgmma(static_cast<int>(threadIdx.x) % tile::kWarpgroup, i);
-        const std::int64_t row = corner.row + first_row + at.row, col = corner.col + at.col;
-        if (row < m) store_pair(c, row, col, n, sums[i], sums[i + 1]);
-      }
+      store_sums(sums, c, corner.row + first_row, corner.col, m, n);
     }
   }
   __syncwarp();    // the next is for whole warps, and one thread of the first has copied

@@ -36,7 +36,6 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 # (file, budget) -> why it may be exceeded there. The budgets are named in BUDGETS.
 EXCEPTIONS: dict[tuple[str, str], str] = {
-    ("02_matmul/step16_warp_specialized.cu", "lines"): "the first with two sides and a ring: 4 lines",
     ("02_matmul/step19_tma_store.cu", "lines"): "the last of the ladder; two variants follow",
     ("02_matmul/step19_tma_store.cu", "kernel"): "likewise",
     ("02_matmul/step19_tma_store.cu", "headers"): "activation.cuh, as it is fused",
@@ -44,7 +43,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("02_matmul/step17_persistent_ring.cu", "lines"):
         "both sides of a ring in one file, as in step 16, each with a loop over tiles",
     ("02_matmul/step18_cluster_ring.cu", "lines"): "likewise, and the two blocks of a cluster",
-    ("02_matmul/step18_cluster_ring.cu", "kernel"): "likewise: 7 lines",
+    ("02_matmul/step18_cluster_ring.cu", "kernel"): "likewise: 4 lines",
     ("02_matmul/step20_split_k.cu", "changed"):
         "for few tiles: it continues step 16 (warp_specialized), not the steps for many",
     ("03_softmax/forward8_queue.cu", "changed"):
