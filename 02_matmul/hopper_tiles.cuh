@@ -88,16 +88,18 @@ tile::Status make_maps(const Problem& p, const Buffers& buffers, tile::TensorMap
 }
 
 // snippet-begin pair
-/// Where the first of a thread's sums lies in C, if its warpgroup's part begins at (row, col), and
-/// how much of C there is from there on. Its other sums lie as element_of_wgmma(0, i) says.
+/// Where the first of a thread's sums lies in C, if its warpgroup's part begins at (part_row,
+/// part_col), and how much of C there is from there on. Its other sums lie as
+/// element_of_wgmma(0, i) says.
 struct FirstSum {
   std::int64_t row, col, rows_left, cols_left;
 
-  __device__ FirstSum(std::int64_t row, std::int64_t col, std::int64_t m, std::int64_t n) {
+  __device__ FirstSum(std::int64_t part_row, std::int64_t part_col, std::int64_t m,
+                      std::int64_t n) {
     const auto at =
         tile::ptx::element_of_wgmma(static_cast<int>(threadIdx.x) % tile::kWarpgroup, 0);
-    this->row = row + at.row, this->col = col + at.col;
-    rows_left = m - this->row, cols_left = n - this->col;
+    row = part_row + at.row, col = part_col + at.col;
+    rows_left = m - row, cols_left = n - col;
   }
 };
 
