@@ -4,22 +4,20 @@
 
 #include "activation.cuh"
 #include "hopper_tiles.cuh"
+#include "tile/ptx/async_proxy.cuh"
 #include "tile/ptx/convert.cuh"
 #include "tile/ptx/fragments.hpp"
 #include "tile/ptx/stmatrix.cuh"
 #include "tile/ptx/swizzle.hpp"
-#include "tile/ptx/warpgroup.cuh"
 
 namespace matmul {
 
-inline constexpr int kWgmmaRows = 64;
 inline constexpr int kTogether = 8;  // elements in 16 bytes
 
-/// 64 rows and kCols columns of C in shared memory: boxes of 64 x 64, swizzled.
-template <int kCols>
-struct OutputBoxes {
-  static constexpr int kBoxBytes = kWgmmaRows * kBoxElements * 2;
-  static constexpr int kBytes = kCols / kBoxElements * kBoxBytes;
+/// A warp's part of C in shared memory, 64 columns at a time, swizzled.
+struct OutputBox {
+  static constexpr int kRows = 16;  // of a wgmma, those that a warp has the sums of
+  static constexpr int kBytes = kRows * kBoxElements * 2;
 
   /// TMA stores 16 bytes at a time: at the end of a row it would write beyond the last column (an
   /// H200 does). So the map ends with the last whole 16 bytes.
@@ -31,15 +29,14 @@ struct OutputBoxes {
         // Of fewer than that nobody uses the map.
         .extents = {std::max<std::int64_t>(kTogether, p.n - p.n % kTogether), p.m},
         .strides = {p.ldc},
-        .box = {kBoxElements, kWgmmaRows},
+        .box = {kBoxElements, kRows},
         .swizzle_bytes = 128};
     return tile::make_tensor_map("c", boxed, map);
   }
 };
 
-/// Applies alpha, beta, bias and activation to a consumer's part of C, which begins at (row, col).
-/// Each has a loop of its own, as in step 13. What lies outside of C gets anything: it is not
-/// stored.
+/// Applies alpha, beta, bias and activation to a consumer's part of C, which begins at (row, col),
+/// each in a loop of its own, as in step 13. What lies outside of C gets anything.
 template <class T, int kSums>
 __device__ void finish(float (&sums)[kSums], const Output<T>& c, const T* bias,
                        Activation activation, std::int64_t row, std::int64_t col, std::int64_t m,
@@ -62,30 +59,42 @@ __device__ void finish(float (&sums)[kSums], const Output<T>& c, const T* bias,
   }
 }
 
-// snippet-begin stage
-/// Rounds a consumer's part of C and leaves it at `to`. A warp has 16 rows, and 16 columns at a
-/// time are the four tiles of an stmatrix: those of 8 rows below one another have neighbouring
-/// sums.
-template <class T, int kSums>
-__device__ void leave_in_shared_memory(const float (&sums)[kSums], tile::ptx::SharedAddress to) {
+// snippet-begin store
+/// Stores a warp's sums in C from (row, col) on, 64 columns at a time: rounded, they go to one of
+/// its kBoxes boxes, and TMA stores that meanwhile. At the end somebody has to wait for its reads.
+template <int kBoxes, class T, int kSums>
+__device__ void store_by_tma(const float (&sums)[kSums], const tile::TensorMap& map,
+                             tile::ptx::SharedAddress boxes, std::int64_t row, std::int64_t col) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int row = static_cast<int>(threadIdx.x) % tile::kWarpgroup / 32 * 16 + lane % 16;
 #pragma unroll
-  for (int x = 0; x < 2 * kSums; x += 16) {
-    std::uint32_t tiles[4];
+  for (int x = 0; x < 2 * kSums; x += kBoxElements) {
+    const tile::ptx::SharedAddress box = boxes + x / kBoxElements % kBoxes * OutputBox::kBytes;
+    // The lane that has started the stores knows when TMA has read the box. The others learn it.
+    if (lane == 0) tile::ptx::bulk_wait_read<kBoxes - 1>();
+    __syncwarp();
 #pragma unroll
-    for (int t = 0; t < 4; ++t) {
-      tiles[t] = tile::ptx::pack<T>(sums[x / 2 + t * 2], sums[x / 2 + t * 2 + 1]);
+    for (int part = 0; part < kBoxElements; part += 16) {  // the four tiles of an stmatrix
+      std::uint32_t tiles[4];
+#pragma unroll
+      for (int t = 0; t < 4; ++t) {  // those of 8 rows below one another have neighbouring sums
+        const int first = (x + part) / 2 + t * 2;
+        tiles[t] = tile::ptx::pack<T>(sums[first], sums[first + 1]);
+      }
+      const int y = lane % 16, chunk = part / 8 + lane / 16;  // of the row whose address it has
+      tile::ptx::stmatrix_x4(box + (y * 128 + tile::swizzle_128B(y, chunk) * 16), tiles);
     }
-    const int chunk = x % kBoxElements / 8 + lane / 16;  // of the row, whose address this lane has
-    tile::ptx::stmatrix_x4(to + (x / kBoxElements * (kWgmmaRows * kBoxElements * 2) +
-                                 row * kBoxElements * 2 + tile::swizzle_128B(row, chunk) * 16),
-                           tiles);
+    tile::ptx::fence_async_proxy();  // TMA sees what this lane has stored
+    __syncwarp();                    // and all have
+    if (lane == 0) {
+      const tile::ptx::BoxAt at{static_cast<int>(col) + x, static_cast<int>(row)};
+      tile::ptx::tma_store(map, at, box);
+      tile::ptx::bulk_commit();
+    }
   }
 }
-// snippet-end stage
+// snippet-end store
 
-/// Stores the columns behind the last whole 16 bytes of a row, which OutputBoxes leaves out: a part
+/// Stores the columns behind the last whole 16 bytes of a row, which OutputBox leaves out: a part
 /// of a group of eight columns, of which a thread has two in each of two rows.
 template <class T, int kSums>
 __device__ void store_rest(const float (&sums)[kSums], const Output<T>& c, std::int64_t row,

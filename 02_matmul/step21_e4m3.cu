@@ -10,7 +10,6 @@
 #include "hopper_output.cuh"
 #include "hopper_tiles.cuh"
 #include "tile/host/cluster_launch.hpp"
-#include "tile/ptx/async_proxy.cuh"
 #include "tile/ptx/cluster.cuh"
 #include "tile/ptx/fragments.hpp"
 #include "tile/ptx/warpgroup.cuh"
@@ -28,7 +27,8 @@ constexpr int kRows = 64;      // of each: those of one wgmma
 constexpr int kTileM = kConsumers * kRows;
 constexpr int kTileN = 256;
 constexpr int kCluster = 2;     // blocks, one above the other
-constexpr int kStages = 3;      // of 48 KiB, beside 64 KiB for C
+constexpr int kStages = 4;      // of 48 KiB: 192 of the 227 KiB of a block
+constexpr int kBoxes = 2;       // of each warp: 32 KiB in all
 constexpr unsigned kGroup = 8;  // pairs of tiles below one another that are taken together
 constexpr int kThreads = (1 + kConsumers) * tile::kWarpgroup;
 // 65,536 registers are 168 for each of 384 threads, in steps of 8. The producer keeps 40 of them;
@@ -59,7 +59,8 @@ __global__ void __launch_bounds__(kThreads, 1)
                 std::int64_t m, std::int64_t n, int k, unsigned pairs) {
   using namespace tile::ptx;
   // 1,024 bytes: where the pattern of the swizzle begins.
-  extern __shared__ __align__(1024) unsigned char smem[];  // [stage]{A's tile, B's tile}, C's tile
+  extern __shared__ __align__(
+      1024) unsigned char smem[];  // [stage]{A's tile, B's tile}, [warp][kBoxes]{part of C}
   __shared__ Mbarrier full[kStages], empty[kStages];
   const SharedAddress stages(smem);
   // snippet-begin scales
@@ -68,6 +69,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   // snippet-end scales
   const int warpgroup = static_cast<int>(threadIdx.x) / tile::kWarpgroup;
   if (threadIdx.x == 0) {
+    prefetch_tensor_map(a_map), prefetch_tensor_map(b_map);  // the first copies wait for them
     for (int stage = 0; stage < kStages; ++stage) {
       mbarrier_init(&full[stage], 1);  // the producer, and the bytes it expects
       mbarrier_init(&empty[stage], kCluster * kConsumers);  // a thread of each
@@ -96,8 +98,9 @@ __global__ void __launch_bounds__(kThreads, 1)
   } else {
     setmaxnreg_inc<kConsumerRegisters>();
     const int first_row = (warpgroup - 1) * kRows;
-    const SharedAddress staging =
-        stages + (kStages * kStageBytes + (warpgroup - 1) * OutputBoxes<kTileN>::kBytes);
+    const int warp = static_cast<int>(threadIdx.x) / 32 - 4;  // of the consumers; four have 64 rows
+    const SharedAddress boxes =
+        stages + (kStages * kStageBytes + warp * kBoxes * OutputBox::kBytes);
     const bool speaks = threadIdx.x % tile::kWarpgroup == 0;  // for its warpgroup
     for (unsigned pair = blockIdx.x / kCluster; pair < pairs; pair += gridDim.x / kCluster) {
       const Corner corner = corner_of_pair(pair, rank, m, n);
@@ -131,19 +134,9 @@ __global__ void __launch_bounds__(kThreads, 1)
 
       const std::int64_t row = corner.row + first_row;
       finish(sums, c, bias, activation, row, corner.col, m, n);
-      // The thread that speaks has started the store of the tile before, and knows when TMA has
-      // read it. The others learn it here.
-      if (speaks) bulk_wait_read<0>();
-      barrier_sync(warpgroup, tile::kWarpgroup);
-      leave_in_shared_memory<Bf16>(sums, staging);
-      fence_async_proxy();                        // TMA sees what this thread has stored
-      barrier_sync(warpgroup, tile::kWarpgroup);  // and all have
-      if (speaks && n >= kTogether) {
-        for (int x = 0; x < kTileN; x += kBoxElements) {
-          tma_store(c_map, BoxAt{static_cast<int>(corner.col) + x, static_cast<int>(row)},
-                    staging + x / kBoxElements * OutputBoxes<kTileN>::kBoxBytes);
-        }
-        bulk_commit();
+      if (n >= kTogether) {
+        store_by_tma<kBoxes, Bf16>(sums, c_map, boxes, row + warp % 4 * OutputBox::kRows,
+                                   corner.col);
       }
       store_rest(sums, c, row, corner.col, m, n);
     }
@@ -163,12 +156,12 @@ tile::Status e4m3(const Problem& p, const Buffers& buffers, void* stream) {
   }
   tile::TensorMap a_map, b_map, c_map;
   if (tile::Status s = make_maps<ATile, BTile>(p, buffers, &a_map, &b_map); !s.ok()) return s;
-  if (tile::Status s = OutputBoxes<kTileN>::make_map(p, buffers, &c_map); !s.ok()) return s;
+  if (tile::Status s = OutputBox::make_map(p, buffers, &c_map); !s.ok()) return s;
   unsigned pairs = 0;
   int sms = 0;  // multiprocessors
   if (tile::Status s = tile::count_multiprocessors(&sms); !s.ok()) return s;
   if (tile::Status s = blocks_for_tiles(p, kCluster * kTileM, kTileN, &pairs); !s.ok()) return s;
-  constexpr int kBytes = kStages * kStageBytes + kConsumers * OutputBoxes<kTileN>::kBytes;
+  constexpr int kBytes = kStages * kStageBytes + kConsumers * 4 * kBoxes * OutputBox::kBytes;
   const auto most = std::max(1u, static_cast<unsigned>(sms) / kCluster);
   return tile::launch_in_clusters(
       matmul_e4m3, "matmul_e4m3", dim3(kCluster * blocks_without_idlers(pairs, most)), kThreads,

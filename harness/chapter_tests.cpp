@@ -100,10 +100,16 @@ TEST_SUITE("step") {
   TEST_CASE("whole tiles, and almost whole ones") {
     for_each_case([](const Case& one) {
       bool own_kernel_ran = false;
+      // The CPU device divides them between fp32 and bf16, if a step has both.
+      const EnumSet<DType> types = one.ladder.steps[one.step].types;
+      const bool shares =
+          device().simulated && types.contains(DType::fp32) && types.contains(DType::bf16);
+      std::size_t turn = one.type == DType::bf16;
       for (const WholeTiles& whole : one.ladder.whole_tiles) {
         for (const Size& size : around(whole)) {
           const auto workload = one.ladder.make(size, one.type);
           if (!one.takes(workload.get())) continue;
+          if (shares && own_kernel_ran && ++turn % 2 == 0) continue;
           one.run(*workload);
           own_kernel_ran = true;
         }

@@ -9,8 +9,8 @@
 namespace tile {
 
 /// A GPU takes all. The CPU device, on which a case takes milliseconds, divides them between fp16
-/// and bf16, if a step has both, and takes one in `thinned` of those; its check build, some five
-/// times slower, a sixth of these. Which ones looks random, so that no pattern in the list decides,
+/// and bf16, if a step has both, and takes one in `2 thinned` of those; its check build, some five
+/// times slower, a third of these. Which ones looks random, so that no pattern in the list decides,
 /// and differs from step to step, because what one step reads in its own way others share. The
 /// first is always one of them, or a short list might have none.
 class Selection {
@@ -19,13 +19,13 @@ class Selection {
   Selection(const TestedStep& step, DType type, std::uint32_t thinned = 1)
       : before_(static_cast<std::uint32_t>(step.number) * 1000), count_(before_) {
     if (!device().simulated) return;
-    parts_ = thinned;
+    parts_ = 2 * thinned;
     if (size_bytes(type) == 2 && step.types.contains(DType::fp16) &&
         step.types.contains(DType::bf16)) {
       parts_ *= 2;
       part_ = type == DType::bf16;
     }
-    if (!device_reads_host_memory()) parts_ *= 6;  // the check build
+    if (!device_reads_host_memory()) parts_ *= 3;  // the check build
   }
   bool takes_next() {
     const bool is_first = count_++ == before_;

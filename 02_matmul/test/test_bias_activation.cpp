@@ -51,7 +51,7 @@ TEST_SUITE("step") {
   }
 
   TEST_CASE("bias and activation of random values") {
-    tile::for_each_step(kLadder, [](const Step& step, DType type) {
+    tile::for_each_step_in_turn(kLadder, [](const Step& step, DType type) {
       for (const Activation activation : kActivations) {
         for (const Transposes transposes : {kTransposes[0], kTransposes[3]}) {
           for (const float beta : {0.f, -3.7f}) {
@@ -68,7 +68,7 @@ TEST_SUITE("step") {
 
   TEST_CASE("activations over their range") {
     // Each element of C is one of A, plus 0.
-    tile::for_each_step(kLadder, [](const Step& step, DType type) {
+    tile::for_each_step_in_turn(kLadder, [](const Step& step, DType type) {
       for (const Activation activation : kActivations) {
         for (const double range : {1.0, 8.0, 60.0}) {
           const Problem p = activated(plain(type, {1025, 9, 1}), activation);
@@ -83,7 +83,7 @@ TEST_SUITE("step") {
   }
 
   TEST_CASE("NaN and infinity stay through bias and activation") {
-    tile::for_each_step(kLadder, [](const Step& step, DType type) {
+    tile::for_each_step_in_turn(kLadder, [](const Step& step, DType type) {
       for (const Activation activation : kActivations) {
         const Problem p = activated(plain(type, {37, 45, 9}), activation);
         Inputs in{tile::uniform(p.m * p.k, type, 10, 0.5, 1),
@@ -119,7 +119,7 @@ TEST_SUITE("step") {
   }
 
   TEST_CASE("bias and C aligned in every way") {
-    tile::for_each_step(kLadder, [](const Step& step, DType type) {
+    tile::for_each_step_in_turn(kLadder, [](const Step& step, DType type) {
       for (const std::int64_t n : {136, 133}) {
         for (const std::int64_t offset : {0, 1, 2, 3, 4, 5, 8}) {
           for (const std::int64_t padding :

@@ -123,6 +123,11 @@ void for_each_step(Check check, tile::OwnKernel own = tile::OwnKernel::must_run)
   tile::for_each_step(kForwardLadder, check, own);
   tile::for_each_step(kBackwardLadder, check, own);
 }
+template <class Check>
+void for_each_step_in_turn(Check check) {
+  tile::for_each_step_in_turn(kForwardLadder, check);
+  tile::for_each_step_in_turn(kBackwardLadder, check);
+}
 
 /// Whether the step's own kernel runs this, with its matrices at these offsets.
 template <class Ladder>

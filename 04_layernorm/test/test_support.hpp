@@ -469,5 +469,10 @@ void for_each_step(Check check, OwnKernel own = OwnKernel::must_run) {
   tile::for_each_step(kForwardLadder, check, own);
   tile::for_each_step(kBackwardLadder, check, own);
 }
+template <class Check>
+void for_each_step_in_turn(Check check) {
+  tile::for_each_step_in_turn(kForwardLadder, check);
+  tile::for_each_step_in_turn(kBackwardLadder, check);
+}
 
 }  // namespace layernorm

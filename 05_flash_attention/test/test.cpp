@@ -162,7 +162,7 @@ TEST_SUITE("step") {
   }
 
   TEST_CASE("large scores, rising and falling along the keys") {
-    for_each_step([](const auto& step, DType type) {
+    for_each_step_in_turn([](const auto& step, DType type) {
       const Case c = fitted(step, full(type, {1, 1, 1, 64, 300, 64}));
       Inputs in = normal(c.p);
       for (const double slope : {0.02, -0.02, 1.0, -1.0}) {
@@ -176,7 +176,7 @@ TEST_SUITE("step") {
   }
 
   TEST_CASE("equal scores: the output is the mean of what is seen, to the bit") {
-    tile::for_each_step(kForwardLadder, [](const auto& step, DType type) {
+    tile::for_each_step_in_turn(kForwardLadder, [](const auto& step, DType type) {
       const std::int64_t n = fitted(step, full(type, {1, 2, 1, 128, 128, 64})).p.queries;
       const Case c = causal(full(type, {1, 2, 1, n, n, 64}));
       Inputs in = normal(c.p);
@@ -197,7 +197,7 @@ TEST_SUITE("step") {
   // Other properties, as that keys can be permuted, that o is linear in v, or that parts can be
   // merged by lse, follow from the bounds around the reference.
   TEST_CASE("to the bit: of one key its value; a window as long as the keys hides nothing") {
-    tile::for_each_step(kForwardLadder, [](const auto& step, DType type) {
+    tile::for_each_step_in_turn(kForwardLadder, [](const auto& step, DType type) {
       const Case one = fitted(step, full(type, {2, 2, 2, 33, 1, 64}));
       const Inputs in = normal(one.p);
       const Values o = run(step, one, in).o;
@@ -212,7 +212,7 @@ TEST_SUITE("step") {
   }
 
   TEST_CASE("what a query does not see changes no bit of its output or its gradient") {
-    for_each_step([](const auto& step, DType type) {
+    for_each_step_in_turn([](const auto& step, DType type) {
       const Case c = fitted(step, causal(full(type, {1, 1, 1, 130, 130, 64})));
       // The first half of the queries does not see the keys beside the others.
       const auto half = static_cast<std::size_t>(c.p.queries / 2);
@@ -238,7 +238,7 @@ TEST_SUITE("step") {
   }
 
   TEST_CASE("a NaN in a query is in its own row and in no other") {
-    tile::for_each_step(kForwardLadder, [](const auto& step, DType type) {
+    tile::for_each_step_in_turn(kForwardLadder, [](const auto& step, DType type) {
       const Case c = fitted(step, causal(full(type, {1, 1, 1, 40, 150, 64})));
       Inputs in = normal(c.p);
       const Outputs before = run(step, c, in);
@@ -255,7 +255,7 @@ TEST_SUITE("step") {
   }
 
   TEST_CASE("without a gradient of the output all gradients are exact zeros") {
-    tile::for_each_step(kBackwardLadder, [](const auto& step, DType type) {
+    tile::for_each_step_in_turn(kBackwardLadder, [](const auto& step, DType type) {
       const Case c = causal(full(type, {1, 2, 1, 70, 90, 64}));
       const Inputs in = normal(c.p);
       BackwardOnly more = backward_only(c, in);
@@ -268,7 +268,7 @@ TEST_SUITE("step") {
   }
 
   TEST_CASE("the gradients are the same to the bit each time, but for dq of one_pass") {
-    tile::for_each_step(kBackwardLadder, [](const auto& step, DType type) {
+    tile::for_each_step_in_turn(kBackwardLadder, [](const auto& step, DType type) {
       const bool simulated = tile::device().simulated;
       // Three tiles of keys or more, of which the second takes off what the first adds to the first
       // element of dq: in another order dq would be another. That element enters no score.

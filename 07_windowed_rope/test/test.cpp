@@ -171,7 +171,7 @@ TEST_SUITE("step") {
   }
 
   TEST_CASE("large scores, rising and falling along the keys, near and far") {
-    for_each_step([](const auto& step, DType type) {
+    for_each_step_in_turn([](const auto& step, DType type) {
       const Case c = full(type, {1, 1, 1, 64, 300, 64}, 90);
       Inputs in = normal(step, c);
       for (const auto& [near, far] : {std::pair{0.02, -1.0}, {-1.0, 0.02}, {1.0, 1.0}}) {
@@ -187,7 +187,7 @@ TEST_SUITE("step") {
   }
 
   TEST_CASE("to the bit: where all keys are near, or all far, nothing depends on the other pair") {
-    for_each_step([](const auto& step, DType type) {
+    for_each_step_in_turn([](const auto& step, DType type) {
       for (const bool near : {true, false}) {
         for (const bool is_causal : {true, false}) {
           Case all = full(type, {1, 2, 1, 70, 90, 64}, near ? kUnlimited : 0);
@@ -214,7 +214,7 @@ TEST_SUITE("step") {
   }
 
   TEST_CASE("to the bit: a key is near to no query from the window on, and far to none within") {
-    for_each_step([](const auto& step, DType type) {
+    for_each_step_in_turn([](const auto& step, DType type) {
       for (const std::int64_t window : {1, 32, 33, 60}) {
         const Case c = causal(full(type, {1, 1, 1, 70, 130, 64}, window));
         // The first query stands beside key 60, and the last beside key 129.
@@ -238,7 +238,7 @@ TEST_SUITE("step") {
   }
 
   TEST_CASE("what a query does not see changes no bit of its output or its gradients") {
-    for_each_step([](const auto& step, DType type) {
+    for_each_step_in_turn([](const auto& step, DType type) {
       const Case c = causal(full(type, {1, 1, 1, 130, 130, 64}, 40));
       // The first half of the queries does not see the keys beside the others.
       constexpr std::size_t kHalf = 65 * 64;
@@ -258,7 +258,7 @@ TEST_SUITE("step") {
   }
 
   TEST_CASE("a NaN in a query is in its own row and in no other") {
-    tile::for_each_step(kForwardLadder, [](const auto& step, DType type) {
+    tile::for_each_step_in_turn(kForwardLadder, [](const auto& step, DType type) {
       const Case c = causal(full(type, {1, 1, 1, 40, 150, 64}, 20));
       Inputs in = normal(step, c);
       const Results before = run(step, c, in);
@@ -276,7 +276,7 @@ TEST_SUITE("step") {
   }
 
   TEST_CASE("without a gradient of the output all gradients are exact zeros") {
-    tile::for_each_step(kBackwardLadder, [](const auto& step, DType type) {
+    tile::for_each_step_in_turn(kBackwardLadder, [](const auto& step, DType type) {
       const Case c = causal(full(type, {1, 2, 1, 70, 90, 64}, 40));
       Inputs in = normal(step, c);
       std::fill(in.dout.begin(), in.dout.end(), 0);
@@ -288,7 +288,7 @@ TEST_SUITE("step") {
   }
 
   TEST_CASE("the gradients are the same to the bit each time, but for dq1 and dq2 of one_pass") {
-    tile::for_each_step(kBackwardLadder, [](const auto& step, DType type) {
+    tile::for_each_step_in_turn(kBackwardLadder, [](const auto& step, DType type) {
       const bool simulated = tile::device().simulated;
       for (const std::int64_t window : {kUnlimited, std::int64_t{0}}) {
         // Three tiles of keys or more, of which the second takes off what the first adds to the

@@ -326,7 +326,7 @@ class Cases {
  public:
   template <class Step>
   Cases(const Step& step, DType type)
-      : selection_(step, type, step.types.contains(DType::fp32) ? 6 : 1) {}
+      : selection_(step, type, step.types.contains(DType::fp32) ? 10 : 1) {}
 
   template <class Step>
   void check(const Step& step, const Case& c) {
@@ -342,6 +342,11 @@ template <class Check>
 void for_each_step(Check check, tile::OwnKernel own = tile::OwnKernel::must_run) {
   tile::for_each_step(kForwardLadder, check, own);
   tile::for_each_step(kBackwardLadder, check, own);
+}
+template <class Check>
+void for_each_step_in_turn(Check check) {
+  tile::for_each_step_in_turn(kForwardLadder, check);
+  tile::for_each_step_in_turn(kBackwardLadder, check);
 }
 
 }  // namespace windowed_rope

@@ -416,8 +416,9 @@ void store_box(const TensorMap& map, const int32_t* at, int rank, const void* sh
                Site site) {
   const Call call = begin_call(adds ? "cp.reduce.async.bulk.tensor" : "cp.async.bulk.tensor", site);
   if (adds && map.type == TensorType::byte) fail_with(call, "bytes, which it cannot add");
-  if (at[0] < 0) {  // seen on an H200, which loads such a box
-    fail_with(call, "a box to be stored that begins in front of its rows",
+  // CUDA C++ Programming Guide, "Using TMA to transfer multi-dimensional arrays"; seen on an H100.
+  if (std::any_of(at, at + rank, [](int32_t x) { return x < 0; })) {
+    fail_with(call, "a box to be stored that begins in front of the tensor",
               cudaErrorIllegalInstruction);
   }
   issue(call, box_of(call, map, at, rank), shared, adds, __builtin_return_address(0));

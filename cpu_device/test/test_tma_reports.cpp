@@ -63,6 +63,9 @@ const Mistake kMistakes[] = {
     {TmaMisuse::odd_column, "column", cudaErrorIllegalInstruction,
      "thread 3 calls cp.async.bulk.tensor with a box that begins at no multiple of 16 bytes of its "
      "rows\n  at "},
+    {TmaMisuse::store_in_front, "in_front", cudaErrorIllegalInstruction,
+     "thread 3 calls cp.async.bulk.tensor with a box to be stored that begins in front of the "
+     "tensor\n  at "},
     {TmaMisuse::no_ranks, "no_ranks", cudaErrorLaunchFailure,
      "thread 3 calls cp.async.bulk.tensor with no block to load for\n  at "},
     {TmaMisuse::rank_too_large, "rank", cudaErrorIllegalAddress,

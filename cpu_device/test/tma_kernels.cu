@@ -72,6 +72,7 @@ __global__ void misuse_kernel(TmaMisuse misuse, const __grid_constant__ tile::Te
         tma_load(box, map, BoxAt{0, 0, 0}, &barrier);  // [three]
         break;
       case TmaMisuse::odd_column: tma_load(box, map, BoxAt{-3, 0}, &barrier); break;   // [column]
+      case TmaMisuse::store_in_front: tma_store(map, BoxAt{0, -1}, box); break;        // [in_front]
       case TmaMisuse::no_ranks: tma_load_multicast(box, map, at, &barrier, 0); break;  // [no_ranks]
       case TmaMisuse::rank_too_large:
         tma_load_multicast(box, map, at, &barrier, 0b10);  // [rank]

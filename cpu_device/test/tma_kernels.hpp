@@ -25,6 +25,7 @@ enum class TmaMisuse {
   no_map,
   three_coordinates,
   odd_column,
+  store_in_front,
   no_ranks,
   rank_too_large,
   mbarrier_in_global,

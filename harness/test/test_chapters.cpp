@@ -102,6 +102,11 @@ TEST_CASE("chapters: every step runs its own kernel on what it shows, in each of
           if (!info.types.contains(type)) continue;
           CAPTURE(name(type));
           if (!check_requirements(info.types, info.needs, type).ok()) continue;
+          // On the CPU device bf16 says the same.
+          if (device().simulated && type == DType::fp16 &&
+              check_requirements(info.types, info.needs, DType::bf16).ok()) {
+            continue;
+          }
           const auto small = ladder.make(size_of(ladder, info.shows.small), type);
           CHECK(small->name().find(name(type)) == 0);
           CHECK(small->bytes() > 0);

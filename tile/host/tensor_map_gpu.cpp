@@ -52,11 +52,13 @@ Status encode_tensor_map(const char* name, const BoxedTensor& tensor, TensorMap*
       strides[i - 1] = static_cast<cuuint64_t>(tensor.strides[i - 1]) * size_bytes(tensor.type);
     }
   }
+  // L2 reads lines of 128 bytes at once from memory. Pairs of lines cost a product with rows that
+  // begin within a line an eighth of its speed (docs/notes/02_matmul.md, "3000³").
   const auto encode = reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(function);
   const CUresult result =
       encode(map, type_of(tensor.type), rank, const_cast<void*>(tensor.data), extents, strides, box,
              steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle_of(tensor.swizzle_bytes),
-             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+             CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result == CUDA_SUCCESS) return {};
   return device_error(name, "cuTensorMapEncodeTiled gives CUDA error " + std::to_string(result));
 }

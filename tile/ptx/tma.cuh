@@ -25,7 +25,7 @@
 namespace tile::ptx {
 
 /// Coordinates of a box's first element; a constructor call for each rank. The first one is a
-/// multiple of 16 bytes, and in a store not negative: otherwise an H200 ends the kernel with
+/// multiple of 16 bytes, and in a store none is negative: otherwise a card ends the kernel with
 /// cudaErrorIllegalInstruction. Apart from that any may be negative or beyond the tensor.
 template <int kRank>
 struct BoxAt {
