@@ -40,9 +40,11 @@ TEST_SUITE("step") {
                                             {1, 300}}) {
           ++turn;
           // The larger dimensions take their time, and "windows" has 64 columns.
-          if (tile::device().simulated && dim > 32 && turn % 3 != 1) continue;
+          const bool is_slow = tile::device().simulated && dim > 32;
+          if (is_slow && turn % 3 != 1) continue;
+          const std::int64_t batch = is_slow ? 1 : turn % 3 + 1;
           const Case c =
-              full(type, {turn % 3 + 1, 2, turn % 2 + 1, queries, keys, dim}, 1 + turn * 37 % keys);
+              full(type, {batch, 2, turn % 2 + 1, queries, keys, dim}, 1 + turn * 37 % keys);
           cases.check(step, turn % 2 ? c : causal(c));
         }
       }
@@ -69,7 +71,7 @@ TEST_SUITE("step") {
       for (const auto& [queries, keys] : {std::pair{130, 330}, {300, 260}, {1, 200}}) {
         for (const std::int64_t window : std::initializer_list<std::int64_t>{
                  0, 1, 2, 31, 32, 33, 63, 64, 65, 127, 128, 129, keys - 1, keys, kUnlimited}) {
-          const Case c = full(type, {1, 2, 1, queries, keys, 64}, window);
+          const Case c = full(type, {1, 1, 1, queries, keys, 64}, window);
           cases.check(step, is_causal ? causal(c) : c);
           is_causal = !is_causal;
         }
