@@ -96,12 +96,12 @@ tile::Status check_chunks(const ForwardProblem& problem, const ForwardBuffers& b
 
 // The steps. Each computes o and lse in the given stream (a cudaStream_t).
 using ForwardStep = tile::Status(const ForwardProblem&, const ForwardBuffers&, void* stream);
-ForwardStep scores, tiles, mma, pipeline, warp_tiles, lazy, interleaved, split_keys;
+ForwardStep scores, tiles, mma, pipeline, warp_tiles, lazy, interleaved, split_keys, wgmma;
 
 // What their own kernels take.
 using ForwardTakes = tile::Status(const ForwardProblem&, const ForwardBuffers&,
                                   const tile::Device&);
-ForwardTakes takes_scores, takes_tiles, takes_mma, takes_pipeline, takes_split_keys;
+ForwardTakes takes_scores, takes_tiles, takes_mma, takes_pipeline, takes_split_keys, takes_wgmma;
 
 // ---- Backward ----
 
@@ -248,6 +248,15 @@ inline constexpr ForwardLadder::Step kForward[] = {
      .otherwise = "interleaved",
      .shows = {{2, 8, 2, 3, 700, 64, 1}, {1, 32, 8, 1, 65536, 128, 0}},
      .launch = split_keys},
+    {.name = "wgmma",
+     .idea = "a warpgroup copies, others multiply the next scores and the last output at one time",
+     .types = k16Bits,
+     .needs = {tile::Feature::bf16_mma, tile::Feature::cp_async, tile::Feature::tma,
+               tile::Feature::wgmma},
+     .takes = takes_wgmma,
+     .otherwise = "split_keys",
+     .shows = kShows,
+     .launch = wgmma},
 };
 inline constexpr ForwardLadder kForwardLadder{.name = "forward",
                                               .kernels = "attention_",

@@ -5,6 +5,13 @@
 
 namespace tile {
 
+/// Stands in for an output that tensor cores still add to: what to scale each row by, later.
+template <int kRows>
+struct Corrections {
+  float of[kRows / 8];
+  __device__ __forceinline__ void scale_row(int r, float by) { of[r] = by; }
+};
+
 // snippet-begin softmax
 /// RowSoftmax in two halves: look_at() new scores, then weigh() them. A weight may exceed 1.
 template <int kRows>
@@ -14,9 +21,9 @@ class LazySoftmax : public RowSoftmax<kRows> {
 
   /// Raises the reference of rows with scores far above it, and scales down their sum and output.
   /// What is not raised keeps weights of 2^8 at most, which every type holds with all its digits.
-  template <int kCols, int kDim>
-  __device__ __forceinline__ void look_at(const Sums<kRows, kCols>& scores,
-                                          Sums<kRows, kDim>& out) {
+  /// Returns whether the warp has such rows.
+  template <int kCols, class Out>
+  __device__ __forceinline__ bool look_at(const Sums<kRows, kCols>& scores, Out& out) {
     constexpr float kMaxAbove = 8;
     float max[kRows / 8];  // of this lane
     bool is_above = false;
@@ -28,13 +35,14 @@ class LazySoftmax : public RowSoftmax<kRows> {
       max[r] *= this->factor_;
       is_above = is_above || max[r] > this->reference_[r] + kMaxAbove;
     }
-    if (!__any_sync(kAllLanes, is_above)) return;
+    if (!__any_sync(kAllLanes, is_above)) return false;
 #pragma unroll
     for (int r = 0; r < kRows / 8; ++r) {
       // A row goes by its own scores, whatever the warp's other rows have seen.
       const bool is_raised = max[r] > this->reference_[r] + kMaxAbove;
       this->raise(r, reduce_lanes(is_raised ? max[r] : -INFINITY, Max{}, 4), out);
     }
+    return true;
   }
 
   /// Makes weights of four scores, those of one mma: number `n` of kRows kCols / 128.

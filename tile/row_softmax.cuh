@@ -44,14 +44,13 @@ class RowSoftmax {
   /// Where a row's `max` is above its reference, that is the new one, and what was weighted by the
   /// old one is scaled down. Of hidden scores, all -infinity, the reference stays finite, and their
   /// weights are 0.
-  template <int kDim>
-  __device__ __forceinline__ void raise(int r, float max, Sums<kRows, kDim>& out) {
+  template <class Out>
+  __device__ __forceinline__ void raise(int r, float max, Out& out) {
     const float reference = fmaxf(reference_[r], max);
     const float correction = ptx::exp2_approx(reference_[r] - reference);
     reference_[r] = reference;
     sum_[r] *= correction;
-#pragma unroll
-    for (int c = 0; c < kDim / 4; ++c) out.at(r, c) *= correction;
+    out.scale_row(r, correction);
   }
   // snippet-end softmax
 
@@ -65,8 +64,7 @@ class RowSoftmax {
       const float sum = reduce_lanes(sum_[r], Add{}, 4);
       const float inverse = sum == 0 ? 0 : 1 / sum;
       lse[r] = sum == 0 ? -INFINITY : reference_[r] * kLn2 + logf(sum);
-#pragma unroll
-      for (int c = 0; c < kDim / 4; ++c) out.at(r, c) *= inverse;
+      out.scale_row(r, inverse);
     }
   }
   // snippet-end finish

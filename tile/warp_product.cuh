@@ -28,10 +28,11 @@ struct Sums {
 
   __device__ void scale(float by) {
 #pragma unroll
-    for (int r = 0; r < kLaneRows; ++r) {
+    for (int r = 0; r < kLaneRows; ++r) scale_row(r, by);
+  }
+  __device__ __forceinline__ void scale_row(int r, float by) {
 #pragma unroll
-      for (int c = 0; c < kLaneCols; ++c) at(r, c) *= by;
-    }
+    for (int c = 0; c < kLaneCols; ++c) at(r, c) *= by;
   }
 };
 // snippet-end sums

@@ -75,6 +75,9 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
         "step 4's kernel of the queries falls away, and dQ comes into that of the keys",
     ("05_flash_attention/forward8_split_keys.cu", "changed"):
         "for few queries: it continues step 4 (pipeline), not the steps for many",
+    ("05_flash_attention/forward9_wgmma.cu", "headers"):
+        "head_boxes.cuh and ring.cuh: what is Hopper's comes to what is attention's",
+    ("05_flash_attention/forward9_wgmma.cu", "header lines"): "likewise",
     ("06_rope/attention_backward1_composed.cu", "lines"): "two kernels, one for each side",
     ("06_rope/attention_backward2_fused.cu", "lines"): "likewise",
     ("06_rope/rotary3_vectors.cu", "changed"):
@@ -82,6 +85,11 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("07_windowed_rope/forward1_scores.cu", "lines"): "chapter 05's 120, and a second q and k",
     ("07_windowed_rope/forward2_tiles.cu", "lines"): "chapter 05's 140, and two kinds of tiles",
     ("07_windowed_rope/forward2_tiles.cu", "kernel"): "likewise",
+    ("07_windowed_rope/forward5_wgmma.cu", "lines"):
+        "chapter 05's 227, five maps for three, and a loop over the parts on both sides of the ring",
+    ("07_windowed_rope/forward5_wgmma.cu", "kernel"): "likewise",
+    ("07_windowed_rope/forward5_wgmma.cu", "headers"): "as in chapter 05",
+    ("07_windowed_rope/forward5_wgmma.cu", "header lines"): "likewise",
     ("07_windowed_rope/backward1_scores.cu", "lines"): "three kernels, one for each formula",
     ("07_windowed_rope/backward2_tiles.cu", "lines"): "two kernels, one for each side",
     ("07_windowed_rope/backward2_tiles.cu", "changed"): "two kinds of tiles in both of them",
@@ -105,6 +113,7 @@ CONTINUES = {f"07_windowed_rope/{step}.cu": f"05_flash_attention/{continued}.cu"
     "forward2_tiles": "forward2_tiles",
     "forward3_mma": "forward3_mma",
     "forward4_two_visits": "forward7_interleaved",
+    "forward5_wgmma": "forward9_wgmma",
     "backward1_scores": "backward1_scores",
     "backward2_tiles": "backward2_tiles",
     "backward3_mma": "backward3_mma",

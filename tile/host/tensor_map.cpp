@@ -14,12 +14,13 @@ std::string axis(const char* what, int i, std::int64_t value) {
   return std::string(what) + " " + std::to_string(i) + ", " + grouped(value) + ",";
 }
 
-Status check(const char* name, const BoxedTensor& t) {
+}  // namespace
+
+Status check_tensor_map(const char* name, const BoxedTensor& t) {
   const auto element_bytes = static_cast<std::int64_t>(size_bytes(t.type));
   if (t.rank < 1 || t.rank > kMaxTensorRank) {
     return invalid_argument(name, "rank " + std::to_string(t.rank) + " is not 1 to 5");
   }
-  if (!t.data) return invalid_argument(name, "is null");
   for (int i = 0; i < t.rank; ++i) {
     if (t.extents[i] < 1 || t.extents[i] > std::int64_t{1} << 32) {
       return invalid_argument(name, axis("extent", i, t.extents[i]) + " is not 1 to 2^32");
@@ -62,10 +63,9 @@ Status check(const char* name, const BoxedTensor& t) {
   return {};
 }
 
-}  // namespace
-
 Status make_tensor_map(const char* name, const BoxedTensor& tensor, TensorMap* map) {
-  if (const Status status = check(name, tensor); !status.ok()) return status;
+  if (!tensor.data) return invalid_argument(name, "is null");
+  if (const Status status = check_tensor_map(name, tensor); !status.ok()) return status;
   return encode_tensor_map(name, tensor, map);
 }
 

@@ -46,6 +46,9 @@ struct BoxedTensor {
 /// rule of 16 bytes or the card has no TMA, invalid_argument() for what no tensor has.
 Status make_tensor_map(const char* name, const BoxedTensor& tensor, TensorMap* map);
 
+/// Whether that would succeed; without data, with memory that is aligned.
+Status check_tensor_map(const char* name, const BoxedTensor& tensor);
+
 /// The same of what is known to be right (tensor_map_cpu.cpp, tensor_map_gpu.cpp).
 Status encode_tensor_map(const char* name, const BoxedTensor& tensor, TensorMap* map);
 

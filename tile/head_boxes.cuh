@@ -1,0 +1,99 @@
+// Rows of a head in shared memory as TMA brings them and wgmma reads them.
+#pragma once
+
+#include "tile/heads.cuh"
+#include "tile/host/tensor_map.hpp"
+#include "tile/ptx/tma.cuh"
+#include "tile/ptx/wgmma.cuh"
+#include "tile/warp_product.cuh"
+
+namespace tile {
+
+// snippet-begin boxes
+/// kRows rows of kCols elements of 16 bits: a box of kRows rows for each 64 columns, swizzled.
+template <class T, int kRows_, int kCols_>
+struct HeadBoxes {
+  static constexpr int kRows = kRows_, kCols = kCols_;
+  static constexpr int kBoxCols = 64, kRowBytes = kBoxCols * 2;  // a row of the swizzle's pattern
+  static constexpr int kBoxBytes = kRows * kRowBytes;
+  static constexpr int kBytes = kCols / kBoxCols * kBoxBytes;
+  static_assert(sizeof(T) == 2 && kCols % kBoxCols == 0 && kRows % 8 == 0 && kRows <= 256);
+
+  /// Starts the copies of the rows of a head from `row` on, kBytes bytes. Rows beyond the tensor's
+  /// are zeros.
+  static __device__ void load(ptx::SharedAddress to, const TensorMap& map, int row, int head,
+                              int batch, ptx::Mbarrier* full) {
+#pragma unroll
+    for (int box = 0; box < kCols / kBoxCols; ++box) {
+      ptx::tma_load(to + box * kBoxBytes, map, ptx::BoxAt{box * kBoxCols, row, head, batch}, full);
+    }
+  }
+
+  /// As the factor of a product along the columns, 16 from column `col` on: the rows from `row` on,
+  /// a multiple of 8.
+  static __device__ ptx::WgmmaDescriptor along_columns(ptx::SharedAddress at, int row, int col) {
+    return ptx::WgmmaDescriptor::along_k(at + row * kRowBytes) +
+           (col / kBoxCols * kBoxBytes + col % kBoxCols * 2);
+  }
+  /// As the right factor of a product along the rows, 16 from `row` on: all columns.
+  static __device__ ptx::WgmmaDescriptor along_rows(ptx::SharedAddress at, int row) {
+    return ptx::WgmmaDescriptor::along_mn(at, kBoxBytes) + row * kRowBytes;
+  }
+
+  /// Makes zeros of the rows from `row` on, with kThreads threads, of which this one is `thread`.
+  template <int kThreads>
+  static __device__ void clear(ptx::SharedAddress at, int row, int thread) {
+    constexpr int kRowChunks = kRowBytes / 16;  // they have changed places within their row only
+    for (int chunk = thread; chunk < kBytes / 16; chunk += kThreads) {
+      if (chunk / kRowChunks % kRows >= row) ptx::store_shared(at + chunk * 16, uint4{});
+    }
+  }
+
+  /// The rows of [batch][rows][heads][kCols] elements.
+  static BoxedTensor boxed(DType type, const void* data, std::int64_t batch, std::int64_t heads,
+                           std::int64_t rows, const Strides& stride) {
+    // The stride of an axis with one element may be anything.
+    const auto of = [](std::int64_t extent, std::int64_t s) { return extent > 1 ? s : kBoxCols; };
+    return {.type = type,
+            .data = data,
+            .rank = 4,
+            .extents = {kCols, rows, heads, batch},
+            .strides = {of(rows, stride.row), of(heads, stride.head), of(batch, stride.batch)},
+            .box = {kBoxCols, kRows, 1, 1},
+            .swizzle_bytes = 128};
+  }
+};
+// snippet-end boxes
+
+/// A lane's sums in the order of wgmma, which gives each warp 16 rows, in the registers of mma.
+template <int kCols>
+__device__ __forceinline__ float (&registers_of(Sums<16, kCols>& sums))[kCols / 2] {
+  return reinterpret_cast<float(&)[kCols / 2]>(sums.mma);
+}
+
+// snippet-begin products
+/// Starts sums = A B^T: A is 64 rows of a tile, from `row` on, and B all rows of another.
+template <class T, class Left, class Right>
+__device__ __forceinline__ void start_product_of_rows(Sums<16, Right::kRows>& sums,
+                                                      ptx::SharedAddress left, int row,
+                                                      ptx::SharedAddress right) {
+#pragma unroll
+  for (int col = 0; col < Left::kCols; col += 16) {  // a wgmma is 16 deep
+    ptx::wgmma<T, Right::kRows>(registers_of(sums), Left::along_columns(left, row, col),
+                                Right::along_columns(right, 0, col), col != 0);
+  }
+}
+/// Starts sums += factor B, where B is a tile. The four warps have 16 rows each.
+template <class T, class Tile>
+__device__ __forceinline__ void start_product_with_columns(Sums<16, Tile::kCols>& sums,
+                                                           const Factor<16, Tile::kRows>& factor,
+                                                           ptx::SharedAddress tile) {
+#pragma unroll
+  for (int row = 0; row < Tile::kRows; row += 16) {
+    ptx::wgmma<T, Tile::kCols, ptx::Major::mn>(registers_of(sums), factor.mma[0][row / 16],
+                                               Tile::along_rows(tile, row), true);
+  }
+}
+// snippet-end products
+
+}  // namespace tile
