@@ -118,8 +118,18 @@ tile::Status rotate_twice(const Problem& p, const Buffers& b, const RotatedRows&
 // snippet-end rotate
 
 /// The same of rows of chunks, each read once.
-tile::Status turn_all_twice(const MethodBackwardProblem& p, const MethodBackwardBuffers& b,
-                            const RotatedRows& rows, void* stream);
+template <class Problem, class Buffers>
+tile::Status turn_all_twice(const Problem& p, const Buffers& b, const RotatedRows& rows,
+                            void* stream) {
+  const Masks masks = masks_of(p, b);
+  if (tile::Status s = fill_positions(masks, p.batch, p.table_positions, rows.positions, stream);
+      !s.ok()) {
+    return s;
+  }
+  const Turning queries = turning_of_queries(p, b, rows.positions), keys = turning_of_keys(p, b);
+  if (tile::Status s = turn_twice(queries, b.q, p.q, rows.q1, rows.q2, stream); !s.ok()) return s;
+  return turn_twice(keys, b.k, p.k, rows.k1, rows.k2, stream);
+}
 
 /// dq = scale (R(i)^T dq1 + R(i')^T dq2), of queries that stand at these positions.
 tile::Status dq_of_sums(const MethodBackwardProblem& p, const MethodBackwardBuffers& b,

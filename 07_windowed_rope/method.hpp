@@ -167,9 +167,9 @@ tile::Status check_chunks(const MethodBackwardProblem& problem,
 
 // The steps, and what their own kernels take.
 using MethodStep = tile::Status(const MethodProblem&, const MethodBuffers&, void* stream);
-MethodStep composed, prologue;
+MethodStep composed, prologue, turn_twice;
 using MethodTakes = tile::Status(const MethodProblem&, const MethodBuffers&, const tile::Device&);
-MethodTakes takes_composed, takes_prologue;
+MethodTakes takes_composed, takes_prologue, takes_turn_twice;
 using MethodBackwardStep = tile::Status(const MethodBackwardProblem&, const MethodBackwardBuffers&,
                                         void* stream);
 MethodBackwardStep composed, chunks, sums, prologue;
@@ -202,6 +202,15 @@ inline constexpr MethodLadder::Step kMethod[] = {
      .otherwise = "composed",
      .shows = kShowsMethod,
      .launch = prologue},
+    {.name = "turn_twice",
+     .idea = "q and k read once for both turns; then windowed attention by wgmma",
+     .types = k16Bits,
+     .needs = {tile::Feature::bf16_mma, tile::Feature::cp_async, tile::Feature::tma,
+               tile::Feature::wgmma},
+     .takes = takes_turn_twice,
+     .otherwise = "prologue",
+     .shows = kShowsMethod,
+     .launch = turn_twice},
 };
 inline constexpr MethodLadder kMethodLadder{.name = "method",
                                             .kernels = "method_",

@@ -86,18 +86,6 @@ tile::Status takes_chunks(const MethodBackwardProblem& p, const MethodBackwardBu
   return takes_composed(p, b, device);
 }
 
-tile::Status turn_all_twice(const MethodBackwardProblem& p, const MethodBackwardBuffers& b,
-                            const RotatedRows& rows, void* stream) {
-  const Masks masks = masks_of(p, b);
-  if (tile::Status s = fill_positions(masks, p.batch, p.table_positions, rows.positions, stream);
-      !s.ok()) {
-    return s;
-  }
-  const Turning queries = turning_of_queries(p, b, rows.positions), keys = turning_of_keys(p, b);
-  if (tile::Status s = turn_twice(queries, b.q, p.q, rows.q1, rows.q2, stream); !s.ok()) return s;
-  return turn_twice(keys, b.k, p.k, rows.k1, rows.k2, stream);
-}
-
 // snippet-begin launch
 tile::Status chunks(const MethodBackwardProblem& p, const MethodBackwardBuffers& b, void* stream) {
   RotatedRows rows;

@@ -9,15 +9,14 @@ constexpr int kThreads = 256;
 
 // snippet-begin kernel
 template <class T>
-__global__ void method_prologue_turn_twice(
-    Heads<const T> from,     // [batch][length][heads][dim]
-    Heads<T> own,            // likewise
-    Heads<T> far,            // likewise
-    const float* cos,        // [3][positions][dim / 2]
-    const float* sin,        // likewise
-    const int* stand,        // [batch][length], or null
-    std::int64_t far_table,  // where it begins in cos and sin
-    std::int64_t all, int length, int heads, int dim) {
+__global__ void method_turn_twice(Heads<const T> from,     // [batch][length][heads][dim]
+                                  Heads<T> own,            // likewise
+                                  Heads<T> far,            // likewise
+                                  const float* cos,        // [3][positions][dim / 2]
+                                  const float* sin,        // likewise
+                                  const int* stand,        // [batch][length], or null
+                                  std::int64_t far_table,  // where it begins in cos and sin
+                                  std::int64_t all, int length, int heads, int dim) {
   const std::int64_t at = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (at >= all) return;
   const int units = dim / 16, unit = static_cast<int>(at % units);
@@ -56,11 +55,11 @@ tile::Status turn_twice(const Turning& t, const void* from, const Strides& strid
   const Strides packed = packed_strides(t.length, t.heads, t.head_dim);
   const auto launch = [&](auto element) {
     using T = decltype(element);
-    method_prologue_turn_twice<T><<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
+    method_turn_twice<T><<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
         tile::heads_of<const T>(from, strides), tile::heads_of<T>(own, packed),
         tile::heads_of<T>(far, packed), t.cos, t.sin, t.positions, t.far_table, all,
         static_cast<int>(t.length), static_cast<int>(t.heads), static_cast<int>(t.head_dim));
-    return tile::launch_status("method_prologue_turn_twice");
+    return tile::launch_status("method_turn_twice");
   };
   return t.type == tile::DType::fp16 ? launch(__half{}) : launch(__nv_bfloat16{});
 }

@@ -166,14 +166,14 @@ tile::Status check_chunks(const BackwardProblem& problem, const BackwardBuffers&
 
 // The steps. Each computes its outputs in the given stream (a cudaStream_t).
 using ForwardStep = tile::Status(const ForwardProblem&, const ForwardBuffers&, void* stream);
-ForwardStep scores, tiles, mma, two_visits;
+ForwardStep scores, tiles, mma, two_visits, wgmma;
 using BackwardStep = tile::Status(const BackwardProblem&, const BackwardBuffers&, void* stream);
 BackwardStep scores, tiles, mma, one_pass;
 
 // What their own kernels take.
 using ForwardTakes = tile::Status(const ForwardProblem&, const ForwardBuffers&,
                                   const tile::Device&);
-ForwardTakes takes_scores, takes_tiles, takes_mma, takes_two_visits;
+ForwardTakes takes_scores, takes_tiles, takes_mma, takes_two_visits, takes_wgmma;
 using BackwardTakes = tile::Status(const BackwardProblem&, const BackwardBuffers&,
                                    const tile::Device&);
 BackwardTakes takes_scores, takes_tiles, takes_mma, takes_one_pass;
@@ -222,6 +222,15 @@ inline constexpr ForwardLadder::Step kForward[] = {
      .otherwise = "mma",
      .shows = kShows,
      .launch = two_visits},
+    {.name = "wgmma",
+     .idea = "the same by TMA and wgmma: chapter 05's last loop, and one ring for both parts",
+     .types = k16Bits,
+     .needs = {tile::Feature::bf16_mma, tile::Feature::cp_async, tile::Feature::tma,
+               tile::Feature::wgmma},
+     .takes = takes_wgmma,
+     .otherwise = "two_visits",
+     .shows = kShows,
+     .launch = wgmma},
 };
 inline constexpr ForwardLadder kForwardLadder{.name = "forward",
                                               .kernels = "windowed_",
