@@ -1,6 +1,7 @@
 // For tests: tensors of heads' rows with strides, and integers, in guarded device memory.
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <cstring>
@@ -109,6 +110,18 @@ inline std::optional<DeviceBuffer> lengths_buffer(const char* name, const std::v
   std::vector<double> floats;
   for (const int each : n) floats.push_back(std::bit_cast<float>(each));
   return DeviceBuffer::input(name, vector_layout(DType::fp32, std::ssize(n)), floats);
+}
+
+/// Makes the rows of [batch][length][row] NaN that lie behind each batch entry's own length: nobody
+/// may read them. No lengths: all rows are there.
+inline void erase_behind(const std::vector<int>& lengths, std::int64_t length,
+                         std::vector<double>* rows) {
+  const std::int64_t row =
+      std::ssize(*rows) / std::max<std::int64_t>(1, std::ssize(lengths) * length);
+  for (std::size_t entry = 0; entry < lengths.size(); ++entry) {
+    const auto end = rows->begin() + static_cast<std::int64_t>(entry + 1) * length * row;
+    std::fill(end - (length - lengths[entry]) * row, end, std::numeric_limits<double>::quiet_NaN());
+  }
 }
 
 }  // namespace tile

@@ -390,6 +390,58 @@ def split(_root):
     return canvas
 
 
+# ---- Forward, step 9: two products at one time ----
+def wgmma_turns(root):
+    keys = number(root, "forward9_wgmma.cu", r"kKeys = (\d+);")
+    rows, dim, wgmma_rate, exponentials_rate = 64, 64, 2048, 16  # rates a cycle and multiprocessor
+    product, weights = rows * keys * dim / wgmma_rate, rows * keys / exponentials_rate
+    canvas = Canvas(800, 420, "Forward, step 9: the next scores beside the last output")
+    left, tiles = 150, 4
+    taking_turns = tiles * (2 * product + weights)
+    scale = 610 / taking_turns
+    canvas.text(20, 30, f"A consumer alone, {rows} queries, {keys} keys at a time, d = {dim}", 14,
+                bold=True)
+    canvas.text(20, 50, f"A product of {rows} × {keys} × {dim}: {product:.0f} cycles. "
+                f"{rows * keys:,} exponentials: {weights:.0f} cycles.", 12, GREY)
+
+    def bar(y, begin, cycles, text, fill, edge):
+        canvas.rect(left + begin * scale, y, cycles * scale - 2, 34, fill, edge)
+        canvas.text(left + (begin + cycles / 2) * scale, y + 22, text, 12, INK, "middle")
+
+    def lanes(y, title):
+        canvas.text(20, y - 12, title, 13, bold=True)
+        canvas.text(20, y + 22, "tensor cores", 13)
+        canvas.text(20, y + 66, "exponentials", 13)
+
+    y, at = 100, 0.0
+    lanes(y, "taking turns")
+    for t in range(tiles):
+        bar(y, at, product, f"S{t}", A_PALE, A)
+        bar(y + 44, at + product, weights, f"P{t}", B_PALE, B)
+        bar(y, at + product + weights, product, f"PV{t}", C_PALE, C)
+        at += 2 * product + weights
+    y, at, order = 240, 0.0, []
+    lanes(y, "two products at one time")
+    for t in range(tiles):
+        bar(y, at, product, f"S{t}", A_PALE, A)
+        order.append(f"K{t}")
+        if t > 0:
+            bar(y, at + product, product, f"PV{t - 1}", C_PALE, C)
+            order.append(f"V{t - 1}")
+        bar(y + 44, at + product, weights, f"P{t}", B_PALE, B)
+        at += product + max(weights, product)
+    bar(y, at, product, f"PV{tiles - 1}", C_PALE, C)
+    order.append(f"V{tiles - 1}")
+    end = at + product
+    canvas.line(left + end * scale, y - 10, left + end * scale, y + 84, RED, 1.5, "4 3")
+    canvas.text(left + end * scale + 8, y + 22, f"{end / taking_turns:.2f} of it", 12, RED)
+    canvas.text(20, 356, f"The ring brings the tiles in the order in which they are read: "
+                f"{', '.join(order)}.", 13)
+    canvas.text(20, 382, "S: scores of a tile of keys. P: their weights. PV: weights times values. "
+                "The block's other\nconsumers do the same, and fill the gaps.", 12, GREY)
+    return canvas
+
+
 # ---- Backward: who keeps what ----
 def passes(_root):
     canvas = Canvas(800, 490, "Backward: which block has which tiles")
@@ -435,4 +487,5 @@ def passes(_root):
 
 FIGURES = {f"{CHAPTER}/figures/{name}.svg": draw for name, draw in (
     ("forward2_tiles", tiles), ("forward3_who", who), ("forward4_masks", mask_tiles),
-    ("forward7_turns", turns), ("forward8_split", split), ("backward_passes", passes))}
+    ("forward7_turns", turns), ("forward8_split", split),
+    ("forward9_turns", wgmma_turns), ("backward_passes", passes))}

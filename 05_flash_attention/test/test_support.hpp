@@ -159,6 +159,15 @@ inline Inputs normal(const ForwardProblem& p) {
           tile::normal(kv, p.type, 32), tile::normal(kv, p.type, 33)};
 }
 
+/// The same of a case. What its lengths leave out is NaN.
+inline Inputs normal(const Case& c) {
+  Inputs in = normal(c.p);
+  tile::erase_behind(c.query_lengths, c.p.queries, &in.q);
+  tile::erase_behind(c.key_lengths, c.p.keys, &in.k);
+  tile::erase_behind(c.key_lengths, c.p.keys, &in.v);
+  return in;
+}
+
 struct Outputs {
   Values o, lse;  // lse is [batch][queries][heads]
 };
@@ -231,8 +240,10 @@ struct BackwardOnly {
 };
 inline BackwardOnly backward_only(const Case& c, const Inputs& in) {
   const ForwardExpected forward = expected_of(c, in);
+  Values dout = tile::normal(std::ssize(in.q), c.p.type, 34);
+  tile::erase_behind(c.query_lengths, c.p.queries, &dout);
   return {tile::rounded(forward.o.value, c.p.type), tile::rounded(forward.lse.value, DType::fp32),
-          tile::normal(std::ssize(in.q), c.p.type, 34)};
+          dout};
 }
 inline BackwardExpected expected_of(const Case& c, const Inputs& in, const BackwardOnly& more) {
   return reference(c.backward(),
@@ -332,7 +343,7 @@ class Cases {
   template <class Step>
   void check(const Step& step, const Case& c) {
     const Case here = fitted(step, c);
-    if (takes(step, here) && selection_.takes_next()) check_step(step, here, normal(here.p));
+    if (takes(step, here) && selection_.takes_next()) check_step(step, here, normal(here));
   }
 
  private:
