@@ -118,7 +118,6 @@ __global__ void __launch_bounds__(Shape<kDim>::kThreads, 1)
     if (speaks) mbarrier_arrive(&empty[at]);
   };
   // Both start and do not wait, and return the stage that is read meanwhile.
-  // snippet-begin products
   const auto next_stage = [&] {
     const int at = place.stage;
     mbarrier_wait(&full[at], place.parity);
@@ -136,9 +135,7 @@ __global__ void __launch_bounds__(Shape<kDim>::kThreads, 1)
     wgmma_fence();
     tile::start_product_with_columns<T, KeyBoxes>(out, weights, stage(at));
   };
-  // snippet-end products
   int before = kNoTile;  // whose weights there are
-  // snippet-begin visit
   const auto visit = [&](const Mask& mask, bool near, int tile, auto is_border) {
     const int keys = next_stage();
     if (before == kNoTile) mbarrier_wait(&queries_full, 0);
@@ -162,7 +159,7 @@ __global__ void __launch_bounds__(Shape<kDim>::kThreads, 1)
     weights = tile::as_factor<T>(scores);
     before = tile;
   };
-  // snippet-end visit
+  // snippet-begin parts
   for (int part = 0; part < Window::kParts; ++part) {
     const Mask mask = part_of(part);
     const Mask::Tiles visited = mask.tiles(block_query, kQueries, kKeys);
@@ -172,6 +169,7 @@ __global__ void __launch_bounds__(Shape<kDim>::kThreads, 1)
     for (; tile < visited.whole_last; ++tile) visit(mask, near, tile, std::false_type{});
     for (; tile < visited.last; ++tile) visit(mask, near, tile, std::true_type{});
   }
+  // snippet-end parts
   if (before != kNoTile) {
     start_output(next_stage(), before);
     wgmma_commit();

@@ -1,8 +1,8 @@
 // A method, step 3: queries and keys turned in memory, once.
 // Idea: attention by wgmma takes half of what `mma` took, and wants its queries as TMA brings them.
 //       So they turn in memory again, but by a kernel that reads each row once for both turns.
-// Change: `composed` with that kernel in the place of chapter 06's, for windowed attention's
-// step 5. Limit: as there; and 12 bytes of memory for each pair of elements of q and of k.
+// Change: that kernel for chapter 06's, and windowed attention's step 5 (`wgmma`).
+// Limit: memory, 12 bytes for each element of q and of k, beside the attention.
 #include "method.cuh"
 
 namespace windowed_rope {
@@ -15,11 +15,13 @@ tile::Status takes_turn_twice(const MethodProblem& p, const MethodBuffers& b,
   return takes_wgmma(attention_of(p), attention_of(p, b, rows), device);
 }
 
+// snippet-begin launch
 tile::Status turn_twice(const MethodProblem& p, const MethodBuffers& b, void* stream) {
   RotatedRows rows;
   if (tile::Status s = take_workspace(p, b, &rows); !s.ok()) return s;
   if (tile::Status s = turn_all_twice(p, b, rows, stream); !s.ok()) return s;
   return wgmma(attention_of(p), attention_of(p, b, rows), stream);
 }
+// snippet-end launch
 
 }  // namespace windowed_rope
