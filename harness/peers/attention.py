@@ -38,7 +38,7 @@ class Attention(Problem):
     def make(self):
         torch = self.torch
         batch, heads, kv_heads, queries, keys, head_dim, self.causal = self.case.sizes
-        self.scale, self.group = head_dim**-0.5, heads // kv_heads
+        self.scale, self.group = self.case.scale or head_dim**-0.5, heads // kv_heads
         self.inputs = {name: self.normal(batch, queries, heads, head_dim) if name[0] == "q" else
                        self.normal(batch, keys, kv_heads, head_dim)
                        for name in ATTENTION_INPUTS[self.case.operation].split()}
@@ -196,7 +196,8 @@ class Attention(Problem):
         def attention(q, k, v):
             with sdpa_kernel(backends):
                 return self.torch.nn.functional.scaled_dot_product_attention(
-                    q, k, v, is_causal=bool(self.causal), enable_gqa=self.group > 1)
+                    q, k, v, is_causal=bool(self.causal), scale=self.scale,
+                    enable_gqa=self.group > 1)
         return self.by_function(name, attention)
 
     def by_function(self, name, function):

@@ -52,6 +52,7 @@ class Case:
     window: tuple = ()      # keys seen before and behind a query's own; () for no limit
     has_lengths: bool = False  # batch entries are shorter than the tensors, each by its own
     far: int = 0               # of windowed attention: the distance from which keys are far
+    scale: float = 0           # of attention's scores; 0 for 1 / sqrt(head dimension)
 
     @property
     def name(self):
@@ -64,7 +65,8 @@ class Case:
             words += ["rerope" if self.operation == "windowed_rotary_attention" else
                       "causal" if causal else "full"]
             words += ["window" + "+".join(map(str, self.window))] * bool(self.window)
-            return " ".join([self.type, *words] + ["lengths"] * self.has_lengths)
+            words += ["lengths"] * self.has_lengths + [f"scale{self.scale}"] * bool(self.scale)
+            return " ".join([self.type, *words])
         if self.operation == "rotary":
             extents = ("B", "S", "H", "Hkv", "d")
             words = [extent + str(size) for extent, size in zip(extents, self.sizes)]
@@ -103,6 +105,8 @@ class Case:
         fields = dict(zip(names, self.sizes))
         if self.window:
             fields |= dict(windowed=1, left=self.window[0], right=self.window[1])
+        if self.scale:
+            fields["scale"] = self.scale
         if self.operation != "attention":
             fields["window"] = self.far
         if self.operation == "windowed_rotary_attention":
@@ -189,13 +193,16 @@ def _tables():
         for size in ROTARY_SIZES:
             for direction in PASSES:
                 yield Case("06_rope", "rotary", element_type, size, direction)
-    for operation, types in (("windowed_attention", ("bf16", "fp16")),
-                             ("windowed_rotary_attention", ("bf16",))):
-        for element_type in types:
+    for operation in ("windowed_attention", "windowed_rotary_attention"):
+        for element_type in ("bf16", "fp16"):
             for size in WINDOWED_SIZES:
                 for direction in PASSES:
                     yield Case("07_windowed_rope", operation, element_type, (*size, 1), direction,
                                far=WINDOW)
+    for element_type in ("bf16", "fp16"):  # larger scores, whose greatest rises more often
+        for direction in PASSES:
+            yield Case("07_windowed_rope", "windowed_rotary_attention", element_type,
+                       (*WINDOWED_SIZES[0], 1), direction, far=WINDOW, scale=0.5)
     for queries in DECODED:
         for keys in DECODING_KEYS:
             yield Case("05_flash_attention", "attention", "bf16",

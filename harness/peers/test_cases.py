@@ -69,7 +69,11 @@ class Cases(unittest.TestCase):
                          [f"{kind} B1 H32 Hkv32 S8192 d64 W2048 causal"
                           for kind in ("bf16", "fp16")])
         self.assertEqual(self.find("07", "d128 W2048 rerope, backward"),
-                         ["bf16 B1 H16 Hkv16 S8192 d128 W2048 rerope"])
+                         [f"{kind} B1 H16 Hkv16 S8192 d128 W2048 rerope"
+                          for kind in ("bf16", "fp16")])
+        louder, = cases.select(cases.all_cases(), "07", "fp16 B1 H32 Hkv32 S8192 d64 W2048 rerope "
+                               "scale0.5, forward")
+        self.assertEqual(louder.attention_fields["scale"], 0.5)
 
     def test_attention_is_measured_in_operations_and_decoding_in_bytes(self):
         causal, = cases.select(cases.all_cases(), "05", "bf16 B2 H32 Hkv8 S8192 d128 causal, for")
