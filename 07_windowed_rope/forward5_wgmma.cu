@@ -22,8 +22,8 @@ constexpr int kNoTile = -1;
 
 template <int kDim>
 struct Shape {
-  // Of each 64 scores, 32 weights and kDim / 2 sums of the output are in registers: 128 of 160, or
-  // 160 of 232.
+  // A thread holds 64 scores, 128 / 4 registers of weights and kDim / 2 sums of the output: of its
+  // registers 128 of 160, or 160 of 232.
   static constexpr int kConsumers = kDim == 64 ? 3 : 2;
   static constexpr int kQueries = kConsumers * kRows;
   static constexpr int kThreads = (1 + kConsumers) * tile::kWarpgroup;

@@ -55,6 +55,9 @@ Status check_tensor_map(const char* name, const BoxedTensor& t) {
     return unsupported(name, "its address is no multiple of 16 bytes, which TMA needs");
   }
   for (int i = 1; i < t.rank; ++i) {
+    if (t.strides[i - 1] == 0) {
+      return unsupported(name, axis("stride", i, 0) + " was never asked of TMA");
+    }
     if (t.strides[i - 1] * element_bytes % kUnit != 0) {
       return unsupported(name, axis("stride", i, t.strides[i - 1]) +
                                    " is no multiple of 16 bytes, which TMA needs");

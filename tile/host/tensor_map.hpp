@@ -33,7 +33,7 @@ struct BoxedTensor {
   int rank;                                  ///< 1 to 5
   std::int64_t extents[kMaxTensorRank];      ///< elements along each axis, 1 to 2^32
   std::int64_t strides[kMaxTensorRank - 1];  ///< elements from one to the next along axes 1, 2, …:
-                                             ///< multiples of 16 bytes below 2^40 bytes
+                                             ///< multiples of 16 bytes below 2^40 bytes, not 0
   int box[kMaxTensorRank];  ///< of what one copy moves: 1 to 256
   /// In how many bytes the 16-byte chunks of shared memory change places: 0, 32, 64 or 128. The
   /// box's first axis has at most so many bytes (with 0: any), and a multiple of 16. swizzle_128B

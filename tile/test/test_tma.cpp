@@ -328,6 +328,8 @@ TEST_SUITE("tma") {
     CHECK(with([](BoxedTensor& b) { b.box[1] = 257; }) == "c: box extent 1, 257, is not 1 to 256");
     CHECK(with([](BoxedTensor& b) { b.strides[0] = 100; }) ==
           "c: stride 1, 100, is no multiple of 16 bytes, which TMA needs");
+    CHECK(with([](BoxedTensor& b) { b.strides[0] = 0; }) ==
+          "c: stride 1, 0, was never asked of TMA");
     CHECK(with([](BoxedTensor& b) { b.strides[0] = std::int64_t{1} << 39; }) ==
           "c: stride 1, 549,755,813,888, is not 0 to 2^40 bytes");
     CHECK(with([](BoxedTensor& b) { b.box[0] = 12; }) ==
