@@ -28,7 +28,9 @@ PAGES = {"01_vector_add/README.md": vector_add.FIGURES, "02_matmul/README.md": m
          "02_matmul/tensor_cores.md": tensor_cores.FIGURES, "02_matmul/hopper.md": hopper.FIGURES,
          "03_softmax/README.md": softmax.FIGURES, "04_layernorm/README.md": layernorm.FIGURES,
          "05_flash_attention/README.md": {path: draw for path, draw in attention.FIGURES.items()
-                                          if "backward" not in path},
+                                          if "backward" not in path and "forward9" not in path},
+         "05_flash_attention/hopper.md": {path: draw for path, draw in attention.FIGURES.items()
+                                          if "forward9" in path},
          "05_flash_attention/backward.md": {path: draw for path, draw in attention.FIGURES.items()
                                             if "backward" in path},
          "06_rope/README.md": {path: draw for path, draw in rope.FIGURES.items()
