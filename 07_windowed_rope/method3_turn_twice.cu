@@ -1,5 +1,5 @@
 // A method, step 3: queries and keys turned in memory, once.
-// Idea: attention by wgmma takes half of what `mma` took, and wants its queries as TMA brings them.
+// Idea: attention by wgmma saves more than turning in the block does, and TMA brings its queries.
 //       So they turn in memory again, but by a kernel that reads each row once for both turns.
 // Change: that kernel for chapter 06's, and windowed attention's step 5 (`wgmma`).
 // Limit: memory, 12 bytes for each element of q and of k, beside the attention.

@@ -296,6 +296,19 @@ def group_cycles(root):
     return product, queries * keys / EXPONENTIALS_A_CYCLE * QUARTERS
 
 
+def two_units(canvas, left, scale, first):
+    """What draws a stretch of cycles, and what names the lanes of the two units."""
+    def bar(y, begin, cycles, text, fill, edge):
+        canvas.rect(left + begin * scale, y, cycles * scale - 2, 34, fill, edge)
+        canvas.text(left + (begin + cycles / 2) * scale, y + 22, text, 12, INK, "middle")
+
+    def lanes(y, title):
+        canvas.text(20, y - 12, title, 13, bold=True)
+        canvas.text(20, y + 22, first, 13)
+        canvas.text(20, y + 66, "exponentials", 13)
+    return bar, lanes
+
+
 def turns(root):
     canvas = Canvas(800, 400, "Forward, step 7: exponentials among products")
     product, exponentials = group_cycles(root)
@@ -306,14 +319,7 @@ def turns(root):
     canvas.text(20, 50, f"A product of 32 × 32 × 64: {product:.0f} cycles. 1,024 exponentials: "
                 f"{exponentials:.0f} cycles.", 12, GREY)
 
-    def bar(y, begin, cycles, text, fill, edge):
-        canvas.rect(left + begin * scale, y, cycles * scale - 2, 34, fill, edge)
-        canvas.text(left + (begin + cycles / 2) * scale, y + 22, text, 12, INK, "middle")
-
-    def lanes(y, title):
-        canvas.text(20, y - 12, title, 13, bold=True)
-        canvas.text(20, y + 22, "tensor core", 13)
-        canvas.text(20, y + 66, "exponentials", 13)
+    bar, lanes = two_units(canvas, left, scale, "tensor core")
 
     y = 100
     lanes(y, "taking turns")
@@ -404,14 +410,7 @@ def wgmma_turns(root):
     canvas.text(20, 50, f"A product of {rows} × {keys} × {dim}: {product:.0f} cycles. "
                 f"{rows * keys:,} exponentials: {weights:.0f} cycles.", 12, GREY)
 
-    def bar(y, begin, cycles, text, fill, edge):
-        canvas.rect(left + begin * scale, y, cycles * scale - 2, 34, fill, edge)
-        canvas.text(left + (begin + cycles / 2) * scale, y + 22, text, 12, INK, "middle")
-
-    def lanes(y, title):
-        canvas.text(20, y - 12, title, 13, bold=True)
-        canvas.text(20, y + 22, "tensor cores", 13)
-        canvas.text(20, y + 66, "exponentials", 13)
+    bar, lanes = two_units(canvas, left, scale, "tensor cores")
 
     y, at = 100, 0.0
     lanes(y, "taking turns")
