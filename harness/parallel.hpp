@@ -14,7 +14,8 @@ namespace tile {
 /// `work` threw.
 template <class Work>
 void in_parts(std::size_t count, std::size_t smallest, const Work& work) {
-  const std::size_t cores = std::max(1u, std::thread::hardware_concurrency());
+  // Asked once: the C library reads a file for it.
+  static const std::size_t cores = std::max(1u, std::thread::hardware_concurrency());
   const std::size_t parts = std::clamp<std::size_t>(count / smallest, 1, cores);
   auto border = [=](std::size_t part) {
     return count / parts * part + std::min(part, count % parts);

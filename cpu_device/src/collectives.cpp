@@ -17,11 +17,32 @@ void for_each_lane(uint32_t lanes, Visit visit) {
 // in every floating-point type, so a kernel that uses it shows it.
 constexpr uint64_t kUndefined = ~0ull;
 
+// The source of `lane`, in whose section the lanes `first` to `last` are.
+using Source = uint32_t (*)(uint32_t lane, uint32_t first, uint32_t last, uint32_t argument);
+
+template <Source source>
 void shuffle(WarpExchange& x, uint32_t lanes) {
   for_each_lane(lanes, [&](uint32_t lane) {
-    const uint32_t from = x.argument[lane];
+    const uint32_t width = x.argument[lane] >> 5, argument = x.argument[lane] % 32;
+    const uint32_t first = lane & ~(width - 1);
+    const uint32_t from = source(lane, first, first + width - 1, argument);
     x.result[lane] = lanes >> from & 1 ? x.value[from] : kUndefined;
   });
+}
+
+uint32_t indexed(uint32_t, uint32_t first, uint32_t last, uint32_t argument) {
+  return first + (argument & (last - first));
+}
+// A lane whose source would lie outside its section keeps its own value.
+uint32_t above(uint32_t lane, uint32_t first, uint32_t, uint32_t argument) {
+  return lane - first >= argument ? lane - argument : lane;
+}
+uint32_t below(uint32_t lane, uint32_t, uint32_t last, uint32_t argument) {
+  return last - lane >= argument ? lane + argument : lane;
+}
+// Reading from an earlier section is allowed here, from a later one is not.
+uint32_t across(uint32_t lane, uint32_t, uint32_t last, uint32_t argument) {
+  return (lane ^ argument) <= last ? lane ^ argument : lane;
 }
 
 void no_result(WarpExchange&, uint32_t) {}
@@ -89,10 +110,10 @@ const BarrierCall kSyncthreadsAnd{"__syncthreads_and()"};
 const BarrierCall kSyncthreadsOr{"__syncthreads_or()"};
 
 const WarpCall kSyncwarp{"__syncwarp()", no_result};
-const WarpCall kShfl{"__shfl_sync()", shuffle};
-const WarpCall kShflUp{"__shfl_up_sync()", shuffle};
-const WarpCall kShflDown{"__shfl_down_sync()", shuffle};
-const WarpCall kShflXor{"__shfl_xor_sync()", shuffle};
+const WarpCall kShfl{"__shfl_sync()", shuffle<indexed>};
+const WarpCall kShflUp{"__shfl_up_sync()", shuffle<above>};
+const WarpCall kShflDown{"__shfl_down_sync()", shuffle<below>};
+const WarpCall kShflXor{"__shfl_xor_sync()", shuffle<across>};
 const WarpCall kAll{"__all_sync()", vote_all};
 const WarpCall kAny{"__any_sync()", vote_any};
 const WarpCall kBallot{"__ballot_sync()", ballot};

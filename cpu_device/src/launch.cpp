@@ -126,7 +126,8 @@ int worker_count(uint32_t cluster_blocks) {
   if (kOneWorker) return 1;
   const int most = kMostBlocks / static_cast<int>(cluster_blocks);
   if (options().workers > 0) return std::min(options().workers, most);
-  return std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, most);
+  static const auto cores = static_cast<int>(std::thread::hardware_concurrency());
+  return std::clamp(cores, 1, most);
 }
 
 }  // namespace

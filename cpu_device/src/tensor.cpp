@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "avx2.hpp"
 #include "block.hpp"
 #include "check/checker.hpp"
 #include "cpu_device/options.h"
@@ -180,7 +181,8 @@ constexpr auto kPlaces = [] {
 
 // The matrix that a warp holds in the registers to which `registers` points in each lane.
 template <class Elements, Map kElement, int kRows, int kCols, class Pointer>
-void gather(const Warp<MmaOperands>& warp, Pointer MmaOperands::*registers, double* matrix) {
+__forceinline__ void gather(const Warp<MmaOperands>& warp, Pointer MmaOperands::*registers,
+                            double* matrix) {
   constexpr auto& kPlace = kPlaces<kElement, kRows, kCols>;
   constexpr int kCount = kRows * kCols, kEach = kCount / int{kLanes};
   typename Elements::Bits bits[kCount];
@@ -193,7 +195,7 @@ void gather(const Warp<MmaOperands>& warp, Pointer MmaOperands::*registers, doub
 }
 
 template <class Sums, Map kElement, int kRows, int kCols>
-void scatter(const Warp<MmaOperands>& warp, const double* matrix) {
+__forceinline__ void scatter(const Warp<MmaOperands>& warp, const double* matrix) {
   constexpr auto& kPlace = kPlaces<kElement, kRows, kCols>;
   constexpr int kCount = kRows * kCols, kEach = kCount / int{kLanes};
   typename Sums::Bits bits[kCount];
@@ -206,7 +208,7 @@ void scatter(const Warp<MmaOperands>& warp, const double* matrix) {
 }
 
 template <class Elements, int kDepth, class Sums>
-void multiply(WarpExchange& exchange, uint32_t lanes) {
+__forceinline__ void multiply_warp(WarpExchange& exchange, uint32_t lanes) {
   constexpr int kM = 16, kN = 8, kBits = 8 * sizeof(typename Elements::Bits);
   // A row of B or D. The compiler makes of it as many registers of the processor as it takes.
   using Row = double __attribute__((vector_size(kN * sizeof(double))));
@@ -223,6 +225,23 @@ void multiply(WarpExchange& exchange, uint32_t lanes) {
     d[m] = sum;
   }
   scatter<Sums, layout::element_of_d, kM, kN>(warp, reinterpret_cast<const double*>(d));
+}
+
+// The same loops, for the processor that is there. Products are exact, so that fused operations
+// give the same.
+#if defined(__x86_64__)
+template <class Elements, int kDepth, class Sums>
+[[gnu::target("avx2,fma")]] void multiply_by_avx2(WarpExchange& exchange, uint32_t lanes) {
+  multiply_warp<Elements, kDepth, Sums>(exchange, lanes);
+}
+#endif
+
+template <class Elements, int kDepth, class Sums>
+void multiply(WarpExchange& exchange, uint32_t lanes) {
+#if defined(__x86_64__)
+  if (has_avx2()) return multiply_by_avx2<Elements, kDepth, Sums>(exchange, lanes);
+#endif
+  multiply_warp<Elements, kDepth, Sums>(exchange, lanes);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "avx2.hpp"
 #include "block.hpp"
 #include "check/checker.hpp"
 #include "cpu_device/options.h"
@@ -383,10 +384,6 @@ using DoublesThere [[gnu::aligned(8), gnu::may_alias]] = Doubles;
 [[gnu::target("avx2,fma")]] void multiply_by_avx2(const float* a, const float* b, int columns,
                                                   bool accumulate, float* d) {
   multiply_8_bits(a, b, columns, accumulate, d);
-}
-bool has_avx2() {
-  static const bool has = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-  return has;
 }
 #endif
 

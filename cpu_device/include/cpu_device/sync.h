@@ -8,12 +8,13 @@
 #include <type_traits>
 
 #include "cpu_device/builtins.h"
+#include "cpu_device/qualifiers.h"
 #include "cpu_device/site.h"
 
 namespace cpu_device {
 
 /// What the lanes of one warp bring to a collective call and what they take away. `argument` is
-/// the source lane of a shuffle.
+/// the shuffle_argument() of a shuffle.
 struct WarpExchange {
   uint64_t value[32];
   uint32_t argument[32];
@@ -59,7 +60,7 @@ extern const WarpCall kSyncwarp, kShfl, kShflUp, kShflDown, kShflXor, kAll, kAny
 
 /// A value of up to 8 bytes as an integer, and back.
 template <class T>
-uint64_t to_bits(T value) {
+__forceinline__ uint64_t to_bits(T value) {
   static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= 8);
   uint64_t bits = 0;
   std::memcpy(&bits, &value, sizeof(T));
@@ -67,7 +68,7 @@ uint64_t to_bits(T value) {
 }
 
 template <class T>
-T from_bits(uint64_t bits) {
+__forceinline__ T from_bits(uint64_t bits) {
   T value;
   std::memcpy(&value, &bits, sizeof(T));
   return value;
@@ -75,104 +76,94 @@ T from_bits(uint64_t bits) {
 
 /// A shuffle works inside sections of `width` lanes, a power of two, and takes the low five bits of
 /// its argument; PTX ISA, `shfl.sync`.
-struct Section {
-  uint32_t lane, first, last, argument;
-
-  Section(int width, uint32_t any_argument)
-      : lane(lane_id()),
-        first(lane & ~(static_cast<uint32_t>(width) - 1)),
-        last(first + static_cast<uint32_t>(width) - 1),
-        argument(any_argument % 32) {}
-};
+constexpr uint32_t shuffle_argument(int width, uint32_t argument) {
+  return static_cast<uint32_t>(width) << 5 | argument % 32;
+}
 
 }  // namespace cpu_device
 
-inline void __syncthreads(cpu_device::Site site = cpu_device::Site::here()) {
+__forceinline__ void __syncthreads(cpu_device::Site site = cpu_device::Site::here()) {
   cpu_device::block_barrier(cpu_device::kSyncthreads, true, site);
 }
-inline int __syncthreads_count(int predicate, cpu_device::Site site = cpu_device::Site::here()) {
+__forceinline__ int __syncthreads_count(int predicate,
+                                        cpu_device::Site site = cpu_device::Site::here()) {
   return cpu_device::block_barrier(cpu_device::kSyncthreadsCount, predicate != 0, site).count;
 }
-inline int __syncthreads_and(int predicate, cpu_device::Site site = cpu_device::Site::here()) {
+__forceinline__ int __syncthreads_and(int predicate,
+                                      cpu_device::Site site = cpu_device::Site::here()) {
   return cpu_device::block_barrier(cpu_device::kSyncthreadsAnd, predicate != 0, site).all;
 }
-inline int __syncthreads_or(int predicate, cpu_device::Site site = cpu_device::Site::here()) {
+__forceinline__ int __syncthreads_or(int predicate,
+                                     cpu_device::Site site = cpu_device::Site::here()) {
   return cpu_device::block_barrier(cpu_device::kSyncthreadsOr, predicate != 0, site).count > 0;
 }
 
-inline void __syncwarp(unsigned mask = 0xffffffffu,
-                       cpu_device::Site site = cpu_device::Site::here()) {
+__forceinline__ void __syncwarp(unsigned mask = 0xffffffffu,
+                                cpu_device::Site site = cpu_device::Site::here()) {
   cpu_device::warp_collective(cpu_device::kSyncwarp, mask, 0, 0, site);
 }
 
 template <class T>
-T __shfl_sync(unsigned mask, T value, int source, int width = 32,
-              cpu_device::Site site = cpu_device::Site::here()) {
-  const cpu_device::Section s(width, static_cast<uint32_t>(source));
-  const uint32_t from = s.first + (s.argument & (s.last - s.first));
+__forceinline__ T __shfl_sync(unsigned mask, T value, int source, int width = 32,
+                              cpu_device::Site site = cpu_device::Site::here()) {
+  return cpu_device::from_bits<T>(cpu_device::warp_collective(
+      cpu_device::kShfl, mask, cpu_device::to_bits(value),
+      cpu_device::shuffle_argument(width, static_cast<uint32_t>(source)), site));
+}
+
+template <class T>
+__forceinline__ T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32,
+                                 cpu_device::Site site = cpu_device::Site::here()) {
   return cpu_device::from_bits<T>(
-      cpu_device::warp_collective(cpu_device::kShfl, mask, cpu_device::to_bits(value), from, site));
-}
-
-// A lane whose source would lie outside its section keeps its own value.
-template <class T>
-T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32,
-                 cpu_device::Site site = cpu_device::Site::here()) {
-  const cpu_device::Section s(width, delta);
-  const uint32_t from = s.lane - s.first >= s.argument ? s.lane - s.argument : s.lane;
-  return cpu_device::from_bits<T>(cpu_device::warp_collective(
-      cpu_device::kShflUp, mask, cpu_device::to_bits(value), from, site));
+      cpu_device::warp_collective(cpu_device::kShflUp, mask, cpu_device::to_bits(value),
+                                  cpu_device::shuffle_argument(width, delta), site));
 }
 
 template <class T>
-T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32,
-                   cpu_device::Site site = cpu_device::Site::here()) {
-  const cpu_device::Section s(width, delta);
-  const uint32_t from = s.last - s.lane >= s.argument ? s.lane + s.argument : s.lane;
-  return cpu_device::from_bits<T>(cpu_device::warp_collective(
-      cpu_device::kShflDown, mask, cpu_device::to_bits(value), from, site));
+__forceinline__ T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32,
+                                   cpu_device::Site site = cpu_device::Site::here()) {
+  return cpu_device::from_bits<T>(
+      cpu_device::warp_collective(cpu_device::kShflDown, mask, cpu_device::to_bits(value),
+                                  cpu_device::shuffle_argument(width, delta), site));
 }
 
-// Reading from an earlier section is allowed here, from a later one is not.
 template <class T>
-T __shfl_xor_sync(unsigned mask, T value, int lane_mask, int width = 32,
-                  cpu_device::Site site = cpu_device::Site::here()) {
-  const cpu_device::Section s(width, static_cast<uint32_t>(lane_mask));
-  const uint32_t other = s.lane ^ s.argument;
-  const uint32_t from = other <= s.last ? other : s.lane;
+__forceinline__ T __shfl_xor_sync(unsigned mask, T value, int lane_mask, int width = 32,
+                                  cpu_device::Site site = cpu_device::Site::here()) {
   return cpu_device::from_bits<T>(cpu_device::warp_collective(
-      cpu_device::kShflXor, mask, cpu_device::to_bits(value), from, site));
+      cpu_device::kShflXor, mask, cpu_device::to_bits(value),
+      cpu_device::shuffle_argument(width, static_cast<uint32_t>(lane_mask)), site));
 }
 
-inline int __all_sync(unsigned mask, int predicate,
-                      cpu_device::Site site = cpu_device::Site::here()) {
+__forceinline__ int __all_sync(unsigned mask, int predicate,
+                               cpu_device::Site site = cpu_device::Site::here()) {
   return cpu_device::warp_collective(cpu_device::kAll, mask, predicate != 0, 0, site) != 0;
 }
-inline int __any_sync(unsigned mask, int predicate,
-                      cpu_device::Site site = cpu_device::Site::here()) {
+__forceinline__ int __any_sync(unsigned mask, int predicate,
+                               cpu_device::Site site = cpu_device::Site::here()) {
   return cpu_device::warp_collective(cpu_device::kAny, mask, predicate != 0, 0, site) != 0;
 }
-inline unsigned __ballot_sync(unsigned mask, int predicate,
-                              cpu_device::Site site = cpu_device::Site::here()) {
+__forceinline__ unsigned __ballot_sync(unsigned mask, int predicate,
+                                       cpu_device::Site site = cpu_device::Site::here()) {
   return static_cast<unsigned>(
       cpu_device::warp_collective(cpu_device::kBallot, mask, predicate != 0, 0, site));
 }
-inline unsigned __activemask(cpu_device::Site site = cpu_device::Site::here()) {
+__forceinline__ unsigned __activemask(cpu_device::Site site = cpu_device::Site::here()) {
   return cpu_device::active_mask(site);
 }
 
 /// Lanes of `mask` that hold the same value as this one.
 template <class T>
-unsigned __match_any_sync(unsigned mask, T value,
-                          cpu_device::Site site = cpu_device::Site::here()) {
+__forceinline__ unsigned __match_any_sync(unsigned mask, T value,
+                                          cpu_device::Site site = cpu_device::Site::here()) {
   return static_cast<unsigned>(cpu_device::warp_collective(cpu_device::kMatchAny, mask,
                                                            cpu_device::to_bits(value), 0, site));
 }
 
 /// `mask` if all its lanes hold the same value, else 0; `*predicate` says which.
 template <class T>
-unsigned __match_all_sync(unsigned mask, T value, int* predicate,
-                          cpu_device::Site site = cpu_device::Site::here()) {
+__forceinline__ unsigned __match_all_sync(unsigned mask, T value, int* predicate,
+                                          cpu_device::Site site = cpu_device::Site::here()) {
   const uint64_t same =
       cpu_device::warp_collective(cpu_device::kMatchAll, mask, cpu_device::to_bits(value), 0, site);
   *predicate = same != 0;
@@ -180,7 +171,8 @@ unsigned __match_all_sync(unsigned mask, T value, int* predicate,
 }
 
 #define CPU_DEVICE_REDUCE(function, T, call)                                                       \
-  inline T function(unsigned mask, T value, cpu_device::Site site = cpu_device::Site::here()) {    \
+  __forceinline__ T function(unsigned mask, T value,                                               \
+                             cpu_device::Site site = cpu_device::Site::here()) {                   \
     return cpu_device::from_bits<T>(                                                               \
         cpu_device::warp_collective(cpu_device::call, mask, cpu_device::to_bits(value), 0, site)); \
   }
