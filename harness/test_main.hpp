@@ -68,15 +68,15 @@ Status run_step(const TestedStep<Ladder>& step, const typename Ladder::Problem& 
 /// would pass without having tested anything.
 enum class OwnKernel { must_run, need_not_run };
 
-/// Whether a test is about every type of a step; or whether fp16 and bf16, for which a kernel is
-/// the same text, take turns from step to step on the CPU device.
-enum class Types { all, in_turn };
+/// Whether fp16 and bf16, for which a kernel is the same text, take turns from step to step on the
+/// CPU device; or whether a test is about every type of a step, as at least one of a ladder's is.
+enum class Types { in_turn, all };
 
 /// Calls `check(step, type)` for every step to test and each of its element types. What this device
 /// lacks is skipped.
 template <class Ladder, class Check>
 void for_each_step(const Ladder& ladder, Check check, OwnKernel own = OwnKernel::must_run,
-                   Types types = Types::all) {
+                   Types types = Types::in_turn) {
   for (const auto& step : selected_steps(ladder)) {
     const bool leaves_one = types == Types::in_turn && device().simulated &&
                             step.types.contains(DType::fp16) && step.types.contains(DType::bf16);
@@ -95,10 +95,6 @@ void for_each_step(const Ladder& ladder, Check check, OwnKernel own = OwnKernel:
       CHECK_MESSAGE(own_runs() > before, who);
     }
   }
-}
-template <class Ladder, class Check>
-void for_each_step_in_turn(const Ladder& ladder, Check check) {
-  for_each_step(ladder, check, OwnKernel::must_run, Types::in_turn);
 }
 
 }  // namespace tile

@@ -64,14 +64,17 @@ constexpr std::int64_t kTile = 256;  // threads of a block
 
 TEST_SUITE("step") {
   TEST_CASE("random values at odd sizes and offsets") {
-    tile::for_each_step(kLadder, [](const Step& step, DType type) {
-      for (const std::int64_t n : tile::odd_sizes(kTile)) {
-        for (const std::int64_t offset : tile::pointer_offsets()) {
-          check_sum(step, type, tile::normal(n, type, 1), tile::normal(n, type, 2),
-                    {offset, offset, offset});
-        }
-      }
-    });
+    tile::for_each_step(
+        kLadder,
+        [](const Step& step, DType type) {
+          for (const std::int64_t n : tile::odd_sizes(kTile)) {
+            for (const std::int64_t offset : tile::pointer_offsets()) {
+              check_sum(step, type, tile::normal(n, type, 1), tile::normal(n, type, 2),
+                        {offset, offset, offset});
+            }
+          }
+        },
+        tile::OwnKernel::must_run, tile::Types::all);
   }
 
   TEST_CASE("vectors that are aligned differently") {

@@ -23,35 +23,40 @@ Inputs small_integers(const Problem& p) {
 
 TEST_SUITE("step") {
   TEST_CASE("bias and activation, where the sums are exact") {
-    tile::for_each_step(kLadder, [](const Step& step, DType type) {
-      Selection selection(step, type);
-      for (const Activation activation : kActivations) {
-        const Sums sums = activation == Activation::gelu ? Sums::any : Sums::exact;
-        for (const Shape shape : {Shape{35, 135, 17}, Shape{136, 40, 16}, Shape{5, 6, 0},
-                                  Shape{1, 1, 1}, Shape{3, 261, 100}}) {
-          for (const float beta : {0.f, 0.5f}) {
-            if (!selection.takes_next()) continue;
-            const Problem p = activated(scaled(plain(type, shape), 1, beta), activation);
-            Inputs in = small_integers(p);
-            check_step(step, p, in, sums);
-            in.bias.clear();
-            check_step(step, p, in, sums);
+    tile::for_each_step(
+        kLadder,
+        [](const Step& step, DType type) {
+          Selection selection(step, type);
+          for (const Activation activation : kActivations) {
+            const Sums sums = activation == Activation::gelu ? Sums::any : Sums::exact;
+            for (const Shape shape : {Shape{35, 135, 17}, Shape{136, 40, 16}, Shape{5, 6, 0},
+                                      Shape{1, 1, 1}, Shape{3, 261, 100}}) {
+              for (const float beta : {0.f, 0.5f}) {
+                if (!selection.takes_next()) continue;
+                const Problem p = activated(scaled(plain(type, shape), 1, beta), activation);
+                Inputs in = small_integers(p);
+                check_step(step, p, in, sums);
+                in.bias.clear();
+                check_step(step, p, in, sums);
+              }
+            }
+            // More than the threads of the card that run at one time take at once.
+            const Shape large =
+                tile::device().simulated ? Shape{259, 385, 3} : Shape{2303, 1411, 3};
+            const Problem many = activated(plain(type, large), activation);
+            check_step(step, many, small_integers(many), sums);
+            const Problem unread =
+                activated(scaled(plain(type, {33, 34, 5}), 0, -0.5f), activation);
+            Inputs in = small_integers(unread);
+            in.a.assign(in.a.size(), kNaN);
+            check_step(step, unread, in, sums);
           }
-        }
-        // More than the threads of the card that run at one time take at once.
-        const Shape large = tile::device().simulated ? Shape{259, 385, 3} : Shape{2303, 1411, 3};
-        const Problem many = activated(plain(type, large), activation);
-        check_step(step, many, small_integers(many), sums);
-        const Problem unread = activated(scaled(plain(type, {33, 34, 5}), 0, -0.5f), activation);
-        Inputs in = small_integers(unread);
-        in.a.assign(in.a.size(), kNaN);
-        check_step(step, unread, in, sums);
-      }
-    });
+        },
+        tile::OwnKernel::must_run, tile::Types::all);
   }
 
   TEST_CASE("bias and activation of random values") {
-    tile::for_each_step_in_turn(kLadder, [](const Step& step, DType type) {
+    tile::for_each_step(kLadder, [](const Step& step, DType type) {
       for (const Activation activation : kActivations) {
         for (const Transposes transposes : {kTransposes[0], kTransposes[3]}) {
           for (const float beta : {0.f, -3.7f}) {
@@ -68,7 +73,7 @@ TEST_SUITE("step") {
 
   TEST_CASE("activations over their range") {
     // Each element of C is one of A, plus 0.
-    tile::for_each_step_in_turn(kLadder, [](const Step& step, DType type) {
+    tile::for_each_step(kLadder, [](const Step& step, DType type) {
       for (const Activation activation : kActivations) {
         for (const double range : {1.0, 8.0, 60.0}) {
           const Problem p = activated(plain(type, {1025, 9, 1}), activation);
@@ -83,7 +88,7 @@ TEST_SUITE("step") {
   }
 
   TEST_CASE("NaN and infinity stay through bias and activation") {
-    tile::for_each_step_in_turn(kLadder, [](const Step& step, DType type) {
+    tile::for_each_step(kLadder, [](const Step& step, DType type) {
       for (const Activation activation : kActivations) {
         const Problem p = activated(plain(type, {37, 45, 9}), activation);
         Inputs in{tile::uniform(p.m * p.k, type, 10, 0.5, 1),
@@ -119,7 +124,7 @@ TEST_SUITE("step") {
   }
 
   TEST_CASE("bias and C aligned in every way") {
-    tile::for_each_step_in_turn(kLadder, [](const Step& step, DType type) {
+    tile::for_each_step(kLadder, [](const Step& step, DType type) {
       for (const std::int64_t n : {136, 133}) {
         for (const std::int64_t offset : {0, 1, 2, 3, 4, 5, 8}) {
           for (const std::int64_t padding :

@@ -60,19 +60,22 @@ TEST_SUITE("step") {
   }
 
   TEST_CASE("random values") {
-    for_each_step([](const auto& step, DType type) {
-      Cases cases(step, type);
-      for (const bool log : {false, true}) {
-        // The longest for clusters of more than 32 warps, which merge what they have seen twice.
-        for (const std::int64_t cols :
-             columns_of(step, {2, 3, 7, 31, 33, 97, 113, 255, 257, 587, 799, 1023, 1025, 2056, 5003,
-                               33'000, 131'080})) {
-          if (!step.needs.contains(tile::Feature::cluster) && cols > 40'000) continue;
-          const auto p = plain(step, type, cols < 100'000 ? 3 : 1, cols, log);
-          if (cases.runs(step, p)) check_step(step, p, normal(p));
-        }
-      }
-    });
+    for_each_step(
+        [](const auto& step, DType type) {
+          Cases cases(step, type);
+          for (const bool log : {false, true}) {
+            // The longest for clusters of more than 32 warps, which merge what they have seen
+            // twice.
+            for (const std::int64_t cols :
+                 columns_of(step, {2, 3, 7, 31, 33, 97, 113, 255, 257, 587, 799, 1023, 1025, 2056,
+                                   5003, 33'000, 131'080})) {
+              if (!step.needs.contains(tile::Feature::cluster) && cols > 40'000) continue;
+              const auto p = plain(step, type, cols < 100'000 ? 3 : 1, cols, log);
+              if (cases.runs(step, p)) check_step(step, p, normal(p));
+            }
+          }
+        },
+        tile::OwnKernel::must_run, tile::Types::all);
   }
 
   TEST_CASE("many rows") {
@@ -278,7 +281,7 @@ TEST_SUITE("step") {
   }
 
   TEST_CASE("a scale that is a power of two may as well be in x, to the bit") {
-    for_each_step_in_turn([](const auto& step, DType type) {
+    for_each_step([](const auto& step, DType type) {
       for (const bool log : {false, true}) {
         for (const std::int64_t cols : columns_of(step, {37, 264, 1031})) {
           CAPTURE(step.name);
@@ -297,7 +300,7 @@ TEST_SUITE("step") {
   }
 
   TEST_CASE("a number added to a whole row changes nothing, to the bit") {
-    tile::for_each_step_in_turn(kForwardLadder, [](const auto& step, DType type) {
+    tile::for_each_step(kForwardLadder, [](const auto& step, DType type) {
       for (const bool log : {false, true}) {
         for (const std::int64_t cols : columns_of(step, {37, 264, 1031})) {
           CAPTURE(step.name);
@@ -319,7 +322,7 @@ TEST_SUITE("step") {
   }
 
   TEST_CASE("probabilities add up to 1") {
-    tile::for_each_step_in_turn(kForwardLadder, [](const auto& step, DType type) {
+    tile::for_each_step(kForwardLadder, [](const auto& step, DType type) {
       for (const std::int64_t cols : columns_of(step, {5, 37, 264, 1031})) {
         CAPTURE(step.name);
         CAPTURE(cols);
@@ -343,7 +346,7 @@ TEST_SUITE("step") {
   }
 
   TEST_CASE("repeated runs give the same bytes") {
-    for_each_step_in_turn([](const auto& step, DType type) {
+    for_each_step([](const auto& step, DType type) {
       for (const bool log : {false, true}) {
         for (const std::int64_t cols : columns_of(step, {61, 1031})) {
           const auto p = plain(step, type, cols < 10'000 ? 9 : 2, cols, log);

@@ -153,7 +153,7 @@ TEST_SUITE("step") {
   }
 
   TEST_CASE("causal rows with NaN are NaN where they are visible") {
-    for_each_step_in_turn([](const auto& step, DType type) {
+    for_each_step([](const auto& step, DType type) {
       for (const bool log : {false, true}) {
         for (const std::int64_t cols : columns_of(step, {37, 40, 1032})) {
           const auto p = causal(plain(step, type, 10, cols, log), 5);
@@ -169,7 +169,7 @@ TEST_SUITE("step") {
   }
 
   TEST_CASE("a query that sees all keys is a row without a mask") {
-    for_each_step_in_turn([](const auto& step, DType type) {
+    for_each_step([](const auto& step, DType type) {
       for (const bool log : {false, true}) {
         for (const std::int64_t cols : some_columns(step)) {
           const auto p = causal(plain(step, type, 3, cols, log), 1);
@@ -218,7 +218,7 @@ TEST_SUITE("step") {
   }
 
   TEST_CASE("no gradient, no gradient") {
-    tile::for_each_step_in_turn(kBackwardLadder, [](const auto& step, DType type) {
+    tile::for_each_step(kBackwardLadder, [](const auto& step, DType type) {
       for (const bool log : {false, true}) {
         for (const std::int64_t cols : some_columns(step)) {
           CAPTURE(step.name);
@@ -234,7 +234,7 @@ TEST_SUITE("step") {
 
   TEST_CASE("the gradients of a row add up to nothing") {
     // Adding a number to the whole row changes no output.
-    tile::for_each_step_in_turn(kBackwardLadder, [](const auto& step, DType type) {
+    tile::for_each_step(kBackwardLadder, [](const auto& step, DType type) {
       for (const bool log : {false, true}) {
         for (const std::int64_t cols : some_columns(step)) {
           CAPTURE(step.name);

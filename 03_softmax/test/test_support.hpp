@@ -119,14 +119,10 @@ std::string describe(const Problem& p, Three offsets = {}) {
 
 /// Runs the test on both ladders.
 template <class Check>
-void for_each_step(Check check, tile::OwnKernel own = tile::OwnKernel::must_run) {
-  tile::for_each_step(kForwardLadder, check, own);
-  tile::for_each_step(kBackwardLadder, check, own);
-}
-template <class Check>
-void for_each_step_in_turn(Check check) {
-  tile::for_each_step_in_turn(kForwardLadder, check);
-  tile::for_each_step_in_turn(kBackwardLadder, check);
+void for_each_step(Check check, tile::OwnKernel own = tile::OwnKernel::must_run,
+                   tile::Types types = tile::Types::in_turn) {
+  tile::for_each_step(kForwardLadder, check, own, types);
+  tile::for_each_step(kBackwardLadder, check, own, types);
 }
 
 /// Whether the step's own kernel runs this, with its matrices at these offsets.

@@ -20,19 +20,21 @@ Status sum_partial_sums(const BackwardProblem& problem, const BackwardBuffers& b
 
 TEST_SUITE("step") {
   TEST_CASE("all sizes, with and without gamma and beta") {
-    for_each_step([](const auto& step, DType type) {
-      Cases cases(step, type);
-      std::size_t turn = 0;
-      for (const std::int64_t cols : kCols) {
-        for (const Norm norm : kNorms) {
-          ++turn;
-          // A block may have several of the short ones.
-          const std::int64_t rows = kRows[turn % std::size(kRows)] + (cols <= 33 ? 26 : 0);
-          const auto p = problem_for(step, type, rows, cols, norm);
-          if (cases.take(step, p)) check_step(step, p, normal(p, turn % 5 != 0, turn % 3 != 0));
-        }
-      }
-    });
+    for_each_step(
+        [](const auto& step, DType type) {
+          Cases cases(step, type);
+          std::size_t turn = 0;
+          for (const std::int64_t cols : kCols) {
+            for (const Norm norm : kNorms) {
+              ++turn;
+              // A block may have several of the short ones.
+              const std::int64_t rows = kRows[turn % std::size(kRows)] + (cols <= 33 ? 26 : 0);
+              const auto p = problem_for(step, type, rows, cols, norm);
+              if (cases.take(step, p)) check_step(step, p, normal(p, turn % 5 != 0, turn % 3 != 0));
+            }
+          }
+        },
+        tile::OwnKernel::must_run, tile::Types::all);
   }
 
   TEST_CASE("whatever may be null is null, alone and together") {
@@ -217,7 +219,7 @@ TEST_SUITE("step") {
   }
 
   TEST_CASE("repeated runs give the same bytes") {
-    for_each_step_in_turn([](const auto& step, DType type) {
+    for_each_step([](const auto& step, DType type) {
       CAPTURE(step.name);
       // Blocks add in the order in which they come, so that sums over rows may differ in their last
       // bits. What belongs to a row may not.

@@ -465,14 +465,10 @@ void check_step(const TestedStep<Ladder>& step, const typename Ladder::Problem& 
 
 /// Calls `check(step, type)` for every step to test of both ladders, and each of its types.
 template <class Check>
-void for_each_step(Check check, OwnKernel own = OwnKernel::must_run) {
-  tile::for_each_step(kForwardLadder, check, own);
-  tile::for_each_step(kBackwardLadder, check, own);
-}
-template <class Check>
-void for_each_step_in_turn(Check check) {
-  tile::for_each_step_in_turn(kForwardLadder, check);
-  tile::for_each_step_in_turn(kBackwardLadder, check);
+void for_each_step(Check check, OwnKernel own = OwnKernel::must_run,
+                   tile::Types types = tile::Types::in_turn) {
+  tile::for_each_step(kForwardLadder, check, own, types);
+  tile::for_each_step(kBackwardLadder, check, own, types);
 }
 
 }  // namespace layernorm

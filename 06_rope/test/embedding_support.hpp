@@ -190,9 +190,10 @@ inline void check_step(const BackwardStep& step, const EmbeddingCase& c) {
 
 /// Calls check(step, type) for the steps of both passes.
 template <class Check>
-void for_each_embedding_step(Check check, tile::OwnKernel own = tile::OwnKernel::must_run) {
-  tile::for_each_step(kEmbeddingLadder, check, own);
-  tile::for_each_step(kEmbeddingBackwardLadder, check, own);
+void for_each_embedding_step(Check check, tile::OwnKernel own = tile::OwnKernel::must_run,
+                             tile::Types types = tile::Types::in_turn) {
+  tile::for_each_step(kEmbeddingLadder, check, own, types);
+  tile::for_each_step(kEmbeddingBackwardLadder, check, own, types);
 }
 
 }  // namespace rope

@@ -15,21 +15,24 @@ constexpr auto need_not_run = tile::OwnKernel::need_not_run;
 
 TEST_SUITE("step") {
   TEST_CASE("rotary: both layouts and passes, parts of rows, heads that share, odd sizes") {
-    tile::for_each_step(kRotaryLadder, [](const Step& step, DType type) {
-      for (const Layout layout : kLayouts) {
-        for (const Pass pass : kPasses) {
-          for (const Sizes& n : {Sizes{2, 37, 4, 2, 64, 64},
-                                 {1, 3, 1, 1, 128, 64},
-                                 {3, 5, 9, 3, 64, 48},
-                                 {1, 1, 2, 0, 32, 32},
-                                 {2, 7, 0, 5, 16, 16},
-                                 {1, 19, 3, 1, 256, 256},
-                                 {1, 5, 17, 17, 80, 32}}) {
-            check_step(step, simple(type, n, layout, pass));
+    tile::for_each_step(
+        kRotaryLadder,
+        [](const Step& step, DType type) {
+          for (const Layout layout : kLayouts) {
+            for (const Pass pass : kPasses) {
+              for (const Sizes& n : {Sizes{2, 37, 4, 2, 64, 64},
+                                     {1, 3, 1, 1, 128, 64},
+                                     {3, 5, 9, 3, 64, 48},
+                                     {1, 1, 2, 0, 32, 32},
+                                     {2, 7, 0, 5, 16, 16},
+                                     {1, 19, 3, 1, 256, 256},
+                                     {1, 5, 17, 17, 80, 32}}) {
+                check_step(step, simple(type, n, layout, pass));
+              }
+            }
           }
-        }
-      }
-    });
+        },
+        tile::OwnKernel::must_run, tile::Types::all);
   }
 
   TEST_CASE("rotary: dimensions that fill no chunk, and none that turns") {

@@ -232,9 +232,10 @@ void check_step(const Step& step, const Attention& c) {
 
 /// Runs the test on both ladders.
 template <class Check>
-void for_each_attention(Check check) {
-  tile::for_each_step(kAttentionLadder, check);
-  tile::for_each_step(kAttentionBackwardLadder, check);
+void for_each_attention(Check check, tile::OwnKernel own = tile::OwnKernel::must_run,
+                        tile::Types types = tile::Types::in_turn) {
+  tile::for_each_step(kAttentionLadder, check, own, types);
+  tile::for_each_step(kAttentionBackwardLadder, check, own, types);
 }
 
 /// Two results of the same formula are no further apart than both their bounds.
@@ -255,19 +256,21 @@ constexpr bool kCausal[] = {true, false};
 
 TEST_SUITE("step") {
   TEST_CASE("attention: random values, both layouts, causal and full") {
-    for_each_attention([](const auto& step, DType type) {
-      tile::Selection selection(step, type);
-      for (const Layout layout : kLayouts) {
-        for (const bool causal : kCausal) {
-          for (const std::int64_t dim : {64, 128}) {
-            for (const std::int64_t length : {1, 31, 64, 65, 130, 200}) {
-              if (!selection.takes_next()) continue;
-              check_step(step, attention(type, {1, length, 2, 2, dim}, causal, layout));
+    for_each_attention(
+        [](const auto& step, DType type) {
+          tile::Selection selection(step, type);
+          for (const Layout layout : kLayouts) {
+            for (const bool causal : kCausal) {
+              for (const std::int64_t dim : {64, 128}) {
+                for (const std::int64_t length : {1, 31, 64, 65, 130, 200}) {
+                  if (!selection.takes_next()) continue;
+                  check_step(step, attention(type, {1, length, 2, 2, dim}, causal, layout));
+                }
+              }
             }
           }
-        }
-      }
-    });
+        },
+        tile::OwnKernel::must_run, tile::Types::all);
   }
 
   TEST_CASE("attention: heads that share keys, and batch entries") {

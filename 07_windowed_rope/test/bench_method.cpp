@@ -259,7 +259,7 @@ tile::LadderInfo info_of(const Ladder& ladder, tile::MakeWorkload make) {
                           {1, 16, 16, 8192, 8192, 128, 2048, 0},
                           {1, 32, 32, 16384, 16384, 64, 2048, 0}},
       .benchmark_types = {tile::DType::bf16, tile::DType::fp16},
-      .whole_tiles = {{{1, 2, 1, 128, 128, 64, 64, 1}, {0, 0, 0, 128, 128, 0, 64, 0}}}};
+      .whole_tiles = {{{1, 1, 1, 128, 128, 64, 64, 1}, {0, 0, 0, 128, 128, 0, 64, 0}}}};
 }
 
 }  // namespace

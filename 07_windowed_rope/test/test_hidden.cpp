@@ -140,21 +140,24 @@ void check_step(const Step& step, const HiddenProblem& p, const HiddenRows& in) 
 }
 
 template <class Check>
-void for_each_hidden_step(Check check) {
-  tile::for_each_step(kHiddenLadder, check);
-  tile::for_each_step(kHiddenBackwardLadder, check);
+void for_each_hidden_step(Check check, tile::OwnKernel own = tile::OwnKernel::must_run,
+                          tile::Types types = tile::Types::in_turn) {
+  tile::for_each_step(kHiddenLadder, check, own, types);
+  tile::for_each_step(kHiddenBackwardLadder, check, own, types);
 }
 
 }  // namespace
 
 TEST_SUITE("step") {
   TEST_CASE("hidden: each encoding, of sizes that are no multiples of anything") {
-    for_each_hidden_step([](const auto& step, DType type) {
-      for (const Encoding encoding : kEncodings) {
-        const HiddenProblem p = hidden_problem(type, encoding);
-        check_step(step, p, normal(p));
-      }
-    });
+    for_each_hidden_step(
+        [](const auto& step, DType type) {
+          for (const Encoding encoding : kEncodings) {
+            const HiddenProblem p = hidden_problem(type, encoding);
+            check_step(step, p, normal(p));
+          }
+        },
+        tile::OwnKernel::must_run, tile::Types::all);
   }
 
   TEST_CASE("hidden: the fastest steps of all parts, and full attention") {

@@ -273,9 +273,10 @@ class MethodCases {
 
 /// Runs the test on both ladders.
 template <class Check>
-void for_each_method_step(Check check, tile::OwnKernel own = tile::OwnKernel::must_run) {
-  tile::for_each_step(kMethodLadder, check, own);
-  tile::for_each_step(kMethodBackwardLadder, check, own);
+void for_each_method_step(Check check, tile::OwnKernel own = tile::OwnKernel::must_run,
+                          tile::Types types = tile::Types::in_turn) {
+  tile::for_each_step(kMethodLadder, check, own, types);
+  tile::for_each_step(kMethodBackwardLadder, check, own, types);
 }
 
 // ---- What the methods become in some cases ----
@@ -352,14 +353,16 @@ double far_distance(const MethodRule& rule, std::int64_t i, std::int64_t j) {
 
 TEST_SUITE("step") {
   TEST_CASE("methods: each of them, with heads that share keys") {
-    for_each_method_step([](const auto& step, DType type) {
-      std::size_t turn = 0;
-      for (const Rule& rule : kRules) {
-        const rope::Layout layout = kLayouts[turn++ % 2];
-        const MethodCase c = method_case(type, {2, 4, 2, 23, 51, 64}, rule, 20, layout);
-        if (takes(step, c)) check_step(step, c);
-      }
-    });
+    for_each_method_step(
+        [](const auto& step, DType type) {
+          std::size_t turn = 0;
+          for (const Rule& rule : kRules) {
+            const rope::Layout layout = kLayouts[turn++ % 2];
+            const MethodCase c = method_case(type, {2, 4, 2, 23, 51, 64}, rule, 20, layout);
+            if (takes(step, c)) check_step(step, c);
+          }
+        },
+        tile::OwnKernel::must_run, tile::Types::all);
   }
 
   TEST_CASE("methods: windows and lengths on both sides of tiles") {
