@@ -329,9 +329,10 @@ TEST_CASE("windowed attention: every step by its name, in each type, and the bes
         const Data d = data_of(operation, c, type);
         for (std::size_t i = 0; i <= steps.size(); ++i) {
           const bool named = i < steps.size();
-          // On the CPU device a step takes every other case, and of fp32 the others than of bf16.
-          const auto turn = static_cast<std::size_t>(&c - operation.cases.data()) + i;
-          if (tile::device().simulated && named && (turn + (type == DType::fp32)) % 2) continue;
+          if (tile::device().simulated && named &&
+              is_others_turn(&c - operation.cases.data(), i, type)) {
+            continue;
+          }
           const std::string name(named ? steps[i].name : "");
           CAPTURE(operation.ladder.name);
           CAPTURE(name);
