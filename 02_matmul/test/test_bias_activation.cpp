@@ -35,7 +35,7 @@ TEST_SUITE("step") {
                 if (!selection.takes_next()) continue;
                 const Problem p = activated(scaled(plain(type, shape), 1, beta), activation);
                 Inputs in = small_integers(p);
-                if (shape.m % 2 == 0) in.bias.clear();
+                if (shape.m % 2 == 0) in.bias.clear();  // with the others there is one
                 check_step(step, p, in, sums);
               }
             }
