@@ -132,7 +132,7 @@ function(tile_chapter)
   add_executable(${name})
   target_link_libraries(${name} PRIVATE ${name}_chapter harness_tour)
 
-  add_executable(${name}_test ${tests} "${TILE_ROOT}/harness/chapter_tests.cpp")
+  add_executable(${name}_test ${tests} $<TARGET_OBJECTS:chapter_tests>)
   tile_use_test_headers(${name}_test)
   if(test_kernels)
     add_library(${name}_test_kernels OBJECT)

@@ -1,12 +1,15 @@
 #include "harness/fill.hpp"
 
+#include <algorithm>
+
 #include "harness/random.cuh"
 #include "tile/basics.cuh"
 
 namespace tile {
 namespace {
 
-constexpr int kBlocks = 1024, kThreads = 256;
+constexpr int kThreads = 256;
+constexpr std::int64_t kMostBlocks = 1024, kEach = 8;  // elements for a thread, or more
 
 // The sum of four uniform numbers of 16 bits: its mean is 2 and its variance 4 / 12.
 __device__ float bell(std::uint64_t bits) {
@@ -20,7 +23,7 @@ __global__ void fill(T* x,  // [rows][cols]
                      std::int64_t rows, std::int64_t cols, std::uint64_t seed, float mean,
                      float deviation) {
   std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  for (; i < rows * cols; i += std::int64_t{kBlocks} * kThreads) {
+  for (; i < rows * cols; i += std::int64_t{gridDim.x} * kThreads) {
     x[i] = static_cast<T>(mean + deviation * bell(random_bits(seed, i / cols, i % cols)));
   }
 }
@@ -33,8 +36,10 @@ Status fill_random(GuardedMemory* memory, std::uint64_t seed, double mean, doubl
   memory->mark_written();
   return with_element_type(layout.dtype, [&](auto element) {
     using T = decltype(element);
-    fill<T><<<kBlocks, kThreads>>>(static_cast<T*>(memory->raw()), layout.rows, layout.cols, seed,
-                                   static_cast<float>(mean), static_cast<float>(deviation));
+    const std::int64_t blocks = (layout.count() - 1) / (kThreads * kEach) + 1;
+    fill<T><<<static_cast<unsigned>(std::min(blocks, kMostBlocks)), kThreads>>>(
+        static_cast<T*>(memory->raw()), layout.rows, layout.cols, seed, static_cast<float>(mean),
+        static_cast<float>(deviation));
     return launch_status("fill");
   });
 }

@@ -68,9 +68,13 @@ Status run_step(const TestedStep<Ladder>& step, const typename Ladder::Problem& 
 /// would pass without having tested anything.
 enum class OwnKernel { must_run, need_not_run };
 
-/// Whether fp16 and bf16, for which a kernel is the same text, take turns from step to step on the
-/// CPU device; or whether a test is about every type of a step, as at least one of a ladder's is.
+/// Whether the types of a step, for which a kernel is the same text, take turns on the CPU device;
+/// or whether a test is about every one of them, as at least one of a ladder's is.
 enum class Types { in_turn, all };
+
+/// Whose turn it is: fp16's or bf16's from step to step, fp32's or that of these two also from test
+/// to test, as they have different bounds.
+bool waits_for_its_turn(EnumSet<DType> types, std::size_t step, DType type);
 
 /// Calls `check(step, type)` for every step to test and each of its element types. What this device
 /// lacks is skipped.
@@ -78,11 +82,10 @@ template <class Ladder, class Check>
 void for_each_step(const Ladder& ladder, Check check, OwnKernel own = OwnKernel::must_run,
                    Types types = Types::in_turn) {
   for (const auto& step : selected_steps(ladder)) {
-    const bool leaves_one = types == Types::in_turn && device().simulated &&
-                            step.types.contains(DType::fp16) && step.types.contains(DType::bf16);
-    const DType left = step.number % 2 == 0 ? DType::fp16 : DType::bf16;
+    const bool in_turn = types == Types::in_turn && device().simulated;
     for (const DType type : kDTypes) {
-      if (!step.types.contains(type) || (leaves_one && type == left)) continue;
+      if (!step.types.contains(type)) continue;
+      if (in_turn && waits_for_its_turn(step.types, step.number, type)) continue;
       if (const Status here = check_requirements(step.types, step.needs, type); !here.ok()) {
         skip(here.message);
         continue;

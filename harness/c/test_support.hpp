@@ -25,10 +25,9 @@ using Values = std::vector<double>;
 inline constexpr tile_type kTypes[] = {TILE_FP32, TILE_FP16, TILE_BF16,
                                        TILE_FP64, TILE_TF32, TILE_E4M3};
 
-// Of a step that is called by its name the CPU device takes every other case of attention, and of
-// fp32 the others than of 16 bits.
+// Of a step that is called by its name the CPU device takes each case of attention in one type.
 inline bool is_others_turn(std::ptrdiff_t number, std::size_t step, DType type) {
-  return (static_cast<std::size_t>(number) + step + (type == DType::fp32)) % 2 != 0;
+  return (static_cast<std::size_t>(number) + step + static_cast<std::size_t>(type)) % 3 != 0;
 }
 
 inline bool begins_with(const std::string& text, const std::string& start) {
