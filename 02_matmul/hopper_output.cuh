@@ -60,38 +60,84 @@ __device__ void finish(float (&sums)[kSums], const Output<T>& c, const T* bias,
 }
 
 // snippet-begin store
-/// Stores a warp's sums in C from (row, col) on, 64 columns at a time: rounded, they go to one of
-/// its kBoxes boxes, and TMA stores that meanwhile. At the end somebody has to wait for its reads.
-template <int kBoxes, class T, int kSums>
-__device__ void store_by_tma(const float (&sums)[kSums], const tile::TensorMap& map,
-                             tile::ptx::SharedAddress boxes, std::int64_t row, std::int64_t col) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
+/// A warp's part of a tile of C, rounded, on its way to memory: 16 rows, of which TMA stores 64
+/// columns at a time, by way of one of the warp's kBoxes boxes. Rounded it takes half of the
+/// registers of the sums. With kMeanwhile it keeps these, to be stored while the next tile is
+/// multiplied.
+template <class T, int kColumns, int kBoxes, bool kMeanwhile>
+class StoredTile {
+ public:
+  __device__ StoredTile(const tile::TensorMap& map, tile::ptx::SharedAddress boxes)
+      : map_(map), boxes_(boxes) {}
+
+  /// Takes the sums of a tile whose part for this warp begins at (row, col), once all of the tile
+  /// before is stored.
+  __device__ __forceinline__ void take(const float (&sums)[kColumns / 2], std::int64_t row,
+                                       std::int64_t col) {
 #pragma unroll
-  for (int x = 0; x < 2 * kSums; x += kBoxElements) {
-    const tile::ptx::SharedAddress box = boxes + x / kBoxElements % kBoxes * OutputBox::kBytes;
+    for (int i = 0; i < kColumns / 4; ++i) {
+      pairs_[i] = tile::ptx::pack<T>(sums[2 * i], sums[2 * i + 1]);
+    }
+    row_ = static_cast<int>(row), col_ = static_cast<int>(col), next_ = 0;
+    if (!kMeanwhile) store_left();
+  }
+
+  /// Stores the next 64 columns, if some are left: for each turn, while the tensor cores multiply.
+  __device__ __forceinline__ void store_next() {
+    if (!kMeanwhile || next_ == kParts) return;
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {  // registers have no index: all are asked
+      if (part == next_) store(part);
+    }
+    ++next_;
+  }
+
+  /// Stores what is left. At the end somebody has to wait for the reads of TMA.
+  __device__ __forceinline__ void store_all() {
+    if (kMeanwhile) store_left();
+  }
+
+ private:
+  static constexpr int kParts = kColumns / kBoxElements;
+
+  __device__ __forceinline__ void store_left() {
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+      if (part >= next_) store(part);
+    }
+    next_ = kParts;
+  }
+
+  __device__ __forceinline__ void store(int part) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const tile::ptx::SharedAddress box = boxes_ + part % kBoxes * OutputBox::kBytes;
     // The lane that has started the stores knows when TMA has read the box. The others learn it.
     if (lane == 0) tile::ptx::bulk_wait_read<kBoxes - 1>();
     __syncwarp();
 #pragma unroll
-    for (int part = 0; part < kBoxElements; part += 16) {  // the four tiles of an stmatrix
+    for (int x = 0; x < kBoxElements; x += 16) {  // the four tiles of an stmatrix
       std::uint32_t tiles[4];
 #pragma unroll
-      for (int t = 0; t < 4; ++t) {  // those of 8 rows below one another have neighbouring sums
-        const int first = (x + part) / 2 + t * 2;
-        tiles[t] = tile::ptx::pack<T>(sums[first], sums[first + 1]);
+      for (int t = 0; t < 4; ++t) {  // those of 8 rows below one another are neighbours
+        tiles[t] = pairs_[(part * kBoxElements + x) / 4 + t];
       }
-      const int y = lane % 16, chunk = part / 8 + lane / 16;  // of the row whose address it has
+      const int y = lane % 16, chunk = x / 8 + lane / 16;  // of the row whose address it has
       tile::ptx::stmatrix_x4(box + (y * 128 + tile::swizzle_128B(y, chunk) * 16), tiles);
     }
     tile::ptx::fence_async_proxy();  // TMA sees what this lane has stored
     __syncwarp();                    // and all have
     if (lane == 0) {
-      const tile::ptx::BoxAt at{static_cast<int>(col) + x, static_cast<int>(row)};
-      tile::ptx::tma_store(map, at, box);
+      tile::ptx::tma_store(map_, tile::ptx::BoxAt{col_ + part * kBoxElements, row_}, box);
       tile::ptx::bulk_commit();
     }
   }
-}
+
+  const tile::TensorMap& map_;
+  tile::ptx::SharedAddress boxes_;
+  std::uint32_t pairs_[kColumns / 4];  // of neighbouring columns, as element_of_wgmma says
+  int row_ = 0, col_ = 0;
+  int next_ = kParts;  // the first part that is not stored yet; kParts if all are
+};
 // snippet-end store
 
 /// Stores the columns behind the last whole 16 bytes of a row, which OutputBox leaves out: a part

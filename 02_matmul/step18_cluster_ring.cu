@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   extern __shared__ __align__(1024) unsigned char smem[];  // [stage]{A's tile, B's tile}
   __shared__ Mbarrier full[kStages], empty[kStages];
   const SharedAddress stages(smem);
-  const int warpgroup = static_cast<int>(threadIdx.x) / tile::kWarpgroup;
+  const int warpgroup = tile::warpgroup_in_block();
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < kStages; ++stage) {
       mbarrier_init(&full[stage], 1);  // the producer, and the bytes it expects

@@ -1,9 +1,9 @@
 // Step 19: C is stored by TMA.
-// Idea: consumers leave their tile of C in shared memory and begin with the next one; TMA stores it
-//       meanwhile.
-// Change: sums are scaled, activated and rounded in registers, go to shared memory by stmatrix, and
-//         from there in boxes of 64 columns. Where tiles of 192 x 192, of three consumers, need
-//         fewer rounds, they are taken.
+// Idea: rounded, a tile of C takes half of the registers of its sums. Consumers keep it there, begin
+//       with the next one, and store it while the tensor cores multiply.
+// Change: sums are scaled, activated and rounded in registers. In each of the next tile's first
+//         turns 64 columns go to shared memory by stmatrix, and TMA stores them. Where tiles of
+//         192 x 192, of three consumers, need fewer rounds, they are taken.
 // Limit: the tensor cores, and the power that they may take.
 #include "hopper_output.cuh"
 #include "hopper_tiles.cuh"
@@ -33,6 +33,8 @@ struct TileOf {
   static_assert(kProducerRegisters + kConsumers * kConsumerRegisters <=
                 (1 + kConsumers) * (65536 / kThreads / 8 * 8));
   static constexpr int kBoxes = kConsumers == 2 ? 2 : 1;  // of each warp: 32 KiB in all, or 24
+  // Beside a consumer's sums there are registers for a rounded tile: 64 of 104, but not 48 of 56.
+  static constexpr bool kMeanwhile = kConsumers == 2;
 
   /// The tile of the block of this rank in a pair.
   static __device__ Corner corner_of_pair(unsigned pair, unsigned rank, std::int64_t m,
@@ -65,7 +67,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
       1024) unsigned char smem[];  // [stage]{A's tile, B's tile}, [warp][kBoxes]{part of C}
   __shared__ Mbarrier full[kStages], empty[kStages];
   const SharedAddress stages(smem);
-  const int warpgroup = static_cast<int>(threadIdx.x) / tile::kWarpgroup;
+  const int warpgroup = tile::warpgroup_in_block();
   if (threadIdx.x == 0) {
     prefetch_tensor_map(a_map), prefetch_tensor_map(b_map);  // the first copies wait for them
     for (int stage = 0; stage < kStages; ++stage) {
@@ -96,9 +98,9 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   } else {
     setmaxnreg_inc<Tile::kConsumerRegisters>();
     const int first_row = (warpgroup - 1) * kRows;
-    const int warp = static_cast<int>(threadIdx.x) / 32 - 4;  // of the consumers; four have 64 rows
-    const SharedAddress boxes =
-        stages + (kStages * kStageBytes + warp * kBoxes * OutputBox::kBytes);
+    const int warp = tile::warp_in_block() - 4;  // of the consumers; four have 64 rows
+    StoredTile<T, kTileN, kBoxes, Tile::kMeanwhile> stored(
+        c_map, stages + (kStages * kStageBytes + warp * kBoxes * OutputBox::kBytes));
     const bool speaks = threadIdx.x % tile::kWarpgroup == 0;  // for its warpgroup
     for (unsigned pair = blockIdx.x / kCluster; pair < pairs; pair += gridDim.x / kCluster) {
       const Corner corner = Tile::corner_of_pair(pair, rank, m, n);
@@ -122,18 +124,21 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
                                                          k0 != 0 || part != 0);
         }
         wgmma_commit();
+        stored.store_next();  // of the tile before, meanwhile
         wgmma_wait<1>(sums);  // the stage before has been read
         if (speaks && read >= 0) release(read);
         read = place.stage;
       }
+      stored.store_all();  // if there were fewer turns than parts
       wgmma_wait<0>(sums);
       if (speaks) release(read);
 
       const std::int64_t row = corner.row + first_row;
       finish(sums, c, bias, activation, row, corner.col, m, n);
-      store_by_tma<kBoxes, T>(sums, c_map, boxes, row + warp % 4 * OutputBox::kRows, corner.col);
       store_rest(sums, c, row, corner.col, m, n);
+      stored.take(sums, row + warp % 4 * OutputBox::kRows, corner.col);
     }
+    stored.store_all();
   }
   bulk_wait_read<0>();  // shared memory stays until TMA has read it
   __syncwarp();         // the next is for whole warps, and one thread of the first has copied

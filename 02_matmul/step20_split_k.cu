@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   auto* const part_smem = reinterpret_cast<float*>(smem);  // later: [kTileM][kPartLd] sums
   __shared__ Mbarrier full[kStages], empty[kStages];
   const SharedAddress stages(smem);
-  const int warpgroup = static_cast<int>(threadIdx.x) / tile::kWarpgroup;
+  const int warpgroup = tile::warpgroup_in_block();
   if (threadIdx.x == 0) {
     prefetch_tensor_map(a_map), prefetch_tensor_map(b_map);  // the first copies wait for them
     for (int stage = 0; stage < kStages; ++stage) {

@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (a_scale) c.alpha *= *a_scale;
   if (b_scale) c.alpha *= *b_scale;
   // snippet-end scales
-  const int warpgroup = static_cast<int>(threadIdx.x) / tile::kWarpgroup;
+  const int warpgroup = tile::warpgroup_in_block();
   if (threadIdx.x == 0) {
     prefetch_tensor_map(a_map), prefetch_tensor_map(b_map);  // the first copies wait for them
     for (int stage = 0; stage < kStages; ++stage) {
@@ -98,9 +98,9 @@ __global__ void __launch_bounds__(kThreads, 1)
   } else {
     setmaxnreg_inc<kConsumerRegisters>();
     const int first_row = (warpgroup - 1) * kRows;
-    const int warp = static_cast<int>(threadIdx.x) / 32 - 4;  // of the consumers; four have 64 rows
-    const SharedAddress boxes =
-        stages + (kStages * kStageBytes + warp * kBoxes * OutputBox::kBytes);
+    const int warp = tile::warp_in_block() - 4;  // of the consumers; four have 64 rows
+    StoredTile<Bf16, kTileN, kBoxes, true> stored(
+        c_map, stages + (kStages * kStageBytes + warp * kBoxes * OutputBox::kBytes));
     const bool speaks = threadIdx.x % tile::kWarpgroup == 0;  // for its warpgroup
     for (unsigned pair = blockIdx.x / kCluster; pair < pairs; pair += gridDim.x / kCluster) {
       const Corner corner = corner_of_pair(pair, rank, m, n);
@@ -124,22 +124,22 @@ __global__ void __launch_bounds__(kThreads, 1)
                            k0 != 0 || part != 0);
         }
         wgmma_commit();
+        stored.store_next();  // of the tile before, meanwhile
         wgmma_wait<1>(sums);  // the stage before has been read
         if (speaks && read >= 0) release(read);
         read = place.stage;
       }
       // snippet-end loop
+      stored.store_all();  // if there were fewer turns than parts
       wgmma_wait<0>(sums);
       if (speaks) release(read);
 
       const std::int64_t row = corner.row + first_row;
       finish(sums, c, bias, activation, row, corner.col, m, n);
-      if (n >= kTogether) {
-        store_by_tma<kBoxes, Bf16>(sums, c_map, boxes, row + warp % 4 * OutputBox::kRows,
-                                   corner.col);
-      }
       store_rest(sums, c, row, corner.col, m, n);
+      if (n >= kTogether) stored.take(sums, row + warp % 4 * OutputBox::kRows, corner.col);
     }
+    stored.store_all();
   }
   bulk_wait_read<0>();  // shared memory stays until TMA has read it
   __syncwarp();         // the next is for whole warps, and one thread of the first has copied

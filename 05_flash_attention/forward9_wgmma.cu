@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(Shape<kDim>::kThreads, 1)
   __shared__ Mbarrier queries_full, full[kStages], empty[kStages];
   const SharedAddress q_smem(smem);
   const auto stage = [&](int i) { return q_smem + (QueryBoxes::kBytes + i * KeyBoxes::kBytes); };
-  const int warpgroup = static_cast<int>(threadIdx.x) / tile::kWarpgroup;
+  const int warpgroup = tile::warpgroup_in_block();
   if (threadIdx.x == 0) {
     mbarrier_init(&queries_full, 1);
     for (int i = 0; i < kStages; ++i) {

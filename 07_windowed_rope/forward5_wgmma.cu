@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(Shape<kDim>::kThreads, 1)
   const auto stage = [&](int i) {
     return q_smem + (2 * QueryBoxes::kBytes + i * KeyBoxes::kBytes);
   };
-  const int warpgroup = static_cast<int>(threadIdx.x) / tile::kWarpgroup;
+  const int warpgroup = tile::warpgroup_in_block();
   if (threadIdx.x == 0) {
     mbarrier_init(&queries_full, 1);
     for (int i = 0; i < kStages; ++i) {

@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(kThreads)
   constexpr int kPair = kCluster * kTileN;  // in a row of C there are whole pairs of tiles
   const Corner corner = corner_of_block((n + kPair - 1) / kPair * kPair, kTileM, kTileN);
   const int row = static_cast<int>(corner.row), col = static_cast<int>(corner.col);
-  const int warpgroup = static_cast<int>(threadIdx.x) / tile::kWarpgroup;
+  const int warpgroup = tile::warpgroup_in_block();
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < kStages; ++stage) {
       mbarrier_init(&full[stage], 1);  // the producer, and the bytes it expects

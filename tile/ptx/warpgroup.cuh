@@ -6,6 +6,16 @@
 
 namespace tile {
 inline constexpr int kWarpgroup = 128;  // threads
+
+/// The number of the thread's warp in its block, for all lanes of the warp at one place. Each could
+/// compute it, but what all take from lane 0 nvcc knows to be the same: it then keeps it, and the
+/// addresses and descriptors made of it, in registers of the warp, where wgmma and TMA expect them.
+__device__ __forceinline__ int warp_in_block() {
+  return __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
+}
+
+/// Likewise of its warpgroup.
+__device__ __forceinline__ int warpgroup_in_block() { return warp_in_block() * 32 / kWarpgroup; }
 }  // namespace tile
 
 #ifdef CPU_DEVICE
