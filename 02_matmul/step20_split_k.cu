@@ -23,7 +23,7 @@ constexpr int kConsumers = 2;  // warpgroups, one above the other
 constexpr int kRows = 64;      // of each: those of one wgmma
 constexpr int kTileM = kConsumers * kRows, kTileN = 128;
 static_assert(kTileM == kSplitTile && kTileN == kSplitTile && kBlockK == kSplitBlockK);
-constexpr int kStages = 6;  // of 32 KiB: 192 of the 227 KiB of a block
+constexpr int kStages = 7;  // of 32 KiB: 224 of the 227 KiB of a block
 // 168 registers for each thread, and 64 of a consumer's are sums: setmaxnreg would gain nothing.
 constexpr int kThreads = (1 + kConsumers) * tile::kWarpgroup;
 constexpr int kWarps = kThreads / 32;
