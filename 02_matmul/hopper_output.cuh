@@ -84,12 +84,14 @@ class StoredTile {
 
   /// Stores the next 64 columns, if some are left: for each turn, while the tensor cores multiply.
   __device__ __forceinline__ void store_next() {
-    if (!kMeanwhile || next_ == kParts) return;
+    if constexpr (kMeanwhile) {
+      if (next_ == kParts) return;
 #pragma unroll
-    for (int part = 0; part < kParts; ++part) {  // registers have no index: all are asked
-      if (part == next_) store(part);
+      for (int part = 0; part < kParts; ++part) {  // registers have no index: all are asked
+        if (part == next_) store(part);
+      }
+      ++next_;
     }
-    ++next_;
   }
 
   /// Stores what is left. At the end somebody has to wait for the reads of TMA.
