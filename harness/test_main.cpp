@@ -99,12 +99,12 @@ REGISTER_REPORTER("words", 1, Words);
 
 }  // namespace
 
-bool waits_for_its_turn(EnumSet<DType> types, std::size_t step, DType type) {
+bool waits_for_its_turn(EnumSet<DType> types, std::size_t number, DType type) {
   const std::string_view test = doctest::getContextOptions()->currentTest->m_name;
   const bool has_both = types.contains(DType::fp16) && types.contains(DType::bf16);
   DType next = types.contains(DType::fp16) ? DType::fp16 : DType::bf16;
-  if (has_both && step % 2 == 0) next = DType::bf16;
-  const bool to_fp32 = (std::hash<std::string_view>()(test) + step) % 2 == 0;
+  if (has_both && number % 2 == 0) next = DType::bf16;
+  const bool to_fp32 = (std::hash<std::string_view>()(test) + number) % 2 == 0;
   if (!types.contains(next) || (types.contains(DType::fp32) && to_fp32)) next = DType::fp32;
   const bool takes_turns = type == DType::fp32 || type == DType::fp16 || type == DType::bf16;
   return takes_turns && type != next;

@@ -74,7 +74,7 @@ enum class Types { in_turn, all };
 
 /// Whose turn it is: fp16's or bf16's from step to step, fp32's or that of these two also from test
 /// to test, as they have different bounds.
-bool waits_for_its_turn(EnumSet<DType> types, std::size_t step, DType type);
+bool waits_for_its_turn(EnumSet<DType> types, std::size_t number, DType type);
 
 /// Calls `check(step, type)` for every step to test and each of its element types. What this device
 /// lacks is skipped.
