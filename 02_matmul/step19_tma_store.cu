@@ -1,6 +1,6 @@
 // Step 19: C is stored by TMA.
-// Idea: rounded, a tile of C takes half of the registers of its sums. Consumers keep it there, begin
-//       with the next one, and store it while the tensor cores multiply.
+// Idea: rounded, a tile of C takes half of the registers of its sums. Consumers keep it there,
+//       begin with the next one, and store it while the tensor cores multiply.
 // Change: sums are scaled, activated and rounded in registers. In each of the next tile's first
 //         turns 64 columns go to shared memory by stmatrix, and TMA stores them. Where tiles of
 //         192 x 192, of three consumers, need fewer rounds, they are taken.
