@@ -96,7 +96,7 @@ class StoredTile {
 
   /// Stores what is left. At the end somebody has to wait for the reads of TMA.
   __device__ __forceinline__ void store_all() {
-    if (kMeanwhile) store_left();
+    if (kMeanwhile) store_left();  // else all is, and pairs_ needs no registers until here
   }
 
  private:

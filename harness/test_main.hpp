@@ -72,8 +72,8 @@ enum class OwnKernel { must_run, need_not_run };
 /// or whether a test is about every one of them, as at least one of a ladder's is.
 enum class Types { in_turn, all };
 
-/// Whose turn it is: fp16's or bf16's from step to step, fp32's or that of these two also from test
-/// to test, as they have different bounds.
+/// Whether it is another type's turn in the running test, for the step of this number: fp16 and
+/// bf16 change from step to step, fp32 and these two also from test to test.
 bool waits_for_its_turn(EnumSet<DType> types, std::size_t number, DType type);
 
 /// Calls `check(step, type)` for every step to test and each of its element types. What this device
