@@ -5,7 +5,7 @@
 namespace layernorm {
 namespace {
 
-constexpr std::int64_t kRows = 9, kCols = 7;
+constexpr std::int64_t kFewRows = 9, kFewCols = 7;
 
 // Bytes of memory around every array, more than any of them but the workspace has.
 constexpr std::int64_t kRoom = 2048;
@@ -21,7 +21,7 @@ class Memory {
       add(name, type);
     }
     for (const char* name : {"mean", "rstd"}) add(name, DType::fp32);
-    add("workspace", DType::fp32, (workspace_bytes({type, kRows, kCols}) + 255) / 256 * 256);
+    add("workspace", DType::fp32, (workspace_bytes({type, kFewRows, kFewCols}) + 255) / 256 * 256);
   }
 
   ForwardBuffers buffers(const ForwardProblem& p) const {
@@ -222,7 +222,7 @@ TEST_SUITE("chapter") {
   TEST_CASE("bad sizes and options are refused by name and nothing is written") {
     for_each_ladder([]<class Ladder>(const Caller<Ladder>& caller, DType type) {
       using Problem = typename Ladder::Problem;
-      const Problem good{type, kRows, kCols};
+      const Problem good{type, kFewRows, kFewCols};
       const auto buffers = caller.memory.buffers(good);
       auto refuses = [&](const Problem& p, const char* argument) {
         caller.refuses(p, buffers, argument);
@@ -250,18 +250,18 @@ TEST_SUITE("chapter") {
       }
 
       // Distances of rows, and sizes: in elements and in bytes.
-      const std::int64_t most = (INT64_MAX / caller.memory.element() - kCols) / (kRows - 1);
+      const std::int64_t most = (INT64_MAX / caller.memory.element() - kFewCols) / (kFewRows - 1);
       for (const Distance<Problem>& d : distances(good)) {
-        for (const std::int64_t ld : {kCols - 1, std::int64_t{0}, -kCols}) {
+        for (const std::int64_t ld : {kFewCols - 1, std::int64_t{0}, -kFewCols}) {
           refuses(with(good, d.member, ld), d.name);
         }
-        for (const std::int64_t ld : {most + 1, INT64_MAX / (kRows - 1) + 1, INT64_MAX}) {
+        for (const std::int64_t ld : {most + 1, INT64_MAX / (kFewRows - 1) + 1, INT64_MAX}) {
           refuses(with(good, d.member, ld), d.matrix);
         }
         // As far apart as can be, if there is only one row.
         caller.accepts(with(with(good, &Problem::rows, std::int64_t{1}), d.member, INT64_MAX),
                        buffers);
-        for (const std::int64_t rows : {std::int64_t{0}, kRows}) {
+        for (const std::int64_t rows : {std::int64_t{0}, kFewRows}) {
           const Problem empty =
               with(with(good, &Problem::rows, rows), &Problem::cols, std::int64_t{0});
           caller.accepts(with(empty, d.member, INT64_MAX), {});
@@ -278,7 +278,7 @@ TEST_SUITE("chapter") {
       using Problem = typename Ladder::Problem;
       Memory& memory = caller.memory;
       for (const Norm norm : kNorms) {
-        const Problem p{type, kRows, kCols, norm};
+        const Problem p{type, kFewRows, kFewCols, norm};
         const auto good = memory.buffers(p);
         Names names = read(p);
         const Names outputs = written(p);
@@ -320,7 +320,7 @@ TEST_SUITE("chapter") {
       using Problem = typename Ladder::Problem;
       using Buffers = typename Ladder::Buffers;
       Memory& memory = caller.memory;
-      const Problem good{type, kRows, kCols};
+      const Problem good{type, kFewRows, kFewCols};
       const Problem no_rows = with(good, &Problem::rows, std::int64_t{0});
       Buffers odd;
       for (const char* name : {"x", "gamma", "beta", "y", "mean", "rstd", "dy", "dx", "dgamma",
@@ -356,7 +356,7 @@ TEST_SUITE("chapter") {
       for (const Norm norm : kNorms) {
         // With padding, in which nothing may lie either.
         const auto p =
-            padded(typename Ladder::Problem{type, kRows, kCols, norm}, Paddings{5, 6, 9, 5});
+            padded(typename Ladder::Problem{type, kFewRows, kFewCols, norm}, Paddings{5, 6, 9, 5});
         const auto good = memory.buffers(p);
         Names before = read(p);
         // `moved` is laid over the first and over the last elements of `fixed`, and beside it.
@@ -387,19 +387,19 @@ TEST_SUITE("chapter") {
     for_each_ladder([]<class Ladder>(const Caller<Ladder>& caller, DType type) {
       using Problem = typename Ladder::Problem;
       Memory& memory = caller.memory;
-      const Problem p{type, kRows, kCols};
+      const Problem p{type, kFewRows, kFewCols};
       const auto good = memory.buffers(p);
       constexpr bool kForwardPass = kIsForward<Problem>;
       const std::string output = kForwardPass ? "y" : "dx";
       const auto ld = distances(p).back().member;
       for (const std::string& input : kForwardPass ? Names{"x"} : Names{"x", "dy"}) {
         const auto same = with(good, output, memory.at(input));
-        caller.refuses(with(p, ld, kCols + 1), same, output);
+        caller.refuses(with(p, ld, kFewCols + 1), same, output);
         caller.refuses(p, with(good, output, memory.at(input, 4)), output);
         // One row is the same at any distance to the next.
         const Problem one = with(p, &Problem::rows, std::int64_t{1});
         caller.accepts(p, same);
-        caller.accepts(with(one, ld, kCols + 1), same);
+        caller.accepts(with(one, ld, kFewCols + 1), same);
         // But vectors, of which one row has as much, are not rows.
         const char* vector = kForwardPass ? "rstd" : "dgamma";
         caller.refuses(one, with(good, vector, memory.at(input)), vector);

@@ -10,7 +10,7 @@ namespace layernorm {
 namespace {
 
 constexpr double kKappas[] = {1, 10, 100, 1000, 10'000};
-constexpr std::int64_t kCols[] = {16, 33, 257, 1000, 4096};
+constexpr std::int64_t kOnePassCols[] = {16, 33, 257, 1000, 4096};
 
 // Normal rows around `kappa`, so that mean / sigma is about kappa.
 struct Rows {
@@ -62,7 +62,7 @@ TEST_SUITE("chapter") {
   // 100, and is no longer at 1,000.
   TEST_CASE("one pass: the bound refuses it where rows lie far from zero") {
     for (const double kappa : kKappas) {
-      for (const std::int64_t cols : kCols) {
+      for (const std::int64_t cols : kOnePassCols) {
         CAPTURE(kappa);
         CAPTURE(cols);
         const Rows rows(cols, kappa);

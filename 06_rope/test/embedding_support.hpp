@@ -20,7 +20,7 @@
 #include "harness/test_main.hpp"
 #include "tile/host/device.hpp"
 
-namespace rope {
+namespace rope::embedding {
 
 using tile::Comparison;
 using tile::DeviceBuffer;
@@ -196,4 +196,4 @@ void for_each_embedding_step(Check check, tile::OwnKernel own = tile::OwnKernel:
   tile::for_each_step(kEmbeddingBackwardLadder, check, own, types);
 }
 
-}  // namespace rope
+}  // namespace rope::embedding

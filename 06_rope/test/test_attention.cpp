@@ -104,18 +104,18 @@ void check_intact(std::initializer_list<Status> all) {
 }
 
 /// The tables in device memory.
-struct Tables {
+struct DeviceTables {
   DeviceBuffer cos, sin;
   std::optional<DeviceBuffer> positions;
 
-  explicit Tables(const Attention& c)
-      : Tables(c, tables_of(c.frequencies, c.p.table_positions, c.p.attention_factor)) {}
+  explicit DeviceTables(const Attention& c)
+      : DeviceTables(c, tables_of(c.frequencies, c.p.table_positions, c.p.attention_factor)) {}
   const float* cosines() const { return static_cast<const float*>(cos.raw()); }
   const float* sines() const { return static_cast<const float*>(sin.raw()); }
   const int* ids() const { return positions ? static_cast<const int*>(positions->raw()) : nullptr; }
 
  private:
-  Tables(const Attention& c, const TestTables& tables)
+  DeviceTables(const Attention& c, const TestTables& tables)
       : cos(DeviceBuffer::input("cos", layout(tables.cos), tables.cos)),
         sin(DeviceBuffer::input("sin", layout(tables.sin), tables.sin)),
         positions(tile::lengths_buffer("positions", c.positions)) {}
@@ -142,7 +142,7 @@ Outputs run(const Step& step, const Attention& c, const Inputs& in,
   const std::int64_t bytes = workspace_bytes(p, step.name);
   const DeviceBuffer workspace =
       DeviceBuffer::output("workspace", tile::vector_layout(DType::fp32, bytes / 4), poison);
-  const Tables tables(c);
+  const DeviceTables tables(c);
   const Status done =
       tile::run_step(step, p,
                      {q.raw(), k.raw(), v.raw(), o.raw(), static_cast<float*>(lse.raw()),
@@ -193,7 +193,7 @@ Gradients run(const Step& step, const Attention& c, const Inputs& in, const Save
   const std::int64_t bytes = workspace_bytes(p, step.name);
   const DeviceBuffer workspace =
       DeviceBuffer::output("workspace", tile::vector_layout(DType::fp32, bytes / 4), poison);
-  const Tables tables(c);
+  const DeviceTables tables(c);
   const Status done =
       tile::run_step(step, p,
                      {q.raw(), k.raw(), v.raw(), o.raw(), static_cast<const float*>(lse.raw()),

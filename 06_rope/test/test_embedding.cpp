@@ -4,7 +4,7 @@
 
 #include "embedding_support.hpp"
 
-namespace rope {
+namespace rope::embedding {
 namespace {
 
 using Case = EmbeddingCase;
@@ -362,4 +362,4 @@ TEST_SUITE("chapter") {
   }
 }
 
-}  // namespace rope
+}  // namespace rope::embedding

@@ -4,7 +4,7 @@
 
 #include "embedding_support.hpp"
 
-namespace rope {
+namespace rope::embedding {
 namespace {
 
 template <class T>
@@ -182,4 +182,4 @@ TEST_SUITE("launch") {
   }
 }
 
-}  // namespace rope
+}  // namespace rope::embedding

@@ -4,7 +4,7 @@
 
 #include "embedding_support.hpp"
 
-namespace rope {
+namespace rope::embedding {
 namespace {
 
 using tile::GuardedMemory;
@@ -112,4 +112,4 @@ TEST_SUITE("large") {
   }
 }
 
-}  // namespace rope
+}  // namespace rope::embedding

@@ -45,7 +45,7 @@ const Frequencies kTransformers[] = {
 #include "recorded/transformers.inc"
 };
 
-struct Rows {
+struct VllmRows {
   struct Row {
     std::int64_t position;
     Values cos_then_sin;
@@ -53,7 +53,7 @@ struct Rows {
   FrequencyProblem problem;
   std::vector<Row> rows;
 };
-const Rows kVllm[] = {
+const VllmRows kVllm[] = {
 #include "recorded/vllm.inc"
 };
 
@@ -285,7 +285,7 @@ TEST_SUITE("chapter") {
   // of the frequency, which is no more. PyTorch's cosine and sine are off by 3.5 units of a number
   // below 1, 3.5 u, theirs is rounded again after the attention factor a, and ours once: 6 u a.
   TEST_CASE("tables: those of vLLM") {
-    for (const Rows& theirs : kVllm) {
+    for (const VllmRows& theirs : kVllm) {
       FrequencyProblem p = theirs.problem;
       CAPTURE(name(p.scaling));
       REQUIRE(validate(p).ok());
@@ -303,7 +303,7 @@ TEST_SUITE("chapter") {
       const double a = attention_factor(p);
       REQUIRE(theirs.rows.size() == 4);
       double largest = 0;
-      for (const Rows::Row& row : theirs.rows) {
+      for (const VllmRows::Row& row : theirs.rows) {
         CAPTURE(row.position);
         const Values& cos_then_sin = row.cos_then_sin;
         const auto at = static_cast<double>(row.position);

@@ -6,6 +6,7 @@
 #include "harness/c/test_support.hpp"
 #include "harness/convert.hpp"
 
+namespace attention_test {
 namespace {
 
 using flash_attention::BackwardProblem;
@@ -338,3 +339,5 @@ TEST_CASE("the workspace of attention: its size for each step, and what is refus
   sizes_of(flash_attention::kBackwardLadder,
            sizes<tile_attention_backward_args>(kCases[0], TILE_BF16));
 }
+
+}  // namespace attention_test

@@ -4,6 +4,7 @@
 #include "06_rope/embedding.hpp"
 #include "harness/c/test_support.hpp"
 
+namespace embedding_test {
 namespace {
 
 using rope::EmbeddingProblem;
@@ -167,3 +168,5 @@ TEST_CASE("embedding: what is wrong is named, and nothing is touched") {
   memory.check_untouched();
   backward_memory.check_untouched();
 }
+
+}  // namespace embedding_test

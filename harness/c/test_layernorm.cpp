@@ -9,6 +9,7 @@
 #include "04_layernorm/layernorm.hpp"
 #include "harness/c/test_support.hpp"
 
+namespace layernorm_test {
 namespace {
 
 constexpr std::int64_t kRows = 23, kCols = 45;
@@ -440,3 +441,5 @@ TEST_CASE("layernorm runs in the stream that it is given") {
   CHECK(call(calls.backward) == TILE_DEVICE_ERROR);
   CHECK(std::string(tile_last_step()).empty());
 }
+
+}  // namespace layernorm_test

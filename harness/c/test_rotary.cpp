@@ -6,6 +6,7 @@
 #include "06_rope/test/rotation.hpp"
 #include "harness/c/test_support.hpp"
 
+namespace rotary_test {
 namespace {
 
 using rope::RotaryProblem;
@@ -293,3 +294,5 @@ TEST_CASE("rotary: what is wrong with tables is named, and nothing is written") 
   check_ok(tile_rotary_tables(&good));
   CHECK(cos == 1);
 }
+
+}  // namespace rotary_test

@@ -8,6 +8,7 @@
 #include "harness/convert.hpp"
 #include "harness/test_main.hpp"
 
+namespace rotary_attention_test {
 namespace {
 
 using rope::AttentionBackwardProblem;
@@ -359,3 +360,5 @@ TEST_CASE("rotary attention: the workspace's size for each step, and what is ref
   sizes_of(rope::kAttentionBackwardLadder,
            sizes<tile_rotary_attention_backward_args>(kCases[0], TILE_BF16));
 }
+
+}  // namespace rotary_attention_test

@@ -10,6 +10,7 @@
 #include "harness/c/test_support.hpp"
 #include "harness/convert.hpp"
 
+namespace softmax_test {
 namespace {
 
 constexpr std::int64_t kRows = 6, kCols = 37;
@@ -385,3 +386,5 @@ TEST_CASE("softmax runs in the stream that it is given") {
   CHECK(std::string(tile_last_error()).find("the stream does not exist") != std::string::npos);
   CHECK(tile_softmax_backward(&back) == TILE_DEVICE_ERROR);
 }
+
+}  // namespace softmax_test

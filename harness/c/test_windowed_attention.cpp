@@ -15,6 +15,7 @@
 #include "harness/c/test_support.hpp"
 #include "harness/convert.hpp"
 
+namespace windowed_attention_test {
 namespace {
 
 using windowed_rope::BackwardProblem;
@@ -583,3 +584,5 @@ TEST_CASE("windowed attention: what is wrong with tables is named, and nothing i
   check_ok(tile_windowed_rotary_tables(&good));
   CHECK(std::ranges::count(cos, 1) == 3);  // window 0: where all far tokens stand
 }
+
+}  // namespace windowed_attention_test

@@ -21,7 +21,7 @@ std::vector<unsigned> cluster_sizes() {
   return sizes;
 }
 
-bool skipped() {
+bool lacks_st_async() {
   if (tile::device().capability >= 90) return false;
   tile::skip("st.async needs compute capability 9.0");
   return true;
@@ -31,7 +31,7 @@ bool skipped() {
 
 TEST_SUITE("mbarrier") {
   TEST_CASE("stores of 4, 8 and 16 bytes reach every block of the cluster, and are counted there") {
-    if (skipped()) return;
+    if (lacks_st_async()) return;
     for (const unsigned cluster : cluster_sizes()) {
       for (const int words : {1, 2, 4}) {
         CAPTURE(cluster);
@@ -53,7 +53,7 @@ TEST_SUITE("mbarrier") {
   }
 
   TEST_CASE("phases follow one another, and their parity alternates") {
-    if (skipped()) return;
+    if (lacks_st_async()) return;
     for (const unsigned cluster : cluster_sizes()) {
       for (const int rounds : {0, 1, 2, 5, 9}) {
         CAPTURE(cluster);
@@ -74,7 +74,7 @@ TEST_SUITE("mbarrier") {
   }
 
   TEST_CASE("arrivals from all blocks of a cluster tell one that it may go on") {
-    if (skipped()) return;
+    if (lacks_st_async()) return;
     for (const unsigned cluster : cluster_sizes()) {
       for (const int items : {1, 2, 3, 8}) {
         CAPTURE(cluster);

@@ -9,13 +9,13 @@
 
 namespace {
 
-constexpr int kChunkBytes = 16, kBankBytes = 4, kBanks = 32, kRows = 8;
+constexpr int kChunkBytes = 16, kBankBytes = 4, kBanks = 32, kTileRows = 8;
 
 int no_swizzle(int, int chunk) { return chunk; }
 
 // Wavefronts that 8 lanes take to read 16 bytes each from these bytes of shared memory: as many as
 // words that one bank has to give.
-int wavefronts(const std::array<int, kRows>& bytes) {
+int wavefronts(const std::array<int, kTileRows>& bytes) {
   std::array<std::set<int>, kBanks> words;
   for (const int byte : bytes) {
     for (int word = byte / kBankBytes; word < (byte + kChunkBytes) / kBankBytes; ++word) {
@@ -30,8 +30,8 @@ int wavefronts(const std::array<int, kRows>& bytes) {
 // Of a tile that ldmatrix reads: column `chunk` of 8 rows from `row` on.
 template <class Swizzle>
 int wavefronts_of_tile(int row_bytes, int row, int chunk, Swizzle swizzle) {
-  std::array<int, kRows> bytes{};
-  for (int i = 0; i < kRows; ++i) {
+  std::array<int, kTileRows> bytes{};
+  for (int i = 0; i < kTileRows; ++i) {
     bytes[static_cast<std::size_t>(i)] =
         (row + i) * row_bytes + swizzle(row + i, chunk) * kChunkBytes;
   }
@@ -42,7 +42,7 @@ int wavefronts_of_tile(int row_bytes, int row, int chunk, Swizzle swizzle) {
 template <class Swizzle>
 int worst(int row_bytes, Swizzle swizzle) {
   int most = 0;
-  for (int row = 0; row < 64; row += kRows) {
+  for (int row = 0; row < 64; row += kTileRows) {
     for (int chunk = 0; chunk < row_bytes / kChunkBytes; ++chunk) {
       most = std::max(most, wavefronts_of_tile(row_bytes, row, chunk, swizzle));
     }

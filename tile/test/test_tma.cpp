@@ -20,7 +20,7 @@ namespace {
 using Words = std::vector<std::uint32_t>;
 using Bytes = std::vector<std::uint8_t>;
 
-bool skipped() {
+bool lacks_tma() {
   if (tile::device().capability >= 90) return false;
   tile::skip("TMA needs compute capability 9.0");
   return true;
@@ -131,7 +131,7 @@ void for_each_corner_of_stores(Check check) {
 
 TEST_SUITE("tma") {
   TEST_CASE("a load brings a box, and zeros for what is outside of the tensor") {
-    if (skipped()) return;
+    if (lacks_tma()) return;
     for (const Corner& corner : kCorners) {
       check_load(halves(0, 64), corner);
       check_load(halves(0, 8), corner);
@@ -142,7 +142,7 @@ TEST_SUITE("tma") {
   }
 
   TEST_CASE("elements of 4 and 8 bytes are moved as they are") {
-    if (skipped()) return;
+    if (lacks_tma()) return;
     for (const Corner& corner : kCorners) {
       check_load({DType::fp32, nullptr, 2, {100, 70}, {100}, {32, 16}, 128}, corner);
       check_load({DType::tf32, nullptr, 2, {100, 70}, {100}, {32, 16}, 0}, corner);
@@ -152,7 +152,7 @@ TEST_SUITE("tma") {
   }
 
   TEST_CASE("boxes of three and four axes") {
-    if (skipped()) return;
+    if (lacks_tma()) return;
     for (const int x : {0, 16, -8, 48}) {
       for (const int z : {0, 3, -1, 5}) {
         const BoxedTensor three{DType::fp16,   nullptr,    3,  {64, 20, 6},
@@ -168,7 +168,7 @@ TEST_SUITE("tma") {
   }
 
   TEST_CASE("each block of a cluster loads a half of the box for both") {
-    if (skipped()) return;
+    if (lacks_tma()) return;
     BoxedTensor t{DType::fp16, nullptr, 2, {100, 70}, {104}, {64, 8}, 128};
     BoxedTensor both = t;
     both.box[1] = 16;
@@ -188,7 +188,7 @@ TEST_SUITE("tma") {
   }
 
   TEST_CASE("a store writes what of its box lies in the tensor, and 16 bytes at a time") {
-    if (skipped()) return;
+    if (lacks_tma()) return;
     const auto check = [](BoxedTensor t, const Corner& corner) {
       CAPTURE(t.rank);
       CAPTURE(t.swizzle_bytes);
@@ -220,7 +220,7 @@ TEST_SUITE("tma") {
   }
 
   TEST_CASE("a reduction adds to the tensor, from several blocks at once") {
-    if (skipped()) return;
+    if (lacks_tma()) return;
     constexpr unsigned kBlocks = 7;
     for_each_corner_of_stores([](const Corner& corner) {
       BoxedTensor t{DType::fp32, nullptr, 2, {100, 70}, {100}, {32, 16}, 128};
@@ -241,7 +241,7 @@ TEST_SUITE("tma") {
   }
 
   TEST_CASE("halves are added too, and rounded each time") {
-    if (skipped()) return;
+    if (lacks_tma()) return;
     for (const DType type : {DType::fp16, DType::bf16}) {
       BoxedTensor t{type, nullptr, 2, {64, 16}, {64}, {64, 16}, 0};
       // 1 and the smallest number above it, whose sum is a tie, and goes to the even 2.
@@ -256,7 +256,7 @@ TEST_SUITE("tma") {
   }
 
   TEST_CASE("runs of bytes are loaded, stored and added") {
-    if (skipped()) return;
+    if (lacks_tma()) return;
     for (const int words : {4, 8, 100, kBoxWords}) {
       CAPTURE(words);
       const auto count = static_cast<std::size_t>(words);
@@ -276,7 +276,7 @@ TEST_SUITE("tma") {
   }
 
   TEST_CASE("buffers are stored in turn, and filled again once they have been read") {
-    if (skipped()) return;
+    if (lacks_tma()) return;
     for (const int rounds : {0, 1, 3, 4, 20}) {
       Words expected(static_cast<std::size_t>(rounds) * 128 + 4, 0);
       const DeviceWords out("out", expected);
@@ -289,7 +289,7 @@ TEST_SUITE("tma") {
   }
 
   TEST_CASE("a ring of loads, for warps that store what they have made of them") {
-    if (skipped()) return;
+    if (lacks_tma()) return;
     for (const int boxes : {1, 3, 4, 13}) {
       CAPTURE(boxes);
       BoxedTensor t{DType::fp32, nullptr, 2, {32, 8 * boxes - 3}, {32}, {32, 8}, 0};
@@ -306,7 +306,7 @@ TEST_SUITE("tma") {
   }
 
   TEST_CASE("a map that TMA cannot use is refused, by the name of its tensor") {
-    if (skipped()) return;
+    if (lacks_tma()) return;
     const auto message = [](BoxedTensor t, const void* data) {
       t.data = data;
       tile::TensorMap map;
