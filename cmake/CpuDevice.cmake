@@ -48,12 +48,13 @@ if(TILE_ASAN AND CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
   list(APPEND TILE_KERNEL_FLAGS -mllvm -sink-common-insts=false)
 endif()
 
-# What every .cu file includes is compiled once: it is most of what the compiler reads of a kernel.
+# What every step includes is compiled once: it is most of what the compiler reads of a kernel.
 # With g++ only: in clang's build each file still has to include what it needs.
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   file(CONFIGURE OUTPUT "${CMAKE_BINARY_DIR}/kernel_headers.cpp" CONTENT "")
   add_library(tile_kernel_headers OBJECT "${CMAKE_BINARY_DIR}/kernel_headers.cpp")
-  target_precompile_headers(tile_kernel_headers PRIVATE <cuda_runtime.h>)
+  target_precompile_headers(tile_kernel_headers PRIVATE <cuda_runtime.h>
+    "${TILE_ROOT}/tile/basics.cuh")
   target_compile_options(tile_kernel_headers PRIVATE ${TILE_KERNEL_FLAGS})
   target_link_libraries(tile_kernel_headers PRIVATE tile_flags cpu_device)
 endif()
