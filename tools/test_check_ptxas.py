@@ -29,6 +29,11 @@ class CheckPtxas(unittest.TestCase):
             self.assertEqual(len(found), 1)
             self.assertIn("_Z3addPf for sm_80 spills", found[0])
 
+    def test_spills_count_for_the_architectures_of_the_list(self):
+        log = CLEAN.replace("0 bytes spill stores", "8 bytes spill stores")
+        self.assertEqual(len(self.complaints(log.replace("sm_80", "sm_90a"))), 1)
+        self.assertEqual(self.complaints(log.replace("sm_80", "sm_89")), [])
+
     def test_serialised_wgmma_is_found(self):
         for code in ("C7510", "C7511", "C7512"):
             line = (f"ptxas info    : ({code}) Potential Performance Loss: wgmma.mma_async "
