@@ -40,6 +40,13 @@ target_compile_options(tile_flags INTERFACE
     # Reports and messages name files as seen from the project's folder.
     -fmacro-prefix-map=${TILE_ROOT}/=>)
 
+# Compiles headers once for a library; with g++ only (cmake/CpuDevice.cmake).
+function(tile_precompile target)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND TILE_DEVICE STREQUAL cpu)
+    target_precompile_headers(${target} PRIVATE ${ARGN})
+  endif()
+endfunction()
+
 if(TILE_DEVICE STREQUAL gpu)
   include("${TILE_ROOT}/cmake/Gpu.cmake")
 else()
@@ -73,19 +80,20 @@ function(tile_add_test)
   endif()
 endfunction()
 
-# tile_chapter([KERNELS file.cu …] [USES chapter …]): a chapter, named like its folder, which holds
+# tile_chapter([KERNELS file.cu …] [USES chapter …] [LINKS library …]): a chapter, named like its folder, which holds
 #   step1_….cu, or forward1_….cu and backward1_….cu   its steps, named after their ladder
 #   reference.cpp and other .cpp                      the reference, which validates as well
 #   exercises/, solutions/                            see tile_exercise()
 #   test/                                             test*.cpp and their kernels; bench*.cpp for
 #                                                     ./tour; c_interface*.cpp
-# KERNELS are .cu files that steps share, USES earlier chapters whose steps it launches. It makes
+# KERNELS are .cu files that steps share, USES earlier chapters whose steps it launches, LINKS what
+# the reference needs beside the harness. It makes
 #   <name>        runs its steps and shows what they do
 #   <name>_test   its tests, and those that every chapter has (harness/chapter_tests.cpp); CTest has
 #                 an entry for each step, which runs the suite "step", and for each of the suites
 #                 chapter, launch and large
 function(tile_chapter)
-  cmake_parse_arguments(arg "" "" "KERNELS;USES" ${ARGN})
+  cmake_parse_arguments(arg "" "" "KERNELS;USES;LINKS" ${ARGN})
   get_filename_component(name "${CMAKE_CURRENT_SOURCE_DIR}" NAME)
   foreach(used IN LISTS arg_USES)
     if(NOT TARGET ${used}_steps)  # this chapter is configured alone
@@ -106,7 +114,7 @@ function(tile_chapter)
 
   # Apart from the steps, because the checks of the exercises need it and are to work without them.
   add_library(${name}_reference STATIC ${sources})
-  target_link_libraries(${name}_reference PUBLIC harness PRIVATE Eigen3::Eigen)
+  target_link_libraries(${name}_reference PUBLIC harness ${arg_LINKS} PRIVATE Eigen3::Eigen)
   target_include_directories(${name}_reference PUBLIC "${CMAKE_CURRENT_SOURCE_DIR}")
   add_library(${name}_steps STATIC)
   tile_add_kernels(${name}_steps ${steps} ${arg_KERNELS})
@@ -251,19 +259,17 @@ function(tile_exercise chapter exercise)
   endforeach()
 endfunction()
 
-# The program behind ./tour: all chapters in one. And what the harness's tests ask of each chapter.
-function(tile_tour)
+# What the harness's tests ask of each chapter.
+function(tile_tests_of_all_chapters)
   get_property(chapters GLOBAL PROPERTY TILE_CHAPTERS)
   list(TRANSFORM chapters APPEND _chapter)
-  add_executable(tour_program)
-  target_link_libraries(tour_program PRIVATE ${chapters} harness_tour)
   target_link_libraries(harness_test PRIVATE ${chapters})
 
   # The target harness_tests builds what a test of harness_test runs.
-  add_dependencies(harness_test tour_program)
+  add_dependencies(harness_test 01_vector_add)
   tile_add_test(NAME harness.tour_runs_nothing LABEL harness
                 COMMAND "${CMAKE_COMMAND}" -P "${TILE_ROOT}/cmake/must_fail.cmake"
                 "type: fp64 is not one of .*Nothing was run"
-                ${CMAKE_CROSSCOMPILING_EMULATOR} $<TARGET_FILE:tour_program>
+                ${CMAKE_CROSSCOMPILING_EMULATOR} $<TARGET_FILE:01_vector_add>
                 run 01 --type fp64)
 endfunction()

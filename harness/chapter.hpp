@@ -95,7 +95,6 @@ struct SideBySide {
 struct Chapter {
   std::string_view name;  ///< the folder's
   std::string_view title;
-  std::string_view next;  ///< what to read and try after it
   std::vector<LadderInfo> ladders;
   SideBySide side_by_side = {"", nullptr};  ///< null: there is nothing to compare
 };

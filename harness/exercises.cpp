@@ -6,10 +6,12 @@
 #include <array>
 #include <charconv>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <functional>
 #include <iomanip>
+#include <iostream>
 #include <iterator>
 #include <regex>
 #include <sstream>
@@ -194,7 +196,19 @@ Exercises::Run Exercises::run(const std::string& command) {
   return result;
 }
 
+// What the exercise needs beside its file comes first, by the script that shows how long it takes.
 Exercises::Run Exercises::build(const Exercise& exercise, const fs::path& folder) const {
+  const fs::path script = folders_.project / "cmake" / "build.sh";
+  if (fs::exists(script)) {
+    const std::string check = exercise.chapter + "_check_" + exercise.name;
+    const std::string options =
+        folder == folders_.check ? " -DTILE_DEVICE=cpu -DTILE_CHECK=ON" : "";
+    const std::string command = quoted(script) + " " + quoted(folder) + " 'what " + exercise.id() +
+                                " needs' " + check + options;
+    // Ninja says again, and to the reader, what fails.
+    static_cast<void>(std::system(command.c_str()) == 0);
+  }
+  const Progress progress("compiling " + exercise.path());
   return run("ninja -C " + quoted(folder) + " " + target_of(exercise));
 }
 
@@ -223,16 +237,8 @@ Exercises::Findings Exercises::look_closer(const Exercise& exercise, const Run& 
   const bool configured = fs::exists(folders_.check / "build.ninja");
   // One explanation is enough to wait for.
   if (!configured && !ok(ordinary) && !apart(ordinary.output).second.empty()) return {};
-  Run made{};
-  {
-    const Progress progress(configured ? "building the check build"
-                                       : "making the check build, once: a minute or two");
-    if (!configured) {
-      made = run("cmake -S " + quoted(folders_.project) + " -B " + quoted(folders_.check) +
-                 " -G Ninja -DTILE_DEVICE=cpu -DTILE_CHECK=ON");
-    }
-    if (ok(made)) made = build(exercise, folders_.check);
-  }
+  if (!configured) std::cout << "Making the check build, once:" << std::endl;
+  const Run made = build(exercise, folders_.check);
   if (!ok(made)) return {"", made.output + "The check build could not be made.\n"};
   const Progress progress("looking at every access to memory");
   const Run checked = check_in(exercise, folders_.check);

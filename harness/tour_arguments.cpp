@@ -136,7 +136,7 @@ Request parse_arguments(int count, char** arguments) {
     }
   }
   const bool takes_step = request.command == "run";
-  const bool takes_chapter = takes_step || request.command == "bench";
+  const bool takes_chapter = takes_step || request.command == "bench" || request.command == "list";
   if (takes_chapter && next < words.size()) request.chapter = &find_chapter(words[next++]);
   if (takes_step && !request.chapter) {
     throw UsageError("run needs a chapter: " +

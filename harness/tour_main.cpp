@@ -1,4 +1,4 @@
-// The program behind ./tour, and that of each chapter: lists, runs and times its steps.
+// The program of each chapter, which ./tour builds and starts: lists, runs and times its steps.
 #include <algorithm>
 #include <cstdio>
 #include <iostream>
@@ -10,6 +10,7 @@
 #include "harness/bench.hpp"
 #include "harness/chapter.hpp"
 #include "harness/progress.hpp"
+#include "harness/terminal.hpp"
 #include "harness/tour_arguments.hpp"
 #include "tile/host/device.hpp"
 #include "tile/host/text.hpp"
@@ -24,6 +25,7 @@ using Size = std::vector<std::int64_t>;
 /// What happened so far.
 struct Record {
   bool run = false;          // a step was
+  bool not_run = false;      // a step of the tour was not
   bool step_failed = false;  // or its result is wrong
   bool timing_failed =
       false;  // something right was not timed, or a peer that is there is not right
@@ -124,11 +126,22 @@ void show_choice(const LadderInfo& ladder, std::size_t wanted, const Choice& cho
 
 // ---- ./tour ----
 
-/// One line: what a step did.
+/// What the CPU device counted, without what chapter 02 explains first.
+std::string brief_activity(const std::string& counts) {
+  const std::size_t collectives = counts.find(" warp collective");
+  if (collectives == std::string::npos) return counts;
+  return counts.substr(0, counts.rfind(", ", collectives));
+}
+
+/// A line: what a step did. Before it one with the problem, unless it is `shown` already.
 void show_step(const Chapter& chapter, const LadderInfo& ladder, std::size_t step,
-               Workloads* workloads, Record* record) {
+               Workloads* workloads, std::string* shown, Record* record) {
   const StepInfo& info = ladder.steps[step];
   Workload* workload = workloads->get(ladder.make, size_to_show(ladder, info), default_type(info));
+  if (*shown != workload->name()) {
+    *shown = workload->name();
+    std::printf("  %s\n", shown->c_str());
+  }
   Choice choice;
   Status status = workload->choose(step, &choice);
   Finding found;
@@ -138,24 +151,24 @@ void show_step(const Chapter& chapter, const LadderInfo& ladder, std::size_t ste
   } else {
     found.what = status.ok() ? choice.why : status.message;
   }
-  std::string did = found.simulated;
+  std::string did = brief_activity(found.simulated);
   if (found.outcome == Outcome::right && !device().simulated) {
+    const Progress progress("timing " + text(info.name));
     did = time_beside(*workload, step, step == 0 ? step : step - 1);
   }
-  if (found.outcome == Outcome::not_run) did = "not run: " + found.what;
-  if (found.outcome == Outcome::wrong) did = "WRONG";
-  std::printf("  %2zu  %-18s  %-22s  %s%s\n", step + 1, text(info.name).c_str(),
-              workload->name().c_str(), found.outcome == Outcome::right ? "right  " : "",
-              did.c_str());
-  if (found.outcome == Outcome::not_run) return;
-  record->run = true;
-  if (found.outcome == Outcome::right) return;
+  std::string line = coloured("32", "right") + "  " + did;
+  if (found.outcome == Outcome::not_run) line = wrapped("not run: " + found.what, 28);
+  if (found.outcome == Outcome::wrong) line = coloured("31", "WRONG");
+  std::printf("  %2zu  %-20s  %s\n", step + 1, text(info.name).c_str(), line.c_str());
+  (found.outcome == Outcome::not_run ? record->not_run : record->run) = true;
+  if (found.outcome != Outcome::wrong) return;
   record->step_failed = true;
   indent(found.what + "\n" + next_command(chapter, ladder, step));
 }
 
 void show_title(const Chapter& chapter) {
-  std::printf("\n%s  %s\n", text(chapter.name).c_str(), text(chapter.title).c_str());
+  const std::string title = wrapped(chapter.title, chapter.name.size() + 2);
+  std::printf("\n%s  %s\n", coloured("1", chapter.name).c_str(), title.c_str());
 }
 
 void show_ladder(const LadderInfo& ladder) {
@@ -168,12 +181,19 @@ void tour(Record* record) {
     show_title(*chapter);
     for (const LadderInfo& ladder : chapter->ladders) {
       show_ladder(ladder);
+      std::string shown;
       for (std::size_t step = 0; step < ladder.steps.size(); ++step) {
-        show_step(*chapter, ladder, step, &workloads, record);
+        show_step(*chapter, ladder, step, &workloads, &shown, record);
       }
     }
-    std::printf("  Next: %s\n", text(chapter->next).c_str());
   }
+}
+
+/// "3  tiled: one sentence about it".
+void show_idea(const StepInfo& info, std::size_t step, std::string_view remark = "") {
+  const std::string name = text(info.name);
+  std::printf("  %2zu  %s\n", step + 1,
+              wrapped(name + ": " + text(info.idea) + text(remark), 6).c_str());
 }
 
 // ---- ./tour run and ./tour bench ----
@@ -225,8 +245,8 @@ void run_steps(const Chapter& chapter, const LadderInfo& ladder,
     const Status status = workload.choose(step, &choice);
     // A benchmark measures a step by its own kernel only.
     if (bench && (!status.ok() || choice.step != step)) continue;
-    std::printf("%s%s%2zu  %s: %s\n", text(ladder.name).c_str(), ladder.name.empty() ? "" : " ",
-                step + 1, text(info.name).c_str(), text(info.idea).c_str());
+    if (!ladder.name.empty()) std::printf("%s ", text(ladder.name).c_str());
+    show_idea(info, step);
     Finding found;
     found.what = status.message;
     if (status.ok()) {
@@ -285,31 +305,34 @@ void bench_ladder(const Chapter& chapter, const LadderInfo& ladder, const Reques
   }
 }
 
-void list(const Chapter& chapter) {
+void list(const Chapter& chapter, const LadderInfo* only) {
   show_title(chapter);
   for (const LadderInfo& ladder : chapter.ladders) {
+    if (only && only != &ladder) continue;
     show_ladder(ladder);
     for (std::size_t i = 0; i < ladder.steps.size(); ++i) {
-      const StepInfo& step = ladder.steps[i];
-      std::printf("  %2zu  %s: %s (%s)\n", i + 1, text(step.name).c_str(), text(step.idea).c_str(),
-                  listed(step.types).c_str());
+      show_idea(ladder.steps[i], i, " (" + listed(ladder.steps[i].types) + ")");
     }
   }
 }
 
 int execute(const Request& request) {
   if (request.command == "list") {
-    for (const Chapter* chapter : chapters()) list(*chapter);
+    for (const Chapter* chapter : chapters()) {
+      if (!request.chapter || request.chapter == chapter) list(*chapter, request.ladder);
+    }
     return 0;
   }
   const bool bench = request.command == "bench";
   if (bench && device().simulated) {
     throw UsageError("bench needs a GPU: times on the CPU device say nothing about one");
   }
-  if (device().simulated) {
+  if (request.command == "tour") {
+    // ./tour has said so, for all chapters.
+  } else if (device().simulated) {
     std::printf(
-        "Device: the CPU device, a simulated card. It is exact about results and says nothing "
-        "about time.\n");
+        "Device: the CPU device, a simulated card. It is exact about results and says\n"
+        "nothing about time.\n");
   } else {
     std::printf("Device: %s, driver %s, CUDA %s\n", device().name.c_str(), device().driver.c_str(),
                 device().runtime.c_str());
@@ -342,6 +365,10 @@ int execute(const Request& request) {
   if (!record.run) std::printf("\nNothing was run; see above.\n");
   if (record.step_failed) std::printf("\nAt least one step failed; see above.\n");
   if (record.timing_failed) std::printf("\nNot everything could be timed; see above.\n");
+  // A test that is left out ends with 77 (cmake/Tile.cmake), and so does a tour that leaves out a
+  // step.
+  constexpr int kLeftOut = 77;
+  if (request.command == "tour" && record.not_run && !record.step_failed) return kLeftOut;
   // Without times a bench has not done what it was asked for, any other command has.
   return !record.run || record.step_failed || (bench && record.timing_failed) ? 1 : 0;
 }

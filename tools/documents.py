@@ -74,7 +74,8 @@ BEGIN = re.compile(r"(?P<indent>\s*)<!--\s*(?P<kind>\w+)(?P<options>(\s+\w+=[^\s
                    r"\s*(?P<argument>.*\S)\s*-->\s*")
 MARKER = re.compile(r"(//|#)\s*snippet-(?P<what>begin|end)\b(?P<name>.*)")
 ESCAPE = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)|[@-Z\\-_])")
-ABOUT_BUILDING = ("Building", "Built in", "     …")
+ABOUT_BUILDING = ("Building", "Built in", "Preparing ", "Looking for new files", "Linking ", "Compiling ",
+                  "Making the check build", "     …")
 
 
 class DocumentError(Exception):

@@ -1,10 +1,18 @@
 #!/usr/bin/env python3
-"""Tests of ./tour's own arguments, with programs that say what they were given. Run by CI."""
+"""Tests of ./tour: its own arguments, with programs that say what they were given; and what it shows
+while it builds, with a compiler that makes nothing and takes its time. Run by CI."""
+import fcntl
 import os
 import pathlib
+import pty
+import re
+import select
 import shutil
+import struct
 import subprocess
 import tempfile
+import termios
+import time
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -18,16 +26,19 @@ class Tour(unittest.TestCase):
         self.build = self.root / "build/cpu"
         self.build.mkdir(parents=True)
         (self.root / "01_first").mkdir()
-        shutil.copy2(ROOT / "tour", self.root)
+        (self.root / "cmake").mkdir()
+        for file in "tour", "cmake/build.sh":
+            shutil.copy2(ROOT / file, self.root / file)
         (self.build / "build.ninja").touch()
-        for program in ("tour_program", "exercise_program"):
-            self.script(self.build / program, f'echo {program}; printf "%s\\n" "$@"')
+        for program in "01_first/01_first", "exercise_program":
+            self.script(self.build / program,
+                        f'echo {program.split("/")[0]}; printf "%s\\n" "$@"')
         # Everything is built, and every package is there.
         for tool, says in (("ninja", "no work to do"), ("cmake", ""), ("g++", "12")):
             self.script(self.root / "bin" / tool, f"echo {says}")
 
     def script(self, path, text):
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(exist_ok=True, parents=True)
         path.write_text(f"#!/bin/sh\n{text}\n", encoding="utf-8")
         path.chmod(0o755)
 
@@ -52,15 +63,14 @@ class Tour(unittest.TestCase):
         return lines[0]
 
     def test_a_newer_compiler_is_taken_where_the_ordinary_one_is_too_old(self):
-        self.script(self.build / "tour_program", 'echo "CXX=$CXX"')
-        self.assertEqual(self.given(), ["CXX="])
+        self.script(self.build / "01_first/01_first", 'echo "CXX=$CXX"')
+        self.assertEqual(self.given("run", "01"), ["CXX="])
         self.script(self.root / "bin/g++", "echo 11")
         self.script(self.root / "bin/g++-14", "echo 14.2.0")
-        self.assertEqual(self.given(), ["CXX=g++-14"])
+        self.assertEqual(self.given("run", "01"), ["CXX=g++-14"])
 
     def test_words_come_first_wherever_flags_stood(self):
-        self.assertEqual(self.given(), ["tour_program", "tour"])
-        wanted = ["tour_program", "run", "01", "2", "--size", "5"]
+        wanted = ["01_first", "run", "01", "2", "--size", "5"]
         self.assertEqual(self.given("run", "01", "2", "--size", "5"), wanted)
         self.assertEqual(self.given("--size", "5", "run", "01", "2"), wanted)
 
@@ -68,7 +78,7 @@ class Tour(unittest.TestCase):
         for kind in ("check", "asan"):
             with self.subTest(kind):
                 build = self.root / "build" / kind
-                self.script(build / "tour_program", f'echo {kind}; printf "%s\\n" "$@"')
+                self.script(build / "01_first/01_first", f'echo {kind}; printf "%s\\n" "$@"')
                 # Not configured yet, so that cmake says what for.
                 self.script(self.root / "bin/cmake", f'echo "$@" >"{build}/options"')
                 status, lines = self.tour("run", "01", f"--{kind}", "--size", "5")
@@ -84,11 +94,26 @@ class Tour(unittest.TestCase):
         self.assertEqual(self.given("exercise", "--watch"),
                          ["exercise_program", "exercise", "--watch"])
 
+    def test_every_chapter_in_order_and_what_to_do_then(self):
+        (self.root / "02_second").mkdir()
+        for status, last in ((0, "All steps are right."),
+                             (77, "All steps that this device has are right.")):
+            self.script(self.build / "02_second/02_second", f"echo second; exit {status}")
+            lines = self.given()
+            self.assertEqual([line for line in lines if not line.startswith("Running")],
+                             ["01_first", "tour", "second", "", last,
+                              "Begin: 01_first/README.md, then ./tour exercise --watch"])
+        self.script(self.build / "02_second/02_second", "exit 1")
+        status, lines = self.tour("--device", "cpu")
+        self.assertEqual((status, lines[-1]), (1, "At least one step is wrong; see above."))
+
     def test_a_failed_test_is_told_with_the_command_for_it(self):
         (self.root / "06_rope").mkdir()
         for step in "1_plain", "2_tables":
             (self.root / f"06_rope/attention_backward{step}.cu").touch()
-        self.script(self.root / "bin/ctest", """cat <<'END'
+        self.script(self.root / "bin/ctest", """
+case "$*" in *' -N '*) echo '  Test #4: 06_rope.attention_backward2_tables'; exit ;; esac
+cat <<'END'
 1/2 Test #4: 06_rope.attention_backward2_tables ....***Failed    0.02 sec
 dq: 1 of 2 elements differs
   where n = 2
@@ -124,7 +149,8 @@ exit 8""")
     def test_play_builds_beside_the_source_nothing_and_runs_it(self):
         # A compiler that makes a program of the source itself.
         (self.root / "bin/ninja").unlink()
-        (self.build / "build.ninja").write_text("build play_tools: phony\n", encoding="utf-8")
+        (self.build / "build.ninja").write_text(
+            "build play_tools: phony\nbuild build.ninja: phony\n", encoding="utf-8")
         (self.build / "play.ninja").write_text(
             "build play_tools: phony\nrule object\n  command = cp $in $out\n"
             "rule program\n  command = cp $in $out && chmod +x $out\n", encoding="utf-8")
@@ -139,12 +165,16 @@ exit 8""")
         self.assertEqual(sorted(folder.iterdir()), before)
 
     def test_results_go_where_the_reader_stands(self):
+        # A machine with a card, for which everything is built.
+        self.script(self.root / "bin/nvidia-smi", 'case $1 in *cap*) echo 9.0 ;; *) echo card ;; esac')
+        self.script(self.root / "bin/nvcc", 'case $1 in --version) echo "release 13.0," ;; *) echo sm_90 ;; esac')
+        shutil.move(self.build, self.root / "build/gpu")
         folder = self.root.parent
         for given, wanted in (("a/b.json", str(folder / "a/b.json")), ("/a/b.json", "/a/b.json")):
             with self.subTest(given):
-                lines = self.given("bench", "--json", given, "--commit", "x", folder=folder)
-                self.assertEqual(lines, ["tour_program", "bench", "--json", wanted, "--commit",
-                                         "x"])
+                status, lines = self.tour("bench", "--json", given, "--commit", "x", folder=folder)
+                self.assertEqual((status, lines[1:]), (0, ["01_first", "bench", "--json", wanted,
+                                                           "--commit", "x"]))
 
     def test_what_makes_no_sense_is_refused_before_anything_is_done(self):
         for arguments, message in (
@@ -157,6 +187,9 @@ exit 8""")
                 (("run", "--hint"), "--hint does not go with run"),
                 (("list", "--maintainer"), "--maintainer goes with setup"),
                 (("walk",), "There is no command 'walk'"),
+                (("run",), "run needs a chapter: 01_first"),
+                (("run", "9"), "There is no chapter '9'. There are: 01_first"),
+                (("test", "9"), "There are no tests of '9'. There are: 01_first, harness, tile"),
                 (("--fast",), "There is no flag '--fast'"),
                 (("exercise", "01.1", "--check"), "--check does not go with exercise"),
                 (("test", "--check", "--asan"), "--check and --asan are two builds"),
@@ -169,7 +202,169 @@ exit 8""")
         for arguments in ("help",), ("--help",), ("run", "-h"):
             status, lines = self.tour(*arguments)
             self.assertEqual((status, lines[-1]),
-                             (0, "--yes               answers yes to the installation of packages"))
+                             (0, "--yes           answers yes to the installation of packages"))
+            self.assertLessEqual(max(map(len, lines)), 80)
+
+    def test_elsewhere_than_on_linux_a_container_is_named(self):
+        self.script(self.root / "bin/uname", "echo Darwin")
+        status, lines = self.tour("test")
+        self.assertEqual(status, 1)
+        self.assertIn("docker run -it", lines[0])
+        self.assertIn("debian:12 ./tour --yes", lines[0])
+
+
+# In place of g++ and cc: an object is an empty file, a program says its arguments, the translator
+# copies. A file takes 20 ms, and one of the harness three seconds. What CMake asks is answered by the
+# real one.
+COMPILER = """#!/bin/sh
+case "$PWD $*" in *CompilerId*|*cmTC_*|*CompilerABI*|*feature_tests*|*-dumpversion*|*--version*) exec {real} "$@" ;; esac
+output='' dependencies='' target='' kind=program source=''
+while [ $# -gt 0 ]; do
+  case $1 in
+    -o) output=$2; shift ;;
+    -MF) dependencies=$2; shift ;;
+    -MT) target=$2; shift ;;
+    -c) kind=object source=$2; shift ;;
+  esac
+  shift
+done
+[ -z "$dependencies" ] || echo "$target: $source" >"$dependencies"
+case $source in *harness/compare.cpp) sleep 3 ;; *) sleep 0.02 ;; esac
+case $kind in
+  object) : >"$output" ;;
+  program)
+    echo '#!/bin/sh' >"$output"
+    case $output in
+      */cu2cpp) echo 'while [ $# -gt 3 ]; do shift; done; cp "$1" "$2"; : >"${3-/dev/null}"' ;;
+      *) echo 'echo "$0 $*"' ;;
+    esac >>"$output"
+    chmod +x "$output" ;;
+esac
+"""
+
+
+class Waiting(unittest.TestCase):
+    """What is on the screen of a terminal of 80 x 24 during the first build of a clone."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.root = pathlib.Path(folder.name).resolve() / "clone"
+        files = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, stdout=subprocess.PIPE,
+                               check=True).stdout.decode().split("\0")
+        for file in filter(None, files):
+            if not (ROOT / file).is_file():
+                continue
+            target = self.root / file
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / file, target)
+        for name, real in ("cxx", "g++"), ("cc", "cc"):
+            compiler = self.root / name
+            compiler.write_text(COMPILER.replace("{real}", shutil.which(real)), encoding="utf-8")
+            compiler.chmod(0o755)
+
+    def on_terminal(self, *command):
+        """Runs it, and checks what is seen. Returns all that was on lines of the screen, in order."""
+        master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        environment = os.environ | {"CXX": str(self.root / "cxx"), "CC": str(self.root / "cc"),
+                                    "TERM": "xterm"}
+        environment.pop("CXXFLAGS", None)
+        begin = last = time.monotonic()
+        longest, seen = 0.0, b""
+        with subprocess.Popen(command, cwd=self.root, stdin=slave, stdout=slave, stderr=slave,
+                              env=environment, start_new_session=True) as process:
+            os.close(slave)
+            while select.select([master], [], [], 60)[0]:
+                try:
+                    chunk = os.read(master, 65536)
+                except OSError:  # its other end is closed
+                    break
+                now = time.monotonic()
+                longest, last, seen = max(longest, now - last), now, seen + chunk
+            status = process.wait(timeout=60)
+        os.close(master)
+        text = seen.decode()
+        self.assertEqual(status, 0, text)
+        self.assertGreater(time.monotonic() - begin, 3, "nothing slow was built")
+        self.assertLess(longest, 2, text)
+        # Of each line, the states that followed one another.
+        states = [re.sub("\033\\[[0-9;]*[mK]", "", state) for state in re.split("[\r\n]+", text)]
+        self.assertLessEqual(max(map(len, states)), 80, text)
+        shares = [tuple(map(int, found.groups())) for found in
+                  (re.search("Building: ([0-9]+) of ([0-9]+) files, ([0-9]+) %, about .* left", state)
+                   for state in states) if found]
+        self.assertGreater(len(shares), 5, text)
+        self.assertEqual(shares, sorted(shares), "the share fell")
+        self.assertGreater(shares[-1][0], shares[0][0], text)
+        self.assertRegex(text, "Building [^\n]*: [0-9]+ files, about [0-9]+ (s|minutes) on [0-9]+ cores")
+        return [state for state in states if state]
+
+    def objects(self):
+        return {str(path.relative_to(self.root)) for path in self.root.glob("build/**/*.o")}
+
+    def test_the_tour_begins_with_what_is_built_first(self):
+        lines = self.on_terminal("./tour", "--device", "cpu")
+        chapters = sorted(path.name for path in ROOT.glob("[0-9][0-9]_*"))
+        shown = [f"build/cpu/{name}/{name} tour" for name in chapters]
+        self.assertEqual([line for line in lines if line.endswith(" tour")], shown)
+        self.assertEqual(lines[-1], "Begin: 01_vector_add/README.md, then ./tour exercise --watch")
+        building = [i for i, line in enumerate(lines) if line.startswith("Building: ")]
+        self.assertLess(lines.index(shown[0]), building[-1])
+
+    def test_only_what_is_asked_for_is_built(self):
+        for command in (("./tour", "run", "01", "1", "--check"), ("./tour", "exercise", "01.1"),
+                        ("./tour", "test", "01", "--device", "cpu"),
+                        ("docs/debugging/bug", "missing_barrier", "--asan")):
+            with self.subTest(command):
+                shutil.rmtree(self.root / "build", ignore_errors=True)
+                self.on_terminal(*command)
+                self.assertFalse([name for name in self.objects()
+                                  if re.search("/0[2-7]_", name)])
+
+    def test_play_needs_no_more_than_the_device(self):
+        source = self.root / "slow.cu"
+        source.touch()
+        # The slow file is the program's own.
+        compiler = self.root / "cxx"
+        compiler.write_text(compiler.read_text(encoding="utf-8").replace("harness/compare", "src/memory"),
+                            encoding="utf-8")
+        self.on_terminal("./tour", "play", "slow.cu", "--device", "cpu")
+        self.assertFalse([name for name in self.objects() if not re.search("cpu_device|slow", name)])
+
+    def test_where_lines_cannot_move_they_follow_one_another(self):
+        run = subprocess.run(["./tour", "run", "01", "1", "--device", "cpu"], cwd=self.root,
+                             env=os.environ | {"CXX": str(self.root / "cxx")}, text=True,
+                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=True)
+        self.assertNotRegex(run.stdout, "[\r\033]")
+        self.assertIn("Building 01_vector_add: ", run.stdout)
+
+    def test_a_compiler_error_is_told(self):
+        source = self.root / "01_vector_add/reference.cpp"
+        compiler = self.root / "cxx"
+        compiler.write_text(compiler.read_text(encoding="utf-8").replace(
+            "case $source in ", "case $source in *01_vector_add/reference.cpp) echo 'error: no'; exit 1 ;; "),
+            encoding="utf-8")
+        self.assertTrue(source.is_file())
+        run = subprocess.run(["./tour", "run", "01", "1", "--device", "cpu"], cwd=self.root,
+                             env=os.environ | {"CXX": str(compiler)}, text=True,
+                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
+        self.assertEqual(run.returncode, 1)
+        self.assertIn("error: no", run.stderr)
+        self.assertTrue(run.stderr.endswith("tour: could not build\n"), run.stderr)
+
+
+class OldBash(unittest.TestCase):
+    """The scripts that a learner starts keep to what bash 3.2 has: macOS has no newer one."""
+
+    def test_nothing_newer_is_used(self):
+        newer = re.compile(r"\b(mapfile|readarray|coproc)\b|declare -[A-Za-z]*[An]|local -[An]|wait -n|"
+                           r"\$\{[^}]*(\^\^?|,,?)\}|\[-1\]|\[\[ -v|&>>|\|&|printf -v [^ ]*\[|%\([^)]*\)T")
+        for file in "tour", "cmake/build.sh", "docs/debugging/bug":
+            text = (ROOT / file).read_text(encoding="utf-8")
+            self.assertNotIn("set -u", text.replace("set -eu", "set -u"))
+            for number, line in enumerate(text.splitlines(), 1):
+                self.assertIsNone(newer.search(line), f"{file}:{number}: {line}")
 
 
 if __name__ == "__main__":

@@ -36,7 +36,6 @@ std::unique_ptr<tile::Workload> make(const std::vector<std::int64_t>& size, tile
 const tile::Chapter kChapter{
     .name = kName,
     .title = kTitle,
-    .next = "read 01_vector_add/README.md; then `./tour run 01 1 --size 1000`",
     .ladders = {{.name = kLadder.name,
                  .kernels = kLadder.kernels,
                  .steps = tile::infos_of(kLadder),

@@ -164,9 +164,6 @@ std::unique_ptr<tile::Workload> make_db(const Size& size, tile::DType type) {
 const tile::Chapter kChapter{
     .name = kName,
     .title = kTitle,
-    .next =
-        "read 02_matmul/README.md; then `./tour run 02 4 --size 300x200x100` and "
-        "`./tour test 02 4`",
     .ladders = {{.name = kLadder.name,
                  .kernels = kLadder.kernels,
                  .steps = tile::infos_of(kLadder),

@@ -104,9 +104,6 @@ tile::LadderInfo info_of(const Ladder& ladder, tile::MakeWorkload make) {
 const tile::Chapter kChapter{
     .name = kName,
     .title = kTitle,
-    .next =
-        "read 03_softmax/README.md; then `./tour run 03 4 --size 300x2000` and "
-        "`./tour test 03 forward 4`",
     .ladders = {info_of(kForwardLadder, make<Forward, ForwardProblem>),
                 info_of(kBackwardLadder, make<Backward, BackwardProblem>)}};
 const tile::RegisterChapter kRegistered{kChapter};

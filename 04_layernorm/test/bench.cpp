@@ -181,9 +181,6 @@ tile::LadderInfo info_of(const Ladder& ladder, tile::MakeWorkload layer, tile::M
 const tile::Chapter kChapter{
     .name = kName,
     .title = kTitle,
-    .next =
-        "read 04_layernorm/README.md; then `./tour run 04 2 --size 100x1000` and "
-        "`./tour test 04 backward 2`",
     .ladders = {info_of(kForwardLadder, make<Forward, ForwardProblem, Norm::layer>,
                         make<Forward, ForwardProblem, Norm::rms>),
                 info_of(kBackwardLadder, make<Backward, BackwardProblem, Norm::layer>,

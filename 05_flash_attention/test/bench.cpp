@@ -224,9 +224,6 @@ tile::LadderInfo info_of(const Ladder& ladder, tile::MakeWorkload make) {
 const tile::Chapter kChapter{
     .name = kName,
     .title = kTitle,
-    .next =
-        "read 05_flash_attention/README.md; then `./tour run 05 4 --size 1x2x1x300x300x128x1` and "
-        "`./tour test 05 forward 4`",
     .ladders = {info_of(kForwardLadder, make<Forward, ForwardLadder>),
                 info_of(kBackwardLadder, make<Backward, BackwardLadder>)}};
 const tile::RegisterChapter kRegistered{kChapter};

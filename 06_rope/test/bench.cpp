@@ -134,9 +134,6 @@ const tile::LadderInfo kRotaryInfo{
 const tile::Chapter kChapter{
     .name = kName,
     .title = kTitle,
-    .next =
-        "read 06_rope/README.md; then `./tour run 06 1 --size 1x100x2x1x64x64x1` and "
-        "`./tour test 06 3`",
     .ladders = {kRotaryInfo, attention_info(), attention_backward_info(), embedding_info(),
                 embedding_backward_info()}};
 const tile::RegisterChapter kRegistered{kChapter};

@@ -233,9 +233,6 @@ tile::LadderInfo info_of(const Ladder& ladder, tile::MakeWorkload make) {
 const tile::Chapter kChapter{
     .name = kName,
     .title = kTitle,
-    .next =
-        "read 07_windowed_rope/README.md; then `./tour run 07 4 --size 1x2x1x300x300x128x100x1` "
-        "and `./tour test 07 forward 4`",
     .ladders = {info_of(kForwardLadder, make<Forward, ForwardLadder>),
                 info_of(kBackwardLadder, make<Backward, BackwardLadder>), method_info(),
                 method_backward_info(), hidden_info(), hidden_backward_info()},

@@ -27,7 +27,7 @@ class Problem : public Workload {
   std::string_view direction_;
 };
 
-const Chapter kChapter{.name = "99_test", .title = "", .next = "", .ladders = {}};
+const Chapter kChapter{.name = "99_test", .title = "", .ladders = {}};
 
 StepInfo step(std::string_view name) {
   return {.name = name, .idea = "", .types = {}, .needs = {}, .otherwise = "", .shows = {}};

@@ -65,7 +65,7 @@ TEST_CASE("tour arguments: what is compared, and the sizes of its ladder") {
 }
 
 TEST_CASE("tour arguments: what makes no sense is refused by name") {
-  CHECK(refusal({"list", "x"}) == "'x' is one word too many after list");
+  CHECK(refusal({"list", "x"}).starts_with("There is no chapter 'x'"));
   CHECK(refusal({"list", "--size", "5"}) == "list takes no --size or --type: it runs nothing");
   CHECK(refusal({"list", "--type", "fp16"}) == "list takes no --size or --type: it runs nothing");
   CHECK(refusal({"run", "01", "1", "x"}) == "'x' is one word too many after run");

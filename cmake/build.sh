@@ -1,0 +1,184 @@
+#!/usr/bin/env bash
+# Builds targets, and says what is built, how many files of how many, and about how long it takes: in
+# a line that moves on a terminal, in a line every ten seconds elsewhere. ./tour and
+# docs/debugging/bug read this file; the exercises' program runs it:
+#   cmake/build.sh FOLDER TEXT TARGET [CMAKE-OPTION…]
+# Bash 3.2 is enough.
+
+object='^[^:]*Building (CXX|CUDA|C) object ' # in Ninja's words
+
+fail() { # EXIT-CODE MESSAGE [LOG]
+  [[ ! ${3-} ]] || grep -v '^@' "$3" >&2 # without Ninja's progress
+  printf '%s: %s\n' "$(basename "$0")" "$2" >&2
+  exit "$1"
+}
+
+cores() { nproc 2>/dev/null || getconf _NPROCESSORS_ONLN; }
+
+# ---- The line ----
+say() { printf '%s\n' "$1"; }
+
+# A terminal's line is overwritten, so it must not wrap.
+show_line() { # TEXT
+  local columns=${columns_of_terminal:=$(tput cols 2>/dev/null || echo 80)}
+  printf '\r%s\033[K' "${1:0:columns - 1}"
+}
+clear_line() { [[ ! -t 1 ]] || printf '\r\033[K'; }
+
+# "40 s", "3 minutes".
+duration() { # SECONDS
+  if (($1 > 90)); then
+    echo "$((($1 + 30) / 60)) minutes"
+  else
+    echo "$(($1 < 1 ? 1 : $1)) s"
+  fi
+}
+
+# Of a work that was expected to take `estimate` seconds. The estimate counts at the beginning, what
+# was seen so far at the end.
+seconds_left() { # DONE ALL ESTIMATE SECONDS-SO-FAR
+  local permille=$((1000 * $1 / $2))
+  echo $(((1000 - permille) * ((1000 - permille) * $3 + 1000 * $4) / 1000000))
+}
+
+# A job in the background writes a line to a log for each of `all` parts that is done.
+begin_progress() { # TEXT NOUN JOB LOG PATTERN ALL ESTIMATE
+  p_text=$1 p_noun=$2 p_job=$3 p_log=$4 p_pattern=$5 p_all=$6 p_estimate=$7
+  p_start=$SECONDS p_said=$SECONDS p_done=0
+}
+count_lines() { grep -cE "$1" "$2" || true; } # PATTERN LOG
+
+# Shows how far the job is until it ends, or until its log has a line that ends with UNTIL. Returns the
+# job's status, if it has ended.
+# shellcheck disable=SC2120  # ./tour gives it
+show_progress() { # [UNTIL]
+  local now line
+  while kill -0 "$p_job" 2>/dev/null; do
+    [[ ! ${1-} ]] || ! grep -q -- "$1\$" "$p_log" || break
+    now=$(count_lines "$p_pattern" "$p_log")
+    ((now <= p_done)) || p_done=$((now < p_all ? now : p_all))
+    line="$p_text: $p_done of $p_all $p_noun, $((100 * p_done / p_all)) %, about $(duration \
+      "$(seconds_left "$p_done" "$p_all" "$p_estimate" $((SECONDS - p_start)))") left"
+    if [[ -t 1 ]]; then
+      show_line "$line ($((SECONDS - p_start)) s)"
+    elif ((SECONDS - p_said >= 10)); then
+      say "$line"
+      p_said=$SECONDS
+    fi
+    sleep 0.4
+  done
+  clear_line
+  kill -0 "$p_job" 2>/dev/null || wait "$p_job"
+}
+
+# Runs a command with its output in a file. If it takes longer than a second, says so and shows the
+# seconds.
+with_clock() { # TEXT LOG COMMAND…
+  local text=$1 log=$2 start=$SECONDS said='' job
+  shift 2
+  "$@" >"$log" 2>&1 &
+  job=$!
+  while kill -0 "$job" 2>/dev/null; do
+    if ((SECONDS - start >= 1)); then
+      if [[ -t 1 ]]; then
+        show_line "$text … $((SECONDS - start)) s"
+      elif [[ ! $said ]]; then
+        say "$text …"
+      fi
+      said=1
+    fi
+    sleep 0.1
+  done
+  [[ ! $said ]] || clear_line
+  wait "$job"
+}
+
+# ---- How long ----
+# How slow this machine is, in per cent of the one on which files and tests were timed: there, bash
+# counts to 20,000 in 80 ms.
+slowness() {
+  local file=build/slowness TIMEFORMAT=%R i
+  if [[ ! -s $file ]]; then
+    mkdir -p build
+    { time for ((i = 0; i < 20000; i++)); do :; done; } 2>&1 | awk '{ printf "%.0f\n", $1 * 1250 + 1 }' >"$file"
+  fi
+  cat "$file"
+}
+
+# Seconds that the objects of a plan take on all cores: each as long as last time, or as long as one
+# of its kind does on the machine of 100 % slowness.
+estimate_build() { # FOLDER PLAN
+  local log=$1/.ninja_log each=1.3
+  [[ ! -f $1/CMakeCache.txt ]] || ! grep -q '^TILE_DEVICE:STRING=gpu' "$1/CMakeCache.txt" || each=9
+  [[ -f $log ]] || log=/dev/null
+  awk -v each="$each" -v slow="$(slowness)" -v cores="$(cores)" -v object="$object" '
+    FILENAME != ARGV[2] { took[$4] = ($2 - $1) / 1000; next }
+    $0 ~ object { s += $NF in took ? took[$NF] / cores : each * slow / 100 / cores }
+    END { printf "%.0f\n", s + 1 }' "$log" "$2"
+}
+
+# ---- Building ----
+configure() { # FOLDER CMAKE-OPTION…
+  local folder=$1
+  shift
+  mkdir -p "$folder"
+  [[ -f $folder/build.ninja ]] ||
+    with_clock "Preparing $folder" "$folder/build.log" cmake -S . -B "$folder" -G Ninja "$@" ||
+    fail 1 "could not configure" "$folder/build.log"
+}
+
+# Says what is to be built for these targets. Ninja alone would plan no more than to look for new
+# files (the globs of CMake); so that is done first, and the plan is made by a file that does not ask
+# for it again.
+plan_build() { # FOLDER TARGET…; sets `files` and `estimate`
+  local folder=$1 log=$1/build.log
+  echo 'include build.ninja' >"$folder/plan.ninja"
+  with_clock "Looking for new files" "$log" ninja -C "$folder" build.ninja ||
+    fail 1 "could not configure" "$log"
+  ninja -C "$folder" -f plan.ninja -n "${@:2}" >"$log" 2>&1 || fail 1 "could not plan the build" "$log"
+  files=$(grep -cE "$object" "$log" || true)
+  estimate=$(estimate_build "$folder" "$log")
+}
+
+# Starts to build what plan_build() has planned, each set of targets after the one before, a set
+# being words of one argument.
+start_build() { # FOLDER TEXT TARGETS…
+  local folder=$1 log=$1/build.log
+  say "Building $2: $files file$( ((files == 1)) || echo s), about $(duration "$estimate") on $(cores) cores …"
+  shift 2
+  : >"$log"
+  build_in_turn "$folder" "$@" >"$log" 2>&1 &
+  begin_progress Building files $! "$log" "$object" "$files" "$estimate"
+}
+
+build_in_turn() { # FOLDER TARGETS…
+  local folder=$1 targets
+  shift
+  for targets; do
+    # shellcheck disable=SC2086  # words, as said
+    NINJA_STATUS='@%f ' ninja -C "$folder" -f plan.ninja $targets || return
+  done
+}
+
+build() { # FOLDER TEXT TARGET…
+  local folder=$1 text=$2 log=$1/build.log files estimate start=$SECONDS
+  shift 2
+  plan_build "$folder" "$@"
+  if ((files == 0)); then # at most a link
+    with_clock "Linking $text" "$log" ninja -C "$folder" -f plan.ninja "$@" ||
+      fail 1 "could not build" "$log"
+    return
+  fi
+  start_build "$folder" "$text" "$*"
+  # shellcheck disable=SC2119
+  show_progress || fail 1 "could not build" "$log"
+  ((SECONDS - start < 3)) || say "Built in $((SECONDS - start)) s."
+}
+
+# As a program; CMake's options are for a folder that is still to be made.
+if [[ ${BASH_SOURCE[0]} == "$0" ]]; then
+  set -eo pipefail
+  cd "$(dirname "$0")/.."
+  configure "$1" "${@:4}"
+  build "$1" "$2" "$3"
+fi
