@@ -172,5 +172,16 @@ exit 8""")
                              (0, "--yes               answers yes to the installation of packages"))
 
 
+class Clone(unittest.TestCase):
+    def test_scripts_run_in_a_clone_that_was_to_have_crlf(self):
+        with tempfile.TemporaryDirectory() as folder:
+            subprocess.run(["git", "clone", "-q", "--depth=1", "-c", "core.autocrlf=true",
+                            f"file://{ROOT}", folder], check=True)
+            run = subprocess.run([f"{folder}/tour", "help"], stdout=subprocess.PIPE,
+                                 stderr=subprocess.STDOUT, text=True, timeout=60, check=False)
+        self.assertEqual((run.returncode, run.stdout.splitlines()[-1:]),
+                         (0, ["--yes               answers yes to the installation of packages"]))
+
+
 if __name__ == "__main__":
     unittest.main()
