@@ -65,7 +65,7 @@ BUILD = "./tour list --device cpu"
 DIFF_LINES = 16
 
 LANGUAGES = {".c": "c", ".cu": "cpp", ".cuh": "cpp", ".cpp": "cpp", ".hpp": "cpp", ".h": "cpp",
-             ".inc": "cpp", ".py": "python", ".sh": "bash", ".cmake": "cmake", ".json": "json"}
+             ".inc": "cpp", ".py": "python", ".sh": "sh", ".cmake": "cmake", ".json": "json"}
 
 END = re.compile(r"\s*<!--\s*end\s*-->\s*")
 FENCE = re.compile(r"\s*(?P<fence>```+|~~~+)(?P<info>[^`]*)")
@@ -139,7 +139,7 @@ def blocks_of(lines):
     return blocks
 
 
-def fenced(lines, language=""):
+def fenced(lines, language="text"):
     """Lines in a fence that is longer than any inside."""
     longest = max((len(found[1]) for line in lines if (found := re.match(r"\s*(`+)", line))),
                   default=0)
@@ -427,7 +427,7 @@ class Project:
         except DocumentError as error:
             where = f"{path}:{error.line}" if error.line else path
             raise DocumentError(f"{where}: {error}") from None
-        return fenced(part, LANGUAGES.get(pathlib.PurePath(path).suffix, ""))
+        return fenced(part, LANGUAGES.get(pathlib.PurePath(path).suffix, "text"))
 
     def recorded(self, argument):
         lines = trimmed(self.read(argument).split("\n"))

@@ -123,7 +123,7 @@ class Blocks(unittest.TestCase):
     def test_fence_is_longer_than_what_it_holds(self):
         self.assertEqual(documents.fenced(["a", "  ````"], "cpp"),
                          ["`````cpp", "a", "  ````", "`````"])
-        self.assertEqual(documents.fenced(["`a`"]), ["```", "`a`", "```"])
+        self.assertEqual(documents.fenced(["`a`"]), ["```text", "`a`", "```"])
 
 
 class Outputs(unittest.TestCase):
@@ -291,7 +291,7 @@ void kernel() {
 - <!-- no block -->
   <!-- output lines=2-: ./say 'two  words' -->
 
-  ```
+  ```text
   $ ./say 'two  words'
   …
   two  words
@@ -310,7 +310,7 @@ void kernel() {
 <!-- end -->
 <!-- recorded: docs/gpu.txt -->
 
-```
+```text
 bar  ███ 97 %
 ```
 
@@ -354,7 +354,7 @@ class Pages(unittest.TestCase):
         return status, printed.getvalue()
 
     def test_fences_name_the_language(self):
-        for suffix, language in ((".c", "c"), (".cu", "cpp"), (".py", "python"), (".txt", "")):
+        for suffix, language in ((".c", "c"), (".cu", "cpp"), (".py", "python"), (".txt", "text")):
             with self.subTest(suffix):
                 self.write(f"src/part{suffix}", SOURCE)
                 self.write("folder/page.md",
@@ -453,7 +453,7 @@ docs: tools/docs writes them anew
     def test_exit_status_that_was_expected(self):
         self.write("folder/page.md", "<!-- output exit=2: exit 2 -->\n<!-- end -->\n")
         self.assertEqual(self.docs()[0], 0)
-        self.assertIn("```\n$ exit 2\n```", self.read())
+        self.assertIn("```text\n$ exit 2\n```", self.read())
 
     def test_what_changes_the_device_does_not_reach_commands(self):
         self.write("folder/page.md",
