@@ -177,10 +177,9 @@ class Clone(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             subprocess.run(["git", "clone", "-q", "--depth=1", "-c", "core.autocrlf=true",
                             f"file://{ROOT}", folder], check=True)
-            run = subprocess.run([f"{folder}/tour", "help"], stdout=subprocess.PIPE,
-                                 stderr=subprocess.STDOUT, text=True, timeout=60, check=False)
-        self.assertEqual((run.returncode, run.stdout.splitlines()[-1:]),
-                         (0, ["--yes               answers yes to the installation of packages"]))
+            run = subprocess.run([f"{folder}/tour", "help"], stdout=subprocess.DEVNULL,
+                                 stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+        self.assertEqual((run.returncode, run.stderr), (0, ""))
 
 
 if __name__ == "__main__":
