@@ -182,6 +182,18 @@ class Tables(unittest.TestCase):
         self.assertEqual(steps(peer=""), ["naive", "async"])
         self.assertEqual(steps(peer="cu*"), ["naive", "tiled"])
 
+    def test_single_rows_keep_the_order_of_their_filters(self):
+        def steps(*single, **options):
+            lines = documents.results_table(ROWS, {"columns": "step,case", **options}, single)
+            return [line.strip("| ") for line in lines[2:-2]]
+        self.assertEqual(steps({"step": "tiled"}, {"step": "naive"}, case="n16384"),
+                         ["tiled | n16384", "naive | n16384"])
+        self.assertEqual(steps({"case": "n1024"}, step="naive"), ["naive | n1024"])
+        for single, message in (({"step": "naive"}, "takes one row, and 2 have step=naive"),
+                                ({"step": "gone"}, "no row that passes")):
+            with self.subTest(single), self.assertRaisesRegex(DocumentError, message):
+                steps(single)
+
     def test_order(self):
         def lines(sort, **options):
             return [line.strip("| ") for line in
@@ -427,6 +439,8 @@ docs: tools/docs writes them anew
                 ("results: docs/*.json columns='step", "No closing quotation"),
                 ("results: docs/*.json columns=step columns=case", "columns= is there twice"),
                 ("results: docs/*.json step=gone columns=step", "no row that passes"),
+                ("results: docs/*.json row='step=gone' columns=step", "no row that passes"),
+                ("results: docs/*.json row='docs/a.json'", "row= holds filters only"),
                 ("output: ./say a; exit 3", "`./say a; exit 3` ended with 3, not 0:\nfirst\na\n"),
                 ("output exit=3: ./say a", "`./say a` ended with 0, not 3"),
                 ("output: kill -SEGV $$", "`kill -SEGV $$` ended with 139, not 0"),
