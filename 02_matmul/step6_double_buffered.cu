@@ -13,9 +13,10 @@ namespace matmul {
 namespace {
 
 // snippet-begin order
-// Blocks start in the order of their number, and an H200 runs 264 of these at one time. Taken in
-// rows, at 8192 x 8192, they need all 64 tiles of B and five of A. Taken in columns of eight tiles
-// they need 33 of B and eight of A: the L2 cache serves more of their loads.
+// Cards start blocks in the order of their number, which CUDA does not promise, and an H200 runs
+// 264 of these at one time. Taken in rows, at 8192 x 8192, they need all 64 tiles of B and five of
+// A. Taken in columns of eight tiles they need 33 of B and eight of A: the L2 cache serves more of
+// their loads.
 constexpr std::int64_t kGroup = 8;
 static_assert(kTileK % 2 == 0, "the factors of a tile's first k are in factors[0]");
 

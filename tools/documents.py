@@ -22,7 +22,8 @@ text, as here. Paths start at the repository's root.
     lines=1,3-9    what to show, counted from 1; `3-` goes on to the end. `…` stands for each gap
 
 <!-- recorded: docs/results/NAME.txt -->
-    A text file as it is: output that cannot be made again everywhere, such as a GPU's.
+    A file as it is: a whole program, or output that cannot be made again everywhere, such as a
+    GPU's.
 
 <!-- results: docs/results/*.json chapter=01_vector_add columns=step,value,unit -->
     A table of the rows in JSON files. A row is an object as the benchmarks write it, with a
@@ -33,6 +34,8 @@ text, as here. Paths start at the repository's root.
                            and `key=` for no value. Each must be found, or it is an error
     columns=key:head,key   what to show, under which heading. Measured values carry their unit
                            where there is no column for it
+    row="key=a key=b"      takes the one row that passes these filters and the others. With one
+                           row= there is one for each line of the table, in this order
     sort=key,-key          the order, `-` for descending; without it, that of the files. A key
                            that was filtered goes in the order of its filter: step=naive,tiled
     pivot=key              a column for each value of this key. `columns` says what makes a
@@ -65,7 +68,7 @@ BUILD = "./tour list --device cpu"
 DIFF_LINES = 16
 
 LANGUAGES = {".c": "c", ".cu": "cpp", ".cuh": "cpp", ".cpp": "cpp", ".hpp": "cpp", ".h": "cpp",
-             ".inc": "cpp", ".py": "python", ".sh": "bash", ".cmake": "cmake", ".json": "json"}
+             ".inc": "cpp", ".py": "python", ".sh": "sh", ".cmake": "cmake", ".json": "json"}
 
 END = re.compile(r"\s*<!--\s*end\s*-->\s*")
 FENCE = re.compile(r"\s*(?P<fence>```+|~~~+)(?P<info>[^`]*)")
@@ -140,12 +143,16 @@ def blocks_of(lines):
     return blocks
 
 
-def fenced(lines, language=""):
+def language(path):
+    return LANGUAGES.get(pathlib.PurePath(path).suffix, "text")
+
+
+def fenced(lines, info="text"):
     """Lines in a fence that is longer than any inside."""
     longest = max((len(found[1]) for line in lines if (found := re.match(r"\s*(`+)", line))),
                   default=0)
     fence = "`" * max(3, longest + 1)
-    return [fence + language, *lines, fence]
+    return [fence + info, *lines, fence]
 
 
 def trimmed(lines):
@@ -365,8 +372,17 @@ def pivot_table(selection, columns, pivot, shown):
                  unit)
 
 
-def results_table(rows, options):
-    """The markdown of a table. `options` are the words of the comment, as a dictionary."""
+def only_row(rows, filters):
+    found = Selection(rows, filters).rows
+    if len(found) != 1:
+        named = " ".join(f"{key}={value}" for key, value in filters.items())
+        raise DocumentError(f"row= takes one row, and {len(found)} have {named}")
+    return found[0]
+
+
+def results_table(rows, options, single=()):
+    """The markdown of a table. `options` are the words of the comment, as a dictionary; `single`
+    has the filters of each row=."""
     filters = dict(options)
     pivot = filters.pop("pivot", "")
     if not pivot and ("cells" in filters or "columns" not in filters):
@@ -377,7 +393,10 @@ def results_table(rows, options):
         columns[key] = heading or key.replace("_", " ")
     shown = filters.pop("cells", "value")
     sort = [key for key in filters.pop("sort", "").split(",") if key]
-    selection = Selection([with_share(row) for row in rows], filters, sort)
+    rows = [with_share(row) for row in rows]
+    if single:
+        rows, filters = [only_row(rows, filters | own) for own in single], {}
+    selection = Selection(rows, filters, sort)
     selection.need([*columns, *([pivot, shown] if pivot else [])])
     table = (pivot_table(selection, columns, pivot, shown) if pivot
              else plain_table(selection, columns))
@@ -385,6 +404,26 @@ def results_table(rows, options):
     caption = selection.caption([f"In {table.unit}"] if table.unit else [])
     return [*("| " + " | ".join(line) + " |" for line in [table.head, rule, *table.lines]),
             "", f"*{caption}*"]
+
+
+def table_words(text):
+    """The words of a table's comment: files, options, and what each row= holds."""
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise DocumentError(str(error)) from None
+    files, options, single = [], {}, []
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals:
+            files.append(word)
+        elif key == "row":
+            single.append(value)
+        elif key in options:
+            raise DocumentError(f"{key}= is there twice")
+        else:
+            options[key] = value
+    return files, options, single
 
 
 # ---- The project ----
@@ -428,30 +467,21 @@ class Project:
         except DocumentError as error:
             where = f"{path}:{error.line}" if error.line else path
             raise DocumentError(f"{where}: {error}") from None
-        return fenced(part, LANGUAGES.get(pathlib.PurePath(path).suffix, ""))
+        return fenced(part, language(path))
 
     def recorded(self, argument):
         lines = trimmed(self.read(argument).split("\n"))
         if not lines:
             raise DocumentError(f"{argument} is empty")
-        return fenced(lines)
+        return fenced(lines, language(argument))
 
     def results(self, argument):
-        try:
-            words = shlex.split(argument)
-        except ValueError as error:
-            raise DocumentError(str(error)) from None
-        options = {}
-        rows = []
-        for word in words:
-            key, equals, value = word.partition("=")
-            if not equals:
-                rows += self.rows(word)
-            elif key in options:
-                raise DocumentError(f"{key}= is there twice")
-            else:
-                options[key] = value
-        return results_table(rows, options)
+        files, options, single = table_words(argument)
+        own = [table_words(words) for words in single]
+        if any(more or nested for more, _, nested in own):
+            raise DocumentError("row= holds filters only, key=value")
+        return results_table([row for file in files for row in self.rows(file)], options,
+                             [filters for _, filters, _ in own])
 
     def rows(self, pattern):
         paths = sorted(glob.glob(pattern, root_dir=self.root))

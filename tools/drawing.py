@@ -27,8 +27,8 @@ FONT = "DejaVu Sans, Verdana, Helvetica, Arial, sans-serif"
 class Canvas:
     """An SVG of a fixed size in pixels. y points down."""
 
-    def __init__(self, width, height, title):
-        self.width, self.height, self.title = width, height, title
+    def __init__(self, width, height, title, font=FONT):
+        self.width, self.height, self.title, self.font = width, height, title, font
         self.parts = []
         self.texts = []  # (x0, y0, x1, y1, text), for the tests
 
@@ -80,7 +80,7 @@ class Canvas:
     def svg(self):
         lines = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{self.width}" '
                  f'height="{self.height}" viewBox="0 0 {self.width} {self.height}" '
-                 f'font-family="{FONT}" role="img">',
+                 f'font-family="{self.font}" role="img">',
                  f"<title>{xml.sax.saxutils.escape(self.title)}</title>",
                  '<defs><marker id="head" viewBox="0 0 10 10" refX="9" refY="5" '
                  'markerUnits="userSpaceOnUse" markerWidth="13" markerHeight="13" orient="auto">'

@@ -123,7 +123,7 @@ class Blocks(unittest.TestCase):
     def test_fence_is_longer_than_what_it_holds(self):
         self.assertEqual(documents.fenced(["a", "  ````"], "cpp"),
                          ["`````cpp", "a", "  ````", "`````"])
-        self.assertEqual(documents.fenced(["`a`"]), ["```", "`a`", "```"])
+        self.assertEqual(documents.fenced(["`a`"]), ["```text", "`a`", "```"])
 
 
 class Outputs(unittest.TestCase):
@@ -181,6 +181,18 @@ class Tables(unittest.TestCase):
         self.assertEqual(steps(step="tiled,async"), ["tiled", "async"])
         self.assertEqual(steps(peer=""), ["naive", "async"])
         self.assertEqual(steps(peer="cu*"), ["naive", "tiled"])
+
+    def test_single_rows_keep_the_order_of_their_filters(self):
+        def steps(*single, **options):
+            lines = documents.results_table(ROWS, {"columns": "step,case", **options}, single)
+            return [line.strip("| ") for line in lines[2:-2]]
+        self.assertEqual(steps({"step": "tiled"}, {"step": "naive"}, case="n16384"),
+                         ["tiled | n16384", "naive | n16384"])
+        self.assertEqual(steps({"case": "n1024"}, step="naive"), ["naive | n1024"])
+        for single, message in (({"step": "naive"}, "takes one row, and 2 have step=naive"),
+                                ({"step": "gone"}, "no row that passes")):
+            with self.subTest(single), self.assertRaisesRegex(DocumentError, message):
+                steps(single)
 
     def test_order(self):
         def lines(sort, **options):
@@ -291,7 +303,7 @@ void kernel() {
 - <!-- no block -->
   <!-- output lines=2-: ./say 'two  words' -->
 
-  ```
+  ```text
   $ ./say 'two  words'
   …
   two  words
@@ -310,7 +322,7 @@ void kernel() {
 <!-- end -->
 <!-- recorded: docs/gpu.txt -->
 
-```
+```text
 bar  ███ 97 %
 ```
 
@@ -354,7 +366,7 @@ class Pages(unittest.TestCase):
         return status, printed.getvalue()
 
     def test_fences_name_the_language(self):
-        for suffix, language in ((".c", "c"), (".cu", "cpp"), (".py", "python"), (".txt", "")):
+        for suffix, language in ((".c", "c"), (".cu", "cpp"), (".py", "python"), (".txt", "text")):
             with self.subTest(suffix):
                 self.write(f"src/part{suffix}", SOURCE)
                 self.write("folder/page.md",
@@ -427,6 +439,8 @@ docs: tools/docs writes them anew
                 ("results: docs/*.json columns='step", "No closing quotation"),
                 ("results: docs/*.json columns=step columns=case", "columns= is there twice"),
                 ("results: docs/*.json step=gone columns=step", "no row that passes"),
+                ("results: docs/*.json row='step=gone' columns=step", "no row that passes"),
+                ("results: docs/*.json row='docs/a.json'", "row= holds filters only"),
                 ("output: ./say a; exit 3", "`./say a; exit 3` ended with 3, not 0:\nfirst\na\n"),
                 ("output exit=3: ./say a", "`./say a` ended with 0, not 3"),
                 ("output: kill -SEGV $$", "`kill -SEGV $$` ended with 139, not 0"),
@@ -453,7 +467,7 @@ docs: tools/docs writes them anew
     def test_exit_status_that_was_expected(self):
         self.write("folder/page.md", "<!-- output exit=2: exit 2 -->\n<!-- end -->\n")
         self.assertEqual(self.docs()[0], 0)
-        self.assertIn("```\n$ exit 2\n```", self.read())
+        self.assertIn("```text\n$ exit 2\n```", self.read())
 
     def test_what_changes_the_device_does_not_reach_commands(self):
         self.write("folder/page.md",

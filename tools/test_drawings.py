@@ -19,12 +19,14 @@ import drawings_04_layernorm as layernorm
 import drawings_05_flash_attention as attention
 import drawings_06_rope as rope
 import drawings_07_windowed_rope as windowed
+import drawings_front_page as front_page
 from drawing import Canvas
 
 ROOT = pathlib.Path(__file__).parents[1]
 
 
-PAGES = {"01_vector_add/README.md": vector_add.FIGURES, "02_matmul/README.md": matmul.FIGURES,
+PAGES = {"README.md": front_page.FIGURES,
+         "01_vector_add/README.md": vector_add.FIGURES, "02_matmul/README.md": matmul.FIGURES,
          "02_matmul/tensor_cores.md": tensor_cores.FIGURES, "02_matmul/hopper.md": hopper.FIGURES,
          "03_softmax/README.md": softmax.FIGURES, "04_layernorm/README.md": layernorm.FIGURES,
          "05_flash_attention/README.md": {path: draw for path, draw in attention.FIGURES.items()
@@ -152,6 +154,14 @@ class Figures(unittest.TestCase):
             for path in figures:
                 name = path.removeprefix(page.partition("/")[0] + "/")
                 self.assertRegex(text, r"!\[[^\]]{20,}\]\(" + name.replace(".", r"\.") + r"\)")
+
+
+class FrontPage(unittest.TestCase):
+    def test_the_screen_is_one_of_80_by_24_and_shows_a_mistake_in_the_file(self):
+        lines = source(front_page.SCREEN).splitlines()
+        self.assertLessEqual(len(lines), 24)
+        self.assertLessEqual(max(map(len, lines)), front_page.COLUMNS)
+        self.assertRegex("\n".join(lines), r"01_vector_add/exercises/1_axpy\.cu:\d+")
 
 
 class VectorAdd(WithSource):

@@ -367,5 +367,15 @@ class OldBash(unittest.TestCase):
                 self.assertIsNone(newer.search(line), f"{file}:{number}: {line}")
 
 
+class Clone(unittest.TestCase):
+    def test_scripts_run_in_a_clone_that_was_to_have_crlf(self):
+        with tempfile.TemporaryDirectory() as folder:
+            subprocess.run(["git", "clone", "-q", "--depth=1", "-c", "core.autocrlf=true",
+                            f"file://{ROOT}", folder], check=True)
+            run = subprocess.run([f"{folder}/tour", "help"], stdout=subprocess.DEVNULL,
+                                 stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+        self.assertEqual((run.returncode, run.stderr), (0, ""))
+
+
 if __name__ == "__main__":
     unittest.main()

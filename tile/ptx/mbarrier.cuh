@@ -73,8 +73,9 @@ __device__ __forceinline__ void mbarrier_arrive(Mbarrier* barrier) {
 }
 
 /// The same at the mbarrier in this place of the block of this rank, which may be the thread's own.
-/// Without .release.cluster, which is a fence of the whole GPU and takes a quarter of a product's
-/// speed: the block there learns that this thread has read, and nothing that it has written.
+/// Without qualifiers it is a .release.cta, for threads of the own block only: another block learns
+/// that this thread has read, and nothing that it has written. .release.cluster would be a fence of
+/// the whole GPU, and takes a quarter of a product's speed.
 ///     mapa.shared::cluster.u32 r, a, rank;
 ///     mbarrier.arrive.shared::cluster.b64 _, [r];
 __device__ __forceinline__ void mbarrier_arrive(Mbarrier* barrier, unsigned rank) {
@@ -108,9 +109,9 @@ __device__ __forceinline__ void mbarrier_arrive_expect(Mbarrier* barrier, unsign
 }
 
 /// Waits until the phase of this parity, 0 or 1, is complete. Then the thread sees what was stored
-/// by st.async or TMA in it, and what threads did before they arrived. try_wait itself gives up
-/// after a time that the hardware chooses, so it stands in a loop. The barrier is in the thread's
-/// own block.
+/// by st.async or TMA in it, and what threads of its block did before they arrived. try_wait itself
+/// gives up after a time that the hardware chooses, so it stands in a loop. The barrier is in the
+/// thread's own block.
 ///     mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [a], parity;
 /// https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-mbarrier-test-wait-try-wait
 __device__ __forceinline__ void mbarrier_wait(Mbarrier* barrier, unsigned parity) {
