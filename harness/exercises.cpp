@@ -16,6 +16,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "harness/failure.hpp"
 #include "harness/progress.hpp"
 #include "tile/host/text.hpp"
 
@@ -121,11 +122,18 @@ std::string first_error(const Exercise& exercise, const std::string& output) {
   return text;
 }
 
-/// What a failed check said, and its hint, which is the last line.
+bool is_mistake(const std::string& explanation) {
+  return explanation.rfind(kMistake.substr(1), 0) == 0;
+}
+
+/// What a failed check said, and how it explains that, which is the last line.
 std::pair<std::string, std::string> apart(const std::string& output) {
-  const std::size_t hint = output.rfind("Hint: ");
-  if (hint == output.npos || (hint > 0 && output[hint - 1] != '\n')) return {output, ""};
-  return {output.substr(0, hint), output.substr(hint)};
+  for (const std::string_view begin : {kMistake.substr(1), kHint.substr(1)}) {
+    const std::size_t at = output.rfind(begin);
+    if (at == output.npos || (at > 0 && output[at - 1] != '\n')) continue;
+    return {output.substr(0, at), output.substr(at)};
+  }
+  return {output, ""};
 }
 
 /// The three hints of an exercise: below the line "01.1" those that begin with "- ", and the lines
@@ -221,8 +229,11 @@ struct Exercises::Findings {
 Exercises::Findings Exercises::look_closer(const Exercise& exercise, const Run& ordinary) const {
   if (folders_.check.empty()) return {};
   const bool configured = fs::exists(folders_.check / "build.ninja");
-  // One explanation is enough to wait for.
-  if (!configured && !ok(ordinary) && !apart(ordinary.output).second.empty()) return {};
+  if (!ok(ordinary)) {
+    const std::string explanation = apart(ordinary.output).second;
+    // One explanation is enough to wait for.
+    if (is_mistake(explanation) || (!configured && !explanation.empty())) return {};
+  }
   Run made{};
   {
     const Progress progress(configured ? "building the check build"
@@ -239,7 +250,8 @@ Exercises::Findings Exercises::look_closer(const Exercise& exercise, const Run& 
   if (ok(checked)) return {};
   const std::string report = first_report(checked.output);
   if (report.empty()) return {ok(ordinary) ? checked.output : "", ""};
-  return {ordinary.output.find(report) == std::string::npos ? report : "", ""};
+  const std::string headline = report.substr(0, report.find('\n') + 1);
+  return {ordinary.output.find(headline) == std::string::npos ? report : "", ""};
 }
 
 // ---- What is known of each ----
@@ -318,10 +330,10 @@ ExerciseState Exercises::check(const Exercise& exercise, std::ostream& out) {
     return ExerciseState::not_compiled;
   }
   const Run checked = check_in(exercise, folders_.build);
-  const auto [failure, hint] = apart(checked.output);
+  const auto [failure, explanation] = apart(checked.output);
   if (!ok(checked)) out << failure << std::flush;
   if (!ok(checked) && is_as_shipped(exercise)) {
-    out << hint;
+    out << explanation;
     return ExerciseState::to_do;
   }
   const Findings closer = look_closer(exercise, checked);
@@ -331,7 +343,7 @@ ExerciseState Exercises::check(const Exercise& exercise, std::ostream& out) {
                         : "The check build finds:\n")
         << closer.found;
   } else if (!ok(checked)) {
-    out << hint;
+    out << explanation;
   }
   if (checked.signal != 0) return ExerciseState::crashed;
   if (!ok(checked) || !closer.found.empty()) return ExerciseState::wrong;

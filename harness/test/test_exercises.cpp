@@ -210,7 +210,7 @@ std::string checked(const std::string& script) {
   return project.check("01.1");
 }
 
-TEST_CASE("exercises: the check build's report takes the place of a hint") {
+TEST_CASE("exercises: the check build's report takes the place of a hint, and not of a mistake") {
   CHECK(checked("exit 0") == "solved\n");
   const std::string report = "kernel k failed: a race\n  at k.cu:7\n";
   CHECK(checked(kInCheckBuild + kReport + "echo three times; exit 1;; esac; exit 0") ==
@@ -247,6 +247,9 @@ TEST_CASE("exercises: the report goes by number, and to do is no failure") {
   const std::string report = project.report("01_first");
   CHECK(report.rfind("0 ", 0) == 0);
   CHECK_MESSAGE(contains(report, "Exercise 01.1 a: wrong: its check crashed\n"), report);
+  const std::string mistake = "echo off; echo 'Mistake: no loop'; exit 1";
+  CHECK(checked(kInCheckBuild + kReport + ";; esac; " + mistake) ==
+        "wrong\noff\nMistake: no loop\n");
 }
 
 // ---- On a screen ----
