@@ -259,13 +259,15 @@ Exercises::Findings Exercises::look_closer(const Exercise& exercise, const Run& 
 
 Exercises::Exercises(ExerciseFolders folders)
     : folders_(std::move(folders)), all_(find_exercises(folders_.project)) {
-  std::ifstream file(folders_.build / "exercises.txt");
+  std::ifstream file(folders_.progress / "exercises.txt");
+  if (!file) file.open(folders_.build / "exercises.txt");  // where it was kept once
   for (std::string id, what, value; file >> id >> what >> value;) facts_[id + " " + what] = value;
   for (const Exercise& exercise : all_) {
-    const fs::path copy = folders_.build / "shipped" / exercise.path();
+    const fs::path copy = folders_.progress / "shipped" / exercise.path();
     if (fs::exists(copy)) continue;
     fs::create_directories(copy.parent_path());
-    fs::copy_file(exercise.file, copy);
+    const fs::path once = folders_.build / "shipped" / exercise.path();
+    fs::copy_file(fs::exists(once) ? once : exercise.file, copy);
   }
 }
 
@@ -281,14 +283,14 @@ void Exercises::keep(const Exercise& exercise, const std::string& what, const st
 }
 
 void Exercises::write_facts() const {
-  std::ofstream file(folders_.build / "exercises.txt");
+  std::ofstream file(folders_.progress / "exercises.txt");
   for (const auto& [name, value] : facts_) file << name << " " << value << "\n";
 }
 
 std::string Exercises::shipped(const Exercise& exercise) const {
   const Run git =
       run("git -C " + quoted(folders_.project) + " show 'HEAD:./" + exercise.path() + "'");
-  return ok(git) ? git.output : text_of(folders_.build / "shipped" / exercise.path());
+  return ok(git) ? git.output : text_of(folders_.progress / "shipped" / exercise.path());
 }
 
 bool Exercises::is_as_shipped(const Exercise& exercise) const {

@@ -65,9 +65,13 @@ class Project {
     std::ofstream(root_ / "01_first" / "solutions" / (name + ".cu")) << "#!/bin/sh\n" << script;
   }
   // Whoever opens it finds the exercises as shipped, unless it was opened before.
-  Exercises open() const { return Exercises({root_, root_ / "build", check_}); }
+  Exercises open() const {
+    return Exercises({root_, root_ / "build", check_, root_ / ".progress"});
+  }
   // The exercises of this repository, with nothing known of them.
-  Exercises open_real() const { return Exercises({TILE_PROJECT_FOLDER, root_ / "build", {}}); }
+  Exercises open_real() const {
+    return Exercises({TILE_PROJECT_FOLDER, root_ / "build", {}, root_ / ".progress"});
+  }
   // The state, and what was said.
   std::string check(const std::string& id) const {
     std::ostringstream out;
@@ -84,6 +88,13 @@ class Project {
     std::ostringstream out;
     const bool all_right = open().report(chapter, out);
     return std::to_string(all_right) + " " + out.str();
+  }
+  // Of what the reader has done, and of what was shipped.
+  void move_progress(const std::string& from, const std::string& to) const {
+    fs::create_directories(root_ / to);
+    for (const char* name : {"exercises.txt", "shipped"}) {
+      if (fs::exists(root_ / from / name)) fs::rename(root_ / from / name, root_ / to / name);
+    }
   }
   std::string text(const std::string& name) const {
     std::ifstream file(root_ / "01_first" / "exercises" / (name + ".cu"));
@@ -169,6 +180,21 @@ TEST_CASE("exercises: the next is the first after it that is not solved, around 
   }
   CHECK(exercises.next_after(nullptr) == nullptr);
   CHECK(exercises.count_solved() == "3 of 3 solved");
+}
+
+TEST_CASE("exercises: what was done outlives the builds, and was once kept in one") {
+  const Project project;
+  project.add("1_a", "exit 0");
+  project.add("2_b", "exit 1");
+  project.check("01.1");
+  project.move_progress(".progress", "build");
+  CHECK(contains(project.list(), "1 of 2 solved"));
+  project.add("2_b", "exit 2");
+  CHECK(contains(project.list(), "01.2 b                    changed, not checked"));
+  project.check("01.1");
+  project.move_progress("build", "elsewhere");
+  CHECK(contains(project.list(), "1 of 2 solved"));
+  CHECK(contains(project.list(), "01.2 b                    changed, not checked"));
 }
 
 TEST_CASE("exercises: three hints one after the other, and the solution at the second asking") {
