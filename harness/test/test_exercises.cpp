@@ -247,6 +247,9 @@ TEST_CASE("exercises: the check build's report takes the place of a hint, and no
   CHECK(checked(off) == "wrong\noff by one\nHint: count\n");
   CHECK(checked(kReport + off) == "wrong\n[CPU device] " + report + "off by one\nHint: count\n");
   CHECK(checked(kInCheckBuild + "exit 0;; esac; " + off) == "wrong\noff by one\nHint: count\n");
+  const std::string mistake = "echo off; echo 'Mistake: no loop'; exit 1";
+  CHECK(checked(kInCheckBuild + kReport + ";; esac; " + mistake) ==
+        "wrong\noff\nMistake: no loop\n");
   CHECK(checked(kInCheckBuild + "echo 'too slow'; exit 1;; esac; exit 0") ==
         "wrong\nThe results are right, but the check build finds:\ntoo slow\n");
 }
@@ -273,9 +276,6 @@ TEST_CASE("exercises: the report goes by number, and to do is no failure") {
   const std::string report = project.report("01_first");
   CHECK(report.rfind("0 ", 0) == 0);
   CHECK_MESSAGE(contains(report, "Exercise 01.1 a: wrong: its check crashed\n"), report);
-  const std::string mistake = "echo off; echo 'Mistake: no loop'; exit 1";
-  CHECK(checked(kInCheckBuild + kReport + ";; esac; " + mistake) ==
-        "wrong\noff\nMistake: no loop\n");
 }
 
 // ---- On a screen ----
@@ -372,7 +372,8 @@ TEST_CASE("watch: each save and each key has its answer, and it never goes on by
   seen = watching.until("Compare");
   CHECK_MESSAGE(contains(seen, "\033[32msolved\033[0m. Compare with 01_first/solutions/1_a.cu"),
                 seen);
-  CHECK_MESSAGE(contains(seen, "1 of 2 solved."), seen);
+  CHECK_MESSAGE(contains(seen.substr(seen.rfind("\033[2J")), "01.1 a   1 of 2 solved\r\n"), seen);
+  CHECK_MESSAGE(contains(seen, "n for the next: 01.2 b\r\n"), seen);
   CHECK(watching.is_quiet(700));
   watching.press('l');
   CHECK(contains(watching.until("Next:"), "01.2 b                    to do"));
@@ -382,10 +383,14 @@ TEST_CASE("watch: each save and each key has its answer, and it never goes on by
   CHECK(contains(watching.until("wrong"), "off"));
   watching.press('c');
   CHECK(contains(watching.until("01.2 b: wrong"), "Exercise 01.1 a: solved"));
+  project.add("2_b",
+              "echo '  " + std::string(78, 'x') + " yy " + std::string(75, 'z') + " end'; exit 1");
+  CHECK(contains(watching.until("wrong"), "  " + std::string(78, 'x') + "\r\n  yy " +
+                                              std::string(75, 'z') + "\r\n  end\r\n"));
   watching.press('x');
   watching.press('n');
   watching.until("Not reset.");
-  CHECK(contains(project.text("2_b"), "off"));
+  CHECK(contains(project.text("2_b"), "xx"));
   watching.press('x');
   watching.press('y');
   watching.until("to do");
@@ -402,9 +407,11 @@ TEST_CASE("watch: without colours, and with pipes, no word is missing") {
     Watching plain(project, true, "1");
     CHECK_FALSE(contains(plain.until("solved. Compare"), "\033[3"));
   }
-  project.add("1_a", "exit 0;");  // or it would be solved
+  project.add("1_a", "echo " + std::string(50, 'x') + " " + std::string(50, 'y') + "; exit 1");
   Watching piped(project, false);
-  CHECK_FALSE(contains(piped.until("solved. Compare"), "\033"));
+  const std::string seen = piped.until("wrong.");
+  CHECK_MESSAGE(contains(seen, std::string(50, 'x') + " y"), seen);
+  CHECK_FALSE(contains(seen, "\033"));
   piped.press('q');
   CHECK(piped.exit_code() == 0);
 }
