@@ -209,7 +209,7 @@ Exercises::Run Exercises::build(const Exercise& exercise, const fs::path& folder
 Exercises::Run Exercises::check_in(const Exercise& exercise, const fs::path& folder) {
   fs::path program = folder / exercise.chapter / target_of(exercise);
   if (!fs::exists(program)) program = folder / target_of(exercise);  // a chapter on its own
-  constexpr const char* kLimit = " --host-seconds=60";  // no watchdog ends loops there
+  constexpr const char* kLimit = " --host-seconds=60";               // no watchdog ends loops there
   Run result = run(quoted(program) + kLimit);
   if (result.signal != 0) {
     result.output += std::string("The check was ended by a signal: ") + strsignal(result.signal);
