@@ -332,7 +332,10 @@ ExerciseState Exercises::check(const Exercise& exercise, std::ostream& out) {
     out << first_error(exercise, built.output);
     return ExerciseState::not_compiled;
   }
-  const Run checked = check_in(exercise, folders_.build);
+  const Run checked = [&] {
+    const Progress progress("running it");
+    return check_in(exercise, folders_.build);
+  }();
   const auto [failure, explanation] = apart(checked.output);
   if (!ok(checked)) out << failure << std::flush;
   if (!ok(checked) && is_as_shipped(exercise)) {
