@@ -255,7 +255,7 @@ function(tile_exercise chapter exercise)
     add_answer(${chapter}_wrong_${entry} "${answer}")
     add_dependencies(${wrong_answers} ${chapter}_wrong_${entry})
     tile_add_test(NAME ${chapter}.wrong_${entry} LABEL ${label} COMMAND ${refuse}
-                  "${message}" $<TARGET_FILE:${chapter}_wrong_${entry}>)
+                  "${message}" $<TARGET_FILE:${chapter}_wrong_${entry}> --host-seconds=3)
   endforeach()
 endfunction()
 

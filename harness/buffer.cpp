@@ -127,7 +127,8 @@ Status guard_status(const Damages& found, const std::string& name, const Layout&
   });
   report(found.padding, [&](std::int64_t first) {
     return " written into its padding, first at " + place(first, layout) + " of rows of " +
-           counted(layout.cols, "column") + ": is the column checked?";
+           counted(layout.cols, "column") +
+           ": is the column checked, and does row r begin at r * ld?";
   });
   report(found.past, [&](std::int64_t first) {
     return " written past its end, first at element " + std::to_string(first) + " of " +

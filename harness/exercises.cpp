@@ -18,6 +18,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "harness/failure.hpp"
 #include "harness/progress.hpp"
 #include "tile/host/text.hpp"
 
@@ -123,11 +124,18 @@ std::string first_error(const Exercise& exercise, const std::string& output) {
   return text;
 }
 
-/// What a failed check said, and its hint, which is the last line.
+bool is_mistake(const std::string& explanation) {
+  return explanation.rfind(kMistake.substr(1), 0) == 0;
+}
+
+/// What a failed check said, and how it explains that, which is the last line.
 std::pair<std::string, std::string> apart(const std::string& output) {
-  const std::size_t hint = output.rfind("Hint: ");
-  if (hint == output.npos || (hint > 0 && output[hint - 1] != '\n')) return {output, ""};
-  return {output.substr(0, hint), output.substr(hint)};
+  for (const std::string_view begin : {kMistake.substr(1), kHint.substr(1)}) {
+    const std::size_t at = output.rfind(begin);
+    if (at == output.npos || (at > 0 && output[at - 1] != '\n')) continue;
+    return {output.substr(0, at), output.substr(at)};
+  }
+  return {output, ""};
 }
 
 /// The three hints of an exercise: below the line "01.1" those that begin with "- ", and the lines
@@ -215,7 +223,8 @@ Exercises::Run Exercises::build(const Exercise& exercise, const fs::path& folder
 Exercises::Run Exercises::check_in(const Exercise& exercise, const fs::path& folder) {
   fs::path program = folder / exercise.chapter / target_of(exercise);
   if (!fs::exists(program)) program = folder / target_of(exercise);  // a chapter on its own
-  Run result = run(quoted(program));
+  constexpr const char* kLimit = " --host-seconds=60";               // no watchdog ends loops there
+  Run result = run(quoted(program) + kLimit);
   if (result.signal != 0) {
     result.output += std::string("The check was ended by a signal: ") + strsignal(result.signal);
     result.output += "\n";
@@ -235,8 +244,11 @@ struct Exercises::Findings {
 Exercises::Findings Exercises::look_closer(const Exercise& exercise, const Run& ordinary) const {
   if (folders_.check.empty()) return {};
   const bool configured = fs::exists(folders_.check / "build.ninja");
-  // One explanation is enough to wait for.
-  if (!configured && !ok(ordinary) && !apart(ordinary.output).second.empty()) return {};
+  if (!ok(ordinary)) {
+    const std::string explanation = apart(ordinary.output).second;
+    // One explanation is enough to wait for.
+    if (is_mistake(explanation) || (!configured && !explanation.empty())) return {};
+  }
   if (!configured) std::cout << "Making the check build, once:" << std::endl;
   const Run made = build(exercise, folders_.check);
   if (!ok(made)) return {"", made.output + "The check build could not be made.\n"};
@@ -245,20 +257,23 @@ Exercises::Findings Exercises::look_closer(const Exercise& exercise, const Run& 
   if (ok(checked)) return {};
   const std::string report = first_report(checked.output);
   if (report.empty()) return {ok(ordinary) ? checked.output : "", ""};
-  return {ordinary.output.find(report) == std::string::npos ? report : "", ""};
+  const std::string headline = report.substr(0, report.find('\n') + 1);
+  return {ordinary.output.find(headline) == std::string::npos ? report : "", ""};
 }
 
 // ---- What is known of each ----
 
 Exercises::Exercises(ExerciseFolders folders)
     : folders_(std::move(folders)), all_(find_exercises(folders_.project)) {
-  std::ifstream file(folders_.build / "exercises.txt");
+  std::ifstream file(folders_.progress / "exercises.txt");
+  if (!file) file.open(folders_.build / "exercises.txt");  // where it was kept once
   for (std::string id, what, value; file >> id >> what >> value;) facts_[id + " " + what] = value;
   for (const Exercise& exercise : all_) {
-    const fs::path copy = folders_.build / "shipped" / exercise.path();
+    const fs::path copy = folders_.progress / "shipped" / exercise.path();
     if (fs::exists(copy)) continue;
     fs::create_directories(copy.parent_path());
-    fs::copy_file(exercise.file, copy);
+    const fs::path once = folders_.build / "shipped" / exercise.path();
+    fs::copy_file(fs::exists(once) ? once : exercise.file, copy);
   }
 }
 
@@ -274,14 +289,14 @@ void Exercises::keep(const Exercise& exercise, const std::string& what, const st
 }
 
 void Exercises::write_facts() const {
-  std::ofstream file(folders_.build / "exercises.txt");
+  std::ofstream file(folders_.progress / "exercises.txt");
   for (const auto& [name, value] : facts_) file << name << " " << value << "\n";
 }
 
 std::string Exercises::shipped(const Exercise& exercise) const {
   const Run git =
       run("git -C " + quoted(folders_.project) + " show 'HEAD:./" + exercise.path() + "'");
-  return ok(git) ? git.output : text_of(folders_.build / "shipped" / exercise.path());
+  return ok(git) ? git.output : text_of(folders_.progress / "shipped" / exercise.path());
 }
 
 bool Exercises::is_as_shipped(const Exercise& exercise) const {
@@ -323,11 +338,14 @@ ExerciseState Exercises::check(const Exercise& exercise, std::ostream& out) {
     out << first_error(exercise, built.output);
     return ExerciseState::not_compiled;
   }
-  const Run checked = check_in(exercise, folders_.build);
-  const auto [failure, hint] = apart(checked.output);
+  const Run checked = [&] {
+    const Progress progress("running it");
+    return check_in(exercise, folders_.build);
+  }();
+  const auto [failure, explanation] = apart(checked.output);
   if (!ok(checked)) out << failure << std::flush;
   if (!ok(checked) && is_as_shipped(exercise)) {
-    out << hint;
+    out << explanation;
     return ExerciseState::to_do;
   }
   const Findings closer = look_closer(exercise, checked);
@@ -337,7 +355,7 @@ ExerciseState Exercises::check(const Exercise& exercise, std::ostream& out) {
                         : "The check build finds:\n")
         << closer.found;
   } else if (!ok(checked)) {
-    out << hint;
+    out << explanation;
   }
   if (checked.signal != 0) return ExerciseState::crashed;
   if (!ok(checked) || !closer.found.empty()) return ExerciseState::wrong;

@@ -14,7 +14,8 @@ namespace tile {
 /// Where the exercises are looked for, and where ninja builds them.
 struct ExerciseFolders {
   std::filesystem::path project, build;
-  std::filesystem::path check;  ///< the check build, made when it is needed; empty for none
+  std::filesystem::path check;     ///< the check build, made when it is needed; empty for none
+  std::filesystem::path progress;  ///< what the reader has done; it outlives the builds
 };
 
 struct Exercise {
@@ -32,8 +33,8 @@ enum class ExerciseState { solved, to_do, wrong, crashed, not_compiled };
 /// "solved", "to do", "does not compile" …
 std::string_view words(ExerciseState state);
 
-/// The exercises of a project, in order, and what the reader has done. That is kept in the build's
-/// file exercises.txt, a line for each fact: "01.1 solved <mark of its text>", "01.1 hints 2".
+/// The exercises of a project, in order, and what the reader has done. That is kept in the file
+/// exercises.txt, a line for each fact: "01.1 solved <mark of its text>", "01.1 hints 2".
 class Exercises {
  public:
   explicit Exercises(ExerciseFolders folders);

@@ -35,7 +35,8 @@ int main(int count, char** arguments) {
       if (!place.empty()) throw std::invalid_argument("'" + std::string(word) + "' is too much");
       place = word;
     }
-    tile::Exercises exercises({TILE_PROJECT_FOLDER, TILE_BUILD_FOLDER, TILE_CHECK_FOLDER});
+    tile::Exercises exercises({TILE_PROJECT_FOLDER, TILE_BUILD_FOLDER, TILE_CHECK_FOLDER,
+                               TILE_PROJECT_FOLDER "/.progress"});
     if (command == "exercises" && flag.empty()) return exercises.report(id, std::cout) ? 0 : 1;
     if (flag == "--watch") return watch_exercises(exercises, id);
     if (flag.empty() && id.empty()) {

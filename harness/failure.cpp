@@ -1,10 +1,11 @@
 #include "harness/failure.hpp"
 
+#include <algorithm>
+
 #include "tile/host/text.hpp"
 
 namespace tile {
 namespace {
-constexpr std::string_view kHint = "\nHint: ";
 constexpr std::string_view kCaptured = " := ";
 }  // namespace
 
@@ -20,7 +21,8 @@ void Failure::add(std::string_view context) {
 
 std::string in_words(const Failure& failure) {
   const std::string_view said = failure.said;
-  const std::size_t first = said.find(kHint), last = said.rfind(kHint);
+  const std::size_t mistake = said.find(kMistake), first = std::min(said.find(kHint), mistake);
+  const std::size_t last = mistake == said.npos ? said.rfind(kHint) : mistake;
   const auto same = [](const std::string& text) { return text; };
   std::string words(said.substr(0, first));
   if (!failure.where.empty()) words += "\n  where " + joined(failure.where, same);

@@ -2,18 +2,27 @@
 // --reporters=console is doctest's own report, of all of them. Beyond doctest's flags it takes
 // --step=FILE, exits with 77 when the device lacks what a test needs, and fails when no test case
 // was run or nothing was checked: doctest itself is content with a filter that matches nothing.
+// --host-seconds=N ends it when its own thread has used as much processor time: the CPU device ends
+// a kernel that loops for ever, and an exercise may do so outside of one.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include "harness/test_main.hpp"
 
 #include <doctest/doctest.h>
+#include <pthread.h>
 
+#include <charconv>
+#include <chrono>
 #include <cstdio>
+#include <cstdlib>
+#include <ctime>
 #include <functional>
 #include <sstream>
 #include <string_view>
+#include <thread>
 
 #include "harness/buffer.hpp"
 #include "harness/failure.hpp"
+#include "tile/host/device.hpp"
 
 namespace tile {
 namespace {
@@ -97,6 +106,22 @@ struct Words : Silent {
 };
 REGISTER_REPORTER("words", 1, Words);
 
+// Of processor time of the calling thread.
+void end_after(int seconds) {
+  clockid_t clock{};
+  if (pthread_getcpuclockid(pthread_self(), &clock) != 0) return;
+  std::thread([clock, seconds] {
+    for (timespec used{}; used.tv_sec < seconds; clock_gettime(clock, &used)) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    }
+    std::printf("%sthe host's code ran for %d s without end: look at its loops%s\n",
+                kMistake.substr(1).data(), seconds,
+                device_is_simulated() ? "" : ", and at the kernel's");
+    std::fflush(stdout);
+    std::_Exit(1);
+  }).detach();
+}
+
 }  // namespace
 
 bool waits_for_its_turn(EnumSet<DType> types, std::size_t number, DType type) {
@@ -130,9 +155,19 @@ int main(int count, char** arguments) {
   std::vector<char*> others;
   for (int i = 0; i < count; ++i) {
     const std::string_view argument = arguments[i];
-    constexpr std::string_view kStep = "--step=";
+    constexpr std::string_view kStep = "--step=", kHostSeconds = "--host-seconds=";
     if (argument.substr(0, kStep.size()) == kStep) {
       tile::step = argument.substr(kStep.size());
+    } else if (argument.substr(0, kHostSeconds.size()) == kHostSeconds) {
+      const std::string_view text = argument.substr(kHostSeconds.size());
+      int seconds = 0;
+      const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seconds);
+      if (error != std::errc() || end != text.data() + text.size() || seconds < 1) {
+        std::fprintf(stderr, "--host-seconds needs a whole number above 0, not '%.*s'\n",
+                     static_cast<int>(text.size()), text.data());
+        return 2;
+      }
+      tile::end_after(seconds);
     } else {
       has_reporter |= argument.find("reporters=") != argument.npos;
       others.push_back(arguments[i]);

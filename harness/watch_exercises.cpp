@@ -1,14 +1,19 @@
 // ./tour exercise --watch: one exercise on the screen, checked whenever its file changes.
 #include <poll.h>
+#include <sys/ioctl.h>
 #include <termios.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdlib>
 #include <fstream>
 #include <iostream>
 #include <iterator>
+#include <ostream>
+#include <streambuf>
 #include <string>
+#include <utility>
 
 #include "harness/exercises.hpp"
 
@@ -76,6 +81,68 @@ class Screen {
   bool has_colours_ = is_terminal_ && variable("NO_COLOR").empty();
 };
 
+/// How many columns a text takes: escapes none, nor what follows the first byte of a character.
+std::size_t columns(std::string_view text) {
+  std::size_t count = 0;
+  bool is_escape = false;
+  for (const char c : text) {
+    if (c == '\033') is_escape = true;
+    const bool follows = (static_cast<unsigned char>(c) & 0xC0u) == 0x80u;
+    if (!is_escape && !follows) ++count;
+    if (c == 'm') is_escape = false;
+  }
+  return count;
+}
+
+/// Breaks a line between words where it would go beyond the width; the rest is indented alike.
+std::string wrapped(const std::string& line, std::size_t width) {
+  const std::size_t indent = std::min(line.find_first_not_of(' '), line.size());
+  std::string text;
+  std::size_t column = 0;
+  for (std::size_t at = 0, end = 0; at < line.size(); at = end) {
+    const std::size_t word = std::min(line.find_first_not_of(' ', at), line.size());
+    end = std::min(line.find(' ', word), line.size());
+    const std::string_view letters = std::string_view(line).substr(word, end - word);
+    if (column > indent && column + (word - at) + columns(letters) > width) {
+      text.append("\n").append(indent, ' ');
+      column = indent;
+    } else {
+      text.append(word - at, ' ');
+      column += word - at;
+    }
+    text += letters;
+    column += columns(letters);
+  }
+  return text;
+}
+
+/// Standard output, whose lines a terminal does not break within a word.
+class Lines : public std::streambuf {
+ public:
+  /// What was written since this was last asked.
+  std::string said() { return std::exchange(said_, {}); }
+
+ protected:
+  int_type overflow(int_type c) override {
+    if (c != '\n') {
+      line_ += static_cast<char>(c);
+      return c;
+    }
+    winsize size{};
+    const bool is_terminal = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+    std::cout << (is_terminal ? wrapped(line_, size.ws_col) : line_) << "\n";
+    said_ += std::exchange(line_, {}) + "\n";
+    return c;
+  }
+  int sync() override {
+    std::cout << std::flush;
+    return 0;
+  }
+
+ private:
+  std::string line_, said_;
+};
+
 class Watch {
  public:
   Watch(Exercises& exercises, const Exercise& first) : exercises_(exercises), now_(&first) {}
@@ -105,29 +172,38 @@ class Watch {
     return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
   }
 
-  void check() {
+  void title() {
     screen_.clear();
-    std::cout << now_->shown() << "   " << exercises_.count_solved() << "\n"
-              << now_->path() << "\n\n"
-              << "Checking …\n\n"
-              << std::flush;
+    out_ << now_->shown() << "   " << exercises_.count_solved() << "\n" << now_->path() << "\n\n";
+  }
+
+  void check() {
+    title();
+    out_ << "Checking …\n\n" << std::flush;
     checked_ = text();
-    const ExerciseState state = exercises_.check(*now_, std::cout);
+    lines_.said();
+    const ExerciseState state = exercises_.check(*now_, out_);
+    const std::string said = lines_.said();
     const bool solved = state == ExerciseState::solved;
-    std::cout << screen_.coloured(words(state), solved) << ".";
+    const std::string verdict = screen_.coloured(words(state), solved);
     if (solved) {
-      std::cout << " Compare with " << now_->chapter << "/solutions/" << now_->name << ".cu\n"
-                << exercises_.count_solved() << ".";
+      title();  // counts this one
+      const Exercise* next = exercises_.next_after(now_);
+      out_ << said << verdict << ". Compare with " << now_->chapter << "/solutions/" << now_->name
+           << ".cu\n"
+           << (next ? "n for the next: " + next->shown() : std::string("All are solved.")) << "\n";
+    } else {
+      out_ << verdict << ".\n";
     }
     say("");
   }
 
   // Below what stands there, and the keys again.
-  void say(const std::string& what) const {
-    std::cout << "\n"
-              << what << (what.empty() ? "" : "\n")
-              << "n next   h hint   l list   c check all   x reset   q quit\n"
-              << std::flush;
+  void say(const std::string& what) {
+    out_ << "\n"
+         << what << (what.empty() ? "" : "\n")
+         << "n next   h hint   l list   c check all   x reset   q quit\n"
+         << std::flush;
   }
 
   void next() {
@@ -137,23 +213,22 @@ class Watch {
     check();
   }
 
-  void list() const {
+  void list() {
     screen_.clear();
-    exercises_.list(std::cout);
+    exercises_.list(out_);
     say("");
   }
 
   void check_all() {
     screen_.clear();
-    std::cout << "Checking all that have been changed …\n" << std::flush;
-    exercises_.report("", std::cout);
+    out_ << "Checking all that have been changed …\n" << std::flush;
+    exercises_.report("", out_);
     say("");
   }
 
   void reset() {
-    std::cout << "\nMake " << now_->path()
-              << " what it was at first? What you wrote is lost. y or n\n"
-              << std::flush;
+    out_ << "\nMake " << now_->path() << " what it was at first? What you wrote is lost. y or n\n"
+         << std::flush;
     char answer = 0;
     while (answer == 0 && keyboard_.is_open()) answer = keyboard_.key();
     if (answer != 'y') return say("Not reset.\n");
@@ -166,6 +241,8 @@ class Watch {
   std::string checked_;
   Keyboard keyboard_;
   Screen screen_;
+  Lines lines_;
+  std::ostream out_{&lines_};
 };
 
 }  // namespace

@@ -163,7 +163,7 @@ TEST_CASE("buffer: touched padding is told by row and column") {
     flip(buffer, 4 * (8 + 5));  // row 1, column 5: the first column that is padding
     CHECK(buffer.check().message ==
           "x: 1 byte (1 element) written into its padding, first at row 1, column 5 of rows of 5 "
-          "columns: is the column checked?");
+          "columns: is the column checked, and does row r begin at r * ld?");
     CHECK(buffer.check_unchanged().ok());
     flip(buffer, 4 * (8 + 5));
     flip(buffer, 4 * (8 + 4));  // row 1, column 4 is an element

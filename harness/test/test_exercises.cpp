@@ -65,9 +65,13 @@ class Project {
     std::ofstream(root_ / "01_first" / "solutions" / (name + ".cu")) << "#!/bin/sh\n" << script;
   }
   // Whoever opens it finds the exercises as shipped, unless it was opened before.
-  Exercises open() const { return Exercises({root_, root_ / "build", check_}); }
+  Exercises open() const {
+    return Exercises({root_, root_ / "build", check_, root_ / ".progress"});
+  }
   // The exercises of this repository, with nothing known of them.
-  Exercises open_real() const { return Exercises({TILE_PROJECT_FOLDER, root_ / "build", {}}); }
+  Exercises open_real() const {
+    return Exercises({TILE_PROJECT_FOLDER, root_ / "build", {}, root_ / ".progress"});
+  }
   // The state, and what was said.
   std::string check(const std::string& id) const {
     std::ostringstream out;
@@ -84,6 +88,13 @@ class Project {
     std::ostringstream out;
     const bool all_right = open().report(chapter, out);
     return std::to_string(all_right) + " " + out.str();
+  }
+  // Of what the reader has done, and of what was shipped.
+  void move_progress(const std::string& from, const std::string& to) const {
+    fs::create_directories(root_ / to);
+    for (const char* name : {"exercises.txt", "shipped"}) {
+      if (fs::exists(root_ / from / name)) fs::rename(root_ / from / name, root_ / to / name);
+    }
   }
   std::string text(const std::string& name) const {
     std::ifstream file(root_ / "01_first" / "exercises" / (name + ".cu"));
@@ -171,6 +182,21 @@ TEST_CASE("exercises: the next is the first after it that is not solved, around 
   CHECK(exercises.count_solved() == "3 of 3 solved");
 }
 
+TEST_CASE("exercises: what was done outlives the builds, and was once kept in one") {
+  const Project project;
+  project.add("1_a", "exit 0");
+  project.add("2_b", "exit 1");
+  project.check("01.1");
+  project.move_progress(".progress", "build");
+  CHECK(contains(project.list(), "1 of 2 solved"));
+  project.add("2_b", "exit 2");
+  CHECK(contains(project.list(), "01.2 b                    changed, not checked"));
+  project.check("01.1");
+  project.move_progress("build", "elsewhere");
+  CHECK(contains(project.list(), "1 of 2 solved"));
+  CHECK(contains(project.list(), "01.2 b                    changed, not checked"));
+}
+
 TEST_CASE("exercises: three hints one after the other, and the solution at the second asking") {
   const Project project;
   project.add("1_a", "one\ntwo\nthree");
@@ -210,7 +236,7 @@ std::string checked(const std::string& script) {
   return project.check("01.1");
 }
 
-TEST_CASE("exercises: the check build's report takes the place of a hint") {
+TEST_CASE("exercises: the check build's report takes the place of a hint, and not of a mistake") {
   CHECK(checked("exit 0") == "solved\n");
   const std::string report = "kernel k failed: a race\n  at k.cu:7\n";
   CHECK(checked(kInCheckBuild + kReport + "echo three times; exit 1;; esac; exit 0") ==
@@ -221,6 +247,9 @@ TEST_CASE("exercises: the check build's report takes the place of a hint") {
   CHECK(checked(off) == "wrong\noff by one\nHint: count\n");
   CHECK(checked(kReport + off) == "wrong\n[CPU device] " + report + "off by one\nHint: count\n");
   CHECK(checked(kInCheckBuild + "exit 0;; esac; " + off) == "wrong\noff by one\nHint: count\n");
+  const std::string mistake = "echo off; echo 'Mistake: no loop'; exit 1";
+  CHECK(checked(kInCheckBuild + kReport + ";; esac; " + mistake) ==
+        "wrong\noff\nMistake: no loop\n");
   CHECK(checked(kInCheckBuild + "echo 'too slow'; exit 1;; esac; exit 0") ==
         "wrong\nThe results are right, but the check build finds:\ntoo slow\n");
 }
@@ -342,7 +371,8 @@ TEST_CASE("watch: each save and each key has its answer, and it never goes on by
   seen = watching.until("Compare");
   CHECK_MESSAGE(contains(seen, "\033[32msolved\033[0m. Compare with 01_first/solutions/1_a.cu"),
                 seen);
-  CHECK_MESSAGE(contains(seen, "1 of 2 solved."), seen);
+  CHECK_MESSAGE(contains(seen.substr(seen.rfind("\033[2J")), "01.1 a   1 of 2 solved\r\n"), seen);
+  CHECK_MESSAGE(contains(seen, "n for the next: 01.2 b\r\n"), seen);
   CHECK(watching.is_quiet(700));
   watching.press('l');
   CHECK(contains(watching.until("Next:"), "01.2 b                    to do"));
@@ -352,10 +382,14 @@ TEST_CASE("watch: each save and each key has its answer, and it never goes on by
   CHECK(contains(watching.until("wrong"), "off"));
   watching.press('c');
   CHECK(contains(watching.until("01.2 b: wrong"), "Exercise 01.1 a: solved"));
+  project.add("2_b",
+              "echo '  " + std::string(78, 'x') + " yy " + std::string(75, 'z') + " end'; exit 1");
+  CHECK(contains(watching.until("wrong"), "  " + std::string(78, 'x') + "\r\n  yy " +
+                                              std::string(75, 'z') + "\r\n  end\r\n"));
   watching.press('x');
   watching.press('n');
   watching.until("Not reset.");
-  CHECK(contains(project.text("2_b"), "off"));
+  CHECK(contains(project.text("2_b"), "xx"));
   watching.press('x');
   watching.press('y');
   watching.until("to do");
@@ -372,9 +406,11 @@ TEST_CASE("watch: without colours, and with pipes, no word is missing") {
     Watching plain(project, true, "1");
     CHECK_FALSE(contains(plain.until("solved. Compare"), "\033[3"));
   }
-  project.add("1_a", "exit 0;");  // or it would be solved
+  project.add("1_a", "echo " + std::string(50, 'x') + " " + std::string(50, 'y') + "; exit 1");
   Watching piped(project, false);
-  CHECK_FALSE(contains(piped.until("solved. Compare"), "\033"));
+  const std::string seen = piped.until("wrong.");
+  CHECK_MESSAGE(contains(seen, std::string(50, 'x') + " y"), seen);
+  CHECK_FALSE(contains(seen, "\033"));
   piped.press('q');
   CHECK(piped.exit_code() == 0);
 }

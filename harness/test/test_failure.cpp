@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include "harness/buffer.hpp"
+#include "harness/test/contains.hpp"
 
 namespace tile {
 namespace {
@@ -15,6 +16,9 @@ TEST_CASE("failure: what was said, where, with which inputs, and the last hint a
   }
   CHECK(in_words(failure) ==
         "y: 1 of 97 differs\n  first y[3]\n  where n = 97, type = fp32\n  with x = 1 2\nHint: k");
+  failure.add("Mistake: m");
+  CHECK(
+      contains(in_words(failure), "[3]\n  where n = 97, type = fp32\n  with x = 1 2\nMistake: m"));
   CHECK(in_words({{}, {}, "no hint"}) == "no hint");
 }
 

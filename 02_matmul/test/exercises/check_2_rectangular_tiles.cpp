@@ -28,10 +28,19 @@ std::string explain(const Task& t, const std::vector<double>& got, bool one_tile
                           return t.a_at(l, row) * t.b_at(col, l);
                         })});
   }
-  mistakes.push_back({"every step along k gave the first tiles again: k0 is missing from an index",
-                      t.if_terms_were([&](auto row, auto col, auto l) {
-                        return t.a_at(row, l % kTileK) * t.b_at(l % kTileK, col);
-                      })});
+  const struct {
+    const char* explanation;
+    bool of_a, of_b;
+  } first_tiles[] = {
+      {"every step along k gave the first tiles again: k0 is missing from an index", true, true},
+      {"every step along k gave A's first tile again: is k0 missing from its index?", true, false},
+      {"every step along k gave B's first tile again: is k0 missing from its index?", false, true}};
+  for (const auto& first : first_tiles) {
+    mistakes.push_back({first.explanation, t.if_terms_were([&](auto row, auto col, auto l) {
+                          return t.a_at(row, first.of_a ? l % kTileK : l) *
+                                 t.b_at(first.of_b ? l % kTileK : l, col);
+                        })});
+  }
   // The last tile along k ends before the shared one does. What is not overwritten there is what
   // the tile before it left.
   mistakes.push_back(

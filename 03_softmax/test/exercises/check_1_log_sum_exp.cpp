@@ -85,6 +85,17 @@ struct Task {
       return max[0] + std::log(sum);
     });
   }
+  /// What comes out if the sum is that of the block's first threads.
+  Expected if_sum_is_of(std::int64_t threads) const {
+    return softmax::if_it_were(right(), [&](std::int64_t r) {
+      const double max = greatest(row(r));
+      double sum = 0;
+      for (std::int64_t col = 0; col < cols; ++col) {
+        if (col % kThreads < threads) sum += std::exp(row(r)[static_cast<std::size_t>(col)] - max);
+      }
+      return max + std::log(sum);
+    });
+  }
   /// The same of a function of the maximum and of the sum relative to it.
   template <class Function>
   Expected if_it_were(Function function) const {
@@ -141,6 +152,10 @@ void check_usual(std::int64_t rows, std::int64_t cols) {
         {"each warp subtracts the maximum of its own columns: the terms of a sum must be relative "
          "to the same number",
          task.if_reference_is_of(kWarp)},
+        {"the sum is that of thread 0 alone: the sums of all threads are to be added up",
+         task.if_sum_is_of(1)},
+        {"the sum is that of warp 0 alone: the sums of all warps are to be added up",
+         task.if_sum_is_of(kWarp)},
     };
     if (std::string found = tile::explain_mistake(got, mistakes); !found.empty()) return found;
     if (task.cols == 1) return {};

@@ -152,6 +152,12 @@ const Guess kGuesses[] = {
        const int end = std::min(m.keys, last_query(m, q) + m.right + 1);
        return Range{std::max(0, q - m.left) / kKeys, rounded_up(end)};
      }},
+    {"j <= i is the formula of a causal mask with as many keys as queries. In general query i "
+     "stands beside key i + mask.keys - mask.queries, and sees mask.left keys before that "
+     "one and mask.right after it: mask.first_key(i) and mask.end_key(i) say which",
+     [](const Mask& m, int q) {
+       return Range{0, rounded_up(std::min(m.keys, last_query(m, q) + 1))};
+     }},
     {"a key is missing at the end: is the tile of the last key itself visited?",
      [](const Mask& m, int q) {
        return Range{m.first_key(q) / kKeys, rounded_up(m.end_key(last_query(m, q)) - 1)};

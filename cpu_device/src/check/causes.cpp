@@ -103,14 +103,15 @@ std::string cause_of_race(const Finding& f, const Block& block, bool* certain) {
     }
     return {};
   }
+  const char missing = difference(launch.thread_index[t1], launch.thread_index[t2]);
+  if (!missing) return {};
   if (f.array->elements() == 1) {
     if (f.shared || !a.same_reads) return {};
     return first + " and " + second +
            " have read the same elements and come to the same one: does each thread do the work "
-           "of all, or is threadIdx.x missing from the index?";
+           "of all, or is threadIdx." +
+           missing + " missing from the index?";
   }
-  const char missing = difference(launch.thread_index[t1], launch.thread_index[t2]);
-  if (!missing) return {};
   if (a.others) {
     if (missing == 'x') return {};  // the others' threadIdx.x is part of the index
     *certain = !f.updates;
