@@ -214,6 +214,7 @@ Exercises::Run Exercises::build(const Exercise& exercise, const fs::path& folder
     const std::string command = quoted(script) + " " + quoted(folder) + " 'what " + exercise.id() +
                                 " needs' " + check + options;
     // Ninja says again, and to the reader, what fails.
+    std::cout.flush();
     static_cast<void>(std::system(command.c_str()) == 0);
   }
   const Progress progress("compiling " + exercise.path());
