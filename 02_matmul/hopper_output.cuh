@@ -26,7 +26,7 @@ struct OutputBox {
         .type = type_of_c(p),
         .data = buffers.c,
         .rank = 2,
-        // Of fewer than that nobody uses the map.
+        // The map is unused below that width.
         .extents = {std::max<std::int64_t>(kTogether, p.n - p.n % kTogether), p.m},
         .strides = {p.ldc},
         .box = {kBoxElements, kRows},
@@ -142,7 +142,7 @@ class StoredTile {
 };
 // snippet-end store
 
-/// Stores the columns behind the last whole 16 bytes of a row, which OutputBox leaves out: a part
+/// Stores the columns after the last whole 16 bytes of a row, which OutputBox leaves out: a part
 /// of a group of eight columns, of which a thread has two in each of two rows.
 template <class T, int kSums>
 __device__ void store_rest(const float (&sums)[kSums], const Output<T>& c, std::int64_t row,

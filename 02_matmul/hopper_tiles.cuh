@@ -12,7 +12,7 @@ namespace matmul {
 
 inline constexpr int kBlockK = 64;       // 128 bytes along k: a row of the swizzle's pattern
 inline constexpr int kWgmmaK = 16;       // 32 bytes
-inline constexpr int kBoxElements = 64;  // likewise, along the axis whose elements are neighbours
+inline constexpr int kBoxElements = 64;  // 128 bytes, along the axis whose elements are neighbours
 static_assert(kBoxElements * 2 == 128);
 
 // snippet-begin operand

@@ -30,8 +30,8 @@ struct Problem {
   bool transpose_a = false;                // A is stored k x m
   bool transpose_b = false;                // B is stored n x k
   std::int64_t lda = transpose_a ? m : k;  // elements from one stored row of A to the next
-  std::int64_t ldb = transpose_b ? k : n;  // likewise of B
-  std::int64_t ldc = n;                    // likewise of C
+  std::int64_t ldb = transpose_b ? k : n;  // the same of B
+  std::int64_t ldc = n;                    // the same of C
   float alpha = 1, beta = 0;               // with alpha 0, A and B are not read; with beta 0,
                                            // what C held is not read
   Activation activation = Activation::none;
@@ -48,8 +48,8 @@ struct Buffers {
   const void* b;
   void* c;
   const void* bias = nullptr;      // n elements of C's type, or none
-  const float* a_scale = nullptr;  // of e4m3: what all of A is multiplied by; none is 1
-  const float* b_scale = nullptr;  // likewise
+  const float* a_scale = nullptr;  // for e4m3: the factor of all of A; null means 1
+  const float* b_scale = nullptr;  // the same for B
 };
 
 /// What is checked before any step. The Status names the argument that is wrong.

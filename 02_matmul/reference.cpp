@@ -103,7 +103,8 @@ double sum_error(tile::DType type, std::int64_t count, bool zero_mean) {
   return units * kUnit / (1 - units * kUnit);
 }
 
-/// Likewise, from rounding the factors: (1 + u)^2 - 1. The shorter types come rounded.
+/// The relative error of a term from rounding its two factors: (1 + u)^2 - 1. Inputs of the shorter
+/// types are rounded already.
 double input_error(tile::DType type) {
   if (type != tile::DType::tf32) return 0;
   const double u = tile::unit_roundoff(type);
@@ -237,7 +238,7 @@ static tile::Status takes_rows(const char* name, const void* data, std::int64_t 
 }
 
 tile::Status takes_boxes(const Problem& p, const Buffers& buffers, const tile::Device&) {
-  constexpr std::int64_t kMost = (std::int64_t{1} << 31) - 1024;  // with a tile behind it
+  constexpr std::int64_t kMost = (std::int64_t{1} << 31) - 1024;  // a tile more must fit
   if (p.alpha == 0 || p.k == 0) return tile::unsupported("k", "there is nothing to multiply");
   if (std::max({p.m, p.n, p.k}) > kMost) {
     return tile::unsupported("m, n and k", "a coordinate of TMA has 32 bits");

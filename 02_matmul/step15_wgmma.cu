@@ -3,7 +3,8 @@
 //       memory.
 // Change: no loop of copies, no fragments, no ldmatrix: 64 x 256 of C to a warpgroup, and A and B
 //         are read by the tensor cores themselves.
-// Limit: nobody copies while the tensor cores work, and nobody multiplies while a tile comes.
+// Limit: the block copies nothing while the tensor cores work, and multiplies nothing while it
+// copies.
 #include "hopper_tiles.cuh"
 #include "tile/ptx/warpgroup.cuh"
 

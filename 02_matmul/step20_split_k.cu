@@ -110,8 +110,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
     wgmma_wait<0>(sums);
     // The sums take the place of the ring. No copy is under way any more, as all have been waited
-    // for, and behind this barrier both consumers have read all stages. TMA and wgmma are through
-    // with it, and so no fence is needed between their proxy and these stores.
+    // for, and after this barrier both consumers have read all stages. TMA and wgmma are done with
+    // it, so no fence is needed between their proxy and these stores.
     barrier_sync(1, kConsumers * tile::kWarpgroup);
 #pragma unroll
     for (int i = 0; i < kTileN / 2; i += 2) {

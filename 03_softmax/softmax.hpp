@@ -58,7 +58,7 @@ struct BackwardProblem {
   std::int64_t ldy = cols, lddy = cols, lddx = cols;
 };
 
-/// Likewise. dx may be y or dy.
+/// On the device or on the host, as above. dx may be y or dy.
 struct BackwardBuffers {
   const void* y;
   const void* dy;

@@ -39,10 +39,10 @@ struct ForwardProblem {
 struct ForwardBuffers {
   const void* x = nullptr;
   const void* gamma = nullptr;  // [cols] of the problem's type; null: all ones
-  const void* beta = nullptr;   // [cols] likewise; null: all zeros. layer only
+  const void* beta = nullptr;   // [cols] of the same type; null: all zeros. layer only
   void* y = nullptr;
-  float* mean = nullptr;  // [rows], for the backward pass; null if nobody needs it. layer only
-  float* rstd = nullptr;  // [rows], for the backward pass; null if nobody needs it
+  float* mean = nullptr;  // [rows], for the backward pass; null if not needed. layer only
+  float* rstd = nullptr;  // [rows], for the backward pass; null if not needed
 };
 
 /// What is checked before any step. The Status names the argument that is wrong.
@@ -89,8 +89,8 @@ struct BackwardBuffers {
   const float* rstd = nullptr;  // [rows]
   const void* dy = nullptr;
   void* dx = nullptr;
-  void* dgamma = nullptr;     // [cols] of the problem's type; null if nobody needs it
-  void* dbeta = nullptr;      // [cols] likewise. layer only
+  void* dgamma = nullptr;     // [cols] of the problem's type; null if not needed
+  void* dbeta = nullptr;      // [cols], the same. layer only
   void* workspace = nullptr;  // workspace_bytes(problem), aligned to 16 bytes; holds nothing after
 };
 
