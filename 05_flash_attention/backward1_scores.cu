@@ -33,12 +33,12 @@ __device__ float dot(const T* a, const T* b, int dim) {
 template <class T>
 __global__ void attention_backward_scores(Heads<const T> q,     // [batch][queries][heads][dim]
                                           Heads<const T> k,     // [batch][keys][heads / group][dim]
-                                          Heads<const T> v,     // likewise
+                                          Heads<const T> v,     // as k
                                           Heads<const T> o,     // as q
                                           Heads<const T> dout,  // as q
                                           const float* lse,     // [batch][heads][queries]
                                           float* weights,       // [batch][heads][queries][keys]
-                                          float* dscores,       // likewise
+                                          float* dscores,       // as weights
                                           Masks masks, int heads, int group, int dim, float scale) {
   const Row row(heads, masks.queries);
   const Mask mask = masks.of(row.batch);
@@ -85,11 +85,11 @@ __global__ void attention_backward_scores_dq(const float* dscores,  // [batch][h
 template <class T>
 __global__ void attention_backward_scores_dkv(
     const float* weights,  // [batch][heads][queries][keys]
-    const float* dscores,  // likewise
+    const float* dscores,  // as weights
     Heads<const T> q,      // [batch][queries][heads][dim]
-    Heads<const T> dout,   // likewise
+    Heads<const T> dout,   // as q
     Heads<T> dk,           // [batch][keys][heads / group][dim]
-    Heads<T> dv,           // likewise
+    Heads<T> dv,           // as dk
     Masks masks, int heads, int group, int dim, float scale) {
   const Row row(heads / group, masks.keys);
   const Mask turned = masks.of(row.batch).transposed();

@@ -72,9 +72,9 @@ __global__ void attention_backward_tiles_dkv(Heads<const T> q,     // [batch][qu
                                              float scale) {
   extern __shared__ float smem[];                    // {keys, values, queries, their dO}
   float* k_smem = smem;                              // [kKept][dim + 1]
-  float* v_smem = k_smem + kKept * (dim + 1);        // likewise
+  float* v_smem = k_smem + kKept * (dim + 1);        // as k_smem
   float* q_smem = v_smem + kKept * (dim + 1);        // [kPassing][dim + 1]
-  float* dout_smem = q_smem + kPassing * (dim + 1);  // likewise
+  float* dout_smem = q_smem + kPassing * (dim + 1);  // as q_smem
   const auto work = work_of_block(heads / group, (masks.keys + kKept - 1) / kKept);
   const Mask mask = masks.of(work.batch);
   const int block_key = work.tile * kKept;
@@ -125,9 +125,9 @@ __global__ void attention_backward_tiles_dq(Heads<const T> q,     // [batch][que
                                             float scale) {
   extern __shared__ float smem[];                 // {queries, their dO, keys, values}
   float* q_smem = smem;                           // [kKept][dim + 1]
-  float* dout_smem = q_smem + kKept * (dim + 1);  // likewise
+  float* dout_smem = q_smem + kKept * (dim + 1);  // as q_smem
   float* k_smem = dout_smem + kKept * (dim + 1);  // [kPassing][dim + 1]
-  float* v_smem = k_smem + kPassing * (dim + 1);  // likewise
+  float* v_smem = k_smem + kPassing * (dim + 1);  // as k_smem
   const auto work = work_of_block(heads, (masks.queries + kKept - 1) / kKept);
   const Mask mask = masks.of(work.batch);
   const int block_query = work.tile * kKept, kv_head = work.head / group;

@@ -1,7 +1,7 @@
 // Backward, step 4: copies in the background, and the same bits each time.
 // Idea: as in the forward pass, the next tile is under way while this one is multiplied, tiles that
-//       nobody sees are not visited, and a factor from shared memory serves 32 rows. Each element
-//       of a gradient is summed up by one warp, in one order: no run differs from another.
+//       are not visible are not visited, and a factor from shared memory serves 32 rows. Each
+//       element of a gradient is summed up by one warp, in one order: no run differs from another.
 // Change: two stages of queries, or of keys; Mask::tiles(), and code of its own for whole tiles;
 //         blocks with the most to do begin first; 32 rows to a warp (16 queries at 256 columns).
 //         From 128 columns on, warps of the same keys divide columns and queries, and exchange the
@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(Shape<kDim>::Keys::kThreads, Shape<kDim>::Keys
   unsigned char* const stages = smem + 2 * KeyTile::kBytes;
   // Without sharing there is neither.
   const ScoreTile p_tile(smem + 2 * (KeyTile::kBytes + Stage::kBytes));
-  const ScoreTile ds_tile = p_tile.behind(ScoreTile::kBytes);
+  const ScoreTile ds_tile = p_tile.after(ScoreTile::kBytes);
   const auto work = keys_longest_first(batch, heads / group, (masks.keys + kKeys - 1) / kKeys);
   const Mask turned = masks.of(work.batch).transposed();
   const int block_key = work.tile * kKeys, warp = static_cast<int>(threadIdx.x) / 32;
@@ -196,7 +196,7 @@ __global__ void __launch_bounds__(Shape<kDim>::Queries::kThreads, Shape<kDim>::Q
   const auto k_tile = [&](int tile) {
     return KeyTile(base + 2 * QueryTile::kBytes + tile % 2 * 2 * KeyTile::kBytes);
   };
-  const auto v_tile = [&](int tile) { return k_tile(tile).behind(KeyTile::kBytes); };
+  const auto v_tile = [&](int tile) { return k_tile(tile).after(KeyTile::kBytes); };
   const auto copy = [&](int tile) {
     const int key = tile * kKeys;
     k_tile(tile).template copy_async_in_steps<kThreads>(k.rows(work.batch, kv_head, key),

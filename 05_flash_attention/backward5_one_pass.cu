@@ -4,8 +4,8 @@
 //       block waits for another; but sums of floats depend on their order, so the last bits of dQ
 //       differ from run to run.
 // Change: dS goes through shared memory at every head dimension, for dQ; no part of a tile is
-//         passed over; sums of dQ in fp32, in the order of mma's fragments, and a kernel behind
-//         that rounds them. There is no kernel that keeps queries.
+// skipped; dQ is accumulated in fp32, in fragment order, and a second kernel scales and rounds it.
+// There is no kernel that keeps queries.
 // Limit: neither tensor cores nor shared memory are full: a block waits at two barriers a turn.
 #include "flash_attention.cuh"
 #include "tile/ptx/red.cuh"

@@ -31,7 +31,7 @@ inline constexpr std::int64_t kUnlimited = kMaxLength;
 ///     p_ij = exp(s_ij - lse_i)       lse_i = log sum_j exp(s_ij)
 ///     o_i  = sum_j p_ij v_j
 ///
-/// Query i stands beside key i + keys - queries, and sees `left` keys before and `right` behind it
+/// Query i stands beside key i + keys - queries, and sees `left` keys before and `right` after it
 /// (tile/mask.hpp). A query that sees no key has o = 0 and lse = -infinity. heads / kv_heads heads
 /// of q share one of k and v. Of a batch entry with lengths of its own, queries and keys from there
 /// on do not exist: their o is 0, their lse -infinity.
@@ -54,9 +54,9 @@ struct ForwardBuffers {
   const void* k = nullptr;             // [batch][keys][kv_heads][head_dim]
   const void* v = nullptr;             // [batch][keys][kv_heads][head_dim]
   void* o = nullptr;                   // [batch][queries][heads][head_dim]
-  float* lse = nullptr;                // [batch][heads][queries]; null if nobody needs it
+  float* lse = nullptr;                // [batch][heads][queries]; null if not needed
   const int* query_lengths = nullptr;  // [batch], each at most queries; null: all are there
-  const int* key_lengths = nullptr;    // [batch] likewise
+  const int* key_lengths = nullptr;    // [batch], each at most keys; null: all are there
   void* workspace = nullptr;           // aligned to 16 bytes; holds nothing before or after
   std::int64_t workspace_bytes = 0;    // see workspace_bytes()
 };
@@ -135,13 +135,13 @@ struct BackwardBuffers {
   const void* k = nullptr;
   const void* v = nullptr;
   const void* o = nullptr;             // as the forward pass gave it
-  const float* lse = nullptr;          // [batch][heads][queries] likewise
+  const float* lse = nullptr;          // [batch][heads][queries], from the forward pass too
   const void* dout = nullptr;          // [batch][queries][heads][head_dim]
   void* dq = nullptr;                  // [batch][queries][heads][head_dim]
   void* dk = nullptr;                  // [batch][keys][kv_heads][head_dim]
   void* dv = nullptr;                  // [batch][keys][kv_heads][head_dim]
   const int* query_lengths = nullptr;  // [batch], each at most queries; null: all are there
-  const int* key_lengths = nullptr;    // [batch] likewise
+  const int* key_lengths = nullptr;    // [batch], each at most keys; null: all are there
   void* workspace = nullptr;           // aligned to 16 bytes; holds nothing before or after
   std::int64_t workspace_bytes = 0;    // see workspace_bytes()
 };

@@ -34,7 +34,7 @@ __device__ void load_rows(float* smem, tile::Rows<const T> from, int count, int 
 template <class T>
 __global__ void attention_tiles(Heads<const T> q,  // [batch][queries][heads][dim]
                                 Heads<const T> k,  // [batch][keys][heads / group][dim]
-                                Heads<const T> v,  // likewise
+                                Heads<const T> v,  // as k
                                 Heads<T> o,        // [batch][queries][heads][dim]
                                 float* lse,        // [batch][heads][queries], or null
                                 Masks masks, int heads, int group, int dim, float factor) {

@@ -22,7 +22,7 @@ constexpr int kKeys =
 template <class T, int kDim>
 __global__ void attention_mma(Heads<const T> q,  // [batch][queries][heads][kDim]
                               Heads<const T> k,  // [batch][keys][heads / group][kDim]
-                              Heads<const T> v,  // likewise
+                              Heads<const T> v,  // as k
                               Heads<T> o,        // [batch][queries][heads][kDim]
                               float* lse,        // [batch][heads][queries], or null
                               Masks masks, int heads, int group, float factor) {

@@ -19,7 +19,7 @@ constexpr int kQueries = kWarps * 16, kKeys = 64;
 template <class T, int kDim>
 __global__ void attention_pipeline(Heads<const T> q,  // [batch][queries][heads][kDim]
                                    Heads<const T> k,  // [batch][keys][heads / group][kDim]
-                                   Heads<const T> v,  // likewise
+                                   Heads<const T> v,  // as k
                                    Heads<T> o,        // [batch][queries][heads][kDim]
                                    float* lse,        // [batch][heads][queries], or null
                                    Masks masks, int heads, int group, float factor) {
@@ -36,7 +36,7 @@ __global__ void attention_pipeline(Heads<const T> q,  // [batch][queries][heads]
   const auto k_tile = [&](int tile) {
     return KeyTile(smem + QueryTile::kBytes + tile % 2 * 2 * KeyTile::kBytes);
   };
-  const auto v_tile = [&](int tile) { return k_tile(tile).behind(KeyTile::kBytes); };
+  const auto v_tile = [&](int tile) { return k_tile(tile).after(KeyTile::kBytes); };
   const auto copy = [&](int tile) {
     const int key = tile * kKeys;
     k_tile(tile).template copy_async<kThreads>(k.rows(work.batch, kv_head, key), mask.keys - key);

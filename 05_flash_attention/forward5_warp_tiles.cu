@@ -24,7 +24,7 @@ template <class T, int kDim>
 __global__ void __launch_bounds__(kThreads, 2)
     attention_warp_tiles(Heads<const T> q,  // [batch][queries][heads][kDim]
                          Heads<const T> k,  // [batch][keys][heads / group][kDim]
-                         Heads<const T> v,  // likewise
+                         Heads<const T> v,  // as k
                          Heads<T> o,        // [batch][queries][heads][kDim]
                          float* lse,        // [batch][heads][queries], or null
                          Masks masks, int batch, int heads, int group, float factor) {
@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   const auto k_tile = [&](int tile) {
     return KeyTile(smem + QueryTile::kBytes + tile % 2 * 2 * KeyTile::kBytes);
   };
-  const auto v_tile = [&](int tile) { return k_tile(tile).behind(KeyTile::kBytes); };
+  const auto v_tile = [&](int tile) { return k_tile(tile).after(KeyTile::kBytes); };
   const auto copy = [&](int tile) {
     const int key = tile * kKeys<kDim>;
     k_tile(tile).template copy_async<kThreads>(k.rows(work.batch, kv_head, key), mask.keys - key);

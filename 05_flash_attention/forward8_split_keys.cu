@@ -32,7 +32,7 @@ template <class T, int kDim, int kRowWarps>
 __global__ void __launch_bounds__(kThreads, 2)
     attention_split_keys(Heads<const T> q,  // [batch][queries][heads][kDim]
                          Heads<const T> k,  // [batch][keys][heads / group][kDim]
-                         Heads<const T> v,  // likewise
+                         Heads<const T> v,  // as k
                          float* part_o,     // [batch][heads][queries][splits][kDim]
                          float* part_lse,   // [batch][heads][queries][splits]
                          Masks masks, int heads, int group, int splits, float factor) {
@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   const auto k_tile = [&](int tile) {
     return KeyTile(smem + Plan::kQueryBytes + (tile - first) % kStages * 2 * Plan::kKeyBytes);
   };
-  const auto v_tile = [&](int tile) { return k_tile(tile).behind(Plan::kKeyBytes); };
+  const auto v_tile = [&](int tile) { return k_tile(tile).after(Plan::kKeyBytes); };
   const auto copy = [&](int tile) {
     const int key = tile * Plan::kKeys, left = mask.keys - key;
     if (tile < last) {

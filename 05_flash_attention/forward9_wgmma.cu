@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(Shape<kDim>::kThreads, 1)
     };
     mbarrier_arrive_expect(&queries_full, QueryBoxes::kBytes);
     QueryBoxes::load(q_smem, q_map, block_query, work.head, work.batch, &queries_full);
-    int before = kNoTile;  // that of the last keys; its values are read behind the next keys
+    int before = kNoTile;  // that of the last keys; its values are read after the next keys
     for (int tile = visited.first; tile < visited.last; before = tile++) {
       copy(k_map, tile);
       if (before != kNoTile) copy(v_map, before);

@@ -45,12 +45,13 @@ __device__ __forceinline__ void copy_units_async(const tile::SharedTile<T, kRows
   }
 }
 
-/// Turns these rows in place. A thread turns what it has copied itself: it waits for its own copies
-/// before, and the block for all threads behind. The tables begin at the first row's position.
+/// Turns these rows in place. A thread turns what it has copied itself: the caller waits for its
+/// own copies before, and synchronises the block after. The tables begin at the first row's
+/// position.
 template <Layout kLayout, int kThreads, class T, int kRows, int kDim>
 __device__ __forceinline__ void turn_units(const tile::SharedTile<T, kRows, kDim>& tile,
                                            const float* cos,  // [rows][kDim / 2]
-                                           const float* sin,  // likewise
+                                           const float* sin,  // as cos
                                            int rows_left) {
   using Units = UnitsOfThread<T, kLayout, kThreads, kDim>;
   using Unit = typename Units::Unit;
@@ -82,7 +83,7 @@ __device__ __forceinline__ void turn_units(const tile::SharedTile<T, kRows, kDim
 template <Layout kLayout, int kRows, int kDim>
 __device__ __forceinline__ void turn_back(tile::Sums<kRows, kDim>& sums,
                                           const float* cos,  // [rows][kDim / 2]
-                                          const float* sin,  // likewise
+                                          const float* sin,  // as cos
                                           int rows_left) {
   constexpr bool kIsHalf = kLayout == Layout::half_split;
 #pragma unroll

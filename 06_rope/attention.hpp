@@ -41,9 +41,9 @@ struct AttentionBuffers {
   const void* k = nullptr;         // [batch][length][kv_heads][head_dim]
   const void* v = nullptr;         // as k
   void* o = nullptr;               // as q
-  float* lse = nullptr;            // [batch][heads][length]; null if nobody needs it
+  float* lse = nullptr;            // [batch][heads][length]; null if not needed
   const float* cos = nullptr;      // [table_positions][rotary_dim / 2]
-  const float* sin = nullptr;      // likewise
+  const float* sin = nullptr;      // as cos
   const int* positions = nullptr;  // [batch][length]; null: they count from first_position
   void* workspace = nullptr;       // aligned to 16 bytes; holds nothing before or after
   std::int64_t workspace_bytes = 0;
@@ -81,7 +81,7 @@ struct AttentionBackwardBuffers {
   const void* k = nullptr;
   const void* v = nullptr;
   const void* o = nullptr;     // as the forward pass gave it
-  const float* lse = nullptr;  // [batch][heads][length] likewise
+  const float* lse = nullptr;  // [batch][heads][length], from the forward pass too
   const void* dout = nullptr;  // as o
   void* dq = nullptr;          // as q
   void* dk = nullptr;          // as k
@@ -102,7 +102,8 @@ tile::Status validate(const AttentionBackwardProblem& problem,
 tile::Status validate_sizes(const AttentionProblem& problem);
 tile::Status validate_sizes(const AttentionBackwardProblem& problem);
 
-/// Everything of it but the element type. Who has frequencies needs no tables.
+/// The same checks, except for the element type. With frequencies (for the reference) the tables
+/// may be null.
 tile::Status validate_tensors(const AttentionProblem& problem, const AttentionBuffers& buffers,
                               const double* frequencies = nullptr);
 tile::Status validate_tensors(const AttentionBackwardProblem& problem,

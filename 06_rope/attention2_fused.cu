@@ -23,11 +23,11 @@ template <class T, int kDim, Layout kLayout>
 __global__ void __launch_bounds__(kThreads, 2)
     attention_fused(Heads<const T> q,  // [batch][length][heads][kDim]
                     Heads<const T> k,  // [batch][length][heads / group][kDim]
-                    Heads<const T> v,  // likewise
+                    Heads<const T> v,  // as k
                     Heads<T> o,        // [batch][length][heads][kDim]
                     float* lse,        // [batch][heads][length], or null
                     const float* cos,  // [length][kDim / 2]
-                    const float* sin,  // likewise
+                    const float* sin,  // as cos
                     tile::Mask mask, int batch, int heads, int group, float factor) {
   using QueryTile = SharedTile<T, kQueries, kDim>;
   using KeyTile = SharedTile<T, kKeys<kDim>, kDim>;
@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   const auto k_tile = [&](int tile) {
     return KeyTile(smem + QueryTile::kBytes + tile % 2 * 2 * KeyTile::kBytes);
   };
-  const auto v_tile = [&](int tile) { return k_tile(tile).behind(KeyTile::kBytes); };
+  const auto v_tile = [&](int tile) { return k_tile(tile).after(KeyTile::kBytes); };
   const auto copy = [&](int tile) {
     const int key = tile * kKeys<kDim>;
     copy_units_async<kLayout, kThreads>(k_tile(tile), k.rows(work.batch, kv_head, key),

@@ -48,7 +48,7 @@ __global__ void attention_backward_composed_dq(Heads<const T> q,  // [batch][len
   const auto k_tile = [&](int tile) {
     return KeyTile(smem + 2 * QueryTile::kBytes + tile % 2 * 2 * KeyTile::kBytes);
   };
-  const auto v_tile = [&](int tile) { return k_tile(tile).behind(KeyTile::kBytes); };
+  const auto v_tile = [&](int tile) { return k_tile(tile).after(KeyTile::kBytes); };
   const auto copy = [&](int tile) {
     const int key = tile * kKeys;
     k_tile(tile).template copy_async<kThreads>(k.rows(work.batch, kv_head, key), mask.keys - key);
@@ -129,7 +129,7 @@ __global__ void attention_backward_composed_dkv(Heads<const T> q,  // [batch][le
   const auto q_tile = [&](int turn) {
     return QueryTile(smem + 2 * KeyTile::kBytes + turn % 2 * 2 * QueryTile::kBytes);
   };
-  const auto dout_tile = [&](int turn) { return q_tile(turn).behind(QueryTile::kBytes); };
+  const auto dout_tile = [&](int turn) { return q_tile(turn).after(QueryTile::kBytes); };
   const auto copy = [&](int turn) {
     const int query = tile_of(turn) * kQueries;
     q_tile(turn).template copy_async<kThreads>(q.rows(work.batch, head_of(turn), query),
@@ -191,7 +191,7 @@ Rotation rotation_back(const AttentionBackwardProblem& p, const AttentionBackwar
   back.buffers.k = back.buffers.k_out = b.dk;
   return back;
 }
-/// Behind the terms, which are all that a step needs without a rotation in memory.
+/// Follows the terms, which are all that a step needs without a rotation in memory.
 Rotation rotation_forth(const AttentionBackwardProblem& p, const AttentionBackwardBuffers& b) {
   return rotation_into(static_cast<unsigned char*>(b.workspace) + workspace_bytes(p, "fused"), p,
                        b);

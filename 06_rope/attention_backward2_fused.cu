@@ -35,7 +35,7 @@ __global__ void attention_backward_fused_dq(Heads<const T> q,     // [batch][len
                                             tile::Terms* terms,   // [batch][heads][rows]
                                             Heads<T> dq,          // as q
                                             const float* cos,     // [length][kDim / 2]
-                                            const float* sin,     // likewise
+                                            const float* sin,     // as cos
                                             tile::Mask mask, int batch, int heads, int group,
                                             float scale) {
   using Plan = Shape<kDim>;
@@ -53,7 +53,7 @@ __global__ void attention_backward_fused_dq(Heads<const T> q,     // [batch][len
   const auto k_tile = [&](int tile) {
     return KeyTile(smem + 2 * QueryTile::kBytes + tile % 2 * 2 * KeyTile::kBytes);
   };
-  const auto v_tile = [&](int tile) { return k_tile(tile).behind(KeyTile::kBytes); };
+  const auto v_tile = [&](int tile) { return k_tile(tile).after(KeyTile::kBytes); };
   const auto copy = [&](int tile) {
     const int key = tile * kKeys;
     copy_units_async<kLayout, kThreads>(k_tile(tile), k.rows(work.batch, kv_head, key),
@@ -123,7 +123,7 @@ __global__ void attention_backward_fused_dkv(Heads<const T> q,     // [batch][le
                                              Heads<T> dk,               // as k
                                              Heads<T> dv,               // as k
                                              const float* cos,          // [length][kDim / 2]
-                                             const float* sin,          // likewise
+                                             const float* sin,          // as cos
                                              tile::Mask mask, int batch, int heads, int group,
                                              float scale) {
   using Plan = Shape<kDim>;
@@ -146,7 +146,7 @@ __global__ void attention_backward_fused_dkv(Heads<const T> q,     // [batch][le
   const auto q_tile = [&](int turn) {
     return QueryTile(smem + 2 * KeyTile::kBytes + turn % 2 * 2 * QueryTile::kBytes);
   };
-  const auto dout_tile = [&](int turn) { return q_tile(turn).behind(QueryTile::kBytes); };
+  const auto dout_tile = [&](int turn) { return q_tile(turn).after(QueryTile::kBytes); };
   const auto copy = [&](int turn) {
     const int query = tile_of(turn) * kQueries;
     copy_units_async<kLayout, kThreads>(q_tile(turn), q.rows(work.batch, head_of(turn), query),

@@ -14,8 +14,8 @@ namespace rope {
 ///
 ///     y[b, s, :] = x[b, s, :] + table[position(b, s), :]
 ///
-/// The table is learned, or holds sinusoids(). Backward, dx is dy, which nobody has to compute, and
-/// a row of a learned table gets the sum over all tokens at its position, zeros if there are none:
+/// The table is learned, or holds sinusoids(). Backward, dx is dy and is not computed, and a row of
+/// a learned table gets the sum over all tokens at its position, zeros if there are none:
 ///
 ///     dtable[p, :] = sum over position(b, s) = p of dy[b, s, :]
 struct EmbeddingProblem {
@@ -36,7 +36,7 @@ struct EmbeddingBuffers {
   const int* positions = nullptr;
 };
 
-/// Likewise. What is written overlaps nothing else.
+/// Device pointers, as above. What is written overlaps nothing else.
 struct EmbeddingBackwardBuffers {
   const void* dy = nullptr;  // [batch][length][dim]
   void* dtable = nullptr;    // [table_positions][dim] of the problem's type
@@ -144,7 +144,7 @@ inline constexpr EmbeddingBackwardLadder kEmbeddingBackwardLadder{.name = "embed
 
 /// The sinusoidal table, [positions][dim]:
 ///
-///     table[p, 2 i] = sin(p 10000^(-2 i / dim))          table[p, 2 i + 1] = cos(likewise)
+///     table[p, 2 i] = sin(p 10000^(-2 i / dim))          table[p, 2 i + 1] = cos(the same)
 ///
 /// Vaswani et al., "Attention Is All You Need" (2017), arXiv 1706.03762. The last column of an odd
 /// dim is a sine.
@@ -155,7 +155,7 @@ std::vector<double> sinusoids(std::int64_t positions, std::int64_t dim);
 tile::Expected reference(const EmbeddingProblem& problem, std::span<const double> x,
                          std::span<const double> table, std::span<const int> positions = {});
 
-/// dtable likewise.
+/// dtable, a value and a bound for each element.
 tile::Expected backward_reference(const EmbeddingProblem& problem, std::span<const double> dy,
                                   std::span<const int> positions = {});
 

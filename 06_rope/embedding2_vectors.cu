@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(kThreads)
   const unsigned chunks = static_cast<unsigned>(dim / kWidth);
   const int col = static_cast<int>(at % chunks) * kWidth;
   const int token = static_cast<int>(at / chunks) % positions.length;
-  // The thread's batch entries: every so-manieth from this one on.
+  // The thread's batch entries: first, first + groups, first + 2 groups, …
   const int first = static_cast<int>(at / chunks) / positions.length;
   const std::int64_t begin = (std::int64_t{first} * positions.length + token) * dim + col;
   const std::int64_t step = std::int64_t{groups} * positions.length * dim;

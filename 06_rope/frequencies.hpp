@@ -32,7 +32,7 @@ enum class Scaling {
 std::string_view name(Rule rule);
 std::string_view name(Scaling scaling);
 
-/// What frequencies are computed from. Each scaling reads only the fields named behind it.
+/// What frequencies are computed from. Each scaling reads only the fields whose comments name it.
 struct FrequencyProblem {
   std::int64_t rotary_dim;          // d, even
   Rule rule = Rule::paper;          // half_truncated: d is a multiple of 4
@@ -44,7 +44,7 @@ struct FrequencyProblem {
   std::int64_t length = 0;  // n, of the text at hand; dynamic_ntk and longrope
   // Turns within L, above which yarn leaves a pair as it is, and below which it divides by s.
   double beta_fast = 32, beta_slow = 1;
-  // Likewise for llama3.
+  // The same for llama3.
   double high_frequency_factor = 4, low_frequency_factor = 1;
   // Of each pair, what longrope divides by: for texts of up to L tokens, and for longer ones.
   std::vector<double> short_factors = {}, long_factors = {};

@@ -51,7 +51,7 @@ struct RotaryProblem {
 /// strides, and k_out k; otherwise what is written overlaps nothing else.
 struct RotaryBuffers {
   const void* q = nullptr;  // [batch][length][heads][head_dim]; backward: the gradient of q_out
-  const void* k = nullptr;  // [batch][length][kv_heads][head_dim] likewise
+  const void* k = nullptr;  // [batch][length][kv_heads][head_dim]; backward: the gradient of k_out
   void* q_out = nullptr;
   void* k_out = nullptr;
   // a cos(p f_i) and a sin(p f_i), [table_positions][rotary_dim / 2]; null if only step `sincos` is

@@ -15,10 +15,10 @@ constexpr int kThreads = 256;
 constexpr double kTurnsOfRadian = 0.15915494309189535;  // 1 / (2 pi)
 
 // snippet-begin kernel
-/// One tensor. A row's units are its pairs, and behind them the elements that do not turn.
+/// One tensor. A row's units are its pairs, and after them the elements that do not turn.
 template <class T>
 __global__ void rotary_sincos(Heads<const T> in,          // [batch][length][heads][head_dim]
-                              Heads<T> out,               // likewise
+                              Heads<T> out,               // as in
                               const double* frequencies,  // [pairs]
                               Positions positions, Layout layout, std::int64_t all, int heads,
                               int head_dim, int pairs, float factor, float sign) {

@@ -13,10 +13,10 @@ namespace {
 constexpr int kThreads = 256;
 
 // snippet-begin kernel
-/// One tensor. A row's units are its pairs, and behind them the elements that do not turn.
+/// One tensor. A row's units are its pairs, and after them the elements that do not turn.
 template <class T>
 __global__ void rotary_tables(Heads<const T> in,  // [batch][length][heads][head_dim]
-                              Heads<T> out,       // likewise
+                              Heads<T> out,       // as in
                               const float* cos,   // [positions][pairs]
                               const float* sin,   // [positions][pairs]
                               Positions positions, Layout layout, std::int64_t all, int heads,

@@ -14,8 +14,8 @@ template <Layout kLayout>
 constexpr int kHeads = kLayout == Layout::half_split ? 2 : 4;
 
 // snippet-begin kernel
-/// The heads of q are divided into q_groups groups and those of k into the others. A group has
-/// every so-manieth head.
+/// The heads of q are divided into q_groups groups and those of k into the others. Group g of n
+/// groups has the heads g, g + n, g + 2 n, …
 template <class T, Layout kLayout>
 __global__ void __launch_bounds__(kThreads)
     rotary_vectors(Heads<const T> q,  // [batch][length][heads][head_dim]
@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(kThreads)
   const int unit = static_cast<int>(at % units), group = static_cast<int>(at / units % groups);
   const int of_all = static_cast<int>(at / units / groups);
   const int token = of_all % positions.length, batch = of_all / positions.length;
-  const int turning = pairs / Unit::kPairs;  // units; the ones behind them have one chunk
+  const int turning = pairs / Unit::kPairs;  // units; the ones after them have one chunk
   const int chunks = unit < turning ? Unit::kChunks : 1;
   const int col = (unit + (unit < turning ? 0 : (Unit::kChunks - 1) * turning)) * Unit::kWidth;
   // The thread's heads of q, or of k: the first, and how many there are from one to the next.

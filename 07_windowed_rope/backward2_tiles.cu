@@ -77,7 +77,7 @@ __global__ void windowed_backward_tiles_dkv(Heads<const T> q1,    // [batch][que
   float* k_smem = smem;                              // [2][kKept][dim + 1]
   float* v_smem = k_smem + 2 * kKept * (dim + 1);    // [kKept][dim + 1]
   float* q_smem = v_smem + kKept * (dim + 1);        // [kPassing][dim + 1]
-  float* dout_smem = q_smem + kPassing * (dim + 1);  // likewise
+  float* dout_smem = q_smem + kPassing * (dim + 1);  // as q_smem
   const auto work = work_of_block(heads / group, (masks.keys + kKept - 1) / kKept);
   const Mask mask = masks.of(work.batch), turned = mask.transposed();
   const int block_key = work.tile * kKept, keys_left = mask.keys - block_key;
@@ -145,7 +145,7 @@ __global__ void windowed_backward_tiles_dq(Heads<const T> q1,    // [batch][quer
   float* q_smem = smem;                               // [2][kKept][dim + 1]
   float* dout_smem = q_smem + 2 * kKept * (dim + 1);  // [kKept][dim + 1]
   float* k_smem = dout_smem + kKept * (dim + 1);      // [kPassing][dim + 1]
-  float* v_smem = k_smem + kPassing * (dim + 1);      // likewise
+  float* v_smem = k_smem + kPassing * (dim + 1);      // as k_smem
   const auto work = work_of_block(heads, (masks.queries + kKept - 1) / kKept);
   const Mask mask = masks.of(work.batch);
   const int block_query = work.tile * kKept, kv_head = work.head / group;

@@ -1,7 +1,7 @@
 // Backward, step 3: tensor cores.
-// Idea: chapter 05's third step, for one part of the mask after the other. What is near and what is
-//       far needs gradients of its own, and registers hold those of one pair: behind the far parts
-//       dK2, or dQ2, is stored and the sums begin anew. dV goes on.
+// Idea: chapter 05's third step, for one part of the mask after the other. Near and far keys need
+// gradients of their own, and the registers hold those of one pair: after the far parts dK2, or
+// dQ2, is stored and the sums begin at zero again. dV goes on.
 // Change: a warp keeps 16 keys, or 16 queries; tiles of 16 bits, swizzled. A mixed tile is visited
 //         twice; what no query sees is passed over.
 // Limit: no warp multiplies while the block copies, every tile is masked element by element, and

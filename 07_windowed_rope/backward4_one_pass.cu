@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(OnePassShape<kDim>::kThreads, OnePassShape<kDi
                                Heads<const T> dout,  // as q1
                                const Terms* terms,   // [batch][heads][rows of terms]
                                float4* dq1_sums,     // [batch][heads][rows / 16][kDim / 8][lane]
-                               float4* dq2_sums,     // likewise
+                               float4* dq2_sums,     // as dq1_sums
                                Heads<T> dk1,         // as k1
                                Heads<T> dk2,         // as k1
                                Heads<T> dv,          // as k1

@@ -42,7 +42,7 @@ __global__ void windowed_tiles(Heads<const T> q1,  // [batch][queries][heads][di
                                int group, int dim, float factor) {
   extern __shared__ float smem[];                   // {Q1, Q2, K1, K2 or V}
   float* q1_smem = smem;                            // [kQueries][dim + 1]
-  float* q2_smem = q1_smem + kQueries * (dim + 1);  // likewise
+  float* q2_smem = q1_smem + kQueries * (dim + 1);  // as q1_smem
   float* kv_smem = q2_smem + kQueries * (dim + 1);  // [kKeys][dim + 1]
   const auto work = work_of_block(heads, (masks.queries + kQueries - 1) / kQueries);
   const Mask mask = masks.of(work.batch);

@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     const auto k_tile = [&](int tile) {
       return KeyTile(smem + QueryTile::kBytes + tile % 2 * 2 * KeyTile::kBytes);
     };
-    const auto v_tile = [&](int tile) { return k_tile(tile).behind(KeyTile::kBytes); };
+    const auto v_tile = [&](int tile) { return k_tile(tile).after(KeyTile::kBytes); };
     const auto copy = [&](int tile) {
       const int key = tile * kKeys;
       const Heads<const T> k = tile::ptx::flag_once(near) ? k1 : k2;

@@ -1,7 +1,7 @@
 // Forward, step 5: two visits by TMA and wgmma.
-// Idea: as step 4, with chapter 05's step 9. Both Q1 and Q2 stay in shared memory, so that nobody
-//       waits where the parts of the mask meet: the near keys are copied while the far ones are
-//       multiplied.
+// Idea: as step 4, with chapter 05's step 9. Both Q1 and Q2 stay in shared memory, so that no
+//       thread waits where the parts of the mask meet: the near keys are copied while the far ones
+//       are multiplied.
 // Change: chapter 05's step 9 (`wgmma`), on both sides of its ring a loop over the parts.
 // Limit: as there.
 #include "tile/head_boxes.cuh"
@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(Shape<kDim>::kThreads, 1)
                      &full[place.stage]);
       place.advance();
     };
-    int before = kNoTile;  // that of the last keys; its values are read behind the next keys
+    int before = kNoTile;  // that of the last keys; its values are read after the next keys
     for (int part = 0; part < Window::kParts; ++part) {
       const Mask::Tiles visited = part_of(part).tiles(block_query, kQueries, kKeys);
       for (int tile = visited.first; tile < visited.last; before = tile++) {

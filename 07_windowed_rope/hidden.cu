@@ -13,7 +13,7 @@ constexpr int kThreads = 256;
 /// Multiplies q and k, turned, or their gradients before they are turned back.
 template <class T>
 __global__ void hidden_composed_gain(T* q,               // [batch][length][heads][dim]
-                                     T* k,               // likewise
+                                     T* k,               // as q
                                      const float* gain,  // [length][dim]
                                      std::int64_t all, int length, int heads, int dim) {
   const std::int64_t at = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;

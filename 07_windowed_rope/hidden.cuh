@@ -12,7 +12,7 @@ namespace windowed_rope {
 struct ProjectedRows {
   void* h = nullptr;                              // [batch][length][model_dim], if a table is added
   void *q = nullptr, *k = nullptr, *v = nullptr;  // [batch][length][heads][head_dim]
-  void *dq = nullptr, *dk = nullptr, *dv = nullptr;  // backward: likewise
+  void *dq = nullptr, *dk = nullptr, *dv = nullptr;  // backward: as q, k, v
   void *far_dq = nullptr, *far_dk = nullptr;         // backward, unless windowed: zeros
   void* rest = nullptr;                              // the workspace of the attention in between
   std::int64_t bytes = 0;                            // of all but the rest

@@ -19,7 +19,7 @@ enum class Encoding {
   sinusoidal,    // h = x + a row of sinusoids, for q and k; v = x Wv: "Absolute"
   rotary,        // q and k turn by their positions, half_split
   exposb,        // q and k turn, interleaved, and are scaled by gain_of(); scores by kExposb
-  exposb_plain,  // likewise, but no score is scaled by a distance: "ExpoSB, w = 1"
+  exposb_plain,  // the same, but no score is scaled by a distance: "ExpoSB, w = 1"
   windowed,      // ReRoPE: q and k turn by their positions for near keys, and by W and 0 for others
 };
 inline constexpr std::array kEncodings{Encoding::learned,      Encoding::sinusoidal,
@@ -54,14 +54,14 @@ struct HiddenProblem {
 struct HiddenBuffers {
   const void* x = nullptr;      // [batch][length][model_dim]
   const void* wq = nullptr;     // [model_dim][heads][head_dim]
-  const void* wk = nullptr;     // likewise
-  const void* wv = nullptr;     // likewise
+  const void* wk = nullptr;     // as wq
+  const void* wv = nullptr;     // as wq
   const void* table = nullptr;  // learned, sinusoidal: [length][model_dim], of the problem's type
   const float* cos = nullptr;   // those that turn: hidden_tables()
-  const float* sin = nullptr;   // likewise
-  const float* gain = nullptr;  // ExpoSB: likewise
+  const float* sin = nullptr;   // as cos
+  const float* gain = nullptr;  // ExpoSB: hidden_tables()
   void* o = nullptr;            // [batch][length][heads][head_dim]
-  float* lse = nullptr;         // [batch][heads][length]; null if nobody needs it
+  float* lse = nullptr;         // [batch][heads][length]; null if not needed
   void* workspace = nullptr;    // aligned to 16 bytes; holds nothing before or after
   std::int64_t workspace_bytes = 0;
 };
@@ -85,7 +85,7 @@ struct HiddenBackwardBuffers {
   const float* sin = nullptr;
   const float* gain = nullptr;
   const void* o = nullptr;     // as the forward pass gave it
-  const float* lse = nullptr;  // likewise
+  const float* lse = nullptr;  // from the forward pass too
   const void* dout = nullptr;  // as o
   void* dx = nullptr;          // as x
   void* dwq = nullptr;         // as wq

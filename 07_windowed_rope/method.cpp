@@ -43,7 +43,7 @@ tile::Status check_numbers(const Problem& p) {
   if (tile::Status s = tile::check_attention_sizes(p); !s.ok()) return s;
   if (tile::Status s = validate(MethodRule{p.method, p.window, p.factor}); !s.ok()) return s;
   if (!p.causal) {
-    return tile::unsupported("causal", "the methods have no rotation for keys behind a query");
+    return tile::unsupported("causal", "the methods have no rotation for keys after a query");
   }
   rope::RotaryProblem r{.type = p.type,
                         .batch = p.batch,

@@ -14,7 +14,7 @@ namespace windowed_rope {
 /// How far apart a query at position i and a key at j, with i - j >= W, are for the rotation:
 enum class Method {
   rerope,        // W. Su, "Rectified Rotary Position Embeddings" (2023), github.com/bojone/rerope
-  leaky_rerope,  // W + (i - j - W) / factor. Likewise
+  leaky_rerope,  // W + (i - j - W) / factor. By the same author
   self_extend,   // floor(i/G) - floor(j/G) + W - floor(W/G), G the factor. Jin et al. (2024), arXiv
                  // 2401.01325
 };
@@ -24,7 +24,7 @@ std::string_view name(Method method);
 struct MethodRule {
   Method method = Method::rerope;
   std::int64_t window = 0;  // W, at least 0
-  double factor = 1;        // leaky_rerope: at least 1; self_extend: a whole number likewise
+  double factor = 1;        // leaky_rerope: at least 1; self_extend: a whole number, at least 1
 };
 /// The Status names the argument that is wrong.
 tile::Status validate(const MethodRule& rule);
@@ -50,7 +50,7 @@ MethodTables method_tables(const MethodRule& rule, std::span<const double> frequ
 ///     k_j)
 ///
 /// and from these o and lse as in ForwardProblem. A query sees the keys up to its own position: for
-/// keys behind it the methods have no rotation.
+/// later keys the methods have no rotation.
 struct MethodProblem {
   tile::DType type;
   std::int64_t batch, heads, queries, keys, head_dim;
@@ -76,9 +76,9 @@ struct MethodBuffers {
   const void* k = nullptr;     // [batch][keys][kv_heads][head_dim]
   const void* v = nullptr;     // as k
   void* o = nullptr;           // as q
-  float* lse = nullptr;        // [batch][heads][queries]; null if nobody needs it
+  float* lse = nullptr;        // [batch][heads][queries]; null if not needed
   const float* cos = nullptr;  // method_tables(), [3][table_positions][rotary_dim / 2]
-  const float* sin = nullptr;  // likewise
+  const float* sin = nullptr;  // as cos
   const int* query_lengths = nullptr;
   const int* key_lengths = nullptr;
   void* workspace = nullptr;
@@ -118,7 +118,7 @@ struct MethodBackwardBuffers {
   const void* k = nullptr;
   const void* v = nullptr;
   const void* o = nullptr;     // as the forward pass gave it
-  const float* lse = nullptr;  // [batch][heads][queries] likewise
+  const float* lse = nullptr;  // [batch][heads][queries], from the forward pass too
   const void* dout = nullptr;
   void* dq = nullptr;
   void* dk = nullptr;
@@ -139,7 +139,8 @@ tile::Status validate(const MethodBackwardProblem& problem, const MethodBackward
 tile::Status validate_sizes(const MethodProblem& problem);
 tile::Status validate_sizes(const MethodBackwardProblem& problem);
 
-/// Everything of it but the element type. Who has frequencies needs no tables.
+/// The same checks, except for the element type. With frequencies (for the reference) the tables
+/// may be null.
 tile::Status validate_tensors(const MethodProblem& problem, const MethodBuffers& buffers,
                               const double* frequencies = nullptr);
 tile::Status validate_tensors(const MethodBackwardProblem& problem,

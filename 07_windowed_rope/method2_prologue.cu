@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(kThreads, 2)
                     Heads<T> o,         // [batch][queries][heads][kDim]
                     float* lse,         // [batch][heads][queries], or null
                     const float* cos,   // [3][positions][kDim / 2]
-                    const float* sin,   // likewise
+                    const float* sin,   // as cos
                     Masks masks, Window window, int positions, int batch, int heads, int group,
                     float factor) {
   constexpr int kKeys = windowed_rope::kKeys<kDim>, kGroups = kKeys / kGroup;
@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     const auto k_tile = [&](int tile) {
       return KeyTile(smem + QueryTile::kBytes + tile % 2 * 2 * KeyTile::kBytes);
     };
-    const auto v_tile = [&](int tile) { return k_tile(tile).behind(KeyTile::kBytes); };
+    const auto v_tile = [&](int tile) { return k_tile(tile).after(KeyTile::kBytes); };
     const auto copy = [&](int tile) {
       const int key = tile * kKeys;
       const Heads<const T> k = tile::ptx::flag_once(near) ? k1 : k2;
@@ -155,7 +155,7 @@ __global__ void __launch_bounds__(kThreads, 2)
 }
 // snippet-end kernel
 
-/// Of K1, behind which K2 lies in the workspace.
+/// The bytes of K1. K2 follows it in the workspace.
 std::int64_t key_bytes(const MethodProblem& p) {
   return tile::product({2, p.batch, p.keys, p.kv_heads, p.head_dim});
 }

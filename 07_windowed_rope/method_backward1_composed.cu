@@ -11,16 +11,16 @@ namespace {
 constexpr int kThreads = 256;
 
 // snippet-begin kernel
-/// out = R(i)^T near + R(i')^T far. A row's units are its pairs, and behind them the elements that
+/// out = R(i)^T near + R(i')^T far. A row's units are its pairs, and after them the elements that
 /// do not turn.
 template <class T>
 __global__ void method_backward_composed_turn(const T* near,          // [batch][length][heads][dim]
-                                              const T* far,           // likewise
-                                              Heads<T> out,           // likewise
+                                              const T* far,           // as near
+                                              Heads<T> out,           // as near
                                               const float* near_cos,  // [positions][pairs]
-                                              const float* near_sin,  // likewise
-                                              const float* far_cos,   // likewise
-                                              const float* far_sin,   // likewise
+                                              const float* near_sin,  // as near_cos
+                                              const float* far_cos,   // as near_cos
+                                              const float* far_sin,   // as near_cos
                                               const int* positions,   // [batch][length], or null
                                               rope::Layout layout, std::int64_t all, int length,
                                               int heads, int dim, int pairs) {

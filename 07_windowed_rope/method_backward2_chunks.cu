@@ -17,10 +17,10 @@ constexpr int kThreads = 256;
 /// out = R(i)^T near + R(i')^T far. A thread has a unit of a row: 8 pairs.
 template <class T>
 __global__ void method_backward_chunks_turn(const T* near,           // [batch][length][heads][dim]
-                                            const T* far,            // likewise
-                                            Heads<T> out,            // likewise
+                                            const T* far,            // as near
+                                            Heads<T> out,            // as near
                                             const float* cos,        // [3][positions][dim / 2]
-                                            const float* sin,        // likewise
+                                            const float* sin,        // as cos
                                             const int* stand,        // [batch][length], or null
                                             std::int64_t far_table,  // where it begins
                                             std::int64_t all, int length, int heads, int dim) {

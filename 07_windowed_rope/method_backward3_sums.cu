@@ -15,10 +15,10 @@ constexpr int kThreads = 128;
 /// dq = scale (R(i)^T dq1 + R(i')^T dq2). A thread has 8 pairs of rows r and r + 8.
 template <class T>
 __global__ void method_backward_sums_dq(const float4* near,      // DqSums
-                                        const float4* far,       // likewise
+                                        const float4* far,       // as near
                                         Heads<T> dq,             // [batch][queries][heads][dim]
                                         const float* cos,        // [3][positions][dim / 2]
-                                        const float* sin,        // likewise
+                                        const float* sin,        // as cos
                                         const int* stand,        // [batch][queries]
                                         std::int64_t far_table,  // where it begins
                                         int queries, int heads, int dim, float scale) {

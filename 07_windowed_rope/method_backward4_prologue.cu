@@ -1,12 +1,13 @@
 // A method's gradients, step 4: keys turn in the prologue.
-// Idea: a block of keys has them in shared memory before it multiplies, and their gradient in
-//       registers behind it. There it can turn the ones, and the other back, as forward's
-//       `prologue` turns queries: k1, k2, dk1 and dk2 are never in memory.
+// Idea: a block of keys has them in shared memory before its loop, and their gradient in registers
+// after it. So it can rotate the keys before the loop and rotate their gradient back after it, as
+// the forward step `prologue` does with queries: k1, k2, dk1 and dk2 are never in memory.
 // Change: windowed attention's step 4 (`one_pass`) with one K, which turns in shared memory before
 //         each part, and one dK, to which the near part adds. Head dimension 64, where a lane has
 //         both elements of a pair.
 // Limit: queries, which many blocks of keys read, are turned in memory still. At head dimension 128
-//        a multiprocessor has one block, and nobody computes while it turns: it was 3 % slower.
+// only one block fits on a multiprocessor, so the tensor cores idle during the rotation; that was 3
+// % slower.
 #include "method.cuh"
 #include "one_pass_shape.cuh"
 #include "tile/ptx/flag_once.cuh"
@@ -24,7 +25,7 @@ using tile::Factor, tile::QueryStage, tile::SharedTile, tile::Sums;
 template <class Half>
 __device__ void turn_back(Half (&sums)[2],
                           const float* cos,  // [positions][columns of a half]
-                          const float* sin,  // likewise
+                          const float* sin,  // as cos
                           int first_position, int end_position) {
 #pragma unroll
   for (int r = 0; r < Half::kLaneRows; ++r) {
@@ -46,8 +47,8 @@ __device__ void turn_back(Half (&sums)[2],
 }
 // snippet-end turn
 
-/// Adds what store() left in these rows. Other lanes stored it, and will store there again: a
-/// barrier lies in between before and behind.
+/// Adds what store() left in these rows. Other lanes wrote these rows and will overwrite them:
+/// synchronise the warp before and after.
 template <class T, int kRows, int kCols>
 __device__ void add_stored(Sums<kRows, kCols>& sums, tile::Rows<T> from, int rows, int col0) {
 #pragma unroll
@@ -81,7 +82,7 @@ __global__ void __launch_bounds__(Plan::kThreads, Plan::kBlocks)
                              Heads<T> dk,          // as k
                              Heads<T> dv,          // as k
                              const float* cos,     // [3][positions][kDim / 2]
-                             const float* sin,     // likewise
+                             const float* sin,     // as cos
                              std::int64_t far_table, Masks masks, Window window, int batch,
                              int heads, int group, float scale) {
   constexpr int kThreads = Plan::kThreads, kKeys = Plan::kKept, kQueries = Plan::kPassing;

@@ -12,7 +12,7 @@ namespace windowed_rope {
 template <int kThreads, class T, int kRows, int kDim>
 __device__ void turn_rows(const tile::SharedTile<T, kRows, kDim>& tile,
                           const float* cos,  // [positions][kDim / 2]
-                          const float* sin,  // likewise
+                          const float* sin,  // as cos
                           int first_position, int rows_left) {
   constexpr int kUnits = kDim / 16;  // of a row: 8 pairs each
   for (int i = threadIdx.x; i < kRows * kUnits; i += kThreads) {

@@ -10,10 +10,10 @@ constexpr int kThreads = 256;
 // snippet-begin kernel
 template <class T>
 __global__ void method_turn_twice(Heads<const T> from,     // [batch][length][heads][dim]
-                                  Heads<T> own,            // likewise
-                                  Heads<T> far,            // likewise
+                                  Heads<T> own,            // as from
+                                  Heads<T> far,            // as from
                                   const float* cos,        // [3][positions][dim / 2]
-                                  const float* sin,        // likewise
+                                  const float* sin,        // as cos
                                   const int* stand,        // [batch][length], or null
                                   std::int64_t far_table,  // where it begins in cos and sin
                                   std::int64_t all, int length, int heads, int dim) {

@@ -39,7 +39,7 @@ tile::Status check_shared_bytes(const Problem& p, std::int64_t bytes, const tile
 struct DqSums {
   float4 *near, *far;  // of dq1 and dq2
 };
-/// Where they lie in the workspace of step `one_pass`, behind the terms; all zeros.
+/// Where they lie in the workspace of step `one_pass`, after the terms; all zeros.
 tile::Status clear_sums(const BackwardProblem& problem, const BackwardBuffers& buffers,
                         DqSums* sums, void* stream);
 /// Step `one_pass`. If somebody wants the sums, they stay in the workspace, and dq1 and dq2 are not

@@ -58,9 +58,9 @@ struct ForwardBuffers {
   const void* k2 = nullptr;            // as k1
   const void* v = nullptr;             // as k1
   void* o = nullptr;                   // as q1
-  float* lse = nullptr;                // [batch][heads][queries]; null if nobody needs it
+  float* lse = nullptr;                // [batch][heads][queries]; null if not needed
   const int* query_lengths = nullptr;  // [batch], each at most queries; null: all are there
-  const int* key_lengths = nullptr;    // [batch] likewise
+  const int* key_lengths = nullptr;    // [batch], each at most keys; null: all are there
   void* workspace = nullptr;           // aligned to 16 bytes; holds nothing before or after
   std::int64_t workspace_bytes = 0;    // see workspace_bytes()
 };
@@ -68,7 +68,7 @@ struct ForwardBuffers {
 /// From the gradient dout of a loss with respect to o, with p_ij and the options as above:
 ///
 ///     delta_i = dout_i o_i            ds_ij = p_ij (dout_i v_j - delta_i)
-///     ds_ij is multiplied by the distance factor likewise
+///     ds_ij is multiplied by the distance factor, as the score was
 ///     dq1_i = scale sum_j ds_ij k1_j  and  dk1_j = scale sum_i ds_ij q1_i  over what is near
 ///     dq2_i = scale sum_j ds_ij k2_j  and  dk2_j = scale sum_i ds_ij q2_i  over what is far
 ///     dv_j = sum_i p_ij dout_i        over both
@@ -106,7 +106,7 @@ struct BackwardBuffers {
   const void* k2 = nullptr;
   const void* v = nullptr;
   const void* o = nullptr;             // as the forward pass gave it
-  const float* lse = nullptr;          // [batch][heads][queries] likewise
+  const float* lse = nullptr;          // [batch][heads][queries], from the forward pass too
   const void* dout = nullptr;          // [batch][queries][heads][head_dim]
   void* dq1 = nullptr;                 // [batch][queries][heads][head_dim]
   void* dk1 = nullptr;                 // [batch][keys][kv_heads][head_dim]
@@ -114,7 +114,7 @@ struct BackwardBuffers {
   void* dk2 = nullptr;                 // as dk1
   void* dv = nullptr;                  // as dk1
   const int* query_lengths = nullptr;  // [batch], each at most queries; null: all are there
-  const int* key_lengths = nullptr;    // [batch] likewise
+  const int* key_lengths = nullptr;    // [batch], each at most keys; null: all are there
   void* workspace = nullptr;           // aligned to 16 bytes; holds nothing before or after
   std::int64_t workspace_bytes = 0;    // see workspace_bytes()
 };

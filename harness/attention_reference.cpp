@@ -31,8 +31,8 @@ using Row = Eigen::Map<const Vector>;
 using Matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 using Rows = Eigen::Map<const Matrix, 0, Eigen::OuterStride<>>;
 
-/// `count` rows of a head from row `first` on, in a tensor [batch][length][heads][dim]; of bounds
-/// that nobody gave, none.
+/// `count` rows of a head from row `first` on, in a tensor [batch][length][heads][dim]; empty if
+/// the bounds are not given.
 Rows rows_of(std::span<const double> tensor, std::int64_t length, std::int64_t heads,
              std::int64_t dim, std::int64_t batch, std::int64_t head, std::int64_t first,
              std::int64_t count) {
@@ -41,7 +41,7 @@ Rows rows_of(std::span<const double> tensor, std::int64_t length, std::int64_t h
   if (tensor.empty()) return Rows(nullptr, 0, dim, stride);
   return Rows(tensor.data() + at, count, dim, stride);
 }
-/// Row `row` of all heads' rows likewise.
+/// Row `row` of all heads' rows, in the same way.
 Row row_of(std::span<const double> tensor, std::int64_t dim, std::int64_t row) {
   if (tensor.empty()) return Row(nullptr, 0);
   return Row(&tensor[static_cast<std::size_t>(row * dim)], dim);
@@ -292,7 +292,7 @@ AttentionGradients attention_gradients(const AttentionSizes& p, const AttentionG
     x.dscore = x.dscore.cwiseProduct(by.value);
     return x;
   };
-  // value += factors times rows, bound likewise.
+  // value += factors times rows, and the bound with it.
   const auto add = [](const Vector& factor, const Vector& error, const Rows& rows,
                       const Rows& rows_bound, Vector* value, Vector* bound, Vector* magnitude) {
     const Vector greatest = factor.cwiseAbs() + error;

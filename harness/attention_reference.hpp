@@ -18,7 +18,7 @@ struct DistanceFactor {
 };
 
 /// heads / kv_heads heads of q share one of k and v. Query i stands beside key i + keys - queries,
-/// and sees `left` keys before and `right` behind it: at most kMaxLength, which is no limit. With a
+/// and sees `left` keys before and `right` after it: at most kMaxLength, which is no limit. With a
 /// second pair of q and k its scores count for keys that are `window` or further from there.
 struct AttentionSizes {
   DType type;  // fp64: the bounds are fp32's

@@ -113,7 +113,7 @@ std::string place(std::int64_t position, const Layout& layout) {
          std::to_string(position % layout.ld);
 }
 
-// What was written where nobody may.
+// What was written where nothing may be.
 Status guard_status(const Damages& found, const std::string& name, const Layout& layout,
                     std::int64_t extent) {
   std::string why;
@@ -236,7 +236,7 @@ void DeviceBuffer::restore() {
 }
 
 void DeviceBuffer::DeviceFree::operator()(std::byte* memory) const {
-  static_cast<void>(cudaFree(memory));  // a destructor has nobody to tell
+  static_cast<void>(cudaFree(memory));  // a destructor cannot report an error
 }
 
 void* DeviceBuffer::raw() const { return memory_.get() + start(); }

@@ -99,7 +99,7 @@ class DeviceBuffer {
   std::string name_;
   Layout layout_;
   bool is_input_;
-  bool has_values_;                           // or poison, which nobody may read
+  bool has_values_;                           // or poison, which must not be read
   std::vector<std::byte> image_;              // all of the memory as it was uploaded
   std::shared_ptr<const std::string> shown_;  // for small_inputs()
   std::unique_ptr<std::byte, DeviceFree> memory_;

@@ -53,7 +53,7 @@ class Workload {
 
   /// For tests: the names of the problem's tensors. A workspace is none of them.
   virtual std::vector<std::string> tensors() const { return {}; }
-  /// Moves one of them, by its number among those, so that it begins `bytes` behind a multiple of
+  /// Moves one of them, by its number among those, so that it begins `bytes` after a multiple of
   /// 256.
   virtual void move_tensor(std::size_t, std::int64_t) {}
 };

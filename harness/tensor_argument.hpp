@@ -35,7 +35,7 @@ struct TensorArgument {
   std::string may_be{};  // an output: the name of the input that it may be, element for element
 
   bool empty() const { return batch == 0 || length == 0 || heads == 0 || dim == 0; }
-  /// Elements from the first to behind the last; false if they overflow 64 bits as bytes.
+  /// Elements from the first to the end of the last; false if they overflow 64 bits as bytes.
   bool extent(std::int64_t* elements) const {
     *elements = dim;
     for (const auto& [count, distance] :

@@ -1,4 +1,4 @@
-// The program behind ./tour, and that of each chapter: lists, runs and times its steps.
+// The program that ./tour runs, and that of each chapter: lists, runs and times its steps.
 #include <algorithm>
 #include <cstdio>
 #include <iostream>
@@ -333,7 +333,7 @@ int execute(const Request& request) {
       for (const LadderInfo& ladder : chapter->ladders) {
         if (request.ladder && request.ladder != &ladder) continue;
         (bench ? bench_ladder : run_ladder)(*chapter, ladder, request, &record, &results);
-        // Kept at once: who stops an hour of measuring keeps what came before.
+        // Written at once: if an hour of measuring is stopped, what came before is kept.
         if (!request.json.empty()) merge_results(request.json, results, origin(request.commit));
         results.clear();
       }

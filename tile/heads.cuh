@@ -80,13 +80,13 @@ Status blocks_for_tiles(const Problem& p, std::int64_t heads, std::int64_t rows,
   return blocks_for("batch, heads and lengths", count, 1, blocks);
 }
 
-/// Where the head's part of lse, [batch][heads][queries], begins; null if nobody needs it.
+/// Where the head's part of lse, [batch][heads][queries], begins; null if not needed.
 template <class Of>
 __device__ Of* lse_of_head(Of* lse, const BlockWork& work, int heads, int queries) {
   return lse ? lse + (std::int64_t{work.batch} * heads + work.head) * queries : nullptr;
 }
 
-/// Backward, of each query: lse in units of log2, and delta. Behind a head's queries there are rows
+/// Backward, of each query: lse in units of log2, and delta. After a head's queries there are rows
 /// up to a multiple of kRowsOfTerms which have no weight, so that no tile of queries need ask where
 /// they end.
 struct Terms {

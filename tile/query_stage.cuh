@@ -24,7 +24,7 @@ struct QueryStage {
 
   __device__ explicit QueryStage(unsigned char* begin)
       : q(begin),
-        dout(q.behind(Tile::kBytes)),
+        dout(q.after(Tile::kBytes)),
         terms(reinterpret_cast<Terms*>(begin + 2 * Tile::kBytes)) {}
 
   /// Copies all three with all kThreads threads of the block; the copies are under way when this

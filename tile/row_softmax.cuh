@@ -75,7 +75,7 @@ class RowSoftmax {
   float sum_[kRows / 8] = {};   // this lane's part
 };
 
-/// Stores what finish() gave of a warp's rows from first_query on, unless nobody needs it.
+/// Stores what finish() gave of a warp's rows from first_query on, unless it is not needed.
 template <int kLaneRows>
 __device__ __forceinline__ void store_lse(const float (&row_lse)[kLaneRows], float* lse,
                                           int first_query, int queries) {

@@ -27,7 +27,7 @@ class SharedTile {
   // snippet-end tile
 
   /// The same tile `bytes` further on.
-  __device__ SharedTile behind(int bytes) const { return SharedTile(begin_ + bytes); }
+  __device__ SharedTile after(int bytes) const { return SharedTile(begin_ + bytes); }
 
   // snippet-begin copy
   /// Copies rows, with all kThreads threads of the block: neighbours take neighbouring chunks. Rows

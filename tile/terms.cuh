@@ -15,7 +15,7 @@ constexpr int kBlockTerms = kThreads / kWarp* kWarpTerms;
 /// delta = sum dO O of a query. A block has kBlockTerms of the `rows` of a head.
 template <int kThreads, class T>
 __device__ void compute_terms(const Heads<const T>& o,     // [batch][queries][heads][dim]
-                              const Heads<const T>& dout,  // likewise
+                              const Heads<const T>& dout,  // as o
                               const float* lse,            // [batch][heads][queries]
                               Terms* terms,                // [batch][heads][rows]
                               const Masks& masks, int heads, int rows, int dim) {

@@ -97,7 +97,7 @@ struct Nothing {
 };
 
 // snippet-begin with_rows
-/// sums += factor B^T, where row j of B is row row0 + j of the tile, from element depth0 on. Behind
+/// sums += factor B^T, where row j of B is row row0 + j of the tile, from element depth0 on. After
 /// the n-th of its kDepth kCols / 256 loads it calls between(n): what else there is to do while the
 /// tensor cores are busy.
 template <class T, int kRows, int kCols, int kDepth, class Tile, class Between = Nothing>

@@ -162,9 +162,9 @@ inline Inputs normal(const ForwardProblem& p) {
 /// The same of a case. What its lengths leave out is NaN.
 inline Inputs normal(const Case& c) {
   Inputs in = normal(c.p);
-  tile::erase_behind(c.query_lengths, c.p.queries, &in.q);
-  tile::erase_behind(c.key_lengths, c.p.keys, &in.k);
-  tile::erase_behind(c.key_lengths, c.p.keys, &in.v);
+  tile::erase_beyond(c.query_lengths, c.p.queries, &in.q);
+  tile::erase_beyond(c.key_lengths, c.p.keys, &in.k);
+  tile::erase_beyond(c.key_lengths, c.p.keys, &in.v);
   return in;
 }
 
@@ -241,7 +241,7 @@ struct BackwardOnly {
 inline BackwardOnly backward_only(const Case& c, const Inputs& in) {
   const ForwardExpected forward = expected_of(c, in);
   Values dout = tile::normal(std::ssize(in.q), c.p.type, 34);
-  tile::erase_behind(c.query_lengths, c.p.queries, &dout);
+  tile::erase_beyond(c.query_lengths, c.p.queries, &dout);
   return {tile::rounded(forward.o.value, c.p.type), tile::rounded(forward.lse.value, DType::fp32),
           dout};
 }
@@ -263,7 +263,7 @@ inline Values heads_first(const ForwardProblem& p, const Values& lse) {
   return turned;
 }
 
-/// Runs the step of the backward pass likewise.
+/// The same for a step of the backward pass.
 template <class Step>
 Gradients run(const Step& step, const Case& c, const Inputs& in, const BackwardOnly& more,
               Poison poison = Poison::unwritten_nan) {

@@ -287,7 +287,7 @@ TEST_SUITE("step") {
       for (const std::int64_t dim : {64, 128}) {
         Attention c = attention(type, {2, 77, 4, 2, dim});
         c.offset = 8;
-        c.p.q = c.p.k = c.p.v = {77 * 9 * dim, dim, 9 * dim};  // gaps behind each token
+        c.p.q = c.p.k = c.p.v = {77 * 9 * dim, dim, 9 * dim};  // gaps after each token
         c.p.o = tile::heads_first(77, 4, dim, 16);
         check_step(step, c);
       }

@@ -79,7 +79,7 @@ TEST_SUITE("step") {
       check_step(step, c);
       c.ids = {0, 1, 2, 0, 1, 22, 5, -1, 0, 23, 3, 1 << 30};
       check_step(step, c);
-      for (int& id : c.ids) id = id % 2 ? INT32_MIN : INT32_MAX;  // nobody is anywhere
+      for (int& id : c.ids) id = id % 2 ? INT32_MIN : INT32_MAX;  // no position has a row
       check_step(step, c);
       c.ids.assign(12, 0);
       c.p.table_positions = 0;
@@ -333,7 +333,7 @@ TEST_SUITE("chapter") {
     CHECK(bound(1)[0] <= 0x1p-125);
     CHECK(near(bound(3)[0], 2 * u * 1.5));
     CHECK(near(bound(100)[0], 40 * u * 50 * (1 + 40 * u)));
-    CHECK(bound(100)[1] == 0);  // nobody stands there
+    CHECK(bound(100)[1] == 0);  // no token has this position
   }
 
   TEST_CASE("embedding: what the steps' own kernels take") {

@@ -65,7 +65,7 @@ TEST_SUITE("step") {
   }
 
   // With 330 and with 260 keys there are tiles of 128 queries and 128 keys that are all near, all
-  // far before and all far behind, by the window.
+  // far before and all far after, by the window.
   TEST_CASE("windows") {
     for_each_step([](const auto& step, DType type) {
       Cases cases(step, type);

@@ -6,15 +6,15 @@
 namespace windowed_rope {
 namespace {
 
-/// Calls in good order, forward and backward: of each tensor as many bytes as it has, one behind
-/// the other.
+/// Calls in good order, forward and backward: of each tensor as many bytes as it has, one after the
+/// other.
 struct Call {
   ForwardProblem p = causal(full(DType::bf16, {2, 4, 2, 5, 7, 16}, 3)).p;
   ForwardBuffers b = {};
   BackwardProblem of_backward = Case{p}.backward();
   BackwardBuffers backward = {};
   Call() {
-    // Nobody reads what is here: validate() does not, and nothing is launched.
+    // What is here is not read: validate() does not look, and nothing is launched.
     std::uintptr_t next = 4096;
     const auto place = [&next](std::int64_t bytes) {
       const std::uintptr_t here = next;

@@ -903,7 +903,7 @@ TEST_SUITE("chapter") {
     const auto no_dv = [](auto&, auto& b) { b.dv = nullptr; };
     CHECK(backward(no_dv).message.rfind("dv: ", 0) == 0);
 
-    // Who has frequencies makes tables later.
+    // With frequencies the tables may be made later.
     MethodBuffers buffers;
     float inputs[7 * 4 * 64], o[5 * 4 * 64];  // the longest of q, k and v is in the first
     buffers.q = buffers.k = buffers.v = inputs;

@@ -208,9 +208,9 @@ Inputs normal(const Step&, const Case& c) {
             tile::normal(q, p.type, 76)};
   // What its lengths leave out is NaN.
   for (Values* each : {&in.q1, &in.q2, &in.dout}) {
-    tile::erase_behind(c.query_lengths, p.queries, each);
+    tile::erase_beyond(c.query_lengths, p.queries, each);
   }
-  for (Values* each : {&in.k1, &in.k2, &in.v}) tile::erase_behind(c.key_lengths, p.keys, each);
+  for (Values* each : {&in.k1, &in.k2, &in.v}) tile::erase_beyond(c.key_lengths, p.keys, each);
   if (!kIsForward<Step>) add_outputs(c, &in);
   return in;
 }

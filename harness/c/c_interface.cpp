@@ -115,7 +115,7 @@ Status copy(const char* to_name, void* to, const char* from_name, const void* fr
 }  // namespace
 
 tile_status finish(const Status& status) noexcept {
-  // What a failure has to say is in its message; nobody asked for lines on stderr.
+  // What a failure has to say is in its message: no lines on stderr.
   static const bool quiet = (keep_device_reports(), true);
   static_cast<void>(quiet);
   try {

@@ -1,4 +1,4 @@
-// Attention behind the C interface, called as a C program calls it.
+// Attention by the C interface, called as a C program calls it.
 #include <cmath>
 #include <cstddef>
 

@@ -1,4 +1,4 @@
-// The position embeddings behind the C interface, called as a C program calls it.
+// The position embeddings by the C interface, called as a C program calls it.
 #include <cmath>
 
 #include "06_rope/embedding.hpp"

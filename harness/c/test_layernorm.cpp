@@ -1,4 +1,4 @@
-// LayerNorm and RMSNorm behind the C interface, called as a C program calls it.
+// LayerNorm and RMSNorm by the C interface, called as a C program calls it.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// The rotation behind the C interface, called as a C program calls it.
+// The rotation by the C interface, called as a C program calls it.
 #include <cmath>
 
 #include "06_rope/frequencies.hpp"
@@ -150,7 +150,7 @@ TEST_CASE("rotary: the reference takes doubles of the host") {
     args.q = q.data(), args.k = k.data(), args.q_out = q_out.data(), args.k_out = k_out.data();
     args.positions = in.positions.empty() ? nullptr : in.positions.data();
     const Values tables(static_cast<std::size_t>(p.table_positions * p.head_dim));
-    args.cos = args.sin = tables.data();  // read by nobody
+    args.cos = args.sin = tables.data();  // not read
     check_refused(tile_rotary_reference(&args), TILE_INVALID_ARGUMENT, "frequencies");
     args.frequencies = in.frequencies.data();
     args.cos = args.sin = nullptr;

@@ -1,4 +1,4 @@
-// Attention with rotation behind the C interface, called as a C program calls it.
+// Attention with rotation by the C interface, called as a C program calls it.
 #include <cmath>
 #include <cstddef>
 
@@ -226,7 +226,7 @@ TEST_CASE("rotary attention: the references take doubles of the host") {
     const auto compute = [&](auto& args) {
       args.q = q.data(), args.k = k.data(), args.v = v.data();
       if (c.positions) args.positions = in.positions.data();
-      const Values tables(kTablePositions * kDim / 2);  // read by nobody
+      const Values tables(kTablePositions * kDim / 2);  // not read
       args.cos = args.sin = tables.data();
       check_refused(refer(args), TILE_INVALID_ARGUMENT, "frequencies");
       args.cos = args.sin = nullptr;

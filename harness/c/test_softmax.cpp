@@ -1,4 +1,4 @@
-// Softmax behind the C interface, called as a C program calls it.
+// Softmax by the C interface, called as a C program calls it.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Attention with two scores, and the methods on it, behind the C interface, called as a C program
+// Attention with two scores, and the methods on it, by the C interface, called as a C program
 // calls it.
 #include <algorithm>
 #include <cmath>
@@ -385,7 +385,7 @@ TEST_CASE("windowed attention: the references take doubles of the host") {
       if (c.lengths) args.query_lengths = d.query_lengths.data();
       if (c.lengths) args.key_lengths = d.key_lengths.data();
       if constexpr (kIsMethod<Args>) {
-        const Values tables(3 * kTablePositions * kDim / 2);  // read by nobody
+        const Values tables(3 * kTablePositions * kDim / 2);  // not read
         args.cos = args.sin = tables.data();
         check_refused(operation.refer(&args), TILE_INVALID_ARGUMENT, "frequencies");
         args.cos = args.sin = nullptr;

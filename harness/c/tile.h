@@ -1,5 +1,5 @@
 /*
- * The kernels of this project behind plain C: for C, C++, and whatever calls C (Python's ctypes).
+ * The kernels of this project in plain C: for C, C++, and whatever calls C (Python's ctypes).
  *
  * Four rules hold for every function.
  *
@@ -170,12 +170,12 @@ typedef struct tile_matmul_args {
   int64_t ldc;
   const float* alpha; /* on the host, read before the function returns; NULL: 1.
                          0: A and B are not read, and may be NULL */
-  const float* beta;  /* likewise; NULL: 0. 0: what C held is not read */
+  const float* beta;  /* as alpha; NULL: 0. 0: what C held is not read */
   void* stream;
   const void* bias; /* [n], of C's type, does not overlap C; NULL: none */
   tile_activation activation;
   const float* a_scale; /* one number in device memory, of e4m3 alone; NULL: 1 */
-  const float* b_scale; /* likewise */
+  const float* b_scale; /* as a_scale */
 } tile_matmul_args;
 TILE_API tile_status tile_matmul(const tile_matmul_args* args);
 
@@ -233,7 +233,7 @@ TILE_API tile_status tile_softmax_backward_reference(const tile_softmax_backward
 
 /* Normalises along the rows of a matrix, with n = cols:
  *     TILE_LAYER_NORM   mean = sum x / n    rstd = 1 / sqrt(sum (x - mean)^2 / n + eps)
- *     TILE_RMS_NORM     mean = 0            the rest likewise
+ *     TILE_RMS_NORM     mean = 0            the rest is the same
  *     y = gamma (x - mean) rstd + beta
  * A NaN makes its row NaN, and no other. So does an infinity, but in RMSNorm only itself. */
 typedef int32_t tile_norm;
@@ -276,7 +276,7 @@ typedef struct tile_layernorm_backward_args {
   const void* x;     /* [rows][cols] */
   const void* gamma; /* [cols]; NULL: ones */
   const void* mean;  /* [rows], fp32, as tile_layernorm() gave it; for RMSNorm NULL */
-  const void* rstd;  /* [rows], fp32 likewise */
+  const void* rstd;  /* [rows], fp32, from tile_layernorm() too */
   const void* dy;    /* [rows][cols] */
   void* dx;          /* [rows][cols]; may be x or dy, with the same rows */
   void* dgamma;      /* [cols]; NULL: not wanted */
@@ -303,11 +303,10 @@ TILE_API tile_status tile_layernorm_backward_reference(const tile_layernorm_back
  *     s_ij = scale q_i k_j            where query i sees key j
  *     lse_i = log sum_j exp(s_ij)
  *     o_i = sum_j exp(s_ij - lse_i) v_j
- * Query i stands beside key i + keys - queries. Causal: it sees no key behind that. Windowed: it
- * sees `left` keys before and `right` behind it. A query that sees no key has o = 0 and
- * lse = -infinity. heads / kv_heads heads of q share one of k and v. Where a batch entry has
- * lengths of its own, they take the place of queries and keys, and rows of o beyond are 0, of lse
- * -infinity.
+ * Query i stands beside key i + keys - queries. Causal: it sees no key after that. Windowed: it
+ * sees `left` keys before and `right` after it. A query that sees no key has o = 0 and lse =
+ * -infinity. heads / kv_heads heads of q share one of k and v. Where a batch entry has lengths of
+ * its own, they take the place of queries and keys, and rows of o beyond are 0, of lse -infinity.
  *
  * Types: fp32, fp16, bf16. What is written overlaps nothing else. */
 typedef struct tile_attention_args {
@@ -326,7 +325,7 @@ typedef struct tile_attention_args {
   void* o;                      /* [batch][queries][heads][head_dim] */
   void* lse;                    /* [batch][heads][queries], fp32; NULL: not wanted */
   const int32_t* query_lengths; /* [batch], device memory; NULL: all are `queries` */
-  const int32_t* key_lengths;   /* [batch] likewise; NULL: all are `keys` */
+  const int32_t* key_lengths;   /* [batch], device memory; NULL: all are `keys` */
   void* workspace;              /* aligned to 16 bytes; may hold anything */
   int64_t workspace_bytes;      /* at least tile_attention_workspace_bytes() */
   /* Elements from one batch entry, from one head, from one row to the next. All zero: those of
@@ -366,7 +365,7 @@ typedef struct tile_attention_backward_args {
   const void* k;    /* [batch][keys][kv_heads][head_dim] */
   const void* v;    /* [batch][keys][kv_heads][head_dim] */
   const void* o;    /* [batch][queries][heads][head_dim], as tile_attention() gave it */
-  const void* lse;  /* [batch][heads][queries], fp32 likewise */
+  const void* lse;  /* [batch][heads][queries], fp32, from it too */
   const void* dout; /* [batch][queries][heads][head_dim] */
   void* dq;         /* [batch][queries][heads][head_dim] */
   void* dk;         /* [batch][keys][kv_heads][head_dim] */
@@ -417,7 +416,7 @@ typedef struct tile_rotary_args {
   void* q_out;              /* as q */
   void* k_out;              /* as k */
   const void* cos;          /* a cos(p f_i), fp32, [table_positions][rotary_dim / 2] */
-  const void* sin;          /* a sin(p f_i) likewise */
+  const void* sin;          /* a sin(p f_i), as cos */
   const void* frequencies;  /* f_i, fp64, [rotary_dim / 2], for step `sincos` and the reference;
                                NULL: neither runs. With them cos and sin may both be NULL */
   const int32_t* positions; /* of each token, [batch][length]; NULL: they count from first_position.
@@ -465,10 +464,10 @@ typedef struct tile_rotary_tables_args {
   double beta_fast, beta_slow; /* for yarn; 0: 32 and 1 */
   double high_frequency_factor, low_frequency_factor; /* for llama3; 0: 4 and 1 */
   const double* short_factors; /* [rotary_dim / 2], for longrope: texts of up to L tokens */
-  const double* long_factors;  /* [rotary_dim / 2] likewise: longer ones */
+  const double* long_factors;  /* [rotary_dim / 2]: for longer ones */
   double* frequencies;         /* f_i, [rotary_dim / 2]; NULL: not wanted */
   float* cos;                  /* a cos(p f_i), [positions][rotary_dim / 2]; NULL: not wanted */
-  float* sin;                  /* a sin(p f_i) likewise */
+  float* sin;                  /* a sin(p f_i), as cos */
   float* attention_factor;     /* a, which is 1 but for yarn and longrope; NULL: not wanted */
 } tile_rotary_tables_args;
 TILE_API tile_status tile_rotary_tables(const tile_rotary_tables_args* args);
@@ -503,7 +502,7 @@ typedef struct tile_rotary_attention_args {
   void* o;                  /* as q */
   void* lse;                /* [batch][heads][length], fp32; NULL: not wanted */
   const void* cos;          /* a cos(p f_i), fp32, [table_positions][rotary_dim / 2] */
-  const void* sin;          /* a sin(p f_i) likewise */
+  const void* sin;          /* a sin(p f_i), as cos */
   const void* frequencies;  /* f_i, fp64, [rotary_dim / 2], for the reference only */
   const int32_t* positions; /* of each token, [batch][length]; NULL: they count from first_position.
                                A row of q or k that stands nowhere in the tables is NaN */
@@ -547,7 +546,7 @@ typedef struct tile_rotary_attention_backward_args {
   const void* k;
   const void* v;
   const void* o;    /* as q, as tile_rotary_attention() gave it */
-  const void* lse;  /* [batch][heads][length], fp32 likewise */
+  const void* lse;  /* [batch][heads][length], fp32, from it too */
   const void* dout; /* as q */
   void* dq;         /* as q */
   void* dk;         /* as k */
@@ -648,7 +647,7 @@ typedef struct tile_windowed_attention_args {
   void* o;                      /* as q1 */
   void* lse;                    /* [batch][heads][queries], fp32; NULL: not wanted */
   const int32_t* query_lengths; /* [batch], device memory; NULL: all are `queries` */
-  const int32_t* key_lengths;   /* [batch] likewise; NULL: all are `keys` */
+  const int32_t* key_lengths;   /* [batch], device memory; NULL: all are `keys` */
   void* workspace;              /* aligned to 16 bytes; may hold anything */
   int64_t workspace_bytes;      /* at least tile_windowed_attention_workspace_bytes() */
   /* As in tile_attention_args: from one batch entry, from one head, from one row to the next. */
@@ -690,7 +689,7 @@ typedef struct tile_windowed_attention_backward_args {
   const void* k2;
   const void* v;
   const void* o;    /* as q1, as tile_windowed_attention() gave it */
-  const void* lse;  /* [batch][heads][queries], fp32 likewise */
+  const void* lse;  /* [batch][heads][queries], fp32, from it too */
   const void* dout; /* as q1 */
   void* dq1;        /* as q1 */
   void* dk1;        /* as k1 */
@@ -742,7 +741,7 @@ typedef struct tile_windowed_rotary_tables_args {
   int64_t positions;         /* of each third of the tables */
   const double* frequencies; /* f_i, [rotary_dim / 2] */
   float* cos;                /* [3][positions][rotary_dim / 2]; NULL: not wanted */
-  float* sin;                /* likewise */
+  float* sin;                /* as cos */
 } tile_windowed_rotary_tables_args;
 TILE_API tile_status tile_windowed_rotary_tables(const tile_windowed_rotary_tables_args* args);
 
@@ -759,7 +758,7 @@ typedef struct tile_windowed_rotary_attention_args {
   const char* step;
   tile_type type;
   tile_window_method method;
-  int32_t causal;         /* 1; 0 is TILE_UNSUPPORTED: for keys behind a query the methods have no
+  int32_t causal;         /* 1; 0 is TILE_UNSUPPORTED: for keys after a query the methods have no
                              rotation */
   int32_t interleaved;    /* 0 or 1 */
   float scale;            /* positive and finite; 0: 1 / sqrt(head_dim) */
@@ -779,10 +778,10 @@ typedef struct tile_windowed_rotary_attention_args {
   void* lse;                    /* [batch][heads][queries], fp32; NULL: not wanted */
   const void* cos;              /* tile_windowed_rotary_tables() of the same method, window and
                                    factor, fp32, [3][table_positions][rotary_dim / 2] */
-  const void* sin;              /* likewise */
+  const void* sin;              /* as cos */
   const void* frequencies;      /* f_i, fp64, [rotary_dim / 2], for the reference only */
   const int32_t* query_lengths; /* [batch], device memory; NULL: all are `queries` */
-  const int32_t* key_lengths;   /* [batch] likewise; NULL: all are `keys` */
+  const int32_t* key_lengths;   /* [batch], device memory; NULL: all are `keys` */
   void* workspace;              /* aligned to 16 bytes; may hold anything */
   int64_t workspace_bytes;      /* at least tile_windowed_rotary_attention_workspace_bytes() */
   /* As in tile_attention_args: from one batch entry, from one head, from one row to the next. */
@@ -825,7 +824,7 @@ typedef struct tile_windowed_rotary_attention_backward_args {
   const void* k;
   const void* v;
   const void* o;    /* as q, as tile_windowed_rotary_attention() gave it */
-  const void* lse;  /* [batch][heads][queries], fp32 likewise */
+  const void* lse;  /* [batch][heads][queries], fp32, from it too */
   const void* dout; /* as q */
   void* dq;         /* as q */
   void* dk;         /* as k */

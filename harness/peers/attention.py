@@ -75,10 +75,10 @@ class Attention(Problem):
     def visible(self, entry, queries, keys):
         """[queries, keys], given by their numbers."""
         query_count, key_count = self.counts(entry)
-        before, behind = self.case.window or (key_count + query_count,) * 2
-        behind = 0 if self.causal else behind
+        before, after = self.case.window or (key_count + query_count,) * 2
+        after = 0 if self.causal else after
         own = self.own_keys(entry, queries)
-        return ((keys >= own - before) & (keys <= own + behind) & (keys < key_count)
+        return ((keys >= own - before) & (keys <= own + after) & (keys < key_count)
                 & (queries[:, None] < query_count))
 
     def masks(self, entry, queries, keys):

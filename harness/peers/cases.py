@@ -20,7 +20,7 @@ ATTENTION_SIZES = ((8, 32, 32, 2048, 2048, 64), (2, 32, 32, 8192, 8192, 64),
                    (1, 32, 32, 16384, 16384, 64), (8, 16, 16, 2048, 2048, 128),
                    (2, 16, 16, 8192, 8192, 128), (1, 16, 16, 16384, 16384, 128),
                    (2, 32, 8, 8192, 8192, 128))
-# Likewise as ../../07_windowed_rope/test has them, causal, with the distance from which keys are
+# Also as ../../07_windowed_rope/test has them, causal, with the distance from which keys are
 # far.
 WINDOWED_SIZES = ((1, 32, 32, 8192, 8192, 64), (1, 16, 16, 8192, 8192, 128),
                   (1, 32, 32, 16384, 16384, 64))
@@ -49,7 +49,7 @@ class Case:
     sizes: tuple
     direction: str = "forward"
     is_sweep: bool = False  # one of many; bursts only, and not beside torch.compile
-    window: tuple = ()      # keys seen before and behind a query's own; () for no limit
+    window: tuple = ()      # keys seen before and after a query's own; () for no limit
     has_lengths: bool = False  # batch entries are shorter than the tensors, each by its own
     far: int = 0               # of windowed attention: the distance from which keys are far
     scale: float = 0           # of attention's scores; 0 for 1 / sqrt(head dimension)
@@ -147,7 +147,7 @@ class Case:
         # Of each pair of a query and a key that it sees, head_dim multiply-adds in each product.
         pairs = queries * keys
         if causal:
-            pairs = sum(min(max(keys - behind, 0), keys) for behind in range(queries))
+            pairs = sum(min(max(keys - later, 0), keys) for later in range(queries))
         products = 2 if self.direction == "forward" else 5
         return 2 * products * pairs * batch * heads * head_dim
 

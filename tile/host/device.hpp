@@ -16,7 +16,7 @@ struct Device {
   std::int64_t shared_bytes_of_multiprocessor;  ///< for all of its blocks together
   bool simulated;                               ///< the CPU device: times say nothing about a GPU
   std::string driver;                           ///< "580.159.04", or empty on the CPU device
-  std::string runtime;                          ///< CUDA runtime, "13.0", likewise
+  std::string runtime;                          ///< CUDA runtime, "13.0", or empty as above
 };
 
 /// The device in use. Throws std::runtime_error if there is none.
@@ -30,7 +30,7 @@ bool device_is_simulated();
 /// build, which finds what a test could plant there by itself.
 bool device_reads_host_memory();
 
-/// The version of the driver; "unknown" if nobody tells, empty on the CPU device.
+/// The version of the driver; "unknown" if it cannot be found, empty on the CPU device.
 std::string driver_version();
 
 /// What the device knows about its last failure beyond the error code, for people: empty on a GPU;
@@ -52,7 +52,7 @@ struct DeviceArray {
   const void* data;
   std::size_t element_bytes;
   std::int64_t rows, cols, ld;
-  bool written;  // if not, its contents are a poison that nobody may read
+  bool written;  // if not, its contents are a poison that no thread may read
 };
 
 /// Says what part of an allocation kernels may touch, and its name. The CPU device's check build

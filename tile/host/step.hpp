@@ -200,7 +200,7 @@ struct StepInfo {
   Shows shows;
 };
 
-/// The type that a step runs in if nobody asks for one: the first of fp32, bf16, fp16 and tf32 for
+/// The type that a step runs in if none is asked for: the first of fp32, bf16, fp16 and tf32 for
 /// which the card has what the step needs. If it has that for none, the first of the step's.
 DType default_type(const StepInfo& step);
 

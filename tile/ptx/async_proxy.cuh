@@ -18,8 +18,8 @@ using cpu_device::fence_async_proxy;
 
 namespace tile::ptx {
 
-/// What this thread has stored to shared memory before is seen by copies of TMA and by wgmma after,
-/// also by those of threads that have met this one at a barrier behind the fence. Each thread that
+/// What this thread stored to shared memory before the fence is seen by later TMA copies and wgmma,
+/// also by those of threads that meet this one at a barrier after the fence. Each thread that
 /// has stored calls it. What TMA has brought needs none: waiting at its mbarrier is enough.
 ///     fence.proxy.async.shared::cta;
 /// https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-membar

@@ -5,7 +5,7 @@
 //
 // A thread commits the copies it has issued as a group, and waits for its groups, oldest first. The
 // wait is for this thread's copies only: others see them after a __syncthreads() that follows it.
-// Until then nobody may touch the destination. Of two copies under way neither is first.
+// Until then no thread may touch the destination. Two copies under way have no order.
 #pragma once
 
 #include <cstdint>

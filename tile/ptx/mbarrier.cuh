@@ -1,14 +1,14 @@
-// Mbarriers: barriers in shared memory that count arrivals and bytes. And stores to another block
-// of the cluster that nobody waits for: when their bytes are there, the mbarrier beside them knows.
-// Compute capability 9.0 and up.
+// Mbarriers: barriers in shared memory that count arrivals and bytes. Also asynchronous stores to
+// another block of the cluster (st.async), which signal completion on an mbarrier. Compute
+// capability 9.0 and up.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-mbarrier
 //
 // An mbarrier goes from phase to phase. A phase is complete when as many threads have arrived as
 // mbarrier_init said, and as many bytes have come as they expected. Then the next one begins. Bytes
 // may come before somebody expects them: as long as an arrival is missing, the phase goes on.
 //
-// The parity of a phase is 0 for the first one, 1 for the second, 0 for the third. Who waits names
-// the parity of the phase that is to be complete, and must not fall behind by two phases.
+// The parity of a phase is 0 for the first one, 1 for the second, 0 for the third. A thread waits
+// with the parity of the phase that is to be complete, and must not come two phases late.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -131,9 +131,9 @@ __device__ __forceinline__ void mbarrier_wait(Mbarrier* barrier, unsigned parity
 
 /// Writes `value` to where `shared` lies in the block of this rank, and then counts its bytes at
 /// `barrier` in that block. The thread waits for neither. T has 4, 8 or 16 bytes, and `shared` is a
-/// multiple of as many. Who waits at the mbarrier sees the value, and nothing else that this thread
-/// has done. The kernel is launched in clusters: an H200 ends it with cudaErrorIllegalInstruction
-/// if it is not.
+/// multiple of as many. A thread that waits at the mbarrier sees the value, and nothing else that
+/// this thread has done. The kernel is launched in clusters: an H200 ends it with
+/// cudaErrorIllegalInstruction if it is not.
 ///     mapa.shared::cluster.u32 d, a, rank;
 ///     st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 / .b64 / .v4.b32 [d], value, [b];
 /// https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-st-async

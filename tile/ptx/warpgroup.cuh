@@ -14,7 +14,7 @@ __device__ __forceinline__ int warp_in_block() {
   return __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
 }
 
-/// Likewise of its warpgroup.
+/// The same for its warpgroup.
 __device__ __forceinline__ int warpgroup_in_block() { return warp_in_block() * 32 / kWarpgroup; }
 }  // namespace tile
 
@@ -34,14 +34,14 @@ using cpu_device::setmaxnreg_inc;
 namespace tile::ptx {
 
 /// Waits until `threads` threads, a multiple of 32, have come to barrier `id`, 1 to 15, here or at
-/// barrier_arrive(). What they did before is known to all behind it. Barrier 0 is __syncthreads().
+/// barrier_arrive(). After it all see what they did before. Barrier 0 is __syncthreads().
 ///     barrier.sync.aligned id, threads;
 /// https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-bar
 __device__ __forceinline__ void barrier_sync(int id, int threads) {
   asm volatile("barrier.sync.aligned %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-/// Comes to the barrier and goes on: for a thread that has something to tell, and waits for nobody.
+/// Comes to the barrier and goes on: for a thread that publishes something and does not wait.
 ///     barrier.arrive.aligned id, threads;
 __device__ __forceinline__ void barrier_arrive(int id, int threads) {
   asm volatile("barrier.arrive.aligned %0, %1;" ::"r"(id), "r"(threads) : "memory");

@@ -1,6 +1,6 @@
 // wgmma: D = A B + D by four warps together, with B, and A or not, read from shared memory by the
-// tensor cores themselves. Nobody waits: sums are there after a wait. Compute capability 9.0 with
-// its own features (sm_90a); no other card has it, newer ones included.
+// tensor cores themselves. It is asynchronous: the sums are there after a wait. Compute capability
+// 9.0 with its own features (sm_90a); no other card has it, newer ones included.
 // PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions":
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-instructions
 //
@@ -12,12 +12,12 @@
 //     wgmma_commit();         makes a group of them
 //     wgmma_wait<N>();        all but the last N groups are done
 //
-// Before that wait nobody may touch D, nor registers of A, nor the shared memory that is read.
+// Before that wait no thread may touch D, the registers of A, or the shared memory that is read.
 // ptxas makes the instructions wait for one another, at a fifth of the speed, where it cannot prove
 // that (C7510 to C7512 in its log): tools/check_ptxas.py looks for it.
 //
-// What threads have stored to shared memory is read rightly behind fence_async_proxy() and a
-// barrier (async_proxy.cuh); what TMA has brought behind the wait at its mbarrier.
+// wgmma sees what threads stored only after fence_async_proxy() and a barrier (async_proxy.cuh),
+// and what TMA stored only after a wait on its mbarrier.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -127,7 +127,7 @@ enum class Major { k, mn };
 #define TILE_WGMMA_SUMS_192 TILE_WGMMA_SUMS_128, TILE_WGMMA_32(64)
 #define TILE_WGMMA_SUMS_256 TILE_WGMMA_SUMS_128, TILE_WGMMA_32(64), TILE_WGMMA_32(96)
 
-// The operand behind D's is `p`, whether D counts. The two ones say that neither A nor B is
+// The operand after D's is `p`, whether D counts. The two ones say that neither A nor B is
 // negated. `operands` are A, B and which of them are transposed, with their numbers.
 #define TILE_WGMMA(n, p, form, operands, ...)                                         \
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " p                                  \
