@@ -3,8 +3,7 @@
 //       memory.
 // Change: no loop of copies, no fragments, no ldmatrix: 64 x 256 of C to a warpgroup, and A and B
 //         are read by the tensor cores themselves.
-// Limit: the block copies nothing while the tensor cores work, and multiplies nothing while it
-// copies.
+// Limit: at any time the block either copies or multiplies, never both.
 #include "hopper_tiles.cuh"
 #include "tile/ptx/warpgroup.cuh"
 

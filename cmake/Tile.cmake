@@ -166,8 +166,8 @@ endfunction()
 # wrong answers) and <chapter>_wrong_answers. Entries that say "build: check" are for the check build
 # alone, where they are tests of the chapter.
 option(TILE_CHECK_EXERCISES "Prove the checks of the exercises; needs exercises as shipped" OFF)
-# Nobody has used the parameters of a function that is still to be written. Linked last, so that the
-# flag comes after -Wextra.
+# The parameters of a function that is still to be written are unused. Linked last, so that the flag
+# comes after -Wextra.
 add_library(tile_unfinished_flags INTERFACE)
 target_compile_options(tile_unfinished_flags INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wno-unused-parameter>)
@@ -251,7 +251,8 @@ function(tile_exercise chapter exercise)
   endforeach()
 endfunction()
 
-# The program behind ./tour: all chapters in one. And what the harness's tests ask of each chapter.
+# The program that ./tour runs: all chapters in one. And what the harness's tests need from each
+# chapter.
 function(tile_tour)
   get_property(chapters GLOBAL PROPERTY TILE_CHAPTERS)
   list(TRANSFORM chapters APPEND _chapter)

@@ -310,7 +310,7 @@ def attention(q, k, v, *, causal=False, scale=None, window=None, query_lengths=N
     k, v              [batch, keys, kv_heads, head_dim]; heads / kv_heads heads of q share one
     causal            query i sees the keys up to i + keys - queries
     scale             of the scores, positive; None: 1 / sqrt(head_dim)
-    window            (left, right): how many keys a query sees before and behind that one
+    window            (left, right): how many keys a query sees before and after that one
     query_lengths     [batch] each, int32: how many queries and keys a batch entry has. They take
     key_lengths       the place of queries and keys; o is 0 and lse -infinity beyond
     """
@@ -431,7 +431,7 @@ _attention.register_autograd(_attention_gradients, setup_context=_attention_cont
 class RotaryTables(NamedTuple):
     """Made by rotary_tables()."""
     cos: Tensor          # [positions, rotary_dim / 2], float32
-    sin: Tensor          # likewise
+    sin: Tensor          # as cos
     frequencies: Tensor  # [rotary_dim / 2], float64, of which float64 tensors are computed
     attention_factor: float
 

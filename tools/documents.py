@@ -108,7 +108,7 @@ def blocks_of(lines):
         at += 1
         found = FENCE.fullmatch(line)
         if fence:
-            # Closed by the same character, at least as often, with nothing behind it.
+            # Closed by the same character, at least as often, with nothing after it.
             if found and found["fence"].startswith(fence) and not found["info"].strip():
                 fence = ""
         elif found:
@@ -301,7 +301,7 @@ class Selection:
         return rows
 
     def caption(self, parts):
-        """What the rows were measured with, behind `parts`."""
+        """What the rows were measured with, after `parts`."""
         for key, name in CAPTION.items():
             values = unique(text_of(row.get(key)) for row in self.rows if row.get(key))
             if values:

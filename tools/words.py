@@ -49,7 +49,16 @@ class Allowed(NamedTuple):
 
 
 MOST_ALLOWED = 30
-ALLOWED: tuple[Allowed, ...] = ()
+ENDLESS = "a message of cpu_device/src/faults.cpp, which is not mended yet"
+ALLOWED = (
+    Allowed("cpu_device/test/test_faults.cpp", "a wait for what nobody writes", ENDLESS),
+    Allowed("docs/debugging.md", "a wait for what nobody writes", ENDLESS),
+    Allowed("docs/foreign_programs.md", "a wait for what nobody writes", ENDLESS),
+    Allowed("cpu_device/test/test_tma_reports.cpp", "which has 240 bytes that nobody expects",
+            "a message of cpu_device/src/mbarrier.cpp, which is not mended yet"),
+    Allowed("cpu_device/test/test_translator.cpp", "arguments behind this '>>>'",
+            "a message of cpu_device/translator, which is not mended yet"),
+)
 
 WORD = re.compile(r"(?<![a-z])(nobody|likewise|behind|[a-z]*-?manieth)(?![a-z])", re.IGNORECASE)
 # Up to what ends the sentence, to tell a question.
@@ -58,6 +67,7 @@ SENTENCE_ENDS = re.compile(r"[.!?;](?=[\s\0])|\0")
 # What begins or ends a line without being a part of its sentence: marks of comments, quotes.
 MARK = re.compile(r"\s*(?P<mark>//|#|\*(?=\s)|)")
 MARKS = re.compile(r"^\s*(?://[/!<]*|#+|\*+(?=\s)|\")?\s*|\s*\"?\s*\\?$")
+MOST = 200  # characters
 
 
 class Found(NamedTuple):
@@ -83,7 +93,9 @@ def find(text):
     for place in sorted(places):
         begin = max((m.end() for m in SENTENCE_ENDS.finditer(joined, 0, place)), default=0)
         end = SENTENCE_ENDS.search(joined, place)
-        sentence = joined[begin:end.end() if end else len(joined)]
+        # Of a table or a listing, which have no end, what stands around the word.
+        sentence = joined[max(begin, place - MOST):min(end.end() if end else len(joined),
+                                                       place + MOST)]
         found.append(Found(bisect.bisect_right(starts, place),
                            " ".join(sentence.replace("\0", " ").split())))
     return found

@@ -19,8 +19,8 @@ inline constexpr int kScriptLength = 32;
 struct Script {
   char steps[kScriptLength] = {};
 };
-/// `in` and `out` have kScriptLength elements for each of the threads: one behind the other are
-/// those of one step. All slots hold -1 at first.
+/// `in` and `out` have kScriptLength elements for each of the threads; those of one step are
+/// neighbours. All slots hold -1 at first.
 void run_script(const Script& script, const float* in, float* out, int threads);
 
 // ---- Sizes ----

@@ -28,7 +28,7 @@ inline constexpr bool kChecking = false;
 namespace check {
 
 /// An array inside device memory, as reports name it: rows x cols elements, ld of them from one row
-/// to the next. Nobody may touch the rest of an allocation in which there are such arrays.
+/// to the next. The rest of an allocation in which there are such arrays must not be touched.
 struct NamedArray {
   const char* name;
   const void* data;

@@ -12,7 +12,7 @@
 
 namespace cpu_device {
 
-/// For __shared__ declarations. What is in it is nobody's concern.
+/// For __shared__ declarations. Its content is private.
 struct Mbarrier {
   std::uint64_t state;
 };

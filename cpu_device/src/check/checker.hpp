@@ -147,7 +147,7 @@ uint32_t cluster_size();
 // ---- races.cpp ----
 /// What is remembered about the accesses to one word of four bytes.
 struct Stamp {
-  // The epoch of a Flight. Its tick counts those of the thread, whose number is behind those of all
+  // The epoch of a Flight. Its tick counts those of the thread, whose number is after those of all
   // threads, by as many times 1,024 as the flight's kind says. And of a read by wgmma, which only
   // the warpgroup's wait ends; its thread is kWgmma and the warpgroup's first.
   static constexpr uint32_t kInFlight = ~0u;

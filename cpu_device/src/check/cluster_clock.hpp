@@ -1,7 +1,8 @@
 // What the threads of a cluster know of one another by its barrier: at an arrival all that the
 // thread has done, and all that its block had done before the last __syncthreads(), becomes known
-// to whoever waits for that phase (PTX ISA, "barrier.cluster": arrive releases, wait acquires).
-// Between its arrival and its wait a thread does what nobody learns of before the next phase.
+// to each thread that waits for that phase (PTX ISA, "barrier.cluster": arrive releases, wait
+// acquires). What a thread does between its arrival and its wait is known to no other before the
+// next phase.
 #pragma once
 
 #include <algorithm>

@@ -97,7 +97,7 @@ struct Finding {
     uint32_t pending = 0, enough = 0;  // the number of that wait, and the largest that will do
   } copy{};
 
-  // Of registers of a wgmma that is under way, or that were touched behind the last fence.
+  // Of registers of a wgmma that is under way, or that were touched after the last fence.
   struct Registers {
     // In `name` it is done, by a wait that does not name the sums.
     enum Lack { commit, wait, smaller_wait, name } lack = wait;

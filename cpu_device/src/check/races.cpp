@@ -6,7 +6,7 @@
 //   - a barrier of the block that both threads have passed between them: each access carries the
 //     number of barriers passed, its epoch;
 //   - __syncwarp, among the lanes of its mask: each lane knows how many ticks of every other lane
-//     lie behind it (a vector clock of 32 entries);
+//   come before its own (a vector clock of 32 entries);
 //   - a release and an acquire: a thread that has executed a fence and then writes some location by
 //     an atomic hands on what it knew at the fence to whoever reads the location by an atomic
 //     later, from that thread's next fence on, or at once if it has executed one before. A fence of
@@ -39,14 +39,14 @@ constexpr uint32_t kWarps = kMaxThreads / kLanes;
 constexpr uint8_t kAllBytes = 0xf;  // of a word
 
 using Key = uint64_t;  // block and thread
-// Behind threads, their flights and what their warpgroups read by wgmma.
+// After threads, their flights and what their warpgroups read by wgmma.
 constexpr uint32_t kEach = (kFlights + 1) * kMaxThreads;
 static_assert(Stamp::kWgmma == kFlights * kMaxThreads);
 constexpr uint32_t kThreadKeys = kEach + 1;
 Key key(uint32_t block, uint32_t thread) { return Key{block} * kThreadKeys + thread; }
 
 /// By block and epoch: up to which tick of each thread a fence of the device had followed at the
-/// barrier that ended the epoch. Who knows of `kEach` at this epoch knows all of it.
+/// barrier that ended the epoch. A thread that knows of `kEach` at this epoch knows all of it.
 std::map<std::pair<uint32_t, uint32_t>, std::vector<uint32_t>> fenced_at;
 
 /// What is known of threads of other warps and blocks: all that the thread did until the moment,
@@ -512,7 +512,7 @@ void hand_on_acquired(Knowledge& told, uint32_t me) {
         if (known.tick != 0) all.learn(states[rank]->block, t, known);
       }
     }
-    // A thread may be a phase behind. What it knows does not contain what was shared before, and so
+    // A thread may be a phase late. What it knows does not contain what was shared before, and so
     // comes from another source.
     if (phase < cluster_phase.phase) cluster_phase.source = ++last_source;
     cluster_phase.phase = phase;
@@ -606,7 +606,7 @@ const Stamp* unfenced_writer(const Word& word, uint8_t bytes) {
     if ((writer.bytes & bytes) == 0 || writer.is_in_flight()) continue;
     const uint32_t rank = rank_of(writer.block);
     if (rank == no_rank) continue;
-    // The first fence behind the write, which the current thread must know of.
+    // The first fence after the write, which the current thread must know of.
     const auto& fences = states[rank]->threads[writer.thread].proxy_fences;
     const auto fence =
         std::ranges::lower_bound(fences, Moment{writer.epoch, writer.tick},
@@ -620,7 +620,8 @@ const Stamp* unfenced_writer(const Word& word, uint8_t bytes) {
   return nullptr;
 }
 
-// Who waits for a later phase only knows of this one too: all signals are updates of one location.
+// A thread that waits for a later phase only knows of this one too: all signals are updates of one
+// location.
 void mbarrier_completed(uintptr_t barrier, uint32_t parity) {
   Handed& here = handed[barrier];
   here.completed[parity] = std::move(here.gathered).share(here.source);

@@ -97,7 +97,7 @@ std::string beyond(const Finding& f) {
   const uintptr_t begin = f.array ? f.array->begin : f.space_begin;
   const size_t bytes = f.array ? f.array->bytes : f.space_bytes;
   const char* side = f.access.address < begin           ? ", before the start"
-                     : f.access.address < begin + bytes ? ", in the padding behind a row"
+                     : f.access.address < begin + bytes ? ", in the padding after a row"
                                                         : ", past the end";
   if (!f.array) return side;
   const std::vector<size_t>& extents = f.array->extents;
@@ -140,7 +140,7 @@ int order(Place a, Place b) {
 std::string between(const Finding& f) {
   const Stamp& earlier = f.earlier;
   const std::string later = noun(f.access);
-  // Who reads has not written in this turn yet.
+  // The reader has not written in this turn yet.
   if (earlier.next_turn && !(f.earlier_was_write && f.around.later_in_turn) &&
       f.earlier_was_write != (f.access.kind != Kind::read)) {
     const bool copies = f.earlier_was_write ? earlier.copied : f.access.copies;
@@ -149,9 +149,9 @@ std::string between(const Finding& f) {
   }
   if (!f.earlier_was_write) {
     if (!f.earlier_was_first) {
-      const bool is_behind = order(earlier.place, f.access.place) < 0;
+      const bool is_after = order(earlier.place, f.access.place) < 0;
       return "between the read and " + later +
-             (is_behind ? "" : ", which may be a turn of a loop later");
+             (is_after ? "" : ", which may be a turn of a loop later");
     }
     return std::string(f.access.copies ? "between the wait for the copy" : "between the write") +
            " and the read, which came too early";
@@ -165,8 +165,8 @@ std::string between(const Finding& f) {
   }
   std::string text =
       "between " + (earlier.copied ? "the wait for the copy" : first) + " and " + later;
-  // Who comes late in a loop may find what the others have written for the next turn. Then there
-  // was something before.
+  // A thread that comes late in a loop may find what others have written for the next turn. Then
+  // there was a value before.
   if (f.access.kind == Kind::read && earlier.again &&
       !(earlier.next_turn && f.around.later_in_turn)) {
     const std::string other = "between the read and " + first;
@@ -193,7 +193,7 @@ std::string missing(const Finding& f) {
            (flight == Flight::read_of_store ? "bulk_wait_read<0>()" : "bulk_wait<0>()") +
            (earlier.thread % kMaxThreads == f.thread && earlier.block == f.block
                 ? ""
-                : " in that thread, and a barrier behind it,") +
+                : " in that thread, and a barrier after it,") +
            " between the store and " + noun(f.access);
   }
   const bool sends =
@@ -267,7 +267,7 @@ std::string race_with_wgmma(const Finding& f, const Block& block) {
          " may not have read yet\n" + line_of("wgmma", block, f.earlier.place) +
          line_of(f.access, block) + "  missing: a wgmma_wait() " +
          (own ? std::string("between the two")
-              : "of that warpgroup, and behind it a barrier before " + std::string(noun(f.access)));
+              : "of that warpgroup, and after it a barrier before " + std::string(noun(f.access)));
 }
 
 std::string registers_under_way(const Finding& f, const Block& block) {
@@ -302,12 +302,11 @@ std::string no_fence(const Finding& f, const Block& block) {
   const std::string at = line_of("wgmma", block, f.access.place);
   if (r.touched_at != 0) {
     return "calls wgmma with sums that thread " + block.thread_name(r.touched_by) +
-           " has touched behind the last wgmma_fence()\n" +
-           line_of("touched", block, r.touched_at) + at +
-           "  missing: a wgmma_fence() between the two";
+           " has touched after the last wgmma_fence()\n" + line_of("touched", block, r.touched_at) +
+           at + "  missing: a wgmma_fence() between the two";
   }
   return "calls wgmma without a wgmma_fence() before it" +
-         (r.waited.line == 0 ? std::string() : ", behind the wait at " + line_of(r.waited)) + "\n" +
+         (r.waited.line == 0 ? std::string() : ", after the wait at " + line_of(r.waited)) + "\n" +
          at + "  missing: a wgmma_fence() before the first wgmma of a group";
 }
 
@@ -451,7 +450,7 @@ std::string describe_finding(const Block& block) {
              " wrote without a fence for that\n" +
              line_of(Kind::write, f.earlier.copied, block, f.earlier.place) +
              line_of(f.access, block) + "  missing: a fence_async_proxy() in thread " +
-             block.thread_name(f.earlier.thread) + " between the write and the barrier behind it";
+             block.thread_name(f.earlier.thread) + " between the write and the barrier after it";
     case Finding::registers_under_way: return what + registers_under_way(f, block);
     case Finding::no_fence:
       return "thread " + block.thread_name(f.thread) + " " + no_fence(f, block);

@@ -54,7 +54,7 @@ std::string look_up(Place place) {
   }
   std::string command = std::string("addr2line -i -e '") + module.dli_fname + "'";
   for (; place != 0; place = places[place].call) {
-    // The address given is behind the call.
+    // The address given is that after the call.
     char address[32];
     std::snprintf(address, sizeof address, " 0x%zx",
                   places[place].pc - 1 - reinterpret_cast<uintptr_t>(module.dli_fbase));

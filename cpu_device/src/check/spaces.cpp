@@ -429,7 +429,7 @@ bool asks_for_barrier(const Finding& race) {
     f.lack = Finding::Copy::mbarrier;
     end_with(finding);
   }
-  // Who has just waited means to know that all have.
+  // A thread that has just waited takes it that all threads have.
   const AsyncCopies::Wait& waited = current_block->copies_of(me).last_wait;
   const Moment now = current_moment();
   if (arena.block == current_block && f.thread != me && waited.place != 0 &&
@@ -467,7 +467,7 @@ Space* space_of(uintptr_t address) {
 
 [[noreturn, gnu::cold, gnu::noinline]] void strayed(const Space& space, Access access) {
   const Array* array = array_near(space, access.address);
-  // Of an access that begins in an array, the first byte behind it counts.
+  // Of an access that begins in an array, the first byte after it counts.
   const uintptr_t end = array ? array->begin + array->bytes : space.begin + space.bytes;
   if (access.address < end && access.address + access.bytes > end) access.address = end;
   end_with(finding_at(Finding::outside, space, access, array));

@@ -1,5 +1,5 @@
-// Registers that a wgmma uses: nobody may touch them until it has been waited for, nor between the
-// fence and the next one.
+// Registers that a wgmma uses: they must not be touched until it has been waited for, nor between
+// the fence and the next one.
 #include "../wgmma.hpp"
 
 #include "../block.hpp"
