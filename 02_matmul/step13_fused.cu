@@ -139,7 +139,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     for (int turn = 0; turn < turns; ++turn) {
       // This thread's copies to the oldest of the kStages - 1 stages under way have landed.
       tile::ptx::cp_async_wait<kStages - 2>();
-      // All threads' copies to it have. And all have read the stage before, which is filled next.
+      // All threads' copies to it have, and all warps are done with the stage that is filled next.
       __syncthreads();
       copy();
       fragments[0].load(a_reader, b_reader, stage, 0);

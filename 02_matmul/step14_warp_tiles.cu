@@ -150,7 +150,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
   auto await_stage = [&] {
     // This thread's copies to the oldest of the kStages - 1 stages under way have landed.
     tile::ptx::cp_async_wait<kStages - 2>();
-    // All threads' copies to it have. And all have read the stage before, which is filled next.
+    // All threads' copies to it have, and all warps are done with the stage that is filled next.
     __syncthreads();
   };
 

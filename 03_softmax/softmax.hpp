@@ -69,7 +69,7 @@ struct BackwardBuffers {
 tile::Status validate(const ForwardProblem& problem, const ForwardBuffers& buffers);
 tile::Status validate(const BackwardProblem& problem, const BackwardBuffers& buffers);
 
-/// Everything of that but the element type.
+/// The same checks, except for the element type.
 tile::Status validate_matrices(const ForwardProblem& problem, const ForwardBuffers& buffers);
 tile::Status validate_matrices(const BackwardProblem& problem, const BackwardBuffers& buffers);
 

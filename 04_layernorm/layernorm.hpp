@@ -48,7 +48,7 @@ struct ForwardBuffers {
 /// What is checked before any step. The Status names the argument that is wrong.
 tile::Status validate(const ForwardProblem& problem, const ForwardBuffers& buffers);
 
-/// Everything of that but the element type. With fp64, mean and rstd are fp64.
+/// The same checks, except for the element type. With fp64, mean and rstd are fp64.
 tile::Status validate_matrices(const ForwardProblem& problem, const ForwardBuffers& buffers);
 
 inline bool is_empty(const ForwardProblem& p) { return p.rows == 0 || p.cols == 0; }
@@ -97,7 +97,8 @@ struct BackwardBuffers {
 /// What is checked before any step. The Status names the argument that is wrong.
 tile::Status validate(const BackwardProblem& problem, const BackwardBuffers& buffers);
 
-/// Everything of that but the element type and the workspace. With fp64, mean and rstd are fp64.
+/// The same checks, except for the element type and the workspace. With fp64, mean and rstd are
+/// fp64.
 tile::Status validate_matrices(const BackwardProblem& problem, const BackwardBuffers& buffers);
 
 /// The part of that which asks for no pointer: sizes and options.

@@ -98,8 +98,8 @@ __global__ void __launch_bounds__(Shape<kDim>::Keys::kThreads, Shape<kDim>::Keys
   Sums<32, Shape<kDim>::kCols> dk_sums, dv_sums;
   const auto take_turn = [&](int tile, auto is_border) {
     const int query = tile * kQueries;
-    // Made here, so that their addresses are computed in each turn: kept in registers from before
-    // the loop they would push out what it needs more.
+    // Built inside the loop on purpose: hoisted, their addresses would occupy registers and cause
+    // spills.
     const KeyTile k_tile(smem), v_tile(smem + KeyTile::kBytes);
     const Stage stage(stages + parity * Stage::kBytes);
     // Whether any of a part's queries sees any of this warp's keys
@@ -109,8 +109,8 @@ __global__ void __launch_bounds__(Shape<kDim>::Keys::kThreads, Shape<kDim>::Keys
     };
     // snippet-begin turn
     tile::ptx::cp_async_wait_all();
-    // All threads' copies of these queries have landed. And all have read the ones before, whose
-    // place the next ones take, and the weights.
+    // These queries have landed, and all warps are done with the weights and with the previous
+    // queries, whose buffer the next copy overwrites.
     __syncthreads();
     const bool is_last = tile + 1 == visited.last;  // of this head
     parity ^= 1;
@@ -221,8 +221,8 @@ __global__ void __launch_bounds__(Shape<kDim>::Queries::kThreads, Shape<kDim>::Q
   const auto visit = [&](int tile, auto is_border) {
     const QueryTile q_here(smem), dout_here(smem + QueryTile::kBytes);
     tile::ptx::cp_async_wait_all();
-    // All threads' copies of this tile have landed. And all have read the one before, whose place
-    // the next one takes.
+    // This tile has landed, and all warps are done with the previous one, whose buffer the next
+    // copy overwrites.
     __syncthreads();
     if (tile + 1 < visited.last) copy(tile + 1);
 #pragma unroll

@@ -64,10 +64,10 @@ struct ForwardBuffers {
 /// What is checked before any step. The Status names the argument that is wrong.
 tile::Status validate(const ForwardProblem& problem, const ForwardBuffers& buffers);
 
-/// Everything of that but the element type.
+/// The same checks, except for the element type.
 tile::Status validate_tensors(const ForwardProblem& problem, const ForwardBuffers& buffers);
 
-/// What of that is about the problem's numbers. Strides are looked at with their tensors.
+/// Checks the sizes and options only. Strides are checked together with their tensors.
 tile::Status validate_sizes(const ForwardProblem& problem);
 
 inline bool is_empty(const ForwardProblem& p) {

@@ -53,8 +53,8 @@ __global__ void attention_pipeline(Heads<const T> q,  // [batch][queries][heads]
   Sums<16, kDim> out;
   for (int tile = visited.first; tile < visited.last; ++tile) {
     tile::ptx::cp_async_wait_all();
-    // All threads' copies of this tile have landed. And all have read the one before, whose place
-    // the next one takes.
+    // This tile has landed, and all warps are done with the previous one, whose buffer the next
+    // copy overwrites.
     __syncthreads();
     if (tile + 1 < visited.last) copy(tile + 1);
     // S = Q K^T

@@ -63,8 +63,8 @@ __global__ void __launch_bounds__(kThreads, 2)
   Sums<kWarpQueries, kDim> out;
   for (int tile = visited.first; tile < visited.last; ++tile) {
     tile::ptx::cp_async_wait_all();
-    // All threads' copies of this tile have landed. And all have read the one before, whose place
-    // the next one takes.
+    // This tile has landed, and all warps are done with the previous one, whose buffer the next
+    // copy overwrites.
     __syncthreads();
     if (tile + 1 < visited.last) copy(tile + 1);
     // snippet-begin products

@@ -59,8 +59,8 @@ __global__ void __launch_bounds__(kThreads, 2)
   const auto visit = [&](int tile, auto is_border) {
     constexpr bool kIsBorder = decltype(is_border)::value;
     tile::ptx::cp_async_wait_all();
-    // All threads' copies of this tile have landed. And all have read the one before, whose place
-    // the next one takes.
+    // This tile has landed, and all warps are done with the previous one, whose buffer the next
+    // copy overwrites.
     __syncthreads();
     if (tile + 1 < visited.last) copy(tile + 1);
     // A warp passes over a tile that none of its queries sees.

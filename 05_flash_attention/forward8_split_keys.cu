@@ -90,8 +90,8 @@ __global__ void __launch_bounds__(kThreads, 2)
   Sums<16, Plan::kCols> out;
   for (int tile = first; tile < last; ++tile) {
     tile::ptx::cp_async_wait<kStages - 2>();
-    // All threads' copies of this tile have landed. And all have read the one before, whose place
-    // the next copy takes.
+    // This tile has landed, and all warps are done with the previous one, whose buffer the next
+    // copy overwrites.
     __syncthreads();
     copy(tile + kStages - 1);
     // S = Q K^T

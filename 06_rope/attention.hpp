@@ -98,7 +98,7 @@ tile::Status validate(const AttentionProblem& problem, const AttentionBuffers& b
 tile::Status validate(const AttentionBackwardProblem& problem,
                       const AttentionBackwardBuffers& buffers);
 
-/// What of that is about the problem's numbers. Strides are looked at with their tensors.
+/// Checks the sizes and options only. Strides are checked together with their tensors.
 tile::Status validate_sizes(const AttentionProblem& problem);
 tile::Status validate_sizes(const AttentionBackwardProblem& problem);
 

@@ -67,8 +67,8 @@ __global__ void __launch_bounds__(kThreads, 2)
   for (int tile = visited.first; tile < visited.last; ++tile) {
     tile::ptx::cp_async_wait_all();
     rotate(k_tile(tile), tile * kKeys<kDim>);
-    // All threads' copies of this tile have landed, and its keys are turned. And all have read the
-    // one before, whose place the next one takes.
+    // This tile has landed and its keys are turned, and all warps are done with the previous one,
+    // whose buffer the next copy overwrites.
     __syncthreads();
     if (tile + 1 < visited.last) copy(tile + 1);
     // A warp passes over a tile that none of its queries sees.

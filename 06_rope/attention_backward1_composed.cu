@@ -68,8 +68,8 @@ __global__ void attention_backward_composed_dq(Heads<const T> q,  // [batch][len
   Sums<16, kDim> dq_sums;
   for (int tile = visited.first; tile < visited.last; ++tile) {
     tile::ptx::cp_async_wait_all();
-    // All threads' copies of this tile have landed. And all have read the one before, whose place
-    // the next one takes.
+    // This tile has landed, and all warps are done with the previous one, whose buffer the next
+    // copy overwrites.
     __syncthreads();
     if (tile + 1 < visited.last) copy(tile + 1);
     const bool whole = tile >= visited.whole_first && tile < visited.whole_last;
@@ -146,8 +146,8 @@ __global__ void attention_backward_composed_dkv(Heads<const T> q,  // [batch][le
   Sums<16, kDim> dk_sums, dv_sums;
   for (int turn = 0; turn < tiles * group; ++turn) {
     tile::ptx::cp_async_wait_all();
-    // All threads' copies of these queries have landed. And all have read the ones before, whose
-    // place the next ones take.
+    // These queries have landed, and all warps are done with the previous ones, whose buffer the
+    // next copy overwrites.
     __syncthreads();
     if (turn + 1 < tiles * group) copy(turn + 1);
     const int tile = tile_of(turn), query = tile * kQueries;

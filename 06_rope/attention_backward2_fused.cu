@@ -80,8 +80,8 @@ __global__ void attention_backward_fused_dq(Heads<const T> q,     // [batch][len
     tile::ptx::cp_async_wait_all();
     if (tile == visited.first) rotate(q_tile, block_query);
     rotate(k_tile(tile), tile * kKeys);
-    // All threads' copies of this tile have landed, and its keys are turned. And all have read the
-    // one before, whose place the next one takes.
+    // This tile has landed and its keys are turned, and all warps are done with the previous one,
+    // whose buffer the next copy overwrites.
     __syncthreads();
     if (tile + 1 < visited.last) copy(tile + 1);
     const bool whole = tile >= visited.whole_first && tile < visited.whole_last;
@@ -169,8 +169,8 @@ __global__ void attention_backward_fused_dkv(Heads<const T> q,     // [batch][le
     tile::ptx::cp_async_wait_all();
     if (turn == 0) rotate(k_tile, block_key);
     rotate(q_tile(turn), tile_of(turn) * kQueries);
-    // All threads' copies of these queries have landed, and they are turned. And all have read the
-    // ones before, whose place the next ones take.
+    // These queries have landed and are turned, and all warps are done with the previous ones,
+    // whose buffer the next copy overwrites.
     __syncthreads();
     if (turn + 1 < tiles * group) copy(turn + 1);
     const int tile = tile_of(turn), query = tile * kQueries;

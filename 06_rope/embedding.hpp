@@ -51,7 +51,7 @@ struct EmbeddingBackwardBuffers {
 tile::Status validate(const EmbeddingProblem& problem, const EmbeddingBuffers& buffers);
 tile::Status validate(const EmbeddingProblem& problem, const EmbeddingBackwardBuffers& buffers);
 
-/// Everything of that but the element type.
+/// The same checks, except for the element type.
 tile::Status validate_tensors(const EmbeddingProblem& problem, const EmbeddingBuffers& buffers);
 tile::Status validate_tensors(const EmbeddingProblem& problem,
                               const EmbeddingBackwardBuffers& buffers);

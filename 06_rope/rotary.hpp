@@ -67,10 +67,10 @@ struct RotaryBuffers {
 /// What is checked before any step. The Status names the argument that is wrong.
 tile::Status validate(const RotaryProblem& problem, const RotaryBuffers& buffers);
 
-/// What of that is about the problem's numbers. Strides are looked at with their tensors.
+/// Checks the sizes and options only. Strides are checked together with their tensors.
 tile::Status validate_sizes(const RotaryProblem& problem);
 
-/// Everything of that but the element type.
+/// The same checks, except for the element type.
 tile::Status validate_tensors(const RotaryProblem& problem, const RotaryBuffers& buffers);
 
 inline bool is_empty(const RotaryProblem& p) {

@@ -78,13 +78,13 @@ __global__ void __launch_bounds__(OnePassShape<kDim>::kThreads, OnePassShape<kDi
     // snippet-end parts
     const auto take_turn = [&](int tile, auto is_border) {
       const int query = tile * kQueries;
-      // Made here, so that their addresses are computed in each turn: kept in registers from before
-      // the loop they would push out what it needs more.
+      // Built inside the loop on purpose: hoisted, their addresses would occupy registers and cause
+      // spills.
       const KeyTile k_tile(smem), v_tile(smem + KeyTile::kBytes);
       const Stage stage(stages + parity * Stage::kBytes);
       tile::ptx::cp_async_wait_all();
-      // All threads' copies of these queries have landed. And all have read the ones before, whose
-      // place the next ones take, and dS.
+      // These queries have landed, and all warps are done with dS and with the previous queries,
+      // whose buffer the next copy overwrites.
       __syncthreads();
       const bool is_last = tile + 1 == visited.last;  // of this head
       parity ^= 1;

@@ -82,14 +82,14 @@ __global__ void __launch_bounds__(kThreads, 2)
     const auto visit = [&](int tile, auto is_border) {
       constexpr bool kIsBorder = decltype(is_border)::value;
       tile::ptx::cp_async_wait_all();
-      // All threads' copies of this tile have landed. And all have read the one before, whose place
-      // the next one takes.
+      // This tile has landed, and all warps are done with the previous one, whose buffer the next
+      // copy overwrites.
       __syncthreads();
       if (tile + 1 < visited.last) copy(tile + 1);
       // A warp passes over a tile that none of its queries sees.
       if (kIsBorder && !mask.any_sees(warp_query, kWarpQueries, tile * kKeys, kKeys)) return;
-      // Made here, so that its addresses are computed in each turn: kept in registers from before
-      // the loop they would push out what it needs more.
+      // Built inside the loop on purpose: hoisted, its addresses would occupy registers and cause
+      // spills.
       const QueryTile q_here(smem);
       // snippet-begin groups
       // S = Q K^T of a group of keys, and weights of the group before meanwhile

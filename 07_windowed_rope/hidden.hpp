@@ -100,7 +100,7 @@ struct HiddenBackwardBuffers {
 tile::Status validate(const HiddenProblem& problem, const HiddenBuffers& buffers);
 tile::Status validate(const HiddenBackwardProblem& problem, const HiddenBackwardBuffers& buffers);
 
-/// What of that is about the problem's numbers.
+/// Checks the sizes and options only.
 tile::Status validate_sizes(const HiddenProblem& problem);
 
 inline bool is_empty(const HiddenProblem& p) { return p.batch == 0 || p.length == 0; }

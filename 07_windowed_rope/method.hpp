@@ -135,7 +135,7 @@ struct MethodBackwardBuffers {
 tile::Status validate(const MethodProblem& problem, const MethodBuffers& buffers);
 tile::Status validate(const MethodBackwardProblem& problem, const MethodBackwardBuffers& buffers);
 
-/// What of that is about the problem's numbers.
+/// Checks the sizes and options only.
 tile::Status validate_sizes(const MethodProblem& problem);
 tile::Status validate_sizes(const MethodBackwardProblem& problem);
 

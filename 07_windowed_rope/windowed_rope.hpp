@@ -123,11 +123,11 @@ struct BackwardBuffers {
 tile::Status validate(const ForwardProblem& problem, const ForwardBuffers& buffers);
 tile::Status validate(const BackwardProblem& problem, const BackwardBuffers& buffers);
 
-/// Everything of that but the element type.
+/// The same checks, except for the element type.
 tile::Status validate_tensors(const ForwardProblem& problem, const ForwardBuffers& buffers);
 tile::Status validate_tensors(const BackwardProblem& problem, const BackwardBuffers& buffers);
 
-/// What of that is about the problem's numbers. Strides are looked at with their tensors.
+/// Checks the sizes and options only. Strides are checked together with their tensors.
 tile::Status validate_sizes(const ForwardProblem& problem);
 tile::Status validate_sizes(const BackwardProblem& problem);
 

@@ -1,13 +1,13 @@
 // Which keys a query sees, and which tiles of keys its tile must visit. Kernels, reference, tests
-// and figures all ask this.
+// and figures all use this.
 #pragma once
 
 #include <cuda_runtime_api.h>  // __host__ and __device__
 
 namespace tile {
 
-/// Lengths are at most this, so that positions and windows can be added within 32 bits. As a window
-/// it is no limit.
+/// Lengths are at most this, so that positions and windows can be added within 32 bits. A window of
+/// this size is no limit.
 inline constexpr int kMaxLength = 1 << 29;
 
 // snippet-begin mask

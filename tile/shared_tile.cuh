@@ -70,7 +70,7 @@ class SharedTile {
     for (int i = 0; i < kTurns<kThreads>; ++i) {
       const int row = first + i * kStep<kThreads>;
       if (kRows % kStep<kThreads> != 0 && row >= kRows) break;
-      // Rows eight apart are swizzled alike.
+      // Rows eight apart have the same swizzle.
       const bool is_alike = kStep<kThreads> % 8 == 0;
       ptx::cp_async<16>(is_alike ? to + i * kStep<kThreads> * kRowBytes : at(row, chunk),
                         source + i * (from.ld * kStep<kThreads>), row < rows_left ? 16 : 0);

@@ -1,6 +1,6 @@
-// The two ways to shared memory, and the fence between them. Loads and stores of threads go by the
-// generic proxy; TMA and wgmma go by the async proxy. A barrier alone does not order one after the
-// other (PTX ISA, "Proxies"). Compute capability 9.0 and up.
+// The fence between the two proxies to shared memory. Loads and stores of threads use the generic
+// proxy; TMA and wgmma use the async proxy. A barrier alone does not order one after the other (PTX
+// ISA, "Proxies"). Compute capability 9.0 and up.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#proxies
 #pragma once
 

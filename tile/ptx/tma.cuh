@@ -59,7 +59,7 @@ using cpu_device::tma_store;
 
 namespace tile::ptx {
 
-/// Brings the map to the unit that reads it, so that the first copy need not wait.
+/// Fetches the map into the cache of TMA, so that the first copy need not wait.
 ///     prefetch.tensormap [map];
 __device__ __forceinline__ void prefetch_tensor_map(const TensorMap& map) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900

@@ -73,7 +73,7 @@ __device__ __forceinline__ void wgmma_commit() {
 }
 
 /// Waits for all groups but the last kGroups. The sums are named, so that the compiler moves no use
-/// of them in front of the wait.
+/// of them before the wait.
 ///     wgmma.wait_group.sync.aligned groups;
 template <int kGroups, int kCount>
 __device__ __forceinline__ void wgmma_wait(float (&d)[kCount]) {
@@ -88,8 +88,8 @@ __device__ __forceinline__ void wgmma_wait(float (&d)[kCount]) {
 #endif
 }
 
-/// Which axis of an operand has its neighbours in shared memory: k, as in an A stored by rows, or m
-/// and n, as in a B stored by rows.
+/// Which axis of an operand is contiguous in shared memory: k, as in an A stored by rows, or m and
+/// n, as in a B stored by rows.
 enum class Major { k, mn };
 
 // The registers of D, for each kN in use.
@@ -149,8 +149,8 @@ enum class Major { k, mn };
     TILE_WGMMA(256, "%128", form, "%129, %130, p, 1, 1, %131, %132", TILE_WGMMA_SHARED); \
   }
 
-/// T is __half, __nv_bfloat16 or __nv_fp8_e4m3; kDepth is 16, 16 or 32. Of fp8 both lie along k in
-/// memory. If not `accumulate`, D = A B.
+/// T is __half, __nv_bfloat16 or __nv_fp8_e4m3; kDepth is 16, 16 or 32. With fp8, k is the
+/// contiguous axis of both. If not `accumulate`, D = A B.
 ///     wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 d, a, b, p, 1, 1, tnspA, tnspB;
 ///     wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 d, a, b, p, 1, 1;
 /// Thread t of the warpgroup holds d[i], which is element_of_wgmma(t, i) of D (fragments.hpp): with
