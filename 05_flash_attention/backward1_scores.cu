@@ -1,8 +1,8 @@
 // Backward, step 1: the formulas.
 // Idea: with the softmax's P and its gradient in memory, each gradient is a product:
 //       dV = P^T dO, dQ = scale dS K, dK = scale dS^T Q with dS = P (dO V^T - delta).
-// Limit: products element by element. With better ones it would be memory: two matrices of 4 bytes
-//        for each query and key, written once and read three times.
+// Limit: the products are computed element by element. With faster products it would be memory: two
+//        matrices of 4 bytes for each query and key, written once and read three times.
 #include "flash_attention.cuh"
 #include "tile/ptx/exp2.cuh"
 #include "tile/reduce.cuh"
@@ -29,7 +29,8 @@ __device__ float dot(const T* a, const T* b, int dim) {
 }
 
 // snippet-begin weights
-/// P = exp(S - lse) and dS = P (dP - delta) of a query. What it does not see is 0.
+/// P = exp(S - lse) and dS = P (dP - delta) of a query. Both are 0 for keys that the query does not
+/// see.
 template <class T>
 __global__ void attention_backward_scores(Heads<const T> q,     // [batch][queries][heads][dim]
                                           Heads<const T> k,     // [batch][keys][heads / group][dim]

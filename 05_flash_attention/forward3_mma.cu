@@ -1,8 +1,7 @@
 // Forward, step 3: tensor cores.
-// Idea: both products are mma's. What the first leaves in a lane's registers, the scores of 16
-//       rows, is what the second wants there as its left factor: the weights never see shared
-//       memory.
-// Change: a warp has 16 queries and kKeys keys at a time; tiles of 16 bits, swizzled.
+// Idea: both products use mma. The first leaves the scores of 16 rows in a lane's registers just
+//       where the second needs its left factor: the weights never go through shared memory.
+// Change: a warp has 16 queries and kKeys keys at a time; tiles of 16-bit elements, swizzled.
 // Limit: no warp multiplies while the block copies, and every tile is masked element by element.
 #include "flash_attention.cuh"
 #include "tile/row_softmax.cuh"

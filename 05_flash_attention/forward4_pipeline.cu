@@ -1,9 +1,8 @@
 // Forward, step 4: copies in the background.
-// Idea: while a tile of keys is multiplied, cp.async copies the next one. And of the tiles only
-//       those are visited that a query of the block sees; only at the mask's border is a score
-//       asked for.
+// Idea: while a tile of keys is multiplied, cp.async copies the next one. A block visits only tiles
+//       that one of its queries sees, and masks single scores only in tiles at the mask's border.
 // Change: two buffers for keys and two for values, one barrier for each tile; Mask::tiles().
-// Limit: shared memory. A warp of 16 queries loads 16 bytes a lane for every two mma's.
+// Limit: shared memory. A warp of 16 queries loads 16 bytes a lane for every two mma.
 #include "flash_attention.cuh"
 #include "tile/row_softmax.cuh"
 
@@ -68,7 +67,7 @@ __global__ void attention_pipeline(Heads<const T> q,  // [batch][queries][heads]
     add_product_with_columns<T>(out, as_factor<T>(scores), v_tile(tile), 0);
   }
   // snippet-end loop
-  tile::ptx::cp_async_wait_all();  // without a tile the queries are still under way
+  tile::ptx::cp_async_wait_all();  // if the loop is empty, the queries are still under way
   float row_lse[2];
   softmax.finish(out, row_lse);
   store(out, o.rows(work.batch, work.head), block_query + warp_query, masks.queries);

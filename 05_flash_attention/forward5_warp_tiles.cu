@@ -1,8 +1,8 @@
-// Forward, step 5: 32 queries to a warp.
-// Idea: what a warp loads of keys and values it multiplies with two times 16 queries. The queries
+// Forward, step 5: 32 queries for each warp.
+// Idea: a warp multiplies the keys and values that it loads with two times 16 queries. The queries
 //       stay in registers where they fit, tiles of queries that see many keys begin first, and a
-//       warp passes over a tile of keys that none of its own queries sees.
-// Change: 128 queries to a block, in work_longest_first()'s order; at 64 columns the queries in
+//       warp skips a tile of keys that none of its own queries sees.
+// Change: 128 queries for a block, in work_longest_first()'s order; at 64 columns the queries in
 //         registers, at 128 tiles of 32 keys; Mask::any_sees().
 // Limit: products and exponentials take turns, and the maximum costs shuffles and a correction in
 //        every tile.
@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     if (tile + 1 < visited.last) copy(tile + 1);
     // snippet-begin products
     const bool whole = tile >= visited.whole_first && tile < visited.whole_last;
-    // A warp passes over a tile that none of its queries sees.
+    // A warp skips a tile that none of its queries sees.
     if (!whole && !mask.any_sees(warp_query, kWarpQueries, tile * kKeys<kDim>, kKeys<kDim>))
       continue;
     // S = Q K^T

@@ -1,8 +1,8 @@
 // Forward, step 6: a reference that moves only when it must.
 // Idea: the reference of the exponentials need not be the greatest score. As long as no weight
-//       would exceed 2^8 nothing is corrected, and no lane asks another: the warp votes once a
-//       tile. And whole tiles, which are most, get code in which no mask takes registers.
-// Change: LazySoftmax; a tile is visited by code for whole ones or by code for border ones.
+//       would exceed 2^8 nothing is corrected, and lanes exchange no maxima: the warp votes once
+//       for each tile. Most tiles are whole; they get code in which no mask occupies registers.
+// Change: LazySoftmax; separate code for whole tiles and for tiles at the mask's border.
 // Limit: products and exponentials take turns.
 #include "flash_attention.cuh"
 #include "tile/lazy_softmax.cuh"
@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     // copy overwrites.
     __syncthreads();
     if (tile + 1 < visited.last) copy(tile + 1);
-    // A warp passes over a tile that none of its queries sees.
+    // A warp skips a tile that none of its queries sees.
     if (kIsBorder && !mask.any_sees(warp_query, kWarpQueries, tile * kKeys<kDim>, kKeys<kDim>))
       return;
     // S = Q K^T
@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     }
     if constexpr (kIsBorder) hide(scores, mask, warp_query, tile * kKeys<kDim>);
     // snippet-begin lazy
-    // O is corrected if it must be, and P
+    // P, and O is corrected if necessary
     softmax.look_at(scores, out);
 #pragma unroll
     for (int n = 0; n < kWarpQueries * kKeys<kDim> / 128; ++n) softmax.weigh(scores, n);

@@ -1,9 +1,9 @@
 // Forward, step 7: exponentials among products.
-// Idea: tensor cores and the unit of the exponentials are two machines. While the scores of the
-//       next 32 keys are multiplied, the weights of these are computed, by the same warp.
+// Idea: tensor cores and the unit of the exponentials work independently. While the scores of the
+//       next 32 keys are multiplied, the same warp computes the weights of these 32.
 // Change: tiles of twice as many keys, in groups of 32, and a vote for each group; above 64 columns
 //         the groups follow one another without interleaving. All head dimensions, each with its
-//         own shape; addresses of the queries that take no registers from tile to tile.
+//         own shape; addresses of the queries that occupy no registers between tiles.
 // Limit: mma.sync itself. On Hopper its rate is two thirds of that of wgmma.
 #include "flash_attention.cuh"
 #include "tile/lazy_softmax.cuh"
@@ -15,15 +15,15 @@ using tile::Factor, tile::LazySoftmax, tile::Nothing, tile::SharedTile, tile::Su
 
 constexpr int kWarps = 4, kThreads = kWarps * tile::kWarp;
 
-/// Queries of a warp and keys of a tile. All shapes leave two blocks to a multiprocessor of Hopper,
-/// and one to a card with 99 KiB of shared memory for a block.
+/// Queries of a warp and keys of a tile. With all shapes two blocks fit on a multiprocessor of
+/// Hopper, and one on a card with 99 KiB of shared memory for a block.
 template <int kDim>
 struct Shape {
   static constexpr int kWarpQueries = kDim <= 128 ? 32 : 16;
   static constexpr int kQueries = kWarps * kWarpQueries;
   static constexpr int kKeys = kDim <= 64 ? 128 : kDim == 128 ? 64 : 32;
-  // Keys whose scores are computed at a time. Above 64 the registers hold the scores of one group
-  // only: those of the next cannot be multiplied meanwhile.
+  // Keys whose scores are computed at a time. Above 64 columns the registers hold the scores of one
+  // group only, so those of the next cannot be multiplied meanwhile.
   static constexpr int kGroup = 32;
   static constexpr bool kInterleave = kDim <= 64;
   static constexpr int kBytes = (kQueries + 4 * kKeys) * kDim * 2;
@@ -80,13 +80,13 @@ __global__ void __launch_bounds__(kThreads, 2)
     // copy overwrites.
     __syncthreads();
     if (tile + 1 < visited.last) copy(tile + 1);
-    // A warp passes over a tile that none of its queries sees.
+    // A warp skips a tile that none of its queries sees.
     if (kIsBorder && !mask.any_sees(warp_query, kWarpQueries, tile * kKeys, kKeys)) return;
     // Built inside the loop on purpose: hoisted, its addresses would occupy registers and cause
     // spills.
     const QueryTile q_here(smem);
     // snippet-begin groups
-    // S = Q K^T of a group of keys, and weights of the group before meanwhile
+    // S = Q K^T of a group of keys, and meanwhile the weights of the previous group
     const auto score = [&](Sums<kWarpQueries, kGroup>& scores, int group_of_tile, auto between) {
       scores = {};
       if constexpr (kKeepQueries) {

@@ -354,7 +354,7 @@ TEST_SUITE("chapter") {
     }
   }
 
-  TEST_CASE("the mask's tiles are those that somebody sees, and the whole ones that all see") {
+  TEST_CASE("the mask's tiles are those that some query sees, and the whole ones that all see") {
     for (const int queries : {1, 5, 16, 33}) {
       for (const int keys : {0, 1, 7, 32, 40}) {
         for (const int left : {-3, 0, 1, 9, kMaxLength}) {
