@@ -1,9 +1,8 @@
 // Forward, step 1: all scores in memory.
 // Idea: the formulas as they are written: S = scale Q K^T, P = softmax(S), O = P V, with a kernel
 //       for each and the matrix of scores in memory between them.
-// Limit: the products are computed element by element. With faster products it would be memory: for
-//        131,072 queries and keys the scores of a head take 64 GiB, and each is written twice and
-//        read four times.
+// Limit: products element by element. With faster ones it would be memory: for 131,072 queries and
+//        keys the scores of a head take 64 GiB, and each is written twice and read four times.
 #include "flash_attention.cuh"
 #include "tile/ptx/exp2.cuh"
 #include "tile/reduce.cuh"

@@ -2,7 +2,8 @@
 // Idea: P and dS do not depend on which pair a score came from; the gradients do: dS of a near key
 //       makes dQ1 = scale dS K1 and dK1 = scale dS^T Q1, dS of a far one dQ2 and dK2. dV is a sum
 //       over both.
-// Limit: products element by element, and two matrices of 4 bytes for each query and key.
+// Limit: the products are computed element by element, and two matrices have 4 bytes for each query
+//        and key.
 #include "tile/ptx/exp2.cuh"
 #include "tile/reduce.cuh"
 #include "windowed_rope.cuh"
@@ -29,7 +30,8 @@ __device__ float dot(const T* a, const T* b, int dim) {
 }
 
 // snippet-begin weights
-/// P = exp(S - lse) and dS = P (dP - delta) of a query. What it does not see is 0.
+/// P = exp(S - lse) and dS = P (dP - delta) of a query. Both are 0 for keys that the query does not
+/// see.
 template <class T>
 __global__ void windowed_backward_scores(Heads<const T> q1,    // [batch][queries][heads][dim]
                                          Heads<const T> k1,    // [batch][keys][heads / group][dim]

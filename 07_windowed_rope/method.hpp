@@ -30,7 +30,7 @@ struct MethodRule {
 tile::Status validate(const MethodRule& rule);
 
 // snippet-begin places
-/// Where a query, or a key, that stands at `position` is rotated to for far keys.
+/// The position by which a query, or a key, at `position` is rotated for far keys.
 double far_query_place(const MethodRule& rule, std::int64_t position);
 double far_key_place(const MethodRule& rule, std::int64_t position);
 // snippet-end places
@@ -46,8 +46,7 @@ MethodTables method_tables(const MethodRule& rule, std::span<const double> frequ
 /// With R(m) the rotation by m (RotaryProblem), i' and j' the far places, and i the position that
 /// query i stands beside:
 ///
-///     s_ij = scale (R(i) q_i) (R(j) k_j)     if i - j < window, else   scale (R(i') q_i) (R(j')
-///     k_j)
+///         s_ij = scale (R(i) q_i) (R(j) k_j) if i - j < window, else scale (R(i') q_i) (R(j') k_j)
 ///
 /// and from these o and lse as in ForwardProblem. A query sees the keys up to its own position: for
 /// later keys the methods have no rotation.
@@ -58,7 +57,7 @@ struct MethodProblem {
   std::int64_t window = 0;  // at least 0
   bool causal = true;       // false is refused
   float scale = 1;
-  Method method = Method::rerope;  // of this and the factor the steps know no more than the tables
+  Method method = Method::rerope;  // the steps get it and the factor through the tables only
   double factor = 1;
   std::int64_t rotary_dim = head_dim;  // from here on as in RotaryProblem
   rope::Layout layout = rope::Layout::half_split;
@@ -117,7 +116,7 @@ struct MethodBackwardBuffers {
   const void* q = nullptr;
   const void* k = nullptr;
   const void* v = nullptr;
-  const void* o = nullptr;     // as the forward pass gave it
+  const void* o = nullptr;     // from the forward pass
   const float* lse = nullptr;  // [batch][heads][queries], from the forward pass too
   const void* dout = nullptr;
   void* dq = nullptr;
@@ -154,9 +153,9 @@ inline bool is_empty(const MethodBackwardProblem& p) {
   return p.batch == 0 || p.heads == 0 || (p.queries == 0 && p.keys == 0);
 }
 
-/// The device memory that the step of this name needs beside its arguments, if the sizes are valid:
-/// rotated q and k, each twice, backward their gradients, too; the queries' positions; and what the
-/// attention in between needs. Step `prologue`: rotated k.
+/// The device memory that the step of this name needs besides its arguments, if the sizes are
+/// valid: rotated q and k, each twice, backward their gradients, too; the queries' positions; and
+/// the workspace of the attention in between. Step `prologue` needs rotated k only.
 std::int64_t workspace_bytes(const MethodProblem& problem, std::string_view step);
 std::int64_t workspace_bytes(const MethodBackwardProblem& problem, std::string_view step);
 
@@ -262,7 +261,7 @@ inline constexpr MethodBackwardLadder kMethodBackwardLadder{.name = "method back
 
 // ---- The references ----
 
-/// Without padding. `rows` below are numbers of queries among batch * queries.
+/// Tensors without padding. `rows` below are numbers of queries among batch * queries.
 struct MethodInputs {
   std::span<const double> q;            // [batch][queries][heads][head_dim]
   std::span<const double> k, v;         // [batch][keys][kv_heads][head_dim]
@@ -271,7 +270,7 @@ struct MethodInputs {
 };
 
 /// o and lse in double, and how far a correct kernel may be from them, which rounds rotated q and k
-/// to the type: of these rows; empty: of all.
+/// to the type, of these rows. Empty means all rows.
 tile::AttentionExpected reference(const MethodProblem& problem, const MethodInputs& inputs,
                                   std::span<const std::int64_t> rows = {});
 

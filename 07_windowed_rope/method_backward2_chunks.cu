@@ -1,10 +1,10 @@
 // A method's gradients, step 2: 16 bytes at a time.
-// Idea: turning costs memory and nothing else. So each row of q and k is read once for both turns,
-//       and a thread turns back eight pairs of both gradients, whose loads are all under way at
-//       once.
-// Change: two kernels of the rotation for five.
-// Limit: the gradients of rotated rows are still written and read once more, and those of queries
-//        were sums in memory before.
+// Idea: the cost of a rotation is memory traffic only. So each row of q and k is read once for both
+//       rotations, and a thread rotates back eight pairs of both gradients, whose loads are all
+//       under way at once.
+// Change: two kernels for the rotations instead of five.
+// Limit: the gradients of rotated rows are still written and read again, after those of queries
+//        were sums in memory.
 #include "method.cuh"
 #include "rotary_unit.cuh"
 

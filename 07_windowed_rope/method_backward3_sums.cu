@@ -1,8 +1,8 @@
 // A method's gradients, step 3: from sums to dq.
 // Idea: dq1 and dq2 are sums in memory, in fp32, before they are rounded. The kernel that reads
-//       them can as well turn them back and add them, and has dq.
-// Change: that kernel for the two that rounded dq1 and dq2 and the one that turned them; head
-//         dimensions 64 and 128.
+//       them can also rotate them back and add them, which gives dq.
+// Change: that kernel instead of the two that rounded dq1 and dq2 and the one that rotated them;
+//         head dimensions 64 and 128.
 // Limit: the sums, 8 bytes for each element of dq, are cleared, added to and read.
 #include "method.cuh"
 #include "rotary_unit.cuh"

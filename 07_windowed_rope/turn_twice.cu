@@ -1,4 +1,5 @@
-// What a method's steps share: each row of q or k read once, and turned by two tables.
+// Shared by a method's steps: a kernel that reads each row of q or k once and rotates it by two
+// tables.
 #include "rotary_unit.cuh"
 #include "turning.cuh"
 

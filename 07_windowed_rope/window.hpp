@@ -1,4 +1,4 @@
-// Which of two scores counts for a query and a key. Kernels, tests and figures all ask this.
+// Which of two scores counts for a query and a key. Kernels, tests and figures all use this.
 #pragma once
 
 #include "tile/mask.hpp"
@@ -40,8 +40,8 @@ struct Window {
   }
 
   // snippet-begin kinds
-  /// What there is in a tile: of the queries from first_query on, and of the keys from first_key
-  /// on. A tile with both is mixed.
+  /// Which kinds of keys a tile has, for the queries from first_query on and the keys from
+  /// first_key on. A tile with both kinds is mixed.
   struct Kinds {
     bool near, far;
   };
