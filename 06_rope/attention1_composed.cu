@@ -1,7 +1,7 @@
 // Attention, step 1: rotate, then attend.
 // Idea: step `vectors` writes rotated copies of q and k to memory, and the kernel of chapter 05's
-//       forward step 5 attends to them. It knows nothing of positions.
-// Limit: q and k are read, written and read again, and somebody must have memory for the copies.
+//       forward step 5 attends to them. That kernel uses no positions.
+// Limit: q and k are read, written and read again, and the copies need memory.
 #include "attention.cuh"
 #include "tile/row_softmax.cuh"
 
@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     // copy overwrites.
     __syncthreads();
     if (tile + 1 < visited.last) copy(tile + 1);
-    // A warp passes over a tile that none of its queries sees.
+    // A warp skips a tile that none of its queries sees.
     const bool whole = tile >= visited.whole_first && tile < visited.whole_last;
     if (!whole && !mask.any_sees(warp_query, kWarpQueries, tile * kKeys<kDim>, kKeys<kDim>))
       continue;

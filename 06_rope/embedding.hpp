@@ -10,7 +10,7 @@
 
 namespace rope {
 
-/// Each token gets the table's row of its position added, once, before the first layer:
+/// The table's row of its position is added to each token, once, before the first layer:
 ///
 ///     y[b, s, :] = x[b, s, :] + table[position(b, s), :]
 ///
@@ -40,10 +40,10 @@ struct EmbeddingBuffers {
 struct EmbeddingBackwardBuffers {
   const void* dy = nullptr;  // [batch][length][dim]
   void* dtable = nullptr;    // [table_positions][dim] of the problem's type
-  // As in the forward pass. A token that stands nowhere in the table adds to no row.
+  // As in the forward pass. A token whose position the table does not have adds to no row.
   const int* positions = nullptr;
-  // Only step `atomics` needs it: workspace_bytes(problem), aligned to 16 bytes. Null: it is not to
-  // run.
+  // Only step `atomics` needs it: workspace_bytes(problem), aligned to 16 bytes. May be null if
+  // that step is not to run.
   void* workspace = nullptr;
 };
 
@@ -59,7 +59,7 @@ tile::Status validate_tensors(const EmbeddingProblem& problem,
 inline bool is_empty(const EmbeddingProblem& p) {
   return p.batch == 0 || p.length == 0 || p.dim == 0;
 }
-/// Without tokens there still is a gradient of the table: zeros.
+/// Even without tokens the gradient of the table must be set to zeros.
 inline bool has_no_table(const EmbeddingProblem& p) { return p.table_positions == 0 || p.dim == 0; }
 
 /// Whether chunks of 16 bytes fill all rows, and every chunk is aligned; if not, the Status says
