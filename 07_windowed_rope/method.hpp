@@ -43,10 +43,10 @@ struct MethodTables {
 MethodTables method_tables(const MethodRule& rule, std::span<const double> frequencies,
                            std::int64_t positions, double attention_factor = 1);
 
-/// With R(m) the rotation by m (RotaryProblem), i' and j' the far places, and i the position that
-/// query i stands beside:
+/// With R(m) the rotation by m (RotaryProblem), i' and j' the far positions, and i the position
+/// that query i stands beside:
 ///
-///         s_ij = scale (R(i) q_i) (R(j) k_j) if i - j < window, else scale (R(i') q_i) (R(j') k_j)
+///     s_ij = scale (R(i) q_i) (R(j) k_j) if i - j < window, else scale (R(i') q_i) (R(j') k_j)
 ///
 /// and from these o and lse as in ForwardProblem. A query sees the keys up to its own position: for
 /// later keys the methods have no rotation.

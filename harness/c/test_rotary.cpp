@@ -15,7 +15,7 @@ using rope::Strides;
 constexpr std::int64_t kBatch = 2, kLength = 7, kHeads = 4, kDim = 64, kTablePositions = 12;
 
 struct Case {
-  std::int64_t kv_heads, rotary_dim;  // 0: all of a row turns
+  std::int64_t kv_heads, rotary_dim;  // 0: all of a row is rotated
   std::int64_t padding;               // elements between rows; 0: strides are left 0
   std::int64_t first_position;
   float attention_factor;  // 0: left to the default
@@ -25,7 +25,7 @@ constexpr Case kCases[] = {{2, 0, 0, 0, 0, false, false, false},
                            {1, 48, 8, 5, 1.5f, true, true, false},
                            {0, 32, 16, 0, 0, false, true, true}};
 const std::vector<int> kPositions{3, 1, 4, 1, 5,  11, 2,
-                                  6, 5, 3, 5, 12, 9,  -7};  // two stand nowhere
+                                  6, 5, 3, 5, 12, 9,  -7};  // two are not in the tables
 
 Strides strides(const Case& c, std::int64_t heads, int tensor) {
   const std::int64_t row = heads * kDim + c.padding * tensor;
