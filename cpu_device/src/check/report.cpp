@@ -1,4 +1,4 @@
-// What a finding says.
+// The text of a finding.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -73,7 +73,7 @@ std::string place(const Finding& f, const Block& block) {
          owner(f, block);
 }
 
-// The line of an access. That a kernel was called where it was launched is told anyway.
+// The line of an access. The place of the launch is reported anyway.
 std::string line_of(const Block& block, Place where) {
   std::string place = source_of(where);
   const KernelName& kernel = block.launch().name;
@@ -108,7 +108,7 @@ std::string beyond(const Finding& f) {
   return side + (" of " + f.array->name + " (" + size + ")");
 }
 
-// What the access is called, and which barrier would have ordered it with an earlier one.
+// The name of the access, and the barrier that would have ordered it with an earlier one.
 const char* noun(const Access& access) {
   if (access.of_mbarrier) return "the use";
   return access.kind == Kind::read ? "the read" : access.copies ? "the copy" : "the write";
@@ -181,7 +181,7 @@ const char* by(Flight flight) {
   return flight == Flight::none ? "" : flight == Flight::st_async ? " by st.async" : " by TMA";
 }
 
-// What would have ordered the two accesses of a race.
+// The barrier, wait or fence that would have ordered the two accesses of a race.
 std::string missing(const Finding& f) {
   const Stamp& earlier = f.earlier;
   Flight flight = earlier.is_in_flight() ? earlier.flight() : Flight::none;
@@ -199,7 +199,7 @@ std::string missing(const Finding& f) {
   const bool sends =
       f.access.flight == Flight::st_async || (f.access.flight == Flight::load && !has_no_order);
   if (flight != Flight::none || sends) {
-    // What has been read can be told of by any barrier.
+    // Any barrier can order an access that is not in flight.
     const bool any = !earlier.is_in_flight() && !f.earlier_was_first;
     return std::string("missing: an mbarrier_wait() ") +
            (!any           ? ""
@@ -207,7 +207,7 @@ std::string missing(const Finding& f) {
                            : "or a __syncthreads() ") +
            between(f);
   }
-  // No barrier says whose value is to stay.
+  // A barrier would not decide whose value is to stay.
   const bool both_write = f.earlier_was_write && (f.access.kind != Kind::read || f.updates);
   if (f.updates) {
     return std::string(earlier.block != f.block ? "two blocks" : "both threads") +
@@ -259,7 +259,7 @@ std::string line_of(Site site) {
   return site.file ? std::string(site.file) + ":" + std::to_string(site.line) : "";
 }
 
-// The write of what a wgmma still reads.
+// A write to memory that a wgmma still reads.
 std::string race_with_wgmma(const Finding& f, const Block& block) {
   const uint32_t first = f.earlier.thread % kMaxThreads;
   const bool own = f.thread - first < kWarpgroup;
@@ -341,7 +341,7 @@ std::string race(const Finding& f, const Block& block) {
   return certain ? text : text + "  " + missing(f);
 }
 
-// The thread that reads what a copy has not brought yet, and what that copy lacks.
+// A read before the copy has landed, and what is missing for that copy.
 std::string under_way(const Finding& f, const Block& block) {
   const Finding::Copy& copy = f.copy;
   if (copy.lack == Finding::Copy::mbarrier) {
