@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(kTensorThreads, 2)
       a_loader.copy(to * kStageBytes);
       b_loader.copy(to * kStageBytes);
     }
-    tile::ptx::cp_async_commit();  // also where there is nothing to copy, so that waits can count
+    tile::ptx::cp_async_commit();  // even without copies, so that waits can count
     to = (to + 1) % kStages;
   };
   const int turns = a_loader.tiles_left();

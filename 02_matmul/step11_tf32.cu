@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(kTensorThreads)
       a_loader.copy(to * kStageChunks * 16);
       b_loader.copy(to * kStageChunks * 16);
     }
-    tile::ptx::cp_async_commit();  // also where there is nothing to copy, so that waits can count
+    tile::ptx::cp_async_commit();  // even without copies, so that waits can count
     to = (to + 1) % kStages;
   };
   const int turns = a_loader.tiles_left();

@@ -3,7 +3,7 @@
 //       block that takes the next tile itself copies its first parts while it finishes this one.
 // Change: as many blocks as the card holds at one time. The copies run ahead of the products, and
 //         so keep count of their own tile. The tiles are taken in columns of eight, as in step 6.
-// Limit: two blocks on a multiprocessor covered for each other already, so that alone it gains
+// Limit: two blocks on a multiprocessor already hid each other's gaps, so this step alone gains
 //        nothing (see the page). C goes to memory in pieces of two bytes.
 #include "tensor_tiles.cuh"
 

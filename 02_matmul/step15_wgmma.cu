@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(kThreads)
   const SharedAddress a_smem(smem), b_smem(smem + ATile::kBytes);
   const Corner corner = corner_of_block(n, kTileM, kTileN);
   if (threadIdx.x == 0) mbarrier_init(&full, 1);
-  __syncthreads();  // all see it before they wait there
+  __syncthreads();  // it is initialised before a thread waits
 
   float sums[kTileN / 2];  // of C, as element_of_wgmma says
   unsigned parity = 0;

@@ -2,11 +2,11 @@
 // Idea: a C of few tiles leaves most multiprocessors without work, however long its sums are. So up
 //       to eight blocks share a tile: each adds the products of its share of k, and then all of
 //       them add up their sums, through distributed shared memory.
-// Change: from step 16: tiles of 128 x 128, a share of k in the place of all of it, and at the end
+// Change: from step 16: tiles of 128 x 128, a share of k instead of all of it, and at the end
 //         each block gathers some rows of the tile, in an order that is always the same, and
 //         finishes them as step 19 does. No workspace, no atomics.
-// Limit: L2. A turn on a tile of 128 x 128 wants 32 KiB for half of the products that step 19 has
-//        for as much.
+// Limit: L2. An iteration on a tile of 128 x 128 needs 32 KiB for half as many products as step 19
+//        has for the same.
 #include "activation.cuh"
 #include "hopper_tiles.cuh"
 #include "tile/host/cluster_launch.hpp"
@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       mbarrier_init(&empty[stage], kConsumers);  // a thread of each
     }
   }
-  __syncthreads();  // all see them before they wait there
+  __syncthreads();  // they are initialised before a thread waits
   tile::RingPlace<kStages> place;
 
   // snippet-begin share

@@ -12,7 +12,7 @@ add_library(cuda_runtime_of_device ALIAS cpu_device)
 # What CUDA programs take for granted and C++ does not: no strict aliasing (a float* may be read as
 # a float4*), no fusing of a*b+c unless the source says fma, and pragmas for other compilers.
 set(TILE_KERNEL_FLAGS -fno-strict-aliasing -ffp-contract=off -Wno-unknown-pragmas
-  # A thread with large arrays must meet the page below its stack, not somebody else's stack.
+  # A thread with large arrays must touch the page below its stack, not another thread's stack.
   -fstack-clash-protection
   # In programs as in libraries, which share the compiled headers below.
   -fPIC

@@ -117,7 +117,7 @@ std::string place(std::int64_t position, const Layout& layout) {
 Status guard_status(const Damages& found, const std::string& name, const Layout& layout,
                     std::int64_t extent) {
   std::string why;
-  // `text` tells of damage that there is: without elements there are no rows to place it in.
+  // `text` describes damage that exists: without elements there are no rows to locate it in.
   const auto report = [&](const Damage& damage, auto text) {
     if (damage.bytes > 0) why += (why.empty() ? "" : "; ") + damage.amount() + text(damage.first);
   };

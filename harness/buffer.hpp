@@ -127,7 +127,7 @@ class GuardedMemory {
   void copy(const GuardedMemory& other);
   /// Makes all bits of the elements one.
   void poison();
-  /// Says that a kernel will write all elements before anybody reads one.
+  /// Says that kernels will write all elements before they read one.
   void mark_written() { tell_device(true); }
   /// Rows by their numbers.
   std::vector<double> rows(std::span<const std::int64_t> numbers) const;

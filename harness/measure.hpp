@@ -31,7 +31,7 @@ struct Timing {
 struct Group {
   std::vector<std::size_t> works;  ///< their indices
   int repetitions = 0;
-  int burst = 0;  ///< so many between two pauses
+  int burst = 0;  ///< calls between two pauses
 };
 
 /// Plans the timing of works that take so long once: first `rivals` works (ceilings and peers),

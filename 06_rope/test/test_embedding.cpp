@@ -69,7 +69,7 @@ TEST_SUITE("step") {
         need_not_run);
   }
 
-  TEST_CASE("embedding: positions: an offset, ids, nowhere in the table") {
+  TEST_CASE("embedding: positions: an offset, ids, positions outside of the table") {
     for_each_embedding_step([](const auto& step, DType type) {
       Case c = simple(type, 2, 6, 64);
       c.p.first_position = 11;
@@ -164,7 +164,7 @@ TEST_SUITE("step") {
     });
   }
 
-  TEST_CASE("embedding backward: tokens that stand nowhere add nothing, not even a NaN") {
+  TEST_CASE("embedding backward: tokens without a position add nothing, not even a NaN") {
     tile::for_each_step(kEmbeddingBackwardLadder, [](const BackwardStep& step, DType type) {
       const Case c = with_ids(type, 16, 4, {2, -1, 0, 4, 2, INT32_MIN, INT32_MAX, 1});
       Values dy = normal_tokens(c.p);

@@ -13,7 +13,7 @@ inline constexpr int kScriptLength = 32;
 /// What each thread of a block does, a letter a step:
 ///   a to d   copies the next of its inputs to its slot of this letter
 ///   ,        commits
-///   0 to 3   waits for all but so many groups
+///   0 to 3   waits for all but this number of groups
 ///   *        waits for all copies
 ///   A to D   stores what is in that slot as its next output
 struct Script {

@@ -489,7 +489,7 @@ __global__ void write_after_mbarrier(const ClusterMemory m) {
 }
 
 // All send to all, in turn to two buffers: who has sent for the next round has read this one, and
-// without that the buffer after it is not complete. With a single one, somebody may still read.
+// without that the buffer after it is not complete. With a single one, a block may still read.
 template <bool kMistake>
 __global__ void two_buffers(const ClusterMemory m) {
   constexpr unsigned kBuffers = kMistake ? 1 : 2, kWarps = kThreads / 32;

@@ -35,7 +35,7 @@ enum class Meeting {
   rank,                // asks for an address in block 4
   global_address,      // asks where global memory lies in another block
   trap,                // thread 5 of block 2
-  endless_poll,        // all sleep until somebody writes
+  endless_poll,        // all sleep until one writes, which none does
   read_after_the_end,  // block 0 reads shared memory of block 1, which has ended; not in all orders
 };
 

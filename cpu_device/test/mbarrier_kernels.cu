@@ -55,7 +55,7 @@ __global__ void ring_kernel(int items, int* out) {
       mbarrier_arrive_expect(&empty[slot], 0);
     }
   }
-  // The last items are on their way until somebody has waited for them: the readers have.
+  // The last items are on their way until a thread has waited for them: the readers have.
 }
 
 __host__ __device__ constexpr int number(unsigned block, unsigned thread, int round) {

@@ -133,7 +133,7 @@ def _visible(parts):
 
 def _scores(kind, scale, parts):
     """The scores; how far they are off, as a relative error of their exponential; and by how much
-    more in either direction. If there are two parts, a peer may round scores, or everybody rounds
+    more in either direction. If there are two parts, a peer may round scores, or all of them round
     rows that were rotated; both come to about a rounding of a score of usual size."""
     scores = relative = spread = 0
     for q, k, seen in parts:

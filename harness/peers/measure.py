@@ -40,7 +40,7 @@ def summary(times, sm_clock):
 
 class Plan(NamedTuple):
     repetitions: int
-    burst: int                  # so many between two pauses
+    burst: int                  # calls between two pauses
     pause: float = PAUSE_S      # seconds, before each burst
     heating: float = HEATING_S  # seconds of the same work before sustained load
 

@@ -71,7 +71,7 @@ void check_own_kernel(const LadderInfo& ladder, std::size_t step, Workload& work
   CHECK_FALSE(workload.check().ok());  // what one step wrote is not there for the next
 }
 
-TEST_CASE("chapters: a step's type, unless somebody asks for one, is one that runs here") {
+TEST_CASE("chapters: a step's type, unless one is asked for, is one that runs here") {
   // CTest asks the CPU device as 7.5, too, which multiplies no bf16.
   const bool has_bf16 = has_feature(device().capability, Feature::bf16_mma);
   StepInfo step{"", "", {DType::fp16, DType::bf16}, {}, "", {}};

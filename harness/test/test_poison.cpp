@@ -48,7 +48,7 @@ TEST_CASE("poison: ordinary values are none, NaN from arithmetic included") {
   }
 }
 
-TEST_CASE("poison: an output buffer is full of it, and what was not written is told") {
+TEST_CASE("poison: an output buffer is full of it, and unwritten elements are reported") {
   for (const Poison poison : kOutputPoisons) {
     for (const DType dtype : kDTypes) {
       if (dtype == DType::e4m3) continue;

@@ -34,7 +34,7 @@ struct NamedArray {
   const void* data;
   size_t element_bytes;
   int64_t rows, cols, ld;
-  bool written;  // otherwise a read is an error until somebody has written
+  bool written;  // otherwise a read before a write is an error
 };
 void name_array_in_check_build(const NamedArray& array);
 inline void name_array(const NamedArray& array) {
