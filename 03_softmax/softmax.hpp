@@ -21,7 +21,7 @@ inline constexpr std::string_view kTitle =
 ///
 /// A column that is not visible is not read, and has y = 0 (or -infinity). If nothing in a row has
 /// a weight, because no column is visible or all that are hold -infinity, all of its y are 0 (or
-/// -infinity), as attention wants it for a query without keys; PyTorch gives NaN. A NaN or
+/// -infinity), as attention needs it for a query without keys; PyTorch gives NaN. A NaN or
 /// +infinity makes its whole visible row NaN, and no other.
 struct ForwardProblem {
   tile::DType type;

@@ -101,10 +101,10 @@ tile::Status validate(const BackwardProblem& problem, const BackwardBuffers& buf
 /// fp64.
 tile::Status validate_matrices(const BackwardProblem& problem, const BackwardBuffers& buffers);
 
-/// The part of that which asks for no pointer: sizes and options.
+/// Checks the sizes and options only.
 tile::Status validate_sizes(const BackwardProblem& problem);
 
-/// Without rows there still are dgamma and dbeta: zeros.
+/// Even without rows dgamma and dbeta must be set to zeros.
 inline bool is_empty(const BackwardProblem& p) { return p.cols == 0; }
 
 tile::Status check_chunks(const BackwardProblem& problem, const BackwardBuffers& buffers);
@@ -117,8 +117,8 @@ constexpr std::int64_t max_partial_sums(std::int64_t cols) {
   return fit < 1 ? 1 : fit < kMax ? fit : kMax;
 }
 
-/// The device memory that any step needs beside its arguments: fp32 partial sums. At most 32 MiB up
-/// to 4 million columns.
+/// The device memory that any step needs besides its arguments: fp32 partial sums. At most 32 MiB
+/// up to 4 million columns.
 constexpr std::int64_t workspace_bytes(const BackwardProblem& p) {
   if (p.cols <= 0) return 0;
   return 2 * max_partial_sums(p.cols) * p.cols * static_cast<std::int64_t>(sizeof(float));
