@@ -137,7 +137,7 @@ Status guard_status(const Damages& found, const std::string& name, const Layout&
   return why.empty() ? Status{} : device_error(name, why);
 }
 
-// What small_inputs() tells, as long as its buffer lives.
+// The text for small_inputs(), as long as its buffer lives.
 std::vector<std::weak_ptr<const std::string>>& shown_inputs() {
   static std::vector<std::weak_ptr<const std::string>> inputs;
   return inputs;

@@ -80,7 +80,7 @@ class DeviceBuffer {
   /// Fails if an element has changed since the buffer was made: for an input after a kernel, for
   /// an output after a call that was refused.
   Status check_unchanged() const;
-  /// What every test asks of every buffer at the end: check_guards(), and of an input also
+  /// The checks for every buffer at the end of a test: check_guards(), and for an input also
   /// check_unchanged().
   Status check() const;
 
@@ -105,8 +105,8 @@ class DeviceBuffer {
   std::unique_ptr<std::byte, DeviceFree> memory_;
 };
 
-/// "x = 1 2 3" for each buffer that was made with at most eight values and is still there: what a
-/// failed check can show of its inputs.
+/// "x = 1 2 3" for each buffer that was made with at most eight values and is still there: the
+/// inputs that a failed check can show.
 std::vector<std::string> small_inputs();
 
 /// Device memory for `count` elements with the same canaries, whose contents are never on the host

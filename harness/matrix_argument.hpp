@@ -1,4 +1,4 @@
-// A matrix among the arguments of a step, and what is checked of it before a launch.
+// A matrix among the arguments of a step, and its checks before a launch.
 #pragma once
 
 #include <cstdint>

@@ -15,8 +15,8 @@
 
 namespace tile {
 
-/// [batch][length][heads][dim] with strides. What lies between its elements is not to be touched:
-/// NaN in an input, poison in an output.
+/// [batch][length][heads][dim] with strides. The memory between its elements must not be touched:
+/// it is NaN in an input, poison in an output.
 class Tensor {
  public:
   struct Shape {
@@ -40,7 +40,7 @@ class Tensor {
     return Tensor(DeviceBuffer::output(name, vector_layout(type, extent, offset), poison), places);
   }
 
-  /// What a kernel reads and writes.
+  /// A tensor that a kernel reads and writes.
   static Tensor in_out(const char* name, DType type, const Shape& shape, const Strides& stride,
                        const std::vector<double>& values, std::int64_t offset = 0) {
     const std::vector<std::size_t> places = places_of(shape, stride);

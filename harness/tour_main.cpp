@@ -95,7 +95,7 @@ std::string command_for(const Chapter& chapter, const LadderInfo& ladder, std::s
          (ladder.name.empty() ? "" : text(ladder.name) + " ") + std::to_string(step + 1);
 }
 
-/// What may help whoever has a wrong kernel before them.
+/// Advice on finding the mistake in a wrong kernel.
 std::string next_command(const Chapter& chapter, const LadderInfo& ladder, std::size_t step) {
   if (!device_reads_host_memory() && device().simulated) return "See docs/debugging.md";
   return "Next: " + command_for(chapter, ladder, step) + " --check";
@@ -115,7 +115,7 @@ std::string numbered(const LadderInfo& ladder, std::size_t step) {
   return std::to_string(step + 1) + " " + text(ladder.steps[step].name);
 }
 
-/// Says which step runs in the place of another.
+/// Says which step runs instead of another.
 void show_choice(const LadderInfo& ladder, std::size_t wanted, const Choice& choice) {
   if (choice.step == wanted) return;
   std::printf("      %s does not take this (%s): step %s runs\n", numbered(ladder, wanted).c_str(),

@@ -1,4 +1,4 @@
-// What the Workloads of chapters are made of: tensors in guarded memory, and a ladder that runs.
+// The parts of the chapters' Workloads: tensors in guarded memory, and a ladder that runs.
 #pragma once
 
 #include <algorithm>
