@@ -138,7 +138,7 @@ NOT_COMPARED = re.compile(r"\s*(//\s*snippet-(begin|end)\b|namespace\b|}\s*//\s*
 
 
 def blank(text):
-    """As many lines, and nothing on them."""
+    """The same number of lines, all empty."""
     return re.sub(r"[^\n]", " ", text)
 
 
@@ -178,7 +178,7 @@ def kernel_lines(source):
 
 
 def compared_lines(source):
-    """What counts as changed if it differs from the step before."""
+    """The lines that are compared with those of the step before."""
     lines = source.splitlines()
     first = next((i for i, line in enumerate(lines) if line.lstrip().startswith("#include")), 0)
     return ["".join(line.split()) for line in lines[first:] if not NOT_COMPARED.match(line)]
@@ -211,7 +211,7 @@ class Tree:
         return self._texts[name]
 
     def includes(self, name):
-        """The project's files that this one includes itself. Complains of those not found."""
+        """The project's files that this one includes itself. Complains about those not found."""
         if name not in self._includes:
             found = self._includes[name] = []
             for included in INCLUDE.findall(without_comments(self.text(name))):
@@ -233,7 +233,7 @@ class Tree:
         return found[1].split() if found else []
 
     def reached(self, name):
-        """All that it includes, directly or through others, but for harness/."""
+        """All files that it includes, directly or through others, except harness/."""
         seen, waiting = set(), [name]
         while waiting:
             for included in self.includes(waiting.pop()):
@@ -263,7 +263,7 @@ class Tree:
         return ladders
 
     def check_ground_floor(self):
-        """Complains of what tile/ includes of harness/. Its tests may."""
+        """Complains about files of tile/ that include harness/. Its tests may."""
         for file in sorted((self.root / "tile").rglob("*")):
             name = file.relative_to(self.root).as_posix()
             if file.suffix not in (".h", ".hpp", ".cuh", ".cu", ".cpp"):
@@ -277,7 +277,7 @@ class Tree:
 
 @dataclasses.dataclass
 class Row:
-    """What a step spends. None: it has none of it."""
+    """The figures of a step. None: the step has no such figure."""
     name: str
     spent: dict
     most: dict

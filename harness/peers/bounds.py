@@ -15,7 +15,7 @@ EXPONENTIAL = 16  # roundings in an exponential and the division by the sum
 
 
 def difference(name, got, expected, bound):
-    """What is wrong, or "". NaN never passes."""
+    """A description of the mistake, or "". NaN never passes."""
     error = (got.double() - expected).abs()
     bad = ~(error <= bound)
     count = int(bad.sum())
@@ -81,7 +81,7 @@ def statistics(x, eps, is_rms):
 
 
 def norm(kind, x, gamma, beta, mean, rstd):
-    """mean and rstd are those of the rows."""
+    """`mean` and `rstd` are those of the rows."""
     xhat = (x - mean) * rstd
     y = gamma * xhat + beta
     kappa = x.abs().mean(-1, keepdim=True) * rstd

@@ -31,7 +31,7 @@ ATTENTION_INPUTS = {"attention": "q k v", "windowed_attention": "q1 q2 k1 k2 v",
 # Batch, tokens, heads of q and of k, head dimension, and 1 for interleaved pairs.
 ROTARY_SIZES = tuple((4, 4096, 32, 8, head_dim, interleaved)
                      for head_dim in (64, 128) for interleaved in (0, 1))
-# One new token of a text, or a few: so many queries beside k and v of 256 MiB to 1 GiB.
+# One new token of a text, or a few: this number of queries beside k and v of 256 MiB to 1 GiB.
 DECODED = (1, 16)
 DECODING_KEYS = (1 << 16, 1 << 17, 1 << 18)
 PASSES = ("forward", "backward")
@@ -79,7 +79,7 @@ class Case:
 
     @property
     def result_type(self):
-        """8 bits have too few for a result."""
+        """Results of 8-bit products have 16 bits."""
         return "bf16" if self.type == "e4m3" else self.type
 
     @property
