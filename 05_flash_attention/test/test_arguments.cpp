@@ -1,4 +1,4 @@
-// Chapter 05's tests: what is refused, by name, and what is taken just beside it.
+// Chapter 05's tests: what is refused, by name, and valid arguments close to it.
 #include <functional>
 
 #include "test_support.hpp"
@@ -6,7 +6,7 @@
 namespace flash_attention {
 namespace {
 
-/// A call in good order: of each tensor as many bytes as it has, one after the other.
+/// A valid call: the memory of the tensors follows one another without gaps.
 struct Call {
   ForwardProblem p = causal(full(DType::bf16, {2, 4, 2, 5, 7, 16})).p;
   ForwardBuffers b = {};

@@ -1,4 +1,4 @@
-// What the tests of chapter 05 share: tensors with strides, problems, and how a step is run and
+// Shared by the tests of chapter 05: tensors with strides, problems, and how a step is run and
 // checked.
 #pragma once
 
@@ -46,7 +46,7 @@ inline constexpr bool kIsForward = std::is_same_v<Step, tile::TestedStep<Forward
 
 // ---- Problems ----
 
-/// A problem, and what is not in it: lengths, and elements from a 256-byte boundary to each tensor.
+/// A problem with lengths and offsets, the elements from a 256-byte boundary to each tensor.
 /// A backward problem has the same options; its gradients have strides and offsets of their own.
 struct Case {
   ForwardProblem p;
@@ -159,7 +159,7 @@ inline Inputs normal(const ForwardProblem& p) {
           tile::normal(kv, p.type, 32), tile::normal(kv, p.type, 33)};
 }
 
-/// The same of a case. What its lengths leave out is NaN.
+/// The same of a case. Rows beyond its lengths are NaN.
 inline Inputs normal(const Case& c) {
   Inputs in = normal(c.p);
   tile::erase_beyond(c.query_lengths, c.p.queries, &in.q);

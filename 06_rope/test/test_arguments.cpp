@@ -1,4 +1,4 @@
-// Chapter 06's tests: what is refused, by name, and what is taken just beside it.
+// Chapter 06's tests: what is refused, by name, and valid arguments close to it.
 #include <cmath>
 #include <functional>
 
@@ -7,7 +7,7 @@
 namespace rope {
 namespace {
 
-/// A call in good order: of each tensor as many bytes as it has, one after the other.
+/// A valid call: the memory of the tensors follows one another without gaps.
 struct Call {
   RotaryProblem p = simple(DType::bf16, {2, 5, 4, 2, 16, 8}).p;
   RotaryBuffers b = {};

@@ -495,7 +495,7 @@ TEST_SUITE("chapter") {
     refuses("sin", [](P&, B& b) { b.sin = nullptr; });
     refuses("v", [](P& p, B&) { p.v.head = 68; });
     refuses("workspace", [](P&, B& b) { b.workspace = nullptr; });
-    // What step `fused` leaves to `composed` needs its memory.
+    // If `composed` runs instead of `fused`, its memory is needed.
     accepts([](P& p, B&) { p.rotary_dim = 32; });
     refuses("rotary_dim", [](P& p, B& b) {
       p.rotary_dim = 32;

@@ -13,7 +13,7 @@ struct Sizes {
   std::int64_t batch, length, dim;
 };
 
-/// A problem whose tokens stand at the ids, in one text.
+/// A problem whose tokens have the ids as positions, in one text.
 Case with_ids(DType type, std::int64_t dim, std::int64_t table_positions, Ids ids) {
   return {{type, 1, std::ssize(ids), dim, table_positions}, std::move(ids)};
 }
@@ -93,7 +93,7 @@ TEST_SUITE("step") {
           for (const Sizes& n : {Sizes{0, 3, 64}, {2, 0, 64}, {2, 3, 0}}) {
             Case c = simple(type, n.batch, n.length, n.dim);
             c.p.table_positions = 3;
-            check_step(step, c);  // of a table there still are the zeros
+            check_step(step, c);  // the gradient of the table is zeros
           }
         },
         need_not_run);
@@ -222,7 +222,7 @@ TEST_SUITE("step") {
     });
   }
 
-  // Whatever the order of blocks and threads: tools/all_orders runs this in three.
+  // For any order of blocks and threads: tools/all_orders runs this in three.
   TEST_CASE("embedding backward: by_position adds in the order of the tokens, to the bit") {
     tile::for_each_step(
         kEmbeddingBackwardLadder,

@@ -12,8 +12,8 @@ T* moved(T* pointer, std::int64_t bytes) {
   return reinterpret_cast<T*>(reinterpret_cast<std::intptr_t>(pointer) + bytes);
 }
 
-/// Calls in good order, of both passes: of each tensor as many bytes as it has, one after the
-/// other. What is here is not read: validate() does not look, and nothing is launched.
+/// Valid calls, of both passes: the memory of the tensors follows one another without gaps. What is
+/// here is not read: validate() does not look, and nothing is launched.
 struct Calls {
   EmbeddingProblem p{DType::bf16, 2, 5, 16, 8};
   EmbeddingBuffers forward = {};

@@ -1,4 +1,4 @@
-// Chapter 07's tests: what is refused, by name, and what is taken just beside it.
+// Chapter 07's tests: what is refused, by name, and valid arguments close to it.
 #include <functional>
 
 #include "test_support.hpp"
@@ -6,8 +6,7 @@
 namespace windowed_rope {
 namespace {
 
-/// Calls in good order, forward and backward: of each tensor as many bytes as it has, one after the
-/// other.
+/// Valid calls, forward and backward: the memory of the tensors follows one another without gaps.
 struct Call {
   ForwardProblem p = causal(full(DType::bf16, {2, 4, 2, 5, 7, 16}, 3)).p;
   ForwardBuffers b = {};
