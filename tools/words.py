@@ -1,4 +1,4 @@
-"""Finds words that a colleague would not write, in the text files that git does not ignore.
+"""Finds words that a colleague would not write, in the text files that git tracks.
 
     tools/words
 
@@ -9,7 +9,7 @@
 - a sentence that begins with "Who" or "Whoever" and is no question: "A thread that …".
 
 Prints file:line: the sentence, and exits with 1 if there is one, or if an exception fits nothing.
-Generated files are left out: pages' snippets come from sources, which are read.
+Results and figures are left out, because programs write them.
 """
 import bisect
 import fnmatch
@@ -20,9 +20,10 @@ import sys
 from typing import NamedTuple
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-# `*` matches slashes too. The two of the tool itself name the words.
+# `*` matches slashes, too. The last two are this tool, which must name the words.
 LEFT_OUT = ("docs/results/*", "*.svg", "tools/words.py", "tools/test_words.py")
-# Rewritten by others at present: to be read like all others as soon as that is done.
+# NOT YET: files that are being rewritten. To be read like all others as soon as that is done:
+# remove this list and its use in main().
 NOT_YET = (
     "tour",
     "tools/test_tour.py",
@@ -67,7 +68,7 @@ SENTENCE_ENDS = re.compile(r"[.!?;](?=[\s\0])|\0")
 # What begins or ends a line without being a part of its sentence: marks of comments, quotes.
 MARK = re.compile(r"\s*(?P<mark>//|#|\*(?=\s)|)")
 MARKS = re.compile(r"^\s*(?://[/!<]*|#+|\*+(?=\s)|\")?\s*|\s*\"?\s*\\?$")
-MOST = 200  # characters
+AROUND = 200  # characters that are shown on either side of a word
 
 
 class Found(NamedTuple):
@@ -94,8 +95,8 @@ def find(text):
         begin = max((m.end() for m in SENTENCE_ENDS.finditer(joined, 0, place)), default=0)
         end = SENTENCE_ENDS.search(joined, place)
         # Of a table or a listing, which have no end, what stands around the word.
-        sentence = joined[max(begin, place - MOST):min(end.end() if end else len(joined),
-                                                       place + MOST)]
+        sentence = joined[max(begin, place - AROUND):min(end.end() if end else len(joined),
+                                                       place + AROUND)]
         found.append(Found(bisect.bisect_right(starts, place),
                            " ".join(sentence.replace("\0", " ").split())))
     return found
