@@ -30,8 +30,8 @@ __global__ void add_vectors(const T* a,  // [n]
     c_vectors[i] = add(a_vectors[i], b_vectors[i]);
   }
 
-  // The elements in front of the vectors and behind them: fewer than two vectors' worth, or all of
-  // them if the pointers are aligned differently.
+  // The elements before the first vector and after the last one: fewer than two vectors' worth, or
+  // all of them if the pointers are aligned differently.
   const std::int64_t in_vectors = split.vectors * Vector::kCount;
   for (std::int64_t rest = first; rest < n - in_vectors; rest += threads) {
     const std::int64_t i = rest < split.head ? rest : rest + in_vectors;

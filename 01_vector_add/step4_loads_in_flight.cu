@@ -2,7 +2,7 @@
 // Idea: memory answers after several hundred cycles, however much is asked. A thread that asks for
 //       four vectors before it uses the first has four answers coming for one wait.
 // Change: each thread loads kLoads vectors of a and of b into registers, then adds, then stores.
-//         A block covers one stretch of the vectors and is done. Nobody walks on: the next block
+//         A block covers one stretch of the vectors and is done. There is no loop: the next block
 //         starts loading while this one still stores.
 // Limit: memory, at its full speed.
 #include "tile/basics.cuh"
@@ -47,7 +47,7 @@ __global__ void add_loads_in_flight(const T* a,  // [n]
     if (i < split.vectors) c_vectors[i] = add(a_frag[load], b_frag[load]);
   }
 
-  // The single elements in front of the vectors and behind them, spread over the whole grid.
+  // The single elements before and after the vectors, spread over the whole grid.
   const std::int64_t in_vectors = split.vectors * Vector::kCount;
   const std::int64_t threads = static_cast<std::int64_t>(gridDim.x) * kThreads;
   std::int64_t rest = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;

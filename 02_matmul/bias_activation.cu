@@ -1,5 +1,5 @@
-// Bias and activation in a kernel of their own, after the product: what a step does that does not
-// fuse them. It reads and writes all of C once more.
+// Bias and activation in a kernel of their own, after the product, for steps that do not fuse them.
+// It reads and writes all of C once more.
 #include "activation.cuh"
 #include "matmul.cuh"
 

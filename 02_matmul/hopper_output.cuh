@@ -26,7 +26,7 @@ struct OutputBox {
         .type = type_of_c(p),
         .data = buffers.c,
         .rank = 2,
-        // Of fewer than that nobody uses the map.
+        // The map is unused below that width.
         .extents = {std::max<std::int64_t>(kTogether, p.n - p.n % kTogether), p.m},
         .strides = {p.ldc},
         .box = {kBoxElements, kRows},
@@ -36,7 +36,7 @@ struct OutputBox {
 };
 
 /// Applies alpha, beta, bias and activation to a consumer's part of C, which begins at (row, col),
-/// each in a loop of its own, as in step 13. What lies outside of C gets anything.
+/// each in a loop of its own, as in step 13. Elements outside C get arbitrary values.
 template <class T, int kSums>
 __device__ void finish(float (&sums)[kSums], const Output<T>& c, const T* bias,
                        Activation activation, std::int64_t row, std::int64_t col, std::int64_t m,
@@ -82,21 +82,21 @@ class StoredTile {
     if (!kMeanwhile) store_left();
   }
 
-  /// Stores the next 64 columns, if some are left: for each turn, while the tensor cores multiply.
+  /// Stores the next 64 columns, if any are left, in each iteration, while the tensor cores work.
   __device__ __forceinline__ void store_next() {
     if constexpr (kMeanwhile) {
       if (next_ == kParts) return;
 #pragma unroll
-      for (int part = 0; part < kParts; ++part) {  // registers have no index: all are asked
+      for (int part = 0; part < kParts; ++part) {  // registers cannot be indexed: all are tested
         if (part == next_) store(part);
       }
       ++next_;
     }
   }
 
-  /// Stores what is left. At the end somebody has to wait for the reads of TMA.
+  /// Stores what is left. At the end the thread that stores must wait for TMA's reads.
   __device__ __forceinline__ void store_all() {
-    if (kMeanwhile) store_left();  // else all is, and pairs_ needs no registers until here
+    if (kMeanwhile) store_left();  // otherwise all is stored, and pairs_ was not needed until here
   }
 
  private:
@@ -113,7 +113,7 @@ class StoredTile {
   __device__ __forceinline__ void store(int part) const {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     const tile::ptx::SharedAddress box = boxes_ + part % kBoxes * OutputBox::kBytes;
-    // The lane that has started the stores knows when TMA has read the box. The others learn it.
+    // The lane that has started the stores knows when TMA has read the box; the others wait for it.
     if (lane == 0) tile::ptx::bulk_wait_read<kBoxes - 1>();
     __syncwarp();
 #pragma unroll
@@ -127,7 +127,7 @@ class StoredTile {
       tile::ptx::stmatrix_x4(box + (y * 128 + tile::swizzle_128B(y, chunk) * 16), tiles);
     }
     tile::ptx::fence_async_proxy();  // TMA sees what this lane has stored
-    __syncwarp();                    // and all have
+    __syncwarp();                    // and what the others have
     if (lane == 0) {
       tile::ptx::tma_store(map_, tile::ptx::BoxAt{col_ + part * kBoxElements, row_}, box);
       tile::ptx::bulk_commit();
@@ -142,7 +142,7 @@ class StoredTile {
 };
 // snippet-end store
 
-/// Stores the columns behind the last whole 16 bytes of a row, which OutputBox leaves out: a part
+/// Stores the columns after the last whole 16 bytes of a row, which OutputBox leaves out: a part
 /// of a group of eight columns, of which a thread has two in each of two rows.
 template <class T, int kSums>
 __device__ void store_rest(const float (&sums)[kSums], const Output<T>& c, std::int64_t row,
@@ -151,7 +151,7 @@ __device__ void store_rest(const float (&sums)[kSums], const Output<T>& c, std::
   if (rest == n || rest < col || col + 2 * kSums <= rest) return;
   float group[4];
 #pragma unroll
-  for (int i = 0; i < kSums; i += 4) {  // registers have no index: all groups are asked
+  for (int i = 0; i < kSums; i += 4) {  // registers cannot be indexed: all groups are tested
     if (col + 2 * i != rest) continue;
 #pragma unroll
     for (int j = 0; j < 4; ++j) group[j] = sums[i + j];

@@ -12,7 +12,7 @@ namespace matmul {
 
 inline constexpr int kBlockK = 64;       // 128 bytes along k: a row of the swizzle's pattern
 inline constexpr int kWgmmaK = 16;       // 32 bytes
-inline constexpr int kBoxElements = 64;  // likewise, along the axis whose elements are neighbours
+inline constexpr int kBoxElements = 64;  // 128 bytes, along the axis whose elements are neighbours
 static_assert(kBoxElements * 2 == 128);
 
 // snippet-begin operand
@@ -34,8 +34,8 @@ struct OperandBoxes {
   static constexpr int kPartBytes = kAlongK ? kWgmmaK * 2 : kWgmmaK * kBoxElements * 2;
 
   /// Starts the copies of the tile that begins at `first` of m or n, and at k: all of it into this
-  /// block, or the part of the block of this rank into all kBlocks. Zeros stand for what the matrix
-  /// does not have.
+  /// block, or the part of the block of this rank into all kBlocks. Elements outside of the matrix
+  /// are zeros.
   static __device__ void load(tile::ptx::SharedAddress to, const tile::TensorMap& map, int first,
                               int k, tile::ptx::Mbarrier* full, unsigned rank = 0) {
     const int row = static_cast<int>(rank) * kCopied;
@@ -145,8 +145,8 @@ __device__ void store_sums(float (&sums)[kSums], const Output<T>& c, std::int64_
 // snippet-end pair
 
 // snippet-begin idlers
-/// How many blocks, of at most `most`, need no more rounds for `tiles` tiles than `most` need: a
-/// block more would wait in the last round, and take power from the others until then.
+/// The smallest number of blocks that needs no more rounds for `tiles` tiles than `most` blocks do:
+/// another block would idle in the last round, and take power from the others until then.
 inline unsigned blocks_without_idlers(unsigned tiles, unsigned most) {
   const unsigned rounds = (tiles + most - 1) / most;
   return (tiles + rounds - 1) / rounds;

@@ -15,7 +15,7 @@ inline constexpr std::string_view kName = "02_matmul";  // the folder's
 inline constexpr std::string_view kTitle =
     "C = A B: each value from memory once, and multiplied many times";
 
-/// What becomes of an element at last. relu is max(0, x), and a NaN stays one. gelu is
+/// The last function of each element. relu is max(0, x), and a NaN stays one. gelu is
 /// 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), the approximation of x P(X <= x), X normal, by
 /// Hendrycks and Gimpel ("Gaussian Error Linear Units", 2016); at -infinity it is its limit, 0.
 enum class Activation { none, relu, gelu };
@@ -30,8 +30,8 @@ struct Problem {
   bool transpose_a = false;                // A is stored k x m
   bool transpose_b = false;                // B is stored n x k
   std::int64_t lda = transpose_a ? m : k;  // elements from one stored row of A to the next
-  std::int64_t ldb = transpose_b ? k : n;  // likewise of B
-  std::int64_t ldc = n;                    // likewise of C
+  std::int64_t ldb = transpose_b ? k : n;  // the same of B
+  std::int64_t ldc = n;                    // the same of C
   float alpha = 1, beta = 0;               // with alpha 0, A and B are not read; with beta 0,
                                            // what C held is not read
   Activation activation = Activation::none;
@@ -48,14 +48,14 @@ struct Buffers {
   const void* b;
   void* c;
   const void* bias = nullptr;      // n elements of C's type, or none
-  const float* a_scale = nullptr;  // of e4m3: what all of A is multiplied by; none is 1
-  const float* b_scale = nullptr;  // likewise
+  const float* a_scale = nullptr;  // for e4m3: the factor of all of A; null means 1
+  const float* b_scale = nullptr;  // the same for B
 };
 
 /// What is checked before any step. The Status names the argument that is wrong.
 tile::Status validate(const Problem& problem, const Buffers& buffers);
 
-/// The same for matrices of any type, on the host too: what is asked before reference().
+/// The same for matrices of any type, on the host too: to be called before reference().
 tile::Status validate_matrices(const Problem& problem, const Buffers& buffers);
 
 inline bool is_empty(const Problem& p) { return p.m == 0 || p.n == 0; }
@@ -83,8 +83,8 @@ tile::Status tma_store(const Problem& problem, const Buffers& buffers, void* str
 tile::Status split_k(const Problem& problem, const Buffers& buffers, void* stream);
 tile::Status e4m3(const Problem& problem, const Buffers& buffers, void* stream);
 
-/// C = activation(C + bias), by a kernel of its own: what a step does after the product if it does
-/// not fuse the two. Nothing if there is neither. The arguments are valid already.
+/// C = activation(C + bias), by a kernel of its own, for steps that do not fuse them with the
+/// product. Does nothing if there is neither. The arguments are valid already.
 tile::Status add_bias_and_activate(const Problem& problem, const Buffers& buffers, void* stream);
 
 inline constexpr tile::EnumSet<tile::DType> kTypes{
@@ -93,11 +93,11 @@ inline constexpr tile::EnumSet<tile::DType> kFp32{tile::DType::fp32};
 inline constexpr tile::EnumSet<tile::DType> k16Bits{tile::DType::fp16, tile::DType::bf16};
 inline constexpr tile::EnumSet<tile::DType> kTf32{tile::DType::tf32};
 inline constexpr tile::EnumSet<tile::DType> kE4m3{tile::DType::e4m3};
-// Of a problem in fp16 bf16_mma asks less (tile/host/step.hpp).
+// For a problem in fp16 bf16_mma needs less (tile/host/step.hpp).
 inline constexpr tile::EnumSet<tile::Feature> kMma{tile::Feature::bf16_mma};
 inline constexpr tile::EnumSet<tile::Feature> kMmaAndCopies{tile::Feature::bf16_mma,
                                                             tile::Feature::cp_async};
-// What a card of 9.0 has, and no other; with what the step in its place needs.
+// The features that only a card of 9.0 has, with those that the fallback step needs.
 inline constexpr tile::EnumSet<tile::Feature> kHopper{tile::Feature::bf16_mma,
                                                       tile::Feature::cp_async, tile::Feature::tma,
                                                       tile::Feature::cluster, tile::Feature::wgmma};
@@ -108,21 +108,22 @@ tile::Status takes_boxes(const Problem& problem, const Buffers& buffers, const t
 /// The same, and store C.
 tile::Status takes_boxes_of_c(const Problem& problem, const Buffers& buffers, const tile::Device&);
 
-/// The same of e4m3, which wgmma reads along k only: A is not transposed, and B is. Without a
-/// product C is all that counts.
+/// The same for e4m3, which wgmma reads along k only: A is not transposed, and B is. Without a
+/// product only C is checked.
 tile::Status takes_boxes_of_8_bits(const Problem& problem, const Buffers& buffers,
                                    const tile::Device&);
 
 /// Step `split_k`: its tile of C is 128 x 128, and a turn of its main loop takes 64 of k.
 inline constexpr int kSplitTile = 128, kSplitBlockK = 64;
 /// Among how many blocks it splits k: 1, 2, 4, 6 or 8, as many as an H200 runs at one time, and as
-/// leave each of them four turns. So the result does not depend on the card.
+/// leave each of them four turns. The number does not depend on the card, and so the result does
+/// not.
 unsigned k_splits(const Problem& problem);
 /// Whether the tiles are so few that splitting pays, and TMA can copy A and B.
 tile::Status takes_few_tiles(const Problem& problem, const Buffers& buffers, const tile::Device&);
 
-/// Every step takes every size of its types, and so does what another does only where the card
-/// lacks a feature.
+/// Every step takes every size of its types, so another one runs instead only if the card lacks a
+/// feature.
 constexpr Ladder::Step step_of(std::string_view name, std::string_view idea,
                                tile::EnumSet<tile::DType> types, tile::EnumSet<tile::Feature> needs,
                                std::string_view otherwise, decltype(Ladder::Step::launch) launch) {
@@ -212,8 +213,8 @@ inline constexpr Ladder kLadder{
 /// adds the bias, unless `fused` says that it does not. Where C overflows there, and only there,
 /// such a step is right and fails.
 ///
-/// `scale` is the product of those of A and B. Of e4m3 tensor cores keep 14 bits while they add, so
-/// that the bound is wider; see sum_error() in reference.cpp.
+/// `scale` is the product of those of A and B. With e4m3 tensor cores keep 14 bits while they add,
+/// so the bound is wider; see sum_error() in reference.cpp.
 tile::Expected reference(const Problem& problem, std::span<const double> a,
                          std::span<const double> b, std::span<const double> c, bool zero_mean,
                          std::span<const double> bias = {}, bool fused = false, double scale = 1);

@@ -76,8 +76,8 @@ constexpr double kUnit = tile::unit_roundoff(tile::DType::fp32);
 // A product below the smallest normal number is off by up to half the smallest denormal.
 constexpr double kTiny = 0x1p-149;
 
-/// Of a sum of k products, in parts of |A||B|: how far it may be from the exact sum of the products
-/// of what the multiplier sees.
+/// How far a sum of k products may be from the exact sum of the products of the rounded factors,
+/// relative to |A||B|.
 double sum_error(tile::DType type, std::int64_t count, bool zero_mean) {
   const auto k = static_cast<double>(count);
   if (type == tile::DType::e4m3) {
@@ -103,7 +103,8 @@ double sum_error(tile::DType type, std::int64_t count, bool zero_mean) {
   return units * kUnit / (1 - units * kUnit);
 }
 
-/// Likewise, from rounding the factors: (1 + u)^2 - 1. The shorter types come rounded.
+/// The relative error of a term from rounding its two factors: (1 + u)^2 - 1. Inputs of the shorter
+/// types are rounded already.
 double input_error(tile::DType type) {
   if (type != tile::DType::tf32) return 0;
   const double u = tile::unit_roundoff(type);
@@ -134,7 +135,7 @@ Rounding rounding_of(tile::DType type) {
   switch (type) {
     case tile::DType::fp16: return {0x1p-11, 0x1p-25, infinite(0x1p16, 0x1p-11)};
     case tile::DType::bf16: return {0x1p-8, 0x1p-134, infinite(0x1p128, 0x1p-8)};
-    case tile::DType::fp32:  // nothing is rounded once more
+    case tile::DType::fp32:  // no further rounding
     case tile::DType::tf32: return {0, 0, infinite(0x1p128, 0x1p-24)};
     case tile::DType::fp64:
     case tile::DType::e4m3: break;  // no C has it
@@ -149,7 +150,7 @@ double activated(Activation activation, double x) {
     case Activation::none: break;
     case Activation::relu: return x < 0 ? 0 : x;
     case Activation::gelu:
-      if (x < -40) return 0;  // less than any type's smallest number; at -infinity the limit
+      if (x < -40) return 0;  // smaller than any type's smallest number; at -infinity the limit
       return 0.5 * x *
              (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
   }
@@ -237,7 +238,7 @@ static tile::Status takes_rows(const char* name, const void* data, std::int64_t 
 }
 
 tile::Status takes_boxes(const Problem& p, const Buffers& buffers, const tile::Device&) {
-  constexpr std::int64_t kMost = (std::int64_t{1} << 31) - 1024;  // with a tile behind it
+  constexpr std::int64_t kMost = (std::int64_t{1} << 31) - 1024;  // a tile more must fit
   if (p.alpha == 0 || p.k == 0) return tile::unsupported("k", "there is nothing to multiply");
   if (std::max({p.m, p.n, p.k}) > kMost) {
     return tile::unsupported("m, n and k", "a coordinate of TMA has 32 bits");
@@ -261,9 +262,9 @@ tile::Status takes_boxes_of_8_bits(const Problem& p, const Buffers& buffers,
   return takes_rows("c", buffers.c, p.ldc, type_of_c(p));
 }
 
-// The blocks of a cluster lie within one of the parts of a card (GPCs), which have not all as many
-// multiprocessors: an H200 has room for 66 clusters of two blocks and 30 of four, but only for 15
-// of eight (cudaOccupancyMaxActiveClusters). One more, and all wait for it.
+// The blocks of a cluster lie within one GPC, a part of the card, and not all GPCs have the same
+// number of multiprocessors: an H200 has room for 66 clusters of two blocks and 30 of four, but
+// only for 15 of eight (cudaOccupancyMaxActiveClusters). With one more, all wait for it.
 static std::int64_t most_split_blocks(std::int64_t splits) { return splits > 2 ? 120 : 128; }
 constexpr std::int64_t kMostSplits = 8;
 // A block that shares a tile leaves 64 KiB of sums in shared memory, at 128 bytes a cycle, and

@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(kTensorThreads, 2)
       a_loader.copy(to * kStageBytes);
       b_loader.copy(to * kStageBytes);
     }
-    tile::ptx::cp_async_commit();  // also where there is nothing to copy, so that waits can count
+    tile::ptx::cp_async_commit();  // even without copies, so that waits can count
     to = (to + 1) % kStages;
   };
   const int turns = a_loader.tiles_left();
@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(kTensorThreads, 2)
   for (int turn = 0; turn < turns; ++turn) {
     // This thread's copies to the oldest of the kStages - 1 stages under way have landed.
     tile::ptx::cp_async_wait<kStages - 2>();
-    // All threads' copies to it have. And all have read the stage before, which is filled next.
+    // All threads' copies to it have, and all warps are done with the stage that is filled next.
     __syncthreads();
     copy();
     const int stage_bytes = turn % kStages * kStageBytes;

@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(kTensorThreads)
       a_loader.copy(to * kStageChunks * 16);
       b_loader.copy(to * kStageChunks * 16);
     }
-    tile::ptx::cp_async_commit();  // also where there is nothing to copy, so that waits can count
+    tile::ptx::cp_async_commit();  // even without copies, so that waits can count
     to = (to + 1) % kStages;
   };
   const int turns = a_loader.tiles_left();
@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(kTensorThreads)
   for (int turn = 0; turn < turns; ++turn) {
     // This thread's copies to the oldest of the kStages - 1 stages under way have landed.
     tile::ptx::cp_async_wait<kStages - 2>();
-    // All threads' copies to it have. And all have read the stage before, which is filled next.
+    // All threads' copies to it have, and all warps are done with the stage that is filled next.
     __syncthreads();
     copy();
     const int stage = turn % kStages * kStageChunks;

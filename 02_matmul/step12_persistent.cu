@@ -3,7 +3,7 @@
 //       block that takes the next tile itself copies its first parts while it finishes this one.
 // Change: as many blocks as the card holds at one time. The copies run ahead of the products, and
 //         so keep count of their own tile. The tiles are taken in columns of eight, as in step 6.
-// Limit: two blocks on a multiprocessor covered for each other already, so that alone it gains
+// Limit: two blocks on a multiprocessor already hid each other's gaps, so this step alone gains
 //        nothing (see the page). C goes to memory in pieces of two bytes.
 #include "tensor_tiles.cuh"
 
@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     for (int turn = 0; turn < turns; ++turn) {
       // This thread's copies to the oldest of the kStages - 1 stages under way have landed.
       tile::ptx::cp_async_wait<kStages - 2>();
-      // All threads' copies to it have. And all have read the stage before, which is filled next.
+      // All threads' copies to it have, and all warps are done with the stage that is filled next.
       __syncthreads();
       copy();
       fragments[0].load(a_reader, b_reader, stage, 0);

@@ -1,6 +1,6 @@
 // Step 13: bias and activation in registers, and C in 16 bytes.
-// Idea: the sums are in registers when the last part of k has been added. What else becomes of an
-//       element of C costs no memory there: a kernel of its own would read and write all of C.
+// Idea: the sums are in registers when the last part of k has been added. What is done to them
+//       there costs no memory traffic: a kernel of its own would read and write all of C.
 // Change: alpha, beta, bias and activation are applied to the sums. Four lanes exchange what they
 //         hold, so that each stores eight neighbours of C, 16 bytes.
 // Limit: as in step 10, a warp loads 64 + 32 rows and columns for 64 x 32 elements of C.
@@ -139,7 +139,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     for (int turn = 0; turn < turns; ++turn) {
       // This thread's copies to the oldest of the kStages - 1 stages under way have landed.
       tile::ptx::cp_async_wait<kStages - 2>();
-      // All threads' copies to it have. And all have read the stage before, which is filled next.
+      // All threads' copies to it have, and all warps are done with the stage that is filled next.
       __syncthreads();
       copy();
       fragments[0].load(a_reader, b_reader, stage, 0);

@@ -1,6 +1,6 @@
 // Step 14: larger warp tiles.
-// Idea: what a warp loads from shared memory it uses as often as its registers allow: 64 x 64
-//       elements of C to a warp. A turn of the main loop has no branch in it.
+// Idea: a warp uses what it loads from shared memory as often as its registers allow: it has 64 x
+//       64 elements of C. An iteration of the main loop has no branch in it.
 // Change: how large a tile is depends on C. The fragments of the next stage's first part are loaded
 //         before the last part of this one is multiplied.
 // Limit: the rate of mma itself, which on Hopper is below that of its tensor cores, and shared
@@ -26,7 +26,7 @@ struct TileShape {
 using Large = TileShape<128, 256, 64, 64, 1>;
 // If not all tiles are whole, the tests at edges need registers, and 64 x 64 sums leave none.
 using Edges = TileShape<128, 128, 64, 32, 1>;
-// Of a small C there must be enough tiles for all multiprocessors.
+// A small C must have enough tiles for all multiprocessors.
 using Small = TileShape<64, 64, 32, 32, 4>;
 
 // snippet-begin fuse
@@ -150,7 +150,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
   auto await_stage = [&] {
     // This thread's copies to the oldest of the kStages - 1 stages under way have landed.
     tile::ptx::cp_async_wait<kStages - 2>();
-    // All threads' copies to it have. And all have read the stage before, which is filled next.
+    // All threads' copies to it have, and all warps are done with the stage that is filled next.
     __syncthreads();
   };
 

@@ -3,7 +3,7 @@
 //       memory.
 // Change: no loop of copies, no fragments, no ldmatrix: 64 x 256 of C to a warpgroup, and A and B
 //         are read by the tensor cores themselves.
-// Limit: nobody copies while the tensor cores work, and nobody multiplies while a tile comes.
+// Limit: at any time the block either copies or multiplies, never both.
 #include "hopper_tiles.cuh"
 #include "tile/ptx/warpgroup.cuh"
 
@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(kThreads)
   const SharedAddress a_smem(smem), b_smem(smem + ATile::kBytes);
   const Corner corner = corner_of_block(n, kTileM, kTileN);
   if (threadIdx.x == 0) mbarrier_init(&full, 1);
-  __syncthreads();  // all see it before they wait there
+  __syncthreads();  // it is initialised before a thread waits
 
   float sums[kTileN / 2];  // of C, as element_of_wgmma says
   unsigned parity = 0;

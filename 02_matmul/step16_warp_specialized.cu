@@ -1,5 +1,5 @@
 // Step 16: producer and consumers.
-// Idea: a warpgroup that only copies, and two that only multiply, with a ring of stages between.
+// Idea: one warpgroup only copies, and two only multiply, with a ring of stages between them.
 // Change: the copies run ahead as far as the ring is long. Registers move from the producer to the
 //         consumers, so that the tile has 128 x 256 elements, and each of A and B is used more
 //         often.
@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       mbarrier_init(&empty[stage], kConsumers);  // a thread of each
     }
   }
-  __syncthreads();  // all see them before they wait there
+  __syncthreads();  // they are initialised before a thread waits
   tile::RingPlace<kStages> place;
 
   if (warpgroup == 0) {

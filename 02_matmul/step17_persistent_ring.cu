@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       mbarrier_init(&empty[stage], kConsumers);  // a thread of each
     }
   }
-  __syncthreads();  // all see them before they wait there
+  __syncthreads();  // they are initialised before a thread waits
   tile::RingPlace<kStages> place;
 
   if (warpgroup == 0) {

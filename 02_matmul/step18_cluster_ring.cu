@@ -55,13 +55,13 @@ __global__ void __launch_bounds__(kThreads, 1)
       mbarrier_init(&empty[stage], kCluster * kConsumers);  // a thread of each
     }
   }
-  cluster_sync();  // both blocks see all of them before they wait or arrive there
+  cluster_sync();  // all are initialised before a thread of either block uses them
   const unsigned rank = cluster_rank();
   tile::RingPlace<kStages> place;
 
   if (warpgroup == 0) {
     setmaxnreg_dec<kProducerRegisters>();
-    // One thread copies; the others go to the cluster's last barrier.
+    // One thread copies; the others go on to the cluster's last barrier.
     for (unsigned pair = blockIdx.x / kCluster; threadIdx.x == 0 && pair < pairs;
          pair += gridDim.x / kCluster) {
       const Corner corner = corner_of_pair(pair, rank, m, n);
@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       const Corner corner = corner_of_pair(pair, rank, m, n);
       float sums[kTileN / 2];  // of C, as element_of_wgmma says
       // snippet-begin release
-      // The stage of both blocks: each has half of B from the other.
+      // Releases the stage in both blocks: each has half of B from the other.
       const auto release = [&](int stage) {
         for (unsigned block = 0; block < kCluster; ++block) mbarrier_arrive(&empty[stage], block);
       };

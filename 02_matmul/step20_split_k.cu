@@ -2,11 +2,11 @@
 // Idea: a C of few tiles leaves most multiprocessors without work, however long its sums are. So up
 //       to eight blocks share a tile: each adds the products of its share of k, and then all of
 //       them add up their sums, through distributed shared memory.
-// Change: from step 16: tiles of 128 x 128, a share of k in the place of all of it, and at the end
+// Change: from step 16: tiles of 128 x 128, a share of k instead of all of it, and at the end
 //         each block gathers some rows of the tile, in an order that is always the same, and
 //         finishes them as step 19 does. No workspace, no atomics.
-// Limit: L2. A turn on a tile of 128 x 128 wants 32 KiB for half of the products that step 19 has
-//        for as much.
+// Limit: L2. An iteration on a tile of 128 x 128 needs 32 KiB for half as many products as step 19
+//        has for the same.
 #include "activation.cuh"
 #include "hopper_tiles.cuh"
 #include "tile/host/cluster_launch.hpp"
@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       mbarrier_init(&empty[stage], kConsumers);  // a thread of each
     }
   }
-  __syncthreads();  // all see them before they wait there
+  __syncthreads();  // they are initialised before a thread waits
   tile::RingPlace<kStages> place;
 
   // snippet-begin share
@@ -110,8 +110,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
     wgmma_wait<0>(sums);
     // The sums take the place of the ring. No copy is under way any more, as all have been waited
-    // for, and behind this barrier both consumers have read all stages. TMA and wgmma are through
-    // with it, and so no fence is needed between their proxy and these stores.
+    // for, and after this barrier both consumers have read all stages. TMA and wgmma are done with
+    // it, so no fence is needed between their proxy and these stores.
     barrier_sync(1, kConsumers * tile::kWarpgroup);
 #pragma unroll
     for (int i = 0; i < kTileN / 2; i += 2) {

@@ -3,8 +3,8 @@
 //       scale for each matrix brings its values to where 4 significant bits serve best.
 // Change: from step 19: 128 of k in a tile, 32 in a wgmma, both operands along k, as wgmma reads 8
 //         bits in no other way; C and the bias are bf16; the scales come into alpha.
-// Limit: the tensor cores, and the power that they may take. Of the sums of such products they keep
-//        14 bits, see sum_error() in reference.cpp.
+// Limit: the tensor cores, and the power that they may take. They keep 14 bits of the sums of such
+//        products, see sum_error() in reference.cpp.
 #include <cuda_fp8.h>
 
 #include "hopper_output.cuh"
@@ -75,13 +75,13 @@ __global__ void __launch_bounds__(kThreads, 1)
       mbarrier_init(&empty[stage], kCluster * kConsumers);  // a thread of each
     }
   }
-  cluster_sync();  // both blocks see all of them before they wait or arrive there
+  cluster_sync();  // all are initialised before a thread of either block uses them
   const unsigned rank = cluster_rank();
   tile::RingPlace<kStages> place;
 
   if (warpgroup == 0) {
     setmaxnreg_dec<kProducerRegisters>();
-    // One thread copies; the others go to the cluster's last barrier.
+    // One thread copies; the others go on to the cluster's last barrier.
     for (unsigned pair = blockIdx.x / kCluster; threadIdx.x == 0 && pair < pairs;
          pair += gridDim.x / kCluster) {
       const Corner corner = corner_of_pair(pair, rank, m, n);
@@ -105,7 +105,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     for (unsigned pair = blockIdx.x / kCluster; pair < pairs; pair += gridDim.x / kCluster) {
       const Corner corner = corner_of_pair(pair, rank, m, n);
       float sums[kTileN / 2];  // of C, as element_of_wgmma says
-      // The stage of both blocks: each has half of B from the other.
+      // Releases the stage in both blocks: each has half of B from the other.
       const auto release = [&](int stage) {
         for (unsigned block = 0; block < kCluster; ++block) mbarrier_arrive(&empty[stage], block);
       };

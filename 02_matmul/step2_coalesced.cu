@@ -1,7 +1,7 @@
 // Step 2: neighbouring threads, neighbouring columns.
 // Change: threadIdx.x counts columns instead of rows. Nothing else.
 // Idea: a warp is 32 columns of one row now. It reads 32 neighbours of B, writes 32 neighbours of
-//       C, and all its threads want the same element of A.
+//       C, and all its threads need the same element of A.
 // Limit: every multiplication still loads both its factors, through the caches.
 #include "matmul.cuh"
 

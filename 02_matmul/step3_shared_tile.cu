@@ -24,7 +24,7 @@ __global__ void matmul_shared_tile(Operand<float> a,  // [m][k]
 
   float sum = 0;
   for (std::int64_t k0 = 0; k0 < k; k0 += kTile) {
-    // Each thread loads one element of either tile. What lies outside counts as zero, which adds
+    // Each thread loads one element of each tile. Elements outside count as zero, which adds
     // nothing to a sum. No thread may leave early: all are needed for loading, and at the barriers.
     a_smem[y][x] = row < m && k0 + x < k ? a(row, k0 + x) : 0;
     b_smem[y][x] = k0 + y < k && col < n ? b(k0 + y, col) : 0;

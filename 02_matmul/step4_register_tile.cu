@@ -1,6 +1,6 @@
 // Step 4: tiles in registers.
 // Idea: a thread computes 8 x 8 elements of C. Eight values of A and eight of B, once in registers,
-//       give 64 products: a quarter of a value from shared memory for each, not two.
+//       give 64 products: a quarter of a value from shared memory for each, instead of two.
 // Change: the tile of C grows to 128 x 128, the part of k shrinks to 8, the block has 256 threads.
 // Limit: the instructions that load. Each moves 4 bytes, and while the tiles arrive no thread
 //        multiplies.

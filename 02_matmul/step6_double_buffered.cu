@@ -5,7 +5,7 @@
 // Change: shared memory holds two tiles of each operand. The next is stored where no thread
 //         reads, so one barrier a tile is enough. Blocks near each other in time share rows and
 //         columns.
-// Limit: the multiply-adds themselves, and the registers that feed them. Beyond it lie other
+// Limit: the multiply-adds themselves, and the registers that feed them. To go further takes other
 //        instructions: the next steps use tensor cores.
 #include "tiles.cuh"
 

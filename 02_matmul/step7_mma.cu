@@ -4,7 +4,7 @@
 // Change: elements of 16 bits, added in fp32. The threads no longer multiply: they bring the
 //         factors into the order that mma wants.
 // Limit: bringing them. Each lane gathers its elements one by one from shared memory, and four to
-//        eight lanes want the same bank.
+//        eight lanes use the same bank.
 #include "tensor_tiles.cuh"
 
 namespace matmul {

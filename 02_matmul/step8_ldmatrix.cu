@@ -1,7 +1,7 @@
 // Step 8: fragments by one instruction.
 // Idea: ldmatrix loads four times 8 x 8 elements and hands them to the lanes in the order that mma
-//       wants, transposed if that is needed. A lane names an address; it does not gather.
-// Change: tiles are made of chunks of 16 bytes, eight elements. A chunk of padding behind each row
+//       needs, transposed if necessary. A lane names an address; it does not gather.
+// Change: tiles are made of chunks of 16 bytes, eight elements. A chunk of padding after each row
 //         keeps the chunks of a column out of each other's banks.
 // Limit: the padding is memory that holds nothing; and no warp multiplies while the block loads.
 #include "tensor_tiles.cuh"

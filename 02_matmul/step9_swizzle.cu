@@ -1,8 +1,8 @@
 // Step 9: no padding.
 // Idea: chunks that would share banks lie in one column. If each row puts its chunks in another
 //       order, a column is spread over all banks, and no memory is lost.
-// Change: the layout alone, Swizzled instead of Padded (tensor_tiles.cuh). The copy engine of
-//         Hopper and its instruction wgmma know this very layout, and none with padding.
+// Change: only the layout, Swizzled instead of Padded (tensor_tiles.cuh). The copy engine of Hopper
+//         and its instruction wgmma support this layout, and none with padding.
 // Limit: no warp multiplies while the block loads.
 #include "tensor_tiles.cuh"
 

@@ -1,5 +1,5 @@
-// For tensor cores: tiles of chunks in shared memory, how they get there, how a warp multiplies
-// them.
+// For tensor cores: tiles of chunks in shared memory, the copies of these tiles, and their products
+// by a warp.
 #pragma once
 
 #include "matmul.cuh"
@@ -26,12 +26,12 @@ __device__ tile::ptx::Element corner_of_warp() {
 }
 
 // A tile in shared memory is made of chunks of 16 bytes: what one instruction moves from global
-// memory, and a row of the 8 x 8 elements that ldmatrix loads. place(row, chunk) says where a
-// layout has each of its kRows x kRowChunks. Eight rows further on all is the same, 8 kPitch chunks
-// later.
+// memory, and a row of the 8 x 8 elements that ldmatrix loads. place(row, chunk) gives the place of
+// each of its kRows x kRowChunks chunks. The places of the next eight rows are the same, 8 kPitch
+// chunks later.
 
 // snippet-begin swizzled
-/// The chunks of a row change places, in every row in another way (tile/ptx/swizzle.hpp).
+/// The chunks of a row are permuted, differently in each row (tile/ptx/swizzle.hpp).
 template <int kRows_, int kCols>
 struct Swizzled {
   static constexpr int kRows = kRows_, kRowChunks = kCols / 8, kPitch = kRowChunks;
@@ -73,12 +73,12 @@ class ChunkLoader {
     x_left_ = static_cast<int>(min(x_count_ - x0, std::int64_t{kX}));
     k_left_ = k_;
   }
-  /// How many tiles are left of those.
+  /// How many of these tiles are left.
   __device__ int tiles_left() const {
     return k_left_ <= 0 ? 0 : static_cast<int>((k_left_ + kK - 1) / kK);
   }
 
-  /// Copies the next tile through registers. What lies outside of the matrix counts as zero.
+  /// Copies the next tile through registers. Elements outside of the matrix count as zero.
   __device__ void load() {
     const bool whole = aligned_ && x_left_ == kX && k_left_ >= kK;
     Chunk frag[kCount];
@@ -92,9 +92,9 @@ class ChunkLoader {
   }
 
   // snippet-begin asynchronously
-  /// Starts to copy the next tile, to the same place `stage_bytes` further on. Of a tile that is
-  /// not whole, cp.async takes the number of bytes that lie in the matrix, and fills up with zeros;
-  /// it takes aligned chunks only, and the rest go through registers.
+  /// Starts to copy the next tile, to the same place `stage_bytes` further on. For a tile that is
+  /// not whole, cp.async gets the number of bytes inside the matrix and fills the rest with zeros;
+  /// it takes aligned chunks only, and others go through registers.
   __device__ void copy(int stage_bytes) {
     const T* from = next_;
 #pragma unroll
@@ -171,7 +171,7 @@ inline bool are_whole_tiles(const Problem& p, const Buffers& buffers, int tile_m
 // snippet-begin fragment
 /// How a warp reads an operand for mma: kWarpX rows of op(A) or columns of op(B), from x0 on in the
 /// tile. An instruction takes 16 x 16 elements, which are four times 8 x 8, and lane l says where
-/// row l % 8 of number l / 8 lies. A's registers want the halves of x to alternate first, B's those
+/// row l % 8 of number l / 8 lies. In A's registers the halves of x alternate first, in B's those
 /// of k (tile/ptx/fragments.hpp). A tile whose rows lie along x is transposed on the way.
 template <class Tile, bool kIsA, bool kAlongK, int kWarpX>
 class FragmentReader {
@@ -249,7 +249,7 @@ struct WarpSums {
     }
   }
 
-  /// Makes of each sum the new value of its element of C, by alpha, beta and what C held. The
+  /// Turns each sum into the new value of its element of C, by alpha, beta and the old value. The
   /// warp's part of C begins at (row0, col0).
   template <class T>
   __device__ void scale(const Output<T>& c, std::int64_t row0, std::int64_t col0, std::int64_t m,

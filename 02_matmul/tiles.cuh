@@ -1,5 +1,5 @@
-// What steps 5 and 6 share: how a tile gets from global to shared memory and from there to
-// registers in vectors of 16 bytes, and which thread multiplies what.
+// Shared by steps 5 and 6: the copies of a tile from global to shared memory and from there to
+// registers, in vectors of 16 bytes, and the elements of each thread.
 #pragma once
 
 #include "matmul.cuh"
@@ -56,7 +56,7 @@ class TileLoader {
     to_next_vector_ = kAcross * ld;
   }
 
-  /// Loads the next tile into registers. What lies outside of the matrix counts as zero.
+  /// Loads the next tile into registers. Elements outside of the matrix count as zero.
   __device__ void fetch() {
     if (aligned_ && x_left_ >= kTileM && k_left_ >= kTileK) {
 #pragma unroll
@@ -69,7 +69,7 @@ class TileLoader {
     k_left_ -= kTileK;
   }
 
-  /// Stores what was fetched, k first.
+  /// Stores the fetched vectors, k first.
   __device__ void put(Tile& tile) const {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {

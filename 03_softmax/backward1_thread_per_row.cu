@@ -1,9 +1,9 @@
 // Backward, step 1: a thread for each row.
 // Idea: write down the definition. A thread walks along its rows of y and dy twice: for the sum,
 //       and to write the results.
-// Change: from the forward pass's first step: one sum, and no maximum to wait for.
-// Limit: as there, neighbouring threads read addresses a row apart, so each fetches 32 bytes and
-//        uses a few of them. A short matrix has few threads.
+// Change: compared with the forward pass's first step there is one sum and no maximum.
+// Limit: as in that step, neighbouring threads read addresses a row apart, so each fetches 32 bytes
+//        and uses a few of them. A short matrix has few threads.
 #include "softmax.cuh"
 
 namespace softmax {

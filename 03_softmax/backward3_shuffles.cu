@@ -1,7 +1,7 @@
 // Backward, step 3: reductions by warp shuffles.
 // Idea: the lanes of a warp read each other's registers with __shfl_xor_sync. Five rounds reduce a
 //       warp without shared memory and without a barrier.
-// Change: tile::reduce_block (tile/reduce.cuh) takes the place of the tree: shuffles in each warp,
+// Change: tile::reduce_block (tile/reduce.cuh) replaces the tree: shuffles in each warp,
 //         and one barrier, after which every thread adds up the warps' results.
 // Limit: memory. Both rows are still read twice.
 #include "softmax.cuh"

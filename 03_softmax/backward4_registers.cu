@@ -1,11 +1,11 @@
 // Backward, step 4: both rows in registers.
-// Idea: as many threads share a row as it takes to hold y and dy in their registers. Each loads its
+// Idea: enough threads share a row to hold y and dy in their registers. Each loads its
 //       elements once, 16 bytes with an instruction and all of them at once, and stores once.
 // Change: a thread has up to 32 elements of each (tile/host/row_plan.hpp), in long rows up to 16. A
 //         row of up to 1,024 belongs to a warp or to part of one, so that it needs no barrier;
 //         longer ones belong to a block.
 // Limit: memory, at the speed of a copy. A block has registers for 16,384 elements of both, and for
-//        8,192 with causal or log, or element by element. Longer rows are step 3's.
+//        8,192 with causal or log, or element by element. Step 3 takes longer rows.
 #include "softmax.cuh"
 #include "tile/register_slice.cuh"
 

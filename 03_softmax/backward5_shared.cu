@@ -1,11 +1,11 @@
 // Backward, step 5: both rows in shared memory.
 // Idea: a block of 1,024 threads with 64 registers each fills a multiprocessor, which then waits
 //       while its rows come, and again while one goes. With the rows in shared memory 32 registers
-//       do, so that two such blocks are under way.
-// Change: tile::SharedSlices take the place of the tile::RegisterSlices; cp.async fills them
-//         without passing registers.
+//       suffice, so two such blocks are under way.
+// Change: tile::SharedSlices replace the tile::RegisterSlices; cp.async fills them without
+//         registers.
 // Limit: memory, at the speed of a copy. A row of y and one of dy must fit into the shared memory
-//        of a block. Up to 8,192 elements are as fast in registers, and step 4's.
+//        of a block. Up to 8,192 elements are as fast in registers, and step 4 takes them.
 #include "softmax.cuh"
 #include "tile/shared_slice.cuh"
 

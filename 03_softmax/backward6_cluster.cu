@@ -3,8 +3,8 @@
 //       each other's shared memory. Rows too long for one block are shared by up to 16 of them.
 // Change: each block has some of the columns, and the reduction goes over the cluster
 //         (tile/shared_slice.cuh).
-// Limit: memory, at the speed of a copy, for rows that the shared memory of 16 blocks holds. Rows
-//        that fit into one block are step 5's.
+// Limit: memory, at the speed of a copy, for rows that the shared memory of 16 blocks holds. Step 5
+//        takes rows that fit into one block.
 #include "softmax.cuh"
 #include "tile/host/cluster_launch.hpp"
 #include "tile/shared_slice.cuh"

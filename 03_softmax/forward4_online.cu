@@ -1,7 +1,7 @@
 // Forward, step 4: maximum and sum in one pass.
-// Idea: when a greater maximum turns up, the sum so far is scaled down to it. The pair of maximum
-//       and sum is then right after every number, and two such pairs merge into one.
-// Change: one loop and one reduction of pairs in place of two of each.
+// Idea: when a greater maximum appears, the sum so far is scaled down to it. So the pair of maximum
+//       and sum is right after every number, and two such pairs merge into one.
+// Change: one loop and one reduction of pairs instead of two of each.
 // Limit: memory. Every row is read twice, and each load fetches one element.
 #include "softmax.cuh"
 

@@ -1,10 +1,10 @@
 // Forward, step 5: a row in registers.
-// Idea: as many threads share a row as it takes to hold all of it in their registers. Each loads
+// Idea: enough threads share a row to hold all of it in their registers. Each loads
 //       its elements once, 16 bytes with an instruction and all of them at once, and stores once.
 // Change: a thread has up to 32 elements (tile/host/row_plan.hpp). A row of up to 1,024 belongs to
 //         a warp or to part of one, so that it needs no barrier; longer ones belong to a block.
 // Limit: memory, at the speed of a copy. A block has registers for 32,768 elements, and for 8,192
-//        with causal or log, or element by element. Longer rows are step 4's.
+//        with causal or log, or element by element. Step 4 takes longer rows.
 #include "softmax.cuh"
 #include "tile/register_slice.cuh"
 

@@ -1,11 +1,11 @@
 // Forward, step 6: a row in shared memory.
 // Idea: a block of 1,024 threads with 64 registers each fills a multiprocessor, which then waits
 //       while its row comes, and again while it goes. With the row in shared memory 32 registers
-//       do, so that two such blocks are under way.
-// Change: a tile::SharedSlice takes the place of the tile::RegisterSlice; cp.async fills it without
-//         passing registers. The exponentials are computed a second time for the results.
+//       suffice, so two such blocks are under way.
+// Change: a tile::SharedSlice replaces the tile::RegisterSlice; cp.async fills it without
+//         registers. The exponentials are computed a second time for the results.
 // Limit: memory, at the speed of a copy. A row must fit into the shared memory of a block. Up to
-//        16,384 elements are as fast in registers, and step 5's.
+//        16,384 elements are as fast in registers, and step 5 takes them.
 #include "softmax.cuh"
 #include "tile/shared_slice.cuh"
 

@@ -1,14 +1,14 @@
-// Forward, step 8: clusters that stay.
-// Idea: a cluster that starts anew for each row loads nothing until it has started, and its
-//       multiprocessors wait for each other twice a row. One that stays loads the next row over
-//       this one while it writes this one's results.
+// Forward, step 8: persistent clusters.
+// Idea: a cluster that starts for each row loads nothing until it has started, and its
+//       multiprocessors wait for each other twice a row. A persistent cluster loads the next row
+//       over this one while it writes this one's results.
 // Change: as many clusters as the card holds take rows from a queue, a counter in global memory;
-//         and their blocks exchange messages instead of meeting at a barrier. A barrier of the
+//         and their blocks exchange messages instead of waiting at a barrier. A barrier of the
 //         cluster would make each thread wait until all that it has written is visible to the other
 //         blocks, the results of the row before included, which are still on their way to global
-//         memory (docs/notes/03_softmax.md). A message says only that it has itself arrived.
+//         memory (docs/notes/03_softmax.md). A message makes only itself visible.
 // Limit: memory, at the speed of a copy, for rows of up to 512 KiB; up to 2 MiB there is room for
-//        few blocks. Rows that fit into one block are step 7's or an earlier one's.
+//        few blocks. Step 7 or an earlier one takes rows that fit into one block.
 #include "softmax.cuh"
 #include "stream_memory.hpp"
 #include "tile/host/cluster_launch.hpp"
@@ -18,7 +18,7 @@
 namespace softmax {
 namespace {
 
-// Three such blocks: 40 registers a thread. Of itself ptxas takes 32, and the kernel 2 % longer.
+// Three such blocks: 40 registers a thread. With ptxas's own choice, 32, it takes 2 % longer.
 constexpr int kMaxThreads = 512;
 constexpr int kChunks = 16;  // of 16 bytes, of a thread
 constexpr int kMaxWarps = kMaxThreads / tile::kWarp * tile::kMaxBlocksOfCluster;
@@ -32,8 +32,8 @@ struct Mailbox {
 
 /// All blocks of the cluster make one, with two mailboxes of shared memory, and have as many whole
 /// warps. For each row all threads call ask_for_row(), send() and receive() in this order. Clusters
-/// get rows in the order in which they ask, so that they stay together: those that have more of the
-/// memory's bandwidth take more rows, and what is read and written at one time lies close together.
+/// get rows in the order in which they ask, so they stay close together: a cluster with more of the
+/// memory's bandwidth takes more rows, and rows that are under way at one time are neighbours.
 ///
 /// Two mailboxes are enough. A warp sends for row i + 2 when it has received for row i + 1, to
 /// which all warps have sent, each of them after it had read what it had received for row i.

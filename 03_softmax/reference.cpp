@@ -41,7 +41,7 @@ constexpr double kLog = 2 * kUnit;  // of the logarithm, 1 ulp
 constexpr double kTinyExponential = 0x1p-126;
 constexpr double kTinyProduct = 0x1p-150;
 
-/// What a calculation in fp32 makes of a result, short of rounding: infinity, if it is too large.
+/// The result of a calculation in fp32 before rounding: infinity, if it is too large.
 class Range {
  public:
   explicit Range(tile::DType type)
@@ -109,7 +109,7 @@ void forward(const ForwardProblem& p, Row x, Result value, Result bound) {
     bound = parts + kUnit * (value.abs() + parts) + kTinyProduct;
   } else {
     // The exponential may be one relative to another maximum and one that corrects it; 1 / sum and
-    // the products round. What is flushed to zero is one of those factors or a product.
+    // the products round. One of those factors or a product may be flushed to zero.
     value = share;
     const double other = 2 * kExp2 + sum_error + 4 * kUnit;
     bound =

@@ -1,5 +1,5 @@
-// What the kernels of this chapter share: the options of a problem, a maximum and a sum that are
-// found in one pass, and what becomes of an element.
+// Shared by the kernels of this chapter: the options of a problem, a maximum and a sum that are
+// found in one pass, and the formula for an element.
 #pragma once
 
 #include "softmax.hpp"
@@ -39,13 +39,13 @@ struct MaxSum {
   float max, sum;
 };
 
-/// What is subtracted from numbers. Where all are -infinity it must not be: NaN would remain.
+/// The number to subtract: `max`, but finite if all numbers are -infinity, or NaN would result.
 __device__ __forceinline__ float finite_reference(float max) {
   return max == -INFINITY ? 0.f : max;
 }
 
 // snippet-begin merge
-/// Merges what was seen of two slices of a row. The sum with the smaller maximum is scaled down to
+/// Merges the pairs of two slices of a row. The sum with the smaller maximum is scaled down to
 /// the greater one, where its terms are what they would have been from the start:
 /// 2^(f (x - low)) 2^(f (low - high)) = 2^(f (x - high)).
 struct MergeMaxSum {
@@ -132,7 +132,7 @@ __device__ __forceinline__ float max_visible(const Slice& x, int i, int visible)
   return max;
 }
 
-/// Backward: what is summed over a row, and what becomes of an element. kPlain: of no logarithm.
+/// Backward: the terms of a row's sum, and the formula for an element. kPlain: no logarithm.
 template <bool kPlain = false>
 struct Gradient {
   float scale;

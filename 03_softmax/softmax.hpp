@@ -21,7 +21,7 @@ inline constexpr std::string_view kTitle =
 ///
 /// A column that is not visible is not read, and has y = 0 (or -infinity). If nothing in a row has
 /// a weight, because no column is visible or all that are hold -infinity, all of its y are 0 (or
-/// -infinity), as attention wants it for a query without keys; PyTorch gives NaN. A NaN or
+/// -infinity), as attention needs it for a query without keys; PyTorch gives NaN. A NaN or
 /// +infinity makes its whole visible row NaN, and no other.
 struct ForwardProblem {
   tile::DType type;
@@ -58,7 +58,7 @@ struct BackwardProblem {
   std::int64_t ldy = cols, lddy = cols, lddx = cols;
 };
 
-/// Likewise. dx may be y or dy.
+/// On the device or on the host, as above. dx may be y or dy.
 struct BackwardBuffers {
   const void* y;
   const void* dy;
@@ -69,7 +69,7 @@ struct BackwardBuffers {
 tile::Status validate(const ForwardProblem& problem, const ForwardBuffers& buffers);
 tile::Status validate(const BackwardProblem& problem, const BackwardBuffers& buffers);
 
-/// Everything of that but the element type.
+/// The same checks, except for the element type.
 tile::Status validate_matrices(const ForwardProblem& problem, const ForwardBuffers& buffers);
 tile::Status validate_matrices(const BackwardProblem& problem, const BackwardBuffers& buffers);
 

@@ -1,4 +1,4 @@
-// A little global memory for the time of a kernel.
+// A little global memory that lives as long as a kernel.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -36,8 +36,8 @@ inline tile::Status pool_of_card(cudaMemPool_t* pool) {
   return {};
 }
 
-/// Zeros in global memory, from here on in the order of the stream and until this object's end.
-/// Kernels of other streams have others.
+/// Zeros in global memory, from here on in the order of the stream and until the end of this
+/// object. Each stream's kernels have their own.
 class StreamMemory {
  public:
   StreamMemory() = default;

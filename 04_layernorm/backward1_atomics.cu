@@ -1,10 +1,10 @@
 // Backward, step 1: every row adds to dgamma and dbeta.
-// Idea: dx is a row's own affair, like the forward pass: two sums over the row, then its elements.
-//       dgamma and dbeta sum over all rows, which no block has. Each row adds its terms to them
-//       with atomics, in fp32 in the workspace.
-// Change: from the forward pass two inputs, and sums that cross the blocks.
-// Limit: the atomics. All rows meet at the same `cols` addresses; and the order in which they come,
-//        and so the rounding of dgamma and dbeta, is another in every run.
+// Idea: dx depends on its own row only, as in the forward pass: two sums over the row, then its
+//       elements. dgamma and dbeta are sums over all rows, and no block has all rows. Each row adds
+//       its terms to them with atomics, in fp32 in the workspace.
+// Change: compared with the forward pass there are two inputs, and sums over all blocks.
+// Limit: the atomics. All rows add to the same `cols` addresses; and the order in which they come,
+//        and so the rounding of dgamma and dbeta, differs from run to run.
 #include "layernorm_backward.cuh"
 #include "tile/basics.cuh"
 

@@ -1,9 +1,9 @@
 // Backward, step 2: two stages, without atomics.
 // Idea: a block adds up the dgamma and dbeta of some columns over a group of rows, and writes one
 //       partial sum a column. A second kernel adds up the groups (partial_sums.cu). No two blocks
-//       write the same element, and the order is always the same: so are the bits.
+//       write the same element, and the order is always the same, so the bits are.
 // Change: dx has a kernel of its own, which is step 1's without atomics.
-// Limit: memory. x and dy are read three times in all: seven tensors move where three would do.
+// Limit: memory. x and dy are read three times in all: seven tensors move where three suffice.
 #include "layernorm_backward.cuh"
 #include "tile/basics.cuh"
 

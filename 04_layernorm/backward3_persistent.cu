@@ -1,10 +1,10 @@
 // Backward, step 3: a block walks over its rows.
-// Idea: a thread that stays with its columns for many rows keeps their sums of dgamma and dbeta in
+// Idea: a thread that keeps its columns for many rows keeps their sums of dgamma and dbeta in
 //       registers. Each block adds up its rows while it computes their dx, and writes its sums
 //       once.
-// Change: three tensors move, and no more. The grid has as many blocks as the card holds; while a
-//         block works on a row, cp.async brings the next two. A row of up to 1,024 elements belongs
-//         to a warp, which then waits for no other.
+// Change: only three tensors move. The grid has as many blocks as the card holds; while a block
+//         works on a row, cp.async copies the next two. A row of up to 1,024 elements belongs to a
+//         warp, which then waits for no other warp.
 // Limit: memory, for rows of up to 8,192 elements, or 16,384 of 2 bytes.
 #include "layernorm_backward.cuh"
 #include "tile/basics.cuh"
@@ -82,8 +82,8 @@ __global__ void __launch_bounds__(kMaxThreads)
   constexpr int kWarps = kMaxThreads / tile::kWarp;
   using Queue = RowQueue<T, rows_ahead(kMaxThreads)>;
   extern __shared__ __align__(16) unsigned char rows_smem[];  // of the queue, or of one a warp
-  // Two of them: a warp that is a row ahead must not write where a slow one still reads. Two rows
-  // ahead it cannot be, because of the barrier in between.
+  // Two of them: a warp that is a row ahead must not write where a slow one still reads. It cannot
+  // be two rows ahead, because of the barrier in between.
   __shared__ RowSums sums_smem[2][kWarps];
   const int thread = static_cast<int>(threadIdx.x), warp = thread / tile::kWarp;
   const auto cols = static_cast<int>(all_cols);

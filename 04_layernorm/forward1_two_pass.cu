@@ -1,7 +1,7 @@
 // Forward, step 1: the mean, then the variance around it.
 // Idea: the definition. A block shares a row: it adds up the row for the mean, then the squares of
 //       the distances from it for the variance, then writes.
-// Change: from softmax (chapter 03, forward step 3) the reduction, with two other sums.
+// Change: the reduction of softmax (chapter 03, forward step 3), with two other sums.
 // Limit: memory. Every row is read three times.
 #include "layernorm.hpp"
 #include "tile/basics.cuh"

@@ -1,9 +1,9 @@
 // Forward, step 2: mean and variance in one pass.
 // Idea: count, mean and squared distances can be kept up to date with every number (Welford 1962),
 //       and those of two parts of a row can be merged (Chan, Golub and LeVeque 1979).
-// Change: one loop and one reduction of triples in place of two of each. The sums of x and of its
-//         square would do with less arithmetic, and fail where the mean is large: their difference
-//         is what rounding left over.
+// Change: one loop and one reduction of triples instead of two of each. The sums of x and of its
+//         square would need less arithmetic, but fail if the mean is large: their difference is
+//         then mostly rounding error.
 // Limit: memory. Every row is read twice, and each load fetches one element.
 #include "layernorm.hpp"
 #include "tile/basics.cuh"
@@ -38,8 +38,8 @@ struct MergeMoments {
     const float count = a.count + b.count;
     if (count == 0) return {0, 0, 0};
     const float distance = b.mean - a.mean;
-    // Alike in a and b, so that all lanes get the same bits. Without __fmul_rn the compiler would
-    // round one of the two products and not the other.
+    // Symmetric in a and b, so that all lanes get the same bits. Without __fmul_rn the compiler
+    // would round one of the two products and not the other.
     return {count, (__fmul_rn(a.count, a.mean) + __fmul_rn(b.count, b.mean)) / count,
             a.squares + b.squares + distance * distance * (a.count * b.count / count)};
   }

@@ -15,8 +15,8 @@ namespace {
 /// Elements of a thread: as floats, or in long rows of 2 bytes each as they came.
 constexpr int kFloats = 32, kPacked = 64;
 
-/// Threads of a block at most. 64 registers a thread hold 32 floats and the rest. Only launch
-/// bounds ask, which are nothing to the CPU device.
+/// Threads of a block at most. 64 registers a thread hold 32 floats and the rest. Used in launch
+/// bounds only, which the CPU device ignores.
 [[maybe_unused]] constexpr int max_threads(int elements, bool several_rows) {
   if (several_rows) return tile::kThreadsOfSeveralRows;
   return elements == kPacked ? 512 : tile::kMaxThreadsPerBlock;

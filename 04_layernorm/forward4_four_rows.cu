@@ -17,13 +17,14 @@ namespace {
 constexpr int kRows = 4;              // of a thread
 constexpr int kMinThreads = kRows;    // of a row: a lane for the sum of each
 constexpr int kThreadsOfParts = 128;  // of a block if a row's threads are a part of a warp
-// Of a row: the partial sums of so many warps, kRows of each, are one for each lane.
+// Threads of a row at most: then the partial sums of its warps, kRows of each, are one for each
+// lane.
 constexpr int kMaxThreads = tile::kWarp / kRows * tile::kWarp;
 
 // snippet-begin lanes
 /// The sums over a group of `lanes` lanes, 4 at least, a power of two: its lane i gets the one of
-/// row i / (lanes / 4). A lane gives away what it has of two rows for as much of the other two, in
-/// the next round of one for the other, and has a single number for the rounds that remain.
+/// row i / (lanes / 4). A lane exchanges its sums of two rows for those of the other two, in the
+/// next round one for one, and has a single number for the rounds that remain.
 __device__ __forceinline__ float exchange_and_add(const float (&own)[kRows], int lane, int lanes) {
   int distance = lanes / 2;
   auto exchange = [&](float lower, float upper) {
@@ -67,7 +68,7 @@ __device__ __forceinline__ void add_up(float (&rows)[kRows], float* partial) {  
 }
 
 // A multiprocessor has registers for 1,024 threads with 64 each: four chunks as floats take 32 of
-// them. So many threads have 64 KiB of x on their way.
+// them. These threads have 64 KiB of x on their way.
 // snippet-begin kernel
 template <class T, bool kParts>
 __global__ void __launch_bounds__(kMaxThreads, 1024 / kMaxThreads)
@@ -94,8 +95,8 @@ __global__ void __launch_bounds__(kMaxThreads, 1024 / kMaxThreads)
   const bool has_columns = col < cols;
 
   Chunk chunk[kRows];
-  // From row to row it is an addition, and ptxas keeps it one. What Rows does to keep it from
-  // multiplying anew only costs here, 3 to 4 % (docs/notes/04_layernorm.md).
+  // From row to row the address needs one addition, and ptxas keeps it so. The trick by which Rows
+  // prevents multiplications would only cost here, 3 to 4 % (docs/notes/04_layernorm.md).
   const T* x_row = x.data + first * x.ld + col;
 #pragma unroll
   for (int i = 0; i < kRows; ++i, x_row += apart * x.ld) {

@@ -63,7 +63,7 @@ class SliceValues {
                                         const T* beta,   // [cols], or null
                                         T* y,            // [cols]
                                         float rstd, int cols) const {
-    // With a question for each chunk, the chunks wait for one another. With one for all of them,
+    // With a test for each chunk, the chunks wait for one another. With one test for all of them,
     // all loads of gamma and beta are under way together, if there are registers for them.
     const bool ask_each = kPacked || x_.column(kChunks - 1) >= cols;
     if (!ask_each) {

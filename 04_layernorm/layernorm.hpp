@@ -39,16 +39,16 @@ struct ForwardProblem {
 struct ForwardBuffers {
   const void* x = nullptr;
   const void* gamma = nullptr;  // [cols] of the problem's type; null: all ones
-  const void* beta = nullptr;   // [cols] likewise; null: all zeros. layer only
+  const void* beta = nullptr;   // [cols] of the same type; null: all zeros. layer only
   void* y = nullptr;
-  float* mean = nullptr;  // [rows], for the backward pass; null if nobody needs it. layer only
-  float* rstd = nullptr;  // [rows], for the backward pass; null if nobody needs it
+  float* mean = nullptr;  // [rows], for the backward pass; null if not needed. layer only
+  float* rstd = nullptr;  // [rows], for the backward pass; null if not needed
 };
 
 /// What is checked before any step. The Status names the argument that is wrong.
 tile::Status validate(const ForwardProblem& problem, const ForwardBuffers& buffers);
 
-/// Everything of that but the element type. With fp64, mean and rstd are fp64.
+/// The same checks, except for the element type. With fp64, mean and rstd are fp64.
 tile::Status validate_matrices(const ForwardProblem& problem, const ForwardBuffers& buffers);
 
 inline bool is_empty(const ForwardProblem& p) { return p.rows == 0 || p.cols == 0; }
@@ -89,21 +89,22 @@ struct BackwardBuffers {
   const float* rstd = nullptr;  // [rows]
   const void* dy = nullptr;
   void* dx = nullptr;
-  void* dgamma = nullptr;     // [cols] of the problem's type; null if nobody needs it
-  void* dbeta = nullptr;      // [cols] likewise. layer only
+  void* dgamma = nullptr;     // [cols] of the problem's type; null if not needed
+  void* dbeta = nullptr;      // [cols], the same. layer only
   void* workspace = nullptr;  // workspace_bytes(problem), aligned to 16 bytes; holds nothing after
 };
 
 /// What is checked before any step. The Status names the argument that is wrong.
 tile::Status validate(const BackwardProblem& problem, const BackwardBuffers& buffers);
 
-/// Everything of that but the element type and the workspace. With fp64, mean and rstd are fp64.
+/// The same checks, except for the element type and the workspace. With fp64, mean and rstd are
+/// fp64.
 tile::Status validate_matrices(const BackwardProblem& problem, const BackwardBuffers& buffers);
 
-/// The part of that which asks for no pointer: sizes and options.
+/// Checks the sizes and options only.
 tile::Status validate_sizes(const BackwardProblem& problem);
 
-/// Without rows there still are dgamma and dbeta: zeros.
+/// Even without rows dgamma and dbeta must be set to zeros.
 inline bool is_empty(const BackwardProblem& p) { return p.cols == 0; }
 
 tile::Status check_chunks(const BackwardProblem& problem, const BackwardBuffers& buffers);
@@ -116,8 +117,8 @@ constexpr std::int64_t max_partial_sums(std::int64_t cols) {
   return fit < 1 ? 1 : fit < kMax ? fit : kMax;
 }
 
-/// The device memory that any step needs beside its arguments: fp32 partial sums. At most 32 MiB up
-/// to 4 million columns.
+/// The device memory that any step needs besides its arguments: fp32 partial sums. At most 32 MiB
+/// up to 4 million columns.
 constexpr std::int64_t workspace_bytes(const BackwardProblem& p) {
   if (p.cols <= 0) return 0;
   return 2 * max_partial_sums(p.cols) * p.cols * static_cast<std::int64_t>(sizeof(float));

@@ -1,4 +1,4 @@
-// What the backward kernels share: the two sums over a row; and for blocks that stay for many rows
+// Shared by the backward kernels: the two sums over a row; and for blocks that work on many rows
 // (steps 3 and 4) a queue of rows, and a thread's columns of them.
 #pragma once
 
@@ -44,7 +44,7 @@ struct RowSlices {
 };
 
 /// The rows of a block or a warp, every `stride`-th one, kAhead of them under way. Each thread
-/// reads only what it has copied itself, so that it waits for its own copies and at no barrier.
+/// reads only what it has copied itself, so it waits for its own copies and needs no barrier.
 template <class T, int kAhead>
 struct RowQueue {
   const T *x, *dy;               // [cols], of the next row to fetch
@@ -84,7 +84,7 @@ struct RowQueue {
 #pragma unroll
     for (auto& slices : under_way) slices = fetch();
   }
-  /// The next row, which has landed. Another is sent for, to where the row before it lay.
+  /// The next row, which has landed. Starts to copy another one over the previous row.
   __device__ __forceinline__ RowSlices<T> next() {
     tile::ptx::cp_async_wait<kAhead - 1>();
     const RowSlices<T> slices = under_way[0];

@@ -36,8 +36,8 @@ double rounded(double roundings) { return roundings * kUnit / (1 - roundings * k
 /// How many roundings the sum of n terms is worth, in whatever order they are added. One after
 /// another they round n - 1 times, which for n up to 16 is less than this. Of more roundings some
 /// cancel: as many in one direction as 4 sqrt(n) are four standard deviations (Higham and Mary, "A
-/// new approach to probabilistic rounding error analysis", 2019). Who adds in parts has not even so
-/// many: sqrt(n) threads of sqrt(n) terms each, whose sums a tree adds, stay below it for certain.
+/// new approach to probabilistic rounding error analysis", 2019). A sum in parts has fewer: sqrt(n)
+/// threads of sqrt(n) terms each, whose sums a tree adds, stay below it for certain.
 double additions(double n) { return 4 * std::sqrt(n); }
 
 /// Of the mean: the sum, and at most three for its division by n, by way of a rounded 1 / n.

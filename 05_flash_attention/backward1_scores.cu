@@ -1,8 +1,8 @@
 // Backward, step 1: the formulas.
 // Idea: with the softmax's P and its gradient in memory, each gradient is a product:
 //       dV = P^T dO, dQ = scale dS K, dK = scale dS^T Q with dS = P (dO V^T - delta).
-// Limit: products element by element. With better ones it would be memory: two matrices of 4 bytes
-//        for each query and key, written once and read three times.
+// Limit: the products are computed element by element. With faster products it would be memory: two
+//        matrices of 4 bytes for each query and key, written once and read three times.
 #include "flash_attention.cuh"
 #include "tile/ptx/exp2.cuh"
 #include "tile/reduce.cuh"
@@ -29,16 +29,17 @@ __device__ float dot(const T* a, const T* b, int dim) {
 }
 
 // snippet-begin weights
-/// P = exp(S - lse) and dS = P (dP - delta) of a query. What it does not see is 0.
+/// P = exp(S - lse) and dS = P (dP - delta) of a query. Both are 0 for keys that the query does not
+/// see.
 template <class T>
 __global__ void attention_backward_scores(Heads<const T> q,     // [batch][queries][heads][dim]
                                           Heads<const T> k,     // [batch][keys][heads / group][dim]
-                                          Heads<const T> v,     // likewise
+                                          Heads<const T> v,     // as k
                                           Heads<const T> o,     // as q
                                           Heads<const T> dout,  // as q
                                           const float* lse,     // [batch][heads][queries]
                                           float* weights,       // [batch][heads][queries][keys]
-                                          float* dscores,       // likewise
+                                          float* dscores,       // as weights
                                           Masks masks, int heads, int group, int dim, float scale) {
   const Row row(heads, masks.queries);
   const Mask mask = masks.of(row.batch);
@@ -85,11 +86,11 @@ __global__ void attention_backward_scores_dq(const float* dscores,  // [batch][h
 template <class T>
 __global__ void attention_backward_scores_dkv(
     const float* weights,  // [batch][heads][queries][keys]
-    const float* dscores,  // likewise
+    const float* dscores,  // as weights
     Heads<const T> q,      // [batch][queries][heads][dim]
-    Heads<const T> dout,   // likewise
+    Heads<const T> dout,   // as q
     Heads<T> dk,           // [batch][keys][heads / group][dim]
-    Heads<T> dv,           // likewise
+    Heads<T> dv,           // as dk
     Masks masks, int heads, int group, int dim, float scale) {
   const Row row(heads / group, masks.keys);
   const Mask turned = masks.of(row.batch).transposed();

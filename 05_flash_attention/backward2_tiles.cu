@@ -1,9 +1,10 @@
-// Backward, step 2: weights are computed again.
+// Backward, step 2: the weights are recomputed.
 // Idea: lse is enough to compute a weight from its score: p = exp(s - lse), without a maximum or a
-//       sum. A block keeps a tile of keys and their gradients while all queries go by; another
-//       kernel keeps a tile of queries while the keys go by. No two blocks write the same element.
-// Change: two kernels and one before them for delta, and no memory for scores.
-// Limit: arithmetic in fp32, and seven products where five would do.
+//       sum. A block keeps a tile of keys and their gradients and loops over all queries; another
+//       kernel keeps a tile of queries and loops over the keys. No two blocks write the same
+//       element.
+// Change: two kernels, one before them for delta, and no memory for scores.
+// Limit: arithmetic in fp32, and seven products where five suffice.
 #include "flash_attention.cuh"
 #include "tile/ptx/exp2.cuh"
 #include "tile/reduce.cuh"
@@ -12,11 +13,11 @@ namespace flash_attention {
 namespace {
 
 constexpr int kWarps = 8, kThreads = kWarps * tile::kWarp;
-constexpr int kKept = kWarps;  // rows that a block keeps: one to a warp
-constexpr int kPassing = 32;   // rows that go by at a time: one to a lane
+constexpr int kKept = kWarps;  // rows that a block keeps: one for each warp
+constexpr int kPassing = 32;   // rows of a tile of the loop: one for each lane
 constexpr int kMaxDim = 256, kLaneDims = kMaxDim / tile::kWarp;
 
-std::size_t shared_bytes(std::int64_t dim) {  // two tensors of rows that are kept, two that pass
+std::size_t shared_bytes(std::int64_t dim) {  // kept rows and rows of the loop, of two tensors each
   return static_cast<std::size_t>(2 * (kKept + kPassing) * (dim + 1)) * sizeof(float);
 }
 
@@ -35,7 +36,7 @@ __device__ float dot(const float* a, const float* b, int dim) {
   return sum;
 }
 
-/// sums += the lanes' numbers times the rows that pass: elements lane, lane + 32, … to a lane.
+/// sums += the lanes' numbers times the loop's rows; a lane has the elements lane, lane + 32, …
 __device__ void add_rows(float (&sums)[kLaneDims], float of_lane, const float* rows, int dim) {
   const int lane = threadIdx.x % tile::kWarp;
   for (int j = 0; j < kPassing; ++j) {
@@ -72,9 +73,9 @@ __global__ void attention_backward_tiles_dkv(Heads<const T> q,     // [batch][qu
                                              float scale) {
   extern __shared__ float smem[];                    // {keys, values, queries, their dO}
   float* k_smem = smem;                              // [kKept][dim + 1]
-  float* v_smem = k_smem + kKept * (dim + 1);        // likewise
+  float* v_smem = k_smem + kKept * (dim + 1);        // as k_smem
   float* q_smem = v_smem + kKept * (dim + 1);        // [kPassing][dim + 1]
-  float* dout_smem = q_smem + kPassing * (dim + 1);  // likewise
+  float* dout_smem = q_smem + kPassing * (dim + 1);  // as q_smem
   const auto work = work_of_block(heads / group, (masks.keys + kKept - 1) / kKept);
   const Mask mask = masks.of(work.batch);
   const int block_key = work.tile * kKept;
@@ -87,7 +88,7 @@ __global__ void attention_backward_tiles_dkv(Heads<const T> q,     // [batch][qu
     const Terms* of_head = terms_of_head(terms, {work.batch, head, 0}, heads, masks.queries);
     for (int first = 0; first < mask.queries; first += kPassing) {
       const int left = mask.queries - first;
-      __syncthreads();  // all warps have read the queries before
+      __syncthreads();  // all warps have read the previous queries
       load_rows<kPassing>(q_smem, q.rows(work.batch, head, first), left, dim);
       load_rows<kPassing>(dout_smem, dout.rows(work.batch, head, first), left, dim);
       __syncthreads();  // these are there
@@ -125,9 +126,9 @@ __global__ void attention_backward_tiles_dq(Heads<const T> q,     // [batch][que
                                             float scale) {
   extern __shared__ float smem[];                 // {queries, their dO, keys, values}
   float* q_smem = smem;                           // [kKept][dim + 1]
-  float* dout_smem = q_smem + kKept * (dim + 1);  // likewise
+  float* dout_smem = q_smem + kKept * (dim + 1);  // as q_smem
   float* k_smem = dout_smem + kKept * (dim + 1);  // [kPassing][dim + 1]
-  float* v_smem = k_smem + kPassing * (dim + 1);  // likewise
+  float* v_smem = k_smem + kPassing * (dim + 1);  // as k_smem
   const auto work = work_of_block(heads, (masks.queries + kKept - 1) / kKept);
   const Mask mask = masks.of(work.batch);
   const int block_query = work.tile * kKept, kv_head = work.head / group;
@@ -139,7 +140,7 @@ __global__ void attention_backward_tiles_dq(Heads<const T> q,     // [batch][que
   const Terms of_query = terms_of_head(terms, work, heads, masks.queries)[block_query + warp];
   float dq_sums[kLaneDims] = {};
   for (int first = 0; first < mask.keys; first += kPassing) {
-    __syncthreads();  // all warps have read the keys before
+    __syncthreads();  // all warps have read the previous keys
     load_rows<kPassing>(k_smem, k.rows(work.batch, kv_head, first), mask.keys - first, dim);
     load_rows<kPassing>(v_smem, v.rows(work.batch, kv_head, first), mask.keys - first, dim);
     __syncthreads();  // these are there

@@ -1,10 +1,10 @@
 // Backward, step 3: tensor cores.
-// Idea: with S^T = K Q^T in place of S, a lane holds weights of its own keys, as dV += P^T dO and
-//       dK += dS^T Q want them for their left factors; with S = Q K^T of its own queries, as dQ
-//       does. Neither the weights nor their gradients see shared memory.
-// Change: a warp keeps 16 keys, or 16 queries; tiles of 16 bits, swizzled.
+// Idea: with S^T = K Q^T instead of S, a lane holds weights of its own keys, as dV += P^T dO and dK
+//       += dS^T Q need them in their left factors. With S = Q K^T it holds weights of its own
+//       queries, as dQ needs them. So weights and their gradients never go through shared memory.
+// Change: a warp keeps 16 keys, or 16 queries; tiles of 16-bit elements, swizzled.
 // Limit: no warp multiplies while the block copies, every tile is masked element by element, and
-//        each factor from shared memory serves 16 rows only.
+//        each factor from shared memory is used for 16 rows only.
 #include "flash_attention.cuh"
 #include "tile/ptx/exp2.cuh"
 #include "tile/warp_product.cuh"
@@ -18,11 +18,11 @@ using tile::SharedTile, tile::Sums;
 template <int kDim>
 struct Shape {
   static constexpr int kWarps = 4, kThreads = kWarps * 32;
-  // The gradients of 16 rows fill the registers at 128 columns. Beyond, two warps share the rows,
-  // and each has half of the columns.
+  // At 128 columns the gradients of 16 rows fill the registers. Beyond that two warps share the
+  // rows, and each has half of the columns.
   static constexpr int kCols = kDim <= 128 ? kDim : 128, kParts = kDim / kCols;
   static constexpr int kKept = kWarps / kParts * 16;     // rows of a block
-  static constexpr int kPassing = kDim <= 64 ? 64 : 16;  // rows that go by
+  static constexpr int kPassing = kDim <= 64 ? 64 : 16;  // rows of a tile of the loop
   static constexpr int kBytes = 2 * (kKept + kPassing) * kDim * 2;
 };
 
@@ -59,7 +59,7 @@ __global__ void attention_backward_mma_dkv(Heads<const T> q,  // [batch][queries
   for (int head = work.head * group; head < (work.head + 1) * group; ++head) {
     const Terms* of_head = terms_of_head(terms, {work.batch, head, 0}, heads, masks.queries);
     for (int first = 0; first < turned.keys; first += kQueries) {
-      __syncthreads();  // all warps have read the queries before
+      __syncthreads();  // all warps have read the previous queries
       q_tile.template copy<kThreads>(q.rows(work.batch, head, first), turned.keys - first);
       dout_tile.template copy<kThreads>(dout.rows(work.batch, head, first), turned.keys - first);
       __syncthreads();  // these are there
@@ -122,7 +122,7 @@ __global__ void attention_backward_mma_dq(Heads<const T> q,  // [batch][queries]
 
   Sums<16, Plan::kCols> dq_sums;
   for (int first = 0; first < mask.keys; first += kKeys) {
-    __syncthreads();  // all warps have read the keys before
+    __syncthreads();  // all warps have read the previous keys
     k_tile.template copy<kThreads>(k.rows(work.batch, kv_head, first), mask.keys - first);
     v_tile.template copy<kThreads>(v.rows(work.batch, kv_head, first), mask.keys - first);
     __syncthreads();  // these are there

@@ -1,11 +1,11 @@
-// Backward, step 4: copies in the background, and the same bits each time.
-// Idea: as in the forward pass, the next tile is under way while this one is multiplied, tiles that
-//       nobody sees are not visited, and a factor from shared memory serves 32 rows. Each element
-//       of a gradient is summed up by one warp, in one order: no run differs from another.
-// Change: two stages of queries, or of keys; Mask::tiles(), and code of its own for whole tiles;
-//         blocks with the most to do begin first; 32 rows to a warp (16 queries at 256 columns).
-//         From 128 columns on, warps of the same keys divide columns and queries, and exchange the
-//         weights and their gradients.
+// Backward, step 4: copies in the background, and the same bits in each run.
+// Idea: as in the forward pass, the next tile is copied while this one is multiplied, invisible
+//       tiles are skipped, and a factor from shared memory is used for 32 rows. One warp adds up
+//       each element of a gradient, always in the same order: all runs give the same bits.
+// Change: two stages of queries, or of keys; Mask::tiles(), and separate code for whole tiles;
+//         blocks with the most work begin first; 32 rows for a warp (16 queries at 256 columns).
+//         From 128 columns on, several warps share the same keys: they divide columns and queries,
+//         and exchange the weights and their gradients.
 // Limit: S and dP are computed twice, once for dK and dV and once for dQ.
 #include "flash_attention.cuh"
 #include "tile/query_stage.cuh"
@@ -19,23 +19,23 @@ using tile::Factor, tile::QueryStage, tile::SharedTile, tile::Sums;
 template <int kDim>
 struct Shape {
   static constexpr int kCols = kDim <= 64 ? kDim : 64;
-  // Keys stay, queries pass by. The gradients of 32 keys and 64 columns fill half of a warp's
-  // registers. So beyond 64 columns kSharing warps share 32 keys, and each also computes the
-  // weights of its part of the queries, and gives them to the others.
+  // Keys are kept, and the loop is over queries. The gradients of 32 keys and 64 columns fill half
+  // of a warp's registers. So beyond 64 columns kSharing warps share 32 keys; each computes the
+  // weights of its part of the queries and passes them to the others.
   struct Keys {
     // Two blocks of 4 warps, or one of 8, leave a lane 255 registers.
     static constexpr int kWarps = kDim <= 64 ? 4 : 8, kBlocks = kDim <= 64 ? 2 : 1;
     static constexpr int kThreads = kWarps * 32;
     static constexpr int kSharing = kDim / kCols;
     static constexpr int kKept = kWarps / kSharing * 32, kPassing = 64;
-    // A warp computes the weights of kPart queries at once, in kParts turns.
+    // A warp computes the weights of kPart queries at once, kParts times.
     static constexpr int kPart = kDim <= 128 ? 32 : 16, kParts = kPassing / kPart / kSharing;
     static_assert(kSharing == 1 || kParts == 1);
     static constexpr int kStageBytes = QueryStage<__half, kPassing, kDim>::kBytes;
     static constexpr int kScoreBytes = kSharing > 1 ? 2 * kKept* kPassing : 0;
     static constexpr int kBytes = 2 * kKept * kDim * 2 + 2 * kStageBytes + 2 * kScoreBytes;
   };
-  // Queries stay, keys pass by.
+  // Queries are kept, and the loop is over keys.
   struct Queries {
     static constexpr int kWarps = kDim <= 128 ? 4 : 8, kBlocks = kDim <= 128 ? 2 : 1;
     static constexpr int kThreads = kWarps * 32;
@@ -68,16 +68,16 @@ __global__ void __launch_bounds__(Shape<kDim>::Keys::kThreads, Shape<kDim>::Keys
   using ScoreTile = SharedTile<T, kKeys, kQueries>;
   extern __shared__ __align__(1024) unsigned char smem[];  // {keys, values, [2]{stage}, P, dS}
   unsigned char* const stages = smem + 2 * KeyTile::kBytes;
-  // Without sharing there is neither.
+  // Neither exists without sharing.
   const ScoreTile p_tile(smem + 2 * (KeyTile::kBytes + Stage::kBytes));
-  const ScoreTile ds_tile = p_tile.behind(ScoreTile::kBytes);
+  const ScoreTile ds_tile = p_tile.after(ScoreTile::kBytes);
   const auto work = keys_longest_first(batch, heads / group, (masks.keys + kKeys - 1) / kKeys);
   const Mask turned = masks.of(work.batch).transposed();
   const int block_key = work.tile * kKeys, warp = static_cast<int>(threadIdx.x) / 32;
   const int warp_key = warp / kSharing * 32, col0 = warp % kSharing * Shape<kDim>::kCols;
-  // Tiles of queries that see these keys, of one head after the other that shares them.
+  // Tiles of queries that see these keys; the loop takes the heads that share the keys in turn.
   const Mask::Tiles visited = turned.tiles(block_key, kKeys, kQueries);
-  int head = work.head * group, parity = 0;  // of the turn, which says where its stage is
+  int head = work.head * group, parity = 0;  // parity of the iteration, which selects the stage
   const int end_head = visited.first < visited.last ? head + group : head;
 
   const auto copy = [&](int of_head, int tile) {
@@ -98,8 +98,8 @@ __global__ void __launch_bounds__(Shape<kDim>::Keys::kThreads, Shape<kDim>::Keys
   Sums<32, Shape<kDim>::kCols> dk_sums, dv_sums;
   const auto take_turn = [&](int tile, auto is_border) {
     const int query = tile * kQueries;
-    // Made here, so that their addresses are computed in each turn: kept in registers from before
-    // the loop they would push out what it needs more.
+    // Built inside the loop on purpose: hoisted, their addresses would occupy registers and cause
+    // spills.
     const KeyTile k_tile(smem), v_tile(smem + KeyTile::kBytes);
     const Stage stage(stages + parity * Stage::kBytes);
     // Whether any of a part's queries sees any of this warp's keys
@@ -109,13 +109,13 @@ __global__ void __launch_bounds__(Shape<kDim>::Keys::kThreads, Shape<kDim>::Keys
     };
     // snippet-begin turn
     tile::ptx::cp_async_wait_all();
-    // All threads' copies of these queries have landed. And all have read the ones before, whose
-    // place the next ones take, and the weights.
+    // These queries have landed, and all warps are done with the weights and with the previous
+    // queries, whose buffer the next copy overwrites.
     __syncthreads();
     const bool is_last = tile + 1 == visited.last;  // of this head
     parity ^= 1;
     if (head + is_last < end_head) copy(head + is_last, is_last ? visited.first : tile + 1);
-#pragma unroll 1  // or ptxas mixes the parts, and has no registers left
+#pragma unroll 1  // or ptxas interleaves the parts and runs out of registers
     for (int i = 0; i < Plan::kParts; ++i) {
       const int part = (warp % kSharing + i) * kPart;  // its first query in the tile
       if (!is_seen(part)) continue;
@@ -161,7 +161,7 @@ __global__ void __launch_bounds__(Shape<kDim>::Keys::kThreads, Shape<kDim>::Keys
     for (; tile < visited.whole_last; ++tile) take_turn(tile, std::false_type{});
     for (; tile < visited.last; ++tile) take_turn(tile, std::true_type{});
   }
-  tile::ptx::cp_async_wait_all();  // without a turn the keys are still under way
+  tile::ptx::cp_async_wait_all();  // if the loop is empty, the keys are still under way
   dk_sums.scale(scale);
   store(dk_sums, dk.rows(work.batch, work.head), block_key + warp_key, masks.keys, col0);
   store(dv_sums, dv.rows(work.batch, work.head), block_key + warp_key, masks.keys, col0);
@@ -196,7 +196,7 @@ __global__ void __launch_bounds__(Shape<kDim>::Queries::kThreads, Shape<kDim>::Q
   const auto k_tile = [&](int tile) {
     return KeyTile(base + 2 * QueryTile::kBytes + tile % 2 * 2 * KeyTile::kBytes);
   };
-  const auto v_tile = [&](int tile) { return k_tile(tile).behind(KeyTile::kBytes); };
+  const auto v_tile = [&](int tile) { return k_tile(tile).after(KeyTile::kBytes); };
   const auto copy = [&](int tile) {
     const int key = tile * kKeys;
     k_tile(tile).template copy_async_in_steps<kThreads>(k.rows(work.batch, kv_head, key),
@@ -221,8 +221,8 @@ __global__ void __launch_bounds__(Shape<kDim>::Queries::kThreads, Shape<kDim>::Q
   const auto visit = [&](int tile, auto is_border) {
     const QueryTile q_here(smem), dout_here(smem + QueryTile::kBytes);
     tile::ptx::cp_async_wait_all();
-    // All threads' copies of this tile have landed. And all have read the one before, whose place
-    // the next one takes.
+    // This tile has landed, and all warps are done with the previous one, whose buffer the next
+    // copy overwrites.
     __syncthreads();
     if (tile + 1 < visited.last) copy(tile + 1);
 #pragma unroll

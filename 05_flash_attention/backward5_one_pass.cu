@@ -1,12 +1,13 @@
-// Backward, step 5: five products for seven.
+// Backward, step 5: five products instead of seven.
 // Idea: the block that has dS of a tile of keys and queries also computes that tile's part of
-//       dQ = dS K, and adds it to a sum in memory, which the blocks of all tiles of keys share. No
-//       block waits for another; but sums of floats depend on their order, so the last bits of dQ
+//       dQ = dS K, and adds it to a sum in memory, to which the blocks of all tiles of keys add. No
+//       block waits for another. But a sum of floats depends on its order, so the last bits of dQ
 //       differ from run to run.
 // Change: dS goes through shared memory at every head dimension, for dQ; no part of a tile is
-//         passed over; sums of dQ in fp32, in the order of mma's fragments, and a kernel behind
-//         that rounds them. There is no kernel that keeps queries.
-// Limit: neither tensor cores nor shared memory are full: a block waits at two barriers a turn.
+//         skipped; dQ is accumulated in fp32, in fragment order, and a second kernel scales and
+//         rounds it. There is no kernel that keeps queries.
+// Limit: neither the tensor cores nor shared memory are busy all the time: a block waits at two
+//        barriers in each iteration.
 #include "flash_attention.cuh"
 #include "tile/ptx/red.cuh"
 #include "tile/query_stage.cuh"
@@ -16,7 +17,7 @@ namespace {
 
 using tile::Factor, tile::QueryStage, tile::SharedTile, tile::Sums;
 
-/// How a block divides its tiles among warps: as in step 4, and dQ.
+/// How a block divides its tiles among warps: as in step 4, with dQ added.
 template <int kDim>
 struct Shape {
   static constexpr int kWarps = kDim <= 64 ? 4 : 8, kBlocks = kDim <= 64 ? 2 : 1;
@@ -61,9 +62,9 @@ __global__ void __launch_bounds__(Shape<kDim>::kThreads, Shape<kDim>::kBlocks)
   const Mask turned = masks.of(work.batch).transposed();
   const int block_key = work.tile * kKeys, warp = static_cast<int>(threadIdx.x) / 32;
   const int warp_key = warp / kSharing * 32, col0 = warp % kSharing * Plan::kCols;
-  // Tiles of queries that see these keys, of one head after the other that shares them.
+  // Tiles of queries that see these keys; the loop takes the heads that share the keys in turn.
   const Mask::Tiles visited = turned.tiles(block_key, kKeys, kQueries);
-  int head = work.head * group, parity = 0;  // of the turn, which says where its stage is
+  int head = work.head * group, parity = 0;  // parity of the iteration, which selects the stage
   const int end_head = visited.first < visited.last ? head + group : head;
 
   const auto copy = [&](int of_head, int tile) {
@@ -84,13 +85,13 @@ __global__ void __launch_bounds__(Shape<kDim>::kThreads, Shape<kDim>::kBlocks)
   Sums<32, Plan::kCols> dk_sums, dv_sums;
   const auto take_turn = [&](int tile, auto is_border) {
     const int query = tile * kQueries;
-    // Made here, so that their addresses are computed in each turn: kept in registers from before
-    // the loop they would push out what it needs more.
+    // Built inside the loop on purpose: hoisted, their addresses would occupy registers and cause
+    // spills.
     const KeyTile k_tile(smem), v_tile(smem + KeyTile::kBytes);
     const Stage stage(stages + parity * Stage::kBytes);
     tile::ptx::cp_async_wait_all();
-    // All threads' copies of these queries have landed. And all have read the ones before, whose
-    // place the next ones take, and dS.
+    // These queries have landed, and all warps are done with dS and with the previous queries,
+    // whose buffer the next copy overwrites.
     __syncthreads();
     const bool is_last = tile + 1 == visited.last;  // of this head
     parity ^= 1;
@@ -156,7 +157,7 @@ __global__ void __launch_bounds__(Shape<kDim>::kThreads, Shape<kDim>::kBlocks)
     for (; tile < visited.whole_last; ++tile) take_turn(tile, std::false_type{});
     for (; tile < visited.last; ++tile) take_turn(tile, std::true_type{});
   }
-  tile::ptx::cp_async_wait_all();  // without a turn the keys are still under way
+  tile::ptx::cp_async_wait_all();  // if the loop is empty, the keys are still under way
   dk_sums.scale(scale);
   store(dk_sums, dk.rows(work.batch, work.head), block_key + warp_key, masks.keys, col0);
   store(dv_sums, dv.rows(work.batch, work.head), block_key + warp_key, masks.keys, col0);

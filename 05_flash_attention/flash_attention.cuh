@@ -23,7 +23,7 @@ Masks masks_of(const Problem& p, const Buffers& buffers) {
           buffers.query_lengths,       buffers.key_lengths};
 }
 
-/// Fills the terms, [batch][heads][rows of terms], at the beginning of the workspace.
+/// Fills in the terms, [batch][heads][rows of terms], at the beginning of the workspace.
 tile::Status compute_terms(const BackwardProblem& problem, const BackwardBuffers& buffers,
                            void* stream);
 

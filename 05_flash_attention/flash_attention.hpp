@@ -22,7 +22,7 @@ using tile::Mask;
 using tile::packed_strides;
 using tile::Strides;
 
-/// A window that ends nowhere.
+/// The size of a window without an end.
 inline constexpr std::int64_t kUnlimited = kMaxLength;
 
 /// For each batch entry and head, with the rows of q, k, v and o as vectors:
@@ -31,10 +31,10 @@ inline constexpr std::int64_t kUnlimited = kMaxLength;
 ///     p_ij = exp(s_ij - lse_i)       lse_i = log sum_j exp(s_ij)
 ///     o_i  = sum_j p_ij v_j
 ///
-/// Query i stands beside key i + keys - queries, and sees `left` keys before and `right` behind it
+/// Query i stands beside key i + keys - queries, and sees `left` keys before and `right` after it
 /// (tile/mask.hpp). A query that sees no key has o = 0 and lse = -infinity. heads / kv_heads heads
-/// of q share one of k and v. Of a batch entry with lengths of its own, queries and keys from there
-/// on do not exist: their o is 0, their lse -infinity.
+/// of q share one of k and v. A batch entry may have lengths of its own: queries and keys beyond
+/// them do not exist, and the rows of such queries are o = 0 and lse = -infinity.
 struct ForwardProblem {
   tile::DType type;
   std::int64_t batch, heads, queries, keys, head_dim;
@@ -54,9 +54,9 @@ struct ForwardBuffers {
   const void* k = nullptr;             // [batch][keys][kv_heads][head_dim]
   const void* v = nullptr;             // [batch][keys][kv_heads][head_dim]
   void* o = nullptr;                   // [batch][queries][heads][head_dim]
-  float* lse = nullptr;                // [batch][heads][queries]; null if nobody needs it
+  float* lse = nullptr;                // [batch][heads][queries]; null if not needed
   const int* query_lengths = nullptr;  // [batch], each at most queries; null: all are there
-  const int* key_lengths = nullptr;    // [batch] likewise
+  const int* key_lengths = nullptr;    // [batch], each at most keys; null: all are there
   void* workspace = nullptr;           // aligned to 16 bytes; holds nothing before or after
   std::int64_t workspace_bytes = 0;    // see workspace_bytes()
 };
@@ -64,10 +64,10 @@ struct ForwardBuffers {
 /// What is checked before any step. The Status names the argument that is wrong.
 tile::Status validate(const ForwardProblem& problem, const ForwardBuffers& buffers);
 
-/// Everything of that but the element type.
+/// The same checks, except for the element type.
 tile::Status validate_tensors(const ForwardProblem& problem, const ForwardBuffers& buffers);
 
-/// What of that is about the problem's numbers. Strides are looked at with their tensors.
+/// Checks the sizes and options only. Strides are checked together with their tensors.
 tile::Status validate_sizes(const ForwardProblem& problem);
 
 inline bool is_empty(const ForwardProblem& p) {
@@ -75,15 +75,15 @@ inline bool is_empty(const ForwardProblem& p) {
 }
 
 /// Step `split_keys`: how many queries it takes, elements of K in a tile, and among how many blocks
-/// the keys of a head are divided: as many as make 264 blocks in all, two for each of an H200's
-/// multiprocessors, but no more than there are pairs of tiles. So the result does not depend on the
-/// card.
+/// the keys of a head are divided. There are 264 blocks in all, two for each multiprocessor of an
+/// H200, but at most one for each pair of tiles. The number does not depend on the card, and so the
+/// result does not.
 inline constexpr int kMostSplitQueries = 16, kSplitTileElements = 4096;
 std::int64_t key_splits(const ForwardProblem& problem);
 
-/// The device memory that the step of this name needs beside its arguments, if the sizes are valid:
-/// step `scores` 4 bytes for each query and key, step `split_keys` each part of a row's output and
-/// its lse, the others none.
+/// The device memory that the step of this name needs besides its arguments, if the sizes are
+/// valid: in step `scores` 4 bytes for each query and key, in step `split_keys` each part of a
+/// row's output with its lse, in the others none.
 std::int64_t workspace_bytes(const ForwardProblem& problem, std::string_view step);
 
 /// Whether the workspace is as large as that.
@@ -110,8 +110,8 @@ ForwardTakes takes_scores, takes_tiles, takes_mma, takes_pipeline, takes_split_k
 ///     delta_i = dout_i o_i             ds_ij = p_ij (dout_i v_j - delta_i)
 ///     dq_i = scale sum_j ds_ij k_j     dk_j = scale sum_i ds_ij q_i     dv_j = sum_i p_ij dout_i
 ///
-/// dk and dv are sums over the heads that share them. Queries and keys that do not exist have the
-/// gradients 0.
+/// dk and dv are sums over the heads that share them. The gradients of queries and keys that do not
+/// exist are 0.
 struct BackwardProblem {
   tile::DType type;
   std::int64_t batch, heads, queries, keys, head_dim;
@@ -129,19 +129,19 @@ struct BackwardProblem {
 };
 
 /// Device pointers to the first elements, aligned to an element. What is written overlaps nothing
-/// else; but dq, dk and dv may lie between one another, as in one tensor of [batch][length][heads].
+/// else; but dq, dk and dv may be interleaved, as in one tensor of [batch][length][heads].
 struct BackwardBuffers {
   const void* q = nullptr;
   const void* k = nullptr;
   const void* v = nullptr;
-  const void* o = nullptr;             // as the forward pass gave it
-  const float* lse = nullptr;          // [batch][heads][queries] likewise
+  const void* o = nullptr;             // from the forward pass
+  const float* lse = nullptr;          // [batch][heads][queries], from the forward pass too
   const void* dout = nullptr;          // [batch][queries][heads][head_dim]
   void* dq = nullptr;                  // [batch][queries][heads][head_dim]
   void* dk = nullptr;                  // [batch][keys][kv_heads][head_dim]
   void* dv = nullptr;                  // [batch][keys][kv_heads][head_dim]
   const int* query_lengths = nullptr;  // [batch], each at most queries; null: all are there
-  const int* key_lengths = nullptr;    // [batch] likewise
+  const int* key_lengths = nullptr;    // [batch], each at most keys; null: all are there
   void* workspace = nullptr;           // aligned to 16 bytes; holds nothing before or after
   std::int64_t workspace_bytes = 0;    // see workspace_bytes()
 };
@@ -151,7 +151,7 @@ tile::Status validate(const BackwardProblem& problem, const BackwardBuffers& buf
 tile::Status validate_tensors(const BackwardProblem& problem, const BackwardBuffers& buffers);
 tile::Status validate_sizes(const BackwardProblem& problem);
 
-/// Without queries dk and dv still are zeros, and without keys dq.
+/// Even without queries dk and dv must be set to zeros, and without keys dq.
 inline bool is_empty(const BackwardProblem& p) {
   return p.batch == 0 || p.heads == 0 || (p.queries == 0 && p.keys == 0);
 }
@@ -178,8 +178,9 @@ BackwardTakes takes_scores, takes_tiles, takes_mma, takes_pipeline, takes_one_pa
 inline constexpr tile::EnumSet<tile::DType> kTypes{tile::DType::fp32, tile::DType::fp16,
                                                    tile::DType::bf16};
 inline constexpr tile::EnumSet<tile::DType> k16Bits{tile::DType::fp16, tile::DType::bf16};
-// Batch, heads, heads of k and v, queries, keys, head dimension, and whether causal. The small one:
-// two heads to one of k and v, no multiples of a tile, fewer queries than keys.
+// Batch, heads, heads of k and v, queries, keys, head dimension, and whether causal. In the small
+// problem two heads share one of k and v, no length is a multiple of a tile, and there are fewer
+// queries than keys.
 inline constexpr tile::Shows kShows{{2, 4, 2, 75, 150, 64, 1}, {2, 32, 32, 8192, 8192, 64, 1}};
 
 using ForwardLadder = tile::Ladder<ForwardProblem, ForwardBuffers>;
@@ -209,7 +210,7 @@ inline constexpr ForwardLadder::Step kForward[] = {
      .shows = kShows,
      .launch = mma},
     {.name = "pipeline",
-     .idea = "the next keys are copied meanwhile, and only those that somebody sees",
+     .idea = "the next tile of keys is copied meanwhile, and only visible tiles are visited",
      .types = k16Bits,
      .needs = {tile::Feature::bf16_mma, tile::Feature::cp_async},
      .takes = takes_pipeline,
@@ -318,15 +319,15 @@ inline constexpr BackwardLadder kBackwardLadder{.name = "backward",
 using ForwardInputs = tile::AttentionInputs;
 using ForwardExpected = tile::AttentionExpected;
 
-/// o and lse in double, and how far a correct kernel may be from them: of the rows with these
-/// numbers, row batch_entry * queries + query being that query; empty: of all.
+/// o and lse in double, and how far a correct kernel may be from them, of the rows with these
+/// numbers: row batch_entry * queries + query. Empty means all rows.
 ForwardExpected reference(const ForwardProblem& problem, const ForwardInputs& inputs,
                           std::span<const std::int64_t> rows = {});
 
 using BackwardInputs = tile::AttentionGradientInputs;
 using BackwardExpected = tile::AttentionGradients;
 
-/// dq of the rows with these numbers, dk and dv of those; empty: of all.
+/// dq of query_rows, dk and dv of key_rows; empty means all rows.
 BackwardExpected reference(const BackwardProblem& problem, const BackwardInputs& inputs,
                            std::span<const std::int64_t> query_rows = {},
                            std::span<const std::int64_t> key_rows = {});

@@ -1,7 +1,7 @@
 // Forward, step 1: all scores in memory.
-// Idea: attention as it is written down: S = scale Q K^T, P = softmax(S), O = P V, a kernel for
-//       each, and the matrix of scores in memory between them.
-// Limit: products element by element. With better ones it would be memory: for 131,072 queries and
+// Idea: the formulas as they are written: S = scale Q K^T, P = softmax(S), O = P V, with a kernel
+//       for each and the matrix of scores in memory between them.
+// Limit: products element by element. With faster ones it would be memory: for 131,072 queries and
 //        keys the scores of a head take 64 GiB, and each is written twice and read four times.
 #include "flash_attention.cuh"
 #include "tile/ptx/exp2.cuh"
@@ -44,7 +44,7 @@ __global__ void attention_scores(Heads<const T> q,  // [batch][queries][heads][d
 // snippet-end scores
 
 // snippet-begin softmax
-/// P = softmax(S), in the place of S.
+/// P = softmax(S), in place.
 __global__ void attention_scores_softmax(float* scores,  // [rows][keys]
                                          float* lse,     // [rows], or null
                                          int keys) {
@@ -53,7 +53,7 @@ __global__ void attention_scores_softmax(float* scores,  // [rows][keys]
   float max = -INFINITY, sum = 0;
   for (int key = threadIdx.x; key < keys; key += kThreads) max = fmaxf(max, row[key]);
   max = tile::reduce_block(max, tile::Max{}, partial_smem);
-  const float reference = max == -INFINITY ? 0 : max;  // -infinity less itself would be NaN
+  const float reference = max == -INFINITY ? 0 : max;  // -infinity minus itself is NaN
   for (int key = threadIdx.x; key < keys; key += kThreads) {
     sum += tile::ptx::exp2_approx(kLog2E * (row[key] - reference));
   }

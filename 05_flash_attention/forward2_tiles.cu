@@ -1,8 +1,8 @@
-// Forward, step 2: a tile of queries stays, and the keys go by.
+// Forward, step 2: a block keeps a tile of queries and loops over the keys.
 // Idea: a block keeps kQueries queries and their outputs. It loads a tile of keys and of values,
-//       computes the scores of these, and corrects what it has so far as chapter 03's online
-//       softmax does: no score ever leaves the block.
-// Change: one kernel for three, and no memory for scores.
+//       computes their scores, and corrects its outputs so far as chapter 03's online softmax does:
+//       no score ever leaves the block.
+// Change: one kernel instead of three, and no memory for scores.
 // Limit: arithmetic. Two multiply-adds of fp32 for each score and element of the head dimension,
 //        and each reads shared memory.
 #include "flash_attention.cuh"
@@ -18,9 +18,9 @@ constexpr int kWarpQueries = kQueries / kWarps;
 constexpr int kMaxDim = 256, kLaneDims = kMaxDim / tile::kWarp;
 
 // snippet-begin load
-/// Copies `count` rows of dim elements to shared memory as floats. Others, up to kRows, become 0.
-/// Rows lie dim + 1 floats apart there, so that lanes that read the same element of rows that
-/// follow one another meet different banks.
+/// Copies `count` rows of dim elements to shared memory as floats. The other rows, up to kRows,
+/// become 0. Rows lie dim + 1 floats apart, so that lanes that read the same element of consecutive
+/// rows use different banks.
 template <int kRows, class T>
 __device__ void load_rows(float* smem, tile::Rows<const T> from, int count, int dim) {
   for (int i = threadIdx.x; i < kRows * dim; i += kThreads) {
@@ -34,7 +34,7 @@ __device__ void load_rows(float* smem, tile::Rows<const T> from, int count, int 
 template <class T>
 __global__ void attention_tiles(Heads<const T> q,  // [batch][queries][heads][dim]
                                 Heads<const T> k,  // [batch][keys][heads / group][dim]
-                                Heads<const T> v,  // likewise
+                                Heads<const T> v,  // as k
                                 Heads<T> o,        // [batch][queries][heads][dim]
                                 float* lse,        // [batch][heads][queries], or null
                                 Masks masks, int heads, int group, int dim, float factor) {
@@ -59,16 +59,16 @@ __global__ void attention_tiles(Heads<const T> q,  // [batch][queries][heads][di
     float weight[kWarpQueries];
 #pragma unroll
     for (int i = 0; i < kWarpQueries; ++i) {
-      // S = Q K^T: a key to a lane
+      // S = Q K^T, a key for each lane
       const float* query = q_smem + (warp_query + i) * (dim + 1);
       const float* key = kv_smem + lane * (dim + 1);
       float score = 0;
       for (int d = 0; d < dim; ++d) score += query[d] * key[d];
       const bool seen = mask.sees(block_query + warp_query + i, first_key + lane);
       score = seen ? factor * score : -INFINITY;
-      // P. Where the greatest score rises, what there is so far is scaled down.
+      // P. Where the greatest score rises, sum and output so far are scaled down.
       const float max = fmaxf(reference[i], tile::reduce_lanes(score, tile::Max{}));
-      const float finite = max == -INFINITY ? 0 : max;  // -infinity less itself would be NaN
+      const float finite = max == -INFINITY ? 0 : max;  // -infinity minus itself is NaN
       const float correction = tile::ptx::exp2_approx(reference[i] - finite);
       weight[i] = tile::ptx::exp2_approx(score - finite);
       reference[i] = max;
@@ -79,7 +79,7 @@ __global__ void attention_tiles(Heads<const T> q,  // [batch][queries][heads][di
     __syncthreads();  // all warps have read the keys
     load_rows<kKeys>(kv_smem, v.rows(work.batch, kv_head, first_key), keys_left, dim);
     __syncthreads();  // the values are there
-    // O += P V: elements lane, lane + 32, … to a lane
+    // O += P V; a lane has the elements lane, lane + 32, …
     for (int j = 0; j < kKeys; ++j) {
 #pragma unroll
       for (int i = 0; i < kWarpQueries; ++i) {

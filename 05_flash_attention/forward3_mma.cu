@@ -1,8 +1,7 @@
 // Forward, step 3: tensor cores.
-// Idea: both products are mma's. What the first leaves in a lane's registers, the scores of 16
-//       rows, is what the second wants there as its left factor: the weights never see shared
-//       memory.
-// Change: a warp has 16 queries and kKeys keys at a time; tiles of 16 bits, swizzled.
+// Idea: both products use mma. The first leaves the scores of 16 rows in a lane's registers just
+//       where the second needs its left factor: the weights never go through shared memory.
+// Change: a warp has 16 queries and kKeys keys at a time; tiles of 16-bit elements, swizzled.
 // Limit: no warp multiplies while the block copies, and every tile is masked element by element.
 #include "flash_attention.cuh"
 #include "tile/row_softmax.cuh"
@@ -22,7 +21,7 @@ constexpr int kKeys =
 template <class T, int kDim>
 __global__ void attention_mma(Heads<const T> q,  // [batch][queries][heads][kDim]
                               Heads<const T> k,  // [batch][keys][heads / group][kDim]
-                              Heads<const T> v,  // likewise
+                              Heads<const T> v,  // as k
                               Heads<T> o,        // [batch][queries][heads][kDim]
                               float* lse,        // [batch][heads][queries], or null
                               Masks masks, int heads, int group, float factor) {

@@ -1,9 +1,8 @@
 // Forward, step 4: copies in the background.
-// Idea: while a tile of keys is multiplied, cp.async copies the next one. And of the tiles only
-//       those are visited that a query of the block sees; only at the mask's border is a score
-//       asked for.
+// Idea: while a tile of keys is multiplied, cp.async copies the next one. A block visits only tiles
+//       that one of its queries sees, and masks single scores only in tiles at the mask's border.
 // Change: two buffers for keys and two for values, one barrier for each tile; Mask::tiles().
-// Limit: shared memory. A warp of 16 queries loads 16 bytes a lane for every two mma's.
+// Limit: shared memory. A warp of 16 queries loads 16 bytes a lane for every two mma.
 #include "flash_attention.cuh"
 #include "tile/row_softmax.cuh"
 
@@ -19,7 +18,7 @@ constexpr int kQueries = kWarps * 16, kKeys = 64;
 template <class T, int kDim>
 __global__ void attention_pipeline(Heads<const T> q,  // [batch][queries][heads][kDim]
                                    Heads<const T> k,  // [batch][keys][heads / group][kDim]
-                                   Heads<const T> v,  // likewise
+                                   Heads<const T> v,  // as k
                                    Heads<T> o,        // [batch][queries][heads][kDim]
                                    float* lse,        // [batch][heads][queries], or null
                                    Masks masks, int heads, int group, float factor) {
@@ -36,7 +35,7 @@ __global__ void attention_pipeline(Heads<const T> q,  // [batch][queries][heads]
   const auto k_tile = [&](int tile) {
     return KeyTile(smem + QueryTile::kBytes + tile % 2 * 2 * KeyTile::kBytes);
   };
-  const auto v_tile = [&](int tile) { return k_tile(tile).behind(KeyTile::kBytes); };
+  const auto v_tile = [&](int tile) { return k_tile(tile).after(KeyTile::kBytes); };
   const auto copy = [&](int tile) {
     const int key = tile * kKeys;
     k_tile(tile).template copy_async<kThreads>(k.rows(work.batch, kv_head, key), mask.keys - key);
@@ -53,8 +52,8 @@ __global__ void attention_pipeline(Heads<const T> q,  // [batch][queries][heads]
   Sums<16, kDim> out;
   for (int tile = visited.first; tile < visited.last; ++tile) {
     tile::ptx::cp_async_wait_all();
-    // All threads' copies of this tile have landed. And all have read the one before, whose place
-    // the next one takes.
+    // This tile has landed, and all warps are done with the previous one, whose buffer the next
+    // copy overwrites.
     __syncthreads();
     if (tile + 1 < visited.last) copy(tile + 1);
     // S = Q K^T
@@ -68,7 +67,7 @@ __global__ void attention_pipeline(Heads<const T> q,  // [batch][queries][heads]
     add_product_with_columns<T>(out, as_factor<T>(scores), v_tile(tile), 0);
   }
   // snippet-end loop
-  tile::ptx::cp_async_wait_all();  // without a tile the queries are still under way
+  tile::ptx::cp_async_wait_all();  // if the loop is empty, the queries are still under way
   float row_lse[2];
   softmax.finish(out, row_lse);
   store(out, o.rows(work.batch, work.head), block_query + warp_query, masks.queries);

@@ -1,8 +1,8 @@
-// Forward, step 5: 32 queries to a warp.
-// Idea: what a warp loads of keys and values it multiplies with two times 16 queries. The queries
+// Forward, step 5: 32 queries for each warp.
+// Idea: a warp multiplies the keys and values that it loads with two times 16 queries. The queries
 //       stay in registers where they fit, tiles of queries that see many keys begin first, and a
-//       warp passes over a tile of keys that none of its own queries sees.
-// Change: 128 queries to a block, in work_longest_first()'s order; at 64 columns the queries in
+//       warp skips a tile of keys that none of its own queries sees.
+// Change: 128 queries for a block, in work_longest_first()'s order; at 64 columns the queries in
 //         registers, at 128 tiles of 32 keys; Mask::any_sees().
 // Limit: products and exponentials take turns, and the maximum costs shuffles and a correction in
 //        every tile.
@@ -24,7 +24,7 @@ template <class T, int kDim>
 __global__ void __launch_bounds__(kThreads, 2)
     attention_warp_tiles(Heads<const T> q,  // [batch][queries][heads][kDim]
                          Heads<const T> k,  // [batch][keys][heads / group][kDim]
-                         Heads<const T> v,  // likewise
+                         Heads<const T> v,  // as k
                          Heads<T> o,        // [batch][queries][heads][kDim]
                          float* lse,        // [batch][heads][queries], or null
                          Masks masks, int batch, int heads, int group, float factor) {
@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   const auto k_tile = [&](int tile) {
     return KeyTile(smem + QueryTile::kBytes + tile % 2 * 2 * KeyTile::kBytes);
   };
-  const auto v_tile = [&](int tile) { return k_tile(tile).behind(KeyTile::kBytes); };
+  const auto v_tile = [&](int tile) { return k_tile(tile).after(KeyTile::kBytes); };
   const auto copy = [&](int tile) {
     const int key = tile * kKeys<kDim>;
     k_tile(tile).template copy_async<kThreads>(k.rows(work.batch, kv_head, key), mask.keys - key);
@@ -63,13 +63,13 @@ __global__ void __launch_bounds__(kThreads, 2)
   Sums<kWarpQueries, kDim> out;
   for (int tile = visited.first; tile < visited.last; ++tile) {
     tile::ptx::cp_async_wait_all();
-    // All threads' copies of this tile have landed. And all have read the one before, whose place
-    // the next one takes.
+    // This tile has landed, and all warps are done with the previous one, whose buffer the next
+    // copy overwrites.
     __syncthreads();
     if (tile + 1 < visited.last) copy(tile + 1);
     // snippet-begin products
     const bool whole = tile >= visited.whole_first && tile < visited.whole_last;
-    // A warp passes over a tile that none of its queries sees.
+    // A warp skips a tile that none of its queries sees.
     if (!whole && !mask.any_sees(warp_query, kWarpQueries, tile * kKeys<kDim>, kKeys<kDim>))
       continue;
     // S = Q K^T

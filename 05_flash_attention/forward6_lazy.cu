@@ -1,8 +1,8 @@
 // Forward, step 6: a reference that moves only when it must.
 // Idea: the reference of the exponentials need not be the greatest score. As long as no weight
-//       would exceed 2^8 nothing is corrected, and no lane asks another: the warp votes once a
-//       tile. And whole tiles, which are most, get code in which no mask takes registers.
-// Change: LazySoftmax; a tile is visited by code for whole ones or by code for border ones.
+//       would exceed 2^8 nothing is corrected, and lanes exchange no maxima: the warp votes once
+//       for each tile. Most tiles are whole; they get code in which no mask occupies registers.
+// Change: LazySoftmax; separate code for whole tiles and for tiles at the mask's border.
 // Limit: products and exponentials take turns.
 #include "flash_attention.cuh"
 #include "tile/lazy_softmax.cuh"
@@ -21,7 +21,7 @@ template <class T, int kDim>
 __global__ void __launch_bounds__(kThreads, 2)
     attention_lazy(Heads<const T> q,  // [batch][queries][heads][kDim]
                    Heads<const T> k,  // [batch][keys][heads / group][kDim]
-                   Heads<const T> v,  // likewise
+                   Heads<const T> v,  // as k
                    Heads<T> o,        // [batch][queries][heads][kDim]
                    float* lse,        // [batch][heads][queries], or null
                    Masks masks, int batch, int heads, int group, float factor) {
@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   const auto k_tile = [&](int tile) {
     return KeyTile(smem + QueryTile::kBytes + tile % 2 * 2 * KeyTile::kBytes);
   };
-  const auto v_tile = [&](int tile) { return k_tile(tile).behind(KeyTile::kBytes); };
+  const auto v_tile = [&](int tile) { return k_tile(tile).after(KeyTile::kBytes); };
   const auto copy = [&](int tile) {
     const int key = tile * kKeys<kDim>;
     k_tile(tile).template copy_async<kThreads>(k.rows(work.batch, kv_head, key), mask.keys - key);
@@ -59,11 +59,11 @@ __global__ void __launch_bounds__(kThreads, 2)
   const auto visit = [&](int tile, auto is_border) {
     constexpr bool kIsBorder = decltype(is_border)::value;
     tile::ptx::cp_async_wait_all();
-    // All threads' copies of this tile have landed. And all have read the one before, whose place
-    // the next one takes.
+    // This tile has landed, and all warps are done with the previous one, whose buffer the next
+    // copy overwrites.
     __syncthreads();
     if (tile + 1 < visited.last) copy(tile + 1);
-    // A warp passes over a tile that none of its queries sees.
+    // A warp skips a tile that none of its queries sees.
     if (kIsBorder && !mask.any_sees(warp_query, kWarpQueries, tile * kKeys<kDim>, kKeys<kDim>))
       return;
     // S = Q K^T
@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     }
     if constexpr (kIsBorder) hide(scores, mask, warp_query, tile * kKeys<kDim>);
     // snippet-begin lazy
-    // O is corrected if it must be, and P
+    // P, and O is corrected if necessary
     softmax.look_at(scores, out);
 #pragma unroll
     for (int n = 0; n < kWarpQueries * kKeys<kDim> / 128; ++n) softmax.weigh(scores, n);

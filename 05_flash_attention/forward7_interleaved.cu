@@ -1,9 +1,9 @@
 // Forward, step 7: exponentials among products.
-// Idea: tensor cores and the unit of the exponentials are two machines. While the scores of the
-//       next 32 keys are multiplied, the weights of these are computed, by the same warp.
+// Idea: tensor cores and the unit of the exponentials work independently. While the scores of the
+//       next 32 keys are multiplied, the same warp computes the weights of these 32.
 // Change: tiles of twice as many keys, in groups of 32, and a vote for each group; above 64 columns
 //         the groups follow one another without interleaving. All head dimensions, each with its
-//         own shape; addresses of the queries that take no registers from tile to tile.
+//         own shape; addresses of the queries that occupy no registers between tiles.
 // Limit: mma.sync itself. On Hopper its rate is two thirds of that of wgmma.
 #include "flash_attention.cuh"
 #include "tile/lazy_softmax.cuh"
@@ -15,15 +15,15 @@ using tile::Factor, tile::LazySoftmax, tile::Nothing, tile::SharedTile, tile::Su
 
 constexpr int kWarps = 4, kThreads = kWarps * tile::kWarp;
 
-/// Queries of a warp and keys of a tile. All shapes leave two blocks to a multiprocessor of Hopper,
-/// and one to a card with 99 KiB of shared memory for a block.
+/// Queries of a warp and keys of a tile. With all shapes two blocks fit on a multiprocessor of
+/// Hopper, and one on a card with 99 KiB of shared memory for a block.
 template <int kDim>
 struct Shape {
   static constexpr int kWarpQueries = kDim <= 128 ? 32 : 16;
   static constexpr int kQueries = kWarps * kWarpQueries;
   static constexpr int kKeys = kDim <= 64 ? 128 : kDim == 128 ? 64 : 32;
-  // Keys whose scores are computed at a time. Above 64 the registers hold the scores of one group
-  // only: those of the next cannot be multiplied meanwhile.
+  // Keys whose scores are computed at a time. Above 64 columns the registers hold the scores of one
+  // group only, so those of the next cannot be multiplied meanwhile.
   static constexpr int kGroup = 32;
   static constexpr bool kInterleave = kDim <= 64;
   static constexpr int kBytes = (kQueries + 4 * kKeys) * kDim * 2;
@@ -34,7 +34,7 @@ template <class T, int kDim>
 __global__ void __launch_bounds__(kThreads, 2)
     attention_interleaved(Heads<const T> q,  // [batch][queries][heads][kDim]
                           Heads<const T> k,  // [batch][keys][heads / group][kDim]
-                          Heads<const T> v,  // likewise
+                          Heads<const T> v,  // as k
                           Heads<T> o,        // [batch][queries][heads][kDim]
                           float* lse,        // [batch][heads][queries], or null
                           Masks masks, int batch, int heads, int group, float factor) {
@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   const auto k_tile = [&](int tile) {
     return KeyTile(smem + QueryTile::kBytes + tile % 2 * 2 * KeyTile::kBytes);
   };
-  const auto v_tile = [&](int tile) { return k_tile(tile).behind(KeyTile::kBytes); };
+  const auto v_tile = [&](int tile) { return k_tile(tile).after(KeyTile::kBytes); };
   const auto copy = [&](int tile) {
     const int key = tile * kKeys;
     k_tile(tile).template copy_async<kThreads>(k.rows(work.batch, kv_head, key), mask.keys - key);
@@ -76,17 +76,17 @@ __global__ void __launch_bounds__(kThreads, 2)
   const auto visit = [&](int tile, auto is_border) {
     constexpr bool kIsBorder = decltype(is_border)::value;
     tile::ptx::cp_async_wait_all();
-    // All threads' copies of this tile have landed. And all have read the one before, whose place
-    // the next one takes.
+    // This tile has landed, and all warps are done with the previous one, whose buffer the next
+    // copy overwrites.
     __syncthreads();
     if (tile + 1 < visited.last) copy(tile + 1);
-    // A warp passes over a tile that none of its queries sees.
+    // A warp skips a tile that none of its queries sees.
     if (kIsBorder && !mask.any_sees(warp_query, kWarpQueries, tile * kKeys, kKeys)) return;
-    // Made here, so that its addresses are computed in each turn: kept in registers from before the
-    // loop they would push out what it needs more.
+    // Built inside the loop on purpose: hoisted, its addresses would occupy registers and cause
+    // spills.
     const QueryTile q_here(smem);
     // snippet-begin groups
-    // S = Q K^T of a group of keys, and weights of the group before meanwhile
+    // S = Q K^T of a group of keys, and meanwhile the weights of the previous group
     const auto score = [&](Sums<kWarpQueries, kGroup>& scores, int group_of_tile, auto between) {
       scores = {};
       if constexpr (kKeepQueries) {

@@ -1,11 +1,11 @@
-// Forward, step 8: few queries, many keys, as when a model writes one word after the other.
-// Idea: each key and value is used by few queries, so what counts is how fast they are read. The
-//       heads that share them are rows of one product, so that they are read once; and the keys of
-//       a head are divided among blocks, so that all multiprocessors read. Each block has a softmax
-//       of its own, and lse says how much its output counts.
-// Change: from step 4: packed rows, key_splits() blocks in the place of one, queries in registers,
+// Forward, step 8: few queries, many keys, as when a model generates text token by token.
+// Idea: each key and value is used by few queries, so the speed of reading them decides. The heads
+//       that share them become rows of one product, so that they are read once; and the keys of a
+//       head are divided among blocks, so that all multiprocessors read. Each block has a softmax
+//       of its own, and lse gives the weight of its output.
+// Change: from step 4: packed rows, key_splits() blocks instead of one, queries in registers,
 //         a ring with four tiles under way, step 6's lazy softmax, and a second kernel that merges.
-// Limit: memory. Two launches, which count while the keys are few.
+// Limit: memory. With few keys, the two launches.
 #include "flash_attention.cuh"
 #include "tile/lazy_softmax.cuh"
 
@@ -17,8 +17,8 @@ using tile::Factor, tile::LazySoftmax, tile::SharedTile, tile::Sums;
 constexpr int kWarps = 4, kThreads = kWarps * tile::kWarp;
 constexpr int kStages = 5;  // four under way while one is used: 64 KiB, 128 of a multiprocessor
 
-/// Row r of a product is query r / group of the r % group-th head that shares the keys.
-/// kRowWarps warps have 16 rows each. Where that is one, all warps compute the same weights, and
+/// Row r of a product is query r / group of head r % group among those that share the keys.
+/// kRowWarps warps have 16 rows each. If kRowWarps is 1, all warps compute the same weights, and
 /// each multiplies them with a quarter of the columns of V.
 template <int kDim, int kRowWarps>
 struct Shape {
@@ -32,7 +32,7 @@ template <class T, int kDim, int kRowWarps>
 __global__ void __launch_bounds__(kThreads, 2)
     attention_split_keys(Heads<const T> q,  // [batch][queries][heads][kDim]
                          Heads<const T> k,  // [batch][keys][heads / group][kDim]
-                         Heads<const T> v,  // likewise
+                         Heads<const T> v,  // as k
                          float* part_o,     // [batch][heads][queries][splits][kDim]
                          float* part_lse,   // [batch][heads][queries][splits]
                          Masks masks, int heads, int group, int splits, float factor) {
@@ -62,14 +62,14 @@ __global__ void __launch_bounds__(kThreads, 2)
   const auto k_tile = [&](int tile) {
     return KeyTile(smem + Plan::kQueryBytes + (tile - first) % kStages * 2 * Plan::kKeyBytes);
   };
-  const auto v_tile = [&](int tile) { return k_tile(tile).behind(Plan::kKeyBytes); };
+  const auto v_tile = [&](int tile) { return k_tile(tile).after(Plan::kKeyBytes); };
   const auto copy = [&](int tile) {
     const int key = tile * Plan::kKeys, left = mask.keys - key;
     if (tile < last) {
       k_tile(tile).template copy_async<kThreads>(k.rows(batch, kv_head, key), left);
       v_tile(tile).template copy_async<kThreads>(v.rows(batch, kv_head, key), left);
     }
-    tile::ptx::cp_async_commit();  // an empty group counts too, so that the wait below is the same
+    tile::ptx::cp_async_commit();  // an empty group counts, too, so the wait below need not change
   };
   // snippet-begin rows
   constexpr int kRowChunks = kDim / 8;
@@ -90,8 +90,8 @@ __global__ void __launch_bounds__(kThreads, 2)
   Sums<16, Plan::kCols> out;
   for (int tile = first; tile < last; ++tile) {
     tile::ptx::cp_async_wait<kStages - 2>();
-    // All threads' copies of this tile have landed. And all have read the one before, whose place
-    // the next copy takes.
+    // This tile has landed, and all warps are done with the previous one, whose buffer the next
+    // copy overwrites.
     __syncthreads();
     copy(tile + kStages - 1);
     // S = Q K^T
@@ -100,14 +100,14 @@ __global__ void __launch_bounds__(kThreads, 2)
     if (tile < visited.whole_first || tile >= visited.whole_last) {
       hide(scores, mask, block_row + warp_row, tile * Plan::kKeys, group);
     }
-    // O is corrected if it must be, and P
+    // P, and O is corrected if necessary
     softmax.look_at(scores, out);
 #pragma unroll
     for (int n = 0; n < Plan::kKeys / 8; ++n) softmax.weigh(scores, n);
     // O += P V
     add_product_with_columns<T>(out, as_factor<T>(scores), v_tile(tile), 0, col0);
   }
-  tile::ptx::cp_async_wait_all();  // without a tile the queries are still under way
+  tile::ptx::cp_async_wait_all();  // if the loop is empty, the queries are still under way
   float lse[2];
   softmax.finish(out, lse);
 #pragma unroll
@@ -139,8 +139,8 @@ __global__ void attention_split_keys_merge(const float* part_o,    // as above
   const float* of_part = part_lse + row * splits;
   float max = -INFINITY;
   for (int part = 0; part < splits; ++part) max = fmaxf(max, of_part[part]);
-  const float reference = max == -INFINITY ? 0 : max;  // where no part has a key to be seen
-  // exp(lse) is a part's sum of weights. Relative to the greatest they cannot overflow.
+  const float reference = max == -INFINITY ? 0 : max;  // if no part has a visible key
+  // exp(lse) is a part's sum of weights. Relative to the greatest one it cannot overflow.
   float sum = 0, out = 0;
 #pragma unroll 8
   for (int part = 0; part < splits; ++part) {

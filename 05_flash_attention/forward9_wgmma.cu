@@ -1,11 +1,11 @@
 // Forward, step 9: TMA and wgmma.
-// Idea: a warpgroup copies, the others multiply, as in chapter 02's step 16. The scores of the next
-//       keys and the output of these are multiplied at one time, and tensor cores are still busy
-//       with the output while the next weights are computed.
-// Change: wgmma for mma, 64 queries to a warpgroup; one ring for keys and values. Head dimensions
-//         64 and 128.
-// Limit: all consumers ask for the tensor cores, and then all for the exponentials. A block has one
-//        tile of queries, and waits at its beginning and its end.
+// Idea: one warpgroup copies, the others multiply, as in chapter 02's step 16. The scores of the
+//       next keys and the output of the current ones are multiplied together, and the tensor cores
+//       are still busy with the output while the next weights are computed.
+// Change: wgmma instead of mma, 64 queries for a warpgroup; one ring for keys and values. Head
+//         dimensions 64 and 128.
+// Limit: all consumers need the tensor cores at the same time, and then all need the unit of the
+//        exponentials. A block has one tile of queries, and waits at its beginning and its end.
 #include "flash_attention.cuh"
 #include "tile/head_boxes.cuh"
 #include "tile/lazy_softmax.cuh"
@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(Shape<kDim>::kThreads, 1)
       mbarrier_init(&empty[i], kConsumers);  // a thread of each
     }
   }
-  __syncthreads();  // all see them before they wait or arrive there
+  __syncthreads();  // the mbarriers are initialised before any thread uses them
 
   const auto work = work_longest_first(batch, heads, (masks.queries + kQueries - 1) / kQueries);
   const Mask mask = masks.of(work.batch);
@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(Shape<kDim>::kThreads, 1)
     };
     mbarrier_arrive_expect(&queries_full, QueryBoxes::kBytes);
     QueryBoxes::load(q_smem, q_map, block_query, work.head, work.batch, &queries_full);
-    int before = kNoTile;  // that of the last keys; its values are read behind the next keys
+    int before = kNoTile;  // tile of the last keys; its values are loaded after the next keys
     for (int tile = visited.first; tile < visited.last; before = tile++) {
       copy(k_map, tile);
       if (before != kNoTile) copy(v_map, before);
@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(Shape<kDim>::kThreads, 1)
   const auto release = [&](int at) {
     if (speaks) mbarrier_arrive(&empty[at]);
   };
-  // Both start and do not wait, and return the stage that is read meanwhile.
+  // Both start a product without waiting, and return the stage that it reads.
   // snippet-begin products
   const auto next_stage = [&] {
     const int at = place.stage;
@@ -116,18 +116,18 @@ __global__ void __launch_bounds__(Shape<kDim>::kThreads, 1)
     return at;
   };
   const auto start_output = [&](int at, int tile) {  // O += P V
-    // Rows that this entry does not have may hold anything, and 0 times that may be NaN.
+    // Rows past this entry's length may hold anything, and 0 times that may be NaN.
     if (const int rows = mask.keys - tile * kKeys; rows < kKeys && mask.keys < masks.keys) {
       constexpr int kThreads = kConsumers * tile::kWarpgroup;
       KeyBoxes::template clear<kThreads>(stage(at), rows, static_cast<int>(threadIdx.x) % kThreads);
       fence_async_proxy();        // wgmma sees what this thread has cleared
-      barrier_sync(1, kThreads);  // and all have
+      barrier_sync(1, kThreads);  // and what all others have
     }
     wgmma_fence();
     tile::start_product_with_columns<T, KeyBoxes>(out, weights, stage(at));
   };
   // snippet-end products
-  int before = kNoTile;  // whose weights there are
+  int before = kNoTile;  // the tile whose weights are in registers
   // snippet-begin visit
   const auto visit = [&](int tile, auto is_border) {
     const int keys = next_stage();
@@ -136,7 +136,7 @@ __global__ void __launch_bounds__(Shape<kDim>::kThreads, 1)
     wgmma_commit();
     const int values = before == kNoTile ? kNoTile : next_stage();
     if (before != kNoTile) start_output(values, before);
-    wgmma_commit();                       // of the first tile an empty group
+    wgmma_commit();                       // an empty group for the first tile
     wgmma_wait<1>(registers_of(scores));  // the output is still under way
     release(keys);
     if constexpr (decltype(is_border)::value) hide(scores, mask, warp_query, tile * kKeys);
@@ -168,7 +168,7 @@ __global__ void __launch_bounds__(Shape<kDim>::kThreads, 1)
 }
 // snippet-end kernel
 
-/// q, k and v as TMA is told of them.
+/// The descriptions of q, k and v for TMA.
 struct Boxed {
   tile::BoxedTensor q, k, v;
 };

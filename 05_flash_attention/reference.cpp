@@ -54,7 +54,7 @@ std::int64_t workspace_bytes(const ForwardProblem& p, std::string_view step) {
 
 std::int64_t workspace_bytes(const BackwardProblem& p, std::string_view step) {
   if (step == "scores") return product({8, p.batch, p.heads, p.queries, p.keys});
-  // Two floats a query, and where dq is summed up in memory head_dim more.
+  // Two floats for each query, and head_dim more if dq is summed up in memory.
   const std::int64_t rows = (p.queries + 127) / 128 * 128;
   return product({step == "one_pass" ? 8 + 4 * p.head_dim : 8, p.batch, p.heads, rows});
 }

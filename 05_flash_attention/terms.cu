@@ -1,4 +1,4 @@
-// Backward, from step 2 on: what each query needs beside its row, computed before all else.
+// Backward preprocess, from step 2 on: delta and the log-sum-exp of each query.
 #include "flash_attention.cuh"
 #include "tile/terms.cuh"
 

@@ -1,4 +1,4 @@
-// Rows that turn on their way through shared memory, and what the launchers of attention share.
+// Rotation of rows in shared memory, and what the launchers of attention share.
 #pragma once
 
 #include <type_traits>
@@ -45,12 +45,13 @@ __device__ __forceinline__ void copy_units_async(const tile::SharedTile<T, kRows
   }
 }
 
-/// Turns these rows in place. A thread turns what it has copied itself: it waits for its own copies
-/// before, and the block for all threads behind. The tables begin at the first row's position.
+/// Rotates these rows in place. A thread rotates what it has copied itself: the caller waits for
+/// its own copies before, and synchronises the block after. The tables begin at the first row's
+/// position.
 template <Layout kLayout, int kThreads, class T, int kRows, int kDim>
 __device__ __forceinline__ void turn_units(const tile::SharedTile<T, kRows, kDim>& tile,
                                            const float* cos,  // [rows][kDim / 2]
-                                           const float* sin,  // likewise
+                                           const float* sin,  // as cos
                                            int rows_left) {
   using Units = UnitsOfThread<T, kLayout, kThreads, kDim>;
   using Unit = typename Units::Unit;
@@ -58,7 +59,7 @@ __device__ __forceinline__ void turn_units(const tile::SharedTile<T, kRows, kDim
 #pragma unroll
   for (int i = 0; i < kRows; i += Units::kStep) {
     const int row = Units::first() + i;
-    if (row >= rows_left) break;  // zeros, and there may be no table
+    if (row >= rows_left) break;  // a row of zeros, for which the tables may have no row
     const int entry = row * Units::kPairs + Units::unit() * Unit::kPairs;
     const auto c = *reinterpret_cast<const Numbers*>(cos + entry);
     const auto s = *reinterpret_cast<const Numbers*>(sin + entry);
@@ -77,12 +78,12 @@ __device__ __forceinline__ void turn_units(const tile::SharedTile<T, kRows, kDim
 // snippet-end units
 
 // snippet-begin turn_back
-/// Turns a warp's sums back, which are gradients of rows that were turned. A lane has both elements
-/// of each of its pairs: side by side, or at the same place of both halves.
+/// Rotates a warp's sums back: they are gradients of rotated rows. A lane has both elements of each
+/// of its pairs: side by side, or at the same place of both halves.
 template <Layout kLayout, int kRows, int kDim>
 __device__ __forceinline__ void turn_back(tile::Sums<kRows, kDim>& sums,
                                           const float* cos,  // [rows][kDim / 2]
-                                          const float* sin,  // likewise
+                                          const float* sin,  // as cos
                                           int rows_left) {
   constexpr bool kIsHalf = kLayout == Layout::half_split;
 #pragma unroll
@@ -100,8 +101,8 @@ __device__ __forceinline__ void turn_back(tile::Sums<kRows, kDim>& sums,
 }
 // snippet-end turn_back
 
-/// Backward: what each of this lane's queries needs beside its row (tile::Terms). Four lanes share
-/// a row, and a fourth of delta = sum dO O each.
+/// Backward: the terms of each of this lane's queries (tile::Terms). Four lanes share a row, and
+/// each sums up a quarter of delta = sum dO O.
 template <class T, int kDim, int kLaneRows>
 __device__ __forceinline__ void compute_terms(tile::Terms (&terms)[kLaneRows],
                                               tile::Rows<const T> o, tile::Rows<const T> dout,
@@ -122,7 +123,7 @@ __device__ __forceinline__ void compute_terms(tile::Terms (&terms)[kLaneRows],
   }
 }
 
-/// Stores them, from the warp's first query on.
+/// Stores the terms, from the warp's first query on.
 template <int kLaneRows>
 __device__ __forceinline__ void store_terms(const tile::Terms (&terms)[kLaneRows],
                                             tile::Terms* of_warp) {
@@ -139,7 +140,7 @@ tile::Mask mask_of(const Problem& p) {
   return {length, length, tile::kMaxLength, p.causal ? 0 : tile::kMaxLength};
 }
 
-/// What step `fused` does not rotate.
+/// Refuses what step `fused` does not rotate.
 template <class Problem, class Buffers>
 tile::Status check_rotates_on_load(const Problem& p, const Buffers& b) {
   if (b.positions) return tile::unsupported("positions", "are not null");
@@ -148,7 +149,7 @@ tile::Status check_rotates_on_load(const Problem& p, const Buffers& b) {
                                              std::to_string(p.head_dim));
 }
 
-/// A table from the first token's position on.
+/// The rows of a table from the first token's position on.
 template <class Problem>
 const float* from_first_position(const Problem& p, const float* table) {
   return table + p.first_position * (p.rotary_dim / 2);
@@ -175,7 +176,8 @@ tile::Status with_layout(const Problem& p, Launch launch) {
   });
 }
 
-/// The rotation of step `composed`, from q and k into the workspace, and where it leaves them.
+/// The rotation of step `composed`, from q and k into the workspace, and the addresses of its
+/// results.
 struct Rotation {
   RotaryProblem problem;
   RotaryBuffers buffers;

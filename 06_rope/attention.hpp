@@ -12,8 +12,8 @@
 
 namespace rope {
 
-/// Chapter 05's attention, of as many keys as queries. Rows of q and k turn by their positions
-/// before they are multiplied, as R says (RotaryProblem):
+/// Chapter 05's attention, of as many keys as queries. R rotates rows of q and k by their positions
+/// before they are multiplied (RotaryProblem):
 ///
 ///     s_ij = scale (R_i q_i) (R_j k_j)       p_ij = exp(s_ij - lse_i)       o_i = sum_j p_ij v_j
 ///
@@ -41,9 +41,9 @@ struct AttentionBuffers {
   const void* k = nullptr;         // [batch][length][kv_heads][head_dim]
   const void* v = nullptr;         // as k
   void* o = nullptr;               // as q
-  float* lse = nullptr;            // [batch][heads][length]; null if nobody needs it
+  float* lse = nullptr;            // [batch][heads][length]; null if not needed
   const float* cos = nullptr;      // [table_positions][rotary_dim / 2]
-  const float* sin = nullptr;      // likewise
+  const float* sin = nullptr;      // as cos
   const int* positions = nullptr;  // [batch][length]; null: they count from first_position
   void* workspace = nullptr;       // aligned to 16 bytes; holds nothing before or after
   std::int64_t workspace_bytes = 0;
@@ -75,13 +75,13 @@ struct AttentionBackwardProblem {
   Strides dv = packed_strides(length, kv_heads, head_dim);
 };
 
-/// As above. dq, dk and dv may lie between one another, as in one tensor of [batch][length][heads].
+/// As above. dq, dk and dv may be interleaved, as in one tensor of [batch][length][heads].
 struct AttentionBackwardBuffers {
   const void* q = nullptr;
   const void* k = nullptr;
   const void* v = nullptr;
-  const void* o = nullptr;     // as the forward pass gave it
-  const float* lse = nullptr;  // [batch][heads][length] likewise
+  const void* o = nullptr;     // from the forward pass
+  const float* lse = nullptr;  // [batch][heads][length], from the forward pass too
   const void* dout = nullptr;  // as o
   void* dq = nullptr;          // as q
   void* dk = nullptr;          // as k
@@ -98,11 +98,12 @@ tile::Status validate(const AttentionProblem& problem, const AttentionBuffers& b
 tile::Status validate(const AttentionBackwardProblem& problem,
                       const AttentionBackwardBuffers& buffers);
 
-/// What of that is about the problem's numbers. Strides are looked at with their tensors.
+/// Checks the sizes and options only. Strides are checked together with their tensors.
 tile::Status validate_sizes(const AttentionProblem& problem);
 tile::Status validate_sizes(const AttentionBackwardProblem& problem);
 
-/// Everything of it but the element type. Who has frequencies needs no tables.
+/// The same checks, except for the element type. With frequencies (for the reference) the tables
+/// may be null.
 tile::Status validate_tensors(const AttentionProblem& problem, const AttentionBuffers& buffers,
                               const double* frequencies = nullptr);
 tile::Status validate_tensors(const AttentionBackwardProblem& problem,
@@ -116,12 +117,13 @@ inline bool is_empty(const AttentionBackwardProblem& p) {
   return p.batch == 0 || p.length == 0 || p.heads == 0;
 }
 
-/// The device memory that the step of this name needs beside its arguments, if the sizes are valid:
-/// step `composed` rotated copies of q and k, and every backward step two numbers a query.
+/// The device memory that the step of this name needs besides its arguments, if the sizes are
+/// valid: for step `composed` rotated copies of q and k, and for every backward step two numbers
+/// for each query.
 std::int64_t workspace_bytes(const AttentionProblem& problem, std::string_view step);
 std::int64_t workspace_bytes(const AttentionBackwardProblem& problem, std::string_view step);
 
-/// What all steps have in common: aligned chunks of 16 bytes, the head dimension, the workspace.
+/// The checks that all steps share: aligned chunks of 16 bytes, the head dimension, the workspace.
 tile::Status check_attention(const AttentionProblem& problem, const AttentionBuffers& buffers,
                              std::string_view step);
 tile::Status check_attention(const AttentionBackwardProblem& problem,
@@ -219,7 +221,7 @@ inline constexpr AttentionBackwardLadder kAttentionBackwardLadder{.name = "atten
 
 // ---- The references ----
 
-/// Without padding. `rows` below are numbers of tokens among batch * length.
+/// Tensors without padding. `rows` below are numbers of tokens among batch * length.
 struct AttentionInputs {
   std::span<const double> q;            // [rows][heads][head_dim]
   std::span<const double> k, v;         // [batch][length][kv_heads][head_dim]
@@ -228,7 +230,7 @@ struct AttentionInputs {
 };
 
 /// o and lse in double, and how far a correct kernel may be from them, which rounds rotated q and k
-/// to the type: of these rows; empty: of all.
+/// to the type, of these rows. Empty means all rows.
 tile::AttentionExpected reference(const AttentionProblem& problem, const AttentionInputs& inputs,
                                   std::span<const std::int64_t> rows = {});
 
@@ -241,7 +243,7 @@ struct AttentionBackwardInputs {
   std::vector<int> positions = {};
 };
 
-/// A kernel may also round dq and dk before it turns them back.
+/// A kernel may also round dq and dk before it rotates them back.
 tile::AttentionGradients reference(const AttentionBackwardProblem& problem,
                                    const AttentionBackwardInputs& inputs,
                                    std::span<const std::int64_t> query_rows = {},

@@ -1,7 +1,7 @@
 // Attention, step 1: rotate, then attend.
 // Idea: step `vectors` writes rotated copies of q and k to memory, and the kernel of chapter 05's
-//       forward step 5 attends to them. It knows nothing of positions.
-// Limit: q and k are read, written and read again, and somebody must have memory for the copies.
+//       forward step 5 attends to them. That kernel uses no positions.
+// Limit: q and k are read, written and read again, and the copies need memory.
 #include "attention.cuh"
 #include "tile/row_softmax.cuh"
 
@@ -19,7 +19,7 @@ template <class T, int kDim>
 __global__ void __launch_bounds__(kThreads, 2)
     attention_composed(Heads<const T> q,  // [batch][length][heads][kDim]
                        Heads<const T> k,  // [batch][length][heads / group][kDim]
-                       Heads<const T> v,  // likewise
+                       Heads<const T> v,  // as k
                        Heads<T> o,        // [batch][length][heads][kDim]
                        float* lse,        // [batch][heads][length], or null
                        tile::Mask mask, int batch, int heads, int group, float factor) {
@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   const auto k_tile = [&](int tile) {
     return KeyTile(smem + QueryTile::kBytes + tile % 2 * 2 * KeyTile::kBytes);
   };
-  const auto v_tile = [&](int tile) { return k_tile(tile).behind(KeyTile::kBytes); };
+  const auto v_tile = [&](int tile) { return k_tile(tile).after(KeyTile::kBytes); };
   const auto copy = [&](int tile) {
     const int key = tile * kKeys<kDim>;
     k_tile(tile).template copy_async<kThreads>(k.rows(work.batch, kv_head, key), mask.keys - key);
@@ -52,11 +52,11 @@ __global__ void __launch_bounds__(kThreads, 2)
   Sums<kWarpQueries, kDim> out;
   for (int tile = visited.first; tile < visited.last; ++tile) {
     tile::ptx::cp_async_wait_all();
-    // All threads' copies of this tile have landed. And all have read the one before, whose place
-    // the next one takes.
+    // This tile has landed, and all warps are done with the previous one, whose buffer the next
+    // copy overwrites.
     __syncthreads();
     if (tile + 1 < visited.last) copy(tile + 1);
-    // A warp passes over a tile that none of its queries sees.
+    // A warp skips a tile that none of its queries sees.
     const bool whole = tile >= visited.whole_first && tile < visited.whole_last;
     if (!whole && !mask.any_sees(warp_query, kWarpQueries, tile * kKeys<kDim>, kKeys<kDim>))
       continue;

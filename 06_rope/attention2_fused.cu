@@ -1,11 +1,11 @@
 // Attention, step 2: rotation on load.
-// Idea: q and k come from memory as they are. Once a tile has landed in shared memory, each thread
-//       turns what it has copied itself, before the barrier that all wait at anyhow. Rotated rows
-//       are rounded to the type as in memory: both steps multiply the same numbers.
+// Idea: q and k are copied unrotated. When a tile has landed in shared memory, each thread rotates
+//       what it has copied itself, before the barrier at which all threads wait anyway. Rotated
+//       rows are rounded to the type as in memory, so both steps multiply the same numbers.
 // Change: copy_units_async() and turn_units() for q, once, and for each tile of keys; no workspace.
-// Limit: a tile of keys turns again in every block that visits it: N / 128 times for each head of
-//        q, where step 1 turns it once for each head of k. And the block waits for 8 bytes of
-//        tables for each pair, which has 4 bytes.
+// Limit: every block that visits a tile of keys rotates it again: N / 128 times for each head of q,
+//        where step 1 rotates it once for each head of k. And the block waits for 8 bytes of tables
+//        for each pair of 4 bytes.
 #include "attention.cuh"
 #include "tile/row_softmax.cuh"
 
@@ -23,11 +23,11 @@ template <class T, int kDim, Layout kLayout>
 __global__ void __launch_bounds__(kThreads, 2)
     attention_fused(Heads<const T> q,  // [batch][length][heads][kDim]
                     Heads<const T> k,  // [batch][length][heads / group][kDim]
-                    Heads<const T> v,  // likewise
+                    Heads<const T> v,  // as k
                     Heads<T> o,        // [batch][length][heads][kDim]
                     float* lse,        // [batch][heads][length], or null
                     const float* cos,  // [length][kDim / 2]
-                    const float* sin,  // likewise
+                    const float* sin,  // as cos
                     tile::Mask mask, int batch, int heads, int group, float factor) {
   using QueryTile = SharedTile<T, kQueries, kDim>;
   using KeyTile = SharedTile<T, kKeys<kDim>, kDim>;
@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   const auto k_tile = [&](int tile) {
     return KeyTile(smem + QueryTile::kBytes + tile % 2 * 2 * KeyTile::kBytes);
   };
-  const auto v_tile = [&](int tile) { return k_tile(tile).behind(KeyTile::kBytes); };
+  const auto v_tile = [&](int tile) { return k_tile(tile).after(KeyTile::kBytes); };
   const auto copy = [&](int tile) {
     const int key = tile * kKeys<kDim>;
     copy_units_async<kLayout, kThreads>(k_tile(tile), k.rows(work.batch, kv_head, key),
@@ -67,11 +67,11 @@ __global__ void __launch_bounds__(kThreads, 2)
   for (int tile = visited.first; tile < visited.last; ++tile) {
     tile::ptx::cp_async_wait_all();
     rotate(k_tile(tile), tile * kKeys<kDim>);
-    // All threads' copies of this tile have landed, and its keys are turned. And all have read the
-    // one before, whose place the next one takes.
+    // This tile has landed and its keys are rotated, and all warps are done with the previous one,
+    // whose buffer the next copy overwrites.
     __syncthreads();
     if (tile + 1 < visited.last) copy(tile + 1);
-    // A warp passes over a tile that none of its queries sees.
+    // A warp skips a tile that none of its queries sees.
     const bool whole = tile >= visited.whole_first && tile < visited.whole_last;
     if (!whole && !mask.any_sees(warp_query, kWarpQueries, tile * kKeys<kDim>, kKeys<kDim>))
       continue;

@@ -1,7 +1,7 @@
-// Attention backward, step 1: rotate, then chapter 05's gradients, then turn back.
-// Idea: to attention, rotated q and k are its q and k. Its gradients are with respect to these, and
-//       a rotation is linear: its transpose, which turns by minus the angle, makes gradients of q
-//       and k of them. Step `vectors` does it in place.
+// Attention backward, step 1: rotate, then chapter 05's gradients, then rotate back.
+// Idea: attention takes rotated q and k as its inputs, so its gradients are with respect to these.
+//       A rotation is linear: its transpose, a rotation by minus the angle, turns them into
+//       gradients of q and k. Step `vectors` does it in place.
 // Limit: q and k are read, written and read again, and so are dq and dk, which are rounded twice.
 #include "attention.cuh"
 #include "tile/ptx/exp2.cuh"
@@ -11,8 +11,8 @@ namespace {
 
 using tile::SharedTile, tile::Sums;
 
-/// A warp keeps 16 rows, whose gradients fill at most half of its registers; rows of the other side
-/// pass by, a stage being copied while the last one is multiplied.
+/// A warp keeps 16 rows, whose gradients fill at most half of its registers, and loops over the
+/// rows of the other side: a stage is copied while the previous one is multiplied.
 template <int kDim>
 struct Shape {
   static constexpr int kWarps = 4, kThreads = kWarps * 32, kKept = kWarps * 16;
@@ -48,7 +48,7 @@ __global__ void attention_backward_composed_dq(Heads<const T> q,  // [batch][len
   const auto k_tile = [&](int tile) {
     return KeyTile(smem + 2 * QueryTile::kBytes + tile % 2 * 2 * KeyTile::kBytes);
   };
-  const auto v_tile = [&](int tile) { return k_tile(tile).behind(KeyTile::kBytes); };
+  const auto v_tile = [&](int tile) { return k_tile(tile).after(KeyTile::kBytes); };
   const auto copy = [&](int tile) {
     const int key = tile * kKeys;
     k_tile(tile).template copy_async<kThreads>(k.rows(work.batch, kv_head, key), mask.keys - key);
@@ -68,8 +68,8 @@ __global__ void attention_backward_composed_dq(Heads<const T> q,  // [batch][len
   Sums<16, kDim> dq_sums;
   for (int tile = visited.first; tile < visited.last; ++tile) {
     tile::ptx::cp_async_wait_all();
-    // All threads' copies of this tile have landed. And all have read the one before, whose place
-    // the next one takes.
+    // This tile has landed, and all warps are done with the previous one, whose buffer the next
+    // copy overwrites.
     __syncthreads();
     if (tile + 1 < visited.last) copy(tile + 1);
     const bool whole = tile >= visited.whole_first && tile < visited.whole_last;
@@ -120,7 +120,8 @@ __global__ void attention_backward_composed_dkv(Heads<const T> q,  // [batch][le
   const int block_key = work.tile * kKeys;
   const int warp_row = static_cast<int>(threadIdx.x) / 32 * 16;  // in the tile
   const int warp_key = block_key + warp_row;
-  // A turn is a tile of queries that see these keys, of one head after the other that shares them.
+  // An iteration is a tile of queries that see these keys; the loop takes the heads that share the
+  // keys in turn.
   const tile::Mask::Tiles visited = turned.tiles(block_key, kKeys, kQueries);
   const int tiles = visited.last - visited.first;
   const auto head_of = [&](int turn) { return work.head * group + turn / tiles; };
@@ -129,7 +130,7 @@ __global__ void attention_backward_composed_dkv(Heads<const T> q,  // [batch][le
   const auto q_tile = [&](int turn) {
     return QueryTile(smem + 2 * KeyTile::kBytes + turn % 2 * 2 * QueryTile::kBytes);
   };
-  const auto dout_tile = [&](int turn) { return q_tile(turn).behind(QueryTile::kBytes); };
+  const auto dout_tile = [&](int turn) { return q_tile(turn).after(QueryTile::kBytes); };
   const auto copy = [&](int turn) {
     const int query = tile_of(turn) * kQueries;
     q_tile(turn).template copy_async<kThreads>(q.rows(work.batch, head_of(turn), query),
@@ -146,8 +147,8 @@ __global__ void attention_backward_composed_dkv(Heads<const T> q,  // [batch][le
   Sums<16, kDim> dk_sums, dv_sums;
   for (int turn = 0; turn < tiles * group; ++turn) {
     tile::ptx::cp_async_wait_all();
-    // All threads' copies of these queries have landed. And all have read the ones before, whose
-    // place the next ones take.
+    // These queries have landed, and all warps are done with the previous ones, whose buffer the
+    // next copy overwrites.
     __syncthreads();
     if (turn + 1 < tiles * group) copy(turn + 1);
     const int tile = tile_of(turn), query = tile * kQueries;
@@ -191,7 +192,8 @@ Rotation rotation_back(const AttentionBackwardProblem& p, const AttentionBackwar
   back.buffers.k = back.buffers.k_out = b.dk;
   return back;
 }
-/// Behind the terms, which are all that a step needs without a rotation in memory.
+/// The rotated copies follow the terms in the workspace; a step without a rotation in memory needs
+/// the terms only.
 Rotation rotation_forth(const AttentionBackwardProblem& p, const AttentionBackwardBuffers& b) {
   return rotation_into(static_cast<unsigned char*>(b.workspace) + workspace_bytes(p, "fused"), p,
                        b);

@@ -1,11 +1,11 @@
 // Attention backward, step 2: rotation on load, and back before the store.
-// Idea: tiles turn in shared memory as in the forward pass. What a warp has summed up in registers
-//       are the gradients of rotated rows. A lane has both elements of a pair there, so it turns
-//       them back before they are rounded and stored.
+// Idea: tiles are rotated in shared memory as in the forward pass. The sums in a warp's registers
+//       are gradients of rotated rows. A lane has both elements of a pair, so it rotates them back
+//       before they are rounded and stored.
 // Change: copy_units_async() and turn_units() for q and k, turn_back() for dq and dk; no copies of
 //         q and k in memory.
-// Limit: rows that pass by turn again in every block: k in N / 64 blocks for each head of q, and q
-//        in N / 64 blocks of keys.
+// Limit: every block rotates the rows of its loop again: k in N / 64 blocks for each head of q, and
+//        q in N / 64 blocks of keys.
 #include "attention.cuh"
 #include "tile/ptx/exp2.cuh"
 
@@ -14,8 +14,8 @@ namespace {
 
 using tile::SharedTile, tile::Sums;
 
-/// A warp keeps 16 rows, whose gradients fill at most half of its registers; rows of the other side
-/// pass by, a stage being copied while the last one is multiplied.
+/// A warp keeps 16 rows, whose gradients fill at most half of its registers, and loops over the
+/// rows of the other side: a stage is copied while the previous one is multiplied.
 template <int kDim>
 struct Shape {
   static constexpr int kWarps = 4, kThreads = kWarps * 32, kKept = kWarps * 16;
@@ -35,7 +35,7 @@ __global__ void attention_backward_fused_dq(Heads<const T> q,     // [batch][len
                                             tile::Terms* terms,   // [batch][heads][rows]
                                             Heads<T> dq,          // as q
                                             const float* cos,     // [length][kDim / 2]
-                                            const float* sin,     // likewise
+                                            const float* sin,     // as cos
                                             tile::Mask mask, int batch, int heads, int group,
                                             float scale) {
   using Plan = Shape<kDim>;
@@ -53,7 +53,7 @@ __global__ void attention_backward_fused_dq(Heads<const T> q,     // [batch][len
   const auto k_tile = [&](int tile) {
     return KeyTile(smem + 2 * QueryTile::kBytes + tile % 2 * 2 * KeyTile::kBytes);
   };
-  const auto v_tile = [&](int tile) { return k_tile(tile).behind(KeyTile::kBytes); };
+  const auto v_tile = [&](int tile) { return k_tile(tile).after(KeyTile::kBytes); };
   const auto copy = [&](int tile) {
     const int key = tile * kKeys;
     copy_units_async<kLayout, kThreads>(k_tile(tile), k.rows(work.batch, kv_head, key),
@@ -80,8 +80,8 @@ __global__ void attention_backward_fused_dq(Heads<const T> q,     // [batch][len
     tile::ptx::cp_async_wait_all();
     if (tile == visited.first) rotate(q_tile, block_query);
     rotate(k_tile(tile), tile * kKeys);
-    // All threads' copies of this tile have landed, and its keys are turned. And all have read the
-    // one before, whose place the next one takes.
+    // This tile has landed and its keys are rotated, and all warps are done with the previous one,
+    // whose buffer the next copy overwrites.
     __syncthreads();
     if (tile + 1 < visited.last) copy(tile + 1);
     const bool whole = tile >= visited.whole_first && tile < visited.whole_last;
@@ -123,7 +123,7 @@ __global__ void attention_backward_fused_dkv(Heads<const T> q,     // [batch][le
                                              Heads<T> dk,               // as k
                                              Heads<T> dv,               // as k
                                              const float* cos,          // [length][kDim / 2]
-                                             const float* sin,          // likewise
+                                             const float* sin,          // as cos
                                              tile::Mask mask, int batch, int heads, int group,
                                              float scale) {
   using Plan = Shape<kDim>;
@@ -137,7 +137,8 @@ __global__ void attention_backward_fused_dkv(Heads<const T> q,     // [batch][le
   const int block_key = work.tile * kKeys;
   const int warp_row = static_cast<int>(threadIdx.x) / 32 * 16;  // in the tile
   const int warp_key = block_key + warp_row;
-  // A turn is a tile of queries that see these keys, of one head after the other that shares them.
+  // An iteration is a tile of queries that see these keys; the loop takes the heads that share the
+  // keys in turn.
   const tile::Mask::Tiles visited = turned.tiles(block_key, kKeys, kQueries);
   const int tiles = visited.last - visited.first;
   const auto head_of = [&](int turn) { return work.head * group + turn / tiles; };
@@ -146,7 +147,7 @@ __global__ void attention_backward_fused_dkv(Heads<const T> q,     // [batch][le
   const auto q_tile = [&](int turn) {
     return QueryTile(smem + 2 * KeyTile::kBytes + turn % 2 * 2 * QueryTile::kBytes);
   };
-  const auto dout_tile = [&](int turn) { return q_tile(turn).behind(QueryTile::kBytes); };
+  const auto dout_tile = [&](int turn) { return q_tile(turn).after(QueryTile::kBytes); };
   const auto copy = [&](int turn) {
     const int query = tile_of(turn) * kQueries;
     copy_units_async<kLayout, kThreads>(q_tile(turn), q.rows(work.batch, head_of(turn), query),
@@ -169,8 +170,8 @@ __global__ void attention_backward_fused_dkv(Heads<const T> q,     // [batch][le
     tile::ptx::cp_async_wait_all();
     if (turn == 0) rotate(k_tile, block_key);
     rotate(q_tile(turn), tile_of(turn) * kQueries);
-    // All threads' copies of these queries have landed, and they are turned. And all have read the
-    // ones before, whose place the next ones take.
+    // These queries have landed and are rotated, and all warps are done with the previous ones,
+    // whose buffer the next copy overwrites.
     __syncthreads();
     if (turn + 1 < tiles * group) copy(turn + 1);
     const int tile = tile_of(turn), query = tile * kQueries;

@@ -106,7 +106,7 @@ tile::Status check_all(const Problem& p, const Buffers& b, std::string_view step
                                                   tile::grouped(b.workspace_bytes));
 }
 
-/// Rows of q or k, or of their gradients, turned: those of the tokens with these numbers, or of
+/// Rotated rows of q or k, or of their gradients: those of the tokens with these numbers, or of
 /// all.
 template <class Problem>
 tile::Expected turned(const Problem& p, Pass pass, std::int64_t heads, std::span<const double> x,

@@ -10,12 +10,12 @@
 
 namespace rope {
 
-/// Each token gets the table's row of its position added, once, before the first layer:
+/// The table's row of its position is added to each token, once, before the first layer:
 ///
 ///     y[b, s, :] = x[b, s, :] + table[position(b, s), :]
 ///
-/// The table is learned, or holds sinusoids(). Backward, dx is dy, which nobody has to compute, and
-/// a row of a learned table gets the sum over all tokens at its position, zeros if there are none:
+/// The table is learned, or holds sinusoids(). Backward, dx is dy and is not computed, and a row of
+/// a learned table gets the sum over all tokens at its position, zeros if there are none:
 ///
 ///     dtable[p, :] = sum over position(b, s) = p of dy[b, s, :]
 struct EmbeddingProblem {
@@ -36,14 +36,14 @@ struct EmbeddingBuffers {
   const int* positions = nullptr;
 };
 
-/// Likewise. What is written overlaps nothing else.
+/// Device pointers, as above. What is written overlaps nothing else.
 struct EmbeddingBackwardBuffers {
   const void* dy = nullptr;  // [batch][length][dim]
   void* dtable = nullptr;    // [table_positions][dim] of the problem's type
-  // As in the forward pass. A token that stands nowhere in the table adds to no row.
+  // As in the forward pass. A token whose position the table does not have adds to no row.
   const int* positions = nullptr;
-  // Only step `atomics` needs it: workspace_bytes(problem), aligned to 16 bytes. Null: it is not to
-  // run.
+  // Only step `atomics` needs it: workspace_bytes(problem), aligned to 16 bytes. May be null if
+  // that step is not to run.
   void* workspace = nullptr;
 };
 
@@ -51,7 +51,7 @@ struct EmbeddingBackwardBuffers {
 tile::Status validate(const EmbeddingProblem& problem, const EmbeddingBuffers& buffers);
 tile::Status validate(const EmbeddingProblem& problem, const EmbeddingBackwardBuffers& buffers);
 
-/// Everything of that but the element type.
+/// The same checks, except for the element type.
 tile::Status validate_tensors(const EmbeddingProblem& problem, const EmbeddingBuffers& buffers);
 tile::Status validate_tensors(const EmbeddingProblem& problem,
                               const EmbeddingBackwardBuffers& buffers);
@@ -59,7 +59,7 @@ tile::Status validate_tensors(const EmbeddingProblem& problem,
 inline bool is_empty(const EmbeddingProblem& p) {
   return p.batch == 0 || p.length == 0 || p.dim == 0;
 }
-/// Without tokens there still is a gradient of the table: zeros.
+/// Even without tokens the gradient of the table must be set to zeros.
 inline bool has_no_table(const EmbeddingProblem& p) { return p.table_positions == 0 || p.dim == 0; }
 
 /// Whether chunks of 16 bytes fill all rows, and every chunk is aligned; if not, the Status says
@@ -144,7 +144,7 @@ inline constexpr EmbeddingBackwardLadder kEmbeddingBackwardLadder{.name = "embed
 
 /// The sinusoidal table, [positions][dim]:
 ///
-///     table[p, 2 i] = sin(p 10000^(-2 i / dim))          table[p, 2 i + 1] = cos(likewise)
+///     table[p, 2 i] = sin(p 10000^(-2 i / dim))          table[p, 2 i + 1] = cos(the same)
 ///
 /// Vaswani et al., "Attention Is All You Need" (2017), arXiv 1706.03762. The last column of an odd
 /// dim is a sine.
@@ -155,7 +155,7 @@ std::vector<double> sinusoids(std::int64_t positions, std::int64_t dim);
 tile::Expected reference(const EmbeddingProblem& problem, std::span<const double> x,
                          std::span<const double> table, std::span<const int> positions = {});
 
-/// dtable likewise.
+/// dtable, a value and a bound for each element.
 tile::Expected backward_reference(const EmbeddingProblem& problem, std::span<const double> dy,
                                   std::span<const int> positions = {});
 

@@ -1,7 +1,7 @@
 // Embedding, step 1: a thread for each element.
-// Idea: a token's row of the hidden state gets the table's row of its position added. Neighbouring
+// Idea: the table's row of a token's position is added to the token's hidden state. Neighbouring
 //       threads have neighbouring elements of a row, so that both are read in whole lines.
-// Limit: a thread moves two bytes at a time, and divides twice to know its token.
+// Limit: a thread moves two bytes at a time, and needs two divisions to find its token.
 #include "embedding.hpp"
 #include "rotary.cuh"
 
@@ -22,7 +22,7 @@ __global__ void embedding_elements(const T* x,      // [batch][length][dim]
   const int col = static_cast<int>(at % dim);
   const int token = static_cast<int>(of_all % positions.length);
   const int position = positions.of(static_cast<int>(of_all / positions.length), token);
-  // y = x + table[position], and NaN for a token that stands nowhere.
+  // y = x + table[position], and NaN for a token without a position in the table.
   float sum = NAN;
   if (position >= 0) {
     sum = static_cast<float>(x[at]) + static_cast<float>(table[std::int64_t{position} * dim + col]);

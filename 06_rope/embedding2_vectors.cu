@@ -1,6 +1,7 @@
 // Embedding, step 2: 16 bytes at a time.
-// Idea: a thread has the same chunk of 16 bytes of a token in several batch entries. If positions
-//       count, these tokens stand at the same one, and one load of the table serves all of them.
+// Idea: a thread has the same chunk of 16 bytes of a token in several batch entries. Without
+//       position ids these tokens have the same position, and one load of the table is enough for
+//       all.
 // Change: chunks, and several loads under way at once.
 // Limit: memory.
 #include "embedding.hpp"
@@ -11,7 +12,7 @@ namespace rope {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kEntries = 4;  // of the batch, to a thread
+constexpr int kEntries = 4;  // batch entries of a thread
 
 // snippet-begin kernel
 template <class T>
@@ -27,7 +28,7 @@ __global__ void __launch_bounds__(kThreads)
   const unsigned chunks = static_cast<unsigned>(dim / kWidth);
   const int col = static_cast<int>(at % chunks) * kWidth;
   const int token = static_cast<int>(at / chunks) % positions.length;
-  // The thread's batch entries: every so-manieth from this one on.
+  // The thread's batch entries: first, first + groups, first + 2 groups, …
   const int first = static_cast<int>(at / chunks) / positions.length;
   const std::int64_t begin = (std::int64_t{first} * positions.length + token) * dim + col;
   const std::int64_t step = std::int64_t{groups} * positions.length * dim;
@@ -46,7 +47,7 @@ __global__ void __launch_bounds__(kThreads)
       of_table[i] = Chunk::load(table + std::int64_t{position[i]} * dim + col);
     }
   }
-  // y = x + table[position], and NaN for a token that stands nowhere.
+  // y = x + table[position], and NaN for a token without a position in the table.
 #pragma unroll
   for (int i = 0; i < kEntries; ++i) {
     if (first + i * groups >= batch) continue;
@@ -62,7 +63,7 @@ __global__ void __launch_bounds__(kThreads)
 
 std::int64_t groups_of(const EmbeddingProblem& p) { return (p.batch + kEntries - 1) / kEntries; }
 
-/// How many threads a launch has; more than can be counted are the greatest number.
+/// The number of threads of a launch, or INT64_MAX if it overflows.
 std::int64_t threads_of(const EmbeddingProblem& p) {
   const std::int64_t chunks = p.dim * static_cast<std::int64_t>(tile::size_bytes(p.type)) / 16;
   std::int64_t all = 0;

@@ -1,10 +1,11 @@
 // Embedding backward, step 1: every token adds to its position's row.
-// Idea: the forward pass read a row of the table for each token. The gradient goes the same way
+// Idea: the forward pass read a row of the table for each token. The gradient takes the same way
 //       back: each token adds its dy to the row of its position, with atomics, in fp32 in the
 //       workspace. A second kernel rounds the sums.
-// Limit: the order in which tokens of a position come, and so the rounding of their sum, is another
-//        in every run. Sums are cleared, added to and read again, in fp32; and where hundreds of
-//        tokens stand at one position, as padding does, all of them meet at the same addresses.
+// Limit: the order in which tokens of a position are added, and so the rounding of their sum,
+//        differs from run to run. Sums are cleared, added to and read again, in fp32. And if
+//        hundreds of tokens have the same position, as padding does, their atomics contend for the
+//        same addresses.
 #include "embedding.hpp"
 #include "rotary.cuh"
 
@@ -24,7 +25,7 @@ __global__ void embedding_backward_atomics(const T* dy,  // [batch][length][dim]
   const int col = static_cast<int>(at % dim);
   const int token = static_cast<int>(of_all % positions.length);
   const int position = positions.of(static_cast<int>(of_all / positions.length), token);
-  if (position < 0) return;  // it stands nowhere
+  if (position < 0) return;  // not in the table
   // dtable[position] += dy
   atomicAdd(&sums[std::int64_t{position} * dim + col], static_cast<float>(dy[at]));
 }

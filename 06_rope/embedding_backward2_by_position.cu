@@ -1,15 +1,15 @@
 // Embedding backward, step 2: a block for each position, without atomics.
 // Idea: a block has a row of dtable, or a part of a long one. It adds up the row's tokens in the
-//       order in which they lie in memory, in registers, and writes each element once: zeros where
-//       no token stands. So the bits are the same in every run, and no workspace is needed. If
-//       positions count, a batch entry has one token at most at a position, and the block knows
-//       which. If they are given, the block looks at all ids, 1,024 at a time.
-// Change: the loop over tokens came into the kernel, and the sums into registers; chunks of 16
-//         bytes, or elements where these do not fill rows or are not aligned.
+//       order in which they lie in memory, in registers, and writes each element once: zeros if no
+//       token has the position. So the bits are the same in every run, and no workspace is needed.
+//       Without position ids a batch entry has at most one token at a position, and the block knows
+//       which. With ids the block looks at all of them, 1,024 at a time.
+// Change: the loop over tokens is in the kernel, and the sums are in registers; chunks of 16 bytes,
+//         or single elements where chunks do not fill rows or are not aligned.
 // Limit: the ids. Every block reads all of them, from the L2: with 4,096 positions and rows of
-//        4,096 elements of bf16, two blocks each, that is four times the bytes of dy. Tokens sorted
-//        by position would cost less, but take a workspace and three more kernels: a count, sums of
-//        the counts, and a distribution that keeps the tokens' order.
+//        4,096 elements of bf16, two blocks each, that is four times the bytes of dy. Sorting the
+//        tokens by position would cost less, but needs a workspace and three more kernels: a count,
+//        sums of the counts, and a distribution that keeps the tokens' order.
 #include "embedding.hpp"
 #include "rotary.cuh"
 #include "tile/reduce.cuh"
@@ -19,7 +19,7 @@ namespace rope {
 namespace {
 
 constexpr int kThreads = 256;
-// Of a thread at once: those of a block fill a word of 32 bits for each lane of a warp.
+// Ids that a thread looks at together: those of a block fill a 32-bit word for each lane of a warp.
 constexpr int kIds = tile::kWarp * tile::kWarp / kThreads;
 
 // snippet-begin kernel
@@ -46,7 +46,7 @@ __global__ void embedding_backward_by_position(const T* dy,  // [batch][length][
   const int position = static_cast<int>(blockIdx.x) / blocks_of_row;
   const int part = static_cast<int>(blockIdx.x) % blocks_of_row;
   const std::int64_t col = (std::int64_t{part} * kThreads + threadIdx.x) * kWidth;
-  const bool has_columns = col < dim;  // threads without still look for tokens
+  const bool has_columns = col < dim;  // threads without columns still look for tokens
 
   // dtable[position] = sum over its tokens of dy
   RowSum<T, kWidth> sum;
@@ -60,10 +60,10 @@ __global__ void embedding_backward_by_position(const T* dy,  // [batch][length][
   } else {
     const std::int64_t tokens = std::int64_t{batch} * positions.length;
     for (std::int64_t base = 0; base < tokens; base += kIds * kThreads) {
-      // Bit i of word w: token base + 32 w + i stands here.
+      // Bit i of word w: token base + 32 w + i has this position.
 #pragma unroll
       for (int j = 0; j < kIds; ++j) {
-        const unsigned id = j * kThreads + threadIdx.x;  // of those looked at
+        const unsigned id = j * kThreads + threadIdx.x;  // among the ids looked at together
         const bool stands_here = base + id < tokens && positions.ids[base + id] == position;
         const unsigned bits = __ballot_sync(tile::kAllLanes, stands_here);
         if (lane == 0) found_smem[id / tile::kWarp] = bits;

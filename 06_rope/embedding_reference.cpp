@@ -50,7 +50,7 @@ TensorArgument positions(const EmbeddingProblem& p, const int* data) {
   return {"positions", data, {p.length, 0, 1}, p.batch, p.length, 1, 1, sizeof *data, true};
 }
 
-/// Whether positions that count end in the table.
+/// Whether positions that count up from first_position end within the table.
 tile::Status check_reach(const EmbeddingProblem& p, const int* ids) {
   const std::int64_t end = p.first_position + p.length;
   if (ids || is_empty(p) || end <= p.table_positions) return {};
@@ -75,7 +75,8 @@ std::int64_t position_of(const EmbeddingProblem& p, std::span<const int> ids, st
   return position < p.table_positions ? std::max<std::int64_t>(position, -1) : -1;
 }
 
-/// Results of a kernel in fp32, within `error` of the exact ones, as they are stored.
+/// Stores values and bounds for results of a kernel in fp32, which are within `error` of the exact
+/// ones.
 void store(tile::DType type, const Array& value, const Array& error, std::int64_t at,
            tile::Expected* to) {
   const tile::Rounding rounding = tile::rounding_of(type);
@@ -183,8 +184,8 @@ tile::Expected backward_reference(const EmbeddingProblem& p, std::span<const dou
       sum += row_of(dy, token, p.dim);
       magnitude += row_of(dy, token, p.dim).abs();
     }
-    // n numbers take n - 1 additions, in whatever order. Of many roundings some cancel: as many in
-    // one direction as 4 sqrt(n) are four standard deviations (Higham and Mary, "A new approach to
+    // n numbers take n - 1 additions, in any order. Of many roundings some cancel: a surplus of 4
+    // sqrt(n) in one direction is four standard deviations (Higham and Mary, "A new approach to
     // probabilistic rounding error analysis", 2019).
     const auto n = static_cast<double>(here.size());
     const double roundings = std::min(std::max(n - 1, 0.0), 4 * std::sqrt(n));

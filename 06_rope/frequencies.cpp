@@ -31,7 +31,7 @@ Values paper(std::int64_t d, double base) {
 // snippet-end paper
 
 // snippet-begin half_truncated
-/// d / 4 frequencies from 1 to 1 / b, both ends included; the other d / 4 pairs do not turn.
+/// d / 4 frequencies from 1 to 1 / b, both ends included; the other d / 4 pairs are not rotated.
 Values half_truncated(std::int64_t d, double base) {
   const std::int64_t quarter = d / 4, steps = std::max<std::int64_t>(quarter - 1, 1);
   Values f(static_cast<std::size_t>(d / 2), 0.0);
@@ -50,7 +50,8 @@ Values of_rule(const FrequencyProblem& p) {
 // ---- Scalings ----
 
 // snippet-begin ntk
-/// A greater base, with which the last pair turns s times as slowly. The first one turns as before.
+/// A greater base, with which the last pair's frequency is divided by s. The first one's is
+/// unchanged.
 Values ntk(const FrequencyProblem& p, double s) {
   const auto d = static_cast<double>(p.rotary_dim);
   return paper(p.rotary_dim, p.base * std::pow(s, d / (d - 2)));
@@ -63,13 +64,13 @@ Values dynamic_ntk(const FrequencyProblem& p) {
 }
 // snippet-end ntk
 
-/// f as it was where `kept` is 1, f / s where it is 0.
+/// f if `kept` is 1, f / s if it is 0.
 double blend(double f, double s, double kept) { return (1 - kept) * f / s + kept * f; }
 
 // snippet-begin yarn
 Values yarn(const FrequencyProblem& p) {
   const auto d = static_cast<double>(p.rotary_dim);
-  // The pair, as a real number, that makes so many turns within the trained length.
+  // The pair, as a real number, that makes this number of turns within the trained length.
   const auto pair_with_turns = [&](double turns) {
     return d * std::log(static_cast<double>(p.trained_length) / (kTurn * turns)) /
            (2 * std::log(p.base));

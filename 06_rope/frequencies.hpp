@@ -1,5 +1,5 @@
-// Frequencies and tables of the rotation: the rules by which frequencies fall from pair to pair,
-// the ways to scale them for texts longer than those of the training, and sines and cosines.
+// Frequencies and tables of the rotation: the rules by which frequencies decrease from pair to
+// pair, the ways to scale them for texts longer than those of the training, and sines and cosines.
 #pragma once
 
 #include <cstdint>
@@ -14,16 +14,16 @@ namespace rope {
 /// How the frequencies f_i of d / 2 pairs follow from the base b.
 enum class Rule {
   paper,           // f_i = b^(-2i/d)
-  half_truncated,  // f_i = b^(-i/(d/4 - 1)) for i < d/4, then d/4 zeros: half of the pairs stay
+  half_truncated,  // f_i = b^(-i/(d/4 - 1)) for i < d/4, then d/4 zeros: half are not rotated
 };
 
-/// What becomes of them when texts are longer than those that the model was trained with.
-/// scaling.md says what each does.
+/// How they change for texts longer than those that the model was trained with. scaling.md explains
+/// each.
 enum class Scaling {
   none,
   linear,       // Chen et al. 2023, arXiv 2306.15595
   ntk,          // "NTK-aware"
-  dynamic_ntk,  // the same, as far as the text's length asks for it
+  dynamic_ntk,  // the same, by as much as the text's length requires
   yarn,         // Peng et al. 2023, arXiv 2309.00071
   llama3,       // Llama 3.1
   longrope,     // Ding et al. 2024, arXiv 2402.13753
@@ -32,33 +32,33 @@ enum class Scaling {
 std::string_view name(Rule rule);
 std::string_view name(Scaling scaling);
 
-/// What frequencies are computed from. Each scaling reads only the fields named behind it.
+/// What frequencies are computed from. Each scaling reads only the fields whose comments name it.
 struct FrequencyProblem {
   std::int64_t rotary_dim;          // d, even
   Rule rule = Rule::paper;          // half_truncated: d is a multiple of 4
   double base = 1e4;                // b, above 1
   Scaling scaling = Scaling::none;  // ntk, dynamic_ntk and yarn take the paper's rule only
   double factor = 1;                // s, at least 1: all but none
-  // L, what the model was trained with: dynamic_ntk, yarn, llama3, longrope
+  // L, the length that the model was trained with: dynamic_ntk, yarn, llama3, longrope
   std::int64_t trained_length = 0;
   std::int64_t length = 0;  // n, of the text at hand; dynamic_ntk and longrope
   // Turns within L, above which yarn leaves a pair as it is, and below which it divides by s.
   double beta_fast = 32, beta_slow = 1;
-  // Likewise for llama3.
+  // The same for llama3.
   double high_frequency_factor = 4, low_frequency_factor = 1;
-  // Of each pair, what longrope divides by: for texts of up to L tokens, and for longer ones.
+  // The divisors of longrope, one for each pair: for texts of up to L tokens, and for longer ones.
   std::vector<double> short_factors = {}, long_factors = {};
 };
 
 /// The Status names the argument that is wrong.
 tile::Status validate(const FrequencyProblem& problem);
 
-// The rest takes what validate() accepts.
+// The functions below take problems that validate() accepts.
 
 /// f_i of each pair, [rotary_dim / 2].
 std::vector<double> frequencies(const FrequencyProblem& problem);
 
-/// What cosines and sines are multiplied with: 1 but for yarn and longrope.
+/// The factor of cosines and sines: 1 except for yarn and longrope.
 double attention_factor(const FrequencyProblem& problem);
 
 /// a cos(p f_i) and a sin(p f_i) for each position p, [positions][pairs]: computed in double, and
@@ -68,7 +68,7 @@ struct Tables {
 };
 Tables make_tables(std::span<const double> frequencies, std::int64_t positions,
                    double attention_factor = 1);
-/// The same of tokens that stand anywhere, [places][pairs].
+/// The same for any positions, also between integers, [places][pairs].
 Tables make_tables(std::span<const double> frequencies, std::span<const double> places,
                    double attention_factor = 1);
 

@@ -139,9 +139,9 @@ tile::Expected reference(const RotaryProblem& p, std::span<const double> x, std:
                          std::span<const double> frequencies, std::span<const int> positions,
                          Angles angles, std::span<const double> x_bound,
                          std::span<const double> places) {
-  // With u = 2^-24, of x c - y s: each factor is off by u once it is rounded, and by 2 u more and a
-  // product with the attention factor if it is computed; the angle then by pi u / 2, half a unit of
-  // the half turns, which lie below 1. y s is rounded, and so is the sum.
+  // For x c - y s, with u = 2^-24: each factor is off by u if it is rounded, and by 2 u and a
+  // product with the attention factor more if it is computed; then the angle is off by pi u / 2,
+  // half a unit of the half turns, which are below 1. y s is rounded, and so is the sum.
   constexpr double kUnit = 0x1.00001p-24, kHalfPi = 1.5707963267948966;
   const double of_products = (angles == Angles::tables ? 3 : 6) * kUnit;
   const double of_angle = angles == Angles::tables ? 0 : kHalfPi * kUnit;
@@ -152,7 +152,7 @@ tile::Expected reference(const RotaryProblem& p, std::span<const double> x, std:
   tile::Expected expected;
   expected.shape = {p.batch, p.length, heads, p.head_dim};
   expected.value.assign(x.begin(), x.end());
-  expected.bound.assign(x.size(), 0);  // what does not turn is copied
+  expected.bound.assign(x.size(), 0);  // elements that are not rotated are copied
   std::ranges::copy(x_bound, expected.bound.begin());
   using Array = Eigen::ArrayXd;
   using Strided = Eigen::Map<Array, 0, Eigen::InnerStride<>>;

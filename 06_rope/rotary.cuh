@@ -8,12 +8,12 @@ namespace rope {
 
 using tile::Heads;
 
-/// Where tokens stand.
+/// The positions of tokens.
 struct Positions {
   const int* ids;  // [batch][length], or null
   int first, count, length;
 
-  /// Below 0: nowhere that the tables know.
+  /// Negative if the tables do not have the position.
   __device__ __forceinline__ int of(int batch, int token) const {
     const int position = ids ? ids[std::int64_t{batch} * length + token] : first + token;
     return position < count ? position : -1;
@@ -36,7 +36,7 @@ __device__ __forceinline__ Pair turn(Pair pair, float c, float s) {
 }
 // snippet-end turn
 
-/// What the sines are multiplied with: the transpose turns back.
+/// The sign of the sines: the transpose rotates back.
 inline float sign_of(Pass pass) { return pass == Pass::forward ? 1.f : -1.f; }
 
 }  // namespace rope

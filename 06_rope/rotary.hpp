@@ -25,13 +25,13 @@ enum class Layout { half_split, interleaved };
 enum class Pass { forward, backward };
 
 /// Su et al., "RoFormer: Enhanced Transformer with Rotary Position Embedding" (2021), arXiv
-/// 2104.09864. In each head's row of q and of k pair i = (x, y) turns by the angle p f_i, where p
-/// is the position of the row's token:
+/// 2104.09864. In each head's row of q and of k pair i = (x, y) is rotated by the angle p f_i,
+/// where p is the position of the row's token:
 ///
 ///     x' = a (x cos(p f_i) - y sin(p f_i))         y' = a (y cos(p f_i) + x sin(p f_i))
 ///
-/// a, the attention factor, is 1 but for some ways of scaling. Backward is the transpose, which
-/// turns by -p f_i, times the same a. Elements from rotary_dim on stay as they are.
+/// a, the attention factor, is 1 except for some ways of scaling. Backward is the transpose, a
+/// rotation by -p f_i, times the same a. Elements from rotary_dim on are copied.
 struct RotaryProblem {
   tile::DType type;
   std::int64_t batch, length, heads, kv_heads, head_dim;  // without k: kv_heads = 0
@@ -40,7 +40,7 @@ struct RotaryProblem {
   Pass pass = Pass::forward;
   std::int64_t first_position = 0;   // of a batch entry's first token, unless there are positions
   std::int64_t table_positions = 0;  // positions are below this
-  float attention_factor = 1;        // a, which the tables hold already
+  float attention_factor = 1;        // a; the tables contain it already
   Strides q = packed_strides(length, heads, head_dim);
   Strides k = packed_strides(length, kv_heads, head_dim);
   Strides q_out = packed_strides(length, heads, head_dim);
@@ -51,7 +51,7 @@ struct RotaryProblem {
 /// strides, and k_out k; otherwise what is written overlaps nothing else.
 struct RotaryBuffers {
   const void* q = nullptr;  // [batch][length][heads][head_dim]; backward: the gradient of q_out
-  const void* k = nullptr;  // [batch][length][kv_heads][head_dim] likewise
+  const void* k = nullptr;  // [batch][length][kv_heads][head_dim]; backward: the gradient of k_out
   void* q_out = nullptr;
   void* k_out = nullptr;
   // a cos(p f_i) and a sin(p f_i), [table_positions][rotary_dim / 2]; null if only step `sincos` is
@@ -67,10 +67,10 @@ struct RotaryBuffers {
 /// What is checked before any step. The Status names the argument that is wrong.
 tile::Status validate(const RotaryProblem& problem, const RotaryBuffers& buffers);
 
-/// What of that is about the problem's numbers. Strides are looked at with their tensors.
+/// Checks the sizes and options only. Strides are checked together with their tensors.
 tile::Status validate_sizes(const RotaryProblem& problem);
 
-/// Everything of that but the element type.
+/// The same checks, except for the element type.
 tile::Status validate_tensors(const RotaryProblem& problem, const RotaryBuffers& buffers);
 
 inline bool is_empty(const RotaryProblem& p) {
@@ -93,8 +93,8 @@ RotaryTakes takes_sincos, takes_tables, takes_vectors;
 
 inline constexpr tile::EnumSet<tile::DType> kTypes{tile::DType::fp32, tile::DType::fp16,
                                                    tile::DType::bf16};
-// Batch, length, heads, heads of k, head dimension, rotary dimension, 1 for interleaved or 0. The
-// small one: two heads of q to one of k, a fourth of the row does not turn.
+// Batch, length, heads, heads of k, head dimension, rotary dimension, 1 for interleaved or 0. In
+// the small problem two heads of q share one of k, and a quarter of the row is not rotated.
 inline constexpr tile::Shows kShows{{2, 37, 4, 2, 64, 48, 0}, {4, 4096, 32, 8, 128, 128, 0}};
 
 using RotaryLadder = tile::Ladder<RotaryProblem, RotaryBuffers>;
@@ -132,14 +132,14 @@ inline constexpr RotaryLadder kRotaryLadder{.name = "rotary",
 
 // ---- The reference ----
 
-/// How exact the cosines and sines are that a kernel multiplies with: a step with tables has them
-/// rounded once; step `sincos` computes them.
+/// How exact a kernel's cosines and sines are: those of tables are rounded once; step `sincos`
+/// computes them.
 enum class Angles { tables, computed };
 
 /// One tensor's rows in double, and how far a correct kernel may be from it. `x` is [batch][length]
 /// [heads][head_dim] without padding, `frequencies` [rotary_dim / 2], `positions` [batch][length]
-/// or empty. If x itself is a result, x_bound is how far a kernel's may be from it. Tokens that
-/// stand between positions have `places`, [batch][length], instead.
+/// or empty. If x itself is a result, x_bound is how far a kernel's may be from it. Tokens between
+/// integer positions have `places`, [batch][length], instead.
 tile::Expected reference(const RotaryProblem& problem, std::span<const double> x,
                          std::int64_t heads, std::span<const double> frequencies,
                          std::span<const int> positions = {}, Angles angles = Angles::tables,

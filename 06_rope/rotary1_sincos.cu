@@ -1,9 +1,9 @@
 // Step 1: an angle for each pair.
-// Idea: pair i of a row at position p turns by p f_i. A thread has one pair, and computes the
-//       angle, its sine and its cosine. The angle is a product in double: far out in a text an
-//       angle in fp32 is off by thousandths.
-// Limit: arithmetic in double, which most cards have little of, and the same sines and cosines for
-//        each head, in each layer, again.
+// Idea: one thread rotates one pair: pair i of a row at position p by the angle p f_i. It computes
+//       the angle, its sine and its cosine. The angle is a product in double: late in a long text
+//       an angle in fp32 is off by thousandths.
+// Limit: arithmetic in double, which is slow on most cards, and the same sines and cosines are
+//        computed again for each head in each layer.
 #include <tuple>
 
 #include "rotary.cuh"
@@ -15,10 +15,10 @@ constexpr int kThreads = 256;
 constexpr double kTurnsOfRadian = 0.15915494309189535;  // 1 / (2 pi)
 
 // snippet-begin kernel
-/// One tensor. A row's units are its pairs, and behind them the elements that do not turn.
+/// One tensor. A row's units are its pairs, and after them the elements that are not rotated.
 template <class T>
 __global__ void rotary_sincos(Heads<const T> in,          // [batch][length][heads][head_dim]
-                              Heads<T> out,               // likewise
+                              Heads<T> out,               // as in
                               const double* frequencies,  // [pairs]
                               Positions positions, Layout layout, std::int64_t all, int heads,
                               int head_dim, int pairs, float factor, float sign) {
@@ -38,7 +38,7 @@ __global__ void rotary_sincos(Heads<const T> in,          // [batch][length][hea
     to[col] = position < 0 ? static_cast<T>(NAN) : from[col];
     return;
   }
-  // Whole turns change nothing. Without them what is left is exact enough in fp32.
+  // Whole turns change nothing. Without them the rest is exact enough in fp32.
   const double turns = position * (frequencies[unit] * kTurnsOfRadian);
   const float half_turns = static_cast<float>(2 * (turns - rint(turns)));
   const float c = position < 0 ? NAN : factor * cospif(half_turns);

@@ -1,7 +1,7 @@
 // Step 2: sines and cosines from tables.
-// Idea: they depend on the position and the pair alone. All heads, all layers and all batch entries
+// Idea: they depend on the position and the pair only. All heads, all layers and all batch entries
 //       share them, so the host computes them once, in double.
-// Change: two loads in the place of the angle, its sine and its cosine.
+// Change: two loads instead of the angle, its sine and its cosine.
 // Limit: a thread loads and stores two bytes at a time, and four bytes of each table for them.
 #include <tuple>
 
@@ -13,10 +13,10 @@ namespace {
 constexpr int kThreads = 256;
 
 // snippet-begin kernel
-/// One tensor. A row's units are its pairs, and behind them the elements that do not turn.
+/// One tensor. A row's units are its pairs, and after them the elements that are not rotated.
 template <class T>
 __global__ void rotary_tables(Heads<const T> in,  // [batch][length][heads][head_dim]
-                              Heads<T> out,       // likewise
+                              Heads<T> out,       // as in
                               const float* cos,   // [positions][pairs]
                               const float* sin,   // [positions][pairs]
                               Positions positions, Layout layout, std::int64_t all, int heads,

@@ -1,5 +1,5 @@
 // Step 3: 16 bytes at a time, and q and k in one launch.
-// Idea: a thread has a unit of a row: some pairs whose elements fill chunks of 16 bytes. It turns
+// Idea: a thread has a unit of a row: some pairs whose elements fill chunks of 16 bytes. It rotates
 //       that unit of several heads of its token, which share the sines and cosines.
 // Change: chunks, four loads under way at once; heads of q and of k in one numbering.
 // Limit: memory.
@@ -9,13 +9,13 @@ namespace rope {
 namespace {
 
 constexpr int kThreads = 256;
-// Of a thread: so that 4 chunks are under way at once.
+// Heads of a thread, so that 4 chunks are under way at once.
 template <Layout kLayout>
 constexpr int kHeads = kLayout == Layout::half_split ? 2 : 4;
 
 // snippet-begin kernel
-/// The heads of q are divided into q_groups groups and those of k into the others. A group has
-/// every so-manieth head.
+/// The heads of q are divided into q_groups groups and those of k into the others. Group g of n
+/// groups has the heads g, g + n, g + 2 n, …
 template <class T, Layout kLayout>
 __global__ void __launch_bounds__(kThreads)
     rotary_vectors(Heads<const T> q,  // [batch][length][heads][head_dim]
@@ -33,10 +33,10 @@ __global__ void __launch_bounds__(kThreads)
   const int unit = static_cast<int>(at % units), group = static_cast<int>(at / units % groups);
   const int of_all = static_cast<int>(at / units / groups);
   const int token = of_all % positions.length, batch = of_all / positions.length;
-  const int turning = pairs / Unit::kPairs;  // units; the ones behind them have one chunk
+  const int turning = pairs / Unit::kPairs;  // units; the ones after them have one chunk
   const int chunks = unit < turning ? Unit::kChunks : 1;
   const int col = (unit + (unit < turning ? 0 : (Unit::kChunks - 1) * turning)) * Unit::kWidth;
-  // The thread's heads of q, or of k: the first, and how many there are from one to the next.
+  // The thread's heads of q, or of k: the first, and the step from one to the next.
   const bool is_q = group < q_groups;
   const int first = is_q ? group : group - q_groups, step = is_q ? q_groups : groups - q_groups;
   const int last = is_q ? heads : kv_heads;

@@ -1,4 +1,4 @@
-// Pairs that fill chunks of 16 bytes, and how they turn together.
+// Pairs that fill chunks of 16 bytes, and their rotation.
 #pragma once
 
 #include "rotary.cuh"
@@ -7,14 +7,14 @@
 namespace rope {
 
 // snippet-begin unit
-/// As many numbers of a table, in one load or two.
+/// kCount numbers of a table, in one load or two.
 template <int kCount>
 struct alignas(kCount * sizeof(float) < 16 ? kCount * sizeof(float) : 16) Numbers {
   float of[kCount];
 };
 
-/// What a thread turns of each of its heads. half_split: a chunk of x and one of y, which lies half
-/// a row further. interleaved: one chunk, with x and y side by side.
+/// What a thread rotates of each of its heads. half_split: a chunk of x and one of y, which lies
+/// half a row further. interleaved: one chunk, with x and y side by side.
 template <class T, Layout kLayout>
 struct Unit {
   static constexpr int kWidth = tile::Vector<T>::kCount;

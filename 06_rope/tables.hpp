@@ -1,4 +1,4 @@
-// What is checked of tables and positions, of a rotation alone and of one within attention.
+// Checks of tables and positions, for a rotation alone and for one within attention.
 #pragma once
 
 #include <vector>
@@ -11,7 +11,7 @@ namespace rope {
 std::vector<tile::TensorArgument> tables_of(const RotaryProblem& problem,
                                             const RotaryBuffers& buffers);
 
-/// Whether those are there that are needed, and reach the last token.
+/// Whether the tables that are needed are there, and reach the last token.
 tile::Status check_tables(const RotaryProblem& problem, const RotaryBuffers& buffers);
 
 }  // namespace rope

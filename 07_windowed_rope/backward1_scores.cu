@@ -1,8 +1,9 @@
 // Backward, step 1: the formulas.
-// Idea: P and dS do not care which pair a score came from. Behind them the ways part: dS of a near
-//       key makes dQ1 = scale dS K1 and dK1 = scale dS^T Q1, dS of a far one dQ2 and dK2. dV is a
-//       sum over both.
-// Limit: products element by element, and two matrices of 4 bytes for each query and key.
+// Idea: P and dS do not depend on which pair a score came from; the gradients do: dS of a near key
+//       makes dQ1 = scale dS K1 and dK1 = scale dS^T Q1, dS of a far one dQ2 and dK2. dV is a sum
+//       over both.
+// Limit: the products are computed element by element, and two matrices have 4 bytes for each query
+//        and key.
 #include "tile/ptx/exp2.cuh"
 #include "tile/reduce.cuh"
 #include "windowed_rope.cuh"
@@ -29,7 +30,8 @@ __device__ float dot(const T* a, const T* b, int dim) {
 }
 
 // snippet-begin weights
-/// P = exp(S - lse) and dS = P (dP - delta) of a query. What it does not see is 0.
+/// P = exp(S - lse) and dS = P (dP - delta) of a query. Both are 0 for keys that the query does not
+/// see.
 template <class T>
 __global__ void windowed_backward_scores(Heads<const T> q1,    // [batch][queries][heads][dim]
                                          Heads<const T> k1,    // [batch][keys][heads / group][dim]
@@ -40,7 +42,7 @@ __global__ void windowed_backward_scores(Heads<const T> q1,    // [batch][querie
                                          Heads<const T> dout,  // as q1
                                          const float* lse,     // [batch][heads][queries]
                                          float* weights,       // [batch][heads][queries][keys]
-                                         float* dscores,       // likewise
+                                         float* dscores,       // as weights
                                          Masks masks, Window window, int heads, int group, int dim,
                                          float scale) {
   const Row row(heads, masks.queries);
@@ -69,9 +71,9 @@ __global__ void windowed_backward_scores(Heads<const T> q1,    // [batch][querie
 template <class T>
 __global__ void windowed_backward_scores_dq(const float* dscores,  // [batch][heads][queries][keys]
                                             Heads<const T> k1,     // [batch][keys][…][dim]
-                                            Heads<const T> k2,     // likewise
+                                            Heads<const T> k2,     // as k1
                                             Heads<T> dq1,          // [batch][queries][heads][dim]
-                                            Heads<T> dq2,          // likewise
+                                            Heads<T> dq2,          // as dq1
                                             Masks masks, Window window, int heads, int group,
                                             int dim, float scale) {
   const Row row(heads, masks.queries);
@@ -93,16 +95,16 @@ __global__ void windowed_backward_scores_dq(const float* dscores,  // [batch][he
   }
 }
 
-/// dK1, dK2 likewise, and dV = P^T dO, over all heads that share a key.
+/// dK1 and dK2 in the same way, and dV = P^T dO, over all heads that share a key.
 template <class T>
 __global__ void windowed_backward_scores_dkv(const float* weights,  // [batch][heads][queries][keys]
-                                             const float* dscores,  // likewise
+                                             const float* dscores,  // as weights
                                              Heads<const T> q1,     // [batch][queries][heads][dim]
-                                             Heads<const T> q2,     // likewise
-                                             Heads<const T> dout,   // likewise
+                                             Heads<const T> q2,     // as q1
+                                             Heads<const T> dout,   // as q1
                                              Heads<T> dk1,  // [batch][keys][heads / group][dim]
-                                             Heads<T> dk2,  // likewise
-                                             Heads<T> dv,   // likewise
+                                             Heads<T> dk2,  // as dk1
+                                             Heads<T> dv,   // as dk1
                                              Masks masks, Window window, int heads, int group,
                                              int dim, float scale) {
   const Row row(heads / group, masks.keys);

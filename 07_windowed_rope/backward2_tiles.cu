@@ -1,10 +1,10 @@
 // Backward, step 2: tiles of one kind at a time.
-// Idea: chapter 05's second step, twice. A tile of near queries and keys works with Q1 and K1 and
-//       adds to dK1 or dQ1, a far one with Q2 and K2; of a mixed tile each turn gives a weight to
-//       its own kind only. dV is a sum over both.
-// Change: two kernels and one before them for delta, and no memory for scores; tiles of which no
-//         query sees a key are passed over.
-// Limit: arithmetic in fp32, and seven products where five would do.
+// Idea: chapter 05's second step, twice. A tile of near keys uses Q1 and K1 and adds to dK1 or dQ1,
+//       a tile of far keys uses Q2 and K2. A mixed tile is taken twice, and each time only keys of
+//       one kind have a weight. dV is a sum over both.
+// Change: two kernels, one before them for delta, and no memory for scores; tiles in which no query
+//         sees a key are skipped.
+// Limit: arithmetic in fp32, and seven products where five suffice.
 #include "distance_weight.cuh"
 #include "tile/reduce.cuh"
 
@@ -12,11 +12,11 @@ namespace windowed_rope {
 namespace {
 
 constexpr int kWarps = 8, kThreads = kWarps * tile::kWarp;
-constexpr int kKept = kWarps;  // rows that a block keeps: one to a warp
-constexpr int kPassing = 32;   // rows that go by at a time: one to a lane
+constexpr int kKept = kWarps;  // rows that a block keeps: one for each warp
+constexpr int kPassing = 32;   // rows of a tile of the loop: one for each lane
 constexpr int kMaxDim = 256, kLaneDims = kMaxDim / tile::kWarp;
 
-std::size_t shared_bytes(std::int64_t dim) {  // three tensors of rows that are kept, two that pass
+std::size_t shared_bytes(std::int64_t dim) {  // kept rows of three tensors, rows of the loop of two
   return static_cast<std::size_t>((3 * kKept + 2 * kPassing) * (dim + 1)) * sizeof(float);
 }
 
@@ -35,7 +35,7 @@ __device__ float dot(const float* a, const float* b, int dim) {
   return sum;
 }
 
-/// sums += the lanes' numbers times the rows that pass: elements lane, lane + 32, … to a lane.
+/// sums += the lanes' numbers times the loop's rows; a lane has the elements lane, lane + 32, …
 __device__ void add_rows(float (&sums)[kLaneDims], float of_lane, const float* rows, int dim) {
   const int lane = threadIdx.x % tile::kWarp;
   for (int j = 0; j < kPassing; ++j) {
@@ -77,7 +77,7 @@ __global__ void windowed_backward_tiles_dkv(Heads<const T> q1,    // [batch][que
   float* k_smem = smem;                              // [2][kKept][dim + 1]
   float* v_smem = k_smem + 2 * kKept * (dim + 1);    // [kKept][dim + 1]
   float* q_smem = v_smem + kKept * (dim + 1);        // [kPassing][dim + 1]
-  float* dout_smem = q_smem + kPassing * (dim + 1);  // likewise
+  float* dout_smem = q_smem + kPassing * (dim + 1);  // as q_smem
   const auto work = work_of_block(heads / group, (masks.keys + kKept - 1) / kKept);
   const Mask mask = masks.of(work.batch), turned = mask.transposed();
   const int block_key = work.tile * kKept, keys_left = mask.keys - block_key;
@@ -95,7 +95,7 @@ __global__ void windowed_backward_tiles_dkv(Heads<const T> q1,    // [batch][que
       for (const bool near : {true, false}) {
         if (!(near ? kinds.near : kinds.far)) continue;
         const int left = mask.queries - first;
-        __syncthreads();  // all warps have read the queries before
+        __syncthreads();  // all warps have read the previous queries
         load_rows<kPassing>(q_smem, (near ? q1 : q2).rows(work.batch, head, first), left, dim);
         load_rows<kPassing>(dout_smem, dout.rows(work.batch, head, first), left, dim);
         __syncthreads();  // these are there
@@ -145,7 +145,7 @@ __global__ void windowed_backward_tiles_dq(Heads<const T> q1,    // [batch][quer
   float* q_smem = smem;                               // [2][kKept][dim + 1]
   float* dout_smem = q_smem + 2 * kKept * (dim + 1);  // [kKept][dim + 1]
   float* k_smem = dout_smem + kKept * (dim + 1);      // [kPassing][dim + 1]
-  float* v_smem = k_smem + kPassing * (dim + 1);      // likewise
+  float* v_smem = k_smem + kPassing * (dim + 1);      // as k_smem
   const auto work = work_of_block(heads, (masks.queries + kKept - 1) / kKept);
   const Mask mask = masks.of(work.batch);
   const int block_query = work.tile * kKept, kv_head = work.head / group;
@@ -163,7 +163,7 @@ __global__ void windowed_backward_tiles_dq(Heads<const T> q1,    // [batch][quer
     for (const bool near : {true, false}) {
       if (!(near ? kinds.near : kinds.far)) continue;
       const int left = mask.keys - first;
-      __syncthreads();  // all warps have read the keys before
+      __syncthreads();  // all warps have read the previous keys
       load_rows<kPassing>(k_smem, (near ? k1 : k2).rows(work.batch, kv_head, first), left, dim);
       load_rows<kPassing>(v_smem, v.rows(work.batch, kv_head, first), left, dim);
       __syncthreads();  // these are there

@@ -1,11 +1,11 @@
 // Backward, step 3: tensor cores.
-// Idea: chapter 05's third step, for one part of the mask after the other. What is near and what is
-//       far needs gradients of its own, and registers hold those of one pair: behind the far parts
-//       dK2, or dQ2, is stored and the sums begin anew. dV goes on.
-// Change: a warp keeps 16 keys, or 16 queries; tiles of 16 bits, swizzled. A mixed tile is visited
-//         twice; what no query sees is passed over.
+// Idea: chapter 05's third step, for one part of the mask after the other. Near and far keys need
+//       gradients of their own, and the registers hold those of one pair: after the far parts dK2,
+//       or dQ2, is stored and the sums begin at zero again. dV is a sum over all parts.
+// Change: a warp keeps 16 keys, or 16 queries; tiles of 16-bit elements, swizzled. A mixed tile is
+//         visited twice; tiles that no query sees are skipped.
 // Limit: no warp multiplies while the block copies, every tile is masked element by element, and
-//        each factor from shared memory serves 16 rows only.
+//        each factor from shared memory is used for 16 rows only.
 #include "tile/ptx/exp2.cuh"
 #include "tile/warp_product.cuh"
 #include "windowed_rope.cuh"
@@ -19,11 +19,11 @@ using tile::SharedTile, tile::Sums;
 template <int kDim>
 struct Shape {
   static constexpr int kWarps = 4, kThreads = kWarps * 32;
-  // The gradients of 16 rows fill the registers at 128 columns. Beyond, two warps share the rows,
-  // and each has half of the columns.
+  // At 128 columns the gradients of 16 rows fill the registers. Beyond that two warps share the
+  // rows, and each has half of the columns.
   static constexpr int kCols = kDim <= 128 ? kDim : 128, kParts = kDim / kCols;
   static constexpr int kKept = kWarps / kParts * 16;     // rows of a block
-  static constexpr int kPassing = kDim <= 64 ? 64 : 16;  // rows that go by
+  static constexpr int kPassing = kDim <= 64 ? 64 : 16;  // rows of a tile of the loop
   static constexpr int kBytes = 2 * (kKept + kPassing) * kDim * 2;
 };
 
@@ -63,14 +63,14 @@ __global__ void windowed_backward_mma_dkv(Heads<const T> q1,  // [batch][queries
     const bool near = Window::is_near(part);
     const Mask turned = window.part(whole_mask, part);
     const Heads<const T> q = near ? q1 : q2, k = near ? k1 : k2;
-    __syncthreads();  // all warps have read the keys before
+    __syncthreads();  // all warps have read the previous keys
     k_tile.template copy<kThreads>(k.rows(work.batch, work.head, block_key),
                                    turned.queries - block_key);
     for (int head = work.head * group; head < (work.head + 1) * group; ++head) {
       const Terms* of_head = terms_of_head(terms, {work.batch, head, 0}, heads, masks.queries);
       for (int first = 0; first < turned.keys; first += kQueries) {
         if (!Window::any_sees(turned, block_key, kKeys, first, kQueries)) continue;
-        __syncthreads();  // all warps have read the queries before
+        __syncthreads();  // all warps have read the previous queries
         q_tile.template copy<kThreads>(q.rows(work.batch, head, first), turned.keys - first);
         dout_tile.template copy<kThreads>(dout.rows(work.batch, head, first), turned.keys - first);
         __syncthreads();  // these are there
@@ -142,12 +142,12 @@ __global__ void windowed_backward_mma_dq(Heads<const T> q1,    // [batch][querie
     const bool near = Window::is_near(part);
     const Mask mask = window.part(whole_mask, part);
     const Heads<const T> q = near ? q1 : q2, k = near ? k1 : k2;
-    __syncthreads();  // all warps have read the queries before
+    __syncthreads();  // all warps have read the previous queries
     q_tile.template copy<kThreads>(q.rows(work.batch, work.head, block_query),
                                    mask.queries - block_query);
     for (int first = 0; first < mask.keys; first += kKeys) {
       if (!Window::any_sees(mask, block_query, kQueries, first, kKeys)) continue;
-      __syncthreads();  // all warps have read the keys before
+      __syncthreads();  // all warps have read the previous keys
       k_tile.template copy<kThreads>(k.rows(work.batch, kv_head, first), mask.keys - first);
       v_tile.template copy<kThreads>(v.rows(work.batch, kv_head, first), mask.keys - first);
       __syncthreads();  // these are there

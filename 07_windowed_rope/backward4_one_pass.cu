@@ -1,9 +1,10 @@
-// Backward, step 4: five products for seven.
-// Idea: chapter 05's fastest loop, once for each part of the mask. The tile that has dS adds its
-//       part of dQ to a sum in memory, far ones to that of dQ2 and near ones to that of dQ1.
-// Change: the loop of chapter 05's step 5 (`one_pass`), head dimensions 64 and 128; around it that
-//         over the parts, at whose change K is loaded anew and dK stored.
-// Limit: neither tensor cores nor shared memory are full, and a mixed tile costs two.
+// Backward, step 4: five products instead of seven.
+// Idea: chapter 05's fastest loop, once for each part of the mask. The block that has dS of a tile
+//       adds the tile's part of dQ to a sum in memory: of dQ2 for far keys, of dQ1 for near keys.
+// Change: the loop of chapter 05's step 5 (`one_pass`), head dimensions 64 and 128; around it a
+//         loop over the parts, which loads K2 or K1 and stores dK2 and dK1.
+// Limit: neither the tensor cores nor shared memory are busy all the time, and a mixed tile costs
+//        as much as two.
 #include "one_pass_shape.cuh"
 #include "tile/ptx/flag_once.cuh"
 #include "tile/ptx/red.cuh"
@@ -25,7 +26,7 @@ __global__ void __launch_bounds__(OnePassShape<kDim>::kThreads, OnePassShape<kDi
                                Heads<const T> dout,  // as q1
                                const Terms* terms,   // [batch][heads][rows of terms]
                                float4* dq1_sums,     // [batch][heads][rows / 16][kDim / 8][lane]
-                               float4* dq2_sums,     // likewise
+                               float4* dq2_sums,     // as dq1_sums
                                Heads<T> dk1,         // as k1
                                Heads<T> dk2,         // as k1
                                Heads<T> dv,          // as k1
@@ -47,7 +48,7 @@ __global__ void __launch_bounds__(OnePassShape<kDim>::kThreads, OnePassShape<kDi
   KeyTile(smem + KeyTile::kBytes)
       .template copy_async_in_steps<kThreads>(v.rows(work.batch, work.head, block_key),
                                               masks.of(work.batch).keys - block_key);
-  int parity = 0;  // of the turn, which says where its stage is
+  int parity = 0;  // parity of the iteration, which selects the stage
   Sums<32, Plan::kCols> dk_sums, dv_sums;
 
   // snippet-begin parts
@@ -55,7 +56,7 @@ __global__ void __launch_bounds__(OnePassShape<kDim>::kThreads, OnePassShape<kDi
     const bool near = Window::is_near(of_mask);
     const Mask turned = window.part(masks.of(work.batch).transposed(), of_mask);
     const Heads<const T> k = near ? k1 : k2;
-    // Tiles of queries that see these keys, of one head after the other that shares them.
+    // Tiles of queries that see these keys; the loop takes the heads that share the keys in turn.
     const Mask::Tiles visited = turned.tiles(block_key, kKeys, kQueries);
     int head = work.head * group;
     const int end_head = visited.first < visited.last ? head + group : head;
@@ -69,7 +70,7 @@ __global__ void __launch_bounds__(OnePassShape<kDim>::kThreads, OnePassShape<kDi
               terms_of_head(terms, {work.batch, of_head, 0}, heads, masks.queries) + query,
               turned.keys - query);
     };
-    __syncthreads();  // all warps have read the keys and the queries before
+    __syncthreads();  // all warps have read the previous keys and queries
     if (head < end_head) {
       KeyTile(smem).template copy_async_in_steps<kThreads>(k.rows(work.batch, work.head, block_key),
                                                            turned.queries - block_key);
@@ -78,13 +79,13 @@ __global__ void __launch_bounds__(OnePassShape<kDim>::kThreads, OnePassShape<kDi
     // snippet-end parts
     const auto take_turn = [&](int tile, auto is_border) {
       const int query = tile * kQueries;
-      // Made here, so that their addresses are computed in each turn: kept in registers from before
-      // the loop they would push out what it needs more.
+      // Built inside the loop on purpose: hoisted, their addresses would occupy registers and cause
+      // spills.
       const KeyTile k_tile(smem), v_tile(smem + KeyTile::kBytes);
       const Stage stage(stages + parity * Stage::kBytes);
       tile::ptx::cp_async_wait_all();
-      // All threads' copies of these queries have landed. And all have read the ones before, whose
-      // place the next ones take, and dS.
+      // These queries have landed, and all warps are done with dS and with the previous queries,
+      // whose buffer the next copy overwrites.
       __syncthreads();
       const bool is_last = tile + 1 == visited.last;  // of this head
       parity ^= 1;
@@ -158,7 +159,7 @@ __global__ void __launch_bounds__(OnePassShape<kDim>::kThreads, OnePassShape<kDi
           col0);
     dk_sums = {};
   }
-  tile::ptx::cp_async_wait_all();  // without a turn the values are still under way
+  tile::ptx::cp_async_wait_all();  // if the loop is empty, the values are still under way
   store(dv_sums, dv.rows(work.batch, work.head), block_key + warp_key, masks.keys, col0);
 }
 // snippet-end kernel

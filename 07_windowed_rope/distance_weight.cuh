@@ -1,4 +1,4 @@
-// A score's factor by distance, as ExpoSB has one, in the kernels of steps `tiles`.
+// The factor of a score by distance, for ExpoSB, in the kernels of the steps `tiles`.
 #pragma once
 
 #include "tile/ptx/exp2.cuh"
@@ -7,7 +7,7 @@
 namespace windowed_rope {
 
 // snippet-begin weight
-/// 1 - part + part 2^(-rate distance); 1 if there is none.
+/// 1 - part + part 2^(-rate distance); 1 without a distance factor.
 struct DistanceWeight {
   float part, rate;  // the rate in units of log2
 

@@ -1,7 +1,7 @@
 // Forward, step 1: all scores in memory.
-// Idea: chapter 05's first step with two scores to choose from: q1 k1 of a near key, q2 k2 of a far
-//       one. Softmax and second product do not know the difference.
-// Limit: products element by element, and a matrix of scores in memory.
+// Idea: chapter 05's first step with two scores to choose from: q1 k1 for a near key, q2 k2 for a
+//       far one. The softmax and the second product are the same for both.
+// Limit: the products are computed element by element, with a matrix of scores in memory.
 #include "tile/ptx/exp2.cuh"
 #include "tile/reduce.cuh"
 #include "windowed_rope.cuh"
@@ -47,7 +47,7 @@ __global__ void windowed_scores(Heads<const T> q1,  // [batch][queries][heads][d
 // snippet-end scores
 
 // snippet-begin softmax
-/// P = softmax(S), in the place of S.
+/// P = softmax(S), in place.
 __global__ void windowed_scores_softmax(float* scores,  // [rows][keys]
                                         float* lse,     // [rows], or null
                                         int keys) {
@@ -56,7 +56,7 @@ __global__ void windowed_scores_softmax(float* scores,  // [rows][keys]
   float max = -INFINITY, sum = 0;
   for (int key = threadIdx.x; key < keys; key += kThreads) max = fmaxf(max, row[key]);
   max = tile::reduce_block(max, tile::Max{}, partial_smem);
-  const float reference = max == -INFINITY ? 0 : max;  // -infinity less itself would be NaN
+  const float reference = max == -INFINITY ? 0 : max;  // -infinity minus itself is NaN
   for (int key = threadIdx.x; key < keys; key += kThreads) {
     sum += tile::ptx::exp2_approx(kLog2E * (row[key] - reference));
   }

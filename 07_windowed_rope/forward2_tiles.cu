@@ -1,8 +1,8 @@
 // Forward, step 2: near tiles, far tiles, and mixed ones.
-// Idea: chapter 05's second step. Most tiles of keys are all near or all far to a tile of queries:
+// Idea: chapter 05's second step. For a tile of queries most tiles of keys are all near or all far:
 //       then one pair of Q and K is enough. A mixed tile is loaded twice, as K1 and as K2, and each
 //       lane computes the score that its key needs.
-// Change: one kernel for three, no memory for scores; tiles that no query sees are passed over.
+// Change: one kernel instead of three, no memory for scores; tiles that no query sees are skipped.
 // Limit: arithmetic. Two multiply-adds of fp32 for each score and element of the head dimension,
 //        and each reads shared memory.
 #include "distance_weight.cuh"
@@ -17,9 +17,9 @@ constexpr int kWarpQueries = kQueries / kWarps;
 constexpr int kMaxDim = 256, kLaneDims = kMaxDim / tile::kWarp;
 
 // snippet-begin load
-/// Copies `count` rows of dim elements to shared memory as floats. Others, up to kRows, become 0.
-/// Rows lie dim + 1 floats apart there, so that lanes that read the same element of rows that
-/// follow one another meet different banks.
+/// Copies `count` rows of dim elements to shared memory as floats. The other rows, up to kRows,
+/// become 0. Rows lie dim + 1 floats apart, so that lanes that read the same element of consecutive
+/// rows use different banks.
 template <int kRows, class T>
 __device__ void load_rows(float* smem, tile::Rows<const T> from, int count, int dim) {
   for (int i = threadIdx.x; i < kRows * dim; i += kThreads) {
@@ -42,7 +42,7 @@ __global__ void windowed_tiles(Heads<const T> q1,  // [batch][queries][heads][di
                                int group, int dim, float factor) {
   extern __shared__ float smem[];                   // {Q1, Q2, K1, K2 or V}
   float* q1_smem = smem;                            // [kQueries][dim + 1]
-  float* q2_smem = q1_smem + kQueries * (dim + 1);  // likewise
+  float* q2_smem = q1_smem + kQueries * (dim + 1);  // as q1_smem
   float* kv_smem = q2_smem + kQueries * (dim + 1);  // [kKeys][dim + 1]
   const auto work = work_of_block(heads, (masks.queries + kQueries - 1) / kQueries);
   const Mask mask = masks.of(work.batch);
@@ -64,7 +64,7 @@ __global__ void windowed_tiles(Heads<const T> q1,  // [batch][queries][heads][di
     if (!kinds.near && !kinds.far) continue;
     float score[kWarpQueries];
     for (float& each : score) each = -INFINITY;
-    // S = Q1 K1^T, then Q2 K2^T: a key to a lane
+    // S = Q1 K1^T, then Q2 K2^T, a key for each lane
     for (const bool near : {true, false}) {
       if (!(near ? kinds.near : kinds.far)) continue;
       const auto keys = (near ? k1 : k2).rows(work.batch, kv_head, first_key);
@@ -86,9 +86,9 @@ __global__ void windowed_tiles(Heads<const T> q1,  // [batch][queries][heads][di
     float weight[kWarpQueries];
 #pragma unroll
     for (int i = 0; i < kWarpQueries; ++i) {
-      // P. Where the greatest score rises, what there is so far is scaled down.
+      // P. Where the greatest score rises, sum and output so far are scaled down.
       const float max = fmaxf(reference[i], tile::reduce_lanes(score[i], tile::Max{}));
-      const float finite = max == -INFINITY ? 0 : max;  // -infinity less itself would be NaN
+      const float finite = max == -INFINITY ? 0 : max;  // -infinity minus itself is NaN
       const float correction = tile::ptx::exp2_approx(reference[i] - finite);
       weight[i] = tile::ptx::exp2_approx(score[i] - finite);
       reference[i] = max;
@@ -98,7 +98,7 @@ __global__ void windowed_tiles(Heads<const T> q1,  // [batch][queries][heads][di
     }
     load_rows<kKeys>(kv_smem, v.rows(work.batch, kv_head, first_key), keys_left, dim);
     __syncthreads();  // the values are there
-    // O += P V: elements lane, lane + 32, … to a lane
+    // O += P V; a lane has the elements lane, lane + 32, …
     for (int j = 0; j < kKeys; ++j) {
 #pragma unroll
       for (int i = 0; i < kWarpQueries; ++i) {

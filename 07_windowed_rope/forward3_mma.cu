@@ -1,7 +1,8 @@
 // Forward, step 3: tensor cores.
-// Idea: chapter 05's third step. Tensor cores compute whole tiles of scores: of a mixed tile both,
-//       Q1 K1^T and Q2 K2^T, in two accumulators, and each lane chooses among its own.
-// Change: a warp has 16 queries and kKeys keys at a time; tiles of 16 bits, swizzled.
+// Idea: chapter 05's third step. Tensor cores compute whole tiles of scores. For a mixed tile they
+//       compute both Q1 K1^T and Q2 K2^T, in two accumulators, and each lane chooses for each of
+//       its scores.
+// Change: a warp has 16 queries and kKeys keys at a time; tiles of 16-bit elements, swizzled.
 // Limit: no warp multiplies while the block copies, and every tile is masked element by element.
 #include "tile/row_softmax.cuh"
 #include "windowed_rope.cuh"
@@ -19,7 +20,8 @@ template <int kDim>
 constexpr int kBytes = (2 * kQueries + 2 * kKeys<kDim>)*kDim * 2;  // Q1, Q2, K, V
 
 // snippet-begin choose
-/// Puts far scores in the place of those of keys that are not near. `near` sees near keys only.
+/// Replaces the scores of keys that are not near by their far scores. `near` is a mask of the near
+/// keys.
 template <int kRows, int kCols>
 __device__ __forceinline__ void put_far(Sums<kRows, kCols>& scores, const Sums<kRows, kCols>& far,
                                         const Mask& near, int first_row, int first_key) {
@@ -75,7 +77,7 @@ __global__ void windowed_mma(Heads<const T> q1,  // [batch][queries][heads][kDim
       __syncthreads();  // the tiles are there
       add_product_of_rows<T>(scores, q2_tile, warp_query, k_tile, 0);
     }
-    // S = Q1 K1^T, but for what is far
+    // S = Q1 K1^T for near keys
     if (kinds.near) {
       if (kinds.far) __syncthreads();  // all warps have read K2
       k_tile.template copy<kThreads>(k1.rows(work.batch, kv_head, key), mask.keys - key);

@@ -1,11 +1,12 @@
 // Forward, step 4: two visits.
-// Idea: the far keys of a query are what a mask shows, and so are the near ones. So chapter 05's
-//       fastest loop runs twice, with Q2 and K2 on the far keys and with Q1 and K1 on the near
-//       ones; the softmax and the output go on through both. A mixed tile is visited twice, and
-//       each visit hides what belongs to the other.
+// Idea: a mask can describe the far keys of a query, and another one the near keys. So chapter 05's
+//       fastest loop runs twice, with Q2 and K2 over the far keys and with Q1 and K1 over the near
+//       ones; softmax and output continue through both. A mixed tile is visited twice, and each
+//       visit hides the keys of the other.
 // Change: the loop of chapter 05's step 7 (`interleaved`), head dimensions 64 and 128, around it a
 //         loop over the parts of the mask.
-// Limit: mma.sync itself, and a mixed tile costs two. Before each part the copies begin anew.
+// Limit: mma.sync itself, and a mixed tile costs as much as two. The pipeline of copies drains
+//        between the parts.
 #include "tile/lazy_softmax.cuh"
 #include "tile/ptx/flag_once.cuh"
 #include "windowed_rope.cuh"
@@ -17,8 +18,8 @@ using tile::Factor, tile::LazySoftmax, tile::Nothing, tile::SharedTile, tile::Su
 
 constexpr int kWarps = 4, kThreads = kWarps * tile::kWarp;
 
-/// Of a block: two fit on a multiprocessor of Hopper, and one on a card with 99 KiB of shared
-/// memory for a block.
+/// For a block: two blocks fit on a multiprocessor of Hopper, and one on a card with 99 KiB of
+/// shared memory for a block.
 constexpr int kWarpQueries = 32, kQueries = kWarps * kWarpQueries;
 template <int kDim>
 constexpr int kKeys = kDim == 64 ? 128 : 64;  // of a tile
@@ -40,7 +41,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   constexpr int kKeys = windowed_rope::kKeys<kDim>, kGroups = kKeys / kGroup;
   using QueryTile = SharedTile<T, kQueries, kDim>;
   using KeyTile = SharedTile<T, kKeys, kDim>;
-  // Q stays in registers, and there are some for the next group's scores, too.
+  // Q stays in registers, and enough registers are left for the next group's scores.
   constexpr bool kKeepQueries = kDim == 64, kInterleave = kKeepQueries;
   extern __shared__ __align__(1024) unsigned char smem[];  // {queries, [2]{keys, values}}
 
@@ -53,7 +54,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   Sums<kWarpQueries, kDim> out;
 
   // snippet-begin parts
-  // First what is far, with Q2 and K2, then what is near, with Q1 and K1
+  // First the far keys, with Q2 and K2, then the near ones, with Q1 and K1
   for (int of_mask = 0; of_mask < Window::kParts; ++of_mask) {
     const Mask mask = window.part(masks.of(work.batch), of_mask);
     const Mask::Tiles visited = mask.tiles(block_query, kQueries, kKeys);
@@ -62,14 +63,14 @@ __global__ void __launch_bounds__(kThreads, 2)
     const auto k_tile = [&](int tile) {
       return KeyTile(smem + QueryTile::kBytes + tile % 2 * 2 * KeyTile::kBytes);
     };
-    const auto v_tile = [&](int tile) { return k_tile(tile).behind(KeyTile::kBytes); };
+    const auto v_tile = [&](int tile) { return k_tile(tile).after(KeyTile::kBytes); };
     const auto copy = [&](int tile) {
       const int key = tile * kKeys;
       const Heads<const T> k = tile::ptx::flag_once(near) ? k1 : k2;
       k_tile(tile).template copy_async<kThreads>(k.rows(work.batch, kv_head, key), mask.keys - key);
       v_tile(tile).template copy_async<kThreads>(v.rows(work.batch, kv_head, key), mask.keys - key);
     };
-    __syncthreads();  // all warps have read the tiles of the part before
+    __syncthreads();  // all warps have read the tiles of the previous part
     q_tile.template copy_async<kThreads>((near ? q1 : q2).rows(work.batch, work.head, block_query),
                                          mask.queries - block_query);
     copy(visited.first);
@@ -82,17 +83,17 @@ __global__ void __launch_bounds__(kThreads, 2)
     const auto visit = [&](int tile, auto is_border) {
       constexpr bool kIsBorder = decltype(is_border)::value;
       tile::ptx::cp_async_wait_all();
-      // All threads' copies of this tile have landed. And all have read the one before, whose place
-      // the next one takes.
+      // This tile has landed, and all warps are done with the previous one, whose buffer the next
+      // copy overwrites.
       __syncthreads();
       if (tile + 1 < visited.last) copy(tile + 1);
-      // A warp passes over a tile that none of its queries sees.
+      // A warp skips a tile that none of its queries sees.
       if (kIsBorder && !mask.any_sees(warp_query, kWarpQueries, tile * kKeys, kKeys)) return;
-      // Made here, so that its addresses are computed in each turn: kept in registers from before
-      // the loop they would push out what it needs more.
+      // Built inside the loop on purpose: hoisted, its addresses would occupy registers and cause
+      // spills.
       const QueryTile q_here(smem);
       // snippet-begin groups
-      // S = Q K^T of a group of keys, and weights of the group before meanwhile
+      // S = Q K^T of a group of keys, and meanwhile the weights of the previous group
       const auto score = [&](Sums<kWarpQueries, kGroup>& scores, int group_of_tile, auto between) {
         scores = {};
         if constexpr (kKeepQueries) {

@@ -1,9 +1,9 @@
 // Forward, step 5: two visits by TMA and wgmma.
-// Idea: as step 4, with chapter 05's step 9. Both Q1 and Q2 stay in shared memory, so that nobody
-//       waits where the parts of the mask meet: the near keys are copied while the far ones are
-//       multiplied.
-// Change: chapter 05's step 9 (`wgmma`), on both sides of its ring a loop over the parts.
-// Limit: as there.
+// Idea: as step 4, with chapter 05's step 9. Both Q1 and Q2 stay in shared memory, so that no
+//       thread waits where the parts of the mask meet: the near keys are copied while the far ones
+//       are multiplied.
+// Change: chapter 05's step 9 (`wgmma`), with a loop over the parts on both sides of its ring.
+// Limit: as in that step.
 #include "tile/head_boxes.cuh"
 #include "tile/lazy_softmax.cuh"
 #include "tile/ptx/async_proxy.cuh"
@@ -67,11 +67,11 @@ __global__ void __launch_bounds__(Shape<kDim>::kThreads, 1)
       mbarrier_init(&empty[i], kConsumers);  // a thread of each
     }
   }
-  __syncthreads();  // all see them before they wait or arrive there
+  __syncthreads();  // the mbarriers are initialised before any thread uses them
 
   const auto work = work_longest_first(batch, heads, (masks.queries + kQueries - 1) / kQueries);
   const int block_query = work.tile * kQueries, entry_keys = masks.of(work.batch).keys;
-  // First what is far, with Q2 and K2, then what is near, with Q1 and K1
+  // First the far keys, with Q2 and K2, then the near ones, with Q1 and K1
   const auto part_of = [&](int part) { return window.part(masks.of(work.batch), part); };
   tile::RingPlace<kStages> place;
 
@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(Shape<kDim>::kThreads, 1)
                      &full[place.stage]);
       place.advance();
     };
-    int before = kNoTile;  // that of the last keys; its values are read behind the next keys
+    int before = kNoTile;  // tile of the last keys; its values are loaded after the next keys
     for (int part = 0; part < Window::kParts; ++part) {
       const Mask::Tiles visited = part_of(part).tiles(block_query, kQueries, kKeys);
       for (int tile = visited.first; tile < visited.last; before = tile++) {
@@ -117,7 +117,7 @@ __global__ void __launch_bounds__(Shape<kDim>::kThreads, 1)
   const auto release = [&](int at) {
     if (speaks) mbarrier_arrive(&empty[at]);
   };
-  // Both start and do not wait, and return the stage that is read meanwhile.
+  // Both start a product without waiting, and return the stage that it reads.
   const auto next_stage = [&] {
     const int at = place.stage;
     mbarrier_wait(&full[at], place.parity);
@@ -125,17 +125,17 @@ __global__ void __launch_bounds__(Shape<kDim>::kThreads, 1)
     return at;
   };
   const auto start_output = [&](int at, int tile) {  // O += P V
-    // Rows that this entry does not have may hold anything, and 0 times that may be NaN.
+    // Rows past this entry's length may hold anything, and 0 times that may be NaN.
     if (const int rows = entry_keys - tile * kKeys; rows < kKeys && entry_keys < masks.keys) {
       constexpr int kThreads = kConsumers * tile::kWarpgroup;
       KeyBoxes::template clear<kThreads>(stage(at), rows, static_cast<int>(threadIdx.x) % kThreads);
       fence_async_proxy();        // wgmma sees what this thread has cleared
-      barrier_sync(1, kThreads);  // and all have
+      barrier_sync(1, kThreads);  // and what all others have
     }
     wgmma_fence();
     tile::start_product_with_columns<T, KeyBoxes>(out, weights, stage(at));
   };
-  int before = kNoTile;  // whose weights there are
+  int before = kNoTile;  // the tile whose weights are in registers
   const auto visit = [&](const Mask& mask, bool near, int tile, auto is_border) {
     const int keys = next_stage();
     if (before == kNoTile) mbarrier_wait(&queries_full, 0);
@@ -145,7 +145,7 @@ __global__ void __launch_bounds__(Shape<kDim>::kThreads, 1)
     wgmma_commit();
     const int values = before == kNoTile ? kNoTile : next_stage();
     if (before != kNoTile) start_output(values, before);
-    wgmma_commit();                       // of the first tile an empty group
+    wgmma_commit();                       // an empty group for the first tile
     wgmma_wait<1>(registers_of(scores));  // the output is still under way
     release(keys);
     if constexpr (decltype(is_border)::value) hide(scores, mask, warp_query, tile * kKeys);
@@ -182,7 +182,7 @@ __global__ void __launch_bounds__(Shape<kDim>::kThreads, 1)
 }
 // snippet-end kernel
 
-/// The tensors as TMA is told of them.
+/// The descriptions of the tensors for TMA.
 struct Boxed {
   tile::BoxedTensor q1, k1, q2, k2, v;
 };

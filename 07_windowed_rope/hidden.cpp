@@ -23,8 +23,8 @@ using Matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowM
 
 // ---- Arguments ----
 
-/// A tensor without gaps, [batch][length][heads][dim]; what the encoding does not read may be
-/// anything.
+/// A tensor without gaps, [batch][length][heads][dim]; tensors that the encoding does not read may
+/// be null.
 TensorArgument tensor(const char* name, const void* data, std::int64_t batch, std::int64_t length,
                       std::int64_t heads, std::int64_t dim, std::int64_t element_bytes,
                       bool is_needed = true) {
@@ -64,7 +64,7 @@ TensorArgument lse_of(const HiddenProblem& p, const float* lse) {
 
 // ---- References ----
 
-/// The rows of a factor or of a sum, as Eigen sees them.
+/// The rows of a factor or of a sum, as a matrix of Eigen.
 Matrix matrix_of(Values values, std::int64_t rows, std::int64_t cols, bool transpose) {
   if (values.empty()) return Matrix::Zero(transpose ? cols : rows, transpose ? rows : cols);
   const Eigen::Map<const Matrix> stored(values.data(), rows, cols);
@@ -72,8 +72,8 @@ Matrix matrix_of(Values values, std::int64_t rows, std::int64_t cols, bool trans
   return stored;
 }
 
-/// As chapter 02's reference, of factors that are results themselves and may be off, as may be
-/// what beta = 1 adds the product to.
+/// As chapter 02's reference, for factors that are results themselves and have bounds; with beta =
+/// 1, C has one, too.
 Expected product(const matmul::Problem& p, const Expected& a, const Expected& b,
                  const Expected& c = {}) {
   Expected expected = matmul::reference(p, a.value, b.value, c.value, false);
@@ -85,8 +85,8 @@ Expected product(const matmul::Problem& p, const Expected& a, const Expected& b,
   };
   const Matrix a_off = of_a(a.bound), b_off = of_b(b.bound);
   const Matrix off = a_off * (of_b(b.value).cwiseAbs() + b_off) + of_a(a.value).cwiseAbs() * b_off;
-  // What is off is added up and rounded to the type as well: by less than a hundredth in sums of up
-  // to 100,000 products, and by 2^-8 at most.
+  // The errors are added up and rounded, too: that costs less than a hundredth in sums of up to
+  // 100,000 products, and at most 2^-8 for the type.
   constexpr double kRounded = 1.02;
   for (std::size_t i = 0; i < expected.bound.size(); ++i) {
     const double of_c = c.bound.empty() ? 0 : c.bound[i];
@@ -103,7 +103,7 @@ rope::Layout layout_of(Encoding e) {
 }
 MethodRule rule_of(const HiddenProblem& p) { return {Method::rerope, p.window, 1}; }
 
-/// Where tokens are turned to: to their own positions, or as queries or keys that are far.
+/// The positions by which tokens are rotated: their own, or those of far queries or far keys.
 enum class Place { own, far_query, far_key };
 double place_of(const HiddenProblem& p, Place place, std::int64_t position) {
   switch (place) {
@@ -131,7 +131,7 @@ Expected gained(const HiddenProblem& p, Expected x) {
   return x;
 }
 
-/// q or k as it is multiplied, or a gradient turned back: the transpose.
+/// Rotated q or k, or a gradient rotated back (by the transpose).
 Expected turned(const HiddenProblem& p, Expected x, Place place, rope::Pass pass) {
   if (adds_table(p.encoding)) return x;
   if (has_gain(p.encoding) && pass == rope::Pass::backward) x = gained(p, std::move(x));
@@ -152,7 +152,7 @@ Expected turned(const HiddenProblem& p, Expected x, Place place, rope::Pass pass
   return y;
 }
 
-/// Turned back, from where each is turned to, and added.
+/// The sum of both gradients, each rotated back.
 Expected turned_back(const HiddenProblem& p, const Expected& near, const Expected& far,
                      Place far_place) {
   Expected sum = turned(p, near, Place::own, rope::Pass::backward);
@@ -167,7 +167,7 @@ Expected turned_back(const HiddenProblem& p, const Expected& near, const Expecte
   return sum;
 }
 
-/// What there is between the hidden states and attention, and back.
+/// The tensors between the hidden states and attention.
 struct Projected {
   Expected x, h;          // h: x + table, or as x
   Expected wq, wk, wv;    // exact
@@ -327,11 +327,11 @@ tile::Status validate_sizes(const HiddenProblem& p) {
   }
   if (adds_table(p.encoding)) attention.rotary_dim = 0;
   if (tile::Status s = validate_sizes(attention); !s.ok()) {
-    // There the whole of a row turns, and its dimension has no other name.
+    // Here whole rows are rotated, so rotary_dim is head_dim.
     if (s.message.rfind("rotary_dim: ", 0) == 0) s.message.replace(0, 6, "head");
     return s;
   }
-  // Room for a dozen of the largest tensor.
+  // So that a dozen of the largest tensor fit in 64 bits.
   const std::int64_t row = std::max(tile::product({p.heads, p.head_dim}), p.model_dim);
   const std::int64_t rows = std::max(tile::product({p.batch, p.length}), p.model_dim);
   if (tile::product({rows, row, 128}) < INT64_MAX) return {};

@@ -1,5 +1,5 @@
-// Attention from hidden states, what both passes share: from x to q, k and v, and how much memory
-// there must be.
+// Attention from hidden states, shared by both passes: from x to q, k and v, and the size of the
+// workspace.
 #include "hidden.cuh"
 
 #include "embedding.hpp"
@@ -10,10 +10,10 @@ namespace {
 constexpr int kThreads = 256;
 
 // snippet-begin gain
-/// Multiplies q and k, turned, or their gradients before they are turned back.
+/// Multiplies rotated q and k by the gain, or their gradients before they are rotated back.
 template <class T>
 __global__ void hidden_composed_gain(T* q,               // [batch][length][heads][dim]
-                                     T* k,               // likewise
+                                     T* k,               // as q
                                      const float* gain,  // [length][dim]
                                      std::int64_t all, int length, int heads, int dim) {
   const std::int64_t at = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;

@@ -1,5 +1,5 @@
-// What the steps from hidden states share: the workspace, the way to q, k and v, and the attention
-// of those.
+// Shared by the steps from hidden states: the workspace, the computation of q, k and v, and their
+// attention.
 #pragma once
 
 #include "hidden.hpp"
@@ -8,11 +8,12 @@
 
 namespace windowed_rope {
 
-/// Tensors without gaps in the workspace. Null without one, which only asks how long it must be.
+/// Tensors without gaps in the workspace. Without a workspace they are null, and only `bytes` is
+/// computed.
 struct ProjectedRows {
   void* h = nullptr;                              // [batch][length][model_dim], if a table is added
   void *q = nullptr, *k = nullptr, *v = nullptr;  // [batch][length][heads][head_dim]
-  void *dq = nullptr, *dk = nullptr, *dv = nullptr;  // backward: likewise
+  void *dq = nullptr, *dk = nullptr, *dv = nullptr;  // backward: as q, k, v
   void *far_dq = nullptr, *far_dk = nullptr;         // backward, unless windowed: zeros
   void* rest = nullptr;                              // the workspace of the attention in between
   std::int64_t bytes = 0;                            // of all but the rest
@@ -20,7 +21,7 @@ struct ProjectedRows {
 ProjectedRows projected_rows(const HiddenProblem& problem, void* workspace);
 ProjectedRows projected_rows(const HiddenBackwardProblem& problem, void* workspace);
 
-/// What h is, and what v is made of.
+/// What is multiplied with Wq and Wk, and what with Wv: h or x.
 template <class Buffers>
 const void* states_of(const HiddenProblem& p, const Buffers& b, const ProjectedRows& rows) {
   return adds_table(p.encoding) ? rows.h : b.x;
@@ -36,7 +37,7 @@ tile::Status multiply(const matmul::Problem& p, const void* a, const void* b, vo
 /// q = h Wq.
 matmul::Problem projection_of(const HiddenProblem& p);
 
-/// Turns and scales q and k where they are, or their gradients back.
+/// Rotates and scales q and k in place, or their gradients back.
 tile::Status turn(const HiddenProblem& p, rope::Pass pass, const float* cos, const float* sin,
                   const float* gain, void* q, void* k, void* stream);
 
@@ -44,7 +45,7 @@ tile::Status turn(const HiddenProblem& p, rope::Pass pass, const float* cos, con
 tile::Status project(const HiddenProblem& p, const HiddenBuffers& b, const ProjectedRows& rows,
                      void* stream);
 
-/// Without a window every key is near, and the far pair, which nothing reads, may be the near one.
+/// Without a window every key is near, and the far pair, which is never read, may be the near one.
 template <class Problem>
 Problem attention_of(const HiddenProblem& p) {
   Problem inner{.type = p.type,
@@ -57,7 +58,7 @@ Problem attention_of(const HiddenProblem& p) {
   if (p.encoding == Encoding::exposb) inner.distance_factor = kExposb;
   return inner;
 }
-/// ReRoPE turns q and k itself.
+/// ReRoPE rotates q and k itself.
 template <class Problem>
 Problem windowed_of(const HiddenProblem& p) {
   Problem inner{.type = p.type,
@@ -70,7 +71,8 @@ Problem windowed_of(const HiddenProblem& p) {
   return inner;
 }
 
-/// Whether chapter 02 has a step for the type here, and a ladder one for the attention.
+/// Whether this device has a step of chapter 02 for the type, and a step of the ladder for the
+/// attention.
 template <class Ladder>
 tile::Status check_ladders(const HiddenProblem& p, const Ladder& ladder,
                            const typename Ladder::Problem& inner,

@@ -17,10 +17,10 @@ namespace windowed_rope {
 enum class Encoding {
   learned,       // h = x + a learned table's row of the position (BERT): "Standard"
   sinusoidal,    // h = x + a row of sinusoids, for q and k; v = x Wv: "Absolute"
-  rotary,        // q and k turn by their positions, half_split
-  exposb,        // q and k turn, interleaved, and are scaled by gain_of(); scores by kExposb
-  exposb_plain,  // likewise, but no score is scaled by a distance: "ExpoSB, w = 1"
-  windowed,      // ReRoPE: q and k turn by their positions for near keys, and by W and 0 for others
+  rotary,        // q and k are rotated by their positions, half_split
+  exposb,        // q and k are rotated, interleaved, and scaled by gain_of(); scores by kExposb
+  exposb_plain,  // the same, but no score is scaled by a distance: "ExpoSB, w = 1"
+  windowed,      // ReRoPE: q and k are rotated by their positions if near, otherwise by W and 0
 };
 inline constexpr std::array kEncodings{Encoding::learned,      Encoding::sinusoidal,
                                        Encoding::rotary,       Encoding::exposb,
@@ -35,11 +35,12 @@ constexpr bool has_gain(Encoding e) { return e == Encoding::exposb || e == Encod
 /// ExpoSB multiplies scores with 0.7 + 0.3 exp(-0.005 |i - j|).
 inline constexpr tile::DistanceFactor kExposb{0.3f, 0.005f};
 
-/// And element e of each head's row of q and of k, once it is turned, with g(position) b_e.
+/// ExpoSB multiplies element e of each head's rotated row of q and of k with g(position) b_e.
 double gain_of(std::int64_t position, std::int64_t element, std::int64_t head_dim);
 // snippet-end exposb
 
-/// heads * head_dim is a row of q, of k and of v. From these, o and lse as in ForwardProblem.
+/// A row of q, of k and of v has heads * head_dim elements. From these o and lse as in
+/// ForwardProblem.
 struct HiddenProblem {
   tile::DType type;
   std::int64_t batch, length, heads, head_dim, model_dim;
@@ -54,24 +55,24 @@ struct HiddenProblem {
 struct HiddenBuffers {
   const void* x = nullptr;      // [batch][length][model_dim]
   const void* wq = nullptr;     // [model_dim][heads][head_dim]
-  const void* wk = nullptr;     // likewise
-  const void* wv = nullptr;     // likewise
+  const void* wk = nullptr;     // as wq
+  const void* wv = nullptr;     // as wq
   const void* table = nullptr;  // learned, sinusoidal: [length][model_dim], of the problem's type
-  const float* cos = nullptr;   // those that turn: hidden_tables()
-  const float* sin = nullptr;   // likewise
-  const float* gain = nullptr;  // ExpoSB: likewise
+  const float* cos = nullptr;   // for rotations: hidden_tables()
+  const float* sin = nullptr;   // as cos
+  const float* gain = nullptr;  // ExpoSB: hidden_tables()
   void* o = nullptr;            // [batch][length][heads][head_dim]
-  float* lse = nullptr;         // [batch][heads][length]; null if nobody needs it
+  float* lse = nullptr;         // [batch][heads][length]; null if not needed
   void* workspace = nullptr;    // aligned to 16 bytes; holds nothing before or after
   std::int64_t workspace_bytes = 0;
 };
 
 /// As HiddenProblem. From the gradient dout of a loss with respect to o, with dq, dk and dv of
-/// attention's gradients once they are turned back and h as above:
+/// attention's gradients after they are rotated back, and h as above:
 ///
 ///     dWq = h^T dq     dWk = h^T dk     dWv = h^T dv     dx = dq Wq^T + dk Wk^T + dv Wv^T
 ///
-/// A learned table's row has the sum of dx over the batch.
+/// The gradient of a learned table's row is the sum of dx over the batch.
 struct HiddenBackwardProblem : HiddenProblem {};
 
 /// As above.
@@ -84,8 +85,8 @@ struct HiddenBackwardBuffers {
   const float* cos = nullptr;
   const float* sin = nullptr;
   const float* gain = nullptr;
-  const void* o = nullptr;     // as the forward pass gave it
-  const float* lse = nullptr;  // likewise
+  const void* o = nullptr;     // from the forward pass
+  const float* lse = nullptr;  // from the forward pass too
   const void* dout = nullptr;  // as o
   void* dx = nullptr;          // as x
   void* dwq = nullptr;         // as wq
@@ -100,20 +101,21 @@ struct HiddenBackwardBuffers {
 tile::Status validate(const HiddenProblem& problem, const HiddenBuffers& buffers);
 tile::Status validate(const HiddenBackwardProblem& problem, const HiddenBackwardBuffers& buffers);
 
-/// What of that is about the problem's numbers.
+/// Checks the sizes and options only.
 tile::Status validate_sizes(const HiddenProblem& problem);
 
 inline bool is_empty(const HiddenProblem& p) { return p.batch == 0 || p.length == 0; }
-/// Without tokens the gradients of the weights still are zeros.
+/// Even without tokens the gradients of the weights must be set to zeros.
 inline bool is_empty(const HiddenBackwardProblem& p) { return p.model_dim == 0; }
 
-/// The device memory that a step needs beside its arguments, if the sizes are valid: h, q, k and v,
-/// backward their gradients, too; and what the attention in between needs.
+/// The device memory that a step needs besides its arguments, if the sizes are valid: h, q, k and
+/// v, backward their gradients, too; and what the attention in between needs.
 std::int64_t workspace_bytes(const HiddenProblem& problem);
 std::int64_t workspace_bytes(const HiddenBackwardProblem& problem);
 
-/// What the encoding reads, the rest empty: cosines and sines, [length][head_dim / 2], of windowed
-/// as in method_tables(); gains, [length][head_dim]; and sinusoids, [length][model_dim].
+/// The tables that the encoding reads; the others are empty. Cosines and sines, [length][head_dim /
+/// 2], for `windowed` as in method_tables(); gains, [length][head_dim]; and sinusoids,
+/// [length][model_dim].
 struct HiddenTables {
   std::vector<float> cos, sin, gain;
   std::vector<double> sinusoids;
@@ -122,8 +124,8 @@ HiddenTables hidden_tables(const HiddenProblem& problem);
 
 /// The scores of the last query with the keys at distance 0, 1, … from it, if all tokens have the
 /// same content: a vector of length 1, by which q and k are multiplied with no weights, averaged
-/// over all directions; divided by that at distance 0. Of a learned table it takes one with random
-/// rows of length 1. It is computed from the tables that the kernels read.
+/// over all directions; divided by that at distance 0. For a learned table it takes random rows of
+/// length 1. It is computed from the tables that the kernels read.
 std::vector<double> score_by_distance(const HiddenProblem& problem);
 
 // The steps, and what their own kernels take.
@@ -171,7 +173,7 @@ inline constexpr HiddenBackwardLadder::Step kHiddenBackward[] = {
      .shows = kShowsHidden,
      .launch = composed},
 };
-// Its own kernel is the forward one's.
+// Its own kernel is shared with the forward pass, and named after that.
 inline constexpr HiddenBackwardLadder kHiddenBackwardLadder{.name = "hidden backward",
                                                             .kernels = "hidden_",
                                                             .steps = kHiddenBackward,
@@ -180,21 +182,21 @@ inline constexpr HiddenBackwardLadder kHiddenBackwardLadder{.name = "hidden back
 
 // ---- The references ----
 
-/// As the kernel sees them, in the shapes of HiddenBuffers.
+/// As the kernel gets them, in the shapes of HiddenBuffers.
 struct HiddenInputs {
   std::span<const double> x, wq, wk, wv;
   std::span<const double> table = {};
 };
 
 /// o and lse in double, and how far a correct kernel may be from them, which rounds h, q, k, v and
-/// what is turned to the type.
+/// rotated rows to the type.
 tile::AttentionExpected reference(const HiddenProblem& problem, const HiddenInputs& inputs);
 
 struct HiddenGradients {
   tile::Expected dx, dwq, dwk, dwv;
   tile::Expected dtable;  // learned
 };
-/// `o` and `lse` are what the forward pass gave, lse [batch][length][heads].
+/// `o` and `lse` are from the forward pass, lse [batch][length][heads].
 HiddenGradients reference(const HiddenBackwardProblem& problem, const HiddenInputs& inputs,
                           std::span<const double> o, std::span<const double> lse,
                           std::span<const double> dout);

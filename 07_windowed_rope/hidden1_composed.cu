@@ -1,6 +1,7 @@
 // From hidden states, step 1: each part by its chapter's last step.
-// Idea: a position comes in before the products, after them, or between a score and its weight.
-//       What is left is the same: windowed attention, which with W = N is plain attention.
+// Idea: the encodings differ in where a position comes in: before the products, after them, or
+//       between a score and its weight. The rest is the same: windowed attention, which with W = N
+//       is plain attention.
 // Limit: h, q, k and v are written to memory and read again.
 #include "hidden.cuh"
 

@@ -1,7 +1,7 @@
 // From hidden states, gradients, step 1: the same parts, from the last to the first.
-// Idea: attention's gradients of q and k are turned back, as is a product by its transpose. x went
-//       into q, k and v, so its gradient is the sum of three products, and each of the weights' is
-//       one.
+// Idea: attention's gradients of q and k are rotated back, and each product is undone by a product
+//       with the transpose. x went into q, k and v, so its gradient is the sum of three products;
+//       the gradient of each weight matrix is one product.
 // Limit: q, k and v are computed again, and dx is rounded where a product is added to it.
 #include "embedding.hpp"
 #include "hidden.cuh"

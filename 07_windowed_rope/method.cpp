@@ -43,7 +43,7 @@ tile::Status check_numbers(const Problem& p) {
   if (tile::Status s = tile::check_attention_sizes(p); !s.ok()) return s;
   if (tile::Status s = validate(MethodRule{p.method, p.window, p.factor}); !s.ok()) return s;
   if (!p.causal) {
-    return tile::unsupported("causal", "the methods have no rotation for keys behind a query");
+    return tile::unsupported("causal", "the methods have no rotation for keys after a query");
   }
   rope::RotaryProblem r{.type = p.type,
                         .batch = p.batch,
@@ -125,8 +125,8 @@ RotatedRows rows_in(const Problem& p, void* workspace) {
 
 // ---- References ----
 
-/// Where tokens stand, for each use of theirs: of queries with these numbers, or of all, and of
-/// keys.
+/// The positions of tokens for each of their rotations: of the queries with these numbers, or of
+/// all, and of keys.
 struct Places {
   std::vector<double> own, far;
 };
@@ -140,7 +140,7 @@ Places query_places(const Problem& p, const Inputs& in, std::span<const std::int
     const auto entry = static_cast<std::size_t>(row / p.queries);
     const std::int64_t queries = in.query_lengths.empty() ? p.queries : in.query_lengths[entry];
     const std::int64_t keys = in.key_lengths.empty() ? p.keys : in.key_lengths[entry];
-    // One that stands before the first key sees none, and where it is rotated to does not matter.
+    // A query before the first key sees none, and its rotation does not matter.
     const std::int64_t position = std::max<std::int64_t>(0, row % p.queries + keys - queries);
     places.own.push_back(static_cast<double>(position));
     places.far.push_back(far_query_place(rule, position));

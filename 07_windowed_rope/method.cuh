@@ -1,4 +1,4 @@
-// What a method's composed steps share: the workspace, and chapter 06's rotation by one of three
+// Shared by a method's composed steps: the workspace, and chapter 06's rotation by one of three
 // tables.
 #pragma once
 
@@ -8,7 +8,7 @@
 
 namespace windowed_rope {
 
-/// Where rotated rows lie, if the workspace is large enough.
+/// The addresses of rotated rows, if the workspace is large enough.
 template <class Problem, class Buffers>
 tile::Status take_workspace(const Problem& p, const Buffers& b, RotatedRows* rows) {
   *rows = rotated_rows(p, b.workspace);
@@ -51,13 +51,13 @@ inline BackwardBuffers attention_of(const MethodBackwardProblem&, const MethodBa
           b.workspace_bytes - rows.bytes};
 }
 
-/// Fills the position beside which each query stands, [batch][queries]: 0 of one that stands before
-/// the first key, which sees none.
+/// Fills in the position beside which each query stands, [batch][queries]: 0 for a query before the
+/// first key, which sees none.
 tile::Status fill_positions(const Masks& masks, std::int64_t batch, std::int64_t table_positions,
                             int* positions, void* stream);
 
-/// The bytes that the fastest step needs that takes rows of chunks, and those that it leaves some
-/// to, which need no more.
+/// The workspace of the fastest step for 16-byte-aligned rows; the steps that it falls back to need
+/// no more.
 template <class Ladder>
 std::int64_t attention_bytes(const Ladder& ladder, const typename Ladder::Problem& inner) {
   typename Ladder::Buffers aligned;
@@ -68,8 +68,8 @@ std::int64_t attention_bytes(const Ladder& ladder, const typename Ladder::Proble
 }
 
 // snippet-begin rotate
-/// Turns rows of q or of k, [batch][length][heads], into a tensor without gaps. Without positions
-/// they count from 0.
+/// Writes rotated rows of q or of k, [batch][length][heads], to a tensor without gaps. Without
+/// positions they count from 0.
 template <class Problem, class Buffers>
 tile::Status rotate(const Problem& p, const Buffers& b, Place place, const void* from,
                     const Strides& strides, std::int64_t length, std::int64_t heads,
@@ -117,7 +117,7 @@ tile::Status rotate_twice(const Problem& p, const Buffers& b, const RotatedRows&
 }
 // snippet-end rotate
 
-/// The same of rows of chunks, each read once.
+/// The same for 16-byte-aligned rows, each read once.
 template <class Problem, class Buffers>
 tile::Status turn_all_twice(const Problem& p, const Buffers& b, const RotatedRows& rows,
                             void* stream) {
@@ -131,7 +131,7 @@ tile::Status turn_all_twice(const Problem& p, const Buffers& b, const RotatedRow
   return turn_twice(keys, b.k, p.k, rows.k1, rows.k2, stream);
 }
 
-/// dq = scale (R(i)^T dq1 + R(i')^T dq2), of queries that stand at these positions.
+/// dq = scale (R(i)^T dq1 + R(i')^T dq2), for queries at these positions.
 tile::Status dq_of_sums(const MethodBackwardProblem& p, const MethodBackwardBuffers& b,
                         const int* positions, const DqSums& from, void* stream);
 

@@ -14,7 +14,7 @@ namespace windowed_rope {
 /// How far apart a query at position i and a key at j, with i - j >= W, are for the rotation:
 enum class Method {
   rerope,        // W. Su, "Rectified Rotary Position Embeddings" (2023), github.com/bojone/rerope
-  leaky_rerope,  // W + (i - j - W) / factor. Likewise
+  leaky_rerope,  // W + (i - j - W) / factor. By the same author
   self_extend,   // floor(i/G) - floor(j/G) + W - floor(W/G), G the factor. Jin et al. (2024), arXiv
                  // 2401.01325
 };
@@ -24,13 +24,13 @@ std::string_view name(Method method);
 struct MethodRule {
   Method method = Method::rerope;
   std::int64_t window = 0;  // W, at least 0
-  double factor = 1;        // leaky_rerope: at least 1; self_extend: a whole number likewise
+  double factor = 1;        // leaky_rerope: at least 1; self_extend: a whole number, at least 1
 };
 /// The Status names the argument that is wrong.
 tile::Status validate(const MethodRule& rule);
 
 // snippet-begin places
-/// Where a query, or a key, that stands at `position` is rotated to for far keys.
+/// The position by which a query, or a key, at `position` is rotated for far keys.
 double far_query_place(const MethodRule& rule, std::int64_t position);
 double far_key_place(const MethodRule& rule, std::int64_t position);
 // snippet-end places
@@ -43,14 +43,13 @@ struct MethodTables {
 MethodTables method_tables(const MethodRule& rule, std::span<const double> frequencies,
                            std::int64_t positions, double attention_factor = 1);
 
-/// With R(m) the rotation by m (RotaryProblem), i' and j' the far places, and i the position that
-/// query i stands beside:
+/// With R(m) the rotation by m (RotaryProblem), i' and j' the far positions, and i the position
+/// that query i stands beside:
 ///
-///     s_ij = scale (R(i) q_i) (R(j) k_j)     if i - j < window, else   scale (R(i') q_i) (R(j')
-///     k_j)
+///     s_ij = scale (R(i) q_i) (R(j) k_j) if i - j < window, else scale (R(i') q_i) (R(j') k_j)
 ///
 /// and from these o and lse as in ForwardProblem. A query sees the keys up to its own position: for
-/// keys behind it the methods have no rotation.
+/// later keys the methods have no rotation.
 struct MethodProblem {
   tile::DType type;
   std::int64_t batch, heads, queries, keys, head_dim;
@@ -58,7 +57,7 @@ struct MethodProblem {
   std::int64_t window = 0;  // at least 0
   bool causal = true;       // false is refused
   float scale = 1;
-  Method method = Method::rerope;  // of this and the factor the steps know no more than the tables
+  Method method = Method::rerope;  // the steps get it and the factor through the tables only
   double factor = 1;
   std::int64_t rotary_dim = head_dim;  // from here on as in RotaryProblem
   rope::Layout layout = rope::Layout::half_split;
@@ -76,9 +75,9 @@ struct MethodBuffers {
   const void* k = nullptr;     // [batch][keys][kv_heads][head_dim]
   const void* v = nullptr;     // as k
   void* o = nullptr;           // as q
-  float* lse = nullptr;        // [batch][heads][queries]; null if nobody needs it
+  float* lse = nullptr;        // [batch][heads][queries]; null if not needed
   const float* cos = nullptr;  // method_tables(), [3][table_positions][rotary_dim / 2]
-  const float* sin = nullptr;  // likewise
+  const float* sin = nullptr;  // as cos
   const int* query_lengths = nullptr;
   const int* key_lengths = nullptr;
   void* workspace = nullptr;
@@ -117,8 +116,8 @@ struct MethodBackwardBuffers {
   const void* q = nullptr;
   const void* k = nullptr;
   const void* v = nullptr;
-  const void* o = nullptr;     // as the forward pass gave it
-  const float* lse = nullptr;  // [batch][heads][queries] likewise
+  const void* o = nullptr;     // from the forward pass
+  const float* lse = nullptr;  // [batch][heads][queries], from the forward pass too
   const void* dout = nullptr;
   void* dq = nullptr;
   void* dk = nullptr;
@@ -135,11 +134,12 @@ struct MethodBackwardBuffers {
 tile::Status validate(const MethodProblem& problem, const MethodBuffers& buffers);
 tile::Status validate(const MethodBackwardProblem& problem, const MethodBackwardBuffers& buffers);
 
-/// What of that is about the problem's numbers.
+/// Checks the sizes and options only.
 tile::Status validate_sizes(const MethodProblem& problem);
 tile::Status validate_sizes(const MethodBackwardProblem& problem);
 
-/// Everything of it but the element type. Who has frequencies needs no tables.
+/// The same checks, except for the element type. With frequencies (for the reference) the tables
+/// may be null.
 tile::Status validate_tensors(const MethodProblem& problem, const MethodBuffers& buffers,
                               const double* frequencies = nullptr);
 tile::Status validate_tensors(const MethodBackwardProblem& problem,
@@ -153,9 +153,9 @@ inline bool is_empty(const MethodBackwardProblem& p) {
   return p.batch == 0 || p.heads == 0 || (p.queries == 0 && p.keys == 0);
 }
 
-/// The device memory that the step of this name needs beside its arguments, if the sizes are valid:
-/// rotated q and k, each twice, backward their gradients, too; the queries' positions; and what the
-/// attention in between needs. Step `prologue`: rotated k.
+/// The device memory that the step of this name needs besides its arguments, if the sizes are
+/// valid: rotated q and k, each twice, backward their gradients, too; the queries' positions; and
+/// the workspace of the attention in between. Step `prologue` needs rotated k only.
 std::int64_t workspace_bytes(const MethodProblem& problem, std::string_view step);
 std::int64_t workspace_bytes(const MethodBackwardProblem& problem, std::string_view step);
 
@@ -261,7 +261,7 @@ inline constexpr MethodBackwardLadder kMethodBackwardLadder{.name = "method back
 
 // ---- The references ----
 
-/// Without padding. `rows` below are numbers of queries among batch * queries.
+/// Tensors without padding. `rows` below are numbers of queries among batch * queries.
 struct MethodInputs {
   std::span<const double> q;            // [batch][queries][heads][head_dim]
   std::span<const double> k, v;         // [batch][keys][kv_heads][head_dim]
@@ -270,7 +270,7 @@ struct MethodInputs {
 };
 
 /// o and lse in double, and how far a correct kernel may be from them, which rounds rotated q and k
-/// to the type: of these rows; empty: of all.
+/// to the type, of these rows. Empty means all rows.
 tile::AttentionExpected reference(const MethodProblem& problem, const MethodInputs& inputs,
                                   std::span<const std::int64_t> rows = {});
 

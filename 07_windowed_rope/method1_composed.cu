@@ -1,8 +1,7 @@
 // A method, step 1: rotations in memory.
-// Idea: windowed attention takes any q1, k1, q2 and k2. Chapter 06 turns q and k into those: once
-// by
-//       their own positions, once by the method's far ones.
-// Limit: four tensors that are written and read once more.
+// Idea: windowed attention takes any q1, k1, q2 and k2. Chapter 06 makes them of q and k: it
+//       rotates them once by their own positions and once by the method's far positions.
+// Limit: four tensors are written to memory and read again.
 #include "method.cuh"
 
 namespace windowed_rope {

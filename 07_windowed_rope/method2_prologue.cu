@@ -1,10 +1,11 @@
-// A method, step 2: queries turn in the prologue.
-// Idea: a block of queries has them in shared memory before it multiplies. There it can turn them
-//       itself: for the far part by the far places, for the near part by their own. Only keys,
-//       which many blocks read, are worth turning in memory; one kernel reads them once for both.
-// Change: windowed attention's step 4 (`two_visits`) with one Q, which turns in shared memory
+// A method, step 2: queries are rotated in the prologue.
+// Idea: a block has its queries in shared memory before its loop, and can rotate them there: by the
+//       far positions for the far parts, by their own positions for the near part. Only keys, which
+//       many blocks read, are worth rotating in memory; one kernel reads them once for both
+//       rotations.
+// Change: windowed attention's step 4 (`two_visits`) with one Q, which is rotated in shared memory
 //         before each part.
-// Limit: as there.
+// Limit: as in that step.
 #include "harness/tensor_argument.hpp"
 #include "tile/lazy_softmax.cuh"
 #include "tile/ptx/flag_once.cuh"
@@ -19,8 +20,8 @@ using tile::Factor, tile::LazySoftmax, tile::Nothing, tile::SharedTile, tile::Su
 
 constexpr int kWarps = 4, kThreads = kWarps * tile::kWarp;
 
-/// Of a block: two fit on a multiprocessor of Hopper, and one on a card with 99 KiB of shared
-/// memory for a block.
+/// For a block: two blocks fit on a multiprocessor of Hopper, and one on a card with 99 KiB of
+/// shared memory for a block.
 constexpr int kWarpQueries = 32, kQueries = kWarps * kWarpQueries;
 template <int kDim>
 constexpr int kKeys = kDim == 64 ? 128 : 64;  // of a tile
@@ -38,13 +39,13 @@ __global__ void __launch_bounds__(kThreads, 2)
                     Heads<T> o,         // [batch][queries][heads][kDim]
                     float* lse,         // [batch][heads][queries], or null
                     const float* cos,   // [3][positions][kDim / 2]
-                    const float* sin,   // likewise
+                    const float* sin,   // as cos
                     Masks masks, Window window, int positions, int batch, int heads, int group,
                     float factor) {
   constexpr int kKeys = windowed_rope::kKeys<kDim>, kGroups = kKeys / kGroup;
   using QueryTile = SharedTile<T, kQueries, kDim>;
   using KeyTile = SharedTile<T, kKeys, kDim>;
-  // Q stays in registers, and there are some for the next group's scores, too.
+  // Q stays in registers, and enough registers are left for the next group's scores.
   constexpr bool kKeepQueries = kDim == 64, kInterleave = kKeepQueries;
   extern __shared__ __align__(1024) unsigned char smem[];  // {queries, [2]{keys, values}}
 
@@ -57,7 +58,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   Sums<kWarpQueries, kDim> out;
 
   // snippet-begin parts
-  // First what is far, with Q2 and K2, then what is near, with Q1 and K1
+  // First the far keys, with Q2 and K2, then the near ones, with Q1 and K1
   for (int of_mask = 0; of_mask < Window::kParts; ++of_mask) {
     const Mask mask = window.part(masks.of(work.batch), of_mask);
     const Mask::Tiles visited = mask.tiles(block_query, kQueries, kKeys);
@@ -66,14 +67,14 @@ __global__ void __launch_bounds__(kThreads, 2)
     const auto k_tile = [&](int tile) {
       return KeyTile(smem + QueryTile::kBytes + tile % 2 * 2 * KeyTile::kBytes);
     };
-    const auto v_tile = [&](int tile) { return k_tile(tile).behind(KeyTile::kBytes); };
+    const auto v_tile = [&](int tile) { return k_tile(tile).after(KeyTile::kBytes); };
     const auto copy = [&](int tile) {
       const int key = tile * kKeys;
       const Heads<const T> k = tile::ptx::flag_once(near) ? k1 : k2;
       k_tile(tile).template copy_async<kThreads>(k.rows(work.batch, kv_head, key), mask.keys - key);
       v_tile(tile).template copy_async<kThreads>(v.rows(work.batch, kv_head, key), mask.keys - key);
     };
-    __syncthreads();  // all warps have read the tiles of the part before
+    __syncthreads();  // all warps have read the tiles of the previous part
     q_tile.template copy_async<kThreads>(q.rows(work.batch, work.head, block_query),
                                          mask.queries - block_query);
     copy(visited.first);
@@ -82,7 +83,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     const std::int64_t table = near ? 0 : std::int64_t{positions} * (kDim / 2);
     turn_rows<kThreads>(q_tile, cos + table, sin + table, mask.position(block_query),
                         mask.queries - block_query);
-    __syncthreads();  // all threads have turned theirs
+    __syncthreads();  // all threads have rotated their queries
     // snippet-end parts
     Factor<kWarpQueries, kKeepQueries ? kDim : 16> queries;
     if constexpr (kKeepQueries) load(queries, q_tile, warp_row);
@@ -90,17 +91,17 @@ __global__ void __launch_bounds__(kThreads, 2)
     const auto visit = [&](int tile, auto is_border) {
       constexpr bool kIsBorder = decltype(is_border)::value;
       tile::ptx::cp_async_wait_all();
-      // All threads' copies of this tile have landed. And all have read the one before, whose place
-      // the next one takes.
+      // This tile has landed, and all warps are done with the previous one, whose buffer the next
+      // copy overwrites.
       __syncthreads();
       if (tile + 1 < visited.last) copy(tile + 1);
-      // A warp passes over a tile that none of its queries sees.
+      // A warp skips a tile that none of its queries sees.
       if (kIsBorder && !mask.any_sees(warp_query, kWarpQueries, tile * kKeys, kKeys)) return;
-      // Made here, so that its addresses are computed in each turn: kept in registers from before
-      // the loop they would push out what it needs more.
+      // Built inside the loop on purpose: hoisted, its addresses would occupy registers and cause
+      // spills.
       const QueryTile q_here(smem);
       // snippet-begin groups
-      // S = Q K^T of a group of keys, and weights of the group before meanwhile
+      // S = Q K^T of a group of keys, and meanwhile the weights of the previous group
       const auto score = [&](Sums<kWarpQueries, kGroup>& scores, int group_of_tile, auto between) {
         scores = {};
         if constexpr (kKeepQueries) {
@@ -155,7 +156,7 @@ __global__ void __launch_bounds__(kThreads, 2)
 }
 // snippet-end kernel
 
-/// Of K1, behind which K2 lies in the workspace.
+/// The bytes of K1. K2 follows it in the workspace.
 std::int64_t key_bytes(const MethodProblem& p) {
   return tile::product({2, p.batch, p.keys, p.kv_heads, p.head_dim});
 }

@@ -1,8 +1,9 @@
-// A method, step 3: queries and keys turned in memory, once.
-// Idea: attention by wgmma saves more than turning in the block does, and TMA brings its queries.
-//       So they turn in memory again, but by a kernel that reads each row once for both turns.
-// Change: that kernel for chapter 06's, and windowed attention's step 5 (`wgmma`).
-// Limit: memory, 12 bytes for each element of q and of k, beside the attention.
+// A method, step 3: queries and keys are rotated in memory, in one pass.
+// Idea: attention by wgmma saves more than the rotation in the block did, and its queries come by
+//       TMA, which cannot rotate. So they are rotated in memory again, but by a kernel that reads
+//       each row once for both rotations.
+// Change: that kernel instead of chapter 06's, and windowed attention's step 5 (`wgmma`).
+// Limit: memory, 12 bytes for each element of q and of k, in addition to the attention.
 #include "method.cuh"
 
 namespace windowed_rope {

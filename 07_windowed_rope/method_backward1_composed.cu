@@ -1,7 +1,7 @@
-// A method's gradients, step 1: each turned back.
-// Idea: q went into q1 and into q2, so its gradient is a sum: dq1 turned back by the query's own
-//       position, and dq2 by the far one. So it is for k.
-// Limit: four gradients that are rounded, written and read once more.
+// A method's gradients, step 1: each is rotated back.
+// Idea: q went into q1 and into q2, so its gradient is a sum: dq1 rotated back by the query's own
+//       position, and dq2 by the far one. The same holds for k.
+// Limit: four gradients are rounded, written to memory and read again.
 #include "method.cuh"
 #include "rotary.cuh"
 
@@ -11,16 +11,16 @@ namespace {
 constexpr int kThreads = 256;
 
 // snippet-begin kernel
-/// out = R(i)^T near + R(i')^T far. A row's units are its pairs, and behind them the elements that
+/// out = R(i)^T near + R(i')^T far. A row's units are its pairs, and after them the elements that
 /// do not turn.
 template <class T>
 __global__ void method_backward_composed_turn(const T* near,          // [batch][length][heads][dim]
-                                              const T* far,           // likewise
-                                              Heads<T> out,           // likewise
+                                              const T* far,           // as near
+                                              Heads<T> out,           // as near
                                               const float* near_cos,  // [positions][pairs]
-                                              const float* near_sin,  // likewise
-                                              const float* far_cos,   // likewise
-                                              const float* far_sin,   // likewise
+                                              const float* near_sin,  // as near_cos
+                                              const float* far_cos,   // as near_cos
+                                              const float* far_sin,   // as near_cos
                                               const int* positions,   // [batch][length], or null
                                               rope::Layout layout, std::int64_t all, int length,
                                               int heads, int dim, int pairs) {
@@ -51,12 +51,12 @@ __global__ void method_backward_composed_turn(const T* near,          // [batch]
 }
 // snippet-end kernel
 
-/// Of queries or of keys.
+/// The gradient of q or of k.
 tile::Status turn_back(const MethodBackwardProblem& p, const MethodBackwardBuffers& b,
                        Place far_place, const void* near, const void* far, std::int64_t length,
                        std::int64_t heads, const int* positions, void* out, const Strides& strides,
                        void* stream) {
-  // Without keys there may be no tables: all gradients are zeros, and nothing turns.
+  // Without keys the tables may be null: all gradients are zeros, and nothing is rotated.
   const int pairs = p.keys == 0 ? 0 : static_cast<int>(p.rotary_dim / 2);
   const int dim = static_cast<int>(p.head_dim);
   const std::int64_t all = p.batch * length * heads * (dim - pairs);

@@ -1,10 +1,10 @@
 // A method's gradients, step 2: 16 bytes at a time.
-// Idea: turning costs memory and nothing else. So each row of q and k is read once for both turns,
-//       and a thread turns back eight pairs of both gradients, whose loads are all under way at
-//       once.
-// Change: two kernels of the rotation for five.
-// Limit: the gradients of rotated rows are still written and read once more, and those of queries
-//        were sums in memory before.
+// Idea: the cost of a rotation is memory traffic only. So each row of q and k is read once for both
+//       rotations, and a thread rotates back eight pairs of both gradients, whose loads are all
+//       under way at once.
+// Change: two kernels for the rotations instead of five.
+// Limit: the gradients of rotated rows are still written and read again, after those of queries
+//        were sums in memory.
 #include "method.cuh"
 #include "rotary_unit.cuh"
 
@@ -17,10 +17,10 @@ constexpr int kThreads = 256;
 /// out = R(i)^T near + R(i')^T far. A thread has a unit of a row: 8 pairs.
 template <class T>
 __global__ void method_backward_chunks_turn(const T* near,           // [batch][length][heads][dim]
-                                            const T* far,            // likewise
-                                            Heads<T> out,            // likewise
+                                            const T* far,            // as near
+                                            Heads<T> out,            // as near
                                             const float* cos,        // [3][positions][dim / 2]
-                                            const float* sin,        // likewise
+                                            const float* sin,        // as cos
                                             const int* stand,        // [batch][length], or null
                                             std::int64_t far_table,  // where it begins
                                             std::int64_t all, int length, int heads, int dim) {

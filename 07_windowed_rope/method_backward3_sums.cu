@@ -1,8 +1,8 @@
 // A method's gradients, step 3: from sums to dq.
 // Idea: dq1 and dq2 are sums in memory, in fp32, before they are rounded. The kernel that reads
-//       them can as well turn them back and add them, and has dq.
-// Change: that kernel for the two that rounded dq1 and dq2 and the one that turned them; head
-//         dimensions 64 and 128.
+//       them can also rotate them back and add them, which gives dq.
+// Change: that kernel instead of the two that rounded dq1 and dq2 and the one that rotated them;
+//         head dimensions 64 and 128.
 // Limit: the sums, 8 bytes for each element of dq, are cleared, added to and read.
 #include "method.cuh"
 #include "rotary_unit.cuh"
@@ -15,10 +15,10 @@ constexpr int kThreads = 128;
 /// dq = scale (R(i)^T dq1 + R(i')^T dq2). A thread has 8 pairs of rows r and r + 8.
 template <class T>
 __global__ void method_backward_sums_dq(const float4* near,      // DqSums
-                                        const float4* far,       // likewise
+                                        const float4* far,       // as near
                                         Heads<T> dq,             // [batch][queries][heads][dim]
                                         const float* cos,        // [3][positions][dim / 2]
-                                        const float* sin,        // likewise
+                                        const float* sin,        // as cos
                                         const int* stand,        // [batch][queries]
                                         std::int64_t far_table,  // where it begins
                                         int queries, int heads, int dim, float scale) {

@@ -1,12 +1,14 @@
-// A method's gradients, step 4: keys turn in the prologue.
-// Idea: a block of keys has them in shared memory before it multiplies, and their gradient in
-//       registers behind it. There it can turn the ones, and the other back, as forward's
-//       `prologue` turns queries: k1, k2, dk1 and dk2 are never in memory.
-// Change: windowed attention's step 4 (`one_pass`) with one K, which turns in shared memory before
-//         each part, and one dK, to which the near part adds. Head dimension 64, where a lane has
-//         both elements of a pair.
-// Limit: queries, which many blocks of keys read, are turned in memory still. At head dimension 128
-//        a multiprocessor has one block, and nobody computes while it turns: it was 3 % slower.
+// A method's gradients, step 4: keys are rotated in the prologue.
+// Idea: a block has its keys in shared memory before its loop, and their gradient in registers
+//       after it. So it can rotate the keys before the loop and rotate their gradient back after
+//       it, as the forward step `prologue` does with queries: k1, k2, dk1 and dk2 are never in
+//       memory.
+// Change: windowed attention's step 4 (`one_pass`) with one K, which is rotated in shared memory
+//         before each part, and one dK, to which the near part adds. Head dimension 64, where a
+//         lane has both elements of a pair.
+// Limit: queries, which many blocks of keys read, are still rotated in memory. At head dimension
+//        128 only one block fits on a multiprocessor, so the tensor cores idle during the rotation;
+//        that was 3 % slower.
 #include "method.cuh"
 #include "one_pass_shape.cuh"
 #include "tile/ptx/flag_once.cuh"
@@ -19,17 +21,17 @@ namespace {
 using tile::Factor, tile::QueryStage, tile::SharedTile, tile::Sums;
 
 // snippet-begin turn
-/// Turns sums of keys from the first position on back: x in the first half of their rows, y in the
-/// second.
+/// Rotates the sums of keys back, the first one at first_position: x is in the first half of their
+/// rows, y in the second.
 template <class Half>
 __device__ void turn_back(Half (&sums)[2],
                           const float* cos,  // [positions][columns of a half]
-                          const float* sin,  // likewise
+                          const float* sin,  // as cos
                           int first_position, int end_position) {
 #pragma unroll
   for (int r = 0; r < Half::kLaneRows; ++r) {
     const int position = first_position + Half::row(r);
-    if (position >= end_position) continue;  // there may be no tables
+    if (position >= end_position) continue;  // the tables may end here
 #pragma unroll
     for (int col = 0; col < Half::kLaneCols; col += 2) {
       const std::int64_t entry = std::int64_t{position} * Half::kCols + Half::col(col);
@@ -46,8 +48,8 @@ __device__ void turn_back(Half (&sums)[2],
 }
 // snippet-end turn
 
-/// Adds what store() left in these rows. Other lanes stored it, and will store there again: a
-/// barrier lies in between before and behind.
+/// Adds what store() left in these rows. Other lanes wrote these rows and will overwrite them:
+/// synchronise the warp before and after.
 template <class T, int kRows, int kCols>
 __device__ void add_stored(Sums<kRows, kCols>& sums, tile::Rows<T> from, int rows, int col0) {
 #pragma unroll
@@ -81,7 +83,7 @@ __global__ void __launch_bounds__(Plan::kThreads, Plan::kBlocks)
                              Heads<T> dk,          // as k
                              Heads<T> dv,          // as k
                              const float* cos,     // [3][positions][kDim / 2]
-                             const float* sin,     // likewise
+                             const float* sin,     // as cos
                              std::int64_t far_table, Masks masks, Window window, int batch,
                              int heads, int group, float scale) {
   constexpr int kThreads = Plan::kThreads, kKeys = Plan::kKept, kQueries = Plan::kPassing;
@@ -98,7 +100,7 @@ __global__ void __launch_bounds__(Plan::kThreads, Plan::kBlocks)
   KeyTile(smem + KeyTile::kBytes)
       .template copy_async_in_steps<kThreads>(v.rows(work.batch, work.head, block_key),
                                               masks.of(work.batch).keys - block_key);
-  int parity = 0;                          // of the turn, which says where its stage is
+  int parity = 0;                          // parity of the iteration, which selects the stage
   Sums<32, kHalf> dk_sums[2], dv_sums[2];  // halves of rows: x and y of a pair are in one lane
   const auto add = [&](auto& sums, const auto& factor, const auto& tile, int row) {
 #pragma unroll
@@ -111,7 +113,7 @@ __global__ void __launch_bounds__(Plan::kThreads, Plan::kBlocks)
   for (int of_mask = 0; of_mask < Window::kParts; ++of_mask) {
     const bool near = Window::is_near(of_mask);
     const Mask turned = window.part(masks.of(work.batch).transposed(), of_mask);
-    // Tiles of queries that see these keys, of one head after the other that shares them.
+    // Tiles of queries that see these keys; the loop takes the heads that share the keys in turn.
     const Mask::Tiles visited = turned.tiles(block_key, kKeys, kQueries);
     int head = work.head * group;
     const int end_head = visited.first < visited.last ? head + group : head;
@@ -125,27 +127,27 @@ __global__ void __launch_bounds__(Plan::kThreads, Plan::kBlocks)
               terms_of_head(terms, {work.batch, of_head, 0}, heads, masks.queries) + query,
               turned.keys - query);
     };
-    __syncthreads();  // all warps have read the keys and the queries before
+    __syncthreads();  // all warps have read the previous keys and queries
     if (head < end_head) {
       const KeyTile k_tile(smem);
       k_tile.template copy_async_in_steps<kThreads>(k.rows(work.batch, work.head, block_key),
                                                     turned.queries - block_key);
       copy(head, visited.first);
       tile::ptx::cp_async_wait_all();
-      __syncthreads();  // the keys are there; the first turn waits until all have turned theirs
+      __syncthreads();  // the keys are there; the next barrier waits for their rotation
       const std::int64_t table = near ? 0 : far_table;
       turn_rows<kThreads>(k_tile, cos + table, sin + table, block_key, turned.queries - block_key);
     }
     // snippet-end parts
     const auto take_turn = [&](int tile, auto is_border) {
       const int query = tile * kQueries;
-      // Made here, so that their addresses are computed in each turn: kept in registers from before
-      // the loop they would push out what it needs more.
+      // Built inside the loop on purpose: hoisted, their addresses would occupy registers and cause
+      // spills.
       const KeyTile k_tile(smem), v_tile(smem + KeyTile::kBytes);
       const Stage stage(stages + parity * Stage::kBytes);
       tile::ptx::cp_async_wait_all();
-      // All threads' copies of these queries have landed. And all have read the ones before, whose
-      // place the next ones take, and dS.
+      // These queries have landed, and all warps are done with dS and with the previous queries,
+      // whose buffer the next copy overwrites.
       __syncthreads();
       const bool is_last = tile + 1 == visited.last;  // of this head
       parity ^= 1;
@@ -210,13 +212,13 @@ __global__ void __launch_bounds__(Plan::kThreads, Plan::kBlocks)
     for (int half = 0; half < 2; ++half) {
       dk_sums[half].scale(scale);
       if (near) add_stored(dk_sums[half], dk_rows, rows_left, half * kHalf);
-      __syncwarp();  // all lanes have read what others store over
+      __syncwarp();  // all lanes have read what other lanes overwrite
       store(dk_sums[half], dk_rows, 0, rows_left, half * kHalf);
       dk_sums[half] = {};
     }
     // snippet-end change
   }
-  tile::ptx::cp_async_wait_all();  // without a turn the values are still under way
+  tile::ptx::cp_async_wait_all();  // if the loop is empty, the values are still under way
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     store(dv_sums[half], dv.rows(work.batch, work.head), block_key + warp_key, masks.keys,

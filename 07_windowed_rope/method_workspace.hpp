@@ -6,11 +6,11 @@
 
 namespace windowed_rope {
 
-/// Tensors without gaps. Null where there is no workspace, which only asks how long it must be.
+/// Tensors without gaps. Without a workspace they are null, and only `bytes` is computed.
 struct RotatedRows {
   void *q1 = nullptr, *k1 = nullptr, *q2 = nullptr, *k2 = nullptr;
   void *dq1 = nullptr, *dk1 = nullptr, *dq2 = nullptr, *dk2 = nullptr;  // backward
-  int* positions = nullptr;  // [batch][queries]: beside which key each stands
+  int* positions = nullptr;  // [batch][queries]: of the key beside which each stands
   void* rest = nullptr;      // the workspace of the attention in between
   std::int64_t bytes = 0;    // of all but the rest; INT64_MAX if they overflow
 };

@@ -1,4 +1,4 @@
-// How the blocks of the fastest backward loop are divided.
+// How a block of the fastest backward loop divides its work.
 #pragma once
 
 #include "tile/query_stage.cuh"

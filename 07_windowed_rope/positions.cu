@@ -1,4 +1,4 @@
-// What a method's steps share: the positions of queries, and how much memory there must be.
+// Shared by a method's steps: the positions of queries, and the size of the workspace.
 #include "method.cuh"
 
 namespace windowed_rope {
@@ -7,7 +7,8 @@ namespace {
 constexpr int kThreads = 256;
 
 // snippet-begin positions
-/// Beside which key a query stands. One that stands beside none has no keys: any position will do.
+/// The position of the key beside which a query stands. A query that stands beside none sees no
+/// key, and any position will do.
 __global__ void method_composed_positions(int* positions,  // [batch][queries]
                                           Masks masks, std::int64_t all, int count) {
   const std::int64_t at = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;

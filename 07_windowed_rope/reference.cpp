@@ -67,7 +67,7 @@ std::int64_t workspace_bytes(const ForwardProblem& p, std::string_view step) {
 
 std::int64_t workspace_bytes(const BackwardProblem& p, std::string_view step) {
   if (step == "scores") return product({8, p.batch, p.heads, p.queries, p.keys});
-  // Two floats a query, and where dq1 and dq2 are summed up in memory 2 head_dim more.
+  // Two floats for each query, and 2 head_dim more if dq1 and dq2 are summed up in memory.
   const std::int64_t rows = (p.queries + 127) / 128 * 128;
   return product({step == "one_pass" ? 8 + 8 * p.head_dim : 8, p.batch, p.heads, rows});
 }

@@ -1,4 +1,4 @@
-// Rows that turn in shared memory.
+// Rotation of rows in shared memory.
 #pragma once
 
 #include "rotary_unit.cuh"
@@ -7,17 +7,17 @@
 namespace windowed_rope {
 
 // snippet-begin turn
-/// Turns the rows of a tile, which stand from the first position on. Each pair of chunks belongs to
-/// one thread.
+/// Rotates the rows of a tile, the first one at first_position. Each pair of chunks belongs to one
+/// thread.
 template <int kThreads, class T, int kRows, int kDim>
 __device__ void turn_rows(const tile::SharedTile<T, kRows, kDim>& tile,
                           const float* cos,  // [positions][kDim / 2]
-                          const float* sin,  // likewise
+                          const float* sin,  // as cos
                           int first_position, int rows_left) {
   constexpr int kUnits = kDim / 16;  // of a row: 8 pairs each
   for (int i = threadIdx.x; i < kRows * kUnits; i += kThreads) {
     const int row = i / kUnits, unit = i % kUnits, position = first_position + row;
-    // There are no tables for what does not exist or stands before the first key.
+    // The tables have no rows for tokens that do not exist or stand before the first key.
     if (row >= rows_left || position < 0) continue;
     const std::int64_t entry = std::int64_t{position} * (kDim / 2) + unit * 8;
     const auto c = *reinterpret_cast<const rope::Numbers<8>*>(cos + entry);

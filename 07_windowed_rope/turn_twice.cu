@@ -1,4 +1,5 @@
-// What a method's steps share: each row of q or k read once, and turned by two tables.
+// Shared by a method's steps: a kernel that reads each row of q or k once and rotates it by two
+// tables.
 #include "rotary_unit.cuh"
 #include "turning.cuh"
 
@@ -10,10 +11,10 @@ constexpr int kThreads = 256;
 // snippet-begin kernel
 template <class T>
 __global__ void method_turn_twice(Heads<const T> from,     // [batch][length][heads][dim]
-                                  Heads<T> own,            // likewise
-                                  Heads<T> far,            // likewise
+                                  Heads<T> own,            // as from
+                                  Heads<T> far,            // as from
                                   const float* cos,        // [3][positions][dim / 2]
-                                  const float* sin,        // likewise
+                                  const float* sin,        // as cos
                                   const int* stand,        // [batch][length], or null
                                   std::int64_t far_table,  // where it begins in cos and sin
                                   std::int64_t all, int length, int heads, int dim) {

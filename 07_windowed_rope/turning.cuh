@@ -1,4 +1,4 @@
-// Both turns of a method's rows at once, by two of three tables.
+// Both rotations of a method's rows at once, by two of three tables.
 #pragma once
 
 #include "method.hpp"
@@ -14,8 +14,8 @@ std::int64_t table_offset(const Problem& p, Place place) {
   return static_cast<std::int64_t>(place) * p.table_positions * (p.rotary_dim / 2);
 }
 
-/// Rows of q or of k that turn by their own positions, and for far keys by a second table. Their
-/// elements have 16 bits and turn all, in half-split pairs; head_dim is a multiple of 16.
+/// Rows of q or of k that are rotated by their own positions, and for far keys by a second table.
+/// All of their 16-bit elements are rotated, in half-split pairs; head_dim is a multiple of 16.
 struct Turning {
   tile::DType type;
   std::int64_t batch, length, heads, head_dim;
@@ -39,7 +39,8 @@ Turning turning_of_keys(const Problem& p, const Buffers& b) {
 tile::Status turn_twice(const Turning& turning, const void* from, const Strides& strides, void* own,
                         void* far, void* stream);
 
-/// out = R(i)^T near + R(i')^T far, of gradients without gaps and a row of which is read as above.
+/// out = R(i)^T near + R(i')^T far, for gradients. `near` and `far` are contiguous; each row is
+/// read once.
 tile::Status turn_back(const Turning& turning, const void* near, const void* far, void* out,
                        const Strides& strides, void* stream);
 

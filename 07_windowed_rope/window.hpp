@@ -1,4 +1,4 @@
-// Which of two scores counts for a query and a key. Kernels, tests and figures all ask this.
+// Which of two scores counts for a query and a key. Kernels, tests and figures all use this.
 #pragma once
 
 #include "tile/mask.hpp"
@@ -8,7 +8,7 @@ namespace windowed_rope {
 using tile::Mask;
 
 // snippet-begin window
-/// A key is near if it is less than `width` from where the query stands, before or behind. For near
+/// A key is near if it is less than `width` from where the query stands, before or after. For near
 /// keys the score is q1 k1, for all others q2 k2.
 struct Window {
   int width;  // from 0, where nothing is near, to kMaxLength, where nothing is far
@@ -20,8 +20,8 @@ struct Window {
   // snippet-end window
 
   // snippet-begin parts
-  // What a mask lets a query see falls into three parts, each a mask of its own: what is far before
-  // the query, far behind, and near. Of a causal mask nothing is behind.
+  // What a mask lets a query see falls into three parts, each a mask of its own: far before the
+  // query, far after it, and near. A causal mask has nothing after the query.
   static constexpr int kParts = 3;
   __host__ __device__ static constexpr bool is_near(int part) { return part == 2; }
   __host__ __device__ constexpr Mask part(Mask mask, int part) const {
@@ -32,7 +32,7 @@ struct Window {
   }
   // snippet-end parts
 
-  /// Mask::any_sees() of a part, which may show nothing, or begin behind the last key.
+  /// Mask::any_sees() of a part, which may show nothing, or begin after the last key.
   __host__ __device__ static constexpr bool any_sees(const Mask& part, int first_query, int queries,
                                                      int first_key, int keys) {
     return part.left + part.right >= 0 &&
@@ -40,8 +40,8 @@ struct Window {
   }
 
   // snippet-begin kinds
-  /// What there is in a tile: of the queries from first_query on, and of the keys from first_key
-  /// on. A tile with both is mixed.
+  /// Which kinds of keys a tile has, for the queries from first_query on and the keys from
+  /// first_key on. A tile with both kinds is mixed.
   struct Kinds {
     bool near, far;
   };

@@ -27,7 +27,7 @@ Window window_of(const Problem& p) {
   return {static_cast<int>(std::clamp<std::int64_t>(p.window, 0, kUnlimited))};
 }
 
-/// Whether the card lets a block have so much shared memory. It grows with the head dimension.
+/// Whether a block of the card can have so much shared memory. It grows with the head dimension.
 template <class Problem>
 tile::Status check_shared_bytes(const Problem& p, std::int64_t bytes, const tile::Device& device) {
   if (bytes <= device.shared_bytes_of_block) return {};
@@ -39,15 +39,15 @@ tile::Status check_shared_bytes(const Problem& p, std::int64_t bytes, const tile
 struct DqSums {
   float4 *near, *far;  // of dq1 and dq2
 };
-/// Where they lie in the workspace of step `one_pass`, behind the terms; all zeros.
+/// Where they lie in the workspace of step `one_pass`, after the terms; all zeros.
 tile::Status clear_sums(const BackwardProblem& problem, const BackwardBuffers& buffers,
                         DqSums* sums, void* stream);
-/// Step `one_pass`. If somebody wants the sums, they stay in the workspace, and dq1 and dq2 are not
+/// Step `one_pass`. If `sums` is not null, the sums stay in the workspace, and dq1 and dq2 are not
 /// written.
 tile::Status one_pass_to_sums(const BackwardProblem& problem, const BackwardBuffers& buffers,
                               DqSums* sums, void* stream);
 
-/// Fills the terms, [batch][heads][rows of terms], at the beginning of the workspace.
+/// Fills in the terms, [batch][heads][rows of terms], at the beginning of the workspace.
 tile::Status compute_terms(const BackwardProblem& problem, const BackwardBuffers& buffers,
                            void* stream);
 

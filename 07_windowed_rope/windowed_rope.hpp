@@ -19,7 +19,7 @@ inline constexpr std::string_view kTitle =
 using tile::packed_strides;
 using tile::Strides;
 
-/// A window that nothing is beyond.
+/// The size of a window without an end.
 inline constexpr std::int64_t kUnlimited = tile::kMaxLength;
 
 /// For each batch entry and head, with the rows of the tensors as vectors:
@@ -30,9 +30,9 @@ inline constexpr std::int64_t kUnlimited = tile::kMaxLength;
 ///
 /// Query i stands beside key i + keys - queries. If it is causal, it sees the keys up to there,
 /// otherwise all; the window hides none. A query that sees no key has o = 0 and lse = -infinity.
-/// heads / kv_heads heads of q1 and q2 share one of k1, k2 and v. Of a batch entry with lengths of
-/// its own, queries and keys from there on do not exist: their o is 0, their lse -infinity, and
-/// queries stand by those lengths.
+/// heads / kv_heads heads of q1 and q2 share one of k1, k2 and v. A batch entry may have lengths of
+/// its own, which then give the position of a query, too: queries and keys beyond them do not
+/// exist, and the rows of such queries are o = 0 and lse = -infinity.
 struct ForwardProblem {
   tile::DType type;
   std::int64_t batch, heads, queries, keys, head_dim;
@@ -58,9 +58,9 @@ struct ForwardBuffers {
   const void* k2 = nullptr;            // as k1
   const void* v = nullptr;             // as k1
   void* o = nullptr;                   // as q1
-  float* lse = nullptr;                // [batch][heads][queries]; null if nobody needs it
+  float* lse = nullptr;                // [batch][heads][queries]; null if not needed
   const int* query_lengths = nullptr;  // [batch], each at most queries; null: all are there
-  const int* key_lengths = nullptr;    // [batch] likewise
+  const int* key_lengths = nullptr;    // [batch], each at most keys; null: all are there
   void* workspace = nullptr;           // aligned to 16 bytes; holds nothing before or after
   std::int64_t workspace_bytes = 0;    // see workspace_bytes()
 };
@@ -68,13 +68,13 @@ struct ForwardBuffers {
 /// From the gradient dout of a loss with respect to o, with p_ij and the options as above:
 ///
 ///     delta_i = dout_i o_i            ds_ij = p_ij (dout_i v_j - delta_i)
-///     ds_ij is multiplied by the distance factor likewise
+///     ds_ij is multiplied by the distance factor, as the score was
 ///     dq1_i = scale sum_j ds_ij k1_j  and  dk1_j = scale sum_i ds_ij q1_i  over what is near
 ///     dq2_i = scale sum_j ds_ij k2_j  and  dk2_j = scale sum_i ds_ij q2_i  over what is far
 ///     dv_j = sum_i p_ij dout_i        over both
 ///
-/// dk1, dk2 and dv are sums over the heads that share them. Queries and keys that do not exist have
-/// the gradients 0.
+/// dk1, dk2 and dv are sums over the heads that share them. The gradients of queries and keys that
+/// do not exist are 0.
 struct BackwardProblem {
   tile::DType type;
   std::int64_t batch, heads, queries, keys, head_dim;
@@ -98,15 +98,15 @@ struct BackwardProblem {
 };
 
 /// Device pointers to the first elements, aligned to an element. What is written overlaps nothing
-/// else; but gradients may lie between one another, as in one tensor of [batch][length][heads].
+/// else; but gradients may be interleaved, as in one tensor of [batch][length][heads].
 struct BackwardBuffers {
   const void* q1 = nullptr;
   const void* k1 = nullptr;
   const void* q2 = nullptr;
   const void* k2 = nullptr;
   const void* v = nullptr;
-  const void* o = nullptr;             // as the forward pass gave it
-  const float* lse = nullptr;          // [batch][heads][queries] likewise
+  const void* o = nullptr;             // from the forward pass
+  const float* lse = nullptr;          // [batch][heads][queries], from the forward pass too
   const void* dout = nullptr;          // [batch][queries][heads][head_dim]
   void* dq1 = nullptr;                 // [batch][queries][heads][head_dim]
   void* dk1 = nullptr;                 // [batch][keys][kv_heads][head_dim]
@@ -114,7 +114,7 @@ struct BackwardBuffers {
   void* dk2 = nullptr;                 // as dk1
   void* dv = nullptr;                  // as dk1
   const int* query_lengths = nullptr;  // [batch], each at most queries; null: all are there
-  const int* key_lengths = nullptr;    // [batch] likewise
+  const int* key_lengths = nullptr;    // [batch], each at most keys; null: all are there
   void* workspace = nullptr;           // aligned to 16 bytes; holds nothing before or after
   std::int64_t workspace_bytes = 0;    // see workspace_bytes()
 };
@@ -123,26 +123,27 @@ struct BackwardBuffers {
 tile::Status validate(const ForwardProblem& problem, const ForwardBuffers& buffers);
 tile::Status validate(const BackwardProblem& problem, const BackwardBuffers& buffers);
 
-/// Everything of that but the element type.
+/// The same checks, except for the element type.
 tile::Status validate_tensors(const ForwardProblem& problem, const ForwardBuffers& buffers);
 tile::Status validate_tensors(const BackwardProblem& problem, const BackwardBuffers& buffers);
 
-/// What of that is about the problem's numbers. Strides are looked at with their tensors.
+/// Checks the sizes and options only. Strides are checked together with their tensors.
 tile::Status validate_sizes(const ForwardProblem& problem);
 tile::Status validate_sizes(const BackwardProblem& problem);
 
 inline bool is_empty(const ForwardProblem& p) {
   return p.batch == 0 || p.heads == 0 || p.queries == 0;
 }
-/// Without queries the gradients of keys still are zeros, and without keys those of queries.
+/// Even without queries the gradients of keys must be set to zeros, and without keys those of
+/// queries.
 inline bool is_empty(const BackwardProblem& p) {
   return p.batch == 0 || p.heads == 0 || (p.queries == 0 && p.keys == 0);
 }
 
-/// The device memory that the step of this name needs beside its arguments, if the sizes are valid.
-/// Forward, step `scores`: 4 bytes for each query and key; the others none. Backward: two numbers a
-/// query, in step `one_pass` sums for each element of dq1 and dq2, too; in step `scores` two
-/// matrices of all scores.
+/// The device memory that the step of this name needs besides its arguments, if the sizes are
+/// valid. Forward, step `scores`: 4 bytes for each query and key; the others none. Backward: two
+/// numbers for each query, in step `one_pass` also a sum for each element of dq1 and dq2; in step
+/// `scores` two matrices of all scores.
 std::int64_t workspace_bytes(const ForwardProblem& problem, std::string_view step);
 std::int64_t workspace_bytes(const BackwardProblem& problem, std::string_view step);
 
@@ -152,7 +153,7 @@ tile::Status check_workspace(const ForwardProblem& problem, const ForwardBuffers
 tile::Status check_workspace(const BackwardProblem& problem, const BackwardBuffers& buffers,
                              std::string_view step);
 
-/// Whether there is no distance factor: what the steps say that have none.
+/// Refuses a distance factor, for the steps that have none.
 template <class Problem>
 tile::Status check_no_distance_factor(const Problem& p) {
   if (p.distance_factor.part == 0) return {};
@@ -183,8 +184,9 @@ BackwardTakes takes_scores, takes_tiles, takes_mma, takes_one_pass;
 inline constexpr tile::EnumSet<tile::DType> kTypes{tile::DType::fp32, tile::DType::fp16,
                                                    tile::DType::bf16};
 inline constexpr tile::EnumSet<tile::DType> k16Bits{tile::DType::fp16, tile::DType::bf16};
-// Batch, heads, heads of k and v, queries, keys, head dimension, window, and whether causal. The
-// small one: two heads to one of k and v, no multiples of a tile, fewer queries than keys.
+// Batch, heads, heads of k and v, queries, keys, head dimension, window, and whether causal. In the
+// small problem two heads share one of k and v, no length is a multiple of a tile, and there are
+// fewer queries than keys.
 inline constexpr tile::Shows kShows{{2, 4, 2, 75, 150, 64, 50, 1},
                                     {1, 32, 32, 8192, 8192, 64, 2048, 1}};
 
@@ -281,13 +283,13 @@ inline constexpr BackwardLadder kBackwardLadder{.name = "backward",
 
 // ---- The references ----
 
-/// o and lse in double, and how far a correct kernel may be from them, of these inputs and those of
-/// their `far`: of the rows with these numbers, row batch_entry * queries + query being that query;
-/// empty: of all.
+/// o and lse in double, and how far a correct kernel may be from them, of these inputs and their
+/// `far` ones, of the rows with these numbers: row batch_entry * queries + query. Empty means all
+/// rows.
 tile::AttentionExpected reference(const ForwardProblem& problem, const tile::AttentionInputs& in,
                                   std::span<const std::int64_t> rows = {});
 
-/// dq1 and dq2 (far_dq) of the rows with these numbers, dk1, dk2 and dv of those; empty: of all.
+/// dq1 and dq2 (far_dq) of query_rows, dk1, dk2 and dv of key_rows; empty means all.
 tile::AttentionGradients reference(const BackwardProblem& problem,
                                    const tile::AttentionGradientInputs& in,
                                    std::span<const std::int64_t> query_rows = {},

@@ -9,14 +9,15 @@ if(NOT TARGET cpu_device)
 endif()
 add_library(cuda_runtime_of_device ALIAS cpu_device)
 
-# What CUDA programs take for granted and C++ does not: no strict aliasing (a float* may be read as
-# a float4*), no fusing of a*b+c unless the source says fma, and pragmas for other compilers.
+# Properties that CUDA programs rely on and C++ does not guarantee: no strict aliasing (a float* may
+# be read as a float4*), no fusing of a*b+c unless the source says fma, and pragmas for other
+# compilers.
 set(TILE_KERNEL_FLAGS -fno-strict-aliasing -ffp-contract=off -Wno-unknown-pragmas
-  # A thread with large arrays must meet the page below its stack, not somebody else's stack.
+  # A thread with large arrays must touch the page below its stack, not another thread's stack.
   -fstack-clash-protection
   # In programs as in libraries, which share the compiled headers below.
   -fPIC
-  # Of an error in a launch, the rest is our own machinery.
+  # After an error in a launch, the other messages are about our own machinery.
   -ftemplate-backtrace-limit=2)
 # A learner edits a kernel and waits for it: with -Og it compiles in half the time of -O1, and runs by
 # a tenth slower. In the check build an access stands where the source has it, because little is
@@ -48,7 +49,7 @@ if(TILE_ASAN AND CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
   list(APPEND TILE_KERNEL_FLAGS -mllvm -sink-common-insts=false)
 endif()
 
-# What every step includes is compiled once: it is most of what the compiler reads of a kernel.
+# The headers that every step includes are compiled once: they are most of what the compiler reads.
 # With g++ only: in clang's build each file still has to include what it needs.
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   file(CONFIGURE OUTPUT "${CMAKE_BINARY_DIR}/kernel_headers.cpp" CONTENT "")

@@ -1,6 +1,6 @@
 # play.ninja in the build folder: how `./tour play` compiles and links a program that is not part of
 # this project. ./tour includes it in a file of Ninja's that names the program's sources. Warnings
-# are not asked for: the source may be somebody else's.
+# are not enabled: the source may be foreign.
 if(TILE_DEVICE STREQUAL gpu)
   list(GET CMAKE_CUDA_ARCHITECTURES 0 card)
   set(compiler "${CMAKE_CUDA_COMPILER} ${CMAKE_CUDA_FLAGS_RELEASE} -std=c++20 -arch=sm_${card}")

@@ -1,5 +1,5 @@
-# What the whole project and each chapter on its own have in common: the device, the compiler's
-# flags, and what a chapter consists of.
+# Shared by the whole project and each chapter on its own: the device, the compiler's flags, and the
+# parts of a chapter.
 include_guard(GLOBAL)
 
 get_filename_component(TILE_ROOT "${CMAKE_CURRENT_LIST_DIR}" DIRECTORY)
@@ -13,8 +13,8 @@ endif()
 if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
 endif()
-# Asserts stay, and reports know the lines of the original .cu files. What gdb wants to know of
-# variables is a quarter of the time that a kernel takes to compile: a Debug build has it.
+# Asserts stay, and reports know the lines of the original .cu files. Information on variables for
+# gdb takes a quarter of the time to compile a kernel: only a Debug build has it.
 set(CMAKE_CXX_FLAGS_RELEASE "-O2 -g1")
 enable_testing()
 
@@ -174,8 +174,8 @@ endfunction()
 # wrong answers) and <chapter>_wrong_answers. Entries that say "build: check" are for the check build
 # alone, where they are tests of the chapter.
 option(TILE_CHECK_EXERCISES "Prove the checks of the exercises; needs exercises as shipped" OFF)
-# Nobody has used the parameters of a function that is still to be written. Linked last, so that the
-# flag comes after -Wextra.
+# The parameters of a function that is still to be written are unused. Linked last, so that the flag
+# comes after -Wextra.
 add_library(tile_unfinished_flags INTERFACE)
 target_compile_options(tile_unfinished_flags INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wno-unused-parameter>)

@@ -1,4 +1,4 @@
-// What the chapters with attention check of its arguments: sizes, and the tensors as rows of heads.
+// Checks of arguments that the chapters with attention share: sizes, and tensors as rows of heads.
 #pragma once
 
 #include <cmath>
@@ -13,7 +13,7 @@
 
 namespace tile {
 
-/// batch, heads, kv_heads, queries, keys, head_dim and scale.
+/// Checks batch, heads, kv_heads, queries, keys, head_dim and scale.
 template <class Problem>
 Status check_attention_sizes(const Problem& p) {
   for (const auto& [name, extent] : {std::pair{"batch", p.batch},
@@ -70,8 +70,8 @@ inline TensorArgument optional(TensorArgument x) {
   return x;
 }
 
-/// Whether every row consists of aligned chunks of 16 bytes, and tensor cores have the head
-/// dimension.
+/// Whether every row consists of aligned chunks of 16 bytes, and the tensor-core kernels have the
+/// head dimension.
 inline Status check_head_chunks(DType type, std::int64_t head_dim,
                                 const std::vector<TensorArgument>& tensors) {
   if (Status s = check_row_chunks(type, tensors); !s.ok()) return s;

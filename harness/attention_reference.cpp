@@ -25,14 +25,14 @@ constexpr double kTinyProduct = 0x1p-149;
 constexpr double kReferenceBelow = 8 * std::numbers::ln2;
 constexpr double kTileKeys = 16;  // no step has fewer keys to a tile
 
-// A tensor's rows as Eigen sees them.
+// A tensor's rows as matrices of Eigen.
 using Vector = Eigen::VectorXd;
 using Row = Eigen::Map<const Vector>;
 using Matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 using Rows = Eigen::Map<const Matrix, 0, Eigen::OuterStride<>>;
 
-/// `count` rows of a head from row `first` on, in a tensor [batch][length][heads][dim]; of bounds
-/// that nobody gave, none.
+/// `count` rows of a head from row `first` on, in a tensor [batch][length][heads][dim]; empty if
+/// the bounds are not given.
 Rows rows_of(std::span<const double> tensor, std::int64_t length, std::int64_t heads,
              std::int64_t dim, std::int64_t batch, std::int64_t head, std::int64_t first,
              std::int64_t count) {
@@ -41,14 +41,14 @@ Rows rows_of(std::span<const double> tensor, std::int64_t length, std::int64_t h
   if (tensor.empty()) return Rows(nullptr, 0, dim, stride);
   return Rows(tensor.data() + at, count, dim, stride);
 }
-/// Row `row` of all heads' rows likewise.
+/// Row `row` of all heads' rows, in the same way.
 Row row_of(std::span<const double> tensor, std::int64_t dim, std::int64_t row) {
   if (tensor.empty()) return Row(nullptr, 0);
   return Row(&tensor[static_cast<std::size_t>(row * dim)], dim);
 }
 
-/// The scores of a row with others: what they are, the magnitude of what is summed up for them, and
-/// by how much they are off because the rows are.
+/// The scores of a row with other rows: their values, the sum of the magnitudes of their terms, and
+/// their errors because the rows are inexact.
 struct Scores {
   Vector value, magnitude, error;
 };
@@ -63,7 +63,7 @@ Scores scores_of(double scale, const Row& row, const Row& row_bound, const Rows&
   return s;
 }
 
-/// Puts `far` scores in the place of those with rows that are `window` or further from `position`.
+/// Replaces the scores of rows that are `window` or further from `position` by the `far` ones.
 /// The rows begin with row `first`.
 void put_far(Scores* scores, const Scores& far, std::int64_t position, std::int64_t window,
              std::int64_t first) {
@@ -75,7 +75,7 @@ void put_far(Scores* scores, const Scores& far, std::int64_t position, std::int6
   }
 }
 
-/// The factors by distance of rows from row `first` on, and by how much a kernel's may be off.
+/// The factors by distance of rows from row `first` on, and the error of a kernel's factors.
 struct Factors {
   Vector value, error;
 };
@@ -124,7 +124,8 @@ void for_each_output(std::span<const std::int64_t> rows, std::int64_t all, std::
   });
 }
 
-/// Of a sum of `count` products in units of their magnitudes: chapter 02's reference says why.
+/// The error of a sum of `count` products in units of their magnitudes: chapter 02's reference says
+/// why.
 double units_of_sum(DType type, double count) {
   const double units = count + (type == DType::fp32 ? 0 : 3 * std::ceil(count / 8));
   return units * kUnit / (1 - units * kUnit);
@@ -178,15 +179,15 @@ AttentionExpected attention_reference(const AttentionSizes& p, const AttentionIn
     const double lse = max + std::log(sum);
     const double of_lse =
         6 * kUnit * (std::abs(max) + kReferenceBelow + std::log(sum) + std::abs(lse));
-    // Where keys are split, which only steps in 16 bits do, a part counts with its lse: computed
-    // and rounded, subtracted from the greatest, the exponential, a product.
+    // If keys are split, as only steps in 16 bits do, a part is weighted by its lse: computed and
+    // rounded, subtracted from the greatest, the exponential, a product.
     const double of_merge = is_fp32 ? 0 : of_lse + kExp2 + 4 * kUnit;
 
-    // Of a weight: its score, whose factors may be off, a sum of dim products, the roundings of
-    // scale and log2(e), of their product and of that with the score; the distance from the
-    // reference, rounded once where it is computed and once in all where the reference rises; the
-    // exponential, and one for each tile that raises the reference, with a product; as many
-    // additions as there are keys.
+    // The errors of a weight: its score, whose factors may be inexact, a sum of dim products, the
+    // roundings of scale and log2(e), of their product and of that with the score; the distance
+    // from the reference, rounded once where it is computed and once in all where the reference
+    // rises; the exponential, and one for each tile that raises the reference, with a product; as
+    // many additions as there are keys.
     const auto keys = static_cast<double>(n);
     const double of_score = units_of_sum(p.type, static_cast<double>(p.head_dim)) + 4 * kUnit;
     const double tiles = std::ceil(keys / kTileKeys) + 5;  // and five rounds of lanes
@@ -244,8 +245,8 @@ AttentionGradients attention_gradients(const AttentionSizes& p, const AttentionG
   const double of_product = units_of_sum(p.type, static_cast<double>(p.head_dim));
   const double of_delta = units_of_sum(DType::fp32, static_cast<double>(p.head_dim));
 
-  // Pairs of rows of queries and keys: one of the two is a single row. Weights and what becomes of
-  // dscores, with the errors of both.
+  // Pairs of rows of queries and keys, one of the two a single row: weights and gradients of
+  // scores, with the errors of both.
   struct Pairs {
     Vector weight, weight_error, dscore, dscore_error;
   };
@@ -279,11 +280,11 @@ AttentionGradients attention_gradients(const AttentionSizes& p, const AttentionG
         factor_unit * (x.dscore.cwiseAbs() + x.dscore_error).array() + factor_tiny;
     return x;
   };
-  // By how much a product with v is off because v is.
+  // The error of a product with v because v is inexact.
   const auto error_of_v = [](const Rows& v_bound, const Vector& x, Eigen::Index count) {
     return v_bound.rows() == 0 ? Vector(Vector::Zero(count)) : Vector(v_bound * x.cwiseAbs());
   };
-  // dscores become those of products that a factor multiplies.
+  // The gradients of scores become those of the products before the distance factor.
   const auto through = [&](Pairs x, const Factors& by) {
     if (p.distance_factor.part == 0) return x;
     const Vector greatest = x.dscore.cwiseAbs() + x.dscore_error;
@@ -292,7 +293,7 @@ AttentionGradients attention_gradients(const AttentionSizes& p, const AttentionG
     x.dscore = x.dscore.cwiseProduct(by.value);
     return x;
   };
-  // value += factors times rows, bound likewise.
+  // value += factors times rows, and the bound with it.
   const auto add = [](const Vector& factor, const Vector& error, const Rows& rows,
                       const Rows& rows_bound, Vector* value, Vector* bound, Vector* magnitude) {
     const Vector greatest = factor.cwiseAbs() + error;
@@ -317,7 +318,7 @@ AttentionGradients attention_gradients(const AttentionSizes& p, const AttentionG
     }
   };
   const auto zero = [&] { return Vector(Vector::Zero(p.head_dim)); };
-  // The dscores that count for one q and k: those that are near, or those that are far.
+  // The gradients of scores for one pair of q and k: the near ones or the far ones.
   const auto part_of = [&](const Pairs& x, bool far, std::int64_t position, std::int64_t first) {
     Pairs part = x;
     for (Eigen::Index i = 0; has_far && i < part.dscore.size(); ++i) {

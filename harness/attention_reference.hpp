@@ -12,14 +12,16 @@
 
 namespace tile {
 
-/// Multiplies scores by how far apart query and key are: 1 - part + part exp(-rate distance).
+/// Multiplies scores by a function of the distance of query and key: 1 - part + part exp(-rate
+/// distance).
 struct DistanceFactor {
   float part = 0, rate = 0;  // part 0: there is no such factor
 };
 
 /// heads / kv_heads heads of q share one of k and v. Query i stands beside key i + keys - queries,
-/// and sees `left` keys before and `right` behind it: at most kMaxLength, which is no limit. With a
-/// second pair of q and k its scores count for keys that are `window` or further from there.
+/// and sees `left` keys before and `right` after it: at most kMaxLength, which means no limit. If
+/// there is a second pair of q and k, its scores are those of keys that are `window` or further
+/// from there.
 struct AttentionSizes {
   DType type;  // fp64: the bounds are fp32's
   std::int64_t batch, heads, kv_heads, queries, keys, head_dim;
@@ -29,14 +31,14 @@ struct AttentionSizes {
   DistanceFactor distance_factor = {};
 };
 
-/// A second q and k, which score what is far. Without them nothing is far.
+/// A second q and k for the scores of far keys. Without them no key is far.
 struct FarInputs {
   std::span<const double> q, k;
   std::span<const double> q_bound = {}, k_bound = {};
 };
 
-/// Without padding. Where q, k and v are results themselves, which a kernel rounds before it
-/// multiplies them, their bounds are how far it may be from these values.
+/// Tensors without padding. If q, k and v are results themselves, which a kernel rounds before it
+/// multiplies them, their bounds say how far it may be from these values.
 struct AttentionInputs {
   std::span<const double> q;                              // [rows][heads][head_dim]
   std::span<const double> k, v;                           // [batch][keys][kv_heads][head_dim]
@@ -50,8 +52,7 @@ struct AttentionExpected {
   Expected lse;  // [rows][heads]
 };
 
-/// Of the rows with these numbers, row batch_entry * queries + query being that query; empty: of
-/// all.
+/// For the rows with these numbers: row batch_entry * queries + query. Empty means all rows.
 AttentionExpected attention_reference(const AttentionSizes& sizes, const AttentionInputs& inputs,
                                       std::span<const std::int64_t> rows = {});
 
@@ -71,7 +72,7 @@ struct AttentionGradients {
   Expected far_dq, far_dk;  // of the second q and k, if there are any
 };
 
-/// dq of the rows with these numbers, dk and dv of those; empty: of all.
+/// dq of query_rows, dk and dv of key_rows; empty means all.
 AttentionGradients attention_gradients(const AttentionSizes& sizes,
                                        const AttentionGradientInputs& inputs,
                                        std::span<const std::int64_t> query_rows = {},

@@ -20,7 +20,7 @@ std::string bar(double share) {
   return text;
 }
 
-/// What a workload is measured in.
+/// The unit of a workload's measurement.
 struct Measure {
   explicit Measure(const Workload& workload)
       : arithmetic(workload.operations() > 0),

@@ -21,9 +21,9 @@ Status time_steps(const Chapter& chapter, const LadderInfo& ladder, Workload& wo
                   const std::vector<std::size_t>& steps, const std::vector<Peer>& peers,
                   bool sustained_too, std::vector<Result>* results);
 
-/// Times a step in turn with the one that runs in the place of `before` on the same problem, both
-/// as short bursts, or once where one of them takes 20 ms. In words: "0.131 ms  4.10 TB/s  1.9 x
-/// step 4"; or why it could not be timed.
+/// Times a step in turn with the one that runs instead of `before` on the same problem, both as
+/// short bursts, or once if one of them takes 20 ms. In words: "0.131 ms 4.10 TB/s 1.9 x step 4";
+/// or why it could not be timed.
 std::string time_beside(Workload& workload, std::size_t step, std::size_t before);
 
 /// A peer and what it took.

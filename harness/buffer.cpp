@@ -113,11 +113,11 @@ std::string place(std::int64_t position, const Layout& layout) {
          std::to_string(position % layout.ld);
 }
 
-// What was written where nobody may.
+// What was written where nothing may be.
 Status guard_status(const Damages& found, const std::string& name, const Layout& layout,
                     std::int64_t extent) {
   std::string why;
-  // `text` tells of damage that there is: without elements there are no rows to place it in.
+  // `text` describes damage that exists: without elements there are no rows to locate it in.
   const auto report = [&](const Damage& damage, auto text) {
     if (damage.bytes > 0) why += (why.empty() ? "" : "; ") + damage.amount() + text(damage.first);
   };
@@ -138,7 +138,7 @@ Status guard_status(const Damages& found, const std::string& name, const Layout&
   return why.empty() ? Status{} : device_error(name, why);
 }
 
-// What small_inputs() tells, as long as its buffer lives.
+// The text for small_inputs(), as long as its buffer lives.
 std::vector<std::weak_ptr<const std::string>>& shown_inputs() {
   static std::vector<std::weak_ptr<const std::string>> inputs;
   return inputs;
@@ -237,7 +237,7 @@ void DeviceBuffer::restore() {
 }
 
 void DeviceBuffer::DeviceFree::operator()(std::byte* memory) const {
-  static_cast<void>(cudaFree(memory));  // a destructor has nobody to tell
+  static_cast<void>(cudaFree(memory));  // a destructor cannot report an error
 }
 
 void* DeviceBuffer::raw() const { return memory_.get() + start(); }

@@ -80,7 +80,7 @@ class DeviceBuffer {
   /// Fails if an element has changed since the buffer was made: for an input after a kernel, for
   /// an output after a call that was refused.
   Status check_unchanged() const;
-  /// What every test asks of every buffer at the end: check_guards(), and of an input also
+  /// The checks for every buffer at the end of a test: check_guards(), and for an input also
   /// check_unchanged().
   Status check() const;
 
@@ -99,14 +99,14 @@ class DeviceBuffer {
   std::string name_;
   Layout layout_;
   bool is_input_;
-  bool has_values_;                           // or poison, which nobody may read
+  bool has_values_;                           // or poison, which must not be read
   std::vector<std::byte> image_;              // all of the memory as it was uploaded
   std::shared_ptr<const std::string> shown_;  // for small_inputs()
   std::unique_ptr<std::byte, DeviceFree> memory_;
 };
 
-/// "x = 1 2 3" for each buffer that was made with at most eight values and is still there: what a
-/// failed check can show of its inputs.
+/// "x = 1 2 3" for each buffer that was made with at most eight values and is still there: the
+/// inputs that a failed check can show.
 std::vector<std::string> small_inputs();
 
 /// Device memory for `count` elements with the same canaries, whose contents are never on the host
@@ -127,7 +127,7 @@ class GuardedMemory {
   void copy(const GuardedMemory& other);
   /// Makes all bits of the elements one.
   void poison();
-  /// Says that a kernel will write all elements before anybody reads one.
+  /// Says that kernels will write all elements before they read one.
   void mark_written() { tell_device(true); }
   /// Rows by their numbers.
   std::vector<double> rows(std::span<const std::int64_t> numbers) const;

@@ -1,4 +1,4 @@
-// A chapter as ./tour sees it: its ladders, and problems to run their steps on.
+// A chapter for ./tour: its ladders, and problems to run their steps on.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,7 @@ class Workload {
   virtual std::string_view direction() const { return "forward"; }
   /// Bytes that any correct kernel must move, each input read and each output written once.
   virtual double bytes() const = 0;
-  /// Additions and multiplications of the problem, if they and not the bytes set its pace: it is
+  /// Additions and multiplications of the problem, if they and not the bytes limit its speed: it is
   /// then measured in TFLOP/s. Otherwise 0.
   virtual double operations() const { return 0; }
   /// The type of the factors, if there are operations(): which rate is their ceiling.
@@ -53,7 +53,7 @@ class Workload {
 
   /// For tests: the names of the problem's tensors. A workspace is none of them.
   virtual std::vector<std::string> tensors() const { return {}; }
-  /// Moves one of them, by its number among those, so that it begins `bytes` behind a multiple of
+  /// Moves one of them, by its number among those, so that it begins `bytes` after a multiple of
   /// 256.
   virtual void move_tensor(std::size_t, std::int64_t) {}
 };
@@ -80,7 +80,7 @@ struct LadderInfo {
   /// What bench measures beside `make`, of the same sizes and types. These may give null for a type
   /// that they leave out.
   std::vector<MakeWorkload> make_for_benchmark = {};
-  /// Small ones, but so many that the own kernel of each step runs one of them.
+  /// Small ones, but enough of them that the own kernel of each step runs one.
   std::vector<WholeTiles> whole_tiles = {};
 };
 

@@ -1,5 +1,5 @@
-// Tests that every chapter has, whatever it computes: made of its Workloads, and part of the suite
-// "step" of its test program.
+// Tests of every chapter, independent of what it computes: made of its Workloads, and part of the
+// suite "step" of its test program.
 #include <cuda_runtime_api.h>
 #include <doctest/doctest.h>
 
@@ -40,7 +40,7 @@ struct Case {
   }
 };
 
-/// Calls `check` for each Case. The CPU device leaves out fp16 where bf16 runs and says the same.
+/// Calls `check` for each Case. The CPU device leaves out fp16 if bf16 runs, which tests the same.
 template <class Check>
 void for_each_case(Check check) {
   for (const Chapter* chapter : chapters()) {
@@ -118,8 +118,8 @@ TEST_SUITE("step") {
     });
   }
 
-  // A check for less than the 16 bytes of a vector lets this pass. The CPU device divides the
-  // tensors between the sizes.
+  // A step that checks for less than the 16 bytes of a vector would take this. The CPU device
+  // divides the tensors between the sizes.
   TEST_CASE("each tensor in turn begins at half a vector") {
     for_each_case([](const Case& one) {
       const EnumSet<DType> types = one.ladder.steps[one.step].types;

@@ -30,7 +30,7 @@ std::int64_t element_count(std::span<const std::int64_t> shape) {
   return count;
 }
 
-// What makes a comparison impossible: sizes that disagree, or a bound that means nothing.
+// Why a comparison is impossible: sizes that disagree, or a bound that is no bound.
 std::string problem(std::string_view name, std::span<const double> got, const Expected& expected) {
   const auto count = static_cast<std::size_t>(element_count(expected.shape));
   const auto wrong_size = [&](const char* what, std::size_t size) {

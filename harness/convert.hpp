@@ -20,7 +20,7 @@ std::vector<std::byte> from_double(std::span<const double> values, DType dtype);
 /// Rounds each value to `dtype`: what a kernel sees of it.
 void round_to(std::span<double> values, DType dtype);
 
-/// `values` rounded to `dtype` likewise.
+/// The same for `values` rounded to `dtype`.
 std::vector<double> rounded(std::span<const double> values, DType dtype);
 
 }  // namespace tile

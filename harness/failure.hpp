@@ -1,4 +1,4 @@
-// One failed check, as a reader is told of it.
+// The report of one failed check.
 #pragma once
 
 #include <string>

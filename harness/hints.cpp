@@ -119,7 +119,7 @@ std::string hint_sign(const Mismatches& m) {
   const bool flipped = std::ranges::all_of(m.wrong, [&](std::int64_t i) {
     return matches(got_at(m, i), -value_at(m, i), bound_at(m, i));
   });
-  // Of what is as small as its error no sign is known.
+  // A value as small as its error has no known sign.
   const auto known = std::ranges::count_if(
       m.wrong, [&](std::int64_t i) { return std::abs(value_at(m, i)) > 2 * bound_at(m, i); });
   return flipped && known >= kEnough ? "each has the wrong sign: got = -expected" : "";
@@ -143,7 +143,7 @@ std::string hint_factor(const Mismatches& m) {
   std::int64_t beyond = 0;
   for (std::int64_t i = 0; i < std::ssize(m.got); ++i) {
     const double scaled = factor * value_at(m, i);
-    // A NaN or an infinity that is expected, and is there, says nothing.
+    // An expected NaN or infinity gives no hint.
     if (!std::isfinite(value_at(m, i)) && matches(got_at(m, i), value_at(m, i), 0)) continue;
     if (!(std::abs(got_at(m, i) - scaled) <= tolerance(i))) return {};
     beyond += std::abs(scaled - value_at(m, i)) > 2 * tolerance(i);

@@ -20,8 +20,9 @@ struct Mismatches {
 /// whose pattern is there, or nothing.
 std::string hint(const Mismatches& m);
 
-// The guesses one by one, those that could least be chance first. Each returns an empty string when
-// its pattern is not there. Those that could be right by chance ask for at least three mismatches.
+// The guesses one by one, those that are least likely to be chance first. Each returns an empty
+// string when its pattern is not there. Those that could be right by chance ask for at least three
+// mismatches.
 
 /// Elements still hold the poison that the output was filled with.
 std::string hint_unwritten(const Mismatches& m);

@@ -1,4 +1,4 @@
-// A matrix among the arguments of a step, and what is checked of it before a launch.
+// A matrix among the arguments of a step, and its checks before a launch.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ struct MatrixArgument {
   std::int64_t element_bytes;
 
   bool empty() const { return rows == 0 || cols == 0; }
-  /// From the first element to behind the last, once check_size() is content.
+  /// From the first element to the end of the last, once check_size() is content.
   std::int64_t bytes() const { return empty() ? 0 : ((rows - 1) * ld + cols) * element_bytes; }
 };
 
@@ -57,7 +57,7 @@ inline Status check_apart(const MatrixArgument& output, const MatrixArgument& in
   return {};
 }
 
-/// Likewise, but the output may be the input, with the same rows.
+/// The same, but the output may be the input, with the same rows.
 inline Status check_apart_or_same(const MatrixArgument& output, const MatrixArgument& input) {
   if (output.data == input.data && output.ld == input.ld) return {};
   return check_apart(output, input);

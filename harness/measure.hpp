@@ -13,7 +13,8 @@ namespace tile {
 /// Starts the work to be timed in a stream, a cudaStream_t.
 using Work = std::function<Status(void* stream)>;
 
-/// Under which load a card is measured. A card that is busy for long gets hot and lowers its clock.
+/// The load under which a card is measured. A card that is busy for long gets hot and lowers its
+/// clock.
 enum class Duty {
   burst,      ///< after a pause, and with another one after every 0.3 s of work
   sustained,  ///< after half a second of the same work, without a pause
@@ -31,15 +32,15 @@ struct Timing {
 struct Group {
   std::vector<std::size_t> works;  ///< their indices
   int repetitions = 0;
-  int burst = 0;  ///< so many between two pauses
+  int burst = 0;  ///< calls between two pauses
 };
 
-/// Plans the timing of works that take so long once: first `rivals` works (ceilings and peers),
-/// then the steps. The first group has all rivals, the last step, and every step that takes at most
-/// four times as long as the fastest step or a millisecond. Each of the others is a group by
-/// itself: in turn with it, the card would rest between executions of the fast ones, and the bench
-/// would take long. Repetitions are 30, or as many as take 0.4 s for each work of the group, but at
-/// least 3.
+/// Plans the timing of works, given the time of one execution of each: first `rivals` works
+/// (ceilings and peers), then the steps. The first group has all rivals, the last step, and every
+/// step that takes at most four times as long as the fastest step or a millisecond. Each of the
+/// others is a group by itself: in turn with it, the card would rest between executions of the fast
+/// ones, and the bench would take long. Repetitions are 30, or as many as take 0.4 s for each work
+/// of the group, but at least 3.
 std::vector<Group> plan(std::span<const double> milliseconds, std::size_t rivals);
 
 /// Milliseconds of one execution of each, to plan with.
@@ -48,8 +49,8 @@ Status time_once(std::span<const Work> works, std::vector<double>* milliseconds)
 /// Times the works of a group in turn, one execution of each at a time, so that all see the same
 /// card. CUDA events around each execution; before it, the L2 cache is cleared by reading 256 MiB:
 /// reading, because lines left dirty by a write would be written back within the time measured.
-/// A tenth as many rounds go before, unmeasured. Of `timings`, one for each of `works`, it writes
-/// those of the group.
+/// A tenth as many rounds come first, unmeasured. Writes the timings of the group; `timings` has
+/// one for each of `works`.
 Status time_in_turn(std::span<const Work> works, const Group& group, Duty duty,
                     std::vector<Timing>* timings);
 

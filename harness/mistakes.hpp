@@ -11,7 +11,7 @@ namespace tile {
 
 struct Mistake {
   std::string_view explanation;  ///< "this is x + y: alpha is not used"
-  Expected result;               ///< what comes out if somebody makes it
+  Expected result;               ///< the result of a kernel with this mistake
 };
 
 /// The explanation of the first mistake that gives exactly what was got, on a line of its own;

@@ -12,7 +12,7 @@ namespace tile {
 void in_parts(std::size_t count, std::size_t smallest,
               const std::function<void(std::size_t begin, std::size_t end)>& work);
 
-/// Of elements so many that starting a thread is worth it.
+/// The number of elements from which on starting a thread is worth it.
 inline constexpr std::size_t kElementsForAThread = 1 << 16;
 
 }  // namespace tile

@@ -8,7 +8,7 @@
 namespace tile {
 
 /// Bit patterns that no kernel computes by accident. Memory that a kernel must not read or must
-/// overwrite is filled with them, and whoever meets one in a result knows where it came from.
+/// overwrite is filled with them, so one that appears in a result shows where it came from.
 enum class Poison {
   unwritten_nan,     ///< an output element before the kernel ran: a NaN
   unwritten_finite,  ///< the same for a second run: a large finite number

@@ -1,4 +1,4 @@
-// A line that says what is going on, for whatever takes longer than a second.
+// A line that says what is going on, for work that takes longer than a second.
 #pragma once
 
 #include <unistd.h>

@@ -1,4 +1,4 @@
-// Random bits that depend on a seed and a place alone, for inputs that are made on the device.
+// Random bits that depend only on a seed and a place, for inputs that are made on the device.
 #pragma once
 
 #include <cuda_runtime.h>

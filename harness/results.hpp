@@ -7,8 +7,8 @@
 
 namespace tile {
 
-/// One number. The first six fields and `peer` together are its key: a new row takes the place of
-/// an old one with the same key.
+/// One number. The first six fields and `peer` together are its key: a new row replaces an old one
+/// with the same key.
 struct Result {
   std::string chapter;  ///< the folder's name
   std::string step;
@@ -25,7 +25,7 @@ struct Result {
   double sm_clock = 0;          ///< MHz
 };
 
-/// What all rows of a run have in common.
+/// The fields that all rows of a run share.
 struct Origin {
   std::string gpu, driver, cuda, commit, date;
 };

@@ -1,4 +1,4 @@
-// How a result in fp32 is rounded to the type that it is stored in, for the bounds of references.
+// The rounding of a result in fp32 to the type that it is stored in, for the bounds of references.
 #pragma once
 
 #include <cmath>
@@ -24,7 +24,7 @@ inline Rounding rounding_of(DType type) {
   switch (type) {
     case DType::fp16: return {0x1p-11, 0x1p-25, infinite(0x1p16, 0x1p-11)};
     case DType::bf16: return {0x1p-8, 0x1p-134, infinite(0x1p128, 0x1p-8)};
-    case DType::fp32:  // nothing is rounded once more
+    case DType::fp32:  // no further rounding
     case DType::tf32: return {0, 0, infinite(0x1p128, 0x1p-24)};
     case DType::fp64:
     case DType::e4m3: break;  // no result has it

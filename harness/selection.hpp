@@ -11,7 +11,7 @@ namespace tile {
 /// A GPU takes all. The CPU device, on which a case takes milliseconds, divides them between fp16
 /// and bf16, if a step has both, and takes one in `2 thinned` of those; its check build, some five
 /// times slower, a third of these. Which ones looks random, so that no pattern in the list decides,
-/// and differs from step to step, because what one step reads in its own way others share. The
+/// and differs from step to step, because a case that one step leaves out is run for others. The
 /// first is always one of them, or a short list might have none.
 class Selection {
  public:

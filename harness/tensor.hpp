@@ -15,8 +15,8 @@
 
 namespace tile {
 
-/// [batch][length][heads][dim] with strides. What lies between its elements is not to be touched:
-/// NaN in an input, poison in an output.
+/// [batch][length][heads][dim] with strides. The memory between its elements must not be touched:
+/// it is NaN in an input, poison in an output.
 class Tensor {
  public:
   struct Shape {
@@ -40,7 +40,7 @@ class Tensor {
     return Tensor(DeviceBuffer::output(name, vector_layout(type, extent, offset), poison), places);
   }
 
-  /// What a kernel reads and writes.
+  /// A tensor that a kernel reads and writes.
   static Tensor in_out(const char* name, DType type, const Shape& shape, const Strides& stride,
                        const std::vector<double>& values, std::int64_t offset = 0) {
     const std::vector<std::size_t> places = places_of(shape, stride);
@@ -97,7 +97,7 @@ class Tensor {
   std::vector<std::byte> before_;
 };
 
-/// Strides of [batch][heads][length][dim], with `gap` elements behind each row.
+/// Strides of [batch][heads][length][dim], with `gap` elements after each row.
 inline Strides heads_first(std::int64_t length, std::int64_t heads, std::int64_t dim,
                            std::int64_t gap = 0) {
   return {heads * length * (dim + gap), length * (dim + gap), dim + gap};
@@ -112,9 +112,9 @@ inline std::optional<DeviceBuffer> lengths_buffer(const char* name, const std::v
   return DeviceBuffer::input(name, vector_layout(DType::fp32, std::ssize(n)), floats);
 }
 
-/// Makes the rows of [batch][length][row] NaN that lie behind each batch entry's own length: nobody
-/// may read them. No lengths: all rows are there.
-inline void erase_behind(const std::vector<int>& lengths, std::int64_t length,
+/// Makes the rows of [batch][length][row] NaN that lie beyond each batch entry's own length: they
+/// must not be read. No lengths: all rows are there.
+inline void erase_beyond(const std::vector<int>& lengths, std::int64_t length,
                          std::vector<double>* rows) {
   const std::int64_t row =
       std::ssize(*rows) / std::max<std::int64_t>(1, std::ssize(lengths) * length);

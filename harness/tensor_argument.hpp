@@ -1,4 +1,4 @@
-// A tensor of heads' rows among the arguments of a step, and what is checked of it before a launch.
+// A tensor of heads' rows among the arguments of a step, and its checks before a launch.
 #pragma once
 
 #include <algorithm>
@@ -35,7 +35,7 @@ struct TensorArgument {
   std::string may_be{};  // an output: the name of the input that it may be, element for element
 
   bool empty() const { return batch == 0 || length == 0 || heads == 0 || dim == 0; }
-  /// Elements from the first to behind the last; false if they overflow 64 bits as bytes.
+  /// Elements from the first to the end of the last; false if they overflow 64 bits as bytes.
   bool extent(std::int64_t* elements) const {
     *elements = dim;
     for (const auto& [count, distance] :
@@ -93,8 +93,8 @@ inline Status check_pointer(const TensorArgument& x) {
   return {};
 }
 
-/// Whether two tensors of rows that are equally far apart lie between one another's rows: their
-/// heads are apart from some row's beginning to the next one's.
+/// Whether two tensors whose rows are equally far apart are interleaved: between the beginnings of
+/// two rows their heads do not overlap.
 inline bool interleave(const TensorArgument& a, const TensorArgument& b) {
   if (a.stride.row != b.stride.row || a.stride.batch != b.stride.batch ||
       a.element_bytes != b.element_bytes || a.stride.row == 0 ||
@@ -187,7 +187,7 @@ inline Status check_row_chunks(DType type, const std::vector<TensorArgument>& te
   return {};
 }
 
-/// Whether as many bytes are there as a step needs.
+/// Whether a workspace has as many bytes as a step needs.
 inline Status check_workspace(std::int64_t needed, std::int64_t given) {
   if (given >= needed) return {};
   return unsupported("workspace_bytes", grouped(needed) + " are needed, not " + grouped(given));

@@ -32,7 +32,7 @@ bool skipped = false;
 unsigned cases_run = 0;
 int checks_made = 0;
 
-// What of doctest's reports nobody asks for.
+// The parts of doctest's reports that are left out.
 struct Silent : doctest::IReporter {
   explicit Silent(const doctest::ContextOptions&) {}
   void report_query(const doctest::QueryData&) override {}

@@ -1,4 +1,4 @@
-// What the tests of steps share: which steps to test, how to run one, and how to skip.
+// Shared by the tests of steps: which steps to test, how to run one, and how to skip.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -23,7 +23,7 @@ void skip(std::string_view why);
 /// How often run_step() has run the own kernel of the step that it was given.
 std::size_t& own_runs();
 
-/// A step under test, and where it stands.
+/// A step under test, and its number.
 template <class Ladder>
 struct TestedStep : Ladder::Step {
   const Ladder* ladder;
@@ -44,7 +44,7 @@ std::vector<TestedStep<Ladder>> selected_steps(const Ladder& ladder) {
 }
 
 /// Whether the own kernel of the step runs the problem here: if not, another step's tests are about
-/// it. Only the alignment of the pointers in `buffers` is looked at.
+/// it. Of the pointers in `buffers` only the alignment matters.
 template <class Ladder>
 bool is_taken(const TestedStep<Ladder>& step, const typename Ladder::Problem& problem,
               const typename Ladder::Buffers& buffers) {
@@ -76,8 +76,8 @@ enum class Types { in_turn, all };
 /// bf16 change from step to step, fp32 and these two also from test to test.
 bool waits_for_its_turn(EnumSet<DType> types, std::size_t number, DType type);
 
-/// Calls `check(step, type)` for every step to test and each of its element types. What this device
-/// lacks is skipped.
+/// Calls `check(step, type)` for every step to test and each of its element types. Skips what this
+/// device lacks.
 template <class Ladder, class Check>
 void for_each_step(const Ladder& ladder, Check check, OwnKernel own = OwnKernel::must_run,
                    Types types = Types::in_turn) {

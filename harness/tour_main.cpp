@@ -97,7 +97,7 @@ std::string command_for(const Chapter& chapter, const LadderInfo& ladder, std::s
          (ladder.name.empty() ? "" : text(ladder.name) + " ") + std::to_string(step + 1);
 }
 
-/// What may help whoever has a wrong kernel before them.
+/// Advice on finding the mistake in a wrong kernel.
 std::string next_command(const Chapter& chapter, const LadderInfo& ladder, std::size_t step) {
   if (!device_reads_host_memory() && device().simulated) return "See docs/debugging.md";
   return "Next: " + command_for(chapter, ladder, step) + " --check";
@@ -117,7 +117,7 @@ std::string numbered(const LadderInfo& ladder, std::size_t step) {
   return std::to_string(step + 1) + " " + text(ladder.steps[step].name);
 }
 
-/// Says which step runs in the place of another.
+/// Says which step runs instead of another.
 void show_choice(const LadderInfo& ladder, std::size_t wanted, const Choice& choice) {
   if (choice.step == wanted) return;
   std::printf("      %s does not take this (%s): step %s runs\n", numbered(ladder, wanted).c_str(),
@@ -356,7 +356,7 @@ int execute(const Request& request) {
       for (const LadderInfo& ladder : chapter->ladders) {
         if (request.ladder && request.ladder != &ladder) continue;
         (bench ? bench_ladder : run_ladder)(*chapter, ladder, request, &record, &results);
-        // Kept at once: who stops an hour of measuring keeps what came before.
+        // Written at once: if an hour of measuring is stopped, what came before is kept.
         if (!request.json.empty()) merge_results(request.json, results, origin(request.commit));
         results.clear();
       }

@@ -1,4 +1,4 @@
-// What the Workloads of chapters are made of: tensors in guarded memory, and a ladder that runs.
+// The parts of the chapters' Workloads: tensors in guarded memory, and a ladder that runs.
 #pragma once
 
 #include <algorithm>
@@ -28,7 +28,7 @@ class Tensors {
   /// `expected` is that of the rows `checked`. Of a vector each element is a row.
   void* output(std::string name, DType type, std::int64_t rows, std::int64_t cols,
                std::vector<std::int64_t> checked, Expected expected);
-  /// Memory that a step uses and nobody looks at.
+  /// Memory that a step uses and that is not compared.
   void* workspace(std::int64_t bytes);
 
   /// How many there are.
@@ -45,7 +45,7 @@ class Tensors {
     const void* from;
     void* to;
   };
-  /// Moves one of these to where it begins `bytes` behind a multiple of 256. An output is poison
+  /// Moves one of these to where it begins `bytes` after a multiple of 256. An output is poison
   /// afterwards.
   Moved move(std::size_t tensor, std::int64_t bytes);
 

@@ -5,12 +5,12 @@
 
 Softmax, LayerNorm, RMSNorm, attention, rotary embeddings, and attention whose near and far keys are
 scored by different rotations. Each is an operator of torch.library: it has gradients, and
-torch.compile does not look into it. The functions stand before the modules that are made of them.
+torch.compile does not look into it. Each function comes before the modules that use it.
 
 Tensors are float32, float16 or bfloat16, on the device that libtile_c.so computes on: a GPU, or
 the CPU if it was built for the CPU device. Tensors of float64 are computed on the CPU by the
-references that the kernels are tested against. They are slow, and exact enough for
-torch.autograd.gradcheck. There are no second derivatives, but of rotary().
+references of the kernels' tests. They are slow, and exact enough for torch.autograd.gradcheck.
+There are no second derivatives, except of rotary().
 
 What is wrong with a tensor is a ValueError or a TypeError, and what the library refuses is a
 TileError with the library's message.
@@ -34,8 +34,8 @@ ROOT = HERE.parent
 
 
 def _import_tile_c():
-    """tile_c.py, which has the structs of tile.h: from beside this file, or from the project's
-    harness/peers. That folder's other files are not for import by others."""
+    """Imports tile_c.py, which has the structs of tile.h, from beside this file or from the
+    project's harness/peers, of which it imports nothing else."""
     paths = [HERE / "tile_c.py", ROOT / "harness/peers/tile_c.py"]
     path = next((path for path in paths if path.exists()), None)
     if not path:
@@ -57,9 +57,9 @@ _loaded = None
 
 
 def load(path=None):
-    """Loads libtile_c.so, and computes with it from now on. Without a path it is that of the
-    environment's TILE_LIBRARY, or that of the project's build/gpu or build/cpu. The first operation
-    does this by itself."""
+    """Loads libtile_c.so, and computes with it from now on. Without a path it takes that in the
+    environment's TILE_LIBRARY, or the library in the project's build/gpu or build/cpu. The first
+    operation does this by itself."""
     global _loaded
     path = path or os.environ.get("TILE_LIBRARY")
     if not path:
@@ -84,7 +84,7 @@ def device():
 
 
 def _run(operation, x, /, **fields):
-    """Starts an operation in the current stream of x, which tells type and device. Tensors become
+    """Starts an operation in the current stream of x, with the type and device of x. Tensors become
     pointers, and fields that are None keep their default."""
     kept = {name: value for name, value in fields.items() if value is not None}
     fields = {name: value.data_ptr() if isinstance(value, Tensor) else value
@@ -111,7 +111,7 @@ def _run(operation, x, /, **fields):
 
 
 def _start(operation, element_type, fields, allocate):
-    """With a workspace of allocate(bytes), if the operation has one."""
+    """Runs an operation, with a workspace of allocate(bytes) if it has one."""
     known = dict(tile_c.STRUCTS[operation]._fields_)
     if "workspace" in known:
         count = library().workspace_bytes(operation, element_type, **fields)
@@ -128,7 +128,7 @@ def _require(condition, message):
 
 
 def _require_alike(x, /, **others):
-    """Of one device and type, as x is."""
+    """Checks that all tensors have the device and type of x."""
     for name, other in others.items():
         if other is None:
             continue
@@ -138,7 +138,8 @@ def _require_alike(x, /, **others):
 
 
 def _statistics_type(x):
-    """Of what a forward pass keeps of each row: fp32, and double of the references."""
+    """The type of the numbers that a forward pass keeps for each row: fp32, or double for the
+    references."""
     return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 
@@ -215,12 +216,12 @@ _softmax.register_autograd(_softmax_gradients, setup_context=_softmax_context)
 
 
 def layer_norm(x, weight=None, bias=None, eps=1e-5):
-    """Of each row of x, [..., cols]; weight and bias are [cols] or None."""
+    """LayerNorm of each row of x, [..., cols]; weight and bias are [cols] or None."""
     return _norm(x, weight, bias, eps, False)[0]
 
 
 def rms_norm(x, weight=None, eps=1e-5):
-    """Of each row of x, [..., cols]; weight is [cols] or None."""
+    """RMSNorm of each row of x, [..., cols]; weight is [cols] or None."""
     return _norm(x, weight, None, eps, True)[0]
 
 
@@ -247,7 +248,7 @@ def _contiguous(x):
 @_operator("norm")
 def _norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float,
           rms: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """y, and of each row its mean, which RMSNorm has not, and 1 / standard deviation."""
+    """y, and for each row its mean, which RMSNorm does not have, and 1 / standard deviation."""
     y, mean, rstd = _norm_outputs(x, rms)
     _run("layernorm", x, **_rows(x, weight, bias, rms), x=x.contiguous(), gamma=_contiguous(weight),
          beta=_contiguous(bias), y=y, mean=None if rms else mean, rstd=rstd,
@@ -264,7 +265,7 @@ def _(x, weight, bias, eps, rms):
 @_operator("norm_backward")
 def _norm_backward(dy: Tensor, x: Tensor, weight: Tensor | None, mean: Tensor, rstd: Tensor,
                    rms: bool, has_bias: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """dx, dweight, dbias; those of what there is not are empty."""
+    """dx, dweight, dbias; without a weight or a bias its gradient is empty."""
     dx, dweight, dbias = _norm_gradients_of(x, weight, has_bias)
     _run("layernorm_backward", x, **_rows(x, weight, None, rms), x=x.contiguous(),
          gamma=_contiguous(weight), mean=None if rms else mean, rstd=rstd, dy=dy.contiguous(),
@@ -310,9 +311,9 @@ def attention(q, k, v, *, causal=False, scale=None, window=None, query_lengths=N
     k, v              [batch, keys, kv_heads, head_dim]; heads / kv_heads heads of q share one
     causal            query i sees the keys up to i + keys - queries
     scale             of the scores, positive; None: 1 / sqrt(head_dim)
-    window            (left, right): how many keys a query sees before and behind that one
-    query_lengths     [batch] each, int32: how many queries and keys a batch entry has. They take
-    key_lengths       the place of queries and keys; o is 0 and lse -infinity beyond
+    window            (left, right): how many keys a query sees before and after that one
+    query_lengths     [batch] each, int32: how many queries and keys a batch entry has. They
+    key_lengths       replace queries and keys; o is 0 and lse -infinity beyond
     """
     o, lse = _attention(q, k, v, causal, scale, None if window is None else list(window),
                         _int32(query_lengths), _int32(key_lengths))
@@ -324,8 +325,8 @@ def _int32(numbers):
 
 
 def _attention_fields(q, k, v, causal, scale, query_lengths, key_lengths, **others):
-    """What the structs of all kinds of attention have. `others` are further tensors, and whose
-    shape each has, "q" or "k"."""
+    """The fields that the structs of all kinds of attention share. `others` are further tensors,
+    each with the name, "q" or "k", of the one whose shape it has."""
     for name, each in (("q", q), ("k", k), ("v", v)):
         _require(each.dim() == 4, f"{name} has {each.dim()} dimensions: not those of [batch, "
                                   "length, heads, head_dim]")
@@ -431,7 +432,7 @@ _attention.register_autograd(_attention_gradients, setup_context=_attention_cont
 class RotaryTables(NamedTuple):
     """Made by rotary_tables()."""
     cos: Tensor          # [positions, rotary_dim / 2], float32
-    sin: Tensor          # likewise
+    sin: Tensor          # as cos
     frequencies: Tensor  # [rotary_dim / 2], float64, of which float64 tensors are computed
     attention_factor: float
 
@@ -471,7 +472,7 @@ def rotary(q, k, tables, *, positions=None, first_position=0, interleaved=False)
 
     q              [batch, length, heads, head_dim]
     k              [batch, length, kv_heads, head_dim]
-    tables         of rotary_tables(); the elements from their rotary_dim on stay as they are
+    tables         of rotary_tables(); the elements from their rotary_dim on are copied
     positions      [batch, length], int32; None: they count from first_position
     interleaved    a pair is elements 2 i and 2 i + 1, not i and i + rotary_dim / 2
     """
@@ -493,7 +494,7 @@ def _check_tables(q, cos, sin, frequencies, thirds):
 
 
 def _table_pointers(x, cos, sin, frequencies):
-    """The kernels are given tables, and the references what they are made from."""
+    """Tables for the kernels, and the frequencies that they are made from for the references."""
     if x.dtype == torch.float64:
         return dict(frequencies=frequencies.contiguous())
     return dict(cos=cos.contiguous(), sin=sin.contiguous())

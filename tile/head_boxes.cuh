@@ -19,8 +19,8 @@ struct HeadBoxes {
   static constexpr int kBytes = kCols / kBoxCols * kBoxBytes;
   static_assert(sizeof(T) == 2 && kCols % kBoxCols == 0 && kRows % 8 == 0 && kRows <= 256);
 
-  /// Starts the copies of the rows of a head from `row` on, kBytes bytes. Rows beyond the tensor's
-  /// are zeros.
+  /// Starts the copies of the rows of a head from `row` on, kBytes bytes. Rows past the end of the
+  /// tensor are zeros.
   static __device__ void load(ptx::SharedAddress to, const TensorMap& map, int row, int head,
                               int batch, ptx::Mbarrier* full) {
 #pragma unroll
@@ -29,21 +29,22 @@ struct HeadBoxes {
     }
   }
 
-  /// As the factor of a product along the columns, 16 from column `col` on: the rows from `row` on,
-  /// a multiple of 8.
+  /// The descriptor of a factor whose product sums over columns: 16 of them from `col` on, of the
+  /// rows from `row` on, a multiple of 8.
   static __device__ ptx::WgmmaDescriptor along_columns(ptx::SharedAddress at, int row, int col) {
     return ptx::WgmmaDescriptor::along_k(at + row * kRowBytes) +
            (col / kBoxCols * kBoxBytes + col % kBoxCols * 2);
   }
-  /// As the right factor of a product along the rows, 16 from `row` on: all columns.
+  /// The descriptor of a right factor whose product sums over rows: 16 of them from `row` on, with
+  /// all columns.
   static __device__ ptx::WgmmaDescriptor along_rows(ptx::SharedAddress at, int row) {
     return ptx::WgmmaDescriptor::along_mn(at, kBoxBytes) + row * kRowBytes;
   }
 
-  /// Makes zeros of the rows from `row` on, with kThreads threads, of which this one is `thread`.
+  /// Fills the rows from `row` on with zeros, by kThreads threads, of which this one is `thread`.
   template <int kThreads>
   static __device__ void clear(ptx::SharedAddress at, int row, int thread) {
-    constexpr int kRowChunks = kRowBytes / 16;  // they have changed places within their row only
+    constexpr int kRowChunks = kRowBytes / 16;  // the swizzle permutes them within their row only
     for (int chunk = thread; chunk < kBytes / 16; chunk += kThreads) {
       if (chunk / kRowChunks % kRows >= row) ptx::store_shared(at + chunk * 16, uint4{});
     }
@@ -52,7 +53,7 @@ struct HeadBoxes {
   /// The rows of [batch][rows][heads][kCols] elements.
   static BoxedTensor boxed(DType type, const void* data, std::int64_t batch, std::int64_t heads,
                            std::int64_t rows, const Strides& stride) {
-    // The stride of an axis with one element may be anything.
+    // The stride of an axis with one element is never used, but TMA checks it.
     const auto of = [](std::int64_t extent, std::int64_t s) { return extent > 1 ? s : kBoxCols; };
     return {.type = type,
             .data = data,

@@ -1,5 +1,5 @@
-// What kernels of attention begin with: the rows of heads, what is kept of each query beside its
-// row, and which part of the work a block does.
+// What attention kernels begin with: the rows of heads, the statistics of each query, and which
+// part of the work a block does.
 #pragma once
 
 #include <string>
@@ -47,9 +47,9 @@ inline int tiles_of(std::int64_t rows, int tile) {
 }
 
 // snippet-begin longest_first
-/// The work of this block if the tiles with the most to do begin first, so that blocks with little
-/// fill the gaps at the end; of each tile eight heads in turn, which share the L2. For tiles of
-/// keys: where a mask is causal, the first ones are seen by the most queries.
+/// The work of this block if the tiles with the most work begin first, so that blocks with little
+/// work fill the gaps at the end. Eight heads take turns at each tile, and share the L2. For tiles
+/// of keys: under a causal mask the first ones are seen by the most queries.
 __device__ inline BlockWork keys_longest_first(int batch, int heads, int tiles) {
   constexpr unsigned kTurn = 8;
   const unsigned all = batch * heads, section = blockIdx.x / (kTurn * tiles) * kTurn;
@@ -80,15 +80,15 @@ Status blocks_for_tiles(const Problem& p, std::int64_t heads, std::int64_t rows,
   return blocks_for("batch, heads and lengths", count, 1, blocks);
 }
 
-/// Where the head's part of lse, [batch][heads][queries], begins; null if nobody needs it.
+/// Where the head's part of lse, [batch][heads][queries], begins; null if not needed.
 template <class Of>
 __device__ Of* lse_of_head(Of* lse, const BlockWork& work, int heads, int queries) {
   return lse ? lse + (std::int64_t{work.batch} * heads + work.head) * queries : nullptr;
 }
 
-/// Backward, of each query: lse in units of log2, and delta. Behind a head's queries there are rows
-/// up to a multiple of kRowsOfTerms which have no weight, so that no tile of queries need ask where
-/// they end.
+/// Backward, of each query: lse in units of log2, and delta. After a head's queries there are rows
+/// up to a multiple of kRowsOfTerms which have no weight, so that a tile of queries need not check
+/// where they end.
 struct Terms {
   float lse2, delta;
 };

@@ -1,11 +1,12 @@
-// RowSoftmax whose reference moves only when it must.
+// RowSoftmax that raises its reference only when a score is far above it.
 #pragma once
 
 #include "tile/row_softmax.cuh"
 
 namespace tile {
 
-/// Stands in for an output that tensor cores still add to: what to scale each row by, later.
+/// Stands in for an output that tensor cores still add to: keeps the factor of each row until the
+/// output may be scaled.
 template <int kRows>
 struct Corrections {
   float of[kRows / 8];
@@ -20,7 +21,7 @@ class LazySoftmax : public RowSoftmax<kRows> {
   using RowSoftmax<kRows>::RowSoftmax;
 
   /// Raises the reference of rows with scores far above it, and scales down their sum and output.
-  /// What is not raised keeps weights of 2^8 at most, which every type holds with all its digits.
+  /// In all other rows a weight stays at most 2^8, which every type holds with all its digits.
   /// Returns whether the warp has such rows.
   template <int kCols, class Out>
   __device__ __forceinline__ bool look_at(const Sums<kRows, kCols>& scores, Out& out) {
@@ -38,7 +39,7 @@ class LazySoftmax : public RowSoftmax<kRows> {
     if (!__any_sync(kAllLanes, is_above)) return false;
 #pragma unroll
     for (int r = 0; r < kRows / 8; ++r) {
-      // A row goes by its own scores, whatever the warp's other rows have seen.
+      // Each row depends on its own scores only, not on the warp's other rows.
       const bool is_raised = max[r] > this->reference_[r] + kMaxAbove;
       this->raise(r, reduce_lanes(is_raised ? max[r] : -INFINITY, Max{}, 4), out);
     }

@@ -1,19 +1,19 @@
 // Which keys a query sees, and which tiles of keys its tile must visit. Kernels, reference, tests
-// and figures all ask this.
+// and figures all use this.
 #pragma once
 
 #include <cuda_runtime_api.h>  // __host__ and __device__
 
 namespace tile {
 
-/// Lengths are at most this, so that positions and windows can be added within 32 bits. As a window
-/// it is no limit.
+/// Lengths are at most this, so that positions and windows can be added within 32 bits. A window of
+/// this size is no limit.
 inline constexpr int kMaxLength = 1 << 29;
 
 // snippet-begin mask
 /// Query i stands beside key i + keys - queries, so that the last query stands beside the last key.
-/// It sees `left` keys before that one, and `right` behind it. Causal: right = 0. One of the two
-/// may be negative: then what it sees begins further behind, or ends further before.
+/// It sees `left` keys before that one, and `right` after it. Causal: right = 0. One of the two may
+/// be negative: then what it sees begins after that key, or ends before it.
 struct Mask {
   int queries, keys;
   int left, right;
@@ -34,8 +34,8 @@ struct Mask {
   // snippet-end mask
 
   /// Whether any of some queries that follow one another may see any of some keys. Rows of queries
-  /// beyond the last ask for nothing. Not exact where nobody sees anything (left + right < 0), or
-  /// for keys beyond the last: a warp then does in vain what hides all.
+  /// beyond the last see nothing. May return true although nothing is visible (an empty window,
+  /// keys past the end): the warp then computes scores that hide() masks out.
   __host__ __device__ constexpr bool any_sees(int first_query, int query_count, int first,
                                               int key_count) const {
     const int past = first_query + query_count < queries ? first_query + query_count : queries;

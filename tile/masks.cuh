@@ -12,7 +12,7 @@ struct Masks {
   const int* query_lengths;  // [batch], or null
   const int* key_lengths;
 
-  /// That of one. A length beyond the tensor's would lead out of it.
+  /// The mask of one entry. A length greater than the tensor's would lead out of it, so it is cut.
   __device__ Mask of(int batch) const {
     return {query_lengths ? max(0, min(query_lengths[batch], queries)) : queries,
             key_lengths ? max(0, min(key_lengths[batch], keys)) : keys, left, right};

@@ -1,5 +1,5 @@
-// Attention backward, where queries pass by: a tile of them in shared memory, and what their terms
-// make of scores.
+// Attention backward, for kernels that loop over queries: a tile of queries in shared memory, and
+// the softmax's weights from scores and terms.
 #pragma once
 
 #include "tile/heads.cuh"
@@ -24,11 +24,11 @@ struct QueryStage {
 
   __device__ explicit QueryStage(unsigned char* begin)
       : q(begin),
-        dout(q.behind(Tile::kBytes)),
+        dout(q.after(Tile::kBytes)),
         terms(reinterpret_cast<Terms*>(begin + 2 * Tile::kBytes)) {}
 
   /// Copies all three with all kThreads threads of the block; the copies are under way when this
-  /// returns. Rows from `rows_left` on become zeros. Of terms there are whole tiles.
+  /// returns. Rows from `rows_left` on become zeros. Terms are padded to whole tiles.
   template <int kThreads>
   __device__ void copy_async(Rows<const T> q_rows, Rows<const T> dout_rows, const Terms* of_rows,
                              int rows_left) const {
@@ -42,8 +42,8 @@ struct QueryStage {
 // snippet-end stage
 
 /// Scores, of keys along the rows and of queries along the columns, become weights: P^T =
-/// exp2(factor S^T - lse2). dscores become -delta, to which dP^T is to be added: so the subtraction
-/// costs nothing. `terms` are those of the first column's query.
+/// exp2(factor S^T - lse2). dscores become -delta, to which the next product adds dP^T: so the
+/// subtraction costs nothing. `terms` are those of the first column's query.
 template <int kRows, int kCols>
 __device__ __forceinline__ void weigh(Sums<kRows, kCols>& scores, Sums<kRows, kCols>& dscores,
                                       const Terms* terms, float factor) {

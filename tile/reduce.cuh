@@ -12,10 +12,10 @@ inline constexpr unsigned kAllLanes = 0xffffffffu;
 
 // snippet-begin lanes
 /// The reduction of `value` over a group of `lanes` neighbouring lanes, a power of two, in all of
-/// them. All lanes of the warp call it. `merge` must not care which of its arguments comes first,
-/// to the bit: then all lanes of a group get the same bits.
+/// them. All lanes of the warp call it. `merge` must give the same bits if its arguments are
+/// exchanged: then all lanes of a group get the same bits.
 ///
-/// In round i each lane merges what it has with what the lane at distance lanes / 2^i has, so that
+/// In round i each lane merges its value with that of the lane at distance lanes / 2^i, so that
 /// after log2(lanes) rounds every lane has merged all values.
 template <class T, class Merge>
 __device__ __forceinline__ T reduce_lanes(T value, Merge merge, int lanes = kWarp) {
@@ -49,7 +49,7 @@ struct Add {
   __device__ float operator()(float a, float b) const { return a + b; }
 };
 
-/// The greater of two numbers, -infinity before anything. A NaN is passed over, as fmaxf does it.
+/// The greater of two numbers, -infinity before anything. A NaN is ignored, as by fmaxf.
 struct Max {
   __device__ float identity() const { return -INFINITY; }
   __device__ float operator()(float a, float b) const { return fmaxf(a, b); }

@@ -15,7 +15,7 @@ class RegisterSlice {
  public:
   using Chunk = tile::Chunk<T, kWidth>;
   static constexpr int kChunkWidth = kWidth, kChunks = kElements / kWidth;
-  static constexpr int kUnroll = kChunks;  // registers have no index at run time
+  static constexpr int kUnroll = kChunks;  // registers cannot be indexed at run time
 
   RegisterSlice() = default;
 

@@ -9,7 +9,7 @@ namespace tile {
 
 /// Where a side stands. A stage's mbarriers go through a phase in every round of the ring, so the
 /// parity to wait for changes with each round. The filling side waits for the parity of the round
-/// before, which for a new mbarrier counts as complete: the first round waits for nobody.
+/// before, which for a new mbarrier counts as complete: the first round does not wait.
 template <int kStages>
 struct RingPlace {
   int stage = 0;

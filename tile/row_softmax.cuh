@@ -11,7 +11,7 @@
 namespace tile {
 
 // snippet-begin softmax
-/// The softmax of a warp's kRows rows while their scores come by, some columns at a time. The
+/// The softmax of a warp's kRows rows, whose scores come some columns at a time. The
 /// output so far is a sum of rows of V, weighted relative to the greatest score so far.
 template <int kRows>
 class RowSoftmax {
@@ -41,9 +41,9 @@ class RowSoftmax {
     }
   }
 
-  /// Where a row's `max` is above its reference, that is the new one, and what was weighted by the
-  /// old one is scaled down. Of hidden scores, all -infinity, the reference stays finite, and their
-  /// weights are 0.
+  /// Where a row's `max` is above its reference, it becomes the reference, and what was weighted by
+  /// the old one is scaled down. If all scores are hidden, -infinity, the reference stays finite,
+  /// and the weights are 0.
   template <class Out>
   __device__ __forceinline__ void raise(int r, float max, Out& out) {
     const float reference = fmaxf(reference_[r], max);
@@ -75,7 +75,7 @@ class RowSoftmax {
   float sum_[kRows / 8] = {};   // this lane's part
 };
 
-/// Stores what finish() gave of a warp's rows from first_query on, unless nobody needs it.
+/// Stores what finish() gave of a warp's rows from first_query on, unless it is not needed.
 template <int kLaneRows>
 __device__ __forceinline__ void store_lse(const float (&row_lse)[kLaneRows], float* lse,
                                           int first_query, int queries) {

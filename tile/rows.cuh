@@ -26,8 +26,8 @@ struct Chunk {
     *reinterpret_cast<uint4*>(address) = words;
   }
 
-  /// All elements the same: 0, 1 or -infinity. To the compiler the words are constants, which a
-  /// conversion to a type of 16 bits is not.
+  /// All elements the same: 0, 1 or -infinity. The words are constants to the compiler; the result
+  /// of a conversion to a 16-bit type is not.
   __device__ __forceinline__ static Chunk filled(float value) {
     unsigned word = __float_as_uint(value);
     if constexpr (std::is_same_v<T, __half>)
@@ -47,7 +47,7 @@ struct Chunk {
     }
   }
 
-  /// The greatest element, as fmaxf finds it: a NaN is passed over.
+  /// The greatest element, as fmaxf finds it: a NaN is ignored.
   __device__ __forceinline__ float max() const {
     if constexpr (std::is_same_v<T, float>) {
       return fmaxf(fmaxf(__uint_as_float(words.x), __uint_as_float(words.y)),

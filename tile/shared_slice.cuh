@@ -1,4 +1,4 @@
-// Rows in shared memory, that of a block or of a cluster of blocks: a thread's slice of a row, and
+// Rows in the shared memory of a block or of a cluster of blocks: a thread's slice of a row, and
 // a reduction over all threads of a cluster.
 #pragma once
 
@@ -11,7 +11,7 @@ namespace tile {
 
 /// A thread's slice of a row in shared memory: for rows too long for registers, and for kernels
 /// that want more blocks at a time than registers allow. A thread reads only what it has copied
-/// itself, so that it waits for its own copies and at no barrier.
+/// itself, so it waits for its own copies and needs no barrier.
 template <class T, int kChunkCount>
 class SharedSlice {
  public:
@@ -28,8 +28,8 @@ class SharedSlice {
 
   /// Starts to copy the chunks that begin in the first `cols` columns; the others become full of
   /// `fill`. `row` is aligned to a chunk. `row_smem` holds [kChunks][in_smem.threads] chunks:
-  /// neighbouring threads have neighbouring chunks, so that no two lanes of a phase meet in a bank.
-  /// Nothing may be read before ptx::cp_async_wait_all().
+  /// neighbouring threads have neighbouring chunks, so that no two lanes of a phase use the same
+  /// bank. Nothing may be read before ptx::cp_async_wait_all().
   __device__ __forceinline__ SharedSlice(const T* row, int cols, ChunkColumns<kChunkWidth> columns,
                                          float fill, ptx::SharedAddress row_smem,
                                          ChunkColumns<kChunkWidth> in_smem)

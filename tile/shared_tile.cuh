@@ -27,7 +27,7 @@ class SharedTile {
   // snippet-end tile
 
   /// The same tile `bytes` further on.
-  __device__ SharedTile behind(int bytes) const { return SharedTile(begin_ + bytes); }
+  __device__ SharedTile after(int bytes) const { return SharedTile(begin_ + bytes); }
 
   // snippet-begin copy
   /// Copies rows, with all kThreads threads of the block: neighbours take neighbouring chunks. Rows
@@ -70,7 +70,7 @@ class SharedTile {
     for (int i = 0; i < kTurns<kThreads>; ++i) {
       const int row = first + i * kStep<kThreads>;
       if (kRows % kStep<kThreads> != 0 && row >= kRows) break;
-      // Rows eight apart are swizzled alike.
+      // Rows eight apart have the same swizzle.
       const bool is_alike = kStep<kThreads> % 8 == 0;
       ptx::cp_async<16>(is_alike ? to + i * kStep<kThreads> * kRowBytes : at(row, chunk),
                         source + i * (from.ld * kStep<kThreads>), row < rows_left ? 16 : 0);

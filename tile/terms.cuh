@@ -1,4 +1,4 @@
-// Attention backward: what each query needs beside its row, computed before all else.
+// Backward preprocess: delta and the log-sum-exp of each query.
 #pragma once
 
 #include "tile/masks.cuh"
@@ -15,7 +15,7 @@ constexpr int kBlockTerms = kThreads / kWarp* kWarpTerms;
 /// delta = sum dO O of a query. A block has kBlockTerms of the `rows` of a head.
 template <int kThreads, class T>
 __device__ void compute_terms(const Heads<const T>& o,     // [batch][queries][heads][dim]
-                              const Heads<const T>& dout,  // likewise
+                              const Heads<const T>& dout,  // as o
                               const float* lse,            // [batch][heads][queries]
                               Terms* terms,                // [batch][heads][rows]
                               const Masks& masks, int heads, int rows, int dim) {
@@ -39,7 +39,7 @@ __device__ void compute_terms(const Heads<const T>& o,     // [batch][queries][h
   }
 #pragma unroll
   for (int r = 0; r < kWarpTerms; ++r) {
-    // What does not exist, or sees no key, has no weight: the mask hides its scores.
+    // A query that does not exist, or sees no key, has no weight: the mask hides its scores.
     Terms row{0, reduce_lanes(sum[r], Add{})};
     if (query + r < queries) {
       const float of_row = lse[std::int64_t{of_all} * masks.queries + query + r];

@@ -74,8 +74,8 @@ __device__ __forceinline__ void load_transposed(Factor<kRows, kDepth>& factor, c
 }
 
 // snippet-begin as_factor
-/// Sums rounded to T, as the left factor of the next product. mma wants of a factor what it gives
-/// of sums: the same lane, the same row, the same columns, two in a register.
+/// Sums rounded to T, as the left factor of the next product. mma takes a factor in the layout in
+/// which it leaves sums: the same lane, row and columns, two to a register.
 template <class T, int kRows, int kDepth>
 __device__ __forceinline__ Factor<kRows, kDepth> as_factor(const Sums<kRows, kDepth>& sums) {
   Factor<kRows, kDepth> factor;
@@ -97,9 +97,9 @@ struct Nothing {
 };
 
 // snippet-begin with_rows
-/// sums += factor B^T, where row j of B is row row0 + j of the tile, from element depth0 on. Behind
-/// the n-th of its kDepth kCols / 256 loads it calls between(n): what else there is to do while the
-/// tensor cores are busy.
+/// sums += factor B^T, where row j of B is row row0 + j of the tile, from element depth0 on. After
+/// the n-th of its kDepth kCols / 256 loads it calls between(n), for other work while the tensor
+/// cores are busy.
 template <class T, int kRows, int kCols, int kDepth, class Tile, class Between = Nothing>
 __device__ __forceinline__ void add_product_with_rows(Sums<kRows, kCols>& sums,
                                                       const Factor<kRows, kDepth>& factor,
@@ -124,7 +124,7 @@ __device__ __forceinline__ void add_product_with_rows(Sums<kRows, kCols>& sums,
 }
 // snippet-end with_rows
 
-/// The same with rows of a tile as the left factor, which are as deep as that tile is wide.
+/// The same with rows of a tile as the left factor; the depth is the width of that tile.
 template <class T, int kRows, int kCols, class LeftTile, class Tile>
 __device__ __forceinline__ void add_product_of_rows(Sums<kRows, kCols>& sums, const LeftTile& left,
                                                     int left_row0, const Tile& tile, int row0) {
@@ -192,8 +192,8 @@ __device__ __forceinline__ void add_product_with_columns(Sums<kRows, kCols>& sum
 // snippet-end with_columns
 
 // snippet-begin hide
-/// Makes the scores -infinity that the mask hides. They are those of the rows from first_row on, of
-/// which `group` are of one query, and of the keys from first_key on.
+/// Sets the scores that the mask hides to -infinity. The scores are those of the rows from
+/// first_row on, `group` rows to a query, and of the keys from first_key on.
 template <int kRows, int kCols>
 __device__ __forceinline__ void hide(Sums<kRows, kCols>& scores, const Mask& mask, int first_row,
                                      int first_key, int group = 1) {

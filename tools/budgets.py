@@ -37,23 +37,23 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 # (file, budget) -> why it may be exceeded there. The budgets are named in BUDGETS.
 EXCEPTIONS: dict[tuple[str, str], str] = {
     ("02_matmul/step19_tma_store.cu", "lines"): "the last of the ladder; two variants follow",
-    ("02_matmul/step19_tma_store.cu", "kernel"): "likewise",
+    ("02_matmul/step19_tma_store.cu", "kernel"): "the same",
     ("02_matmul/step19_tma_store.cu", "changed"): "the store, and two shapes of tiles: 5 lines",
     ("02_matmul/step19_tma_store.cu", "headers"): "activation.cuh, as it is fused",
     ("02_matmul/step19_tma_store.cu", "header lines"):
         "hopper_output.cuh: a tile that is stored while the next one is multiplied",
-    ("02_matmul/step21_e4m3.cu", "headers"): "likewise",
-    ("02_matmul/step21_e4m3.cu", "header lines"): "likewise",
+    ("02_matmul/step21_e4m3.cu", "headers"): "the same",
+    ("02_matmul/step21_e4m3.cu", "header lines"): "the same",
     ("02_matmul/step17_persistent_ring.cu", "lines"):
         "both sides of a ring in one file, as in step 16, each with a loop over tiles",
-    ("02_matmul/step18_cluster_ring.cu", "lines"): "likewise, and the two blocks of a cluster",
-    ("02_matmul/step18_cluster_ring.cu", "kernel"): "likewise: 4 lines",
+    ("02_matmul/step18_cluster_ring.cu", "lines"): "as step 17, and the two blocks of a cluster",
+    ("02_matmul/step18_cluster_ring.cu", "kernel"): "the same: 4 lines",
     ("02_matmul/step20_split_k.cu", "changed"):
         "for few tiles: it continues step 16 (warp_specialized), not the steps for many",
     ("03_softmax/forward8_queue.cu", "changed"):
         "the messages of a cluster, half of the file, are of no use without the queue",
     ("03_softmax/forward8_queue.cu", "headers"): "stream_memory.hpp is host code of this step alone",
-    ("03_softmax/forward8_queue.cu", "header lines"): "stream_memory.hpp, likewise",
+    ("03_softmax/forward8_queue.cu", "header lines"): "stream_memory.hpp",
     ("04_layernorm/forward4_four_rows.cu", "changed"):
         "the columns of four rows in place of a row's chunks: no line of step 3's kernel remains",
     ("04_layernorm/forward5_cluster.cu", "changed"):
@@ -69,8 +69,8 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("05_flash_attention/backward2_tiles.cu", "lines"): "two kernels, one for each side",
     ("05_flash_attention/backward2_tiles.cu", "changed"):
         "two kernels with tiles in the place of three without: no line of theirs remains",
-    ("05_flash_attention/backward3_mma.cu", "lines"): "likewise",
-    ("05_flash_attention/backward4_pipeline.cu", "lines"): "likewise",
+    ("05_flash_attention/backward3_mma.cu", "lines"): "the same",
+    ("05_flash_attention/backward4_pipeline.cu", "lines"): "the same",
     ("05_flash_attention/backward4_pipeline.cu", "changed"):
         "what forward steps 4 and 5 change, in two kernels; and 128 columns among warps",
     ("05_flash_attention/backward5_one_pass.cu", "lines"):
@@ -81,30 +81,30 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
         "for few queries: it continues step 4 (pipeline), not the steps for many",
     ("05_flash_attention/forward9_wgmma.cu", "headers"):
         "head_boxes.cuh and ring.cuh: what is Hopper's comes to what is attention's",
-    ("05_flash_attention/forward9_wgmma.cu", "header lines"): "likewise",
+    ("05_flash_attention/forward9_wgmma.cu", "header lines"): "the same",
     ("06_rope/attention_backward1_composed.cu", "lines"): "two kernels, one for each side",
-    ("06_rope/attention_backward2_fused.cu", "lines"): "likewise",
+    ("06_rope/attention_backward2_fused.cu", "lines"): "the same",
     ("06_rope/rotary3_vectors.cu", "changed"):
         "units of chunks and several heads in the place of a pair: no line of step 2's kernel remains",
     ("07_windowed_rope/forward1_scores.cu", "lines"): "chapter 05's 120, and a second q and k",
     ("07_windowed_rope/forward2_tiles.cu", "lines"): "chapter 05's 140, and two kinds of tiles",
-    ("07_windowed_rope/forward2_tiles.cu", "kernel"): "likewise",
+    ("07_windowed_rope/forward2_tiles.cu", "kernel"): "the same",
     ("07_windowed_rope/forward5_wgmma.cu", "lines"):
         "chapter 05's 227, five maps for three, and a loop over the parts on both sides of the ring",
-    ("07_windowed_rope/forward5_wgmma.cu", "kernel"): "likewise",
+    ("07_windowed_rope/forward5_wgmma.cu", "kernel"): "the same",
     ("07_windowed_rope/forward5_wgmma.cu", "headers"): "as in chapter 05",
-    ("07_windowed_rope/forward5_wgmma.cu", "header lines"): "likewise",
+    ("07_windowed_rope/forward5_wgmma.cu", "header lines"): "the same",
     ("07_windowed_rope/backward1_scores.cu", "lines"): "three kernels, one for each formula",
     ("07_windowed_rope/backward2_tiles.cu", "lines"): "two kernels, one for each side",
     ("07_windowed_rope/backward2_tiles.cu", "changed"): "two kinds of tiles in both of them",
     ("07_windowed_rope/backward4_one_pass.cu", "lines"):
         "chapter 05's 260, and a loop over the parts",
-    ("07_windowed_rope/backward4_one_pass.cu", "kernel"): "likewise",
+    ("07_windowed_rope/backward4_one_pass.cu", "kernel"): "the same",
     ("07_windowed_rope/backward4_one_pass.cu", "changed"):
         "and the way by which the methods' last step has the sums of dq",
     ("07_windowed_rope/method_backward4_prologue.cu", "lines"):
         "that of `one_pass`, and dk turned back in registers",
-    ("07_windowed_rope/method_backward4_prologue.cu", "kernel"): "likewise",
+    ("07_windowed_rope/method_backward4_prologue.cu", "kernel"): "the same",
 }
 
 BUDGETS = ("lines", "kernel", "changed", "headers", "header lines")
@@ -138,7 +138,7 @@ NOT_COMPARED = re.compile(r"\s*(//\s*snippet-(begin|end)\b|namespace\b|}\s*//\s*
 
 
 def blank(text):
-    """As many lines, and nothing on them."""
+    """The same number of lines, all empty."""
     return re.sub(r"[^\n]", " ", text)
 
 
@@ -158,7 +158,7 @@ def kernel_lines(source):
     source = without_literals(source)
     lengths = []
     for keyword in re.finditer(r"\b__global__\b", source):
-        # Its declaration begins behind the end of whatever stands before it.
+        # Its declaration begins after the end of what stands before it.
         begin = max(source.rfind(end, 0, keyword.start()) for end in ";{}") + 1
         begin += len(source[begin:]) - len(source[begin:].lstrip())
         brackets = braces = 0
@@ -178,7 +178,7 @@ def kernel_lines(source):
 
 
 def compared_lines(source):
-    """What counts as changed if it differs from the step before."""
+    """The lines that are compared with those of the step before."""
     lines = source.splitlines()
     first = next((i for i, line in enumerate(lines) if line.lstrip().startswith("#include")), 0)
     return ["".join(line.split()) for line in lines[first:] if not NOT_COMPARED.match(line)]
@@ -211,7 +211,7 @@ class Tree:
         return self._texts[name]
 
     def includes(self, name):
-        """The project's files that this one includes itself. Complains of those not found."""
+        """The project's files that this one includes itself. Complains about those not found."""
         if name not in self._includes:
             found = self._includes[name] = []
             for included in INCLUDE.findall(without_comments(self.text(name))):
@@ -233,7 +233,7 @@ class Tree:
         return found[1].split() if found else []
 
     def reached(self, name):
-        """All that it includes, directly or through others, but for harness/."""
+        """All files that it includes, directly or through others, except harness/."""
         seen, waiting = set(), [name]
         while waiting:
             for included in self.includes(waiting.pop()):
@@ -263,7 +263,7 @@ class Tree:
         return ladders
 
     def check_ground_floor(self):
-        """Complains of what tile/ includes of harness/. Its tests may."""
+        """Complains about files of tile/ that include harness/. Its tests may."""
         for file in sorted((self.root / "tile").rglob("*")):
             name = file.relative_to(self.root).as_posix()
             if file.suffix not in (".h", ".hpp", ".cuh", ".cu", ".cpp"):
@@ -277,7 +277,7 @@ class Tree:
 
 @dataclasses.dataclass
 class Row:
-    """What a step spends. None: it has none of it."""
+    """The figures of a step. None: the step has no such figure."""
     name: str
     spent: dict
     most: dict

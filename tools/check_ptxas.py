@@ -16,8 +16,8 @@ import sys
 # Kernels that may spill: a part of the name, and the reason.
 MAY_SPILL: dict[str, str] = {
     "windowed_backward_one_pass": "8 to 104 bytes: chapter 05's kernel in a loop over the parts",
-    "windowed_backward_mma": "4 to 60 bytes, likewise",
-    "windowed_two_visits": "16 to 76 bytes, likewise",
+    "windowed_backward_mma": "4 to 60 bytes, for the same reason",
+    "windowed_two_visits": "16 to 76 bytes, for the same reason",
     "windowed_mma": "4 bytes at head dimension 256 on compute capability 8.0",
     "method_backward_prologue": "92 bytes: `one_pass` has 48, and the keys turn",
     "method_prologue": "56 to 192 bytes, most of them while queries turn, once a part",

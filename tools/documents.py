@@ -112,7 +112,7 @@ def blocks_of(lines):
         at += 1
         found = FENCE.fullmatch(line)
         if fence:
-            # Closed by the same character, at least as often, with nothing behind it.
+            # Closed by the same character, at least as often, with nothing after it.
             if found and found["fence"].startswith(fence) and not found["info"].strip():
                 fence = ""
         elif found:
@@ -309,7 +309,7 @@ class Selection:
         return rows
 
     def caption(self, parts):
-        """What the rows were measured with, behind `parts`."""
+        """What the rows were measured with, after `parts`."""
         for key, name in CAPTION.items():
             values = unique(text_of(row.get(key)) for row in self.rows if row.get(key))
             if values:
@@ -340,7 +340,7 @@ class Table(NamedTuple):
     head: list[str]
     numeric: list[bool]     # which columns hold numbers
     lines: list[list[str]]
-    unit: str = ""          # of all cells, if they do not say it themselves
+    unit: str = ""          # of all cells, if the cells do not carry it themselves
 
 
 def plain_table(selection, columns):
@@ -517,7 +517,7 @@ class Project:
         """Runs a command once. Returns its exit status and output; raises if it takes too long."""
         if command in self.outputs:
             return self.outputs[command]
-        # What changes the CPU device's behaviour is the command's to set.
+        # Only the command itself may set variables that change the CPU device's behaviour.
         environment = {name: value for name, value in os.environ.items()
                        if not name.startswith("CPU_DEVICE_")}
         # Atomics come in another order in every run unless one core runs all blocks.
@@ -533,7 +533,7 @@ class Project:
                     raise DocumentError(f"`{command}` did not end within {seconds} s") from None
                 raise
         status = process.returncode
-        if status < 0:  # bash puts itself in a single command's place; a shell would say so
+        if status < 0:  # bash becomes a single command; a shell would give this status
             status = 128 - status
         self.outputs[command] = status, written.decode("utf-8", "replace")
         return self.outputs[command]
@@ -546,7 +546,7 @@ class Project:
 
 
 def difference(old, new):
-    """What to show of a stale block."""
+    """The lines to show of a stale block."""
     # The first two lines are file names.
     lines = [line for line in list(difflib.unified_diff(old, new, n=0, lineterm=""))[2:]
              if not line.startswith("@@")]
@@ -586,7 +586,7 @@ def examine(project):
             except DocumentError as error:
                 wrong.append(Finding(path, block.line, str(error)))
                 continue
-            # Blank lines around it, because not every forge ends a comment where it ends.
+            # Blank lines around it, because not every forge ends a comment at its end.
             made = ["", *(block.indent + line if line else "" for line in made), ""]
             old = lines[block.first:block.last]
             if made != old:

@@ -96,7 +96,7 @@ def short(number):
 
 
 def text_width(text, size, bold=False):
-    """No less than what any of the fonts takes: DejaVu Sans, the widest, is 0.6 em on average."""
+    """At least the width in any of the fonts: DejaVu Sans, the widest, is 0.6 em on average."""
     return len(text) * size * (0.66 if bold else 0.6)
 
 
@@ -131,7 +131,7 @@ def constants(source):
 
 # ---- Files ----
 def main(arguments, figures, root=pathlib.Path(__file__).parents[1]):
-    """`figures` are paths under the root, with what draws each."""
+    """`figures` maps paths under the root to the functions that draw them."""
     if arguments in (["--help"], ["-h"]):
         print(__doc__.strip())
         return 0

@@ -184,7 +184,7 @@ def ring(root):
                             f"{consumer + 1}: tile {t}", 12, INK, "middle")
 
     y = top + stages * line + 18
-    canvas.text(24, y, "Who waits, and for what", 13, bold=True)
+    canvas.text(24, y, "What waits, and for what", 13, bold=True)
     y += 12
     canvas.text(24, y + 19, "producer", 13)
     canvas.text(24, y + 19 + line, "consumers", 13)
@@ -254,7 +254,7 @@ def registers(root):
         canvas.text(x + 4, y + height + 30, f"{sums} sums a thread", 12, C, bold=True)
     canvas.text(24, 298, f"A consumer's {k['kRows']} × {k['kTileN']} elements of C are {sums} sums "
                 f"in each of its {warpgroup} threads. The producer has one loop\nand a few "
-                "addresses. The strip that is left over on the right belongs to nobody.", 12, GREY)
+                "addresses. The strip that is left over on the right is not used.", 12, GREY)
     return canvas
 
 

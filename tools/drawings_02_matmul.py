@@ -193,7 +193,7 @@ def step3(root):
     for line in (f"1  load: a thread, an element of each",
                  "2  barrier: the tiles are complete",
                  f"3  multiply: {tile} products a thread",
-                 "4  barrier: everybody has read them",
+                 "4  barrier: all threads have read them",
                  "5  one tile on along k, from 1 again"):
         canvas.text(470, y, line, 13)
         y += 27

@@ -293,7 +293,7 @@ def column_sums(root):
 
     y = top + rows * height + 30
     for x, lines in ((20, (f"All {rows} rows meet at each column's sum,", "and take turns.",
-                           "Who comes first, and with it the",
+                           "Which comes first, and with it the",
                            "rounding, may be another in each run.")),
                      (380, (f"First kernel: a block adds up {k['kBlockCols']} columns over",
                             "one group, and writes a partial sum for each.",

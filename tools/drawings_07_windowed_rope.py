@@ -130,7 +130,7 @@ def tile_map(root):
 
 # ---- The parts of a mask, and the order of the tiles ----
 SHOWN_QUERY, SHOWN_TILE, SHOWN_WINDOW = 576, 4, 256
-PART_NAMES = ("far before", "far behind", "near")
+PART_NAMES = ("far before", "far after", "near")
 
 
 def limit(number, window):

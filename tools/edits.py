@@ -73,7 +73,7 @@ def edited(text, hunks):
     """The text with the hunks applied to it. Raises EditError."""
     lines = text.splitlines()
     stripped = [line.strip() for line in lines]
-    changes = []  # (first line, line behind the last, new lines)
+    changes = []  # (first line, line after the last, new lines)
     for hunk in hunks:
         block = [line[1:].strip() for line in hunk if line[0] != "+"]
         places = [i for i in range(len(lines) - len(block) + 1)

@@ -48,7 +48,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
 class SetUpError(Exception):
-    """Without any mutant, the project does not build or its tests do not pass."""
+    """The project does not build or its tests do not pass even without a mutant."""
 
 
 # ---- The files of mutants ----
@@ -101,7 +101,7 @@ def find(root):
 
 
 def choose(mutants, names):
-    """Those that the names mean. Raises EditError if one means none."""
+    """The mutants with these names. Raises EditError if there is none of a name."""
     for name in names:
         if not any(name in (m.name, m.name.partition("/")[2]) for m in mutants):
             raise EditError(f"there is no mutant '{name}'; --list shows what there is")
@@ -115,12 +115,12 @@ def mutated(mutant, root):
 
 
 def sample(mutants, count, seed):
-    """So many of the mutants, or all if there are no more."""
+    """`count` of the mutants, or all if there are fewer."""
     drawn = random.Random(seed).sample(mutants, min(count, len(mutants)))
     return sorted(drawn, key=lambda mutant: mutant.name)
 
 
-# ---- What a run says ----
+# ---- The result of a run ----
 @dataclasses.dataclass(frozen=True)
 class Run:
     """How a program ended."""
@@ -143,7 +143,7 @@ REPORT = re.compile(r"^(\[CPU device\] .*)", re.M)
 
 
 def noticed(output):
-    """The first line of what a failed test has to say; None if no check failed."""
+    """The first line of a failed test's message; None if no check failed."""
     if any(int(failed) for failed in SUMMARY.findall(output)):
         assertion = ASSERTION.search(output)
         if not assertion:
@@ -161,7 +161,7 @@ def noticed(output):
 
 
 def classify(run, message=None):
-    """The Verdict on a mutant whose test ran so."""
+    """The Verdict on a mutant from its test's Run."""
     if run.code is None:
         return Verdict("error", f"no end after {run.seconds:.0f} s", run.output)
     if run.code < 0:
@@ -238,7 +238,7 @@ def files_below(folder):
 
 
 def make_like(folder, model):
-    """Makes the files of a folder what they are in the model, times included."""
+    """Makes the files of a folder equal to those of the model, times included."""
     wanted, found = files_below(model), files_below(folder)
     for path in found.keys() - wanted.keys():
         (folder / path).unlink()
@@ -253,12 +253,12 @@ def same_content(path, other):
 
 
 class Workshop:
-    """A copy of the project with a build. Once the unmutated tests pass, a second copy of both is
-    what each mutant begins with: nothing of the one before is left, and only what a mutant touches
-    is compiled."""
+    """A copy of the project with a build. Once the unmutated tests pass, each mutant begins with a
+    second copy of both: nothing of the previous one is left, and only what a mutant touches is
+    compiled."""
 
     BUILD_LIMIT = 1800  # seconds
-    # A test program stops after so many failed checks. The first tells enough.
+    # A test program stops after this number of failed checks. The first is enough.
     FAILED_CHECKS = 10
     HANG_SECONDS = 2  # of processor time, until the CPU device ends an endless kernel
 
@@ -409,7 +409,7 @@ def arguments_of(argv):
 
 
 def try_all(mutants, jobs, workshop, report):
-    """Tries the mutants, so many at a time. workshop(folder, build, cores) makes a Workshop."""
+    """Tries the mutants, some at a time. workshop(folder, build, cores) makes a Workshop."""
     # A folder's mutants need the same programs, so they stay together. The most come first.
     groups = collections.defaultdict(list)
     for mutant in mutants:

@@ -333,7 +333,7 @@ class PlantedMutants(unittest.TestCase):
         self.assertTrue(output.endswith("\n2 killed, 0 survived, 0 errors\n"), output)
 
     def test_names_and_flags_that_mean_nothing_are_refused(self):
-        self.assertEqual(self.mutate("nobody")[0], 2)
+        self.assertEqual(self.mutate("unknown")[0], 2)
         for arguments in ([], ["--all", "killed"], ["--sample", "0"], ["--all", "--sample", "1"]):
             with contextlib.redirect_stderr(io.StringIO()), self.assertRaises(SystemExit) as ended:
                 self.mutate(*arguments)

@@ -356,8 +356,8 @@ TEST_SUITE("step") {
   }
 
   TEST_CASE("rows so far apart that there is no memory between them and the next") {
-    // Whoever reads past a matrix, even for values that do not matter, meets a bad address. A GPU's
-    // pages have 2 MiB; the CPU device's check build knows where each allocation ends.
+    // A step that reads past a matrix, even for values that do not matter, meets a bad address. A
+    // GPU's pages have 2 MiB; the CPU device's check build knows where each allocation ends.
     const std::int64_t far = std::int64_t{1} << (tile::device().simulated ? 17 : 21);
     tile::for_each_step(kLadder, [far](const Step& step, DType type) {
       Selection selection(step, type);

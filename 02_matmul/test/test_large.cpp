@@ -30,7 +30,7 @@ struct LargeMatrices {
 
   std::int64_t element() const { return static_cast<std::int64_t>(tile::size_bytes(c.type)); }
   std::byte* end() const { return memory.get() + count * element(); }
-  // C, its padding, and the gaps before and behind it.
+  // C, its padding, and the gaps before and after it.
   std::byte* around_c() const { return static_cast<std::byte*>(c.data) - kGap * element(); }
   std::int64_t count_around_c() const { return (end() - around_c()) / element(); }
 };
@@ -139,7 +139,7 @@ TEST_SUITE("large") {
     }
   }
 
-  TEST_CASE("elements that lie more than 2^32 elements behind the first") {
+  TEST_CASE("elements that lie more than 2^32 elements after the first") {
     if (tile::device().simulated) return tile::skip("needs more memory than the CPU device has");
     std::size_t free_bytes = 0, total_bytes = 0;
     REQUIRE(cudaMemGetInfo(&free_bytes, &total_bytes) == cudaSuccess);
@@ -163,12 +163,12 @@ TEST_SUITE("large") {
     }
   }
 
-  TEST_CASE("vectors that lie more than 2^31 vectors behind the first") {
+  TEST_CASE("vectors that lie more than 2^31 vectors after the first") {
     if (tile::device().simulated) return tile::skip("needs more memory than the CPU device has");
     std::size_t free_bytes = 0, total_bytes = 0;
     REQUIRE(cudaMemGetInfo(&free_bytes, &total_bytes) == cudaSuccess);
     if (free_bytes < std::size_t{34} << 30) return tile::skip("needs 34 GiB of device memory");
-    // 256 rows, so that all tiles are whole, the last 32 GiB behind the first: 2^31 vectors.
+    // 256 rows, so that all tiles are whole, the last 32 GiB after the first: 2^31 vectors.
     constexpr std::int64_t kRowBytes = (std::int64_t{1} << 27) + (std::int64_t{1} << 20);
     for (const DType type : selected_types()) {
       const std::int64_t ld = kRowBytes / static_cast<std::int64_t>(tile::size_bytes(type));

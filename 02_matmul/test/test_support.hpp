@@ -67,7 +67,7 @@ inline std::int64_t vector_length(DType type) {
   return 16 / static_cast<std::int64_t>(tile::size_bytes(type));
 }
 
-// With rows that begin at multiples of 16 bytes, or `padding` elements behind them.
+// With rows that begin at multiples of 16 bytes, or `padding` elements after them.
 inline Problem padded(Problem p, Three padding) {
   auto vectors = [length = vector_length(p.type)](std::int64_t count) {
     return (count + length - 1) / length * length;

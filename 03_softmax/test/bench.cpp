@@ -8,7 +8,8 @@
 namespace softmax {
 namespace {
 
-// So many elements are checked in a fraction of a second. Of more, some rows are.
+// This number of elements is checked in a fraction of a second. Of larger problems only some rows
+// are.
 std::vector<std::int64_t> checked_rows(std::int64_t rows, std::int64_t cols) {
   constexpr std::int64_t kElementsToCheckAll = 1 << 20;
   return rows * cols > kElementsToCheckAll ? tile::sample_rows(rows) : tile::all_rows(rows);

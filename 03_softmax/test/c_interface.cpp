@@ -16,7 +16,7 @@ const tile::c::RegisterLadder kForward{softmax::kName, softmax::kTitle,
 const tile::c::RegisterLadder kBackward{softmax::kName, softmax::kTitle,
                                         tile::infos_of(softmax::kBackwardLadder)};
 
-// What the structs of both directions have in common.
+// The fields that the structs of both directions share.
 template <class Args, class Problem>
 Status read_common(const Args& given, Problem* p) {
   if (Status s = tile::c::read_type(given.type, &p->type); !s.ok()) return s;
@@ -29,7 +29,7 @@ Status read_common(const Args& given, Problem* p) {
   return {};
 }
 
-// A caller's struct, as this library knows it and as the chapter does.
+// Reads a caller's struct into the library's and into those of the chapter.
 Status read(const tile_softmax_args* args, tile_softmax_args* given, ForwardProblem* p,
             ForwardBuffers* buffers) {
   if (Status s = tile::c::read_arguments(args, given); !s.ok()) return s;

@@ -40,7 +40,7 @@ __global__ void check(tile::Rows<const T> output,  // [rows][cols]: y forward, d
   __shared__ int sum_smem;
   for (std::int64_t row = blockIdx.x; row < rows; row += kBlocks) {
     if (threadIdx.x == 0) sum_smem = 0;
-    __syncthreads();  // it is 0 before anybody adds to it
+    __syncthreads();  // it is 0 before any thread adds to it
     int own = 0;
     for (std::int64_t col = threadIdx.x; col < cols; col += kThreads) {
       own += forward ? x_at(row, col) == 0 : static_cast<int>(y_at(row, col) * dy_at(row, col));

@@ -81,13 +81,13 @@ TEST_SUITE("large") {
     }
   }
 
-  TEST_CASE("rows that begin more than 2^32 elements behind the first") {
+  TEST_CASE("rows that begin more than 2^32 elements after the first") {
     if (tile::device().simulated) return tile::skip("needs more memory than the CPU device has");
     for (const DType type : kAll) {
       for (const std::int64_t cols : {40, 1032, 40'000}) {
         check_large(type, 3, cols, (std::int64_t{1} << 31) + 8);
         check_large(type, 3, cols + 1, (std::int64_t{1} << 31) + 9);
-        // The last row begins 32 GiB behind the first: 2^31 vectors.
+        // The last row begins 32 GiB after the first: 2^31 vectors.
         const std::int64_t vector = vector_length(type);
         check_large(type, 3, cols, (std::int64_t{1} << 30) * vector + vector);
       }

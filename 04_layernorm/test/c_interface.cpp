@@ -37,7 +37,7 @@ Status read_common(const Args& given, Problem* p) {
   return {};
 }
 
-// A caller's struct, as this library knows it and as the chapter does.
+// Reads a caller's struct into the library's and into those of the chapter.
 Status read(const tile_layernorm_args* args, tile_layernorm_args* given, ForwardProblem* p,
             ForwardBuffers* b) {
   if (Status s = tile::c::read_arguments(args, given); !s.ok()) return s;

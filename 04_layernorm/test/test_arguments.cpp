@@ -1,5 +1,5 @@
-// Chapter 04's tests: what is refused before any step. All steps of a ladder are behind the same
-// checks, so its first stands for them here.
+// Chapter 04's tests: what is refused before any step. All steps of a ladder share the same checks,
+// so its first stands for them here.
 #include "test_support.hpp"
 
 namespace layernorm {
@@ -46,7 +46,7 @@ class Memory {
             .workspace = at("workspace")};
   }
 
-  /// So many bytes behind the start of an array, or before it.
+  /// So many bytes after the start of an array, or before it.
   void* at(const std::string& name, std::int64_t bytes = 0) const {
     for (std::size_t i = 0; i < names_.size(); ++i) {
       if (names_[i] == name) return static_cast<char*>(arrays_[i].raw()) + kRoom + bytes;

@@ -226,7 +226,7 @@ TEST_SUITE("large") {
     check_large({30'011, 71'681, 71'690});
   }
 
-  TEST_CASE("rows that begin more than 2^32 elements behind the first") {
+  TEST_CASE("rows that begin more than 2^32 elements after the first") {
     if (tile::device().simulated) return tile::skip("needs more memory than the CPU device has");
     for (const std::int64_t cols : {72, 1032, 40'000}) {
       check_large({3, cols, (std::int64_t{1} << 31) + 8});
@@ -234,7 +234,7 @@ TEST_SUITE("large") {
     }
   }
 
-  TEST_CASE("rows that begin more than 2^31 vectors behind the first") {
+  TEST_CASE("rows that begin more than 2^31 vectors after the first") {
     if (tile::device().simulated) return tile::skip("needs more memory than the CPU device has");
     for (const DType type : kTypesOfSteps) {
       const auto vector = static_cast<std::int64_t>(16 / tile::size_bytes(type));

@@ -216,8 +216,8 @@ struct Outputs {
   Values matrix, mean, rstd, dgamma, dbeta;
 };
 
-/// A workspace with canaries. It is much larger than the problems of most tests, and nobody wants
-/// to know what is in it; so it does not pass through the host as a DeviceBuffer does.
+/// A workspace with canaries. It is much larger than the problems of most tests, and its content is
+/// not checked; so it does not pass through the host as a DeviceBuffer does.
 class Workspace {
  public:
   /// Every byte of it is `fill`: 0xff makes NaN, 0x4b a large finite number.

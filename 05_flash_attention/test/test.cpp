@@ -295,8 +295,8 @@ TEST_SUITE("step") {
       bool dq_is_same = true;
       // The check build, twenty times slower, looks for races itself.
       const bool checks = simulated && !tile::device_reads_host_memory();
-      // That the test can tell, one_pass shows: two orders may give the same by chance, thirty not.
-      // On a GPU the order may be the same each time.
+      // one_pass shows that the test can tell the difference: two orders may give the same by
+      // chance, thirty not. On a GPU the order may be the same each time.
       const bool differs = step.name == "one_pass" && simulated && !checks;
       const int runs = !simulated ? 50 : differs ? 3 : 2;
       for (int seed = 1; seed < runs || (differs && dq_is_same && seed < 30); ++seed) {
@@ -326,8 +326,8 @@ TEST_SUITE("step") {
 }
 
 TEST_SUITE("chapter") {
-  // CTest asks the CPU device as 7.5 and as 8.6, too: both have less shared memory, and 7.5 has
-  // tensor cores for fp16 only.
+  // CTest runs this on the CPU device as 7.5 and as 8.6, too: both have less shared memory, and 7.5
+  // has tensor cores for fp16 only.
   TEST_CASE("every head dimension on every card, and in step mma by its own kernel") {
     const auto check = [](const auto& ladder, const Case& c) {
       using Tested = tile::TestedStep<std::remove_cvref_t<decltype(ladder)>>;
@@ -354,7 +354,7 @@ TEST_SUITE("chapter") {
     }
   }
 
-  TEST_CASE("the mask's tiles are those that somebody sees, and the whole ones that all see") {
+  TEST_CASE("the mask's tiles are those that some query sees, and the whole ones that all see") {
     for (const int queries : {1, 5, 16, 33}) {
       for (const int keys : {0, 1, 7, 32, 40}) {
         for (const int left : {-3, 0, 1, 9, kMaxLength}) {

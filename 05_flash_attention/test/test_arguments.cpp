@@ -1,4 +1,4 @@
-// Chapter 05's tests: what is refused, by name, and what is taken just beside it.
+// Chapter 05's tests: what is refused, by name, and valid arguments close to it.
 #include <functional>
 
 #include "test_support.hpp"
@@ -6,12 +6,12 @@
 namespace flash_attention {
 namespace {
 
-/// A call in good order: of each tensor as many bytes as it has, one behind the other.
+/// A valid call: the memory of the tensors follows one another without gaps.
 struct Call {
   ForwardProblem p = causal(full(DType::bf16, {2, 4, 2, 5, 7, 16})).p;
   ForwardBuffers b = {};
   Call() {
-    // Nobody reads what is here: validate() does not, and nothing is launched.
+    // What is here is not read: validate() does not look, and nothing is launched.
     std::uintptr_t next = 4096;
     const auto place = [&next](std::int64_t bytes) {
       const std::uintptr_t here = next;

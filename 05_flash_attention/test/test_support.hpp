@@ -1,4 +1,4 @@
-// What the tests of chapter 05 share: tensors with strides, problems, and how a step is run and
+// Shared by the tests of chapter 05: tensors with strides, problems, and how a step is run and
 // checked.
 #pragma once
 
@@ -46,7 +46,7 @@ inline constexpr bool kIsForward = std::is_same_v<Step, tile::TestedStep<Forward
 
 // ---- Problems ----
 
-/// A problem, and what is not in it: lengths, and elements from a 256-byte boundary to each tensor.
+/// A problem with lengths and offsets, the elements from a 256-byte boundary to each tensor.
 /// A backward problem has the same options; its gradients have strides and offsets of their own.
 struct Case {
   ForwardProblem p;
@@ -159,12 +159,12 @@ inline Inputs normal(const ForwardProblem& p) {
           tile::normal(kv, p.type, 32), tile::normal(kv, p.type, 33)};
 }
 
-/// The same of a case. What its lengths leave out is NaN.
+/// The same of a case. Rows beyond its lengths are NaN.
 inline Inputs normal(const Case& c) {
   Inputs in = normal(c.p);
-  tile::erase_behind(c.query_lengths, c.p.queries, &in.q);
-  tile::erase_behind(c.key_lengths, c.p.keys, &in.k);
-  tile::erase_behind(c.key_lengths, c.p.keys, &in.v);
+  tile::erase_beyond(c.query_lengths, c.p.queries, &in.q);
+  tile::erase_beyond(c.key_lengths, c.p.keys, &in.k);
+  tile::erase_beyond(c.key_lengths, c.p.keys, &in.v);
   return in;
 }
 
@@ -241,7 +241,7 @@ struct BackwardOnly {
 inline BackwardOnly backward_only(const Case& c, const Inputs& in) {
   const ForwardExpected forward = expected_of(c, in);
   Values dout = tile::normal(std::ssize(in.q), c.p.type, 34);
-  tile::erase_behind(c.query_lengths, c.p.queries, &dout);
+  tile::erase_beyond(c.query_lengths, c.p.queries, &dout);
   return {tile::rounded(forward.o.value, c.p.type), tile::rounded(forward.lse.value, DType::fp32),
           dout};
 }
@@ -263,7 +263,7 @@ inline Values heads_first(const ForwardProblem& p, const Values& lse) {
   return turned;
 }
 
-/// Runs the step of the backward pass likewise.
+/// The same for a step of the backward pass.
 template <class Step>
 Gradients run(const Step& step, const Case& c, const Inputs& in, const BackwardOnly& more,
               Poison poison = Poison::unwritten_nan) {

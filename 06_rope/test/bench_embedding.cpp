@@ -13,7 +13,8 @@ namespace {
 using Numbers = std::vector<std::int64_t>;
 using Values = std::vector<double>;
 
-// So many elements are checked in a fraction of a second. Of more, some rows are.
+// This number of elements is checked in a fraction of a second. Of larger problems only some rows
+// are.
 constexpr std::int64_t kElementsToCheckAll = 1 << 20;
 
 /// With ids, each batch entry has two texts, which begin at 0.

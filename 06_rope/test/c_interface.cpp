@@ -15,7 +15,7 @@ using tile::Status;
 const tile::c::RegisterLadder kRotary{rope::kName, rope::kTitle,
                                       tile::infos_of(rope::kRotaryLadder)};
 
-// A caller's struct, as this library knows it and as the chapter does.
+// Reads a caller's struct into the library's and into those of the chapter.
 Status read(const tile_rotary_args* args, tile_rotary_args* given, RotaryProblem* p,
             RotaryBuffers* b) {
   if (Status s = tile::c::read_arguments(args, given); !s.ok()) return s;

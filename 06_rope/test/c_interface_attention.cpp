@@ -19,7 +19,7 @@ const tile::c::RegisterLadder kForward{rope::kName, rope::kTitle,
 const tile::c::RegisterLadder kBackward{rope::kName, rope::kTitle,
                                         tile::infos_of(rope::kAttentionBackwardLadder)};
 
-// What the structs of both passes have in common.
+// The fields that the structs of both passes share.
 template <class Args, class Problem, class Buffers>
 Status read_common(const Args* args, Args* given, Problem* p, Buffers* b) {
   if (Status s = tile::c::read_arguments(args, given); !s.ok()) return s;
@@ -75,7 +75,7 @@ Status read_common(const Args* args, Args* given, Problem* p, Buffers* b) {
   return {};
 }
 
-// A caller's struct, as this library knows it and as the chapter does.
+// Reads a caller's struct into the library's and into those of the chapter.
 Status read(const tile_rotary_attention_args* args, tile_rotary_attention_args* given,
             AttentionProblem* p, AttentionBuffers* b) {
   if (Status s = read_common(args, given, p, b); !s.ok()) return s;

@@ -64,14 +64,14 @@ TEST_SUITE("step") {
     });
   }
 
-  TEST_CASE("rotary: positions: an offset, packed texts, nowhere in the tables") {
+  TEST_CASE("rotary: positions: an offset, packed texts, positions outside of the tables") {
     tile::for_each_step(kRotaryLadder, [](const Step& step, DType type) {
       for (const Layout layout : kLayouts) {
         Case c = simple(type, {2, 6, 2, 1, 64, 48}, layout);
         c.p.first_position = 11;
         c.p.table_positions = 17;
         check_step(step, c);
-        // Two texts in each row of the batch, and tokens that stand nowhere.
+        // Two texts in each row of the batch, and tokens whose positions are not in the tables.
         c.positions = {0, 1, 2, 0, 1, 16, 5, -1, 0, 17, 3, 1 << 30};
         check_step(step, c);
       }

@@ -1,4 +1,4 @@
-// Chapter 06's tests: what is refused, by name, and what is taken just beside it.
+// Chapter 06's tests: what is refused, by name, and valid arguments close to it.
 #include <cmath>
 #include <functional>
 
@@ -7,12 +7,12 @@
 namespace rope {
 namespace {
 
-/// A call in good order: of each tensor as many bytes as it has, one behind the other.
+/// A valid call: the memory of the tensors follows one another without gaps.
 struct Call {
   RotaryProblem p = simple(DType::bf16, {2, 5, 4, 2, 16, 8}).p;
   RotaryBuffers b = {};
   Call() {
-    // Nobody reads what is here: validate() does not, and nothing is launched.
+    // What is here is not read: validate() does not look, and nothing is launched.
     std::uintptr_t next = 4096;
     const auto place = [&next](std::int64_t bytes) {
       const std::uintptr_t here = next;

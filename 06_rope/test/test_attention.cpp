@@ -287,7 +287,7 @@ TEST_SUITE("step") {
       for (const std::int64_t dim : {64, 128}) {
         Attention c = attention(type, {2, 77, 4, 2, dim});
         c.offset = 8;
-        c.p.q = c.p.k = c.p.v = {77 * 9 * dim, dim, 9 * dim};  // gaps behind each token
+        c.p.q = c.p.k = c.p.v = {77 * 9 * dim, dim, 9 * dim};  // gaps after each token
         c.p.o = tile::heads_first(77, 4, dim, 16);
         check_step(step, c);
       }
@@ -495,7 +495,7 @@ TEST_SUITE("chapter") {
     refuses("sin", [](P&, B& b) { b.sin = nullptr; });
     refuses("v", [](P& p, B&) { p.v.head = 68; });
     refuses("workspace", [](P&, B& b) { b.workspace = nullptr; });
-    // What step `fused` leaves to `composed` needs its memory.
+    // If `composed` runs instead of `fused`, its memory is needed.
     accepts([](P& p, B&) { p.rotary_dim = 32; });
     refuses("rotary_dim", [](P& p, B& b) {
       p.rotary_dim = 32;

@@ -13,7 +13,7 @@ struct Sizes {
   std::int64_t batch, length, dim;
 };
 
-/// A problem whose tokens stand at the ids, in one text.
+/// A problem whose tokens have the ids as positions, in one text.
 Case with_ids(DType type, std::int64_t dim, std::int64_t table_positions, Ids ids) {
   return {{type, 1, std::ssize(ids), dim, table_positions}, std::move(ids)};
 }
@@ -69,7 +69,7 @@ TEST_SUITE("step") {
         need_not_run);
   }
 
-  TEST_CASE("embedding: positions: an offset, ids, nowhere in the table") {
+  TEST_CASE("embedding: positions: an offset, ids, positions outside of the table") {
     for_each_embedding_step([](const auto& step, DType type) {
       Case c = simple(type, 2, 6, 64);
       c.p.first_position = 11;
@@ -79,7 +79,7 @@ TEST_SUITE("step") {
       check_step(step, c);
       c.ids = {0, 1, 2, 0, 1, 22, 5, -1, 0, 23, 3, 1 << 30};
       check_step(step, c);
-      for (int& id : c.ids) id = id % 2 ? INT32_MIN : INT32_MAX;  // nobody is anywhere
+      for (int& id : c.ids) id = id % 2 ? INT32_MIN : INT32_MAX;  // no position has a row
       check_step(step, c);
       c.ids.assign(12, 0);
       c.p.table_positions = 0;
@@ -93,7 +93,7 @@ TEST_SUITE("step") {
           for (const Sizes& n : {Sizes{0, 3, 64}, {2, 0, 64}, {2, 3, 0}}) {
             Case c = simple(type, n.batch, n.length, n.dim);
             c.p.table_positions = 3;
-            check_step(step, c);  // of a table there still are the zeros
+            check_step(step, c);  // the gradient of the table is zeros
           }
         },
         need_not_run);
@@ -164,7 +164,7 @@ TEST_SUITE("step") {
     });
   }
 
-  TEST_CASE("embedding backward: tokens that stand nowhere add nothing, not even a NaN") {
+  TEST_CASE("embedding backward: tokens without a position add nothing, not even a NaN") {
     tile::for_each_step(kEmbeddingBackwardLadder, [](const BackwardStep& step, DType type) {
       const Case c = with_ids(type, 16, 4, {2, -1, 0, 4, 2, INT32_MIN, INT32_MAX, 1});
       Values dy = normal_tokens(c.p);
@@ -222,7 +222,7 @@ TEST_SUITE("step") {
     });
   }
 
-  // Whatever the order of blocks and threads: tools/all_orders runs this in three.
+  // For any order of blocks and threads: tools/all_orders runs this in three.
   TEST_CASE("embedding backward: by_position adds in the order of the tokens, to the bit") {
     tile::for_each_step(
         kEmbeddingBackwardLadder,
@@ -333,7 +333,7 @@ TEST_SUITE("chapter") {
     CHECK(bound(1)[0] <= 0x1p-125);
     CHECK(near(bound(3)[0], 2 * u * 1.5));
     CHECK(near(bound(100)[0], 40 * u * 50 * (1 + 40 * u)));
-    CHECK(bound(100)[1] == 0);  // nobody stands there
+    CHECK(bound(100)[1] == 0);  // no token has this position
   }
 
   TEST_CASE("embedding: what the steps' own kernels take") {

@@ -12,8 +12,8 @@ T* moved(T* pointer, std::int64_t bytes) {
   return reinterpret_cast<T*>(reinterpret_cast<std::intptr_t>(pointer) + bytes);
 }
 
-/// Calls in good order, of both passes: of each tensor as many bytes as it has, one behind the
-/// other. Nobody reads what is here: validate() does not, and nothing is launched.
+/// Valid calls, of both passes: the memory of the tensors follows one another without gaps. What is
+/// here is not read: validate() does not look, and nothing is launched.
 struct Calls {
   EmbeddingProblem p{DType::bf16, 2, 5, 16, 8};
   EmbeddingBuffers forward = {};
@@ -104,7 +104,7 @@ TEST_SUITE("chapter") {
                  {"y", [](Calls& c) { c.forward.y = const_cast<void*>(c.forward.table); }},
                  {"y", [](Calls& c) { c.forward.y = const_cast<int*>(c.forward.positions); }},
                  {nullptr, [](Calls& c) { c.forward.y = const_cast<void*>(c.forward.x); }},
-                 // Nobody stands anywhere, so there is no table.
+                 // No token has a position in the table, so it may be null.
                  {nullptr, [](Calls& c) { c.p.table_positions = 0, c.forward.table = nullptr; }},
                  {nullptr, [](Calls& c) { c.p.batch = 0, c.forward = {}; }}});
     for (const Row& row : rows) {

@@ -106,7 +106,7 @@ TEST_SUITE("large") {
           tile::run_step(step, c.p, {in.raw(), dtable.raw(), ids.raw(), sums.raw()});
       REQUIRE_MESSAGE(done.ok(), done.message);
       check_rows(dtable, backward_reference(few, tokens));
-      const Rows between{1, kMany / 2, kMany - 2};  // where no token stands
+      const Rows between{1, kMany / 2, kMany - 2};  // where there is no token
       CHECK(dtable.rows(between) == Values(3 * kDim, 0.0));
     }
   }

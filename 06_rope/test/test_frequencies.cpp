@@ -62,8 +62,8 @@ const VllmRows kVllm[] = {
 /// - b^x, x = 2i/d: pow is off by 1 ulp, 2 u at most; x by u, which makes u x ln b = u |ln f0_i|;
 ///   b itself by u (if a scaling has changed it). The reciprocal: u. That makes (4 + |ln f0_i|) u.
 /// - A division by s or by a number of a list: u.
-/// - yarn adds two such numbers, each times a weight: 2 u more. llama3 likewise. The weights, a
-///   difference divided and taken from 1, are off by 3 u in yarn; in llama3 by what t_i is off by
+/// - yarn adds two such numbers, each times a weight: 2 u more. llama3 does the same. The weights,
+///   a difference divided and taken from 1, are off by 3 u in yarn; in llama3 by what t_i is off by
 ///   (as f0_i, and 4 u for 2 pi and its divisions), at most (8 + |ln f0_i|) u of `high` turns, with
 ///   the difference of the factors as the unit, and 3 u. A weight's error counts with f0_i.
 double error_in_fp32(const FrequencyProblem& p, double f, double f0) {

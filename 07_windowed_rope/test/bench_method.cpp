@@ -95,8 +95,8 @@ class MethodWorkload : public tile::LadderWorkload<Ladder> {
 
  protected:
   const Problem& p() const { return this->problem_; }
-  /// So many multiply-adds of the reference take a fraction of a second. Of more, some rows are
-  /// checked.
+  /// With this number of multiply-adds the reference takes a fraction of a second. Of larger
+  /// problems only some rows are checked.
   Numbers checked_rows(std::int64_t rows) const {
     constexpr std::int64_t kToCheckAll = 1 << 26;
     const std::int64_t of_all = p().batch * p().queries * p().heads * p().keys * p().head_dim;

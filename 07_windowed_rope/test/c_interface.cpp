@@ -21,7 +21,7 @@ const tile::c::RegisterLadder kForward{windowed_rope::kName, windowed_rope::kTit
 const tile::c::RegisterLadder kBackward{windowed_rope::kName, windowed_rope::kTitle,
                                         tile::infos_of(kBackwardLadder)};
 
-// What the structs of both directions have in common.
+// The fields that the structs of both directions share.
 template <class Args, class Problem, class Buffers>
 Status read_common(const Args* args, Args* given, Problem* p, Buffers* b) {
   if (Status s = tile::c::read_arguments(args, given); !s.ok()) return s;
@@ -54,7 +54,7 @@ Status read_common(const Args* args, Args* given, Problem* p, Buffers* b) {
   return {};
 }
 
-// A caller's struct, as this library knows it and as the chapter does.
+// Reads a caller's struct into the library's and into those of the chapter.
 Status read(const tile_windowed_attention_args* args, tile_windowed_attention_args* given,
             ForwardProblem* p, ForwardBuffers* b) {
   if (Status s = read_common(args, given, p, b); !s.ok()) return s;

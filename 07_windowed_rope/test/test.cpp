@@ -65,7 +65,7 @@ TEST_SUITE("step") {
   }
 
   // With 330 and with 260 keys there are tiles of 128 queries and 128 keys that are all near, all
-  // far before and all far behind, by the window.
+  // far before and all far after, by the window.
   TEST_CASE("windows") {
     for_each_step([](const auto& step, DType type) {
       Cases cases(step, type);
@@ -317,8 +317,8 @@ TEST_SUITE("step") {
         bool sums_are_same = true;
         // The check build, twenty times slower, looks for races itself.
         const bool checks = simulated && !tile::device_reads_host_memory();
-        // That the test can tell, one_pass shows. On a GPU, and in two runs, the order may be the
-        // same by chance.
+        // one_pass shows that the test can tell the difference. On a GPU, and in two runs, the
+        // order may be the same by chance.
         const bool differs = step.name == "one_pass" && simulated && !checks;
         const int runs = !simulated ? 50 : differs ? 3 : 2;
         for (int seed = 1; seed < runs; ++seed) {
@@ -488,8 +488,8 @@ TEST_SUITE("chapter") {
     }
   }
 
-  // CTest asks the CPU device as 7.5 and as 8.6, too: both have less shared memory, and 7.5 has
-  // tensor cores for fp16 only.
+  // CTest runs this on the CPU device as 7.5 and as 8.6, too: both have less shared memory, and 7.5
+  // has tensor cores for fp16 only.
   TEST_CASE("every head dimension on every card, and in step mma by its own kernel") {
     const auto check = [](const auto& ladder, const Case& c, bool mma_takes_it) {
       using Tested = tile::TestedStep<std::remove_cvref_t<decltype(ladder)>>;

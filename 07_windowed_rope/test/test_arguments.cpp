@@ -1,4 +1,4 @@
-// Chapter 07's tests: what is refused, by name, and what is taken just beside it.
+// Chapter 07's tests: what is refused, by name, and valid arguments close to it.
 #include <functional>
 
 #include "test_support.hpp"
@@ -6,15 +6,14 @@
 namespace windowed_rope {
 namespace {
 
-/// Calls in good order, forward and backward: of each tensor as many bytes as it has, one behind
-/// the other.
+/// Valid calls, forward and backward: the memory of the tensors follows one another without gaps.
 struct Call {
   ForwardProblem p = causal(full(DType::bf16, {2, 4, 2, 5, 7, 16}, 3)).p;
   ForwardBuffers b = {};
   BackwardProblem of_backward = Case{p}.backward();
   BackwardBuffers backward = {};
   Call() {
-    // Nobody reads what is here: validate() does not, and nothing is launched.
+    // What is here is not read: validate() does not look, and nothing is launched.
     std::uintptr_t next = 4096;
     const auto place = [&next](std::int64_t bytes) {
       const std::uintptr_t here = next;

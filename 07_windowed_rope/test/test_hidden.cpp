@@ -384,7 +384,7 @@ TEST_SUITE("chapter") {
     refuses("model_dim", kRotary, [](auto& p, auto&) { p.model_dim = -1; });
     refuses("scale", kRotary, [](auto& p, auto&) { p.scale = 0; });
     refuses("window", Encoding::windowed, [](auto& p, auto&) { p.window = -1; });
-    accepts("a window that nobody reads", kRotary, [](auto& p, auto&) { p.window = -1; });
+    accepts("a window that is not used", kRotary, [](auto& p, auto&) { p.window = -1; });
     refuses("causal", Encoding::windowed, [](auto& p, auto&) { p.causal = false; });
     refuses("table", kLearned, [](auto&, auto& b) { b.table = nullptr; });
     refuses("table", Encoding::sinusoidal, [](auto&, auto& b) { b.table = nullptr; });

@@ -29,7 +29,7 @@ constexpr Rule kRules[] = {{Method::rerope},
                            {Method::self_extend, 3}};
 constexpr rope::Layout kLayouts[] = {rope::Layout::half_split, rope::Layout::interleaved};
 
-/// A problem, and what is not in it: lengths, and elements from a 256-byte boundary to each tensor.
+/// A problem with lengths and offsets, the elements from a 256-byte boundary to each tensor.
 /// A backward problem has the same options; its gradients have strides and offsets of their own.
 struct MethodCase {
   MethodProblem p;
@@ -199,7 +199,7 @@ Results run(const Step& step, const MethodCase& c, const MethodRows& in, Poison 
     return static_cast<const float*>(buffer.raw());
   };
   const tile::Layout of_lse = tile::vector_layout(DType::fp32, p.batch * p.heads * p.queries);
-  // What the step leaves to others may come to the first one.
+  // If the step falls back, the first one may run.
   const std::string_view runs = takes(step, c) ? step.name : step.ladder->steps[0].name;
   const std::int64_t bytes =
       kIsMethodForward<Step> ? workspace_bytes(p, runs) : workspace_bytes(b, runs);
@@ -903,7 +903,7 @@ TEST_SUITE("chapter") {
     const auto no_dv = [](auto&, auto& b) { b.dv = nullptr; };
     CHECK(backward(no_dv).message.rfind("dv: ", 0) == 0);
 
-    // Who has frequencies makes tables later.
+    // With frequencies the tables may be made later.
     MethodBuffers buffers;
     float inputs[7 * 4 * 64], o[5 * 4 * 64];  // the longest of q, k and v is in the first
     buffers.q = buffers.k = buffers.v = inputs;

@@ -1,4 +1,4 @@
-// What the tests of chapter 07 share: tensors with strides, problems, and how a step is run and
+// Shared by the tests of chapter 07: tensors with strides, problems, and how a step is run and
 // checked.
 #pragma once
 
@@ -44,7 +44,7 @@ inline constexpr bool kIsForward =
 
 // ---- Problems ----
 
-/// A problem, and what is not in it: lengths, and elements from a 256-byte boundary to each tensor.
+/// A problem with lengths and offsets, the elements from a 256-byte boundary to each tensor.
 /// A backward problem has the same options; its gradients have strides and offsets of their own.
 struct Case {
   ForwardProblem p;
@@ -206,11 +206,11 @@ Inputs normal(const Step&, const Case& c) {
             {},
             {},
             tile::normal(q, p.type, 76)};
-  // What its lengths leave out is NaN.
+  // Rows beyond its lengths are NaN.
   for (Values* each : {&in.q1, &in.q2, &in.dout}) {
-    tile::erase_behind(c.query_lengths, p.queries, each);
+    tile::erase_beyond(c.query_lengths, p.queries, each);
   }
-  for (Values* each : {&in.k1, &in.k2, &in.v}) tile::erase_behind(c.key_lengths, p.keys, each);
+  for (Values* each : {&in.k1, &in.k2, &in.v}) tile::erase_beyond(c.key_lengths, p.keys, each);
   if (!kIsForward<Step>) add_outputs(c, &in);
   return in;
 }
@@ -246,7 +246,7 @@ Results run(const Step& step, const Case& c, const Inputs& in,
     return buffer ? static_cast<const int*>(buffer->raw()) : nullptr;
   };
   const tile::Layout of_lse = tile::vector_layout(DType::fp32, p.batch * p.heads * p.queries);
-  // What the step leaves to others may come to the first one.
+  // If the step falls back, the first one may run.
   const std::string_view runs = takes(step, c) ? step.name : step.ladder->steps[0].name;
   const std::int64_t bytes = kIsForward<Step> ? workspace_bytes(p, runs) : workspace_bytes(b, runs);
   const DeviceBuffer workspace =

@@ -22,7 +22,7 @@ __global__ void tiled_matmul(const float* a, const float* b, float* c, int n) {
     tile_b[y][x] = b[(k + y) * n + column];
     __syncthreads();  // the tiles are complete
     for (int i = 0; i < kTile; ++i) sum += tile_a[y][i] * tile_b[i][x];
-    __syncthreads();  // nobody reads them any more
+    __syncthreads();  // all have read them
   }
   c[row * n + column] = sum;
 }

@@ -67,7 +67,7 @@ class Lanes {
   T shfl(T value, unsigned rank, Site site = Site::here()) const {
     return from_lane(value, lane_of(rank % size()), site);
   }
-  // Who would read past the end of the group keeps its own value.
+  // A lane that would read past the end of the group keeps its own value.
   template <class T>
   T shfl_up(T value, unsigned delta, Site site = Site::here()) const {
     const unsigned rank = thread_rank();

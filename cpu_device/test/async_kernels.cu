@@ -81,7 +81,7 @@ __global__ void sum_tiles_kernel(const float* in, float* out, int tiles) {
   float sum = 0;
   for (int k = 0; k < tiles; ++k) {
     cp_async_wait<kStages - 2>();
-    __syncthreads();  // tile k is there, and everybody has read tile k - 1
+    __syncthreads();  // tile k is there, and all threads have read tile k - 1
     const int next = k + kStages - 1;
     if (next < tiles) cp_async<4>(&stages[next % kStages][t], &in[next * kTile + t]);
     cp_async_commit();

@@ -13,14 +13,14 @@ inline constexpr int kScriptLength = 32;
 /// What each thread of a block does, a letter a step:
 ///   a to d   copies the next of its inputs to its slot of this letter
 ///   ,        commits
-///   0 to 3   waits for all but so many groups
+///   0 to 3   waits for all but this number of groups
 ///   *        waits for all copies
 ///   A to D   stores what is in that slot as its next output
 struct Script {
   char steps[kScriptLength] = {};
 };
-/// `in` and `out` have kScriptLength elements for each of the threads: one behind the other are
-/// those of one step. All slots hold -1 at first.
+/// `in` and `out` have kScriptLength elements for each of the threads; those of one step are
+/// neighbours. All slots hold -1 at first.
 void run_script(const Script& script, const float* in, float* out, int threads);
 
 // ---- Sizes ----

@@ -12,7 +12,7 @@ inline constexpr int kSide = 40, kLdA = 43, kLdB = 41, kLdC = 42;
 struct BeginnerMemory {
   const float* x;
   float* y;    // an input as well
-  float* one;  // a vector of one element, likewise
+  float* one;  // a vector of one element, an input as well
   const float* a;
   const float* b;
   float* c;  // not written yet

@@ -10,7 +10,7 @@ __device__ unsigned thread_number() {
 }
 __device__ unsigned threads_of_block() { return blockDim.x * blockDim.y * blockDim.z; }
 
-// ---- Who am I ----
+// ---- Who am I? ----
 
 __global__ void who_am_i_kernel(Indices* indices, int* visits) {
   const unsigned block = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);

@@ -7,7 +7,7 @@
 
 namespace device_test {
 
-// ---- Who am I ----
+// ---- Who am I? ----
 
 struct Indices {
   uint3 thread, block;
@@ -32,7 +32,7 @@ void barrier_votes(const unsigned* bits, BarrierResults* results, dim3 block);
 void reverse_blocks(int* data, unsigned blocks, unsigned threads);
 
 /// A warp waits in a loop for a flag that another warp of the block sets. out[0] is what it found
-/// behind the flag.
+/// after the flag was set.
 void wait_for_flag(int* out);
 
 /// Of two warps `poller` votes until the other, after 100 shuffles, has set a flag. *out is 100.

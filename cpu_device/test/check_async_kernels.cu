@@ -60,7 +60,7 @@ __global__ void barrier_for_wait(const AsyncMemory m) {
   mbarrier_wait(&full[0], 0);
 }
 
-// Who arrives says that it has read the slot: the next load may follow.
+// A thread that arrives says that it has read the slot: the next load may follow.
 template <bool kMistake>
 __global__ void slot_reused(const AsyncMemory m) {
   __shared__ alignas(128) float box[kBox];
@@ -134,7 +134,7 @@ __global__ void write_over_load(const AsyncMemory m) {
 
 // ---- Stores ----
 
-// What threads have written TMA sees behind their fences, and a barrier.
+// TMA sees what threads have written after their fences and a barrier.
 template <bool kMistake>
 __global__ void store_without_fence(const AsyncMemory m) {
   __shared__ alignas(128) float box[kBox];
@@ -251,7 +251,7 @@ __global__ void named_barrier(const AsyncMemory m) {
   m.out[own()] = numbers[(threadIdx.x + 32) % kThreads];  // [named_barrier.read]
 }
 
-// Who arrives only learns nothing.
+// A thread that only arrives learns nothing.
 template <bool kMistake>
 __global__ void arrive_and_read(const AsyncMemory m) {
   __shared__ float numbers[kThreads];
@@ -266,7 +266,7 @@ __global__ void arrive_and_read(const AsyncMemory m) {
 
 // ---- Clusters ----
 
-// Who loads for both blocks must know that both have read.
+// A thread that loads for both blocks must know that both have read.
 template <bool kMistake>
 __global__ void multicast(const AsyncMemory m) {
   __shared__ alignas(128) float box[kBox];
@@ -290,7 +290,7 @@ __global__ void multicast(const AsyncMemory m) {
   cluster_sync();
 }
 
-// Nobody may arrive in a block that may have ended.
+// No thread may arrive in a block that may have ended.
 template <bool kMistake>
 __global__ void arrive_at_last(const AsyncMemory m) {
   __shared__ Mbarrier empty[1];

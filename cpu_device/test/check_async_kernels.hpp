@@ -14,7 +14,7 @@ struct AsyncMemory {
   const float* in;             // 1024, a matrix of 32 columns
   float* out;                  // as many
   tile::TensorMap map;         // of `in`, boxes of 32 x 4
-  tile::TensorMap map_of_out;  // likewise
+  tile::TensorMap map_of_out;  // as map
 };
 
 struct AsyncPair {

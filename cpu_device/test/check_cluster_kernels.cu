@@ -57,7 +57,7 @@ __global__ void write_before_wait(const ClusterMemory m) {
   m.out[own_element()] = slots[t];
 }
 
-// Who returns does not arrive, so nobody knows when it has read.
+// A thread that returns does not arrive, so no other knows when it has read.
 template <bool kMistake>
 __global__ void read_and_return(const ClusterMemory m) {
   __shared__ int numbers[kThreads];
@@ -157,8 +157,8 @@ __global__ void count(const ClusterMemory m) {
   if (threadIdx.x == 0 && cluster_rank() == 0) m.out[blockIdx.x] = total;
 }
 
-// A thread that returns tells nobody what it has written, unless its block has met since. Who
-// reads it does so after the whole block has returned.
+// A thread that returns publishes nothing of what it has written, unless its block has met since.
+// It is read after the whole block has returned.
 template <bool kMistake>
 __global__ void write_and_return(const ClusterMemory m) {
   __shared__ int slots[kThreads];
@@ -263,8 +263,8 @@ __global__ void told_to_all_blocks(const ClusterMemory m) {
   if (other < 0) m.counts[1] = other;
 }
 
-// One thread learns by an atomic that another block has written. Behind a barrier all may read,
-// with a fence each.
+// One thread learns by an atomic that another block has written. After a barrier all may read, with
+// a fence each.
 template <bool kMistake>
 __global__ void wait_for_other_block(const ClusterMemory m) {
   const unsigned t = threadIdx.x;
@@ -369,7 +369,7 @@ __global__ void sync_for_wait(const ClusterMemory m) {
   mbarrier_wait(&barrier, 0);
 }
 
-// Who has waited tells the others by a barrier.
+// The thread that has waited tells the others by a barrier.
 template <bool kMistake>
 __global__ void wait_of_one(const ClusterMemory m) {
   __shared__ Mbarrier barrier;
@@ -421,7 +421,7 @@ __global__ void init_after_sync(const ClusterMemory m) {
   cluster_sync();
 }
 
-// An atomic without a fence tells nobody of what was before it.
+// An atomic without a fence publishes nothing of what was before it.
 template <bool kMistake>
 __global__ void ready_without_fence(const ClusterMemory m) {
   __shared__ Mbarrier barrier;
@@ -473,7 +473,7 @@ __global__ void use_after_use(const ClusterMemory m) {
   m.out[own_element()] = 1;
 }
 
-// What is written after the arrival is known to nobody who has waited for it.
+// What is written after the arrival is not known to the threads that have waited for it.
 template <bool kMistake>
 __global__ void write_after_mbarrier(const ClusterMemory m) {
   __shared__ Mbarrier barrier;
@@ -489,7 +489,7 @@ __global__ void write_after_mbarrier(const ClusterMemory m) {
 }
 
 // All send to all, in turn to two buffers: who has sent for the next round has read this one, and
-// without that the buffer after it is not complete. With a single one, somebody may still read.
+// without that the buffer after it is not complete. With a single one, a block may still read.
 template <bool kMistake>
 __global__ void two_buffers(const ClusterMemory m) {
   constexpr unsigned kBuffers = kMistake ? 1 : 2, kWarps = kThreads / 32;

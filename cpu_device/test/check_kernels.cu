@@ -447,7 +447,7 @@ __global__ void misaligned_in_shared(const float* in, float* out) {
   out[t] = four->x + four->w;  // [misaligned_in_shared]
 }
 
-// ---- What nobody has written ----
+// ---- What was never written ----
 
 template <bool kMistake>
 __global__ void fresh_memory(float* fresh, float* out) {
@@ -541,7 +541,7 @@ __global__ void copy_of_vector(const float* in, float* out) {
 
 // ---- Asynchronous copies ----
 
-// Nobody has waited, and the barrier is no wait.
+// No thread has waited, and the barrier is no wait.
 template <bool kMistake>
 __global__ void copy_without_wait(const float* in, float* out) {
   __shared__ float tile[kThreads];
@@ -725,7 +725,7 @@ __global__ void copy_past_end(const float* in, float* out) {
   out[t] = kMistake ? 0 : tile[4 * t];
 }
 
-// Of the last piece a part exists, of those behind it nothing.
+// Of the last piece a part exists, of those after it nothing.
 template <bool kMistake>
 __global__ void copy_of_tail(const float* in, float* out) {
   __shared__ float tile[4 * kThreads];

@@ -54,7 +54,7 @@ __global__ void meeting_kernel(Meeting meeting, int* out) {
       }
       if (rank == 0 && t == 7) {
         while (*own_value == 0) __nanosleep(100);
-        if (threadIdx.x != 7) *own_value = 2;  // nobody else's
+        if (threadIdx.x != 7) *own_value = 2;  // no other thread's
       }
       cluster_sync();
       if (rank == 0 && value != 1) return;

@@ -21,7 +21,7 @@ cudaError_t clusters_at_a_time(int* count, dim3 block, dim3 cluster, size_t byte
 /// What threads of a cluster do wrong, or just barely right. Of four blocks, unless it says else.
 enum class Meeting {
   // Right.
-  block_returned,        // block 1 returns at once, and nobody waits for it
+  block_returned,        // block 1 returns at once, and no thread waits for it
   arrived_and_returned,  // odd warps arrive and return, others are late
   poll,                  // a thread of block 0 sleeps until block 3 has written to it
   poll_by_votes,         // all threads of block 0 do, with votes for sleep
@@ -31,11 +31,11 @@ enum class Meeting {
   second_arrival,      // thread 3 of block 2 arrives twice
   no_arrival,          // thread 3 of block 2 waits without having arrived
   two_arrivals,        // the lanes of a warp arrive at two places
-  two_waits,           // likewise wait
+  two_waits,           // the same of waits
   rank,                // asks for an address in block 4
   global_address,      // asks where global memory lies in another block
   trap,                // thread 5 of block 2
-  endless_poll,        // all sleep until somebody writes
+  endless_poll,        // all sleep until one writes, which none does
   read_after_the_end,  // block 0 reads shared memory of block 1, which has ended; not in all orders
 };
 

@@ -8,7 +8,7 @@ namespace device_test {
 enum class Divergence {
   half_block,       // the first half waits at a barrier, the rest returns
   two_barriers,     // odd and even threads wait at barriers of their own
-  two_kinds,        // likewise, at a barrier and at one that counts
+  two_kinds,        // the same, at a barrier and at one that counts
   early_return,     // the last thread returns before the barrier
   trip_counts,      // odd threads come to the barrier once more than the even ones
   missing_lane,     // lane 3 of each warp waits at a barrier and the others in a shuffle

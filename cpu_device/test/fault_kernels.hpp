@@ -8,7 +8,7 @@ namespace device_test {
 enum class Fault {
   spin,            // an endless loop
   spin_on_flag,    // waits in a plain loop for a flag that a later thread would set
-  sleep_for_ever,  // waits with __nanosleep for a flag that nobody sets
+  sleep_for_ever,  // waits with __nanosleep for a flag that is never set
   write_to_null,
   read_wild,
   misaligned,  // a float4

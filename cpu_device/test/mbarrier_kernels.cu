@@ -55,7 +55,7 @@ __global__ void ring_kernel(int items, int* out) {
       mbarrier_arrive_expect(&empty[slot], 0);
     }
   }
-  // The last items are on their way until somebody has waited for them: the readers have.
+  // The last items are on their way until a thread has waited for them: the readers have.
 }
 
 __host__ __device__ constexpr int number(unsigned block, unsigned thread, int round) {
@@ -82,7 +82,8 @@ __global__ void exchange_kernel(int rounds, int* out) {
     for (unsigned r = 0; r < size; ++r) {
       sum = sum * 3 + static_cast<unsigned>(slots[buffer][r][(t + 1) % kThreads]);
     }
-    // Who has sent for the next round has read this one: then the buffer may be written again.
+    // A block that has sent for the next round has read this one: then the buffer may be written
+    // again.
     __syncthreads();
   }
   out[blockIdx.x * kThreads + t] = static_cast<int>(sum);
@@ -188,13 +189,13 @@ __global__ void misuse_kernel(Misuse misuse, int* out) {
     mbarrier_wait(&barrier, 0);
     mbarrier_wait(&barrier, 1);  // [next_phase]
   }
-  if (misuse == Misuse::two_phases_behind) {
+  if (misuse == Misuse::two_phases_late) {
     for (unsigned phase = 0; phase < 2 && t < 2; ++phase) {
       mbarrier_arrive_expect(&barrier, 0);
       mbarrier_wait(&barrier, phase);
     }
     __syncthreads();
-    mbarrier_wait(&barrier, 0);  // [two_phases_behind]
+    mbarrier_wait(&barrier, 0);  // [two_phases_late]
   }
   cluster_sync();  // [sync]
   out[blockIdx.x * kThreads + t] = 1;

@@ -52,9 +52,9 @@ enum class Misuse {
   misaligned_value,
   send_to_the_ended,  // block 0 has ended
   missing_arrival,    // all threads wait, and 3 has not arrived
-  missing_bytes,      // block 1 waits for bytes that nobody sends, block 0 for block 1
-  next_phase,         // all wait for a phase that nobody begins
-  two_phases_behind,  // all wait for the first phase after the second is complete
+  missing_bytes,      // block 1 waits for bytes that are never sent, block 0 for block 1
+  next_phase,         // all wait for a phase that never begins
+  two_phases_late,    // all wait for the first phase after the second is complete
 };
 void misuse(Misuse misuse, int* out);
 

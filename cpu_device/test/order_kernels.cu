@@ -22,7 +22,7 @@ __global__ void tiled_matmul(const float* in, float* out) {
     b[y][x] = in[(kMatrix + k + y) * kMatrix + col];
     barrier<1, kWithout>();  // the tiles are complete
     for (unsigned i = 0; i < kTile; ++i) sum += a[y][i] * b[i][x];
-    barrier<2, kWithout>();  // nobody reads them any more
+    barrier<2, kWithout>();  // all have read them
   }
   out[row * kMatrix + col] = sum;
 }
@@ -95,7 +95,7 @@ __global__ void softmax(const float* in, float* out) {
   const unsigned i = blockIdx.x * kRow + threadIdx.x;
   const float max = block_reduce<1, kWithout>(in[i], Max(), of_warps);
   const float power = exp2f(in[i] - max);
-  barrier<2, kWithout>();  // nobody reads the maxima any more
+  barrier<2, kWithout>();  // all have read the maxima
   out[i] = power / block_reduce<3, kWithout>(power, Sum(), of_warps);
 }
 

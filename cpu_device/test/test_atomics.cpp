@@ -126,7 +126,7 @@ TEST_CASE_TEMPLATE("one cell and many threads", T, int, unsigned, long long, uns
     } else if (f == Atomic::min || f == Atomic::max) {
       CHECK(std::ranges::count(old, start) >= 1);
     } else if (f == Atomic::add && std::is_integral_v<T>) {
-      // Nobody saw a sum that another had replaced: from old to old + operand is one chain.
+      // No thread saw a sum that another had replaced: from old to old + operand is one chain.
       std::vector<T> left = old, arrived{start};
       for (size_t i = 0; i < old.size(); ++i) arrived.push_back(static_cast<T>(old[i] + in[i]));
       left.push_back(final);
@@ -151,7 +151,7 @@ TEST_CASE_TEMPLATE("a histogram in shared memory", T, int, unsigned, unsigned lo
   }
 }
 
-TEST_CASE("the last block adds up what the others left behind a fence") {
+TEST_CASE("the last block adds up what the others published with a fence") {
   std::vector<int> in(20'000);
   std::iota(in.begin(), in.end(), -5000);
   const int expected = std::accumulate(in.begin(), in.end(), 0);

@@ -24,7 +24,7 @@ using tile::DType;
 
 namespace {
 
-/// By kernel and mistake, what stands behind "check", "result" and "not".
+/// By kernel and mistake, what stands after "check", "result" and "not".
 std::map<std::string, std::map<std::string, std::string>> read_table() {
   std::ifstream file(DEVICE_TEST_ROOT "/cpu_device/test/beginners.txt");
   static const std::regex mistake("== ([a-z_.]+): .*"), wanted("(check|result|not): (.*)");

@@ -67,7 +67,7 @@ TEST_CASE("barriers that count") {
   for (const dim3 block : {dim3(1), dim3(17), dim3(32), dim3(48), dim3(1024), dim3(4, 5, 6)}) {
     const size_t threads = volume(block);
     CAPTURE(threads);
-    // In round 0 all vote, in round 1 nobody, in round 2 the last thread alone.
+    // In round 0 all vote, in round 1 none, in round 2 the last thread alone.
     std::vector<unsigned> bits(threads);
     for (size_t t = 0; t < threads; ++t) {
       bits[t] =

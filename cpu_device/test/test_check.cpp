@@ -185,14 +185,13 @@ Expected race(const Race& race) {
     if (m[9].matched) {
       return text + "between " + end + " and the read, which came too early\n";
     }
-    // What stands behind the read needs no loop to come after it.
-    const bool is_behind = line(race.write) > line(race.read);
+    // A write below the read needs no loop to come after it.
+    const bool is_below = line(race.write) > line(race.read);
     const std::string before = "between " + end + " and the read";
     const std::string after = "between the read and " + noun;
-    if (!wrote)
-      return text + after + (is_behind ? "\n" : ", which may be a turn of a loop later\n");
+    if (!wrote) return text + after + (is_below ? "\n" : ", which may be a turn of a loop later\n");
     if (!race.again) return text + before + "\n";
-    return text + (is_behind ? after + ", or " + before : before + ", or " + after) +
+    return text + (is_below ? after + ", or " + before : before + ", or " + after) +
            " if that is a turn of a loop later\n";
   };
 }
@@ -345,7 +344,7 @@ const Case kCases[] = {
            }})},
     {"neighbour_block", cudaErrorLaunchFailure, "grid (8, 1, 1), block (1, 1, 1)",
      [](const std::string& report) {
-       // Where the neighbour runs later, nobody can know yet that it will write.
+       // Where the neighbour runs later, it cannot be known yet that it will write.
        const Expected wrote =
            race({"out", "neighbour_block.write", "neighbour_block.read", [](const Meeting& m) {
                    return m.index == Numbers{m.block1} && m.wrote1 && m.block2 == m.block1 + 1;
@@ -418,12 +417,12 @@ const Case kCases[] = {
        };
        const bool last_row = report.find("matrix[4]") != std::string::npos;
        return finding(std::string("thread (#, #, #) reads matrix[#][#], ") +
-                          (last_row ? "past the end" : "in the padding behind a row") +
+                          (last_row ? "past the end" : "in the padding after a row") +
                           " of matrix (# rows of #)",
                       "columns", beside)(report);
      }},
     {"padding_of_rows", cudaErrorIllegalAddress, "grid (1, 1, 1), block (16, 4, 1)",
-     finding("thread (#, #, #) reads matrix[#][#], in the padding behind a row of matrix (# rows of "
+     finding("thread (#, #, #) reads matrix[#][#], in the padding after a row of matrix (# rows of "
              "#)",
              "padding_of_rows",
              [](const Numbers& n) {
@@ -487,7 +486,7 @@ const Case kCases[] = {
              [](const Numbers& n) {
                return n.size() == 3 && n[1] == 6 * n[0] && n[0] % 2 == 1 && n[2] == 16;
              })},
-    // What nobody has written.
+    // What was never written.
     {"fresh_memory", cudaErrorLaunchFailure, kOneBlock,
      finding("thread # reads byte # of an allocation of 1,000 bytes, which nothing has written",
              "fresh_memory",
@@ -574,7 +573,7 @@ const Case kCases[] = {
            .copied = true})},
     {"barrier_before_wait", cudaErrorLaunchFailure, kOneBlock,
      [](const std::string& report) {
-       // Who reads last finds a copy that has landed.
+       // The last to read finds a copy that has landed.
        const auto holds = [](const Meeting& m) {
          return m.index == Numbers{writer(m)} && reader(m) == 63 - writer(m);
        };

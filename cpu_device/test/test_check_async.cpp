@@ -48,7 +48,7 @@ struct Case {
 };
 
 const std::string kFence =
-    "  missing: a fence_async_proxy() in thread # between the write and the barrier behind it";
+    "  missing: a fence_async_proxy() in thread # between the write and the barrier after it";
 
 const Case kCases[] = {
     {"load_without_wait",
@@ -110,7 +110,7 @@ const Case kCases[] = {
     {"write_under_store",
      {"thread # writes box[#], which thread 0 read by TMA: a race\n"
       "  read at #\n  written at #\n"
-      "  missing: a bulk_wait_read<0>() in that thread, and a barrier behind it, between the store "
+      "  missing: a bulk_wait_read<0>() in that thread, and a barrier after it, between the store "
       "and the write",
       "thread 0 writes box[#], which thread 0 read by TMA: a race\n"
       "  read at #\n  written at #\n"
@@ -168,7 +168,7 @@ bool begins_with(const std::string& report, const std::string& text) {
       pattern += c;
     }
   }
-  // Behind "at" it is a place.
+  // After "at" it is a place.
   pattern = std::regex_replace(pattern, std::regex(" at \\\\d\\+"),
                                " at cpu_device/test/check_async_kernels.cu:\\d+");
   return std::regex_search(

@@ -93,7 +93,7 @@ TEST_CASE("clusters that are refused leave everything as it was") {
       {"a rest along y", cudaErrorInvalidClusterSize, launch(dim3(4, 3), dim3(2, 2))},
       {"a cluster larger than the grid", cudaErrorInvalidClusterSize, launch(4, 8)},
       {"no block along z", cudaErrorInvalidClusterSize, launch(4, dim3(2, 1, 0)), false},
-      {"9 blocks that nobody asked for", cudaErrorInvalidClusterSize, launch(9, 9)},
+      {"9 blocks without the attribute", cudaErrorInvalidClusterSize, launch(9, 9)},
       {"9 blocks in two extents", cudaErrorInvalidClusterSize, launch(dim3(3, 3), dim3(3, 3))},
       {"17 blocks", cudaErrorInvalidClusterSize, launch(17, 17, true)},
   };

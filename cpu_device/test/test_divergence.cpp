@@ -239,7 +239,7 @@ TEST_CASE("divergence is found in every order, by every number of workers") {
 }
 
 // AddressSanitizer keeps freed memory for a while.
-TEST_CASE("a thousand failures leave nothing behind" * doctest::skip(cpu_device::kAsan)) {
+TEST_CASE("a thousand failures leave no trace" * doctest::skip(cpu_device::kAsan)) {
   const OptionsGuard guard;
   auto resident_pages = [] {
     std::ifstream statm("/proc/self/statm");

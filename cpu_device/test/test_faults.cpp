@@ -224,7 +224,7 @@ TEST_CASE("a refused launch is reported with its reason") {
 TEST_CASE("fresh memory is all ones, which is NaN") {
   const OptionsGuard guard;
   options().order = Order::forward;
-  for (int round = 0; round < 2; ++round) {  // a kernel before leaves nothing behind
+  for (int round = 0; round < 2; ++round) {  // a kernel before leaves no trace
     const DeviceArray<int> out(5 * kFreshWords);
     read_fresh_shared(out.data(), 5);
     if (cpu_device::kChecking) {

@@ -141,12 +141,12 @@ TEST_CASE("threads that wait at an mbarrier for ever are reported at once") {
                                    ", for phase 2 (parity 1) of barrier, which misses 2 arrivals");
     CHECK(failure.report == report(next, next));
     // The parity of a phase is that of the one in progress, and tells no more of it.
-    failure = run(Misuse::two_phases_behind);
-    const std::string behind = waits(
-        "mbarrier_wait()", "two_phases_behind",
+    failure = run(Misuse::two_phases_late);
+    const std::string late = waits(
+        "mbarrier_wait()", "two_phases_late",
         ", for phase 3 (parity 0) of barrier, which misses 2 arrivals; whoever means phase 1, "
         "of the same parity, comes too late");
-    CHECK(failure.report == report(behind, behind));
+    CHECK(failure.report == report(late, late));
   }
 }
 

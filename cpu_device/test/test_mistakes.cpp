@@ -30,7 +30,7 @@ void check(const std::vector<Mistake>& mistakes) {
                           mistake.error == cudaErrorInvalidConfiguration;
     const bool right = error == mistake.error || gpus_own;
     CHECK_MESSAGE(right, std::string(mistake.what), " gave ", std::string(cudaGetErrorName(error)));
-    // It is remembered until somebody asks, and spoils nothing.
+    // It is remembered until it is asked for, and spoils nothing.
     CHECK_MESSAGE(cudaPeekAtLastError() == error, std::string(mistake.what));
     CHECK_MESSAGE(cudaGetLastError() == error, std::string(mistake.what));
     CHECK(cudaGetLastError() == cudaSuccess);

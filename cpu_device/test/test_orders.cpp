@@ -62,7 +62,7 @@ TEST_CASE("forward and reverse are what they say, for threads and blocks") {
   }
 }
 
-TEST_CASE("a random order is the seed's, and visits everybody once") {
+TEST_CASE("a random order is the seed's, and visits every thread once") {
   const OptionsGuard guard;
   const unsigned blocks = 7, threads = 96;
   std::set<std::vector<int>> different;

@@ -60,7 +60,7 @@ TEST_CASE("several host threads launch at once") {
         const DeviceArray<int> data(counting(launch, 3 * threads));
         reverse_blocks(data.data(), 3, threads);
         reverse_blocks(data.data(), 3, threads);
-        // A refused launch is nobody else's error.
+        // A refused launch is not the error of another.
         number_threads(nullptr, 0, 1);
         if (cudaGetLastError() != cudaErrorInvalidConfiguration) return;
         if (data.download() == counting(launch, 3 * threads)) ++right[h];
@@ -107,7 +107,7 @@ TEST_CASE("what was simulated is counted") {
     cpu_device::take_activity();
     reverse_blocks(data.data(), 5, 64);
     barrier_votes(bits.data(), results.data(), 64);
-    make_fault(Fault::trap, 1, 64, 9, 9, data.data());  // nobody is block 9: two shuffles' worth
+    make_fault(Fault::trap, 1, 64, 9, 9, data.data());  // there is no block 9: two shuffles' worth
     number_threads(data.data(), 0, 1);                  // refused
     cudaGetLastError();
     const cpu_device::Activity activity = cpu_device::take_activity();

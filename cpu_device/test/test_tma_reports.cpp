@@ -101,7 +101,7 @@ bool contains(const std::string& text, const std::string& part) {
 }  // namespace
 
 // The check build reports both.
-TEST_CASE("a load lands when somebody waits, a store reads when its thread does" *
+TEST_CASE("a load lands when a thread waits, a store reads when its own thread does" *
           doctest::skip(cpu_device::kChecking)) {
   for (const NamedOrder& order : kOrders) {
     const OptionsGuard guard;

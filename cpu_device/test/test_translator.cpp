@@ -23,7 +23,7 @@ std::string translated(std::string_view source) {
 }
 
 /// What a launch becomes; `kernel` needs no escapes. `name_gap`, `gap`: what is kept of the source
-/// behind the kernel's tokens and behind `>>>`.
+/// after the kernel's tokens and after `>>>`.
 std::string launch(const std::string& kernel, const std::string& config,
                    const std::string& arguments, const std::string& name_gap = "",
                    const std::string& gap = "") {
@@ -224,7 +224,7 @@ TEST_CASE("launches and shared declarations inside a launch's arguments") {
         "CHECK((" + launch("k", "1, 2", "x") + ")); " + launch("j", "3, 4", "") + ";");
 }
 
-TEST_CASE("a launch behind a literal or a conditional") {
+TEST_CASE("a launch after a literal or a conditional") {
   const std::string k = launch("k", "1, 2", "x") + ";";
   for (const std::string before :
        {"R\"x( )\" )x\"; ", "R\"()\"; ", "'\\''; ", "\"\\\\\"; ", "1'000; ", "/**/ ", "it's\n",

@@ -176,7 +176,7 @@ TEST_CASE("wgmma: what the check build reports" * doctest::skip(!kChecking)) {
            kFailure,
            {"writes a[", "], which a wgmma of the warpgroup of thread 0 may not have read yet\n",
             "\n  written at [:overwritten_by_others]\n  missing: a wgmma_wait() of that warpgroup, "
-            "and behind it a barrier before the write\n"}});
+            "and after it a barrier before the write\n"}});
     check({Misuse::told_before_wait,
            kFailure,
            {"writes a[", "], which a wgmma of the warpgroup of thread 0 may not have read yet\n"}});
@@ -184,10 +184,10 @@ TEST_CASE("wgmma: what the check build reports" * doctest::skip(!kChecking)) {
            kFailure,
            {"calls wgmma without a wgmma_fence() before it\n  wgmma at [:no_fence]\n  missing: a "
             "wgmma_fence() before the first wgmma of a group\n"}});
-    check({Misuse::touch_behind_fence,
+    check({Misuse::touch_after_fence,
            kFailure,
            {"calls wgmma with sums that thread ",
-            " has touched behind the last wgmma_fence()\n  touched at [:touch]\n  wgmma at "
+            " has touched after the last wgmma_fence()\n  touched at [:touch]\n  wgmma at "
             "[:touched]\n  missing: a wgmma_fence() between the two\n"}});
     check(
         {Misuse::change_of_a,

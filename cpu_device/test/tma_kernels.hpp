@@ -7,7 +7,7 @@
 
 namespace device_test {
 
-/// What 64 threads see of a load of 64 floats: out[t] before anybody has waited, out[64 + t] after.
+/// What 64 threads see of a load of 64 floats: out[t] before any has waited, out[64 + t] after.
 void look_at_load(const float* in, float* out);
 /// Stores 64 ones, and writes twos over them before it waits for the read. seen[0]: global memory
 /// after that wait; seen[1]: when the store is done.

@@ -60,7 +60,7 @@ __global__ void ones_kernel(Misuse misuse, float* out) {
     wgmma_fence();  // [one_place]
   } else if (misuse == Misuse::different_descriptors) {
     wgmma<__nv_bfloat16, 64>(d, a_tile, b_tile + (t == 100 ? 32 : 0), false);  // [descriptors]
-  } else if (misuse == Misuse::touch_behind_fence) {
+  } else if (misuse == Misuse::touch_after_fence) {
     multiply(d, a_tile, b_tile);
     wgmma_commit();
     wgmma_wait<0>(d);

@@ -7,7 +7,7 @@ namespace device_test {
 enum class WgmmaMisuse {
   none,
   lesser_card,            // whose first instruction that it lacks is to be one of wgmma
-  overwritten_when_told,  // right, too: by another warpgroup, behind an mbarrier
+  overwritten_when_told,  // right, too: by another warpgroup, after a wait at an mbarrier
   // What every build reports.
   short_warpgroup,
   half_of_the_warpgroup,
@@ -28,7 +28,7 @@ enum class WgmmaMisuse {
   overwritten_by_others,
   told_before_wait,
   no_fence,
-  touch_behind_fence,
+  touch_after_fence,
   change_of_a,
   unwritten_tile,
   no_barrier

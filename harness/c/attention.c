@@ -66,7 +66,7 @@ int main(void) {
   for (int i = 0; i < B * S * H * D; ++i) { /* values up to 1; weights and o are rounded */
     if (!(fabs(to_float(o[i]) - o64[i]) <= 2 * 0x1p-8)) return puts("o is wrong"), 1;
   }
-  for (int i = 0; i < B * H * S; ++i) { /* also -infinity behind a text's end */
+  for (int i = 0; i < B * H * S; ++i) { /* also -infinity after a text's end */
     if (lse[i] != lse64[i] && !(fabs(lse[i] - lse64[i]) <= 1e-4)) return puts("lse is wrong"), 1;
   }
   puts("o and lse are right");

@@ -1,4 +1,5 @@
-// What does not belong to a chapter: errors, types, memory, and the list of chapters and steps.
+// The functions that belong to no chapter: errors, types, memory, and the list of chapters and
+// steps.
 #include "harness/c/c_interface.hpp"
 
 #include <cuda_runtime_api.h>
@@ -100,7 +101,7 @@ const DType* find_type(tile_type given) {
   return found == std::end(kDTypes) ? nullptr : &*found;
 }
 
-// Between device memory and the host's.
+// Copies between device memory and the host's.
 Status copy(const char* to_name, void* to, const char* from_name, const void* from,
             std::int64_t bytes, cudaMemcpyKind kind) {
   if (bytes < 0) return invalid_argument("bytes", std::to_string(bytes) + " is negative");
@@ -115,13 +116,13 @@ Status copy(const char* to_name, void* to, const char* from_name, const void* fr
 }  // namespace
 
 tile_status finish(const Status& status) noexcept {
-  // What a failure has to say is in its message; nobody asked for lines on stderr.
+  // Failures are reported by their messages only, not on stderr.
   static const bool quiet = (keep_device_reports(), true);
   static_cast<void>(quiet);
   try {
     last_error = status.message;
   } catch (const std::bad_alloc&) {
-    last_error.assign("out of memory");  // short enough to need none
+    last_error.assign("out of memory");  // short enough to need no allocation
   }
   return code_of(status.code);
 }

@@ -1,4 +1,4 @@
-// What the C interfaces of the chapters share: arguments across the border, the thread's last
+// Shared by the C interfaces of the chapters: the checks of a caller's arguments, the thread's last
 // error, and the choice of a step.
 #pragma once
 
@@ -32,7 +32,7 @@ tile_status guarded(Body body) noexcept {
 
 // ---- Arguments ----
 
-/// The caller's struct, if it has the size that this library knows.
+/// Copies the caller's struct if it has the size that this library knows.
 template <class Args>
 Status read_arguments(const Args* given, Args* known) {
   *known = {};
@@ -46,10 +46,10 @@ Status read_arguments(const Args* given, Args* known) {
   return {};
 }
 
-/// Leading dimension 0 says that rows of `cols` elements follow one another.
+/// Leading dimension 0 means rows of `cols` elements without gaps.
 std::int64_t leading_dimension(std::int64_t given, std::int64_t cols);
 
-/// A matrix of doubles on the host without its padding, and such a matrix back to where it belongs.
+/// Copies a matrix of doubles on the host without its padding, and back into the padded matrix.
 std::vector<double> packed(const void* data, std::int64_t rows, std::int64_t cols, std::int64_t ld);
 void unpack(const std::vector<double>& packed, std::int64_t rows, std::int64_t cols,
             std::int64_t ld, void* data);
@@ -62,7 +62,7 @@ Status read_flag(const char* argument, std::int32_t given, bool* flag);
 
 // ---- Steps ----
 
-/// Makes a ladder of a chapter known when the library is loaded; `name` is the chapter's folder. A
+/// Registers a ladder of a chapter when the library is loaded; `name` is the chapter's folder. A
 /// chapter's list of steps has each name once, from its first ladder that has it.
 struct RegisterLadder {
   RegisterLadder(std::string_view name, std::string_view title, std::vector<StepInfo> steps);
@@ -93,13 +93,13 @@ Status find_step(const Ladder& ladder, const char* name, const typename Ladder::
     Status here = check_step(ladder.steps[at], problem, buffers);
     *found = at;
     if (here.ok()) return {};
-    if (why.ok()) why = std::move(here);  // of the best that there could be
+    if (why.ok()) why = std::move(here);  // why the best step cannot run
   }
   return why;
 }
 
-/// What every operation does once it has its problem: validates it, finds the step and the one that
-/// runs in its place, and launches that unless there is nothing to compute.
+/// Shared by all operations: validates the problem, finds the step and the one that runs instead if
+/// necessary, and launches it unless there is nothing to compute.
 template <class Ladder>
 Status launch_step(const Ladder& ladder, const char* name, const typename Ladder::Problem& problem,
                    const typename Ladder::Buffers& buffers, void* stream) {

@@ -1,5 +1,5 @@
-// What the C interfaces of chapters with heads share: strides, tensors of doubles on the host, and
-// what the functions of an attention do with a caller's struct.
+// Shared by the C interfaces of chapters with heads: strides, tensors of doubles on the host, and
+// the steps from a caller's struct to an attention.
 #pragma once
 
 #include <cmath>
@@ -46,7 +46,7 @@ struct TensorShape {
   std::int64_t batch, length, heads, dim;
 };
 
-/// The elements of a tensor in their order, as `access` is given each of them.
+/// Calls `access` with each element of a tensor, in their order.
 template <class Double, class Access>
 void for_each_element(Double* data, const Strides& stride, const TensorShape& shape,
                       Access access) {
@@ -60,7 +60,7 @@ void for_each_element(Double* data, const Strides& stride, const TensorShape& sh
   }
 }
 
-/// Without gaps, and back to where they belong.
+/// Copies a tensor without gaps, and back into the strided one.
 inline std::vector<double> packed(const void* data, const Strides& stride,
                                   const TensorShape& shape) {
   std::vector<double> values;
@@ -76,7 +76,7 @@ inline void unpack(const std::vector<double>& from, const Strides& stride, const
 
 // ---- Attention of queries and keys ----
 
-/// Its type, sizes and scale, those with a default as they are meant.
+/// Reads type, sizes and scale, with defaults filled in.
 template <class Args, class Problem>
 Status read_attention_sizes(const Args& given, Problem* p) {
   if (Status s = read_type(given.type, &p->type); !s.ok()) return s;
@@ -113,7 +113,7 @@ Strides key_strides(const Problem& p, const std::int64_t (&given)[3]) {
   return strides_of(given, p.keys, p.kv_heads, p.head_dim);
 }
 
-/// Its tensors of doubles on the host, without gaps and back to where they belong.
+/// Copies its tensors of doubles on the host without gaps, and back into the strided ones.
 template <class Problem>
 class AttentionTensors {
  public:
@@ -149,9 +149,9 @@ class AttentionTensors {
   const Problem& p_;
 };
 
-// ---- What a chapter's functions do with a caller's struct ----
+// ---- From a caller's struct to an operation ----
 
-/// Reads a caller's struct: `given` as this library knows it, the others as the chapter does.
+/// Reads a caller's struct into `given`, and into the problem and buffers of the chapter.
 template <class Ladder, class Args>
 using Reader =
     std::type_identity_t<Status(const Args* args, Args* given, typename Ladder::Problem* problem,
@@ -168,13 +168,13 @@ tile_status run_operation(const Ladder& ladder, Reader<Ladder, Args>* read, cons
   });
 }
 
-/// Whose workspace tell_workspace_bytes() tells, given a step.
+/// Whose workspace tell_workspace_bytes() reports for a named step.
 enum class WorkspaceOf {
-  step,   // its own, by the sizes alone
-  taker,  // its own, or of the step that it leaves the problem to; null pointers count as aligned
+  step,   // the step's own, by the sizes only
+  taker,  // that of the step that runs: it or a fallback; null pointers count as aligned
 };
 
-/// Of the step that is named, or of the last one.
+/// Reports the workspace of the named step, or of the last one.
 template <class Ladder, class Args>
 tile_status tell_workspace_bytes(const Ladder& ladder, Reader<Ladder, Args>* read,
                                  EnumSet<DType> types, WorkspaceOf whose, const Args* args,

@@ -1,4 +1,4 @@
-// Attention behind the C interface, called as a C program calls it.
+// Attention by the C interface, called as a C program calls it.
 #include <cmath>
 #include <cstddef>
 
@@ -73,7 +73,7 @@ Args sizes(const Case& c, tile_type type) {
   args.batch = kBatch, args.heads = kHeads, args.queries = kQueries, args.keys = kKeys;
   args.head_dim = kDim, args.kv_heads = c.kv_heads;
   args.causal = c.causal, args.windowed = c.windowed;
-  args.left = kLeft, args.right = kRight;  // count if windowed
+  args.left = kLeft, args.right = kRight;  // used if windowed
   args.scale = c.scale;
   if (c.padding == 0) return args;
   const auto p = problem_of<BackwardProblem>(c, DType::fp32);
@@ -86,7 +86,7 @@ Args sizes(const Case& c, tile_type type) {
   return args;
 }
 
-// All that either direction reads, without padding. o and lse are the reference's, rounded.
+// The inputs of both directions, without padding. o and lse are the reference's, rounded.
 struct Inputs {
   Values q, k, v, dout, o, lse, lse_heads_first;
   std::vector<int> query_lengths, key_lengths;
@@ -109,7 +109,7 @@ struct Inputs {
   }
 };
 
-// Places what both directions read.
+// Uploads the inputs of both directions.
 template <class Args>
 void place_inputs(const Case& c, DType type, const Inputs& in, Args* args, Memory* memory) {
   const auto p = problem_of<ForwardProblem>(c, type);
@@ -187,7 +187,7 @@ void check_steps(const Ladder& ladder, const Case& c) {
       check_ok(call(args));
       const std::string ran = tile_last_step();
       CHECK(tile::find_step(ladder, ran) < ladder.steps.size());
-      // Its own, unless it has other types, or lacks what this device does not have.
+      // Its own kernel runs, unless it has other types or needs a feature that this device lacks.
       if (named && ladder.steps[i].types.contains(type) && tile::device().capability >= 80) {
         CHECK(ran == name);
       }
@@ -291,7 +291,7 @@ TEST_CASE("what attention refuses, it names and touches nothing") {
       invalid("o", [](auto& a) { a.o_strides[2] = kDim; });
       invalid("lse", [](auto& a) { a.lse = a.o; });
     }
-    // Kernels compute in other types than the reference.
+    // The reference does not take the kernels' types.
     check_refused(refer(args), TILE_UNSUPPORTED, "type");
     refused(TILE_UNSUPPORTED, "type", [](auto& a) { a.type = TILE_FP64; });
     memory.check_untouched();

@@ -213,7 +213,7 @@ const FakeLadder::Step kFakeSteps[] = {
     {"alone", "", {DType::bf16}, {}, small_only, "", {}, fake_launch},
 };
 
-// The step that tile_last_step() tells, or the message.
+// The step that tile_last_step() names, or the message.
 std::string ran(std::span<const FakeLadder::Step> steps, const char* name,
                 const FakeProblem& problem) {
   const tile_status status = tile::c::operation([&] {
@@ -253,8 +253,8 @@ TEST_CASE("without a name it is the last step whose own kernel takes the problem
 }
 
 TEST_CASE("a step whose feature the device lacks gives way to the one before") {
-  // Of any card's features there is none above 9.0 that a card of 9.0 lacks, nor wgmma below it:
-  // where this device has all, CTest runs this case on the CPU device as 7.5 and 8.0, too.
+  // A card of 9.0 has every feature, and cards below 9.0 have no wgmma. So that this case also
+  // meets missing features, CTest runs it on the CPU device as 7.5 and 8.0, too.
   const int capability = tile::device().capability;
   CHECK(tile::has_feature(capability, tile::Feature::fp16_mma) == (capability >= 75));
   CHECK(tile::has_feature(capability, tile::Feature::bf16_mma) == (capability >= 80));
@@ -417,7 +417,7 @@ tile_matmul_args arguments(const Shape& s, tile_type type) {
     args.ldb = stored_cols_b(s) + s.padding + 1;
     args.ldc = kN + s.padding + 2;
   }
-  // What is the default is left to it.
+  // Defaults are left to the library.
   if (s.alpha != 1) args.alpha = &s.alpha;
   if (s.beta != 0) args.beta = &s.beta;
   args.activation = s.activation;
@@ -444,7 +444,7 @@ TEST_CASE("every step multiplies matrices, and without a name it is the best") {
           steps_here(matmul::kLadder, problem, matmul::Buffers{});
       if (names.empty()) {
         tile_matmul_args args = arguments(s, kTypes[t]);
-        // Of a type that only the card lacks, the missing pointers are looked at first.
+        // If only the card lacks the type, the missing pointers are reported first.
         const bool exists = matmul::kTypes.contains(type);
         CHECK(tile_matmul(&args) == (exists ? TILE_INVALID_ARGUMENT : TILE_UNSUPPORTED));
         continue;
@@ -535,7 +535,7 @@ TEST_CASE("the reference is the naive product, whatever the leading dimensions")
     };
     for (std::int64_t i = 0; i < kM; ++i) {
       for (std::int64_t j = kN; j < ldc; ++j) at(c, i, j, ldc) = kUntouched;
-      // With beta 0 what was there must not matter.
+      // With beta 0 the old content must not matter.
       for (std::int64_t j = 0; j < kN && s.beta == 0; ++j) at(c, i, j, ldc) = NAN;
     }
     const Values before = c;
@@ -614,7 +614,7 @@ TEST_CASE("bad arguments of matmul are refused by name and nothing is written") 
   on_host.a = a.data();
   on_host.b = b.data();
   on_host.c = c.data();
-  // Kernels and reference refuse the same.
+  // Kernels and reference refuse the same arguments.
   auto refused = [&](const char* argument, auto change) {
     tile_matmul_args bad = on_device;
     change(bad);
@@ -702,7 +702,8 @@ TEST_CASE("operations run in the stream that they are given") {
   check_ok(tile_synchronize(stream));
   CHECK(c.download() == Values{1});
   REQUIRE(cudaStreamDestroy(stream) == cudaSuccess);
-  // The CPU device tells a stream that does not exist; to a GPU's runtime it is a wild pointer.
+  // The CPU device recognises a stream that does not exist; for a GPU's runtime it is a wild
+  // pointer.
   if (!tile::device().simulated) return;
   CHECK(tile_vector_add(&sum) == TILE_DEVICE_ERROR);
   CHECK(std::string(tile_last_error()).find("the stream does not exist") != std::string::npos);

@@ -1,4 +1,4 @@
-// The position embeddings behind the C interface, called as a C program calls it.
+// The position embeddings by the C interface, called as a C program calls it.
 #include <cmath>
 
 #include "06_rope/embedding.hpp"
@@ -17,7 +17,7 @@ struct Case {
 };
 constexpr Case kCases[] = {{64, 0, false}, {24, 5, false}, {5, 0, true}};
 const std::vector<int> kPositions{3, 1, 4, 1, 5,  11, 2,
-                                  6, 5, 3, 5, 12, 9,  -7};  // two stand nowhere
+                                  6, 5, 3, 5, 12, 9,  -7};  // two are not in the table
 
 EmbeddingProblem problem_of(const Case& c, DType type) {
   return {type, kBatch, kLength, c.dim, kTablePositions, c.first_position};

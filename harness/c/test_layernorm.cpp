@@ -1,4 +1,4 @@
-// LayerNorm and RMSNorm behind the C interface, called as a C program calls it.
+// LayerNorm and RMSNorm by the C interface, called as a C program calls it.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -56,7 +56,7 @@ tile_norm norm_of(const Case& c) {
   return c.norm == layernorm::Norm::layer ? TILE_LAYER_NORM : TILE_RMS_NORM;
 }
 
-// The arguments of a case without pointers. What is the default is left to it.
+// The arguments of a case without pointers. Defaults are left to the library.
 tile_layernorm_args forward_arguments(const Case& c, tile_type type) {
   auto args = sized<tile_layernorm_args>(type, kRows, kCols);
   args.norm = norm_of(c);
@@ -78,7 +78,7 @@ tile_layernorm_backward_args backward_arguments(const Case& c, tile_type type) {
   return args;
 }
 
-// All that either direction reads, without padding. mean and rstd are any numbers of fp32.
+// The inputs of both directions, without padding. mean and rstd are any numbers of fp32.
 struct Inputs {
   Values x, gamma, beta, mean, rstd, dy;
 
@@ -159,8 +159,8 @@ void check_steps(const Ladder& ladder, const Case& c,
       CAPTURE(name);
       CAPTURE(&c - kCases);
       args.step = named ? name.c_str() : nullptr;
-      // The step that runs: the last that takes the problem, or the named one or what it goes back
-      // to.
+      // The step that runs: the last that takes the problem, or the named one or the one that it
+      // falls back to.
       tile::Choice choice{tile::find_step(ladder, best.back()), {}};
       if (named) REQUIRE(tile::choose(ladder, i, p, {}, &choice).ok());
       const Memory memory = place(c, type, in, &args);
@@ -333,7 +333,7 @@ TEST_CASE("bad arguments of layernorm are refused by name and nothing is written
   backward("mean", [](auto& args) { args.norm = TILE_RMS_NORM; });
   backward("dbeta", [](auto& args) { args.norm = TILE_RMS_NORM, args.mean = nullptr; });
 
-  // Kernels compute in other types than the reference.
+  // The reference does not take the kernels' types.
   check_refused(refer(calls.forward), TILE_UNSUPPORTED, "type");
   check_refused(refer(calls.backward), TILE_UNSUPPORTED, "type");
   check_refused(call(calls.forward_on_host), TILE_UNSUPPORTED, "type");

@@ -1,4 +1,4 @@
-// The rotation behind the C interface, called as a C program calls it.
+// The rotation by the C interface, called as a C program calls it.
 #include <cmath>
 
 #include "06_rope/frequencies.hpp"
@@ -15,7 +15,7 @@ using rope::Strides;
 constexpr std::int64_t kBatch = 2, kLength = 7, kHeads = 4, kDim = 64, kTablePositions = 12;
 
 struct Case {
-  std::int64_t kv_heads, rotary_dim;  // 0: all of a row turns
+  std::int64_t kv_heads, rotary_dim;  // 0: all of a row is rotated
   std::int64_t padding;               // elements between rows; 0: strides are left 0
   std::int64_t first_position;
   float attention_factor;  // 0: left to the default
@@ -25,7 +25,7 @@ constexpr Case kCases[] = {{2, 0, 0, 0, 0, false, false, false},
                            {1, 48, 8, 5, 1.5f, true, true, false},
                            {0, 32, 16, 0, 0, false, true, true}};
 const std::vector<int> kPositions{3, 1, 4, 1, 5,  11, 2,
-                                  6, 5, 3, 5, 12, 9,  -7};  // two stand nowhere
+                                  6, 5, 3, 5, 12, 9,  -7};  // two are not in the tables
 
 Strides strides(const Case& c, std::int64_t heads, int tensor) {
   const std::int64_t row = heads * kDim + c.padding * tensor;
@@ -150,7 +150,7 @@ TEST_CASE("rotary: the reference takes doubles of the host") {
     args.q = q.data(), args.k = k.data(), args.q_out = q_out.data(), args.k_out = k_out.data();
     args.positions = in.positions.empty() ? nullptr : in.positions.data();
     const Values tables(static_cast<std::size_t>(p.table_positions * p.head_dim));
-    args.cos = args.sin = tables.data();  // read by nobody
+    args.cos = args.sin = tables.data();  // not read
     check_refused(tile_rotary_reference(&args), TILE_INVALID_ARGUMENT, "frequencies");
     args.frequencies = in.frequencies.data();
     args.cos = args.sin = nullptr;

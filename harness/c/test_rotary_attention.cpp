@@ -1,4 +1,4 @@
-// Attention with rotation behind the C interface, called as a C program calls it.
+// Attention with rotation by the C interface, called as a C program calls it.
 #include <cmath>
 #include <cstddef>
 
@@ -19,7 +19,7 @@ constexpr std::int64_t kBatch = 2, kLength = 7, kHeads = 4, kDim = 64, kTablePos
 
 struct Case {
   std::int64_t kv_heads;    // 0: as many as there are of q
-  std::int64_t rotary_dim;  // 0: all of a row turns
+  std::int64_t rotary_dim;  // 0: all of a row is rotated
   std::int64_t padding;     // elements between rows; 0: strides are left 0
   std::int64_t first_position;
   float attention_factor, scale;  // 0: left to the default
@@ -90,7 +90,7 @@ Args sizes(const Case& c, tile_type type) {
   return args;
 }
 
-// All that either pass reads, without padding. o and lse are the reference's, rounded.
+// The inputs of both passes, without padding. o and lse are the reference's, rounded.
 struct Inputs {
   Values q, k, v, dout, frequencies, o, lse;
   std::vector<int> positions;
@@ -130,7 +130,8 @@ tile_status tell(const tile_rotary_attention_backward_args& args, std::int64_t* 
   return tile_rotary_attention_backward_workspace_bytes(&args, bytes);
 }
 
-// Places what the pass reads and writes. The frequencies are left out: no kernel needs them.
+// Uploads the inputs and makes the outputs of a pass. The frequencies are left out: no kernel needs
+// them.
 template <class Args>
 Memory place(const Case& c, DType type, const Inputs& in, Args* args) {
   const auto p = problem_of<AttentionBackwardProblem>(c, type);
@@ -226,7 +227,7 @@ TEST_CASE("rotary attention: the references take doubles of the host") {
     const auto compute = [&](auto& args) {
       args.q = q.data(), args.k = k.data(), args.v = v.data();
       if (c.positions) args.positions = in.positions.data();
-      const Values tables(kTablePositions * kDim / 2);  // read by nobody
+      const Values tables(kTablePositions * kDim / 2);  // not read
       args.cos = args.sin = tables.data();
       check_refused(refer(args), TILE_INVALID_ARGUMENT, "frequencies");
       args.cos = args.sin = nullptr;
@@ -298,7 +299,7 @@ TEST_CASE("rotary attention: what is wrong is named, and nothing is touched") {
       invalid("o", [](Args& a) { a.o = nullptr; });
       invalid("lse", [](Args& a) { a.lse = a.o; });
     }
-    // What no step takes, or only `composed`, which has no memory here.
+    // Problems that no step takes, or only `composed`, which has no memory here.
     unsupported("head_dim", [](Args& a) { a.head_dim = 32; });
     unsupported("k", [](Args& a) { a.k_strides[2] += 4; });
     unsupported("workspace_bytes", [](Args& a) { a.step = "composed"; });
@@ -308,7 +309,7 @@ TEST_CASE("rotary attention: what is wrong is named, and nothing is touched") {
         a.step = step, a.positions = static_cast<const std::int32_t*>(a.cos);
       });
     }
-    // Kernels compute in other types than the reference.
+    // The reference does not take the kernels' types.
     check_refused(refer(args), TILE_UNSUPPORTED, "type");
     memory.check_untouched();
     check_ok(call(args));

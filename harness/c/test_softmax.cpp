@@ -1,4 +1,4 @@
-// Softmax behind the C interface, called as a C program calls it.
+// Softmax by the C interface, called as a C program calls it.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -34,7 +34,7 @@ Args arguments(tile_type type, const Case& c = kCases[0]) {
   args.cols = kCols;
   args.log = c.log;
   args.causal = c.queries != 0;
-  // What is the default is left to it.
+  // Defaults are left to the library.
   if (c.queries > 0) args.queries = c.queries;
   if (c.scale != 1) args.scale = c.scale;
   return args;
@@ -93,8 +93,8 @@ void check_every_step(const Ladder& ladder, const typename Ladder::Problem& p, A
     CAPTURE(name);
     if (named && !tile::check_requirements(ladder.steps[i].types, {}, p.type).ok()) continue;
     args.step = named ? name.c_str() : nullptr;
-    // The step that runs: the last that takes the problem, or the named one or what it goes back
-    // to.
+    // The step that runs: the last that takes the problem, or the named one or the one that it
+    // falls back to.
     tile::Choice choice{tile::find_step(ladder, best.back()), {}};
     if (named) REQUIRE(tile::choose(ladder, i, p, buffers, &choice).ok());
     const auto& step = ladder.steps[choice.step];
@@ -248,7 +248,7 @@ TEST_CASE("bad arguments of softmax are refused by name and nothing is written")
   back_on_host.y = back_on_host.dy = values.data();
   back_on_host.dx = out.data();
 
-  // Kernels and references refuse the same.
+  // Kernels and references refuse the same arguments.
   auto forward_refused = [&](const char* argument, auto change) {
     auto bad = on_device;
     change(bad);
@@ -380,7 +380,8 @@ TEST_CASE("softmax runs in the stream that it is given") {
   CHECK(y.download() == Values{0.5, 0.5});
   CHECK(dx.download() == Values{0, 0});
   REQUIRE(cudaStreamDestroy(stream) == cudaSuccess);
-  // The CPU device tells a stream that does not exist; to a GPU's runtime it is a wild pointer.
+  // The CPU device recognises a stream that does not exist; for a GPU's runtime it is a wild
+  // pointer.
   if (!tile::device().simulated) return;
   CHECK(tile_softmax(&args) == TILE_DEVICE_ERROR);
   CHECK(std::string(tile_last_error()).find("the stream does not exist") != std::string::npos);

@@ -1,4 +1,4 @@
-// What the tests of the C interface share.
+// Shared by the tests of the C interface.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -25,7 +25,7 @@ using Values = std::vector<double>;
 inline constexpr tile_type kTypes[] = {TILE_FP32, TILE_FP16, TILE_BF16,
                                        TILE_FP64, TILE_TF32, TILE_E4M3};
 
-// Of a step that is called by its name the CPU device takes each case of attention in one type.
+// On the CPU device a step that is called by its name runs each case of attention in one type only.
 inline bool is_others_turn(std::ptrdiff_t number, std::size_t step, DType type) {
   return (static_cast<std::size_t>(number) + step + static_cast<std::size_t>(type)) % 3 != 0;
 }
@@ -69,7 +69,7 @@ std::vector<std::string> steps_here(const Ladder& ladder, const typename Ladder:
   return names;
 }
 
-// What the device says it simulated during `work`; nothing on a GPU.
+// What the device reports to have simulated during `work`; empty on a GPU.
 template <class Work>
 std::string activity_of(Work work) {
   static_cast<void>(tile::device_activity());
@@ -77,7 +77,7 @@ std::string activity_of(Work work) {
   return tile::device_activity();
 }
 
-// Device memory by name; null where there are no values, or nothing is wanted.
+// Device memory by name; null if there are no values, or the output is not wanted.
 class Memory {
  public:
   void* input(const char* name, DType type, std::int64_t rows, std::int64_t ld, const Values& v) {
@@ -133,7 +133,7 @@ inline Values spread(const Values& packed, std::int64_t cols, std::int64_t ld, d
   return values;
 }
 
-// What the references of attention have for each [batch][query][head], as [batch][head][query].
+// Reorders the references' [batch][query][head] to [batch][head][query].
 inline Values heads_first(const Values& lse, std::int64_t batch, std::int64_t heads) {
   const std::int64_t queries = std::ssize(lse) / (batch * heads);
   Values turned;

@@ -1,4 +1,4 @@
-// Attention with two scores, and the methods on it, behind the C interface, called as a C program
+// Attention with two scores, and the methods on it, by the C interface, called as a C program
 // calls it.
 #include <algorithm>
 #include <cmath>
@@ -54,7 +54,7 @@ constexpr Case kMethodCases[] = {
     {2, 0, 0, true, true, 0.5f, TILE_LEAKY_REROPE}};
 const std::vector<int> kQueryLengths{13, 6}, kKeyLengths{9, 21};
 
-// An operation and its pass: what there is of it in the library and in the chapter.
+// An operation and its pass: its functions in the library and in the chapter.
 template <class ArgsType, class LadderType>
 struct Operation {
   using Args = ArgsType;
@@ -102,7 +102,7 @@ using ForwardArgs = std::conditional_t<kIsMethod<Args>, tile_windowed_rotary_att
 template <class Problem>
 using ForwardOf = std::conditional_t<kIsMethod<Problem>, MethodProblem, ForwardProblem>;
 
-// Where a tensor stands in both structs. What the pass writes is not const.
+// The members for a tensor in both structs. Outputs are not const.
 template <class Pointer>
 struct Place {
   static constexpr bool kIsOutput = std::is_same_v<Pointer, void*>;
@@ -206,7 +206,7 @@ typename Operation::Args sizes(const Operation&, const Case& c, tile_type type) 
   return args;
 }
 
-// What a pass reads, without padding, and what it writes, by name. lse is [batch][query][head].
+// The inputs of a pass, without padding, and its outputs, by name. lse is [batch][query][head].
 struct Data {
   std::map<std::string, Values> in;
   std::map<std::string, tile::Expected> out;
@@ -343,8 +343,8 @@ TEST_CASE("windowed attention: every step by its name, in each type, and the bes
           check_ok(operation.run(&args));
           const std::string ran = tile_last_step();
           CHECK(tile::find_step(operation.ladder, ran) < steps.size());
-          // Its own, unless it has other types, or lacks what this device does not have. Only the
-          // first turns rows in part, or interleaved.
+          // Its own kernel runs, unless it has other types or needs a feature that this device
+          // lacks. Only the first step rotates rows in part, or interleaved.
           if (named && steps[i].types.contains(type) && tile::device().capability >= 80 &&
               (i == 0 || (c.rotary_dim == 0 && !c.interleaved))) {
             CHECK(ran == name);
@@ -385,7 +385,7 @@ TEST_CASE("windowed attention: the references take doubles of the host") {
       if (c.lengths) args.query_lengths = d.query_lengths.data();
       if (c.lengths) args.key_lengths = d.key_lengths.data();
       if constexpr (kIsMethod<Args>) {
-        const Values tables(3 * kTablePositions * kDim / 2);  // read by nobody
+        const Values tables(3 * kTablePositions * kDim / 2);  // not read
         args.cos = args.sin = tables.data();
         check_refused(operation.refer(&args), TILE_INVALID_ARGUMENT, "frequencies");
         args.cos = args.sin = nullptr;
@@ -468,7 +468,7 @@ TEST_CASE("windowed attention: what is wrong is named, and nothing is touched") 
       invalid("q1", [](Args& a) { a.q1 = nullptr; });
       invalid("k2", [](Args& a) { a.k2 = nullptr; });
     }
-    // Kernels compute in other types than the reference.
+    // The reference does not take the kernels' types.
     check_refused(operation.refer(&args), TILE_UNSUPPORTED, "type");
     check_refused(operation.run(nullptr), TILE_INVALID_ARGUMENT, "args");
     check_refused(operation.refer(nullptr), TILE_INVALID_ARGUMENT, "args");
@@ -485,7 +485,7 @@ TEST_CASE("windowed attention: the workspace's size for each step, and what is r
     CAPTURE(operation.ladder.name);
     const auto& ladder = operation.ladder;
     std::int64_t bytes = -1;
-    // As the step needs it that takes the problem, if the pointers will be aligned.
+    // The workspace of the step that takes the problem if the pointers are aligned.
     for (const Case& c : operation.cases) {
       const auto p = problem_of<Args, Problem>(c, DType::bf16);
       Args args = sizes(operation, c, TILE_BF16);
@@ -582,7 +582,7 @@ TEST_CASE("windowed attention: what is wrong with tables is named, and nothing i
   refuses("attention_factor", [](Args& a) { a.attention_factor = -1; });
   refuses("frequencies", [](Args& a) { a.frequencies = nullptr; });
   check_ok(tile_windowed_rotary_tables(&good));
-  CHECK(std::ranges::count(cos, 1) == 3);  // window 0: where all far tokens stand
+  CHECK(std::ranges::count(cos, 1) == 3);  // the three rows of position 0
 }
 
 }  // namespace windowed_attention_test

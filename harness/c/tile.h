@@ -1,5 +1,5 @@
 /*
- * The kernels of this project behind plain C: for C, C++, and whatever calls C (Python's ctypes).
+ * The kernels of this project in plain C: for C, C++, and whatever calls C (Python's ctypes).
  *
  * Four rules hold for every function.
  *
@@ -17,7 +17,7 @@
  *
  * 3. Matrices and vectors are device pointers, aligned to an element. On a GPU that is memory of
  *    the current device, whoever allocated it: tile_alloc(), cudaMalloc(), PyTorch. On the CPU
- *    device any memory of this process will do; a workspace is tile_alloc's there, too.
+ *    device any memory of this process will do; a workspace must come from tile_alloc() there, too.
  *
  * 4. Operations are started in a stream and may still run when the function returns. `stream` is a
  *    cudaStream_t, and NULL is the default stream. Operations of one stream run one after another.
@@ -73,9 +73,9 @@ enum {
   TILE_E4M3 = 6  /* 8 bits: 4 significant ones, up to 448, no infinity */
 };
 
-/* "fp32", ...; NULL for what is no type. */
+/* "fp32", ...; NULL if there is no such type. */
 TILE_API const char* tile_type_name(tile_type type);
-/* Bytes of an element; 0 for what is no type. */
+/* Bytes of an element; 0 if there is no such type. */
 TILE_API int64_t tile_type_bytes(tile_type type);
 
 /* ---- The device and its memory ---- */
@@ -89,7 +89,7 @@ TILE_API int32_t tile_device_is_simulated(void);
 TILE_API tile_status tile_alloc(void** memory, int64_t bytes);
 /* Frees what tile_alloc() gave. NULL is allowed. */
 TILE_API tile_status tile_free(void* memory);
-/* Copy between device memory (tile_alloc's, or on a GPU anybody's) and the host's, in the default
+/* Copy between device memory (tile_alloc's, or on a GPU any other) and host memory, in the default
  * stream, and wait until that is done. For work in other streams, synchronise first. */
 TILE_API tile_status tile_copy_to_device(void* device, const void* host, int64_t bytes);
 TILE_API tile_status tile_copy_from_device(void* host, const void* device, int64_t bytes);
@@ -99,9 +99,9 @@ TILE_API tile_status tile_synchronize(void* stream);
 /* ---- Chapters and their steps ---- */
 
 /* Each operation belongs to a chapter and is computed by its steps, from the first and simplest to
- * the last. Chapters and steps count from 0, in reading order: forward first, then what only a
- * backward pass has. What does not exist has no name,
- * title or idea, but NULL, and -1 steps. */
+ * the last. Chapters and steps count from 0, in reading order: forward first, then the steps of a
+ * backward pass. For a number that does not exist, name, title and idea are NULL, and the number of
+ * steps is -1. */
 TILE_API int32_t tile_chapter_count(void);
 TILE_API const char* tile_chapter_name(int32_t chapter);  /* "01_vector_add" */
 TILE_API const char* tile_chapter_title(int32_t chapter); /* what it is about, in a line */
@@ -113,18 +113,18 @@ TILE_API const char* tile_step_idea(int32_t chapter, int32_t step); /* in a line
  * message says what it lacks. */
 TILE_API tile_status tile_step_takes(int32_t chapter, int32_t step, tile_type type);
 
-/* The step whose kernel this thread's last operation was started with; "" if that failed, was a
- * reference, or there was none. */
+/* The step whose kernel ran for this thread's last operation; "" if that failed or was a reference,
+ * or if there was none. */
 TILE_API const char* tile_last_step(void);
 
 /* ---- Operations ---- */
 
 /* Every operation takes
  *   step     a name from its chapter, or NULL for the best here: the last step that itself takes
- *            this type and problem on this device. A step that does not take them hands them to an
- *            earlier one, which tile_last_step() names; if none takes them it is TILE_UNSUPPORTED.
- *            Another name, or that of a step of the other direction, is TILE_INVALID_ARGUMENT, and
- *            the message lists the names.
+ *            this type and problem on this device. If a step does not take them, an earlier one
+ *            runs instead, which tile_last_step() names; if none takes them, the result is
+ *            TILE_UNSUPPORTED. Another name, or that of a step of the other direction, is
+ *            TILE_INVALID_ARGUMENT, and the message lists the names.
  *   type     of the elements; TILE_UNSUPPORTED if the chapter does not have it.
  *   stream   see rule 4.
  * Sizes are in elements and not negative. If there is nothing to compute, nothing is launched, and
@@ -143,7 +143,7 @@ typedef struct tile_vector_add_args {
 } tile_vector_add_args;
 TILE_API tile_status tile_vector_add(const tile_vector_add_args* args);
 
-/* What becomes of an element at last. gelu is 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))). */
+/* The last function of each element. gelu is 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))). */
 typedef int64_t tile_activation;
 enum { TILE_NO_ACTIVATION = 0, TILE_RELU = 1, TILE_GELU = 2 };
 
@@ -153,7 +153,7 @@ enum { TILE_NO_ACTIVATION = 0, TILE_RELU = 1, TILE_GELU = 2 };
  *
  * With e4m3, A and B have 8 bits, and C and the bias are bf16. Then the product is also multiplied
  * by a_scale and b_scale, of the whole matrices; A is stored m x k, B n x k, and rows begin at
- * multiples of 16 bytes: what else there is, is TILE_UNSUPPORTED. Sums keep some 14 bits on a GPU.
+ * multiples of 16 bytes; anything else is TILE_UNSUPPORTED. Sums keep some 14 bits on a GPU.
  */
 typedef struct tile_matmul_args {
   size_t struct_size; /* sizeof(tile_matmul_args) */
@@ -166,28 +166,28 @@ typedef struct tile_matmul_args {
   const void* b;
   void* c;     /* overlaps neither A nor B */
   int64_t lda; /* elements from one stored row of A to the next, no less than a row; */
-  int64_t ldb; /* 0: rows follow one another. What lies between two rows is not touched. */
+  int64_t ldb; /* 0: rows follow one another. Memory between two rows is not touched. */
   int64_t ldc;
   const float* alpha; /* on the host, read before the function returns; NULL: 1.
                          0: A and B are not read, and may be NULL */
-  const float* beta;  /* likewise; NULL: 0. 0: what C held is not read */
+  const float* beta;  /* as alpha; NULL: 0. 0: what C held is not read */
   void* stream;
   const void* bias; /* [n], of C's type, does not overlap C; NULL: none */
   tile_activation activation;
-  const float* a_scale; /* one number in device memory, of e4m3 alone; NULL: 1 */
-  const float* b_scale; /* likewise */
+  const float* a_scale; /* one number in device memory, for e4m3 only; NULL: 1 */
+  const float* b_scale; /* as a_scale */
 } tile_matmul_args;
 TILE_API tile_status tile_matmul(const tile_matmul_args* args);
 
-/* The same product in double precision on the host: what kernels and gradients are checked
- * against. `type` must be TILE_FP64, and a, b and c point to doubles of the host, on a GPU too.
+/* The same product in double precision on the host, against which kernels and gradients are
+ * checked. `type` must be TILE_FP64, and a, b and c point to doubles of the host, on a GPU too.
  * Computes before it returns; `step` and `stream` are not used. alpha and beta are fp32 here as
- * well: the reference multiplies by what the kernels multiply by. */
+ * well, so the reference multiplies by the same numbers as the kernels. */
 TILE_API tile_status tile_matmul_reference(const tile_matmul_args* args);
 
 /* y = softmax(scale x) along the rows of a matrix: exp(scale x) over its sum, or with `log` the
- * logarithm of that. Of a row in which nothing is visible, or only -infinity, all of y is 0 (with
- * `log` -infinity). A NaN or +infinity makes the visible part of its row NaN.
+ * logarithm of that. In a row with nothing visible, or only -infinity, all of y is 0 (with `log`
+ * -infinity). A NaN or +infinity makes the visible part of its row NaN.
  *
  * With `causal`, row r is query r % queries and sees the keys up to its own, the last query all of
  * them: columns j <= r % queries + cols - queries. Other columns are not read; their y is 0 or
@@ -201,7 +201,7 @@ typedef struct tile_softmax_args {
   const void* x; /* [rows][cols] */
   void* y;       /* [rows][cols]; may be x, with the same rows, and does not overlap it otherwise */
   int64_t ldx; /* elements from one row of x to the next, no less than a row; 0: rows follow one */
-  int64_t ldy; /* another. What lies between two rows is not touched. */
+  int64_t ldy; /* another. Memory between two rows is not touched. */
   int32_t log; /* 1: y is the logarithm of the softmax */
   int32_t causal;  /* 1: queries see the keys up to their own */
   int64_t queries; /* of each matrix of scores, divides rows; 0: rows. Used with causal */
@@ -233,9 +233,10 @@ TILE_API tile_status tile_softmax_backward_reference(const tile_softmax_backward
 
 /* Normalises along the rows of a matrix, with n = cols:
  *     TILE_LAYER_NORM   mean = sum x / n    rstd = 1 / sqrt(sum (x - mean)^2 / n + eps)
- *     TILE_RMS_NORM     mean = 0            the rest likewise
+ *     TILE_RMS_NORM     mean = 0            the rest is the same
  *     y = gamma (x - mean) rstd + beta
- * A NaN makes its row NaN, and no other. So does an infinity, but in RMSNorm only itself. */
+ * A NaN makes its row NaN, and no other row. An infinity does, too, but in RMSNorm it makes only
+ * its own element NaN. */
 typedef int32_t tile_norm;
 enum { TILE_LAYER_NORM = 0, TILE_RMS_NORM = 1 };
 
@@ -254,7 +255,7 @@ typedef struct tile_layernorm_args {
   void* mean;        /* [rows], fp32; NULL: not wanted, and for RMSNorm always NULL */
   void* rstd;        /* [rows], fp32; NULL: not wanted */
   int64_t ldx;      /* elements from one row of x to the next, no less than a row; 0: rows follow */
-  int64_t ldy;      /* one another. What lies between two rows is not touched. */
+  int64_t ldy;      /* one another. Memory between two rows is not touched. */
   const float* eps; /* on the host, read before the function returns, finite and not negative;
                        NULL: 1e-5 */
   void* stream;
@@ -275,8 +276,8 @@ typedef struct tile_layernorm_backward_args {
   int64_t rows, cols;
   const void* x;     /* [rows][cols] */
   const void* gamma; /* [cols]; NULL: ones */
-  const void* mean;  /* [rows], fp32, as tile_layernorm() gave it; for RMSNorm NULL */
-  const void* rstd;  /* [rows], fp32 likewise */
+  const void* mean;  /* [rows], fp32, from tile_layernorm(); for RMSNorm NULL */
+  const void* rstd;  /* [rows], fp32, from tile_layernorm() too */
   const void* dy;    /* [rows][cols] */
   void* dx;          /* [rows][cols]; may be x or dy, with the same rows */
   void* dgamma;      /* [cols]; NULL: not wanted */
@@ -303,11 +304,10 @@ TILE_API tile_status tile_layernorm_backward_reference(const tile_layernorm_back
  *     s_ij = scale q_i k_j            where query i sees key j
  *     lse_i = log sum_j exp(s_ij)
  *     o_i = sum_j exp(s_ij - lse_i) v_j
- * Query i stands beside key i + keys - queries. Causal: it sees no key behind that. Windowed: it
- * sees `left` keys before and `right` behind it. A query that sees no key has o = 0 and
- * lse = -infinity. heads / kv_heads heads of q share one of k and v. Where a batch entry has
- * lengths of its own, they take the place of queries and keys, and rows of o beyond are 0, of lse
- * -infinity.
+ * Query i stands beside key i + keys - queries. Causal: it sees no key after that. Windowed: it
+ * sees `left` keys before and `right` after it. A query that sees no key has o = 0 and
+ * lse = -infinity. heads / kv_heads heads of q share one of k and v. If a batch entry has lengths
+ * of its own, they replace queries and keys; beyond them rows of o are 0 and rows of lse -infinity.
  *
  * Types: fp32, fp16, bf16. What is written overlaps nothing else. */
 typedef struct tile_attention_args {
@@ -315,7 +315,7 @@ typedef struct tile_attention_args {
   const char* step;
   tile_type type;
   int32_t causal;   /* 0 or 1 */
-  int32_t windowed; /* 0 or 1: whether left and right count */
+  int32_t windowed; /* 0 or 1: whether left and right are used */
   float scale;      /* positive and finite; 0: 1 / sqrt(head_dim) */
   int64_t batch, heads, queries, keys, head_dim;
   int64_t kv_heads;             /* divides heads; 0: heads */
@@ -326,7 +326,7 @@ typedef struct tile_attention_args {
   void* o;                      /* [batch][queries][heads][head_dim] */
   void* lse;                    /* [batch][heads][queries], fp32; NULL: not wanted */
   const int32_t* query_lengths; /* [batch], device memory; NULL: all are `queries` */
-  const int32_t* key_lengths;   /* [batch] likewise; NULL: all are `keys` */
+  const int32_t* key_lengths;   /* [batch], device memory; NULL: all are `keys` */
   void* workspace;              /* aligned to 16 bytes; may hold anything */
   int64_t workspace_bytes;      /* at least tile_attention_workspace_bytes() */
   /* Elements from one batch entry, from one head, from one row to the next. All zero: those of
@@ -336,9 +336,9 @@ typedef struct tile_attention_args {
 } tile_attention_args;
 TILE_API tile_status tile_attention(const tile_attention_args* args);
 
-/* The bytes of device memory that the step args->step needs as its workspace; NULL: that the last
- * step does, which is none but for 16 queries or fewer. Reads the sizes and the step; the rest may
- * still be zero. */
+/* The bytes of device memory that the step args->step needs as its workspace; NULL: the last step,
+ * which needs none except for 16 queries or fewer. Reads the sizes and the step; the rest may still
+ * be zero. */
 TILE_API tile_status tile_attention_workspace_bytes(const tile_attention_args* args,
                                                     int64_t* bytes);
 
@@ -350,9 +350,9 @@ TILE_API tile_status tile_attention_reference(const tile_attention_args* args);
  *     delta_i = dout_i o_i             ds_ij = p_ij (dout_i v_j - delta_i)
  *     dq_i = scale sum_j ds_ij k_j     dk_j = scale sum_i ds_ij q_i     dv_j = sum_i p_ij dout_i
  * dk and dv are sums over the heads that share them. Rows beyond the lengths are 0. What is written
- * overlaps nothing else; but dq, dk and dv may lie between one another's rows, as in one tensor.
- * Step `one_pass` adds in an order that differs from run to run; the other steps give the same bits
- * each time. */
+ * overlaps nothing else; but rows of dq, dk and dv may be interleaved, as in one tensor. Step
+ * `one_pass` adds in an order that differs from run to run; the other steps give the same bits each
+ * time. */
 typedef struct tile_attention_backward_args {
   size_t struct_size; /* sizeof(tile_attention_backward_args) */
   const char* step;
@@ -365,8 +365,8 @@ typedef struct tile_attention_backward_args {
   const void* q;    /* [batch][queries][heads][head_dim] */
   const void* k;    /* [batch][keys][kv_heads][head_dim] */
   const void* v;    /* [batch][keys][kv_heads][head_dim] */
-  const void* o;    /* [batch][queries][heads][head_dim], as tile_attention() gave it */
-  const void* lse;  /* [batch][heads][queries], fp32 likewise */
+  const void* o;    /* [batch][queries][heads][head_dim], from tile_attention() */
+  const void* lse;  /* [batch][heads][queries], fp32, from it too */
   const void* dout; /* [batch][queries][heads][head_dim] */
   void* dq;         /* [batch][queries][heads][head_dim] */
   void* dk;         /* [batch][keys][kv_heads][head_dim] */
@@ -381,8 +381,8 @@ typedef struct tile_attention_backward_args {
 } tile_attention_backward_args;
 TILE_API tile_status tile_attention_backward(const tile_attention_backward_args* args);
 
-/* As tile_attention_workspace_bytes(): what the step args->step needs, or NULL: what the last does,
- * which is no less than any but `scores` does. */
+/* As tile_attention_workspace_bytes(): for the step args->step, or NULL: for the last one, which
+ * needs no less than any other except `scores`. */
 TILE_API tile_status
 tile_attention_backward_workspace_bytes(const tile_attention_backward_args* args, int64_t* bytes);
 
@@ -391,12 +391,12 @@ TILE_API tile_status tile_attention_backward_reference(const tile_attention_back
 
 /* ---- Rotary position embeddings ---- */
 
-/* Pair i = (x, y) of each row of q and of k turns by the angle p f_i, p being the position of its
- * token, and is multiplied with the attention factor a:
+/* Pair i = (x, y) of each row of q and of k is rotated by the angle p f_i, where p is the position
+ * of its token, and multiplied by the attention factor a:
  *     x' = a (x cos(p f_i) - y sin(p f_i))         y' = a (y cos(p f_i) + x sin(p f_i))
  * A pair is elements i and i + rotary_dim / 2, or interleaved 2 i and 2 i + 1. Elements from
- * rotary_dim on stay as they are. Backward turns by -p f_i, times the same a: from the gradients
- * with respect to q_out and k_out to those with respect to q and k.
+ * rotary_dim on are copied. Backward rotates by -p f_i, times the same a: from the gradients with
+ * respect to q_out and k_out to those with respect to q and k.
  *
  * Types: fp32, fp16, bf16. q_out may be q with the same strides, and k_out k; otherwise what is
  * written overlaps nothing else. */
@@ -405,8 +405,8 @@ typedef struct tile_rotary_args {
   const char* step;
   tile_type type;
   int32_t interleaved, backward; /* 0 or 1 */
-  float attention_factor;        /* a, for step `sincos` and the reference: tables hold it already.
-                                    Positive and finite; 0: 1 */
+  float attention_factor; /* a, for step `sincos` and the reference: tables contain it already.
+                             Positive and finite; 0: 1 */
   int64_t batch, length, heads, head_dim;
   int64_t kv_heads;         /* of k; 0: there is no k */
   int64_t rotary_dim;       /* even, at most head_dim; 0: head_dim */
@@ -417,9 +417,9 @@ typedef struct tile_rotary_args {
   void* q_out;              /* as q */
   void* k_out;              /* as k */
   const void* cos;          /* a cos(p f_i), fp32, [table_positions][rotary_dim / 2] */
-  const void* sin;          /* a sin(p f_i) likewise */
+  const void* sin;          /* a sin(p f_i), as cos */
   const void* frequencies;  /* f_i, fp64, [rotary_dim / 2], for step `sincos` and the reference;
-                               NULL: neither runs. With them cos and sin may both be NULL */
+                               NULL: neither can run. With them cos and sin may both be NULL */
   const int32_t* positions; /* of each token, [batch][length]; NULL: they count from first_position.
                                A token whose position is negative or not below table_positions has
                                rows of NaN */
@@ -430,15 +430,15 @@ typedef struct tile_rotary_args {
 TILE_API tile_status tile_rotary(const tile_rotary_args* args);
 
 /* The same in double precision on the host, as tile_matmul_reference(), from the frequencies:
- * frequencies and positions are on the host too, and of the tables only table_positions counts. */
+ * frequencies and positions are on the host too, and of the tables only table_positions is used. */
 TILE_API tile_status tile_rotary_reference(const tile_rotary_args* args);
 
 /* The frequencies f_i of d / 2 pairs, from the base b: b^(-2i/d); or b^(-i/(d/4 - 1)) for i < d/4,
  * then d/4 zeros. */
 typedef int32_t tile_rotary_rule;
 enum { TILE_ROTARY_PAPER = 0, TILE_ROTARY_HALF_TRUNCATED = 1 };
-/* What becomes of them for texts longer than those of the training, by the factor s.
- * 06_rope/scaling.md says what each does. */
+/* How they change for texts longer than those of the training, by the factor s. 06_rope/scaling.md
+ * explains each. */
 typedef int32_t tile_rotary_scaling;
 enum {
   TILE_ROTARY_UNSCALED = 0,
@@ -450,12 +450,12 @@ enum {
   TILE_ROTARY_LONGROPE = 6
 };
 
-/* What tile_rotary_args has of frequencies, cosines, sines and the attention factor. All pointers
+/* The frequencies, cosines, sines and attention factor for tile_rotary_args. All pointers
  * are to the host's memory, and all is computed in double and rounded once. */
 typedef struct tile_rotary_tables_args {
   size_t struct_size; /* sizeof(tile_rotary_tables_args) */
   tile_rotary_rule rule;
-  tile_rotary_scaling scaling; /* ntk, dynamic_ntk and yarn: of the paper's rule only */
+  tile_rotary_scaling scaling; /* ntk, dynamic_ntk and yarn: with the paper's rule only */
   int64_t rotary_dim;          /* d, even; half-truncated: a multiple of 4 */
   int64_t positions;           /* rows of the tables */
   double base;                 /* b, above 1; 0: 10000 */
@@ -464,34 +464,35 @@ typedef struct tile_rotary_tables_args {
   int64_t length;              /* of the text at hand, for dynamic_ntk and longrope */
   double beta_fast, beta_slow; /* for yarn; 0: 32 and 1 */
   double high_frequency_factor, low_frequency_factor; /* for llama3; 0: 4 and 1 */
-  const double* short_factors; /* [rotary_dim / 2], for longrope: texts of up to L tokens */
-  const double* long_factors;  /* [rotary_dim / 2] likewise: longer ones */
+  const double* short_factors; /* [rotary_dim / 2], for longrope: for texts of up to L tokens */
+  const double* long_factors;  /* [rotary_dim / 2]: for longer ones */
   double* frequencies;         /* f_i, [rotary_dim / 2]; NULL: not wanted */
   float* cos;                  /* a cos(p f_i), [positions][rotary_dim / 2]; NULL: not wanted */
-  float* sin;                  /* a sin(p f_i) likewise */
-  float* attention_factor;     /* a, which is 1 but for yarn and longrope; NULL: not wanted */
+  float* sin;                  /* a sin(p f_i), as cos */
+  float* attention_factor;     /* a, which is 1 except for yarn and longrope; NULL: not wanted */
 } tile_rotary_tables_args;
 TILE_API tile_status tile_rotary_tables(const tile_rotary_tables_args* args);
 
 /* ---- Attention with rotary position embeddings ---- */
 
-/* Attention of as many keys as queries. Before they are multiplied, rows of q and k turn as
- * tile_rotary() turns them, which is R:
+/* Attention of as many keys as queries. R rotates rows of q and k as tile_rotary() does, before
+ * they are multiplied:
  *     s_ij = scale (R_i q_i) (R_j k_j)
  * From these come lse and o, as in tile_attention(). Causal: a query sees the keys up to its own.
  * heads / kv_heads heads of q share one of k and v.
  *
  * Types: fp16, bf16. head_dim is 64 or 128, rotary_dim a multiple of 16, or of 8 if interleaved.
  * Rows of tensors and of tables begin at multiples of 16 bytes. What is written overlaps nothing
- * else. Step `fused` leaves positions, and rows that turn in part, to `composed`. */
+ * else. Step `fused` does not take positions, or rows that are rotated in part: `composed` runs
+ * instead. */
 typedef struct tile_rotary_attention_args {
   size_t struct_size; /* sizeof(tile_rotary_attention_args) */
   const char* step;
   tile_type type;
   int32_t causal, interleaved; /* 0 or 1 */
   float scale;                 /* positive and finite; 0: 1 / sqrt(head_dim) */
-  float attention_factor;      /* a, for the reference: tables hold it already. Positive and finite;
-                                  0: 1 */
+  float attention_factor; /* a, for the reference: tables contain it already. Positive and finite;
+                             0: 1 */
   int64_t batch, length, heads, head_dim;
   int64_t kv_heads;         /* divides heads; 0: heads */
   int64_t rotary_dim;       /* even, at most head_dim; 0: head_dim */
@@ -503,10 +504,10 @@ typedef struct tile_rotary_attention_args {
   void* o;                  /* as q */
   void* lse;                /* [batch][heads][length], fp32; NULL: not wanted */
   const void* cos;          /* a cos(p f_i), fp32, [table_positions][rotary_dim / 2] */
-  const void* sin;          /* a sin(p f_i) likewise */
+  const void* sin;          /* a sin(p f_i), as cos */
   const void* frequencies;  /* f_i, fp64, [rotary_dim / 2], for the reference only */
   const int32_t* positions; /* of each token, [batch][length]; NULL: they count from first_position.
-                               A row of q or k that stands nowhere in the tables is NaN */
+                               A row of q or k whose position is not in the tables is NaN */
   void* workspace;          /* aligned to 16 bytes; may hold anything */
   int64_t workspace_bytes;  /* at least tile_rotary_attention_workspace_bytes() */
   /* As in tile_attention_args: from one batch entry, from one head, from one row to the next. */
@@ -515,9 +516,9 @@ typedef struct tile_rotary_attention_args {
 } tile_rotary_attention_args;
 TILE_API tile_status tile_rotary_attention(const tile_rotary_attention_args* args);
 
-/* The bytes of device memory that the step args->step needs as its workspace, or what it leaves to
- * `composed`, which rotates q and k in memory; NULL: that the last step does. Reads the sizes, the
- * step, and whether there are positions; the rest may still be zero. */
+/* The bytes of device memory that the step args->step needs as its workspace, or `composed` if that
+ * runs instead, which rotates q and k in memory; NULL: the last step. Reads the sizes, the step,
+ * and whether there are positions; the rest may still be zero. */
 TILE_API tile_status tile_rotary_attention_workspace_bytes(const tile_rotary_attention_args* args,
                                                            int64_t* bytes);
 
@@ -529,8 +530,8 @@ TILE_API tile_status tile_rotary_attention_reference(const tile_rotary_attention
  * tile_attention_backward():
  *     dq_i = scale R_i^T sum_j ds_ij R_j k_j     dk_j = scale R_j^T sum_i ds_ij R_i q_i
  *     dv_j = sum_i p_ij dout_i
- * dk and dv are sums over the heads that share them. What is written overlaps nothing else; but dq,
- * dk and dv may lie between one another's rows, as in one tensor. */
+ * dk and dv are sums over the heads that share them. What is written overlaps nothing else; but
+ * rows of dq, dk and dv may be interleaved, as in one tensor. */
 typedef struct tile_rotary_attention_backward_args {
   size_t struct_size; /* sizeof(tile_rotary_attention_backward_args) */
   const char* step;
@@ -546,8 +547,8 @@ typedef struct tile_rotary_attention_backward_args {
   const void* q;
   const void* k;
   const void* v;
-  const void* o;    /* as q, as tile_rotary_attention() gave it */
-  const void* lse;  /* [batch][heads][length], fp32 likewise */
+  const void* o;    /* as q, from tile_rotary_attention() */
+  const void* lse;  /* [batch][heads][length], fp32, from it too */
   const void* dout; /* as q */
   void* dq;         /* as q */
   void* dk;         /* as k */
@@ -575,8 +576,8 @@ tile_rotary_attention_backward_reference(const tile_rotary_attention_backward_ar
 
 /* ---- Absolute position embeddings ---- */
 
-/* Each token gets the row of its position added, once, before the first layer. The table is learned
- * or sinusoidal:
+/* The table's row of its position is added to each token, once, before the first layer. The table
+ * is learned or sinusoidal:
  *     y[b, s, :] = x[b, s, :] + table[position(b, s), :]
  * Types: fp32, fp16, bf16. y may be x; otherwise what is written overlaps nothing else. */
 typedef struct tile_embedding_args {
@@ -598,9 +599,10 @@ TILE_API tile_status tile_embedding(const tile_embedding_args* args);
 
 /* From the gradient dy of a loss with respect to y, that with respect to the table:
  *     dtable[p, :] = sum over position(b, s) = p of dy[b, s, :]
- * Every row is written, with zeros where no token stands. A token that stands nowhere in the table
- * adds to no row. The gradient with respect to x is dy. What is written overlaps nothing else. Step
- * `atomics` adds in an order that differs from run to run, `by_position` in that of the tokens. */
+ * Every row is written, with zeros if no token has its position. A token whose position is not in
+ * the table adds to no row. The gradient with respect to x is dy. What is written overlaps nothing
+ * else. Step `atomics` adds in an order that differs from run to run, `by_position` in that of the
+ * tokens. */
 typedef struct tile_embedding_backward_args {
   size_t struct_size; /* sizeof(tile_embedding_backward_args) */
   const char* step;
@@ -612,7 +614,7 @@ typedef struct tile_embedding_backward_args {
   void* dtable;             /* [table_positions][dim] */
   const int32_t* positions; /* as for the forward pass */
   void* workspace; /* fp32, [table_positions][dim], aligned to 16 bytes, for step `atomics`;
-                      may hold anything; NULL: that does not run */
+                      may hold anything; NULL: that step cannot run */
   void* stream;
 } tile_embedding_backward_args;
 TILE_API tile_status tile_embedding_backward(const tile_embedding_backward_args* args);
@@ -626,9 +628,9 @@ TILE_API tile_status tile_embedding_backward_reference(const tile_embedding_back
 
 /* Attention in which near keys are scored by one pair of q and k, and far keys by another:
  *     s_ij = scale q1_i k1_j   if |i + keys - queries - j| < window,   else scale q2_i k2_j
- * From these come lse and o, as in tile_attention(), with queries, heads and lengths as there. If
- * it is causal, a query sees the keys up to the one it stands beside, otherwise all: the window
- * hides none.
+ * From these come lse and o, as in tile_attention(), with the same rules for queries, heads and
+ * lengths. If it is causal, a query sees the keys up to the one it stands beside, otherwise all:
+ * the window hides none.
  *
  * Types: fp32, fp16, bf16. What is written overlaps nothing else. */
 typedef struct tile_windowed_attention_args {
@@ -648,7 +650,7 @@ typedef struct tile_windowed_attention_args {
   void* o;                      /* as q1 */
   void* lse;                    /* [batch][heads][queries], fp32; NULL: not wanted */
   const int32_t* query_lengths; /* [batch], device memory; NULL: all are `queries` */
-  const int32_t* key_lengths;   /* [batch] likewise; NULL: all are `keys` */
+  const int32_t* key_lengths;   /* [batch], device memory; NULL: all are `keys` */
   void* workspace;              /* aligned to 16 bytes; may hold anything */
   int64_t workspace_bytes;      /* at least tile_windowed_attention_workspace_bytes() */
   /* As in tile_attention_args: from one batch entry, from one head, from one row to the next. */
@@ -657,9 +659,9 @@ typedef struct tile_windowed_attention_args {
 } tile_windowed_attention_args;
 TILE_API tile_status tile_windowed_attention(const tile_windowed_attention_args* args);
 
-/* The bytes of device memory that the step args->step needs as its workspace, or the step that it
- * leaves this to; NULL: that the best one here does. Reads all but the workspace. Pointers may
- * still be NULL, which counts as aligned to 16 bytes. */
+/* The bytes of device memory that the step args->step needs as its workspace, or the step that runs
+ * instead; NULL: the best step here. Reads all but the workspace. Pointers may still be NULL, which
+ * counts as aligned to 16 bytes. */
 TILE_API tile_status
 tile_windowed_attention_workspace_bytes(const tile_windowed_attention_args* args, int64_t* bytes);
 
@@ -672,9 +674,9 @@ TILE_API tile_status tile_windowed_attention_reference(const tile_windowed_atten
  *     dq2_i = scale sum_j ds_ij k2_j  and  dk2_j = scale sum_i ds_ij q2_i  over what is far
  *     dv_j = sum_i p_ij dout_i        over both
  * dk1, dk2 and dv are sums over the heads that share them. Rows beyond the lengths are 0. What is
- * written overlaps nothing else; but gradients may lie between one another's rows, as in one
- * tensor. Step `one_pass` adds in an order that differs from run to run; the other steps give the
- * same bits each time. */
+ * written overlaps nothing else; but rows of the gradients may be interleaved, as in one tensor.
+ * Step `one_pass` adds in an order that differs from run to run; the other steps give the same bits
+ * each time. */
 typedef struct tile_windowed_attention_backward_args {
   size_t struct_size; /* sizeof(tile_windowed_attention_backward_args) */
   const char* step;
@@ -689,8 +691,8 @@ typedef struct tile_windowed_attention_backward_args {
   const void* q2;
   const void* k2;
   const void* v;
-  const void* o;    /* as q1, as tile_windowed_attention() gave it */
-  const void* lse;  /* [batch][heads][queries], fp32 likewise */
+  const void* o;    /* as q1, from tile_windowed_attention() */
+  const void* lse;  /* [batch][heads][queries], fp32, from it too */
   const void* dout; /* as q1 */
   void* dq1;        /* as q1 */
   void* dk1;        /* as k1 */
@@ -729,9 +731,9 @@ enum {
 };
 
 /* Cosines and sines for tile_windowed_rotary_attention(), from frequencies that
- * tile_rotary_tables() gives. All pointers are to the host's memory. A table holds, for each of its
- * positions, a row of cosines or sines of the position itself; then those of where a query at this
- * position is turned to for far keys; then those of where a key is. */
+ * tile_rotary_tables() gives. All pointers are to the host's memory. A table has three parts, each
+ * with a row of cosines or sines for each position: for the position itself, for the position by
+ * which a query is rotated for far keys, and for that by which a far key is rotated. */
 typedef struct tile_windowed_rotary_tables_args {
   size_t struct_size;        /* sizeof(tile_windowed_rotary_tables_args) */
   tile_window_method method; /* these as in tile_windowed_rotary_attention_args */
@@ -742,16 +744,17 @@ typedef struct tile_windowed_rotary_tables_args {
   int64_t positions;         /* of each third of the tables */
   const double* frequencies; /* f_i, [rotary_dim / 2] */
   float* cos;                /* [3][positions][rotary_dim / 2]; NULL: not wanted */
-  float* sin;                /* likewise */
+  float* sin;                /* as cos */
 } tile_windowed_rotary_tables_args;
 TILE_API tile_status tile_windowed_rotary_tables(const tile_windowed_rotary_tables_args* args);
 
-/* Windowed attention of plain q and k, which turn before they are multiplied: by their own
- * positions for near keys, and for far ones by those of a method. R(m) turns by the position m as
+/* Windowed attention of plain q and k, which are rotated before they are multiplied: by their own
+ * positions for near keys, and for far ones by those of a method. R(m) rotates by the position m as
  * tile_rotary() does, i is the position of the key that a query stands beside, and i' and j' are
- * where the method puts query and key:
+ * the method's positions of query and key:
  *     s_ij = scale (R(i) q_i) (R(j) k_j)   if i - j < window,   else scale (R(i') q_i) (R(j') k_j)
- * From these come lse and o, as in tile_attention(), with queries, heads and lengths as there.
+ * From these come lse and o, as in tile_attention(), with the same rules for queries, heads and
+ * lengths.
  *
  * Types: fp32, fp16, bf16. What is written overlaps nothing else. */
 typedef struct tile_windowed_rotary_attention_args {
@@ -759,11 +762,11 @@ typedef struct tile_windowed_rotary_attention_args {
   const char* step;
   tile_type type;
   tile_window_method method;
-  int32_t causal;         /* 1; 0 is TILE_UNSUPPORTED: for keys behind a query the methods have no
+  int32_t causal;         /* 1; 0 is TILE_UNSUPPORTED: for keys after a query the methods have no
                              rotation */
   int32_t interleaved;    /* 0 or 1 */
   float scale;            /* positive and finite; 0: 1 / sqrt(head_dim) */
-  float attention_factor; /* a, for the reference: tables hold it already. Positive and finite;
+  float attention_factor; /* a, for the reference: tables contain it already. Positive and finite;
                              0: 1 */
   int64_t batch, heads, queries, keys, head_dim;
   int64_t kv_heads;             /* divides heads; 0: heads */
@@ -779,10 +782,10 @@ typedef struct tile_windowed_rotary_attention_args {
   void* lse;                    /* [batch][heads][queries], fp32; NULL: not wanted */
   const void* cos;              /* tile_windowed_rotary_tables() of the same method, window and
                                    factor, fp32, [3][table_positions][rotary_dim / 2] */
-  const void* sin;              /* likewise */
+  const void* sin;              /* as cos */
   const void* frequencies;      /* f_i, fp64, [rotary_dim / 2], for the reference only */
   const int32_t* query_lengths; /* [batch], device memory; NULL: all are `queries` */
-  const int32_t* key_lengths;   /* [batch] likewise; NULL: all are `keys` */
+  const int32_t* key_lengths;   /* [batch], device memory; NULL: all are `keys` */
   void* workspace;              /* aligned to 16 bytes; may hold anything */
   int64_t workspace_bytes;      /* at least tile_windowed_rotary_attention_workspace_bytes() */
   /* As in tile_attention_args: from one batch entry, from one head, from one row to the next. */
@@ -801,11 +804,11 @@ TILE_API tile_status tile_windowed_rotary_attention_workspace_bytes(
 TILE_API tile_status
 tile_windowed_rotary_attention_reference(const tile_windowed_rotary_attention_args* args);
 
-/* From the gradient dout of a loss with respect to o, with dq1, dk1, dq2 and dk2 those of the
- * turned rows, as tile_windowed_attention_backward() has them:
+/* From the gradient dout of a loss with respect to o, where dq1, dk1, dq2 and dk2 are the gradients
+ * of the rotated rows, as from tile_windowed_attention_backward():
  *     dq_i = R(i)^T dq1_i + R(i')^T dq2_i     dk_j = R(j)^T dk1_j + R(j')^T dk2_j
  * dk and dv are sums over the heads that share them. Rows beyond the lengths are 0. What is written
- * overlaps nothing else; but dq, dk and dv may lie between one another's rows, as in one tensor. */
+ * overlaps nothing else; but rows of dq, dk and dv may be interleaved, as in one tensor. */
 typedef struct tile_windowed_rotary_attention_backward_args {
   size_t struct_size; /* sizeof(tile_windowed_rotary_attention_backward_args) */
   const char* step;
@@ -824,8 +827,8 @@ typedef struct tile_windowed_rotary_attention_backward_args {
   const void* q;
   const void* k;
   const void* v;
-  const void* o;    /* as q, as tile_windowed_rotary_attention() gave it */
-  const void* lse;  /* [batch][heads][queries], fp32 likewise */
+  const void* o;    /* as q, from tile_windowed_rotary_attention() */
+  const void* lse;  /* [batch][heads][queries], fp32, from it too */
   const void* dout; /* as q */
   void* dq;         /* as q */
   void* dk;         /* as k */

@@ -12,8 +12,8 @@ MOST_WORKSPACE = 40 << 30  # as the benchmark in C++
 
 
 def load_flash_attention_3(torch, libraries=()):
-    """Loads what registers torch.ops.flash_attn_3: the last of these libraries, which needs those
-    before it, or without any the package of FlashAttention-3. Whether it is there."""
+    """Loads the library that registers torch.ops.flash_attn_3: the last of these, which needs the
+    others, or without any the package of FlashAttention-3. Returns whether it is there."""
     if libraries:
         *needed, last = libraries
         for each in needed:
@@ -62,27 +62,27 @@ class Attention(Problem):
         return [(self.q, self.k)]
 
     def counts(self, entry):
-        """Of queries and keys in a batch entry."""
+        """The numbers of queries and keys in a batch entry."""
         if self.case.has_lengths:
             return [each[entry] for each in self.case.lengths]
         return self.case.sizes[3:5]
 
     def own_keys(self, entry, queries):
-        """[queries, 1]: beside which key each stands."""
+        """[queries, 1]: the key beside which each stands."""
         query_count, key_count = self.counts(entry)
         return queries[:, None] + key_count - query_count
 
     def visible(self, entry, queries, keys):
         """[queries, keys], given by their numbers."""
         query_count, key_count = self.counts(entry)
-        before, behind = self.case.window or (key_count + query_count,) * 2
-        behind = 0 if self.causal else behind
+        before, after = self.case.window or (key_count + query_count,) * 2
+        after = 0 if self.causal else after
         own = self.own_keys(entry, queries)
-        return ((keys >= own - before) & (keys <= own + behind) & (keys < key_count)
+        return ((keys >= own - before) & (keys <= own + after) & (keys < key_count)
                 & (queries[:, None] < query_count))
 
     def masks(self, entry, queries, keys):
-        """Of each part, which pairs it scores."""
+        """For each part the mask of the pairs that it scores."""
         return [self.visible(entry, queries, keys)]
 
     def numbers(self, tensor):
@@ -201,7 +201,7 @@ class Attention(Problem):
         return self.by_function(name, attention)
 
     def by_function(self, name, function):
-        """A peer by what computes o of the inputs."""
+        """A peer, given a function that computes o from the inputs."""
         def swapped(tensor):  # [batch][heads][length][head_dim] of the same memory, and back
             return tensor.transpose(1, 2)
         inputs = [swapped(each) for each in self.inputs.values()]
@@ -230,7 +230,7 @@ class Attention(Problem):
         return self.peer(name, backward)
 
     def rows_by_entry(self, rows, length):
-        """Of each batch entry that has some of these rows: which of them, and their numbers."""
+        """For each batch entry with some of these rows: which of them, and their numbers."""
         for entry in range(self.case.sizes[0]):
             found = (rows // length == entry).nonzero()[:, 0]
             if len(found):
@@ -255,7 +255,7 @@ class Attention(Problem):
         return [*dq, *dk_dv]
 
     def of_query_rows(self, bound, count):
-        """o, or dq of each part, of the rows that are checked, each with its bound."""
+        """o, or dq of each part, for the rows that are checked, each with its bound."""
         _, heads, kv_heads, queries, _, head_dim, _ = self.case.sizes
         found = self.torch.empty(count, 2, len(self.query_rows), heads, head_dim,
                                  dtype=self.torch.float64, device=self.device)
@@ -275,7 +275,7 @@ class Attention(Problem):
         return found
 
     def of_key_rows(self):
-        """dk of each part and dv of the rows that are checked, each with its bound."""
+        """dk of each part and dv, for the rows that are checked, each with its bound."""
         _, _, kv_heads, _, keys, head_dim, _ = self.case.sizes
         found = self.torch.empty(len(self.parts) + 1, 2, len(self.key_rows), kv_heads, head_dim,
                                  dtype=self.torch.float64, device=self.device)

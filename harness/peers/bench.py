@@ -35,7 +35,7 @@ def set_up(torch):
 
 @contextlib.contextmanager
 def compiler_reset(torch):
-    """Nothing compiled for a case is there in the next one."""
+    """Discards the code compiled for a case before the next one."""
     try:
         yield
     finally:
@@ -85,7 +85,7 @@ def checked(problem, library, report, steps=()):
 
 
 def check_case(torch, library, case, device, report):
-    """Whether all results are right."""
+    """Whether all results of a case are right."""
     with compiler_reset(torch):
         problem = PROBLEMS[case.operation](torch, case, device)
         wrong = []

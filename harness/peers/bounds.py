@@ -15,7 +15,7 @@ EXPONENTIAL = 16  # roundings in an exponential and the division by the sum
 
 
 def difference(name, got, expected, bound):
-    """What is wrong, or "". NaN never passes."""
+    """A description of the mistake, or "". NaN never passes."""
     error = (got.double() - expected).abs()
     bad = ~(error <= bound)
     count = int(bad.sum())
@@ -81,7 +81,7 @@ def statistics(x, eps, is_rms):
 
 
 def norm(kind, x, gamma, beta, mean, rstd):
-    """mean and rstd are those of the rows."""
+    """`mean` and `rstd` are those of the rows."""
     xhat = (x - mean) * rstd
     y = gamma * xhat + beta
     kappa = x.abs().mean(-1, keepdim=True) * rstd
@@ -133,7 +133,7 @@ def _visible(parts):
 
 def _scores(kind, scale, parts):
     """The scores; how far they are off, as a relative error of their exponential; and by how much
-    more in either direction. If there are two parts, a peer may round scores, or everybody rounds
+    more in either direction. If there are two parts, a peer may round scores, or all of them round
     rows that were rotated; both come to about a rounding of a score of usual size."""
     scores = relative = spread = 0
     for q, k, seen in parts:

@@ -20,7 +20,7 @@ ATTENTION_SIZES = ((8, 32, 32, 2048, 2048, 64), (2, 32, 32, 8192, 8192, 64),
                    (1, 32, 32, 16384, 16384, 64), (8, 16, 16, 2048, 2048, 128),
                    (2, 16, 16, 8192, 8192, 128), (1, 16, 16, 16384, 16384, 128),
                    (2, 32, 8, 8192, 8192, 128))
-# Likewise as ../../07_windowed_rope/test has them, causal, with the distance from which keys are
+# Also as ../../07_windowed_rope/test has them, causal, with the distance from which keys are
 # far.
 WINDOWED_SIZES = ((1, 32, 32, 8192, 8192, 64), (1, 16, 16, 8192, 8192, 128),
                   (1, 32, 32, 16384, 16384, 64))
@@ -31,7 +31,7 @@ ATTENTION_INPUTS = {"attention": "q k v", "windowed_attention": "q1 q2 k1 k2 v",
 # Batch, tokens, heads of q and of k, head dimension, and 1 for interleaved pairs.
 ROTARY_SIZES = tuple((4, 4096, 32, 8, head_dim, interleaved)
                      for head_dim in (64, 128) for interleaved in (0, 1))
-# One new token of a text, or a few: so many queries beside k and v of 256 MiB to 1 GiB.
+# One new token of a text, or a few: this number of queries beside k and v of 256 MiB to 1 GiB.
 DECODED = (1, 16)
 DECODING_KEYS = (1 << 16, 1 << 17, 1 << 18)
 PASSES = ("forward", "backward")
@@ -49,7 +49,7 @@ class Case:
     sizes: tuple
     direction: str = "forward"
     is_sweep: bool = False  # one of many; bursts only, and not beside torch.compile
-    window: tuple = ()      # keys seen before and behind a query's own; () for no limit
+    window: tuple = ()      # keys seen before and after a query's own; () for no limit
     has_lengths: bool = False  # batch entries are shorter than the tensors, each by its own
     far: int = 0               # of windowed attention: the distance from which keys are far
     scale: float = 0           # of attention's scores; 0 for 1 / sqrt(head dimension)
@@ -79,7 +79,7 @@ class Case:
 
     @property
     def result_type(self):
-        """8 bits have too few for a result."""
+        """Results of 8-bit products have 16 bits."""
         return "bf16" if self.type == "e4m3" else self.type
 
     @property
@@ -147,7 +147,7 @@ class Case:
         # Of each pair of a query and a key that it sees, head_dim multiply-adds in each product.
         pairs = queries * keys
         if causal:
-            pairs = sum(min(max(keys - behind, 0), keys) for behind in range(queries))
+            pairs = sum(min(max(keys - later, 0), keys) for later in range(queries))
         products = 2 if self.direction == "forward" else 5
         return 2 * products * pairs * batch * heads * head_dim
 

@@ -40,7 +40,7 @@ def summary(times, sm_clock):
 
 class Plan(NamedTuple):
     repetitions: int
-    burst: int                  # so many between two pauses
+    burst: int                  # calls between two pauses
     pause: float = PAUSE_S      # seconds, before each burst
     heating: float = HEATING_S  # seconds of the same work before sustained load
 
@@ -84,7 +84,7 @@ def time_once(card, works):
 
 
 def heat(card, works, seconds):
-    """So long the same work. The queue is not empty at the end."""
+    """Repeats the same work for this long. The queue is not empty at the end."""
     ends = []
     stop = card.now() + seconds
     while card.now() < stop:
@@ -94,8 +94,8 @@ def heat(card, works, seconds):
 
 
 class Pace:
-    """How long a round takes the host to enqueue and the GPU to do, and so how long the GPU has to
-    be held back for the host to be ahead all the time."""
+    """How long the host takes to enqueue a round and the GPU to do it, and so how long the GPU must
+    be held back for the host to stay ahead."""
 
     def __init__(self, card, works):
         card.synchronize()

@@ -8,7 +8,7 @@ STRIDES = ctypes.c_int64 * 3
 TYPES = {"fp32": 1, "fp16": 2, "bf16": 3, "fp64": 4, "tf32": 5, "e4m3": 6}
 BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "fp64": 8, "tf32": 4, "e4m3": 1}
 
-# What stands in each tile_NAME_args behind struct_size, step and type, in order. test_tile_c.py
+# What stands in each tile_NAME_args after struct_size, step and type, in order. test_tile_c.py
 # holds it against tile.h.
 OPERATIONS = {
     "vector_add": [(I64, "n"), (POINTER, "a b c stream")],
@@ -94,7 +94,7 @@ OPERATIONS = {
                   " dv_strides"),
         (POINTER, "stream")],
 }
-# Likewise of functions of the host, whose structs have no step and no type.
+# The same for functions of the host, whose structs have no step and no type.
 HOST_FUNCTIONS = {
     "rotary_tables": [(I32, "rule scaling"), (I64, "rotary_dim positions"), (F64, "base factor"),
                       (I64, "trained_length length"),

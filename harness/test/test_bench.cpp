@@ -8,7 +8,7 @@
 namespace tile {
 namespace {
 
-/// A problem of a given kind, which nobody runs.
+/// A problem of a given kind, which is not run.
 class Problem : public Workload {
  public:
   Problem(double bytes, double operations, std::string_view direction = "forward")

@@ -154,7 +154,7 @@ TEST_CASE("buffer: rows are ld apart, and padding does not come back") {
   }
 }
 
-TEST_CASE("buffer: touched padding is told by row and column") {
+TEST_CASE("buffer: written padding is reported by row and column") {
   const Layout layout = matrix_layout(DType::fp32, 3, 5, 8);
   const std::vector<double> zeros(15, 0.0);
   for (const auto& buffer :

@@ -53,7 +53,7 @@ void check_own_kernel(const LadderInfo& ladder, std::size_t step, Workload& work
   const Status chosen = workload.choose(step, &choice);
   REQUIRE_MESSAGE(chosen.ok(), chosen.message);
   REQUIRE_MESSAGE(choice.step == step, choice.why);
-  CHECK_FALSE(workload.check().ok());  // nobody passes without launching
+  CHECK_FALSE(workload.check().ok());  // no step passes without launching
   launched_kernels();                  // forget what went before
   take_reported_launches();
   const Status launched = workload.launch(step, nullptr);
@@ -71,7 +71,7 @@ void check_own_kernel(const LadderInfo& ladder, std::size_t step, Workload& work
   CHECK_FALSE(workload.check().ok());  // what one step wrote is not there for the next
 }
 
-TEST_CASE("chapters: a step's type, unless somebody asks for one, is one that runs here") {
+TEST_CASE("chapters: a step's type, unless one is asked for, is one that runs here") {
   // CTest asks the CPU device as 7.5, too, which multiplies no bf16.
   const bool has_bf16 = has_feature(device().capability, Feature::bf16_mma);
   StepInfo step{"", "", {DType::fp16, DType::bf16}, {}, "", {}};
@@ -331,7 +331,7 @@ TEST_CASE("chapters: sizes that no memory holds are refused by name") {
 }
 
 TEST_CASE("chapters: what is written beside a tensor is not right") {
-  for (const std::int64_t at : {-1, 5}) {  // before the first element, and behind the last
+  for (const std::int64_t at : {-1, 5}) {  // before the first element, and after the last
     Tensors tensors;
     auto* y = static_cast<float*>(
         tensors.output("y", DType::fp32, 1, 5, {0}, {{5}, {1, 2, 3, 4, 5}, {0, 0, 0, 0, 0}}));

@@ -184,7 +184,7 @@ TEST_CASE("compare: no elements are a success of count 0, a scalar is one elemen
   CHECK(compare("c", std::vector{1.0}, {{}, {1.0}, {0.0}}).count == 1);
   CHECK(
       contains(compare("c", std::vector{2.0}, {{}, {1.0}, {0.0}}).message, "first c is 2, not 1"));
-  CHECK_FALSE(compare("c", {}, Expected{}).ok());  // a reference that nobody filled in
+  CHECK_FALSE(compare("c", {}, Expected{}).ok());  // a reference that is empty
 }
 
 TEST_CASE("compare: coordinates are row-major") {

@@ -127,7 +127,7 @@ TEST_CASE("convert: the largest error of rounding is the unit roundoff") {
 }
 
 TEST_CASE("convert: tf32 is stored as fp32, with all its bits") {
-  // Whoever multiplies rounds.
+  // They are rounded when they are multiplied.
   const std::vector<double> values = normal(1000, DType::fp32, 1);
   CHECK(rounded(values, DType::tf32) == values);
   CHECK(from_double(values, DType::tf32) == from_double(values, DType::fp32));

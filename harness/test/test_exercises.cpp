@@ -64,7 +64,7 @@ class Project {
     fs::create_directories(root_ / "01_first" / "solutions");
     std::ofstream(root_ / "01_first" / "solutions" / (name + ".cu")) << "#!/bin/sh\n" << script;
   }
-  // Whoever opens it finds the exercises as shipped, unless it was opened before.
+  // When it is opened the exercises are as shipped, unless it was opened before.
   Exercises open() const {
     return Exercises({root_, root_ / "build", check_, root_ / ".progress"});
   }
@@ -316,7 +316,7 @@ class Watching {
   Watching& operator=(const Watching&) = delete;
 
   void press(char key) const { REQUIRE(write(keys_, &key, 1) == 1); }
-  // What comes up to this text and the line of keys behind it, or within ten seconds.
+  // What comes up to this text and the line of keys after it, or within ten seconds.
   std::string until(const std::string& text) {
     constexpr int kMilliseconds = 10'000;
     std::string seen;

@@ -48,7 +48,7 @@ TEST_CASE("poison: ordinary values are none, NaN from arithmetic included") {
   }
 }
 
-TEST_CASE("poison: an output buffer is full of it, and what was not written is told") {
+TEST_CASE("poison: an output buffer is full of it, and unwritten elements are reported") {
   for (const Poison poison : kOutputPoisons) {
     for (const DType dtype : kDTypes) {
       if (dtype == DType::e4m3) continue;
@@ -63,7 +63,7 @@ TEST_CASE("poison: an output buffer is full of it, and what was not written is t
   }
 }
 
-TEST_CASE("poison: an element nobody wrote cannot pass with both poisons") {
+TEST_CASE("poison: an element that was not written cannot pass with both poisons") {
   const double values[] = {std::nan(""), poison_value(Poison::unwritten_finite, DType::fp32)};
   for (const double value : values) {  // the two that an unwritten element could pass for
     int passed = 0;

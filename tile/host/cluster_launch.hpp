@@ -24,7 +24,8 @@ struct LaunchName {
 
 /// A launch with clusters of `cluster` blocks along x, each with `shared_bytes` of dynamic shared
 /// memory. An H100 takes up to 16; above 8 the kernel must ask for it. A cluster of 1 is an
-/// ordinary launch, on any card. Stays where it is: the configuration points to the attribute.
+/// ordinary launch, on any card. It cannot be copied or moved: the configuration points to the
+/// attribute.
 class ClusterLaunch {
  public:
   ClusterLaunch(dim3 grid, int threads, unsigned cluster, std::size_t shared_bytes, void* stream) {
@@ -88,7 +89,7 @@ Status clusters_at_once(void (*kernel)(Parameters...), const char* name, int thr
   const ClusterLaunch launch(cluster, threads, cluster, shared_bytes, nullptr);
   if (Status s = launch.prepare(kernel, std::string("launch of ") + name); !s.ok()) return s;
   TILE_RETURN_IF_CUDA_ERROR(cudaOccupancyMaxActiveClusters(count, kernel, &launch.config()));
-  if (*count < 1) *count = 1;  // the launch says why it cannot be
+  if (*count < 1) *count = 1;  // the launch itself reports why it is impossible
   return {};
 }
 

@@ -21,7 +21,7 @@ Status cuda_status(cudaError_t error, std::string_view call);
 /// `kernel` is a literal.
 Status launch_status(std::string_view kernel);
 
-/// The names that this thread's launch_status() was told since the last call, at most the first 16.
+/// The names passed to this thread's launch_status() since the last call, at most the first 16.
 std::vector<std::string> take_reported_launches();
 
 /// Waits until all work in `stream` is done. Fails if any of it failed.

@@ -16,13 +16,13 @@ struct Device {
   std::int64_t shared_bytes_of_multiprocessor;  ///< for all of its blocks together
   bool simulated;                               ///< the CPU device: times say nothing about a GPU
   std::string driver;                           ///< "580.159.04", or empty on the CPU device
-  std::string runtime;                          ///< CUDA runtime, "13.0", likewise
+  std::string runtime;                          ///< CUDA runtime, "13.0", or empty as above
 };
 
 /// The device in use. Throws std::runtime_error if there is none.
 const Device& device();
 
-// What each build answers in its own way (device_cpu.cpp, device_gpu.cpp).
+// Each build has its own implementation (device_cpu.cpp, device_gpu.cpp).
 
 bool device_is_simulated();
 
@@ -30,7 +30,7 @@ bool device_is_simulated();
 /// build, which finds what a test could plant there by itself.
 bool device_reads_host_memory();
 
-/// The version of the driver; "unknown" if nobody tells, empty on the CPU device.
+/// The version of the driver; "unknown" if it cannot be found, empty on the CPU device.
 std::string driver_version();
 
 /// What the device knows about its last failure beyond the error code, for people: empty on a GPU;
@@ -42,8 +42,8 @@ std::string device_report();
 /// show the message of every Status.
 void keep_device_reports();
 
-/// From now on the CPU device runs blocks and threads in a random order of this seed; with 0 in the
-/// one that it was told to use. A GPU has an order of its own each time.
+/// From now on the CPU device runs blocks and threads in a random order of this seed; with 0 in its
+/// default order. A GPU has an order of its own each time.
 void shuffle_device(std::uint64_t seed);
 
 /// An array in device memory: rows x cols elements, ld of them from one row to the next.
@@ -52,11 +52,11 @@ struct DeviceArray {
   const void* data;
   std::size_t element_bytes;
   std::int64_t rows, cols, ld;
-  bool written;  // if not, its contents are a poison that nobody may read
+  bool written;  // if not, its contents are a poison that no thread may read
 };
 
 /// Says what part of an allocation kernels may touch, and its name. The CPU device's check build
-/// holds them to it; everywhere else it means nothing.
+/// enforces it; everywhere else it has no effect.
 void name_array(const DeviceArray& array);
 
 /// What reports call the kernel that this thread launches next by cudaLaunchKernelEx, which is
@@ -75,8 +75,8 @@ struct BulkLoads {
 BulkLoads bulk_loads();
 
 /// The kernels that were launched since the last call, at most the first 16, by their names without
-/// template arguments: on the CPU device as the launch itself names them, on a GPU as this thread's
-/// launch_status() was told.
+/// template arguments: on the CPU device as the launch itself names them, on a GPU as passed to
+/// this thread's launch_status().
 std::vector<std::string> launched_kernels();
 
 }  // namespace tile

@@ -8,8 +8,8 @@ namespace tile {
 
 /// The element types of tensors. tf32 is fp32 that tensor cores multiply with 11 significant bits:
 /// it is stored with all 24, and the kernel rounds what it reads. e4m3 has 8 bits, 4 of them
-/// significant with the hidden one, the largest number 448 and no infinity; what exceeds 448
-/// becomes it (Micikevicius et al., "FP8 formats for deep learning", 2022).
+/// significant with the hidden one, the largest number 448 and no infinity; what exceeds 448 is
+/// rounded to 448 (Micikevicius et al., "FP8 formats for deep learning", 2022).
 enum class DType { fp32, fp16, bf16, fp64, tf32, e4m3 };
 
 inline constexpr DType kDTypes[] = {DType::fp32, DType::fp16, DType::bf16,

@@ -1,4 +1,5 @@
-// The steps of a ladder: the table that tests, benchmark, tour, C interface and pages go by.
+// The steps of a ladder: the table from which tests, benchmark, tour, C interface and pages are
+// made.
 #pragma once
 
 #include <array>
@@ -170,8 +171,8 @@ Status run(const Ladder<Problem, Buffers>& ladder, std::size_t wanted, const Pro
   return status;
 }
 
-/// The last step of a ladder that knows the problem's type, or the one that takes what it does not:
-/// what a composition of ladders runs.
+/// The last step of a ladder with the problem's type, or the one that it falls back to: what a
+/// composition of ladders runs.
 template <class Problem, class Buffers>
 Status choose_last(const Ladder<Problem, Buffers>& ladder, const Problem& problem,
                    const Buffers& buffers, Choice* choice) {
@@ -200,7 +201,7 @@ struct StepInfo {
   Shows shows;
 };
 
-/// The type that a step runs in if nobody asks for one: the first of fp32, bf16, fp16 and tf32 for
+/// The type that a step runs in if none is asked for: the first of fp32, bf16, fp16 and tf32 for
 /// which the card has what the step needs. If it has that for none, the first of the step's.
 DType default_type(const StepInfo& step);
 

@@ -1,4 +1,5 @@
-// An address without its history, for pointers that a loop or several chunks start from.
+// An address whose origin is hidden from ptxas, for pointers that a loop or several chunks start
+// from.
 #pragma once
 
 #include <cuda_runtime.h>

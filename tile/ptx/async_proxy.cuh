@@ -1,6 +1,6 @@
-// The two ways to shared memory, and the fence between them. Loads and stores of threads go by the
-// generic proxy; TMA and wgmma go by the async proxy. A barrier alone does not order one after the
-// other (PTX ISA, "Proxies"). Compute capability 9.0 and up.
+// The fence between the two proxies to shared memory. Loads and stores of threads use the generic
+// proxy; TMA and wgmma use the async proxy. A barrier alone does not order one after the other (PTX
+// ISA, "Proxies"). Compute capability 9.0 and up.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#proxies
 #pragma once
 
@@ -18,8 +18,8 @@ using cpu_device::fence_async_proxy;
 
 namespace tile::ptx {
 
-/// What this thread has stored to shared memory before is seen by copies of TMA and by wgmma after,
-/// also by those of threads that have met this one at a barrier behind the fence. Each thread that
+/// What this thread stored to shared memory before the fence is seen by later TMA copies and wgmma,
+/// also by those of threads that meet this one at a barrier after the fence. Each thread that
 /// has stored calls it. What TMA has brought needs none: waiting at its mbarrier is enough.
 ///     fence.proxy.async.shared::cta;
 /// https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-membar

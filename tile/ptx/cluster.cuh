@@ -60,10 +60,11 @@ __device__ __forceinline__ unsigned cluster_size() {
 #endif
 }
 
-/// Where in the block of this rank lies what lies at `shared` in this one: the same declaration,
-/// the same index. Loads, stores and atomics take the pointer like any other. Without a state space
-/// mapa takes and gives generic addresses, as pointers of C++ are (with .shared::cluster both would
-/// be addresses within shared memory); and a load from a pointer that an asm gave is a generic one.
+/// The address in the block of this rank that corresponds to `shared` in this one: the same
+/// declaration, the same index. Loads, stores and atomics take the pointer like any other. Without
+/// a state space mapa takes and gives generic addresses, as pointers of C++ are (with
+/// .shared::cluster both would be addresses within shared memory); and a load from a pointer that
+/// an asm gave is a generic one.
 ///     mapa.u64 d, a, rank;
 /// https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-mapa
 template <class T>

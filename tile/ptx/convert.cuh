@@ -1,4 +1,4 @@
-// cvt: floats become what tensor cores take, each rounded once.
+// cvt: converts floats to the types of tensor cores, each rounded once.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cvt
 #pragma once
 
@@ -30,8 +30,8 @@ namespace tile::ptx {
 /// any, below 8.0 one after the other:
 ///     cvt.rn.f16x2.f32 d, high, low;
 ///     cvt.rn.bf16x2.f32 d, high, low;
-/// Or __nv_fp8_e4m3 or __nv_fp8_e5m2, in the lower half of the word. What exceeds the largest
-/// finite number, infinity too, becomes that number. 8.9 and up:
+/// Or __nv_fp8_e4m3 or __nv_fp8_e5m2, in the lower half of the word. Values beyond the largest
+/// finite number, infinity too, become that number. 8.9 and up:
 ///     cvt.rn.satfinite.e4m3x2.f32 d, high, low;
 ///     cvt.rn.satfinite.e5m2x2.f32 d, high, low;
 template <class T>
@@ -76,8 +76,8 @@ __device__ __forceinline__ std::uint32_t pack(float low, float high) {
 }
 
 /// A float rounded to tf32: 11 significant bits and the exponents of a float, to nearest, ties away
-/// from zero. Of a NaN the lower 13 bits are cut off; if it has no others, infinity is left (H200).
-/// Compute capability 8.0 and up.
+/// from zero. The lower 13 bits of a NaN are cut off; if it has no others, the result is infinity
+/// (H200). Compute capability 8.0 and up.
 ///     cvt.rna.tf32.f32 d, value;
 __device__ __forceinline__ std::uint32_t to_tf32(float value) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800

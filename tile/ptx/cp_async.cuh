@@ -1,11 +1,11 @@
-// cp.async: copies from global to shared memory that the thread does not wait for. They pass no
-// register, and run while it computes. sm_80.
+// cp.async: copies from global to shared memory that the thread does not wait for. They use no
+// registers, and run while it computes. sm_80.
 // PTX ISA, "Data Movement and Conversion Instructions: Non-bulk copy":
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cp-async
 //
 // A thread commits the copies it has issued as a group, and waits for its groups, oldest first. The
 // wait is for this thread's copies only: others see them after a __syncthreads() that follows it.
-// Until then nobody may touch the destination. Of two copies under way neither is first.
+// Until then no thread may touch the destination. Two copies under way have no order.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@
 namespace tile::ptx {
 
 /// Copies kBytes from `global` to `shared`: 4, 8 or 16. Both addresses must be multiples of kBytes.
-/// Only copies of 16 bytes can pass the L1 cache by (.cg), and do.
+/// Only copies of 16 bytes can bypass the L1 cache (.cg), and these do.
 ///     cp.async.ca.shared.global [dst], [src], 4 or 8;
 ///     cp.async.cg.shared.global.L2::128B [dst], [src], 16;
 template <int kBytes>
@@ -43,8 +43,8 @@ __device__ __forceinline__ void cp_async(SharedAddress shared, const void* globa
 #endif
 }
 
-/// The same of `source_bytes` only, 0 to kBytes. The rest of kBytes becomes zero; of 0 nothing is
-/// read, and `global` may be any multiple of kBytes.
+/// Copies only `source_bytes`, 0 to kBytes, and fills the rest of kBytes with zeros. With 0 nothing
+/// is read, and `global` may be any multiple of kBytes.
 ///     cp.async.cg.shared.global.L2::128B [dst], [src], 16, src_size;
 template <int kBytes>
 __device__ __forceinline__ void cp_async(SharedAddress shared, const void* global,
@@ -68,7 +68,7 @@ __device__ __forceinline__ void cp_async(SharedAddress shared, const void* globa
 #endif
 }
 
-/// Makes a group of this thread's copies since the last one. It may be empty, and counts.
+/// Makes a group of this thread's copies since the last commit. An empty group counts, too.
 ///     cp.async.commit_group;
 __device__ __forceinline__ void cp_async_commit() {
 #ifdef CPU_DEVICE

@@ -10,8 +10,8 @@
 namespace tile::ptx {
 
 /// 2^x with an error of at most 2 units in the last place, by one instruction. exp2f() takes four
-/// more, for results below the smallest normal number, 2^-126: here those are 0. On the CPU device
-/// it is as good as the host's exp2f().
+/// more, for results below the smallest normal number, 2^-126, which are 0 here. On the CPU device
+/// it is the host's exp2f().
 ///     ex2.approx.ftz.f32 d, a;
 __device__ __forceinline__ float exp2_approx(float x) {
 #ifdef CPU_DEVICE

@@ -1,12 +1,12 @@
-// A flag without its history, for a choice within a loop.
+// A flag whose origin is hidden from ptxas, for a choice within a loop.
 #pragma once
 
 #include <cuda_runtime.h>
 
 namespace tile::ptx {
 
-/// The same flag. What it chooses between in a loop is then chosen in each turn: chosen before the
-/// loop, it would take registers through all of it.
+/// The same flag. The choice is then made in each iteration: made before the loop, its result would
+/// occupy registers throughout.
 __device__ __forceinline__ bool flag_once(bool flag) {
   int value = flag;
 #ifdef __CUDA_ARCH__

@@ -1,14 +1,14 @@
-// Mbarriers: barriers in shared memory that count arrivals and bytes. And stores to another block
-// of the cluster that nobody waits for: when their bytes are there, the mbarrier beside them knows.
-// Compute capability 9.0 and up.
+// Mbarriers: barriers in shared memory that count arrivals and bytes. Also asynchronous stores to
+// another block of the cluster (st.async), which signal completion on an mbarrier. Compute
+// capability 9.0 and up.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-mbarrier
 //
 // An mbarrier goes from phase to phase. A phase is complete when as many threads have arrived as
 // mbarrier_init said, and as many bytes have come as they expected. Then the next one begins. Bytes
-// may come before somebody expects them: as long as an arrival is missing, the phase goes on.
+// may come before they are expected: as long as an arrival is missing, the phase goes on.
 //
-// The parity of a phase is 0 for the first one, 1 for the second, 0 for the third. Who waits names
-// the parity of the phase that is to be complete, and must not fall behind by two phases.
+// The parity of a phase is 0 for the first one, 1 for the second, 0 for the third. A thread waits
+// with the parity of the phase that is to be complete, and must not come two phases late.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -36,15 +36,15 @@ using cpu_device::store_async;
 
 namespace tile::ptx {
 
-/// For __shared__ declarations. What is in it is the hardware's concern.
+/// For __shared__ declarations. Its content belongs to the hardware.
 struct Mbarrier {
   std::uint64_t state;
 };
 
-/// Makes the mbarrier, by one thread of its block, before anybody uses it: a __syncthreads() tells
-/// the block of it, a cluster_sync() the cluster. Each phase takes `arrivals`, 1 to 2^20 - 1. The
-/// fence lets also those instructions see it that reach the mbarrier by another path than loads and
-/// stores, as st.async of other blocks.
+/// Initialises the mbarrier, by one thread of its block, before any thread uses it: it is visible
+/// to the block after a __syncthreads(), to the cluster after a cluster_sync(). Each phase takes
+/// `arrivals`, 1 to 2^20 - 1. The fence makes it visible also to instructions that do not reach it
+/// by ordinary loads and stores, such as st.async of other blocks.
 ///     mbarrier.init.shared::cta.b64 [a], arrivals;
 ///     fence.mbarrier_init.release.cluster;
 /// https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-mbarrier-init
@@ -60,7 +60,7 @@ __device__ __forceinline__ void mbarrier_init(Mbarrier* barrier, unsigned arriva
 #endif
 }
 
-/// Arrives once. What the thread has read before it, the one that waits may have overwritten.
+/// Arrives once. A thread that has waited for the phase may overwrite what this thread read before.
 ///     mbarrier.arrive.shared::cta.b64 _, [a];
 /// https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-mbarrier-arrive
 __device__ __forceinline__ void mbarrier_arrive(Mbarrier* barrier) {
@@ -73,9 +73,9 @@ __device__ __forceinline__ void mbarrier_arrive(Mbarrier* barrier) {
 }
 
 /// The same at the mbarrier in this place of the block of this rank, which may be the thread's own.
-/// Without qualifiers it is a .release.cta, for threads of the own block only: another block learns
-/// that this thread has read, and nothing that it has written. .release.cluster would be a fence of
-/// the whole GPU, and takes a quarter of a product's speed.
+/// Without qualifiers it is a .release.cta: threads of another block know that this one has read,
+/// but do not see what it has written. .release.cluster would be a fence of the whole GPU, and
+/// takes a quarter of a product's speed.
 ///     mapa.shared::cluster.u32 r, a, rank;
 ///     mbarrier.arrive.shared::cluster.b64 _, [r];
 __device__ __forceinline__ void mbarrier_arrive(Mbarrier* barrier, unsigned rank) {
@@ -132,9 +132,9 @@ __device__ __forceinline__ void mbarrier_wait(Mbarrier* barrier, unsigned parity
 
 /// Writes `value` to where `shared` lies in the block of this rank, and then counts its bytes at
 /// `barrier` in that block. The thread waits for neither. T has 4, 8 or 16 bytes, and `shared` is a
-/// multiple of as many. Who waits at the mbarrier sees the value, and nothing else that this thread
-/// has done. The kernel is launched in clusters: an H200 ends it with cudaErrorIllegalInstruction
-/// if it is not.
+/// multiple of as many. A thread that waits at the mbarrier sees the value, and nothing else that
+/// this thread has done. The kernel is launched in clusters: an H200 ends it with
+/// cudaErrorIllegalInstruction if it is not.
 ///     mapa.shared::cluster.u32 d, a, rank;
 ///     st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 / .b64 / .v4.b32 [d], value, [b];
 /// https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-st-async

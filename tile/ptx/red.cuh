@@ -1,4 +1,4 @@
-// red: adds to global memory, and nobody waits for what was there.
+// red: adds to global memory without returning the old value, so no thread waits.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-red
 #pragma once
 

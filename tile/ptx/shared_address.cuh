@@ -21,8 +21,8 @@ class SharedAddress {
 #else
   __device__ __forceinline__ SharedAddress(const void* pointer)
       : address_(static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer))) {
-    // Hides where the address comes from. ptxas computes the address of a shared array anew
-    // wherever it is needed, also in loops, and that takes longer than to add to a register.
+    // Hides where the address comes from. ptxas recomputes the address of a shared array wherever
+    // it is needed, also in loops, and that takes longer than an addition to a register.
     asm volatile("" : "+r"(address_));
   }
   __device__ __forceinline__ std::uint32_t value() const { return address_; }
@@ -32,8 +32,8 @@ class SharedAddress {
     address.address_ += bytes;
     return address;
   }
-  /// For swizzled tiles: where two places in a row differ by an exclusive or of their columns, and
-  /// the row begins at a multiple of its length, their addresses do.
+  /// For swizzled tiles: if two places of a row differ by an exclusive or of their columns, and the
+  /// row begins at a multiple of its length, their addresses differ by it, too.
   friend __device__ __forceinline__ SharedAddress operator^(SharedAddress address, int bytes) {
 #ifdef CPU_DEVICE
     const auto bits = reinterpret_cast<std::uintptr_t>(address.address_);
@@ -52,8 +52,8 @@ class SharedAddress {
 #endif
 };
 
-/// 16 bytes from shared memory, at a multiple of 16. A pointer that a loop carries along is a
-/// generic one to the compiler; this is not.
+/// 16 bytes from shared memory, at a multiple of 16. The compiler takes a pointer that a loop
+/// carries along for a generic one, and this address not.
 ///     ld.shared.v4.u32 {a, b, c, d}, [address];
 __device__ __forceinline__ uint4 load_shared(SharedAddress address) {
 #ifdef CPU_DEVICE

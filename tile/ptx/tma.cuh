@@ -4,13 +4,13 @@
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-bulk-copy
 //
 // A load counts its bytes at an mbarrier, which expects them: all bytes of the box, also those
-// outside of the tensor, which become zeros. Who has waited there sees them.
+// outside of the tensor, which become zeros. A thread that has waited there sees them.
 //
 // A store is in a group, as copies of cp.async are. The thread that has started it commits the
 // group and waits: until its shared memory has been read and may be written again, or until it is
-// done. What threads have stored to shared memory TMA sees behind fence_async_proxy() and a barrier
-// (async_proxy.cuh). What lies outside of the tensor is not written, but for what is left of 16
-// bytes behind the last column of a row (seen on an H200).
+// done. TMA sees what threads have stored to shared memory only after fence_async_proxy() and a
+// barrier (async_proxy.cuh). What lies outside of the tensor is not written, except for the rest of
+// 16 bytes after the last column of a row (seen on an H200).
 //
 // Shared memory is a multiple of 128 bytes; with a swizzle of 128 bytes a multiple of 1,024, where
 // the pattern begins. Coordinates count elements of the tensor, the axis of neighbours first.
@@ -59,7 +59,7 @@ using cpu_device::tma_store;
 
 namespace tile::ptx {
 
-/// Brings the map to the unit that reads it, so that the first copy need not wait.
+/// Fetches the map into the cache of TMA, so that the first copy need not wait.
 ///     prefetch.tensormap [map];
 __device__ __forceinline__ void prefetch_tensor_map(const TensorMap& map) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
@@ -245,7 +245,7 @@ __device__ __forceinline__ void bulk_wait_read() {
 }
 
 /// Waits until all but this thread's last kGroups groups are done: this thread sees what they have
-/// written, and what it does behind it others see later.
+/// written, and threads that see what it does afterwards see them, too.
 ///     cp.async.bulk.wait_group groups;
 template <int kGroups>
 __device__ __forceinline__ void bulk_wait() {

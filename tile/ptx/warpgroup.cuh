@@ -1,4 +1,4 @@
-// What a kernel needs whose warpgroups, four warps from a multiple of four on, do different work:
+// For kernels whose warpgroups (four warps, the first a multiple of four) do different work:
 // barriers for some of a block's threads, and registers moved from one warpgroup to another.
 #pragma once
 
@@ -7,14 +7,15 @@
 namespace tile {
 inline constexpr int kWarpgroup = 128;  // threads
 
-/// The number of the thread's warp in its block, for all lanes of the warp at one place. Each could
-/// compute it, but what all take from lane 0 nvcc knows to be the same: it then keeps it, and the
-/// addresses and descriptors made of it, in registers of the warp, where wgmma and TMA expect them.
+/// The number of the thread's warp in its block, for all lanes of the warp at one place. Each lane
+/// could compute it, but nvcc knows that a value shuffled from lane 0 is the same in all lanes: it
+/// keeps it, and the addresses and descriptors made of it, in uniform registers, where wgmma and
+/// TMA expect them.
 __device__ __forceinline__ int warp_in_block() {
   return __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
 }
 
-/// Likewise of its warpgroup.
+/// The same for its warpgroup.
 __device__ __forceinline__ int warpgroup_in_block() { return warp_in_block() * 32 / kWarpgroup; }
 }  // namespace tile
 
@@ -34,14 +35,14 @@ using cpu_device::setmaxnreg_inc;
 namespace tile::ptx {
 
 /// Waits until `threads` threads, a multiple of 32, have come to barrier `id`, 1 to 15, here or at
-/// barrier_arrive(). What they did before is known to all behind it. Barrier 0 is __syncthreads().
+/// barrier_arrive(). After it all see what they did before. Barrier 0 is __syncthreads().
 ///     barrier.sync.aligned id, threads;
 /// https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-bar
 __device__ __forceinline__ void barrier_sync(int id, int threads) {
   asm volatile("barrier.sync.aligned %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-/// Comes to the barrier and goes on: for a thread that has something to tell, and waits for nobody.
+/// Comes to the barrier and goes on: for a thread that publishes something and does not wait.
 ///     barrier.arrive.aligned id, threads;
 __device__ __forceinline__ void barrier_arrive(int id, int threads) {
   asm volatile("barrier.arrive.aligned %0, %1;" ::"r"(id), "r"(threads) : "memory");
@@ -50,8 +51,8 @@ __device__ __forceinline__ void barrier_arrive(int id, int threads) {
 /// A block starts with the same number of registers for each thread, 65,536 for all of a
 /// multiprocessor. A warpgroup that copies needs few, one that multiplies many. kRegisters is a
 /// multiple of 8 from 24 to 256. All threads of the warpgroup call it at one place; the new ones
-/// hold anything. inc waits until other warpgroups of the block have given up enough: if they never
-/// do, it waits for ever. The kernel has __launch_bounds__ with both numbers, threads and blocks,
+/// hold anything. inc waits until other warpgroups of the block have given up enough registers, for
+/// ever if they never do. The kernel has __launch_bounds__ with both numbers, threads and blocks,
 /// or nvcc ignores it.
 ///     setmaxnreg.inc.sync.aligned.u32 registers;
 /// Compute capability 9.0 with its own features (sm_90a).

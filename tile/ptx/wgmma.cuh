@@ -1,6 +1,6 @@
 // wgmma: D = A B + D by four warps together, with B, and A or not, read from shared memory by the
-// tensor cores themselves. Nobody waits: sums are there after a wait. Compute capability 9.0 with
-// its own features (sm_90a); no other card has it, newer ones included.
+// tensor cores themselves. It is asynchronous: the sums are there after a wait. Compute capability
+// 9.0 with its own features (sm_90a); no other card has it, newer ones included.
 // PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions":
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-instructions
 //
@@ -12,12 +12,12 @@
 //     wgmma_commit();         makes a group of them
 //     wgmma_wait<N>();        all but the last N groups are done
 //
-// Before that wait nobody may touch D, nor registers of A, nor the shared memory that is read.
+// Before that wait no thread may touch D, the registers of A, or the shared memory that is read.
 // ptxas makes the instructions wait for one another, at a fifth of the speed, where it cannot prove
 // that (C7510 to C7512 in its log): tools/check_ptxas.py looks for it.
 //
-// What threads have stored to shared memory is read rightly behind fence_async_proxy() and a
-// barrier (async_proxy.cuh); what TMA has brought behind the wait at its mbarrier.
+// wgmma sees what threads stored only after fence_async_proxy() and a barrier (async_proxy.cuh),
+// and what TMA stored only after a wait on its mbarrier.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -73,7 +73,7 @@ __device__ __forceinline__ void wgmma_commit() {
 }
 
 /// Waits for all groups but the last kGroups. The sums are named, so that the compiler moves no use
-/// of them in front of the wait.
+/// of them before the wait.
 ///     wgmma.wait_group.sync.aligned groups;
 template <int kGroups, int kCount>
 __device__ __forceinline__ void wgmma_wait(float (&d)[kCount]) {
@@ -88,8 +88,8 @@ __device__ __forceinline__ void wgmma_wait(float (&d)[kCount]) {
 #endif
 }
 
-/// Which axis of an operand has its neighbours in shared memory: k, as in an A stored by rows, or m
-/// and n, as in a B stored by rows.
+/// Which axis of an operand is contiguous in shared memory: k, as in an A stored by rows, or m and
+/// n, as in a B stored by rows.
 enum class Major { k, mn };
 
 // The registers of D, for each kN in use.
@@ -127,7 +127,7 @@ enum class Major { k, mn };
 #define TILE_WGMMA_SUMS_192 TILE_WGMMA_SUMS_128, TILE_WGMMA_32(64)
 #define TILE_WGMMA_SUMS_256 TILE_WGMMA_SUMS_128, TILE_WGMMA_32(64), TILE_WGMMA_32(96)
 
-// The operand behind D's is `p`, whether D counts. The two ones say that neither A nor B is
+// The operand after D's is `p`, whether D counts. The two ones say that neither A nor B is
 // negated. `operands` are A, B and which of them are transposed, with their numbers.
 #define TILE_WGMMA(n, p, form, operands, ...)                                         \
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " p                                  \
@@ -149,8 +149,8 @@ enum class Major { k, mn };
     TILE_WGMMA(256, "%128", form, "%129, %130, p, 1, 1, %131, %132", TILE_WGMMA_SHARED); \
   }
 
-/// T is __half, __nv_bfloat16 or __nv_fp8_e4m3; kDepth is 16, 16 or 32. Of fp8 both lie along k in
-/// memory. If not `accumulate`, D = A B.
+/// T is __half, __nv_bfloat16 or __nv_fp8_e4m3; kDepth is 16, 16 or 32. With fp8, k is the
+/// contiguous axis of both. If not `accumulate`, D = A B.
 ///     wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 d, a, b, p, 1, 1, tnspA, tnspB;
 ///     wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 d, a, b, p, 1, 1;
 /// Thread t of the warpgroup holds d[i], which is element_of_wgmma(t, i) of D (fragments.hpp): with

@@ -1,10 +1,10 @@
-// How wgmma is told where an operand lies in shared memory: 64 bits, made from an address, two
-// distances and the swizzle.
+// The descriptor that tells wgmma where an operand lies in shared memory: 64 bits, made from an
+// address, two distances and the swizzle.
 // PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions: Matrix Descriptor Format":
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-shared-memory-layout
 //
 //     bits 0-13    address / 16             bits 49-51   where in the swizzle's pattern the tile
-//     bits 16-29   leading distance / 16                 begins: 0, as it begins at its beginning
+//     bits 16-29   leading distance / 16                 begins: 0, at its beginning
 //     bits 32-45   stride distance / 16     bits 62-63   swizzle: 0 none, 1 128, 2 64, 3 32 bytes
 //
 // A tile with the swizzle of 128 bytes is what TMA makes of a box of 64 elements of two bytes (128

@@ -32,7 +32,7 @@ tile::Status write_to_all_blocks(Clusters clusters, bool split, int* out);
 tile::Status hand_on(Clusters clusters, int rounds, std::size_t bytes, int* out);
 
 /// All threads of a cluster count in block 0 by atomics. out[c]: the count of cluster c. The last
-/// warp of each block returns at once, and nobody waits for it.
+/// warp of each block returns at once, and no thread waits for it.
 tile::Status count_in_first_block(Clusters clusters, int* out);
 
 /// Only launched: what a launch of clusters gives.

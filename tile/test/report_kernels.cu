@@ -24,7 +24,7 @@ __global__ void call_kernel(Call call, float* global) {
   const int lane = static_cast<int>(threadIdx.x);
   std::uint32_t a[4] = {}, b[2] = {}, one[1] = {};
   float d[4] = {};
-  if (call != Call::row_nobody_wrote) rows[lane] = make_uint4(0, 0, 0, 0);
+  if (call != Call::unwritten_row) rows[lane] = make_uint4(0, 0, 0, 0);
   if (call != Call::load_without_barrier) __syncthreads();
   const void* row = &rows[lane];
   switch (call) {
@@ -92,7 +92,7 @@ __global__ void call_kernel(Call call, float* global) {
       line = __LINE__ + 1;
       tile::ptx::ldmatrix_x4(a, &rows[lane + 1]);
       break;
-    case Call::row_nobody_wrote: load_tile(one, row); break;
+    case Call::unwritten_row: load_tile(one, row); break;
     case Call::load_without_barrier: load_tile(one, &rows[31 - lane]); break;
     case Call::store_without_barrier:
       line = __LINE__ + 1;

@@ -19,7 +19,7 @@ enum class Call {
   pack_fp16,
   // What only the check build finds.
   row_past_array,
-  row_nobody_wrote,
+  unwritten_row,
   load_without_barrier,
   store_without_barrier,
 };

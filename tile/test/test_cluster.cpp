@@ -114,7 +114,7 @@ TEST_SUITE("cluster") {
     });
   }
 
-  TEST_CASE("atomics reach another block, and nobody waits for a warp that has returned") {
+  TEST_CASE("atomics reach another block, and no thread waits for a warp that has returned") {
     for_each_launch([](Clusters clusters) {
       const DeviceVector<int> out("out", Ints(clusters.count, -1));
       require(count_in_first_block(clusters, out.data()));

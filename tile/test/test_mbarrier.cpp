@@ -1,4 +1,4 @@
-// Mbarriers, and stores to other blocks that nobody waits for.
+// Mbarriers, and asynchronous stores to other blocks.
 #include <doctest/doctest.h>
 
 #include <vector>

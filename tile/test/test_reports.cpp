@@ -114,8 +114,7 @@ TEST_SUITE("reports") {
     if (!kChecking) return;
     check({Call::row_past_array, cudaErrorIllegalAddress, "",
            "thread 31 reads rows[32], past the end of rows (32 elements)\n  at #\n"});
-    check(
-        {Call::row_nobody_wrote, kFailure, "", "], which nothing has written\n  at #, called at "});
+    check({Call::unwritten_row, kFailure, "", "], which nothing has written\n  at #, called at "});
     check({Call::load_without_barrier, kFailure, "", "read at #, called at "});
     check({Call::load_without_barrier, kFailure, "", ": a race\n"});
     check({Call::store_without_barrier, kFailure, "", ": a race\n  written at #\n", 90});

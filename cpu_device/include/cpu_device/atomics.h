@@ -92,7 +92,7 @@ __forceinline__ T atomicXor(T* address, std::type_identity_t<T> value) {
   return __atomic_fetch_xor(address, value, __ATOMIC_RELAXED);
 }
 
-// All are atomic for everybody who can reach the memory.
+// All are atomic for every thread that can access the memory.
 #define CPU_DEVICE_SCOPES(name)                                   \
   template <class T, class... Values>                             \
   __forceinline__ T name##_block(T* address, Values... values) {  \

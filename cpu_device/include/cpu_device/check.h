@@ -28,13 +28,13 @@ inline constexpr bool kChecking = false;
 namespace check {
 
 /// An array inside device memory, as reports name it: rows x cols elements, ld of them from one row
-/// to the next. Nobody may touch the rest of an allocation in which there are such arrays.
+/// to the next. The rest of an allocation in which there are such arrays must not be touched.
 struct NamedArray {
   const char* name;
   const void* data;
   size_t element_bytes;
   int64_t rows, cols, ld;
-  bool written;  // otherwise a read is an error until somebody has written
+  bool written;  // otherwise a read before a write is an error
 };
 void name_array_in_check_build(const NamedArray& array);
 inline void name_array(const NamedArray& array) {

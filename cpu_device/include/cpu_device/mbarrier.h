@@ -12,12 +12,12 @@
 
 namespace cpu_device {
 
-/// For __shared__ declarations. What is in it is nobody's concern.
+/// For __shared__ declarations. Its content is private.
 struct Mbarrier {
   std::uint64_t state;
 };
 
-/// A phase takes so many arrivals: 1 to 2^20 - 1.
+/// A phase takes this number of arrivals, 1 to 2^20 - 1.
 void mbarrier_init(Mbarrier* barrier, unsigned arrivals, Site site = Site::here());
 
 /// One arrival. The second form arrives at the mbarrier in this place of the block of this rank.

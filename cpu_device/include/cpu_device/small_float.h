@@ -46,9 +46,9 @@ constexpr float to_float(uint16_t bits) {
     if (magnitude > Format::kInfinity) return std::bit_cast<float>(0x7fffffffu);
     const uint32_t sign = (bits ^ magnitude) << (31 - Format::kSignBit);
     if (magnitude == Format::kInfinity) return std::bit_cast<float>(sign | 0x7f800000u);
-    // A subnormal has no hidden bit. Its mantissa is read behind one, at the smallest normal number
-    // s, and s is subtracted again. Others go the same way and subtract 0: random signs and zeros
-    // would make a branch here cost more than all the rest.
+    // A subnormal has no hidden bit. Its mantissa is read with one in front, at the smallest normal
+    // number s, and s is subtracted again. Others go the same way and subtract 0: random signs and
+    // zeros would make a branch here cost more than all the rest.
     constexpr uint32_t kSmallestNormal = uint32_t{128 - Format::kBias} << 23;
     constexpr uint32_t kRebias = uint32_t{127 - Format::kBias} << 23;
     const uint32_t subnormal = magnitude >> Format::kMantissaBits == 0;

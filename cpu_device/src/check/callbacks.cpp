@@ -1,7 +1,7 @@
 // The functions that a compiler calls under -fsanitize=thread, around every load and store. Their
 // names and parameters are those of the ThreadSanitizer runtime
 // (llvm-project/compiler-rt/lib/tsan/rtl/tsan_interface.h); what they do is ours. Atomic functions
-// come with their memory order, and have to do what they say themselves.
+// get their memory order as an argument, and must do the operation themselves.
 #include <cstdint>
 #include <cstring>
 
@@ -13,7 +13,7 @@ using check::Kind;
 
 namespace {
 
-// A thread that goes round and round waits for another: so that it ends, that one gets its turn.
+// A thread in a long loop may wait for another one: so that the loop ends, the others run, too.
 constexpr uint32_t kPatience = 1 << 16;           // in basic blocks of the program
 constexpr uint32_t kAtomicUses = kPatience / 64;  // an atomic is more likely to wait
 uint32_t used = 0, user = 0;
@@ -161,7 +161,7 @@ void __tsan_atomic_signal_fence(int) {
   if (in_kernel()) check::fence(check::Scope::block);
 }
 
-// From -fsanitize-coverage=trace-pc: a basic block begins. The only sign of life of a loop out of
+// From -fsanitize-coverage=trace-pc: a basic block begins. It is the only call from a loop out of
 // which the compiler has moved the load.
 void __sanitizer_cov_trace_pc() {
   if (in_kernel()) use_patience(1);

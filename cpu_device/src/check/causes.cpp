@@ -1,5 +1,5 @@
-// Why two threads write one element, told from what else they and their block have written. A
-// beginner's index is wrong more often than a barrier or an atomic is missing.
+// Why two threads write one element, concluded from what else they and their block have written. In
+// beginners' kernels the index is wrong more often than a barrier or an atomic is missing.
 #include <string>
 
 #include "../block.hpp"
@@ -70,7 +70,7 @@ std::string cause_of_race(const Finding& f, const Block& block, bool* certain) {
     }
   }
   if (a.earlier.count > 1) return {};
-  // Of what each has read elsewhere, and of which there is only one.
+  // A sum of what each thread has read elsewhere, in a single element.
   const bool is_sum = f.updates && !a.same_reads && !a.others;
   if (two_blocks) {
     const auto number = [&](uint32_t b) {

@@ -1,4 +1,4 @@
-// The check build: every load and store of device code is looked at. Kernels are compiled with
+// The check build: every load and store of device code is checked. Kernels are compiled with
 // -fsanitize=thread, and the callbacks that the compiler then inserts are ours (callbacks.cpp).
 //
 // In the fast build kChecking is false and none of this is linked. A check build has one worker:
@@ -26,7 +26,7 @@ using Place = uint32_t;
 
 enum class Kind : uint8_t { read, write, update };  // an update is an atomic that does both
 
-/// Copies that no barrier orders, but what their thread or others wait at for them.
+/// Copies that no barrier orders, only the waits of their thread or of others for them.
 enum class Flight : uint8_t {
   none,
   st_async,
@@ -40,42 +40,42 @@ struct Access {
   uintptr_t address;
   size_t bytes;
   Kind kind;
-  bool atomic;  // or volatile, which PTX treats alike (PTX ISA, "volatile")
+  bool atomic;  // or volatile, which PTX treats in the same way (PTX ISA, "volatile")
   Place place;
   bool copies = false;  // by cp.async: the read of the source, the write to the destination
-  Place wait = 0;       // by which that write has landed; until then it is only issued
+  Place wait = 0;       // the wait by which that write has landed; until then it is only issued
   Flight flight = Flight::none;
   uint32_t wgmma = 0;        // by wgmma: its number among those of the warpgroup, from 1
-  bool of_mbarrier = false;  // an arrival or a wait; what it orders, mbarrier.cpp tells
+  bool of_mbarrier = false;  // an arrival or a wait; mbarrier.cpp reports what it orders
   bool arrives = false;
   bool async_proxy = false;  // TMA or wgmma reads shared memory
 
   bool by_tma() const { return flight > Flight::st_async; }
 };
 
-// ---- Told by the memory functions (memory.cpp) ----
+// ---- Called by the memory functions (memory.cpp) ----
 /// Memory of a device, far from everything else; null if there is none.
 void* allocate(size_t bytes);
 void release(void* memory);
-/// The host has written these bytes. Others were copied from `from`, if it is not null, with what
-/// is known about them.
+/// The host has written these bytes. If `from` is not null, they were copied from there, and what
+/// is known about those bytes is copied, too.
 void written_by_host(const void* memory, size_t bytes, const void* from = nullptr);
 
-// ---- Told by the launch and the block (launch.cpp, block.cpp) ----
-/// From begin to end no other host thread can tell anything.
+// ---- Called by the launch and the block (launch.cpp, block.cpp) ----
+/// Between begin and end other host threads wait with their calls.
 void launch_begins(const Launch& launch);
 void launch_ends();
 /// All blocks of a cluster begin before one of them runs.
 void block_begins(Block& block);
-/// From now on all is told of this block of the cluster.
+/// From now on all calls are about this block of the cluster.
 void block_runs(uint32_t rank);
-/// All its threads have ended, after all that other blocks have done with its shared memory.
-/// Returns the rank of the block that did more, or no_rank.
+/// All its threads have ended. Returns the rank of a block that may still access its shared memory,
+/// or no_rank.
 uint32_t block_ends(uint32_t rank);
 inline constexpr uint32_t no_rank = ~0u;
-/// What the blocks have left in shared memory is nothing to the next. Returns the rank of the block
-/// of which there is a finding that was held back, or no_rank. `threads_missed` says that some did
-/// not come to a barrier, which explains a race.
+/// Forgets what the blocks have left in shared memory. Returns the rank of the block with a finding
+/// that was held back, or no_rank. `threads_missed` says that some threads did not come to a
+/// barrier, which explains a race.
 uint32_t cluster_ends(bool threads_missed);
 /// The code that CUDA has for the last finding.
 cudaError_t error_of_finding();
@@ -89,10 +89,10 @@ void cluster_waited(uint32_t phase);
 /// Lanes of one warp have synchronised: __syncwarp orders memory, shuffles and votes do not.
 void warp_synchronised(uint32_t warp, uint32_t lanes);
 
-// ---- Told by mbarriers (mbarrier.cpp) ----
-/// Of an mbarrier that was in the same place before nothing is known.
+// ---- Called by mbarriers (mbarrier.cpp) ----
+/// Forgets an mbarrier that was in the same place before.
 void mbarrier_initialised(uintptr_t barrier);
-/// The current thread has arrived, or made bytes come. Those of a load tell of nothing else that
+/// The current thread has arrived, or has sent bytes. The bytes of a load publish nothing else that
 /// it has done.
 enum class Signal : uint8_t { arrival, st_async, load };
 void mbarrier_signalled(uintptr_t barrier, Signal signal);
@@ -101,26 +101,26 @@ void mbarrier_completed(uintptr_t barrier, uint32_t parity);
 /// The current thread has seen that this phase is complete.
 void mbarrier_waited(uintptr_t barrier, uint32_t parity);
 
-// ---- Told by TMA (tma.cpp) and wgmma ----
+// ---- Called by TMA (tma.cpp) and wgmma ----
 /// The current thread has started a load to `shared` in the block of this rank, which has been
-/// looked at; a load to this offset of the running block's shared memory is there.
+/// checked; a load to this offset of the running block's shared memory has landed.
 void load_begins(uint32_t rank, const void* shared, size_t bytes);
 void load_lands(size_t offset, size_t bytes);
-/// The current thread has started a store, which has been looked at; it has waited for the reads of
-/// so many of its stores since the block's begin, and for so many until they were done.
+/// The current thread has started a store, which has been checked; it has waited for the reads of
+/// this many of its stores since the block's begin, and for this many to be done.
 void store_begins();
 void stores_waited_for(uint32_t read, uint32_t done);
 void fence_async_proxy();
-// ---- Told by wgmma (src/wgmma.cpp) ----
-/// It is about to be issued, with these sums. Ends the block if a fence is missing.
+// ---- Called by wgmma (src/wgmma.cpp) ----
+/// A wgmma is about to be issued, with these sums. Ends the block if a fence is missing.
 void look_at_fence(const Warpgroup& group, const WgmmaAccumulator& sums, Place place);
 /// The current thread's warpgroup has waited for its wgmma up to this number.
 void wgmma_done(uint32_t number);
 
-// ---- Told by device code ----
+// ---- Called by device code ----
 /// Ends the block with a report if the access is wrong.
 void look_at(const Access& access);
-/// An access of as many bytes as its type is aligned to, at an address that is not.
+/// An access whose address is not aligned as its type requires.
 void look_at_misaligned(const Access& access);
 /// A fence orders for threads of the own block, or for all of the device.
 enum class Scope : uint8_t { block, device };
@@ -147,9 +147,9 @@ uint32_t cluster_size();
 // ---- races.cpp ----
 /// What is remembered about the accesses to one word of four bytes.
 struct Stamp {
-  // The epoch of a Flight. Its tick counts those of the thread, whose number is behind those of all
-  // threads, by as many times 1,024 as the flight's kind says. And of a read by wgmma, which only
-  // the warpgroup's wait ends; its thread is kWgmma and the warpgroup's first.
+  // The epoch of a Flight. Its tick counts those of the thread, whose number is after those of all
+  // threads, by as many times 1,024 as the flight's kind says. Also the epoch of a read by wgmma,
+  // which only the warpgroup's wait ends; its thread is kWgmma plus the warpgroup's first.
   static constexpr uint32_t kInFlight = ~0u;
   static constexpr uint16_t kWgmma = kFlights * 1024;
   uint32_t block = 0;
@@ -160,19 +160,19 @@ struct Stamp {
   bool atomic : 1 = false;
   bool copied : 1 = false;   // by cp.async
   bool again : 1 = false;    // a write to bytes of which some had been written before
-  bool updates : 1 = false;  // a write to what its thread had read since the last barrier
-  // A write to what the same line had written before the last barrier: in a turn of a loop. A read
-  // in conflict has what is true of the write.
+  bool updates : 1 = false;  // a write to bytes that its thread had read since the last barrier
+  // A write to bytes that the same line had written before the last barrier: in another iteration
+  // of a loop. A conflicting read takes the flag of the write.
   bool next_turn : 1 = false;
-  Place place = 0;  // of what a cp.async has written, with its wait
+  Place place = 0;  // for a write by cp.async, with its wait
 
   bool is_in_flight() const { return epoch == kInFlight; }
   Flight flight() const { return by_wgmma() ? Flight::none : static_cast<Flight>(thread / 1024); }
   bool by_wgmma() const { return thread >= kWgmma; }
 };
 struct Word {
-  // A byte has one last writer, so that four are enough; of atomics that nothing orders, some of
-  // the earlier ones beside it.
+  // A byte has one last writer, so four are enough; beside the last of several unordered atomics
+  // some earlier ones are kept.
   static constexpr int kWriters = 4, kReaders = 4;
   uint32_t tag = 0;  // the launch, or in shared memory the block, that all of it belongs to
   // Up to this epoch of this block more readers need not be remembered.
@@ -180,39 +180,39 @@ struct Word {
   Stamp writers[kWriters];
   Stamp readers[kReaders];
 };
-/// Which earlier access to the word conflicts with this one, or null; then remembers it. `again`
-/// says of a write whether it is the first.
+/// Returns the earlier access to the word that conflicts with this one, or null; then remembers
+/// this one. `again` says that a write is not the first one.
 const Stamp* conflict(Word& word, uint32_t tag, uint8_t bytes, const Access& access, bool again,
                       bool* earlier_was_write);
 /// The place of the call that the current thread is in.
 Place& current_call();
-/// How the current thread is called in stamps.
+/// The number of the current thread in stamps.
 uint32_t current_thread();
 uint32_t current_block_number();
-/// What has changed for the thread if a barrier or a __syncwarp lies between: epoch and tick.
+/// Epoch and tick of a thread, which change with a barrier and with a __syncwarp.
 struct Moment {
   uint32_t epoch = 0, tick = 0;
 };
 Moment current_moment();
-/// Of who has written these bytes, one who has not fenced that for the async proxy, or not so that
-/// the current thread knows; or null.
+/// A writer of these bytes whose write is not ordered before the current thread by a proxy fence;
+/// null if there is none.
 const Stamp* unfenced_writer(const Word& word, uint8_t bytes);
-/// What the current thread does now, of one byte.
+/// The stamp of what the current thread does now, for one byte.
 Stamp current_stamp(const Access& access);
 /// Whether the current thread knows that this block of its cluster has begun.
 bool knows_of_begin(uint32_t rank);
-/// Whether any thread of the block knows of what another has done.
+/// Whether any thread of the block knows of this access of another block.
 bool is_known_to_block(uint32_t rank, const Stamp& stamp);
-/// An atomic has touched the location. If it reads, what was released to it is known to this thread
-/// now; if it writes, what this thread has released is known to whoever comes next.
+/// An atomic has accessed the location. If it reads, this thread now knows what was released there;
+/// if it writes, the next threads to read it know what this thread has released.
 void synchronise_through(uintptr_t location, Kind kind);
 /// Whether the kernel has executed fences, and none reached further than a block.
 bool only_fences_of_blocks();
 
 // ---- sources.cpp ----
-/// Where the current thread is, `caller` being a return address.
+/// The place of the current thread; `caller` is a return address.
 Place place_of(const void* caller);
-/// That of a cp.async, with the place where its thread waited; and that place, or 0.
+/// The place of a cp.async together with the place where its thread waited; and the latter, or 0.
 Place with_wait(Place place, Place wait);
 Place wait_of(Place place);
 bool same_line(Place a, Place b);

@@ -1,7 +1,8 @@
-// What the threads of a cluster know of one another by its barrier: at an arrival all that the
+// What the threads of a cluster know of one another by its barrier. With an arrival all that the
 // thread has done, and all that its block had done before the last __syncthreads(), becomes known
-// to whoever waits for that phase (PTX ISA, "barrier.cluster": arrive releases, wait acquires).
-// Between its arrival and its wait a thread does what nobody learns of before the next phase.
+// to each thread that waits for that phase (PTX ISA, "barrier.cluster": arrive releases, wait
+// acquires). What a thread does between its arrival and its wait is known to no other before the
+// next phase.
 #pragma once
 
 #include <algorithm>
@@ -26,7 +27,7 @@ class ClusterClock {
     used_ = false;
   }
 
-  /// What the thread did until the moment is told with this phase.
+  /// Publishes with this phase what the thread did until the moment.
   void tell(uint32_t rank, uint32_t thread, Moment moment) {
     if (threads_.empty()) threads_.resize(size_t{kLargestCluster} * kMaxThreads);
     used_ = true;
@@ -47,14 +48,14 @@ class ClusterClock {
     ++phase_;
   }
 
-  /// The one in which threads arrive, from 1 on.
+  /// The phase in which threads arrive, from 1 on.
   uint32_t phase() const { return phase_; }
 
-  // A thread that has arrived may not have waited yet while others arrive for the next phase, and
-  // knows of the one before.
+  // While others arrive for the next phase, a thread that has arrived may not have waited yet, and
+  // knows of the previous phase only.
   static constexpr uint32_t kKept = 3;  // phases
 
-  /// Up to when whoever has waited for the phase knows what the thread did.
+  /// The moment up to which a thread that has waited for the phase knows what the given thread did.
   Moment known(uint32_t phase, uint32_t rank, uint32_t thread) const {
     if (phase == 0) return {};
     const Thread& t = threads_[rank * kMaxThreads + thread];
@@ -68,7 +69,7 @@ class ClusterClock {
 
  private:
   struct Thread {
-    uint32_t latest = 0;  // phase; of a thread that has ended it stays
+    uint32_t latest = 0;  // phase; it does not change any more when the thread has ended
     std::array<Moment, kKept> moments{};
   };
   uint32_t phase_ = 1;

@@ -1,4 +1,4 @@
-// What the check build has found, and how it is told.
+// What the check build has found, and how it is reported.
 #pragma once
 
 #include <string>
@@ -40,16 +40,16 @@ struct Finding {
     unwritten,
     race,
     wrong_memory,  // for cp.async
-    under_way,     // what a cp.async has not brought yet
+    under_way,     // a cp.async has not landed yet
     not_begun,     // the block of the cluster whose shared memory it is
     ended,
-    unfenced,             // what a thread has written, read by TMA or wgmma
+    unfenced,             // a thread has written it, and TMA or wgmma reads it
     registers_under_way,  // of a wgmma
     no_fence              // before a wgmma
   } what = outside;
   uint32_t block = 0, thread = 0;
   Access access{};
-  const Array* array = nullptr;  // the one touched, or the nearest
+  const Array* array = nullptr;  // the array accessed, or the nearest
   uintptr_t space_begin = 0;     // the memory in which it lies: an allocation, the shared memory
   size_t space_bytes = 0;
   bool shared = false;
@@ -57,11 +57,11 @@ struct Finding {
   Stamp earlier{};          // of a race
   bool in_cluster = false;  // both blocks of a race, which are two
   bool earlier_was_write = false;
-  bool earlier_was_first = false;  // the read of a race, of what nothing had written
+  bool earlier_was_first = false;  // the read of a race came before any write
 
-  // Of a race, what tells its common causes apart (causes.cpp). "There" is in the array, by the
-  // line that has written: that of the earlier access, or else of the later. Indices count what one
-  // access writes.
+  // For a race, what distinguishes its common causes (causes.cpp). "There" means writes to the
+  // array by the line of the earlier access, or of the later one if the earlier was a read. Indices
+  // count the elements of one access.
   struct Around {
     static constexpr uint32_t kNone = ~0u;
     size_t index = 0;  // that of the race
@@ -80,7 +80,7 @@ struct Finding {
     bool later_in_turn = false;  // the later thread has written there since the last barrier
     bool across_warps = false;   // one has read of this memory what another has written
     uint32_t third = kNone;      // thread of the block that has come to the same element there
-    // All that the later thread has read of global memory so far, the other has read as well.
+    // The earlier thread has read everything in global memory that the later one has read so far.
     bool same_reads = false;
   } around{};
   bool updates = false;        // the later access, a read, begins an update; the earlier ended one
@@ -93,13 +93,13 @@ struct Finding {
     uint32_t thread = 0;
     uint32_t issuing_block = 0;  // of a load
     Place issued = 0;
-    Place waited = 0;                  // of the smaller wait that is missing, or where a barrier is
+    Place waited = 0;                  // the thread's last wait, if there was one
     uint32_t pending = 0, enough = 0;  // the number of that wait, and the largest that will do
   } copy{};
 
-  // Of registers of a wgmma that is under way, or that were touched behind the last fence.
+  // Of registers of a wgmma that is under way, or that were touched after the last fence.
   struct Registers {
-    // In `name` it is done, by a wait that does not name the sums.
+    // `name`: the wait was made, but does not name the sums.
     enum Lack { commit, wait, smaller_wait, name } lack = wait;
     const char* operand = "d";
     size_t index = 0;
@@ -116,10 +116,10 @@ struct Finding {
 /// For describe_finding and error_of_finding, of a block that has ended already.
 void keep(const Finding& finding);
 
-/// What is probably wrong where both accesses write, but for a missing barrier or atomic: empty if
-/// nothing speaks for it. `certain` says whether nothing else comes into question.
+/// The probable mistake, other than a missing barrier or atomic, if both accesses write; empty if
+/// there is no sign of one. `certain` says whether it is the only explanation.
 std::string cause_of_race(const Finding& race, const Block& block, bool* certain);
-/// "c[3]", by such an index as in Finding::Around.
+/// "c[3]", for an index as in Finding::Around.
 std::string element_name(const Finding& finding, size_t index);
 /// "full[1]", for an address in shared memory.
 std::string name_of(uintptr_t address);

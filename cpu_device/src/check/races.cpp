@@ -6,15 +6,16 @@
 //   - a barrier of the block that both threads have passed between them: each access carries the
 //     number of barriers passed, its epoch;
 //   - __syncwarp, among the lanes of its mask: each lane knows how many ticks of every other lane
-//     lie behind it (a vector clock of 32 entries);
+//     come before its own (a vector clock of 32 entries);
 //   - a release and an acquire: a thread that has executed a fence and then writes some location by
-//     an atomic hands on what it knew at the fence to whoever reads the location by an atomic
-//     later, from that thread's next fence on, or at once if it has executed one before. A fence of
-//     the block does so among the block's threads only. A barrier hands on its threads' fences.
+//     an atomic hands on what it knew at the fence to every thread that later reads the location by
+//     an atomic, from that thread's next fence on, or at once if it has executed one before. A
+//     fence of the block does so among the block's threads only. A barrier hands on its threads'
+//     fences.
 //   - the barrier of a cluster (cluster_clock.hpp);
-//   - an mbarrier: who has waited for a phase knows all that those knew who have arrived in it, or
-//     had bytes counted there. For a write by st.async or a load by TMA nothing else counts, and
-//     for a store by TMA its own thread's wait;
+//   - an mbarrier: a thread that has waited for a phase knows all that those threads knew that have
+//     arrived in it, or had bytes counted there. A write by st.async or a load by TMA is ordered by
+//     nothing else, a store by TMA only by its own thread's wait;
 //   - a wait for a wgmma, by its warpgroup, for what that reads of shared memory: until then it may
 //     still be read, and nothing else counts.
 // Shuffles and votes order nothing.
@@ -39,22 +40,22 @@ constexpr uint32_t kWarps = kMaxThreads / kLanes;
 constexpr uint8_t kAllBytes = 0xf;  // of a word
 
 using Key = uint64_t;  // block and thread
-// Behind threads, their flights and what their warpgroups read by wgmma.
+// After threads, their flights and what their warpgroups read by wgmma.
 constexpr uint32_t kEach = (kFlights + 1) * kMaxThreads;
 static_assert(Stamp::kWgmma == kFlights * kMaxThreads);
 constexpr uint32_t kThreadKeys = kEach + 1;
 Key key(uint32_t block, uint32_t thread) { return Key{block} * kThreadKeys + thread; }
 
-/// By block and epoch: up to which tick of each thread a fence of the device had followed at the
-/// barrier that ended the epoch. Who knows of `kEach` at this epoch knows all of it.
+/// By block and epoch: for each thread the last tick that a fence of the device had followed before
+/// the barrier that ended the epoch. A thread that knows of `kEach` at this epoch knows all of it.
 std::map<std::pair<uint32_t, uint32_t>, std::vector<uint32_t>> fenced_at;
 
 /// What is known of threads of other warps and blocks: all that the thread did until the moment,
 /// and all that its block did before the epoch.
 class Knowledge {
  public:
-  /// What very many threads learn at one time is kept once for all of them. What comes later from
-  /// the same source contains what came before.
+  /// Knowledge that many threads gain at the same time is stored once for all of them. Later
+  /// knowledge from the same source contains the earlier.
   struct Shared {
     uint64_t source = 0, number = 0;
     std::shared_ptr<const Knowledge> all;  // without shared parts of its own
@@ -87,7 +88,7 @@ class Knowledge {
     }
     for (const Shared& part : other.shared_) learn(part);
   }
-  /// Learns it, and leaves it empty.
+  /// Learns all of `other`, and leaves that empty.
   void take(Knowledge& other) {
     if (other.empty()) return;
     learn(other);
@@ -109,7 +110,7 @@ class Knowledge {
            stamp.tick <= fenced_at.at({stamp.block, stamp.epoch})[stamp.thread];
   }
 
-  /// To be told as what comes next from this source.
+  /// Makes this the next knowledge from this source.
   Shared share(uint64_t source) && {
     static uint64_t last = 0;
     const std::vector<Shared> parts = std::move(shared_);
@@ -157,14 +158,14 @@ struct State {
   std::array<Thread, kMaxThreads> threads;
   // clock[w][i][j]: of warp w, the tick of lane j up to which lane i comes after it.
   std::array<std::array<Clock, kLanes>, kWarps> clock;
-  // By threads that have passed a barrier since.
+  // Of threads that have passed a barrier since.
   Knowledge block_acquired;
   Knowledge block_waiting;  // in force for a thread from its next fence of the device on
   // The last epoch with a fence of the device, and fenced_at of it.
   uint32_t fenced_epoch = 0;
   std::array<uint32_t, kMaxThreads> fenced;
-  uint32_t phase = 0;  // of the cluster's barrier, that a thread had waited for before a barrier
-  // In this epoch; what is waiting counts as acquired.
+  uint32_t phase = 0;  // of the cluster's barrier, for which a thread had waited before a barrier
+  // In this epoch; waiting knowledge counts as acquired.
   bool any_fence = false, any_acquired = false, any_waited = false;
   std::unordered_map<uintptr_t, Knowledge> released;  // by location, to threads of the block
 
@@ -189,10 +190,10 @@ struct {
 struct Handed {
   uint64_t source = 0;
   Knowledge gathered;                          // in this phase and those before
-  std::array<Knowledge::Shared, 2> completed;  // by then, for the last phase of either parity
+  std::array<Knowledge::Shared, 2> completed;  // up to the last complete phase of each parity
 };
 std::unordered_map<uintptr_t, Handed> handed;
-std::array<Knowledge, ClusterClock::kKept> acquired_before;  // by who has arrived, by phase
+std::array<Knowledge, ClusterClock::kKept> acquired_before;  // by the arrived threads, by phase
 
 bool is_known(const State& to, uint32_t thread, const Stamp& earlier) {
   if (const uint32_t phase = to.phase_of(thread); phase != 0 && !earlier.is_in_flight()) {
@@ -217,9 +218,9 @@ bool conflicts(const Stamp& earlier, uint8_t bytes, bool atomic, uint32_t me) {
   return (earlier.bytes & bytes) != 0 && !(earlier.atomic && atomic) && !is_ordered(earlier, me);
 }
 
-// Two readers of different warps are enough: whoever writes later is in another warp than one of
-// them, and is ordered after both by a barrier or not at all. So are four of one warp, unless a
-// __syncwarp of some lanes only has ordered just these four.
+// Two readers of different warps are enough: a later writer is in another warp than one of them,
+// and is ordered after both by a barrier or not at all. Four readers of one warp are enough, too,
+// unless a __syncwarp of some lanes has ordered just these four.
 //
 // In a cluster, readers of other blocks compete for the places. Its barrier orders all blocks or
 // none, so that one of those not yet ordered is as good as another.
@@ -230,7 +231,7 @@ void remember_reader(Word& word, const Stamp& now) {
   bool other_warp = false;
   for (Stamp& reader : word.readers) {
     const bool same_block = reader.block == now.block;
-    // What is in flight is ordered by no epoch.
+    // No epoch orders copies in flight.
     const bool any_flies = reader.is_in_flight() || now.is_in_flight();
     if (reader.bytes == 0 || (same_block && !any_flies && reader.epoch < now.epoch) ||
         (((has_cluster && !same_block) || any_flies) && is_ordered(reader, current_thread()))) {
@@ -248,7 +249,7 @@ void remember_reader(Word& word, const Stamp& now) {
     other_warp |= same_block && reader.thread / kLanes != now.thread / kLanes;
   }
   if (!room) {
-    // The only one of another block stays: no barrier will ever order it.
+    // The only reader of another block stays: no barrier will ever order it.
     const uint32_t rank = has_cluster ? current_block->rank() : 0;
     uint32_t victim = (now.thread + rank) % Word::kReaders;
     const auto others = std::ranges::count_if(
@@ -267,7 +268,7 @@ void remember_reader(Word& word, const Stamp& now) {
   }
 }
 
-// How likely it is that who knows of one of the two knows of the other as well.
+// How likely it is that a thread that knows of one of the two knows of the other as well.
 int likeness(const Stamp& a, const Stamp& b) {
   if (a.block != b.block) return 0;
   return a.thread / kLanes == b.thread / kLanes ? 2 : 1;
@@ -295,8 +296,8 @@ Stamp& room_for_writer(Word& word, const Stamp& now) {
 }
 
 void remember_writer(Word& word, const Stamp& now) {
-  // What was there before is ordered before this write, so a later access that would have
-  // conflicted with it conflicts with the write. But atomics need no order.
+  // Earlier accesses are ordered before this write, so a later access that would have conflicted
+  // with them conflicts with the write. But atomics need no order.
   const auto forget = [&](Stamp& earlier) {
     if ((earlier.bytes & now.bytes) == 0) return;
     if (earlier.atomic && now.atomic && !is_ordered(earlier, current_thread())) return;
@@ -420,7 +421,7 @@ void barrier_passed() {
 void cluster_arrived() {
   const uint32_t me = current_thread(), rank = current_block->rank();
   Thread& thread = state->threads[me];
-  // And what lanes did that it has synchronised with: they may return instead of arriving.
+  // And what the lanes did with which it has synchronised: they may return instead of arriving.
   const auto& clock = state->clock[me / kLanes][me % kLanes];
   for (uint32_t lane = 0; lane < kLanes; ++lane) {
     if (clock[lane] == 0) continue;
@@ -498,7 +499,7 @@ void fence(Scope scope) {
 
 namespace {
 
-// What the thread knows of other warps and blocks.
+// Adds what the thread knows of other warps and blocks.
 void hand_on_acquired(Knowledge& told, uint32_t me) {
   told.learn(state->block_acquired);
   told.learn(state->threads[me].acquired);
@@ -512,8 +513,8 @@ void hand_on_acquired(Knowledge& told, uint32_t me) {
         if (known.tick != 0) all.learn(states[rank]->block, t, known);
       }
     }
-    // A thread may be a phase behind. What it knows does not contain what was shared before, and so
-    // comes from another source.
+    // A thread may be a phase late. Its knowledge does not contain what was shared before, and so
+    // needs another source.
     if (phase < cluster_phase.phase) cluster_phase.source = ++last_source;
     cluster_phase.phase = phase;
     cluster_phase.known = std::move(all).share(cluster_phase.source);
@@ -542,7 +543,7 @@ void synchronise_through(uintptr_t location, Kind kind) {
   for (const Scope scope : kScopes) {
     auto& all = scope == Scope::block ? state->released : released;
     const Done& fenced = thread.fenced[scope];
-    // Within the block the barrier has said it.
+    // Within the block the barrier has published it.
     const bool by_barrier = scope == Scope::device && state->fenced_epoch != 0;
     const bool has_fence = fenced.epoch != 0 || by_barrier;
     const auto found = all.find(location);
@@ -606,7 +607,7 @@ const Stamp* unfenced_writer(const Word& word, uint8_t bytes) {
     if ((writer.bytes & bytes) == 0 || writer.is_in_flight()) continue;
     const uint32_t rank = rank_of(writer.block);
     if (rank == no_rank) continue;
-    // The first fence behind the write, which the current thread must know of.
+    // The first fence after the write, which the current thread must know of.
     const auto& fences = states[rank]->threads[writer.thread].proxy_fences;
     const auto fence =
         std::ranges::lower_bound(fences, Moment{writer.epoch, writer.tick},
@@ -620,7 +621,8 @@ const Stamp* unfenced_writer(const Word& word, uint8_t bytes) {
   return nullptr;
 }
 
-// Who waits for a later phase only knows of this one too: all signals are updates of one location.
+// A thread that waits for a later phase only knows of this one too: all signals are updates of one
+// location.
 void mbarrier_completed(uintptr_t barrier, uint32_t parity) {
   Handed& here = handed[barrier];
   here.completed[parity] = std::move(here.gathered).share(here.source);

@@ -1,4 +1,4 @@
-// What a finding says.
+// The text of a finding.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -73,7 +73,7 @@ std::string place(const Finding& f, const Block& block) {
          owner(f, block);
 }
 
-// The line of an access. That a kernel was called where it was launched is told anyway.
+// The line of an access. The place of the launch is reported anyway.
 std::string line_of(const Block& block, Place where) {
   std::string place = source_of(where);
   const KernelName& kernel = block.launch().name;
@@ -97,7 +97,7 @@ std::string beyond(const Finding& f) {
   const uintptr_t begin = f.array ? f.array->begin : f.space_begin;
   const size_t bytes = f.array ? f.array->bytes : f.space_bytes;
   const char* side = f.access.address < begin           ? ", before the start"
-                     : f.access.address < begin + bytes ? ", in the padding behind a row"
+                     : f.access.address < begin + bytes ? ", in the padding after a row"
                                                         : ", past the end";
   if (!f.array) return side;
   const std::vector<size_t>& extents = f.array->extents;
@@ -108,7 +108,7 @@ std::string beyond(const Finding& f) {
   return side + (" of " + f.array->name + " (" + size + ")");
 }
 
-// What the access is called, and which barrier would have ordered it with an earlier one.
+// The name of the access, and the barrier that would have ordered it with an earlier one.
 const char* noun(const Access& access) {
   if (access.of_mbarrier) return "the use";
   return access.kind == Kind::read ? "the read" : access.copies ? "the copy" : "the write";
@@ -140,7 +140,7 @@ int order(Place a, Place b) {
 std::string between(const Finding& f) {
   const Stamp& earlier = f.earlier;
   const std::string later = noun(f.access);
-  // Who reads has not written in this turn yet.
+  // The reader has not written in this turn yet.
   if (earlier.next_turn && !(f.earlier_was_write && f.around.later_in_turn) &&
       f.earlier_was_write != (f.access.kind != Kind::read)) {
     const bool copies = f.earlier_was_write ? earlier.copied : f.access.copies;
@@ -149,9 +149,9 @@ std::string between(const Finding& f) {
   }
   if (!f.earlier_was_write) {
     if (!f.earlier_was_first) {
-      const bool is_behind = order(earlier.place, f.access.place) < 0;
+      const bool is_after = order(earlier.place, f.access.place) < 0;
       return "between the read and " + later +
-             (is_behind ? "" : ", which may be a turn of a loop later");
+             (is_after ? "" : ", which may be a turn of a loop later");
     }
     return std::string(f.access.copies ? "between the wait for the copy" : "between the write") +
            " and the read, which came too early";
@@ -165,8 +165,8 @@ std::string between(const Finding& f) {
   }
   std::string text =
       "between " + (earlier.copied ? "the wait for the copy" : first) + " and " + later;
-  // Who comes late in a loop may find what the others have written for the next turn. Then there
-  // was something before.
+  // A thread that comes late in a loop may find what others have written for the next turn. Then
+  // there was a value before.
   if (f.access.kind == Kind::read && earlier.again &&
       !(earlier.next_turn && f.around.later_in_turn)) {
     const std::string other = "between the read and " + first;
@@ -181,7 +181,7 @@ const char* by(Flight flight) {
   return flight == Flight::none ? "" : flight == Flight::st_async ? " by st.async" : " by TMA";
 }
 
-// What would have ordered the two accesses of a race.
+// The barrier, wait or fence that would have ordered the two accesses of a race.
 std::string missing(const Finding& f) {
   const Stamp& earlier = f.earlier;
   Flight flight = earlier.is_in_flight() ? earlier.flight() : Flight::none;
@@ -193,13 +193,13 @@ std::string missing(const Finding& f) {
            (flight == Flight::read_of_store ? "bulk_wait_read<0>()" : "bulk_wait<0>()") +
            (earlier.thread % kMaxThreads == f.thread && earlier.block == f.block
                 ? ""
-                : " in that thread, and a barrier behind it,") +
+                : " in that thread, and a barrier after it,") +
            " between the store and " + noun(f.access);
   }
   const bool sends =
       f.access.flight == Flight::st_async || (f.access.flight == Flight::load && !has_no_order);
   if (flight != Flight::none || sends) {
-    // What has been read can be told of by any barrier.
+    // Any barrier can order an access that is not in flight.
     const bool any = !earlier.is_in_flight() && !f.earlier_was_first;
     return std::string("missing: an mbarrier_wait() ") +
            (!any           ? ""
@@ -207,7 +207,7 @@ std::string missing(const Finding& f) {
                            : "or a __syncthreads() ") +
            between(f);
   }
-  // No barrier says whose value is to stay.
+  // A barrier would not decide whose value is to stay.
   const bool both_write = f.earlier_was_write && (f.access.kind != Kind::read || f.updates);
   if (f.updates) {
     return std::string(earlier.block != f.block ? "two blocks" : "both threads") +
@@ -259,7 +259,7 @@ std::string line_of(Site site) {
   return site.file ? std::string(site.file) + ":" + std::to_string(site.line) : "";
 }
 
-// The write of what a wgmma still reads.
+// A write to memory that a wgmma still reads.
 std::string race_with_wgmma(const Finding& f, const Block& block) {
   const uint32_t first = f.earlier.thread % kMaxThreads;
   const bool own = f.thread - first < kWarpgroup;
@@ -267,7 +267,7 @@ std::string race_with_wgmma(const Finding& f, const Block& block) {
          " may not have read yet\n" + line_of("wgmma", block, f.earlier.place) +
          line_of(f.access, block) + "  missing: a wgmma_wait() " +
          (own ? std::string("between the two")
-              : "of that warpgroup, and behind it a barrier before " + std::string(noun(f.access)));
+              : "of that warpgroup, and after it a barrier before " + std::string(noun(f.access)));
 }
 
 std::string registers_under_way(const Finding& f, const Block& block) {
@@ -302,12 +302,11 @@ std::string no_fence(const Finding& f, const Block& block) {
   const std::string at = line_of("wgmma", block, f.access.place);
   if (r.touched_at != 0) {
     return "calls wgmma with sums that thread " + block.thread_name(r.touched_by) +
-           " has touched behind the last wgmma_fence()\n" +
-           line_of("touched", block, r.touched_at) + at +
-           "  missing: a wgmma_fence() between the two";
+           " has touched after the last wgmma_fence()\n" + line_of("touched", block, r.touched_at) +
+           at + "  missing: a wgmma_fence() between the two";
   }
   return "calls wgmma without a wgmma_fence() before it" +
-         (r.waited.line == 0 ? std::string() : ", behind the wait at " + line_of(r.waited)) + "\n" +
+         (r.waited.line == 0 ? std::string() : ", after the wait at " + line_of(r.waited)) + "\n" +
          at + "  missing: a wgmma_fence() before the first wgmma of a group";
 }
 
@@ -342,7 +341,7 @@ std::string race(const Finding& f, const Block& block) {
   return certain ? text : text + "  " + missing(f);
 }
 
-// The thread that reads what a copy has not brought yet, and what that copy lacks.
+// A read before the copy has landed, and what is missing for that copy.
 std::string under_way(const Finding& f, const Block& block) {
   const Finding::Copy& copy = f.copy;
   if (copy.lack == Finding::Copy::mbarrier) {
@@ -451,7 +450,7 @@ std::string describe_finding(const Block& block) {
              " wrote without a fence for that\n" +
              line_of(Kind::write, f.earlier.copied, block, f.earlier.place) +
              line_of(f.access, block) + "  missing: a fence_async_proxy() in thread " +
-             block.thread_name(f.earlier.thread) + " between the write and the barrier behind it";
+             block.thread_name(f.earlier.thread) + " between the write and the barrier after it";
     case Finding::registers_under_way: return what + registers_under_way(f, block);
     case Finding::no_fence:
       return "thread " + block.thread_name(f.thread) + " " + no_fence(f, block);

@@ -1,5 +1,5 @@
 // From addresses in the program's text to lines of source, by addr2line, which comes with every
-// compiler. Only a report asks, so that its time does not matter.
+// compiler. It is used for reports only, so its time does not matter.
 #include <dlfcn.h>
 
 #include <array>
@@ -17,8 +17,8 @@ namespace {
 
 struct Where {
   uintptr_t pc = 0;  // a return address
-  Place call = 0;    // of the function in which that is
-  Place wait = 0;    // for what a cp.async has written
+  Place call = 0;    // the call of the function in which pc is
+  Place wait = 0;    // for a write by cp.async
   auto operator<=>(const Where&) const = default;
 };
 std::vector<Where> places(1);  // a place is its number here; each is there once
@@ -40,7 +40,7 @@ std::string_view without_root(std::string_view file) {
 }
 
 // Whether a line of addr2line lies in the headers of the CPU device, or in those of instructions:
-// whoever calls them is meant.
+// then the line that calls them is reported.
 bool is_ours(std::string_view line) {
   return line.find("cpu_device/include/") != line.npos || line.find("tile/ptx/") != line.npos;
 }
@@ -54,7 +54,7 @@ std::string look_up(Place place) {
   }
   std::string command = std::string("addr2line -i -e '") + module.dli_fname + "'";
   for (; place != 0; place = places[place].call) {
-    // The address given is behind the call.
+    // The address given is that after the call.
     char address[32];
     std::snprintf(address, sizeof address, " 0x%zx",
                   places[place].pc - 1 - reinterpret_cast<uintptr_t>(module.dli_fbase));

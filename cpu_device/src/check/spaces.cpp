@@ -24,11 +24,11 @@ namespace cpu_device::check {
 namespace {
 
 constexpr size_t kWord = 4;  // bytes to a Word of races.cpp
-// Addresses on either side of an allocation in which there is nothing: whoever strays there has
-// left that allocation.
+// Unused addresses on either side of an allocation: an access there is taken to be out of the
+// bounds of that allocation.
 constexpr size_t kGuard = 1 << 20;
 
-/// Zeroed memory that takes room only where it is used.
+/// Zeroed memory that occupies pages only where it is used.
 template <class T>
 class LazyArray {
  public:
@@ -71,7 +71,7 @@ struct Space {
   bool holds(uintptr_t address) const { return address - begin < bytes; }
 };
 
-/// What a thread of another block has done last with a block's shared memory.
+/// The last access of a thread of another block to a block's shared memory.
 struct Visit {
   Access access{};
   Stamp stamp{};  // bytes 0: nothing
@@ -113,8 +113,8 @@ struct Segment {
   bool holds(uintptr_t address) const { return address - begin < end - begin; }
 };
 
-// While a kernel runs, other host threads wait here with what they want to tell. Recursive, so that
-// a kernel that allocates memory does not wait for its own end.
+// While a kernel runs, other host threads wait here with their calls. Recursive, so that a kernel
+// that allocates memory does not wait for its own end.
 std::recursive_mutex turn;
 std::map<uintptr_t, Space> allocations;     // by address
 Space* last_used = nullptr;                 // of them
@@ -123,7 +123,7 @@ Arena* own = nullptr;                       // of the running block
 uint32_t arena_tag = 0;
 const Launch* launch = nullptr;
 Segment host_stack;            // of the thread that launched
-std::vector<Segment> program;  // what belongs to the program itself, and may be touched
+std::vector<Segment> program;  // segments of the program itself, which may be accessed
 
 Space* allocation_of(uintptr_t address) {
   if (last_used && last_used->holds(address)) return last_used;
@@ -141,7 +141,7 @@ Arena* arena_of(uintptr_t address) {
   return nullptr;
 }
 
-// The allocation whose guard the address touches.
+// The allocation in whose guard the address lies.
 const Space* allocation_near(uintptr_t address) {
   const auto next = allocations.upper_bound(address);
   if (next != allocations.begin()) {
@@ -158,7 +158,7 @@ bool is_mapped(uintptr_t address) {
   return mincore(reinterpret_cast<void*>(address / page * page), 1, &resident) == 0;
 }
 
-// Globals of the program, and its thread-local variables: threadIdx and its like.
+// Globals of the program, and its thread-local variables, such as threadIdx.
 int add_segments(dl_phdr_info* module, size_t, void*) {
   for (int i = 0; i < module->dlpi_phnum; ++i) {
     const auto& header = module->dlpi_phdr[i];
@@ -239,8 +239,9 @@ Finding finding_at(Finding::What what, const Space& space, const Access& access,
   return finding_by(current_block_number(), current_thread(), what, space, access, array);
 }
 
-// A thread has read what nothing had written. Perhaps another writes it later, and only a barrier
-// is missing: so the block goes on until that is known. Until then nothing else is worth telling.
+// A thread has read bytes that nothing had written. Perhaps another thread writes them later, and
+// only a barrier is missing: so the block goes on until that is known. Until then nothing else is
+// reported.
 struct {
   bool exists = false;
   Finding finding;
@@ -250,7 +251,7 @@ struct {
   found(pending.exists ? pending.finding : finding);
 }
 
-// Of the same declaration, in one block of a cluster or in two.
+// Whether both are in the same declaration, in one block of a cluster or in two.
 bool in_same_array(const Finding& a, const Finding& b) {
   if (!a.array || !b.array || a.shared != b.shared) return a.array == b.array;
   return a.array->begin - a.space_begin == b.array->begin - b.space_begin &&
@@ -269,8 +270,8 @@ bool has_stamp_of(const Stamp (&stamps)[Word::kWriters], uint32_t block, uint32_
   });
 }
 
-// Whether all that the later thread of a race has read of global memory the earlier one has read,
-// or written. Of a word that very many have read some are forgotten.
+// Whether the earlier thread of a race has read, or written, everything in global memory that the
+// later one has read. Some of very many readers of a word are forgotten.
 bool has_same_reads(const Finding& race) {
   bool any = false;
   for (auto& [begin, space] : allocations) {
@@ -306,7 +307,7 @@ bool crosses_warps(Space& space, uint32_t tag, uint32_t block) {
   return crosses;
 }
 
-// What other accesses tell about a race.
+// Collects what other accesses say about a race.
 void look_around(Finding& race, Space& space, uint32_t tag) {
   Finding::Around& around = race.around;
   const Array& array = *race.array;
@@ -335,13 +336,13 @@ void look_around(Finding& race, Space& space, uint32_t tag) {
   around.across_warps = crosses_warps(space, tag, race.block);
 }
 
-// Whether it would tell something to which element a third thread comes.
+// Whether the element of a third thread would help to explain the race.
 bool asks_for_third(const Finding& race) {
   return race.array && race.array->elements() > 1 && race.earlier.block == race.block &&
          !race.around.others && race.around.earlier.count == 1;
 }
 
-// Whether others wait at a barrier, maybe in vain. The race then comes of that.
+// Whether others wait at a barrier that may never be complete, which then explains the race.
 bool asks_for_barrier(const Finding& race) {
   return race.earlier.block == race.block && current_block->has_arrived() &&
          race.earlier_was_write == (race.access.kind == Kind::read);
@@ -359,7 +360,7 @@ bool asks_for_barrier(const Finding& race) {
   finding.earlier_was_write = earlier_was_write;
   finding.earlier_was_first = !earlier_was_write && (earlier.bytes & unwritten) != 0;
   if (array && !finding.in_cluster) look_around(finding, space, tag);
-  // In the same array, this is what is wrong with the read that was held back.
+  // In the same array, this finding explains the read that was held back.
   if (in_same_array(pending.finding, finding)) pending.exists = false;
   const bool both_write = earlier_was_write && access.kind == Kind::write && !access.copies &&
                           !is_bulk && same_line(access.place, earlier.place);
@@ -396,7 +397,8 @@ bool asks_for_barrier(const Finding& race) {
   end_with(race);
 }
 
-// An access to what a copy will write. Every thread knows of the issue, or there would be a race.
+// An access to bytes that a copy will write. Every thread knows of the issue, or there would be a
+// race.
 [[noreturn, gnu::cold, gnu::noinline]] void touched_too_early(const Arena& arena,
                                                               const Access& access, size_t word,
                                                               uint8_t bytes, const Array* array) {
@@ -429,7 +431,7 @@ bool asks_for_barrier(const Finding& race) {
     f.lack = Finding::Copy::mbarrier;
     end_with(finding);
   }
-  // Who has just waited means to know that all have.
+  // A thread that has just waited takes it that all threads have.
   const AsyncCopies::Wait& waited = current_block->copies_of(me).last_wait;
   const Moment now = current_moment();
   if (arena.block == current_block && f.thread != me && waited.place != 0 &&
@@ -467,7 +469,7 @@ Space* space_of(uintptr_t address) {
 
 [[noreturn, gnu::cold, gnu::noinline]] void strayed(const Space& space, Access access) {
   const Array* array = array_near(space, access.address);
-  // Of an access that begins in an array, the first byte behind it counts.
+  // Of an access that begins in an array, the first byte after it counts.
   const uintptr_t end = array ? array->begin + array->bytes : space.begin + space.bytes;
   if (access.address < end && access.address + access.bytes > end) access.address = end;
   end_with(finding_at(Finding::outside, space, access, array));
@@ -509,8 +511,8 @@ void look_at_space(Space& space, Arena* arena, uint32_t tag, const Access& acces
   }
 }
 
-// The shared memory of another block, which is there from its begin to its end: the thread must
-// know of the one, and that block of what the thread does before the other.
+// The shared memory of another block exists from its begin to its end: the thread must know that
+// the block has begun, and the block must know of the access before it ends.
 void look_at_other_block(Arena& arena, const Access& access) {
   const Array* array = array_at(arena, access.address, access.bytes);
   if (!knows_of_begin(arena.block->rank())) {
@@ -518,7 +520,7 @@ void look_at_other_block(Arena& arena, const Access& access) {
   }
   if (arena.ended) end_with(finding_at(Finding::ended, arena, access, array));
   look_at_space(arena, &arena, arena.tag, access);
-  // The copy that it counts has been noted.
+  // The copy whose bytes it counts has been recorded.
   if (access.of_mbarrier && !access.arrives) return;
   arena.any_visit = true;
   arena.visits[current_block->rank() * kMaxThreads + current_thread()] = {access,
@@ -674,7 +676,7 @@ void settle() {
   if (pending.exists) end_with(pending.finding);
 }
 
-// All blocks of a cluster place their declarations alike.
+// All blocks of a cluster have their declarations at the same offsets.
 void name_shared_in_check_build(const void* data, const SharedArray& shared) {
   const auto address = reinterpret_cast<uintptr_t>(data);
   const auto place = std::ranges::lower_bound(own->arrays, address, {}, &Array::begin);

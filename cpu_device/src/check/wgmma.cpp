@@ -1,5 +1,5 @@
-// Registers that a wgmma uses: nobody may touch them until it has been waited for, nor between the
-// fence and the next one.
+// Registers that a wgmma uses: they must not be touched until it has been waited for, nor between
+// the fence and the next one.
 #include "../wgmma.hpp"
 
 #include "../block.hpp"
@@ -18,7 +18,7 @@ Finding finding(Finding::What what, const Access& access) {
   return found;
 }
 
-// The index of the touched one of `count` registers, or -1.
+// The index of the accessed one of `count` registers, or -1.
 int touched(const void* registers, int count, const Access& access) {
   const auto begin = reinterpret_cast<uintptr_t>(registers);
   if (access.address + access.bytes <= begin ||
