@@ -64,9 +64,9 @@ __global__ void __launch_bounds__(kThreads, 1)
 
   setmaxnreg_inc<kConsumerRegisters>();
   const int first_row = (warpgroup - 1) * kRows;
-  const bool speaks = threadIdx.x % tile::kWarpgroup == 0;  // for its warpgroup
-  float sums[kTileN / 2];                                   // of C, as element_of_wgmma says
-  int read = -1;                                            // the stage that is multiplied
+  const bool is_leader = threadIdx.x % tile::kWarpgroup == 0;  // for its warpgroup
+  float sums[kTileN / 2];                                      // of C, as element_of_wgmma says
+  int read = -1;                                               // the stage that is multiplied
   for (int k0 = 0; k0 < k; k0 += kBlockK, place.advance()) {
     mbarrier_wait(&full[place.stage], place.parity);
     const SharedAddress a_smem = stages + place.stage * kStageBytes;
@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
     wgmma_commit();
     wgmma_wait<1>(sums);  // the stage before has been read
-    if (speaks && read >= 0) mbarrier_arrive(&empty[read]);
+    if (is_leader && read >= 0) mbarrier_arrive(&empty[read]);
     read = place.stage;
   }
   wgmma_wait<0>(sums);

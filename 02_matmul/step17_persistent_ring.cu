@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 
   setmaxnreg_inc<kConsumerRegisters>();
   const int first_row = (warpgroup - 1) * kRows;
-  const bool speaks = threadIdx.x % tile::kWarpgroup == 0;  // for its warpgroup
+  const bool is_leader = threadIdx.x % tile::kWarpgroup == 0;  // for its warpgroup
   for (unsigned tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
     const Corner corner = corner_in_groups<kTileM, kTileN, kGroup>(tile, m, n);
     float sums[kTileN / 2];  // of C, as element_of_wgmma says
@@ -88,11 +88,11 @@ __global__ void __launch_bounds__(kThreads, 1)
       }
       wgmma_commit();
       wgmma_wait<1>(sums);  // the stage before has been read
-      if (speaks && read >= 0) mbarrier_arrive(&empty[read]);
+      if (is_leader && read >= 0) mbarrier_arrive(&empty[read]);
       read = place.stage;
     }
     wgmma_wait<0>(sums);
-    if (speaks) mbarrier_arrive(&empty[read]);
+    if (is_leader) mbarrier_arrive(&empty[read]);
 
     store_sums(sums, c, corner.row + first_row, corner.col, m, n);
   }

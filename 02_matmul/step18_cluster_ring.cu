@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   } else {
     setmaxnreg_inc<kConsumerRegisters>();
     const int first_row = (warpgroup - 1) * kRows;
-    const bool speaks = threadIdx.x % tile::kWarpgroup == 0;  // for its warpgroup
+    const bool is_leader = threadIdx.x % tile::kWarpgroup == 0;  // for its warpgroup
     for (unsigned pair = blockIdx.x / kCluster; pair < pairs; pair += gridDim.x / kCluster) {
       const Corner corner = corner_of_pair(pair, rank, m, n);
       float sums[kTileN / 2];  // of C, as element_of_wgmma says
@@ -106,11 +106,11 @@ __global__ void __launch_bounds__(kThreads, 1)
         }
         wgmma_commit();
         wgmma_wait<1>(sums);  // the stage before has been read
-        if (speaks && read >= 0) release(read);
+        if (is_leader && read >= 0) release(read);
         read = place.stage;
       }
       wgmma_wait<0>(sums);
-      if (speaks) release(read);
+      if (is_leader) release(read);
 
       store_sums(sums, c, corner.row + first_row, corner.col, m, n);
     }

@@ -87,7 +87,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     __syncwarp();  // the cluster's barrier is for whole warps
   } else {
     const int first_row = (warpgroup - 1) * kRows;
-    const bool speaks = threadIdx.x % tile::kWarpgroup == 0;  // for its warpgroup
+    const bool is_leader = threadIdx.x % tile::kWarpgroup == 0;  // for its warpgroup
     float sums[kTileN / 2];  // of this share of k, as element_of_wgmma says
     int read = -1;           // the stage that is multiplied
     for (int turn = first; turn < last; ++turn, place.advance()) {
@@ -105,7 +105,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       }
       wgmma_commit();
       wgmma_wait<1>(sums);  // the stage before has been read
-      if (speaks && read >= 0) mbarrier_arrive(&empty[read]);
+      if (is_leader && read >= 0) mbarrier_arrive(&empty[read]);
       read = place.stage;
     }
     wgmma_wait<0>(sums);

@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     const int warp = tile::warp_in_block() - 4;  // of the consumers; four have 64 rows
     StoredTile<Bf16, kTileN, kBoxes, true> stored(
         c_map, stages + (kStages * kStageBytes + warp * kBoxes * OutputBox::kBytes));
-    const bool speaks = threadIdx.x % tile::kWarpgroup == 0;  // for its warpgroup
+    const bool is_leader = threadIdx.x % tile::kWarpgroup == 0;  // for its warpgroup
     for (unsigned pair = blockIdx.x / kCluster; pair < pairs; pair += gridDim.x / kCluster) {
       const Corner corner = corner_of_pair(pair, rank, m, n);
       float sums[kTileN / 2];  // of C, as element_of_wgmma says
@@ -126,13 +126,13 @@ __global__ void __launch_bounds__(kThreads, 1)
         wgmma_commit();
         stored.store_next();  // of the tile before, meanwhile
         wgmma_wait<1>(sums);  // the stage before has been read
-        if (speaks && read >= 0) release(read);
+        if (is_leader && read >= 0) release(read);
         read = place.stage;
       }
       // snippet-end loop
       stored.store_all();  // if there were fewer turns than parts
       wgmma_wait<0>(sums);
-      if (speaks) release(read);
+      if (is_leader) release(read);
 
       const std::int64_t row = corner.row + first_row;
       finish(sums, c, bias, activation, row, corner.col, m, n);

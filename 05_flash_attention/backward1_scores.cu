@@ -40,7 +40,8 @@ __global__ void attention_backward_scores(Heads<const T> q,     // [batch][queri
                                           const float* lse,     // [batch][heads][queries]
                                           float* weights,       // [batch][heads][queries][keys]
                                           float* dscores,       // as weights
-                                          Masks masks, int heads, int group, int dim, float scale) {
+                                          BatchMasks masks, int heads, int group, int dim,
+                                          float scale) {
   const Row row(heads, masks.queries);
   const Mask mask = masks.of(row.batch);
   const T* query = q.rows(row.batch, row.head)[row.row];
@@ -67,7 +68,7 @@ template <class T>
 __global__ void attention_backward_scores_dq(const float* dscores,  // [batch][heads][queries][keys]
                                              Heads<const T> k,      // [batch][keys][…][dim]
                                              Heads<T> dq,           // [batch][queries][heads][dim]
-                                             Masks masks, int heads, int group, int dim,
+                                             BatchMasks masks, int heads, int group, int dim,
                                              float scale) {
   const Row row(heads, masks.queries);
   const Mask mask = masks.of(row.batch);
@@ -91,15 +92,16 @@ __global__ void attention_backward_scores_dkv(
     Heads<const T> dout,   // as q
     Heads<T> dk,           // [batch][keys][heads / group][dim]
     Heads<T> dv,           // as dk
-    Masks masks, int heads, int group, int dim, float scale) {
+    BatchMasks masks, int heads, int group, int dim, float scale) {
   const Row row(heads / group, masks.keys);
-  const Mask turned = masks.of(row.batch).transposed();
+  const Mask transposed = masks.of(row.batch).transposed();
   for (int d = threadIdx.x; d < dim; d += kThreads) {
     float dk_sum = 0, dv_sum = 0;
     for (int head = row.head * group; head < (row.head + 1) * group; ++head) {
       const auto queries = q.rows(row.batch, head), douts = dout.rows(row.batch, head);
       const std::int64_t first = (std::int64_t{row.batch} * heads + head) * masks.queries;
-      for (int query = turned.first_key(row.row); query < turned.end_key(row.row); ++query) {
+      for (int query = transposed.first_key(row.row); query < transposed.end_key(row.row);
+           ++query) {
         const std::int64_t at = (first + query) * masks.keys + row.row;
         dk_sum += dscores[at] * static_cast<float>(queries[query][d]);
         dv_sum += weights[at] * static_cast<float>(douts[query][d]);
@@ -127,7 +129,7 @@ tile::Status scores(const BackwardProblem& p, const BackwardBuffers& buffers, vo
     const auto in = static_cast<cudaStream_t>(stream);
     const auto q = heads_of<const T>(buffers.q, p.q), k = heads_of<const T>(buffers.k, p.k);
     const auto dout = heads_of<const T>(buffers.dout, p.dout);
-    const Masks masks = masks_of(p, buffers);
+    const BatchMasks masks = masks_of(p, buffers);
     const int heads = static_cast<int>(p.heads), dim = static_cast<int>(p.head_dim);
     auto* weights = static_cast<float*>(buffers.workspace);
     float* dscores = weights + p.batch * p.heads * p.queries * p.keys;

@@ -62,15 +62,15 @@ __device__ void store_row(T* row, const float (&sums)[kLaneDims], float scale, i
 // snippet-begin keys
 /// dK and dV of a tile of keys, over all queries of all heads that share it.
 template <class T>
-__global__ void attention_backward_tiles_dkv(Heads<const T> q,     // [batch][queries][heads][dim]
-                                             Heads<const T> k,     // [batch][keys][kv_heads][dim]
-                                             Heads<const T> v,     // as k
-                                             Heads<const T> dout,  // as q
-                                             const Terms* terms,   // [batch][heads][rows of terms]
-                                             Heads<T> dk,          // as k
-                                             Heads<T> dv,          // as k
-                                             Masks masks, int heads, int group, int dim,
-                                             float scale) {
+__global__ void attention_backward_tiles_dkv(
+    Heads<const T> q,       // [batch][queries][heads][dim]
+    Heads<const T> k,       // [batch][keys][kv_heads][dim]
+    Heads<const T> v,       // as k
+    Heads<const T> dout,    // as q
+    const RowStats* stats,  // [batch][heads][rows of stats]
+    Heads<T> dk,            // as k
+    Heads<T> dv,            // as k
+    BatchMasks masks, int heads, int group, int dim, float scale) {
   extern __shared__ float smem[];                    // {keys, values, queries, their dO}
   float* k_smem = smem;                              // [kKept][dim + 1]
   float* v_smem = k_smem + kKept * (dim + 1);        // as k_smem
@@ -85,7 +85,7 @@ __global__ void attention_backward_tiles_dkv(Heads<const T> q,     // [batch][qu
 
   float dk_sums[kLaneDims] = {}, dv_sums[kLaneDims] = {};
   for (int head = work.head * group; head < (work.head + 1) * group; ++head) {
-    const Terms* of_head = terms_of_head(terms, {work.batch, head, 0}, heads, masks.queries);
+    const RowStats* of_head = stats_of_head(stats, {work.batch, head, 0}, heads, masks.queries);
     for (int first = 0; first < mask.queries; first += kPassing) {
       const int left = mask.queries - first;
       __syncthreads();  // all warps have read the previous queries
@@ -93,7 +93,7 @@ __global__ void attention_backward_tiles_dkv(Heads<const T> q,     // [batch][qu
       load_rows<kPassing>(dout_smem, dout.rows(work.batch, head, first), left, dim);
       __syncthreads();  // these are there
       // A lane has a query: its weight for the warp's key, and the weight's gradient.
-      const Terms of_query = of_head[first + lane];
+      const RowStats of_query = of_head[first + lane];
       const float* key = k_smem + warp * (dim + 1);
       const float* value = v_smem + warp * (dim + 1);
       float weight = 0;
@@ -116,13 +116,13 @@ __global__ void attention_backward_tiles_dkv(Heads<const T> q,     // [batch][qu
 // snippet-begin queries
 /// dQ of a tile of queries.
 template <class T>
-__global__ void attention_backward_tiles_dq(Heads<const T> q,     // [batch][queries][heads][dim]
-                                            Heads<const T> k,     // [batch][keys][kv_heads][dim]
-                                            Heads<const T> v,     // as k
-                                            Heads<const T> dout,  // as q
-                                            const Terms* terms,   // [batch][heads][rows of terms]
-                                            Heads<T> dq,          // as q
-                                            Masks masks, int heads, int group, int dim,
+__global__ void attention_backward_tiles_dq(Heads<const T> q,       // [batch][queries][heads][dim]
+                                            Heads<const T> k,       // [batch][keys][kv_heads][dim]
+                                            Heads<const T> v,       // as k
+                                            Heads<const T> dout,    // as q
+                                            const RowStats* stats,  // [batch][heads][rows of stats]
+                                            Heads<T> dq,            // as q
+                                            BatchMasks masks, int heads, int group, int dim,
                                             float scale) {
   extern __shared__ float smem[];                 // {queries, their dO, keys, values}
   float* q_smem = smem;                           // [kKept][dim + 1]
@@ -137,7 +137,7 @@ __global__ void attention_backward_tiles_dq(Heads<const T> q,     // [batch][que
   load_rows<kKept>(q_smem, q.rows(work.batch, work.head, block_query), queries_left, dim);
   load_rows<kKept>(dout_smem, dout.rows(work.batch, work.head, block_query), queries_left, dim);
 
-  const Terms of_query = terms_of_head(terms, work, heads, masks.queries)[block_query + warp];
+  const RowStats of_query = stats_of_head(stats, work, heads, masks.queries)[block_query + warp];
   float dq_sums[kLaneDims] = {};
   for (int first = 0; first < mask.keys; first += kPassing) {
     __syncthreads();  // all warps have read the previous keys
@@ -181,22 +181,22 @@ tile::Status tiles(const BackwardProblem& p, const BackwardBuffers& buffers, voi
   if (tile::Status s = blocks_for_tiles(p, p.heads, p.queries, kKept, &query_blocks); !s.ok()) {
     return s;
   }
-  if (tile::Status s = compute_terms(p, buffers, stream); !s.ok()) return s;
+  if (tile::Status s = compute_stats(p, buffers, stream); !s.ok()) return s;
   return tile::with_element_type(p.type, [&](auto element) -> tile::Status {
     using T = decltype(element);
     const auto in = static_cast<cudaStream_t>(stream);
     const auto q = heads_of<const T>(buffers.q, p.q), k = heads_of<const T>(buffers.k, p.k);
     const auto v = heads_of<const T>(buffers.v, p.v),
                dout = heads_of<const T>(buffers.dout, p.dout);
-    const auto* terms = static_cast<const Terms*>(buffers.workspace);
-    const Masks masks = masks_of(p, buffers);
+    const auto* stats = static_cast<const RowStats*>(buffers.workspace);
+    const BatchMasks masks = masks_of(p, buffers);
     const int heads = static_cast<int>(p.heads), dim = static_cast<int>(p.head_dim);
     const std::size_t bytes = shared_bytes(p.head_dim);
     if (key_blocks > 0) {
       const tile::Status allowed = tile::allow_shared_bytes(attention_backward_tiles_dkv<T>, bytes);
       if (!allowed.ok()) return allowed;
       attention_backward_tiles_dkv<T><<<key_blocks, kThreads, bytes, in>>>(
-          q, k, v, dout, terms, heads_of<T>(buffers.dk, p.dk), heads_of<T>(buffers.dv, p.dv), masks,
+          q, k, v, dout, stats, heads_of<T>(buffers.dk, p.dk), heads_of<T>(buffers.dv, p.dv), masks,
           heads, group_of(p), dim, p.scale);
       tile::Status launched = tile::launch_status("attention_backward_tiles_dkv");
       if (!launched.ok() || query_blocks == 0) return launched;
@@ -204,7 +204,7 @@ tile::Status tiles(const BackwardProblem& p, const BackwardBuffers& buffers, voi
     const tile::Status allowed = tile::allow_shared_bytes(attention_backward_tiles_dq<T>, bytes);
     if (!allowed.ok()) return allowed;
     attention_backward_tiles_dq<T>
-        <<<query_blocks, kThreads, bytes, in>>>(q, k, v, dout, terms, heads_of<T>(buffers.dq, p.dq),
+        <<<query_blocks, kThreads, bytes, in>>>(q, k, v, dout, stats, heads_of<T>(buffers.dq, p.dq),
                                                 masks, heads, group_of(p), dim, p.scale);
     return tile::launch_status("attention_backward_tiles_dq");
   });

@@ -12,11 +12,11 @@
 namespace flash_attention {
 namespace {
 
-using tile::SharedTile, tile::Sums;
+using tile::SharedTile, tile::Accumulator;
 
 /// 48 KiB of shared memory at most.
 template <int kDim>
-struct Shape {
+struct TilePlan {
   static constexpr int kWarps = 4, kThreads = kWarps * 32;
   // At 128 columns the gradients of 16 rows fill the registers. Beyond that two warps share the
   // rows, and each has half of the columns.
@@ -32,12 +32,12 @@ template <class T, int kDim>
 __global__ void attention_backward_mma_dkv(Heads<const T> q,  // [batch][queries][heads][kDim]
                                            Heads<const T> k,  // [batch][keys][heads / group][kDim]
                                            Heads<const T> v,  // as k
-                                           Heads<const T> dout,  // as q
-                                           const Terms* terms,   // [batch][heads][rows of terms]
-                                           Heads<T> dk,          // as k
-                                           Heads<T> dv,          // as k
-                                           Masks masks, int heads, int group, float scale) {
-  using Plan = Shape<kDim>;
+                                           Heads<const T> dout,    // as q
+                                           const RowStats* stats,  // [batch][heads][rows of stats]
+                                           Heads<T> dk,            // as k
+                                           Heads<T> dv,            // as k
+                                           BatchMasks masks, int heads, int group, float scale) {
+  using Plan = TilePlan<kDim>;
   constexpr int kThreads = Plan::kThreads, kKeys = Plan::kKept, kQueries = Plan::kPassing;
   using KeyTile = SharedTile<T, kKeys, kDim>;
   using QueryTile = SharedTile<T, kQueries, kDim>;
@@ -46,32 +46,33 @@ __global__ void attention_backward_mma_dkv(Heads<const T> q,  // [batch][queries
   const QueryTile q_tile(smem + 2 * KeyTile::kBytes);
   const QueryTile dout_tile(smem + 2 * KeyTile::kBytes + QueryTile::kBytes);
   const auto work = work_of_block(heads / group, (masks.keys + kKeys - 1) / kKeys);
-  const Mask turned = masks.of(work.batch).transposed();
+  const Mask transposed = masks.of(work.batch).transposed();
   const int block_key = work.tile * kKeys, warp = static_cast<int>(threadIdx.x) / 32;
   const int warp_key = warp / Plan::kParts * 16;  // in the tile
   const int col0 = warp % Plan::kParts * Plan::kCols;
   k_tile.template copy<kThreads>(k.rows(work.batch, work.head, block_key),
-                                 turned.queries - block_key);
+                                 transposed.queries - block_key);
   v_tile.template copy<kThreads>(v.rows(work.batch, work.head, block_key),
-                                 turned.queries - block_key);
+                                 transposed.queries - block_key);
 
-  Sums<16, Plan::kCols> dk_sums, dv_sums;
+  Accumulator<16, Plan::kCols> dk_sums, dv_sums;
   for (int head = work.head * group; head < (work.head + 1) * group; ++head) {
-    const Terms* of_head = terms_of_head(terms, {work.batch, head, 0}, heads, masks.queries);
-    for (int first = 0; first < turned.keys; first += kQueries) {
+    const RowStats* of_head = stats_of_head(stats, {work.batch, head, 0}, heads, masks.queries);
+    for (int first = 0; first < transposed.keys; first += kQueries) {
       __syncthreads();  // all warps have read the previous queries
-      q_tile.template copy<kThreads>(q.rows(work.batch, head, first), turned.keys - first);
-      dout_tile.template copy<kThreads>(dout.rows(work.batch, head, first), turned.keys - first);
+      q_tile.template copy<kThreads>(q.rows(work.batch, head, first), transposed.keys - first);
+      dout_tile.template copy<kThreads>(dout.rows(work.batch, head, first),
+                                        transposed.keys - first);
       __syncthreads();  // these are there
       // P^T = exp2(K Q^T - lse)
-      Sums<16, kQueries> weights, dscores;
-      add_product_of_rows<T>(weights, k_tile, warp_key, q_tile, 0);
-      hide(weights, turned, block_key + warp_key, first);
+      Accumulator<16, kQueries> weights, dscores;
+      mma_ABt<T>(weights, k_tile, warp_key, q_tile, 0);
+      hide(weights, transposed, block_key + warp_key, first);
       // dS^T = P^T (V dO^T - delta)
-      add_product_of_rows<T>(dscores, v_tile, warp_key, dout_tile, 0);
+      mma_ABt<T>(dscores, v_tile, warp_key, dout_tile, 0);
 #pragma unroll
       for (int c = 0; c < kQueries / 4; ++c) {
-        const Terms of_query = of_head[first + weights.col(c)];
+        const RowStats of_query = of_head[first + weights.col(c)];
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
           float& weight = weights.at(r, c);
@@ -80,8 +81,8 @@ __global__ void attention_backward_mma_dkv(Heads<const T> q,  // [batch][queries
         }
       }
       // dV += P^T dO, dK += dS^T Q
-      add_product_with_columns<T>(dv_sums, as_factor<T>(weights), dout_tile, 0, col0);
-      add_product_with_columns<T>(dk_sums, as_factor<T>(dscores), q_tile, 0, col0);
+      mma_AB<T>(dv_sums, as_fragment<T>(weights), dout_tile, 0, col0);
+      mma_AB<T>(dk_sums, as_fragment<T>(dscores), q_tile, 0, col0);
     }
   }
   dk_sums.scale(scale);
@@ -96,11 +97,11 @@ template <class T, int kDim>
 __global__ void attention_backward_mma_dq(Heads<const T> q,  // [batch][queries][heads][kDim]
                                           Heads<const T> k,  // [batch][keys][heads / group][kDim]
                                           Heads<const T> v,  // as k
-                                          Heads<const T> dout,  // as q
-                                          const Terms* terms,   // [batch][heads][rows of terms]
-                                          Heads<T> dq,          // as q
-                                          Masks masks, int heads, int group, float scale) {
-  using Plan = Shape<kDim>;
+                                          Heads<const T> dout,    // as q
+                                          const RowStats* stats,  // [batch][heads][rows of stats]
+                                          Heads<T> dq,            // as q
+                                          BatchMasks masks, int heads, int group, float scale) {
+  using Plan = TilePlan<kDim>;
   constexpr int kThreads = Plan::kThreads, kQueries = Plan::kKept, kKeys = Plan::kPassing;
   using QueryTile = SharedTile<T, kQueries, kDim>;
   using KeyTile = SharedTile<T, kKeys, kDim>;
@@ -118,22 +119,22 @@ __global__ void attention_backward_mma_dq(Heads<const T> q,  // [batch][queries]
                                  mask.queries - block_query);
   dout_tile.template copy<kThreads>(dout.rows(work.batch, work.head, block_query),
                                     mask.queries - block_query);
-  const Terms* of_tile = terms_of_head(terms, work, heads, masks.queries) + block_query;
+  const RowStats* of_tile = stats_of_head(stats, work, heads, masks.queries) + block_query;
 
-  Sums<16, Plan::kCols> dq_sums;
+  Accumulator<16, Plan::kCols> dq_sums;
   for (int first = 0; first < mask.keys; first += kKeys) {
     __syncthreads();  // all warps have read the previous keys
     k_tile.template copy<kThreads>(k.rows(work.batch, kv_head, first), mask.keys - first);
     v_tile.template copy<kThreads>(v.rows(work.batch, kv_head, first), mask.keys - first);
     __syncthreads();  // these are there
     // S = Q K^T, and dS = P (dO V^T - delta)
-    Sums<16, kKeys> scores, dscores;
-    add_product_of_rows<T>(scores, q_tile, warp_query, k_tile, 0);
+    Accumulator<16, kKeys> scores, dscores;
+    mma_ABt<T>(scores, q_tile, warp_query, k_tile, 0);
     hide(scores, mask, block_query + warp_query, first);
-    add_product_of_rows<T>(dscores, dout_tile, warp_query, v_tile, 0);
+    mma_ABt<T>(dscores, dout_tile, warp_query, v_tile, 0);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const Terms of_query = of_tile[warp_query + scores.row(r)];
+      const RowStats of_query = of_tile[warp_query + scores.row(r)];
 #pragma unroll
       for (int c = 0; c < kKeys / 4; ++c) {
         const float weight =
@@ -142,7 +143,7 @@ __global__ void attention_backward_mma_dq(Heads<const T> q,  // [batch][queries]
       }
     }
     // dQ += dS K
-    add_product_with_columns<T>(dq_sums, as_factor<T>(dscores), k_tile, 0, col0);
+    mma_AB<T>(dq_sums, as_fragment<T>(dscores), k_tile, 0, col0);
   }
   dq_sums.scale(scale);
   store(dq_sums, dq.rows(work.batch, work.head), block_query + warp_query, masks.queries, col0);
@@ -161,7 +162,7 @@ tile::Status mma(const BackwardProblem& p, const BackwardBuffers& buffers, void*
   return with_16_bits_and_head_dim(p.type, p.head_dim, [&](auto element, auto head_dim) {
     using T = decltype(element);
     constexpr int kDim = head_dim.value;
-    using Plan = Shape<kDim>;
+    using Plan = TilePlan<kDim>;
     unsigned keys = 0, queries = 0;  // blocks
     if (tile::Status s = blocks_for_tiles(p, p.kv_heads, p.keys, Plan::kKept, &keys); !s.ok()) {
       return s;
@@ -169,20 +170,20 @@ tile::Status mma(const BackwardProblem& p, const BackwardBuffers& buffers, void*
     if (tile::Status s = blocks_for_tiles(p, p.heads, p.queries, Plan::kKept, &queries); !s.ok()) {
       return s;
     }
-    if (tile::Status s = compute_terms(p, buffers, stream); !s.ok()) return s;
+    if (tile::Status s = compute_stats(p, buffers, stream); !s.ok()) return s;
     const auto in = static_cast<cudaStream_t>(stream);
     const auto q = heads_of<const T>(buffers.q, p.q), k = heads_of<const T>(buffers.k, p.k);
     const auto v = heads_of<const T>(buffers.v, p.v),
                dout = heads_of<const T>(buffers.dout, p.dout);
-    const auto* terms = static_cast<const Terms*>(buffers.workspace);
-    const Masks masks = masks_of(p, buffers);
+    const auto* stats = static_cast<const RowStats*>(buffers.workspace);
+    const BatchMasks masks = masks_of(p, buffers);
     const int heads = static_cast<int>(p.heads);
     if (keys > 0) {
       const tile::Status allowed =
           tile::allow_shared_bytes(attention_backward_mma_dkv<T, kDim>, Plan::kBytes);
       if (!allowed.ok()) return allowed;
       attention_backward_mma_dkv<T, kDim><<<keys, Plan::kThreads, Plan::kBytes, in>>>(
-          q, k, v, dout, terms, heads_of<T>(buffers.dk, p.dk), heads_of<T>(buffers.dv, p.dv), masks,
+          q, k, v, dout, stats, heads_of<T>(buffers.dk, p.dk), heads_of<T>(buffers.dv, p.dv), masks,
           heads, group_of(p), p.scale);
       tile::Status launched = tile::launch_status("attention_backward_mma_dkv");
       if (!launched.ok() || queries == 0) return launched;
@@ -191,7 +192,7 @@ tile::Status mma(const BackwardProblem& p, const BackwardBuffers& buffers, void*
         tile::allow_shared_bytes(attention_backward_mma_dq<T, kDim>, Plan::kBytes);
     if (!allowed.ok()) return allowed;
     attention_backward_mma_dq<T, kDim><<<queries, Plan::kThreads, Plan::kBytes, in>>>(
-        q, k, v, dout, terms, heads_of<T>(buffers.dq, p.dq), masks, heads, group_of(p), p.scale);
+        q, k, v, dout, stats, heads_of<T>(buffers.dq, p.dq), masks, heads, group_of(p), p.scale);
     return tile::launch_status("attention_backward_mma_dq");
   });
 }

@@ -13,11 +13,11 @@
 namespace flash_attention {
 namespace {
 
-using tile::Factor, tile::QueryStage, tile::SharedTile, tile::Sums;
+using tile::Fragment, tile::QueryStage, tile::SharedTile, tile::Accumulator;
 
 /// How blocks divide their tiles among warps.
 template <int kDim>
-struct Shape {
+struct TilePlan {
   static constexpr int kCols = kDim <= 64 ? kDim : 64;
   // Keys are kept, and the loop is over queries. The gradients of 32 keys and 64 columns fill half
   // of a warp's registers. So beyond 64 columns kSharing warps share 32 keys; each computes the
@@ -51,16 +51,17 @@ struct Shape {
 // snippet-begin keys
 /// dK and dV of a tile of keys, over all queries of all heads that share it.
 template <class T, int kDim>
-__global__ void __launch_bounds__(Shape<kDim>::Keys::kThreads, Shape<kDim>::Keys::kBlocks)
-    attention_backward_pipeline_dkv(Heads<const T> q,     // [batch][queries][heads][kDim]
-                                    Heads<const T> k,     // [batch][keys][heads / group][kDim]
-                                    Heads<const T> v,     // as k
-                                    Heads<const T> dout,  // as q
-                                    const Terms* terms,   // [batch][heads][rows of terms]
-                                    Heads<T> dk,          // as k
-                                    Heads<T> dv,          // as k
-                                    Masks masks, int batch, int heads, int group, float scale) {
-  using Plan = typename Shape<kDim>::Keys;
+__global__ void __launch_bounds__(TilePlan<kDim>::Keys::kThreads, TilePlan<kDim>::Keys::kBlocks)
+    attention_backward_pipeline_dkv(Heads<const T> q,       // [batch][queries][heads][kDim]
+                                    Heads<const T> k,       // [batch][keys][heads / group][kDim]
+                                    Heads<const T> v,       // as k
+                                    Heads<const T> dout,    // as q
+                                    const RowStats* stats,  // [batch][heads][rows of stats]
+                                    Heads<T> dk,            // as k
+                                    Heads<T> dv,            // as k
+                                    BatchMasks masks, int batch, int heads, int group,
+                                    float scale) {
+  using Plan = typename TilePlan<kDim>::Keys;
   constexpr int kThreads = Plan::kThreads, kKeys = Plan::kKept, kQueries = Plan::kPassing;
   constexpr int kPart = Plan::kPart, kSharing = Plan::kSharing;
   using KeyTile = SharedTile<T, kKeys, kDim>;
@@ -72,11 +73,11 @@ __global__ void __launch_bounds__(Shape<kDim>::Keys::kThreads, Shape<kDim>::Keys
   const ScoreTile p_tile(smem + 2 * (KeyTile::kBytes + Stage::kBytes));
   const ScoreTile ds_tile = p_tile.after(ScoreTile::kBytes);
   const auto work = keys_longest_first(batch, heads / group, (masks.keys + kKeys - 1) / kKeys);
-  const Mask turned = masks.of(work.batch).transposed();
+  const Mask transposed = masks.of(work.batch).transposed();
   const int block_key = work.tile * kKeys, warp = static_cast<int>(threadIdx.x) / 32;
-  const int warp_key = warp / kSharing * 32, col0 = warp % kSharing * Shape<kDim>::kCols;
+  const int warp_key = warp / kSharing * 32, col0 = warp % kSharing * TilePlan<kDim>::kCols;
   // Tiles of queries that see these keys; the loop takes the heads that share the keys in turn.
-  const Mask::Tiles visited = turned.tiles(block_key, kKeys, kQueries);
+  const Mask::Tiles visited = transposed.tiles(block_key, kKeys, kQueries);
   int head = work.head * group, parity = 0;  // parity of the iteration, which selects the stage
   const int end_head = visited.first < visited.last ? head + group : head;
 
@@ -85,18 +86,18 @@ __global__ void __launch_bounds__(Shape<kDim>::Keys::kThreads, Shape<kDim>::Keys
     Stage(stages + parity * Stage::kBytes)
         .template copy_async<kThreads>(
             q.rows(work.batch, of_head, query), dout.rows(work.batch, of_head, query),
-            terms_of_head(terms, {work.batch, of_head, 0}, heads, masks.queries) + query,
-            turned.keys - query);
+            stats_of_head(stats, {work.batch, of_head, 0}, heads, masks.queries) + query,
+            transposed.keys - query);
   };
   KeyTile(smem).template copy_async_in_steps<kThreads>(k.rows(work.batch, work.head, block_key),
-                                                       turned.queries - block_key);
+                                                       transposed.queries - block_key);
   KeyTile(smem + KeyTile::kBytes)
       .template copy_async_in_steps<kThreads>(v.rows(work.batch, work.head, block_key),
-                                              turned.queries - block_key);
+                                              transposed.queries - block_key);
   if (head < end_head) copy(head, visited.first);
 
-  Sums<32, Shape<kDim>::kCols> dk_sums, dv_sums;
-  const auto take_turn = [&](int tile, auto is_border) {
+  Accumulator<32, TilePlan<kDim>::kCols> dk_sums, dv_sums;
+  const auto iterate = [&](int tile, auto is_border) {
     const int query = tile * kQueries;
     // Built inside the loop on purpose: hoisted, their addresses would occupy registers and cause
     // spills.
@@ -105,7 +106,7 @@ __global__ void __launch_bounds__(Shape<kDim>::Keys::kThreads, Shape<kDim>::Keys
     // Whether any of a part's queries sees any of this warp's keys
     const auto is_seen = [&](int part) {
       return !decltype(is_border)::value ||
-             turned.any_sees(block_key + warp_key, 32, query + part, kPart);
+             transposed.any_sees(block_key + warp_key, 32, query + part, kPart);
     };
     // snippet-begin turn
     tile::ptx::cp_async_wait_all();
@@ -120,18 +121,18 @@ __global__ void __launch_bounds__(Shape<kDim>::Keys::kThreads, Shape<kDim>::Keys
       const int part = (warp % kSharing + i) * kPart;  // its first query in the tile
       if (!is_seen(part)) continue;
       // P^T = exp2(K Q^T - lse)
-      Sums<32, kPart> weights, dscores;
-      add_product_of_rows<T>(weights, k_tile, warp_key, stage.q, part);
+      Accumulator<32, kPart> weights, dscores;
+      mma_ABt<T>(weights, k_tile, warp_key, stage.q, part);
       if constexpr (decltype(is_border)::value) {
-        hide(weights, turned, block_key + warp_key, query + part);
+        hide(weights, transposed, block_key + warp_key, query + part);
       }
-      weigh(weights, dscores, stage.terms + part, scale * kLog2E);
+      weigh(weights, dscores, stage.stats + part, scale * kLog2E);
       // dV += P^T dO, and dS^T = P^T (V dO^T - delta)
-      add_product_of_rows<T>(dscores, v_tile, warp_key, stage.dout, part);
-      add_product_with_columns<T>(dv_sums, as_factor<T>(weights), stage.dout, part, col0);
+      mma_ABt<T>(dscores, v_tile, warp_key, stage.dout, part);
+      mma_AB<T>(dv_sums, as_fragment<T>(weights), stage.dout, part, col0);
       multiply(dscores, weights);
       // dK += dS^T Q
-      add_product_with_columns<T>(dk_sums, as_factor<T>(dscores), stage.q, part, col0);
+      mma_AB<T>(dk_sums, as_fragment<T>(dscores), stage.q, part, col0);
       if constexpr (kSharing > 1) {
         store_in_tile<T>(weights, p_tile, warp_key, part);
         store_in_tile<T>(dscores, ds_tile, warp_key, part);
@@ -145,11 +146,11 @@ __global__ void __launch_bounds__(Shape<kDim>::Keys::kThreads, Shape<kDim>::Keys
         if (!is_seen(part)) continue;
 #pragma unroll
         for (int depth = part; depth < part + kPart; depth += 16) {
-          Factor<32, 16> factor;
-          load(factor, p_tile, warp_key, depth);
-          add_product_with_columns<T>(dv_sums, factor, stage.dout, depth, col0);
-          load(factor, ds_tile, warp_key, depth);
-          add_product_with_columns<T>(dk_sums, factor, stage.q, depth, col0);
+          Fragment<32, 16> fragment;
+          load(fragment, p_tile, warp_key, depth);
+          mma_AB<T>(dv_sums, fragment, stage.dout, depth, col0);
+          load(fragment, ds_tile, warp_key, depth);
+          mma_AB<T>(dk_sums, fragment, stage.q, depth, col0);
         }
       }
     }
@@ -157,9 +158,9 @@ __global__ void __launch_bounds__(Shape<kDim>::Keys::kThreads, Shape<kDim>::Keys
   };
   for (; head < end_head; ++head) {
     int tile = visited.first;
-    for (; tile < visited.whole_first; ++tile) take_turn(tile, std::true_type{});
-    for (; tile < visited.whole_last; ++tile) take_turn(tile, std::false_type{});
-    for (; tile < visited.last; ++tile) take_turn(tile, std::true_type{});
+    for (; tile < visited.whole_first; ++tile) iterate(tile, std::true_type{});
+    for (; tile < visited.whole_last; ++tile) iterate(tile, std::false_type{});
+    for (; tile < visited.last; ++tile) iterate(tile, std::true_type{});
   }
   tile::ptx::cp_async_wait_all();  // if the loop is empty, the keys are still under way
   dk_sums.scale(scale);
@@ -171,15 +172,16 @@ __global__ void __launch_bounds__(Shape<kDim>::Keys::kThreads, Shape<kDim>::Keys
 // snippet-begin queries
 /// dQ of a tile of queries.
 template <class T, int kDim>
-__global__ void __launch_bounds__(Shape<kDim>::Queries::kThreads, Shape<kDim>::Queries::kBlocks)
-    attention_backward_pipeline_dq(Heads<const T> q,     // [batch][queries][heads][kDim]
-                                   Heads<const T> k,     // [batch][keys][heads / group][kDim]
-                                   Heads<const T> v,     // as k
-                                   Heads<const T> dout,  // as q
-                                   const Terms* terms,   // [batch][heads][rows of terms]
-                                   Heads<T> dq,          // as q
-                                   Masks masks, int batch, int heads, int group, float scale) {
-  using Plan = typename Shape<kDim>::Queries;
+__global__ void __launch_bounds__(TilePlan<kDim>::Queries::kThreads,
+                                  TilePlan<kDim>::Queries::kBlocks)
+    attention_backward_pipeline_dq(Heads<const T> q,       // [batch][queries][heads][kDim]
+                                   Heads<const T> k,       // [batch][keys][heads / group][kDim]
+                                   Heads<const T> v,       // as k
+                                   Heads<const T> dout,    // as q
+                                   const RowStats* stats,  // [batch][heads][rows of stats]
+                                   Heads<T> dq,            // as q
+                                   BatchMasks masks, int batch, int heads, int group, float scale) {
+  using Plan = typename TilePlan<kDim>::Queries;
   constexpr int kThreads = Plan::kThreads, kQueries = Plan::kKept, kKeys = Plan::kPassing;
   constexpr int kRows = Plan::kRows, kPart = Plan::kPart;
   constexpr bool kKeep = kDim <= 64;  // queries and their dO in registers
@@ -212,11 +214,11 @@ __global__ void __launch_bounds__(Shape<kDim>::Queries::kThreads, Shape<kDim>::Q
   if (visited.first < visited.last) copy(visited.first);
   tile::ptx::cp_async_wait_all();
   __syncthreads();  // the queries are there
-  Factor<kRows, kKeep ? kDim : 16> queries, douts;
+  Fragment<kRows, kKeep ? kDim : 16> queries, douts;
   if constexpr (kKeep) load(queries, q_tile, warp_query), load(douts, dout_tile, warp_query);
-  Sums<kRows, kDim> dq_sums;
-  const Terms* of_warp =
-      terms_of_head(terms, work, heads, masks.queries) + block_query + warp_query;
+  Accumulator<kRows, kDim> dq_sums;
+  const RowStats* of_warp =
+      stats_of_head(stats, work, heads, masks.queries) + block_query + warp_query;
 
   const auto visit = [&](int tile, auto is_border) {
     const QueryTile q_here(smem), dout_here(smem + QueryTile::kBytes);
@@ -230,16 +232,16 @@ __global__ void __launch_bounds__(Shape<kDim>::Queries::kThreads, Shape<kDim>::Q
       const int query = block_query + warp_query, key = tile * kKeys + part;
       if (decltype(is_border)::value && !mask.any_sees(query, kRows, key, kPart)) continue;
       // P = exp2(Q K^T - lse)
-      Sums<kRows, kPart> weights, dscores;
+      Accumulator<kRows, kPart> weights, dscores;
       if constexpr (kKeep) {
-        add_product_with_rows<T>(weights, queries, k_tile(tile), part);
+        mma_ABt<T>(weights, queries, k_tile(tile), part);
       } else {
-        add_product_of_rows<T>(weights, q_here, warp_query, k_tile(tile), part);
+        mma_ABt<T>(weights, q_here, warp_query, k_tile(tile), part);
       }
       if constexpr (decltype(is_border)::value) hide(weights, mask, query, key);
 #pragma unroll
       for (int r = 0; r < kRows / 8; ++r) {
-        const Terms of_query = of_warp[weights.row(r)];
+        const RowStats of_query = of_warp[weights.row(r)];
 #pragma unroll
         for (int c = 0; c < kPart / 4; ++c) {
           float& weight = weights.at(r, c);
@@ -249,13 +251,13 @@ __global__ void __launch_bounds__(Shape<kDim>::Queries::kThreads, Shape<kDim>::Q
       }
       // dS = P (dO V^T - delta)
       if constexpr (kKeep) {
-        add_product_with_rows<T>(dscores, douts, v_tile(tile), part);
+        mma_ABt<T>(dscores, douts, v_tile(tile), part);
       } else {
-        add_product_of_rows<T>(dscores, dout_here, warp_query, v_tile(tile), part);
+        mma_ABt<T>(dscores, dout_here, warp_query, v_tile(tile), part);
       }
       multiply(dscores, weights);
       // dQ += dS K
-      add_product_with_columns<T>(dq_sums, as_factor<T>(dscores), k_tile(tile), part);
+      mma_AB<T>(dq_sums, as_fragment<T>(dscores), k_tile(tile), part);
     }
   };
   int tile = visited.first;
@@ -272,9 +274,9 @@ __global__ void __launch_bounds__(Shape<kDim>::Queries::kThreads, Shape<kDim>::Q
 tile::Status takes_pipeline(const BackwardProblem& p, const BackwardBuffers& buffers,
                             const tile::Device& device) {
   if (tile::Status s = check_chunks(p, buffers); !s.ok()) return s;
-  const int bytes = p.head_dim <= 64    ? Shape<64>::Keys::kBytes
-                    : p.head_dim == 128 ? Shape<128>::Keys::kBytes
-                                        : Shape<256>::Keys::kBytes;
+  const int bytes = p.head_dim <= 64    ? TilePlan<64>::Keys::kBytes
+                    : p.head_dim == 128 ? TilePlan<128>::Keys::kBytes
+                                        : TilePlan<256>::Keys::kBytes;
   if (bytes > device.shared_bytes_of_block) {
     return tile::unsupported("head_dim", std::to_string(p.head_dim) + " needs " +
                                              tile::counted(bytes, "byte") + " of shared memory");
@@ -283,12 +285,12 @@ tile::Status takes_pipeline(const BackwardProblem& p, const BackwardBuffers& buf
 }
 
 tile::Status pipeline(const BackwardProblem& p, const BackwardBuffers& buffers, void* stream) {
-  if (tile::Status s = compute_terms(p, buffers, stream); !s.ok()) return s;
+  if (tile::Status s = compute_stats(p, buffers, stream); !s.ok()) return s;
   return with_16_bits_and_head_dim(p.type, p.head_dim, [&](auto element, auto head_dim) {
     using T = decltype(element);
     constexpr int kDim = head_dim.value;
-    using Keys = typename Shape<kDim>::Keys;
-    using Queries = typename Shape<kDim>::Queries;
+    using Keys = typename TilePlan<kDim>::Keys;
+    using Queries = typename TilePlan<kDim>::Queries;
     unsigned keys = 0, queries = 0;  // blocks
     if (tile::Status s = blocks_for_tiles(p, p.kv_heads, p.keys, Keys::kKept, &keys); !s.ok()) {
       return s;
@@ -301,15 +303,15 @@ tile::Status pipeline(const BackwardProblem& p, const BackwardBuffers& buffers, 
     const auto q = heads_of<const T>(buffers.q, p.q), k = heads_of<const T>(buffers.k, p.k);
     const auto v = heads_of<const T>(buffers.v, p.v),
                dout = heads_of<const T>(buffers.dout, p.dout);
-    const auto* terms = static_cast<const Terms*>(buffers.workspace);
-    const Masks masks = masks_of(p, buffers);
+    const auto* stats = static_cast<const RowStats*>(buffers.workspace);
+    const BatchMasks masks = masks_of(p, buffers);
     const int batch = static_cast<int>(p.batch), heads = static_cast<int>(p.heads);
     if (keys > 0) {
       const tile::Status allowed =
           tile::allow_shared_bytes(attention_backward_pipeline_dkv<T, kDim>, Keys::kBytes);
       if (!allowed.ok()) return allowed;
       attention_backward_pipeline_dkv<T, kDim><<<keys, Keys::kThreads, Keys::kBytes, in>>>(
-          q, k, v, dout, terms, heads_of<T>(buffers.dk, p.dk), heads_of<T>(buffers.dv, p.dv), masks,
+          q, k, v, dout, stats, heads_of<T>(buffers.dk, p.dk), heads_of<T>(buffers.dv, p.dv), masks,
           batch, heads, group_of(p), p.scale);
       tile::Status launched = tile::launch_status("attention_backward_pipeline_dkv");
       if (!launched.ok() || queries == 0) return launched;
@@ -318,7 +320,7 @@ tile::Status pipeline(const BackwardProblem& p, const BackwardBuffers& buffers, 
         tile::allow_shared_bytes(attention_backward_pipeline_dq<T, kDim>, Queries::kBytes);
     if (!allowed.ok()) return allowed;
     attention_backward_pipeline_dq<T, kDim><<<queries, Queries::kThreads, Queries::kBytes, in>>>(
-        q, k, v, dout, terms, heads_of<T>(buffers.dq, p.dq), masks, batch, heads, group_of(p),
+        q, k, v, dout, stats, heads_of<T>(buffers.dq, p.dq), masks, batch, heads, group_of(p),
         p.scale);
     return tile::launch_status("attention_backward_pipeline_dq");
   });

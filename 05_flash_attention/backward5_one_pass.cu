@@ -15,11 +15,11 @@
 namespace flash_attention {
 namespace {
 
-using tile::Factor, tile::QueryStage, tile::SharedTile, tile::Sums;
+using tile::Fragment, tile::QueryStage, tile::SharedTile, tile::Accumulator;
 
 /// How a block divides its tiles among warps: as in step 4, with dQ added.
 template <int kDim>
-struct Shape {
+struct TilePlan {
   static constexpr int kWarps = kDim <= 64 ? 4 : 8, kBlocks = kDim <= 64 ? 2 : 1;
   static constexpr int kThreads = kWarps * 32;
   static constexpr int kCols = kDim <= 64 ? kDim : 64, kSharing = kDim / kCols;
@@ -38,17 +38,17 @@ struct Shape {
 
 // snippet-begin kernel
 template <class T, int kDim>
-__global__ void __launch_bounds__(Shape<kDim>::kThreads, Shape<kDim>::kBlocks)
-    attention_backward_one_pass(Heads<const T> q,     // [batch][queries][heads][kDim]
-                                Heads<const T> k,     // [batch][keys][heads / group][kDim]
-                                Heads<const T> v,     // as k
-                                Heads<const T> dout,  // as q
-                                const Terms* terms,   // [batch][heads][rows of terms]
-                                float4* dq_sums,      // [batch][heads][rows / 16][kDim / 8][lane]
-                                Heads<T> dk,          // as k
-                                Heads<T> dv,          // as k
-                                Masks masks, int batch, int heads, int group, float scale) {
-  using Plan = Shape<kDim>;
+__global__ void __launch_bounds__(TilePlan<kDim>::kThreads, TilePlan<kDim>::kBlocks)
+    attention_backward_one_pass(Heads<const T> q,       // [batch][queries][heads][kDim]
+                                Heads<const T> k,       // [batch][keys][heads / group][kDim]
+                                Heads<const T> v,       // as k
+                                Heads<const T> dout,    // as q
+                                const RowStats* stats,  // [batch][heads][rows of stats]
+                                float4* dq_sums,        // [batch][heads][rows / 16][kDim / 8][lane]
+                                Heads<T> dk,            // as k
+                                Heads<T> dv,            // as k
+                                BatchMasks masks, int batch, int heads, int group, float scale) {
+  using Plan = TilePlan<kDim>;
   constexpr int kThreads = Plan::kThreads, kKeys = Plan::kKept, kQueries = Plan::kPassing;
   constexpr int kPart = Plan::kPart, kSharing = Plan::kSharing;
   using KeyTile = SharedTile<T, kKeys, kDim>;
@@ -59,11 +59,11 @@ __global__ void __launch_bounds__(Shape<kDim>::kThreads, Shape<kDim>::kBlocks)
   const ScoreTile ds_tile(stages + 2 * Stage::kBytes);
   const ScoreTile p_tile(stages + 2 * Stage::kBytes + ScoreTile::kBytes);  // with sharing
   const auto work = keys_longest_first(batch, heads / group, (masks.keys + kKeys - 1) / kKeys);
-  const Mask turned = masks.of(work.batch).transposed();
+  const Mask transposed = masks.of(work.batch).transposed();
   const int block_key = work.tile * kKeys, warp = static_cast<int>(threadIdx.x) / 32;
   const int warp_key = warp / kSharing * 32, col0 = warp % kSharing * Plan::kCols;
   // Tiles of queries that see these keys; the loop takes the heads that share the keys in turn.
-  const Mask::Tiles visited = turned.tiles(block_key, kKeys, kQueries);
+  const Mask::Tiles visited = transposed.tiles(block_key, kKeys, kQueries);
   int head = work.head * group, parity = 0;  // parity of the iteration, which selects the stage
   const int end_head = visited.first < visited.last ? head + group : head;
 
@@ -72,18 +72,18 @@ __global__ void __launch_bounds__(Shape<kDim>::kThreads, Shape<kDim>::kBlocks)
     Stage(stages + parity * Stage::kBytes)
         .template copy_async<kThreads>(
             q.rows(work.batch, of_head, query), dout.rows(work.batch, of_head, query),
-            terms_of_head(terms, {work.batch, of_head, 0}, heads, masks.queries) + query,
-            turned.keys - query);
+            stats_of_head(stats, {work.batch, of_head, 0}, heads, masks.queries) + query,
+            transposed.keys - query);
   };
   KeyTile(smem).template copy_async_in_steps<kThreads>(k.rows(work.batch, work.head, block_key),
-                                                       turned.queries - block_key);
+                                                       transposed.queries - block_key);
   KeyTile(smem + KeyTile::kBytes)
       .template copy_async_in_steps<kThreads>(v.rows(work.batch, work.head, block_key),
-                                              turned.queries - block_key);
+                                              transposed.queries - block_key);
   if (head < end_head) copy(head, visited.first);
 
-  Sums<32, Plan::kCols> dk_sums, dv_sums;
-  const auto take_turn = [&](int tile, auto is_border) {
+  Accumulator<32, Plan::kCols> dk_sums, dv_sums;
+  const auto iterate = [&](int tile, auto is_border) {
     const int query = tile * kQueries;
     // Built inside the loop on purpose: hoisted, their addresses would occupy registers and cause
     // spills.
@@ -100,20 +100,20 @@ __global__ void __launch_bounds__(Shape<kDim>::kThreads, Shape<kDim>::kBlocks)
     for (int i = 0; i < Plan::kParts; ++i) {
       const int part = (warp % kSharing + i) * kPart;  // its first query in the tile
       // P^T = exp2(K Q^T - lse)
-      Sums<32, kPart> weights, dscores;
-      add_product_of_rows<T>(weights, k_tile, warp_key, stage.q, part);
+      Accumulator<32, kPart> weights, dscores;
+      mma_ABt<T>(weights, k_tile, warp_key, stage.q, part);
       if constexpr (decltype(is_border)::value) {
-        hide(weights, turned, block_key + warp_key, query + part);
+        hide(weights, transposed, block_key + warp_key, query + part);
       }
-      weigh(weights, dscores, stage.terms + part, scale * kLog2E);
+      weigh(weights, dscores, stage.stats + part, scale * kLog2E);
       // dV += P^T dO, and dS^T = P^T (V dO^T - delta)
-      add_product_with_columns<T>(dv_sums, as_factor<T>(weights), stage.dout, part, col0);
-      add_product_of_rows<T>(dscores, v_tile, warp_key, stage.dout, part);
+      mma_AB<T>(dv_sums, as_fragment<T>(weights), stage.dout, part, col0);
+      mma_ABt<T>(dscores, v_tile, warp_key, stage.dout, part);
       multiply(dscores, weights);
       store_in_tile<T>(dscores, ds_tile, warp_key, part);
       if constexpr (kSharing > 1) store_in_tile<T>(weights, p_tile, warp_key, part);
       // dK += dS^T Q
-      add_product_with_columns<T>(dk_sums, as_factor<T>(dscores), stage.q, part, col0);
+      mma_AB<T>(dk_sums, as_fragment<T>(dscores), stage.q, part, col0);
     }
     __syncthreads();  // dS is there, and the other warps' weights
 #pragma unroll
@@ -121,23 +121,23 @@ __global__ void __launch_bounds__(Shape<kDim>::kThreads, Shape<kDim>::kBlocks)
       const int part = (warp + i) % kSharing * kPart;
 #pragma unroll
       for (int depth = part; depth < part + kPart; depth += 16) {
-        Factor<32, 16> factor;
-        load(factor, p_tile, warp_key, depth);
-        add_product_with_columns<T>(dv_sums, factor, stage.dout, depth, col0);
-        load(factor, ds_tile, warp_key, depth);
-        add_product_with_columns<T>(dk_sums, factor, stage.q, depth, col0);
+        Fragment<32, 16> fragment;
+        load(fragment, p_tile, warp_key, depth);
+        mma_AB<T>(dv_sums, fragment, stage.dout, depth, col0);
+        load(fragment, ds_tile, warp_key, depth);
+        mma_AB<T>(dk_sums, fragment, stage.q, depth, col0);
       }
     }
     // This warp's part of dQ = dS K
     constexpr int kDqRows = Plan::kDqRows, kDqCols = Plan::kDqCols;
     const int dq_row = warp % (kQueries / kDqRows) * kDqRows;
     const int dq_col = warp / (kQueries / kDqRows) * kDqCols;
-    Sums<kDqRows, kDqCols> dq;
+    Accumulator<kDqRows, kDqCols> dq;
 #pragma unroll
     for (int depth = 0; depth < kKeys; depth += 16) {
-      Factor<kDqRows, 16> factor;
-      load_transposed(factor, ds_tile, depth, dq_row);
-      add_product_with_columns<T>(dq, factor, k_tile, depth, dq_col);
+      Fragment<kDqRows, 16> fragment;
+      load_transposed(fragment, ds_tile, depth, dq_row);
+      mma_AB<T>(dq, fragment, k_tile, depth, dq_col);
     }
     const int term_rows = (masks.queries + kRowsOfTerms - 1) / kRowsOfTerms * kRowsOfTerms;
     const std::int64_t row = (std::int64_t{work.batch} * heads + head) * term_rows + query + dq_row;
@@ -153,9 +153,9 @@ __global__ void __launch_bounds__(Shape<kDim>::kThreads, Shape<kDim>::kBlocks)
   };
   for (; head < end_head; ++head) {
     int tile = visited.first;
-    for (; tile < visited.whole_first; ++tile) take_turn(tile, std::true_type{});
-    for (; tile < visited.whole_last; ++tile) take_turn(tile, std::false_type{});
-    for (; tile < visited.last; ++tile) take_turn(tile, std::true_type{});
+    for (; tile < visited.whole_first; ++tile) iterate(tile, std::true_type{});
+    for (; tile < visited.whole_last; ++tile) iterate(tile, std::false_type{});
+    for (; tile < visited.last; ++tile) iterate(tile, std::true_type{});
   }
   tile::ptx::cp_async_wait_all();  // if the loop is empty, the keys are still under way
   dk_sums.scale(scale);
@@ -204,9 +204,9 @@ __global__ void attention_backward_one_pass_dq(const float4* sums,  // as above
 tile::Status takes_one_pass(const BackwardProblem& p, const BackwardBuffers& buffers,
                             const tile::Device& device) {
   if (tile::Status s = check_chunks(p, buffers); !s.ok()) return s;
-  const int bytes = p.head_dim <= 64    ? Shape<64>::kBytes
-                    : p.head_dim == 128 ? Shape<128>::kBytes
-                                        : Shape<256>::kBytes;
+  const int bytes = p.head_dim <= 64    ? TilePlan<64>::kBytes
+                    : p.head_dim == 128 ? TilePlan<128>::kBytes
+                                        : TilePlan<256>::kBytes;
   if (bytes > device.shared_bytes_of_block) {
     return tile::unsupported("head_dim", std::to_string(p.head_dim) + " needs " +
                                              tile::counted(bytes, "byte") + " of shared memory");
@@ -215,12 +215,12 @@ tile::Status takes_one_pass(const BackwardProblem& p, const BackwardBuffers& buf
 }
 
 tile::Status one_pass(const BackwardProblem& p, const BackwardBuffers& buffers, void* stream) {
-  if (tile::Status s = compute_terms(p, buffers, stream); !s.ok()) return s;
+  if (tile::Status s = compute_stats(p, buffers, stream); !s.ok()) return s;
   return with_16_bits_and_head_dim(
       p.type, p.head_dim, [&](auto element, auto head_dim) -> tile::Status {
         using T = decltype(element);
         constexpr int kDim = head_dim.value;
-        using Plan = Shape<kDim>;
+        using Plan = TilePlan<kDim>;
         unsigned blocks = 0, rounding_blocks = 0;
         if (tile::Status s = blocks_for_tiles(p, p.kv_heads, p.keys, Plan::kKept, &blocks);
             !s.ok()) {
@@ -234,10 +234,10 @@ tile::Status one_pass(const BackwardProblem& p, const BackwardBuffers& buffers, 
           return s;
         }
         const auto in = static_cast<cudaStream_t>(stream);
-        const auto* terms = static_cast<const Terms*>(buffers.workspace);
+        const auto* stats = static_cast<const RowStats*>(buffers.workspace);
         const std::int64_t all_rows = p.batch * p.heads * rows;
         auto* sums = reinterpret_cast<float4*>(static_cast<std::byte*>(buffers.workspace) +
-                                               all_rows * sizeof(Terms));
+                                               all_rows * sizeof(RowStats));
         TILE_RETURN_IF_CUDA_ERROR(
             cudaMemsetAsync(sums, 0, static_cast<std::size_t>(all_rows * kDim) * 4, in));
         const int heads = static_cast<int>(p.heads);
@@ -247,7 +247,7 @@ tile::Status one_pass(const BackwardProblem& p, const BackwardBuffers& buffers, 
           if (!allowed.ok()) return allowed;
           attention_backward_one_pass<T, kDim><<<blocks, Plan::kThreads, Plan::kBytes, in>>>(
               heads_of<const T>(buffers.q, p.q), heads_of<const T>(buffers.k, p.k),
-              heads_of<const T>(buffers.v, p.v), heads_of<const T>(buffers.dout, p.dout), terms,
+              heads_of<const T>(buffers.v, p.v), heads_of<const T>(buffers.dout, p.dout), stats,
               sums, heads_of<T>(buffers.dk, p.dk), heads_of<T>(buffers.dv, p.dv),
               masks_of(p, buffers), static_cast<int>(p.batch), heads, group_of(p), p.scale);
           tile::Status launched = tile::launch_status("attention_backward_one_pass");

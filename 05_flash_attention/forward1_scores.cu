@@ -27,7 +27,7 @@ template <class T>
 __global__ void attention_scores(Heads<const T> q,  // [batch][queries][heads][dim]
                                  Heads<const T> k,  // [batch][keys][heads / group][dim]
                                  float* scores,     // [batch][heads][queries][keys]
-                                 Masks masks, int heads, int group, int dim, float scale) {
+                                 BatchMasks masks, int heads, int group, int dim, float scale) {
   const Row row(heads, masks.queries);
   const Mask mask = masks.of(row.batch);
   const T* query = q.rows(row.batch, row.head)[row.query];
@@ -73,7 +73,7 @@ template <class T>
 __global__ void attention_scores_output(const float* weights,  // [batch][heads][queries][keys]
                                         Heads<const T> v,      // [batch][keys][heads / group][dim]
                                         Heads<T> o,            // [batch][queries][heads][dim]
-                                        Masks masks, int heads, int group, int dim) {
+                                        BatchMasks masks, int heads, int group, int dim) {
   const Row row(heads, masks.queries);
   const Mask mask = masks.of(row.batch);
   const float* weight = weights + std::int64_t{blockIdx.x} * masks.keys;
@@ -102,7 +102,7 @@ tile::Status scores(const ForwardProblem& p, const ForwardBuffers& buffers, void
     using T = decltype(element);
     const auto in = static_cast<cudaStream_t>(stream);
     const auto v = heads_of<const T>(buffers.v, p.v);
-    const Masks masks = masks_of(p, buffers);
+    const BatchMasks masks = masks_of(p, buffers);
     const int heads = static_cast<int>(p.heads), dim = static_cast<int>(p.head_dim);
     auto* all = static_cast<float*>(buffers.workspace);
     attention_scores<T><<<rows, kThreads, 0, in>>>(heads_of<const T>(buffers.q, p.q),

@@ -37,7 +37,7 @@ __global__ void attention_tiles(Heads<const T> q,  // [batch][queries][heads][di
                                 Heads<const T> v,  // as k
                                 Heads<T> o,        // [batch][queries][heads][dim]
                                 float* lse,        // [batch][heads][queries], or null
-                                Masks masks, int heads, int group, int dim, float factor) {
+                                BatchMasks masks, int heads, int group, int dim, float scale_log2) {
   extern __shared__ float smem[];                  // {queries, keys or values}
   float* q_smem = smem;                            // [kQueries][dim + 1]
   float* kv_smem = q_smem + kQueries * (dim + 1);  // [kKeys][dim + 1]
@@ -65,7 +65,7 @@ __global__ void attention_tiles(Heads<const T> q,  // [batch][queries][heads][di
       float score = 0;
       for (int d = 0; d < dim; ++d) score += query[d] * key[d];
       const bool seen = mask.sees(block_query + warp_query + i, first_key + lane);
-      score = seen ? factor * score : -INFINITY;
+      score = seen ? scale_log2 * score : -INFINITY;
       // P. Where the greatest score rises, sum and output so far are scaled down.
       const float max = fmaxf(reference[i], tile::reduce_lanes(score, tile::Max{}));
       const float finite = max == -INFINITY ? 0 : max;  // -infinity minus itself is NaN

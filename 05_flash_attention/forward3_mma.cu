@@ -9,7 +9,7 @@
 namespace flash_attention {
 namespace {
 
-using tile::RowSoftmax, tile::SharedTile, tile::Sums;
+using tile::RowSoftmax, tile::SharedTile, tile::Accumulator;
 
 constexpr int kWarps = 4, kThreads = kWarps * tile::kWarp;
 constexpr int kQueries = kWarps * 16;
@@ -24,7 +24,7 @@ __global__ void attention_mma(Heads<const T> q,  // [batch][queries][heads][kDim
                               Heads<const T> v,  // as k
                               Heads<T> o,        // [batch][queries][heads][kDim]
                               float* lse,        // [batch][heads][queries], or null
-                              Masks masks, int heads, int group, float factor) {
+                              BatchMasks masks, int heads, int group, float scale_log2) {
   using QueryTile = SharedTile<T, kQueries, kDim>;
   using KeyTile = SharedTile<T, kKeys<kDim>, kDim>;
   extern __shared__ __align__(1024) unsigned char smem[];  // {queries, keys, values}
@@ -38,20 +38,20 @@ __global__ void attention_mma(Heads<const T> q,  // [batch][queries][heads][kDim
 
   q_tile.template copy<kThreads>(q.rows(work.batch, work.head, block_query),
                                  mask.queries - block_query);
-  RowSoftmax<16> softmax(factor);
-  Sums<16, kDim> out;
+  RowSoftmax<16> softmax(scale_log2);
+  Accumulator<16, kDim> out;
   for (int key = 0; key < mask.keys; key += kKeys<kDim>) {
     k_tile.template copy<kThreads>(k.rows(work.batch, kv_head, key), mask.keys - key);
     v_tile.template copy<kThreads>(v.rows(work.batch, kv_head, key), mask.keys - key);
     __syncthreads();  // the tiles are there
     // S = Q K^T
-    Sums<16, kKeys<kDim>> scores;
-    add_product_of_rows<T>(scores, q_tile, warp_query, k_tile, 0);
+    Accumulator<16, kKeys<kDim>> scores;
+    mma_ABt<T>(scores, q_tile, warp_query, k_tile, 0);
     hide(scores, mask, block_query + warp_query, key);
     // P, and O is corrected
     softmax.add(scores, out);
     // O += P V
-    add_product_with_columns<T>(out, as_factor<T>(scores), v_tile, 0);
+    mma_AB<T>(out, as_fragment<T>(scores), v_tile, 0);
     __syncthreads();  // all warps have read the tiles
   }
   float row_lse[2];

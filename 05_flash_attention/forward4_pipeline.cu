@@ -9,7 +9,7 @@
 namespace flash_attention {
 namespace {
 
-using tile::RowSoftmax, tile::SharedTile, tile::Sums;
+using tile::RowSoftmax, tile::SharedTile, tile::Accumulator;
 
 constexpr int kWarps = 4, kThreads = kWarps * tile::kWarp;
 constexpr int kQueries = kWarps * 16, kKeys = 64;
@@ -21,7 +21,7 @@ __global__ void attention_pipeline(Heads<const T> q,  // [batch][queries][heads]
                                    Heads<const T> v,  // as k
                                    Heads<T> o,        // [batch][queries][heads][kDim]
                                    float* lse,        // [batch][heads][queries], or null
-                                   Masks masks, int heads, int group, float factor) {
+                                   BatchMasks masks, int heads, int group, float scale_log2) {
   using QueryTile = SharedTile<T, kQueries, kDim>;
   using KeyTile = SharedTile<T, kKeys, kDim>;
   extern __shared__ __align__(1024) unsigned char smem[];  // {queries, [2]{keys, values}}
@@ -48,8 +48,8 @@ __global__ void attention_pipeline(Heads<const T> q,  // [batch][queries][heads]
   // snippet-end copies
 
   // snippet-begin loop
-  RowSoftmax<16> softmax(factor);
-  Sums<16, kDim> out;
+  RowSoftmax<16> softmax(scale_log2);
+  Accumulator<16, kDim> out;
   for (int tile = visited.first; tile < visited.last; ++tile) {
     tile::ptx::cp_async_wait_all();
     // This tile has landed, and all warps are done with the previous one, whose buffer the next
@@ -57,14 +57,14 @@ __global__ void attention_pipeline(Heads<const T> q,  // [batch][queries][heads]
     __syncthreads();
     if (tile + 1 < visited.last) copy(tile + 1);
     // S = Q K^T
-    Sums<16, kKeys> scores;
-    add_product_of_rows<T>(scores, q_tile, warp_query, k_tile(tile), 0);
+    Accumulator<16, kKeys> scores;
+    mma_ABt<T>(scores, q_tile, warp_query, k_tile(tile), 0);
     const bool whole = tile >= visited.whole_first && tile < visited.whole_last;
     if (!whole) hide(scores, mask, block_query + warp_query, tile * kKeys);
     // P, and O is corrected
     softmax.add(scores, out);
     // O += P V
-    add_product_with_columns<T>(out, as_factor<T>(scores), v_tile(tile), 0);
+    mma_AB<T>(out, as_fragment<T>(scores), v_tile(tile), 0);
   }
   // snippet-end loop
   tile::ptx::cp_async_wait_all();  // if the loop is empty, the queries are still under way

@@ -12,7 +12,7 @@
 namespace flash_attention {
 namespace {
 
-using tile::Factor, tile::RowSoftmax, tile::SharedTile, tile::Sums;
+using tile::Fragment, tile::RowSoftmax, tile::SharedTile, tile::Accumulator;
 
 constexpr int kWarps = 4, kThreads = kWarps * tile::kWarp;
 constexpr int kWarpQueries = 32, kQueries = kWarps * kWarpQueries;
@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(kThreads, 2)
                          Heads<const T> v,  // as k
                          Heads<T> o,        // [batch][queries][heads][kDim]
                          float* lse,        // [batch][heads][queries], or null
-                         Masks masks, int batch, int heads, int group, float factor) {
+                         BatchMasks masks, int batch, int heads, int group, float scale_log2) {
   using QueryTile = SharedTile<T, kQueries, kDim>;
   using KeyTile = SharedTile<T, kKeys<kDim>, kDim>;
   constexpr bool kKeepQueries = kDim <= 64;                // in registers
@@ -55,12 +55,12 @@ __global__ void __launch_bounds__(kThreads, 2)
   tile::ptx::cp_async_wait_all();
   __syncthreads();  // the queries are there
   // snippet-begin queries
-  Factor<kWarpQueries, kKeepQueries ? kDim : 16> queries;
+  Fragment<kWarpQueries, kKeepQueries ? kDim : 16> queries;
   if constexpr (kKeepQueries) load(queries, q_tile, warp_row);
   // snippet-end queries
 
-  RowSoftmax<kWarpQueries> softmax(factor);
-  Sums<kWarpQueries, kDim> out;
+  RowSoftmax<kWarpQueries> softmax(scale_log2);
+  Accumulator<kWarpQueries, kDim> out;
   for (int tile = visited.first; tile < visited.last; ++tile) {
     tile::ptx::cp_async_wait_all();
     // This tile has landed, and all warps are done with the previous one, whose buffer the next
@@ -73,18 +73,18 @@ __global__ void __launch_bounds__(kThreads, 2)
     if (!whole && !mask.any_sees(warp_query, kWarpQueries, tile * kKeys<kDim>, kKeys<kDim>))
       continue;
     // S = Q K^T
-    Sums<kWarpQueries, kKeys<kDim>> scores;
+    Accumulator<kWarpQueries, kKeys<kDim>> scores;
     if constexpr (kKeepQueries) {
-      add_product_with_rows<T>(scores, queries, k_tile(tile), 0);
+      mma_ABt<T>(scores, queries, k_tile(tile), 0);
     } else {
-      add_product_of_rows<T>(scores, q_tile, warp_row, k_tile(tile), 0);
+      mma_ABt<T>(scores, q_tile, warp_row, k_tile(tile), 0);
     }
     if (!whole) hide(scores, mask, warp_query, tile * kKeys<kDim>);
     // snippet-end products
     // P, and O is corrected
     softmax.add(scores, out);
     // O += P V
-    add_product_with_columns<T>(out, as_factor<T>(scores), v_tile(tile), 0);
+    mma_AB<T>(out, as_fragment<T>(scores), v_tile(tile), 0);
   }
 
   float row_lse[kWarpQueries / 8];

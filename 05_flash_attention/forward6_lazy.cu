@@ -10,7 +10,7 @@
 namespace flash_attention {
 namespace {
 
-using tile::Factor, tile::LazySoftmax, tile::SharedTile, tile::Sums;
+using tile::Fragment, tile::LazySoftmax, tile::SharedTile, tile::Accumulator;
 constexpr int kWarps = 4, kThreads = kWarps * tile::kWarp;
 constexpr int kWarpQueries = 32, kQueries = kWarps * kWarpQueries;
 template <int kDim>
@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(kThreads, 2)
                    Heads<const T> v,  // as k
                    Heads<T> o,        // [batch][queries][heads][kDim]
                    float* lse,        // [batch][heads][queries], or null
-                   Masks masks, int batch, int heads, int group, float factor) {
+                   BatchMasks masks, int batch, int heads, int group, float scale_log2) {
   using QueryTile = SharedTile<T, kQueries, kDim>;
   using KeyTile = SharedTile<T, kKeys<kDim>, kDim>;
   constexpr bool kKeepQueries = kDim <= 64;                // in registers
@@ -51,11 +51,11 @@ __global__ void __launch_bounds__(kThreads, 2)
   if (visited.first < visited.last) copy(visited.first);
   tile::ptx::cp_async_wait_all();
   __syncthreads();  // the queries are there
-  Factor<kWarpQueries, kKeepQueries ? kDim : 16> queries;
+  Fragment<kWarpQueries, kKeepQueries ? kDim : 16> queries;
   if constexpr (kKeepQueries) load(queries, q_tile, warp_row);
 
-  LazySoftmax<kWarpQueries> softmax(factor);
-  Sums<kWarpQueries, kDim> out;
+  LazySoftmax<kWarpQueries> softmax(scale_log2);
+  Accumulator<kWarpQueries, kDim> out;
   const auto visit = [&](int tile, auto is_border) {
     constexpr bool kIsBorder = decltype(is_border)::value;
     tile::ptx::cp_async_wait_all();
@@ -67,11 +67,11 @@ __global__ void __launch_bounds__(kThreads, 2)
     if (kIsBorder && !mask.any_sees(warp_query, kWarpQueries, tile * kKeys<kDim>, kKeys<kDim>))
       return;
     // S = Q K^T
-    Sums<kWarpQueries, kKeys<kDim>> scores;
+    Accumulator<kWarpQueries, kKeys<kDim>> scores;
     if constexpr (kKeepQueries) {
-      add_product_with_rows<T>(scores, queries, k_tile(tile), 0);
+      mma_ABt<T>(scores, queries, k_tile(tile), 0);
     } else {
-      add_product_of_rows<T>(scores, q_tile, warp_row, k_tile(tile), 0);
+      mma_ABt<T>(scores, q_tile, warp_row, k_tile(tile), 0);
     }
     if constexpr (kIsBorder) hide(scores, mask, warp_query, tile * kKeys<kDim>);
     // snippet-begin lazy
@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     for (int n = 0; n < kWarpQueries * kKeys<kDim> / 128; ++n) softmax.weigh(scores, n);
     // snippet-end lazy
     // O += P V
-    add_product_with_columns<T>(out, as_factor<T>(scores), v_tile(tile), 0);
+    mma_AB<T>(out, as_fragment<T>(scores), v_tile(tile), 0);
   };
   // snippet-begin whole_and_border
   int tile = visited.first;

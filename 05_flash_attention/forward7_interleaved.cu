@@ -11,14 +11,14 @@
 namespace flash_attention {
 namespace {
 
-using tile::Factor, tile::LazySoftmax, tile::Nothing, tile::SharedTile, tile::Sums;
+using tile::Fragment, tile::LazySoftmax, tile::Nothing, tile::SharedTile, tile::Accumulator;
 
 constexpr int kWarps = 4, kThreads = kWarps * tile::kWarp;
 
 /// Queries of a warp and keys of a tile. With all shapes two blocks fit on a multiprocessor of
 /// Hopper, and one on a card with 99 KiB of shared memory for a block.
 template <int kDim>
-struct Shape {
+struct TilePlan {
   static constexpr int kWarpQueries = kDim <= 128 ? 32 : 16;
   static constexpr int kQueries = kWarps * kWarpQueries;
   static constexpr int kKeys = kDim <= 64 ? 128 : kDim == 128 ? 64 : 32;
@@ -37,9 +37,9 @@ __global__ void __launch_bounds__(kThreads, 2)
                           Heads<const T> v,  // as k
                           Heads<T> o,        // [batch][queries][heads][kDim]
                           float* lse,        // [batch][heads][queries], or null
-                          Masks masks, int batch, int heads, int group, float factor) {
-  constexpr int kQueries = Shape<kDim>::kQueries, kKeys = Shape<kDim>::kKeys;
-  constexpr int kWarpQueries = Shape<kDim>::kWarpQueries, kGroup = Shape<kDim>::kGroup;
+                          BatchMasks masks, int batch, int heads, int group, float scale_log2) {
+  constexpr int kQueries = TilePlan<kDim>::kQueries, kKeys = TilePlan<kDim>::kKeys;
+  constexpr int kWarpQueries = TilePlan<kDim>::kWarpQueries, kGroup = TilePlan<kDim>::kGroup;
   constexpr int kGroups = kKeys / kGroup;
   using QueryTile = SharedTile<T, kQueries, kDim>;
   using KeyTile = SharedTile<T, kKeys, kDim>;
@@ -68,11 +68,11 @@ __global__ void __launch_bounds__(kThreads, 2)
   if (visited.first < visited.last) copy(visited.first);
   tile::ptx::cp_async_wait_all();
   __syncthreads();  // the queries are there
-  Factor<kWarpQueries, kKeepQueries ? kDim : 16> queries;
+  Fragment<kWarpQueries, kKeepQueries ? kDim : 16> queries;
   if constexpr (kKeepQueries) load(queries, q_tile, warp_row);
 
-  LazySoftmax<kWarpQueries> softmax(factor);
-  Sums<kWarpQueries, kDim> out;
+  LazySoftmax<kWarpQueries> softmax(scale_log2);
+  Accumulator<kWarpQueries, kDim> out;
   const auto visit = [&](int tile, auto is_border) {
     constexpr bool kIsBorder = decltype(is_border)::value;
     tile::ptx::cp_async_wait_all();
@@ -87,12 +87,13 @@ __global__ void __launch_bounds__(kThreads, 2)
     const QueryTile q_here(smem);
     // snippet-begin groups
     // S = Q K^T of a group of keys, and meanwhile the weights of the previous group
-    const auto score = [&](Sums<kWarpQueries, kGroup>& scores, int group_of_tile, auto between) {
+    const auto score = [&](Accumulator<kWarpQueries, kGroup>& scores, int group_of_tile,
+                           auto between) {
       scores = {};
       if constexpr (kKeepQueries) {
-        add_product_with_rows<T>(scores, queries, k_tile(tile), group_of_tile * kGroup, 0, between);
+        mma_ABt<T>(scores, queries, k_tile(tile), group_of_tile * kGroup, 0, between);
       } else {
-        add_product_of_rows<T>(scores, q_here, warp_row, k_tile(tile), group_of_tile * kGroup);
+        mma_ABt<T>(scores, q_here, warp_row, k_tile(tile), group_of_tile * kGroup);
       }
       if constexpr (kIsBorder) {
         hide(scores, mask, warp_query, tile * kKeys + group_of_tile * kGroup);
@@ -101,12 +102,12 @@ __global__ void __launch_bounds__(kThreads, 2)
     constexpr int kParts = kWarpQueries * kGroup / 128;  // of weigh()
     constexpr int kLoads = kDim * kGroup / 256;          // of a product
     constexpr int kPartsOfLoad = kParts > kLoads ? kParts / kLoads : 1;
-    Sums<kWarpQueries, kGroup> scores[2];  // of this group and of the next
+    Accumulator<kWarpQueries, kGroup> scores[2];  // of this group and of the next
     score(scores[0], 0, Nothing{});
     softmax.look_at(scores[0], out);
 #pragma unroll
     for (int i = 0; i < kGroups; ++i) {
-      Sums<kWarpQueries, kGroup>&here = scores[i % 2], &next = scores[(i + 1) % 2];
+      Accumulator<kWarpQueries, kGroup>&here = scores[i % 2], &next = scores[(i + 1) % 2];
       const auto weigh = [&](int load) {
 #pragma unroll
         for (int part = 0; part < kPartsOfLoad; ++part) {
@@ -115,15 +116,15 @@ __global__ void __launch_bounds__(kThreads, 2)
         }
       };
       const bool is_last = i + 1 == kGroups;
-      if (Shape<kDim>::kInterleave && !is_last) {
+      if (TilePlan<kDim>::kInterleave && !is_last) {
         score(next, i + 1, weigh);
       } else {
 #pragma unroll
         for (int n = 0; n < kParts; ++n) softmax.weigh(here, n);
       }
       // O += P V
-      add_product_with_columns<T>(out, as_factor<T>(here), v_tile(tile), i * kGroup);
-      if (!Shape<kDim>::kInterleave && !is_last) score(next, i + 1, Nothing{});
+      mma_AB<T>(out, as_fragment<T>(here), v_tile(tile), i * kGroup);
+      if (!TilePlan<kDim>::kInterleave && !is_last) score(next, i + 1, Nothing{});
       if (!is_last) softmax.look_at(next, out);
     }
     // snippet-end groups
@@ -145,9 +146,9 @@ __global__ void __launch_bounds__(kThreads, 2)
 tile::Status interleaved(const ForwardProblem& p, const ForwardBuffers& buffers, void* stream) {
   return with_16_bits_and_head_dim(p.type, p.head_dim, [&](auto element, auto head_dim) {
     using T = decltype(element);
-    constexpr int kDim = head_dim.value, kBytes = Shape<kDim>::kBytes;
+    constexpr int kDim = head_dim.value, kBytes = TilePlan<kDim>::kBytes;
     unsigned blocks = 0;
-    if (tile::Status s = blocks_for_tiles(p, p.heads, p.queries, Shape<kDim>::kQueries, &blocks);
+    if (tile::Status s = blocks_for_tiles(p, p.heads, p.queries, TilePlan<kDim>::kQueries, &blocks);
         !s.ok()) {
       return s;
     }

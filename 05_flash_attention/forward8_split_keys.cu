@@ -12,7 +12,7 @@
 namespace flash_attention {
 namespace {
 
-using tile::Factor, tile::LazySoftmax, tile::SharedTile, tile::Sums;
+using tile::Fragment, tile::LazySoftmax, tile::SharedTile, tile::Accumulator;
 
 constexpr int kWarps = 4, kThreads = kWarps * tile::kWarp;
 constexpr int kStages = 5;  // four under way while one is used: 64 KiB, 128 of a multiprocessor
@@ -21,7 +21,7 @@ constexpr int kStages = 5;  // four under way while one is used: 64 KiB, 128 of 
 /// kRowWarps warps have 16 rows each. If kRowWarps is 1, all warps compute the same weights, and
 /// each multiplies them with a quarter of the columns of V.
 template <int kDim, int kRowWarps>
-struct Shape {
+struct TilePlan {
   static constexpr int kRows = kRowWarps * 16, kCols = kDim / (kWarps / kRowWarps);
   static constexpr int kKeys = kSplitTileElements / kDim;
   static constexpr int kKeyBytes = kKeys * kDim * 2, kQueryBytes = kRows * kDim * 2;
@@ -35,8 +35,8 @@ __global__ void __launch_bounds__(kThreads, 2)
                          Heads<const T> v,  // as k
                          float* part_o,     // [batch][heads][queries][splits][kDim]
                          float* part_lse,   // [batch][heads][queries][splits]
-                         Masks masks, int heads, int group, int splits, float factor) {
-  using Plan = Shape<kDim, kRowWarps>;
+                         BatchMasks masks, int heads, int group, int splits, float scale_log2) {
+  using Plan = TilePlan<kDim, kRowWarps>;
   using QueryTile = SharedTile<T, Plan::kRows, kDim>;
   using KeyTile = SharedTile<T, Plan::kKeys, kDim>;
   extern __shared__ __align__(1024) unsigned char smem[];  // {queries, [kStages]{keys, values}}
@@ -83,11 +83,11 @@ __global__ void __launch_bounds__(kThreads, 2)
   for (int i = 0; i < kStages - 1; ++i) copy(first + i);
   tile::ptx::cp_async_wait<kStages - 2>();  // the queries are of the first group
   __syncthreads();                          // for all threads
-  Factor<16, kDim> queries;
+  Fragment<16, kDim> queries;
   load(queries, q_tile, warp_row);
 
-  LazySoftmax<16> softmax(factor);
-  Sums<16, Plan::kCols> out;
+  LazySoftmax<16> softmax(scale_log2);
+  Accumulator<16, Plan::kCols> out;
   for (int tile = first; tile < last; ++tile) {
     tile::ptx::cp_async_wait<kStages - 2>();
     // This tile has landed, and all warps are done with the previous one, whose buffer the next
@@ -95,8 +95,8 @@ __global__ void __launch_bounds__(kThreads, 2)
     __syncthreads();
     copy(tile + kStages - 1);
     // S = Q K^T
-    Sums<16, Plan::kKeys> scores;
-    add_product_with_rows<T>(scores, queries, k_tile(tile), 0);
+    Accumulator<16, Plan::kKeys> scores;
+    mma_ABt<T>(scores, queries, k_tile(tile), 0);
     if (tile < visited.whole_first || tile >= visited.whole_last) {
       hide(scores, mask, block_row + warp_row, tile * Plan::kKeys, group);
     }
@@ -105,7 +105,7 @@ __global__ void __launch_bounds__(kThreads, 2)
 #pragma unroll
     for (int n = 0; n < Plan::kKeys / 8; ++n) softmax.weigh(scores, n);
     // O += P V
-    add_product_with_columns<T>(out, as_factor<T>(scores), v_tile(tile), 0, col0);
+    mma_AB<T>(out, as_fragment<T>(scores), v_tile(tile), 0, col0);
   }
   tile::ptx::cp_async_wait_all();  // if the loop is empty, the queries are still under way
   float lse[2];
@@ -165,7 +165,8 @@ tile::Status takes_split_keys(const ForwardProblem& p, const ForwardBuffers& buf
     return tile::unsupported("head_dim", std::to_string(p.head_dim) + " is not 64, 128 or 256");
   }
   // All dimensions have the same bytes of keys and values. Queries take the most at 256.
-  const int bytes = p.queries * group_of(p) <= 16 ? Shape<256, 1>::kBytes : Shape<256, 4>::kBytes;
+  const int bytes =
+      p.queries * group_of(p) <= 16 ? TilePlan<256, 1>::kBytes : TilePlan<256, 4>::kBytes;
   if (p.head_dim == 256 && bytes > device.shared_bytes_of_block) {
     return tile::unsupported("head_dim",
                              "256 needs " + tile::counted(bytes, "byte") + " of shared memory");
@@ -183,10 +184,10 @@ tile::Status split_keys(const ForwardProblem& p, const ForwardBuffers& buffers, 
   const auto launch = [&](auto element, auto head_dim, auto row_warps) -> tile::Status {
     using T = decltype(element);
     constexpr int kDim = head_dim.value, kRowWarps = row_warps.value;
-    constexpr int kBytes = Shape<kDim, kRowWarps>::kBytes;
+    constexpr int kBytes = TilePlan<kDim, kRowWarps>::kBytes;
     unsigned blocks = 0;
     if (tile::Status s = blocks_for_tiles(p, p.kv_heads * splits, p.queries * group,
-                                          Shape<kDim, kRowWarps>::kRows, &blocks);
+                                          TilePlan<kDim, kRowWarps>::kRows, &blocks);
         !s.ok()) {
       return s;
     }

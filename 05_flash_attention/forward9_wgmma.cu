@@ -16,14 +16,14 @@
 namespace flash_attention {
 namespace {
 
-using tile::Factor, tile::LazySoftmax, tile::Sums;
+using tile::Fragment, tile::LazySoftmax, tile::Accumulator;
 
 constexpr int kRows = 64;   // of a consumer: those of one wgmma
 constexpr int kKeys = 128;  // of a tile
 constexpr int kNoTile = -1;
 
 template <int kDim>
-struct Shape {
+struct TilePlan {
   // A thread holds 64 scores, 128 / 4 registers of weights and kDim / 2 sums of the output: of its
   // registers 128 of 160, or 160 of 232.
   static constexpr int kConsumers = kDim == 64 ? 3 : 2;
@@ -40,17 +40,17 @@ struct Shape {
 
 // snippet-begin kernel
 template <class T, int kDim>
-__global__ void __launch_bounds__(Shape<kDim>::kThreads, 1)
+__global__ void __launch_bounds__(TilePlan<kDim>::kThreads, 1)
     attention_wgmma(const __grid_constant__ tile::TensorMap q_map,  // [batch][heads][queries][kDim]
                     const __grid_constant__ tile::TensorMap k_map,  // … [heads / group][keys] …
                     const __grid_constant__ tile::TensorMap v_map,  // as k
                     Heads<T> o,                                     // [batch][queries][heads][kDim]
                     float* lse,  // [batch][heads][queries], or null
-                    Masks masks, int batch, int heads, int group, float factor) {
+                    BatchMasks masks, int batch, int heads, int group, float scale_log2) {
   using namespace tile::ptx;
-  using OfDim = Shape<kDim>;
-  constexpr int kConsumers = OfDim::kConsumers, kQueries = OfDim::kQueries;
-  constexpr int kStages = OfDim::kStages;
+  using Plan = TilePlan<kDim>;
+  constexpr int kConsumers = Plan::kConsumers, kQueries = Plan::kQueries;
+  constexpr int kStages = Plan::kStages;
   using QueryBoxes = tile::HeadBoxes<T, kQueries, kDim>;
   using KeyBoxes = tile::HeadBoxes<T, kKeys, kDim>;
   extern __shared__ __align__(1024) unsigned char smem[];  // {queries, [kStages]{keys or values}}
@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(Shape<kDim>::kThreads, 1)
 
   // snippet-begin producer
   if (warpgroup == 0) {
-    setmaxnreg_dec<OfDim::kProducerRegisters>();
+    setmaxnreg_dec<Plan::kProducerRegisters>();
     if (threadIdx.x != 0 || visited.first == visited.last) return;
     const auto copy = [&](const tile::TensorMap& map, int tile) {
       mbarrier_wait(&empty[place.stage], place.parity ^ 1);
@@ -96,16 +96,16 @@ __global__ void __launch_bounds__(Shape<kDim>::kThreads, 1)
   }
   // snippet-end producer
 
-  setmaxnreg_inc<OfDim::kConsumerRegisters>();
+  setmaxnreg_inc<Plan::kConsumerRegisters>();
   const int first_row = (warpgroup - 1) * kRows;  // in the tile of queries
   const int warp_query = block_query + first_row + static_cast<int>(threadIdx.x) / 32 % 4 * 16;
-  const bool speaks = threadIdx.x % tile::kWarpgroup == 0;  // for its warpgroup
-  LazySoftmax<16> softmax(factor);
-  Sums<16, kDim> out;
-  Sums<16, kKeys> scores;
-  Factor<16, kKeys> weights;
+  const bool is_leader = threadIdx.x % tile::kWarpgroup == 0;  // for its warpgroup
+  LazySoftmax<16> softmax(scale_log2);
+  Accumulator<16, kDim> out;
+  Accumulator<16, kKeys> scores;
+  Fragment<16, kKeys> weights;
   const auto release = [&](int at) {
-    if (speaks) mbarrier_arrive(&empty[at]);
+    if (is_leader) mbarrier_arrive(&empty[at]);
   };
   // Both start a product without waiting, and return the stage that it reads.
   // snippet-begin products
@@ -147,7 +147,7 @@ __global__ void __launch_bounds__(Shape<kDim>::kThreads, 1)
     wgmma_wait<0>(registers_of(out));
     if (before != kNoTile) release(values);
     for (int r = 0; is_raised && r < 2; ++r) out.scale_row(r, later.of[r]);
-    weights = tile::as_factor<T>(scores);
+    weights = tile::as_fragment<T>(scores);
     before = tile;
   };
   // snippet-end visit
@@ -174,7 +174,7 @@ struct Boxed {
 };
 template <int kDim>
 Boxed boxed(const ForwardProblem& p, const ForwardBuffers& b) {
-  using QueryBoxes = tile::HeadBoxes<__half, Shape<kDim>::kQueries, kDim>;  // as of bf16
+  using QueryBoxes = tile::HeadBoxes<__half, TilePlan<kDim>::kQueries, kDim>;  // as of bf16
   using KeyBoxes = tile::HeadBoxes<__half, kKeys, kDim>;
   return {QueryBoxes::boxed(p.type, b.q, p.batch, p.heads, p.queries, p.q),
           KeyBoxes::boxed(p.type, b.k, p.batch, p.kv_heads, p.keys, p.k),
@@ -203,21 +203,21 @@ tile::Status takes_wgmma(const ForwardProblem& p, const ForwardBuffers& buffers,
 tile::Status wgmma(const ForwardProblem& p, const ForwardBuffers& buffers, void* stream) {
   return with_16_bits_and_head_dim(p.type, p.head_dim, [&](auto element, auto head_dim) {
     using T = decltype(element);
-    constexpr int kDim = head_dim.value == 128 ? 128 : 64, kBytes = Shape<kDim>::kBytes;
+    constexpr int kDim = head_dim.value == 128 ? 128 : 64, kBytes = TilePlan<kDim>::kBytes;
     const Boxed tensors = boxed<kDim>(p, buffers);
     tile::TensorMap q_map, k_map, v_map;
     if (tile::Status s = tile::make_tensor_map("q", tensors.q, &q_map); !s.ok()) return s;
     if (tile::Status s = tile::make_tensor_map("k", tensors.k, &k_map); !s.ok()) return s;
     if (tile::Status s = tile::make_tensor_map("v", tensors.v, &v_map); !s.ok()) return s;
     unsigned blocks = 0;
-    if (tile::Status s = blocks_for_tiles(p, p.heads, p.queries, Shape<kDim>::kQueries, &blocks);
+    if (tile::Status s = blocks_for_tiles(p, p.heads, p.queries, TilePlan<kDim>::kQueries, &blocks);
         !s.ok()) {
       return s;
     }
     const tile::Status allowed = tile::allow_shared_bytes(attention_wgmma<T, kDim>, kBytes);
     if (!allowed.ok()) return allowed;
     attention_wgmma<T, kDim>
-        <<<blocks, Shape<kDim>::kThreads, kBytes, static_cast<cudaStream_t>(stream)>>>(
+        <<<blocks, TilePlan<kDim>::kThreads, kBytes, static_cast<cudaStream_t>(stream)>>>(
             q_map, k_map, v_map, heads_of<T>(buffers.o, p.o), buffers.lse, masks_of(p, buffers),
             static_cast<int>(p.batch), static_cast<int>(p.heads), group_of(p), p.scale * kLog2E);
     return tile::launch_status("attention_wgmma");

@@ -49,10 +49,10 @@ __device__ __forceinline__ void copy_units_async(const tile::SharedTile<T, kRows
 /// its own copies before, and synchronises the block after. The tables begin at the first row's
 /// position.
 template <Layout kLayout, int kThreads, class T, int kRows, int kDim>
-__device__ __forceinline__ void turn_units(const tile::SharedTile<T, kRows, kDim>& tile,
-                                           const float* cos,  // [rows][kDim / 2]
-                                           const float* sin,  // as cos
-                                           int rows_left) {
+__device__ __forceinline__ void rotate_units(const tile::SharedTile<T, kRows, kDim>& tile,
+                                             const float* cos,  // [rows][kDim / 2]
+                                             const float* sin,  // as cos
+                                             int rows_left) {
   using Units = UnitsOfThread<T, kLayout, kThreads, kDim>;
   using Unit = typename Units::Unit;
   using Numbers = rope::Numbers<Unit::kPairs>;
@@ -68,7 +68,7 @@ __device__ __forceinline__ void turn_units(const tile::SharedTile<T, kRows, kDim
     for (int j = 0; j < Unit::kChunks; ++j) {
       of_row.chunk[j] = {tile::ptx::load_shared(tile.at(row, Units::chunk(j)))};
     }
-    of_row.turn(c, s);
+    of_row.rotate(c, s);
 #pragma unroll
     for (int j = 0; j < Unit::kChunks; ++j) {
       tile::ptx::store_shared(tile.at(row, Units::chunk(j)), of_row.chunk[j].words);
@@ -77,14 +77,14 @@ __device__ __forceinline__ void turn_units(const tile::SharedTile<T, kRows, kDim
 }
 // snippet-end units
 
-// snippet-begin turn_back
+// snippet-begin rotate_back
 /// Rotates a warp's sums back: they are gradients of rotated rows. A lane has both elements of each
 /// of its pairs: side by side, or at the same place of both halves.
 template <Layout kLayout, int kRows, int kDim>
-__device__ __forceinline__ void turn_back(tile::Sums<kRows, kDim>& sums,
-                                          const float* cos,  // [rows][kDim / 2]
-                                          const float* sin,  // as cos
-                                          int rows_left) {
+__device__ __forceinline__ void rotate_back(tile::Accumulator<kRows, kDim>& sums,
+                                            const float* cos,  // [rows][kDim / 2]
+                                            const float* sin,  // as cos
+                                            int rows_left) {
   constexpr bool kIsHalf = kLayout == Layout::half_split;
 #pragma unroll
   for (int r = 0; r < kRows / 8; ++r) {
@@ -94,23 +94,23 @@ __device__ __forceinline__ void turn_back(tile::Sums<kRows, kDim>& sums,
       float& x = sums.at(r, kIsHalf ? i : 2 * i);
       float& y = sums.at(r, kIsHalf ? i + kDim / 8 : 2 * i + 1);
       const int entry = sums.row(r) * (kDim / 2) + (kIsHalf ? sums.col(i) : sums.col(2 * i) / 2);
-      const Pair turned = turn({x, y}, cos[entry], -sin[entry]);
-      x = turned.x, y = turned.y;
+      const Pair rotated = rotate({x, y}, cos[entry], -sin[entry]);
+      x = rotated.x, y = rotated.y;
     }
   }
 }
-// snippet-end turn_back
+// snippet-end rotate_back
 
-/// Backward: the terms of each of this lane's queries (tile::Terms). Four lanes share a row, and
+/// Backward: the stats of each of this lane's queries (tile::RowStats). Four lanes share a row, and
 /// each sums up a quarter of delta = sum dO O.
 template <class T, int kDim, int kLaneRows>
-__device__ __forceinline__ void compute_terms(tile::Terms (&terms)[kLaneRows],
+__device__ __forceinline__ void compute_stats(tile::RowStats (&stats)[kLaneRows],
                                               tile::Rows<const T> o, tile::Rows<const T> dout,
                                               const float* lse, int first_row, int rows) {
   using Chunk = tile::Chunk<T, 8>;
 #pragma unroll
   for (int r = 0; r < kLaneRows; ++r) {
-    const int row = first_row + tile::Sums<kLaneRows * 8, kDim>::row(r);
+    const int row = first_row + tile::Accumulator<kLaneRows * 8, kDim>::row(r);
     float sum = 0;
     for (int col = threadIdx.x % 4 * 8; row < rows && col < kDim; col += 32) {
       float of_o[8], of_dout[8];
@@ -119,17 +119,17 @@ __device__ __forceinline__ void compute_terms(tile::Terms (&terms)[kLaneRows],
 #pragma unroll
       for (int i = 0; i < 8; ++i) sum = fmaf(of_o[i], of_dout[i], sum);
     }
-    terms[r] = {row < rows ? tile::kLog2E * lse[row] : 0, tile::reduce_lanes(sum, tile::Add{}, 4)};
+    stats[r] = {row < rows ? tile::kLog2E * lse[row] : 0, tile::reduce_lanes(sum, tile::Add{}, 4)};
   }
 }
 
-/// Stores the terms, from the warp's first query on.
+/// Stores the stats, from the warp's first query on.
 template <int kLaneRows>
-__device__ __forceinline__ void store_terms(const tile::Terms (&terms)[kLaneRows],
-                                            tile::Terms* of_warp) {
+__device__ __forceinline__ void store_stats(const tile::RowStats (&stats)[kLaneRows],
+                                            tile::RowStats* of_warp) {
 #pragma unroll
   for (int r = 0; r < kLaneRows; ++r) {
-    if (threadIdx.x % 4 == 0) of_warp[threadIdx.x % 32 / 4 + r * 8] = terms[r];
+    if (threadIdx.x % 4 == 0) of_warp[threadIdx.x % 32 / 4 + r * 8] = stats[r];
   }
 }
 

@@ -8,7 +8,7 @@
 namespace rope {
 namespace {
 
-using tile::RowSoftmax, tile::SharedTile, tile::Sums;
+using tile::RowSoftmax, tile::SharedTile, tile::Accumulator;
 constexpr int kWarps = 4, kThreads = kWarps * tile::kWarp;
 constexpr int kWarpQueries = 32, kQueries = kWarps * kWarpQueries;
 template <int kDim>
@@ -22,7 +22,7 @@ __global__ void __launch_bounds__(kThreads, 2)
                        Heads<const T> v,  // as k
                        Heads<T> o,        // [batch][length][heads][kDim]
                        float* lse,        // [batch][heads][length], or null
-                       tile::Mask mask, int batch, int heads, int group, float factor) {
+                       tile::Mask mask, int batch, int heads, int group, float scale_log2) {
   using QueryTile = SharedTile<T, kQueries, kDim>;
   using KeyTile = SharedTile<T, kKeys<kDim>, kDim>;
   extern __shared__ __align__(1024) unsigned char smem[];  // {queries, [2]{keys, values}}
@@ -48,8 +48,8 @@ __global__ void __launch_bounds__(kThreads, 2)
                                        mask.queries - block_query);
   copy(visited.first);
 
-  RowSoftmax<kWarpQueries> softmax(factor);
-  Sums<kWarpQueries, kDim> out;
+  RowSoftmax<kWarpQueries> softmax(scale_log2);
+  Accumulator<kWarpQueries, kDim> out;
   for (int tile = visited.first; tile < visited.last; ++tile) {
     tile::ptx::cp_async_wait_all();
     // This tile has landed, and all warps are done with the previous one, whose buffer the next
@@ -61,13 +61,13 @@ __global__ void __launch_bounds__(kThreads, 2)
     if (!whole && !mask.any_sees(warp_query, kWarpQueries, tile * kKeys<kDim>, kKeys<kDim>))
       continue;
     // S = Q K^T
-    Sums<kWarpQueries, kKeys<kDim>> scores;
-    add_product_of_rows<T>(scores, q_tile, warp_row, k_tile(tile), 0);
+    Accumulator<kWarpQueries, kKeys<kDim>> scores;
+    mma_ABt<T>(scores, q_tile, warp_row, k_tile(tile), 0);
     if (!whole) hide(scores, mask, warp_query, tile * kKeys<kDim>);
     // P, and O is corrected
     softmax.add(scores, out);
     // O += P V
-    add_product_with_columns<T>(out, as_factor<T>(scores), v_tile(tile), 0);
+    mma_AB<T>(out, as_fragment<T>(scores), v_tile(tile), 0);
   }
   float row_lse[kWarpQueries / 8];
   softmax.finish(out, row_lse);

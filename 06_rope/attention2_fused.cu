@@ -2,8 +2,9 @@
 // Idea: q and k are copied unrotated. When a tile has landed in shared memory, each thread rotates
 //       what it has copied itself, before the barrier at which all threads wait anyway. Rotated
 //       rows are rounded to the type as in memory, so both steps multiply the same numbers.
-// Change: copy_units_async() and turn_units() for q, once, and for each tile of keys; no workspace.
-// Limit: every block that visits a tile of keys rotates it again: N / 128 times for each head of q,
+// Change: copy_units_async() and rotate_units() for q, once, and for each tile of keys; no
+// workspace. Limit: every block that visits a tile of keys rotates it again: N / 128 times for each
+// head of q,
 //        where step 1 rotates it once for each head of k. And the block waits for 8 bytes of tables
 //        for each pair of 4 bytes.
 #include "attention.cuh"
@@ -12,7 +13,7 @@
 namespace rope {
 namespace {
 
-using tile::RowSoftmax, tile::SharedTile, tile::Sums;
+using tile::RowSoftmax, tile::SharedTile, tile::Accumulator;
 constexpr int kWarps = 4, kThreads = kWarps * tile::kWarp;
 constexpr int kWarpQueries = 32, kQueries = kWarps * kWarpQueries;
 template <int kDim>
@@ -28,7 +29,7 @@ __global__ void __launch_bounds__(kThreads, 2)
                     float* lse,        // [batch][heads][length], or null
                     const float* cos,  // [length][kDim / 2]
                     const float* sin,  // as cos
-                    tile::Mask mask, int batch, int heads, int group, float factor) {
+                    tile::Mask mask, int batch, int heads, int group, float scale_log2) {
   using QueryTile = SharedTile<T, kQueries, kDim>;
   using KeyTile = SharedTile<T, kKeys<kDim>, kDim>;
   extern __shared__ __align__(1024) unsigned char smem[];  // {queries, [2]{keys, values}}
@@ -53,7 +54,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   // R q, or R k, of the tokens from the first one on
   const auto rotate = [&](const auto& tile, int first) {
     const std::int64_t entry = std::int64_t{first} * (kDim / 2);
-    turn_units<kLayout, kThreads>(tile, cos + entry, sin + entry, mask.keys - first);
+    rotate_units<kLayout, kThreads>(tile, cos + entry, sin + entry, mask.keys - first);
   };
   const tile::Mask::Tiles visited = mask.tiles(block_query, kQueries, kKeys<kDim>);
   copy_units_async<kLayout, kThreads>(q_tile, q.rows(work.batch, work.head, block_query),
@@ -62,8 +63,8 @@ __global__ void __launch_bounds__(kThreads, 2)
   tile::ptx::cp_async_wait_all();
   rotate(q_tile, block_query);
 
-  RowSoftmax<kWarpQueries> softmax(factor);
-  Sums<kWarpQueries, kDim> out;
+  RowSoftmax<kWarpQueries> softmax(scale_log2);
+  Accumulator<kWarpQueries, kDim> out;
   for (int tile = visited.first; tile < visited.last; ++tile) {
     tile::ptx::cp_async_wait_all();
     rotate(k_tile(tile), tile * kKeys<kDim>);
@@ -76,13 +77,13 @@ __global__ void __launch_bounds__(kThreads, 2)
     if (!whole && !mask.any_sees(warp_query, kWarpQueries, tile * kKeys<kDim>, kKeys<kDim>))
       continue;
     // S = Q K^T
-    Sums<kWarpQueries, kKeys<kDim>> scores;
-    add_product_of_rows<T>(scores, q_tile, warp_row, k_tile(tile), 0);
+    Accumulator<kWarpQueries, kKeys<kDim>> scores;
+    mma_ABt<T>(scores, q_tile, warp_row, k_tile(tile), 0);
     if (!whole) hide(scores, mask, warp_query, tile * kKeys<kDim>);
     // P, and O is corrected
     softmax.add(scores, out);
     // O += P V
-    add_product_with_columns<T>(out, as_factor<T>(scores), v_tile(tile), 0);
+    mma_AB<T>(out, as_fragment<T>(scores), v_tile(tile), 0);
   }
   float row_lse[kWarpQueries / 8];
   softmax.finish(out, row_lse);

@@ -9,31 +9,31 @@
 namespace rope {
 namespace {
 
-using tile::SharedTile, tile::Sums;
+using tile::SharedTile, tile::Accumulator;
 
 /// A warp keeps 16 rows, whose gradients fill at most half of its registers, and loops over the
 /// rows of the other side: a stage is copied while the previous one is multiplied.
 template <int kDim>
-struct Shape {
+struct TilePlan {
   static constexpr int kWarps = 4, kThreads = kWarps * 32, kKept = kWarps * 16;
   static constexpr int kPassing = kDim == 64 ? 64 : 32;
   static constexpr int kBytes = (2 * kKept + 2 * 2 * kPassing) * kDim * 2;
 };
 
 // snippet-begin queries
-/// dQ of a tile of queries, and their terms.
+/// dQ of a tile of queries, and their stats.
 template <class T, int kDim>
 __global__ void attention_backward_composed_dq(Heads<const T> q,  // [batch][length][heads][kDim]
                                                Heads<const T> k,  // [batch][length][heads / group]
                                                Heads<const T> v,  // as k
                                                Heads<const T> o,  // as q
-                                               Heads<const T> dout,  // as q
-                                               const float* lse,     // [batch][heads][length]
-                                               tile::Terms* terms,   // [batch][heads][rows]
-                                               Heads<T> dq,          // as q
+                                               Heads<const T> dout,    // as q
+                                               const float* lse,       // [batch][heads][length]
+                                               tile::RowStats* stats,  // [batch][heads][rows]
+                                               Heads<T> dq,            // as q
                                                tile::Mask mask, int batch, int heads, int group,
                                                float scale) {
-  using Plan = Shape<kDim>;
+  using Plan = TilePlan<kDim>;
   constexpr int kThreads = Plan::kThreads, kQueries = Plan::kKept, kKeys = Plan::kPassing;
   using QueryTile = SharedTile<T, kQueries, kDim>;
   using KeyTile = SharedTile<T, kKeys, kDim>;
@@ -60,12 +60,12 @@ __global__ void attention_backward_composed_dq(Heads<const T> q,  // [batch][len
   dout_tile.template copy_async<kThreads>(dout.rows(work.batch, work.head, block_query),
                                           mask.queries - block_query);
   copy(visited.first);
-  tile::Terms of_lane[2];
-  compute_terms<T, kDim>(of_lane, o.rows(work.batch, work.head), dout.rows(work.batch, work.head),
+  tile::RowStats of_lane[2];
+  compute_stats<T, kDim>(of_lane, o.rows(work.batch, work.head), dout.rows(work.batch, work.head),
                          lse_of_head(lse, work, heads, mask.queries), warp_query, mask.queries);
-  store_terms(of_lane, terms_of_head(terms, work, heads, mask.queries) + warp_query);
+  store_stats(of_lane, stats_of_head(stats, work, heads, mask.queries) + warp_query);
 
-  Sums<16, kDim> dq_sums;
+  Accumulator<16, kDim> dq_sums;
   for (int tile = visited.first; tile < visited.last; ++tile) {
     tile::ptx::cp_async_wait_all();
     // This tile has landed, and all warps are done with the previous one, whose buffer the next
@@ -75,11 +75,11 @@ __global__ void attention_backward_composed_dq(Heads<const T> q,  // [batch][len
     const bool whole = tile >= visited.whole_first && tile < visited.whole_last;
     if (!whole && !mask.any_sees(warp_query, 16, tile * kKeys, kKeys)) continue;
     // P = exp2(Q K^T - lse)
-    Sums<16, kKeys> weights, dscores;
-    add_product_of_rows<T>(weights, q_tile, warp_row, k_tile(tile), 0);
+    Accumulator<16, kKeys> weights, dscores;
+    mma_ABt<T>(weights, q_tile, warp_row, k_tile(tile), 0);
     if (!whole) hide(weights, mask, warp_query, tile * kKeys);
     // dS = P (dO V^T - delta)
-    add_product_of_rows<T>(dscores, dout_tile, warp_row, v_tile(tile), 0);
+    mma_ABt<T>(dscores, dout_tile, warp_row, v_tile(tile), 0);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
 #pragma unroll
@@ -90,7 +90,7 @@ __global__ void attention_backward_composed_dq(Heads<const T> q,  // [batch][len
       }
     }
     // dQ += dS K
-    add_product_with_columns<T>(dq_sums, as_factor<T>(dscores), k_tile(tile), 0);
+    mma_AB<T>(dq_sums, as_fragment<T>(dscores), k_tile(tile), 0);
   }
   dq_sums.scale(scale);
   store(dq_sums, dq.rows(work.batch, work.head), warp_query, mask.queries);
@@ -100,29 +100,29 @@ __global__ void attention_backward_composed_dq(Heads<const T> q,  // [batch][len
 // snippet-begin keys
 /// dK and dV of a tile of keys, over all queries of all heads that share it.
 template <class T, int kDim>
-__global__ void attention_backward_composed_dkv(Heads<const T> q,  // [batch][length][heads][kDim]
-                                                Heads<const T> k,  // [batch][length][heads / group]
-                                                Heads<const T> v,  // as k
-                                                Heads<const T> dout,       // as q
-                                                const tile::Terms* terms,  // [batch][heads][rows]
-                                                Heads<T> dk,               // as k
-                                                Heads<T> dv,               // as k
-                                                tile::Mask mask, int batch, int heads, int group,
-                                                float scale) {
-  using Plan = Shape<kDim>;
+__global__ void attention_backward_composed_dkv(
+    Heads<const T> q,             // [batch][length][heads][kDim]
+    Heads<const T> k,             // [batch][length][heads / group]
+    Heads<const T> v,             // as k
+    Heads<const T> dout,          // as q
+    const tile::RowStats* stats,  // [batch][heads][rows]
+    Heads<T> dk,                  // as k
+    Heads<T> dv,                  // as k
+    tile::Mask mask, int batch, int heads, int group, float scale) {
+  using Plan = TilePlan<kDim>;
   constexpr int kThreads = Plan::kThreads, kKeys = Plan::kKept, kQueries = Plan::kPassing;
   using KeyTile = SharedTile<T, kKeys, kDim>;
   using QueryTile = SharedTile<T, kQueries, kDim>;
   extern __shared__ __align__(1024) unsigned char smem[];  // {keys, values, [2]{queries, their dO}}
   const KeyTile k_tile(smem), v_tile(smem + KeyTile::kBytes);
   const auto work = tile::keys_longest_first(batch, heads / group, (mask.keys + kKeys - 1) / kKeys);
-  const tile::Mask turned = mask.transposed();
+  const tile::Mask transposed = mask.transposed();
   const int block_key = work.tile * kKeys;
   const int warp_row = static_cast<int>(threadIdx.x) / 32 * 16;  // in the tile
   const int warp_key = block_key + warp_row;
   // An iteration is a tile of queries that see these keys; the loop takes the heads that share the
   // keys in turn.
-  const tile::Mask::Tiles visited = turned.tiles(block_key, kKeys, kQueries);
+  const tile::Mask::Tiles visited = transposed.tiles(block_key, kKeys, kQueries);
   const int tiles = visited.last - visited.first;
   const auto head_of = [&](int turn) { return work.head * group + turn / tiles; };
   const auto tile_of = [&](int turn) { return visited.first + turn % tiles; };
@@ -144,7 +144,7 @@ __global__ void attention_backward_composed_dkv(Heads<const T> q,  // [batch][le
                                        mask.keys - block_key);
   copy(0);
 
-  Sums<16, kDim> dk_sums, dv_sums;
+  Accumulator<16, kDim> dk_sums, dv_sums;
   for (int turn = 0; turn < tiles * group; ++turn) {
     tile::ptx::cp_async_wait_all();
     // These queries have landed, and all warps are done with the previous ones, whose buffer the
@@ -153,18 +153,18 @@ __global__ void attention_backward_composed_dkv(Heads<const T> q,  // [batch][le
     if (turn + 1 < tiles * group) copy(turn + 1);
     const int tile = tile_of(turn), query = tile * kQueries;
     const bool whole = tile >= visited.whole_first && tile < visited.whole_last;
-    if (!whole && !turned.any_sees(warp_key, 16, query, kQueries)) continue;
+    if (!whole && !transposed.any_sees(warp_key, 16, query, kQueries)) continue;
     // P^T = exp2(K Q^T - lse)
-    Sums<16, kQueries> weights, dscores;
-    add_product_of_rows<T>(weights, k_tile, warp_row, q_tile(turn), 0);
-    if (!whole) hide(weights, turned, warp_key, query);
+    Accumulator<16, kQueries> weights, dscores;
+    mma_ABt<T>(weights, k_tile, warp_row, q_tile(turn), 0);
+    if (!whole) hide(weights, transposed, warp_key, query);
     // dS^T = P^T (V dO^T - delta)
-    add_product_of_rows<T>(dscores, v_tile, warp_row, dout_tile(turn), 0);
-    const tile::Terms* of_tile =
-        terms_of_head(terms, {work.batch, head_of(turn), 0}, heads, mask.queries) + query;
+    mma_ABt<T>(dscores, v_tile, warp_row, dout_tile(turn), 0);
+    const tile::RowStats* of_tile =
+        stats_of_head(stats, {work.batch, head_of(turn), 0}, heads, mask.queries) + query;
 #pragma unroll
     for (int c = 0; c < kQueries / 4; ++c) {
-      const tile::Terms of_query = of_tile[weights.col(c)];
+      const tile::RowStats of_query = of_tile[weights.col(c)];
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         float& weight = weights.at(r, c);
@@ -173,8 +173,8 @@ __global__ void attention_backward_composed_dkv(Heads<const T> q,  // [batch][le
       }
     }
     // dV += P^T dO, dK += dS^T Q
-    add_product_with_columns<T>(dv_sums, as_factor<T>(weights), dout_tile(turn), 0);
-    add_product_with_columns<T>(dk_sums, as_factor<T>(dscores), q_tile(turn), 0);
+    mma_AB<T>(dv_sums, as_fragment<T>(weights), dout_tile(turn), 0);
+    mma_AB<T>(dk_sums, as_fragment<T>(dscores), q_tile(turn), 0);
   }
   dk_sums.scale(scale);
   store(dk_sums, dk.rows(work.batch, work.head), warp_key, mask.keys);
@@ -192,8 +192,8 @@ Rotation rotation_back(const AttentionBackwardProblem& p, const AttentionBackwar
   back.buffers.k = back.buffers.k_out = b.dk;
   return back;
 }
-/// The rotated copies follow the terms in the workspace; a step without a rotation in memory needs
-/// the terms only.
+/// The rotated copies follow the stats in the workspace; a step without a rotation in memory needs
+/// the stats only.
 Rotation rotation_forth(const AttentionBackwardProblem& p, const AttentionBackwardBuffers& b) {
   return rotation_into(static_cast<unsigned char*>(b.workspace) + workspace_bytes(p, "fused"), p,
                        b);
@@ -211,8 +211,8 @@ tile::Status takes_composed(const AttentionBackwardProblem& p, const AttentionBa
 tile::Status composed(const AttentionBackwardProblem& p, const AttentionBackwardBuffers& b,
                       void* stream) {
   unsigned keys = 0, queries = 0;  // blocks
-  constexpr int kKept = Shape<64>::kKept;
-  static_assert(kKept == Shape<128>::kKept);
+  constexpr int kKept = TilePlan<64>::kKept;
+  static_assert(kKept == TilePlan<128>::kKept);
   if (tile::Status s = tile::blocks_for_tiles(p, p.kv_heads, p.length, kKept, &keys); !s.ok()) {
     return s;
   }
@@ -225,20 +225,20 @@ tile::Status composed(const AttentionBackwardProblem& p, const AttentionBackward
   if (tile::Status s = vectors(rotation, rotated, stream); !s.ok()) return s;
   const tile::Status attended = with_type_and_head_dim(p, [&](auto element, auto head_dim) {
     using T = decltype(element);
-    constexpr int kDim = head_dim.value, kBytes = Shape<kDim>::kBytes;
-    constexpr int kThreads = Shape<kDim>::kThreads;
+    constexpr int kDim = head_dim.value, kBytes = TilePlan<kDim>::kBytes;
+    constexpr int kThreads = TilePlan<kDim>::kThreads;
     const auto in = static_cast<cudaStream_t>(stream);
     const auto q = heads_of<const T>(rotated.q_out, rotation.q_out);
     const auto k = heads_of<const T>(rotated.k_out, rotation.k_out);
     const auto v = heads_of<const T>(b.v, p.v), dout = heads_of<const T>(b.dout, p.dout);
-    auto* terms = static_cast<tile::Terms*>(b.workspace);
+    auto* stats = static_cast<tile::RowStats*>(b.workspace);
     const int batch = static_cast<int>(p.batch), heads = static_cast<int>(p.heads);
     const int group = tile::group_of(p);
     const tile::Status dq_allowed =
         tile::allow_shared_bytes(attention_backward_composed_dq<T, kDim>, kBytes);
     if (!dq_allowed.ok()) return dq_allowed;
     attention_backward_composed_dq<T, kDim><<<queries, kThreads, kBytes, in>>>(
-        q, k, v, heads_of<const T>(b.o, p.o), dout, b.lse, terms, heads_of<T>(b.dq, p.dq),
+        q, k, v, heads_of<const T>(b.o, p.o), dout, b.lse, stats, heads_of<T>(b.dq, p.dq),
         mask_of(p), batch, heads, group, p.scale);
     const tile::Status dq_launched = tile::launch_status("attention_backward_composed_dq");
     if (!dq_launched.ok()) return dq_launched;
@@ -246,7 +246,7 @@ tile::Status composed(const AttentionBackwardProblem& p, const AttentionBackward
         tile::allow_shared_bytes(attention_backward_composed_dkv<T, kDim>, kBytes);
     if (!allowed.ok()) return allowed;
     attention_backward_composed_dkv<T, kDim><<<keys, kThreads, kBytes, in>>>(
-        q, k, v, dout, terms, heads_of<T>(b.dk, p.dk), heads_of<T>(b.dv, p.dv), mask_of(p), batch,
+        q, k, v, dout, stats, heads_of<T>(b.dk, p.dk), heads_of<T>(b.dv, p.dv), mask_of(p), batch,
         heads, group, p.scale);
     return tile::launch_status("attention_backward_composed_dkv");
   });

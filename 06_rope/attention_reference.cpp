@@ -109,9 +109,9 @@ tile::Status check_all(const Problem& p, const Buffers& b, std::string_view step
 /// Rotated rows of q or k, or of their gradients: those of the tokens with these numbers, or of
 /// all.
 template <class Problem>
-tile::Expected turned(const Problem& p, Pass pass, std::int64_t heads, std::span<const double> x,
-                      std::span<const double> x_bound, std::span<const double> frequencies,
-                      std::span<const int> positions, std::span<const std::int64_t> tokens) {
+tile::Expected rotated(const Problem& p, Pass pass, std::int64_t heads, std::span<const double> x,
+                       std::span<const double> x_bound, std::span<const double> frequencies,
+                       std::span<const int> positions, std::span<const std::int64_t> tokens) {
   RotaryProblem r = rotation_of(p);
   r.pass = pass;
   r.batch = 1;
@@ -158,10 +158,10 @@ std::int64_t workspace_bytes(const AttentionProblem& p, std::string_view step) {
   return step == "composed" ? rotated_bytes(p) : 0;
 }
 std::int64_t workspace_bytes(const AttentionBackwardProblem& p, std::string_view step) {
-  const std::int64_t terms = product({8, p.batch, p.heads, (p.length + 127) / 128 * 128});
+  const std::int64_t stats = product({8, p.batch, p.heads, (p.length + 127) / 128 * 128});
   std::int64_t all = 0;
   const std::int64_t rotated = step == "composed" ? rotated_bytes(p) : 0;
-  return __builtin_add_overflow(terms, rotated, &all) ? INT64_MAX : all;
+  return __builtin_add_overflow(stats, rotated, &all) ? INT64_MAX : all;
 }
 
 tile::Status check_attention(const AttentionProblem& p, const AttentionBuffers& b,
@@ -177,7 +177,7 @@ tile::AttentionExpected reference(const AttentionProblem& p, const AttentionInpu
                                   std::span<const std::int64_t> rows) {
   const auto turn = [&](std::int64_t heads, std::span<const double> x,
                         std::span<const std::int64_t> tokens) {
-    return turned(p, Pass::forward, heads, x, {}, in.frequencies, in.positions, tokens);
+    return rotated(p, Pass::forward, heads, x, {}, in.frequencies, in.positions, tokens);
   };
   const tile::Expected q = turn(p.heads, in.q, rows), k = turn(p.kv_heads, in.k, {});
   return tile::attention_reference(sizes_of(p), {q.value, k.value, in.v, {}, {}, q.bound, k.bound},
@@ -190,21 +190,21 @@ tile::AttentionGradients reference(const AttentionBackwardProblem& p,
                                    std::span<const std::int64_t> key_rows) {
   const auto turn = [&](Pass pass, std::int64_t heads, std::span<const double> x,
                         std::span<const double> bound, std::span<const std::int64_t> tokens) {
-    return turned(p, pass, heads, x, bound, in.frequencies, in.positions, tokens);
+    return rotated(p, pass, heads, x, bound, in.frequencies, in.positions, tokens);
   };
   const tile::Expected q = turn(Pass::forward, p.heads, in.q, {}, {});
   const tile::Expected k = turn(Pass::forward, p.kv_heads, in.k, {}, {});
   tile::AttentionGradients gradients = tile::attention_gradients(
       sizes_of(p), {q.value, k.value, in.v, in.o, in.lse, in.dout, {}, {}, q.bound, k.bound},
       query_rows, key_rows);
-  const auto turn_back = [&](tile::Expected* x, std::int64_t heads,
-                             std::span<const std::int64_t> tokens) {
+  const auto rotate_back = [&](tile::Expected* x, std::int64_t heads,
+                               std::span<const std::int64_t> tokens) {
     const std::vector<std::int64_t> shape = x->shape;
     *x = turn(Pass::backward, heads, x->value, x->bound, tokens);
     x->shape = shape;
   };
-  turn_back(&gradients.dq, p.heads, query_rows);
-  turn_back(&gradients.dk, p.kv_heads, key_rows);
+  rotate_back(&gradients.dq, p.heads, query_rows);
+  rotate_back(&gradients.dk, p.kv_heads, key_rows);
   return gradients;
 }
 

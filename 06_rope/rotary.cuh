@@ -31,7 +31,7 @@ struct Pair {
 };
 
 /// The pair as a complex number x + iy, times c + is.
-__device__ __forceinline__ Pair turn(Pair pair, float c, float s) {
+__device__ __forceinline__ Pair rotate(Pair pair, float c, float s) {
   return {fmaf(pair.x, c, -pair.y * s), fmaf(pair.y, c, pair.x * s)};
 }
 // snippet-end turn

@@ -44,9 +44,9 @@ __global__ void rotary_tables(Heads<const T> in,  // [batch][length][heads][head
   // snippet-end entry
   const int x = layout == Layout::half_split ? unit : 2 * unit;
   const int y = layout == Layout::half_split ? unit + pairs : 2 * unit + 1;
-  const Pair turned = turn({static_cast<float>(from[x]), static_cast<float>(from[y])}, c, s);
-  to[x] = static_cast<T>(turned.x);
-  to[y] = static_cast<T>(turned.y);
+  const Pair rotated = rotate({static_cast<float>(from[x]), static_cast<float>(from[y])}, c, s);
+  to[x] = static_cast<T>(rotated.x);
+  to[y] = static_cast<T>(rotated.y);
 }
 // snippet-end kernel
 

@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 #pragma unroll
   for (int i = 0; i < kHeads<kLayout>; ++i) {
-    if (position >= 0 && unit < turning) of_head[i].turn(c, s);
+    if (position >= 0 && unit < turning) of_head[i].rotate(c, s);
 #pragma unroll
     for (int j = 0; j < Unit::kChunks; ++j) {
       if (position < 0) of_head[i].chunk[j] = of_head[i].chunk[j].from_floats(nowhere);

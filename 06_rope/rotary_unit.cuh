@@ -23,7 +23,7 @@ struct Unit {
 
   tile::Chunk<T, kWidth> chunk[kChunks];
 
-  __device__ __forceinline__ void turn(const Numbers<kPairs>& c, const Numbers<kPairs>& s) {
+  __device__ __forceinline__ void rotate(const Numbers<kPairs>& c, const Numbers<kPairs>& s) {
     float value[kChunks][kWidth];
 #pragma unroll
     for (int j = 0; j < kChunks; ++j) chunk[j].to_floats(value[j]);
@@ -31,8 +31,8 @@ struct Unit {
     for (int i = 0; i < kPairs; ++i) {
       float& x = kChunks == 2 ? value[0][i] : value[0][2 * i];
       float& y = kChunks == 2 ? value[kChunks - 1][i] : value[0][2 * i + 1];
-      const Pair turned = rope::turn({x, y}, c.of[i], s.of[i]);
-      x = turned.x, y = turned.y;
+      const Pair rotated = rope::rotate({x, y}, c.of[i], s.of[i]);
+      x = rotated.x, y = rotated.y;
     }
 #pragma unroll
     for (int j = 0; j < kChunks; ++j) chunk[j] = tile::Chunk<T, kWidth>::from_floats(value[j]);

@@ -43,8 +43,8 @@ __global__ void windowed_backward_scores(Heads<const T> q1,    // [batch][querie
                                          const float* lse,     // [batch][heads][queries]
                                          float* weights,       // [batch][heads][queries][keys]
                                          float* dscores,       // as weights
-                                         Masks masks, Window window, int heads, int group, int dim,
-                                         float scale) {
+                                         BatchMasks masks, Window window, int heads, int group,
+                                         int dim, float scale) {
   const Row row(heads, masks.queries);
   const Mask mask = masks.of(row.batch);
   const T* dout_row = dout.rows(row.batch, row.head)[row.row];
@@ -74,7 +74,7 @@ __global__ void windowed_backward_scores_dq(const float* dscores,  // [batch][he
                                             Heads<const T> k2,     // as k1
                                             Heads<T> dq1,          // [batch][queries][heads][dim]
                                             Heads<T> dq2,          // as dq1
-                                            Masks masks, Window window, int heads, int group,
+                                            BatchMasks masks, Window window, int heads, int group,
                                             int dim, float scale) {
   const Row row(heads, masks.queries);
   const Mask mask = masks.of(row.batch);
@@ -105,19 +105,20 @@ __global__ void windowed_backward_scores_dkv(const float* weights,  // [batch][h
                                              Heads<T> dk1,  // [batch][keys][heads / group][dim]
                                              Heads<T> dk2,  // as dk1
                                              Heads<T> dv,   // as dk1
-                                             Masks masks, Window window, int heads, int group,
+                                             BatchMasks masks, Window window, int heads, int group,
                                              int dim, float scale) {
   const Row row(heads / group, masks.keys);
-  const Mask turned = masks.of(row.batch).transposed();
+  const Mask transposed = masks.of(row.batch).transposed();
   for (int d = threadIdx.x; d < dim; d += kThreads) {
     float near_sum = 0, far_sum = 0, dv_sum = 0;
     for (int head = row.head * group; head < (row.head + 1) * group; ++head) {
       const auto near_queries = q1.rows(row.batch, head), far_queries = q2.rows(row.batch, head);
       const auto douts = dout.rows(row.batch, head);
       const std::int64_t first = (std::int64_t{row.batch} * heads + head) * masks.queries;
-      for (int query = turned.first_key(row.row); query < turned.end_key(row.row); ++query) {
+      for (int query = transposed.first_key(row.row); query < transposed.end_key(row.row);
+           ++query) {
         const std::int64_t at = (first + query) * masks.keys + row.row;
-        if (window.is_near(turned, row.row, query)) {
+        if (window.is_near(transposed, row.row, query)) {
           near_sum += dscores[at] * static_cast<float>(near_queries[query][d]);
         } else {
           far_sum += dscores[at] * static_cast<float>(far_queries[query][d]);
@@ -150,7 +151,7 @@ tile::Status scores(const BackwardProblem& p, const BackwardBuffers& buffers, vo
     const auto q1 = heads_of<const T>(buffers.q1, p.q1), k1 = heads_of<const T>(buffers.k1, p.k1);
     const auto q2 = heads_of<const T>(buffers.q2, p.q2), k2 = heads_of<const T>(buffers.k2, p.k2);
     const auto dout = heads_of<const T>(buffers.dout, p.dout);
-    const Masks masks = masks_of(p, buffers);
+    const BatchMasks masks = masks_of(p, buffers);
     const Window window = window_of(p);
     const int heads = static_cast<int>(p.heads), dim = static_cast<int>(p.head_dim);
     auto* weights = static_cast<float*>(buffers.workspace);

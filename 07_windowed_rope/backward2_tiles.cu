@@ -61,25 +61,26 @@ __device__ void store_row(T* row, const float (&sums)[kLaneDims], float scale, i
 // snippet-begin keys
 /// dK1, dK2 and dV of a tile of keys, over all queries of all heads that share it.
 template <class T>
-__global__ void windowed_backward_tiles_dkv(Heads<const T> q1,    // [batch][queries][heads][dim]
-                                            Heads<const T> k1,    // [batch][keys][kv_heads][dim]
-                                            Heads<const T> q2,    // as q1
-                                            Heads<const T> k2,    // as k1
-                                            Heads<const T> v,     // as k1
-                                            Heads<const T> dout,  // as q1
-                                            const Terms* terms,   // [batch][heads][rows of terms]
-                                            Heads<T> dk1,         // as k1
-                                            Heads<T> dk2,         // as k1
-                                            Heads<T> dv,          // as k1
-                                            Masks masks, Window window, DistanceWeight by_distance,
-                                            int heads, int group, int dim, float scale) {
+__global__ void windowed_backward_tiles_dkv(Heads<const T> q1,      // [batch][queries][heads][dim]
+                                            Heads<const T> k1,      // [batch][keys][kv_heads][dim]
+                                            Heads<const T> q2,      // as q1
+                                            Heads<const T> k2,      // as k1
+                                            Heads<const T> v,       // as k1
+                                            Heads<const T> dout,    // as q1
+                                            const RowStats* stats,  // [batch][heads][rows of stats]
+                                            Heads<T> dk1,           // as k1
+                                            Heads<T> dk2,           // as k1
+                                            Heads<T> dv,            // as k1
+                                            BatchMasks masks, Window window,
+                                            DistanceWeight by_distance, int heads, int group,
+                                            int dim, float scale) {
   extern __shared__ float smem[];                    // {K1, K2, V, Q1 or Q2, dO}
   float* k_smem = smem;                              // [2][kKept][dim + 1]
   float* v_smem = k_smem + 2 * kKept * (dim + 1);    // [kKept][dim + 1]
   float* q_smem = v_smem + kKept * (dim + 1);        // [kPassing][dim + 1]
   float* dout_smem = q_smem + kPassing * (dim + 1);  // as q_smem
   const auto work = work_of_block(heads / group, (masks.keys + kKept - 1) / kKept);
-  const Mask mask = masks.of(work.batch), turned = mask.transposed();
+  const Mask mask = masks.of(work.batch), transposed = mask.transposed();
   const int block_key = work.tile * kKept, keys_left = mask.keys - block_key;
   const int warp = threadIdx.x / tile::kWarp, lane = threadIdx.x % tile::kWarp;
   load_rows<kKept>(k_smem, k1.rows(work.batch, work.head, block_key), keys_left, dim);
@@ -89,9 +90,9 @@ __global__ void windowed_backward_tiles_dkv(Heads<const T> q1,    // [batch][que
 
   float dk1_sums[kLaneDims] = {}, dk2_sums[kLaneDims] = {}, dv_sums[kLaneDims] = {};
   for (int head = work.head * group; head < (work.head + 1) * group; ++head) {
-    const Terms* of_head = terms_of_head(terms, {work.batch, head, 0}, heads, masks.queries);
+    const RowStats* of_head = stats_of_head(stats, {work.batch, head, 0}, heads, masks.queries);
     for (int first = 0; first < mask.queries; first += kPassing) {
-      const auto kinds = window.kinds(turned, block_key, kKept, first, kPassing);
+      const auto kinds = window.kinds(transposed, block_key, kKept, first, kPassing);
       for (const bool near : {true, false}) {
         if (!(near ? kinds.near : kinds.far)) continue;
         const int left = mask.queries - first;
@@ -100,7 +101,7 @@ __global__ void windowed_backward_tiles_dkv(Heads<const T> q1,    // [batch][que
         load_rows<kPassing>(dout_smem, dout.rows(work.batch, head, first), left, dim);
         __syncthreads();  // these are there
         // A lane has a query: its weight for the warp's key, and the weight's gradient.
-        const Terms of_query = of_head[first + lane];
+        const RowStats of_query = of_head[first + lane];
         const int query = first + lane, key = block_key + warp;
         const float factor = by_distance.of(mask, query, key);
         float weight = 0;
@@ -130,17 +131,18 @@ __global__ void windowed_backward_tiles_dkv(Heads<const T> q1,    // [batch][que
 // snippet-begin queries
 /// dQ1 and dQ2 of a tile of queries.
 template <class T>
-__global__ void windowed_backward_tiles_dq(Heads<const T> q1,    // [batch][queries][heads][dim]
-                                           Heads<const T> k1,    // [batch][keys][kv_heads][dim]
-                                           Heads<const T> q2,    // as q1
-                                           Heads<const T> k2,    // as k1
-                                           Heads<const T> v,     // as k1
-                                           Heads<const T> dout,  // as q1
-                                           const Terms* terms,   // [batch][heads][rows of terms]
-                                           Heads<T> dq1,         // as q1
-                                           Heads<T> dq2,         // as q1
-                                           Masks masks, Window window, DistanceWeight by_distance,
-                                           int heads, int group, int dim, float scale) {
+__global__ void windowed_backward_tiles_dq(Heads<const T> q1,      // [batch][queries][heads][dim]
+                                           Heads<const T> k1,      // [batch][keys][kv_heads][dim]
+                                           Heads<const T> q2,      // as q1
+                                           Heads<const T> k2,      // as k1
+                                           Heads<const T> v,       // as k1
+                                           Heads<const T> dout,    // as q1
+                                           const RowStats* stats,  // [batch][heads][rows of stats]
+                                           Heads<T> dq1,           // as q1
+                                           Heads<T> dq2,           // as q1
+                                           BatchMasks masks, Window window,
+                                           DistanceWeight by_distance, int heads, int group,
+                                           int dim, float scale) {
   extern __shared__ float smem[];                     // {Q1, Q2, dO, K1 or K2, V}
   float* q_smem = smem;                               // [2][kKept][dim + 1]
   float* dout_smem = q_smem + 2 * kKept * (dim + 1);  // [kKept][dim + 1]
@@ -156,7 +158,7 @@ __global__ void windowed_backward_tiles_dq(Heads<const T> q1,    // [batch][quer
                    queries_left, dim);
   load_rows<kKept>(dout_smem, dout.rows(work.batch, work.head, block_query), queries_left, dim);
 
-  const Terms of_query = terms_of_head(terms, work, heads, masks.queries)[block_query + warp];
+  const RowStats of_query = stats_of_head(stats, work, heads, masks.queries)[block_query + warp];
   float dq1_sums[kLaneDims] = {}, dq2_sums[kLaneDims] = {};
   for (int first = 0; first < mask.keys; first += kPassing) {
     const auto kinds = window.kinds(mask, block_query, kKept, first, kPassing);
@@ -210,7 +212,7 @@ tile::Status tiles(const BackwardProblem& p, const BackwardBuffers& buffers, voi
   if (tile::Status s = blocks_for_tiles(p, p.heads, p.queries, kKept, &query_blocks); !s.ok()) {
     return s;
   }
-  if (tile::Status s = compute_terms(p, buffers, stream); !s.ok()) return s;
+  if (tile::Status s = compute_stats(p, buffers, stream); !s.ok()) return s;
   return tile::with_element_type(p.type, [&](auto element) -> tile::Status {
     using T = decltype(element);
     const auto in = static_cast<cudaStream_t>(stream);
@@ -218,8 +220,8 @@ tile::Status tiles(const BackwardProblem& p, const BackwardBuffers& buffers, voi
     const auto q2 = heads_of<const T>(buffers.q2, p.q2), k2 = heads_of<const T>(buffers.k2, p.k2);
     const auto v = heads_of<const T>(buffers.v, p.v),
                dout = heads_of<const T>(buffers.dout, p.dout);
-    const auto* terms = static_cast<const Terms*>(buffers.workspace);
-    const Masks masks = masks_of(p, buffers);
+    const auto* stats = static_cast<const RowStats*>(buffers.workspace);
+    const BatchMasks masks = masks_of(p, buffers);
     const Window window = window_of(p);
     const int heads = static_cast<int>(p.heads), dim = static_cast<int>(p.head_dim);
     const std::size_t bytes = shared_bytes(p.head_dim);
@@ -227,7 +229,7 @@ tile::Status tiles(const BackwardProblem& p, const BackwardBuffers& buffers, voi
       const tile::Status allowed = tile::allow_shared_bytes(windowed_backward_tiles_dkv<T>, bytes);
       if (!allowed.ok()) return allowed;
       windowed_backward_tiles_dkv<T><<<key_blocks, kThreads, bytes, in>>>(
-          q1, k1, q2, k2, v, dout, terms, heads_of<T>(buffers.dk1, p.dk1),
+          q1, k1, q2, k2, v, dout, stats, heads_of<T>(buffers.dk1, p.dk1),
           heads_of<T>(buffers.dk2, p.dk2), heads_of<T>(buffers.dv, p.dv), masks, window,
           distance_weight_of(p), heads, group_of(p), dim, p.scale);
       tile::Status launched = tile::launch_status("windowed_backward_tiles_dkv");
@@ -236,7 +238,7 @@ tile::Status tiles(const BackwardProblem& p, const BackwardBuffers& buffers, voi
     const tile::Status allowed = tile::allow_shared_bytes(windowed_backward_tiles_dq<T>, bytes);
     if (!allowed.ok()) return allowed;
     windowed_backward_tiles_dq<T><<<query_blocks, kThreads, bytes, in>>>(
-        q1, k1, q2, k2, v, dout, terms, heads_of<T>(buffers.dq1, p.dq1),
+        q1, k1, q2, k2, v, dout, stats, heads_of<T>(buffers.dq1, p.dq1),
         heads_of<T>(buffers.dq2, p.dq2), masks, window, distance_weight_of(p), heads, group_of(p),
         dim, p.scale);
     return tile::launch_status("windowed_backward_tiles_dq");

@@ -13,11 +13,11 @@
 namespace windowed_rope {
 namespace {
 
-using tile::SharedTile, tile::Sums;
+using tile::SharedTile, tile::Accumulator;
 
 /// 48 KiB of shared memory at most.
 template <int kDim>
-struct Shape {
+struct TilePlan {
   static constexpr int kWarps = 4, kThreads = kWarps * 32;
   // At 128 columns the gradients of 16 rows fill the registers. Beyond that two warps share the
   // rows, and each has half of the columns.
@@ -35,14 +35,14 @@ __global__ void windowed_backward_mma_dkv(Heads<const T> q1,  // [batch][queries
                                           Heads<const T> q2,  // as q1
                                           Heads<const T> k2,  // as k1
                                           Heads<const T> v,   // as k1
-                                          Heads<const T> dout,  // as q1
-                                          const Terms* terms,   // [batch][heads][rows of terms]
-                                          Heads<T> dk1,         // as k1
-                                          Heads<T> dk2,         // as k1
-                                          Heads<T> dv,          // as k1
-                                          Masks masks, Window window, int heads, int group,
+                                          Heads<const T> dout,    // as q1
+                                          const RowStats* stats,  // [batch][heads][rows of stats]
+                                          Heads<T> dk1,           // as k1
+                                          Heads<T> dk2,           // as k1
+                                          Heads<T> dv,            // as k1
+                                          BatchMasks masks, Window window, int heads, int group,
                                           float scale) {
-  using Plan = Shape<kDim>;
+  using Plan = TilePlan<kDim>;
   constexpr int kThreads = Plan::kThreads, kKeys = Plan::kKept, kQueries = Plan::kPassing;
   using KeyTile = SharedTile<T, kKeys, kDim>;
   using QueryTile = SharedTile<T, kQueries, kDim>;
@@ -58,31 +58,32 @@ __global__ void windowed_backward_mma_dkv(Heads<const T> q1,  // [batch][queries
   v_tile.template copy<kThreads>(v.rows(work.batch, work.head, block_key),
                                  whole_mask.queries - block_key);
 
-  Sums<16, Plan::kCols> dk_sums, dv_sums;
+  Accumulator<16, Plan::kCols> dk_sums, dv_sums;
   for (int part = 0; part < Window::kParts; ++part) {
     const bool near = Window::is_near(part);
-    const Mask turned = window.part(whole_mask, part);
+    const Mask transposed = window.part(whole_mask, part);
     const Heads<const T> q = near ? q1 : q2, k = near ? k1 : k2;
     __syncthreads();  // all warps have read the previous keys
     k_tile.template copy<kThreads>(k.rows(work.batch, work.head, block_key),
-                                   turned.queries - block_key);
+                                   transposed.queries - block_key);
     for (int head = work.head * group; head < (work.head + 1) * group; ++head) {
-      const Terms* of_head = terms_of_head(terms, {work.batch, head, 0}, heads, masks.queries);
-      for (int first = 0; first < turned.keys; first += kQueries) {
-        if (!Window::any_sees(turned, block_key, kKeys, first, kQueries)) continue;
+      const RowStats* of_head = stats_of_head(stats, {work.batch, head, 0}, heads, masks.queries);
+      for (int first = 0; first < transposed.keys; first += kQueries) {
+        if (!Window::any_sees(transposed, block_key, kKeys, first, kQueries)) continue;
         __syncthreads();  // all warps have read the previous queries
-        q_tile.template copy<kThreads>(q.rows(work.batch, head, first), turned.keys - first);
-        dout_tile.template copy<kThreads>(dout.rows(work.batch, head, first), turned.keys - first);
+        q_tile.template copy<kThreads>(q.rows(work.batch, head, first), transposed.keys - first);
+        dout_tile.template copy<kThreads>(dout.rows(work.batch, head, first),
+                                          transposed.keys - first);
         __syncthreads();  // these are there
         // P^T = exp2(K Q^T - lse)
-        Sums<16, kQueries> weights, dscores;
-        add_product_of_rows<T>(weights, k_tile, warp_key, q_tile, 0);
-        hide(weights, turned, block_key + warp_key, first);
+        Accumulator<16, kQueries> weights, dscores;
+        mma_ABt<T>(weights, k_tile, warp_key, q_tile, 0);
+        hide(weights, transposed, block_key + warp_key, first);
         // dS^T = P^T (V dO^T - delta)
-        add_product_of_rows<T>(dscores, v_tile, warp_key, dout_tile, 0);
+        mma_ABt<T>(dscores, v_tile, warp_key, dout_tile, 0);
 #pragma unroll
         for (int c = 0; c < kQueries / 4; ++c) {
-          const Terms of_query = of_head[first + weights.col(c)];
+          const RowStats of_query = of_head[first + weights.col(c)];
 #pragma unroll
           for (int r = 0; r < 2; ++r) {
             float& weight = weights.at(r, c);
@@ -91,8 +92,8 @@ __global__ void windowed_backward_mma_dkv(Heads<const T> q1,  // [batch][queries
           }
         }
         // dV += P^T dO, dK += dS^T Q
-        add_product_with_columns<T>(dv_sums, as_factor<T>(weights), dout_tile, 0, col0);
-        add_product_with_columns<T>(dk_sums, as_factor<T>(dscores), q_tile, 0, col0);
+        mma_AB<T>(dv_sums, as_fragment<T>(weights), dout_tile, 0, col0);
+        mma_AB<T>(dk_sums, as_fragment<T>(dscores), q_tile, 0, col0);
       }
     }
     if (part == 0) continue;  // dK2 is a sum over two parts
@@ -114,12 +115,12 @@ __global__ void windowed_backward_mma_dq(Heads<const T> q1,    // [batch][querie
                                          Heads<const T> k2,    // as k1
                                          Heads<const T> v,     // as k1
                                          Heads<const T> dout,  // as q1
-                                         const Terms* terms,   // [batch][heads][rows of terms]
-                                         Heads<T> dq1,         // as q1
-                                         Heads<T> dq2,         // as q1
-                                         Masks masks, Window window, int heads, int group,
+                                         const RowStats* stats,  // [batch][heads][rows of stats]
+                                         Heads<T> dq1,           // as q1
+                                         Heads<T> dq2,           // as q1
+                                         BatchMasks masks, Window window, int heads, int group,
                                          float scale) {
-  using Plan = Shape<kDim>;
+  using Plan = TilePlan<kDim>;
   constexpr int kThreads = Plan::kThreads, kQueries = Plan::kKept, kKeys = Plan::kPassing;
   using QueryTile = SharedTile<T, kQueries, kDim>;
   using KeyTile = SharedTile<T, kKeys, kDim>;
@@ -135,9 +136,9 @@ __global__ void windowed_backward_mma_dq(Heads<const T> q1,    // [batch][querie
   const int col0 = warp % Plan::kParts * Plan::kCols;
   dout_tile.template copy<kThreads>(dout.rows(work.batch, work.head, block_query),
                                     whole_mask.queries - block_query);
-  const Terms* of_tile = terms_of_head(terms, work, heads, masks.queries) + block_query;
+  const RowStats* of_tile = stats_of_head(stats, work, heads, masks.queries) + block_query;
 
-  Sums<16, Plan::kCols> dq_sums;
+  Accumulator<16, Plan::kCols> dq_sums;
   for (int part = 0; part < Window::kParts; ++part) {
     const bool near = Window::is_near(part);
     const Mask mask = window.part(whole_mask, part);
@@ -152,13 +153,13 @@ __global__ void windowed_backward_mma_dq(Heads<const T> q1,    // [batch][querie
       v_tile.template copy<kThreads>(v.rows(work.batch, kv_head, first), mask.keys - first);
       __syncthreads();  // these are there
       // S = Q K^T, and dS = P (dO V^T - delta)
-      Sums<16, kKeys> scores, dscores;
-      add_product_of_rows<T>(scores, q_tile, warp_query, k_tile, 0);
+      Accumulator<16, kKeys> scores, dscores;
+      mma_ABt<T>(scores, q_tile, warp_query, k_tile, 0);
       hide(scores, mask, block_query + warp_query, first);
-      add_product_of_rows<T>(dscores, dout_tile, warp_query, v_tile, 0);
+      mma_ABt<T>(dscores, dout_tile, warp_query, v_tile, 0);
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        const Terms of_query = of_tile[warp_query + scores.row(r)];
+        const RowStats of_query = of_tile[warp_query + scores.row(r)];
 #pragma unroll
         for (int c = 0; c < kKeys / 4; ++c) {
           const float weight =
@@ -167,7 +168,7 @@ __global__ void windowed_backward_mma_dq(Heads<const T> q1,    // [batch][querie
         }
       }
       // dQ += dS K
-      add_product_with_columns<T>(dq_sums, as_factor<T>(dscores), k_tile, 0, col0);
+      mma_AB<T>(dq_sums, as_fragment<T>(dscores), k_tile, 0, col0);
     }
     if (part == 0) continue;  // dQ2 is a sum over two parts
     dq_sums.scale(scale);
@@ -190,7 +191,7 @@ tile::Status mma(const BackwardProblem& p, const BackwardBuffers& buffers, void*
   return with_16_bits_and_head_dim(p.type, p.head_dim, [&](auto element, auto head_dim) {
     using T = decltype(element);
     constexpr int kDim = head_dim.value;
-    using Plan = Shape<kDim>;
+    using Plan = TilePlan<kDim>;
     unsigned keys = 0, queries = 0;  // blocks
     if (tile::Status s = blocks_for_tiles(p, p.kv_heads, p.keys, Plan::kKept, &keys); !s.ok()) {
       return s;
@@ -198,14 +199,14 @@ tile::Status mma(const BackwardProblem& p, const BackwardBuffers& buffers, void*
     if (tile::Status s = blocks_for_tiles(p, p.heads, p.queries, Plan::kKept, &queries); !s.ok()) {
       return s;
     }
-    if (tile::Status s = compute_terms(p, buffers, stream); !s.ok()) return s;
+    if (tile::Status s = compute_stats(p, buffers, stream); !s.ok()) return s;
     const auto in = static_cast<cudaStream_t>(stream);
     const auto q1 = heads_of<const T>(buffers.q1, p.q1), k1 = heads_of<const T>(buffers.k1, p.k1);
     const auto q2 = heads_of<const T>(buffers.q2, p.q2), k2 = heads_of<const T>(buffers.k2, p.k2);
     const auto v = heads_of<const T>(buffers.v, p.v),
                dout = heads_of<const T>(buffers.dout, p.dout);
-    const auto* terms = static_cast<const Terms*>(buffers.workspace);
-    const Masks masks = masks_of(p, buffers);
+    const auto* stats = static_cast<const RowStats*>(buffers.workspace);
+    const BatchMasks masks = masks_of(p, buffers);
     const Window window = window_of(p);
     const int heads = static_cast<int>(p.heads);
     if (keys > 0) {
@@ -213,7 +214,7 @@ tile::Status mma(const BackwardProblem& p, const BackwardBuffers& buffers, void*
           tile::allow_shared_bytes(windowed_backward_mma_dkv<T, kDim>, Plan::kBytes);
       if (!allowed.ok()) return allowed;
       windowed_backward_mma_dkv<T, kDim><<<keys, Plan::kThreads, Plan::kBytes, in>>>(
-          q1, k1, q2, k2, v, dout, terms, heads_of<T>(buffers.dk1, p.dk1),
+          q1, k1, q2, k2, v, dout, stats, heads_of<T>(buffers.dk1, p.dk1),
           heads_of<T>(buffers.dk2, p.dk2), heads_of<T>(buffers.dv, p.dv), masks, window, heads,
           group_of(p), p.scale);
       tile::Status launched = tile::launch_status("windowed_backward_mma_dkv");
@@ -223,7 +224,7 @@ tile::Status mma(const BackwardProblem& p, const BackwardBuffers& buffers, void*
         tile::allow_shared_bytes(windowed_backward_mma_dq<T, kDim>, Plan::kBytes);
     if (!allowed.ok()) return allowed;
     windowed_backward_mma_dq<T, kDim><<<queries, Plan::kThreads, Plan::kBytes, in>>>(
-        q1, k1, q2, k2, v, dout, terms, heads_of<T>(buffers.dq1, p.dq1),
+        q1, k1, q2, k2, v, dout, stats, heads_of<T>(buffers.dq1, p.dq1),
         heads_of<T>(buffers.dq2, p.dq2), masks, window, heads, group_of(p), p.scale);
     return tile::launch_status("windowed_backward_mma_dq");
   });

@@ -13,24 +13,24 @@
 namespace windowed_rope {
 namespace {
 
-using tile::Factor, tile::QueryStage, tile::SharedTile, tile::Sums;
+using tile::Fragment, tile::QueryStage, tile::SharedTile, tile::Accumulator;
 
 // snippet-begin kernel
 template <class T, int kDim>
 __global__ void __launch_bounds__(OnePassShape<kDim>::kThreads, OnePassShape<kDim>::kBlocks)
-    windowed_backward_one_pass(Heads<const T> q1,    // [batch][queries][heads][kDim]
-                               Heads<const T> k1,    // [batch][keys][heads / group][kDim]
-                               Heads<const T> q2,    // as q1
-                               Heads<const T> k2,    // as k1
-                               Heads<const T> v,     // as k1
-                               Heads<const T> dout,  // as q1
-                               const Terms* terms,   // [batch][heads][rows of terms]
-                               float4* dq1_sums,     // [batch][heads][rows / 16][kDim / 8][lane]
-                               float4* dq2_sums,     // as dq1_sums
-                               Heads<T> dk1,         // as k1
-                               Heads<T> dk2,         // as k1
-                               Heads<T> dv,          // as k1
-                               Masks masks, Window window, int batch, int heads, int group,
+    windowed_backward_one_pass(Heads<const T> q1,      // [batch][queries][heads][kDim]
+                               Heads<const T> k1,      // [batch][keys][heads / group][kDim]
+                               Heads<const T> q2,      // as q1
+                               Heads<const T> k2,      // as k1
+                               Heads<const T> v,       // as k1
+                               Heads<const T> dout,    // as q1
+                               const RowStats* stats,  // [batch][heads][rows of stats]
+                               float4* dq1_sums,       // [batch][heads][rows / 16][kDim / 8][lane]
+                               float4* dq2_sums,       // as dq1_sums
+                               Heads<T> dk1,           // as k1
+                               Heads<T> dk2,           // as k1
+                               Heads<T> dv,            // as k1
+                               BatchMasks masks, Window window, int batch, int heads, int group,
                                float scale) {
   using Plan = OnePassShape<kDim>;
   constexpr int kThreads = Plan::kThreads, kKeys = Plan::kKept, kQueries = Plan::kPassing;
@@ -49,15 +49,15 @@ __global__ void __launch_bounds__(OnePassShape<kDim>::kThreads, OnePassShape<kDi
       .template copy_async_in_steps<kThreads>(v.rows(work.batch, work.head, block_key),
                                               masks.of(work.batch).keys - block_key);
   int parity = 0;  // parity of the iteration, which selects the stage
-  Sums<32, Plan::kCols> dk_sums, dv_sums;
+  Accumulator<32, Plan::kCols> dk_sums, dv_sums;
 
   // snippet-begin parts
   for (int of_mask = 0; of_mask < Window::kParts; ++of_mask) {
     const bool near = Window::is_near(of_mask);
-    const Mask turned = window.part(masks.of(work.batch).transposed(), of_mask);
+    const Mask transposed = window.part(masks.of(work.batch).transposed(), of_mask);
     const Heads<const T> k = near ? k1 : k2;
     // Tiles of queries that see these keys; the loop takes the heads that share the keys in turn.
-    const Mask::Tiles visited = turned.tiles(block_key, kKeys, kQueries);
+    const Mask::Tiles visited = transposed.tiles(block_key, kKeys, kQueries);
     int head = work.head * group;
     const int end_head = visited.first < visited.last ? head + group : head;
 
@@ -67,17 +67,17 @@ __global__ void __launch_bounds__(OnePassShape<kDim>::kThreads, OnePassShape<kDi
       Stage(stages + parity * Stage::kBytes)
           .template copy_async<kThreads>(
               q.rows(work.batch, of_head, query), dout.rows(work.batch, of_head, query),
-              terms_of_head(terms, {work.batch, of_head, 0}, heads, masks.queries) + query,
-              turned.keys - query);
+              stats_of_head(stats, {work.batch, of_head, 0}, heads, masks.queries) + query,
+              transposed.keys - query);
     };
     __syncthreads();  // all warps have read the previous keys and queries
     if (head < end_head) {
       KeyTile(smem).template copy_async_in_steps<kThreads>(k.rows(work.batch, work.head, block_key),
-                                                           turned.queries - block_key);
+                                                           transposed.queries - block_key);
       copy(head, visited.first);
     }
     // snippet-end parts
-    const auto take_turn = [&](int tile, auto is_border) {
+    const auto iterate = [&](int tile, auto is_border) {
       const int query = tile * kQueries;
       // Built inside the loop on purpose: hoisted, their addresses would occupy registers and cause
       // spills.
@@ -94,20 +94,20 @@ __global__ void __launch_bounds__(OnePassShape<kDim>::kThreads, OnePassShape<kDi
       for (int i = 0; i < Plan::kParts; ++i) {
         const int part = (warp % kSharing + i) * kPart;  // its first query in the tile
         // P^T = exp2(K Q^T - lse)
-        Sums<32, kPart> weights, dscores;
-        add_product_of_rows<T>(weights, k_tile, warp_key, stage.q, part);
+        Accumulator<32, kPart> weights, dscores;
+        mma_ABt<T>(weights, k_tile, warp_key, stage.q, part);
         if constexpr (decltype(is_border)::value) {
-          hide(weights, turned, block_key + warp_key, query + part);
+          hide(weights, transposed, block_key + warp_key, query + part);
         }
-        weigh(weights, dscores, stage.terms + part, scale * kLog2E);
+        weigh(weights, dscores, stage.stats + part, scale * kLog2E);
         // dV += P^T dO, and dS^T = P^T (V dO^T - delta)
-        add_product_with_columns<T>(dv_sums, as_factor<T>(weights), stage.dout, part, col0);
-        add_product_of_rows<T>(dscores, v_tile, warp_key, stage.dout, part);
+        mma_AB<T>(dv_sums, as_fragment<T>(weights), stage.dout, part, col0);
+        mma_ABt<T>(dscores, v_tile, warp_key, stage.dout, part);
         multiply(dscores, weights);
         store_in_tile<T>(dscores, ds_tile, warp_key, part);
         if constexpr (kSharing > 1) store_in_tile<T>(weights, p_tile, warp_key, part);
         // dK += dS^T Q
-        add_product_with_columns<T>(dk_sums, as_factor<T>(dscores), stage.q, part, col0);
+        mma_AB<T>(dk_sums, as_fragment<T>(dscores), stage.q, part, col0);
       }
       __syncthreads();  // dS is there, and the other warps' weights
 #pragma unroll
@@ -115,23 +115,23 @@ __global__ void __launch_bounds__(OnePassShape<kDim>::kThreads, OnePassShape<kDi
         const int part = (warp + i) % kSharing * kPart;
 #pragma unroll
         for (int depth = part; depth < part + kPart; depth += 16) {
-          Factor<32, 16> factor;
-          load(factor, p_tile, warp_key, depth);
-          add_product_with_columns<T>(dv_sums, factor, stage.dout, depth, col0);
-          load(factor, ds_tile, warp_key, depth);
-          add_product_with_columns<T>(dk_sums, factor, stage.q, depth, col0);
+          Fragment<32, 16> fragment;
+          load(fragment, p_tile, warp_key, depth);
+          mma_AB<T>(dv_sums, fragment, stage.dout, depth, col0);
+          load(fragment, ds_tile, warp_key, depth);
+          mma_AB<T>(dk_sums, fragment, stage.q, depth, col0);
         }
       }
       // This warp's part of dQ = dS K
       constexpr int kDqRows = Plan::kDqRows, kDqCols = Plan::kDqCols;
       const int dq_row = warp % (kQueries / kDqRows) * kDqRows;
       const int dq_col = warp / (kQueries / kDqRows) * kDqCols;
-      Sums<kDqRows, kDqCols> dq;
+      Accumulator<kDqRows, kDqCols> dq;
 #pragma unroll
       for (int depth = 0; depth < kKeys; depth += 16) {
-        Factor<kDqRows, 16> factor;
-        load_transposed(factor, ds_tile, depth, dq_row);
-        add_product_with_columns<T>(dq, factor, k_tile, depth, dq_col);
+        Fragment<kDqRows, 16> fragment;
+        load_transposed(fragment, ds_tile, depth, dq_row);
+        mma_AB<T>(dq, fragment, k_tile, depth, dq_col);
       }
       const int term_rows = (masks.queries + kRowsOfTerms - 1) / kRowsOfTerms * kRowsOfTerms;
       const std::int64_t row =
@@ -149,9 +149,9 @@ __global__ void __launch_bounds__(OnePassShape<kDim>::kThreads, OnePassShape<kDi
     };
     for (; head < end_head; ++head) {
       int tile = visited.first;
-      for (; tile < visited.whole_first; ++tile) take_turn(tile, std::true_type{});
-      for (; tile < visited.whole_last; ++tile) take_turn(tile, std::false_type{});
-      for (; tile < visited.last; ++tile) take_turn(tile, std::true_type{});
+      for (; tile < visited.whole_first; ++tile) iterate(tile, std::true_type{});
+      for (; tile < visited.whole_last; ++tile) iterate(tile, std::false_type{});
+      for (; tile < visited.last; ++tile) iterate(tile, std::true_type{});
     }
     if (of_mask == 0) continue;  // dK2 is a sum over two parts
     dk_sums.scale(scale);
@@ -216,8 +216,8 @@ tile::Status clear_sums(const BackwardProblem& p, const BackwardBuffers& buffers
                         void* stream) {
   const std::int64_t rows =
       p.batch * p.heads * tiles_of(p.queries, kRowsOfTerms) * std::int64_t{kRowsOfTerms};
-  auto* near =
-      reinterpret_cast<float4*>(static_cast<std::byte*>(buffers.workspace) + rows * sizeof(Terms));
+  auto* near = reinterpret_cast<float4*>(static_cast<std::byte*>(buffers.workspace) +
+                                         rows * sizeof(RowStats));
   *sums = {near, near + rows * (p.head_dim / 4)};
   TILE_RETURN_IF_CUDA_ERROR(cudaMemsetAsync(
       near, 0, static_cast<std::size_t>(rows * p.head_dim) * 8, static_cast<cudaStream_t>(stream)));
@@ -230,7 +230,7 @@ tile::Status one_pass(const BackwardProblem& p, const BackwardBuffers& buffers, 
 
 tile::Status one_pass_to_sums(const BackwardProblem& p, const BackwardBuffers& buffers,
                               DqSums* sums, void* stream) {
-  if (tile::Status s = compute_terms(p, buffers, stream); !s.ok()) return s;
+  if (tile::Status s = compute_stats(p, buffers, stream); !s.ok()) return s;
   return with_16_bits_and_head_dim(
       p.type, p.head_dim, [&](auto element, auto head_dim) -> tile::Status {
         using T = decltype(element);
@@ -248,7 +248,7 @@ tile::Status one_pass_to_sums(const BackwardProblem& p, const BackwardBuffers& b
           return s;
         }
         const auto in = static_cast<cudaStream_t>(stream);
-        const auto* terms = static_cast<const Terms*>(buffers.workspace);
+        const auto* stats = static_cast<const RowStats*>(buffers.workspace);
         DqSums dq_sums;
         if (tile::Status s = clear_sums(p, buffers, &dq_sums, stream); !s.ok()) return s;
         const int heads = static_cast<int>(p.heads);
@@ -259,7 +259,7 @@ tile::Status one_pass_to_sums(const BackwardProblem& p, const BackwardBuffers& b
           windowed_backward_one_pass<T, kDim><<<blocks, Plan::kThreads, Plan::kBytes, in>>>(
               heads_of<const T>(buffers.q1, p.q1), heads_of<const T>(buffers.k1, p.k1),
               heads_of<const T>(buffers.q2, p.q2), heads_of<const T>(buffers.k2, p.k2),
-              heads_of<const T>(buffers.v, p.v), heads_of<const T>(buffers.dout, p.dout), terms,
+              heads_of<const T>(buffers.v, p.v), heads_of<const T>(buffers.dout, p.dout), stats,
               dq_sums.near, dq_sums.far, heads_of<T>(buffers.dk1, p.dk1),
               heads_of<T>(buffers.dk2, p.dk2), heads_of<T>(buffers.dv, p.dv), masks_of(p, buffers),
               window_of(p), static_cast<int>(p.batch), heads, group_of(p), p.scale);

@@ -29,7 +29,7 @@ __global__ void windowed_scores(Heads<const T> q1,  // [batch][queries][heads][d
                                 Heads<const T> q2,  // as q1
                                 Heads<const T> k2,  // as k1
                                 float* scores,      // [batch][heads][queries][keys]
-                                Masks masks, Window window, int heads, int group, int dim,
+                                BatchMasks masks, Window window, int heads, int group, int dim,
                                 float scale) {
   const Row row(heads, masks.queries);
   const Mask mask = masks.of(row.batch);
@@ -76,7 +76,7 @@ template <class T>
 __global__ void windowed_scores_output(const float* weights,  // [batch][heads][queries][keys]
                                        Heads<const T> v,      // [batch][keys][heads / group][dim]
                                        Heads<T> o,            // [batch][queries][heads][dim]
-                                       Masks masks, int heads, int group, int dim) {
+                                       BatchMasks masks, int heads, int group, int dim) {
   const Row row(heads, masks.queries);
   const Mask mask = masks.of(row.batch);
   const float* weight = weights + std::int64_t{blockIdx.x} * masks.keys;
@@ -106,7 +106,7 @@ tile::Status scores(const ForwardProblem& p, const ForwardBuffers& buffers, void
     using T = decltype(element);
     const auto in = static_cast<cudaStream_t>(stream);
     const auto v = heads_of<const T>(buffers.v, p.v);
-    const Masks masks = masks_of(p, buffers);
+    const BatchMasks masks = masks_of(p, buffers);
     const int heads = static_cast<int>(p.heads), dim = static_cast<int>(p.head_dim);
     auto* all = static_cast<float*>(buffers.workspace);
     windowed_scores<T><<<rows, kThreads, 0, in>>>(

@@ -38,8 +38,8 @@ __global__ void windowed_tiles(Heads<const T> q1,  // [batch][queries][heads][di
                                Heads<const T> v,   // as k1
                                Heads<T> o,         // [batch][queries][heads][dim]
                                float* lse,         // [batch][heads][queries], or null
-                               Masks masks, Window window, DistanceWeight by_distance, int heads,
-                               int group, int dim, float factor) {
+                               BatchMasks masks, Window window, DistanceWeight by_distance,
+                               int heads, int group, int dim, float scale_log2) {
   extern __shared__ float smem[];                   // {Q1, Q2, K1, K2 or V}
   float* q1_smem = smem;                            // [kQueries][dim + 1]
   float* q2_smem = q1_smem + kQueries * (dim + 1);  // as q1_smem
@@ -78,7 +78,7 @@ __global__ void windowed_tiles(Heads<const T> q1,  // [batch][queries][heads][di
         const float* k_row = kv_smem + lane * (dim + 1);
         float dot = 0;
         for (int d = 0; d < dim; ++d) dot += q_row[d] * k_row[d];
-        score[i] = factor * by_distance.of(mask, query, key) * dot;
+        score[i] = scale_log2 * by_distance.of(mask, query, key) * dot;
       }
       __syncthreads();  // all warps have read the keys
     }

@@ -10,7 +10,7 @@
 namespace windowed_rope {
 namespace {
 
-using tile::RowSoftmax, tile::SharedTile, tile::Sums;
+using tile::RowSoftmax, tile::SharedTile, tile::Accumulator;
 
 constexpr int kWarps = 4, kThreads = kWarps * tile::kWarp;
 constexpr int kQueries = kWarps * 16;
@@ -23,8 +23,9 @@ constexpr int kBytes = (2 * kQueries + 2 * kKeys<kDim>)*kDim * 2;  // Q1, Q2, K,
 /// Replaces the scores of keys that are not near by their far scores. `near` is a mask of the near
 /// keys.
 template <int kRows, int kCols>
-__device__ __forceinline__ void put_far(Sums<kRows, kCols>& scores, const Sums<kRows, kCols>& far,
-                                        const Mask& near, int first_row, int first_key) {
+__device__ __forceinline__ void put_far(Accumulator<kRows, kCols>& scores,
+                                        const Accumulator<kRows, kCols>& far, const Mask& near,
+                                        int first_row, int first_key) {
 #pragma unroll
   for (int r = 0; r < kRows / 8; ++r) {
     const int query = first_row + scores.row(r);
@@ -48,7 +49,8 @@ __global__ void windowed_mma(Heads<const T> q1,  // [batch][queries][heads][kDim
                              Heads<const T> v,   // as k1
                              Heads<T> o,         // [batch][queries][heads][kDim]
                              float* lse,         // [batch][heads][queries], or null
-                             Masks masks, Window window, int heads, int group, float factor) {
+                             BatchMasks masks, Window window, int heads, int group,
+                             float scale_log2) {
   using QueryTile = SharedTile<T, kQueries, kDim>;
   using KeyTile = SharedTile<T, kKeys<kDim>, kDim>;
   extern __shared__ __align__(1024) unsigned char smem[];  // {Q1, Q2, K1 or K2, V}
@@ -64,34 +66,34 @@ __global__ void windowed_mma(Heads<const T> q1,  // [batch][queries][heads][kDim
                                   mask.queries - block_query);
   q2_tile.template copy<kThreads>(q2.rows(work.batch, work.head, block_query),
                                   mask.queries - block_query);
-  RowSoftmax<16> softmax(factor);
-  Sums<16, kDim> out;
+  RowSoftmax<16> softmax(scale_log2);
+  Accumulator<16, kDim> out;
   for (int key = 0; key < mask.keys; key += kKeys<kDim>) {
     const auto kinds = window.kinds(mask, block_query, kQueries, key, kKeys<kDim>);
     if (!kinds.near && !kinds.far) continue;
-    Sums<16, kKeys<kDim>> scores;
+    Accumulator<16, kKeys<kDim>> scores;
     v_tile.template copy<kThreads>(v.rows(work.batch, kv_head, key), mask.keys - key);
     // S = Q2 K2^T
     if (kinds.far) {
       k_tile.template copy<kThreads>(k2.rows(work.batch, kv_head, key), mask.keys - key);
       __syncthreads();  // the tiles are there
-      add_product_of_rows<T>(scores, q2_tile, warp_query, k_tile, 0);
+      mma_ABt<T>(scores, q2_tile, warp_query, k_tile, 0);
     }
     // S = Q1 K1^T for near keys
     if (kinds.near) {
       if (kinds.far) __syncthreads();  // all warps have read K2
       k_tile.template copy<kThreads>(k1.rows(work.batch, kv_head, key), mask.keys - key);
       __syncthreads();  // the tiles are there
-      const Sums<16, kKeys<kDim>> far = scores;
+      const Accumulator<16, kKeys<kDim>> far = scores;
       scores = {};
-      add_product_of_rows<T>(scores, q1_tile, warp_query, k_tile, 0);
+      mma_ABt<T>(scores, q1_tile, warp_query, k_tile, 0);
       if (kinds.far) put_far(scores, far, window.part(mask, 2), block_query + warp_query, key);
     }
     hide(scores, mask, block_query + warp_query, key);
     // P, and O is corrected
     softmax.add(scores, out);
     // O += P V
-    add_product_with_columns<T>(out, as_factor<T>(scores), v_tile, 0);
+    mma_AB<T>(out, as_fragment<T>(scores), v_tile, 0);
     __syncthreads();  // all warps have read the tiles
   }
   float row_lse[2];

@@ -14,7 +14,7 @@
 namespace windowed_rope {
 namespace {
 
-using tile::Factor, tile::LazySoftmax, tile::Nothing, tile::SharedTile, tile::Sums;
+using tile::Fragment, tile::LazySoftmax, tile::Nothing, tile::SharedTile, tile::Accumulator;
 
 constexpr int kWarps = 4, kThreads = kWarps * tile::kWarp;
 
@@ -37,7 +37,8 @@ __global__ void __launch_bounds__(kThreads, 2)
                         Heads<const T> v,   // as k1
                         Heads<T> o,         // [batch][queries][heads][kDim]
                         float* lse,         // [batch][heads][queries], or null
-                        Masks masks, Window window, int batch, int heads, int group, float factor) {
+                        BatchMasks masks, Window window, int batch, int heads, int group,
+                        float scale_log2) {
   constexpr int kKeys = windowed_rope::kKeys<kDim>, kGroups = kKeys / kGroup;
   using QueryTile = SharedTile<T, kQueries, kDim>;
   using KeyTile = SharedTile<T, kKeys, kDim>;
@@ -50,8 +51,8 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int block_query = work.tile * kQueries, kv_head = work.head / group;
   const int warp_row = static_cast<int>(threadIdx.x) / tile::kWarp * kWarpQueries;  // in the tile
   const int warp_query = block_query + warp_row;
-  LazySoftmax<kWarpQueries> softmax(factor);
-  Sums<kWarpQueries, kDim> out;
+  LazySoftmax<kWarpQueries> softmax(scale_log2);
+  Accumulator<kWarpQueries, kDim> out;
 
   // snippet-begin parts
   // First the far keys, with Q2 and K2, then the near ones, with Q1 and K1
@@ -77,7 +78,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     tile::ptx::cp_async_wait_all();
     __syncthreads();  // the queries are there
     // snippet-end parts
-    Factor<kWarpQueries, kKeepQueries ? kDim : 16> queries;
+    Fragment<kWarpQueries, kKeepQueries ? kDim : 16> queries;
     if constexpr (kKeepQueries) load(queries, q_tile, warp_row);
 
     const auto visit = [&](int tile, auto is_border) {
@@ -94,13 +95,13 @@ __global__ void __launch_bounds__(kThreads, 2)
       const QueryTile q_here(smem);
       // snippet-begin groups
       // S = Q K^T of a group of keys, and meanwhile the weights of the previous group
-      const auto score = [&](Sums<kWarpQueries, kGroup>& scores, int group_of_tile, auto between) {
+      const auto score = [&](Accumulator<kWarpQueries, kGroup>& scores, int group_of_tile,
+                             auto between) {
         scores = {};
         if constexpr (kKeepQueries) {
-          add_product_with_rows<T>(scores, queries, k_tile(tile), group_of_tile * kGroup, 0,
-                                   between);
+          mma_ABt<T>(scores, queries, k_tile(tile), group_of_tile * kGroup, 0, between);
         } else {
-          add_product_of_rows<T>(scores, q_here, warp_row, k_tile(tile), group_of_tile * kGroup);
+          mma_ABt<T>(scores, q_here, warp_row, k_tile(tile), group_of_tile * kGroup);
         }
         if constexpr (kIsBorder) {
           hide(scores, mask, warp_query, tile * kKeys + group_of_tile * kGroup);
@@ -109,12 +110,12 @@ __global__ void __launch_bounds__(kThreads, 2)
       constexpr int kParts = kWarpQueries * kGroup / 128;  // of weigh()
       constexpr int kLoads = kDim * kGroup / 256;          // of a product
       constexpr int kPartsOfLoad = kParts > kLoads ? kParts / kLoads : 1;
-      Sums<kWarpQueries, kGroup> scores[2];  // of this group and of the next
+      Accumulator<kWarpQueries, kGroup> scores[2];  // of this group and of the next
       score(scores[0], 0, Nothing{});
       softmax.look_at(scores[0], out);
 #pragma unroll
       for (int i = 0; i < kGroups; ++i) {
-        Sums<kWarpQueries, kGroup>&here = scores[i % 2], &next = scores[(i + 1) % 2];
+        Accumulator<kWarpQueries, kGroup>&here = scores[i % 2], &next = scores[(i + 1) % 2];
         const auto weigh = [&](int load) {
 #pragma unroll
           for (int part = 0; part < kPartsOfLoad; ++part) {
@@ -130,7 +131,7 @@ __global__ void __launch_bounds__(kThreads, 2)
           for (int n = 0; n < kParts; ++n) softmax.weigh(here, n);
         }
         // O += P V
-        add_product_with_columns<T>(out, as_factor<T>(here), v_tile(tile), i * kGroup);
+        mma_AB<T>(out, as_fragment<T>(here), v_tile(tile), i * kGroup);
         if (!kInterleave && !is_last) score(next, i + 1, Nothing{});
         if (!is_last) softmax.look_at(next, out);
       }

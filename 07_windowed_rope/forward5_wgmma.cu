@@ -14,14 +14,14 @@
 namespace windowed_rope {
 namespace {
 
-using tile::Factor, tile::LazySoftmax, tile::Sums;
+using tile::Fragment, tile::LazySoftmax, tile::Accumulator;
 
 constexpr int kRows = 64;   // of a consumer: those of one wgmma
 constexpr int kKeys = 128;  // of a tile
 constexpr int kNoTile = -1;
 
 template <int kDim>
-struct Shape {
+struct TilePlan {
   // A thread holds 64 scores, 128 / 4 registers of weights and kDim / 2 sums of the output: of its
   // registers 128 of 160, or 160 of 232.
   static constexpr int kConsumers = kDim == 64 ? 3 : 2;
@@ -38,7 +38,7 @@ struct Shape {
 
 // snippet-begin kernel
 template <class T, int kDim>
-__global__ void __launch_bounds__(Shape<kDim>::kThreads, 1)
+__global__ void __launch_bounds__(TilePlan<kDim>::kThreads, 1)
     windowed_wgmma(const __grid_constant__ tile::TensorMap q1_map,  // [batch][heads][queries][kDim]
                    const __grid_constant__ tile::TensorMap k1_map,  // … [heads / group][keys] …
                    const __grid_constant__ tile::TensorMap q2_map,  // as q1
@@ -46,11 +46,12 @@ __global__ void __launch_bounds__(Shape<kDim>::kThreads, 1)
                    const __grid_constant__ tile::TensorMap v_map,   // as k1
                    Heads<T> o,                                      // [batch][queries][heads][kDim]
                    float* lse,  // [batch][heads][queries], or null
-                   Masks masks, Window window, int batch, int heads, int group, float factor) {
+                   BatchMasks masks, Window window, int batch, int heads, int group,
+                   float scale_log2) {
   using namespace tile::ptx;
-  using OfDim = Shape<kDim>;
-  constexpr int kConsumers = OfDim::kConsumers, kQueries = OfDim::kQueries;
-  constexpr int kStages = OfDim::kStages;
+  using Plan = TilePlan<kDim>;
+  constexpr int kConsumers = Plan::kConsumers, kQueries = Plan::kQueries;
+  constexpr int kStages = Plan::kStages;
   using QueryBoxes = tile::HeadBoxes<T, kQueries, kDim>;
   using KeyBoxes = tile::HeadBoxes<T, kKeys, kDim>;
   extern __shared__ __align__(1024) unsigned char smem[];  // {q2, q1, [kStages]{keys or values}}
@@ -77,7 +78,7 @@ __global__ void __launch_bounds__(Shape<kDim>::kThreads, 1)
 
   // snippet-begin producer
   if (warpgroup == 0) {
-    setmaxnreg_dec<OfDim::kProducerRegisters>();
+    setmaxnreg_dec<Plan::kProducerRegisters>();
     if (threadIdx.x != 0) return;
     const auto copy = [&](const tile::TensorMap& map, int tile) {
       mbarrier_wait(&empty[place.stage], place.parity ^ 1);
@@ -106,16 +107,16 @@ __global__ void __launch_bounds__(Shape<kDim>::kThreads, 1)
   }
   // snippet-end producer
 
-  setmaxnreg_inc<OfDim::kConsumerRegisters>();
+  setmaxnreg_inc<Plan::kConsumerRegisters>();
   const int first_row = (warpgroup - 1) * kRows;  // in the tile of queries
   const int warp_query = block_query + first_row + static_cast<int>(threadIdx.x) / 32 % 4 * 16;
-  const bool speaks = threadIdx.x % tile::kWarpgroup == 0;  // for its warpgroup
-  LazySoftmax<16> softmax(factor);
-  Sums<16, kDim> out;
-  Sums<16, kKeys> scores;
-  Factor<16, kKeys> weights;
+  const bool is_leader = threadIdx.x % tile::kWarpgroup == 0;  // for its warpgroup
+  LazySoftmax<16> softmax(scale_log2);
+  Accumulator<16, kDim> out;
+  Accumulator<16, kKeys> scores;
+  Fragment<16, kKeys> weights;
   const auto release = [&](int at) {
-    if (speaks) mbarrier_arrive(&empty[at]);
+    if (is_leader) mbarrier_arrive(&empty[at]);
   };
   // Both start a product without waiting, and return the stage that it reads.
   const auto next_stage = [&] {
@@ -156,7 +157,7 @@ __global__ void __launch_bounds__(Shape<kDim>::kThreads, 1)
     wgmma_wait<0>(registers_of(out));
     if (before != kNoTile) release(values);
     for (int r = 0; is_raised && r < 2; ++r) out.scale_row(r, later.of[r]);
-    weights = tile::as_factor<T>(scores);
+    weights = tile::as_fragment<T>(scores);
     before = tile;
   };
   // snippet-begin parts
@@ -189,7 +190,7 @@ struct Boxed {
 template <int kDim>
 Boxed boxed(const ForwardProblem& p, const ForwardBuffers& b) {
   const auto queries = [&](const void* data, const Strides& stride) {
-    using QueryBoxes = tile::HeadBoxes<__half, Shape<kDim>::kQueries, kDim>;  // as of bf16
+    using QueryBoxes = tile::HeadBoxes<__half, TilePlan<kDim>::kQueries, kDim>;  // as of bf16
     return QueryBoxes::boxed(p.type, data, p.batch, p.heads, p.queries, stride);
   };
   const auto keys = [&](const void* data, const Strides& stride) {
@@ -223,7 +224,7 @@ tile::Status takes_wgmma(const ForwardProblem& p, const ForwardBuffers& buffers,
 tile::Status wgmma(const ForwardProblem& p, const ForwardBuffers& buffers, void* stream) {
   return with_16_bits_and_head_dim(p.type, p.head_dim, [&](auto element, auto head_dim) {
     using T = decltype(element);
-    constexpr int kDim = head_dim.value == 128 ? 128 : 64, kBytes = Shape<kDim>::kBytes;
+    constexpr int kDim = head_dim.value == 128 ? 128 : 64, kBytes = TilePlan<kDim>::kBytes;
     const Boxed t = boxed<kDim>(p, buffers);
     tile::TensorMap q1, k1, q2, k2, v;
     if (tile::Status s = tile::make_tensor_map("q1", t.q1, &q1); !s.ok()) return s;
@@ -232,14 +233,14 @@ tile::Status wgmma(const ForwardProblem& p, const ForwardBuffers& buffers, void*
     if (tile::Status s = tile::make_tensor_map("k2", t.k2, &k2); !s.ok()) return s;
     if (tile::Status s = tile::make_tensor_map("v", t.v, &v); !s.ok()) return s;
     unsigned blocks = 0;
-    if (tile::Status s = blocks_for_tiles(p, p.heads, p.queries, Shape<kDim>::kQueries, &blocks);
+    if (tile::Status s = blocks_for_tiles(p, p.heads, p.queries, TilePlan<kDim>::kQueries, &blocks);
         !s.ok()) {
       return s;
     }
     const tile::Status allowed = tile::allow_shared_bytes(windowed_wgmma<T, kDim>, kBytes);
     if (!allowed.ok()) return allowed;
     windowed_wgmma<T, kDim>
-        <<<blocks, Shape<kDim>::kThreads, kBytes, static_cast<cudaStream_t>(stream)>>>(
+        <<<blocks, TilePlan<kDim>::kThreads, kBytes, static_cast<cudaStream_t>(stream)>>>(
             q1, k1, q2, k2, v, heads_of<T>(buffers.o, p.o), buffers.lse, masks_of(p, buffers),
             window_of(p), static_cast<int>(p.batch), static_cast<int>(p.heads), group_of(p),
             p.scale * kLog2E);

@@ -104,12 +104,12 @@ rope::Layout layout_of(Encoding e) {
 MethodRule rule_of(const HiddenProblem& p) { return {Method::rerope, p.window, 1}; }
 
 /// The positions by which tokens are rotated: their own, or those of far queries or far keys.
-enum class Place { own, far_query, far_key };
-double place_of(const HiddenProblem& p, Place place, std::int64_t position) {
+enum class PositionTable { own, far_query, far_key };
+double place_of(const HiddenProblem& p, PositionTable place, std::int64_t position) {
   switch (place) {
-    case Place::own: break;
-    case Place::far_query: return far_query_place(rule_of(p), position);
-    case Place::far_key: return far_key_place(rule_of(p), position);
+    case PositionTable::own: break;
+    case PositionTable::far_query: return far_query_place(rule_of(p), position);
+    case PositionTable::far_key: return far_key_place(rule_of(p), position);
   }
   return static_cast<double>(position);
 }
@@ -132,7 +132,7 @@ Expected gained(const HiddenProblem& p, Expected x) {
 }
 
 /// Rotated q or k, or a gradient rotated back (by the transpose).
-Expected turned(const HiddenProblem& p, Expected x, Place place, rope::Pass pass) {
+Expected rotated(const HiddenProblem& p, Expected x, PositionTable place, rope::Pass pass) {
   if (adds_table(p.encoding)) return x;
   if (has_gain(p.encoding) && pass == rope::Pass::backward) x = gained(p, std::move(x));
   rope::RotaryProblem r{.type = p.type,
@@ -153,11 +153,11 @@ Expected turned(const HiddenProblem& p, Expected x, Place place, rope::Pass pass
 }
 
 /// The sum of both gradients, each rotated back.
-Expected turned_back(const HiddenProblem& p, const Expected& near, const Expected& far,
-                     Place far_place) {
-  Expected sum = turned(p, near, Place::own, rope::Pass::backward);
+Expected rotated_back(const HiddenProblem& p, const Expected& near, const Expected& far,
+                      PositionTable far_place) {
+  Expected sum = rotated(p, near, PositionTable::own, rope::Pass::backward);
   if (p.encoding != Encoding::windowed) return sum;
-  const Expected more = turned(p, far, far_place, rope::Pass::backward);
+  const Expected more = rotated(p, far, far_place, rope::Pass::backward);
   const tile::Rounding rounding = tile::rounding_of(p.type);
   for (std::size_t i = 0; i < sum.value.size(); ++i) {
     sum.value[i] += more.value[i];
@@ -197,11 +197,11 @@ Projected project(const HiddenProblem& p, const HiddenInputs& in) {
   const matmul::Problem by = projection_of(p);
   const Expected q = product(by, all.h, all.wq), k = product(by, all.h, all.wk);
   all.v = product(by, all.of_values(p.encoding), all.wv);
-  all.q = turned(p, q, Place::own, rope::Pass::forward);
-  all.k = turned(p, k, Place::own, rope::Pass::forward);
+  all.q = rotated(p, q, PositionTable::own, rope::Pass::forward);
+  all.k = rotated(p, k, PositionTable::own, rope::Pass::forward);
   if (p.encoding == Encoding::windowed) {
-    all.far_q = turned(p, q, Place::far_query, rope::Pass::forward);
-    all.far_k = turned(p, k, Place::far_key, rope::Pass::forward);
+    all.far_q = rotated(p, q, PositionTable::far_query, rope::Pass::forward);
+    all.far_k = rotated(p, k, PositionTable::far_key, rope::Pass::forward);
   }
   return all;
 }
@@ -389,8 +389,8 @@ HiddenGradients reference(const HiddenBackwardProblem& p, const HiddenInputs& in
                     .k_bound = all.k.bound,
                     .far = {all.far_q.value, all.far_k.value, all.far_q.bound, all.far_k.bound},
                     .v_bound = all.v.bound});
-  const Expected dq = turned_back(p, of_rows.dq, of_rows.far_dq, Place::far_query);
-  const Expected dk = turned_back(p, of_rows.dk, of_rows.far_dk, Place::far_key);
+  const Expected dq = rotated_back(p, of_rows.dq, of_rows.far_dq, PositionTable::far_query);
+  const Expected dk = rotated_back(p, of_rows.dk, of_rows.far_dk, PositionTable::far_key);
   const Expected& dv = of_rows.dv;
 
   const matmul::Problem by = projection_of(p);

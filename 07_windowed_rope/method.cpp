@@ -161,9 +161,9 @@ Places key_places(const Problem& p, std::span<const std::int64_t> rows) {
 }
 
 template <class Problem>
-tile::Expected turned(const Problem& p, rope::Pass pass, std::int64_t heads,
-                      std::span<const double> x, std::span<const double> x_bound,
-                      std::span<const double> frequencies, std::span<const double> places) {
+tile::Expected rotated(const Problem& p, rope::Pass pass, std::int64_t heads,
+                       std::span<const double> x, std::span<const double> x_bound,
+                       std::span<const double> frequencies, std::span<const double> places) {
   rope::RotaryProblem r{.type = p.type,
                         .batch = 1,
                         .length = std::ssize(places),
@@ -179,11 +179,11 @@ tile::Expected turned(const Problem& p, rope::Pass pass, std::int64_t heads,
 
 /// R(i)^T near + R(i')^T far, rounded.
 template <class Problem>
-tile::Expected turned_back(const Problem& p, std::int64_t heads, const tile::Expected& near,
-                           const tile::Expected& far, std::span<const double> frequencies,
-                           const Places& places) {
+tile::Expected rotated_back(const Problem& p, std::int64_t heads, const tile::Expected& near,
+                            const tile::Expected& far, std::span<const double> frequencies,
+                            const Places& places) {
   const auto back = [&](const tile::Expected& x, std::span<const double> to) {
-    return turned(p, rope::Pass::backward, heads, x.value, x.bound, frequencies, to);
+    return rotated(p, rope::Pass::backward, heads, x.value, x.bound, frequencies, to);
   };
   tile::Expected sum = back(near, places.own);
   const tile::Expected more = back(far, places.far);
@@ -301,7 +301,7 @@ tile::AttentionExpected reference(const MethodProblem& p, const MethodInputs& in
   const Places of_q = query_places(p, in, rows), of_k = key_places(p, {});
   const auto turn = [&](std::int64_t heads, std::span<const double> x,
                         std::span<const double> places) {
-    return turned(p, rope::Pass::forward, heads, x, {}, in.frequencies, places);
+    return rotated(p, rope::Pass::forward, heads, x, {}, in.frequencies, places);
   };
   const tile::Expected q1 = turn(p.heads, in.q, of_q.own), q2 = turn(p.heads, in.q, of_q.far);
   const tile::Expected k1 = turn(p.kv_heads, in.k, of_k.own);
@@ -324,7 +324,7 @@ tile::AttentionGradients reference(const MethodBackwardProblem& p, const MethodB
   const Places of_q = query_places(p, in, {}), of_k = key_places(p, {});
   const auto turn = [&](std::int64_t heads, std::span<const double> x,
                         std::span<const double> places) {
-    return turned(p, rope::Pass::forward, heads, x, {}, in.frequencies, places);
+    return rotated(p, rope::Pass::forward, heads, x, {}, in.frequencies, places);
   };
   const tile::Expected q1 = turn(p.heads, in.q, of_q.own), q2 = turn(p.heads, in.q, of_q.far);
   const tile::Expected k1 = turn(p.kv_heads, in.k, of_k.own);
@@ -343,10 +343,10 @@ tile::AttentionGradients reference(const MethodBackwardProblem& p, const MethodB
                                                          {q2.value, k2.value, q2.bound, k2.bound}},
                                                         query_rows, key_rows);
   tile::AttentionGradients gradients;
-  gradients.dq = turned_back(p, p.heads, of_rotated.dq, of_rotated.far_dq, in.frequencies,
-                             query_places(p, in, query_rows));
-  gradients.dk = turned_back(p, p.kv_heads, of_rotated.dk, of_rotated.far_dk, in.frequencies,
-                             key_places(p, key_rows));
+  gradients.dq = rotated_back(p, p.heads, of_rotated.dq, of_rotated.far_dq, in.frequencies,
+                              query_places(p, in, query_rows));
+  gradients.dk = rotated_back(p, p.kv_heads, of_rotated.dk, of_rotated.far_dk, in.frequencies,
+                              key_places(p, key_rows));
   gradients.dv = of_rotated.dv;
   return gradients;
 }

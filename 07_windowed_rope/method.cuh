@@ -53,8 +53,8 @@ inline BackwardBuffers attention_of(const MethodBackwardProblem&, const MethodBa
 
 /// Fills in the position beside which each query stands, [batch][queries]: 0 for a query before the
 /// first key, which sees none.
-tile::Status fill_positions(const Masks& masks, std::int64_t batch, std::int64_t table_positions,
-                            int* positions, void* stream);
+tile::Status fill_positions(const BatchMasks& masks, std::int64_t batch,
+                            std::int64_t table_positions, int* positions, void* stream);
 
 /// The workspace of the fastest step for 16-byte-aligned rows; the steps that it falls back to need
 /// no more.
@@ -94,7 +94,7 @@ tile::Status rotate(const Problem& p, const Buffers& b, Place place, const void*
 template <class Problem, class Buffers>
 tile::Status rotate_twice(const Problem& p, const Buffers& b, const RotatedRows& rows,
                           void* stream) {
-  const Masks masks = masks_of(p, b);
+  const BatchMasks masks = masks_of(p, b);
   if (tile::Status s = fill_positions(masks, p.batch, p.table_positions, rows.positions, stream);
       !s.ok()) {
     return s;
@@ -121,7 +121,7 @@ tile::Status rotate_twice(const Problem& p, const Buffers& b, const RotatedRows&
 template <class Problem, class Buffers>
 tile::Status turn_all_twice(const Problem& p, const Buffers& b, const RotatedRows& rows,
                             void* stream) {
-  const Masks masks = masks_of(p, b);
+  const BatchMasks masks = masks_of(p, b);
   if (tile::Status s = fill_positions(masks, p.batch, p.table_positions, rows.positions, stream);
       !s.ok()) {
     return s;

@@ -42,20 +42,21 @@ __global__ void method_backward_composed_turn(const T* near,          // [batch]
   const int y = layout == rope::Layout::half_split ? unit + pairs : 2 * unit + 1;
   const std::int64_t entry = std::int64_t{positions ? positions[of_all] : token} * pairs + unit;
   const rope::Pair a =
-      rope::turn({static_cast<float>(near_row[x]), static_cast<float>(near_row[y])},
-                 near_cos[entry], -near_sin[entry]);
-  const rope::Pair b = rope::turn({static_cast<float>(far_row[x]), static_cast<float>(far_row[y])},
-                                  far_cos[entry], -far_sin[entry]);
+      rope::rotate({static_cast<float>(near_row[x]), static_cast<float>(near_row[y])},
+                   near_cos[entry], -near_sin[entry]);
+  const rope::Pair b =
+      rope::rotate({static_cast<float>(far_row[x]), static_cast<float>(far_row[y])}, far_cos[entry],
+                   -far_sin[entry]);
   to[x] = static_cast<T>(a.x + b.x);
   to[y] = static_cast<T>(a.y + b.y);
 }
 // snippet-end kernel
 
 /// The gradient of q or of k.
-tile::Status turn_back(const MethodBackwardProblem& p, const MethodBackwardBuffers& b,
-                       Place far_place, const void* near, const void* far, std::int64_t length,
-                       std::int64_t heads, const int* positions, void* out, const Strides& strides,
-                       void* stream) {
+tile::Status rotate_back(const MethodBackwardProblem& p, const MethodBackwardBuffers& b,
+                         Place far_place, const void* near, const void* far, std::int64_t length,
+                         std::int64_t heads, const int* positions, void* out,
+                         const Strides& strides, void* stream) {
   // Without keys the tables may be null: all gradients are zeros, and nothing is rotated.
   const int pairs = p.keys == 0 ? 0 : static_cast<int>(p.rotary_dim / 2);
   const int dim = static_cast<int>(p.head_dim);
@@ -96,13 +97,13 @@ tile::Status composed(const MethodBackwardProblem& p, const MethodBackwardBuffer
       !s.ok()) {
     return s;
   }
-  if (tile::Status s = turn_back(p, b, Place::far_query, rows.dq1, rows.dq2, p.queries, p.heads,
-                                 rows.positions, b.dq, p.dq, stream);
+  if (tile::Status s = rotate_back(p, b, Place::far_query, rows.dq1, rows.dq2, p.queries, p.heads,
+                                   rows.positions, b.dq, p.dq, stream);
       !s.ok()) {
     return s;
   }
-  return turn_back(p, b, Place::far_key, rows.dk1, rows.dk2, p.keys, p.kv_heads, nullptr, b.dk,
-                   p.dk, stream);
+  return rotate_back(p, b, Place::far_key, rows.dk1, rows.dk2, p.keys, p.kv_heads, nullptr, b.dk,
+                     p.dk, stream);
 }
 // snippet-end launch
 

@@ -48,7 +48,8 @@ __global__ void method_backward_chunks_turn(const T* near,           // [batch][
     for (int j = 0; j < 2; ++j) chunk[i][j].to_floats(value[j]);
 #pragma unroll
     for (int pair = 0; pair < 8; ++pair) {
-      const rope::Pair back = rope::turn({value[0][pair], value[1][pair]}, c.of[pair], -s.of[pair]);
+      const rope::Pair back =
+          rope::rotate({value[0][pair], value[1][pair]}, c.of[pair], -s.of[pair]);
       sum[0][pair] += back.x, sum[1][pair] += back.y;
     }
   }
@@ -60,8 +61,8 @@ __global__ void method_backward_chunks_turn(const T* near,           // [batch][
 
 }  // namespace
 
-tile::Status turn_back(const Turning& t, const void* near, const void* far, void* out,
-                       const Strides& strides, void* stream) {
+tile::Status rotate_back(const Turning& t, const void* near, const void* far, void* out,
+                         const Strides& strides, void* stream) {
   unsigned blocks = 0;
   const std::int64_t all = t.batch * t.length * t.heads * (t.head_dim / 16);
   if (tile::Status s = tile::blocks_for("batch, lengths and heads", all, kThreads, &blocks);
@@ -96,9 +97,9 @@ tile::Status chunks(const MethodBackwardProblem& p, const MethodBackwardBuffers&
     return s;
   }
   const Turning queries = turning_of_queries(p, b, rows.positions);
-  if (tile::Status s = turn_back(queries, rows.dq1, rows.dq2, b.dq, p.dq, stream); !s.ok())
+  if (tile::Status s = rotate_back(queries, rows.dq1, rows.dq2, b.dq, p.dq, stream); !s.ok())
     return s;
-  return turn_back(turning_of_keys(p, b), rows.dk1, rows.dk2, b.dk, p.dk, stream);
+  return rotate_back(turning_of_keys(p, b), rows.dk1, rows.dk2, b.dk, p.dk, stream);
 }
 // snippet-end launch
 

@@ -59,8 +59,8 @@ __global__ void method_backward_sums_dq(const float4* near,      // DqSums
 #pragma unroll
       for (int pair = 0; pair < 8; ++pair) {
         const auto& of_part = value[half][i];
-        const rope::Pair back = rope::turn({of_part[0][pair], of_part[1][pair]}, scale * c.of[pair],
-                                           -scale * s.of[pair]);
+        const rope::Pair back = rope::rotate({of_part[0][pair], of_part[1][pair]},
+                                             scale * c.of[pair], -scale * s.of[pair]);
         sum[0][pair] += back.x, sum[1][pair] += back.y;
       }
     }
@@ -106,7 +106,7 @@ tile::Status sums(const MethodBackwardProblem& p, const MethodBackwardBuffers& b
       !s.ok()) {
     return s;
   }
-  if (tile::Status s = turn_back(turning_of_keys(p, b), rows.dk1, rows.dk2, b.dk, p.dk, stream);
+  if (tile::Status s = rotate_back(turning_of_keys(p, b), rows.dk1, rows.dk2, b.dk, p.dk, stream);
       !s.ok()) {
     return s;
   }

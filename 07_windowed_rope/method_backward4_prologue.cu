@@ -11,23 +11,23 @@
 //        that was 3 % slower.
 #include "method.cuh"
 #include "one_pass_shape.cuh"
+#include "rotate_rows.cuh"
 #include "tile/ptx/flag_once.cuh"
 #include "tile/ptx/red.cuh"
-#include "turn_rows.cuh"
 
 namespace windowed_rope {
 namespace {
 
-using tile::Factor, tile::QueryStage, tile::SharedTile, tile::Sums;
+using tile::Fragment, tile::QueryStage, tile::SharedTile, tile::Accumulator;
 
 // snippet-begin turn
 /// Rotates the sums of keys back, the first one at first_position: x is in the first half of their
 /// rows, y in the second.
 template <class Half>
-__device__ void turn_back(Half (&sums)[2],
-                          const float* cos,  // [positions][columns of a half]
-                          const float* sin,  // as cos
-                          int first_position, int end_position) {
+__device__ void rotate_back(Half (&sums)[2],
+                            const float* cos,  // [positions][columns of a half]
+                            const float* sin,  // as cos
+                            int first_position, int end_position) {
 #pragma unroll
   for (int r = 0; r < Half::kLaneRows; ++r) {
     const int position = first_position + Half::row(r);
@@ -40,8 +40,8 @@ __device__ void turn_back(Half (&sums)[2],
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         float &x = sums[0].at(r, col + i), &y = sums[1].at(r, col + i);
-        const rope::Pair turned = rope::turn({x, y}, c.of[i], -s.of[i]);
-        x = turned.x, y = turned.y;
+        const rope::Pair rotated = rope::rotate({x, y}, c.of[i], -s.of[i]);
+        x = rotated.x, y = rotated.y;
       }
     }
   }
@@ -51,7 +51,8 @@ __device__ void turn_back(Half (&sums)[2],
 /// Adds what store() left in these rows. Other lanes wrote these rows and will overwrite them:
 /// synchronise the warp before and after.
 template <class T, int kRows, int kCols>
-__device__ void add_stored(Sums<kRows, kCols>& sums, tile::Rows<T> from, int rows, int col0) {
+__device__ void add_stored(Accumulator<kRows, kCols>& sums, tile::Rows<T> from, int rows,
+                           int col0) {
 #pragma unroll
   for (int r = 0; r < sums.kLaneRows; ++r) {
     if (sums.row(r) >= rows) continue;
@@ -73,18 +74,18 @@ using Plan = OnePassShape<kDim>;
 
 template <class T>
 __global__ void __launch_bounds__(Plan::kThreads, Plan::kBlocks)
-    method_backward_prologue(Heads<const T> q1,    // [batch][queries][heads][kDim]
-                             Heads<const T> q2,    // as q1
-                             Heads<const T> k,     // [batch][keys][heads / group][kDim]
-                             Heads<const T> v,     // as k
-                             Heads<const T> dout,  // as q1
-                             const Terms* terms,   // [batch][heads][rows of terms]
-                             DqSums dq_sums,       // of q1 and of q2
-                             Heads<T> dk,          // as k
-                             Heads<T> dv,          // as k
-                             const float* cos,     // [3][positions][kDim / 2]
-                             const float* sin,     // as cos
-                             std::int64_t far_table, Masks masks, Window window, int batch,
+    method_backward_prologue(Heads<const T> q1,      // [batch][queries][heads][kDim]
+                             Heads<const T> q2,      // as q1
+                             Heads<const T> k,       // [batch][keys][heads / group][kDim]
+                             Heads<const T> v,       // as k
+                             Heads<const T> dout,    // as q1
+                             const RowStats* stats,  // [batch][heads][rows of stats]
+                             DqSums dq_sums,         // of q1 and of q2
+                             Heads<T> dk,            // as k
+                             Heads<T> dv,            // as k
+                             const float* cos,       // [3][positions][kDim / 2]
+                             const float* sin,       // as cos
+                             std::int64_t far_table, BatchMasks masks, Window window, int batch,
                              int heads, int group, float scale) {
   constexpr int kThreads = Plan::kThreads, kKeys = Plan::kKept, kQueries = Plan::kPassing;
   constexpr int kPart = Plan::kPart;
@@ -100,21 +101,22 @@ __global__ void __launch_bounds__(Plan::kThreads, Plan::kBlocks)
   KeyTile(smem + KeyTile::kBytes)
       .template copy_async_in_steps<kThreads>(v.rows(work.batch, work.head, block_key),
                                               masks.of(work.batch).keys - block_key);
-  int parity = 0;                          // parity of the iteration, which selects the stage
-  Sums<32, kHalf> dk_sums[2], dv_sums[2];  // halves of rows: x and y of a pair are in one lane
-  const auto add = [&](auto& sums, const auto& factor, const auto& tile, int row) {
+  int parity = 0;  // parity of the iteration, which selects the stage
+  Accumulator<32, kHalf> dk_sums[2],
+      dv_sums[2];  // halves of rows: x and y of a pair are in one lane
+  const auto add = [&](auto& sums, const auto& fragment, const auto& tile, int row) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      add_product_with_columns<T>(sums[i], factor, tile, row, i * kHalf);
+      mma_AB<T>(sums[i], fragment, tile, row, i * kHalf);
     }
   };
 
   // snippet-begin parts
   for (int of_mask = 0; of_mask < Window::kParts; ++of_mask) {
     const bool near = Window::is_near(of_mask);
-    const Mask turned = window.part(masks.of(work.batch).transposed(), of_mask);
+    const Mask transposed = window.part(masks.of(work.batch).transposed(), of_mask);
     // Tiles of queries that see these keys; the loop takes the heads that share the keys in turn.
-    const Mask::Tiles visited = turned.tiles(block_key, kKeys, kQueries);
+    const Mask::Tiles visited = transposed.tiles(block_key, kKeys, kQueries);
     int head = work.head * group;
     const int end_head = visited.first < visited.last ? head + group : head;
 
@@ -124,22 +126,23 @@ __global__ void __launch_bounds__(Plan::kThreads, Plan::kBlocks)
       Stage(stages + parity * Stage::kBytes)
           .template copy_async<kThreads>(
               q.rows(work.batch, of_head, query), dout.rows(work.batch, of_head, query),
-              terms_of_head(terms, {work.batch, of_head, 0}, heads, masks.queries) + query,
-              turned.keys - query);
+              stats_of_head(stats, {work.batch, of_head, 0}, heads, masks.queries) + query,
+              transposed.keys - query);
     };
     __syncthreads();  // all warps have read the previous keys and queries
     if (head < end_head) {
       const KeyTile k_tile(smem);
       k_tile.template copy_async_in_steps<kThreads>(k.rows(work.batch, work.head, block_key),
-                                                    turned.queries - block_key);
+                                                    transposed.queries - block_key);
       copy(head, visited.first);
       tile::ptx::cp_async_wait_all();
       __syncthreads();  // the keys are there; the next barrier waits for their rotation
       const std::int64_t table = near ? 0 : far_table;
-      turn_rows<kThreads>(k_tile, cos + table, sin + table, block_key, turned.queries - block_key);
+      rotate_rows<kThreads>(k_tile, cos + table, sin + table, block_key,
+                            transposed.queries - block_key);
     }
     // snippet-end parts
-    const auto take_turn = [&](int tile, auto is_border) {
+    const auto iterate = [&](int tile, auto is_border) {
       const int query = tile * kQueries;
       // Built inside the loop on purpose: hoisted, their addresses would occupy registers and cause
       // spills.
@@ -156,31 +159,31 @@ __global__ void __launch_bounds__(Plan::kThreads, Plan::kBlocks)
       for (int i = 0; i < Plan::kParts; ++i) {
         const int part = i * kPart;  // its first query in the tile
         // P^T = exp2(K Q^T - lse)
-        Sums<32, kPart> weights, dscores;
-        add_product_of_rows<T>(weights, k_tile, warp_key, stage.q, part);
+        Accumulator<32, kPart> weights, dscores;
+        mma_ABt<T>(weights, k_tile, warp_key, stage.q, part);
         if constexpr (decltype(is_border)::value) {
-          hide(weights, turned, block_key + warp_key, query + part);
+          hide(weights, transposed, block_key + warp_key, query + part);
         }
-        weigh(weights, dscores, stage.terms + part, scale * kLog2E);
+        weigh(weights, dscores, stage.stats + part, scale * kLog2E);
         // dV += P^T dO, and dS^T = P^T (V dO^T - delta)
-        add(dv_sums, as_factor<T>(weights), stage.dout, part);
-        add_product_of_rows<T>(dscores, v_tile, warp_key, stage.dout, part);
+        add(dv_sums, as_fragment<T>(weights), stage.dout, part);
+        mma_ABt<T>(dscores, v_tile, warp_key, stage.dout, part);
         multiply(dscores, weights);
         store_in_tile<T>(dscores, ds_tile, warp_key, part);
         // dK += dS^T Q
-        add(dk_sums, as_factor<T>(dscores), stage.q, part);
+        add(dk_sums, as_fragment<T>(dscores), stage.q, part);
       }
       __syncthreads();  // dS is there
       // This warp's part of dQ = dS K
       constexpr int kDqRows = Plan::kDqRows, kDqCols = Plan::kDqCols;
       const int dq_row = warp % (kQueries / kDqRows) * kDqRows;
       const int dq_col = warp / (kQueries / kDqRows) * kDqCols;
-      Sums<kDqRows, kDqCols> dq;
+      Accumulator<kDqRows, kDqCols> dq;
 #pragma unroll
       for (int depth = 0; depth < kKeys; depth += 16) {
-        Factor<kDqRows, 16> factor;
-        load_transposed(factor, ds_tile, depth, dq_row);
-        add_product_with_columns<T>(dq, factor, k_tile, depth, dq_col);
+        Fragment<kDqRows, 16> fragment;
+        load_transposed(fragment, ds_tile, depth, dq_row);
+        mma_AB<T>(dq, fragment, k_tile, depth, dq_col);
       }
       const int term_rows = (masks.queries + kRowsOfTerms - 1) / kRowsOfTerms * kRowsOfTerms;
       const std::int64_t row =
@@ -198,14 +201,14 @@ __global__ void __launch_bounds__(Plan::kThreads, Plan::kBlocks)
     };
     for (; head < end_head; ++head) {
       int tile = visited.first;
-      for (; tile < visited.whole_first; ++tile) take_turn(tile, std::true_type{});
-      for (; tile < visited.whole_last; ++tile) take_turn(tile, std::false_type{});
-      for (; tile < visited.last; ++tile) take_turn(tile, std::true_type{});
+      for (; tile < visited.whole_first; ++tile) iterate(tile, std::true_type{});
+      for (; tile < visited.whole_last; ++tile) iterate(tile, std::false_type{});
+      for (; tile < visited.last; ++tile) iterate(tile, std::true_type{});
     }
     if (of_mask == 0) continue;  // dK2 is a sum over two parts
     // snippet-begin change
     const std::int64_t table = near ? 0 : far_table;
-    turn_back(dk_sums, cos + table, sin + table, block_key + warp_key, masks.keys);
+    rotate_back(dk_sums, cos + table, sin + table, block_key + warp_key, masks.keys);
     const auto dk_rows = dk.rows(work.batch, work.head, block_key + warp_key);
     const int rows_left = masks.keys - block_key - warp_key;
 #pragma unroll
@@ -241,7 +244,7 @@ tile::Status prologue(const MethodBackwardProblem& p, const MethodBackwardBuffer
                       void* stream) {
   RotatedRows rows;
   if (tile::Status s = take_workspace(p, b, &rows); !s.ok()) return s;
-  const Masks masks = masks_of(p, b);
+  const BatchMasks masks = masks_of(p, b);
   if (tile::Status s = fill_positions(masks, p.batch, p.table_positions, rows.positions, stream);
       !s.ok()) {
     return s;
@@ -250,7 +253,7 @@ tile::Status prologue(const MethodBackwardProblem& p, const MethodBackwardBuffer
   if (tile::Status s = turn_twice(queries, b.q, p.q, rows.q1, rows.q2, stream); !s.ok()) return s;
   const BackwardProblem inner = attention_of(p);
   const BackwardBuffers of_rows = attention_of(p, b, rows);
-  if (tile::Status s = compute_terms(inner, of_rows, stream); !s.ok()) return s;
+  if (tile::Status s = compute_stats(inner, of_rows, stream); !s.ok()) return s;
   DqSums dq_sums{};
   if (tile::Status s = clear_sums(inner, of_rows, &dq_sums, stream); !s.ok()) return s;
   unsigned blocks = 0;
@@ -267,7 +270,7 @@ tile::Status prologue(const MethodBackwardProblem& p, const MethodBackwardBuffer
         <<<blocks, Plan::kThreads, Plan::kBytes, static_cast<cudaStream_t>(stream)>>>(
             heads_of<const T>(rows.q1, packed), heads_of<const T>(rows.q2, packed),
             heads_of<const T>(b.k, p.k), heads_of<const T>(b.v, p.v),
-            heads_of<const T>(b.dout, p.dout), static_cast<const Terms*>(of_rows.workspace),
+            heads_of<const T>(b.dout, p.dout), static_cast<const RowStats*>(of_rows.workspace),
             dq_sums, heads_of<T>(b.dk, p.dk), heads_of<T>(b.dv, p.dv), b.cos, b.sin,
             table_offset(p, Place::far_key), masks, window_of(p), static_cast<int>(p.batch),
             static_cast<int>(p.heads), group_of(p), p.scale);

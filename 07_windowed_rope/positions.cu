@@ -10,7 +10,7 @@ constexpr int kThreads = 256;
 /// The position of the key beside which a query stands. A query that stands beside none sees no
 /// key, and any position will do.
 __global__ void method_composed_positions(int* positions,  // [batch][queries]
-                                          Masks masks, std::int64_t all, int count) {
+                                          BatchMasks masks, std::int64_t all, int count) {
   const std::int64_t at = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (at >= all) return;
   const int batch = static_cast<int>(at / masks.queries),
@@ -29,8 +29,8 @@ std::int64_t all_bytes(const Ladder& ladder, const Problem& p) {
 
 }  // namespace
 
-tile::Status fill_positions(const Masks& masks, std::int64_t batch, std::int64_t table_positions,
-                            int* positions, void* stream) {
+tile::Status fill_positions(const BatchMasks& masks, std::int64_t batch,
+                            std::int64_t table_positions, int* positions, void* stream) {
   unsigned blocks = 0;
   const std::int64_t all = batch * masks.queries;
   if (tile::Status s = tile::blocks_for("batch and queries", all, kThreads, &blocks); !s.ok()) {

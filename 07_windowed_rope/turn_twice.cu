@@ -33,12 +33,12 @@ __global__ void method_turn_twice(Heads<const T> from,     // [batch][length][he
 #pragma unroll
   for (const bool is_far : {false, true}) {
     const std::int64_t first = entry + (is_far ? far_table : 0);
-    auto turned = read;
-    turned.turn(*reinterpret_cast<const rope::Numbers<8>*>(cos + first),
-                *reinterpret_cast<const rope::Numbers<8>*>(sin + first));
+    auto rotated = read;
+    rotated.rotate(*reinterpret_cast<const rope::Numbers<8>*>(cos + first),
+                   *reinterpret_cast<const rope::Numbers<8>*>(sin + first));
     T* to = (is_far ? far : own).row(batch, token, head) + unit * 8;
-    turned.chunk[0].store(to);
-    turned.chunk[1].store(to + dim / 2);
+    rotated.chunk[0].store(to);
+    rotated.chunk[1].store(to + dim / 2);
   }
 }
 // snippet-end kernel

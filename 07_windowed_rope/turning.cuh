@@ -41,8 +41,8 @@ tile::Status turn_twice(const Turning& turning, const void* from, const Strides&
 
 /// out = R(i)^T near + R(i')^T far, for gradients. `near` and `far` are contiguous; each row is
 /// read once.
-tile::Status turn_back(const Turning& turning, const void* near, const void* far, void* out,
-                       const Strides& strides, void* stream);
+tile::Status rotate_back(const Turning& turning, const void* near, const void* far, void* out,
+                         const Strides& strides, void* stream);
 
 /// Whether turn_twice() takes a method's rows.
 template <class Problem, class Buffers>

@@ -1,4 +1,4 @@
-// Masks and windows as the kernels see them, and what the launchers share.
+// BatchMasks and windows as the kernels see them, and what the launchers share.
 #pragma once
 
 #include <algorithm>
@@ -12,13 +12,13 @@
 namespace windowed_rope {
 
 using tile::blocks_for_tiles, tile::group_of, tile::tiles_of;
-using tile::BlockWork, tile::Heads, tile::Masks, tile::Terms;
+using tile::BlockWork, tile::Heads, tile::BatchMasks, tile::RowStats;
 using tile::kLog2E, tile::kLn2, tile::kRowsOfTerms;
 using tile::with_16_bits_and_head_dim;
 using tile::work_of_block, tile::work_longest_first, tile::keys_longest_first;
 
 template <class Problem, class Buffers>
-Masks masks_of(const Problem& p, const Buffers& buffers) {
+BatchMasks masks_of(const Problem& p, const Buffers& buffers) {
   return {static_cast<int>(p.queries),     static_cast<int>(p.keys), tile::kMaxLength,
           p.causal ? 0 : tile::kMaxLength, buffers.query_lengths,    buffers.key_lengths};
 }
@@ -35,11 +35,11 @@ tile::Status check_shared_bytes(const Problem& p, std::int64_t bytes, const tile
                                            tile::counted(bytes, "byte") + " of shared memory");
 }
 
-/// Each [batch][heads][rows of terms / 16][head_dim / 8][32 lanes], as mma leaves them; not scaled.
+/// Each [batch][heads][rows of stats / 16][head_dim / 8][32 lanes], as mma leaves them; not scaled.
 struct DqSums {
   float4 *near, *far;  // of dq1 and dq2
 };
-/// Where they lie in the workspace of step `one_pass`, after the terms; all zeros.
+/// Where they lie in the workspace of step `one_pass`, after the stats; all zeros.
 tile::Status clear_sums(const BackwardProblem& problem, const BackwardBuffers& buffers,
                         DqSums* sums, void* stream);
 /// Step `one_pass`. If `sums` is not null, the sums stay in the workspace, and dq1 and dq2 are not
@@ -47,8 +47,8 @@ tile::Status clear_sums(const BackwardProblem& problem, const BackwardBuffers& b
 tile::Status one_pass_to_sums(const BackwardProblem& problem, const BackwardBuffers& buffers,
                               DqSums* sums, void* stream);
 
-/// Fills in the terms, [batch][heads][rows of terms], at the beginning of the workspace.
-tile::Status compute_terms(const BackwardProblem& problem, const BackwardBuffers& buffers,
+/// Fills in the stats, [batch][heads][rows of stats], at the beginning of the workspace.
+tile::Status compute_stats(const BackwardProblem& problem, const BackwardBuffers& buffers,
                            void* stream);
 
 }  // namespace windowed_rope

@@ -47,7 +47,7 @@ Row row_of(std::span<const double> tensor, std::int64_t dim, std::int64_t row) {
   return Row(&tensor[static_cast<std::size_t>(row * dim)], dim);
 }
 
-/// The scores of a row with other rows: their values, the sum of the magnitudes of their terms, and
+/// The scores of a row with other rows: their values, the sum of the magnitudes of their stats, and
 /// their errors because the rows are inexact.
 struct Scores {
   Vector value, magnitude, error;
@@ -305,16 +305,16 @@ AttentionGradients attention_gradients(const AttentionSizes& p, const AttentionG
     *bound += of_rows;
     *magnitude += of_rows;
   };
-  const auto finish = [&](Expected* to, std::int64_t at, double by, std::int64_t terms,
+  const auto finish = [&](Expected* to, std::int64_t at, double by, std::int64_t stats,
                           const Vector& value, const Vector& bound, const Vector& magnitude) {
-    const double of_sum = units_of_sum(p.type, static_cast<double>(terms));
+    const double of_sum = units_of_sum(p.type, static_cast<double>(stats));
     for (Eigen::Index d = 0; d < value.size(); ++d) {
       const auto i = static_cast<std::size_t>(at * p.head_dim + d);
       const double error = by * (bound[d] + of_sum * magnitude[d]) + 3 * kUnit * by * magnitude[d] +
                            4 * kTinyProduct;
       to->value[i] = by * value[d];
-      // A sum of no terms is exact.
-      to->bound[i] = terms == 0 ? 0 : error + out.error(to->value[i], error);
+      // A sum of no stats is exact.
+      to->bound[i] = stats == 0 ? 0 : error + out.error(to->value[i], error);
     }
   };
   const auto zero = [&] { return Vector(Vector::Zero(p.head_dim)); };
@@ -376,9 +376,9 @@ AttentionGradients attention_gradients(const AttentionSizes& p, const AttentionG
       key_rows, p.batch * p.keys, p.kv_heads, group * p.queries * p.head_dim,
       [&](std::int64_t at, std::int64_t row, std::int64_t kv) {
         const std::int64_t batch = row / p.keys, key = row % p.keys;
-        const Mask turned = mask_of(p, in, batch).transposed();
-        const int first = turned.first_key(static_cast<int>(key));
-        const int n = turned.end_key(static_cast<int>(key)) - first;
+        const Mask transposed = mask_of(p, in, batch).transposed();
+        const int first = transposed.first_key(static_cast<int>(key));
+        const int n = transposed.end_key(static_cast<int>(key)) - first;
         if (n <= 0) return;
         const auto of_key = [&](std::span<const double> tensor) {
           return row_of(tensor, p.head_dim, row * p.kv_heads + kv);
@@ -395,7 +395,7 @@ AttentionGradients attention_gradients(const AttentionSizes& p, const AttentionG
           const Rows o = of_head(in.o), dout = of_head(in.dout);
           const Rows lse = rows_of(in.lse, p.queries, p.heads, 1, batch, head, first, n);
           const Rows far_q = of_head(in.far.q), far_q_bound = of_head(in.far.q_bound);
-          const std::int64_t position = turned.position(static_cast<int>(key));
+          const std::int64_t position = transposed.position(static_cast<int>(key));
           Scores scores = scores_of(scale, of_key(in.k), of_key(in.k_bound), q, q_bound);
           if (has_far) {
             put_far(&scores,

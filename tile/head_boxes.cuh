@@ -68,14 +68,14 @@ struct HeadBoxes {
 
 /// A lane's sums in the order of wgmma, which gives each warp 16 rows, in the registers of mma.
 template <int kCols>
-__device__ __forceinline__ float (&registers_of(Sums<16, kCols>& sums))[kCols / 2] {
+__device__ __forceinline__ float (&registers_of(Accumulator<16, kCols>& sums))[kCols / 2] {
   return reinterpret_cast<float(&)[kCols / 2]>(sums.mma);
 }
 
 // snippet-begin products
 /// Starts sums = A B^T: A is 64 rows of a tile, from `row` on, and B all rows of another.
 template <class T, class Left, class Right>
-__device__ __forceinline__ void start_product_of_rows(Sums<16, Right::kRows>& sums,
+__device__ __forceinline__ void start_product_of_rows(Accumulator<16, Right::kRows>& sums,
                                                       ptx::SharedAddress left, int row,
                                                       ptx::SharedAddress right) {
 #pragma unroll
@@ -86,12 +86,12 @@ __device__ __forceinline__ void start_product_of_rows(Sums<16, Right::kRows>& su
 }
 /// Starts sums += factor B, where B is a tile. The four warps have 16 rows each.
 template <class T, class Tile>
-__device__ __forceinline__ void start_product_with_columns(Sums<16, Tile::kCols>& sums,
-                                                           const Factor<16, Tile::kRows>& factor,
-                                                           ptx::SharedAddress tile) {
+__device__ __forceinline__ void start_product_with_columns(
+    Accumulator<16, Tile::kCols>& sums, const Fragment<16, Tile::kRows>& fragment,
+    ptx::SharedAddress tile) {
 #pragma unroll
   for (int row = 0; row < Tile::kRows; row += 16) {
-    ptx::wgmma<T, Tile::kCols, ptx::Major::mn>(registers_of(sums), factor.mma[0][row / 16],
+    ptx::wgmma<T, Tile::kCols, ptx::Major::mn>(registers_of(sums), fragment.mma[0][row / 16],
                                                Tile::along_rows(tile, row), true);
   }
 }

@@ -89,16 +89,16 @@ __device__ Of* lse_of_head(Of* lse, const BlockWork& work, int heads, int querie
 /// Backward, of each query: lse in units of log2, and delta. After a head's queries there are rows
 /// up to a multiple of kRowsOfTerms which have no weight, so that a tile of queries need not check
 /// where they end.
-struct Terms {
+struct RowStats {
   float lse2, delta;
 };
 inline constexpr int kRowsOfTerms = 128;
 
-/// Where the terms of a head begin. Of is Terms, or const Terms.
+/// Where the stats of a head begin. Of is RowStats, or const RowStats.
 template <class Of>
-__device__ Of* terms_of_head(Of* terms, const BlockWork& work, int heads, int queries) {
+__device__ Of* stats_of_head(Of* stats, const BlockWork& work, int heads, int queries) {
   const std::int64_t rows = (queries + kRowsOfTerms - 1) / kRowsOfTerms * kRowsOfTerms;
-  return terms + (std::int64_t{work.batch} * heads + work.head) * rows;
+  return stats + (std::int64_t{work.batch} * heads + work.head) * rows;
 }
 
 }  // namespace tile

@@ -24,7 +24,7 @@ class LazySoftmax : public RowSoftmax<kRows> {
   /// In all other rows a weight stays at most 2^8, which every type holds with all its digits.
   /// Returns whether the warp has such rows.
   template <int kCols, class Out>
-  __device__ __forceinline__ bool look_at(const Sums<kRows, kCols>& scores, Out& out) {
+  __device__ __forceinline__ bool look_at(const Accumulator<kRows, kCols>& scores, Out& out) {
     constexpr float kMaxAbove = 8;
     float max[kRows / 8];  // of this lane
     bool is_above = false;
@@ -33,7 +33,7 @@ class LazySoftmax : public RowSoftmax<kRows> {
       max[r] = scores.at(r, 0);
 #pragma unroll
       for (int c = 1; c < kCols / 4; ++c) max[r] = fmaxf(max[r], scores.at(r, c));
-      max[r] *= this->factor_;
+      max[r] *= this->scale_log2_;
       is_above = is_above || max[r] > this->reference_[r] + kMaxAbove;
     }
     if (!__any_sync(kAllLanes, is_above)) return false;
@@ -48,13 +48,13 @@ class LazySoftmax : public RowSoftmax<kRows> {
 
   /// Makes weights of four scores, those of one mma: number `n` of kRows kCols / 128.
   template <int kCols>
-  __device__ __forceinline__ void weigh(Sums<kRows, kCols>& scores, int n) {
+  __device__ __forceinline__ void weigh(Accumulator<kRows, kCols>& scores, int n) {
     const int i = n / (kCols / 8), j = n % (kCols / 8);
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
       const int r = i * 2 + e / 2;
       float& weight = scores.mma[i][j][e];
-      weight = ptx::exp2_approx(fmaf(this->factor_, weight, -this->reference_[r]));
+      weight = ptx::exp2_approx(fmaf(this->scale_log2_, weight, -this->reference_[r]));
       this->sum_[r] += weight;
     }
   }

@@ -7,7 +7,7 @@
 namespace tile {
 
 /// The masks of all batch entries.
-struct Masks {
+struct BatchMasks {
   int queries, keys, left, right;
   const int* query_lengths;  // [batch], or null
   const int* key_lengths;

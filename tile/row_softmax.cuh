@@ -16,8 +16,8 @@ namespace tile {
 template <int kRows>
 class RowSoftmax {
  public:
-  /// A score's weight is exp2(factor score): factor is log2(e) times the scale.
-  __device__ explicit RowSoftmax(float factor) : factor_(factor) {
+  /// A score's weight is exp2(scale_log2 score): scale_log2 is log2(e) times the scale.
+  __device__ explicit RowSoftmax(float scale_log2) : scale_log2_(scale_log2) {
 #pragma unroll
     for (float& reference : reference_) reference = -FLT_MAX;
   }
@@ -25,17 +25,17 @@ class RowSoftmax {
   /// Makes weights of scores. Where a row's greatest score rises, its sum and its output are scaled
   /// down.
   template <int kCols, int kDim>
-  __device__ void add(Sums<kRows, kCols>& scores, Sums<kRows, kDim>& out) {
+  __device__ void add(Accumulator<kRows, kCols>& scores, Accumulator<kRows, kDim>& out) {
 #pragma unroll
     for (int r = 0; r < kRows / 8; ++r) {
       float max = scores.at(r, 0);
 #pragma unroll
       for (int c = 1; c < kCols / 4; ++c) max = fmaxf(max, scores.at(r, c));
-      raise(r, factor_ * reduce_lanes(max, Max{}, 4), out);  // four lanes share a row
+      raise(r, scale_log2_ * reduce_lanes(max, Max{}, 4), out);  // four lanes share a row
 #pragma unroll
       for (int c = 0; c < kCols / 4; ++c) {
         float& weight = scores.at(r, c);
-        weight = ptx::exp2_approx(fmaf(factor_, weight, -reference_[r]));
+        weight = ptx::exp2_approx(fmaf(scale_log2_, weight, -reference_[r]));
         sum_[r] += weight;
       }
     }
@@ -58,7 +58,7 @@ class RowSoftmax {
   /// Divides the output by the sum of the weights, and gives each row's log sum exp. A row without
   /// a key has the output 0 and -infinity.
   template <int kDim>
-  __device__ void finish(Sums<kRows, kDim>& out, float (&lse)[kRows / 8]) {
+  __device__ void finish(Accumulator<kRows, kDim>& out, float (&lse)[kRows / 8]) {
 #pragma unroll
     for (int r = 0; r < kRows / 8; ++r) {
       const float sum = reduce_lanes(sum_[r], Add{}, 4);
@@ -70,8 +70,8 @@ class RowSoftmax {
   // snippet-end finish
 
  protected:
-  float factor_;
-  float reference_[kRows / 8];  // of each row: the greatest factor score so far
+  float scale_log2_;
+  float reference_[kRows / 8];  // of each row: the greatest scale_log2 score so far
   float sum_[kRows / 8] = {};   // this lane's part
 };
 

@@ -15,7 +15,7 @@ namespace tile {
 /// A warp's kRows x kCols sums in fp32, as mma leaves them: a lane has kRows / 8 rows, and of each
 /// two neighbouring columns in every eight (element_of_d in tile/ptx/fragments.hpp).
 template <int kRows_, int kCols_>
-struct Sums {
+struct Accumulator {
   static constexpr int kRows = kRows_, kCols = kCols_;
   static constexpr int kLaneRows = kRows / 8, kLaneCols = kCols / 4;
   float mma[kRows / 16][kCols / 8][4] = {};
@@ -37,15 +37,15 @@ struct Sums {
 };
 // snippet-end sums
 
-/// The left factor of a product: kRows rows, kDepth deep.
+/// Operand A of a warp's product: kRows rows, kDepth deep.
 template <int kRows, int kDepth>
-struct Factor {
+struct Fragment {
   std::uint32_t mma[kRows / 16][kDepth / 16][4];
 };
 
 /// Rows row0 to row0 + kRows - 1 of a tile, and of those the elements from depth0 on.
 template <int kRows, int kDepth, class Tile>
-__device__ __forceinline__ void load(Factor<kRows, kDepth>& factor, const Tile& tile, int row0,
+__device__ __forceinline__ void load(Fragment<kRows, kDepth>& fragment, const Tile& tile, int row0,
                                      int depth0 = 0) {
   const int lane = threadIdx.x % 32;
   const auto first = tile.at(row0 + lane % 16, depth0 / 8 + lane / 16);
@@ -53,14 +53,14 @@ __device__ __forceinline__ void load(Factor<kRows, kDepth>& factor, const Tile& 
   for (int i = 0; i < kRows / 16; ++i) {
 #pragma unroll
     for (int d = 0; d < kDepth / 16; ++d) {
-      ptx::ldmatrix_x4(factor.mma[i][d], (first + i * 16 * Tile::kRowBytes) ^ d * 32);
+      ptx::ldmatrix_x4(fragment.mma[i][d], (first + i * 16 * Tile::kRowBytes) ^ d * 32);
     }
   }
 }
 
 /// The transpose of rows row0 to row0 + kDepth - 1 of a tile, columns col0 to col0 + kRows - 1.
 template <int kRows, int kDepth, class Tile>
-__device__ __forceinline__ void load_transposed(Factor<kRows, kDepth>& factor, const Tile& tile,
+__device__ __forceinline__ void load_transposed(Fragment<kRows, kDepth>& fragment, const Tile& tile,
                                                 int row0, int col0) {
   const int lane = threadIdx.x % 32;
   const auto first = tile.at(row0 + lane / 16 * 8 + lane % 8, col0 / 8 + lane / 8 % 2);
@@ -68,43 +68,43 @@ __device__ __forceinline__ void load_transposed(Factor<kRows, kDepth>& factor, c
   for (int i = 0; i < kRows / 16; ++i) {
 #pragma unroll
     for (int d = 0; d < kDepth / 16; ++d) {
-      ptx::ldmatrix_x4_trans(factor.mma[i][d], (first ^ i * 32) + d * 16 * Tile::kRowBytes);
+      ptx::ldmatrix_x4_trans(fragment.mma[i][d], (first ^ i * 32) + d * 16 * Tile::kRowBytes);
     }
   }
 }
 
-// snippet-begin as_factor
-/// Sums rounded to T, as the left factor of the next product. mma takes a factor in the layout in
-/// which it leaves sums: the same lane, row and columns, two to a register.
+// snippet-begin as_fragment
+/// An accumulator rounded to T, as operand A of the next product. mma takes A in the layout in
+/// which it leaves D: the same lane, row and columns, two to a register.
 template <class T, int kRows, int kDepth>
-__device__ __forceinline__ Factor<kRows, kDepth> as_factor(const Sums<kRows, kDepth>& sums) {
-  Factor<kRows, kDepth> factor;
+__device__ __forceinline__ Fragment<kRows, kDepth> as_fragment(
+    const Accumulator<kRows, kDepth>& sums) {
+  Fragment<kRows, kDepth> fragment;
 #pragma unroll
   for (int i = 0; i < kRows / 16; ++i) {
 #pragma unroll
     for (int d = 0; d < kDepth / 8; ++d) {
       const float(&sum)[4] = sums.mma[i][d];
-      factor.mma[i][d / 2][d % 2 * 2] = ptx::pack<T>(sum[0], sum[1]);
-      factor.mma[i][d / 2][d % 2 * 2 + 1] = ptx::pack<T>(sum[2], sum[3]);
+      fragment.mma[i][d / 2][d % 2 * 2] = ptx::pack<T>(sum[0], sum[1]);
+      fragment.mma[i][d / 2][d % 2 * 2 + 1] = ptx::pack<T>(sum[2], sum[3]);
     }
   }
-  return factor;
+  return fragment;
 }
-// snippet-end as_factor
+// snippet-end as_fragment
 
 struct Nothing {
   __device__ void operator()(int) const {}
 };
 
 // snippet-begin with_rows
-/// sums += factor B^T, where row j of B is row row0 + j of the tile, from element depth0 on. After
-/// the n-th of its kDepth kCols / 256 loads it calls between(n), for other work while the tensor
-/// cores are busy.
+/// sums += A B^T, where A is the fragment, and row j of B is row row0 + j of the tile, from element
+/// depth0 on. After the n-th of its kDepth kCols / 256 loads it calls between(n), for other work
+/// while the tensor cores are busy.
 template <class T, int kRows, int kCols, int kDepth, class Tile, class Between = Nothing>
-__device__ __forceinline__ void add_product_with_rows(Sums<kRows, kCols>& sums,
-                                                      const Factor<kRows, kDepth>& factor,
-                                                      const Tile& tile, int row0, int depth0 = 0,
-                                                      Between between = {}) {
+__device__ __forceinline__ void mma_ABt(Accumulator<kRows, kCols>& sums,
+                                        const Fragment<kRows, kDepth>& fragment, const Tile& tile,
+                                        int row0, int depth0 = 0, Between between = {}) {
   const int lane = threadIdx.x % 32;
   const auto first = tile.at(row0 + lane / 16 * 8 + lane % 8, depth0 / 8 + lane / 8 % 2);
 #pragma unroll
@@ -115,8 +115,8 @@ __device__ __forceinline__ void add_product_with_rows(Sums<kRows, kCols>& sums,
       ptx::ldmatrix_x4(b, (first ^ d * 32) + j * 16 * Tile::kRowBytes);
 #pragma unroll
       for (int i = 0; i < kRows / 16; ++i) {
-        ptx::mma_m16n8k16<T>(sums.mma[i][2 * j], factor.mma[i][d], {b[0], b[1]});
-        ptx::mma_m16n8k16<T>(sums.mma[i][2 * j + 1], factor.mma[i][d], {b[2], b[3]});
+        ptx::mma_m16n8k16<T>(sums.mma[i][2 * j], fragment.mma[i][d], {b[0], b[1]});
+        ptx::mma_m16n8k16<T>(sums.mma[i][2 * j + 1], fragment.mma[i][d], {b[2], b[3]});
       }
       between(d * (kCols / 16) + j);
     }
@@ -124,10 +124,10 @@ __device__ __forceinline__ void add_product_with_rows(Sums<kRows, kCols>& sums,
 }
 // snippet-end with_rows
 
-/// The same with rows of a tile as the left factor; the depth is the width of that tile.
+/// The same where A is rows of a tile; the depth is the width of that tile.
 template <class T, int kRows, int kCols, class LeftTile, class Tile>
-__device__ __forceinline__ void add_product_of_rows(Sums<kRows, kCols>& sums, const LeftTile& left,
-                                                    int left_row0, const Tile& tile, int row0) {
+__device__ __forceinline__ void mma_ABt(Accumulator<kRows, kCols>& sums, const LeftTile& left,
+                                        int left_row0, const Tile& tile, int row0) {
   const int lane = threadIdx.x % 32;
   const auto left_first = left.at(left_row0 + lane % 16, lane / 16);
   const auto first = tile.at(row0 + lane / 16 * 8 + lane % 8, lane / 8 % 2);
@@ -153,8 +153,8 @@ __device__ __forceinline__ void add_product_of_rows(Sums<kRows, kCols>& sums, co
 
 /// Rounds sums to T and stores them in a tile, from (row0, col0) on.
 template <class T, int kRows, int kCols, class Tile>
-__device__ __forceinline__ void store_in_tile(const Sums<kRows, kCols>& sums, const Tile& tile,
-                                              int row0, int col0) {
+__device__ __forceinline__ void store_in_tile(const Accumulator<kRows, kCols>& sums,
+                                              const Tile& tile, int row0, int col0) {
   const auto first = tile.at(row0 + sums.row(0), col0 / 8) + sums.col(0) * 2;
 #pragma unroll
   for (int r = 0; r < kRows / 8; ++r) {
@@ -167,12 +167,12 @@ __device__ __forceinline__ void store_in_tile(const Sums<kRows, kCols>& sums, co
 }
 
 // snippet-begin with_columns
-/// sums += factor B, where row d of B is row row0 + d of the tile, from column col0 on, a multiple
-/// of kCols.
+/// sums += A B, where A is the fragment, and row d of B is row row0 + d of the tile, from column
+/// col0 on, a multiple of kCols.
 template <class T, int kRows, int kCols, int kDepth, class Tile>
-__device__ __forceinline__ void add_product_with_columns(Sums<kRows, kCols>& sums,
-                                                         const Factor<kRows, kDepth>& factor,
-                                                         const Tile& tile, int row0, int col0 = 0) {
+__device__ __forceinline__ void mma_AB(Accumulator<kRows, kCols>& sums,
+                                       const Fragment<kRows, kDepth>& fragment, const Tile& tile,
+                                       int row0, int col0 = 0) {
   const int lane = threadIdx.x % 32;
   const auto first = tile.at(row0 + lane % 16, col0 / 8 + lane / 16);
 #pragma unroll
@@ -183,8 +183,8 @@ __device__ __forceinline__ void add_product_with_columns(Sums<kRows, kCols>& sum
       ptx::ldmatrix_x4_trans(b, (first ^ j * 32) + d * 16 * Tile::kRowBytes);
 #pragma unroll
       for (int i = 0; i < kRows / 16; ++i) {
-        ptx::mma_m16n8k16<T>(sums.mma[i][2 * j], factor.mma[i][d], {b[0], b[1]});
-        ptx::mma_m16n8k16<T>(sums.mma[i][2 * j + 1], factor.mma[i][d], {b[2], b[3]});
+        ptx::mma_m16n8k16<T>(sums.mma[i][2 * j], fragment.mma[i][d], {b[0], b[1]});
+        ptx::mma_m16n8k16<T>(sums.mma[i][2 * j + 1], fragment.mma[i][d], {b[2], b[3]});
       }
     }
   }
@@ -195,8 +195,8 @@ __device__ __forceinline__ void add_product_with_columns(Sums<kRows, kCols>& sum
 /// Sets the scores that the mask hides to -infinity. The scores are those of the rows from
 /// first_row on, `group` rows to a query, and of the keys from first_key on.
 template <int kRows, int kCols>
-__device__ __forceinline__ void hide(Sums<kRows, kCols>& scores, const Mask& mask, int first_row,
-                                     int first_key, int group = 1) {
+__device__ __forceinline__ void hide(Accumulator<kRows, kCols>& scores, const Mask& mask,
+                                     int first_row, int first_key, int group = 1) {
 #pragma unroll
   for (int r = 0; r < kRows / 8; ++r) {
     const int query = (first_row + scores.row(r)) / group;
@@ -217,8 +217,8 @@ __device__ __forceinline__ void hide(Sums<kRows, kCols>& scores, const Mask& mas
 /// column col0 on, as far as there are rows. Four lanes that share rows exchange their columns, so
 /// that each stores 16 bytes.
 template <class T, int kRows, int kCols>
-__device__ __forceinline__ void store(const Sums<kRows, kCols>& sums, Rows<T> to, int first_row,
-                                      int rows, int col0 = 0) {
+__device__ __forceinline__ void store(const Accumulator<kRows, kCols>& sums, Rows<T> to,
+                                      int first_row, int rows, int col0 = 0) {
 #pragma unroll
   for (int r = 0; r < kRows / 8; ++r) {
     const int row = first_row + sums.row(r);

@@ -34,7 +34,7 @@ FREQUENCIES = (1.0, 0.1)
 SHOWN = 6
 
 
-def turned(row, position):
+def rotated(row, position):
     """Half-split pairs of a row, each by its angle."""
     pairs = len(row) // 2
     out = list(row)
@@ -70,7 +70,7 @@ def curve(canvas, points, colour, line=2.0, dashes=""):
 def distance(_root):
     canvas = Canvas(800, 420, "Scores depend on the distance, and lengths on nothing")
     cell, left, top = 50, 64, 112
-    canvas.text(20, 30, "The same q and k, turned: their scores", 14, bold=True)
+    canvas.text(20, 30, "The same q and k, rotated: their scores", 14, bold=True)
     canvas.text(left, 58, "k stands at", 12, GREY)
     canvas.text(20, 92, "q at", 12, GREY)
     fills = (A_PALE, B_PALE, C_PALE, RED_PALE)
@@ -80,7 +80,7 @@ def distance(_root):
         for n in range(SHOWN):
             fill = fills[m - n] if 0 <= m - n < len(fills) else LIGHT
             canvas.rect(left + n * cell, top + m * cell - 4, cell - 2, cell - 2, fill)
-            value = f"{score(turned(Q, m), turned(K, n)):.2f}".replace("-", "−")
+            value = f"{score(rotated(Q, m), rotated(K, n)):.2f}".replace("-", "−")
             canvas.text(left + (n + 0.5) * cell - 1, top + m * cell + 25, value, 12, INK, "middle")
 
     x0, y0, width, height, positions, most = 450, 352, 326, 240, 24, 6.0
@@ -97,12 +97,12 @@ def distance(_root):
     def place(position, value):
         return x0 + position / positions * width, y0 - value / most * height
 
-    for rotate, colour in ((turned, A), (wrong, RED)):
+    for rotate, colour in ((rotated, A), (wrong, RED)):
         curve(canvas, [place(p / 8, length(rotate(Q, p / 8))) for p in range(8 * positions + 1)],
               colour)
         for p in range(positions + 1):
             canvas.dot(*place(p, length(rotate(Q, p))), 2.6, colour)
-    canvas.text(420, 58, "x c − y s,  y c + x s: turned", 13, A, bold=True)
+    canvas.text(420, 58, "x c − y s,  y c + x s: rotated", 13, A, bold=True)
     canvas.text(420, 78, "x c + x s,  y c − y s: no partner", 13, RED, bold=True)
     return canvas
 

@@ -334,7 +334,7 @@ def gradients(root):
     canvas.arrow(from_x, y, to_x - 4, y)
     column(to_x, C_PALE, C, "dq")
     middle = (from_x + to_x) / 2
-    canvas.text(middle, y - 50, "each turned back,\nthen added", 12, INK, "middle")
+    canvas.text(middle, y - 50, "each rotated back,\nthen added", 12, INK, "middle")
     canvas.text(middle, y - 12, "R(i)ᵀ dq1 + R(i′)ᵀ dq2", 12, C, "middle", bold=True)
     canvas.text(middle, y + 22, "dq1 += ds k1", 12, A, "middle")
     canvas.text(middle, y + 40, "dq2 += ds k2", 12, B, "middle")

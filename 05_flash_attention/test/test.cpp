@@ -360,7 +360,7 @@ TEST_SUITE("chapter") {
         for (const int left : {-3, 0, 1, 9, kMaxLength}) {
           for (const int right : {-3, 0, 2, 17, kMaxLength}) {
             const Mask mask{queries, keys, left, right};
-            const Mask turned = mask.transposed();
+            const Mask transposed = mask.transposed();
             bool good = true;
             for (int query = 0; query < queries; ++query) {
               for (int key = 0; key < keys; ++key) {

@@ -129,7 +129,7 @@ TEST_SUITE("step") {
         need_not_run);
   }
 
-  TEST_CASE("rotary: the attention factor is on the turned elements, in both passes alike") {
+  TEST_CASE("rotary: the attention factor is on the rotated elements, in both passes alike") {
     tile::for_each_step(kRotaryLadder, [](const Step& step, DType type) {
       for (const Pass pass : kPasses) {
         Case c = simple(type, {1, 5, 2, 1, 64, 32}, Layout::half_split, pass);

@@ -86,7 +86,7 @@ Inputs normal(const Attention& c) {
 
 /// [batch][heads][length] as [batch][length][heads], or back.
 Values turned_lse(const AttentionProblem& p, const Values& lse, bool heads_first) {
-  Values turned(lse.size());
+  Values rotated(lse.size());
   std::size_t at = 0;
   for (std::int64_t b = 0; b < p.batch; ++b) {
     for (std::int64_t head = 0; head < p.heads; ++head) {

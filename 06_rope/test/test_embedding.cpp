@@ -290,8 +290,8 @@ TEST_SUITE("chapter") {
     CHECK(sinusoids(8, 0).empty());
   }
 
-  // A row as complex numbers c + i s: that of position p + k is that of p, turned by k f_i. This is
-  // what the rotation of q and k makes of it.
+  // A row as complex numbers c + i s: that of position p + k is that of p, rotated by k f_i. This
+  // is what the rotation of q and k makes of it.
   TEST_CASE("embedding: from a position to one k further the sinusoids turn by the same angle") {
     const std::size_t dim = 16, k = 5;
     const Values table = sinusoids(200, 16);

@@ -110,7 +110,7 @@ class HiddenWorkload : public tile::LadderWorkload<Ladder> {
   }
   /// From [batch][length][heads] to [batch][heads][length].
   Values of_heads(const Values& of_rows) const {
-    Values turned(of_rows.size());
+    Values rotated(of_rows.size());
     for (std::int64_t at = 0; at < std::ssize(of_rows); ++at) {
       const std::int64_t head = at % p().heads, token = at / p().heads;
       const std::int64_t to =

@@ -381,7 +381,7 @@ TEST_SUITE("step") {
     });
   }
 
-  TEST_CASE("methods: head dimensions, whole and turned in part") {
+  TEST_CASE("methods: head dimensions, whole and rotated in part") {
     for_each_method_step([](const auto& step, DType type) {
       MethodCases cases(step, type, 2);
       std::size_t turn = 0;
@@ -662,7 +662,7 @@ TEST_SUITE("chapter") {
     }
   }
 
-  TEST_CASE("methods: turned in memory or by the block, the products have the same factors") {
+  TEST_CASE("methods: rotated in memory or by the block, the products have the same factors") {
     for (const DType type : {DType::fp16, DType::bf16}) {
       for (const std::int64_t dim : {64, 128}) {
         const MethodCase c = method_case(type, {1, 2, 1, 150, 190, dim}, kRules[3], 70);

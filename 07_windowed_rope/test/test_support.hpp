@@ -149,7 +149,7 @@ bool takes(const Step& step, const Case& c) {
 
 /// [batch][heads][queries] as [batch][queries][heads], or back.
 inline Values turned_lse(const ForwardProblem& p, const Values& lse, bool heads_first) {
-  Values turned(lse.size());
+  Values rotated(lse.size());
   std::size_t at = 0;
   for (std::int64_t b = 0; b < p.batch; ++b) {
     for (std::int64_t head = 0; head < p.heads; ++head) {

@@ -10,10 +10,10 @@ namespace windowed_rope {
 /// Rotates the rows of a tile, the first one at first_position. Each pair of chunks belongs to one
 /// thread.
 template <int kThreads, class T, int kRows, int kDim>
-__device__ void turn_rows(const tile::SharedTile<T, kRows, kDim>& tile,
-                          const float* cos,  // [positions][kDim / 2]
-                          const float* sin,  // as cos
-                          int first_position, int rows_left) {
+__device__ void rotate_rows(const tile::SharedTile<T, kRows, kDim>& tile,
+                            const float* cos,  // [positions][kDim / 2]
+                            const float* sin,  // as cos
+                            int first_position, int rows_left) {
   constexpr int kUnits = kDim / 16;  // of a row: 8 pairs each
   for (int i = threadIdx.x; i < kRows * kUnits; i += kThreads) {
     const int row = i / kUnits, unit = i % kUnits, position = first_position + row;
@@ -25,7 +25,7 @@ __device__ void turn_rows(const tile::SharedTile<T, kRows, kDim>& tile,
     const auto x = tile.at(row, unit), y = tile.at(row, unit + kUnits);
     rope::Unit<T, rope::Layout::half_split> pairs;
     pairs.chunk[0] = {tile::ptx::load_shared(x)}, pairs.chunk[1] = {tile::ptx::load_shared(y)};
-    pairs.turn(c, s);
+    pairs.rotate(c, s);
     tile::ptx::store_shared(x, pairs.chunk[0].words);
     tile::ptx::store_shared(y, pairs.chunk[1].words);
   }

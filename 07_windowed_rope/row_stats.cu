@@ -1,5 +1,5 @@
 // Backward preprocess, from step 2 on: delta and the log-sum-exp of each query.
-#include "tile/terms.cuh"
+#include "tile/row_stats.cuh"
 #include "windowed_rope.cuh"
 
 namespace windowed_rope {
@@ -8,14 +8,15 @@ namespace {
 constexpr int kThreads = 128;
 
 template <class T>
-__global__ void windowed_backward_terms(Heads<const T> o, Heads<const T> dout, const float* lse,
-                                        Terms* terms, Masks masks, int heads, int rows, int dim) {
-  tile::compute_terms<kThreads>(o, dout, lse, terms, masks, heads, rows, dim);
+__global__ void windowed_backward_preprocess(Heads<const T> o, Heads<const T> dout,
+                                             const float* lse, RowStats* stats, BatchMasks masks,
+                                             int heads, int rows, int dim) {
+  tile::compute_stats<kThreads>(o, dout, lse, stats, masks, heads, rows, dim);
 }
 
 }  // namespace
 
-tile::Status compute_terms(const BackwardProblem& p, const BackwardBuffers& buffers, void* stream) {
+tile::Status compute_stats(const BackwardProblem& p, const BackwardBuffers& buffers, void* stream) {
   const int rows = tiles_of(p.queries, kRowsOfTerms) * kRowsOfTerms;
   unsigned blocks = 0;
   if (tile::Status s = blocks_for_tiles(p, p.heads, rows, tile::kBlockTerms<kThreads>, &blocks);
@@ -24,11 +25,11 @@ tile::Status compute_terms(const BackwardProblem& p, const BackwardBuffers& buff
   }
   return tile::with_element_type(p.type, [&](auto element) -> tile::Status {
     using T = decltype(element);
-    windowed_backward_terms<T><<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
+    windowed_backward_preprocess<T><<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
         heads_of<const T>(buffers.o, p.o), heads_of<const T>(buffers.dout, p.dout), buffers.lse,
-        static_cast<Terms*>(buffers.workspace), masks_of(p, buffers), static_cast<int>(p.heads),
+        static_cast<RowStats*>(buffers.workspace), masks_of(p, buffers), static_cast<int>(p.heads),
         rows, static_cast<int>(p.head_dim));
-    return tile::launch_status("windowed_backward_terms");
+    return tile::launch_status("windowed_backward_preprocess");
   });
 }
 

@@ -6,7 +6,7 @@
 
 namespace tile {
 
-// snippet-begin terms
+// snippet-begin stats
 /// Rows of a warp: their loads are under way together.
 constexpr int kWarpTerms = 4;
 template <int kThreads>
@@ -14,11 +14,11 @@ constexpr int kBlockTerms = kThreads / kWarp* kWarpTerms;
 
 /// delta = sum dO O of a query. A block has kBlockTerms of the `rows` of a head.
 template <int kThreads, class T>
-__device__ void compute_terms(const Heads<const T>& o,     // [batch][queries][heads][dim]
+__device__ void compute_stats(const Heads<const T>& o,     // [batch][queries][heads][dim]
                               const Heads<const T>& dout,  // as o
                               const float* lse,            // [batch][heads][queries]
-                              Terms* terms,                // [batch][heads][rows]
-                              const Masks& masks, int heads, int rows, int dim) {
+                              RowStats* stats,             // [batch][heads][rows]
+                              const BatchMasks& masks, int heads, int rows, int dim) {
   static_assert(kRowsOfTerms % kBlockTerms<kThreads> == 0, "whole blocks");
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const unsigned blocks = rows / kBlockTerms<kThreads>, of_all = blockIdx.x / blocks;
@@ -40,14 +40,14 @@ __device__ void compute_terms(const Heads<const T>& o,     // [batch][queries][h
 #pragma unroll
   for (int r = 0; r < kWarpTerms; ++r) {
     // A query that does not exist, or sees no key, has no weight: the mask hides its scores.
-    Terms row{0, reduce_lanes(sum[r], Add{})};
+    RowStats row{0, reduce_lanes(sum[r], Add{})};
     if (query + r < queries) {
       const float of_row = lse[std::int64_t{of_all} * masks.queries + query + r];
       if (of_row != -INFINITY) row.lse2 = kLog2E * of_row;
     }
-    if (lane == 0) terms[std::int64_t{of_all} * rows + query + r] = row;
+    if (lane == 0) stats[std::int64_t{of_all} * rows + query + r] = row;
   }
 }
-// snippet-end terms
+// snippet-end stats
 
 }  // namespace tile
