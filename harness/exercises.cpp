@@ -88,7 +88,7 @@ std::string first_report(const std::string& output) {
 }
 
 /// Of a compiler's output the first error, the line of the reader's file first. g++ and clang say
-/// FILE:LINE:COLUMN: error: …, and nvcc FILE(LINE): error: …; the source lines come behind it,
+/// FILE:LINE:COLUMN: error: …, and nvcc FILE(LINE): error: …; the source lines come after it,
 /// indented. An error inside a header that the file's line led to names both. All of it if there is
 /// no error that is understood.
 std::string first_error(const Exercise& exercise, const std::string& output) {

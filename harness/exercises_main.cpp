@@ -1,4 +1,4 @@
-// The program behind ./tour exercise. No chapter is part of it: it builds while a step does not.
+// The program that ./tour exercise runs. No chapter is part of it: it builds while a step does not.
 #include <iostream>
 #include <stdexcept>
 

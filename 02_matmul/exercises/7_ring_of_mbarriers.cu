@@ -3,7 +3,7 @@
 // C = A * B by TMA and wgmma, as in step 16: one warpgroup, the producer, only copies, and another,
 // the consumer, only multiplies. Between them lies a ring of kStages stages, each with a tile of A
 // and one of B. Turn t of either side works on 64 of k, in stage t % kStages.
-// Copies and products are here. What the two sides tell each other is not: nobody waits, and nobody
+// Copies and products are here. What the two sides tell each other is missing: neither waits or
 // says when a stage is full or empty. Step 16 carries a stage and a parity along; here both follow
 // from the number of the turn. Work it out on paper for eight turns of three stages: which phase of
 // full[0] has the bytes of turn 6, and which phase of empty[0] must be complete before turn 6

@@ -7,7 +7,7 @@
 // ldmatrix.x4 reads four times the same chunk of eight rows that follow one another. A row of A's
 // tile has 4 chunks, one of B's has 16. Here each row begins where the one before ends, as it would
 // without any thought, and the kernel is right, but it waits. Padding would help; it costs memory.
-// Change place() so that nobody waits and no memory is added. The kernel can stay as it is.
+// Change place() so that no read waits and no memory is added. The kernel can stay as it is.
 // tile/ptx/swizzle.hpp has one answer for each of the two tiles. Find your own before you look:
 // with which rows does row 0 of A share its banks, and with which does row 0 of B?
 // Check it with: ./tour exercise 02.4

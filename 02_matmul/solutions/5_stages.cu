@@ -1,10 +1,10 @@
 // Exercise 02.5: stages
 //
-// C = A * B on tensor cores, with copies that nobody needs to wait for: cp.async starts one, and
-// the thread goes on. Tiles lie in a ring of kSlots slots, and what a thread can do has a name
-// each: copy, commit, wait, barrier, multiply (class Ring in exercises/5_stages.cuh). The kernel
-// below is right, and its copies are asynchronous, but nobody gains: while the block multiplies
-// nothing is under way, and while it waits nobody multiplies.
+// C = A * B on tensor cores, with asynchronous copies: cp.async starts one, and the thread goes
+// on. Tiles lie in a ring of kSlots slots, and what a thread can do has a name each: copy, commit,
+// wait, barrier, multiply (class Ring in exercises/5_stages.cuh). The kernel below is right, but
+// the copies gain nothing: while the block multiplies no copy is under way, and while a copy is
+// under way the block waits.
 // Keep the ring busy: whenever the block multiplies a tile, the next kSlots - 1 tiles are under
 // way, as long as there are so many. The kernel is compiled for 2, 3 and 4 slots.
 // The check reads what the first thread did, and says which rule it broke, and when.

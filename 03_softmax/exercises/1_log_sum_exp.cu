@@ -1,7 +1,7 @@
 // Exercise 03.1: log-sum-exp
 //
-// log(sum exp(x)) of every row. Who has this number and x can compute any y without the rest of the
-// row: y = exp(x - log-sum-exp). The backward pass of attention (chapter 05) does so. A
+// log(sum exp(x)) of every row. With this number, any y can be computed from its x without the rest
+// of the row: y = exp(x - log-sum-exp). The backward pass of attention (chapter 05) does so. A
 // classifier's loss is this number less the x of the right class.
 // The kernel below writes the definition down: a block has a row, and reduce_block of step 3 adds
 // up. Try (1000, 1001) in your head: what is expf(1000), and what should come out? The answer is

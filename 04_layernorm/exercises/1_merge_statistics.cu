@@ -1,8 +1,8 @@
 // Exercise 04.1: statistics from parts
 //
 // Each row was cut into parts, some long, some short, some empty. Other blocks have left of each
-// part the count, the mean and the squares: what step 2 calls Moments. Nobody reads the numbers
-// again. Find the mean and rstd of the whole rows.
+// part the count, the mean and the squares: what step 2 calls Moments. The row's numbers are not
+// read again. Find the mean and rstd of the whole rows.
 // Step 2 merges two parts at a time. Here all parts of a row lie ready, and sums of single floats
 // will do. First the mean of the row. Then the squares: how far does a part's mean lie from the
 // row's, and what does that add for each of its numbers?

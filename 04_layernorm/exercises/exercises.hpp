@@ -6,8 +6,8 @@
 namespace layernorm {
 
 /// Rows of numbers that others have cut into parts: of each part how many numbers it has, their
-/// mean, and the sum of the squares of their distances from it. Nobody has written the mean and the
-/// squares of a part without numbers.
+/// mean, and the sum of the squares of their distances from it. A part without numbers has neither:
+/// those elements were never written.
 struct Parts {
   std::int64_t rows, parts;
   const float* count;    // [rows][parts], integers whose sum over a row is below 2^24

@@ -1,4 +1,4 @@
-// Exercise 05.1: tiles that nobody sees
+// Exercise 05.1: tiles that no query sees
 //
 // The kernel below is step 2 for one head, in plain loops: a block has eight queries, a warp each,
 // and the keys go by in tiles of 32. Its output is right under every mask. But it goes through all

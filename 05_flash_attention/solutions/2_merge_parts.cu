@@ -3,7 +3,7 @@
 // A model that writes one word after the other has a single query a head, and many keys. A block
 // for each head would leave most of the GPU idle. So the keys are cut into parts, and every part is
 // an attention of its own: o is divided by the sum of its own weights, and lse is the logarithm of
-// that sum. Merge them as if nobody had cut anything.
+// that sum. Merge them as if the keys had not been cut.
 // Exercise 03.2 merged sums that were not divided yet, each with its maximum. Here lse is all that
 // is left of both, and it suffices: exp(lse) is the sum of a part's weights.
 // A part may have no key that the row sees: o = 0, lse = -infinity. It counts as nothing, and a row

@@ -7,7 +7,7 @@
 // hands the same row to several heads. What is the transpose of each, and does it matter which one
 // you take first? One way turns a row for each head, the other a row for each group.
 // Pairs are half-split. Elements that do not turn have a gradient as well.
-// Write the kernel's body. A thread has a unit of a row of dk: a pair, or one element behind them.
+// Write the kernel's body. A thread has a unit of a row of dk: a pair, or one element after them.
 // Check it with: ./tour exercise 06.2
 #include "exercises/exercises.hpp"
 #include "tile/basics.cuh"

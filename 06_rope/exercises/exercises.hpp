@@ -11,7 +11,7 @@ struct Tokens {
   std::int64_t rotary_dim;       // even: elements from here on do not turn
   const std::int32_t* position;  // [count], each below the number of positions in the tables
   const float* cos;              // a cos(p f_i), [positions][rotary_dim / 2]
-  const float* sin;              // a sin(p f_i), likewise
+  const float* sin;              // a sin(p f_i), [positions][rotary_dim / 2]
 };
 
 /// 06.1: turns the rows of x, [count][heads][head_dim], where they stand. Pairs are neighbours.

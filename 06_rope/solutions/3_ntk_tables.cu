@@ -8,7 +8,7 @@
 //
 // d is rotary_dim and last = d / 2 - 1. Solve for b'. The tables have a row for each position and a
 // column for each pair, and are to be exact at position 131,071 as well: at an angle of as many
-// radians fp32 has seven bits left behind the point.
+// radians fp32 has seven bits left after the point.
 // Write the kernel's body. A thread has an entry of both tables.
 // Check it with: ./tour exercise 06.3
 #include "exercises/exercises.hpp"
@@ -21,7 +21,7 @@ constexpr int kThreads = 256;
 
 __global__ void ntk_tables_kernel(NtkTables tables,
                                   float* cos_table,    // [count][rotary_dim / 2]
-                                  float* sin_table) {  // likewise
+                                  float* sin_table) {  // [count][rotary_dim / 2]
   const std::int64_t at = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
   const std::int64_t pairs = tables.rotary_dim / 2;
   if (at >= tables.count * pairs) return;

@@ -1,11 +1,11 @@
 // Exercise 07.3: where a gradient belongs
 //
 // Softmax does not ask which pair a score came from, and neither does its gradient: dS is what it
-// is in chapter 05, P (dP - delta), for near keys and for far ones. Behind it the ways part. One
+// is in chapter 05, P (dP - delta), for near keys and for far ones. From there the ways part. One
 // score was scale q1 k1, another scale q2 k2, and a gradient goes back the way that the score came.
 // P, dP and delta are in memory here, and wanted are the gradients of the keys. A thread has one
 // element of a key's row, in dk1 and in dk2. It goes over all queries: they stand before the key
-// and behind it, and nothing is hidden but by a P of 0.
+// and after it, and nothing is hidden but by a P of 0.
 // The kernel below is chapter 05's, which knows one pair. Send each dS to the pair that it belongs
 // to. Check it with: ./tour exercise 07.3
 #include "exercises/exercises.hpp"

@@ -36,14 +36,14 @@ struct LeakyRows {
   const float* q;  // [count][dim]
   const float* k;  // [count][dim]
   float* cos;      // [2][count][dim / 2], of queries and of keys: made on the way
-  float* sin;      // likewise
+  float* sin;      // [2][count][dim / 2], as cos
   float* q2;       // [count][dim]
   float* k2;       // [count][dim]
 };
 tile::Status leaky_tables(const LeakyRows& rows);
 
 /// 07.3: the gradients of one head's keys. A key that stands less than `window` from the query,
-/// before or behind, is near: its score was scale q1 k1. All others are far: scale q2 k2.
+/// before or after it, is near: its score was scale q1 k1. All others are far: scale q2 k2.
 struct FarGradient {
   int queries, keys, dim;
   int window;  // at least 0

@@ -31,7 +31,7 @@ struct SinkWindow {
   }
   __device__ Window::Kinds kinds(const Mask& mask, int first_query, int queries, int first_key,
                                  int keys) const {
-    // Behind the last sink the tile is cut in two. Before the cut what is seen is near, from there
+    // After the last sink the tile is cut in two. Before the cut what is seen is near, from there
     // on the window decides. Either part may have no key.
     const int end = first_key + keys, cut = max(first_key, min(sinks, end));
     Window::Kinds found{false, false};

@@ -64,7 +64,7 @@ class Replay {
              " was multiplied, and there was no barrier since: others may still be reading it";
     }
     if (slot.state != State::empty && slot.state != State::free) {
-      return what + tile(slot.tile) + " lies, which nobody has multiplied yet";
+      return what + tile(slot.tile) + " lies, which has not been multiplied yet";
     }
     slot = {State::under_way, copied_++, groups_ + 1};
     return {};

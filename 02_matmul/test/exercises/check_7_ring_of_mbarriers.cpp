@@ -49,10 +49,10 @@ std::string fault(const Task& t) {
            "mbarriers, and compare their parities with those that are waited for." +
            names;
   }
-  return "\nHint: each stage is used once here, and the producer waits for nobody yet. A phase of "
-         "full[stage] is complete when the producer has arrived and as many bytes have come as it "
-         "has announced: those of both copies, or the rest counts in the next phase. The consumer "
-         "waits for it." +
+  return "\nHint: each stage is used once here, and the producer has nothing to wait for yet. A "
+         "phase of full[stage] is complete when the producer has arrived and as many bytes have "
+         "come as it has announced: those of both copies, or the rest counts in the next phase. "
+         "The consumer waits for it." +
          names;
 }
 

@@ -118,9 +118,9 @@ struct Task {
   }
 
   /// Of a part: it was rounded itself. The argument of its exponential is rounded as a difference,
-  /// and as a product with log2(e), which is rounded as well. Who takes the parts one by one scales
-  /// them again with each new maximum, and each addition rounds. Then there is the quotient, in one
-  /// operation or two.
+  /// and as a product with log2(e), which is rounded as well. A kernel that takes the parts one by
+  /// one scales them again with each new maximum, and each addition rounds. Then there is the
+  /// quotient, in one operation or two.
   double bound(std::int64_t row, std::int64_t i, double greatest, double average) const {
     double all = 0, of_sum = 0, of_weighted = 0;
     for (std::int64_t part = 0; part < parts; ++part) {

@@ -98,7 +98,7 @@ double after_xor(Sums sums, int lane, int first, int last) {
   return sums[static_cast<std::size_t>(lane)];
 }
 
-// After those with __shfl_down_sync. Who asks beyond the last lane gets its own.
+// After those with __shfl_down_sync. A lane that asks beyond the last one gets its own.
 double after_down(Sums sums, int lane) {
   for (int distance = kWarp / 2; distance > 0; distance /= 2) {
     Sums next = sums;
@@ -134,7 +134,7 @@ std::string explain(const Task& t, const Values& got) {
       {"this is y (dy + sum y dy): the sum is to be subtracted",
        at([&](double y, double dy, auto row) { return y * (dy + sum(row, true)); })},
       {"this is y dy: the sum is missing", at([](double y, double dy, auto) { return y * dy; })},
-      {"each lane subtracts what it has added up itself: nobody has exchanged anything",
+      {"each lane subtracts what it has added up itself: the lanes have exchanged nothing",
        t.if_lanes_had(
            [](const Sums& sums, int lane) { return sums[static_cast<std::size_t>(lane)]; })},
       {"only lane 0 has the whole sum: with __shfl_down_sync the others know a part. Who else "

@@ -33,7 +33,7 @@ struct Task {
     squares = tile::rounded(squares, tile::DType::fp32);
   }
 
-  // Nobody has written what an empty part does not have.
+  // The mean and the squares of an empty part were never written.
   void empty(std::int64_t row, std::int64_t part) {
     const auto i = static_cast<std::size_t>(row * parts + part);
     count[i] = 0;
@@ -161,9 +161,8 @@ enum class Stage { one_part_a_lane, any_number, one_empty, many_empty, far_from_
 std::string explain_nan(const Task& t, const Values& got, Stage stage) {
   if (std::ranges::none_of(got, [](double x) { return std::isnan(x); })) return {};
   if (stage == Stage::one_empty) {
-    return "\nHint: an empty part makes its row NaN. Nobody has written its mean, so it may be "
-           "NaN, "
-           "and 0 times NaN is NaN as well";
+    return "\nHint: an empty part makes its row NaN. Its mean was never written, so it may be "
+           "NaN, and 0 times NaN is NaN as well";
   }
   if (stage == Stage::any_number && t.parts < kLanes) {
     return "\nHint: of fewer than 32 parts some lanes have none. What do two lanes without a part "

@@ -110,12 +110,13 @@ const Guess kGuesses[] = {
      [](const Mask& m, int) {
        return Range{0, rounded_up(m.keys)};
      }},
-    {"every block goes through the tiles from the first one on: with a window on the left, nobody "
-     "sees those",
+    {"every block goes through the tiles from the first one on: with a window on the left, none of "
+     "its queries sees those",
      [](const Mask& m, int q) {
        return Range{0, needed(m, q).last};
      }},
-    {"every block goes on to the last tile: nobody sees the keys that lie beyond its last query's",
+    {"every block goes on to the last tile: none of its queries sees keys after its last "
+     "query's",
      [](const Mask& m, int q) {
        return Range{needed(m, q).first, rounded_up(m.keys)};
      }},
@@ -203,7 +204,7 @@ void check(const Task& t) {
                                            floats(k), floats(v), floats(o), floats(visited)};
     tile::run_answer([&] { return flash_attention::visible_tiles(head); },
                      std::array{&q, &k, &v, &o, &visited},
-                     "\nHint: is a tile visited that lies before the first or behind the last?");
+                     "\nHint: is a tile visited that lies before the first or after the last?");
     const Values got = o.download(), counts = visited.download(), least = t.visited(needed);
     tile::require_right("o", got, t.right(), [&] { return explain(t, got, counts); });
     REQUIRE_MESSAGE((counts == least),
@@ -221,7 +222,7 @@ void check(const Task& t) {
 
 }  // namespace
 
-TEST_CASE("05.1 tiles that nobody sees") {
+TEST_CASE("05.1 tiles that no query sees") {
   constexpr int kAll = 1000;  // a window wider than everything here
   // No mask at all.
   for (const auto& [queries, keys] : {std::pair{16, 64}, {13, 70}, {1, 1}, {1, 33}}) {

@@ -70,9 +70,8 @@ struct Task {
     }
   }
 
-  /// What each part's attention gives, and that of all keys, by the chapter's reference. Part keys
-  /// stand where they stood: a query sees so many more to the right of the part's last key as there
-  /// are behind it.
+  /// What each part's attention gives, and that of all keys, by the chapter's reference. A part's
+  /// keys keep their positions, so `right` grows by the number of keys after the part.
   void attend() {
     const flash_attention::ForwardExpected all = reference(p, {q, k, v, {}, {}});
     right_o = all.o.value, right_lse = all.lse.value;
@@ -92,8 +91,8 @@ struct Task {
   }
 
   /// How far lse of a row may be from the exact one. The lse of each part was rounded; L is the
-  /// greatest of all these, the row's included. Who merges two at a time, max + log(1 + exp(-d)),
-  /// rounds in each merge: d and the exponential, which is at most 1 and then adds to 1, the
+  /// greatest of all these, the row's included. A merge of two parts, max + log(1 + exp(-d)),
+  /// rounds each time: d and the exponential, which is at most 1 and then adds to 1, the
   /// logarithm, to two units in the last place, and the sum, by kUnit L. Without the last it is
   /// less than 12 kUnit: kExp + kUnit, 4 kUnit d exp(-d) < 2 kUnit, 4 kUnit log(2) < 3 kUnit. One
   /// sum of exponentials over all parts rounds less.
@@ -106,8 +105,8 @@ struct Task {
     return kUnit * (greatest + parts() * (greatest + 12));
   }
   /// A part counts exp(lse of the part - lse of the row): both are off, and their difference is
-  /// rounded, as a product with log2(e) as well. Who merges two at a time has an exponential, a
-  /// product and an addition more in each merge; or the sum of the weights is divided by.
+  /// rounded, as a product with log2(e) as well. Merges of two parts at a time have an
+  /// exponential, a product and an addition more each; or the sum of the weights is divided by.
   double o_error(int row, int d) const {
     double error = 0;
     for (int part = 0; part < parts(); ++part) {

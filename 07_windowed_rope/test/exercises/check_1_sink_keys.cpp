@@ -186,7 +186,7 @@ std::string explain_kinds(const Task& t, const Loaded& loaded, bool missing) {
         if (missing) {
           text += " has not loaded K2 of " + tile_name + ". ";
           return text + (has_sinks
-                             ? "That tile has sinks, but behind them there are keys that are far"
+                             ? "That tile has sinks, but after them there are keys that are far"
                              : "A key of that tile is far from one of its queries");
         }
         text += " has loaded ";

@@ -46,8 +46,8 @@ bool is_one(const Task& t, Which which, int query, int key) {
   return which == Which::all ? query - key >= t.rows.window : query - key == t.rows.window;
 }
 
-/// What they are if the rotation sees this distance. Nobody asks how the places are chosen. They
-/// may be off by `place_error` each.
+/// What they are if the rotation sees this distance. The places may be chosen in any way,
+/// and each may be off by `place_error`.
 ///
 /// A turned element, x c - y s, has a rounded cosine and sine, two products and a sum: it is off by
 /// 3 kUnit of |x c| + |y s|, which is at most the length of its pair. An angle in double is off by

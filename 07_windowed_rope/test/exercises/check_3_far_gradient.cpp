@@ -53,7 +53,7 @@ struct Way {
   enum class Rows { own, exchanged, both_q1, both_q2 } rows = Rows::own;
 };
 
-/// dk1 and behind it dk2, [2][keys][dim]. A term is a product of two factors and a row's element,
+/// dk1 followed by dk2, [2][keys][dim]. A term is a product of two factors and a row's element,
 /// times the scale: in all at most four roundings, one more for the difference, or for both terms
 /// of it, and as many additions as there are queries.
 Expected gradients(const Task& t, const Way& way) {
@@ -118,9 +118,9 @@ std::string explain(const Task& t, const Values& got) {
           [](const Task& u, int query, int key) {
             return std::abs(u.position(query) - key) <= u.window;
           });
-  near_is("all keys behind the query are taken for near: is the distance there negative?",
+  near_is("all keys after the query are taken for near: is the distance there negative?",
           [](const Task& u, int query, int key) { return u.position(query) - key < u.window; });
-  near_is("all keys behind the query are taken for far: those that are not far behind are near",
+  near_is("all keys after the query are taken for far: those that are not far away are near",
           [](const Task& u, int query, int key) {
             return key <= u.position(query) && u.position(query) - key < u.window;
           });
