@@ -221,11 +221,10 @@ tile::LadderInfo info_of(const Ladder& ladder, tile::MakeWorkload make) {
                           {{1, 4, 1, 16, 256, 64, 0}, {0, 0, 0, 0, 128, 0, 0}}}};
 }
 
-const tile::Chapter kChapter{
-    .name = kName,
-    .title = kTitle,
-    .ladders = {info_of(kForwardLadder, make<Forward, ForwardLadder>),
-                info_of(kBackwardLadder, make<Backward, BackwardLadder>)}};
+const tile::Chapter kChapter{.name = kName,
+                             .title = kTitle,
+                             .ladders = {info_of(kForwardLadder, make<Forward, ForwardLadder>),
+                                         info_of(kBackwardLadder, make<Backward, BackwardLadder>)}};
 const tile::RegisterChapter kRegistered{kChapter};
 
 }  // namespace

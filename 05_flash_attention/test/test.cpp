@@ -366,7 +366,7 @@ TEST_SUITE("chapter") {
               for (int key = 0; key < keys; ++key) {
                 const int place = query + keys - queries;
                 const bool seen = key >= place - left && key <= place + right;
-                good = good && mask.sees(query, key) == seen && turned.sees(key, query) == seen;
+                good = good && mask.sees(query, key) == seen && transposed.sees(key, query) == seen;
               }
             }
             for (const int tile : {4, 8}) {

@@ -177,15 +177,16 @@ struct Gradients {
 
 /// [batch][heads][queries] as [batch][queries][heads].
 inline Values heads_last(const ForwardProblem& p, const Values& lse) {
-  Values turned;
+  Values transposed;
   for (std::int64_t b = 0; b < p.batch; ++b) {
     for (std::int64_t query = 0; query < p.queries; ++query) {
       for (std::int64_t head = 0; head < p.heads; ++head) {
-        turned.push_back(lse[static_cast<std::size_t>((b * p.heads + head) * p.queries + query)]);
+        transposed.push_back(
+            lse[static_cast<std::size_t>((b * p.heads + head) * p.queries + query)]);
       }
     }
   }
-  return turned;
+  return transposed;
 }
 
 /// Runs the step with outputs of this poison and gives what it wrote. Checks all buffers.
@@ -252,15 +253,16 @@ inline BackwardExpected expected_of(const Case& c, const Inputs& in, const Backw
 
 /// [batch][queries][heads] as [batch][heads][queries].
 inline Values heads_first(const ForwardProblem& p, const Values& lse) {
-  Values turned;
+  Values transposed;
   for (std::int64_t b = 0; b < p.batch; ++b) {
     for (std::int64_t head = 0; head < p.heads; ++head) {
       for (std::int64_t query = 0; query < p.queries; ++query) {
-        turned.push_back(lse[static_cast<std::size_t>((b * p.queries + query) * p.heads + head)]);
+        transposed.push_back(
+            lse[static_cast<std::size_t>((b * p.queries + query) * p.heads + head)]);
       }
     }
   }
-  return turned;
+  return transposed;
 }
 
 /// The same for a step of the backward pass.

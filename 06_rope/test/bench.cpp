@@ -131,11 +131,10 @@ const tile::LadderInfo kRotaryInfo{
     .whole_tiles = {{{2, 16, 4, 4, 64, 64, 0}, {0, 16, 4, 4, 0, 0, 0}},
                     {{2, 16, 4, 4, 64, 64, 1}, {0, 16, 4, 4, 0, 0, 0}}}};
 
-const tile::Chapter kChapter{
-    .name = kName,
-    .title = kTitle,
-    .ladders = {kRotaryInfo, attention_info(), attention_backward_info(), embedding_info(),
-                embedding_backward_info()}};
+const tile::Chapter kChapter{.name = kName,
+                             .title = kTitle,
+                             .ladders = {kRotaryInfo, attention_info(), attention_backward_info(),
+                                         embedding_info(), embedding_backward_info()}};
 const tile::RegisterChapter kRegistered{kChapter};
 
 }  // namespace

@@ -148,9 +148,9 @@ tile_status tile_rotary_reference(const tile_rotary_args* args) {
                           const tile::Strides& out_stride, void* to) {
       const tile::c::TensorShape shape{p.batch, p.length, heads, p.head_dim};
       const std::vector<double> x = tile::c::packed(from, stride, shape);
-      const tile::Expected turned =
+      const tile::Expected rotated =
           rope::reference(p, x, heads, frequencies, {b.positions, tokens});
-      tile::c::unpack(turned.value, out_stride, shape, to);
+      tile::c::unpack(rotated.value, out_stride, shape, to);
     };
     turn(b.q, p.q, p.heads, p.q_out, b.q_out);
     turn(b.k, p.k, p.kv_heads, p.k_out, b.k_out);

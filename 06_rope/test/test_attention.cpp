@@ -86,17 +86,17 @@ Inputs normal(const Attention& c) {
 
 /// [batch][heads][length] as [batch][length][heads], or back.
 Values turned_lse(const AttentionProblem& p, const Values& lse, bool heads_first) {
-  Values rotated(lse.size());
+  Values transposed(lse.size());
   std::size_t at = 0;
   for (std::int64_t b = 0; b < p.batch; ++b) {
     for (std::int64_t head = 0; head < p.heads; ++head) {
       for (std::int64_t row = 0; row < p.length; ++row, ++at) {
         const auto other = static_cast<std::size_t>((b * p.length + row) * p.heads + head);
-        (heads_first ? turned[at] : turned[other]) = lse[heads_first ? other : at];
+        (heads_first ? transposed[at] : transposed[other]) = lse[heads_first ? other : at];
       }
     }
   }
-  return turned;
+  return transposed;
 }
 
 void check_intact(std::initializer_list<Status> all) {

@@ -110,14 +110,14 @@ class HiddenWorkload : public tile::LadderWorkload<Ladder> {
   }
   /// From [batch][length][heads] to [batch][heads][length].
   Values of_heads(const Values& of_rows) const {
-    Values rotated(of_rows.size());
+    Values transposed(of_rows.size());
     for (std::int64_t at = 0; at < std::ssize(of_rows); ++at) {
       const std::int64_t head = at % p().heads, token = at / p().heads;
       const std::int64_t to =
           (token / p().length * p().heads + head) * p().length + token % p().length;
-      turned[static_cast<std::size_t>(to)] = of_rows[static_cast<std::size_t>(at)];
+      transposed[static_cast<std::size_t>(to)] = of_rows[static_cast<std::size_t>(at)];
     }
-    return turned;
+    return transposed;
   }
 
   double products_;

@@ -149,17 +149,17 @@ bool takes(const Step& step, const Case& c) {
 
 /// [batch][heads][queries] as [batch][queries][heads], or back.
 inline Values turned_lse(const ForwardProblem& p, const Values& lse, bool heads_first) {
-  Values rotated(lse.size());
+  Values transposed(lse.size());
   std::size_t at = 0;
   for (std::int64_t b = 0; b < p.batch; ++b) {
     for (std::int64_t head = 0; head < p.heads; ++head) {
       for (std::int64_t row = 0; row < p.queries; ++row, ++at) {
         const auto other = static_cast<std::size_t>((b * p.queries + row) * p.heads + head);
-        (heads_first ? turned[at] : turned[other]) = lse[heads_first ? other : at];
+        (heads_first ? transposed[at] : transposed[other]) = lse[heads_first ? other : at];
       }
     }
   }
-  return turned;
+  return transposed;
 }
 
 struct Inputs {
