@@ -60,6 +60,8 @@ void release(void* memory);
 /// The host has written these bytes. Others were copied from `from`, if it is not null, with what
 /// is known about them.
 void written_by_host(const void* memory, size_t bytes, const void* from = nullptr);
+/// Whether the last kernel has, anywhere in the allocation that begins there.
+bool is_written_by_kernel(uintptr_t memory);
 
 // ---- Told by the launch and the block (launch.cpp, block.cpp) ----
 /// From begin to end no other host thread can tell anything.
