@@ -21,7 +21,7 @@ namespace {
 
 // Each has a mapping of its own, of which Linux gives a process 65,530, and is closed and opened
 // for each launch. The memory of later ones stays open.
-constexpr size_t kMost = 256;
+constexpr size_t kMost = 64;
 
 struct Region {
   size_t bytes;
@@ -52,16 +52,17 @@ void protect_all(bool open) {
   const char* kind = region.managed ? "managed" : "device";
   std::string text = std::string("[CPU device] the host touches ") + kind + " memory";
   if (region.managed) text += " before it has waited for the kernel that writes there";
-  text += ": " + source_of(calls) + "\n  it is byte " + std::to_string(address - begin) + " of " +
-          std::to_string(region.bytes) + " from " +
-          (region.managed ? "cudaMallocManaged" : "cudaMalloc") + ": " +
+  text += ": " + source_of(calls) + "\n  it is byte " + std::to_string(address - begin) +
+          " of the " + std::to_string(region.bytes) + " that " +
+          (region.managed ? "cudaMallocManaged" : "cudaMalloc") + " gave at " +
           source_of(region.allocation) + "\n";
-  text += region.managed
-              ? "  the kernel is " + region.kernel +
-                    "\n  missing: cudaDeviceSynchronize() between the launch and the access\n"
-              : "  a card's memory is not the host's, and a card's program ends here with a "
-                "segmentation fault\n  missing: a cudaMemcpy between the two, or "
-                "cudaMallocManaged, whose memory both may touch\n";
+  text +=
+      region.managed
+          ? "  the kernel is " + region.kernel +
+                "\n  missing: cudaDeviceSynchronize() between the launch and the access\n"
+          : "  on a card the program ends here with a segmentation fault: its memory is not the "
+            "host's\n  missing: a cudaMemcpy between the two, or cudaMallocManaged, whose memory "
+            "both may touch\n";
   std::fflush(stdout);
   std::fputs(text.c_str(), stderr);
   _exit(1);
