@@ -58,7 +58,8 @@ bool values_are_right(int* out) {
   LAUNCH(add, 1, out);
   (add<<<1, 1>>>(1, out));
   const std::map<std::string, Kernel> named{{"add", add}};
-  named.at("add")<<<1, 1>>>(1, out);
+  const Kernel found = named.at("add");
+  found<<<1, 1>>>(1, out);
   const std::function<void(int)> launch = [out](int value) { add<<<1, 1>>>(value, out); };
   launch(1);
   void* arguments[] = {&n, &out};
