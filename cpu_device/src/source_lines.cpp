@@ -17,7 +17,7 @@ std::string_view without(std::string_view file, const std::string& folder) {
   return file;
 }
 
-// Paths as the reader knows them: those of this project, and those of the folder that he is in.
+// Paths as the reader knows them: in this project, or in the folder where the program was started.
 std::string shortened(std::string_view file) {
   std::error_code ignored;
   const std::string here = std::filesystem::current_path(ignored).string() + "/";

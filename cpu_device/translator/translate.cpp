@@ -277,7 +277,7 @@ class Translator {
     if (kernel == kernels_.end()) return;
     size_t begin = name;
     while (begin > 1 && tokens[begin - 1].is("::")) {
-      begin -= tokens[begin - 2].kind == TokenKind::kIdentifier ? 2 : 1;
+      begin -= tokens[begin - 2].kind == TokenKind::kIdentifier ? 2u : 1u;
     }
     const size_t end = after(tokens, open);
     if (end >= tokens.size() || !tokens[end].is(";") || !begins_statement(tokens, begin)) return;

@@ -68,7 +68,7 @@ bool make(std::string_view mistake) {
     int* managed = nullptr;
     cudaMallocManaged(&managed, kBytes);
     fill<<<1, 128>>>(managed, 1);  // launch
-    return managed[0] == 0;  // unsynchronised
+    return managed[0] == 0;        // unsynchronised
   }
   return false;
 }
