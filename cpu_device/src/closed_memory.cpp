@@ -21,7 +21,7 @@ namespace {
 
 // Each has a mapping of its own, of which Linux gives a process 65,530, and is closed and opened
 // for each launch. The memory of later ones stays open.
-constexpr size_t kMost = 64;
+constexpr size_t kMost = 16;
 
 struct Region {
   size_t bytes;

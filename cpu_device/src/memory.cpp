@@ -372,8 +372,9 @@ cudaError_t cudaMemcpy2D(void* to, size_t to_pitch, const void* from, size_t fro
     const char* function = height == 1 ? "cudaMemcpy" : "cudaMemcpy2D";
     const auto refuse = [&](const char* argument, std::string why, bool on_device) {
       if (why.ends_with("memory")) {
-        why += std::string(", which ") + name_of(kind) + " says it is" + (on_device ? "" : " not") +
-               "\n  its arguments are target, source, bytes and direction";
+        why +=
+            std::string(", which ") + name_of(kind) + " says it is" + (on_device ? "" : " not") +
+            "\n  the target is the first argument, then comes the source, and last the direction";
       }
       return refused_for(function, argument, why);
     };

@@ -528,16 +528,17 @@ TEST_CASE("a kernel that is called as if it were a function is refused by the co
   }
   // What calls nothing, or something else, changes nothing.
   for (const std::string use :
-       {"auto g = k;", "g(k);", "x.k(1);", "p->k(1);", "return k(1);", "(void)k(1);", "m(1);",
-        "int k(1);", "auto k = [](int) {};", "k;", "x = k(1);", "k(1), k(2);", "void k(int);",
-        "k(\n#if X\n1\n#endif\n);", "a<b>(1) > k(1);"}) {
+       {"auto g = k;", "g(k);", "x.k(1);", "p->k(1);", "return k(1);", "return ::k(1);",
+        "(void)k(1);", "m(1);", "int k(1);", "auto k = [](int) {};", "k;", "x = k(1);",
+        "k(1), k(2);", "void k(int);", "k(\n#if X\n1\n#endif\n);", "a<b>(1) > k(1);"}) {
     const std::string source = body + " {}\nvoid f() { " + use + " }\n";
     CHECK(translated(source) == source);
   }
   // A name that a macro makes, a kernel that is declared later, a call outside of functions.
-  for (const std::string source : {"__global__ void NAME(k)(int n) {}\nvoid f() { k(1); }",
-                                   "void f() { k(1); }\n" + body + ";", body + ";\nint x = k(1);",
-                                   body + ";\nvoid k(int, int);"}) {
+  for (const std::string source :
+       {std::string("__global__ void NAME(k)(int n) {}\nvoid f() { k(1); }"),
+        "void f() { k(1); }\n" + body + ";", body + ";\nint x = k(1);",
+        body + ";\nvoid k(int, int);"}) {
     CHECK(translated(source) == source);
   }
 }

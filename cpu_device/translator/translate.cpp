@@ -275,10 +275,8 @@ class Translator {
     }
     const auto kernel = kernels_.find(tokens[name].text);
     if (kernel == kernels_.end()) return;
-    size_t begin = name;
-    while (begin > 1 && tokens[begin - 1].is("::")) {
-      begin -= tokens[begin - 2].kind == TokenKind::kIdentifier ? 2u : 1u;
-    }
+    if (is_one_of(tokens[name - 1], ".", "->")) return;
+    const size_t begin = kernel_begin(tokens, open);
     const size_t end = after(tokens, open);
     if (end >= tokens.size() || !tokens[end].is(";") || !begins_statement(tokens, begin)) return;
     const TokenSpan call = tokens.subspan(begin, end - begin);
