@@ -85,10 +85,12 @@ std::string wrong_with_rows(const void* pointer, size_t pitch, size_t width, siz
   return wrong_with(pointer, bytes, on_device);
 }
 
-// "cudaMemcpy was refused: its target" and `why`.
+// "cudaMemcpy was refused: its target" and `why`. The line, which takes 50 ms, is for programs that
+// somebody is writing.
 cudaError_t refused_for(const char* function, const char* argument, const std::string& why) {
-  return refused(cudaErrorInvalidValue, std::string(function) + " was refused: its " + argument +
-                                            " " + why + "\n  at " + source_of_caller() + "\n");
+  const std::string line = options().closed_memory ? "  at " + source_of_caller() + "\n" : "";
+  return refused(cudaErrorInvalidValue,
+                 std::string(function) + " was refused: its " + argument + " " + why + "\n" + line);
 }
 
 const char* name_of(cudaMemcpyKind kind) {
