@@ -15,6 +15,10 @@ else()
   string(JOIN " " flags -std=c++20 ${CMAKE_CXX_FLAGS} ${CMAKE_CXX_FLAGS_RELEASE} "-I${include}"
          "-D$<JOIN:$<TARGET_PROPERTY:cpu_device,INTERFACE_COMPILE_DEFINITIONS>, -D>"
          ${TILE_KERNEL_FLAGS})
+  # For the lines in reports: in DWARF 5 addr2line takes some headers for the translated file.
+  if(NOT TILE_CHECK)
+    string(APPEND flags " -gdwarf-4 -g1")
+  endif()
   set(tools "$<TARGET_FILE:cu2cpp> $<TARGET_FILE:cpu_device>")
   string(CONCAT compile "$<TARGET_FILE:cu2cpp> --program ${include} $folders $in $out.cpp $out.d && "
          "${CMAKE_CXX_COMPILER} ${flags} $folders -c $out.cpp -o $out")

@@ -155,13 +155,14 @@ exit 8""")
             "build play_tools: phony\nrule object\n  command = cp $in $out\n"
             "rule program\n  command = cp $in $out && chmod +x $out\n", encoding="utf-8")
         folder = self.root.parent / "a folder"
-        self.script(folder / "a $b.cu", 'echo "$PWD"; printf "%s\n" "$@"; exit 7')
+        self.script(folder / "a $b.cu",
+                    'echo "$PWD $CPU_DEVICE_CLOSED_MEMORY"; printf "%s\n" "$@"; exit 7')
         before = sorted(folder.iterdir())
         run = subprocess.run([self.root / "tour", "play", "--device", "cpu", "a $b.cu", "--", "-x",
                               "y z"], cwd=folder, capture_output=True, text=True, check=False,
                              env=os.environ | {"PATH": f"{self.root}/bin:{os.environ['PATH']}"})
         self.assertEqual((run.returncode, run.stdout.splitlines()),
-                         (7, [str(folder), "-x", "y z"]), run.stderr)
+                         (7, [f"{folder} on", "-x", "y z"]), run.stderr)
         self.assertEqual(sorted(folder.iterdir()), before)
 
     def test_results_go_where_the_reader_stands(self):

@@ -10,6 +10,7 @@
 #include <set>
 #include <vector>
 
+#include "closed_memory.hpp"
 #include "cpu_device/options.h"
 #include "state.hpp"
 
@@ -293,6 +294,7 @@ cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t call
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data) {
   if (!function) return note(cudaErrorInvalidValue);
   if (!valid_stream(stream)) return note(cudaErrorInvalidResourceHandle);
+  closed_memory::host_has_waited();
   function(data);
   return cudaSuccess;
 }

@@ -4,6 +4,7 @@
 #include <mutex>
 #include <utility>
 
+#include "closed_memory.hpp"
 #include "cpu_device/options.h"
 #include "cpu_device/report.h"
 #include "state.hpp"
@@ -34,10 +35,10 @@ cudaError_t note(cudaError_t error) {
   return error;
 }
 
-void configuration_refused(cudaError_t error, std::string text) {
+cudaError_t refused(cudaError_t error, std::string text) {
   const std::lock_guard lock(mutex);
   keep(std::move(text));
-  note(error);
+  return note(error);
 }
 
 void kernel_failed(cudaError_t error, std::string text) {
@@ -47,6 +48,7 @@ void kernel_failed(cudaError_t error, std::string text) {
 }
 
 cudaError_t take_kernel_error() {
+  closed_memory::host_has_waited();
   const std::lock_guard lock(mutex);
   return std::exchange(kernel_error, cudaSuccess);
 }

@@ -14,6 +14,7 @@
 
 #include "block.hpp"
 #include "check/checker.hpp"
+#include "closed_memory.hpp"
 #include "cluster.hpp"
 #include "faults.hpp"
 #include "kernel_name.hpp"
@@ -191,10 +192,8 @@ cudaError_t run_grid(const KernelName& name, const Config& config, const void* f
 
   std::string why;
   if (const cudaError_t error = check_config(config, function, &why); error != cudaSuccess) {
-    configuration_refused(error, "kernel " + kernel_name(name, function) +
-                                     " was not launched: " + why + "\n  at " + name.file + ":" +
-                                     std::to_string(name.line) + "\n");
-    return error;
+    return refused(error, "kernel " + kernel_name(name, function) + " was not launched: " + why +
+                              "\n  at " + name.file + ":" + std::to_string(name.line) + "\n");
   }
 
   auto launch = std::make_unique<Launch>();
@@ -220,13 +219,18 @@ cudaError_t run_grid(const KernelName& name, const Config& config, const void* f
                                t / config.block.x / config.block.y};
   }
 
+  const closed_memory::Open open;
   const FaultHandlers handlers;
   if constexpr (kChecking) check::launch_begins(*launch);
   const uint64_t useful =
       std::min<uint64_t>(static_cast<uint64_t>(worker_count(launch->cluster_blocks)),
                          launch->blocks / launch->cluster_blocks);
   workers.run(*launch, useful - 1);
-  if constexpr (kChecking) check::launch_ends();
+  if constexpr (kChecking) {
+    closed_memory::kernel_ended(kernel_name(name, function) + ", launched at " + name.file + ":" +
+                                std::to_string(name.line));
+    check::launch_ends();
+  }
   count_activity(name.text, {1, launch->blocks, launch->blocks * launch->threads, launch->barriers,
                              launch->collectives, launch->loaded_bytes, launch->most_on_the_way});
   return cudaSuccess;  // a kernel that has failed was launched

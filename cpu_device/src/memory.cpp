@@ -1,14 +1,20 @@
 // Device memory: host memory that remembers its bounds.
+#include <unistd.h>
+
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string>
 
 #include "asan.hpp"
 #include "check/checker.hpp"
+#include "closed_memory.hpp"
+#include "cpu_device/options.h"
 #include "cpu_device/runtime_templates.h"
+#include "source_lines.hpp"
 #include "state.hpp"
 
 struct CUmemPoolHandle_st {};
@@ -53,23 +59,49 @@ const std::pair<const uintptr_t, Allocation>* find(const void* pointer) {
   return address - candidate.first < candidate.second.bytes ? &candidate : nullptr;
 }
 
-// Whether the bytes are those of one device allocation, or none of them is, as `on_device` says.
-bool lies(const void* pointer, size_t bytes, bool on_device) {
+// What is wrong with bytes that are to be of one device allocation, or none of them, as `on_device`
+// says; or nothing.
+std::string wrong_with(const void* pointer, size_t bytes, bool on_device) {
+  if (!pointer) return "is null";
   const auto* allocation = find(pointer);
-  if (!allocation) return !on_device && pointer != nullptr;
-  if (!allocation->second.is_on(on_device)) return false;
-  const size_t offset = reinterpret_cast<uintptr_t>(pointer) - allocation->first;
-  return bytes <= allocation->second.bytes - offset;
+  if (allocation ? !allocation->second.is_on(on_device) : on_device) {
+    return std::string("is ") + (on_device ? "not " : "") + "device memory";
+  }
+  if (!allocation) return {};
+  const size_t left =
+      allocation->second.bytes - (reinterpret_cast<uintptr_t>(pointer) - allocation->first);
+  if (bytes <= left) return {};
+  return "has " + std::to_string(left) + " bytes, and " + std::to_string(bytes) + " are asked for";
 }
 
 // The same for rows `pitch` bytes apart.
-bool rows_lie(const void* pointer, size_t pitch, size_t width, size_t height, bool on_device) {
+std::string wrong_with_rows(const void* pointer, size_t pitch, size_t width, size_t height,
+                            bool on_device) {
   size_t bytes = 0;
   if (__builtin_mul_overflow(height - 1, pitch, &bytes) ||
       __builtin_add_overflow(bytes, width, &bytes)) {
-    return false;
+    return "has more bytes than there are addresses";
   }
-  return lies(pointer, bytes, on_device);
+  return wrong_with(pointer, bytes, on_device);
+}
+
+// "cudaMemcpy was refused: its target" and `why`. The line, which takes 50 ms, is for programs that
+// somebody is writing.
+cudaError_t refused_for(const char* function, const char* argument, const std::string& why) {
+  const std::string line = options().closed_memory ? "  at " + source_of_caller() + "\n" : "";
+  return refused(cudaErrorInvalidValue,
+                 std::string(function) + " was refused: its " + argument + " " + why + "\n" + line);
+}
+
+const char* name_of(cudaMemcpyKind kind) {
+  switch (kind) {
+    case cudaMemcpyHostToHost: return "cudaMemcpyHostToHost";
+    case cudaMemcpyHostToDevice: return "cudaMemcpyHostToDevice";
+    case cudaMemcpyDeviceToHost: return "cudaMemcpyDeviceToHost";
+    case cudaMemcpyDeviceToDevice: return "cudaMemcpyDeviceToDevice";
+    case cudaMemcpyDefault: break;
+  }
+  return "cudaMemcpyDefault";
 }
 
 cudaError_t allocate(void** pointer, size_t bytes, Owner owner) {
@@ -80,12 +112,16 @@ cudaError_t allocate(void** pointer, size_t bytes, Owner owner) {
   if (bytes > properties().totalGlobalMem - allocated_bytes) {
     return note(cudaErrorMemoryAllocation);
   }
+  const bool managed = owner == Owner::managed;
+  const bool may_close =
+      options().closed_memory && !kAsan && (owner == Owner::device || (managed && kChecking));
+  const size_t alignment = may_close ? static_cast<size_t>(sysconf(_SC_PAGESIZE)) : kAlignment;
   // To the byte for AddressSanitizer, which guards what follows.
-  const size_t room = kAsan ? bytes : (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  const size_t room = kAsan ? bytes : (bytes + alignment - 1) / alignment * alignment;
   void* memory = nullptr;
   if constexpr (kChecking) {
     memory = check::allocate(bytes);
-  } else if (posix_memalign(&memory, kAlignment, room) != 0) {
+  } else if (posix_memalign(&memory, alignment, room) != 0) {
     memory = nullptr;
   }
   if (!memory) return note(cudaErrorMemoryAllocation);
@@ -95,6 +131,7 @@ cudaError_t allocate(void** pointer, size_t bytes, Owner owner) {
   if constexpr (kChecking) {
     if (owner != Owner::device) check::written_by_host(memory, bytes);
   }
+  if (may_close) closed_memory::add(memory, bytes, managed);
   allocated_bytes += bytes;
   *pointer = memory;
   return cudaSuccess;
@@ -105,6 +142,7 @@ void release(std::map<uintptr_t, Allocation>::iterator allocation) {
   allocations.erase(allocation);
   if (allocated.owner == Owner::registered || allocated.owner == Owner::symbol) return;
   allocated_bytes -= allocated.bytes;
+  closed_memory::remove(reinterpret_cast<void*>(address));
   if constexpr (kChecking) {
     check::release(reinterpret_cast<void*>(address));
   } else {
@@ -168,6 +206,7 @@ cudaError_t copy_symbol(void* symbol, size_t symbol_bytes, void* other, size_t b
   if (kind != from_host && kind != cudaMemcpyDeviceToDevice && kind != cudaMemcpyDefault) {
     return note(cudaErrorInvalidMemcpyDirection);
   }
+  const closed_memory::Open open;
   char* inside = static_cast<char*>(symbol) + offset;
   std::memcpy(to_symbol ? inside : other, to_symbol ? other : inside, bytes);
   return cudaSuccess;
@@ -191,7 +230,10 @@ using namespace cpu_device;
 cudaError_t cudaMalloc(void** pointer, size_t bytes) {
   return allocate(pointer, bytes, Owner::device);
 }
-cudaError_t cudaFree(void* pointer) { return release(pointer, Owner::device, Owner::managed); }
+cudaError_t cudaFree(void* pointer) {
+  closed_memory::host_has_waited();
+  return release(pointer, Owner::device, Owner::managed);
+}
 cudaError_t cudaMallocHost(void** pointer, size_t bytes) {
   return allocate(pointer, bytes, Owner::host);
 }
@@ -256,7 +298,8 @@ cudaError_t cudaMemAdvise(const void* pointer, size_t bytes, cudaMemoryAdvise, i
   const std::lock_guard lock(mutex);
   const auto* allocation = find(pointer);
   const bool is_managed = allocation && allocation->second.owner == Owner::managed;
-  return is_managed && lies(pointer, bytes, true) ? cudaSuccess : note(cudaErrorInvalidValue);
+  return is_managed && wrong_with(pointer, bytes, true).empty() ? cudaSuccess
+                                                                : note(cudaErrorInvalidValue);
 }
 cudaError_t cudaStreamAttachMemAsync(cudaStream_t stream, void* pointer, size_t bytes, unsigned) {
   if (!valid_stream(stream)) return note(cudaErrorInvalidResourceHandle);
@@ -328,11 +371,25 @@ cudaError_t cudaMemcpy2D(void* to, size_t to_pitch, const void* from, size_t fro
     if (width_bytes > to_pitch || width_bytes > from_pitch) {  // as CUDA 13 has it
       return note(height > 1 ? cudaErrorInvalidPitchValue : cudaErrorInvalidValue);
     }
-    if (!rows_lie(to, to_pitch, width_bytes, height, to_device) ||
-        !rows_lie(from, from_pitch, width_bytes, height, from_device)) {
-      return note(cudaErrorInvalidValue);
+    const char* function = height == 1 ? "cudaMemcpy" : "cudaMemcpy2D";
+    const auto refuse = [&](const char* argument, std::string why, bool on_device) {
+      if (why.ends_with("memory")) {
+        why +=
+            std::string(", which ") + name_of(kind) + " says it is" + (on_device ? "" : " not") +
+            "\n  the target is the first argument, then comes the source, and last the direction";
+      }
+      return refused_for(function, argument, why);
+    };
+    if (std::string why = wrong_with_rows(to, to_pitch, width_bytes, height, to_device);
+        !why.empty()) {
+      return refuse("target", why, to_device);
+    }
+    if (std::string why = wrong_with_rows(from, from_pitch, width_bytes, height, from_device);
+        !why.empty()) {
+      return refuse("source", why, from_device);
     }
   }
+  const closed_memory::Open open;
   for (size_t row = 0; row < height; ++row) {
     std::memmove(static_cast<char*>(to) + row * to_pitch,
                  static_cast<const char*>(from) + row * from_pitch, width_bytes);
@@ -388,8 +445,11 @@ cudaError_t cudaMemset(void* pointer, int value, size_t bytes) {
   if (bytes == 0) return cudaSuccess;
   {
     const std::lock_guard lock(mutex);
-    if (!lies(pointer, bytes, true)) return note(cudaErrorInvalidValue);
+    if (const std::string why = wrong_with(pointer, bytes, true); !why.empty()) {
+      return refused_for("cudaMemset", "target", why);
+    }
   }
+  const closed_memory::Open open;
   std::memset(pointer, value, bytes);
   if constexpr (kChecking) check::written_by_host(pointer, bytes);
   return cudaSuccess;

@@ -22,6 +22,14 @@ bool parse(std::string_view text, T* value) {
   return error == std::errc() && end == text.data() + text.size();
 }
 
+void read_switch(const char* variable, bool* value) {
+  const char* text = std::getenv(variable);
+  if (!text) return;
+  const std::string_view word = text;
+  if (word != "on" && word != "off") refuse(variable, word, "on or off");
+  *value = word == "on";
+}
+
 Options from_environment() {
   Options options;
   if (const char* text = std::getenv("CPU_DEVICE_ORDER")) {
@@ -52,11 +60,8 @@ Options from_environment() {
       refuse("CPU_DEVICE_CAPABILITY", text, "75, 80, 86, 89 or 90");
     }
   }
-  if (const char* text = std::getenv("CPU_DEVICE_REPORTS")) {
-    const std::string_view reports = text;
-    if (reports != "on" && reports != "off") refuse("CPU_DEVICE_REPORTS", reports, "on or off");
-    options.print_reports = reports == "on";
-  }
+  read_switch("CPU_DEVICE_REPORTS", &options.print_reports);
+  read_switch("CPU_DEVICE_CLOSED_MEMORY", &options.closed_memory);
   return options;
 }
 

@@ -20,8 +20,8 @@ cudaError_t note(cudaError_t error);
 cudaError_t check_config(const Config& config, const void* function, std::string* why);
 cudaError_t check_cluster(const Config& config, const void* function, std::string* why);
 
-/// A launch that was not made.
-void configuration_refused(cudaError_t error, std::string report);
+/// A launch or a copy that was not made. Returns the error.
+cudaError_t refused(cudaError_t error, std::string report);
 /// A kernel that did not end well: for cudaGetLastError and for the next synchronisation.
 void kernel_failed(cudaError_t error, std::string report);
 /// The failure of an earlier kernel, once.

@@ -150,9 +150,10 @@ TEST_CASE("(child) says its options" * doctest::skip()) {
   const DeviceArray<int> out(1);
   number_threads(out.data(), 1, 1);
   CHECK(out.download()[0] == 0);
-  std::printf("order %d seed %llu workers %d seconds %g reports %d\n",
+  std::printf("order %d seed %llu workers %d seconds %g reports %d closed %d\n",
               static_cast<int>(options().order), static_cast<unsigned long long>(options().seed),
-              options().workers, options().hang_seconds, options().print_reports);
+              options().workers, options().hang_seconds, options().print_reports,
+              options().closed_memory);
 }
 
 TEST_CASE("(child) prints a report" * doctest::skip()) {
@@ -173,8 +174,9 @@ TEST_CASE("options come from the environment") {
       {"CPU_DEVICE_WORKERS=3", "workers 3 "},
       {"CPU_DEVICE_HANG_SECONDS=0.5", "seconds 0.5 "},
       {"CPU_DEVICE_HANG_SECONDS=1e300", "seconds 1e+300 "},
-      {"CPU_DEVICE_REPORTS=on", "reports 1\n"},
-      {"CPU_DEVICE_REPORTS=off", "reports 0\n"}};
+      {"CPU_DEVICE_REPORTS=on", "reports 1 closed 0\n"},
+      {"CPU_DEVICE_REPORTS=off", "reports 0 "},
+      {"CPU_DEVICE_CLOSED_MEMORY=on", "closed 1\n"}};
   for (const auto& [variable, says] : good) {
     const Outcome outcome = run_again(variable, "(child) says its options");
     CAPTURE(outcome.output);
@@ -206,7 +208,8 @@ TEST_CASE("a malformed variable ends the program with 2 and a message") {
              {"CPU_DEVICE_HANG_SECONDS", "-1", seconds},
              {"CPU_DEVICE_HANG_SECONDS", "nan", seconds},
              {"CPU_DEVICE_HANG_SECONDS", "1s", seconds},
-             {"CPU_DEVICE_REPORTS", "yes", "is not on or off\n"}};
+             {"CPU_DEVICE_REPORTS", "yes", "is not on or off\n"},
+             {"CPU_DEVICE_CLOSED_MEMORY", "1", "is not on or off\n"}};
   for (const auto& [name, value, message] : bad) {
     const std::string variable = std::string(name) + "='" + value + "'";
     const Outcome outcome = run_again(variable, "(child) says its options");

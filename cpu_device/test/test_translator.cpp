@@ -509,6 +509,40 @@ std::string missing(const std::string& what) {
 
 }  // namespace
 
+TEST_CASE("a kernel that is called as if it were a function is refused by the compiler") {
+  const auto refused = [](const std::string& name, const std::string& call) {
+    return "{ static_assert(!noexcept(" + call + "), \"" + name +
+           " is a kernel, which has to be launched: " + name + "<<<blocks, threads>>>(...)\"); " +
+           call + "; }";
+  };
+  const std::string body =
+      "__global__ void k(int n);\n__global__ __launch_bounds__(9) void k(int n)";
+  const std::string marked =
+      "__global__ void k(int n) noexcept;\n__global__ __launch_bounds__(9) void k(int n) noexcept";
+  for (const std::string call : {"k(1)", "::k(1)", "a::b::k(1)", "k<int, 3>(f(1), {2})"}) {
+    CHECK(translated(body + " {}\nvoid f() { " + call + "; }\n") ==
+          marked + " {}\nvoid f() { " + refused("k", call) + " }\n");
+    CHECK(translated(body + ";\nvoid f() { if (x) " + call + "; else " + call + "; }\n") ==
+          marked + ";\nvoid f() { if (x) " + refused("k", call) + " else " + refused("k", call) +
+              " }\n");
+  }
+  // What calls nothing, or something else, changes nothing.
+  for (const std::string use :
+       {"auto g = k;", "g(k);", "x.k(1);", "p->k(1);", "return k(1);", "return ::k(1);",
+        "(void)k(1);", "m(1);", "int k(1);", "auto k = [](int) {};", "k;", "x = k(1);",
+        "k(1), k(2);", "void k(int);", "k(\n#if X\n1\n#endif\n);", "a<b>(1) > k(1);"}) {
+    const std::string source = body + " {}\nvoid f() { " + use + " }\n";
+    CHECK(translated(source) == source);
+  }
+  // A name that a macro makes, a kernel that is declared later, a call outside of functions.
+  for (const std::string source :
+       {std::string("__global__ void NAME(k)(int n) {}\nvoid f() { k(1); }"),
+        "void f() { k(1); }\n" + body + ";", body + ";\nint x = k(1);",
+        body + ";\nvoid k(int, int);"}) {
+    CHECK(translated(source) == source);
+  }
+}
+
 TEST_CASE("another's program includes its own headers translated") {
   CHECK(of_program("#include \"mine.h\"\n#include <vector>\n") ==
         "#include \"/build/mine.h\"\n#include <vector>\n");

@@ -1,6 +1,7 @@
 #include "translate.hpp"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -70,6 +71,7 @@ class Translator {
 
   std::string run() {
     translate_code();
+    mark_called_kernels();
     for (const Directive& directive : lexed_.directives) {
       if (directive.name() == "define") translate_macro(directive.tokens);
       if (directive.name() == "pragma") translate_pragma(directive.tokens);
@@ -129,6 +131,8 @@ class Translator {
         }
       }
       const bool in_function = !scopes.empty() && scopes.back().kind == Scope::kFunction;
+      if (tokens[i].is("__global__")) note_kernel(tokens, i);
+      if (tokens[i].is("(") && in_function) check_call(tokens, i);
       if (tokens[i].is("__shared__") && !in_function) {
         i = translate_global_shared(tokens, head, i);
       } else {
@@ -230,6 +234,83 @@ class Translator {
       }
     }
     return i;
+  }
+
+  /// The kernel that is declared at this `__global__`, if its name is no macro's.
+  void note_kernel(TokenSpan tokens, size_t i) {
+    const Token* name = nullptr;
+    size_t end = kNone;  // of its parameters
+    while (++i < tokens.size() && !is_one_of(tokens[i], "{", ";", "=", "__global__", "template")) {
+      const bool is_word = tokens[i].kind == TokenKind::kIdentifier;
+      size_t open = i + 1;
+      if (is_word && open < tokens.size() && tokens[open].is("<")) open = after(tokens, open);
+      if (open >= tokens.size() || !tokens[open].is("(")) continue;
+      const size_t close = partner(tokens, open);
+      if (close == kNone) return;
+      // __launch_bounds__(256) is no name.
+      if (is_word && !tokens[i].text.starts_with("__")) {
+        name = &tokens[i];
+        end = close;
+      }
+      i = close;
+    }
+    if (name) kernels_[name->text].ends.push_back(end_of(tokens[end]));
+  }
+
+  /// The token behind the bracket's partner, or kNone.
+  static size_t after(TokenSpan tokens, size_t bracket) {
+    const size_t other = partner(tokens, bracket);
+    return other == kNone ? kNone : other + 1;
+  }
+
+  /// A statement that calls a kernel as if it were a function, its arguments in the parentheses at
+  /// `open`, must not compile. Which of the functions of that name it calls only the compiler
+  /// knows: the kernels are made noexcept, as no other function of that name is likely to be.
+  void check_call(TokenSpan tokens, size_t open) {
+    size_t name = open - 1;  // a function's body has begun, so there are tokens in front
+    if (tokens[name].is(">")) {
+      name = partner(tokens, name);
+      if (name == kNone || name == 0) return;
+      --name;
+    }
+    const auto kernel = kernels_.find(tokens[name].text);
+    if (kernel == kernels_.end()) return;
+    if (is_one_of(tokens[name - 1], ".", "->")) return;
+    const size_t begin = kernel_begin(tokens, open);
+    const size_t end = after(tokens, open);
+    if (end >= tokens.size() || !tokens[end].is(";") || !begins_statement(tokens, begin)) return;
+    const TokenSpan call = tokens.subspan(begin, end - begin);
+    const bool is_plain = std::ranges::none_of(call, [](const Token& token) {
+      return token.kind == TokenKind::kLaunch || token.text.find('\n') != token.text.npos;
+    });
+    const bool has_directive =
+        std::ranges::any_of(lexed_.directives, [begin, end](const Directive& directive) {
+          return directive.code_index > begin && directive.code_index <= end;
+        });
+    if (!is_plain || has_directive) return;
+    kernel->second.is_called = true;
+    const std::string text(kernel->first);
+    replace(begin_of(tokens[begin]), begin_of(tokens[begin]),
+            "{ static_assert(!noexcept(" + on_one_line(call) + "), \"" + text +
+                " is a kernel, which has to be launched: " + text +
+                "<<<blocks, threads>>>(...)\"); ");
+    replace(end_of(tokens[end]), end_of(tokens[end]), " }");
+  }
+
+  static bool begins_statement(TokenSpan tokens, size_t i) {
+    const Token& before = tokens[i - 1];
+    if (!before.is(")")) return is_one_of(before, ";", "{", "}", "else", "do");
+    const size_t open = partner(tokens, i - 1);
+    return open != kNone && open > 0 &&
+           is_one_of(tokens[open - 1], "if", "constexpr", "for", "while");
+  }
+
+  void mark_called_kernels() {
+    for (const auto& [name, kernel] : kernels_) {
+      for (const size_t end : kernel.ends) {
+        if (kernel.is_called) replace(end, end, " noexcept");
+      }
+    }
   }
 
   /// cudaLaunchKernel((void*)kernel, …) without the cast, because the kernel's type tells what its
@@ -373,6 +454,11 @@ class Translator {
   Lexed lexed_;
   const ProgramFile* program_;
   std::vector<Edit> edits_;
+  struct Kernel {
+    std::vector<size_t> ends;  // of the parameters, in the source, of each declaration
+    bool is_called = false;    // like a function, so that the declarations need noexcept
+  };
+  std::map<std::string_view, Kernel> kernels_;
 };
 
 std::string in_its_place(std::string_view source, std::string_view path,

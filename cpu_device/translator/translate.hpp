@@ -31,6 +31,8 @@ struct ProgramFile {
 ///
 ///     kernel<T><<<grid, block>>>(a, b);
 ///         a call of cpu_device::launch (launch.h); also inside #define
+///     kernel<T>(a, b);
+///         the same behind a static_assert, which fails if it does call a kernel
 ///     __shared__ float tile[32][33];
 ///         a struct, and a reference to its member in the block's arena (shared.h)
 ///     extern __shared__ float rows[];

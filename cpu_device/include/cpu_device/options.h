@@ -31,6 +31,9 @@ struct Options {
   double hang_seconds = 10;   // CPU_DEVICE_HANG_SECONDS of processor time without a sign of life
   int capability = 90;        // CPU_DEVICE_CAPABILITY: which card it plays, see kCapabilities
   bool print_reports = true;  // CPU_DEVICE_REPORTS = on or off
+  // CPU_DEVICE_CLOSED_MEMORY = on or off: the host's accesses to device memory end the program, and
+  // in the check build those to managed memory before it waits. Not with AddressSanitizer.
+  bool closed_memory = false;
 };
 
 /// The options in force. Change them only while no kernel runs. A malformed environment variable

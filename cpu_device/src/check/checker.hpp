@@ -60,6 +60,8 @@ void release(void* memory);
 /// The host has written these bytes. If `from` is not null, they were copied from there, and what
 /// is known about those bytes is copied, too.
 void written_by_host(const void* memory, size_t bytes, const void* from = nullptr);
+/// Whether the last kernel has, anywhere in the allocation that begins there.
+bool is_written_by_kernel(uintptr_t memory);
 
 // ---- Called by the launch and the block (launch.cpp, block.cpp) ----
 /// Between begin and end other host threads wait with their calls.

@@ -62,8 +62,9 @@ struct Space {
   size_t bytes = 0;
   LazyArray<uint8_t> written;  // for each word a bit for each of its bytes
   LazyArray<Word> words;
-  std::list<Array> arrays;  // ascending; findings point to them
-  Block* block = nullptr;   // whose shared memory it is
+  std::list<Array> arrays;   // ascending; findings point to them
+  Block* block = nullptr;    // whose shared memory it is
+  uint32_t last_writer = 0;  // number of a launch
 
   Space() = default;
   Space(uintptr_t address, size_t size)
@@ -506,6 +507,7 @@ void look_at_space(Space& space, Arena* arena, uint32_t tag, const Access& acces
     }
     if (access.kind != Kind::read && !is_issue) written |= bits;
   });
+  if (access.kind != Kind::read) space.last_writer = launch->number;
   if (access.atomic && !access.of_mbarrier && access.flight == Flight::none) {
     synchronise_through(access.address, access.kind);
   }
@@ -565,6 +567,11 @@ void written_by_host(const void* memory, size_t bytes, const void* from) {
     const bool written = source->written[at / kWord] >> at % kWord & 1;
     mark_written(*space, address + i, 1, written);
   }
+}
+
+bool is_written_by_kernel(uintptr_t memory) {
+  const std::lock_guard lock(turn);
+  return allocations.at(memory).last_writer == launch->number;
 }
 
 void name_array_in_check_build(const NamedArray& named) {
