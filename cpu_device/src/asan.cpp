@@ -9,7 +9,7 @@
 
 namespace cpu_device {
 
-// Shared memory that is nobody's is poisoned.
+// Shared memory that belongs to no declaration is poisoned.
 void Block::guard_arena() const {
   __asan_poison_memory_region(arena_, kArenaBytes);
   __asan_unpoison_memory_region(arena_, launch_->config.shared_bytes);

@@ -1,5 +1,5 @@
 // What AddressSanitizer must be told in its build: which stack is in use, and which shared memory
-// is nobody's. In other builds kAsan is false, and nothing here is called.
+// belongs to no declaration. In other builds kAsan is false, and nothing here is called.
 #pragma once
 
 #include <cstddef>

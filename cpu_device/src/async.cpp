@@ -58,7 +58,7 @@ void wait_for(Block& block, uint32_t pending, const void* caller) {
 void copy_async(void* shared, const void* global, int bytes, int source_bytes) {
   Block& block = block_of_caller("cp.async");
   const auto fail = [&](cudaError_t code, const char* what) {
-    block.fail(code, what, Block::Who::thread);
+    block.fail(code, what, Block::Blamed::thread);
   };
   if (source_bytes < 0 || source_bytes > bytes) {
     fail(cudaErrorLaunchFailure,

@@ -30,7 +30,7 @@ constexpr size_t kArenaAlignment = 1 << 20;
 // Fresh shared memory is all ones: NaN in every floating-point type, -1 in the integers.
 constexpr int kPoison = 0xff;
 
-// A switch leaves the processor's stack of predicted return addresses behind, so that each return
+// A switch invalidates the processor's stack of predicted return addresses, so that each return
 // after it is mispredicted. From the kernel to the switch there is therefore one call and no more
 // (CONTRIBUTING.md has what that gained).
 #define CPU_DEVICE_HOT inline __attribute__((always_inline))
@@ -61,7 +61,7 @@ Block::Block() {
 
 Block::~Block() { munmap(window_, kArenaAlignment + kArenaBytes); }
 
-// ---- Who runs next ----
+// ---- Which thread runs next ----
 
 CPU_DEVICE_HOT void Block::go_on(uint32_t thread, fcontext_t* left) {
   if (thread == kStart) return start_fiber(left);
@@ -237,17 +237,17 @@ void Block::resume() {
   current_block = nullptr;
 }
 
-void Block::found_stuck() { failure_ = {cudaErrorLaunchFailure, kStuck, Who::block, nullptr}; }
+void Block::found_stuck() { failure_ = {cudaErrorLaunchFailure, kStuck, Blamed::block, nullptr}; }
 
 bool Block::is_stuck() const { return failure_.what == kStuck; }
 bool Block::misses_threads() const { return is_stuck() || failure_.what == kAtDifferent; }
 
 void Block::found_late() {
-  if constexpr (kChecking) failure_ = {check::error_of_finding(), nullptr, Who::block, nullptr};
+  if constexpr (kChecking) failure_ = {check::error_of_finding(), nullptr, Blamed::block, nullptr};
 }
 
 void Block::ended_too_early(const char* what) {
-  failure_ = {cudaErrorLaunchFailure, what, Who::block, nullptr};
+  failure_ = {cudaErrorLaunchFailure, what, Blamed::block, nullptr};
 }
 
 void Block::end() {
@@ -279,7 +279,7 @@ void Block::make_order() {
 }
 
 // A thread may have ended without a wait, or with the block. The copies complete on a GPU as well,
-// and nobody may look.
+// and no thread may look.
 void Block::forget_copies() {
   for (AsyncCopies& copies : copies_) {
     copies.under_way.clear();
@@ -321,8 +321,8 @@ void Block::fiber_entry(transfer_t from) {
   current_block->run_threads();
 }
 
-// Runs threads one after the other on one stack for as long as nobody else is ready. A kernel in
-// which nobody waits needs no switch at all.
+// Runs threads one after the other on one stack for as long as no other is ready. A kernel in
+// which no thread waits needs no switch at all.
 void Block::run_threads() {
   current_stack_ = starting_stack_;
   uint32_t next = kStart;
@@ -337,8 +337,8 @@ void Block::run_threads() {
     progress_ = progress_ + 1;
     next = finished_ == threads_ ? kNobody : pick();
   }
-  // Nobody comes back to this stack. It is not handed out again before the switch below, because
-  // whoever goes on has a stack already.
+  // No thread comes back to this stack. It is not handed out again before the switch below, because
+  // the thread that goes on has a stack already.
   stacks_.give_back(current_stack_);
   if (finished_ == threads_) leave();
   if (next == kNobody) next = wait_for_other_blocks();
@@ -351,7 +351,7 @@ void Block::leave() {
   __builtin_unreachable();
 }
 
-void Block::fail(cudaError_t code, const char* what, Who who, const void* address) {
+void Block::fail(cudaError_t code, const char* what, Blamed who, const void* address) {
   failure_ = {code, what, who, address};
   leave();
 }
@@ -376,10 +376,10 @@ CPU_DEVICE_HOT BarrierResult Block::barrier(const BarrierCall& call, bool predic
   if (barrier_.mixed) {
     state_[current_] = State::waiting;
     waits_[current_] = {call.name, site, 0};
-    fail(cudaErrorLaunchFailure, kAtDifferent, Who::block);
+    fail(cudaErrorLaunchFailure, kAtDifferent, Blamed::block);
   }
-  // The result stays until the next barrier is complete, which takes all threads: nobody can miss
-  // it.
+  // The result stays until the next barrier is complete, which takes all threads: no thread
+  // can miss it.
   barrier_.result = {barrier_.count, barrier_.count == static_cast<int>(threads_)};
   barrier_.arrived = 0;
   ++barriers_;
@@ -418,7 +418,7 @@ CPU_DEVICE_HOT uint64_t Block::collective(const WarpCall& call, uint32_t mask, u
   if ((mask >> lane & 1) == 0) {
     state_[current_] = State::waiting;  // for the report
     fail(cudaErrorLaunchFailure, "calls a collective with a mask that lacks its own lane",
-         Who::thread);
+         Blamed::thread);
   }
 
   Warp::Group* const place = &warp.groups[static_cast<size_t>(std::countr_zero(lanes))];
@@ -430,7 +430,7 @@ CPU_DEVICE_HOT uint64_t Block::collective(const WarpCall& call, uint32_t mask, u
   } else if (group.mask != mask || group.call != &call) {
     state_[current_] = State::waiting;
     fail(cudaErrorLaunchFailure, "lanes of one warp do not agree on a call or its mask",
-         Who::block);
+         Blamed::block);
   }
   warp.exchange.value[lane] = value;
   warp.exchange.argument[lane] = argument;
@@ -464,7 +464,7 @@ uint32_t Block::active_mask(Site site) {
   return active_mask_[current_];
 }
 
-// When nobody else can go on, each warp's lanes that ask at the same place are active together:
+// When no other thread can go on, each warp's lanes that ask at the same place are active together:
 // what lock-step execution would give at its most convergent.
 bool Block::release_active_masks() {
   if (active_mask_waiters_ == 0) return false;
@@ -508,7 +508,7 @@ uint32_t lane_id() { return block_of_caller("a shuffle").current_lane(); }
 void yield() { block_of_caller("__nanosleep()").yield(); }
 
 void trap() {
-  block_of_caller("__trap()").fail(cudaErrorLaunchFailure, "called __trap()", Block::Who::thread);
+  block_of_caller("__trap()").fail(cudaErrorLaunchFailure, "called __trap()", Block::Blamed::thread);
 }
 
 }  // namespace cpu_device
@@ -525,5 +525,5 @@ extern "C" void __assert_fail(const char* expression, const char* file, unsigned
   static thread_local std::string text;
   text = std::string("assert(") + expression + ") failed\n  at " + file + ":" +
          std::to_string(line) + ", in " + function;
-  current_block->fail(cudaErrorAssert, text.c_str(), Block::Who::thread);
+  current_block->fail(cudaErrorAssert, text.c_str(), Block::Blamed::thread);
 }

@@ -88,7 +88,7 @@ class Block {
   void resume();
   bool has_ended() const { return finished_ == threads_ && !failed(); }
   bool failed() const { return failure_.code != cudaSuccess; }
-  /// Its threads wait, and nobody is left who could wake them.
+  /// Its threads wait, and no other is left that could wake them.
   void found_stuck();
   bool is_stuck() const;
   bool misses_threads() const;                               // at a barrier or collective
@@ -100,7 +100,7 @@ class Block {
   Failure failure() const { return {failure_.code, report()}; }
   /// Ended or not, nothing of it is left.
   void end();
-  /// Shared memory that nobody has written.
+  /// Shared memory that no thread has written.
   void poison_arena();
 
   // What device code calls, from within run().
@@ -142,8 +142,8 @@ class Block {
 
   /// Ends the block from inside one of its threads, or from a signal handler in one. `what` is a
   /// literal, told of the current thread if `who` says so; a bad address is added.
-  enum class Who : uint8_t { block, thread };
-  [[noreturn]] void fail(cudaError_t code, const char* what, Who who,
+  enum class Blamed : uint8_t { block, thread };
+  [[noreturn]] void fail(cudaError_t code, const char* what, Blamed who,
                          const void* address = nullptr);
 
   // What reports ask.
@@ -154,7 +154,7 @@ class Block {
   /// full".
   std::string name_of_shared(const void* address) const;
   bool owns_stack(const void* address) const { return stacks_.hold(address); }
-  /// Who touches the address, for a report of AddressSanitizer.
+  /// The thread that touches the address, for a report of AddressSanitizer.
   std::string describe_access(const void* address) const;
 
   // What signal handlers ask (faults.cpp).
@@ -240,7 +240,7 @@ class Block {
   std::array<uint32_t, kMaxThreads> active_mask_;
   fcontext_t caller_ = nullptr;  // resume()
   fcontext_t paused_ = nullptr;  // where resume() goes on
-  bool alone_ = true;            // nobody outside of this block is waited for
+  bool alone_ = true;            // no thread outside of this block is waited for
   bool gave_way_ = false;        // paused though a thread runs
   Stacks stacks_{kMaxThreads};
   Order order_kind_ = Order::forward;
@@ -268,7 +268,7 @@ class Block {
   struct {
     cudaError_t code = cudaSuccess;
     const char* what = nullptr;
-    Who who = Who::block;
+    Blamed who = Blamed::block;
     const void* address = nullptr;
   } failure_;
   volatile bool in_kernel_ = false;

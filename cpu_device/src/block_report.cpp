@@ -26,7 +26,7 @@ std::string Block::block_name(uint64_t index) const {
 std::string Block::report() const {
   const Config& config = launch_->config;
   std::string text = "kernel " + kernel_name(launch_->name, launch_->function) + " failed: ";
-  if (failure_.who == Who::thread) text += "thread " + thread_name(current_) + " ";
+  if (failure_.who == Blamed::thread) text += "thread " + thread_name(current_) + " ";
   if constexpr (kChecking) {
     if (!failure_.what) text += check::describe_finding(*this);
   }

@@ -115,7 +115,7 @@ Block* Cluster::run_to_end() {
         if (Block* other = found_late(check::block_ends(block.rank()))) return other;
       }
       block.end();
-      // Until the cluster ends, nobody may touch its shared memory.
+      // Until the cluster ends, no thread may touch its shared memory.
       if constexpr (kAsan) {
         if (size() > 1) __asan_poison_memory_region(block.arena(), kArenaBytes);
       }
@@ -179,7 +179,7 @@ void Cluster::arrive(Block& block, Site site) {
   const uint32_t thread = block.current_thread();
   if (member.arrived_in[thread] != 0) {
     fail(block, "arrives at the barrier of its cluster a second time, without a cluster_wait()",
-         Block::Who::thread, site);
+         Block::Blamed::thread, site);
   }
   same_place(block, member.arrival[thread / kLanes], phase_, "arrive at the barrier", site);
   member.arrived_in[thread] = phase_;
@@ -192,7 +192,7 @@ void Cluster::wait(Block& block, const char* name, Site site) {
   const uint32_t thread = block.current_thread();
   const uint32_t phase = phase_ == 0 ? 0 : member.arrived_in[thread];
   if (phase == 0) {
-    fail(block, "waits at the barrier of its cluster, where it has not arrived", Block::Who::thread,
+    fail(block, "waits at the barrier of its cluster, where it has not arrived", Block::Blamed::thread,
          site);
   }
   same_place(block, member.departure[thread / kLanes], phase, "wait at the barrier", site);
@@ -290,10 +290,10 @@ void Cluster::same_place(Block& block, Place& place, uint32_t phase, const char*
   text = std::string("lanes of one warp ") + what +
          " of their cluster at different places; all must run the same instruction\n  at " +
          place.site.file + ":" + std::to_string(place.site.line);
-  fail(block, text.c_str(), Block::Who::block, site);
+  fail(block, text.c_str(), Block::Blamed::block, site);
 }
 
-void Cluster::fail(Block& block, const char* what, Block::Who who, Site site) {
+void Cluster::fail(Block& block, const char* what, Block::Blamed who, Site site) {
   block.leaves_kernel();
   static thread_local std::string text;
   text = std::string(what) + "\n  at " + site.file + ":" + std::to_string(site.line);
@@ -310,7 +310,7 @@ void Cluster::fail_to_map(const void* shared, unsigned rank, Site site) const {
              : std::string("asks where in another block lies what is not in shared memory");
   text += std::string("\n  at ") + site.file + ":" + std::to_string(site.line) +
           "\n  the address is";  // which follows
-  current_block->fail(cudaErrorIllegalAddress, text.c_str(), Block::Who::thread, shared);
+  current_block->fail(cudaErrorIllegalAddress, text.c_str(), Block::Blamed::thread, shared);
 }
 
 // One paragraph for all blocks in the same state.
@@ -380,7 +380,7 @@ void grid_sync(Site site) {
     static thread_local std::string text;
     text = std::string("calls grid.sync() in a launch that is not cooperative\n  at ") + site.file +
            ":" + std::to_string(site.line);
-    block.fail(cudaErrorLaunchFailure, text.c_str(), Block::Who::thread);
+    block.fail(cudaErrorLaunchFailure, text.c_str(), Block::Blamed::thread);
   }
   block.cluster().arrive(block, site);
   block.cluster().wait(block, "grid.sync()", site);

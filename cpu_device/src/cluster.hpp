@@ -79,7 +79,7 @@ class Cluster {
   void complete();
   bool complete_without_the_ended();
   void same_place(Block& block, Place& place, uint32_t phase, const char* what, Site site);
-  [[noreturn]] void fail(Block& block, const char* what, Block::Who who, Site site);
+  [[noreturn]] void fail(Block& block, const char* what, Block::Blamed who, Site site);
   [[noreturn]] void fail_to_map(const void* shared, unsigned rank, Site site) const;
   std::string report_of_the_others(const Block& failed) const;
 

@@ -94,16 +94,16 @@ void on_signal(int signal, siginfo_t* info, void* context) {
   switch (signal) {
     case kWatchdogSignal:
       block->fail(cudaErrorLaunchTimeout,
-                  "does not end: an endless loop, or a wait for what nobody writes",
-                  Block::Who::thread);
+                  "does not end: an endless loop, or a wait for what no thread writes",
+                  Block::Blamed::thread);
     case SIGFPE:
-      block->fail(cudaErrorLaunchFailure, "divided an integer by zero", Block::Who::thread);
+      block->fail(cudaErrorLaunchFailure, "divided an integer by zero", Block::Blamed::thread);
     default:
       if (is_misaligned(signal, *info)) {
-        block->fail(cudaErrorMisalignedAddress, kMisaligned, Block::Who::thread);
+        block->fail(cudaErrorMisalignedAddress, kMisaligned, Block::Blamed::thread);
       }
       block->fail(cudaErrorIllegalAddress,
-                  "touched a bad address, or overflowed its stack:", Block::Who::thread,
+                  "touched a bad address, or overflowed its stack:", Block::Blamed::thread,
                   info->si_addr);
   }
 }

@@ -56,7 +56,7 @@ fcontext_t Stacks::prepare(int stack, void (*entry)(transfer_t)) const {
   // every power of two.
   const size_t shift = static_cast<size_t>(stack % 61) * 64;
   char* top = base_ + static_cast<size_t>(stack + 1) * kSpacing - shift;
-  // Whoever had the stack last left it in the middle of the scheduler's few frames.
+  // The thread that had the stack last left it in the middle of the scheduler's few frames.
   constexpr size_t kFrames = 4096;
   if constexpr (kAsan) __asan_unpoison_memory_region(top - kFrames, kFrames);
   return make_fcontext(top, kStackBytes - shift, entry);

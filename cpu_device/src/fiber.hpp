@@ -24,7 +24,7 @@ class Stacks {
   Stacks& operator=(const Stacks&) = delete;
   ~Stacks();
 
-  /// A stack that nobody uses.
+  /// A stack that is not in use.
   int take() {
     const int stack = free_.back();
     free_.pop_back();
@@ -40,8 +40,8 @@ class Stacks {
   /// A context that will call `entry` on the stack. `entry` must not return.
   fcontext_t prepare(int stack, void (*entry)(transfer_t)) const;
 
-  /// Goes on at `to`, on one of the stacks or on that of the OS thread. The place left behind is
-  /// stored in `*left` by whoever runs next; `left` may be null if nobody is to come back here.
+  /// Goes on at `to`, on one of the stacks or on that of the OS thread. The place that is left
+  /// is stored in `*left` by the thread that runs next; `left` may be null if none comes back here.
   void switch_to(fcontext_t to, fcontext_t* left) {
     void* fake_stack = nullptr;
     if constexpr (kAsan) tell_asan_before(to, left ? &fake_stack : nullptr);

@@ -183,7 +183,7 @@ cudaError_t run_grid(const KernelName& name, const Config& config, const void* f
   if (current_block) {
     current_block->fail(cudaErrorNotSupported,
                         "launched a kernel: the CPU device does not nest launches",
-                        Block::Who::thread);
+                        Block::Blamed::thread);
   }
   static std::mutex one_at_a_time;
   static Workers workers;
@@ -271,7 +271,7 @@ uint32_t place_shared(SharedSlot& slot, size_t bytes, size_t alignment, const Sh
          std::to_string(launch.config.shared_bytes) + " of them dynamic; the limits are " +
          std::to_string(properties().sharedMemPerBlock) + " static and " +
          std::to_string(launch.shared_limit) + " in all";
-  current_block->fail(cudaErrorInvalidValue, what.c_str(), Block::Who::block);
+  current_block->fail(cudaErrorInvalidValue, what.c_str(), Block::Blamed::block);
 }
 
 }  // namespace cpu_device

@@ -24,7 +24,7 @@ void fail_call(const Call& call, const std::string& what, cudaError_t code, cons
   static thread_local std::string text;  // outlives the block that fails
   text = what + "\n  at " + call.site.file + ":" + std::to_string(call.site.line);
   if (address) text += "\n  the address is";  // which follows
-  call.block.fail(code, text.c_str(), Block::Who::thread, address);
+  call.block.fail(code, text.c_str(), Block::Blamed::thread, address);
 }
 
 void fail_with(const Call& call, const char* operand, cudaError_t code, const void* address) {
@@ -139,7 +139,7 @@ std::string missing_in_phase(const void* mbarrier) {
     add((text.empty() ? "misses " : "") + counted(static_cast<uint64_t>(phase.bytes), "byte"));
   }
   if (phase.bytes < 0) {
-    add("has " + counted(static_cast<uint64_t>(-phase.bytes), "byte") + " that nobody expects");
+    add("has " + counted(static_cast<uint64_t>(-phase.bytes), "byte") + " that no thread expects");
   }
   return text;
 }
@@ -200,7 +200,7 @@ void mbarrier_wait(Mbarrier* barrier, unsigned parity, Site site) {
   check_mbarrier(call, call.block, barrier);
   if (parity > 1) fail_call(call, "waits for a parity that is neither 0 nor 1");
   // Another phase may be complete by the time that the thread goes on. As on a GPU it waits again:
-  // of a phase that is two behind the parity says nothing.
+  // the parity says nothing of a phase that is two back.
   while (read(call, barrier, __builtin_return_address(0)).parity == parity) {
     call.block.cluster().park_at(call.block, barrier, "mbarrier_wait()", site);
   }

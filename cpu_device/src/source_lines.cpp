@@ -45,7 +45,7 @@ std::string source_of(std::span<const void* const> calls) {
   for (const void* call : calls) {
     Dl_info place{};
     if (dladdr(call, &place) == 0 || place.dli_fbase != module.dli_fbase) continue;
-    // The address given is behind the call.
+    // The address given is after the call.
     char address[32];
     std::snprintf(
         address, sizeof address, " 0x%zx",

@@ -22,7 +22,7 @@ using layout::Element;
 
 // ---- What can be wrong ----
 
-[[noreturn]] void fail(cudaError_t error, std::string message, Block::Who who,
+[[noreturn]] void fail(cudaError_t error, std::string message, Block::Blamed who,
                        const void* address = nullptr) {
   static thread_local std::string what;  // outlives the block that fails
   what = std::move(message);
@@ -44,7 +44,7 @@ std::string version(int capability) {
   fail(cudaErrorLaunchFailure,
        std::string("calls ") + instruction + ", which needs compute capability " +
            version(capability) + "; this card has " + version(options().capability) + at(site),
-       Block::Who::thread);
+       Block::Blamed::thread);
 }
 
 [[noreturn, gnu::cold, gnu::noinline]] void short_warp(const TensorOperands& call, uint32_t lanes) {
@@ -52,7 +52,7 @@ std::string version(int capability) {
   fail(cudaErrorLaunchFailure,
        std::string("calls ") + call.instruction->name + " in a warp of " +
            std::to_string(std::popcount(lanes)) + " threads; it takes 32" + at(call.site),
-       Block::Who::thread);
+       Block::Blamed::thread);
 }
 
 [[noreturn, gnu::cold, gnu::noinline]] void different_places(const TensorOperands& one,
@@ -61,7 +61,7 @@ std::string version(int capability) {
   fail(cudaErrorLaunchFailure,
        std::string("lanes of one warp call ") + one.instruction->name +
            " at different places; all 32 must run the same one" + at(one.site) + at(other.site),
-       Block::Who::block);
+       Block::Blamed::block);
 }
 
 // What the lanes have brought. Ends the block if they cannot run the instruction together.
@@ -73,7 +73,7 @@ struct Warp {
     for (uint32_t i = 0; i < kLanes; ++i) {
       lane[i] = reinterpret_cast<const Operands*>(exchange.value[i]);
     }
-    // Whoever runs this has arrived last.
+    // The lane that runs this has arrived last.
     const Operands& last = *lane[current_block->current_lane()];
     if (lanes != ~0u) short_warp(last, lanes);
     for (const Operands* other : lane) {
@@ -129,7 +129,7 @@ void store(WarpExchange& exchange, uint32_t lanes) {
   std::string text = std::string("calls ") + operands.instruction->name +
                      " with the address of a row " + what + at(operands.site);
   if (error == cudaErrorIllegalAddress) text += "\n  the address is";  // which follows
-  fail(error, std::move(text), Block::Who::thread, operands.row);
+  fail(error, std::move(text), Block::Blamed::thread, operands.row);
 }
 
 // ---- mma ----

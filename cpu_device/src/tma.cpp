@@ -67,7 +67,7 @@ struct Row {
   char* inside;                         // in global memory
 };
 
-/// At the end of a row a store writes whole chunks, as an H200 does: what lies behind the tensor's
+/// At the end of a row a store writes whole chunks, as an H200 does: what follows the tensor's
 /// last column in its last 16 bytes is written as well.
 enum class Edge { of_elements, of_chunks };
 

@@ -32,7 +32,7 @@ constexpr const char* kWgmma = "wgmma";
 std::string line_of(Site site) { return std::string(site.file) + ":" + std::to_string(site.line); }
 
 [[noreturn, gnu::cold, gnu::noinline]] void fail(cudaError_t error, std::string message,
-                                                 Block::Who who, const void* address = nullptr) {
+                                                 Block::Blamed who, const void* address = nullptr) {
   current_block->leaves_kernel();
   static thread_local std::string what;  // outlives the block that fails
   what = std::move(message);
@@ -43,7 +43,7 @@ std::string line_of(Site site) { return std::string(site.file) + ":" + std::to_s
                           cudaError_t error = cudaErrorLaunchFailure,
                           const void* address = nullptr) {
   fail(error, message + "\n  at " + line_of(site) + (address ? "\n  the address is" : ""),
-       Block::Who::thread, address);
+       Block::Blamed::thread, address);
 }
 
 [[noreturn, gnu::cold, gnu::noinline]] void lacks(const char* call, Site site) {
@@ -79,7 +79,7 @@ void meet(const char* call, Site site, const WgmmaOperands* operands, float* nam
          "threads of one warpgroup are at different places; all 128 must call the same\n  " +
              std::string(group.call) + " at " + line_of(group.site) + "\n  " + call + " at " +
              line_of(site),
-         Block::Who::block);
+         Block::Blamed::block);
   }
   group.operands[me - first] = operands;
   group.named[me - first] = named;
@@ -138,7 +138,7 @@ void land(const Block& block, uint32_t first, WgmmaAccumulator& accumulator, Sit
                " has changed d[" + std::to_string(low != kUnderWay ? i : i + 1) +
                "], sums of a wgmma, before they were there\n  wgmma at " +
                line_of(accumulator.last) + "\n  waited for at " + line_of(wait),
-           Block::Who::block);
+           Block::Blamed::block);
     }
     std::memcpy(own, &accumulator.sums[static_cast<size_t>(place)], 2 * sizeof(float));
   });
@@ -521,7 +521,7 @@ uint32_t wgmma_address(const void* shared) {
   if (!block.in_arena(shared)) {
     block.fail(cudaErrorIllegalAddress,
                "makes a wgmma descriptor of what is not in shared memory\n  the address is",
-               Block::Who::thread, shared);
+               Block::Blamed::thread, shared);
   }
   return static_cast<uint32_t>(static_cast<const char*>(shared) - block.arena());
 }
@@ -559,7 +559,7 @@ void thread_leaves_wgmma(Block& block) {
            line_of(group.under_way.front().site) + "\n  missing: a " +
            (group.under_way.front().group == group.groups ? "wgmma_commit() and a " : "") +
            "wgmma_wait<0>()",
-       Block::Who::thread);
+       Block::Blamed::thread);
 }
 
 }  // namespace cpu_device

@@ -161,7 +161,7 @@ TEST_CASE("threads that wait for ever say what for") {
                     failure.report);
     };
     check(TmaMisuse::too_few_bytes, "mbarrier_wait()", "bytes",
-          ", for phase 1 (parity 0) of barrier, which has 240 bytes that nobody expects");
+          ", for phase 1 (parity 0) of barrier, which has 240 bytes that no thread expects");
     check(TmaMisuse::too_many_bytes, "mbarrier_wait()", "bytes",
           ", for phase 1 (parity 0) of barrier, which misses 256 bytes");
     check(TmaMisuse::waits_alone, "barrier_sync()", "alone",

@@ -424,7 +424,7 @@ TEST_CASE("errors say what was expected, and where") {
   check_error("k<<<1, 2, 3, 4, 5>>>(x);", 1, 15,
               "expected at most 4 launch parameters: grid, block, shared bytes, stream");
 
-  const char* arguments = "expected '(' and the kernel's arguments behind this '>>>'";
+  const char* arguments = "expected '(' and the kernel's arguments after this '>>>'";
   check_error("k<<<1, 2>>>;", 1, 9, arguments);
   check_error("k<<<1,\n2>>>", 2, 2, arguments);
   check_error("k<<<1, 2>>>(x;", 1, 12, "expected a bracket that matches this '('");

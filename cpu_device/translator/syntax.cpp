@@ -39,7 +39,7 @@ size_t name_begin(TokenSpan tokens, size_t last) {
   return last;
 }
 
-/// The name that `tokens`, one declarator up to its array bounds, declares: TYPE NAME or, behind a
+/// The name that `tokens`, one declarator up to its array bounds, declares: TYPE NAME or, after a
 /// comma, NAME; also TYPE (*NAME).
 std::string declared_name(TokenSpan tokens, bool needs_type, const Token& word) {
   const char* form = "expected __shared__ TYPE NAME[SIZE];";

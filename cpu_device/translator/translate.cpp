@@ -99,7 +99,7 @@ class Translator {
     edits_.push_back({begin, end, std::move(text)});
   }
 
-  /// The comments and newlines behind each token, up to `end`. Where tokens move, these stay, so
+  /// The comments and newlines after each token, up to `end`. Where tokens move, these stay, so
   /// that later lines keep their place.
   std::string gaps(TokenSpan tokens, size_t end) const {
     std::string result;
@@ -257,7 +257,7 @@ class Translator {
     if (name) kernels_[name->text].ends.push_back(end_of(tokens[end]));
   }
 
-  /// The token behind the bracket's partner, or kNone.
+  /// The token after the bracket's partner, or kNone.
   static size_t after(TokenSpan tokens, size_t bracket) {
     const size_t other = partner(tokens, bracket);
     return other == kNone ? kNone : other + 1;
@@ -335,7 +335,7 @@ class Translator {
     const size_t close = config_end(tokens, open);
     const size_t paren = close + 3;
     if (paren >= tokens.size() || !tokens[paren].is("(")) {
-      fail(tokens[close], "expected '(' and the kernel's arguments behind this '>>>'");
+      fail(tokens[close], "expected '(' and the kernel's arguments after this '>>>'");
     }
     const size_t end = required_partner(tokens, paren);
 

@@ -26,13 +26,13 @@ struct ProgramFile {
   IncludeFinder find_include;
 };
 
-/// The translation of `source`. It includes cuda_runtime.h and then, behind `#line 1 "path"`, holds
+/// The translation of `source`. It includes cuda_runtime.h and then, after `#line 1 "path"`, holds
 /// every line of the source in its place, so that debuggers and compilers speak of the original.
 ///
 ///     kernel<T><<<grid, block>>>(a, b);
 ///         a call of cpu_device::launch (launch.h); also inside #define
 ///     kernel<T>(a, b);
-///         the same behind a static_assert, which fails if it does call a kernel
+///         the same after a static_assert, which fails if it does call a kernel
 ///     __shared__ float tile[32][33];
 ///         a struct, and a reference to its member in the block's arena (shared.h)
 ///     extern __shared__ float rows[];

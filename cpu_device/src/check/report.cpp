@@ -389,7 +389,7 @@ void keep(const Finding& finding) { last = finding; }
 
 void found(const Finding& finding) {
   keep(finding);
-  current_block->fail(error_of_finding(), nullptr, Block::Who::block);
+  current_block->fail(error_of_finding(), nullptr, Block::Blamed::block);
 }
 
 cudaError_t error_of_finding() {
