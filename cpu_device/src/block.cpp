@@ -508,7 +508,8 @@ uint32_t lane_id() { return block_of_caller("a shuffle").current_lane(); }
 void yield() { block_of_caller("__nanosleep()").yield(); }
 
 void trap() {
-  block_of_caller("__trap()").fail(cudaErrorLaunchFailure, "called __trap()", Block::Blamed::thread);
+  block_of_caller("__trap()")
+      .fail(cudaErrorLaunchFailure, "called __trap()", Block::Blamed::thread);
 }
 
 }  // namespace cpu_device

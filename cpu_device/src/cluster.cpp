@@ -192,8 +192,8 @@ void Cluster::wait(Block& block, const char* name, Site site) {
   const uint32_t thread = block.current_thread();
   const uint32_t phase = phase_ == 0 ? 0 : member.arrived_in[thread];
   if (phase == 0) {
-    fail(block, "waits at the barrier of its cluster, where it has not arrived", Block::Blamed::thread,
-         site);
+    fail(block, "waits at the barrier of its cluster, where it has not arrived",
+         Block::Blamed::thread, site);
   }
   same_place(block, member.departure[thread / kLanes], phase, "wait at the barrier", site);
   if (phase == phase_) {

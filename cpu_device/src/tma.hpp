@@ -1,4 +1,5 @@
-// The copies of TMA that no thread has waited for yet: a block's loads, and the stores of its threads.
+// The copies of TMA that no thread has waited for yet: a block's loads, and the stores of its
+// threads.
 #pragma once
 
 #include <array>

@@ -25,7 +25,8 @@ struct Expected {
   const char* what;
 };
 
-constexpr const char* kHang = "does not end: an endless loop, or a wait for what no thread writes\n";
+constexpr const char* kHang =
+    "does not end: an endless loop, or a wait for what no thread writes\n";
 
 // The check build looks before the thread does.
 constexpr const char* in_check_build(const char* there, const char* elsewhere) {
