@@ -13,7 +13,7 @@ namespace softmax {
 
 inline constexpr std::string_view kName = "03_softmax";  // the folder's
 inline constexpr std::string_view kTitle =
-    "softmax: many threads agree on a maximum and a sum, and read each row once";
+    "many threads agree on a maximum and a sum, and read a row once";
 
 /// With z = scale x, each row by itself:
 ///

@@ -13,7 +13,7 @@ namespace layernorm {
 
 inline constexpr std::string_view kName = "04_layernorm";  // the folder's
 inline constexpr std::string_view kTitle =
-    "LayerNorm: a variance in one pass, and gradients that sum over all rows";
+    "a variance in one pass, and gradients that sum over all rows";
 
 /// layer: Ba, Kiros and Hinton, "Layer Normalization" (2016), arXiv 1607.06450.
 /// rms: Zhang and Sennrich, "Root Mean Square Layer Normalization" (2019), arXiv 1910.07467, whose

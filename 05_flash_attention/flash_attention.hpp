@@ -14,8 +14,7 @@
 namespace flash_attention {
 
 inline constexpr std::string_view kName = "05_flash_attention";  // the folder's
-inline constexpr std::string_view kTitle =
-    "flash attention: two products and a softmax, and no score in memory";
+inline constexpr std::string_view kTitle = "two products and a softmax, and no score in memory";
 
 using tile::kMaxLength;
 using tile::Mask;

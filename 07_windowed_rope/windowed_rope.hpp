@@ -13,8 +13,7 @@
 namespace windowed_rope {
 
 inline constexpr std::string_view kName = "07_windowed_rope";  // the folder's
-inline constexpr std::string_view kTitle =
-    "windowed rotary attention: near keys by one rotation, far keys by another";
+inline constexpr std::string_view kTitle = "near keys by one rotation, far keys by another";
 
 using tile::packed_strides;
 using tile::Strides;

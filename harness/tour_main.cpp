@@ -189,11 +189,13 @@ void tour(Record* record) {
   }
 }
 
-/// "3  tiled: one sentence about it".
-void show_idea(const StepInfo& info, std::size_t step, std::string_view remark = "") {
-  const std::string name = text(info.name);
-  std::printf("  %2zu  %s\n", step + 1,
-              wrapped(name + ": " + text(info.idea) + text(remark), 6).c_str());
+/// "forward  3  tiled: one sentence about it".
+void show_idea(const std::string& before, const StepInfo& info, std::size_t step,
+               std::string_view remark = "") {
+  const std::string number = std::to_string(step + 1), name = text(info.name);
+  const std::string begin = before + (number.size() < 2 ? " " : "") + number + "  ";
+  const std::string idea = name + ": " + text(info.idea) + text(remark);
+  std::printf("%s%s\n", begin.c_str(), wrapped(idea, begin.size()).c_str());
 }
 
 // ---- ./tour run and ./tour bench ----
@@ -245,8 +247,7 @@ void run_steps(const Chapter& chapter, const LadderInfo& ladder,
     const Status status = workload.choose(step, &choice);
     // A benchmark measures a step by its own kernel only.
     if (bench && (!status.ok() || choice.step != step)) continue;
-    if (!ladder.name.empty()) std::printf("%s ", text(ladder.name).c_str());
-    show_idea(info, step);
+    show_idea(ladder.name.empty() ? "" : text(ladder.name) + " ", info, step);
     Finding found;
     found.what = status.message;
     if (status.ok()) {
@@ -311,7 +312,7 @@ void list(const Chapter& chapter, const LadderInfo* only) {
     if (only && only != &ladder) continue;
     show_ladder(ladder);
     for (std::size_t i = 0; i < ladder.steps.size(); ++i) {
-      show_idea(ladder.steps[i], i, " (" + listed(ladder.steps[i].types) + ")");
+      show_idea("  ", ladder.steps[i], i, " (" + listed(ladder.steps[i].types) + ")");
     }
   }
 }
@@ -330,9 +331,7 @@ int execute(const Request& request) {
   if (request.command == "tour") {
     // ./tour has said so, for all chapters.
   } else if (device().simulated) {
-    std::printf(
-        "Device: the CPU device, a simulated card. It is exact about results and says\n"
-        "nothing about time.\n");
+    std::printf("Device: the CPU device, a simulated card. Its times say nothing about a GPU.\n");
   } else {
     std::printf("Device: %s, driver %s, CUDA %s\n", device().name.c_str(), device().driver.c_str(),
                 device().runtime.c_str());
