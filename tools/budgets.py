@@ -103,7 +103,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("07_windowed_rope/backward4_one_pass.cu", "changed"):
         "and the way by which the methods' last step has the sums of dq",
     ("07_windowed_rope/method_backward4_prologue.cu", "lines"):
-        "that of `one_pass`, and dk turned back in registers",
+        "that of `one_pass`, and dk rotated back in registers",
     ("07_windowed_rope/method_backward4_prologue.cu", "kernel"): "the same",
 }
 

@@ -598,15 +598,15 @@ class Rope(WithSource):
                    "pair.x * s)};")
         for formula in ("x' = x c - y s y' = y c + x s", "x' = x c + x s y' = y c - y s (wrong)"):
             self.holds("README.md", formula)
-        self.assertEqual(rope.turned(rope.Q, 0), list(rope.Q))
+        self.assertEqual(rope.rotated(rope.Q, 0), list(rope.Q))
         self.assertEqual(rope.wrong(rope.Q, 0), list(rope.Q))
         for m in range(rope.SHOWN):
-            self.assertAlmostEqual(rope.length(rope.turned(rope.Q, m)), rope.length(rope.Q), 14)
+            self.assertAlmostEqual(rope.length(rope.rotated(rope.Q, m)), rope.length(rope.Q), 14)
             for n in range(rope.SHOWN):
                 other = max(m - n, 0), max(n - m, 0)
                 self.assertAlmostEqual(
-                    rope.score(rope.turned(rope.Q, m), rope.turned(rope.K, n)),
-                    rope.score(rope.turned(rope.Q, other[0]), rope.turned(rope.K, other[1])), 13)
+                    rope.score(rope.rotated(rope.Q, m), rope.rotated(rope.K, n)),
+                    rope.score(rope.rotated(rope.Q, other[0]), rope.rotated(rope.K, other[1])), 13)
         lengths = [rope.length(rope.wrong(rope.Q, p)) for p in range(25)]
         self.assertLess(min(lengths), 0.6 * rope.length(rope.Q))
         self.assertGreater(max(lengths), 1.3 * rope.length(rope.Q))

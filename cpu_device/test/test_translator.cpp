@@ -535,7 +535,7 @@ TEST_CASE("a kernel that is called as if it were a function is refused by the co
     CHECK(translated(source) == source);
   }
   // A name that a macro makes, a kernel that is declared later, a call outside of functions.
-  for (const std::string source :
+  for (const std::string& source :
        {std::string("__global__ void NAME(k)(int n) {}\nvoid f() { k(1); }"),
         "void f() { k(1); }\n" + body + ";", body + ";\nint x = k(1);",
         body + ";\nvoid k(int, int);"}) {
