@@ -8,7 +8,7 @@
 object='^[^:]*Building (CXX|CUDA|C) object ' # in Ninja's words
 
 fail() { # EXIT-CODE MESSAGE [LOG]
-  [[ ! ${3-} ]] || grep -v '^@' "$3" >&2 # without Ninja's progress
+  [[ ! ${3-} ]] || grep -av -e '^@' -e '^ninja: Entering' "$3" >&2 || true # without Ninja's progress
   printf '%s: %s\n' "$(basename "$0")" "$2" >&2
   exit "$1"
 }
@@ -16,6 +16,7 @@ fail() { # EXIT-CODE MESSAGE [LOG]
 cores() { nproc 2>/dev/null || getconf _NPROCESSORS_ONLN; }
 
 # ---- The line ----
+moves() { [[ -t 1 && ${TERM-dumb} != dumb ]]; }
 say() { printf '%s\n' "$1"; }
 
 # A terminal's line is overwritten, so it must not wrap.
@@ -23,7 +24,7 @@ show_line() { # TEXT
   local columns=${columns_of_terminal:=$(tput cols 2>/dev/null || echo 80)}
   printf '\r%s\033[K' "${1:0:columns - 1}"
 }
-clear_line() { [[ ! -t 1 ]] || printf '\r\033[K'; }
+clear_line() { ! moves || printf '\r\033[K'; }
 
 # "40 s", "3 minutes".
 duration() { # SECONDS
@@ -34,7 +35,7 @@ duration() { # SECONDS
   fi
 }
 
-# Of a work that was expected to take `estimate` seconds. The estimate counts at the beginning, what
+# Of work that was expected to take `estimate` seconds. The estimate counts at the beginning, what
 # was seen so far at the end.
 seconds_left() { # DONE ALL ESTIMATE SECONDS-SO-FAR
   local permille=$((1000 * $1 / $2))
@@ -59,9 +60,9 @@ show_progress() { # [UNTIL]
     ((now <= p_done)) || p_done=$((now < p_all ? now : p_all))
     line="$p_text: $p_done of $p_all $p_noun, $((100 * p_done / p_all)) %, about $(duration \
       "$(seconds_left "$p_done" "$p_all" "$p_estimate" $((SECONDS - p_start)))") left"
-    if [[ -t 1 ]]; then
+    if moves; then
       show_line "$line ($((SECONDS - p_start)) s)"
-    elif ((SECONDS - p_said >= 10)); then
+    elif ((SECONDS - p_said >= ${TILE_SECONDS_BETWEEN_LINES:-10})); then
       say "$line"
       p_said=$SECONDS
     fi
@@ -74,13 +75,13 @@ show_progress() { # [UNTIL]
 # Runs a command with its output in a file. If it takes longer than a second, says so and shows the
 # seconds.
 with_clock() { # TEXT LOG COMMAND…
-  local text=$1 log=$2 start=$SECONDS said='' job
+  local text=$1 log=$2 start=$SECONDS turns=0 said='' job
   shift 2
   "$@" >"$log" 2>&1 &
   job=$!
   while kill -0 "$job" 2>/dev/null; do
-    if ((SECONDS - start >= 1)); then
-      if [[ -t 1 ]]; then
+    if ((++turns > 10)); then
+      if moves; then
         show_line "$text … $((SECONDS - start)) s"
       elif [[ ! $said ]]; then
         say "$text …"
@@ -97,7 +98,7 @@ with_clock() { # TEXT LOG COMMAND…
 # How slow this machine is, in per cent of the one on which files and tests were timed: there, bash
 # counts to 20,000 in 80 ms.
 slowness() {
-  local file=build/slowness TIMEFORMAT=%R i
+  local file=build/slowness TIMEFORMAT=%R LC_ALL=C i
   if [[ ! -s $file ]]; then
     mkdir -p build
     { time for ((i = 0; i < 20000; i++)); do :; done; } 2>&1 | awk '{ printf "%.0f\n", $1 * 1250 + 1 }' >"$file"

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -213,9 +214,14 @@ Exercises::Run Exercises::build(const Exercise& exercise, const fs::path& folder
         folder == folders_.check ? " -DTILE_DEVICE=cpu -DTILE_CHECK=ON" : "";
     const std::string command = quoted(script) + " " + quoted(folder) + " 'what " + exercise.id() +
                                 " needs' " + check + options;
-    // Ninja says again, and to the reader, what fails.
     std::cout.flush();
-    static_cast<void>(std::system(command.c_str()) == 0);
+    const int status = std::system(command.c_str());
+    constexpr int kInterrupted = 128 + SIGINT;
+    if ((WIFSIGNALED(status) && WTERMSIG(status) == SIGINT) ||
+        (WIFEXITED(status) && WEXITSTATUS(status) == kInterrupted)) {
+      std::raise(SIGINT);  // system() has kept Ctrl-C from this program
+    }
+    // Of any other failure Ninja speaks again, to the reader of the exercise.
   }
   const Progress progress("compiling " + exercise.path());
   return run("ninja -C " + quoted(folder) + " " + target_of(exercise));

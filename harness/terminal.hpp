@@ -4,6 +4,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <string>
 #include <string_view>
@@ -33,35 +34,39 @@ inline std::string coloured(std::string_view colour, std::string_view text) {
   return "\033[" + std::string(colour) + "m" + std::string(text) + "\033[0m";
 }
 
-/// Characters of UTF-8, each of which takes one column.
+/// How many columns a text takes: escapes none, nor what follows the first byte of a character.
 inline std::size_t width(std::string_view text) {
   std::size_t count = 0;
-  for (const char c : text) count += (c & 0xC0) != 0x80;
+  bool is_escape = false;
+  for (const char c : text) {
+    if (c == '\033') is_escape = true;
+    const bool follows = (static_cast<unsigned char>(c) & 0xC0u) == 0x80u;
+    if (!is_escape && !follows) ++count;
+    if (c == 'm') is_escape = false;
+  }
   return count;
 }
 
-/// The text with line breaks in the place of blanks, so that a line has at most `columns` columns.
-/// The first begins at column `indent` already, and the others are moved there. A word that is
-/// longer stands on a line of its own.
-inline std::string wrapped(std::string_view text, std::size_t indent,
-                           std::size_t columns = columns_of()) {
-  std::string lines;
-  std::size_t at = indent;
-  while (!text.empty()) {
-    const std::size_t end = text.find(' ');
-    const std::string_view word = text.substr(0, end);
-    if (at > indent && at + 1 + width(word) > columns) {
-      lines += "\n" + std::string(indent, ' ');
-      at = indent;
-    } else if (at > indent) {
-      lines += " ";
-      ++at;
+/// Breaks a line between words where it would go beyond `columns`; the rest is indented alike.
+inline std::string wrapped(const std::string& line, std::size_t columns) {
+  const std::size_t indent = std::min(line.find_first_not_of(' '), line.size());
+  std::string text;
+  std::size_t column = 0;
+  for (std::size_t at = 0, end = 0; at < line.size(); at = end) {
+    const std::size_t word = std::min(line.find_first_not_of(' ', at), line.size());
+    end = std::min(line.find(' ', word), line.size());
+    const std::string_view letters = std::string_view(line).substr(word, end - word);
+    if (column > indent && column + (word - at) + width(letters) > columns) {
+      text.append("\n").append(indent, ' ');
+      column = indent;
+    } else {
+      text.append(word - at, ' ');
+      column += word - at;
     }
-    lines += word;
-    at += width(word);
-    text = end == std::string_view::npos ? "" : text.substr(end + 1);
+    text += letters;
+    column += width(letters);
   }
-  return lines;
+  return text;
 }
 
 }  // namespace tile

@@ -112,6 +112,11 @@ void indent(const std::string& lines) {
   std::putchar('\n');
 }
 
+/// A text that begins at column `indent`, and whose further lines do, too.
+std::string hanging(const std::string& text, std::size_t indent) {
+  return wrapped(std::string(indent, ' ') + text, columns_of()).substr(indent);
+}
+
 /// "4 online".
 std::string numbered(const LadderInfo& ladder, std::size_t step) {
   return std::to_string(step + 1) + " " + text(ladder.steps[step].name);
@@ -157,7 +162,7 @@ void show_step(const Chapter& chapter, const LadderInfo& ladder, std::size_t ste
     did = time_beside(*workload, step, step == 0 ? step : step - 1);
   }
   std::string line = coloured("32", "right") + "  " + did;
-  if (found.outcome == Outcome::not_run) line = wrapped("not run: " + found.what, 28);
+  if (found.outcome == Outcome::not_run) line = hanging("not run: " + found.what, 28);
   if (found.outcome == Outcome::wrong) line = coloured("31", "WRONG");
   std::printf("  %2zu  %-20s  %s\n", step + 1, text(info.name).c_str(), line.c_str());
   (found.outcome == Outcome::not_run ? record->not_run : record->run) = true;
@@ -167,7 +172,7 @@ void show_step(const Chapter& chapter, const LadderInfo& ladder, std::size_t ste
 }
 
 void show_title(const Chapter& chapter) {
-  const std::string title = wrapped(chapter.title, chapter.name.size() + 2);
+  const std::string title = hanging(text(chapter.title), chapter.name.size() + 2);
   std::printf("\n%s  %s\n", coloured("1", chapter.name).c_str(), title.c_str());
 }
 
@@ -195,7 +200,7 @@ void show_idea(const std::string& before, const StepInfo& info, std::size_t step
   const std::string number = std::to_string(step + 1), name = text(info.name);
   const std::string begin = before + (number.size() < 2 ? " " : "") + number + "  ";
   const std::string idea = name + ": " + text(info.idea) + text(remark);
-  std::printf("%s%s\n", begin.c_str(), wrapped(idea, begin.size()).c_str());
+  std::printf("%s%s\n", begin.c_str(), hanging(idea, begin.size()).c_str());
 }
 
 // ---- ./tour run and ./tour bench ----

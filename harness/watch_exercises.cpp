@@ -1,6 +1,5 @@
 // ./tour exercise --watch: one exercise on the screen, checked whenever its file changes.
 #include <poll.h>
-#include <sys/ioctl.h>
 #include <termios.h>
 #include <unistd.h>
 
@@ -16,6 +15,7 @@
 #include <utility>
 
 #include "harness/exercises.hpp"
+#include "harness/terminal.hpp"
 
 namespace tile {
 namespace {
@@ -72,49 +72,12 @@ class Screen {
     if (is_terminal_) std::cout << "\033[H\033[2J";
   }
   std::string coloured(std::string_view text, bool good) const {
-    if (!has_colours_) return std::string(text);
-    return std::string(good ? "\033[32m" : "\033[33m").append(text).append("\033[0m");
+    return tile::coloured(good ? "32" : "33", text);
   }
 
  private:
   bool is_terminal_ = isatty(STDOUT_FILENO) == 1 && variable("TERM") != "dumb";
-  bool has_colours_ = is_terminal_ && variable("NO_COLOR").empty();
 };
-
-/// How many columns a text takes: escapes none, nor what follows the first byte of a character.
-std::size_t columns(std::string_view text) {
-  std::size_t count = 0;
-  bool is_escape = false;
-  for (const char c : text) {
-    if (c == '\033') is_escape = true;
-    const bool follows = (static_cast<unsigned char>(c) & 0xC0u) == 0x80u;
-    if (!is_escape && !follows) ++count;
-    if (c == 'm') is_escape = false;
-  }
-  return count;
-}
-
-/// Breaks a line between words where it would go beyond the width; the rest is indented alike.
-std::string wrapped(const std::string& line, std::size_t width) {
-  const std::size_t indent = std::min(line.find_first_not_of(' '), line.size());
-  std::string text;
-  std::size_t column = 0;
-  for (std::size_t at = 0, end = 0; at < line.size(); at = end) {
-    const std::size_t word = std::min(line.find_first_not_of(' ', at), line.size());
-    end = std::min(line.find(' ', word), line.size());
-    const std::string_view letters = std::string_view(line).substr(word, end - word);
-    if (column > indent && column + (word - at) + columns(letters) > width) {
-      text.append("\n").append(indent, ' ');
-      column = indent;
-    } else {
-      text.append(word - at, ' ');
-      column += word - at;
-    }
-    text += letters;
-    column += columns(letters);
-  }
-  return text;
-}
 
 /// Standard output, whose lines a terminal does not break within a word.
 class Lines : public std::streambuf {
@@ -128,9 +91,7 @@ class Lines : public std::streambuf {
       line_ += static_cast<char>(c);
       return c;
     }
-    winsize size{};
-    const bool is_terminal = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
-    std::cout << (is_terminal ? wrapped(line_, size.ws_col) : line_) << "\n";
+    std::cout << (isatty(STDOUT_FILENO) == 1 ? wrapped(line_, columns_of()) : line_) << "\n";
     said_ += std::exchange(line_, {}) + "\n";
     return c;
   }

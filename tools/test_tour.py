@@ -180,6 +180,8 @@ exit 8""")
     def test_what_makes_no_sense_is_refused_before_anything_is_done(self):
         for arguments, message in (
                 (("setup", "x"), "'x' is one word too many after setup"),
+                (("tour", "x"), "'x' is one word too many after tour"),
+                (("--size", "5"), "--size does not go with tour"),
                 (("help", "x"), "'x' is one word too many after help"),
                 (("setup", "--size", "5"), "--size does not go with setup"),
                 (("help", "--type", "fp16"), "--type does not go with help"),
@@ -335,10 +337,13 @@ class Waiting(unittest.TestCase):
 
     def test_where_lines_cannot_move_they_follow_one_another(self):
         run = subprocess.run(["./tour", "run", "01", "1", "--device", "cpu"], cwd=self.root,
-                             env=os.environ | {"CXX": str(self.root / "cxx")}, text=True,
-                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=True)
+                             env=os.environ | {"CXX": str(self.root / "cxx"),
+                                               "TILE_SECONDS_BETWEEN_LINES": "1"},
+                             text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                             check=True)
         self.assertNotRegex(run.stdout, "[\r\033]")
         self.assertIn("Building 01_vector_add: ", run.stdout)
+        self.assertRegex(run.stdout, "\nBuilding: [0-9]+ of [0-9]+ files, [0-9]+ %, about .* left\n")
 
     def test_a_compiler_error_is_told(self):
         source = self.root / "01_vector_add/reference.cpp"
