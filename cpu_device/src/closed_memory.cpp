@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <cstdio>
@@ -22,6 +23,9 @@ namespace {
 // Each has a mapping of its own, of which Linux gives a process 65,530, and is closed and opened
 // for each launch. The memory of later ones stays open.
 constexpr size_t kMost = 16;
+// Of each no more than its beginning: to close a page costs time, and almost all mistakes begin
+// with the first element.
+constexpr size_t kMostClosed = 65'536;
 
 struct Region {
   size_t bytes;
@@ -32,12 +36,19 @@ struct Region {
 };
 
 std::mutex mutex;
-std::map<uintptr_t, Region> regions;
+// Not destroyed: destructors of the program's global objects may free memory.
+auto& regions = *new std::map<uintptr_t, Region>;
 int open_count = 0;
 struct sigaction previous;
 
+// Whole pages, as mprotect() takes them.
+size_t closed_bytes(const Region& region) {
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  return std::min(kMostClosed, (region.bytes + page - 1) / page * page);
+}
+
 void protect(uintptr_t address, const Region& region, bool open) {
-  mprotect(reinterpret_cast<void*>(address), region.bytes,
+  mprotect(reinterpret_cast<void*>(address), closed_bytes(region),
            open ? PROT_READ | PROT_WRITE : PROT_NONE);
 }
 
@@ -45,6 +56,12 @@ void protect_all(bool open) {
   for (const auto& [address, region] : regions) {
     if (region.closed) protect(address, region, open);
   }
+}
+
+[[noreturn]] void end_with(const std::string& text) {
+  std::fflush(stdout);
+  std::fputs(text.c_str(), stderr);
+  _exit(1);
 }
 
 [[noreturn]] void report(uintptr_t address, uintptr_t begin, const Region& region,
@@ -63,43 +80,62 @@ void protect_all(bool open) {
           : "  on a card the program ends here with a segmentation fault: its memory is not the "
             "host's\n  missing: a cudaMemcpy between the two, or cudaMallocManaged, whose memory "
             "both may touch\n";
-  std::fflush(stdout);
-  std::fputs(text.c_str(), stderr);
-  _exit(1);
+  end_with(text);
+}
+
+// free() looks at what stands before the memory that it is given.
+[[noreturn]] void report_before(const Region& region, std::span<const void* const> calls) {
+  end_with("[CPU device] the host touches what lies before device memory: " + source_of(calls) +
+           "\n  cudaMalloc gave the memory at " + source_of(region.allocation) +
+           "\n  free() ends so, too: cudaFree() frees device memory\n");
 }
 
 void on_fault(int, siginfo_t* info, void*) {
   std::array<void*, 32> frames;
   const auto count = static_cast<size_t>(backtrace(frames.data(), static_cast<int>(frames.size())));
   const auto address = reinterpret_cast<uintptr_t>(info->si_addr);
-  {
+  if (info->si_code == SEGV_ACCERR) {
     const std::lock_guard lock(mutex);
+    // The first two are of this function and of the system; the third is, unlike those that follow,
+    // no return address.
+    frames[2] = static_cast<char*>(frames[2]) + 1;
+    const auto calls = std::span(frames).subspan(2, count - 2);
     auto next = regions.upper_bound(address);
+    if (next != regions.end() && next->first - address <= kGapBefore) {
+      report_before(next->second, calls);
+    }
     if (next != regions.begin() && (--next)->second.closed &&
-        address - next->first < next->second.bytes) {
-      // Of this function, of the system's and, unlike those that follow, no return address.
-      frames[2] = static_cast<char*>(frames[2]) + 1;
-      report(address, next->first, next->second, std::span(frames).subspan(2, count - 2));
+        address - next->first < closed_bytes(next->second)) {
+      report(address, next->first, next->second, calls);
     }
   }
-  sigaction(SIGSEGV, &previous, nullptr);  // and the instruction is tried again
+  sigaction(SIGSEGV, &previous, nullptr);
+  if (info->si_code <= 0) raise(SIGSEGV);  // sent, and not by an instruction that is tried again
+}
+
+// Before a launch has handlers of its own, which it takes away afterwards.
+void handle_faults() {
+  static const bool once = [] {
+    struct sigaction action {};
+    action.sa_sigaction = on_fault;
+    action.sa_flags = SA_SIGINFO;
+    return sigaction(SIGSEGV, &action, &previous) == 0;
+  }();
+  static_cast<void>(once);
 }
 
 }  // namespace
 
+bool has_room() {
+  const std::lock_guard lock(mutex);
+  return regions.size() < kMost;
+}
+
 void add(void* memory, size_t bytes, bool managed) {
   const std::lock_guard lock(mutex);
-  if (regions.size() == kMost) return;
-  static bool is_first = true;
   Region region{bytes, managed, !managed, {}, {}};
   backtrace(region.allocation.data(), static_cast<int>(region.allocation.size()));
-  if (is_first) {
-    is_first = false;
-    struct sigaction action {};
-    action.sa_sigaction = on_fault;
-    action.sa_flags = SA_SIGINFO;
-    sigaction(SIGSEGV, &action, &previous);
-  }
+  handle_faults();
   const auto address = reinterpret_cast<uintptr_t>(memory);
   const Region& added = regions[address] = region;
   if (added.closed && open_count == 0) protect(address, added, false);
@@ -134,6 +170,7 @@ void host_has_waited() {
 }
 
 Open::Open() {
+  if (options().closed_memory) handle_faults();
   const std::lock_guard lock(mutex);
   if (open_count++ == 0) protect_all(true);
 }

@@ -1,5 +1,5 @@
 // Memory that the host must not touch is closed to it, where Options::closed_memory says so: a
-// program for which a card would not work does not work here either. Device memory is closed while
+// program that would not work on a card does not work here either. Device memory is closed while
 // no function of CUDA runs; in the check build managed memory is closed from the end of a kernel
 // that has written there until the host waits. The host's access ends the program with a report.
 #pragma once
@@ -9,7 +9,13 @@
 
 namespace cpu_device::closed_memory {
 
-/// Pages that hold nothing else; `bytes` are in use. Closed when no Open lives.
+/// Memory that is added begins a page, after so many bytes that no access may touch.
+inline constexpr size_t kGapBefore = 4096;
+
+/// Whether one more can be added.
+bool has_room();
+/// Pages that hold nothing else; `bytes` are in use. Their first 64 KiB are closed when no Open
+/// lives.
 void add(void* memory, size_t bytes, bool managed);
 /// Open from now on.
 void remove(void* memory);

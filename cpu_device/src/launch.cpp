@@ -227,8 +227,10 @@ cudaError_t run_grid(const KernelName& name, const Config& config, const void* f
                          launch->blocks / launch->cluster_blocks);
   workers.run(*launch, useful - 1);
   if constexpr (kChecking) {
-    closed_memory::kernel_ended(kernel_name(name, function) + ", launched at " + name.file + ":" +
-                                std::to_string(name.line));
+    if (options().closed_memory) {
+      closed_memory::kernel_ended(kernel_name(name, function) + ", launched at " + name.file + ":" +
+                                  std::to_string(name.line));
+    }
     check::launch_ends();
   }
   count_activity(name.text, {1, launch->blocks, launch->blocks * launch->threads, launch->barriers,

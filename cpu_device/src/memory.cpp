@@ -1,5 +1,5 @@
 // Device memory: host memory that remembers its bounds.
-#include <unistd.h>
+#include <sys/mman.h>
 
 #include <cstdint>
 #include <cstdlib>
@@ -40,13 +40,15 @@ enum class Owner {
 struct Allocation {
   size_t bytes;
   Owner owner;
+  size_t mapped = 0;  // bytes, from a gap before the memory on; 0 for memory of the heap
   bool is_on(bool device) const {
     return owner == Owner::managed || (owner == Owner::device || owner == Owner::symbol) == device;
   }
 };
 
 std::mutex mutex;
-std::map<uintptr_t, Allocation> allocations;
+// Not destroyed: destructors of the program's global objects may free memory.
+auto& allocations = *new std::map<uintptr_t, Allocation>;
 size_t allocated_bytes = 0;
 std::map<cudaMemPool_t, std::unique_ptr<CUmemPoolHandle_st>> pools;
 
@@ -113,20 +115,26 @@ cudaError_t allocate(void** pointer, size_t bytes, Owner owner) {
     return note(cudaErrorMemoryAllocation);
   }
   const bool managed = owner == Owner::managed;
-  const bool may_close =
-      options().closed_memory && !kAsan && (owner == Owner::device || (managed && kChecking));
-  const size_t alignment = may_close ? static_cast<size_t>(sysconf(_SC_PAGESIZE)) : kAlignment;
+  const bool may_close = options().closed_memory && !kAsan && closed_memory::has_room() &&
+                         (owner == Owner::device || (managed && kChecking));
   // To the byte for AddressSanitizer, which guards what follows.
-  const size_t room = kAsan ? bytes : (bytes + alignment - 1) / alignment * alignment;
+  const size_t room = kAsan ? bytes : (bytes + kAlignment - 1) / kAlignment * kAlignment;
   void* memory = nullptr;
+  size_t mapped = 0;
   if constexpr (kChecking) {
     memory = check::allocate(bytes);
-  } else if (posix_memalign(&memory, alignment, room) != 0) {
+  } else if (may_close) {
+    mapped = closed_memory::kGapBefore + room;
+    memory = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) return note(cudaErrorMemoryAllocation);
+    mprotect(memory, closed_memory::kGapBefore, PROT_NONE);
+    memory = static_cast<char*>(memory) + closed_memory::kGapBefore;
+  } else if (posix_memalign(&memory, kAlignment, room) != 0) {
     memory = nullptr;
   }
   if (!memory) return note(cudaErrorMemoryAllocation);
   std::memset(memory, kPoison, bytes);
-  allocations[reinterpret_cast<uintptr_t>(memory)] = {bytes, owner};
+  allocations[reinterpret_cast<uintptr_t>(memory)] = {bytes, owner, mapped};
   // What the host writes there itself is not seen.
   if constexpr (kChecking) {
     if (owner != Owner::device) check::written_by_host(memory, bytes);
@@ -145,6 +153,8 @@ void release(std::map<uintptr_t, Allocation>::iterator allocation) {
   closed_memory::remove(reinterpret_cast<void*>(address));
   if constexpr (kChecking) {
     check::release(reinterpret_cast<void*>(address));
+  } else if (allocated.mapped != 0) {
+    munmap(reinterpret_cast<void*>(address - closed_memory::kGapBefore), allocated.mapped);
   } else {
     std::free(reinterpret_cast<void*>(address));
   }
@@ -165,7 +175,7 @@ cudaError_t release(void* pointer, Owner owner, Owner or_owner) {
 // Memory that the program has already.
 cudaError_t adopt(void* pointer, size_t bytes, Owner owner) {
   const std::lock_guard lock(mutex);
-  allocations.try_emplace(reinterpret_cast<uintptr_t>(pointer), Allocation{bytes, owner});
+  allocations.try_emplace(reinterpret_cast<uintptr_t>(pointer), Allocation{bytes, owner, 0});
   return cudaSuccess;
 }
 
@@ -206,6 +216,7 @@ cudaError_t copy_symbol(void* symbol, size_t symbol_bytes, void* other, size_t b
   if (kind != from_host && kind != cudaMemcpyDeviceToDevice && kind != cudaMemcpyDefault) {
     return note(cudaErrorInvalidMemcpyDirection);
   }
+  if (const cudaError_t earlier = take_kernel_error(); earlier != cudaSuccess) return earlier;
   const closed_memory::Open open;
   char* inside = static_cast<char*>(symbol) + offset;
   std::memcpy(to_symbol ? inside : other, to_symbol ? other : inside, bytes);

@@ -28,7 +28,8 @@ std::string shortened(std::string_view file) {
 // the system: the caller is meant.
 bool is_passed_over(std::string_view line) {
   return line.starts_with("?") || line.starts_with("/usr/include/") ||
-         line.starts_with("/usr/lib/") || line.find("cpu_device/include/") != line.npos ||
+         line.starts_with("/usr/lib/") || line.find("/include/c++/") != line.npos ||
+         line.find("cpu_device/include/") != line.npos ||
          line.find("cpu_device/src/") != line.npos || line.find("tile/ptx/") != line.npos;
 }
 

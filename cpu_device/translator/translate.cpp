@@ -278,6 +278,8 @@ class Translator {
     if (is_one_of(tokens[name - 1], ".", "->")) return;
     const size_t begin = kernel_begin(tokens, open);
     const size_t end = after(tokens, open);
+    // The standard library has functions that are noexcept; `swap` is often called without std::.
+    if (tokens[begin].is("std") || kernel->first == "swap") return;
     if (end >= tokens.size() || !tokens[end].is(";") || !begins_statement(tokens, begin)) return;
     const TokenSpan call = tokens.subspan(begin, end - begin);
     const bool is_plain = std::ranges::none_of(call, [](const Token& token) {

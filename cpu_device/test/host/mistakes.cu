@@ -3,6 +3,7 @@
 #include <cuda_runtime.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <string_view>
 #include <vector>
@@ -41,6 +42,12 @@ bool make(std::string_view mistake) {
   }
   if (mistake == "writes") {
     for (int i = 0; i < kCount; ++i) device[i] = i;  // writes
+  }
+  if (mistake == "frees") {
+    std::free(device);  // frees
+  }
+  if (mistake == "past_the_end") {
+    device[kCount] = 1;  // past_the_end
   }
   if (mistake == "copies") {
     std::memcpy(device, host.data(), kBytes);  // copies

@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <utility>
 
 namespace {
 
@@ -16,6 +17,13 @@ __global__ void fill(T* out, T value) {
 }
 extern "C" __global__ void twice(int n, int* out) { *out = 2 * n; }
 __global__ void add(int n, int* out) { *out += n; }
+
+// As the standard library's function, which is noexcept.
+__global__ void swap(int* a, int* b) {
+  const int before = *a;
+  *a = *b;
+  *b = before;
+}
 
 #define LAUNCH(kernel, ...) kernel<<<1, 1>>>(__VA_ARGS__)
 
@@ -71,6 +79,13 @@ bool values_are_right(int* out) {
   cudaDeviceSynchronize();
   sum += *out == 2;
 
+  int a = 1, b = 2;
+  std::swap(a, b);
+  out[1] = 3;
+  swap<<<1, 1>>>(out, out + 1);
+  cudaDeviceSynchronize();
+  sum += a == 2 && b == 1 && out[0] == 3 && out[1] == 2;
+
   int host[2];
   {
     using namespace std;
@@ -88,5 +103,5 @@ bool values_are_right(int* out) {
   call([&](int value) { sum += value == 7; });
   cudaDeviceSynchronize();
   sum += out[0] == 3 && out[1] == 3 && blocks > 0;
-  return sum == 4;
+  return sum == 5;
 }
