@@ -80,7 +80,8 @@ function(tile_add_test)
   endif()
 endfunction()
 
-# tile_chapter([KERNELS file.cu …] [USES chapter …] [LINKS library …]): a chapter, named like its folder, which holds
+# tile_chapter([KERNELS file.cu …] [USES chapter …] [LINKS library …]): a chapter, named like its
+# folder, which holds
 #   step1_….cu, or forward1_….cu and backward1_….cu   its steps, named after their ladder
 #   reference.cpp and other .cpp                      the reference, which validates as well
 #   exercises/, solutions/                            see tile_exercise()
@@ -254,8 +255,12 @@ function(tile_exercise chapter exercise)
     string(REPLACE . _ entry ${entry})
     add_answer(${chapter}_wrong_${entry} "${answer}")
     add_dependencies(${wrong_answers} ${chapter}_wrong_${entry})
+    set(limit "")
+    if(message MATCHES "without end")
+      set(limit --host-seconds=3)
+    endif()
     tile_add_test(NAME ${chapter}.wrong_${entry} LABEL ${label} COMMAND ${refuse}
-                  "${message}" $<TARGET_FILE:${chapter}_wrong_${entry}> --host-seconds=3)
+                  "${message}" $<TARGET_FILE:${chapter}_wrong_${entry}> ${limit})
   endforeach()
 endfunction()
 

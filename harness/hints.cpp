@@ -64,9 +64,8 @@ std::string hint_unwritten(const Mismatches& m) {
       count_poison(m, Poison::unwritten_nan) + count_poison(m, Poison::unwritten_finite);
   if (count == 0) return {};
   return share(count, m) +
-         " still hold the poison, which fills the output before the kernel runs: never written, "
-         "did "
-         "the kernel skip them?";
+         " still hold the poison, which fills the output before the kernel runs: never "
+         "written, did the kernel skip them?";
 }
 
 std::string hint_read_outside(const Mismatches& m) {

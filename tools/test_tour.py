@@ -133,6 +133,16 @@ exit 8""")
         self.assertTrue(lines[-1].startswith(
             "Next: ./tour test 06 attention backward 2 "), lines[-1])
 
+    def test_a_failed_test_of_the_cpu_device_has_its_group_named(self):
+        self.script(self.root / "bin/ctest", """
+case "$*" in *' -N'*) echo '  Test #1: device.test_warp'; exit ;; esac
+echo '1/1 Test #1: device.test_warp ....***Failed    0.02 sec'
+echo '0% tests passed, 1 tests failed out of 1'
+exit 8""")
+        status, lines = self.tour("--device", "cpu", "test")
+        self.assertEqual(status, 1)
+        self.assertTrue(lines[-1].startswith("Next: ./tour test cpu_device "), lines[-1])
+
     def test_what_play_cannot_do(self):
         (self.root / "a.txt").touch()
         for arguments, message in (

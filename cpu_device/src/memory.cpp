@@ -216,7 +216,7 @@ cudaError_t copy_symbol(void* symbol, size_t symbol_bytes, void* other, size_t b
   if (kind != from_host && kind != cudaMemcpyDeviceToDevice && kind != cudaMemcpyDefault) {
     return note(cudaErrorInvalidMemcpyDirection);
   }
-  if (const cudaError_t earlier = take_kernel_error(); earlier != cudaSuccess) return earlier;
+  closed_memory::host_has_waited();
   const closed_memory::Open open;
   char* inside = static_cast<char*>(symbol) + offset;
   std::memcpy(to_symbol ? inside : other, to_symbol ? other : inside, bytes);

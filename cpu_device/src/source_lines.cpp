@@ -27,7 +27,7 @@ std::string shortened(std::string_view file) {
 // Whether a line of addr2line lies in the CPU device, in the headers of instructions or in those of
 // the system: the caller is meant.
 bool is_passed_over(std::string_view line) {
-  return line.starts_with("?") || line.starts_with("/usr/include/") ||
+  return line.starts_with("?") || line.ends_with(":?") || line.starts_with("/usr/include/") ||
          line.starts_with("/usr/lib/") || line.find("/include/c++/") != line.npos ||
          line.find("cpu_device/include/") != line.npos ||
          line.find("cpu_device/src/") != line.npos || line.find("tile/ptx/") != line.npos;

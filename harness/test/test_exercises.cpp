@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <iostream>
+#include <iterator>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -64,6 +65,18 @@ class Project {
     fs::create_directories(root_ / "01_first" / "solutions");
     std::ofstream(root_ / "01_first" / "solutions" / (name + ".cu")) << "#!/bin/sh\n" << script;
   }
+  // A script in the place of cmake/build.sh, which says how it was called.
+  void add_build_script() const {
+    const fs::path script = root_ / "cmake" / "build.sh";
+    fs::create_directories(script.parent_path());
+    std::ofstream(script) << "#!/bin/sh\necho \"$1|$2|$3|$4\" >>'" << root_.string() << "/built'\n";
+    fs::permissions(script, fs::perms::owner_all);
+  }
+  std::string built() const {
+    std::ifstream file(root_ / "built");
+    return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  }
+  std::string folder(const char* name) const { return (root_ / name).string(); }
   // When it is opened the exercises are as shipped, unless it was opened before.
   Exercises open() const {
     return Exercises({root_, root_ / "build", check_, root_ / ".progress"});
@@ -261,6 +274,17 @@ TEST_CASE("exercises: a check build that cannot be made is no verdict, and is to
   const std::string said = project.check("01.1");
   CHECK_MESSAGE(contains(said, "solved\n"), said);
   CHECK_MESSAGE(contains(said, "The check build could not be made.\n"), said);
+}
+
+TEST_CASE("exercises: what one needs is built by the script that shows how far it is") {
+  Project project;
+  project.add_check_build();
+  project.add_build_script();
+  project.add("1_right", "exit 0");
+  CHECK(project.check("01.1") == "solved\n");
+  CHECK(project.built() == project.folder("build") + "|what 01.1 needs|01_first_check_1_right|\n" +
+                               project.folder("check") +
+                               "|what 01.1 needs|01_first_check_1_right|-DTILE_DEVICE=cpu\n");
 }
 
 TEST_CASE("exercises: the report goes by number, and to do is no failure") {
