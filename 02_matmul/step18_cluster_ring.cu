@@ -5,7 +5,7 @@
 //         have read it. Tiles of C come in pairs of 256 x 256.
 // Limit: the tensor cores wait while a tile of C is stored element by element.
 #include "hopper_tiles.cuh"
-#include "tile/host/cluster_launch.hpp"
+#include "tile/host/launch.hpp"
 #include "tile/ptx/cluster.cuh"
 #include "tile/ptx/warpgroup.cuh"
 #include "tile/ring.cuh"

@@ -7,7 +7,7 @@
 // Limit: the tensor cores, and the power that they may take.
 #include "hopper_output.cuh"
 #include "hopper_tiles.cuh"
-#include "tile/host/cluster_launch.hpp"
+#include "tile/host/launch.hpp"
 #include "tile/ptx/cluster.cuh"
 #include "tile/ptx/fragments.hpp"
 #include "tile/ptx/warpgroup.cuh"

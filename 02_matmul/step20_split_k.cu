@@ -9,7 +9,7 @@
 //        has for the same.
 #include "activation.cuh"
 #include "hopper_tiles.cuh"
-#include "tile/host/cluster_launch.hpp"
+#include "tile/host/launch.hpp"
 #include "tile/ptx/cluster.cuh"
 #include "tile/ptx/convert.cuh"
 #include "tile/ptx/fragments.hpp"

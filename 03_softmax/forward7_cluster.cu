@@ -6,7 +6,7 @@
 // Limit: memory, at the speed of a copy, for rows that the shared memory of 16 blocks holds. Step 6
 //        takes rows that fit into one block.
 #include "softmax.cuh"
-#include "tile/host/cluster_launch.hpp"
+#include "tile/host/launch.hpp"
 #include "tile/shared_slice.cuh"
 
 namespace softmax {

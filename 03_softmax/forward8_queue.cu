@@ -11,7 +11,7 @@
 //        few blocks. Step 7 or an earlier one takes rows that fit into one block.
 #include "softmax.cuh"
 #include "stream_memory.hpp"
-#include "tile/host/cluster_launch.hpp"
+#include "tile/host/launch.hpp"
 #include "tile/ptx/mbarrier.cuh"
 #include "tile/shared_slice.cuh"
 

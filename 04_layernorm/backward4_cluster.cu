@@ -6,7 +6,7 @@
 // Limit: memory, for rows that 16 blocks hold.
 #include "layernorm_backward.cuh"
 #include "tile/basics.cuh"
-#include "tile/host/cluster_launch.hpp"
+#include "tile/host/launch.hpp"
 
 namespace layernorm {
 namespace {

@@ -5,7 +5,7 @@
 // Limit: memory, for rows that 16 blocks hold.
 #include "layernorm.cuh"
 #include "tile/basics.cuh"
-#include "tile/host/cluster_launch.hpp"
+#include "tile/host/launch.hpp"
 #include "tile/shared_slice.cuh"
 
 namespace layernorm {

@@ -48,8 +48,19 @@ std::vector<TestedStep<Ladder>> selected_steps(const Ladder& ladder) {
 template <class Ladder>
 bool is_taken(const TestedStep<Ladder>& step, const typename Ladder::Problem& problem,
               const typename Ladder::Buffers& buffers) {
-  return check_step<typename Ladder::Problem, typename Ladder::Buffers>(step, problem, buffers)
-      .ok();
+  return check_step(step, problem, buffers).ok();
+}
+template <class Call>
+bool is_taken(const TestedStep<Ladder<Call>>& step, const std::type_identity_t<Call>& call) {
+  return check_step(step, call).ok();
+}
+
+/// Waits for a step that was launched by run(), and counts its own kernel's run.
+inline Status finish_step(const Status& launched, std::size_t wanted, const Choice& choice) {
+  if (launched.ok() && choice.step == wanted) ++own_runs();
+  // Even after a failure, or the next call would be blamed for it.
+  const Status done = synchronize_status(nullptr);
+  return launched.ok() ? done : launched;
 }
 
 /// Validates, finds the step that takes the problem, launches it, and waits for it.
@@ -58,10 +69,13 @@ Status run_step(const TestedStep<Ladder>& step, const typename Ladder::Problem& 
                 const typename Ladder::Buffers& buffers) {
   Choice choice;
   const Status launched = run(*step.ladder, step.number, problem, buffers, nullptr, &choice);
-  if (launched.ok() && choice.step == step.number) ++own_runs();
-  // Even after a failure, or the next call would be blamed for it.
-  const Status done = synchronize_status(nullptr);
-  return launched.ok() ? done : launched;
+  return finish_step(launched, step.number, choice);
+}
+template <class Call>
+Status run_step(const TestedStep<Ladder<Call>>& step, const std::type_identity_t<Call>& call) {
+  Choice choice;
+  const Status launched = run(*step.ladder, step.number, call, nullptr, &choice);
+  return finish_step(launched, step.number, choice);
 }
 
 /// Whether a test must run the own kernel of each step at least once for each type: otherwise it

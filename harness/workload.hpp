@@ -87,7 +87,7 @@ class LadderWorkload : public Workload {
     *choice = {step, {}};
     if (Status s = ladder_.validate(problem_, buffers_); !s.ok()) return s;
     if (ladder_.is_empty(problem_)) return {};
-    return tile::choose(ladder_, step, problem_, buffers_, choice);
+    return choose_step(ladder_, step, problem_, buffers_, choice);
   }
   Status launch(std::size_t step, void* stream) override {
     if (ladder_.is_empty(problem_)) return {};

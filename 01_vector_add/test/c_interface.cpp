@@ -16,7 +16,7 @@ tile_status tile_vector_add(const tile_vector_add_args* args) {
     vector_add::Problem problem{};
     if (tile::Status s = tile::c::read_type(given.type, &problem.type); !s.ok()) return s;
     problem.n = given.n;
-    return tile::c::launch_step(vector_add::kLadder, given.step, problem,
-                                {given.a, given.b, given.c}, given.stream);
+    return tile::c::launch_step(vector_add::kLadder, given.step, given.stream, problem,
+                                vector_add::Buffers{given.a, given.b, given.c});
   });
 }

@@ -202,7 +202,7 @@ TEST_SUITE("launch") {
           DeviceBuffer c = DeviceBuffer::output("c", layout, Poison::unwritten_nan);
           int no_stream = 0;
           const Status status =
-              tile::run(kLadder, step.number, {type, 100}, {a.raw(), a.raw(), c.raw()}, &no_stream);
+              run(kLadder, step.number, {type, 100}, {a.raw(), a.raw(), c.raw()}, &no_stream);
           CHECK(status.code == tile::Code::device_error);
           const bool named =
               status.message.find("cudaErrorInvalidResourceHandle") != std::string::npos;
@@ -268,8 +268,7 @@ TEST_SUITE("large") {
                 .ok());
     REQUIRE(count_wrong(c_values, kCount, &wrong).ok());
     CHECK(wrong == kCount);  // all NaN
-    REQUIRE(
-        tile::run(kLadder, 0, {DType::fp32, kCount}, {a.raw(), b.raw(), c.raw()}, nullptr).ok());
+    REQUIRE(run(kLadder, 0, {DType::fp32, kCount}, {a.raw(), b.raw(), c.raw()}, nullptr).ok());
     REQUIRE(cudaMemset(c_values + 4711, 0, sizeof(float)) == cudaSuccess);
     REQUIRE(count_wrong(c_values, kCount, &wrong).ok());
     CHECK(wrong == 1);
@@ -307,8 +306,7 @@ TEST_SUITE("chapter") {
   }
 
   TEST_CASE("an element type that no step has is refused by name") {
-    const Status status =
-        tile::run(kLadder, 0, {DType::fp64, 1}, {nullptr, nullptr, nullptr}, nullptr);
+    const Status status = run(kLadder, 0, {DType::fp64, 1}, {nullptr, nullptr, nullptr}, nullptr);
     CHECK(status.code == tile::Code::unsupported);
     CHECK_MESSAGE(status.message.rfind("type: fp64", 0) == 0, status.message);
   }

@@ -13,7 +13,7 @@
 // Check it with: ./tour exercise 02.8
 #include "exercises/exercises.hpp"
 #include "hopper_tiles.cuh"
-#include "tile/host/cluster_launch.hpp"
+#include "tile/host/launch.hpp"
 #include "tile/ptx/cluster.cuh"
 #include "tile/ptx/fragments.hpp"
 #include "tile/ptx/warpgroup.cuh"

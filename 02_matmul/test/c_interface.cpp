@@ -76,7 +76,7 @@ tile_status tile_matmul(const tile_matmul_args* args) {
     matmul::Problem problem{};
     matmul::Buffers buffers{};
     if (tile::Status s = read(args, &given, &problem, &buffers); !s.ok()) return s;
-    return tile::c::launch_step(matmul::kLadder, given.step, problem, buffers, given.stream);
+    return tile::c::launch_step(matmul::kLadder, given.step, given.stream, problem, buffers);
   });
 }
 

@@ -250,7 +250,7 @@ TEST_SUITE("launch") {
             DeviceBuffer c = DeviceBuffer::output("c", layout_c(p), Poison::unwritten_nan);
             int no_stream = 0;
             const Status status =
-                tile::run(kLadder, step.number, p, {a.raw(), a.raw(), c.raw()}, &no_stream);
+                run(kLadder, step.number, p, {a.raw(), a.raw(), c.raw()}, &no_stream);
             CHECK(status.code == tile::Code::device_error);
             const bool named =
                 status.message.find("cudaErrorInvalidResourceHandle") != std::string::npos;

@@ -213,8 +213,8 @@ TEST_SUITE("chapter") {
       // another step for what breaks them. Either needs less.
       CHECK(!step.takes == !step.needs.contains(tile::Feature::tma));
       if (step.otherwise.empty()) continue;
-      const std::size_t other = tile::find_step(kLadder, step.otherwise);
-      REQUIRE(other < tile::find_step(kLadder, step.name));
+      const std::size_t other = find_step(kLadder, step.otherwise);
+      REQUIRE(other < find_step(kLadder, step.name));
       CHECK(tile::listed(kSteps[other].types) == tile::listed(step.types));
       for (const tile::Feature feature : tile::kFeatures) {
         CHECK((step.needs.contains(feature) || !kSteps[other].needs.contains(feature)));

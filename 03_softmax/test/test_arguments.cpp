@@ -207,9 +207,8 @@ TEST_SUITE("launch") {
                 DeviceBuffer in = DeviceBuffer::input("in", layout, values);
                 DeviceBuffer out = DeviceBuffer::output("out", layout, Poison::unwritten_nan);
                 int no_stream = 0;
-                const Status status =
-                    tile::run(*step.ladder, step.number, p,
-                              buffers_of(p, in.raw(), in.raw(), out.raw()), &no_stream);
+                const Status status = run(*step.ladder, step.number, p,
+                                          buffers_of(p, in.raw(), in.raw(), out.raw()), &no_stream);
                 CHECK(status.code == tile::Code::device_error);
                 const bool named =
                     status.message.find("cudaErrorInvalidResourceHandle") != std::string::npos;

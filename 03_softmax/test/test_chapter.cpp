@@ -250,14 +250,14 @@ TEST_SUITE("chapter") {
         CAPTURE(ladder.name);
         CAPTURE(border.wanted);
         CAPTURE(border.cols);
-        const std::size_t wanted = tile::find_step(ladder, border.wanted);
+        const std::size_t wanted = find_step(ladder, border.wanted);
         REQUIRE(wanted < ladder.steps.size());
         const tile::TestedStep<Ladder> step{ladder.steps[wanted], &ladder, wanted};
         const auto p = plain(step, DType::fp32, 1, border.cols, border.log);
         void* const aligned = reinterpret_cast<void*>(std::uintptr_t{256});
         tile::Choice choice;
         const Status found =
-            tile::choose(ladder, wanted, p, buffers_of(p, aligned, aligned, aligned), &choice);
+            choose_step(ladder, wanted, p, buffers_of(p, aligned, aligned, aligned), &choice);
         REQUIRE_MESSAGE(found.ok(), found.message);
         const bool as_expected = ladder.steps[choice.step].name == border.runs;
         CHECK_MESSAGE(as_expected, ladder.steps[choice.step].name, " runs it, because of ",

@@ -119,7 +119,7 @@ TEST_SUITE("chapter") {
       REQUIRE(fill(p, first.raw(), dy.raw()).ok());
       CHECK(wrong() == 37 * 45);  // all NaN
       const auto buffers = buffers_of(p, first.raw(), dy.raw(), out.raw());
-      REQUIRE(tile::run(ladder, 0, p, buffers, nullptr).ok());
+      REQUIRE(run(ladder, 0, p, buffers, nullptr).ok());
       CHECK(wrong() == 0);
       // The inputs must be of all kinds, or little would be checked.
       const Values x = first.download(), y = out.download();

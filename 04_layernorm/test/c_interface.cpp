@@ -111,7 +111,7 @@ tile_status launch(const Ladder& ladder, const Args* args) {
     typename Ladder::Problem problem{};
     typename Ladder::Buffers buffers;
     if (Status s = read(args, &given, &problem, &buffers); !s.ok()) return s;
-    return tile::c::launch_step(ladder, given.step, problem, buffers, given.stream);
+    return tile::c::launch_step(ladder, given.step, given.stream, problem, buffers);
   });
 }
 

@@ -304,8 +304,7 @@ TEST_SUITE("launch") {
             if (!takes(step, p)) continue;
             const Arrays<std::decay_t<decltype(p)>> arrays(p, normal(p), {}, Poison::unwritten_nan);
             int no_stream = 0;
-            const Status status =
-                tile::run(*step.ladder, step.number, p, arrays.buffers(), &no_stream);
+            const Status status = run(*step.ladder, step.number, p, arrays.buffers(), &no_stream);
             CHECK(status.code == tile::Code::device_error);
             const bool named =
                 status.message.find("cudaErrorInvalidResourceHandle") != std::string::npos;

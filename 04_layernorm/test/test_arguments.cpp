@@ -131,7 +131,7 @@ struct Caller {
     const std::string problem = describe(p, {}, {});
     CAPTURE(problem);
     CAPTURE(argument);
-    const Status status = tile::run(ladder, 0, p, b, nullptr);
+    const Status status = run(ladder, 0, p, b, nullptr);
     CHECK(status.code == code);
     CHECK_MESSAGE(status.message.rfind(argument + ": ", 0) == 0, status.message);
     const Status done = tile::synchronize_status(nullptr);
@@ -141,7 +141,7 @@ struct Caller {
   void accepts(const Problem& p, const Buffers& b) const {
     const std::string problem = describe(p, {}, {});
     CAPTURE(problem);
-    const Status launched = tile::run(ladder, 0, p, b, nullptr);
+    const Status launched = run(ladder, 0, p, b, nullptr);
     CHECK_MESSAGE(launched.ok(), launched.message);
     const Status done = tile::synchronize_status(nullptr);
     CHECK_MESSAGE(done.ok(), done.message);

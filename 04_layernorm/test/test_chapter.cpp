@@ -339,7 +339,7 @@ TEST_SUITE("chapter") {
         check_step(step, p, normal(p), call);
         const Arrays<std::decay_t<decltype(p)>> arrays(p, normal(p), call, Poison::unwritten_nan);
         tile::Choice choice;
-        const Status done = tile::run(ladder, asked, p, arrays.buffers(), nullptr, &choice);
+        const Status done = run(ladder, asked, p, arrays.buffers(), nullptr, &choice);
         CHECK_MESSAGE(done.ok(), done.message);
         CHECK(ladder.steps[choice.step].name == one.runs);
         CHECK(choice.why.empty() == (std::string_view(one.asked) == one.runs));

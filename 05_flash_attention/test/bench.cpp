@@ -154,7 +154,7 @@ class Backward : public Attention<BackwardLadder> {
         tensors_.random_input("lse", tile::DType::fp32, 1, p.batch * p.heads * p.queries, 6, 0, 1));
     const ForwardBuffers of_forward{buffers_.q, buffers_.k, buffers_.v, o, lse};
     tile::Status status =
-        tile::run(kForwardLadder, kForwardLadder.steps.size() - 1, forward, of_forward, nullptr);
+        run(kForwardLadder, kForwardLadder.steps.size() - 1, forward, of_forward, nullptr);
     if (status.ok()) status = tile::synchronize_status(nullptr);
     if (!status.ok()) throw std::runtime_error(status.message);
     buffers_.o = o;

@@ -181,7 +181,7 @@ TEST_SUITE("launch") {
           buffers.workspace = workspace.raw();
           buffers.workspace_bytes = 64;
           int no_stream = 0;
-          const Status status = tile::run(*step.ladder, step.number, p, buffers, &no_stream);
+          const Status status = run(*step.ladder, step.number, p, buffers, &no_stream);
           CHECK(status.code == tile::Code::device_error);
           const bool named =
               status.message.find("cudaErrorInvalidResourceHandle") != std::string::npos;

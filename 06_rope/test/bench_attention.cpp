@@ -113,7 +113,7 @@ class AttentionWorkload : public tile::LadderWorkload<Ladder> {
 class Forward : public AttentionWorkload<AttentionLadder> {
  public:
   explicit Forward(const AttentionProblem& p) : AttentionWorkload(kAttentionLadder, p, 2, 2) {
-    if (!validate_sizes(p).ok()) return;  // choose() says what is wrong
+    if (!validate_sizes(p).ok()) return;  // choose_step() says what is wrong
     buffers_.q = random("q", p.heads, 1);
     const Values q = tensors_.rows_of_last(rows_);
     buffers_.k = random("k", p.kv_heads, 2);
@@ -167,8 +167,8 @@ class Backward : public AttentionWorkload<AttentionBackwardLadder> {
         tensors_.random_input("lse", tile::DType::fp32, 1, p.batch * p.heads * p.length, 6, 0, 1));
     const AttentionBuffers of_forward{buffers_.q, buffers_.k,   buffers_.v,   o,
                                       lse,        buffers_.cos, buffers_.sin, nullptr};
-    tile::Status status = tile::run(kAttentionLadder, kAttentionLadder.steps.size() - 1, forward,
-                                    of_forward, nullptr);
+    tile::Status status =
+        run(kAttentionLadder, kAttentionLadder.steps.size() - 1, forward, of_forward, nullptr);
     if (status.ok()) status = tile::synchronize_status(nullptr);
     if (!status.ok()) throw std::runtime_error(status.message);
     buffers_.o = o;

@@ -126,7 +126,7 @@ tile_status tile_rotary(const tile_rotary_args* args) {
     RotaryProblem p{};
     RotaryBuffers b;
     if (Status s = read(args, &given, &p, &b); !s.ok()) return s;
-    return tile::c::launch_step(rope::kRotaryLadder, given.step, p, b, given.stream);
+    return tile::c::launch_step(rope::kRotaryLadder, given.step, given.stream, p, b);
   });
 }
 

@@ -154,7 +154,7 @@ tile_status launch(const Ladder& ladder, const Args* args) {
     typename Ladder::Problem p{};
     typename Ladder::Buffers b{};
     if (Status s = read(args, &given, &p, &b); !s.ok()) return s;
-    return tile::c::launch_step(ladder, given.step, p, b, given.stream);
+    return tile::c::launch_step(ladder, given.step, given.stream, p, b);
   });
 }
 
@@ -171,7 +171,7 @@ tile_status tell_workspace_bytes(const Ladder& ladder, const Args* args, std::in
     if (Status s = rope::validate_sizes(p); !s.ok()) return s;
     const char* step = given.step ? given.step : ladder.steps.back().name.data();
     std::size_t number = 0;
-    if (Status s = tile::c::find_step(ladder, step, p, b, &number); !s.ok()) return s;
+    if (Status s = tile::c::find_step(ladder, step, &number, p, b); !s.ok()) return s;
     const bool fused_takes = !b.positions && p.rotary_dim == p.head_dim;
     *bytes = rope::workspace_bytes(p, fused_takes ? step : "composed");
     return {};

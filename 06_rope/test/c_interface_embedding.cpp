@@ -65,7 +65,7 @@ tile_status launch(const Ladder& ladder, const Args* args) {
     Args given;
     EmbeddingProblem p{};
     if (Status s = read(args, &given, &p); !s.ok()) return s;
-    return tile::c::launch_step(ladder, given.step, p, buffers_of(given), given.stream);
+    return tile::c::launch_step(ladder, given.step, given.stream, p, buffers_of(given));
   });
 }
 

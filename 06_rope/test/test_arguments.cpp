@@ -196,7 +196,7 @@ TEST_SUITE("launch") {
                                       .sin = static_cast<const float*>(table.raw()),
                                       .frequencies = static_cast<const double*>(table.raw())};
           int no_stream = 0;
-          const Status status = tile::run(*step.ladder, step.number, c.p, buffers, &no_stream);
+          const Status status = run(*step.ladder, step.number, c.p, buffers, &no_stream);
           CHECK(status.code == tile::Code::device_error);
           const bool named =
               status.message.find("cudaErrorInvalidResourceHandle") != std::string::npos;

@@ -462,7 +462,7 @@ TEST_SUITE("chapter") {
       change(c.p, b);
       if (Status s = validate(c.p, b); !s.ok()) return s;
       tile::Choice choice;
-      return tile::choose(kAttentionLadder, 1, c.p, b, &choice);
+      return choose_step(kAttentionLadder, 1, c.p, b, &choice);
     };
     using P = AttentionProblem;
     using B = AttentionBuffers;

@@ -153,8 +153,8 @@ TEST_SUITE("launch") {
       const DeviceBuffer workspace = DeviceBuffer::output(
           "workspace", tile::vector_layout(DType::fp32, 32), Poison::unwritten_nan);
       int no_stream = 0;
-      const Status status = tile::run(*step.ladder, step.number, p,
-                                      buffers_of(in.raw(), out.raw(), workspace.raw()), &no_stream);
+      const Status status = run(*step.ladder, step.number, p,
+                                buffers_of(in.raw(), out.raw(), workspace.raw()), &no_stream);
       CHECK(status.code == tile::Code::device_error);
       const bool named = status.message.find("cudaErrorInvalidResourceHandle") != std::string::npos;
       CHECK_MESSAGE(named, status.message);

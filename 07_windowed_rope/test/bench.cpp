@@ -171,7 +171,7 @@ class Backward : public Attention<BackwardLadder> {
     const ForwardBuffers of_forward{buffers_.q1, buffers_.k1, buffers_.q2, buffers_.k2,
                                     buffers_.v,  o,           lse};
     tile::Status status =
-        tile::run(kForwardLadder, kForwardLadder.steps.size() - 1, forward, of_forward, nullptr);
+        run(kForwardLadder, kForwardLadder.steps.size() - 1, forward, of_forward, nullptr);
     if (status.ok()) status = tile::synchronize_status(nullptr);
     if (!status.ok()) throw std::runtime_error(status.message);
     buffers_.o = o;

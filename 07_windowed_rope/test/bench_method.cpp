@@ -50,7 +50,7 @@ class MethodWorkload : public tile::LadderWorkload<Ladder> {
         rows_(checked_rows(p.batch * p.queries)),
         products_(products),
         tensors_of_q_(tensors_of_q) {
-    if (!validate_sizes(p).ok()) return;  // choose() says what is wrong
+    if (!validate_sizes(p).ok()) return;  // choose_step() says what is wrong
     frequencies_ = rope::frequencies({.rotary_dim = p.rotary_dim});
     const MethodTables tables =
         method_tables({p.method, p.window, p.factor}, frequencies_, p.table_positions);
@@ -224,7 +224,7 @@ class Backward : public MethodWorkload<MethodBackwardLadder> {
     of_forward.workspace = buffers_.workspace;
     of_forward.workspace_bytes = buffers_.workspace_bytes;
     tile::Status status =
-        tile::run(kMethodLadder, kMethodLadder.steps.size() - 1, forward, of_forward, nullptr);
+        run(kMethodLadder, kMethodLadder.steps.size() - 1, forward, of_forward, nullptr);
     if (status.ok()) status = tile::synchronize_status(nullptr);
     if (!status.ok()) throw std::runtime_error(status.message);
   }

@@ -493,7 +493,7 @@ TEST_SUITE("chapter") {
   TEST_CASE("every head dimension on every card, and in step mma by its own kernel") {
     const auto check = [](const auto& ladder, const Case& c, bool mma_takes_it) {
       using Tested = tile::TestedStep<std::remove_cvref_t<decltype(ladder)>>;
-      const std::size_t mma = tile::find_step(ladder, "mma");
+      const std::size_t mma = find_step(ladder, "mma");
       for (std::size_t number = mma; number < ladder.steps.size(); ++number) {
         const Tested step{ladder.steps[number], &ladder, number};
         const std::size_t before = tile::own_runs();

@@ -79,18 +79,18 @@ tile_status operation(Body body) noexcept {
 }
 
 /// Finds the step of this name; for NULL the last whose own kernel takes the valid problem here.
-template <class Ladder>
-Status find_step(const Ladder& ladder, const char* name, const typename Ladder::Problem& problem,
-                 const typename Ladder::Buffers& buffers, std::size_t* found) {
+template <class Ladder, class... Arguments>
+Status find_step(const Ladder& ladder, const char* name, std::size_t* found,
+                 const Arguments&... of) {
   if (name) {
-    *found = tile::find_step(ladder, name);
+    *found = find_step(ladder, name);
     if (*found < ladder.steps.size()) return {};
     return invalid_argument("step", "'" + std::string(name) + "' is not one of " +
                                         joined(ladder.steps, [](const auto& s) { return s.name; }));
   }
   Status why;
   for (std::size_t at = ladder.steps.size(); at-- > 0;) {
-    Status here = check_step(ladder.steps[at], problem, buffers);
+    Status here = check_step(ladder.steps[at], of...);
     *found = at;
     if (here.ok()) return {};
     if (why.ok()) why = std::move(here);  // why the best step cannot run
@@ -99,17 +99,17 @@ Status find_step(const Ladder& ladder, const char* name, const typename Ladder::
 }
 
 /// Shared by all operations: validates the problem, finds the step and the one that runs instead if
-/// necessary, and launches it unless there is nothing to compute.
-template <class Ladder>
-Status launch_step(const Ladder& ladder, const char* name, const typename Ladder::Problem& problem,
-                   const typename Ladder::Buffers& buffers, void* stream) {
-  if (Status s = ladder.validate(problem, buffers); !s.ok()) return s;
+/// necessary, and launches it unless there is nothing to compute. `of` is the problem with its
+/// buffers.
+template <class Ladder, class... Arguments>
+Status launch_step(const Ladder& ladder, const char* name, void* stream, const Arguments&... of) {
+  TILE_TRY(ladder.validate(of...));
   std::size_t wanted = 0;
-  if (Status s = find_step(ladder, name, problem, buffers, &wanted); !s.ok()) return s;
+  TILE_TRY(find_step(ladder, name, &wanted, of...));
   Choice choice{wanted, {}};
-  if (!ladder.is_empty(problem)) {
-    if (Status s = choose(ladder, wanted, problem, buffers, &choice); !s.ok()) return s;
-    if (Status s = ladder.steps[choice.step].launch(problem, buffers, stream); !s.ok()) return s;
+  if (!ladder.is_empty(first(of...))) {
+    TILE_TRY(choose_step(ladder, wanted, of..., &choice));
+    TILE_TRY(ladder.steps[choice.step].launch(of..., stream));
   }
   set_last_step(ladder.steps[choice.step].name);
   return {};

@@ -164,7 +164,7 @@ tile_status run_operation(const Ladder& ladder, Reader<Ladder, Args>* read, cons
     typename Ladder::Problem p{};
     typename Ladder::Buffers b{};
     if (Status s = read(args, &given, &p, &b); !s.ok()) return s;
-    return launch_step(ladder, given.step, p, b, given.stream);
+    return launch_step(ladder, given.step, given.stream, p, b);
   });
 }
 
@@ -190,12 +190,12 @@ tile_status tell_workspace_bytes(const Ladder& ladder, Reader<Ladder, Args>* rea
     if (Status s = validate_sizes(p); !s.ok()) return s;
     const char* step = given.step ? given.step : ladder.steps.back().name.data();
     Choice choice;
-    if (Status s = find_step(ladder, step, p, b, &choice.step); !s.ok()) return s;
+    if (Status s = find_step(ladder, step, &choice.step, p, b); !s.ok()) return s;
     if (whose == WorkspaceOf::taker) {
       if (is_empty(p)) return {};
       b.workspace = nullptr;
       b.workspace_bytes = INT64_MAX;
-      if (Status s = choose(ladder, choice.step, p, b, &choice); !s.ok()) return s;
+      if (Status s = choose_step(ladder, choice.step, p, b, &choice); !s.ok()) return s;
     }
     *bytes = workspace_bytes(p, ladder.steps[choice.step].name);
     return {};

@@ -186,7 +186,7 @@ void check_steps(const Ladder& ladder, const Case& c) {
       const Memory memory = place(c, type, in, &args);
       check_ok(call(args));
       const std::string ran = tile_last_step();
-      CHECK(tile::find_step(ladder, ran) < ladder.steps.size());
+      CHECK(find_step(ladder, ran) < ladder.steps.size());
       // Its own kernel runs, unless it has other types or needs a feature that this device lacks.
       if (named && ladder.steps[i].types.contains(type) && tile::device().capability >= 80) {
         CHECK(ran == name);

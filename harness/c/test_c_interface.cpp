@@ -217,7 +217,7 @@ const FakeLadder::Step kFakeSteps[] = {
 std::string ran(std::span<const FakeLadder::Step> steps, const char* name,
                 const FakeProblem& problem) {
   const tile_status status = tile::c::operation([&] {
-    return tile::c::launch_step(ladder_of(steps), name, problem, FakeBuffers{}, nullptr);
+    return tile::c::launch_step(ladder_of(steps), name, nullptr, problem, FakeBuffers{});
   });
   CHECK(std::string(tile_last_step()).empty() == (status != TILE_OK));
   return status == TILE_OK ? tile_last_step() : tile_last_error();

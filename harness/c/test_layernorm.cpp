@@ -161,8 +161,8 @@ void check_steps(const Ladder& ladder, const Case& c,
       args.step = named ? name.c_str() : nullptr;
       // The step that runs: the last that takes the problem, or the named one or the one that it
       // falls back to.
-      tile::Choice choice{tile::find_step(ladder, best.back()), {}};
-      if (named) REQUIRE(tile::choose(ladder, i, p, {}, &choice).ok());
+      tile::Choice choice{find_step(ladder, best.back()), {}};
+      if (named) REQUIRE(choose_step(ladder, i, p, {}, &choice).ok());
       const Memory memory = place(c, type, in, &args);
       check_ok(call(args));
       CHECK(tile_last_step() == ladder.steps[choice.step].name);

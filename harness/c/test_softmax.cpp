@@ -95,8 +95,8 @@ void check_every_step(const Ladder& ladder, const typename Ladder::Problem& p, A
     args.step = named ? name.c_str() : nullptr;
     // The step that runs: the last that takes the problem, or the named one or the one that it
     // falls back to.
-    tile::Choice choice{tile::find_step(ladder, best.back()), {}};
-    if (named) REQUIRE(tile::choose(ladder, i, p, buffers, &choice).ok());
+    tile::Choice choice{find_step(ladder, best.back()), {}};
+    if (named) REQUIRE(choose_step(ladder, i, p, buffers, &choice).ok());
     const auto& step = ladder.steps[choice.step];
     output->restore();
     const std::string activity = activity_of([&] { check_ok(operation(&args)); });

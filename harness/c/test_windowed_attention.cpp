@@ -342,7 +342,7 @@ TEST_CASE("windowed attention: every step by its name, in each type, and the bes
           const Memory memory = place(operation, c, type, d, &args);
           check_ok(operation.run(&args));
           const std::string ran = tile_last_step();
-          CHECK(tile::find_step(operation.ladder, ran) < steps.size());
+          CHECK(find_step(operation.ladder, ran) < steps.size());
           // Its own kernel runs, unless it has other types or needs a feature that this device
           // lacks. Only the first step rotates rows in part, or interleaved.
           if (named && steps[i].types.contains(type) && tile::device().capability >= 80 &&
@@ -497,7 +497,7 @@ TEST_CASE("windowed attention: the workspace's size for each step, and what is r
         typename std::decay_t<decltype(ladder)>::Buffers aligned;
         aligned.workspace_bytes = INT64_MAX;
         tile::Choice taker;
-        REQUIRE(choose(ladder, named ? i : i - 1, p, aligned, &taker).ok());
+        REQUIRE(choose_step(ladder, named ? i : i - 1, p, aligned, &taker).ok());
         CHECK(bytes == workspace_bytes(p, ladder.steps[taker.step].name));
       }
     }

@@ -44,15 +44,18 @@ inline Status blocks_that_fit(std::int64_t items, int threads, int* blocks) {
   return {};
 }
 
-/// Lets a kernel have this much dynamic shared memory. More than 48 KiB, its static arrays counted
-/// in, a kernel must ask for (CUDA C++ Programming Guide, "Shared Memory" of compute capability 7.x
-/// and up).
+/// Lets a kernel have this much dynamic shared memory, and never less than before: another thread
+/// may be about to launch it. More than 48 KiB, its static arrays counted in, a kernel must ask for
+/// (CUDA C++ Programming Guide, "Shared Memory" of compute capability 7.x and up).
 template <class Kernel>
 Status allow_shared_bytes(Kernel* kernel, std::size_t bytes) {
   if (bytes <= 32 * 1024) return {};
-  TILE_RETURN_IF_CUDA_ERROR(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                                                 cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                 static_cast<int>(bytes)));
+  const auto* function = reinterpret_cast<const void*>(kernel);
+  cudaFuncAttributes now{};
+  TILE_RETURN_IF_CUDA_ERROR(cudaFuncGetAttributes(&now, function));
+  if (now.maxDynamicSharedSizeBytes >= static_cast<int>(bytes)) return {};
+  TILE_RETURN_IF_CUDA_ERROR(cudaFuncSetAttribute(
+      function, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
   return {};
 }
 

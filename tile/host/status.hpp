@@ -54,3 +54,9 @@ inline Status device_error(std::string_view what, std::string_view why) {
 }
 
 }  // namespace tile
+
+/// Returns a failed Status from the enclosing function.
+#define TILE_TRY(expression)                                                              \
+  do {                                                                                    \
+    if (::tile::Status tile_status = (expression); !tile_status.ok()) return tile_status; \
+  } while (false)

@@ -8,6 +8,8 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <tuple>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -64,43 +66,42 @@ struct Shows {
   std::array<std::int64_t, kMostExtents> small, large;
 };
 
-/// A rung of a ladder.
-template <class Problem, class Buffers>
+/// A rung of a ladder. `Arguments` describe a call: a problem and its buffers, or one struct that
+/// has both. The first has the element type as `type`.
+template <class... Arguments>
 struct Step {
+  using Problem = std::tuple_element_t<0, std::tuple<Arguments...>>;
+
   std::string_view name;  ///< that of its file, without the ladder's name and its number
   std::string_view idea;  ///< one line
   EnumSet<DType> types;
   EnumSet<Feature> needs;
   /// Whether the step's own kernel takes a valid problem; if not, the Status says why. It may also
   /// decline where an earlier step is faster. Null: it takes every problem.
-  Status (*takes)(const Problem&, const Buffers&, const Device&);
+  Status (*takes)(const Arguments&..., const Device&);
   /// The earlier step that runs what this one does not take. Empty: none does.
   std::string_view otherwise;
   Shows shows;
   /// Starts the step's own kernel in the stream, a cudaStream_t, on a problem that is valid, not
   /// empty, and taken. Outputs are untouched if it fails.
-  Status (*launch)(const Problem&, const Buffers&, void* stream);
+  Status (*launch)(const Arguments&..., void* stream);
+  /// The device memory that it needs besides its arguments, for valid sizes; INT64_MAX if they
+  /// overflow. Null: none.
+  std::int64_t (*workspace_bytes)(const Problem&) = nullptr;
 };
 
-/// The steps that solve one kind of problem, from the first and simplest to the last.
-template <class ProblemType, class BuffersType>
-struct Ladder {
-  using Problem = ProblemType;
-  using Buffers = BuffersType;
-  using Step = tile::Step<Problem, Buffers>;
+/// The problem among the arguments of a call.
+template <class Problem, class... Rest>
+constexpr const Problem& first(const Problem& problem, const Rest&...) {
+  return problem;
+}
 
-  /// Of the command line and of the files: "forward" for forward1_thread_per_row.cu, "attention
-  /// backward" for attention_backward1_fused.cu. Empty if the chapter has one ladder, whose files
-  /// are step1_….
-  std::string_view name;
-  /// What the names of its kernels begin with. The rest begins with the step's name.
-  std::string_view kernels;
-  std::span<const Step> steps;
-  /// What is checked once, before any step. The Status names the argument that is wrong.
-  Status (*validate)(const Problem&, const Buffers&);
-  /// Whether there is nothing to compute, so that nothing is launched.
-  bool (*is_empty)(const Problem&);
-};
+/// The bytes of a step's workspace.
+template <class... Arguments>
+std::int64_t workspace_bytes_of(const Step<Arguments...>& step,
+                                const typename Step<Arguments...>::Problem& problem) {
+  return step.workspace_bytes ? step.workspace_bytes(problem) : 0;
+}
 
 /// "forward3_shuffles": the file of a step, without ".cu". Steps count from 0.
 inline std::string file_of_step(std::string_view ladder, std::size_t step, std::string_view name) {
@@ -116,19 +117,10 @@ std::string listed(EnumSet<DType> types);
 Status check_requirements(EnumSet<DType> types, EnumSet<Feature> needs, DType type);
 
 /// Whether the step itself runs the valid problem on this device.
-template <class Problem, class Buffers>
-Status check_step(const Step<Problem, Buffers>& step, const Problem& problem,
-                  const Buffers& buffers) {
-  if (Status s = check_requirements(step.types, step.needs, problem.type); !s.ok()) return s;
-  return step.takes ? step.takes(problem, buffers, device()) : Status{};
-}
-
-/// The number of the step of this name, or of none the number of steps.
-template <class Ladder>
-std::size_t find_step(const Ladder& ladder, std::string_view name) {
-  std::size_t at = 0;
-  while (at < ladder.steps.size() && ladder.steps[at].name != name) ++at;
-  return at;
+template <class... Arguments>
+Status check_step(const Step<Arguments...>& step, const std::type_identity_t<Arguments>&... of) {
+  TILE_TRY(check_requirements(step.types, step.needs, first(of...).type));
+  return step.takes ? step.takes(of..., device()) : Status{};
 }
 
 /// Which step runs a problem that another was asked for.
@@ -137,60 +129,81 @@ struct Choice {
   std::string why;  ///< why not the one asked for; empty if it is that
 };
 
-/// Finds the step that runs a valid problem: `wanted`, or the first on the way of `otherwise` that
-/// takes it. Fails, with what `wanted` says, if none does.
-template <class Problem, class Buffers>
-Status choose(const Ladder<Problem, Buffers>& ladder, std::size_t wanted, const Problem& problem,
-              const Buffers& buffers, Choice* choice) {
-  Status refused;
-  for (std::size_t at = wanted; at < ladder.steps.size();
-       at = find_step(ladder, ladder.steps[at].otherwise)) {
-    Status here = check_step(ladder.steps[at], problem, buffers);
-    if (here.ok()) {
-      *choice = {at, refused.message};
-      return {};
+/// The steps that solve one kind of problem, from the first and simplest to the last.
+template <class... Arguments>
+struct Ladder {
+  using Step = tile::Step<Arguments...>;
+  using Problem = typename Step::Problem;
+  using Buffers = std::tuple_element_t<sizeof...(Arguments) - 1, std::tuple<Arguments...>>;
+
+  /// Of the command line and of the files: "forward" for forward1_thread_per_row.cu, "attention
+  /// backward" for attention_backward1_fused.cu. Empty if the chapter has one ladder, whose files
+  /// are step1_….
+  std::string_view name;
+  /// What the names of its kernels begin with. The rest begins with the step's name.
+  std::string_view kernels;
+  std::span<const Step> steps;
+  /// What is checked once, before any step. The Status names the argument that is wrong.
+  Status (*validate)(const Arguments&...);
+  /// Whether there is nothing to compute, so that nothing is launched.
+  bool (*is_empty)(const Problem&);
+
+  /// The number of the step of this name, or of none the number of steps.
+  friend std::size_t find_step(const Ladder& ladder, std::string_view name) {
+    std::size_t at = 0;
+    while (at < ladder.steps.size() && ladder.steps[at].name != name) ++at;
+    return at;
+  }
+
+  /// Finds the step that runs a valid problem: `wanted`, or the first on the way of `otherwise`
+  /// that takes it. Fails, with what `wanted` says, if none does.
+  friend Status choose_step(const Ladder& ladder, std::size_t wanted, const Arguments&... of,
+                            Choice* choice) {
+    Status refused;
+    for (std::size_t at = wanted; at < ladder.steps.size();
+         at = find_step(ladder, ladder.steps[at].otherwise)) {
+      Status here = check_step(ladder.steps[at], of...);
+      if (here.ok()) {
+        *choice = {at, refused.message};
+        return {};
+      }
+      if (refused.ok()) std::swap(refused, here);  // nvcc warns of an assignment here
     }
-    if (refused.ok()) std::swap(refused, here);  // nvcc warns of an assignment here
+    return refused;
   }
-  return refused;
-}
 
-/// What a caller of a step does: validates once, chooses, and launches unless there is nothing to
-/// compute. `choice` may be null.
-template <class Problem, class Buffers>
-Status run(const Ladder<Problem, Buffers>& ladder, std::size_t wanted, const Problem& problem,
-           const Buffers& buffers, void* stream, Choice* choice = nullptr) {
-  if (Status s = ladder.validate(problem, buffers); !s.ok()) return s;
-  Choice chosen{wanted, {}};
-  Status status;
-  if (!ladder.is_empty(problem)) {
-    status = choose(ladder, wanted, problem, buffers, &chosen);
-    if (status.ok()) status = ladder.steps[chosen.step].launch(problem, buffers, stream);
+  /// The last step with the problem's type, or the one that it falls back to: what a composition of
+  /// ladders runs.
+  friend Status choose_last(const Ladder& ladder, const Arguments&... of, Choice* choice) {
+    std::size_t count = ladder.steps.size();
+    while (count > 1 && !ladder.steps[count - 1].types.contains(first(of...).type)) --count;
+    return choose_step(ladder, count - 1, of..., choice);
   }
-  if (choice) *choice = std::move(chosen);
-  return status;
-}
 
-/// The last step of a ladder with the problem's type, or the one that it falls back to: what a
-/// composition of ladders runs.
-template <class Problem, class Buffers>
-Status choose_last(const Ladder<Problem, Buffers>& ladder, const Problem& problem,
-                   const Buffers& buffers, Choice* choice) {
-  std::size_t count = ladder.steps.size();
-  while (count > 1 && !ladder.steps[count - 1].types.contains(problem.type)) --count;
-  return choose(ladder, count - 1, problem, buffers, choice);
-}
+  /// What a caller of a step does: validates once, chooses, and launches unless there is nothing to
+  /// compute. `choice` may be null.
+  friend Status run(const Ladder& ladder, std::size_t wanted, const Arguments&... of, void* stream,
+                    Choice* choice = nullptr) {
+    TILE_TRY(ladder.validate(of...));
+    Choice chosen{wanted, {}};
+    Status status;
+    if (!ladder.is_empty(first(of...))) {
+      status = choose_step(ladder, wanted, of..., &chosen);
+      if (status.ok()) status = ladder.steps[chosen.step].launch(of..., stream);
+    }
+    if (choice) *choice = std::move(chosen);
+    return status;
+  }
 
-/// Validates, and runs that step.
-template <class Problem, class Buffers>
-Status run_last(const Ladder<Problem, Buffers>& ladder, const Problem& problem,
-                const Buffers& buffers, void* stream) {
-  if (Status s = ladder.validate(problem, buffers); !s.ok()) return s;
-  if (ladder.is_empty(problem)) return {};
-  Choice choice;
-  if (Status s = choose_last(ladder, problem, buffers, &choice); !s.ok()) return s;
-  return ladder.steps[choice.step].launch(problem, buffers, stream);
-}
+  /// Validates, and runs the last step.
+  friend Status run_last(const Ladder& ladder, const Arguments&... of, void* stream) {
+    TILE_TRY(ladder.validate(of...));
+    if (ladder.is_empty(first(of...))) return {};
+    Choice choice;
+    TILE_TRY(choose_last(ladder, of..., &choice));
+    return ladder.steps[choice.step].launch(of..., stream);
+  }
+};
 
 /// A step without the types of its problem.
 struct StepInfo {

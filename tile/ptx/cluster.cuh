@@ -1,6 +1,6 @@
 // Clusters: up to 16 blocks that run at the same time, on neighbouring multiprocessors. Their
 // threads meet at a barrier of their own, and each can read and write the shared memory of all.
-// Compute capability 9.0 and up; tile/host/cluster_launch.hpp launches them.
+// Compute capability 9.0 and up; tile/host/launch.hpp launches them.
 // https://docs.nvidia.com/cuda/cuda-c-programming-guide/#thread-block-clusters
 //
 // A kernel that touches another block's shared memory needs cluster_sync() twice: before the first

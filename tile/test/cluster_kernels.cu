@@ -2,7 +2,7 @@
 
 #include <cuda_runtime.h>
 
-#include "tile/host/cluster_launch.hpp"
+#include "tile/host/launch.hpp"
 #include "tile/ptx/cluster.cuh"
 
 namespace ptx_test {

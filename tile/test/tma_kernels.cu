@@ -2,7 +2,7 @@
 
 #include <cuda_runtime.h>
 
-#include "tile/host/cluster_launch.hpp"
+#include "tile/host/launch.hpp"
 #include "tile/ptx/async_proxy.cuh"
 #include "tile/ptx/cluster.cuh"
 #include "tile/ptx/tma.cuh"
