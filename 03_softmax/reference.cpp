@@ -7,11 +7,11 @@
 #include <string>
 #include <vector>
 
-#include "harness/matrix_argument.hpp"
 #include "harness/parallel.hpp"
 #include "harness/rounding.hpp"
 #include "softmax.hpp"
 #include "tile/host/chunks.hpp"
+#include "tile/host/matrix_argument.hpp"
 
 namespace softmax {
 namespace {

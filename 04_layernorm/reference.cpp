@@ -5,11 +5,11 @@
 #include <limits>
 #include <string>
 
-#include "harness/matrix_argument.hpp"
 #include "harness/parallel.hpp"
 #include "harness/rounding.hpp"
 #include "layernorm.hpp"
 #include "tile/host/chunks.hpp"
+#include "tile/host/matrix_argument.hpp"
 
 namespace layernorm {
 namespace {

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "flash_attention.hpp"
-#include "harness/attention_argument.hpp"
+#include "tile/host/attention_argument.hpp"
 
 namespace flash_attention {
 namespace {
@@ -22,14 +22,14 @@ tile::Status check_extents(const Problem& p) {
 }
 
 template <class Problem>
-tile::AttentionSizes sizes_of(const Problem& p) {
+tile::Attention sizes_of(const Problem& p) {
   return {p.type,
           p.batch,
           p.heads,
-          p.kv_heads,
           p.queries,
           p.keys,
           p.head_dim,
+          p.kv_heads,
           std::min(p.left, kUnlimited),
           std::min(p.right, kUnlimited),
           p.scale};

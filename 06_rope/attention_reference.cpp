@@ -126,10 +126,10 @@ tile::Expected rotated(const Problem& p, Pass pass, std::int64_t heads, std::spa
 }
 
 template <class Problem>
-tile::AttentionSizes sizes_of(const Problem& p) {
+tile::Attention sizes_of(const Problem& p) {
   return {p.type,     p.batch,          p.heads,
-          p.kv_heads, p.length,         p.length,
-          p.head_dim, tile::kMaxLength, p.causal ? 0 : tile::kMaxLength,
+          p.length,   p.length,         p.head_dim,
+          p.kv_heads, tile::kUnlimited, p.causal ? 0 : tile::kUnlimited,
           p.scale};
 }
 

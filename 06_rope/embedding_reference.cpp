@@ -8,7 +8,7 @@
 
 #include "embedding.hpp"
 #include "harness/rounding.hpp"
-#include "harness/tensor_argument.hpp"
+#include "tile/host/tensor_argument.hpp"
 
 namespace rope {
 namespace {

@@ -6,9 +6,9 @@
 
 #include "harness/parallel.hpp"
 #include "harness/rounding.hpp"
-#include "harness/tensor_argument.hpp"
 #include "rotary.hpp"
 #include "tables.hpp"
+#include "tile/host/tensor_argument.hpp"
 #include "tile/host/text.hpp"
 
 namespace rope {

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "harness/compare.hpp"
+#include "tile/host/attention.hpp"
 #include "tile/host/step.hpp"
 #include "tile/host/strides.hpp"
 
@@ -17,9 +18,7 @@ inline constexpr std::string_view kTitle = "rotary embeddings: a position is an 
 using tile::packed_strides;
 using tile::Strides;
 
-/// Which two elements of a head's row are pair i: i and i + rotary_dim / 2 (GPT-NeoX, Llama), or
-/// 2 i and 2 i + 1 (the paper, GPT-J).
-enum class Layout { half_split, interleaved };
+using Layout = tile::RotaryLayout;
 
 /// backward: from the gradients with respect to the results to those with respect to q and k.
 enum class Pass { forward, backward };

@@ -3,8 +3,8 @@
 
 #include <vector>
 
-#include "harness/tensor_argument.hpp"
 #include "rotary.hpp"
+#include "tile/host/tensor_argument.hpp"
 
 namespace rope {
 

@@ -10,9 +10,9 @@
 
 #include "embedding.hpp"
 #include "frequencies.hpp"
-#include "harness/attention_argument.hpp"
 #include "harness/rounding.hpp"
 #include "matmul.hpp"
+#include "tile/host/attention_argument.hpp"
 
 namespace windowed_rope {
 namespace {
@@ -206,11 +206,11 @@ Projected project(const HiddenProblem& p, const HiddenInputs& in) {
   return all;
 }
 
-tile::AttentionSizes sizes_of(const HiddenProblem& p) {
-  tile::AttentionSizes sizes{p.type,     p.batch,    p.heads,
-                             p.heads,    p.length,   p.length,
-                             p.head_dim, kUnlimited, p.causal ? 0 : kUnlimited,
-                             p.scale};
+tile::Attention sizes_of(const HiddenProblem& p) {
+  tile::Attention sizes{p.type,   p.batch,    p.heads,
+                        p.length, p.length,   p.head_dim,
+                        p.heads,  kUnlimited, p.causal ? 0 : kUnlimited,
+                        p.scale};
   if (p.encoding == Encoding::windowed) sizes.window = p.window;
   if (p.encoding == Encoding::exposb) sizes.distance_factor = kExposb;
   return sizes;

@@ -6,9 +6,9 @@
 #include <string>
 
 #include "frequencies.hpp"
-#include "harness/attention_argument.hpp"
 #include "harness/rounding.hpp"
 #include "method_workspace.hpp"
+#include "tile/host/attention_argument.hpp"
 #include "tile/host/text.hpp"
 
 namespace windowed_rope {

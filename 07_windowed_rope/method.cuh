@@ -2,8 +2,8 @@
 // tables.
 #pragma once
 
-#include "harness/tensor_argument.hpp"
 #include "method_workspace.hpp"
+#include "tile/host/tensor_argument.hpp"
 #include "turning.cuh"
 
 namespace windowed_rope {

@@ -6,8 +6,8 @@
 // Change: windowed attention's step 4 (`two_visits`) with one Q, which is rotated in shared memory
 //         before each part.
 // Limit: as in that step.
-#include "harness/tensor_argument.hpp"
 #include "rotate_rows.cuh"
+#include "tile/host/tensor_argument.hpp"
 #include "tile/lazy_softmax.cuh"
 #include "tile/ptx/flag_once.cuh"
 #include "tile/rows.cuh"

@@ -4,7 +4,7 @@
 #include <numbers>
 #include <string>
 
-#include "harness/attention_argument.hpp"
+#include "tile/host/attention_argument.hpp"
 #include "windowed_rope.hpp"
 
 namespace windowed_rope {
@@ -14,14 +14,14 @@ using tile::check_head_chunks, tile::check_tensors, tile::product, tile::TensorA
 using tile::key_rows, tile::lengths, tile::lse_of, tile::optional, tile::query_rows;
 
 template <class Problem>
-tile::AttentionSizes sizes_of(const Problem& p) {
+tile::Attention sizes_of(const Problem& p) {
   return {p.type,
           p.batch,
           p.heads,
-          p.kv_heads,
           p.queries,
           p.keys,
           p.head_dim,
+          p.kv_heads,
           kUnlimited,
           p.causal ? 0 : kUnlimited,
           p.scale,

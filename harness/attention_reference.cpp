@@ -79,7 +79,7 @@ void put_far(Scores* scores, const Scores& far, std::int64_t position, std::int6
 struct Factors {
   Vector value, error;
 };
-Factors factors_of(const AttentionSizes& p, std::int64_t position, std::int64_t first,
+Factors factors_of(const Attention& p, std::int64_t position, std::int64_t first,
                    Eigen::Index count) {
   const double part = p.distance_factor.part, rate = p.distance_factor.rate;
   Factors f{Vector::Ones(count), Vector::Zero(count)};
@@ -103,11 +103,12 @@ void multiply(Scores* scores, const Factors& by) {
 }
 
 template <class Inputs>
-Mask mask_of(const AttentionSizes& p, const Inputs& in, std::int64_t batch) {
+Mask mask_of(const Attention& p, const Inputs& in, std::int64_t batch) {
   const auto entry = static_cast<std::size_t>(batch);
   return {static_cast<int>(in.query_lengths.empty() ? p.queries : in.query_lengths[entry]),
           static_cast<int>(in.key_lengths.empty() ? p.keys : in.key_lengths[entry]),
-          static_cast<int>(p.left), static_cast<int>(p.right)};
+          static_cast<int>(std::min(p.left, kUnlimited)),
+          static_cast<int>(std::min(p.right, kUnlimited))};
 }
 
 /// Calls compute(number, row, head) for all heads of the rows with these numbers, or of all rows.
@@ -133,7 +134,7 @@ double units_of_sum(DType type, double count) {
 
 }  // namespace
 
-AttentionExpected attention_reference(const AttentionSizes& p, const AttentionInputs& in,
+AttentionExpected attention_reference(const Attention& p, const AttentionInputs& in,
                                       std::span<const std::int64_t> rows) {
   const std::int64_t row_count = rows.empty() ? p.batch * p.queries : std::ssize(rows);
   const auto count = static_cast<std::size_t>(row_count * p.heads);
@@ -222,7 +223,7 @@ AttentionExpected attention_reference(const AttentionSizes& p, const AttentionIn
   return expected;
 }
 
-AttentionGradients attention_gradients(const AttentionSizes& p, const AttentionGradientInputs& in,
+AttentionGradients attention_gradients(const Attention& p, const AttentionGradientInputs& in,
                                        std::span<const std::int64_t> query_rows,
                                        std::span<const std::int64_t> key_rows) {
   const auto zeros = [&p](std::int64_t rows, std::int64_t heads) {

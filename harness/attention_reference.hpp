@@ -1,5 +1,7 @@
 // The reference of every chapter with attention: o, lse and gradients in double, and how far a
-// correct kernel may be from them. Its derivation stands in attention_reference.cpp.
+// correct kernel may be from them. Of a call it reads the sizes, the mask, the scale, the window
+// and the distance factor; if there is a second pair of q and k, its scores are those of far keys.
+// With fp64 the bounds are those of fp32. Its derivation stands in attention_reference.cpp.
 #pragma once
 
 #include <cstdint>
@@ -7,29 +9,9 @@
 #include <vector>
 
 #include "harness/compare.hpp"
-#include "tile/host/dtype.hpp"
-#include "tile/mask.hpp"
+#include "tile/host/attention.hpp"
 
 namespace tile {
-
-/// Multiplies scores by a function of the distance of query and key: 1 - part + part exp(-rate
-/// distance).
-struct DistanceFactor {
-  float part = 0, rate = 0;  // part 0: there is no such factor
-};
-
-/// heads / kv_heads heads of q share one of k and v. Query i stands beside key i + keys - queries,
-/// and sees `left` keys before and `right` after it: at most kMaxLength, which means no limit. If
-/// there is a second pair of q and k, its scores are those of keys that are `window` or further
-/// from there.
-struct AttentionSizes {
-  DType type;  // fp64: the bounds are fp32's
-  std::int64_t batch, heads, kv_heads, queries, keys, head_dim;
-  std::int64_t left, right;
-  float scale;
-  std::int64_t window = kMaxLength;
-  DistanceFactor distance_factor = {};
-};
 
 /// A second q and k for the scores of far keys. Without them no key is far.
 struct FarInputs {
@@ -53,7 +35,7 @@ struct AttentionExpected {
 };
 
 /// For the rows with these numbers: row batch_entry * queries + query. Empty means all rows.
-AttentionExpected attention_reference(const AttentionSizes& sizes, const AttentionInputs& inputs,
+AttentionExpected attention_reference(const Attention& sizes, const AttentionInputs& inputs,
                                       std::span<const std::int64_t> rows = {});
 
 struct AttentionGradientInputs {
@@ -73,7 +55,7 @@ struct AttentionGradients {
 };
 
 /// dq of query_rows, dk and dv of key_rows; empty means all.
-AttentionGradients attention_gradients(const AttentionSizes& sizes,
+AttentionGradients attention_gradients(const Attention& sizes,
                                        const AttentionGradientInputs& inputs,
                                        std::span<const std::int64_t> query_rows = {},
                                        std::span<const std::int64_t> key_rows = {});

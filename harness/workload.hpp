@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 #include <deque>
+#include <functional>
 #include <iterator>
 #include <span>
 #include <stdexcept>
@@ -73,7 +74,48 @@ std::string checked_text(std::int64_t checked, std::int64_t all, const char* nou
 void require_countable(std::string_view rows_name, std::int64_t rows, std::string_view cols_name,
                        std::int64_t cols);
 
-/// A problem of a ladder. Derived classes fill buffers_ with tensors of tensors_.
+template <class Ladder>
+class LadderWorkload;
+
+/// A call of a ladder, one struct. Derived classes fill it with tensors of tensors_.
+template <class Call>
+class LadderWorkload<Ladder<Call>> : public Workload {
+ public:
+  LadderWorkload(const Ladder<Call>& ladder, const Call& call) : ladder_(ladder), call_(call) {}
+
+  Status choose(std::size_t step, Choice* choice) const override {
+    *choice = {step, {}};
+    TILE_TRY(ladder_.validate(call_));
+    if (ladder_.is_empty(call_)) return {};
+    return choose_step(ladder_, step, call_, choice);
+  }
+  Status launch(std::size_t step, void* stream) override {
+    if (ladder_.is_empty(call_)) return {};
+    return ladder_.steps[step].launch(call_, stream);
+  }
+  Comparison check() override { return tensors_.check(); }
+  std::vector<std::string> tensors() const override { return tensors_.names(); }
+  void move_tensor(std::size_t tensor, std::int64_t bytes) override {
+    slots_.at(tensor)(tensors_.move(tensor, bytes).to);
+  }
+
+ protected:
+  /// Puts the address of the input or output that was made last into the call.
+  template <class T>
+  void place(T*& slot, void* data) {
+    slot = static_cast<T*>(data);
+    slots_.push_back([&slot](void* moved) { slot = static_cast<T*>(moved); });
+  }
+
+  const Ladder<Call>& ladder_;
+  Call call_;
+  Tensors tensors_;
+
+ private:
+  std::vector<std::function<void(void*)>> slots_;  // as tensors()
+};
+
+/// A problem of a ladder and its buffers. Derived classes fill buffers_ with tensors of tensors_.
 template <class Ladder>
 class LadderWorkload : public Workload {
  public:

@@ -351,7 +351,7 @@ TEST_SUITE("step") {
         Attention c = attention(type, {1, 70, 4, 2, 64}, true, layout);
         std::ranges::fill(c.frequencies, 0);
         const Inputs in = normal(c);
-        const tile::AttentionSizes sizes{type, 1, 4, 2, 70, 70, 64, tile::kMaxLength, 0, c.p.scale};
+        const tile::Attention sizes{type, 1, 4, 70, 70, 64, 2, tile::kMaxLength, 0, c.p.scale};
         if constexpr (kIsForward<std::remove_cvref_t<decltype(step)>>) {
           const auto expected = tile::attention_reference(sizes, {in.q, in.k, in.v});
           const Outputs got = run(step, c, in);

@@ -511,7 +511,7 @@ TEST_SUITE("step") {
         std::ranges::fill(c.frequencies, 0);
         const MethodRows in = normal(c);
         const std::vector<tile::Expected> of_method = expected_of(step, c, in);
-        const tile::AttentionSizes sizes{type, 1, 4, 2, 50, 70, 64, kMaxLength, 0, c.p.scale};
+        const tile::Attention sizes{type, 1, 4, 50, 70, 64, 2, kMaxLength, 0, c.p.scale};
         if constexpr (kIsMethodForward<decltype(step)>) {
           const auto plain = tile::attention_reference(sizes, {in.q, in.k, in.v});
           check_step(step, c, in,

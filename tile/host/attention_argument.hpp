@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "harness/tensor_argument.hpp"
+#include "tile/host/tensor_argument.hpp"
 #include "tile/host/text.hpp"
 #include "tile/mask.hpp"
 
