@@ -27,8 +27,13 @@ target_compile_options(tile_flags INTERFACE
     $<$<BOOL:${TILE_PTXAS_REPORT}>:-Xptxas=-v>
     $<$<BOOL:${TILE_WERROR}>:-Werror=all-warnings>>)
 
-# tile_add_kernels(target file.cu …)
+# tile_add_kernels(target file.cu …). The target `kernels` builds all libraries that have some.
+add_custom_target(kernels)
 function(tile_add_kernels target)
   target_sources(${target} PRIVATE ${ARGN})
   target_link_libraries(${target} PUBLIC tile_flags cuda_runtime_of_device)
+  get_target_property(type ${target} TYPE)
+  if(type MATCHES "LIBRARY")
+    add_dependencies(kernels ${target})
+  endif()
 endfunction()
