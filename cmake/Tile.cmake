@@ -158,8 +158,9 @@ function(tile_chapter)
   foreach(suite chapter launch large)
     tile_add_test(NAME ${name}.${suite} LABEL ${name} COMMAND ${name}_test --test-suite=${suite})
   endforeach()
-  # They fill what is free of a card. What else needs gigabytes has the same lock.
-  set_tests_properties(${name}.large PROPERTIES RESOURCE_LOCK device_memory)
+  # They fill what is free of a card. What else needs gigabytes has the same lock, and as these run
+  # one after the other, they begin before other tests.
+  set_tests_properties(${name}.large PROPERTIES RESOURCE_LOCK device_memory COST 900)
   foreach(exercise IN LISTS exercises)
     get_filename_component(exercise ${exercise} NAME_WE)
     tile_exercise(${name} ${exercise})

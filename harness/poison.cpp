@@ -22,20 +22,21 @@ constexpr std::uint64_t kPatterns[][std::size(kDTypes)] = {
     {0xFFFFFFFF, 0xFFFF, 0xFFFF, 0xFFFFFFFFFFFFFFFF, 0xFFFFFFFF, 0xFF},  // uninitialised
 };
 
+// A double for each pattern: kValues.value[poison][type].
 struct Values {
   double value[std::size(kPatterns)][std::size(kDTypes)];
-};
-
-Values convert_patterns() {
-  Values result;
-  for (std::size_t poison = 0; poison < std::size(kPatterns); ++poison) {
-    for (const DType dtype : kDTypes) {
-      const std::vector<std::byte> bytes = poison_bytes(static_cast<Poison>(poison), dtype);
-      result.value[poison][static_cast<std::size_t>(dtype)] =
-          to_double(bytes.data(), dtype, 1).front();
+  Values() {
+    for (std::size_t poison = 0; poison < std::size(kPatterns); ++poison) {
+      for (const DType dtype : kDTypes) {
+        const std::vector<std::byte> bytes = poison_bytes(static_cast<Poison>(poison), dtype);
+        value[poison][static_cast<std::size_t>(dtype)] = to_double(bytes.data(), dtype, 1).front();
+      }
     }
   }
-  return result;
+};
+const Values& values() {
+  static const Values kValues;
+  return kValues;
 }
 
 }  // namespace
@@ -50,15 +51,16 @@ std::vector<std::byte> poison_bytes(Poison poison, DType dtype) {
 }
 
 double poison_value(Poison poison, DType dtype) {
-  static const Values kValues = convert_patterns();  // once: hints ask for every mismatch
-  return kValues.value[static_cast<std::size_t>(poison)][static_cast<std::size_t>(dtype)];
+  return values().value[static_cast<std::size_t>(poison)][static_cast<std::size_t>(dtype)];
 }
 
-bool is_poison(double value, Poison poison) {
+bool is_poison(double value, Poison poison) {  // hints ask for every mismatch
+  const auto& of_types = values().value[static_cast<std::size_t>(poison)];
+  const auto bits = std::bit_cast<std::uint64_t>(value);
   return std::ranges::any_of(kDTypes, [&](DType dtype) {
-    if (dtype == DType::e4m3) return false;  // no result has it, and 8 bits happen by accident
-    return std::bit_cast<std::uint64_t>(value) ==
-           std::bit_cast<std::uint64_t>(poison_value(poison, dtype));
+    // No result has the poison of e4m3, and 8 bits happen by accident.
+    return dtype != DType::e4m3 &&
+           bits == std::bit_cast<std::uint64_t>(of_types[static_cast<std::size_t>(dtype)]);
   });
 }
 

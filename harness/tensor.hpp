@@ -4,10 +4,8 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
-#include <cstring>
 #include <limits>
 #include <optional>
-#include <utility>
 #include <vector>
 
 #include "harness/buffer.hpp"
@@ -25,75 +23,26 @@ class Tensor {
   };
 
   static Tensor input(const char* name, DType type, const Shape& shape, const Strides& stride,
-                      const std::vector<double>& values, std::int64_t offset = 0) {
-    const std::vector<std::size_t> places = places_of(shape, stride);
-    std::vector<double> memory(places.empty() ? 0 : places.back() + 1,
-                               std::numeric_limits<double>::quiet_NaN());
-    for (std::size_t i = 0; i < places.size(); ++i) memory[places[i]] = values[i];
-    return Tensor(
-        DeviceBuffer::input(name, vector_layout(type, std::ssize(memory), offset), memory), places);
-  }
+                      const std::vector<double>& values, std::int64_t offset = 0);
   static Tensor output(const char* name, DType type, const Shape& shape, const Strides& stride,
-                       Poison poison, std::int64_t offset = 0) {
-    const std::vector<std::size_t> places = places_of(shape, stride);
-    const std::int64_t extent = places.empty() ? 0 : static_cast<std::int64_t>(places.back()) + 1;
-    return Tensor(DeviceBuffer::output(name, vector_layout(type, extent, offset), poison), places);
-  }
-
+                       Poison poison, std::int64_t offset = 0);
   /// A tensor that a kernel reads and writes.
   static Tensor in_out(const char* name, DType type, const Shape& shape, const Strides& stride,
-                       const std::vector<double>& values, std::int64_t offset = 0) {
-    const std::vector<std::size_t> places = places_of(shape, stride);
-    std::vector<double> memory(places.empty() ? 0 : places.back() + 1);
-    for (std::size_t i = 0; i < places.size(); ++i) memory[places[i]] = values[i];
-    return Tensor(
-        DeviceBuffer::in_out(name, vector_layout(type, std::ssize(memory), offset), memory),
-        places);
-  }
+                       const std::vector<double>& values, std::int64_t offset = 0);
 
   void* raw() const { return buffer_.raw(); }
 
   /// The elements in the order of the shape.
-  std::vector<double> download() const {
-    const std::vector<double> memory = buffer_.download();
-    std::vector<double> values;
-    for (const std::size_t place : places_) values.push_back(memory[place]);
-    return values;
-  }
+  std::vector<double> download() const;
 
-  Status check() const {
-    if (Status s = buffer_.check(); !s.ok()) return s;
-    std::vector<std::byte> now = buffer_.download_bytes(), then = before_;
-    const std::size_t size = size_bytes(buffer_.layout().dtype);
-    for (const std::size_t place : places_) {
-      std::memset(&now[place * size], 0, size);
-      std::memset(&then[place * size], 0, size);
-    }
-    return now == then ? Status{} : device_error("tensor", "written between its elements");
-  }
+  /// Whether nothing is written around it and between its elements.
+  Status check() const;
 
  private:
-  Tensor(DeviceBuffer buffer, std::vector<std::size_t> places)
-      : buffer_(std::move(buffer)), places_(std::move(places)), before_(buffer_.download_bytes()) {}
-
-  // Where each element lies. The last of them is that with the greatest index of each extent.
-  static std::vector<std::size_t> places_of(const Shape& shape, const Strides& stride) {
-    std::vector<std::size_t> places;
-    for (std::int64_t b = 0; b < shape.batch; ++b) {
-      for (std::int64_t row = 0; row < shape.length; ++row) {
-        for (std::int64_t head = 0; head < shape.heads; ++head) {
-          for (std::int64_t d = 0; d < shape.dim; ++d) {
-            places.push_back(static_cast<std::size_t>(b * stride.batch + row * stride.row +
-                                                      head * stride.head + d));
-          }
-        }
-      }
-    }
-    return places;
-  }
+  Tensor(DeviceBuffer buffer, std::vector<std::size_t> places);
 
   DeviceBuffer buffer_;
-  std::vector<std::size_t> places_;
+  std::vector<std::size_t> places_;  // of the elements, in the order of the shape
   std::vector<std::byte> before_;
 };
 

@@ -123,9 +123,10 @@ TEST_SUITE("large") {
     for (const DType type : selected_types()) {
       for (const std::int64_t n : {2048, 4096, 8192}) {
         for (const Shape change :
-             {Shape{0, 0, 0}, Shape{1, 0, 0}, Shape{-1, 0, 0}, Shape{0, 1, 0}, Shape{0, -1, 0},
-              Shape{0, 0, 1}, Shape{0, 0, -1}, Shape{1, 1, 1}, Shape{-1, -1, -1}}) {
+             {Shape{0, 0, 0}, Shape{1, 1, 1}, Shape{-1, -1, -1}, Shape{1, 0, 0}, Shape{-1, 0, 0},
+              Shape{0, 1, 0}, Shape{0, -1, 0}, Shape{0, 0, 1}, Shape{0, 0, -1}}) {
           check_large(plain(type, {n + change.m, n + change.n, n + change.k}));
+          if (n == 8192 && change.m < 0) break;  // a single extent shows no more there
         }
       }
       for (const Transposes transposes : kTransposes) {
