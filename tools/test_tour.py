@@ -355,6 +355,47 @@ class Waiting(unittest.TestCase):
         self.assertIn("Building 01_vector_add: ", run.stdout)
         self.assertRegex(run.stdout, "\nBuilding: [0-9]+ of [0-9]+ files, [0-9]+ %, about .* left\n")
 
+    def interrupt(self, command, at):
+        """Presses Ctrl-C once `at` is on the screen. Nothing that was started may go on."""
+        master, slave = pty.openpty()
+        seen = b""
+        with subprocess.Popen(command, cwd=self.root, stdin=slave, stdout=slave, stderr=slave,
+                              env=os.environ | {"CXX": str(self.root / "cxx"), "TERM": "xterm"},
+                              preexec_fn=lambda: (os.setsid(),
+                                                  fcntl.ioctl(0, termios.TIOCSCTTY, 0))) as process:
+            os.close(slave)
+            while at not in seen:
+                self.assertTrue(select.select([master], [], [], 60)[0], seen)
+                seen += os.read(master, 65536)
+            os.write(master, b"\x03")
+            self.assertNotEqual(process.wait(timeout=10), 0)
+        os.close(master)
+        deadline = time.monotonic() + 5
+        while time.monotonic() < deadline:
+            left = subprocess.run(["pgrep", "-f", f"{self.root}/"], text=True,
+                                  stdout=subprocess.PIPE, check=False).stdout.split()
+            if not left:
+                return
+            time.sleep(0.1)
+        self.fail(f"{command} left {left}")
+
+    def test_ctrl_c_ends_builds_and_tests(self):
+        compiler = self.root / "cxx"
+        compiler.write_text(compiler.read_text(encoding="utf-8").replace(
+            "*) echo 'echo", "*_test) echo 'sleep 60' ;; *) echo 'echo"), encoding="utf-8")
+        self.interrupt(("./tour", "exercise", "01.1"), b"Building: ")
+        self.interrupt(("./tour", "test", "01", "--device", "cpu"), b"Building: ")
+        self.interrupt(("./tour", "test", "01", "--device", "cpu"), b"Testing: ")
+
+    def test_a_chapter_that_is_there_is_shown_at_once(self):
+        compiler = self.root / "cxx"
+        self.on_terminal("./tour", "run", "01", "1", "--device", "cpu")
+        compiler.write_text(compiler.read_text(encoding="utf-8").replace(
+            "case $source in ", "case $source in *02_matmul/*) sleep 3 ;; "), encoding="utf-8")
+        lines = self.on_terminal("./tour", "--device", "cpu")
+        first = next(i for i, line in enumerate(lines) if line.endswith("01_vector_add tour"))
+        self.assertFalse([line for line in lines[:first] if line.startswith("Building: ")])
+
     def test_a_compiler_error_is_told(self):
         source = self.root / "01_vector_add/reference.cpp"
         compiler = self.root / "cxx"

@@ -21,6 +21,8 @@ int* on_device() {
   return device;
 }
 
+__device__ int symbol = 3;
+
 __global__ void fill(int* out, int value) {
   if (threadIdx.x < kCount) out[threadIdx.x] = value;
 }
@@ -98,6 +100,11 @@ bool right() {
   fill<<<1, 128>>>(managed, 4);
   const auto look_there = [](void* there) { static_cast<int*>(there)[1] += 1; };
   if (failed(cudaLaunchHostFunc(nullptr, look_there, managed)) || managed[1] != 5) return false;
+  fill<<<1, 128>>>(managed, 7);
+  int of_symbol = 0;
+  if (failed(cudaMemcpyFromSymbol(&of_symbol, symbol, sizeof of_symbol)) || managed[1] != 7) {
+    return false;
+  }
   fill<<<1, 128>>>(managed, 6);
   if (failed(cudaFree(device)) || managed[1] != 6) return false;
   // More than are closed.
