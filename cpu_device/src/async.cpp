@@ -10,7 +10,7 @@ namespace cpu_device {
 namespace {
 
 // Of a thread that issues copies and never waits no more than twice as many are kept.
-constexpr size_t kMost = 1 << 16;
+constexpr size_t kMostCopies = 1 << 16;
 
 AsyncCopies& own_copies(Block& block) { return block.copies_of(block.current_thread()); }
 
@@ -90,7 +90,7 @@ void copy_async(void* shared, const void* global, int bytes, int source_bytes) {
   if (source_bytes > 0 && (block.in_arena(global) || block.owns_stack(global))) {
     fail(kFromWrongMemory, "issues a cp.async from what is not in global memory");
   }
-  if (copies.under_way.size() == 2 * kMost) land_oldest(block, kMost);
+  if (copies.under_way.size() == 2 * kMostCopies) land_oldest(block, kMostCopies);
   copies.under_way.push_back(copy);
 }
 

@@ -22,7 +22,7 @@ namespace {
 
 // Each has a mapping of its own, of which Linux gives a process 65,530, and is closed and opened
 // for each launch. The memory of later ones stays open.
-constexpr size_t kMost = 16;
+constexpr size_t kMostRegions = 16;
 // Of each no more than its beginning: to close a page costs time, and almost all mistakes begin
 // with the first element.
 constexpr size_t kMostClosed = 65'536;
@@ -128,7 +128,7 @@ void handle_faults() {
 
 bool has_room() {
   const std::lock_guard lock(mutex);
-  return regions.size() < kMost;
+  return regions.size() < kMostRegions;
 }
 
 void add(void* memory, size_t bytes, bool managed) {

@@ -15,7 +15,7 @@ namespace {
 thread_local cudaError_t last_error = cudaSuccess;
 
 // Written by the worker whose block failed, read by the host.
-std::mutex mutex;
+std::mutex error_mutex;
 cudaError_t kernel_error = cudaSuccess;  // for the next synchronisation
 cudaError_t launch_error = cudaSuccess;  // for cudaGetLastError
 std::string report;
@@ -36,30 +36,30 @@ cudaError_t note(cudaError_t error) {
 }
 
 cudaError_t refused(cudaError_t error, std::string text) {
-  const std::lock_guard lock(mutex);
+  const std::lock_guard lock(error_mutex);
   keep(std::move(text));
   return note(error);
 }
 
 void kernel_failed(cudaError_t error, std::string text) {
-  const std::lock_guard lock(mutex);
+  const std::lock_guard lock(error_mutex);
   keep(std::move(text));
   kernel_error = launch_error = error;
 }
 
 cudaError_t take_kernel_error() {
   closed_memory::host_has_waited();
-  const std::lock_guard lock(mutex);
+  const std::lock_guard lock(error_mutex);
   return std::exchange(kernel_error, cudaSuccess);
 }
 
 std::string take_report() {
-  const std::lock_guard lock(mutex);
+  const std::lock_guard lock(error_mutex);
   return std::exchange(report, {});
 }
 
 void count_activity(const char* kernel, const Activity& more) {
-  const std::lock_guard lock(mutex);
+  const std::lock_guard lock(error_mutex);
   if (launched.size() < kMostLaunched) launched.emplace_back(kernel);
   activity.launches += more.launches;
   activity.blocks += more.blocks;
@@ -71,26 +71,26 @@ void count_activity(const char* kernel, const Activity& more) {
 }
 
 Activity take_activity() {
-  const std::lock_guard lock(mutex);
+  const std::lock_guard lock(error_mutex);
   return std::exchange(activity, {});
 }
 
 std::vector<std::string> take_launched_kernels() {
-  const std::lock_guard lock(mutex);
+  const std::lock_guard lock(error_mutex);
   return std::exchange(launched, {});
 }
 
 }  // namespace cpu_device
 
 cudaError_t cudaPeekAtLastError() {
-  const std::lock_guard lock(cpu_device::mutex);
+  const std::lock_guard lock(cpu_device::error_mutex);
   if (cpu_device::launch_error != cudaSuccess) return cpu_device::launch_error;
   return cpu_device::last_error;
 }
 
 cudaError_t cudaGetLastError() {
   const cudaError_t error = cudaPeekAtLastError();
-  const std::lock_guard lock(cpu_device::mutex);
+  const std::lock_guard lock(cpu_device::error_mutex);
   cpu_device::launch_error = cpu_device::last_error = cudaSuccess;
   return error;
 }

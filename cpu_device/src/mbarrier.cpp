@@ -52,8 +52,8 @@ void check_mbarrier(const Call& call, const Block& owner, const Mbarrier* barrie
 
 namespace {
 
-constexpr uint32_t kMost = (1u << 20) - 1;  // arrivals, and bytes on either side of 0
-constexpr unsigned kTagOfInitialised = 2;   // fresh shared memory has 3, and zeros have 0
+constexpr uint32_t kMostPending = (1u << 20) - 1;  // arrivals, and bytes on either side of 0
+constexpr unsigned kTagOfInitialised = 2;          // fresh shared memory has 3, and zeros have 0
 
 /// What the eight bytes hold.
 struct Phase {
@@ -91,7 +91,7 @@ void write(Mbarrier* barrier, const Phase& phase) { std::memcpy(barrier, &phase,
 // Bytes are expected, or have come if there are less than 0.
 void count_bytes(const Call& call, Phase& phase, int64_t bytes) {
   const int64_t count = phase.bytes + bytes;
-  if (count > kMost || count < -int64_t{kMost}) {
+  if (count > kMostPending || count < -int64_t{kMostPending}) {
     fail_call(call, "counts more than 2^20 - 1 bytes at an mbarrier in one phase");
   }
   phase.bytes = count;
@@ -147,7 +147,7 @@ std::string missing_in_phase(const void* mbarrier) {
 void mbarrier_init(Mbarrier* barrier, unsigned arrivals, Site site) {
   const Call call = begin_call("mbarrier.init", site);
   check_mbarrier(call, call.block, barrier);
-  if (arrivals == 0 || arrivals > kMost) {
+  if (arrivals == 0 || arrivals > kMostPending) {
     fail_call(call, "calls mbarrier.init with a number of arrivals that is not 1 to 2^20 - 1");
   }
   if constexpr (kChecking) {

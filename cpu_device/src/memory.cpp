@@ -27,7 +27,7 @@ constexpr size_t kAlignment = 256;
 // So far apart are the rows of cudaMallocPitch on the cards of today.
 constexpr size_t kPitch = 512;
 // Fresh memory is all ones: NaN in every floating-point type.
-constexpr int kPoison = 0xff;
+constexpr int kMemoryPoison = 0xff;
 
 enum class Owner {
   device,
@@ -46,7 +46,7 @@ struct Allocation {
   }
 };
 
-std::mutex mutex;
+std::mutex memory_mutex;
 // Not destroyed: destructors of the program's global objects may free memory.
 auto& allocations = *new std::map<uintptr_t, Allocation>;
 size_t allocated_bytes = 0;
@@ -110,7 +110,7 @@ cudaError_t allocate(void** pointer, size_t bytes, Owner owner) {
   if (!pointer) return note(cudaErrorInvalidValue);
   *pointer = nullptr;
   if (bytes == 0) return cudaSuccess;
-  const std::lock_guard lock(mutex);
+  const std::lock_guard lock(memory_mutex);
   if (bytes > properties().totalGlobalMem - allocated_bytes) {
     return note(cudaErrorMemoryAllocation);
   }
@@ -133,7 +133,7 @@ cudaError_t allocate(void** pointer, size_t bytes, Owner owner) {
     memory = nullptr;
   }
   if (!memory) return note(cudaErrorMemoryAllocation);
-  std::memset(memory, kPoison, bytes);
+  std::memset(memory, kMemoryPoison, bytes);
   allocations[reinterpret_cast<uintptr_t>(memory)] = {bytes, owner, mapped};
   // What the host writes there itself is not seen.
   if constexpr (kChecking) {
@@ -162,7 +162,7 @@ void release(std::map<uintptr_t, Allocation>::iterator allocation) {
 
 cudaError_t release(void* pointer, Owner owner, Owner or_owner) {
   if (!pointer) return cudaSuccess;
-  const std::lock_guard lock(mutex);
+  const std::lock_guard lock(memory_mutex);
   const auto found = allocations.find(reinterpret_cast<uintptr_t>(pointer));
   if (found == allocations.end() ||
       (found->second.owner != owner && found->second.owner != or_owner)) {
@@ -174,13 +174,13 @@ cudaError_t release(void* pointer, Owner owner, Owner or_owner) {
 
 // Memory that the program has already.
 cudaError_t adopt(void* pointer, size_t bytes, Owner owner) {
-  const std::lock_guard lock(mutex);
+  const std::lock_guard lock(memory_mutex);
   allocations.try_emplace(reinterpret_cast<uintptr_t>(pointer), Allocation{bytes, owner, 0});
   return cudaSuccess;
 }
 
 bool valid_pool(cudaMemPool_t pool) {
-  const std::lock_guard lock(mutex);
+  const std::lock_guard lock(memory_mutex);
   return pools.contains(pool);
 }
 
@@ -230,7 +230,7 @@ cudaError_t symbol_address(void** pointer, void* symbol, size_t bytes) {
 }
 
 void release_all() {
-  const std::lock_guard lock(mutex);
+  const std::lock_guard lock(memory_mutex);
   while (!allocations.empty()) release(allocations.begin());
 }
 
@@ -268,7 +268,7 @@ cudaError_t cudaHostAlloc(void** pointer, size_t bytes, unsigned flags) {
 
 cudaError_t cudaHostGetDevicePointer(void** device, void* host, unsigned flags) {
   if (!device || flags != 0) return note(cudaErrorInvalidValue);
-  const std::lock_guard lock(mutex);
+  const std::lock_guard lock(memory_mutex);
   const auto* allocation = find(host);
   if (!allocation || !allocation->second.is_on(false)) return note(cudaErrorInvalidValue);
   *device = host;
@@ -280,7 +280,7 @@ cudaError_t cudaHostRegister(void* pointer, size_t bytes, unsigned flags) {
   if (!pointer || bytes == 0 || (flags & ~all)) return note(cudaErrorInvalidValue);
   if constexpr (kChecking) return note(cudaErrorNotSupported);
   {
-    const std::lock_guard lock(mutex);
+    const std::lock_guard lock(memory_mutex);
     if (find(pointer)) return note(cudaErrorHostMemoryAlreadyRegistered);
   }
   return adopt(pointer, bytes, Owner::registered);
@@ -306,7 +306,7 @@ cudaError_t cudaMemAdvise(const void* pointer, size_t bytes, cudaMemoryAdvise ad
   return cudaMemAdvise(pointer, bytes, advice, 0);
 }
 cudaError_t cudaMemAdvise(const void* pointer, size_t bytes, cudaMemoryAdvise, int) {
-  const std::lock_guard lock(mutex);
+  const std::lock_guard lock(memory_mutex);
   const auto* allocation = find(pointer);
   const bool is_managed = allocation && allocation->second.owner == Owner::managed;
   return is_managed && wrong_with(pointer, bytes, true).empty() ? cudaSuccess
@@ -327,12 +327,12 @@ cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps* prope
   }
   auto made = std::make_unique<CUmemPoolHandle_st>();
   *pool = made.get();
-  const std::lock_guard lock(mutex);
+  const std::lock_guard lock(memory_mutex);
   pools[*pool] = std::move(made);
   return cudaSuccess;
 }
 cudaError_t cudaMemPoolDestroy(cudaMemPool_t pool) {
-  const std::lock_guard lock(mutex);
+  const std::lock_guard lock(memory_mutex);
   return pools.erase(pool) == 1 ? cudaSuccess : note(cudaErrorInvalidValue);
 }
 cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribute, void* value) {
@@ -373,7 +373,7 @@ cudaError_t cudaMemcpy2D(void* to, size_t to_pitch, const void* from, size_t fro
                          size_t width_bytes, size_t height, cudaMemcpyKind kind) {
   if (const cudaError_t earlier = take_kernel_error(); earlier != cudaSuccess) return earlier;
   {
-    const std::lock_guard lock(mutex);
+    const std::lock_guard lock(memory_mutex);
     bool to_device = false, from_device = false;
     if (!sides(kind, to, from, &to_device, &from_device)) {
       return note(cudaErrorInvalidMemcpyDirection);
@@ -455,7 +455,7 @@ cudaError_t cudaMemset(void* pointer, int value, size_t bytes) {
   if (const cudaError_t earlier = take_kernel_error(); earlier != cudaSuccess) return earlier;
   if (bytes == 0) return cudaSuccess;
   {
-    const std::lock_guard lock(mutex);
+    const std::lock_guard lock(memory_mutex);
     if (const std::string why = wrong_with(pointer, bytes, true); !why.empty()) {
       return refused_for("cudaMemset", "target", why);
     }
@@ -473,7 +473,7 @@ cudaError_t cudaMemsetAsync(void* pointer, int value, size_t bytes, cudaStream_t
 
 cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
   if (!free_bytes || !total_bytes) return note(cudaErrorInvalidValue);
-  const std::lock_guard lock(mutex);
+  const std::lock_guard lock(memory_mutex);
   *total_bytes = properties().totalGlobalMem;
   *free_bytes = *total_bytes - allocated_bytes;
   return cudaSuccess;
@@ -481,7 +481,7 @@ cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
 
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* pointer) {
   if (!attributes) return note(cudaErrorInvalidValue);
-  const std::lock_guard lock(mutex);
+  const std::lock_guard lock(memory_mutex);
   void* address = const_cast<void*>(pointer);
   const auto* allocation = find(pointer);
   if (!allocation) {

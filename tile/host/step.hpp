@@ -149,9 +149,9 @@ struct Ladder {
   bool (*is_empty)(const Problem&);
 
   /// The number of the step of this name, or of none the number of steps.
-  friend std::size_t find_step(const Ladder& ladder, std::string_view name) {
+  friend std::size_t find_step(const Ladder& ladder, std::string_view wanted) {
     std::size_t at = 0;
-    while (at < ladder.steps.size() && ladder.steps[at].name != name) ++at;
+    while (at < ladder.steps.size() && ladder.steps[at].name != wanted) ++at;
     return at;
   }
 
