@@ -33,9 +33,7 @@ tile::Expected reference(tile::DType type, std::span<const double> a, std::span<
 }
 
 tile::Status validate(const Problem& problem, const Buffers& buffers) {
-  if (tile::Status s = tile::check_requirements(kTypes, {}, problem.type); !s.ok()) {
-    return s;
-  }
+  TILE_TRY(tile::check_requirements(kTypes, {}, problem.type));
   if (problem.n < 0) return tile::invalid_argument("n", std::to_string(problem.n) + " is negative");
   const auto element = static_cast<std::int64_t>(tile::size_bytes(problem.type));
   if (problem.n > INT64_MAX / element) {

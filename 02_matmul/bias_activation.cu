@@ -2,6 +2,7 @@
 // It reads and writes all of C once more.
 #include "activation.cuh"
 #include "matmul.cuh"
+#include "tile/host/launch.hpp"
 
 namespace matmul {
 namespace {
@@ -43,13 +44,11 @@ tile::Status launch(const Problem& p, const Buffers& buffers, void* stream) {
   const bool aligned = reinterpret_cast<std::uintptr_t>(buffers.c) % sizeof(Vector) == 0 &&
                        p.ldc % Vector::kCount == 0;
   int blocks = 0;
-  tile::Status s =
-      tile::blocks_that_fit(p.m * ((p.n + Vector::kCount - 1) / Vector::kCount), kThreads, &blocks);
-  if (!s.ok()) return s;
-  matmul_bias_activation<T><<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
-      static_cast<T*>(buffers.c), static_cast<const T*>(buffers.bias), p.activation, aligned, p.ldc,
-      p.m, p.n);
-  return tile::launch_status("matmul_bias_activation");
+  TILE_TRY(tile::blocks_that_fit(p.m * ((p.n + Vector::kCount - 1) / Vector::kCount), kThreads,
+                                 &blocks));
+  return tile::launch(matmul_bias_activation<T>, "matmul_bias_activation", blocks, kThreads, 0,
+                      stream, static_cast<T*>(buffers.c), static_cast<const T*>(buffers.bias),
+                      p.activation, aligned, p.ldc, p.m, p.n);
 }
 
 }  // namespace

@@ -243,12 +243,12 @@ tile::Status takes_boxes(const Problem& p, const Buffers& buffers, const tile::D
   if (std::max({p.m, p.n, p.k}) > kMost) {
     return tile::unsupported("m, n and k", "a coordinate of TMA has 32 bits");
   }
-  if (tile::Status s = takes_rows("a", buffers.a, p.lda, p.type); !s.ok()) return s;
+  TILE_TRY(takes_rows("a", buffers.a, p.lda, p.type));
   return takes_rows("b", buffers.b, p.ldb, p.type);
 }
 
 tile::Status takes_boxes_of_c(const Problem& p, const Buffers& buffers, const tile::Device& d) {
-  if (tile::Status s = takes_boxes(p, buffers, d); !s.ok()) return s;
+  TILE_TRY(takes_boxes(p, buffers, d));
   if (p.n < 8) return tile::unsupported("n", "TMA stores 16 bytes at a time");
   return takes_rows("c", buffers.c, p.ldc, p.type);
 }
@@ -258,7 +258,7 @@ tile::Status takes_boxes_of_8_bits(const Problem& p, const Buffers& buffers,
   if (p.transpose_a) return tile::unsupported("transpose_a", "of 8 bits A is stored m x k");
   if (!p.transpose_b) return tile::unsupported("transpose_b", "of 8 bits B is stored n x k");
   if (p.alpha == 0 || p.k == 0) return {};
-  if (tile::Status s = takes_boxes(p, buffers, d); !s.ok()) return s;
+  TILE_TRY(takes_boxes(p, buffers, d));
   return takes_rows("c", buffers.c, p.ldc, type_of_c(p));
 }
 
@@ -292,15 +292,15 @@ unsigned k_splits(const Problem& p) {
 // at most half as many, plus five: never more, for any k. With more tiles k cannot be split, and
 // all multiprocessors together want 32 KiB from L2 for each 512 cycles, more than it gives.
 tile::Status takes_few_tiles(const Problem& p, const Buffers& buffers, const tile::Device& d) {
-  if (tile::Status s = takes_boxes(p, buffers, d); !s.ok()) return s;
-  if (tile::Status s = takes_rows("c", buffers.c, p.ldc, p.type); !s.ok()) return s;
+  TILE_TRY(takes_boxes(p, buffers, d));
+  TILE_TRY(takes_rows("c", buffers.c, p.ldc, p.type));
   const std::int64_t tiles = split_tiles(p);
   if (2 * tiles <= most_split_blocks(2)) return {};
   return tile::unsupported("m and n", std::to_string(tiles) + " tiles are enough without a split");
 }
 
 tile::Status validate(const Problem& p, const Buffers& buffers) {
-  if (tile::Status s = tile::check_requirements(kTypes, {}, p.type); !s.ok()) return s;
+  TILE_TRY(tile::check_requirements(kTypes, {}, p.type));
   return validate_matrices(p, buffers);
 }
 
@@ -338,22 +338,22 @@ tile::Status validate_matrices(const Problem& p, const Buffers& buffers) {
                    p.ldb};
   const Argument c{"c", "ldc", buffers.c, p.m, p.n, p.ldc};
   std::int64_t a_bytes = 0, b_bytes = 0, c_bytes = 0;
-  if (tile::Status s = size_of(a, element, &a_bytes); !s.ok()) return s;
-  if (tile::Status s = size_of(b, element, &b_bytes); !s.ok()) return s;
-  if (tile::Status s = size_of(c, c_element, &c_bytes); !s.ok()) return s;
+  TILE_TRY(size_of(a, element, &a_bytes));
+  TILE_TRY(size_of(b, element, &b_bytes));
+  TILE_TRY(size_of(c, c_element, &c_bytes));
 
   if (c.empty()) return {};
-  if (tile::Status s = check_pointer(c, c_element); !s.ok()) return s;
+  TILE_TRY(check_pointer(c, c_element));
   if (buffers.bias) {
     const Argument bias{"bias", "", buffers.bias, 1, p.n, p.n};
-    if (tile::Status s = check_pointer(bias, c_element); !s.ok()) return s;
+    TILE_TRY(check_pointer(bias, c_element));
     if (overlap(range(c.data, c_bytes), range(bias.data, p.n * c_element))) {
       return tile::invalid_argument("c", "overlaps bias");
     }
   }
   if (p.k == 0 || p.alpha == 0) return {};  // A and B are not read
-  if (tile::Status s = check_pointer(a, element); !s.ok()) return s;
-  if (tile::Status s = check_pointer(b, element); !s.ok()) return s;
+  TILE_TRY(check_pointer(a, element));
+  TILE_TRY(check_pointer(b, element));
   if (overlap(range(c.data, c_bytes), range(a.data, a_bytes))) {
     return tile::invalid_argument("c", "overlaps a");
   }

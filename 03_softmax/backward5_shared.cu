@@ -7,6 +7,7 @@
 // Limit: memory, at the speed of a copy. A row of y and one of dy must fit into the shared memory
 //        of a block. Up to 8,192 elements are as fast in registers, and step 4 takes them.
 #include "softmax.cuh"
+#include "tile/host/launch.hpp"
 #include "tile/shared_slice.cuh"
 
 namespace softmax {
@@ -84,25 +85,19 @@ SmemPlan plan_of(const BackwardProblem& p) {
 template <class T, int kChunks, bool kPlain>
 tile::Status launch(const BackwardProblem& problem, const BackwardBuffers& buffers, void* stream) {
   const SmemPlan plan = plan_of(problem);
-  if (tile::Status s =
-          tile::allow_shared_bytes(softmax_backward_shared<T, kChunks, kPlain>, plan.bytes);
-      !s.ok()) {
-    return s;
-  }
-  softmax_backward_shared<T, kChunks, kPlain>
-      <<<static_cast<unsigned>(problem.rows), static_cast<unsigned>(plan.threads), plan.bytes,
-         static_cast<cudaStream_t>(stream)>>>(
-          tile::Rows<const T>{static_cast<const T*>(buffers.y), problem.ldy},
-          tile::Rows<const T>{static_cast<const T*>(buffers.dy), problem.lddy},
-          tile::Rows<T>{static_cast<T*>(buffers.dx), problem.lddx}, params_of(problem));
-  return tile::launch_status("softmax_backward_shared");
+  return tile::launch(softmax_backward_shared<T, kChunks, kPlain>, "softmax_backward_shared",
+                      static_cast<unsigned>(problem.rows), static_cast<unsigned>(plan.threads),
+                      plan.bytes, stream,
+                      tile::Rows<const T>{static_cast<const T*>(buffers.y), problem.ldy},
+                      tile::Rows<const T>{static_cast<const T*>(buffers.dy), problem.lddy},
+                      tile::Rows<T>{static_cast<T*>(buffers.dx), problem.lddx}, params_of(problem));
 }
 
 }  // namespace
 
 tile::Status takes_shared(const BackwardProblem& problem, const BackwardBuffers& buffers,
                           const tile::Device& device) {
-  if (tile::Status s = check_chunks(problem, buffers); !s.ok()) return s;
+  TILE_TRY(check_chunks(problem, buffers));
   const bool is_short = problem.cols <= 8 * 1024;  // measured on an H200
   const auto [threads, bytes, chunks] = plan_of(problem);
   const bool fits = threads <= kMaxThreads && bytes + kStaticBytes <= device.shared_bytes_of_block;

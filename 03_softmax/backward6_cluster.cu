@@ -114,7 +114,7 @@ tile::Status launch(const BackwardProblem& problem, const BackwardBuffers& buffe
 
 tile::Status takes_cluster(const BackwardProblem& problem, const BackwardBuffers& buffers,
                            const tile::Device& device) {
-  if (tile::Status s = check_chunks(problem, buffers); !s.ok()) return s;
+  TILE_TRY(check_chunks(problem, buffers));
   const std::string cols = std::to_string(problem.cols);
   if (problem.cols <= 8 * 1024 || takes_shared(problem, buffers, device).ok()) {
     return tile::unsupported("cols", cols + " fit into one block");

@@ -7,6 +7,7 @@
 // Limit: memory, at the speed of a copy. A row must fit into the shared memory of a block. Up to
 //        16,384 elements are as fast in registers, and step 5 takes them.
 #include "softmax.cuh"
+#include "tile/host/launch.hpp"
 #include "tile/shared_slice.cuh"
 
 namespace softmax {
@@ -85,21 +86,18 @@ SmemPlan plan_of(const ForwardProblem& p) {
 template <class T, int kChunks, bool kPlain>
 tile::Status launch(const ForwardProblem& problem, const ForwardBuffers& buffers, void* stream) {
   const SmemPlan plan = plan_of(problem);
-  auto allowed = tile::allow_shared_bytes(softmax_shared<T, kChunks, kPlain>, plan.bytes);
-  if (!allowed.ok()) return allowed;
-  softmax_shared<T, kChunks, kPlain>
-      <<<static_cast<unsigned>(problem.rows), static_cast<unsigned>(plan.threads), plan.bytes,
-         static_cast<cudaStream_t>(stream)>>>(
-          tile::Rows<const T>{static_cast<const T*>(buffers.x), problem.ldx},
-          tile::Rows<T>{static_cast<T*>(buffers.y), problem.ldy}, params_of(problem));
-  return tile::launch_status("softmax_shared");
+  return tile::launch(softmax_shared<T, kChunks, kPlain>, "softmax_shared",
+                      static_cast<unsigned>(problem.rows), static_cast<unsigned>(plan.threads),
+                      plan.bytes, stream,
+                      tile::Rows<const T>{static_cast<const T*>(buffers.x), problem.ldx},
+                      tile::Rows<T>{static_cast<T*>(buffers.y), problem.ldy}, params_of(problem));
 }
 
 }  // namespace
 
 tile::Status takes_shared(const ForwardProblem& problem, const ForwardBuffers& buffers,
                           const tile::Device& device) {
-  if (tile::Status s = check_chunks(problem, buffers); !s.ok()) return s;
+  TILE_TRY(check_chunks(problem, buffers));
   const bool is_short = problem.cols <= (is_plain(problem) ? 16 : 8) * 1024;  // measured on an H200
   const auto [threads, bytes, chunks] = plan_of(problem);
   const bool fits = threads <= kMaxThreads && bytes + kStaticBytes <= device.shared_bytes_of_block;

@@ -207,16 +207,16 @@ tile::Status check_extents(const Problem& p) {
 tile::Status check_matrices(const std::vector<tile::MatrixArgument>& inputs,
                             const tile::MatrixArgument& output) {
   for (const tile::MatrixArgument& input : inputs) {
-    if (tile::Status s = tile::check_size(input); !s.ok()) return s;
+    TILE_TRY(tile::check_size(input));
   }
-  if (tile::Status s = tile::check_size(output); !s.ok()) return s;
+  TILE_TRY(tile::check_size(output));
   if (output.empty()) return {};
   for (const tile::MatrixArgument& input : inputs) {
-    if (tile::Status s = tile::check_pointer(input); !s.ok()) return s;
+    TILE_TRY(tile::check_pointer(input));
   }
-  if (tile::Status s = tile::check_pointer(output); !s.ok()) return s;
+  TILE_TRY(tile::check_pointer(output));
   for (const tile::MatrixArgument& input : inputs) {
-    if (tile::Status s = tile::check_apart_or_same(output, input); !s.ok()) return s;
+    TILE_TRY(tile::check_apart_or_same(output, input));
   }
   return {};
 }
@@ -246,22 +246,22 @@ tile::Expected reference(const BackwardProblem& p, std::span<const double> y,
 }
 
 tile::Status validate(const ForwardProblem& p, const ForwardBuffers& buffers) {
-  if (tile::Status s = tile::check_requirements(kTypes, {}, p.type); !s.ok()) return s;
+  TILE_TRY(tile::check_requirements(kTypes, {}, p.type));
   return validate_matrices(p, buffers);
 }
 
 tile::Status validate(const BackwardProblem& p, const BackwardBuffers& buffers) {
-  if (tile::Status s = tile::check_requirements(kTypes, {}, p.type); !s.ok()) return s;
+  TILE_TRY(tile::check_requirements(kTypes, {}, p.type));
   return validate_matrices(p, buffers);
 }
 
 tile::Status validate_matrices(const ForwardProblem& p, const ForwardBuffers& b) {
-  if (tile::Status s = check_extents(p); !s.ok()) return s;
+  TILE_TRY(check_extents(p));
   return check_matrices({matrix(p, "x", "ldx", b.x, p.ldx)}, matrix(p, "y", "ldy", b.y, p.ldy));
 }
 
 tile::Status validate_matrices(const BackwardProblem& p, const BackwardBuffers& b) {
-  if (tile::Status s = check_extents(p); !s.ok()) return s;
+  TILE_TRY(check_extents(p));
   return check_matrices({matrix(p, "y", "ldy", b.y, p.ldy), matrix(p, "dy", "lddy", b.dy, p.lddy)},
                         matrix(p, "dx", "lddx", b.dx, p.lddx));
 }

@@ -8,6 +8,7 @@
 // Limit: memory, for rows of up to 8,192 elements, or 16,384 of 2 bytes.
 #include "layernorm_backward.cuh"
 #include "tile/basics.cuh"
+#include "tile/host/launch.hpp"
 
 namespace layernorm {
 namespace {
@@ -173,7 +174,7 @@ BlockPlan plan_of(const BackwardProblem& p, const tile::Device& device) {
 
 tile::Status takes_persistent(const BackwardProblem& p, const BackwardBuffers& b,
                               const tile::Device& device) {
-  if (tile::Status s = check_chunks(p, b); !s.ok()) return s;
+  TILE_TRY(check_chunks(p, b));
   if (plan_of(p, device).fits) return {};
   return tile::unsupported("cols", std::to_string(p.cols) + " are more than a block holds");
 }
@@ -191,26 +192,20 @@ tile::Status persistent(const BackwardProblem& p, const BackwardBuffers& b, void
   const std::int64_t blocks =
       std::min({device.multiprocessors * each, needed, max_partial_sums(p.cols)});
   auto* sums = static_cast<float*>(b.workspace);
-  tile::Status launched = tile::with_element_type(p.type, [&](auto element) {
+  const auto launch_of_type = [&](auto element) {
     using T = decltype(element);
-    auto launch = [&](auto max_threads, auto rows_of_warps) -> tile::Status {
+    const auto launch = [&](auto max_threads, auto rows_of_warps) {
       constexpr int kMaxThreads = max_threads;
       constexpr bool kRowsOfWarps = rows_of_warps;
-      const auto bytes = static_cast<std::size_t>(plan.shared_bytes);
-      if (tile::Status s = tile::allow_shared_bytes(
-              layernorm_backward_persistent<T, kMaxThreads, kRowsOfWarps>, bytes);
-          !s.ok()) {
-        return s;
-      }
-      layernorm_backward_persistent<T, kMaxThreads, kRowsOfWarps>
-          <<<static_cast<unsigned>(blocks), plan.threads, bytes,
-             static_cast<cudaStream_t>(stream)>>>(
-              tile::Rows<const T>{static_cast<const T*>(b.x), p.ldx},
-              tile::Rows<const T>{static_cast<const T*>(b.dy), p.lddy},
-              static_cast<const T*>(b.gamma), b.mean, b.rstd,
-              tile::Rows<T>{static_cast<T*>(b.dx), p.lddx}, sums, sums + blocks * p.cols, p.rows,
-              p.cols, static_cast<float>(1 / static_cast<double>(p.cols)));
-      return tile::launch_status("layernorm_backward_persistent");
+      return tile::launch(layernorm_backward_persistent<T, kMaxThreads, kRowsOfWarps>,
+                          "layernorm_backward_persistent", static_cast<unsigned>(blocks),
+                          plan.threads, static_cast<std::size_t>(plan.shared_bytes), stream,
+                          tile::Rows<const T>{static_cast<const T*>(b.x), p.ldx},
+                          tile::Rows<const T>{static_cast<const T*>(b.dy), p.lddy},
+                          static_cast<const T*>(b.gamma), b.mean, b.rstd,
+                          tile::Rows<T>{static_cast<T*>(b.dx), p.lddx}, sums,
+                          sums + blocks * p.cols, p.rows, p.cols,
+                          static_cast<float>(1 / static_cast<double>(p.cols)));
     };
     constexpr std::integral_constant<int, kKeeping> keeping{};
     if (plan.rows_of_warps) return launch(keeping, std::true_type{});
@@ -220,8 +215,8 @@ tile::Status persistent(const BackwardProblem& p, const BackwardBuffers& b, void
       }
     }
     return launch(keeping, std::false_type{});
-  });
-  if (!launched.ok()) return launched;
+  };
+  TILE_TRY(tile::with_element_type(p.type, launch_of_type));
   return sum_partial_sums(p, b, blocks, stream);
 }
 

@@ -145,7 +145,7 @@ ClusterPlan plan_of(const BackwardProblem& p, const tile::Device& device) {
 
 tile::Status takes_cluster(const BackwardProblem& p, const BackwardBuffers& b,
                            const tile::Device& device) {
-  if (tile::Status s = check_chunks(p, b); !s.ok()) return s;
+  TILE_TRY(check_chunks(p, b));
   if (takes_persistent(p, b, device).ok()) {
     return tile::unsupported("cols", std::to_string(p.cols) + " fit into a block");
   }
@@ -159,15 +159,11 @@ tile::Status cluster(const BackwardProblem& p, const BackwardBuffers& b, void* s
   const auto bytes = static_cast<std::size_t>(plan.shared_bytes);
   std::int64_t clusters = 0;
   auto* sums = static_cast<float*>(b.workspace);
-  tile::Status launched = tile::with_element_type(p.type, [&](auto element) -> tile::Status {
+  const auto launch = [&](auto element) -> tile::Status {
     using T = decltype(element);
     int fit = 0;
-    if (tile::Status s =
-            tile::clusters_at_once(layernorm_backward_cluster<T>, "layernorm_backward_cluster",
-                                   plan.threads, plan.blocks, bytes, &fit);
-        !s.ok()) {
-      return s;
-    }
+    TILE_TRY(tile::clusters_at_once(layernorm_backward_cluster<T>, "layernorm_backward_cluster",
+                                    plan.threads, plan.blocks, bytes, &fit));
     clusters = std::min({std::int64_t{fit}, p.rows, max_partial_sums(p.cols)});
     return tile::launch_in_clusters(
         layernorm_backward_cluster<T>, "layernorm_backward_cluster",
@@ -177,8 +173,8 @@ tile::Status cluster(const BackwardProblem& p, const BackwardBuffers& b, void* s
         b.mean, b.rstd, tile::Rows<T>{static_cast<T*>(b.dx), p.lddx}, sums,
         sums + clusters * p.cols, p.rows, p.cols,
         static_cast<float>(1 / static_cast<double>(p.cols)));
-  });
-  if (!launched.ok()) return launched;
+  };
+  TILE_TRY(tile::with_element_type(p.type, launch));
   return sum_partial_sums(p, b, clusters, stream);
 }
 

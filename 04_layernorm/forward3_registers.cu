@@ -7,6 +7,7 @@
 //        16 bytes do not fill them. gamma and beta are read with every row, from the caches.
 #include "layernorm.cuh"
 #include "tile/basics.cuh"
+#include "tile/host/launch.hpp"
 #include "tile/register_slice.cuh"
 
 namespace layernorm {
@@ -82,17 +83,17 @@ tile::Status takes_registers(const ForwardProblem& p, const ForwardBuffers& b,
 tile::Status registers(const ForwardProblem& p, const ForwardBuffers& b, void* stream) {
   const tile::RowPlan plan = plan_of(p, b);
   unsigned blocks = 0;
-  if (tile::Status s = tile::blocks_for("rows", p.rows, plan.rows(), &blocks); !s.ok()) return s;
+  TILE_TRY(tile::blocks_for("rows", p.rows, plan.rows(), &blocks));
   return tile::with_element_type(p.type, [&](auto element) {
     using T = decltype(element);
     auto launch = [&](auto width, auto elements, auto several_rows, auto) {
-      layernorm_registers<T, width, elements, several_rows>
-          <<<blocks, dim3(plan.threads, plan.rows()), 0, static_cast<cudaStream_t>(stream)>>>(
-              tile::Rows<const T>{static_cast<const T*>(b.x), p.ldx},
-              static_cast<const T*>(b.gamma), static_cast<const T*>(b.beta),
-              tile::Rows<T>{static_cast<T*>(b.y), p.ldy}, b.mean, b.rstd, p.rows, p.cols,
-              static_cast<float>(1 / static_cast<double>(p.cols)), p.eps, p.norm == Norm::layer);
-      return tile::launch_status("layernorm_registers");
+      return tile::launch(layernorm_registers<T, width, elements, several_rows>,
+                          "layernorm_registers", blocks, dim3(plan.threads, plan.rows()), 0, stream,
+                          tile::Rows<const T>{static_cast<const T*>(b.x), p.ldx},
+                          static_cast<const T*>(b.gamma), static_cast<const T*>(b.beta),
+                          tile::Rows<T>{static_cast<T*>(b.y), p.ldy}, b.mean, b.rstd, p.rows,
+                          p.cols, static_cast<float>(1 / static_cast<double>(p.cols)), p.eps,
+                          p.norm == Norm::layer);
     };
     if constexpr (sizeof(T) == 2) {
       if (plan.elements == kPacked) return tile::with_plan<T, kPacked>(plan, launch);

@@ -325,7 +325,7 @@ tile::Status check_overlaps(const std::vector<Argument>& arguments) {
     if (!output->written) continue;
     for (auto other = arguments.begin(); other != output; ++other) {
       if (same_rows(*output, *other)) continue;
-      if (tile::Status s = tile::check_apart(*output, *other); !s.ok()) return s;
+      TILE_TRY(tile::check_apart(*output, *other));
     }
   }
   return {};
@@ -341,7 +341,7 @@ tile::Status check_workspace(const BackwardProblem& p, const BackwardBuffers& bu
   const tile::MatrixArgument workspace{"workspace", "", data, 1, bytes, bytes, 1};
   for (const Argument& argument : arguments_of(p, buffers)) {
     if (argument.empty() || !argument.data) continue;
-    if (tile::Status s = tile::check_apart(workspace, argument); !s.ok()) return s;
+    TILE_TRY(tile::check_apart(workspace, argument));
   }
   return {};
 }
@@ -356,7 +356,7 @@ tile::Status check_sizes(const Problem& p, const std::vector<Argument>& argument
     if (extent < 0) return tile::invalid_argument(name, std::to_string(extent) + " is negative");
   }
   for (const Argument& argument : arguments) {
-    if (tile::Status s = tile::check_size(argument); !s.ok()) return s;
+    TILE_TRY(tile::check_size(argument));
   }
   return {};
 }
@@ -364,7 +364,7 @@ tile::Status check_sizes(const Problem& p, const std::vector<Argument>& argument
 tile::Status check_pointers(std::vector<Argument> arguments) {
   std::erase_if(arguments, [](const Argument& x) { return x.empty() || (!x.data && !x.required); });
   for (const Argument& argument : arguments) {
-    if (tile::Status s = tile::check_pointer(argument); !s.ok()) return s;
+    TILE_TRY(tile::check_pointer(argument));
   }
   return check_overlaps(arguments);
 }
@@ -377,22 +377,22 @@ tile::Status check_absent(const char* name, const void* data) {
 }  // namespace
 
 tile::Status validate_matrices(const ForwardProblem& p, const ForwardBuffers& b) {
-  if (tile::Status s = check_sizes(p, arguments_of(p, b)); !s.ok()) return s;
+  TILE_TRY(check_sizes(p, arguments_of(p, b)));
   if (!std::isfinite(p.eps) || p.eps < 0) {
     return tile::invalid_argument("eps", std::to_string(p.eps) + " is negative or not finite");
   }
   if (p.norm == Norm::rms) {
-    if (tile::Status s = check_absent("beta", b.beta); !s.ok()) return s;
-    if (tile::Status s = check_absent("mean", b.mean); !s.ok()) return s;
+    TILE_TRY(check_absent("beta", b.beta));
+    TILE_TRY(check_absent("mean", b.mean));
   }
   return check_pointers(arguments_of(p, b));
 }
 
 tile::Status validate_matrices(const BackwardProblem& p, const BackwardBuffers& b) {
-  if (tile::Status s = validate_sizes(p); !s.ok()) return s;
+  TILE_TRY(validate_sizes(p));
   if (p.norm == Norm::rms) {
-    if (tile::Status s = check_absent("mean", b.mean); !s.ok()) return s;
-    if (tile::Status s = check_absent("dbeta", b.dbeta); !s.ok()) return s;
+    TILE_TRY(check_absent("mean", b.mean));
+    TILE_TRY(check_absent("dbeta", b.dbeta));
   }
   return check_pointers(arguments_of(p, b));
 }
@@ -402,13 +402,13 @@ tile::Status validate_sizes(const BackwardProblem& p) {
 }
 
 tile::Status validate(const ForwardProblem& p, const ForwardBuffers& b) {
-  if (tile::Status s = tile::check_requirements(kTypes, {}, p.type); !s.ok()) return s;
+  TILE_TRY(tile::check_requirements(kTypes, {}, p.type));
   return validate_matrices(p, b);
 }
 
 tile::Status validate(const BackwardProblem& p, const BackwardBuffers& b) {
-  if (tile::Status s = tile::check_requirements(kTypes, {}, p.type); !s.ok()) return s;
-  if (tile::Status s = validate_matrices(p, b); !s.ok()) return s;
+  TILE_TRY(tile::check_requirements(kTypes, {}, p.type));
+  TILE_TRY(validate_matrices(p, b));
   return p.cols == 0 ? tile::Status{} : check_workspace(p, b);
 }
 
