@@ -1,12 +1,9 @@
-// softmax along the rows of a matrix, forward and backward: the problems, the ladders and the
-// references.
+// softmax along the rows of a matrix, forward and backward: the problems and the ladders.
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <string_view>
 
-#include "harness/compare.hpp"
 #include "tile/host/step.hpp"
 
 namespace softmax {
@@ -234,11 +231,5 @@ inline constexpr BackwardLadder kBackwardLadder{.name = "backward",
                                                 .steps = kBackward,
                                                 .validate = validate,
                                                 .is_empty = is_empty<BackwardProblem>};
-
-/// y and dx in double, and how far a correct kernel may be from them. x, y and dy hold the values
-/// that the kernel sees, without padding.
-tile::Expected reference(const ForwardProblem& problem, std::span<const double> x);
-tile::Expected reference(const BackwardProblem& problem, std::span<const double> y,
-                         std::span<const double> dy);
 
 }  // namespace softmax

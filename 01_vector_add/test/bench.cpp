@@ -2,8 +2,8 @@
 #include "harness/inputs.hpp"
 #include "harness/sample.hpp"
 #include "harness/workload.hpp"
+#include "reference.hpp"
 #include "tile/host/text.hpp"
-#include "vector_add.hpp"
 
 namespace vector_add {
 namespace {

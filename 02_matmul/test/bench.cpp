@@ -6,7 +6,7 @@
 #include "harness/parallel.hpp"
 #include "harness/sample.hpp"
 #include "harness/workload.hpp"
-#include "matmul.hpp"
+#include "reference.hpp"
 
 namespace matmul {
 namespace {

@@ -1,6 +1,6 @@
 // Chapter 02 for callers of C.
 #include "harness/c/c_interface.hpp"
-#include "matmul.hpp"
+#include "reference.hpp"
 
 namespace {
 

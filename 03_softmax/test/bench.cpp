@@ -3,7 +3,7 @@
 
 #include "harness/sample.hpp"
 #include "harness/workload.hpp"
-#include "softmax.hpp"
+#include "reference.hpp"
 
 namespace softmax {
 namespace {

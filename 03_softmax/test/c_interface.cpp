@@ -1,6 +1,6 @@
 // Chapter 03 for callers of C.
 #include "harness/c/c_interface.hpp"
-#include "softmax.hpp"
+#include "reference.hpp"
 
 namespace {
 

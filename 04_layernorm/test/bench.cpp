@@ -4,7 +4,7 @@
 #include "harness/inputs.hpp"
 #include "harness/sample.hpp"
 #include "harness/workload.hpp"
-#include "layernorm.hpp"
+#include "reference.hpp"
 
 namespace layernorm {
 namespace {
@@ -112,7 +112,8 @@ class Backward : public Normalization<BackwardLadder> {
     buffers_.dx = tensors_.output("dx", p.type, p.rows, p.cols, rows_, std::move(of_rows.dx));
     buffers_.dgamma = sums("dgamma", of_columns.dgamma);
     if (layer()) buffers_.dbeta = sums("dbeta", of_columns.dbeta);
-    buffers_.workspace = tensors_.workspace(workspace_bytes(p));
+    buffers_.workspace =
+        tensors_.workspace(tile::workspace_bytes_of(kBackwardLadder.steps.back(), p));
   }
   std::string_view direction() const override { return "backward"; }
   double bytes() const override { return 3 * bytes_of_a_matrix(); }

@@ -1,6 +1,6 @@
 // Chapter 04 for callers of C.
 #include "harness/c/c_interface.hpp"
-#include "layernorm.hpp"
+#include "reference.hpp"
 
 namespace {
 
@@ -149,7 +149,7 @@ tile_status tile_layernorm_workspace_bytes(const tile_layernorm_backward_args* a
     TILE_TRY(read(args, &given, &p, &buffers));
     TILE_TRY(tile::check_requirements(layernorm::kTypes, {}, p.type));
     TILE_TRY(layernorm::validate_sizes(p));
-    *bytes = layernorm::workspace_bytes(p);
+    *bytes = tile::workspace_bytes_of(layernorm::kBackwardLadder.steps.back(), p);
     return {};
   });
 }
