@@ -83,6 +83,8 @@ tile::Status e4m3(const Problem& problem, const Buffers& buffers, void* stream);
 /// C = activation(C + bias), by a kernel of its own, for steps that do not fuse them with the
 /// product. Does nothing if there is neither. The arguments are valid already.
 tile::Status add_bias_and_activate(const Problem& problem, const Buffers& buffers, void* stream);
+/// C = activation(beta C + bias), for a problem whose product is empty, by the same kernel.
+tile::Status without_product(const Problem& problem, const Buffers& buffers, void* stream);
 
 inline constexpr tile::EnumSet<tile::DType> kTypes{
     tile::DType::fp32, tile::DType::fp16, tile::DType::bf16, tile::DType::tf32, tile::DType::e4m3};

@@ -13,8 +13,7 @@
 namespace softmax {
 namespace {
 
-constexpr int kMaxThreads = 1024;
-constexpr std::int64_t kStaticBytes = 4096;  // more than the kernel declares
+constexpr int kMaxThreads = BlockPlan::kMaxThreads;
 
 // snippet-begin kernel
 template <class T, int kChunks, bool kPlain>
@@ -69,22 +68,9 @@ __global__ void __launch_bounds__(kMaxThreads)
 }
 // snippet-end kernel
 
-/// The threads of a block and their chunks of 16 bytes: 4 each, or 8 where those are too few.
-struct SmemPlan {
-  std::int64_t threads, bytes;
-  int chunks;
-};
-
-SmemPlan plan_of(const BackwardProblem& p) {
-  const auto all = p.cols * static_cast<std::int64_t>(tile::size_bytes(p.type)) / 16;
-  const int chunks = all > 4 * kMaxThreads || !is_plain(p) ? 8 : 4;
-  const std::int64_t threads = (all + chunks * 32 - 1) / (chunks * 32) * 32;
-  return {threads, 2 * threads * chunks * 16, chunks};
-}
-
 template <class T, int kChunks, bool kPlain>
 tile::Status launch(const BackwardProblem& problem, const BackwardBuffers& buffers, void* stream) {
-  const SmemPlan plan = plan_of(problem);
+  const BlockPlan plan = block_plan(problem);
   return tile::launch(softmax_backward_shared<T, kChunks, kPlain>, "softmax_backward_shared",
                       static_cast<unsigned>(problem.rows), static_cast<unsigned>(plan.threads),
                       plan.bytes, stream,
@@ -99,9 +85,7 @@ tile::Status takes_shared(const BackwardProblem& problem, const BackwardBuffers&
                           const tile::Device& device) {
   TILE_TRY(check_chunks(problem, buffers));
   const bool is_short = problem.cols <= 8 * 1024;  // measured on an H200
-  const auto [threads, bytes, chunks] = plan_of(problem);
-  const bool fits = threads <= kMaxThreads && bytes + kStaticBytes <= device.shared_bytes_of_block;
-  if (fits && !is_short) return {};
+  if (block_plan(problem).fits(device) && !is_short) return {};
   const char* why = is_short ? " are as fast in registers" : " do not fit into shared memory";
   return tile::unsupported("cols", std::to_string(problem.cols) + why);
 }
@@ -109,7 +93,7 @@ tile::Status takes_shared(const BackwardProblem& problem, const BackwardBuffers&
 tile::Status shared(const BackwardProblem& problem, const BackwardBuffers& buffers, void* stream) {
   return tile::with_element_type(problem.type, [&](auto element) {
     using T = decltype(element);
-    if (plan_of(problem).chunks == 4) return launch<T, 4, true>(problem, buffers, stream);
+    if (block_plan(problem).chunks == 4) return launch<T, 4, true>(problem, buffers, stream);
     return is_plain(problem) ? launch<T, 8, true>(problem, buffers, stream)
                              : launch<T, 8, false>(problem, buffers, stream);
   });

@@ -114,7 +114,7 @@ tile::Status takes_cluster(const ForwardProblem& problem, const ForwardBuffers& 
                            const tile::Device& device) {
   TILE_TRY(check_chunks(problem, buffers));
   const std::string cols = std::to_string(problem.cols);
-  if (problem.cols <= 16 * 1024 || takes_shared(problem, buffers, device).ok()) {
+  if (problem.cols <= 16 * 1024 || block_plan(problem).fits(device)) {
     return tile::unsupported("cols", cols + " fit into one block");
   }
   if (plan_of(problem, device).blocks > 0) return {};

@@ -85,6 +85,21 @@ bool is_plain(const Problem& p) {
   return !p.causal && !p.log;
 }
 
+/// How a block keeps a row in shared memory, x or both y and dy: its threads, and how many chunks
+/// of 16 bytes of each matrix one of them has. These are 4, or 8 where 4 are too few.
+struct BlockPlan {
+  static constexpr int kMaxThreads = 1024;
+  std::int64_t threads, bytes;
+  int chunks;
+
+  bool fits(const tile::Device& device) const {
+    constexpr std::int64_t kStaticBytes = 4096;  // more than the kernels declare
+    return threads <= kMaxThreads && bytes + kStaticBytes <= device.shared_bytes_of_block;
+  }
+};
+BlockPlan block_plan(const ForwardProblem& problem);
+BlockPlan block_plan(const BackwardProblem& problem);
+
 // The steps of both passes, in the given stream (a cudaStream_t), and what they take.
 using ForwardStep = tile::Status(const ForwardProblem&, const ForwardBuffers&, void* stream);
 using BackwardStep = tile::Status(const BackwardProblem&, const BackwardBuffers&, void* stream);

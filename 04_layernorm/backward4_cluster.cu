@@ -127,7 +127,6 @@ struct ClusterPlan {
   unsigned blocks;
   std::int64_t shared_bytes;  // of a block
 };
-constexpr std::int64_t kStaticBytes = 4 * 1024;  // no less than the kernel declares and CUDA takes
 
 ClusterPlan plan_of(const BackwardProblem& p, const tile::Device& device) {
   const auto element = static_cast<std::int64_t>(tile::size_bytes(p.type)), width = 16 / element;
@@ -135,7 +134,8 @@ ClusterPlan plan_of(const BackwardProblem& p, const tile::Device& device) {
     const std::int64_t cols = (p.cols / width + blocks - 1) / blocks * width;
     const std::int64_t threads = (cols + kThreadElements * 32 - 1) / (kThreadElements * 32) * 32;
     const std::int64_t bytes = 2 * (kRowsAhead + 1) * threads * kThreadElements * element;
-    if (threads > kMaxThreads || bytes + kStaticBytes > device.shared_bytes_of_block) continue;
+    if (threads > kMaxThreads || bytes + BlockPlan::kStaticBytes > device.shared_bytes_of_block)
+      continue;
     return {true, static_cast<int>(threads), blocks, bytes};
   }
   return {};
@@ -146,7 +146,7 @@ ClusterPlan plan_of(const BackwardProblem& p, const tile::Device& device) {
 tile::Status takes_cluster(const BackwardProblem& p, const BackwardBuffers& b,
                            const tile::Device& device) {
   TILE_TRY(check_chunks(p, b));
-  if (takes_persistent(p, b, device).ok()) {
+  if (block_plan(p, device).fits) {
     return tile::unsupported("cols", std::to_string(p.cols) + " fit into a block");
   }
   if (plan_of(p, device).fits) return {};

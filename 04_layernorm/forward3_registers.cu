@@ -13,9 +13,6 @@
 namespace layernorm {
 namespace {
 
-/// Elements of a thread: as floats, or in long rows of 2 bytes each as they came.
-constexpr int kFloats = 32, kPacked = 64;
-
 /// Threads of a block at most. 64 registers a thread hold 32 floats and the rest. Used in launch
 /// bounds only, which the CPU device ignores.
 [[maybe_unused]] constexpr int max_threads(int elements, bool several_rows) {
@@ -64,24 +61,16 @@ __global__ void __launch_bounds__(max_threads(kElements, kSeveralRows),
 }
 // snippet-end kernel
 
-tile::RowPlan plan_of(const ForwardProblem& p, const ForwardBuffers& b) {
-  const bool vectors = check_chunks(p, b).ok();
-  // kPacked elements of 2 bytes take no more registers than kFloats of 4. A block of twice as many
-  // threads would have half of its row's bytes under way.
-  const bool long_row = p.cols > 8 * 1024 && p.cols <= 32 * 1024 && tile::size_bytes(p.type) == 2;
-  return tile::plan_row(p.cols, vectors, true, vectors && long_row ? kPacked : kFloats);
-}
-
 }  // namespace
 
 tile::Status takes_registers(const ForwardProblem& p, const ForwardBuffers& b,
                              const tile::Device&) {
-  if (plan_of(p, b).fits) return {};
+  if (register_plan(p, b).fits) return {};
   return tile::unsupported("cols", std::to_string(p.cols) + " are more than registers hold");
 }
 
 tile::Status registers(const ForwardProblem& p, const ForwardBuffers& b, void* stream) {
-  const tile::RowPlan plan = plan_of(p, b);
+  const tile::RowPlan plan = register_plan(p, b);
   unsigned blocks = 0;
   TILE_TRY(tile::blocks_for("rows", p.rows, plan.rows(), &blocks));
   return tile::with_element_type(p.type, [&](auto element) {

@@ -66,10 +66,9 @@ std::int64_t chunks_of(const ForwardProblem& p) {
 
 }  // namespace
 
-tile::Status takes_cluster(const ForwardProblem& p, const ForwardBuffers& b,
-                           const tile::Device& device) {
+tile::Status takes_cluster(const ForwardProblem& p, const ForwardBuffers& b, const tile::Device&) {
   TILE_TRY(check_chunks(p, b));
-  if (takes_registers(p, b, device).ok()) {
+  if (register_plan(p, b).fits) {
     return tile::unsupported("cols", std::to_string(p.cols) + " fit into a block's registers");
   }
   if (chunks_of(p) <= tile::kMaxBlocksOfCluster * kMaxChunks) return {};

@@ -123,6 +123,25 @@ constexpr std::int64_t workspace_bytes(const BackwardProblem& p) {
   return __builtin_mul_overflow(bytes, p.cols, &bytes) ? INT64_MAX : bytes;
 }
 
+/// Elements of a row that a thread keeps from step `persistent` on.
+inline constexpr int kThreadElements = 32;
+/// Threads of its blocks at most. The sums of dgamma and dbeta take 64 registers of
+/// each, gamma 16 or 32. With 256 threads on a multiprocessor there are 64 more, for w and xhat of
+/// a row. 512 threads compute these twice: for rows twice as long, of elements of 2 bytes, since
+/// gamma in fp32 takes 16 registers more.
+inline constexpr int kKeeping = 256, kRecomputing = 512;
+constexpr int rows_ahead(int max_threads) { return max_threads == kKeeping ? 2 : 1; }
+
+/// How its blocks share their rows.
+struct BlockPlan {
+  static constexpr std::int64_t kStaticBytes = 4 * 1024;  // no less than kernels and CUDA take
+  bool fits;
+  int threads, max_threads;  // max_threads: which kernel
+  bool rows_of_warps;
+  std::int64_t shared_bytes;
+};
+BlockPlan block_plan(const BackwardProblem& problem, const tile::Device& device);
+
 // The steps. Each computes dx, dgamma and dbeta in the given stream (a cudaStream_t).
 using BackwardStep = tile::Status(const BackwardProblem&, const BackwardBuffers&, void* stream);
 BackwardStep atomics, two_stage, persistent, cluster;
