@@ -28,7 +28,7 @@ __global__ void add_thread_per_element(const T* a,  // [n]
 
 tile::Status thread_per_element(const Problem& problem, const Buffers& buffers, void* stream) {
   unsigned blocks = 0;
-  if (tile::Status s = tile::blocks_for("n", problem.n, kThreads, &blocks); !s.ok()) return s;
+  TILE_TRY(tile::blocks_for("n", problem.n, kThreads, &blocks));
   return tile::with_element_type(problem.type, [&](auto element) {
     using T = decltype(element);
     // snippet-begin launch

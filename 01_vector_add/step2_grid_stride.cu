@@ -5,7 +5,7 @@
 //         growing when the card is full, so no n is too large for the grid.
 // Limit: memory, as before. A thread waits for its two loads before it asks for the next two.
 #include "tile/basics.cuh"
-#include "tile/host/cuda_check.hpp"
+#include "tile/host/launch.hpp"
 #include "vector_add.hpp"
 
 namespace vector_add {
@@ -31,12 +31,13 @@ __global__ void add_grid_stride(const T* a,  // [n]
 tile::Status grid_stride(const Problem& problem, const Buffers& buffers, void* stream) {
   return tile::with_element_type(problem.type, [&](auto element) {
     using T = decltype(element);
+    // snippet-begin launch
     int blocks = 0;
-    if (tile::Status s = tile::blocks_that_fit(problem.n, kThreads, &blocks); !s.ok()) return s;
-    add_grid_stride<T><<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
-        static_cast<const T*>(buffers.a), static_cast<const T*>(buffers.b),
-        static_cast<T*>(buffers.c), problem.n);
-    return tile::launch_status("add_grid_stride");
+    TILE_TRY(tile::blocks_that_fit(problem.n, kThreads, &blocks));
+    return tile::launch(add_grid_stride<T>, "add_grid_stride", blocks, kThreads, 0, stream,
+                        static_cast<const T*>(buffers.a), static_cast<const T*>(buffers.b),
+                        static_cast<T*>(buffers.c), problem.n);
+    // snippet-end launch
   });
 }
 

@@ -5,6 +5,7 @@
 //         by one.
 // Limit: memory. One pair of loads a thread is still all that is under way.
 #include "tile/basics.cuh"
+#include "tile/host/launch.hpp"
 #include "vector_add.hpp"
 #include "vectors.cuh"
 
@@ -49,11 +50,10 @@ tile::Status vectors(const Problem& problem, const Buffers& buffers, void* strea
     const std::int64_t items =
         std::max(split.vectors, problem.n - split.vectors * tile::Vector<T>::kCount);
     int blocks = 0;
-    if (tile::Status s = tile::blocks_that_fit(items, kThreads, &blocks); !s.ok()) return s;
-    add_vectors<T><<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
-        static_cast<const T*>(buffers.a), static_cast<const T*>(buffers.b),
-        static_cast<T*>(buffers.c), problem.n, split);
-    return tile::launch_status("add_vectors");
+    TILE_TRY(tile::blocks_that_fit(items, kThreads, &blocks));
+    return tile::launch(add_vectors<T>, "add_vectors", blocks, kThreads, 0, stream,
+                        static_cast<const T*>(buffers.a), static_cast<const T*>(buffers.b),
+                        static_cast<T*>(buffers.c), problem.n, split);
   });
 }
 

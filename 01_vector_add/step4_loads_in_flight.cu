@@ -6,6 +6,7 @@
 //         starts loading while this one still stores.
 // Limit: memory, at its full speed.
 #include "tile/basics.cuh"
+#include "tile/host/launch.hpp"
 #include "vector_add.hpp"
 #include "vectors.cuh"
 
@@ -67,11 +68,10 @@ tile::Status loads_in_flight(const Problem& problem, const Buffers& buffers, voi
     // Without vectors, a block's share of single elements is one a thread.
     const std::int64_t items = split.vectors > 0 ? split.vectors : problem.n * kLoads;
     unsigned blocks = 0;
-    if (tile::Status s = tile::blocks_for("n", items, kPerBlock, &blocks); !s.ok()) return s;
-    add_loads_in_flight<T><<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
-        static_cast<const T*>(buffers.a), static_cast<const T*>(buffers.b),
-        static_cast<T*>(buffers.c), problem.n, split);
-    return tile::launch_status("add_loads_in_flight");
+    TILE_TRY(tile::blocks_for("n", items, kPerBlock, &blocks));
+    return tile::launch(add_loads_in_flight<T>, "add_loads_in_flight", blocks, kThreads, 0, stream,
+                        static_cast<const T*>(buffers.a), static_cast<const T*>(buffers.b),
+                        static_cast<T*>(buffers.c), problem.n, split);
   });
 }
 

@@ -1,11 +1,9 @@
-// c = a + b, element by element: the problem, the ladder and the reference.
+// c = a + b, element by element: the problem and the ladder.
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <string_view>
 
-#include "harness/compare.hpp"
 #include "tile/host/step.hpp"
 
 namespace vector_add {
@@ -79,9 +77,5 @@ inline constexpr Ladder::Step kSteps[] = {
 };
 inline constexpr Ladder kLadder{
     .name = "", .kernels = "add_", .steps = kSteps, .validate = validate, .is_empty = is_empty};
-
-/// The exact sum of every pair, rounded once to the type, with bound 0: a correct kernel gives the
-/// same bits. `a` and `b` hold values of the type.
-tile::Expected reference(tile::DType type, std::span<const double> a, std::span<const double> b);
 
 }  // namespace vector_add

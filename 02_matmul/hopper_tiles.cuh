@@ -81,9 +81,7 @@ struct OperandBoxes {
 template <class ATile, class BTile>
 tile::Status make_maps(const Problem& p, const Buffers& buffers, tile::TensorMap* a_map,
                        tile::TensorMap* b_map) {
-  if (tile::Status s = ATile::make_map("a", p.type, buffers.a, p.m, p.k, p.lda, a_map); !s.ok()) {
-    return s;
-  }
+  TILE_TRY(ATile::make_map("a", p.type, buffers.a, p.m, p.k, p.lda, a_map));
   return BTile::make_map("b", p.type, buffers.b, p.n, p.k, p.ldb, b_map);
 }
 

@@ -1,12 +1,9 @@
-// C = activation(alpha * op(A) * op(B) + beta * C + bias): the problem, the table of steps and the
-// reference.
+// C = activation(alpha * op(A) * op(B) + beta * C + bias): the problem and the table of steps.
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <string_view>
 
-#include "harness/compare.hpp"
 #include "tile/host/step.hpp"
 
 namespace matmul {
@@ -86,6 +83,8 @@ tile::Status e4m3(const Problem& problem, const Buffers& buffers, void* stream);
 /// C = activation(C + bias), by a kernel of its own, for steps that do not fuse them with the
 /// product. Does nothing if there is neither. The arguments are valid already.
 tile::Status add_bias_and_activate(const Problem& problem, const Buffers& buffers, void* stream);
+/// C = activation(beta C + bias), for a problem whose product is empty, by the same kernel.
+tile::Status without_product(const Problem& problem, const Buffers& buffers, void* stream);
 
 inline constexpr tile::EnumSet<tile::DType> kTypes{
     tile::DType::fp32, tile::DType::fp16, tile::DType::bf16, tile::DType::tf32, tile::DType::e4m3};
@@ -201,22 +200,5 @@ inline constexpr Ladder::Step kSteps[] = {
 };
 inline constexpr Ladder kLadder{
     .name = "", .kernels = "matmul_", .steps = kSteps, .validate = validate, .is_empty = is_empty};
-
-/// C in double, and how far a correct kernel may be from it. `a`, `b`, `c` and `bias` hold the
-/// values that the kernel sees, as they are stored but without padding; c, of m x n values, is used
-/// if beta is not 0, and an empty bias is none. Infinite is what the type rounds to infinity.
-///
-/// The bound is 4 sqrt(k) u (|A||B|) for sums whose terms have mean zero, if `zero_mean` says so,
-/// and gamma_k (|A||B|) or a little more for any (Higham, "Accuracy and Stability of Numerical
-/// Algorithms", 3.1), with the u of fp32, in which all types add; to it come the roundings of alpha
-/// and beta, of the type, of bias and activation. It has room for a step that stores C before it
-/// adds the bias, unless `fused` says that it does not. Where C overflows there, and only there,
-/// such a step is right and fails.
-///
-/// `scale` is the product of those of A and B. With e4m3 tensor cores keep 14 bits while they add,
-/// so the bound is wider; see sum_error() in reference.cpp.
-tile::Expected reference(const Problem& problem, std::span<const double> a,
-                         std::span<const double> b, std::span<const double> c, bool zero_mean,
-                         std::span<const double> bias = {}, bool fused = false, double scale = 1);
 
 }  // namespace matmul

@@ -1,12 +1,10 @@
-// The reference on the CPU, with Eigen in double, and the checks of the arguments.
+// The reference on the CPU, with Eigen in double.
+#include "reference.hpp"
+
 #include <Eigen/Core>
 #include <cmath>
 #include <limits>
 #include <numbers>
-#include <string>
-#include <utility>
-
-#include "matmul.hpp"
 
 namespace matmul {
 namespace {
@@ -20,54 +18,6 @@ Matrix op(std::span<const double> values, std::int64_t rows, std::int64_t cols, 
   const Eigen::Map<const Matrix> stored(values.data(), rows, cols);
   if (transpose) return stored.transpose();
   return stored;
-}
-
-struct Range {
-  std::uintptr_t begin, end;  // bytes
-};
-
-Range range(const void* data, std::int64_t bytes) {
-  const auto begin = reinterpret_cast<std::uintptr_t>(data);
-  return {begin, begin + static_cast<std::uintptr_t>(bytes)};
-}
-
-bool overlap(Range x, Range y) { return x.begin < y.end && y.begin < x.end; }
-
-// A matrix among the arguments: rows of `cols` elements, `ld` from one to the next.
-struct Argument {
-  const char* name;
-  const char* ld_name;
-  const void* data;
-  std::int64_t rows, cols, ld;
-
-  bool empty() const { return rows == 0 || cols == 0; }
-};
-
-// Checks the leading dimension, and that the matrix ends within 64 bits. Gives its size in bytes.
-tile::Status size_of(const Argument& x, std::int64_t element, std::int64_t* bytes) {
-  if (x.ld < x.cols) {
-    return tile::invalid_argument(
-        x.ld_name, std::to_string(x.ld) + " is less than a row of " + std::to_string(x.cols));
-  }
-  *bytes = 0;
-  if (x.empty()) return {};
-  std::int64_t elements = 0;
-  if (__builtin_mul_overflow(x.rows - 1, x.ld, &elements) ||
-      __builtin_add_overflow(elements, x.cols, &elements) ||
-      __builtin_mul_overflow(elements, element, bytes)) {
-    return tile::invalid_argument(x.name, "its " + std::to_string(x.rows) + " rows, " +
-                                              std::to_string(x.ld) +
-                                              " elements apart, overflow 64 bits");
-  }
-  return {};
-}
-
-tile::Status check_pointer(const Argument& x, std::int64_t element) {
-  if (!x.data) return tile::invalid_argument(x.name, "is null");
-  if (reinterpret_cast<std::uintptr_t>(x.data) % static_cast<std::uintptr_t>(element)) {
-    return tile::invalid_argument(x.name, "is not aligned to an element");
-  }
-  return {};
 }
 
 // ---- Bounds ----
@@ -227,145 +177,6 @@ tile::Expected reference(const Problem& p, std::span<const double> a, std::span<
     }
   }
   return expected;
-}
-
-static tile::Status takes_rows(const char* name, const void* data, std::int64_t ld,
-                               tile::DType type) {
-  const auto element = static_cast<std::int64_t>(tile::size_bytes(type));
-  const bool ok = reinterpret_cast<std::uintptr_t>(data) % 16 == 0 && ld * element % 16 == 0;
-  return ok ? tile::Status{}
-            : tile::unsupported(name, "TMA copies rows that begin at multiples of 16 bytes");
-}
-
-tile::Status takes_boxes(const Problem& p, const Buffers& buffers, const tile::Device&) {
-  constexpr std::int64_t kMost = (std::int64_t{1} << 31) - 1024;  // a tile more must fit
-  if (p.alpha == 0 || p.k == 0) return tile::unsupported("k", "there is nothing to multiply");
-  if (std::max({p.m, p.n, p.k}) > kMost) {
-    return tile::unsupported("m, n and k", "a coordinate of TMA has 32 bits");
-  }
-  if (tile::Status s = takes_rows("a", buffers.a, p.lda, p.type); !s.ok()) return s;
-  return takes_rows("b", buffers.b, p.ldb, p.type);
-}
-
-tile::Status takes_boxes_of_c(const Problem& p, const Buffers& buffers, const tile::Device& d) {
-  if (tile::Status s = takes_boxes(p, buffers, d); !s.ok()) return s;
-  if (p.n < 8) return tile::unsupported("n", "TMA stores 16 bytes at a time");
-  return takes_rows("c", buffers.c, p.ldc, p.type);
-}
-
-tile::Status takes_boxes_of_8_bits(const Problem& p, const Buffers& buffers,
-                                   const tile::Device& d) {
-  if (p.transpose_a) return tile::unsupported("transpose_a", "of 8 bits A is stored m x k");
-  if (!p.transpose_b) return tile::unsupported("transpose_b", "of 8 bits B is stored n x k");
-  if (p.alpha == 0 || p.k == 0) return {};
-  if (tile::Status s = takes_boxes(p, buffers, d); !s.ok()) return s;
-  return takes_rows("c", buffers.c, p.ldc, type_of_c(p));
-}
-
-// The blocks of a cluster lie within one GPC, a part of the card, and not all GPCs have the same
-// number of multiprocessors: an H200 has room for 66 clusters of two blocks and 30 of four, but
-// only for 15 of eight (cudaOccupancyMaxActiveClusters). With one more, all wait for it.
-static std::int64_t most_split_blocks(std::int64_t splits) { return splits > 2 ? 120 : 128; }
-constexpr std::int64_t kMostSplits = 8;
-// A block that shares a tile leaves 64 KiB of sums in shared memory, at 128 bytes a cycle, and
-// reads as many of its neighbours', at perhaps 32 (not measured): 2,560 cycles. A turn of 128 x 128
-// x 64 products takes the tensor cores 512, at 2,048 a cycle. So sharing costs about as much as
-// five turns, and halving a share of less than eight gains less than that.
-constexpr std::int64_t kLeastTurns = 4;
-
-static std::int64_t split_tiles(const Problem& p) {
-  return ((p.m - 1) / kSplitTile + 1) * ((p.n - 1) / kSplitTile + 1);
-}
-
-unsigned k_splits(const Problem& p) {
-  const std::int64_t tiles = split_tiles(p), turns = (p.k - 1) / kSplitBlockK + 1;
-  for (std::int64_t splits = kMostSplits; splits > 1; splits -= 2) {
-    if (splits * tiles <= most_split_blocks(splits) && turns / splits >= kLeastTurns) {
-      return static_cast<unsigned>(splits);
-    }
-  }
-  return 1;
-}
-
-// Step tma_store needs one round for so few tiles: 1,024 cycles for each turn on 128 x 256, in at
-// most half of the multiprocessors. Here a turn takes 512, and there are as many turns or, split,
-// at most half as many, plus five: never more, for any k. With more tiles k cannot be split, and
-// all multiprocessors together want 32 KiB from L2 for each 512 cycles, more than it gives.
-tile::Status takes_few_tiles(const Problem& p, const Buffers& buffers, const tile::Device& d) {
-  if (tile::Status s = takes_boxes(p, buffers, d); !s.ok()) return s;
-  if (tile::Status s = takes_rows("c", buffers.c, p.ldc, p.type); !s.ok()) return s;
-  const std::int64_t tiles = split_tiles(p);
-  if (2 * tiles <= most_split_blocks(2)) return {};
-  return tile::unsupported("m and n", std::to_string(tiles) + " tiles are enough without a split");
-}
-
-tile::Status validate(const Problem& p, const Buffers& buffers) {
-  if (tile::Status s = tile::check_requirements(kTypes, {}, p.type); !s.ok()) return s;
-  return validate_matrices(p, buffers);
-}
-
-tile::Status validate_matrices(const Problem& p, const Buffers& buffers) {
-  if (p.activation != Activation::none && p.activation != Activation::relu &&
-      p.activation != Activation::gelu) {
-    return tile::invalid_argument(
-        "activation", std::to_string(static_cast<int>(p.activation)) + " is none of those known");
-  }
-  const struct {
-    const char* name;
-    std::int64_t value;
-  } extents[] = {{"m", p.m}, {"n", p.n}, {"k", p.k}};
-  for (const auto& extent : extents) {
-    if (extent.value < 0) {
-      return tile::invalid_argument(extent.name, std::to_string(extent.value) + " is negative");
-    }
-  }
-
-  const std::pair<const char*, const float*> scales[] = {{"a_scale", buffers.a_scale},
-                                                         {"b_scale", buffers.b_scale}};
-  for (const auto& [name, scale] : scales) {
-    if (!scale) continue;
-    if (p.type != tile::DType::e4m3) return tile::invalid_argument(name, "is for e4m3 alone");
-    if (reinterpret_cast<std::uintptr_t>(scale) % sizeof(float)) {
-      return tile::invalid_argument(name, "is not aligned to an element");
-    }
-  }
-
-  const auto element = static_cast<std::int64_t>(tile::size_bytes(p.type)),
-             c_element = static_cast<std::int64_t>(tile::size_bytes(type_of_c(p)));
-  const Argument a{"a",  "lda", buffers.a, p.transpose_a ? p.k : p.m, p.transpose_a ? p.m : p.k,
-                   p.lda};
-  const Argument b{"b",  "ldb", buffers.b, p.transpose_b ? p.n : p.k, p.transpose_b ? p.k : p.n,
-                   p.ldb};
-  const Argument c{"c", "ldc", buffers.c, p.m, p.n, p.ldc};
-  std::int64_t a_bytes = 0, b_bytes = 0, c_bytes = 0;
-  if (tile::Status s = size_of(a, element, &a_bytes); !s.ok()) return s;
-  if (tile::Status s = size_of(b, element, &b_bytes); !s.ok()) return s;
-  if (tile::Status s = size_of(c, c_element, &c_bytes); !s.ok()) return s;
-
-  if (c.empty()) return {};
-  if (tile::Status s = check_pointer(c, c_element); !s.ok()) return s;
-  if (buffers.bias) {
-    const Argument bias{"bias", "", buffers.bias, 1, p.n, p.n};
-    if (tile::Status s = check_pointer(bias, c_element); !s.ok()) return s;
-    if (overlap(range(c.data, c_bytes), range(bias.data, p.n * c_element))) {
-      return tile::invalid_argument("c", "overlaps bias");
-    }
-  }
-  if (p.k == 0 || p.alpha == 0) return {};  // A and B are not read
-  if (tile::Status s = check_pointer(a, element); !s.ok()) return s;
-  if (tile::Status s = check_pointer(b, element); !s.ok()) return s;
-  if (overlap(range(c.data, c_bytes), range(a.data, a_bytes))) {
-    return tile::invalid_argument("c", "overlaps a");
-  }
-  if (overlap(range(c.data, c_bytes), range(b.data, b_bytes))) {
-    return tile::invalid_argument("c", "overlaps b");
-  }
-  for (const auto& [name, scale] : scales) {
-    if (scale && overlap(range(c.data, c_bytes), range(scale, sizeof(float)))) {
-      return tile::invalid_argument("c", std::string("overlaps ") + name);
-    }
-  }
-  return {};
 }
 
 }  // namespace matmul

@@ -6,6 +6,7 @@
 // Limit: a warp loads 64 + 32 rows and columns of each operand for 64 x 32 elements of C: shared
 //        memory is read too often.
 #include "tensor_tiles.cuh"
+#include "tile/host/launch.hpp"
 
 namespace matmul {
 namespace {
@@ -74,21 +75,17 @@ __global__ void __launch_bounds__(kTensorThreads, 2)
 
 tile::Status pipeline(const Problem& p, const Buffers& buffers, void* stream) {
   unsigned blocks = 0;
-  if (tile::Status s = blocks_for_tiles(p, kBlockM, kBlockN, &blocks); !s.ok()) return s;
+  TILE_TRY(blocks_for_tiles(p, kBlockM, kBlockN, &blocks));
   const bool are_whole = are_whole_tiles(p, buffers, kBlockM, kBlockN, kBlockK);
   const auto launch = [&](auto element, auto a_along_k, auto b_along_k, auto whole) {
     constexpr bool kAAlongK = a_along_k.value, kBAlongK = b_along_k.value, kWhole = whole.value;
     using T = decltype(element);
     constexpr int kBytes = kStages * (kBlockM + kBlockN) * kBlockK * static_cast<int>(sizeof(T));
-    const tile::Status allowed =
-        tile::allow_shared_bytes(matmul_pipeline<T, kAAlongK, kBAlongK, kWhole>, kBytes);
-    if (!allowed.ok()) return allowed;
-    matmul_pipeline<T, kAAlongK, kBAlongK, kWhole>
-        <<<blocks, kTensorThreads, kBytes, static_cast<cudaStream_t>(stream)>>>(
-            op_a<T>(p, buffers), op_b<T>(p, buffers), output_c<T>(p, buffers), p.m, p.n, terms(p));
-    return tile::launch_status("matmul_pipeline");
+    return tile::launch(matmul_pipeline<T, kAAlongK, kBAlongK, kWhole>, "matmul_pipeline", blocks,
+                        kTensorThreads, kBytes, stream, op_a<T>(p, buffers), op_b<T>(p, buffers),
+                        output_c<T>(p, buffers), p.m, p.n, terms(p));
   };
-  if (tile::Status s = with_16_bits(p, launch, are_whole); !s.ok()) return s;
+  TILE_TRY(with_16_bits(p, launch, are_whole));
   return add_bias_and_activate(p, buffers, stream);
 }
 

@@ -5,6 +5,7 @@
 //         its own, and rounds them: the instruction itself would cut the lower bits off.
 // Limit: four times as many loads from shared memory for a product as with ldmatrix and 16 bits.
 #include "tensor_tiles.cuh"
+#include "tile/host/launch.hpp"
 
 namespace matmul {
 namespace {
@@ -98,22 +99,18 @@ __global__ void __launch_bounds__(kTensorThreads)
 
 tile::Status tf32(const Problem& p, const Buffers& buffers, void* stream) {
   unsigned blocks = 0;
-  if (tile::Status s = blocks_for_tiles(p, kBlockM, kBlockN, &blocks); !s.ok()) return s;
+  TILE_TRY(blocks_for_tiles(p, kBlockM, kBlockN, &blocks));
   const bool are_whole = are_whole_tiles(p, buffers, kBlockM, kBlockN, kTileK);
   const auto launch = [&](auto a_along_k, auto b_along_k, auto whole) {
     constexpr bool kAAlongK = a_along_k.value, kBAlongK = b_along_k.value, kWhole = whole.value;
     using ATile = OperandTile<PaddedFloats, kAAlongK, kBlockM, kTileK>;
     using BTile = OperandTile<PaddedFloats, kBAlongK, kBlockN, kTileK>;
     constexpr int kBytes = kStages * (ATile::kChunks + BTile::kChunks) * 16;
-    auto s = tile::allow_shared_bytes(matmul_tf32<kAAlongK, kBAlongK, kWhole>, kBytes);
-    if (!s.ok()) return s;
-    matmul_tf32<kAAlongK, kBAlongK, kWhole>
-        <<<blocks, kTensorThreads, kBytes, static_cast<cudaStream_t>(stream)>>>(
-            op_a<float>(p, buffers), op_b<float>(p, buffers), output_c<float>(p, buffers), p.m, p.n,
-            terms(p));
-    return tile::launch_status("matmul_tf32");
+    return tile::launch(matmul_tf32<kAAlongK, kBAlongK, kWhole>, "matmul_tf32", blocks,
+                        kTensorThreads, kBytes, stream, op_a<float>(p, buffers),
+                        op_b<float>(p, buffers), output_c<float>(p, buffers), p.m, p.n, terms(p));
   };
-  if (tile::Status s = with_directions(p, launch, are_whole); !s.ok()) return s;
+  TILE_TRY(with_directions(p, launch, are_whole));
   return add_bias_and_activate(p, buffers, stream);
 }
 

@@ -6,6 +6,7 @@
 // Limit: as in step 10, a warp loads 64 + 32 rows and columns for 64 x 32 elements of C.
 #include "activation.cuh"
 #include "tensor_tiles.cuh"
+#include "tile/host/launch.hpp"
 #include "tile/ptx/quad.cuh"
 
 namespace matmul {
@@ -165,22 +166,18 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
 tile::Status fused(const Problem& p, const Buffers& buffers, void* stream) {
   unsigned tiles = 0;
   int multiprocessors = 0;
-  if (tile::Status s = blocks_for_tiles(p, kTileM, kTileN, &tiles); !s.ok()) return s;
-  if (tile::Status s = tile::count_multiprocessors(&multiprocessors); !s.ok()) return s;
+  TILE_TRY(blocks_for_tiles(p, kTileM, kTileN, &tiles));
+  TILE_TRY(tile::count_multiprocessors(&multiprocessors));
   const unsigned blocks = std::min(tiles, static_cast<unsigned>(multiprocessors * kBlocks));
   const bool are_whole = are_whole_tiles(p, buffers, kTileM, kTileN, kBlockK);
   const auto launch = [&](auto element, auto a_along_k, auto b_along_k, auto whole) {
     constexpr bool kAAlongK = a_along_k.value, kBAlongK = b_along_k.value, kWhole = whole.value;
     using T = decltype(element);
     constexpr int kBytes = kStages * (kTileM + kTileN) * kBlockK * static_cast<int>(sizeof(T));
-    const tile::Status allowed =
-        tile::allow_shared_bytes(matmul_fused<T, kAAlongK, kBAlongK, kWhole>, kBytes);
-    if (!allowed.ok()) return allowed;
-    matmul_fused<T, kAAlongK, kBAlongK, kWhole>
-        <<<blocks, kThreads, kBytes, static_cast<cudaStream_t>(stream)>>>(
-            op_a<T>(p, buffers), op_b<T>(p, buffers), output_c<T>(p, buffers),
-            static_cast<const T*>(buffers.bias), p.activation, p.m, p.n, terms(p), tiles);
-    return tile::launch_status("matmul_fused");
+    return tile::launch(matmul_fused<T, kAAlongK, kBAlongK, kWhole>, "matmul_fused", blocks,
+                        kThreads, kBytes, stream, op_a<T>(p, buffers), op_b<T>(p, buffers),
+                        output_c<T>(p, buffers), static_cast<const T*>(buffers.bias), p.activation,
+                        p.m, p.n, terms(p), tiles);
   };
   return with_16_bits(p, launch, are_whole);
 }

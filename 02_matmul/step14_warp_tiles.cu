@@ -9,6 +9,7 @@
 
 #include "activation.cuh"
 #include "tensor_tiles.cuh"
+#include "tile/host/launch.hpp"
 #include "tile/ptx/quad.cuh"
 
 namespace matmul {
@@ -211,16 +212,13 @@ tile::Status launch(const Problem& p, const Buffers& buffers, int sms, void* str
     using Shape = std::conditional_t<kWhole, Whole, Other>;
     constexpr int kBytes = kStages * (Shape::kM + Shape::kN) * kBlockK * int{sizeof(T)};
     unsigned tiles = 0;
-    if (tile::Status s = blocks_for_tiles(p, Shape::kM, Shape::kN, &tiles); !s.ok()) return s;
+    TILE_TRY(blocks_for_tiles(p, Shape::kM, Shape::kN, &tiles));
     const unsigned blocks = std::min(tiles, static_cast<unsigned>(sms * Shape::kBlocks));
-    const tile::Status allowed =
-        tile::allow_shared_bytes(matmul_warp_tiles<T, Shape, kAAlongK, kBAlongK, kWhole>, kBytes);
-    if (!allowed.ok()) return allowed;
-    matmul_warp_tiles<T, Shape, kAAlongK, kBAlongK, kWhole>
-        <<<blocks, Shape::kThreads, kBytes, static_cast<cudaStream_t>(stream)>>>(
-            op_a<T>(p, buffers), op_b<T>(p, buffers), output_c<T>(p, buffers),
-            static_cast<const T*>(buffers.bias), p.activation, p.m, p.n, terms(p), tiles);
-    return tile::launch_status("matmul_warp_tiles");
+    return tile::launch(matmul_warp_tiles<T, Shape, kAAlongK, kBAlongK, kWhole>,
+                        "matmul_warp_tiles", blocks, Shape::kThreads, kBytes, stream,
+                        op_a<T>(p, buffers), op_b<T>(p, buffers), output_c<T>(p, buffers),
+                        static_cast<const T*>(buffers.bias), p.activation, p.m, p.n, terms(p),
+                        tiles);
   };
   return with_16_bits(p, launch, are_whole);
 }
@@ -229,7 +227,7 @@ tile::Status launch(const Problem& p, const Buffers& buffers, int sms, void* str
 
 tile::Status warp_tiles(const Problem& p, const Buffers& buffers, void* stream) {
   int sms = 0;  // multiprocessors
-  if (tile::Status s = tile::count_multiprocessors(&sms); !s.ok()) return s;
+  TILE_TRY(tile::count_multiprocessors(&sms));
   const bool small = cost<Small>(p, sms) * kSmallIsSlower < cost<Large>(p, sms);
   return small ? launch<Small, Small>(p, buffers, sms, stream)
                : launch<Large, Edges>(p, buffers, sms, stream);

@@ -5,6 +5,7 @@
 //         are read by the tensor cores themselves.
 // Limit: at any time the block either copies or multiplies, never both.
 #include "hopper_tiles.cuh"
+#include "tile/host/launch.hpp"
 #include "tile/ptx/warpgroup.cuh"
 
 namespace matmul {
@@ -67,16 +68,14 @@ tile::Status wgmma(const Problem& p, const Buffers& buffers, void* stream) {
     using ATile = OperandBoxes<T, kAAlongK, kTileM>;
     using BTile = OperandBoxes<T, kBAlongK, kTileN>;
     tile::TensorMap a_map, b_map;
-    if (tile::Status s = make_maps<ATile, BTile>(p, buffers, &a_map, &b_map); !s.ok()) return s;
+    TILE_TRY(make_maps<ATile, BTile>(p, buffers, &a_map, &b_map));
     unsigned tiles = 0;
-    if (tile::Status s = blocks_for_tiles(p, kTileM, kTileN, &tiles); !s.ok()) return s;
+    TILE_TRY(blocks_for_tiles(p, kTileM, kTileN, &tiles));
     constexpr int kBytes = ATile::kBytes + BTile::kBytes;
-    matmul_wgmma<T, kAAlongK, kBAlongK>
-        <<<tiles, kThreads, kBytes, static_cast<cudaStream_t>(stream)>>>(
-            a_map, b_map, output_c<T>(p, buffers), p.m, p.n, static_cast<int>(p.k));
-    return tile::launch_status("matmul_wgmma");
+    return tile::launch(matmul_wgmma<T, kAAlongK, kBAlongK>, "matmul_wgmma", tiles, kThreads,
+                        kBytes, stream, a_map, b_map, output_c<T>(p, buffers), p.m, p.n, p.k);
   };
-  if (tile::Status s = with_16_bits(p, launch); !s.ok()) return s;
+  TILE_TRY(with_16_bits(p, launch));
   return add_bias_and_activate(p, buffers, stream);
 }
 

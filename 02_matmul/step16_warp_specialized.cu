@@ -5,6 +5,7 @@
 //         often.
 // Limit: when a block has stored its tile of C the next one begins with an empty ring.
 #include "hopper_tiles.cuh"
+#include "tile/host/launch.hpp"
 #include "tile/ptx/warpgroup.cuh"
 #include "tile/ring.cuh"
 
@@ -99,19 +100,15 @@ tile::Status warp_specialized(const Problem& p, const Buffers& buffers, void* st
     using ATile = OperandBoxes<T, kAAlongK, kTileM>;
     using BTile = OperandBoxes<T, kBAlongK, kTileN>;
     tile::TensorMap a_map, b_map;
-    if (tile::Status s = make_maps<ATile, BTile>(p, buffers, &a_map, &b_map); !s.ok()) return s;
+    TILE_TRY(make_maps<ATile, BTile>(p, buffers, &a_map, &b_map));
     unsigned tiles = 0;
-    if (tile::Status s = blocks_for_tiles(p, kTileM, kTileN, &tiles); !s.ok()) return s;
+    TILE_TRY(blocks_for_tiles(p, kTileM, kTileN, &tiles));
     constexpr int kBytes = kStages * (ATile::kBytes + BTile::kBytes);
-    const tile::Status allowed =
-        tile::allow_shared_bytes(matmul_warp_specialized<T, kAAlongK, kBAlongK>, kBytes);
-    if (!allowed.ok()) return allowed;
-    matmul_warp_specialized<T, kAAlongK, kBAlongK>
-        <<<tiles, kThreads, kBytes, static_cast<cudaStream_t>(stream)>>>(
-            a_map, b_map, output_c<T>(p, buffers), p.m, p.n, static_cast<int>(p.k));
-    return tile::launch_status("matmul_warp_specialized");
+    return tile::launch(matmul_warp_specialized<T, kAAlongK, kBAlongK>, "matmul_warp_specialized",
+                        tiles, kThreads, kBytes, stream, a_map, b_map, output_c<T>(p, buffers), p.m,
+                        p.n, p.k);
   };
-  if (tile::Status s = with_16_bits(p, launch); !s.ok()) return s;
+  TILE_TRY(with_16_bits(p, launch));
   return add_bias_and_activate(p, buffers, stream);
 }
 

@@ -5,6 +5,7 @@
 //         in columns of 16, so that blocks that run together share A and B in the L2 cache.
 // Limit: every block reads all of its A and B from L2.
 #include "hopper_tiles.cuh"
+#include "tile/host/launch.hpp"
 #include "tile/ptx/warpgroup.cuh"
 #include "tile/ring.cuh"
 
@@ -108,22 +109,17 @@ tile::Status persistent_ring(const Problem& p, const Buffers& buffers, void* str
     using ATile = OperandBoxes<T, kAAlongK, kTileM>;
     using BTile = OperandBoxes<T, kBAlongK, kTileN>;
     tile::TensorMap a_map, b_map;
-    if (tile::Status s = make_maps<ATile, BTile>(p, buffers, &a_map, &b_map); !s.ok()) return s;
+    TILE_TRY(make_maps<ATile, BTile>(p, buffers, &a_map, &b_map));
     unsigned tiles = 0;
     int sms = 0;  // multiprocessors
-    if (tile::Status s = tile::count_multiprocessors(&sms); !s.ok()) return s;
-    if (tile::Status s = blocks_for_tiles(p, kTileM, kTileN, &tiles); !s.ok()) return s;
+    TILE_TRY(tile::count_multiprocessors(&sms));
+    TILE_TRY(blocks_for_tiles(p, kTileM, kTileN, &tiles));
     constexpr int kBytes = kStages * (ATile::kBytes + BTile::kBytes);
-    const tile::Status allowed =
-        tile::allow_shared_bytes(matmul_persistent_ring<T, kAAlongK, kBAlongK>, kBytes);
-    if (!allowed.ok()) return allowed;
-    matmul_persistent_ring<T, kAAlongK, kBAlongK>
-        <<<blocks_without_idlers(tiles, static_cast<unsigned>(sms)), kThreads, kBytes,
-           static_cast<cudaStream_t>(stream)>>>(a_map, b_map, output_c<T>(p, buffers), p.m, p.n,
-                                                static_cast<int>(p.k), tiles);
-    return tile::launch_status("matmul_persistent_ring");
+    return tile::launch(matmul_persistent_ring<T, kAAlongK, kBAlongK>, "matmul_persistent_ring",
+                        blocks_without_idlers(tiles, static_cast<unsigned>(sms)), kThreads, kBytes,
+                        stream, a_map, b_map, output_c<T>(p, buffers), p.m, p.n, p.k, tiles);
   };
-  if (tile::Status s = with_16_bits(p, launch); !s.ok()) return s;
+  TILE_TRY(with_16_bits(p, launch));
   return add_bias_and_activate(p, buffers, stream);
 }
 

@@ -129,21 +129,19 @@ tile::Status cluster_ring(const Problem& p, const Buffers& buffers, void* stream
     using ATile = OperandBoxes<T, kAAlongK, kTileM>;
     using BTile = OperandBoxes<T, kBAlongK, kTileN, kCluster>;
     tile::TensorMap a_map, b_map;
-    if (tile::Status s = make_maps<ATile, BTile>(p, buffers, &a_map, &b_map); !s.ok()) {
-      return s;
-    }
+    TILE_TRY(make_maps<ATile, BTile>(p, buffers, &a_map, &b_map));
     unsigned pairs = 0;
     int sms = 0;  // multiprocessors
-    if (tile::Status s = tile::count_multiprocessors(&sms); !s.ok()) return s;
-    if (tile::Status s = blocks_for_tiles(p, kCluster * kTileM, kTileN, &pairs); !s.ok()) return s;
+    TILE_TRY(tile::count_multiprocessors(&sms));
+    TILE_TRY(blocks_for_tiles(p, kCluster * kTileM, kTileN, &pairs));
     constexpr int kBytes = kStages * (ATile::kBytes + BTile::kBytes);
     const auto most = std::max(1u, static_cast<unsigned>(sms) / kCluster);
     return tile::launch_in_clusters(
         matmul_cluster_ring<T, kAAlongK, kBAlongK>, "matmul_cluster_ring",
         dim3(kCluster * blocks_without_idlers(pairs, most)), kThreads, kCluster, kBytes, stream,
-        a_map, b_map, output_c<T>(p, buffers), p.m, p.n, static_cast<int>(p.k), pairs);
+        a_map, b_map, output_c<T>(p, buffers), p.m, p.n, p.k, pairs);
   };
-  if (tile::Status s = with_16_bits(p, launch); !s.ok()) return s;
+  TILE_TRY(with_16_bits(p, launch));
   return add_bias_and_activate(p, buffers, stream);
 }
 

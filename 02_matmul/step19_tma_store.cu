@@ -164,19 +164,17 @@ tile::Status launch_tiles(const Problem& p, const Buffers& buffers, unsigned mos
     using ATile = OperandBoxes<T, kAAlongK, Tile::kM>;
     using BTile = OperandBoxes<T, kBAlongK, Tile::kN, kCluster>;
     tile::TensorMap a_map, b_map, c_map;
-    if (tile::Status s = make_maps<ATile, BTile>(p, buffers, &a_map, &b_map); !s.ok()) return s;
-    if (tile::Status s = OutputBox::make_map(p, buffers, &c_map); !s.ok()) return s;
+    TILE_TRY(make_maps<ATile, BTile>(p, buffers, &a_map, &b_map));
+    TILE_TRY(OutputBox::make_map(p, buffers, &c_map));
     unsigned pairs = 0;
-    if (tile::Status s = blocks_for_tiles(p, kCluster * Tile::kM, Tile::kN, &pairs); !s.ok()) {
-      return s;
-    }
+    TILE_TRY(blocks_for_tiles(p, kCluster * Tile::kM, Tile::kN, &pairs));
     constexpr int kBytes = kStages * (ATile::kBytes + BTile::kBytes) +
                            Tile::kConsumers * 4 * Tile::kBoxes * OutputBox::kBytes;
     return tile::launch_in_clusters(
         matmul_tma_store<T, kAAlongK, kBAlongK, Tile>, "matmul_tma_store",
         dim3(kCluster * blocks_without_idlers(pairs, most)), Tile::kThreads, kCluster, kBytes,
         stream, a_map, b_map, c_map, output_c<T>(p, buffers), static_cast<const T*>(buffers.bias),
-        p.activation, p.m, p.n, static_cast<int>(p.k), pairs);
+        p.activation, p.m, p.n, p.k, pairs);
   };
   return with_16_bits(p, launch);
 }
@@ -185,7 +183,7 @@ tile::Status launch_tiles(const Problem& p, const Buffers& buffers, unsigned mos
 
 tile::Status tma_store(const Problem& p, const Buffers& buffers, void* stream) {
   int sms = 0;  // multiprocessors
-  if (tile::Status s = tile::count_multiprocessors(&sms); !s.ok()) return s;
+  TILE_TRY(tile::count_multiprocessors(&sms));
   const auto most = std::max(1u, static_cast<unsigned>(sms) / kCluster);
   return cost<Square>(p, most) < cost<Wide>(p, most)
              ? launch_tiles<Square>(p, buffers, most, stream)

@@ -30,11 +30,11 @@ __global__ void matmul_naive(Operand<float> a,  // [m][k]
 
 tile::Status naive(const Problem& p, const Buffers& buffers, void* stream) {
   unsigned blocks = 0;
-  if (tile::Status s = blocks_for_tiles(p, kTileM, kTileN, &blocks); !s.ok()) return s;
+  TILE_TRY(blocks_for_tiles(p, kTileM, kTileN, &blocks));
   matmul_naive<<<blocks, dim3(kTileM, kTileN), 0, static_cast<cudaStream_t>(stream)>>>(
       op_a<float>(p, buffers), op_b<float>(p, buffers), output_c<float>(p, buffers), p.m, p.n,
       terms(p));
-  if (tile::Status s = tile::launch_status("matmul_naive"); !s.ok()) return s;
+  TILE_TRY(tile::launch_status("matmul_naive"));
   return add_bias_and_activate(p, buffers, stream);
 }
 

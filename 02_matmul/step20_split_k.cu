@@ -176,16 +176,15 @@ tile::Status split_k(const Problem& p, const Buffers& buffers, void* stream) {
     using ATile = OperandBoxes<T, kAAlongK, kTileM>;
     using BTile = OperandBoxes<T, kBAlongK, kTileN>;
     tile::TensorMap a_map, b_map;
-    if (tile::Status s = make_maps<ATile, BTile>(p, buffers, &a_map, &b_map); !s.ok()) return s;
+    TILE_TRY(make_maps<ATile, BTile>(p, buffers, &a_map, &b_map));
     unsigned tiles = 0;
-    if (tile::Status s = blocks_for_tiles(p, kTileM, kTileN, &tiles); !s.ok()) return s;
+    TILE_TRY(blocks_for_tiles(p, kTileM, kTileN, &tiles));
     constexpr int kBytes = kStages * (ATile::kBytes + BTile::kBytes);
     const unsigned splits = k_splits(p);
-    return tile::launch_in_clusters(matmul_split_k<T, kAAlongK, kBAlongK>, "matmul_split_k",
-                                    dim3(tiles * splits), kThreads, splits, kBytes, stream, a_map,
-                                    b_map, output_c<T>(p, buffers),
-                                    static_cast<const T*>(buffers.bias), p.activation, p.m, p.n,
-                                    static_cast<unsigned>((p.k - 1) / kBlockK + 1));
+    return tile::launch_in_clusters(
+        matmul_split_k<T, kAAlongK, kBAlongK>, "matmul_split_k", dim3(tiles * splits), kThreads,
+        splits, kBytes, stream, a_map, b_map, output_c<T>(p, buffers),
+        static_cast<const T*>(buffers.bias), p.activation, p.m, p.n, (p.k - 1) / kBlockK + 1);
   };
   return with_16_bits(p, launch);
 }

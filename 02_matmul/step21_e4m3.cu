@@ -149,25 +149,20 @@ __global__ void __launch_bounds__(kThreads, 1)
 }  // namespace
 
 tile::Status e4m3(const Problem& p, const Buffers& buffers, void* stream) {
-  if (terms(p) == 0) {  // C is all that there is, in bf16, and has its steps
-    Problem c = p;
-    c.type = type_of_c(p);
-    return warp_tiles(c, buffers, stream);
-  }
+  if (terms(p) == 0) return without_product(p, buffers, stream);
   tile::TensorMap a_map, b_map, c_map;
-  if (tile::Status s = make_maps<ATile, BTile>(p, buffers, &a_map, &b_map); !s.ok()) return s;
-  if (tile::Status s = OutputBox::make_map(p, buffers, &c_map); !s.ok()) return s;
+  TILE_TRY(make_maps<ATile, BTile>(p, buffers, &a_map, &b_map));
+  TILE_TRY(OutputBox::make_map(p, buffers, &c_map));
   unsigned pairs = 0;
   int sms = 0;  // multiprocessors
-  if (tile::Status s = tile::count_multiprocessors(&sms); !s.ok()) return s;
-  if (tile::Status s = blocks_for_tiles(p, kCluster * kTileM, kTileN, &pairs); !s.ok()) return s;
+  TILE_TRY(tile::count_multiprocessors(&sms));
+  TILE_TRY(blocks_for_tiles(p, kCluster * kTileM, kTileN, &pairs));
   constexpr int kBytes = kStages * kStageBytes + kConsumers * 4 * kBoxes * OutputBox::kBytes;
   const auto most = std::max(1u, static_cast<unsigned>(sms) / kCluster);
   return tile::launch_in_clusters(
       matmul_e4m3, "matmul_e4m3", dim3(kCluster * blocks_without_idlers(pairs, most)), kThreads,
       kCluster, kBytes, stream, a_map, b_map, c_map, output_c<Bf16>(p, buffers), buffers.a_scale,
-      buffers.b_scale, static_cast<const Bf16*>(buffers.bias), p.activation, p.m, p.n,
-      static_cast<int>(p.k), pairs);
+      buffers.b_scale, static_cast<const Bf16*>(buffers.bias), p.activation, p.m, p.n, p.k, pairs);
 }
 
 }  // namespace matmul

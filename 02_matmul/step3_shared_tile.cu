@@ -41,11 +41,11 @@ __global__ void matmul_shared_tile(Operand<float> a,  // [m][k]
 
 tile::Status shared_tile(const Problem& p, const Buffers& buffers, void* stream) {
   unsigned blocks = 0;
-  if (tile::Status s = blocks_for_tiles(p, kTile, kTile, &blocks); !s.ok()) return s;
+  TILE_TRY(blocks_for_tiles(p, kTile, kTile, &blocks));
   matmul_shared_tile<<<blocks, dim3(kTile, kTile), 0, static_cast<cudaStream_t>(stream)>>>(
       op_a<float>(p, buffers), op_b<float>(p, buffers), output_c<float>(p, buffers), p.m, p.n,
       terms(p));
-  if (tile::Status s = tile::launch_status("matmul_shared_tile"); !s.ok()) return s;
+  TILE_TRY(tile::launch_status("matmul_shared_tile"));
   return add_bias_and_activate(p, buffers, stream);
 }
 

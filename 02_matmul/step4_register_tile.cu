@@ -5,6 +5,7 @@
 // Limit: the instructions that load. Each moves 4 bytes, and while the tiles arrive no thread
 //        multiplies.
 #include "matmul.cuh"
+#include "tile/host/launch.hpp"
 
 namespace matmul {
 namespace {
@@ -88,15 +89,15 @@ __global__ void matmul_register_tile(Operand<float> a,  // [m][k]
 
 tile::Status register_tile(const Problem& p, const Buffers& buffers, void* stream) {
   unsigned blocks = 0;
-  if (tile::Status s = blocks_for_tiles(p, kTileM, kTileN, &blocks); !s.ok()) return s;
-  const tile::Status launched = with_directions(p, [&](auto a_along_k, auto b_along_k) {
-    matmul_register_tile<a_along_k.value, b_along_k.value>
-        <<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
-            op_a<float>(p, buffers), op_b<float>(p, buffers), output_c<float>(p, buffers), p.m, p.n,
-            terms(p));
-    return tile::launch_status("matmul_register_tile");
-  });
-  return launched.ok() ? add_bias_and_activate(p, buffers, stream) : launched;
+  TILE_TRY(blocks_for_tiles(p, kTileM, kTileN, &blocks));
+  const auto launch = [&](auto a_along_k, auto b_along_k) {
+    return tile::launch(matmul_register_tile<a_along_k.value, b_along_k.value>,
+                        "matmul_register_tile", blocks, kThreads, 0, stream,
+                        op_a<float>(p, buffers), op_b<float>(p, buffers),
+                        output_c<float>(p, buffers), p.m, p.n, terms(p));
+  };
+  TILE_TRY(with_directions(p, launch));
+  return add_bias_and_activate(p, buffers, stream);
 }
 
 }  // namespace matmul

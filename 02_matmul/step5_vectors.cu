@@ -6,6 +6,7 @@
 //         elements, and the warps are arranged so that their vectors meet no bank conflict.
 //         What is not aligned, or reaches over an edge, goes element by element (tiles.cuh).
 // Limit: waiting. Between two barriers the block either loads or multiplies.
+#include "tile/host/launch.hpp"
 #include "tiles.cuh"
 
 namespace matmul {
@@ -47,15 +48,14 @@ __global__ void matmul_vectors(Operand<float> a,  // [m][k]
 
 tile::Status vectors(const Problem& p, const Buffers& buffers, void* stream) {
   unsigned blocks = 0;
-  if (tile::Status s = blocks_for_tiles(p, kTileM, kTileN, &blocks); !s.ok()) return s;
-  const tile::Status launched = with_directions(p, [&](auto a_along_k, auto b_along_k) {
-    matmul_vectors<a_along_k.value, b_along_k.value>
-        <<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
-            op_a<float>(p, buffers), op_b<float>(p, buffers), output_c<float>(p, buffers), p.m, p.n,
-            terms(p));
-    return tile::launch_status("matmul_vectors");
-  });
-  return launched.ok() ? add_bias_and_activate(p, buffers, stream) : launched;
+  TILE_TRY(blocks_for_tiles(p, kTileM, kTileN, &blocks));
+  const auto launch = [&](auto a_along_k, auto b_along_k) {
+    return tile::launch(matmul_vectors<a_along_k.value, b_along_k.value>, "matmul_vectors", blocks,
+                        kThreads, 0, stream, op_a<float>(p, buffers), op_b<float>(p, buffers),
+                        output_c<float>(p, buffers), p.m, p.n, terms(p));
+  };
+  TILE_TRY(with_directions(p, launch));
+  return add_bias_and_activate(p, buffers, stream);
 }
 
 }  // namespace matmul

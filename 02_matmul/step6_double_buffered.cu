@@ -7,6 +7,7 @@
 //         columns.
 // Limit: the multiply-adds themselves, and the registers that feed them. To go further takes other
 //        instructions: the next steps use tensor cores.
+#include "tile/host/launch.hpp"
 #include "tiles.cuh"
 
 namespace matmul {
@@ -78,15 +79,15 @@ __global__ void __launch_bounds__(kThreads, 2)
 
 tile::Status double_buffered(const Problem& p, const Buffers& buffers, void* stream) {
   unsigned blocks = 0;
-  if (tile::Status s = blocks_for_tiles(p, kTileM, kTileN, &blocks); !s.ok()) return s;
-  const tile::Status launched = with_directions(p, [&](auto a_along_k, auto b_along_k) {
-    matmul_double_buffered<a_along_k.value, b_along_k.value>
-        <<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
-            op_a<float>(p, buffers), op_b<float>(p, buffers), output_c<float>(p, buffers), p.m, p.n,
-            terms(p));
-    return tile::launch_status("matmul_double_buffered");
-  });
-  return launched.ok() ? add_bias_and_activate(p, buffers, stream) : launched;
+  TILE_TRY(blocks_for_tiles(p, kTileM, kTileN, &blocks));
+  const auto launch = [&](auto a_along_k, auto b_along_k) {
+    return tile::launch(matmul_double_buffered<a_along_k.value, b_along_k.value>,
+                        "matmul_double_buffered", blocks, kThreads, 0, stream,
+                        op_a<float>(p, buffers), op_b<float>(p, buffers),
+                        output_c<float>(p, buffers), p.m, p.n, terms(p));
+  };
+  TILE_TRY(with_directions(p, launch));
+  return add_bias_and_activate(p, buffers, stream);
 }
 
 }  // namespace matmul

@@ -6,6 +6,7 @@
 // Limit: bringing them. Each lane gathers its elements one by one from shared memory, and four to
 //        eight lanes use the same bank.
 #include "tensor_tiles.cuh"
+#include "tile/host/launch.hpp"
 
 namespace matmul {
 namespace {
@@ -93,15 +94,15 @@ __global__ void __launch_bounds__(kTensorThreads)
 
 tile::Status mma(const Problem& p, const Buffers& buffers, void* stream) {
   unsigned blocks = 0;
-  if (tile::Status s = blocks_for_tiles(p, kBlockM, kBlockN, &blocks); !s.ok()) return s;
-  const tile::Status launched = with_16_bits(p, [&](auto element, auto a_along_k, auto b_along_k) {
+  TILE_TRY(blocks_for_tiles(p, kBlockM, kBlockN, &blocks));
+  const auto launch = [&](auto element, auto a_along_k, auto b_along_k) {
     using T = decltype(element);
-    matmul_mma<T, a_along_k.value, b_along_k.value>
-        <<<blocks, kTensorThreads, 0, static_cast<cudaStream_t>(stream)>>>(
-            op_a<T>(p, buffers), op_b<T>(p, buffers), output_c<T>(p, buffers), p.m, p.n, terms(p));
-    return tile::launch_status("matmul_mma");
-  });
-  return launched.ok() ? add_bias_and_activate(p, buffers, stream) : launched;
+    return tile::launch(matmul_mma<T, a_along_k.value, b_along_k.value>, "matmul_mma", blocks,
+                        kTensorThreads, 0, stream, op_a<T>(p, buffers), op_b<T>(p, buffers),
+                        output_c<T>(p, buffers), p.m, p.n, terms(p));
+  };
+  TILE_TRY(with_16_bits(p, launch));
+  return add_bias_and_activate(p, buffers, stream);
 }
 
 }  // namespace matmul

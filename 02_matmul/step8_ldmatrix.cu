@@ -5,6 +5,7 @@
 //         keeps the chunks of a column out of each other's banks.
 // Limit: the padding is memory that holds nothing; and no warp multiplies while the block loads.
 #include "tensor_tiles.cuh"
+#include "tile/host/launch.hpp"
 
 namespace matmul {
 namespace {
@@ -63,15 +64,15 @@ __global__ void __launch_bounds__(kTensorThreads)
 
 tile::Status ldmatrix(const Problem& p, const Buffers& buffers, void* stream) {
   unsigned blocks = 0;
-  if (tile::Status s = blocks_for_tiles(p, kBlockM, kBlockN, &blocks); !s.ok()) return s;
-  const tile::Status launched = with_16_bits(p, [&](auto element, auto a_along_k, auto b_along_k) {
+  TILE_TRY(blocks_for_tiles(p, kBlockM, kBlockN, &blocks));
+  const auto launch = [&](auto element, auto a_along_k, auto b_along_k) {
     using T = decltype(element);
-    matmul_ldmatrix<T, a_along_k.value, b_along_k.value>
-        <<<blocks, kTensorThreads, 0, static_cast<cudaStream_t>(stream)>>>(
-            op_a<T>(p, buffers), op_b<T>(p, buffers), output_c<T>(p, buffers), p.m, p.n, terms(p));
-    return tile::launch_status("matmul_ldmatrix");
-  });
-  return launched.ok() ? add_bias_and_activate(p, buffers, stream) : launched;
+    return tile::launch(matmul_ldmatrix<T, a_along_k.value, b_along_k.value>, "matmul_ldmatrix",
+                        blocks, kTensorThreads, 0, stream, op_a<T>(p, buffers), op_b<T>(p, buffers),
+                        output_c<T>(p, buffers), p.m, p.n, terms(p));
+  };
+  TILE_TRY(with_16_bits(p, launch));
+  return add_bias_and_activate(p, buffers, stream);
 }
 
 }  // namespace matmul

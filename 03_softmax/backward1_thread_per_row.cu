@@ -5,6 +5,7 @@
 // Limit: as in that step, neighbouring threads read addresses a row apart, so each fetches 32 bytes
 //        and uses a few of them. A short matrix has few threads.
 #include "softmax.cuh"
+#include "tile/host/launch.hpp"
 
 namespace softmax {
 namespace {
@@ -41,14 +42,14 @@ __global__ void softmax_backward_thread_per_row(tile::Rows<const T> y,   // [row
 tile::Status thread_per_row(const BackwardProblem& problem, const BackwardBuffers& buffers,
                             void* stream) {
   unsigned blocks = 0;
-  if (tile::Status s = tile::blocks_for("rows", problem.rows, kThreads, &blocks); !s.ok()) return s;
+  TILE_TRY(tile::blocks_for("rows", problem.rows, kThreads, &blocks));
   return tile::with_element_type(problem.type, [&](auto element) {
     using T = decltype(element);
-    softmax_backward_thread_per_row<T><<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
-        tile::Rows<const T>{static_cast<const T*>(buffers.y), problem.ldy},
+    return tile::launch(
+        softmax_backward_thread_per_row<T>, "softmax_backward_thread_per_row", blocks, kThreads, 0,
+        stream, tile::Rows<const T>{static_cast<const T*>(buffers.y), problem.ldy},
         tile::Rows<const T>{static_cast<const T*>(buffers.dy), problem.lddy},
         tile::Rows<T>{static_cast<T*>(buffers.dx), problem.lddx}, params_of(problem));
-    return tile::launch_status("softmax_backward_thread_per_row");
   });
 }
 

@@ -5,6 +5,7 @@
 //         and one barrier, after which every thread adds up the warps' results.
 // Limit: memory. Both rows are still read twice.
 #include "softmax.cuh"
+#include "tile/host/launch.hpp"
 
 namespace softmax {
 namespace {
@@ -43,14 +44,14 @@ __global__ void softmax_backward_shuffles(tile::Rows<const T> y,   // [rows][col
 tile::Status shuffles(const BackwardProblem& problem, const BackwardBuffers& buffers,
                       void* stream) {
   unsigned blocks = 0;
-  if (tile::Status s = tile::blocks_for("rows", problem.rows, 1, &blocks); !s.ok()) return s;
+  TILE_TRY(tile::blocks_for("rows", problem.rows, 1, &blocks));
   return tile::with_element_type(problem.type, [&](auto element) {
     using T = decltype(element);
-    softmax_backward_shuffles<T><<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
+    return tile::launch(
+        softmax_backward_shuffles<T>, "softmax_backward_shuffles", blocks, kThreads, 0, stream,
         tile::Rows<const T>{static_cast<const T*>(buffers.y), problem.ldy},
         tile::Rows<const T>{static_cast<const T*>(buffers.dy), problem.lddy},
         tile::Rows<T>{static_cast<T*>(buffers.dx), problem.lddx}, params_of(problem));
-    return tile::launch_status("softmax_backward_shuffles");
   });
 }
 

@@ -114,9 +114,9 @@ tile::Status launch(const BackwardProblem& problem, const BackwardBuffers& buffe
 
 tile::Status takes_cluster(const BackwardProblem& problem, const BackwardBuffers& buffers,
                            const tile::Device& device) {
-  if (tile::Status s = check_chunks(problem, buffers); !s.ok()) return s;
+  TILE_TRY(check_chunks(problem, buffers));
   const std::string cols = std::to_string(problem.cols);
-  if (problem.cols <= 8 * 1024 || takes_shared(problem, buffers, device).ok()) {
+  if (problem.cols <= 8 * 1024 || block_plan(problem).fits(device)) {
     return tile::unsupported("cols", cols + " fit into one block");
   }
   if (plan_of(problem, device).blocks > 0) return {};

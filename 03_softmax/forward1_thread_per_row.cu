@@ -5,6 +5,7 @@
 // Limit: neighbouring threads read addresses a row apart, so each fetches 32 bytes and uses a few
 //        of them. A short matrix has few threads.
 #include "softmax.cuh"
+#include "tile/host/launch.hpp"
 
 namespace softmax {
 namespace {
@@ -42,13 +43,12 @@ __global__ void softmax_thread_per_row(tile::Rows<const T> x,  // [rows][cols]
 tile::Status thread_per_row(const ForwardProblem& problem, const ForwardBuffers& buffers,
                             void* stream) {
   unsigned blocks = 0;
-  if (tile::Status s = tile::blocks_for("rows", problem.rows, kThreads, &blocks); !s.ok()) return s;
+  TILE_TRY(tile::blocks_for("rows", problem.rows, kThreads, &blocks));
   return tile::with_element_type(problem.type, [&](auto element) {
     using T = decltype(element);
-    softmax_thread_per_row<T><<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
-        tile::Rows<const T>{static_cast<const T*>(buffers.x), problem.ldx},
-        tile::Rows<T>{static_cast<T*>(buffers.y), problem.ldy}, params_of(problem));
-    return tile::launch_status("softmax_thread_per_row");
+    return tile::launch(softmax_thread_per_row<T>, "softmax_thread_per_row", blocks, kThreads, 0,
+                        stream, tile::Rows<const T>{static_cast<const T*>(buffers.x), problem.ldx},
+                        tile::Rows<T>{static_cast<T*>(buffers.y), problem.ldy}, params_of(problem));
   });
 }
 

@@ -6,6 +6,7 @@
 //         each round.
 // Limit: eight rounds with a barrier each, twice a row, and every row is still read three times.
 #include "softmax.cuh"
+#include "tile/host/launch.hpp"
 
 namespace softmax {
 namespace {
@@ -65,13 +66,12 @@ __global__ void softmax_block_per_row(tile::Rows<const T> x,  // [rows][cols]
 tile::Status block_per_row(const ForwardProblem& problem, const ForwardBuffers& buffers,
                            void* stream) {
   unsigned blocks = 0;
-  if (tile::Status s = tile::blocks_for("rows", problem.rows, 1, &blocks); !s.ok()) return s;
+  TILE_TRY(tile::blocks_for("rows", problem.rows, 1, &blocks));
   return tile::with_element_type(problem.type, [&](auto element) {
     using T = decltype(element);
-    softmax_block_per_row<T><<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
-        tile::Rows<const T>{static_cast<const T*>(buffers.x), problem.ldx},
-        tile::Rows<T>{static_cast<T*>(buffers.y), problem.ldy}, params_of(problem));
-    return tile::launch_status("softmax_block_per_row");
+    return tile::launch(softmax_block_per_row<T>, "softmax_block_per_row", blocks, kThreads, 0,
+                        stream, tile::Rows<const T>{static_cast<const T*>(buffers.x), problem.ldx},
+                        tile::Rows<T>{static_cast<T*>(buffers.y), problem.ldy}, params_of(problem));
   });
 }
 

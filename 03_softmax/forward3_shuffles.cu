@@ -5,6 +5,7 @@
 //         and one barrier, after which every thread adds up the warps' results.
 // Limit: memory. Every row is still read three times.
 #include "softmax.cuh"
+#include "tile/host/launch.hpp"
 
 namespace softmax {
 namespace {
@@ -45,13 +46,12 @@ __global__ void softmax_shuffles(tile::Rows<const T> x,  // [rows][cols]
 
 tile::Status shuffles(const ForwardProblem& problem, const ForwardBuffers& buffers, void* stream) {
   unsigned blocks = 0;
-  if (tile::Status s = tile::blocks_for("rows", problem.rows, 1, &blocks); !s.ok()) return s;
+  TILE_TRY(tile::blocks_for("rows", problem.rows, 1, &blocks));
   return tile::with_element_type(problem.type, [&](auto element) {
     using T = decltype(element);
-    softmax_shuffles<T><<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
-        tile::Rows<const T>{static_cast<const T*>(buffers.x), problem.ldx},
-        tile::Rows<T>{static_cast<T*>(buffers.y), problem.ldy}, params_of(problem));
-    return tile::launch_status("softmax_shuffles");
+    return tile::launch(softmax_shuffles<T>, "softmax_shuffles", blocks, kThreads, 0, stream,
+                        tile::Rows<const T>{static_cast<const T*>(buffers.x), problem.ldx},
+                        tile::Rows<T>{static_cast<T*>(buffers.y), problem.ldy}, params_of(problem));
   });
 }
 

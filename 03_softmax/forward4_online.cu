@@ -4,6 +4,7 @@
 // Change: one loop and one reduction of pairs instead of two of each.
 // Limit: memory. Every row is read twice, and each load fetches one element.
 #include "softmax.cuh"
+#include "tile/host/launch.hpp"
 
 namespace softmax {
 namespace {
@@ -51,13 +52,12 @@ __global__ void softmax_online(tile::Rows<const T> x,  // [rows][cols]
 
 tile::Status online(const ForwardProblem& problem, const ForwardBuffers& buffers, void* stream) {
   unsigned blocks = 0;
-  if (tile::Status s = tile::blocks_for("rows", problem.rows, 1, &blocks); !s.ok()) return s;
+  TILE_TRY(tile::blocks_for("rows", problem.rows, 1, &blocks));
   return tile::with_element_type(problem.type, [&](auto element) {
     using T = decltype(element);
-    softmax_online<T><<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
-        tile::Rows<const T>{static_cast<const T*>(buffers.x), problem.ldx},
-        tile::Rows<T>{static_cast<T*>(buffers.y), problem.ldy}, params_of(problem));
-    return tile::launch_status("softmax_online");
+    return tile::launch(softmax_online<T>, "softmax_online", blocks, kThreads, 0, stream,
+                        tile::Rows<const T>{static_cast<const T*>(buffers.x), problem.ldx},
+                        tile::Rows<T>{static_cast<T*>(buffers.y), problem.ldy}, params_of(problem));
   });
 }
 

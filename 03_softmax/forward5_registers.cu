@@ -6,6 +6,7 @@
 // Limit: memory, at the speed of a copy. A block has registers for 32,768 elements, and for 8,192
 //        with causal or log, or element by element. Step 4 takes longer rows.
 #include "softmax.cuh"
+#include "tile/host/launch.hpp"
 #include "tile/register_slice.cuh"
 
 namespace softmax {
@@ -93,19 +94,16 @@ tile::Status registers(const ForwardProblem& problem, const ForwardBuffers& buff
   const tile::RowPlan plan = plan_of(problem, buffers);
   const dim3 block(plan.threads, plan.rows());
   unsigned blocks = 0;
-  if (tile::Status s = tile::blocks_for("rows", problem.rows, plan.rows(), &blocks); !s.ok()) {
-    return s;
-  }
+  TILE_TRY(tile::blocks_for("rows", problem.rows, plan.rows(), &blocks));
   return tile::with_element_type(problem.type, [&](auto element) {
     using T = decltype(element);
-    return tile::with_plan<T, kMaxElements>(
-        plan, [&](auto width, auto elements, auto several_rows, auto plain) {
-          softmax_registers<T, width, elements, several_rows, plain>
-              <<<blocks, block, 0, static_cast<cudaStream_t>(stream)>>>(
-                  tile::Rows<const T>{static_cast<const T*>(buffers.x), problem.ldx},
-                  tile::Rows<T>{static_cast<T*>(buffers.y), problem.ldy}, params_of(problem));
-          return tile::launch_status("softmax_registers");
-        });
+    const auto launch = [&](auto width, auto elements, auto several_rows, auto plain) {
+      return tile::launch(
+          softmax_registers<T, width, elements, several_rows, plain>, "softmax_registers", blocks,
+          block, 0, stream, tile::Rows<const T>{static_cast<const T*>(buffers.x), problem.ldx},
+          tile::Rows<T>{static_cast<T*>(buffers.y), problem.ldy}, params_of(problem));
+    };
+    return tile::with_plan<T, kMaxElements>(plan, launch);
   });
 }
 

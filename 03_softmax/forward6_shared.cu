@@ -7,13 +7,13 @@
 // Limit: memory, at the speed of a copy. A row must fit into the shared memory of a block. Up to
 //        16,384 elements are as fast in registers, and step 5 takes them.
 #include "softmax.cuh"
+#include "tile/host/launch.hpp"
 #include "tile/shared_slice.cuh"
 
 namespace softmax {
 namespace {
 
-constexpr int kMaxThreads = 1024;
-constexpr std::int64_t kStaticBytes = 4096;  // more than the kernel declares
+constexpr int kMaxThreads = BlockPlan::kMaxThreads;
 
 // snippet-begin kernel
 template <class T, int kChunks, bool kPlain>
@@ -69,41 +69,23 @@ __global__ void __launch_bounds__(kMaxThreads)
 }
 // snippet-end kernel
 
-/// The threads of a block and their chunks of 16 bytes: 4 each, or 8 where those are too few.
-struct SmemPlan {
-  std::int64_t threads, bytes;
-  int chunks;
-};
-
-SmemPlan plan_of(const ForwardProblem& p) {
-  const auto all = p.cols * static_cast<std::int64_t>(tile::size_bytes(p.type)) / 16;
-  const int chunks = all > 4 * kMaxThreads || !is_plain(p) ? 8 : 4;
-  const std::int64_t threads = (all + chunks * 32 - 1) / (chunks * 32) * 32;
-  return {threads, threads * chunks * 16, chunks};
-}
-
 template <class T, int kChunks, bool kPlain>
 tile::Status launch(const ForwardProblem& problem, const ForwardBuffers& buffers, void* stream) {
-  const SmemPlan plan = plan_of(problem);
-  auto allowed = tile::allow_shared_bytes(softmax_shared<T, kChunks, kPlain>, plan.bytes);
-  if (!allowed.ok()) return allowed;
-  softmax_shared<T, kChunks, kPlain>
-      <<<static_cast<unsigned>(problem.rows), static_cast<unsigned>(plan.threads), plan.bytes,
-         static_cast<cudaStream_t>(stream)>>>(
-          tile::Rows<const T>{static_cast<const T*>(buffers.x), problem.ldx},
-          tile::Rows<T>{static_cast<T*>(buffers.y), problem.ldy}, params_of(problem));
-  return tile::launch_status("softmax_shared");
+  const BlockPlan plan = block_plan(problem);
+  return tile::launch(softmax_shared<T, kChunks, kPlain>, "softmax_shared",
+                      static_cast<unsigned>(problem.rows), static_cast<unsigned>(plan.threads),
+                      plan.bytes, stream,
+                      tile::Rows<const T>{static_cast<const T*>(buffers.x), problem.ldx},
+                      tile::Rows<T>{static_cast<T*>(buffers.y), problem.ldy}, params_of(problem));
 }
 
 }  // namespace
 
 tile::Status takes_shared(const ForwardProblem& problem, const ForwardBuffers& buffers,
                           const tile::Device& device) {
-  if (tile::Status s = check_chunks(problem, buffers); !s.ok()) return s;
+  TILE_TRY(check_chunks(problem, buffers));
   const bool is_short = problem.cols <= (is_plain(problem) ? 16 : 8) * 1024;  // measured on an H200
-  const auto [threads, bytes, chunks] = plan_of(problem);
-  const bool fits = threads <= kMaxThreads && bytes + kStaticBytes <= device.shared_bytes_of_block;
-  if (fits && !is_short) return {};
+  if (block_plan(problem).fits(device) && !is_short) return {};
   const char* why = is_short ? " are as fast in registers" : " do not fit into shared memory";
   return tile::unsupported("cols", std::to_string(problem.cols) + why);
 }
@@ -111,7 +93,7 @@ tile::Status takes_shared(const ForwardProblem& problem, const ForwardBuffers& b
 tile::Status shared(const ForwardProblem& problem, const ForwardBuffers& buffers, void* stream) {
   return tile::with_element_type(problem.type, [&](auto element) {
     using T = decltype(element);
-    if (plan_of(problem).chunks == 4) return launch<T, 4, true>(problem, buffers, stream);
+    if (block_plan(problem).chunks == 4) return launch<T, 4, true>(problem, buffers, stream);
     return is_plain(problem) ? launch<T, 8, true>(problem, buffers, stream)
                              : launch<T, 8, false>(problem, buffers, stream);
   });

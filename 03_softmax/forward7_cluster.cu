@@ -112,9 +112,9 @@ tile::Status launch(const ForwardProblem& problem, const ForwardBuffers& buffers
 
 tile::Status takes_cluster(const ForwardProblem& problem, const ForwardBuffers& buffers,
                            const tile::Device& device) {
-  if (tile::Status s = check_chunks(problem, buffers); !s.ok()) return s;
+  TILE_TRY(check_chunks(problem, buffers));
   const std::string cols = std::to_string(problem.cols);
-  if (problem.cols <= 16 * 1024 || takes_shared(problem, buffers, device).ok()) {
+  if (problem.cols <= 16 * 1024 || block_plan(problem).fits(device)) {
     return tile::unsupported("cols", cols + " fit into one block");
   }
   if (plan_of(problem, device).blocks > 0) return {};

@@ -199,13 +199,10 @@ template <class T, bool kPlain>
 tile::Status launch(const ForwardProblem& problem, const ForwardBuffers& buffers, void* stream) {
   const SmemPlan plan = plan_of(problem);
   int clusters = 0;
-  if (tile::Status s = tile::clusters_at_once(softmax_queue<T, kPlain>, "softmax_queue",
-                                              plan.threads, plan.blocks, plan.bytes, &clusters);
-      !s.ok()) {
-    return s;
-  }
+  TILE_TRY(tile::clusters_at_once(softmax_queue<T, kPlain>, "softmax_queue", plan.threads,
+                                  plan.blocks, plan.bytes, &clusters));
   StreamMemory rows_taken;
-  if (tile::Status s = rows_taken.allocate(sizeof(unsigned long long), stream); !s.ok()) return s;
+  TILE_TRY(rows_taken.allocate(sizeof(unsigned long long), stream));
   const auto some = static_cast<unsigned>(std::min<std::int64_t>(clusters, problem.rows));
   return tile::launch_in_clusters(
       softmax_queue<T, kPlain>, "softmax_queue", some * plan.blocks, plan.threads, plan.blocks,
@@ -218,7 +215,7 @@ tile::Status launch(const ForwardProblem& problem, const ForwardBuffers& buffers
 
 tile::Status takes_queue(const ForwardProblem& problem, const ForwardBuffers& buffers,
                          const tile::Device&) {
-  if (tile::Status s = check_chunks(problem, buffers); !s.ok()) return s;
+  TILE_TRY(check_chunks(problem, buffers));
   const std::string cols = std::to_string(problem.cols);
   // Longer rows leave room for one block of step 6 on a multiprocessor.
   if (problem.cols * static_cast<std::int64_t>(tile::size_bytes(problem.type)) <= 64 * 1024) {

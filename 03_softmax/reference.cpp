@@ -1,17 +1,15 @@
-// The reference on the CPU, with Eigen in double, and the checks of the arguments.
+// The references on the CPU, with Eigen in double.
+#include "reference.hpp"
+
 #include <Eigen/Core>
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <numbers>
-#include <string>
 #include <vector>
 
 #include "harness/parallel.hpp"
 #include "harness/rounding.hpp"
-#include "softmax.hpp"
-#include "tile/host/chunks.hpp"
-#include "tile/host/matrix_argument.hpp"
 
 namespace softmax {
 namespace {
@@ -185,49 +183,6 @@ tile::Expected for_each_row(const Problem& p, double hidden, Compute compute) {
   return expected;
 }
 
-// ---- Arguments ----
-
-template <class Problem>
-tile::Status check_extents(const Problem& p) {
-  for (const auto& [name, extent] : {std::pair{"rows", p.rows}, std::pair{"cols", p.cols}}) {
-    if (extent < 0) return tile::invalid_argument(name, std::to_string(extent) + " is negative");
-  }
-  if (!(p.scale > 0) || !std::isfinite(p.scale * std::numbers::log2e_v<float>)) {
-    return tile::invalid_argument(
-        "scale", std::to_string(p.scale) + " is not positive, or too large for exp(scale x)");
-  }
-  const bool divides = p.rows == 0 || (p.queries > 0 && p.rows % p.queries == 0);
-  if (p.causal && (p.queries < 0 || !divides)) {
-    return tile::invalid_argument("queries", std::to_string(p.queries) + " is no part of " +
-                                                 std::to_string(p.rows) + " rows");
-  }
-  return {};
-}
-
-tile::Status check_matrices(const std::vector<tile::MatrixArgument>& inputs,
-                            const tile::MatrixArgument& output) {
-  for (const tile::MatrixArgument& input : inputs) {
-    if (tile::Status s = tile::check_size(input); !s.ok()) return s;
-  }
-  if (tile::Status s = tile::check_size(output); !s.ok()) return s;
-  if (output.empty()) return {};
-  for (const tile::MatrixArgument& input : inputs) {
-    if (tile::Status s = tile::check_pointer(input); !s.ok()) return s;
-  }
-  if (tile::Status s = tile::check_pointer(output); !s.ok()) return s;
-  for (const tile::MatrixArgument& input : inputs) {
-    if (tile::Status s = tile::check_apart_or_same(output, input); !s.ok()) return s;
-  }
-  return {};
-}
-
-template <class Problem>
-tile::MatrixArgument matrix(const Problem& p, const char* name, const char* ld_name,
-                            const void* data, std::int64_t ld) {
-  const auto element = static_cast<std::int64_t>(tile::size_bytes(p.type));
-  return {name, ld_name, data, p.rows, p.cols, ld, element};
-}
-
 }  // namespace
 
 tile::Expected reference(const ForwardProblem& p, std::span<const double> x) {
@@ -243,38 +198,6 @@ tile::Expected reference(const BackwardProblem& p, std::span<const double> y,
       p, 0, [&](std::size_t begin, Eigen::Index visible, Result value, Result bound) {
         backward(p, Row(&y[begin], visible), Row(&dy[begin], visible), value, bound);
       });
-}
-
-tile::Status validate(const ForwardProblem& p, const ForwardBuffers& buffers) {
-  if (tile::Status s = tile::check_requirements(kTypes, {}, p.type); !s.ok()) return s;
-  return validate_matrices(p, buffers);
-}
-
-tile::Status validate(const BackwardProblem& p, const BackwardBuffers& buffers) {
-  if (tile::Status s = tile::check_requirements(kTypes, {}, p.type); !s.ok()) return s;
-  return validate_matrices(p, buffers);
-}
-
-tile::Status validate_matrices(const ForwardProblem& p, const ForwardBuffers& b) {
-  if (tile::Status s = check_extents(p); !s.ok()) return s;
-  return check_matrices({matrix(p, "x", "ldx", b.x, p.ldx)}, matrix(p, "y", "ldy", b.y, p.ldy));
-}
-
-tile::Status validate_matrices(const BackwardProblem& p, const BackwardBuffers& b) {
-  if (tile::Status s = check_extents(p); !s.ok()) return s;
-  return check_matrices({matrix(p, "y", "ldy", b.y, p.ldy), matrix(p, "dy", "lddy", b.dy, p.lddy)},
-                        matrix(p, "dx", "lddx", b.dx, p.lddx));
-}
-
-tile::Status check_chunks(const ForwardProblem& p, const ForwardBuffers& b) {
-  tile::Status s = tile::check_chunks(p.type, p.cols, "x", b.x, "ldx", p.ldx);
-  return s.ok() ? tile::check_chunks(p.type, p.cols, "y", b.y, "ldy", p.ldy) : s;
-}
-
-tile::Status check_chunks(const BackwardProblem& p, const BackwardBuffers& b) {
-  tile::Status s = tile::check_chunks(p.type, p.cols, "y", b.y, "ldy", p.ldy);
-  if (s.ok()) s = tile::check_chunks(p.type, p.cols, "dy", b.dy, "lddy", p.lddy);
-  return s.ok() ? tile::check_chunks(p.type, p.cols, "dx", b.dx, "lddx", p.lddx) : s;
 }
 
 }  // namespace softmax

@@ -1,12 +1,9 @@
-// softmax along the rows of a matrix, forward and backward: the problems, the ladders and the
-// references.
+// softmax along the rows of a matrix, forward and backward: the problems and the ladders.
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <string_view>
 
-#include "harness/compare.hpp"
 #include "tile/host/step.hpp"
 
 namespace softmax {
@@ -87,6 +84,21 @@ template <class Problem>
 bool is_plain(const Problem& p) {
   return !p.causal && !p.log;
 }
+
+/// How a block keeps a row in shared memory, x or both y and dy: its threads, and how many chunks
+/// of 16 bytes of each matrix one of them has. These are 4, or 8 where 4 are too few.
+struct BlockPlan {
+  static constexpr int kMaxThreads = 1024;
+  std::int64_t threads, bytes;
+  int chunks;
+
+  bool fits(const tile::Device& device) const {
+    constexpr std::int64_t kStaticBytes = 4096;  // more than the kernels declare
+    return threads <= kMaxThreads && bytes + kStaticBytes <= device.shared_bytes_of_block;
+  }
+};
+BlockPlan block_plan(const ForwardProblem& problem);
+BlockPlan block_plan(const BackwardProblem& problem);
 
 // The steps of both passes, in the given stream (a cudaStream_t), and what they take.
 using ForwardStep = tile::Status(const ForwardProblem&, const ForwardBuffers&, void* stream);
@@ -234,11 +246,5 @@ inline constexpr BackwardLadder kBackwardLadder{.name = "backward",
                                                 .steps = kBackward,
                                                 .validate = validate,
                                                 .is_empty = is_empty<BackwardProblem>};
-
-/// y and dx in double, and how far a correct kernel may be from them. x, y and dy hold the values
-/// that the kernel sees, without padding.
-tile::Expected reference(const ForwardProblem& problem, std::span<const double> x);
-tile::Expected reference(const BackwardProblem& problem, std::span<const double> y,
-                         std::span<const double> dy);
 
 }  // namespace softmax

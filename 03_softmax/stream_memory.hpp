@@ -49,7 +49,7 @@ class StreamMemory {
 
   tile::Status allocate(std::size_t bytes, void* stream) {
     cudaMemPool_t pool = nullptr;
-    if (tile::Status s = pool_of_card(&pool); !s.ok()) return s;
+    TILE_TRY(pool_of_card(&pool));
     stream_ = static_cast<cudaStream_t>(stream);
     TILE_RETURN_IF_CUDA_ERROR(cudaMallocFromPoolAsync(&data_, bytes, pool, stream_));
     TILE_RETURN_IF_CUDA_ERROR(cudaMemsetAsync(data_, 0, bytes, stream_));

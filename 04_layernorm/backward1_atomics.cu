@@ -7,6 +7,7 @@
 //        and so the rounding of dgamma and dbeta, differs from run to run.
 #include "layernorm_backward.cuh"
 #include "tile/basics.cuh"
+#include "tile/host/launch.hpp"
 
 namespace layernorm {
 namespace {
@@ -57,22 +58,22 @@ __global__ void layernorm_backward_atomics(tile::Rows<const T> x,   // [rows][co
 
 tile::Status atomics(const BackwardProblem& p, const BackwardBuffers& b, void* stream) {
   if (p.rows == 0) return sum_partial_sums(p, b, 0, stream);
-  const auto cuda_stream = static_cast<cudaStream_t>(stream);
   auto* dgamma_sum = static_cast<float*>(b.workspace);
   const std::size_t bytes = 2 * static_cast<std::size_t>(p.cols) * sizeof(float);
   unsigned blocks = 0;
-  if (tile::Status s = tile::blocks_for("rows", p.rows, 1, &blocks); !s.ok()) return s;
-  TILE_RETURN_IF_CUDA_ERROR(cudaMemsetAsync(dgamma_sum, 0, bytes, cuda_stream));
-  tile::Status launched = tile::with_element_type(p.type, [&](auto element) {
+  TILE_TRY(tile::blocks_for("rows", p.rows, 1, &blocks));
+  TILE_RETURN_IF_CUDA_ERROR(
+      cudaMemsetAsync(dgamma_sum, 0, bytes, static_cast<cudaStream_t>(stream)));
+  const auto launch = [&](auto element) {
     using T = decltype(element);
-    layernorm_backward_atomics<T><<<blocks, kThreads, 0, cuda_stream>>>(
+    return tile::launch(
+        layernorm_backward_atomics<T>, "layernorm_backward_atomics", blocks, kThreads, 0, stream,
         tile::Rows<const T>{static_cast<const T*>(b.x), p.ldx},
         tile::Rows<const T>{static_cast<const T*>(b.dy), p.lddy}, static_cast<const T*>(b.gamma),
         b.mean, b.rstd, tile::Rows<T>{static_cast<T*>(b.dx), p.lddx}, dgamma_sum,
         dgamma_sum + p.cols, p.cols, static_cast<float>(1 / static_cast<double>(p.cols)));
-    return tile::launch_status("layernorm_backward_atomics");
-  });
-  if (!launched.ok()) return launched;
+  };
+  TILE_TRY(tile::with_element_type(p.type, launch));
   return sum_partial_sums(p, b, 1, stream);
 }
 

@@ -6,6 +6,7 @@
 // Limit: memory. x and dy are read three times in all: seven tensors move where three suffice.
 #include "layernorm_backward.cuh"
 #include "tile/basics.cuh"
+#include "tile/host/launch.hpp"
 
 namespace layernorm {
 namespace {
@@ -89,31 +90,28 @@ __global__ void layernorm_backward_two_stage(tile::Rows<const T> x,   // [rows][
 
 tile::Status two_stage(const BackwardProblem& p, const BackwardBuffers& b, void* stream) {
   if (p.rows == 0) return sum_partial_sums(p, b, 0, stream);
-  const auto cuda_stream = static_cast<cudaStream_t>(stream);
   auto* sums = static_cast<float*>(b.workspace);
   const std::int64_t groups =
       std::min({kMaxGroups, max_partial_sums(p.cols), (p.rows + kRowsAtOnce - 1) / kRowsAtOnce});
   const std::int64_t blocks = groups * ((p.cols + kBlockCols - 1) / kBlockCols);
   unsigned dx_blocks = 0, sum_blocks = 0;
-  if (tile::Status s = tile::blocks_for("rows", p.rows, 1, &dx_blocks); !s.ok()) return s;
-  if (tile::Status s = tile::blocks_for("cols", blocks, 1, &sum_blocks); !s.ok()) return s;
+  TILE_TRY(tile::blocks_for("rows", p.rows, 1, &dx_blocks));
+  TILE_TRY(tile::blocks_for("cols", blocks, 1, &sum_blocks));
   return tile::with_element_type(p.type, [&](auto element) -> tile::Status {
     using T = decltype(element);
     const tile::Rows<const T> x{static_cast<const T*>(b.x), p.ldx};
     const tile::Rows<const T> dy{static_cast<const T*>(b.dy), p.lddy};
     // First the sums: dx may be x or dy.
     if (b.dgamma || b.dbeta) {
-      layernorm_backward_two_stage<T>
-          <<<sum_blocks, dim3(kBlockCols, kRowsAtOnce), 0, cuda_stream>>>(
-              x, dy, b.mean, b.rstd, sums, sums + groups * p.cols, p.rows, p.cols, groups);
-      if (tile::Status s = tile::launch_status("layernorm_backward_two_stage"); !s.ok()) return s;
-      if (tile::Status s = sum_partial_sums(p, b, groups, stream); !s.ok()) return s;
+      TILE_TRY(tile::launch(layernorm_backward_two_stage<T>, "layernorm_backward_two_stage",
+                            sum_blocks, dim3(kBlockCols, kRowsAtOnce), 0, stream, x, dy, b.mean,
+                            b.rstd, sums, sums + groups * p.cols, p.rows, p.cols, groups));
+      TILE_TRY(sum_partial_sums(p, b, groups, stream));
     }
-    layernorm_backward_two_stage_dx<T><<<dx_blocks, kThreads, 0, cuda_stream>>>(
-        x, dy, static_cast<const T*>(b.gamma), b.mean, b.rstd,
-        tile::Rows<T>{static_cast<T*>(b.dx), p.lddx}, p.cols,
-        static_cast<float>(1 / static_cast<double>(p.cols)));
-    return tile::launch_status("layernorm_backward_two_stage_dx");
+    return tile::launch(layernorm_backward_two_stage_dx<T>, "layernorm_backward_two_stage_dx",
+                        dx_blocks, kThreads, 0, stream, x, dy, static_cast<const T*>(b.gamma),
+                        b.mean, b.rstd, tile::Rows<T>{static_cast<T*>(b.dx), p.lddx}, p.cols,
+                        static_cast<float>(1 / static_cast<double>(p.cols)));
   });
 }
 

@@ -8,18 +8,10 @@
 // Limit: memory, for rows of up to 8,192 elements, or 16,384 of 2 bytes.
 #include "layernorm_backward.cuh"
 #include "tile/basics.cuh"
+#include "tile/host/launch.hpp"
 
 namespace layernorm {
 namespace {
-
-/// Threads of a block at most. The sums of dgamma and dbeta take 64 registers of each, gamma 16 or
-/// 32. With 256 threads on a multiprocessor there are 64 more, for w and xhat of a row. 512 threads
-/// compute these twice: for rows twice as long, of elements of 2 bytes, since gamma in fp32 takes
-/// 16 registers more.
-constexpr int kKeeping = 256, kRecomputing = 512;
-__host__ __device__ constexpr int rows_ahead(int max_threads) {
-  return max_threads == kKeeping ? 2 : 1;
-}
 
 // snippet-begin dx
 /// dx = rstd (w - mean of w - xhat mean of w xhat). kKept: w and xhat are those that add() left.
@@ -141,76 +133,42 @@ __global__ void __launch_bounds__(kMaxThreads)
 }
 // snippet-end kernel
 
-/// How a block shares its rows.
-struct BlockPlan {
-  bool fits;
-  int threads, max_threads;  // max_threads: which kernel
-  bool rows_of_warps;
-  std::int64_t shared_bytes;
-};
-constexpr std::int64_t kStaticBytes = 4 * 1024;  // no less than the kernels declare and CUDA takes
-
-BlockPlan plan_of(const BackwardProblem& p, const tile::Device& device) {
-  const auto element = static_cast<std::int64_t>(tile::size_bytes(p.type));
-  auto queue_bytes = [&](std::int64_t threads, int max_threads) {
-    return 2 * (rows_ahead(max_threads) + 1) * threads * kThreadElements * element;
-  };
-  const std::int64_t limit = device.shared_bytes_of_block - kStaticBytes;
-  // For a warp's row there is room for its sums afterwards: of no more bytes.
-  if (p.cols <= tile::kWarp * kThreadElements && queue_bytes(kKeeping, kKeeping) <= limit) {
-    return {true, kKeeping, kKeeping, true, queue_bytes(kKeeping, kKeeping)};
-  }
-  const std::int64_t threads = (p.cols + kThreadElements * 32 - 1) / (kThreadElements * 32) * 32;
-  for (const int most : {kKeeping, kRecomputing}) {
-    if (threads > most || queue_bytes(threads, most) > limit) continue;
-    if (most == kRecomputing && element != 2) continue;
-    return {true, static_cast<int>(threads), most, false, queue_bytes(threads, most)};
-  }
-  return {};
-}
-
 }  // namespace
 
 tile::Status takes_persistent(const BackwardProblem& p, const BackwardBuffers& b,
                               const tile::Device& device) {
-  if (tile::Status s = check_chunks(p, b); !s.ok()) return s;
-  if (plan_of(p, device).fits) return {};
+  TILE_TRY(check_chunks(p, b));
+  if (block_plan(p, device).fits) return {};
   return tile::unsupported("cols", std::to_string(p.cols) + " are more than a block holds");
 }
 
 tile::Status persistent(const BackwardProblem& p, const BackwardBuffers& b, void* stream) {
   if (p.rows == 0) return sum_partial_sums(p, b, 0, stream);
   const tile::Device& device = tile::device();
-  const BlockPlan plan = plan_of(p, device);
+  const BlockPlan plan = block_plan(p, device);
   // As many blocks as the card holds at one time: a multiprocessor has registers for max_threads.
   const std::int64_t each = std::clamp<std::int64_t>(
-      device.shared_bytes_of_multiprocessor / (plan.shared_bytes + kStaticBytes), 1,
+      device.shared_bytes_of_multiprocessor / (plan.shared_bytes + BlockPlan::kStaticBytes), 1,
       plan.max_threads / plan.threads);
   constexpr int kWarps = kKeeping / tile::kWarp;
   const std::int64_t needed = plan.rows_of_warps ? (p.rows + kWarps - 1) / kWarps : p.rows;
   const std::int64_t blocks =
       std::min({device.multiprocessors * each, needed, max_partial_sums(p.cols)});
   auto* sums = static_cast<float*>(b.workspace);
-  tile::Status launched = tile::with_element_type(p.type, [&](auto element) {
+  const auto launch_of_type = [&](auto element) {
     using T = decltype(element);
-    auto launch = [&](auto max_threads, auto rows_of_warps) -> tile::Status {
+    const auto launch = [&](auto max_threads, auto rows_of_warps) {
       constexpr int kMaxThreads = max_threads;
       constexpr bool kRowsOfWarps = rows_of_warps;
-      const auto bytes = static_cast<std::size_t>(plan.shared_bytes);
-      if (tile::Status s = tile::allow_shared_bytes(
-              layernorm_backward_persistent<T, kMaxThreads, kRowsOfWarps>, bytes);
-          !s.ok()) {
-        return s;
-      }
-      layernorm_backward_persistent<T, kMaxThreads, kRowsOfWarps>
-          <<<static_cast<unsigned>(blocks), plan.threads, bytes,
-             static_cast<cudaStream_t>(stream)>>>(
-              tile::Rows<const T>{static_cast<const T*>(b.x), p.ldx},
-              tile::Rows<const T>{static_cast<const T*>(b.dy), p.lddy},
-              static_cast<const T*>(b.gamma), b.mean, b.rstd,
-              tile::Rows<T>{static_cast<T*>(b.dx), p.lddx}, sums, sums + blocks * p.cols, p.rows,
-              p.cols, static_cast<float>(1 / static_cast<double>(p.cols)));
-      return tile::launch_status("layernorm_backward_persistent");
+      return tile::launch(layernorm_backward_persistent<T, kMaxThreads, kRowsOfWarps>,
+                          "layernorm_backward_persistent", static_cast<unsigned>(blocks),
+                          plan.threads, static_cast<std::size_t>(plan.shared_bytes), stream,
+                          tile::Rows<const T>{static_cast<const T*>(b.x), p.ldx},
+                          tile::Rows<const T>{static_cast<const T*>(b.dy), p.lddy},
+                          static_cast<const T*>(b.gamma), b.mean, b.rstd,
+                          tile::Rows<T>{static_cast<T*>(b.dx), p.lddx}, sums,
+                          sums + blocks * p.cols, p.rows, p.cols,
+                          static_cast<float>(1 / static_cast<double>(p.cols)));
     };
     constexpr std::integral_constant<int, kKeeping> keeping{};
     if (plan.rows_of_warps) return launch(keeping, std::true_type{});
@@ -220,8 +178,8 @@ tile::Status persistent(const BackwardProblem& p, const BackwardBuffers& b, void
       }
     }
     return launch(keeping, std::false_type{});
-  });
-  if (!launched.ok()) return launched;
+  };
+  TILE_TRY(tile::with_element_type(p.type, launch_of_type));
   return sum_partial_sums(p, b, blocks, stream);
 }
 

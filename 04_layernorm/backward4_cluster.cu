@@ -127,7 +127,6 @@ struct ClusterPlan {
   unsigned blocks;
   std::int64_t shared_bytes;  // of a block
 };
-constexpr std::int64_t kStaticBytes = 4 * 1024;  // no less than the kernel declares and CUDA takes
 
 ClusterPlan plan_of(const BackwardProblem& p, const tile::Device& device) {
   const auto element = static_cast<std::int64_t>(tile::size_bytes(p.type)), width = 16 / element;
@@ -135,7 +134,8 @@ ClusterPlan plan_of(const BackwardProblem& p, const tile::Device& device) {
     const std::int64_t cols = (p.cols / width + blocks - 1) / blocks * width;
     const std::int64_t threads = (cols + kThreadElements * 32 - 1) / (kThreadElements * 32) * 32;
     const std::int64_t bytes = 2 * (kRowsAhead + 1) * threads * kThreadElements * element;
-    if (threads > kMaxThreads || bytes + kStaticBytes > device.shared_bytes_of_block) continue;
+    if (threads > kMaxThreads || bytes + BlockPlan::kStaticBytes > device.shared_bytes_of_block)
+      continue;
     return {true, static_cast<int>(threads), blocks, bytes};
   }
   return {};
@@ -145,8 +145,8 @@ ClusterPlan plan_of(const BackwardProblem& p, const tile::Device& device) {
 
 tile::Status takes_cluster(const BackwardProblem& p, const BackwardBuffers& b,
                            const tile::Device& device) {
-  if (tile::Status s = check_chunks(p, b); !s.ok()) return s;
-  if (takes_persistent(p, b, device).ok()) {
+  TILE_TRY(check_chunks(p, b));
+  if (block_plan(p, device).fits) {
     return tile::unsupported("cols", std::to_string(p.cols) + " fit into a block");
   }
   if (plan_of(p, device).fits) return {};
@@ -159,15 +159,11 @@ tile::Status cluster(const BackwardProblem& p, const BackwardBuffers& b, void* s
   const auto bytes = static_cast<std::size_t>(plan.shared_bytes);
   std::int64_t clusters = 0;
   auto* sums = static_cast<float*>(b.workspace);
-  tile::Status launched = tile::with_element_type(p.type, [&](auto element) -> tile::Status {
+  const auto launch = [&](auto element) -> tile::Status {
     using T = decltype(element);
     int fit = 0;
-    if (tile::Status s =
-            tile::clusters_at_once(layernorm_backward_cluster<T>, "layernorm_backward_cluster",
-                                   plan.threads, plan.blocks, bytes, &fit);
-        !s.ok()) {
-      return s;
-    }
+    TILE_TRY(tile::clusters_at_once(layernorm_backward_cluster<T>, "layernorm_backward_cluster",
+                                    plan.threads, plan.blocks, bytes, &fit));
     clusters = std::min({std::int64_t{fit}, p.rows, max_partial_sums(p.cols)});
     return tile::launch_in_clusters(
         layernorm_backward_cluster<T>, "layernorm_backward_cluster",
@@ -177,8 +173,8 @@ tile::Status cluster(const BackwardProblem& p, const BackwardBuffers& b, void* s
         b.mean, b.rstd, tile::Rows<T>{static_cast<T*>(b.dx), p.lddx}, sums,
         sums + clusters * p.cols, p.rows, p.cols,
         static_cast<float>(1 / static_cast<double>(p.cols)));
-  });
-  if (!launched.ok()) return launched;
+  };
+  TILE_TRY(tile::with_element_type(p.type, launch));
   return sum_partial_sums(p, b, clusters, stream);
 }
 

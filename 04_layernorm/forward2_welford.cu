@@ -7,8 +7,8 @@
 // Limit: memory. Every row is read twice, and each load fetches one element.
 #include "layernorm.hpp"
 #include "tile/basics.cuh"
+#include "tile/host/launch.hpp"
 #include "tile/reduce.cuh"
-#include "tile/rows.cuh"
 
 namespace layernorm {
 namespace {
@@ -106,14 +106,14 @@ __global__ void layernorm_welford(tile::Rows<const T> x,  // [rows][cols]
 
 tile::Status welford(const ForwardProblem& p, const ForwardBuffers& b, void* stream) {
   unsigned blocks = 0;
-  if (tile::Status s = tile::blocks_for("rows", p.rows, 1, &blocks); !s.ok()) return s;
+  TILE_TRY(tile::blocks_for("rows", p.rows, 1, &blocks));
   return tile::with_element_type(p.type, [&](auto element) {
     using T = decltype(element);
-    layernorm_welford<T><<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
-        tile::Rows<const T>{static_cast<const T*>(b.x), p.ldx}, static_cast<const T*>(b.gamma),
-        static_cast<const T*>(b.beta), tile::Rows<T>{static_cast<T*>(b.y), p.ldy}, b.mean, b.rstd,
-        p.cols, p.eps, p.norm == Norm::layer);
-    return tile::launch_status("layernorm_welford");
+    return tile::launch(layernorm_welford<T>, "layernorm_welford", blocks, kThreads, 0, stream,
+                        tile::Rows<const T>{static_cast<const T*>(b.x), p.ldx},
+                        static_cast<const T*>(b.gamma), static_cast<const T*>(b.beta),
+                        tile::Rows<T>{static_cast<T*>(b.y), p.ldy}, b.mean, b.rstd, p.cols, p.eps,
+                        p.norm == Norm::layer);
   });
 }
 

@@ -7,13 +7,11 @@
 //        16 bytes do not fill them. gamma and beta are read with every row, from the caches.
 #include "layernorm.cuh"
 #include "tile/basics.cuh"
+#include "tile/host/launch.hpp"
 #include "tile/register_slice.cuh"
 
 namespace layernorm {
 namespace {
-
-/// Elements of a thread: as floats, or in long rows of 2 bytes each as they came.
-constexpr int kFloats = 32, kPacked = 64;
 
 /// Threads of a block at most. 64 registers a thread hold 32 floats and the rest. Used in launch
 /// bounds only, which the CPU device ignores.
@@ -63,36 +61,28 @@ __global__ void __launch_bounds__(max_threads(kElements, kSeveralRows),
 }
 // snippet-end kernel
 
-tile::RowPlan plan_of(const ForwardProblem& p, const ForwardBuffers& b) {
-  const bool vectors = check_chunks(p, b).ok();
-  // kPacked elements of 2 bytes take no more registers than kFloats of 4. A block of twice as many
-  // threads would have half of its row's bytes under way.
-  const bool long_row = p.cols > 8 * 1024 && p.cols <= 32 * 1024 && tile::size_bytes(p.type) == 2;
-  return tile::plan_row(p.cols, vectors, true, vectors && long_row ? kPacked : kFloats);
-}
-
 }  // namespace
 
 tile::Status takes_registers(const ForwardProblem& p, const ForwardBuffers& b,
                              const tile::Device&) {
-  if (plan_of(p, b).fits) return {};
+  if (register_plan(p, b).fits) return {};
   return tile::unsupported("cols", std::to_string(p.cols) + " are more than registers hold");
 }
 
 tile::Status registers(const ForwardProblem& p, const ForwardBuffers& b, void* stream) {
-  const tile::RowPlan plan = plan_of(p, b);
+  const tile::RowPlan plan = register_plan(p, b);
   unsigned blocks = 0;
-  if (tile::Status s = tile::blocks_for("rows", p.rows, plan.rows(), &blocks); !s.ok()) return s;
+  TILE_TRY(tile::blocks_for("rows", p.rows, plan.rows(), &blocks));
   return tile::with_element_type(p.type, [&](auto element) {
     using T = decltype(element);
     auto launch = [&](auto width, auto elements, auto several_rows, auto) {
-      layernorm_registers<T, width, elements, several_rows>
-          <<<blocks, dim3(plan.threads, plan.rows()), 0, static_cast<cudaStream_t>(stream)>>>(
-              tile::Rows<const T>{static_cast<const T*>(b.x), p.ldx},
-              static_cast<const T*>(b.gamma), static_cast<const T*>(b.beta),
-              tile::Rows<T>{static_cast<T*>(b.y), p.ldy}, b.mean, b.rstd, p.rows, p.cols,
-              static_cast<float>(1 / static_cast<double>(p.cols)), p.eps, p.norm == Norm::layer);
-      return tile::launch_status("layernorm_registers");
+      return tile::launch(layernorm_registers<T, width, elements, several_rows>,
+                          "layernorm_registers", blocks, dim3(plan.threads, plan.rows()), 0, stream,
+                          tile::Rows<const T>{static_cast<const T*>(b.x), p.ldx},
+                          static_cast<const T*>(b.gamma), static_cast<const T*>(b.beta),
+                          tile::Rows<T>{static_cast<T*>(b.y), p.ldy}, b.mean, b.rstd, p.rows,
+                          p.cols, static_cast<float>(1 / static_cast<double>(p.cols)), p.eps,
+                          p.norm == Norm::layer);
     };
     if constexpr (sizeof(T) == 2) {
       if (plan.elements == kPacked) return tile::with_plan<T, kPacked>(plan, launch);

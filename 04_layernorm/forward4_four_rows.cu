@@ -8,6 +8,7 @@
 // Limit: memory.
 #include "layernorm.hpp"
 #include "tile/basics.cuh"
+#include "tile/host/launch.hpp"
 #include "tile/reduce.cuh"
 #include "tile/rows.cuh"
 
@@ -165,7 +166,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1024 / kMaxThreads)
 
 tile::Status takes_four_rows(const ForwardProblem& p, const ForwardBuffers& b,
                              const tile::Device&) {
-  if (tile::Status s = check_chunks(p, b); !s.ok()) return s;
+  TILE_TRY(check_chunks(p, b));
   const std::int64_t chunks = p.cols * static_cast<std::int64_t>(tile::size_bytes(p.type)) / 16;
   if (chunks >= kMinThreads && chunks <= kMaxThreads) return {};
   return tile::unsupported("cols", std::to_string(p.cols) + " are not 64 bytes to 4 KiB");
@@ -178,17 +179,16 @@ tile::Status four_rows(const ForwardProblem& p, const ForwardBuffers& b, void* s
   while (threads < chunks) threads += parts ? threads : tile::kWarp;
   const unsigned groups = parts ? kThreadsOfParts / threads : 1;
   unsigned blocks = 0;
-  if (tile::Status s = tile::blocks_for("rows", p.rows, kRows * groups, &blocks); !s.ok()) return s;
+  TILE_TRY(tile::blocks_for("rows", p.rows, kRows * groups, &blocks));
   return tile::with_element_type(p.type, [&](auto element) {
     using T = decltype(element);
     auto launch = [&](auto kernel_parts) {
-      layernorm_four_rows<T, kernel_parts>
-          <<<blocks, dim3(threads, groups), 0, static_cast<cudaStream_t>(stream)>>>(
-              tile::Rows<const T>{static_cast<const T*>(b.x), p.ldx},
-              static_cast<const T*>(b.gamma), static_cast<const T*>(b.beta),
-              tile::Rows<T>{static_cast<T*>(b.y), p.ldy}, b.mean, b.rstd, p.rows, p.cols,
-              static_cast<float>(1 / static_cast<double>(p.cols)), p.eps, p.norm == Norm::layer);
-      return tile::launch_status("layernorm_four_rows");
+      return tile::launch(
+          layernorm_four_rows<T, kernel_parts>, "layernorm_four_rows", blocks,
+          dim3(threads, groups), 0, stream, tile::Rows<const T>{static_cast<const T*>(b.x), p.ldx},
+          static_cast<const T*>(b.gamma), static_cast<const T*>(b.beta),
+          tile::Rows<T>{static_cast<T*>(b.y), p.ldy}, b.mean, b.rstd, p.rows, p.cols,
+          static_cast<float>(1 / static_cast<double>(p.cols)), p.eps, p.norm == Norm::layer);
     };
     return parts ? launch(std::true_type{}) : launch(std::false_type{});
   });

@@ -66,10 +66,9 @@ std::int64_t chunks_of(const ForwardProblem& p) {
 
 }  // namespace
 
-tile::Status takes_cluster(const ForwardProblem& p, const ForwardBuffers& b,
-                           const tile::Device& device) {
-  if (tile::Status s = check_chunks(p, b); !s.ok()) return s;
-  if (takes_registers(p, b, device).ok()) {
+tile::Status takes_cluster(const ForwardProblem& p, const ForwardBuffers& b, const tile::Device&) {
+  TILE_TRY(check_chunks(p, b));
+  if (register_plan(p, b).fits) {
     return tile::unsupported("cols", std::to_string(p.cols) + " fit into a block's registers");
   }
   if (chunks_of(p) <= tile::kMaxBlocksOfCluster * kMaxChunks) return {};
@@ -82,9 +81,7 @@ tile::Status cluster(const ForwardProblem& p, const ForwardBuffers& b, void* str
   const std::int64_t most = (chunks_of(p) + blocks_of_row - 1) / blocks_of_row;
   const auto threads = static_cast<int>((most + kChunks * 32 - 1) / (kChunks * 32) * 32);
   unsigned blocks = 0;
-  if (tile::Status s = tile::blocks_for("rows", p.rows * blocks_of_row, 1, &blocks); !s.ok()) {
-    return s;
-  }
+  TILE_TRY(tile::blocks_for("rows", p.rows * blocks_of_row, 1, &blocks));
   return tile::with_element_type(p.type, [&](auto element) {
     using T = decltype(element);
     return tile::launch_in_clusters(

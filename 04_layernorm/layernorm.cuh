@@ -2,9 +2,23 @@
 #pragma once
 
 #include "layernorm.hpp"
+#include "tile/host/row_plan.hpp"
 #include "tile/rows.cuh"
 
 namespace layernorm {
+
+/// Elements of a thread that has them in registers: as floats, or in long rows of 2 bytes each as
+/// they came.
+inline constexpr int kFloats = 32, kPacked = 64;
+
+/// How threads keep a row in registers, if they can.
+inline tile::RowPlan register_plan(const ForwardProblem& p, const ForwardBuffers& b) {
+  const bool vectors = check_chunks(p, b).ok();
+  // kPacked elements of 2 bytes take no more registers than kFloats of 4. A block of twice as many
+  // threads would have half of its row's bytes under way.
+  const bool long_row = p.cols > 8 * 1024 && p.cols <= 32 * 1024 && tile::size_bytes(p.type) == 2;
+  return tile::plan_row(p.cols, vectors, true, vectors && long_row ? kPacked : kFloats);
+}
 
 /// The elements of a slice as floats. Either they are converted once and stay in registers; or, in
 /// slices that leave no registers for floats, they stay as they came and every pass converts them

@@ -1,12 +1,10 @@
-// LayerNorm and RMSNorm along the rows of a matrix, forward and backward: the problems, the two
-// ladders and the references.
+// LayerNorm and RMSNorm along the rows of a matrix, forward and backward: the problems and the two
+// ladders.
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <string_view>
 
-#include "harness/compare.hpp"
 #include "tile/host/step.hpp"
 
 namespace layernorm {
@@ -117,12 +115,32 @@ constexpr std::int64_t max_partial_sums(std::int64_t cols) {
   return fit < 1 ? 1 : fit < kMax ? fit : kMax;
 }
 
-/// The device memory that any step needs besides its arguments: fp32 partial sums. At most 32 MiB
-/// up to 4 million columns.
+/// The device memory that each step has besides its arguments, for fp32 partial sums: at most 32
+/// MiB up to 4 million columns, and INT64_MAX where it overflows.
 constexpr std::int64_t workspace_bytes(const BackwardProblem& p) {
   if (p.cols <= 0) return 0;
-  return 2 * max_partial_sums(p.cols) * p.cols * static_cast<std::int64_t>(sizeof(float));
+  std::int64_t bytes = 2 * max_partial_sums(p.cols) * static_cast<std::int64_t>(sizeof(float));
+  return __builtin_mul_overflow(bytes, p.cols, &bytes) ? INT64_MAX : bytes;
 }
+
+/// Elements of a row that a thread keeps from step `persistent` on.
+inline constexpr int kThreadElements = 32;
+/// Threads of its blocks at most. The sums of dgamma and dbeta take 64 registers of
+/// each, gamma 16 or 32. With 256 threads on a multiprocessor there are 64 more, for w and xhat of
+/// a row. 512 threads compute these twice: for rows twice as long, of elements of 2 bytes, since
+/// gamma in fp32 takes 16 registers more.
+inline constexpr int kKeeping = 256, kRecomputing = 512;
+constexpr int rows_ahead(int max_threads) { return max_threads == kKeeping ? 2 : 1; }
+
+/// How its blocks share their rows.
+struct BlockPlan {
+  static constexpr std::int64_t kStaticBytes = 4 * 1024;  // no less than kernels and CUDA take
+  bool fits;
+  int threads, max_threads;  // max_threads: which kernel
+  bool rows_of_warps;
+  std::int64_t shared_bytes;
+};
+BlockPlan block_plan(const BackwardProblem& problem, const tile::Device& device);
 
 // The steps. Each computes dx, dgamma and dbeta in the given stream (a cudaStream_t).
 using BackwardStep = tile::Status(const BackwardProblem&, const BackwardBuffers&, void* stream);
@@ -199,7 +217,8 @@ inline constexpr BackwardLadder::Step kBackward[] = {
      .takes = nullptr,
      .otherwise = "",
      .shows = kShows,
-     .launch = atomics},
+     .launch = atomics,
+     .workspace_bytes = workspace_bytes},
     {.name = "two_stage",
      .idea = "groups of rows are summed, then the groups, always in the same order",
      .types = kTypes,
@@ -207,7 +226,8 @@ inline constexpr BackwardLadder::Step kBackward[] = {
      .takes = nullptr,
      .otherwise = "",
      .shows = kShows,
-     .launch = two_stage},
+     .launch = two_stage,
+     .workspace_bytes = workspace_bytes},
     {.name = "persistent",
      .idea = "a block walks over its rows and keeps its sums in registers",
      .types = kTypes,
@@ -215,7 +235,8 @@ inline constexpr BackwardLadder::Step kBackward[] = {
      .takes = takes_persistent,
      .otherwise = "two_stage",
      .shows = {{37, 1032}, {32'768, 4096}},
-     .launch = persistent},
+     .launch = persistent,
+     .workspace_bytes = workspace_bytes},
     {.name = "cluster",
      .idea = "a row in the shared memory of several blocks",
      .types = kTypes,
@@ -223,31 +244,13 @@ inline constexpr BackwardLadder::Step kBackward[] = {
      .takes = takes_cluster,
      .otherwise = "persistent",
      .shows = {{3, 17'000}, {8192, 32'768}},
-     .launch = cluster},
+     .launch = cluster,
+     .workspace_bytes = workspace_bytes},
 };
 inline constexpr BackwardLadder kBackwardLadder{.name = "backward",
                                                 .kernels = "layernorm_backward_",
                                                 .steps = kBackward,
                                                 .validate = validate,
                                                 .is_empty = is_empty};
-
-// ---- The references ----
-
-/// What each pass computes in double, and how far a correct kernel may be from it. Inputs hold the
-/// values that the kernel sees, without padding; an empty gamma is all ones, an empty beta all
-/// zeros.
-struct ForwardReference {
-  tile::Expected y, mean, rstd;
-};
-ForwardReference reference(const ForwardProblem& problem, std::span<const double> x,
-                           std::span<const double> gamma, std::span<const double> beta);
-
-/// `mean` and `rstd` are what the kernel is given: fp32 values, as the forward pass rounded them.
-struct BackwardReference {
-  tile::Expected dx, dgamma, dbeta;
-};
-BackwardReference reference(const BackwardProblem& problem, std::span<const double> x,
-                            std::span<const double> gamma, std::span<const double> mean,
-                            std::span<const double> rstd, std::span<const double> dy);
 
 }  // namespace layernorm

@@ -31,8 +31,6 @@ __device__ __forceinline__ RowSums reduce_lanes(RowSums sums, AddRowSums, int la
 
 // ---- Steps 3 and 4 ----
 
-inline constexpr int kThreadElements = 32;  // of a row
-
 /// A thread's slices of a row, in shared memory, and the row's statistics.
 template <class T>
 struct RowSlices {

@@ -1,6 +1,7 @@
 // The second stage of dgamma and dbeta, for all backward steps: columns of partial sums.
 #include "layernorm_backward.cuh"
 #include "tile/basics.cuh"
+#include "tile/host/launch.hpp"
 
 namespace layernorm {
 namespace {
@@ -45,14 +46,13 @@ tile::Status sum_partial_sums(const BackwardProblem& p, const BackwardBuffers& b
                               std::int64_t count, void* stream) {
   if (!b.dgamma && !b.dbeta) return {};
   unsigned blocks = 0;
-  if (tile::Status s = tile::blocks_for("cols", p.cols, kBlockCols, &blocks); !s.ok()) return s;
+  TILE_TRY(tile::blocks_for("cols", p.cols, kBlockCols, &blocks));
   const auto* dgamma_sums = static_cast<const float*>(b.workspace);
   return tile::with_element_type(p.type, [&](auto element) {
     using T = decltype(element);
-    sum_columns<T><<<blocks, dim3(kBlockCols, kGroups), 0, static_cast<cudaStream_t>(stream)>>>(
-        dgamma_sums, dgamma_sums + count * p.cols, static_cast<T*>(b.dgamma),
-        static_cast<T*>(b.dbeta), count, p.cols);
-    return tile::launch_status("sum_columns");
+    return tile::launch(sum_columns<T>, "sum_columns", blocks, dim3(kBlockCols, kGroups), 0, stream,
+                        dgamma_sums, dgamma_sums + count * p.cols, static_cast<T*>(b.dgamma),
+                        static_cast<T*>(b.dbeta), count, p.cols);
   });
 }
 

@@ -8,10 +8,10 @@
 #include <random>
 #include <string>
 
+#include "02_matmul/reference.hpp"
 #include "embedding.hpp"
 #include "frequencies.hpp"
 #include "harness/rounding.hpp"
-#include "matmul.hpp"
 #include "tile/host/attention_argument.hpp"
 
 namespace windowed_rope {

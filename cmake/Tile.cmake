@@ -83,7 +83,7 @@ endfunction()
 # tile_chapter([KERNELS file.cu …] [USES chapter …] [LINKS library …]): a chapter, named like its
 # folder, which holds
 #   step1_….cu, or forward1_….cu and backward1_….cu   its steps, named after their ladder
-#   reference.cpp and other .cpp                      the reference, which validates as well
+#   reference.cpp, arguments.cpp and other .cpp       the reference, and what is refused
 #   exercises/, solutions/                            see tile_exercise()
 #   test/                                             test*.cpp and their kernels; bench*.cpp for
 #                                                     ./tour; c_interface*.cpp

@@ -74,12 +74,37 @@ std::string checked_text(std::int64_t checked, std::int64_t all, const char* nou
 void require_countable(std::string_view rows_name, std::int64_t rows, std::string_view cols_name,
                        std::int64_t cols);
 
+/// Tensors, and the pointers of a call that lead to them.
+class TensorWorkload : public Workload {
+ public:
+  Comparison check() override { return tensors_.check(); }
+  std::vector<std::string> tensors() const override { return tensors_.names(); }
+  void move_tensor(std::size_t tensor, std::int64_t bytes) override {
+    slots_.at(tensor)(tensors_.move(tensor, bytes).to);
+  }
+
+ protected:
+  /// Puts the address of the input or output that was made last into the call, and remembers where:
+  /// place(buffers_.x, tensors_.input(…)).
+  template <class T>
+  void place(T*& slot, void* data) {
+    slot = static_cast<T*>(data);
+    slots_.push_back([&slot](void* moved) { slot = static_cast<T*>(moved); });
+  }
+  bool are_placed() const { return slots_.size() == tensors_.names().size(); }
+
+  Tensors tensors_;
+
+ private:
+  std::vector<std::function<void(void*)>> slots_;  // as tensors()
+};
+
 template <class Ladder>
 class LadderWorkload;
 
-/// A call of a ladder, one struct. Derived classes fill it with tensors of tensors_.
+/// A call of a ladder, one struct. Derived classes place() tensors of tensors_ in it.
 template <class Call>
-class LadderWorkload<Ladder<Call>> : public Workload {
+class LadderWorkload<Ladder<Call>> : public TensorWorkload {
  public:
   LadderWorkload(const Ladder<Call>& ladder, const Call& call) : ladder_(ladder), call_(call) {}
 
@@ -93,31 +118,15 @@ class LadderWorkload<Ladder<Call>> : public Workload {
     if (ladder_.is_empty(call_)) return {};
     return ladder_.steps[step].launch(call_, stream);
   }
-  Comparison check() override { return tensors_.check(); }
-  std::vector<std::string> tensors() const override { return tensors_.names(); }
-  void move_tensor(std::size_t tensor, std::int64_t bytes) override {
-    slots_.at(tensor)(tensors_.move(tensor, bytes).to);
-  }
 
  protected:
-  /// Puts the address of the input or output that was made last into the call.
-  template <class T>
-  void place(T*& slot, void* data) {
-    slot = static_cast<T*>(data);
-    slots_.push_back([&slot](void* moved) { slot = static_cast<T*>(moved); });
-  }
-
   const Ladder<Call>& ladder_;
   Call call_;
-  Tensors tensors_;
-
- private:
-  std::vector<std::function<void(void*)>> slots_;  // as tensors()
 };
 
-/// A problem of a ladder and its buffers. Derived classes fill buffers_ with tensors of tensors_.
+/// A problem of a ladder and its buffers. Derived classes place() tensors of tensors_ in buffers_.
 template <class Ladder>
-class LadderWorkload : public Workload {
+class LadderWorkload : public TensorWorkload {
  public:
   using Problem = typename Ladder::Problem;
   using Buffers = typename Ladder::Buffers;
@@ -127,7 +136,7 @@ class LadderWorkload : public Workload {
 
   Status choose(std::size_t step, Choice* choice) const override {
     *choice = {step, {}};
-    if (Status s = ladder_.validate(problem_, buffers_); !s.ok()) return s;
+    TILE_TRY(ladder_.validate(problem_, buffers_));
     if (ladder_.is_empty(problem_)) return {};
     return choose_step(ladder_, step, problem_, buffers_, choice);
   }
@@ -135,9 +144,9 @@ class LadderWorkload : public Workload {
     if (ladder_.is_empty(problem_)) return {};
     return ladder_.steps[step].launch(problem_, buffers_, stream);
   }
-  Comparison check() override { return tensors_.check(); }
-  std::vector<std::string> tensors() const override { return tensors_.names(); }
   void move_tensor(std::size_t tensor, std::int64_t bytes) override {
+    if (are_placed()) return TensorWorkload::move_tensor(tensor, bytes);
+    // Those of attention do not place their tensors yet: the pointer is looked for.
     static_assert(std::is_trivially_copyable_v<Buffers> && sizeof(Buffers) % sizeof(void*) == 0,
                   "buffers are device pointers, and nothing else");
     const Tensors::Moved moved = tensors_.move(tensor, bytes);
@@ -154,7 +163,6 @@ class LadderWorkload : public Workload {
   const Ladder& ladder_;
   Problem problem_;
   Buffers buffers_{};
-  Tensors tensors_;
 };
 
 }  // namespace tile

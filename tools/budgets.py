@@ -25,7 +25,9 @@ and marks with ! what is over its budget and with * what an exception allows. EX
 tools/budgets.py lists these with their reasons.
 
 The exit code is 1 if a budget is exceeded without an exception, if an exception is not needed, if a
-ladder has a gap, or if a file of tile/ outside of tile/test/ includes one of harness/.
+ladder has a gap, if a file of tile/ outside of tile/test/ includes one of harness/, if a step does,
+directly or through others, or if a step calls what another step's file defines for all: its launcher
+or what it takes. What two steps share belongs into a header of theirs.
 """
 import dataclasses
 import pathlib
@@ -107,6 +109,9 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("07_windowed_rope/method_backward4_prologue.cu", "kernel"): "the same",
 }
 
+# Chapters whose steps still include files of harness/, or call each other's functions.
+NOT_YET = ("05", "06", "07")
+
 BUDGETS = ("lines", "kernel", "changed", "headers", "header lines")
 # Chapters, and the ladders of a chapter, that may have more headers, and how many lines in them.
 ATTENTION = {"05": (10, 850), "06_rope/attention": (11, 1150), "07_windowed_rope/method": (17, 1350),
@@ -134,6 +139,11 @@ COMMENT_OR_LITERAL = re.compile(
     re.DOTALL)
 DIRECTIVE = re.compile(r"^[ \t]*#(?:\\\n|[^\n])*", re.MULTILINE)
 USES = re.compile(r"\bUSES\s+([\w\s]+)")
+NAMESPACE = re.compile(r"(?:inline\s+)?namespace\s+([\w:]+)")
+# What stands before the brace of a function that other files can call.
+HOST_FUNCTION = re.compile(
+    r"(?!(?:struct|class|enum|union|extern)\b)(?!.*\b(?:static|__device__|__global__)\b)"
+    r"(?:template\s*<[^()]*>\s*)?[^=(]*?\b(\w+)\s*\(", re.DOTALL)
 NOT_COMPARED = re.compile(r"\s*(//\s*snippet-(begin|end)\b|namespace\b|}\s*//\s*namespace\b)")
 
 
@@ -177,6 +187,27 @@ def kernel_lines(source):
     return lengths
 
 
+def host_functions(source):
+    """The functions that a file defines for others, as name -> namespace: on the host, and in no
+    unnamed namespace."""
+    source = without_literals(source)
+    functions, braces, before = {}, [], 0
+    for at, character in enumerate(source):
+        if character not in ";{}":
+            continue
+        head, before = source[before:at].strip(), at + 1
+        if character == "}":
+            if braces:
+                braces.pop()
+        elif character == "{":
+            named = NAMESPACE.fullmatch(head)
+            if None not in braces and not named:
+                if found := HOST_FUNCTION.match(head):
+                    functions[found[1]] = "::".join(braces)
+            braces.append(named[1] if named else None)
+    return functions
+
+
 def compared_lines(source):
     """The lines that are compared with those of the step before."""
     lines = source.splitlines()
@@ -204,6 +235,7 @@ class Tree:
         self.complaints = []
         self._texts = {}
         self._includes = {}
+        self._ladders = None
 
     def text(self, name):
         if name not in self._texts:
@@ -244,7 +276,9 @@ class Tree:
 
     def ladders(self):
         """The names of the steps, a list for each ladder. Complains of gaps in the numbers."""
-        ladders = []
+        if self._ladders is not None:
+            return self._ladders
+        ladders = self._ladders = []
         for chapter in sorted(self.root.iterdir()):
             if not CHAPTER.fullmatch(chapter.name):
                 continue
@@ -273,6 +307,49 @@ class Tree:
             for included in self.includes(name):
                 if included.startswith("harness/"):
                     self.complaints.append(f"{name} includes {included}: tile/ is the ground floor")
+
+
+    def check_includes_of_steps(self):
+        """Complains about files that a step includes, directly or through others, and that include
+        harness/."""
+        reached = set()
+        for name in (step for ladder in self.ladders() for step in ladder):
+            if not name.startswith(NOT_YET):
+                reached |= {name} | self.reached(name)
+        for name in sorted(reached):
+            if name.startswith("tile/"):
+                continue  # check_ground_floor() does that
+            for included in self.includes(name):
+                if included.startswith("harness/"):
+                    self.complaints.append(
+                        f"{name} includes {included}: kernels include nothing of harness/")
+
+    def check_calls_of_steps(self):
+        """Complains about steps that call what another step's file defines. What a step takes need
+        not even be called: its name is enough."""
+        steps = [step for ladder in self.ladders() for step in ladder]
+        functions = {step: host_functions(self.text(step)) for step in steps}
+        names = {name for defined in functions.values() for name in defined}
+        if not names:
+            return
+        use = re.compile(r"(?<![\w.:])(?<!->)(?:(\w+)::)?(" + "|".join(sorted(names))
+                         + r")\b(\s*\()?")
+        for caller in steps:
+            if caller.startswith(NOT_YET):
+                continue
+            told = set()
+            for space, name, called in use.findall(without_literals(self.text(caller))):
+                if name in functions[caller] or name in told:
+                    continue
+                if not called and not name.startswith("takes"):
+                    continue
+                callee = next((step for step in steps if name in functions[step] and (
+                    functions[step][name] == space if space else
+                    step.split("/")[0] == caller.split("/")[0])), None)
+                if callee:
+                    told.add(name)
+                    self.complaints.append(f"{caller} calls {name}() of {callee}: what two steps "
+                                           "share belongs into a header")
 
 
 @dataclasses.dataclass
@@ -373,6 +450,8 @@ def check(root, exceptions):
     tree = Tree(root)
     rows = measure(tree)
     tree.check_ground_floor()
+    tree.check_includes_of_steps()
+    tree.check_calls_of_steps()
     complaints, unused = tree.complaints, dict(exceptions)
     for row in rows:
         for budget in row.over():

@@ -5,6 +5,7 @@ import io
 import pathlib
 import tempfile
 import unittest
+import unittest.mock
 
 import budgets
 
@@ -25,8 +26,9 @@ class Budgets(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.root = pathlib.Path(folder.name)
         self.write("tile/a.cuh", "// one line\n")
-        self.write("01_adder/adder.hpp", '#include "harness/step.hpp"\n')
+        self.write("01_adder/adder.hpp", '#include "tile/host/step.hpp"\n')
         self.write("01_adder/adder.cuh", '#include "adder.hpp"\n#include "tile/a.cuh"\n')
+        self.write("tile/host/step.hpp", "\n")
         self.write("harness/step.hpp", "\n")
         for number in (1, 2, 3):
             self.step(number, STEP)
@@ -193,6 +195,81 @@ class Budgets(unittest.TestCase):
         self.assert_complaint()
         self.write("tile/ptx/b.cuh", '#include "../../harness/step.hpp"\n')  # no step reaches it
         self.assert_complaint("tile/ptx/b.cuh includes harness/step.hpp: tile/ is the ground floor")
+
+    def test_steps_include_nothing_of_harness(self):
+        why = "kernels include nothing of harness/"
+        self.write("01_adder/reference.hpp", '#include "harness/step.hpp"\n')
+        self.assert_complaint()  # no step reaches it
+        self.write("01_adder/adder.hpp", '#include "reference.hpp"\n')  # through adder.cuh
+        self.assert_complaint(f"01_adder/reference.hpp includes harness/step.hpp: {why}")
+        self.write("01_adder/adder.hpp", "\n")
+        self.step(2, STEP.replace('"adder.cuh"', '"adder.cuh"\n#include "harness/step.hpp"'))
+        self.assert_complaint(f"01_adder/step2_x.cu includes harness/step.hpp: {why}")
+
+    def test_chapters_that_still_include_harness(self):
+        self.write("05_five/forward1_a.cu", '#include "harness/step.hpp"\n')
+        with unittest.mock.patch.object(budgets, "NOT_YET", ("05",)):
+            self.assert_complaint()
+        with unittest.mock.patch.object(budgets, "NOT_YET", ()):
+            self.assert_complaint("05_five/forward1_a.cu includes harness/step.hpp: "
+                                  "kernels include nothing of harness/")
+
+    def test_host_functions(self):
+        for source, names in (
+                ("namespace a {\ntile::Status f(int i) {\n  g();\n}\n}\n", {"f": "a"}),
+                ("namespace a {\nnamespace {\nint f() {}\n}\nint g() {}\n}\n", {"g": "a"}),
+                ("namespace a::b {\ntemplate <class T>\nT f() { if (x) {} }\n}\n", {"f": "a::b"}),
+                ("static int f() {}\n__device__ int g() {}\n__global__ void h() {}\n", {}),
+                ("struct A {\n  int f() { return 0; }\n};\nint i[] = {1};\nint f();\n", {}),
+                ("// int f() {}\nconst char* s = \"int f() {}\";\n", {}),
+                ("const auto f = [](int i) {};\nint g(A a) { return h({1}); }\n", {"g": ""}),
+        ):
+            self.assertEqual(budgets.host_functions(source), names, source)
+
+    def test_no_step_calls_another(self):
+        def file(name, body):
+            return STEP + ("namespace adder {\nnamespace {\nint launch() { return 1; }\n}\n"
+                           f"tile::Status takes_{name}() {{\n  return {{}};\n}}\n"
+                           f"tile::Status {name}() {{\n  {body};\n}}\n}}\n")
+
+        def complaint(name):
+            return (f"01_adder/step2_x.cu calls {name}() of 01_adder/step1_x.cu: what two steps "
+                    "share belongs into a header")
+
+        self.step(1, file("one", "return launch()"))
+        self.step(3, file("three", "return three()"))
+        for body, found in (
+                ("return launch()", None),  # its own
+                ("return two()", None),
+                ("return one()", "one"),
+                ("TILE_TRY(adder::one())", "one"),
+                ("return takes_one().ok()", "takes_one"),
+                ("choose(&takes_one)", "takes_one"),  # its name is enough
+                ("int one = 1; use(one)", None),
+                ("other::one(); it.one(); it->one()", None),
+                ('// one()\n  log("one()")', None),
+        ):
+            self.step(2, file("two", body))
+            self.assert_complaint(*[complaint(found)] * (found is not None))
+        # An overload of its own may have the name.
+        self.step(2, file("two", "return one(2)") + "namespace adder {\nint one(int i) {}\n}\n")
+        self.assert_complaint()
+
+    def test_chapters_whose_steps_still_call_one_another(self):
+        self.write("05_five/forward1_a.cu", "namespace five {\nint one() {}\n}\n")
+        self.write("05_five/forward2_b.cu", "namespace five {\nint two() { return one(); }\n}\n")
+        complaint = ("05_five/forward2_b.cu calls one() of 05_five/forward1_a.cu: what two steps "
+                     "share belongs into a header")
+        with unittest.mock.patch.object(budgets, "NOT_YET", ("05",)):
+            self.assert_complaint()
+        with unittest.mock.patch.object(budgets, "NOT_YET", ()):
+            self.assert_complaint(complaint)
+            # In another chapter a function is found by its namespace only.
+            self.write("05_five/forward2_b.cu", "\n")
+            self.write("06_six/forward1_c.cu", "namespace six {\nint three() { return one(); }\n}\n")
+            self.assert_complaint()
+            self.write("06_six/forward1_c.cu", "int three() { return five::one(); }\n")
+            self.assert_complaint(complaint.replace("05_five/forward2_b.cu", "06_six/forward1_c.cu"))
 
     def test_exceptions(self):
         key = ("01_adder/step1_x.cu", "lines")

@@ -23,7 +23,7 @@ __global__ void axpy_kernel(float alpha,
 tile::Status axpy(float alpha, const float* x, float* y, std::int64_t n) {
   if (n == 0) return {};
   unsigned blocks = 0;
-  if (tile::Status s = tile::blocks_for("n", n, kThreads, &blocks); !s.ok()) return s;
+  TILE_TRY(tile::blocks_for("n", n, kThreads, &blocks));
   axpy_kernel<<<blocks, kThreads>>>(alpha, x, y, n);
   return tile::launch_status("axpy_kernel");
 }

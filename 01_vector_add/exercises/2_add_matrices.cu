@@ -28,10 +28,8 @@ __global__ void add_matrices_kernel(Matrix a,  // [rows][cols]
 tile::Status add_matrices(Matrix a, Matrix b, Matrix c, std::int64_t rows, std::int64_t cols) {
   if (rows == 0 || cols == 0) return {};
   dim3 blocks;
-  if (tile::Status s = tile::blocks_for("cols", cols, kColumnsPerBlock, &blocks.x); !s.ok()) {
-    return s;
-  }
-  if (tile::Status s = tile::blocks_for("rows", rows, kRowsPerBlock, &blocks.y); !s.ok()) return s;
+  TILE_TRY(tile::blocks_for("cols", cols, kColumnsPerBlock, &blocks.x));
+  TILE_TRY(tile::blocks_for("rows", rows, kRowsPerBlock, &blocks.y));
   if (blocks.y > 65535) return tile::unsupported("rows", "more than a grid has along y");
   add_matrices_kernel<<<blocks, dim3(kColumnsPerBlock, kRowsPerBlock)>>>(a, b, c, rows, cols);
   return tile::launch_status("add_matrices_kernel");

@@ -2,8 +2,8 @@
 #include "harness/inputs.hpp"
 #include "harness/sample.hpp"
 #include "harness/workload.hpp"
+#include "reference.hpp"
 #include "tile/host/text.hpp"
-#include "vector_add.hpp"
 
 namespace vector_add {
 namespace {
@@ -13,8 +13,9 @@ class Addition : public tile::LadderWorkload<Ladder> {
   explicit Addition(const Problem& p) : LadderWorkload(kLadder, p) {
     const std::vector<double> a = tile::uniform(p.n, p.type, 1, -1, 1);
     const std::vector<double> b = tile::uniform(p.n, p.type, 2, -1, 1);
-    buffers_ = {tensors_.input("a", p.type, 1, p.n, a), tensors_.input("b", p.type, 1, p.n, b),
-                tensors_.output("c", p.type, 1, p.n, {0}, reference(p.type, a, b))};
+    place(buffers_.a, tensors_.input("a", p.type, 1, p.n, a));
+    place(buffers_.b, tensors_.input("b", p.type, 1, p.n, b));
+    place(buffers_.c, tensors_.output("c", p.type, 1, p.n, {0}, reference(p.type, a, b)));
   }
 
   std::string name() const override {

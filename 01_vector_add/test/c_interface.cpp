@@ -12,9 +12,9 @@ const tile::c::RegisterLadder kRegistered{vector_add::kName, vector_add::kTitle,
 tile_status tile_vector_add(const tile_vector_add_args* args) {
   return tile::c::operation([args]() -> tile::Status {
     tile_vector_add_args given;
-    if (tile::Status s = tile::c::read_arguments(args, &given); !s.ok()) return s;
+    TILE_TRY(tile::c::read_arguments(args, &given));
     vector_add::Problem problem{};
-    if (tile::Status s = tile::c::read_type(given.type, &problem.type); !s.ok()) return s;
+    TILE_TRY(tile::c::read_type(given.type, &problem.type));
     problem.n = given.n;
     return tile::c::launch_step(vector_add::kLadder, given.step, given.stream, problem,
                                 vector_add::Buffers{given.a, given.b, given.c});

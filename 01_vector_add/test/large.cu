@@ -39,7 +39,7 @@ tile::Status count_wrong(const float* c, std::int64_t n, std::int64_t* wrong) {
   TILE_RETURN_IF_CUDA_ERROR(cudaMalloc(&count, sizeof *count));
   TILE_RETURN_IF_CUDA_ERROR(cudaMemset(count, 0, sizeof *count));
   check<<<kBlocks, kThreads>>>(c, n, count);
-  if (tile::Status s = tile::launch_status("check"); !s.ok()) return s;
+  TILE_TRY(tile::launch_status("check"));
   TILE_RETURN_IF_CUDA_ERROR(cudaMemcpy(&result, count, sizeof result, cudaMemcpyDeviceToHost));
   TILE_RETURN_IF_CUDA_ERROR(cudaFree(count));
   *wrong = static_cast<std::int64_t>(result);

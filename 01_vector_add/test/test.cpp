@@ -8,10 +8,10 @@
 #include "harness/inputs.hpp"
 #include "harness/test_main.hpp"
 #include "large.hpp"
+#include "reference.hpp"
 #include "tile/basics.cuh"
 #include "tile/host/cuda_check.hpp"
 #include "tile/host/device.hpp"
-#include "vector_add.hpp"
 
 using tile::Comparison;
 using tile::DeviceBuffer;

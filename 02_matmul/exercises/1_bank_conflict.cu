@@ -48,11 +48,10 @@ __global__ void matmul_times_transposed(Operand<float> a,  // [m][k]
 }  // namespace
 
 tile::Status times_transposed(const Problem& problem, const Buffers& buffers) {
-  tile::Status status = validate(problem, buffers);
-  if (!status.ok() || is_empty(problem)) return status;
+  TILE_TRY(validate(problem, buffers));
+  if (is_empty(problem)) return {};
   unsigned blocks = 0;
-  status = blocks_for_tiles(problem, kTile, kTile, &blocks);
-  if (!status.ok()) return status;
+  TILE_TRY(blocks_for_tiles(problem, kTile, kTile, &blocks));
   matmul_times_transposed<<<blocks, dim3(kTile, kTile)>>>(
       op_a<float>(problem, buffers), op_b<float>(problem, buffers),
       output_c<float>(problem, buffers), problem.m, problem.n, terms(problem));

@@ -43,11 +43,10 @@ __global__ void matmul_bias_relu(Operand<float> a,   // [m][k]
 
 tile::Status bias_relu(const Problem& problem, const Buffers& buffers, const float* bias) {
   if (!bias) return tile::invalid_argument("bias", "is null");
-  tile::Status status = validate(problem, buffers);
-  if (!status.ok() || is_empty(problem)) return status;
+  TILE_TRY(validate(problem, buffers));
+  if (is_empty(problem)) return {};
   unsigned blocks = 0;
-  status = blocks_for_tiles(problem, kTile, kTile, &blocks);
-  if (!status.ok()) return status;
+  TILE_TRY(blocks_for_tiles(problem, kTile, kTile, &blocks));
   matmul_bias_relu<<<blocks, dim3(kTile, kTile)>>>(
       op_a<float>(problem, buffers), op_b<float>(problem, buffers), bias,
       output_c<float>(problem, buffers), problem.m, problem.n, terms(problem));

@@ -44,11 +44,10 @@ __global__ void __launch_bounds__(Ring::kThreads)
 }  // namespace
 
 tile::Status stages(const Problem& problem, const Buffers& buffers, int slots, Logged* log) {
-  tile::Status status = validate(problem, buffers);
-  if (!status.ok() || is_empty(problem)) return status;
+  TILE_TRY(validate(problem, buffers));
+  if (is_empty(problem)) return {};
   unsigned blocks = 0;
-  status = blocks_for_tiles(problem, Ring::kBlock, Ring::kBlock, &blocks);
-  if (!status.ok()) return status;
+  TILE_TRY(blocks_for_tiles(problem, Ring::kBlock, Ring::kBlock, &blocks));
   const auto kernel = slots == 2   ? matmul_stages<2>
                       : slots == 3 ? matmul_stages<3>
                                    : matmul_stages<4>;

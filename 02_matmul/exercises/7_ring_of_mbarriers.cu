@@ -14,6 +14,7 @@
 // Check it with: ./tour exercise 02.7
 #include "exercises/exercises.hpp"
 #include "hopper_tiles.cuh"
+#include "tile/host/launch.hpp"
 #include "tile/ptx/fragments.hpp"
 #include "tile/ptx/warpgroup.cuh"
 
@@ -92,20 +93,16 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 tile::Status ring_of_mbarriers(const Problem& problem, const Buffers& buffers) {
-  const tile::Status valid = validate(problem, buffers);
-  if (!valid.ok() || is_empty(problem)) return valid;
+  TILE_TRY(validate(problem, buffers));
+  if (is_empty(problem)) return {};
   tile::TensorMap a_map, b_map;
-  if (tile::Status s = make_maps<ATile, BTile>(problem, buffers, &a_map, &b_map); !s.ok()) return s;
+  TILE_TRY(make_maps<ATile, BTile>(problem, buffers, &a_map, &b_map));
   unsigned blocks = 0;
-  if (tile::Status s = blocks_for_tiles(problem, kTileM, kTileN, &blocks); !s.ok()) return s;
+  TILE_TRY(blocks_for_tiles(problem, kTileM, kTileN, &blocks));
   constexpr int kBytes = kStages * kStageBytes;
-  if (tile::Status s = tile::allow_shared_bytes(matmul_ring_of_mbarriers, kBytes); !s.ok()) {
-    return s;
-  }
-  matmul_ring_of_mbarriers<<<blocks, kThreads, kBytes>>>(
-      a_map, b_map, output_c<__half>(problem, buffers), problem.m, problem.n,
-      static_cast<int>(problem.k));
-  return tile::launch_status("matmul_ring_of_mbarriers");
+  return tile::launch(matmul_ring_of_mbarriers, "matmul_ring_of_mbarriers", blocks, kThreads,
+                      kBytes, nullptr, a_map, b_map, output_c<__half>(problem, buffers), problem.m,
+                      problem.n, problem.k);
 }
 
 }  // namespace matmul

@@ -107,17 +107,16 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 tile::Status multicast(const Problem& problem, const Buffers& buffers) {
-  const tile::Status valid = validate(problem, buffers);
-  if (!valid.ok() || is_empty(problem)) return valid;
+  TILE_TRY(validate(problem, buffers));
+  if (is_empty(problem)) return {};
   tile::TensorMap a_map, b_map;
-  if (tile::Status s = make_maps<AHalf, BTile>(problem, buffers, &a_map, &b_map); !s.ok()) return s;
+  TILE_TRY(make_maps<AHalf, BTile>(problem, buffers, &a_map, &b_map));
   unsigned pairs = 0;
-  if (tile::Status s = blocks_for_tiles(problem, kTileM, kCluster * kTileN, &pairs); !s.ok())
-    return s;
+  TILE_TRY(blocks_for_tiles(problem, kTileM, kCluster * kTileN, &pairs));
   return tile::launch_in_clusters(matmul_multicast, "matmul_multicast", dim3(kCluster * pairs),
                                   kThreads, kCluster, kStages * kStageBytes, nullptr, a_map, b_map,
                                   output_c<__half>(problem, buffers), problem.m, problem.n,
-                                  static_cast<int>(problem.k));
+                                  problem.k);
 }
 
 }  // namespace matmul

@@ -56,11 +56,10 @@ __global__ void matmul_rectangular_tiles(Operand<float> a,  // [m][k]
 }  // namespace
 
 tile::Status rectangular_tiles(const Problem& problem, const Buffers& buffers) {
-  tile::Status status = validate(problem, buffers);
-  if (!status.ok() || is_empty(problem)) return status;
+  TILE_TRY(validate(problem, buffers));
+  if (is_empty(problem)) return {};
   unsigned blocks = 0;
-  status = blocks_for_tiles(problem, kTileM, kTileN, &blocks);
-  if (!status.ok()) return status;
+  TILE_TRY(blocks_for_tiles(problem, kTileM, kTileN, &blocks));
   matmul_rectangular_tiles<<<blocks, kThreads>>>(
       op_a<float>(problem, buffers), op_b<float>(problem, buffers),
       output_c<float>(problem, buffers), problem.m, problem.n, terms(problem));

@@ -69,11 +69,10 @@ __global__ void __launch_bounds__(kTensorThreads)
 }  // namespace
 
 tile::Status swizzled_tiles(const Problem& problem, const Buffers& buffers) {
-  tile::Status status = validate(problem, buffers);
-  if (!status.ok() || is_empty(problem)) return status;
+  TILE_TRY(validate(problem, buffers));
+  if (is_empty(problem)) return {};
   unsigned blocks = 0;
-  status = blocks_for_tiles(problem, kBlockM, kBlockN, &blocks);
-  if (!status.ok()) return status;
+  TILE_TRY(blocks_for_tiles(problem, kBlockM, kBlockN, &blocks));
   matmul_swizzled_tiles<<<blocks, kTensorThreads>>>(
       op_a<__half>(problem, buffers), op_b<__half>(problem, buffers),
       output_c<__half>(problem, buffers), problem.m, problem.n, terms(problem));

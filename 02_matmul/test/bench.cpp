@@ -6,7 +6,7 @@
 #include "harness/parallel.hpp"
 #include "harness/sample.hpp"
 #include "harness/workload.hpp"
-#include "matmul.hpp"
+#include "reference.hpp"
 
 namespace matmul {
 namespace {
@@ -73,11 +73,13 @@ class Multiplication : public tile::LadderWorkload<Ladder> {
     const Values a = tile::uniform(p.m * p.k, p.type, 1, -1, 1);
     const Values b = tile::uniform(p.k * p.n, p.type, 2, -1, 1);
     const Values bias = tile::uniform(with_bias ? p.n : 0, type_of_c(p), 3, -1, 1);
-    buffers_ = {
-        tensors_.input("a", p.type, p.transpose_a ? p.k : p.m, p.transpose_a ? p.m : p.k, a),
-        tensors_.input("b", p.type, p.transpose_b ? p.n : p.k, p.transpose_b ? p.k : p.n, b),
-        tensors_.output("c", type_of_c(p), p.m, p.n, rows_, reference_rows(p, rows_, a, b, bias)),
-        with_bias ? tensors_.input("bias", type_of_c(p), 1, p.n, bias) : nullptr};
+    place(buffers_.a,
+          tensors_.input("a", p.type, p.transpose_a ? p.k : p.m, p.transpose_a ? p.m : p.k, a));
+    place(buffers_.b,
+          tensors_.input("b", p.type, p.transpose_b ? p.n : p.k, p.transpose_b ? p.k : p.n, b));
+    place(buffers_.c, tensors_.output("c", type_of_c(p), p.m, p.n, rows_,
+                                      reference_rows(p, rows_, a, b, bias)));
+    if (with_bias) place(buffers_.bias, tensors_.input("bias", type_of_c(p), 1, p.n, bias));
   }
 
   std::string name() const override {

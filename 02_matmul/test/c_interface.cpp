@@ -1,6 +1,6 @@
 // Chapter 02 for callers of C.
 #include "harness/c/c_interface.hpp"
-#include "matmul.hpp"
+#include "reference.hpp"
 
 namespace {
 
@@ -23,34 +23,28 @@ tile::Status read_activation(tile_activation given, matmul::Activation* activati
 // The caller's struct, as this library knows it and as the chapter does.
 tile::Status read(const tile_matmul_args* args, tile_matmul_args* given, matmul::Problem* problem,
                   matmul::Buffers* buffers) {
-  if (tile::Status s = tile::c::read_arguments(args, given); !s.ok()) return s;
+  TILE_TRY(tile::c::read_arguments(args, given));
   matmul::Problem p{};
-  if (tile::Status s = tile::c::read_type(given->type, &p.type); !s.ok()) return s;
+  TILE_TRY(tile::c::read_type(given->type, &p.type));
   p.m = given->m;
   p.n = given->n;
   p.k = given->k;
-  if (tile::Status s = tile::c::read_flag("transpose_a", given->transpose_a, &p.transpose_a);
-      !s.ok()) {
-    return s;
-  }
-  if (tile::Status s = tile::c::read_flag("transpose_b", given->transpose_b, &p.transpose_b);
-      !s.ok()) {
-    return s;
-  }
+  TILE_TRY(tile::c::read_flag("transpose_a", given->transpose_a, &p.transpose_a));
+  TILE_TRY(tile::c::read_flag("transpose_b", given->transpose_b, &p.transpose_b));
   p.lda = leading_dimension(given->lda, p.transpose_a ? p.m : p.k);
   p.ldb = leading_dimension(given->ldb, p.transpose_b ? p.k : p.n);
   p.ldc = leading_dimension(given->ldc, p.n);
   p.alpha = given->alpha ? *given->alpha : 1;
   p.beta = given->beta ? *given->beta : 0;
-  if (tile::Status s = read_activation(given->activation, &p.activation); !s.ok()) return s;
+  TILE_TRY(read_activation(given->activation, &p.activation));
   *problem = p;
   *buffers = {given->a, given->b, given->c, given->bias, given->a_scale, given->b_scale};
   return {};
 }
 
 tile::Status compute_reference(const matmul::Problem& p, const matmul::Buffers& buffers) {
-  if (tile::Status s = tile::c::check_reference_type(p.type); !s.ok()) return s;
-  if (tile::Status s = matmul::validate_matrices(p, buffers); !s.ok()) return s;
+  TILE_TRY(tile::c::check_reference_type(p.type));
+  TILE_TRY(matmul::validate_matrices(p, buffers));
   if (p.m == 0 || p.n == 0) return {};
   // What the product does not read may be null.
   std::vector<double> a, b, c;
@@ -75,7 +69,7 @@ tile_status tile_matmul(const tile_matmul_args* args) {
     tile_matmul_args given;
     matmul::Problem problem{};
     matmul::Buffers buffers{};
-    if (tile::Status s = read(args, &given, &problem, &buffers); !s.ok()) return s;
+    TILE_TRY(read(args, &given, &problem, &buffers));
     return tile::c::launch_step(matmul::kLadder, given.step, given.stream, problem, buffers);
   });
 }
@@ -85,7 +79,7 @@ tile_status tile_matmul_reference(const tile_matmul_args* args) {
     tile_matmul_args given;
     matmul::Problem problem{};
     matmul::Buffers buffers{};
-    if (tile::Status s = read(args, &given, &problem, &buffers); !s.ok()) return s;
+    TILE_TRY(read(args, &given, &problem, &buffers));
     return compute_reference(problem, buffers);
   });
 }

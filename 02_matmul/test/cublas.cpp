@@ -36,15 +36,12 @@ class Handle {
   tile::Status get(cublasHandle_t* handle) {
     if (!handle_) {
       cublasHandle_t made = nullptr;
-      if (auto s = cublas_status(cublasCreate(&made), "cublasCreate"); !s.ok()) return s;
+      TILE_TRY(cublas_status(cublasCreate(&made), "cublasCreate"));
       handle_.reset(made);
       // This mode computes fp32 with at least fp32's precision and range, by the comment on
       // cublasComputeType_t in cublas_api.h, so never in TF32. CUBLAS_PEDANTIC_MATH promises no
       // more that matters here, but forbids kernels: a peer must be at its best.
-      if (auto s = cublas_status(cublasSetMathMode(made, CUBLAS_DEFAULT_MATH), "cublasSetMathMode");
-          !s.ok()) {
-        return s;
-      }
+      TILE_TRY(cublas_status(cublasSetMathMode(made, CUBLAS_DEFAULT_MATH), "cublasSetMathMode"));
     }
     *handle = handle_.get();
     return {};
@@ -59,15 +56,12 @@ class Handle {
 
 tile::Status multiply(Handle& owner, const Problem& p, const Buffers& buffers, void* stream) {
   using tile::DType;
-  if (tile::Status s = validate(p, buffers); !s.ok()) return s;
-  if (tile::Status s = check_environment(p.type); !s.ok()) return s;
+  TILE_TRY(validate(p, buffers));
+  TILE_TRY(check_environment(p.type));
   cublasHandle_t handle = nullptr;
-  if (tile::Status s = owner.get(&handle); !s.ok()) return s;
-  if (auto s = cublas_status(cublasSetStream(handle, static_cast<cudaStream_t>(stream)),
-                             "cublasSetStream");
-      !s.ok()) {
-    return s;
-  }
+  TILE_TRY(owner.get(&handle));
+  TILE_TRY(
+      cublas_status(cublasSetStream(handle, static_cast<cudaStream_t>(stream)), "cublasSetStream"));
   // cuBLAS stores by columns, so it sees the transpose of each matrix. Cᵀ = op(B)ᵀ op(A)ᵀ: the
   // operands change places, and each is transposed or not as before.
   const auto op = [](bool transpose) { return transpose ? CUBLAS_OP_T : CUBLAS_OP_N; };
@@ -76,14 +70,11 @@ tile::Status multiply(Handle& owner, const Problem& p, const Buffers& buffers, v
                                                       : CUDA_R_32F;
   const cublasComputeType_t compute =
       p.type == DType::tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
-  if (auto s = cublas_status(
-          cublasGemmEx_64(handle, op(p.transpose_b), op(p.transpose_a), p.n, p.m, p.k, &p.alpha,
-                          buffers.b, type, p.ldb, buffers.a, type, p.lda, &p.beta, buffers.c, type,
-                          p.ldc, compute, CUBLAS_GEMM_DEFAULT),
-          "cublasGemmEx_64");
-      !s.ok()) {
-    return s;
-  }
+  TILE_TRY(
+      cublas_status(cublasGemmEx_64(handle, op(p.transpose_b), op(p.transpose_a), p.n, p.m, p.k,
+                                    &p.alpha, buffers.b, type, p.ldb, buffers.a, type, p.lda,
+                                    &p.beta, buffers.c, type, p.ldc, compute, CUBLAS_GEMM_DEFAULT),
+                    "cublasGemmEx_64"));
   return add_bias_and_activate(p, buffers, stream);
 }
 

@@ -130,7 +130,7 @@ class Array {
 class Finding {
  public:
   tile::Status begin() {
-    if (tile::Status s = found_.allocate(1); !s.ok()) return s;
+    TILE_TRY(found_.allocate(1));
     const Found none{0, ~0ull};
     TILE_RETURN_IF_CUDA_ERROR(cudaMemcpy(device(), &none, sizeof none, cudaMemcpyHostToDevice));
     return {};
@@ -151,35 +151,35 @@ tile::Status check_projection(const Problem& p, const Buffers& buffers, std::uin
   const Operand<T> a = op_a<T>(p, buffers), b = op_b<T>(p, buffers);
   const Operand<T> c{static_cast<const T*>(buffers.c), p.ldc, 1};
   Array<std::int64_t> vector, b_vector, ab_vector, c_vector;
-  if (tile::Status s = vector.allocate(p.n); !s.ok()) return s;
-  if (tile::Status s = b_vector.allocate(p.k); !s.ok()) return s;
-  if (tile::Status s = ab_vector.allocate(p.m); !s.ok()) return s;
-  if (tile::Status s = c_vector.allocate(p.m); !s.ok()) return s;
+  TILE_TRY(vector.allocate(p.n));
+  TILE_TRY(b_vector.allocate(p.k));
+  TILE_TRY(ab_vector.allocate(p.m));
+  TILE_TRY(c_vector.allocate(p.m));
   Finding rows;
-  if (tile::Status s = rows.begin(); !s.ok()) return s;
+  TILE_TRY(rows.begin());
 
   fill_vector<<<kBlocks, kThreads>>>(vector.data(), p.n, seed);
-  if (tile::Status s = tile::launch_status("fill_vector"); !s.ok()) return s;
+  TILE_TRY(tile::launch_status("fill_vector"));
   project<T><<<kBlocks, kThreads>>>(b, p.k, p.n, vector.data(), b_vector.data());
-  if (tile::Status s = tile::launch_status("project"); !s.ok()) return s;
+  TILE_TRY(tile::launch_status("project"));
   project<T><<<kBlocks, kThreads>>>(a, p.m, p.k, b_vector.data(), ab_vector.data());
-  if (tile::Status s = tile::launch_status("project"); !s.ok()) return s;
+  TILE_TRY(tile::launch_status("project"));
   project<T><<<kBlocks, kThreads>>>(c, p.m, p.n, vector.data(), c_vector.data());
-  if (tile::Status s = tile::launch_status("project"); !s.ok()) return s;
+  TILE_TRY(tile::launch_status("project"));
   find_different<<<kBlocks, kThreads>>>(ab_vector.data(), c_vector.data(), p.m, rows.device());
-  if (tile::Status s = tile::launch_status("find_different"); !s.ok()) return s;
+  TILE_TRY(tile::launch_status("find_different"));
   Found wrong{};
-  if (tile::Status s = rows.end(&wrong); !s.ok()) return s;
+  TILE_TRY(rows.end(&wrong));
   if (wrong.count == 0) return {};
 
   // Which element is it?
   Finding columns;
-  if (tile::Status s = columns.begin(); !s.ok()) return s;
+  TILE_TRY(columns.begin());
   const auto row = static_cast<std::int64_t>(wrong.first);
   find_wrong_columns<T><<<kBlocks, kThreads>>>(a, b, c, row, p.n, p.k, columns.device());
-  if (tile::Status s = tile::launch_status("find_wrong_columns"); !s.ok()) return s;
+  TILE_TRY(tile::launch_status("find_wrong_columns"));
   Found wrong_columns{};
-  if (tile::Status s = columns.end(&wrong_columns); !s.ok()) return s;
+  TILE_TRY(columns.end(&wrong_columns));
   return tile::device_error("c", std::to_string(wrong.count) + " of " + std::to_string(p.m) +
                                      " rows are wrong; in the first, row " + std::to_string(row) +
                                      ", " + std::to_string(wrong_columns.count) + " of " +
@@ -207,7 +207,7 @@ tile::Status check_product(const Problem& problem, const Buffers& buffers) {
   return with_stored_type(problem.type, [&](auto element) -> tile::Status {
     using T = decltype(element);
     for (const std::uint64_t seed : {11, 12}) {
-      if (tile::Status s = check_projection<T>(problem, buffers, seed); !s.ok()) return s;
+      TILE_TRY(check_projection<T>(problem, buffers, seed));
     }
     return {};
   });
@@ -215,7 +215,7 @@ tile::Status check_product(const Problem& problem, const Buffers& buffers) {
 
 tile::Status check_surroundings(const void* memory, std::int64_t count, const Matrix& matrix) {
   Finding finding;
-  if (tile::Status s = finding.begin(); !s.ok()) return s;
+  TILE_TRY(finding.begin());
   const auto bytes = static_cast<std::int64_t>(tile::size_bytes(matrix.type));
   const std::int64_t start =
       (static_cast<const char*>(matrix.data) - static_cast<const char*>(memory)) / bytes;
@@ -230,9 +230,9 @@ tile::Status check_surroundings(const void* memory, std::int64_t count, const Ma
   } else {
     find(std::uint32_t{});
   }
-  if (tile::Status s = tile::launch_status("find_written"); !s.ok()) return s;
+  TILE_TRY(tile::launch_status("find_written"));
   Found written{};
-  if (tile::Status s = finding.end(&written); !s.ok()) return s;
+  TILE_TRY(finding.end(&written));
   if (written.count == 0) return {};
   return tile::device_error(
       "c", std::to_string(written.count) + " elements outside of it were written, the first at " +

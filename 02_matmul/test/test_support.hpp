@@ -14,7 +14,7 @@
 #include "harness/inputs.hpp"
 #include "harness/selection.hpp"
 #include "harness/test_main.hpp"
-#include "matmul.hpp"
+#include "reference.hpp"
 #include "tile/host/cuda_check.hpp"
 #include "tile/host/device.hpp"
 

@@ -30,7 +30,7 @@ __global__ void softmax_backward_by_warp(tile::Rows<const T> y,   // [rows][cols
 
 tile::Status backward_by_warp(const BackwardProblem& problem, const BackwardBuffers& buffers) {
   unsigned blocks = 0;
-  if (tile::Status s = tile::blocks_for("rows", problem.rows, kRows, &blocks); !s.ok()) return s;
+  TILE_TRY(tile::blocks_for("rows", problem.rows, kRows, &blocks));
   return tile::with_element_type(problem.type, [&](auto element) {
     using T = decltype(element);
     softmax_backward_by_warp<T><<<blocks, kThreads>>>(

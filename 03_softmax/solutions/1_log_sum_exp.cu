@@ -41,7 +41,7 @@ tile::Status log_sum_exp(const float* x, std::int64_t ldx, float* result, std::i
                          std::int64_t cols) {
   if (rows == 0) return {};
   unsigned blocks = 0;
-  if (tile::Status s = tile::blocks_for("rows", rows, 1, &blocks); !s.ok()) return s;
+  TILE_TRY(tile::blocks_for("rows", rows, 1, &blocks));
   log_sum_exp_kernel<<<blocks, kThreads>>>(tile::Rows<const float>{x, ldx}, result, cols);
   return tile::launch_status("log_sum_exp_kernel");
 }

@@ -44,7 +44,7 @@ __global__ void merge_partials_kernel(Partials partials,  // see exercises.hpp f
 tile::Status merge_partials(const Partials& partials, float* average) {
   if (partials.rows == 0 || partials.width == 0) return {};
   unsigned blocks = 0;
-  if (tile::Status s = tile::blocks_for("rows", partials.rows, 1, &blocks); !s.ok()) return s;
+  TILE_TRY(tile::blocks_for("rows", partials.rows, 1, &blocks));
   merge_partials_kernel<<<blocks, kThreads>>>(partials, average);
   return tile::launch_status("merge_partials_kernel");
 }

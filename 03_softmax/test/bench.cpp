@@ -3,7 +3,7 @@
 
 #include "harness/sample.hpp"
 #include "harness/workload.hpp"
-#include "softmax.hpp"
+#include "reference.hpp"
 
 namespace softmax {
 namespace {
@@ -52,9 +52,9 @@ class Softmax : public tile::LadderWorkload<Ladder> {
 class Forward : public Softmax<ForwardLadder> {
  public:
   explicit Forward(const ForwardProblem& p) : Softmax(kForwardLadder, p) {
-    buffers_.x = tensors_.random_input("x", p.type, p.rows, p.cols, 1, 0, 1);
+    place(buffers_.x, tensors_.random_input("x", p.type, p.rows, p.cols, 1, 0, 1));
     const std::vector<double> x = tensors_.rows_of_last(rows_);
-    buffers_.y = tensors_.output("y", p.type, p.rows, p.cols, rows_, reference(checked(), x));
+    place(buffers_.y, tensors_.output("y", p.type, p.rows, p.cols, rows_, reference(checked(), x)));
   }
   double bytes() const override { return 2 * bytes_of_a_matrix(); }
 };
@@ -64,11 +64,12 @@ class Backward : public Softmax<BackwardLadder> {
   explicit Backward(const BackwardProblem& p) : Softmax(kBackwardLadder, p) {
     // Like probabilities: positive, and together about 1.
     const double mean = 1 / static_cast<double>(std::max<std::int64_t>(1, p.cols));
-    buffers_.y = tensors_.random_input("y", p.type, p.rows, p.cols, 1, mean, mean / 4);
+    place(buffers_.y, tensors_.random_input("y", p.type, p.rows, p.cols, 1, mean, mean / 4));
     const std::vector<double> y = tensors_.rows_of_last(rows_);
-    buffers_.dy = tensors_.random_input("dy", p.type, p.rows, p.cols, 2, 0, 1);
+    place(buffers_.dy, tensors_.random_input("dy", p.type, p.rows, p.cols, 2, 0, 1));
     const std::vector<double> dy = tensors_.rows_of_last(rows_);
-    buffers_.dx = tensors_.output("dx", p.type, p.rows, p.cols, rows_, reference(checked(), y, dy));
+    place(buffers_.dx,
+          tensors_.output("dx", p.type, p.rows, p.cols, rows_, reference(checked(), y, dy)));
   }
   std::string_view direction() const override { return "backward"; }
   double bytes() const override { return 3 * bytes_of_a_matrix(); }

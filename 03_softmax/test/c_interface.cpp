@@ -1,6 +1,6 @@
 // Chapter 03 for callers of C.
 #include "harness/c/c_interface.hpp"
-#include "softmax.hpp"
+#include "reference.hpp"
 
 namespace {
 
@@ -19,11 +19,11 @@ const tile::c::RegisterLadder kBackward{softmax::kName, softmax::kTitle,
 // The fields that the structs of both directions share.
 template <class Args, class Problem>
 Status read_common(const Args& given, Problem* p) {
-  if (Status s = tile::c::read_type(given.type, &p->type); !s.ok()) return s;
+  TILE_TRY(tile::c::read_type(given.type, &p->type));
   p->rows = given.rows;
   p->cols = given.cols;
-  if (Status s = tile::c::read_flag("log", given.log, &p->log); !s.ok()) return s;
-  if (Status s = tile::c::read_flag("causal", given.causal, &p->causal); !s.ok()) return s;
+  TILE_TRY(tile::c::read_flag("log", given.log, &p->log));
+  TILE_TRY(tile::c::read_flag("causal", given.causal, &p->causal));
   p->queries = given.queries == 0 ? given.rows : given.queries;
   p->scale = given.scale == 0 ? 1 : given.scale;
   return {};
@@ -32,8 +32,8 @@ Status read_common(const Args& given, Problem* p) {
 // Reads a caller's struct into the library's and into those of the chapter.
 Status read(const tile_softmax_args* args, tile_softmax_args* given, ForwardProblem* p,
             ForwardBuffers* buffers) {
-  if (Status s = tile::c::read_arguments(args, given); !s.ok()) return s;
-  if (Status s = read_common(*given, p); !s.ok()) return s;
+  TILE_TRY(tile::c::read_arguments(args, given));
+  TILE_TRY(read_common(*given, p));
   p->ldx = leading_dimension(given->ldx, p->cols);
   p->ldy = leading_dimension(given->ldy, p->cols);
   *buffers = {given->x, given->y};
@@ -42,8 +42,8 @@ Status read(const tile_softmax_args* args, tile_softmax_args* given, ForwardProb
 
 Status read(const tile_softmax_backward_args* args, tile_softmax_backward_args* given,
             BackwardProblem* p, BackwardBuffers* buffers) {
-  if (Status s = tile::c::read_arguments(args, given); !s.ok()) return s;
-  if (Status s = read_common(*given, p); !s.ok()) return s;
+  TILE_TRY(tile::c::read_arguments(args, given));
+  TILE_TRY(read_common(*given, p));
   p->ldy = leading_dimension(given->ldy, p->cols);
   p->lddy = leading_dimension(given->lddy, p->cols);
   p->lddx = leading_dimension(given->lddx, p->cols);
@@ -57,7 +57,7 @@ tile_status launch(const Ladder& ladder, const Args* args) {
     Args given;
     typename Ladder::Problem problem{};
     typename Ladder::Buffers buffers{};
-    if (Status s = read(args, &given, &problem, &buffers); !s.ok()) return s;
+    TILE_TRY(read(args, &given, &problem, &buffers));
     return tile::c::launch_step(ladder, given.step, given.stream, problem, buffers);
   });
 }
@@ -79,9 +79,9 @@ tile_status compute_reference(const Args* args) {
     Args given;
     Problem p{};
     Buffers buffers{};
-    if (Status s = read(args, &given, &p, &buffers); !s.ok()) return s;
-    if (Status s = tile::c::check_reference_type(p.type); !s.ok()) return s;
-    if (Status s = softmax::validate_matrices(p, buffers); !s.ok()) return s;
+    TILE_TRY(read(args, &given, &p, &buffers));
+    TILE_TRY(tile::c::check_reference_type(p.type));
+    TILE_TRY(softmax::validate_matrices(p, buffers));
     if (!softmax::is_empty(p)) compute(p, buffers);
     return {};
   });

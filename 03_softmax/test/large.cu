@@ -69,7 +69,7 @@ tile::Status count(tile::DType type, const void* output, std::int64_t rows, std:
     TILE_RETURN_IF_CUDA_ERROR(cudaMemset(count, 0, sizeof *count));
     check<T><<<kBlocks, kThreads>>>(tile::Rows<const T>{static_cast<const T*>(output), ld}, rows,
                                     cols, forward, count);
-    if (tile::Status s = tile::launch_status("check"); !s.ok()) return s;
+    TILE_TRY(tile::launch_status("check"));
     TILE_RETURN_IF_CUDA_ERROR(cudaMemcpy(&result, count, sizeof result, cudaMemcpyDeviceToHost));
     TILE_RETURN_IF_CUDA_ERROR(cudaFree(count));
     *wrong = static_cast<std::int64_t>(result);

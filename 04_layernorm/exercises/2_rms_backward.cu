@@ -35,10 +35,10 @@ __global__ void rms_backward_kernel(tile::Rows<const float> x,   // [rows][cols]
 
 tile::Status rms_backward(const BackwardProblem& problem, float eps,
                           const BackwardBuffers& buffers) {
-  if (tile::Status s = validate_sizes(problem); !s.ok()) return s;
+  TILE_TRY(validate_sizes(problem));
   if (problem.rows == 0 || problem.cols == 0) return {};
   unsigned blocks = 0;
-  if (tile::Status s = tile::blocks_for("rows", problem.rows, 1, &blocks); !s.ok()) return s;
+  TILE_TRY(tile::blocks_for("rows", problem.rows, 1, &blocks));
   rms_backward_kernel<<<blocks, kThreads>>>(
       tile::Rows<const float>{static_cast<const float*>(buffers.x), problem.ldx},
       static_cast<const float*>(buffers.gamma),

@@ -70,7 +70,7 @@ __global__ void merge_statistics_kernel(Parts p, float eps,
 tile::Status merge_statistics(const Parts& parts, float eps, float* mean, float* rstd) {
   if (parts.rows == 0) return {};
   unsigned blocks = 0;
-  if (tile::Status s = tile::blocks_for("rows", parts.rows, kRows, &blocks); !s.ok()) return s;
+  TILE_TRY(tile::blocks_for("rows", parts.rows, kRows, &blocks));
   merge_statistics_kernel<<<blocks, kThreads>>>(parts, eps, mean, rstd);
   return tile::launch_status("merge_statistics_kernel");
 }

@@ -55,8 +55,7 @@ tile::Status group_norm(const Grouped& shape, const float* x, const float* gamma
   }
   if (shape.batch == 0 || shape.numbers() == 0) return {};
   unsigned blocks = 0;
-  tile::Status s = tile::blocks_for("batch and groups", shape.batch * shape.groups, 1, &blocks);
-  if (!s.ok()) return s;
+  TILE_TRY(tile::blocks_for("batch and groups", shape.batch * shape.groups, 1, &blocks));
   group_norm_kernel<<<blocks, kThreads>>>(x, gamma, beta, y, shape.channels, shape.positions,
                                           shape.groups, shape.eps);
   return tile::launch_status("group_norm_kernel");

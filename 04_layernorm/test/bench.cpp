@@ -4,7 +4,7 @@
 #include "harness/inputs.hpp"
 #include "harness/sample.hpp"
 #include "harness/workload.hpp"
-#include "layernorm.hpp"
+#include "reference.hpp"
 
 namespace layernorm {
 namespace {
@@ -55,7 +55,7 @@ class Normalization : public tile::LadderWorkload<Ladder> {
            static_cast<double>(tile::size_bytes(p().type));
   }
   /// A row of gamma or beta.
-  const void* of_cols(const char* name, const Values& values) {
+  void* of_cols(const char* name, const Values& values) {
     return this->tensors_.input(name, p().type, 1, p().cols, values);
   }
 
@@ -65,20 +65,19 @@ class Normalization : public tile::LadderWorkload<Ladder> {
 class Forward : public Normalization<ForwardLadder> {
  public:
   explicit Forward(const ForwardProblem& p) : Normalization(kForwardLadder, p) {
-    buffers_.x = tensors_.random_input("x", p.type, p.rows, p.cols, 1, 0, 1);
+    place(buffers_.x, tensors_.random_input("x", p.type, p.rows, p.cols, 1, 0, 1));
     const Values x = tensors_.rows_of_last(rows_);
     const Values gamma = tile::uniform(p.cols, p.type, 2, -2, 2);
     const Values beta = layer() ? tile::uniform(p.cols, p.type, 3, -2, 2) : Values{};
-    buffers_.gamma = of_cols("gamma", gamma);
-    if (layer()) buffers_.beta = of_cols("beta", beta);
+    place(buffers_.gamma, of_cols("gamma", gamma));
+    if (layer()) place(buffers_.beta, of_cols("beta", beta));
     ForwardReference expected = reference(checked(), x, gamma, beta);
     auto statistic = [&](const char* name, tile::Expected& wanted) {
-      return static_cast<float*>(
-          tensors_.output(name, tile::DType::fp32, p.rows, 1, rows_, std::move(wanted)));
+      return tensors_.output(name, tile::DType::fp32, p.rows, 1, rows_, std::move(wanted));
     };
-    buffers_.y = tensors_.output("y", p.type, p.rows, p.cols, rows_, std::move(expected.y));
-    buffers_.rstd = statistic("rstd", expected.rstd);
-    if (layer()) buffers_.mean = statistic("mean", expected.mean);
+    place(buffers_.y, tensors_.output("y", p.type, p.rows, p.cols, rows_, std::move(expected.y)));
+    place(buffers_.rstd, statistic("rstd", expected.rstd));
+    if (layer()) place(buffers_.mean, statistic("mean", expected.mean));
   }
   double bytes() const override { return 2 * bytes_of_a_matrix(); }
 };
@@ -87,17 +86,17 @@ class Backward : public Normalization<BackwardLadder> {
  public:
   explicit Backward(const BackwardProblem& p)
       : Normalization(kBackwardLadder, p), columns_(to_check(p, p.cols)) {
-    buffers_.x = tensors_.random_input("x", p.type, p.rows, p.cols, 1, 0, 1);
+    place(buffers_.x, tensors_.random_input("x", p.type, p.rows, p.cols, 1, 0, 1));
     const Values x = tensors_.rows_of_last(rows_), x_columns = columns_of_last();
-    buffers_.dy = tensors_.random_input("dy", p.type, p.rows, p.cols, 4, 0, 1);
+    place(buffers_.dy, tensors_.random_input("dy", p.type, p.rows, p.cols, 4, 0, 1));
     const Values dy = tensors_.rows_of_last(rows_), dy_columns = columns_of_last();
     const Values gamma = tile::uniform(p.cols, p.type, 2, -2, 2);
-    buffers_.gamma = of_cols("gamma", gamma);
+    place(buffers_.gamma, of_cols("gamma", gamma));
     // mean and rstd are any numbers like those of such rows: the gradients are functions of them.
     const Values rstd = tile::uniform(p.rows, tile::DType::fp32, 5, 0.9, 1.1);
     const Values mean = layer() ? tile::uniform(p.rows, tile::DType::fp32, 6, -0.1, 0.1) : Values{};
-    buffers_.rstd = statistic("rstd", rstd);
-    if (layer()) buffers_.mean = statistic("mean", mean);
+    place(buffers_.rstd, statistic("rstd", rstd));
+    if (layer()) place(buffers_.mean, statistic("mean", mean));
 
     BackwardReference of_rows =
         reference(checked(), x, gamma, layer() ? some(mean, rows_) : mean, some(rstd, rows_), dy);
@@ -109,10 +108,11 @@ class Backward : public Normalization<BackwardLadder> {
     auto sums = [&](const char* name, tile::Expected& wanted) {
       return tensors_.output(name, p.type, p.cols, 1, columns_, std::move(wanted));
     };
-    buffers_.dx = tensors_.output("dx", p.type, p.rows, p.cols, rows_, std::move(of_rows.dx));
-    buffers_.dgamma = sums("dgamma", of_columns.dgamma);
-    if (layer()) buffers_.dbeta = sums("dbeta", of_columns.dbeta);
-    buffers_.workspace = tensors_.workspace(workspace_bytes(p));
+    place(buffers_.dx, tensors_.output("dx", p.type, p.rows, p.cols, rows_, std::move(of_rows.dx)));
+    place(buffers_.dgamma, sums("dgamma", of_columns.dgamma));
+    if (layer()) place(buffers_.dbeta, sums("dbeta", of_columns.dbeta));
+    buffers_.workspace =
+        tensors_.workspace(tile::workspace_bytes_of(kBackwardLadder.steps.back(), p));
   }
   std::string_view direction() const override { return "backward"; }
   double bytes() const override { return 3 * bytes_of_a_matrix(); }
@@ -123,9 +123,8 @@ class Backward : public Normalization<BackwardLadder> {
   }
 
  private:
-  const float* statistic(const char* name, const Values& values) {
-    return static_cast<float*>(
-        tensors_.input(name, tile::DType::fp32, 1, std::ssize(values), values));
+  void* statistic(const char* name, const Values& values) {
+    return tensors_.input(name, tile::DType::fp32, 1, std::ssize(values), values);
   }
   static Values some(const Values& values, const Numbers& numbers) {
     Values part;

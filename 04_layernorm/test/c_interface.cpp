@@ -1,6 +1,6 @@
 // Chapter 04 for callers of C.
 #include "harness/c/c_interface.hpp"
-#include "layernorm.hpp"
+#include "reference.hpp"
 
 namespace {
 
@@ -29,8 +29,8 @@ Status read_norm(tile_norm given, layernorm::Norm* norm) {
 // What both passes have.
 template <class Args, class Problem>
 Status read_common(const Args& given, Problem* p) {
-  if (Status s = tile::c::read_type(given.type, &p->type); !s.ok()) return s;
-  if (Status s = read_norm(given.norm, &p->norm); !s.ok()) return s;
+  TILE_TRY(tile::c::read_type(given.type, &p->type));
+  TILE_TRY(read_norm(given.norm, &p->norm));
   p->rows = given.rows;
   p->cols = given.cols;
   p->ldx = leading_dimension(given.ldx, p->cols);
@@ -40,8 +40,8 @@ Status read_common(const Args& given, Problem* p) {
 // Reads a caller's struct into the library's and into those of the chapter.
 Status read(const tile_layernorm_args* args, tile_layernorm_args* given, ForwardProblem* p,
             ForwardBuffers* b) {
-  if (Status s = tile::c::read_arguments(args, given); !s.ok()) return s;
-  if (Status s = read_common(*given, p); !s.ok()) return s;
+  TILE_TRY(tile::c::read_arguments(args, given));
+  TILE_TRY(read_common(*given, p));
   p->ldy = leading_dimension(given->ldy, p->cols);
   if (given->eps) p->eps = *given->eps;
   *b = {.x = given->x,
@@ -55,8 +55,8 @@ Status read(const tile_layernorm_args* args, tile_layernorm_args* given, Forward
 
 Status read(const tile_layernorm_backward_args* args, tile_layernorm_backward_args* given,
             BackwardProblem* p, BackwardBuffers* b) {
-  if (Status s = tile::c::read_arguments(args, given); !s.ok()) return s;
-  if (Status s = read_common(*given, p); !s.ok()) return s;
+  TILE_TRY(tile::c::read_arguments(args, given));
+  TILE_TRY(read_common(*given, p));
   p->lddy = leading_dimension(given->lddy, p->cols);
   p->lddx = leading_dimension(given->lddx, p->cols);
   *b = {.x = given->x,
@@ -110,7 +110,7 @@ tile_status launch(const Ladder& ladder, const Args* args) {
     Args given;
     typename Ladder::Problem problem{};
     typename Ladder::Buffers buffers;
-    if (Status s = read(args, &given, &problem, &buffers); !s.ok()) return s;
+    TILE_TRY(read(args, &given, &problem, &buffers));
     return tile::c::launch_step(ladder, given.step, given.stream, problem, buffers);
   });
 }
@@ -121,9 +121,9 @@ tile_status refer(const Ladder&, const Args* args) {
     Args given;
     typename Ladder::Problem problem{};
     typename Ladder::Buffers buffers;
-    if (Status s = read(args, &given, &problem, &buffers); !s.ok()) return s;
-    if (Status s = tile::c::check_reference_type(problem.type); !s.ok()) return s;
-    if (Status s = layernorm::validate_matrices(problem, buffers); !s.ok()) return s;
+    TILE_TRY(read(args, &given, &problem, &buffers));
+    TILE_TRY(tile::c::check_reference_type(problem.type));
+    TILE_TRY(layernorm::validate_matrices(problem, buffers));
     return compute_reference(problem, buffers);
   });
 }
@@ -146,10 +146,10 @@ tile_status tile_layernorm_workspace_bytes(const tile_layernorm_backward_args* a
     tile_layernorm_backward_args given;
     BackwardProblem p{};
     BackwardBuffers buffers;
-    if (Status s = read(args, &given, &p, &buffers); !s.ok()) return s;
-    if (Status s = tile::check_requirements(layernorm::kTypes, {}, p.type); !s.ok()) return s;
-    if (Status s = layernorm::validate_sizes(p); !s.ok()) return s;
-    *bytes = layernorm::workspace_bytes(p);
+    TILE_TRY(read(args, &given, &p, &buffers));
+    TILE_TRY(tile::check_requirements(layernorm::kTypes, {}, p.type));
+    TILE_TRY(layernorm::validate_sizes(p));
+    *bytes = tile::workspace_bytes_of(layernorm::kBackwardLadder.steps.back(), p);
     return {};
   });
 }

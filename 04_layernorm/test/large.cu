@@ -90,13 +90,13 @@ tile::Status upload(std::span<const double> values, DeviceMemory* memory) {
 tile::Status repeat_rows(const Matrix& m, std::span<const double> pattern) {
   const std::vector<std::byte> bytes = tile::from_double(pattern, m.type);
   DeviceMemory memory;
-  if (tile::Status s = upload(bytes.data(), bytes.size(), &memory); !s.ok()) return s;
+  TILE_TRY(upload(bytes.data(), bytes.size(), &memory));
   return tile::with_element_type(m.type, [&](auto element) {
     using T = decltype(element);
     repeat<T><<<blocks_for(m.rows * m.cols), kThreads>>>(
         static_cast<T*>(m.data), static_cast<const T*>(memory.get()), m.rows, m.cols, m.ld,
         std::ssize(pattern) / m.cols);
-    if (tile::Status s = tile::launch_status("repeat"); !s.ok()) return s;
+    TILE_TRY(tile::launch_status("repeat"));
     return tile::synchronize_status(nullptr);
   });
 }
@@ -105,18 +105,18 @@ tile::Status check_repeated(const Matrix& m, const tile::Expected& expected) {
   const std::int64_t period = std::ssize(expected.value) / m.cols;
   Found found{0, ~0ull};
   DeviceMemory value, bound, memory;
-  if (tile::Status s = upload(expected.value, &value); !s.ok()) return s;
-  if (tile::Status s = upload(expected.bound, &bound); !s.ok()) return s;
-  if (tile::Status s = upload(&found, sizeof found, &memory); !s.ok()) return s;
+  TILE_TRY(upload(expected.value, &value));
+  TILE_TRY(upload(expected.bound, &bound));
+  TILE_TRY(upload(&found, sizeof found, &memory));
   auto* on_device = static_cast<Found*>(memory.get());
-  tile::Status status = tile::with_element_type(m.type, [&](auto element) {
+  const auto find = [&](auto element) {
     using T = decltype(element);
     find_different<T><<<blocks_for(m.rows * m.cols), kThreads>>>(
         static_cast<const T*>(m.data), static_cast<const double*>(value.get()),
         static_cast<const double*>(bound.get()), m.rows, m.cols, m.ld, period, on_device);
     return tile::launch_status("find_different");
-  });
-  if (!status.ok()) return status;
+  };
+  TILE_TRY(tile::with_element_type(m.type, find));
   if (m.ld > m.cols) {
     const int blocks = blocks_for((m.rows - 1) * (m.ld - m.cols));
     if (tile::size_bytes(m.type) == 2) {
@@ -126,7 +126,7 @@ tile::Status check_repeated(const Matrix& m, const tile::Expected& expected) {
       find_written<std::uint32_t><<<blocks, kThreads>>>(static_cast<const std::uint32_t*>(m.data),
                                                         m.rows, m.cols, m.ld, on_device);
     }
-    if (tile::Status s = tile::launch_status("find_written"); !s.ok()) return s;
+    TILE_TRY(tile::launch_status("find_written"));
   }
   TILE_RETURN_IF_CUDA_ERROR(cudaMemcpy(&found, on_device, sizeof found, cudaMemcpyDeviceToHost));
   if (found.count == 0) return {};

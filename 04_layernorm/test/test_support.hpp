@@ -17,7 +17,7 @@
 #include "harness/inputs.hpp"
 #include "harness/selection.hpp"
 #include "harness/test_main.hpp"
-#include "layernorm.hpp"
+#include "reference.hpp"
 #include "tile/host/cuda_check.hpp"
 #include "tile/host/device.hpp"
 
@@ -234,7 +234,7 @@ class Workspace {
 
   /// Whether the canaries are intact.
   Status check() const {
-    if (Status s = check(0, kCanary, "written before its start"); !s.ok()) return s;
+    TILE_TRY(check(0, kCanary, "written before its start"));
     return check(kCanary + bytes_, kCanary, "written past its end");
   }
   /// Whether nothing was written where the sums begin.

@@ -31,22 +31,22 @@ class Rotary : public tile::LadderWorkload<RotaryLadder> {
  public:
   explicit Rotary(const RotaryProblem& p) : LadderWorkload(kRotaryLadder, p), rows_(to_check(p)) {
     const Values frequencies = paper_frequencies(p.rotary_dim);
-    buffers_.q = input("q", p.heads, 1);
+    place(buffers_.q, input("q", p.heads, 1));
     tile::Expected q = expected_of_last(p.heads, frequencies);
     if (p.kv_heads > 0) {
-      buffers_.k = input("k", p.kv_heads, 2);
+      place(buffers_.k, input("k", p.kv_heads, 2));
       tile::Expected k = expected_of_last(p.kv_heads, frequencies);
-      buffers_.k_out = output("k_out", p.kv_heads, std::move(k));
+      place(buffers_.k_out, output("k_out", p.kv_heads, std::move(k)));
     }
-    buffers_.q_out = output("q_out", p.heads, std::move(q));
+    place(buffers_.q_out, output("q_out", p.heads, std::move(q)));
     const TestTables tables = tables_of(frequencies, p.table_positions);
     const std::int64_t pairs = p.rotary_dim / 2;
-    buffers_.cos = static_cast<const float*>(
-        tensors_.input("cos", tile::DType::fp32, p.table_positions, pairs, tables.cos));
-    buffers_.sin = static_cast<const float*>(
-        tensors_.input("sin", tile::DType::fp32, p.table_positions, pairs, tables.sin));
-    buffers_.frequencies = static_cast<const double*>(
-        tensors_.input("frequencies", tile::DType::fp64, 1, pairs, frequencies));
+    place(buffers_.cos,
+          tensors_.input("cos", tile::DType::fp32, p.table_positions, pairs, tables.cos));
+    place(buffers_.sin,
+          tensors_.input("sin", tile::DType::fp32, p.table_positions, pairs, tables.sin));
+    place(buffers_.frequencies,
+          tensors_.input("frequencies", tile::DType::fp64, 1, pairs, frequencies));
   }
 
   std::string name() const override {

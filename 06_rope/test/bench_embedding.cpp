@@ -73,8 +73,8 @@ class OfEmbedding : public tile::LadderWorkload<Ladder> {
   void add_ids() {
     if (!with_ids_) return;
     const Values ids = texts_.ids();
-    this->buffers_.positions = static_cast<const int*>(
-        this->tensors_.input("positions", tile::DType::fp32, 1, std::ssize(ids), ids));
+    this->place(this->buffers_.positions,
+                this->tensors_.input("positions", tile::DType::fp32, 1, std::ssize(ids), ids));
   }
 
   bool with_ids_;
@@ -86,9 +86,10 @@ class Embedding : public OfEmbedding<EmbeddingLadder> {
  public:
   Embedding(const EmbeddingProblem& p, bool with_ids)
       : OfEmbedding(kEmbeddingLadder, p, with_ids, p.batch * p.length) {
-    buffers_.x = tensors_.random_input("x", p.type, p.batch * p.length, p.dim, 1, 0, 1);
+    place(buffers_.x, tensors_.random_input("x", p.type, p.batch * p.length, p.dim, 1, 0, 1));
     const Values x = tensors_.rows_of_last(rows_);
-    buffers_.table = tensors_.random_input("table", p.type, p.table_positions, p.dim, 2, 0, 1);
+    place(buffers_.table,
+          tensors_.random_input("table", p.type, p.table_positions, p.dim, 2, 0, 1));
     // The rows that are checked as if they were one text, with a table of the rows that they need.
     Numbers positions;
     for (const std::int64_t token : rows_) positions.push_back(texts_.position_of(token));
@@ -97,7 +98,7 @@ class Embedding : public OfEmbedding<EmbeddingLadder> {
     some.length = some.table_positions = std::ssize(rows_);
     tile::Expected y = reference(some, x, tensors_.rows_of_last(positions));
     y.shape = {some.length, p.dim};
-    buffers_.y = tensors_.output("y", p.type, p.batch * p.length, p.dim, rows_, std::move(y));
+    place(buffers_.y, tensors_.output("y", p.type, p.batch * p.length, p.dim, rows_, std::move(y)));
     add_ids();
   }
   double bytes() const override { return bytes_of(2); }
@@ -110,7 +111,7 @@ class EmbeddingBackward : public OfEmbedding<EmbeddingBackwardLadder> {
  public:
   EmbeddingBackward(const EmbeddingProblem& p, bool with_ids)
       : OfEmbedding(kEmbeddingBackwardLadder, p, with_ids, p.table_positions) {
-    buffers_.dy = tensors_.random_input("dy", p.type, p.batch * p.length, p.dim, 3, 0, 1);
+    place(buffers_.dy, tensors_.random_input("dy", p.type, p.batch * p.length, p.dim, 3, 0, 1));
     // The tokens of the rows that are checked as if they were one text, in their order.
     Numbers tokens;
     std::vector<int> ids;
@@ -123,8 +124,9 @@ class EmbeddingBackward : public OfEmbedding<EmbeddingBackwardLadder> {
     some.batch = 1;
     some.length = std::ssize(tokens);
     some.table_positions = std::ssize(rows_);
-    buffers_.dtable = tensors_.output("dtable", p.type, p.table_positions, p.dim, rows_,
-                                      backward_reference(some, tensors_.rows_of_last(tokens), ids));
+    place(buffers_.dtable,
+          tensors_.output("dtable", p.type, p.table_positions, p.dim, rows_,
+                          backward_reference(some, tensors_.rows_of_last(tokens), ids)));
     buffers_.workspace = tensors_.workspace(workspace_bytes(p));
     add_ids();
   }

@@ -11,8 +11,8 @@
 #include <string>
 #include <thread>
 
-#include "01_vector_add/vector_add.hpp"
-#include "02_matmul/matmul.hpp"
+#include "01_vector_add/reference.hpp"
+#include "02_matmul/reference.hpp"
 #include "03_softmax/softmax.hpp"
 #include "04_layernorm/layernorm.hpp"
 #include "harness/c/test_support.hpp"

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <optional>
 
-#include "04_layernorm/layernorm.hpp"
+#include "04_layernorm/reference.hpp"
 #include "harness/c/test_support.hpp"
 
 namespace layernorm_test {

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <cstddef>
 
-#include "03_softmax/softmax.hpp"
+#include "03_softmax/reference.hpp"
 #include "harness/c/test_support.hpp"
 #include "harness/convert.hpp"
 

@@ -56,7 +56,7 @@ inline Status device_error(std::string_view what, std::string_view why) {
 }  // namespace tile
 
 /// Returns a failed Status from the enclosing function.
-#define TILE_TRY(expression)                                                              \
-  do {                                                                                    \
-    if (::tile::Status tile_status = (expression); !tile_status.ok()) return tile_status; \
+#define TILE_TRY(...)                                                                   \
+  do {                                                                                  \
+    if (::tile::Status tile_tried = (__VA_ARGS__); !tile_tried.ok()) return tile_tried; \
   } while (false)

@@ -18,6 +18,7 @@
 #include "harness/buffer.hpp"
 #include "harness/inputs.hpp"
 #include "harness/mistakes.hpp"
+#include "reference.hpp"
 #include "tile/host/device.hpp"
 
 namespace matmul {

@@ -14,6 +14,7 @@
 #include "harness/inputs.hpp"
 #include "harness/mistakes.hpp"
 #include "harness/poison.hpp"
+#include "reference.hpp"
 
 namespace softmax {
 

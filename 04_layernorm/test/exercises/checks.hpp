@@ -12,6 +12,7 @@
 #include "harness/convert.hpp"
 #include "harness/inputs.hpp"
 #include "harness/mistakes.hpp"
+#include "reference.hpp"
 
 namespace layernorm {
 

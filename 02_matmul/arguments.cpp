@@ -1,0 +1,142 @@
+// What is refused, and by which words; and which problems the steps leave to others.
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "matmul.hpp"
+#include "tile/host/matrix_argument.hpp"
+
+namespace matmul {
+
+tile::Status validate(const Problem& p, const Buffers& buffers) {
+  TILE_TRY(tile::check_requirements(kTypes, {}, p.type));
+  return validate_matrices(p, buffers);
+}
+
+tile::Status validate_matrices(const Problem& p, const Buffers& buffers) {
+  if (p.activation != Activation::none && p.activation != Activation::relu &&
+      p.activation != Activation::gelu) {
+    return tile::invalid_argument(
+        "activation", std::to_string(static_cast<int>(p.activation)) + " is none of those known");
+  }
+  const struct {
+    const char* name;
+    std::int64_t value;
+  } extents[] = {{"m", p.m}, {"n", p.n}, {"k", p.k}};
+  for (const auto& extent : extents) {
+    if (extent.value < 0) {
+      return tile::invalid_argument(extent.name, std::to_string(extent.value) + " is negative");
+    }
+  }
+
+  const std::pair<const char*, const float*> scales[] = {{"a_scale", buffers.a_scale},
+                                                         {"b_scale", buffers.b_scale}};
+  for (const auto& [name, scale] : scales) {
+    if (!scale) continue;
+    if (p.type != tile::DType::e4m3) return tile::invalid_argument(name, "is for e4m3 alone");
+    if (reinterpret_cast<std::uintptr_t>(scale) % sizeof(float)) {
+      return tile::invalid_argument(name, "is not aligned to an element");
+    }
+  }
+
+  const auto element = static_cast<std::int64_t>(tile::size_bytes(p.type)),
+             c_element = static_cast<std::int64_t>(tile::size_bytes(type_of_c(p)));
+  using tile::MatrixArgument;
+  const MatrixArgument a{
+      "a", "lda", buffers.a, p.transpose_a ? p.k : p.m, p.transpose_a ? p.m : p.k, p.lda, element};
+  const MatrixArgument b{
+      "b", "ldb", buffers.b, p.transpose_b ? p.n : p.k, p.transpose_b ? p.k : p.n, p.ldb, element};
+  const MatrixArgument c{"c", "ldc", buffers.c, p.m, p.n, p.ldc, c_element};
+  const MatrixArgument bias{"bias", "", buffers.bias, 1, p.n, p.n, c_element};
+  for (const MatrixArgument& x : {a, b, c}) TILE_TRY(tile::check_size(x));
+
+  if (c.empty()) return {};
+  TILE_TRY(tile::check_pointer(c));
+  if (bias.data) {
+    TILE_TRY(tile::check_pointer(bias));
+    TILE_TRY(tile::check_apart(c, bias));
+  }
+  if (p.k == 0 || p.alpha == 0) return {};  // A and B are not read
+  for (const MatrixArgument& x : {a, b}) TILE_TRY(tile::check_pointer(x));
+  for (const MatrixArgument& x : {a, b}) TILE_TRY(tile::check_apart(c, x));
+  for (const auto& [name, scale] : scales) {
+    if (scale) {
+      TILE_TRY(tile::check_apart(c, MatrixArgument{name, "", scale, 1, 1, 1, sizeof(float)}));
+    }
+  }
+  return {};
+}
+
+// ---- What the steps take ----
+
+static tile::Status takes_rows(const char* name, const void* data, std::int64_t ld,
+                               tile::DType type) {
+  const auto element = static_cast<std::int64_t>(tile::size_bytes(type));
+  const bool ok = reinterpret_cast<std::uintptr_t>(data) % 16 == 0 && ld * element % 16 == 0;
+  return ok ? tile::Status{}
+            : tile::unsupported(name, "TMA copies rows that begin at multiples of 16 bytes");
+}
+
+tile::Status takes_boxes(const Problem& p, const Buffers& buffers, const tile::Device&) {
+  constexpr std::int64_t kMost = (std::int64_t{1} << 31) - 1024;  // a tile more must fit
+  if (p.alpha == 0 || p.k == 0) return tile::unsupported("k", "there is nothing to multiply");
+  if (std::max({p.m, p.n, p.k}) > kMost) {
+    return tile::unsupported("m, n and k", "a coordinate of TMA has 32 bits");
+  }
+  TILE_TRY(takes_rows("a", buffers.a, p.lda, p.type));
+  return takes_rows("b", buffers.b, p.ldb, p.type);
+}
+
+tile::Status takes_boxes_of_c(const Problem& p, const Buffers& buffers, const tile::Device& d) {
+  TILE_TRY(takes_boxes(p, buffers, d));
+  if (p.n < 8) return tile::unsupported("n", "TMA stores 16 bytes at a time");
+  return takes_rows("c", buffers.c, p.ldc, p.type);
+}
+
+tile::Status takes_boxes_of_8_bits(const Problem& p, const Buffers& buffers,
+                                   const tile::Device& d) {
+  if (p.transpose_a) return tile::unsupported("transpose_a", "of 8 bits A is stored m x k");
+  if (!p.transpose_b) return tile::unsupported("transpose_b", "of 8 bits B is stored n x k");
+  if (p.alpha == 0 || p.k == 0) return {};
+  TILE_TRY(takes_boxes(p, buffers, d));
+  return takes_rows("c", buffers.c, p.ldc, type_of_c(p));
+}
+
+// The blocks of a cluster lie within one GPC, a part of the card, and not all GPCs have the same
+// number of multiprocessors: an H200 has room for 66 clusters of two blocks and 30 of four, but
+// only for 15 of eight (cudaOccupancyMaxActiveClusters). With one more, all wait for it.
+static std::int64_t most_split_blocks(std::int64_t splits) { return splits > 2 ? 120 : 128; }
+constexpr std::int64_t kMostSplits = 8;
+// A block that shares a tile leaves 64 KiB of sums in shared memory, at 128 bytes a cycle, and
+// reads as many of its neighbours', at perhaps 32 (not measured): 2,560 cycles. A turn of 128 x 128
+// x 64 products takes the tensor cores 512, at 2,048 a cycle. So sharing costs about as much as
+// five turns, and halving a share of less than eight gains less than that.
+constexpr std::int64_t kLeastTurns = 4;
+
+static std::int64_t split_tiles(const Problem& p) {
+  return ((p.m - 1) / kSplitTile + 1) * ((p.n - 1) / kSplitTile + 1);
+}
+
+unsigned k_splits(const Problem& p) {
+  const std::int64_t tiles = split_tiles(p), turns = (p.k - 1) / kSplitBlockK + 1;
+  for (std::int64_t splits = kMostSplits; splits > 1; splits -= 2) {
+    if (splits * tiles <= most_split_blocks(splits) && turns / splits >= kLeastTurns) {
+      return static_cast<unsigned>(splits);
+    }
+  }
+  return 1;
+}
+
+// Step tma_store needs one round for so few tiles: 1,024 cycles for each turn on 128 x 256, in at
+// most half of the multiprocessors. Here a turn takes 512, and there are as many turns or, split,
+// at most half as many, plus five: never more, for any k. With more tiles k cannot be split, and
+// all multiprocessors together want 32 KiB from L2 for each 512 cycles, more than it gives.
+tile::Status takes_few_tiles(const Problem& p, const Buffers& buffers, const tile::Device& d) {
+  TILE_TRY(takes_boxes(p, buffers, d));
+  TILE_TRY(takes_rows("c", buffers.c, p.ldc, p.type));
+  const std::int64_t tiles = split_tiles(p);
+  if (2 * tiles <= most_split_blocks(2)) return {};
+  return tile::unsupported("m and n", std::to_string(tiles) + " tiles are enough without a split");
+}
+
+}  // namespace matmul

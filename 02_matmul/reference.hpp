@@ -1,0 +1,28 @@
+// What a correct kernel computes, and how far it may be from that.
+#pragma once
+
+#include <span>
+
+#include "harness/compare.hpp"
+#include "matmul.hpp"
+
+namespace matmul {
+
+/// C in double, and how far a correct kernel may be from it. `a`, `b`, `c` and `bias` hold the
+/// values that the kernel sees, as they are stored but without padding; c, of m x n values, is used
+/// if beta is not 0, and an empty bias is none. Infinite is what the type rounds to infinity.
+///
+/// The bound is 4 sqrt(k) u (|A||B|) for sums whose terms have mean zero, if `zero_mean` says so,
+/// and gamma_k (|A||B|) or a little more for any (Higham, "Accuracy and Stability of Numerical
+/// Algorithms", 3.1), with the u of fp32, in which all types add; to it come the roundings of alpha
+/// and beta, of the type, of bias and activation. It has room for a step that stores C before it
+/// adds the bias, unless `fused` says that it does not. Where C overflows there, and only there,
+/// such a step is right and fails.
+///
+/// `scale` is the product of those of A and B. With e4m3 tensor cores keep 14 bits while they add,
+/// so the bound is wider; see sum_error() in reference.cpp.
+tile::Expected reference(const Problem& problem, std::span<const double> a,
+                         std::span<const double> b, std::span<const double> c, bool zero_mean,
+                         std::span<const double> bias = {}, bool fused = false, double scale = 1);
+
+}  // namespace matmul

@@ -1,0 +1,21 @@
+// How a block shares a row, for the steps that need to know it of one another.
+#include "softmax.hpp"
+
+namespace softmax {
+namespace {
+
+template <class Problem>
+BlockPlan block_plan(const Problem& p, int matrices) {
+  const auto all = p.cols * static_cast<std::int64_t>(tile::size_bytes(p.type)) / 16;
+  const int chunks = all > 4 * BlockPlan::kMaxThreads || !is_plain(p) ? 8 : 4;
+  const std::int64_t threads = (all + chunks * 32 - 1) / (chunks * 32) * 32;
+  return {threads, matrices * threads * chunks * 16, chunks};
+}
+
+}  // namespace
+
+BlockPlan block_plan(const ForwardProblem& p) { return block_plan(p, 1); }
+
+BlockPlan block_plan(const BackwardProblem& p) { return block_plan(p, 2); }
+
+}  // namespace softmax

@@ -1,0 +1,27 @@
+// How the blocks of a step share their rows, for the steps that need to know it of one another.
+#include "layernorm.hpp"
+
+namespace layernorm {
+
+BlockPlan block_plan(const BackwardProblem& p, const tile::Device& device) {
+  constexpr std::int64_t kWarp = 32;
+  const auto element = static_cast<std::int64_t>(tile::size_bytes(p.type));
+  auto queue_bytes = [&](std::int64_t threads, int max_threads) {
+    return 2 * (rows_ahead(max_threads) + 1) * threads * kThreadElements * element;
+  };
+  const std::int64_t limit = device.shared_bytes_of_block - BlockPlan::kStaticBytes;
+  // For a warp's row there is room for its sums afterwards: of no more bytes.
+  if (p.cols <= kWarp * kThreadElements && queue_bytes(kKeeping, kKeeping) <= limit) {
+    return {true, kKeeping, kKeeping, true, queue_bytes(kKeeping, kKeeping)};
+  }
+  const std::int64_t threads =
+      (p.cols + kThreadElements * kWarp - 1) / (kThreadElements * kWarp) * kWarp;
+  for (const int most : {kKeeping, kRecomputing}) {
+    if (threads > most || queue_bytes(threads, most) > limit) continue;
+    if (most == kRecomputing && element != 2) continue;
+    return {true, static_cast<int>(threads), most, false, queue_bytes(threads, most)};
+  }
+  return {};
+}
+
+}  // namespace layernorm
