@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "harness/compare.hpp"
-#include "tile/host/attention.hpp"
+#include "tile/host/rotary.hpp"
 #include "tile/host/step.hpp"
 #include "tile/host/strides.hpp"
 

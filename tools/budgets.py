@@ -1,25 +1,21 @@
 """Holds every step of every chapter to what a reader can take in at once.
 
-    tools/budgets
+    tools/budgets             checks all
+    tools/budgets --limits    prints how much each may be
 
-A ladder is the files of one prefix in a chapter's folder: step1_….cu, step2_….cu, or
-forward1_….cu and backward1_….cu. The numbers are 1, 2, 3 … without gaps. For each step it prints
+A ladder is the files of one prefix in a folder of a chapter, or of one of its operations:
+step1_….cu, step2_….cu, or forward1_….cu and backward1_….cu. The numbers are 1, 2, 3 … without gaps. For each step it prints
 
-    lines         of the file; at most 120, in the last two steps of a ladder, and of its first pass
-                  where a second one follows (that of wgmma), 240
-    kernel        lines of the longest __global__ function, from `template` to its closing brace; at
-                  most 80, in the last two steps 130
-    changed       lines changed from the step before: added or removed, whichever is more; at most
-                  80. Spaces, comments above the first #include, snippet markers and namespace
+    lines         of the file
+    kernel        lines of the longest __global__ function, from `template` to its closing brace
+    changed       lines changed from the step that it continues: added or removed, whichever is
+                  more. Spaces, comments above the first #include, snippet markers and namespace
                   lines do not count. A step is compared with one of its own family only: wgmma if
                   its code has that word, mma if it reaches tile/ptx/mma.cuh, and fp32.
-    headers       device headers that it includes, directly or through others; at most 5, in
-                  chapter 05 10 and in chapter 07 11, in attention of chapter 06 11 and in the
-                  methods of chapter 07 16: the rotation's come to those of attention. These are the chapters' and those of tile/, without tile/ptx/,
-                  tile/host/ and the tables of steps, which are named like the chapter or a ladder
-                  (softmax.hpp, rotary.hpp).
-    header lines  of these headers together; at most 500, in chapter 05 850, in chapter 07 950, in
-                  attention of chapter 06 1150, in the methods of chapter 07 1300
+    headers       device headers that it includes, directly or through others: the chapters' and
+                  those of tile/, without tile/ptx/, tile/host/ and the tables of steps, which are
+                  named like the chapter, the operation or the ladder (softmax.hpp, rotary.hpp)
+    header lines  of these headers together
 
 and marks with ! what is over its budget and with * what an exception allows. EXCEPTIONS in
 tools/budgets.py lists these with their reasons.
@@ -113,9 +109,25 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
 NOT_YET = ("05", "06", "07")
 
 BUDGETS = ("lines", "kernel", "changed", "headers", "header lines")
-# Chapters, and the ladders of a chapter, that may have more headers, and how many lines in them.
-ATTENTION = {"05": (10, 850), "06_rope/attention": (11, 1150), "07_windowed_rope/method": (17, 1350),
-             "07": (11, 950)}
+# What begins with this -> how many headers it may have, and how many lines in them; the first that
+# fits holds.
+HEADERS = {"06_rope/attention": (11, 1150), "07_windowed_rope/method": (17, 1350),
+           "05": (10, 850), "07": (11, 950), "": (5, 500)}
+# Lines of a file, of a kernel; also of the last two steps of a ladder, and of its first pass where a
+# second one follows (that of wgmma). And changed lines.
+LINES, KERNEL, CHANGED = (120, 240), (80, 130), 80
+
+
+def limits():
+    """The lines of --limits."""
+    yield f"lines         {LINES[0]}; of the last two steps of a pass {LINES[1]}"
+    yield f"kernel        {KERNEL[0]}; of the last two steps of a pass {KERNEL[1]}"
+    yield f"changed       {CHANGED}"
+    for place, budget in enumerate(("headers", "header lines")):
+        of = ", ".join(f"{most[place]} in {begin}" for begin, most in HEADERS.items() if begin)
+        yield f"{budget:<12}  {HEADERS[''][place]}; {of}"
+
+
 # Steps that continue another than the one before them: what is changed is counted from there.
 CONTINUES = {f"07_windowed_rope/{step}.cu": f"05_flash_attention/{continued}.cu" for step, continued in {
     "forward1_scores": "forward1_scores",
@@ -129,6 +141,7 @@ CONTINUES = {f"07_windowed_rope/{step}.cu": f"05_flash_attention/{continued}.cu"
     "backward4_one_pass": "backward5_one_pass",
 }.items()} | {"02_matmul/step21_e4m3.cu": "02_matmul/step19_tma_store.cu"}
 
+NO_OPERATIONS = ("exercises", "solutions", "test", "figures")  # folders of a chapter
 CHAPTER = re.compile(r"\d\d_\w+")
 STEP = re.compile(r"(?P<ladder>[a-z_]+)(?P<number>\d+)(?:_\w+)?\.cu")
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
@@ -249,7 +262,8 @@ class Tree:
             for included in INCLUDE.findall(without_comments(self.text(name))):
                 if included.startswith("cpu_device/"):
                     continue  # it has folders of its own for these, and is nothing to a reader
-                places = [(self.root / name).parent / included, self.root / included]
+                places = [(self.root / name).parent / included, self.root / included,
+                          self.root / name.split("/")[0] / included]
                 places += [self.root / used / included for used in self.used_by(name)]
                 place = next((p.resolve() for p in places if p.is_file()), None)
                 if place is not None and place.is_relative_to(self.root):
@@ -282,18 +296,23 @@ class Tree:
         for chapter in sorted(self.root.iterdir()):
             if not CHAPTER.fullmatch(chapter.name):
                 continue
-            steps = {}  # ladder -> [(number, file)]
-            for file in chapter.glob("*.cu"):
-                if step := STEP.fullmatch(file.name):
-                    steps.setdefault(step["ladder"], []).append((int(step["number"]), file))
+            # Those of the chapter, or of its operations, which have a folder each.
+            folders = [chapter, *sorted(path for path in chapter.iterdir() if path.is_dir()
+                                        and path.name not in NO_OPERATIONS)]
+            steps = {}  # (folder, ladder) -> [(number, file)]
+            for folder in folders:
+                for file in folder.glob("*.cu"):
+                    if step := STEP.fullmatch(file.name):
+                        steps.setdefault((folder.name, step["ladder"]), []).append(
+                            (int(step["number"]), file))
             # Forward stands before backward.
-            for ladder in sorted(steps, key=lambda name: ("backward" in name, name)):
+            for ladder in sorted(steps, key=lambda key: ("backward" in key[1], key)):
                 found = sorted(steps[ladder])
                 numbers = [number for number, _ in found]
                 if numbers != list(range(1, len(found) + 1)):
-                    self.complaints.append(f"{chapter.name}: {ladder} has the numbers "
+                    self.complaints.append(f"{'/'.join(ladder)} has the numbers "
                                            + ", ".join(map(str, numbers)))
-                ladders.append([f"{chapter.name}/{file.name}" for _, file in found])
+                ladders.append([file.relative_to(self.root).as_posix() for _, file in found])
         return ladders
 
     def check_ground_floor(self):
@@ -364,11 +383,14 @@ class Row:
 
 
 def tables_of_steps(ladders):
-    """The headers that hold them: 03_softmax/softmax.hpp, and 06_rope/rotary.hpp for rotary1_….cu."""
+    """The headers that hold them, named like the chapter or the operation: 03_softmax/softmax.hpp,
+    06_rope/rotary/rotary.hpp, 07_windowed_rope/windowed/windowed_rope.hpp."""
     tables = set()
-    for chapter, file in (name.split("/") for ladder in ladders for name in ladder):
-        tables.add(f"{chapter}/{chapter.split('_', 1)[1]}.hpp")
-        tables.add(f"{chapter}/{STEP.fullmatch(file)['ladder']}.hpp")
+    for name in (name for ladder in ladders for name in ladder):
+        folder = pathlib.PurePosixPath(name).parent
+        chapter = folder.parts[0].split("_", 1)[1]
+        ladder = STEP.fullmatch(pathlib.PurePosixPath(name).name)["ladder"]
+        tables |= {f"{folder}/{table}.hpp" for table in (chapter, folder.name, ladder)}
     return tables
 
 
@@ -416,11 +438,11 @@ def measure(tree):
                      for n in ladder[place:place + 2]]
             last = place > len(ladder) - 2 or (now[0] != "wgmma" and any(after))
             most_headers, most_lines = next(
-                (most for begin, most in ATTENTION.items() if name.startswith(begin)), (5, 500))
+                most for begin, most in HEADERS.items() if name.startswith(begin))
             most = {
-                "lines": 240 if last else 120,
-                "kernel": 130 if last else 80,
-                "changed": 80,
+                "lines": LINES[last],
+                "kernel": KERNEL[last],
+                "changed": CHANGED,
                 "headers": most_headers,
                 "header lines": most_lines,
             }
@@ -472,6 +494,9 @@ def check(root, exceptions):
 
 def main(arguments, root=ROOT, exceptions=None):
     """Returns the exit code."""
+    if arguments == ["--limits"]:
+        print("\n".join(limits()))
+        return 0
     if arguments:
         print(__doc__.strip())
         return 0 if arguments in (["-h"], ["--help"]) else 2

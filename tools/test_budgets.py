@@ -146,6 +146,17 @@ class Budgets(unittest.TestCase):
         # adder.cuh, a.cuh, b.cuh, d.cuh; not adder.hpp, nor what lies in ptx/ and host/.
         self.assertEqual((spent["headers"], spent["header lines"]), (4, 2 + 4 + 4 + 1))
 
+    def test_an_operation_has_a_folder(self):
+        self.write("01_adder/twice/twice.hpp", "\n")
+        self.write("01_adder/twice/twice.cuh", "\n")
+        self.write("01_adder/twice/forward1_x.cu", '#include "twice/twice.hpp"\n'
+                                                   '#include "twice/twice.cuh"\n')
+        self.write("01_adder/exercises/1_x.cu", "\n")
+        self.assert_complaint()
+        self.assertEqual(self.row("01_adder/twice/forward1_x.cu")["headers"], 1)  # not its table
+        self.write("01_adder/twice/forward3_x.cu", "\n")
+        self.assert_complaint("twice/forward has the numbers 1, 3")
+
     def test_headers_of_attention(self):
         for chapter, most in (("01_adder", 5), ("05_flash", 10), ("07_rope", 11)):
             for headers in (most, most + 1):
@@ -185,10 +196,10 @@ class Budgets(unittest.TestCase):
 
     def test_gaps_and_doubles(self):
         self.step(5, STEP)
-        self.assert_complaint("01_adder: step has the numbers 1, 2, 3, 5")
+        self.assert_complaint("01_adder/step has the numbers 1, 2, 3, 5")
         (self.root / "01_adder/step5_x.cu").unlink()
         self.write("01_adder/step3_y.cu", STEP)
-        self.assert_complaint("01_adder: step has the numbers 1, 2, 3, 3")
+        self.assert_complaint("01_adder/step has the numbers 1, 2, 3, 3")
 
     def test_tile_includes_nothing_of_harness(self):
         self.write("tile/test/test_a.cpp", '#include "harness/step.hpp"\n')

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "tile/host/dtype.hpp"
+#include "tile/host/rotary.hpp"
 #include "tile/host/strides.hpp"
 #include "tile/mask.hpp"
 
@@ -19,25 +20,6 @@ inline constexpr std::int64_t kUnlimited = kMaxLength;
 struct TensorView {
   void* data = nullptr;  // its first element, aligned to an element
   Strides stride{};
-};
-
-/// Which two elements of a head's row are pair i: i and i + rotary_dim / 2 (GPT-NeoX, Llama), or
-/// 2 i and 2 i + 1 (RoFormer, GPT-J).
-enum class RotaryLayout { half_split, interleaved };
-
-/// The rotation of q and k before they are multiplied (06_rope/rotary/rotary.hpp). Without tables
-/// there is none.
-struct Rotary {
-  // [table_positions][rotary_dim / 2]; for a method of chapter 07 [3][table_positions][…]: of a
-  // token's own position, of a query's and of a key's position among far keys.
-  const float* cos = nullptr;
-  const float* sin = nullptr;        // as cos
-  const int* positions = nullptr;    // [batch][queries]; null: they count from first_position
-  std::int64_t rotary_dim = 0;       // even, at most head_dim
-  std::int64_t table_positions = 0;  // positions are below this
-  std::int64_t first_position = 0;
-  RotaryLayout layout = RotaryLayout::half_split;
-  float attention_factor = 1;  // the tables contain it already; the reference reads it
 };
 
 /// Multiplies scores by a function of the distance of query and key: 1 - part + part exp(-rate
