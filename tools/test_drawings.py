@@ -19,13 +19,14 @@ import drawings_04_layernorm as layernorm
 import drawings_05_flash_attention as attention
 import drawings_06_rope as rope
 import drawings_07_windowed_rope as windowed
+import drawings_contributing as contributing
 import drawings_front_page as front_page
 from drawing import Canvas
 
 ROOT = pathlib.Path(__file__).parents[1]
 
 
-PAGES = {"README.md": front_page.FIGURES,
+PAGES = {"README.md": front_page.FIGURES, "CONTRIBUTING.md": contributing.FIGURES,
          "01_vector_add/README.md": vector_add.FIGURES, "02_matmul/README.md": matmul.FIGURES,
          "02_matmul/tensor_cores.md": tensor_cores.FIGURES, "02_matmul/hopper.md": hopper.FIGURES,
          "03_softmax/README.md": softmax.FIGURES, "04_layernorm/README.md": layernorm.FIGURES,
@@ -55,6 +56,15 @@ class WithSource(unittest.TestCase):
         code = " ".join(source(f"{self.chapter}/{file}").split())
         for text in texts:
             self.assertIn(text, code)
+
+
+class PathOfACall(unittest.TestCase):
+    def test_each_file_has_what_it_hands_on(self):
+        places = [contributing.FROM_C, contributing.FROM_TOUR, contributing.READ, *contributing.PATH]
+        for file, _, name in places:
+            self.assertIn(name, source(file), file)
+        for leaf in contributing.LEAVES:
+            self.assertTrue((ROOT / leaf).exists(), leaf)
 
 
 class Constants(unittest.TestCase):
