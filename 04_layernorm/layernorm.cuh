@@ -9,7 +9,7 @@ namespace layernorm {
 
 /// Elements of a thread that has them in registers: as floats, or in long rows of 2 bytes each as
 /// they came.
-inline constexpr int kFloats = 32, kPacked = 64;
+constexpr int kFloats = 32, kPacked = 64;
 
 /// How threads keep a row in registers, if they can.
 inline tile::RowPlan register_plan(const ForwardProblem& p, const ForwardBuffers& b) {

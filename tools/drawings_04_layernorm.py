@@ -317,7 +317,7 @@ def columns_of(thread, threads, chunks, width):
 
 def registers(root):
     cols, width, thread = 4096, 4, 37
-    elements = of(root, "forward3_registers.cu")["kFloats"]
+    elements = of(root, "layernorm.cuh")["kFloats"]
     threads, chunks = plan(cols, elements), elements // width
     canvas = Canvas(800, 466, "Forward, step 3: a row in the registers of its threads")
     left, scale, top, line = 118, 4, 92, 24

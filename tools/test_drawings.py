@@ -488,10 +488,11 @@ class LayerNorm(WithSource):
         self.holds("../tile/host/row_plan.hpp",
                    "threads = (cols + elements * 32 - 1) / (elements * 32) * 32;")
         self.holds("../tile/rows.cuh", "return (i * threads + thread) * kWidth;")
-        self.holds("forward3_registers.cu", "plan = plan_of(p, b);",
+        self.holds("forward3_registers.cu", "plan = register_plan(p, b);")
+        self.holds("layernorm.cuh", "RowPlan register_plan(",
                    "tile::plan_row(p.cols, vectors, true, vectors && long_row ? kPacked : "
                    "kFloats);", "long_row = p.cols > 8 * 1024")
-        self.assertEqual(layernorm.of(ROOT, "forward3_registers.cu"), {"kFloats": 32, "kPacked": 64})
+        self.assertEqual(layernorm.of(ROOT, "layernorm.cuh"), {"kFloats": 32, "kPacked": 64})
         self.assertEqual((layernorm.plan(4096), layernorm.plan(32768)), (128, 1024))
         chunks = [col for thread in range(128)
                   for col in layernorm.columns_of(thread, 128, 8, 4)]
