@@ -115,40 +115,33 @@ __global__ void attention_backward_scores_dkv(
 
 }  // namespace
 
-tile::Status takes_scores(const BackwardProblem& p, const BackwardBuffers& buffers,
-                          const tile::Device&) {
-  return check_workspace(p, buffers, "scores");
+tile::Status takes_scores(const AttentionBackward& p, const tile::Device&) {
+  return tile::check_workspace(scores_bytes(p), p.workspace_bytes);
 }
 
-tile::Status scores(const BackwardProblem& p, const BackwardBuffers& buffers, void* stream) {
+tile::Status scores(const AttentionBackward& p, void* stream) {
   unsigned queries = 0, keys = 0;
-  if (tile::Status s = blocks_for_tiles(p, p.heads, p.queries, 1, &queries); !s.ok()) return s;
-  if (tile::Status s = blocks_for_tiles(p, p.kv_heads, p.keys, 1, &keys); !s.ok()) return s;
+  TILE_TRY(blocks_for_tiles(p, p.heads, p.queries, 1, &queries));
+  TILE_TRY(blocks_for_tiles(p, p.kv_heads, p.keys, 1, &keys));
   return tile::with_element_type(p.type, [&](auto element) -> tile::Status {
     using T = decltype(element);
-    const auto in = static_cast<cudaStream_t>(stream);
-    const auto q = heads_of<const T>(buffers.q, p.q), k = heads_of<const T>(buffers.k, p.k);
-    const auto dout = heads_of<const T>(buffers.dout, p.dout);
-    const BatchMasks masks = masks_of(p, buffers);
-    const int heads = static_cast<int>(p.heads), dim = static_cast<int>(p.head_dim);
-    auto* weights = static_cast<float*>(buffers.workspace);
+    const auto q = heads_of<const T>(p.q), k = heads_of<const T>(p.k);
+    const auto v = heads_of<const T>(p.v), dout = heads_of<const T>(p.dout);
+    auto* weights = static_cast<float*>(p.workspace);
     float* dscores = weights + p.batch * p.heads * p.queries * p.keys;
     if (queries > 0) {
-      attention_backward_scores<T><<<queries, kThreads, 0, in>>>(
-          q, k, heads_of<const T>(buffers.v, p.v), heads_of<const T>(buffers.o, p.o), dout,
-          buffers.lse, weights, dscores, masks, heads, group_of(p), dim, p.scale);
-      if (tile::Status s = tile::launch_status("attention_backward_scores"); !s.ok()) return s;
-      attention_backward_scores_dq<T><<<queries, kThreads, 0, in>>>(
-          dscores, k, heads_of<T>(buffers.dq, p.dq), masks, heads, group_of(p), dim, p.scale);
-      if (tile::Status s = tile::launch_status("attention_backward_scores_dq"); !s.ok()) return s;
+      TILE_TRY(tile::launch(attention_backward_scores<T>, "attention_backward_scores", queries,
+                            kThreads, 0, stream, q, k, v, heads_of<const T>(p.o), dout, p.lse,
+                            weights, dscores, masks_of(p), p.heads, group_of(p), p.head_dim,
+                            p.scale));
+      TILE_TRY(tile::launch(attention_backward_scores_dq<T>, "attention_backward_scores_dq",
+                            queries, kThreads, 0, stream, dscores, k, heads_of<T>(p.dq),
+                            masks_of(p), p.heads, group_of(p), p.head_dim, p.scale));
     }
-    if (keys > 0) {
-      attention_backward_scores_dkv<T><<<keys, kThreads, 0, in>>>(
-          weights, dscores, q, dout, heads_of<T>(buffers.dk, p.dk), heads_of<T>(buffers.dv, p.dv),
-          masks, heads, group_of(p), dim, p.scale);
-      return tile::launch_status("attention_backward_scores_dkv");
-    }
-    return {};
+    if (keys == 0) return {};
+    return tile::launch(attention_backward_scores_dkv<T>, "attention_backward_scores_dkv", keys,
+                        kThreads, 0, stream, weights, dscores, q, dout, heads_of<T>(p.dk),
+                        heads_of<T>(p.dv), masks_of(p), p.heads, group_of(p), p.head_dim, p.scale);
   });
 }
 

@@ -160,8 +160,7 @@ __global__ void attention_backward_tiles_dq(Heads<const T> q,       // [batch][q
 
 }  // namespace
 
-tile::Status takes_tiles(const BackwardProblem& p, const BackwardBuffers& buffers,
-                         const tile::Device& device) {
+tile::Status takes_tiles(const AttentionBackward& p, const tile::Device& device) {
   if (p.head_dim > kMaxDim) {
     return tile::unsupported("head_dim", std::to_string(p.head_dim) + " is more than 256");
   }
@@ -170,43 +169,30 @@ tile::Status takes_tiles(const BackwardProblem& p, const BackwardBuffers& buffer
     return tile::unsupported("head_dim", std::to_string(p.head_dim) + " needs " +
                                              tile::counted(bytes, "byte") + " of shared memory");
   }
-  return check_workspace(p, buffers, "tiles");
+  return tile::check_workspace(stats_bytes(p), p.workspace_bytes);
 }
 
-tile::Status tiles(const BackwardProblem& p, const BackwardBuffers& buffers, void* stream) {
-  unsigned key_blocks = 0, query_blocks = 0;
-  if (tile::Status s = blocks_for_tiles(p, p.kv_heads, p.keys, kKept, &key_blocks); !s.ok()) {
-    return s;
-  }
-  if (tile::Status s = blocks_for_tiles(p, p.heads, p.queries, kKept, &query_blocks); !s.ok()) {
-    return s;
-  }
-  if (tile::Status s = compute_stats(p, buffers, stream); !s.ok()) return s;
+tile::Status tiles(const AttentionBackward& p, void* stream) {
+  unsigned keys = 0, queries = 0;  // blocks
+  TILE_TRY(blocks_for_tiles(p, p.kv_heads, p.keys, kKept, &keys));
+  TILE_TRY(blocks_for_tiles(p, p.heads, p.queries, kKept, &queries));
+  TILE_TRY(compute_stats(p, stream));
   return tile::with_element_type(p.type, [&](auto element) -> tile::Status {
     using T = decltype(element);
-    const auto in = static_cast<cudaStream_t>(stream);
-    const auto q = heads_of<const T>(buffers.q, p.q), k = heads_of<const T>(buffers.k, p.k);
-    const auto v = heads_of<const T>(buffers.v, p.v),
-               dout = heads_of<const T>(buffers.dout, p.dout);
-    const auto* stats = static_cast<const RowStats*>(buffers.workspace);
-    const BatchMasks masks = masks_of(p, buffers);
-    const int heads = static_cast<int>(p.heads), dim = static_cast<int>(p.head_dim);
+    const auto q = heads_of<const T>(p.q), k = heads_of<const T>(p.k);
+    const auto v = heads_of<const T>(p.v), dout = heads_of<const T>(p.dout);
+    const auto* stats = static_cast<const RowStats*>(p.workspace);
     const std::size_t bytes = shared_bytes(p.head_dim);
-    if (key_blocks > 0) {
-      const tile::Status allowed = tile::allow_shared_bytes(attention_backward_tiles_dkv<T>, bytes);
-      if (!allowed.ok()) return allowed;
-      attention_backward_tiles_dkv<T><<<key_blocks, kThreads, bytes, in>>>(
-          q, k, v, dout, stats, heads_of<T>(buffers.dk, p.dk), heads_of<T>(buffers.dv, p.dv), masks,
-          heads, group_of(p), dim, p.scale);
-      tile::Status launched = tile::launch_status("attention_backward_tiles_dkv");
-      if (!launched.ok() || query_blocks == 0) return launched;
+    if (keys > 0) {
+      TILE_TRY(tile::launch(attention_backward_tiles_dkv<T>, "attention_backward_tiles_dkv", keys,
+                            kThreads, bytes, stream, q, k, v, dout, stats, heads_of<T>(p.dk),
+                            heads_of<T>(p.dv), masks_of(p), p.heads, group_of(p), p.head_dim,
+                            p.scale));
     }
-    const tile::Status allowed = tile::allow_shared_bytes(attention_backward_tiles_dq<T>, bytes);
-    if (!allowed.ok()) return allowed;
-    attention_backward_tiles_dq<T>
-        <<<query_blocks, kThreads, bytes, in>>>(q, k, v, dout, stats, heads_of<T>(buffers.dq, p.dq),
-                                                masks, heads, group_of(p), dim, p.scale);
-    return tile::launch_status("attention_backward_tiles_dq");
+    if (queries == 0) return {};
+    return tile::launch(attention_backward_tiles_dq<T>, "attention_backward_tiles_dq", queries,
+                        kThreads, bytes, stream, q, k, v, dout, stats, heads_of<T>(p.dq),
+                        masks_of(p), p.heads, group_of(p), p.head_dim, p.scale);
   });
 }
 

@@ -152,49 +152,35 @@ __global__ void attention_backward_mma_dq(Heads<const T> q,  // [batch][queries]
 
 }  // namespace
 
-tile::Status takes_mma(const BackwardProblem& p, const BackwardBuffers& buffers,
-                       const tile::Device&) {
-  if (tile::Status s = check_chunks(p, buffers); !s.ok()) return s;
-  return check_workspace(p, buffers, "mma");
+tile::Status takes_mma(const AttentionBackward& p, const tile::Device&) {
+  TILE_TRY(check_chunks(p));
+  return tile::check_workspace(stats_bytes(p), p.workspace_bytes);
 }
 
-tile::Status mma(const BackwardProblem& p, const BackwardBuffers& buffers, void* stream) {
-  return with_16_bits_and_head_dim(p.type, p.head_dim, [&](auto element, auto head_dim) {
-    using T = decltype(element);
-    constexpr int kDim = head_dim.value;
-    using Plan = TilePlan<kDim>;
-    unsigned keys = 0, queries = 0;  // blocks
-    if (tile::Status s = blocks_for_tiles(p, p.kv_heads, p.keys, Plan::kKept, &keys); !s.ok()) {
-      return s;
-    }
-    if (tile::Status s = blocks_for_tiles(p, p.heads, p.queries, Plan::kKept, &queries); !s.ok()) {
-      return s;
-    }
-    if (tile::Status s = compute_stats(p, buffers, stream); !s.ok()) return s;
-    const auto in = static_cast<cudaStream_t>(stream);
-    const auto q = heads_of<const T>(buffers.q, p.q), k = heads_of<const T>(buffers.k, p.k);
-    const auto v = heads_of<const T>(buffers.v, p.v),
-               dout = heads_of<const T>(buffers.dout, p.dout);
-    const auto* stats = static_cast<const RowStats*>(buffers.workspace);
-    const BatchMasks masks = masks_of(p, buffers);
-    const int heads = static_cast<int>(p.heads);
-    if (keys > 0) {
-      const tile::Status allowed =
-          tile::allow_shared_bytes(attention_backward_mma_dkv<T, kDim>, Plan::kBytes);
-      if (!allowed.ok()) return allowed;
-      attention_backward_mma_dkv<T, kDim><<<keys, Plan::kThreads, Plan::kBytes, in>>>(
-          q, k, v, dout, stats, heads_of<T>(buffers.dk, p.dk), heads_of<T>(buffers.dv, p.dv), masks,
-          heads, group_of(p), p.scale);
-      tile::Status launched = tile::launch_status("attention_backward_mma_dkv");
-      if (!launched.ok() || queries == 0) return launched;
-    }
-    const tile::Status allowed =
-        tile::allow_shared_bytes(attention_backward_mma_dq<T, kDim>, Plan::kBytes);
-    if (!allowed.ok()) return allowed;
-    attention_backward_mma_dq<T, kDim><<<queries, Plan::kThreads, Plan::kBytes, in>>>(
-        q, k, v, dout, stats, heads_of<T>(buffers.dq, p.dq), masks, heads, group_of(p), p.scale);
-    return tile::launch_status("attention_backward_mma_dq");
-  });
+tile::Status mma(const AttentionBackward& p, void* stream) {
+  return with_16_bits_and_head_dim(
+      p.type, p.head_dim, [&](auto element, auto head_dim) -> tile::Status {
+        using T = decltype(element);
+        constexpr int kDim = head_dim.value;
+        using Plan = TilePlan<kDim>;
+        unsigned keys = 0, queries = 0;  // blocks
+        TILE_TRY(blocks_for_tiles(p, p.kv_heads, p.keys, Plan::kKept, &keys));
+        TILE_TRY(blocks_for_tiles(p, p.heads, p.queries, Plan::kKept, &queries));
+        TILE_TRY(compute_stats(p, stream));
+        const auto q = heads_of<const T>(p.q), k = heads_of<const T>(p.k);
+        const auto v = heads_of<const T>(p.v), dout = heads_of<const T>(p.dout);
+        const auto* stats = static_cast<const RowStats*>(p.workspace);
+        if (keys > 0) {
+          TILE_TRY(tile::launch(attention_backward_mma_dkv<T, kDim>, "attention_backward_mma_dkv",
+                                keys, Plan::kThreads, Plan::kBytes, stream, q, k, v, dout, stats,
+                                heads_of<T>(p.dk), heads_of<T>(p.dv), masks_of(p), p.heads,
+                                group_of(p), p.scale));
+        }
+        if (queries == 0) return {};
+        return tile::launch(attention_backward_mma_dq<T, kDim>, "attention_backward_mma_dq",
+                            queries, Plan::kThreads, Plan::kBytes, stream, q, k, v, dout, stats,
+                            heads_of<T>(p.dq), masks_of(p), p.heads, group_of(p), p.scale);
+      });
 }
 
 }  // namespace flash_attention

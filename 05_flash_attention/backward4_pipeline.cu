@@ -271,9 +271,8 @@ __global__ void __launch_bounds__(TilePlan<kDim>::Queries::kThreads,
 
 }  // namespace
 
-tile::Status takes_pipeline(const BackwardProblem& p, const BackwardBuffers& buffers,
-                            const tile::Device& device) {
-  if (tile::Status s = check_chunks(p, buffers); !s.ok()) return s;
+tile::Status takes_pipeline(const AttentionBackward& p, const tile::Device& device) {
+  TILE_TRY(check_chunks(p));
   const int bytes = p.head_dim <= 64    ? TilePlan<64>::Keys::kBytes
                     : p.head_dim == 128 ? TilePlan<128>::Keys::kBytes
                                         : TilePlan<256>::Keys::kBytes;
@@ -281,49 +280,35 @@ tile::Status takes_pipeline(const BackwardProblem& p, const BackwardBuffers& buf
     return tile::unsupported("head_dim", std::to_string(p.head_dim) + " needs " +
                                              tile::counted(bytes, "byte") + " of shared memory");
   }
-  return check_workspace(p, buffers, "pipeline");
+  return tile::check_workspace(stats_bytes(p), p.workspace_bytes);
 }
 
-tile::Status pipeline(const BackwardProblem& p, const BackwardBuffers& buffers, void* stream) {
-  if (tile::Status s = compute_stats(p, buffers, stream); !s.ok()) return s;
-  return with_16_bits_and_head_dim(p.type, p.head_dim, [&](auto element, auto head_dim) {
-    using T = decltype(element);
-    constexpr int kDim = head_dim.value;
-    using Keys = typename TilePlan<kDim>::Keys;
-    using Queries = typename TilePlan<kDim>::Queries;
-    unsigned keys = 0, queries = 0;  // blocks
-    if (tile::Status s = blocks_for_tiles(p, p.kv_heads, p.keys, Keys::kKept, &keys); !s.ok()) {
-      return s;
-    }
-    if (tile::Status s = blocks_for_tiles(p, p.heads, p.queries, Queries::kKept, &queries);
-        !s.ok()) {
-      return s;
-    }
-    const auto in = static_cast<cudaStream_t>(stream);
-    const auto q = heads_of<const T>(buffers.q, p.q), k = heads_of<const T>(buffers.k, p.k);
-    const auto v = heads_of<const T>(buffers.v, p.v),
-               dout = heads_of<const T>(buffers.dout, p.dout);
-    const auto* stats = static_cast<const RowStats*>(buffers.workspace);
-    const BatchMasks masks = masks_of(p, buffers);
-    const int batch = static_cast<int>(p.batch), heads = static_cast<int>(p.heads);
-    if (keys > 0) {
-      const tile::Status allowed =
-          tile::allow_shared_bytes(attention_backward_pipeline_dkv<T, kDim>, Keys::kBytes);
-      if (!allowed.ok()) return allowed;
-      attention_backward_pipeline_dkv<T, kDim><<<keys, Keys::kThreads, Keys::kBytes, in>>>(
-          q, k, v, dout, stats, heads_of<T>(buffers.dk, p.dk), heads_of<T>(buffers.dv, p.dv), masks,
-          batch, heads, group_of(p), p.scale);
-      tile::Status launched = tile::launch_status("attention_backward_pipeline_dkv");
-      if (!launched.ok() || queries == 0) return launched;
-    }
-    const tile::Status allowed =
-        tile::allow_shared_bytes(attention_backward_pipeline_dq<T, kDim>, Queries::kBytes);
-    if (!allowed.ok()) return allowed;
-    attention_backward_pipeline_dq<T, kDim><<<queries, Queries::kThreads, Queries::kBytes, in>>>(
-        q, k, v, dout, stats, heads_of<T>(buffers.dq, p.dq), masks, batch, heads, group_of(p),
-        p.scale);
-    return tile::launch_status("attention_backward_pipeline_dq");
-  });
+tile::Status pipeline(const AttentionBackward& p, void* stream) {
+  TILE_TRY(compute_stats(p, stream));
+  return with_16_bits_and_head_dim(
+      p.type, p.head_dim, [&](auto element, auto head_dim) -> tile::Status {
+        using T = decltype(element);
+        constexpr int kDim = head_dim.value;
+        using Keys = typename TilePlan<kDim>::Keys;
+        using Queries = typename TilePlan<kDim>::Queries;
+        unsigned keys = 0, queries = 0;  // blocks
+        TILE_TRY(blocks_for_tiles(p, p.kv_heads, p.keys, Keys::kKept, &keys));
+        TILE_TRY(blocks_for_tiles(p, p.heads, p.queries, Queries::kKept, &queries));
+        const auto q = heads_of<const T>(p.q), k = heads_of<const T>(p.k);
+        const auto v = heads_of<const T>(p.v), dout = heads_of<const T>(p.dout);
+        const auto* stats = static_cast<const RowStats*>(p.workspace);
+        if (keys > 0) {
+          TILE_TRY(tile::launch(
+              attention_backward_pipeline_dkv<T, kDim>, "attention_backward_pipeline_dkv", keys,
+              Keys::kThreads, Keys::kBytes, stream, q, k, v, dout, stats, heads_of<T>(p.dk),
+              heads_of<T>(p.dv), masks_of(p), p.batch, p.heads, group_of(p), p.scale));
+        }
+        if (queries == 0) return {};
+        return tile::launch(attention_backward_pipeline_dq<T, kDim>,
+                            "attention_backward_pipeline_dq", queries, Queries::kThreads,
+                            Queries::kBytes, stream, q, k, v, dout, stats, heads_of<T>(p.dq),
+                            masks_of(p), p.batch, p.heads, group_of(p), p.scale);
+      });
 }
 
 }  // namespace flash_attention

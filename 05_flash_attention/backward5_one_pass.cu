@@ -201,9 +201,8 @@ __global__ void attention_backward_one_pass_dq(const float4* sums,  // as above
 
 }  // namespace
 
-tile::Status takes_one_pass(const BackwardProblem& p, const BackwardBuffers& buffers,
-                            const tile::Device& device) {
-  if (tile::Status s = check_chunks(p, buffers); !s.ok()) return s;
+tile::Status takes_one_pass(const AttentionBackward& p, const tile::Device& device) {
+  TILE_TRY(check_chunks(p));
   const int bytes = p.head_dim <= 64    ? TilePlan<64>::kBytes
                     : p.head_dim == 128 ? TilePlan<128>::kBytes
                                         : TilePlan<256>::kBytes;
@@ -211,51 +210,37 @@ tile::Status takes_one_pass(const BackwardProblem& p, const BackwardBuffers& buf
     return tile::unsupported("head_dim", std::to_string(p.head_dim) + " needs " +
                                              tile::counted(bytes, "byte") + " of shared memory");
   }
-  return check_workspace(p, buffers, "one_pass");
+  return tile::check_workspace(stats_and_sums_bytes(p), p.workspace_bytes);
 }
 
-tile::Status one_pass(const BackwardProblem& p, const BackwardBuffers& buffers, void* stream) {
-  if (tile::Status s = compute_stats(p, buffers, stream); !s.ok()) return s;
+tile::Status one_pass(const AttentionBackward& p, void* stream) {
+  TILE_TRY(compute_stats(p, stream));
   return with_16_bits_and_head_dim(
       p.type, p.head_dim, [&](auto element, auto head_dim) -> tile::Status {
         using T = decltype(element);
-        constexpr int kDim = head_dim.value;
+        constexpr int kDim = head_dim.value, kRowsOfBlock = 16 * kRoundingThreads / kDim;
         using Plan = TilePlan<kDim>;
-        unsigned blocks = 0, rounding_blocks = 0;
-        if (tile::Status s = blocks_for_tiles(p, p.kv_heads, p.keys, Plan::kKept, &blocks);
-            !s.ok()) {
-          return s;
-        }
-        constexpr int kRowsOfBlock = 16 * kRoundingThreads / kDim;
         const std::int64_t rows = std::int64_t{tiles_of(p.queries, kRowsOfTerms)} * kRowsOfTerms;
-
-        if (tile::Status s = blocks_for_tiles(p, p.heads, rows, kRowsOfBlock, &rounding_blocks);
-            !s.ok()) {
-          return s;
-        }
-        const auto in = static_cast<cudaStream_t>(stream);
-        const auto* stats = static_cast<const RowStats*>(buffers.workspace);
+        unsigned blocks = 0, rounding_blocks = 0;
+        TILE_TRY(blocks_for_tiles(p, p.kv_heads, p.keys, Plan::kKept, &blocks));
+        TILE_TRY(blocks_for_tiles(p, p.heads, rows, kRowsOfBlock, &rounding_blocks));
         const std::int64_t all_rows = p.batch * p.heads * rows;
-        auto* sums = reinterpret_cast<float4*>(static_cast<std::byte*>(buffers.workspace) +
-                                               all_rows * sizeof(RowStats));
+        auto* stats = static_cast<RowStats*>(p.workspace);
+        auto* sums = reinterpret_cast<float4*>(stats + all_rows);
+        const std::size_t bytes = static_cast<std::size_t>(all_rows * kDim) * sizeof(float);
         TILE_RETURN_IF_CUDA_ERROR(
-            cudaMemsetAsync(sums, 0, static_cast<std::size_t>(all_rows * kDim) * 4, in));
-        const int heads = static_cast<int>(p.heads);
+            cudaMemsetAsync(sums, 0, bytes, static_cast<cudaStream_t>(stream)));
         if (blocks > 0) {
-          const tile::Status allowed =
-              tile::allow_shared_bytes(attention_backward_one_pass<T, kDim>, Plan::kBytes);
-          if (!allowed.ok()) return allowed;
-          attention_backward_one_pass<T, kDim><<<blocks, Plan::kThreads, Plan::kBytes, in>>>(
-              heads_of<const T>(buffers.q, p.q), heads_of<const T>(buffers.k, p.k),
-              heads_of<const T>(buffers.v, p.v), heads_of<const T>(buffers.dout, p.dout), stats,
-              sums, heads_of<T>(buffers.dk, p.dk), heads_of<T>(buffers.dv, p.dv),
-              masks_of(p, buffers), static_cast<int>(p.batch), heads, group_of(p), p.scale);
-          tile::Status launched = tile::launch_status("attention_backward_one_pass");
-          if (!launched.ok() || rounding_blocks == 0) return launched;
+          TILE_TRY(tile::launch(
+              attention_backward_one_pass<T, kDim>, "attention_backward_one_pass", blocks,
+              Plan::kThreads, Plan::kBytes, stream, heads_of<const T>(p.q), heads_of<const T>(p.k),
+              heads_of<const T>(p.v), heads_of<const T>(p.dout), stats, sums, heads_of<T>(p.dk),
+              heads_of<T>(p.dv), masks_of(p), p.batch, p.heads, group_of(p), p.scale));
         }
-        attention_backward_one_pass_dq<T><<<rounding_blocks, kRoundingThreads, 0, in>>>(
-            sums, heads_of<T>(buffers.dq, p.dq), static_cast<int>(p.queries), heads, kDim, p.scale);
-        return tile::launch_status("attention_backward_one_pass_dq");
+        if (rounding_blocks == 0) return {};
+        return tile::launch(attention_backward_one_pass_dq<T>, "attention_backward_one_pass_dq",
+                            rounding_blocks, kRoundingThreads, 0, stream, sums, heads_of<T>(p.dq),
+                            p.queries, p.heads, kDim, p.scale);
       });
 }
 

@@ -90,30 +90,24 @@ __global__ void attention_scores_output(const float* weights,  // [batch][heads]
 
 }  // namespace
 
-tile::Status takes_scores(const ForwardProblem& p, const ForwardBuffers& buffers,
-                          const tile::Device&) {
-  return check_workspace(p, buffers, "scores");
+tile::Status takes_scores(const AttentionForward& p, const tile::Device&) {
+  return tile::check_workspace(scores_bytes(p), p.workspace_bytes);
 }
 
-tile::Status scores(const ForwardProblem& p, const ForwardBuffers& buffers, void* stream) {
+tile::Status scores(const AttentionForward& p, void* stream) {
   unsigned rows = 0;
-  if (tile::Status s = blocks_for_tiles(p, p.heads, p.queries, 1, &rows); !s.ok()) return s;
+  TILE_TRY(blocks_for_tiles(p, p.heads, p.queries, 1, &rows));
   return tile::with_element_type(p.type, [&](auto element) -> tile::Status {
     using T = decltype(element);
-    const auto in = static_cast<cudaStream_t>(stream);
-    const auto v = heads_of<const T>(buffers.v, p.v);
-    const BatchMasks masks = masks_of(p, buffers);
-    const int heads = static_cast<int>(p.heads), dim = static_cast<int>(p.head_dim);
-    auto* all = static_cast<float*>(buffers.workspace);
-    attention_scores<T><<<rows, kThreads, 0, in>>>(heads_of<const T>(buffers.q, p.q),
-                                                   heads_of<const T>(buffers.k, p.k), all, masks,
-                                                   heads, group_of(p), dim, p.scale);
-    if (tile::Status s = tile::launch_status("attention_scores"); !s.ok()) return s;
-    attention_scores_softmax<<<rows, kThreads, 0, in>>>(all, buffers.lse, masks.keys);
-    if (tile::Status s = tile::launch_status("attention_scores_softmax"); !s.ok()) return s;
-    attention_scores_output<T><<<rows, kThreads, 0, in>>>(all, v, heads_of<T>(buffers.o, p.o),
-                                                          masks, heads, group_of(p), dim);
-    return tile::launch_status("attention_scores_output");
+    auto* all = static_cast<float*>(p.workspace);
+    TILE_TRY(tile::launch(attention_scores<T>, "attention_scores", rows, kThreads, 0, stream,
+                          heads_of<const T>(p.q), heads_of<const T>(p.k), all, masks_of(p), p.heads,
+                          group_of(p), p.head_dim, p.scale));
+    TILE_TRY(tile::launch(attention_scores_softmax, "attention_scores_softmax", rows, kThreads, 0,
+                          stream, all, p.lse, p.keys));
+    return tile::launch(attention_scores_output<T>, "attention_scores_output", rows, kThreads, 0,
+                        stream, all, heads_of<const T>(p.v), heads_of<T>(p.o), masks_of(p), p.heads,
+                        group_of(p), p.head_dim);
   });
 }
 

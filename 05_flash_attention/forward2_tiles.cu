@@ -115,25 +115,21 @@ __global__ void attention_tiles(Heads<const T> q,  // [batch][queries][heads][di
 
 }  // namespace
 
-tile::Status takes_tiles(const ForwardProblem& p, const ForwardBuffers&, const tile::Device&) {
+tile::Status takes_tiles(const AttentionForward& p, const tile::Device&) {
   if (p.head_dim <= kMaxDim) return {};
   return tile::unsupported("head_dim", std::to_string(p.head_dim) + " is more than 256");
 }
 
-tile::Status tiles(const ForwardProblem& p, const ForwardBuffers& buffers, void* stream) {
+tile::Status tiles(const AttentionForward& p, void* stream) {
   unsigned blocks = 0;
-  if (tile::Status s = blocks_for_tiles(p, p.heads, p.queries, kQueries, &blocks); !s.ok())
-    return s;
-  return tile::with_element_type(p.type, [&](auto element) -> tile::Status {
+  TILE_TRY(blocks_for_tiles(p, p.heads, p.queries, kQueries, &blocks));
+  return tile::with_element_type(p.type, [&](auto element) {
     using T = decltype(element);
-    const int dim = static_cast<int>(p.head_dim);
     const std::size_t bytes = (kQueries + kKeys) * (p.head_dim + 1) * sizeof(float);
-    if (tile::Status s = tile::allow_shared_bytes(attention_tiles<T>, bytes); !s.ok()) return s;
-    attention_tiles<T><<<blocks, kThreads, bytes, static_cast<cudaStream_t>(stream)>>>(
-        heads_of<const T>(buffers.q, p.q), heads_of<const T>(buffers.k, p.k),
-        heads_of<const T>(buffers.v, p.v), heads_of<T>(buffers.o, p.o), buffers.lse,
-        masks_of(p, buffers), static_cast<int>(p.heads), group_of(p), dim, p.scale * kLog2E);
-    return tile::launch_status("attention_tiles");
+    return tile::launch(attention_tiles<T>, "attention_tiles", blocks, kThreads, bytes, stream,
+                        heads_of<const T>(p.q), heads_of<const T>(p.k), heads_of<const T>(p.v),
+                        heads_of<T>(p.o), p.lse, masks_of(p), p.heads, group_of(p), p.head_dim,
+                        p.scale * kLog2E);
   });
 }
 

@@ -64,28 +64,18 @@ __global__ void attention_mma(Heads<const T> q,  // [batch][queries][heads][kDim
 
 }  // namespace
 
-tile::Status takes_mma(const ForwardProblem& p, const ForwardBuffers& buffers,
-                       const tile::Device&) {
-  return check_chunks(p, buffers);
-}
-
-tile::Status mma(const ForwardProblem& p, const ForwardBuffers& buffers, void* stream) {
+tile::Status mma(const AttentionForward& p, void* stream) {
   unsigned blocks = 0;
-  if (tile::Status s = blocks_for_tiles(p, p.heads, p.queries, kQueries, &blocks); !s.ok())
-    return s;
-  return with_16_bits_and_head_dim(
-      p.type, p.head_dim, [&](auto element, auto head_dim) -> tile::Status {
-        using T = decltype(element);
-        constexpr int kDim = head_dim.value;
-        constexpr int kBytes = (kQueries + 2 * kKeys<kDim>)*kDim * int{sizeof(T)};
-        const tile::Status allowed = tile::allow_shared_bytes(attention_mma<T, kDim>, kBytes);
-        if (!allowed.ok()) return allowed;
-        attention_mma<T, kDim><<<blocks, kThreads, kBytes, static_cast<cudaStream_t>(stream)>>>(
-            heads_of<const T>(buffers.q, p.q), heads_of<const T>(buffers.k, p.k),
-            heads_of<const T>(buffers.v, p.v), heads_of<T>(buffers.o, p.o), buffers.lse,
-            masks_of(p, buffers), static_cast<int>(p.heads), group_of(p), p.scale * kLog2E);
-        return tile::launch_status("attention_mma");
-      });
+  TILE_TRY(blocks_for_tiles(p, p.heads, p.queries, kQueries, &blocks));
+  return with_16_bits_and_head_dim(p.type, p.head_dim, [&](auto element, auto head_dim) {
+    using T = decltype(element);
+    constexpr int kDim = head_dim.value;
+    constexpr int kBytes = (kQueries + 2 * kKeys<kDim>)*kDim * int{sizeof(T)};
+    return tile::launch(attention_mma<T, kDim>, "attention_mma", blocks, kThreads, kBytes, stream,
+                        heads_of<const T>(p.q), heads_of<const T>(p.k), heads_of<const T>(p.v),
+                        heads_of<T>(p.o), p.lse, masks_of(p), p.heads, group_of(p),
+                        p.scale * kLog2E);
+  });
 }
 
 }  // namespace flash_attention

@@ -78,29 +78,17 @@ __global__ void attention_pipeline(Heads<const T> q,  // [batch][queries][heads]
 
 }  // namespace
 
-tile::Status takes_pipeline(const ForwardProblem& p, const ForwardBuffers& buffers,
-                            const tile::Device&) {
-  if (p.head_dim != 64 && p.head_dim != 128) {
-    return tile::unsupported("head_dim", std::to_string(p.head_dim) + " is neither 64 nor 128");
-  }
-  return check_chunks(p, buffers);
-}
-
-tile::Status pipeline(const ForwardProblem& p, const ForwardBuffers& buffers, void* stream) {
+tile::Status pipeline(const AttentionForward& p, void* stream) {
   unsigned blocks = 0;
-  if (tile::Status s = blocks_for_tiles(p, p.heads, p.queries, kQueries, &blocks); !s.ok())
-    return s;
+  TILE_TRY(blocks_for_tiles(p, p.heads, p.queries, kQueries, &blocks));
   return with_16_bits_and_head_dim(p.type, p.head_dim, [&](auto element, auto head_dim) {
     using T = decltype(element);
     constexpr int kDim = head_dim.value == 128 ? 128 : 64;
     constexpr int kBytes = (kQueries + 4 * kKeys) * kDim * int{sizeof(T)};
-    const tile::Status allowed = tile::allow_shared_bytes(attention_pipeline<T, kDim>, kBytes);
-    if (!allowed.ok()) return allowed;
-    attention_pipeline<T, kDim><<<blocks, kThreads, kBytes, static_cast<cudaStream_t>(stream)>>>(
-        heads_of<const T>(buffers.q, p.q), heads_of<const T>(buffers.k, p.k),
-        heads_of<const T>(buffers.v, p.v), heads_of<T>(buffers.o, p.o), buffers.lse,
-        masks_of(p, buffers), static_cast<int>(p.heads), group_of(p), p.scale * kLog2E);
-    return tile::launch_status("attention_pipeline");
+    return tile::launch(attention_pipeline<T, kDim>, "attention_pipeline", blocks, kThreads, kBytes,
+                        stream, heads_of<const T>(p.q), heads_of<const T>(p.k),
+                        heads_of<const T>(p.v), heads_of<T>(p.o), p.lse, masks_of(p), p.heads,
+                        group_of(p), p.scale * kLog2E);
   });
 }
 

@@ -98,22 +98,17 @@ __global__ void __launch_bounds__(kThreads, 2)
 
 }  // namespace
 
-tile::Status lazy(const ForwardProblem& p, const ForwardBuffers& buffers, void* stream) {
+tile::Status lazy(const AttentionForward& p, void* stream) {
   unsigned blocks = 0;
-  if (tile::Status s = blocks_for_tiles(p, p.heads, p.queries, kQueries, &blocks); !s.ok())
-    return s;
+  TILE_TRY(blocks_for_tiles(p, p.heads, p.queries, kQueries, &blocks));
   return with_16_bits_and_head_dim(p.type, p.head_dim, [&](auto element, auto head_dim) {
     using T = decltype(element);
     constexpr int kDim = head_dim.value == 128 ? 128 : 64;
     constexpr int kBytes = (kQueries + 4 * kKeys<kDim>)*kDim * int{sizeof(T)};
-    const tile::Status allowed = tile::allow_shared_bytes(attention_lazy<T, kDim>, kBytes);
-    if (!allowed.ok()) return allowed;
-    attention_lazy<T, kDim><<<blocks, kThreads, kBytes, static_cast<cudaStream_t>(stream)>>>(
-        heads_of<const T>(buffers.q, p.q), heads_of<const T>(buffers.k, p.k),
-        heads_of<const T>(buffers.v, p.v), heads_of<T>(buffers.o, p.o), buffers.lse,
-        masks_of(p, buffers), static_cast<int>(p.batch), static_cast<int>(p.heads), group_of(p),
-        p.scale * kLog2E);
-    return tile::launch_status("attention_lazy");
+    return tile::launch(attention_lazy<T, kDim>, "attention_lazy", blocks, kThreads, kBytes, stream,
+                        heads_of<const T>(p.q), heads_of<const T>(p.k), heads_of<const T>(p.v),
+                        heads_of<T>(p.o), p.lse, masks_of(p), p.batch, p.heads, group_of(p),
+                        p.scale * kLog2E);
   });
 }
 

@@ -143,24 +143,19 @@ __global__ void __launch_bounds__(kThreads, 2)
 
 }  // namespace
 
-tile::Status interleaved(const ForwardProblem& p, const ForwardBuffers& buffers, void* stream) {
-  return with_16_bits_and_head_dim(p.type, p.head_dim, [&](auto element, auto head_dim) {
-    using T = decltype(element);
-    constexpr int kDim = head_dim.value, kBytes = TilePlan<kDim>::kBytes;
-    unsigned blocks = 0;
-    if (tile::Status s = blocks_for_tiles(p, p.heads, p.queries, TilePlan<kDim>::kQueries, &blocks);
-        !s.ok()) {
-      return s;
-    }
-    const tile::Status allowed = tile::allow_shared_bytes(attention_interleaved<T, kDim>, kBytes);
-    if (!allowed.ok()) return allowed;
-    attention_interleaved<T, kDim><<<blocks, kThreads, kBytes, static_cast<cudaStream_t>(stream)>>>(
-        heads_of<const T>(buffers.q, p.q), heads_of<const T>(buffers.k, p.k),
-        heads_of<const T>(buffers.v, p.v), heads_of<T>(buffers.o, p.o), buffers.lse,
-        masks_of(p, buffers), static_cast<int>(p.batch), static_cast<int>(p.heads), group_of(p),
-        p.scale * kLog2E);
-    return tile::launch_status("attention_interleaved");
-  });
+tile::Status interleaved(const AttentionForward& p, void* stream) {
+  return with_16_bits_and_head_dim(
+      p.type, p.head_dim, [&](auto element, auto head_dim) -> tile::Status {
+        using T = decltype(element);
+        constexpr int kDim = head_dim.value;
+        constexpr int kBytes = TilePlan<kDim>::kBytes;
+        unsigned blocks = 0;
+        TILE_TRY(blocks_for_tiles(p, p.heads, p.queries, TilePlan<kDim>::kQueries, &blocks));
+        return tile::launch(attention_interleaved<T, kDim>, "attention_interleaved", blocks,
+                            kThreads, kBytes, stream, heads_of<const T>(p.q),
+                            heads_of<const T>(p.k), heads_of<const T>(p.v), heads_of<T>(p.o), p.lse,
+                            masks_of(p), p.batch, p.heads, group_of(p), p.scale * kLog2E);
+      });
 }
 
 }  // namespace flash_attention

@@ -26,6 +26,7 @@ struct TilePlan {
   static constexpr int kKeys = kSplitTileElements / kDim;
   static constexpr int kKeyBytes = kKeys * kDim * 2, kQueryBytes = kRows * kDim * 2;
   static constexpr int kBytes = kQueryBytes + kStages * 2 * kKeyBytes;
+  static_assert(kBytes == split_shared_bytes(kRows, kDim), "takes_split_keys() compares it");
 };
 
 template <class T, int kDim, int kRowWarps>
@@ -156,54 +157,24 @@ __global__ void attention_split_keys_merge(const float* part_o,    // as above
 
 }  // namespace
 
-tile::Status takes_split_keys(const ForwardProblem& p, const ForwardBuffers& buffers,
-                              const tile::Device& device) {
-  if (p.queries > kMostSplitQueries) {
-    return tile::unsupported("queries", std::to_string(p.queries) + " are more than 16");
-  }
-  if (p.head_dim != 64 && p.head_dim != 128 && p.head_dim != 256) {
-    return tile::unsupported("head_dim", std::to_string(p.head_dim) + " is not 64, 128 or 256");
-  }
-  // All dimensions have the same bytes of keys and values. Queries take the most at 256.
-  const int bytes =
-      p.queries * group_of(p) <= 16 ? TilePlan<256, 1>::kBytes : TilePlan<256, 4>::kBytes;
-  if (p.head_dim == 256 && bytes > device.shared_bytes_of_block) {
-    return tile::unsupported("head_dim",
-                             "256 needs " + tile::counted(bytes, "byte") + " of shared memory");
-  }
-  if (tile::Status s = check_chunks(p, buffers); !s.ok()) return s;
-  return check_workspace(p, buffers, "split_keys");
-}
-
-tile::Status split_keys(const ForwardProblem& p, const ForwardBuffers& buffers, void* stream) {
-  const auto in = static_cast<cudaStream_t>(stream);
-  const int heads = static_cast<int>(p.heads), group = group_of(p);
+tile::Status split_keys(const AttentionForward& p, void* stream) {
+  const int group = group_of(p);
   const std::int64_t splits = key_splits(p), all_rows = p.batch * p.heads * p.queries;
-  auto* part_o = static_cast<float*>(buffers.workspace);
+  auto* part_o = static_cast<float*>(p.workspace);
   float* part_lse = part_o + all_rows * splits * p.head_dim;
   const auto launch = [&](auto element, auto head_dim, auto row_warps) -> tile::Status {
     using T = decltype(element);
     constexpr int kDim = head_dim.value, kRowWarps = row_warps.value;
-    constexpr int kBytes = TilePlan<kDim, kRowWarps>::kBytes;
+    using Plan = TilePlan<kDim, kRowWarps>;
     unsigned blocks = 0;
-    if (tile::Status s = blocks_for_tiles(p, p.kv_heads * splits, p.queries * group,
-                                          TilePlan<kDim, kRowWarps>::kRows, &blocks);
-        !s.ok()) {
-      return s;
-    }
-    const tile::Status allowed =
-        tile::allow_shared_bytes(attention_split_keys<T, kDim, kRowWarps>, kBytes);
-    if (!allowed.ok()) return allowed;
-    attention_split_keys<T, kDim, kRowWarps><<<blocks, kThreads, kBytes, in>>>(
-        heads_of<const T>(buffers.q, p.q), heads_of<const T>(buffers.k, p.k),
-        heads_of<const T>(buffers.v, p.v), part_o, part_lse, masks_of(p, buffers), heads, group,
-        static_cast<int>(splits), p.scale * kLog2E);
-    tile::Status launched = tile::launch_status("attention_split_keys");
-    if (!launched.ok()) return launched;
-    attention_split_keys_merge<T><<<static_cast<unsigned>(all_rows), kDim, 0, in>>>(
-        part_o, part_lse, heads_of<T>(buffers.o, p.o), buffers.lse, heads,
-        static_cast<int>(p.queries), static_cast<int>(splits));
-    return tile::launch_status("attention_split_keys_merge");
+    TILE_TRY(blocks_for_tiles(p, p.kv_heads * splits, p.queries * group, Plan::kRows, &blocks));
+    TILE_TRY(tile::launch(attention_split_keys<T, kDim, kRowWarps>, "attention_split_keys", blocks,
+                          kThreads, Plan::kBytes, stream, heads_of<const T>(p.q),
+                          heads_of<const T>(p.k), heads_of<const T>(p.v), part_o, part_lse,
+                          masks_of(p), p.heads, group, splits, p.scale * kLog2E));
+    return tile::launch(attention_split_keys_merge<T>, "attention_split_keys_merge",
+                        static_cast<unsigned>(all_rows), kDim, 0, stream, part_o, part_lse,
+                        heads_of<T>(p.o), p.lse, p.heads, p.queries, splits);
   };
   return with_16_bits_and_head_dim(p.type, p.head_dim, [&](auto element, auto head_dim) {
     constexpr int kDim = head_dim.value < 64 ? 64 : head_dim.value;

@@ -173,55 +173,49 @@ struct Boxed {
   tile::BoxedTensor q, k, v;
 };
 template <int kDim>
-Boxed boxed(const ForwardProblem& p, const ForwardBuffers& b) {
+Boxed boxed(const AttentionForward& p) {
   using QueryBoxes = tile::HeadBoxes<__half, TilePlan<kDim>::kQueries, kDim>;  // as of bf16
   using KeyBoxes = tile::HeadBoxes<__half, kKeys, kDim>;
-  return {QueryBoxes::boxed(p.type, b.q, p.batch, p.heads, p.queries, p.q),
-          KeyBoxes::boxed(p.type, b.k, p.batch, p.kv_heads, p.keys, p.k),
-          KeyBoxes::boxed(p.type, b.v, p.batch, p.kv_heads, p.keys, p.v)};
+  return {QueryBoxes::boxed(p.type, p.q.data, p.batch, p.heads, p.queries, p.q.stride),
+          KeyBoxes::boxed(p.type, p.k.data, p.batch, p.kv_heads, p.keys, p.k.stride),
+          KeyBoxes::boxed(p.type, p.v.data, p.batch, p.kv_heads, p.keys, p.v.stride)};
 }
 
 }  // namespace
 
-tile::Status takes_wgmma(const ForwardProblem& p, const ForwardBuffers& buffers,
-                         const tile::Device& device) {
+tile::Status takes_wgmma(const AttentionForward& p, const tile::Device& device) {
   if (p.head_dim != 64 && p.head_dim != 128) {
     return tile::unsupported("head_dim", std::to_string(p.head_dim) + " is neither 64 nor 128");
   }
   if (p.keys == 0) return tile::unsupported("keys", "there are none");
-  if (takes_split_keys(p, buffers, device).ok()) {
+  if (takes_split_keys(p, device).ok()) {
     return tile::unsupported("queries",
                              std::to_string(p.queries) + " are few: split_keys is faster");
   }
-  if (tile::Status s = check_chunks(p, buffers); !s.ok()) return s;
-  const Boxed tensors = p.head_dim == 64 ? boxed<64>(p, buffers) : boxed<128>(p, buffers);
-  if (tile::Status s = tile::check_tensor_map("q", tensors.q); !s.ok()) return s;
-  if (tile::Status s = tile::check_tensor_map("k", tensors.k); !s.ok()) return s;
+  TILE_TRY(takes_chunks(p, device));
+  const Boxed tensors = p.head_dim == 64 ? boxed<64>(p) : boxed<128>(p);
+  TILE_TRY(tile::check_tensor_map("q", tensors.q));
+  TILE_TRY(tile::check_tensor_map("k", tensors.k));
   return tile::check_tensor_map("v", tensors.v);
 }
 
-tile::Status wgmma(const ForwardProblem& p, const ForwardBuffers& buffers, void* stream) {
-  return with_16_bits_and_head_dim(p.type, p.head_dim, [&](auto element, auto head_dim) {
-    using T = decltype(element);
-    constexpr int kDim = head_dim.value == 128 ? 128 : 64, kBytes = TilePlan<kDim>::kBytes;
-    const Boxed tensors = boxed<kDim>(p, buffers);
-    tile::TensorMap q_map, k_map, v_map;
-    if (tile::Status s = tile::make_tensor_map("q", tensors.q, &q_map); !s.ok()) return s;
-    if (tile::Status s = tile::make_tensor_map("k", tensors.k, &k_map); !s.ok()) return s;
-    if (tile::Status s = tile::make_tensor_map("v", tensors.v, &v_map); !s.ok()) return s;
-    unsigned blocks = 0;
-    if (tile::Status s = blocks_for_tiles(p, p.heads, p.queries, TilePlan<kDim>::kQueries, &blocks);
-        !s.ok()) {
-      return s;
-    }
-    const tile::Status allowed = tile::allow_shared_bytes(attention_wgmma<T, kDim>, kBytes);
-    if (!allowed.ok()) return allowed;
-    attention_wgmma<T, kDim>
-        <<<blocks, TilePlan<kDim>::kThreads, kBytes, static_cast<cudaStream_t>(stream)>>>(
-            q_map, k_map, v_map, heads_of<T>(buffers.o, p.o), buffers.lse, masks_of(p, buffers),
-            static_cast<int>(p.batch), static_cast<int>(p.heads), group_of(p), p.scale * kLog2E);
-    return tile::launch_status("attention_wgmma");
-  });
+tile::Status wgmma(const AttentionForward& p, void* stream) {
+  return with_16_bits_and_head_dim(
+      p.type, p.head_dim, [&](auto element, auto head_dim) -> tile::Status {
+        using T = decltype(element);
+        constexpr int kDim = head_dim.value == 128 ? 128 : 64;
+        using Plan = TilePlan<kDim>;
+        const Boxed tensors = boxed<kDim>(p);
+        tile::TensorMap q_map, k_map, v_map;
+        TILE_TRY(tile::make_tensor_map("q", tensors.q, &q_map));
+        TILE_TRY(tile::make_tensor_map("k", tensors.k, &k_map));
+        TILE_TRY(tile::make_tensor_map("v", tensors.v, &v_map));
+        unsigned blocks = 0;
+        TILE_TRY(blocks_for_tiles(p, p.heads, p.queries, Plan::kQueries, &blocks));
+        return tile::launch(attention_wgmma<T, kDim>, "attention_wgmma", blocks, Plan::kThreads,
+                            Plan::kBytes, stream, q_map, k_map, v_map, heads_of<T>(p.o), p.lse,
+                            masks_of(p), p.batch, p.heads, group_of(p), p.scale * kLog2E);
+      });
 }
 
 }  // namespace flash_attention

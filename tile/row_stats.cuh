@@ -1,7 +1,7 @@
 // Backward preprocess: delta and the log-sum-exp of each query.
 #pragma once
 
-#include "tile/masks.cuh"
+#include "tile/host/attention_launch.hpp"
 #include "tile/reduce.cuh"
 
 namespace tile {
@@ -49,5 +49,30 @@ __device__ void compute_stats(const Heads<const T>& o,     // [batch][queries][h
   }
 }
 // snippet-end stats
+
+template <int kThreads, class T>
+__global__ void attention_backward_preprocess(Heads<const T> o,     // [batch][queries][heads][dim]
+                                              Heads<const T> dout,  // as o
+                                              const float* lse,     // [batch][heads][queries]
+                                              RowStats* stats,      // [batch][heads][rows]
+                                              BatchMasks masks, int heads, int rows, int dim) {
+  compute_stats<kThreads>(o, dout, lse, stats, masks, heads, rows, dim);
+}
+
+/// Fills in `stats`, [batch][heads][queries, up to a multiple of kRowsOfTerms], in the stream, a
+/// cudaStream_t. Of the call it reads o, dout, lse, the sizes and the lengths.
+inline Status launch_row_stats(const AttentionBackward& p, RowStats* stats, void* stream) {
+  constexpr int kThreads = 128;
+  const int rows = tiles_of(p.queries, kRowsOfTerms) * kRowsOfTerms;
+  unsigned blocks = 0;
+  TILE_TRY(blocks_for_tiles(p, p.heads, rows, kBlockTerms<kThreads>, &blocks));
+  if (blocks == 0) return {};
+  return with_element_type(p.type, [&](auto element) {
+    using T = decltype(element);
+    return launch(attention_backward_preprocess<kThreads, T>, "attention_backward_preprocess",
+                  blocks, kThreads, 0, stream, heads_of<const T>(p.o), heads_of<const T>(p.dout),
+                  p.lse, stats, masks_of(p), p.heads, rows, p.head_dim);
+  });
+}
 
 }  // namespace tile

@@ -3,9 +3,9 @@
 #include <cmath>
 #include <stdexcept>
 
-#include "flash_attention.hpp"
 #include "harness/sample.hpp"
 #include "harness/workload.hpp"
+#include "reference.hpp"
 #include "tile/host/cuda_check.hpp"
 
 namespace flash_attention {
@@ -14,27 +14,26 @@ namespace {
 using Numbers = std::vector<std::int64_t>;
 using Values = std::vector<double>;
 
-template <class Ladder>
-typename Ladder::Problem problem_of(const Numbers& size, tile::DType type) {
-  typename Ladder::Problem p{.type = type,
-                             .batch = size.at(0),
-                             .heads = size.at(1),
-                             .queries = size.at(3),
-                             .keys = size.at(4),
-                             .head_dim = size.at(5),
-                             .kv_heads = size.at(2)};
+template <class Call>
+Call call_of(const Numbers& size, tile::DType type) {
+  Call p{{.type = type,
+          .batch = size.at(0),
+          .heads = size.at(1),
+          .queries = size.at(3),
+          .keys = size.at(4),
+          .head_dim = size.at(5),
+          .kv_heads = size.at(2)}};
   if (size.at(6) != 0) p.right = 0;
   p.scale = 1 / std::sqrt(static_cast<float>(p.head_dim));
   return p;
 }
 
-template <class Ladder>
-class Attention : public tile::LadderWorkload<Ladder> {
+template <class Call>
+class Attention : public tile::LadderWorkload<tile::Ladder<Call>> {
  public:
-  using Problem = typename Ladder::Problem;
-
-  Attention(const Ladder& ladder, const Problem& p)
-      : tile::LadderWorkload<Ladder>(ladder, p), rows_(checked_rows(p.batch * p.queries)) {}
+  Attention(const tile::Ladder<Call>& ladder, const Call& p)
+      : tile::LadderWorkload<tile::Ladder<Call>>(ladder, p),
+        rows_(checked_rows(p.batch * p.queries)) {}
 
   std::string name() const override {
     const auto number = [](const char* what, std::int64_t n) {
@@ -68,7 +67,7 @@ class Attention : public tile::LadderWorkload<Ladder> {
   }
 
  protected:
-  const Problem& p() const { return this->problem_; }
+  const Call& p() const { return this->call_; }
   /// With this number of multiply-adds the reference takes a fraction of a second. Of larger
   /// problems only some rows are checked.
   Numbers checked_rows(std::int64_t rows) const {
@@ -88,31 +87,34 @@ class Attention : public tile::LadderWorkload<Ladder> {
     return this->tensors_.output(name, p().type, p().batch * length, heads * p().head_dim, rows,
                                  std::move(expected));
   }
-  void make_workspace(std::int64_t bytes) {
-    constexpr std::int64_t kMost = std::int64_t{40} << 30;  // the first step needs it for scores
+  /// For the step that needs the most, unless that is too much: the first one's is for all scores.
+  void make_workspace() {
+    constexpr std::int64_t kMost = std::int64_t{40} << 30;
+    std::int64_t bytes = 0;
+    for (const auto& step : this->ladder_.steps) {
+      bytes = std::max(bytes, workspace_bytes_of(step, p()));
+    }
     if (bytes == 0 || bytes > kMost) return;
-    this->buffers_.workspace = this->tensors_.workspace(bytes);
-    this->buffers_.workspace_bytes = bytes;
+    this->call_.workspace = this->tensors_.workspace(bytes);
+    this->call_.workspace_bytes = bytes;
   }
 
   double products_ = 2, tensors_of_q_ = 2;  // tensors as large as q, and as many as k
   Numbers rows_;                            // of queries that are checked
 };
 
-class Forward : public Attention<ForwardLadder> {
+class Forward : public Attention<AttentionForward> {
  public:
-  explicit Forward(const ForwardProblem& p) : Attention(kForwardLadder, p) {
-    buffers_.q = random("q", p.queries, p.heads, 1);
+  explicit Forward(const AttentionForward& p) : Attention(kForwardLadder, p) {
+    place(call_.q.data, random("q", p.queries, p.heads, 1));
     const Values q = tensors_.rows_of_last(rows_);
-    buffers_.k = random("k", p.keys, p.kv_heads, 2);
+    place(call_.k.data, random("k", p.keys, p.kv_heads, 2));
     const Values k = all_of_last(p.keys);
-    buffers_.v = random("v", p.keys, p.kv_heads, 3);
+    place(call_.v.data, random("v", p.keys, p.kv_heads, 3));
     const Values v = all_of_last(p.keys);
     ForwardExpected expected = reference(p, {q, k, v, {}, {}}, rows_);
-    buffers_.o = output("o", p.queries, p.heads, rows_, std::move(expected.o));
-    std::int64_t bytes = 0;
-    for (const auto& step : kForward) bytes = std::max(bytes, workspace_bytes(p, step.name));
-    make_workspace(bytes);
+    place(call_.o.data, output("o", p.queries, p.heads, rows_, std::move(expected.o)));
+    make_workspace();
     // lse is [batch][heads][queries]; the reference has the heads of a row together.
     Numbers elements;
     tile::Expected lse;
@@ -126,39 +128,36 @@ class Forward : public Attention<ForwardLadder> {
         lse.bound.push_back(expected.lse.bound[at]);
       }
     }
-    buffers_.lse =
-        static_cast<float*>(tensors_.output("lse", tile::DType::fp32, p.batch * p.heads * p.queries,
-                                            1, std::move(elements), std::move(lse)));
+    place(call_.lse, tensors_.output("lse", tile::DType::fp32, p.batch * p.heads * p.queries, 1,
+                                     std::move(elements), std::move(lse)));
   }
 };
 
-class Backward : public Attention<BackwardLadder> {
+class Backward : public Attention<AttentionBackward> {
  public:
-  explicit Backward(const BackwardProblem& p)
+  explicit Backward(const AttentionBackward& p)
       : Attention(kBackwardLadder, p), key_rows_(checked_rows(p.batch * p.keys)) {
     products_ = 5, tensors_of_q_ = 4;
-    buffers_.q = random("q", p.queries, p.heads, 1);
+    place(call_.q.data, random("q", p.queries, p.heads, 1));
     const Values q = all_of_last(p.queries);
-    buffers_.k = random("k", p.keys, p.kv_heads, 2);
+    place(call_.k.data, random("k", p.keys, p.kv_heads, 2));
     const Values k = all_of_last(p.keys);
-    buffers_.v = random("v", p.keys, p.kv_heads, 3);
+    place(call_.v.data, random("v", p.keys, p.kv_heads, 3));
     const Values v = all_of_last(p.keys);
-    buffers_.dout = random("dout", p.queries, p.heads, 4);
+    place(call_.dout.data, random("dout", p.queries, p.heads, 4));
     const Values dout = all_of_last(p.queries);
     // o and lse are a forward pass's. The gradients are checked as functions of what it gave.
-    const ForwardProblem forward = problem_of<ForwardLadder>(
-        {p.batch, p.heads, p.kv_heads, p.queries, p.keys, p.head_dim, p.right == 0}, p.type);
-    void* o = random("o", p.queries, p.heads, 5);
+    place(call_.o.data, random("o", p.queries, p.heads, 5));
     const std::size_t o_number = tensors_.count() - 1;
-    auto* lse = static_cast<float*>(
-        tensors_.random_input("lse", tile::DType::fp32, 1, p.batch * p.heads * p.queries, 6, 0, 1));
-    const ForwardBuffers of_forward{buffers_.q, buffers_.k, buffers_.v, o, lse};
-    tile::Status status =
-        run(kForwardLadder, kForwardLadder.steps.size() - 1, forward, of_forward, nullptr);
+    void* lse =
+        tensors_.random_input("lse", tile::DType::fp32, 1, p.batch * p.heads * p.queries, 6, 0, 1);
+    place(call_.lse, lse);
+    AttentionForward forward{p};
+    forward.q = call_.q, forward.k = call_.k, forward.v = call_.v, forward.o = call_.o;
+    forward.lse = static_cast<float*>(lse);
+    tile::Status status = run(kForwardLadder, kForwardLadder.steps.size() - 1, forward, nullptr);
     if (status.ok()) status = tile::synchronize_status(nullptr);
     if (!status.ok()) throw std::runtime_error(status.message);
-    buffers_.o = o;
-    buffers_.lse = lse;
     const Numbers first_row{0};
     Values of_heads = tensors_.rows_of_last(first_row), of_rows(of_heads.size());
     for (std::int64_t i = 0; i < std::ssize(of_heads); ++i) {
@@ -169,12 +168,10 @@ class Backward : public Attention<BackwardLadder> {
     const Values all_o = tensors_.rows(o_number, tile::all_rows(p.batch * p.queries));
     BackwardExpected expected =
         reference(p, {q, k, v, all_o, of_rows, dout, {}, {}}, rows_, key_rows_);
-    buffers_.dq = output("dq", p.queries, p.heads, rows_, std::move(expected.dq));
-    buffers_.dk = output("dk", p.keys, p.kv_heads, key_rows_, std::move(expected.dk));
-    buffers_.dv = output("dv", p.keys, p.kv_heads, key_rows_, std::move(expected.dv));
-    std::int64_t bytes = 0;
-    for (const auto& step : kBackward) bytes = std::max(bytes, workspace_bytes(p, step.name));
-    make_workspace(bytes);
+    place(call_.dq.data, output("dq", p.queries, p.heads, rows_, std::move(expected.dq)));
+    place(call_.dk.data, output("dk", p.keys, p.kv_heads, key_rows_, std::move(expected.dk)));
+    place(call_.dv.data, output("dv", p.keys, p.kv_heads, key_rows_, std::move(expected.dv)));
+    make_workspace();
   }
   std::string_view direction() const override { return "backward"; }
   std::string checked_part() const override {
@@ -186,11 +183,11 @@ class Backward : public Attention<BackwardLadder> {
   Numbers key_rows_;  // that are checked
 };
 
-template <class Workload, class Ladder>
+template <class Workload, class Call>
 std::unique_ptr<tile::Workload> make(const Numbers& size, tile::DType type) {
   tile::require_countable("batch", size.at(0), "heads", size.at(1));
   tile::require_countable("queries", size.at(3), "keys", size.at(4));
-  return std::make_unique<Workload>(problem_of<Ladder>(size, type));
+  return std::make_unique<Workload>(call_of<Call>(size, type));
 }
 
 template <class Ladder>
@@ -221,10 +218,11 @@ tile::LadderInfo info_of(const Ladder& ladder, tile::MakeWorkload make) {
                           {{1, 4, 1, 16, 256, 64, 0}, {0, 0, 0, 0, 128, 0, 0}}}};
 }
 
-const tile::Chapter kChapter{.name = kName,
-                             .title = kTitle,
-                             .ladders = {info_of(kForwardLadder, make<Forward, ForwardLadder>),
-                                         info_of(kBackwardLadder, make<Backward, BackwardLadder>)}};
+const tile::Chapter kChapter{
+    .name = kName,
+    .title = kTitle,
+    .ladders = {info_of(kForwardLadder, make<Forward, AttentionForward>),
+                info_of(kBackwardLadder, make<Backward, AttentionBackward>)}};
 const tile::RegisterChapter kRegistered{kChapter};
 
 }  // namespace

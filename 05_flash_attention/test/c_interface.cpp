@@ -1,16 +1,14 @@
 // Chapter 05 for callers of C.
-#include "flash_attention.hpp"
 #include "harness/c/tensors.hpp"
+#include "reference.hpp"
 
 namespace {
 
-using flash_attention::BackwardBuffers;
-using flash_attention::BackwardProblem;
-using flash_attention::ForwardBuffers;
-using flash_attention::ForwardProblem;
 using flash_attention::kBackwardLadder;
 using flash_attention::kForwardLadder;
 using flash_attention::kTypes;
+using tile::AttentionBackward;
+using tile::AttentionForward;
 using tile::Status;
 using tile::c::key_strides;
 using tile::c::query_strides;
@@ -21,82 +19,79 @@ const tile::c::RegisterLadder kForward{flash_attention::kName, flash_attention::
 const tile::c::RegisterLadder kBackward{flash_attention::kName, flash_attention::kTitle,
                                         tile::infos_of(kBackwardLadder)};
 
+tile::TensorView view(const void* data, const tile::Strides& stride) {
+  return {const_cast<void*>(data), stride};
+}
+
 // The fields that the structs of both directions share.
-template <class Args, class Problem, class Buffers>
-Status read_common(const Args* args, Args* given, Problem* p, Buffers* b) {
-  if (Status s = tile::c::read_arguments(args, given); !s.ok()) return s;
-  if (Status s = tile::c::read_attention_sizes(*given, p); !s.ok()) return s;
+template <class Args, class Call>
+Status read_common(const Args& given, Call* p) {
+  TILE_TRY(tile::c::read_attention_sizes(given, p));
   bool causal = false, windowed = false;
-  if (Status s = tile::c::read_flag("causal", given->causal, &causal); !s.ok()) return s;
-  if (Status s = tile::c::read_flag("windowed", given->windowed, &windowed); !s.ok()) return s;
-  if (windowed) p->left = given->left, p->right = given->right;
+  TILE_TRY(tile::c::read_flag("causal", given.causal, &causal));
+  TILE_TRY(tile::c::read_flag("windowed", given.windowed, &windowed));
+  if (windowed) p->left = given.left, p->right = given.right;
   if (causal && p->right > 0) p->right = 0;
-  p->q = query_strides(*p, given->q_strides);
-  p->k = key_strides(*p, given->k_strides);
-  p->v = key_strides(*p, given->v_strides);
-  p->o = query_strides(*p, given->o_strides);
-  if constexpr (requires { p->dq; }) {
-    p->dout = query_strides(*p, given->dout_strides);
-    p->dq = query_strides(*p, given->dq_strides);
-    p->dk = key_strides(*p, given->dk_strides);
-    p->dv = key_strides(*p, given->dv_strides);
-  }
-  b->q = given->q;
-  b->k = given->k;
-  b->v = given->v;
-  b->query_lengths = given->query_lengths;
-  b->key_lengths = given->key_lengths;
-  b->workspace = given->workspace;
-  b->workspace_bytes = given->workspace_bytes;
+  p->q = view(given.q, query_strides(*p, given.q_strides));
+  p->k = view(given.k, key_strides(*p, given.k_strides));
+  p->v = view(given.v, key_strides(*p, given.v_strides));
+  p->o = view(given.o, query_strides(*p, given.o_strides));
+  p->query_lengths = given.query_lengths;
+  p->key_lengths = given.key_lengths;
+  p->workspace = given.workspace;
+  p->workspace_bytes = given.workspace_bytes;
   return {};
 }
 
-// Reads a caller's struct into the library's and into those of the chapter.
-Status read(const tile_attention_args* args, tile_attention_args* given, ForwardProblem* p,
-            ForwardBuffers* b) {
-  if (Status s = read_common(args, given, p, b); !s.ok()) return s;
-  b->o = given->o;
-  b->lse = static_cast<float*>(given->lse);
+Status read(const tile_attention_args& given, AttentionForward* p) {
+  TILE_TRY(read_common(given, p));
+  p->lse = static_cast<float*>(given.lse);
   return {};
 }
 
-Status read(const tile_attention_backward_args* args, tile_attention_backward_args* given,
-            BackwardProblem* p, BackwardBuffers* b) {
-  if (Status s = read_common(args, given, p, b); !s.ok()) return s;
-  b->o = given->o;
-  b->lse = static_cast<const float*>(given->lse);
-  b->dout = given->dout;
-  b->dq = given->dq;
-  b->dk = given->dk;
-  b->dv = given->dv;
+Status read(const tile_attention_backward_args& given, AttentionBackward* p) {
+  TILE_TRY(read_common(given, p));
+  p->lse = static_cast<const float*>(given.lse);
+  p->dout = view(given.dout, query_strides(*p, given.dout_strides));
+  p->dq = view(given.dq, query_strides(*p, given.dq_strides));
+  p->dk = view(given.dk, key_strides(*p, given.dk_strides));
+  p->dv = view(given.dv, key_strides(*p, given.dv_strides));
   return {};
+}
+
+// Before the sizes, the type.
+template <class Call>
+Status check_sizes(const Call& p) {
+  TILE_TRY(tile::check_requirements(kTypes, {}, p.type));
+  return flash_attention::validate_sizes(p);
 }
 
 // ---- References: doubles of the host ----
 
-Status refer(const tile_attention_args&, const ForwardProblem& p, const ForwardBuffers& b) {
-  if (Status s = validate_tensors(p, b); !s.ok() || is_empty(p)) return s;
+Status refer(const AttentionForward& p) {
+  TILE_TRY(flash_attention::validate_tensors(p));
+  if (flash_attention::is_empty(p)) return {};
   const tile::c::AttentionTensors tensors(p);
-  const auto q = tensors.queries(b.q, p.q), k = tensors.keys(b.k, p.k), v = tensors.keys(b.v, p.v);
+  const auto q = tensors.queries(p.q), k = tensors.keys(p.k), v = tensors.keys(p.v);
   const auto expected = flash_attention::reference(
-      p, {q, k, v, tensors.lengths(b.query_lengths), tensors.lengths(b.key_lengths)});
-  tensors.put_queries(expected.o, p.o, b.o);
-  tensors.put_lse(expected.lse, b.lse);
+      p, {q, k, v, tensors.lengths(p.query_lengths), tensors.lengths(p.key_lengths)});
+  tensors.put_queries(expected.o, p.o);
+  tensors.put_lse(expected.lse, p.lse);
   return {};
 }
 
-Status refer(const tile_attention_backward_args&, const BackwardProblem& p,
-             const BackwardBuffers& b) {
-  if (Status s = validate_tensors(p, b); !s.ok() || is_empty(p)) return s;
+Status refer(const AttentionBackward& p) {
+  TILE_TRY(flash_attention::validate_tensors(p));
+  if (flash_attention::is_empty(p)) return {};
   const tile::c::AttentionTensors tensors(p);
-  const auto q = tensors.queries(b.q, p.q), k = tensors.keys(b.k, p.k), v = tensors.keys(b.v, p.v);
-  const auto o = tensors.queries(b.o, p.o), dout = tensors.queries(b.dout, p.dout);
-  const auto lse = tensors.lse(b.lse);
+  const auto q = tensors.queries(p.q), k = tensors.keys(p.k), v = tensors.keys(p.v);
+  const auto o = tensors.queries(p.o), dout = tensors.queries(p.dout);
+  const auto lse = tensors.lse(p.lse);
   const auto expected = flash_attention::reference(
-      p, {q, k, v, o, lse, dout, tensors.lengths(b.query_lengths), tensors.lengths(b.key_lengths)});
-  tensors.put_queries(expected.dq, p.dq, b.dq);
-  tensors.put_keys(expected.dk, p.dk, b.dk);
-  tensors.put_keys(expected.dv, p.dv, b.dv);
+      p, {q, k, v, o, lse, dout, tensors.lengths(p.query_lengths), tensors.lengths(p.key_lengths)});
+  tensors.put_queries(expected.dq, p.dq);
+  tensors.put_keys(expected.dk, p.dk);
+  tensors.put_keys(expected.dv, p.dv);
   return {};
 }
 
@@ -111,13 +106,13 @@ tile_status tile_attention_backward(const tile_attention_backward_args* args) {
 }
 
 tile_status tile_attention_workspace_bytes(const tile_attention_args* args, std::int64_t* bytes) {
-  return tile::c::tell_workspace_bytes(kForwardLadder, read, kTypes, WorkspaceOf::step, args,
+  return tile::c::tell_workspace_bytes(kForwardLadder, read, check_sizes, WorkspaceOf::step, args,
                                        bytes);
 }
 
 tile_status tile_attention_backward_workspace_bytes(const tile_attention_backward_args* args,
                                                     std::int64_t* bytes) {
-  return tile::c::tell_workspace_bytes(kBackwardLadder, read, kTypes, WorkspaceOf::step, args,
+  return tile::c::tell_workspace_bytes(kBackwardLadder, read, check_sizes, WorkspaceOf::step, args,
                                        bytes);
 }
 

@@ -121,18 +121,18 @@ TEST_SUITE("step") {
       // As if in one tensor [batch][length][heads + 2 kv_heads][head_dim].
       const std::int64_t row = (n.heads + 2 * n.kv_heads) * n.head_dim;
       Case packed = plain;
-      packed.p.q = {n.queries * row, n.head_dim, row};
-      packed.p.k = packed.p.v = {n.keys * row, n.head_dim, row};
-      packed.dq = packed.p.q;
-      packed.dk = packed.dv = packed.p.k;
+      packed.p.q.stride = {n.queries * row, n.head_dim, row};
+      packed.p.k.stride = packed.p.v.stride = {n.keys * row, n.head_dim, row};
+      packed.dq = packed.p.q.stride;
+      packed.dk = packed.dv = packed.p.k.stride;
       packed.offset = {.q = 8, .k = 16, .v = 24, .dq = 32, .dk = 8, .dv = 16};
       cases.check(step, packed);
       Case first = plain;
-      first.p.q = heads_first(n.queries, n.heads, n.head_dim);
-      first.p.k = heads_first(n.keys, n.kv_heads, n.head_dim, 8);
-      first.p.v = heads_first(n.keys, n.kv_heads, n.head_dim, 64);
+      first.p.q.stride = heads_first(n.queries, n.heads, n.head_dim);
+      first.p.k.stride = heads_first(n.keys, n.kv_heads, n.head_dim, 8);
+      first.p.v.stride = heads_first(n.keys, n.kv_heads, n.head_dim, 64);
       cases.check(step, first);
-      first.p.o = heads_first(n.queries, n.heads, n.head_dim, 16);
+      first.p.o.stride = heads_first(n.queries, n.heads, n.head_dim, 16);
       first.dout = heads_first(n.queries, n.heads, n.head_dim, 24);
       first.dq = heads_first(n.queries, n.heads, n.head_dim, 8);
       first.dk = heads_first(n.keys, n.kv_heads, n.head_dim, 16);
@@ -155,10 +155,11 @@ TEST_SUITE("step") {
           c.offset.*each = offset;
           cases.check(step, c);
         }
-        for (Strides ForwardProblem::*each :
-             {&ForwardProblem::q, &ForwardProblem::k, &ForwardProblem::v, &ForwardProblem::o}) {
+        for (tile::TensorView AttentionForward::*each :
+             {&AttentionForward::q, &AttentionForward::k, &AttentionForward::v,
+              &AttentionForward::o}) {
           Case c = aligned;
-          (c.p.*each).row += offset;
+          (c.p.*each).stride.row += offset;
           cases.check(step, c);
         }
       }

@@ -23,7 +23,7 @@ TEST_SUITE("large") {
     const ForwardExpected expected = expected_of(c, in);
     const std::int64_t row = 4 * 64;  // q, k and v side by side
     const std::int64_t apart = (std::int64_t{1} << 31) + 64;
-    c.p.q = c.p.k = c.p.v = {apart, 64, row};
+    c.p.q.stride = c.p.k.stride = c.p.v.stride = {apart, 64, row};
     const std::size_t bytes = 2 * static_cast<std::size_t>(2 * apart + 90 * row);
     std::size_t free_bytes = 0, total_bytes = 0;
     REQUIRE(cudaMemGetInfo(&free_bytes, &total_bytes) == cudaSuccess);
@@ -52,15 +52,16 @@ TEST_SUITE("large") {
     for (const auto& step : tile::selected_steps(kForwardLadder)) {
       if (!step.types.contains(type)) continue;
       CAPTURE(step.name);
-      const std::int64_t workspace_size = workspace_bytes(c.p, step.name);
+      const std::int64_t workspace_size = workspace_bytes_of(step, c.p);
       const DeviceBuffer workspace = DeviceBuffer::output(
           "workspace", tile::vector_layout(DType::fp32, workspace_size / 4), Poison::unwritten_nan);
       const DeviceBuffer o = DeviceBuffer::output("o", tile::vector_layout(type, 3 * 70 * 2 * 64),
                                                   Poison::unwritten_nan);
-      ForwardBuffers buffers{.q = raw, .k = raw + 256, .v = raw + 384, .o = o.raw()};
-      buffers.workspace = workspace.raw();
-      buffers.workspace_bytes = workspace_size;
-      const Status done = tile::run_step(step, c.p, buffers);
+      AttentionForward p = c.p;
+      p.q.data = raw, p.k.data = raw + 256, p.v.data = raw + 384, p.o.data = o.raw();
+      p.workspace = workspace.raw();
+      p.workspace_bytes = workspace_size;
+      const Status done = tile::run_step(step, p);
       REQUIRE_MESSAGE(done.ok(), done.message);
       check_values("o", o.download(), expected.o);
     }

@@ -14,13 +14,13 @@
 #include <type_traits>
 #include <vector>
 
-#include "flash_attention.hpp"
 #include "harness/buffer.hpp"
 #include "harness/convert.hpp"
 #include "harness/inputs.hpp"
 #include "harness/selection.hpp"
 #include "harness/tensor.hpp"
 #include "harness/test_main.hpp"
+#include "reference.hpp"
 #include "tile/host/device.hpp"
 
 namespace flash_attention {
@@ -49,27 +49,20 @@ inline constexpr bool kIsForward = std::is_same_v<Step, tile::TestedStep<Forward
 /// A problem with lengths and offsets, the elements from a 256-byte boundary to each tensor.
 /// A backward problem has the same options; its gradients have strides and offsets of their own.
 struct Case {
-  ForwardProblem p;
+  AttentionForward p;
   std::vector<int> query_lengths = {}, key_lengths = {};
   struct Offsets {
     std::int64_t q = 0, k = 0, v = 0, o = 0, dout = 0, dq = 0, dk = 0, dv = 0;
   } offset = {};
   std::optional<Strides> dout = {}, dq = {}, dk = {}, dv = {};  // none: without gaps
 
-  BackwardProblem backward() const {
-    BackwardProblem b{.type = p.type,
-                      .batch = p.batch,
-                      .heads = p.heads,
-                      .queries = p.queries,
-                      .keys = p.keys,
-                      .head_dim = p.head_dim,
-                      .kv_heads = p.kv_heads};
-    b.left = p.left, b.right = p.right, b.scale = p.scale;
+  AttentionBackward backward() const {
+    AttentionBackward b{p};
     b.q = p.q, b.k = p.k, b.v = p.v, b.o = p.o;
-    if (dout) b.dout = *dout;
-    if (dq) b.dq = *dq;
-    if (dk) b.dk = *dk;
-    if (dv) b.dv = *dv;
+    if (dout) b.dout.stride = *dout;
+    if (dq) b.dq.stride = *dq;
+    if (dk) b.dk.stride = *dk;
+    if (dv) b.dv.stride = *dv;
     return b;
   }
 };
@@ -79,13 +72,13 @@ struct Sizes {
 };
 
 inline Case full(DType type, const Sizes& n) {
-  ForwardProblem p{.type = type,
-                   .batch = n.batch,
-                   .heads = n.heads,
-                   .queries = n.queries,
-                   .keys = n.keys,
-                   .head_dim = n.head_dim,
-                   .kv_heads = n.kv_heads};
+  AttentionForward p{{.type = type,
+                      .batch = n.batch,
+                      .heads = n.heads,
+                      .queries = n.queries,
+                      .keys = n.keys,
+                      .head_dim = n.head_dim,
+                      .kv_heads = n.kv_heads}};
   p.scale = 1 / std::sqrt(static_cast<float>(n.head_dim));
   return {p};
 }
@@ -96,7 +89,7 @@ inline Case windowed(Case c, std::int64_t left, std::int64_t right) {
 inline Case causal(const Case& c) { return windowed(c, kUnlimited, 0); }
 
 inline std::string describe(const Case& c) {
-  const ForwardProblem& p = c.p;
+  const AttentionForward& p = c.p;
   std::string text(tile::name(p.type));
   const auto add = [&text](const char* name, std::int64_t n) {
     text.append(", ").append(name).append(" ").append(std::to_string(n));
@@ -107,7 +100,8 @@ inline std::string describe(const Case& c) {
   if (p.right < kUnlimited) add("right", p.right);
   for (const int n : c.query_lengths) add("query length", n);
   for (const int n : c.key_lengths) add("key length", n);
-  add("q's row stride", p.q.row), add("k's", p.k.row), add("v's", p.v.row), add("o's", p.o.row);
+  add("q's row stride", p.q.stride.row), add("k's", p.k.stride.row);
+  add("v's", p.v.stride.row), add("o's", p.o.stride.row);
   add("offsets", c.offset.q), add("", c.offset.k), add("", c.offset.v), add("", c.offset.o);
   return text;
 }
@@ -119,23 +113,19 @@ bool takes(const Step& step, const Case& c) {
     const auto size = static_cast<std::int64_t>(tile::size_bytes(c.p.type));
     return reinterpret_cast<void*>(static_cast<std::uintptr_t>(256 + elements * size));
   };
-  const Case::Offsets& offset = c.offset;
+  const auto place = [&](auto p) {
+    p.q.data = at(c.offset.q), p.k.data = at(c.offset.k), p.v.data = at(c.offset.v);
+    p.o.data = at(c.offset.o);
+    p.workspace_bytes = workspace_bytes_of(step, p);
+    return p;
+  };
   if constexpr (kIsForward<Step>) {
-    ForwardBuffers buffers{
-        .q = at(offset.q), .k = at(offset.k), .v = at(offset.v), .o = at(offset.o)};
-    buffers.workspace_bytes = workspace_bytes(c.p, step.name);
-    return tile::is_taken(step, c.p, buffers);
+    return tile::is_taken(step, place(c.p));
   } else {
-    BackwardBuffers buffers{.q = at(offset.q),
-                            .k = at(offset.k),
-                            .v = at(offset.v),
-                            .o = at(offset.o),
-                            .dout = at(offset.dout),
-                            .dq = at(offset.dq),
-                            .dk = at(offset.dk),
-                            .dv = at(offset.dv)};
-    buffers.workspace_bytes = workspace_bytes(c.backward(), step.name);
-    return tile::is_taken(step, c.backward(), buffers);
+    AttentionBackward p = place(c.backward());
+    p.dout.data = at(c.offset.dout);
+    p.dq.data = at(c.offset.dq), p.dk.data = at(c.offset.dk), p.dv.data = at(c.offset.dv);
+    return tile::is_taken(step, p);
   }
 }
 
@@ -153,7 +143,7 @@ Case fitted(const Step& step, const Case& c) {
 struct Inputs {
   Values q, k, v;
 };
-inline Inputs normal(const ForwardProblem& p) {
+inline Inputs normal(const AttentionForward& p) {
   const std::int64_t kv = p.batch * p.keys * p.kv_heads * p.head_dim;
   return {tile::normal(p.batch * p.queries * p.heads * p.head_dim, p.type, 31),
           tile::normal(kv, p.type, 32), tile::normal(kv, p.type, 33)};
@@ -176,7 +166,7 @@ struct Gradients {
 };
 
 /// [batch][heads][queries] as [batch][queries][heads].
-inline Values heads_last(const ForwardProblem& p, const Values& lse) {
+inline Values heads_last(const AttentionForward& p, const Values& lse) {
   Values transposed;
   for (std::int64_t b = 0; b < p.batch; ++b) {
     for (std::int64_t query = 0; query < p.queries; ++query) {
@@ -193,16 +183,16 @@ inline Values heads_last(const ForwardProblem& p, const Values& lse) {
 template <class Step>
 Outputs run(const Step& step, const Case& c, const Inputs& in,
             Poison poison = Poison::unwritten_nan) {
-  const ForwardProblem& p = c.p;
+  AttentionForward p = c.p;
   const Tensor::Shape q_shape{p.batch, p.queries, p.heads, p.head_dim};
   const Tensor::Shape kv_shape{p.batch, p.keys, p.kv_heads, p.head_dim};
-  const Tensor q = Tensor::input("q", p.type, q_shape, p.q, in.q, c.offset.q);
-  const Tensor k = Tensor::input("k", p.type, kv_shape, p.k, in.k, c.offset.k);
-  const Tensor v = Tensor::input("v", p.type, kv_shape, p.v, in.v, c.offset.v);
-  const Tensor o = Tensor::output("o", p.type, q_shape, p.o, poison, c.offset.o);
+  const Tensor q = Tensor::input("q", p.type, q_shape, p.q.stride, in.q, c.offset.q);
+  const Tensor k = Tensor::input("k", p.type, kv_shape, p.k.stride, in.k, c.offset.k);
+  const Tensor v = Tensor::input("v", p.type, kv_shape, p.v.stride, in.v, c.offset.v);
+  const Tensor o = Tensor::output("o", p.type, q_shape, p.o.stride, poison, c.offset.o);
   const DeviceBuffer lse = DeviceBuffer::output(
       "lse", tile::vector_layout(DType::fp32, p.batch * p.heads * p.queries), poison);
-  const std::int64_t bytes = workspace_bytes(p, step.name);
+  const std::int64_t bytes = workspace_bytes_of(step, p);
   const DeviceBuffer workspace =
       DeviceBuffer::output("workspace", tile::vector_layout(DType::fp32, bytes / 4), poison);
   const auto query_lengths = lengths_buffer("query_lengths", c.query_lengths);
@@ -210,10 +200,11 @@ Outputs run(const Step& step, const Case& c, const Inputs& in,
   const auto ints = [](const std::optional<DeviceBuffer>& buffer) {
     return buffer ? static_cast<const int*>(buffer->raw()) : nullptr;
   };
-  const Status done =
-      tile::run_step(step, p,
-                     {q.raw(), k.raw(), v.raw(), o.raw(), static_cast<float*>(lse.raw()),
-                      ints(query_lengths), ints(key_lengths), workspace.raw(), bytes});
+  p.q.data = q.raw(), p.k.data = k.raw(), p.v.data = v.raw(), p.o.data = o.raw();
+  p.lse = static_cast<float*>(lse.raw());
+  p.query_lengths = ints(query_lengths), p.key_lengths = ints(key_lengths);
+  p.workspace = workspace.raw(), p.workspace_bytes = bytes;
+  const Status done = tile::run_step(step, p);
   REQUIRE_MESSAGE(done.ok(), done.message);
   for (const Tensor* tensor : {&q, &k, &v, &o}) {
     const Status intact = tensor->check();
@@ -252,7 +243,7 @@ inline BackwardExpected expected_of(const Case& c, const Inputs& in, const Backw
 }
 
 /// [batch][queries][heads] as [batch][heads][queries].
-inline Values heads_first(const ForwardProblem& p, const Values& lse) {
+inline Values heads_first(const AttentionForward& p, const Values& lse) {
   Values transposed;
   for (std::int64_t b = 0; b < p.batch; ++b) {
     for (std::int64_t head = 0; head < p.heads; ++head) {
@@ -269,20 +260,21 @@ inline Values heads_first(const ForwardProblem& p, const Values& lse) {
 template <class Step>
 Gradients run(const Step& step, const Case& c, const Inputs& in, const BackwardOnly& more,
               Poison poison = Poison::unwritten_nan) {
-  const BackwardProblem p = c.backward();
+  AttentionBackward p = c.backward();
   const Tensor::Shape q_shape{p.batch, p.queries, p.heads, p.head_dim};
   const Tensor::Shape kv_shape{p.batch, p.keys, p.kv_heads, p.head_dim};
-  const Tensor q = Tensor::input("q", p.type, q_shape, p.q, in.q, c.offset.q);
-  const Tensor k = Tensor::input("k", p.type, kv_shape, p.k, in.k, c.offset.k);
-  const Tensor v = Tensor::input("v", p.type, kv_shape, p.v, in.v, c.offset.v);
-  const Tensor o = Tensor::input("o", p.type, q_shape, p.o, more.o, c.offset.o);
-  const Tensor dout = Tensor::input("dout", p.type, q_shape, p.dout, more.dout, c.offset.dout);
+  const Tensor q = Tensor::input("q", p.type, q_shape, p.q.stride, in.q, c.offset.q);
+  const Tensor k = Tensor::input("k", p.type, kv_shape, p.k.stride, in.k, c.offset.k);
+  const Tensor v = Tensor::input("v", p.type, kv_shape, p.v.stride, in.v, c.offset.v);
+  const Tensor o = Tensor::input("o", p.type, q_shape, p.o.stride, more.o, c.offset.o);
+  const Tensor dout =
+      Tensor::input("dout", p.type, q_shape, p.dout.stride, more.dout, c.offset.dout);
   const DeviceBuffer lse = DeviceBuffer::input(
       "lse", tile::vector_layout(DType::fp32, std::ssize(more.lse)), heads_first(c.p, more.lse));
-  const Tensor dq = Tensor::output("dq", p.type, q_shape, p.dq, poison, c.offset.dq);
-  const Tensor dk = Tensor::output("dk", p.type, kv_shape, p.dk, poison, c.offset.dk);
-  const Tensor dv = Tensor::output("dv", p.type, kv_shape, p.dv, poison, c.offset.dv);
-  const std::int64_t bytes = workspace_bytes(p, step.name);
+  const Tensor dq = Tensor::output("dq", p.type, q_shape, p.dq.stride, poison, c.offset.dq);
+  const Tensor dk = Tensor::output("dk", p.type, kv_shape, p.dk.stride, poison, c.offset.dk);
+  const Tensor dv = Tensor::output("dv", p.type, kv_shape, p.dv.stride, poison, c.offset.dv);
+  const std::int64_t bytes = workspace_bytes_of(step, p);
   const DeviceBuffer workspace =
       DeviceBuffer::output("workspace", tile::vector_layout(DType::fp32, bytes / 4), poison);
   const auto query_lengths = lengths_buffer("query_lengths", c.query_lengths);
@@ -290,11 +282,12 @@ Gradients run(const Step& step, const Case& c, const Inputs& in, const BackwardO
   const auto ints = [](const std::optional<DeviceBuffer>& buffer) {
     return buffer ? static_cast<const int*>(buffer->raw()) : nullptr;
   };
-  const Status done =
-      tile::run_step(step, p,
-                     {q.raw(), k.raw(), v.raw(), o.raw(), static_cast<const float*>(lse.raw()),
-                      dout.raw(), dq.raw(), dk.raw(), dv.raw(), ints(query_lengths),
-                      ints(key_lengths), workspace.raw(), bytes});
+  p.q.data = q.raw(), p.k.data = k.raw(), p.v.data = v.raw(), p.o.data = o.raw();
+  p.lse = static_cast<const float*>(lse.raw());
+  p.dout.data = dout.raw(), p.dq.data = dq.raw(), p.dk.data = dk.raw(), p.dv.data = dv.raw();
+  p.query_lengths = ints(query_lengths), p.key_lengths = ints(key_lengths);
+  p.workspace = workspace.raw(), p.workspace_bytes = bytes;
+  const Status done = tile::run_step(step, p);
   REQUIRE_MESSAGE(done.ok(), done.message);
   for (const Tensor* tensor : {&q, &k, &v, &o, &dout, &dq, &dk, &dv}) {
     const Status intact = tensor->check();

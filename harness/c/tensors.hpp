@@ -13,6 +13,7 @@
 
 #include "harness/c/c_interface.hpp"
 #include "harness/compare.hpp"
+#include "tile/host/attention.hpp"
 #include "tile/host/strides.hpp"
 
 namespace tile::c {
@@ -125,6 +126,14 @@ class AttentionTensors {
   std::vector<double> keys(const void* data, const Strides& stride) const {
     return packed(data, stride, of_keys());
   }
+  std::vector<double> queries(const TensorView& x) const { return queries(x.data, x.stride); }
+  std::vector<double> keys(const TensorView& x) const { return keys(x.data, x.stride); }
+  void put_queries(const Expected& from, const TensorView& to) const {
+    put_queries(from, to.stride, to.data);
+  }
+  void put_keys(const Expected& from, const TensorView& to) const {
+    put_keys(from, to.stride, to.data);
+  }
   std::vector<double> lse(const void* data) const { return packed(data, lse_strides(), of_lse()); }
   std::vector<int> lengths(const int* n) const {
     return n ? std::vector<int>(n, n + p_.batch) : std::vector<int>{};
@@ -168,6 +177,22 @@ tile_status run_operation(const Ladder& ladder, Reader<Ladder, Args>* read, cons
   });
 }
 
+/// Reads a caller's struct, whose size is right, into a call of the chapter.
+template <class Call, class Args>
+using CallReader = std::type_identity_t<Status(const Args& given, Call* call)>;
+
+template <class Call, class Args>
+tile_status run_operation(const Ladder<Call>& ladder, CallReader<Call, Args>* read,
+                          const Args* args) {
+  return operation([&]() -> Status {
+    Args given;
+    Call call{};
+    TILE_TRY(read_arguments(args, &given));
+    TILE_TRY(read(given, &call));
+    return launch_step(ladder, given.step, given.stream, call);
+  });
+}
+
 /// Whose workspace tell_workspace_bytes() reports for a named step.
 enum class WorkspaceOf {
   step,   // the step's own, by the sizes only
@@ -202,6 +227,33 @@ tile_status tell_workspace_bytes(const Ladder& ladder, Reader<Ladder, Args>* rea
   });
 }
 
+/// The same of a call; null pointers count as aligned.
+template <class Call, class Args>
+tile_status tell_workspace_bytes(const Ladder<Call>& ladder, CallReader<Call, Args>* read,
+                                 std::type_identity_t<Status(const Call&)>* validate_sizes,
+                                 WorkspaceOf whose, const Args* args, std::int64_t* bytes) {
+  return guarded([&]() -> Status {
+    Args given;
+    Call call{};
+    if (!bytes) return invalid_argument("bytes", "is null");
+    *bytes = 0;
+    TILE_TRY(read_arguments(args, &given));
+    TILE_TRY(read(given, &call));
+    TILE_TRY(validate_sizes(call));
+    Choice choice;
+    const char* step = given.step ? given.step : ladder.steps.back().name.data();
+    TILE_TRY(find_step(ladder, step, &choice.step, call));
+    if (whose == WorkspaceOf::taker) {
+      if (ladder.is_empty(call)) return {};
+      call.workspace = nullptr;
+      call.workspace_bytes = INT64_MAX;
+      TILE_TRY(choose_step(ladder, choice.step, call, &choice));
+    }
+    *bytes = workspace_bytes_of(ladder.steps[choice.step], call);
+    return {};
+  });
+}
+
 /// Checks the tensors, which are doubles of the host, and fills the outputs.
 template <class Ladder, class Args>
 using Reference =
@@ -218,6 +270,20 @@ tile_status run_reference(const Ladder&, Reader<Ladder, Args>* read,
     if (Status s = read(args, &given, &p, &b); !s.ok()) return s;
     if (Status s = check_reference_type(p.type); !s.ok()) return s;
     return compute(given, p, b);
+  });
+}
+
+/// The same of a call.
+template <class Call, class Args>
+tile_status run_reference(const Ladder<Call>&, CallReader<Call, Args>* read,
+                          std::type_identity_t<Status(const Call&)>* compute, const Args* args) {
+  return operation([&]() -> Status {
+    Args given;
+    Call call{};
+    TILE_TRY(read_arguments(args, &given));
+    TILE_TRY(read(given, &call));
+    TILE_TRY(check_reference_type(call.type));
+    return compute(call);
   });
 }
 

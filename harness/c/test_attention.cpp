@@ -2,16 +2,16 @@
 #include <cmath>
 #include <cstddef>
 
-#include "05_flash_attention/flash_attention.hpp"
+#include "05_flash_attention/reference.hpp"
 #include "harness/c/test_support.hpp"
 #include "harness/convert.hpp"
 
 namespace attention_test {
 namespace {
 
-using flash_attention::BackwardProblem;
-using flash_attention::ForwardProblem;
 using flash_attention::Strides;
+using tile::AttentionBackward;
+using tile::AttentionForward;
 
 constexpr std::int64_t kBatch = 2, kHeads = 4, kQueries = 13, kKeys = 21, kDim = 64;
 
@@ -36,27 +36,27 @@ Strides strides(const Case& c, std::int64_t length, std::int64_t heads, int tens
   return {length * row, kDim, row};
 }
 
-template <class Problem>
-Problem problem_of(const Case& c, DType type) {
-  Problem p{.type = type,
-            .batch = kBatch,
-            .heads = kHeads,
-            .queries = kQueries,
-            .keys = kKeys,
-            .head_dim = kDim,
-            .kv_heads = kv_heads(c)};
+template <class Call>
+Call call_of(const Case& c, DType type) {
+  Call p{{.type = type,
+          .batch = kBatch,
+          .heads = kHeads,
+          .queries = kQueries,
+          .keys = kKeys,
+          .head_dim = kDim,
+          .kv_heads = kv_heads(c)}};
   if (c.windowed) p.left = kLeft, p.right = kRight;
   if (c.causal) p.right = 0;
   p.scale = c.scale == 0 ? 0.125f : c.scale;
-  p.q = strides(c, kQueries, kHeads, 1);
-  p.k = strides(c, kKeys, p.kv_heads, 2);
-  p.v = strides(c, kKeys, p.kv_heads, 3);
-  p.o = strides(c, kQueries, kHeads, 4);
+  p.q.stride = strides(c, kQueries, kHeads, 1);
+  p.k.stride = strides(c, kKeys, p.kv_heads, 2);
+  p.v.stride = strides(c, kKeys, p.kv_heads, 3);
+  p.o.stride = strides(c, kQueries, kHeads, 4);
   if constexpr (requires { p.dq; }) {
-    p.dout = strides(c, kQueries, kHeads, 5);
-    p.dq = strides(c, kQueries, kHeads, 6);
-    p.dk = strides(c, kKeys, p.kv_heads, 7);
-    p.dv = strides(c, kKeys, p.kv_heads, 8);
+    p.dout.stride = strides(c, kQueries, kHeads, 5);
+    p.dq.stride = strides(c, kQueries, kHeads, 6);
+    p.dk.stride = strides(c, kKeys, p.kv_heads, 7);
+    p.dv.stride = strides(c, kKeys, p.kv_heads, 8);
   }
   return p;
 }
@@ -76,12 +76,12 @@ Args sizes(const Case& c, tile_type type) {
   args.left = kLeft, args.right = kRight;  // used if windowed
   args.scale = c.scale;
   if (c.padding == 0) return args;
-  const auto p = problem_of<BackwardProblem>(c, DType::fp32);
-  set(args.q_strides, p.q), set(args.k_strides, p.k), set(args.v_strides, p.v);
-  set(args.o_strides, p.o);
+  const auto p = call_of<AttentionBackward>(c, DType::fp32);
+  set(args.q_strides, p.q.stride), set(args.k_strides, p.k.stride), set(args.v_strides, p.v.stride);
+  set(args.o_strides, p.o.stride);
   if constexpr (requires { args.dq; }) {
-    set(args.dout_strides, p.dout), set(args.dq_strides, p.dq);
-    set(args.dk_strides, p.dk), set(args.dv_strides, p.dv);
+    set(args.dout_strides, p.dout.stride), set(args.dq_strides, p.dq.stride);
+    set(args.dk_strides, p.dk.stride), set(args.dv_strides, p.dv.stride);
   }
   return args;
 }
@@ -99,12 +99,12 @@ struct Inputs {
         v(tile::normal(kBatch * kKeys * kv_heads(c) * kDim, type, 3)),
         dout(tile::normal(std::ssize(q), type, 4)) {
     if (c.lengths) query_lengths = kQueryLengths, key_lengths = kKeyLengths;
-    forward = flash_attention::reference(problem_of<ForwardProblem>(c, type),
+    forward = flash_attention::reference(call_of<AttentionForward>(c, type),
                                          {q, k, v, query_lengths, key_lengths});
     o = tile::rounded(forward.o.value, type);
     lse = tile::rounded(forward.lse.value, type == DType::fp64 ? type : DType::fp32);
     lse_heads_first = heads_first(lse, kBatch, kHeads);
-    backward = flash_attention::reference(problem_of<BackwardProblem>(c, type),
+    backward = flash_attention::reference(call_of<AttentionBackward>(c, type),
                                           {q, k, v, o, lse, dout, query_lengths, key_lengths});
   }
 };
@@ -112,19 +112,20 @@ struct Inputs {
 // Uploads the inputs of both directions.
 template <class Args>
 void place_inputs(const Case& c, DType type, const Inputs& in, Args* args, Memory* memory) {
-  const auto p = problem_of<ForwardProblem>(c, type);
-  args->q = memory->input("q", type, kBatch * kQueries, p.q.row, in.q);
-  args->k = memory->input("k", type, kBatch * kKeys, p.k.row, in.k);
-  args->v = memory->input("v", type, kBatch * kKeys, p.v.row, in.v);
+  const auto p = call_of<AttentionForward>(c, type);
+  args->q = memory->input("q", type, kBatch * kQueries, p.q.stride.row, in.q);
+  args->k = memory->input("k", type, kBatch * kKeys, p.k.stride.row, in.k);
+  args->v = memory->input("v", type, kBatch * kKeys, p.v.stride.row, in.v);
   args->query_lengths = memory->integers("query_lengths", in.query_lengths);
   args->key_lengths = memory->integers("key_lengths", in.key_lengths);
 }
 
 Memory place(const Case& c, DType type, const Inputs& in, tile_attention_args* args) {
-  const auto p = problem_of<ForwardProblem>(c, type);
+  const auto p = call_of<AttentionForward>(c, type);
   Memory memory;
   place_inputs(c, type, in, args, &memory);
-  args->o = memory.output("o", type, kBatch * kQueries, kHeads * kDim, p.o.row, in.forward.o);
+  args->o =
+      memory.output("o", type, kBatch * kQueries, kHeads * kDim, p.o.stride.row, in.forward.o);
   tile::Expected lse = in.forward.lse;
   lse.value = heads_first(lse.value, kBatch, kHeads);
   lse.bound = heads_first(lse.bound, kBatch, kHeads);
@@ -135,16 +136,16 @@ Memory place(const Case& c, DType type, const Inputs& in, tile_attention_args* a
 }
 
 Memory place(const Case& c, DType type, const Inputs& in, tile_attention_backward_args* args) {
-  const auto p = problem_of<BackwardProblem>(c, type);
+  const auto p = call_of<AttentionBackward>(c, type);
   const std::int64_t q_cols = kHeads * kDim, k_cols = p.kv_heads * kDim;
   Memory memory;
   place_inputs(c, type, in, args, &memory);
-  args->o = memory.input("o", type, kBatch * kQueries, p.o.row, in.o);
+  args->o = memory.input("o", type, kBatch * kQueries, p.o.stride.row, in.o);
   args->lse = memory.input("lse", DType::fp32, 1, std::ssize(in.lse), in.lse_heads_first);
-  args->dout = memory.input("dout", type, kBatch * kQueries, p.dout.row, in.dout);
-  args->dq = memory.output("dq", type, kBatch * kQueries, q_cols, p.dq.row, in.backward.dq);
-  args->dk = memory.output("dk", type, kBatch * kKeys, k_cols, p.dk.row, in.backward.dk);
-  args->dv = memory.output("dv", type, kBatch * kKeys, k_cols, p.dv.row, in.backward.dv);
+  args->dout = memory.input("dout", type, kBatch * kQueries, p.dout.stride.row, in.dout);
+  args->dq = memory.output("dq", type, kBatch * kQueries, q_cols, p.dq.stride.row, in.backward.dq);
+  args->dk = memory.output("dk", type, kBatch * kKeys, k_cols, p.dk.stride.row, in.backward.dk);
+  args->dv = memory.output("dv", type, kBatch * kKeys, k_cols, p.dv.stride.row, in.backward.dv);
   check_ok(tile_attention_backward_workspace_bytes(args, &args->workspace_bytes));
   args->workspace = memory.scratch(args->workspace_bytes);
   return memory;
@@ -210,7 +211,7 @@ TEST_CASE("the references of attention compute in double on the host") {
   for (const Case& c : kCases) {
     CAPTURE(&c - kCases);
     const Inputs in(c, DType::fp64);
-    const auto p = problem_of<BackwardProblem>(c, DType::fp64);
+    const auto p = call_of<AttentionBackward>(c, DType::fp64);
     const std::int64_t q_cols = kHeads * kDim, k_cols = p.kv_heads * kDim;
     const auto read = [&](const Values& packed, std::int64_t cols, const Strides& stride) {
       return spread(packed, cols, stride.row, kUntouched);
@@ -218,9 +219,9 @@ TEST_CASE("the references of attention compute in double on the host") {
     const auto empty = [&](std::int64_t length, const Strides& stride) {
       return Values(static_cast<std::size_t>(kBatch * length * stride.row), kUntouched);
     };
-    const Values q = read(in.q, q_cols, p.q), k = read(in.k, k_cols, p.k),
-                 v = read(in.v, k_cols, p.v), dout = read(in.dout, q_cols, p.dout),
-                 o_in = read(in.o, q_cols, p.o);
+    const Values q = read(in.q, q_cols, p.q.stride), k = read(in.k, k_cols, p.k.stride),
+                 v = read(in.v, k_cols, p.v.stride), dout = read(in.dout, q_cols, p.dout.stride),
+                 o_in = read(in.o, q_cols, p.o.stride);
     const auto inputs = [&](auto& args) {
       args.q = q.data(), args.k = k.data(), args.v = v.data();
       if (c.lengths) args.query_lengths = in.query_lengths.data();
@@ -228,22 +229,23 @@ TEST_CASE("the references of attention compute in double on the host") {
     };
     auto forward = sizes<tile_attention_args>(c, TILE_FP64);
     inputs(forward);
-    Values o = empty(kQueries, p.o), lse(in.lse.size(), kUntouched);
+    Values o = empty(kQueries, p.o.stride), lse(in.lse.size(), kUntouched);
     forward.o = o.data(), forward.lse = lse.data();
     check_ok(refer(forward));
-    CHECK(o == read(in.forward.o.value, q_cols, p.o));
+    CHECK(o == read(in.forward.o.value, q_cols, p.o.stride));
     CHECK(lse == in.lse_heads_first);
 
     auto backward = sizes<tile_attention_backward_args>(c, TILE_FP64);
     inputs(backward);
-    Values dq = empty(kQueries, p.dq), dk = empty(kKeys, p.dk), dv = empty(kKeys, p.dv);
+    Values dq = empty(kQueries, p.dq.stride), dk = empty(kKeys, p.dk.stride),
+           dv = empty(kKeys, p.dv.stride);
     backward.o = o_in.data(), backward.lse = in.lse_heads_first.data();
     backward.dout = dout.data();
     backward.dq = dq.data(), backward.dk = dk.data(), backward.dv = dv.data();
     check_ok(refer(backward));
-    CHECK(dq == read(in.backward.dq.value, q_cols, p.dq));
-    CHECK(dk == read(in.backward.dk.value, k_cols, p.dk));
-    CHECK(dv == read(in.backward.dv.value, k_cols, p.dv));
+    CHECK(dq == read(in.backward.dq.value, q_cols, p.dq.stride));
+    CHECK(dk == read(in.backward.dk.value, k_cols, p.dk.stride));
+    CHECK(dv == read(in.backward.dv.value, k_cols, p.dv.stride));
   }
 }
 
@@ -309,17 +311,17 @@ TEST_CASE("what attention refuses, it names and touches nothing") {
 TEST_CASE("the workspace of attention: its size for each step, and what is refused") {
   const auto sizes_of = [](const auto& ladder, auto args) {
     using Ladder = std::decay_t<decltype(ladder)>;
-    const auto p = problem_of<typename Ladder::Problem>(kCases[0], DType::bf16);
+    const auto p = call_of<typename Ladder::Problem>(kCases[0], DType::bf16);
     std::int64_t bytes = -1;
     for (const auto& step : ladder.steps) {
       const std::string name(step.name);
       args.step = name.c_str();
       check_ok(tell(args, &bytes));
-      CHECK(bytes == flash_attention::workspace_bytes(p, step.name));
+      CHECK(bytes == workspace_bytes_of(step, p));
     }
     args.step = nullptr;
     check_ok(tell(args, &bytes));
-    CHECK(bytes == flash_attention::workspace_bytes(p, ladder.steps.back().name));
+    CHECK(bytes == workspace_bytes_of(ladder.steps.back(), p));
     const auto refused = [&](tile_status status, const char* argument, auto change) {
       auto bad = args;
       change(bad);

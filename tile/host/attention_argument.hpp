@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "tile/host/attention.hpp"
 #include "tile/host/tensor_argument.hpp"
 #include "tile/host/text.hpp"
 #include "tile/mask.hpp"
@@ -57,6 +58,14 @@ TensorArgument key_rows(const Problem& p, const char* name, const void* data, St
   return {name, data, stride, p.batch, p.keys, p.kv_heads, p.head_dim, element_bytes(p.type)};
 }
 template <class Problem>
+TensorArgument query_rows(const Problem& p, const char* name, const TensorView& x) {
+  return query_rows(p, name, x.data, x.stride);
+}
+template <class Problem>
+TensorArgument key_rows(const Problem& p, const char* name, const TensorView& x) {
+  return key_rows(p, name, x.data, x.stride);
+}
+template <class Problem>
 TensorArgument lse_of(const Problem& p, const float* lse) {  // with fp64, of doubles
   const Strides stride{p.heads * p.queries, p.queries, 1};
   return {"lse", lse, stride, p.batch, p.queries, p.heads, 1, p.type == DType::fp64 ? 8 : 4};
@@ -68,6 +77,36 @@ TensorArgument lengths(const Problem& p, const char* name, const int* data) {
 inline TensorArgument optional(TensorArgument x) {
   x.may_be_null = true;
   return x;
+}
+
+// What a chapter has no use for must not be given: it would be ignored in silence.
+
+inline Status check_no_rotary(const Attention& p) {
+  const Rotary& r = p.rotary;
+  if (!r.cos && !r.sin && !r.positions && r.rotary_dim == 0) return {};
+  return unsupported("rotary", "this attention rotates no q and k");
+}
+
+/// Neither a second pair, nor what tells near keys from far ones or weighs their distance.
+template <class Call>
+Status check_no_far_pair(const Call& p) {
+  const auto check = [](const char* name, const TensorView& x) -> Status {
+    if (!x.data) return {};
+    return unsupported(name, "this attention has one pair of q and k");
+  };
+  TILE_TRY(check("q_far", p.q_far));
+  TILE_TRY(check("k_far", p.k_far));
+  if constexpr (requires { p.dq_far; }) {
+    TILE_TRY(check("dq_far", p.dq_far));
+    TILE_TRY(check("dk_far", p.dk_far));
+  }
+  if (p.window < kUnlimited) {
+    return unsupported("window", std::to_string(p.window) + ", but no key is far");
+  }
+  if (p.distance_factor.part != 0) {
+    return unsupported("distance_factor", "this attention has none");
+  }
+  return {};
 }
 
 /// Whether every row consists of aligned chunks of 16 bytes, and the tensor-core kernels have the

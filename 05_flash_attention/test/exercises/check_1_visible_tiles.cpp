@@ -59,14 +59,14 @@ struct Task {
   }
   /// The chapter's: this kernel rounds no more than its steps do.
   Expected right() const {
-    flash_attention::ForwardProblem p{.type = tile::DType::fp32,
-                                      .batch = 1,
-                                      .heads = 1,
-                                      .queries = mask.queries,
-                                      .keys = mask.keys,
-                                      .head_dim = dim};
+    tile::AttentionForward p{{.type = tile::DType::fp32,
+                              .batch = 1,
+                              .heads = 1,
+                              .queries = mask.queries,
+                              .keys = mask.keys,
+                              .head_dim = dim}};
     p.left = mask.left, p.right = mask.right, p.scale = scale();
-    return reference(p, {q, k, v, {}, {}}).o;
+    return flash_attention::reference(p, {q, k, v, {}, {}}).o;
   }
   /// How many tiles each block visits if they are these.
   Values visited(const RangeOf& range_of) const {

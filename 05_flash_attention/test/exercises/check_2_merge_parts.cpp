@@ -19,7 +19,7 @@ constexpr int kLanes = 32;
 
 /// An attention of some heads whose keys are cut into parts. Row query * heads + head.
 struct Task {
-  flash_attention::ForwardProblem p;
+  tile::AttentionForward p;
   std::vector<int> cuts;                // part i has the keys from cuts[i] to before cuts[i + 1]
   Values q, k, v;                       // [queries][heads][dim], [keys][heads][dim]
   Values o = {}, lse = {};              // what the kernel gets: [parts][rows][dim], [parts][rows]
@@ -27,12 +27,12 @@ struct Task {
 
   Task(std::int64_t queries, std::int64_t heads, std::int64_t dim, std::vector<int> some_cuts,
        bool causal = false)
-      : p{.type = DType::fp32,
-          .batch = 1,
-          .heads = heads,
-          .queries = queries,
-          .keys = some_cuts.back(),
-          .head_dim = dim},
+      : p{{.type = DType::fp32,
+           .batch = 1,
+           .heads = heads,
+           .queries = queries,
+           .keys = some_cuts.back(),
+           .head_dim = dim}},
         cuts(std::move(some_cuts)),
         q(tile::normal(queries * heads * dim, DType::fp32, 1)),
         k(tile::normal(p.keys * heads * dim, DType::fp32, 2)),
@@ -73,15 +73,15 @@ struct Task {
   /// What each part's attention gives, and that of all keys, by the chapter's reference. A part's
   /// keys keep their positions, so `right` grows by the number of keys after the part.
   void attend() {
-    const flash_attention::ForwardExpected all = reference(p, {q, k, v, {}, {}});
+    const flash_attention::ForwardExpected all = flash_attention::reference(p, {q, k, v, {}, {}});
     right_o = all.o.value, right_lse = all.lse.value;
     for (std::size_t part = 0; part + 1 < cuts.size(); ++part) {
-      flash_attention::ForwardProblem own = p;
+      tile::AttentionForward own = p;
       own.keys = cuts[part + 1] - cuts[part];
       if (p.right != flash_attention::kUnlimited) own.right = p.keys - cuts[part + 1] + p.right;
       const auto first = static_cast<std::size_t>(cuts[part] * p.heads * p.head_dim);
       const auto count = static_cast<std::size_t>(own.keys * p.heads * p.head_dim);
-      const flash_attention::ForwardExpected found = reference(
+      const flash_attention::ForwardExpected found = flash_attention::reference(
           own, {q, std::span(k).subspan(first, count), std::span(v).subspan(first, count), {}, {}});
       o.insert(o.end(), found.o.value.begin(), found.o.value.end());
       lse.insert(lse.end(), found.lse.value.begin(), found.lse.value.end());

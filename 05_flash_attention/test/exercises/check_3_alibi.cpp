@@ -79,7 +79,7 @@ struct Attention {
   Expected o, lse;
 };
 
-/// The bounds are those of reference.cpp in the chapter, of which the parts for a kernel whose
+/// The bounds are those of harness/attention_reference.cpp, of which the parts for a kernel whose
 /// reference lags and for 16 bits are gone, and the bias has come. Its slope is a power whose
 /// exponent, at most 8, is rounded twice; powf() may be off by four units in the last place (CUDA
 /// C++ Programming Guide). Or it is a power of the first head's slope, whose error counts as often

@@ -13,6 +13,7 @@
 #include "harness/inputs.hpp"
 #include "harness/mistakes.hpp"
 #include "harness/poison.hpp"
+#include "reference.hpp"
 
 namespace flash_attention {
 
@@ -20,7 +21,7 @@ using Values = std::vector<double>;
 inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
 inline constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
-// The errors of a kernel add up as in the chapter's reference.cpp: an operation multiplies its
+// The errors of a kernel add up as in harness/attention_reference.cpp: an operation multiplies its
 // result by at most e^kUnit, an exponential is off by two units in the last place.
 inline constexpr double kUnit = 0x1.00001p-24, kExp = 4 * kUnit, kTinyExponential = 0x1p-126;
 

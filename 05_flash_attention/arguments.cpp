@@ -1,0 +1,137 @@
+// What a call is refused for and by which words, what several steps take, and how much memory they
+// need.
+#include <algorithm>
+#include <string>
+
+#include "flash_attention.hpp"
+#include "tile/host/attention_argument.hpp"
+
+namespace flash_attention {
+namespace {
+
+using tile::check_head_chunks, tile::check_tensors, tile::product;
+using tile::key_rows, tile::lengths, tile::lse_of, tile::optional, tile::query_rows;
+
+template <class Call>
+tile::Status check_options(const Call& p) {
+  for (const auto& [name, extent] : {std::pair{"left", p.left}, {"right", p.right}}) {
+    if (extent < 0) return tile::invalid_argument(name, std::to_string(extent) + " is negative");
+  }
+  TILE_TRY(tile::check_attention_sizes(p));
+  TILE_TRY(tile::check_no_rotary(p));
+  return tile::check_no_far_pair(p);
+}
+
+template <class Call>
+tile::Status check_all(const Call& p) {
+  TILE_TRY(tile::check_requirements(kTypes, {}, p.type));
+  return validate_tensors(p);
+}
+
+}  // namespace
+
+// ---- Forward ----
+
+tile::Status validate(const AttentionForward& p) { return check_all(p); }
+tile::Status validate_sizes(const AttentionForward& p) { return check_options(p); }
+
+tile::Status validate_tensors(const AttentionForward& p) {
+  TILE_TRY(validate_sizes(p));
+  return check_tensors(is_empty(p),
+                       {query_rows(p, "q", p.q), key_rows(p, "k", p.k), key_rows(p, "v", p.v),
+                        optional(lengths(p, "query_lengths", p.query_lengths)),
+                        optional(lengths(p, "key_lengths", p.key_lengths))},
+                       {query_rows(p, "o", p.o), optional(lse_of(p, p.lse))},
+                       {p.workspace, p.workspace_bytes});
+}
+
+std::int64_t key_splits(const tile::Attention& p) {
+  constexpr std::int64_t kBlocks = 264;
+  const std::int64_t rows = p.queries * (p.heads / p.kv_heads), tile_rows = rows <= 16 ? 16 : 64;
+  const std::int64_t blocks = p.batch * p.kv_heads * ((rows + tile_rows - 1) / tile_rows);
+  const std::int64_t two_tiles = 2 * std::max<std::int64_t>(1, kSplitTileElements / p.head_dim);
+  return std::max<std::int64_t>(1,
+                                std::min(kBlocks / blocks, (p.keys + two_tiles - 1) / two_tiles));
+}
+
+std::int64_t scores_bytes(const AttentionForward& p) {
+  return product({4, p.batch, p.heads, p.queries, p.keys});
+}
+
+std::int64_t split_keys_bytes(const AttentionForward& p) {
+  if (is_empty(p) || p.queries > kMostSplitQueries) return 0;
+  return product({4, p.batch, p.heads, p.queries, key_splits(p), p.head_dim + 1});
+}
+
+tile::Status takes_chunks(const AttentionForward& p, const tile::Device&) {
+  return check_head_chunks(p.type, p.head_dim,
+                           {query_rows(p, "q", p.q), key_rows(p, "k", p.k), key_rows(p, "v", p.v),
+                            query_rows(p, "o", p.o)});
+}
+
+tile::Status takes_chunks_of_64_or_128(const AttentionForward& p, const tile::Device& device) {
+  if (p.head_dim != 64 && p.head_dim != 128) {
+    return tile::unsupported("head_dim", std::to_string(p.head_dim) + " is neither 64 nor 128");
+  }
+  return takes_chunks(p, device);
+}
+
+tile::Status takes_split_keys(const AttentionForward& p, const tile::Device& device) {
+  if (p.queries > kMostSplitQueries) {
+    return tile::unsupported("queries", std::to_string(p.queries) + " are more than 16");
+  }
+  if (p.head_dim != 64 && p.head_dim != 128 && p.head_dim != 256) {
+    return tile::unsupported("head_dim", std::to_string(p.head_dim) + " is not 64, 128 or 256");
+  }
+  // All dimensions have the same bytes of keys and values. Queries take the most at 256.
+  const std::int64_t rows = p.queries * (p.heads / p.kv_heads);
+  const int bytes = split_shared_bytes(rows <= 16 ? 16 : 64, 256);
+  if (p.head_dim == 256 && bytes > device.shared_bytes_of_block) {
+    return tile::unsupported("head_dim",
+                             "256 needs " + tile::counted(bytes, "byte") + " of shared memory");
+  }
+  TILE_TRY(takes_chunks(p, device));
+  return tile::check_workspace(split_keys_bytes(p), p.workspace_bytes);
+}
+
+// ---- Backward ----
+
+tile::Status validate(const AttentionBackward& p) { return check_all(p); }
+tile::Status validate_sizes(const AttentionBackward& p) { return check_options(p); }
+
+tile::Status validate_tensors(const AttentionBackward& p) {
+  TILE_TRY(validate_sizes(p));
+  return check_tensors(
+      is_empty(p),
+      {query_rows(p, "q", p.q), key_rows(p, "k", p.k), key_rows(p, "v", p.v),
+       query_rows(p, "o", p.o), lse_of(p, p.lse), query_rows(p, "dout", p.dout),
+       optional(lengths(p, "query_lengths", p.query_lengths)),
+       optional(lengths(p, "key_lengths", p.key_lengths))},
+      {query_rows(p, "dq", p.dq), key_rows(p, "dk", p.dk), key_rows(p, "dv", p.dv)},
+      {p.workspace, p.workspace_bytes});
+}
+
+std::int64_t scores_bytes(const AttentionBackward& p) {
+  return product({8, p.batch, p.heads, p.queries, p.keys});
+}
+
+namespace {
+/// `bytes` for each query, and for the rows that fill the last of the tiles of kRowsOfTerms.
+std::int64_t bytes_of_rows(const AttentionBackward& p, std::int64_t bytes) {
+  return product({bytes, p.batch, p.heads, (p.queries + 127) / 128 * 128});
+}
+}  // namespace
+
+std::int64_t stats_bytes(const AttentionBackward& p) { return bytes_of_rows(p, 8); }
+std::int64_t stats_and_sums_bytes(const AttentionBackward& p) {
+  return bytes_of_rows(p, 8 + 4 * p.head_dim);
+}
+
+tile::Status check_chunks(const AttentionBackward& p) {
+  return check_head_chunks(p.type, p.head_dim,
+                           {query_rows(p, "q", p.q), key_rows(p, "k", p.k), key_rows(p, "v", p.v),
+                            query_rows(p, "dout", p.dout), query_rows(p, "dq", p.dq),
+                            key_rows(p, "dk", p.dk), key_rows(p, "dv", p.dv)});
+}
+
+}  // namespace flash_attention

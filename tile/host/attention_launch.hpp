@@ -1,0 +1,28 @@
+// What a launcher of attention makes of a call for its kernels: heads, and masks.
+#pragma once
+
+#include "tile/host/attention.hpp"
+#include "tile/host/launch.hpp"
+#include "tile/masks.cuh"
+
+namespace tile {
+
+template <class T>
+Heads<T> heads_of(const TensorView& x) {
+  return {static_cast<T*>(x.data), x.stride};
+}
+
+/// Windows are cut to what an int holds, which is more than any key is away.
+inline BatchMasks masks_of(const Attention& p) {
+  const auto window = [](std::int64_t width) {
+    return static_cast<int>(width < kUnlimited ? width : kUnlimited);
+  };
+  return {static_cast<int>(p.queries),
+          static_cast<int>(p.keys),
+          window(p.left),
+          window(p.right),
+          p.query_lengths,
+          p.key_lengths};
+}
+
+}  // namespace tile
