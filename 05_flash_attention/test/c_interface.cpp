@@ -10,8 +10,6 @@ using flash_attention::kTypes;
 using tile::AttentionBackward;
 using tile::AttentionForward;
 using tile::Status;
-using tile::c::key_strides;
-using tile::c::query_strides;
 using tile::c::WorkspaceOf;
 
 const tile::c::RegisterLadder kForward{flash_attention::kName, flash_attention::kTitle,
@@ -19,44 +17,12 @@ const tile::c::RegisterLadder kForward{flash_attention::kName, flash_attention::
 const tile::c::RegisterLadder kBackward{flash_attention::kName, flash_attention::kTitle,
                                         tile::infos_of(kBackwardLadder)};
 
-tile::TensorView view(const void* data, const tile::Strides& stride) {
-  return {const_cast<void*>(data), stride};
-}
-
-// The fields that the structs of both directions share.
+// This attention has no rotation: frequencies alone, which only a reference reads, are refused too.
 template <class Args, class Call>
-Status read_common(const Args& given, Call* p) {
-  TILE_TRY(tile::c::read_attention_sizes(given, p));
-  bool causal = false, windowed = false;
-  TILE_TRY(tile::c::read_flag("causal", given.causal, &causal));
-  TILE_TRY(tile::c::read_flag("windowed", given.windowed, &windowed));
-  if (windowed) p->left = given.left, p->right = given.right;
-  if (causal && p->right > 0) p->right = 0;
-  p->q = view(given.q, query_strides(*p, given.q_strides));
-  p->k = view(given.k, key_strides(*p, given.k_strides));
-  p->v = view(given.v, key_strides(*p, given.v_strides));
-  p->o = view(given.o, query_strides(*p, given.o_strides));
-  p->query_lengths = given.query_lengths;
-  p->key_lengths = given.key_lengths;
-  p->workspace = given.workspace;
-  p->workspace_bytes = given.workspace_bytes;
-  return {};
-}
-
-Status read(const tile_attention_args& given, AttentionForward* p) {
-  TILE_TRY(read_common(given, p));
-  p->lse = static_cast<float*>(given.lse);
-  return {};
-}
-
-Status read(const tile_attention_backward_args& given, AttentionBackward* p) {
-  TILE_TRY(read_common(given, p));
-  p->lse = static_cast<const float*>(given.lse);
-  p->dout = view(given.dout, query_strides(*p, given.dout_strides));
-  p->dq = view(given.dq, query_strides(*p, given.dq_strides));
-  p->dk = view(given.dk, key_strides(*p, given.dk_strides));
-  p->dv = view(given.dv, key_strides(*p, given.dv_strides));
-  return {};
+Status read(const Args& given, Call* p) {
+  TILE_TRY(tile::c::read_attention(given, p));
+  if (!given.rotation.frequencies) return {};
+  return tile::unsupported("rotary", "this attention rotates no q and k");
 }
 
 // Before the sizes, the type.

@@ -45,22 +45,20 @@ int main(void) {
   exact.batch = B, exact.queries = exact.keys = S, exact.head_dim = D;
   exact.heads = H, exact.kv_heads = HKV;
   exact.query_lengths = exact.key_lengths = lengths;
-  exact.q = qkv64, exact.k = qkv64 + H * D, exact.v = qkv64 + (H + HKV) * D;
-  const int64_t strides[3] = {S * ROW, D, ROW}; /* of batch, head and row; o has no gaps */
-  memcpy(exact.q_strides, strides, sizeof strides);
-  memcpy(exact.k_strides, strides, sizeof strides);
-  memcpy(exact.v_strides, strides, sizeof strides);
-  exact.o = o64, exact.lse = lse64;
+  const tile_tensor packed = {qkv64, {S * ROW, D, ROW}}; /* strides of batch, head and row */
+  exact.q = exact.k = exact.v = packed;
+  exact.k.data = qkv64 + H * D, exact.v.data = qkv64 + (H + HKV) * D;
+  exact.o.data = o64, exact.lse = lse64; /* without gaps */
   check(tile_attention_reference(&exact));
 
   tile_attention_args args = exact; /* the same in bf16 and on the device */
-  const uint16_t* x = on_device(qkv, sizeof qkv);
+  uint16_t* x = on_device(qkv, sizeof qkv);
   args.type = TILE_BF16;
-  args.q = x, args.k = x + H * D, args.v = x + (H + HKV) * D;
-  args.o = on_device(o, sizeof o), args.lse = on_device(lse, sizeof lse);
+  args.q.data = x, args.k.data = x + H * D, args.v.data = x + (H + HKV) * D;
+  args.o.data = on_device(o, sizeof o), args.lse = on_device(lse, sizeof lse);
   args.query_lengths = args.key_lengths = on_device(lengths, sizeof lengths);
   check(tile_attention(&args));
-  check(tile_copy_from_device(o, args.o, sizeof o));
+  check(tile_copy_from_device(o, args.o.data, sizeof o));
   check(tile_copy_from_device(lse, args.lse, sizeof lse));
 
   for (int i = 0; i < B * S * H * D; ++i) { /* values up to 1; weights and o are rounded */
@@ -70,7 +68,7 @@ int main(void) {
     if (lse[i] != lse64[i] && !(fabs(lse[i] - lse64[i]) <= 1e-4)) return puts("lse is wrong"), 1;
   }
   puts("o and lse are right");
-  return tile_free((void*)x) || tile_free(args.o) || tile_free(args.lse) ||
+  return tile_free(x) || tile_free(args.o.data) || tile_free(args.lse) ||
          tile_free((void*)args.key_lengths);
 }
 // snippet-end program

@@ -114,6 +114,70 @@ Strides key_strides(const Problem& p, const std::int64_t (&given)[3]) {
   return strides_of(given, p.keys, p.kv_heads, p.head_dim);
 }
 
+/// A caller's tensor of queries' rows, or of keys'.
+inline TensorView query_view(const Attention& p, const tile_tensor& given) {
+  return {given.data, query_strides(p, given.strides)};
+}
+inline TensorView key_view(const Attention& p, const tile_tensor& given) {
+  return {given.data, key_strides(p, given.strides)};
+}
+
+inline Status read_rotation(const tile_rotation& given, Rotary* rotary) {
+  bool interleaved = false;
+  TILE_TRY(read_flag("interleaved", given.interleaved, &interleaved));
+  rotary->cos = static_cast<const float*>(given.cos);
+  rotary->sin = static_cast<const float*>(given.sin);
+  rotary->positions = given.positions;
+  rotary->rotary_dim = given.rotary_dim;
+  rotary->table_positions = given.table_positions;
+  rotary->first_position = given.first_position;
+  rotary->layout = interleaved ? RotaryLayout::interleaved : RotaryLayout::half_split;
+  if (given.attention_factor != 0) rotary->attention_factor = given.attention_factor;
+  return {};
+}
+
+/// What the structs of both directions share. `window` is used if there is a second pair; without
+/// one, a window that is not 0 reaches the chapter, which refuses it.
+template <class Args, class Call>
+Status read_both_directions(const Args& given, Call* p) {
+  TILE_TRY(read_attention_sizes(given, p));
+  bool causal = false, windowed = false;
+  TILE_TRY(read_flag("causal", given.causal, &causal));
+  TILE_TRY(read_flag("windowed", given.windowed, &windowed));
+  if (windowed) p->left = given.left, p->right = given.right;
+  if (causal && p->right > 0) p->right = 0;
+  p->q = query_view(*p, given.q);
+  p->k = key_view(*p, given.k);
+  p->v = key_view(*p, given.v);
+  p->o = query_view(*p, given.o);
+  p->q_far = query_view(*p, given.q_far);
+  p->k_far = key_view(*p, given.k_far);
+  if (p->q_far.data || p->k_far.data || given.window != 0) p->window = given.window;
+  p->query_lengths = given.query_lengths;
+  p->key_lengths = given.key_lengths;
+  p->workspace = given.workspace;
+  p->workspace_bytes = given.workspace_bytes;
+  return read_rotation(given.rotation, &p->rotary);
+}
+
+/// Reads a caller's struct, for chapters 05, 06 and 07.
+inline Status read_attention(const tile_attention_args& given, AttentionForward* p) {
+  TILE_TRY(read_both_directions(given, p));
+  p->lse = static_cast<float*>(given.lse);
+  return {};
+}
+inline Status read_attention(const tile_attention_backward_args& given, AttentionBackward* p) {
+  TILE_TRY(read_both_directions(given, p));
+  p->lse = static_cast<const float*>(given.lse);
+  p->dout = query_view(*p, given.dout);
+  p->dq = query_view(*p, given.dq);
+  p->dk = key_view(*p, given.dk);
+  p->dv = key_view(*p, given.dv);
+  p->dq_far = query_view(*p, given.dq_far);
+  p->dk_far = key_view(*p, given.dk_far);
+  return {};
+}
+
 /// Copies its tensors of doubles on the host without gaps, and back into the strided ones.
 template <class Problem>
 class AttentionTensors {

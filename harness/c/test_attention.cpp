@@ -77,11 +77,11 @@ Args sizes(const Case& c, tile_type type) {
   args.scale = c.scale;
   if (c.padding == 0) return args;
   const auto p = call_of<AttentionBackward>(c, DType::fp32);
-  set(args.q_strides, p.q.stride), set(args.k_strides, p.k.stride), set(args.v_strides, p.v.stride);
-  set(args.o_strides, p.o.stride);
+  set(args.q.strides, p.q.stride), set(args.k.strides, p.k.stride), set(args.v.strides, p.v.stride);
+  set(args.o.strides, p.o.stride);
   if constexpr (requires { args.dq; }) {
-    set(args.dout_strides, p.dout.stride), set(args.dq_strides, p.dq.stride);
-    set(args.dk_strides, p.dk.stride), set(args.dv_strides, p.dv.stride);
+    set(args.dout.strides, p.dout.stride), set(args.dq.strides, p.dq.stride);
+    set(args.dk.strides, p.dk.stride), set(args.dv.strides, p.dv.stride);
   }
   return args;
 }
@@ -113,9 +113,9 @@ struct Inputs {
 template <class Args>
 void place_inputs(const Case& c, DType type, const Inputs& in, Args* args, Memory* memory) {
   const auto p = call_of<AttentionForward>(c, type);
-  args->q = memory->input("q", type, kBatch * kQueries, p.q.stride.row, in.q);
-  args->k = memory->input("k", type, kBatch * kKeys, p.k.stride.row, in.k);
-  args->v = memory->input("v", type, kBatch * kKeys, p.v.stride.row, in.v);
+  args->q.data = memory->input("q", type, kBatch * kQueries, p.q.stride.row, in.q);
+  args->k.data = memory->input("k", type, kBatch * kKeys, p.k.stride.row, in.k);
+  args->v.data = memory->input("v", type, kBatch * kKeys, p.v.stride.row, in.v);
   args->query_lengths = memory->integers("query_lengths", in.query_lengths);
   args->key_lengths = memory->integers("key_lengths", in.key_lengths);
 }
@@ -124,7 +124,7 @@ Memory place(const Case& c, DType type, const Inputs& in, tile_attention_args* a
   const auto p = call_of<AttentionForward>(c, type);
   Memory memory;
   place_inputs(c, type, in, args, &memory);
-  args->o =
+  args->o.data =
       memory.output("o", type, kBatch * kQueries, kHeads * kDim, p.o.stride.row, in.forward.o);
   tile::Expected lse = in.forward.lse;
   lse.value = heads_first(lse.value, kBatch, kHeads);
@@ -140,12 +140,15 @@ Memory place(const Case& c, DType type, const Inputs& in, tile_attention_backwar
   const std::int64_t q_cols = kHeads * kDim, k_cols = p.kv_heads * kDim;
   Memory memory;
   place_inputs(c, type, in, args, &memory);
-  args->o = memory.input("o", type, kBatch * kQueries, p.o.stride.row, in.o);
+  args->o.data = memory.input("o", type, kBatch * kQueries, p.o.stride.row, in.o);
   args->lse = memory.input("lse", DType::fp32, 1, std::ssize(in.lse), in.lse_heads_first);
-  args->dout = memory.input("dout", type, kBatch * kQueries, p.dout.stride.row, in.dout);
-  args->dq = memory.output("dq", type, kBatch * kQueries, q_cols, p.dq.stride.row, in.backward.dq);
-  args->dk = memory.output("dk", type, kBatch * kKeys, k_cols, p.dk.stride.row, in.backward.dk);
-  args->dv = memory.output("dv", type, kBatch * kKeys, k_cols, p.dv.stride.row, in.backward.dv);
+  args->dout.data = memory.input("dout", type, kBatch * kQueries, p.dout.stride.row, in.dout);
+  args->dq.data =
+      memory.output("dq", type, kBatch * kQueries, q_cols, p.dq.stride.row, in.backward.dq);
+  args->dk.data =
+      memory.output("dk", type, kBatch * kKeys, k_cols, p.dk.stride.row, in.backward.dk);
+  args->dv.data =
+      memory.output("dv", type, kBatch * kKeys, k_cols, p.dv.stride.row, in.backward.dv);
   check_ok(tile_attention_backward_workspace_bytes(args, &args->workspace_bytes));
   args->workspace = memory.scratch(args->workspace_bytes);
   return memory;
@@ -219,18 +222,19 @@ TEST_CASE("the references of attention compute in double on the host") {
     const auto empty = [&](std::int64_t length, const Strides& stride) {
       return Values(static_cast<std::size_t>(kBatch * length * stride.row), kUntouched);
     };
-    const Values q = read(in.q, q_cols, p.q.stride), k = read(in.k, k_cols, p.k.stride),
-                 v = read(in.v, k_cols, p.v.stride), dout = read(in.dout, q_cols, p.dout.stride),
-                 o_in = read(in.o, q_cols, p.o.stride);
+    // Not const, as the struct's pointers are not.
+    Values q = read(in.q, q_cols, p.q.stride), k = read(in.k, k_cols, p.k.stride),
+           v = read(in.v, k_cols, p.v.stride), dout = read(in.dout, q_cols, p.dout.stride),
+           o_in = read(in.o, q_cols, p.o.stride);
     const auto inputs = [&](auto& args) {
-      args.q = q.data(), args.k = k.data(), args.v = v.data();
+      args.q.data = q.data(), args.k.data = k.data(), args.v.data = v.data();
       if (c.lengths) args.query_lengths = in.query_lengths.data();
       if (c.lengths) args.key_lengths = in.key_lengths.data();
     };
     auto forward = sizes<tile_attention_args>(c, TILE_FP64);
     inputs(forward);
     Values o = empty(kQueries, p.o.stride), lse(in.lse.size(), kUntouched);
-    forward.o = o.data(), forward.lse = lse.data();
+    forward.o.data = o.data(), forward.lse = lse.data();
     check_ok(refer(forward));
     CHECK(o == read(in.forward.o.value, q_cols, p.o.stride));
     CHECK(lse == in.lse_heads_first);
@@ -239,9 +243,9 @@ TEST_CASE("the references of attention compute in double on the host") {
     inputs(backward);
     Values dq = empty(kQueries, p.dq.stride), dk = empty(kKeys, p.dk.stride),
            dv = empty(kKeys, p.dv.stride);
-    backward.o = o_in.data(), backward.lse = in.lse_heads_first.data();
-    backward.dout = dout.data();
-    backward.dq = dq.data(), backward.dk = dk.data(), backward.dv = dv.data();
+    backward.o.data = o_in.data(), backward.lse = in.lse_heads_first.data();
+    backward.dout.data = dout.data();
+    backward.dq.data = dq.data(), backward.dk.data = dk.data(), backward.dv.data = dv.data();
     check_ok(refer(backward));
     CHECK(dq == read(in.backward.dq.value, q_cols, p.dq.stride));
     CHECK(dk == read(in.backward.dk.value, k_cols, p.dk.stride));
@@ -279,19 +283,37 @@ TEST_CASE("what attention refuses, it names and touches nothing") {
       bad.*extent = -1;
       CHECK(call(bad) == TILE_INVALID_ARGUMENT);
     }
-    invalid("q", [](auto& a) { a.q = nullptr; });
-    invalid("k", [](auto& a) { a.k = static_cast<const char*>(a.k) + 1; });
-    invalid("v", [](auto& a) { a.v_strides[2] = -1; });
+    invalid("q", [](auto& a) { a.q.data = nullptr; });
+    invalid("k", [](auto& a) { a.k.data = static_cast<char*>(a.k.data) + 1; });
+    invalid("v", [](auto& a) { a.v.strides[2] = -1; });
     invalid("workspace_bytes", [](auto& a) { a.workspace_bytes = -1; });
     if constexpr (requires { args.dq; }) {
       invalid("lse", [](auto& a) { a.lse = nullptr; });
-      invalid("dout", [](auto& a) { a.dout = nullptr; });
-      invalid("dq", [](auto& a) { a.dq = const_cast<void*>(a.q); });
-      invalid("dv", [](auto& a) { a.dv = a.dk; });
+      invalid("dout", [](auto& a) { a.dout.data = nullptr; });
+      invalid("dq", [](auto& a) { a.dq.data = a.q.data; });
+      invalid("dv", [](auto& a) { a.dv.data = a.dk.data; });
     } else {
-      invalid("o", [](auto& a) { a.o = nullptr; });
-      invalid("o", [](auto& a) { a.o_strides[2] = kDim; });
-      invalid("lse", [](auto& a) { a.lse = a.o; });
+      invalid("o", [](auto& a) { a.o.data = nullptr; });
+      invalid("o", [](auto& a) { a.o.strides[2] = kDim; });
+      invalid("lse", [](auto& a) { a.lse = a.o.data; });
+    }
+    // What only later chapters compute.
+    const auto lacks = [&](const char* argument, auto change) {
+      refused(TILE_UNSUPPORTED, argument, change);
+    };
+    static constexpr int kPositions[] = {0};
+    lacks("rotary", [](auto& a) { a.rotation.cos = a.q.data; });
+    lacks("rotary", [](auto& a) { a.rotation.sin = a.q.data; });
+    lacks("rotary", [](auto& a) { a.rotation.frequencies = a.q.data; });
+    lacks("rotary", [](auto& a) { a.rotation.positions = kPositions; });
+    lacks("rotary", [](auto& a) { a.rotation.rotary_dim = 2; });
+    invalid("interleaved", [](auto& a) { a.rotation.interleaved = 2; });
+    lacks("q_far", [](auto& a) { a.q_far = a.q; });
+    lacks("k_far", [](auto& a) { a.k_far = a.k; });
+    lacks("window", [](auto& a) { a.window = 3; });
+    if constexpr (requires { args.dq_far; }) {
+      lacks("dq_far", [](auto& a) { a.dq_far = a.dq; });
+      lacks("dk_far", [](auto& a) { a.dk_far = a.dk; });
     }
     // The reference does not take the kernels' types.
     check_refused(refer(args), TILE_UNSUPPORTED, "type");

@@ -300,6 +300,25 @@ TILE_API tile_status tile_layernorm_backward_reference(const tile_layernorm_back
 
 /* ---- Attention ---- */
 
+/* A tensor of heads' rows, [batch][length][heads][head_dim]. An input is only read. */
+typedef struct tile_tensor {
+  void* data; /* its first element */
+  /* Elements from one batch entry, from one head, from one row to the next. All zero: those of a
+     tensor without gaps. The elements of a row are contiguous. */
+  int64_t strides[3];
+} tile_tensor;
+
+/* The rotation of q and k before they are multiplied (tile_rotary()). All zero: there is none. */
+typedef struct tile_rotation {
+  const void* cos;          /* [table_positions][rotary_dim / 2], fp32 */
+  const void* sin;          /* as cos */
+  const void* frequencies;  /* [rotary_dim / 2], doubles: the reference's, instead of tables */
+  const int32_t* positions; /* [batch][queries]; NULL: they count from first_position */
+  int64_t rotary_dim, table_positions, first_position;
+  int32_t interleaved;    /* 0 or 1: pairs of neighbours */
+  float attention_factor; /* 0: 1; for the reference, tables contain it */
+} tile_rotation;
+
 /* For each batch entry and head, with rows as vectors:
  *     s_ij = scale q_i k_j            where query i sees key j
  *     lse_i = log sum_j exp(s_ij)
@@ -320,18 +339,21 @@ typedef struct tile_attention_args {
   int64_t batch, heads, queries, keys, head_dim;
   int64_t kv_heads;             /* divides heads; 0: heads */
   int64_t left, right;          /* not negative */
-  const void* q;                /* [batch][queries][heads][head_dim] */
-  const void* k;                /* [batch][keys][kv_heads][head_dim] */
-  const void* v;                /* [batch][keys][kv_heads][head_dim] */
-  void* o;                      /* [batch][queries][heads][head_dim] */
+  tile_tensor q;                /* [batch][queries][heads][head_dim] */
+  tile_tensor k;                /* [batch][keys][kv_heads][head_dim] */
+  tile_tensor v;                /* [batch][keys][kv_heads][head_dim] */
+  tile_tensor o;                /* [batch][queries][heads][head_dim] */
   void* lse;                    /* [batch][heads][queries], fp32; NULL: not wanted */
   const int32_t* query_lengths; /* [batch], device memory; NULL: all are `queries` */
   const int32_t* key_lengths;   /* [batch], device memory; NULL: all are `keys` */
   void* workspace;              /* aligned to 16 bytes; may hold anything */
   int64_t workspace_bytes;      /* at least tile_attention_workspace_bytes() */
-  /* Elements from one batch entry, from one head, from one row to the next. All zero: those of
-     [batch][length][heads][head_dim] without gaps. The elements of a row are contiguous. */
-  int64_t q_strides[3], k_strides[3], v_strides[3], o_strides[3];
+  /* For attention with rotation or with a second pair of q and k, for keys that are `window` or
+     more away. tile_attention() has neither: all of these are zero, or it is TILE_UNSUPPORTED. */
+  tile_tensor q_far; /* as q */
+  tile_tensor k_far; /* as k */
+  int64_t window;
+  tile_rotation rotation;
   void* stream;
 } tile_attention_args;
 TILE_API tile_status tile_attention(const tile_attention_args* args);
@@ -362,21 +384,23 @@ typedef struct tile_attention_backward_args {
   int64_t batch, heads, queries, keys, head_dim;
   int64_t kv_heads;
   int64_t left, right;
-  const void* q;    /* [batch][queries][heads][head_dim] */
-  const void* k;    /* [batch][keys][kv_heads][head_dim] */
-  const void* v;    /* [batch][keys][kv_heads][head_dim] */
-  const void* o;    /* [batch][queries][heads][head_dim], from tile_attention() */
+  tile_tensor q;    /* [batch][queries][heads][head_dim] */
+  tile_tensor k;    /* [batch][keys][kv_heads][head_dim] */
+  tile_tensor v;    /* [batch][keys][kv_heads][head_dim] */
+  tile_tensor o;    /* [batch][queries][heads][head_dim], from tile_attention() */
   const void* lse;  /* [batch][heads][queries], fp32, from it too */
-  const void* dout; /* [batch][queries][heads][head_dim] */
-  void* dq;         /* [batch][queries][heads][head_dim] */
-  void* dk;         /* [batch][keys][kv_heads][head_dim] */
-  void* dv;         /* [batch][keys][kv_heads][head_dim] */
+  tile_tensor dout; /* [batch][queries][heads][head_dim] */
+  tile_tensor dq;   /* [batch][queries][heads][head_dim] */
+  tile_tensor dk;   /* [batch][keys][kv_heads][head_dim] */
+  tile_tensor dv;   /* [batch][keys][kv_heads][head_dim] */
   const int32_t* query_lengths;
   const int32_t* key_lengths;
   void* workspace;         /* aligned to 16 bytes; may hold anything */
   int64_t workspace_bytes; /* at least tile_attention_backward_workspace_bytes() */
-  int64_t q_strides[3], k_strides[3], v_strides[3], o_strides[3], dout_strides[3], dq_strides[3],
-      dk_strides[3], dv_strides[3];
+  /* As in tile_attention_args, and the second pair's gradients: all zero here. */
+  tile_tensor q_far, k_far, dq_far, dk_far;
+  int64_t window;
+  tile_rotation rotation;
   void* stream;
 } tile_attention_backward_args;
 TILE_API tile_status tile_attention_backward(const tile_attention_backward_args* args);
@@ -423,7 +447,7 @@ typedef struct tile_rotary_args {
   const int32_t* positions; /* of each token, [batch][length]; NULL: they count from first_position.
                                A token whose position is negative or not below table_positions has
                                rows of NaN */
-  /* As in tile_attention_args: from one batch entry, from one head, from one row to the next. */
+  /* As in tile_tensor: from one batch entry, from one head, from one row to the next. */
   int64_t q_strides[3], k_strides[3], q_out_strides[3], k_out_strides[3];
   void* stream;
 } tile_rotary_args;
@@ -510,7 +534,7 @@ typedef struct tile_rotary_attention_args {
                                A row of q or k whose position is not in the tables is NaN */
   void* workspace;          /* aligned to 16 bytes; may hold anything */
   int64_t workspace_bytes;  /* at least tile_rotary_attention_workspace_bytes() */
-  /* As in tile_attention_args: from one batch entry, from one head, from one row to the next. */
+  /* As in tile_tensor: from one batch entry, from one head, from one row to the next. */
   int64_t q_strides[3], k_strides[3], v_strides[3], o_strides[3];
   void* stream;
 } tile_rotary_attention_args;
@@ -653,7 +677,7 @@ typedef struct tile_windowed_attention_args {
   const int32_t* key_lengths;   /* [batch], device memory; NULL: all are `keys` */
   void* workspace;              /* aligned to 16 bytes; may hold anything */
   int64_t workspace_bytes;      /* at least tile_windowed_attention_workspace_bytes() */
-  /* As in tile_attention_args: from one batch entry, from one head, from one row to the next. */
+  /* As in tile_tensor: from one batch entry, from one head, from one row to the next. */
   int64_t q1_strides[3], k1_strides[3], q2_strides[3], k2_strides[3], v_strides[3], o_strides[3];
   void* stream;
 } tile_windowed_attention_args;
@@ -788,7 +812,7 @@ typedef struct tile_windowed_rotary_attention_args {
   const int32_t* key_lengths;   /* [batch], device memory; NULL: all are `keys` */
   void* workspace;              /* aligned to 16 bytes; may hold anything */
   int64_t workspace_bytes;      /* at least tile_windowed_rotary_attention_workspace_bytes() */
-  /* As in tile_attention_args: from one batch entry, from one head, from one row to the next. */
+  /* As in tile_tensor: from one batch entry, from one head, from one row to the next. */
   int64_t q_strides[3], k_strides[3], v_strides[3], o_strides[3];
   void* stream;
 } tile_windowed_rotary_attention_args;

@@ -16,13 +16,17 @@ TEXT = re.sub(r"/\*.*?\*/", "", HEADER.read_text(encoding="utf-8"), flags=re.S)
 COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 
 
+STRUCTS = {f"tile_{name}_args": struct for name, struct in tile_c.STRUCTS.items()} | {
+    "tile_tensor": tile_c.TENSOR, "tile_rotation": tile_c.ROTATION}
+
+
 def declared_structs():
     """name -> fields, from the header."""
     found = {}
-    for body, name in re.findall(r"typedef struct \w+ \{(.*?)\} tile_(\w+)_args;", TEXT, re.S):
+    for name, body in re.findall(r"typedef struct (\w+) \{(.*?)\} \1;", TEXT, re.S):
         # "const float* beta;", "int64_t m, n, k;"
-        found[name] = [re.sub(r"\[.*", "", field.split()[-1]).lstrip("*") for line in body.split(";") if line.strip()
-                       for field in line.split(",")]
+        found[name] = [re.sub(r"\[.*", "", field.split()[-1]).lstrip("*")
+                       for line in body.split(";") if line.strip() for field in line.split(",")]
     return found
 
 
@@ -38,16 +42,15 @@ class Layout(unittest.TestCase):
 
     def test_fields_are_those_of_the_header_in_order(self):
         self.assertEqual({name: [field for field, _ in struct._fields_]
-                          for name, struct in tile_c.STRUCTS.items()}, declared_structs())
+                          for name, struct in STRUCTS.items()}, declared_structs())
 
     @unittest.skipUnless(COMPILER, "there is no C compiler")
     def test_sizes_and_offsets_are_those_of_a_compiler(self):
         lines = []
         for name, fields in declared_structs().items():
-            kind = f"tile_{name}_args"
-            lines.append(f'printf("{name} %zu\\n", sizeof({kind}));')
-            lines += [f'printf("{name}.{field} %zu %zu\\n", offsetof({kind}, {field}), '
-                      f"sizeof((({kind}*)0)->{field}));" for field in fields]
+            lines.append(f'printf("{name} %zu\\n", sizeof({name}));')
+            lines += [f'printf("{name}.{field} %zu %zu\\n", offsetof({name}, {field}), '
+                      f"sizeof((({name}*)0)->{field}));" for field in fields]
         program = ("#include <stdio.h>\n#include <tile.h>\nint main(void) {\n" + "\n".join(lines)
                    + "\nreturn 0;\n}\n")
         with tempfile.TemporaryDirectory() as folder:
@@ -58,7 +61,7 @@ class Layout(unittest.TestCase):
             said = subprocess.run([binary], check=True, capture_output=True, text=True).stdout
         expected = []
         for name in declared_structs():
-            struct = tile_c.STRUCTS[name]
+            struct = STRUCTS[name]
             expected.append(f"{name} {ctypes.sizeof(struct)}")
             for field, _ in struct._fields_:
                 place = getattr(struct, field)

@@ -5,6 +5,20 @@ POINTER, I64, I32 = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
 F32, F64 = ctypes.c_float, ctypes.c_double
 STRIDES = ctypes.c_int64 * 3
 
+
+class TENSOR(ctypes.Structure):
+    """tile_tensor. A call gives it as two fields: q, its pointer, and q_strides."""
+    _fields_ = [("data", POINTER), ("strides", STRIDES)]
+
+
+class ROTATION(ctypes.Structure):
+    """tile_rotation."""
+    _fields_ = [("cos", POINTER), ("sin", POINTER), ("frequencies", POINTER),
+                ("positions", POINTER), ("rotary_dim", I64), ("table_positions", I64),
+                ("first_position", I64), ("interleaved", I32), ("attention_factor", F32)]
+
+
+
 TYPES = {"fp32": 1, "fp16": 2, "bf16": 3, "fp64": 4, "tf32": 5, "e4m3": 6}
 BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "fp64": 8, "tf32": 4, "e4m3": 1}
 
@@ -27,16 +41,15 @@ OPERATIONS = {
                            (I64, "ldx lddy lddx"), (POINTER, "stream")],
     "attention": [(I32, "causal windowed"), (F32, "scale"),
                   (I64, "batch heads queries keys head_dim kv_heads left right"),
-                  (POINTER, "q k v o lse query_lengths key_lengths workspace"),
-                  (I64, "workspace_bytes"),
-                  (STRIDES, "q_strides k_strides v_strides o_strides"), (POINTER, "stream")],
+                  (TENSOR, "q k v o"), (POINTER, "lse query_lengths key_lengths workspace"),
+                  (I64, "workspace_bytes"), (TENSOR, "q_far k_far"), (I64, "window"),
+                  (ROTATION, "rotation"), (POINTER, "stream")],
     "attention_backward": [
         (I32, "causal windowed"), (F32, "scale"),
         (I64, "batch heads queries keys head_dim kv_heads left right"),
-        (POINTER, "q k v o lse dout dq dk dv query_lengths key_lengths workspace"),
-        (I64, "workspace_bytes"),
-        (STRIDES, "q_strides k_strides v_strides o_strides dout_strides dq_strides dk_strides"
-                  " dv_strides"),
+        (TENSOR, "q k v o"), (POINTER, "lse"), (TENSOR, "dout dq dk dv"),
+        (POINTER, "query_lengths key_lengths workspace"), (I64, "workspace_bytes"),
+        (TENSOR, "q_far k_far dq_far dk_far"), (I64, "window"), (ROTATION, "rotation"),
         (POINTER, "stream")],
     "rotary": [(I32, "interleaved backward"), (F32, "attention_factor"),
                (I64, "batch length heads head_dim kv_heads rotary_dim first_position"
@@ -193,12 +206,18 @@ class Library:
             args.type = TYPES[element_type]
         known, kept = dict(kind._fields_), []
         for name, value in fields.items():
-            if name not in known:
+            place, field = args, name
+            if known.get(name) is TENSOR:
+                place, field = getattr(args, name), "data"
+            elif known.get(name.removesuffix("_strides")) is TENSOR:
+                place, field = getattr(args, name.removesuffix("_strides")), "strides"
+            elif name not in known:
                 raise TypeError(f"{kind.__name__} has no field {name}")
-            if known[name] is POINTER and isinstance(value, (ctypes.Array, ctypes._SimpleCData)):
+            is_pointer = field == "data" or known.get(name) is POINTER
+            if is_pointer and isinstance(value, (ctypes.Array, ctypes._SimpleCData)):
                 kept.append(value)
                 value = ctypes.addressof(value)
-            setattr(args, name, value)
+            setattr(place, field, value)
         return args, kept
 
     def prepare(self, operation, element_type, **fields):
