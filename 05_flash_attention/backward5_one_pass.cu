@@ -9,6 +9,7 @@
 // Limit: neither the tensor cores nor shared memory are busy all the time: a block waits at two
 //        barriers in each iteration.
 #include "flash_attention.cuh"
+#include "tile/dq_sums.cuh"
 #include "tile/ptx/red.cuh"
 #include "tile/query_stage.cuh"
 
@@ -164,41 +165,6 @@ __global__ void __launch_bounds__(TilePlan<kDim>::kThreads, TilePlan<kDim>::kBlo
 }
 // snippet-end kernel
 
-constexpr int kRoundingThreads = 128;
-
-// snippet-begin round
-/// dQ = scale times the sums. A thread has 8 columns of rows r and r + 8.
-template <class T>
-__global__ void attention_backward_one_pass_dq(const float4* sums,  // as above
-                                               Heads<T> dq,         // [batch][queries][heads][dim]
-                                               int queries, int heads, int dim, float scale) {
-  const int term_rows = (queries + kRowsOfTerms - 1) / kRowsOfTerms * kRowsOfTerms;
-  const std::int64_t at = std::int64_t{blockIdx.x} * kRoundingThreads + threadIdx.x;
-  const int lane_row = static_cast<int>(at % 8), chunk = static_cast<int>(at / 8 % (dim / 8));
-  const std::int64_t row16 = at / dim;  // 16 rows have dim threads
-  const int of_head = static_cast<int>(row16 / (term_rows / 16));
-  const int query = static_cast<int>(row16 % (term_rows / 16)) * 16 + lane_row;
-  float4 from[4];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    from[i] = sums[(row16 * (dim / 8) + chunk) * 32 + lane_row * 4 + i];
-  }
-  const auto rows = dq.rows(of_head / heads, of_head % heads);
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    if (query + half * 8 >= queries) continue;
-    std::uint32_t pair[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      pair[i] = half == 0 ? tile::ptx::pack<T>(scale * from[i].x, scale * from[i].y)
-                          : tile::ptx::pack<T>(scale * from[i].z, scale * from[i].w);
-    }
-    *reinterpret_cast<uint4*>(rows[query + half * 8] + chunk * 8) = {pair[0], pair[1], pair[2],
-                                                                     pair[3]};
-  }
-}
-// snippet-end round
-
 }  // namespace
 
 tile::Status takes_one_pass(const AttentionBackward& p, const tile::Device& device) {
@@ -218,18 +184,13 @@ tile::Status one_pass(const AttentionBackward& p, void* stream) {
   return with_16_bits_and_head_dim(
       p.type, p.head_dim, [&](auto element, auto head_dim) -> tile::Status {
         using T = decltype(element);
-        constexpr int kDim = head_dim.value, kRowsOfBlock = 16 * kRoundingThreads / kDim;
+        constexpr int kDim = head_dim.value;
         using Plan = TilePlan<kDim>;
-        const std::int64_t rows = std::int64_t{tiles_of(p.queries, kRowsOfTerms)} * kRowsOfTerms;
-        unsigned blocks = 0, rounding_blocks = 0;
+        unsigned blocks = 0;
         TILE_TRY(blocks_for_tiles(p, p.kv_heads, p.keys, Plan::kKept, &blocks));
-        TILE_TRY(blocks_for_tiles(p, p.heads, rows, kRowsOfBlock, &rounding_blocks));
-        const std::int64_t all_rows = p.batch * p.heads * rows;
         auto* stats = static_cast<RowStats*>(p.workspace);
-        auto* sums = reinterpret_cast<float4*>(stats + all_rows);
-        const std::size_t bytes = static_cast<std::size_t>(all_rows * kDim) * sizeof(float);
-        TILE_RETURN_IF_CUDA_ERROR(
-            cudaMemsetAsync(sums, 0, bytes, static_cast<cudaStream_t>(stream)));
+        auto* sums = reinterpret_cast<float4*>(stats + tile::rows_of_dq_sums(p));
+        TILE_TRY(tile::clear_dq_sums(p, sums, stream));
         if (blocks > 0) {
           TILE_TRY(tile::launch(
               attention_backward_one_pass<T, kDim>, "attention_backward_one_pass", blocks,
@@ -237,10 +198,7 @@ tile::Status one_pass(const AttentionBackward& p, void* stream) {
               heads_of<const T>(p.v), heads_of<const T>(p.dout), stats, sums, heads_of<T>(p.dk),
               heads_of<T>(p.dv), masks_of(p), p.batch, p.heads, group_of(p), p.scale));
         }
-        if (rounding_blocks == 0) return {};
-        return tile::launch(attention_backward_one_pass_dq<T>, "attention_backward_one_pass_dq",
-                            rounding_blocks, kRoundingThreads, 0, stream, sums, heads_of<T>(p.dq),
-                            p.queries, p.heads, kDim, p.scale);
+        return tile::launch_round_dq<T>(p, sums, p.dq, stream);
       });
 }
 

@@ -71,8 +71,6 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("05_flash_attention/backward4_pipeline.cu", "lines"): "the same",
     ("05_flash_attention/backward4_pipeline.cu", "changed"):
         "what forward steps 4 and 5 change, in two kernels; and 128 columns among warps",
-    ("05_flash_attention/backward5_one_pass.cu", "lines"):
-        "the same kernel of the keys with dQ in it, and one that rounds dQ",
     ("05_flash_attention/backward5_one_pass.cu", "changed"):
         "step 4's kernel of the queries falls away, and dQ comes into that of the keys",
     ("05_flash_attention/forward8_split_keys.cu", "changed"):
