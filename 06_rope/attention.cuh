@@ -5,6 +5,7 @@
 
 #include "attention.hpp"
 #include "rotary_unit.cuh"
+#include "tile/host/launch.hpp"
 #include "tile/mask.hpp"
 #include "tile/reduce.cuh"
 #include "tile/shared_tile.cuh"
@@ -134,30 +135,27 @@ __device__ __forceinline__ void store_stats(const tile::RowStats (&stats)[kLaneR
 }
 
 /// As many keys as queries.
-template <class Problem>
-tile::Mask mask_of(const Problem& p) {
-  const int length = static_cast<int>(p.length);
-  return {length, length, tile::kMaxLength, p.causal ? 0 : tile::kMaxLength};
+inline tile::Mask mask_of(const tile::Attention& p) {
+  const int length = static_cast<int>(p.queries);
+  return {length, length, tile::kMaxLength, p.right == 0 ? 0 : tile::kMaxLength};
 }
 
 /// Refuses what step `fused` does not rotate.
-template <class Problem, class Buffers>
-tile::Status check_rotates_on_load(const Problem& p, const Buffers& b) {
-  if (b.positions) return tile::unsupported("positions", "are not null");
-  if (p.rotary_dim == p.head_dim) return {};
-  return tile::unsupported("rotary_dim", std::to_string(p.rotary_dim) + " is not head_dim, " +
-                                             std::to_string(p.head_dim));
+inline tile::Status check_rotates_on_load(const tile::Attention& p) {
+  if (p.rotary.positions) return tile::unsupported("positions", "are not null");
+  if (p.rotary.rotary_dim == p.head_dim) return {};
+  return tile::unsupported("rotary_dim", std::to_string(p.rotary.rotary_dim) +
+                                             " is not head_dim, " + std::to_string(p.head_dim));
 }
 
 /// The rows of a table from the first token's position on.
-template <class Problem>
-const float* from_first_position(const Problem& p, const float* table) {
+inline const float* from_first_position(const tile::Rotary& p, const float* table) {
   return table + p.first_position * (p.rotary_dim / 2);
 }
 
 /// Calls `launch` with a value of the element type, and with the head dimension as a constant.
-template <class Problem, class Launch>
-tile::Status with_type_and_head_dim(const Problem& p, Launch launch) {
+template <class Launch>
+tile::Status with_type_and_head_dim(const tile::Attention& p, Launch launch) {
   const auto with_dim = [&](auto element) {
     return p.head_dim == 64 ? launch(element, std::integral_constant<int, 64>{})
                             : launch(element, std::integral_constant<int, 128>{});
@@ -166,33 +164,38 @@ tile::Status with_type_and_head_dim(const Problem& p, Launch launch) {
 }
 
 /// The same, and with the layout as a constant.
-template <class Problem, class Launch>
-tile::Status with_layout(const Problem& p, Launch launch) {
+template <class Launch>
+tile::Status with_layout(const tile::Attention& p, Launch launch) {
   return with_type_and_head_dim(p, [&](auto element, auto dim) {
     using Half = std::integral_constant<Layout, Layout::half_split>;
     using Interleaved = std::integral_constant<Layout, Layout::interleaved>;
-    return p.layout == Layout::half_split ? launch(element, dim, Half{})
-                                          : launch(element, dim, Interleaved{});
+    return p.rotary.layout == Layout::half_split ? launch(element, dim, Half{})
+                                                 : launch(element, dim, Interleaved{});
   });
 }
 
-/// The rotation of step `composed`, from q and k into the workspace, and the addresses of its
-/// results.
+/// A rotation in memory, as the steps `composed` have it, by the last step of its ladder.
 struct Rotation {
   RotaryProblem problem;
   RotaryBuffers buffers;
+
+  tile::Status check() const { return check_step(kRotaryLadder.steps.back(), problem, buffers); }
+  tile::Status launch(void* stream) const {
+    return kRotaryLadder.steps.back().launch(problem, buffers, stream);
+  }
 };
-template <class Problem, class Buffers>
-Rotation rotation_into(void* memory, const Problem& p, const Buffers& b) {
+/// That of the call's q and k, one after the other into `memory`.
+template <class Call>
+Rotation rotation_into(void* memory, const Call& p) {
   auto* q = static_cast<unsigned char*>(memory);
   return {rotation_of(p),
-          {.q = b.q,
-           .k = b.k,
+          {.q = p.q.data,
+           .k = p.k.data,
            .q_out = q,
-           .k_out = q + 2 * p.batch * p.length * p.heads * p.head_dim,
-           .cos = b.cos,
-           .sin = b.sin,
-           .positions = b.positions}};
+           .k_out = q + 2 * p.batch * p.queries * p.heads * p.head_dim,
+           .cos = p.rotary.cos,
+           .sin = p.rotary.sin,
+           .positions = p.rotary.positions}};
 }
 
 }  // namespace rope

@@ -78,33 +78,27 @@ __global__ void __launch_bounds__(kThreads, 2)
 
 }  // namespace
 
-tile::Status takes_composed(const AttentionProblem& p, const AttentionBuffers& b,
-                            const tile::Device& device) {
-  if (tile::Status s = check_attention(p, b, "composed"); !s.ok()) return s;
-  const Rotation rotation = rotation_into(b.workspace, p, b);
-  return takes_vectors(rotation.problem, rotation.buffers, device);
+tile::Status takes_composed(const AttentionForward& p, const tile::Device&) {
+  TILE_TRY(check_attention(p, rotated_bytes(p)));
+  return rotation_into(p.workspace, p).check();
 }
 
-tile::Status composed(const AttentionProblem& p, const AttentionBuffers& b, void* stream) {
+tile::Status composed(const AttentionForward& p, void* stream) {
   unsigned blocks = 0;
-  if (tile::Status s = tile::blocks_for_tiles(p, p.heads, p.length, kQueries, &blocks); !s.ok())
-    return s;
-  const Rotation turn = rotation_into(b.workspace, p, b);
-  const RotaryProblem& rotation = turn.problem;
-  const RotaryBuffers& rotated = turn.buffers;
-  if (tile::Status s = vectors(rotation, rotated, stream); !s.ok()) return s;
+  TILE_TRY(tile::blocks_for_tiles(p, p.heads, p.queries, kQueries, &blocks));
+  const Rotation rotation = rotation_into(p.workspace, p);
+  TILE_TRY(rotation.launch(stream));
+  const RotaryProblem& of = rotation.problem;
+  const RotaryBuffers& rotated = rotation.buffers;
   return with_type_and_head_dim(p, [&](auto element, auto head_dim) {
     using T = decltype(element);
     constexpr int kDim = head_dim.value;
     constexpr int kBytes = (kQueries + 4 * kKeys<kDim>)*kDim * int{sizeof(T)};
-    const tile::Status allowed = tile::allow_shared_bytes(attention_composed<T, kDim>, kBytes);
-    if (!allowed.ok()) return allowed;
-    attention_composed<T, kDim><<<blocks, kThreads, kBytes, static_cast<cudaStream_t>(stream)>>>(
-        heads_of<const T>(rotated.q_out, rotation.q_out),
-        heads_of<const T>(rotated.k_out, rotation.k_out), heads_of<const T>(b.v, p.v),
-        heads_of<T>(b.o, p.o), b.lse, mask_of(p), static_cast<int>(p.batch),
-        static_cast<int>(p.heads), tile::group_of(p), p.scale * tile::kLog2E);
-    return tile::launch_status("attention_composed");
+    return tile::launch(
+        attention_composed<T, kDim>, "attention_composed", blocks, kThreads, kBytes, stream,
+        heads_of<const T>(rotated.q_out, of.q_out), heads_of<const T>(rotated.k_out, of.k_out),
+        heads_of<const T>(p.v.data, p.v.stride), heads_of<T>(p.o.data, p.o.stride), p.lse,
+        mask_of(p), p.batch, p.heads, tile::group_of(p), p.scale * tile::kLog2E);
   });
 }
 

@@ -94,31 +94,24 @@ __global__ void __launch_bounds__(kThreads, 2)
 
 }  // namespace
 
-tile::Status takes_fused(const AttentionProblem& p, const AttentionBuffers& b,
-                         const tile::Device&) {
-  if (tile::Status s = check_rotates_on_load(p, b); !s.ok()) return s;
-  return check_attention(p, b, "fused");
+tile::Status takes_fused(const AttentionForward& p, const tile::Device&) {
+  TILE_TRY(check_rotates_on_load(p));
+  return check_attention(p, 0);
 }
 
-tile::Status fused(const AttentionProblem& p, const AttentionBuffers& b, void* stream) {
+tile::Status fused(const AttentionForward& p, void* stream) {
   unsigned blocks = 0;
-  if (tile::Status s = tile::blocks_for_tiles(p, p.heads, p.length, kQueries, &blocks); !s.ok())
-    return s;
+  TILE_TRY(tile::blocks_for_tiles(p, p.heads, p.queries, kQueries, &blocks));
   return with_layout(p, [&](auto element, auto head_dim, auto layout) {
     using T = decltype(element);
     constexpr int kDim = head_dim.value;
-    constexpr Layout kLayout = layout.value;
     constexpr int kBytes = (kQueries + 4 * kKeys<kDim>)*kDim * int{sizeof(T)};
-    const tile::Status allowed =
-        tile::allow_shared_bytes(attention_fused<T, kDim, kLayout>, kBytes);
-    if (!allowed.ok()) return allowed;
-    attention_fused<T, kDim, kLayout>
-        <<<blocks, kThreads, kBytes, static_cast<cudaStream_t>(stream)>>>(
-            heads_of<const T>(b.q, p.q), heads_of<const T>(b.k, p.k), heads_of<const T>(b.v, p.v),
-            heads_of<T>(b.o, p.o), b.lse, from_first_position(p, b.cos),
-            from_first_position(p, b.sin), mask_of(p), static_cast<int>(p.batch),
-            static_cast<int>(p.heads), tile::group_of(p), p.scale * tile::kLog2E);
-    return tile::launch_status("attention_fused");
+    return tile::launch(
+        attention_fused<T, kDim, layout.value>, "attention_fused", blocks, kThreads, kBytes, stream,
+        heads_of<const T>(p.q.data, p.q.stride), heads_of<const T>(p.k.data, p.k.stride),
+        heads_of<const T>(p.v.data, p.v.stride), heads_of<T>(p.o.data, p.o.stride), p.lse,
+        from_first_position(p.rotary, p.rotary.cos), from_first_position(p.rotary, p.rotary.sin),
+        mask_of(p), p.batch, p.heads, tile::group_of(p), p.scale * tile::kLog2E);
   });
 }
 

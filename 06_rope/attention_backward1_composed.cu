@@ -182,77 +182,56 @@ __global__ void attention_backward_composed_dkv(
 }
 // snippet-end keys
 
-/// The transpose of the rotation, of dq and dk in place.
-Rotation rotation_back(const AttentionBackwardProblem& p, const AttentionBackwardBuffers& b) {
-  Rotation back = rotation_into(nullptr, p, b);
-  back.problem.pass = Pass::backward;
-  back.problem.q = back.problem.q_out = p.dq;
-  back.problem.k = back.problem.k_out = p.dk;
-  back.buffers.q = back.buffers.q_out = b.dq;
-  back.buffers.k = back.buffers.k_out = b.dk;
-  return back;
+/// The rotated copies follow the stats in the workspace.
+Rotation rotation_forth(const AttentionBackward& p) {
+  return rotation_into(static_cast<unsigned char*>(p.workspace) + stats_bytes(p), p);
 }
-/// The rotated copies follow the stats in the workspace; a step without a rotation in memory needs
-/// the stats only.
-Rotation rotation_forth(const AttentionBackwardProblem& p, const AttentionBackwardBuffers& b) {
-  return rotation_into(static_cast<unsigned char*>(b.workspace) + workspace_bytes(p, "fused"), p,
-                       b);
+/// The transpose of the rotation, of dq and dk in place.
+Rotation rotation_back(const AttentionBackward& p) {
+  Rotation back = rotation_into(nullptr, p);
+  back.problem.pass = Pass::backward;
+  back.problem.q = back.problem.q_out = p.dq.stride;
+  back.problem.k = back.problem.k_out = p.dk.stride;
+  back.buffers.q = back.buffers.q_out = p.dq.data;
+  back.buffers.k = back.buffers.k_out = p.dk.data;
+  return back;
 }
 
 }  // namespace
 
-tile::Status takes_composed(const AttentionBackwardProblem& p, const AttentionBackwardBuffers& b,
-                            const tile::Device& device) {
-  if (tile::Status s = check_attention(p, b, "composed"); !s.ok()) return s;
-  const Rotation rotation = rotation_forth(p, b);
-  return takes_vectors(rotation.problem, rotation.buffers, device);
+tile::Status takes_composed(const AttentionBackward& p, const tile::Device&) {
+  TILE_TRY(check_attention(p, composed_bytes(p)));
+  return rotation_forth(p).check();
 }
 
-tile::Status composed(const AttentionBackwardProblem& p, const AttentionBackwardBuffers& b,
-                      void* stream) {
+tile::Status composed(const AttentionBackward& p, void* stream) {
   unsigned keys = 0, queries = 0;  // blocks
   constexpr int kKept = TilePlan<64>::kKept;
   static_assert(kKept == TilePlan<128>::kKept);
-  if (tile::Status s = tile::blocks_for_tiles(p, p.kv_heads, p.length, kKept, &keys); !s.ok()) {
-    return s;
-  }
-  if (tile::Status s = tile::blocks_for_tiles(p, p.heads, p.length, kKept, &queries); !s.ok()) {
-    return s;
-  }
-  const Rotation turn = rotation_forth(p, b);
-  const RotaryProblem& rotation = turn.problem;
-  const RotaryBuffers& rotated = turn.buffers;
-  if (tile::Status s = vectors(rotation, rotated, stream); !s.ok()) return s;
-  const tile::Status attended = with_type_and_head_dim(p, [&](auto element, auto head_dim) {
+  TILE_TRY(tile::blocks_for_tiles(p, p.kv_heads, p.keys, kKept, &keys));
+  TILE_TRY(tile::blocks_for_tiles(p, p.heads, p.queries, kKept, &queries));
+  const Rotation rotation = rotation_forth(p);
+  TILE_TRY(rotation.launch(stream));
+  TILE_TRY(with_type_and_head_dim(p, [&](auto element, auto head_dim) -> tile::Status {
     using T = decltype(element);
     constexpr int kDim = head_dim.value, kBytes = TilePlan<kDim>::kBytes;
     constexpr int kThreads = TilePlan<kDim>::kThreads;
-    const auto in = static_cast<cudaStream_t>(stream);
-    const auto q = heads_of<const T>(rotated.q_out, rotation.q_out);
-    const auto k = heads_of<const T>(rotated.k_out, rotation.k_out);
-    const auto v = heads_of<const T>(b.v, p.v), dout = heads_of<const T>(b.dout, p.dout);
-    auto* stats = static_cast<tile::RowStats*>(b.workspace);
-    const int batch = static_cast<int>(p.batch), heads = static_cast<int>(p.heads);
-    const int group = tile::group_of(p);
-    const tile::Status dq_allowed =
-        tile::allow_shared_bytes(attention_backward_composed_dq<T, kDim>, kBytes);
-    if (!dq_allowed.ok()) return dq_allowed;
-    attention_backward_composed_dq<T, kDim><<<queries, kThreads, kBytes, in>>>(
-        q, k, v, heads_of<const T>(b.o, p.o), dout, b.lse, stats, heads_of<T>(b.dq, p.dq),
-        mask_of(p), batch, heads, group, p.scale);
-    const tile::Status dq_launched = tile::launch_status("attention_backward_composed_dq");
-    if (!dq_launched.ok()) return dq_launched;
-    const tile::Status allowed =
-        tile::allow_shared_bytes(attention_backward_composed_dkv<T, kDim>, kBytes);
-    if (!allowed.ok()) return allowed;
-    attention_backward_composed_dkv<T, kDim><<<keys, kThreads, kBytes, in>>>(
-        q, k, v, dout, stats, heads_of<T>(b.dk, p.dk), heads_of<T>(b.dv, p.dv), mask_of(p), batch,
-        heads, group, p.scale);
-    return tile::launch_status("attention_backward_composed_dkv");
-  });
-  if (!attended.ok()) return attended;
-  const Rotation back = rotation_back(p, b);
-  return vectors(back.problem, back.buffers, stream);
+    const auto q = heads_of<const T>(rotation.buffers.q_out, rotation.problem.q_out);
+    const auto k = heads_of<const T>(rotation.buffers.k_out, rotation.problem.k_out);
+    const auto v = heads_of<const T>(p.v.data, p.v.stride);
+    const auto dout = heads_of<const T>(p.dout.data, p.dout.stride);
+    auto* stats = static_cast<tile::RowStats*>(p.workspace);
+    TILE_TRY(tile::launch(attention_backward_composed_dq<T, kDim>, "attention_backward_composed_dq",
+                          queries, kThreads, kBytes, stream, q, k, v,
+                          heads_of<const T>(p.o.data, p.o.stride), dout, p.lse, stats,
+                          heads_of<T>(p.dq.data, p.dq.stride), mask_of(p), p.batch, p.heads,
+                          tile::group_of(p), p.scale));
+    return tile::launch(attention_backward_composed_dkv<T, kDim>, "attention_backward_composed_dkv",
+                        keys, kThreads, kBytes, stream, q, k, v, dout, stats,
+                        heads_of<T>(p.dk.data, p.dk.stride), heads_of<T>(p.dv.data, p.dv.stride),
+                        mask_of(p), p.batch, p.heads, tile::group_of(p), p.scale);
+  }));
+  return rotation_back(p).launch(stream);
 }
 
 }  // namespace rope

@@ -211,50 +211,39 @@ __global__ void attention_backward_fused_dkv(Heads<const T> q,     // [batch][le
 
 }  // namespace
 
-tile::Status takes_fused(const AttentionBackwardProblem& p, const AttentionBackwardBuffers& b,
-                         const tile::Device&) {
-  if (tile::Status s = check_rotates_on_load(p, b); !s.ok()) return s;
-  return check_attention(p, b, "fused");
+tile::Status takes_fused(const AttentionBackward& p, const tile::Device&) {
+  TILE_TRY(check_rotates_on_load(p));
+  return check_attention(p, stats_bytes(p));
 }
 
-tile::Status fused(const AttentionBackwardProblem& p, const AttentionBackwardBuffers& b,
-                   void* stream) {
+tile::Status fused(const AttentionBackward& p, void* stream) {
   unsigned keys = 0, queries = 0;  // blocks
   constexpr int kKept = TilePlan<64>::kKept;
   static_assert(kKept == TilePlan<128>::kKept);
-  if (tile::Status s = tile::blocks_for_tiles(p, p.kv_heads, p.length, kKept, &keys); !s.ok()) {
-    return s;
-  }
-  if (tile::Status s = tile::blocks_for_tiles(p, p.heads, p.length, kKept, &queries); !s.ok()) {
-    return s;
-  }
-  return with_layout(p, [&](auto element, auto head_dim, auto layout) {
+  TILE_TRY(tile::blocks_for_tiles(p, p.kv_heads, p.keys, kKept, &keys));
+  TILE_TRY(tile::blocks_for_tiles(p, p.heads, p.queries, kKept, &queries));
+  return with_layout(p, [&](auto element, auto head_dim, auto layout) -> tile::Status {
     using T = decltype(element);
     constexpr int kDim = head_dim.value, kBytes = TilePlan<kDim>::kBytes;
     constexpr int kThreads = TilePlan<kDim>::kThreads;
     constexpr Layout kLayout = layout.value;
-    const auto in = static_cast<cudaStream_t>(stream);
-    const auto q = heads_of<const T>(b.q, p.q), k = heads_of<const T>(b.k, p.k);
-    const auto v = heads_of<const T>(b.v, p.v), dout = heads_of<const T>(b.dout, p.dout);
-    const float *cos = from_first_position(p, b.cos), *sin = from_first_position(p, b.sin);
-    auto* stats = static_cast<tile::RowStats*>(b.workspace);
-    const int batch = static_cast<int>(p.batch), heads = static_cast<int>(p.heads);
-    const int group = tile::group_of(p);
-    const tile::Status dq_allowed =
-        tile::allow_shared_bytes(attention_backward_fused_dq<T, kDim, kLayout>, kBytes);
-    if (!dq_allowed.ok()) return dq_allowed;
-    attention_backward_fused_dq<T, kDim, kLayout><<<queries, kThreads, kBytes, in>>>(
-        q, k, v, heads_of<const T>(b.o, p.o), dout, b.lse, stats, heads_of<T>(b.dq, p.dq), cos, sin,
-        mask_of(p), batch, heads, group, p.scale);
-    const tile::Status dq_launched = tile::launch_status("attention_backward_fused_dq");
-    if (!dq_launched.ok()) return dq_launched;
-    const tile::Status allowed =
-        tile::allow_shared_bytes(attention_backward_fused_dkv<T, kDim, kLayout>, kBytes);
-    if (!allowed.ok()) return allowed;
-    attention_backward_fused_dkv<T, kDim, kLayout><<<keys, kThreads, kBytes, in>>>(
-        q, k, v, dout, stats, heads_of<T>(b.dk, p.dk), heads_of<T>(b.dv, p.dv), cos, sin,
-        mask_of(p), batch, heads, group, p.scale);
-    return tile::launch_status("attention_backward_fused_dkv");
+    const auto q = heads_of<const T>(p.q.data, p.q.stride);
+    const auto k = heads_of<const T>(p.k.data, p.k.stride);
+    const auto v = heads_of<const T>(p.v.data, p.v.stride);
+    const auto dout = heads_of<const T>(p.dout.data, p.dout.stride);
+    const float* cos = from_first_position(p.rotary, p.rotary.cos);
+    const float* sin = from_first_position(p.rotary, p.rotary.sin);
+    auto* stats = static_cast<tile::RowStats*>(p.workspace);
+    TILE_TRY(tile::launch(attention_backward_fused_dq<T, kDim, kLayout>,
+                          "attention_backward_fused_dq", queries, kThreads, kBytes, stream, q, k, v,
+                          heads_of<const T>(p.o.data, p.o.stride), dout, p.lse, stats,
+                          heads_of<T>(p.dq.data, p.dq.stride), cos, sin, mask_of(p), p.batch,
+                          p.heads, tile::group_of(p), p.scale));
+    return tile::launch(attention_backward_fused_dkv<T, kDim, kLayout>,
+                        "attention_backward_fused_dkv", keys, kThreads, kBytes, stream, q, k, v,
+                        dout, stats, heads_of<T>(p.dk.data, p.dk.stride),
+                        heads_of<T>(p.dv.data, p.dv.stride), cos, sin, mask_of(p), p.batch, p.heads,
+                        tile::group_of(p), p.scale);
   });
 }
 

@@ -1,10 +1,8 @@
-// Absolute position embeddings, learned or sinusoidal: the problem, the ladders of both passes and
-// the references.
+// Absolute position embeddings, learned or sinusoidal: the problem and the ladders of both
+// passes.
 #pragma once
 
 #include <cstdint>
-#include <span>
-#include <vector>
 
 #include "rotary.hpp"
 
@@ -42,7 +40,7 @@ struct EmbeddingBackwardBuffers {
   void* dtable = nullptr;    // [table_positions][dim] of the problem's type
   // As in the forward pass. A token whose position the table does not have adds to no row.
   const int* positions = nullptr;
-  // Only step `atomics` needs it: workspace_bytes(problem), aligned to 16 bytes. May be null if
+  // Only step `atomics` needs it: sums_bytes(problem), aligned to 16 bytes. May be null if
   // that step is not to run.
   void* workspace = nullptr;
 };
@@ -67,8 +65,8 @@ inline bool has_no_table(const EmbeddingProblem& p) { return p.table_positions =
 tile::Status check_chunks(const EmbeddingProblem& problem, const EmbeddingBuffers& buffers);
 tile::Status check_chunks(const EmbeddingProblem& problem, const EmbeddingBackwardBuffers& buffers);
 
-/// fp32 sums, [table_positions][dim].
-constexpr std::int64_t workspace_bytes(const EmbeddingProblem& p) {
+/// The workspace of step `atomics`: fp32 sums, [table_positions][dim].
+constexpr std::int64_t sums_bytes(const EmbeddingProblem& p) {
   return p.table_positions * p.dim * static_cast<std::int64_t>(sizeof(float));
 }
 
@@ -124,7 +122,8 @@ inline constexpr EmbeddingBackwardLadder::Step kEmbeddingBackward[] = {
      .takes = takes_atomics,
      .otherwise = "",
      .shows = kEmbeddingBackwardShows,
-     .launch = atomics},
+     .launch = atomics,
+     .workspace_bytes = sums_bytes},
     {.name = "by_position",
      .idea = "a block for each position adds up its tokens, always in the same order",
      .types = kTypes,
@@ -139,24 +138,5 @@ inline constexpr EmbeddingBackwardLadder kEmbeddingBackwardLadder{.name = "embed
                                                                   .steps = kEmbeddingBackward,
                                                                   .validate = validate,
                                                                   .is_empty = has_no_table};
-
-// ---- The table and the references ----
-
-/// The sinusoidal table, [positions][dim]:
-///
-///     table[p, 2 i] = sin(p 10000^(-2 i / dim))          table[p, 2 i + 1] = cos(the same)
-///
-/// Vaswani et al., "Attention Is All You Need" (2017), arXiv 1706.03762. The last column of an odd
-/// dim is a sine.
-std::vector<double> sinusoids(std::int64_t positions, std::int64_t dim);
-
-/// y in double, and how far a correct kernel may be from it. `positions` are [batch][length] or
-/// empty.
-tile::Expected reference(const EmbeddingProblem& problem, std::span<const double> x,
-                         std::span<const double> table, std::span<const int> positions = {});
-
-/// dtable, a value and a bound for each element.
-tile::Expected backward_reference(const EmbeddingProblem& problem, std::span<const double> dy,
-                                  std::span<const int> positions = {});
 
 }  // namespace rope

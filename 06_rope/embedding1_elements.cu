@@ -4,6 +4,7 @@
 // Limit: a thread moves two bytes at a time, and needs two divisions to find its token.
 #include "embedding.hpp"
 #include "rotary.cuh"
+#include "tile/host/launch.hpp"
 
 namespace rope {
 namespace {
@@ -36,15 +37,12 @@ __global__ void embedding_elements(const T* x,      // [batch][length][dim]
 tile::Status elements(const EmbeddingProblem& p, const EmbeddingBuffers& b, void* stream) {
   const std::int64_t all = p.batch * p.length * p.dim;
   unsigned blocks = 0;
-  if (tile::Status s = tile::blocks_for("batch, length and dim", all, kThreads, &blocks); !s.ok()) {
-    return s;
-  }
+  TILE_TRY(tile::blocks_for("batch, length and dim", all, kThreads, &blocks));
   return tile::with_element_type(p.type, [&](auto element) {
     using T = decltype(element);
-    embedding_elements<T><<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
-        static_cast<const T*>(b.x), static_cast<const T*>(b.table), static_cast<T*>(b.y),
-        positions_of(p, b), all, static_cast<int>(p.dim));
-    return tile::launch_status("embedding_elements");
+    return tile::launch(embedding_elements<T>, "embedding_elements", blocks, kThreads, 0, stream,
+                        static_cast<const T*>(b.x), static_cast<const T*>(b.table),
+                        static_cast<T*>(b.y), positions_of(p, b), all, p.dim);
   });
 }
 

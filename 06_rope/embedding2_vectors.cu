@@ -6,6 +6,7 @@
 // Limit: memory.
 #include "embedding.hpp"
 #include "rotary.cuh"
+#include "tile/host/launch.hpp"
 #include "tile/rows.cuh"
 
 namespace rope {
@@ -74,7 +75,7 @@ std::int64_t threads_of(const EmbeddingProblem& p) {
 
 tile::Status takes_vectors(const EmbeddingProblem& p, const EmbeddingBuffers& b,
                            const tile::Device&) {
-  if (tile::Status s = check_chunks(p, b); !s.ok()) return s;
+  TILE_TRY(check_chunks(p, b));
   if (threads_of(p) > 0x7fffffff) {
     return tile::unsupported("batch, length and dim", "need more than 2^31 - 1 threads");
   }
@@ -86,11 +87,10 @@ tile::Status vectors(const EmbeddingProblem& p, const EmbeddingBuffers& b, void*
     using T = decltype(element);
     const std::int64_t all = threads_of(p);
     const auto blocks = static_cast<unsigned>((all + kThreads - 1) / kThreads);
-    embedding_vectors<T><<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
-        static_cast<const T*>(b.x), static_cast<const T*>(b.table), static_cast<T*>(b.y),
-        positions_of(p, b), static_cast<unsigned>(all), static_cast<int>(p.batch),
-        static_cast<int>(groups_of(p)), static_cast<int>(p.dim));
-    return tile::launch_status("embedding_vectors");
+    return tile::launch(embedding_vectors<T>, "embedding_vectors", blocks, kThreads, 0, stream,
+                        static_cast<const T*>(b.x), static_cast<const T*>(b.table),
+                        static_cast<T*>(b.y), positions_of(p, b), all, p.batch, groups_of(p),
+                        p.dim);
   });
 }
 

@@ -8,6 +8,7 @@
 //        same addresses.
 #include "embedding.hpp"
 #include "rotary.cuh"
+#include "tile/host/launch.hpp"
 
 namespace rope {
 namespace {
@@ -48,30 +49,23 @@ tile::Status takes_atomics(const EmbeddingProblem&, const EmbeddingBackwardBuffe
 }
 
 tile::Status atomics(const EmbeddingProblem& p, const EmbeddingBackwardBuffers& b, void* stream) {
-  const auto cuda_stream = static_cast<cudaStream_t>(stream);
   const std::int64_t all = p.batch * p.length * p.dim, of_table = p.table_positions * p.dim;
   unsigned blocks = 0, table_blocks = 0;
-  if (tile::Status s = tile::blocks_for("batch, length and dim", all, kThreads, &blocks); !s.ok()) {
-    return s;
-  }
-  if (tile::Status s =
-          tile::blocks_for("table_positions and dim", of_table, kThreads, &table_blocks);
-      !s.ok()) {
-    return s;
-  }
+  TILE_TRY(tile::blocks_for("batch, length and dim", all, kThreads, &blocks));
+  TILE_TRY(tile::blocks_for("table_positions and dim", of_table, kThreads, &table_blocks));
   auto* sums = static_cast<float*>(b.workspace);
-  const auto bytes = static_cast<std::size_t>(workspace_bytes(p));
-  TILE_RETURN_IF_CUDA_ERROR(cudaMemsetAsync(sums, 0, bytes, cuda_stream));
+  TILE_RETURN_IF_CUDA_ERROR(cudaMemsetAsync(sums, 0, static_cast<std::size_t>(sums_bytes(p)),
+                                            static_cast<cudaStream_t>(stream)));
   return tile::with_element_type(p.type, [&](auto element) -> tile::Status {
     using T = decltype(element);
     if (blocks > 0) {
-      embedding_backward_atomics<T><<<blocks, kThreads, 0, cuda_stream>>>(
-          static_cast<const T*>(b.dy), sums, positions_of(p, b), all, static_cast<int>(p.dim));
-      if (tile::Status s = tile::launch_status("embedding_backward_atomics"); !s.ok()) return s;
+      TILE_TRY(tile::launch(embedding_backward_atomics<T>, "embedding_backward_atomics", blocks,
+                            kThreads, 0, stream, static_cast<const T*>(b.dy), sums,
+                            positions_of(p, b), all, p.dim));
     }
-    embedding_backward_atomics_round<T>
-        <<<table_blocks, kThreads, 0, cuda_stream>>>(sums, static_cast<T*>(b.dtable), of_table);
-    return tile::launch_status("embedding_backward_atomics_round");
+    return tile::launch(embedding_backward_atomics_round<T>, "embedding_backward_atomics_round",
+                        table_blocks, kThreads, 0, stream, sums, static_cast<T*>(b.dtable),
+                        of_table);
   });
 }
 

@@ -12,6 +12,7 @@
 //        sums of the counts, and a distribution that keeps the tokens' order.
 #include "embedding.hpp"
 #include "rotary.cuh"
+#include "tile/host/launch.hpp"
 #include "tile/reduce.cuh"
 #include "tile/rows.cuh"
 
@@ -87,19 +88,15 @@ __global__ void embedding_backward_by_position(const T* dy,  // [batch][length][
 // snippet-end kernel
 
 template <class T, int kWidth>
-tile::Status launch(const EmbeddingProblem& p, const EmbeddingBackwardBuffers& b, void* stream) {
+tile::Status launch_columns(const EmbeddingProblem& p, const EmbeddingBackwardBuffers& b,
+                            void* stream) {
   const std::int64_t blocks_of_row = (p.dim + kThreads * kWidth - 1) / (kThreads * kWidth);
   unsigned blocks = 0;
-  if (tile::Status s = tile::blocks_for("table_positions and dim",
-                                        p.table_positions * blocks_of_row, 1, &blocks);
-      !s.ok()) {
-    return s;
-  }
-  embedding_backward_by_position<T, kWidth>
-      <<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
-          static_cast<const T*>(b.dy), static_cast<T*>(b.dtable), positions_of(p, b),
-          static_cast<int>(p.batch), static_cast<int>(p.dim), static_cast<int>(blocks_of_row));
-  return tile::launch_status("embedding_backward_by_position");
+  TILE_TRY(
+      tile::blocks_for("table_positions and dim", p.table_positions * blocks_of_row, 1, &blocks));
+  return tile::launch(embedding_backward_by_position<T, kWidth>, "embedding_backward_by_position",
+                      blocks, kThreads, 0, stream, static_cast<const T*>(b.dy),
+                      static_cast<T*>(b.dtable), positions_of(p, b), p.batch, p.dim, blocks_of_row);
 }
 
 }  // namespace
@@ -109,8 +106,8 @@ tile::Status by_position(const EmbeddingProblem& p, const EmbeddingBackwardBuffe
   const bool in_chunks = check_chunks(p, b).ok();
   return tile::with_element_type(p.type, [&](auto element) {
     using T = decltype(element);
-    return in_chunks ? launch<T, tile::Vector<T>::kCount>(p, b, stream)
-                     : launch<T, 1>(p, b, stream);
+    return in_chunks ? launch_columns<T, tile::Vector<T>::kCount>(p, b, stream)
+                     : launch_columns<T, 1>(p, b, stream);
   });
 }
 

@@ -1,72 +1,19 @@
-// The references of the position embeddings, with Eigen in double, the sinusoidal table, and the
-// checks of the arguments.
+// The references of the position embeddings, with Eigen in double, and the sinusoidal
+// table.
+#include "embedding_reference.hpp"
+
 #include <Eigen/Core>
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <string>
 
-#include "embedding.hpp"
 #include "harness/rounding.hpp"
-#include "tile/host/tensor_argument.hpp"
 
 namespace rope {
 namespace {
 
 using Array = Eigen::ArrayXd;
-using tile::TensorArgument;
-
-constexpr std::int64_t kMaxExtent = std::int64_t{1} << 29;
 constexpr double kUnit = tile::unit_roundoff(tile::DType::fp32);
-
-// ---- Arguments ----
-
-tile::Status check_numbers(const EmbeddingProblem& p) {
-  for (const auto& [name, extent] : {std::pair{"batch", p.batch},
-                                     {"length", p.length},
-                                     {"dim", p.dim},
-                                     {"table_positions", p.table_positions},
-                                     {"first_position", p.first_position}}) {
-    if (extent < 0) return tile::invalid_argument(name, std::to_string(extent) + " is negative");
-    if (extent > kMaxExtent) {
-      return tile::unsupported(name, std::to_string(extent) + " is more than 2^29");
-    }
-  }
-  return {};
-}
-
-TensorArgument rows(const EmbeddingProblem& p, const char* name, const void* data,
-                    std::int64_t batch, std::int64_t length) {
-  const auto bytes = static_cast<std::int64_t>(tile::size_bytes(p.type));
-  return {name, data, tile::packed_strides(length, 1, p.dim), batch, length, 1, p.dim, bytes};
-}
-TensorArgument tokens(const EmbeddingProblem& p, const char* name, const void* data) {
-  return rows(p, name, data, p.batch, p.length);
-}
-TensorArgument table(const EmbeddingProblem& p, const char* name, const void* data) {
-  return rows(p, name, data, 1, p.table_positions);
-}
-TensorArgument positions(const EmbeddingProblem& p, const int* data) {
-  return {"positions", data, {p.length, 0, 1}, p.batch, p.length, 1, 1, sizeof *data, true};
-}
-
-/// Whether positions that count up from first_position end within the table.
-tile::Status check_reach(const EmbeddingProblem& p, const int* ids) {
-  const std::int64_t end = p.first_position + p.length;
-  if (ids || is_empty(p) || end <= p.table_positions) return {};
-  return tile::invalid_argument("table_positions", std::to_string(p.table_positions) +
-                                                       " do not reach the last token's position, " +
-                                                       std::to_string(end - 1));
-}
-
-tile::Status check_chunks(const EmbeddingProblem& p, const std::vector<TensorArgument>& all) {
-  if (p.dim * static_cast<std::int64_t>(tile::size_bytes(p.type)) % 16 != 0) {
-    return tile::unsupported("dim", std::to_string(p.dim) + " do not fill chunks of 16 bytes");
-  }
-  return tile::check_row_chunks(p.type, all);
-}
-
-// ---- References ----
 
 /// A token's row of the table, or -1.
 std::int64_t position_of(const EmbeddingProblem& p, std::span<const int> ids, std::int64_t token) {
@@ -100,48 +47,6 @@ Eigen::Map<const Array> row_of(std::span<const double> rows, std::int64_t row, s
 }
 
 }  // namespace
-
-tile::Status validate_tensors(const EmbeddingProblem& p, const EmbeddingBuffers& b) {
-  if (tile::Status s = check_numbers(p); !s.ok()) return s;
-  TensorArgument y = tokens(p, "y", b.y);
-  y.may_be = "x";
-  if (tile::Status s = tile::check_tensors(
-          is_empty(p), {tokens(p, "x", b.x), table(p, "table", b.table), positions(p, b.positions)},
-          {y}, {});
-      !s.ok()) {
-    return s;
-  }
-  return check_reach(p, b.positions);
-}
-
-tile::Status validate_tensors(const EmbeddingProblem& p, const EmbeddingBackwardBuffers& b) {
-  if (tile::Status s = check_numbers(p); !s.ok()) return s;
-  if (tile::Status s = tile::check_tensors(
-          has_no_table(p), {tokens(p, "dy", b.dy), positions(p, b.positions)},
-          {table(p, "dtable", b.dtable)}, {b.workspace, b.workspace ? workspace_bytes(p) : 0});
-      !s.ok()) {
-    return s;
-  }
-  return check_reach(p, b.positions);
-}
-
-tile::Status validate(const EmbeddingProblem& p, const EmbeddingBuffers& b) {
-  if (tile::Status s = tile::check_requirements(kTypes, {}, p.type); !s.ok()) return s;
-  return validate_tensors(p, b);
-}
-
-tile::Status validate(const EmbeddingProblem& p, const EmbeddingBackwardBuffers& b) {
-  if (tile::Status s = tile::check_requirements(kTypes, {}, p.type); !s.ok()) return s;
-  return validate_tensors(p, b);
-}
-
-tile::Status check_chunks(const EmbeddingProblem& p, const EmbeddingBuffers& b) {
-  return check_chunks(p, {tokens(p, "x", b.x), table(p, "table", b.table), tokens(p, "y", b.y)});
-}
-
-tile::Status check_chunks(const EmbeddingProblem& p, const EmbeddingBackwardBuffers& b) {
-  return check_chunks(p, {tokens(p, "dy", b.dy), table(p, "dtable", b.dtable)});
-}
 
 std::vector<double> sinusoids(std::int64_t positions, std::int64_t dim) {
   std::vector<double> table;

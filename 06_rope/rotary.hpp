@@ -1,11 +1,9 @@
-// Rotary position embeddings of q and k: the problem, the ladder and the reference.
+// Rotary position embeddings of q and k: the problem and the ladder.
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <string_view>
 
-#include "harness/compare.hpp"
 #include "tile/host/rotary.hpp"
 #include "tile/host/step.hpp"
 #include "tile/host/strides.hpp"
@@ -80,6 +78,9 @@ inline bool is_empty(const RotaryProblem& p) {
 /// Status says which argument is in the way.
 tile::Status check_chunks(const RotaryProblem& problem, const RotaryBuffers& buffers);
 
+/// Whether the tables that steps `tables` and `vectors` read are there.
+tile::Status check_has_tables(const RotaryProblem& problem, const RotaryBuffers& buffers);
+
 // The steps. Each computes q_out and k_out in the given stream (a cudaStream_t).
 using RotaryStep = tile::Status(const RotaryProblem&, const RotaryBuffers&, void* stream);
 RotaryStep sincos, tables, vectors;
@@ -128,20 +129,5 @@ inline constexpr RotaryLadder kRotaryLadder{.name = "rotary",
                                             .steps = kRotary,
                                             .validate = validate,
                                             .is_empty = is_empty};
-
-// ---- The reference ----
-
-/// How exact a kernel's cosines and sines are: those of tables are rounded once; step `sincos`
-/// computes them.
-enum class Angles { tables, computed };
-
-/// One tensor's rows in double, and how far a correct kernel may be from it. `x` is [batch][length]
-/// [heads][head_dim] without padding, `frequencies` [rotary_dim / 2], `positions` [batch][length]
-/// or empty. If x itself is a result, x_bound is how far a kernel's may be from it. Tokens between
-/// integer positions have `places`, [batch][length], instead.
-tile::Expected reference(const RotaryProblem& problem, std::span<const double> x,
-                         std::int64_t heads, std::span<const double> frequencies,
-                         std::span<const int> positions = {}, Angles angles = Angles::tables,
-                         std::span<const double> x_bound = {}, std::span<const double> places = {});
 
 }  // namespace rope

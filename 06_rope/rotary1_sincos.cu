@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "rotary.cuh"
+#include "tile/host/launch.hpp"
 
 namespace rope {
 namespace {
@@ -61,24 +62,20 @@ tile::Status takes_sincos(const RotaryProblem&, const RotaryBuffers& buffers, co
 tile::Status sincos(const RotaryProblem& p, const RotaryBuffers& buffers, void* stream) {
   return tile::with_element_type(p.type, [&](auto element) -> tile::Status {
     using T = decltype(element);
-    const int pairs = static_cast<int>(p.rotary_dim / 2), head_dim = static_cast<int>(p.head_dim);
+    const std::int64_t pairs = p.rotary_dim / 2;
     // q, then k
     for (const auto& [in, in_strides, out, out_strides, heads] :
          {std::tuple{buffers.q, p.q, buffers.q_out, p.q_out, p.heads},
           std::tuple{buffers.k, p.k, buffers.k_out, p.k_out, p.kv_heads}}) {
-      const std::int64_t all = p.batch * p.length * heads * (head_dim - pairs);
+      const std::int64_t all = p.batch * p.length * heads * (p.head_dim - pairs);
       unsigned blocks = 0;
-      if (tile::Status s = tile::blocks_for("batch, length and heads", all, kThreads, &blocks);
-          !s.ok()) {
-        return s;
-      }
+      TILE_TRY(tile::blocks_for("batch, length and heads", all, kThreads, &blocks));
       if (blocks == 0) continue;
-      rotary_sincos<T><<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
-          Heads<const T>{static_cast<const T*>(in), in_strides},
-          Heads<T>{static_cast<T*>(out), out_strides}, buffers.frequencies,
-          positions_of(p, buffers), p.layout, all, static_cast<int>(heads), head_dim, pairs,
-          p.attention_factor, sign_of(p.pass));
-      if (tile::Status s = tile::launch_status("rotary_sincos"); !s.ok()) return s;
+      TILE_TRY(tile::launch(rotary_sincos<T>, "rotary_sincos", blocks, kThreads, 0, stream,
+                            tile::heads_of<const T>(in, in_strides),
+                            tile::heads_of<T>(out, out_strides), buffers.frequencies,
+                            positions_of(p, buffers), p.layout, all, heads, p.head_dim, pairs,
+                            p.attention_factor, sign_of(p.pass)));
     }
     return {};
   });

@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "rotary.cuh"
+#include "tile/host/launch.hpp"
 
 namespace rope {
 namespace {
@@ -54,31 +55,26 @@ __global__ void rotary_tables(Heads<const T> in,  // [batch][length][heads][head
 
 tile::Status takes_tables(const RotaryProblem& p, const RotaryBuffers& buffers,
                           const tile::Device&) {
-  if (!buffers.cos && p.rotary_dim > 0) return tile::unsupported("cos", "is null");
-  return {};
+  return check_has_tables(p, buffers);
 }
 
 tile::Status tables(const RotaryProblem& p, const RotaryBuffers& buffers, void* stream) {
   return tile::with_element_type(p.type, [&](auto element) -> tile::Status {
     using T = decltype(element);
-    const int pairs = static_cast<int>(p.rotary_dim / 2), head_dim = static_cast<int>(p.head_dim);
+    const std::int64_t pairs = p.rotary_dim / 2;
     // q, then k
     for (const auto& [in, in_strides, out, out_strides, heads] :
          {std::tuple{buffers.q, p.q, buffers.q_out, p.q_out, p.heads},
           std::tuple{buffers.k, p.k, buffers.k_out, p.k_out, p.kv_heads}}) {
-      const std::int64_t all = p.batch * p.length * heads * (head_dim - pairs);
+      const std::int64_t all = p.batch * p.length * heads * (p.head_dim - pairs);
       unsigned blocks = 0;
-      if (tile::Status s = tile::blocks_for("batch, length and heads", all, kThreads, &blocks);
-          !s.ok()) {
-        return s;
-      }
+      TILE_TRY(tile::blocks_for("batch, length and heads", all, kThreads, &blocks));
       if (blocks == 0) continue;
-      rotary_tables<T><<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
-          Heads<const T>{static_cast<const T*>(in), in_strides},
-          Heads<T>{static_cast<T*>(out), out_strides}, buffers.cos, buffers.sin,
-          positions_of(p, buffers), p.layout, all, static_cast<int>(heads), head_dim, pairs,
-          sign_of(p.pass));
-      if (tile::Status s = tile::launch_status("rotary_tables"); !s.ok()) return s;
+      TILE_TRY(tile::launch(rotary_tables<T>, "rotary_tables", blocks, kThreads, 0, stream,
+                            tile::heads_of<const T>(in, in_strides),
+                            tile::heads_of<T>(out, out_strides), buffers.cos, buffers.sin,
+                            positions_of(p, buffers), p.layout, all, heads, p.head_dim, pairs,
+                            sign_of(p.pass)));
     }
     return {};
   });

@@ -4,6 +4,7 @@
 // Change: chunks, four loads under way at once; heads of q and of k in one numbering.
 // Limit: memory.
 #include "rotary_unit.cuh"
+#include "tile/host/launch.hpp"
 
 namespace rope {
 namespace {
@@ -115,9 +116,9 @@ tile::Status with_type_and_layout(const RotaryProblem& p, Work work) {
 }  // namespace
 
 tile::Status takes_vectors(const RotaryProblem& p, const RotaryBuffers& buffers,
-                           const tile::Device& device) {
-  if (tile::Status s = takes_tables(p, buffers, device); !s.ok()) return s;
-  if (tile::Status s = check_chunks(p, buffers); !s.ok()) return s;
+                           const tile::Device&) {
+  TILE_TRY(check_has_tables(p, buffers));
+  TILE_TRY(check_chunks(p, buffers));
   return with_type_and_layout(p, [&](auto element, auto layout) -> tile::Status {
     using Unit = rope::Unit<decltype(element), layout.value>;
     if (p.rotary_dim / 2 % Unit::kPairs != 0 || (p.head_dim - p.rotary_dim) % Unit::kWidth != 0) {
@@ -137,15 +138,12 @@ tile::Status vectors(const RotaryProblem& p, const RotaryBuffers& buffers, void*
     using T = decltype(element);
     const Grid grid = grid_of<T, layout.value>(p);
     const auto blocks = static_cast<unsigned>((grid.all + kThreads - 1) / kThreads);
-    rotary_vectors<T, layout.value><<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
-        Heads<const T>{static_cast<const T*>(buffers.q), p.q},
-        Heads<const T>{static_cast<const T*>(buffers.k), p.k},
-        Heads<T>{static_cast<T*>(buffers.q_out), p.q_out},
-        Heads<T>{static_cast<T*>(buffers.k_out), p.k_out}, buffers.cos, buffers.sin,
-        positions_of(p, buffers), static_cast<unsigned>(grid.all), static_cast<int>(p.heads),
-        static_cast<int>(p.kv_heads), grid.units, grid.groups, grid.q_groups,
-        static_cast<int>(p.rotary_dim / 2), sign_of(p.pass));
-    return tile::launch_status("rotary_vectors");
+    return tile::launch(
+        rotary_vectors<T, layout.value>, "rotary_vectors", blocks, kThreads, 0, stream,
+        tile::heads_of<const T>(buffers.q, p.q), tile::heads_of<const T>(buffers.k, p.k),
+        tile::heads_of<T>(buffers.q_out, p.q_out), tile::heads_of<T>(buffers.k_out, p.k_out),
+        buffers.cos, buffers.sin, positions_of(p, buffers), grid.all, p.heads, p.kv_heads,
+        grid.units, grid.groups, grid.q_groups, p.rotary_dim / 2, sign_of(p.pass));
   });
 }
 

@@ -9,9 +9,10 @@
 #include <string>
 
 #include "02_matmul/reference.hpp"
-#include "embedding.hpp"
+#include "embedding_reference.hpp"
 #include "frequencies.hpp"
 #include "harness/rounding.hpp"
+#include "rotary_reference.hpp"
 #include "tile/host/attention_argument.hpp"
 
 namespace windowed_rope {

@@ -8,6 +8,7 @@
 #include "frequencies.hpp"
 #include "harness/rounding.hpp"
 #include "method_workspace.hpp"
+#include "rotary_reference.hpp"
 #include "tile/host/attention_argument.hpp"
 #include "tile/host/text.hpp"
 

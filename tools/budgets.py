@@ -78,8 +78,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("05_flash_attention/forward9_wgmma.cu", "headers"):
         "head_boxes.cuh and ring.cuh: what is Hopper's comes to what is attention's",
     ("05_flash_attention/forward9_wgmma.cu", "header lines"): "the same",
-    ("06_rope/attention_backward1_composed.cu", "lines"): "two kernels, one for each side",
-    ("06_rope/attention_backward2_fused.cu", "lines"): "the same",
+    ("06_rope/attention_backward2_fused.cu", "lines"): "two kernels, one for each side",
     ("06_rope/rotary3_vectors.cu", "changed"):
         "units of chunks and several heads in the place of a pair: no line of step 2's kernel remains",
     ("07_windowed_rope/forward1_scores.cu", "lines"): "chapter 05's 120, and a second q and k",

@@ -4,7 +4,7 @@
 #include "harness/sample.hpp"
 #include "harness/workload.hpp"
 #include "ladders.hpp"
-#include "rotary.hpp"
+#include "rotary_reference.hpp"
 #include "rotation.hpp"
 
 namespace rope {

@@ -3,7 +3,7 @@
 
 #include <bit>
 
-#include "embedding.hpp"
+#include "embedding_reference.hpp"
 #include "harness/sample.hpp"
 #include "harness/workload.hpp"
 
@@ -127,7 +127,7 @@ class EmbeddingBackward : public OfEmbedding<EmbeddingBackwardLadder> {
     place(buffers_.dtable,
           tensors_.output("dtable", p.type, p.table_positions, p.dim, rows_,
                           backward_reference(some, tensors_.rows_of_last(tokens), ids)));
-    buffers_.workspace = tensors_.workspace(workspace_bytes(p));
+    buffers_.workspace = tensors_.workspace(sums_bytes(p));
     add_ids();
   }
   std::string_view direction() const override { return "backward"; }

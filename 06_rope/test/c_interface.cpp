@@ -3,7 +3,7 @@
 
 #include "frequencies.hpp"
 #include "harness/c/tensors.hpp"
-#include "rotary.hpp"
+#include "rotary_reference.hpp"
 
 namespace {
 

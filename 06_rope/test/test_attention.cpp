@@ -2,7 +2,7 @@
 #include <cmath>
 #include <type_traits>
 
-#include "attention.hpp"
+#include "attention_reference.hpp"
 #include "harness/selection.hpp"
 #include "test_support.hpp"
 
@@ -14,25 +14,16 @@ constexpr bool kIsForward = std::is_same_v<Step, tile::TestedStep<AttentionLadde
 
 // ---- Problems ----
 
-/// A problem, and what is not in it. A backward problem has the same options.
+/// A call without data, and what is not in it. A backward call has the same options.
 struct Attention {
-  AttentionProblem p;
-  Values frequencies = paper_frequencies(p.rotary_dim);
+  AttentionForward p;
+  Values frequencies = paper_frequencies(p.rotary.rotary_dim);
   std::vector<int> positions = {};
   std::int64_t offset = 0;  // of each tensor, in elements
 
-  AttentionBackwardProblem backward() const {
-    AttentionBackwardProblem b{.type = p.type,
-                               .batch = p.batch,
-                               .length = p.length,
-                               .heads = p.heads,
-                               .kv_heads = p.kv_heads,
-                               .head_dim = p.head_dim};
-    b.causal = p.causal, b.scale = p.scale, b.rotary_dim = p.rotary_dim, b.layout = p.layout;
-    b.first_position = p.first_position, b.table_positions = p.table_positions;
-    b.attention_factor = p.attention_factor;
-    b.q = p.q, b.k = p.k, b.v = p.v, b.o = p.o;
-    b.dq = p.q, b.dk = p.k, b.dv = p.v, b.dout = p.o;
+  AttentionBackward backward() const {
+    AttentionBackward b{static_cast<const tile::Attention&>(p)};
+    b.q = b.dq = p.q, b.k = b.dk = p.k, b.v = b.dv = p.v, b.o = b.dout = p.o;
     return b;
   }
 };
@@ -42,42 +33,44 @@ struct AttentionSizes {
 };
 Attention attention(DType type, const AttentionSizes& n, bool causal = true,
                     Layout layout = Layout::half_split) {
-  AttentionProblem p{.type = type,
-                     .batch = n.batch,
-                     .length = n.length,
-                     .heads = n.heads,
-                     .kv_heads = n.kv_heads,
-                     .head_dim = n.head_dim};
-  p.causal = causal;
-  p.layout = layout;
+  AttentionForward p{{.type = type,
+                      .batch = n.batch,
+                      .heads = n.heads,
+                      .queries = n.length,
+                      .keys = n.length,
+                      .head_dim = n.head_dim,
+                      .kv_heads = n.kv_heads}};
+  p.right = causal ? 0 : tile::kUnlimited;
   p.scale = 1 / std::sqrt(static_cast<float>(n.head_dim));
-  p.table_positions = n.length;
+  p.rotary.rotary_dim = n.head_dim;
+  p.rotary.layout = layout;
+  p.rotary.table_positions = n.length;
   return {p};
 }
 
 std::string describe(const Attention& c) {
-  const AttentionProblem& p = c.p;
+  const AttentionForward& p = c.p;
   std::string text(tile::name(p.type));
   for (const auto& [name, n] : {std::pair{"batch", p.batch},
-                                {"length", p.length},
+                                {"length", p.queries},
                                 {"heads", p.heads},
                                 {"kv_heads", p.kv_heads},
                                 {"head_dim", p.head_dim},
-                                {"rotary_dim", p.rotary_dim},
-                                {"first_position", p.first_position},
-                                {"q's row stride", p.q.row}}) {
+                                {"rotary_dim", p.rotary.rotary_dim},
+                                {"first_position", p.rotary.first_position},
+                                {"q's row stride", p.q.stride.row}}) {
     text.append(", ").append(name).append(" ").append(std::to_string(n));
   }
-  text += p.causal ? ", causal" : ", full";
-  return text + (p.layout == Layout::half_split ? ", half_split" : ", interleaved");
+  text += p.right == 0 ? ", causal" : ", full";
+  return text + (p.rotary.layout == Layout::half_split ? ", half_split" : ", interleaved");
 }
 
 struct Inputs {
   Values q, k, v, dout;
 };
 Inputs normal(const Attention& c) {
-  const AttentionProblem& p = c.p;
-  const std::int64_t rows = p.batch * p.length * p.head_dim;
+  const AttentionForward& p = c.p;
+  const std::int64_t rows = p.batch * p.queries * p.head_dim;
   return {tile::normal(rows * p.heads, p.type, 71), tile::normal(rows * p.kv_heads, p.type, 72),
           tile::normal(rows * p.kv_heads, p.type, 73), tile::normal(rows * p.heads, p.type, 74)};
 }
@@ -85,13 +78,13 @@ Inputs normal(const Attention& c) {
 // ---- Running a step ----
 
 /// [batch][heads][length] as [batch][length][heads], or back.
-Values turned_lse(const AttentionProblem& p, const Values& lse, bool heads_first) {
+Values turned_lse(const AttentionForward& p, const Values& lse, bool heads_first) {
   Values transposed(lse.size());
   std::size_t at = 0;
   for (std::int64_t b = 0; b < p.batch; ++b) {
     for (std::int64_t head = 0; head < p.heads; ++head) {
-      for (std::int64_t row = 0; row < p.length; ++row, ++at) {
-        const auto other = static_cast<std::size_t>((b * p.length + row) * p.heads + head);
+      for (std::int64_t row = 0; row < p.queries; ++row, ++at) {
+        const auto other = static_cast<std::size_t>((b * p.queries + row) * p.heads + head);
         (heads_first ? transposed[at] : transposed[other]) = lse[heads_first ? other : at];
       }
     }
@@ -109,10 +102,13 @@ struct DeviceTables {
   std::optional<DeviceBuffer> positions;
 
   explicit DeviceTables(const Attention& c)
-      : DeviceTables(c, tables_of(c.frequencies, c.p.table_positions, c.p.attention_factor)) {}
-  const float* cosines() const { return static_cast<const float*>(cos.raw()); }
-  const float* sines() const { return static_cast<const float*>(sin.raw()); }
-  const int* ids() const { return positions ? static_cast<const int*>(positions->raw()) : nullptr; }
+      : DeviceTables(
+            c, tables_of(c.frequencies, c.p.rotary.table_positions, c.p.rotary.attention_factor)) {}
+  void put_into(tile::Rotary* rotary) const {
+    rotary->cos = static_cast<const float*>(cos.raw());
+    rotary->sin = static_cast<const float*>(sin.raw());
+    rotary->positions = positions ? static_cast<const int*>(positions->raw()) : nullptr;
+  }
 
  private:
   DeviceTables(const Attention& c, const TestTables& tables)
@@ -130,23 +126,24 @@ struct Outputs {
 template <class Step>
 Outputs run(const Step& step, const Attention& c, const Inputs& in,
             Poison poison = Poison::unwritten_nan) {
-  const AttentionProblem& p = c.p;
-  const Tensor::Shape of_q{p.batch, p.length, p.heads, p.head_dim};
-  const Tensor::Shape of_k{p.batch, p.length, p.kv_heads, p.head_dim};
-  const Tensor q = Tensor::input("q", p.type, of_q, p.q, in.q, c.offset);
-  const Tensor k = Tensor::input("k", p.type, of_k, p.k, in.k, c.offset);
-  const Tensor v = Tensor::input("v", p.type, of_k, p.v, in.v, c.offset);
-  const Tensor o = Tensor::output("o", p.type, of_q, p.o, poison, c.offset);
+  AttentionForward p = c.p;
+  const Tensor::Shape of_q{p.batch, p.queries, p.heads, p.head_dim};
+  const Tensor::Shape of_k{p.batch, p.keys, p.kv_heads, p.head_dim};
+  const Tensor q = Tensor::input("q", p.type, of_q, p.q.stride, in.q, c.offset);
+  const Tensor k = Tensor::input("k", p.type, of_k, p.k.stride, in.k, c.offset);
+  const Tensor v = Tensor::input("v", p.type, of_k, p.v.stride, in.v, c.offset);
+  const Tensor o = Tensor::output("o", p.type, of_q, p.o.stride, poison, c.offset);
   const DeviceBuffer lse = DeviceBuffer::output(
-      "lse", tile::vector_layout(DType::fp32, p.batch * p.heads * p.length), poison);
-  const std::int64_t bytes = workspace_bytes(p, step.name);
-  const DeviceBuffer workspace =
-      DeviceBuffer::output("workspace", tile::vector_layout(DType::fp32, bytes / 4), poison);
+      "lse", tile::vector_layout(DType::fp32, p.batch * p.heads * p.queries), poison);
+  p.workspace_bytes = workspace_bytes_of(step, p);
+  const DeviceBuffer workspace = DeviceBuffer::output(
+      "workspace", tile::vector_layout(DType::fp32, p.workspace_bytes / 4), poison);
   const DeviceTables tables(c);
-  const Status done =
-      tile::run_step(step, p,
-                     {q.raw(), k.raw(), v.raw(), o.raw(), static_cast<float*>(lse.raw()),
-                      tables.cosines(), tables.sines(), tables.ids(), workspace.raw(), bytes});
+  tables.put_into(&p.rotary);
+  p.q.data = q.raw(), p.k.data = k.raw(), p.v.data = v.raw(), p.o.data = o.raw();
+  p.lse = static_cast<float*>(lse.raw());
+  p.workspace = workspace.raw();
+  const Status done = tile::run_step(step, p);
   REQUIRE_MESSAGE(done.ok(), done.message);
   check_intact({q.check(), k.check(), v.check(), o.check(), lse.check(), workspace.check(),
                 tables.cos.check(), tables.sin.check()});
@@ -176,29 +173,30 @@ struct Gradients {
 template <class Step>
 Gradients run(const Step& step, const Attention& c, const Inputs& in, const Saved& forward,
               Poison poison = Poison::unwritten_nan) {
-  const AttentionBackwardProblem p = c.backward();
-  const Tensor::Shape of_q{p.batch, p.length, p.heads, p.head_dim};
-  const Tensor::Shape of_k{p.batch, p.length, p.kv_heads, p.head_dim};
-  const Tensor q = Tensor::input("q", p.type, of_q, p.q, in.q, c.offset);
-  const Tensor k = Tensor::input("k", p.type, of_k, p.k, in.k, c.offset);
-  const Tensor v = Tensor::input("v", p.type, of_k, p.v, in.v, c.offset);
-  const Tensor o = Tensor::input("o", p.type, of_q, p.o, forward.o, c.offset);
-  const Tensor dout = Tensor::input("dout", p.type, of_q, p.dout, in.dout, c.offset);
+  AttentionBackward p = c.backward();
+  const Tensor::Shape of_q{p.batch, p.queries, p.heads, p.head_dim};
+  const Tensor::Shape of_k{p.batch, p.keys, p.kv_heads, p.head_dim};
+  const Tensor q = Tensor::input("q", p.type, of_q, p.q.stride, in.q, c.offset);
+  const Tensor k = Tensor::input("k", p.type, of_k, p.k.stride, in.k, c.offset);
+  const Tensor v = Tensor::input("v", p.type, of_k, p.v.stride, in.v, c.offset);
+  const Tensor o = Tensor::input("o", p.type, of_q, p.o.stride, forward.o, c.offset);
+  const Tensor dout = Tensor::input("dout", p.type, of_q, p.dout.stride, in.dout, c.offset);
   const DeviceBuffer lse =
       DeviceBuffer::input("lse", tile::vector_layout(DType::fp32, std::ssize(forward.lse)),
                           turned_lse(c.p, forward.lse, true));
-  const Tensor dq = Tensor::output("dq", p.type, of_q, p.dq, poison, c.offset);
-  const Tensor dk = Tensor::output("dk", p.type, of_k, p.dk, poison, c.offset);
-  const Tensor dv = Tensor::output("dv", p.type, of_k, p.dv, poison, c.offset);
-  const std::int64_t bytes = workspace_bytes(p, step.name);
-  const DeviceBuffer workspace =
-      DeviceBuffer::output("workspace", tile::vector_layout(DType::fp32, bytes / 4), poison);
+  const Tensor dq = Tensor::output("dq", p.type, of_q, p.dq.stride, poison, c.offset);
+  const Tensor dk = Tensor::output("dk", p.type, of_k, p.dk.stride, poison, c.offset);
+  const Tensor dv = Tensor::output("dv", p.type, of_k, p.dv.stride, poison, c.offset);
+  p.workspace_bytes = workspace_bytes_of(step, p);
+  const DeviceBuffer workspace = DeviceBuffer::output(
+      "workspace", tile::vector_layout(DType::fp32, p.workspace_bytes / 4), poison);
   const DeviceTables tables(c);
-  const Status done =
-      tile::run_step(step, p,
-                     {q.raw(), k.raw(), v.raw(), o.raw(), static_cast<const float*>(lse.raw()),
-                      dout.raw(), dq.raw(), dk.raw(), dv.raw(), tables.cosines(), tables.sines(),
-                      tables.ids(), workspace.raw(), bytes});
+  tables.put_into(&p.rotary);
+  p.q.data = q.raw(), p.k.data = k.raw(), p.v.data = v.raw(), p.o.data = o.raw();
+  p.dout.data = dout.raw(), p.dq.data = dq.raw(), p.dk.data = dk.raw(), p.dv.data = dv.raw();
+  p.lse = static_cast<const float*>(lse.raw());
+  p.workspace = workspace.raw();
+  const Status done = tile::run_step(step, p);
   REQUIRE_MESSAGE(done.ok(), done.message);
   check_intact({q.check(), k.check(), v.check(), o.check(), dout.check(), dq.check(), dk.check(),
                 dv.check(), lse.check(), workspace.check(), tables.cos.check(),
@@ -287,8 +285,9 @@ TEST_SUITE("step") {
       for (const std::int64_t dim : {64, 128}) {
         Attention c = attention(type, {2, 77, 4, 2, dim});
         c.offset = 8;
-        c.p.q = c.p.k = c.p.v = {77 * 9 * dim, dim, 9 * dim};  // gaps after each token
-        c.p.o = tile::heads_first(77, 4, dim, 16);
+        const tile::Strides gaps{77 * 9 * dim, dim, 9 * dim};  // after each token
+        c.p.q.stride = c.p.k.stride = c.p.v.stride = gaps;
+        c.p.o.stride = tile::heads_first(77, 4, dim, 16);
         check_step(step, c);
       }
     });
@@ -298,9 +297,9 @@ TEST_SUITE("step") {
     for_each_attention([](const auto& step, DType type) {
       for (const Layout layout : kLayouts) {
         Attention c = attention(type, {1, 66, 2, 1, 64}, true, layout);
-        c.p.first_position = 5;
-        c.p.table_positions = 71;  // not one more
-        c.p.attention_factor = 1.25;
+        c.p.rotary.first_position = 5;
+        c.p.rotary.table_positions = 71;  // not one more
+        c.p.rotary.attention_factor = 1.25;
         c.p.scale = 0.2f;
         check_step(step, c);
       }
@@ -311,10 +310,10 @@ TEST_SUITE("step") {
     for_each_attention([](const auto& step, DType type) {
       for (const Layout layout : kLayouts) {
         Attention some = attention(type, {1, 40, 2, 1, 64}, true, layout);
-        some.p.rotary_dim = 32;
+        some.p.rotary.rotary_dim = 32;
         some.frequencies = paper_frequencies(32);
         Attention ids = attention(type, {2, 35, 2, 1, 64}, true, layout);
-        ids.p.table_positions = 90;
+        ids.p.rotary.table_positions = 90;
         for (int i = 0; i < 70; ++i) ids.positions.push_back(i * 37 % 90);
         if (step.name == "composed") {
           check_step(step, some);
@@ -330,12 +329,12 @@ TEST_SUITE("step") {
     tile::for_each_step(kAttentionLadder, [](const auto& step, DType type) {
       for (const Layout layout : kLayouts) {
         Attention c = attention(type, {1, 70, 2, 1, 64}, true, layout);
-        c.p.table_positions = 1000;
+        c.p.rotary.table_positions = 1000;
         const Inputs in = normal(c);
         const tile::AttentionExpected here = expected_of(c, in);
         const Outputs before = run(step, c, in);
         for (const std::int64_t first : {1, 100, 930}) {
-          c.p.first_position = first;
+          c.p.rotary.first_position = first;
           const tile::AttentionExpected there = expected_of(c, in);
           const Outputs after = run(step, c, in);
           check_close("o", before.o, after.o, here.o, there.o);
@@ -392,11 +391,11 @@ TEST_SUITE("chapter") {
     for (const Layout layout : kLayouts) {
       for (const bool causal : kCausal) {
         Attention c = attention(DType::fp64, {2, 5, 4, 2, 8}, causal, layout);
-        c.p.rotary_dim = 6;
+        c.p.rotary.rotary_dim = 6;
         c.frequencies = paper_frequencies(6);
-        c.p.first_position = 3;
-        c.p.table_positions = 8;
-        c.p.attention_factor = 1.5;
+        c.p.rotary.first_position = 3;
+        c.p.rotary.table_positions = 8;
+        c.p.rotary.attention_factor = 1.5;
         Inputs in = normal(c);
         const tile::AttentionExpected forward = expected_of(c, in);
         const tile::AttentionGradients gradients =
@@ -444,67 +443,115 @@ TEST_SUITE("chapter") {
   }
 
   TEST_CASE("attention: what is refused, by name") {
-    const auto status_of = [](const auto& change) {
-      Attention c = attention(DType::bf16, {1, 4, 2, 1, 64});
+    if (!tile::check_requirements(k16Bits, kNeeds, DType::bf16).ok()) {
+      return tile::skip("needs bf16");
+    }
+    // Addresses that nothing reads, and both steps `fused`, whose options are the same.
+    const auto status_of = [](const auto& ladder, const auto& change) -> Status {
+      const Attention c = attention(DType::bf16, {1, 4, 2, 1, 64});
+      using P = typename std::decay_t<decltype(ladder)>::Problem;
+      P p{static_cast<const tile::Attention&>(c.p)};
       std::uintptr_t next = 4096;
       const auto place = [&next](std::int64_t bytes) {
         const std::uintptr_t here = next;
         next += static_cast<std::uintptr_t>(bytes);
         return reinterpret_cast<void*>(here);
       };
-      AttentionBuffers b;
-      b.q = place(4 * 2 * 64 * 2), b.k = place(4 * 64 * 2), b.v = place(4 * 64 * 2);
-      b.o = place(4 * 2 * 64 * 2);
-      b.cos = static_cast<const float*>(place(4 * 32 * 4));
-      b.sin = static_cast<const float*>(place(4 * 32 * 4));
-      b.workspace_bytes = 4 * 3 * 64 * 2;
-      b.workspace = place(b.workspace_bytes);
-      change(c.p, b);
-      if (Status s = validate(c.p, b); !s.ok()) return s;
+      constexpr std::int64_t kQBytes = 4 * 2 * 64 * 2, kKBytes = 4 * 64 * 2;
+      p.q.data = place(kQBytes), p.k.data = place(kKBytes), p.v.data = place(kKBytes);
+      p.o.data = place(kQBytes);
+      if constexpr (requires { p.dq; }) {
+        p.lse = static_cast<const float*>(place(4 * 2 * 4));
+        p.dout.data = place(kQBytes), p.dq.data = place(kQBytes);
+        p.dk.data = place(kKBytes), p.dv.data = place(kKBytes);
+      }
+      p.rotary.cos = static_cast<const float*>(place(4 * 32 * 4));
+      p.rotary.sin = static_cast<const float*>(place(4 * 32 * 4));
+      p.workspace_bytes = workspace_bytes_of(ladder.steps[0], p);
+      p.workspace = place(p.workspace_bytes);
+      change(p);
+      if (Status s = validate(p); !s.ok()) return s;
       tile::Choice choice;
-      return choose_step(kAttentionLadder, 1, c.p, b, &choice);
+      return choose_step(ladder, 1, p, &choice);
     };
-    using P = AttentionProblem;
-    using B = AttentionBuffers;
-    const auto refuses = [&](const std::string& name, const auto& change) {
-      const Status status = status_of(change);
+    const auto refuses_in = [&](const auto& ladder, const std::string& name, const auto& change) {
+      const Status status = status_of(ladder, change);
       CAPTURE(name);
       CHECK(!status.ok());
       CHECK_MESSAGE(status.message.rfind(name + ": ", 0) == 0, status.message);
     };
-    const auto accepts = [&](const auto& change) {
-      const Status status = status_of(change);
-      CHECK_MESSAGE(status.ok(), status.message);
+    const auto refuses = [&](const std::string& name, const auto& change) {
+      refuses_in(kAttentionLadder, name, change);
+      refuses_in(kAttentionBackwardLadder, name, change);
     };
-    if (!tile::check_requirements(k16Bits, kNeeds, DType::bf16).ok()) {
-      return tile::skip("needs bf16");
-    }
-    accepts([](P&, B&) {});
-    accepts([](P&, B& b) { b.workspace = nullptr, b.workspace_bytes = 0; });
-    refuses("type", [](P& p, B&) { p.type = DType::fp32; });
-    refuses("length", [](P& p, B&) { p.length = -1; });
-    refuses("kv_heads", [](P& p, B&) { p.kv_heads = 3; });
-    refuses("kv_heads", [](P& p, B&) { p.kv_heads = 0; });
-    refuses("scale", [](P& p, B&) { p.scale = 0; });
-    refuses("head_dim", [](P& p, B&) { p.head_dim = p.rotary_dim = 32; });
-    refuses("rotary_dim", [](P& p, B&) { p.rotary_dim = 65; });
-    refuses("table_positions", [](P& p, B&) { p.first_position = 1; });
-    refuses("q", [](P&, B& b) { b.q = nullptr; });
-    refuses("o", [](P&, B& b) { b.o = const_cast<void*>(b.q); });
-    refuses("cos", [](P&, B& b) { b.cos = nullptr; });
-    refuses("sin", [](P&, B& b) { b.sin = nullptr; });
-    refuses("v", [](P& p, B&) { p.v.head = 68; });
-    refuses("workspace", [](P&, B& b) { b.workspace = nullptr; });
+    const auto accepts = [&](const auto& change) {
+      const Status forward = status_of(kAttentionLadder, change);
+      CHECK_MESSAGE(forward.ok(), forward.message);
+    };
+    accepts([](auto&) {});
+    CHECK(status_of(kAttentionBackwardLadder, [](auto&) {}).ok());
+    accepts([](auto& p) { p.workspace = nullptr, p.workspace_bytes = 0; });
+    refuses("type", [](auto& p) { p.type = DType::fp32; });
+    refuses("queries", [](auto& p) { p.queries = p.keys = -1; });
+    refuses("keys", [](auto& p) { p.keys = 5; });
+    refuses("kv_heads", [](auto& p) { p.kv_heads = 3; });
+    refuses("kv_heads", [](auto& p) { p.kv_heads = 0; });
+    refuses("scale", [](auto& p) { p.scale = 0; });
+    refuses("head_dim", [](auto& p) { p.head_dim = p.rotary.rotary_dim = 32; });
+    refuses("rotary_dim", [](auto& p) { p.rotary.rotary_dim = 65; });
+    refuses("table_positions", [](auto& p) { p.rotary.first_position = 1; });
+    refuses("q", [](auto& p) { p.q.data = nullptr; });
+    refuses("cos", [](auto& p) { p.rotary.cos = nullptr; });
+    refuses("sin", [](auto& p) { p.rotary.sin = nullptr; });
+    refuses("v", [](auto& p) { p.v.stride.head = 68; });
+    refuses("workspace", [](auto& p) { p.workspace = nullptr; });
+    refuses_in(kAttentionLadder, "o", [](auto& p) { p.o = p.q; });
+    refuses_in(kAttentionBackwardLadder, "dq", [](auto& p) { p.dq = p.q; });
+    // What other chapters' attention has.
+    refuses("left", [](auto& p) { p.left = 3; });
+    refuses("right", [](auto& p) { p.right = 1; });
+    refuses("right", [](auto& p) { p.right = -1; });
+    refuses("window", [](auto& p) { p.window = 3; });
+    refuses("distance_factor", [](auto& p) { p.distance_factor.part = 0.5f; });
+    const auto ints = [](const auto& p) { return reinterpret_cast<const int*>(p.rotary.cos); };
+    refuses("query_lengths", [&](auto& p) { p.query_lengths = ints(p); });
+    refuses("key_lengths", [&](auto& p) { p.key_lengths = ints(p); });
+    refuses("q_far", [](auto& p) { p.q_far.data = p.q.data; });
+    refuses("k_far", [](auto& p) { p.k_far.data = p.k.data; });
+    refuses_in(kAttentionBackwardLadder, "dq_far", [](auto& p) { p.dq_far.data = p.dq.data; });
+    refuses_in(kAttentionBackwardLadder, "dk_far", [](auto& p) { p.dk_far.data = p.dk.data; });
     // If `composed` runs instead of `fused`, its memory is needed.
-    accepts([](P& p, B&) { p.rotary_dim = 32; });
-    refuses("rotary_dim", [](P& p, B& b) {
-      p.rotary_dim = 32;
-      b.workspace = nullptr, b.workspace_bytes = 0;
+    accepts([](auto& p) { p.rotary.rotary_dim = 32; });
+    refuses("rotary_dim", [](auto& p) {
+      p.rotary.rotary_dim = 32;
+      p.workspace = nullptr, p.workspace_bytes = 0;
     });
-    refuses("positions", [](P&, B& b) {
-      b.positions = reinterpret_cast<const int*>(b.cos);
-      b.workspace = nullptr, b.workspace_bytes = 0;
+    refuses("positions", [&](auto& p) {
+      p.rotary.positions = ints(p);
+      p.workspace = nullptr, p.workspace_bytes = 0;
     });
+    // Every step reads and writes whole chunks of 16 bytes of every tensor: a card would end with a
+    // misaligned address, where the CPU device goes on.
+    const auto refuses_moved = [&](const auto& ladder, const char* name, auto view) {
+      refuses_in(ladder, name, [&](auto& p) {
+        // Alone in memory, so that it overlaps nothing once it is moved.
+        (p.*view).data = reinterpret_cast<void*>((std::uintptr_t{1} << 20) + 8);
+      });
+    };
+    using F = AttentionForward;
+    refuses_moved(kAttentionLadder, "q", &F::q);
+    refuses_moved(kAttentionLadder, "k", &F::k);
+    refuses_moved(kAttentionLadder, "v", &F::v);
+    refuses_moved(kAttentionLadder, "o", &F::o);
+    using B = AttentionBackward;
+    refuses_moved(kAttentionBackwardLadder, "q", &B::q);
+    refuses_moved(kAttentionBackwardLadder, "k", &B::k);
+    refuses_moved(kAttentionBackwardLadder, "v", &B::v);
+    refuses_moved(kAttentionBackwardLadder, "o", &B::o);
+    refuses_moved(kAttentionBackwardLadder, "dout", &B::dout);
+    refuses_moved(kAttentionBackwardLadder, "dq", &B::dq);
+    refuses_moved(kAttentionBackwardLadder, "dk", &B::dk);
+    refuses_moved(kAttentionBackwardLadder, "dv", &B::dv);
   }
 }
 

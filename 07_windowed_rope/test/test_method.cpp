@@ -3,7 +3,7 @@
 #include <cmath>
 #include <complex>
 
-#include "attention.hpp"
+#include "attention_reference.hpp"
 #include "frequencies.hpp"
 #include "method.hpp"
 #include "method_workspace.hpp"
@@ -300,33 +300,28 @@ void check_is_plain(const Step& step, const MethodCase& c) {
   const MethodProblem& p = c.p;
   const std::string problem = describe(c);
   CAPTURE(problem);
-  const auto options = [&p](auto plain) {
-    plain.causal = true, plain.scale = p.scale, plain.rotary_dim = p.rotary_dim;
-    plain.layout = p.layout, plain.table_positions = p.queries;
-    plain.attention_factor = p.attention_factor;
-    return plain;
-  };
+  tile::Attention plain_call{.type = p.type,
+                             .batch = p.batch,
+                             .heads = p.heads,
+                             .queries = p.queries,
+                             .keys = p.queries,
+                             .head_dim = p.head_dim,
+                             .kv_heads = p.kv_heads};
+  plain_call.right = 0, plain_call.scale = p.scale;
+  plain_call.rotary = {.rotary_dim = p.rotary_dim,
+                       .table_positions = p.queries,
+                       .layout = p.layout,
+                       .attention_factor = p.attention_factor};
   const MethodRows in = normal(c);
   const std::vector<tile::Expected> of_method = expected_of(step, c, in);
   if constexpr (kIsMethodForward<Step>) {
-    const tile::AttentionExpected plain =
-        reference(options(rope::AttentionProblem{.type = p.type,
-                                                 .batch = p.batch,
-                                                 .length = p.queries,
-                                                 .heads = p.heads,
-                                                 .kv_heads = p.kv_heads,
-                                                 .head_dim = p.head_dim}),
-                  rope::AttentionInputs{in.q, in.k, in.v, c.frequencies});
+    const tile::AttentionExpected plain = reference(
+        tile::AttentionForward{plain_call}, rope::AttentionInputs{in.q, in.k, in.v, c.frequencies});
     check_step(step, c, in,
                {with_bounds(plain.o, of_method[0]), with_bounds(plain.lse, of_method[1])});
   } else {
     const tile::AttentionGradients plain = reference(
-        options(rope::AttentionBackwardProblem{.type = p.type,
-                                               .batch = p.batch,
-                                               .length = p.queries,
-                                               .heads = p.heads,
-                                               .kv_heads = p.kv_heads,
-                                               .head_dim = p.head_dim}),
+        tile::AttentionBackward{plain_call},
         rope::AttentionBackwardInputs{in.q, in.k, in.v, in.o, in.lse, in.dout, c.frequencies});
     check_step(step, c, in,
                {with_bounds(plain.dq, of_method[0]), with_bounds(plain.dk, of_method[1]),

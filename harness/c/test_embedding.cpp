@@ -1,7 +1,7 @@
 // The position embeddings by the C interface, called as a C program calls it.
 #include <cmath>
 
-#include "06_rope/embedding.hpp"
+#include "06_rope/embedding_reference.hpp"
 #include "harness/c/test_support.hpp"
 
 namespace embedding_test {
@@ -63,7 +63,7 @@ Memory place(const Case& c, DType type, const Inputs& in, tile_embedding_backwar
   args->dy = memory.input("dy", type, kTokens, c.dim, in.tokens);
   args->dtable = memory.output("dtable", type, kTablePositions, c.dim, c.dim, in.dtable(c, type));
   args->positions = memory.integers("positions", in.positions);
-  args->workspace = memory.scratch(rope::workspace_bytes(problem_of(c, type)));
+  args->workspace = memory.scratch(rope::sums_bytes(problem_of(c, type)));
   return memory;
 }
 

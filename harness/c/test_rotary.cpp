@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "06_rope/frequencies.hpp"
-#include "06_rope/rotary.hpp"
+#include "06_rope/rotary_reference.hpp"
 #include "06_rope/test/rotation.hpp"
 #include "harness/c/test_support.hpp"
 

@@ -2,7 +2,7 @@
 #include <cmath>
 #include <cstddef>
 
-#include "06_rope/attention.hpp"
+#include "06_rope/attention_reference.hpp"
 #include "06_rope/test/rotation.hpp"
 #include "harness/c/test_support.hpp"
 #include "harness/convert.hpp"
@@ -11,8 +11,8 @@
 namespace rotary_attention_test {
 namespace {
 
-using rope::AttentionBackwardProblem;
-using rope::AttentionProblem;
+using rope::AttentionBackward;
+using rope::AttentionForward;
 using rope::Strides;
 
 constexpr std::int64_t kBatch = 2, kLength = 7, kHeads = 4, kDim = 64, kTablePositions = 12;
@@ -41,26 +41,27 @@ Strides strides(const Case& c, std::int64_t heads, int tensor) {
   return {kLength * row, kDim, row};
 }
 
-template <class Problem>
-Problem problem_of(const Case& c, DType type) {
-  Problem p{.type = type,
-            .batch = kBatch,
-            .length = kLength,
-            .heads = kHeads,
-            .kv_heads = kv_heads(c),
-            .head_dim = kDim};
-  p.causal = c.causal;
+template <class Call>
+Call call_of(const Case& c, DType type) {
+  Call p{{.type = type,
+          .batch = kBatch,
+          .heads = kHeads,
+          .queries = kLength,
+          .keys = kLength,
+          .head_dim = kDim,
+          .kv_heads = kv_heads(c)}};
+  p.right = c.causal ? 0 : tile::kUnlimited;
   p.scale = c.scale == 0 ? 0.125f : c.scale;
-  p.rotary_dim = c.rotary_dim == 0 ? kDim : c.rotary_dim;
-  p.layout = c.interleaved ? rope::Layout::interleaved : rope::Layout::half_split;
-  p.first_position = c.first_position;
-  p.table_positions = kTablePositions;
-  if (c.attention_factor != 0) p.attention_factor = c.attention_factor;
-  p.q = strides(c, kHeads, 1), p.k = strides(c, p.kv_heads, 2);
-  p.v = strides(c, p.kv_heads, 3), p.o = strides(c, kHeads, 4);
+  p.rotary.rotary_dim = c.rotary_dim == 0 ? kDim : c.rotary_dim;
+  p.rotary.layout = c.interleaved ? rope::Layout::interleaved : rope::Layout::half_split;
+  p.rotary.first_position = c.first_position;
+  p.rotary.table_positions = kTablePositions;
+  if (c.attention_factor != 0) p.rotary.attention_factor = c.attention_factor;
+  p.q.stride = strides(c, kHeads, 1), p.k.stride = strides(c, p.kv_heads, 2);
+  p.v.stride = strides(c, p.kv_heads, 3), p.o.stride = strides(c, kHeads, 4);
   if constexpr (requires { p.dq; }) {
-    p.dout = strides(c, kHeads, 5), p.dq = strides(c, kHeads, 6);
-    p.dk = strides(c, p.kv_heads, 7), p.dv = strides(c, p.kv_heads, 8);
+    p.dout.stride = strides(c, kHeads, 5), p.dq.stride = strides(c, kHeads, 6);
+    p.dk.stride = strides(c, p.kv_heads, 7), p.dv.stride = strides(c, p.kv_heads, 8);
   }
   return p;
 }
@@ -80,12 +81,12 @@ Args sizes(const Case& c, tile_type type) {
   args.kv_heads = c.kv_heads, args.rotary_dim = c.rotary_dim;
   args.first_position = c.first_position, args.table_positions = kTablePositions;
   if (c.padding == 0) return args;
-  const auto p = problem_of<AttentionBackwardProblem>(c, DType::bf16);
-  set(args.q_strides, p.q), set(args.k_strides, p.k), set(args.v_strides, p.v);
-  set(args.o_strides, p.o);
+  const auto p = call_of<AttentionBackward>(c, DType::bf16);
+  set(args.q_strides, p.q.stride), set(args.k_strides, p.k.stride), set(args.v_strides, p.v.stride);
+  set(args.o_strides, p.o.stride);
   if constexpr (requires { args.dq; }) {
-    set(args.dout_strides, p.dout), set(args.dq_strides, p.dq);
-    set(args.dk_strides, p.dk), set(args.dv_strides, p.dv);
+    set(args.dout_strides, p.dout.stride), set(args.dq_strides, p.dq.stride);
+    set(args.dk_strides, p.dk.stride), set(args.dv_strides, p.dv.stride);
   }
   return args;
 }
@@ -105,10 +106,10 @@ struct Inputs {
         frequencies(rope::paper_frequencies(c.rotary_dim == 0 ? kDim : c.rotary_dim)) {
     if (c.positions) positions = kPositions;
     forward =
-        rope::reference(problem_of<AttentionProblem>(c, type), {q, k, v, frequencies, positions});
+        rope::reference(call_of<AttentionForward>(c, type), {q, k, v, frequencies, positions});
     o = tile::rounded(forward.o.value, type);
     lse = tile::rounded(forward.lse.value, type == DType::fp64 ? type : DType::fp32);
-    backward = rope::reference(problem_of<AttentionBackwardProblem>(c, type),
+    backward = rope::reference(call_of<AttentionBackward>(c, type),
                                {q, k, v, o, lse, dout, frequencies, positions});
   }
 };
@@ -134,28 +135,28 @@ tile_status tell(const tile_rotary_attention_backward_args& args, std::int64_t* 
 // them.
 template <class Args>
 Memory place(const Case& c, DType type, const Inputs& in, Args* args) {
-  const auto p = problem_of<AttentionBackwardProblem>(c, type);
+  const auto p = call_of<AttentionBackward>(c, type);
   const std::int64_t rows = kBatch * kLength, q_cols = kHeads * kDim, k_cols = p.kv_heads * kDim;
   Memory memory;
-  args->q = memory.input("q", type, rows, p.q.row, in.q);
-  args->k = memory.input("k", type, rows, p.k.row, in.k);
-  args->v = memory.input("v", type, rows, p.v.row, in.v);
+  args->q = memory.input("q", type, rows, p.q.stride.row, in.q);
+  args->k = memory.input("k", type, rows, p.k.stride.row, in.k);
+  args->v = memory.input("v", type, rows, p.v.stride.row, in.v);
   const rope::TestTables tables =
-      rope::tables_of(in.frequencies, kTablePositions, p.attention_factor);
-  const std::int64_t pairs = p.rotary_dim / 2;
+      rope::tables_of(in.frequencies, kTablePositions, p.rotary.attention_factor);
+  const std::int64_t pairs = p.rotary.rotary_dim / 2;
   args->cos = memory.input("cos", DType::fp32, kTablePositions, pairs, tables.cos);
   args->sin = memory.input("sin", DType::fp32, kTablePositions, pairs, tables.sin);
   args->positions = memory.integers("positions", in.positions);
   const Values lse = heads_first(in.lse, kBatch, kHeads);
   if constexpr (requires { args->dq; }) {
-    args->o = memory.input("o", type, rows, p.o.row, in.o);
+    args->o = memory.input("o", type, rows, p.o.stride.row, in.o);
     args->lse = memory.input("lse", DType::fp32, 1, std::ssize(lse), lse);
-    args->dout = memory.input("dout", type, rows, p.dout.row, in.dout);
-    args->dq = memory.output("dq", type, rows, q_cols, p.dq.row, in.backward.dq);
-    args->dk = memory.output("dk", type, rows, k_cols, p.dk.row, in.backward.dk);
-    args->dv = memory.output("dv", type, rows, k_cols, p.dv.row, in.backward.dv);
+    args->dout = memory.input("dout", type, rows, p.dout.stride.row, in.dout);
+    args->dq = memory.output("dq", type, rows, q_cols, p.dq.stride.row, in.backward.dq);
+    args->dk = memory.output("dk", type, rows, k_cols, p.dk.stride.row, in.backward.dk);
+    args->dv = memory.output("dv", type, rows, k_cols, p.dv.stride.row, in.backward.dv);
   } else {
-    args->o = memory.output("o", type, rows, q_cols, p.o.row, in.forward.o);
+    args->o = memory.output("o", type, rows, q_cols, p.o.stride.row, in.forward.o);
     tile::Expected expected = in.forward.lse;
     expected.value = heads_first(expected.value, kBatch, kHeads);
     expected.bound = heads_first(expected.bound, kBatch, kHeads);
@@ -213,7 +214,7 @@ TEST_CASE("rotary attention: the references take doubles of the host") {
   for (const Case& c : kCases) {
     CAPTURE(&c - kCases);
     const Inputs in(c, DType::fp64);
-    const auto p = problem_of<AttentionBackwardProblem>(c, DType::fp64);
+    const auto p = call_of<AttentionBackward>(c, DType::fp64);
     const std::int64_t q_cols = kHeads * kDim, k_cols = p.kv_heads * kDim;
     const auto read = [&](const Values& packed, std::int64_t cols, const Strides& stride) {
       return spread(packed, cols, stride.row, kUntouched);
@@ -221,9 +222,10 @@ TEST_CASE("rotary attention: the references take doubles of the host") {
     const auto empty = [&](const Strides& stride) {
       return Values(static_cast<std::size_t>(kBatch * kLength * stride.row), kUntouched);
     };
-    const Values q = read(in.q, q_cols, p.q), k = read(in.k, k_cols, p.k),
-                 v = read(in.v, k_cols, p.v), dout = read(in.dout, q_cols, p.dout),
-                 o_in = read(in.o, q_cols, p.o), lse_in = heads_first(in.lse, kBatch, kHeads);
+    const Values q = read(in.q, q_cols, p.q.stride), k = read(in.k, k_cols, p.k.stride),
+                 v = read(in.v, k_cols, p.v.stride), dout = read(in.dout, q_cols, p.dout.stride),
+                 o_in = read(in.o, q_cols, p.o.stride),
+                 lse_in = heads_first(in.lse, kBatch, kHeads);
     const auto compute = [&](auto& args) {
       args.q = q.data(), args.k = k.data(), args.v = v.data();
       if (c.positions) args.positions = in.positions.data();
@@ -235,20 +237,20 @@ TEST_CASE("rotary attention: the references take doubles of the host") {
       check_ok(refer(args));
     };
     auto forward = sizes<tile_rotary_attention_args>(c, TILE_FP64);
-    Values o = empty(p.o), lse(lse_in.size(), kUntouched);
+    Values o = empty(p.o.stride), lse(lse_in.size(), kUntouched);
     forward.o = o.data(), forward.lse = lse.data();
     compute(forward);
-    CHECK(o == read(in.forward.o.value, q_cols, p.o));
+    CHECK(o == read(in.forward.o.value, q_cols, p.o.stride));
     CHECK(lse == lse_in);
 
     auto backward = sizes<tile_rotary_attention_backward_args>(c, TILE_FP64);
-    Values dq = empty(p.dq), dk = empty(p.dk), dv = empty(p.dv);
+    Values dq = empty(p.dq.stride), dk = empty(p.dk.stride), dv = empty(p.dv.stride);
     backward.o = o_in.data(), backward.lse = lse_in.data(), backward.dout = dout.data();
     backward.dq = dq.data(), backward.dk = dk.data(), backward.dv = dv.data();
     compute(backward);
-    CHECK(dq == read(in.backward.dq.value, q_cols, p.dq));
-    CHECK(dk == read(in.backward.dk.value, k_cols, p.dk));
-    CHECK(dv == read(in.backward.dv.value, k_cols, p.dv));
+    CHECK(dq == read(in.backward.dq.value, q_cols, p.dq.stride));
+    CHECK(dk == read(in.backward.dk.value, k_cols, p.dk.stride));
+    CHECK(dv == read(in.backward.dv.value, k_cols, p.dv.stride));
   }
 }
 
@@ -327,16 +329,17 @@ TEST_CASE("rotary attention: the workspace's size for each step, and what is ref
   const auto sizes_of = [](const auto& ladder, auto args) {
     using Args = decltype(args);
     const auto p =
-        problem_of<typename std::decay_t<decltype(ladder)>::Problem>(kCases[0], DType::bf16);
+        call_of<typename std::decay_t<decltype(ladder)>::Problem>(kCases[0], DType::bf16);
     const auto tells = [](const Args& of, std::int64_t wanted) {
       std::int64_t bytes = -1;
       check_ok(tell(of, &bytes));
       CHECK(bytes == wanted);
     };
-    const std::int64_t in_memory = rope::workspace_bytes(p, "composed");
+    const std::int64_t in_memory = workspace_bytes_of(ladder.steps[0], p);
     for (const char* step : {"composed", "fused", static_cast<const char*>(nullptr)}) {
       args.step = step;
-      tells(args, rope::workspace_bytes(p, step ? step : "fused"));
+      tells(args, step && std::string(step) == "composed" ? in_memory
+                                                          : workspace_bytes_of(ladder.steps[1], p));
       Args partial = args, with_positions = args;
       partial.rotary_dim = 32;
       tells(partial, in_memory);
