@@ -168,7 +168,7 @@ std::string_view name(Scaling scaling) {
 }
 
 tile::Status validate(const FrequencyProblem& p) {
-  if (tile::Status s = check_rule(p); !s.ok()) return s;
+  TILE_TRY(check_rule(p));
   if (name(p.scaling).empty()) return tile::invalid_argument("scaling", "is none that is known");
   if (p.scaling == Scaling::none) return {};
   if (p.rule != Rule::paper && (changes_base(p.scaling) || p.scaling == Scaling::yarn)) {
@@ -201,7 +201,7 @@ tile::Status validate(const FrequencyProblem& p) {
   }
   if (p.scaling == Scaling::longrope) {
     const std::int64_t pairs = p.rotary_dim / 2;
-    if (tile::Status s = check_factors("short_factors", p.short_factors, pairs); !s.ok()) return s;
+    TILE_TRY(check_factors("short_factors", p.short_factors, pairs));
     return check_factors("long_factors", p.long_factors, pairs);
   }
   return {};

@@ -137,17 +137,16 @@ __global__ void windowed_backward_scores_dkv(const float* weights,  // [batch][h
 
 tile::Status takes_scores(const BackwardProblem& p, const BackwardBuffers& buffers,
                           const tile::Device&) {
-  if (tile::Status s = check_no_distance_factor(p); !s.ok()) return s;
+  TILE_TRY(check_no_distance_factor(p));
   return check_workspace(p, buffers, "scores");
 }
 
 tile::Status scores(const BackwardProblem& p, const BackwardBuffers& buffers, void* stream) {
   unsigned queries = 0, keys = 0;
-  if (tile::Status s = blocks_for_tiles(p, p.heads, p.queries, 1, &queries); !s.ok()) return s;
-  if (tile::Status s = blocks_for_tiles(p, p.kv_heads, p.keys, 1, &keys); !s.ok()) return s;
+  TILE_TRY(blocks_for_tiles(p, p.heads, p.queries, 1, &queries));
+  TILE_TRY(blocks_for_tiles(p, p.kv_heads, p.keys, 1, &keys));
   return tile::with_element_type(p.type, [&](auto element) -> tile::Status {
     using T = decltype(element);
-    const auto in = static_cast<cudaStream_t>(stream);
     const auto q1 = heads_of<const T>(buffers.q1, p.q1), k1 = heads_of<const T>(buffers.k1, p.k1);
     const auto q2 = heads_of<const T>(buffers.q2, p.q2), k2 = heads_of<const T>(buffers.k2, p.k2);
     const auto dout = heads_of<const T>(buffers.dout, p.dout);
@@ -157,21 +156,21 @@ tile::Status scores(const BackwardProblem& p, const BackwardBuffers& buffers, vo
     auto* weights = static_cast<float*>(buffers.workspace);
     float* dscores = weights + p.batch * p.heads * p.queries * p.keys;
     if (queries > 0) {
-      windowed_backward_scores<T><<<queries, kThreads, 0, in>>>(
-          q1, k1, q2, k2, heads_of<const T>(buffers.v, p.v), heads_of<const T>(buffers.o, p.o),
-          dout, buffers.lse, weights, dscores, masks, window, heads, group_of(p), dim, p.scale);
-      if (tile::Status s = tile::launch_status("windowed_backward_scores"); !s.ok()) return s;
-      windowed_backward_scores_dq<T><<<queries, kThreads, 0, in>>>(
-          dscores, k1, k2, heads_of<T>(buffers.dq1, p.dq1), heads_of<T>(buffers.dq2, p.dq2), masks,
-          window, heads, group_of(p), dim, p.scale);
-      if (tile::Status s = tile::launch_status("windowed_backward_scores_dq"); !s.ok()) return s;
+      TILE_TRY(tile::launch(windowed_backward_scores<T>, "windowed_backward_scores", queries,
+                            kThreads, 0, stream, q1, k1, q2, k2, heads_of<const T>(buffers.v, p.v),
+                            heads_of<const T>(buffers.o, p.o), dout, buffers.lse, weights, dscores,
+                            masks, window, heads, group_of(p), dim, p.scale));
+      TILE_TRY(tile::launch(windowed_backward_scores_dq<T>, "windowed_backward_scores_dq", queries,
+                            kThreads, 0, stream, dscores, k1, k2, heads_of<T>(buffers.dq1, p.dq1),
+                            heads_of<T>(buffers.dq2, p.dq2), masks, window, heads, group_of(p), dim,
+                            p.scale));
     }
     if (keys > 0) {
-      windowed_backward_scores_dkv<T><<<keys, kThreads, 0, in>>>(
-          weights, dscores, q1, q2, dout, heads_of<T>(buffers.dk1, p.dk1),
-          heads_of<T>(buffers.dk2, p.dk2), heads_of<T>(buffers.dv, p.dv), masks, window, heads,
-          group_of(p), dim, p.scale);
-      return tile::launch_status("windowed_backward_scores_dkv");
+      return tile::launch(windowed_backward_scores_dkv<T>, "windowed_backward_scores_dkv", keys,
+                          kThreads, 0, stream, weights, dscores, q1, q2, dout,
+                          heads_of<T>(buffers.dk1, p.dk1), heads_of<T>(buffers.dk2, p.dk2),
+                          heads_of<T>(buffers.dv, p.dv), masks, window, heads, group_of(p), dim,
+                          p.scale);
     }
     return {};
   });

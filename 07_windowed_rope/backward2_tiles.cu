@@ -200,22 +200,17 @@ tile::Status takes_tiles(const BackwardProblem& p, const BackwardBuffers& buffer
     return tile::unsupported("head_dim", std::to_string(p.head_dim) + " is more than 256");
   }
   const auto bytes = static_cast<std::int64_t>(shared_bytes(p.head_dim));
-  if (tile::Status s = check_shared_bytes(p, bytes, device); !s.ok()) return s;
+  TILE_TRY(check_shared_bytes(p, bytes, device));
   return check_workspace(p, buffers, "tiles");
 }
 
 tile::Status tiles(const BackwardProblem& p, const BackwardBuffers& buffers, void* stream) {
   unsigned key_blocks = 0, query_blocks = 0;
-  if (tile::Status s = blocks_for_tiles(p, p.kv_heads, p.keys, kKept, &key_blocks); !s.ok()) {
-    return s;
-  }
-  if (tile::Status s = blocks_for_tiles(p, p.heads, p.queries, kKept, &query_blocks); !s.ok()) {
-    return s;
-  }
-  if (tile::Status s = compute_stats(p, buffers, stream); !s.ok()) return s;
+  TILE_TRY(blocks_for_tiles(p, p.kv_heads, p.keys, kKept, &key_blocks));
+  TILE_TRY(blocks_for_tiles(p, p.heads, p.queries, kKept, &query_blocks));
+  TILE_TRY(compute_stats(p, buffers, stream));
   return tile::with_element_type(p.type, [&](auto element) -> tile::Status {
     using T = decltype(element);
-    const auto in = static_cast<cudaStream_t>(stream);
     const auto q1 = heads_of<const T>(buffers.q1, p.q1), k1 = heads_of<const T>(buffers.k1, p.k1);
     const auto q2 = heads_of<const T>(buffers.q2, p.q2), k2 = heads_of<const T>(buffers.k2, p.k2);
     const auto v = heads_of<const T>(buffers.v, p.v),
@@ -226,22 +221,17 @@ tile::Status tiles(const BackwardProblem& p, const BackwardBuffers& buffers, voi
     const int heads = static_cast<int>(p.heads), dim = static_cast<int>(p.head_dim);
     const std::size_t bytes = shared_bytes(p.head_dim);
     if (key_blocks > 0) {
-      const tile::Status allowed = tile::allow_shared_bytes(windowed_backward_tiles_dkv<T>, bytes);
-      if (!allowed.ok()) return allowed;
-      windowed_backward_tiles_dkv<T><<<key_blocks, kThreads, bytes, in>>>(
-          q1, k1, q2, k2, v, dout, stats, heads_of<T>(buffers.dk1, p.dk1),
+      tile::Status launched = tile::launch(
+          windowed_backward_tiles_dkv<T>, "windowed_backward_tiles_dkv", key_blocks, kThreads,
+          bytes, stream, q1, k1, q2, k2, v, dout, stats, heads_of<T>(buffers.dk1, p.dk1),
           heads_of<T>(buffers.dk2, p.dk2), heads_of<T>(buffers.dv, p.dv), masks, window,
           distance_weight_of(p), heads, group_of(p), dim, p.scale);
-      tile::Status launched = tile::launch_status("windowed_backward_tiles_dkv");
       if (!launched.ok() || query_blocks == 0) return launched;
     }
-    const tile::Status allowed = tile::allow_shared_bytes(windowed_backward_tiles_dq<T>, bytes);
-    if (!allowed.ok()) return allowed;
-    windowed_backward_tiles_dq<T><<<query_blocks, kThreads, bytes, in>>>(
-        q1, k1, q2, k2, v, dout, stats, heads_of<T>(buffers.dq1, p.dq1),
-        heads_of<T>(buffers.dq2, p.dq2), masks, window, distance_weight_of(p), heads, group_of(p),
-        dim, p.scale);
-    return tile::launch_status("windowed_backward_tiles_dq");
+    return tile::launch(windowed_backward_tiles_dq<T>, "windowed_backward_tiles_dq", query_blocks,
+                        kThreads, bytes, stream, q1, k1, q2, k2, v, dout, stats,
+                        heads_of<T>(buffers.dq1, p.dq1), heads_of<T>(buffers.dq2, p.dq2), masks,
+                        window, distance_weight_of(p), heads, group_of(p), dim, p.scale);
   });
 }
 

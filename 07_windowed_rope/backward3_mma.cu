@@ -183,7 +183,7 @@ __global__ void windowed_backward_mma_dq(Heads<const T> q1,    // [batch][querie
 
 tile::Status takes_mma(const BackwardProblem& p, const BackwardBuffers& buffers,
                        const tile::Device&) {
-  if (tile::Status s = check_chunks(p, buffers); !s.ok()) return s;
+  TILE_TRY(check_chunks(p, buffers));
   return check_workspace(p, buffers, "mma");
 }
 
@@ -193,14 +193,9 @@ tile::Status mma(const BackwardProblem& p, const BackwardBuffers& buffers, void*
     constexpr int kDim = head_dim.value;
     using Plan = TilePlan<kDim>;
     unsigned keys = 0, queries = 0;  // blocks
-    if (tile::Status s = blocks_for_tiles(p, p.kv_heads, p.keys, Plan::kKept, &keys); !s.ok()) {
-      return s;
-    }
-    if (tile::Status s = blocks_for_tiles(p, p.heads, p.queries, Plan::kKept, &queries); !s.ok()) {
-      return s;
-    }
-    if (tile::Status s = compute_stats(p, buffers, stream); !s.ok()) return s;
-    const auto in = static_cast<cudaStream_t>(stream);
+    TILE_TRY(blocks_for_tiles(p, p.kv_heads, p.keys, Plan::kKept, &keys));
+    TILE_TRY(blocks_for_tiles(p, p.heads, p.queries, Plan::kKept, &queries));
+    TILE_TRY(compute_stats(p, buffers, stream));
     const auto q1 = heads_of<const T>(buffers.q1, p.q1), k1 = heads_of<const T>(buffers.k1, p.k1);
     const auto q2 = heads_of<const T>(buffers.q2, p.q2), k2 = heads_of<const T>(buffers.k2, p.k2);
     const auto v = heads_of<const T>(buffers.v, p.v),
@@ -210,23 +205,17 @@ tile::Status mma(const BackwardProblem& p, const BackwardBuffers& buffers, void*
     const Window window = window_of(p);
     const int heads = static_cast<int>(p.heads);
     if (keys > 0) {
-      const tile::Status allowed =
-          tile::allow_shared_bytes(windowed_backward_mma_dkv<T, kDim>, Plan::kBytes);
-      if (!allowed.ok()) return allowed;
-      windowed_backward_mma_dkv<T, kDim><<<keys, Plan::kThreads, Plan::kBytes, in>>>(
-          q1, k1, q2, k2, v, dout, stats, heads_of<T>(buffers.dk1, p.dk1),
-          heads_of<T>(buffers.dk2, p.dk2), heads_of<T>(buffers.dv, p.dv), masks, window, heads,
-          group_of(p), p.scale);
-      tile::Status launched = tile::launch_status("windowed_backward_mma_dkv");
+      tile::Status launched =
+          tile::launch(windowed_backward_mma_dkv<T, kDim>, "windowed_backward_mma_dkv", keys,
+                       Plan::kThreads, Plan::kBytes, stream, q1, k1, q2, k2, v, dout, stats,
+                       heads_of<T>(buffers.dk1, p.dk1), heads_of<T>(buffers.dk2, p.dk2),
+                       heads_of<T>(buffers.dv, p.dv), masks, window, heads, group_of(p), p.scale);
       if (!launched.ok() || queries == 0) return launched;
     }
-    const tile::Status allowed =
-        tile::allow_shared_bytes(windowed_backward_mma_dq<T, kDim>, Plan::kBytes);
-    if (!allowed.ok()) return allowed;
-    windowed_backward_mma_dq<T, kDim><<<queries, Plan::kThreads, Plan::kBytes, in>>>(
-        q1, k1, q2, k2, v, dout, stats, heads_of<T>(buffers.dq1, p.dq1),
-        heads_of<T>(buffers.dq2, p.dq2), masks, window, heads, group_of(p), p.scale);
-    return tile::launch_status("windowed_backward_mma_dq");
+    return tile::launch(windowed_backward_mma_dq<T, kDim>, "windowed_backward_mma_dq", queries,
+                        Plan::kThreads, Plan::kBytes, stream, q1, k1, q2, k2, v, dout, stats,
+                        heads_of<T>(buffers.dq1, p.dq1), heads_of<T>(buffers.dq2, p.dq2), masks,
+                        window, heads, group_of(p), p.scale);
   });
 }
 

@@ -206,9 +206,9 @@ tile::Status takes_one_pass(const BackwardProblem& p, const BackwardBuffers& buf
   if (p.head_dim != 64 && p.head_dim != 128) {
     return tile::unsupported("head_dim", std::to_string(p.head_dim) + " is neither 64 nor 128");
   }
-  if (tile::Status s = check_chunks(p, buffers); !s.ok()) return s;
+  TILE_TRY(check_chunks(p, buffers));
   const int bytes = p.head_dim == 64 ? OnePassShape<64>::kBytes : OnePassShape<128>::kBytes;
-  if (tile::Status s = check_shared_bytes(p, bytes, device); !s.ok()) return s;
+  TILE_TRY(check_shared_bytes(p, bytes, device));
   return check_workspace(p, buffers, "one_pass");
 }
 
@@ -230,40 +230,31 @@ tile::Status one_pass(const BackwardProblem& p, const BackwardBuffers& buffers, 
 
 tile::Status one_pass_to_sums(const BackwardProblem& p, const BackwardBuffers& buffers,
                               DqSums* sums, void* stream) {
-  if (tile::Status s = compute_stats(p, buffers, stream); !s.ok()) return s;
+  TILE_TRY(compute_stats(p, buffers, stream));
   return with_16_bits_and_head_dim(
       p.type, p.head_dim, [&](auto element, auto head_dim) -> tile::Status {
         using T = decltype(element);
         constexpr int kDim = head_dim.value == 128 ? 128 : 64;
         using Plan = OnePassShape<kDim>;
         unsigned blocks = 0, rounding_blocks = 0;
-        if (tile::Status s = blocks_for_tiles(p, p.kv_heads, p.keys, Plan::kKept, &blocks);
-            !s.ok()) {
-          return s;
-        }
+        TILE_TRY(blocks_for_tiles(p, p.kv_heads, p.keys, Plan::kKept, &blocks));
         constexpr int kRowsOfBlock = 16 * kRoundingThreads / kDim;
         const std::int64_t rows = std::int64_t{tiles_of(p.queries, kRowsOfTerms)} * kRowsOfTerms;
-        if (tile::Status s = blocks_for_tiles(p, p.heads, rows, kRowsOfBlock, &rounding_blocks);
-            !s.ok()) {
-          return s;
-        }
-        const auto in = static_cast<cudaStream_t>(stream);
+        TILE_TRY(blocks_for_tiles(p, p.heads, rows, kRowsOfBlock, &rounding_blocks));
         const auto* stats = static_cast<const RowStats*>(buffers.workspace);
         DqSums dq_sums;
-        if (tile::Status s = clear_sums(p, buffers, &dq_sums, stream); !s.ok()) return s;
+        TILE_TRY(clear_sums(p, buffers, &dq_sums, stream));
         const int heads = static_cast<int>(p.heads);
         if (blocks > 0) {
-          const tile::Status allowed =
-              tile::allow_shared_bytes(windowed_backward_one_pass<T, kDim>, Plan::kBytes);
-          if (!allowed.ok()) return allowed;
-          windowed_backward_one_pass<T, kDim><<<blocks, Plan::kThreads, Plan::kBytes, in>>>(
-              heads_of<const T>(buffers.q1, p.q1), heads_of<const T>(buffers.k1, p.k1),
-              heads_of<const T>(buffers.q2, p.q2), heads_of<const T>(buffers.k2, p.k2),
-              heads_of<const T>(buffers.v, p.v), heads_of<const T>(buffers.dout, p.dout), stats,
-              dq_sums.near, dq_sums.far, heads_of<T>(buffers.dk1, p.dk1),
-              heads_of<T>(buffers.dk2, p.dk2), heads_of<T>(buffers.dv, p.dv), masks_of(p, buffers),
-              window_of(p), static_cast<int>(p.batch), heads, group_of(p), p.scale);
-          tile::Status launched = tile::launch_status("windowed_backward_one_pass");
+          tile::Status launched = tile::launch(
+              windowed_backward_one_pass<T, kDim>, "windowed_backward_one_pass", blocks,
+              Plan::kThreads, Plan::kBytes, stream, heads_of<const T>(buffers.q1, p.q1),
+              heads_of<const T>(buffers.k1, p.k1), heads_of<const T>(buffers.q2, p.q2),
+              heads_of<const T>(buffers.k2, p.k2), heads_of<const T>(buffers.v, p.v),
+              heads_of<const T>(buffers.dout, p.dout), stats, dq_sums.near, dq_sums.far,
+              heads_of<T>(buffers.dk1, p.dk1), heads_of<T>(buffers.dk2, p.dk2),
+              heads_of<T>(buffers.dv, p.dv), masks_of(p, buffers), window_of(p), p.batch, heads,
+              group_of(p), p.scale);
           if (!launched.ok() || rounding_blocks == 0) return launched;
         }
         if (sums) {
@@ -271,11 +262,11 @@ tile::Status one_pass_to_sums(const BackwardProblem& p, const BackwardBuffers& b
           return {};
         }
         for (const bool near : {true, false}) {
-          windowed_backward_one_pass_dq<T><<<rounding_blocks, kRoundingThreads, 0, in>>>(
-              near ? dq_sums.near : dq_sums.far,
-              near ? heads_of<T>(buffers.dq1, p.dq1) : heads_of<T>(buffers.dq2, p.dq2),
-              static_cast<int>(p.queries), heads, kDim, p.scale);
-          tile::Status launched = tile::launch_status("windowed_backward_one_pass_dq");
+          tile::Status launched = tile::launch(
+              windowed_backward_one_pass_dq<T>, "windowed_backward_one_pass_dq", rounding_blocks,
+              kRoundingThreads, 0, stream, near ? dq_sums.near : dq_sums.far,
+              near ? heads_of<T>(buffers.dq1, p.dq1) : heads_of<T>(buffers.dq2, p.dq2), p.queries,
+              heads, kDim, p.scale);
           if (!launched.ok()) return launched;
         }
         return {};

@@ -95,30 +95,28 @@ __global__ void windowed_scores_output(const float* weights,  // [batch][heads][
 
 tile::Status takes_scores(const ForwardProblem& p, const ForwardBuffers& buffers,
                           const tile::Device&) {
-  if (tile::Status s = check_no_distance_factor(p); !s.ok()) return s;
+  TILE_TRY(check_no_distance_factor(p));
   return check_workspace(p, buffers, "scores");
 }
 
 tile::Status scores(const ForwardProblem& p, const ForwardBuffers& buffers, void* stream) {
   unsigned rows = 0;
-  if (tile::Status s = blocks_for_tiles(p, p.heads, p.queries, 1, &rows); !s.ok()) return s;
+  TILE_TRY(blocks_for_tiles(p, p.heads, p.queries, 1, &rows));
   return tile::with_element_type(p.type, [&](auto element) -> tile::Status {
     using T = decltype(element);
-    const auto in = static_cast<cudaStream_t>(stream);
     const auto v = heads_of<const T>(buffers.v, p.v);
     const BatchMasks masks = masks_of(p, buffers);
     const int heads = static_cast<int>(p.heads), dim = static_cast<int>(p.head_dim);
     auto* all = static_cast<float*>(buffers.workspace);
-    windowed_scores<T><<<rows, kThreads, 0, in>>>(
-        heads_of<const T>(buffers.q1, p.q1), heads_of<const T>(buffers.k1, p.k1),
-        heads_of<const T>(buffers.q2, p.q2), heads_of<const T>(buffers.k2, p.k2), all, masks,
-        window_of(p), heads, group_of(p), dim, p.scale);
-    if (tile::Status s = tile::launch_status("windowed_scores"); !s.ok()) return s;
-    windowed_scores_softmax<<<rows, kThreads, 0, in>>>(all, buffers.lse, masks.keys);
-    if (tile::Status s = tile::launch_status("windowed_scores_softmax"); !s.ok()) return s;
-    windowed_scores_output<T><<<rows, kThreads, 0, in>>>(all, v, heads_of<T>(buffers.o, p.o), masks,
-                                                         heads, group_of(p), dim);
-    return tile::launch_status("windowed_scores_output");
+    TILE_TRY(tile::launch(windowed_scores<T>, "windowed_scores", rows, kThreads, 0, stream,
+                          heads_of<const T>(buffers.q1, p.q1), heads_of<const T>(buffers.k1, p.k1),
+                          heads_of<const T>(buffers.q2, p.q2), heads_of<const T>(buffers.k2, p.k2),
+                          all, masks, window_of(p), heads, group_of(p), dim, p.scale));
+    TILE_TRY(tile::launch(windowed_scores_softmax, "windowed_scores_softmax", rows, kThreads, 0,
+                          stream, all, buffers.lse, masks.keys));
+    return tile::launch(windowed_scores_output<T>, "windowed_scores_output", rows, kThreads, 0,
+                        stream, all, v, heads_of<T>(buffers.o, p.o), masks, heads, group_of(p),
+                        dim);
   });
 }
 

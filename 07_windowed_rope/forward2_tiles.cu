@@ -148,19 +148,16 @@ tile::Status takes_tiles(const ForwardProblem& p, const ForwardBuffers&,
 
 tile::Status tiles(const ForwardProblem& p, const ForwardBuffers& buffers, void* stream) {
   unsigned blocks = 0;
-  if (tile::Status s = blocks_for_tiles(p, p.heads, p.queries, kQueries, &blocks); !s.ok())
-    return s;
+  TILE_TRY(blocks_for_tiles(p, p.heads, p.queries, kQueries, &blocks));
   return tile::with_element_type(p.type, [&](auto element) -> tile::Status {
     using T = decltype(element);
     const std::size_t bytes = shared_bytes(p.head_dim);
-    if (tile::Status s = tile::allow_shared_bytes(windowed_tiles<T>, bytes); !s.ok()) return s;
-    windowed_tiles<T><<<blocks, kThreads, bytes, static_cast<cudaStream_t>(stream)>>>(
-        heads_of<const T>(buffers.q1, p.q1), heads_of<const T>(buffers.k1, p.k1),
-        heads_of<const T>(buffers.q2, p.q2), heads_of<const T>(buffers.k2, p.k2),
-        heads_of<const T>(buffers.v, p.v), heads_of<T>(buffers.o, p.o), buffers.lse,
-        masks_of(p, buffers), window_of(p), distance_weight_of(p), static_cast<int>(p.heads),
-        group_of(p), static_cast<int>(p.head_dim), p.scale * kLog2E);
-    return tile::launch_status("windowed_tiles");
+    return tile::launch(windowed_tiles<T>, "windowed_tiles", blocks, kThreads, bytes, stream,
+                        heads_of<const T>(buffers.q1, p.q1), heads_of<const T>(buffers.k1, p.k1),
+                        heads_of<const T>(buffers.q2, p.q2), heads_of<const T>(buffers.k2, p.k2),
+                        heads_of<const T>(buffers.v, p.v), heads_of<T>(buffers.o, p.o), buffers.lse,
+                        masks_of(p, buffers), window_of(p), distance_weight_of(p), p.heads,
+                        group_of(p), p.head_dim, p.scale * kLog2E);
   });
 }
 

@@ -108,29 +108,24 @@ __global__ void windowed_mma(Heads<const T> q1,  // [batch][queries][heads][kDim
 
 tile::Status takes_mma(const ForwardProblem& p, const ForwardBuffers& buffers,
                        const tile::Device& device) {
-  if (tile::Status s = check_chunks(p, buffers); !s.ok()) return s;
+  TILE_TRY(check_chunks(p, buffers));
   const int bytes = p.head_dim == 256 ? kBytes<256> : p.head_dim == 128 ? kBytes<128> : kBytes<64>;
   return check_shared_bytes(p, bytes, device);
 }
 
 tile::Status mma(const ForwardProblem& p, const ForwardBuffers& buffers, void* stream) {
   unsigned blocks = 0;
-  if (tile::Status s = blocks_for_tiles(p, p.heads, p.queries, kQueries, &blocks); !s.ok())
-    return s;
+  TILE_TRY(blocks_for_tiles(p, p.heads, p.queries, kQueries, &blocks));
   return with_16_bits_and_head_dim(
       p.type, p.head_dim, [&](auto element, auto head_dim) -> tile::Status {
         using T = decltype(element);
         constexpr int kDim = head_dim.value;
-        const tile::Status allowed = tile::allow_shared_bytes(windowed_mma<T, kDim>, kBytes<kDim>);
-        if (!allowed.ok()) return allowed;
-        windowed_mma<T, kDim>
-            <<<blocks, kThreads, kBytes<kDim>, static_cast<cudaStream_t>(stream)>>>(
-                heads_of<const T>(buffers.q1, p.q1), heads_of<const T>(buffers.k1, p.k1),
-                heads_of<const T>(buffers.q2, p.q2), heads_of<const T>(buffers.k2, p.k2),
-                heads_of<const T>(buffers.v, p.v), heads_of<T>(buffers.o, p.o), buffers.lse,
-                masks_of(p, buffers), window_of(p), static_cast<int>(p.heads), group_of(p),
-                p.scale * kLog2E);
-        return tile::launch_status("windowed_mma");
+        return tile::launch(
+            windowed_mma<T, kDim>, "windowed_mma", blocks, kThreads, kBytes<kDim>, stream,
+            heads_of<const T>(buffers.q1, p.q1), heads_of<const T>(buffers.k1, p.k1),
+            heads_of<const T>(buffers.q2, p.q2), heads_of<const T>(buffers.k2, p.k2),
+            heads_of<const T>(buffers.v, p.v), heads_of<T>(buffers.o, p.o), buffers.lse,
+            masks_of(p, buffers), window_of(p), p.heads, group_of(p), p.scale * kLog2E);
       });
 }
 

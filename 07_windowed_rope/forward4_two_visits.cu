@@ -156,28 +156,22 @@ tile::Status takes_two_visits(const ForwardProblem& p, const ForwardBuffers& buf
   if (p.head_dim != 64 && p.head_dim != 128) {
     return tile::unsupported("head_dim", std::to_string(p.head_dim) + " is neither 64 nor 128");
   }
-  if (tile::Status s = check_chunks(p, buffers); !s.ok()) return s;
+  TILE_TRY(check_chunks(p, buffers));
   return check_shared_bytes(p, p.head_dim == 64 ? kBytes<64> : kBytes<128>, device);
 }
 
 tile::Status two_visits(const ForwardProblem& p, const ForwardBuffers& buffers, void* stream) {
   unsigned blocks = 0;
-  if (tile::Status s = blocks_for_tiles(p, p.heads, p.queries, kQueries, &blocks); !s.ok())
-    return s;
+  TILE_TRY(blocks_for_tiles(p, p.heads, p.queries, kQueries, &blocks));
   return with_16_bits_and_head_dim(p.type, p.head_dim, [&](auto element, auto head_dim) {
     using T = decltype(element);
     constexpr int kDim = head_dim.value == 128 ? 128 : 64;
-    const tile::Status allowed =
-        tile::allow_shared_bytes(windowed_two_visits<T, kDim>, kBytes<kDim>);
-    if (!allowed.ok()) return allowed;
-    windowed_two_visits<T, kDim>
-        <<<blocks, kThreads, kBytes<kDim>, static_cast<cudaStream_t>(stream)>>>(
-            heads_of<const T>(buffers.q1, p.q1), heads_of<const T>(buffers.k1, p.k1),
-            heads_of<const T>(buffers.q2, p.q2), heads_of<const T>(buffers.k2, p.k2),
-            heads_of<const T>(buffers.v, p.v), heads_of<T>(buffers.o, p.o), buffers.lse,
-            masks_of(p, buffers), window_of(p), static_cast<int>(p.batch),
-            static_cast<int>(p.heads), group_of(p), p.scale * kLog2E);
-    return tile::launch_status("windowed_two_visits");
+    return tile::launch(windowed_two_visits<T, kDim>, "windowed_two_visits", blocks, kThreads,
+                        kBytes<kDim>, stream, heads_of<const T>(buffers.q1, p.q1),
+                        heads_of<const T>(buffers.k1, p.k1), heads_of<const T>(buffers.q2, p.q2),
+                        heads_of<const T>(buffers.k2, p.k2), heads_of<const T>(buffers.v, p.v),
+                        heads_of<T>(buffers.o, p.o), buffers.lse, masks_of(p, buffers),
+                        window_of(p), p.batch, p.heads, group_of(p), p.scale * kLog2E);
   });
 }
 

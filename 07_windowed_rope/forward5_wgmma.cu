@@ -209,14 +209,14 @@ tile::Status takes_wgmma(const ForwardProblem& p, const ForwardBuffers& buffers,
     return tile::unsupported("head_dim", std::to_string(p.head_dim) + " is neither 64 nor 128");
   }
   if (p.keys == 0) return tile::unsupported("keys", "there are none");
-  if (tile::Status s = check_chunks(p, buffers); !s.ok()) return s;
+  TILE_TRY(check_chunks(p, buffers));
   const Boxed t = p.head_dim == 64 ? boxed<64>(p, buffers) : boxed<128>(p, buffers);
   const struct {
     const char* name;
     const tile::BoxedTensor& tensor;
   } all[] = {{"q1", t.q1}, {"k1", t.k1}, {"q2", t.q2}, {"k2", t.k2}, {"v", t.v}};
   for (const auto& [name, tensor] : all) {
-    if (tile::Status s = tile::check_tensor_map(name, tensor); !s.ok()) return s;
+    TILE_TRY(tile::check_tensor_map(name, tensor));
   }
   return {};
 }
@@ -227,24 +227,17 @@ tile::Status wgmma(const ForwardProblem& p, const ForwardBuffers& buffers, void*
     constexpr int kDim = head_dim.value == 128 ? 128 : 64, kBytes = TilePlan<kDim>::kBytes;
     const Boxed t = boxed<kDim>(p, buffers);
     tile::TensorMap q1, k1, q2, k2, v;
-    if (tile::Status s = tile::make_tensor_map("q1", t.q1, &q1); !s.ok()) return s;
-    if (tile::Status s = tile::make_tensor_map("k1", t.k1, &k1); !s.ok()) return s;
-    if (tile::Status s = tile::make_tensor_map("q2", t.q2, &q2); !s.ok()) return s;
-    if (tile::Status s = tile::make_tensor_map("k2", t.k2, &k2); !s.ok()) return s;
-    if (tile::Status s = tile::make_tensor_map("v", t.v, &v); !s.ok()) return s;
+    TILE_TRY(tile::make_tensor_map("q1", t.q1, &q1));
+    TILE_TRY(tile::make_tensor_map("k1", t.k1, &k1));
+    TILE_TRY(tile::make_tensor_map("q2", t.q2, &q2));
+    TILE_TRY(tile::make_tensor_map("k2", t.k2, &k2));
+    TILE_TRY(tile::make_tensor_map("v", t.v, &v));
     unsigned blocks = 0;
-    if (tile::Status s = blocks_for_tiles(p, p.heads, p.queries, TilePlan<kDim>::kQueries, &blocks);
-        !s.ok()) {
-      return s;
-    }
-    const tile::Status allowed = tile::allow_shared_bytes(windowed_wgmma<T, kDim>, kBytes);
-    if (!allowed.ok()) return allowed;
-    windowed_wgmma<T, kDim>
-        <<<blocks, TilePlan<kDim>::kThreads, kBytes, static_cast<cudaStream_t>(stream)>>>(
-            q1, k1, q2, k2, v, heads_of<T>(buffers.o, p.o), buffers.lse, masks_of(p, buffers),
-            window_of(p), static_cast<int>(p.batch), static_cast<int>(p.heads), group_of(p),
-            p.scale * kLog2E);
-    return tile::launch_status("windowed_wgmma");
+    TILE_TRY(blocks_for_tiles(p, p.heads, p.queries, TilePlan<kDim>::kQueries, &blocks));
+    return tile::launch(windowed_wgmma<T, kDim>, "windowed_wgmma", blocks, TilePlan<kDim>::kThreads,
+                        kBytes, stream, q1, k1, q2, k2, v, heads_of<T>(buffers.o, p.o), buffers.lse,
+                        masks_of(p, buffers), window_of(p), p.batch, p.heads, group_of(p),
+                        p.scale * kLog2E);
   });
 }
 

@@ -340,16 +340,16 @@ tile::Status validate_sizes(const HiddenProblem& p) {
 }
 
 tile::Status validate(const HiddenProblem& p, const HiddenBuffers& b) {
-  if (tile::Status s = tile::check_requirements(kTypes, {}, p.type); !s.ok()) return s;
-  if (tile::Status s = validate_sizes(p); !s.ok()) return s;
+  TILE_TRY(tile::check_requirements(kTypes, {}, p.type));
+  TILE_TRY(validate_sizes(p));
   return check_tensors(is_empty(p), inputs_of(p, b),
                        {output_of(p, "o", b.o), tile::optional(lse_of(p, b.lse))},
                        {b.workspace, b.workspace_bytes});
 }
 
 tile::Status validate(const HiddenBackwardProblem& p, const HiddenBackwardBuffers& b) {
-  if (tile::Status s = tile::check_requirements(kTypes, {}, p.type); !s.ok()) return s;
-  if (tile::Status s = validate_sizes(p); !s.ok()) return s;
+  TILE_TRY(tile::check_requirements(kTypes, {}, p.type));
+  TILE_TRY(validate_sizes(p));
   std::vector<TensorArgument> inputs = inputs_of(p, b);
   inputs.push_back(output_of(p, "o", b.o));
   inputs.push_back(lse_of(p, b.lse));

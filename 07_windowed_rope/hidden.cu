@@ -28,16 +28,12 @@ tile::Status multiply_by_gain(const HiddenProblem& p, const float* gain, void* q
                               void* stream) {
   unsigned blocks = 0;
   const std::int64_t all = p.batch * p.length * p.heads * p.head_dim;
-  if (tile::Status s = tile::blocks_for("batch, length and heads", all, kThreads, &blocks);
-      !s.ok()) {
-    return s;
-  }
+  TILE_TRY(tile::blocks_for("batch, length and heads", all, kThreads, &blocks));
   return tile::with_element_type(p.type, [&](auto element) -> tile::Status {
     using T = decltype(element);
-    hidden_composed_gain<T><<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
-        static_cast<T*>(q), static_cast<T*>(k), gain, all, static_cast<int>(p.length),
-        static_cast<int>(p.heads), static_cast<int>(p.head_dim));
-    return tile::launch_status("hidden_composed_gain");
+    return tile::launch(hidden_composed_gain<T>, "hidden_composed_gain", blocks, kThreads, 0,
+                        stream, static_cast<T*>(q), static_cast<T*>(k), gain, all, p.length,
+                        p.heads, p.head_dim);
   });
 }
 
@@ -102,7 +98,7 @@ tile::Status turn(const HiddenProblem& p, rope::Pass pass, const float* cos, con
                   const float* gain, void* q, void* k, void* stream) {
   if (adds_table(p.encoding) || p.encoding == Encoding::windowed) return {};
   if (has_gain(p.encoding) && pass == rope::Pass::backward) {
-    if (tile::Status s = multiply_by_gain(p, gain, q, k, stream); !s.ok()) return s;
+    TILE_TRY(multiply_by_gain(p, gain, q, k, stream));
   }
   rope::RotaryProblem r{.type = p.type,
                         .batch = p.batch,
@@ -115,7 +111,7 @@ tile::Status turn(const HiddenProblem& p, rope::Pass pass, const float* cos, con
   r.table_positions = p.length;
   rope::RotaryBuffers buffers{.q = q, .k = k, .q_out = q, .k_out = k};
   buffers.cos = cos, buffers.sin = sin;
-  if (tile::Status s = run_last(rope::kRotaryLadder, r, buffers, stream); !s.ok()) return s;
+  TILE_TRY(run_last(rope::kRotaryLadder, r, buffers, stream));
   if (!has_gain(p.encoding) || pass == rope::Pass::backward) return {};
   return multiply_by_gain(p, gain, q, k, stream);
 }
@@ -129,19 +125,13 @@ tile::Status project(const HiddenProblem& p, const HiddenBuffers& b, const Proje
                                            .length = p.length,
                                            .dim = p.model_dim,
                                            .table_positions = p.length};
-    if (tile::Status s =
-            run_last(rope::kEmbeddingLadder, embedding, {b.x, b.table, rows.h}, stream);
-        !s.ok()) {
-      return s;
-    }
+    TILE_TRY(run_last(rope::kEmbeddingLadder, embedding, {b.x, b.table, rows.h}, stream));
   }
   const matmul::Problem by = projection_of(p);
   const void* h = states_of(p, b, rows);
-  if (tile::Status s = multiply(by, h, b.wq, rows.q, stream); !s.ok()) return s;
-  if (tile::Status s = multiply(by, h, b.wk, rows.k, stream); !s.ok()) return s;
-  if (tile::Status s = multiply(by, states_of_values(p, b, rows), b.wv, rows.v, stream); !s.ok()) {
-    return s;
-  }
+  TILE_TRY(multiply(by, h, b.wq, rows.q, stream));
+  TILE_TRY(multiply(by, h, b.wk, rows.k, stream));
+  TILE_TRY(multiply(by, states_of_values(p, b, rows), b.wv, rows.v, stream));
   return turn(p, rope::Pass::forward, b.cos, b.sin, b.gain, rows.q, rows.k, stream);
 }
 // snippet-end project

@@ -78,9 +78,7 @@ tile::Status check_ladders(const HiddenProblem& p, const Ladder& ladder,
                            const typename Ladder::Problem& inner,
                            const typename Ladder::Buffers& buffers) {
   tile::Choice choice;
-  if (tile::Status s = choose_last(matmul::kLadder, projection_of(p), {}, &choice); !s.ok()) {
-    return s;
-  }
+  TILE_TRY(choose_last(matmul::kLadder, projection_of(p), {}, &choice));
   return choose_last(ladder, inner, buffers, &choice);
 }
 

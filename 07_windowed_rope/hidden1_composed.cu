@@ -34,9 +34,7 @@ ForwardBuffers attention_of(const HiddenBuffers& b, const ProjectedRows& rows) {
 }  // namespace
 
 tile::Status takes_composed(const HiddenProblem& p, const HiddenBuffers& b, const tile::Device&) {
-  if (tile::Status s = tile::check_workspace(workspace_bytes(p), b.workspace_bytes); !s.ok()) {
-    return s;
-  }
+  TILE_TRY(tile::check_workspace(workspace_bytes(p), b.workspace_bytes));
   const ProjectedRows rows = projected_rows(p, b.workspace);
   if (p.encoding == Encoding::windowed) {
     return check_ladders(p, kMethodLadder, windowed_of<MethodProblem>(p), windowed_of(b, rows));
@@ -47,7 +45,7 @@ tile::Status takes_composed(const HiddenProblem& p, const HiddenBuffers& b, cons
 // snippet-begin launch
 tile::Status composed(const HiddenProblem& p, const HiddenBuffers& b, void* stream) {
   const ProjectedRows rows = projected_rows(p, b.workspace);
-  if (tile::Status s = project(p, b, rows, stream); !s.ok()) return s;
+  TILE_TRY(project(p, b, rows, stream));
   if (p.encoding == Encoding::windowed) {
     return run_last(kMethodLadder, windowed_of<MethodProblem>(p), windowed_of(b, rows), stream);
   }

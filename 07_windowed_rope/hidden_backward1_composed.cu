@@ -49,11 +49,8 @@ tile::Status attend(const HiddenBackwardProblem& p, const HiddenBackwardBuffers&
     return run_last(kMethodBackwardLadder, windowed_of<MethodBackwardProblem>(p),
                     windowed_of(b, rows), stream);
   }
-  if (tile::Status s = run_last(kBackwardLadder, attention_of<BackwardProblem>(p),
-                                attention_of(b, rows), stream);
-      !s.ok()) {
-    return s;
-  }
+  TILE_TRY(
+      run_last(kBackwardLadder, attention_of<BackwardProblem>(p), attention_of(b, rows), stream));
   return turn(p, rope::Pass::backward, b.cos, b.sin, b.gain, rows.dq, rows.dk, stream);
 }
 
@@ -61,9 +58,7 @@ tile::Status attend(const HiddenBackwardProblem& p, const HiddenBackwardBuffers&
 
 tile::Status takes_composed(const HiddenBackwardProblem& p, const HiddenBackwardBuffers& b,
                             const tile::Device&) {
-  if (tile::Status s = tile::check_workspace(workspace_bytes(p), b.workspace_bytes); !s.ok()) {
-    return s;
-  }
+  TILE_TRY(tile::check_workspace(workspace_bytes(p), b.workspace_bytes));
   const ProjectedRows rows = projected_rows(p, b.workspace);
   if (p.encoding == Encoding::windowed) {
     return check_ladders(p, kMethodBackwardLadder, windowed_of<MethodBackwardProblem>(p),
@@ -84,8 +79,8 @@ tile::Status composed(const HiddenBackwardProblem& p, const HiddenBackwardBuffer
                               .cos = b.cos,
                               .sin = b.sin,
                               .gain = b.gain};
-  if (tile::Status s = project(p, forward, rows, stream); !s.ok()) return s;
-  if (tile::Status s = attend(p, b, rows, stream); !s.ok()) return s;
+  TILE_TRY(project(p, forward, rows, stream));
+  TILE_TRY(attend(p, b, rows, stream));
 
   const matmul::Problem by = projection_of(p);
   const matmul::Problem of_weights{
@@ -99,8 +94,8 @@ tile::Status composed(const HiddenBackwardProblem& p, const HiddenBackwardBuffer
                   {states_of(p, b, rows), rows.dq, b.wq, b.dwq}};
   for (const auto& [h, gradient, weights, out] : products) {
     // dW = h^T dq, and dx += dq W^T
-    if (tile::Status s = multiply(of_weights, h, gradient, out, stream); !s.ok()) return s;
-    if (tile::Status s = multiply(back, gradient, weights, b.dx, stream); !s.ok()) return s;
+    TILE_TRY(multiply(of_weights, h, gradient, out, stream));
+    TILE_TRY(multiply(back, gradient, weights, b.dx, stream));
     back.beta = 1;
   }
   if (p.encoding != Encoding::learned) return {};

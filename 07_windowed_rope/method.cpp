@@ -41,8 +41,8 @@ std::vector<TensorArgument> outputs_of(const MethodBackwardProblem& p,
 
 template <class Problem>
 tile::Status check_numbers(const Problem& p) {
-  if (tile::Status s = tile::check_attention_sizes(p); !s.ok()) return s;
-  if (tile::Status s = validate(MethodRule{p.method, p.window, p.factor}); !s.ok()) return s;
+  TILE_TRY(tile::check_attention_sizes(p));
+  TILE_TRY(validate(MethodRule{p.method, p.window, p.factor}));
   if (!p.causal) {
     return tile::unsupported("causal", "the methods have no rotation for keys after a query");
   }
@@ -61,7 +61,7 @@ tile::Status check_numbers(const Problem& p) {
 
 template <class Problem, class Buffers>
 tile::Status check_all_tensors(const Problem& p, const Buffers& b, const double* frequencies) {
-  if (tile::Status s = check_numbers(p); !s.ok()) return s;
+  TILE_TRY(check_numbers(p));
   std::vector<TensorArgument> inputs = inputs_of(p, b);
   const std::int64_t pairs = p.rotary_dim / 2;
   for (const auto& [name, table] : {std::pair{"cos", b.cos}, {"sin", b.sin}}) {
@@ -78,9 +78,7 @@ tile::Status check_all_tensors(const Problem& p, const Buffers& b, const double*
   inputs.push_back(optional(lengths(p, "query_lengths", b.query_lengths)));
   inputs.push_back(optional(lengths(p, "key_lengths", b.key_lengths)));
   const tile::Workspace workspace{b.workspace, b.workspace_bytes};
-  if (tile::Status s = check_tensors(is_empty(p), inputs, outputs_of(p, b), workspace); !s.ok()) {
-    return s;
-  }
+  TILE_TRY(check_tensors(is_empty(p), inputs, outputs_of(p, b), workspace));
   if (is_empty(p) || p.keys <= p.table_positions) return {};
   return tile::invalid_argument("table_positions", std::to_string(p.table_positions) +
                                                        " do not reach the last key's position, " +
@@ -278,11 +276,11 @@ tile::Status validate_tensors(const MethodBackwardProblem& p, const MethodBackwa
 }
 
 tile::Status validate(const MethodProblem& p, const MethodBuffers& b) {
-  if (tile::Status s = tile::check_requirements(kTypes, {}, p.type); !s.ok()) return s;
+  TILE_TRY(tile::check_requirements(kTypes, {}, p.type));
   return check_all_tensors(p, b, nullptr);
 }
 tile::Status validate(const MethodBackwardProblem& p, const MethodBackwardBuffers& b) {
-  if (tile::Status s = tile::check_requirements(kTypes, {}, p.type); !s.ok()) return s;
+  TILE_TRY(tile::check_requirements(kTypes, {}, p.type));
   return check_all_tensors(p, b, nullptr);
 }
 

@@ -95,23 +95,14 @@ template <class Problem, class Buffers>
 tile::Status rotate_twice(const Problem& p, const Buffers& b, const RotatedRows& rows,
                           void* stream) {
   const BatchMasks masks = masks_of(p, b);
-  if (tile::Status s = fill_positions(masks, p.batch, p.table_positions, rows.positions, stream);
-      !s.ok()) {
-    return s;
-  }
+  TILE_TRY(fill_positions(masks, p.batch, p.table_positions, rows.positions, stream));
   for (const bool far : {false, true}) {
     const Place of_q = far ? Place::far_query : Place::own,
                 of_k = far ? Place::far_key : Place::own;
-    if (tile::Status s = rotate(p, b, of_q, b.q, p.q, p.queries, p.heads, rows.positions,
-                                far ? rows.q2 : rows.q1, stream);
-        !s.ok()) {
-      return s;
-    }
-    if (tile::Status s = rotate(p, b, of_k, b.k, p.k, p.keys, p.kv_heads, nullptr,
-                                far ? rows.k2 : rows.k1, stream);
-        !s.ok()) {
-      return s;
-    }
+    TILE_TRY(rotate(p, b, of_q, b.q, p.q, p.queries, p.heads, rows.positions,
+                    far ? rows.q2 : rows.q1, stream));
+    TILE_TRY(
+        rotate(p, b, of_k, b.k, p.k, p.keys, p.kv_heads, nullptr, far ? rows.k2 : rows.k1, stream));
   }
   return {};
 }
@@ -122,12 +113,9 @@ template <class Problem, class Buffers>
 tile::Status turn_all_twice(const Problem& p, const Buffers& b, const RotatedRows& rows,
                             void* stream) {
   const BatchMasks masks = masks_of(p, b);
-  if (tile::Status s = fill_positions(masks, p.batch, p.table_positions, rows.positions, stream);
-      !s.ok()) {
-    return s;
-  }
+  TILE_TRY(fill_positions(masks, p.batch, p.table_positions, rows.positions, stream));
   const Turning queries = turning_of_queries(p, b, rows.positions), keys = turning_of_keys(p, b);
-  if (tile::Status s = turn_twice(queries, b.q, p.q, rows.q1, rows.q2, stream); !s.ok()) return s;
+  TILE_TRY(turn_twice(queries, b.q, p.q, rows.q1, rows.q2, stream));
   return turn_twice(keys, b.k, p.k, rows.k1, rows.k2, stream);
 }
 

@@ -9,15 +9,15 @@ namespace windowed_rope {
 tile::Status takes_composed(const MethodProblem& p, const MethodBuffers& b, const tile::Device&) {
   RotatedRows rows;
   tile::Choice choice;
-  if (tile::Status s = take_workspace(p, b, &rows); !s.ok()) return s;
+  TILE_TRY(take_workspace(p, b, &rows));
   return choose_last(kForwardLadder, attention_of(p), attention_of(p, b, rows), &choice);
 }
 
 // snippet-begin launch
 tile::Status composed(const MethodProblem& p, const MethodBuffers& b, void* stream) {
   RotatedRows rows;
-  if (tile::Status s = take_workspace(p, b, &rows); !s.ok()) return s;
-  if (tile::Status s = rotate_twice(p, b, rows, stream); !s.ok()) return s;
+  TILE_TRY(take_workspace(p, b, &rows));
+  TILE_TRY(rotate_twice(p, b, rows, stream));
   return run_last(kForwardLadder, attention_of(p), attention_of(p, b, rows), stream);
 }
 // snippet-end launch

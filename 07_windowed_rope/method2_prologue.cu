@@ -168,33 +168,27 @@ tile::Status takes_prologue(const MethodProblem& p, const MethodBuffers& b,
   if (p.head_dim != 64 && p.head_dim != 128) {
     return tile::unsupported("head_dim", std::to_string(p.head_dim) + " is neither 64 nor 128");
   }
-  if (tile::Status s = check_turning(p, b); !s.ok()) return s;
+  TILE_TRY(check_turning(p, b));
   const int bytes = p.head_dim == 64 ? kBytes<64> : kBytes<128>;
-  if (tile::Status s = check_shared_bytes(p, bytes, device); !s.ok()) return s;
+  TILE_TRY(check_shared_bytes(p, bytes, device));
   return tile::check_workspace(workspace_bytes(p, "prologue"), b.workspace_bytes);
 }
 
 tile::Status prologue(const MethodProblem& p, const MethodBuffers& b, void* stream) {
   unsigned blocks = 0;
-  if (tile::Status s = blocks_for_tiles(p, p.heads, p.queries, kQueries, &blocks); !s.ok())
-    return s;
+  TILE_TRY(blocks_for_tiles(p, p.heads, p.queries, kQueries, &blocks));
   void* const k1 = b.workspace;
   void* const k2 = static_cast<std::byte*>(k1) + key_bytes(p);
-  if (tile::Status s = turn_twice(turning_of_keys(p, b), b.k, p.k, k1, k2, stream); !s.ok())
-    return s;
+  TILE_TRY(turn_twice(turning_of_keys(p, b), b.k, p.k, k1, k2, stream));
   return with_16_bits_and_head_dim(p.type, p.head_dim, [&](auto element, auto head_dim) {
     using T = decltype(element);
     constexpr int kDim = head_dim.value == 128 ? 128 : 64;
-    const auto in = static_cast<cudaStream_t>(stream);
     const Strides packed = packed_strides(p.keys, p.kv_heads, kDim);
-    const tile::Status allowed = tile::allow_shared_bytes(method_prologue<T, kDim>, kBytes<kDim>);
-    if (!allowed.ok()) return allowed;
-    method_prologue<T, kDim><<<blocks, kThreads, kBytes<kDim>, in>>>(
-        heads_of<const T>(b.q, p.q), heads_of<const T>(k1, packed), heads_of<const T>(k2, packed),
-        heads_of<const T>(b.v, p.v), heads_of<T>(b.o, p.o), b.lse, b.cos, b.sin, masks_of(p, b),
-        window_of(p), static_cast<int>(p.table_positions), static_cast<int>(p.batch),
-        static_cast<int>(p.heads), group_of(p), p.scale * kLog2E);
-    return tile::launch_status("method_prologue");
+    return tile::launch(method_prologue<T, kDim>, "method_prologue", blocks, kThreads, kBytes<kDim>,
+                        stream, heads_of<const T>(b.q, p.q), heads_of<const T>(k1, packed),
+                        heads_of<const T>(k2, packed), heads_of<const T>(b.v, p.v),
+                        heads_of<T>(b.o, p.o), b.lse, b.cos, b.sin, masks_of(p, b), window_of(p),
+                        p.table_positions, p.batch, p.heads, group_of(p), p.scale * kLog2E);
   });
 }
 

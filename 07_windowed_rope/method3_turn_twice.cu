@@ -11,16 +11,16 @@ namespace windowed_rope {
 tile::Status takes_turn_twice(const MethodProblem& p, const MethodBuffers& b,
                               const tile::Device& device) {
   RotatedRows rows;
-  if (tile::Status s = check_turning(p, b); !s.ok()) return s;
-  if (tile::Status s = take_workspace(p, b, &rows); !s.ok()) return s;
+  TILE_TRY(check_turning(p, b));
+  TILE_TRY(take_workspace(p, b, &rows));
   return takes_wgmma(attention_of(p), attention_of(p, b, rows), device);
 }
 
 // snippet-begin launch
 tile::Status turn_twice(const MethodProblem& p, const MethodBuffers& b, void* stream) {
   RotatedRows rows;
-  if (tile::Status s = take_workspace(p, b, &rows); !s.ok()) return s;
-  if (tile::Status s = turn_all_twice(p, b, rows, stream); !s.ok()) return s;
+  TILE_TRY(take_workspace(p, b, &rows));
+  TILE_TRY(turn_all_twice(p, b, rows, stream));
   return wgmma(attention_of(p), attention_of(p, b, rows), stream);
 }
 // snippet-end launch

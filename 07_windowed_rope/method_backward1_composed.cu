@@ -69,11 +69,11 @@ tile::Status rotate_back(const MethodBackwardProblem& p, const MethodBackwardBuf
   const std::int64_t of_far = table_offset(p, far_place);
   return tile::with_element_type(p.type, [&](auto element) -> tile::Status {
     using T = decltype(element);
-    method_backward_composed_turn<T><<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
-        static_cast<const T*>(near), static_cast<const T*>(far), tile::heads_of<T>(out, strides),
-        b.cos, b.sin, b.cos + of_far, b.sin + of_far, positions, p.layout, all,
-        static_cast<int>(length), static_cast<int>(heads), dim, pairs);
-    return tile::launch_status("method_backward_composed_turn");
+    return tile::launch(method_backward_composed_turn<T>, "method_backward_composed_turn", blocks,
+                        kThreads, 0, stream, static_cast<const T*>(near),
+                        static_cast<const T*>(far), tile::heads_of<T>(out, strides), b.cos, b.sin,
+                        b.cos + of_far, b.sin + of_far, positions, p.layout, all,
+                        static_cast<int>(length), static_cast<int>(heads), dim, pairs);
   });
 }
 
@@ -83,7 +83,7 @@ tile::Status takes_composed(const MethodBackwardProblem& p, const MethodBackward
                             const tile::Device&) {
   RotatedRows rows;
   tile::Choice choice;
-  if (tile::Status s = take_workspace(p, b, &rows); !s.ok()) return s;
+  TILE_TRY(take_workspace(p, b, &rows));
   return choose_last(kBackwardLadder, attention_of(p), attention_of(p, b, rows), &choice);
 }
 
@@ -91,17 +91,11 @@ tile::Status takes_composed(const MethodBackwardProblem& p, const MethodBackward
 tile::Status composed(const MethodBackwardProblem& p, const MethodBackwardBuffers& b,
                       void* stream) {
   RotatedRows rows;
-  if (tile::Status s = take_workspace(p, b, &rows); !s.ok()) return s;
-  if (tile::Status s = rotate_twice(p, b, rows, stream); !s.ok()) return s;
-  if (tile::Status s = run_last(kBackwardLadder, attention_of(p), attention_of(p, b, rows), stream);
-      !s.ok()) {
-    return s;
-  }
-  if (tile::Status s = rotate_back(p, b, Place::far_query, rows.dq1, rows.dq2, p.queries, p.heads,
-                                   rows.positions, b.dq, p.dq, stream);
-      !s.ok()) {
-    return s;
-  }
+  TILE_TRY(take_workspace(p, b, &rows));
+  TILE_TRY(rotate_twice(p, b, rows, stream));
+  TILE_TRY(run_last(kBackwardLadder, attention_of(p), attention_of(p, b, rows), stream));
+  TILE_TRY(rotate_back(p, b, Place::far_query, rows.dq1, rows.dq2, p.queries, p.heads,
+                       rows.positions, b.dq, p.dq, stream));
   return rotate_back(p, b, Place::far_key, rows.dk1, rows.dk2, p.keys, p.kv_heads, nullptr, b.dk,
                      p.dk, stream);
 }

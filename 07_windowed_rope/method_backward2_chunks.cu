@@ -71,11 +71,11 @@ tile::Status rotate_back(const Turning& t, const void* near, const void* far, vo
   }
   const auto launch = [&](auto element) {
     using T = decltype(element);
-    method_backward_chunks_turn<T><<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
-        static_cast<const T*>(near), static_cast<const T*>(far), tile::heads_of<T>(out, strides),
-        t.cos, t.sin, t.positions, t.far_table, all, static_cast<int>(t.length),
-        static_cast<int>(t.heads), static_cast<int>(t.head_dim));
-    return tile::launch_status("method_backward_chunks_turn");
+    return tile::launch(method_backward_chunks_turn<T>, "method_backward_chunks_turn", blocks,
+                        kThreads, 0, stream, static_cast<const T*>(near),
+                        static_cast<const T*>(far), tile::heads_of<T>(out, strides), t.cos, t.sin,
+                        t.positions, t.far_table, all, static_cast<int>(t.length),
+                        static_cast<int>(t.heads), static_cast<int>(t.head_dim));
   };
   return t.type == tile::DType::fp16 ? launch(__half{}) : launch(__nv_bfloat16{});
 }
@@ -83,22 +83,18 @@ tile::Status rotate_back(const Turning& t, const void* near, const void* far, vo
 tile::Status takes_chunks(const MethodBackwardProblem& p, const MethodBackwardBuffers& b,
                           const tile::Device& device) {
   if (p.keys == 0) return tile::unsupported("keys", "are none: there may be no tables");
-  if (tile::Status s = check_turning(p, b); !s.ok()) return s;
+  TILE_TRY(check_turning(p, b));
   return takes_composed(p, b, device);
 }
 
 // snippet-begin launch
 tile::Status chunks(const MethodBackwardProblem& p, const MethodBackwardBuffers& b, void* stream) {
   RotatedRows rows;
-  if (tile::Status s = take_workspace(p, b, &rows); !s.ok()) return s;
-  if (tile::Status s = turn_all_twice(p, b, rows, stream); !s.ok()) return s;
-  if (tile::Status s = run_last(kBackwardLadder, attention_of(p), attention_of(p, b, rows), stream);
-      !s.ok()) {
-    return s;
-  }
+  TILE_TRY(take_workspace(p, b, &rows));
+  TILE_TRY(turn_all_twice(p, b, rows, stream));
+  TILE_TRY(run_last(kBackwardLadder, attention_of(p), attention_of(p, b, rows), stream));
   const Turning queries = turning_of_queries(p, b, rows.positions);
-  if (tile::Status s = rotate_back(queries, rows.dq1, rows.dq2, b.dq, p.dq, stream); !s.ok())
-    return s;
+  TILE_TRY(rotate_back(queries, rows.dq1, rows.dq2, b.dq, p.dq, stream));
   return rotate_back(turning_of_keys(p, b), rows.dk1, rows.dk2, b.dk, p.dk, stream);
 }
 // snippet-end launch

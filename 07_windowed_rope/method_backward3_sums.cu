@@ -74,7 +74,7 @@ __global__ void method_backward_sums_dq(const float4* near,      // DqSums
 
 tile::Status takes_sums(const MethodBackwardProblem& p, const MethodBackwardBuffers& b,
                         const tile::Device& device) {
-  if (tile::Status s = takes_chunks(p, b, device); !s.ok()) return s;
+  TILE_TRY(takes_chunks(p, b, device));
   return takes_one_pass(attention_of(p), attention_of(p, b, rotated_rows(p, b.workspace)), device);
 }
 
@@ -90,26 +90,20 @@ tile::Status dq_of_sums(const MethodBackwardProblem& p, const MethodBackwardBuff
   const Turning queries = turning_of_queries(p, b, positions);
   return with_16_bits_and_head_dim(p.type, p.head_dim, [&](auto element, auto) {
     using T = decltype(element);
-    method_backward_sums_dq<T><<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
-        from.near, from.far, heads_of<T>(b.dq, p.dq), queries.cos, queries.sin, queries.positions,
-        queries.far_table, static_cast<int>(p.queries), static_cast<int>(p.heads), dim, p.scale);
-    return tile::launch_status("method_backward_sums_dq");
+    return tile::launch(method_backward_sums_dq<T>, "method_backward_sums_dq", blocks, kThreads, 0,
+                        stream, from.near, from.far, heads_of<T>(b.dq, p.dq), queries.cos,
+                        queries.sin, queries.positions, queries.far_table, p.queries, p.heads, dim,
+                        p.scale);
   });
 }
 
 tile::Status sums(const MethodBackwardProblem& p, const MethodBackwardBuffers& b, void* stream) {
   RotatedRows rows;
-  if (tile::Status s = take_workspace(p, b, &rows); !s.ok()) return s;
-  if (tile::Status s = turn_all_twice(p, b, rows, stream); !s.ok()) return s;
+  TILE_TRY(take_workspace(p, b, &rows));
+  TILE_TRY(turn_all_twice(p, b, rows, stream));
   DqSums from{};
-  if (tile::Status s = one_pass_to_sums(attention_of(p), attention_of(p, b, rows), &from, stream);
-      !s.ok()) {
-    return s;
-  }
-  if (tile::Status s = rotate_back(turning_of_keys(p, b), rows.dk1, rows.dk2, b.dk, p.dk, stream);
-      !s.ok()) {
-    return s;
-  }
+  TILE_TRY(one_pass_to_sums(attention_of(p), attention_of(p, b, rows), &from, stream));
+  TILE_TRY(rotate_back(turning_of_keys(p, b), rows.dk1, rows.dk2, b.dk, p.dk, stream));
   return dq_of_sums(p, b, rows.positions, from, stream);
 }
 

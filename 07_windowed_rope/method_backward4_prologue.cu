@@ -243,38 +243,29 @@ tile::Status takes_prologue(const MethodBackwardProblem& p, const MethodBackward
 tile::Status prologue(const MethodBackwardProblem& p, const MethodBackwardBuffers& b,
                       void* stream) {
   RotatedRows rows;
-  if (tile::Status s = take_workspace(p, b, &rows); !s.ok()) return s;
+  TILE_TRY(take_workspace(p, b, &rows));
   const BatchMasks masks = masks_of(p, b);
-  if (tile::Status s = fill_positions(masks, p.batch, p.table_positions, rows.positions, stream);
-      !s.ok()) {
-    return s;
-  }
+  TILE_TRY(fill_positions(masks, p.batch, p.table_positions, rows.positions, stream));
   const Turning queries = turning_of_queries(p, b, rows.positions);
-  if (tile::Status s = turn_twice(queries, b.q, p.q, rows.q1, rows.q2, stream); !s.ok()) return s;
+  TILE_TRY(turn_twice(queries, b.q, p.q, rows.q1, rows.q2, stream));
   const BackwardProblem inner = attention_of(p);
   const BackwardBuffers of_rows = attention_of(p, b, rows);
-  if (tile::Status s = compute_stats(inner, of_rows, stream); !s.ok()) return s;
+  TILE_TRY(compute_stats(inner, of_rows, stream));
   DqSums dq_sums{};
-  if (tile::Status s = clear_sums(inner, of_rows, &dq_sums, stream); !s.ok()) return s;
+  TILE_TRY(clear_sums(inner, of_rows, &dq_sums, stream));
   unsigned blocks = 0;
-  if (tile::Status s = blocks_for_tiles(p, p.kv_heads, p.keys, Plan::kKept, &blocks); !s.ok()) {
-    return s;
-  }
+  TILE_TRY(blocks_for_tiles(p, p.kv_heads, p.keys, Plan::kKept, &blocks));
   const auto launch = [&](auto element) {
     using T = decltype(element);
     const Strides packed = packed_strides(p.queries, p.heads, kDim);
-    const tile::Status allowed =
-        tile::allow_shared_bytes(method_backward_prologue<T>, Plan::kBytes);
-    if (!allowed.ok()) return allowed;
-    method_backward_prologue<T>
-        <<<blocks, Plan::kThreads, Plan::kBytes, static_cast<cudaStream_t>(stream)>>>(
-            heads_of<const T>(rows.q1, packed), heads_of<const T>(rows.q2, packed),
-            heads_of<const T>(b.k, p.k), heads_of<const T>(b.v, p.v),
-            heads_of<const T>(b.dout, p.dout), static_cast<const RowStats*>(of_rows.workspace),
-            dq_sums, heads_of<T>(b.dk, p.dk), heads_of<T>(b.dv, p.dv), b.cos, b.sin,
-            table_offset(p, Place::far_key), masks, window_of(p), static_cast<int>(p.batch),
-            static_cast<int>(p.heads), group_of(p), p.scale);
-    return tile::launch_status("method_backward_prologue");
+    return tile::launch(method_backward_prologue<T>, "method_backward_prologue", blocks,
+                        Plan::kThreads, Plan::kBytes, stream, heads_of<const T>(rows.q1, packed),
+                        heads_of<const T>(rows.q2, packed), heads_of<const T>(b.k, p.k),
+                        heads_of<const T>(b.v, p.v), heads_of<const T>(b.dout, p.dout),
+                        static_cast<const RowStats*>(of_rows.workspace), dq_sums,
+                        heads_of<T>(b.dk, p.dk), heads_of<T>(b.dv, p.dv), b.cos, b.sin,
+                        table_offset(p, Place::far_key), masks, window_of(p), p.batch, p.heads,
+                        group_of(p), p.scale);
   };
   const tile::Status launched =
       p.type == tile::DType::fp16 ? launch(__half{}) : launch(__nv_bfloat16{});

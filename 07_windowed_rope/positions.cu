@@ -33,13 +33,10 @@ tile::Status fill_positions(const BatchMasks& masks, std::int64_t batch,
                             std::int64_t table_positions, int* positions, void* stream) {
   unsigned blocks = 0;
   const std::int64_t all = batch * masks.queries;
-  if (tile::Status s = tile::blocks_for("batch and queries", all, kThreads, &blocks); !s.ok()) {
-    return s;
-  }
+  TILE_TRY(tile::blocks_for("batch and queries", all, kThreads, &blocks));
   if (blocks == 0) return {};
-  method_composed_positions<<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
-      positions, masks, all, static_cast<int>(table_positions));
-  return tile::launch_status("method_composed_positions");
+  return tile::launch(method_composed_positions, "method_composed_positions", blocks, kThreads, 0,
+                      stream, positions, masks, all, static_cast<int>(table_positions));
 }
 
 std::int64_t workspace_bytes(const MethodProblem& p, std::string_view step) {

@@ -31,7 +31,7 @@ tile::Attention sizes_of(const Problem& p) {
 
 template <class Problem>
 tile::Status check_numbers(const Problem& p) {
-  if (tile::Status s = tile::check_attention_sizes(p); !s.ok()) return s;
+  TILE_TRY(tile::check_attention_sizes(p));
   const auto [part, rate] = p.distance_factor;
   if (!(part >= 0 && part <= 1)) {
     return tile::invalid_argument("distance_factor",
@@ -85,7 +85,7 @@ tile::Status validate_sizes(const ForwardProblem& p) { return check_numbers(p); 
 tile::Status validate_sizes(const BackwardProblem& p) { return check_numbers(p); }
 
 tile::Status validate_tensors(const ForwardProblem& p, const ForwardBuffers& b) {
-  if (tile::Status s = validate_sizes(p); !s.ok()) return s;
+  TILE_TRY(validate_sizes(p));
   std::vector<TensorArgument> inputs = factors(p, b);
   add_lengths(&inputs, p, b);
   return check_tensors(is_empty(p), inputs,
@@ -94,7 +94,7 @@ tile::Status validate_tensors(const ForwardProblem& p, const ForwardBuffers& b) 
 }
 
 tile::Status validate_tensors(const BackwardProblem& p, const BackwardBuffers& b) {
-  if (tile::Status s = validate_sizes(p); !s.ok()) return s;
+  TILE_TRY(validate_sizes(p));
   std::vector<TensorArgument> inputs = factors(p, b);
   inputs.push_back(query_rows(p, "o", b.o, p.o));
   inputs.push_back(lse_of(p, b.lse));
@@ -104,22 +104,22 @@ tile::Status validate_tensors(const BackwardProblem& p, const BackwardBuffers& b
 }
 
 tile::Status validate(const ForwardProblem& p, const ForwardBuffers& buffers) {
-  if (tile::Status s = tile::check_requirements(kTypes, {}, p.type); !s.ok()) return s;
+  TILE_TRY(tile::check_requirements(kTypes, {}, p.type));
   return validate_tensors(p, buffers);
 }
 tile::Status validate(const BackwardProblem& p, const BackwardBuffers& buffers) {
-  if (tile::Status s = tile::check_requirements(kTypes, {}, p.type); !s.ok()) return s;
+  TILE_TRY(tile::check_requirements(kTypes, {}, p.type));
   return validate_tensors(p, buffers);
 }
 
 tile::Status check_chunks(const ForwardProblem& p, const ForwardBuffers& b) {
-  if (tile::Status s = check_no_distance_factor(p); !s.ok()) return s;
+  TILE_TRY(check_no_distance_factor(p));
   std::vector<TensorArgument> tensors = factors(p, b);
   tensors.push_back(query_rows(p, "o", b.o, p.o));
   return check_head_chunks(p.type, p.head_dim, tensors);
 }
 tile::Status check_chunks(const BackwardProblem& p, const BackwardBuffers& b) {
-  if (tile::Status s = check_no_distance_factor(p); !s.ok()) return s;
+  TILE_TRY(check_no_distance_factor(p));
   std::vector<TensorArgument> tensors = factors(p, b);
   tensors.push_back(query_rows(p, "dout", b.dout, p.dout));
   for (TensorArgument& each : gradients(p, b)) tensors.push_back(std::move(each));

@@ -25,11 +25,11 @@ tile::Status compute_stats(const BackwardProblem& p, const BackwardBuffers& buff
   }
   return tile::with_element_type(p.type, [&](auto element) -> tile::Status {
     using T = decltype(element);
-    windowed_backward_preprocess<T><<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
-        heads_of<const T>(buffers.o, p.o), heads_of<const T>(buffers.dout, p.dout), buffers.lse,
-        static_cast<RowStats*>(buffers.workspace), masks_of(p, buffers), static_cast<int>(p.heads),
-        rows, static_cast<int>(p.head_dim));
-    return tile::launch_status("windowed_backward_preprocess");
+    return tile::launch(windowed_backward_preprocess<T>, "windowed_backward_preprocess", blocks,
+                        kThreads, 0, stream, heads_of<const T>(buffers.o, p.o),
+                        heads_of<const T>(buffers.dout, p.dout), buffers.lse,
+                        static_cast<RowStats*>(buffers.workspace), masks_of(p, buffers), p.heads,
+                        rows, p.head_dim);
   });
 }
 

@@ -56,11 +56,11 @@ tile::Status turn_twice(const Turning& t, const void* from, const Strides& strid
   const Strides packed = packed_strides(t.length, t.heads, t.head_dim);
   const auto launch = [&](auto element) {
     using T = decltype(element);
-    method_turn_twice<T><<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
-        tile::heads_of<const T>(from, strides), tile::heads_of<T>(own, packed),
-        tile::heads_of<T>(far, packed), t.cos, t.sin, t.positions, t.far_table, all,
-        static_cast<int>(t.length), static_cast<int>(t.heads), static_cast<int>(t.head_dim));
-    return tile::launch_status("method_turn_twice");
+    return tile::launch(method_turn_twice<T>, "method_turn_twice", blocks, kThreads, 0, stream,
+                        tile::heads_of<const T>(from, strides), tile::heads_of<T>(own, packed),
+                        tile::heads_of<T>(far, packed), t.cos, t.sin, t.positions, t.far_table, all,
+                        static_cast<int>(t.length), static_cast<int>(t.heads),
+                        static_cast<int>(t.head_dim));
   };
   return t.type == tile::DType::fp16 ? launch(__half{}) : launch(__nv_bfloat16{});
 }

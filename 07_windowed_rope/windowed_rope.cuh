@@ -5,6 +5,7 @@
 #include <string>
 
 #include "tile/host/head_dim.hpp"
+#include "tile/host/launch.hpp"
 #include "tile/host/text.hpp"
 #include "tile/masks.cuh"
 #include "windowed_rope.hpp"

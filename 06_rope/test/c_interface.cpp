@@ -18,21 +18,16 @@ const tile::c::RegisterLadder kRotary{rope::kName, rope::kTitle,
 // Reads a caller's struct into the library's and into those of the chapter.
 Status read(const tile_rotary_args* args, tile_rotary_args* given, RotaryProblem* p,
             RotaryBuffers* b) {
-  if (Status s = tile::c::read_arguments(args, given); !s.ok()) return s;
-  if (Status s = tile::c::read_type(given->type, &p->type); !s.ok()) return s;
+  TILE_TRY(tile::c::read_arguments(args, given));
+  TILE_TRY(tile::c::read_type(given->type, &p->type));
   bool interleaved = false, backward = false;
-  if (Status s = tile::c::read_flag("interleaved", given->interleaved, &interleaved); !s.ok()) {
-    return s;
-  }
-  if (Status s = tile::c::read_flag("backward", given->backward, &backward); !s.ok()) return s;
+  TILE_TRY(tile::c::read_flag("interleaved", given->interleaved, &interleaved));
+  TILE_TRY(tile::c::read_flag("backward", given->backward, &backward));
   for (const auto& [name, heads] :
        {std::pair{"heads", given->heads}, {"kv_heads", given->kv_heads}}) {
-    if (Status s = tile::c::check_countable(
-            "length, heads and head_dim",
-            {{name, heads}, {"length", given->length}, {"head_dim", given->head_dim}});
-        !s.ok()) {
-      return s;
-    }
+    TILE_TRY(tile::c::check_countable(
+        "length, heads and head_dim",
+        {{name, heads}, {"length", given->length}, {"head_dim", given->head_dim}}));
   }
   p->batch = given->batch;
   p->length = given->length;
@@ -65,7 +60,7 @@ Status read(const tile_rotary_args* args, tile_rotary_args* given, RotaryProblem
 
 Status read(const tile_rotary_tables_args* args, tile_rotary_tables_args* given,
             FrequencyProblem* p) {
-  if (Status s = tile::c::read_arguments(args, given); !s.ok()) return s;
+  TILE_TRY(tile::c::read_arguments(args, given));
   const auto or_default = [](double value, double otherwise) {
     return value == 0 ? otherwise : value;
   };
@@ -91,7 +86,7 @@ Status read(const tile_rotary_tables_args* args, tile_rotary_tables_args* given,
     p->short_factors.assign(given->short_factors, given->short_factors + pairs);
     p->long_factors.assign(given->long_factors, given->long_factors + pairs);
   }
-  if (Status s = rope::validate(*p); !s.ok()) return s;
+  TILE_TRY(rope::validate(*p));
   const std::string positions = std::to_string(given->positions);
   if (given->positions < 0) return tile::invalid_argument("positions", positions + " is negative");
   if (given->positions > std::int64_t{1} << 29) {  // as tile_rotary()
@@ -106,7 +101,7 @@ tile_status tile_rotary_tables(const tile_rotary_tables_args* args) {
   return tile::c::guarded([&]() -> Status {
     tile_rotary_tables_args given;
     FrequencyProblem p{};
-    if (Status s = read(args, &given, &p); !s.ok()) return s;
+    TILE_TRY(read(args, &given, &p));
     const std::vector<double> frequencies = rope::frequencies(p);
     // Rounded first, so that step `sincos` and the tables multiply with the same number.
     const auto factor = static_cast<float>(rope::attention_factor(p));
@@ -125,7 +120,7 @@ tile_status tile_rotary(const tile_rotary_args* args) {
     tile_rotary_args given;
     RotaryProblem p{};
     RotaryBuffers b;
-    if (Status s = read(args, &given, &p, &b); !s.ok()) return s;
+    TILE_TRY(read(args, &given, &p, &b));
     return tile::c::launch_step(rope::kRotaryLadder, given.step, given.stream, p, b);
   });
 }
@@ -135,9 +130,9 @@ tile_status tile_rotary_reference(const tile_rotary_args* args) {
     tile_rotary_args given;
     RotaryProblem p{};
     RotaryBuffers b;
-    if (Status s = read(args, &given, &p, &b); !s.ok()) return s;
-    if (Status s = tile::c::check_reference_type(p.type); !s.ok()) return s;
-    if (Status s = rope::validate_tensors(p, b); !s.ok()) return s;
+    TILE_TRY(read(args, &given, &p, &b));
+    TILE_TRY(tile::c::check_reference_type(p.type));
+    TILE_TRY(rope::validate_tensors(p, b));
     if (rope::is_empty(p)) return {};
     if (!b.frequencies && p.rotary_dim > 0) {
       return tile::invalid_argument("frequencies", "is null");

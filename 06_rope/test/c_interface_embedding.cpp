@@ -17,8 +17,8 @@ const tile::c::RegisterLadder kBackward{rope::kName, rope::kTitle,
 // What both passes have: a caller's struct, as this library knows it, and its problem.
 template <class Args>
 Status read(const Args* args, Args* given, EmbeddingProblem* p) {
-  if (Status s = tile::c::read_arguments(args, given); !s.ok()) return s;
-  if (Status s = tile::c::read_type(given->type, &p->type); !s.ok()) return s;
+  TILE_TRY(tile::c::read_arguments(args, given));
+  TILE_TRY(tile::c::read_type(given->type, &p->type));
   p->batch = given->batch;
   p->length = given->length;
   p->dim = given->dim;
@@ -64,7 +64,7 @@ tile_status launch(const Ladder& ladder, const Args* args) {
   return tile::c::operation([&]() -> Status {
     Args given;
     EmbeddingProblem p{};
-    if (Status s = read(args, &given, &p); !s.ok()) return s;
+    TILE_TRY(read(args, &given, &p));
     return tile::c::launch_step(ladder, given.step, given.stream, p, buffers_of(given));
   });
 }
@@ -74,9 +74,9 @@ tile_status refer(const Args* args) {
   return tile::c::operation([&]() -> Status {
     Args given;
     EmbeddingProblem p{};
-    if (Status s = read(args, &given, &p); !s.ok()) return s;
-    if (Status s = tile::c::check_reference_type(p.type); !s.ok()) return s;
-    if (Status s = rope::validate_tensors(p, buffers_of(given)); !s.ok()) return s;
+    TILE_TRY(read(args, &given, &p));
+    TILE_TRY(tile::c::check_reference_type(p.type));
+    TILE_TRY(rope::validate_tensors(p, buffers_of(given)));
     refer(p, buffers_of(given));
     return {};
   });

@@ -470,7 +470,7 @@ TEST_SUITE("chapter") {
       p.workspace_bytes = workspace_bytes_of(ladder.steps[0], p);
       p.workspace = place(p.workspace_bytes);
       change(p);
-      if (Status s = validate(p); !s.ok()) return s;
+      TILE_TRY(validate(p));
       tile::Choice choice;
       return choose_step(ladder, 1, p, &choice);
     };
