@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(kMaxThreads)
                                   std::int64_t rows, std::int64_t all_cols,
                                   float per_col) {  // 1 / cols
   constexpr int kWarps = kMaxThreads / tile::kWarp;
-  using Queue = RowQueue<T, rows_ahead(kMaxThreads)>;
+  using Queue = RowQueue<T, kRowsAhead<kMaxThreads>>;
   extern __shared__ __align__(16) unsigned char rows_smem[];  // of the queue, or of one a warp
   // Two of them: a warp that is a row ahead must not write where a slow one still reads. It cannot
   // be two rows ahead, because of the barrier in between.

@@ -131,6 +131,9 @@ inline constexpr int kThreadElements = 32;
 /// gamma in fp32 takes 16 registers more.
 inline constexpr int kKeeping = 256, kRecomputing = 512;
 constexpr int rows_ahead(int max_threads) { return max_threads == kKeeping ? 2 : 1; }
+// For a kernel, which may not call a function of the host.
+template <int kMaxThreads>
+inline constexpr int kRowsAhead = rows_ahead(kMaxThreads);
 
 /// How its blocks share their rows.
 struct BlockPlan {

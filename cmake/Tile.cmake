@@ -83,6 +83,7 @@ endfunction()
 # tile_chapter([KERNELS file.cu …] [USES chapter …] [LINKS library …]): a chapter, named like its
 # folder, which holds
 #   step1_….cu, or forward1_….cu and backward1_….cu   its steps, named after their ladder
+#   attention/forward1_….cu …                         where there are several operations, a folder each
 #   reference.cpp, arguments.cpp and other .cpp       the reference, and what is refused
 #   exercises/, solutions/                            see tile_exercise()
 #   test/                                             test*.cpp and their kernels; bench*.cpp for
@@ -104,8 +105,9 @@ function(tile_chapter)
     endif()
   endforeach()
   file(GLOB steps CONFIGURE_DEPENDS RELATIVE "${CMAKE_CURRENT_SOURCE_DIR}"
-       *[0-9]_*.cu)
-  file(GLOB sources CONFIGURE_DEPENDS *.cpp)
+       *[0-9]_*.cu */forward[0-9]*_*.cu */backward[0-9]*_*.cu)
+  file(GLOB sources CONFIGURE_DEPENDS *.cpp */*.cpp)
+  list(FILTER sources EXCLUDE REGEX "/test/[^/]*$")
   file(GLOB glue CONFIGURE_DEPENDS test/bench*.cpp)
   file(GLOB c_interface CONFIGURE_DEPENDS test/c_interface*.cpp)
   file(GLOB tests CONFIGURE_DEPENDS RELATIVE "${CMAKE_CURRENT_SOURCE_DIR}" test/test*.cpp)
@@ -151,8 +153,9 @@ function(tile_chapter)
   endif()
   target_link_libraries(${name}_test PRIVATE ${name}_chapter harness_test_main Eigen3::Eigen)
   foreach(step IN LISTS steps)
-    get_filename_component(step ${step} NAME_WE)
-    tile_add_test(NAME ${name}.${step} LABEL ${name}
+    string(REPLACE ".cu" "" step "${step}")
+    string(REPLACE "/" "_" test "${step}")
+    tile_add_test(NAME ${name}.${test} LABEL ${name}
                   COMMAND ${name}_test --step=${step} --test-suite=step)
   endforeach()
   foreach(suite chapter launch large)

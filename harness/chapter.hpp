@@ -40,7 +40,7 @@ class Workload {
   virtual DType multiplied_type() const { return DType::fp32; }
   /// Validates the problem and finds the step that runs it when step `step` is asked for.
   virtual Status choose(std::size_t step, Choice* choice) const = 0;
-  /// Starts the own kernel of step `step`, which choose_step() has given, in a stream, a
+  /// Starts the own kernel of step `step`, which choose() has given, in a stream, a
   /// cudaStream_t.
   virtual Status launch(std::size_t step, void* stream) = 0;
   /// The peers to be timed beside the steps. They live no longer than the Workload.

@@ -50,6 +50,15 @@ const Chapter& find_chapter(std::string_view name) {
                    joined(chapters(), [](auto chapter) { return chapter->name; }));
 }
 
+// "backward" is that of the chapter's first operation, and "attention forward" is "attention".
+std::string full_name(const Chapter& chapter, std::string name) {
+  const std::string first(chapter.ladders.front().name);
+  if (name == "forward") return first;
+  if (name == "backward") return first + " " + name;
+  if (name.ends_with(" forward")) name.resize(name.size() - std::string(" forward").size());
+  return name;
+}
+
 // The ladder named by the next words, of "attention" and "attention backward" the one with more of
 // them; no such words mean the chapter's first. They are used up.
 const LadderInfo& find_ladder(const Chapter& chapter, const std::vector<std::string_view>& words,
@@ -60,7 +69,10 @@ const LadderInfo& find_ladder(const Chapter& chapter, const std::vector<std::str
   for (std::size_t i = *next; i < words.size(); ++i) {
     named.append(i == *next ? "" : " ").append(words[i]);
     for (const LadderInfo& ladder : chapter.ladders) {
-      if (named == ladder.name) found = &ladder, end = i + 1;
+      if (named == ladder.name || full_name(chapter, named) == ladder.name) {
+        found = &ladder;
+        end = i + 1;
+      }
     }
   }
   *next = end;

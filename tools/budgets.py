@@ -78,28 +78,28 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("05_flash_attention/forward9_wgmma.cu", "headers"):
         "head_boxes.cuh and ring.cuh: what is Hopper's comes to what is attention's",
     ("05_flash_attention/forward9_wgmma.cu", "header lines"): "the same",
-    ("06_rope/attention_backward2_fused.cu", "lines"): "two kernels, one for each side",
-    ("06_rope/rotary3_vectors.cu", "changed"):
+    ("06_rope/attention/backward2_fused.cu", "lines"): "two kernels, one for each side",
+    ("06_rope/rotary/forward3_vectors.cu", "changed"):
         "units of chunks and several heads in the place of a pair: no line of step 2's kernel remains",
-    ("07_windowed_rope/forward1_scores.cu", "lines"): "chapter 05's 120, and a second q and k",
-    ("07_windowed_rope/forward2_tiles.cu", "lines"): "chapter 05's 140, and two kinds of tiles",
-    ("07_windowed_rope/forward2_tiles.cu", "kernel"): "the same",
-    ("07_windowed_rope/forward5_wgmma.cu", "lines"):
+    ("07_windowed_rope/windowed/forward1_scores.cu", "lines"): "chapter 05's 120, and a second q and k",
+    ("07_windowed_rope/windowed/forward2_tiles.cu", "lines"): "chapter 05's 140, and two kinds of tiles",
+    ("07_windowed_rope/windowed/forward2_tiles.cu", "kernel"): "the same",
+    ("07_windowed_rope/windowed/forward5_wgmma.cu", "lines"):
         "chapter 05's 227, five maps for three, and a loop over the parts on both sides of the ring",
-    ("07_windowed_rope/forward5_wgmma.cu", "kernel"): "the same",
-    ("07_windowed_rope/forward5_wgmma.cu", "headers"): "as in chapter 05",
-    ("07_windowed_rope/forward5_wgmma.cu", "header lines"): "the same",
-    ("07_windowed_rope/backward1_scores.cu", "lines"): "three kernels, one for each formula",
-    ("07_windowed_rope/backward2_tiles.cu", "lines"): "two kernels, one for each side",
-    ("07_windowed_rope/backward2_tiles.cu", "changed"): "two kinds of tiles in both of them",
-    ("07_windowed_rope/backward4_one_pass.cu", "lines"):
+    ("07_windowed_rope/windowed/forward5_wgmma.cu", "kernel"): "the same",
+    ("07_windowed_rope/windowed/forward5_wgmma.cu", "headers"): "as in chapter 05",
+    ("07_windowed_rope/windowed/forward5_wgmma.cu", "header lines"): "the same",
+    ("07_windowed_rope/windowed/backward1_scores.cu", "lines"): "three kernels, one for each formula",
+    ("07_windowed_rope/windowed/backward2_tiles.cu", "lines"): "two kernels, one for each side",
+    ("07_windowed_rope/windowed/backward2_tiles.cu", "changed"): "two kinds of tiles in both of them",
+    ("07_windowed_rope/windowed/backward4_one_pass.cu", "lines"):
         "chapter 05's 260, and a loop over the parts",
-    ("07_windowed_rope/backward4_one_pass.cu", "kernel"): "the same",
-    ("07_windowed_rope/backward4_one_pass.cu", "changed"):
+    ("07_windowed_rope/windowed/backward4_one_pass.cu", "kernel"): "the same",
+    ("07_windowed_rope/windowed/backward4_one_pass.cu", "changed"):
         "and the way by which the methods' last step has the sums of dq",
-    ("07_windowed_rope/method_backward4_prologue.cu", "lines"):
+    ("07_windowed_rope/method/backward4_prologue.cu", "lines"):
         "that of `one_pass`, and dk rotated back in registers",
-    ("07_windowed_rope/method_backward4_prologue.cu", "kernel"): "the same",
+    ("07_windowed_rope/method/backward4_prologue.cu", "kernel"): "the same",
 }
 
 # Chapters whose steps still include files of harness/, or call each other's functions.
@@ -126,7 +126,7 @@ def limits():
 
 
 # Steps that continue another than the one before them: what is changed is counted from there.
-CONTINUES = {f"07_windowed_rope/{step}.cu": f"05_flash_attention/{continued}.cu" for step, continued in {
+CONTINUES = {f"07_windowed_rope/windowed/{step}.cu": f"05_flash_attention/{continued}.cu" for step, continued in {
     "forward1_scores": "forward1_scores",
     "forward2_tiles": "forward2_tiles",
     "forward3_mma": "forward3_mma",

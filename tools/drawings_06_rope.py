@@ -20,8 +20,8 @@ def printed(root):
     """What print_frequencies.cpp prints of the constants above."""
     with tempfile.TemporaryDirectory() as folder:
         program = pathlib.Path(folder) / "print_frequencies"
-        subprocess.run([os.environ.get("CXX", "g++"), "-std=c++20", "-O1", f"-I{root}",
-                        root / "tools/print_frequencies.cpp", root / CHAPTER / "frequencies.cpp",
+        subprocess.run([os.environ.get("CXX", "g++"), "-std=c++20", "-O1", f"-I{root}", f"-I{root / CHAPTER}",
+                        root / "tools/print_frequencies.cpp", root / CHAPTER / "rotary/frequencies.cpp",
                         "-o", program], check=True)
         words = (ROTARY_DIM, FACTOR, TRAINED_LENGTH, POSITIONS)
         return json.loads(subprocess.run([program, *map(str, words)], check=True,
@@ -114,7 +114,7 @@ ROW = 32  # elements of the row that turns
 def units(root, interleaved):
     """What each lane of step `vectors` loads of a row in bf16: the chunks' first elements; and the
     pairs that it turns."""
-    source = (root / CHAPTER / "rotary_unit.cuh").read_text(encoding="utf-8")
+    source = (root / CHAPTER / "rotary/rotary_unit.cuh").read_text(encoding="utf-8")
     chunks = int(re.search(r"kChunks = kLayout == Layout::half_split \? (\d) : (\d);",
                            source)[2 if interleaved else 1])
     width = 8  # bf16 in 16 bytes

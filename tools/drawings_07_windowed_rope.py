@@ -29,7 +29,7 @@ def program(root, name="print_windows", *sources):
                 root / "cpu_device/include", "/usr/include/eigen3", "/usr/local/include/eigen3")
     subprocess.run([os.environ.get("CXX", "g++"), "-std=c++20", "-ffunction-sections",
                     "-fdata-sections", "-Wl,--gc-sections", *(f"-I{folder}" for folder in includes),
-                    root / f"tools/{name}.cpp", root / CHAPTER / "method.cpp",
+                    root / f"tools/{name}.cpp", root / CHAPTER / "method/method.cpp",
                     *(root / source for source in sources), "-o", path], check=True)
     return path
 
@@ -43,7 +43,7 @@ def printed(root, *words):
 
 def tile_shape(root):
     """Queries and keys of a tile in step two_visits at head dimension 64."""
-    source = (root / CHAPTER / "forward4_two_visits.cu").read_text(encoding="utf-8")
+    source = (root / CHAPTER / "windowed/forward4_two_visits.cu").read_text(encoding="utf-8")
     keys = int(re.search(r"constexpr int kKeys = kDim == 64 \? (\d+) :", source)[1])
     text = re.sub(r"^template <[^>]*>\nconstexpr [^;]*;", "", source, flags=re.MULTILINE)
     return constants(text.replace("tile::kWarp", str(WARP)))["kQueries"], keys
@@ -378,8 +378,9 @@ class Drawn:
 
 def scores(root):
     """As ./tour run 07 --compare draws them."""
-    path = program(root, "print_curves", f"{CHAPTER}/test/bench_curves.cpp", f"{CHAPTER}/hidden.cpp",
-                   "06_rope/frequencies.cpp", "06_rope/embedding_reference.cpp")
+    path = program(root, "print_curves", f"{CHAPTER}/test/bench_curves.cpp", 
+                   f"{CHAPTER}/hidden/hidden.cpp",
+                   "06_rope/rotary/frequencies.cpp", "06_rope/embedding/reference.cpp")
     return Drawn(subprocess.run([path], check=True, text=True, stdout=subprocess.PIPE).stdout)
 
 

@@ -8,7 +8,7 @@ FROM_TOUR = (f"{CHAPTER}/test/bench.cpp", "./tour: inputs and reference of a pro
 READ = ("harness/c/tensors.hpp", "copies the struct, fills in what was left out", "AttentionForward")
 PATH = (
     ("tile/host/step.hpp", "run(): what every caller of a step does", "Ladder"),
-    (f"{CHAPTER}/arguments.cpp", "validate(): which argument is refused, and why", "TensorArgument"),
+    (f"{CHAPTER}/arguments.cpp", "validate(): which argument is refused, and why", "check_tensors"),
     (f"{CHAPTER}/flash_attention.hpp", "the ladder's table: what a step needs, takes, shows", "kForward"),
     (f"{CHAPTER}/forward7_interleaved.cu", "the launcher: grid, shared memory, tile::launch", "masks_of"),
     (f"{CHAPTER}/forward7_interleaved.cu", "the kernel: what the lesson is about", "LazySoftmax"),

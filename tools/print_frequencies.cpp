@@ -7,7 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "06_rope/frequencies.hpp"
+#include "06_rope/rotary/frequencies.hpp"
 
 namespace {
 

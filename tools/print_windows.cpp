@@ -9,7 +9,7 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "07_windowed_rope/method.hpp"
+#include "07_windowed_rope/method/method.hpp"
 
 namespace {
 

@@ -605,7 +605,7 @@ class Rope(WithSource):
     chapter = "06_rope"
 
     def test_a_turn(self):
-        self.holds("rotary.cuh", "return {fmaf(pair.x, c, -pair.y * s), fmaf(pair.y, c, "
+        self.holds("rotary/rotary.cuh", "return {fmaf(pair.x, c, -pair.y * s), fmaf(pair.y, c, "
                    "pair.x * s)};")
         for formula in ("x' = x c - y s y' = y c + x s", "x' = x c + x s y' = y c - y s (wrong)"):
             self.holds("README.md", formula)
@@ -623,10 +623,10 @@ class Rope(WithSource):
         self.assertGreater(max(lengths), 1.3 * rope.length(rope.Q))
 
     def test_units(self):
-        self.holds("rotary_unit.cuh", "kPairs = kChunks * kWidth / 2;",
+        self.holds("rotary/rotary_unit.cuh", "kPairs = kChunks * kWidth / 2;",
                    "x = kChunks == 2 ? value[0][i] : value[0][2 * i];",
                    "y = kChunks == 2 ? value[kChunks - 1][i] : value[0][2 * i + 1];")
-        self.holds("rotary3_vectors.cu",
+        self.holds("rotary/forward3_vectors.cu",
                    "const int col = (unit + (unit < turning ? 0 : (Unit::kChunks - 1) * turning)) "
                    "* Unit::kWidth;", "load(from + i * from_step + j * pairs)")
         for interleaved, count in ((False, 2), (True, 4)):
@@ -705,7 +705,7 @@ class WindowedRope(WithSource):
         data = windowed.tile_kinds(ROOT, limit, w)
         self.assertEqual(windowed.turns_of(data, windowed.SHOWN_TILE),
                          [[0, 1, 2], [6, 7], [2, 3, 4, 5, 6]])
-        self.holds("forward4_two_visits.cu",
+        self.holds("windowed/forward4_two_visits.cu",
                    "for (int of_mask = 0; of_mask < Window::kParts; ++of_mask)",
                    "visited = mask.tiles(block_query, kQueries, kKeys);",
                    "const Heads<const T> k = tile::ptx::flag_once(near) ? k1 : k2;",
@@ -738,13 +738,13 @@ class WindowedRope(WithSource):
         self.assertEqual(windowed.small_kinds(ROOT), [
             [0 if j > i else windowed.NEAR if i - j < windowed.SMALL_WINDOW else windowed.FAR
              for j in range(windowed.SMALL)] for i in range(windowed.SMALL)])
-        self.holds("backward4_one_pass.cu", "(tile::ptx::flag_once(near) ? dq1_sums : dq2_sums)",
+        self.holds("windowed/backward4_one_pass.cu", "(tile::ptx::flag_once(near) ? dq1_sums : dq2_sums)",
                    "store(dk_sums, (near ? dk1 : dk2).rows(work.batch, work.head)",
                    "store(dv_sums, dv.rows(work.batch, work.head)")
-        self.holds("method_backward1_composed.cu", "near_cos[entry], -near_sin[entry]);",
+        self.holds("method/backward1_composed.cu", "near_cos[entry], -near_sin[entry]);",
                    "far_cos[entry], -far_sin[entry]);", "to[x] = static_cast<T>(a.x + b.x); to[y] = "
                    "static_cast<T>(a.y + b.y);")
-        self.holds("method.hpp", "dq_i = R(i)^T dq1_i + R(i')^T dq2_i dk_j = R(j)^T dk1_j + "
+        self.holds("method/method.hpp", "dq_i = R(i)^T dq1_i + R(i')^T dq2_i dk_j = R(j)^T dk1_j + "
                    "R(j')^T dk2_j")
 
 

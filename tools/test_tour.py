@@ -108,9 +108,9 @@ class Tour(unittest.TestCase):
         self.assertEqual((status, lines[-1]), (1, "At least one step is wrong; see above."))
 
     def test_a_failed_test_is_told_with_the_command_for_it(self):
-        (self.root / "06_rope").mkdir()
+        (self.root / "06_rope/attention").mkdir(parents=True)
         for step in "1_plain", "2_tables":
-            (self.root / f"06_rope/attention_backward{step}.cu").touch()
+            (self.root / f"06_rope/attention/backward{step}.cu").touch()
         self.script(self.root / "bin/ctest", """
 case "$*" in *' -N '*) echo '  Test #4: 06_rope.attention_backward2_tables'; exit ;; esac
 cat <<'END'
@@ -227,7 +227,7 @@ exit 8""")
 
 
 # In place of g++ and cc: an object is an empty file, a program says its arguments, the translator
-# copies. A file takes 20 ms, and one of the harness three seconds. What CMake asks is answered by the
+# copies. A file takes 20 ms, and some of the harness three seconds. What CMake asks is answered by the
 # real one.
 COMPILER = """#!/bin/sh
 case "$PWD $*" in *CompilerId*|*cmTC_*|*CompilerABI*|*feature_tests*|*-dumpversion*|*--version*) exec {real} "$@" ;; esac
@@ -242,7 +242,7 @@ while [ $# -gt 0 ]; do
   shift
 done
 [ -z "$dependencies" ] || echo "$target: $source" >"$dependencies"
-case $source in *harness/compare.cpp) sleep 3 ;; *) sleep 0.02 ;; esac
+case $source in */harness.dir/Unity/unity_0*) sleep 3 ;; *) sleep 0.02 ;; esac
 case $kind in
   object) : >"$output" ;;
   program)
@@ -340,7 +340,7 @@ class Waiting(unittest.TestCase):
         source.touch()
         # The slow file is the program's own.
         compiler = self.root / "cxx"
-        compiler.write_text(compiler.read_text(encoding="utf-8").replace("harness/compare", "src/memory"),
+        compiler.write_text(compiler.read_text(encoding="utf-8").replace("/harness.dir/", "/cpu_device.dir/"),
                             encoding="utf-8")
         self.on_terminal("./tour", "play", "slow.cu", "--device", "cpu")
         self.assertFalse([name for name in self.objects() if not re.search("cpu_device|slow", name)])

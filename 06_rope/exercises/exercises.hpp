@@ -1,7 +1,7 @@
 // What the exercises of chapter 06 are to define. All arrays are in device memory.
 #pragma once
 
-#include "rotary.hpp"
+#include "rotary/rotary.hpp"
 
 namespace rope {
 

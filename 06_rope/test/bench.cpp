@@ -4,7 +4,7 @@
 #include "harness/sample.hpp"
 #include "harness/workload.hpp"
 #include "ladders.hpp"
-#include "rotary_reference.hpp"
+#include "rotary/reference.hpp"
 #include "rotation.hpp"
 
 namespace rope {
@@ -94,7 +94,7 @@ class Rotary : public tile::LadderWorkload<RotaryLadder> {
     RotaryProblem some = problem_;
     some.batch = 1;
     some.length = std::ssize(rows_);
-    // A size that is refused comes as far as this: choose_step() validates it later.
+    // A size that is refused comes as far as this: choose() validates it later.
     some.rotary_dim = std::min(some.rotary_dim, some.head_dim);
     std::vector<int> positions;
     for (const std::int64_t row : rows_) {

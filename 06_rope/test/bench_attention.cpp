@@ -3,7 +3,7 @@
 #include <cmath>
 #include <stdexcept>
 
-#include "attention_reference.hpp"
+#include "attention/reference.hpp"
 #include "harness/sample.hpp"
 #include "harness/workload.hpp"
 #include "ladders.hpp"
@@ -117,7 +117,7 @@ class AttentionWorkload : public tile::LadderWorkload<Ladder> {
 class Forward : public AttentionWorkload<AttentionLadder> {
  public:
   explicit Forward(const AttentionForward& p) : AttentionWorkload(kAttentionLadder, p, 2, 2) {
-    if (!validate_sizes(p).ok()) return;  // choose_step() says what is wrong
+    if (!validate_sizes(p).ok()) return;  // choose() says what is wrong
     place_random(&call_.q, "q", p.heads, 1);
     const Values q = tensors_.rows_of_last(rows_);
     place_random(&call_.k, "k", p.kv_heads, 2);

@@ -3,7 +3,7 @@
 
 #include <bit>
 
-#include "embedding_reference.hpp"
+#include "embedding/reference.hpp"
 #include "harness/sample.hpp"
 #include "harness/workload.hpp"
 

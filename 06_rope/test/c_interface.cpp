@@ -1,9 +1,9 @@
 // Chapter 06's rotation for callers of C.
 #include <algorithm>
 
-#include "frequencies.hpp"
 #include "harness/c/tensors.hpp"
-#include "rotary_reference.hpp"
+#include "rotary/frequencies.hpp"
+#include "rotary/reference.hpp"
 
 namespace {
 

@@ -2,7 +2,7 @@
 #include <cmath>
 #include <string_view>
 
-#include "attention_reference.hpp"
+#include "attention/reference.hpp"
 #include "harness/c/tensors.hpp"
 
 namespace {

@@ -1,5 +1,5 @@
 // Chapter 06's position embeddings for callers of C.
-#include "embedding_reference.hpp"
+#include "embedding/reference.hpp"
 #include "harness/c/c_interface.hpp"
 
 namespace {

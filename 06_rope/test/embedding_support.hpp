@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "embedding_reference.hpp"
+#include "embedding/reference.hpp"
 #include "harness/buffer.hpp"
 #include "harness/convert.hpp"
 #include "harness/inputs.hpp"

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "frequencies.hpp"
+#include "rotary/frequencies.hpp"
 
 namespace rope {
 

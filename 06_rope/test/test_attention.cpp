@@ -2,7 +2,7 @@
 #include <cmath>
 #include <type_traits>
 
-#include "attention_reference.hpp"
+#include "attention/reference.hpp"
 #include "harness/selection.hpp"
 #include "test_support.hpp"
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "frequencies.hpp"
+#include "rotary/frequencies.hpp"
 
 namespace rope {
 namespace {

@@ -12,7 +12,7 @@
 #include "harness/inputs.hpp"
 #include "harness/tensor.hpp"
 #include "harness/test_main.hpp"
-#include "rotary_reference.hpp"
+#include "rotary/reference.hpp"
 #include "rotation.hpp"
 #include "tile/host/device.hpp"
 

@@ -2,7 +2,7 @@
 // gaps. Query i stands beside key i + keys - queries.
 #pragma once
 
-#include "windowed_rope.hpp"
+#include "windowed/windowed_rope.hpp"
 
 namespace windowed_rope {
 

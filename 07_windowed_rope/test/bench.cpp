@@ -7,7 +7,7 @@
 #include "harness/workload.hpp"
 #include "ladders.hpp"
 #include "tile/host/cuda_check.hpp"
-#include "windowed_rope.hpp"
+#include "windowed/windowed_rope.hpp"
 
 namespace windowed_rope {
 namespace {

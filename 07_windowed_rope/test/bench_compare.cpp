@@ -9,7 +9,7 @@
 #include "harness/bench.hpp"
 #include "ladders.hpp"
 #include "tile/host/device.hpp"
-#include "windowed_rope.hpp"
+#include "windowed/windowed_rope.hpp"
 
 namespace windowed_rope {
 namespace {

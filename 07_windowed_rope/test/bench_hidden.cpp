@@ -6,7 +6,7 @@
 #include "harness/convert.hpp"
 #include "harness/sample.hpp"
 #include "harness/workload.hpp"
-#include "hidden.hpp"
+#include "hidden/hidden.hpp"
 #include "ladders.hpp"
 
 namespace windowed_rope {
@@ -35,7 +35,7 @@ class HiddenWorkload : public tile::LadderWorkload<Ladder> {
 
   HiddenWorkload(const Ladder& ladder, const Problem& p, double products)
       : tile::LadderWorkload<Ladder>(ladder, p), products_(products) {
-    if (!validate_sizes(p).ok()) return;  // choose_step() says what is wrong
+    if (!validate_sizes(p).ok()) return;  // choose() says what is wrong
     const double usual = 1 / std::sqrt(static_cast<double>(p.model_dim));
     x_ = random(&this->buffers_.x, "x", tokens(), p.model_dim, 1, 1);
     wq_ = random(&this->buffers_.wq, "wq", p.model_dim, row(), 2, usual);

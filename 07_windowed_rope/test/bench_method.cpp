@@ -3,11 +3,11 @@
 #include <cmath>
 #include <stdexcept>
 
-#include "frequencies.hpp"
 #include "harness/sample.hpp"
 #include "harness/workload.hpp"
 #include "ladders.hpp"
-#include "method.hpp"
+#include "method/method.hpp"
+#include "rotary/frequencies.hpp"
 #include "tile/host/cuda_check.hpp"
 
 namespace windowed_rope {
@@ -50,7 +50,7 @@ class MethodWorkload : public tile::LadderWorkload<Ladder> {
         rows_(checked_rows(p.batch * p.queries)),
         products_(products),
         tensors_of_q_(tensors_of_q) {
-    if (!validate_sizes(p).ok()) return;  // choose_step() says what is wrong
+    if (!validate_sizes(p).ok()) return;  // choose() says what is wrong
     frequencies_ = rope::frequencies({.rotary_dim = p.rotary_dim});
     const MethodTables tables =
         method_tables({p.method, p.window, p.factor}, frequencies_, p.table_positions);

@@ -1,6 +1,6 @@
 // Chapter 07's attention with two scores for callers of C.
 #include "harness/c/tensors.hpp"
-#include "windowed_rope.hpp"
+#include "windowed/windowed_rope.hpp"
 
 namespace {
 

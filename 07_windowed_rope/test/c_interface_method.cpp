@@ -4,7 +4,7 @@
 #include <string>
 
 #include "harness/c/tensors.hpp"
-#include "method.hpp"
+#include "method/method.hpp"
 
 namespace {
 

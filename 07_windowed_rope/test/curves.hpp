@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "hidden.hpp"
+#include "hidden/hidden.hpp"
 
 namespace windowed_rope {
 

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "hidden.hpp"
+#include "hidden/hidden.hpp"
 #include "test_support.hpp"
 
 namespace windowed_rope {

@@ -3,10 +3,10 @@
 #include <cmath>
 #include <complex>
 
-#include "attention_reference.hpp"
-#include "frequencies.hpp"
-#include "method.hpp"
-#include "method_workspace.hpp"
+#include "attention/reference.hpp"
+#include "method/method.hpp"
+#include "method/workspace.hpp"
+#include "rotary/frequencies.hpp"
 #include "test_support.hpp"
 
 namespace windowed_rope {

@@ -18,7 +18,7 @@
 #include "harness/tensor.hpp"
 #include "harness/test_main.hpp"
 #include "tile/host/device.hpp"
-#include "windowed_rope.hpp"
+#include "windowed/windowed_rope.hpp"
 
 namespace windowed_rope {
 

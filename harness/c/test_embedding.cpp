@@ -1,7 +1,7 @@
 // The position embeddings by the C interface, called as a C program calls it.
 #include <cmath>
 
-#include "06_rope/embedding_reference.hpp"
+#include "06_rope/embedding/reference.hpp"
 #include "harness/c/test_support.hpp"
 
 namespace embedding_test {

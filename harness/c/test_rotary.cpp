@@ -1,8 +1,8 @@
 // The rotation by the C interface, called as a C program calls it.
 #include <cmath>
 
-#include "06_rope/frequencies.hpp"
-#include "06_rope/rotary_reference.hpp"
+#include "06_rope/rotary/frequencies.hpp"
+#include "06_rope/rotary/reference.hpp"
 #include "06_rope/test/rotation.hpp"
 #include "harness/c/test_support.hpp"
 

@@ -2,7 +2,7 @@
 #include <cmath>
 #include <cstddef>
 
-#include "06_rope/attention_reference.hpp"
+#include "06_rope/attention/reference.hpp"
 #include "06_rope/test/rotation.hpp"
 #include "harness/c/test_support.hpp"
 #include "harness/convert.hpp"

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "06_rope/test/rotation.hpp"
-#include "07_windowed_rope/method.hpp"
+#include "07_windowed_rope/method/method.hpp"
 #include "harness/c/test_support.hpp"
 #include "harness/convert.hpp"
 

@@ -1,6 +1,6 @@
-// A call of attention, from the C interface to the launcher: its tensors, its sizes and its options.
-// Chapters 05, 06 and 07 have these structs; what a chapter has no use for stays at its default,
-// which its arguments.cpp sees to.
+// A call of attention, from the C interface to the launcher: its tensors, its sizes and its
+// options. Chapters 05, 06 and 07 have these structs; what a chapter has no use for stays at its
+// default, which its arguments.cpp sees to.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,8 @@ struct DistanceFactor {
 
 /// What both passes have. Query i stands beside key i + keys - queries, and sees `left` keys before
 /// and `right` after it (tile/mask.hpp): right = 0 is causal. heads / kv_heads heads of q share one
-/// of k and v. A batch entry may have lengths of its own: queries and keys beyond them do not exist.
+/// of k and v. A batch entry may have lengths of its own: queries and keys beyond them do not
+/// exist.
 struct Attention {
   DType type;
   std::int64_t batch, heads, queries, keys, head_dim;

@@ -103,10 +103,15 @@ std::int64_t workspace_bytes_of(const Step<Arguments...>& step,
   return step.workspace_bytes ? step.workspace_bytes(problem) : 0;
 }
 
-/// "forward3_shuffles": the file of a step, without ".cu". Steps count from 0.
+/// The file of a step, without ".cu": "forward3_shuffles", and "attention/backward1_composed" of
+/// the ladder "attention backward". Steps count from 0.
 inline std::string file_of_step(std::string_view ladder, std::size_t step, std::string_view name) {
   std::string file(ladder.empty() ? "step" : ladder);
-  for (char& c : file) c = c == ' ' ? '_' : c;
+  if (const std::size_t space = file.find(' '); space != std::string::npos) {
+    file[space] = '/';
+  } else if (!ladder.empty() && ladder != "forward" && ladder != "backward") {
+    file += "/forward";
+  }
   return file.append(std::to_string(step + 1)).append("_").append(name);
 }
 
@@ -137,8 +142,8 @@ struct Ladder {
   using Buffers = std::tuple_element_t<sizeof...(Arguments) - 1, std::tuple<Arguments...>>;
 
   /// Of the command line and of the files: "forward" for forward1_thread_per_row.cu, "attention
-  /// backward" for attention_backward1_fused.cu. Empty if the chapter has one ladder, whose files
-  /// are step1_….
+  /// backward" for attention/backward1_fused.cu, "attention" for attention/forward1_composed.cu.
+  /// Empty if the chapter has one ladder, whose files are step1_….
   std::string_view name;
   /// What the names of its kernels begin with. The rest begins with the step's name.
   std::string_view kernels;

@@ -100,6 +100,9 @@ tile::Status launch(void (*kernel)(Parameters...), tile::LaunchName name, Cluste
                                   clusters.size, bytes, nullptr, parameters...);
 }
 
+__global__ void number_kernel(int value, int* out) { out[0] = value; }
+__global__ void shared_kernel() {}
+
 }  // namespace
 
 tile::Status ranks_and_sizes(Clusters clusters, int* out) {
@@ -132,6 +135,18 @@ tile::Status launch_nothing(unsigned blocks, unsigned cluster, int threads, std:
 
 tile::Status count_clusters(unsigned cluster, int threads, std::size_t bytes, int* count) {
   return tile::clusters_at_once(nothing_kernel, "nothing_kernel", threads, cluster, bytes, count);
+}
+
+tile::Status write_number(std::int64_t value, int* out) {
+  return tile::launch(number_kernel, "number_kernel", 1, 1, 0, nullptr, value, out);
+}
+
+tile::Status launch_with_shared_bytes(std::size_t bytes, int* allowed) {
+  TILE_TRY(tile::launch(shared_kernel, "shared_kernel", 1, 1, bytes, nullptr));
+  cudaFuncAttributes attributes{};
+  TILE_RETURN_IF_CUDA_ERROR(cudaFuncGetAttributes(&attributes, shared_kernel));
+  *allowed = attributes.maxDynamicSharedSizeBytes;
+  return {};
 }
 
 }  // namespace ptx_test

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 #include "tile/host/status.hpp"
 
@@ -40,5 +41,12 @@ tile::Status launch_nothing(unsigned blocks, unsigned cluster, int threads, std:
 
 /// How many clusters of a kernel that does nothing the card holds at one time.
 tile::Status count_clusters(unsigned cluster, int threads, std::size_t bytes, int* count);
+
+/// Without clusters: writes `value` to out[0], by a kernel that takes an int.
+tile::Status write_number(std::int64_t value, int* out);
+
+/// Launches a kernel with so much dynamic shared memory. `allowed`: how much it may have from then
+/// on.
+tile::Status launch_with_shared_bytes(std::size_t bytes, int* allowed);
 
 }  // namespace ptx_test

@@ -169,4 +169,26 @@ TEST_SUITE("cluster") {
     require(launch_nothing(6, 2, 32, 0));
     require(tile::synchronize_status(nullptr));
   }
+
+  TEST_CASE("a launch refuses a number that its kernel's parameter cannot hold") {
+    const DeviceVector<int> out("out", {5});
+    require(write_number(-7, out.data()));
+    CHECK(out.download() == Ints{-7});
+    for (const std::int64_t value : {std::int64_t{1} << 31, -(std::int64_t{1} << 31) - 1}) {
+      const tile::Status refused = write_number(value, out.data());
+      CHECK(refused.code == tile::Code::unsupported);
+      CHECK(refused.message ==
+            "launch of number_kernel: the argument " + std::to_string(value) + " is too large");
+    }
+    CHECK(out.download() == Ints{-7});  // nothing was launched
+  }
+
+  TEST_CASE("a launch never lowers what a kernel may have of shared memory") {
+    int allowed = 0;
+    require(launch_with_shared_bytes(60 * 1024, &allowed));
+    CHECK(allowed >= 60 * 1024);
+    require(launch_with_shared_bytes(50 * 1024, &allowed));  // another thread may launch with more
+    CHECK(allowed >= 60 * 1024);
+    require(tile::synchronize_status(nullptr));
+  }
 }

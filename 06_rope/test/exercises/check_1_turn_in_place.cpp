@@ -1,6 +1,6 @@
 // Checks exercise 06.1. Not part of the task.
 // Shipped: turned half-split pairs, and the second
-#include "rotary_reference.hpp"
+#include "rotary/reference.hpp"
 #include "test/exercises/checks.hpp"
 
 using namespace rope;

@@ -2,7 +2,7 @@
 // Shipped: the distance goes on to grow by 1 with each key
 #include <cstdint>
 
-#include "frequencies.hpp"
+#include "rotary/frequencies.hpp"
 #include "test/exercises/checks.hpp"
 
 using namespace windowed_rope;

@@ -1,0 +1,237 @@
+// Attention backward, step 1: rotate, then chapter 05's gradients, then rotate back.
+// Idea: attention takes rotated q and k as its inputs, so its gradients are with respect to these.
+//       A rotation is linear: its transpose, a rotation by minus the angle, turns them into
+//       gradients of q and k. Step `vectors` does it in place.
+// Limit: q and k are read, written and read again, and so are dq and dk, which are rounded twice.
+#include "attention/attention.cuh"
+#include "tile/ptx/exp2.cuh"
+
+namespace rope {
+namespace {
+
+using tile::SharedTile, tile::Accumulator;
+
+/// A warp keeps 16 rows, whose gradients fill at most half of its registers, and loops over the
+/// rows of the other side: a stage is copied while the previous one is multiplied.
+template <int kDim>
+struct TilePlan {
+  static constexpr int kWarps = 4, kThreads = kWarps * 32, kKept = kWarps * 16;
+  static constexpr int kPassing = kDim == 64 ? 64 : 32;
+  static constexpr int kBytes = (2 * kKept + 2 * 2 * kPassing) * kDim * 2;
+};
+
+// snippet-begin queries
+/// dQ of a tile of queries, and their stats.
+template <class T, int kDim>
+__global__ void attention_backward_composed_dq(Heads<const T> q,  // [batch][length][heads][kDim]
+                                               Heads<const T> k,  // [batch][length][heads / group]
+                                               Heads<const T> v,  // as k
+                                               Heads<const T> o,  // as q
+                                               Heads<const T> dout,    // as q
+                                               const float* lse,       // [batch][heads][length]
+                                               tile::RowStats* stats,  // [batch][heads][rows]
+                                               Heads<T> dq,            // as q
+                                               tile::Mask mask, int batch, int heads, int group,
+                                               float scale) {
+  using Plan = TilePlan<kDim>;
+  constexpr int kThreads = Plan::kThreads, kQueries = Plan::kKept, kKeys = Plan::kPassing;
+  using QueryTile = SharedTile<T, kQueries, kDim>;
+  using KeyTile = SharedTile<T, kKeys, kDim>;
+  extern __shared__ __align__(1024) unsigned char smem[];  // {queries, their dO, [2]{keys, values}}
+  const QueryTile q_tile(smem), dout_tile(smem + QueryTile::kBytes);
+  const auto work =
+      tile::work_longest_first(batch, heads, (mask.queries + kQueries - 1) / kQueries);
+  const int block_query = work.tile * kQueries, kv_head = work.head / group;
+  const int warp_row = static_cast<int>(threadIdx.x) / 32 * 16;  // in the tile
+  const int warp_query = block_query + warp_row;
+
+  const auto k_tile = [&](int tile) {
+    return KeyTile(smem + 2 * QueryTile::kBytes + tile % 2 * 2 * KeyTile::kBytes);
+  };
+  const auto v_tile = [&](int tile) { return k_tile(tile).after(KeyTile::kBytes); };
+  const auto copy = [&](int tile) {
+    const int key = tile * kKeys;
+    k_tile(tile).template copy_async<kThreads>(k.rows(work.batch, kv_head, key), mask.keys - key);
+    v_tile(tile).template copy_async<kThreads>(v.rows(work.batch, kv_head, key), mask.keys - key);
+  };
+  const tile::Mask::Tiles visited = mask.tiles(block_query, kQueries, kKeys);
+  q_tile.template copy_async<kThreads>(q.rows(work.batch, work.head, block_query),
+                                       mask.queries - block_query);
+  dout_tile.template copy_async<kThreads>(dout.rows(work.batch, work.head, block_query),
+                                          mask.queries - block_query);
+  copy(visited.first);
+  tile::RowStats of_lane[2];
+  compute_stats<T, kDim>(of_lane, o.rows(work.batch, work.head), dout.rows(work.batch, work.head),
+                         lse_of_head(lse, work, heads, mask.queries), warp_query, mask.queries);
+  store_stats(of_lane, stats_of_head(stats, work, heads, mask.queries) + warp_query);
+
+  Accumulator<16, kDim> dq_sums;
+  for (int tile = visited.first; tile < visited.last; ++tile) {
+    tile::ptx::cp_async_wait_all();
+    // This tile has landed, and all warps are done with the previous one, whose buffer the next
+    // copy overwrites.
+    __syncthreads();
+    if (tile + 1 < visited.last) copy(tile + 1);
+    const bool whole = tile >= visited.whole_first && tile < visited.whole_last;
+    if (!whole && !mask.any_sees(warp_query, 16, tile * kKeys, kKeys)) continue;
+    // P = exp2(Q K^T - lse)
+    Accumulator<16, kKeys> weights, dscores;
+    mma_ABt<T>(weights, q_tile, warp_row, k_tile(tile), 0);
+    if (!whole) hide(weights, mask, warp_query, tile * kKeys);
+    // dS = P (dO V^T - delta)
+    mma_ABt<T>(dscores, dout_tile, warp_row, v_tile(tile), 0);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+#pragma unroll
+      for (int c = 0; c < kKeys / 4; ++c) {
+        const float weight =
+            tile::ptx::exp2_approx(fmaf(scale * tile::kLog2E, weights.at(r, c), -of_lane[r].lse2));
+        dscores.at(r, c) = weight * (dscores.at(r, c) - of_lane[r].delta);
+      }
+    }
+    // dQ += dS K
+    mma_AB<T>(dq_sums, as_fragment<T>(dscores), k_tile(tile), 0);
+  }
+  dq_sums.scale(scale);
+  store(dq_sums, dq.rows(work.batch, work.head), warp_query, mask.queries);
+}
+// snippet-end queries
+
+// snippet-begin keys
+/// dK and dV of a tile of keys, over all queries of all heads that share it.
+template <class T, int kDim>
+__global__ void attention_backward_composed_dkv(
+    Heads<const T> q,             // [batch][length][heads][kDim]
+    Heads<const T> k,             // [batch][length][heads / group]
+    Heads<const T> v,             // as k
+    Heads<const T> dout,          // as q
+    const tile::RowStats* stats,  // [batch][heads][rows]
+    Heads<T> dk,                  // as k
+    Heads<T> dv,                  // as k
+    tile::Mask mask, int batch, int heads, int group, float scale) {
+  using Plan = TilePlan<kDim>;
+  constexpr int kThreads = Plan::kThreads, kKeys = Plan::kKept, kQueries = Plan::kPassing;
+  using KeyTile = SharedTile<T, kKeys, kDim>;
+  using QueryTile = SharedTile<T, kQueries, kDim>;
+  extern __shared__ __align__(1024) unsigned char smem[];  // {keys, values, [2]{queries, their dO}}
+  const KeyTile k_tile(smem), v_tile(smem + KeyTile::kBytes);
+  const auto work = tile::keys_longest_first(batch, heads / group, (mask.keys + kKeys - 1) / kKeys);
+  const tile::Mask transposed = mask.transposed();
+  const int block_key = work.tile * kKeys;
+  const int warp_row = static_cast<int>(threadIdx.x) / 32 * 16;  // in the tile
+  const int warp_key = block_key + warp_row;
+  // An iteration is a tile of queries that see these keys; the loop takes the heads that share the
+  // keys in turn.
+  const tile::Mask::Tiles visited = transposed.tiles(block_key, kKeys, kQueries);
+  const int tiles = visited.last - visited.first;
+  const auto head_of = [&](int turn) { return work.head * group + turn / tiles; };
+  const auto tile_of = [&](int turn) { return visited.first + turn % tiles; };
+
+  const auto q_tile = [&](int turn) {
+    return QueryTile(smem + 2 * KeyTile::kBytes + turn % 2 * 2 * QueryTile::kBytes);
+  };
+  const auto dout_tile = [&](int turn) { return q_tile(turn).after(QueryTile::kBytes); };
+  const auto copy = [&](int turn) {
+    const int query = tile_of(turn) * kQueries;
+    q_tile(turn).template copy_async<kThreads>(q.rows(work.batch, head_of(turn), query),
+                                               mask.queries - query);
+    dout_tile(turn).template copy_async<kThreads>(dout.rows(work.batch, head_of(turn), query),
+                                                  mask.queries - query);
+  };
+  k_tile.template copy_async<kThreads>(k.rows(work.batch, work.head, block_key),
+                                       mask.keys - block_key);
+  v_tile.template copy_async<kThreads>(v.rows(work.batch, work.head, block_key),
+                                       mask.keys - block_key);
+  copy(0);
+
+  Accumulator<16, kDim> dk_sums, dv_sums;
+  for (int turn = 0; turn < tiles * group; ++turn) {
+    tile::ptx::cp_async_wait_all();
+    // These queries have landed, and all warps are done with the previous ones, whose buffer the
+    // next copy overwrites.
+    __syncthreads();
+    if (turn + 1 < tiles * group) copy(turn + 1);
+    const int tile = tile_of(turn), query = tile * kQueries;
+    const bool whole = tile >= visited.whole_first && tile < visited.whole_last;
+    if (!whole && !transposed.any_sees(warp_key, 16, query, kQueries)) continue;
+    // P^T = exp2(K Q^T - lse)
+    Accumulator<16, kQueries> weights, dscores;
+    mma_ABt<T>(weights, k_tile, warp_row, q_tile(turn), 0);
+    if (!whole) hide(weights, transposed, warp_key, query);
+    // dS^T = P^T (V dO^T - delta)
+    mma_ABt<T>(dscores, v_tile, warp_row, dout_tile(turn), 0);
+    const tile::RowStats* of_tile =
+        stats_of_head(stats, {work.batch, head_of(turn), 0}, heads, mask.queries) + query;
+#pragma unroll
+    for (int c = 0; c < kQueries / 4; ++c) {
+      const tile::RowStats of_query = of_tile[weights.col(c)];
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        float& weight = weights.at(r, c);
+        weight = tile::ptx::exp2_approx(fmaf(scale * tile::kLog2E, weight, -of_query.lse2));
+        dscores.at(r, c) = weight * (dscores.at(r, c) - of_query.delta);
+      }
+    }
+    // dV += P^T dO, dK += dS^T Q
+    mma_AB<T>(dv_sums, as_fragment<T>(weights), dout_tile(turn), 0);
+    mma_AB<T>(dk_sums, as_fragment<T>(dscores), q_tile(turn), 0);
+  }
+  dk_sums.scale(scale);
+  store(dk_sums, dk.rows(work.batch, work.head), warp_key, mask.keys);
+  store(dv_sums, dv.rows(work.batch, work.head), warp_key, mask.keys);
+}
+// snippet-end keys
+
+/// The rotated copies follow the stats in the workspace.
+Rotation rotation_forth(const AttentionBackward& p) {
+  return rotation_into(static_cast<unsigned char*>(p.workspace) + stats_bytes(p), p);
+}
+/// The transpose of the rotation, of dq and dk in place.
+Rotation rotation_back(const AttentionBackward& p) {
+  Rotation back = rotation_into(nullptr, p);
+  back.problem.pass = Pass::backward;
+  back.problem.q = back.problem.q_out = p.dq.stride;
+  back.problem.k = back.problem.k_out = p.dk.stride;
+  back.buffers.q = back.buffers.q_out = p.dq.data;
+  back.buffers.k = back.buffers.k_out = p.dk.data;
+  return back;
+}
+
+}  // namespace
+
+tile::Status takes_composed(const AttentionBackward& p, const tile::Device&) {
+  TILE_TRY(check_attention(p, composed_bytes(p)));
+  return rotation_forth(p).check();
+}
+
+tile::Status composed(const AttentionBackward& p, void* stream) {
+  unsigned keys = 0, queries = 0;  // blocks
+  constexpr int kKept = TilePlan<64>::kKept;
+  static_assert(kKept == TilePlan<128>::kKept);
+  TILE_TRY(tile::blocks_for_tiles(p, p.kv_heads, p.keys, kKept, &keys));
+  TILE_TRY(tile::blocks_for_tiles(p, p.heads, p.queries, kKept, &queries));
+  const Rotation rotation = rotation_forth(p);
+  TILE_TRY(rotation.launch(stream));
+  TILE_TRY(with_type_and_head_dim(p, [&](auto element, auto head_dim) -> tile::Status {
+    using T = decltype(element);
+    constexpr int kDim = head_dim.value, kBytes = TilePlan<kDim>::kBytes;
+    constexpr int kThreads = TilePlan<kDim>::kThreads;
+    const auto q = heads_of<const T>(rotation.buffers.q_out, rotation.problem.q_out);
+    const auto k = heads_of<const T>(rotation.buffers.k_out, rotation.problem.k_out);
+    const auto v = heads_of<const T>(p.v.data, p.v.stride);
+    const auto dout = heads_of<const T>(p.dout.data, p.dout.stride);
+    auto* stats = static_cast<tile::RowStats*>(p.workspace);
+    TILE_TRY(tile::launch(attention_backward_composed_dq<T, kDim>, "attention_backward_composed_dq",
+                          queries, kThreads, kBytes, stream, q, k, v,
+                          heads_of<const T>(p.o.data, p.o.stride), dout, p.lse, stats,
+                          heads_of<T>(p.dq.data, p.dq.stride), mask_of(p), p.batch, p.heads,
+                          tile::group_of(p), p.scale));
+    return tile::launch(attention_backward_composed_dkv<T, kDim>, "attention_backward_composed_dkv",
+                        keys, kThreads, kBytes, stream, q, k, v, dout, stats,
+                        heads_of<T>(p.dk.data, p.dk.stride), heads_of<T>(p.dv.data, p.dv.stride),
+                        mask_of(p), p.batch, p.heads, tile::group_of(p), p.scale);
+  }));
+  return rotation_back(p).launch(stream);
+}
+
+}  // namespace rope

@@ -1,0 +1,114 @@
+// Embedding backward, step 2: a block for each position, without atomics.
+// Idea: a block has a row of dtable, or a part of a long one. It adds up the row's tokens in the
+//       order in which they lie in memory, in registers, and writes each element once: zeros if no
+//       token has the position. So the bits are the same in every run, and no workspace is needed.
+//       Without position ids a batch entry has at most one token at a position, and the block knows
+//       which. With ids the block looks at all of them, 1,024 at a time.
+// Change: the loop over tokens is in the kernel, and the sums are in registers; chunks of 16 bytes,
+//         or single elements where chunks do not fill rows or are not aligned.
+// Limit: the ids. Every block reads all of them, from the L2: with 4,096 positions and rows of
+//        4,096 elements of bf16, two blocks each, that is four times the bytes of dy. Sorting the
+//        tokens by position would cost less, but needs a workspace and three more kernels: a count,
+//        sums of the counts, and a distribution that keeps the tokens' order.
+#include "embedding/embedding.hpp"
+#include "rotary/rotary.cuh"
+#include "tile/host/launch.hpp"
+#include "tile/reduce.cuh"
+#include "tile/rows.cuh"
+
+namespace rope {
+namespace {
+
+constexpr int kThreads = 256;
+// Ids that a thread looks at together: those of a block fill a 32-bit word for each lane of a warp.
+constexpr int kIds = tile::kWarp * tile::kWarp / kThreads;
+
+// snippet-begin kernel
+/// A thread's columns of a row of dtable.
+template <class T, int kWidth>
+struct RowSum {
+  float of[kWidth] = {};
+
+  __device__ __forceinline__ void add(const T* dy) {  // [kWidth]
+    float value[kWidth];
+    tile::Chunk<T, kWidth>::load(dy).to_floats(value);
+#pragma unroll
+    for (int e = 0; e < kWidth; ++e) of[e] += value[e];
+  }
+};
+
+template <class T, int kWidth>
+__global__ void embedding_backward_by_position(const T* dy,  // [batch][length][dim]
+                                               T* dtable,    // [positions][dim]
+                                               Positions positions, int batch, int dim,
+                                               int blocks_of_row) {
+  __shared__ unsigned found_smem[tile::kWarp];
+  const int lane = static_cast<int>(threadIdx.x) % tile::kWarp;
+  const int position = static_cast<int>(blockIdx.x) / blocks_of_row;
+  const int part = static_cast<int>(blockIdx.x) % blocks_of_row;
+  const std::int64_t col = (std::int64_t{part} * kThreads + threadIdx.x) * kWidth;
+  const bool has_columns = col < dim;  // threads without columns still look for tokens
+
+  // dtable[position] = sum over its tokens of dy
+  RowSum<T, kWidth> sum;
+  if (!positions.ids) {
+    const int token = position - positions.first;
+    if (has_columns && token >= 0 && token < positions.length) {
+      for (int b = 0; b < batch; ++b) {
+        sum.add(dy + (std::int64_t{b} * positions.length + token) * dim + col);
+      }
+    }
+  } else {
+    const std::int64_t tokens = std::int64_t{batch} * positions.length;
+    for (std::int64_t base = 0; base < tokens; base += kIds * kThreads) {
+      // Bit i of word w: token base + 32 w + i has this position.
+#pragma unroll
+      for (int j = 0; j < kIds; ++j) {
+        const unsigned id = j * kThreads + threadIdx.x;  // among the ids looked at together
+        const bool stands_here = base + id < tokens && positions.ids[base + id] == position;
+        const unsigned bits = __ballot_sync(tile::kAllLanes, stands_here);
+        if (lane == 0) found_smem[id / tile::kWarp] = bits;
+      }
+      __syncthreads();  // the words of all warps are there
+      const unsigned own = found_smem[lane];
+      for (unsigned words = __ballot_sync(tile::kAllLanes, own != 0); words; words &= words - 1) {
+        const int word = __ffs(static_cast<int>(words)) - 1;
+        for (unsigned bits = __shfl_sync(tile::kAllLanes, own, word); bits; bits &= bits - 1) {
+          const std::int64_t token = base + word * tile::kWarp + __ffs(static_cast<int>(bits)) - 1;
+          if (has_columns) sum.add(dy + token * dim + col);
+        }
+      }
+      __syncthreads();  // all warps have read the words: the next ones may come
+    }
+  }
+  if (has_columns) {
+    tile::Chunk<T, kWidth>::from_floats(sum.of).store(dtable + std::int64_t{position} * dim + col);
+  }
+}
+// snippet-end kernel
+
+template <class T, int kWidth>
+tile::Status launch_columns(const EmbeddingProblem& p, const EmbeddingBackwardBuffers& b,
+                            void* stream) {
+  const std::int64_t blocks_of_row = (p.dim + kThreads * kWidth - 1) / (kThreads * kWidth);
+  unsigned blocks = 0;
+  TILE_TRY(
+      tile::blocks_for("table_positions and dim", p.table_positions * blocks_of_row, 1, &blocks));
+  return tile::launch(embedding_backward_by_position<T, kWidth>, "embedding_backward_by_position",
+                      blocks, kThreads, 0, stream, static_cast<const T*>(b.dy),
+                      static_cast<T*>(b.dtable), positions_of(p, b), p.batch, p.dim, blocks_of_row);
+}
+
+}  // namespace
+
+tile::Status by_position(const EmbeddingProblem& p, const EmbeddingBackwardBuffers& b,
+                         void* stream) {
+  const bool in_chunks = check_chunks(p, b).ok();
+  return tile::with_element_type(p.type, [&](auto element) {
+    using T = decltype(element);
+    return in_chunks ? launch_columns<T, tile::Vector<T>::kCount>(p, b, stream)
+                     : launch_columns<T, 1>(p, b, stream);
+  });
+}
+
+}  // namespace rope

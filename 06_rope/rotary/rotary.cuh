@@ -1,0 +1,42 @@
+// The positions as the kernels see them, and the rotation of a pair.
+#pragma once
+
+#include "rotary/rotary.hpp"
+#include "tile/heads.cuh"
+
+namespace rope {
+
+using tile::Heads;
+
+/// The positions of tokens.
+struct Positions {
+  const int* ids;  // [batch][length], or null
+  int first, count, length;
+
+  /// Negative if the tables do not have the position.
+  __device__ __forceinline__ int of(int batch, int token) const {
+    const int position = ids ? ids[std::int64_t{batch} * length + token] : first + token;
+    return position < count ? position : -1;
+  }
+};
+template <class Problem, class Buffers>
+Positions positions_of(const Problem& p, const Buffers& buffers) {
+  return {buffers.positions, static_cast<int>(p.first_position),
+          static_cast<int>(p.table_positions), static_cast<int>(p.length)};
+}
+
+// snippet-begin turn
+struct Pair {
+  float x, y;
+};
+
+/// The pair as a complex number x + iy, times c + is.
+__device__ __forceinline__ Pair rotate(Pair pair, float c, float s) {
+  return {fmaf(pair.x, c, -pair.y * s), fmaf(pair.y, c, pair.x * s)};
+}
+// snippet-end turn
+
+/// The sign of the sines: the transpose rotates back.
+inline float sign_of(Pass pass) { return pass == Pass::forward ? 1.f : -1.f; }
+
+}  // namespace rope

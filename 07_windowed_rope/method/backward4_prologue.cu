@@ -1,0 +1,276 @@
+// A method's gradients, step 4: keys are rotated in the prologue.
+// Idea: a block has its keys in shared memory before its loop, and their gradient in registers
+//       after it. So it can rotate the keys before the loop and rotate their gradient back after
+//       it, as the forward step `prologue` does with queries: k1, k2, dk1 and dk2 are never in
+//       memory.
+// Change: windowed attention's step 4 (`one_pass`) with one K, which is rotated in shared memory
+//         before each part, and one dK, to which the near part adds. Head dimension 64, where a
+//         lane has both elements of a pair.
+// Limit: queries, which many blocks of keys read, are still rotated in memory. At head dimension
+//        128 only one block fits on a multiprocessor, so the tensor cores idle during the rotation;
+//        that was 3 % slower.
+#include "method/method.cuh"
+#include "method/rotate_rows.cuh"
+#include "tile/ptx/flag_once.cuh"
+#include "tile/ptx/red.cuh"
+#include "windowed/one_pass_shape.cuh"
+
+namespace windowed_rope {
+namespace {
+
+using tile::Fragment, tile::QueryStage, tile::SharedTile, tile::Accumulator;
+
+// snippet-begin turn
+/// Rotates the sums of keys back, the first one at first_position: x is in the first half of their
+/// rows, y in the second.
+template <class Half>
+__device__ void rotate_back(Half (&sums)[2],
+                            const float* cos,  // [positions][columns of a half]
+                            const float* sin,  // as cos
+                            int first_position, int end_position) {
+#pragma unroll
+  for (int r = 0; r < Half::kLaneRows; ++r) {
+    const int position = first_position + Half::row(r);
+    if (position >= end_position) continue;  // the tables may end here
+#pragma unroll
+    for (int col = 0; col < Half::kLaneCols; col += 2) {
+      const std::int64_t entry = std::int64_t{position} * Half::kCols + Half::col(col);
+      const auto c = *reinterpret_cast<const rope::Numbers<2>*>(cos + entry);
+      const auto s = *reinterpret_cast<const rope::Numbers<2>*>(sin + entry);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        float &x = sums[0].at(r, col + i), &y = sums[1].at(r, col + i);
+        const rope::Pair rotated = rope::rotate({x, y}, c.of[i], -s.of[i]);
+        x = rotated.x, y = rotated.y;
+      }
+    }
+  }
+}
+// snippet-end turn
+
+/// Adds what store() left in these rows. Other lanes wrote these rows and will overwrite them:
+/// synchronise the warp before and after.
+template <class T, int kRows, int kCols>
+__device__ void add_stored(Accumulator<kRows, kCols>& sums, tile::Rows<T> from, int rows,
+                           int col0) {
+#pragma unroll
+  for (int r = 0; r < sums.kLaneRows; ++r) {
+    if (sums.row(r) >= rows) continue;
+#pragma unroll
+    for (int c = 0; c < sums.kLaneCols; c += 2) {
+      struct alignas(4) Two {
+        T of[2];
+      };
+      const Two stored = *reinterpret_cast<const Two*>(from[sums.row(r)] + col0 + sums.col(c));
+      sums.at(r, c) += static_cast<float>(stored.of[0]);
+      sums.at(r, c + 1) += static_cast<float>(stored.of[1]);
+    }
+  }
+}
+
+// snippet-begin kernel
+constexpr int kDim = 64, kHalf = kDim / 2;
+using Plan = OnePassShape<kDim>;
+
+template <class T>
+__global__ void __launch_bounds__(Plan::kThreads, Plan::kBlocks)
+    method_backward_prologue(Heads<const T> q1,      // [batch][queries][heads][kDim]
+                             Heads<const T> q2,      // as q1
+                             Heads<const T> k,       // [batch][keys][heads / group][kDim]
+                             Heads<const T> v,       // as k
+                             Heads<const T> dout,    // as q1
+                             const RowStats* stats,  // [batch][heads][rows of stats]
+                             DqSums dq_sums,         // of q1 and of q2
+                             Heads<T> dk,            // as k
+                             Heads<T> dv,            // as k
+                             const float* cos,       // [3][positions][kDim / 2]
+                             const float* sin,       // as cos
+                             std::int64_t far_table, BatchMasks masks, Window window, int batch,
+                             int heads, int group, float scale) {
+  constexpr int kThreads = Plan::kThreads, kKeys = Plan::kKept, kQueries = Plan::kPassing;
+  constexpr int kPart = Plan::kPart;
+  using KeyTile = SharedTile<T, kKeys, kDim>;
+  using Stage = QueryStage<T, kQueries, kDim>;
+  using ScoreTile = SharedTile<T, kKeys, kQueries>;
+  extern __shared__ __align__(1024) unsigned char smem[];  // {keys, values, [2]{stage}, dS}
+  unsigned char* const stages = smem + 2 * KeyTile::kBytes;
+  const ScoreTile ds_tile(stages + 2 * Stage::kBytes);
+  const auto work = keys_longest_first(batch, heads / group, (masks.keys + kKeys - 1) / kKeys);
+  const int block_key = work.tile * kKeys, warp = static_cast<int>(threadIdx.x) / 32;
+  const int warp_key = warp * 32;
+  KeyTile(smem + KeyTile::kBytes)
+      .template copy_async_in_steps<kThreads>(v.rows(work.batch, work.head, block_key),
+                                              masks.of(work.batch).keys - block_key);
+  int parity = 0;  // parity of the iteration, which selects the stage
+  Accumulator<32, kHalf> dk_sums[2],
+      dv_sums[2];  // halves of rows: x and y of a pair are in one lane
+  const auto add = [&](auto& sums, const auto& fragment, const auto& tile, int row) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      mma_AB<T>(sums[i], fragment, tile, row, i * kHalf);
+    }
+  };
+
+  // snippet-begin parts
+  for (int of_mask = 0; of_mask < Window::kParts; ++of_mask) {
+    const bool near = Window::is_near(of_mask);
+    const Mask transposed = window.part(masks.of(work.batch).transposed(), of_mask);
+    // Tiles of queries that see these keys; the loop takes the heads that share the keys in turn.
+    const Mask::Tiles visited = transposed.tiles(block_key, kKeys, kQueries);
+    int head = work.head * group;
+    const int end_head = visited.first < visited.last ? head + group : head;
+
+    const auto copy = [&](int of_head, int tile) {
+      const int query = tile * kQueries;
+      const Heads<const T> q = tile::ptx::flag_once(near) ? q1 : q2;
+      Stage(stages + parity * Stage::kBytes)
+          .template copy_async<kThreads>(
+              q.rows(work.batch, of_head, query), dout.rows(work.batch, of_head, query),
+              stats_of_head(stats, {work.batch, of_head, 0}, heads, masks.queries) + query,
+              transposed.keys - query);
+    };
+    __syncthreads();  // all warps have read the previous keys and queries
+    if (head < end_head) {
+      const KeyTile k_tile(smem);
+      k_tile.template copy_async_in_steps<kThreads>(k.rows(work.batch, work.head, block_key),
+                                                    transposed.queries - block_key);
+      copy(head, visited.first);
+      tile::ptx::cp_async_wait_all();
+      __syncthreads();  // the keys are there; the next barrier waits for their rotation
+      const std::int64_t table = near ? 0 : far_table;
+      rotate_rows<kThreads>(k_tile, cos + table, sin + table, block_key,
+                            transposed.queries - block_key);
+    }
+    // snippet-end parts
+    const auto iterate = [&](int tile, auto is_border) {
+      const int query = tile * kQueries;
+      // Built inside the loop on purpose: hoisted, their addresses would occupy registers and cause
+      // spills.
+      const KeyTile k_tile(smem), v_tile(smem + KeyTile::kBytes);
+      const Stage stage(stages + parity * Stage::kBytes);
+      tile::ptx::cp_async_wait_all();
+      // These queries have landed, and all warps are done with dS and with the previous queries,
+      // whose buffer the next copy overwrites.
+      __syncthreads();
+      const bool is_last = tile + 1 == visited.last;  // of this head
+      parity ^= 1;
+      if (head + is_last < end_head) copy(head + is_last, is_last ? visited.first : tile + 1);
+#pragma unroll
+      for (int i = 0; i < Plan::kParts; ++i) {
+        const int part = i * kPart;  // its first query in the tile
+        // P^T = exp2(K Q^T - lse)
+        Accumulator<32, kPart> weights, dscores;
+        mma_ABt<T>(weights, k_tile, warp_key, stage.q, part);
+        if constexpr (decltype(is_border)::value) {
+          hide(weights, transposed, block_key + warp_key, query + part);
+        }
+        weigh(weights, dscores, stage.stats + part, scale * kLog2E);
+        // dV += P^T dO, and dS^T = P^T (V dO^T - delta)
+        add(dv_sums, as_fragment<T>(weights), stage.dout, part);
+        mma_ABt<T>(dscores, v_tile, warp_key, stage.dout, part);
+        multiply(dscores, weights);
+        store_in_tile<T>(dscores, ds_tile, warp_key, part);
+        // dK += dS^T Q
+        add(dk_sums, as_fragment<T>(dscores), stage.q, part);
+      }
+      __syncthreads();  // dS is there
+      // This warp's part of dQ = dS K
+      constexpr int kDqRows = Plan::kDqRows, kDqCols = Plan::kDqCols;
+      const int dq_row = warp % (kQueries / kDqRows) * kDqRows;
+      const int dq_col = warp / (kQueries / kDqRows) * kDqCols;
+      Accumulator<kDqRows, kDqCols> dq;
+#pragma unroll
+      for (int depth = 0; depth < kKeys; depth += 16) {
+        Fragment<kDqRows, 16> fragment;
+        load_transposed(fragment, ds_tile, depth, dq_row);
+        mma_AB<T>(dq, fragment, k_tile, depth, dq_col);
+      }
+      const int term_rows = (masks.queries + kRowsOfTerms - 1) / kRowsOfTerms * kRowsOfTerms;
+      const std::int64_t row =
+          (std::int64_t{work.batch} * heads + head) * term_rows + query + dq_row;
+      float4* to = (tile::ptx::flag_once(near) ? dq_sums.near : dq_sums.far) +
+                   (row / 16 * (kDim / 8) + dq_col / 8) * 32 + threadIdx.x % 32;
+#pragma unroll
+      for (int i = 0; i < kDqRows / 16; ++i) {
+#pragma unroll
+        for (int j = 0; j < kDqCols / 8; ++j) {
+          const float(&sum)[4] = dq.mma[i][j];
+          tile::ptx::red_add(to + (i * (kDim / 8) + j) * 32, {sum[0], sum[1], sum[2], sum[3]});
+        }
+      }
+    };
+    for (; head < end_head; ++head) {
+      int tile = visited.first;
+      for (; tile < visited.whole_first; ++tile) iterate(tile, std::true_type{});
+      for (; tile < visited.whole_last; ++tile) iterate(tile, std::false_type{});
+      for (; tile < visited.last; ++tile) iterate(tile, std::true_type{});
+    }
+    if (of_mask == 0) continue;  // dK2 is a sum over two parts
+    // snippet-begin change
+    const std::int64_t table = near ? 0 : far_table;
+    rotate_back(dk_sums, cos + table, sin + table, block_key + warp_key, masks.keys);
+    const auto dk_rows = dk.rows(work.batch, work.head, block_key + warp_key);
+    const int rows_left = masks.keys - block_key - warp_key;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      dk_sums[half].scale(scale);
+      if (near) add_stored(dk_sums[half], dk_rows, rows_left, half * kHalf);
+      __syncwarp();  // all lanes have read what other lanes overwrite
+      store(dk_sums[half], dk_rows, 0, rows_left, half * kHalf);
+      dk_sums[half] = {};
+    }
+    // snippet-end change
+  }
+  tile::ptx::cp_async_wait_all();  // if the loop is empty, the values are still under way
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    store(dv_sums[half], dv.rows(work.batch, work.head), block_key + warp_key, masks.keys,
+          half * kHalf);
+  }
+}
+// snippet-end kernel
+
+}  // namespace
+
+tile::Status takes_prologue(const MethodBackwardProblem& p, const MethodBackwardBuffers& b,
+                            const tile::Device& device) {
+  if (p.head_dim != kDim) {
+    return tile::unsupported("head_dim", std::to_string(p.head_dim) + " is not 64");
+  }
+  return takes_sums(p, b, device);
+}
+
+tile::Status prologue(const MethodBackwardProblem& p, const MethodBackwardBuffers& b,
+                      void* stream) {
+  RotatedRows rows;
+  TILE_TRY(take_workspace(p, b, &rows));
+  const BatchMasks masks = masks_of(p, b);
+  TILE_TRY(fill_positions(masks, p.batch, p.table_positions, rows.positions, stream));
+  const Turning queries = turning_of_queries(p, b, rows.positions);
+  TILE_TRY(turn_twice(queries, b.q, p.q, rows.q1, rows.q2, stream));
+  const BackwardProblem inner = attention_of(p);
+  const BackwardBuffers of_rows = attention_of(p, b, rows);
+  TILE_TRY(compute_stats(inner, of_rows, stream));
+  DqSums dq_sums{};
+  TILE_TRY(clear_sums(inner, of_rows, &dq_sums, stream));
+  unsigned blocks = 0;
+  TILE_TRY(blocks_for_tiles(p, p.kv_heads, p.keys, Plan::kKept, &blocks));
+  const auto launch = [&](auto element) {
+    using T = decltype(element);
+    const Strides packed = packed_strides(p.queries, p.heads, kDim);
+    return tile::launch(method_backward_prologue<T>, "method_backward_prologue", blocks,
+                        Plan::kThreads, Plan::kBytes, stream, heads_of<const T>(rows.q1, packed),
+                        heads_of<const T>(rows.q2, packed), heads_of<const T>(b.k, p.k),
+                        heads_of<const T>(b.v, p.v), heads_of<const T>(b.dout, p.dout),
+                        static_cast<const RowStats*>(of_rows.workspace), dq_sums,
+                        heads_of<T>(b.dk, p.dk), heads_of<T>(b.dv, p.dv), b.cos, b.sin,
+                        table_offset(p, Place::far_key), masks, window_of(p), p.batch, p.heads,
+                        group_of(p), p.scale);
+  };
+  const tile::Status launched =
+      p.type == tile::DType::fp16 ? launch(__half{}) : launch(__nv_bfloat16{});
+  if (!launched.ok()) return launched;
+  return dq_of_sums(p, b, rows.positions, dq_sums, stream);
+}
+
+}  // namespace windowed_rope

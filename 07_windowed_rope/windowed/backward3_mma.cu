@@ -1,0 +1,222 @@
+// Backward, step 3: tensor cores.
+// Idea: chapter 05's third step, for one part of the mask after the other. Near and far keys need
+//       gradients of their own, and the registers hold those of one pair: after the far parts dK2,
+//       or dQ2, is stored and the sums begin at zero again. dV is a sum over all parts.
+// Change: a warp keeps 16 keys, or 16 queries; tiles of 16-bit elements, swizzled. A mixed tile is
+//         visited twice; tiles that no query sees are skipped.
+// Limit: no warp multiplies while the block copies, every tile is masked element by element, and
+//        each factor from shared memory is used for 16 rows only.
+#include "tile/ptx/exp2.cuh"
+#include "tile/warp_product.cuh"
+#include "windowed/windowed_rope.cuh"
+
+namespace windowed_rope {
+namespace {
+
+using tile::SharedTile, tile::Accumulator;
+
+/// 48 KiB of shared memory at most.
+template <int kDim>
+struct TilePlan {
+  static constexpr int kWarps = 4, kThreads = kWarps * 32;
+  // At 128 columns the gradients of 16 rows fill the registers. Beyond that two warps share the
+  // rows, and each has half of the columns.
+  static constexpr int kCols = kDim <= 128 ? kDim : 128, kParts = kDim / kCols;
+  static constexpr int kKept = kWarps / kParts * 16;     // rows of a block
+  static constexpr int kPassing = kDim <= 64 ? 64 : 16;  // rows of a tile of the loop
+  static constexpr int kBytes = 2 * (kKept + kPassing) * kDim * 2;
+};
+
+// snippet-begin keys
+/// dK1, dK2 and dV of a tile of keys, over all queries of all heads that share it.
+template <class T, int kDim>
+__global__ void windowed_backward_mma_dkv(Heads<const T> q1,  // [batch][queries][heads][kDim]
+                                          Heads<const T> k1,  // [batch][keys][heads / group][kDim]
+                                          Heads<const T> q2,  // as q1
+                                          Heads<const T> k2,  // as k1
+                                          Heads<const T> v,   // as k1
+                                          Heads<const T> dout,    // as q1
+                                          const RowStats* stats,  // [batch][heads][rows of stats]
+                                          Heads<T> dk1,           // as k1
+                                          Heads<T> dk2,           // as k1
+                                          Heads<T> dv,            // as k1
+                                          BatchMasks masks, Window window, int heads, int group,
+                                          float scale) {
+  using Plan = TilePlan<kDim>;
+  constexpr int kThreads = Plan::kThreads, kKeys = Plan::kKept, kQueries = Plan::kPassing;
+  using KeyTile = SharedTile<T, kKeys, kDim>;
+  using QueryTile = SharedTile<T, kQueries, kDim>;
+  extern __shared__ __align__(1024) unsigned char smem[];  // {keys, values, queries, their dO}
+  const KeyTile k_tile(smem), v_tile(smem + KeyTile::kBytes);
+  const QueryTile q_tile(smem + 2 * KeyTile::kBytes);
+  const QueryTile dout_tile(smem + 2 * KeyTile::kBytes + QueryTile::kBytes);
+  const auto work = work_of_block(heads / group, (masks.keys + kKeys - 1) / kKeys);
+  const Mask whole_mask = masks.of(work.batch).transposed();
+  const int block_key = work.tile * kKeys, warp = static_cast<int>(threadIdx.x) / 32;
+  const int warp_key = warp / Plan::kParts * 16;  // in the tile
+  const int col0 = warp % Plan::kParts * Plan::kCols;
+  v_tile.template copy<kThreads>(v.rows(work.batch, work.head, block_key),
+                                 whole_mask.queries - block_key);
+
+  Accumulator<16, Plan::kCols> dk_sums, dv_sums;
+  for (int part = 0; part < Window::kParts; ++part) {
+    const bool near = Window::is_near(part);
+    const Mask transposed = window.part(whole_mask, part);
+    const Heads<const T> q = near ? q1 : q2, k = near ? k1 : k2;
+    __syncthreads();  // all warps have read the previous keys
+    k_tile.template copy<kThreads>(k.rows(work.batch, work.head, block_key),
+                                   transposed.queries - block_key);
+    for (int head = work.head * group; head < (work.head + 1) * group; ++head) {
+      const RowStats* of_head = stats_of_head(stats, {work.batch, head, 0}, heads, masks.queries);
+      for (int first = 0; first < transposed.keys; first += kQueries) {
+        if (!Window::any_sees(transposed, block_key, kKeys, first, kQueries)) continue;
+        __syncthreads();  // all warps have read the previous queries
+        q_tile.template copy<kThreads>(q.rows(work.batch, head, first), transposed.keys - first);
+        dout_tile.template copy<kThreads>(dout.rows(work.batch, head, first),
+                                          transposed.keys - first);
+        __syncthreads();  // these are there
+        // P^T = exp2(K Q^T - lse)
+        Accumulator<16, kQueries> weights, dscores;
+        mma_ABt<T>(weights, k_tile, warp_key, q_tile, 0);
+        hide(weights, transposed, block_key + warp_key, first);
+        // dS^T = P^T (V dO^T - delta)
+        mma_ABt<T>(dscores, v_tile, warp_key, dout_tile, 0);
+#pragma unroll
+        for (int c = 0; c < kQueries / 4; ++c) {
+          const RowStats of_query = of_head[first + weights.col(c)];
+#pragma unroll
+          for (int r = 0; r < 2; ++r) {
+            float& weight = weights.at(r, c);
+            weight = tile::ptx::exp2_approx(fmaf(scale * kLog2E, weight, -of_query.lse2));
+            dscores.at(r, c) = weight * (dscores.at(r, c) - of_query.delta);
+          }
+        }
+        // dV += P^T dO, dK += dS^T Q
+        mma_AB<T>(dv_sums, as_fragment<T>(weights), dout_tile, 0, col0);
+        mma_AB<T>(dk_sums, as_fragment<T>(dscores), q_tile, 0, col0);
+      }
+    }
+    if (part == 0) continue;  // dK2 is a sum over two parts
+    dk_sums.scale(scale);
+    store(dk_sums, (near ? dk1 : dk2).rows(work.batch, work.head), block_key + warp_key, masks.keys,
+          col0);
+    dk_sums = {};
+  }
+  store(dv_sums, dv.rows(work.batch, work.head), block_key + warp_key, masks.keys, col0);
+}
+// snippet-end keys
+
+// snippet-begin queries
+/// dQ1 and dQ2 of a tile of queries.
+template <class T, int kDim>
+__global__ void windowed_backward_mma_dq(Heads<const T> q1,    // [batch][queries][heads][kDim]
+                                         Heads<const T> k1,    // [batch][keys][heads / group][kDim]
+                                         Heads<const T> q2,    // as q1
+                                         Heads<const T> k2,    // as k1
+                                         Heads<const T> v,     // as k1
+                                         Heads<const T> dout,  // as q1
+                                         const RowStats* stats,  // [batch][heads][rows of stats]
+                                         Heads<T> dq1,           // as q1
+                                         Heads<T> dq2,           // as q1
+                                         BatchMasks masks, Window window, int heads, int group,
+                                         float scale) {
+  using Plan = TilePlan<kDim>;
+  constexpr int kThreads = Plan::kThreads, kQueries = Plan::kKept, kKeys = Plan::kPassing;
+  using QueryTile = SharedTile<T, kQueries, kDim>;
+  using KeyTile = SharedTile<T, kKeys, kDim>;
+  extern __shared__ __align__(1024) unsigned char smem[];  // {queries, their dO, keys, values}
+  const QueryTile q_tile(smem), dout_tile(smem + QueryTile::kBytes);
+  const KeyTile k_tile(smem + 2 * QueryTile::kBytes);
+  const KeyTile v_tile(smem + 2 * QueryTile::kBytes + KeyTile::kBytes);
+  const auto work = work_of_block(heads, (masks.queries + kQueries - 1) / kQueries);
+  const Mask whole_mask = masks.of(work.batch);
+  const int block_query = work.tile * kQueries, kv_head = work.head / group;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int warp_query = warp / Plan::kParts * 16;  // in the tile
+  const int col0 = warp % Plan::kParts * Plan::kCols;
+  dout_tile.template copy<kThreads>(dout.rows(work.batch, work.head, block_query),
+                                    whole_mask.queries - block_query);
+  const RowStats* of_tile = stats_of_head(stats, work, heads, masks.queries) + block_query;
+
+  Accumulator<16, Plan::kCols> dq_sums;
+  for (int part = 0; part < Window::kParts; ++part) {
+    const bool near = Window::is_near(part);
+    const Mask mask = window.part(whole_mask, part);
+    const Heads<const T> q = near ? q1 : q2, k = near ? k1 : k2;
+    __syncthreads();  // all warps have read the previous queries
+    q_tile.template copy<kThreads>(q.rows(work.batch, work.head, block_query),
+                                   mask.queries - block_query);
+    for (int first = 0; first < mask.keys; first += kKeys) {
+      if (!Window::any_sees(mask, block_query, kQueries, first, kKeys)) continue;
+      __syncthreads();  // all warps have read the previous keys
+      k_tile.template copy<kThreads>(k.rows(work.batch, kv_head, first), mask.keys - first);
+      v_tile.template copy<kThreads>(v.rows(work.batch, kv_head, first), mask.keys - first);
+      __syncthreads();  // these are there
+      // S = Q K^T, and dS = P (dO V^T - delta)
+      Accumulator<16, kKeys> scores, dscores;
+      mma_ABt<T>(scores, q_tile, warp_query, k_tile, 0);
+      hide(scores, mask, block_query + warp_query, first);
+      mma_ABt<T>(dscores, dout_tile, warp_query, v_tile, 0);
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const RowStats of_query = of_tile[warp_query + scores.row(r)];
+#pragma unroll
+        for (int c = 0; c < kKeys / 4; ++c) {
+          const float weight =
+              tile::ptx::exp2_approx(fmaf(scale * kLog2E, scores.at(r, c), -of_query.lse2));
+          dscores.at(r, c) = weight * (dscores.at(r, c) - of_query.delta);
+        }
+      }
+      // dQ += dS K
+      mma_AB<T>(dq_sums, as_fragment<T>(dscores), k_tile, 0, col0);
+    }
+    if (part == 0) continue;  // dQ2 is a sum over two parts
+    dq_sums.scale(scale);
+    store(dq_sums, (near ? dq1 : dq2).rows(work.batch, work.head), block_query + warp_query,
+          masks.queries, col0);
+    dq_sums = {};
+  }
+}
+// snippet-end queries
+
+}  // namespace
+
+tile::Status takes_mma(const BackwardProblem& p, const BackwardBuffers& buffers,
+                       const tile::Device&) {
+  TILE_TRY(check_chunks(p, buffers));
+  return check_workspace(p, buffers, "mma");
+}
+
+tile::Status mma(const BackwardProblem& p, const BackwardBuffers& buffers, void* stream) {
+  return with_16_bits_and_head_dim(p.type, p.head_dim, [&](auto element, auto head_dim) {
+    using T = decltype(element);
+    constexpr int kDim = head_dim.value;
+    using Plan = TilePlan<kDim>;
+    unsigned keys = 0, queries = 0;  // blocks
+    TILE_TRY(blocks_for_tiles(p, p.kv_heads, p.keys, Plan::kKept, &keys));
+    TILE_TRY(blocks_for_tiles(p, p.heads, p.queries, Plan::kKept, &queries));
+    TILE_TRY(compute_stats(p, buffers, stream));
+    const auto q1 = heads_of<const T>(buffers.q1, p.q1), k1 = heads_of<const T>(buffers.k1, p.k1);
+    const auto q2 = heads_of<const T>(buffers.q2, p.q2), k2 = heads_of<const T>(buffers.k2, p.k2);
+    const auto v = heads_of<const T>(buffers.v, p.v),
+               dout = heads_of<const T>(buffers.dout, p.dout);
+    const auto* stats = static_cast<const RowStats*>(buffers.workspace);
+    const BatchMasks masks = masks_of(p, buffers);
+    const Window window = window_of(p);
+    const int heads = static_cast<int>(p.heads);
+    if (keys > 0) {
+      tile::Status launched =
+          tile::launch(windowed_backward_mma_dkv<T, kDim>, "windowed_backward_mma_dkv", keys,
+                       Plan::kThreads, Plan::kBytes, stream, q1, k1, q2, k2, v, dout, stats,
+                       heads_of<T>(buffers.dk1, p.dk1), heads_of<T>(buffers.dk2, p.dk2),
+                       heads_of<T>(buffers.dv, p.dv), masks, window, heads, group_of(p), p.scale);
+      if (!launched.ok() || queries == 0) return launched;
+    }
+    return tile::launch(windowed_backward_mma_dq<T, kDim>, "windowed_backward_mma_dq", queries,
+                        Plan::kThreads, Plan::kBytes, stream, q1, k1, q2, k2, v, dout, stats,
+                        heads_of<T>(buffers.dq1, p.dq1), heads_of<T>(buffers.dq2, p.dq2), masks,
+                        window, heads, group_of(p), p.scale);
+  });
+}
+
+}  // namespace windowed_rope

@@ -1,0 +1,276 @@
+// Backward, step 4: five products instead of seven.
+// Idea: chapter 05's fastest loop, once for each part of the mask. The block that has dS of a tile
+//       adds the tile's part of dQ to a sum in memory: of dQ2 for far keys, of dQ1 for near keys.
+// Change: the loop of chapter 05's step 5 (`one_pass`), head dimensions 64 and 128; around it a
+//         loop over the parts, which loads K2 or K1 and stores dK2 and dK1.
+// Limit: neither the tensor cores nor shared memory are busy all the time, and a mixed tile costs
+//        as much as two.
+#include "tile/ptx/flag_once.cuh"
+#include "tile/ptx/red.cuh"
+#include "windowed/one_pass_shape.cuh"
+#include "windowed/windowed_rope.cuh"
+
+namespace windowed_rope {
+namespace {
+
+using tile::Fragment, tile::QueryStage, tile::SharedTile, tile::Accumulator;
+
+// snippet-begin kernel
+template <class T, int kDim>
+__global__ void __launch_bounds__(OnePassShape<kDim>::kThreads, OnePassShape<kDim>::kBlocks)
+    windowed_backward_one_pass(Heads<const T> q1,      // [batch][queries][heads][kDim]
+                               Heads<const T> k1,      // [batch][keys][heads / group][kDim]
+                               Heads<const T> q2,      // as q1
+                               Heads<const T> k2,      // as k1
+                               Heads<const T> v,       // as k1
+                               Heads<const T> dout,    // as q1
+                               const RowStats* stats,  // [batch][heads][rows of stats]
+                               float4* dq1_sums,       // [batch][heads][rows / 16][kDim / 8][lane]
+                               float4* dq2_sums,       // as dq1_sums
+                               Heads<T> dk1,           // as k1
+                               Heads<T> dk2,           // as k1
+                               Heads<T> dv,            // as k1
+                               BatchMasks masks, Window window, int batch, int heads, int group,
+                               float scale) {
+  using Plan = OnePassShape<kDim>;
+  constexpr int kThreads = Plan::kThreads, kKeys = Plan::kKept, kQueries = Plan::kPassing;
+  constexpr int kPart = Plan::kPart, kSharing = Plan::kSharing;
+  using KeyTile = SharedTile<T, kKeys, kDim>;
+  using Stage = QueryStage<T, kQueries, kDim>;
+  using ScoreTile = SharedTile<T, kKeys, kQueries>;
+  extern __shared__ __align__(1024) unsigned char smem[];  // {keys, values, [2]{stage}, dS, P}
+  unsigned char* const stages = smem + 2 * KeyTile::kBytes;
+  const ScoreTile ds_tile(stages + 2 * Stage::kBytes);
+  const ScoreTile p_tile(stages + 2 * Stage::kBytes + ScoreTile::kBytes);  // with sharing
+  const auto work = keys_longest_first(batch, heads / group, (masks.keys + kKeys - 1) / kKeys);
+  const int block_key = work.tile * kKeys, warp = static_cast<int>(threadIdx.x) / 32;
+  const int warp_key = warp / kSharing * 32, col0 = warp % kSharing * Plan::kCols;
+  KeyTile(smem + KeyTile::kBytes)
+      .template copy_async_in_steps<kThreads>(v.rows(work.batch, work.head, block_key),
+                                              masks.of(work.batch).keys - block_key);
+  int parity = 0;  // parity of the iteration, which selects the stage
+  Accumulator<32, Plan::kCols> dk_sums, dv_sums;
+
+  // snippet-begin parts
+  for (int of_mask = 0; of_mask < Window::kParts; ++of_mask) {
+    const bool near = Window::is_near(of_mask);
+    const Mask transposed = window.part(masks.of(work.batch).transposed(), of_mask);
+    const Heads<const T> k = near ? k1 : k2;
+    // Tiles of queries that see these keys; the loop takes the heads that share the keys in turn.
+    const Mask::Tiles visited = transposed.tiles(block_key, kKeys, kQueries);
+    int head = work.head * group;
+    const int end_head = visited.first < visited.last ? head + group : head;
+
+    const auto copy = [&](int of_head, int tile) {
+      const int query = tile * kQueries;
+      const Heads<const T> q = tile::ptx::flag_once(near) ? q1 : q2;
+      Stage(stages + parity * Stage::kBytes)
+          .template copy_async<kThreads>(
+              q.rows(work.batch, of_head, query), dout.rows(work.batch, of_head, query),
+              stats_of_head(stats, {work.batch, of_head, 0}, heads, masks.queries) + query,
+              transposed.keys - query);
+    };
+    __syncthreads();  // all warps have read the previous keys and queries
+    if (head < end_head) {
+      KeyTile(smem).template copy_async_in_steps<kThreads>(k.rows(work.batch, work.head, block_key),
+                                                           transposed.queries - block_key);
+      copy(head, visited.first);
+    }
+    // snippet-end parts
+    const auto iterate = [&](int tile, auto is_border) {
+      const int query = tile * kQueries;
+      // Built inside the loop on purpose: hoisted, their addresses would occupy registers and cause
+      // spills.
+      const KeyTile k_tile(smem), v_tile(smem + KeyTile::kBytes);
+      const Stage stage(stages + parity * Stage::kBytes);
+      tile::ptx::cp_async_wait_all();
+      // These queries have landed, and all warps are done with dS and with the previous queries,
+      // whose buffer the next copy overwrites.
+      __syncthreads();
+      const bool is_last = tile + 1 == visited.last;  // of this head
+      parity ^= 1;
+      if (head + is_last < end_head) copy(head + is_last, is_last ? visited.first : tile + 1);
+#pragma unroll
+      for (int i = 0; i < Plan::kParts; ++i) {
+        const int part = (warp % kSharing + i) * kPart;  // its first query in the tile
+        // P^T = exp2(K Q^T - lse)
+        Accumulator<32, kPart> weights, dscores;
+        mma_ABt<T>(weights, k_tile, warp_key, stage.q, part);
+        if constexpr (decltype(is_border)::value) {
+          hide(weights, transposed, block_key + warp_key, query + part);
+        }
+        weigh(weights, dscores, stage.stats + part, scale * kLog2E);
+        // dV += P^T dO, and dS^T = P^T (V dO^T - delta)
+        mma_AB<T>(dv_sums, as_fragment<T>(weights), stage.dout, part, col0);
+        mma_ABt<T>(dscores, v_tile, warp_key, stage.dout, part);
+        multiply(dscores, weights);
+        store_in_tile<T>(dscores, ds_tile, warp_key, part);
+        if constexpr (kSharing > 1) store_in_tile<T>(weights, p_tile, warp_key, part);
+        // dK += dS^T Q
+        mma_AB<T>(dk_sums, as_fragment<T>(dscores), stage.q, part, col0);
+      }
+      __syncthreads();  // dS is there, and the other warps' weights
+#pragma unroll
+      for (int i = 1; i < kSharing; ++i) {
+        const int part = (warp + i) % kSharing * kPart;
+#pragma unroll
+        for (int depth = part; depth < part + kPart; depth += 16) {
+          Fragment<32, 16> fragment;
+          load(fragment, p_tile, warp_key, depth);
+          mma_AB<T>(dv_sums, fragment, stage.dout, depth, col0);
+          load(fragment, ds_tile, warp_key, depth);
+          mma_AB<T>(dk_sums, fragment, stage.q, depth, col0);
+        }
+      }
+      // This warp's part of dQ = dS K
+      constexpr int kDqRows = Plan::kDqRows, kDqCols = Plan::kDqCols;
+      const int dq_row = warp % (kQueries / kDqRows) * kDqRows;
+      const int dq_col = warp / (kQueries / kDqRows) * kDqCols;
+      Accumulator<kDqRows, kDqCols> dq;
+#pragma unroll
+      for (int depth = 0; depth < kKeys; depth += 16) {
+        Fragment<kDqRows, 16> fragment;
+        load_transposed(fragment, ds_tile, depth, dq_row);
+        mma_AB<T>(dq, fragment, k_tile, depth, dq_col);
+      }
+      const int term_rows = (masks.queries + kRowsOfTerms - 1) / kRowsOfTerms * kRowsOfTerms;
+      const std::int64_t row =
+          (std::int64_t{work.batch} * heads + head) * term_rows + query + dq_row;
+      float4* to = (tile::ptx::flag_once(near) ? dq1_sums : dq2_sums) +
+                   (row / 16 * (kDim / 8) + dq_col / 8) * 32 + threadIdx.x % 32;
+#pragma unroll
+      for (int i = 0; i < kDqRows / 16; ++i) {
+#pragma unroll
+        for (int j = 0; j < kDqCols / 8; ++j) {
+          const float(&sum)[4] = dq.mma[i][j];
+          tile::ptx::red_add(to + (i * (kDim / 8) + j) * 32, {sum[0], sum[1], sum[2], sum[3]});
+        }
+      }
+    };
+    for (; head < end_head; ++head) {
+      int tile = visited.first;
+      for (; tile < visited.whole_first; ++tile) iterate(tile, std::true_type{});
+      for (; tile < visited.whole_last; ++tile) iterate(tile, std::false_type{});
+      for (; tile < visited.last; ++tile) iterate(tile, std::true_type{});
+    }
+    if (of_mask == 0) continue;  // dK2 is a sum over two parts
+    dk_sums.scale(scale);
+    store(dk_sums, (near ? dk1 : dk2).rows(work.batch, work.head), block_key + warp_key, masks.keys,
+          col0);
+    dk_sums = {};
+  }
+  tile::ptx::cp_async_wait_all();  // if the loop is empty, the values are still under way
+  store(dv_sums, dv.rows(work.batch, work.head), block_key + warp_key, masks.keys, col0);
+}
+// snippet-end kernel
+
+constexpr int kRoundingThreads = 128;
+
+// snippet-begin round
+/// dQ = scale times the sums. A thread has 8 columns of rows r and r + 8.
+template <class T>
+__global__ void windowed_backward_one_pass_dq(const float4* sums,  // as above
+                                              Heads<T> dq,         // [batch][queries][heads][dim]
+                                              int queries, int heads, int dim, float scale) {
+  const int term_rows = (queries + kRowsOfTerms - 1) / kRowsOfTerms * kRowsOfTerms;
+  const std::int64_t at = std::int64_t{blockIdx.x} * kRoundingThreads + threadIdx.x;
+  const int lane_row = static_cast<int>(at % 8), chunk = static_cast<int>(at / 8 % (dim / 8));
+  const std::int64_t row16 = at / dim;  // 16 rows have dim threads
+  const int of_head = static_cast<int>(row16 / (term_rows / 16));
+  const int query = static_cast<int>(row16 % (term_rows / 16)) * 16 + lane_row;
+  float4 from[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    from[i] = sums[(row16 * (dim / 8) + chunk) * 32 + lane_row * 4 + i];
+  }
+  const auto rows = dq.rows(of_head / heads, of_head % heads);
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    if (query + half * 8 >= queries) continue;
+    std::uint32_t pair[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      pair[i] = half == 0 ? tile::ptx::pack<T>(scale * from[i].x, scale * from[i].y)
+                          : tile::ptx::pack<T>(scale * from[i].z, scale * from[i].w);
+    }
+    *reinterpret_cast<uint4*>(rows[query + half * 8] + chunk * 8) = {pair[0], pair[1], pair[2],
+                                                                     pair[3]};
+  }
+}
+// snippet-end round
+
+}  // namespace
+
+tile::Status takes_one_pass(const BackwardProblem& p, const BackwardBuffers& buffers,
+                            const tile::Device& device) {
+  if (p.head_dim != 64 && p.head_dim != 128) {
+    return tile::unsupported("head_dim", std::to_string(p.head_dim) + " is neither 64 nor 128");
+  }
+  TILE_TRY(check_chunks(p, buffers));
+  const int bytes = p.head_dim == 64 ? OnePassShape<64>::kBytes : OnePassShape<128>::kBytes;
+  TILE_TRY(check_shared_bytes(p, bytes, device));
+  return check_workspace(p, buffers, "one_pass");
+}
+
+tile::Status clear_sums(const BackwardProblem& p, const BackwardBuffers& buffers, DqSums* sums,
+                        void* stream) {
+  const std::int64_t rows =
+      p.batch * p.heads * tiles_of(p.queries, kRowsOfTerms) * std::int64_t{kRowsOfTerms};
+  auto* near = reinterpret_cast<float4*>(static_cast<std::byte*>(buffers.workspace) +
+                                         rows * sizeof(RowStats));
+  *sums = {near, near + rows * (p.head_dim / 4)};
+  TILE_RETURN_IF_CUDA_ERROR(cudaMemsetAsync(
+      near, 0, static_cast<std::size_t>(rows * p.head_dim) * 8, static_cast<cudaStream_t>(stream)));
+  return {};
+}
+
+tile::Status one_pass(const BackwardProblem& p, const BackwardBuffers& buffers, void* stream) {
+  return one_pass_to_sums(p, buffers, nullptr, stream);
+}
+
+tile::Status one_pass_to_sums(const BackwardProblem& p, const BackwardBuffers& buffers,
+                              DqSums* sums, void* stream) {
+  TILE_TRY(compute_stats(p, buffers, stream));
+  return with_16_bits_and_head_dim(
+      p.type, p.head_dim, [&](auto element, auto head_dim) -> tile::Status {
+        using T = decltype(element);
+        constexpr int kDim = head_dim.value == 128 ? 128 : 64;
+        using Plan = OnePassShape<kDim>;
+        unsigned blocks = 0, rounding_blocks = 0;
+        TILE_TRY(blocks_for_tiles(p, p.kv_heads, p.keys, Plan::kKept, &blocks));
+        constexpr int kRowsOfBlock = 16 * kRoundingThreads / kDim;
+        const std::int64_t rows = std::int64_t{tiles_of(p.queries, kRowsOfTerms)} * kRowsOfTerms;
+        TILE_TRY(blocks_for_tiles(p, p.heads, rows, kRowsOfBlock, &rounding_blocks));
+        const auto* stats = static_cast<const RowStats*>(buffers.workspace);
+        DqSums dq_sums;
+        TILE_TRY(clear_sums(p, buffers, &dq_sums, stream));
+        const int heads = static_cast<int>(p.heads);
+        if (blocks > 0) {
+          tile::Status launched = tile::launch(
+              windowed_backward_one_pass<T, kDim>, "windowed_backward_one_pass", blocks,
+              Plan::kThreads, Plan::kBytes, stream, heads_of<const T>(buffers.q1, p.q1),
+              heads_of<const T>(buffers.k1, p.k1), heads_of<const T>(buffers.q2, p.q2),
+              heads_of<const T>(buffers.k2, p.k2), heads_of<const T>(buffers.v, p.v),
+              heads_of<const T>(buffers.dout, p.dout), stats, dq_sums.near, dq_sums.far,
+              heads_of<T>(buffers.dk1, p.dk1), heads_of<T>(buffers.dk2, p.dk2),
+              heads_of<T>(buffers.dv, p.dv), masks_of(p, buffers), window_of(p), p.batch, heads,
+              group_of(p), p.scale);
+          if (!launched.ok() || rounding_blocks == 0) return launched;
+        }
+        if (sums) {
+          *sums = dq_sums;
+          return {};
+        }
+        for (const bool near : {true, false}) {
+          tile::Status launched = tile::launch(
+              windowed_backward_one_pass_dq<T>, "windowed_backward_one_pass_dq", rounding_blocks,
+              kRoundingThreads, 0, stream, near ? dq_sums.near : dq_sums.far,
+              near ? heads_of<T>(buffers.dq1, p.dq1) : heads_of<T>(buffers.dq2, p.dq2), p.queries,
+              heads, kDim, p.scale);
+          if (!launched.ok()) return launched;
+        }
+        return {};
+      });
+}
+
+}  // namespace windowed_rope

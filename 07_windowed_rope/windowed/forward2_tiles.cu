@@ -1,0 +1,164 @@
+// Forward, step 2: near tiles, far tiles, and mixed ones.
+// Idea: chapter 05's second step. For a tile of queries most tiles of keys are all near or all far:
+//       then one pair of Q and K is enough. A mixed tile is loaded twice, as K1 and as K2, and each
+//       lane computes the score that its key needs.
+// Change: one kernel instead of three, no memory for scores; tiles that no query sees are skipped.
+// Limit: arithmetic. Two multiply-adds of fp32 for each score and element of the head dimension,
+//        and each reads shared memory.
+#include "tile/reduce.cuh"
+#include "windowed/distance_weight.cuh"
+
+namespace windowed_rope {
+namespace {
+
+constexpr int kQueries = 16, kKeys = 32;  // a warp has two queries, and a lane one of the keys
+constexpr int kWarps = 8, kThreads = kWarps * tile::kWarp;
+constexpr int kWarpQueries = kQueries / kWarps;
+constexpr int kMaxDim = 256, kLaneDims = kMaxDim / tile::kWarp;
+
+// snippet-begin load
+/// Copies `count` rows of dim elements to shared memory as floats. The other rows, up to kRows,
+/// become 0. Rows lie dim + 1 floats apart, so that lanes that read the same element of consecutive
+/// rows use different banks.
+template <int kRows, class T>
+__device__ void load_rows(float* smem, tile::Rows<const T> from, int count, int dim) {
+  for (int i = threadIdx.x; i < kRows * dim; i += kThreads) {
+    const int row = i / dim, d = i % dim;
+    smem[row * (dim + 1) + d] = row < count ? static_cast<float>(from[row][d]) : 0;
+  }
+}
+// snippet-end load
+
+// snippet-begin kernel
+template <class T>
+__global__ void windowed_tiles(Heads<const T> q1,  // [batch][queries][heads][dim]
+                               Heads<const T> k1,  // [batch][keys][heads / group][dim]
+                               Heads<const T> q2,  // as q1
+                               Heads<const T> k2,  // as k1
+                               Heads<const T> v,   // as k1
+                               Heads<T> o,         // [batch][queries][heads][dim]
+                               float* lse,         // [batch][heads][queries], or null
+                               BatchMasks masks, Window window, DistanceWeight by_distance,
+                               int heads, int group, int dim, float scale_log2) {
+  extern __shared__ float smem[];                   // {Q1, Q2, K1, K2 or V}
+  float* q1_smem = smem;                            // [kQueries][dim + 1]
+  float* q2_smem = q1_smem + kQueries * (dim + 1);  // as q1_smem
+  float* kv_smem = q2_smem + kQueries * (dim + 1);  // [kKeys][dim + 1]
+  const auto work = work_of_block(heads, (masks.queries + kQueries - 1) / kQueries);
+  const Mask mask = masks.of(work.batch);
+  const int block_query = work.tile * kQueries, kv_head = work.head / group;
+  const int warp_query = static_cast<int>(threadIdx.x) / tile::kWarp * kWarpQueries;  // in the tile
+  const int lane = threadIdx.x % tile::kWarp;
+  load_rows<kQueries>(q1_smem, q1.rows(work.batch, work.head, block_query),
+                      mask.queries - block_query, dim);
+  load_rows<kQueries>(q2_smem, q2.rows(work.batch, work.head, block_query),
+                      mask.queries - block_query, dim);
+
+  float reference[kWarpQueries], sum[kWarpQueries] = {};
+  float out[kWarpQueries][kLaneDims] = {};  // of the elements lane, lane + 32, …
+  for (float& each : reference) each = -INFINITY;
+  for (int first_key = 0; first_key < mask.keys; first_key += kKeys) {
+    const int keys_left = mask.keys - first_key;
+    // snippet-begin kinds
+    const auto kinds = window.kinds(mask, block_query, kQueries, first_key, kKeys);
+    if (!kinds.near && !kinds.far) continue;
+    float score[kWarpQueries];
+    for (float& each : score) each = -INFINITY;
+    // S = Q1 K1^T, then Q2 K2^T, a key for each lane
+    for (const bool near : {true, false}) {
+      if (!(near ? kinds.near : kinds.far)) continue;
+      const auto keys = (near ? k1 : k2).rows(work.batch, kv_head, first_key);
+      load_rows<kKeys>(kv_smem, keys, keys_left, dim);
+      __syncthreads();  // queries and keys are there
+#pragma unroll
+      for (int i = 0; i < kWarpQueries; ++i) {
+        const int query = block_query + warp_query + i, key = first_key + lane;
+        if (!mask.sees(query, key) || window.is_near(mask, query, key) != near) continue;
+        const float* q_row = (near ? q1_smem : q2_smem) + (warp_query + i) * (dim + 1);
+        const float* k_row = kv_smem + lane * (dim + 1);
+        float dot = 0;
+        for (int d = 0; d < dim; ++d) dot += q_row[d] * k_row[d];
+        score[i] = scale_log2 * by_distance.of(mask, query, key) * dot;
+      }
+      __syncthreads();  // all warps have read the keys
+    }
+    // snippet-end kinds
+    float weight[kWarpQueries];
+#pragma unroll
+    for (int i = 0; i < kWarpQueries; ++i) {
+      // P. Where the greatest score rises, sum and output so far are scaled down.
+      const float max = fmaxf(reference[i], tile::reduce_lanes(score[i], tile::Max{}));
+      const float finite = max == -INFINITY ? 0 : max;  // -infinity minus itself is NaN
+      const float correction = tile::ptx::exp2_approx(reference[i] - finite);
+      weight[i] = tile::ptx::exp2_approx(score[i] - finite);
+      reference[i] = max;
+      sum[i] = sum[i] * correction + weight[i];  // this lane's part
+#pragma unroll
+      for (float& each : out[i]) each *= correction;
+    }
+    load_rows<kKeys>(kv_smem, v.rows(work.batch, kv_head, first_key), keys_left, dim);
+    __syncthreads();  // the values are there
+    // O += P V; a lane has the elements lane, lane + 32, …
+    for (int j = 0; j < kKeys; ++j) {
+#pragma unroll
+      for (int i = 0; i < kWarpQueries; ++i) {
+        const float weight_of_key = __shfl_sync(tile::kAllLanes, weight[i], j);
+#pragma unroll
+        for (int e = 0; e < kLaneDims; ++e) {
+          const int d = lane + e * tile::kWarp;
+          if (d < dim) out[i][e] += weight_of_key * kv_smem[j * (dim + 1) + d];
+        }
+      }
+    }
+    __syncthreads();  // all warps have read the values
+  }
+
+  for (int i = 0; i < kWarpQueries; ++i) {
+    const int query = block_query + warp_query + i;
+    if (query >= masks.queries) continue;
+    const float total = tile::reduce_lanes(sum[i], tile::Add{});
+    const float inverse = total == 0 ? 0 : 1 / total;  // 0 for a query that sees no key
+    T* row = o.rows(work.batch, work.head)[query];
+#pragma unroll
+    for (int e = 0; e < kLaneDims; ++e) {
+      const int d = lane + e * tile::kWarp;
+      if (d < dim) row[d] = static_cast<T>(out[i][e] * inverse);
+    }
+    if (lse && lane == 0) {
+      lse[(std::int64_t{work.batch} * heads + work.head) * masks.queries + query] =
+          total == 0 ? -INFINITY : reference[i] * kLn2 + logf(total);
+    }
+  }
+}
+// snippet-end kernel
+
+std::size_t shared_bytes(std::int64_t dim) {
+  return static_cast<std::size_t>((2 * kQueries + kKeys) * (dim + 1)) * sizeof(float);
+}
+
+}  // namespace
+
+tile::Status takes_tiles(const ForwardProblem& p, const ForwardBuffers&,
+                         const tile::Device& device) {
+  if (p.head_dim > kMaxDim) {
+    return tile::unsupported("head_dim", std::to_string(p.head_dim) + " is more than 256");
+  }
+  return check_shared_bytes(p, static_cast<std::int64_t>(shared_bytes(p.head_dim)), device);
+}
+
+tile::Status tiles(const ForwardProblem& p, const ForwardBuffers& buffers, void* stream) {
+  unsigned blocks = 0;
+  TILE_TRY(blocks_for_tiles(p, p.heads, p.queries, kQueries, &blocks));
+  return tile::with_element_type(p.type, [&](auto element) -> tile::Status {
+    using T = decltype(element);
+    const std::size_t bytes = shared_bytes(p.head_dim);
+    return tile::launch(windowed_tiles<T>, "windowed_tiles", blocks, kThreads, bytes, stream,
+                        heads_of<const T>(buffers.q1, p.q1), heads_of<const T>(buffers.k1, p.k1),
+                        heads_of<const T>(buffers.q2, p.q2), heads_of<const T>(buffers.k2, p.k2),
+                        heads_of<const T>(buffers.v, p.v), heads_of<T>(buffers.o, p.o), buffers.lse,
+                        masks_of(p, buffers), window_of(p), distance_weight_of(p), p.heads,
+                        group_of(p), p.head_dim, p.scale * kLog2E);
+  });
+}
+
+}  // namespace windowed_rope
