@@ -6,8 +6,7 @@
 // Limit: no warp multiplies while the block copies, every tile is masked element by element, and
 //        each factor from shared memory is used for 16 rows only.
 #include "flash_attention.cuh"
-#include "tile/ptx/exp2.cuh"
-#include "tile/warp_product.cuh"
+#include "tile/query_stage.cuh"
 
 namespace flash_attention {
 namespace {
@@ -70,16 +69,7 @@ __global__ void attention_backward_mma_dkv(Heads<const T> q,  // [batch][queries
       hide(weights, transposed, block_key + warp_key, first);
       // dS^T = P^T (V dO^T - delta)
       mma_ABt<T>(dscores, v_tile, warp_key, dout_tile, 0);
-#pragma unroll
-      for (int c = 0; c < kQueries / 4; ++c) {
-        const RowStats of_query = of_head[first + weights.col(c)];
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          float& weight = weights.at(r, c);
-          weight = tile::ptx::exp2_approx(fmaf(scale * kLog2E, weight, -of_query.lse2));
-          dscores.at(r, c) = weight * (dscores.at(r, c) - of_query.delta);
-        }
-      }
+      weigh<true>(weights, dscores, of_head + first, scale * kLog2E);
       // dV += P^T dO, dK += dS^T Q
       mma_AB<T>(dv_sums, as_fragment<T>(weights), dout_tile, 0, col0);
       mma_AB<T>(dk_sums, as_fragment<T>(dscores), q_tile, 0, col0);
@@ -132,16 +122,9 @@ __global__ void attention_backward_mma_dq(Heads<const T> q,  // [batch][queries]
     mma_ABt<T>(scores, q_tile, warp_query, k_tile, 0);
     hide(scores, mask, block_query + warp_query, first);
     mma_ABt<T>(dscores, dout_tile, warp_query, v_tile, 0);
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const RowStats of_query = of_tile[warp_query + scores.row(r)];
-#pragma unroll
-      for (int c = 0; c < kKeys / 4; ++c) {
-        const float weight =
-            tile::ptx::exp2_approx(fmaf(scale * kLog2E, scores.at(r, c), -of_query.lse2));
-        dscores.at(r, c) = weight * (dscores.at(r, c) - of_query.delta);
-      }
-    }
+    weigh_rows(
+        scores, dscores, [&](int r) { return of_tile[warp_query + scores.row(r)]; },
+        scale * kLog2E);
     // dQ += dS K
     mma_AB<T>(dq_sums, as_fragment<T>(dscores), k_tile, 0, col0);
   }

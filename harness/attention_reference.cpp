@@ -81,7 +81,7 @@ struct Factors {
 };
 Factors factors_of(const Attention& p, std::int64_t position, std::int64_t first,
                    Eigen::Index count) {
-  const double part = p.distance_factor.part, rate = p.distance_factor.rate;
+  const double part = p.distance_part, rate = p.distance_rate;
   Factors f{Vector::Ones(count), Vector::Zero(count)};
   for (Eigen::Index i = 0; part != 0 && i < count; ++i) {
     const double exponent = rate * static_cast<double>(std::abs(position - (first + i)));
@@ -287,7 +287,7 @@ AttentionGradients attention_gradients(const Attention& p, const AttentionGradie
   };
   // The gradients of scores become those of the products before the distance factor.
   const auto through = [&](Pairs x, const Factors& by) {
-    if (p.distance_factor.part == 0) return x;
+    if (p.distance_part == 0) return x;
     const Vector greatest = x.dscore.cwiseAbs() + x.dscore_error;
     x.dscore_error = x.dscore_error.cwiseProduct(by.value + by.error) +
                      x.dscore.cwiseAbs().cwiseProduct(by.error) + 2 * kUnit * greatest;

@@ -4,6 +4,7 @@
 // With fp64 the bounds are those of fp32. Its derivation stands in attention_reference.cpp.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -12,6 +13,29 @@
 #include "tile/host/attention.hpp"
 
 namespace tile {
+
+struct AttentionSizes {
+  std::int64_t batch, heads, kv_heads, queries, keys, head_dim;
+};
+/// A call of this size without tensors, with the usual scale and no mask.
+template <class Call>
+Call attention_call(DType type, const AttentionSizes& n) {
+  Call p{{.type = type,
+          .batch = n.batch,
+          .heads = n.heads,
+          .queries = n.queries,
+          .keys = n.keys,
+          .head_dim = n.head_dim,
+          .kv_heads = n.kv_heads}};
+  p.scale = 1 / std::sqrt(static_cast<float>(n.head_dim));
+  return p;
+}
+
+/// The values of a call's inputs, without padding. o, lse ([batch][queries][heads]) and dout are of
+/// the backward pass only, q_far and k_far of a second pair.
+struct AttentionRows {
+  std::vector<double> q = {}, k = {}, v = {}, q_far = {}, k_far = {}, o = {}, lse = {}, dout = {};
+};
 
 /// A second q and k for the scores of far keys. Without them no key is far.
 struct FarInputs {

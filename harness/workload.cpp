@@ -58,15 +58,14 @@ std::vector<std::string> Tensors::names() const {
   return names;
 }
 
-Tensors::Moved Tensors::move(std::size_t tensor, std::int64_t bytes) {
+void* Tensors::move(std::size_t tensor, std::int64_t bytes) {
   const std::size_t at = movable_.at(tensor);
   Layout layout = all_[at].layout();
   layout.offset = bytes / static_cast<std::int64_t>(size_bytes(layout.dtype));
   GuardedMemory moved(all_[at].name(), layout);
   if (std::ranges::count(outputs_, at, &Output::memory) == 0) moved.copy(all_[at]);
-  const void* from = all_[at].raw();
   all_[at] = std::move(moved);
-  return {from, all_[at].raw()};
+  return all_[at].raw();
 }
 
 Comparison Tensors::check() {

@@ -1,15 +1,10 @@
 // The parts of the chapters' Workloads: tensors in guarded memory, and a ladder that runs.
 #pragma once
 
-#include <algorithm>
-#include <cstring>
 #include <deque>
 #include <functional>
-#include <iterator>
 #include <span>
-#include <stdexcept>
 #include <string>
-#include <type_traits>
 #include <vector>
 
 #include "harness/buffer.hpp"
@@ -42,13 +37,9 @@ class Tensors {
 
   /// The names of the inputs and outputs, in the order in which they were made.
   std::vector<std::string> names() const;
-  struct Moved {
-    const void* from;
-    void* to;
-  };
-  /// Moves one of these to where it begins `bytes` after a multiple of 256. An output is poison
-  /// afterwards.
-  Moved move(std::size_t tensor, std::int64_t bytes);
+  /// Moves one of these to where it begins `bytes` after a multiple of 256, and gives that place.
+  /// An output is poison afterwards.
+  void* move(std::size_t tensor, std::int64_t bytes);
 
   /// What Workload::check() does.
   Comparison check();
@@ -80,7 +71,7 @@ class TensorWorkload : public Workload {
   Comparison check() override { return tensors_.check(); }
   std::vector<std::string> tensors() const override { return tensors_.names(); }
   void move_tensor(std::size_t tensor, std::int64_t bytes) override {
-    slots_.at(tensor)(tensors_.move(tensor, bytes).to);
+    slots_.at(tensor)(tensors_.move(tensor, bytes));
   }
 
  protected:
@@ -91,7 +82,6 @@ class TensorWorkload : public Workload {
     slot = static_cast<T*>(data);
     slots_.push_back([&slot](void* moved) { slot = static_cast<T*>(moved); });
   }
-  bool are_placed() const { return slots_.size() == tensors_.names().size(); }
 
   Tensors tensors_;
 
@@ -143,20 +133,6 @@ class LadderWorkload : public TensorWorkload {
   Status launch(std::size_t step, void* stream) override {
     if (ladder_.is_empty(problem_)) return {};
     return ladder_.steps[step].launch(problem_, buffers_, stream);
-  }
-  void move_tensor(std::size_t tensor, std::int64_t bytes) override {
-    if (are_placed()) return TensorWorkload::move_tensor(tensor, bytes);
-    // Those of attention do not place their tensors yet: the pointer is looked for.
-    static_assert(std::is_trivially_copyable_v<Buffers> && sizeof(Buffers) % sizeof(void*) == 0,
-                  "buffers are device pointers, and nothing else");
-    const Tensors::Moved moved = tensors_.move(tensor, bytes);
-    const void* pointers[sizeof(Buffers) / sizeof(void*)];
-    std::memcpy(pointers, &buffers_, sizeof buffers_);
-    if (std::ranges::count(pointers, moved.from) == 0) {
-      throw std::logic_error(tensors()[tensor] + ": no buffer is there");
-    }
-    std::ranges::replace(pointers, moved.from, static_cast<const void*>(moved.to));
-    std::memcpy(&buffers_, pointers, sizeof buffers_);
   }
 
  protected:

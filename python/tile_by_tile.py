@@ -578,7 +578,7 @@ def _windowed_attention(q1: Tensor, k1: Tensor, q2: Tensor, k2: Tensor, v: Tenso
                                k2=(k2, "k"))
     o, lse = _attention_outputs(q1)
     _run("windowed_attention", q1, **fields, window=window,
-         **_with_strides(q1=q1, k1=k1, q2=q2, k2=k2, v=v), o=o, lse=lse)
+         **_with_strides(q=q1, k=k1, q_far=q2, k_far=k2, v=v), o=o, lse=lse)
     return o, lse
 
 
@@ -597,8 +597,8 @@ def _windowed_attention_backward(
     fields = _attention_fields(q1, k1, v, causal, scale, query_lengths, key_lengths)
     gradients = _empty_like(q1, k1, q2, k2, v)
     _run("windowed_attention_backward", q1, **fields, window=window,
-         **_with_strides(q1=q1, k1=k1, q2=q2, k2=k2, v=v, o=o, dout=dout), lse=lse.contiguous(),
-         **dict(zip(("dq1", "dk1", "dq2", "dk2", "dv"), gradients)))
+         **_with_strides(q=q1, k=k1, q_far=q2, k_far=k2, v=v, o=o, dout=dout), lse=lse.contiguous(),
+         **dict(zip(("dq", "dk", "dq_far", "dk_far", "dv"), gradients)))
     return gradients
 
 
@@ -627,7 +627,8 @@ _windowed_attention.register_autograd(_windowed_attention_gradients,
 # ---- Attention with a window of rotations ----
 
 
-METHODS = {"rerope": 0, "leaky_rerope": 1, "self_extend": 2}
+METHODS = {"rerope": tile_c.FAR_REROPE, "leaky_rerope": tile_c.FAR_LEAKY_REROPE,
+           "self_extend": tile_c.FAR_SELF_EXTEND}
 
 
 class WindowedRotaryTables(NamedTuple):
@@ -654,8 +655,9 @@ def windowed_rotary_tables(frequencies, positions, window, *, method="rerope", f
     cos, sin = (torch.empty(3, positions, pairs, dtype=torch.float32, device="cpu")
                 for _ in range(2))
     number = _number(METHODS, "method", method)
-    library().run("windowed_rotary_tables", None, method=number, window=window,
-                  factor=_or_default("factor", factor), rotary_dim=2 * pairs, positions=positions,
+    library().run("windowed_rotary_tables", None, far=number, window=window,
+                  far_factor=_or_default("factor", factor), rotary_dim=2 * pairs,
+                  positions=positions,
                   attention_factor=_or_default("attention_factor", attention_factor),
                   frequencies=frequencies.data_ptr(), cos=cos.data_ptr(), sin=sin.data_ptr())
     return WindowedRotaryTables(cos.to(device), sin.to(device), frequencies.to(device),
@@ -681,7 +683,7 @@ def _windowed_rotary_fields(q, k, v, cos, sin, frequencies, attention_factor, me
     return (_attention_fields(q, k, v, True, scale, query_lengths, key_lengths)
             | _check_tables(q, cos, sin, frequencies, (3,))
             | dict(attention_factor=_or_default("attention_factor", attention_factor),
-                   method=method, window=window, factor=_or_default("factor", factor),
+                   far=method, window=window, far_factor=_or_default("factor", factor),
                    interleaved=int(interleaved)))
 
 

@@ -41,10 +41,12 @@ struct QueryStage {
 };
 // snippet-end stage
 
+// snippet-begin weigh
 /// Scores, of keys along the rows and of queries along the columns, become weights: P^T =
 /// exp2(scale_log2 S^T - lse2). dscores become -delta, to which the next product adds dP^T: so the
-/// subtraction costs nothing. `stats` are those of the first column's query.
-template <int kRows, int kCols>
+/// subtraction costs nothing. If they have that product already they become dS^T = P^T (dP^T -
+/// delta). `stats` are those of the first column's query.
+template <bool kHasProduct = false, int kRows, int kCols>
 __device__ __forceinline__ void weigh(Accumulator<kRows, kCols>& scores,
                                       Accumulator<kRows, kCols>& dscores, const RowStats* stats,
                                       float scale_log2) {
@@ -53,11 +55,30 @@ __device__ __forceinline__ void weigh(Accumulator<kRows, kCols>& scores,
     const RowStats of_query = stats[scores.col(c)];
 #pragma unroll
     for (int r = 0; r < kRows / 8; ++r) {
-      scores.at(r, c) = ptx::exp2_approx(fmaf(scale_log2, scores.at(r, c), -of_query.lse2));
-      dscores.at(r, c) = -of_query.delta;
+      float &weight = scores.at(r, c), &dscore = dscores.at(r, c);
+      weight = ptx::exp2_approx(fmaf(scale_log2, weight, -of_query.lse2));
+      dscore = kHasProduct ? weight * (dscore - of_query.delta) : -of_query.delta;
     }
   }
 }
+
+/// The same with queries along the rows, for dQ, which needs no weights: dP becomes dS. `stats_of`
+/// gives the stats of a lane's row r.
+template <int kRows, int kCols, class StatsOf>
+__device__ __forceinline__ void weigh_rows(const Accumulator<kRows, kCols>& scores,
+                                           Accumulator<kRows, kCols>& dscores, StatsOf stats_of,
+                                           float scale_log2) {
+#pragma unroll
+  for (int r = 0; r < kRows / 8; ++r) {
+    const RowStats of_query = stats_of(r);
+#pragma unroll
+    for (int c = 0; c < kCols / 4; ++c) {
+      const float weight = ptx::exp2_approx(fmaf(scale_log2, scores.at(r, c), -of_query.lse2));
+      dscores.at(r, c) = weight * (dscores.at(r, c) - of_query.delta);
+    }
+  }
+}
+// snippet-end weigh
 
 /// sums *= by, element by element.
 template <int kRows, int kCols>

@@ -17,10 +17,10 @@ import sys
 MAY_SPILL: dict[str, str] = {
     "windowed_backward_one_pass": "8 to 104 bytes: chapter 05's kernel in a loop over the parts",
     "windowed_backward_mma": "4 to 60 bytes, for the same reason",
-    "windowed_two_visits": "16 to 76 bytes, for the same reason",
+    "windowed_two_visits":
+        "16 to 76 bytes, for the same reason; 56 to 192 with rotation, once a part",
     "windowed_mma": "4 bytes at head dimension 256 on compute capability 8.0",
     "method_backward_prologue": "92 bytes: `one_pass` has 48, and the keys turn",
-    "method_prologue": "56 to 192 bytes, most of them while queries turn, once a part",
     "attention_backward_one_pass":
         "8 to 180 bytes; written without, it was 9 % slower on an H200",
     "attention_interleaved":

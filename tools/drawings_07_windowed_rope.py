@@ -29,7 +29,7 @@ def program(root, name="print_windows", *sources):
                 root / "cpu_device/include", "/usr/include/eigen3", "/usr/local/include/eigen3")
     subprocess.run([os.environ.get("CXX", "g++"), "-std=c++20", "-ffunction-sections",
                     "-fdata-sections", "-Wl,--gc-sections", *(f"-I{folder}" for folder in includes),
-                    root / f"tools/{name}.cpp", root / CHAPTER / "method/method.cpp",
+                    root / f"tools/{name}.cpp", root / CHAPTER / "method/tables.cpp",
                     *(root / source for source in sources), "-o", path], check=True)
     return path
 
@@ -379,7 +379,7 @@ class Drawn:
 def scores(root):
     """As ./tour run 07 --compare draws them."""
     path = program(root, "print_curves", f"{CHAPTER}/test/bench_curves.cpp", 
-                   f"{CHAPTER}/hidden/hidden.cpp",
+                   f"{CHAPTER}/hidden/tables.cpp",
                    "06_rope/rotary/frequencies.cpp", "06_rope/embedding/reference.cpp")
     return Drawn(subprocess.run([path], check=True, text=True, stdout=subprocess.PIPE).stdout)
 

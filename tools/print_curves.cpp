@@ -5,12 +5,12 @@
 #include "07_windowed_rope/test/curves.hpp"
 
 int main() {
-  windowed_rope::HiddenProblem p{.type = tile::DType::fp32,
-                                 .batch = 1,
-                                 .length = 1024,
-                                 .heads = 1,
-                                 .head_dim = 64,
-                                 .model_dim = 64};
+  windowed_rope::Hidden p{.type = tile::DType::fp32,
+                          .batch = 1,
+                          .length = 1024,
+                          .heads = 1,
+                          .head_dim = 64,
+                          .model_dim = 64};
   p.window = 256;
   std::fputs(windowed_rope::curves(p).c_str(), stdout);
 }

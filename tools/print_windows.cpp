@@ -1,7 +1,7 @@
 // Prints as JSON what chapter 07's Window and methods say: which keys are near and far for each
 // query, which tiles have both, which tiles each part of a mask visits, and how far apart a
 // rotation sees a query and a key. Kernels, tests and tables ask the same functions.
-// drawings_07_windowed_rope.py compiles this and the chapter's method.cpp.
+// drawings_07_windowed_rope.py compiles this and the chapter's method/tables.cpp.
 //
 //     print_windows tiles QUERY_TILE KEY_TILE QUERIES KEYS LEFT RIGHT WINDOW
 //     print_windows distances WINDOW LENGTH METHOD FACTOR
@@ -9,12 +9,12 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "07_windowed_rope/method/method.hpp"
+#include "07_windowed_rope/method/tables.hpp"
+#include "07_windowed_rope/windowed/window.hpp"
 
 namespace {
 
 using tile::Mask;
-using windowed_rope::MethodRule;
 using windowed_rope::Window;
 
 /// "parts": of each part whether it is near, its mask's left and right, for each query the first
@@ -50,14 +50,16 @@ void print_tiles(const Mask& whole, Window window, int query_tile, int key_tile)
 }
 
 /// How far apart a rotation sees the last query and each key that it sees, from the nearest on.
-void print_distances(Window window, int length, const MethodRule& rule) {
+void print_distances(Window window, int length, const tile::Rotary& rotary) {
   const Mask mask{length, length, tile::kMaxLength, 0};
   const int query = length - 1;
   std::printf("[");
   for (int key = query; key >= 0; --key) {
-    const double distance = window.is_near(mask, query, key)
-                                ? query - key
-                                : far_query_place(rule, query) - far_key_place(rule, key);
+    const double distance =
+        window.is_near(mask, query, key)
+            ? query - key
+            : windowed_rope::method::far_query_place(rotary, window.width, query) -
+                  windowed_rope::method::far_key_place(rotary, key);
     std::printf("%s%.17g", key < query ? ", " : "", distance);
   }
   std::printf("]\n");
@@ -72,10 +74,11 @@ int main(int count, char** words) {
     return 0;
   }
   if (count != 6) return 2;
-  for (const auto method : {windowed_rope::Method::rerope, windowed_rope::Method::leaky_rerope,
-                            windowed_rope::Method::self_extend}) {
-    if (words[4] == windowed_rope::name(method)) {
-      print_distances({number(2)}, number(3), {method, number(2), std::atof(words[5])});
+  using tile::FarRotation;
+  for (const auto far :
+       {FarRotation::rerope, FarRotation::leaky_rerope, FarRotation::self_extend}) {
+    if (words[4] == windowed_rope::method::name(far)) {
+      print_distances({number(2)}, number(3), {.far = far, .far_factor = std::atof(words[5])});
       return 0;
     }
   }

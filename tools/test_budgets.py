@@ -217,14 +217,6 @@ class Budgets(unittest.TestCase):
         self.step(2, STEP.replace('"adder.cuh"', '"adder.cuh"\n#include "harness/step.hpp"'))
         self.assert_complaint(f"01_adder/step2_x.cu includes harness/step.hpp: {why}")
 
-    def test_chapters_that_still_include_harness(self):
-        self.write("05_five/forward1_a.cu", '#include "harness/step.hpp"\n')
-        with unittest.mock.patch.object(budgets, "NOT_YET", ("05",)):
-            self.assert_complaint()
-        with unittest.mock.patch.object(budgets, "NOT_YET", ()):
-            self.assert_complaint("05_five/forward1_a.cu includes harness/step.hpp: "
-                                  "kernels include nothing of harness/")
-
     def test_host_functions(self):
         for source, names in (
                 ("namespace a {\ntile::Status f(int i) {\n  g();\n}\n}\n", {"f": "a"}),
@@ -266,21 +258,34 @@ class Budgets(unittest.TestCase):
         self.step(2, file("two", "return one(2)") + "namespace adder {\nint one(int i) {}\n}\n")
         self.assert_complaint()
 
-    def test_chapters_whose_steps_still_call_one_another(self):
+    def test_a_function_of_another_chapter_is_found_by_its_namespace(self):
         self.write("05_five/forward1_a.cu", "namespace five {\nint one() {}\n}\n")
         self.write("05_five/forward2_b.cu", "namespace five {\nint two() { return one(); }\n}\n")
         complaint = ("05_five/forward2_b.cu calls one() of 05_five/forward1_a.cu: what two steps "
                      "share belongs into a header")
-        with unittest.mock.patch.object(budgets, "NOT_YET", ("05",)):
-            self.assert_complaint()
-        with unittest.mock.patch.object(budgets, "NOT_YET", ()):
-            self.assert_complaint(complaint)
-            # In another chapter a function is found by its namespace only.
-            self.write("05_five/forward2_b.cu", "\n")
-            self.write("06_six/forward1_c.cu", "namespace six {\nint three() { return one(); }\n}\n")
-            self.assert_complaint()
-            self.write("06_six/forward1_c.cu", "int three() { return five::one(); }\n")
-            self.assert_complaint(complaint.replace("05_five/forward2_b.cu", "06_six/forward1_c.cu"))
+        self.assert_complaint(complaint)
+        self.write("05_five/forward2_b.cu", "\n")
+        self.write("06_six/forward1_c.cu", "namespace six {\nint three() { return one(); }\n}\n")
+        self.assert_complaint()
+        self.write("06_six/forward1_c.cu", "int three() { return five::one(); }\n")
+        self.assert_complaint(complaint.replace("05_five/forward2_b.cu", "06_six/forward1_c.cu"))
+
+    def test_structs_of_attention(self):
+        header = ("struct A;\nenum class B { b };\n// struct C {};\nstruct A {\n  struct D {};\n};\n"
+                  "template <class T>\nstruct E : A {};\nusing F = std::tuple<int, int>;\n"
+                  "class G final {};\n")
+        self.write("tile/host/attention.hpp", header)
+        self.write("05_five/reference.hpp", "struct Inputs {};\n")
+        self.write("07_seven/windowed/windowed_rope.hpp", "struct H {};\n")
+        self.write("harness/c/tile.h", "typedef struct tile_attention_args {\n} tile_attention_args;\n"
+                                       "typedef struct tile_rotary_args {} tile_rotary_args;\n")
+        self.assertEqual(budgets.Tree(self.root).attention_structs(),
+                         {"C++": ["H", "A", "D", "E", "F", "G"], "C": ["tile_attention_args"]})
+        self.assert_complaint()
+        with unittest.mock.patch.object(budgets, "ATTENTION_STRUCTS", {"C++": 5, "C": 0}):
+            self.assert_complaint(
+                "6 structs of C++ describe a call of attention, at most 5: H, A, D, E, F, G",
+                "1 structs of C describe a call of attention, at most 0: tile_attention_args")
 
     def test_exceptions(self):
         key = ("01_adder/step1_x.cu", "lines")

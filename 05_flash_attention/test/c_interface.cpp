@@ -7,6 +7,7 @@ namespace {
 using flash_attention::kBackwardLadder;
 using flash_attention::kForwardLadder;
 using flash_attention::kTypes;
+using flash_attention::validate_sizes;
 using tile::AttentionBackward;
 using tile::AttentionForward;
 using tile::Status;
@@ -17,47 +18,34 @@ const tile::c::RegisterLadder kForward{flash_attention::kName, flash_attention::
 const tile::c::RegisterLadder kBackward{flash_attention::kName, flash_attention::kTitle,
                                         tile::infos_of(kBackwardLadder)};
 
-// This attention has no rotation: frequencies alone, which only a reference reads, are refused too.
 template <class Args, class Call>
 Status read(const Args& given, Call* p) {
   TILE_TRY(tile::c::read_attention(given, p));
-  if (!given.rotation.frequencies) return {};
-  return tile::unsupported("rotary", "this attention rotates no q and k");
-}
-
-// Before the sizes, the type.
-template <class Call>
-Status check_sizes(const Call& p) {
-  TILE_TRY(tile::check_requirements(kTypes, {}, p.type));
-  return flash_attention::validate_sizes(p);
+  return tile::c::check_no_rotation(given.rotation);
 }
 
 // ---- References: doubles of the host ----
 
-Status refer(const AttentionForward& p) {
+Status refer(const tile_attention_args&, const AttentionForward& p) {
   TILE_TRY(flash_attention::validate_tensors(p));
   if (flash_attention::is_empty(p)) return {};
   const tile::c::AttentionTensors tensors(p);
   const auto q = tensors.queries(p.q), k = tensors.keys(p.k), v = tensors.keys(p.v);
-  const auto expected = flash_attention::reference(
-      p, {q, k, v, tensors.lengths(p.query_lengths), tensors.lengths(p.key_lengths)});
-  tensors.put_queries(expected.o, p.o);
-  tensors.put_lse(expected.lse, p.lse);
+  tile::c::put(p, flash_attention::reference(p, {q, k, v, tensors.lengths(p.query_lengths),
+                                                 tensors.lengths(p.key_lengths)}));
   return {};
 }
 
-Status refer(const AttentionBackward& p) {
+Status refer(const tile_attention_backward_args&, const AttentionBackward& p) {
   TILE_TRY(flash_attention::validate_tensors(p));
   if (flash_attention::is_empty(p)) return {};
   const tile::c::AttentionTensors tensors(p);
   const auto q = tensors.queries(p.q), k = tensors.keys(p.k), v = tensors.keys(p.v);
   const auto o = tensors.queries(p.o), dout = tensors.queries(p.dout);
   const auto lse = tensors.lse(p.lse);
-  const auto expected = flash_attention::reference(
-      p, {q, k, v, o, lse, dout, tensors.lengths(p.query_lengths), tensors.lengths(p.key_lengths)});
-  tensors.put_queries(expected.dq, p.dq);
-  tensors.put_keys(expected.dk, p.dk);
-  tensors.put_keys(expected.dv, p.dv);
+  tile::c::put(
+      p, flash_attention::reference(p, {q, k, v, o, lse, dout, tensors.lengths(p.query_lengths),
+                                        tensors.lengths(p.key_lengths)}));
   return {};
 }
 
@@ -72,14 +60,14 @@ tile_status tile_attention_backward(const tile_attention_backward_args* args) {
 }
 
 tile_status tile_attention_workspace_bytes(const tile_attention_args* args, std::int64_t* bytes) {
-  return tile::c::tell_workspace_bytes(kForwardLadder, read, check_sizes, WorkspaceOf::step, args,
-                                       bytes);
+  return tile::c::tell_workspace_bytes(kForwardLadder, read, kTypes, validate_sizes,
+                                       WorkspaceOf::step, args, bytes);
 }
 
 tile_status tile_attention_backward_workspace_bytes(const tile_attention_backward_args* args,
                                                     std::int64_t* bytes) {
-  return tile::c::tell_workspace_bytes(kBackwardLadder, read, check_sizes, WorkspaceOf::step, args,
-                                       bytes);
+  return tile::c::tell_workspace_bytes(kBackwardLadder, read, kTypes, validate_sizes,
+                                       WorkspaceOf::step, args, bytes);
 }
 
 tile_status tile_attention_reference(const tile_attention_args* args) {

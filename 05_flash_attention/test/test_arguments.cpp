@@ -109,7 +109,7 @@ TEST_SUITE("chapter") {
     lacks("k_far", [](Call& call) { call.p.k_far.data = call.p.k.data; });
     lacks("window", [](Call& call) { call.p.window = 3; });
     lacks("window", [](Call& call) { call.p.window = 0; });
-    lacks("distance_factor", [](Call& call) { call.p.distance_factor.part = 0.5f; });
+    lacks("distance_part", [](Call& call) { call.p.distance_part = 0.5f; });
     // Backward, these are looked at before any tensor.
     const auto backward_lacks = [](const std::string& name, auto change) {
       AttentionBackward p{full(DType::bf16, {2, 4, 2, 5, 7, 16}).p};

@@ -28,31 +28,18 @@ RotaryProblem rotation(const Call& p) {
   return r;
 }
 
-/// Refuses what an attention can have and this chapter's has not.
+/// Refuses what an attention can have and this one has not.
 template <class Call>
 tile::Status check_absent(const Call& p) {
   if (p.keys != p.queries) {
     return unsupported("keys", std::to_string(p.keys) + " are not as many as the queries, " +
                                    std::to_string(p.queries));
   }
-  if (p.left < tile::kUnlimited) return unsupported("left", "there is no window in this chapter");
-  if (p.right != 0 && p.right < tile::kUnlimited) {
-    return unsupported("right", std::to_string(p.right) + " is neither 0 nor without an end");
-  }
-  if (p.window < tile::kUnlimited) return unsupported("window", "there are no far keys");
-  if (p.distance_factor.part != 0) return unsupported("distance_factor", "is not 0");
+  TILE_TRY(tile::check_causal_or_full(p));
   if (p.query_lengths) return unsupported("query_lengths", "is not null");
   if (p.key_lengths) return unsupported("key_lengths", "is not null");
-  const auto refuse_far = [](const char* name, const tile::TensorView& x) {
-    return x.data ? unsupported(name, "is not null: there is no second pair") : tile::Status{};
-  };
-  TILE_TRY(refuse_far("q_far", p.q_far));
-  TILE_TRY(refuse_far("k_far", p.k_far));
-  if constexpr (std::is_same_v<Call, AttentionBackward>) {
-    TILE_TRY(refuse_far("dq_far", p.dq_far));
-    TILE_TRY(refuse_far("dk_far", p.dk_far));
-  }
-  return {};
+  if (p.rotary.far != tile::FarRotation::none) return unsupported("rotary", "no key is far");
+  return tile::check_no_far_pair(p);
 }
 
 template <class Call>

@@ -8,7 +8,7 @@
 // Limit: every block rotates the rows of its loop again: k in N / 64 blocks for each head of q, and
 //        q in N / 64 blocks of keys.
 #include "attention/attention.cuh"
-#include "tile/ptx/exp2.cuh"
+#include "tile/query_stage.cuh"
 
 namespace rope {
 namespace {
@@ -93,15 +93,8 @@ __global__ void attention_backward_fused_dq(Heads<const T> q,     // [batch][len
     if (!whole) hide(weights, mask, warp_query, tile * kKeys);
     // dS = P (dO V^T - delta)
     mma_ABt<T>(dscores, dout_tile, warp_row, v_tile(tile), 0);
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-#pragma unroll
-      for (int c = 0; c < kKeys / 4; ++c) {
-        const float weight =
-            tile::ptx::exp2_approx(fmaf(scale * tile::kLog2E, weights.at(r, c), -of_lane[r].lse2));
-        dscores.at(r, c) = weight * (dscores.at(r, c) - of_lane[r].delta);
-      }
-    }
+    weigh_rows(
+        weights, dscores, [&](int r) { return of_lane[r]; }, scale * tile::kLog2E);
     // dQ += dS K
     mma_AB<T>(dq_sums, as_fragment<T>(dscores), k_tile(tile), 0);
   }
@@ -186,16 +179,7 @@ __global__ void attention_backward_fused_dkv(Heads<const T> q,     // [batch][le
     mma_ABt<T>(dscores, v_tile, warp_row, dout_tile(turn), 0);
     const tile::RowStats* of_tile =
         stats_of_head(stats, {work.batch, head_of(turn), 0}, heads, mask.queries) + query;
-#pragma unroll
-    for (int c = 0; c < kQueries / 4; ++c) {
-      const tile::RowStats of_query = of_tile[weights.col(c)];
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        float& weight = weights.at(r, c);
-        weight = tile::ptx::exp2_approx(fmaf(scale * tile::kLog2E, weight, -of_query.lse2));
-        dscores.at(r, c) = weight * (dscores.at(r, c) - of_query.delta);
-      }
-    }
+    weigh<true>(weights, dscores, of_tile, scale * tile::kLog2E);
     // dV += P^T dO, dK += dS^T Q
     mma_AB<T>(dv_sums, as_fragment<T>(weights), dout_tile(turn), 0);
     mma_AB<T>(dk_sums, as_fragment<T>(dscores), q_tile(turn), 0);

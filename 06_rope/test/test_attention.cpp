@@ -512,7 +512,7 @@ TEST_SUITE("chapter") {
     refuses("right", [](auto& p) { p.right = 1; });
     refuses("right", [](auto& p) { p.right = -1; });
     refuses("window", [](auto& p) { p.window = 3; });
-    refuses("distance_factor", [](auto& p) { p.distance_factor.part = 0.5f; });
+    refuses("distance_part", [](auto& p) { p.distance_part = 0.5f; });
     const auto ints = [](const auto& p) { return reinterpret_cast<const int*>(p.rotary.cos); };
     refuses("query_lengths", [&](auto& p) { p.query_lengths = ints(p); });
     refuses("key_lengths", [&](auto& p) { p.key_lengths = ints(p); });

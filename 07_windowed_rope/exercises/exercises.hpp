@@ -2,6 +2,7 @@
 // gaps. Query i stands beside key i + keys - queries.
 #pragma once
 
+#include "windowed/window.hpp"
 #include "windowed/windowed_rope.hpp"
 
 namespace windowed_rope {

@@ -7,80 +7,17 @@
 #include "hidden/hidden.cuh"
 
 namespace windowed_rope {
-namespace {
 
-MethodBackwardBuffers windowed_of(const HiddenBackwardBuffers& b, const ProjectedRows& rows) {
-  return {.q = rows.q,
-          .k = rows.k,
-          .v = rows.v,
-          .o = b.o,
-          .lse = b.lse,
-          .dout = b.dout,
-          .dq = rows.dq,
-          .dk = rows.dk,
-          .dv = rows.dv,
-          .cos = b.cos,
-          .sin = b.sin,
-          .workspace = rows.rest,
-          .workspace_bytes = b.workspace_bytes - rows.bytes};
-}
-BackwardBuffers attention_of(const HiddenBackwardBuffers& b, const ProjectedRows& rows) {
-  return {.q1 = rows.q,
-          .k1 = rows.k,
-          .q2 = rows.q,
-          .k2 = rows.k,
-          .v = rows.v,
-          .o = b.o,
-          .lse = b.lse,
-          .dout = b.dout,
-          .dq1 = rows.dq,
-          .dk1 = rows.dk,
-          .dq2 = rows.far_dq,
-          .dk2 = rows.far_dk,
-          .dv = rows.dv,
-          .workspace = rows.rest,
-          .workspace_bytes = b.workspace_bytes - rows.bytes};
-}
-
-/// dq, dk and dv.
-tile::Status attend(const HiddenBackwardProblem& p, const HiddenBackwardBuffers& b,
-                    const ProjectedRows& rows, void* stream) {
-  if (p.encoding == Encoding::windowed) {
-    return run_last(kMethodBackwardLadder, windowed_of<MethodBackwardProblem>(p),
-                    windowed_of(b, rows), stream);
-  }
-  TILE_TRY(
-      run_last(kBackwardLadder, attention_of<BackwardProblem>(p), attention_of(b, rows), stream));
-  return turn(p, rope::Pass::backward, b.cos, b.sin, b.gain, rows.dq, rows.dk, stream);
-}
-
-}  // namespace
-
-tile::Status takes_composed(const HiddenBackwardProblem& p, const HiddenBackwardBuffers& b,
-                            const tile::Device&) {
-  TILE_TRY(tile::check_workspace(workspace_bytes(p), b.workspace_bytes));
-  const ProjectedRows rows = projected_rows(p, b.workspace);
-  if (p.encoding == Encoding::windowed) {
-    return check_ladders(p, kMethodBackwardLadder, windowed_of<MethodBackwardProblem>(p),
-                         windowed_of(b, rows));
-  }
-  return check_ladders(p, kBackwardLadder, attention_of<BackwardProblem>(p), attention_of(b, rows));
+tile::Status takes_composed(const HiddenBackward& p, const tile::Device&) {
+  return check_ladders(p);
 }
 
 // snippet-begin launch
-tile::Status composed(const HiddenBackwardProblem& p, const HiddenBackwardBuffers& b,
-                      void* stream) {
-  const ProjectedRows rows = projected_rows(p, b.workspace);
-  const HiddenBuffers forward{.x = b.x,
-                              .wq = b.wq,
-                              .wk = b.wk,
-                              .wv = b.wv,
-                              .table = b.table,
-                              .cos = b.cos,
-                              .sin = b.sin,
-                              .gain = b.gain};
-  TILE_TRY(project(p, forward, rows, stream));
-  TILE_TRY(attend(p, b, rows, stream));
+tile::Status composed(const HiddenBackward& p, void* stream) {
+  const ProjectedRows rows = projected_rows(p);
+  TILE_TRY(project(p, rows, stream));
+  TILE_TRY(run_last(ladder_of(p), attention_of(p, rows), stream));
+  TILE_TRY(turn(p, rope::Pass::backward, rows.dq, rows.dk, stream));
 
   const matmul::Problem by = projection_of(p);
   const matmul::Problem of_weights{
@@ -89,13 +26,13 @@ tile::Status composed(const HiddenBackwardProblem& p, const HiddenBackwardBuffer
   const struct {
     const void *h, *gradient, *weights;
     void* out;
-  } products[] = {{states_of_values(p, b, rows), rows.dv, b.wv, b.dwv},
-                  {states_of(p, b, rows), rows.dk, b.wk, b.dwk},
-                  {states_of(p, b, rows), rows.dq, b.wq, b.dwq}};
+  } products[] = {{states_of_values(p, rows), rows.dv, p.wv, p.dwv},
+                  {states_of(p, rows), rows.dk, p.wk, p.dwk},
+                  {states_of(p, rows), rows.dq, p.wq, p.dwq}};
   for (const auto& [h, gradient, weights, out] : products) {
     // dW = h^T dq, and dx += dq W^T
     TILE_TRY(multiply(of_weights, h, gradient, out, stream));
-    TILE_TRY(multiply(back, gradient, weights, b.dx, stream));
+    TILE_TRY(multiply(back, gradient, weights, p.dx, stream));
     back.beta = 1;
   }
   if (p.encoding != Encoding::learned) return {};
@@ -104,7 +41,7 @@ tile::Status composed(const HiddenBackwardProblem& p, const HiddenBackwardBuffer
                                          .length = p.length,
                                          .dim = p.model_dim,
                                          .table_positions = p.length};
-  return run_last(rope::kEmbeddingBackwardLadder, embedding, {b.dx, b.dtable}, stream);
+  return run_last(rope::kEmbeddingBackwardLadder, embedding, {p.dx, p.dtable}, stream);
 }
 // snippet-end launch
 

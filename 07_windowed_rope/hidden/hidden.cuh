@@ -4,7 +4,9 @@
 
 #include "hidden/hidden.hpp"
 #include "matmul.hpp"
-#include "method/method.cuh"
+#include "method/method.hpp"
+#include "rotary/rotary.hpp"
+#include "tile/host/tensor_argument.hpp"
 
 namespace windowed_rope {
 
@@ -18,68 +20,50 @@ struct ProjectedRows {
   void* rest = nullptr;                              // the workspace of the attention in between
   std::int64_t bytes = 0;                            // of all but the rest
 };
-ProjectedRows projected_rows(const HiddenProblem& problem, void* workspace);
-ProjectedRows projected_rows(const HiddenBackwardProblem& problem, void* workspace);
+ProjectedRows projected_rows(const HiddenForward& p);
+ProjectedRows projected_rows(const HiddenBackward& p);
 
 /// What is multiplied with Wq and Wk, and what with Wv: h or x.
-template <class Buffers>
-const void* states_of(const HiddenProblem& p, const Buffers& b, const ProjectedRows& rows) {
-  return adds_table(p.encoding) ? rows.h : b.x;
+inline const void* states_of(const Hidden& p, const ProjectedRows& rows) {
+  return adds_table(p.encoding) ? rows.h : p.x;
 }
-template <class Buffers>
-const void* states_of_values(const HiddenProblem& p, const Buffers& b, const ProjectedRows& rows) {
-  return p.encoding == Encoding::learned ? rows.h : b.x;
+inline const void* states_of_values(const Hidden& p, const ProjectedRows& rows) {
+  return p.encoding == Encoding::learned ? rows.h : p.x;
 }
 
 /// c = a b, and transposed as `p` says, by chapter 02's last step of the type.
 tile::Status multiply(const matmul::Problem& p, const void* a, const void* b, void* c,
                       void* stream);
 /// q = h Wq.
-matmul::Problem projection_of(const HiddenProblem& p);
+matmul::Problem projection_of(const Hidden& p);
 
 /// Rotates and scales q and k in place, or their gradients back.
-tile::Status turn(const HiddenProblem& p, rope::Pass pass, const float* cos, const float* sin,
-                  const float* gain, void* q, void* k, void* stream);
+tile::Status turn(const Hidden& p, rope::Pass pass, void* q, void* k, void* stream);
 
 /// h, q, k and v.
-tile::Status project(const HiddenProblem& p, const HiddenBuffers& b, const ProjectedRows& rows,
-                     void* stream);
+tile::Status project(const Hidden& p, const ProjectedRows& rows, void* stream);
 
-/// Without a window every key is near, and the far pair, which is never read, may be the near one.
-template <class Problem>
-Problem attention_of(const HiddenProblem& p) {
-  Problem inner{.type = p.type,
-                .batch = p.batch,
-                .heads = p.heads,
-                .queries = p.length,
-                .keys = p.length,
-                .head_dim = p.head_dim};
-  inner.causal = p.causal, inner.scale = p.scale;
-  if (p.encoding == Encoding::exposb) inner.distance_factor = kExposb;
-  return inner;
+/// The attention of q, k and v: for the windowed encoding a method's, which rotates them itself;
+/// otherwise windowed attention without a window, whose far pair, which is never read, is the near
+/// one.
+AttentionForward attention_of(const HiddenForward& p, const ProjectedRows& rows);
+AttentionBackward attention_of(const HiddenBackward& p, const ProjectedRows& rows);
+
+inline const ForwardLadder& ladder_of(const HiddenForward& p) {
+  return p.encoding == Encoding::windowed ? method::kMethodLadder : kForwardLadder;
 }
-/// ReRoPE rotates q and k itself.
-template <class Problem>
-Problem windowed_of(const HiddenProblem& p) {
-  Problem inner{.type = p.type,
-                .batch = p.batch,
-                .heads = p.heads,
-                .queries = p.length,
-                .keys = p.length,
-                .head_dim = p.head_dim};
-  inner.scale = p.scale, inner.window = p.window, inner.table_positions = p.length;
-  return inner;
+inline const BackwardLadder& ladder_of(const HiddenBackward& p) {
+  return p.encoding == Encoding::windowed ? method::kMethodBackwardLadder : kBackwardLadder;
 }
 
-/// Whether this device has a step of chapter 02 for the type, and a step of the ladder for the
-/// attention.
-template <class Ladder>
-tile::Status check_ladders(const HiddenProblem& p, const Ladder& ladder,
-                           const typename Ladder::Problem& inner,
-                           const typename Ladder::Buffers& buffers) {
+/// Whether the workspace is large enough, and this device has a step of chapter 02 for the type and
+/// a step for the attention.
+template <class Call>
+tile::Status check_ladders(const Call& p) {
+  TILE_TRY(tile::check_workspace(composed_bytes(p), p.workspace_bytes));
   tile::Choice choice;
   TILE_TRY(choose_last(matmul::kLadder, projection_of(p), {}, &choice));
-  return choose_last(ladder, inner, buffers, &choice);
+  return choose_last(ladder_of(p), attention_of(p, projected_rows(p)), &choice);
 }
 
 }  // namespace windowed_rope

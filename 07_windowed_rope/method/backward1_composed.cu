@@ -2,10 +2,10 @@
 // Idea: q went into q1 and into q2, so its gradient is a sum: dq1 rotated back by the query's own
 //       position, and dq2 by the far one. The same holds for k.
 // Limit: four gradients are rounded, written to memory and read again.
-#include "method/method.cuh"
+#include "method/rotate_twice.cuh"
 #include "rotary/rotary.cuh"
 
-namespace windowed_rope {
+namespace windowed_rope::method {
 namespace {
 
 constexpr int kThreads = 256;
@@ -53,52 +53,44 @@ __global__ void method_backward_composed_turn(const T* near,          // [batch]
 // snippet-end kernel
 
 /// The gradient of q or of k.
-tile::Status rotate_back(const MethodBackwardProblem& p, const MethodBackwardBuffers& b,
-                         Place far_place, const void* near, const void* far, std::int64_t length,
-                         std::int64_t heads, const int* positions, void* out,
-                         const Strides& strides, void* stream) {
+tile::Status rotate_back(const AttentionBackward& p, Place far_place, const void* near,
+                         const void* far, std::int64_t length, std::int64_t heads,
+                         const int* positions, const TensorView& out, void* stream) {
   // Without keys the tables may be null: all gradients are zeros, and nothing is rotated.
-  const int pairs = p.keys == 0 ? 0 : static_cast<int>(p.rotary_dim / 2);
+  const int pairs = p.keys == 0 ? 0 : static_cast<int>(p.rotary.rotary_dim / 2);
   const int dim = static_cast<int>(p.head_dim);
   const std::int64_t all = p.batch * length * heads * (dim - pairs);
   unsigned blocks = 0;
-  if (tile::Status s = tile::blocks_for("batch, lengths and heads", all, kThreads, &blocks);
-      !s.ok() || blocks == 0) {
-    return s;
-  }
+  TILE_TRY(tile::blocks_for("batch, lengths and heads", all, kThreads, &blocks));
+  if (blocks == 0) return {};
+  const float *cos = p.rotary.cos, *sin = p.rotary.sin;
   const std::int64_t of_far = table_offset(p, far_place);
   return tile::with_element_type(p.type, [&](auto element) -> tile::Status {
     using T = decltype(element);
     return tile::launch(method_backward_composed_turn<T>, "method_backward_composed_turn", blocks,
                         kThreads, 0, stream, static_cast<const T*>(near),
-                        static_cast<const T*>(far), tile::heads_of<T>(out, strides), b.cos, b.sin,
-                        b.cos + of_far, b.sin + of_far, positions, p.layout, all,
-                        static_cast<int>(length), static_cast<int>(heads), dim, pairs);
+                        static_cast<const T*>(far), tile::heads_of<T>(out), cos, sin, cos + of_far,
+                        sin + of_far, positions, p.rotary.layout, all, length, heads, dim, pairs);
   });
 }
 
 }  // namespace
 
-tile::Status takes_composed(const MethodBackwardProblem& p, const MethodBackwardBuffers& b,
-                            const tile::Device&) {
-  RotatedRows rows;
-  tile::Choice choice;
-  TILE_TRY(take_workspace(p, b, &rows));
-  return choose_last(kBackwardLadder, attention_of(p), attention_of(p, b, rows), &choice);
+tile::Status takes_composed(const AttentionBackward& p, const tile::Device&) {
+  return check_composed(kBackwardLadder, p);
 }
 
 // snippet-begin launch
-tile::Status composed(const MethodBackwardProblem& p, const MethodBackwardBuffers& b,
-                      void* stream) {
-  RotatedRows rows;
-  TILE_TRY(take_workspace(p, b, &rows));
-  TILE_TRY(rotate_twice(p, b, rows, stream));
-  TILE_TRY(run_last(kBackwardLadder, attention_of(p), attention_of(p, b, rows), stream));
-  TILE_TRY(rotate_back(p, b, Place::far_query, rows.dq1, rows.dq2, p.queries, p.heads,
-                       rows.positions, b.dq, p.dq, stream));
-  return rotate_back(p, b, Place::far_key, rows.dk1, rows.dk2, p.keys, p.kv_heads, nullptr, b.dk,
-                     p.dk, stream);
+tile::Status composed(const AttentionBackward& p, void* stream) {
+  int* positions = nullptr;
+  const AttentionBackward inner = attention_of(p, &positions);
+  TILE_TRY(rotate_twice(p, inner, positions, stream));
+  TILE_TRY(run_last(kBackwardLadder, inner, stream));
+  TILE_TRY(rotate_back(p, Place::far_query, inner.dq.data, inner.dq_far.data, p.queries, p.heads,
+                       positions, p.dq, stream));
+  return rotate_back(p, Place::far_key, inner.dk.data, inner.dk_far.data, p.keys, p.kv_heads,
+                     nullptr, p.dk, stream);
 }
 // snippet-end launch
 
-}  // namespace windowed_rope
+}  // namespace windowed_rope::method

@@ -10,12 +10,12 @@
 //        128 only one block fits on a multiprocessor, so the tensor cores idle during the rotation;
 //        that was 3 % slower.
 #include "method/method.cuh"
-#include "method/rotate_rows.cuh"
 #include "tile/ptx/flag_once.cuh"
 #include "tile/ptx/red.cuh"
 #include "windowed/one_pass_shape.cuh"
+#include "windowed/rotate_rows.cuh"
 
-namespace windowed_rope {
+namespace windowed_rope::method {
 namespace {
 
 using tile::Fragment, tile::QueryStage, tile::SharedTile, tile::Accumulator;
@@ -232,45 +232,40 @@ __global__ void __launch_bounds__(Plan::kThreads, Plan::kBlocks)
 
 }  // namespace
 
-tile::Status takes_prologue(const MethodBackwardProblem& p, const MethodBackwardBuffers& b,
-                            const tile::Device& device) {
+tile::Status takes_prologue(const AttentionBackward& p, const tile::Device& device) {
   if (p.head_dim != kDim) {
     return tile::unsupported("head_dim", std::to_string(p.head_dim) + " is not 64");
   }
-  return takes_sums(p, b, device);
+  if (p.keys == 0) return tile::unsupported("keys", "are none: there may be no tables");
+  TILE_TRY(check_turning(p));
+  TILE_TRY(check_composed(kBackwardLadder, p));
+  return kOnePass.takes(attention_of(p), device);
 }
 
-tile::Status prologue(const MethodBackwardProblem& p, const MethodBackwardBuffers& b,
-                      void* stream) {
-  RotatedRows rows;
-  TILE_TRY(take_workspace(p, b, &rows));
-  const BatchMasks masks = masks_of(p, b);
-  TILE_TRY(fill_positions(masks, p.batch, p.table_positions, rows.positions, stream));
-  const Turning queries = turning_of_queries(p, b, rows.positions);
-  TILE_TRY(turn_twice(queries, b.q, p.q, rows.q1, rows.q2, stream));
-  const BackwardProblem inner = attention_of(p);
-  const BackwardBuffers of_rows = attention_of(p, b, rows);
-  TILE_TRY(compute_stats(inner, of_rows, stream));
-  DqSums dq_sums{};
-  TILE_TRY(clear_sums(inner, of_rows, &dq_sums, stream));
+tile::Status prologue(const AttentionBackward& p, void* stream) {
+  int* positions = nullptr;
+  const AttentionBackward inner = attention_of(p, &positions);
+  TILE_TRY(fill_positions(p, positions, stream));
+  const Turning queries = turning_of_queries(p, positions);
+  TILE_TRY(turn_rows_twice(queries, p.q, inner.q, inner.q_far, stream));
+  TILE_TRY(compute_stats(inner, stream));
+  const DqSums sums = dq_sums_of(inner);
+  TILE_TRY(clear(inner, sums, stream));
   unsigned blocks = 0;
   TILE_TRY(blocks_for_tiles(p, p.kv_heads, p.keys, Plan::kKept, &blocks));
   const auto launch = [&](auto element) {
     using T = decltype(element);
-    const Strides packed = packed_strides(p.queries, p.heads, kDim);
+    const auto* stats = static_cast<const RowStats*>(inner.workspace);
     return tile::launch(method_backward_prologue<T>, "method_backward_prologue", blocks,
-                        Plan::kThreads, Plan::kBytes, stream, heads_of<const T>(rows.q1, packed),
-                        heads_of<const T>(rows.q2, packed), heads_of<const T>(b.k, p.k),
-                        heads_of<const T>(b.v, p.v), heads_of<const T>(b.dout, p.dout),
-                        static_cast<const RowStats*>(of_rows.workspace), dq_sums,
-                        heads_of<T>(b.dk, p.dk), heads_of<T>(b.dv, p.dv), b.cos, b.sin,
-                        table_offset(p, Place::far_key), masks, window_of(p), p.batch, p.heads,
-                        group_of(p), p.scale);
+                        Plan::kThreads, Plan::kBytes, stream, tile::heads_of<const T>(inner.q),
+                        tile::heads_of<const T>(inner.q_far), tile::heads_of<const T>(p.k),
+                        tile::heads_of<const T>(p.v), tile::heads_of<const T>(p.dout), stats, sums,
+                        tile::heads_of<T>(p.dk), tile::heads_of<T>(p.dv), p.rotary.cos,
+                        p.rotary.sin, table_offset(p, Place::far_key), masks_of(p), window_of(p),
+                        p.batch, p.heads, group_of(p), p.scale);
   };
-  const tile::Status launched =
-      p.type == tile::DType::fp16 ? launch(__half{}) : launch(__nv_bfloat16{});
-  if (!launched.ok()) return launched;
-  return dq_of_sums(p, b, rows.positions, dq_sums, stream);
+  TILE_TRY(p.type == tile::DType::fp16 ? launch(__half{}) : launch(__nv_bfloat16{}));
+  return rotate_sums_back(queries, sums.near, sums.far, p.scale, p.dq, stream);
 }
 
-}  // namespace windowed_rope
+}  // namespace windowed_rope::method

@@ -6,23 +6,21 @@
 // Limit: memory, 12 bytes for each element of q and of k, in addition to the attention.
 #include "method/method.cuh"
 
-namespace windowed_rope {
+namespace windowed_rope::method {
 
-tile::Status takes_turn_twice(const MethodProblem& p, const MethodBuffers& b,
-                              const tile::Device& device) {
-  RotatedRows rows;
-  TILE_TRY(check_turning(p, b));
-  TILE_TRY(take_workspace(p, b, &rows));
-  return takes_wgmma(attention_of(p), attention_of(p, b, rows), device);
+tile::Status takes_turn_twice(const AttentionForward& p, const tile::Device& device) {
+  TILE_TRY(check_turning(p));
+  TILE_TRY(check_composed(kForwardLadder, p));
+  return kWgmma.takes(attention_of(p), device);
 }
 
 // snippet-begin launch
-tile::Status turn_twice(const MethodProblem& p, const MethodBuffers& b, void* stream) {
-  RotatedRows rows;
-  TILE_TRY(take_workspace(p, b, &rows));
-  TILE_TRY(turn_all_twice(p, b, rows, stream));
-  return wgmma(attention_of(p), attention_of(p, b, rows), stream);
+tile::Status turn_twice(const AttentionForward& p, void* stream) {
+  int* positions = nullptr;
+  const AttentionForward inner = attention_of(p, &positions);
+  TILE_TRY(turn_all_twice(p, inner, positions, stream));
+  return kWgmma.launch(inner, stream);
 }
 // snippet-end launch
 
-}  // namespace windowed_rope
+}  // namespace windowed_rope::method

@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 #include "curves.hpp"
+#include "harness/attention_reference.hpp"
 #include "harness/bench.hpp"
 #include "ladders.hpp"
 #include "tile/host/device.hpp"
@@ -43,15 +44,10 @@ std::string mebibytes(std::int64_t bytes) {
 }
 
 /// What attention needs that has all scores in memory.
-template <class Problem>
-std::int64_t unfused(const HiddenProblem& p) {
-  return workspace_bytes(Problem{.type = p.type,
-                                 .batch = p.batch,
-                                 .heads = p.heads,
-                                 .queries = p.length,
-                                 .keys = p.length,
-                                 .head_dim = p.head_dim},
-                         "scores");
+template <class Call>
+std::int64_t unfused(const Hidden& p) {
+  return scores_bytes(tile::attention_call<Call>(
+      p.type, {p.batch, p.heads, p.heads, p.length, p.length, p.head_dim}));
 }
 
 bool show(const std::vector<std::int64_t>& given, tile::DType type, const std::string& folder) {
@@ -60,12 +56,12 @@ bool show(const std::vector<std::int64_t>& given, tile::DType type, const std::s
   if (size.empty() && tile::device().simulated) size = {1, 192, 2, 32, 64, 0, 48};
   // Half as long as what the benchmark times: the references in double take most of the time.
   if (size.empty()) size = {1, 1024, 8, 64, 512, 0, 256};
-  HiddenProblem p{.type = type,
-                  .batch = size[0],
-                  .length = size[1],
-                  .heads = size[2],
-                  .head_dim = size[3],
-                  .model_dim = size[4]};
+  Hidden p{.type = type,
+           .batch = size[0],
+           .length = size[1],
+           .heads = size[2],
+           .head_dim = size[3],
+           .model_dim = size[4]};
   p.window = size[6];
   for (const tile::Status& s :
        {validate_sizes(p), tile::check_requirements(kHidden[0].types, kHidden[0].needs, type)}) {
@@ -88,13 +84,13 @@ bool show(const std::vector<std::int64_t>& given, tile::DType type, const std::s
     std::printf("  %-20s  %*s", title(encoding), width,
                 outcome(forward, size, type, &right).c_str());
     std::printf("  %*s  %12s  %12s\n", width, outcome(backward, size, type, &right).c_str(),
-                mebibytes(workspace_bytes(p)).c_str(),
-                mebibytes(workspace_bytes(HiddenBackwardProblem{p})).c_str());
+                mebibytes(composed_bytes(HiddenForward{p})).c_str(),
+                mebibytes(composed_bytes(HiddenBackward{p})).c_str());
     std::fflush(stdout);  // the next one may take seconds
   }
   std::printf("  %-20s  %*s  %*s  %12s  %12s\n", "scores in memory", width, "", width, "",
-              ("+ " + mebibytes(unfused<ForwardProblem>(p))).c_str(),
-              ("+ " + mebibytes(unfused<BackwardProblem>(p))).c_str());
+              ("+ " + mebibytes(unfused<AttentionForward>(p))).c_str(),
+              ("+ " + mebibytes(unfused<AttentionBackward>(p))).c_str());
 
   const std::string file = (folder.empty() ? "" : folder + "/") + "07_compare.svg";
   std::ofstream out(file);

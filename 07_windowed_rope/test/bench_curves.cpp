@@ -6,6 +6,8 @@
 #include <cstdio>
 #include <vector>
 
+#include "hidden/tables.hpp"
+
 namespace windowed_rope {
 namespace {
 
@@ -56,7 +58,7 @@ const char* title(Encoding encoding) {
   return "?";
 }
 
-std::string curves(HiddenProblem p) {
+std::string curves(Hidden p) {
   std::vector<std::vector<double>> scores;
   double least = 0, most = 1;
   for (const Encoding encoding : kEncodings) {

@@ -7,6 +7,8 @@
 #include "harness/sample.hpp"
 #include "harness/workload.hpp"
 #include "hidden/hidden.hpp"
+#include "hidden/reference.hpp"
+#include "hidden/tables.hpp"
 #include "ladders.hpp"
 
 namespace windowed_rope {
@@ -15,14 +17,14 @@ namespace {
 using Numbers = std::vector<std::int64_t>;
 using Values = std::vector<double>;
 
-HiddenProblem problem_of(const Numbers& size, tile::DType type) {
-  HiddenProblem p{.type = type,
-                  .batch = size.at(0),
-                  .length = size.at(1),
-                  .heads = size.at(2),
-                  .head_dim = size.at(3),
-                  .model_dim = size.at(4),
-                  .encoding = static_cast<Encoding>(size.at(5))};
+Hidden sizes_of(const Numbers& size, tile::DType type) {
+  Hidden p{.type = type,
+           .batch = size.at(0),
+           .length = size.at(1),
+           .heads = size.at(2),
+           .head_dim = size.at(3),
+           .model_dim = size.at(4),
+           .encoding = static_cast<Encoding>(size.at(5))};
   p.window = size.at(6);
   p.scale = 1 / std::sqrt(static_cast<float>(p.head_dim));
   return p;
@@ -31,34 +33,33 @@ HiddenProblem problem_of(const Numbers& size, tile::DType type) {
 template <class Ladder>
 class HiddenWorkload : public tile::LadderWorkload<Ladder> {
  public:
-  using Problem = typename Ladder::Problem;
-
-  HiddenWorkload(const Ladder& ladder, const Problem& p, double products)
-      : tile::LadderWorkload<Ladder>(ladder, p), products_(products) {
+  HiddenWorkload(const Ladder& ladder, const Hidden& p, double products)
+      : tile::LadderWorkload<Ladder>(ladder, {p}), products_(products) {
     if (!validate_sizes(p).ok()) return;  // choose() says what is wrong
     const double usual = 1 / std::sqrt(static_cast<double>(p.model_dim));
-    x_ = random(&this->buffers_.x, "x", tokens(), p.model_dim, 1, 1);
-    wq_ = random(&this->buffers_.wq, "wq", p.model_dim, row(), 2, usual);
-    wk_ = random(&this->buffers_.wk, "wk", p.model_dim, row(), 3, usual);
-    wv_ = random(&this->buffers_.wv, "wv", p.model_dim, row(), 4, usual);
+    x_ = random(this->call_.x, "x", tokens(), p.model_dim, 1, 1);
+    wq_ = random(this->call_.wq, "wq", p.model_dim, row(), 2, usual);
+    wk_ = random(this->call_.wk, "wk", p.model_dim, row(), 3, usual);
+    wv_ = random(this->call_.wv, "wv", p.model_dim, row(), 4, usual);
     const HiddenTables tables = hidden_tables(p);
     if (p.encoding == Encoding::learned) {
-      table_ = random(&this->buffers_.table, "table", p.length, p.model_dim, 5, 1);
+      table_ = random(this->call_.table, "table", p.length, p.model_dim, 5, 1);
     } else if (p.encoding == Encoding::sinusoidal) {
       table_ = tile::rounded(tables.sinusoids, p.type);
-      this->buffers_.table = this->tensors_.input("table", p.type, p.length, p.model_dim, table_);
+      this->place(this->call_.table,
+                  this->tensors_.input("table", p.type, p.length, p.model_dim, table_));
     }
-    const auto floats = [&](const float** to, const char* name, const std::vector<float>& values) {
+    const auto floats = [&](const float*& to, const char* name, const std::vector<float>& values) {
       if (values.empty()) return;
-      *to = static_cast<const float*>(this->tensors_.input(name, tile::DType::fp32, p.length,
-                                                           std::ssize(values) / p.length,
-                                                           Values(values.begin(), values.end())));
+      this->place(
+          to, this->tensors_.input(name, tile::DType::fp32, p.length, std::ssize(values) / p.length,
+                                   Values(values.begin(), values.end())));
     };
-    floats(&this->buffers_.cos, "cos", tables.cos);
-    floats(&this->buffers_.sin, "sin", tables.sin);
-    floats(&this->buffers_.gain, "gain", tables.gain);
-    this->buffers_.workspace_bytes = workspace_bytes(p);
-    this->buffers_.workspace = this->tensors_.workspace(this->buffers_.workspace_bytes);
+    floats(this->call_.cos, "cos", tables.cos);
+    floats(this->call_.sin, "sin", tables.sin);
+    floats(this->call_.gain, "gain", tables.gain);
+    this->call_.workspace_bytes = composed_bytes(this->call_);
+    this->call_.workspace = this->tensors_.workspace(this->call_.workspace_bytes);
   }
 
   std::string name() const override {
@@ -94,19 +95,20 @@ class HiddenWorkload : public tile::LadderWorkload<Ladder> {
   }
 
  protected:
-  const Problem& p() const { return this->problem_; }
+  const Hidden& p() const { return this->call_; }
   std::int64_t tokens() const { return p().batch * p().length; }
   std::int64_t row() const { return p().heads * p().head_dim; }
   HiddenInputs inputs() const { return {x_, wq_, wk_, wv_, table_}; }
-  template <class Pointer>
-  Values random(Pointer* to, const char* name, std::int64_t rows, std::int64_t cols,
+  Values random(const void*& to, const char* name, std::int64_t rows, std::int64_t cols,
                 std::uint64_t seed, double deviation) {
-    *to = this->tensors_.random_input(name, p().type, rows, cols, seed, 0, deviation);
+    this->place(to, this->tensors_.random_input(name, p().type, rows, cols, seed, 0, deviation));
     return this->tensors_.rows_of_last(tile::all_rows(rows));
   }
-  void* output(const char* name, tile::DType type, std::int64_t rows, std::int64_t cols,
-               tile::Expected expected) {
-    return this->tensors_.output(name, type, rows, cols, tile::all_rows(rows), std::move(expected));
+  template <class T>
+  void output(T*& to, const char* name, tile::DType type, std::int64_t rows, std::int64_t cols,
+              tile::Expected expected) {
+    this->place(to, this->tensors_.output(name, type, rows, cols, tile::all_rows(rows),
+                                          std::move(expected)));
   }
   /// From [batch][length][heads] to [batch][heads][length].
   Values of_heads(const Values& of_rows) const {
@@ -126,36 +128,35 @@ class HiddenWorkload : public tile::LadderWorkload<Ladder> {
 
 class Forward : public HiddenWorkload<HiddenLadder> {
  public:
-  explicit Forward(const HiddenProblem& p) : HiddenWorkload(kHiddenLadder, p, 3) {
+  explicit Forward(const Hidden& p) : HiddenWorkload(kHiddenLadder, p, 3) {
     if (!validate_sizes(p).ok()) return;
     tile::AttentionExpected expected = reference(p, inputs());
-    buffers_.o = output("o", p.type, tokens(), row(), std::move(expected.o));
+    output(call_.o, "o", p.type, tokens(), row(), std::move(expected.o));
     tile::Expected lse = std::move(expected.lse);
     lse.value = of_heads(lse.value), lse.bound = of_heads(lse.bound);
-    buffers_.lse = static_cast<float*>(
-        output("lse", tile::DType::fp32, p.batch * p.heads, p.length, std::move(lse)));
+    output(call_.lse, "lse", tile::DType::fp32, p.batch * p.heads, p.length, std::move(lse));
   }
 };
 
 class Backward : public HiddenWorkload<HiddenBackwardLadder> {
  public:
-  explicit Backward(const HiddenBackwardProblem& p) : HiddenWorkload(kHiddenBackwardLadder, p, 9) {
+  explicit Backward(const Hidden& p) : HiddenWorkload(kHiddenBackwardLadder, p, 9) {
     if (!validate_sizes(p).ok()) return;
-    const Values dout = random(&buffers_.dout, "dout", tokens(), row(), 6, 1);
+    const Values dout = random(call_.dout, "dout", tokens(), row(), 6, 1);
     // o and lse are what a forward pass gives, and the gradients functions of that.
     const tile::AttentionExpected forward = reference(p, inputs());
     const Values o = tile::rounded(forward.o.value, p.type);
     const Values lse = tile::rounded(forward.lse.value, tile::DType::fp32);
-    buffers_.o = tensors_.input("o", p.type, tokens(), row(), o);
-    buffers_.lse = static_cast<const float*>(
-        tensors_.input("lse", tile::DType::fp32, p.batch * p.heads, p.length, of_heads(lse)));
-    HiddenGradients expected = reference(p, inputs(), o, lse, dout);
-    buffers_.dx = output("dx", p.type, tokens(), p.model_dim, std::move(expected.dx));
-    buffers_.dwq = output("dwq", p.type, p.model_dim, row(), std::move(expected.dwq));
-    buffers_.dwk = output("dwk", p.type, p.model_dim, row(), std::move(expected.dwk));
-    buffers_.dwv = output("dwv", p.type, p.model_dim, row(), std::move(expected.dwv));
+    place(call_.o, tensors_.input("o", p.type, tokens(), row(), o));
+    place(call_.lse,
+          tensors_.input("lse", tile::DType::fp32, p.batch * p.heads, p.length, of_heads(lse)));
+    HiddenGradients expected = backward_reference(p, inputs(), o, lse, dout);
+    output(call_.dx, "dx", p.type, tokens(), p.model_dim, std::move(expected.dx));
+    output(call_.dwq, "dwq", p.type, p.model_dim, row(), std::move(expected.dwq));
+    output(call_.dwk, "dwk", p.type, p.model_dim, row(), std::move(expected.dwk));
+    output(call_.dwv, "dwv", p.type, p.model_dim, row(), std::move(expected.dwv));
     if (p.encoding != Encoding::learned) return;
-    buffers_.dtable = output("dtable", p.type, p.length, p.model_dim, std::move(expected.dtable));
+    output(call_.dtable, "dtable", p.type, p.length, p.model_dim, std::move(expected.dtable));
   }
   std::string_view direction() const override { return "backward"; }
 };
@@ -166,7 +167,7 @@ std::unique_ptr<tile::Workload> make(const Numbers& size, tile::DType type) {
   if (size.at(5) >= std::ssize(kEncodings)) {
     throw std::invalid_argument("encoding: " + std::to_string(size.at(5)) + " is not 0 to 5");
   }
-  return std::make_unique<Workload>(typename Workload::Problem{problem_of(size, type)});
+  return std::make_unique<Workload>(sizes_of(size, type));
 }
 
 template <class Ladder>

@@ -8,7 +8,7 @@
 namespace windowed_rope {
 
 /// An SVG with the curve of each encoding, score_by_distance() of this problem with it.
-std::string curves(HiddenProblem problem);
+std::string curves(Hidden problem);
 
 /// "ExpoSB, w = 1".
 const char* title(Encoding encoding);

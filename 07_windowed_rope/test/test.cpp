@@ -106,7 +106,7 @@ TEST_SUITE("step") {
         [](const auto& step, DType type) {
           for (Case c : {full(type, {2, 2, 1, 37, 53, 64}, 20),
                          causal(full(type, {1, 2, 2, 70, 70, 16}, kUnlimited))}) {
-            c.p.distance_factor = {0.75f, 0.05f};
+            c.p.distance_part = 0.75f, c.p.distance_rate = 0.05f;
             CHECK(takes(step, c) == (step.name == "tiles"));
             if (takes(step, c)) check_step(step, c, normal(step, c));
           }
@@ -122,26 +122,27 @@ TEST_SUITE("step") {
       // As if in one tensor [batch][length][2 heads + 3 kv_heads][head_dim].
       const std::int64_t row = (2 * n.heads + 3 * n.kv_heads) * n.head_dim;
       Case packed = plain;
-      packed.p.q1 = packed.p.q2 = {n.queries * row, n.head_dim, row};
-      packed.p.k1 = packed.p.k2 = packed.p.v = {n.keys * row, n.head_dim, row};
-      packed.dq1 = packed.dq2 = packed.p.q1;
-      packed.dk1 = packed.dk2 = packed.dv = packed.p.k1;
-      packed.offset = {.q1 = 8, .k1 = 16, .q2 = 24, .k2 = 32, .v = 40};
-      packed.offset.dq1 = 40, packed.offset.dk1 = 32, packed.offset.dk2 = 24;
+      packed.p.q.stride = packed.p.q_far.stride = {n.queries * row, n.head_dim, row};
+      packed.p.k.stride = packed.p.k_far.stride =
+          packed.p.v.stride = {n.keys * row, n.head_dim, row};
+      packed.dq = packed.dq_far = packed.p.q.stride;
+      packed.dk = packed.dk_far = packed.dv = packed.p.k.stride;
+      packed.offset = {.q = 8, .k = 16, .v = 40, .q_far = 24, .k_far = 32};
+      packed.offset.dq = 40, packed.offset.dk = 32, packed.offset.dk_far = 24;
       cases.check(step, packed);
       Case first = plain;
-      first.p.q1 = heads_first(n.queries, n.heads, n.head_dim);
-      first.p.k1 = heads_first(n.keys, n.kv_heads, n.head_dim, 8);
-      first.p.q2 = heads_first(n.queries, n.heads, n.head_dim, 32);
-      first.p.k2 = heads_first(n.keys, n.kv_heads, n.head_dim, 16);
-      first.p.v = heads_first(n.keys, n.kv_heads, n.head_dim, 64);
+      first.p.q.stride = heads_first(n.queries, n.heads, n.head_dim);
+      first.p.k.stride = heads_first(n.keys, n.kv_heads, n.head_dim, 8);
+      first.p.q_far.stride = heads_first(n.queries, n.heads, n.head_dim, 32);
+      first.p.k_far.stride = heads_first(n.keys, n.kv_heads, n.head_dim, 16);
+      first.p.v.stride = heads_first(n.keys, n.kv_heads, n.head_dim, 64);
       cases.check(step, first);
-      first.p.o = heads_first(n.queries, n.heads, n.head_dim, 16);
+      first.p.o.stride = heads_first(n.queries, n.heads, n.head_dim, 16);
       first.dout = heads_first(n.queries, n.heads, n.head_dim, 24);
-      first.dq1 = heads_first(n.queries, n.heads, n.head_dim, 8);
-      first.dk1 = heads_first(n.keys, n.kv_heads, n.head_dim, 16);
-      first.dq2 = heads_first(n.queries, n.heads, n.head_dim, 40);
-      first.dk2 = heads_first(n.keys, n.kv_heads, n.head_dim, 48);
+      first.dq = heads_first(n.queries, n.heads, n.head_dim, 8);
+      first.dk = heads_first(n.keys, n.kv_heads, n.head_dim, 16);
+      first.dq_far = heads_first(n.queries, n.heads, n.head_dim, 40);
+      first.dk_far = heads_first(n.keys, n.kv_heads, n.head_dim, 48);
       first.dv = heads_first(n.keys, n.kv_heads, n.head_dim, 32);
       cases.check(step, first);
     });
@@ -156,18 +157,18 @@ TEST_SUITE("step") {
       const std::int64_t half = 8 / static_cast<std::int64_t>(tile::size_bytes(type));
       for (const std::int64_t offset : {half, std::int64_t{1}, std::int64_t{3}}) {
         for (std::int64_t Offsets::*each :
-             {&Offsets::q1, &Offsets::k1, &Offsets::q2, &Offsets::k2, &Offsets::v, &Offsets::o,
-              &Offsets::dout, &Offsets::dq1, &Offsets::dk1, &Offsets::dq2, &Offsets::dk2,
+             {&Offsets::q, &Offsets::k, &Offsets::q_far, &Offsets::k_far, &Offsets::v, &Offsets::o,
+              &Offsets::dout, &Offsets::dq, &Offsets::dk, &Offsets::dq_far, &Offsets::dk_far,
               &Offsets::dv}) {
           Case c = aligned;
           c.offset.*each = offset;
           cases.check(step, c);
         }
-        for (Strides ForwardProblem::*each :
-             {&ForwardProblem::q1, &ForwardProblem::k1, &ForwardProblem::q2, &ForwardProblem::k2,
-              &ForwardProblem::v, &ForwardProblem::o}) {
+        for (tile::TensorView AttentionForward::*each :
+             {&AttentionForward::q, &AttentionForward::k, &AttentionForward::q_far,
+              &AttentionForward::k_far, &AttentionForward::v, &AttentionForward::o}) {
           Case c = aligned;
-          (c.p.*each).row += offset;
+          (c.p.*each).stride.row += offset;
           cases.check(step, c);
         }
       }
@@ -180,10 +181,10 @@ TEST_SUITE("step") {
       Inputs in = normal(step, c);
       for (const auto& [near, far] : {std::pair{0.02, -1.0}, {-1.0, 0.02}, {1.0, 1.0}}) {
         for (std::size_t key = 0; key < 300; ++key) {
-          in.k1[key * 64] = as_type(near * (static_cast<double>(key) - 150), type);
-          in.k2[key * 64] = as_type(far * (static_cast<double>(key) - 150), type);
+          in.k[key * 64] = as_type(near * (static_cast<double>(key) - 150), type);
+          in.k_far[key * 64] = as_type(far * (static_cast<double>(key) - 150), type);
         }
-        for (std::size_t i = 0; i < in.q1.size(); i += 64) in.q1[i] = in.q2[i] = 16;
+        for (std::size_t i = 0; i < in.q.size(); i += 64) in.q[i] = in.q_far[i] = 16;
         add_outputs(c, &in);
         check_step(step, c, in);
       }
@@ -195,12 +196,13 @@ TEST_SUITE("step") {
       for (const bool near : {true, false}) {
         for (const bool is_causal : {true, false}) {
           Case all = full(type, {1, 2, 1, 70, 90, 64}, near ? kUnlimited : 0);
-          all.p.causal = is_causal;
+          all.p.right = is_causal ? 0 : kUnlimited;
           Case same = all;
           same.p.window = near ? 90 : -3;
           const Inputs in = normal(step, all);
           Inputs unread = in;
-          for (Values* each : {near ? &unread.q2 : &unread.q1, near ? &unread.k2 : &unread.k1}) {
+          for (Values* each :
+               {near ? &unread.q_far : &unread.q, near ? &unread.k_far : &unread.k}) {
             std::fill(each->begin(), each->end(), kNaN);
           }
           const Results before = run(step, all, in), after = run(step, same, unread);
@@ -210,7 +212,8 @@ TEST_SUITE("step") {
             CAPTURE(near);
             CAPTURE(is_causal);
             CHECK(after[i].values == before[i].values);
-            if (name.ends_with(near ? "2" : "1")) CHECK(all_zero(after[i].values));
+            const bool is_unread = near ? name.ends_with("_far") : name == "dq" || name == "dk";
+            if (is_unread) CHECK(all_zero(after[i].values));
           }
         }
       }
@@ -225,11 +228,11 @@ TEST_SUITE("step") {
         const std::int64_t first_near = 61 - window, end_far = 130 - window;
         const Inputs in = normal(step, c);
         Inputs changed = in;
-        enlarge(&changed.k1, 0, first_near, type);
-        enlarge(&changed.k2, end_far, 130, type);
+        enlarge(&changed.k, 0, first_near, type);
+        enlarge(&changed.k_far, end_far, 130, type);
         const Results before = run(step, c, in), same = run(step, c, changed);
-        enlarge(&changed.k1, first_near, first_near + 1, type);
-        enlarge(&changed.k2, end_far - 1, end_far, type);
+        enlarge(&changed.k, first_near, first_near + 1, type);
+        enlarge(&changed.k_far, end_far - 1, end_far, type);
         const Results other = run(step, c, changed);
         CAPTURE(window);
         for (std::size_t i = 0; i < before.size(); ++i) {
@@ -248,11 +251,11 @@ TEST_SUITE("step") {
       constexpr std::size_t kHalf = 65 * 64;
       Inputs in = normal(step, c);
       const Results before = run(step, c, in);
-      for (Values* each : {&in.k1, &in.k2, &in.v}) enlarge(each, 65, 130, type);
+      for (Values* each : {&in.k, &in.k_far, &in.v}) enlarge(each, 65, 130, type);
       const Results after = run(step, c, in);
       for (std::size_t i = 0; i < before.size(); ++i) {
         const std::string name = before[i].name;
-        if (name != "o" && name != "dq1" && name != "dq2") continue;
+        if (name != "o" && name != "dq" && name != "dq_far") continue;
         CAPTURE(name);
         const Values &was = before[i].values, &is = after[i].values;
         CHECK(std::equal(&was[0], &was[kHalf], &is[0]));
@@ -266,7 +269,7 @@ TEST_SUITE("step") {
       const Case c = causal(full(type, {1, 1, 1, 40, 150, 64}, 20));
       Inputs in = normal(step, c);
       const Results before = run(step, c, in);
-      in.q1[5 * 64 + 3] = in.q2[7 * 64 + 3] = kNaN;
+      in.q[5 * 64 + 3] = in.q_far[7 * 64 + 3] = kNaN;
       const Results after = run(step, c, in);
       for (std::size_t i = 0; i < before.size(); ++i) {
         const std::size_t row_size = before[i].values.size() / 40;
@@ -302,16 +305,16 @@ TEST_SUITE("step") {
             full(type, {1, simulated ? 2 : 8, simulated ? 1 : 4, 64, simulated ? 384 : 1152, 64},
                  window);
         Inputs in = normal(step, c);
-        for (std::size_t i = 0; i < in.q1.size(); i += 64) in.q1[i] = in.q2[i] = 0;
+        for (std::size_t i = 0; i < in.q.size(); i += 64) in.q[i] = in.q_far[i] = 0;
         const std::size_t row = static_cast<std::size_t>(c.p.kv_heads) * 64;
         for (std::size_t i = 0; i < 128 * row; ++i) {
-          for (Values* k : {&in.k1, &in.k2}) {
+          for (Values* k : {&in.k, &in.k_far}) {
             if (i % 64 == 0) (*k)[i] = 32'768;
             (*k)[128 * row + i] = i % 64 == 0 ? -(*k)[i] : (*k)[i];
           }
           in.v[128 * row + i] = in.v[i];
         }
-        in.o = in.q1;
+        in.o = in.q;
         std::fill(in.lse.begin(), in.lse.end(), 6);
         const Results first = run(step, c, in);
         bool sums_are_same = true;
@@ -358,15 +361,15 @@ TEST_SUITE("chapter") {
     for (const std::int64_t queries : {4, 2}) {  // all, or the last two
       for (const bool is_causal : {true, false}) {
         Case c = full(DType::fp64, {1, 1, 1, queries, 4, 4}, 2);
-        c.p.causal = is_causal, c.p.scale = 1;
+        c.p.right = is_causal ? 0 : kUnlimited, c.p.scale = 1;
         Inputs in;
         for (std::int64_t query = 0; query < queries; ++query) {
-          in.q1.insert(in.q1.end(), {0, 0, 0, 0});
-          in.q2.insert(in.q2.end(), {1, 0, 0, 0});
+          in.q.insert(in.q.end(), {0, 0, 0, 0});
+          in.q_far.insert(in.q_far.end(), {1, 0, 0, 0});
         }
         for (std::size_t key = 0; key < 4; ++key) {
-          in.k1.insert(in.k1.end(), {5, 5, 5, 5});
-          in.k2.insert(in.k2.end(), {std::log(2.0), 0, 0, 0});
+          in.k.insert(in.k.end(), {5, 5, 5, 5});
+          in.k_far.insert(in.k_far.end(), {std::log(2.0), 0, 0, 0});
           for (std::size_t d = 0; d < 4; ++d) in.v.push_back(d == key);
         }
         const tile::AttentionExpected got = expected_outputs(c, in);
@@ -388,10 +391,10 @@ TEST_SUITE("chapter") {
 
   TEST_CASE("by hand: a factor by distance takes from the key before what it gives to the last") {
     Case c = causal(full(DType::fp64, {1, 1, 1, 1, 2, 1}, kUnlimited));
-    c.p.scale = 1, c.p.distance_factor = {0.5f, 1};
+    c.p.scale = 1, c.p.distance_part = 0.5f, c.p.distance_rate = 1;
     Inputs in;
-    in.q1 = in.q2 = {2};
-    in.k1 = in.k2 = {3, 3};
+    in.q = in.q_far = {2};
+    in.k = in.k_far = {3, 3};
     in.v = {1, 0};
     const double far = std::exp(6 * (0.5 + 0.5 * std::exp(-1.0))), near = std::exp(6.0);
     const tile::AttentionExpected got = expected_outputs(c, in);
@@ -454,8 +457,8 @@ TEST_SUITE("chapter") {
   TEST_CASE("the backward reference is the slope of the forward one") {
     for (const bool is_causal : {true, false}) {
       Case c = full(DType::fp64, {2, 4, 2, 5, 6, 3}, 2);
-      c.p.causal = is_causal;
-      c.p.distance_factor = {0.5f, 0.3f};
+      c.p.right = is_causal ? 0 : kUnlimited;
+      c.p.distance_part = 0.5f, c.p.distance_rate = 0.3f;
       Inputs in = normal(kForward[0], c);  // finite also where there will be no query and no key
       c.query_lengths = {4, 5};
       c.key_lengths = {6, 4};
@@ -469,10 +472,10 @@ TEST_SUITE("chapter") {
         return sum;
       };
       constexpr double kStep = 6e-6;
-      for (const auto& [values, slope] : {std::pair{&in.q1, &gradients.dq.value},
-                                          {&in.k1, &gradients.dk.value},
-                                          {&in.q2, &gradients.far_dq.value},
-                                          {&in.k2, &gradients.far_dk.value},
+      for (const auto& [values, slope] : {std::pair{&in.q, &gradients.dq.value},
+                                          {&in.k, &gradients.dk.value},
+                                          {&in.q_far, &gradients.far_dq.value},
+                                          {&in.k_far, &gradients.far_dk.value},
                                           {&in.v, &gradients.dv.value}}) {
         REQUIRE(values->size() == slope->size());
         for (std::size_t i = 0; i < values->size(); ++i) {

@@ -8,10 +8,8 @@ namespace {
 
 /// Valid calls, forward and backward: the memory of the tensors follows one another without gaps.
 struct Call {
-  ForwardProblem p = causal(full(DType::bf16, {2, 4, 2, 5, 7, 16}, 3)).p;
-  ForwardBuffers b = {};
-  BackwardProblem of_backward = Case{p}.backward();
-  BackwardBuffers backward = {};
+  AttentionForward p = causal(full(DType::bf16, {2, 4, 2, 5, 7, 16}, 3)).p;
+  AttentionBackward backward = Case{p}.backward();
   Call() {
     // What is here is not read: validate() does not look, and nothing is launched.
     std::uintptr_t next = 4096;
@@ -21,21 +19,22 @@ struct Call {
       return reinterpret_cast<void*>(here);
     };
     const std::int64_t of_q = 2 * 5 * 4 * 16 * 2, of_k = 2 * 7 * 2 * 16 * 2;
-    const auto place_all = [&](auto* buffers) {
-      buffers->q1 = place(of_q), buffers->k1 = place(of_k);
-      buffers->q2 = place(of_q), buffers->k2 = place(of_k);
-      buffers->v = place(of_k), buffers->o = place(of_q);
-      buffers->lse = static_cast<float*>(place(2 * 4 * 5 * 4));
-      buffers->query_lengths = static_cast<const int*>(place(8));
-      buffers->key_lengths = static_cast<const int*>(place(8));
-      buffers->workspace = place(1 << 20);
-      buffers->workspace_bytes = 1 << 20;
+    const auto place_all = [&](auto& call) {
+      call.q.data = place(of_q), call.k.data = place(of_k);
+      call.q_far.data = place(of_q), call.k_far.data = place(of_k);
+      call.v.data = place(of_k), call.o.data = place(of_q);
+      call.lse = static_cast<float*>(place(2 * 4 * 5 * 4));
+      call.query_lengths = static_cast<const int*>(place(8));
+      call.key_lengths = static_cast<const int*>(place(8));
+      call.workspace = place(1 << 20);
+      call.workspace_bytes = 1 << 20;
     };
-    place_all(&b);
-    place_all(&backward);
-    backward.dout = place(of_q);
-    backward.dq1 = place(of_q), backward.dk1 = place(of_k);
-    backward.dq2 = place(of_q), backward.dk2 = place(of_k), backward.dv = place(of_k);
+    place_all(p);
+    place_all(backward);
+    backward.dout.data = place(of_q);
+    backward.dq.data = place(of_q), backward.dk.data = place(of_k);
+    backward.dq_far.data = place(of_q), backward.dk_far.data = place(of_k);
+    backward.dv.data = place(of_k);
   }
 };
 
@@ -44,7 +43,7 @@ using Change = std::function<void(Call&)>;
 Status validated(const Change& change, bool is_backward) {
   Call call;
   change(call);
-  return is_backward ? validate(call.of_backward, call.backward) : validate(call.p, call.b);
+  return is_backward ? validate(call.backward) : validate(call.p);
 }
 
 void accepts(const std::string& what, const Change& change, bool is_backward = false) {
@@ -77,12 +76,12 @@ constexpr std::int64_t kMost = INT64_MAX;
 TEST_SUITE("chapter") {
   TEST_CASE("extents and options") {
     accepts("as it is", [](Call&) {});
-    for (const auto& [name, extent] : {std::pair{"batch", &ForwardProblem::batch},
-                                       {"heads", &ForwardProblem::heads},
-                                       {"kv_heads", &ForwardProblem::kv_heads},
-                                       {"queries", &ForwardProblem::queries},
-                                       {"keys", &ForwardProblem::keys},
-                                       {"head_dim", &ForwardProblem::head_dim}}) {
+    for (const auto& [name, extent] : {std::pair{"batch", &AttentionForward::batch},
+                                       {"heads", &AttentionForward::heads},
+                                       {"kv_heads", &AttentionForward::kv_heads},
+                                       {"queries", &AttentionForward::queries},
+                                       {"keys", &AttentionForward::keys},
+                                       {"head_dim", &AttentionForward::head_dim}}) {
       refuses(name, [extent = extent](Call& call) { call.p.*extent = -1; });
     }
     refuses(
@@ -90,65 +89,74 @@ TEST_SUITE("chapter") {
     refuses("kv_heads", [](Call& call) { call.p.kv_heads = 3; });
     refuses("scale", [](Call& call) { call.p.scale = 0; });
     refuses("scale", [](Call& call) { call.p.scale = static_cast<float>(kNaN); });
-    for (const tile::DistanceFactor factor : {tile::DistanceFactor{-0.1f, 1},
-                                              {1.1f, 1},
-                                              {static_cast<float>(kNaN), 1},
-                                              {0.5f, -1},
-                                              {0.5f, static_cast<float>(kInfinity)}}) {
-      refuses("distance_factor", [=](Call& call) { call.p.distance_factor = factor; });
+    for (const double part : {-0.1, 1.1, kNaN}) {
+      refuses("distance_part",
+              [=](Call& call) { call.p.distance_part = static_cast<float>(part); });
+    }
+    for (const double rate : {-1.0, kInfinity}) {
+      refuses("distance_rate",
+              [=](Call& call) { call.p.distance_rate = static_cast<float>(rate); });
     }
     refuses(
         "type", [](Call& call) { call.p.type = DType::tf32; }, tile::Code::unsupported);
     for (const std::int64_t window : {std::int64_t{-kMost}, std::int64_t{0}, kMost}) {
       accepts("any window", [=](Call& call) { call.p.window = window; });
     }
+    accepts("full attention", [](Call& call) { call.p.right = kUnlimited; });
+  }
+
+  TEST_CASE("what only other attentions compute is refused, and not ignored") {
+    const auto lacks = [](const char* name, const Change& change) {
+      refuses(name, change, tile::Code::unsupported);
+    };
+    static constexpr float kTable[] = {1};
+    lacks("left", [](Call& call) { call.p.left = 3; });
+    lacks("right", [](Call& call) { call.p.right = 3; });
+    lacks("rotary", [](Call& call) { call.p.rotary.cos = kTable; });
+    lacks("rotary", [](Call& call) { call.p.rotary.rotary_dim = 16; });
+    lacks("rotary", [](Call& call) { call.p.rotary.far = tile::FarRotation::rerope; });
   }
 
   TEST_CASE("tensors") {
-    for (const auto& [name, stride] : {std::pair{"q1", &ForwardProblem::q1},
-                                       {"k1", &ForwardProblem::k1},
-                                       {"q2", &ForwardProblem::q2},
-                                       {"k2", &ForwardProblem::k2},
-                                       {"v", &ForwardProblem::v},
-                                       {"o", &ForwardProblem::o}}) {
+    using tile::TensorView;
+    for (const auto& [name, tensor] : {std::pair{"q", &AttentionForward::q},
+                                       {"k", &AttentionForward::k},
+                                       {"q_far", &AttentionForward::q_far},
+                                       {"k_far", &AttentionForward::k_far},
+                                       {"v", &AttentionForward::v},
+                                       {"o", &AttentionForward::o}}) {
+      const auto with = [tensor = tensor](const std::function<void(TensorView&)>& change) {
+        return [=](Call& call) { change(call.p.*tensor); };
+      };
       for (std::int64_t Strides::*each : {&Strides::batch, &Strides::head, &Strides::row}) {
-        refuses(name, [=, stride = stride](Call& call) { call.p.*stride.*each = -8; });
-        refuses(name, [=, stride = stride](Call& call) { call.p.*stride.*each = kMost; });
+        refuses(name, with([=](TensorView& x) { x.stride.*each = -8; }));
+        refuses(name, with([=](TensorView& x) { x.stride.*each = kMost; }));
       }
+      refuses(name, with([](TensorView& x) { x.data = nullptr; }));
+      refuses(name, with([](TensorView& x) { x.data = moved(x.data, 1); }));
     }
-    accepts("one head of k1 for all", [](Call& call) { call.p.k1.head = 0; });
-    refuses("o", [](Call& call) { call.p.o.head = 15; });
-
-    for (const auto& [name, pointer] : {std::pair{"q1", &ForwardBuffers::q1},
-                                        {"k1", &ForwardBuffers::k1},
-                                        {"q2", &ForwardBuffers::q2},
-                                        {"k2", &ForwardBuffers::k2},
-                                        {"v", &ForwardBuffers::v}}) {
-      refuses(name, [pointer = pointer](Call& call) { call.b.*pointer = nullptr; });
-      refuses(name,
-              [pointer = pointer](Call& call) { call.b.*pointer = moved(call.b.*pointer, 1); });
-    }
-    refuses("o", [](Call& call) { call.b.o = nullptr; });
-    refuses("o", [](Call& call) { call.b.o = moved(call.b.o, 1); });
+    accepts("one head of k for all", [](Call& call) { call.p.k.stride.head = 0; });
+    refuses("o", [](Call& call) { call.p.o.stride.head = 15; });
     accepts("what may be missing", [](Call& call) {
-      call.b.lse = nullptr;
-      call.b.query_lengths = call.b.key_lengths = nullptr;
-      call.b.workspace = nullptr;
-      call.b.workspace_bytes = 0;
+      call.p.lse = nullptr;
+      call.p.query_lengths = call.p.key_lengths = nullptr;
+      call.p.workspace = nullptr;
+      call.p.workspace_bytes = 0;
     });
     accepts("no keys, no k", [](Call& call) {
       call.p.keys = 0;
-      call.b.k1 = call.b.k2 = call.b.v = nullptr;
+      call.p.k.data = call.p.k_far.data = call.p.v.data = nullptr;
     });
     accepts("nothing to do", [](Call& call) {
+      call.p = AttentionForward{static_cast<const tile::Attention&>(call.p)};
       call.p.queries = 0;
-      call.b = {};
+      call.p.workspace = nullptr, call.p.workspace_bytes = 0;
     });
-    refuses("workspace", [](Call& call) { call.b.workspace = nullptr; });
+    refuses("workspace", [](Call& call) { call.p.workspace = nullptr; });
     // Neighbours touch. One element more, and they overlap.
-    refuses("o", [](Call& call) { call.b.o = moved(call.b.o, -2); });
-    refuses("lse", [](Call& call) { call.b.lse = moved(call.b.lse, 4); });
-    accepts("inputs in one place", [](Call& call) { call.b.k2 = call.b.k1; });
+    refuses("o", [](Call& call) { call.p.o.data = moved(call.p.o.data, -2); });
+    refuses("lse", [](Call& call) { call.p.lse = moved(call.p.lse, 4); });
+    accepts("inputs in one place", [](Call& call) { call.p.k_far.data = call.p.k.data; });
   }
 
   TEST_CASE("tensors of the backward pass") {
@@ -156,60 +164,57 @@ TEST_SUITE("chapter") {
       accepts(what, change, true);
     };
     accepted("as it is", [](Call&) {});
-    const auto refused = [](const char* name, auto pointer) {
-      refuses_backward(name, [=](Call& call) { call.backward.*pointer = nullptr; });
-      refuses_backward(
-          name, [=](Call& call) { call.backward.*pointer = moved(call.backward.*pointer, 1); });
-    };
-    using B = BackwardBuffers;
-    for (const auto& [name, pointer] : {std::pair{"q1", &B::q1},
-                                        {"k1", &B::k1},
-                                        {"q2", &B::q2},
-                                        {"k2", &B::k2},
-                                        {"v", &B::v},
-                                        {"o", &B::o},
-                                        {"dout", &B::dout}}) {
-      refused(name, pointer);
+    using tile::TensorView;
+    using B = AttentionBackward;
+    for (const auto& [name, tensor] : {std::pair{"q", &B::q},
+                                       {"k", &B::k},
+                                       {"q_far", &B::q_far},
+                                       {"k_far", &B::k_far},
+                                       {"v", &B::v},
+                                       {"o", &B::o},
+                                       {"dout", &B::dout},
+                                       {"dq", &B::dq},
+                                       {"dk", &B::dk},
+                                       {"dq_far", &B::dq_far},
+                                       {"dk_far", &B::dk_far},
+                                       {"dv", &B::dv}}) {
+      const auto refused = [name = name,
+                            tensor = tensor](const std::function<void(TensorView&)>& change) {
+        refuses_backward(name, [=](Call& call) { change(call.backward.*tensor); });
+      };
+      refused([](TensorView& x) { x.data = nullptr; });
+      refused([](TensorView& x) { x.data = moved(x.data, 1); });
+      refused([](TensorView& x) { x.stride.row = -8; });
     }
-    refused("lse", &B::lse);
-    for (const auto& [name, pointer] : {std::pair{"dq1", &B::dq1},
-                                        {"dk1", &B::dk1},
-                                        {"dq2", &B::dq2},
-                                        {"dk2", &B::dk2},
-                                        {"dv", &B::dv}}) {
-      refused(name, pointer);
-    }
-    for (const auto& [name, stride] : {std::pair{"dout", &BackwardProblem::dout},
-                                       {"dq1", &BackwardProblem::dq1},
-                                       {"dk1", &BackwardProblem::dk1},
-                                       {"dq2", &BackwardProblem::dq2},
-                                       {"dk2", &BackwardProblem::dk2},
-                                       {"dv", &BackwardProblem::dv}}) {
-      refuses_backward(name,
-                       [stride = stride](Call& call) { (call.of_backward.*stride).row = -8; });
-    }
-    refuses_backward("dk2", [](Call& call) { call.backward.dk2 = call.backward.dk1; });
+    refuses_backward("lse", [](Call& call) { call.backward.lse = nullptr; });
+    refuses_backward("lse", [](Call& call) { call.backward.lse = moved(call.backward.lse, 1); });
+    refuses_backward("dk_far",
+                     [](Call& call) { call.backward.dk_far.data = call.backward.dk.data; });
     accepted("gradients between one another", [](Call& call) {
-      call.of_backward.dk1 = call.of_backward.dk2 = {7 * 64, 16, 64};
-      call.backward.dk1 = moved(call.backward.dv, 1 << 20);
-      call.backward.dk2 = moved(call.backward.dk1, 64);
+      AttentionBackward& p = call.backward;
+      p.dk.stride = p.dk_far.stride = {7 * 64, 16, 64};
+      p.dk.data = moved(p.dv.data, 1 << 20);
+      p.dk_far.data = moved(p.dk.data, 64);
     });
   }
 
   TEST_CASE("the workspace is that of all scores in the first step, and of sums in the last") {
-    const ForwardProblem p = full(DType::bf16, {1, 16, 16, 131'072, 131'072, 64}, 2048).p;
-    CHECK(workspace_bytes(p, "scores") == std::int64_t{1} << 40);
+    const Case c = full(DType::bf16, {1, 16, 16, 131'072, 131'072, 64}, 2048);
+    const auto bytes = [](const auto& ladder, const auto& p, std::string_view step) {
+      return workspace_bytes_of(ladder.steps[find_step(ladder, step)], p);
+    };
     for (const auto& step : kForward) {
-      if (step.name != "scores") CHECK(workspace_bytes(p, step.name) == 0);
+      const bool has_scores = step.name == "scores";
+      CHECK(workspace_bytes_of(step, c.p) == (has_scores ? std::int64_t{1} << 40 : 0));
     }
-    const BackwardProblem b = Case{p}.backward();
-    CHECK(workspace_bytes(b, "scores") == std::int64_t{1} << 41);
-    CHECK(workspace_bytes(b, "tiles") == std::int64_t{1} << 24);
-    CHECK(workspace_bytes(b, "mma") == std::int64_t{1} << 24);
-    CHECK(workspace_bytes(b, "one_pass") == (1 + 64) * (std::int64_t{1} << 24));
-    ForwardProblem most = p;
+    const AttentionBackward b = c.backward();
+    CHECK(bytes(kBackwardLadder, b, "scores") == std::int64_t{1} << 41);
+    CHECK(bytes(kBackwardLadder, b, "tiles") == std::int64_t{1} << 24);
+    CHECK(bytes(kBackwardLadder, b, "mma") == std::int64_t{1} << 24);
+    CHECK(bytes(kBackwardLadder, b, "one_pass") == (1 + 64) * (std::int64_t{1} << 24));
+    AttentionForward most = c.p;
     most.batch = most.heads = most.queries = most.keys = kMaxLength;
-    CHECK(workspace_bytes(most, "scores") == INT64_MAX);
+    CHECK(bytes(kForwardLadder, most, "scores") == INT64_MAX);
   }
 }
 
@@ -221,22 +226,18 @@ TEST_SUITE("launch") {
         kForwardLadder,
         [](const auto& step, DType type) {
           CAPTURE(step.name);
-          const ForwardProblem p = full(type, {1, 1, 1, 4, 4, 64}, 2).p;
+          AttentionForward p = full(type, {1, 1, 1, 4, 4, 64}, 2).p;
           const tile::Layout layout = tile::vector_layout(type, 4 * 64);
           const DeviceBuffer in = DeviceBuffer::input("in", layout, Values(4 * 64, 0.5));
           const DeviceBuffer o = DeviceBuffer::output("o", layout, Poison::unwritten_nan);
           const DeviceBuffer workspace = DeviceBuffer::output(
               "workspace", tile::vector_layout(DType::fp32, 16), Poison::unwritten_nan);
-          ForwardBuffers buffers{.q1 = in.raw(),
-                                 .k1 = in.raw(),
-                                 .q2 = in.raw(),
-                                 .k2 = in.raw(),
-                                 .v = in.raw(),
-                                 .o = o.raw()};
-          buffers.workspace = workspace.raw();
-          buffers.workspace_bytes = 64;
+          for (tile::TensorView* x : {&p.q, &p.k, &p.q_far, &p.k_far, &p.v}) x->data = in.raw();
+          p.o.data = o.raw();
+          p.workspace = workspace.raw();
+          p.workspace_bytes = 64;
           int no_stream = 0;
-          const Status status = run(*step.ladder, step.number, p, buffers, &no_stream);
+          const Status status = run(*step.ladder, step.number, p, &no_stream);
           CHECK(status.code == tile::Code::device_error);
           const bool named =
               status.message.find("cudaErrorInvalidResourceHandle") != std::string::npos;

@@ -23,7 +23,10 @@ TEST_SUITE("large") {
     const tile::AttentionExpected expected = expected_outputs(c, in);
     const std::int64_t row = 7 * 64;  // two heads of q1 and of q2, k1, k2 and v side by side
     const std::int64_t apart = (std::int64_t{1} << 31) + 64;
-    c.p.q1 = c.p.k1 = c.p.q2 = c.p.k2 = c.p.v = {apart, 64, row};
+    for (auto tensor : {&AttentionForward::q, &AttentionForward::k, &AttentionForward::q_far,
+                        &AttentionForward::k_far, &AttentionForward::v}) {
+      (c.p.*tensor).stride = {apart, 64, row};
+    }
     const std::size_t bytes = 2 * static_cast<std::size_t>(2 * apart + 90 * row);
     std::size_t free_bytes = 0, total_bytes = 0;
     REQUIRE(cudaMemGetInfo(&free_bytes, &total_bytes) == cudaSuccess);
@@ -46,27 +49,24 @@ TEST_SUITE("large") {
                              cudaMemcpyDeviceToDevice) == cudaSuccess);
       }
     };
-    copy(in.q1, 70, 2, 0);
-    copy(in.q2, 70, 2, 128);
-    copy(in.k1, 90, 1, 256);
-    copy(in.k2, 90, 1, 320);
+    copy(in.q, 70, 2, 0);
+    copy(in.q_far, 70, 2, 128);
+    copy(in.k, 90, 1, 256);
+    copy(in.k_far, 90, 1, 320);
     copy(in.v, 90, 1, 384);
     for (const auto& step : tile::selected_steps(kForwardLadder)) {
       CAPTURE(step.name);
-      const std::int64_t workspace_size = workspace_bytes(c.p, step.name);
-      const DeviceBuffer workspace = DeviceBuffer::output(
-          "workspace", tile::vector_layout(DType::fp32, workspace_size / 4), Poison::unwritten_nan);
+      AttentionForward p = c.p;
+      p.workspace_bytes = workspace_bytes_of(step, p);
+      const DeviceBuffer workspace =
+          DeviceBuffer::output("workspace", tile::vector_layout(DType::fp32, p.workspace_bytes / 4),
+                               Poison::unwritten_nan);
       const DeviceBuffer o = DeviceBuffer::output("o", tile::vector_layout(type, 3 * 70 * 2 * 64),
                                                   Poison::unwritten_nan);
-      ForwardBuffers buffers{.q1 = raw,
-                             .k1 = raw + 512,
-                             .q2 = raw + 256,
-                             .k2 = raw + 640,
-                             .v = raw + 768,
-                             .o = o.raw()};
-      buffers.workspace = workspace.raw();
-      buffers.workspace_bytes = workspace_size;
-      const Status done = tile::run_step(step, c.p, buffers);
+      p.q.data = raw, p.k.data = raw + 512, p.q_far.data = raw + 256, p.k_far.data = raw + 640;
+      p.v.data = raw + 768, p.o.data = o.raw();
+      p.workspace = workspace.raw();
+      const Status done = tile::run_step(step, p);
       REQUIRE_MESSAGE(done.ok(), done.message);
       check_values({"o", o.download()}, expected.o);
     }

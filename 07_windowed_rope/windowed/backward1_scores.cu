@@ -135,42 +135,40 @@ __global__ void windowed_backward_scores_dkv(const float* weights,  // [batch][h
 
 }  // namespace
 
-tile::Status takes_scores(const BackwardProblem& p, const BackwardBuffers& buffers,
-                          const tile::Device&) {
+tile::Status takes_scores(const AttentionBackward& p, const tile::Device&) {
   TILE_TRY(check_no_distance_factor(p));
-  return check_workspace(p, buffers, "scores");
+  return tile::check_workspace(scores_bytes(p), p.workspace_bytes);
 }
 
-tile::Status scores(const BackwardProblem& p, const BackwardBuffers& buffers, void* stream) {
+tile::Status scores(const AttentionBackward& p, void* stream) {
   unsigned queries = 0, keys = 0;
   TILE_TRY(blocks_for_tiles(p, p.heads, p.queries, 1, &queries));
   TILE_TRY(blocks_for_tiles(p, p.kv_heads, p.keys, 1, &keys));
   return tile::with_element_type(p.type, [&](auto element) -> tile::Status {
     using T = decltype(element);
-    const auto q1 = heads_of<const T>(buffers.q1, p.q1), k1 = heads_of<const T>(buffers.k1, p.k1);
-    const auto q2 = heads_of<const T>(buffers.q2, p.q2), k2 = heads_of<const T>(buffers.k2, p.k2);
-    const auto dout = heads_of<const T>(buffers.dout, p.dout);
-    const BatchMasks masks = masks_of(p, buffers);
+    const auto q1 = heads_of<const T>(p.q), k1 = heads_of<const T>(p.k);
+    const auto q2 = heads_of<const T>(p.q_far), k2 = heads_of<const T>(p.k_far);
+    const auto dout = heads_of<const T>(p.dout);
+    const BatchMasks masks = masks_of(p);
     const Window window = window_of(p);
     const int heads = static_cast<int>(p.heads), dim = static_cast<int>(p.head_dim);
-    auto* weights = static_cast<float*>(buffers.workspace);
+    auto* weights = static_cast<float*>(p.workspace);
     float* dscores = weights + p.batch * p.heads * p.queries * p.keys;
     if (queries > 0) {
       TILE_TRY(tile::launch(windowed_backward_scores<T>, "windowed_backward_scores", queries,
-                            kThreads, 0, stream, q1, k1, q2, k2, heads_of<const T>(buffers.v, p.v),
-                            heads_of<const T>(buffers.o, p.o), dout, buffers.lse, weights, dscores,
-                            masks, window, heads, group_of(p), dim, p.scale));
+                            kThreads, 0, stream, q1, k1, q2, k2, heads_of<const T>(p.v),
+                            heads_of<const T>(p.o), dout, p.lse, weights, dscores, masks, window,
+                            heads, group_of(p), dim, p.scale));
       TILE_TRY(tile::launch(windowed_backward_scores_dq<T>, "windowed_backward_scores_dq", queries,
-                            kThreads, 0, stream, dscores, k1, k2, heads_of<T>(buffers.dq1, p.dq1),
-                            heads_of<T>(buffers.dq2, p.dq2), masks, window, heads, group_of(p), dim,
+                            kThreads, 0, stream, dscores, k1, k2, heads_of<T>(p.dq),
+                            heads_of<T>(p.dq_far), masks, window, heads, group_of(p), dim,
                             p.scale));
     }
     if (keys > 0) {
       return tile::launch(windowed_backward_scores_dkv<T>, "windowed_backward_scores_dkv", keys,
-                          kThreads, 0, stream, weights, dscores, q1, q2, dout,
-                          heads_of<T>(buffers.dk1, p.dk1), heads_of<T>(buffers.dk2, p.dk2),
-                          heads_of<T>(buffers.dv, p.dv), masks, window, heads, group_of(p), dim,
-                          p.scale);
+                          kThreads, 0, stream, weights, dscores, q1, q2, dout, heads_of<T>(p.dk),
+                          heads_of<T>(p.dk_far), heads_of<T>(p.dv), masks, window, heads,
+                          group_of(p), dim, p.scale);
     }
     return {};
   });

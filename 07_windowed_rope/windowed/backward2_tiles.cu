@@ -194,44 +194,42 @@ __global__ void windowed_backward_tiles_dq(Heads<const T> q1,      // [batch][qu
 
 }  // namespace
 
-tile::Status takes_tiles(const BackwardProblem& p, const BackwardBuffers& buffers,
-                         const tile::Device& device) {
+tile::Status takes_tiles(const AttentionBackward& p, const tile::Device& device) {
   if (p.head_dim > kMaxDim) {
     return tile::unsupported("head_dim", std::to_string(p.head_dim) + " is more than 256");
   }
   const auto bytes = static_cast<std::int64_t>(shared_bytes(p.head_dim));
   TILE_TRY(check_shared_bytes(p, bytes, device));
-  return check_workspace(p, buffers, "tiles");
+  return tile::check_workspace(stats_bytes(p), p.workspace_bytes);
 }
 
-tile::Status tiles(const BackwardProblem& p, const BackwardBuffers& buffers, void* stream) {
+tile::Status tiles(const AttentionBackward& p, void* stream) {
   unsigned key_blocks = 0, query_blocks = 0;
   TILE_TRY(blocks_for_tiles(p, p.kv_heads, p.keys, kKept, &key_blocks));
   TILE_TRY(blocks_for_tiles(p, p.heads, p.queries, kKept, &query_blocks));
-  TILE_TRY(compute_stats(p, buffers, stream));
+  TILE_TRY(compute_stats(p, stream));
   return tile::with_element_type(p.type, [&](auto element) -> tile::Status {
     using T = decltype(element);
-    const auto q1 = heads_of<const T>(buffers.q1, p.q1), k1 = heads_of<const T>(buffers.k1, p.k1);
-    const auto q2 = heads_of<const T>(buffers.q2, p.q2), k2 = heads_of<const T>(buffers.k2, p.k2);
-    const auto v = heads_of<const T>(buffers.v, p.v),
-               dout = heads_of<const T>(buffers.dout, p.dout);
-    const auto* stats = static_cast<const RowStats*>(buffers.workspace);
-    const BatchMasks masks = masks_of(p, buffers);
+    const auto q1 = heads_of<const T>(p.q), k1 = heads_of<const T>(p.k);
+    const auto q2 = heads_of<const T>(p.q_far), k2 = heads_of<const T>(p.k_far);
+    const auto v = heads_of<const T>(p.v), dout = heads_of<const T>(p.dout);
+    const auto* stats = static_cast<const RowStats*>(p.workspace);
+    const BatchMasks masks = masks_of(p);
     const Window window = window_of(p);
     const int heads = static_cast<int>(p.heads), dim = static_cast<int>(p.head_dim);
     const std::size_t bytes = shared_bytes(p.head_dim);
     if (key_blocks > 0) {
-      tile::Status launched = tile::launch(
-          windowed_backward_tiles_dkv<T>, "windowed_backward_tiles_dkv", key_blocks, kThreads,
-          bytes, stream, q1, k1, q2, k2, v, dout, stats, heads_of<T>(buffers.dk1, p.dk1),
-          heads_of<T>(buffers.dk2, p.dk2), heads_of<T>(buffers.dv, p.dv), masks, window,
-          distance_weight_of(p), heads, group_of(p), dim, p.scale);
+      tile::Status launched =
+          tile::launch(windowed_backward_tiles_dkv<T>, "windowed_backward_tiles_dkv", key_blocks,
+                       kThreads, bytes, stream, q1, k1, q2, k2, v, dout, stats, heads_of<T>(p.dk),
+                       heads_of<T>(p.dk_far), heads_of<T>(p.dv), masks, window,
+                       distance_weight_of(p), heads, group_of(p), dim, p.scale);
       if (!launched.ok() || query_blocks == 0) return launched;
     }
     return tile::launch(windowed_backward_tiles_dq<T>, "windowed_backward_tiles_dq", query_blocks,
-                        kThreads, bytes, stream, q1, k1, q2, k2, v, dout, stats,
-                        heads_of<T>(buffers.dq1, p.dq1), heads_of<T>(buffers.dq2, p.dq2), masks,
-                        window, distance_weight_of(p), heads, group_of(p), dim, p.scale);
+                        kThreads, bytes, stream, q1, k1, q2, k2, v, dout, stats, heads_of<T>(p.dq),
+                        heads_of<T>(p.dq_far), masks, window, distance_weight_of(p), heads,
+                        group_of(p), dim, p.scale);
   });
 }
 

@@ -6,8 +6,7 @@
 //         visited twice; tiles that no query sees are skipped.
 // Limit: no warp multiplies while the block copies, every tile is masked element by element, and
 //        each factor from shared memory is used for 16 rows only.
-#include "tile/ptx/exp2.cuh"
-#include "tile/warp_product.cuh"
+#include "tile/query_stage.cuh"
 #include "windowed/windowed_rope.cuh"
 
 namespace windowed_rope {
@@ -81,16 +80,7 @@ __global__ void windowed_backward_mma_dkv(Heads<const T> q1,  // [batch][queries
         hide(weights, transposed, block_key + warp_key, first);
         // dS^T = P^T (V dO^T - delta)
         mma_ABt<T>(dscores, v_tile, warp_key, dout_tile, 0);
-#pragma unroll
-        for (int c = 0; c < kQueries / 4; ++c) {
-          const RowStats of_query = of_head[first + weights.col(c)];
-#pragma unroll
-          for (int r = 0; r < 2; ++r) {
-            float& weight = weights.at(r, c);
-            weight = tile::ptx::exp2_approx(fmaf(scale * kLog2E, weight, -of_query.lse2));
-            dscores.at(r, c) = weight * (dscores.at(r, c) - of_query.delta);
-          }
-        }
+        weigh<true>(weights, dscores, of_head + first, scale * kLog2E);
         // dV += P^T dO, dK += dS^T Q
         mma_AB<T>(dv_sums, as_fragment<T>(weights), dout_tile, 0, col0);
         mma_AB<T>(dk_sums, as_fragment<T>(dscores), q_tile, 0, col0);
@@ -157,16 +147,9 @@ __global__ void windowed_backward_mma_dq(Heads<const T> q1,    // [batch][querie
       mma_ABt<T>(scores, q_tile, warp_query, k_tile, 0);
       hide(scores, mask, block_query + warp_query, first);
       mma_ABt<T>(dscores, dout_tile, warp_query, v_tile, 0);
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const RowStats of_query = of_tile[warp_query + scores.row(r)];
-#pragma unroll
-        for (int c = 0; c < kKeys / 4; ++c) {
-          const float weight =
-              tile::ptx::exp2_approx(fmaf(scale * kLog2E, scores.at(r, c), -of_query.lse2));
-          dscores.at(r, c) = weight * (dscores.at(r, c) - of_query.delta);
-        }
-      }
+      weigh_rows(
+          scores, dscores, [&](int r) { return of_tile[warp_query + scores.row(r)]; },
+          scale * kLog2E);
       // dQ += dS K
       mma_AB<T>(dq_sums, as_fragment<T>(dscores), k_tile, 0, col0);
     }
@@ -181,13 +164,12 @@ __global__ void windowed_backward_mma_dq(Heads<const T> q1,    // [batch][querie
 
 }  // namespace
 
-tile::Status takes_mma(const BackwardProblem& p, const BackwardBuffers& buffers,
-                       const tile::Device&) {
-  TILE_TRY(check_chunks(p, buffers));
-  return check_workspace(p, buffers, "mma");
+tile::Status takes_mma(const AttentionBackward& p, const tile::Device&) {
+  TILE_TRY(check_chunks(p));
+  return tile::check_workspace(stats_bytes(p), p.workspace_bytes);
 }
 
-tile::Status mma(const BackwardProblem& p, const BackwardBuffers& buffers, void* stream) {
+tile::Status mma(const AttentionBackward& p, void* stream) {
   return with_16_bits_and_head_dim(p.type, p.head_dim, [&](auto element, auto head_dim) {
     using T = decltype(element);
     constexpr int kDim = head_dim.value;
@@ -195,27 +177,25 @@ tile::Status mma(const BackwardProblem& p, const BackwardBuffers& buffers, void*
     unsigned keys = 0, queries = 0;  // blocks
     TILE_TRY(blocks_for_tiles(p, p.kv_heads, p.keys, Plan::kKept, &keys));
     TILE_TRY(blocks_for_tiles(p, p.heads, p.queries, Plan::kKept, &queries));
-    TILE_TRY(compute_stats(p, buffers, stream));
-    const auto q1 = heads_of<const T>(buffers.q1, p.q1), k1 = heads_of<const T>(buffers.k1, p.k1);
-    const auto q2 = heads_of<const T>(buffers.q2, p.q2), k2 = heads_of<const T>(buffers.k2, p.k2);
-    const auto v = heads_of<const T>(buffers.v, p.v),
-               dout = heads_of<const T>(buffers.dout, p.dout);
-    const auto* stats = static_cast<const RowStats*>(buffers.workspace);
-    const BatchMasks masks = masks_of(p, buffers);
+    TILE_TRY(compute_stats(p, stream));
+    const auto q1 = heads_of<const T>(p.q), k1 = heads_of<const T>(p.k);
+    const auto q2 = heads_of<const T>(p.q_far), k2 = heads_of<const T>(p.k_far);
+    const auto v = heads_of<const T>(p.v), dout = heads_of<const T>(p.dout);
+    const auto* stats = static_cast<const RowStats*>(p.workspace);
+    const BatchMasks masks = masks_of(p);
     const Window window = window_of(p);
     const int heads = static_cast<int>(p.heads);
     if (keys > 0) {
-      tile::Status launched =
-          tile::launch(windowed_backward_mma_dkv<T, kDim>, "windowed_backward_mma_dkv", keys,
-                       Plan::kThreads, Plan::kBytes, stream, q1, k1, q2, k2, v, dout, stats,
-                       heads_of<T>(buffers.dk1, p.dk1), heads_of<T>(buffers.dk2, p.dk2),
-                       heads_of<T>(buffers.dv, p.dv), masks, window, heads, group_of(p), p.scale);
+      tile::Status launched = tile::launch(
+          windowed_backward_mma_dkv<T, kDim>, "windowed_backward_mma_dkv", keys, Plan::kThreads,
+          Plan::kBytes, stream, q1, k1, q2, k2, v, dout, stats, heads_of<T>(p.dk),
+          heads_of<T>(p.dk_far), heads_of<T>(p.dv), masks, window, heads, group_of(p), p.scale);
       if (!launched.ok() || queries == 0) return launched;
     }
     return tile::launch(windowed_backward_mma_dq<T, kDim>, "windowed_backward_mma_dq", queries,
                         Plan::kThreads, Plan::kBytes, stream, q1, k1, q2, k2, v, dout, stats,
-                        heads_of<T>(buffers.dq1, p.dq1), heads_of<T>(buffers.dq2, p.dq2), masks,
-                        window, heads, group_of(p), p.scale);
+                        heads_of<T>(p.dq), heads_of<T>(p.dq_far), masks, window, heads, group_of(p),
+                        p.scale);
   });
 }
 

@@ -8,7 +8,6 @@
 #include "tile/ptx/flag_once.cuh"
 #include "tile/ptx/red.cuh"
 #include "windowed/one_pass_shape.cuh"
-#include "windowed/windowed_rope.cuh"
 
 namespace windowed_rope {
 namespace {
@@ -164,112 +163,42 @@ __global__ void __launch_bounds__(OnePassShape<kDim>::kThreads, OnePassShape<kDi
 }
 // snippet-end kernel
 
-constexpr int kRoundingThreads = 128;
-
-// snippet-begin round
-/// dQ = scale times the sums. A thread has 8 columns of rows r and r + 8.
-template <class T>
-__global__ void windowed_backward_one_pass_dq(const float4* sums,  // as above
-                                              Heads<T> dq,         // [batch][queries][heads][dim]
-                                              int queries, int heads, int dim, float scale) {
-  const int term_rows = (queries + kRowsOfTerms - 1) / kRowsOfTerms * kRowsOfTerms;
-  const std::int64_t at = std::int64_t{blockIdx.x} * kRoundingThreads + threadIdx.x;
-  const int lane_row = static_cast<int>(at % 8), chunk = static_cast<int>(at / 8 % (dim / 8));
-  const std::int64_t row16 = at / dim;  // 16 rows have dim threads
-  const int of_head = static_cast<int>(row16 / (term_rows / 16));
-  const int query = static_cast<int>(row16 % (term_rows / 16)) * 16 + lane_row;
-  float4 from[4];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    from[i] = sums[(row16 * (dim / 8) + chunk) * 32 + lane_row * 4 + i];
-  }
-  const auto rows = dq.rows(of_head / heads, of_head % heads);
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    if (query + half * 8 >= queries) continue;
-    std::uint32_t pair[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      pair[i] = half == 0 ? tile::ptx::pack<T>(scale * from[i].x, scale * from[i].y)
-                          : tile::ptx::pack<T>(scale * from[i].z, scale * from[i].w);
-    }
-    *reinterpret_cast<uint4*>(rows[query + half * 8] + chunk * 8) = {pair[0], pair[1], pair[2],
-                                                                     pair[3]};
-  }
-}
-// snippet-end round
-
 }  // namespace
 
-tile::Status takes_one_pass(const BackwardProblem& p, const BackwardBuffers& buffers,
-                            const tile::Device& device) {
+tile::Status takes_one_pass(const AttentionBackward& p, const tile::Device& device) {
   if (p.head_dim != 64 && p.head_dim != 128) {
     return tile::unsupported("head_dim", std::to_string(p.head_dim) + " is neither 64 nor 128");
   }
-  TILE_TRY(check_chunks(p, buffers));
+  TILE_TRY(check_chunks(p));
   const int bytes = p.head_dim == 64 ? OnePassShape<64>::kBytes : OnePassShape<128>::kBytes;
   TILE_TRY(check_shared_bytes(p, bytes, device));
-  return check_workspace(p, buffers, "one_pass");
+  return tile::check_workspace(stats_and_sums_bytes(p), p.workspace_bytes);
 }
 
-tile::Status clear_sums(const BackwardProblem& p, const BackwardBuffers& buffers, DqSums* sums,
-                        void* stream) {
-  const std::int64_t rows =
-      p.batch * p.heads * tiles_of(p.queries, kRowsOfTerms) * std::int64_t{kRowsOfTerms};
-  auto* near = reinterpret_cast<float4*>(static_cast<std::byte*>(buffers.workspace) +
-                                         rows * sizeof(RowStats));
-  *sums = {near, near + rows * (p.head_dim / 4)};
-  TILE_RETURN_IF_CUDA_ERROR(cudaMemsetAsync(
-      near, 0, static_cast<std::size_t>(rows * p.head_dim) * 8, static_cast<cudaStream_t>(stream)));
-  return {};
-}
-
-tile::Status one_pass(const BackwardProblem& p, const BackwardBuffers& buffers, void* stream) {
-  return one_pass_to_sums(p, buffers, nullptr, stream);
-}
-
-tile::Status one_pass_to_sums(const BackwardProblem& p, const BackwardBuffers& buffers,
-                              DqSums* sums, void* stream) {
-  TILE_TRY(compute_stats(p, buffers, stream));
+tile::Status one_pass(const AttentionBackward& p, void* stream) {
+  TILE_TRY(compute_stats(p, stream));
+  const DqSums sums = dq_sums_of(p);
+  TILE_TRY(clear(p, sums, stream));
   return with_16_bits_and_head_dim(
       p.type, p.head_dim, [&](auto element, auto head_dim) -> tile::Status {
         using T = decltype(element);
         constexpr int kDim = head_dim.value == 128 ? 128 : 64;
         using Plan = OnePassShape<kDim>;
-        unsigned blocks = 0, rounding_blocks = 0;
+        unsigned blocks = 0;
         TILE_TRY(blocks_for_tiles(p, p.kv_heads, p.keys, Plan::kKept, &blocks));
-        constexpr int kRowsOfBlock = 16 * kRoundingThreads / kDim;
-        const std::int64_t rows = std::int64_t{tiles_of(p.queries, kRowsOfTerms)} * kRowsOfTerms;
-        TILE_TRY(blocks_for_tiles(p, p.heads, rows, kRowsOfBlock, &rounding_blocks));
-        const auto* stats = static_cast<const RowStats*>(buffers.workspace);
-        DqSums dq_sums;
-        TILE_TRY(clear_sums(p, buffers, &dq_sums, stream));
-        const int heads = static_cast<int>(p.heads);
+        const auto* stats = static_cast<const RowStats*>(p.workspace);
         if (blocks > 0) {
-          tile::Status launched = tile::launch(
+          TILE_TRY(tile::launch(
               windowed_backward_one_pass<T, kDim>, "windowed_backward_one_pass", blocks,
-              Plan::kThreads, Plan::kBytes, stream, heads_of<const T>(buffers.q1, p.q1),
-              heads_of<const T>(buffers.k1, p.k1), heads_of<const T>(buffers.q2, p.q2),
-              heads_of<const T>(buffers.k2, p.k2), heads_of<const T>(buffers.v, p.v),
-              heads_of<const T>(buffers.dout, p.dout), stats, dq_sums.near, dq_sums.far,
-              heads_of<T>(buffers.dk1, p.dk1), heads_of<T>(buffers.dk2, p.dk2),
-              heads_of<T>(buffers.dv, p.dv), masks_of(p, buffers), window_of(p), p.batch, heads,
-              group_of(p), p.scale);
-          if (!launched.ok() || rounding_blocks == 0) return launched;
+              Plan::kThreads, Plan::kBytes, stream, heads_of<const T>(p.q), heads_of<const T>(p.k),
+              heads_of<const T>(p.q_far), heads_of<const T>(p.k_far), heads_of<const T>(p.v),
+              heads_of<const T>(p.dout), stats, sums.near, sums.far, heads_of<T>(p.dk),
+              heads_of<T>(p.dk_far), heads_of<T>(p.dv), masks_of(p), window_of(p), p.batch, p.heads,
+              group_of(p), p.scale));
         }
-        if (sums) {
-          *sums = dq_sums;
-          return {};
-        }
-        for (const bool near : {true, false}) {
-          tile::Status launched = tile::launch(
-              windowed_backward_one_pass_dq<T>, "windowed_backward_one_pass_dq", rounding_blocks,
-              kRoundingThreads, 0, stream, near ? dq_sums.near : dq_sums.far,
-              near ? heads_of<T>(buffers.dq1, p.dq1) : heads_of<T>(buffers.dq2, p.dq2), p.queries,
-              heads, kDim, p.scale);
-          if (!launched.ok()) return launched;
-        }
-        return {};
+        if (!p.dq.data) return {};  // the caller makes something else of the sums
+        TILE_TRY(tile::launch_round_dq<T>(p, sums.near, p.dq, stream));
+        return tile::launch_round_dq<T>(p, sums.far, p.dq_far, stream);
       });
 }
 

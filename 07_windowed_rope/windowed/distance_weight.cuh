@@ -18,9 +18,8 @@ struct DistanceWeight {
   }
 };
 // snippet-end weight
-template <class Problem>
-DistanceWeight distance_weight_of(const Problem& p) {
-  return {p.distance_factor.part, p.distance_factor.rate * kLog2E};
+inline DistanceWeight distance_weight_of(const tile::Attention& p) {
+  return {p.distance_part, p.distance_rate * kLog2E};
 }
 
 }  // namespace windowed_rope

@@ -93,30 +93,28 @@ __global__ void windowed_scores_output(const float* weights,  // [batch][heads][
 
 }  // namespace
 
-tile::Status takes_scores(const ForwardProblem& p, const ForwardBuffers& buffers,
-                          const tile::Device&) {
+tile::Status takes_scores(const AttentionForward& p, const tile::Device&) {
   TILE_TRY(check_no_distance_factor(p));
-  return check_workspace(p, buffers, "scores");
+  return tile::check_workspace(scores_bytes(p), p.workspace_bytes);
 }
 
-tile::Status scores(const ForwardProblem& p, const ForwardBuffers& buffers, void* stream) {
+tile::Status scores(const AttentionForward& p, void* stream) {
   unsigned rows = 0;
   TILE_TRY(blocks_for_tiles(p, p.heads, p.queries, 1, &rows));
   return tile::with_element_type(p.type, [&](auto element) -> tile::Status {
     using T = decltype(element);
-    const auto v = heads_of<const T>(buffers.v, p.v);
-    const BatchMasks masks = masks_of(p, buffers);
+    const auto v = heads_of<const T>(p.v);
+    const BatchMasks masks = masks_of(p);
     const int heads = static_cast<int>(p.heads), dim = static_cast<int>(p.head_dim);
-    auto* all = static_cast<float*>(buffers.workspace);
+    auto* all = static_cast<float*>(p.workspace);
     TILE_TRY(tile::launch(windowed_scores<T>, "windowed_scores", rows, kThreads, 0, stream,
-                          heads_of<const T>(buffers.q1, p.q1), heads_of<const T>(buffers.k1, p.k1),
-                          heads_of<const T>(buffers.q2, p.q2), heads_of<const T>(buffers.k2, p.k2),
-                          all, masks, window_of(p), heads, group_of(p), dim, p.scale));
+                          heads_of<const T>(p.q), heads_of<const T>(p.k),
+                          heads_of<const T>(p.q_far), heads_of<const T>(p.k_far), all, masks,
+                          window_of(p), heads, group_of(p), dim, p.scale));
     TILE_TRY(tile::launch(windowed_scores_softmax, "windowed_scores_softmax", rows, kThreads, 0,
-                          stream, all, buffers.lse, masks.keys));
+                          stream, all, p.lse, masks.keys));
     return tile::launch(windowed_scores_output<T>, "windowed_scores_output", rows, kThreads, 0,
-                        stream, all, v, heads_of<T>(buffers.o, p.o), masks, heads, group_of(p),
-                        dim);
+                        stream, all, v, heads_of<T>(p.o), masks, heads, group_of(p), dim);
   });
 }
 

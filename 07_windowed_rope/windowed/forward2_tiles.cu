@@ -138,26 +138,24 @@ std::size_t shared_bytes(std::int64_t dim) {
 
 }  // namespace
 
-tile::Status takes_tiles(const ForwardProblem& p, const ForwardBuffers&,
-                         const tile::Device& device) {
+tile::Status takes_tiles(const AttentionForward& p, const tile::Device& device) {
   if (p.head_dim > kMaxDim) {
     return tile::unsupported("head_dim", std::to_string(p.head_dim) + " is more than 256");
   }
   return check_shared_bytes(p, static_cast<std::int64_t>(shared_bytes(p.head_dim)), device);
 }
 
-tile::Status tiles(const ForwardProblem& p, const ForwardBuffers& buffers, void* stream) {
+tile::Status tiles(const AttentionForward& p, void* stream) {
   unsigned blocks = 0;
   TILE_TRY(blocks_for_tiles(p, p.heads, p.queries, kQueries, &blocks));
   return tile::with_element_type(p.type, [&](auto element) -> tile::Status {
     using T = decltype(element);
     const std::size_t bytes = shared_bytes(p.head_dim);
     return tile::launch(windowed_tiles<T>, "windowed_tiles", blocks, kThreads, bytes, stream,
-                        heads_of<const T>(buffers.q1, p.q1), heads_of<const T>(buffers.k1, p.k1),
-                        heads_of<const T>(buffers.q2, p.q2), heads_of<const T>(buffers.k2, p.k2),
-                        heads_of<const T>(buffers.v, p.v), heads_of<T>(buffers.o, p.o), buffers.lse,
-                        masks_of(p, buffers), window_of(p), distance_weight_of(p), p.heads,
-                        group_of(p), p.head_dim, p.scale * kLog2E);
+                        heads_of<const T>(p.q), heads_of<const T>(p.k), heads_of<const T>(p.q_far),
+                        heads_of<const T>(p.k_far), heads_of<const T>(p.v), heads_of<T>(p.o), p.lse,
+                        masks_of(p), window_of(p), distance_weight_of(p), p.heads, group_of(p),
+                        p.head_dim, p.scale * kLog2E);
   });
 }
 

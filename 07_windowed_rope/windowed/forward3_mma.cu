@@ -106,26 +106,24 @@ __global__ void windowed_mma(Heads<const T> q1,  // [batch][queries][heads][kDim
 
 }  // namespace
 
-tile::Status takes_mma(const ForwardProblem& p, const ForwardBuffers& buffers,
-                       const tile::Device& device) {
-  TILE_TRY(check_chunks(p, buffers));
+tile::Status takes_mma(const AttentionForward& p, const tile::Device& device) {
+  TILE_TRY(check_chunks(p));
   const int bytes = p.head_dim == 256 ? kBytes<256> : p.head_dim == 128 ? kBytes<128> : kBytes<64>;
   return check_shared_bytes(p, bytes, device);
 }
 
-tile::Status mma(const ForwardProblem& p, const ForwardBuffers& buffers, void* stream) {
+tile::Status mma(const AttentionForward& p, void* stream) {
   unsigned blocks = 0;
   TILE_TRY(blocks_for_tiles(p, p.heads, p.queries, kQueries, &blocks));
   return with_16_bits_and_head_dim(
       p.type, p.head_dim, [&](auto element, auto head_dim) -> tile::Status {
         using T = decltype(element);
         constexpr int kDim = head_dim.value;
-        return tile::launch(
-            windowed_mma<T, kDim>, "windowed_mma", blocks, kThreads, kBytes<kDim>, stream,
-            heads_of<const T>(buffers.q1, p.q1), heads_of<const T>(buffers.k1, p.k1),
-            heads_of<const T>(buffers.q2, p.q2), heads_of<const T>(buffers.k2, p.k2),
-            heads_of<const T>(buffers.v, p.v), heads_of<T>(buffers.o, p.o), buffers.lse,
-            masks_of(p, buffers), window_of(p), p.heads, group_of(p), p.scale * kLog2E);
+        return tile::launch(windowed_mma<T, kDim>, "windowed_mma", blocks, kThreads, kBytes<kDim>,
+                            stream, heads_of<const T>(p.q), heads_of<const T>(p.k),
+                            heads_of<const T>(p.q_far), heads_of<const T>(p.k_far),
+                            heads_of<const T>(p.v), heads_of<T>(p.o), p.lse, masks_of(p),
+                            window_of(p), p.heads, group_of(p), p.scale * kLog2E);
       });
 }
 

@@ -5,10 +5,13 @@
 //       visit hides the keys of the other.
 // Change: the loop of chapter 05's step 7 (`interleaved`), head dimensions 64 and 128, around it a
 //         loop over the parts of the mask.
+//         With tables it is a method's step 2 (`prologue`), too: q is given once, and rotated in
+//         shared memory before each part.
 // Limit: mma.sync itself, and a mixed tile costs as much as two. The pipeline of copies drains
 //        between the parts.
 #include "tile/lazy_softmax.cuh"
 #include "tile/ptx/flag_once.cuh"
+#include "windowed/rotate_rows.cuh"
 #include "windowed/windowed_rope.cuh"
 
 namespace windowed_rope {
@@ -28,7 +31,7 @@ template <int kDim>
 constexpr int kBytes = (kQueries + 4 * kKeys<kDim>)*kDim * 2;
 
 // snippet-begin kernel
-template <class T, int kDim>
+template <class T, int kDim, bool kRotates>
 __global__ void __launch_bounds__(kThreads, 2)
     windowed_two_visits(Heads<const T> q1,  // [batch][queries][heads][kDim]
                         Heads<const T> k1,  // [batch][keys][heads / group][kDim]
@@ -37,8 +40,10 @@ __global__ void __launch_bounds__(kThreads, 2)
                         Heads<const T> v,   // as k1
                         Heads<T> o,         // [batch][queries][heads][kDim]
                         float* lse,         // [batch][heads][queries], or null
-                        BatchMasks masks, Window window, int batch, int heads, int group,
-                        float scale_log2) {
+                        const float* cos,   // [3][positions][kDim / 2], if it rotates
+                        const float* sin,   // as cos
+                        BatchMasks masks, Window window, int positions, int batch, int heads,
+                        int group, float scale_log2) {
   constexpr int kKeys = windowed_rope::kKeys<kDim>, kGroups = kKeys / kGroup;
   using QueryTile = SharedTile<T, kQueries, kDim>;
   using KeyTile = SharedTile<T, kKeys, kDim>;
@@ -77,6 +82,12 @@ __global__ void __launch_bounds__(kThreads, 2)
     copy(visited.first);
     tile::ptx::cp_async_wait_all();
     __syncthreads();  // the queries are there
+    if constexpr (kRotates) {
+      const std::int64_t table = near ? 0 : std::int64_t{positions} * (kDim / 2);
+      rotate_rows<kThreads>(q_tile, cos + table, sin + table, mask.position(block_query),
+                            mask.queries - block_query);
+      __syncthreads();  // all threads have rotated their queries
+    }
     // snippet-end parts
     Fragment<kWarpQueries, kKeepQueries ? kDim : 16> queries;
     if constexpr (kKeepQueries) load(queries, q_tile, warp_row);
@@ -151,27 +162,27 @@ __global__ void __launch_bounds__(kThreads, 2)
 
 }  // namespace
 
-tile::Status takes_two_visits(const ForwardProblem& p, const ForwardBuffers& buffers,
-                              const tile::Device& device) {
+tile::Status takes_two_visits(const AttentionForward& p, const tile::Device& device) {
   if (p.head_dim != 64 && p.head_dim != 128) {
     return tile::unsupported("head_dim", std::to_string(p.head_dim) + " is neither 64 nor 128");
   }
-  TILE_TRY(check_chunks(p, buffers));
+  TILE_TRY(check_chunks(p));
   return check_shared_bytes(p, p.head_dim == 64 ? kBytes<64> : kBytes<128>, device);
 }
 
-tile::Status two_visits(const ForwardProblem& p, const ForwardBuffers& buffers, void* stream) {
+tile::Status two_visits(const AttentionForward& p, void* stream) {
   unsigned blocks = 0;
   TILE_TRY(blocks_for_tiles(p, p.heads, p.queries, kQueries, &blocks));
   return with_16_bits_and_head_dim(p.type, p.head_dim, [&](auto element, auto head_dim) {
     using T = decltype(element);
     constexpr int kDim = head_dim.value == 128 ? 128 : 64;
-    return tile::launch(windowed_two_visits<T, kDim>, "windowed_two_visits", blocks, kThreads,
-                        kBytes<kDim>, stream, heads_of<const T>(buffers.q1, p.q1),
-                        heads_of<const T>(buffers.k1, p.k1), heads_of<const T>(buffers.q2, p.q2),
-                        heads_of<const T>(buffers.k2, p.k2), heads_of<const T>(buffers.v, p.v),
-                        heads_of<T>(buffers.o, p.o), buffers.lse, masks_of(p, buffers),
-                        window_of(p), p.batch, p.heads, group_of(p), p.scale * kLog2E);
+    auto* kernel =
+        p.rotary.cos ? windowed_two_visits<T, kDim, true> : windowed_two_visits<T, kDim, false>;
+    return tile::launch(kernel, "windowed_two_visits", blocks, kThreads, kBytes<kDim>, stream,
+                        heads_of<const T>(p.q), heads_of<const T>(p.k), heads_of<const T>(p.q_far),
+                        heads_of<const T>(p.k_far), heads_of<const T>(p.v), heads_of<T>(p.o), p.lse,
+                        p.rotary.cos, p.rotary.sin, masks_of(p), window_of(p),
+                        p.rotary.table_positions, p.batch, p.heads, group_of(p), p.scale * kLog2E);
   });
 }
 

@@ -188,56 +188,53 @@ struct Boxed {
   tile::BoxedTensor q1, k1, q2, k2, v;
 };
 template <int kDim>
-Boxed boxed(const ForwardProblem& p, const ForwardBuffers& b) {
-  const auto queries = [&](const void* data, const Strides& stride) {
+Boxed boxed(const AttentionForward& p) {
+  const auto queries = [&](const tile::TensorView& x) {
     using QueryBoxes = tile::HeadBoxes<__half, TilePlan<kDim>::kQueries, kDim>;  // as of bf16
-    return QueryBoxes::boxed(p.type, data, p.batch, p.heads, p.queries, stride);
+    return QueryBoxes::boxed(p.type, x.data, p.batch, p.heads, p.queries, x.stride);
   };
-  const auto keys = [&](const void* data, const Strides& stride) {
+  const auto keys = [&](const tile::TensorView& x) {
     using KeyBoxes = tile::HeadBoxes<__half, kKeys, kDim>;
-    return KeyBoxes::boxed(p.type, data, p.batch, p.kv_heads, p.keys, stride);
+    return KeyBoxes::boxed(p.type, x.data, p.batch, p.kv_heads, p.keys, x.stride);
   };
-  return {queries(b.q1, p.q1), keys(b.k1, p.k1), queries(b.q2, p.q2), keys(b.k2, p.k2),
-          keys(b.v, p.v)};
+  return {queries(p.q), keys(p.k), queries(p.q_far), keys(p.k_far), keys(p.v)};
 }
 
 }  // namespace
 
-tile::Status takes_wgmma(const ForwardProblem& p, const ForwardBuffers& buffers,
-                         const tile::Device&) {
+tile::Status takes_wgmma(const AttentionForward& p, const tile::Device&) {
   if (p.head_dim != 64 && p.head_dim != 128) {
     return tile::unsupported("head_dim", std::to_string(p.head_dim) + " is neither 64 nor 128");
   }
   if (p.keys == 0) return tile::unsupported("keys", "there are none");
-  TILE_TRY(check_chunks(p, buffers));
-  const Boxed t = p.head_dim == 64 ? boxed<64>(p, buffers) : boxed<128>(p, buffers);
+  TILE_TRY(check_chunks(p));
+  const Boxed t = p.head_dim == 64 ? boxed<64>(p) : boxed<128>(p);
   const struct {
     const char* name;
     const tile::BoxedTensor& tensor;
-  } all[] = {{"q1", t.q1}, {"k1", t.k1}, {"q2", t.q2}, {"k2", t.k2}, {"v", t.v}};
+  } all[] = {{"q", t.q1}, {"k", t.k1}, {"q_far", t.q2}, {"k_far", t.k2}, {"v", t.v}};
   for (const auto& [name, tensor] : all) {
     TILE_TRY(tile::check_tensor_map(name, tensor));
   }
   return {};
 }
 
-tile::Status wgmma(const ForwardProblem& p, const ForwardBuffers& buffers, void* stream) {
+tile::Status wgmma(const AttentionForward& p, void* stream) {
   return with_16_bits_and_head_dim(p.type, p.head_dim, [&](auto element, auto head_dim) {
     using T = decltype(element);
     constexpr int kDim = head_dim.value == 128 ? 128 : 64, kBytes = TilePlan<kDim>::kBytes;
-    const Boxed t = boxed<kDim>(p, buffers);
+    const Boxed t = boxed<kDim>(p);
     tile::TensorMap q1, k1, q2, k2, v;
-    TILE_TRY(tile::make_tensor_map("q1", t.q1, &q1));
-    TILE_TRY(tile::make_tensor_map("k1", t.k1, &k1));
-    TILE_TRY(tile::make_tensor_map("q2", t.q2, &q2));
-    TILE_TRY(tile::make_tensor_map("k2", t.k2, &k2));
+    TILE_TRY(tile::make_tensor_map("q", t.q1, &q1));
+    TILE_TRY(tile::make_tensor_map("k", t.k1, &k1));
+    TILE_TRY(tile::make_tensor_map("q_far", t.q2, &q2));
+    TILE_TRY(tile::make_tensor_map("k_far", t.k2, &k2));
     TILE_TRY(tile::make_tensor_map("v", t.v, &v));
     unsigned blocks = 0;
     TILE_TRY(blocks_for_tiles(p, p.heads, p.queries, TilePlan<kDim>::kQueries, &blocks));
     return tile::launch(windowed_wgmma<T, kDim>, "windowed_wgmma", blocks, TilePlan<kDim>::kThreads,
-                        kBytes, stream, q1, k1, q2, k2, v, heads_of<T>(buffers.o, p.o), buffers.lse,
-                        masks_of(p, buffers), window_of(p), p.batch, p.heads, group_of(p),
-                        p.scale * kLog2E);
+                        kBytes, stream, q1, k1, q2, k2, v, heads_of<T>(p.o), p.lse, masks_of(p),
+                        window_of(p), p.batch, p.heads, group_of(p), p.scale * kLog2E);
   });
 }
 

@@ -1,181 +1,89 @@
-// Attention with two scores, forward and backward: the problems, the ladders and the references.
+// Attention with two scores, forward and backward: what is computed, and the ladders.
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <string_view>
 
-#include "harness/attention_reference.hpp"
+#include "tile/host/attention.hpp"
 #include "tile/host/step.hpp"
-#include "tile/host/strides.hpp"
-#include "windowed/window.hpp"
 
 namespace windowed_rope {
 
 inline constexpr std::string_view kName = "07_windowed_rope";  // the folder's
 inline constexpr std::string_view kTitle = "near keys by one rotation, far keys by another";
 
-using tile::packed_strides;
-using tile::Strides;
+using tile::AttentionBackward, tile::AttentionForward;
+using tile::kUnlimited, tile::packed_strides, tile::Strides;
 
-/// The size of a window without an end.
-inline constexpr std::int64_t kUnlimited = tile::kMaxLength;
-
-/// For each batch entry and head, with the rows of the tensors as vectors:
-///
-///     s_ij = scale q1_i k1_j   if |i + keys - queries - j| < window,   else scale q2_i k2_j
-///     s_ij is multiplied by the distance factor of |i + keys - queries - j|, if there is one
-///     p_ij = exp(s_ij - lse_i)        lse_i = log sum_j exp(s_ij)        o_i = sum_j p_ij v_j
-///
-/// Query i stands beside key i + keys - queries. If it is causal, it sees the keys up to there,
-/// otherwise all; the window hides none. A query that sees no key has o = 0 and lse = -infinity.
-/// heads / kv_heads heads of q1 and q2 share one of k1, k2 and v. A batch entry may have lengths of
-/// its own, which then give the position of a query, too: queries and keys beyond them do not
-/// exist, and the rows of such queries are o = 0 and lse = -infinity.
-struct ForwardProblem {
-  tile::DType type;
-  std::int64_t batch, heads, queries, keys, head_dim;
-  std::int64_t kv_heads = heads;     // divides heads
-  std::int64_t window = kUnlimited;  // 0 or less: every key is far; the largest: every key is near
-  bool causal = true;
-  float scale = 1;                            // positive and finite; 1 / sqrt(head_dim) is usual
-  tile::DistanceFactor distance_factor = {};  // only step `tiles` has one
-  Strides q1 = packed_strides(queries, heads, head_dim);
-  Strides k1 = packed_strides(keys, kv_heads, head_dim);
-  Strides q2 = packed_strides(queries, heads, head_dim);
-  Strides k2 = packed_strides(keys, kv_heads, head_dim);
-  Strides v = packed_strides(keys, kv_heads, head_dim);
-  Strides o = packed_strides(queries, heads, head_dim);
-};
-
-/// Device pointers to the first elements, aligned to an element. What is written overlaps nothing
-/// else.
-struct ForwardBuffers {
-  const void* q1 = nullptr;            // [batch][queries][heads][head_dim]
-  const void* k1 = nullptr;            // [batch][keys][kv_heads][head_dim]
-  const void* q2 = nullptr;            // as q1
-  const void* k2 = nullptr;            // as k1
-  const void* v = nullptr;             // as k1
-  void* o = nullptr;                   // as q1
-  float* lse = nullptr;                // [batch][heads][queries]; null if not needed
-  const int* query_lengths = nullptr;  // [batch], each at most queries; null: all are there
-  const int* key_lengths = nullptr;    // [batch], each at most keys; null: all are there
-  void* workspace = nullptr;           // aligned to 16 bytes; holds nothing before or after
-  std::int64_t workspace_bytes = 0;    // see workspace_bytes()
-};
-
-/// From the gradient dout of a loss with respect to o, with p_ij and the options as above:
-///
-///     delta_i = dout_i o_i            ds_ij = p_ij (dout_i v_j - delta_i)
-///     ds_ij is multiplied by the distance factor, as the score was
-///     dq1_i = scale sum_j ds_ij k1_j  and  dk1_j = scale sum_i ds_ij q1_i  over what is near
-///     dq2_i = scale sum_j ds_ij k2_j  and  dk2_j = scale sum_i ds_ij q2_i  over what is far
-///     dv_j = sum_i p_ij dout_i        over both
-///
-/// dk1, dk2 and dv are sums over the heads that share them. The gradients of queries and keys that
-/// do not exist are 0.
-struct BackwardProblem {
-  tile::DType type;
-  std::int64_t batch, heads, queries, keys, head_dim;
-  std::int64_t kv_heads = heads;  // divides heads
-  std::int64_t window = kUnlimited;
-  bool causal = true;
-  float scale = 1;  // positive and finite
-  tile::DistanceFactor distance_factor = {};
-  Strides q1 = packed_strides(queries, heads, head_dim);
-  Strides k1 = packed_strides(keys, kv_heads, head_dim);
-  Strides q2 = packed_strides(queries, heads, head_dim);
-  Strides k2 = packed_strides(keys, kv_heads, head_dim);
-  Strides v = packed_strides(keys, kv_heads, head_dim);
-  Strides o = packed_strides(queries, heads, head_dim);
-  Strides dout = packed_strides(queries, heads, head_dim);
-  Strides dq1 = packed_strides(queries, heads, head_dim);
-  Strides dk1 = packed_strides(keys, kv_heads, head_dim);
-  Strides dq2 = packed_strides(queries, heads, head_dim);
-  Strides dk2 = packed_strides(keys, kv_heads, head_dim);
-  Strides dv = packed_strides(keys, kv_heads, head_dim);
-};
-
-/// Device pointers to the first elements, aligned to an element. What is written overlaps nothing
-/// else; but gradients may be interleaved, as in one tensor of [batch][length][heads].
-struct BackwardBuffers {
-  const void* q1 = nullptr;
-  const void* k1 = nullptr;
-  const void* q2 = nullptr;
-  const void* k2 = nullptr;
-  const void* v = nullptr;
-  const void* o = nullptr;             // from the forward pass
-  const float* lse = nullptr;          // [batch][heads][queries], from the forward pass too
-  const void* dout = nullptr;          // [batch][queries][heads][head_dim]
-  void* dq1 = nullptr;                 // [batch][queries][heads][head_dim]
-  void* dk1 = nullptr;                 // [batch][keys][kv_heads][head_dim]
-  void* dq2 = nullptr;                 // as dq1
-  void* dk2 = nullptr;                 // as dk1
-  void* dv = nullptr;                  // as dk1
-  const int* query_lengths = nullptr;  // [batch], each at most queries; null: all are there
-  const int* key_lengths = nullptr;    // [batch], each at most keys; null: all are there
-  void* workspace = nullptr;           // aligned to 16 bytes; holds nothing before or after
-  std::int64_t workspace_bytes = 0;    // see workspace_bytes()
-};
+// For each batch entry and head, with the rows of the tensors as vectors: q1, k1 are a call's q and
+// k, for near keys, and q2, k2 its q_far and k_far, for far ones.
+//
+//     s_ij = scale q1_i k1_j   if |i + keys - queries - j| < window,   else scale q2_i k2_j
+//     s_ij is multiplied by the distance factor of |i + keys - queries - j|, if there is one
+//     p_ij = exp(s_ij - lse_i)        lse_i = log sum_j exp(s_ij)        o_i = sum_j p_ij v_j
+//
+// `right` is 0, which is causal, or without an end. The window hides no key. A query that sees no
+// key has o = 0 and lse = -infinity, as have the rows of queries that do not exist. Lengths of a
+// batch entry's own give the position of a query, too.
+//
+// Backward, from the gradient dout of a loss with respect to o:
+//
+//     delta_i = dout_i o_i            ds_ij = p_ij (dout_i v_j - delta_i)
+//     ds_ij is multiplied by the distance factor, as the score was
+//     dq1_i = scale sum_j ds_ij k1_j  and  dk1_j = scale sum_i ds_ij q1_i  over what is near
+//     dq2_i = scale sum_j ds_ij k2_j  and  dk2_j = scale sum_i ds_ij q2_i  over what is far
+//     dv_j = sum_i p_ij dout_i        over both
+//
+// dq1, dk1, dq2 and dk2 are a call's dq, dk, dq_far and dk_far; dk1, dk2 and dv are sums over the
+// heads that share them. The gradients of queries and keys that do not exist are 0.
 
 /// What is checked before any step. The Status names the argument that is wrong.
-tile::Status validate(const ForwardProblem& problem, const ForwardBuffers& buffers);
-tile::Status validate(const BackwardProblem& problem, const BackwardBuffers& buffers);
+tile::Status validate(const AttentionForward& p);
+tile::Status validate(const AttentionBackward& p);
 
 /// The same checks, except for the element type.
-tile::Status validate_tensors(const ForwardProblem& problem, const ForwardBuffers& buffers);
-tile::Status validate_tensors(const BackwardProblem& problem, const BackwardBuffers& buffers);
+tile::Status validate_tensors(const AttentionForward& p);
+tile::Status validate_tensors(const AttentionBackward& p);
 
 /// Checks the sizes and options only. Strides are checked together with their tensors.
-tile::Status validate_sizes(const ForwardProblem& problem);
-tile::Status validate_sizes(const BackwardProblem& problem);
+tile::Status validate_sizes(const AttentionForward& p);
+tile::Status validate_sizes(const AttentionBackward& p);
 
-inline bool is_empty(const ForwardProblem& p) {
+inline bool is_empty(const AttentionForward& p) {
   return p.batch == 0 || p.heads == 0 || p.queries == 0;
 }
 /// Even without queries the gradients of keys must be set to zeros, and without keys those of
 /// queries.
-inline bool is_empty(const BackwardProblem& p) {
+inline bool is_empty(const AttentionBackward& p) {
   return p.batch == 0 || p.heads == 0 || (p.queries == 0 && p.keys == 0);
 }
 
-/// The device memory that the step of this name needs besides its arguments, if the sizes are
-/// valid. Forward, step `scores`: 4 bytes for each query and key; the others none. Backward: two
-/// numbers for each query, in step `one_pass` also a sum for each element of dq1 and dq2; in step
-/// `scores` two matrices of all scores.
-std::int64_t workspace_bytes(const ForwardProblem& problem, std::string_view step);
-std::int64_t workspace_bytes(const BackwardProblem& problem, std::string_view step);
-
-/// Whether the workspace is as large as that.
-tile::Status check_workspace(const ForwardProblem& problem, const ForwardBuffers& buffers,
-                             std::string_view step);
-tile::Status check_workspace(const BackwardProblem& problem, const BackwardBuffers& buffers,
-                             std::string_view step);
+// The device memory that steps need besides their arguments: all scores, 4 bytes each; two matrices
+// of them; two numbers for each query; and these with a sum for each element of dq and dq_far.
+std::int64_t scores_bytes(const AttentionForward& p);
+std::int64_t scores_bytes(const AttentionBackward& p);
+std::int64_t stats_bytes(const AttentionBackward& p);
+std::int64_t stats_and_sums_bytes(const AttentionBackward& p);
 
 /// Refuses a distance factor, for the steps that have none.
-template <class Problem>
-tile::Status check_no_distance_factor(const Problem& p) {
-  if (p.distance_factor.part == 0) return {};
-  return tile::unsupported("distance_factor", "only step tiles has one");
-}
+tile::Status check_no_distance_factor(const tile::Attention& p);
 
 /// Whether every row consists of aligned chunks of 16 bytes; if not, the Status says which argument
 /// is in the way, or that there is a distance factor: only step `tiles` has one.
-tile::Status check_chunks(const ForwardProblem& problem, const ForwardBuffers& buffers);
-tile::Status check_chunks(const BackwardProblem& problem, const BackwardBuffers& buffers);
+tile::Status check_chunks(const AttentionForward& p);
+tile::Status check_chunks(const AttentionBackward& p);
 
 // The steps. Each computes its outputs in the given stream (a cudaStream_t).
-using ForwardStep = tile::Status(const ForwardProblem&, const ForwardBuffers&, void* stream);
+using ForwardStep = tile::Status(const AttentionForward&, void* stream);
 ForwardStep scores, tiles, mma, two_visits, wgmma;
-using BackwardStep = tile::Status(const BackwardProblem&, const BackwardBuffers&, void* stream);
+/// Step `one_pass` leaves the sums of dq and dq_far in the workspace if dq has no data.
+using BackwardStep = tile::Status(const AttentionBackward&, void* stream);
 BackwardStep scores, tiles, mma, one_pass;
 
 // What their own kernels take.
-using ForwardTakes = tile::Status(const ForwardProblem&, const ForwardBuffers&,
-                                  const tile::Device&);
+using ForwardTakes = tile::Status(const AttentionForward&, const tile::Device&);
 ForwardTakes takes_scores, takes_tiles, takes_mma, takes_two_visits, takes_wgmma;
-using BackwardTakes = tile::Status(const BackwardProblem&, const BackwardBuffers&,
-                                   const tile::Device&);
+using BackwardTakes = tile::Status(const AttentionBackward&, const tile::Device&);
 BackwardTakes takes_scores, takes_tiles, takes_mma, takes_one_pass;
 
 // ---- The ladders ----
@@ -189,7 +97,7 @@ inline constexpr tile::EnumSet<tile::DType> k16Bits{tile::DType::fp16, tile::DTy
 inline constexpr tile::Shows kShows{{2, 4, 2, 75, 150, 64, 50, 1},
                                     {1, 32, 32, 8192, 8192, 64, 2048, 1}};
 
-using ForwardLadder = tile::Ladder<ForwardProblem, ForwardBuffers>;
+using ForwardLadder = tile::Ladder<AttentionForward>;
 inline constexpr ForwardLadder::Step kForward[] = {
     {.name = "scores",
      .idea = "three kernels: one of two scores for each key, their softmax, and the second product",
@@ -198,7 +106,8 @@ inline constexpr ForwardLadder::Step kForward[] = {
      .takes = takes_scores,
      .otherwise = "",
      .shows = {{2, 4, 2, 75, 150, 64, 50, 1}, {1, 32, 32, 2048, 2048, 64, 512, 1}},
-     .launch = scores},
+     .launch = scores,
+     .workspace_bytes = scores_bytes},
     {.name = "tiles",
      .idea = "tiles with near keys, with far keys, and with both, which are loaded twice",
      .types = kTypes,
@@ -239,7 +148,7 @@ inline constexpr ForwardLadder kForwardLadder{.name = "windowed",
                                               .validate = validate,
                                               .is_empty = is_empty};
 
-using BackwardLadder = tile::Ladder<BackwardProblem, BackwardBuffers>;
+using BackwardLadder = tile::Ladder<AttentionBackward>;
 inline constexpr BackwardLadder::Step kBackward[] = {
     {.name = "scores",
      .idea = "the formulas: weights and their gradients in memory, each sent to its pair",
@@ -248,7 +157,8 @@ inline constexpr BackwardLadder::Step kBackward[] = {
      .takes = takes_scores,
      .otherwise = "",
      .shows = {{2, 4, 2, 75, 150, 64, 50, 1}, {1, 32, 32, 2048, 2048, 64, 512, 1}},
-     .launch = scores},
+     .launch = scores,
+     .workspace_bytes = scores_bytes},
     {.name = "tiles",
      .idea = "weights are computed again, by tiles of one kind at a time",
      .types = kTypes,
@@ -256,7 +166,8 @@ inline constexpr BackwardLadder::Step kBackward[] = {
      .takes = takes_tiles,
      .otherwise = "scores",
      .shows = kShows,
-     .launch = tiles},
+     .launch = tiles,
+     .workspace_bytes = stats_bytes},
     {.name = "mma",
      .idea = "tensor cores; a part of the keys after the other, each with its own gradient",
      .types = k16Bits,
@@ -264,7 +175,8 @@ inline constexpr BackwardLadder::Step kBackward[] = {
      .takes = takes_mma,
      .otherwise = "tiles",
      .shows = kShows,
-     .launch = mma},
+     .launch = mma,
+     .workspace_bytes = stats_bytes},
     {.name = "one_pass",
      .idea = "chapter 05's fastest loop for each part, and two sums in memory, for dq1 and dq2",
      .types = k16Bits,
@@ -272,26 +184,13 @@ inline constexpr BackwardLadder::Step kBackward[] = {
      .takes = takes_one_pass,
      .otherwise = "mma",
      .shows = kShows,
-     .launch = one_pass},
+     .launch = one_pass,
+     .workspace_bytes = stats_and_sums_bytes},
 };
 inline constexpr BackwardLadder kBackwardLadder{.name = "windowed backward",
                                                 .kernels = "windowed_backward_",
                                                 .steps = kBackward,
                                                 .validate = validate,
                                                 .is_empty = is_empty};
-
-// ---- The references ----
-
-/// o and lse in double, and how far a correct kernel may be from them, of these inputs and their
-/// `far` ones, of the rows with these numbers: row batch_entry * queries + query. Empty means all
-/// rows.
-tile::AttentionExpected reference(const ForwardProblem& problem, const tile::AttentionInputs& in,
-                                  std::span<const std::int64_t> rows = {});
-
-/// dq1 and dq2 (far_dq) of query_rows, dk1, dk2 and dv of key_rows; empty means all.
-tile::AttentionGradients reference(const BackwardProblem& problem,
-                                   const tile::AttentionGradientInputs& in,
-                                   std::span<const std::int64_t> query_rows = {},
-                                   std::span<const std::int64_t> key_rows = {});
 
 }  // namespace windowed_rope

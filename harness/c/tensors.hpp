@@ -6,13 +6,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <span>
 #include <string_view>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "harness/attention_reference.hpp"
 #include "harness/c/c_interface.hpp"
-#include "harness/compare.hpp"
 #include "tile/host/attention.hpp"
 #include "tile/host/strides.hpp"
 
@@ -77,24 +78,26 @@ inline void unpack(const std::vector<double>& from, const Strides& stride, const
 
 // ---- Attention of queries and keys ----
 
+/// A caller's tensor of queries' rows, or of keys'.
+inline TensorView query_view(const Attention& p, const tile_tensor& given) {
+  return {given.data, strides_of(given.strides, p.queries, p.heads, p.head_dim)};
+}
+inline TensorView key_view(const Attention& p, const tile_tensor& given) {
+  return {given.data, strides_of(given.strides, p.keys, p.kv_heads, p.head_dim)};
+}
+
 /// Reads type, sizes and scale, with defaults filled in.
-template <class Args, class Problem>
-Status read_attention_sizes(const Args& given, Problem* p) {
-  if (Status s = read_type(given.type, &p->type); !s.ok()) return s;
+template <class Args>
+Status read_attention_sizes(const Args& given, Attention* p) {
+  TILE_TRY(read_type(given.type, &p->type));
   constexpr std::string_view kTogether = "queries, keys, heads and head_dim";
-  if (Status s = check_countable(
-          kTogether,
-          {{"heads", given.heads}, {"queries", given.queries}, {"head_dim", given.head_dim}});
-      !s.ok()) {
-    return s;
-  }
-  if (Status s = check_countable(kTogether, {{"kv_heads", given.kv_heads},
-                                             {"heads", given.kv_heads == 0 ? given.heads : 0},
-                                             {"keys", given.keys},
-                                             {"head_dim", given.head_dim}});
-      !s.ok()) {
-    return s;
-  }
+  TILE_TRY(check_countable(
+      kTogether,
+      {{"heads", given.heads}, {"queries", given.queries}, {"head_dim", given.head_dim}}));
+  TILE_TRY(check_countable(kTogether, {{"kv_heads", given.kv_heads},
+                                       {"heads", given.kv_heads == 0 ? given.heads : 0},
+                                       {"keys", given.keys},
+                                       {"head_dim", given.head_dim}}));
   p->batch = given.batch;
   p->heads = given.heads;
   p->queries = given.queries;
@@ -105,23 +108,7 @@ Status read_attention_sizes(const Args& given, Problem* p) {
   return {};
 }
 
-template <class Problem>
-Strides query_strides(const Problem& p, const std::int64_t (&given)[3]) {
-  return strides_of(given, p.queries, p.heads, p.head_dim);
-}
-template <class Problem>
-Strides key_strides(const Problem& p, const std::int64_t (&given)[3]) {
-  return strides_of(given, p.keys, p.kv_heads, p.head_dim);
-}
-
-/// A caller's tensor of queries' rows, or of keys'.
-inline TensorView query_view(const Attention& p, const tile_tensor& given) {
-  return {given.data, query_strides(p, given.strides)};
-}
-inline TensorView key_view(const Attention& p, const tile_tensor& given) {
-  return {given.data, key_strides(p, given.strides)};
-}
-
+/// Leaves rotary_dim 0, which is no rotation in the library, to the chapters that rotate.
 inline Status read_rotation(const tile_rotation& given, Rotary* rotary) {
   bool interleaved = false;
   TILE_TRY(read_flag("interleaved", given.interleaved, &interleaved));
@@ -133,7 +120,21 @@ inline Status read_rotation(const tile_rotation& given, Rotary* rotary) {
   rotary->first_position = given.first_position;
   rotary->layout = interleaved ? RotaryLayout::interleaved : RotaryLayout::half_split;
   if (given.attention_factor != 0) rotary->attention_factor = given.attention_factor;
+  // The numbers of tile.h are those of the enumerators, and the chapters refuse others.
+  rotary->far = static_cast<FarRotation>(given.far);
+  if (given.far_factor != 0) rotary->far_factor = given.far_factor;
   return {};
+}
+
+/// For chapters that rotate nothing: what they do not read must not be given either.
+inline Status check_no_rotation(const tile_rotation& given) {
+  const bool has_pointers = given.cos || given.sin || given.frequencies || given.positions;
+  const bool has_sizes =
+      given.rotary_dim != 0 || given.table_positions != 0 || given.first_position != 0;
+  const bool has_options = given.interleaved != 0 || given.attention_factor != 0 ||
+                           given.far != TILE_FAR_NONE || given.far_factor != 0;
+  if (!has_pointers && !has_sizes && !has_options) return {};
+  return unsupported("rotary", "this attention rotates no q and k");
 }
 
 /// What the structs of both directions share. `window` is used if there is a second pair; without
@@ -178,35 +179,43 @@ inline Status read_attention(const tile_attention_backward_args& given, Attentio
   return {};
 }
 
-/// Copies its tensors of doubles on the host without gaps, and back into the strided ones.
-template <class Problem>
+// ---- References: doubles of the host ----
+
+/// The frequencies of a rotation, which a reference must have; before that is checked, null or not.
+inline const double* frequencies_of(const tile_rotation& given) {
+  return static_cast<const double*>(given.frequencies);
+}
+inline Status read_frequencies(const tile_rotation& given, const Rotary& rotary,
+                               std::span<const double>* frequencies) {
+  const double* data = frequencies_of(given);
+  if (!data && rotary.rotary_dim > 0) return invalid_argument("frequencies", "is null");
+  *frequencies = {data, static_cast<std::size_t>(rotary.rotary_dim / 2)};
+  return {};
+}
+
+/// Copies a call's tensors without gaps, and results into its strided ones.
 class AttentionTensors {
  public:
-  explicit AttentionTensors(const Problem& p) : p_(p) {}
+  explicit AttentionTensors(const Attention& p) : p_(p) {}
 
-  std::vector<double> queries(const void* data, const Strides& stride) const {
-    return packed(data, stride, of_queries());
+  std::vector<double> queries(const TensorView& x) const {
+    return packed(x.data, x.stride, of_queries());
   }
-  std::vector<double> keys(const void* data, const Strides& stride) const {
-    return packed(data, stride, of_keys());
-  }
-  std::vector<double> queries(const TensorView& x) const { return queries(x.data, x.stride); }
-  std::vector<double> keys(const TensorView& x) const { return keys(x.data, x.stride); }
-  void put_queries(const Expected& from, const TensorView& to) const {
-    put_queries(from, to.stride, to.data);
-  }
-  void put_keys(const Expected& from, const TensorView& to) const {
-    put_keys(from, to.stride, to.data);
+  std::vector<double> keys(const TensorView& x) const {
+    return packed(x.data, x.stride, of_keys());
   }
   std::vector<double> lse(const void* data) const { return packed(data, lse_strides(), of_lse()); }
+  /// Of each batch entry; empty if there are none.
   std::vector<int> lengths(const int* n) const {
     return n ? std::vector<int>(n, n + p_.batch) : std::vector<int>{};
   }
-  void put_queries(const Expected& from, const Strides& stride, void* to) const {
-    unpack(from.value, stride, of_queries(), to);
+
+  // What is not there is left out.
+  void put_queries(const Expected& from, const TensorView& to) const {
+    if (to.data) unpack(from.value, to.stride, of_queries(), to.data);
   }
-  void put_keys(const Expected& from, const Strides& stride, void* to) const {
-    unpack(from.value, stride, of_keys(), to);
+  void put_keys(const Expected& from, const TensorView& to) const {
+    if (to.data) unpack(from.value, to.stride, of_keys(), to.data);
   }
   void put_lse(const Expected& from, void* to) const {
     if (to) unpack(from.value, lse_strides(), of_lse(), to);
@@ -219,35 +228,32 @@ class AttentionTensors {
   TensorShape of_lse() const { return {p_.batch, p_.queries, p_.heads, 1}; }
   Strides lse_strides() const { return {p_.heads * p_.queries, p_.queries, 1}; }
 
-  const Problem& p_;
+  const Attention& p_;
 };
+
+/// Fills the outputs of a call.
+inline void put(const AttentionForward& p, const AttentionExpected& from) {
+  const AttentionTensors tensors(p);
+  tensors.put_queries(from.o, p.o);
+  tensors.put_lse(from.lse, p.lse);
+}
+inline void put(const AttentionBackward& p, const AttentionGradients& from) {
+  const AttentionTensors tensors(p);
+  tensors.put_queries(from.dq, p.dq);
+  tensors.put_keys(from.dk, p.dk);
+  tensors.put_keys(from.dv, p.dv);
+  tensors.put_queries(from.far_dq, p.dq_far);
+  tensors.put_keys(from.far_dk, p.dk_far);
+}
 
 // ---- From a caller's struct to an operation ----
 
-/// Reads a caller's struct into `given`, and into the problem and buffers of the chapter.
-template <class Ladder, class Args>
-using Reader =
-    std::type_identity_t<Status(const Args* args, Args* given, typename Ladder::Problem* problem,
-                                typename Ladder::Buffers* buffers)>;
-
-template <class Ladder, class Args>
-tile_status run_operation(const Ladder& ladder, Reader<Ladder, Args>* read, const Args* args) {
-  return operation([&]() -> Status {
-    Args given;
-    typename Ladder::Problem p{};
-    typename Ladder::Buffers b{};
-    if (Status s = read(args, &given, &p, &b); !s.ok()) return s;
-    return launch_step(ladder, given.step, given.stream, p, b);
-  });
-}
-
 /// Reads a caller's struct, whose size is right, into a call of the chapter.
 template <class Call, class Args>
-using CallReader = std::type_identity_t<Status(const Args& given, Call* call)>;
+using Reader = std::type_identity_t<Status(const Args& given, Call* call)>;
 
 template <class Call, class Args>
-tile_status run_operation(const Ladder<Call>& ladder, CallReader<Call, Args>* read,
-                          const Args* args) {
+tile_status run_operation(const Ladder<Call>& ladder, Reader<Call, Args>* read, const Args* args) {
   return operation([&]() -> Status {
     Args given;
     Call call{};
@@ -264,36 +270,9 @@ enum class WorkspaceOf {
 };
 
 /// Reports the workspace of the named step, or of the last one.
-template <class Ladder, class Args>
-tile_status tell_workspace_bytes(const Ladder& ladder, Reader<Ladder, Args>* read,
-                                 EnumSet<DType> types, WorkspaceOf whose, const Args* args,
-                                 std::int64_t* bytes) {
-  return guarded([&]() -> Status {
-    Args given;
-    typename Ladder::Problem p{};
-    typename Ladder::Buffers b{};
-    if (!bytes) return invalid_argument("bytes", "is null");
-    *bytes = 0;
-    if (Status s = read(args, &given, &p, &b); !s.ok()) return s;
-    if (Status s = check_requirements(types, {}, p.type); !s.ok()) return s;
-    if (Status s = validate_sizes(p); !s.ok()) return s;
-    const char* step = given.step ? given.step : ladder.steps.back().name.data();
-    Choice choice;
-    if (Status s = find_step(ladder, step, &choice.step, p, b); !s.ok()) return s;
-    if (whose == WorkspaceOf::taker) {
-      if (is_empty(p)) return {};
-      b.workspace = nullptr;
-      b.workspace_bytes = INT64_MAX;
-      if (Status s = choose_step(ladder, choice.step, p, b, &choice); !s.ok()) return s;
-    }
-    *bytes = workspace_bytes(p, ladder.steps[choice.step].name);
-    return {};
-  });
-}
-
-/// The same of a call; null pointers count as aligned.
 template <class Call, class Args>
-tile_status tell_workspace_bytes(const Ladder<Call>& ladder, CallReader<Call, Args>* read,
+tile_status tell_workspace_bytes(const Ladder<Call>& ladder, Reader<Call, Args>* read,
+                                 EnumSet<DType> types,
                                  std::type_identity_t<Status(const Call&)>* validate_sizes,
                                  WorkspaceOf whose, const Args* args, std::int64_t* bytes) {
   return guarded([&]() -> Status {
@@ -303,6 +282,7 @@ tile_status tell_workspace_bytes(const Ladder<Call>& ladder, CallReader<Call, Ar
     *bytes = 0;
     TILE_TRY(read_arguments(args, &given));
     TILE_TRY(read(given, &call));
+    TILE_TRY(check_requirements(types, {}, call.type));
     TILE_TRY(validate_sizes(call));
     Choice choice;
     const char* step = given.step ? given.step : ladder.steps.back().name.data();
@@ -319,35 +299,19 @@ tile_status tell_workspace_bytes(const Ladder<Call>& ladder, CallReader<Call, Ar
 }
 
 /// Checks the tensors, which are doubles of the host, and fills the outputs.
-template <class Ladder, class Args>
-using Reference =
-    std::type_identity_t<Status(const Args& given, const typename Ladder::Problem& problem,
-                                const typename Ladder::Buffers& buffers)>;
-
-template <class Ladder, class Args>
-tile_status run_reference(const Ladder&, Reader<Ladder, Args>* read,
-                          Reference<Ladder, Args>* compute, const Args* args) {
-  return operation([&]() -> Status {
-    Args given;
-    typename Ladder::Problem p{};
-    typename Ladder::Buffers b{};
-    if (Status s = read(args, &given, &p, &b); !s.ok()) return s;
-    if (Status s = check_reference_type(p.type); !s.ok()) return s;
-    return compute(given, p, b);
-  });
-}
-
-/// The same of a call.
 template <class Call, class Args>
-tile_status run_reference(const Ladder<Call>&, CallReader<Call, Args>* read,
-                          std::type_identity_t<Status(const Call&)>* compute, const Args* args) {
+using Reference = std::type_identity_t<Status(const Args& given, const Call& call)>;
+
+template <class Call, class Args>
+tile_status run_reference(const Ladder<Call>&, Reader<Call, Args>* read,
+                          Reference<Call, Args>* compute, const Args* args) {
   return operation([&]() -> Status {
     Args given;
     Call call{};
     TILE_TRY(read_arguments(args, &given));
     TILE_TRY(read(given, &call));
     TILE_TRY(check_reference_type(call.type));
-    return compute(call);
+    return compute(given, call);
   });
 }
 

@@ -307,6 +307,12 @@ TEST_CASE("what attention refuses, it names and touches nothing") {
     lacks("rotary", [](auto& a) { a.rotation.frequencies = a.q.data; });
     lacks("rotary", [](auto& a) { a.rotation.positions = kPositions; });
     lacks("rotary", [](auto& a) { a.rotation.rotary_dim = 2; });
+    lacks("rotary", [](auto& a) { a.rotation.table_positions = 1; });
+    lacks("rotary", [](auto& a) { a.rotation.first_position = 1; });
+    lacks("rotary", [](auto& a) { a.rotation.interleaved = 1; });
+    lacks("rotary", [](auto& a) { a.rotation.attention_factor = 1; });
+    lacks("rotary", [](auto& a) { a.rotation.far = TILE_FAR_REROPE; });
+    lacks("rotary", [](auto& a) { a.rotation.far_factor = 1; });
     invalid("interleaved", [](auto& a) { a.rotation.interleaved = 2; });
     lacks("q_far", [](auto& a) { a.q_far = a.q; });
     lacks("k_far", [](auto& a) { a.k_far = a.k; });

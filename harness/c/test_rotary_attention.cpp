@@ -75,18 +75,20 @@ Args sizes(const Case& c, tile_type type) {
   Args args{};
   args.struct_size = sizeof args;
   args.type = type;
-  args.causal = c.causal, args.interleaved = c.interleaved;
-  args.scale = c.scale, args.attention_factor = c.attention_factor;
-  args.batch = kBatch, args.length = kLength, args.heads = kHeads, args.head_dim = kDim;
-  args.kv_heads = c.kv_heads, args.rotary_dim = c.rotary_dim;
-  args.first_position = c.first_position, args.table_positions = kTablePositions;
+  args.causal = c.causal, args.scale = c.scale;
+  args.batch = kBatch, args.queries = args.keys = kLength, args.heads = kHeads;
+  args.head_dim = kDim, args.kv_heads = c.kv_heads;
+  tile_rotation& rotation = args.rotation;
+  rotation.interleaved = c.interleaved, rotation.attention_factor = c.attention_factor;
+  rotation.rotary_dim = c.rotary_dim, rotation.table_positions = kTablePositions;
+  rotation.first_position = c.first_position;
   if (c.padding == 0) return args;
   const auto p = call_of<AttentionBackward>(c, DType::bf16);
-  set(args.q_strides, p.q.stride), set(args.k_strides, p.k.stride), set(args.v_strides, p.v.stride);
-  set(args.o_strides, p.o.stride);
+  set(args.q.strides, p.q.stride), set(args.k.strides, p.k.stride), set(args.v.strides, p.v.stride);
+  set(args.o.strides, p.o.stride);
   if constexpr (requires { args.dq; }) {
-    set(args.dout_strides, p.dout.stride), set(args.dq_strides, p.dq.stride);
-    set(args.dk_strides, p.dk.stride), set(args.dv_strides, p.dv.stride);
+    set(args.dout.strides, p.dout.stride), set(args.dq.strides, p.dq.stride);
+    set(args.dk.strides, p.dk.stride), set(args.dv.strides, p.dv.stride);
   }
   return args;
 }
@@ -114,20 +116,20 @@ struct Inputs {
   }
 };
 
-tile_status call(const tile_rotary_attention_args& args) { return tile_rotary_attention(&args); }
-tile_status call(const tile_rotary_attention_backward_args& args) {
+tile_status call(const tile_attention_args& args) { return tile_rotary_attention(&args); }
+tile_status call(const tile_attention_backward_args& args) {
   return tile_rotary_attention_backward(&args);
 }
-tile_status refer(const tile_rotary_attention_args& args) {
+tile_status refer(const tile_attention_args& args) {
   return tile_rotary_attention_reference(&args);
 }
-tile_status refer(const tile_rotary_attention_backward_args& args) {
+tile_status refer(const tile_attention_backward_args& args) {
   return tile_rotary_attention_backward_reference(&args);
 }
-tile_status tell(const tile_rotary_attention_args& args, std::int64_t* bytes) {
+tile_status tell(const tile_attention_args& args, std::int64_t* bytes) {
   return tile_rotary_attention_workspace_bytes(&args, bytes);
 }
-tile_status tell(const tile_rotary_attention_backward_args& args, std::int64_t* bytes) {
+tile_status tell(const tile_attention_backward_args& args, std::int64_t* bytes) {
   return tile_rotary_attention_backward_workspace_bytes(&args, bytes);
 }
 
@@ -138,25 +140,25 @@ Memory place(const Case& c, DType type, const Inputs& in, Args* args) {
   const auto p = call_of<AttentionBackward>(c, type);
   const std::int64_t rows = kBatch * kLength, q_cols = kHeads * kDim, k_cols = p.kv_heads * kDim;
   Memory memory;
-  args->q = memory.input("q", type, rows, p.q.stride.row, in.q);
-  args->k = memory.input("k", type, rows, p.k.stride.row, in.k);
-  args->v = memory.input("v", type, rows, p.v.stride.row, in.v);
+  args->q.data = memory.input("q", type, rows, p.q.stride.row, in.q);
+  args->k.data = memory.input("k", type, rows, p.k.stride.row, in.k);
+  args->v.data = memory.input("v", type, rows, p.v.stride.row, in.v);
   const rope::TestTables tables =
       rope::tables_of(in.frequencies, kTablePositions, p.rotary.attention_factor);
   const std::int64_t pairs = p.rotary.rotary_dim / 2;
-  args->cos = memory.input("cos", DType::fp32, kTablePositions, pairs, tables.cos);
-  args->sin = memory.input("sin", DType::fp32, kTablePositions, pairs, tables.sin);
-  args->positions = memory.integers("positions", in.positions);
+  args->rotation.cos = memory.input("cos", DType::fp32, kTablePositions, pairs, tables.cos);
+  args->rotation.sin = memory.input("sin", DType::fp32, kTablePositions, pairs, tables.sin);
+  args->rotation.positions = memory.integers("positions", in.positions);
   const Values lse = heads_first(in.lse, kBatch, kHeads);
   if constexpr (requires { args->dq; }) {
-    args->o = memory.input("o", type, rows, p.o.stride.row, in.o);
+    args->o.data = memory.input("o", type, rows, p.o.stride.row, in.o);
     args->lse = memory.input("lse", DType::fp32, 1, std::ssize(lse), lse);
-    args->dout = memory.input("dout", type, rows, p.dout.stride.row, in.dout);
-    args->dq = memory.output("dq", type, rows, q_cols, p.dq.stride.row, in.backward.dq);
-    args->dk = memory.output("dk", type, rows, k_cols, p.dk.stride.row, in.backward.dk);
-    args->dv = memory.output("dv", type, rows, k_cols, p.dv.stride.row, in.backward.dv);
+    args->dout.data = memory.input("dout", type, rows, p.dout.stride.row, in.dout);
+    args->dq.data = memory.output("dq", type, rows, q_cols, p.dq.stride.row, in.backward.dq);
+    args->dk.data = memory.output("dk", type, rows, k_cols, p.dk.stride.row, in.backward.dk);
+    args->dv.data = memory.output("dv", type, rows, k_cols, p.dv.stride.row, in.backward.dv);
   } else {
-    args->o = memory.output("o", type, rows, q_cols, p.o.stride.row, in.forward.o);
+    args->o.data = memory.output("o", type, rows, q_cols, p.o.stride.row, in.forward.o);
     tile::Expected expected = in.forward.lse;
     expected.value = heads_first(expected.value, kBatch, kHeads);
     expected.bound = heads_first(expected.bound, kBatch, kHeads);
@@ -204,8 +206,8 @@ bool has_tensor_cores() {
 TEST_CASE("rotary attention: every step by its name, in each type, and the best without one") {
   if (!has_tensor_cores()) return;
   for (const Case& c : kCases) {
-    check_steps<tile_rotary_attention_args>(rope::kAttentionLadder, c);
-    check_steps<tile_rotary_attention_backward_args>(rope::kAttentionBackwardLadder, c);
+    check_steps<tile_attention_args>(rope::kAttentionLadder, c);
+    check_steps<tile_attention_backward_args>(rope::kAttentionBackwardLadder, c);
   }
 }
 
@@ -222,31 +224,32 @@ TEST_CASE("rotary attention: the references take doubles of the host") {
     const auto empty = [&](const Strides& stride) {
       return Values(static_cast<std::size_t>(kBatch * kLength * stride.row), kUntouched);
     };
-    const Values q = read(in.q, q_cols, p.q.stride), k = read(in.k, k_cols, p.k.stride),
-                 v = read(in.v, k_cols, p.v.stride), dout = read(in.dout, q_cols, p.dout.stride),
-                 o_in = read(in.o, q_cols, p.o.stride),
-                 lse_in = heads_first(in.lse, kBatch, kHeads);
+    // Not const, as the struct's pointers are not.
+    Values q = read(in.q, q_cols, p.q.stride), k = read(in.k, k_cols, p.k.stride),
+           v = read(in.v, k_cols, p.v.stride), dout = read(in.dout, q_cols, p.dout.stride),
+           o_in = read(in.o, q_cols, p.o.stride), lse_in = heads_first(in.lse, kBatch, kHeads);
     const auto compute = [&](auto& args) {
-      args.q = q.data(), args.k = k.data(), args.v = v.data();
-      if (c.positions) args.positions = in.positions.data();
+      args.q.data = q.data(), args.k.data = k.data(), args.v.data = v.data();
+      if (c.positions) args.rotation.positions = in.positions.data();
       const Values tables(kTablePositions * kDim / 2);  // not read
-      args.cos = args.sin = tables.data();
+      args.rotation.cos = args.rotation.sin = tables.data();
       check_refused(refer(args), TILE_INVALID_ARGUMENT, "frequencies");
-      args.cos = args.sin = nullptr;
-      args.frequencies = in.frequencies.data();
+      args.rotation.cos = args.rotation.sin = nullptr;
+      args.rotation.frequencies = in.frequencies.data();
       check_ok(refer(args));
     };
-    auto forward = sizes<tile_rotary_attention_args>(c, TILE_FP64);
+    auto forward = sizes<tile_attention_args>(c, TILE_FP64);
     Values o = empty(p.o.stride), lse(lse_in.size(), kUntouched);
-    forward.o = o.data(), forward.lse = lse.data();
+    forward.o.data = o.data(), forward.lse = lse.data();
     compute(forward);
     CHECK(o == read(in.forward.o.value, q_cols, p.o.stride));
     CHECK(lse == lse_in);
 
-    auto backward = sizes<tile_rotary_attention_backward_args>(c, TILE_FP64);
+    auto backward = sizes<tile_attention_backward_args>(c, TILE_FP64);
     Values dq = empty(p.dq.stride), dk = empty(p.dk.stride), dv = empty(p.dv.stride);
-    backward.o = o_in.data(), backward.lse = lse_in.data(), backward.dout = dout.data();
-    backward.dq = dq.data(), backward.dk = dk.data(), backward.dv = dv.data();
+    backward.o.data = o_in.data(), backward.lse = lse_in.data();
+    backward.dout.data = dout.data();
+    backward.dq.data = dq.data(), backward.dk.data = dk.data(), backward.dv.data = dv.data();
     compute(backward);
     CHECK(dq == read(in.backward.dq.value, q_cols, p.dq.stride));
     CHECK(dk == read(in.backward.dk.value, k_cols, p.dk.stride));
@@ -277,39 +280,60 @@ TEST_CASE("rotary attention: what is wrong is named, and nothing is touched") {
     unsupported("type", [](Args& a) { a.type = TILE_FP64; });
     invalid("step", [](Args& a) { a.step = "vectors"; });
     invalid("causal", [](Args& a) { a.causal = 2; });
-    invalid("interleaved", [](Args& a) { a.interleaved = -1; });
+    invalid("interleaved", [](Args& a) { a.rotation.interleaved = -1; });
     invalid("scale", [](Args& a) { a.scale = NAN; });
-    invalid("attention_factor", [](Args& a) { a.attention_factor = -1; });
+    invalid("attention_factor", [](Args& a) { a.rotation.attention_factor = -1; });
     invalid("batch", [](Args& a) { a.batch = -1; });
-    invalid("length", [](Args& a) { a.length = -1; });
-    unsupported("length, heads and head_dim", [](Args& a) { a.length = INT64_MAX; });
+    invalid("queries", [](Args& a) { a.queries = -1; });
+    invalid("keys", [](Args& a) { a.keys = -1; });
+    unsupported("queries, keys, heads and head_dim", [](Args& a) { a.queries = INT64_MAX; });
     invalid("kv_heads", [](Args& a) { a.kv_heads = 3; });
-    invalid("rotary_dim", [](Args& a) { a.rotary_dim = 3; });
-    invalid("table_positions", [](Args& a) { a.first_position = 6; });
-    invalid("q", [](Args& a) { a.q = nullptr; });
-    invalid("k", [](Args& a) { a.k = static_cast<const char*>(a.k) + 1; });
-    invalid("v", [](Args& a) { a.v_strides[2] = -1; });
-    invalid("sin", [](Args& a) { a.sin = nullptr; });
-    invalid("cos", [](Args& a) { a.cos = a.sin = nullptr, a.frequencies = a.q; });
+    invalid("rotary_dim", [](Args& a) { a.rotation.rotary_dim = 3; });
+    invalid("table_positions", [](Args& a) { a.rotation.first_position = 6; });
+    invalid("q", [](Args& a) { a.q.data = nullptr; });
+    invalid("k", [](Args& a) { a.k.data = static_cast<char*>(a.k.data) + 1; });
+    invalid("v", [](Args& a) { a.v.strides[2] = -1; });
+    invalid("sin", [](Args& a) { a.rotation.sin = nullptr; });
+    invalid("cos", [](Args& a) {
+      a.rotation.cos = a.rotation.sin = nullptr, a.rotation.frequencies = a.q.data;
+    });
     invalid("workspace_bytes", [](Args& a) { a.workspace_bytes = -1; });
     if constexpr (requires { args.dq; }) {
       invalid("lse", [](Args& a) { a.lse = nullptr; });
-      invalid("dout", [](Args& a) { a.dout = nullptr; });
-      invalid("dq", [](Args& a) { a.dq = const_cast<void*>(a.q); });
-      invalid("dv", [](Args& a) { a.dv = a.dk; });
+      invalid("dout", [](Args& a) { a.dout.data = nullptr; });
+      invalid("dq", [](Args& a) { a.dq.data = a.q.data; });
+      invalid("dv", [](Args& a) { a.dv.data = a.dk.data; });
     } else {
-      invalid("o", [](Args& a) { a.o = nullptr; });
-      invalid("lse", [](Args& a) { a.lse = a.o; });
+      invalid("o", [](Args& a) { a.o.data = nullptr; });
+      invalid("lse", [](Args& a) { a.lse = a.o.data; });
     }
     // Problems that no step takes, or only `composed`, which has no memory here.
     unsupported("head_dim", [](Args& a) { a.head_dim = 32; });
-    unsupported("k", [](Args& a) { a.k_strides[2] += 4; });
+    unsupported("k", [](Args& a) { a.k.strides[2] += 4; });
     unsupported("workspace_bytes", [](Args& a) { a.step = "composed"; });
     for (const char* step : {static_cast<const char*>(nullptr), "fused"}) {
-      unsupported("rotary_dim", [step](Args& a) { a.step = step, a.rotary_dim = 32; });
+      unsupported("rotary_dim", [step](Args& a) { a.step = step, a.rotation.rotary_dim = 32; });
       unsupported("positions", [step](Args& a) {
-        a.step = step, a.positions = static_cast<const std::int32_t*>(a.cos);
+        a.step = step, a.rotation.positions = static_cast<const std::int32_t*>(a.rotation.cos);
       });
+    }
+    // What only other attentions have.
+    unsupported("keys", [](Args& a) { a.keys += 1; });
+    unsupported("left", [](Args& a) { a.windowed = 1, a.left = 3, a.right = 3; });
+    unsupported("right",
+                [](Args& a) { a.windowed = 1, a.causal = 0, a.left = INT64_MAX, a.right = 3; });
+    const auto ints = [](const Args& a) {
+      return static_cast<const std::int32_t*>(a.rotation.cos);
+    };
+    unsupported("query_lengths", [&](Args& a) { a.query_lengths = ints(a); });
+    unsupported("key_lengths", [&](Args& a) { a.key_lengths = ints(a); });
+    unsupported("q_far", [](Args& a) { a.q_far = a.q; });
+    unsupported("k_far", [](Args& a) { a.k_far = a.k; });
+    unsupported("window", [](Args& a) { a.window = 3; });
+    unsupported("rotary", [](Args& a) { a.rotation.far = TILE_FAR_REROPE; });
+    if constexpr (requires { args.dq_far; }) {
+      unsupported("dq_far", [](Args& a) { a.dq_far = a.dq; });
+      unsupported("dk_far", [](Args& a) { a.dk_far = a.dk; });
     }
     // The reference does not take the kernels' types.
     check_refused(refer(args), TILE_UNSUPPORTED, "type");
@@ -317,8 +341,8 @@ TEST_CASE("rotary attention: what is wrong is named, and nothing is touched") {
     check_ok(call(args));
     memory.check();
   };
-  refuses(sizes<tile_rotary_attention_args>(c, TILE_BF16));
-  refuses(sizes<tile_rotary_attention_backward_args>(c, TILE_BF16));
+  refuses(sizes<tile_attention_args>(c, TILE_BF16));
+  refuses(sizes<tile_attention_backward_args>(c, TILE_BF16));
   check_refused(tile_rotary_attention(nullptr), TILE_INVALID_ARGUMENT, "args");
   check_refused(tile_rotary_attention_backward(nullptr), TILE_INVALID_ARGUMENT, "args");
   check_refused(tile_rotary_attention_reference(nullptr), TILE_INVALID_ARGUMENT, "args");
@@ -326,6 +350,7 @@ TEST_CASE("rotary attention: what is wrong is named, and nothing is touched") {
 }
 
 TEST_CASE("rotary attention: the workspace's size for each step, and what is refused") {
+  if (!has_tensor_cores()) return;
   const auto sizes_of = [](const auto& ladder, auto args) {
     using Args = decltype(args);
     const auto p =
@@ -341,9 +366,9 @@ TEST_CASE("rotary attention: the workspace's size for each step, and what is ref
       tells(args, step && std::string(step) == "composed" ? in_memory
                                                           : workspace_bytes_of(ladder.steps[1], p));
       Args partial = args, with_positions = args;
-      partial.rotary_dim = 32;
+      partial.rotation.rotary_dim = 32;
       tells(partial, in_memory);
-      with_positions.positions = kPositions.data();
+      with_positions.rotation.positions = kPositions.data();
       tells(with_positions, in_memory);
     }
     const auto refused = [&](tile_status status, const char* argument, auto change) {
@@ -360,9 +385,9 @@ TEST_CASE("rotary attention: the workspace's size for each step, and what is ref
     refused(TILE_INVALID_ARGUMENT, "struct_size", [](Args& a) { a.struct_size = 8; });
     check_refused(tell(args, nullptr), TILE_INVALID_ARGUMENT, "bytes");
   };
-  sizes_of(rope::kAttentionLadder, sizes<tile_rotary_attention_args>(kCases[0], TILE_BF16));
+  sizes_of(rope::kAttentionLadder, sizes<tile_attention_args>(kCases[0], TILE_BF16));
   sizes_of(rope::kAttentionBackwardLadder,
-           sizes<tile_rotary_attention_backward_args>(kCases[0], TILE_BF16));
+           sizes<tile_attention_backward_args>(kCases[0], TILE_BF16));
 }
 
 }  // namespace rotary_attention_test

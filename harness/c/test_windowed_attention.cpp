@@ -11,20 +11,20 @@
 #include <vector>
 
 #include "06_rope/test/rotation.hpp"
-#include "07_windowed_rope/method/method.hpp"
+#include "07_windowed_rope/method/reference.hpp"
+#include "07_windowed_rope/method/tables.hpp"
+#include "07_windowed_rope/windowed/reference.hpp"
 #include "harness/c/test_support.hpp"
 #include "harness/convert.hpp"
 
 namespace windowed_attention_test {
 namespace {
 
-using windowed_rope::BackwardProblem;
-using windowed_rope::ForwardProblem;
-using windowed_rope::Method;
-using windowed_rope::MethodBackwardProblem;
-using windowed_rope::MethodProblem;
-using windowed_rope::MethodTables;
-using windowed_rope::Strides;
+namespace method = windowed_rope::method;
+using tile::AttentionBackward;
+using tile::AttentionForward;
+using tile::FarRotation;
+using tile::Strides;
 
 constexpr std::int64_t kBatch = 2, kHeads = 4, kQueries = 13, kKeys = 21, kDim = 64,
                        kTablePositions = 24;
@@ -37,8 +37,8 @@ struct Case {
   bool causal, lengths;
   float scale;  // 0: left to the default, and so are the factors and rotary_dim
   // Of methods only:
-  tile_window_method method = TILE_REROPE;
-  double factor = 0;
+  tile_far_rotation far = TILE_FAR_NONE;
+  double far_factor = 0;
   std::int64_t rotary_dim = 0;
   bool interleaved = false;
   float attention_factor = 0;
@@ -48,41 +48,42 @@ constexpr Case kCases[] = {{0, 0, 5, false, false, 0},
                            {1, 16, 4, false, true, 0},
                            {2, 0, INT64_MAX, true, true, 0.5f}};
 constexpr Case kMethodCases[] = {
-    {0, 0, 6, true, false, 0},
-    {2, 8, 4, true, false, 0.25f, TILE_LEAKY_REROPE, 2.5, 32, true, 1.5f},
-    {1, 16, 5, true, true, 0, TILE_SELF_EXTEND, 3, 0, false, 0.75f},
-    {2, 0, 0, true, true, 0.5f, TILE_LEAKY_REROPE}};
+    {0, 0, 6, true, false, 0, TILE_FAR_REROPE},
+    {2, 8, 4, true, false, 0.25f, TILE_FAR_LEAKY_REROPE, 2.5, 32, true, 1.5f},
+    {1, 16, 5, true, true, 0, TILE_FAR_SELF_EXTEND, 3, 0, false, 0.75f},
+    {2, 0, 0, true, true, 0.5f, TILE_FAR_LEAKY_REROPE}};
 const std::vector<int> kQueryLengths{13, 6}, kKeyLengths{9, 21};
 
 // An operation and its pass: its functions in the library and in the chapter.
-template <class ArgsType, class LadderType>
+template <class ArgsType, class CallType>
 struct Operation {
   using Args = ArgsType;
-  using Problem = typename LadderType::Problem;
+  using Call = CallType;
 
-  const LadderType& ladder;
+  bool is_method;
+  const tile::Ladder<Call>& ladder;
   std::span<const Case> cases;
   tile_status (*run)(const Args*);
   tile_status (*refer)(const Args*);
   tile_status (*tell)(const Args*, std::int64_t*);
 };
-template <class Args, class Ladder>
-Operation(const Ladder&, std::span<const Case>, tile_status (*)(const Args*),
+template <class Args, class Call>
+Operation(bool, const tile::Ladder<Call>&, std::span<const Case>, tile_status (*)(const Args*),
           tile_status (*)(const Args*), tile_status (*)(const Args*, std::int64_t*))
-    -> Operation<Args, Ladder>;
+    -> Operation<Args, Call>;
 
 template <class Check>
 void for_each_operation(Check check) {
   const std::span<const Case> cases = kCases, method_cases = kMethodCases;
-  check(Operation{windowed_rope::kForwardLadder, cases, tile_windowed_attention,
+  check(Operation{false, windowed_rope::kForwardLadder, cases, tile_windowed_attention,
                   tile_windowed_attention_reference, tile_windowed_attention_workspace_bytes});
-  check(Operation{windowed_rope::kBackwardLadder, cases, tile_windowed_attention_backward,
+  check(Operation{false, windowed_rope::kBackwardLadder, cases, tile_windowed_attention_backward,
                   tile_windowed_attention_backward_reference,
                   tile_windowed_attention_backward_workspace_bytes});
-  check(Operation{windowed_rope::kMethodLadder, method_cases, tile_windowed_rotary_attention,
+  check(Operation{true, method::kMethodLadder, method_cases, tile_windowed_rotary_attention,
                   tile_windowed_rotary_attention_reference,
                   tile_windowed_rotary_attention_workspace_bytes});
-  check(Operation{windowed_rope::kMethodBackwardLadder, method_cases,
+  check(Operation{true, method::kMethodBackwardLadder, method_cases,
                   tile_windowed_rotary_attention_backward,
                   tile_windowed_rotary_attention_backward_reference,
                   tile_windowed_rotary_attention_backward_workspace_bytes});
@@ -92,23 +93,12 @@ template <class Struct>
 inline constexpr bool kIsBackward = requires(Struct s) {
   s.dv;
 };
-template <class Struct>
-inline constexpr bool kIsMethod = requires(Struct s) {
-  s.rotary_dim;
-};
-template <class Args>
-using ForwardArgs = std::conditional_t<kIsMethod<Args>, tile_windowed_rotary_attention_args,
-                                       tile_windowed_attention_args>;
-template <class Problem>
-using ForwardOf = std::conditional_t<kIsMethod<Problem>, MethodProblem, ForwardProblem>;
 
-// The members for a tensor in both structs. Outputs are not const.
-template <class Pointer>
+// A tensor in both structs.
 struct Place {
-  static constexpr bool kIsOutput = std::is_same_v<Pointer, void*>;
   const char* name;
-  Pointer& data;
-  std::int64_t (&strides)[3];
+  bool is_output;
+  tile_tensor& tensor;
   Strides& stride;
   std::int64_t length, heads;
 
@@ -116,64 +106,62 @@ struct Place {
   std::int64_t cols() const { return heads * kDim; }
 };
 
-template <class Args, class Problem, class Visit>
-void for_each_tensor(Args& a, Problem& p, Visit visit) {
-  const auto queries = [&](const char* name, auto& data, std::int64_t(&strides)[3], Strides& s) {
-    visit(Place<std::decay_t<decltype(data)>>{name, data, strides, s, kQueries, kHeads});
+// A method has no second pair.
+template <class Args, class Call, class Visit>
+void for_each_tensor(bool is_method, Args& a, Call& p, Visit visit) {
+  constexpr bool kIsInput = false, kIsOutput = true;
+  const auto queries = [&](const char* name, bool is_output, tile_tensor& tensor,
+                           tile::TensorView& view) {
+    visit(Place{name, is_output, tensor, view.stride, kQueries, kHeads});
   };
-  const auto keys = [&](const char* name, auto& data, std::int64_t(&strides)[3], Strides& s) {
-    visit(Place<std::decay_t<decltype(data)>>{name, data, strides, s, kKeys, p.kv_heads});
+  const auto keys = [&](const char* name, bool is_output, tile_tensor& tensor,
+                        tile::TensorView& view) {
+    visit(Place{name, is_output, tensor, view.stride, kKeys, p.kv_heads});
   };
-  if constexpr (kIsMethod<Args>) {
-    queries("q", a.q, a.q_strides, p.q);
-    keys("k", a.k, a.k_strides, p.k);
-  } else {
-    queries("q1", a.q1, a.q1_strides, p.q1);
-    keys("k1", a.k1, a.k1_strides, p.k1);
-    queries("q2", a.q2, a.q2_strides, p.q2);
-    keys("k2", a.k2, a.k2_strides, p.k2);
+  queries("q", kIsInput, a.q, p.q);
+  keys("k", kIsInput, a.k, p.k);
+  if (!is_method) {
+    queries("q_far", kIsInput, a.q_far, p.q_far);
+    keys("k_far", kIsInput, a.k_far, p.k_far);
   }
-  keys("v", a.v, a.v_strides, p.v);
-  queries("o", a.o, a.o_strides, p.o);
+  keys("v", kIsInput, a.v, p.v);
+  queries("o", !kIsBackward<Args>, a.o, p.o);
   if constexpr (kIsBackward<Args>) {
-    queries("dout", a.dout, a.dout_strides, p.dout);
-    if constexpr (kIsMethod<Args>) {
-      queries("dq", a.dq, a.dq_strides, p.dq);
-      keys("dk", a.dk, a.dk_strides, p.dk);
-    } else {
-      queries("dq1", a.dq1, a.dq1_strides, p.dq1);
-      keys("dk1", a.dk1, a.dk1_strides, p.dk1);
-      queries("dq2", a.dq2, a.dq2_strides, p.dq2);
-      keys("dk2", a.dk2, a.dk2_strides, p.dk2);
+    queries("dout", kIsInput, a.dout, p.dout);
+    queries("dq", kIsOutput, a.dq, p.dq);
+    keys("dk", kIsOutput, a.dk, p.dk);
+    if (!is_method) {
+      queries("dq_far", kIsOutput, a.dq_far, p.dq_far);
+      keys("dk_far", kIsOutput, a.dk_far, p.dk_far);
     }
-    keys("dv", a.dv, a.dv_strides, p.dv);
+    keys("dv", kIsOutput, a.dv, p.dv);
   }
 }
 
-template <class Args, class Problem>
-Problem problem_of(const Case& c, DType type) {
-  Problem p{.type = type,
-            .batch = kBatch,
-            .heads = kHeads,
-            .queries = kQueries,
-            .keys = kKeys,
-            .head_dim = kDim,
-            .kv_heads = c.kv_heads == 0 ? kHeads : c.kv_heads};
+template <class Call>
+Call call_of(bool is_method, const Case& c, DType type) {
+  Call p{{.type = type,
+          .batch = kBatch,
+          .heads = kHeads,
+          .queries = kQueries,
+          .keys = kKeys,
+          .head_dim = kDim,
+          .kv_heads = c.kv_heads == 0 ? kHeads : c.kv_heads}};
   p.window = c.window;
-  p.causal = c.causal;
+  if (c.causal) p.right = 0;
   p.scale = c.scale == 0 ? 0.125f : c.scale;
-  if constexpr (kIsMethod<Problem>) {
-    p.method = static_cast<Method>(c.method);
-    p.factor = c.factor == 0 ? 1 : c.factor;
-    p.rotary_dim = c.rotary_dim == 0 ? kDim : c.rotary_dim;
-    p.layout = c.interleaved ? rope::Layout::interleaved : rope::Layout::half_split;
-    p.table_positions = kTablePositions;
-    p.attention_factor = c.attention_factor == 0 ? 1 : c.attention_factor;
+  if (is_method) {
+    p.rotary.far = static_cast<FarRotation>(c.far);
+    p.rotary.far_factor = c.far_factor == 0 ? 1 : c.far_factor;
+    p.rotary.rotary_dim = c.rotary_dim == 0 ? kDim : c.rotary_dim;
+    p.rotary.layout = c.interleaved ? rope::Layout::interleaved : rope::Layout::half_split;
+    p.rotary.table_positions = kTablePositions;
+    p.rotary.attention_factor = c.attention_factor == 0 ? 1 : c.attention_factor;
   }
   // Tensors are [batch length][heads dim] in memory. Each has a distance of rows of its own.
-  Args args{};
+  std::conditional_t<kIsBackward<Call>, tile_attention_backward_args, tile_attention_args> args{};
   int tensor = 0;
-  for_each_tensor(args, p, [&](auto place) {
+  for_each_tensor(is_method, args, p, [&](const Place& place) {
     const std::int64_t row = place.cols() + c.padding * ++tensor;
     place.stride = {place.length * row, kDim, row};
   });
@@ -181,9 +169,8 @@ Problem problem_of(const Case& c, DType type) {
 }
 
 template <class Operation>
-typename Operation::Args sizes(const Operation&, const Case& c, tile_type type) {
-  using Args = typename Operation::Args;
-  Args args{};
+typename Operation::Args sizes(const Operation& operation, const Case& c, tile_type type) {
+  typename Operation::Args args{};
   args.struct_size = sizeof args;
   args.type = type;
   args.causal = c.causal;
@@ -191,17 +178,18 @@ typename Operation::Args sizes(const Operation&, const Case& c, tile_type type) 
   args.batch = kBatch, args.heads = kHeads, args.queries = kQueries, args.keys = kKeys;
   args.head_dim = kDim, args.kv_heads = c.kv_heads;
   args.window = c.window;
-  if constexpr (kIsMethod<Args>) {
-    args.method = c.method, args.factor = c.factor;
-    args.rotary_dim = c.rotary_dim, args.interleaved = c.interleaved;
-    args.table_positions = kTablePositions;
-    args.attention_factor = c.attention_factor;
+  if (operation.is_method) {
+    tile_rotation& rotation = args.rotation;
+    rotation.far = c.far, rotation.far_factor = c.far_factor;
+    rotation.rotary_dim = c.rotary_dim, rotation.interleaved = c.interleaved;
+    rotation.table_positions = kTablePositions;
+    rotation.attention_factor = c.attention_factor;
   }
   if (c.padding == 0) return args;
-  auto p = problem_of<Args, typename Operation::Problem>(c, DType::fp32);
-  for_each_tensor(args, p, [](auto place) {
-    const Strides& from = place.stride;
-    place.strides[0] = from.batch, place.strides[1] = from.head, place.strides[2] = from.row;
+  auto p = call_of<typename Operation::Call>(operation.is_method, c, DType::fp32);
+  for_each_tensor(operation.is_method, args, p, [](const Place& place) {
+    auto& to = place.tensor.strides;
+    to[0] = place.stride.batch, to[1] = place.stride.head, to[2] = place.stride.row;
   });
   return args;
 }
@@ -217,77 +205,69 @@ struct Data {
 };
 using Outputs = std::map<std::string, tile::Expected>;
 
-Outputs of_forward(const tile::AttentionExpected& e) { return {{"o", e.o}, {"lse", e.lse}}; }
-Outputs expected_of(const ForwardProblem& p, const Data& d) {
-  return of_forward(reference(p, {.q = d["q1"],
-                                  .k = d["k1"],
-                                  .v = d["v"],
-                                  .query_lengths = d.query_lengths,
-                                  .key_lengths = d.key_lengths,
-                                  .far = {d["q2"], d["k2"]}}));
+Outputs expected_of(bool is_method, const AttentionForward& p, const Data& d) {
+  const tile::AttentionExpected e =
+      is_method ? method::reference(
+                      p, {d["q"], d["k"], d["v"], d.frequencies, d.query_lengths, d.key_lengths})
+                : windowed_rope::reference(p, {.q = d["q"],
+                                               .k = d["k"],
+                                               .v = d["v"],
+                                               .query_lengths = d.query_lengths,
+                                               .key_lengths = d.key_lengths,
+                                               .far = {d["q_far"], d["k_far"]}});
+  return {{"o", e.o}, {"lse", e.lse}};
 }
-Outputs expected_of(const MethodProblem& p, const Data& d) {
-  return of_forward(
-      reference(p, {d["q"], d["k"], d["v"], d.frequencies, d.query_lengths, d.key_lengths}));
-}
-Outputs expected_of(const BackwardProblem& p, const Data& d) {
-  const tile::AttentionGradients e = reference(p, {.q = d["q1"],
-                                                   .k = d["k1"],
-                                                   .v = d["v"],
-                                                   .o = d["o"],
-                                                   .lse = d["lse"],
-                                                   .dout = d["dout"],
-                                                   .query_lengths = d.query_lengths,
-                                                   .key_lengths = d.key_lengths,
-                                                   .far = {d["q2"], d["k2"]}});
-  return {{"dq1", e.dq}, {"dk1", e.dk}, {"dq2", e.far_dq}, {"dk2", e.far_dk}, {"dv", e.dv}};
-}
-Outputs expected_of(const MethodBackwardProblem& p, const Data& d) {
+Outputs expected_of(bool is_method, const AttentionBackward& p, const Data& d) {
   const tile::AttentionGradients e =
-      reference(p, {d["q"], d["k"], d["v"], d["o"], d["lse"], d["dout"], d.frequencies,
-                    d.query_lengths, d.key_lengths});
-  return {{"dq", e.dq}, {"dk", e.dk}, {"dv", e.dv}};
+      is_method ? method::reference(p, {d["q"], d["k"], d["v"], d["o"], d["lse"], d["dout"],
+                                        d.frequencies, d.query_lengths, d.key_lengths})
+                : windowed_rope::reference(p, {.q = d["q"],
+                                               .k = d["k"],
+                                               .v = d["v"],
+                                               .o = d["o"],
+                                               .lse = d["lse"],
+                                               .dout = d["dout"],
+                                               .query_lengths = d.query_lengths,
+                                               .key_lengths = d.key_lengths,
+                                               .far = {d["q_far"], d["k_far"]}});
+  return {{"dq", e.dq}, {"dk", e.dk}, {"dq_far", e.far_dq}, {"dk_far", e.far_dk}, {"dv", e.dv}};
 }
 
 template <class Operation>
-Data data_of(const Operation&, const Case& c, DType type) {
+Data data_of(const Operation& operation, const Case& c, DType type) {
   using Args = typename Operation::Args;
-  using Problem = typename Operation::Problem;
-  auto p = problem_of<Args, Problem>(c, type);
+  auto p = call_of<typename Operation::Call>(operation.is_method, c, type);
   Data d;
   if (c.lengths) d.query_lengths = kQueryLengths, d.key_lengths = kKeyLengths;
-  if constexpr (kIsMethod<Problem>) d.frequencies = rope::paper_frequencies(p.rotary_dim);
+  if (operation.is_method) d.frequencies = rope::paper_frequencies(p.rotary.rotary_dim);
   Args args{};
-  for_each_tensor(args, p, [&](auto place) {
+  for_each_tensor(operation.is_method, args, p, [&](const Place& place) {
     const auto seed = static_cast<std::uint64_t>(d.in.size() + 1);
-    if (!place.kIsOutput) d.in[place.name] = tile::normal(place.rows() * place.cols(), type, seed);
+    if (!place.is_output) d.in[place.name] = tile::normal(place.rows() * place.cols(), type, seed);
   });
-  if constexpr (kIsBackward<Problem>) {  // o and lse are the reference's, rounded
-    const Outputs forward =
-        expected_of(problem_of<ForwardArgs<Args>, ForwardOf<Problem>>(c, type), d);
+  if constexpr (kIsBackward<Args>) {  // o and lse are the reference's, rounded
+    const Outputs forward = expected_of(operation.is_method,
+                                        call_of<AttentionForward>(operation.is_method, c, type), d);
     d.in["o"] = tile::rounded(forward.at("o").value, type);
     d.in["lse"] = tile::rounded(forward.at("lse").value, type == DType::fp64 ? type : DType::fp32);
   }
-  d.out = expected_of(p, d);
+  d.out = expected_of(operation.is_method, p, d);
   return d;
 }
 
 template <class Operation>
 Memory place(const Operation& operation, const Case& c, DType type, const Data& d,
              typename Operation::Args* args) {
-  using Args = typename Operation::Args;
-  auto p = problem_of<Args, typename Operation::Problem>(c, type);
+  auto p = call_of<typename Operation::Call>(operation.is_method, c, type);
   Memory memory;
-  for_each_tensor(*args, p, [&](auto at) {
-    if constexpr (at.kIsOutput) {
-      at.data =
-          memory.output(at.name, type, at.rows(), at.cols(), at.stride.row, d.out.at(at.name));
-    } else {
-      at.data = memory.input(at.name, type, at.rows(), at.stride.row, d[at.name]);
-    }
+  for_each_tensor(operation.is_method, *args, p, [&](const Place& at) {
+    at.tensor.data =
+        at.is_output
+            ? memory.output(at.name, type, at.rows(), at.cols(), at.stride.row, d.out.at(at.name))
+            : memory.input(at.name, type, at.rows(), at.stride.row, d[at.name]);
   });
   constexpr std::int64_t kRows = kBatch * kHeads * kQueries;
-  if constexpr (kIsBackward<Args>) {
+  if constexpr (kIsBackward<typename Operation::Args>) {
     const Values lse = heads_first(d["lse"], kBatch, kHeads);
     args->lse = memory.input("lse", DType::fp32, 1, kRows, lse);
   } else {
@@ -296,16 +276,15 @@ Memory place(const Operation& operation, const Case& c, DType type, const Data& 
     lse.bound = heads_first(lse.bound, kBatch, kHeads);
     args->lse = memory.output("lse", DType::fp32, 1, kRows, kRows, lse);
   }
-  if constexpr (kIsMethod<Args>) {
-    const MethodTables tables =
-        windowed_rope::method_tables({p.method, p.window, p.factor}, d.frequencies,
-                                     p.table_positions, static_cast<double>(p.attention_factor));
+  if (operation.is_method) {
+    const rope::Tables tables =
+        method::make_tables(p.rotary, p.window, d.frequencies, p.rotary.table_positions);
     const auto input = [&](const char* name, const std::vector<float>& table) {
-      return memory.input(name, DType::fp32, 3 * p.table_positions, p.rotary_dim / 2,
+      return memory.input(name, DType::fp32, 3 * p.rotary.table_positions, p.rotary.rotary_dim / 2,
                           Values(table.begin(), table.end()));
     };
-    args->cos = input("cos", tables.cos);
-    args->sin = input("sin", tables.sin);  // no kernel needs frequencies
+    args->rotation.cos = input("cos", tables.cos);
+    args->rotation.sin = input("sin", tables.sin);  // no kernel needs frequencies
   }
   args->query_lengths = memory.integers("query_lengths", d.query_lengths);
   args->key_lengths = memory.integers("key_lengths", d.key_lengths);
@@ -359,21 +338,21 @@ TEST_CASE("windowed attention: every step by its name, in each type, and the bes
 TEST_CASE("windowed attention: the references take doubles of the host") {
   for_each_operation([](const auto& operation) {
     using Args = typename std::decay_t<decltype(operation)>::Args;
-    using Problem = typename std::decay_t<decltype(operation)>::Problem;
+    using Call = typename std::decay_t<decltype(operation)>::Call;
     for (const Case& c : operation.cases) {
       CAPTURE(operation.ladder.name);
       CAPTURE(&c - operation.cases.data());
       const Data d = data_of(operation, c, DType::fp64);
-      auto p = problem_of<Args, Problem>(c, DType::fp64);
+      auto p = call_of<Call>(operation.is_method, c, DType::fp64);
       Args args = sizes(operation, c, TILE_FP64);
       std::map<std::string, Values> host;
-      for_each_tensor(args, p, [&](auto place) {
+      for_each_tensor(operation.is_method, args, p, [&](const Place& place) {
         const Values packed =
-            place.kIsOutput
+            place.is_output
                 ? Values(static_cast<std::size_t>(place.rows() * place.cols()), kUntouched)
                 : d[place.name];
         host[place.name] = spread(packed, place.cols(), place.stride.row, kUntouched);
-        place.data = host[place.name].data();
+        place.tensor.data = host[place.name].data();
       });
       Values lse;
       if constexpr (kIsBackward<Args>) {
@@ -384,16 +363,16 @@ TEST_CASE("windowed attention: the references take doubles of the host") {
       args.lse = lse.data();
       if (c.lengths) args.query_lengths = d.query_lengths.data();
       if (c.lengths) args.key_lengths = d.key_lengths.data();
-      if constexpr (kIsMethod<Args>) {
+      if (operation.is_method) {
         const Values tables(3 * kTablePositions * kDim / 2);  // not read
-        args.cos = args.sin = tables.data();
+        args.rotation.cos = args.rotation.sin = tables.data();
         check_refused(operation.refer(&args), TILE_INVALID_ARGUMENT, "frequencies");
-        args.cos = args.sin = nullptr;
-        args.frequencies = d.frequencies.data();
+        args.rotation.cos = args.rotation.sin = nullptr;
+        args.rotation.frequencies = d.frequencies.data();
       }
       check_ok(operation.refer(&args));
-      for_each_tensor(args, p, [&](auto place) {
-        const Values& wanted = place.kIsOutput ? d.out.at(place.name).value : d.in.at(place.name);
+      for_each_tensor(operation.is_method, args, p, [&](const Place& place) {
+        const Values& wanted = place.is_output ? d.out.at(place.name).value : d.in.at(place.name);
         const bool is_equal =
             host[place.name] == spread(wanted, place.cols(), place.stride.row, kUntouched);
         CHECK_MESSAGE(is_equal, std::string(place.name));
@@ -438,35 +417,68 @@ TEST_CASE("windowed attention: what is wrong is named, and nothing is touched") 
     }
     unsupported("queries, keys, heads and head_dim", [](Args& a) { a.keys = INT64_MAX; });
     invalid("kv_heads", [](Args& a) { a.kv_heads = 3; });
-    invalid("v", [](Args& a) { a.v = static_cast<const char*>(a.v) + 1; });
-    invalid("v", [](Args& a) { a.v_strides[2] = -1; });
+    invalid("windowed", [](Args& a) { a.windowed = 2; });
+    invalid("interleaved", [](Args& a) { a.rotation.interleaved = -1; });
+    invalid("q", [](Args& a) { a.q.data = nullptr; });
+    invalid("k", [](Args& a) { a.k.data = nullptr; });
+    invalid("v", [](Args& a) { a.v.data = static_cast<char*>(a.v.data) + 1; });
+    invalid("v", [](Args& a) { a.v.strides[2] = -1; });
     invalid("workspace_bytes", [](Args& a) { a.workspace_bytes = -1; });
     if constexpr (kIsBackward<Args>) {
       invalid("lse", [](Args& a) { a.lse = nullptr; });
-      invalid("dout", [](Args& a) { a.dout = nullptr; });
-      invalid("dv", [](Args& a) { a.dv = const_cast<void*>(a.v); });
+      invalid("dout", [](Args& a) { a.dout.data = nullptr; });
+      invalid("dq", [](Args& a) { a.dq.data = nullptr; });
+      invalid("dv", [](Args& a) { a.dv.data = a.v.data; });
     } else {
-      invalid("o", [](Args& a) { a.o = nullptr; });
-      invalid("o", [](Args& a) { a.o = const_cast<void*>(a.v); });
-      invalid("lse", [](Args& a) { a.lse = a.o; });
+      invalid("o", [](Args& a) { a.o.data = nullptr; });
+      invalid("o", [](Args& a) { a.o.data = a.v.data; });
+      invalid("lse", [](Args& a) { a.lse = a.o.data; });
     }
-    if constexpr (kIsMethod<Args>) {
+    // A band of keys, which only chapter 05 has.
+    unsupported("left", [](Args& a) { a.windowed = 1, a.left = a.right = 3; });
+    unsupported("right",
+                [](Args& a) { a.windowed = 1, a.causal = 0, a.left = INT64_MAX, a.right = 3; });
+    static constexpr std::int32_t kPositions[kBatch * kQueries] = {};
+    if (operation.is_method) {
       unsupported("causal", [](Args& a) { a.causal = 0; });
-      invalid("interleaved", [](Args& a) { a.interleaved = -1; });
-      invalid("method", [](Args& a) { a.method = TILE_SELF_EXTEND + 1; });
+      invalid("method", [](Args& a) { a.rotation.far = TILE_FAR_SELF_EXTEND + 1; });
+      invalid("method", [](Args& a) { a.rotation.far = TILE_FAR_NONE; });
       invalid("window", [](Args& a) { a.window = -1; });
-      invalid("factor", [](Args& a) { a.factor = 0.5; });
-      invalid("factor", [](Args& a) { a.method = TILE_SELF_EXTEND; });  // 2.5
-      invalid("rotary_dim", [](Args& a) { a.rotary_dim = 3; });
-      invalid("table_positions", [](Args& a) { a.table_positions = kKeys - 1; });
-      invalid("attention_factor", [](Args& a) { a.attention_factor = NAN; });
-      invalid("k", [](Args& a) { a.k = nullptr; });
-      invalid("cos", [](Args& a) { a.cos = nullptr, a.frequencies = a.v; });
-      invalid("sin", [](Args& a) { a.sin = nullptr; });
+      invalid("factor", [](Args& a) { a.rotation.far_factor = 0.5; });
+      invalid("factor", [](Args& a) { a.rotation.far = TILE_FAR_SELF_EXTEND; });  // 2.5
+      invalid("rotary_dim", [](Args& a) { a.rotation.rotary_dim = 3; });
+      invalid("table_positions", [](Args& a) { a.rotation.table_positions = kKeys - 1; });
+      invalid("attention_factor", [](Args& a) { a.rotation.attention_factor = NAN; });
+      invalid("cos", [](Args& a) { a.rotation.cos = nullptr, a.rotation.frequencies = a.v.data; });
+      invalid("sin", [](Args& a) { a.rotation.sin = nullptr; });
       unsupported("workspace_bytes", [](Args& a) { a.step = "composed", a.workspace_bytes -= 1; });
+      unsupported("positions", [](Args& a) { a.rotation.positions = kPositions; });
+      unsupported("first_position", [](Args& a) { a.rotation.first_position = 1; });
+      unsupported("q_far", [](Args& a) { a.q_far = a.q; });
+      unsupported("k_far", [](Args& a) { a.k_far = a.k; });
+      if constexpr (kIsBackward<Args>) {
+        unsupported("dq_far", [](Args& a) { a.dq_far = a.dq; });
+        unsupported("dk_far", [](Args& a) { a.dk_far = a.dk; });
+      }
     } else {
-      invalid("q1", [](Args& a) { a.q1 = nullptr; });
-      invalid("k2", [](Args& a) { a.k2 = nullptr; });
+      invalid("q_far", [](Args& a) { a.q_far.data = nullptr; });
+      invalid("k_far", [](Args& a) { a.k_far.data = nullptr; });
+      if constexpr (kIsBackward<Args>) {
+        invalid("dq_far", [](Args& a) { a.dq_far.data = nullptr; });
+        invalid("dk_far", [](Args& a) { a.dk_far.data = nullptr; });
+      }
+      // What is not used must be zero.
+      unsupported("rotary", [](Args& a) { a.rotation.cos = a.q.data; });
+      unsupported("rotary", [](Args& a) { a.rotation.sin = a.q.data; });
+      unsupported("rotary", [](Args& a) { a.rotation.frequencies = a.q.data; });
+      unsupported("rotary", [](Args& a) { a.rotation.positions = kPositions; });
+      unsupported("rotary", [](Args& a) { a.rotation.rotary_dim = 2; });
+      unsupported("rotary", [](Args& a) { a.rotation.table_positions = 1; });
+      unsupported("rotary", [](Args& a) { a.rotation.first_position = 1; });
+      unsupported("rotary", [](Args& a) { a.rotation.interleaved = 1; });
+      unsupported("rotary", [](Args& a) { a.rotation.attention_factor = 1; });
+      unsupported("rotary", [](Args& a) { a.rotation.far = TILE_FAR_REROPE; });
+      unsupported("rotary", [](Args& a) { a.rotation.far_factor = 1; });
     }
     // The reference does not take the kernels' types.
     check_refused(operation.refer(&args), TILE_UNSUPPORTED, "type");
@@ -481,24 +493,23 @@ TEST_CASE("windowed attention: what is wrong is named, and nothing is touched") 
 TEST_CASE("windowed attention: the workspace's size for each step, and what is refused") {
   for_each_operation([](const auto& operation) {
     using Args = typename std::decay_t<decltype(operation)>::Args;
-    using Problem = typename std::decay_t<decltype(operation)>::Problem;
+    using Call = typename std::decay_t<decltype(operation)>::Call;
     CAPTURE(operation.ladder.name);
     const auto& ladder = operation.ladder;
     std::int64_t bytes = -1;
     // The workspace of the step that takes the problem if the pointers are aligned.
     for (const Case& c : operation.cases) {
-      const auto p = problem_of<Args, Problem>(c, DType::bf16);
+      auto aligned = call_of<Call>(operation.is_method, c, DType::bf16);  // null pointers are
+      aligned.workspace_bytes = INT64_MAX;
       Args args = sizes(operation, c, TILE_BF16);
       for (std::size_t i = 0; i <= ladder.steps.size(); ++i) {
         const bool named = i < ladder.steps.size();
         const std::string name(named ? ladder.steps[i].name : "");
         args.step = named ? name.c_str() : nullptr;
         check_ok(operation.tell(&args, &bytes));
-        typename std::decay_t<decltype(ladder)>::Buffers aligned;
-        aligned.workspace_bytes = INT64_MAX;
         tile::Choice taker;
-        REQUIRE(choose_step(ladder, named ? i : i - 1, p, aligned, &taker).ok());
-        CHECK(bytes == workspace_bytes(p, ladder.steps[taker.step].name));
+        REQUIRE(choose_step(ladder, named ? i : i - 1, aligned, &taker).ok());
+        CHECK(bytes == workspace_bytes_of(ladder.steps[taker.step], aligned));
       }
     }
     Args args = sizes(operation, operation.cases[0], TILE_BF16);
@@ -523,35 +534,38 @@ TEST_CASE("windowed attention: the workspace's size for each step, and what is r
 }
 
 TEST_CASE("windowed attention: tables of each method, on the host") {
-  static_assert(static_cast<int>(Method::rerope) == TILE_REROPE);
-  static_assert(static_cast<int>(Method::leaky_rerope) == TILE_LEAKY_REROPE);
-  static_assert(static_cast<int>(Method::self_extend) == TILE_SELF_EXTEND);
+  static_assert(static_cast<int>(FarRotation::none) == TILE_FAR_NONE);
+  static_assert(static_cast<int>(FarRotation::rerope) == TILE_FAR_REROPE);
+  static_assert(static_cast<int>(FarRotation::leaky_rerope) == TILE_FAR_LEAKY_REROPE);
+  static_assert(static_cast<int>(FarRotation::self_extend) == TILE_FAR_SELF_EXTEND);
   constexpr std::int64_t kRotaryDim = 16, kRows = 9;
   const Values frequencies = rope::paper_frequencies(kRotaryDim);
   const auto check = [&](const tile_windowed_rotary_tables_args& wanted,
-                         const windowed_rope::MethodRule& rule, double attention_factor) {
+                         const tile::Rotary& rotary) {
     constexpr std::size_t kCount = 3 * kRows * kRotaryDim / 2;
     std::vector<float> cos(kCount + 1, 7), sin = cos;
     tile_windowed_rotary_tables_args args = wanted;
     args.cos = cos.data(), args.sin = sin.data();
     check_ok(tile_windowed_rotary_tables(&args));
-    MethodTables tables = windowed_rope::method_tables(rule, frequencies, kRows, attention_factor);
+    rope::Tables tables = method::make_tables(rotary, wanted.window, frequencies, kRows);
     tables.cos.push_back(7), tables.sin.push_back(7);
     CHECK(cos == tables.cos);
     CHECK(sin == tables.sin);
   };
-  for (const tile_window_method method : {TILE_REROPE, TILE_LEAKY_REROPE, TILE_SELF_EXTEND}) {
-    CAPTURE(method);
+  for (const tile_far_rotation far :
+       {TILE_FAR_REROPE, TILE_FAR_LEAKY_REROPE, TILE_FAR_SELF_EXTEND}) {
+    CAPTURE(far);
     tile_windowed_rotary_tables_args args{};
     args.struct_size = sizeof args;
-    args.method = method;
+    args.far = far;
     args.rotary_dim = kRotaryDim, args.positions = kRows;
     args.frequencies = frequencies.data();
     check_ok(tile_windowed_rotary_tables(&args));  // nothing is wanted
-    windowed_rope::MethodRule rule{.method = static_cast<Method>(method)};
-    check(args, rule, 1);
-    args.window = rule.window = 5, args.factor = rule.factor = 3, args.attention_factor = 1.5f;
-    check(args, rule, 1.5);
+    tile::Rotary rotary{.far = static_cast<FarRotation>(far)};
+    check(args, rotary);
+    args.window = 5, args.far_factor = rotary.far_factor = 3;
+    args.attention_factor = rotary.attention_factor = 1.5f;
+    check(args, rotary);
   }
 }
 
@@ -560,6 +574,7 @@ TEST_CASE("windowed attention: what is wrong with tables is named, and nothing i
   float cos[3] = {7, 7, 7};
   tile_windowed_rotary_tables_args good{};
   good.struct_size = sizeof good;
+  good.far = TILE_FAR_REROPE;
   good.rotary_dim = 2, good.positions = 1, good.frequencies = &one, good.cos = cos;
   using Args = tile_windowed_rotary_tables_args;
   const auto refuses = [&](const char* argument, auto change,
@@ -571,9 +586,11 @@ TEST_CASE("windowed attention: what is wrong with tables is named, and nothing i
   };
   check_refused(tile_windowed_rotary_tables(nullptr), TILE_INVALID_ARGUMENT, "args");
   refuses("struct_size", [](Args& a) { a.struct_size -= 1; });
-  refuses("method", [](Args& a) { a.method = -1; });
+  refuses("method", [](Args& a) { a.far = -1; });
+  refuses("method", [](Args& a) { a.far = TILE_FAR_SELF_EXTEND + 1; });
+  refuses("method", [](Args& a) { a.far = TILE_FAR_NONE; });
   refuses("window", [](Args& a) { a.window = -1; });
-  refuses("factor", [](Args& a) { a.method = TILE_LEAKY_REROPE, a.factor = 0.5; });
+  refuses("factor", [](Args& a) { a.far = TILE_FAR_LEAKY_REROPE, a.far_factor = 0.5; });
   refuses("rotary_dim", [](Args& a) { a.rotary_dim = 3; });
   refuses("rotary_dim", [](Args& a) { a.rotary_dim = -2; });
   refuses("positions", [](Args& a) { a.positions = -1; });

@@ -308,15 +308,33 @@ typedef struct tile_tensor {
   int64_t strides[3];
 } tile_tensor;
 
-/* The rotation of q and k before they are multiplied (tile_rotary()). All zero: there is none. */
+/* How far apart a query at position i and a far key at position j are for the rotation. W is the
+ * window, s the factor. */
+typedef int32_t tile_far_rotation;
+enum {
+  TILE_FAR_NONE = 0,         /* i - j, as near keys */
+  TILE_FAR_REROPE = 1,       /* W */
+  TILE_FAR_LEAKY_REROPE = 2, /* W + (i - j - W) / s */
+  TILE_FAR_SELF_EXTEND = 3   /* floor(i / s) - floor(j / s) + W - floor(W / s) */
+};
+
+/* The rotation of q and k before they are multiplied, as tile_rotary() rotates. */
 typedef struct tile_rotation {
-  const void* cos;          /* [table_positions][rotary_dim / 2], fp32 */
-  const void* sin;          /* as cos */
-  const void* frequencies;  /* [rotary_dim / 2], doubles: the reference's, instead of tables */
-  const int32_t* positions; /* [batch][queries]; NULL: they count from first_position */
-  int64_t rotary_dim, table_positions, first_position;
-  int32_t interleaved;    /* 0 or 1: pairs of neighbours */
-  float attention_factor; /* 0: 1; for the reference, tables contain it */
+  const void* cos;          /* a cos(p f_i), fp32, [table_positions][rotary_dim / 2]; with a far
+                               rotation [3][table_positions][rotary_dim / 2] */
+  const void* sin;          /* a sin(p f_i), as cos */
+  const void* frequencies;  /* f_i, fp64, [rotary_dim / 2], for the reference only */
+  const int32_t* positions; /* of tokens, [batch][queries]; NULL: they count from first_position.
+                               A row of q or k whose position is not in the tables is NaN */
+  int64_t rotary_dim;       /* even, at most head_dim; 0: head_dim */
+  int64_t table_positions;  /* positions are below this */
+  int64_t first_position;   /* of each batch entry's first token, unless there are positions */
+  int32_t interleaved;      /* 0 or 1: pairs of neighbours */
+  float attention_factor;   /* a, for the reference: tables contain it already. Positive and finite;
+                               0: 1 */
+  tile_far_rotation far;    /* of far keys, where there is a window */
+  double far_factor;        /* s, of Leaky ReRoPE and Self-Extend, there a whole number. At least 1;
+                               0: 1 */
 } tile_rotation;
 
 /* For each batch entry and head, with rows as vectors:
@@ -328,7 +346,11 @@ typedef struct tile_rotation {
  * lse = -infinity. heads / kv_heads heads of q share one of k and v. If a batch entry has lengths
  * of its own, they replace queries and keys; beyond them rows of o are 0 and rows of lse -infinity.
  *
- * Types: fp32, fp16, bf16. What is written overlaps nothing else. */
+ * Types: fp32, fp16, bf16. What is written overlaps nothing else.
+ *
+ * Other functions below take this struct too, for attention with a rotation, or with a `window`
+ * from which on keys are far. What a function has no use for is zero, or it is TILE_UNSUPPORTED:
+ * tile_attention() has no use for what follows workspace_bytes, except the stream. */
 typedef struct tile_attention_args {
   size_t struct_size; /* sizeof(tile_attention_args) */
   const char* step;
@@ -347,12 +369,10 @@ typedef struct tile_attention_args {
   const int32_t* query_lengths; /* [batch], device memory; NULL: all are `queries` */
   const int32_t* key_lengths;   /* [batch], device memory; NULL: all are `keys` */
   void* workspace;              /* aligned to 16 bytes; may hold anything */
-  int64_t workspace_bytes;      /* at least tile_attention_workspace_bytes() */
-  /* For attention with rotation or with a second pair of q and k, for keys that are `window` or
-     more away. tile_attention() has neither: all of these are zero, or it is TILE_UNSUPPORTED. */
-  tile_tensor q_far; /* as q */
-  tile_tensor k_far; /* as k */
-  int64_t window;
+  int64_t workspace_bytes;      /* at least what the function's own ..._workspace_bytes() tells */
+  tile_tensor q_far;            /* [batch][queries][heads][head_dim] */
+  tile_tensor k_far;            /* [batch][keys][kv_heads][head_dim] */
+  int64_t window;               /* W */
   tile_rotation rotation;
   void* stream;
 } tile_attention_args;
@@ -387,7 +407,7 @@ typedef struct tile_attention_backward_args {
   tile_tensor q;    /* [batch][queries][heads][head_dim] */
   tile_tensor k;    /* [batch][keys][kv_heads][head_dim] */
   tile_tensor v;    /* [batch][keys][kv_heads][head_dim] */
-  tile_tensor o;    /* [batch][queries][heads][head_dim], from tile_attention() */
+  tile_tensor o;    /* [batch][queries][heads][head_dim], from the forward pass */
   const void* lse;  /* [batch][heads][queries], fp32, from it too */
   tile_tensor dout; /* [batch][queries][heads][head_dim] */
   tile_tensor dq;   /* [batch][queries][heads][head_dim] */
@@ -396,10 +416,12 @@ typedef struct tile_attention_backward_args {
   const int32_t* query_lengths;
   const int32_t* key_lengths;
   void* workspace;         /* aligned to 16 bytes; may hold anything */
-  int64_t workspace_bytes; /* at least tile_attention_backward_workspace_bytes() */
-  /* As in tile_attention_args, and the second pair's gradients: all zero here. */
-  tile_tensor q_far, k_far, dq_far, dk_far;
-  int64_t window;
+  int64_t workspace_bytes; /* at least what the function's own ..._workspace_bytes() tells */
+  tile_tensor q_far;       /* [batch][queries][heads][head_dim] */
+  tile_tensor k_far;       /* [batch][keys][kv_heads][head_dim] */
+  tile_tensor dq_far;      /* [batch][queries][heads][head_dim] */
+  tile_tensor dk_far;      /* [batch][keys][kv_heads][head_dim] */
+  int64_t window;          /* these as for the forward pass */
   tile_rotation rotation;
   void* stream;
 } tile_attention_backward_args;
@@ -499,56 +521,27 @@ TILE_API tile_status tile_rotary_tables(const tile_rotary_tables_args* args);
 
 /* ---- Attention with rotary position embeddings ---- */
 
-/* Attention of as many keys as queries. R rotates rows of q and k as tile_rotary() does, before
- * they are multiplied:
+/* Attention of as many keys as queries. R rotates rows of q and k as `rotation` says, before they
+ * are multiplied:
  *     s_ij = scale (R_i q_i) (R_j k_j)
  * From these come lse and o, as in tile_attention(). Causal: a query sees the keys up to its own.
- * heads / kv_heads heads of q share one of k and v.
+ * There is no window of any kind, no far rotation, and no lengths.
  *
  * Types: fp16, bf16. head_dim is 64 or 128, rotary_dim a multiple of 16, or of 8 if interleaved.
  * Rows of tensors and of tables begin at multiples of 16 bytes. What is written overlaps nothing
  * else. Step `fused` does not take positions, or rows that are rotated in part: `composed` runs
- * instead. */
-typedef struct tile_rotary_attention_args {
-  size_t struct_size; /* sizeof(tile_rotary_attention_args) */
-  const char* step;
-  tile_type type;
-  int32_t causal, interleaved; /* 0 or 1 */
-  float scale;                 /* positive and finite; 0: 1 / sqrt(head_dim) */
-  float attention_factor; /* a, for the reference: tables contain it already. Positive and finite;
-                             0: 1 */
-  int64_t batch, length, heads, head_dim;
-  int64_t kv_heads;         /* divides heads; 0: heads */
-  int64_t rotary_dim;       /* even, at most head_dim; 0: head_dim */
-  int64_t first_position;   /* of each batch entry's first token, unless there are positions */
-  int64_t table_positions;  /* positions are below this */
-  const void* q;            /* [batch][length][heads][head_dim] */
-  const void* k;            /* [batch][length][kv_heads][head_dim] */
-  const void* v;            /* as k */
-  void* o;                  /* as q */
-  void* lse;                /* [batch][heads][length], fp32; NULL: not wanted */
-  const void* cos;          /* a cos(p f_i), fp32, [table_positions][rotary_dim / 2] */
-  const void* sin;          /* a sin(p f_i), as cos */
-  const void* frequencies;  /* f_i, fp64, [rotary_dim / 2], for the reference only */
-  const int32_t* positions; /* of each token, [batch][length]; NULL: they count from first_position.
-                               A row of q or k whose position is not in the tables is NaN */
-  void* workspace;          /* aligned to 16 bytes; may hold anything */
-  int64_t workspace_bytes;  /* at least tile_rotary_attention_workspace_bytes() */
-  /* As in tile_tensor: from one batch entry, from one head, from one row to the next. */
-  int64_t q_strides[3], k_strides[3], v_strides[3], o_strides[3];
-  void* stream;
-} tile_rotary_attention_args;
-TILE_API tile_status tile_rotary_attention(const tile_rotary_attention_args* args);
+ * instead, which rotates q and k in memory. */
+TILE_API tile_status tile_rotary_attention(const tile_attention_args* args);
 
-/* The bytes of device memory that the step args->step needs as its workspace, or `composed` if that
- * runs instead, which rotates q and k in memory; NULL: the last step. Reads the sizes, the step,
- * and whether there are positions; the rest may still be zero. */
-TILE_API tile_status tile_rotary_attention_workspace_bytes(const tile_rotary_attention_args* args,
+/* The bytes of device memory that the step args->step needs as its workspace, or the step that runs
+ * instead; NULL: the last step. Reads all but the workspace. Pointers may still be NULL, which
+ * counts as aligned to 16 bytes. */
+TILE_API tile_status tile_rotary_attention_workspace_bytes(const tile_attention_args* args,
                                                            int64_t* bytes);
 
 /* The same in double precision on the host, as tile_attention_reference() and, from the
  * frequencies, as tile_rotary_reference(). */
-TILE_API tile_status tile_rotary_attention_reference(const tile_rotary_attention_args* args);
+TILE_API tile_status tile_rotary_attention_reference(const tile_attention_args* args);
 
 /* From the gradient dout of a loss with respect to o, with p_ij and ds_ij as for
  * tile_attention_backward():
@@ -556,47 +549,15 @@ TILE_API tile_status tile_rotary_attention_reference(const tile_rotary_attention
  *     dv_j = sum_i p_ij dout_i
  * dk and dv are sums over the heads that share them. What is written overlaps nothing else; but
  * rows of dq, dk and dv may be interleaved, as in one tensor. */
-typedef struct tile_rotary_attention_backward_args {
-  size_t struct_size; /* sizeof(tile_rotary_attention_backward_args) */
-  const char* step;
-  tile_type type;
-  int32_t causal, interleaved; /* as in tile_rotary_attention_args, down to v */
-  float scale;
-  float attention_factor;
-  int64_t batch, length, heads, head_dim;
-  int64_t kv_heads;
-  int64_t rotary_dim;
-  int64_t first_position;
-  int64_t table_positions;
-  const void* q;
-  const void* k;
-  const void* v;
-  const void* o;    /* as q, from tile_rotary_attention() */
-  const void* lse;  /* [batch][heads][length], fp32, from it too */
-  const void* dout; /* as q */
-  void* dq;         /* as q */
-  void* dk;         /* as k */
-  void* dv;         /* as k */
-  const void* cos;  /* these as for the forward pass */
-  const void* sin;
-  const void* frequencies;
-  const int32_t* positions;
-  void* workspace;         /* aligned to 16 bytes; may hold anything */
-  int64_t workspace_bytes; /* at least tile_rotary_attention_backward_workspace_bytes() */
-  int64_t q_strides[3], k_strides[3], v_strides[3], o_strides[3], dout_strides[3], dq_strides[3],
-      dk_strides[3], dv_strides[3];
-  void* stream;
-} tile_rotary_attention_backward_args;
-TILE_API tile_status
-tile_rotary_attention_backward(const tile_rotary_attention_backward_args* args);
+TILE_API tile_status tile_rotary_attention_backward(const tile_attention_backward_args* args);
 
 /* As tile_rotary_attention_workspace_bytes(). */
 TILE_API tile_status tile_rotary_attention_backward_workspace_bytes(
-    const tile_rotary_attention_backward_args* args, int64_t* bytes);
+    const tile_attention_backward_args* args, int64_t* bytes);
 
 /* As tile_rotary_attention_reference(). */
 TILE_API tile_status
-tile_rotary_attention_backward_reference(const tile_rotary_attention_backward_args* args);
+tile_rotary_attention_backward_reference(const tile_attention_backward_args* args);
 
 /* ---- Absolute position embeddings ---- */
 
@@ -650,120 +611,54 @@ TILE_API tile_status tile_embedding_backward_reference(const tile_embedding_back
 
 /* ---- Attention with two scores ---- */
 
-/* Attention in which near keys are scored by one pair of q and k, and far keys by another:
- *     s_ij = scale q1_i k1_j   if |i + keys - queries - j| < window,   else scale q2_i k2_j
- * From these come lse and o, as in tile_attention(), with the same rules for queries, heads and
- * lengths. If it is causal, a query sees the keys up to the one it stands beside, otherwise all:
- * the window hides none.
+/* Attention in which near keys are scored by q and k, and far keys by q_far and k_far:
+ *     s_ij = scale q_i k_j   if |i + keys - queries - j| < W,   else scale q_far_i k_far_j
+ * W is `window`; 0 or less: every key is far; INT64_MAX: every key is near. From these come lse and
+ * o, as in tile_attention(), with the same rules for queries, heads and lengths. If it is causal, a
+ * query sees the keys up to the one it stands beside, otherwise all: there is no left and right. It
+ * rotates nothing.
  *
  * Types: fp32, fp16, bf16. What is written overlaps nothing else. */
-typedef struct tile_windowed_attention_args {
-  size_t struct_size; /* sizeof(tile_windowed_attention_args) */
-  const char* step;
-  tile_type type;
-  int32_t causal; /* 0 or 1 */
-  float scale;    /* positive and finite; 0: 1 / sqrt(head_dim) */
-  int64_t batch, heads, queries, keys, head_dim;
-  int64_t kv_heads;             /* divides heads; 0: heads */
-  int64_t window;               /* 0 or less: every key is far; INT64_MAX: every key is near */
-  const void* q1;               /* [batch][queries][heads][head_dim] */
-  const void* k1;               /* [batch][keys][kv_heads][head_dim] */
-  const void* q2;               /* as q1 */
-  const void* k2;               /* as k1 */
-  const void* v;                /* as k1 */
-  void* o;                      /* as q1 */
-  void* lse;                    /* [batch][heads][queries], fp32; NULL: not wanted */
-  const int32_t* query_lengths; /* [batch], device memory; NULL: all are `queries` */
-  const int32_t* key_lengths;   /* [batch], device memory; NULL: all are `keys` */
-  void* workspace;              /* aligned to 16 bytes; may hold anything */
-  int64_t workspace_bytes;      /* at least tile_windowed_attention_workspace_bytes() */
-  /* As in tile_tensor: from one batch entry, from one head, from one row to the next. */
-  int64_t q1_strides[3], k1_strides[3], q2_strides[3], k2_strides[3], v_strides[3], o_strides[3];
-  void* stream;
-} tile_windowed_attention_args;
-TILE_API tile_status tile_windowed_attention(const tile_windowed_attention_args* args);
+TILE_API tile_status tile_windowed_attention(const tile_attention_args* args);
 
-/* The bytes of device memory that the step args->step needs as its workspace, or the step that runs
- * instead; NULL: the best step here. Reads all but the workspace. Pointers may still be NULL, which
- * counts as aligned to 16 bytes. */
-TILE_API tile_status
-tile_windowed_attention_workspace_bytes(const tile_windowed_attention_args* args, int64_t* bytes);
+/* As tile_rotary_attention_workspace_bytes(). */
+TILE_API tile_status tile_windowed_attention_workspace_bytes(const tile_attention_args* args,
+                                                             int64_t* bytes);
 
 /* The same in double precision on the host, as tile_attention_reference(). */
-TILE_API tile_status tile_windowed_attention_reference(const tile_windowed_attention_args* args);
+TILE_API tile_status tile_windowed_attention_reference(const tile_attention_args* args);
 
 /* From the gradient dout of a loss with respect to o, with p_ij and ds_ij as for
  * tile_attention_backward():
- *     dq1_i = scale sum_j ds_ij k1_j  and  dk1_j = scale sum_i ds_ij q1_i  over what is near
- *     dq2_i = scale sum_j ds_ij k2_j  and  dk2_j = scale sum_i ds_ij q2_i  over what is far
- *     dv_j = sum_i p_ij dout_i        over both
- * dk1, dk2 and dv are sums over the heads that share them. Rows beyond the lengths are 0. What is
+ *     dq_i = scale sum_j ds_ij k_j          and  dk_j = scale sum_i ds_ij q_i          of near keys
+ *     dq_far_i = scale sum_j ds_ij k_far_j  and  dk_far_j = scale sum_i ds_ij q_far_i  of far keys
+ *     dv_j = sum_i p_ij dout_i              of both
+ * dk, dk_far and dv are sums over the heads that share them. Rows beyond the lengths are 0. What is
  * written overlaps nothing else; but rows of the gradients may be interleaved, as in one tensor.
  * Step `one_pass` adds in an order that differs from run to run; the other steps give the same bits
  * each time. */
-typedef struct tile_windowed_attention_backward_args {
-  size_t struct_size; /* sizeof(tile_windowed_attention_backward_args) */
-  const char* step;
-  tile_type type;
-  int32_t causal; /* as in tile_windowed_attention_args, down to v */
-  float scale;
-  int64_t batch, heads, queries, keys, head_dim;
-  int64_t kv_heads;
-  int64_t window;
-  const void* q1;
-  const void* k1;
-  const void* q2;
-  const void* k2;
-  const void* v;
-  const void* o;    /* as q1, from tile_windowed_attention() */
-  const void* lse;  /* [batch][heads][queries], fp32, from it too */
-  const void* dout; /* as q1 */
-  void* dq1;        /* as q1 */
-  void* dk1;        /* as k1 */
-  void* dq2;        /* as q1 */
-  void* dk2;        /* as k1 */
-  void* dv;         /* as k1 */
-  const int32_t* query_lengths;
-  const int32_t* key_lengths;
-  void* workspace;         /* aligned to 16 bytes; may hold anything */
-  int64_t workspace_bytes; /* at least tile_windowed_attention_backward_workspace_bytes() */
-  int64_t q1_strides[3], k1_strides[3], q2_strides[3], k2_strides[3], v_strides[3], o_strides[3],
-      dout_strides[3], dq1_strides[3], dk1_strides[3], dq2_strides[3], dk2_strides[3],
-      dv_strides[3];
-  void* stream;
-} tile_windowed_attention_backward_args;
-TILE_API tile_status
-tile_windowed_attention_backward(const tile_windowed_attention_backward_args* args);
+TILE_API tile_status tile_windowed_attention_backward(const tile_attention_backward_args* args);
 
-/* As tile_windowed_attention_workspace_bytes(). */
+/* As tile_rotary_attention_workspace_bytes(). */
 TILE_API tile_status tile_windowed_attention_backward_workspace_bytes(
-    const tile_windowed_attention_backward_args* args, int64_t* bytes);
+    const tile_attention_backward_args* args, int64_t* bytes);
 
 /* As tile_attention_reference(). */
 TILE_API tile_status
-tile_windowed_attention_backward_reference(const tile_windowed_attention_backward_args* args);
+tile_windowed_attention_backward_reference(const tile_attention_backward_args* args);
 
 /* ---- Attention with a window of rotations ---- */
-
-/* How far apart a query at position i and a far key at position j are for the rotation. W is the
- * window, s the factor. */
-typedef int32_t tile_window_method;
-enum {
-  TILE_REROPE = 0,       /* W */
-  TILE_LEAKY_REROPE = 1, /* W + (i - j - W) / s */
-  TILE_SELF_EXTEND = 2   /* floor(i / s) - floor(j / s) + W - floor(W / s) */
-};
 
 /* Cosines and sines for tile_windowed_rotary_attention(), from frequencies that
  * tile_rotary_tables() gives. All pointers are to the host's memory. A table has three parts, each
  * with a row of cosines or sines for each position: for the position itself, for the position by
  * which a query is rotated for far keys, and for that by which a far key is rotated. */
 typedef struct tile_windowed_rotary_tables_args {
-  size_t struct_size;        /* sizeof(tile_windowed_rotary_tables_args) */
-  tile_window_method method; /* these as in tile_windowed_rotary_attention_args */
+  size_t struct_size;    /* sizeof(tile_windowed_rotary_tables_args) */
+  tile_far_rotation far; /* these as for tile_windowed_rotary_attention() */
   float attention_factor;
   int64_t window;
-  double factor;
+  double far_factor;
   int64_t rotary_dim;        /* even */
   int64_t positions;         /* of each third of the tables */
   const double* frequencies; /* f_i, [rotary_dim / 2] */
@@ -772,112 +667,43 @@ typedef struct tile_windowed_rotary_tables_args {
 } tile_windowed_rotary_tables_args;
 TILE_API tile_status tile_windowed_rotary_tables(const tile_windowed_rotary_tables_args* args);
 
-/* Windowed attention of plain q and k, which are rotated before they are multiplied: by their own
- * positions for near keys, and for far ones by those of a method. R(m) rotates by the position m as
- * tile_rotary() does, i is the position of the key that a query stands beside, and i' and j' are
- * the method's positions of query and key:
- *     s_ij = scale (R(i) q_i) (R(j) k_j)   if i - j < window,   else scale (R(i') q_i) (R(j') k_j)
- * From these come lse and o, as in tile_attention(), with the same rules for queries, heads and
- * lengths.
+/* Windowed attention of one q and k, which are rotated before they are multiplied: by their own
+ * positions for near keys, and for far ones as `rotation.far` says. R(m) rotates by the position m
+ * as tile_rotary() does, i is the position of the key that a query stands beside, and i' and j' are
+ * the positions of query and key for far keys:
+ *     s_ij = scale (R(i) q_i) (R(j) k_j)   if i - j < W,   else scale (R(i') q_i) (R(j') k_j)
+ * W is `window`, at least 0. From these come lse and o, as in tile_attention(), with the same rules
+ * for queries, heads and lengths. It is always causal: for keys after a query there is no far
+ * rotation; without `causal` it is TILE_UNSUPPORTED. There is no left and right, and no second q
+ * and k. The tables are those of tile_windowed_rotary_tables() with the same numbers, for at least
+ * as many positions as there are keys. Positions count from 0.
  *
  * Types: fp32, fp16, bf16. What is written overlaps nothing else. */
-typedef struct tile_windowed_rotary_attention_args {
-  size_t struct_size; /* sizeof(tile_windowed_rotary_attention_args) */
-  const char* step;
-  tile_type type;
-  tile_window_method method;
-  int32_t causal;         /* 1; 0 is TILE_UNSUPPORTED: for keys after a query the methods have no
-                             rotation */
-  int32_t interleaved;    /* 0 or 1 */
-  float scale;            /* positive and finite; 0: 1 / sqrt(head_dim) */
-  float attention_factor; /* a, for the reference: tables contain it already. Positive and finite;
-                             0: 1 */
-  int64_t batch, heads, queries, keys, head_dim;
-  int64_t kv_heads;             /* divides heads; 0: heads */
-  int64_t window;               /* W, at least 0. 0: every key is far */
-  double factor;                /* s, for Leaky ReRoPE and Self-Extend, there a whole number. At
-                                   least 1; 0: 1 */
-  int64_t rotary_dim;           /* even, at most head_dim; 0: head_dim */
-  int64_t table_positions;      /* at least as many as there are keys */
-  const void* q;                /* [batch][queries][heads][head_dim] */
-  const void* k;                /* [batch][keys][kv_heads][head_dim] */
-  const void* v;                /* as k */
-  void* o;                      /* as q */
-  void* lse;                    /* [batch][heads][queries], fp32; NULL: not wanted */
-  const void* cos;              /* tile_windowed_rotary_tables() of the same method, window and
-                                   factor, fp32, [3][table_positions][rotary_dim / 2] */
-  const void* sin;              /* as cos */
-  const void* frequencies;      /* f_i, fp64, [rotary_dim / 2], for the reference only */
-  const int32_t* query_lengths; /* [batch], device memory; NULL: all are `queries` */
-  const int32_t* key_lengths;   /* [batch], device memory; NULL: all are `keys` */
-  void* workspace;              /* aligned to 16 bytes; may hold anything */
-  int64_t workspace_bytes;      /* at least tile_windowed_rotary_attention_workspace_bytes() */
-  /* As in tile_tensor: from one batch entry, from one head, from one row to the next. */
-  int64_t q_strides[3], k_strides[3], v_strides[3], o_strides[3];
-  void* stream;
-} tile_windowed_rotary_attention_args;
-TILE_API tile_status
-tile_windowed_rotary_attention(const tile_windowed_rotary_attention_args* args);
+TILE_API tile_status tile_windowed_rotary_attention(const tile_attention_args* args);
 
-/* As tile_windowed_attention_workspace_bytes(). */
-TILE_API tile_status tile_windowed_rotary_attention_workspace_bytes(
-    const tile_windowed_rotary_attention_args* args, int64_t* bytes);
+/* As tile_rotary_attention_workspace_bytes(). */
+TILE_API tile_status tile_windowed_rotary_attention_workspace_bytes(const tile_attention_args* args,
+                                                                    int64_t* bytes);
 
-/* The same in double precision on the host, as tile_attention_reference() and, from the
- * frequencies, as tile_rotary_reference(). */
-TILE_API tile_status
-tile_windowed_rotary_attention_reference(const tile_windowed_rotary_attention_args* args);
+/* As tile_rotary_attention_reference(). */
+TILE_API tile_status tile_windowed_rotary_attention_reference(const tile_attention_args* args);
 
 /* From the gradient dout of a loss with respect to o, where dq1, dk1, dq2 and dk2 are the gradients
- * of the rotated rows, as from tile_windowed_attention_backward():
+ * of the rotated rows, near and far, as dq, dk, dq_far and dk_far are those of
+ * tile_windowed_attention_backward():
  *     dq_i = R(i)^T dq1_i + R(i')^T dq2_i     dk_j = R(j)^T dk1_j + R(j')^T dk2_j
  * dk and dv are sums over the heads that share them. Rows beyond the lengths are 0. What is written
  * overlaps nothing else; but rows of dq, dk and dv may be interleaved, as in one tensor. */
-typedef struct tile_windowed_rotary_attention_backward_args {
-  size_t struct_size; /* sizeof(tile_windowed_rotary_attention_backward_args) */
-  const char* step;
-  tile_type type;
-  tile_window_method method; /* as in tile_windowed_rotary_attention_args, down to v */
-  int32_t causal;
-  int32_t interleaved;
-  float scale;
-  float attention_factor;
-  int64_t batch, heads, queries, keys, head_dim;
-  int64_t kv_heads;
-  int64_t window;
-  double factor;
-  int64_t rotary_dim;
-  int64_t table_positions;
-  const void* q;
-  const void* k;
-  const void* v;
-  const void* o;    /* as q, from tile_windowed_rotary_attention() */
-  const void* lse;  /* [batch][heads][queries], fp32, from it too */
-  const void* dout; /* as q */
-  void* dq;         /* as q */
-  void* dk;         /* as k */
-  void* dv;         /* as k */
-  const void* cos;  /* these as for the forward pass */
-  const void* sin;
-  const void* frequencies;
-  const int32_t* query_lengths;
-  const int32_t* key_lengths;
-  void* workspace;         /* aligned to 16 bytes; may hold anything */
-  int64_t workspace_bytes; /* at least tile_windowed_rotary_attention_backward_workspace_bytes() */
-  int64_t q_strides[3], k_strides[3], v_strides[3], o_strides[3], dout_strides[3], dq_strides[3],
-      dk_strides[3], dv_strides[3];
-  void* stream;
-} tile_windowed_rotary_attention_backward_args;
 TILE_API tile_status
-tile_windowed_rotary_attention_backward(const tile_windowed_rotary_attention_backward_args* args);
+tile_windowed_rotary_attention_backward(const tile_attention_backward_args* args);
 
-/* As tile_windowed_attention_workspace_bytes(). */
+/* As tile_rotary_attention_workspace_bytes(). */
 TILE_API tile_status tile_windowed_rotary_attention_backward_workspace_bytes(
-    const tile_windowed_rotary_attention_backward_args* args, int64_t* bytes);
+    const tile_attention_backward_args* args, int64_t* bytes);
 
-/* As tile_windowed_rotary_attention_reference(). */
-TILE_API tile_status tile_windowed_rotary_attention_backward_reference(
-    const tile_windowed_rotary_attention_backward_args* args);
+/* As tile_rotary_attention_reference(). */
+TILE_API tile_status
+tile_windowed_rotary_attention_backward_reference(const tile_attention_backward_args* args);
 
 #ifdef __cplusplus
 }

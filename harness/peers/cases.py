@@ -1,7 +1,7 @@
 """What is measured: the cases of each chapter, without PyTorch."""
 import dataclasses
 
-from tile_c import BYTES
+from tile_c import BYTES, FAR_REROPE
 
 # m, n and k of products. The last of bf16: few tiles in C, twice; tiles that lack a part; a layer.
 CUBES = tuple((size,) * 3 for size in (2048, 4096, 8192, 16384))
@@ -26,7 +26,7 @@ WINDOWED_SIZES = ((1, 32, 32, 8192, 8192, 64), (1, 16, 16, 8192, 8192, 128),
                   (1, 32, 32, 16384, 16384, 64))
 WINDOW = 2048
 # What attention takes: tensors of queries, of keys, and v.
-ATTENTION_INPUTS = {"attention": "q k v", "windowed_attention": "q1 q2 k1 k2 v",
+ATTENTION_INPUTS = {"attention": "q k v", "windowed_attention": "q q_far k k_far v",
                     "windowed_rotary_attention": "q k v"}
 # Batch, tokens, heads of q and of k, head dimension, and 1 for interleaved pairs.
 ROTARY_SIZES = tuple((4, 4096, 32, 8, head_dim, interleaved)
@@ -100,7 +100,7 @@ class Case:
 
     @property
     def attention_fields(self):
-        """The numbers in the C interface's arguments. ReRoPE is the default there."""
+        """The numbers in the C interface's arguments."""
         names = ("batch", "heads", "kv_heads", "queries", "keys", "head_dim", "causal")
         fields = dict(zip(names, self.sizes))
         if self.window:
@@ -110,7 +110,7 @@ class Case:
         if self.operation != "attention":
             fields["window"] = self.far
         if self.operation == "windowed_rotary_attention":
-            fields["table_positions"] = fields["keys"]
+            fields |= dict(far=FAR_REROPE, table_positions=fields["keys"])
         return fields
 
     @property

@@ -145,8 +145,9 @@ def windowed_tables(library, case):
     *_, keys, head_dim, _ = case.sizes
     turns = frequencies(head_dim)
     tables = {name: (ctypes.c_float * (3 * keys * len(turns)))() for name in ("cos", "sin")}
-    library.run("windowed_rotary_tables", None, window=case.far, rotary_dim=head_dim,
-                positions=keys, frequencies=(ctypes.c_double * len(turns))(*turns), **tables)
+    library.run("windowed_rotary_tables", None, far=tile_c.FAR_REROPE, window=case.far,
+                rotary_dim=head_dim, positions=keys,
+                frequencies=(ctypes.c_double * len(turns))(*turns), **tables)
     return {name: ("fp32", list(table)) for name, table in tables.items()} | {
         "frequencies": ("fp64", turns)}
 

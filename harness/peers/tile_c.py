@@ -12,11 +12,11 @@ class TENSOR(ctypes.Structure):
 
 
 class ROTATION(ctypes.Structure):
-    """tile_rotation."""
+    """tile_rotation. A call gives it by its own fields."""
     _fields_ = [("cos", POINTER), ("sin", POINTER), ("frequencies", POINTER),
                 ("positions", POINTER), ("rotary_dim", I64), ("table_positions", I64),
-                ("first_position", I64), ("interleaved", I32), ("attention_factor", F32)]
-
+                ("first_position", I64), ("interleaved", I32), ("attention_factor", F32),
+                ("far", I32), ("far_factor", F64)]
 
 
 TYPES = {"fp32": 1, "fp16": 2, "bf16": 3, "fp64": 4, "tf32": 5, "e4m3": 6}
@@ -56,56 +56,10 @@ OPERATIONS = {
                      " table_positions"),
                (POINTER, "q k q_out k_out cos sin frequencies positions"),
                (STRIDES, "q_strides k_strides q_out_strides k_out_strides"), (POINTER, "stream")],
-    "rotary_attention": [
-        (I32, "causal interleaved"), (F32, "scale attention_factor"),
-        (I64, "batch length heads head_dim kv_heads rotary_dim first_position table_positions"),
-        (POINTER, "q k v o lse cos sin frequencies positions workspace"), (I64, "workspace_bytes"),
-        (STRIDES, "q_strides k_strides v_strides o_strides"), (POINTER, "stream")],
-    "rotary_attention_backward": [
-        (I32, "causal interleaved"), (F32, "scale attention_factor"),
-        (I64, "batch length heads head_dim kv_heads rotary_dim first_position table_positions"),
-        (POINTER, "q k v o lse dout dq dk dv cos sin frequencies positions workspace"),
-        (I64, "workspace_bytes"),
-        (STRIDES, "q_strides k_strides v_strides o_strides dout_strides dq_strides dk_strides"
-                  " dv_strides"),
-        (POINTER, "stream")],
     "embedding": [(I64, "batch length dim table_positions first_position"),
                   (POINTER, "x table y positions stream")],
     "embedding_backward": [(I64, "batch length dim table_positions first_position"),
                            (POINTER, "dy dtable positions workspace stream")],
-    "windowed_attention": [
-        (I32, "causal"), (F32, "scale"),
-        (I64, "batch heads queries keys head_dim kv_heads window"),
-        (POINTER, "q1 k1 q2 k2 v o lse query_lengths key_lengths workspace"),
-        (I64, "workspace_bytes"),
-        (STRIDES, "q1_strides k1_strides q2_strides k2_strides v_strides o_strides"),
-        (POINTER, "stream")],
-    "windowed_attention_backward": [
-        (I32, "causal"), (F32, "scale"),
-        (I64, "batch heads queries keys head_dim kv_heads window"),
-        (POINTER, "q1 k1 q2 k2 v o lse dout dq1 dk1 dq2 dk2 dv query_lengths key_lengths"
-                  " workspace"),
-        (I64, "workspace_bytes"),
-        (STRIDES, "q1_strides k1_strides q2_strides k2_strides v_strides o_strides dout_strides"
-                  " dq1_strides dk1_strides dq2_strides dk2_strides dv_strides"),
-        (POINTER, "stream")],
-    "windowed_rotary_attention": [
-        (I32, "method causal interleaved"), (F32, "scale attention_factor"),
-        (I64, "batch heads queries keys head_dim kv_heads window"), (F64, "factor"),
-        (I64, "rotary_dim table_positions"),
-        (POINTER, "q k v o lse cos sin frequencies query_lengths key_lengths workspace"),
-        (I64, "workspace_bytes"),
-        (STRIDES, "q_strides k_strides v_strides o_strides"), (POINTER, "stream")],
-    "windowed_rotary_attention_backward": [
-        (I32, "method causal interleaved"), (F32, "scale attention_factor"),
-        (I64, "batch heads queries keys head_dim kv_heads window"), (F64, "factor"),
-        (I64, "rotary_dim table_positions"),
-        (POINTER, "q k v o lse dout dq dk dv cos sin frequencies query_lengths key_lengths"
-                  " workspace"),
-        (I64, "workspace_bytes"),
-        (STRIDES, "q_strides k_strides v_strides o_strides dout_strides dq_strides dk_strides"
-                  " dv_strides"),
-        (POINTER, "stream")],
 }
 # The same for functions of the host, whose structs have no step and no type.
 HOST_FUNCTIONS = {
@@ -114,11 +68,14 @@ HOST_FUNCTIONS = {
                       (F64, "beta_fast beta_slow high_frequency_factor low_frequency_factor"),
                       (POINTER, "short_factors long_factors frequencies cos sin"
                                 " attention_factor")],
-    "windowed_rotary_tables": [(I32, "method"), (F32, "attention_factor"), (I64, "window"),
-                               (F64, "factor"), (I64, "rotary_dim positions"),
+    "windowed_rotary_tables": [(I32, "far"), (F32, "attention_factor"), (I64, "window"),
+                               (F64, "far_factor"), (I64, "rotary_dim positions"),
                                (POINTER, "frequencies cos sin")],
 }
+# These take attention's structs, both forward and backward.
+ATTENTIONS = ("rotary_attention", "windowed_attention", "windowed_rotary_attention")
 LAYER_NORM, RMS_NORM = 0, 1
+FAR_REROPE, FAR_LEAKY_REROPE, FAR_SELF_EXTEND = 1, 2, 3
 
 
 def _struct(name, groups):
@@ -130,6 +87,9 @@ def _struct(name, groups):
 
 
 STRUCTS = {name: _struct(name, groups) for name, groups in (OPERATIONS | HOST_FUNCTIONS).items()}
+STRUCTS |= {name + suffix: STRUCTS["attention" + suffix]
+            for name in ATTENTIONS for suffix in ("", "_backward")}
+OF_ROTATION = dict(ROTATION._fields_)
 
 
 INVALID_ARGUMENT, UNSUPPORTED = 1, 2
@@ -206,15 +166,16 @@ class Library:
             args.type = TYPES[element_type]
         known, kept = dict(kind._fields_), []
         for name, value in fields.items():
-            place, field = args, name
-            if known.get(name) is TENSOR:
-                place, field = getattr(args, name), "data"
+            place, field, field_kind = args, name, known.get(name)
+            if field_kind is TENSOR:
+                place, field, field_kind = getattr(args, name), "data", POINTER
             elif known.get(name.removesuffix("_strides")) is TENSOR:
                 place, field = getattr(args, name.removesuffix("_strides")), "strides"
+            elif "rotation" in known and name in OF_ROTATION:
+                place, field_kind = args.rotation, OF_ROTATION[name]
             elif name not in known:
                 raise TypeError(f"{kind.__name__} has no field {name}")
-            is_pointer = field == "data" or known.get(name) is POINTER
-            if is_pointer and isinstance(value, (ctypes.Array, ctypes._SimpleCData)):
+            if field_kind is POINTER and isinstance(value, (ctypes.Array, ctypes._SimpleCData)):
                 kept.append(value)
                 value = ctypes.addressof(value)
             setattr(place, field, value)

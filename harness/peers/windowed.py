@@ -54,7 +54,7 @@ class WindowedAttention(Attention):
         return self.plain.wrong(work) if work.name == PLAIN else super().wrong(work)
 
     def of_inputs_turned(self, function):
-        """`function` takes q1, q2, k1, k2 and v, as the inputs are."""
+        """`function` takes q1, q2, k1, k2 and v, in the order of the inputs."""
         return function
 
     def attention(self, q1, q2, k1, k2, v):

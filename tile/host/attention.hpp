@@ -22,12 +22,6 @@ struct TensorView {
   Strides stride{};
 };
 
-/// Multiplies scores by a function of the distance of query and key: 1 - part + part exp(-rate
-/// distance).
-struct DistanceFactor {
-  float part = 0, rate = 0;  // part 0: there is no such factor
-};
-
 /// What both passes have. Query i stands beside key i + keys - queries, and sees `left` keys before
 /// and `right` after it (tile/mask.hpp): right = 0 is causal. heads / kv_heads heads of q share one
 /// of k and v. A batch entry may have lengths of its own: queries and keys beyond them do not
@@ -41,7 +35,9 @@ struct Attention {
   /// With a second q and k: a key less than this far from where the query stands is near, and its
   /// score is of the first pair. 0 or less: every key is far.
   std::int64_t window = kUnlimited;
-  DistanceFactor distance_factor = {};
+  /// Scores are multiplied by 1 - part + part exp(-rate distance), of the distance of query and
+  /// key.
+  float distance_part = 0, distance_rate = 0;  // part from 0, which is no factor, to 1; rate from 0
   Rotary rotary = {};
   const int* query_lengths = nullptr;  // [batch], each at most queries; null: all are there
   const int* key_lengths = nullptr;    // [batch], each at most keys; null: all are there

@@ -83,13 +83,14 @@ inline TensorArgument optional(TensorArgument x) {
 
 inline Status check_no_rotary(const Attention& p) {
   const Rotary& r = p.rotary;
-  if (!r.cos && !r.sin && !r.positions && r.rotary_dim == 0) return {};
+  const bool is_far = r.far != FarRotation::none;
+  if (!r.cos && !r.sin && !r.positions && r.rotary_dim == 0 && !is_far) return {};
   return unsupported("rotary", "this attention rotates no q and k");
 }
 
-/// Neither a second pair, nor what tells near keys from far ones or weighs their distance.
+/// Neither a second pair of tensors, nor a factor by distance.
 template <class Call>
-Status check_no_far_pair(const Call& p) {
+Status check_one_pair(const Call& p) {
   const auto check = [](const char* name, const TensorView& x) -> Status {
     if (!x.data) return {};
     return unsupported(name, "this attention has one pair of q and k");
@@ -100,13 +101,23 @@ Status check_no_far_pair(const Call& p) {
     TILE_TRY(check("dq_far", p.dq_far));
     TILE_TRY(check("dk_far", p.dk_far));
   }
-  if (p.window < kUnlimited) {
-    return unsupported("window", std::to_string(p.window) + ", but no key is far");
-  }
-  if (p.distance_factor.part != 0) {
-    return unsupported("distance_factor", "this attention has none");
-  }
+  if (p.distance_part != 0) return unsupported("distance_part", "is not 0");
   return {};
+}
+
+/// And no window that tells near keys from far ones.
+template <class Call>
+Status check_no_far_pair(const Call& p) {
+  TILE_TRY(check_one_pair(p));
+  if (p.window >= kUnlimited) return {};
+  return unsupported("window", std::to_string(p.window) + ", but no key is far");
+}
+
+/// Whether a query sees all keys, or those up to where it stands.
+inline Status check_causal_or_full(const Attention& p) {
+  if (p.left < kUnlimited) return unsupported("left", "there is no such window in this chapter");
+  if (p.right == 0 || p.right >= kUnlimited) return {};
+  return unsupported("right", std::to_string(p.right) + " is neither 0 nor without an end");
 }
 
 /// Whether every row consists of aligned chunks of 16 bytes, and the tensor-core kernels have the

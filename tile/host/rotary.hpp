@@ -9,10 +9,13 @@ namespace tile {
 /// 2 i and 2 i + 1 (RoFormer, GPT-J).
 enum class RotaryLayout { half_split, interleaved };
 
+/// By which position tokens are rotated for far keys (07_windowed_rope/method/method.hpp).
+enum class FarRotation { none, rerope, leaky_rerope, self_extend };
+
 /// The rotation of q and k before they are multiplied (06_rope/rotary/rotary.hpp). Without tables
 /// there is none.
 struct Rotary {
-  // [table_positions][rotary_dim / 2]; for a method of chapter 07 [3][table_positions][…]: of a
+  // [table_positions][rotary_dim / 2]; for a far rotation [3][table_positions][…]: of a
   // token's own position, of a query's and of a key's position among far keys.
   const float* cos = nullptr;
   const float* sin = nullptr;        // as cos
@@ -21,7 +24,10 @@ struct Rotary {
   std::int64_t table_positions = 0;  // positions are below this
   std::int64_t first_position = 0;
   RotaryLayout layout = RotaryLayout::half_split;
-  float attention_factor = 1;  // the tables contain it already; the reference reads it
+  // The tables contain these already; the reference reads them.
+  float attention_factor = 1;
+  FarRotation far = FarRotation::none;
+  double far_factor = 1;  // of leaky_rerope and self_extend
 };
 
 }  // namespace tile

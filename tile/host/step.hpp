@@ -88,6 +88,8 @@ struct Step {
   /// The device memory that it needs besides its arguments, for valid sizes; INT64_MAX if they
   /// overflow. Null: none.
   std::int64_t (*workspace_bytes)(const Problem&) = nullptr;
+  /// What its kernel's name begins with, if not the ladder's `kernels` and the step's name.
+  std::string_view kernel = "";
 };
 
 /// The problem among the arguments of a call.
@@ -210,6 +212,17 @@ struct Ladder {
   }
 };
 
+/// The bytes of the workspace of the last step that takes this call, whatever its tensors'
+/// addresses are; 0 if none does.
+template <class Call>
+std::int64_t bytes_of_last(const Ladder<Call>& ladder, Call call) {
+  call.workspace = nullptr;
+  call.workspace_bytes = INT64_MAX;
+  Choice choice;
+  if (!choose_last(ladder, call, &choice).ok()) return 0;
+  return workspace_bytes_of(ladder.steps[choice.step], call);
+}
+
 /// A step without the types of its problem.
 struct StepInfo {
   std::string_view name, idea;
@@ -217,6 +230,7 @@ struct StepInfo {
   EnumSet<Feature> needs;
   std::string_view otherwise;
   Shows shows;
+  std::string_view kernel = "";
 };
 
 /// The type that a step runs in if none is asked for: the first of fp32, bf16, fp16 and tf32 for
@@ -227,7 +241,7 @@ template <class Ladder>
 std::vector<StepInfo> infos_of(const Ladder& ladder) {
   std::vector<StepInfo> infos;
   for (const auto& s : ladder.steps) {
-    infos.push_back({s.name, s.idea, s.types, s.needs, s.otherwise, s.shows});
+    infos.push_back({s.name, s.idea, s.types, s.needs, s.otherwise, s.shows, s.kernel});
   }
   return infos;
 }

@@ -1,6 +1,7 @@
 // Checks exercise 07.1. Not part of the task.
 // Shipped: the rule knows no sinks
 #include "test/exercises/checks.hpp"
+#include "windowed/reference.hpp"
 
 using namespace windowed_rope;
 
@@ -44,13 +45,13 @@ struct Task {
   /// and far ones [0 k2]; but those of a sink are the same near and far. This kernel rounds no more
   /// than the steps do, and sums up half as many products.
   Expected right() const {
-    ForwardProblem p{.type = DType::fp32,
-                     .batch = 1,
-                     .heads = 1,
-                     .queries = mask.queries,
-                     .keys = mask.keys,
-                     .head_dim = 2 * dim};
-    p.window = window, p.scale = scale();
+    AttentionForward p{{.type = DType::fp32,
+                        .batch = 1,
+                        .heads = 1,
+                        .queries = mask.queries,
+                        .keys = mask.keys,
+                        .head_dim = 2 * dim}};
+    p.right = 0, p.window = window, p.scale = scale();
     const auto pair = [this](const Values* first, const Values* second, int row, Values* to) {
       for (const Values* each : {first, second}) {
         for (int d = 0; d < dim; ++d) to->push_back(each ? at(*each, row, d) : 0);

@@ -3,7 +3,7 @@
 #include "method/turning.cuh"
 #include "rotary/rotary_unit.cuh"
 
-namespace windowed_rope {
+namespace windowed_rope::method {
 namespace {
 
 constexpr int kThreads = 256;
@@ -45,24 +45,23 @@ __global__ void method_turn_twice(Heads<const T> from,     // [batch][length][he
 
 }  // namespace
 
-tile::Status turn_twice(const Turning& t, const void* from, const Strides& strides, void* own,
-                        void* far, void* stream) {
+tile::Status turn_rows_twice(const Turning& t, const TensorView& from, const TensorView& own,
+                             const TensorView& far, void* stream) {
   unsigned blocks = 0;
   const std::int64_t all = t.batch * t.length * t.heads * (t.head_dim / 16);
   if (tile::Status s = tile::blocks_for("batch, lengths and heads", all, kThreads, &blocks);
       !s.ok() || blocks == 0) {
     return s;
   }
-  const Strides packed = packed_strides(t.length, t.heads, t.head_dim);
   const auto launch = [&](auto element) {
     using T = decltype(element);
     return tile::launch(method_turn_twice<T>, "method_turn_twice", blocks, kThreads, 0, stream,
-                        tile::heads_of<const T>(from, strides), tile::heads_of<T>(own, packed),
-                        tile::heads_of<T>(far, packed), t.cos, t.sin, t.positions, t.far_table, all,
+                        tile::heads_of<const T>(from), tile::heads_of<T>(own),
+                        tile::heads_of<T>(far), t.cos, t.sin, t.positions, t.far_table, all,
                         static_cast<int>(t.length), static_cast<int>(t.heads),
                         static_cast<int>(t.head_dim));
   };
   return t.type == tile::DType::fp16 ? launch(__half{}) : launch(__nv_bfloat16{});
 }
 
-}  // namespace windowed_rope
+}  // namespace windowed_rope::method

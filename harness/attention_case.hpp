@@ -1,0 +1,213 @@
+// Shared by the tests of attention, chapters 05 and 07: calls with lengths, strides and offsets,
+// and how a step runs one of them.
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <deque>
+#include <initializer_list>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "harness/attention_reference.hpp"
+#include "harness/buffer.hpp"
+#include "harness/tensor.hpp"
+#include "harness/test_main.hpp"
+#include "tile/host/attention.hpp"
+
+namespace tile {
+
+/// A call with lengths and offsets, the elements from a 256-byte boundary to each tensor. A
+/// backward call has the same options; its gradients have strides and offsets of their own.
+struct AttentionCase {
+  AttentionForward p;
+  std::vector<int> query_lengths = {}, key_lengths = {};
+  struct Offsets {
+    std::int64_t q = 0, k = 0, v = 0, o = 0, dout = 0, dq = 0, dk = 0, dv = 0;
+    std::int64_t q_far = 0, k_far = 0, dq_far = 0, dk_far = 0, tables = 0;
+  } offset = {};
+  std::optional<Strides> dout = {}, dq = {}, dk = {}, dv = {};  // none: without gaps
+  std::optional<Strides> dq_far = {}, dk_far = {};
+  bool has_far_pair = false, wants_lse = true;
+
+  AttentionBackward backward() const {
+    AttentionBackward b{static_cast<const Attention&>(p)};
+    b.q = p.q, b.k = p.k, b.v = p.v, b.o = p.o, b.q_far = p.q_far, b.k_far = p.k_far;
+    if (dout) b.dout.stride = *dout;
+    if (dq) b.dq.stride = *dq;
+    if (dk) b.dk.stride = *dk;
+    if (dv) b.dv.stride = *dv;
+    if (dq_far) b.dq_far.stride = *dq_far;
+    if (dk_far) b.dk_far.stride = *dk_far;
+    return b;
+  }
+  template <class Call>
+  Call call() const {
+    if constexpr (std::is_same_v<Call, AttentionForward>) {
+      return p;
+    } else {
+      return backward();
+    }
+  }
+};
+
+inline std::string describe(const AttentionCase& c) {
+  const AttentionForward& p = c.p;
+  std::string text(name(p.type));
+  const auto add = [&text](const char* name, std::int64_t n) {
+    text.append(", ").append(name).append(" ").append(std::to_string(n));
+  };
+  add("batch", p.batch), add("heads", p.heads), add("kv_heads", p.kv_heads);
+  add("queries", p.queries), add("keys", p.keys), add("head_dim", p.head_dim);
+  if (p.left < kUnlimited) add("left", p.left);
+  if (p.right < kUnlimited) add("right", p.right);
+  if (p.window < kUnlimited) add("window", p.window);
+  if (p.rotary.rotary_dim > 0) {
+    add("rotary_dim", p.rotary.rotary_dim), add("far", static_cast<int>(p.rotary.far));
+    text += p.rotary.layout == RotaryLayout::half_split ? ", half_split" : ", interleaved";
+  }
+  for (const int n : c.query_lengths) add("query length", n);
+  for (const int n : c.key_lengths) add("key length", n);
+  add("q's row stride", p.q.stride.row), add("k's", p.k.stride.row);
+  add("v's", p.v.stride.row), add("o's", p.o.stride.row);
+  add("offsets", c.offset.q), add("", c.offset.k), add("", c.offset.v), add("", c.offset.o);
+  if (!c.has_far_pair) return text;
+  add("q_far's row stride", p.q_far.stride.row), add("k_far's", p.k_far.stride.row);
+  add("offsets", c.offset.q_far), add("", c.offset.k_far);
+  return text;
+}
+
+/// Whether the step's own kernel runs the case.
+template <class Call>
+bool takes(const TestedStep<Ladder<Call>>& step, const AttentionCase& c) {
+  const auto place = [&c](TensorView& x, std::int64_t elements) {
+    const auto size = static_cast<std::int64_t>(size_bytes(c.p.type));
+    x.data = reinterpret_cast<void*>(static_cast<std::uintptr_t>(256 + elements * size));
+  };
+  const AttentionCase::Offsets& at = c.offset;
+  Call p = c.call<Call>();
+  place(p.q, at.q), place(p.k, at.k), place(p.v, at.v), place(p.o, at.o);
+  if (c.has_far_pair) place(p.q_far, at.q_far), place(p.k_far, at.k_far);
+  if constexpr (std::is_same_v<Call, AttentionBackward>) {
+    place(p.dout, at.dout), place(p.dq, at.dq), place(p.dk, at.dk), place(p.dv, at.dv);
+    if (c.has_far_pair) place(p.dq_far, at.dq_far), place(p.dk_far, at.dk_far);
+  }
+  if (p.rotary.far != FarRotation::none) {
+    p.rotary.cos = p.rotary.sin =
+        reinterpret_cast<const float*>(static_cast<std::uintptr_t>(256 + at.tables * 4));
+  }
+  p.workspace_bytes = workspace_bytes_of(step, p);
+  return is_taken(step, p);
+}
+
+/// [batch][heads][queries] as [batch][queries][heads], or back.
+inline std::vector<double> transposed_lse(const Attention& p, const std::vector<double>& lse,
+                                          bool heads_first) {
+  std::vector<double> transposed(lse.size());
+  std::size_t at = 0;
+  for (std::int64_t b = 0; b < p.batch; ++b) {
+    for (std::int64_t head = 0; head < p.heads; ++head) {
+      for (std::int64_t row = 0; row < p.queries; ++row, ++at) {
+        const auto other = static_cast<std::size_t>((b * p.queries + row) * p.heads + head);
+        (heads_first ? transposed[at] : transposed[other]) = lse[heads_first ? other : at];
+      }
+    }
+  }
+  return transposed;
+}
+
+/// What a step wrote, by name: o and lse ([batch][queries][heads]), or the gradients.
+struct AttentionResult {
+  const char* name;
+  std::vector<double> values;
+};
+using AttentionResults = std::vector<AttentionResult>;
+
+inline void check_intact(std::initializer_list<Status> all) {
+  for (const Status& intact : all) CHECK_MESSAGE(intact.ok(), intact.message);
+}
+
+/// Runs a step of either pass with outputs of this poison. Checks all buffers. Tables are the
+/// caller's, in c.p.rotary.
+template <class Call>
+AttentionResults run_attention(const TestedStep<Ladder<Call>>& step, const AttentionCase& c,
+                               const AttentionRows& in, Poison poison) {
+  constexpr bool kIsForward = std::is_same_v<Call, AttentionForward>;
+  Call p = c.call<Call>();
+  const AttentionCase::Offsets& at = c.offset;
+  const Tensor::Shape of_q{p.batch, p.queries, p.heads, p.head_dim};
+  const Tensor::Shape of_k{p.batch, p.keys, p.kv_heads, p.head_dim};
+  std::deque<Tensor> tensors;  // all of the call's
+  std::vector<std::pair<const char*, const Tensor*>> outputs;
+  const auto input = [&](const char* name, const Tensor::Shape& shape, TensorView& x,
+                         const std::vector<double>& values, std::int64_t offset) {
+    tensors.push_back(Tensor::input(name, p.type, shape, x.stride, values, offset));
+    x.data = tensors.back().raw();
+  };
+  const auto output = [&](const char* name, const Tensor::Shape& shape, TensorView& x,
+                          std::int64_t offset) {
+    tensors.push_back(Tensor::output(name, p.type, shape, x.stride, poison, offset));
+    outputs.emplace_back(name, &tensors.back());
+    x.data = tensors.back().raw();
+  };
+  input("q", of_q, p.q, in.q, at.q), input("k", of_k, p.k, in.k, at.k);
+  input("v", of_k, p.v, in.v, at.v);
+  if (c.has_far_pair) {
+    input("q_far", of_q, p.q_far, in.q_far, at.q_far);
+    input("k_far", of_k, p.k_far, in.k_far, at.k_far);
+  }
+  const Layout of_lse = vector_layout(DType::fp32, p.batch * p.heads * p.queries);
+  std::optional<DeviceBuffer> lse;
+  if constexpr (kIsForward) {
+    output("o", of_q, p.o, at.o);
+    lse = DeviceBuffer::output("lse", of_lse, poison);
+    p.lse = c.wants_lse ? static_cast<float*>(lse->raw()) : nullptr;
+  } else {
+    input("o", of_q, p.o, in.o, at.o), input("dout", of_q, p.dout, in.dout, at.dout);
+    lse = DeviceBuffer::input("lse", of_lse, transposed_lse(p, in.lse, true));
+    p.lse = static_cast<const float*>(lse->raw());
+    output("dq", of_q, p.dq, at.dq), output("dk", of_k, p.dk, at.dk);
+    if (c.has_far_pair) {
+      output("dq_far", of_q, p.dq_far, at.dq_far), output("dk_far", of_k, p.dk_far, at.dk_far);
+    }
+    output("dv", of_k, p.dv, at.dv);
+  }
+  const auto query_lengths = lengths_buffer("query_lengths", c.query_lengths);
+  const auto key_lengths = lengths_buffer("key_lengths", c.key_lengths);
+  const auto ints = [](const std::optional<DeviceBuffer>& buffer) {
+    return buffer ? static_cast<const int*>(buffer->raw()) : nullptr;
+  };
+  p.query_lengths = ints(query_lengths), p.key_lengths = ints(key_lengths);
+  p.workspace_bytes = workspace_bytes_of(step, p);
+  if (!takes(step, c)) {  // the first one may run
+    const std::int64_t more = workspace_bytes_of(step.ladder->steps[0], p);
+    p.workspace_bytes = std::max(p.workspace_bytes, more);
+  }
+  const DeviceBuffer workspace =
+      DeviceBuffer::output("workspace", vector_layout(DType::fp32, p.workspace_bytes / 4), poison);
+  p.workspace = workspace.raw();
+
+  const Status done = run_step(step, p);
+  REQUIRE_MESSAGE(done.ok(), done.message);
+  for (const Tensor& tensor : tensors) check_intact({tensor.check()});
+  check_intact({lse->check(), workspace.check()});
+  AttentionResults results;
+  for (const auto& [name, tensor] : outputs) results.push_back({name, tensor->download()});
+  if (kIsForward && c.wants_lse) {
+    results.push_back({"lse", transposed_lse(p, lse->download(), false)});
+  }
+  return results;
+}
+
+/// For long lists, whose cases need not run with each poison.
+inline Poison poison_in_turn() {
+  static std::size_t turn = 0;
+  return kOutputPoisons[++turn % std::size(kOutputPoisons)];
+}
+
+}  // namespace tile
