@@ -118,6 +118,7 @@ function(tile_chapter)
   # Apart from the steps, because the checks of the exercises need it and are to work without them.
   add_library(${name}_reference STATIC ${sources})
   target_link_libraries(${name}_reference PUBLIC harness ${arg_LINKS} PRIVATE Eigen3::Eigen)
+  tile_use_headers(${name}_reference reference)
   target_include_directories(${name}_reference PUBLIC "${CMAKE_CURRENT_SOURCE_DIR}")
   add_library(${name}_steps STATIC)
   tile_add_kernels(${name}_steps ${steps} ${arg_KERNELS})
@@ -133,12 +134,14 @@ function(tile_chapter)
   # An object library: nothing refers to a chapter by name, it registers itself.
   add_library(${name}_chapter OBJECT ${glue})
   target_link_libraries(${name}_chapter PUBLIC ${name}_steps)
+  tile_use_headers(${name}_chapter program)
   set_property(GLOBAL APPEND PROPERTY TILE_CHAPTERS ${name})
 
   # The chapter's operations for callers of C. harness/c makes a library of all chapters', without
   # bench.cpp, which brings the peers with it.
   add_library(${name}_c_interface OBJECT ${c_interface})
   target_link_libraries(${name}_c_interface PUBLIC ${name}_steps)
+  tile_use_headers(${name}_c_interface program)
 
   add_executable(${name})
   target_link_libraries(${name} PRIVATE ${name}_chapter harness_tour)
