@@ -109,7 +109,7 @@ slowness() {
 # Seconds that the objects of a plan take on all cores: each as long as last time, or as long as one
 # of its kind does on the machine of 100 % slowness.
 estimate_build() { # FOLDER PLAN
-  local log=$1/.ninja_log each=1.3
+  local log=$1/.ninja_log each=2.3
   [[ ! -f $1/CMakeCache.txt ]] || ! grep -q '^TILE_DEVICE:STRING=gpu' "$1/CMakeCache.txt" || each=9
   [[ -f $log ]] || log=/dev/null
   awk -v each="$each" -v slow="$(slowness)" -v cores="$(cores)" -v object="$object" '

@@ -182,9 +182,8 @@ inline tile::Expected expected_of(const Step& step, const Problem& p, const Inpu
                      in.scale());
   }
   tile::Expected expected = reference(p, multiplied(in.a, p.type), multiplied(in.b, p.type), in.c,
-                                      false, in.bias, false, in.scale());
+                                      false, in.bias, false, in.scale(), true);
   expected.value = without_negative_zeros(tile::rounded(expected.value, type_of_c(p)));
-  expected.bound.assign(expected.bound.size(), 0.0);
   return expected;
 }
 

@@ -12,13 +12,13 @@ constexpr int kThreads = 128;
 /// dq = scale (R(i)^T dq1 + R(i')^T dq2). A thread has 8 pairs of rows r and r + 8.
 template <class T>
 __global__ void method_backward_sums_dq(const float4* near,      // DqSums of windowed attention
-                                            const float4* far,       // as near
-                                            Heads<T> dq,             // [batch][queries][heads][dim]
-                                            const float* cos,        // [3][positions][dim / 2]
-                                            const float* sin,        // as cos
-                                            const int* stand,        // [batch][queries]
-                                            std::int64_t far_table,  // where it begins
-                                            int queries, int heads, int dim, float scale) {
+                                        const float4* far,       // as near
+                                        Heads<T> dq,             // [batch][queries][heads][dim]
+                                        const float* cos,        // [3][positions][dim / 2]
+                                        const float* sin,        // as cos
+                                        const int* stand,        // [batch][queries]
+                                        std::int64_t far_table,  // where it begins
+                                        int queries, int heads, int dim, float scale) {
   const int term_rows = (queries + kRowsOfTerms - 1) / kRowsOfTerms * kRowsOfTerms;
   const std::int64_t at = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
   const int units = dim / 16, unit = static_cast<int>(at / 8 % units);
@@ -79,9 +79,9 @@ tile::Status rotate_sums_back(const Turning& t, const float4* near, const float4
   if (blocks == 0) return {};
   return with_16_bits_and_head_dim(t.type, t.head_dim, [&](auto element, auto) {
     using T = decltype(element);
-    return tile::launch(method_backward_sums_dq<T>, "method_backward_sums_dq", blocks,
-                        kThreads, 0, stream, near, far, tile::heads_of<T>(dq), t.cos, t.sin,
-                        t.positions, t.far_table, t.length, t.heads, dim, scale);
+    return tile::launch(method_backward_sums_dq<T>, "method_backward_sums_dq", blocks, kThreads, 0,
+                        stream, near, far, tile::heads_of<T>(dq), t.cos, t.sin, t.positions,
+                        t.far_table, t.length, t.heads, dim, scale);
   });
 }
 

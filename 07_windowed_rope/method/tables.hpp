@@ -17,8 +17,7 @@ namespace windowed_rope::method {
 //     rerope        W. Su, "Rectified Rotary Position Embeddings" (2023), github.com/bojone/rerope
 //     leaky_rerope  W + (i - j - W) / factor. By the same author
 //     self_extend   floor(i/G) - floor(j/G) + W - floor(W/G), G the factor. Jin et al. (2024),
-//     arXiv
-//                   2401.01325
+//                   arXiv 2401.01325
 std::string_view name(tile::FarRotation method);
 
 /// Whether there is such a far rotation, with this window W, from 0, and factor: of leaky_rerope at

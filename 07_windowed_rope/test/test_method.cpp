@@ -528,7 +528,8 @@ TEST_SUITE("chapter") {
         const MethodRows in = normal(c);
         Results first;
         for (std::size_t number = 0; number < std::size(kMethod); ++number) {
-          const tile::TestedStep<method::MethodLadder> step{kMethod[number], &kMethodLadder, number};
+          const tile::TestedStep<method::MethodLadder> step{kMethod[number], &kMethodLadder,
+                                                            number};
           if (!takes(step, c)) continue;
           // Where there is wgmma the others multiply by it, in another order.
           const bool has_wgmma = tile::has_feature(tile::device().capability, tile::Feature::wgmma);

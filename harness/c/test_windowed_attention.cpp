@@ -154,7 +154,8 @@ Call call_of(bool is_method, const Case& c, DType type) {
     p.rotary.far = static_cast<FarRotation>(c.far);
     p.rotary.far_factor = c.far_factor == 0 ? 1 : c.far_factor;
     p.rotary.rotary_dim = c.rotary_dim == 0 ? kDim : c.rotary_dim;
-    p.rotary.layout = c.interleaved ? rope::Layout::interleaved : rope::Layout::half_split;
+    p.rotary.layout =
+        c.interleaved ? tile::RotaryLayout::interleaved : tile::RotaryLayout::half_split;
     p.rotary.table_positions = kTablePositions;
     p.rotary.attention_factor = c.attention_factor == 0 ? 1 : c.attention_factor;
   }

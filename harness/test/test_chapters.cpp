@@ -65,12 +65,32 @@ void check_own_kernel(const LadderInfo& ladder, std::size_t step, Workload& work
   const std::vector<std::string> names = device().simulated ? launched_kernels() : reported;
   CHECK(names == reported);  // what a launcher says of itself is true
   const StepInfo& info = ladder.steps[step];
-  const std::string own =
-      info.kernel.empty() ? std::string(ladder.kernels).append(info.name) : std::string(info.kernel);
+  const std::string own = info.kernel.empty() ? std::string(ladder.kernels).append(info.name)
+                                              : std::string(info.kernel);
   const bool ran = std::ranges::any_of(
       names, [&own](const std::string& name) { return name.rfind(own, 0) == 0; });
   CHECK_MESSAGE(ran, own, " did not run");
   CHECK_FALSE(workload.check().ok());  // what one step wrote is not there for the next
+}
+
+/// Runs each step on the large problem that ./tour times. Those that share one run one after the
+/// other: it takes seconds to make.
+void check_large_problems(const Chapter& chapter) {
+  for (const LadderInfo& ladder : chapter.ladders) {
+    std::map<std::pair<std::vector<std::int64_t>, DType>, std::vector<std::size_t>> steps;
+    for (std::size_t step = 0; step < ladder.steps.size(); ++step) {
+      const StepInfo& info = ladder.steps[step];
+      if (!check_requirements(info.types, info.needs, default_type(info)).ok()) continue;
+      steps[{size_of(ladder, info.shows.large), default_type(info)}].push_back(step);
+    }
+    for (const auto& [problem, numbers] : steps) {
+      const auto large = ladder.make(problem.first, problem.second);
+      for (const std::size_t step : numbers) {
+        CAPTURE(ladder.steps[step].name);
+        check_own_kernel(ladder, step, *large);
+      }
+    }
+  }
 }
 
 TEST_CASE("chapters: a step's type, unless one is asked for, is one that runs here") {
@@ -121,26 +141,11 @@ TEST_CASE("chapters: every step runs its own kernel on what it shows, in each of
   }
 }
 
-// Takes minutes on the CPU device.
-TEST_CASE("chapters: every step runs its own kernel on the large problem that ./tour times" *
+// Takes minutes on the CPU device. CTest runs the chapters side by side.
+TEST_CASE("large: every step runs its own kernel on the large problem that ./tour times" *
           doctest::skip(device_is_simulated())) {
   for (const Chapter* chapter : chapters()) {
-    for (const LadderInfo& ladder : chapter->ladders) {
-      std::map<std::pair<std::vector<std::int64_t>, DType>, std::vector<std::size_t>> steps;
-      for (std::size_t step = 0; step < ladder.steps.size(); ++step) {
-        const StepInfo& info = ladder.steps[step];
-        if (!check_requirements(info.types, info.needs, default_type(info)).ok()) continue;
-        steps[{size_of(ladder, info.shows.large), default_type(info)}].push_back(step);
-      }
-      for (const auto& [problem, numbers] : steps) {  // one takes seconds to make
-        const auto large = ladder.make(problem.first, problem.second);
-        for (const std::size_t step : numbers) {
-          CAPTURE(chapter->name);
-          CAPTURE(ladder.steps[step].name);
-          check_own_kernel(ladder, step, *large);
-        }
-      }
-    }
+    SUBCASE(std::string(chapter->name).c_str()) { check_large_problems(*chapter); }
   }
 }
 
