@@ -10,8 +10,8 @@
 // Limit: memory, at the speed of a copy, for rows of up to 512 KiB; up to 2 MiB there is room for
 //        few blocks. Step 7 or an earlier one takes rows that fit into one block.
 #include "softmax.cuh"
-#include "stream_memory.hpp"
 #include "tile/host/launch.hpp"
+#include "tile/host/stream_memory.hpp"
 #include "tile/ptx/mbarrier.cuh"
 #include "tile/shared_slice.cuh"
 
@@ -201,7 +201,7 @@ tile::Status launch(const ForwardProblem& problem, const ForwardBuffers& buffers
   int clusters = 0;
   TILE_TRY(tile::clusters_at_once(softmax_queue<T, kPlain>, "softmax_queue", plan.threads,
                                   plan.blocks, plan.bytes, &clusters));
-  StreamMemory rows_taken;
+  tile::StreamMemory rows_taken;
   TILE_TRY(rows_taken.allocate(sizeof(unsigned long long), stream));
   const auto some = static_cast<unsigned>(std::min<std::int64_t>(clusters, problem.rows));
   return tile::launch_in_clusters(

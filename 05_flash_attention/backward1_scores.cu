@@ -4,29 +4,15 @@
 // Limit: the products are computed element by element. With faster products it would be memory: two
 //        matrices of 4 bytes for each query and key, written once and read three times.
 #include "flash_attention.cuh"
+#include "tile/float_rows.cuh"
 #include "tile/ptx/exp2.cuh"
-#include "tile/reduce.cuh"
 
 namespace flash_attention {
 namespace {
 
+using tile::dot;
+
 constexpr int kThreads = 128;
-
-/// A block has one row of one head: a query, or a key.
-struct Row {
-  int batch, head, row;
-  __device__ Row(int heads, int rows)
-      : batch(static_cast<int>(blockIdx.x / rows) / heads),
-        head(static_cast<int>(blockIdx.x / rows) % heads),
-        row(static_cast<int>(blockIdx.x % rows)) {}
-};
-
-template <class T>
-__device__ float dot(const T* a, const T* b, int dim) {
-  float sum = 0;
-  for (int d = 0; d < dim; ++d) sum += static_cast<float>(a[d]) * static_cast<float>(b[d]);
-  return sum;
-}
 
 // snippet-begin weights
 /// P = exp(S - lse) and dS = P (dP - delta) of a query. Both are 0 for keys that the query does not
@@ -42,16 +28,16 @@ __global__ void attention_backward_scores(Heads<const T> q,     // [batch][queri
                                           float* dscores,       // as weights
                                           BatchMasks masks, int heads, int group, int dim,
                                           float scale) {
-  const Row row(heads, masks.queries);
-  const Mask mask = masks.of(row.batch);
-  const T* query = q.rows(row.batch, row.head)[row.row];
-  const T* dout_row = dout.rows(row.batch, row.head)[row.row];
-  const float delta = dot(dout_row, o.rows(row.batch, row.head)[row.row], dim);
+  const auto work = work_of_block(heads, masks.queries);  // a tile is one query
+  const Mask mask = masks.of(work.batch);
+  const T* query = q.rows(work.batch, work.head)[work.tile];
+  const T* dout_row = dout.rows(work.batch, work.head)[work.tile];
+  const float delta = dot(dout_row, o.rows(work.batch, work.head)[work.tile], dim);
   for (int key = threadIdx.x; key < masks.keys; key += kThreads) {
     float weight = 0, dscore = 0;
-    if (mask.sees(row.row, key)) {
-      const T* key_row = k.rows(row.batch, row.head / group)[key];
-      const T* value_row = v.rows(row.batch, row.head / group)[key];
+    if (mask.sees(work.tile, key)) {
+      const T* key_row = k.rows(work.batch, work.head / group)[key];
+      const T* value_row = v.rows(work.batch, work.head / group)[key];
       const float score = scale * dot(query, key_row, dim);
       weight = tile::ptx::exp2_approx(kLog2E * (score - lse[blockIdx.x]));
       dscore = weight * (dot(dout_row, value_row, dim) - delta);
@@ -70,16 +56,16 @@ __global__ void attention_backward_scores_dq(const float* dscores,  // [batch][h
                                              Heads<T> dq,           // [batch][queries][heads][dim]
                                              BatchMasks masks, int heads, int group, int dim,
                                              float scale) {
-  const Row row(heads, masks.queries);
-  const Mask mask = masks.of(row.batch);
-  const auto keys = k.rows(row.batch, row.head / group);
+  const auto work = work_of_block(heads, masks.queries);  // a tile is one query
+  const Mask mask = masks.of(work.batch);
+  const auto keys = k.rows(work.batch, work.head / group);
   for (int d = threadIdx.x; d < dim; d += kThreads) {
     float sum = 0;
-    for (int key = mask.first_key(row.row); key < mask.end_key(row.row); ++key) {
+    for (int key = mask.first_key(work.tile); key < mask.end_key(work.tile); ++key) {
       sum +=
           dscores[std::int64_t{blockIdx.x} * masks.keys + key] * static_cast<float>(keys[key][d]);
     }
-    dq.rows(row.batch, row.head)[row.row][d] = static_cast<T>(scale * sum);
+    dq.rows(work.batch, work.head)[work.tile][d] = static_cast<T>(scale * sum);
   }
 }
 
@@ -93,22 +79,22 @@ __global__ void attention_backward_scores_dkv(
     Heads<T> dk,           // [batch][keys][heads / group][dim]
     Heads<T> dv,           // as dk
     BatchMasks masks, int heads, int group, int dim, float scale) {
-  const Row row(heads / group, masks.keys);
-  const Mask transposed = masks.of(row.batch).transposed();
+  const auto work = work_of_block(heads / group, masks.keys);  // a tile is one key
+  const Mask transposed = masks.of(work.batch).transposed();
   for (int d = threadIdx.x; d < dim; d += kThreads) {
     float dk_sum = 0, dv_sum = 0;
-    for (int head = row.head * group; head < (row.head + 1) * group; ++head) {
-      const auto queries = q.rows(row.batch, head), douts = dout.rows(row.batch, head);
-      const std::int64_t first = (std::int64_t{row.batch} * heads + head) * masks.queries;
-      for (int query = transposed.first_key(row.row); query < transposed.end_key(row.row);
+    for (int head = work.head * group; head < (work.head + 1) * group; ++head) {
+      const auto queries = q.rows(work.batch, head), douts = dout.rows(work.batch, head);
+      const std::int64_t first = (std::int64_t{work.batch} * heads + head) * masks.queries;
+      for (int query = transposed.first_key(work.tile); query < transposed.end_key(work.tile);
            ++query) {
-        const std::int64_t at = (first + query) * masks.keys + row.row;
+        const std::int64_t at = (first + query) * masks.keys + work.tile;
         dk_sum += dscores[at] * static_cast<float>(queries[query][d]);
         dv_sum += weights[at] * static_cast<float>(douts[query][d]);
       }
     }
-    dk.rows(row.batch, row.head)[row.row][d] = static_cast<T>(scale * dk_sum);
-    dv.rows(row.batch, row.head)[row.row][d] = static_cast<T>(dv_sum);
+    dk.rows(work.batch, work.head)[work.tile][d] = static_cast<T>(scale * dk_sum);
+    dv.rows(work.batch, work.head)[work.tile][d] = static_cast<T>(dv_sum);
   }
 }
 // snippet-end products

@@ -6,57 +6,19 @@
 // Change: two kernels, one before them for delta, and no memory for scores.
 // Limit: arithmetic in fp32, and seven products where five suffice.
 #include "flash_attention.cuh"
+#include "tile/float_rows.cuh"
 #include "tile/ptx/exp2.cuh"
-#include "tile/reduce.cuh"
 
 namespace flash_attention {
 namespace {
 
+using tile::kLaneDims, tile::add_rows, tile::dot, tile::load_rows, tile::store_row;
 constexpr int kWarps = 8, kThreads = kWarps * tile::kWarp;
 constexpr int kKept = kWarps;  // rows that a block keeps: one for each warp
 constexpr int kPassing = 32;   // rows of a tile of the loop: one for each lane
-constexpr int kMaxDim = 256, kLaneDims = kMaxDim / tile::kWarp;
 
 std::size_t shared_bytes(std::int64_t dim) {  // kept rows and rows of the loop, of two tensors each
   return static_cast<std::size_t>(2 * (kKept + kPassing) * (dim + 1)) * sizeof(float);
-}
-
-/// See step 2 of the forward pass.
-template <int kRows, class T>
-__device__ void load_rows(float* smem, tile::Rows<const T> from, int count, int dim) {
-  for (int i = threadIdx.x; i < kRows * dim; i += kThreads) {
-    const int row = i / dim, d = i % dim;
-    smem[row * (dim + 1) + d] = row < count ? static_cast<float>(from[row][d]) : 0;
-  }
-}
-
-__device__ float dot(const float* a, const float* b, int dim) {
-  float sum = 0;
-  for (int d = 0; d < dim; ++d) sum += a[d] * b[d];
-  return sum;
-}
-
-/// sums += the lanes' numbers times the loop's rows; a lane has the elements lane, lane + 32, …
-__device__ void add_rows(float (&sums)[kLaneDims], float of_lane, const float* rows, int dim) {
-  const int lane = threadIdx.x % tile::kWarp;
-  for (int j = 0; j < kPassing; ++j) {
-    const float of_row = __shfl_sync(tile::kAllLanes, of_lane, j);
-#pragma unroll
-    for (int e = 0; e < kLaneDims; ++e) {
-      const int d = lane + e * tile::kWarp;
-      if (d < dim) sums[e] += of_row * rows[j * (dim + 1) + d];
-    }
-  }
-}
-
-template <class T>
-__device__ void store_row(T* row, const float (&sums)[kLaneDims], float scale, int dim) {
-  const int lane = threadIdx.x % tile::kWarp;
-#pragma unroll
-  for (int e = 0; e < kLaneDims; ++e) {
-    const int d = lane + e * tile::kWarp;
-    if (d < dim) row[d] = static_cast<T>(scale * sums[e]);
-  }
 }
 
 // snippet-begin keys
@@ -161,7 +123,7 @@ __global__ void attention_backward_tiles_dq(Heads<const T> q,       // [batch][q
 }  // namespace
 
 tile::Status takes_tiles(const AttentionBackward& p, const tile::Device& device) {
-  if (p.head_dim > kMaxDim) {
+  if (p.head_dim > tile::kMaxFloatDim) {
     return tile::unsupported("head_dim", std::to_string(p.head_dim) + " is more than 256");
   }
   const auto bytes = static_cast<std::int64_t>(shared_bytes(p.head_dim));

@@ -9,9 +9,9 @@
 // Limit: neither the tensor cores nor shared memory are busy all the time: a block waits at two
 //        barriers in each iteration.
 #include "flash_attention.cuh"
-#include "tile/dq_sums.cuh"
-#include "tile/ptx/red.cuh"
+#include "tile/host/dq_sums.hpp"
 #include "tile/query_stage.cuh"
+#include "tile/stored_scores.cuh"
 
 namespace flash_attention {
 namespace {
@@ -120,37 +120,15 @@ __global__ void __launch_bounds__(TilePlan<kDim>::kThreads, TilePlan<kDim>::kBlo
 #pragma unroll
     for (int i = 1; i < kSharing; ++i) {
       const int part = (warp + i) % kSharing * kPart;
-#pragma unroll
-      for (int depth = part; depth < part + kPart; depth += 16) {
-        Fragment<32, 16> fragment;
-        load(fragment, p_tile, warp_key, depth);
-        mma_AB<T>(dv_sums, fragment, stage.dout, depth, col0);
-        load(fragment, ds_tile, warp_key, depth);
-        mma_AB<T>(dk_sums, fragment, stage.q, depth, col0);
-      }
+      add_stored_part<T, kPart>(dv_sums, dk_sums, p_tile, ds_tile, warp_key, stage, part, col0);
     }
     // This warp's part of dQ = dS K
-    constexpr int kDqRows = Plan::kDqRows, kDqCols = Plan::kDqCols;
-    const int dq_row = warp % (kQueries / kDqRows) * kDqRows;
-    const int dq_col = warp / (kQueries / kDqRows) * kDqCols;
-    Accumulator<kDqRows, kDqCols> dq;
-#pragma unroll
-    for (int depth = 0; depth < kKeys; depth += 16) {
-      Fragment<kDqRows, 16> fragment;
-      load_transposed(fragment, ds_tile, depth, dq_row);
-      mma_AB<T>(dq, fragment, k_tile, depth, dq_col);
-    }
+    const int dq_row = warp % (kQueries / Plan::kDqRows) * Plan::kDqRows;
+    const int dq_col = warp / (kQueries / Plan::kDqRows) * Plan::kDqCols;
     const int term_rows = (masks.queries + kRowsOfTerms - 1) / kRowsOfTerms * kRowsOfTerms;
-    const std::int64_t row = (std::int64_t{work.batch} * heads + head) * term_rows + query + dq_row;
-    float4* to = dq_sums + (row / 16 * (kDim / 8) + dq_col / 8) * 32 + threadIdx.x % 32;
-#pragma unroll
-    for (int i = 0; i < kDqRows / 16; ++i) {
-#pragma unroll
-      for (int j = 0; j < kDqCols / 8; ++j) {
-        const float(&sum)[4] = dq.mma[i][j];
-        tile::ptx::red_add(to + (i * (kDim / 8) + j) * 32, {sum[0], sum[1], sum[2], sum[3]});
-      }
-    }
+    tile::add_dq<T, Plan::kDqRows, Plan::kDqCols>(
+        dq_sums, (std::int64_t{work.batch} * heads + head) * term_rows + query, ds_tile, k_tile,
+        dq_row, dq_col);
   };
   for (; head < end_head; ++head) {
     int tile = visited.first;
@@ -198,7 +176,7 @@ tile::Status one_pass(const AttentionBackward& p, void* stream) {
               heads_of<const T>(p.v), heads_of<const T>(p.dout), stats, sums, heads_of<T>(p.dk),
               heads_of<T>(p.dv), masks_of(p), p.batch, p.heads, group_of(p), p.scale));
         }
-        return tile::launch_round_dq<T>(p, sums, p.dq, stream);
+        return round_dq(p, sums, p.dq, stream);
       });
 }
 

@@ -6,29 +6,16 @@
 // Limit: arithmetic. Two multiply-adds of fp32 for each score and element of the head dimension,
 //        and each reads shared memory.
 #include "flash_attention.cuh"
+#include "tile/float_rows.cuh"
 #include "tile/ptx/exp2.cuh"
-#include "tile/reduce.cuh"
 
 namespace flash_attention {
 namespace {
 
+using tile::kLaneDims, tile::load_rows, tile::store_row;
 constexpr int kQueries = 16, kKeys = 32;  // a warp has two queries, and a lane one of the keys
 constexpr int kWarps = 8, kThreads = kWarps * tile::kWarp;
 constexpr int kWarpQueries = kQueries / kWarps;
-constexpr int kMaxDim = 256, kLaneDims = kMaxDim / tile::kWarp;
-
-// snippet-begin load
-/// Copies `count` rows of dim elements to shared memory as floats. The other rows, up to kRows,
-/// become 0. Rows lie dim + 1 floats apart, so that lanes that read the same element of consecutive
-/// rows use different banks.
-template <int kRows, class T>
-__device__ void load_rows(float* smem, tile::Rows<const T> from, int count, int dim) {
-  for (int i = threadIdx.x; i < kRows * dim; i += kThreads) {
-    const int row = i / dim, d = i % dim;
-    smem[row * (dim + 1) + d] = row < count ? static_cast<float>(from[row][d]) : 0;
-  }
-}
-// snippet-end load
 
 // snippet-begin kernel
 template <class T>
@@ -99,12 +86,7 @@ __global__ void attention_tiles(Heads<const T> q,  // [batch][queries][heads][di
     if (query >= masks.queries) continue;
     const float total = tile::reduce_lanes(sum[i], tile::Add{});
     const float inverse = total == 0 ? 0 : 1 / total;  // 0 for a query that sees no key
-    T* row = o.rows(work.batch, work.head)[query];
-#pragma unroll
-    for (int e = 0; e < kLaneDims; ++e) {
-      const int d = lane + e * tile::kWarp;
-      if (d < dim) row[d] = static_cast<T>(out[i][e] * inverse);
-    }
+    store_row(o.rows(work.batch, work.head)[query], out[i], inverse, dim);
     if (lse && lane == 0) {
       lse[(std::int64_t{work.batch} * heads + work.head) * masks.queries + query] =
           total == 0 ? -INFINITY : reference[i] * kLn2 + logf(total);
@@ -116,7 +98,7 @@ __global__ void attention_tiles(Heads<const T> q,  // [batch][queries][heads][di
 }  // namespace
 
 tile::Status takes_tiles(const AttentionForward& p, const tile::Device&) {
-  if (p.head_dim <= kMaxDim) return {};
+  if (p.head_dim <= tile::kMaxFloatDim) return {};
   return tile::unsupported("head_dim", std::to_string(p.head_dim) + " is more than 256");
 }
 

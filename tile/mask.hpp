@@ -72,4 +72,23 @@ struct Mask {
   // snippet-end transposed
 };
 
+/// The masks of all batch entries.
+struct BatchMasks {
+  int queries, keys, left, right;
+  const int* query_lengths;  // [batch], or null
+  const int* key_lengths;
+
+  /// The mask of one entry. A length greater than the tensor's would lead out of it, so it is cut,
+  /// and a negative one is 0.
+  __host__ __device__ constexpr Mask of(int batch) const {
+    return {query_lengths ? cut(query_lengths[batch], queries) : queries,
+            key_lengths ? cut(key_lengths[batch], keys) : keys, left, right};
+  }
+
+ private:
+  __host__ __device__ static constexpr int cut(int length, int most) {
+    return length < 0 ? 0 : length < most ? length : most;
+  }
+};
+
 }  // namespace tile

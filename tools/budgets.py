@@ -52,17 +52,12 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
         "for few tiles: it continues step 16 (warp_specialized), not the steps for many",
     ("03_softmax/forward8_queue.cu", "changed"):
         "the messages of a cluster, half of the file, are of no use without the queue",
-    ("03_softmax/forward8_queue.cu", "headers"): "stream_memory.hpp is host code of this step alone",
-    ("03_softmax/forward8_queue.cu", "header lines"): "stream_memory.hpp",
     ("04_layernorm/forward4_four_rows.cu", "changed"):
         "the columns of four rows in place of a row's chunks: no line of step 3's kernel remains",
     ("04_layernorm/backward3_persistent.cu", "changed"):
         "one kernel that walks over rows, with a queue of them, in the place of two that do not",
     ("04_layernorm/backward4_cluster.cu", "changed"):
         "most of it is what falls away: a warp's rows, and w and xhat computed twice",
-    ("05_flash_attention/forward2_tiles.cu", "lines"): "the whole of flash attention in one kernel",
-    ("05_flash_attention/forward2_tiles.cu", "changed"):
-        "one kernel in the place of three: no line of theirs remains",
     ("05_flash_attention/backward1_scores.cu", "lines"): "three kernels, one for each formula",
     ("05_flash_attention/backward2_tiles.cu", "lines"): "two kernels, one for each side",
     ("05_flash_attention/backward2_tiles.cu", "changed"):
@@ -80,22 +75,17 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("05_flash_attention/forward9_wgmma.cu", "header lines"): "the same",
     ("06_rope/rotary/forward3_vectors.cu", "changed"):
         "units of chunks and several heads in the place of a pair: no line of step 2's kernel remains",
-    ("07_windowed_rope/windowed/forward1_scores.cu", "lines"): "chapter 05's 120, and a second q and k",
     ("07_windowed_rope/windowed/forward2_tiles.cu", "lines"): "chapter 05's 140, and two kinds of tiles",
     ("07_windowed_rope/windowed/forward2_tiles.cu", "kernel"): "the same",
     ("07_windowed_rope/windowed/forward4_two_visits.cu", "headers"):
         "chapter 06's rotation, an option of the kernel: a method's step 2 is this kernel with tables",
     ("07_windowed_rope/windowed/forward4_two_visits.cu", "header lines"): "the same",
-    ("07_windowed_rope/windowed/forward5_wgmma.cu", "lines"):
-        "chapter 05's 227, five maps for three, and a loop over the parts on both sides of the ring",
     ("07_windowed_rope/windowed/forward5_wgmma.cu", "kernel"): "the same",
     ("07_windowed_rope/windowed/forward5_wgmma.cu", "headers"): "as in chapter 05",
     ("07_windowed_rope/windowed/forward5_wgmma.cu", "header lines"): "the same",
     ("07_windowed_rope/windowed/backward1_scores.cu", "lines"): "three kernels, one for each formula",
     ("07_windowed_rope/windowed/backward2_tiles.cu", "lines"): "two kernels, one for each side",
     ("07_windowed_rope/windowed/backward2_tiles.cu", "changed"): "two kinds of tiles in both of them",
-    ("07_windowed_rope/windowed/backward4_one_pass.cu", "kernel"):
-        "chapter 05's, and a loop over the parts",
     ("07_windowed_rope/method/backward4_prologue.cu", "lines"):
         "that of `one_pass`, and dk rotated back in registers",
     ("07_windowed_rope/method/backward4_prologue.cu", "kernel"): "the same",

@@ -7,7 +7,6 @@
 #include "rotary/rotary_unit.cuh"
 #include "tile/host/launch.hpp"
 #include "tile/mask.hpp"
-#include "tile/reduce.cuh"
 #include "tile/shared_tile.cuh"
 #include "tile/warp_product.cuh"
 
@@ -102,37 +101,8 @@ __device__ __forceinline__ void rotate_back(tile::Accumulator<kRows, kDim>& sums
 }
 // snippet-end rotate_back
 
-/// Backward: the stats of each of this lane's queries (tile::RowStats). Four lanes share a row, and
-/// each sums up a quarter of delta = sum dO O.
-template <class T, int kDim, int kLaneRows>
-__device__ __forceinline__ void compute_stats(tile::RowStats (&stats)[kLaneRows],
-                                              tile::Rows<const T> o, tile::Rows<const T> dout,
-                                              const float* lse, int first_row, int rows) {
-  using Chunk = tile::Chunk<T, 8>;
-#pragma unroll
-  for (int r = 0; r < kLaneRows; ++r) {
-    const int row = first_row + tile::Accumulator<kLaneRows * 8, kDim>::row(r);
-    float sum = 0;
-    for (int col = threadIdx.x % 4 * 8; row < rows && col < kDim; col += 32) {
-      float of_o[8], of_dout[8];
-      Chunk::load(o[row] + col).to_floats(of_o);
-      Chunk::load(dout[row] + col).to_floats(of_dout);
-#pragma unroll
-      for (int i = 0; i < 8; ++i) sum = fmaf(of_o[i], of_dout[i], sum);
-    }
-    stats[r] = {row < rows ? tile::kLog2E * lse[row] : 0, tile::reduce_lanes(sum, tile::Add{}, 4)};
-  }
-}
-
-/// Stores the stats, from the warp's first query on.
-template <int kLaneRows>
-__device__ __forceinline__ void store_stats(const tile::RowStats (&stats)[kLaneRows],
-                                            tile::RowStats* of_warp) {
-#pragma unroll
-  for (int r = 0; r < kLaneRows; ++r) {
-    if (threadIdx.x % 4 == 0) of_warp[threadIdx.x % 32 / 4 + r * 8] = stats[r];
-  }
-}
+/// Backward: fills in the stats, [batch][heads][rows of stats], at the beginning of the workspace.
+tile::Status compute_stats(const AttentionBackward& p, void* stream);
 
 /// As many keys as queries.
 inline tile::Mask mask_of(const tile::Attention& p) {

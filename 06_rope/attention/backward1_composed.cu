@@ -21,16 +21,14 @@ struct TilePlan {
 };
 
 // snippet-begin queries
-/// dQ of a tile of queries, and their stats.
+/// dQ of a tile of queries.
 template <class T, int kDim>
 __global__ void attention_backward_composed_dq(Heads<const T> q,  // [batch][length][heads][kDim]
                                                Heads<const T> k,  // [batch][length][heads / group]
                                                Heads<const T> v,  // as k
-                                               Heads<const T> o,  // as q
-                                               Heads<const T> dout,    // as q
-                                               const float* lse,       // [batch][heads][length]
-                                               tile::RowStats* stats,  // [batch][heads][rows]
-                                               Heads<T> dq,            // as q
+                                               Heads<const T> dout,          // as q
+                                               const tile::RowStats* stats,  // [batch][heads][rows]
+                                               Heads<T> dq,                  // as q
                                                tile::Mask mask, int batch, int heads, int group,
                                                float scale) {
   using Plan = TilePlan<kDim>;
@@ -60,10 +58,9 @@ __global__ void attention_backward_composed_dq(Heads<const T> q,  // [batch][len
   dout_tile.template copy_async<kThreads>(dout.rows(work.batch, work.head, block_query),
                                           mask.queries - block_query);
   copy(visited.first);
-  tile::RowStats of_lane[2];
-  compute_stats<T, kDim>(of_lane, o.rows(work.batch, work.head), dout.rows(work.batch, work.head),
-                         lse_of_head(lse, work, heads, mask.queries), warp_query, mask.queries);
-  store_stats(of_lane, stats_of_head(stats, work, heads, mask.queries) + warp_query);
+  const tile::RowStats* of_warp = stats_of_head(stats, work, heads, mask.queries) + warp_query;
+  const tile::RowStats of_lane[2] = {of_warp[Accumulator<16, kDim>::row(0)],
+                                     of_warp[Accumulator<16, kDim>::row(1)]};
 
   Accumulator<16, kDim> dq_sums;
   for (int tile = visited.first; tile < visited.last; ++tile) {
@@ -194,6 +191,7 @@ tile::Status composed(const AttentionBackward& p, void* stream) {
   static_assert(kKept == TilePlan<128>::kKept);
   TILE_TRY(tile::blocks_for_tiles(p, p.kv_heads, p.keys, kKept, &keys));
   TILE_TRY(tile::blocks_for_tiles(p, p.heads, p.queries, kKept, &queries));
+  TILE_TRY(compute_stats(p, stream));
   const Rotation rotation = rotation_forth(p);
   TILE_TRY(rotation.launch(stream));
   TILE_TRY(with_type_and_head_dim(p, [&](auto element, auto head_dim) -> tile::Status {
@@ -204,10 +202,9 @@ tile::Status composed(const AttentionBackward& p, void* stream) {
     const auto k = heads_of<const T>(rotation.buffers.k_out, rotation.problem.k_out);
     const auto v = heads_of<const T>(p.v.data, p.v.stride);
     const auto dout = heads_of<const T>(p.dout.data, p.dout.stride);
-    auto* stats = static_cast<tile::RowStats*>(p.workspace);
+    const auto* stats = static_cast<const tile::RowStats*>(p.workspace);
     TILE_TRY(tile::launch(attention_backward_composed_dq<T, kDim>, "attention_backward_composed_dq",
-                          queries, kThreads, kBytes, stream, q, k, v,
-                          heads_of<const T>(p.o.data, p.o.stride), dout, p.lse, stats,
+                          queries, kThreads, kBytes, stream, q, k, v, dout, stats,
                           heads_of<T>(p.dq.data, p.dq.stride), mask_of(p), p.batch, p.heads,
                           tile::group_of(p), p.scale));
     return tile::launch(attention_backward_composed_dkv<T, kDim>, "attention_backward_composed_dkv",

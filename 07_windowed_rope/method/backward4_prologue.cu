@@ -11,7 +11,6 @@
 //        that was 3 % slower.
 #include "method/method.cuh"
 #include "tile/ptx/flag_once.cuh"
-#include "tile/ptx/red.cuh"
 #include "windowed/one_pass_shape.cuh"
 #include "windowed/rotate_rows.cuh"
 
@@ -175,29 +174,13 @@ __global__ void __launch_bounds__(Plan::kThreads, Plan::kBlocks)
       }
       __syncthreads();  // dS is there
       // This warp's part of dQ = dS K
-      constexpr int kDqRows = Plan::kDqRows, kDqCols = Plan::kDqCols;
-      const int dq_row = warp % (kQueries / kDqRows) * kDqRows;
-      const int dq_col = warp / (kQueries / kDqRows) * kDqCols;
-      Accumulator<kDqRows, kDqCols> dq;
-#pragma unroll
-      for (int depth = 0; depth < kKeys; depth += 16) {
-        Fragment<kDqRows, 16> fragment;
-        load_transposed(fragment, ds_tile, depth, dq_row);
-        mma_AB<T>(dq, fragment, k_tile, depth, dq_col);
-      }
+      const int dq_row = warp % (kQueries / Plan::kDqRows) * Plan::kDqRows;
+      const int dq_col = warp / (kQueries / Plan::kDqRows) * Plan::kDqCols;
       const int term_rows = (masks.queries + kRowsOfTerms - 1) / kRowsOfTerms * kRowsOfTerms;
-      const std::int64_t row =
-          (std::int64_t{work.batch} * heads + head) * term_rows + query + dq_row;
-      float4* to = (tile::ptx::flag_once(near) ? dq_sums.near : dq_sums.far) +
-                   (row / 16 * (kDim / 8) + dq_col / 8) * 32 + threadIdx.x % 32;
-#pragma unroll
-      for (int i = 0; i < kDqRows / 16; ++i) {
-#pragma unroll
-        for (int j = 0; j < kDqCols / 8; ++j) {
-          const float(&sum)[4] = dq.mma[i][j];
-          tile::ptx::red_add(to + (i * (kDim / 8) + j) * 32, {sum[0], sum[1], sum[2], sum[3]});
-        }
-      }
+      tile::add_dq<T, Plan::kDqRows, Plan::kDqCols>(
+          tile::ptx::flag_once(near) ? dq_sums.near : dq_sums.far,
+          (std::int64_t{work.batch} * heads + head) * term_rows + query, ds_tile, k_tile, dq_row,
+          dq_col);
     };
     for (; head < end_head; ++head) {
       int tile = visited.first;

@@ -4,30 +4,16 @@
 //       over both.
 // Limit: the products are computed element by element, and two matrices have 4 bytes for each query
 //        and key.
+#include "tile/float_rows.cuh"
 #include "tile/ptx/exp2.cuh"
-#include "tile/reduce.cuh"
 #include "windowed/windowed_rope.cuh"
 
 namespace windowed_rope {
 namespace {
 
+using tile::dot;
+
 constexpr int kThreads = 128;
-
-/// A block has one row of one head: a query, or a key.
-struct Row {
-  int batch, head, row;
-  __device__ Row(int heads, int rows)
-      : batch(static_cast<int>(blockIdx.x / rows) / heads),
-        head(static_cast<int>(blockIdx.x / rows) % heads),
-        row(static_cast<int>(blockIdx.x % rows)) {}
-};
-
-template <class T>
-__device__ float dot(const T* a, const T* b, int dim) {
-  float sum = 0;
-  for (int d = 0; d < dim; ++d) sum += static_cast<float>(a[d]) * static_cast<float>(b[d]);
-  return sum;
-}
 
 // snippet-begin weights
 /// P = exp(S - lse) and dS = P (dP - delta) of a query. Both are 0 for keys that the query does not
@@ -45,17 +31,17 @@ __global__ void windowed_backward_scores(Heads<const T> q1,    // [batch][querie
                                          float* dscores,       // as weights
                                          BatchMasks masks, Window window, int heads, int group,
                                          int dim, float scale) {
-  const Row row(heads, masks.queries);
-  const Mask mask = masks.of(row.batch);
-  const T* dout_row = dout.rows(row.batch, row.head)[row.row];
-  const float delta = dot(dout_row, o.rows(row.batch, row.head)[row.row], dim);
+  const auto work = work_of_block(heads, masks.queries);  // a tile is one query
+  const Mask mask = masks.of(work.batch);
+  const T* dout_row = dout.rows(work.batch, work.head)[work.tile];
+  const float delta = dot(dout_row, o.rows(work.batch, work.head)[work.tile], dim);
   for (int key = threadIdx.x; key < masks.keys; key += kThreads) {
     float weight = 0, dscore = 0;
-    if (mask.sees(row.row, key)) {
-      const bool near = window.is_near(mask, row.row, key);
-      const T* query_row = (near ? q1 : q2).rows(row.batch, row.head)[row.row];
-      const T* key_row = (near ? k1 : k2).rows(row.batch, row.head / group)[key];
-      const T* value_row = v.rows(row.batch, row.head / group)[key];
+    if (mask.sees(work.tile, key)) {
+      const bool near = window.is_near(mask, work.tile, key);
+      const T* query_row = (near ? q1 : q2).rows(work.batch, work.head)[work.tile];
+      const T* key_row = (near ? k1 : k2).rows(work.batch, work.head / group)[key];
+      const T* value_row = v.rows(work.batch, work.head / group)[key];
       const float score = scale * dot(query_row, key_row, dim);
       weight = tile::ptx::exp2_approx(kLog2E * (score - lse[blockIdx.x]));
       dscore = weight * (dot(dout_row, value_row, dim) - delta);
@@ -76,22 +62,22 @@ __global__ void windowed_backward_scores_dq(const float* dscores,  // [batch][he
                                             Heads<T> dq2,          // as dq1
                                             BatchMasks masks, Window window, int heads, int group,
                                             int dim, float scale) {
-  const Row row(heads, masks.queries);
-  const Mask mask = masks.of(row.batch);
-  const auto near_keys = k1.rows(row.batch, row.head / group);
-  const auto far_keys = k2.rows(row.batch, row.head / group);
+  const auto work = work_of_block(heads, masks.queries);  // a tile is one query
+  const Mask mask = masks.of(work.batch);
+  const auto near_keys = k1.rows(work.batch, work.head / group);
+  const auto far_keys = k2.rows(work.batch, work.head / group);
   for (int d = threadIdx.x; d < dim; d += kThreads) {
     float near_sum = 0, far_sum = 0;
-    for (int key = mask.first_key(row.row); key < mask.end_key(row.row); ++key) {
+    for (int key = mask.first_key(work.tile); key < mask.end_key(work.tile); ++key) {
       const float dscore = dscores[std::int64_t{blockIdx.x} * masks.keys + key];
-      if (window.is_near(mask, row.row, key)) {
+      if (window.is_near(mask, work.tile, key)) {
         near_sum += dscore * static_cast<float>(near_keys[key][d]);
       } else {
         far_sum += dscore * static_cast<float>(far_keys[key][d]);
       }
     }
-    dq1.rows(row.batch, row.head)[row.row][d] = static_cast<T>(scale * near_sum);
-    dq2.rows(row.batch, row.head)[row.row][d] = static_cast<T>(scale * far_sum);
+    dq1.rows(work.batch, work.head)[work.tile][d] = static_cast<T>(scale * near_sum);
+    dq2.rows(work.batch, work.head)[work.tile][d] = static_cast<T>(scale * far_sum);
   }
 }
 
@@ -107,18 +93,18 @@ __global__ void windowed_backward_scores_dkv(const float* weights,  // [batch][h
                                              Heads<T> dv,   // as dk1
                                              BatchMasks masks, Window window, int heads, int group,
                                              int dim, float scale) {
-  const Row row(heads / group, masks.keys);
-  const Mask transposed = masks.of(row.batch).transposed();
+  const auto work = work_of_block(heads / group, masks.keys);  // a tile is one key
+  const Mask transposed = masks.of(work.batch).transposed();
   for (int d = threadIdx.x; d < dim; d += kThreads) {
     float near_sum = 0, far_sum = 0, dv_sum = 0;
-    for (int head = row.head * group; head < (row.head + 1) * group; ++head) {
-      const auto near_queries = q1.rows(row.batch, head), far_queries = q2.rows(row.batch, head);
-      const auto douts = dout.rows(row.batch, head);
-      const std::int64_t first = (std::int64_t{row.batch} * heads + head) * masks.queries;
-      for (int query = transposed.first_key(row.row); query < transposed.end_key(row.row);
+    for (int head = work.head * group; head < (work.head + 1) * group; ++head) {
+      const auto near_queries = q1.rows(work.batch, head), far_queries = q2.rows(work.batch, head);
+      const auto douts = dout.rows(work.batch, head);
+      const std::int64_t first = (std::int64_t{work.batch} * heads + head) * masks.queries;
+      for (int query = transposed.first_key(work.tile); query < transposed.end_key(work.tile);
            ++query) {
-        const std::int64_t at = (first + query) * masks.keys + row.row;
-        if (window.is_near(transposed, row.row, query)) {
+        const std::int64_t at = (first + query) * masks.keys + work.tile;
+        if (window.is_near(transposed, work.tile, query)) {
           near_sum += dscores[at] * static_cast<float>(near_queries[query][d]);
         } else {
           far_sum += dscores[at] * static_cast<float>(far_queries[query][d]);
@@ -126,9 +112,9 @@ __global__ void windowed_backward_scores_dkv(const float* weights,  // [batch][h
         dv_sum += weights[at] * static_cast<float>(douts[query][d]);
       }
     }
-    dk1.rows(row.batch, row.head)[row.row][d] = static_cast<T>(scale * near_sum);
-    dk2.rows(row.batch, row.head)[row.row][d] = static_cast<T>(scale * far_sum);
-    dv.rows(row.batch, row.head)[row.row][d] = static_cast<T>(dv_sum);
+    dk1.rows(work.batch, work.head)[work.tile][d] = static_cast<T>(scale * near_sum);
+    dk2.rows(work.batch, work.head)[work.tile][d] = static_cast<T>(scale * far_sum);
+    dv.rows(work.batch, work.head)[work.tile][d] = static_cast<T>(dv_sum);
   }
 }
 // snippet-end products

@@ -6,7 +6,6 @@
 // Limit: neither the tensor cores nor shared memory are busy all the time, and a mixed tile costs
 //        as much as two.
 #include "tile/ptx/flag_once.cuh"
-#include "tile/ptx/red.cuh"
 #include "windowed/one_pass_shape.cuh"
 
 namespace windowed_rope {
@@ -112,39 +111,16 @@ __global__ void __launch_bounds__(OnePassShape<kDim>::kThreads, OnePassShape<kDi
 #pragma unroll
       for (int i = 1; i < kSharing; ++i) {
         const int part = (warp + i) % kSharing * kPart;
-#pragma unroll
-        for (int depth = part; depth < part + kPart; depth += 16) {
-          Fragment<32, 16> fragment;
-          load(fragment, p_tile, warp_key, depth);
-          mma_AB<T>(dv_sums, fragment, stage.dout, depth, col0);
-          load(fragment, ds_tile, warp_key, depth);
-          mma_AB<T>(dk_sums, fragment, stage.q, depth, col0);
-        }
+        add_stored_part<T, kPart>(dv_sums, dk_sums, p_tile, ds_tile, warp_key, stage, part, col0);
       }
       // This warp's part of dQ = dS K
-      constexpr int kDqRows = Plan::kDqRows, kDqCols = Plan::kDqCols;
-      const int dq_row = warp % (kQueries / kDqRows) * kDqRows;
-      const int dq_col = warp / (kQueries / kDqRows) * kDqCols;
-      Accumulator<kDqRows, kDqCols> dq;
-#pragma unroll
-      for (int depth = 0; depth < kKeys; depth += 16) {
-        Fragment<kDqRows, 16> fragment;
-        load_transposed(fragment, ds_tile, depth, dq_row);
-        mma_AB<T>(dq, fragment, k_tile, depth, dq_col);
-      }
+      const int dq_row = warp % (kQueries / Plan::kDqRows) * Plan::kDqRows;
+      const int dq_col = warp / (kQueries / Plan::kDqRows) * Plan::kDqCols;
       const int term_rows = (masks.queries + kRowsOfTerms - 1) / kRowsOfTerms * kRowsOfTerms;
-      const std::int64_t row =
-          (std::int64_t{work.batch} * heads + head) * term_rows + query + dq_row;
-      float4* to = (tile::ptx::flag_once(near) ? dq1_sums : dq2_sums) +
-                   (row / 16 * (kDim / 8) + dq_col / 8) * 32 + threadIdx.x % 32;
-#pragma unroll
-      for (int i = 0; i < kDqRows / 16; ++i) {
-#pragma unroll
-        for (int j = 0; j < kDqCols / 8; ++j) {
-          const float(&sum)[4] = dq.mma[i][j];
-          tile::ptx::red_add(to + (i * (kDim / 8) + j) * 32, {sum[0], sum[1], sum[2], sum[3]});
-        }
-      }
+      tile::add_dq<T, Plan::kDqRows, Plan::kDqCols>(
+          tile::ptx::flag_once(near) ? dq1_sums : dq2_sums,
+          (std::int64_t{work.batch} * heads + head) * term_rows + query, ds_tile, k_tile, dq_row,
+          dq_col);
     };
     for (; head < end_head; ++head) {
       int tile = visited.first;
@@ -197,8 +173,8 @@ tile::Status one_pass(const AttentionBackward& p, void* stream) {
               group_of(p), p.scale));
         }
         if (!p.dq.data) return {};  // the caller makes something else of the sums
-        TILE_TRY(tile::launch_round_dq<T>(p, sums.near, p.dq, stream));
-        return tile::launch_round_dq<T>(p, sums.far, p.dq_far, stream);
+        TILE_TRY(round_dq(p, sums.near, p.dq, stream));
+        return round_dq(p, sums.far, p.dq_far, stream);
       });
 }
 

@@ -12,15 +12,6 @@ namespace {
 constexpr int kThreads = 128;
 
 // snippet-begin scores
-/// A block has one query of one head.
-struct Row {
-  int batch, head, query;
-  __device__ Row(int heads, int queries)
-      : batch(static_cast<int>(blockIdx.x / queries) / heads),
-        head(static_cast<int>(blockIdx.x / queries) % heads),
-        query(static_cast<int>(blockIdx.x % queries)) {}
-};
-
 /// S = scale Q1 K1^T where a key is near, scale Q2 K2^T where it is far. A score that its query
 /// does not see is -infinity.
 template <class T>
@@ -31,13 +22,13 @@ __global__ void windowed_scores(Heads<const T> q1,  // [batch][queries][heads][d
                                 float* scores,      // [batch][heads][queries][keys]
                                 BatchMasks masks, Window window, int heads, int group, int dim,
                                 float scale) {
-  const Row row(heads, masks.queries);
-  const Mask mask = masks.of(row.batch);
-  const int kv_head = row.head / group;
+  const auto work = work_of_block(heads, masks.queries);  // a tile is one query
+  const Mask mask = masks.of(work.batch);
+  const int kv_head = work.head / group;
   for (int key = threadIdx.x; key < masks.keys; key += kThreads) {
-    const bool seen = mask.sees(row.query, key), near = window.is_near(mask, row.query, key);
-    const T* q = (near ? q1 : q2).rows(row.batch, row.head)[row.query];
-    const T* k = (near ? k1 : k2).rows(row.batch, kv_head)[key];
+    const bool seen = mask.sees(work.tile, key), near = window.is_near(mask, work.tile, key);
+    const T* q = (near ? q1 : q2).rows(work.batch, work.head)[work.tile];
+    const T* k = (near ? k1 : k2).rows(work.batch, kv_head)[key];
     float sum = 0;
     for (int d = 0; seen && d < dim; ++d)
       sum += static_cast<float>(q[d]) * static_cast<float>(k[d]);
@@ -77,16 +68,16 @@ __global__ void windowed_scores_output(const float* weights,  // [batch][heads][
                                        Heads<const T> v,      // [batch][keys][heads / group][dim]
                                        Heads<T> o,            // [batch][queries][heads][dim]
                                        BatchMasks masks, int heads, int group, int dim) {
-  const Row row(heads, masks.queries);
-  const Mask mask = masks.of(row.batch);
+  const auto work = work_of_block(heads, masks.queries);  // a tile is one query
+  const Mask mask = masks.of(work.batch);
   const float* weight = weights + std::int64_t{blockIdx.x} * masks.keys;
-  const auto values = v.rows(row.batch, row.head / group);
+  const auto values = v.rows(work.batch, work.head / group);
   for (int d = threadIdx.x; d < dim; d += kThreads) {
     float sum = 0;
-    for (int key = mask.first_key(row.query); key < mask.end_key(row.query); ++key) {
+    for (int key = mask.first_key(work.tile); key < mask.end_key(work.tile); ++key) {
       sum += weight[key] * static_cast<float>(values[key][d]);
     }
-    o.rows(row.batch, row.head)[row.query][d] = static_cast<T>(sum);
+    o.rows(work.batch, work.head)[work.tile][d] = static_cast<T>(sum);
   }
 }
 // snippet-end output

@@ -209,14 +209,11 @@ tile::Status takes_wgmma(const AttentionForward& p, const tile::Device&) {
   if (p.keys == 0) return tile::unsupported("keys", "there are none");
   TILE_TRY(check_chunks(p));
   const Boxed t = p.head_dim == 64 ? boxed<64>(p) : boxed<128>(p);
-  const struct {
-    const char* name;
-    const tile::BoxedTensor& tensor;
-  } all[] = {{"q", t.q1}, {"k", t.k1}, {"q_far", t.q2}, {"k_far", t.k2}, {"v", t.v}};
-  for (const auto& [name, tensor] : all) {
-    TILE_TRY(tile::check_tensor_map(name, tensor));
-  }
-  return {};
+  TILE_TRY(tile::check_tensor_map("q", t.q1));
+  TILE_TRY(tile::check_tensor_map("k", t.k1));
+  TILE_TRY(tile::check_tensor_map("q_far", t.q2));
+  TILE_TRY(tile::check_tensor_map("k_far", t.k2));
+  return tile::check_tensor_map("v", t.v);
 }
 
 tile::Status wgmma(const AttentionForward& p, void* stream) {

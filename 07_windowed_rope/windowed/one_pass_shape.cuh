@@ -1,8 +1,9 @@
 // How a block of the fastest backward loop divides its work, and where its sums lie.
 #pragma once
 
-#include "tile/dq_sums.cuh"
+#include "tile/host/dq_sums.hpp"
 #include "tile/query_stage.cuh"
+#include "tile/stored_scores.cuh"
 #include "windowed/windowed_rope.cuh"
 
 namespace windowed_rope {

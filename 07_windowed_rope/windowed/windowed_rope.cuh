@@ -34,4 +34,9 @@ inline tile::Status check_shared_bytes(const tile::Attention& p, std::int64_t by
 /// Fills in the stats, [batch][heads][rows of stats], at the beginning of the workspace.
 tile::Status compute_stats(const AttentionBackward& p, void* stream);
 
+/// dq, as `p` describes q, becomes p.scale times the sums (tile/host/dq_sums.hpp). The type has 16
+/// bits.
+tile::Status round_dq(const AttentionBackward& p, const float4* sums, const tile::TensorView& dq,
+                      void* stream);
+
 }  // namespace windowed_rope

@@ -1,9 +1,10 @@
 // What a launcher of attention makes of a call for its kernels: heads, and masks.
 #pragma once
 
+#include "tile/heads.cuh"
 #include "tile/host/attention.hpp"
 #include "tile/host/launch.hpp"
-#include "tile/masks.cuh"
+#include "tile/mask.hpp"
 
 namespace tile {
 

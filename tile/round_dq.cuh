@@ -1,23 +1,10 @@
-// Sums of dQ in fp32, to which the blocks of all tiles of keys add: cleared before that, scaled and
-// rounded after it. They lie as mma's fragments do, [batch][heads][rows / 16][head_dim / 8][lane],
-// a head's rows up to a multiple of kRowsOfTerms.
+// Backward postprocess: dQ from its sums in fp32 (tile/host/dq_sums.hpp).
 #pragma once
 
 #include "tile/host/attention_launch.hpp"
 #include "tile/ptx/convert.cuh"
 
 namespace tile {
-
-/// Rows of the sums of all heads, as many as there are RowStats.
-inline std::int64_t rows_of_dq_sums(const Attention& p) {
-  return p.batch * p.heads * tiles_of(p.queries, kRowsOfTerms) * kRowsOfTerms;
-}
-
-inline Status clear_dq_sums(const Attention& p, float4* sums, void* stream) {
-  const auto bytes = static_cast<std::size_t>(rows_of_dq_sums(p) * p.head_dim) * sizeof(float);
-  TILE_RETURN_IF_CUDA_ERROR(cudaMemsetAsync(sums, 0, bytes, static_cast<cudaStream_t>(stream)));
-  return {};
-}
 
 inline constexpr int kRoundingThreads = 128;
 
@@ -55,17 +42,22 @@ __global__ void attention_backward_one_pass_dq(
 }
 // snippet-end round
 
-/// Launches it for all queries, if there are any. The head dimension is a power of two from 16.
-template <class T>
-Status launch_round_dq(const Attention& p, const float4* sums, const TensorView& dq, void* stream) {
+/// Launches it for all queries, if there are any. The type has 16 bits, and the head dimension is a
+/// power of two from 16.
+inline Status launch_round_dq(const Attention& p, const float4* sums, const TensorView& dq,
+                              void* stream) {
   const std::int64_t rows = std::int64_t{tiles_of(p.queries, kRowsOfTerms)} * kRowsOfTerms;
   const int block_rows = 16 * kRoundingThreads / static_cast<int>(p.head_dim);
   unsigned blocks = 0;
   TILE_TRY(blocks_for_tiles(p, p.heads, rows, block_rows, &blocks));
   if (blocks == 0) return {};
-  return launch(attention_backward_one_pass_dq<T>, "attention_backward_one_pass_dq", blocks,
-                kRoundingThreads, 0, stream, sums, heads_of<T>(dq), p.queries, p.heads, p.head_dim,
-                p.scale);
+  const auto launch_for = [&](auto element) {
+    using T = decltype(element);
+    return launch(attention_backward_one_pass_dq<T>, "attention_backward_one_pass_dq", blocks,
+                  kRoundingThreads, 0, stream, sums, heads_of<T>(dq), p.queries, p.heads,
+                  p.head_dim, p.scale);
+  };
+  return p.type == DType::fp16 ? launch_for(__half{}) : launch_for(__nv_bfloat16{});
 }
 
 }  // namespace tile

@@ -9,12 +9,12 @@
 
 #include "tile/host/cuda_check.hpp"
 
-namespace softmax {
+namespace tile {
 
 /// The card's pool for such memory, made once. It gives nothing back to the card: by default a pool
 /// would at every synchronisation, and every launch would wait for it to be mapped again. (CUDA C++
 /// Programming Guide, "Stream Ordered Memory Allocator".)
-inline tile::Status pool_of_card(cudaMemPool_t* pool) {
+inline Status pool_of_card(cudaMemPool_t* pool) {
   static std::mutex mutex;
   static std::map<int, cudaMemPool_t> pools;
   int card = 0;
@@ -47,7 +47,7 @@ class StreamMemory {
   StreamMemory(const StreamMemory&) = delete;
   StreamMemory& operator=(const StreamMemory&) = delete;
 
-  tile::Status allocate(std::size_t bytes, void* stream) {
+  Status allocate(std::size_t bytes, void* stream) {
     cudaMemPool_t pool = nullptr;
     TILE_TRY(pool_of_card(&pool));
     stream_ = static_cast<cudaStream_t>(stream);
@@ -62,4 +62,4 @@ class StreamMemory {
   cudaStream_t stream_ = nullptr;
 };
 
-}  // namespace softmax
+}  // namespace tile

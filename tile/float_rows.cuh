@@ -1,0 +1,57 @@
+// Attention in fp32: tiles of rows in shared memory, of which a lane has the elements lane,
+// lane + 32, …
+#pragma once
+
+#include "tile/basics.cuh"
+#include "tile/reduce.cuh"
+
+namespace tile {
+
+inline constexpr int kMaxFloatDim = 256, kLaneDims = kMaxFloatDim / kWarp;
+
+// snippet-begin load
+/// Copies `count` rows of dim elements to shared memory as floats. The other rows, up to kRows,
+/// become 0. Rows lie dim + 1 floats apart, so that lanes that read the same element of consecutive
+/// rows use different banks.
+template <int kRows, class T>
+__device__ void load_rows(float* smem, Rows<const T> from, int count, int dim) {
+  for (int i = threadIdx.x; i < kRows * dim; i += static_cast<int>(blockDim.x)) {
+    const int row = i / dim, d = i % dim;
+    smem[row * (dim + 1) + d] = row < count ? static_cast<float>(from[row][d]) : 0;
+  }
+}
+// snippet-end load
+
+template <class T>
+__device__ float dot(const T* a, const T* b, int dim) {
+  float sum = 0;
+  for (int d = 0; d < dim; ++d) sum += static_cast<float>(a[d]) * static_cast<float>(b[d]);
+  return sum;
+}
+
+/// sums += the sum over 32 rows of shared memory, each times its lane's number.
+__device__ inline void add_rows(float (&sums)[kLaneDims], float of_lane, const float* rows,
+                                int dim) {
+  const int lane = threadIdx.x % kWarp;
+  for (int j = 0; j < kWarp; ++j) {
+    const float of_row = __shfl_sync(kAllLanes, of_lane, j);
+#pragma unroll
+    for (int e = 0; e < kLaneDims; ++e) {
+      const int d = lane + e * kWarp;
+      if (d < dim) sums[e] += of_row * rows[j * (dim + 1) + d];
+    }
+  }
+}
+
+/// A row of global memory becomes scale times the sums.
+template <class T>
+__device__ void store_row(T* row, const float (&sums)[kLaneDims], float scale, int dim) {
+  const int lane = threadIdx.x % kWarp;
+#pragma unroll
+  for (int e = 0; e < kLaneDims; ++e) {
+    const int d = lane + e * kWarp;
+    if (d < dim) row[d] = static_cast<T>(scale * sums[e]);
+  }
+}
+
+}  // namespace tile
