@@ -19,7 +19,8 @@ namespace matmul {
 /// adds the bias, unless `fused` says that it does not. Where C overflows there, and only there,
 /// such a step is right and fails.
 ///
-/// If `exact` says that no addition rounds, all bounds are 0: the caller rounds to C's type.
+/// If `exact` says that no addition of fp32 rounds, all bounds are 0: the caller rounds to C's
+/// type.
 ///
 /// `scale` is the product of those of A and B. With e4m3 tensor cores keep 14 bits while they add,
 /// so the bound is wider; see sum_error() in reference.cpp.

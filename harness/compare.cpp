@@ -1,7 +1,9 @@
 #include "harness/compare.hpp"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
+#include <iterator>
 #include <limits>
 
 #include "harness/hints.hpp"
@@ -101,6 +103,14 @@ bool matches(double got, double value, double bound) {
   if (std::isinf(got) || std::isinf(value)) return got == value;
   if (bound == 0) return std::bit_cast<std::uint64_t>(got) == std::bit_cast<std::uint64_t>(value);
   return std::abs(got - value) <= bound;  // false if the bound is NaN
+}
+
+std::vector<Poison> poisons_for(std::initializer_list<const Expected*> all) {
+  const auto expects_nan = [](const Expected* expected) {
+    return std::ranges::any_of(expected->value, [](double x) { return std::isnan(x); });
+  };
+  if (std::ranges::none_of(all, expects_nan)) return {Poison::unwritten_nan};
+  return {std::begin(kOutputPoisons), std::end(kOutputPoisons)};
 }
 
 std::vector<std::int64_t> coordinates(std::int64_t index, std::span<const std::int64_t> shape) {

@@ -1,10 +1,13 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "harness/poison.hpp"
 
 namespace tile {
 
@@ -41,6 +44,10 @@ bool matches(double got, double value, double bound);
 /// finite value is negative, NaN or infinite (where the value is NaN or infinite its bound is not
 /// used). No elements at all is a success with count 0.
 Comparison compare(std::string_view name, std::span<const double> got, const Expected& expected);
+
+/// The poisons that a kernel must run with if this is expected of its outputs. An element that was
+/// never written still holds a NaN, which passes only where a NaN is expected.
+std::vector<Poison> poisons_for(std::initializer_list<const Expected*> all);
 
 /// The coordinates of the element at `index` in row-major order.
 std::vector<std::int64_t> coordinates(std::int64_t index, std::span<const std::int64_t> shape);

@@ -16,8 +16,8 @@ enum class Poison {
   uninitialised,     ///< what the CPU device fills fresh memory with: all bits 1, a NaN
 };
 
-/// A test runs a kernel once with each. An element that was never written can pass by chance with
-/// one of them (a NaN where a NaN is expected), never with both.
+/// An element that was never written can pass by chance with one of them (a NaN where a NaN is
+/// expected), never with both: poisons_for() says which a test needs.
 inline constexpr Poison kOutputPoisons[] = {Poison::unwritten_nan, Poison::unwritten_finite};
 
 /// The bytes of one poisoned element.

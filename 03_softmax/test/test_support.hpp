@@ -222,33 +222,21 @@ void check_values(const Problem& p, const Values& got, const tile::Expected& exp
   CHECK_MESSAGE(comparison.ok(), comparison.message);
 }
 
-/// For long lists, whose cases need not run with each poison.
-inline Poison poison_in_turn() {
-  static std::size_t turn = 0;
-  return tile::kOutputPoisons[++turn % std::size(tile::kOutputPoisons)];
-}
-
-/// Runs the step on these inputs, with these poisons in the output, checks the results and the
-/// buffers, and gives the last result.
+/// Runs the step on these inputs, with poison in the output, checks the result and the buffers, and
+/// gives the result.
 template <class Step, class Problem>
-Values check_step(const Step& step, const Problem& p, const Inputs& in, Three offsets,
-                  std::initializer_list<Poison> poisons) {
+Values check_step(const Step& step, const Problem& p, const Inputs& in,
+                  const Three& offsets = {0, 0, 0}) {
   CAPTURE(step.name);
   const std::string problem = describe(p, offsets);
   CAPTURE(problem);
   const tile::Expected expected = expected_of(p, in);
   Values result;
-  for (const Poison poison : poisons) {
+  for (const Poison poison : tile::poisons_for({&expected})) {
     result = run(step, p, in, offsets, poison);
     check_values(p, result, expected);
   }
   return result;
-}
-
-template <class Step, class Problem>
-void check_step(const Step& step, const Problem& p, const Inputs& in) {
-  static_assert(std::size(tile::kOutputPoisons) == 2);
-  check_step(step, p, in, {0, 0, 0}, {tile::kOutputPoisons[0], tile::kOutputPoisons[1]});
 }
 
 // ---- Inputs whose results are exact ----
@@ -297,7 +285,7 @@ void check_exact(const Step& step, const Problem& p, Three offsets = {0, 0, 0}) 
     expected.bound.assign(expected.bound.size(), 0.0);
   }
   expected.value = without_negative_zeros(std::move(expected.value));
-  check_values(p, without_negative_zeros(run(step, p, in, offsets, poison_in_turn())), expected);
+  check_values(p, without_negative_zeros(run(step, p, in, offsets)), expected);
 }
 
 }  // namespace softmax

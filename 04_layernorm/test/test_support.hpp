@@ -417,21 +417,10 @@ inline void forgive_infinite_means(Values& got, const Expected& expected) {
   }
 }
 
-/// With which poisons a step is to run. An element that was not written still holds a NaN, which
-/// passes only where a NaN is expected.
-inline std::vector<Poison> poisons_for(std::initializer_list<const Expected*> all) {
-  for (const Expected* expected : all) {
-    for (const double x : expected->value) {
-      if (std::isnan(x)) return {Poison::unwritten_nan, Poison::unwritten_finite};
-    }
-  }
-  return {Poison::unwritten_nan};
-}
-
 inline void check_results(const TestedStep<ForwardLadder>& step, const ForwardProblem& p,
                           const Inputs& in, const Call& call) {
   const ForwardReference expected = reference(p, in.x, in.gamma, in.beta);
-  for (const Poison poison : poisons_for({&expected.y, &expected.mean, &expected.rstd})) {
+  for (const Poison poison : tile::poisons_for({&expected.y, &expected.mean, &expected.rstd})) {
     Outputs out = run(step, p, in, call, poison);
     check_values("y", out.matrix, expected.y);
     forgive_infinite_means(out.mean, expected.mean);
@@ -442,7 +431,7 @@ inline void check_results(const TestedStep<ForwardLadder>& step, const ForwardPr
 inline void check_results(const TestedStep<BackwardLadder>& step, const BackwardProblem& p,
                           const Inputs& in, const Call& call) {
   const BackwardReference expected = reference(p, in.x, in.gamma, in.mean, in.rstd, in.dy);
-  for (const Poison poison : poisons_for({&expected.dx, &expected.dgamma, &expected.dbeta})) {
+  for (const Poison poison : tile::poisons_for({&expected.dx, &expected.dgamma, &expected.dbeta})) {
     const Outputs out = run(step, p, in, call, poison);
     check_values("dx", out.matrix, expected.dx);
     if (call.dgamma) check_values("dgamma", out.dgamma, expected.dgamma);

@@ -30,6 +30,13 @@ TEST_CASE("poison: each is known in every type, and not taken for another") {
   }
 }
 
+TEST_CASE("poison: where a NaN is expected a test runs with a finite one as well") {
+  const Expected finite{{2}, {1, -2}, {0, 0}}, nan{{1}, {std::nan("")}, {0}};
+  CHECK(poisons_for({&finite}) == std::vector{Poison::unwritten_nan});
+  CHECK(poisons_for({&finite, &nan}) ==
+        std::vector{Poison::unwritten_nan, Poison::unwritten_finite});
+}
+
 TEST_CASE("poison: the uninitialised one is what all-ones memory reads as") {
   for (const DType dtype : kDTypes) {
     if (dtype == DType::e4m3) continue;
