@@ -103,12 +103,8 @@ void multiply(Scores* scores, const Factors& by) {
 }
 
 template <class Inputs>
-Mask mask_of(const Attention& p, const Inputs& in, std::int64_t batch) {
-  const auto entry = static_cast<std::size_t>(batch);
-  return {static_cast<int>(in.query_lengths.empty() ? p.queries : in.query_lengths[entry]),
-          static_cast<int>(in.key_lengths.empty() ? p.keys : in.key_lengths[entry]),
-          static_cast<int>(std::min(p.left, kUnlimited)),
-          static_cast<int>(std::min(p.right, kUnlimited))};
+Mask mask_of(const Attention& p, const Inputs& in, std::int64_t entry) {
+  return mask_of_entry(p, in.query_lengths, in.key_lengths, entry);
 }
 
 /// Calls compute(number, row, head) for all heads of the rows with these numbers, or of all rows.
@@ -133,6 +129,18 @@ double units_of_sum(DType type, double count) {
 }
 
 }  // namespace
+
+Mask mask_of_entry(const Attention& p, const std::vector<int>& query_lengths,
+                   const std::vector<int>& key_lengths, std::int64_t entry) {
+  const auto limit = [](std::int64_t n) { return static_cast<int>(std::min(n, kUnlimited)); };
+  const auto of_entries = [](const std::vector<int>& lengths) {
+    return lengths.empty() ? nullptr : lengths.data();
+  };
+  const BatchMasks masks{
+      limit(p.queries),          limit(p.keys),          limit(p.left), limit(p.right),
+      of_entries(query_lengths), of_entries(key_lengths)};
+  return masks.of(static_cast<int>(entry));
+}
 
 AttentionExpected attention_reference(const Attention& p, const AttentionInputs& in,
                                       std::span<const std::int64_t> rows) {
@@ -295,8 +303,8 @@ AttentionGradients attention_gradients(const Attention& p, const AttentionGradie
     return x;
   };
   // value += factors times rows, and the bound with it.
-  const auto add = [](const Vector& factor, const Vector& error, const Rows& rows,
-                      const Rows& rows_bound, Vector* value, Vector* bound, Vector* magnitude) {
+  const auto add = [](const Vector& factor, const Vector& error, const auto& rows,
+                      const auto& rows_bound, Vector* value, Vector* bound, Vector* magnitude) {
     const Vector greatest = factor.cwiseAbs() + error;
     *value += rows.transpose() * factor;
     *bound += rows.cwiseAbs().transpose() * error;
@@ -328,6 +336,24 @@ AttentionGradients attention_gradients(const Attention& p, const AttentionGradie
       }
     }
     return part;
+  };
+  // And these rows of the pair. Those of the other kind may hold anything, NaN as well.
+  const auto rows_of_part = [&](const Rows& rows, bool far, std::int64_t position,
+                                std::int64_t first) {
+    Matrix part = rows;
+    for (Eigen::Index i = 0; i < part.rows(); ++i) {
+      if ((std::abs(position - (first + i)) >= p.window) != far) part.row(i).setZero();
+    }
+    return part;
+  };
+  const auto add_part = [&](const Pairs& part, const Rows& rows, const Rows& rows_bound, bool far,
+                            std::int64_t position, std::int64_t first, Vector* value, Vector* bound,
+                            Vector* magnitude) {
+    if (!has_far) {
+      return add(part.dscore, part.dscore_error, rows, rows_bound, value, bound, magnitude);
+    }
+    add(part.dscore, part.dscore_error, rows_of_part(rows, far, position, first),
+        rows_of_part(rows_bound, far, position, first), value, bound, magnitude);
   };
 
   for_each_output(
@@ -368,8 +394,8 @@ AttentionGradients attention_gradients(const Attention& p, const AttentionGradie
           if (far && !has_far) continue;
           Vector value = zero(), bound = zero(), magnitude = zero();
           const Pairs part = part_of(x, far, position, first);
-          add(part.dscore, part.dscore_error, far ? far_k : k, far ? far_k_bound : k_bound, &value,
-              &bound, &magnitude);
+          add_part(part, far ? far_k : k, far ? far_k_bound : k_bound, far, position, first, &value,
+                   &bound, &magnitude);
           finish(far ? &expected.far_dq : &expected.dq, at, scale, n, value, bound, magnitude);
         }
       });
@@ -412,11 +438,11 @@ AttentionGradients attention_gradients(const Attention& p, const AttentionGradie
                                            dweight_error, dout.cwiseProduct(o).rowwise().sum(),
                                            dout.cwiseProduct(o).cwiseAbs().rowwise().sum()),
                                   factors);
-          for (const int far : {0, 1}) {
+          for (const bool far : {false, true}) {
             if (far && !has_far) continue;
             const Pairs part = part_of(x, far, position, first);
-            add(part.dscore, part.dscore_error, far ? far_q : q, far ? far_q_bound : q_bound,
-                &dk[far], &dk_bound[far], &dk_magnitude[far]);
+            add_part(part, far ? far_q : q, far ? far_q_bound : q_bound, far, position, first,
+                     &dk[far], &dk_bound[far], &dk_magnitude[far]);
           }
           add(x.weight, x.weight_error, dout, Rows(nullptr, 0, p.head_dim, 1), &dv, &dv_bound,
               &dv_magnitude);

@@ -37,6 +37,11 @@ struct AttentionRows {
   std::vector<double> q = {}, k = {}, v = {}, q_far = {}, k_far = {}, o = {}, lse = {}, dout = {};
 };
 
+/// What queries of a batch entry see. Its lengths, if there are any, are cut as a kernel cuts them:
+/// too long a one counts as the tensor's, a negative one as 0.
+Mask mask_of_entry(const Attention& p, const std::vector<int>& query_lengths,
+                   const std::vector<int>& key_lengths, std::int64_t entry);
+
 /// A second q and k for the scores of far keys. Without them no key is far.
 struct FarInputs {
   std::span<const double> q, k;

@@ -11,7 +11,6 @@ using flash_attention::validate_sizes;
 using tile::AttentionBackward;
 using tile::AttentionForward;
 using tile::Status;
-using tile::c::WorkspaceOf;
 
 const tile::c::RegisterLadder kForward{flash_attention::kName, flash_attention::kTitle,
                                        tile::infos_of(kForwardLadder)};
@@ -60,14 +59,12 @@ tile_status tile_attention_backward(const tile_attention_backward_args* args) {
 }
 
 tile_status tile_attention_workspace_bytes(const tile_attention_args* args, std::int64_t* bytes) {
-  return tile::c::tell_workspace_bytes(kForwardLadder, read, kTypes, validate_sizes,
-                                       WorkspaceOf::step, args, bytes);
+  return tile::c::tell_workspace_bytes(kForwardLadder, read, kTypes, validate_sizes, args, bytes);
 }
 
 tile_status tile_attention_backward_workspace_bytes(const tile_attention_backward_args* args,
                                                     std::int64_t* bytes) {
-  return tile::c::tell_workspace_bytes(kBackwardLadder, read, kTypes, validate_sizes,
-                                       WorkspaceOf::step, args, bytes);
+  return tile::c::tell_workspace_bytes(kBackwardLadder, read, kTypes, validate_sizes, args, bytes);
 }
 
 tile_status tile_attention_reference(const tile_attention_args* args) {

@@ -13,7 +13,6 @@ using rope::validate_sizes;
 using tile::Status;
 using tile::c::frequencies_of;
 using tile::c::read_frequencies;
-using tile::c::WorkspaceOf;
 
 const tile::c::RegisterLadder kForward{rope::kName, rope::kTitle, tile::infos_of(kAttentionLadder)};
 const tile::c::RegisterLadder kBackward{rope::kName, rope::kTitle,
@@ -79,14 +78,14 @@ tile_status tile_rotary_attention_backward(const tile_attention_backward_args* a
 
 tile_status tile_rotary_attention_workspace_bytes(const tile_attention_args* args,
                                                   std::int64_t* bytes) {
-  return tile::c::tell_workspace_bytes(kAttentionLadder, read_sizes, k16Bits, validate_sizes,
-                                       WorkspaceOf::taker, args, bytes);
+  return tile::c::tell_workspace_bytes(kAttentionLadder, read_sizes, k16Bits, validate_sizes, args,
+                                       bytes);
 }
 
 tile_status tile_rotary_attention_backward_workspace_bytes(const tile_attention_backward_args* args,
                                                            std::int64_t* bytes) {
   return tile::c::tell_workspace_bytes(kAttentionBackwardLadder, read_sizes, k16Bits,
-                                       validate_sizes, WorkspaceOf::taker, args, bytes);
+                                       validate_sizes, args, bytes);
 }
 
 tile_status tile_rotary_attention_reference(const tile_attention_args* args) {

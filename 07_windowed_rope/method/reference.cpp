@@ -25,11 +25,10 @@ Places query_places(const tile::Attention& p, const Inputs& in,
   const std::int64_t count = rows.empty() ? p.batch * p.queries : std::ssize(rows);
   for (std::int64_t i = 0; i < count; ++i) {
     const std::int64_t row = rows.empty() ? i : rows[static_cast<std::size_t>(i)];
-    const auto entry = static_cast<std::size_t>(row / p.queries);
-    const std::int64_t queries = in.query_lengths.empty() ? p.queries : in.query_lengths[entry];
-    const std::int64_t keys = in.key_lengths.empty() ? p.keys : in.key_lengths[entry];
+    const tile::Mask mask =
+        tile::mask_of_entry(p, in.query_lengths, in.key_lengths, row / p.queries);
     // A query before the first key sees none, and its rotation does not matter.
-    const std::int64_t position = std::max<std::int64_t>(0, row % p.queries + keys - queries);
+    const int position = std::max(0, mask.position(static_cast<int>(row % p.queries)));
     places.own.push_back(static_cast<double>(position));
     places.far.push_back(far_query_place(p.rotary, p.window, position));
   }

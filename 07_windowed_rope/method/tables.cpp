@@ -28,9 +28,6 @@ tile::Status validate(const tile::Rotary& rotary, std::int64_t window) {
     return tile::invalid_argument("method", "is none");
   }
   if (window < 0) return tile::invalid_argument("window", std::to_string(window) + " is negative");
-  if (window > tile::kUnlimited) {
-    return tile::unsupported("window", std::to_string(window) + " is more than 2^29");
-  }
   if (rotary.far == FarRotation::rerope) return {};
   if (!(factor >= 1) || !std::isfinite(factor)) {
     return tile::invalid_argument("factor", tile::number(factor) + " is not 1 or more");

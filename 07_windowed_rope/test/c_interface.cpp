@@ -5,7 +5,6 @@
 namespace {
 
 using tile::Status;
-using tile::c::WorkspaceOf;
 using windowed_rope::AttentionBackward;
 using windowed_rope::AttentionForward;
 using windowed_rope::kBackwardLadder;
@@ -75,14 +74,12 @@ tile_status tile_windowed_attention_backward(const tile_attention_backward_args*
 
 tile_status tile_windowed_attention_workspace_bytes(const tile_attention_args* args,
                                                     std::int64_t* bytes) {
-  return tile::c::tell_workspace_bytes(kForwardLadder, read, kTypes, validate_sizes,
-                                       WorkspaceOf::taker, args, bytes);
+  return tile::c::tell_workspace_bytes(kForwardLadder, read, kTypes, validate_sizes, args, bytes);
 }
 
 tile_status tile_windowed_attention_backward_workspace_bytes(
     const tile_attention_backward_args* args, std::int64_t* bytes) {
-  return tile::c::tell_workspace_bytes(kBackwardLadder, read, kTypes, validate_sizes,
-                                       WorkspaceOf::taker, args, bytes);
+  return tile::c::tell_workspace_bytes(kBackwardLadder, read, kTypes, validate_sizes, args, bytes);
 }
 
 tile_status tile_windowed_attention_reference(const tile_attention_args* args) {

@@ -17,7 +17,6 @@ using method::kMethodLadder;
 using tile::Status;
 using tile::c::frequencies_of;
 using tile::c::read_frequencies;
-using tile::c::WorkspaceOf;
 using windowed_rope::AttentionBackward;
 using windowed_rope::AttentionForward;
 using windowed_rope::kTypes;
@@ -121,14 +120,14 @@ tile_status tile_windowed_rotary_attention_backward(const tile_attention_backwar
 
 tile_status tile_windowed_rotary_attention_workspace_bytes(const tile_attention_args* args,
                                                            std::int64_t* bytes) {
-  return tile::c::tell_workspace_bytes(kMethodLadder, read, kTypes, method::validate_sizes,
-                                       WorkspaceOf::taker, args, bytes);
+  return tile::c::tell_workspace_bytes(kMethodLadder, read, kTypes, method::validate_sizes, args,
+                                       bytes);
 }
 
 tile_status tile_windowed_rotary_attention_backward_workspace_bytes(
     const tile_attention_backward_args* args, std::int64_t* bytes) {
   return tile::c::tell_workspace_bytes(kMethodBackwardLadder, read, kTypes, method::validate_sizes,
-                                       WorkspaceOf::taker, args, bytes);
+                                       args, bytes);
 }
 
 tile_status tile_windowed_rotary_attention_reference(const tile_attention_args* args) {

@@ -78,24 +78,21 @@ tile_status operation(Body body) noexcept {
   return guarded(body);
 }
 
-/// Finds the step of this name; for NULL the last whose own kernel takes the valid problem here.
+/// Finds the step of this name; for NULL, which means the best here, the last one.
+template <class Ladder>
+Status find_step(const Ladder& ladder, const char* name, std::size_t* found) {
+  *found = name ? find_step(ladder, name) : ladder.steps.size() - 1;
+  if (*found < ladder.steps.size()) return {};
+  return invalid_argument("step", "'" + std::string(name) + "' is not one of " +
+                                      joined(ladder.steps, [](const auto& s) { return s.name; }));
+}
+
+/// Finds the step that runs a valid problem that is not empty: `wanted` or an earlier one if
+/// `name`d, else the best.
 template <class Ladder, class... Arguments>
-Status find_step(const Ladder& ladder, const char* name, std::size_t* found,
-                 const Arguments&... of) {
-  if (name) {
-    *found = find_step(ladder, name);
-    if (*found < ladder.steps.size()) return {};
-    return invalid_argument("step", "'" + std::string(name) + "' is not one of " +
-                                        joined(ladder.steps, [](const auto& s) { return s.name; }));
-  }
-  Status why;
-  for (std::size_t at = ladder.steps.size(); at-- > 0;) {
-    Status here = check_step(ladder.steps[at], of...);
-    *found = at;
-    if (here.ok()) return {};
-    if (why.ok()) why = std::move(here);  // why the best step cannot run
-  }
-  return why;
+Status choose(const Ladder& ladder, const char* name, std::size_t wanted, const Arguments&... of,
+              Choice* choice) {
+  return name ? choose_step(ladder, wanted, of..., choice) : choose_last(ladder, of..., choice);
 }
 
 /// Shared by all operations: validates the problem, finds the step and the one that runs instead if
@@ -104,11 +101,10 @@ Status find_step(const Ladder& ladder, const char* name, std::size_t* found,
 template <class Ladder, class... Arguments>
 Status launch_step(const Ladder& ladder, const char* name, void* stream, const Arguments&... of) {
   TILE_TRY(ladder.validate(of...));
-  std::size_t wanted = 0;
-  TILE_TRY(find_step(ladder, name, &wanted, of...));
-  Choice choice{wanted, {}};
+  Choice choice;
+  TILE_TRY(find_step(ladder, name, &choice.step));
   if (!ladder.is_empty(first(of...))) {
-    TILE_TRY(choose_step(ladder, wanted, of..., &choice));
+    TILE_TRY((choose<Ladder, Arguments...>(ladder, name, choice.step, of..., &choice)));
     TILE_TRY(ladder.steps[choice.step].launch(of..., stream));
   }
   set_last_step(ladder.steps[choice.step].name);

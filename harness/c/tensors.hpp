@@ -263,18 +263,13 @@ tile_status run_operation(const Ladder<Call>& ladder, Reader<Call, Args>* read, 
   });
 }
 
-/// Whose workspace tell_workspace_bytes() reports for a named step.
-enum class WorkspaceOf {
-  step,   // the step's own, by the sizes only
-  taker,  // that of the step that runs: it or a fallback; null pointers count as aligned
-};
-
-/// Reports the workspace of the named step, or of the last one.
+/// Reports the workspace of the step that runs the call: of the one that is named or of an earlier
+/// one, or of the best. Null pointers count as aligned.
 template <class Call, class Args>
 tile_status tell_workspace_bytes(const Ladder<Call>& ladder, Reader<Call, Args>* read,
                                  EnumSet<DType> types,
                                  std::type_identity_t<Status(const Call&)>* validate_sizes,
-                                 WorkspaceOf whose, const Args* args, std::int64_t* bytes) {
+                                 const Args* args, std::int64_t* bytes) {
   return guarded([&]() -> Status {
     Args given;
     Call call{};
@@ -285,14 +280,11 @@ tile_status tell_workspace_bytes(const Ladder<Call>& ladder, Reader<Call, Args>*
     TILE_TRY(check_requirements(types, {}, call.type));
     TILE_TRY(validate_sizes(call));
     Choice choice;
-    const char* step = given.step ? given.step : ladder.steps.back().name.data();
-    TILE_TRY(find_step(ladder, step, &choice.step, call));
-    if (whose == WorkspaceOf::taker) {
-      if (ladder.is_empty(call)) return {};
-      call.workspace = nullptr;
-      call.workspace_bytes = INT64_MAX;
-      TILE_TRY(choose_step(ladder, choice.step, call, &choice));
-    }
+    TILE_TRY(find_step(ladder, given.step, &choice.step));
+    if (ladder.is_empty(call)) return {};
+    call.workspace = nullptr;
+    call.workspace_bytes = INT64_MAX;
+    TILE_TRY((choose<Ladder<Call>, Call>(ladder, given.step, choice.step, call, &choice)));
     *bytes = workspace_bytes_of(ladder.steps[choice.step], call);
     return {};
   });

@@ -378,9 +378,9 @@ typedef struct tile_attention_args {
 } tile_attention_args;
 TILE_API tile_status tile_attention(const tile_attention_args* args);
 
-/* The bytes of device memory that the step args->step needs as its workspace; NULL: the last step,
- * which needs none except for 16 queries or fewer. Reads the sizes and the step; the rest may still
- * be zero. */
+/* The bytes of device memory that the step args->step needs as its workspace, or the step that runs
+ * instead; NULL: the best step here. 0 if there is nothing to compute. Reads all but the workspace.
+ * Pointers may still be NULL, which counts as aligned to 16 bytes. */
 TILE_API tile_status tile_attention_workspace_bytes(const tile_attention_args* args,
                                                     int64_t* bytes);
 
@@ -427,8 +427,7 @@ typedef struct tile_attention_backward_args {
 } tile_attention_backward_args;
 TILE_API tile_status tile_attention_backward(const tile_attention_backward_args* args);
 
-/* As tile_attention_workspace_bytes(): for the step args->step, or NULL: for the last one, which
- * needs no less than any other except `scores`. */
+/* As tile_attention_workspace_bytes(). */
 TILE_API tile_status
 tile_attention_backward_workspace_bytes(const tile_attention_backward_args* args, int64_t* bytes);
 
@@ -533,9 +532,7 @@ TILE_API tile_status tile_rotary_tables(const tile_rotary_tables_args* args);
  * instead, which rotates q and k in memory. */
 TILE_API tile_status tile_rotary_attention(const tile_attention_args* args);
 
-/* The bytes of device memory that the step args->step needs as its workspace, or the step that runs
- * instead; NULL: the last step. Reads all but the workspace. Pointers may still be NULL, which
- * counts as aligned to 16 bytes. */
+/* As tile_attention_workspace_bytes(). */
 TILE_API tile_status tile_rotary_attention_workspace_bytes(const tile_attention_args* args,
                                                            int64_t* bytes);
 
@@ -551,7 +548,7 @@ TILE_API tile_status tile_rotary_attention_reference(const tile_attention_args* 
  * rows of dq, dk and dv may be interleaved, as in one tensor. */
 TILE_API tile_status tile_rotary_attention_backward(const tile_attention_backward_args* args);
 
-/* As tile_rotary_attention_workspace_bytes(). */
+/* As tile_attention_workspace_bytes(). */
 TILE_API tile_status tile_rotary_attention_backward_workspace_bytes(
     const tile_attention_backward_args* args, int64_t* bytes);
 
@@ -621,7 +618,7 @@ TILE_API tile_status tile_embedding_backward_reference(const tile_embedding_back
  * Types: fp32, fp16, bf16. What is written overlaps nothing else. */
 TILE_API tile_status tile_windowed_attention(const tile_attention_args* args);
 
-/* As tile_rotary_attention_workspace_bytes(). */
+/* As tile_attention_workspace_bytes(). */
 TILE_API tile_status tile_windowed_attention_workspace_bytes(const tile_attention_args* args,
                                                              int64_t* bytes);
 
@@ -639,7 +636,7 @@ TILE_API tile_status tile_windowed_attention_reference(const tile_attention_args
  * each time. */
 TILE_API tile_status tile_windowed_attention_backward(const tile_attention_backward_args* args);
 
-/* As tile_rotary_attention_workspace_bytes(). */
+/* As tile_attention_workspace_bytes(). */
 TILE_API tile_status tile_windowed_attention_backward_workspace_bytes(
     const tile_attention_backward_args* args, int64_t* bytes);
 
@@ -681,7 +678,7 @@ TILE_API tile_status tile_windowed_rotary_tables(const tile_windowed_rotary_tabl
  * Types: fp32, fp16, bf16. What is written overlaps nothing else. */
 TILE_API tile_status tile_windowed_rotary_attention(const tile_attention_args* args);
 
-/* As tile_rotary_attention_workspace_bytes(). */
+/* As tile_attention_workspace_bytes(). */
 TILE_API tile_status tile_windowed_rotary_attention_workspace_bytes(const tile_attention_args* args,
                                                                     int64_t* bytes);
 
@@ -697,7 +694,7 @@ TILE_API tile_status tile_windowed_rotary_attention_reference(const tile_attenti
 TILE_API tile_status
 tile_windowed_rotary_attention_backward(const tile_attention_backward_args* args);
 
-/* As tile_rotary_attention_workspace_bytes(). */
+/* As tile_attention_workspace_bytes(). */
 TILE_API tile_status tile_windowed_rotary_attention_backward_workspace_bytes(
     const tile_attention_backward_args* args, int64_t* bytes);
 

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "tile/host/cuda_check.hpp"
+#include "tile/host/device.hpp"
 
 namespace tile {
 
@@ -44,22 +45,24 @@ inline Status blocks_that_fit(std::int64_t items, int threads, int* blocks) {
   return {};
 }
 
-/// Lets a kernel have this much dynamic shared memory, and never less than before: another thread
-/// may be about to launch it. More than 48 KiB, its static arrays counted in, a kernel must ask for
-/// (CUDA C++ Programming Guide, "Shared Memory" of compute capability 7.x and up).
+/// Lets a kernel have this much dynamic shared memory. More than 48 KiB, its static arrays counted
+/// in, a kernel must ask for (CUDA C++ Programming Guide, "Shared Memory" of compute capability 7.x
+/// and up). It then gets all that a block may have: the limit is the kernel's, not the launch's,
+/// and another thread may be about to launch it with more.
 template <class Kernel>
 Status allow_shared_bytes(Kernel* kernel, std::size_t bytes) {
   if (bytes <= 32 * 1024) return {};
   const auto* function = reinterpret_cast<const void*>(kernel);
-  const auto wanted = static_cast<int>(bytes);
   cudaFuncAttributes attributes{};
   TILE_RETURN_IF_CUDA_ERROR(cudaFuncGetAttributes(&attributes, function));
+  const auto wanted = static_cast<int>(bytes);
+  const int most = device().shared_bytes_of_block - static_cast<int>(attributes.sharedSizeBytes);
   const int allowed = attributes.maxDynamicSharedSizeBytes;
   // A kernel's static arrays take a part of the 48 KiB that it has without asking. Once it has
   // asked, they do not count.
   if (allowed > 48 * 1024 && allowed >= wanted) return {};
   TILE_RETURN_IF_CUDA_ERROR(cudaFuncSetAttribute(
-      function, cudaFuncAttributeMaxDynamicSharedMemorySize, std::max(wanted, allowed)));
+      function, cudaFuncAttributeMaxDynamicSharedMemorySize, std::max(wanted, most)));
   return {};
 }
 

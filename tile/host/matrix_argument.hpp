@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "tile/host/overlap.hpp"
 #include "tile/host/status.hpp"
 
 namespace tile {
@@ -17,8 +18,10 @@ struct MatrixArgument {
   std::int64_t element_bytes;
 
   bool empty() const { return rows == 0 || cols == 0; }
-  /// From the first element to the end of the last, once check_size() is content.
-  std::int64_t bytes() const { return empty() ? 0 : ((rows - 1) * ld + cols) * element_bytes; }
+  /// Of one that is not empty, once check_size() is content.
+  Region region() const {
+    return {data, cols * element_bytes, {Region::dimension(rows, ld, element_bytes)}};
+  }
 };
 
 /// The leading dimension must be a row at least, and the matrix end within 64 bits.
@@ -46,15 +49,10 @@ inline Status check_pointer(const MatrixArgument& x) {
   return {};
 }
 
-/// No byte of the output may lie in the input, nor between its rows.
+/// No byte of the output may lie in the input; between its rows it may.
 inline Status check_apart(const MatrixArgument& output, const MatrixArgument& input) {
-  const auto first = reinterpret_cast<std::uintptr_t>(output.data);
-  const auto second = reinterpret_cast<std::uintptr_t>(input.data);
-  if (first < second + static_cast<std::uintptr_t>(input.bytes()) &&
-      second < first + static_cast<std::uintptr_t>(output.bytes())) {
-    return invalid_argument(output.name, std::string("overlaps ").append(input.name));
-  }
-  return {};
+  if (output.empty() || input.empty() || !overlap(output.region(), input.region())) return {};
+  return invalid_argument(output.name, std::string("overlaps ").append(input.name));
 }
 
 /// The same, but the output may be the input, with the same rows.

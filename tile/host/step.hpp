@@ -179,12 +179,36 @@ struct Ladder {
     return refused;
   }
 
-  /// The last step with the problem's type, or the one that it falls back to: what a composition of
-  /// ladders runs.
+  /// Finds the best step here: the last whose own kernel takes the valid problem, which is not
+  /// empty. Fails, if none does, with the reason of the one that comes closest. That is the step
+  /// that needs more workspace and nothing else; or the first, which takes the most, of those that
+  /// have the type and whose needs the card meets, or at least the type.
   friend Status choose_last(const Ladder& ladder, const Arguments&... of, Choice* choice) {
-    std::size_t count = ladder.steps.size();
-    while (count > 1 && !ladder.steps[count - 1].types.contains(first(of...).type)) --count;
-    return choose_step(ladder, count - 1, of..., choice);
+    Status why;
+    int why_rank = -1;
+    for (std::size_t at = ladder.steps.size(); at-- > 0;) {
+      const Step& step = ladder.steps[at];
+      Status here = check_step(step, of...);
+      if (here.ok()) {
+        *choice = {at, {}};
+        return {};
+      }
+      const DType type = first(of...).type;
+      const bool can_run = check_requirements(step.types, step.needs, type).ok();
+      const int rank = can_run ? 2 : step.types.contains(type) ? 1 : 0;
+      if (rank >= why_rank) std::swap(why, here), why_rank = rank;
+    }
+    if constexpr (sizeof...(Arguments) == 1 && requires(Problem p) { p.workspace_bytes; }) {
+      Problem p = first(of...);
+      if (p.workspace_bytes < INT64_MAX) {
+        p.workspace_bytes = INT64_MAX;
+        Choice with_more;
+        if (choose_last(ladder, p, &with_more).ok()) {
+          return check_step(ladder.steps[with_more.step], of...);
+        }
+      }
+    }
+    return why;
   }
 
   /// What a caller of a step does: validates once, chooses, and launches unless there is nothing to

@@ -1,15 +1,14 @@
 // A tensor of heads' rows among the arguments of a step, and its checks before a launch.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <initializer_list>
-#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "tile/host/dtype.hpp"
+#include "tile/host/overlap.hpp"
 #include "tile/host/status.hpp"
 #include "tile/host/strides.hpp"
 #include "tile/host/text.hpp"
@@ -49,9 +48,13 @@ struct TensorArgument {
     std::int64_t bytes = 0;
     return !__builtin_mul_overflow(*elements, element_bytes, &bytes);
   }
-  std::int64_t bytes() const {
-    std::int64_t elements = 0;
-    return !empty() && extent(&elements) ? elements * element_bytes : 0;
+  /// Of one that is not empty, and whose extent does not overflow.
+  Region region() const {
+    return {data,
+            dim * element_bytes,
+            {Region::dimension(batch, stride.batch, element_bytes),
+             Region::dimension(heads, stride.head, element_bytes),
+             Region::dimension(length, stride.row, element_bytes)}};
   }
 };
 
@@ -70,19 +73,10 @@ inline Status check_strides(const TensorArgument& x) {
   return {};
 }
 
-/// No two elements of an output may lie in one place: going from the shortest stride to the
-/// longest, each must lead past all that the ones before reach.
+/// No two elements of an output may lie in one place.
 inline Status check_no_overlap_within(const TensorArgument& x) {
-  std::pair<std::int64_t, std::int64_t> dims[] = {
-      {x.stride.batch, x.batch}, {x.stride.head, x.heads}, {x.stride.row, x.length}};
-  std::sort(std::begin(dims), std::end(dims));
-  std::int64_t reached = x.dim;
-  for (const auto& [stride, count] : dims) {
-    if (count <= 1) continue;
-    if (stride < reached) return invalid_argument(x.name, "its rows overlap one another");
-    reached += (count - 1) * stride;
-  }
-  return {};
+  if (!overlaps_itself(x.region())) return {};
+  return invalid_argument(x.name, "its rows overlap one another");
 }
 
 inline Status check_pointer(const TensorArgument& x) {
@@ -93,37 +87,11 @@ inline Status check_pointer(const TensorArgument& x) {
   return {};
 }
 
-/// Whether two tensors whose rows are equally far apart are interleaved: between the beginnings of
-/// two rows their heads do not overlap.
-inline bool interleave(const TensorArgument& a, const TensorArgument& b) {
-  if (a.stride.row != b.stride.row || a.stride.batch != b.stride.batch ||
-      a.element_bytes != b.element_bytes || a.stride.row == 0 ||
-      a.stride.batch % a.stride.row != 0) {
-    return false;
-  }
-  const std::int64_t row = a.stride.row * a.element_bytes;
-  const auto begin = [row](const TensorArgument& x) {
-    return static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(x.data) %
-                                     static_cast<std::uintptr_t>(row));
-  };
-  const auto width = [](const TensorArgument& x) {
-    return ((x.heads - 1) * x.stride.head + x.dim) * x.element_bytes;
-  };
-  // From a's beginning, counted around the row.
-  const std::int64_t distance = (begin(b) - begin(a) + row) % row;
-  return distance >= width(a) && distance + width(b) <= row;
-}
-
 inline Status check_apart(const TensorArgument& output, const TensorArgument& other) {
   const bool is_same = output.data == other.data && output.stride == other.stride;
-  if ((is_same && output.may_be == other.name) || interleave(output, other)) return {};
-  const auto first = reinterpret_cast<std::uintptr_t>(output.data);
-  const auto second = reinterpret_cast<std::uintptr_t>(other.data);
-  if (first < second + static_cast<std::uintptr_t>(other.bytes()) &&
-      second < first + static_cast<std::uintptr_t>(output.bytes())) {
-    return invalid_argument(output.name, "overlaps " + other.name);
-  }
-  return {};
+  if (output.empty() || other.empty() || (is_same && output.may_be == other.name)) return {};
+  if (!overlap(output.region(), other.region())) return {};
+  return invalid_argument(output.name, "overlaps " + other.name);
 }
 
 struct Workspace {
@@ -140,6 +108,7 @@ inline Status check_tensors(bool is_empty, const std::vector<TensorArgument>& in
       if (Status s = check_strides(x); !s.ok()) return s;
     }
   }
+  if (workspace.bytes < 0) return invalid_argument("workspace_bytes", "is negative");
   if (is_empty) return {};
   for (const TensorArgument& x : outputs) {
     if (x.empty()) continue;
@@ -151,7 +120,6 @@ inline Status check_tensors(bool is_empty, const std::vector<TensorArgument>& in
       if (Status s = check_pointer(x); !s.ok()) return s;
     }
   }
-  if (workspace.bytes < 0) return invalid_argument("workspace_bytes", "is negative");
   std::vector<TensorArgument> others = inputs, written = outputs;
   if (workspace.bytes > 0) {
     if (!workspace.data) return invalid_argument("workspace", "is null");
