@@ -1,13 +1,17 @@
-// Shared by the tests of attention, chapters 05 and 07: calls with lengths, strides and offsets,
-// and how a step runs one of them.
+// Shared by the tests of attention, chapters 05 to 07: calls with lengths, strides and offsets, how
+// a step runs one of them, and what it is compared with.
 #pragma once
 
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cmath>
+#include <cstdint>
 #include <deque>
 #include <initializer_list>
+#include <numeric>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -16,6 +20,8 @@
 
 #include "harness/attention_reference.hpp"
 #include "harness/buffer.hpp"
+#include "harness/convert.hpp"
+#include "harness/inputs.hpp"
 #include "harness/tensor.hpp"
 #include "harness/test_main.hpp"
 #include "tile/host/attention.hpp"
@@ -27,6 +33,7 @@ namespace tile {
 struct AttentionCase {
   AttentionForward p;
   std::vector<int> query_lengths = {}, key_lengths = {};
+  std::vector<int> positions = {};  // of a rotation, [batch][queries]; none: they count
   struct Offsets {
     std::int64_t q = 0, k = 0, v = 0, o = 0, dout = 0, dq = 0, dk = 0, dv = 0;
     std::int64_t q_far = 0, k_far = 0, dq_far = 0, dk_far = 0, tables = 0;
@@ -35,6 +42,7 @@ struct AttentionCase {
   std::optional<Strides> dq_far = {}, dk_far = {};
   bool has_far_pair = false, wants_lse = true;
 
+  bool is_rotated() const { return p.rotary.rotary_dim > 0 || p.rotary.far != FarRotation::none; }
   AttentionBackward backward() const {
     AttentionBackward b{static_cast<const Attention&>(p)};
     b.q = p.q, b.k = p.k, b.v = p.v, b.o = p.o, b.q_far = p.q_far, b.k_far = p.k_far;
@@ -71,6 +79,7 @@ inline std::string describe(const AttentionCase& c) {
     add("rotary_dim", p.rotary.rotary_dim), add("far", static_cast<int>(p.rotary.far));
     text += p.rotary.layout == RotaryLayout::half_split ? ", half_split" : ", interleaved";
   }
+  if (p.rotary.first_position > 0) add("first_position", p.rotary.first_position);
   for (const int n : c.query_lengths) add("query length", n);
   for (const int n : c.key_lengths) add("key length", n);
   add("q's row stride", p.q.stride.row), add("k's", p.k.stride.row);
@@ -97,7 +106,8 @@ bool takes(const TestedStep<Ladder<Call>>& step, const AttentionCase& c) {
     place(p.dout, at.dout), place(p.dq, at.dq), place(p.dk, at.dk), place(p.dv, at.dv);
     if (c.has_far_pair) place(p.dq_far, at.dq_far), place(p.dk_far, at.dk_far);
   }
-  if (p.rotary.far != FarRotation::none) {
+  if (!c.positions.empty()) p.rotary.positions = c.positions.data();
+  if (c.is_rotated()) {
     p.rotary.cos = p.rotary.sin =
         reinterpret_cast<const float*>(static_cast<std::uintptr_t>(256 + at.tables * 4));
   }
@@ -132,11 +142,12 @@ inline void check_intact(std::initializer_list<Status> all) {
   for (const Status& intact : all) CHECK_MESSAGE(intact.ok(), intact.message);
 }
 
-/// Runs a step of either pass with outputs of this poison. Checks all buffers. Tables are the
-/// caller's, in c.p.rotary.
+/// Runs a step of either pass with outputs of this poison, and with these tables if the case is
+/// rotated. Checks all buffers.
 template <class Call>
 AttentionResults run_attention(const TestedStep<Ladder<Call>>& step, const AttentionCase& c,
-                               const AttentionRows& in, Poison poison) {
+                               const AttentionRows& in, Poison poison,
+                               std::span<const float> cos = {}, std::span<const float> sin = {}) {
   constexpr bool kIsForward = std::is_same_v<Call, AttentionForward>;
   Call p = c.call<Call>();
   const AttentionCase::Offsets& at = c.offset;
@@ -183,6 +194,16 @@ AttentionResults run_attention(const TestedStep<Ladder<Call>>& step, const Atten
     return buffer ? static_cast<const int*>(buffer->raw()) : nullptr;
   };
   p.query_lengths = ints(query_lengths), p.key_lengths = ints(key_lengths);
+  const auto positions = lengths_buffer("positions", c.positions);
+  p.rotary.positions = ints(positions);
+  std::deque<DeviceBuffer> tables;
+  const auto table = [&](const char* name, std::span<const float> values) {
+    const Layout of_table = vector_layout(DType::fp32, std::ssize(values), at.tables);
+    const std::vector<double> doubles(values.begin(), values.end());
+    tables.push_back(DeviceBuffer::input(name, of_table, doubles));
+    return static_cast<const float*>(tables.back().raw());
+  };
+  if (c.is_rotated()) p.rotary.cos = table("cos", cos), p.rotary.sin = table("sin", sin);
   p.workspace_bytes = workspace_bytes_of(step, p);
   if (!takes(step, c)) {  // the first one may run
     const std::int64_t more = workspace_bytes_of(step.ladder->steps[0], p);
@@ -195,6 +216,7 @@ AttentionResults run_attention(const TestedStep<Ladder<Call>>& step, const Atten
   const Status done = run_step(step, p);
   REQUIRE_MESSAGE(done.ok(), done.message);
   for (const Tensor& tensor : tensors) check_intact({tensor.check()});
+  for (const DeviceBuffer& each : tables) check_intact({each.check()});
   check_intact({lse->check(), workspace.check()});
   AttentionResults results;
   for (const auto& [name, tensor] : outputs) results.push_back({name, tensor->download()});
@@ -202,6 +224,76 @@ AttentionResults run_attention(const TestedStep<Ladder<Call>>& step, const Atten
     results.push_back({"lse", transposed_lse(p, lse->download(), false)});
   }
   return results;
+}
+
+/// Random values of all inputs but o and lse.
+inline AttentionRows random_rows(const AttentionCase& c, std::uint64_t seed) {
+  const AttentionForward& p = c.p;
+  const auto random = [&](std::int64_t rows, std::int64_t heads) {
+    return normal(p.batch * rows * heads * p.head_dim, p.type, seed++);
+  };
+  AttentionRows in;
+  in.q = random(p.queries, p.heads), in.k = random(p.keys, p.kv_heads);
+  if (c.has_far_pair) {
+    in.q_far = random(p.queries, p.heads), in.k_far = random(p.keys, p.kv_heads);
+  }
+  in.v = random(p.keys, p.kv_heads), in.dout = random(p.queries, p.heads);
+  return in;
+}
+
+/// Sets o and lse to what the forward pass gives the backward pass, as the types hold it.
+inline void add_outputs(const AttentionExpected& forward, DType type, AttentionRows* in) {
+  in->o = rounded(forward.o.value, type);
+  in->lse = rounded(forward.lse.value, DType::fp32);
+}
+
+/// What a step should write, in the order of the AttentionResults.
+inline std::vector<Expected> in_order(AttentionExpected expected) {
+  return {std::move(expected.o), std::move(expected.lse)};
+}
+inline std::vector<Expected> in_order(AttentionGradients expected, bool has_far_pair = false) {
+  if (!has_far_pair) {
+    return {std::move(expected.dq), std::move(expected.dk), std::move(expected.dv)};
+  }
+  return {std::move(expected.dq), std::move(expected.dk), std::move(expected.far_dq),
+          std::move(expected.far_dk), std::move(expected.dv)};
+}
+
+inline void check_values(const AttentionResult& got, const Expected& expected) {
+  const Comparison comparison = compare(got.name, got.values, expected);
+  CHECK_MESSAGE(comparison.ok(), comparison.message);
+}
+inline void check_values(const AttentionResults& got, const std::vector<Expected>& expected) {
+  for (std::size_t i = 0; i < got.size(); ++i) check_values(got[i], expected.at(i));
+}
+
+/// Checks that the gradients are the slopes of sum(o dout), where o is the reference `outputs(in)`
+/// in fp64.
+template <class Outputs>
+void check_slopes(AttentionRows in, const AttentionGradients& gradients, const Outputs& outputs) {
+  const auto loss = [&] {
+    const AttentionExpected forward = outputs(in);
+    const std::vector<double>& o = forward.o.value;
+    return std::inner_product(o.begin(), o.end(), in.dout.begin(), 0.0);
+  };
+  constexpr double kStep = 6e-6;
+  for (const auto& [values, slope] : {std::pair{&in.q, &gradients.dq.value},
+                                      {&in.k, &gradients.dk.value},
+                                      {&in.q_far, &gradients.far_dq.value},
+                                      {&in.k_far, &gradients.far_dk.value},
+                                      {&in.v, &gradients.dv.value}}) {
+    if (values->empty()) continue;  // there is no far pair
+    REQUIRE(values->size() == slope->size());
+    for (std::size_t i = 0; i < values->size(); ++i) {
+      const double before = (*values)[i];
+      (*values)[i] = before + kStep;
+      const double above = loss();
+      (*values)[i] = before - kStep;
+      const double below = loss();
+      (*values)[i] = before;
+      CHECK(std::abs((above - below) / (2 * kStep) - (*slope)[i]) < 1e-8);
+    }
+  }
 }
 
 /// For long lists, whose cases need not run with each poison.

@@ -1,4 +1,4 @@
-// The workloads of attention, chapters 05 and 07: random tensors, what a step gives of them, and
+// The workloads of attention, chapters 05 to 07: random tensors, what a step gives of them, and
 // what it costs.
 #pragma once
 
@@ -23,12 +23,22 @@ namespace tile {
 template <class Call>
 class AttentionWorkload : public LadderWorkload<Ladder<Call>> {
  public:
-  /// `what` ends the name: the mask or the method.
+  /// `what` ends the name: the mask, that and the layout of a rotation's pairs, or the method.
   AttentionWorkload(const Ladder<Call>& ladder, const Call& p, bool has_far_pair, std::string what)
       : LadderWorkload<Ladder<Call>>(ladder, p),
         has_far_pair_(has_far_pair),
         what_(std::move(what)),
         rows_(checked_rows(p.batch * p.queries)) {}
+
+  /// The tables of a rotation.
+  void place_tables(std::span<const float> cos, std::span<const float> sin) {
+    const auto table = [this](const char* name, std::span<const float> values) {
+      return this->tensors_.input(name, DType::fp32, 1, std::ssize(values),
+                                  std::vector<double>(values.begin(), values.end()));
+    };
+    this->place(this->call_.rotary.cos, table("cos", cos));
+    this->place(this->call_.rotary.sin, table("sin", sin));
+  }
 
   std::string name() const override {
     std::string text(tile::name(p().type));

@@ -403,33 +403,15 @@ TEST_SUITE("chapter") {
     Case c = windowed(full(DType::fp64, {2, 4, 2, 5, 6, 3}), 3, 1);
     c.query_lengths = {4, 5};
     c.key_lengths = {6, 4};
-    Inputs in = normal(c.p);
-    BackwardOnly more = backward_only(c, in);
-    const ForwardExpected forward = expected_of(c, in);
-    more.o = forward.o.value, more.lse = forward.lse.value;
-    more.dout = tile::normal(std::ssize(in.q), DType::fp64, 34);  // finite where there is no query
-    const BackwardExpected gradients = expected_of(c, in, more);
-    const auto loss = [&] {
-      const Values o = expected_of(c, in).o.value;
-      double sum = 0;
-      for (std::size_t i = 0; i < o.size(); ++i) sum += o[i] * more.dout[i];
-      return sum;
+    const Inputs in = normal(c.p);  // finite where there is no query
+    const auto outputs = [&c](const tile::AttentionRows& rows) {
+      return expected_of(c, {rows.q, rows.k, rows.v});
     };
-    constexpr double kStep = 6e-6;
-    for (const auto& [values, slope] : {std::pair{&in.q, &gradients.dq.value},
-                                        {&in.k, &gradients.dk.value},
-                                        {&in.v, &gradients.dv.value}}) {
-      REQUIRE(values->size() == slope->size());
-      for (std::size_t i = 0; i < values->size(); ++i) {
-        const double before = (*values)[i];
-        (*values)[i] = before + kStep;
-        const double above = loss();
-        (*values)[i] = before - kStep;
-        const double below = loss();
-        (*values)[i] = before;
-        CHECK(std::abs((above - below) / (2 * kStep) - (*slope)[i]) < 1e-8);
-      }
-    }
+    const ForwardExpected forward = expected_of(c, in);
+    const BackwardOnly more{forward.o.value, forward.lse.value,
+                            tile::normal(std::ssize(in.q), DType::fp64, 34)};
+    tile::check_slopes({.q = in.q, .k = in.k, .v = in.v, .dout = more.dout},
+                       expected_of(c, in, more), outputs);
   }
 }
 

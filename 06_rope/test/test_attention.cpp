@@ -3,229 +3,81 @@
 #include <type_traits>
 
 #include "attention/reference.hpp"
+#include "harness/attention_case.hpp"
 #include "harness/selection.hpp"
 #include "test_support.hpp"
 
 namespace rope {
 namespace {
 
+using tile::AttentionRows;
+
 template <class Step>
-constexpr bool kIsForward = std::is_same_v<Step, tile::TestedStep<AttentionLadder>>;
+constexpr bool kIsForward =
+    std::is_same_v<std::remove_cvref_t<Step>, tile::TestedStep<AttentionLadder>>;
 
-// ---- Problems ----
+// ---- Calls ----
 
-/// A call without data, and what is not in it. A backward call has the same options.
-struct Attention {
-  AttentionForward p;
+/// With the frequencies of its tables.
+struct RotatedCase : tile::AttentionCase {
   Values frequencies = paper_frequencies(p.rotary.rotary_dim);
-  std::vector<int> positions = {};
-  std::int64_t offset = 0;  // of each tensor, in elements
-
-  AttentionBackward backward() const {
-    AttentionBackward b{static_cast<const tile::Attention&>(p)};
-    b.q = b.dq = p.q, b.k = b.dk = p.k, b.v = b.dv = p.v, b.o = b.dout = p.o;
-    return b;
-  }
 };
 
-struct AttentionSizes {
-  std::int64_t batch, length, heads, kv_heads, head_dim;
-};
-Attention attention(DType type, const AttentionSizes& n, bool causal = true,
-                    Layout layout = Layout::half_split) {
-  AttentionForward p{{.type = type,
-                      .batch = n.batch,
-                      .heads = n.heads,
-                      .queries = n.length,
-                      .keys = n.length,
-                      .head_dim = n.head_dim,
-                      .kv_heads = n.kv_heads}};
-  p.right = causal ? 0 : tile::kUnlimited;
-  p.scale = 1 / std::sqrt(static_cast<float>(n.head_dim));
-  p.rotary.rotary_dim = n.head_dim;
-  p.rotary.layout = layout;
-  p.rotary.table_positions = n.length;
-  return {p};
-}
-
-std::string describe(const Attention& c) {
-  const AttentionForward& p = c.p;
-  std::string text(tile::name(p.type));
-  for (const auto& [name, n] : {std::pair{"batch", p.batch},
-                                {"length", p.queries},
-                                {"heads", p.heads},
-                                {"kv_heads", p.kv_heads},
-                                {"head_dim", p.head_dim},
-                                {"rotary_dim", p.rotary.rotary_dim},
-                                {"first_position", p.rotary.first_position},
-                                {"q's row stride", p.q.stride.row}}) {
-    text.append(", ").append(name).append(" ").append(std::to_string(n));
-  }
-  text += p.right == 0 ? ", causal" : ", full";
-  return text + (p.rotary.layout == Layout::half_split ? ", half_split" : ", interleaved");
-}
-
-struct Inputs {
-  Values q, k, v, dout;
-};
-Inputs normal(const Attention& c) {
-  const AttentionForward& p = c.p;
-  const std::int64_t rows = p.batch * p.queries * p.head_dim;
-  return {tile::normal(rows * p.heads, p.type, 71), tile::normal(rows * p.kv_heads, p.type, 72),
-          tile::normal(rows * p.kv_heads, p.type, 73), tile::normal(rows * p.heads, p.type, 74)};
+RotatedCase attention(DType type, const tile::AttentionSizes& n, bool causal = true,
+                      Layout layout = Layout::half_split) {
+  tile::AttentionCase c{tile::attention_call<AttentionForward>(type, n)};
+  if (causal) c.p.right = 0;
+  c.p.rotary.rotary_dim = n.head_dim, c.p.rotary.layout = layout;
+  c.p.rotary.table_positions = n.keys;
+  return {c};
 }
 
 // ---- Running a step ----
 
-/// [batch][heads][length] as [batch][length][heads], or back.
-Values turned_lse(const AttentionForward& p, const Values& lse, bool heads_first) {
-  Values transposed(lse.size());
-  std::size_t at = 0;
-  for (std::int64_t b = 0; b < p.batch; ++b) {
-    for (std::int64_t head = 0; head < p.heads; ++head) {
-      for (std::int64_t row = 0; row < p.queries; ++row, ++at) {
-        const auto other = static_cast<std::size_t>((b * p.queries + row) * p.heads + head);
-        (heads_first ? transposed[at] : transposed[other]) = lse[heads_first ? other : at];
-      }
-    }
-  }
-  return transposed;
-}
-
-void check_intact(std::initializer_list<Status> all) {
-  for (const Status& intact : all) CHECK_MESSAGE(intact.ok(), intact.message);
-}
-
-/// The tables in device memory.
-struct DeviceTables {
-  DeviceBuffer cos, sin;
-  std::optional<DeviceBuffer> positions;
-
-  explicit DeviceTables(const Attention& c)
-      : DeviceTables(
-            c, tables_of(c.frequencies, c.p.rotary.table_positions, c.p.rotary.attention_factor)) {}
-  void put_into(tile::Rotary* rotary) const {
-    rotary->cos = static_cast<const float*>(cos.raw());
-    rotary->sin = static_cast<const float*>(sin.raw());
-    rotary->positions = positions ? static_cast<const int*>(positions->raw()) : nullptr;
-  }
-
- private:
-  DeviceTables(const Attention& c, const TestTables& tables)
-      : cos(DeviceBuffer::input("cos", layout(tables.cos), tables.cos)),
-        sin(DeviceBuffer::input("sin", layout(tables.sin), tables.sin)),
-        positions(tile::lengths_buffer("positions", c.positions)) {}
-  static tile::Layout layout(const Values& values) {
-    return tile::vector_layout(DType::fp32, std::ssize(values));
-  }
-};
-
-struct Outputs {
-  Values o, lse;  // lse is [batch][length][heads]
-};
-template <class Step>
-Outputs run(const Step& step, const Attention& c, const Inputs& in,
-            Poison poison = Poison::unwritten_nan) {
-  AttentionForward p = c.p;
-  const Tensor::Shape of_q{p.batch, p.queries, p.heads, p.head_dim};
-  const Tensor::Shape of_k{p.batch, p.keys, p.kv_heads, p.head_dim};
-  const Tensor q = Tensor::input("q", p.type, of_q, p.q.stride, in.q, c.offset);
-  const Tensor k = Tensor::input("k", p.type, of_k, p.k.stride, in.k, c.offset);
-  const Tensor v = Tensor::input("v", p.type, of_k, p.v.stride, in.v, c.offset);
-  const Tensor o = Tensor::output("o", p.type, of_q, p.o.stride, poison, c.offset);
-  const DeviceBuffer lse = DeviceBuffer::output(
-      "lse", tile::vector_layout(DType::fp32, p.batch * p.heads * p.queries), poison);
-  p.workspace_bytes = workspace_bytes_of(step, p);
-  const DeviceBuffer workspace = DeviceBuffer::output(
-      "workspace", tile::vector_layout(DType::fp32, p.workspace_bytes / 4), poison);
-  const DeviceTables tables(c);
-  tables.put_into(&p.rotary);
-  p.q.data = q.raw(), p.k.data = k.raw(), p.v.data = v.raw(), p.o.data = o.raw();
-  p.lse = static_cast<float*>(lse.raw());
-  p.workspace = workspace.raw();
-  const Status done = tile::run_step(step, p);
-  REQUIRE_MESSAGE(done.ok(), done.message);
-  check_intact({q.check(), k.check(), v.check(), o.check(), lse.check(), workspace.check(),
-                tables.cos.check(), tables.sin.check()});
-  return {o.download(), turned_lse(p, lse.download(), false)};
-}
-
-tile::AttentionExpected expected_of(const Attention& c, const Inputs& in) {
+tile::AttentionExpected expected_outputs(const RotatedCase& c, const AttentionRows& in) {
   return reference(c.p, {in.q, in.k, in.v, c.frequencies, c.positions});
 }
-
-/// What the forward pass gives the backward pass, as the types hold it.
-struct Saved {
-  Values o, lse;
-};
-Saved saved(const Attention& c, const Inputs& in) {
-  const tile::AttentionExpected forward = expected_of(c, in);
-  return {tile::rounded(forward.o.value, c.p.type), tile::rounded(forward.lse.value, DType::fp32)};
-}
-tile::AttentionGradients expected_of(const Attention& c, const Inputs& in, const Saved& s) {
+tile::AttentionGradients expected_gradients(const RotatedCase& c, const AttentionRows& in) {
   return reference(c.backward(),
-                   {in.q, in.k, in.v, s.o, s.lse, in.dout, c.frequencies, c.positions});
+                   {in.q, in.k, in.v, in.o, in.lse, in.dout, c.frequencies, c.positions});
 }
 
-struct Gradients {
-  Values dq, dk, dv;
-};
+/// Random rows; a backward step's o and lse are what the forward pass gives it.
 template <class Step>
-Gradients run(const Step& step, const Attention& c, const Inputs& in, const Saved& forward,
-              Poison poison = Poison::unwritten_nan) {
-  AttentionBackward p = c.backward();
-  const Tensor::Shape of_q{p.batch, p.queries, p.heads, p.head_dim};
-  const Tensor::Shape of_k{p.batch, p.keys, p.kv_heads, p.head_dim};
-  const Tensor q = Tensor::input("q", p.type, of_q, p.q.stride, in.q, c.offset);
-  const Tensor k = Tensor::input("k", p.type, of_k, p.k.stride, in.k, c.offset);
-  const Tensor v = Tensor::input("v", p.type, of_k, p.v.stride, in.v, c.offset);
-  const Tensor o = Tensor::input("o", p.type, of_q, p.o.stride, forward.o, c.offset);
-  const Tensor dout = Tensor::input("dout", p.type, of_q, p.dout.stride, in.dout, c.offset);
-  const DeviceBuffer lse =
-      DeviceBuffer::input("lse", tile::vector_layout(DType::fp32, std::ssize(forward.lse)),
-                          turned_lse(c.p, forward.lse, true));
-  const Tensor dq = Tensor::output("dq", p.type, of_q, p.dq.stride, poison, c.offset);
-  const Tensor dk = Tensor::output("dk", p.type, of_k, p.dk.stride, poison, c.offset);
-  const Tensor dv = Tensor::output("dv", p.type, of_k, p.dv.stride, poison, c.offset);
-  p.workspace_bytes = workspace_bytes_of(step, p);
-  const DeviceBuffer workspace = DeviceBuffer::output(
-      "workspace", tile::vector_layout(DType::fp32, p.workspace_bytes / 4), poison);
-  const DeviceTables tables(c);
-  tables.put_into(&p.rotary);
-  p.q.data = q.raw(), p.k.data = k.raw(), p.v.data = v.raw(), p.o.data = o.raw();
-  p.dout.data = dout.raw(), p.dq.data = dq.raw(), p.dk.data = dk.raw(), p.dv.data = dv.raw();
-  p.lse = static_cast<const float*>(lse.raw());
-  p.workspace = workspace.raw();
-  const Status done = tile::run_step(step, p);
-  REQUIRE_MESSAGE(done.ok(), done.message);
-  check_intact({q.check(), k.check(), v.check(), o.check(), dout.check(), dq.check(), dk.check(),
-                dv.check(), lse.check(), workspace.check(), tables.cos.check(),
-                tables.sin.check()});
-  return {dq.download(), dk.download(), dv.download()};
+AttentionRows normal(const Step&, const RotatedCase& c) {
+  AttentionRows in = tile::random_rows(c, 71);
+  if (!kIsForward<Step>) tile::add_outputs(expected_outputs(c, in), c.p.type, &in);
+  return in;
+}
+
+/// In the order of the results.
+template <class Step>
+std::vector<tile::Expected> expected_of(const Step&, const RotatedCase& c,
+                                        const AttentionRows& in) {
+  if constexpr (kIsForward<Step>) {
+    return tile::in_order(expected_outputs(c, in));
+  } else {
+    return tile::in_order(expected_gradients(c, in));
+  }
+}
+
+/// Runs a step of either ladder with its tables, and outputs of this poison.
+template <class Step>
+tile::AttentionResults run(const Step& step, const RotatedCase& c, const AttentionRows& in,
+                           Poison poison = Poison::unwritten_nan) {
+  const Tables tables =
+      make_tables(c.frequencies, c.p.rotary.table_positions, c.p.rotary.attention_factor);
+  return tile::run_attention(step, c, in, poison, tables.cos, tables.sin);
 }
 
 /// Runs a step of either ladder and checks what it wrote.
 template <class Step>
-void check_step(const Step& step, const Attention& c) {
-  static std::size_t turn = 0;  // of the poisons
-  const Poison poison = tile::kOutputPoisons[++turn % std::size(tile::kOutputPoisons)];
+void check_step(const Step& step, const RotatedCase& c) {
   CAPTURE(step.name);
   const std::string problem = describe(c);
   CAPTURE(problem);
-  const Inputs in = normal(c);
-  if constexpr (kIsForward<Step>) {
-    const tile::AttentionExpected expected = expected_of(c, in);
-    const Outputs got = run(step, c, in, poison);
-    check_values("o", got.o, expected.o);
-    check_values("lse", got.lse, expected.lse);
-  } else {
-    const Saved forward = saved(c, in);
-    const tile::AttentionGradients expected = expected_of(c, in, forward);
-    const Gradients got = run(step, c, in, forward, poison);
-    check_values("dq", got.dq, expected.dq);
-    check_values("dk", got.dk, expected.dk);
-    check_values("dv", got.dv, expected.dv);
-  }
+  const AttentionRows in = normal(step, c);
+  check_values(run(step, c, in, tile::poison_in_turn()), expected_of(step, c, in));
 }
 
 /// Runs the test on both ladders.
@@ -236,16 +88,19 @@ void for_each_attention(Check check, tile::OwnKernel own = tile::OwnKernel::must
   tile::for_each_step(kAttentionBackwardLadder, check, own, types);
 }
 
-/// Two results of the same formula are no further apart than both their bounds.
-void check_close(const char* name, const Values& a, const Values& b, const tile::Expected& of_a,
-                 const tile::Expected& of_b) {
-  CAPTURE(name);
-  REQUIRE(a.size() == b.size());
-  std::size_t apart = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    apart += !(std::abs(a[i] - b[i]) <= of_a.bound[i] + of_b.bound[i]);
+/// Results of the same formula are no further apart than both their bounds.
+void check_close(const tile::AttentionResults& a, const tile::AttentionResults& b,
+                 const std::vector<tile::Expected>& of_a, const std::vector<tile::Expected>& of_b) {
+  for (std::size_t result = 0; result < a.size(); ++result) {
+    CAPTURE(a[result].name);
+    const Values &x = a[result].values, &y = b[result].values;
+    REQUIRE(x.size() == y.size());
+    std::size_t apart = 0;
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      apart += !(std::abs(x[i] - y[i]) <= of_a[result].bound[i] + of_b[result].bound[i]);
+    }
+    CHECK(apart == 0);
   }
-  CHECK(apart == 0);
 }
 
 constexpr bool kCausal[] = {true, false};
@@ -262,7 +117,7 @@ TEST_SUITE("step") {
               for (const std::int64_t dim : {64, 128}) {
                 for (const std::int64_t length : {1, 31, 64, 65, 130, 200}) {
                   if (!selection.takes_next()) continue;
-                  check_step(step, attention(type, {1, length, 2, 2, dim}, causal, layout));
+                  check_step(step, attention(type, {1, 2, 2, length, length, dim}, causal, layout));
                 }
               }
             }
@@ -274,8 +129,8 @@ TEST_SUITE("step") {
   TEST_CASE("attention: heads that share keys, and batch entries") {
     for_each_attention([](const auto& step, DType type) {
       for (const Layout layout : kLayouts) {
-        check_step(step, attention(type, {2, 70, 4, 2, 64}, true, layout));
-        check_step(step, attention(type, {2, 67, 6, 1, 128}, false, layout));
+        check_step(step, attention(type, {2, 4, 2, 70, 70, 64}, true, layout));
+        check_step(step, attention(type, {2, 6, 1, 67, 67, 128}, false, layout));
       }
     });
   }
@@ -283,11 +138,13 @@ TEST_SUITE("step") {
   TEST_CASE("attention: strides, offsets, and gradients side by side") {
     for_each_attention([](const auto& step, DType type) {
       for (const std::int64_t dim : {64, 128}) {
-        Attention c = attention(type, {2, 77, 4, 2, dim});
-        c.offset = 8;
+        RotatedCase c = attention(type, {2, 4, 2, 77, 77, dim});
+        c.offset = {.q = 8, .k = 8, .v = 8, .o = 8, .dout = 8, .dq = 8, .dk = 8, .dv = 8};
         const tile::Strides gaps{77 * 9 * dim, dim, 9 * dim};  // after each token
         c.p.q.stride = c.p.k.stride = c.p.v.stride = gaps;
+        c.dq = c.dk = c.dv = gaps;
         c.p.o.stride = tile::heads_first(77, 4, dim, 16);
+        c.dout = c.p.o.stride;
         check_step(step, c);
       }
     });
@@ -296,7 +153,7 @@ TEST_SUITE("step") {
   TEST_CASE("attention: a first position, an attention factor, a scale") {
     for_each_attention([](const auto& step, DType type) {
       for (const Layout layout : kLayouts) {
-        Attention c = attention(type, {1, 66, 2, 1, 64}, true, layout);
+        RotatedCase c = attention(type, {1, 2, 1, 66, 66, 64}, true, layout);
         c.p.rotary.first_position = 5;
         c.p.rotary.table_positions = 71;  // not one more
         c.p.rotary.attention_factor = 1.25;
@@ -309,17 +166,17 @@ TEST_SUITE("step") {
   TEST_CASE("attention: what is not rotated on load is rotated in memory") {
     for_each_attention([](const auto& step, DType type) {
       for (const Layout layout : kLayouts) {
-        Attention some = attention(type, {1, 40, 2, 1, 64}, true, layout);
+        RotatedCase some = attention(type, {1, 2, 1, 40, 40, 64}, true, layout);
         some.p.rotary.rotary_dim = 32;
         some.frequencies = paper_frequencies(32);
-        Attention ids = attention(type, {2, 35, 2, 1, 64}, true, layout);
+        RotatedCase ids = attention(type, {2, 2, 1, 35, 35, 64}, true, layout);
         ids.p.rotary.table_positions = 90;
         for (int i = 0; i < 70; ++i) ids.positions.push_back(i * 37 % 90);
         if (step.name == "composed") {
           check_step(step, some);
           check_step(step, ids);
         } else {
-          check_step(step, attention(type, {1, 35, 2, 1, 64}, true, layout));
+          check_step(step, attention(type, {1, 2, 1, 35, 35, 64}, true, layout));
         }
       }
     });
@@ -328,17 +185,14 @@ TEST_SUITE("step") {
   TEST_CASE("attention: where all queries stand does not matter, only how far from the keys") {
     tile::for_each_step(kAttentionLadder, [](const auto& step, DType type) {
       for (const Layout layout : kLayouts) {
-        Attention c = attention(type, {1, 70, 2, 1, 64}, true, layout);
+        RotatedCase c = attention(type, {1, 2, 1, 70, 70, 64}, true, layout);
         c.p.rotary.table_positions = 1000;
-        const Inputs in = normal(c);
-        const tile::AttentionExpected here = expected_of(c, in);
-        const Outputs before = run(step, c, in);
+        const AttentionRows in = normal(step, c);
+        const std::vector<tile::Expected> here = expected_of(step, c, in);
+        const tile::AttentionResults before = run(step, c, in);
         for (const std::int64_t first : {1, 100, 930}) {
           c.p.rotary.first_position = first;
-          const tile::AttentionExpected there = expected_of(c, in);
-          const Outputs after = run(step, c, in);
-          check_close("o", before.o, after.o, here.o, there.o);
-          check_close("lse", before.lse, after.lse, here.lse, there.lse);
+          check_close(before, run(step, c, in), here, expected_of(step, c, in));
         }
       }
     });
@@ -347,23 +201,15 @@ TEST_SUITE("step") {
   TEST_CASE("attention: with frequencies of zero it is chapter 05's") {
     for_each_attention([](const auto& step, DType type) {
       for (const Layout layout : kLayouts) {
-        Attention c = attention(type, {1, 70, 4, 2, 64}, true, layout);
+        RotatedCase c = attention(type, {1, 4, 2, 70, 70, 64}, true, layout);
         std::ranges::fill(c.frequencies, 0);
-        const Inputs in = normal(c);
-        const tile::Attention sizes{type, 1, 4, 70, 70, 64, 2, tile::kMaxLength, 0, c.p.scale};
-        if constexpr (kIsForward<std::remove_cvref_t<decltype(step)>>) {
-          const auto expected = tile::attention_reference(sizes, {in.q, in.k, in.v});
-          const Outputs got = run(step, c, in);
-          check_values("o", got.o, expected.o);
-          check_values("lse", got.lse, expected.lse);
+        const AttentionRows in = normal(step, c);
+        const tile::AttentionResults got = run(step, c, in);
+        if constexpr (kIsForward<decltype(step)>) {
+          check_values(got, in_order(tile::attention_reference(c.p, {in.q, in.k, in.v})));
         } else {
-          const Saved s = saved(c, in);
-          const auto expected =
-              tile::attention_gradients(sizes, {in.q, in.k, in.v, s.o, s.lse, in.dout});
-          const Gradients got = run(step, c, in, s);
-          check_values("dq", got.dq, expected.dq);
-          check_values("dk", got.dk, expected.dk);
-          check_values("dv", got.dv, expected.dv);
+          check_values(got, in_order(tile::attention_gradients(
+                                c.p, {in.q, in.k, in.v, in.o, in.lse, in.dout})));
         }
       }
     });
@@ -377,11 +223,11 @@ TEST_SUITE("chapter") {
       if (!tile::check_requirements(k16Bits, kNeeds, type).ok()) return tile::skip("needs bf16");
       for (const Layout layout : kLayouts) {
         for (const std::int64_t dim : {64, 128}) {
-          const Attention c = attention(type, {1, 150, 2, 1, dim}, true, layout);
-          const Inputs in = normal(c);
-          const Outputs composed_ = run(steps[0], c, in), fused_ = run(steps[1], c, in);
-          CHECK(composed_.o == fused_.o);
-          CHECK(composed_.lse == fused_.lse);
+          const RotatedCase c = attention(type, {1, 2, 1, 150, 150, dim}, true, layout);
+          const AttentionRows in = normal(steps[0], c);
+          const tile::AttentionResults composed_ = run(steps[0], c, in);
+          const tile::AttentionResults fused_ = run(steps[1], c, in);
+          for (std::size_t i = 0; i < 2; ++i) CHECK(composed_[i].values == fused_[i].values);
         }
       }
     }
@@ -390,53 +236,33 @@ TEST_SUITE("chapter") {
   TEST_CASE("attention: the backward reference is the slope of the forward one") {
     for (const Layout layout : kLayouts) {
       for (const bool causal : kCausal) {
-        Attention c = attention(DType::fp64, {2, 5, 4, 2, 8}, causal, layout);
+        RotatedCase c = attention(DType::fp64, {2, 4, 2, 5, 5, 8}, causal, layout);
         c.p.rotary.rotary_dim = 6;
         c.frequencies = paper_frequencies(6);
         c.p.rotary.first_position = 3;
         c.p.rotary.table_positions = 8;
         c.p.rotary.attention_factor = 1.5;
-        Inputs in = normal(c);
-        const tile::AttentionExpected forward = expected_of(c, in);
-        const tile::AttentionGradients gradients =
-            expected_of(c, in, {forward.o.value, forward.lse.value});
-        const auto loss = [&] {
-          const Values o = expected_of(c, in).o.value;
-          double sum = 0;
-          for (std::size_t i = 0; i < o.size(); ++i) sum += o[i] * in.dout[i];
-          return sum;
-        };
-        constexpr double kStep = 6e-6;
-        for (const auto& [values, slope] : {std::pair{&in.q, &gradients.dq.value},
-                                            {&in.k, &gradients.dk.value},
-                                            {&in.v, &gradients.dv.value}}) {
-          REQUIRE(values->size() == slope->size());
-          for (std::size_t i = 0; i < values->size(); ++i) {
-            const double before = (*values)[i];
-            (*values)[i] = before + kStep;
-            const double above = loss();
-            (*values)[i] = before - kStep;
-            const double below = loss();
-            (*values)[i] = before;
-            CHECK(std::abs((above - below) / (2 * kStep) - (*slope)[i]) < 1e-8);
-          }
-        }
+        AttentionRows in = tile::random_rows(c, 71);
+        const tile::AttentionExpected forward = expected_outputs(c, in);
+        in.o = forward.o.value, in.lse = forward.lse.value;
+        tile::check_slopes(in, expected_gradients(c, in),
+                           [&c](const AttentionRows& rows) { return expected_outputs(c, rows); });
       }
     }
   }
 
   TEST_CASE("attention: the reference rotates, then attends") {
     // Two tokens, one pair: written out.
-    Attention c = attention(DType::fp64, {1, 2, 1, 1, 2});
+    RotatedCase c = attention(DType::fp64, {1, 1, 1, 2, 2, 2});
     c.frequencies = {0.5};
     c.p.scale = 1;
-    const Inputs in{{1, 2, 3, -1}, {0.5, 1, -2, 1}, {1, 10, 100, 1000}, {}};
+    const AttentionRows in{.q = {1, 2, 3, -1}, .k = {0.5, 1, -2, 1}, .v = {1, 10, 100, 1000}};
     const double cosine = std::cos(0.5), sine = std::sin(0.5);
     const double q[] = {3 * cosine + sine, -cosine + 3 * sine};  // the second query
     const double k[] = {-2 * cosine - sine, cosine - 2 * sine};  // the second key
     const double first = q[0] * 0.5 + q[1] * 1, second = q[0] * k[0] + q[1] * k[1];
     const double weight = 1 / (1 + std::exp(second - first));
-    const tile::AttentionExpected expected = expected_of(c, in);
+    const tile::AttentionExpected expected = expected_outputs(c, in);
     CHECK(expected.o.value[0] == doctest::Approx(1));
     CHECK(expected.o.value[2] == doctest::Approx(weight + 100 * (1 - weight)).epsilon(1e-12));
     CHECK(expected.lse.value[1] == doctest::Approx(std::log(std::exp(first) + std::exp(second))));
@@ -448,9 +274,9 @@ TEST_SUITE("chapter") {
     }
     // Addresses that nothing reads, and both steps `fused`, whose options are the same.
     const auto status_of = [](const auto& ladder, const auto& change) -> Status {
-      const Attention c = attention(DType::bf16, {1, 4, 2, 1, 64});
+      const RotatedCase c = attention(DType::bf16, {1, 2, 1, 4, 4, 64});
       using P = typename std::decay_t<decltype(ladder)>::Problem;
-      P p{static_cast<const tile::Attention&>(c.p)};
+      auto p = c.call<P>();
       std::uintptr_t next = 4096;
       const auto place = [&next](std::int64_t bytes) {
         const std::uintptr_t here = next;

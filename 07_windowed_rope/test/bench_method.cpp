@@ -37,54 +37,41 @@ Call call_of(const Numbers& n, tile::DType type) {
   return p;
 }
 
-/// Tables, and then the tensors of the workload, unless the sizes are refused: choose() says why.
-template <class Workload>
-class WithTables : public Workload {
- public:
-  template <class Call, class MakeTensors>
-  WithTables(const tile::Ladder<Call>& ladder, const Call& p, const MakeTensors& make_tensors)
-      : Workload(ladder, p, false, std::string(method::name(p.rotary.far))) {
-    if (!method::validate_sizes(p).ok()) return;
-    const Values frequencies = rope::frequencies({.rotary_dim = p.rotary.rotary_dim});
-    const rope::Tables tables =
-        method::make_tables(p.rotary, p.window, frequencies, p.rotary.table_positions);
-    const auto place_table = [&](const char* name, const float*& to,
-                                 const std::vector<float>& values) {
-      void* data =
-          this->tensors_.input(name, tile::DType::fp32, 3 * p.rotary.table_positions,
-                               p.rotary.rotary_dim / 2, Values(values.begin(), values.end()));
-      this->place(to, data);
-    };
-    place_table("cos", this->call_.rotary.cos, tables.cos);
-    place_table("sin", this->call_.rotary.sin, tables.sin);
-    make_tensors(*this, frequencies);
-  }
-};
+/// Gives the frequencies of the tables.
+template <class Call>
+Values place_tables(tile::AttentionWorkload<Call>& workload, const Call& p) {
+  Values frequencies = rope::frequencies({.rotary_dim = p.rotary.rotary_dim});
+  const rope::Tables tables =
+      method::make_tables(p.rotary, p.window, frequencies, p.rotary.table_positions);
+  workload.place_tables(tables.cos, tables.sin);
+  return frequencies;
+}
 
 std::unique_ptr<tile::Workload> make_forward(const Numbers& n, tile::DType type) {
-  using Workload = WithTables<tile::AttentionForwardWorkload>;
-  return std::make_unique<Workload>(
-      method::kMethodLadder, call_of<AttentionForward>(n, type),
-      [](auto& workload, const Values& frequencies) {
-        workload.make_tensors(
-            [&](const AttentionForward& p, const tile::AttentionRows& in, auto rows) {
-              return method::reference(p, {in.q, in.k, in.v, frequencies}, rows);
-            });
-      });
+  const auto call = call_of<AttentionForward>(n, type);
+  auto workload = std::make_unique<tile::AttentionForwardWorkload>(
+      method::kMethodLadder, call, false, std::string(method::name(call.rotary.far)));
+  if (!method::validate_sizes(call).ok()) return workload;  // choose() says why
+  const Values frequencies = place_tables(*workload, call);
+  workload->make_tensors([&](const AttentionForward& p, const tile::AttentionRows& in, auto rows) {
+    return method::reference(p, {in.q, in.k, in.v, frequencies}, rows);
+  });
+  return workload;
 }
 
 std::unique_ptr<tile::Workload> make_backward(const Numbers& n, tile::DType type) {
-  using Workload = WithTables<tile::AttentionBackwardWorkload>;
-  return std::make_unique<Workload>(
-      method::kMethodBackwardLadder, call_of<AttentionBackward>(n, type),
-      [](auto& workload, const Values& frequencies) {
-        workload.make_tensors(
-            method::kMethodLadder, [&](const AttentionBackward& p, const tile::AttentionRows& in,
-                                       auto queries, auto keys) {
-              return method::reference(p, {in.q, in.k, in.v, in.o, in.lse, in.dout, frequencies},
-                                       queries, keys);
-            });
+  const auto call = call_of<AttentionBackward>(n, type);
+  auto workload = std::make_unique<tile::AttentionBackwardWorkload>(
+      method::kMethodBackwardLadder, call, false, std::string(method::name(call.rotary.far)));
+  if (!method::validate_sizes(call).ok()) return workload;
+  const Values frequencies = place_tables(*workload, call);
+  workload->make_tensors(
+      method::kMethodLadder,
+      [&](const AttentionBackward& p, const tile::AttentionRows& in, auto queries, auto keys) {
+        return method::reference(p, {in.q, in.k, in.v, in.o, in.lse, in.dout, frequencies}, queries,
+                                 keys);
       });
+  return workload;
 }
 
 template <class Ladder>

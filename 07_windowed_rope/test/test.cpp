@@ -185,7 +185,7 @@ TEST_SUITE("step") {
           in.k_far[key * 64] = as_type(far * (static_cast<double>(key) - 150), type);
         }
         for (std::size_t i = 0; i < in.q.size(); i += 64) in.q[i] = in.q_far[i] = 16;
-        add_outputs(c, &in);
+        tile::add_outputs(expected_outputs(c, in), type, &in);
         check_step(step, c, in);
       }
     });
@@ -287,7 +287,7 @@ TEST_SUITE("step") {
       const Case c = causal(full(type, {1, 2, 1, 70, 90, 64}, 40));
       Inputs in = normal(step, c);
       std::fill(in.dout.begin(), in.dout.end(), 0);
-      for (const Result& got : run(step, c, in)) {
+      for (const tile::AttentionResult& got : run(step, c, in)) {
         CAPTURE(got.name);
         CHECK(all_zero(got.values));
       }
@@ -464,30 +464,8 @@ TEST_SUITE("chapter") {
       c.key_lengths = {6, 4};
       const tile::AttentionExpected forward = expected_outputs(c, in);
       in.o = forward.o.value, in.lse = forward.lse.value;
-      const tile::AttentionGradients gradients = expected_gradients(c, in);
-      const auto loss = [&] {
-        const Values o = expected_outputs(c, in).o.value;
-        double sum = 0;
-        for (std::size_t i = 0; i < o.size(); ++i) sum += o[i] * in.dout[i];
-        return sum;
-      };
-      constexpr double kStep = 6e-6;
-      for (const auto& [values, slope] : {std::pair{&in.q, &gradients.dq.value},
-                                          {&in.k, &gradients.dk.value},
-                                          {&in.q_far, &gradients.far_dq.value},
-                                          {&in.k_far, &gradients.far_dk.value},
-                                          {&in.v, &gradients.dv.value}}) {
-        REQUIRE(values->size() == slope->size());
-        for (std::size_t i = 0; i < values->size(); ++i) {
-          const double before = (*values)[i];
-          (*values)[i] = before + kStep;
-          const double above = loss();
-          (*values)[i] = before - kStep;
-          const double below = loss();
-          (*values)[i] = before;
-          CHECK(std::abs((above - below) / (2 * kStep) - (*slope)[i]) < 1e-8);
-        }
-      }
+      tile::check_slopes(in, expected_gradients(c, in),
+                         [&c](const Inputs& rows) { return expected_outputs(c, rows); });
     }
   }
 

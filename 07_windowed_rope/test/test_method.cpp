@@ -66,15 +66,8 @@ tile::AttentionGradients expected_gradients(const MethodCase& c, const MethodRow
 
 /// Random rows; o and lse are what the forward pass gives the backward pass, as the types hold it.
 MethodRows normal(const MethodCase& c) {
-  const AttentionForward& p = c.p;
-  const std::int64_t of_q = p.batch * p.queries * p.heads * p.head_dim;
-  const std::int64_t of_k = p.batch * p.keys * p.kv_heads * p.head_dim;
-  MethodRows in;
-  in.q = tile::normal(of_q, p.type, 81), in.k = tile::normal(of_k, p.type, 82);
-  in.v = tile::normal(of_k, p.type, 83), in.dout = tile::normal(of_q, p.type, 84);
-  const tile::AttentionExpected forward = expected_outputs(c, in);
-  in.o = tile::rounded(forward.o.value, p.type);
-  in.lse = tile::rounded(forward.lse.value, DType::fp32);
+  MethodRows in = tile::random_rows(c, 81);
+  tile::add_outputs(expected_outputs(c, in), c.p.type, &in);
   return in;
 }
 
@@ -82,32 +75,18 @@ MethodRows normal(const MethodCase& c) {
 template <class Step>
 std::vector<tile::Expected> expected_of(const Step&, const MethodCase& c, const MethodRows& in) {
   if constexpr (kIsForward<Step>) {
-    tile::AttentionExpected expected = expected_outputs(c, in);
-    return {std::move(expected.o), std::move(expected.lse)};
+    return tile::in_order(expected_outputs(c, in));
   } else {
-    tile::AttentionGradients expected = expected_gradients(c, in);
-    return {std::move(expected.dq), std::move(expected.dk), std::move(expected.dv)};
+    return tile::in_order(expected_gradients(c, in));
   }
 }
 
-/// Runs a step of either ladder with outputs of this poison, and tables. Checks all buffers.
+/// Runs a step of either ladder with its tables, and outputs of this poison.
 template <class Step>
 Results run(const Step& step, const MethodCase& c, const MethodRows& in, Poison poison) {
-  MethodCase here = c;
-  tile::Rotary& rotary = here.p.rotary;
   const rope::Tables tables =
-      method::make_tables(rotary, c.p.window, c.frequencies, rotary.table_positions);
-  const auto table = [&c](const char* name, const std::vector<float>& values) {
-    return DeviceBuffer::input(
-        name, tile::vector_layout(DType::fp32, std::ssize(values), c.offset.tables),
-        Values(values.begin(), values.end()));
-  };
-  const DeviceBuffer cos = table("cos", tables.cos), sin = table("sin", tables.sin);
-  rotary.cos = static_cast<const float*>(cos.raw());
-  rotary.sin = static_cast<const float*>(sin.raw());
-  Results results = tile::run_attention(step, here, in, poison);
-  check_intact({cos.check(), sin.check()});
-  return results;
+      method::make_tables(c.p.rotary, c.p.window, c.frequencies, c.p.rotary.table_positions);
+  return tile::run_attention(step, c, in, poison, tables.cos, tables.sin);
 }
 
 /// Runs a step of either ladder, and checks what it wrote.
@@ -117,8 +96,7 @@ void check_step(const Step& step, const MethodCase& c, const MethodRows& in,
   CAPTURE(step.name);
   const std::string problem = describe(c);
   CAPTURE(problem);
-  const Results got = run(step, c, in, tile::poison_in_turn());
-  for (std::size_t i = 0; i < got.size(); ++i) check_values(got[i], expected[i]);
+  check_values(run(step, c, in, tile::poison_in_turn()), expected);
 }
 template <class Step>
 void check_step(const Step& step, const MethodCase& c) {
@@ -554,28 +532,8 @@ TEST_SUITE("chapter") {
         MethodRows in = normal(c);
         const tile::AttentionExpected forward = expected_outputs(c, in);
         in.o = forward.o.value, in.lse = forward.lse.value;
-        const tile::AttentionGradients gradients = expected_gradients(c, in);
-        const auto loss = [&] {
-          const Values o = expected_outputs(c, in).o.value;
-          double sum = 0;
-          for (std::size_t i = 0; i < o.size(); ++i) sum += o[i] * in.dout[i];
-          return sum;
-        };
-        constexpr double kStep = 6e-6;
-        for (const auto& [values, slope] : {std::pair{&in.q, &gradients.dq.value},
-                                            {&in.k, &gradients.dk.value},
-                                            {&in.v, &gradients.dv.value}}) {
-          REQUIRE(values->size() == slope->size());
-          for (std::size_t i = 0; i < values->size(); ++i) {
-            const double before = (*values)[i];
-            (*values)[i] = before + kStep;
-            const double above = loss();
-            (*values)[i] = before - kStep;
-            const double below = loss();
-            (*values)[i] = before;
-            CHECK(std::abs((above - below) / (2 * kStep) - (*slope)[i]) < 1e-8);
-          }
-        }
+        tile::check_slopes(in, expected_gradients(c, in),
+                           [&c](const MethodRows& rows) { return expected_outputs(c, rows); });
       }
     }
   }

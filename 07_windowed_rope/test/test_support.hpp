@@ -86,35 +86,18 @@ inline tile::AttentionGradients expected_gradients(const Case& c, const Inputs& 
                                   .far = {in.q_far, in.k_far}});
 }
 
-/// What the forward pass gives the backward pass, as the types hold it.
-inline void add_outputs(const Case& c, Inputs* in) {
-  const tile::AttentionExpected forward = expected_outputs(c, *in);
-  in->o = tile::rounded(forward.o.value, c.p.type);
-  in->lse = tile::rounded(forward.lse.value, DType::fp32);
-}
 template <class Step>
 Inputs normal(const Step&, const Case& c) {
-  const AttentionForward& p = c.p;
-  const std::int64_t q = p.batch * p.queries * p.heads * p.head_dim;
-  const std::int64_t k = p.batch * p.keys * p.kv_heads * p.head_dim;
-  Inputs in{.q = tile::normal(q, p.type, 71),
-            .k = tile::normal(k, p.type, 72),
-            .v = tile::normal(k, p.type, 75),
-            .q_far = tile::normal(q, p.type, 73),
-            .k_far = tile::normal(k, p.type, 74),
-            .o = {},
-            .lse = {},
-            .dout = tile::normal(q, p.type, 76)};
+  Inputs in = tile::random_rows(c, 71);
   // Rows beyond its lengths are NaN.
   for (Values* each : {&in.q, &in.q_far, &in.dout}) {
-    tile::erase_beyond(c.query_lengths, p.queries, each);
+    tile::erase_beyond(c.query_lengths, c.p.queries, each);
   }
-  for (Values* each : {&in.k, &in.k_far, &in.v}) tile::erase_beyond(c.key_lengths, p.keys, each);
-  if (!kIsForward<Step>) add_outputs(c, &in);
+  for (Values* each : {&in.k, &in.k_far, &in.v}) tile::erase_beyond(c.key_lengths, c.p.keys, each);
+  if (!kIsForward<Step>) tile::add_outputs(expected_outputs(c, in), c.p.type, &in);
   return in;
 }
 
-using Result = tile::AttentionResult;
 using Results = tile::AttentionResults;
 
 template <class Step>
@@ -127,18 +110,10 @@ Results run(const Step& step, const Case& c, const Inputs& in,
 template <class Step>
 std::vector<tile::Expected> expected_of(const Step&, const Case& c, const Inputs& in) {
   if constexpr (kIsForward<Step>) {
-    tile::AttentionExpected expected = expected_outputs(c, in);
-    return {std::move(expected.o), std::move(expected.lse)};
+    return tile::in_order(expected_outputs(c, in));
   } else {
-    tile::AttentionGradients expected = expected_gradients(c, in);
-    return {std::move(expected.dq), std::move(expected.dk), std::move(expected.far_dq),
-            std::move(expected.far_dk), std::move(expected.dv)};
+    return tile::in_order(expected_gradients(c, in), c.has_far_pair);
   }
-}
-
-inline void check_values(const Result& got, const tile::Expected& expected) {
-  const tile::Comparison comparison = tile::compare(got.name, got.values, expected);
-  CHECK_MESSAGE(comparison.ok(), comparison.message);
 }
 
 /// Runs a step of either ladder on these inputs and checks what it wrote.
@@ -148,8 +123,7 @@ void check_step(const Step& step, const Case& c, const Inputs& in) {
   const std::string problem = describe(c);
   CAPTURE(problem);
   const std::vector<tile::Expected> expected = expected_of(step, c, in);
-  const Results got = run(step, c, in, tile::poison_in_turn());
-  for (std::size_t i = 0; i < got.size(); ++i) check_values(got[i], expected[i]);
+  check_values(run(step, c, in, tile::poison_in_turn()), expected);
 }
 
 /// Runs a selection of those cases of a list that the step takes, on the CPU device fewer of the
