@@ -4,14 +4,13 @@
 //       where they fit. From 128 columns on no warp has registers for the gradients of 32 keys: so
 //       several warps share the keys, divide their columns and the queries, and exchange the
 //       weights and their gradients.
-// Change: backward_plan.cuh; parts of a tile; P and dS in shared memory, and one barrier more, from
-//         128 columns on; delta is subtracted before the product.
+// Change: KeyPlan and QueryPlan; parts of a tile; P and dS in shared memory, and one barrier more,
+//         from 128 columns on; delta is subtracted before the product.
 // Limit: no warp multiplies while the block copies, and every tile is masked element by element,
 //        also where no score of it is seen.
-#include <algorithm>
-
-#include "backward_plan.cuh"
 #include "flash_attention.cuh"
+#include "key_plan.cuh"
+#include "query_plan.cuh"
 #include "tile/query_stage.cuh"
 
 namespace flash_attention {
@@ -57,12 +56,12 @@ __global__ void __launch_bounds__(KeyPlan<kDim>::kThreads, KeyPlan<kDim>::kBlock
   for (int head = work.head * group; head < (work.head + 1) * group; ++head) {
     const RowStats* of_head = stats_of_head(stats, {work.batch, head, 0}, heads, masks.queries);
     for (int query = 0; query < transposed.keys; query += kQueries) {
+      // snippet-begin turn
       __syncthreads();  // all warps are done with the previous tile
       q_tile.template copy<kThreads>(q.rows(work.batch, head, query), transposed.keys - query);
       dout_tile.template copy<kThreads>(dout.rows(work.batch, head, query),
                                         transposed.keys - query);
       __syncthreads();  // these are there
-                        // snippet-begin turn
 #pragma unroll 1        // or ptxas interleaves the parts and runs out of registers
       for (int i = 0; i < Plan::kParts; ++i) {
         const int part = (warp % kSharing + i) * kPart;  // its first query in the tile

@@ -6,10 +6,9 @@
 //         whole tiles, and no work for a part of a tile that the warp does not see; blocks with the
 //         most work begin first.
 // Limit: S and dP are computed twice, once for dK and dV and once for dQ.
-#include <algorithm>
-
-#include "backward_plan.cuh"
 #include "flash_attention.cuh"
+#include "key_plan.cuh"
+#include "query_plan.cuh"
 #include "tile/query_stage.cuh"
 
 namespace flash_attention {
@@ -68,6 +67,7 @@ __global__ void __launch_bounds__(KeyPlan<kDim>::kThreads, KeyPlan<kDim>::kBlock
   Accumulator<Plan::kRows, Plan::kCols> dk_sums, dv_sums;
   const auto iterate = [&](int tile, auto is_border) {
     const int query = tile * kQueries;
+    // snippet-begin turn
     // Built inside the loop on purpose: hoisted, their addresses would cause spills.
     const KeyTile k_tile(smem), v_tile(smem + KeyTile::kBytes);
     const auto [q_tile, dout_tile, of_tile] = Stage(stages + parity * Stage::kBytes);
@@ -75,7 +75,6 @@ __global__ void __launch_bounds__(KeyPlan<kDim>::kThreads, KeyPlan<kDim>::kBlock
       return !decltype(is_border)::value ||
              transposed.any_sees(block_key + warp_key, Plan::kRows, query + part, kPart);
     };
-    // snippet-begin turn
     tile::ptx::cp_async_wait_all();
     // These queries have landed, and no warp still reads the weights or the queries before them.
     __syncthreads();
@@ -86,6 +85,7 @@ __global__ void __launch_bounds__(KeyPlan<kDim>::kThreads, KeyPlan<kDim>::kBlock
     for (int i = 0; i < Plan::kParts; ++i) {
       const int part = (warp % kSharing + i) * kPart;  // its first query in the tile
       if (!is_seen(part)) continue;
+      // snippet-end turn
       // P^T = exp2(K Q^T - lse)
       Accumulator<Plan::kRows, kPart> weights, dscores;
       mma_ABt<T>(weights, k_tile, warp_key, q_tile, part);
@@ -116,7 +116,6 @@ __global__ void __launch_bounds__(KeyPlan<kDim>::kThreads, KeyPlan<kDim>::kBlock
         }
       }
     }
-    // snippet-end turn
   };
   for (; head < end_head; ++head) {
     int tile = visited.first;

@@ -8,8 +8,8 @@
 //         rounds it. There is no kernel that keeps queries.
 // Limit: neither the tensor cores nor shared memory are busy all the time: a block waits at two
 //        barriers in each iteration.
-#include "backward_plan.cuh"
 #include "flash_attention.cuh"
+#include "key_plan.cuh"
 #include "tile/dq_sums.cuh"
 #include "tile/ptx/red.cuh"
 #include "tile/query_stage.cuh"

@@ -10,8 +10,8 @@ namespace flash_attention {
 
 using tile::blocks_for_tiles, tile::group_of, tile::masks_of, tile::tiles_of;
 using tile::BlockWork, tile::Heads, tile::BatchMasks, tile::RowStats;
-using tile::kLog2E, tile::kLn2, tile::kRowsOfTerms;
 using tile::check_shared_bytes, tile::with_16_bits_and_head_dim;
+using tile::kLog2E, tile::kLn2, tile::kRowsOfTerms;
 using tile::work_of_block, tile::work_longest_first, tile::keys_longest_first;
 
 /// Fills in the stats, [batch][heads][rows of stats], at the beginning of the workspace.

@@ -151,18 +151,6 @@ __device__ __forceinline__ void mma_ABt(Accumulator<kRows, kCols>& sums, const L
   }
 }
 
-/// The same where the fragment has those rows already, if it is as deep as their tile is wide.
-template <class T, int kRows, int kCols, int kDepth, class LeftTile, class Tile>
-__device__ __forceinline__ void mma_ABt(Accumulator<kRows, kCols>& sums,
-                                        const Fragment<kRows, kDepth>& kept, const LeftTile& left,
-                                        int left_row0, const Tile& tile, int row0) {
-  if constexpr (kDepth == LeftTile::kCols) {
-    mma_ABt<T>(sums, kept, tile, row0);
-  } else {
-    mma_ABt<T>(sums, left, left_row0, tile, row0);
-  }
-}
-
 /// Rounds sums to T and stores them in a tile, from (row0, col0) on.
 template <class T, int kRows, int kCols, class Tile>
 __device__ __forceinline__ void store_in_tile(const Accumulator<kRows, kCols>& sums,
@@ -202,16 +190,6 @@ __device__ __forceinline__ void mma_AB(Accumulator<kRows, kCols>& sums,
   }
 }
 // snippet-end with_columns
-
-/// The same where A is rows left_row0 to left_row0 + kRows - 1 of a tile, of which the 16 columns
-/// from row0 on are multiplied with the 16 rows from row0 on of the other.
-template <class T, int kRows, int kCols, class LeftTile, class Tile>
-__device__ __forceinline__ void mma_AB(Accumulator<kRows, kCols>& sums, const LeftTile& left,
-                                       int left_row0, const Tile& tile, int row0, int col0) {
-  Fragment<kRows, 16> fragment;
-  load(fragment, left, left_row0, row0);
-  mma_AB<T>(sums, fragment, tile, row0, col0);
-}
 
 // snippet-begin hide
 /// Sets the scores that the mask hides to -infinity. The scores are those of the rows from

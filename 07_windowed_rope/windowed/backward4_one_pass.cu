@@ -1,7 +1,7 @@
 // Backward, step 4: five products instead of seven.
 // Idea: chapter 05's fastest loop, once for each part of the mask. The block that has dS of a tile
 //       adds the tile's part of dQ to a sum in memory: of dQ2 for far keys, of dQ1 for near keys.
-// Change: the loop of chapter 05's step 5 (`one_pass`), head dimensions 64 and 128; around it a
+// Change: the loop of chapter 05's step 6 (`one_pass`), head dimensions 64 and 128; around it a
 //         loop over the parts, which loads K2 or K1 and stores dK2 and dK1.
 // Limit: neither the tensor cores nor shared memory are busy all the time, and a mixed tile costs
 //        as much as two.

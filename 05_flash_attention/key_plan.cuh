@@ -1,4 +1,4 @@
-// How blocks of the backward pass divide their tiles among warps, from step 4 on.
+// Backward, from step 4 on: how blocks that keep keys divide them among warps.
 #pragma once
 
 #include "tile/query_stage.cuh"
@@ -32,19 +32,14 @@ struct KeyPlan {
 };
 // snippet-end keys
 
-// snippet-begin queries
-/// Queries are kept, and the loop is over keys.
-template <int kDim>
-struct QueryPlan {
-  static constexpr int kWarps = kDim <= 128 ? 4 : 8, kBlocks = kDim <= 128 ? 2 : 1;
-  static constexpr int kThreads = kWarps * 32;
-  static constexpr int kRows = kDim <= 128 ? 32 : 16;
-  static constexpr int kKept = kWarps * kRows, kPassing = kDim <= 64 ? 64 : 32;
-  static constexpr int kPart = 32;           // keys whose weights a warp computes at once
-  static constexpr bool kKeep = kDim <= 64;  // its queries and their dO in registers
-  /// Shared memory, with so many tiles of keys and values.
-  static constexpr int bytes(int stages) { return 2 * (kKept + stages * kPassing) * kDim * 2; }
-};
-// snippet-end queries
+/// sums += A B with both from tiles: of A the rows from left_row0 on, and of these the 16 columns
+/// from row0 on; of B the 16 rows from row0 on.
+template <class T, int kRows, int kCols, class LeftTile, class Tile>
+__device__ __forceinline__ void mma_AB(tile::Accumulator<kRows, kCols>& sums, const LeftTile& left,
+                                       int left_row0, const Tile& tile, int row0, int col0) {
+  tile::Fragment<kRows, 16> fragment;
+  load(fragment, left, left_row0, row0);
+  tile::mma_AB<T>(sums, fragment, tile, row0, col0);
+}
 
 }  // namespace flash_attention
