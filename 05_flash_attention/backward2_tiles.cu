@@ -127,10 +127,7 @@ tile::Status takes_tiles(const AttentionBackward& p, const tile::Device& device)
     return tile::unsupported("head_dim", std::to_string(p.head_dim) + " is more than 256");
   }
   const auto bytes = static_cast<std::int64_t>(shared_bytes(p.head_dim));
-  if (bytes > device.shared_bytes_of_block) {
-    return tile::unsupported("head_dim", std::to_string(p.head_dim) + " needs " +
-                                             tile::counted(bytes, "byte") + " of shared memory");
-  }
+  TILE_TRY(check_shared_bytes(p, bytes, device));
   return tile::check_workspace(stats_bytes(p), p.workspace_bytes);
 }
 

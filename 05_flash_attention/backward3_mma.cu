@@ -17,11 +17,12 @@ using tile::SharedTile, tile::Accumulator;
 template <int kDim>
 struct TilePlan {
   static constexpr int kWarps = 4, kThreads = kWarps * 32;
+  static constexpr int kRows = 16;  // of a warp
   // At 128 columns the gradients of 16 rows fill the registers. Beyond that two warps share the
   // rows, and each has half of the columns.
-  static constexpr int kCols = kDim <= 128 ? kDim : 128, kParts = kDim / kCols;
-  static constexpr int kKept = kWarps / kParts * 16;     // rows of a block
-  static constexpr int kPassing = kDim <= 64 ? 64 : 16;  // rows of a tile of the loop
+  static constexpr int kCols = kDim <= 128 ? kDim : 128, kSharing = kDim / kCols;
+  static constexpr int kKept = kWarps / kSharing * kRows;  // rows of a block
+  static constexpr int kPassing = kDim <= 64 ? 64 : 16;    // rows of a tile of the loop
   static constexpr int kBytes = 2 * (kKept + kPassing) * kDim * 2;
 };
 
@@ -47,29 +48,29 @@ __global__ void attention_backward_mma_dkv(Heads<const T> q,  // [batch][queries
   const auto work = work_of_block(heads / group, (masks.keys + kKeys - 1) / kKeys);
   const Mask transposed = masks.of(work.batch).transposed();
   const int block_key = work.tile * kKeys, warp = static_cast<int>(threadIdx.x) / 32;
-  const int warp_key = warp / Plan::kParts * 16;  // in the tile
-  const int col0 = warp % Plan::kParts * Plan::kCols;
+  const int warp_key = warp / Plan::kSharing * Plan::kRows;  // in the tile
+  const int col0 = warp % Plan::kSharing * Plan::kCols;
   k_tile.template copy<kThreads>(k.rows(work.batch, work.head, block_key),
                                  transposed.queries - block_key);
   v_tile.template copy<kThreads>(v.rows(work.batch, work.head, block_key),
                                  transposed.queries - block_key);
 
-  Accumulator<16, Plan::kCols> dk_sums, dv_sums;
+  Accumulator<Plan::kRows, Plan::kCols> dk_sums, dv_sums;
   for (int head = work.head * group; head < (work.head + 1) * group; ++head) {
     const RowStats* of_head = stats_of_head(stats, {work.batch, head, 0}, heads, masks.queries);
-    for (int first = 0; first < transposed.keys; first += kQueries) {
-      __syncthreads();  // all warps have read the previous queries
-      q_tile.template copy<kThreads>(q.rows(work.batch, head, first), transposed.keys - first);
-      dout_tile.template copy<kThreads>(dout.rows(work.batch, head, first),
-                                        transposed.keys - first);
+    for (int query = 0; query < transposed.keys; query += kQueries) {
+      __syncthreads();  // all warps are done with the previous tile
+      q_tile.template copy<kThreads>(q.rows(work.batch, head, query), transposed.keys - query);
+      dout_tile.template copy<kThreads>(dout.rows(work.batch, head, query),
+                                        transposed.keys - query);
       __syncthreads();  // these are there
       // P^T = exp2(K Q^T - lse)
-      Accumulator<16, kQueries> weights, dscores;
+      Accumulator<Plan::kRows, kQueries> weights, dscores;
       mma_ABt<T>(weights, k_tile, warp_key, q_tile, 0);
-      hide(weights, transposed, block_key + warp_key, first);
+      hide(weights, transposed, block_key + warp_key, query);
       // dS^T = P^T (V dO^T - delta)
       mma_ABt<T>(dscores, v_tile, warp_key, dout_tile, 0);
-      weigh<true>(weights, dscores, of_head + first, scale * kLog2E);
+      weigh<true>(weights, dscores, of_head + query, scale * kLog2E);
       // dV += P^T dO, dK += dS^T Q
       mma_AB<T>(dv_sums, as_fragment<T>(weights), dout_tile, 0, col0);
       mma_AB<T>(dk_sums, as_fragment<T>(dscores), q_tile, 0, col0);
@@ -103,27 +104,28 @@ __global__ void attention_backward_mma_dq(Heads<const T> q,  // [batch][queries]
   const Mask mask = masks.of(work.batch);
   const int block_query = work.tile * kQueries, kv_head = work.head / group;
   const int warp = static_cast<int>(threadIdx.x) / 32;
-  const int warp_query = warp / Plan::kParts * 16;  // in the tile
-  const int col0 = warp % Plan::kParts * Plan::kCols;
+  const int warp_query = warp / Plan::kSharing * Plan::kRows;  // in the tile
+  const int col0 = warp % Plan::kSharing * Plan::kCols;
   q_tile.template copy<kThreads>(q.rows(work.batch, work.head, block_query),
                                  mask.queries - block_query);
   dout_tile.template copy<kThreads>(dout.rows(work.batch, work.head, block_query),
                                     mask.queries - block_query);
   const RowStats* of_tile = stats_of_head(stats, work, heads, masks.queries) + block_query;
 
-  Accumulator<16, Plan::kCols> dq_sums;
-  for (int first = 0; first < mask.keys; first += kKeys) {
+  Accumulator<Plan::kRows, Plan::kCols> dq_sums;
+  for (int key = 0; key < mask.keys; key += kKeys) {
     __syncthreads();  // all warps have read the previous keys
-    k_tile.template copy<kThreads>(k.rows(work.batch, kv_head, first), mask.keys - first);
-    v_tile.template copy<kThreads>(v.rows(work.batch, kv_head, first), mask.keys - first);
+    k_tile.template copy<kThreads>(k.rows(work.batch, kv_head, key), mask.keys - key);
+    v_tile.template copy<kThreads>(v.rows(work.batch, kv_head, key), mask.keys - key);
     __syncthreads();  // these are there
-    // S = Q K^T, and dS = P (dO V^T - delta)
-    Accumulator<16, kKeys> scores, dscores;
-    mma_ABt<T>(scores, q_tile, warp_query, k_tile, 0);
-    hide(scores, mask, block_query + warp_query, first);
+    // P = exp2(Q K^T - lse)
+    Accumulator<Plan::kRows, kKeys> weights, dscores;
+    mma_ABt<T>(weights, q_tile, warp_query, k_tile, 0);
+    hide(weights, mask, block_query + warp_query, key);
+    // dS = P (dO V^T - delta)
     mma_ABt<T>(dscores, dout_tile, warp_query, v_tile, 0);
-    weigh_rows(
-        scores, dscores, [&](int r) { return of_tile[warp_query + scores.row(r)]; },
+    weigh_rows<true>(
+        weights, dscores, [&](int r) { return of_tile[warp_query + weights.row(r)]; },
         scale * kLog2E);
     // dQ += dS K
     mma_AB<T>(dq_sums, as_fragment<T>(dscores), k_tile, 0, col0);

@@ -5,14 +5,13 @@
 #include "tile/host/attention_launch.hpp"
 #include "tile/host/head_dim.hpp"
 #include "tile/host/tensor_argument.hpp"
-#include "tile/host/text.hpp"
 
 namespace flash_attention {
 
 using tile::blocks_for_tiles, tile::group_of, tile::masks_of, tile::tiles_of;
 using tile::BlockWork, tile::Heads, tile::BatchMasks, tile::RowStats;
+using tile::check_shared_bytes, tile::with_16_bits_and_head_dim;
 using tile::kLog2E, tile::kLn2, tile::kRowsOfTerms;
-using tile::with_16_bits_and_head_dim;
 using tile::work_of_block, tile::work_longest_first, tile::keys_longest_first;
 
 /// Fills in the stats, [batch][heads][rows of stats], at the beginning of the workspace.

@@ -99,11 +99,12 @@ tile::Status check_chunks(const AttentionBackward& p);
 
 // The steps. Each computes dq, dk and dv in the given stream (a cudaStream_t).
 using BackwardStep = tile::Status(const AttentionBackward&, void* stream);
-BackwardStep scores, tiles, mma, pipeline, one_pass;
+BackwardStep scores, tiles, mma, warp_tiles, pipeline, one_pass;
 
 // What their own kernels take.
 using BackwardTakes = tile::Status(const AttentionBackward&, const tile::Device&);
-BackwardTakes takes_scores, takes_tiles, takes_mma, takes_pipeline, takes_one_pass;
+BackwardTakes takes_scores, takes_tiles, takes_mma, takes_warp_tiles, takes_pipeline,
+    takes_one_pass;
 
 // ---- The ladders ----
 
@@ -228,8 +229,17 @@ inline constexpr BackwardLadder::Step kBackward[] = {
      .shows = kShows,
      .launch = mma,
      .workspace_bytes = stats_bytes},
+    {.name = "warp_tiles",
+     .idea = "32 rows to a warp, which use what it loads twice; wide rows are shared by warps",
+     .types = k16Bits,
+     .needs = {tile::Feature::bf16_mma},
+     .takes = takes_warp_tiles,
+     .otherwise = "mma",
+     .shows = kShows,
+     .launch = warp_tiles,
+     .workspace_bytes = stats_bytes},
     {.name = "pipeline",
-     .idea = "the next tile is copied meanwhile, 32 rows to a warp; each run gives the same bits",
+     .idea = "the next tile is copied meanwhile, and only visible tiles are visited",
      .types = k16Bits,
      .needs = {tile::Feature::bf16_mma, tile::Feature::cp_async},
      .takes = takes_pipeline,

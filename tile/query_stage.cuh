@@ -62,10 +62,9 @@ __device__ __forceinline__ void weigh(Accumulator<kRows, kCols>& scores,
   }
 }
 
-/// The same with queries along the rows, for dQ, which needs no weights: dP becomes dS. `stats_of`
-/// gives the stats of a lane's row r.
-template <int kRows, int kCols, class StatsOf>
-__device__ __forceinline__ void weigh_rows(const Accumulator<kRows, kCols>& scores,
+/// The same with queries along the rows, for dQ. `stats_of` gives the stats of a lane's row r.
+template <bool kHasProduct = false, int kRows, int kCols, class StatsOf>
+__device__ __forceinline__ void weigh_rows(Accumulator<kRows, kCols>& scores,
                                            Accumulator<kRows, kCols>& dscores, StatsOf stats_of,
                                            float scale_log2) {
 #pragma unroll
@@ -73,8 +72,9 @@ __device__ __forceinline__ void weigh_rows(const Accumulator<kRows, kCols>& scor
     const RowStats of_query = stats_of(r);
 #pragma unroll
     for (int c = 0; c < kCols / 4; ++c) {
-      const float weight = ptx::exp2_approx(fmaf(scale_log2, scores.at(r, c), -of_query.lse2));
-      dscores.at(r, c) = weight * (dscores.at(r, c) - of_query.delta);
+      float &weight = scores.at(r, c), &dscore = dscores.at(r, c);
+      weight = ptx::exp2_approx(fmaf(scale_log2, weight, -of_query.lse2));
+      dscore = kHasProduct ? weight * (dscore - of_query.delta) : -of_query.delta;
     }
   }
 }

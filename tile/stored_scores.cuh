@@ -11,18 +11,19 @@ namespace tile {
 /// dV += P^T dO and dK += dS^T Q for kPart queries, from `first` in the tile on, whose weights
 /// another warp has stored: P^T and dS^T are [keys][queries], this warp's from row `key` on. Its
 /// columns of the sums begin with column col0.
-template <class T, int kPart, int kKeys, int kCols, class ScoreTile, class Stage>
+template <class T, int kPart, int kKeys, int kCols, class ScoreTile, class Tile>
 __device__ __forceinline__ void add_stored_part(Accumulator<kKeys, kCols>& dv_sums,
                                                 Accumulator<kKeys, kCols>& dk_sums,
                                                 const ScoreTile& p_tile, const ScoreTile& ds_tile,
-                                                int key, const Stage& stage, int first, int col0) {
+                                                int key, const Tile& dout_tile, const Tile& q_tile,
+                                                int first, int col0) {
 #pragma unroll
   for (int depth = first; depth < first + kPart; depth += 16) {
     Fragment<kKeys, 16> fragment;
     load(fragment, p_tile, key, depth);
-    mma_AB<T>(dv_sums, fragment, stage.dout, depth, col0);
+    mma_AB<T>(dv_sums, fragment, dout_tile, depth, col0);
     load(fragment, ds_tile, key, depth);
-    mma_AB<T>(dk_sums, fragment, stage.q, depth, col0);
+    mma_AB<T>(dk_sums, fragment, q_tile, depth, col0);
   }
 }
 // snippet-end stored

@@ -63,11 +63,12 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("05_flash_attention/backward2_tiles.cu", "changed"):
         "two kernels with tiles in the place of three without: no line of theirs remains",
     ("05_flash_attention/backward3_mma.cu", "lines"): "the same",
-    ("05_flash_attention/backward4_pipeline.cu", "lines"): "the same",
-    ("05_flash_attention/backward4_pipeline.cu", "changed"):
-        "what forward steps 4 and 5 change, in two kernels; and 128 columns among warps",
-    ("05_flash_attention/backward5_one_pass.cu", "changed"):
-        "step 4's kernel of the queries falls away, and dQ comes into that of the keys",
+    ("05_flash_attention/backward4_warp_tiles.cu", "lines"): "the same",
+    ("05_flash_attention/backward5_pipeline.cu", "lines"): "the same",
+    ("05_flash_attention/backward5_pipeline.cu", "changed"):
+        "two stages and visible tiles only, in two kernels: forward step 4 changes 36 in its one",
+    ("05_flash_attention/backward6_one_pass.cu", "changed"):
+        "step 5's kernel of the queries falls away, and dQ comes into that of the keys",
     ("05_flash_attention/forward8_split_keys.cu", "changed"):
         "for few queries: it continues step 4 (pipeline), not the steps for many",
     ("05_flash_attention/forward9_wgmma.cu", "headers"):
@@ -131,7 +132,7 @@ CONTINUES = {f"07_windowed_rope/windowed/{step}.cu": f"05_flash_attention/{conti
     "backward1_scores": "backward1_scores",
     "backward2_tiles": "backward2_tiles",
     "backward3_mma": "backward3_mma",
-    "backward4_one_pass": "backward5_one_pass",
+    "backward4_one_pass": "backward6_one_pass",
 }.items()} | {
     "02_matmul/step20_split_k.cu": "02_matmul/step16_warp_specialized.cu",
     "02_matmul/step21_e4m3.cu": "02_matmul/step19_tma_store.cu",

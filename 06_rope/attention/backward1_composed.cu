@@ -77,7 +77,7 @@ __global__ void attention_backward_composed_dq(Heads<const T> q,  // [batch][len
     if (!whole) hide(weights, mask, warp_query, tile * kKeys);
     // dS = P (dO V^T - delta)
     mma_ABt<T>(dscores, dout_tile, warp_row, v_tile(tile), 0);
-    weigh_rows(
+    weigh_rows<true>(
         weights, dscores, [&](int r) { return of_lane[r]; }, scale * tile::kLog2E);
     // dQ += dS K
     mma_AB<T>(dq_sums, as_fragment<T>(dscores), k_tile(tile), 0);

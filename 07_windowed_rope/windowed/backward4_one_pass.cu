@@ -1,7 +1,7 @@
 // Backward, step 4: five products instead of seven.
 // Idea: chapter 05's fastest loop, once for each part of the mask. The block that has dS of a tile
 //       adds the tile's part of dQ to a sum in memory: of dQ2 for far keys, of dQ1 for near keys.
-// Change: the loop of chapter 05's step 5 (`one_pass`), head dimensions 64 and 128; around it a
+// Change: the loop of chapter 05's step 6 (`one_pass`), head dimensions 64 and 128; around it a
 //         loop over the parts, which loads K2 or K1 and stores dK2 and dK1.
 // Limit: neither the tensor cores nor shared memory are busy all the time, and a mixed tile costs
 //        as much as two.
@@ -111,7 +111,8 @@ __global__ void __launch_bounds__(OnePassShape<kDim>::kThreads, OnePassShape<kDi
 #pragma unroll
       for (int i = 1; i < kSharing; ++i) {
         const int part = (warp + i) % kSharing * kPart;
-        add_stored_part<T, kPart>(dv_sums, dk_sums, p_tile, ds_tile, warp_key, stage, part, col0);
+        add_stored_part<T, kPart>(dv_sums, dk_sums, p_tile, ds_tile, warp_key, stage.dout, stage.q,
+                                  part, col0);
       }
       // This warp's part of dQ = dS K
       const int dq_row = warp % (kQueries / Plan::kDqRows) * Plan::kDqRows;

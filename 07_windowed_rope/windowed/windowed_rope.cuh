@@ -7,7 +7,6 @@
 #include "tile/host/attention_launch.hpp"
 #include "tile/host/head_dim.hpp"
 #include "tile/host/tensor_argument.hpp"
-#include "tile/host/text.hpp"
 #include "windowed/window.hpp"
 #include "windowed/windowed_rope.hpp"
 
@@ -15,20 +14,12 @@ namespace windowed_rope {
 
 using tile::blocks_for_tiles, tile::group_of, tile::masks_of, tile::tiles_of;
 using tile::BlockWork, tile::Heads, tile::BatchMasks, tile::RowStats;
+using tile::check_shared_bytes, tile::with_16_bits_and_head_dim;
 using tile::kLog2E, tile::kLn2, tile::kRowsOfTerms;
-using tile::with_16_bits_and_head_dim;
 using tile::work_of_block, tile::work_longest_first, tile::keys_longest_first;
 
 inline Window window_of(const tile::Attention& p) {
   return {static_cast<int>(std::clamp<std::int64_t>(p.window, 0, kUnlimited))};
-}
-
-/// Whether a block of the card can have so much shared memory. It grows with the head dimension.
-inline tile::Status check_shared_bytes(const tile::Attention& p, std::int64_t bytes,
-                                       const tile::Device& device) {
-  if (bytes <= device.shared_bytes_of_block) return {};
-  return tile::unsupported("head_dim", std::to_string(p.head_dim) + " needs " +
-                                           tile::counted(bytes, "byte") + " of shared memory");
 }
 
 /// Fills in the stats, [batch][heads][rows of stats], at the beginning of the workspace.

@@ -1,9 +1,12 @@
-// What a launcher of attention makes of a call for its kernels: heads, and masks.
+// What a launcher of attention makes of a call for its kernels: heads and masks; and whether the
+// card has the shared memory that they need.
 #pragma once
 
 #include "tile/heads.cuh"
 #include "tile/host/attention.hpp"
+#include "tile/host/device.hpp"
 #include "tile/host/launch.hpp"
+#include "tile/host/text.hpp"
 #include "tile/mask.hpp"
 
 namespace tile {
@@ -11,6 +14,13 @@ namespace tile {
 template <class T>
 Heads<T> heads_of(const TensorView& x) {
   return {static_cast<T*>(x.data), x.stride};
+}
+
+/// Whether a block of the card can have so much shared memory. It grows with the head dimension.
+inline Status check_shared_bytes(const Attention& p, std::int64_t bytes, const Device& device) {
+  if (bytes <= device.shared_bytes_of_block) return {};
+  return unsupported("head_dim", std::to_string(p.head_dim) + " needs " + counted(bytes, "byte") +
+                                     " of shared memory");
 }
 
 /// Windows are cut to what an int holds, which is more than any key is away.

@@ -1,57 +1,26 @@
-// Backward, step 4: copies in the background, and the same bits in each run.
-// Idea: as in the forward pass, the next tile is copied while this one is multiplied, invisible
-//       tiles are skipped, and a factor from shared memory is used for 32 rows. One warp adds up
-//       each element of a gradient, always in the same order: all runs give the same bits.
-// Change: two stages of queries, or of keys; Mask::tiles(), and separate code for whole tiles;
-//         blocks with the most work begin first; 32 rows for a warp (16 queries at 256 columns).
-//         From 128 columns on, several warps share the same keys: they divide columns and queries,
-//         and exchange the weights and their gradients.
+// Backward, step 5: copies in the background.
+// Idea: as in the forward pass, the next tile is copied while this one is multiplied, and only
+//       visible tiles are visited. Still one warp adds up each element of a gradient, always in the
+//       same order: this is the last step that gives the same bits in each run.
+// Change: two stages of queries, with their stats, or of keys; Mask::tiles(), separate code for
+//         whole tiles, and no work for a part of a tile that the warp does not see; blocks with the
+//         most work begin first.
 // Limit: S and dP are computed twice, once for dK and dV and once for dQ.
 #include "flash_attention.cuh"
+#include "key_plan.cuh"
+#include "query_plan.cuh"
 #include "tile/query_stage.cuh"
+#include "tile/stored_scores.cuh"
 
 namespace flash_attention {
 namespace {
 
-using tile::Fragment, tile::QueryStage, tile::SharedTile, tile::Accumulator;
-
-/// How blocks divide their tiles among warps.
-template <int kDim>
-struct TilePlan {
-  static constexpr int kCols = kDim <= 64 ? kDim : 64;
-  // Keys are kept, and the loop is over queries. The gradients of 32 keys and 64 columns fill half
-  // of a warp's registers. So beyond 64 columns kSharing warps share 32 keys; each computes the
-  // weights of its part of the queries and passes them to the others.
-  struct Keys {
-    // Two blocks of 4 warps, or one of 8, leave a lane 255 registers.
-    static constexpr int kWarps = kDim <= 64 ? 4 : 8, kBlocks = kDim <= 64 ? 2 : 1;
-    static constexpr int kThreads = kWarps * 32;
-    static constexpr int kSharing = kDim / kCols;
-    static constexpr int kKept = kWarps / kSharing * 32, kPassing = 64;
-    // A warp computes the weights of kPart queries at once, kParts times.
-    static constexpr int kPart = kDim <= 128 ? 32 : 16, kParts = kPassing / kPart / kSharing;
-    static_assert(kSharing == 1 || kParts == 1);
-    static constexpr int kStageBytes = QueryStage<__half, kPassing, kDim>::kBytes;
-    static constexpr int kScoreBytes = kSharing > 1 ? 2 * kKept* kPassing : 0;
-    static constexpr int kBytes = 2 * kKept * kDim * 2 + 2 * kStageBytes + 2 * kScoreBytes;
-  };
-  // Queries are kept, and the loop is over keys.
-  struct Queries {
-    static constexpr int kWarps = kDim <= 128 ? 4 : 8, kBlocks = kDim <= 128 ? 2 : 1;
-    static constexpr int kThreads = kWarps * 32;
-    static constexpr int kRows = kDim <= 128 ? 32 : 16;  // of a warp
-    static constexpr int kKept = kWarps * kRows, kPassing = kDim <= 64 ? 64 : 32;
-    static constexpr int kPart = 32;  // keys whose weights a warp computes at once
-    static constexpr int kBytes = 2 * (kKept + 2 * kPassing) * kDim * 2;
-  };
-  static_assert(Keys::kBytes >= Queries::kBytes,
-                "takes_pipeline() asks for those of the keys only");
-};
+using tile::SharedTile, tile::Accumulator;
 
 // snippet-begin keys
 /// dK and dV of a tile of keys, over all queries of all heads that share it.
 template <class T, int kDim>
-__global__ void __launch_bounds__(TilePlan<kDim>::Keys::kThreads, TilePlan<kDim>::Keys::kBlocks)
+__global__ void __launch_bounds__(KeyPlan<kDim>::kThreads, KeyPlan<kDim>::kBlocks)
     attention_backward_pipeline_dkv(Heads<const T> q,       // [batch][queries][heads][kDim]
                                     Heads<const T> k,       // [batch][keys][heads / group][kDim]
                                     Heads<const T> v,       // as k
@@ -61,21 +30,21 @@ __global__ void __launch_bounds__(TilePlan<kDim>::Keys::kThreads, TilePlan<kDim>
                                     Heads<T> dv,            // as k
                                     BatchMasks masks, int batch, int heads, int group,
                                     float scale) {
-  using Plan = typename TilePlan<kDim>::Keys;
+  using Plan = KeyPlan<kDim>;
   constexpr int kThreads = Plan::kThreads, kKeys = Plan::kKept, kQueries = Plan::kPassing;
   constexpr int kPart = Plan::kPart, kSharing = Plan::kSharing;
   using KeyTile = SharedTile<T, kKeys, kDim>;
-  using Stage = QueryStage<T, kQueries, kDim>;
+  using Stage = tile::QueryStage<T, kQueries, kDim>;
   using ScoreTile = SharedTile<T, kKeys, kQueries>;
-  extern __shared__ __align__(1024) unsigned char smem[];  // {keys, values, [2]{stage}, P, dS}
+  extern __shared__ __align__(1024) unsigned char smem[];  // {keys, values, [2]{stage}}
   unsigned char* const stages = smem + 2 * KeyTile::kBytes;
-  // Neither exists without sharing.
   const ScoreTile p_tile(smem + 2 * (KeyTile::kBytes + Stage::kBytes));
-  const ScoreTile ds_tile = p_tile.after(ScoreTile::kBytes);
+  const ScoreTile ds_tile = p_tile.after(ScoreTile::kBytes);  // both with sharing only
   const auto work = keys_longest_first(batch, heads / group, (masks.keys + kKeys - 1) / kKeys);
   const Mask transposed = masks.of(work.batch).transposed();
   const int block_key = work.tile * kKeys, warp = static_cast<int>(threadIdx.x) / 32;
-  const int warp_key = warp / kSharing * 32, col0 = warp % kSharing * TilePlan<kDim>::kCols;
+  const int warp_key = warp / Plan::kSharing * Plan::kRows;  // in the tile
+  const int col0 = warp % Plan::kSharing * Plan::kCols;
   // Tiles of queries that see these keys; the loop takes the heads that share the keys in turn.
   const Mask::Tiles visited = transposed.tiles(block_key, kKeys, kQueries);
   int head = work.head * group, parity = 0;  // parity of the iteration, which selects the stage
@@ -96,22 +65,19 @@ __global__ void __launch_bounds__(TilePlan<kDim>::Keys::kThreads, TilePlan<kDim>
                                               transposed.queries - block_key);
   if (head < end_head) copy(head, visited.first);
 
-  Accumulator<32, TilePlan<kDim>::kCols> dk_sums, dv_sums;
+  Accumulator<Plan::kRows, Plan::kCols> dk_sums, dv_sums;
   const auto iterate = [&](int tile, auto is_border) {
     const int query = tile * kQueries;
-    // Built inside the loop on purpose: hoisted, their addresses would occupy registers and cause
-    // spills.
-    const KeyTile k_tile(smem), v_tile(smem + KeyTile::kBytes);
-    const Stage stage(stages + parity * Stage::kBytes);
-    // Whether any of a part's queries sees any of this warp's keys
-    const auto is_seen = [&](int part) {
-      return !decltype(is_border)::value ||
-             transposed.any_sees(block_key + warp_key, 32, query + part, kPart);
-    };
     // snippet-begin turn
+    // Built inside the loop on purpose: hoisted, their addresses would cause spills.
+    const KeyTile k_tile(smem), v_tile(smem + KeyTile::kBytes);
+    const auto [q_tile, dout_tile, of_tile] = Stage(stages + parity * Stage::kBytes);
+    const auto is_seen = [&](int part) {  // whether any of its queries sees a key of this warp
+      return !decltype(is_border)::value ||
+             transposed.any_sees(block_key + warp_key, Plan::kRows, query + part, kPart);
+    };
     tile::ptx::cp_async_wait_all();
-    // These queries have landed, and all warps are done with the weights and with the previous
-    // queries, whose buffer the next copy overwrites.
+    // These queries have landed, and no warp still reads the weights or the queries before them.
     __syncthreads();
     const bool is_last = tile + 1 == visited.last;  // of this head
     parity ^= 1;
@@ -120,19 +86,19 @@ __global__ void __launch_bounds__(TilePlan<kDim>::Keys::kThreads, TilePlan<kDim>
     for (int i = 0; i < Plan::kParts; ++i) {
       const int part = (warp % kSharing + i) * kPart;  // its first query in the tile
       if (!is_seen(part)) continue;
+      // snippet-end turn
       // P^T = exp2(K Q^T - lse)
-      Accumulator<32, kPart> weights, dscores;
-      mma_ABt<T>(weights, k_tile, warp_key, stage.q, part);
-      if constexpr (decltype(is_border)::value) {
+      Accumulator<Plan::kRows, kPart> weights, dscores;
+      mma_ABt<T>(weights, k_tile, warp_key, q_tile, part);
+      if constexpr (decltype(is_border)::value)
         hide(weights, transposed, block_key + warp_key, query + part);
-      }
-      weigh(weights, dscores, stage.stats + part, scale * kLog2E);
+      weigh(weights, dscores, of_tile + part, scale * kLog2E);
       // dV += P^T dO, and dS^T = P^T (V dO^T - delta)
-      mma_ABt<T>(dscores, v_tile, warp_key, stage.dout, part);
-      mma_AB<T>(dv_sums, as_fragment<T>(weights), stage.dout, part, col0);
+      mma_ABt<T>(dscores, v_tile, warp_key, dout_tile, part);
+      mma_AB<T>(dv_sums, as_fragment<T>(weights), dout_tile, part, col0);
       multiply(dscores, weights);
       // dK += dS^T Q
-      mma_AB<T>(dk_sums, as_fragment<T>(dscores), stage.q, part, col0);
+      mma_AB<T>(dk_sums, as_fragment<T>(dscores), q_tile, part, col0);
       if constexpr (kSharing > 1) {
         store_in_tile<T>(weights, p_tile, warp_key, part);
         store_in_tile<T>(dscores, ds_tile, warp_key, part);
@@ -144,17 +110,10 @@ __global__ void __launch_bounds__(TilePlan<kDim>::Keys::kThreads, TilePlan<kDim>
       for (int i = 1; i < kSharing; ++i) {
         const int part = (warp + i) % kSharing * kPart;
         if (!is_seen(part)) continue;
-#pragma unroll
-        for (int depth = part; depth < part + kPart; depth += 16) {
-          Fragment<32, 16> fragment;
-          load(fragment, p_tile, warp_key, depth);
-          mma_AB<T>(dv_sums, fragment, stage.dout, depth, col0);
-          load(fragment, ds_tile, warp_key, depth);
-          mma_AB<T>(dk_sums, fragment, stage.q, depth, col0);
-        }
+        add_stored_part<T, kPart>(dv_sums, dk_sums, p_tile, ds_tile, warp_key, dout_tile, q_tile,
+                                  part, col0);
       }
     }
-    // snippet-end turn
   };
   for (; head < end_head; ++head) {
     int tile = visited.first;
@@ -172,8 +131,7 @@ __global__ void __launch_bounds__(TilePlan<kDim>::Keys::kThreads, TilePlan<kDim>
 // snippet-begin queries
 /// dQ of a tile of queries.
 template <class T, int kDim>
-__global__ void __launch_bounds__(TilePlan<kDim>::Queries::kThreads,
-                                  TilePlan<kDim>::Queries::kBlocks)
+__global__ void __launch_bounds__(QueryPlan<kDim>::kThreads, QueryPlan<kDim>::kBlocks)
     attention_backward_pipeline_dq(Heads<const T> q,       // [batch][queries][heads][kDim]
                                    Heads<const T> k,       // [batch][keys][heads / group][kDim]
                                    Heads<const T> v,       // as k
@@ -181,10 +139,9 @@ __global__ void __launch_bounds__(TilePlan<kDim>::Queries::kThreads,
                                    const RowStats* stats,  // [batch][heads][rows of stats]
                                    Heads<T> dq,            // as q
                                    BatchMasks masks, int batch, int heads, int group, float scale) {
-  using Plan = typename TilePlan<kDim>::Queries;
+  using Plan = QueryPlan<kDim>;
   constexpr int kThreads = Plan::kThreads, kQueries = Plan::kKept, kKeys = Plan::kPassing;
-  constexpr int kRows = Plan::kRows, kPart = Plan::kPart;
-  constexpr bool kKeep = kDim <= 64;  // queries and their dO in registers
+  constexpr int kPart = Plan::kPart;
   using QueryTile = SharedTile<T, kQueries, kDim>;
   using KeyTile = SharedTile<T, kKeys, kDim>;
   extern __shared__ __align__(1024) unsigned char smem[];  // {queries, their dO, [2]{keys, values}}
@@ -193,7 +150,8 @@ __global__ void __launch_bounds__(TilePlan<kDim>::Queries::kThreads,
   const auto work = work_longest_first(batch, heads, (masks.queries + kQueries - 1) / kQueries);
   const Mask mask = masks.of(work.batch);
   const int block_query = work.tile * kQueries, kv_head = work.head / group;
-  const int warp_query = static_cast<int>(threadIdx.x) / 32 * kRows;  // in the tile
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int warp_query = warp * Plan::kRows;  // in the tile
 
   const auto k_tile = [&](int tile) {
     return KeyTile(base + 2 * QueryTile::kBytes + tile % 2 * 2 * KeyTile::kBytes);
@@ -214,47 +172,34 @@ __global__ void __launch_bounds__(TilePlan<kDim>::Queries::kThreads,
   if (visited.first < visited.last) copy(visited.first);
   tile::ptx::cp_async_wait_all();
   __syncthreads();  // the queries are there
-  Fragment<kRows, kKeep ? kDim : 16> queries, douts;
-  if constexpr (kKeep) load(queries, q_tile, warp_query), load(douts, dout_tile, warp_query);
-  Accumulator<kRows, kDim> dq_sums;
+  tile::Fragment<Plan::kRows, Plan::kKeep ? kDim : 16> queries, douts;
+  if constexpr (Plan::kKeep) load(queries, q_tile, warp_query), load(douts, dout_tile, warp_query);
+
+  Accumulator<Plan::kRows, kDim> dq_sums;
   const RowStats* of_warp =
       stats_of_head(stats, work, heads, masks.queries) + block_query + warp_query;
 
   const auto visit = [&](int tile, auto is_border) {
+    const int key = tile * kKeys;
     const QueryTile q_here(smem), dout_here(smem + QueryTile::kBytes);
     tile::ptx::cp_async_wait_all();
-    // This tile has landed, and all warps are done with the previous one, whose buffer the next
-    // copy overwrites.
+    // This tile has landed, and no warp still reads the previous one, which is now overwritten.
     __syncthreads();
     if (tile + 1 < visited.last) copy(tile + 1);
 #pragma unroll
     for (int part = 0; part < kKeys; part += kPart) {
-      const int query = block_query + warp_query, key = tile * kKeys + part;
-      if (decltype(is_border)::value && !mask.any_sees(query, kRows, key, kPart)) continue;
+      if (decltype(is_border)::value &&
+          !mask.any_sees(block_query + warp_query, Plan::kRows, key + part, kPart))
+        continue;
       // P = exp2(Q K^T - lse)
-      Accumulator<kRows, kPart> weights, dscores;
-      if constexpr (kKeep) {
-        mma_ABt<T>(weights, queries, k_tile(tile), part);
-      } else {
-        mma_ABt<T>(weights, q_here, warp_query, k_tile(tile), part);
-      }
-      if constexpr (decltype(is_border)::value) hide(weights, mask, query, key);
-#pragma unroll
-      for (int r = 0; r < kRows / 8; ++r) {
-        const RowStats of_query = of_warp[weights.row(r)];
-#pragma unroll
-        for (int c = 0; c < kPart / 4; ++c) {
-          float& weight = weights.at(r, c);
-          weight = tile::ptx::exp2_approx(fmaf(scale * kLog2E, weight, -of_query.lse2));
-          dscores.at(r, c) = -of_query.delta;
-        }
-      }
+      Accumulator<Plan::kRows, kPart> weights, dscores;
+      mma_ABt<T>(weights, queries, q_here, warp_query, k_tile(tile), part);
+      if constexpr (decltype(is_border)::value)
+        hide(weights, mask, block_query + warp_query, key + part);
+      weigh_rows(
+          weights, dscores, [&](int r) { return of_warp[weights.row(r)]; }, scale * kLog2E);
       // dS = P (dO V^T - delta)
-      if constexpr (kKeep) {
-        mma_ABt<T>(dscores, douts, v_tile(tile), part);
-      } else {
-        mma_ABt<T>(dscores, dout_here, warp_query, v_tile(tile), part);
-      }
+      mma_ABt<T>(dscores, douts, dout_here, warp_query, v_tile(tile), part);
       multiply(dscores, weights);
       // dQ += dS K
       mma_AB<T>(dq_sums, as_fragment<T>(dscores), k_tile(tile), part);
@@ -273,41 +218,38 @@ __global__ void __launch_bounds__(TilePlan<kDim>::Queries::kThreads,
 
 tile::Status takes_pipeline(const AttentionBackward& p, const tile::Device& device) {
   TILE_TRY(check_chunks(p));
-  const int bytes = p.head_dim <= 64    ? TilePlan<64>::Keys::kBytes
-                    : p.head_dim == 128 ? TilePlan<128>::Keys::kBytes
-                                        : TilePlan<256>::Keys::kBytes;
-  if (bytes > device.shared_bytes_of_block) {
-    return tile::unsupported("head_dim", std::to_string(p.head_dim) + " needs " +
-                                             tile::counted(bytes, "byte") + " of shared memory");
-  }
+  TILE_TRY(tile::with_head_dim(p.head_dim, [&](auto head_dim) {
+    constexpr int kDim = head_dim.value, kStages = 2 * KeyPlan<kDim>::kStageBytes;
+    return check_shared_bytes(p, std::max(KeyPlan<kDim>::bytes(kStages), QueryPlan<kDim>::bytes(2)),
+                              device);
+  }));
   return tile::check_workspace(stats_bytes(p), p.workspace_bytes);
 }
 
 tile::Status pipeline(const AttentionBackward& p, void* stream) {
-  TILE_TRY(compute_stats(p, stream));
   return with_16_bits_and_head_dim(
       p.type, p.head_dim, [&](auto element, auto head_dim) -> tile::Status {
         using T = decltype(element);
         constexpr int kDim = head_dim.value;
-        using Keys = typename TilePlan<kDim>::Keys;
-        using Queries = typename TilePlan<kDim>::Queries;
         unsigned keys = 0, queries = 0;  // blocks
-        TILE_TRY(blocks_for_tiles(p, p.kv_heads, p.keys, Keys::kKept, &keys));
-        TILE_TRY(blocks_for_tiles(p, p.heads, p.queries, Queries::kKept, &queries));
+        TILE_TRY(blocks_for_tiles(p, p.kv_heads, p.keys, KeyPlan<kDim>::kKept, &keys));
+        TILE_TRY(blocks_for_tiles(p, p.heads, p.queries, QueryPlan<kDim>::kKept, &queries));
+        TILE_TRY(compute_stats(p, stream));
         const auto q = heads_of<const T>(p.q), k = heads_of<const T>(p.k);
         const auto v = heads_of<const T>(p.v), dout = heads_of<const T>(p.dout);
         const auto* stats = static_cast<const RowStats*>(p.workspace);
         if (keys > 0) {
-          TILE_TRY(tile::launch(
-              attention_backward_pipeline_dkv<T, kDim>, "attention_backward_pipeline_dkv", keys,
-              Keys::kThreads, Keys::kBytes, stream, q, k, v, dout, stats, heads_of<T>(p.dk),
-              heads_of<T>(p.dv), masks_of(p), p.batch, p.heads, group_of(p), p.scale));
+          TILE_TRY(tile::launch(attention_backward_pipeline_dkv<T, kDim>,
+                                "attention_backward_pipeline_dkv", keys, KeyPlan<kDim>::kThreads,
+                                KeyPlan<kDim>::bytes(2 * KeyPlan<kDim>::kStageBytes), stream, q, k,
+                                v, dout, stats, heads_of<T>(p.dk), heads_of<T>(p.dv), masks_of(p),
+                                p.batch, p.heads, group_of(p), p.scale));
         }
         if (queries == 0) return {};
         return tile::launch(attention_backward_pipeline_dq<T, kDim>,
-                            "attention_backward_pipeline_dq", queries, Queries::kThreads,
-                            Queries::kBytes, stream, q, k, v, dout, stats, heads_of<T>(p.dq),
-                            masks_of(p), p.batch, p.heads, group_of(p), p.scale);
+                            "attention_backward_pipeline_dq", queries, QueryPlan<kDim>::kThreads,
+                            QueryPlan<kDim>::bytes(2), stream, q, k, v, dout, stats,
+                            heads_of<T>(p.dq), masks_of(p), p.batch, p.heads, group_of(p), p.scale);
       });
 }
 

@@ -1,4 +1,4 @@
-// Backward, step 5: five products instead of seven.
+// Backward, step 6: five products instead of seven.
 // Idea: the block that has dS of a tile of keys and queries also computes that tile's part of
 //       dQ = dS K, and adds it to a sum in memory, to which the blocks of all tiles of keys add. No
 //       block waits for another. But a sum of floats depends on its order, so the last bits of dQ
@@ -9,6 +9,7 @@
 // Limit: neither the tensor cores nor shared memory are busy all the time: a block waits at two
 //        barriers in each iteration.
 #include "flash_attention.cuh"
+#include "key_plan.cuh"
 #include "tile/host/dq_sums.hpp"
 #include "tile/query_stage.cuh"
 #include "tile/stored_scores.cuh"
@@ -18,23 +19,17 @@ namespace {
 
 using tile::Fragment, tile::QueryStage, tile::SharedTile, tile::Accumulator;
 
-/// How a block divides its tiles among warps: as in step 4, with dQ added.
+/// As in step 5, with dQ added.
 template <int kDim>
-struct TilePlan {
-  static constexpr int kWarps = kDim <= 64 ? 4 : 8, kBlocks = kDim <= 64 ? 2 : 1;
-  static constexpr int kThreads = kWarps * 32;
-  static constexpr int kCols = kDim <= 64 ? kDim : 64, kSharing = kDim / kCols;
-  static constexpr int kKept = kWarps / kSharing * 32, kPassing = 64;
-  static constexpr int kPart = kDim <= 128 ? 32 : 16, kParts = kPassing / kPart / kSharing;
+struct TilePlan : KeyPlan<kDim> {
+  using Keys = KeyPlan<kDim>;
   // The part of dQ that a warp computes.
   static constexpr int kDqRows = kDim <= 32 ? 16 : 32;
   static constexpr int kDqCols = kDim <= 32 ? kDim : kDim <= 128 ? 32 : 64;
-  static_assert(kPassing / kDqRows * (kDim / kDqCols) == kWarps);
-
-  static constexpr int kStageBytes = QueryStage<__half, kPassing, kDim>::kBytes;
-  static constexpr int kScoreBytes = kKept * kPassing * 2;  // of dS; with sharing also of P
+  static_assert(Keys::kPassing / kDqRows * (kDim / kDqCols) == Keys::kWarps);
+  // dS goes through shared memory at every head dimension.
   static constexpr int kBytes =
-      2 * kKept * kDim * 2 + 2 * kStageBytes + (kSharing > 1 ? 2 : 1) * kScoreBytes;
+      Keys::bytes(2 * Keys::kStageBytes) + (Keys::kSharing > 1 ? 0 : Keys::kScoreBytes);
 };
 
 // snippet-begin kernel
@@ -120,7 +115,8 @@ __global__ void __launch_bounds__(TilePlan<kDim>::kThreads, TilePlan<kDim>::kBlo
 #pragma unroll
     for (int i = 1; i < kSharing; ++i) {
       const int part = (warp + i) % kSharing * kPart;
-      add_stored_part<T, kPart>(dv_sums, dk_sums, p_tile, ds_tile, warp_key, stage, part, col0);
+      add_stored_part<T, kPart>(dv_sums, dk_sums, p_tile, ds_tile, warp_key, stage.dout, stage.q,
+                                part, col0);
     }
     // This warp's part of dQ = dS K
     const int dq_row = warp % (kQueries / Plan::kDqRows) * Plan::kDqRows;
@@ -147,18 +143,13 @@ __global__ void __launch_bounds__(TilePlan<kDim>::kThreads, TilePlan<kDim>::kBlo
 
 tile::Status takes_one_pass(const AttentionBackward& p, const tile::Device& device) {
   TILE_TRY(check_chunks(p));
-  const int bytes = p.head_dim <= 64    ? TilePlan<64>::kBytes
-                    : p.head_dim == 128 ? TilePlan<128>::kBytes
-                                        : TilePlan<256>::kBytes;
-  if (bytes > device.shared_bytes_of_block) {
-    return tile::unsupported("head_dim", std::to_string(p.head_dim) + " needs " +
-                                             tile::counted(bytes, "byte") + " of shared memory");
-  }
+  TILE_TRY(tile::with_head_dim(p.head_dim, [&](auto head_dim) {
+    return check_shared_bytes(p, TilePlan<head_dim.value>::kBytes, device);
+  }));
   return tile::check_workspace(stats_and_sums_bytes(p), p.workspace_bytes);
 }
 
 tile::Status one_pass(const AttentionBackward& p, void* stream) {
-  TILE_TRY(compute_stats(p, stream));
   return with_16_bits_and_head_dim(
       p.type, p.head_dim, [&](auto element, auto head_dim) -> tile::Status {
         using T = decltype(element);
@@ -166,6 +157,7 @@ tile::Status one_pass(const AttentionBackward& p, void* stream) {
         using Plan = TilePlan<kDim>;
         unsigned blocks = 0;
         TILE_TRY(blocks_for_tiles(p, p.kv_heads, p.keys, Plan::kKept, &blocks));
+        TILE_TRY(compute_stats(p, stream));
         auto* stats = static_cast<RowStats*>(p.workspace);
         auto* sums = reinterpret_cast<float4*>(stats + tile::rows_of_dq_sums(p));
         TILE_TRY(tile::clear_dq_sums(p, sums, stream));
