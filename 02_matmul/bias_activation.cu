@@ -1,6 +1,5 @@
 // Bias and activation in a kernel of their own, after the product, for steps that do not fuse them.
 // It reads and writes all of C once more. It is also what remains of a problem without a product.
-#include "activation.cuh"
 #include "matmul.cuh"
 #include "tile/host/launch.hpp"
 

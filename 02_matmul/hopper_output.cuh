@@ -2,7 +2,6 @@
 // memory.
 #pragma once
 
-#include "activation.cuh"
 #include "hopper_tiles.cuh"
 #include "tile/ptx/async_proxy.cuh"
 #include "tile/ptx/convert.cuh"
@@ -64,15 +63,20 @@ __device__ void finish(float (&sums)[kSums], const Output<T>& c, const T* bias,
 /// columns at a time, by way of one of the warp's kBoxes boxes. Rounded it takes half of the
 /// registers of the sums. With kMeanwhile it keeps these, to be stored while the next tile is
 /// multiplied.
-template <class T, int kColumns, int kBoxes, bool kMeanwhile>
+template <class T, class Tile>
 class StoredTile {
  public:
-  __device__ StoredTile(const tile::TensorMap& map, tile::ptx::SharedAddress boxes)
-      : map_(map), boxes_(boxes) {}
+  static constexpr int kBoxes = Tile::kConsumers == 2 ? 2 : 1;
+  /// Of the boxes of all consumers, four warps each: 32 KiB, or 24.
+  static constexpr int kBytes = Tile::kConsumers * 4 * kBoxes * OutputBox::kBytes;
+
+  /// `boxes` are those of the block, and `warp` is its number among the consumers' warps.
+  __device__ StoredTile(const tile::TensorMap& map, tile::ptx::SharedAddress boxes, int warp)
+      : map_(map), boxes_(boxes + warp * kBoxes * OutputBox::kBytes) {}
 
   /// Takes the sums of a tile whose part for this warp begins at (row, col), once all of the tile
   /// before is stored.
-  __device__ __forceinline__ void take(const float (&sums)[kColumns / 2], std::int64_t row,
+  __device__ __forceinline__ void take(const float (&sums)[Tile::kN / 2], std::int64_t row,
                                        std::int64_t col) {
 #pragma unroll
     for (int i = 0; i < kColumns / 4; ++i) {
@@ -100,7 +104,9 @@ class StoredTile {
   }
 
  private:
-  static constexpr int kParts = kColumns / kBoxElements;
+  static constexpr int kColumns = Tile::kN, kParts = kColumns / kBoxElements;
+  // Beside a consumer's sums there are registers for a rounded tile: 64 of 104, but not 48 of 56.
+  static constexpr bool kMeanwhile = Tile::kConsumers == 2;
 
   __device__ __forceinline__ void store_left() {
 #pragma unroll

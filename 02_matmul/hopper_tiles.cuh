@@ -1,7 +1,10 @@
 // Tiles of op(A) and op(B) in shared memory, as TMA writes them and wgmma reads them.
 #pragma once
 
+#include <algorithm>
+
 #include "matmul.cuh"
+#include "tile/host/grid.hpp"
 #include "tile/ptx/convert.cuh"
 #include "tile/ptx/fragments.hpp"
 #include "tile/ptx/tma.cuh"
@@ -85,6 +88,58 @@ tile::Status make_maps(const Problem& p, const Buffers& buffers, tile::TensorMap
   return BTile::make_map("b", p.type, buffers.b, p.n, p.k, p.ldb, b_map);
 }
 
+// snippet-begin tile
+/// The tile of C of a block that has a producer and kOfConsumers consumers, one above the other,
+/// and the registers of their threads.
+template <int kOfConsumers, int kColumns>
+struct TileOf {
+  static constexpr int kConsumers = kOfConsumers;  // warpgroups
+  static constexpr int kRows = 64;                 // of each: those of one wgmma
+  static constexpr int kM = kConsumers * kRows, kN = kColumns;
+  static constexpr int kThreads = (1 + kConsumers) * tile::kWarpgroup;
+  // 65,536 registers are 168 for each of 384 threads, or 128 of 512, in steps of 8. The producer
+  // keeps 40 of them. Of a consumer's 128 are sums of 64 x 256 elements, or 96 of 64 x 192.
+  static constexpr int kProducerRegisters = 40, kConsumerRegisters = kConsumers == 2 ? 232 : 152;
+  static_assert(kProducerRegisters + kConsumers * kConsumerRegisters <=
+                (1 + kConsumers) * (65536 / kThreads / 8 * 8));
+};
+// snippet-end tile
+
+// snippet-begin products
+/// Starts a warpgroup's products of one stage: sums += A B, or sums = A B without `add`. They are a
+/// wgmma for each 16 of k, or 32 of 8 bits, and a group for wgmma_wait().
+template <class T, class ATile, class BTile, int kSums>
+__device__ __forceinline__ void start_products(float (&sums)[kSums], tile::ptx::WgmmaDescriptor a,
+                                               tile::ptx::WgmmaDescriptor b, bool add) {
+  tile::ptx::wgmma_fence();
+#pragma unroll
+  for (int part = 0; part < kBlockK / kWgmmaK; ++part) {
+    tile::ptx::wgmma<T, 2 * kSums, ATile::kMajor, BTile::kMajor>(
+        sums, a + part * ATile::kPartBytes, b + part * BTile::kPartBytes, add || part != 0);
+  }
+  tile::ptx::wgmma_commit();
+}
+// snippet-end products
+
+/// Where the tile of the block of this rank begins, if the blocks of a cluster have tiles one above
+/// the other. Clusters are taken in columns of kHeight. A tile may lie below C: then it is zeros,
+/// and is not stored.
+template <class Tile, int kCluster, unsigned kHeight>
+__device__ Corner corner_in_cluster(unsigned cluster, unsigned rank, std::int64_t m,
+                                    std::int64_t n) {
+  Corner corner = corner_in_groups<kCluster * Tile::kM, Tile::kN, kHeight>(cluster, m, n);
+  corner.row += rank * Tile::kM;
+  return corner;
+}
+
+// snippet-begin release
+/// Releases a stage in all blocks of a cluster: each has a part of the tile of B from the others.
+template <int kCluster>
+__device__ __forceinline__ void release_in_cluster(tile::ptx::Mbarrier* empty) {
+  for (unsigned block = 0; block < kCluster; ++block) tile::ptx::mbarrier_arrive(empty, block);
+}
+// snippet-end release
+
 // snippet-begin pair
 /// Where the first of a thread's sums lies in C, if its warpgroup's part begins at (part_row,
 /// part_col), and how much of C there is from there on. Its other sums lie as
@@ -150,5 +205,24 @@ inline unsigned blocks_without_idlers(unsigned tiles, unsigned most) {
   return (tiles + rounds - 1) / rounds;
 }
 // snippet-end idlers
+
+/// How many clusters of so many blocks run at the same time, with one block on a multiprocessor.
+inline tile::Status count_clusters(int blocks, unsigned* clusters) {
+  int sms = 0;  // multiprocessors
+  TILE_TRY(tile::count_multiprocessors(&sms));
+  *clusters = static_cast<unsigned>(std::max(1, sms / blocks));
+  return {};
+}
+
+// snippet-begin rounds
+/// How long a product takes with such tiles, in elements of C: the rounds that `most` clusters of
+/// kCluster blocks need, times a tile.
+template <class Tile, int kCluster>
+std::int64_t cost(const Problem& p, unsigned most) {
+  const std::int64_t clusters =
+      ((p.m - 1) / (kCluster * Tile::kM) + 1) * ((p.n - 1) / Tile::kN + 1);
+  return ((clusters - 1) / most + 1) * Tile::kM * Tile::kN;
+}
+// snippet-end rounds
 
 }  // namespace matmul

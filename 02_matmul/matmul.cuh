@@ -1,4 +1,4 @@
-// The matrices as the kernels see them, and what every launcher begins with.
+// The matrices as the kernels see them, the activations, and what every launcher begins with.
 #pragma once
 
 #include <type_traits>
@@ -48,6 +48,23 @@ struct Output {
 template <class T>
 Output<T> output_c(const Problem& p, const Buffers& buffers) {
   return {static_cast<T*>(buffers.c), p.ldc, p.alpha, p.beta};
+}
+
+__device__ inline float gelu(float x) {
+  // 0.5 (1 + tanh u) is 1 / (1 + exp(-2u)), which loses no digits where tanh u is near -1. Below
+  // -16 the result is 0 in fp32, as exp(-2u) is infinite; at -infinity it would be NaN.
+  const float from = x < -16.f ? -16.f : x;
+  const float twice_u = from * (1.5957691f + 0.07135482f * from * from);  // 2 sqrt(2/pi) = 1.5957…
+  return __fdividef(from, 1 + __expf(-twice_u));
+}
+
+__device__ inline float activate(Activation activation, float x) {
+  switch (activation) {
+    case Activation::none: break;
+    case Activation::relu: return x < 0 ? 0 : x;  // fmaxf(0, x) would be 0 for a NaN
+    case Activation::gelu: return gelu(x);
+  }
+  return x;
 }
 
 /// The products in each sum: none with alpha 0, when A and B may be anything, even NaN.

@@ -7,7 +7,6 @@
 //        memory, from which a warp reads 4 KiB for 32 of them.
 #include <cmath>
 
-#include "activation.cuh"
 #include "tensor_tiles.cuh"
 #include "tile/host/launch.hpp"
 #include "tile/ptx/quad.cuh"

@@ -12,45 +12,37 @@
 namespace matmul {
 namespace {
 
-constexpr int kConsumers = 2;  // warpgroups, one above the other
-constexpr int kRows = 64;      // of each: those of one wgmma
-constexpr int kTileM = kConsumers * kRows;
-constexpr int kTileN = 256;
-constexpr int kStages = 4;  // of 48 KiB: as many as the 227 KiB of a block hold
-constexpr int kThreads = (1 + kConsumers) * tile::kWarpgroup;
-// 65,536 registers are 168 for each of 384 threads, in steps of 8. The producer keeps 40 of them;
-// 128 of a consumer's are sums.
-constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
-static_assert(kProducerRegisters + kConsumers * kConsumerRegisters <= (1 + kConsumers) * 168);
+using Tile = TileOf<2, 256>;  // 128 x 256, by two consumers
+constexpr int kStages = 4;    // of 48 KiB: as many as the 227 KiB of a block hold
 
 // snippet-begin kernel
 template <class T, bool kAAlongK, bool kBAlongK>
-__global__ void __launch_bounds__(kThreads, 1)
+__global__ void __launch_bounds__(Tile::kThreads, 1)
     matmul_warp_specialized(const __grid_constant__ tile::TensorMap a_map,  // op(A) [m][k]
                             const __grid_constant__ tile::TensorMap b_map,  // op(B) [k][n]
                             Output<T> c,                                    // [m][n]
                             std::int64_t m, std::int64_t n, int k) {
   using namespace tile::ptx;
-  using ATile = OperandBoxes<T, kAAlongK, kTileM>;
-  using BTile = OperandBoxes<T, kBAlongK, kTileN>;
+  using ATile = OperandBoxes<T, kAAlongK, Tile::kM>;
+  using BTile = OperandBoxes<T, kBAlongK, Tile::kN>;
   constexpr int kStageBytes = ATile::kBytes + BTile::kBytes;
   // 1,024 bytes: where the pattern of the swizzle begins.
   extern __shared__ __align__(1024) unsigned char smem[];  // [stage]{A's tile, B's tile}
   __shared__ Mbarrier full[kStages], empty[kStages];
   const SharedAddress stages(smem);
-  const Corner corner = corner_of_block(n, kTileM, kTileN);
+  const Corner corner = corner_of_block(n, Tile::kM, Tile::kN);
   const int warpgroup = tile::warpgroup_in_block();
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < kStages; ++stage) {
-      mbarrier_init(&full[stage], 1);            // the producer, and the bytes it expects
-      mbarrier_init(&empty[stage], kConsumers);  // a thread of each
+      mbarrier_init(&full[stage], 1);                  // the producer, and the bytes it expects
+      mbarrier_init(&empty[stage], Tile::kConsumers);  // a thread of each
     }
   }
   __syncthreads();  // they are initialised before a thread waits
   tile::RingPlace<kStages> place;
 
   if (warpgroup == 0) {
-    setmaxnreg_dec<kProducerRegisters>();
+    setmaxnreg_dec<Tile::kProducerRegisters>();
     if (threadIdx.x != 0) return;
     for (int k0 = 0; k0 < k; k0 += kBlockK, place.advance()) {
       const SharedAddress a_smem = stages + place.stage * kStageBytes;
@@ -63,10 +55,10 @@ __global__ void __launch_bounds__(kThreads, 1)
     return;
   }
 
-  setmaxnreg_inc<kConsumerRegisters>();
-  const int first_row = (warpgroup - 1) * kRows;
+  setmaxnreg_inc<Tile::kConsumerRegisters>();
+  const int first_row = (warpgroup - 1) * Tile::kRows;
   const bool is_leader = threadIdx.x % tile::kWarpgroup == 0;  // for its warpgroup
-  float sums[kTileN / 2];                                      // of C, as element_of_wgmma says
+  float sums[Tile::kN / 2];                                    // of C, as element_of_wgmma says
   int read = -1;                                               // the stage that is multiplied
   for (int k0 = 0; k0 < k; k0 += kBlockK, place.advance()) {
     mbarrier_wait(&full[place.stage], place.parity);
@@ -77,7 +69,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     wgmma_fence();
 #pragma unroll
     for (int part = 0; part < kBlockK / kWgmmaK; ++part) {
-      wgmma<T, kTileN, ATile::kMajor, BTile::kMajor>(
+      wgmma<T, Tile::kN, ATile::kMajor, BTile::kMajor>(
           sums, a + part * ATile::kPartBytes, b + part * BTile::kPartBytes, k0 != 0 || part != 0);
     }
     wgmma_commit();
@@ -97,16 +89,16 @@ tile::Status warp_specialized(const Problem& p, const Buffers& buffers, void* st
   const auto launch = [&](auto element, auto a_along_k, auto b_along_k) {
     using T = decltype(element);
     constexpr bool kAAlongK = a_along_k.value, kBAlongK = b_along_k.value;
-    using ATile = OperandBoxes<T, kAAlongK, kTileM>;
-    using BTile = OperandBoxes<T, kBAlongK, kTileN>;
+    using ATile = OperandBoxes<T, kAAlongK, Tile::kM>;
+    using BTile = OperandBoxes<T, kBAlongK, Tile::kN>;
     tile::TensorMap a_map, b_map;
     TILE_TRY(make_maps<ATile, BTile>(p, buffers, &a_map, &b_map));
     unsigned tiles = 0;
-    TILE_TRY(blocks_for_tiles(p, kTileM, kTileN, &tiles));
+    TILE_TRY(blocks_for_tiles(p, Tile::kM, Tile::kN, &tiles));
     constexpr int kBytes = kStages * (ATile::kBytes + BTile::kBytes);
     return tile::launch(matmul_warp_specialized<T, kAAlongK, kBAlongK>, "matmul_warp_specialized",
-                        tiles, kThreads, kBytes, stream, a_map, b_map, output_c<T>(p, buffers), p.m,
-                        p.n, p.k);
+                        tiles, Tile::kThreads, kBytes, stream, a_map, b_map,
+                        output_c<T>(p, buffers), p.m, p.n, p.k);
   };
   TILE_TRY(with_16_bits(p, launch));
   return add_bias_and_activate(p, buffers, stream);

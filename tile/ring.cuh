@@ -5,7 +5,21 @@
 
 #include <cuda_runtime.h>
 
+#include "tile/ptx/mbarrier.cuh"
+
 namespace tile {
+
+/// Initialises the mbarriers of a ring, by one thread, before a barrier of all threads that use
+/// them. A stage is full when the producer has arrived and all bytes are there that it expects, and
+/// empty when `readers` threads have arrived.
+template <int kStages>
+__device__ __forceinline__ void init_ring(ptx::Mbarrier (&full)[kStages],
+                                          ptx::Mbarrier (&empty)[kStages], unsigned readers) {
+  for (int stage = 0; stage < kStages; ++stage) {
+    ptx::mbarrier_init(&full[stage], 1);
+    ptx::mbarrier_init(&empty[stage], readers);
+  }
+}
 
 /// Where a side stands. A stage's mbarriers go through a phase in every round of the ring, so the
 /// parity to wait for changes with each round. The filling side waits for the parity of the round

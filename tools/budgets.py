@@ -36,19 +36,12 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 # (file, budget) -> why it may be exceeded there. The budgets are named in BUDGETS.
 EXCEPTIONS: dict[tuple[str, str], str] = {
-    ("02_matmul/step19_tma_store.cu", "lines"): "the last of the ladder; two variants follow",
-    ("02_matmul/step19_tma_store.cu", "kernel"): "the same",
-    ("02_matmul/step19_tma_store.cu", "changed"): "the store, and two shapes of tiles: 5 lines",
-    ("02_matmul/step19_tma_store.cu", "headers"): "activation.cuh, as it is fused",
-    ("02_matmul/step19_tma_store.cu", "header lines"):
+    ("02_matmul/step20_tma_store.cu", "lines"):
+        "step 19's 119, and what C's way out by TMA needs in both the kernel and the launcher",
+    ("02_matmul/step20_tma_store.cu", "header lines"):
         "hopper_output.cuh: a tile that is stored while the next one is multiplied",
-    ("02_matmul/step21_e4m3.cu", "headers"): "the same",
-    ("02_matmul/step21_e4m3.cu", "header lines"): "the same",
-    ("02_matmul/step17_persistent_ring.cu", "lines"):
-        "both sides of a ring in one file, as in step 16, each with a loop over tiles",
-    ("02_matmul/step18_cluster_ring.cu", "lines"): "as step 17, and the two blocks of a cluster",
-    ("02_matmul/step18_cluster_ring.cu", "kernel"): "the same: 4 lines",
-    ("02_matmul/step20_split_k.cu", "changed"):
+    ("02_matmul/step22_e4m3.cu", "header lines"): "the same",
+    ("02_matmul/step21_split_k.cu", "changed"):
         "for few tiles: it continues step 16 (warp_specialized), not the steps for many",
     ("03_softmax/forward8_queue.cu", "changed"):
         "the messages of a cluster, half of the file, are of no use without the queue",
@@ -106,7 +99,7 @@ BUDGETS = ("lines", "kernel", "changed", "headers", "header lines")
 # What begins with this -> how many headers it may have, and how many lines in them; the first that
 # fits holds.
 HEADERS = {"06_rope/attention": (11, 1150), "07_windowed_rope/method": (17, 1250),
-           "05": (10, 850), "07": (11, 950), "": (5, 500)}
+           "05": (10, 900), "07": (10, 900), "": (5, 500)}
 # Lines of a file, of a kernel; also of the last two steps of a ladder, and of its first pass where a
 # second one follows (that of wgmma). And changed lines.
 LINES, KERNEL, CHANGED = (120, 240), (80, 130), 80
@@ -134,8 +127,8 @@ CONTINUES = {f"07_windowed_rope/windowed/{step}.cu": f"05_flash_attention/{conti
     "backward3_mma": "backward3_mma",
     "backward4_one_pass": "backward6_one_pass",
 }.items()} | {
-    "02_matmul/step20_split_k.cu": "02_matmul/step16_warp_specialized.cu",
-    "02_matmul/step21_e4m3.cu": "02_matmul/step19_tma_store.cu",
+    "02_matmul/step21_split_k.cu": "02_matmul/step16_warp_specialized.cu",
+    "02_matmul/step22_e4m3.cu": "02_matmul/step20_tma_store.cu",
     "04_layernorm/forward5_cluster.cu": "04_layernorm/forward3_registers.cu",
     "05_flash_attention/forward8_split_keys.cu": "05_flash_attention/forward4_pipeline.cu",
     "07_windowed_rope/method/backward4_prologue.cu":

@@ -16,15 +16,20 @@ def number(root, file, name):
 
 
 def shape(root, file):
-    """What a step's block computes, and in how many stages."""
-    known = {name: number(root, file, name) for name in ("kTileN", "kStages", "kConsumers", "kRows",
-                                                         "kProducerRegisters",
-                                                         "kConsumerRegisters")}
-    known["kTileM"] = known["kConsumers"] * known["kRows"]
+    """What a step's block computes, and in how many stages. Of its TileOf, for two consumers."""
+    consumers, columns = map(int, re.search(r"\busing Tile = TileOf<(\d+), (\d+)>;",
+                                            (root / CHAPTER / file).read_text("utf-8")).groups())
+    known = {"kConsumers": consumers, "kTileN": columns, "kStages": number(root, file, "kStages")}
+    tiles = (root / CHAPTER / "hopper_tiles.cuh").read_text("utf-8")
+    known["kRows"] = int(re.search(r"kRows = (\d+);\s*// of each", tiles)[1])
+    known["kTileM"] = consumers * known["kRows"]
     known["kWarpgroup"] = number(root, WARPGROUP_FILE, "kWarpgroup")
     known["kBlockK"] = number(root, "hopper_tiles.cuh", "kBlockK")
-    known["at_start"] = int(re.search(r"<= \(1 \+ kConsumers\) \* (\d+)\);",
-                                      (root / CHAPTER / file).read_text("utf-8"))[1])
+    known["kProducerRegisters"] = number(root, "hopper_tiles.cuh", "kProducerRegisters")
+    known["kConsumerRegisters"] = int(re.search(
+        r"kConsumerRegisters = kConsumers == 2 \? (\d+) : \d+;", tiles)[1])
+    # What ptxas gives each thread of the block, in steps of 8.
+    known["at_start"] = 65536 // ((1 + consumers) * known["kWarpgroup"]) // 8 * 8
     known["a_bytes"] = known["kTileM"] * known["kBlockK"] * ELEMENT
     known["b_bytes"] = known["kTileN"] * known["kBlockK"] * ELEMENT
     return known

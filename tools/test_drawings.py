@@ -353,6 +353,8 @@ class Hopper(WithSource):
             self.assertEqual(max(waits) < 1e-9, hopper.COPY < stages - 1)
 
     def test_registers(self):
+        self.holds("hopper_tiles.cuh", "static_assert(kProducerRegisters + kConsumers * "
+                   "kConsumerRegisters <= (1 + kConsumers) * (65536 / kThreads / 8 * 8));")
         for file in ("step16_warp_specialized.cu", "step17_persistent_ring.cu",
                      "step18_cluster_ring.cu"):
             k = hopper.shape(ROOT, file)
@@ -363,7 +365,7 @@ class Hopper(WithSource):
 
     def test_the_cluster(self):
         self.holds("step18_cluster_ring.cu",
-                   "mbarrier_init(&empty[stage], kCluster * kConsumers);",
+                   "tile::init_ring(full, empty, kCluster * Tile::kConsumers);",
                    "mbarrier_arrive_expect(&full[place.stage], kStageBytes);",
                    "BTile::load(a_smem + ATile::kBytes, b_map, static_cast<int>(corner.col), k0, "
                    "&full[place.stage], rank);")

@@ -1,7 +1,7 @@
-// Step 21: 8 bits.
+// Step 22: 8 bits.
 // Idea: e4m3 has half of the bytes of bf16, and tensor cores multiply twice as many at a time. A
 //       scale for each matrix brings its values to where 4 significant bits serve best.
-// Change: from step 19: 128 of k in a tile, 32 in a wgmma, both operands along k, as wgmma reads 8
+// Change: from step 20: 128 of k in a tile, 32 in a wgmma, both operands along k, as wgmma reads 8
 //         bits in no other way; C and the bias are bf16; the scales come into alpha.
 // Limit: the tensor cores, and the power that they may take. They keep 14 bits of the sums of such
 //        products, see sum_error() in reference.cpp.
@@ -21,34 +21,17 @@ namespace {
 using T = __nv_fp8_e4m3;
 using Bf16 = __nv_bfloat16;
 
-constexpr int kDepth = 128;    // of k in a tile: 128 bytes, a row of the swizzle's pattern
-constexpr int kConsumers = 2;  // warpgroups, one above the other
-constexpr int kRows = 64;      // of each: those of one wgmma
-constexpr int kTileM = kConsumers * kRows;
-constexpr int kTileN = 256;
+using Tile = TileOf<2, 256>;    // 128 x 256, by two consumers
+constexpr int kDepth = 128;     // of k in a tile: 128 bytes, a row of the swizzle's pattern
 constexpr int kCluster = 2;     // blocks, one above the other
 constexpr int kStages = 4;      // of 48 KiB: 192 of the 227 KiB of a block
-constexpr int kBoxes = 2;       // of each warp: 32 KiB in all
 constexpr unsigned kGroup = 8;  // pairs of tiles below one another that are taken together
-constexpr int kThreads = (1 + kConsumers) * tile::kWarpgroup;
-// 65,536 registers are 168 for each of 384 threads, in steps of 8. The producer keeps 40 of them;
-// 128 of a consumer's are sums.
-constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
-static_assert(kProducerRegisters + kConsumers * kConsumerRegisters <= (1 + kConsumers) * 168);
 
-using ATile = OperandBoxes<T, true, kTileM>;
-using BTile = OperandBoxes<T, true, kTileN, kCluster>;
+using ATile = OperandBoxes<T, true, Tile::kM>;
+using BTile = OperandBoxes<T, true, Tile::kN, kCluster>;
 constexpr int kStageBytes = ATile::kBytes + BTile::kBytes;
-constexpr int kParts = kDepth / 32;  // of 32 bytes of k, which a wgmma takes
 
-/// The tile of the block of this rank in a pair.
-__device__ Corner corner_of_pair(unsigned pair, unsigned rank, std::int64_t m, std::int64_t n) {
-  Corner corner = corner_in_groups<kCluster * kTileM, kTileN, kGroup>(pair, m, n);
-  corner.row += rank * kTileM;  // may lie below C: such a tile is zeros, and is not stored
-  return corner;
-}
-
-__global__ void __launch_bounds__(kThreads, 1)
+__global__ void __launch_bounds__(Tile::kThreads, 1)
     matmul_e4m3(const __grid_constant__ tile::TensorMap a_map,  // A [m][k]
                 const __grid_constant__ tile::TensorMap b_map,  // B [n][k]
                 const __grid_constant__ tile::TensorMap c_map,  // C [m][n], if n >= 8
@@ -58,9 +41,8 @@ __global__ void __launch_bounds__(kThreads, 1)
                 Activation activation,                          // of the sum and the bias
                 std::int64_t m, std::int64_t n, int k, unsigned pairs) {
   using namespace tile::ptx;
-  // 1,024 bytes: where the pattern of the swizzle begins.
-  extern __shared__ __align__(
-      1024) unsigned char smem[];  // [stage]{A's tile, B's tile}, [warp][kBoxes]{part of C}
+  // [stage]{A's tile, B's tile}, [warp]{boxes of C}; at 1,024 bytes the swizzle's pattern begins.
+  extern __shared__ __align__(1024) unsigned char smem[];
   __shared__ Mbarrier full[kStages], empty[kStages];
   const SharedAddress stages(smem);
   // snippet-begin scales
@@ -69,22 +51,19 @@ __global__ void __launch_bounds__(kThreads, 1)
   // snippet-end scales
   const int warpgroup = tile::warpgroup_in_block();
   if (threadIdx.x == 0) {
-    prefetch_tensor_map(a_map), prefetch_tensor_map(b_map);  // the first copies wait for them
-    for (int stage = 0; stage < kStages; ++stage) {
-      mbarrier_init(&full[stage], 1);  // the producer, and the bytes it expects
-      mbarrier_init(&empty[stage], kCluster * kConsumers);  // a thread of each
-    }
+    prefetch_tensor_map(a_map), prefetch_tensor_map(b_map);     // the first copies wait for them
+    tile::init_ring(full, empty, kCluster * Tile::kConsumers);  // a thread of each
   }
   cluster_sync();  // all are initialised before a thread of either block uses them
   const unsigned rank = cluster_rank();
   tile::RingPlace<kStages> place;
 
   if (warpgroup == 0) {
-    setmaxnreg_dec<kProducerRegisters>();
+    setmaxnreg_dec<Tile::kProducerRegisters>();
     // One thread copies; the others go on to the cluster's last barrier.
     for (unsigned pair = blockIdx.x / kCluster; threadIdx.x == 0 && pair < pairs;
          pair += gridDim.x / kCluster) {
-      const Corner corner = corner_of_pair(pair, rank, m, n);
+      const Corner corner = corner_in_cluster<Tile, kCluster, kGroup>(pair, rank, m, n);
       for (int k0 = 0; k0 < k; k0 += kDepth, place.advance()) {
         const SharedAddress a_smem = stages + place.stage * kStageBytes;
         mbarrier_wait(&empty[place.stage], place.parity ^ 1);
@@ -96,20 +75,15 @@ __global__ void __launch_bounds__(kThreads, 1)
       }
     }
   } else {
-    setmaxnreg_inc<kConsumerRegisters>();
-    const int first_row = (warpgroup - 1) * kRows;
+    setmaxnreg_inc<Tile::kConsumerRegisters>();
+    const int first_row = (warpgroup - 1) * Tile::kRows;
     const int warp = tile::warp_in_block() - 4;  // of the consumers; four have 64 rows
-    StoredTile<Bf16, kTileN, kBoxes, true> stored(
-        c_map, stages + (kStages * kStageBytes + warp * kBoxes * OutputBox::kBytes));
+    StoredTile<Bf16, Tile> stored(c_map, stages + kStages * kStageBytes, warp);
     const bool is_leader = threadIdx.x % tile::kWarpgroup == 0;  // for its warpgroup
     for (unsigned pair = blockIdx.x / kCluster; pair < pairs; pair += gridDim.x / kCluster) {
-      const Corner corner = corner_of_pair(pair, rank, m, n);
-      float sums[kTileN / 2];  // of C, as element_of_wgmma says
-      // Releases the stage in both blocks: each has half of B from the other.
-      const auto release = [&](int stage) {
-        for (unsigned block = 0; block < kCluster; ++block) mbarrier_arrive(&empty[stage], block);
-      };
-      int read = -1;  // the stage that is multiplied
+      const Corner corner = corner_in_cluster<Tile, kCluster, kGroup>(pair, rank, m, n);
+      float sums[Tile::kN / 2];  // of C, as element_of_wgmma says
+      int read = -1;             // the stage that is multiplied
       // snippet-begin loop
       for (int k0 = 0; k0 < k; k0 += kDepth, place.advance()) {
         mbarrier_wait(&full[place.stage], place.parity);
@@ -117,22 +91,16 @@ __global__ void __launch_bounds__(kThreads, 1)
         const WgmmaDescriptor a = ATile::descriptor(a_smem, first_row);
         const WgmmaDescriptor b = BTile::descriptor(a_smem + ATile::kBytes, 0);
         // C += A B: four times 32 of k
-        wgmma_fence();
-#pragma unroll
-        for (int part = 0; part < kParts; ++part) {
-          wgmma<T, kTileN>(sums, a + part * ATile::kPartBytes, b + part * BTile::kPartBytes,
-                           k0 != 0 || part != 0);
-        }
-        wgmma_commit();
+        start_products<T, ATile, BTile>(sums, a, b, k0 != 0);
         stored.store_next();  // of the tile before, meanwhile
         wgmma_wait<1>(sums);  // the stage before has been read
-        if (is_leader && read >= 0) release(read);
+        if (is_leader && read >= 0) release_in_cluster<kCluster>(&empty[read]);
         read = place.stage;
       }
       // snippet-end loop
-      stored.store_all();  // if there were fewer turns than parts
+      stored.store_all();  // if there were fewer iterations than parts
       wgmma_wait<0>(sums);
-      if (is_leader) release(read);
+      if (is_leader) release_in_cluster<kCluster>(&empty[read]);
 
       const std::int64_t row = corner.row + first_row;
       finish(sums, c, bias, activation, row, corner.col, m, n);
@@ -153,16 +121,15 @@ tile::Status e4m3(const Problem& p, const Buffers& buffers, void* stream) {
   tile::TensorMap a_map, b_map, c_map;
   TILE_TRY(make_maps<ATile, BTile>(p, buffers, &a_map, &b_map));
   TILE_TRY(OutputBox::make_map(p, buffers, &c_map));
-  unsigned pairs = 0;
-  int sms = 0;  // multiprocessors
-  TILE_TRY(tile::count_multiprocessors(&sms));
-  TILE_TRY(blocks_for_tiles(p, kCluster * kTileM, kTileN, &pairs));
-  constexpr int kBytes = kStages * kStageBytes + kConsumers * 4 * kBoxes * OutputBox::kBytes;
-  const auto most = std::max(1u, static_cast<unsigned>(sms) / kCluster);
+  unsigned pairs = 0, most = 0;  // of clusters: in all, and at the same time
+  TILE_TRY(count_clusters(kCluster, &most));
+  TILE_TRY(blocks_for_tiles(p, kCluster * Tile::kM, Tile::kN, &pairs));
+  constexpr int kBytes = kStages * kStageBytes + StoredTile<Bf16, Tile>::kBytes;
   return tile::launch_in_clusters(
-      matmul_e4m3, "matmul_e4m3", dim3(kCluster * blocks_without_idlers(pairs, most)), kThreads,
-      kCluster, kBytes, stream, a_map, b_map, c_map, output_c<Bf16>(p, buffers), buffers.a_scale,
-      buffers.b_scale, static_cast<const Bf16*>(buffers.bias), p.activation, p.m, p.n, p.k, pairs);
+      matmul_e4m3, "matmul_e4m3", dim3(kCluster * blocks_without_idlers(pairs, most)),
+      Tile::kThreads, kCluster, kBytes, stream, a_map, b_map, c_map, output_c<Bf16>(p, buffers),
+      buffers.a_scale, buffers.b_scale, static_cast<const Bf16*>(buffers.bias), p.activation, p.m,
+      p.n, p.k, pairs);
 }
 
 }  // namespace matmul

@@ -1,53 +1,25 @@
-// Step 19: C is stored by TMA.
+// Step 20: C is stored by TMA.
 // Idea: rounded, a tile of C takes half of the registers of its sums. Consumers keep it there,
 //       begin with the next one, and store it while the tensor cores multiply.
 // Change: sums are scaled, activated and rounded in registers. In each of the next tile's first
-//         turns 64 columns go to shared memory by stmatrix, and TMA stores them. Where tiles of
-//         192 x 192, of three consumers, need fewer rounds, they are taken.
+//         iterations 64 columns go to shared memory by stmatrix, and TMA stores them.
 // Limit: the tensor cores, and the power that they may take.
 #include "hopper_output.cuh"
 #include "hopper_tiles.cuh"
 #include "tile/host/launch.hpp"
 #include "tile/ptx/cluster.cuh"
-#include "tile/ptx/fragments.hpp"
 #include "tile/ptx/warpgroup.cuh"
 #include "tile/ring.cuh"
 
 namespace matmul {
 namespace {
 
-constexpr int kRows = 64;       // of a consumer: those of one wgmma
+using Wide = TileOf<2, 256>;    // 128 x 256, by two consumers
+using Square = TileOf<3, 192>;  // 192 x 192, by three
 constexpr int kCluster = 2;     // blocks, one above the other
-constexpr unsigned kGroup = 8;  // pairs of tiles below one another that are taken together
 constexpr int kStages = 4;      // of 48 KiB: 192 of the 227 KiB of a block
+constexpr unsigned kGroup = 8;  // pairs of tiles below one another that are taken together
 
-/// The tile of a block: 128 x 256 by two consumers, one above the other, or 192 x 192 by three.
-template <int kOfConsumers, int kColumns>
-struct TileOf {
-  static constexpr int kConsumers = kOfConsumers;
-  static constexpr int kM = kConsumers * kRows, kN = kColumns;
-  static constexpr int kThreads = (1 + kConsumers) * tile::kWarpgroup;
-  // 65,536 registers are 168 for each of 384 threads, or 128 of 512, in steps of 8. 128 of a
-  // consumer's are sums, or 96.
-  static constexpr int kProducerRegisters = 40, kConsumerRegisters = kConsumers == 2 ? 232 : 152;
-  static_assert(kProducerRegisters + kConsumers * kConsumerRegisters <=
-                (1 + kConsumers) * (65536 / kThreads / 8 * 8));
-  static constexpr int kBoxes = kConsumers == 2 ? 2 : 1;  // of each warp: 32 KiB in all, or 24
-  // Beside a consumer's sums there are registers for a rounded tile: 64 of 104, but not 48 of 56.
-  static constexpr bool kMeanwhile = kConsumers == 2;
-
-  /// The tile of the block of this rank in a pair.
-  static __device__ Corner corner_of_pair(unsigned pair, unsigned rank, std::int64_t m,
-                                          std::int64_t n) {
-    Corner corner = corner_in_groups<kCluster * kM, kN, kGroup>(pair, m, n);
-    corner.row += rank * kM;  // may lie below C: such a tile is zeros, and is not stored
-    return corner;
-  }
-};
-using Wide = TileOf<2, 256>;
-using Square = TileOf<3, 192>;
-
-// snippet-begin kernel
 template <class T, bool kAAlongK, bool kBAlongK, class Tile>
 __global__ void __launch_bounds__(Tile::kThreads, 1)
     matmul_tma_store(const __grid_constant__ tile::TensorMap a_map,  // op(A) [m][k]
@@ -58,22 +30,17 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
                      Activation activation,                          // of the sum and the bias
                      std::int64_t m, std::int64_t n, int k, unsigned pairs) {
   using namespace tile::ptx;
-  constexpr int kConsumers = Tile::kConsumers, kTileN = Tile::kN, kBoxes = Tile::kBoxes;
   using ATile = OperandBoxes<T, kAAlongK, Tile::kM>;
-  using BTile = OperandBoxes<T, kBAlongK, kTileN, kCluster>;
+  using BTile = OperandBoxes<T, kBAlongK, Tile::kN, kCluster>;
   constexpr int kStageBytes = ATile::kBytes + BTile::kBytes;
-  // 1,024 bytes: where the pattern of the swizzle begins.
-  extern __shared__ __align__(
-      1024) unsigned char smem[];  // [stage]{A's tile, B's tile}, [warp][kBoxes]{part of C}
+  // [stage]{A's tile, B's tile}, [warp]{boxes of C}; at 1,024 bytes the swizzle's pattern begins.
+  extern __shared__ __align__(1024) unsigned char smem[];
   __shared__ Mbarrier full[kStages], empty[kStages];
   const SharedAddress stages(smem);
   const int warpgroup = tile::warpgroup_in_block();
   if (threadIdx.x == 0) {
-    prefetch_tensor_map(a_map), prefetch_tensor_map(b_map);  // the first copies wait for them
-    for (int stage = 0; stage < kStages; ++stage) {
-      mbarrier_init(&full[stage], 1);  // the producer, and the bytes it expects
-      mbarrier_init(&empty[stage], kCluster * kConsumers);  // a thread of each
-    }
+    prefetch_tensor_map(a_map), prefetch_tensor_map(b_map);     // the first copies wait for them
+    tile::init_ring(full, empty, kCluster * Tile::kConsumers);  // a thread of each
   }
   cluster_sync();  // all are initialised before a thread of either block uses them
   const unsigned rank = cluster_rank();
@@ -84,7 +51,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     // One thread copies; the others go on to the cluster's last barrier.
     for (unsigned pair = blockIdx.x / kCluster; threadIdx.x == 0 && pair < pairs;
          pair += gridDim.x / kCluster) {
-      const Corner corner = Tile::corner_of_pair(pair, rank, m, n);
+      const Corner corner = corner_in_cluster<Tile, kCluster, kGroup>(pair, rank, m, n);
       for (int k0 = 0; k0 < k; k0 += kBlockK, place.advance()) {
         const SharedAddress a_smem = stages + place.stage * kStageBytes;
         mbarrier_wait(&empty[place.stage], place.parity ^ 1);
@@ -97,41 +64,29 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     }
   } else {
     setmaxnreg_inc<Tile::kConsumerRegisters>();
-    const int first_row = (warpgroup - 1) * kRows;
+    const int first_row = (warpgroup - 1) * Tile::kRows;
     const int warp = tile::warp_in_block() - 4;  // of the consumers; four have 64 rows
-    StoredTile<T, kTileN, kBoxes, Tile::kMeanwhile> stored(
-        c_map, stages + (kStages * kStageBytes + warp * kBoxes * OutputBox::kBytes));
+    StoredTile<T, Tile> stored(c_map, stages + kStages * kStageBytes, warp);
     const bool is_leader = threadIdx.x % tile::kWarpgroup == 0;  // for its warpgroup
     for (unsigned pair = blockIdx.x / kCluster; pair < pairs; pair += gridDim.x / kCluster) {
-      const Corner corner = Tile::corner_of_pair(pair, rank, m, n);
-      float sums[kTileN / 2];  // of C, as element_of_wgmma says
-      // Releases the stage in both blocks: each has half of B from the other.
-      const auto release = [&](int stage) {
-        for (unsigned block = 0; block < kCluster; ++block) mbarrier_arrive(&empty[stage], block);
-      };
-      int read = -1;  // the stage that is multiplied
+      const Corner corner = corner_in_cluster<Tile, kCluster, kGroup>(pair, rank, m, n);
+      float sums[Tile::kN / 2];  // of C, as element_of_wgmma says
+      int read = -1;             // the stage that is multiplied
       for (int k0 = 0; k0 < k; k0 += kBlockK, place.advance()) {
         mbarrier_wait(&full[place.stage], place.parity);
         const SharedAddress a_smem = stages + place.stage * kStageBytes;
         const WgmmaDescriptor a = ATile::descriptor(a_smem, first_row);
         const WgmmaDescriptor b = BTile::descriptor(a_smem + ATile::kBytes, 0);
         // C += A B: four times 16 of k
-        wgmma_fence();
-#pragma unroll
-        for (int part = 0; part < kBlockK / kWgmmaK; ++part) {
-          wgmma<T, kTileN, ATile::kMajor, BTile::kMajor>(sums, a + part * ATile::kPartBytes,
-                                                         b + part * BTile::kPartBytes,
-                                                         k0 != 0 || part != 0);
-        }
-        wgmma_commit();
+        start_products<T, ATile, BTile>(sums, a, b, k0 != 0);
         stored.store_next();  // of the tile before, meanwhile
         wgmma_wait<1>(sums);  // the stage before has been read
-        if (is_leader && read >= 0) release(read);
+        if (is_leader && read >= 0) release_in_cluster<kCluster>(&empty[read]);
         read = place.stage;
       }
-      stored.store_all();  // if there were fewer turns than parts
+      stored.store_all();  // if there were fewer iterations than parts
       wgmma_wait<0>(sums);
-      if (is_leader) release(read);
+      if (is_leader) release_in_cluster<kCluster>(&empty[read]);
 
       const std::int64_t row = corner.row + first_row;
       finish(sums, c, bias, activation, row, corner.col, m, n);
@@ -144,17 +99,6 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   __syncwarp();         // the next is for whole warps, and one thread of the first has copied
   cluster_sync();       // the other block still copies into this one's memory, and arrives there
 }
-// snippet-end kernel
-
-// snippet-begin rounds
-/// How long a product takes with such tiles, in elements of C: the rounds that `most` pairs of
-/// blocks need, times a tile.
-template <class Tile>
-std::int64_t cost(const Problem& p, unsigned most) {
-  const std::int64_t pairs = ((p.m - 1) / (kCluster * Tile::kM) + 1) * ((p.n - 1) / Tile::kN + 1);
-  return ((pairs - 1) / most + 1) * Tile::kM * Tile::kN;
-}
-// snippet-end rounds
 
 template <class Tile>
 tile::Status launch_tiles(const Problem& p, const Buffers& buffers, unsigned most, void* stream) {
@@ -168,8 +112,7 @@ tile::Status launch_tiles(const Problem& p, const Buffers& buffers, unsigned mos
     TILE_TRY(OutputBox::make_map(p, buffers, &c_map));
     unsigned pairs = 0;
     TILE_TRY(blocks_for_tiles(p, kCluster * Tile::kM, Tile::kN, &pairs));
-    constexpr int kBytes = kStages * (ATile::kBytes + BTile::kBytes) +
-                           Tile::kConsumers * 4 * Tile::kBoxes * OutputBox::kBytes;
+    constexpr int kBytes = kStages * (ATile::kBytes + BTile::kBytes) + StoredTile<T, Tile>::kBytes;
     return tile::launch_in_clusters(
         matmul_tma_store<T, kAAlongK, kBAlongK, Tile>, "matmul_tma_store",
         dim3(kCluster * blocks_without_idlers(pairs, most)), Tile::kThreads, kCluster, kBytes,
@@ -182,10 +125,10 @@ tile::Status launch_tiles(const Problem& p, const Buffers& buffers, unsigned mos
 }  // namespace
 
 tile::Status tma_store(const Problem& p, const Buffers& buffers, void* stream) {
-  int sms = 0;  // multiprocessors
-  TILE_TRY(tile::count_multiprocessors(&sms));
-  const auto most = std::max(1u, static_cast<unsigned>(sms) / kCluster);
-  return cost<Square>(p, most) < cost<Wide>(p, most)
+  unsigned most = 0;  // pairs of blocks at the same time
+  TILE_TRY(count_clusters(kCluster, &most));
+  // The shape whose rounds take less time.
+  return cost<Square, kCluster>(p, most) < cost<Wide, kCluster>(p, most)
              ? launch_tiles<Square>(p, buffers, most, stream)
              : launch_tiles<Wide>(p, buffers, most, stream);
 }

@@ -1,13 +1,12 @@
-// Step 20: k is split among the blocks of a cluster.
+// Step 21: k is split among the blocks of a cluster.
 // Idea: a C of few tiles leaves most multiprocessors without work, however long its sums are. So up
 //       to eight blocks share a tile: each adds the products of its share of k, and then all of
 //       them add up their sums, through distributed shared memory.
 // Change: from step 16: tiles of 128 x 128, a share of k instead of all of it, and at the end
 //         each block gathers some rows of the tile, in an order that is always the same, and
-//         finishes them as step 19 does. No workspace, no atomics.
-// Limit: L2. An iteration on a tile of 128 x 128 needs 32 KiB for half as many products as step 19
+//         finishes them as step 20 does. No workspace, no atomics.
+// Limit: L2. An iteration on a tile of 128 x 128 needs 32 KiB for half as many products as step 20
 //        has for the same.
-#include "activation.cuh"
 #include "hopper_tiles.cuh"
 #include "tile/host/launch.hpp"
 #include "tile/ptx/cluster.cuh"
@@ -19,24 +18,21 @@
 namespace matmul {
 namespace {
 
-constexpr int kConsumers = 2;  // warpgroups, one above the other
-constexpr int kRows = 64;      // of each: those of one wgmma
-constexpr int kTileM = kConsumers * kRows, kTileN = 128;
-static_assert(kTileM == kSplitTile && kTileN == kSplitTile && kBlockK == kSplitBlockK);
+using Tile = TileOf<2, 128>;  // 128 x 128, by two consumers
+static_assert(Tile::kM == kSplitTile && Tile::kN == kSplitTile && kBlockK == kSplitBlockK);
 constexpr int kStages = 7;  // of 32 KiB: 224 of the 227 KiB of a block
 // 168 registers for each thread, and 64 of a consumer's are sums: setmaxnreg would gain nothing.
-constexpr int kThreads = (1 + kConsumers) * tile::kWarpgroup;
-constexpr int kWarps = kThreads / 32;
+constexpr int kWarps = Tile::kThreads / 32;
 constexpr int kTogether = 4;  // columns of C that a lane gathers: 16 bytes of sums
-static_assert(kTileN == 32 * kTogether, "a warp gathers a row");
+static_assert(Tile::kN == 32 * kTogether, "a warp gathers a row");
 constexpr int kRowsTogether = 3;  // so many loads are under way at a time; 12 warps have 36 rows
 // Sums from one row to the next. Eight more than there are, 32 bytes: the four rows and 32 bytes of
 // each that half a warp stores at a time then lie in different banks.
-constexpr int kPartLd = kTileN + 8;
+constexpr int kPartLd = Tile::kN + 8;
 
 // snippet-begin kernel
 template <class T, bool kAAlongK, bool kBAlongK>
-__global__ void __launch_bounds__(kThreads, 1)
+__global__ void __launch_bounds__(Tile::kThreads, 1)
     matmul_split_k(const __grid_constant__ tile::TensorMap a_map,  // op(A) [m][k]
                    const __grid_constant__ tile::TensorMap b_map,  // op(B) [k][n]
                    Output<T> c,                                    // [m][n]
@@ -45,21 +41,21 @@ __global__ void __launch_bounds__(kThreads, 1)
                    std::int64_t m, std::int64_t n,
                    unsigned turns) {  // of the main loop for all of k: k / kBlockK, rounded up
   using namespace tile::ptx;
-  using ATile = OperandBoxes<T, kAAlongK, kTileM>;
-  using BTile = OperandBoxes<T, kBAlongK, kTileN>;
+  using ATile = OperandBoxes<T, kAAlongK, Tile::kM>;
+  using BTile = OperandBoxes<T, kBAlongK, Tile::kN>;
   constexpr int kStageBytes = ATile::kBytes + BTile::kBytes;
-  static_assert(kTileM * kPartLd * int{sizeof(float)} <= kStages * kStageBytes);
+  static_assert(Tile::kM * kPartLd * int{sizeof(float)} <= kStages * kStageBytes);
   // 1,024 bytes: where the pattern of the swizzle begins.
   extern __shared__ __align__(1024) unsigned char smem[];  // [stage]{A's tile, B's tile}
-  auto* const part_smem = reinterpret_cast<float*>(smem);  // later: [kTileM][kPartLd] sums
+  auto* const part_smem = reinterpret_cast<float*>(smem);  // later: [Tile::kM][kPartLd] sums
   __shared__ Mbarrier full[kStages], empty[kStages];
   const SharedAddress stages(smem);
   const int warpgroup = tile::warpgroup_in_block();
   if (threadIdx.x == 0) {
     prefetch_tensor_map(a_map), prefetch_tensor_map(b_map);  // the first copies wait for them
     for (int stage = 0; stage < kStages; ++stage) {
-      mbarrier_init(&full[stage], 1);            // the producer, and the bytes it expects
-      mbarrier_init(&empty[stage], kConsumers);  // a thread of each
+      mbarrier_init(&full[stage], 1);                  // the producer, and the bytes it expects
+      mbarrier_init(&empty[stage], Tile::kConsumers);  // a thread of each
     }
   }
   __syncthreads();  // they are initialised before a thread waits
@@ -69,7 +65,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   // The blocks of a cluster have the same tile of C, and each its share of k: a whole number of
   // turns, the same for all or one more. No share is empty, see k_splits().
   const unsigned blocks = cluster_size(), rank = cluster_rank();
-  const Corner corner = corner_in_groups<kTileM, kTileN>(blockIdx.x / blocks, m, n);
+  const Corner corner = corner_in_groups<Tile::kM, Tile::kN>(blockIdx.x / blocks, m, n);
   const auto first = static_cast<int>(turns * rank / blocks);
   const auto last = static_cast<int>(turns * (rank + 1) / blocks);
   // snippet-end share
@@ -86,10 +82,10 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
     __syncwarp();  // the cluster's barrier is for whole warps
   } else {
-    const int first_row = (warpgroup - 1) * kRows;
+    const int first_row = (warpgroup - 1) * Tile::kRows;
     const bool is_leader = threadIdx.x % tile::kWarpgroup == 0;  // for its warpgroup
-    float sums[kTileN / 2];  // of this share of k, as element_of_wgmma says
-    int read = -1;           // the stage that is multiplied
+    float sums[Tile::kN / 2];  // of this share of k, as element_of_wgmma says
+    int read = -1;             // the stage that is multiplied
     for (int turn = first; turn < last; ++turn, place.advance()) {
       mbarrier_wait(&full[place.stage], place.parity);
       const SharedAddress a_smem = stages + place.stage * kStageBytes;
@@ -99,9 +95,9 @@ __global__ void __launch_bounds__(kThreads, 1)
       wgmma_fence();
 #pragma unroll
       for (int part = 0; part < kBlockK / kWgmmaK; ++part) {
-        wgmma<T, kTileN, ATile::kMajor, BTile::kMajor>(sums, a + part * ATile::kPartBytes,
-                                                       b + part * BTile::kPartBytes,
-                                                       turn != first || part != 0);
+        wgmma<T, Tile::kN, ATile::kMajor, BTile::kMajor>(sums, a + part * ATile::kPartBytes,
+                                                         b + part * BTile::kPartBytes,
+                                                         turn != first || part != 0);
       }
       wgmma_commit();
       wgmma_wait<1>(sums);  // the stage before has been read
@@ -112,9 +108,9 @@ __global__ void __launch_bounds__(kThreads, 1)
     // The sums take the place of the ring. No copy is under way any more, as all have been waited
     // for, and after this barrier both consumers have read all stages. TMA and wgmma are done with
     // it, so no fence is needed between their proxy and these stores.
-    barrier_sync(1, kConsumers * tile::kWarpgroup);
+    barrier_sync(1, Tile::kConsumers * tile::kWarpgroup);
 #pragma unroll
-    for (int i = 0; i < kTileN / 2; i += 2) {
+    for (int i = 0; i < Tile::kN / 2; i += 2) {
       const Element at = element_of_wgmma(static_cast<int>(threadIdx.x) % tile::kWarpgroup, i);
       *reinterpret_cast<float2*>(part_smem + (first_row + at.row) * kPartLd + at.col) = {
           sums[i], sums[i + 1]};
@@ -124,10 +120,10 @@ __global__ void __launch_bounds__(kThreads, 1)
   // snippet-begin gather
   cluster_sync();  // the sums of all blocks lie in their shared memory
   // C's tile = the sum of them all. A block has some of the rows, a warp every 12th of these.
-  const int end = kTileM * static_cast<int>(rank + 1) / static_cast<int>(blocks);
+  const int end = Tile::kM * static_cast<int>(rank + 1) / static_cast<int>(blocks);
   const int x_in_tile = static_cast<int>(threadIdx.x) % 32 * kTogether;
   const std::int64_t x = corner.col + x_in_tile;
-  for (int y0 = kTileM * static_cast<int>(rank) / static_cast<int>(blocks) +
+  for (int y0 = Tile::kM * static_cast<int>(rank) / static_cast<int>(blocks) +
                 static_cast<int>(threadIdx.x) / 32;
        y0 < end && x < n; y0 += kWarps * kRowsTogether) {
     float sum[kRowsTogether][kTogether] = {};
@@ -173,17 +169,17 @@ tile::Status split_k(const Problem& p, const Buffers& buffers, void* stream) {
   const auto launch = [&](auto element, auto a_along_k, auto b_along_k) {
     using T = decltype(element);
     constexpr bool kAAlongK = a_along_k.value, kBAlongK = b_along_k.value;
-    using ATile = OperandBoxes<T, kAAlongK, kTileM>;
-    using BTile = OperandBoxes<T, kBAlongK, kTileN>;
+    using ATile = OperandBoxes<T, kAAlongK, Tile::kM>;
+    using BTile = OperandBoxes<T, kBAlongK, Tile::kN>;
     tile::TensorMap a_map, b_map;
     TILE_TRY(make_maps<ATile, BTile>(p, buffers, &a_map, &b_map));
     unsigned tiles = 0;
-    TILE_TRY(blocks_for_tiles(p, kTileM, kTileN, &tiles));
+    TILE_TRY(blocks_for_tiles(p, Tile::kM, Tile::kN, &tiles));
     constexpr int kBytes = kStages * (ATile::kBytes + BTile::kBytes);
     const unsigned splits = k_splits(p);
     return tile::launch_in_clusters(
-        matmul_split_k<T, kAAlongK, kBAlongK>, "matmul_split_k", dim3(tiles * splits), kThreads,
-        splits, kBytes, stream, a_map, b_map, output_c<T>(p, buffers),
+        matmul_split_k<T, kAAlongK, kBAlongK>, "matmul_split_k", dim3(tiles * splits),
+        Tile::kThreads, splits, kBytes, stream, a_map, b_map, output_c<T>(p, buffers),
         static_cast<const T*>(buffers.bias), p.activation, p.m, p.n, (p.k - 1) / kBlockK + 1);
   };
   return with_16_bits(p, launch);

@@ -1,0 +1,120 @@
+// Step 19: tiles of two shapes.
+// Idea: in the last round of tiles some blocks may have none, and their tensor cores idle. Tiles of
+//       another shape may need fewer rounds.
+// Change: a kernel for tiles of 192 x 192, by three consumers, beside that for 128 x 256. The
+//         launcher counts the rounds that each needs, and takes the one that is done first.
+// Limit: the tensor cores wait while a tile of C is stored element by element.
+#include "hopper_tiles.cuh"
+#include "tile/host/launch.hpp"
+#include "tile/ptx/cluster.cuh"
+#include "tile/ptx/warpgroup.cuh"
+#include "tile/ring.cuh"
+
+namespace matmul {
+namespace {
+
+using Wide = TileOf<2, 256>;    // 128 x 256, by two consumers
+using Square = TileOf<3, 192>;  // 192 x 192, by three
+constexpr int kCluster = 2;     // blocks, one above the other
+constexpr int kStages = 4;      // of 48 KiB: as many as the 227 KiB of a block hold
+constexpr unsigned kGroup = 8;  // pairs of tiles below one another that are taken together
+
+template <class T, bool kAAlongK, bool kBAlongK, class Tile>
+__global__ void __launch_bounds__(Tile::kThreads, 1)
+    matmul_tile_shapes(const __grid_constant__ tile::TensorMap a_map,  // op(A) [m][k]
+                       const __grid_constant__ tile::TensorMap b_map,  // op(B) [k][n]
+                       Output<T> c,                                    // [m][n]
+                       std::int64_t m, std::int64_t n, int k, unsigned pairs) {
+  using namespace tile::ptx;
+  using ATile = OperandBoxes<T, kAAlongK, Tile::kM>;
+  using BTile = OperandBoxes<T, kBAlongK, Tile::kN, kCluster>;
+  constexpr int kStageBytes = ATile::kBytes + BTile::kBytes;
+  // 1,024 bytes: where the pattern of the swizzle begins.
+  extern __shared__ __align__(1024) unsigned char smem[];  // [stage]{A's tile, B's tile}
+  __shared__ Mbarrier full[kStages], empty[kStages];
+  const SharedAddress stages(smem);
+  const int warpgroup = tile::warpgroup_in_block();
+  // A stage is empty when a thread of each consumer of both blocks has arrived.
+  if (threadIdx.x == 0) tile::init_ring(full, empty, kCluster * Tile::kConsumers);
+  cluster_sync();  // all are initialised before a thread of either block uses them
+  const unsigned rank = cluster_rank();
+  tile::RingPlace<kStages> place;
+
+  if (warpgroup == 0) {
+    setmaxnreg_dec<Tile::kProducerRegisters>();
+    // One thread copies; the others go on to the cluster's last barrier.
+    for (unsigned pair = blockIdx.x / kCluster; threadIdx.x == 0 && pair < pairs;
+         pair += gridDim.x / kCluster) {
+      const Corner corner = corner_in_cluster<Tile, kCluster, kGroup>(pair, rank, m, n);
+      for (int k0 = 0; k0 < k; k0 += kBlockK, place.advance()) {
+        const SharedAddress a_smem = stages + place.stage * kStageBytes;
+        mbarrier_wait(&empty[place.stage], place.parity ^ 1);
+        mbarrier_arrive_expect(&full[place.stage], kStageBytes);
+        ATile::load(a_smem, a_map, static_cast<int>(corner.row), k0, &full[place.stage]);
+        // This block's half of the rows of B's tile, into both.
+        BTile::load(a_smem + ATile::kBytes, b_map, static_cast<int>(corner.col), k0,
+                    &full[place.stage], rank);
+      }
+    }
+  } else {
+    setmaxnreg_inc<Tile::kConsumerRegisters>();
+    const int first_row = (warpgroup - 1) * Tile::kRows;
+    const bool is_leader = threadIdx.x % tile::kWarpgroup == 0;  // for its warpgroup
+    for (unsigned pair = blockIdx.x / kCluster; pair < pairs; pair += gridDim.x / kCluster) {
+      const Corner corner = corner_in_cluster<Tile, kCluster, kGroup>(pair, rank, m, n);
+      float sums[Tile::kN / 2];  // of C, as element_of_wgmma says
+      int read = -1;             // the stage that is multiplied
+      for (int k0 = 0; k0 < k; k0 += kBlockK, place.advance()) {
+        mbarrier_wait(&full[place.stage], place.parity);
+        const SharedAddress a_smem = stages + place.stage * kStageBytes;
+        const WgmmaDescriptor a = ATile::descriptor(a_smem, first_row);
+        const WgmmaDescriptor b = BTile::descriptor(a_smem + ATile::kBytes, 0);
+        // C += A B: four times 16 of k
+        start_products<T, ATile, BTile>(sums, a, b, k0 != 0);
+        wgmma_wait<1>(sums);  // the stage before has been read
+        if (is_leader && read >= 0) release_in_cluster<kCluster>(&empty[read]);
+        read = place.stage;
+      }
+      wgmma_wait<0>(sums);
+      if (is_leader) release_in_cluster<kCluster>(&empty[read]);
+
+      store_sums(sums, c, corner.row + first_row, corner.col, m, n);
+    }
+  }
+  __syncwarp();    // the next is for whole warps, and one thread of the first has copied
+  cluster_sync();  // the other block still copies into this one's memory, and arrives there
+}
+
+template <class Tile>
+tile::Status launch_tiles(const Problem& p, const Buffers& buffers, unsigned most, void* stream) {
+  const auto launch = [&](auto element, auto a_along_k, auto b_along_k) {
+    using T = decltype(element);
+    constexpr bool kAAlongK = a_along_k.value, kBAlongK = b_along_k.value;
+    using ATile = OperandBoxes<T, kAAlongK, Tile::kM>;
+    using BTile = OperandBoxes<T, kBAlongK, Tile::kN, kCluster>;
+    tile::TensorMap a_map, b_map;
+    TILE_TRY(make_maps<ATile, BTile>(p, buffers, &a_map, &b_map));
+    unsigned pairs = 0;
+    TILE_TRY(blocks_for_tiles(p, kCluster * Tile::kM, Tile::kN, &pairs));
+    constexpr int kBytes = kStages * (ATile::kBytes + BTile::kBytes);
+    return tile::launch_in_clusters(
+        matmul_tile_shapes<T, kAAlongK, kBAlongK, Tile>, "matmul_tile_shapes",
+        dim3(kCluster * blocks_without_idlers(pairs, most)), Tile::kThreads, kCluster, kBytes,
+        stream, a_map, b_map, output_c<T>(p, buffers), p.m, p.n, p.k, pairs);
+  };
+  return with_16_bits(p, launch);
+}
+
+}  // namespace
+
+tile::Status tile_shapes(const Problem& p, const Buffers& buffers, void* stream) {
+  unsigned most = 0;  // pairs of blocks at the same time
+  TILE_TRY(count_clusters(kCluster, &most));
+  // The shape whose rounds take less time.
+  TILE_TRY(cost<Square, kCluster>(p, most) < cost<Wide, kCluster>(p, most)
+               ? launch_tiles<Square>(p, buffers, most, stream)
+               : launch_tiles<Wide>(p, buffers, most, stream));
+  return add_bias_and_activate(p, buffers, stream);
+}
+
+}  // namespace matmul
