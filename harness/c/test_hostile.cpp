@@ -38,7 +38,7 @@ Args attention(const Zeros& memory, tile_type type, std::int64_t head_dim) {
   a.batch = 2, a.heads = 2, a.queries = 5, a.keys = 5, a.head_dim = head_dim;
   a.q.data = a.k.data = a.v.data = memory.part(0);
   if constexpr (requires { a.dq; }) {
-    a.o.data = a.dout.data = a.lse = memory.part(0);
+    a.o.data = a.dout.data = memory.part(0), a.lse = memory.part(0);
     a.dq.data = memory.part(1), a.dk.data = memory.part(2), a.dv.data = memory.part(3);
   } else {
     a.o.data = memory.part(1), a.lse = memory.part(2);
@@ -87,7 +87,8 @@ tile_layernorm_backward_args layernorm_backward(const Zeros& memory, std::int64_
   tile_layernorm_backward_args a{};
   a.struct_size = sizeof a;
   a.type = TILE_FP32, a.rows = 2, a.cols = cols;
-  a.x = a.dy = a.mean = a.rstd = memory.part(0), a.dx = memory.part(4);
+  a.x = a.dy = a.mean = a.rstd = memory.part(0);
+  a.dx = memory.part(4);
   a.workspace = memory.part(8);
   return a;
 }

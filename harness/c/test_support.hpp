@@ -11,6 +11,7 @@
 
 #include "harness/buffer.hpp"
 #include "harness/c/c_interface.hpp"
+#include "harness/compare.hpp"
 #include "harness/inputs.hpp"
 #include "tile/host/cuda_check.hpp"
 #include "tile/host/device.hpp"
