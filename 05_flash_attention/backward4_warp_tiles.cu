@@ -123,8 +123,7 @@ __global__ void __launch_bounds__(QueryPlan<kDim>::kThreads, QueryPlan<kDim>::kB
   const auto work = work_of_block(heads, (masks.queries + kQueries - 1) / kQueries);
   const Mask mask = masks.of(work.batch);
   const int block_query = work.tile * kQueries, kv_head = work.head / group;
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  const int warp_query = warp * Plan::kRows;  // in the tile
+  const int warp_query = static_cast<int>(threadIdx.x) / 32 * Plan::kRows;  // in the tile
   q_tile.template copy<kThreads>(q.rows(work.batch, work.head, block_query),
                                  mask.queries - block_query);
   dout_tile.template copy<kThreads>(dout.rows(work.batch, work.head, block_query),

@@ -150,8 +150,7 @@ __global__ void __launch_bounds__(QueryPlan<kDim>::kThreads, QueryPlan<kDim>::kB
   const auto work = work_longest_first(batch, heads, (masks.queries + kQueries - 1) / kQueries);
   const Mask mask = masks.of(work.batch);
   const int block_query = work.tile * kQueries, kv_head = work.head / group;
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  const int warp_query = warp * Plan::kRows;  // in the tile
+  const int warp_query = static_cast<int>(threadIdx.x) / 32 * Plan::kRows;  // in the tile
 
   const auto k_tile = [&](int tile) {
     return KeyTile(base + 2 * QueryTile::kBytes + tile % 2 * 2 * KeyTile::kBytes);
@@ -180,7 +179,6 @@ __global__ void __launch_bounds__(QueryPlan<kDim>::kThreads, QueryPlan<kDim>::kB
       stats_of_head(stats, work, heads, masks.queries) + block_query + warp_query;
 
   const auto visit = [&](int tile, auto is_border) {
-    const int key = tile * kKeys;
     const QueryTile q_here(smem), dout_here(smem + QueryTile::kBytes);
     tile::ptx::cp_async_wait_all();
     // This tile has landed, and no warp still reads the previous one, which is now overwritten.
@@ -188,14 +186,12 @@ __global__ void __launch_bounds__(QueryPlan<kDim>::kThreads, QueryPlan<kDim>::kB
     if (tile + 1 < visited.last) copy(tile + 1);
 #pragma unroll
     for (int part = 0; part < kKeys; part += kPart) {
-      if (decltype(is_border)::value &&
-          !mask.any_sees(block_query + warp_query, Plan::kRows, key + part, kPart))
-        continue;
+      const int query = block_query + warp_query, key = tile * kKeys + part;
+      if (decltype(is_border)::value && !mask.any_sees(query, Plan::kRows, key, kPart)) continue;
       // P = exp2(Q K^T - lse)
       Accumulator<Plan::kRows, kPart> weights, dscores;
       mma_ABt<T>(weights, queries, q_here, warp_query, k_tile(tile), part);
-      if constexpr (decltype(is_border)::value)
-        hide(weights, mask, block_query + warp_query, key + part);
+      if constexpr (decltype(is_border)::value) hide(weights, mask, query, key);
       weigh_rows(
           weights, dscores, [&](int r) { return of_warp[weights.row(r)]; }, scale * kLog2E);
       // dS = P (dO V^T - delta)
