@@ -37,7 +37,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 # (file, budget) -> why it may be exceeded there. The budgets are named in BUDGETS.
 EXCEPTIONS: dict[tuple[str, str], str] = {
     ("02_matmul/step20_tma_store.cu", "lines"):
-        "step 19's 119, and what C's way out by TMA needs in both the kernel and the launcher",
+        "step 19's 120, and what C's way out by TMA needs in both the kernel and the launcher",
     ("02_matmul/step20_tma_store.cu", "header lines"):
         "hopper_output.cuh: a tile that is stored while the next one is multiplied",
     ("02_matmul/step22_e4m3.cu", "header lines"): "the same",
