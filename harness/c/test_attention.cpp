@@ -341,17 +341,21 @@ TEST_CASE("what attention refuses, it names and touches nothing") {
 TEST_CASE("the workspace of attention: its size for each step, and what is refused") {
   const auto sizes_of = [](const auto& ladder, auto args) {
     using Ladder = std::decay_t<decltype(ladder)>;
-    const auto p = call_of<typename Ladder::Problem>(kCases[0], DType::bf16);
+    auto p = call_of<typename Ladder::Problem>(kCases[0], DType::bf16);
+    p.workspace_bytes = INT64_MAX;
     std::int64_t bytes = -1;
-    for (const auto& step : ladder.steps) {
-      const std::string name(step.name);
+    tile::Choice runs;
+    for (std::size_t i = 0; i < ladder.steps.size(); ++i) {
+      const std::string name(ladder.steps[i].name);
       args.step = name.c_str();
       check_ok(tell(args, &bytes));
-      CHECK(bytes == workspace_bytes_of(step, p));
+      REQUIRE(choose_step(ladder, i, p, &runs).ok());
+      CHECK(bytes == workspace_bytes_of(ladder.steps[runs.step], p));
     }
     args.step = nullptr;
     check_ok(tell(args, &bytes));
-    CHECK(bytes == workspace_bytes_of(ladder.steps.back(), p));
+    REQUIRE(choose_last(ladder, p, &runs).ok());
+    CHECK(bytes == workspace_bytes_of(ladder.steps[runs.step], p));
     const auto refused = [&](tile_status status, const char* argument, auto change) {
       auto bad = args;
       change(bad);

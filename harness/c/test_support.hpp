@@ -39,11 +39,11 @@ inline bool begins_with(const std::string& text, const std::string& start) {
 inline void check_refused(tile_status got, tile_status wanted, const std::string& argument) {
   CAPTURE(argument);
   CHECK(got == wanted);
-  CHECK_MESSAGE(begins_with(tile_last_error(), argument + ": "), tile_last_error());
+  CHECK_MESSAGE(begins_with(tile_last_error(), argument + ": "), std::string(tile_last_error()));
 }
 
 inline void check_ok(tile_status got) {
-  CHECK_MESSAGE(got == TILE_OK, tile_last_error());
+  CHECK_MESSAGE(got == TILE_OK, std::string(tile_last_error()));
   CHECK(std::string(tile_last_error()).empty());
 }
 
