@@ -19,6 +19,10 @@
 
 struct CUmemPoolHandle_st {};
 
+// Where the linker has put the program's managed variables, if it has any.
+extern "C" __attribute__((weak, visibility("hidden"))) char __start_cpu_device_managed[];
+extern "C" __attribute__((weak, visibility("hidden"))) char __stop_cpu_device_managed[];
+
 namespace cpu_device {
 namespace {
 
@@ -52,9 +56,14 @@ auto& allocations = *new std::map<uintptr_t, Allocation>;
 size_t allocated_bytes = 0;
 std::map<cudaMemPool_t, std::unique_ptr<CUmemPoolHandle_st>> pools;
 
-// The allocation that holds the pointer, or null.
+// The allocation that holds the pointer, or null. Managed variables are one.
 const std::pair<const uintptr_t, Allocation>* find(const void* pointer) {
   const auto address = reinterpret_cast<uintptr_t>(pointer);
+  static const std::pair<const uintptr_t, Allocation> managed_variables{
+      reinterpret_cast<uintptr_t>(__start_cpu_device_managed),
+      {static_cast<size_t>(__stop_cpu_device_managed - __start_cpu_device_managed),
+       Owner::managed}};
+  if (address - managed_variables.first < managed_variables.second.bytes) return &managed_variables;
   auto next = allocations.upper_bound(address);
   if (next == allocations.begin()) return nullptr;
   const auto& candidate = *std::prev(next);

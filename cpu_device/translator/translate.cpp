@@ -329,9 +329,9 @@ class Translator {
   }
 
   // kernel<<<config>>>(arguments) becomes
-  //     launch(KernelName{...}, call, address, Config(config), arguments)
-  // `call` and `address` are generic lambdas: a kernel template cannot be passed itself. They stand
-  // on the line of the name, where the kernel is called as far as debug information knows.
+  //     launcher(KernelName{...}, call, find, Config(config))(arguments)
+  // `call` and `find` are generic lambdas: a kernel template cannot be passed itself. They stand on
+  // the line of the name, where the kernel is called as far as debug information knows.
   void translate_launch(TokenSpan tokens, size_t open) {
     const size_t begin = kernel_begin(tokens, open);
     const size_t close = config_end(tokens, open);
@@ -345,17 +345,16 @@ class Translator {
     const std::string kernel = on_one_line(kernel_tokens);
     const std::string call =
         "[&](auto&... cpu_device_args) { " + kernel + "(cpu_device_args...); }";
-    const std::string value = "::cpu_device::kernel_address(" + kernel + ", cpu_device_args...)";
-    const std::string address =
-        "[&](auto&... cpu_device_args) -> const void* { if constexpr (requires { " + value +
-        "; }) return " + value + "; else return nullptr; }";
+    const std::string pointer = "::cpu_device::kernel_pointer(" + kernel + ", cpu_device_type)";
+    const std::string find = "[&](auto cpu_device_type) { if constexpr (requires { " + pointer +
+                             "; }) return " + pointer + "; else return nullptr; }";
     replace(begin_of(tokens[begin]), end_of(tokens[open]),
-            "::cpu_device::launch(::cpu_device::KernelName{\"" + escaped(kernel) +
-                "\", __FILE__, __LINE__}, " + call + ", " + address + ", " +
+            "::cpu_device::launcher(::cpu_device::KernelName{\"" + escaped(kernel) +
+                "\", __FILE__, __LINE__}, " + call + ", " + find + ", " +
                 gaps(kernel_tokens, begin_of(tokens[open])) + "::cpu_device::Config(");
 
     const TokenSpan arguments = tokens.subspan(paren + 1, end - paren - 1);
-    // Through a copy of the argument, NULL would be a number.
+    // Where the kernel's parameters are deduced, NULL would be a number.
     for (size_t i = 0; i < arguments.size(); ++i) {
       const bool is_whole = (i == 0 || arguments[i - 1].is(",")) &&
                             (i + 1 == arguments.size() || arguments[i + 1].is(","));
@@ -363,10 +362,8 @@ class Translator {
         replace(begin_of(arguments[i]), end_of(arguments[i]), "nullptr");
       }
     }
-    const bool may_be_empty = arguments.size() == 1 && arguments[0].is("__VA_ARGS__");
-    const std::string comma = arguments.empty() ? "" : may_be_empty ? " __VA_OPT__(,) " : ", ";
     replace(begin_of(tokens[close]), end_of(tokens[paren]),
-            ")" + comma + gaps(tokens.subspan(close, 3), begin_of(tokens[paren])));
+            "))" + gaps(tokens.subspan(close, 3), begin_of(tokens[paren])) + "(");
   }
 
   void translate_shared(const SharedDeclaration& shared, const Token& word) {

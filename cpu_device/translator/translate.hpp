@@ -30,7 +30,7 @@ struct ProgramFile {
 /// every line of the source in its place, so that debuggers and compilers speak of the original.
 ///
 ///     kernel<T><<<grid, block>>>(a, b);
-///         a call of cpu_device::launch (launch.h); also inside #define
+///         a call of cpu_device::launcher (launch.h); also inside #define
 ///     kernel<T>(a, b);
 ///         the same after a static_assert, which fails if it does call a kernel
 ///     __shared__ float tile[32][33];

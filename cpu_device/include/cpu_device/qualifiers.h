@@ -6,7 +6,8 @@
 #define __device__
 #define __host__
 #define __constant__
-#define __managed__
+// In a section of their own, managed variables are known to copies and fills (src/memory.cpp).
+#define __managed__ __attribute__((section("cpu_device_managed")))
 #define __grid_constant__
 #define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...)
