@@ -450,6 +450,40 @@ cudaError_t cudaMallocPitch(void** pointer, size_t* pitch, size_t width_bytes, s
   return cudaMalloc(pointer, *pitch * height);
 }
 
+cudaError_t cudaMalloc3D(cudaPitchedPtr* pointer, cudaExtent extent) {
+  if (!pointer) return note(cudaErrorInvalidValue);
+  *pointer = {nullptr, 0, extent.width, extent.height};
+  return cudaMallocPitch(&pointer->ptr, &pointer->pitch, extent.width,
+                         extent.height * extent.depth);
+}
+
+namespace {
+char* slice_of(const cudaPitchedPtr& pointer, cudaPos position, size_t slice) {
+  return static_cast<char*>(pointer.ptr) +
+         ((position.z + slice) * pointer.ysize + position.y) * pointer.pitch + position.x;
+}
+}  // namespace
+
+cudaError_t cudaMemset3D(cudaPitchedPtr pointer, int value, cudaExtent extent) {
+  for (size_t z = 0; z < extent.depth; ++z) {
+    const cudaError_t error =
+        cudaMemset2D(slice_of(pointer, {}, z), pointer.pitch, value, extent.width, extent.height);
+    if (error != cudaSuccess) return error;
+  }
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemcpy3D(const cudaMemcpy3DParms* p) {
+  if (!p || p->srcArray || p->dstArray) return note(cudaErrorInvalidValue);
+  for (size_t z = 0; z < p->extent.depth; ++z) {
+    const cudaError_t error = cudaMemcpy2D(slice_of(p->dstPtr, p->dstPos, z), p->dstPtr.pitch,
+                                           slice_of(p->srcPtr, p->srcPos, z), p->srcPtr.pitch,
+                                           p->extent.width, p->extent.height, p->kind);
+    if (error != cudaSuccess) return error;
+  }
+  return cudaSuccess;
+}
+
 cudaError_t cudaMemset2D(void* pointer, size_t pitch, int value, size_t width_bytes,
                          size_t height) {
   for (size_t row = 0; row < height; ++row) {

@@ -356,4 +356,53 @@ void number_threads(int* out, dim3 grid, dim3 block, size_t shared_bytes, cudaSt
   number_threads_kernel<<<grid, block, shared_bytes, stream>>>(out);
 }
 
+// ---- Parameters ----
+
+namespace {
+
+Copies copies;
+
+struct Counted {
+  int value = 7;
+  Counted() { ++copies.made; }
+  Counted(const Counted& other) : value(other.value) { ++copies.made; }
+  ~Counted() {
+    value = -1;
+    ++copies.destroyed;
+  }
+};
+
+__global__ void takes_counted(Counted counted, int* out) {
+  counted.value += static_cast<int>(threadIdx.x);
+  out[threadIdx.x] = counted.value;
+}
+template <class T>
+__global__ void takes_any(T any, int* out) {
+  any.value += static_cast<int>(threadIdx.x);
+  out[threadIdx.x] = any.value;
+}
+
+}  // namespace
+
+Copies pass_what_is_counted(int way, int* out, unsigned threads) {
+  copies = {};
+  {
+    Counted counted;
+    void* arguments[] = {&counted, &out};
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(1);
+    config.blockDim = dim3(threads);
+    switch (way) {
+      case 0: takes_counted<<<1, threads>>>(counted, out); break;
+      case 1: takes_counted<<<1, threads>>>(Counted(), out); break;
+      case 2: takes_any<Counted><<<1, threads>>>(counted, out); break;
+      case 3: takes_any<<<1, threads>>>(counted, out); break;
+      case 4: cudaLaunchKernel(takes_counted, dim3(1), dim3(threads), arguments, 0, nullptr); break;
+      case 5: cudaLaunchKernelEx(&config, takes_counted, counted, out); break;
+    }
+    cudaDeviceSynchronize();
+  }
+  return copies;
+}
+
 }  // namespace device_test

@@ -34,6 +34,12 @@ struct Config {
 
   Config(dim3 g, dim3 b, size_t bytes = 0, cudaStream_t s = nullptr)
       : grid(g), block(b), shared_bytes(bytes), stream(s) {}
+  /// The same for a kernel with __cluster_dims__.
+  Config&& with_cluster(unsigned x, unsigned y = 1, unsigned z = 1) && {
+    cluster = {x, y, z};
+    in_clusters = true;
+    return static_cast<Config&&>(*this);
+  }
 };
 
 /// Runs `body(frame)` once for every thread of the grid and returns when all are done. Errors are
@@ -245,5 +251,14 @@ cudaError_t cudaLaunchCooperativeKernel(void (*kernel)(Parameters...), dim3 grid
   cpu_device::Config config{grid, block, shared_bytes, stream};
   config.cooperative = true;
   return cpu_device::launch_with_pointers(kernel, config, arguments, site,
+                                          std::index_sequence_for<Parameters...>());
+}
+template <class... Parameters>
+cudaError_t cudaLaunchKernelExC(cpu_device::LaunchConfig config, void (*kernel)(Parameters...),
+                                void** arguments) {
+  cpu_device::Config read{1, 1};
+  if (const cudaError_t error = cpu_device::read_config(config.config, &read); error != cudaSuccess)
+    return error;
+  return cpu_device::launch_with_pointers(kernel, read, arguments, config.site,
                                           std::index_sequence_for<Parameters...>());
 }

@@ -12,6 +12,7 @@
 #define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...)
 #define __maxnreg__(...)
+#define __cluster_dims__(...)  // the translator tells it to the launches of the kernel
 #define __align__(bytes) alignas(bytes)
 
 // `__noinline__` cannot be a macro: libstdc++ 12 spells an attribute with that word.

@@ -477,8 +477,8 @@ struct {
 std::vector<Finding> same_stores;  // of this launch, one a line
 
 bool may_store_the_same(const Finding& race) {
-  return options().same_stores && both_store(race) && !race.in_cluster && !race.access.atomic &&
-         !race.earlier.atomic && race.access.bytes <= sizeof store.before;
+  return options().same_stores && both_store(race) && !race.access.atomic && !race.earlier.atomic &&
+         race.access.bytes <= sizeof store.before;
 }
 
 bool is_in_same_stores(Place place) {
@@ -489,7 +489,8 @@ bool is_in_same_stores(Place place) {
 [[gnu::cold, gnu::noinline]] void wait_for_store(Space& space, uint32_t tag, const Access& access,
                                                  Finding race) {
   if (store.exists) return;  // the second word of one access
-  if (race.array && !is_in_same_stores(access.place)) look_around(race, space, tag);
+  if (race.array && !race.in_cluster && !is_in_same_stores(access.place))
+    look_around(race, space, tag);
   store.exists = true;
   store.finding = race;
   store.address = access.address;
