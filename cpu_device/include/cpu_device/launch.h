@@ -164,7 +164,18 @@ struct DeducedLaunch {
 /// The same of a kernel whose parameters are known: arguments may be what no type can be deduced
 /// from, such as {1, 2}.
 template <class Call, class Find, class... Ts>
-struct DeclaredLaunch {
+class DeclaredLaunch {
+  // An int may be the 0 of a null pointer.
+  template <class Arg, class T>
+  static constexpr bool kFits = std::is_convertible_v<Arg, T> ||
+                                (std::is_same_v<Arg, int> && std::is_pointer_v<T>);
+  template <class... Args>
+  static constexpr bool fit() {
+    if constexpr (sizeof...(Args) == sizeof...(Ts)) return (kFits<Args, Ts> && ...);
+    return false;
+  }
+
+ public:
   DeducedLaunch<Call, Find> launch;
   void (*kernel)(Ts...);
 
@@ -173,9 +184,9 @@ struct DeclaredLaunch {
         launch.name, launch.call, kernel, reinterpret_cast<const void*>(kernel), launch.config,
         values...);
   }
-  /// The rest have default values.
+  /// The rest have default values; or the compiler is to say what is wrong in the kernel's terms.
   template <class... Args>
-  requires(sizeof...(Args) < sizeof...(Ts)) cudaError_t operator()(Args&&... args) const {
+  requires(!fit<Args...>()) cudaError_t operator()(Args&&... args) const {
     return launch(std::forward<Args>(args)...);
   }
 };
