@@ -1,8 +1,9 @@
-// What programs from elsewhere use and this project does not, run by ./tour play. Prints what is wrong.
+// What programs from elsewhere use and this project does not, run by ./tour play. Prints what is
+// wrong.
 #include <cstdio>
 
-#include <cublas_v2.h>  // of which nothing is used
 #include <cuComplex.h>
+#include <cublas_v2.h>  // of which nothing is used
 #include <cuda_runtime.h>
 
 extern "C" int twice(int x);  // foreign_part.c

@@ -246,7 +246,8 @@ __global__ void late_kernel(int* out) {
   __shared__ volatile int waits, complete;
   if (threadIdx.x == 0) {
     mbarrier_init(&barrier, 1);
-    waits = complete = 0;
+    waits = 0;
+    complete = 0;
   }
   __syncthreads();
   if (threadIdx.x == 32) {

@@ -42,7 +42,7 @@ double inverse(Function function, double y, double low, double high) {
   return high;
 }
 double inverse_erf(double y) {
-  if (std::fabs(y) > 1) return std::numeric_limits<double>::quiet_NaN();
+  if (!(std::fabs(y) <= 1)) return std::numeric_limits<double>::quiet_NaN();
   if (std::fabs(y) == 1) return y * std::numeric_limits<double>::infinity();
   // Where it is x * 2 / sqrt(pi), bisection would end too early.
   if (std::fabs(y) < 1e-8) return y * std::sqrt(kPi) / 2;
