@@ -165,7 +165,11 @@ void set_timer(timer_t timer, double seconds);
 
 // On the stack of the thread that gives way, which goes on from here when its turn comes.
 void on_give_way(int signal, siginfo_t* info, void* context) {
-  if (!per_thread.gives_way) return call_previous(signal, info, context);
+  if (!per_thread.gives_way) {
+    const auto& action = previous[kSignalCount - 1];  // SIGURG is ignored by default
+    if (action.sa_handler != SIG_DFL) call_previous(signal, info, context);
+    return;
+  }
   per_thread.gives_way = false;
   Block* block = current_block;
   if (!block || !block->in_kernel()) return;

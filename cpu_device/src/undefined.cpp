@@ -59,9 +59,12 @@ bool in_kernel() {
 
 }  // namespace
 
-// Values of up to 64 bits are given as they are, others by their address.
-extern "C" void __ubsan_handle_shift_out_of_bounds(Shift* shift, uintptr_t, uintptr_t distance) {
+// The parameters are those that g++ knows. Values of up to 64 bits are given as they are, others by
+// their address.
+extern "C" void __ubsan_handle_shift_out_of_bounds(void* data, void*, void* right) {
   if (!in_kernel()) return;
+  const auto* shift = static_cast<const Shift*>(data);
+  const auto distance = reinterpret_cast<uintptr_t>(right);
   const uint32_t bits = shift->distance.bits();
   auto by = static_cast<int64_t>(distance);
   if (bits < 64 && shift->distance.is_signed()) by = by << (64 - bits) >> (64 - bits);
@@ -73,8 +76,10 @@ extern "C" void __ubsan_handle_shift_out_of_bounds(Shift* shift, uintptr_t, uint
               "; let this be a case of its own");
 }
 
-extern "C" void __ubsan_handle_float_cast_overflow(FloatCast* cast, uintptr_t value) {
+extern "C" void __ubsan_handle_float_cast_overflow(void* data, void* from) {
   if (!in_kernel()) return;
+  const auto* cast = static_cast<const FloatCast*>(data);
+  const auto value = reinterpret_cast<uintptr_t>(from);
   std::string number = "a number";
   if (cast->from.bits() == 32) {
     number = std::to_string(std::bit_cast<float>(static_cast<uint32_t>(value)));
@@ -88,7 +93,8 @@ extern "C" void __ubsan_handle_float_cast_overflow(FloatCast* cast, uintptr_t va
           "everywhere");
 }
 
-extern "C" void __ubsan_handle_missing_return(Location* location) {
+extern "C" void __ubsan_handle_missing_return(void* data) {
+  const auto* location = static_cast<const Location*>(data);
   if (in_kernel()) fail_at(*location, "came to the end of a function that has to return a value");
   std::fprintf(stderr, "%s:%u: came to the end of a function that has to return a value\n",
                location->file, location->line);

@@ -324,10 +324,11 @@ void launch_in_all_ways(int* out, std::vector<int>* expected, cudaStream_t strea
   write_kernel<<<dim3(1), dim3(1, 1)>>>(place(2), 2);
   write_kernel<<<1, 1, 0>>>(place(3), 3);
   write_kernel<<<1, 1, 0, stream>>>(place(4), 4);
-  write_kernel<<<1, 1, 0, nullptr>>>(place(5), 5.9);  // converted to the parameter's type
-  write_as_kernel<<<1, 1>>>(place(5), 2.5);           // deduced
+  double fraction = 5.9;
+  write_kernel<<<1, 1, 0, nullptr>>>(place(5), fraction);  // converted to the parameter's type
+  write_as_kernel<<<1, 1>>>(place(5), 2.5);                // deduced
   write_as_kernel<float><<<1, 1>>>(place(6), 3);
-  write_as_kernel<int><<<1, 1>>>(place(6), 3.5);
+  write_as_kernel<int><<<1, 1>>>(place(10), fraction);
   write_sum_kernel<3, 5><<<1, 1>>>(place(8));
   write_sum_kernel<(9 > 8 ? 4 : 0), 5><<<1, 1>>>(place(9));
   inner::write_kernel<<<1, 1>>>(place(-10), 10);
