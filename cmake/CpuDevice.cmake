@@ -10,9 +10,9 @@ endif()
 add_library(cuda_runtime_of_device ALIAS cpu_device)
 
 # Properties that CUDA programs rely on and C++ does not guarantee: no strict aliasing (a float* may
-# be read as a float4*), no fusing of a*b+c unless the source says fma, and pragmas for other
-# compilers.
-set(TILE_KERNEL_FLAGS -fno-strict-aliasing -ffp-contract=off -Wno-unknown-pragmas
+# be read as a float4*), integers that wrap, no fusing of a*b+c unless the source says fma, and
+# pragmas for other compilers.
+set(TILE_KERNEL_FLAGS -fno-strict-aliasing -fwrapv -ffp-contract=off -Wno-unknown-pragmas
   # A thread with large arrays must touch the page below its stack, not another thread's stack.
   -fstack-clash-protection
   # In programs as in libraries, which share the compiled headers below.
@@ -28,11 +28,16 @@ else()
   list(APPEND TILE_KERNEL_FLAGS -Og)
 endif()
 
+# A function that ends without its return would go on in the next one (cpu_device/src/undefined.cpp).
+if(NOT TILE_ASAN)
+  list(APPEND TILE_KERNEL_FLAGS -fsanitize=return)
+endif()
+
 # The check build: the compiler calls our functions around every load and store, and in every loop
 # (cpu_device/src/check/callbacks.cpp).
 if(TILE_CHECK)
-  list(APPEND TILE_KERNEL_FLAGS -fsanitize=thread,alignment -fsanitize-coverage=trace-pc
-    -gdwarf-4)
+  list(APPEND TILE_KERNEL_FLAGS -fsanitize=thread,alignment,shift-exponent,float-cast-overflow
+    -fsanitize-coverage=trace-pc -gdwarf-4)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
     # From -O1 on loads are merged or leave their loop, and then have no line any more.
     list(APPEND TILE_KERNEL_FLAGS -O0 -mllvm -tsan-instrument-read-before-write=1

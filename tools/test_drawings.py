@@ -740,7 +740,7 @@ class WindowedRope(WithSource):
         self.assertEqual(windowed.small_kinds(ROOT), [
             [0 if j > i else windowed.NEAR if i - j < windowed.SMALL_WINDOW else windowed.FAR
              for j in range(windowed.SMALL)] for i in range(windowed.SMALL)])
-        self.holds("windowed/backward4_one_pass.cu", "(tile::ptx::flag_once(near) ? dq1_sums : dq2_sums)",
+        self.holds("windowed/backward4_one_pass.cu", "tile::ptx::flag_once(near) ? dq1_sums : dq2_sums",
                    "store(dk_sums, (near ? dk1 : dk2).rows(work.batch, work.head)",
                    "store(dv_sums, dv.rows(work.batch, work.head)")
         self.holds("method/backward1_composed.cu", "near_cos[entry], -near_sin[entry]);",

@@ -148,7 +148,7 @@ exit 8""")
         for arguments, message in (
                 ((), "play needs a file: ./tour play 01_vector_add/first.cu"),
                 (("none.cu",), "there is no file none.cu"),
-                (("a.txt",), "'a.txt' is no .cu and no .cpp file"),
+                (("a.txt",), "'a.txt' is no .cu, .cpp or .c file"),
                 (("a.cu", "-I"), "-I needs a folder"),
                 (("a.cu", "--asan"), "--asan does not go with play"),
                 (("a.cu", "--size", "5"), "--size does not go with play")):

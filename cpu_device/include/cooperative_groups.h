@@ -1,6 +1,5 @@
 // The CPU device's stand-in for CUDA's header of the same name (CUDA C++ Programming Guide,
-// "Cooperative Groups"). Tiles have up to 32 threads; there are no groups of clusters, and none
-// over several devices.
+// "Cooperative Groups"). Tiles have up to 32 threads; there are no groups over several devices.
 #pragma once
 
 #include <cstring>
@@ -80,6 +79,14 @@ class Lanes {
   }
 
   unsigned mask() const { return mask_; }
+  /// Those with `count` ranks from `first` on.
+  Lanes part(unsigned first, unsigned count) const {
+    unsigned lanes = 0;
+    for (unsigned rank = first; rank < first + count && rank < size(); ++rank) {
+      lanes |= 1u << lane_of(rank);
+    }
+    return Lanes(lanes);
+  }
 
  protected:
   template <class T>
@@ -173,10 +180,17 @@ inline void sync(const grid_group& group, Site site = Site::here()) { group.sync
 
 // ---- Parts of a warp ----
 
-/// Those lanes that are together at the call.
+/// Those lanes that are together at the call, or a part of them.
 class coalesced_group : public details::Lanes {
  public:
-  explicit coalesced_group(unsigned mask) : Lanes(mask) {}
+  explicit coalesced_group(unsigned mask, unsigned rank = 0, unsigned groups = 1)
+      : Lanes(mask), meta_rank_(rank), meta_size_(groups) {}
+  /// Which of the groups that its parent was divided into it is, and how many these are.
+  unsigned meta_group_rank() const { return meta_rank_; }
+  unsigned meta_group_size() const { return meta_size_; }
+
+ private:
+  unsigned meta_rank_, meta_size_;
 };
 inline coalesced_group coalesced_threads(Site site = Site::here()) {
   return coalesced_group(__activemask(site));
@@ -188,15 +202,20 @@ class thread_block_tile : public details::Lanes {
                 "on the CPU device a tile has a power of two of threads, 32 at most");
 
  public:
-  thread_block_tile() : Lanes(details::mask_of_tile(kSize)) {}
+  /// Of a parent with so many threads, in which this one has the rank.
+  thread_block_tile(unsigned rank, unsigned threads)
+      : Lanes(details::mask_of_tile(kSize)),
+        meta_rank_(rank / kSize),
+        meta_size_((threads + kSize - 1) / kSize) {}
   template <class Any>
-  thread_block_tile(const thread_block_tile<kSize, Any>& same) : Lanes(same) {}
+  thread_block_tile(const thread_block_tile<kSize, Any>& same)
+      : Lanes(same), meta_rank_(same.meta_group_rank()), meta_size_(same.meta_group_size()) {}
 
   static constexpr unsigned size() { return kSize; }
   static constexpr unsigned num_threads() { return kSize; }
   static unsigned thread_rank() { return details::rank_in_block() % kSize; }
-  static unsigned meta_group_rank() { return details::rank_in_block() / kSize; }
-  static unsigned meta_group_size() { return (thread_block::size() + kSize - 1) / kSize; }
+  unsigned meta_group_rank() const { return meta_rank_; }
+  unsigned meta_group_size() const { return meta_size_; }
 
   template <class T>
   T shfl(T value, int rank, Site site = Site::here()) const {
@@ -208,29 +227,76 @@ class thread_block_tile : public details::Lanes {
     const unsigned lane = cpu_device::lane_id();
     return from_lane(value, lane / kSize * kSize + ((lane ^ lane_mask) % kSize), site);
   }
+
+ private:
+  unsigned meta_rank_, meta_size_;
 };
 
 template <unsigned kSize>
-thread_block_tile<kSize, thread_block> tiled_partition(const thread_block&) {
-  return {};
+thread_block_tile<kSize, thread_block> tiled_partition(const thread_block& block) {
+  return {block.thread_rank(), block.size()};
 }
 template <unsigned kSize, unsigned kParent, class Any>
 thread_block_tile<kSize, thread_block_tile<kParent, Any>> tiled_partition(
-    const thread_block_tile<kParent, Any>&) {
+    const thread_block_tile<kParent, Any>& tile) {
   static_assert(kSize <= kParent);
-  return {};
+  return {tile.thread_rank(), kParent};
+}
+
+/// Every `size` threads of the group, in the order of their ranks.
+inline coalesced_group tiled_partition(const coalesced_group& group, unsigned size) {
+  const unsigned rank = group.thread_rank() / size;
+  return coalesced_group(group.part(rank * size, size).mask(), rank,
+                         (group.size() + size - 1) / size);
 }
 
 /// Threads of a group by what a predicate, or a label, says of them.
-template <class Group>
-coalesced_group binary_partition(const Group& group, bool predicate, Site site = Site::here()) {
-  const unsigned those = __ballot_sync(group.mask(), predicate, site);
-  return coalesced_group(predicate ? those : group.mask() & ~those);
-}
 template <class Group, class Label>
 coalesced_group labeled_partition(const Group& group, Label label, Site site = Site::here()) {
-  return coalesced_group(__match_any_sync(group.mask(), label, site));
+  const unsigned those = __match_any_sync(group.mask(), label, site);
+  // Parts are counted by their lowest lanes.
+  const unsigned lowest = those & (0u - those);
+  const unsigned leaders = __ballot_sync(group.mask(), lowest == 1u << cpu_device::lane_id(), site);
+  return coalesced_group(those, static_cast<unsigned>(std::popcount(leaders & (lowest - 1))),
+                         static_cast<unsigned>(std::popcount(leaders)));
 }
+template <class Group>
+coalesced_group binary_partition(const Group& group, bool predicate, Site site = Site::here()) {
+  const unsigned all = group.mask(), those = __ballot_sync(all, predicate, site);
+  if (those == 0 || those == all) return coalesced_group(all);
+  return coalesced_group(predicate ? those : all & ~those, predicate ? 1 : 0, 2);
+}
+
+// ---- The cluster ----
+
+class cluster_group {
+ public:
+  struct arrival_token {};
+  static void sync(Site site = Site::here()) { cpu_device::cluster_sync(site); }
+  static arrival_token barrier_arrive(Site site = Site::here()) {
+    cpu_device::cluster_arrive(site);
+    return {};
+  }
+  static void barrier_wait(arrival_token&& = {}, Site site = Site::here()) {
+    cpu_device::cluster_wait(site);
+  }
+  static unsigned block_rank(Site site = Site::here()) { return cpu_device::cluster_rank(site); }
+  static unsigned num_blocks(Site site = Site::here()) { return cpu_device::cluster_size(site); }
+  static unsigned thread_rank(Site site = Site::here()) {
+    return block_rank(site) * thread_block::size() + thread_block::thread_rank();
+  }
+  static unsigned num_threads(Site site = Site::here()) {
+    return num_blocks(site) * thread_block::size();
+  }
+  static unsigned size(Site site = Site::here()) { return num_threads(site); }
+  template <class T>
+  static T* map_shared_rank(T* shared, unsigned rank, Site site = Site::here()) {
+    return cpu_device::in_block_of_cluster(shared, rank, site);
+  }
+};
+
+inline cluster_group this_cluster() { return {}; }
+inline void sync(const cluster_group& group, Site site = Site::here()) { group.sync(site); }
 
 // ---- Any of them ----
 
@@ -247,14 +313,19 @@ class thread_group {
   void sync(Site site = Site::here()) const {
     mask_ ? lanes().sync(site) : thread_block::sync(site);
   }
+  /// The `size` threads of this group to which the calling one belongs.
+  thread_group part(unsigned size) const {
+    if (!mask_) return details::Lanes(details::mask_of_tile(size));
+    return lanes().part(lanes().thread_rank() / size * size, size);
+  }
 
  private:
   details::Lanes lanes() const { return details::Lanes(mask_); }
   unsigned mask_;  // 0 for the block
 };
 
-inline thread_group tiled_partition(const thread_group&, unsigned size) {
-  return details::Lanes(details::mask_of_tile(size));
+inline thread_group tiled_partition(const thread_group& group, unsigned size) {
+  return group.part(size);
 }
 template <class Group>
 void sync(const Group& group, Site site = Site::here()) {

@@ -88,10 +88,20 @@ CPU_DEVICE_HOT void Block::wait(const char* name, Site site, uint32_t mask) {
   suspend();
 }
 
-void Block::yield() {
+CPU_DEVICE_HOT void Block::poll() {
   state_[current_] = State::ready;
   polling_[polling_tail_++ % kMaxThreads] = static_cast<uint16_t>(current_);
   suspend();
+}
+
+void Block::yield() {
+  yields_ = yields_ + 1;
+  poll();
+}
+
+void Block::give_way() {
+  if (started_ < threads_) made_progress();
+  poll();
 }
 
 void Block::park(const char* name, Site site) { wait(name, site, 0); }

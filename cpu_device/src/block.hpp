@@ -109,6 +109,8 @@ class Block {
                       Site site);
   uint32_t active_mask(Site site);
   void yield();
+  /// The same for a thread that was interrupted in a loop without calls.
+  void give_way();
   /// The current thread waits until make_ready.
   void park(const char* name, Site site);
   void make_ready(uint32_t warp, uint32_t lanes);
@@ -154,6 +156,9 @@ class Block {
   /// full".
   std::string name_of_shared(const void* address) const;
   bool owns_stack(const void* address) const { return stacks_.hold(address); }
+  bool has_room_below(uintptr_t stack, size_t bytes) const {
+    return stacks_.have_room_below(stack, bytes);
+  }
   /// The thread that touches the address, for a report of AddressSanitizer.
   std::string describe_access(const void* address) const;
 
@@ -166,6 +171,7 @@ class Block {
   /// Whether fail() may be called now: not in the middle of a switch that AddressSanitizer follows.
   bool can_leave() const { return !stacks_.switching(); }
   uint64_t progress() const { return progress_; }
+  uint64_t yields() const { return yields_; }
 
  private:
   enum class State : uint8_t { unstarted, ready, running, waiting, finished };
@@ -201,6 +207,7 @@ class Block {
   void forget_bulk_copies();
   void wait(const char* name, Site site, uint32_t mask);
   void suspend();
+  void poll();
   void go_on(uint32_t thread, fcontext_t* left);
   void wake(uint32_t warp, uint32_t lanes);
   uint32_t pick();
@@ -273,6 +280,7 @@ class Block {
   } failure_;
   volatile bool in_kernel_ = false;
   volatile uint64_t progress_ = 0;
+  volatile uint64_t yields_ = 0;  // of threads that have asked for it
 };
 
 std::string to_string(const dim3& v);

@@ -18,7 +18,7 @@ thread_local cudaError_t last_error = cudaSuccess;
 std::mutex error_mutex;
 cudaError_t kernel_error = cudaSuccess;  // for the next synchronisation
 cudaError_t launch_error = cudaSuccess;  // for cudaGetLastError
-std::string report;
+std::string report, last_remark;
 Activity activity;
 std::vector<std::string> launched;
 constexpr size_t kMostLaunched = 16;
@@ -41,6 +41,12 @@ cudaError_t refused(cudaError_t error, std::string text) {
   return note(error);
 }
 
+void remark(std::string text) {
+  const std::lock_guard lock(error_mutex);
+  if (options().print_reports) std::fprintf(stderr, "[CPU device] %s", text.c_str());
+  last_remark = std::move(text);
+}
+
 void kernel_failed(cudaError_t error, std::string text) {
   const std::lock_guard lock(error_mutex);
   keep(std::move(text));
@@ -56,6 +62,11 @@ cudaError_t take_kernel_error() {
 std::string take_report() {
   const std::lock_guard lock(error_mutex);
   return std::exchange(report, {});
+}
+
+std::string take_remark() {
+  const std::lock_guard lock(error_mutex);
+  return std::exchange(last_remark, {});
 }
 
 void count_activity(const char* kernel, const Activity& more) {

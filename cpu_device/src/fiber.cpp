@@ -51,6 +51,12 @@ bool Stacks::hold(const void* address) const {
          static_cast<size_t>(count_) * kSpacing;
 }
 
+bool Stacks::have_room_below(uintptr_t address, size_t bytes) const {
+  const size_t offset = address - reinterpret_cast<uintptr_t>(base_);
+  return offset < static_cast<size_t>(count_) * kSpacing &&
+         offset % kSpacing >= kGuardBytes + bytes;
+}
+
 fcontext_t Stacks::prepare(int stack, void (*entry)(transfer_t)) const {
   // For the same reason each top is moved by another multiple of a cache line; 61 is prime to
   // every power of two.

@@ -36,6 +36,8 @@ class Stacks {
 
   /// Whether the address lies in any of them.
   bool hold(const void* address) const;
+  /// Whether it lies in one, and so many bytes of that are below it.
+  bool have_room_below(uintptr_t address, size_t bytes) const;
 
   /// A context that will call `entry` on the stack. `entry` must not return.
   fcontext_t prepare(int stack, void (*entry)(transfer_t)) const;

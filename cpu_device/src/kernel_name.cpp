@@ -15,9 +15,15 @@
 namespace cpu_device {
 namespace {
 
-// The symbol of a function in a program or library, of which these are the bytes. The dynamic
-// linker knows only of those that can be seen from outside, which kernels cannot.
-const char* find_symbol(const char* bytes, uintptr_t function) {
+struct Symbol {
+  const char* name = "";
+  uintptr_t address = 0;
+  size_t bytes = 0;
+};
+
+// The symbol of a function or variable in a program or library, of which these are the bytes. The
+// dynamic linker knows only of those that can be seen from outside, which kernels cannot.
+Symbol find_symbol(const char* bytes, uintptr_t address, int type) {
   const auto* header = reinterpret_cast<const ElfW(Ehdr)*>(bytes);
   const auto* sections = reinterpret_cast<const ElfW(Shdr)*>(bytes + header->e_shoff);
   for (int s = 0; s < header->e_shnum; ++s) {
@@ -25,11 +31,14 @@ const char* find_symbol(const char* bytes, uintptr_t function) {
     const auto* symbols = reinterpret_cast<const ElfW(Sym)*>(bytes + sections[s].sh_offset);
     const char* names = bytes + sections[sections[s].sh_link].sh_offset;
     for (size_t i = 0; i < sections[s].sh_size / sizeof *symbols; ++i) {
-      const bool is_function = (symbols[i].st_info & 0xf) == STT_FUNC;
-      if (is_function && symbols[i].st_value == function) return names + symbols[i].st_name;
+      const auto& symbol = symbols[i];
+      if ((symbol.st_info & 0xf) != type) continue;
+      const bool is_there = type == STT_FUNC ? symbol.st_value == address
+                                             : address - symbol.st_value < symbol.st_size;
+      if (is_there) return {names + symbol.st_name, symbol.st_value, symbol.st_size};
     }
   }
-  return "";
+  return {};
 }
 
 struct Place {
@@ -50,10 +59,10 @@ int look_in(dl_phdr_info* module, size_t, void* place) {
   return 0;
 }
 
-// "void matmul::(anonymous namespace)::tiles<float, 4>(float const*)", or nothing.
-std::string declaration_of(const void* function) {
-  Place place{reinterpret_cast<uintptr_t>(function), {}, 0};
-  if (!function || dl_iterate_phdr(look_in, &place) == 0) return {};
+// "void matmul::(anonymous namespace)::tiles<float, 4>(float const*)", or no name.
+Variable declaration_of(const void* address, int type) {
+  Place place{reinterpret_cast<uintptr_t>(address), {}, 0};
+  if (!address || dl_iterate_phdr(look_in, &place) == 0) return {};
   const int file = open(place.file.c_str(), O_RDONLY | O_CLOEXEC);
   if (file < 0) return {};
   struct stat status {};
@@ -62,11 +71,13 @@ std::string declaration_of(const void* function) {
   void* const mapped = mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, file, 0);
   close(file);
   if (mapped == MAP_FAILED) return {};
-  std::string result;
-  const char* symbol = find_symbol(static_cast<const char*>(mapped), place.in_file);
-  if (char* name = abi::__cxa_demangle(symbol, nullptr, nullptr, nullptr)) {
-    result = name;
+  const Symbol symbol = find_symbol(static_cast<const char*>(mapped), place.in_file, type);
+  Variable result{"", place.address - place.in_file + symbol.address, symbol.bytes};
+  if (char* name = abi::__cxa_demangle(symbol.name, nullptr, nullptr, nullptr)) {
+    result.name = name;
     std::free(name);
+  } else if (type == STT_OBJECT) {
+    result.name = symbol.name;  // as it is, outside of namespaces
   }
   munmap(mapped, bytes);
   return result;
@@ -124,7 +135,8 @@ std::string word_for(const std::string& argument) {
 }  // namespace
 
 std::string kernel_name(const KernelName& name, const void* function) {
-  const Parts kernel = parts_of(declaration_of(function)), source = parts_of(name.text);
+  const Parts kernel = parts_of(declaration_of(function, STT_FUNC).name),
+              source = parts_of(name.text);
   if (kernel.name.empty()) return name.text;
   const bool has_words =
       kernel.name == source.name && kernel.arguments.size() == source.arguments.size();
@@ -136,6 +148,14 @@ std::string kernel_name(const KernelName& name, const void* function) {
     arguments += word_for(value);
   }
   return kernel.name + (arguments.empty() ? "" : "<" + arguments + ">");
+}
+
+Variable variable_at(const void* address) {
+  Variable variable = declaration_of(address, STT_OBJECT);
+  if (const size_t colon = variable.name.rfind(':'); colon != std::string::npos) {
+    variable.name.erase(0, colon + 1);
+  }
+  return variable;
 }
 
 }  // namespace cpu_device

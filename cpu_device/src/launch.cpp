@@ -231,6 +231,10 @@ cudaError_t run_grid(const KernelName& name, const Config& config, const void* f
       closed_memory::kernel_ended(kernel_name(name, function) + ", launched at " + name.file + ":" +
                                   std::to_string(name.line));
     }
+    if (const std::string text = check::describe_same_stores(); !text.empty() && !launch->failed) {
+      remark("kernel " + kernel_name(name, function) + ": " + text + "  launched at " + name.file +
+             ":" + std::to_string(name.line) + "\n");
+    }
     check::launch_ends();
   }
   count_activity(name.text, {1, launch->blocks, launch->blocks * launch->threads, launch->barriers,

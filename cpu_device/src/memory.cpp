@@ -19,6 +19,10 @@
 
 struct CUmemPoolHandle_st {};
 
+// Where the linker has put the program's managed variables, if it has any.
+extern "C" __attribute__((weak, visibility("hidden"))) char __start_cpu_device_managed[];
+extern "C" __attribute__((weak, visibility("hidden"))) char __stop_cpu_device_managed[];
+
 namespace cpu_device {
 namespace {
 
@@ -52,9 +56,14 @@ auto& allocations = *new std::map<uintptr_t, Allocation>;
 size_t allocated_bytes = 0;
 std::map<cudaMemPool_t, std::unique_ptr<CUmemPoolHandle_st>> pools;
 
-// The allocation that holds the pointer, or null.
+// The allocation that holds the pointer, or null. Managed variables are one.
 const std::pair<const uintptr_t, Allocation>* find(const void* pointer) {
   const auto address = reinterpret_cast<uintptr_t>(pointer);
+  static const std::pair<const uintptr_t, Allocation> managed_variables{
+      reinterpret_cast<uintptr_t>(__start_cpu_device_managed),
+      {static_cast<size_t>(__stop_cpu_device_managed - __start_cpu_device_managed),
+       Owner::managed}};
+  if (address - managed_variables.first < managed_variables.second.bytes) return &managed_variables;
   auto next = allocations.upper_bound(address);
   if (next == allocations.begin()) return nullptr;
   const auto& candidate = *std::prev(next);
@@ -439,6 +448,40 @@ cudaError_t cudaMallocPitch(void** pointer, size_t* pitch, size_t width_bytes, s
   if (!pitch) return note(cudaErrorInvalidValue);
   *pitch = (width_bytes + kPitch - 1) / kPitch * kPitch;
   return cudaMalloc(pointer, *pitch * height);
+}
+
+cudaError_t cudaMalloc3D(cudaPitchedPtr* pointer, cudaExtent extent) {
+  if (!pointer) return note(cudaErrorInvalidValue);
+  *pointer = {nullptr, 0, extent.width, extent.height};
+  return cudaMallocPitch(&pointer->ptr, &pointer->pitch, extent.width,
+                         extent.height * extent.depth);
+}
+
+namespace {
+char* slice_of(const cudaPitchedPtr& pointer, cudaPos position, size_t slice) {
+  return static_cast<char*>(pointer.ptr) +
+         ((position.z + slice) * pointer.ysize + position.y) * pointer.pitch + position.x;
+}
+}  // namespace
+
+cudaError_t cudaMemset3D(cudaPitchedPtr pointer, int value, cudaExtent extent) {
+  for (size_t z = 0; z < extent.depth; ++z) {
+    const cudaError_t error =
+        cudaMemset2D(slice_of(pointer, {}, z), pointer.pitch, value, extent.width, extent.height);
+    if (error != cudaSuccess) return error;
+  }
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemcpy3D(const cudaMemcpy3DParms* p) {
+  if (!p || p->srcArray || p->dstArray) return note(cudaErrorInvalidValue);
+  for (size_t z = 0; z < p->extent.depth; ++z) {
+    const cudaError_t error = cudaMemcpy2D(slice_of(p->dstPtr, p->dstPos, z), p->dstPtr.pitch,
+                                           slice_of(p->srcPtr, p->srcPos, z), p->srcPtr.pitch,
+                                           p->extent.width, p->extent.height, p->kind);
+    if (error != cudaSuccess) return error;
+  }
+  return cudaSuccess;
 }
 
 cudaError_t cudaMemset2D(void* pointer, size_t pitch, int value, size_t width_bytes,

@@ -17,11 +17,11 @@ std::string_view without(std::string_view file, const std::string& folder) {
   return file;
 }
 
-// Paths as the reader knows them: in this project, or in the folder where the program was started.
-std::string shortened(std::string_view file) {
-  std::error_code ignored;
-  const std::string here = std::filesystem::current_path(ignored).string() + "/";
-  return std::string(without(without(file, CPU_DEVICE_ROOT "/"), here));
+// A word of the shell.
+std::string quoted(std::string_view text) {
+  std::string result = "'";
+  for (const char c : text) result += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return result + "'";
 }
 
 // Whether a line of addr2line lies in the CPU device, in the headers of instructions or in those of
@@ -35,6 +35,12 @@ bool is_passed_over(std::string_view line) {
 
 }  // namespace
 
+std::string shortened(std::string_view file) {
+  std::error_code ignored;
+  const std::string here = std::filesystem::current_path(ignored).string() + "/";
+  return std::string(without(without(file, CPU_DEVICE_ROOT "/"), here));
+}
+
 // A helper's line says little without the kernel's, and kernels stand in .cu files.
 std::string source_of(std::span<const void* const> calls) {
   // The program and this file are linked into one module.
@@ -42,7 +48,7 @@ std::string source_of(std::span<const void* const> calls) {
   if (dladdr(reinterpret_cast<const void*>(&source_of), &module) == 0 || !module.dli_fname)
     return "?";
   // addr2line comes with every compiler.
-  std::string command = std::string("addr2line -i -e '") + module.dli_fname + "'";
+  std::string command = "addr2line -i -e " + quoted(module.dli_fname);
   for (const void* call : calls) {
     Dl_info place{};
     if (dladdr(call, &place) == 0 || place.dli_fbase != module.dli_fbase) continue;
@@ -60,7 +66,8 @@ std::string source_of(std::span<const void* const> calls) {
   char buffer[4096];
   while (std::fgets(buffer, sizeof buffer, pipe)) {
     std::string_view line = buffer;
-    line = line.substr(0, line.find_first_of(" \n"));  // "file:line (discriminator 2)"
+    line = line.substr(0, line.find('\n'));
+    line = line.substr(0, line.find(" (discriminator "));  // "file:line (discriminator 2)"
     if (is_passed_over(line)) continue;
     if (found.empty()) {
       found = shortened(line);

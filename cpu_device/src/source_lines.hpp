@@ -4,6 +4,7 @@
 
 #include <span>
 #include <string>
+#include <string_view>
 
 namespace cpu_device {
 
@@ -14,5 +15,8 @@ namespace cpu_device {
 std::string source_of(std::span<const void* const> calls);
 /// The same of the function that asks.
 std::string source_of_caller();
+
+/// A path as the reader knows it: in this project, or in the folder where the program was started.
+std::string shortened(std::string_view file);
 
 }  // namespace cpu_device

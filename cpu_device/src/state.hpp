@@ -22,6 +22,8 @@ cudaError_t check_cluster(const Config& config, const void* function, std::strin
 
 /// A launch or a copy that was not made. Returns the error.
 cudaError_t refused(cudaError_t error, std::string report);
+/// Of a kernel that is right, and still deserves a word.
+void remark(std::string text);
 /// A kernel that did not end well: for cudaGetLastError and for the next synchronisation.
 void kernel_failed(cudaError_t error, std::string report);
 /// The failure of an earlier kernel, once.

@@ -324,10 +324,11 @@ void launch_in_all_ways(int* out, std::vector<int>* expected, cudaStream_t strea
   write_kernel<<<dim3(1), dim3(1, 1)>>>(place(2), 2);
   write_kernel<<<1, 1, 0>>>(place(3), 3);
   write_kernel<<<1, 1, 0, stream>>>(place(4), 4);
-  write_kernel<<<1, 1, 0, nullptr>>>(place(5), 5.9);  // converted to the parameter's type
-  write_as_kernel<<<1, 1>>>(place(5), 2.5);           // deduced
+  double fraction = 5.9;
+  write_kernel<<<1, 1, 0, nullptr>>>(place(5), fraction);  // converted to the parameter's type
+  write_as_kernel<<<1, 1>>>(place(5), 2.5);                // deduced
   write_as_kernel<float><<<1, 1>>>(place(6), 3);
-  write_as_kernel<int><<<1, 1>>>(place(6), 3.5);
+  write_as_kernel<int><<<1, 1>>>(place(10), fraction);
   write_sum_kernel<3, 5><<<1, 1>>>(place(8));
   write_sum_kernel<(9 > 8 ? 4 : 0), 5><<<1, 1>>>(place(9));
   inner::write_kernel<<<1, 1>>>(place(-10), 10);
@@ -354,6 +355,55 @@ void launch_in_all_ways(int* out, std::vector<int>* expected, cudaStream_t strea
 
 void number_threads(int* out, dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream) {
   number_threads_kernel<<<grid, block, shared_bytes, stream>>>(out);
+}
+
+// ---- Parameters ----
+
+namespace {
+
+Copies copies;
+
+struct Counted {
+  int value = 7;
+  Counted() { ++copies.made; }
+  Counted(const Counted& other) : value(other.value) { ++copies.made; }
+  ~Counted() {
+    value = -1;
+    ++copies.destroyed;
+  }
+};
+
+__global__ void takes_counted(Counted counted, int* out) {
+  counted.value += static_cast<int>(threadIdx.x);
+  out[threadIdx.x] = counted.value;
+}
+template <class T>
+__global__ void takes_any(T any, int* out) {
+  any.value += static_cast<int>(threadIdx.x);
+  out[threadIdx.x] = any.value;
+}
+
+}  // namespace
+
+Copies pass_what_is_counted(int way, int* out, unsigned threads) {
+  copies = {};
+  {
+    Counted counted;
+    void* arguments[] = {&counted, &out};
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(1);
+    config.blockDim = dim3(threads);
+    switch (way) {
+      case 0: takes_counted<<<1, threads>>>(counted, out); break;
+      case 1: takes_counted<<<1, threads>>>(Counted(), out); break;
+      case 2: takes_any<Counted><<<1, threads>>>(counted, out); break;
+      case 3: takes_any<<<1, threads>>>(counted, out); break;
+      case 4: cudaLaunchKernel(takes_counted, dim3(1), dim3(threads), arguments, 0, nullptr); break;
+      case 5: cudaLaunchKernelEx(&config, takes_counted, counted, out); break;
+    }
+    cudaDeviceSynchronize();
+  }
+  return copies;
 }
 
 }  // namespace device_test

@@ -70,6 +70,14 @@ cudaError_t from_constants(void* to, size_t bytes, size_t offset, cudaMemcpyKind
 /// fewer than 32.
 void launch_in_all_ways(int* out, std::vector<int>* expected, cudaStream_t stream);
 
+/// A kernel's parameter whose copies are counted, launched in one of several ways. Thread i adds i
+/// to its own, and stores it to out[i], from 7 on.
+struct Copies {
+  int made, destroyed;
+};
+inline constexpr int kWaysToPass = 6;
+Copies pass_what_is_counted(int way, int* out, unsigned threads);
+
 /// out[i] = i for all threads, with any configuration.
 void number_threads(int* out, dim3 grid, dim3 block, size_t shared_bytes = 0,
                     cudaStream_t stream = nullptr);

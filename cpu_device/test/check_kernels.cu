@@ -265,6 +265,91 @@ __global__ void fence_of_one_thread(const float* in, float* out, unsigned* done)
   if (is_last) out[2 * kThreads + t] = out[(1 - b) * kThreads + t];  // [fence_of_one_thread.read]
 }
 
+// The last block puts the counter back, which the others have updated.
+template <bool kMistake>
+__global__ void reset_counter(const float* in, float* out, unsigned* done) {
+  const unsigned b = blockIdx.x;
+  out[b] = in[b];
+  __threadfence();
+  const bool resets = kMistake && b == 3;
+  if (atomicAdd(done, 1u) == gridDim.x - 1 || resets) *done = 0;  // [reset_counter]
+}
+
+// A read that a loop of atomicCAS corrects, as in CUDA's guide. A block that only reads has no such
+// loop.
+template <bool kMistake>
+__global__ void cas_maximum(float* out, int* counts) {
+  const int value = static_cast<int>(blockIdx.x * 3 % 8);
+  int old = counts[2];  // [cas_maximum.read]
+  if (kMistake && blockIdx.x == 5) {
+    out[0] = static_cast<float>(old);
+    return;
+  }
+  int assumed = 0;
+  do {
+    assumed = old;
+    old = atomicCAS(&counts[2], assumed, max(value, assumed));  // [cas_maximum.write]
+  } while (old != assumed);
+}
+
+// The last block, by a counter that is a variable of the device.
+__device__ unsigned done_on_device;
+template <bool kMistake>
+__global__ void device_counter(const float* in, float* out) {
+  __shared__ bool is_last;
+  const unsigned b = blockIdx.x, t = threadIdx.x;
+  if (t == 0) {
+    out[b] = in[b];  // [device_counter.write]
+    if (!kMistake) __threadfence();
+    is_last = atomicInc(&done_on_device, gridDim.x - 1) == gridDim.x - 1;
+  }
+  __syncthreads();
+  if (is_last && t < gridDim.x) out[kThreads + t] = out[t];  // [device_counter.read]
+}
+
+__device__ float total_on_device;
+template <bool kMistake>
+__global__ void device_total(const float* in) {
+  const float value = in[threadIdx.x];
+  if (kMistake) {
+    total_on_device += value;  // [device_total]
+  } else {
+    atomicAdd(&total_on_device, value);
+  }
+}
+
+// The sums of blocks are volatile: without a fence the atomic says nothing of them.
+template <bool kMistake>
+__global__ void volatile_sums(const float* in, float* out, unsigned* done) {
+  __shared__ bool is_last;
+  volatile float* sums = out;
+  const unsigned b = blockIdx.x, t = threadIdx.x;
+  if (t == 0) {
+    sums[b] = in[b];  // [volatile_sums.write]
+    if (!kMistake) __threadfence();
+    is_last = atomicInc(done, gridDim.x) == gridDim.x - 1;  // [volatile_sums.atomic]
+  }
+  __syncthreads();
+  if (is_last && t < gridDim.x) {
+    const float sum = sums[t];  // [volatile_sums.read]
+    out[kThreads + t] = sum;
+  }
+}
+
+// ---- What C++ leaves undefined ----
+
+template <bool kMistake>
+__global__ void shift_by_all(const int* counts, float* out) {
+  const int lanes = counts[0] + (kMistake ? 32 : 31);
+  out[threadIdx.x] = static_cast<float>((1u << lanes) - 1);  // [shift_by_all]
+}
+
+template <bool kMistake>
+__global__ void cast_out_of_range(const int* counts, float* out) {
+  const float large = static_cast<float>(counts[0]) + (kMistake ? 3e9f : 2e9f);
+  out[threadIdx.x] = static_cast<float>(static_cast<int>(large) / 2);  // [cast_out_of_range]
+}
+
 // ---- Flags ----
 
 // Thread 32 hands a value to thread 0, which waits in a loop.
@@ -873,6 +958,40 @@ const Pair kAll[] = {
              <<<2, kThreads>>>(m.in, m.out, reinterpret_cast<unsigned*>(m.counts));
        });
      }},
+    {"reset_counter",
+     [](bool mistake, const Memory& m) {
+       either(mistake, [&]<bool kM>() {
+         reset_counter<kM><<<8, 1>>>(m.in, m.out, reinterpret_cast<unsigned*>(m.counts));
+       });
+     }},
+    {"cas_maximum",
+     [](bool mistake, const Memory& m) {
+       either(mistake, [&]<bool kM>() { cas_maximum<kM><<<8, 1>>>(m.out, m.counts); });
+     }},
+    {"device_counter",
+     [](bool mistake, const Memory& m) {
+       const unsigned none = 0;
+       cudaMemcpyToSymbol(done_on_device, &none, sizeof none);
+       either(mistake, [&]<bool kM>() { device_counter<kM><<<8, kThreads>>>(m.in, m.out); });
+     }},
+    {"device_total",
+     [](bool mistake, const Memory& m) {
+       either(mistake, [&]<bool kM>() { device_total<kM><<<1, kThreads>>>(m.in); });
+     }},
+    {"volatile_sums",
+     [](bool mistake, const Memory& m) {
+       either(mistake, [&]<bool kM>() {
+         volatile_sums<kM><<<8, kThreads>>>(m.in, m.out, reinterpret_cast<unsigned*>(m.counts));
+       });
+     }},
+    {"shift_by_all",
+     [](bool mistake, const Memory& m) {
+       either(mistake, [&]<bool kM>() { shift_by_all<kM><<<1, kThreads>>>(m.counts, m.out); });
+     }},
+    {"cast_out_of_range",
+     [](bool mistake, const Memory& m) {
+       either(mistake, [&]<bool kM>() { cast_out_of_range<kM><<<1, kThreads>>>(m.counts, m.out); });
+     }},
     {"wait_for_flag",
      [](bool mistake, const Memory& m) {
        either(mistake, [&]<bool kM>() { wait_for_flag<kM><<<1, kThreads>>>(m.in, m.out); });
@@ -1069,5 +1188,13 @@ const Pair kAll[] = {
 }  // namespace
 
 const std::span<const Pair> kPairs = kAll;
+
+namespace {
+__global__ void found_kernel(int* found, bool same) {
+  if (threadIdx.x % 2 != 0) *found = same ? 1 : static_cast<int>(threadIdx.x);  // [found]
+}
+}  // namespace
+
+void store_found(int* found, bool same) { found_kernel<<<2, kThreads>>>(found, same); }
 
 }  // namespace device_test

@@ -31,4 +31,7 @@ struct Pair {
 };
 extern const std::span<const Pair> kPairs;
 
+/// Half of the threads of two blocks store to `found`: all of them 1, or each its number.
+void store_found(int* found, bool same);
+
 }  // namespace device_test

@@ -129,4 +129,31 @@ void read_fresh_shared(int* out, unsigned blocks) {
 
 void barrier_on_host() { __syncthreads(); }
 
+namespace {
+
+__global__ void spin_kernel(int* count, int* out) {
+  const volatile int* seen = count;
+  atomicAdd(count, 1);
+  while (*seen < static_cast<int>(blockDim.x)) {
+  }
+  out[threadIdx.x] = *seen;
+}
+
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wreturn-type"
+__device__ int sign_of(int x) {
+  if (x > 0) return 1;
+  if (x < 0) return -1;
+}
+#pragma GCC diagnostic pop
+
+__global__ void no_return_kernel(int* out) { *out = sign_of(*out); }
+
+}  // namespace
+
+void meet_by_spinning(int* count, int* out, unsigned threads) {
+  spin_kernel<<<1, threads>>>(count, out);
+}
+void end_without_return(int* out) { no_return_kernel<<<1, 1>>>(out); }
+
 }  // namespace device_test

@@ -32,6 +32,12 @@ void trap_in_pointer();
 /// Block 0 waits with __nanosleep for a flag that block 1 sets; *out becomes 1.
 void wait_for_other_block(int* flag, int* out);
 
+/// The threads of a block wait in a loop until all have counted in *count, and store it to out.
+void meet_by_spinning(int* count, int* out, unsigned threads);
+
+/// A kernel that calls a function which ends without its return.
+void end_without_return(int* out);
+
 /// 512 threads meet at `rounds` barriers. *out becomes 1.
 void many_barriers(int* out, int rounds);
 

@@ -35,6 +35,15 @@ __global__ void groups_kernel(Groups* out) {
   g.odd_size = odd.size();
   g.odd_largest = cg::reduce(odd, me, cg::greater<int>());
   g.odd_ballot = odd.ballot(me % 4 == 0);
+  const cg::thread_block_tile<4> nested = cg::tiled_partition<4>(warp);
+  g.nested_rank = nested.meta_group_rank();
+  g.nested_groups = nested.meta_group_size();
+  g.odd_number = odd.meta_group_rank();
+  g.odd_groups = odd.meta_group_size();
+  const cg::coalesced_group fours = cg::tiled_partition(odd, 4);
+  g.fours_rank = fours.meta_group_rank();
+  g.fours_groups = fours.meta_group_size();
+  g.fours_size = fours.size();
   g.generic_size = size_of(cg::tiled_partition(block, 8));
   cg::sync(block);
   out[threadIdx.x] = g;

@@ -19,6 +19,11 @@ struct Groups {
   int odd_largest;        // thread number among them
   unsigned odd_ballot;    // of those that 4 divides, by rank
   unsigned generic_size;  // of a tile of 8 as a thread_group
+  // Rank and number of groups: of a tile of 4 among those of its warp, of the odd or even threads,
+  // and of every 4 of these.
+  unsigned nested_rank, nested_groups;
+  unsigned odd_number, odd_groups;
+  unsigned fours_rank, fours_groups, fours_size;
 };
 void ask_groups(Groups* out);
 

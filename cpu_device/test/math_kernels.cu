@@ -88,6 +88,16 @@ __global__ void word_functions_kernel(const Words* in, WordResults* out, int cou
   r.byte_perm = __byte_perm(w.x, w.y, w.s);
   r.funnel_l = __funnelshift_l(w.x, w.y, w.s);
   r.funnel_r = __funnelshift_r(w.x, w.y, w.s);
+  r.funnel_lc = __funnelshift_lc(w.x, w.y, w.s % 64);
+  r.funnel_rc = __funnelshift_rc(w.x, w.y, w.s % 64);
+  r.dp4a = __dp4a(x, y, static_cast<int>(w.s));
+  r.dp4a_unsigned = __dp4a(w.x, w.y, w.s);
+  r.sad = __sad(x, y, w.s);
+  r.usad = __usad(w.x, w.y, w.s);
+  r.hadd = __hadd(x, y);
+  r.rhadd = __rhadd(x, y);
+  r.uhadd = __uhadd(w.x, w.y);
+  r.brevll = __brevll(w.a);
   r.umulhi = __umulhi(w.x, w.y);
   r.mulhi = __mulhi(x, y);
   r.mul24 = __mul24(x, y);

@@ -35,6 +35,8 @@ namespace device_test {
   OP(erff, 2, std::erf(x))                              \
   OP(erfcf, 4, std::erfc(x))                            \
   OP(normcdff, 5, 0.5 * std::erfc(-x * std::sqrt(0.5))) \
+  OP(erfinvf, 2, inverse_erf(x))                        \
+  OP(erfcinvf, 4, inverse_erfc(x))                      \
   OP(tgammaf, 5, std::tgamma(x))                        \
   OP(truncf, 0, std::trunc(x))                          \
   OP(floorf, 0, std::floor(x))                          \
@@ -116,7 +118,10 @@ struct Words {
 
 struct WordResults {
   int popc, popcll, clz, clzll, ffs, ffsll;
-  unsigned brev, byte_perm, funnel_l, funnel_r, umulhi;
+  unsigned brev, byte_perm, funnel_l, funnel_r, funnel_lc, funnel_rc, umulhi;
+  int dp4a, hadd, rhadd;
+  unsigned dp4a_unsigned, sad, usad, uhadd;
+  unsigned long long brevll;
   int mulhi, mul24;
   unsigned long long umul64hi;
   int as_int;

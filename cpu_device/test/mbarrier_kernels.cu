@@ -240,4 +240,32 @@ void misuse(Misuse misuse, int* out) {
                   misuse_kernel, misuse, out);
 }
 
+namespace {
+__global__ void late_kernel(int* out) {
+  __shared__ Mbarrier barrier;
+  __shared__ volatile int waits, complete;
+  if (threadIdx.x == 0) {
+    mbarrier_init(&barrier, 1);
+    waits = 0;
+    complete = 0;
+  }
+  __syncthreads();
+  if (threadIdx.x == 32) {
+    waits = 1;
+    mbarrier_wait(&barrier, 0);
+    *out = complete;
+  } else if (threadIdx.x == 0) {
+    while (waits == 0) __nanosleep(20);
+    for (int phase = 1; phase <= 3; ++phase) {
+      complete = phase;
+      mbarrier_arrive_expect(&barrier, 0);
+      // Only now may the other thread look: phase 3 is in progress, of the parity of phase 1.
+      if (phase == 2) __nanosleep(20);
+    }
+  }
+}
+}  // namespace
+
+void wake_two_phases_late(int* out) { late_kernel<<<1, kThreads>>>(out); }
+
 }  // namespace device_test

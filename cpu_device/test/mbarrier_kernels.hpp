@@ -58,4 +58,8 @@ enum class Misuse {
 };
 void misuse(Misuse misuse, int* out);
 
+/// Thread 32 waits for the first phase, and is not woken before the second is complete. *out
+/// becomes the number of phases that were complete when it went on.
+void wake_two_phases_late(int* out);
+
 }  // namespace device_test

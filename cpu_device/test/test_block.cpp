@@ -182,3 +182,15 @@ TEST_CASE("all ways to write a launch") {
   out.resize(expected.size());
   CHECK(out == expected);
 }
+
+TEST_CASE("a parameter is copied on the host at most once, and its threads have their own bytes") {
+  for (int way = 0; way < kWaysToPass; ++way) {
+    CAPTURE(way);
+    const DeviceArray<int> out(40);
+    const Copies copies = pass_what_is_counted(way, out.data(), 40);
+    CHECK(copies.made <= 2);
+    CHECK(copies.destroyed == copies.made);
+    const std::vector<int> got = out.download();
+    for (int i = 0; i < 40; ++i) CHECK(got[static_cast<size_t>(i)] == 7 + i);
+  }
+}

@@ -222,6 +222,11 @@ Expected under_way(std::string access, std::string array, std::string kernel, st
   };
 }
 
+/// The finding, and what the report says after its line.
+Expected with_more(const Expected& finding, const std::string& more) {
+  return [=](const std::string& report) { return finding(report) + more; };
+}
+
 template <bool kCopies>
 std::string before_next_turn(const Meeting&) {
   return std::string(
@@ -385,6 +390,56 @@ const Case kCases[] = {
              return m.index == Numbers{m.block1 * 64 + m.thread1} && m.thread1 == m.thread2 &&
                     m.thread1 != 0 && m.block1 == 1 - m.block2;
            }})},
+    {"reset_counter", cudaErrorLaunchFailure, "grid (8, 1, 1), block (1, 1, 1)",
+     race({.array = "counts", .write = "reset_counter", .holds = [](const Meeting& m) {
+             return m.index == Numbers{0} && m.block1 == 3 && m.block2 != 3;
+           }})},
+    {"cas_maximum", cudaErrorLaunchFailure, "grid (8, 1, 1), block (1, 1, 1)",
+     race({"counts", "cas_maximum.write", "cas_maximum.read",
+           [](const Meeting& m) {
+             return m.index == Numbers{2} && (m.wrote1 ? m.block2 : m.block1) == 5;
+           }})},
+    {"device_counter", cudaErrorLaunchFailure, "grid (8, 1, 1), block (64, 1, 1)",
+     race({"out", "device_counter.write", "device_counter.read",
+           [](const Meeting& m) {
+             return m.index == Numbers{m.thread2} && m.block1 == m.thread2 && m.thread1 == 0;
+           }})},
+    {"device_total", cudaErrorLaunchFailure, kOneBlock,
+     race({.array = "total_on_device",
+           .write = "device_total",
+           .read = "device_total",
+           .holds = [](const Meeting& m) { return m.index.empty() && m.thread1 != m.thread2; },
+           .advice = [](const Meeting&) -> std::string {
+             return "  both threads update the same element, by a read and a write; missing: an "
+                    "atomic, such as atomicAdd\n";
+           }})},
+    {"volatile_sums", cudaErrorLaunchFailure, "grid (8, 1, 1), block (64, 1, 1)",
+     [](const std::string& report) -> std::string {
+       const Numbers n = numbers_in(report.substr(0, report.find('\n')));
+       if (n.size() != 6 || n[0] != n[1] || n[1] != n[2] || n[5] != 0) return "other numbers";
+       return "thread " + std::to_string(n[0]) + " reads out[" + std::to_string(n[1]) +
+              "], which block (" + std::to_string(n[2]) +
+              ", 0, 0)'s thread 0 wrote: both are volatile, which does not put them in an order\n"
+              "  written at " + marked("volatile_sums.write") + "\n  told of by an atomic at " +
+              marked("volatile_sums.atomic") + "\n  read at " + marked("volatile_sums.read") +
+              "\n  missing: a __threadfence() between the write and the atomic, and one after the "
+              "atomic of the reader\n";
+     }},
+    // What C++ leaves undefined.
+    {"shift_by_all", cudaErrorLaunchFailure, kOneBlock,
+     with_more(finding("thread # shifts a value of # bits by #, which C++ leaves undefined",
+                       "shift_by_all",
+                       [](const Numbers& n) { return n.size() >= 3 && n[1] == 32 && n[2] == 32; }),
+               "  a card shifts all bits out, this machine by the remainder of 32; let this be a "
+               "case of its own\n")},
+    {"cast_out_of_range", cudaErrorLaunchFailure, kOneBlock,
+     [](const std::string& report) {
+       return report.substr(0, report.find(" converts")) +
+              " converts 3000000000.000000 to int, which cannot hold it, and which C++ leaves "
+              "undefined\n  at " + marked("cast_out_of_range") +
+              "\n  a card takes the nearest value, and 0 for NaN; __float2int_rz() and its like do "
+              "so everywhere\n";
+     }},
     // Flags.
     {"wait_for_flag", cudaErrorLaunchFailure, kOneBlock,
      race({"flag", "wait_for_flag.write", "wait_for_flag.read",
@@ -715,6 +770,28 @@ TEST_CASE("of each mistake the whole report is known, in every order") {
     }
   }
   CHECK(std::size(kCases) == kPairs.size());
+}
+
+TEST_CASE("threads may store the same value, if the options say so") {
+  const OptionsGuard guard;
+  options().same_stores = true;
+  const Zeros<int> found("found", 1);
+  for (const NamedOrder& order : kOrders) {
+    options().order = order.order;
+    options().seed = order.seed;
+    CAPTURE(std::string(order.name));
+    store_found(found.data(), true);
+    CHECK(take_failure().report == "");
+    CHECK(found.download()[0] == 1);
+    const std::string remark = cpu_device::take_remark();
+    CHECK(remark.starts_with("kernel found_kernel: several threads store the same value to found"));
+    CHECK(remark.find("  written at " + marked("found") + "\n  CUDA lets one of them win") !=
+          remark.npos);
+    store_found(found.data(), false);
+    const std::string report = take_failure().report;
+    CHECK_MESSAGE(report.find("writes found[0], which thread") != std::string::npos, report);
+    CHECK(cpu_device::take_remark() == "");
+  }
 }
 
 // For cpu_device/README.md.

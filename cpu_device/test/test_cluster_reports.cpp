@@ -43,6 +43,7 @@ std::string report(const std::string& what, const Outcome& outcome, int block,
 
 TEST_CASE("blocks that wait for one another are reported, each with who waits where") {
   const OptionsGuard guard;
+  options().same_stores = true;  // all of them store the line where they wait
   options().order = Order::forward;
   const Outcome outcome = run(Meeting::barrier_of_block);
   const std::string sync = " at cluster_sync(), " + at(outcome.lines.first) + "\n";
@@ -61,6 +62,7 @@ TEST_CASE("blocks that wait for one another are reported, each with who waits wh
 
 TEST_CASE("a thread arrives once and waits once in turn") {
   const OptionsGuard guard;
+  options().same_stores = true;  // all of them store the line where they wait
   options().order = Order::forward;
   const Outcome second = run(Meeting::second_arrival);
   CHECK(second.failure.report.find(
@@ -86,6 +88,7 @@ TEST_CASE("a thread arrives once and waits once in turn") {
 
 TEST_CASE("addresses in other blocks") {
   const OptionsGuard guard;
+  options().same_stores = true;  // all of them store the line where they wait
   options().order = Order::forward;
   const Outcome rank = run(Meeting::rank);
   CHECK(rank.failure.error == cudaErrorIllegalAddress);
@@ -103,6 +106,7 @@ TEST_CASE("addresses in other blocks") {
 
 TEST_CASE("a failure in one block ends the cluster, in every order") {
   const OptionsGuard guard;
+  options().same_stores = true;  // all of them store the line where they wait
   options().hang_seconds = 0.2;
   for (const NamedOrder& order : kOrders) {
     options().order = order.order;
@@ -121,6 +125,7 @@ TEST_CASE("a failure in one block ends the cluster, in every order") {
 
 TEST_CASE("the watchdog may strike at any moment, also between two blocks of a cluster") {
   const OptionsGuard guard;
+  options().same_stores = true;  // all of them store the line where they wait
   options().hang_seconds = 0.004;
   for (int i = 0; i < 20; ++i) {
     CHECK(run(Meeting::endless_poll).failure.error == cudaErrorLaunchTimeout);
@@ -131,6 +136,7 @@ TEST_CASE("the watchdog may strike at any moment, also between two blocks of a c
 TEST_CASE("of a block that has ended there is nothing left to read" *
           doctest::skip(cpu_device::kOneWorker)) {
   const OptionsGuard guard;
+  options().same_stores = true;  // all of them store the line where they wait
   options().order = Order::forward;
   // Block 3 arrives last and goes on, so blocks 0 to 2 follow: block 0 reads before 1 has ended.
   CHECK(run(Meeting::read_after_the_end).out.back() == 0);
@@ -149,6 +155,7 @@ TEST_CASE("of a block that has ended there is nothing left to read" *
 
 TEST_CASE("a card without clusters refuses them, and their instructions") {
   const OptionsGuard guard;
+  options().same_stores = true;  // all of them store the line where they wait
   options().capability = 80;
   const DeviceArray<int> out(64);
   CHECK(number_blocks(out.data(), 4, 32, 2, 0, false) == cudaErrorInvalidClusterSize);
@@ -166,6 +173,7 @@ TEST_CASE("a card without clusters refuses them, and their instructions") {
 
 TEST_CASE("a refused cluster is reported with its reason") {
   const OptionsGuard guard;
+  options().same_stores = true;  // all of them store the line where they wait
   const DeviceArray<int> out(64);
   const auto refused = [&](dim3 grid, dim3 cluster, bool large) {
     number_blocks(out.data(), grid, 32, cluster, 0, large);

@@ -145,6 +145,7 @@ const dim3 kBlocks[] = {17, 32, 48, 1024, dim3(4, 3, 2), dim3(16, 2, 32), dim3(1
 
 TEST_CASE("every kind of divergence is reported, in blocks of every shape") {
   const OptionsGuard guard;
+  options().same_stores = true;  // all of them store the line where they wait
   options().order = Order::forward;
   for (int k = 0; k < static_cast<int>(Divergence::kinds); ++k) {
     for (const dim3 block : kBlocks) {
@@ -176,6 +177,7 @@ TEST_CASE("every kind of divergence is reported, in blocks of every shape") {
 
 TEST_CASE("reports, word for word") {
   const OptionsGuard guard;
+  options().same_stores = true;  // all of them store the line where they wait
   options().order = Order::forward;
   const std::string file = divergent_file();
   CHECK(file == "cpu_device/test/divergent_kernels.cu");
@@ -219,6 +221,7 @@ TEST_CASE("reports, word for word") {
 
 TEST_CASE("divergence is found in every order, by every number of workers") {
   const OptionsGuard guard;
+  options().same_stores = true;  // all of them store the line where they wait
   for (const Order order : {Order::forward, Order::reverse, Order::random}) {
     for (const int workers : {1, 3}) {
       options().order = order;
@@ -241,6 +244,7 @@ TEST_CASE("divergence is found in every order, by every number of workers") {
 // AddressSanitizer keeps freed memory for a while.
 TEST_CASE("a thousand failures leave no trace" * doctest::skip(cpu_device::kAsan)) {
   const OptionsGuard guard;
+  options().same_stores = true;  // all of them store the line where they wait
   auto resident_pages = [] {
     std::ifstream statm("/proc/self/statm");
     long total = 0, resident = 0;

@@ -118,6 +118,17 @@ TEST_CASE("a kernel is called by its name and its template's arguments") {
   begins(take_failure().report, "kernel trapping<fp32, false> failed: thread 0 ");
 }
 
+TEST_CASE("a function that ends without its return" * doctest::skip(cpu_device::kAsan)) {
+  const OptionsGuard guard;
+  const DeviceArray<int> out(std::vector<int>{0});
+  end_without_return(out.data());
+  const KernelFailure failure = take_failure();
+  CHECK(failure.error == cudaErrorLaunchFailure);
+  CHECK(failure.report.starts_with(
+      "kernel no_return_kernel failed: thread 0 came to the end of a function that has to return "
+      "a value\n  at cpu_device/test/fault_kernels.cu:"));
+}
+
 TEST_CASE("the report says what the other threads did") {
   const OptionsGuard guard;
   options().order = Order::forward;

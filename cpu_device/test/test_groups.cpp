@@ -35,6 +35,13 @@ TEST_CASE("groups of threads") {
     CHECK(g.odd_largest == warp + 30 + t % 2);
     CHECK(g.odd_ballot == (t % 2 == 0 ? 0x5555 : 0));
     CHECK(g.generic_size == 8);
+    CHECK(g.nested_rank == static_cast<unsigned>(t % 32 / 4));
+    CHECK(g.nested_groups == 8);
+    CHECK(g.odd_number == static_cast<unsigned>(t % 2));
+    CHECK(g.odd_groups == 2);
+    CHECK(g.fours_rank == static_cast<unsigned>(t % 32 / 8));
+    CHECK(g.fours_groups == 4);
+    CHECK(g.fours_size == 4);
   }
 }
 

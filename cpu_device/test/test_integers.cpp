@@ -1,9 +1,11 @@
 // Bits, integers and conversions, against results computed bit by bit or in wider types.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <limits>
 #include <vector>
 
@@ -89,6 +91,27 @@ TEST_CASE("functions of words") {
       REQUIRE(bit(r.funnel_l, n) == bit(both, 32 + n - shift));
       REQUIRE(bit(r.funnel_r, n) == (n + shift < 64 && bit(both, n + shift)));
     }
+    // The same, but by up to 32.
+    const unsigned clamped = std::min(s % 64, 32u);
+    const unsigned long long pair = static_cast<unsigned long long>(y) << 32 | x;
+    CHECK(r.funnel_lc == static_cast<unsigned>(clamped == 32 ? x : pair << clamped >> 32));
+    CHECK(r.funnel_rc == static_cast<unsigned>(pair >> clamped));
+    unsigned dot = s, dot_unsigned = s;
+    for (unsigned n = 0; n < 4; ++n) {
+      const auto a8 = static_cast<signed char>(byte(x, n)),
+                 b8 = static_cast<signed char>(byte(y, n));
+      dot += static_cast<unsigned>(a8 * b8);
+      dot_unsigned += static_cast<unsigned>(byte(x, n)) * static_cast<unsigned>(byte(y, n));
+    }
+    CHECK(r.dp4a == static_cast<int>(dot));
+    CHECK(r.dp4a_unsigned == dot_unsigned);
+    const long long wide_x = ix, wide_y = iy;
+    CHECK(r.sad == static_cast<unsigned>(std::abs(wide_x - wide_y)) + s);
+    CHECK(r.usad == (x > y ? x - y : y - x) + s);
+    CHECK(r.hadd == static_cast<int>((wide_x + wide_y) >> 1));
+    CHECK(r.rhadd == static_cast<int>((wide_x + wide_y + 1) >> 1));
+    CHECK(r.uhadd == static_cast<unsigned>((static_cast<unsigned long long>(x) + y) >> 1));
+    for (int n = 0; n < 64; ++n) REQUIRE(bit(r.brevll, n) == bit(a, 63 - n));
     __extension__ using Wide = __int128;
     __extension__ using UnsignedWide = unsigned __int128;
     CHECK(r.umulhi == static_cast<unsigned>(UnsignedWide{x} * y >> 32));

@@ -32,6 +32,29 @@ double cospi(double x) {
   return turn <= 0.25 ? std::cos(kPi * turn) : std::sin(kPi * (0.5 - turn));
 }
 
+/// The x at which an increasing function has the value y, by bisection.
+template <class Function>
+double inverse(Function function, double y, double low, double high) {
+  for (int step = 0; step < 200; ++step) {
+    const double middle = low + (high - low) / 2;
+    (function(middle) < y ? low : high) = middle;
+  }
+  return high;
+}
+double inverse_erf(double y) {
+  if (!(std::fabs(y) <= 1)) return std::numeric_limits<double>::quiet_NaN();
+  if (std::fabs(y) == 1) return y * std::numeric_limits<double>::infinity();
+  // Where it is x * 2 / sqrt(pi), bisection would end too early.
+  if (std::fabs(y) < 1e-8) return y * std::sqrt(kPi) / 2;
+  return inverse([](double x) { return std::erf(x); }, y, -7, 7);
+}
+double inverse_erfc(double y) {
+  if (!(y >= 0 && y <= 2)) return std::numeric_limits<double>::quiet_NaN();
+  if (y == 0 || y == 2) return (1 - y) * std::numeric_limits<double>::infinity();
+  if (y == 1) return 0;
+  return -inverse([](double x) { return std::erfc(-x); }, y, -30, 7);
+}
+
 /// The distance from a correctly rounded result to the next number of its type.
 template <class T>
 double ulp_of(T y) {

@@ -173,3 +173,12 @@ TEST_CASE("a card without mbarriers that count bytes refuses each instruction") 
       failure.report.find("calls mbarrier.init, which needs compute capability 9.0; this card has "
                           "8.0\n") != std::string::npos);
 }
+
+// As on a GPU, where it depends on time whether this happens.
+TEST_CASE("a thread that is woken two phases late waits for the next phase of the parity") {
+  const OptionsGuard guard;
+  const DeviceArray<int> out(std::vector<int>{0});
+  wake_two_phases_late(out.data());
+  CHECK(take_failure().report == "");
+  CHECK(out.download()[0] == 3);
+}

@@ -48,6 +48,18 @@ TEST_CASE("any number of workers runs every block once") {
   }
 }
 
+TEST_CASE("threads that wait for each other in a loop let each other run" *
+          doctest::skip(cpu_device::kAsan)) {
+  const OptionsGuard guard;
+  for (const cpu_device::Order order : {cpu_device::Order::forward, cpu_device::Order::reverse}) {
+    options().order = order;
+    const DeviceArray<int> count(std::vector<int>{0}), out(40);
+    meet_by_spinning(count.data(), out.data(), 40);
+    CHECK(take_failure().report == "");
+    CHECK(out.download() == std::vector<int>(40, 40));
+  }
+}
+
 TEST_CASE("several host threads launch at once") {
   const OptionsGuard guard;
   options().workers = 2;

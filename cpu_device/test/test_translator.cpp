@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <set>
 #include <string>
 #include <string_view>
 
@@ -27,14 +28,12 @@ std::string translated(std::string_view source) {
 std::string launch(const std::string& kernel, const std::string& config,
                    const std::string& arguments, const std::string& name_gap = "",
                    const std::string& gap = "") {
-  const std::string address = "::cpu_device::kernel_address(" + kernel + ", cpu_device_args...)";
-  return "::cpu_device::launch(::cpu_device::KernelName{\"" + kernel +
+  const std::string pointer = "::cpu_device::kernel_pointer(" + kernel + ", cpu_device_type)";
+  return "::cpu_device::launcher(::cpu_device::KernelName{\"" + kernel +
          "\", __FILE__, __LINE__}, [&](auto&... cpu_device_args) { " + kernel +
-         "(cpu_device_args...); }, [&](auto&... cpu_device_args) -> const void* { if constexpr "
-         "(requires { " +
-         address + "; }) return " + address + "; else return nullptr; }, " + name_gap +
-         "::cpu_device::Config(" + config + ")" + (arguments.empty() ? "" : ", ") + gap +
-         arguments + ")";
+         "(cpu_device_args...); }, [&](auto cpu_device_type) { if constexpr (requires { " +
+         pointer + "; }) return " + pointer + "; else return nullptr; }, " + name_gap +
+         "::cpu_device::Config(" + config + "))" + gap + "(" + arguments + ")";
 }
 
 std::string in_function(const std::string& text) { return "void f() {\n" + text + "\n}\n"; }
@@ -107,12 +106,12 @@ TEST_CASE("the header includes the runtime and names the source") {
 
 TEST_CASE("a launch, written out") {
   CHECK(translated("  k<<<grid, 32>>>(x, n);\n") ==
-        "  ::cpu_device::launch(::cpu_device::KernelName{\"k\", __FILE__, __LINE__}, "
+        "  ::cpu_device::launcher(::cpu_device::KernelName{\"k\", __FILE__, __LINE__}, "
         "[&](auto&... cpu_device_args) { k(cpu_device_args...); }, "
-        "[&](auto&... cpu_device_args) -> const void* { "
-        "if constexpr (requires { ::cpu_device::kernel_address(k, cpu_device_args...); }) "
-        "return ::cpu_device::kernel_address(k, cpu_device_args...); else return nullptr; }, "
-        "::cpu_device::Config(grid, 32), x, n);\n");
+        "[&](auto cpu_device_type) { "
+        "if constexpr (requires { ::cpu_device::kernel_pointer(k, cpu_device_type); }) "
+        "return ::cpu_device::kernel_pointer(k, cpu_device_type); else return nullptr; }, "
+        "::cpu_device::Config(grid, 32))(x, n);\n");
 }
 
 TEST_CASE("every kind of kernel expression") {
@@ -241,7 +240,6 @@ TEST_CASE("launches in macros") {
   CHECK(translated("#  define LAUNCH a::k<<<1, \\\n   2>>>(x); \\\r\n  f() // k<<<\n") ==
         "#  define LAUNCH " + launch("a::k", "1, \\\n   2", "x") + "; \\\r\n  f() // k<<<\n");
   std::string variadic = launch("k<T>", "g, b", "__VA_ARGS__");
-  variadic.replace(variadic.rfind(", __VA_ARGS__"), 2, " __VA_OPT__(,) ");
   CHECK(translated("#define LAUNCH(k, g, b, ...) k<T> \\\n <<<g, b>>>(__VA_ARGS__)\n") ==
         "#define LAUNCH(k, g, b, ...) " +
             variadic.replace(variadic.find("::cpu_device::Config"), 0, " \\\n ") + "\n");
@@ -497,7 +495,8 @@ std::string of_program(std::string_view source) {
     return name == "mine.h" ? std::string(is_quoted ? "/build/mine.h" : "/build/other.h") : "";
   };
   const std::string header = "#line 1 \"t.cuh\"\n";
-  const std::string result = translate(source, "t.cuh", {true, find});
+  std::set<std::string> missing;
+  const std::string result = translate(source, "t.cuh", {true, find, &missing});
   REQUIRE(result.starts_with(header));
   CHECK(std::ranges::count(result, '\n') == std::ranges::count(source, '\n') + 1);
   return result.substr(header.size());
@@ -547,12 +546,19 @@ TEST_CASE("another's program includes its own headers translated") {
   CHECK(of_program("#include \"mine.h\"\n#include <vector>\n") ==
         "#include \"/build/mine.h\"\n#include <vector>\n");
   CHECK(of_program("#include <mine.h>  // why\n") == "#include \"/build/other.h\"  // why\n");
-  CHECK(translate("int i;", "a.cu", {false, [](auto, auto) { return ""; }}) ==
+  std::set<std::string> none;
+  CHECK(translate("int i;", "a.cu", {false, [](auto, auto) { return ""; }, &none}) ==
         "#include <cpu_device/program.h>\n#line 1 \"a.cu\"\nint i;");
 }
 
 TEST_CASE("what the CPU device lacks altogether is named by the compiler, where it is compiled") {
-  CHECK(of_program("#include <thrust/sort.h>\n") == "#error the CPU device has no Thrust\n");
+  // A library's header is left out, and its names are looked for.
+  CHECK(of_program("int thrust;\n#include <thrust/sort.h>\nint thrust_;\nauto f = thrust::sort;") ==
+        "int thrust;\n\nint thrust_;\nauto f = " + missing("Thrust") + "thrust::sort;");
+  CHECK(of_program("#include <cublas_v2.h>\n#define F cublasCreate\ncublasHandle_t h; int x;") ==
+        "\n#define F " + missing("cuBLAS") + "cublasCreate\n" + missing("cuBLAS") +
+            "cublasHandle_t h; int x;");
+  CHECK(of_program("cublasHandle_t h;") == "cublasHandle_t h;");  // of a header of its own
   CHECK(of_program("x = tex2D<float>(t, 1, 2);") ==
         "x = " + missing("textures") + "tex2D<float>(t, 1, 2);");
   const std::string nested = of_program("__global__ void k() { if (a) k<<<1, 2>>>(); }");
@@ -583,7 +589,22 @@ TEST_CASE("other forms of programs from elsewhere") {
   CHECK(of_program("extern __shared__ float s[];\n") == "CPU_DEVICE_DYNAMIC_SHARED(s, float);\n");
   CHECK(of_program("void f() { cudaLaunchKernel((const void*)k, 1, 2, a); }") ==
         "void f() { cudaLaunchKernel(k, 1, 2, a); }");
-  CHECK(of_program("void f() { k<<<1, 2>>>(a, NULL); }").ends_with("(1, 2), a, nullptr); }"));
+  CHECK(of_program("void f() { k<<<1, 2>>>(a, NULL); }").ends_with("(1, 2))(a, nullptr); }"));
+  CHECK(of_program("void f() { cudaLaunchKernelExC(&c, (void*)k, a); }") ==
+        "void f() { cudaLaunchKernelExC(&c, k, a); }");
+  CHECK(of_program("__global__ void __cluster_dims__(2, 1, 1) k(int n);\n"
+                   "void f() { k<<<1, 2>>>(a); }")
+            .ends_with("(1, 2).with_cluster(2, 1, 1))(a); }"));
+  // Shared memory outside of functions: each that uses the name has the reference.
+  const std::string declared = "struct cpu_device_shared_1_1 {  int x[3], y; };\n";
+  const std::string refers = reference("cpu_device_shared_1_1", "x, y", "x");
+  CHECK(of_program("__shared__ int x[3], y;\n__global__ void k() { { x[0] = y; } }\n"
+                   "__device__ void none() { z = 0; }\n__device__ void own(int* x) { *x = 0; }\n"
+                   "void host() { int x; }") ==
+        declared + "__global__ void k() {; " + refers + " " +
+            reference("cpu_device_shared_1_1", "x, y", "y") +
+            " { x[0] = y; } }\n__device__ void none() { z = 0; }\n"
+            "__device__ void own(int* x) { *x = 0; }\nvoid host() { int x; }");
   CHECK(of_program("__noinline__ void f();") == "__attribute__((noinline)) void f();");
   CHECK(of_program("__attribute__((__noinline__)) void f();") ==
         "__attribute__((__noinline__)) void f();");

@@ -4,6 +4,7 @@
 #include <fstream>
 #include <map>
 #include <optional>
+#include <set>
 #include <sstream>
 
 #include "translate.hpp"
@@ -47,7 +48,7 @@ class ProgramTranslator {
       return header(path.parent_path(), name, is_quoted);
     };
     try {
-      return translate(*source, path.string(), {is_header, find});
+      return translate(*source, path.string(), {is_header, find, &missing_});
     } catch (const TranslateError& error) {
       throw path.string() + ":" + std::to_string(error.line) + ":" + std::to_string(error.column) +
           ": error: " + error.message;
@@ -82,6 +83,7 @@ class ProgramTranslator {
   const ProgramOptions& options_;
   std::map<fs::path, fs::path> translated_;
   std::vector<std::string> read_;
+  std::set<std::string> missing_;
 };
 
 /// A path as a depfile has it.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -26,16 +27,29 @@ struct Missing {
   std::string_view spelling;
   const char* what;
 };
-// Beginnings of headers' names.
-constexpr Missing kMissingHeaders[] = {{"cublas", "cuBLAS"},     {"cub/", "CUB"},
-                                       {"cudnn", "cuDNN"},       {"cufft", "cuFFT"},
-                                       {"curand", "cuRAND"},     {"cusolver", "cuSOLVER"},
-                                       {"cusparse", "cuSPARSE"}, {"cuda/", "libcu++"},
-                                       {"thrust/", "Thrust"},    {"nvrtc", "NVRTC"},
-                                       {"nccl", "NCCL"},         {"nvml", "NVML"},
-                                       {"npp", "NPP"},           {"mma.h", "wmma"},
-                                       {"nvtx3/", "NVTX"},       {"cuda_gl_interop", "OpenGL"},
-                                       {"cudaGL", "OpenGL"}};
+// Beginnings of headers' names, and of the names in them.
+struct MissingLibrary {
+  std::string_view header, names;
+  const char* what;
+};
+constexpr MissingLibrary kMissingLibraries[] = {{"cublas", "cublas", "cuBLAS"},
+                                                {"cub/", "cub", "CUB"},
+                                                {"cudnn", "cudnn", "cuDNN"},
+                                                {"cufft", "cufft", "cuFFT"},
+                                                {"curand", "curand", "cuRAND"},
+                                                {"cusolver", "cusolver", "cuSOLVER"},
+                                                {"cusparse", "cusparse", "cuSPARSE"},
+                                                {"cuda/", "cuda", "libcu++"},
+                                                {"thrust/", "thrust", "Thrust"},
+                                                {"nvrtc", "nvrtc", "NVRTC"},
+                                                {"nccl", "nccl", "NCCL"},
+                                                {"nvml", "nvml", "NVML"},
+                                                {"npp", "npp", "NPP"},
+                                                {"mma.h", "wmma", "wmma"},
+                                                {"nvtx3", "nvtx", "NVTX"},
+                                                {"nvToolsExt", "nvtx", "NVTX"},
+                                                {"cuda_gl_interop", "cudaGL", "OpenGL"},
+                                                {"cudaGL", "cuGL", "OpenGL"}};
 // Beginnings of identifiers.
 constexpr Missing kMissingNames[] = {{"tex1D", "textures"},
                                      {"tex2D", "textures"},
@@ -57,10 +71,10 @@ constexpr Missing kMissingNames[] = {{"tex1D", "textures"},
                                      {"cuLaunchKernel", "driver API"},
                                      {"cuCtxCreate", "driver API"}};
 
-const Missing* find_missing(std::span<const Missing> list, std::string_view name) {
+const Missing* find_missing(std::string_view name) {
   const auto found = std::ranges::find_if(
-      list, [name](const Missing& missing) { return name.starts_with(missing.spelling); });
-  return found == list.end() ? nullptr : &*found;
+      kMissingNames, [name](const Missing& missing) { return name.starts_with(missing.spelling); });
+  return found == std::end(kMissingNames) ? nullptr : found;
 }
 
 class Translator {
@@ -70,12 +84,15 @@ class Translator {
       : source_(source), lexed_(lex(source)), program_(program) {}
 
   std::string run() {
+    // First, so that it is known which libraries are missing.
+    for (const Directive& directive : lexed_.directives) {
+      if (directive.name() == "include" && program_) translate_include(directive.tokens);
+    }
     translate_code();
     mark_called_kernels();
     for (const Directive& directive : lexed_.directives) {
       if (directive.name() == "define") translate_macro(directive.tokens);
       if (directive.name() == "pragma") translate_pragma(directive.tokens);
-      if (directive.name() == "include" && program_) translate_include(directive.tokens);
     }
     return apply_edits();
   }
@@ -139,7 +156,12 @@ class Translator {
         if (program_) look_for_missing(tokens, i, !scopes.empty() && scopes.back().on_device);
         i = translate_token(tokens, head, i, /*in_macro=*/false);
       }
-      if (tokens[i].is("{")) scopes.push_back(open_scope(scopes, tokens.subspan(head, i - head)));
+      if (tokens[i].is("{")) {
+        scopes.push_back(open_scope(scopes, tokens.subspan(head, i - head)));
+        if (!in_function && scopes.back().kind == Scope::kFunction && scopes.back().on_device) {
+          refer_to_global_shared(tokens, head, i);
+        }
+      }
       if (tokens[i].is("}") && !scopes.empty()) scopes.pop_back();
       if (is_one_of(tokens[i], ";", "{", "}")) head = i + 1;
     }
@@ -172,6 +194,21 @@ class Translator {
             "_Pragma(\"GCC error \\\"the CPU device has no " + what + "\\\"\") ");
   }
 
+  /// A name of a library whose header the program has included.
+  void look_for_library(TokenSpan tokens, size_t i) {
+    for (const MissingLibrary& library : kMissingLibraries) {
+      if (!program_->missing->contains(library.what)) continue;
+      if (!tokens[i].text.starts_with(library.names)) continue;
+      const bool is_whole = tokens[i].text.size() == library.names.size();
+      const bool is_namespace = (i + 1 < tokens.size() && tokens[i + 1].is("::")) ||
+                                (i > 0 && tokens[i - 1].is("namespace"));
+      // What has a folder of headers has a namespace.
+      if (is_whole ? is_namespace : library.header.back() != '/') {
+        return refuse(tokens[i], library.what);
+      }
+    }
+  }
+
   void look_for_missing(TokenSpan tokens, size_t i, bool on_device) {
     const Token& token = tokens[i];
     if (token.kind == TokenKind::kLaunch && on_device) {
@@ -179,23 +216,43 @@ class Translator {
     }
     if (token.kind != TokenKind::kIdentifier) return;
     if (on_device && is_one_of(token, "asm", "__asm__", "__asm")) refuse(token, "inline PTX");
-    if (const Missing* missing = find_missing(kMissingNames, token.text)) {
-      refuse(token, missing->what);
-    }
+    if (const Missing* missing = find_missing(token.text)) refuse(token, missing->what);
+    look_for_library(tokens, i);
   }
 
   /// `extern __shared__ TYPE NAME[];` outside of functions: a pointer by another name for the one
-  /// to the arena, where the dynamic part begins.
+  /// to the arena, where the dynamic part begins. Without extern, the struct of the declaration;
+  /// the functions that use its names declare the references.
   size_t translate_global_shared(TokenSpan tokens, size_t head, size_t word) {
     const char* inside = "declare shared memory inside the kernel that uses it";
     if (!program_) fail(tokens[word], inside);
     const SharedDeclaration shared = parse_shared(tokens, head, word, /*in_macro=*/false);
-    if (!shared.is_extern) fail(tokens[word], inside);
+    if (!shared.is_extern) {
+      const std::string references = translate_shared(shared, tokens[word], true);
+      for (size_t i = 0; i < shared.names.size(); ++i) global_shared_[shared.names[i]] = references;
+      return static_cast<size_t>(shared.tokens.data() - tokens.data()) + shared.tokens.size();
+    }
     const size_t end = end_of(shared.tokens.back());
     replace(begin_of(shared.tokens.front()), end,
             "CPU_DEVICE_DYNAMIC_SHARED(" + shared.names[0] + ", " + shared.extern_type + ")" +
                 gaps(shared.tokens, end));
     return static_cast<size_t>(shared.tokens.data() - tokens.data()) + shared.tokens.size();
+  }
+
+  /// The body of the function that begins at `head` opens at `open`.
+  void refer_to_global_shared(TokenSpan tokens, size_t head, size_t open) {
+    if (global_shared_.empty()) return;
+    const size_t end = std::min(partner(tokens, open), tokens.size());
+    std::set<std::string> references;  // one for all names of a declaration
+    for (size_t i = head; i < end; ++i) {
+      const auto shared = global_shared_.find(std::string(tokens[i].text));
+      if (shared == global_shared_.end()) continue;
+      if (i < open) return;  // a parameter has the name
+      references.insert(shared->second);
+    }
+    for (const std::string& text : references) {
+      replace(end_of(tokens[open]), end_of(tokens[open]), text + ";");
+    }
   }
 
   /// `tokens` begin with `# define NAME`.
@@ -206,6 +263,7 @@ class Translator {
     tokens = tokens.subspan(body);
     size_t head = 0;
     for (size_t i = 0; i < tokens.size(); ++i) {
+      if (program_ && tokens[i].kind == TokenKind::kIdentifier) look_for_library(tokens, i);
       i = translate_token(tokens, head, i, /*in_macro=*/true);
       if (i < tokens.size() && is_one_of(tokens[i], ";", "{", "}")) head = i + 1;
     }
@@ -224,8 +282,8 @@ class Translator {
     } else if (tokens[i].is("__noinline__") && (i < 2 || !tokens[i - 2].is("__attribute__")) &&
                (i < 3 || !tokens[i - 3].is("__attribute__"))) {
       replace(begin_of(tokens[i]), end_of(tokens[i]), "__attribute__((noinline))");
-    } else if (program_ &&
-               is_one_of(tokens[i], "cudaLaunchKernel", "cudaLaunchCooperativeKernel")) {
+    } else if (program_ && is_one_of(tokens[i], "cudaLaunchKernel", "cudaLaunchCooperativeKernel",
+                                     "cudaLaunchKernelExC")) {
       keep_type_of_kernel(tokens, i);
     } else if (tokens[i].is("_Pragma") && i + 3 < tokens.size() && tokens[i + 3].is(")")) {
       const std::string_view text = tokens[i + 2].text;
@@ -239,6 +297,7 @@ class Translator {
   /// The kernel that is declared at this `__global__`, if its name is no macro's.
   void note_kernel(TokenSpan tokens, size_t i) {
     const Token* name = nullptr;
+    std::string cluster;
     size_t end = kNone;  // of its parameters
     while (++i < tokens.size() && !is_one_of(tokens[i], "{", ";", "=", "__global__", "template")) {
       const bool is_word = tokens[i].kind == TokenKind::kIdentifier;
@@ -247,6 +306,9 @@ class Translator {
       if (open >= tokens.size() || !tokens[open].is("(")) continue;
       const size_t close = partner(tokens, open);
       if (close == kNone) return;
+      if (tokens[i].is("__cluster_dims__")) {
+        cluster = on_one_line(tokens.subspan(open, close + 1 - open));
+      }
       // __launch_bounds__(256) is no name.
       if (is_word && !tokens[i].text.starts_with("__")) {
         name = &tokens[i];
@@ -254,7 +316,9 @@ class Translator {
       }
       i = close;
     }
-    if (name) kernels_[name->text].ends.push_back(end_of(tokens[end]));
+    if (!name) return;
+    kernels_[name->text].ends.push_back(end_of(tokens[end]));
+    if (!cluster.empty()) kernels_[name->text].cluster = cluster;
   }
 
   /// The token after the bracket's partner, or kNone.
@@ -318,10 +382,15 @@ class Translator {
   /// cudaLaunchKernel((void*)kernel, …) without the cast, because the kernel's type tells what its
   /// arguments are.
   void keep_type_of_kernel(TokenSpan tokens, size_t i) {
-    size_t end = i + 2;  // of the cast, in parentheses; const void* as well
+    size_t begin = i + 2;                       // of the cast, in parentheses; const void* as well
+    if (tokens[i].is("cudaLaunchKernelExC")) {  // its second argument
+      while (begin < tokens.size() && !is_one_of(tokens[begin], ",", ";")) ++begin;
+      ++begin;
+    }
+    size_t end = begin;
     if (end + 3 >= tokens.size() || !tokens[i + 1].is("(") || !tokens[end].is("(")) return;
     while (end < tokens.size() && !tokens[end].is(")")) ++end;
-    const TokenSpan cast = tokens.subspan(i + 2, end + 1 - (i + 2));
+    const TokenSpan cast = tokens.subspan(begin, end + 1 - begin);
     if (end < tokens.size() && cast.size() >= 4 && cast[cast.size() - 3].is("void") &&
         cast[cast.size() - 2].is("*")) {
       erase(cast);
@@ -329,9 +398,9 @@ class Translator {
   }
 
   // kernel<<<config>>>(arguments) becomes
-  //     launch(KernelName{...}, call, address, Config(config), arguments)
-  // `call` and `address` are generic lambdas: a kernel template cannot be passed itself. They stand
-  // on the line of the name, where the kernel is called as far as debug information knows.
+  //     launcher(KernelName{...}, call, find, Config(config))(arguments)
+  // `call` and `find` are generic lambdas: a kernel template cannot be passed itself. They stand on
+  // the line of the name, where the kernel is called as far as debug information knows.
   void translate_launch(TokenSpan tokens, size_t open) {
     const size_t begin = kernel_begin(tokens, open);
     const size_t close = config_end(tokens, open);
@@ -345,17 +414,16 @@ class Translator {
     const std::string kernel = on_one_line(kernel_tokens);
     const std::string call =
         "[&](auto&... cpu_device_args) { " + kernel + "(cpu_device_args...); }";
-    const std::string value = "::cpu_device::kernel_address(" + kernel + ", cpu_device_args...)";
-    const std::string address =
-        "[&](auto&... cpu_device_args) -> const void* { if constexpr (requires { " + value +
-        "; }) return " + value + "; else return nullptr; }";
+    const std::string pointer = "::cpu_device::kernel_pointer(" + kernel + ", cpu_device_type)";
+    const std::string find = "[&](auto cpu_device_type) { if constexpr (requires { " + pointer +
+                             "; }) return " + pointer + "; else return nullptr; }";
     replace(begin_of(tokens[begin]), end_of(tokens[open]),
-            "::cpu_device::launch(::cpu_device::KernelName{\"" + escaped(kernel) +
-                "\", __FILE__, __LINE__}, " + call + ", " + address + ", " +
+            "::cpu_device::launcher(::cpu_device::KernelName{\"" + escaped(kernel) +
+                "\", __FILE__, __LINE__}, " + call + ", " + find + ", " +
                 gaps(kernel_tokens, begin_of(tokens[open])) + "::cpu_device::Config(");
 
     const TokenSpan arguments = tokens.subspan(paren + 1, end - paren - 1);
-    // Through a copy of the argument, NULL would be a number.
+    // Where the kernel's parameters are deduced, NULL would be a number.
     for (size_t i = 0; i < arguments.size(); ++i) {
       const bool is_whole = (i == 0 || arguments[i - 1].is(",")) &&
                             (i + 1 == arguments.size() || arguments[i + 1].is(","));
@@ -363,13 +431,26 @@ class Translator {
         replace(begin_of(arguments[i]), end_of(arguments[i]), "nullptr");
       }
     }
-    const bool may_be_empty = arguments.size() == 1 && arguments[0].is("__VA_ARGS__");
-    const std::string comma = arguments.empty() ? "" : may_be_empty ? " __VA_OPT__(,) " : ", ";
+    const std::string cluster = cluster_of(kernel_tokens);
     replace(begin_of(tokens[close]), end_of(tokens[paren]),
-            ")" + comma + gaps(tokens.subspan(close, 3), begin_of(tokens[paren])));
+            ")" + cluster + ")" + gaps(tokens.subspan(close, 3), begin_of(tokens[paren])) + "(");
   }
 
-  void translate_shared(const SharedDeclaration& shared, const Token& word) {
+  /// What a launch of a kernel with __cluster_dims__ adds to its configuration.
+  std::string cluster_of(TokenSpan kernel) const {
+    for (const Token& token : kernel) {
+      if (token.is("<")) break;
+      const auto known = kernels_.find(token.text);
+      if (known != kernels_.end() && !known->second.cluster.empty()) {
+        return ".with_cluster" + known->second.cluster;
+      }
+    }
+    return {};
+  }
+
+  /// Returns the references to what is declared, which follow it unless it is outside of functions.
+  std::string translate_shared(const SharedDeclaration& shared, const Token& word,
+                               bool is_global = false) {
     const Token& first = shared.tokens.front();
     const Token& last = shared.tokens.back();
     const std::string type =
@@ -391,20 +472,21 @@ class Translator {
       text += "[[maybe_unused]] auto* const " + names + " = ::cpu_device::dynamic_shared<" +
               shared.extern_type + ", " + alignment + ">" + where;
       replace(begin_of(first), end_of(last), text + gaps(shared.tokens, end_of(last)));
-      return;
+      return {};
     }
     // Attributes go to the front, where they hold for all names.
     replace(begin_of(first), begin_of(first), "struct " + type + " { " + attributes);
     for (const TokenSpan words : shared.storage) erase(words);
     for (const TokenSpan attribute : shared.attributes) erase(attribute);
-    std::string references = "; }";
+    std::string references;
     for (size_t i = 0; i < shared.names.size(); ++i) {
       const std::string& name = shared.names[i];
       references += "; [[maybe_unused]] auto& " + name + " = ::cpu_device::shared_array<" +
                     std::to_string(i) + ">(::cpu_device::shared<" + type + ">" + where + "." +
                     name + ", \"" + name + "\")";
     }
-    replace(end_of(last), end_of(last), references);
+    replace(end_of(last), end_of(last), is_global ? "; }" : "; }" + references);
+    return references;
   }
 
   void erase(TokenSpan tokens) {
@@ -427,10 +509,11 @@ class Translator {
     const std::string header =
         program_->find_include(text.substr(1, text.size() - (is_quoted ? 2 : 1)), is_quoted);
     if (header.empty()) {
-      const Missing* missing = find_missing(kMissingHeaders, text.substr(1));
-      if (missing) {
-        replace(begin_of(tokens[1]), end_of(tokens.back()),
-                std::string("error the CPU device has no ") + missing->what);
+      for (const MissingLibrary& library : kMissingLibraries) {
+        if (!text.substr(1).starts_with(library.header)) continue;
+        program_->missing->insert(library.what);
+        replace(begin_of(tokens[0]), end_of(tokens.back()), "");
+        return;
       }
       return;
     }
@@ -459,8 +542,10 @@ class Translator {
   struct Kernel {
     std::vector<size_t> ends;  // of the parameters, in the source, of each declaration
     bool is_called = false;    // like a function, so that the declarations need noexcept
+    std::string cluster;       // the argument of its __cluster_dims__
   };
   std::map<std::string_view, Kernel> kernels_;
+  std::map<std::string, std::string> global_shared_;  // references, by name
 };
 
 std::string in_its_place(std::string_view source, std::string_view path,

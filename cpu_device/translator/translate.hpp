@@ -4,6 +4,7 @@
 #pragma once
 
 #include <functional>
+#include <set>
 #include <string>
 #include <string_view>
 
@@ -24,17 +25,20 @@ using IncludeFinder = std::function<std::string(std::string_view name, bool is_q
 struct ProgramFile {
   bool is_header;
   IncludeFinder find_include;
+  std::set<std::string>* missing;  // libraries that the program has included, and that do not exist
 };
 
 /// The translation of `source`. It includes cuda_runtime.h and then, after `#line 1 "path"`, holds
 /// every line of the source in its place, so that debuggers and compilers speak of the original.
 ///
 ///     kernel<T><<<grid, block>>>(a, b);
-///         a call of cpu_device::launch (launch.h); also inside #define
+///         a call of cpu_device::launcher (launch.h); also inside #define
 ///     kernel<T>(a, b);
 ///         the same after a static_assert, which fails if it does call a kernel
 ///     __shared__ float tile[32][33];
 ///         a struct, and a reference to its member in the block's arena (shared.h)
+///     __shared__ float tile[32];
+///         outside of functions: a struct, and the reference in each function that uses the name
 ///     extern __shared__ float rows[];
 ///         a pointer to the arena's dynamic part
 ///     #pragma unroll
@@ -45,7 +49,8 @@ std::string translate(std::string_view source, std::string_view path);
 
 /// The same for a file of another program. It includes what nvcc gives each program, unless it is a
 /// header; its own headers are included translated; and where it uses what the CPU device lacks
-/// altogether the compiler says so.
+/// altogether the compiler says so. Headers of libraries that do not exist are left out: a program
+/// may use nothing of them.
 std::string translate(std::string_view source, std::string_view path, const ProgramFile& file);
 
 }  // namespace cpu_device

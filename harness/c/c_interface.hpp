@@ -78,7 +78,7 @@ tile_status operation(Body body) noexcept {
   return guarded(body);
 }
 
-/// Finds the step of this name; for NULL, which means the best here, the last one.
+/// Finds the step of this name; for NULL the last one, from which choose() looks for the best.
 template <class Ladder>
 Status find_step(const Ladder& ladder, const char* name, std::size_t* found) {
   *found = name ? find_step(ladder, name) : ladder.steps.size() - 1;

@@ -344,7 +344,10 @@ typedef struct tile_rotation {
  * Query i stands beside key i + keys - queries. Causal: it sees no key after that. Windowed: it
  * sees `left` keys before and `right` after it. A query that sees no key has o = 0 and
  * lse = -infinity. heads / kv_heads heads of q share one of k and v. If a batch entry has lengths
- * of its own, they replace queries and keys; beyond them rows of o are 0 and rows of lse -infinity.
+ * of its own, they replace queries and keys (a greater one counts as these, a negative one as 0);
+ * beyond them rows of o are 0 and rows of lse -infinity. Where a query sees a part of a tile of
+ * keys, the kernel multiplies the others by 0: a NaN or an infinity in v of a hidden key may reach
+ * o, and one in dout may reach the gradients of keys that its query does not see.
  *
  * Types: fp32, fp16, bf16. What is written overlaps nothing else.
  *

@@ -16,8 +16,7 @@ struct Term {
   Wide stride, first, last;
 };
 
-/// Finds a sum of one value of each term, from `terms[at]` on, that lies between `least` and
-/// `most`.
+/// Finds out whether one value of each term can add up to a sum between `least` and `most`.
 class Search {
  public:
   explicit Search(std::vector<Term> terms) : terms_(std::move(terms)) {
@@ -36,6 +35,7 @@ class Search {
  private:
   static Wide floor_of(Wide a, Wide b) { return a / b - (a % b != 0 && a < 0); }
 
+  /// With the terms from `at` on.
   bool find(std::size_t at, Wide least, Wide most, bool not_all_zero) {
     if (--steps_ < 0) return false;
     if (at == terms_.size()) return least <= 0 && 0 <= most && !not_all_zero;

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "cpu_device/check.h"
 #include "cpu_device/qualifiers.h"
 
 namespace cpu_device {
@@ -76,7 +77,9 @@ __forceinline__ unsigned atomicDec(unsigned* address, unsigned limit) {
 template <cpu_device::OneOf<int, unsigned, cpu_device::Long, unsigned short> T>
 __forceinline__ T atomicCAS(T* address, std::type_identity_t<T> expected,
                             std::type_identity_t<T> value) {
-  __atomic_compare_exchange_n(address, &expected, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+  // By this order the check build knows it from other functions that compare.
+  constexpr int kOrder = cpu_device::kChecking ? __ATOMIC_ACQ_REL : __ATOMIC_RELAXED;
+  __atomic_compare_exchange_n(address, &expected, value, false, kOrder, __ATOMIC_RELAXED);
   return expected;
 }
 template <cpu_device::OneOf<int, unsigned, cpu_device::Long> T>

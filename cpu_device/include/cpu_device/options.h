@@ -34,6 +34,9 @@ struct Options {
   // CPU_DEVICE_CLOSED_MEMORY = on or off: the host's accesses to device memory end the program, and
   // in the check build those to managed memory before it waits. Not with AddressSanitizer.
   bool closed_memory = false;
+  // CPU_DEVICE_SAME_STORES = on or off: in the check build threads may store one value to one
+  // element, which is told and does not end the kernel.
+  bool same_stores = false;
 };
 
 /// The options in force. Change them only while no kernel runs. A malformed environment variable

@@ -10,6 +10,8 @@ namespace cpu_device {
 /// Returns and clears the report on the last kernel that failed; empty if none did.
 /// Reports are printed to stderr as well, unless Options::print_reports is off.
 std::string take_report();
+/// The same for what was said of a kernel that did not fail.
+std::string take_remark();
 
 /// What was simulated.
 struct Activity {

@@ -177,8 +177,11 @@ cudaError_t cudaSetDevice(int device);
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device);
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device);
 cudaError_t cudaDeviceSynchronize();
+/// Its name before CUDA 4.
+inline cudaError_t cudaThreadSynchronize() { return cudaDeviceSynchronize(); }
 /// Frees the program's memory, and forgets errors.
 cudaError_t cudaDeviceReset();
+inline cudaError_t cudaThreadExit() { return cudaDeviceReset(); }
 cudaError_t cudaChooseDevice(int* device, const cudaDeviceProp* wanted);
 
 enum cudaComputeMode {
@@ -272,7 +275,47 @@ cudaError_t cudaMemcpyPeer(void* to, int to_device, const void* from, int from_d
 cudaError_t cudaMallocPitch(void** pointer, size_t* pitch, size_t width_bytes, size_t height);
 cudaError_t cudaMemset2D(void* pointer, size_t pitch, int value, size_t width_bytes, size_t height);
 cudaError_t cudaMemset(void* pointer, int value, size_t bytes);
+inline cudaError_t cudaMemset2DAsync(void* pointer, size_t pitch, int value, size_t width_bytes,
+                                     size_t height, cudaStream_t = nullptr) {
+  return cudaMemset2D(pointer, pitch, value, width_bytes, height);
+}
 cudaError_t cudaMemsetAsync(void* pointer, int value, size_t bytes, cudaStream_t stream = nullptr);
+
+// Three dimensions, in memory without arrays: rows `pitch` bytes apart, and slices of `ysize` rows.
+struct cudaExtent {
+  size_t width, height, depth;  // in bytes, rows and slices
+};
+struct cudaPitchedPtr {
+  void* ptr;
+  size_t pitch, xsize, ysize;
+};
+struct cudaPos {
+  size_t x, y, z;
+};
+inline cudaExtent make_cudaExtent(size_t width, size_t height, size_t depth) {
+  return {width, height, depth};
+}
+inline cudaPitchedPtr make_cudaPitchedPtr(void* pointer, size_t pitch, size_t x, size_t y) {
+  return {pointer, pitch, x, y};
+}
+inline cudaPos make_cudaPos(size_t x, size_t y, size_t z) { return {x, y, z}; }
+/// Arrays, of which the CPU device has none, must be null.
+struct cudaMemcpy3DParms {
+  void* srcArray;
+  cudaPos srcPos;
+  cudaPitchedPtr srcPtr;
+  void* dstArray;
+  cudaPos dstPos;
+  cudaPitchedPtr dstPtr;
+  cudaExtent extent;
+  cudaMemcpyKind kind;
+};
+cudaError_t cudaMalloc3D(cudaPitchedPtr* pointer, cudaExtent extent);
+cudaError_t cudaMemset3D(cudaPitchedPtr pointer, int value, cudaExtent extent);
+cudaError_t cudaMemcpy3D(const cudaMemcpy3DParms* parameters);
+inline cudaError_t cudaMemcpy3DAsync(const cudaMemcpy3DParms* parameters, cudaStream_t = nullptr) {
+  return cudaMemcpy3D(parameters);
+}
 
 // Memory of the host that kernels can reach, and managed memory: here all of it has one address.
 enum {

@@ -28,31 +28,42 @@ inline void use_patience(uint32_t amount) {
   used += amount;
   if (used < kPatience) return;
   used = 0;
+  check::kernel_calls();
   current_block->yield();
 }
 
-inline void look(const volatile void* address, size_t bytes, Kind kind, bool atomic,
-                 const void* pc) {
+inline void look(const volatile void* address, size_t bytes, Kind kind, bool atomic, const void* pc,
+                 bool is_volatile = false, bool compares = false) {
   if (!in_kernel()) return;
   if (atomic) use_patience(kAtomicUses);  // before it acquires what the others have released
-  check::look_at({reinterpret_cast<uintptr_t>(address), bytes, kind, atomic, check::place_of(pc)});
+  check::look_at({.address = reinterpret_cast<uintptr_t>(address),
+                  .bytes = bytes,
+                  .kind = kind,
+                  .atomic = atomic,
+                  .place = check::place_of(pc),
+                  .is_volatile = is_volatile,
+                  .compares = compares});
 }
 
 }  // namespace
 
 #define PC __builtin_return_address(0)
-#define SIZE(bytes)                                                                               \
-  void __tsan_read##bytes(void* p) { look(p, bytes, Kind::read, false, PC); }                     \
-  void __tsan_write##bytes(void* p) { look(p, bytes, Kind::write, false, PC); }                   \
-  void __tsan_unaligned_read##bytes(void* p) { look(p, bytes, Kind::read, false, PC); }           \
-  void __tsan_unaligned_write##bytes(void* p) { look(p, bytes, Kind::write, false, PC); }         \
-  void __tsan_volatile_read##bytes(void* p) { look(p, bytes, Kind::read, true, PC); }             \
-  void __tsan_volatile_write##bytes(void* p) { look(p, bytes, Kind::write, true, PC); }           \
-  void __tsan_unaligned_volatile_read##bytes(void* p) { look(p, bytes, Kind::read, true, PC); }   \
-  void __tsan_unaligned_volatile_write##bytes(void* p) { look(p, bytes, Kind::write, true, PC); } \
-  void __tsan_read_write##bytes(void* p) {                                                        \
-    look(p, bytes, Kind::read, false, PC);                                                        \
-    look(p, bytes, Kind::write, false, PC);                                                       \
+#define SIZE(bytes)                                                                           \
+  void __tsan_read##bytes(void* p) { look(p, bytes, Kind::read, false, PC); }                 \
+  void __tsan_write##bytes(void* p) { look(p, bytes, Kind::write, false, PC); }               \
+  void __tsan_unaligned_read##bytes(void* p) { look(p, bytes, Kind::read, false, PC); }       \
+  void __tsan_unaligned_write##bytes(void* p) { look(p, bytes, Kind::write, false, PC); }     \
+  void __tsan_volatile_read##bytes(void* p) { look(p, bytes, Kind::read, true, PC, true); }   \
+  void __tsan_volatile_write##bytes(void* p) { look(p, bytes, Kind::write, true, PC, true); } \
+  void __tsan_unaligned_volatile_read##bytes(void* p) {                                       \
+    look(p, bytes, Kind::read, true, PC, true);                                               \
+  }                                                                                           \
+  void __tsan_unaligned_volatile_write##bytes(void* p) {                                      \
+    look(p, bytes, Kind::write, true, PC, true);                                              \
+  }                                                                                           \
+  void __tsan_read_write##bytes(void* p) {                                                    \
+    look(p, bytes, Kind::read, false, PC);                                                    \
+    look(p, bytes, Kind::write, false, PC);                                                   \
   }
 
 #define ATOMIC(bits, T)                                                                            \
@@ -88,9 +99,9 @@ inline void look(const volatile void* address, size_t bytes, Kind kind, bool ato
     look(p, sizeof(T), Kind::update, true, PC);                                                    \
     return __atomic_fetch_xor(p, value, __ATOMIC_SEQ_CST);                                         \
   }                                                                                                \
-  int __tsan_atomic##bits##_compare_exchange_strong(volatile T* p, T* expected, T value, int,      \
-                                                    int) {                                         \
-    look(p, sizeof(T), Kind::update, true, PC);                                                    \
+  int __tsan_atomic##bits##_compare_exchange_strong(volatile T* p, T* expected, T value,           \
+                                                    int order, int) {                              \
+    look(p, sizeof(T), Kind::update, true, PC, false, order == __ATOMIC_ACQ_REL);                  \
     return __atomic_compare_exchange_n(p, expected, value, false, __ATOMIC_SEQ_CST,                \
                                        __ATOMIC_SEQ_CST);                                          \
   }                                                                                                \
@@ -99,8 +110,9 @@ inline void look(const volatile void* address, size_t bytes, Kind kind, bool ato
     return __atomic_compare_exchange_n(p, expected, value, true, __ATOMIC_SEQ_CST,                 \
                                        __ATOMIC_SEQ_CST);                                          \
   }                                                                                                \
-  T __tsan_atomic##bits##_compare_exchange_val(volatile T* p, T expected, T value, int, int) {     \
-    look(p, sizeof(T), Kind::update, true, PC);                                                    \
+  T __tsan_atomic##bits##_compare_exchange_val(volatile T* p, T expected, T value, int order,      \
+                                               int) {                                              \
+    look(p, sizeof(T), Kind::update, true, PC, false, order == __ATOMIC_ACQ_REL);                  \
     __atomic_compare_exchange_n(p, &expected, value, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);   \
     return expected;                                                                               \
   }
@@ -108,10 +120,14 @@ inline void look(const volatile void* address, size_t bytes, Kind kind, bool ato
 extern "C" {
 void __tsan_init() {}
 void __tsan_func_entry(void* caller) {
-  if (in_kernel()) check::function_entered(caller);
+  if (!in_kernel()) return;
+  check::kernel_calls();
+  check::function_entered(caller);
 }
 void __tsan_func_exit() {
-  if (in_kernel()) check::function_left();
+  if (!in_kernel()) return;
+  check::kernel_calls();
+  check::function_left();
 }
 void __tsan_vptr_update(void**, void*) {}
 void __tsan_vptr_read(void**) {}

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "cpu_device/check.h"
 #include "cpu_device/runtime_api.h"
@@ -49,6 +50,8 @@ struct Access {
   bool of_mbarrier = false;  // an arrival or a wait; mbarrier.cpp reports what it orders
   bool arrives = false;
   bool async_proxy = false;  // TMA or wgmma reads shared memory
+  bool is_volatile = false;  // a plain load or store of what is volatile
+  bool compares = false;     // by atomicCAS
 
   bool by_tma() const { return flight > Flight::st_async; }
 };
@@ -67,6 +70,8 @@ bool is_written_by_kernel(uintptr_t memory);
 /// Between begin and end other host threads wait with their calls.
 void launch_begins(const Launch& launch);
 void launch_ends();
+/// What is to be said of the launch although it is right; empty if nothing is.
+std::string describe_same_stores();
 /// All blocks of a cluster begin before one of them runs.
 void block_begins(Block& block);
 /// From now on all calls are about this block of the cluster.
@@ -142,6 +147,8 @@ void look_at_registers(const Access& access);
 // ---- spaces.cpp ----
 /// Ends the block if a finding is held back.
 void settle();
+/// Device code has called, so that its last store has been made.
+void kernel_calls();
 /// The block of this number in the running cluster, or no_rank.
 uint32_t rank_of(uint64_t block);
 uint32_t cluster_size();
@@ -166,7 +173,10 @@ struct Stamp {
   // A write to bytes that the same line had written before the last barrier: in another iteration
   // of a loop. A conflicting read takes the flag of the write.
   bool next_turn : 1 = false;
-  Place place = 0;  // for a write by cp.async, with its wait
+  bool is_volatile : 1 = false;
+  bool is_update : 1 = false;  // an atomic that reads and writes
+  bool compares : 1 = false;   // by atomicCAS
+  Place place = 0;             // for a write by cp.async, with its wait
 
   bool is_in_flight() const { return epoch == kInFlight; }
   Flight flight() const { return by_wgmma() ? Flight::none : static_cast<Flight>(thread / 1024); }
@@ -179,13 +189,16 @@ struct Word {
   uint32_t tag = 0;  // the launch, or in shared memory the block, that all of it belongs to
   // Up to this epoch of this block more readers need not be remembered.
   uint32_t enough_epoch = 0, enough_block = 0;
+  uint32_t last_writer = 0;  // the latest of:
   Stamp writers[kWriters];
   Stamp readers[kReaders];
 };
 /// Returns the earlier access to the word that conflicts with this one, or null; then remembers
-/// this one. `again` says that a write is not the first one.
-const Stamp* conflict(Word& word, uint32_t tag, uint8_t bytes, const Access& access, bool again,
-                      bool* earlier_was_write);
+/// this one. `location` is the word's address; `again` says that a write is not the first one.
+const Stamp* conflict(Word& word, uintptr_t location, uint32_t tag, uint8_t bytes,
+                      const Access& access, bool again, bool* earlier_was_write);
+/// Forgets what the thread of an earlier access to these bytes has done there in the same way.
+void forget(Word& word, const Stamp& earlier, uint8_t bytes);
 /// The place of the call that the current thread is in.
 Place& current_call();
 /// The number of the current thread in stamps.
@@ -207,7 +220,12 @@ bool knows_of_begin(uint32_t rank);
 bool is_known_to_block(uint32_t rank, const Stamp& stamp);
 /// An atomic has accessed the location. If it reads, this thread now knows what was released there;
 /// if it writes, the next threads to read it know what this thread has released.
-void synchronise_through(uintptr_t location, Kind kind);
+void synchronise_through(const Access& access);
+/// The running block has stored to a volatile location in global memory.
+void stored_to_volatile();
+/// A volatile store of another block to these bytes that an atomic has told the current thread of,
+/// but without a fence, so that the store may come later; or null. Sets the atomic's place.
+const Stamp* told_without_fence(const Word& word, uintptr_t location, uint8_t bytes, Place* atomic);
 /// Whether the kernel has executed fences, and none reached further than a block.
 bool only_fences_of_blocks();
 

@@ -43,9 +43,10 @@ struct Finding {
     under_way,     // a cp.async has not landed yet
     not_begun,     // the block of the cluster whose shared memory it is
     ended,
-    unfenced,             // a thread has written it, and TMA or wgmma reads it
-    registers_under_way,  // of a wgmma
-    no_fence              // before a wgmma
+    unfenced,               // a thread has written it, and TMA or wgmma reads it
+    registers_under_way,    // of a wgmma
+    no_fence,               // before a wgmma
+    no_fence_before_atomic  // by which the reader knows of a volatile store
   } what = outside;
   uint32_t block = 0, thread = 0;
   Access access{};
@@ -85,6 +86,7 @@ struct Finding {
   } around{};
   bool updates = false;        // the later access, a read, begins an update; the earlier ended one
   bool until_barrier = false;  // held back until a barrier is complete
+  Place told_by = 0;           // the atomic of no_fence_before_atomic
 
   // Of a copy that is under way. Every thread knows of its issue.
   struct Copy {
@@ -127,6 +129,8 @@ std::string name_of(uintptr_t address);
 const Array* shared_array_at(uintptr_t address);
 /// The text of the last finding, "thread 5 reads …". Looks up sources.
 std::string describe_finding(const Block& block);
+/// That of two threads that have stored one value to one element.
+std::string describe_same_store(const Finding& finding, const Block& block);
 
 void launch_begins_for_races();
 void cluster_begins_for_races();

@@ -11,7 +11,9 @@
 //     an atomic hands on what it knew at the fence to every thread that later reads the location by
 //     an atomic, from that thread's next fence on, or at once if it has executed one before. A
 //     fence of the block does so among the block's threads only. A barrier hands on its threads'
-//     fences.
+//     fences. The atomic itself is handed on, too, as far as accesses to its own location go;
+//   - a store after an atomic update of the same location by the same thread comes after all
+//     updates that this one has found there;
 //   - the barrier of a cluster (cluster_clock.hpp);
 //   - an mbarrier: a thread that has waited for a phase knows all that those threads knew that have
 //     arrived in it, or had bytes counted there. A write by st.async or a load by TMA is ordered by
@@ -23,6 +25,7 @@
 #include <array>
 #include <map>
 #include <memory>
+#include <span>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -86,7 +89,21 @@ class Knowledge {
     for (const auto& [k, moment] : other.threads_) {
       learn(static_cast<uint32_t>(k / kThreadKeys), static_cast<uint32_t>(k % kThreadKeys), moment);
     }
+    for (const auto& [where, moment] : other.atomics_) learn(where, moment);
     for (const Shared& part : other.shared_) learn(part);
+  }
+  /// An atomic access to a location, by a thread.
+  using Atomic = std::pair<uintptr_t, Key>;
+  void learn(const Atomic& atomic, Moment moment) {
+    Moment& known = atomics_[atomic];
+    if (is_before(known, moment)) known = moment;
+  }
+  bool covers(const Atomic& atomic, Moment moment) const {
+    if (const auto known = atomics_.find(atomic); known != atomics_.end()) {
+      if (!is_before(known->second, moment)) return true;
+    }
+    return std::ranges::any_of(
+        shared_, [&](const Shared& part) { return part.all->covers(atomic, moment); });
   }
   /// Learns all of `other`, and leaves that empty.
   void take(Knowledge& other) {
@@ -120,7 +137,13 @@ class Knowledge {
   }
 
  private:
+  struct Hash {
+    size_t operator()(const Atomic& atomic) const {
+      return std::hash<uint64_t>()(atomic.first * 0x9e3779b97f4a7c15u ^ atomic.second);
+    }
+  };
   std::unordered_map<Key, Moment> threads_;
+  std::unordered_map<Atomic, Moment, Hash> atomics_;
   std::unordered_map<uint32_t, uint32_t> epochs_;  // the latest known of each block
   std::vector<Shared> shared_;                     // by source
 };
@@ -168,6 +191,14 @@ struct State {
   // In this epoch; waiting knowledge counts as acquired.
   bool any_fence = false, any_acquired = false, any_waited = false;
   std::unordered_map<uintptr_t, Knowledge> released;  // by location, to threads of the block
+  // For told_without_fence(). Of each atomic: how many signals there were when a thread of the
+  // block last updated it.
+  struct Seen {
+    uint32_t signals, thread, epoch;
+  };
+  std::unordered_map<uintptr_t, Seen> seen;
+  bool has_fence = false;           // of the device, since it began
+  bool stored_to_volatile = false;  // in global memory
 
   uint32_t phase_of(uint32_t thread) const { return std::max(threads[thread].phase, phase); }
 };
@@ -175,7 +206,19 @@ std::array<std::unique_ptr<State>, kLargestCluster> states;  // by rank
 State* state = nullptr;                                      // of the block that runs
 
 std::unordered_map<uintptr_t, Knowledge> released;  // by location, to all; for the launch
-ByScope<bool> any_fence;                            // for the launch
+/// Updates of an atomic by blocks that have stored to volatile locations and executed no fence.
+struct Signals {
+  struct Signal {
+    uint32_t number;  // from 1
+    uint32_t thread;
+    Moment moment;
+    Place place;
+  };
+  uint32_t count = 0;
+  std::unordered_map<uint32_t, Signal> last;  // by block
+};
+std::unordered_map<uintptr_t, Signals> signals;  // by location, for the launch
+ByScope<bool> any_fence;                         // for the launch
 ClusterClock cluster_clock;
 uint64_t last_source = 0;  // of shared knowledge
 
@@ -214,8 +257,18 @@ bool is_ordered(const Stamp& earlier, uint32_t me) {
   return is_known(*state, me, earlier);
 }
 
-bool conflicts(const Stamp& earlier, uint8_t bytes, bool atomic, uint32_t me) {
-  return (earlier.bytes & bytes) != 0 && !(earlier.atomic && atomic) && !is_ordered(earlier, me);
+// Whether an atomic that the thread knows of has found this one in its location.
+bool is_found_by_atomic(const Stamp& earlier, uintptr_t location, uint32_t me) {
+  if (!earlier.atomic || earlier.is_in_flight()) return false;
+  const Knowledge::Atomic atomic{location, key(earlier.block, earlier.thread)};
+  const Moment moment{earlier.epoch, earlier.tick};
+  return state->threads[me].acquired.covers(atomic, moment) ||
+         state->block_acquired.covers(atomic, moment);
+}
+
+bool conflicts(const Stamp& earlier, uintptr_t location, uint8_t bytes, bool atomic, uint32_t me) {
+  return (earlier.bytes & bytes) != 0 && !(earlier.atomic && atomic) && !is_ordered(earlier, me) &&
+         !is_found_by_atomic(earlier, location, me);
 }
 
 // Two readers of different warps are enough: a later writer is in another warp than one of them,
@@ -306,7 +359,16 @@ void remember_writer(Word& word, const Stamp& now) {
   std::ranges::for_each(word.readers, forget);
   std::ranges::for_each(word.writers, forget);
   word.enough_epoch = 0;
-  room_for_writer(word, now) = now;
+  Stamp& room = room_for_writer(word, now);
+  room = now;
+  word.last_writer = static_cast<uint32_t>(&room - word.writers);
+}
+
+// Whether the current thread has updated the bytes by an atomic, and no thread has written since.
+bool has_just_updated(const Word& word, uint8_t bytes, uint32_t me) {
+  const Stamp& last = word.writers[word.last_writer];
+  return last.is_update && last.block == state->block && last.thread == me &&
+         (bytes & ~last.bytes) == 0;
 }
 
 }  // namespace
@@ -367,6 +429,8 @@ void block_begins_for_races(uint32_t rank, uint64_t number, uint32_t threads) {
   state->block_acquired = {};
   state->block_waiting = {};
   state->released.clear();
+  state->seen.clear();
+  state->has_fence = state->stored_to_volatile = false;
   for (uint32_t t = 0; t < threads; ++t) {
     Thread& thread = state->threads[t];
     thread.tick = 1;
@@ -386,6 +450,7 @@ void block_runs_for_races(uint32_t rank) { state = states[rank].get(); }
 
 void launch_begins_for_races() {
   released.clear();
+  signals.clear();
   fenced_at.clear();
   any_fence = {};
 }
@@ -491,7 +556,7 @@ void fence(Scope scope) {
   }
   any_fence[scope] = true;
   if (scope == Scope::device) {
-    state->any_fence = true;
+    state->any_fence = state->has_fence = true;
     thread.acquired.learn(state->block_waiting);
   }
   state->any_acquired |= !thread.acquired.empty();
@@ -537,7 +602,51 @@ void hand_on_fences_before_barrier(Knowledge& told) {
 
 }  // namespace
 
-void synchronise_through(uintptr_t location, Kind kind) {
+void stored_to_volatile() { state->stored_to_volatile = true; }
+
+namespace {
+
+// What told_without_fence() asks: who has updated the atomic after volatile stores.
+void signal_without_fence(uintptr_t location, const Access& access, uint32_t me) {
+  Thread& thread = state->threads[me];
+  if (state->stored_to_volatile && !state->has_fence) {
+    Signals& here = signals[location];
+    here.last[state->block] = {++here.count, me, {state->epoch, thread.tick++}, access.place};
+  }
+  const auto found = signals.find(location);
+  if (found != signals.end()) state->seen[location] = {found->second.count, me, state->epoch};
+}
+
+}  // namespace
+
+const Stamp* told_without_fence(const Word& word, uintptr_t location, uint8_t bytes,
+                                Place* atomic) {
+  const uint32_t me = current_thread();
+  for (const auto& [signal_location, seen] : state->seen) {
+    // A flag that is waited for tells of itself.
+    if (signal_location == location) continue;
+    if (seen.thread != me && seen.epoch == state->epoch) continue;
+    const Signals& here = signals.at(signal_location);
+    for (const Stamp& writer : word.writers) {
+      if ((writer.bytes & bytes) == 0 || !writer.is_volatile || writer.block == state->block)
+        continue;
+      const auto signal = here.last.find(writer.block);
+      if (signal == here.last.end() || signal->second.number > seen.signals) continue;
+      const Moment& moment = signal->second.moment;
+      const bool is_before_signal =
+          writer.epoch < moment.epoch ||
+          (writer.thread == signal->second.thread && writer.tick <= moment.tick);
+      if (!is_before_signal || is_ordered(writer, me)) continue;
+      *atomic = signal->second.place;
+      return &writer;
+    }
+  }
+  return nullptr;
+}
+
+void synchronise_through(const Access& access) {
+  const uintptr_t location = access.address;
+  const Kind kind = access.kind;
   const uint32_t me = current_thread();
   Thread& thread = state->threads[me];
   for (const Scope scope : kScopes) {
@@ -557,7 +666,11 @@ void synchronise_through(uintptr_t location, Kind kind) {
     hand_on_acquired(told, me);
     if (by_barrier) hand_on_fences_before_barrier(told);
     if (fenced.epoch != 0) hand_on(told, me, fenced);
+    for (uintptr_t word = location / 4 * 4; word < location + access.bytes; word += 4) {
+      told.learn({word, key(state->block, me)}, {state->epoch, thread.tick});
+    }
   }
+  if (kind == Kind::update) signal_without_fence(location, access, me);
 }
 
 void mbarrier_initialised(uintptr_t barrier) { handed[barrier] = {++last_source, {}, {}}; }
@@ -665,16 +778,32 @@ bool has_read(const Word& word, uint8_t bytes) {
 
 }  // namespace
 
-const Stamp* conflict(Word& word, uint32_t tag, uint8_t bytes, const Access& access, bool again,
-                      bool* earlier_was_write) {
+void forget(Word& word, const Stamp& earlier, uint8_t bytes) {
+  const auto forget_in = [&](std::span<Stamp> stamps) {
+    for (Stamp& stamp : stamps) {
+      if (stamp.block == earlier.block && stamp.thread == earlier.thread &&
+          stamp.atomic == earlier.atomic) {
+        stamp.bytes &= static_cast<uint8_t>(~bytes);
+      }
+    }
+  };
+  forget_in(word.writers);
+  forget_in(word.readers);
+}
+
+const Stamp* conflict(Word& word, uintptr_t location, uint32_t tag, uint8_t bytes,
+                      const Access& access, bool again, bool* earlier_was_write) {
   if (word.tag != tag) {
     word = {};
     word.tag = tag;
   }
   const uint32_t me = current_thread();
   static Stamp earlier;  // outlives the word's change
+  const bool follows_update =
+      access.kind == Kind::write && !access.atomic && has_just_updated(word, bytes, me);
   for (const Stamp& writer : word.writers) {
-    if (!conflicts(writer, bytes, access.atomic, me)) continue;
+    if (!conflicts(writer, location, bytes, access.atomic, me)) continue;
+    if (follows_update && writer.is_update) continue;
     *earlier_was_write = true;
     earlier = writer;
     return &earlier;
@@ -686,7 +815,7 @@ const Stamp* conflict(Word& word, uint32_t tag, uint8_t bytes, const Access& acc
   }
   if (writes) {
     for (const Stamp& reader : word.readers) {
-      if (!conflicts(reader, bytes, access.atomic, me)) continue;
+      if (!conflicts(reader, location, bytes, access.atomic, me)) continue;
       *earlier_was_write = false;
       earlier = reader;
       earlier.next_turn = is_of_next_turn(word, bytes, access);
@@ -698,6 +827,9 @@ const Stamp* conflict(Word& word, uint32_t tag, uint8_t bytes, const Access& acc
   now.atomic = access.atomic;
   now.copied = access.copies;
   now.again = again;
+  now.is_volatile = access.is_volatile;
+  now.compares = access.compares;
+  now.is_update = access.atomic && access.kind == Kind::update && !access.of_mbarrier;
   now.place = access.wait != 0 ? with_wait(access.place, access.wait) : access.place;
   if (writes) {
     now.updates = has_read(word, bytes);

@@ -407,9 +407,25 @@ cudaError_t error_of_finding() {
     case Finding::unfenced:
     case Finding::registers_under_way:
     case Finding::no_fence:
+    case Finding::no_fence_before_atomic:
     case Finding::under_way: break;
   }
   return cudaErrorLaunchFailure;
+}
+
+std::string describe_same_store(const Finding& f, const Block& block) {
+  const auto name = [&](uint32_t thread, uint32_t of_block) {
+    return "thread " + block.thread_name(thread) +
+           (f.earlier.block != f.block ? " of block " + block.block_name(of_block) : "");
+  };
+  bool certain = false;
+  const std::string cause = f.array ? cause_of_race(f, block, &certain) : std::string();
+  return "several threads store the same value to " + place(f, block) + ", among them " +
+         name(f.earlier.thread, f.earlier.block) + " and " + name(f.thread, f.block) + "\n" +
+         line_of(f.access, block) +
+         "  CUDA lets one of them win, so the result is the same whichever it is; if one thread is "
+         "to write it, let only that one do so\n" +
+         (cause.empty() ? "" : "  " + cause + "\n");
 }
 
 std::string name_of(uintptr_t address) {
@@ -452,6 +468,14 @@ std::string describe_finding(const Block& block) {
              line_of(f.access, block) + "  missing: a fence_async_proxy() in thread " +
              block.thread_name(f.earlier.thread) + " between the write and the barrier after it";
     case Finding::registers_under_way: return what + registers_under_way(f, block);
+    case Finding::no_fence_before_atomic:
+      return what + place(f, block) + ", which block " + block.block_name(f.earlier.block) +
+             "'s thread " + block.thread_name(f.earlier.thread) +
+             " wrote: both are volatile, which does not put them in an order\n" +
+             line_of(Kind::write, false, block, f.earlier.place) +
+             line_of("told of by an atomic", block, f.told_by) + line_of(f.access, block) +
+             "  missing: a __threadfence() between the write and the atomic, and one after the "
+             "atomic of the reader";
     case Finding::no_fence:
       return "thread " + block.thread_name(f.thread) + " " + no_fence(f, block);
     case Finding::not_begun:

@@ -12,10 +12,12 @@
 #include <map>
 #include <mutex>
 #include <new>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "../cluster.hpp"
+#include "../kernel_name.hpp"
 #include "../state.hpp"
 #include "checker.hpp"
 #include "finding.hpp"
@@ -65,6 +67,7 @@ struct Space {
   std::list<Array> arrays;   // ascending; findings point to them
   Block* block = nullptr;    // whose shared memory it is
   uint32_t last_writer = 0;  // number of a launch
+  bool of_program = false;   // variables of the program, which have values before it begins
 
   Space() = default;
   Space(uintptr_t address, size_t size)
@@ -125,6 +128,7 @@ uint32_t arena_tag = 0;
 const Launch* launch = nullptr;
 Segment host_stack;            // of the thread that launched
 std::vector<Segment> program;  // segments of the program itself, which may be accessed
+std::list<Space> variables;    // those of them that can be written, of the module with the kernels
 
 Space* allocation_of(uintptr_t address) {
   if (last_used && last_used->holds(address)) return last_used;
@@ -169,6 +173,44 @@ int add_segments(dl_phdr_info* module, size_t, void*) {
     if (begin) program.push_back({begin, begin + header.p_memsz});
   }
   return 0;
+}
+
+int add_variables(dl_phdr_info* module, size_t, void*) {
+  const auto here = reinterpret_cast<uintptr_t>(&variables);
+  std::list<Space> spaces;
+  bool is_own = false;
+  for (int i = 0; i < module->dlpi_phnum; ++i) {
+    const auto& header = module->dlpi_phdr[i];
+    if (header.p_type != PT_LOAD || (header.p_flags & PF_W) == 0) continue;
+    const uintptr_t begin = (module->dlpi_addr + header.p_vaddr) / kWord * kWord;
+    spaces.emplace_back(begin, module->dlpi_addr + header.p_vaddr + header.p_memsz - begin);
+    spaces.back().of_program = true;
+    is_own |= spaces.back().holds(here);
+  }
+  if (is_own) variables = std::move(spaces);
+  return is_own;
+}
+
+Space* variables_at(uintptr_t address) {
+  for (Space& space : variables) {
+    if (space.holds(address)) return &space;
+  }
+  return nullptr;
+}
+
+// The variable at which the access begins, or null.
+const Array* variable_of(const Access& access) {
+  static std::list<Array> known;
+  for (const Array& array : known) {
+    if (array.holds(access.address, 1)) return &array;
+  }
+  const Variable found = variable_at(reinterpret_cast<const void*>(access.address));
+  if (found.name.empty()) return nullptr;
+  Array& array =
+      known.emplace_back(Array{found.name, found.begin, found.bytes, access.bytes, {}, 0});
+  array.element_bytes = std::min(access.bytes, found.bytes);
+  if (array.element_bytes < found.bytes) array.extents = {found.bytes / array.element_bytes};
+  return &array;
 }
 
 Segment stack_of_caller() {
@@ -227,7 +269,7 @@ Finding finding_by(uint32_t block, uint32_t thread, Finding::What what, const Sp
   finding.block = block;
   finding.thread = thread;
   finding.access = access;
-  finding.array = array;
+  finding.array = !array && space.of_program ? variable_of(access) : array;
   finding.space_begin = space.begin;
   finding.space_bytes = space.bytes;
   finding.shared = space.block != nullptr;
@@ -264,6 +306,8 @@ bool in_same_array(const Finding& a, const Finding& b) {
   if (pending.exists) return;
   pending = {true, finding_at(Finding::unwritten, space, access, array)};
 }
+
+bool is_bulk(const Access& access) { return access.by_tma() || access.async_proxy; }
 
 bool has_stamp_of(const Stamp (&stamps)[Word::kWriters], uint32_t block, uint32_t thread) {
   return std::ranges::any_of(stamps, [&](const Stamp& stamp) {
@@ -349,32 +393,123 @@ bool asks_for_barrier(const Finding& race) {
          race.earlier_was_write == (race.access.kind == Kind::read);
 }
 
-[[gnu::cold, gnu::noinline]] void raced(Space& space, uint32_t tag, const Access& access,
-                                        size_t word, uint8_t unwritten, const Array* array,
-                                        const Stamp& earlier, bool earlier_was_write) {
+Finding race_of(const Space& space, const Access& access, size_t word, uint8_t unwritten,
+                const Array* array, const Stamp& earlier, bool earlier_was_write) {
   Finding finding = finding_at(Finding::race, space, access, array);
   finding.access.address = std::max(access.address, space.begin + word * kWord);
-  const bool is_bulk = access.by_tma() || access.async_proxy;
-  if (is_bulk && array) finding.access.bytes = array->element_bytes;
+  if (is_bulk(access) && array) finding.access.bytes = array->element_bytes;
   finding.earlier = earlier;
   finding.in_cluster = earlier.block != finding.block && rank_of(earlier.block) != no_rank;
   finding.earlier_was_write = earlier_was_write;
   finding.earlier_was_first = !earlier_was_write && (earlier.bytes & unwritten) != 0;
-  if (array && !finding.in_cluster) look_around(finding, space, tag);
+  return finding;
+}
+
+bool both_store(const Finding& race) {
+  return race.earlier_was_write && race.access.kind == Kind::write && !race.access.copies &&
+         !is_bulk(race.access) && same_line(race.access.place, race.earlier.place);
+}
+
+[[gnu::cold, gnu::noinline]] void raced(Space& space, uint32_t tag, Finding finding) {
+  const Access& access = finding.access;
+  const Stamp& earlier = finding.earlier;
+  if (finding.array && !finding.in_cluster) look_around(finding, space, tag);
   // In the same array, this finding explains the read that was held back.
   if (in_same_array(pending.finding, finding)) pending.exists = false;
-  const bool both_write = earlier_was_write && access.kind == Kind::write && !access.copies &&
-                          !is_bulk && same_line(access.place, earlier.place);
+  const bool both_write = both_store(finding);
   const bool may_update = access.kind == Kind::read && earlier.updates;
   const bool more_to_come =
       both_write ? asks_for_third(finding) : may_update || asks_for_barrier(finding);
   finding.until_barrier = !both_write && !may_update;
-  const bool by_tma = is_bulk || (earlier.is_in_flight() && earlier.flight() != Flight::st_async);
+  const bool by_tma =
+      is_bulk(access) || (earlier.is_in_flight() && earlier.flight() != Flight::st_async);
   if (!pending.exists && more_to_come && !by_tma && cluster_size() == 1) {
     pending = {true, finding};
     return;
   }
   end_with(finding);
+}
+
+// A plain read before a loop of atomicCAS, which corrects what it has read: races that this
+// explains if the thread comes to such an atomic before the next barrier.
+struct Doubt {
+  uint32_t block, thread;  // the reader
+  uintptr_t address;
+  Finding finding;
+};
+std::vector<Doubt> doubts;
+
+bool may_precede_cas(const Finding& race) {
+  const bool reads = race.access.kind == Kind::read;
+  return reads ? race.earlier.compares && !race.access.atomic && !is_bulk(race.access) &&
+                     !race.access.copies
+               : race.access.compares && !race.earlier_was_write && !race.earlier.atomic &&
+                     !race.earlier.is_in_flight() && rank_of(race.earlier.block) != no_rank;
+}
+
+[[gnu::cold, gnu::noinline]] void doubt(const Finding& race) {
+  const bool reads = race.access.kind == Kind::read;
+  const Doubt next{reads ? race.block : race.earlier.block,
+                   reads ? race.thread : race.earlier.thread, race.access.address, race};
+  const auto is_same = [&](const Doubt& other) {
+    return other.block == next.block && other.thread == next.thread &&
+           other.address / kWord == next.address / kWord;
+  };
+  if (std::ranges::none_of(doubts, is_same)) doubts.push_back(next);
+}
+
+[[gnu::cold, gnu::noinline]] void settle_doubts(const Access& access) {
+  std::erase_if(doubts, [&](const Doubt& d) {
+    return d.block == current_block_number() && d.thread == current_thread() &&
+           d.address - access.address < access.bytes;
+  });
+}
+
+// A store to an element that another thread has stored to at the same line, of what may be the same
+// value. That is known when the kernel calls the next time.
+struct {
+  bool exists = false;
+  Finding finding;
+  uintptr_t address = 0;
+  size_t bytes = 0;
+  unsigned char before[16];
+} store;
+std::vector<Finding> same_stores;  // of this launch, one a line
+
+bool may_store_the_same(const Finding& race) {
+  return options().same_stores && both_store(race) && !race.access.atomic && !race.earlier.atomic &&
+         race.access.bytes <= sizeof store.before;
+}
+
+bool is_in_same_stores(Place place) {
+  return std::ranges::any_of(
+      same_stores, [place](const Finding& f) { return same_line(f.access.place, place); });
+}
+
+[[gnu::cold, gnu::noinline]] void wait_for_store(Space& space, uint32_t tag, const Access& access,
+                                                 Finding race) {
+  if (store.exists) return;  // the second word of one access
+  if (race.array && !race.in_cluster && !is_in_same_stores(access.place))
+    look_around(race, space, tag);
+  store.exists = true;
+  store.finding = race;
+  store.address = access.address;
+  store.bytes = access.bytes;
+  std::memcpy(store.before, reinterpret_cast<const void*>(access.address), access.bytes);
+}
+
+bool has_stored_the_same() {
+  const auto* now = reinterpret_cast<const void*>(store.address);
+  return std::memcmp(store.before, now, store.bytes) == 0;
+}
+
+[[gnu::cold, gnu::noinline]] void look_at_store() {
+  store.exists = false;
+  if (!has_stored_the_same()) end_with(store.finding);
+  constexpr size_t kMost = 8;
+  if (same_stores.size() < kMost && !is_in_same_stores(store.finding.access.place)) {
+    same_stores.push_back(store.finding);
+  }
 }
 
 // After a race the block goes on until it is known whether a thread that has read what another has
@@ -488,16 +623,35 @@ void look_at_space(Space& space, Arena* arena, uint32_t tag, const Access& acces
     bool earlier_was_write = false;
     uint8_t& written = space.written[word];
     const bool again = access.kind != Kind::read && (written & bits) != 0;
-    if (const Stamp* earlier =
-            conflict(space.words[word], tag, bits, access, again, &earlier_was_write)) {
-      raced(space, tag, access, word, static_cast<uint8_t>(bits & ~written), array, *earlier,
-            earlier_was_write);
-      return;
+    const uintptr_t location = space.begin + word * kWord;
+    while (const Stamp* earlier = conflict(space.words[word], location, tag, bits, access, again,
+                                           &earlier_was_write)) {
+      const Finding race = race_of(space, access, word, static_cast<uint8_t>(bits & ~written),
+                                   array, *earlier, earlier_was_write);
+      if (may_precede_cas(race)) {
+        doubt(race);
+        if (access.kind == Kind::read) return;
+      } else if (may_store_the_same(race)) {
+        wait_for_store(space, tag, access, race);
+      } else {
+        return raced(space, tag, race);
+      }
+      forget(space.words[word], *earlier, bits);
+    }
+    if (access.is_volatile && access.kind == Kind::read && !arena) {
+      Place atomic = 0;
+      if (const Stamp* writer = told_without_fence(space.words[word], location, bits, &atomic)) {
+        Finding finding = finding_at(Finding::no_fence_before_atomic, space, access, array);
+        finding.earlier = *writer;
+        finding.told_by = atomic;
+        end_with(finding);
+      }
     }
     if (arena && arena->copies_under_way != 0 && (arena->under_way[word] & bits) != 0) {
       touched_too_early(*arena, access, word, arena->under_way[word] & bits, array);
     }
-    if (access.kind != Kind::write && !access.of_mbarrier && (bits & ~written) != 0) {
+    if (access.kind != Kind::write && !access.of_mbarrier && (bits & ~written) != 0 &&
+        !space.of_program) {
       read_unwritten(space, access, array);
     }
     if (access.async_proxy && arena) {
@@ -508,9 +662,10 @@ void look_at_space(Space& space, Arena* arena, uint32_t tag, const Access& acces
     if (access.kind != Kind::read && !is_issue) written |= bits;
   });
   if (access.kind != Kind::read) space.last_writer = launch->number;
-  if (access.atomic && !access.of_mbarrier && access.flight == Flight::none) {
-    synchronise_through(access.address, access.kind);
-  }
+  if (!access.atomic || access.of_mbarrier || access.flight != Flight::none) return;
+  if (access.is_volatile && access.kind == Kind::write && !arena) stored_to_volatile();
+  if (access.compares && !doubts.empty()) settle_doubts(access);
+  synchronise_through(access);
 }
 
 // The shared memory of another block exists from its begin to its end: the thread must know that
@@ -603,12 +758,16 @@ void launch_begins(const Launch& next) {
   launch_begins_for_races();
   program.clear();  // thread-local variables are the launching thread's
   dl_iterate_phdr(add_segments, nullptr);
+  if (variables.empty()) dl_iterate_phdr(add_variables, nullptr);
   // glibc reads all of /proc/self/maps for it, where each thread's stack has two lines.
   static thread_local const Segment stack = stack_of_caller();
   host_stack = stack;
 }
 
-void launch_ends() { turn.unlock(); }
+void launch_ends() {
+  same_stores.clear();
+  turn.unlock();
+}
 
 void block_begins(Block& block) {
   const uint32_t rank = block.rank();
@@ -658,6 +817,12 @@ uint32_t cluster_ends(bool threads_missed) {
     }
     arena.any_visit = false;
   }
+  if (store.exists && !has_stored_the_same() && !pending.exists) pending = {true, store.finding};
+  store.exists = false;
+  const bool all_ended = std::ranges::all_of(std::span(arenas).first(cluster_size()),
+                                             [](const Arena& arena) { return arena.ended; });
+  if (all_ended && !pending.exists && !doubts.empty()) pending = {true, doubts.front().finding};
+  doubts.clear();
   if (threads_missed && pending.finding.what == Finding::race) pending.exists = false;
   if (!pending.exists) return no_rank;
   keep(pending.finding);
@@ -680,7 +845,21 @@ const Array* shared_array_at(uintptr_t address) {
 }
 
 void settle() {
+  if (store.exists) look_at_store();
+  if (!pending.exists && !doubts.empty()) pending = {true, doubts.front().finding};
   if (pending.exists) end_with(pending.finding);
+}
+
+void kernel_calls() {
+  if (store.exists) look_at_store();
+}
+
+std::string describe_same_stores() {
+  std::string text;
+  for (const Finding& finding : same_stores) {
+    text += describe_same_store(finding, *arenas[0].block);
+  }
+  return text;
 }
 
 // All blocks of a cluster have their declarations at the same offsets.
@@ -707,6 +886,7 @@ void name_shared_in_check_build(const void* data, const SharedArray& shared) {
 void look_at(const Access& access) {
   Block* block = current_block;
   if (!block || !block->in_kernel()) return;
+  if (store.exists) look_at_store();
   if (pending.exists && pending.finding.what == Finding::race) return follow_race(access);
   const uintptr_t address = access.address;
   if (own->holds(address)) return look_at_space(*own, own, own->tag, access);
@@ -719,6 +899,9 @@ void look_at(const Access& access) {
   // A launch through a pointer reads the pointer where the host has it.
   if (access.kind == Kind::read && access.bytes == sizeof(void*) && host_stack.holds(address))
     return;
+  if (Space* space = variables_at(address)) {
+    return look_at_space(*space, nullptr, launch->number, access);
+  }
   if (belongs_to_program(address)) return;
   if (const Space* near = allocation_near(address)) strayed(*near, access);
   end_with({.what = is_mapped(address) ? Finding::host_memory : Finding::nowhere,
