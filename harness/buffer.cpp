@@ -10,6 +10,7 @@
 #include "harness/sample.hpp"
 #include "tile/host/cuda_check.hpp"
 #include "tile/host/device.hpp"
+#include "tile/host/stream_memory.hpp"
 #include "tile/host/text.hpp"
 
 namespace tile {
@@ -157,6 +158,24 @@ std::shared_ptr<const std::string> show(const std::string& name, std::span<const
 
 }  // namespace
 
+DeviceMemory::DeviceMemory(const std::string& name, std::size_t bytes, bool from_pool) {
+  void* memory = nullptr;
+  if (from_pool) {
+    cudaMemPool_t pool = nullptr;
+    throw_if_failed(pool_of_card(&pool));
+    throw_if_failed(cuda_status(cudaMallocFromPoolAsync(&memory, bytes, pool, nullptr),
+                                name + ": cudaMallocFromPoolAsync"));
+  } else {
+    throw_if_failed(cuda_status(cudaMalloc(&memory, bytes), name + ": cudaMalloc"));
+  }
+  memory_ = {static_cast<std::byte*>(memory), Free{from_pool}};
+}
+
+void DeviceMemory::Free::operator()(std::byte* memory) const {
+  // A destructor cannot report an error.
+  static_cast<void>(from_pool ? cudaFreeAsync(memory, nullptr) : cudaFree(memory));
+}
+
 std::vector<std::string> small_inputs() {
   std::vector<std::string> texts;
   for (const auto& input : shown_inputs()) {
@@ -217,9 +236,7 @@ DeviceBuffer::DeviceBuffer(std::string name, const Layout& layout, Poison surrou
     }
   }
 
-  void* memory = nullptr;
-  throw_if_failed(cuda_status(cudaMalloc(&memory, image_.size()), name_ + ": cudaMalloc"));
-  memory_.reset(static_cast<std::byte*>(memory));
+  memory_ = DeviceMemory(name_, image_.size());
   restore();
 }
 
@@ -234,10 +251,6 @@ void DeviceBuffer::restore() {
               .cols = layout_.cols,
               .ld = layout_.ld,
               .written = has_values_});
-}
-
-void DeviceBuffer::DeviceFree::operator()(std::byte* memory) const {
-  static_cast<void>(cudaFree(memory));  // a destructor cannot report an error
 }
 
 void* DeviceBuffer::raw() const { return memory_.get() + start(); }
@@ -313,11 +326,7 @@ GuardedMemory::GuardedMemory(std::string name, const Layout& layout)
     : name_(std::move(name)), layout_(layout) {
   require_valid(name_, layout_);
   require(layout_.ld == layout_.cols || layout_.rows <= 1, name_ + ".ld", "padding is not for it");
-  void* memory = nullptr;
-  throw_if_failed(
-      cuda_status(cudaMalloc(&memory, offset_bytes(layout_) + bytes() + 2 * kCanaryBytes),
-                  name_ + ": cudaMalloc"));
-  memory_.reset(static_cast<std::byte*>(memory));
+  memory_ = DeviceMemory(name_, offset_bytes(layout_) + bytes() + 2 * kCanaryBytes);
   restore_guards();
   poison();
 }
@@ -336,10 +345,6 @@ std::size_t GuardedMemory::bytes() const {
 std::byte* GuardedMemory::begin() const { return memory_.get() + offset_bytes(layout_); }
 
 void* GuardedMemory::raw() const { return begin() + kCanaryBytes; }
-
-void GuardedMemory::DeviceFree::operator()(std::byte* memory) const {
-  static_cast<void>(cudaFree(memory));
-}
 
 void GuardedMemory::tell_device(bool written) const {
   name_array({.name = name_.c_str(),

@@ -8,6 +8,7 @@
 #include "harness/test_main.hpp"
 
 #include <doctest/doctest.h>
+#include <malloc.h>
 #include <pthread.h>
 
 #include <charconv>
@@ -149,6 +150,11 @@ std::size_t& own_runs() {
 }  // namespace tile
 
 int main(int count, char** arguments) {
+  // A test makes and drops vectors of megabytes all the time. By default the C library gives each
+  // back to the system, which maps and clears its pages anew for the next.
+  constexpr int kKept = 1 << 30;
+  mallopt(M_MMAP_THRESHOLD, kKept);
+  mallopt(M_TRIM_THRESHOLD, kKept);
   constexpr int kSkipped = 77;  // CTest's SKIP_RETURN_CODE
   bool has_reporter = false;    // doctest would have both
   std::vector<char*> others;

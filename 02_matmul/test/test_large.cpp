@@ -91,9 +91,8 @@ std::optional<Step> step_for(DType type) {
   return {};
 }
 
-// Every selected step on integers, all of C checked, and what lies around it.
-void check_large(const Step& step, const Problem& p) {
-  const LargeMatrices x = place(p);
+// A step on integers, all of C checked, and what lies around it.
+void check_large(const Step& step, const Problem& p, const LargeMatrices& x) {
   const std::string type(tile::name(p.type));
   CAPTURE(type);
   CAPTURE(step.name);
@@ -109,9 +108,13 @@ void check_large(const Step& step, const Problem& p) {
   CHECK_MESSAGE(status.ok(), status.message);
 }
 
+void check_large(const Step& step, const Problem& p) { check_large(step, p, place(p)); }
+
+// Every selected step.
 void check_large(const Problem& p) {
+  const LargeMatrices x = place(p);
   for (const Step& step : tile::selected_steps(kLadder)) {
-    if (tile::check_requirements(step.types, step.needs, p.type).ok()) check_large(step, p);
+    if (tile::check_requirements(step.types, step.needs, p.type).ok()) check_large(step, p, x);
   }
 }
 

@@ -221,11 +221,11 @@ struct Outputs {
 class Workspace {
  public:
   /// Every byte of it is `fill`: 0xff makes NaN, 0x4b a large finite number.
-  Workspace(std::int64_t bytes, int fill) : bytes_(static_cast<std::size_t>(bytes)), fill_(fill) {
-    void* memory = nullptr;
-    REQUIRE(cudaMalloc(&memory, bytes_ + 2 * kCanary) == cudaSuccess);
-    memory_.reset(static_cast<std::byte*>(memory));
-    REQUIRE(cudaMemset(memory, fill, bytes_ + 2 * kCanary) == cudaSuccess);
+  Workspace(std::int64_t bytes, int fill)
+      : bytes_(static_cast<std::size_t>(bytes)),
+        fill_(fill),
+        memory_("workspace", bytes_ + 2 * kCanary, true) {
+    REQUIRE(cudaMemset(memory_.get(), fill, bytes_ + 2 * kCanary) == cudaSuccess);
     const auto floats = static_cast<std::int64_t>(bytes_ / 4);
     tile::name_array({"workspace", raw(), 4, 1, floats, floats, false});
   }
@@ -243,9 +243,6 @@ class Workspace {
   }
 
  private:
-  struct CudaFree {
-    void operator()(std::byte* memory) const { static_cast<void>(cudaFree(memory)); }
-  };
   static constexpr std::size_t kCanary = 32 * 1024;
 
   Status check(std::size_t begin, std::size_t count, const char* what) const {
@@ -260,7 +257,7 @@ class Workspace {
 
   std::size_t bytes_;
   int fill_;
-  std::unique_ptr<std::byte, CudaFree> memory_;
+  tile::DeviceMemory memory_;
 };
 
 /// The memory of a call: what it is given, and nothing else.
