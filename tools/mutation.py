@@ -2,7 +2,8 @@
 
     tools/mutate --all                     every mutant
     tools/mutate --sample 4 [--seed S]     four of them, drawn by the seed
-    tools/mutate NAME…                     01_vector_add/no_guard, or no_guard
+    tools/mutate NAME…                     01_vector_add/no_guard, or no_guard; or of a folder all
+    tools/mutate NAME… --sample 3          three of these
     tools/mutate --list                    what there is
 
 Mutants stand in the files test/mutants.txt of the project's folders. tools/edits.py says how
@@ -102,10 +103,13 @@ def find(root):
 
 def choose(mutants, names):
     """The mutants with these names. Raises EditError if there is none of a name."""
+    def called(mutant):
+        folder, _, entry = mutant.name.partition("/")
+        return {mutant.name, folder, entry}
     for name in names:
-        if not any(name in (m.name, m.name.partition("/")[2]) for m in mutants):
+        if not any(name in called(mutant) for mutant in mutants):
             raise EditError(f"there is no mutant '{name}'; --list shows what there is")
-    return [m for m in mutants if {m.name, m.name.partition("/")[2]} & set(names)]
+    return [mutant for mutant in mutants if called(mutant) & set(names)]
 
 
 def mutated(mutant, root):
@@ -389,7 +393,7 @@ def table(rows):
 def arguments_of(argv):
     parser = argparse.ArgumentParser(prog="tools/mutate", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME", help="only these mutants")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="only these mutants, or those of these folders")
     parser.add_argument("--all", action="store_true", help="every mutant")
     parser.add_argument("--sample", type=int, metavar="N", help="N mutants, drawn by chance")
     parser.add_argument("--seed", type=int, help="of the sample; another each time unless given")
@@ -399,8 +403,8 @@ def arguments_of(argv):
                         help="mutants tried at a time, each in a build of its own")
     parser.add_argument("--keep", action="store_true", help="keep the temporary folder")
     arguments = parser.parse_args(argv)
-    if bool(arguments.names) + arguments.all + (arguments.sample is not None) > 1:
-        parser.error("NAME, --all and --sample exclude each other")
+    if arguments.all and (arguments.names or arguments.sample is not None):
+        parser.error("--all excludes NAME and --sample")
     if not (arguments.names or arguments.all or arguments.list or arguments.sample is not None):
         parser.error("needs NAME, --all, --sample or --list")
     if arguments.jobs < 1 or arguments.sample is not None and arguments.sample < 1:

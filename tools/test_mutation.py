@@ -384,6 +384,9 @@ class Samples(unittest.TestCase):
     def test_a_seed_draws_the_same_again(self):
         self.assertEqual(mutation.sample(self.MUTANTS, 4, 7), mutation.sample(self.MUTANTS, 4, 7))
 
+    def test_a_folder_names_all_its_mutants(self):
+        self.assertEqual(mutation.choose(self.MUTANTS, ["chapter"]), self.MUTANTS)
+
     def test_seeds_reach_all_and_none_twice(self):
         drawn = [mutation.sample(self.MUTANTS, 4, seed) for seed in range(100)]
         self.assertEqual({len({m.name for m in mutants}) for mutants in drawn}, {4})
