@@ -7,10 +7,15 @@ PyTorch asks of operators. Skipped where there is no PyTorch.
 The library is that of the argument, or of the environment's TILE_LIBRARY, or the one in build/cpu.
 With one for a GPU the tensors are on the GPU.
 """
+import contextlib
+import inspect
+import math
 import os
 import pathlib
 import sys
+import types
 import unittest
+import warnings
 from typing import Callable, NamedTuple
 from unittest import mock
 
@@ -20,6 +25,8 @@ except ImportError:
     torch = None
 else:
     import tile_by_tile as tile
+    from torch._subclasses import FakeTensorMode
+    from torch.autograd import forward_ad
     from torch.utils._python_dispatch import TorchDispatchMode
 
 DEFAULT = pathlib.Path(__file__).resolve().parent.parent / "build/cpu/harness/c/libtile_c.so"
@@ -83,6 +90,40 @@ def rotated(x, places, frequencies, interleaved=False, factor=1.0):
     return torch.cat([factor * turned, rest], -1)
 
 
+def scaled_frequencies(d, *, base=1e4, rule="paper", scaling="unscaled", factor=1.0,
+                       trained_length=0, length=0, beta_fast=32.0, beta_slow=1.0, truncate=True,
+                       high_frequency_factor=4.0, low_frequency_factor=1.0, short_factors=(),
+                       long_factors=(), attention_factor=None, unrotated_pairs=0):
+    """Frequencies, and the attention factor, as ../06_rope/scaling.md has them."""
+    pairs = torch.arange(d // 2, dtype=torch.float64)
+    if scaling in ("ntk", "dynamic_ntk"):
+        s = factor if scaling == "ntk" else (
+            1 + factor * max(length - trained_length, 0) / trained_length)
+        base = base * s ** (d / (d - 2))
+    f = base ** (-2 * pairs / d)
+    if rule == "half_truncated":
+        f = torch.where(pairs < d // 4, base ** (-pairs / (d // 4 - 1)), 0)
+    a = 1.0
+    if scaling == "linear":
+        f = f / factor
+    elif scaling == "yarn":
+        first, last = (d * math.log(trained_length / (2 * math.pi * turns)) / (2 * math.log(base))
+                       for turns in (beta_fast, beta_slow))
+        if truncate:
+            first, last = math.floor(first), math.ceil(last)
+        slow = ((pairs - max(first, 0)) / (min(last, d - 1) - max(first, 0))).clamp(0, 1)
+        f, a = f * (1 - slow) + f / factor * slow, 0.1 * math.log(factor) + 1
+    elif scaling == "llama3":
+        turns = trained_length * f / (2 * math.pi)
+        kept = (turns - low_frequency_factor) / (high_frequency_factor - low_frequency_factor)
+        f = f * kept.clamp(0, 1) + f / factor * (1 - kept.clamp(0, 1))
+    elif scaling == "longrope":
+        f = f / torch.tensor(long_factors if length > trained_length else short_factors)
+        a = math.sqrt(1 + math.log(factor) / math.log(trained_length))
+    f = torch.where(pairs < d // 2 - unrotated_pairs, f, 0)
+    return f, a if attention_factor is None else attention_factor
+
+
 def distances(method, window, factor):
     """How far apart query and key are, own positions and those of keys being given."""
     far = {"rerope": lambda i, j: window + 0 * (i - j),
@@ -100,6 +141,7 @@ class Case(NamedTuple):
     expected: Callable  # of the same in double
     shapes: list
     weights: tuple = ()  # which tensors are weights, so near 1
+    by_module: Callable = None  # as `ours`, by the module
 
 
 def lengths_of(pairs, device):
@@ -107,31 +149,51 @@ def lengths_of(pairs, device):
     return dict(query_lengths=numbers[0], key_lengths=numbers[1])
 
 
+def made(module):
+    """A module before its call. A test has it compiled."""
+    return module
+
+
 def norm_cases():
-    functional = torch.nn.functional
+    functional, call = torch.nn.functional, torch.func.functional_call
     x, row = [2, 3, 9], [9]
+
+    def by_module(make, *names, **options):
+        def module(x, *weights):
+            of_type = dict(device=x.device, dtype=x.dtype)
+            return call(made(make(9, **of_type, **options)), dict(zip(names, weights)), (x,))
+        return module
     yield Case("layer_norm", tile.layer_norm,
-               lambda x, w, b: functional.layer_norm(x, row, w, b), [x, row, row], (1,))
+               lambda x, w, b: functional.layer_norm(x, row, w, b), [x, row, row], (1,),
+               by_module(tile.LayerNorm, "weight", "bias"))
     yield Case("layer_norm without weights", lambda x: tile.layer_norm(x, eps=0.5),
-               lambda x: functional.layer_norm(x, row, eps=0.5), [x])
+               lambda x: functional.layer_norm(x, row, eps=0.5), [x], (),
+               by_module(tile.LayerNorm, eps=0.5, bias=False, weight=False))
+    yield Case("layer_norm with a weight", tile.layer_norm,
+               lambda x, w: functional.layer_norm(x, row, w), [x, row], (1,),
+               by_module(tile.LayerNorm, "weight", bias=False))
     yield Case("layer_norm with a bias", lambda x, b: tile.layer_norm(x, None, b),
-               lambda x, b: functional.layer_norm(x, row, None, b), [x, row])
+               lambda x, b: functional.layer_norm(x, row, None, b), [x, row], (),
+               by_module(tile.LayerNorm, "bias", weight=False))
     yield Case("rms_norm", tile.rms_norm, lambda x, w: functional.rms_norm(x, row, w, 1e-5),
-               [x, row], (1,))
+               [x, row], (1,), by_module(tile.RMSNorm, "weight"))
     yield Case("rms_norm without weights", lambda x: tile.rms_norm(x, eps=0.5),
-               lambda x: functional.rms_norm(x, row, None, 0.5), [x])
+               lambda x: functional.rms_norm(x, row, None, 0.5), [x], (),
+               by_module(tile.RMSNorm, eps=0.5, weight=False))
 
 
 def softmax_cases():
+    def add(name, expected, **options):
+        return Case(name, lambda x: tile.softmax(x, **options), expected, [[2, 3, 5]],
+                    by_module=lambda x: made(tile.Softmax(**options))(x))
+
     def causal(x):
         hidden = torch.ones(x.shape[-2:], dtype=torch.bool, device=x.device).triu(
             1 + x.shape[-1] - x.shape[-2])
         return x.masked_fill(hidden, -1e30).softmax(-1)
-    x = [2, 3, 5]
-    yield Case("softmax", tile.softmax, lambda x: x.softmax(-1), [x])
-    yield Case("log softmax, scaled", lambda x: tile.softmax(x, scale=0.5, log=True),
-               lambda x: (0.5 * x).log_softmax(-1), [x])
-    yield Case("causal softmax", lambda x: tile.softmax(x, causal=True), causal, [x])
+    yield add("softmax", lambda x: x.softmax(-1))
+    yield add("log softmax, scaled", lambda x: (0.5 * x).log_softmax(-1), scale=0.5, log=True)
+    yield add("causal softmax", causal, causal=True)
 
 
 def attention_cases(batch, heads, kv_heads, queries, keys, head_dim):
@@ -144,73 +206,116 @@ def attention_cases(batch, heads, kv_heads, queries, keys, head_dim):
             more = lengths_of(lengths, q.device) if lengths else {}
             return tile.attention(q, k, v, return_lse=True, **more, **options)
 
+        def by_module(q, k, v):
+            more = lengths_of(lengths, q.device) if lengths else {}
+            return made(tile.Attention(**options))(q, k, v, return_lse=True, **more)
+
         def expected(q, k, v):
             return attended(v, queries, heads, products(q, k, options.get("scale")), lengths,
                             options.get("causal", False), options.get("window"))
-        return Case(name, ours, expected, [q, k, k])
+        return Case(name, ours, expected, [q, k, k], by_module=by_module)
     yield add("attention")
     yield add("causal attention, scaled", None, dict(causal=True, scale=0.3))
     yield add("causal attention with lengths", pairs, dict(causal=True))
     yield add("attention in a band", None, dict(window=(2, 1)))
 
-    def two_scores(name, window, causal, lengths=None):
+    def two_scores(name, window, causal, lengths=None, scale=None):
+        options = dict(causal=causal, scale=scale)
+
         def ours(q1, k1, q2, k2, v):
             more = lengths_of(lengths, v.device) if lengths else {}
-            return tile.windowed_attention(q1, k1, q2, k2, v, window, causal=causal,
-                                           return_lse=True, **more)
+            return tile.windowed_attention(q1, k1, q2, k2, v, window, return_lse=True, **more,
+                                           **options)
+
+        def by_module(*tensors):
+            more = lengths_of(lengths, tensors[0].device) if lengths else {}
+            module = tile.WindowedAttention(window, **options)
+            return made(module)(*tensors, return_lse=True, **more)
 
         def expected(q1, k1, q2, k2, v):
-            near, far = products(q1, k1), products(q2, k2)
+            near, far = products(q1, k1, scale), products(q2, k2, scale)
 
             def scores(*which):
                 _, own, at = which
                 is_near = (own[:, None] - at).abs() < window
                 return torch.where(is_near, near(*which), far(*which))
             return attended(v, queries, heads, scores, lengths, causal)
-        return Case(name, ours, expected, [q, k, q, k, k])
+        return Case(name, ours, expected, [q, k, q, k, k], by_module=by_module)
     yield two_scores("windowed attention", 2, True)
-    yield two_scores("windowed attention, not causal, with lengths", 3, False, pairs)
+    yield two_scores("windowed attention, not causal, with lengths", 3, False, pairs, 0.4)
 
 
 def rotary_cases(batch, heads, kv_heads, queries, keys, head_dim):
     q, k = [batch, queries, heads, head_dim], [batch, queries, kv_heads, head_dim]
     rotary_dim = head_dim // 4 * 2  # of a part of each row
 
-    def add(name, interleaved=False, positions=None, first=0, **options):
-        tables = {device: tile.rotary_tables(rotary_dim, 50, device=device, **options)
+    def add(name, interleaved=False, positions=None, first=0, dim=rotary_dim, **options):
+        tables = {device: tile.rotary_tables(dim, 50, device=device, **options)
                   for device in ("cpu", tile.device())}
+        frequencies, factor = scaled_frequencies(dim, **options)
+
+        def places(q):
+            given = None if positions is None else torch.tensor(positions, device=q.device)
+            return dict(positions=given, first_position=first)
 
         def ours(q, k):
-            given = None if positions is None else torch.tensor(positions, device=q.device)
-            return tile.rotary(q, k, tables[q.device.type], positions=given, first_position=first,
-                               interleaved=interleaved)
+            return tile.rotary(q, k, tables[q.device.type], interleaved=interleaved, **places(q))
+
+        def by_module(q, k):
+            module = tile.RotaryEmbedding(dim, 50, interleaved=interleaved, device=q.device,
+                                          **options)
+            return made(module)(q, k, **places(q))
 
         def expected(q, k):
-            _, _, frequencies, factor = tables[q.device.type]
-            places = torch.tensor(positions or [range(first, first + queries)] * batch,
-                                  device=q.device)
-            return tuple(rotated(x, places, frequencies, interleaved, factor) for x in (q, k))
-        return Case(name, ours, expected, [q, k])
+            at = torch.tensor(positions or [range(first, first + queries)] * batch, device=q.device)
+            return tuple(rotated(x, at, frequencies.to(q.device), interleaved, factor)
+                         for x in (q, k))
+        return Case(name, ours, expected, [q, k], by_module=by_module)
     yield add("rotary", first=3)
     yield add("rotary, interleaved at positions, yarn", interleaved=True,
               positions=[[7 * (i + b) % 40 for i in range(queries)] for b in range(batch)],
               scaling="yarn", factor=4.0, trained_length=16)
+    if head_dim < 16:
+        return  # too few pairs to tell scalings apart
+    half = [1 + i / 8 for i in range(8)]
+    for options in (
+            dict(rule="half_truncated", base=1024.0), dict(scaling="linear", factor=3.0),
+            dict(scaling="linear", factor=2.0, unrotated_pairs=5), dict(scaling="ntk", factor=3.0),
+            dict(scaling="dynamic_ntk", factor=2.0, trained_length=20, length=50),
+            dict(scaling="yarn", factor=40.0, trained_length=500, truncate=False, beta_fast=20.0,
+                 beta_slow=2.0, attention_factor=1.3),
+            dict(scaling="llama3", factor=8.0, trained_length=300, high_frequency_factor=5.0,
+                 low_frequency_factor=2.0),
+            dict(scaling="longrope", factor=4.0, trained_length=20, length=20, short_factors=half,
+                 long_factors=[9.0] * 8),
+            dict(scaling="longrope", factor=4.0, trained_length=20, length=21, long_factors=half,
+                 short_factors=[9.0] * 8, attention_factor=0.7)):
+        yield add(f"rotary, {options}", dim=16, first=30, **options)
 
 
 def windowed_rotary_cases(batch, heads, kv_heads, queries, keys, head_dim):
     q, k = [batch, queries, heads, head_dim], [batch, keys, kv_heads, head_dim]
     pairs = [(queries, keys - 1), (queries - 1, queries - 2)][:batch]
 
-    def add(method, window, factor, lengths=None, scale=None, attention_factor=1.0, **options):
+    def add(method, window, factor, lengths=None, scale=None, attention_factor=1.0, base=1e4,
+            **options):
+        of_method = dict(method=method, factor=factor, attention_factor=attention_factor)
         tables = {device: tile.windowed_rotary_tables(
-            tile.rotary_tables(head_dim, 0).frequencies, keys, window, method=method,
-            factor=factor, attention_factor=attention_factor, device=device)
+            tile.rotary_tables(head_dim, 0, base=base).frequencies, keys, window, device=device,
+            **of_method)
             for device in ("cpu", tile.device())}
 
         def ours(q, k, v):
             more = lengths_of(lengths, q.device) if lengths else {}
             return tile.windowed_rotary_attention(q, k, v, tables[q.device.type], scale=scale,
                                                   return_lse=True, **more, **options)
+
+        def by_module(q, k, v):
+            more = lengths_of(lengths, q.device) if lengths else {}
+            given = dict(base=base) if scale else dict(frequencies=tables["cpu"].frequencies)
+            module = tile.WindowedRotaryAttention(head_dim, keys, window, scale=scale,
+                                                  device=q.device, **given, **of_method, **options)
+            return made(module)(q, k, v, return_lse=True, **more)
 
         def expected(q, k, v):
             frequencies = tables[q.device.type].frequencies
@@ -224,8 +329,9 @@ def windowed_rotary_cases(batch, heads, kv_heads, queries, keys, head_dim):
                 return torch.einsum("ijhd,jhd->hij", rows, others) * (
                     attention_factor**2 * (scale or head_dim ** -0.5))
             return attended(v, queries, heads, scores, lengths)
-        return Case(f"windowed rotary attention by {method}", ours, expected, [q, k, k])
-    yield add("rerope", 3, 1.0, scale=0.4)
+        return Case(f"windowed rotary attention by {method}", ours, expected, [q, k, k],
+                    by_module=by_module)
+    yield add("rerope", 3, 1.0, scale=0.4, base=500.0)
     yield add("leaky_rerope", 2, 3.0, pairs, attention_factor=1.2)
     yield add("self_extend", 3, 2.0, interleaved=True)
 
@@ -284,6 +390,56 @@ class Values(unittest.TestCase):
             for case in all_cases(SIZES):
                 with self.subTest(case.name, dtype=dtype):
                     self.check_case(case, dtype)
+
+    def test_modules_compute_what_their_functions_do(self):
+        for case in all_cases(SIZES):
+            with self.subTest(case.name):
+                self.check_case(case._replace(ours=case.by_module), torch.float32)
+
+    def test_every_option_has_a_case(self):
+        """Each option of each function and module differs from its default in one case at least."""
+        asked = {}
+        public = [(name, each) for name, each in vars(tile).items()
+                  if not name.startswith("_") and getattr(each, "__module__", "") == tile.__name__]
+        functions = {name: each for name, each in public if inspect.isfunction(each)
+                     and name not in ("load", "library", "device", "hugging_face_options")}
+        modules = {name: each for name, each in public
+                   if inspect.isclass(each) and issubclass(each, torch.nn.Module)}
+
+        def recorded(name, function):
+            signature = inspect.signature(function)
+
+            def record(*args, **options):
+                found = signature.bind(*args, **options).arguments
+                named = found.pop("options", {}) if "options" in signature.parameters else {}
+                asked.setdefault(name, set()).update(named)
+                for each, value in found.items():
+                    if value is not signature.parameters[each].default:
+                        asked[name].add(each)
+                return function(*args, **options)
+            return record
+        patches = [mock.patch.object(tile, name, recorded(name, each))
+                   for name, each in functions.items()]
+        for name, each in modules.items():
+            patches += [mock.patch.object(each, method, recorded(f"{name}.{method}",
+                                                                 getattr(each, method)))
+                        for method in ("__init__", "forward")]
+        with contextlib.ExitStack() as stack:
+            for patch in patches:
+                stack.enter_context(patch)
+            for case in all_cases(SIZES):
+                tensors = [each.detach() for each in tensors_of(case, torch.float32)]
+                case.ours(*tensors)
+                case.by_module(*tensors)
+        expected = dict(functions)
+        for name, each in modules.items():
+            expected |= {f"{name}.{method}": getattr(each, method)
+                         for method in ("__init__", "forward")}
+        for name, each in expected.items():
+            names = set(inspect.signature(each).parameters)
+            if "options" in names:
+                names = names - {"options"} | set(tile.TABLE_OPTIONS)
+            self.assertEqual(names - asked[name], set(), name)
 
     def test_references_are_exact(self):
         for case in all_cases(SIZES):
@@ -348,6 +504,15 @@ def one_of_each():
     return found.values()
 
 
+def transposed(x):
+    """A tensor [batch, length, heads, head_dim] in memory as [batch, heads, length, head_dim], and
+    others with their last two dimensions the other way round."""
+    if not isinstance(x, torch.Tensor) or x.dim() < 2:
+        return x
+    first, second = (1, 2) if x.dim() == 4 else (-1, -2)
+    return x.transpose(first, second).contiguous().transpose(first, second)
+
+
 class Calls(TorchDispatchMode if torch else object):
     """Which of our operators were called, and how."""
 
@@ -372,17 +537,23 @@ class Operators(unittest.TestCase):
                 found = smooth(as_list(case.ours(*tensors)))
                 torch.autograd.grad(found, tensors, [torch.ones_like(each) for each in found])
             for function, args in recorded.calls:
-                names = [each.name for each in function._schema.arguments]
-                is_backward = function._schema.name.endswith("_backward")
-                given = [each.detach().requires_grad_(
-                    each.is_floating_point() and not is_backward
-                    and name not in ("cos", "sin", "frequencies"))
-                    if isinstance(each, torch.Tensor) else each for name, each in zip(names, args)]
+                given = [each.detach() if isinstance(each, torch.Tensor) else each for each in args]
                 with self.subTest(function=str(function)):
                     torch.library.opcheck(function, tuple(given))
+                    self.check_fake(function, [transposed(each) for each in given])
                 checked.add(function._schema.name)
         self.assertEqual(checked, {each._qualname for each in vars(tile).values()
                                    if isinstance(each, torch.library.CustomOpDef)})
+
+    def check_fake(self, function, args):
+        """That results without data have the shapes and strides of those with data."""
+        found = as_list(function(*args))
+        with FakeTensorMode() as mode:
+            fakes = as_list(function(*(mode.from_tensor(each) if isinstance(each, torch.Tensor)
+                                       else each for each in args)))
+        for each, fake in zip(found, fakes, strict=True):
+            self.assertEqual((each.shape, each.stride(), each.dtype, each.device),
+                             (fake.shape, fake.stride(), fake.dtype, fake.device))
 
     def test_compiled_functions_compute_the_same(self):
         for case in one_of_each():
@@ -400,6 +571,32 @@ class Operators(unittest.TestCase):
                                        strict=True):
                     torch.testing.assert_close(each, other)
 
+    def test_integers_that_int32_lacks_are_outside(self):
+        device = tile.device()
+        q = torch.randn(1, 3, 2, 16, device=device)
+        tables = tile.rotary_tables(16, 9, device=device)
+        far = torch.tensor([[2, 2**32 + 2, -2**32 + 2]], device=device)
+        wanted = tile.rotary(q, q, tables, positions=torch.tensor([[2, 9, -1]], device=device))[0]
+        found = tile.rotary(q, q, tables, positions=far)[0]
+        self.assertTrue(found[:, 1:].isnan().all())
+        torch.testing.assert_close(found, wanted, equal_nan=True, rtol=0, atol=0)
+        for length, same in ((2**32 + 1, 3), (-2**32 + 1, 0)):
+            o, other = (tile.attention(q, q, q, key_lengths=torch.tensor([n], device=device))
+                        for n in (length, same))
+            self.assertTrue(torch.equal(o, other))
+
+    def test_rotary_without_k(self):
+        device = tile.device()
+        q = torch.randn(1, 3, 2, 16, device=device, requires_grad=True)
+        tables = tile.rotary_tables(16, 9, device=device)
+        found, none = tile.rotary(q, None, tables)
+        wanted, _ = tile.rotary(q, q, tables)
+        self.assertIsNone(none)
+        self.assertTrue(torch.equal(found, wanted))
+        self.assertTrue(torch.equal(*(torch.autograd.grad(each, q, torch.ones_like(each))[0]
+                                      for each in (found, wanted))))
+        self.assertIsNone(tile.RotaryEmbedding(16, 9, device=device)(q)[1])
+
     def test_no_gradient_flows_through_lse(self):
         case = next(attention_cases(*SIZES))
         self.assertFalse(case.ours(*tensors_of(case, torch.float32))[1].requires_grad)
@@ -410,10 +607,131 @@ class Operators(unittest.TestCase):
             found = smooth(as_list(case.ours(*tensors)))
             first = torch.autograd.grad(found, tensors, [x * x for x in found], create_graph=True)
             if case.name == "rotary":
-                torch.autograd.grad(first[0].sum(), tensors[0])
+                expected = smooth(as_list(case.expected(*tensors)))
+                others = torch.autograd.grad(expected, tensors, [x * x for x in expected],
+                                             create_graph=True)
+                for each, other in zip(*(torch.autograd.grad(sum(x.square().sum() for x in which),
+                                                             tensors) for which in (first, others)),
+                                       strict=True):
+                    torch.testing.assert_close(each, other)
             else:
-                with self.assertRaisesRegex(RuntimeError, "no autograd formula", msg=case.name):
+                with self.assertRaisesRegex(NotImplementedError, "_backward has no gradients",
+                                            msg=case.name):
                     torch.autograd.grad(first[0].sum(), tensors[0])
+
+    def test_torch_func_has_the_gradients_of_autograd(self):
+        func = torch.func
+        for case in one_of_each():
+            def loss(*tensors):
+                return sum(each.square().sum() for each in as_list(case.ours(*tensors))[:1])
+            with self.subTest(case.name):
+                tensors = tensors_of(case, torch.float64, "cpu")
+                which = tuple(range(len(tensors)))
+                wanted = torch.autograd.grad(loss(*tensors), tensors, allow_unused=True,
+                                             materialize_grads=True)
+                plain = [each.detach() for each in tensors]
+                stacked = [torch.stack([each, each]) for each in plain]
+                with warnings.catch_warnings():  # that vmap calls the operators one by one
+                    warnings.simplefilter("ignore")
+                    both = func.vmap(func.grad(loss, which))(*stacked)
+                for each, other, two in zip(func.grad(loss, which)(*plain), wanted, both,
+                                            strict=True):
+                    torch.testing.assert_close(each, other)
+                    torch.testing.assert_close(two, torch.stack([other, other]))
+                if case.name != "rotary":
+                    first, *rest = plain
+                    with self.assertRaisesRegex(NotImplementedError, "_backward has no gradients"):
+                        func.grad(lambda x: func.grad(loss)(x, *rest).square().sum())(first)
+
+    def test_derivatives_in_forward_mode_are_refused(self):
+        for case in one_of_each():
+            for dtype in (torch.float32, torch.float64):
+                x, *rest = [each.detach() for each in
+                            tensors_of(case, dtype, "cpu" if dtype == torch.float64 else None)]
+
+                def of_dual(x):
+                    with forward_ad.dual_level():
+                        return case.ours(forward_ad.make_dual(x, x), *rest)
+
+                def jvp(x):
+                    return torch.func.jvp(lambda x: case.ours(x, *rest), (x,), (x,))
+                for function in (of_dual, jvp, torch.func.jacfwd(lambda x: case.ours(x, *rest)),
+                                 torch.compile(jvp, backend="aot_eager")):
+                    with self.subTest(case.name, dtype=dtype), \
+                            self.assertRaisesRegex(NotImplementedError, "in forward mode"):
+                        function(x)
+
+
+class HuggingFace(unittest.TestCase):
+    """Options of a model's config."""
+
+    def options(self, *, most=None, **parameters):
+        return tile.hugging_face_options(parameters, 64, most)
+
+    def test_parameters_become_options(self):
+        lists = dict(short_factor=[1.5] * 32, long_factor=[2.5] * 32)
+        trained = dict(original_max_position_embeddings=4096)
+        of_mscale = (0.1 * 0.7 * math.log(40) + 1) / (0.1 * 1.2 * math.log(40) + 1)
+        for found, wanted in (
+                (self.options(), dict(scaling="unscaled")),
+                (self.options(rope_theta=5e5, type="linear", factor=2.0, rope_type=None),
+                 dict(base=5e5, scaling="linear", factor=2.0)),
+                (self.options(rope_type="linear", type="linear", factor=2.0,
+                              partial_rotary_factor=0.25),
+                 dict(rotary_dim=16, scaling="linear", factor=2.0)),
+                (self.options(rope_type="proportional", partial_rotary_factor=0.25),
+                 dict(scaling="linear", unrotated_pairs=24)),
+                (self.options(rope_type="dynamic", factor=2.0, most=2048),
+                 dict(scaling="dynamic_ntk", factor=2.0, trained_length=2048)),
+                (self.options(rope_type="yarn", factor=32.0, beta_fast=20.0, beta_slow=2.0,
+                              truncate=False, attention_factor=1.3, mscale=1.0, mscale_all_dim=1.0,
+                              **trained),
+                 dict(scaling="yarn", factor=32.0, beta_fast=20.0, beta_slow=2.0, truncate=False,
+                      attention_factor=1.3, trained_length=4096)),
+                (self.options(rope_type="yarn", factor=40.0, mscale=0.7, mscale_all_dim=1.2,
+                              **trained),
+                 dict(scaling="yarn", factor=40.0, attention_factor=of_mscale,
+                      trained_length=4096)),
+                (self.options(rope_type="yarn", factor=40.0, mscale=0.7, most=4096),
+                 dict(scaling="yarn", factor=40.0, trained_length=4096)),
+                (self.options(rope_type="llama3", factor=8.0, low_freq_factor=1.0,
+                              high_freq_factor=4.0, **trained),
+                 dict(scaling="llama3", factor=8.0, trained_length=4096, low_frequency_factor=1.0,
+                      high_frequency_factor=4.0)),
+                (self.options(rope_type="longrope", most=131072, **trained, **lists),
+                 dict(scaling="longrope", factor=32.0, trained_length=4096,
+                      short_factors=lists["short_factor"], long_factors=lists["long_factor"]))):
+            wanted.setdefault("rotary_dim", 64)
+            self.assertEqual(found, wanted)
+            found = dict(found, length=5000) if "length" not in found else found
+            tile.rotary_tables(positions=3, **found)
+
+    def test_use(self):
+        """What README.md shows."""
+        config = types.SimpleNamespace(
+            head_dim=128, max_position_embeddings=8192,
+            rope_parameters=dict(rope_type="llama3", rope_theta=5e5, factor=8.0,
+                                 low_freq_factor=1.0, high_freq_factor=4.0))
+        # snippet-begin config
+        tables = tile.rotary_tables(positions=4096, **tile.hugging_face_options(
+            config.rope_parameters, config.head_dim, config.max_position_embeddings))
+        # snippet-end config
+        wanted = tile.rotary_tables(128, 4096, base=5e5, scaling="llama3", factor=8.0,
+                                    trained_length=8192)
+        self.assertTrue(torch.equal(tables.cos, wanted.cos))
+
+    def test_what_has_no_place_is_refused_by_name(self):
+        for message, parameters in (
+                ("rope_type: 'axial' is not one of default, ", dict(rope_type="axial")),
+                ("mrope_section is not of default", dict(mrope_section=[8, 12, 12])),
+                ("attention_factor is not of llama3", dict(
+                    rope_type="llama3", factor=8.0, attention_factor=1.3)),
+                ("full_attention is not of default", dict(full_attention=dict(rope_theta=1e4))),
+                ("yarn needs max_position_embeddings", dict(rope_type="yarn", factor=4.0)),
+                ("without a factor max_position_embeddings is needed", dict(
+                    rope_type="yarn", original_max_position_embeddings=4096))):
+            with self.assertRaisesRegex(ValueError, f"^{message}"):
+                self.options(**parameters)
 
 
 class Modules(unittest.TestCase):
@@ -422,32 +740,18 @@ class Modules(unittest.TestCase):
         return [torch.randn(batch, keys, count, head_dim, dtype=dtype, device=tile.device())
                 for count in (heads, kv_heads, kv_heads)]
 
-    def check(self, module, wanted, *tensors):
-        module = module.to(tile.device())
-        for function in (module, torch.compile(module, fullgraph=True, backend="aot_eager")):
-            for each, other in zip(as_list(function(*tensors)), as_list(wanted), strict=True):
-                self.assertTrue(torch.equal(each, other), module)
-
-    def test_modules_call_their_functions(self):
-        q, k, v = self.qkv()
-        dim = q.shape[-1]
-        scores = torch.randn(2, 5, dim, device=tile.device())
-        self.check(tile.Softmax(scale=0.5, causal=True),
-                   tile.softmax(scores, scale=0.5, causal=True), scores)
-        ones, zeros = (each(dim, device=tile.device()) for each in (torch.ones, torch.zeros))
-        self.check(tile.LayerNorm(dim), tile.layer_norm(scores, ones, zeros), scores)
-        self.check(tile.LayerNorm(dim, bias=False), tile.layer_norm(scores, ones), scores)
-        self.check(tile.RMSNorm(dim, eps=0.1), tile.rms_norm(scores, ones, 0.1), scores)
-        self.check(tile.Attention(causal=True), tile.attention(q, k, v, causal=True), q, k, v)
-        tables = tile.rotary_tables(dim, 20, base=500.0, device=tile.device())
-        self.check(tile.RotaryEmbedding(dim, 20, base=500.0), tile.rotary(q, k, tables), q, k)
-        windowed = tile.windowed_rotary_tables(tables.frequencies, 20, 3, method="self_extend",
-                                               factor=2.0, device=tile.device())
-        wanted = tile.windowed_rotary_attention(q, k, v, windowed, scale=0.2)
-        options = dict(method="self_extend", factor=2.0, scale=0.2)
-        self.check(tile.WindowedRotaryAttention(dim, 20, 3, base=500.0, **options), wanted, q, k, v)
-        self.check(tile.WindowedRotaryAttention(dim, 20, 3, frequencies=tables.frequencies,
-                                                **options), wanted, q, k, v)
+    def test_modules_can_be_compiled(self):
+        def compiled(module):
+            module.compile(fullgraph=True, backend="aot_eager")
+            return module
+        for case in one_of_each():
+            with self.subTest(case.name), \
+                    mock.patch.object(sys.modules[__name__], "made", compiled):
+                torch.compiler.reset()
+                tensors = [each.detach() for each in tensors_of(case, torch.float32)]
+                for each, other in zip(as_list(case.by_module(*tensors)),
+                                       as_list(case.ours(*tensors)), strict=True):
+                    self.assertTrue(torch.equal(each, other))
 
     def test_tables_stay_exact_when_a_module_becomes_bfloat16(self):
         module = tile.RotaryEmbedding(16, 20)
@@ -494,7 +798,12 @@ class Errors(unittest.TestCase):
         self.refused(ValueError, r"weight is not \[16\]", tile.rms_norm, q, row[:3])
         self.refused(TypeError, "bias is of torch.float16", tile.layer_norm, q, row, row.half())
         self.refused(ValueError, r"key_lengths is not \[2\]", tile.attention, q, k, k,
-                     key_lengths=torch.ones(3))
+                     key_lengths=torch.ones(3, dtype=torch.int32, device=device))
+        self.refused(TypeError, "key_lengths is of torch.float32", tile.attention, q, k, k,
+                     key_lengths=torch.ones(2, device=device))
+        self.refused(TypeError, "k is no tensor, but None", tile.attention, q, None, k)
+        self.refused(TypeError, "x is no tensor, but None", tile.softmax, None)
+        self.refused(TypeError, "x is no tensor, but None", tile.rms_norm, None)
         self.refused(ValueError, "scale: 0 is not positive", tile.softmax, q, scale=0.0)
         self.refused(ValueError, "window is not", tile.attention, q, k, k, window=(1,))
         self.refused(ValueError, "k2 is ", tile.windowed_attention, q, k, q, q, k, 3)
@@ -504,7 +813,14 @@ class Errors(unittest.TestCase):
         self.refused(TypeError, "frequencies is of torch.float32", tile.rotary, q, q,
                      tables._replace(frequencies=tables.frequencies.float()))
         self.refused(ValueError, r"positions is not \[2, 5\]", tile.rotary, q, q, tables,
-                     positions=torch.zeros(5, device=device))
+                     positions=torch.zeros(5, dtype=torch.int32, device=device))
+        self.refused(TypeError, "positions is of torch.bool", tile.rotary, q, q, tables,
+                     positions=torch.ones(2, 5, dtype=torch.bool, device=device))
+        self.refused(TypeError, "q is no tensor, but None", tile.rotary, None, q, tables)
+        self.refused(TypeError, r"rotary_tables\(\) has no mscale; it has factor, ",
+                     tile.rotary_tables, 16, 9, mscale=1.0)
+        self.refused(ValueError, "attention_factor: 0 is not positive", tile.rotary_tables, 16, 9,
+                     attention_factor=0.0)
         self.refused(ValueError, "'rope' is not one of rerope, ", tile.windowed_rotary_tables,
                      tables.frequencies, 9, 3, method="rope")
         other = {"cpu": "cuda", "cuda": "cpu"}[device]
@@ -520,6 +836,10 @@ class Errors(unittest.TestCase):
                  "invalid argument: kv_heads: "),
                 (lambda: tile.rms_norm(q, eps=-1.0), "invalid argument: eps: "),
                 (lambda: tile.rotary_tables(15, 9), "invalid argument: rotary_dim: "),
+                (lambda: tile.rotary_tables(16, 9, attention_factor=1.5),
+                 "invalid argument: attention_factor: is of yarn and longrope only"),
+                (lambda: tile.rotary_tables(16, 9, truncate=False),
+                 "invalid argument: untruncated: is of yarn only"),
                 (lambda: tile.windowed_rotary_attention(
                     q, q, q, tile.windowed_rotary_tables(
                         tile.rotary_tables(16, 0).frequencies, 4, 2, device=tile.device())),

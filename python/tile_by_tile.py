@@ -4,20 +4,23 @@
     o = tile.attention(q, k, v, causal=True)
 
 Softmax, LayerNorm, RMSNorm, attention, rotary embeddings, and attention whose near and far keys are
-scored by different rotations. Each is an operator of torch.library: it has gradients, and
-torch.compile does not look into it. Each function comes before the modules that use it.
+scored by different rotations. Each is an operator of torch.library, into which torch.compile does
+not look, and has gradients, for torch.func too. Each function comes before the modules that use it.
 
 Tensors are float32, float16 or bfloat16, on the device that libtile_c.so computes on: a GPU, or
 the CPU if it was built for the CPU device. Tensors of float64 are computed on the CPU by the
 references of the kernels' tests. They are slow, and exact enough for torch.autograd.gradcheck.
-There are no second derivatives, except of rotary().
-
-What is wrong with a tensor is a ValueError or a TypeError, and what the library refuses is a
-TileError with the library's message.
+There are no second derivatives, except of rotary(), and none in forward mode: asking for one is a
+NotImplementedError. What is wrong with a tensor is a ValueError or a TypeError, and what the
+library refuses is a TileError with the library's message.
 
 Queries, keys and values are [batch, length, heads, head_dim]. Other strides need no copy if the
 elements of a row are contiguous, so tensors [batch, heads, length, head_dim] can be given as
 x.transpose(1, 2).
+
+Attention multiplies hidden keys by 0 where a query sees a part of a tile of them. So a NaN or an
+infinity in v of a hidden key may reach the results of queries that do not see it, and one in dout
+the gradients of keys that its query does not see.
 """
 import ctypes
 import importlib.util
@@ -28,6 +31,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent
@@ -86,6 +90,7 @@ def device():
 def _run(operation, x, /, **fields):
     """Starts an operation in the current stream of x, with the type and device of x. Tensors become
     pointers, and fields that are None keep their default."""
+    _refuse_forward_mode(operation)
     kept = {name: value for name, value in fields.items() if value is not None}
     fields = {name: value.data_ptr() if isinstance(value, Tensor) else value
               for name, value in kept.items()}
@@ -127,6 +132,12 @@ def _require(condition, message):
         raise ValueError(message)
 
 
+def _require_tensors(**tensors):
+    for name, each in tensors.items():
+        if not isinstance(each, Tensor):
+            raise TypeError(f"{name} is no tensor, but {each!r}")
+
+
 def _require_alike(x, /, **others):
     """Checks that all tensors have the device and type of x."""
     for name, other in others.items():
@@ -149,9 +160,43 @@ def _or_default(name, value):
     return value
 
 
+def _refuse_forward_mode(name):
+    """PyTorch would take the tangents of an operator's results for zeros. Inputs without one are
+    refused, too, because torch.compile does not see which have one."""
+    if forward_ad._current_level >= 0:
+        raise NotImplementedError(f"{name} has no derivatives in forward mode (forward_ad, "
+                                  "torch.func.jvp, jacfwd, hessian)")
+
+
 def _operator(name):
     """A torch.library operator that changes none of its arguments."""
     return torch.library.custom_op(f"tile_by_tile::{name}", mutates_args=())
+
+
+def _with_gradients(operator, save, gradients):
+    """The operator as a function with gradients. They are those of an autograd.Function, and not
+    registered with the operator, because torch.func takes no others."""
+    class Function(torch.autograd.Function):
+        generate_vmap_rule = True
+
+        @staticmethod
+        def forward(*inputs):
+            return operator(*inputs)
+
+        setup_context, backward = staticmethod(save), staticmethod(gradients)
+
+    def function(*inputs):
+        _refuse_forward_mode(operator._qualname)
+        return Function.apply(*inputs)
+    return function
+
+
+def _without_gradients(operator):
+    """A backward pass as a function, whose gradients would be second derivatives."""
+    def refuse(*_):
+        raise NotImplementedError(f"{operator._qualname} has no gradients: there are no second "
+                                  "derivatives")
+    return _with_gradients(operator, lambda ctx, inputs, output: None, refuse)
 
 
 # ---- Softmax ----
@@ -163,10 +208,11 @@ def softmax(x, *, scale=None, causal=False, log=False):
     scale     positive; None: 1
     causal    x is [..., queries, keys]; query i sees the keys up to i + keys - queries
     """
-    return _softmax(x, scale, causal, log)
+    return _softmax_function(x, scale, causal, log)
 
 
 def _matrix(x, causal, scale):
+    _require_tensors(x=x)
     _require(x.dim() > (1 if causal else 0), f"x has {x.dim()} dimensions, which are too few")
     cols = x.shape[-1]
     queries = x.shape[-2] if causal else 0
@@ -176,8 +222,9 @@ def _matrix(x, causal, scale):
 
 @_operator("softmax")
 def _softmax(x: Tensor, scale: float | None, causal: bool, log: bool) -> Tensor:
+    fields = _matrix(x, causal, scale)
     y = x.new_empty(x.shape)
-    _run("softmax", x, **_matrix(x, causal, scale), log=int(log), x=x.contiguous(), y=y)
+    _run("softmax", x, **fields, log=int(log), x=x.contiguous(), y=y)
     return y
 
 
@@ -201,31 +248,35 @@ def _(dy, y, scale, causal, log):
     return y.new_empty(y.shape)
 
 
+_softmax_backward_function = _without_gradients(_softmax_backward)
+
+
 def _softmax_context(ctx, inputs, output):
     _, *ctx.options = inputs
     ctx.save_for_backward(output)
 
 
 def _softmax_gradients(ctx, dy):
-    return _softmax_backward(dy, *ctx.saved_tensors, *ctx.options), None, None, None
+    return _softmax_backward_function(dy, *ctx.saved_tensors, *ctx.options), None, None, None
 
 
-_softmax.register_autograd(_softmax_gradients, setup_context=_softmax_context)
+_softmax_function = _with_gradients(_softmax, _softmax_context, _softmax_gradients)
 
 # ---- LayerNorm and RMSNorm ----
 
 
 def layer_norm(x, weight=None, bias=None, eps=1e-5):
     """LayerNorm of each row of x, [..., cols]; weight and bias are [cols] or None."""
-    return _norm(x, weight, bias, eps, False)[0]
+    return _norm_function(x, weight, bias, eps, False)[0]
 
 
 def rms_norm(x, weight=None, eps=1e-5):
     """RMSNorm of each row of x, [..., cols]; weight is [cols] or None."""
-    return _norm(x, weight, None, eps, True)[0]
+    return _norm_function(x, weight, None, eps, True)[0]
 
 
 def _rows(x, weight, bias, rms):
+    _require_tensors(x=x)
     _require(x.dim() > 0, "x has no dimensions")
     rows, cols = math.prod(x.shape[:-1]), x.shape[-1]
     for name, each in (("weight", weight), ("bias", bias)):
@@ -249,8 +300,9 @@ def _contiguous(x):
 def _norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float,
           rms: bool) -> tuple[Tensor, Tensor, Tensor]:
     """y, and for each row its mean, which RMSNorm does not have, and 1 / standard deviation."""
+    fields = _rows(x, weight, bias, rms)
     y, mean, rstd = _norm_outputs(x, rms)
-    _run("layernorm", x, **_rows(x, weight, bias, rms), x=x.contiguous(), gamma=_contiguous(weight),
+    _run("layernorm", x, **fields, x=x.contiguous(), gamma=_contiguous(weight),
          beta=_contiguous(bias), y=y, mean=None if rms else mean, rstd=rstd,
          eps=ctypes.c_float(eps))
     return y, mean, rstd
@@ -283,6 +335,9 @@ def _(dy, x, weight, mean, rstd, rms, has_bias):
     return _norm_gradients_of(x, weight, has_bias)
 
 
+_norm_backward_function = _without_gradients(_norm_backward)
+
+
 def _norm_context(ctx, inputs, output):
     x, weight, bias, _, ctx.rms = inputs
     _, mean, rstd = output
@@ -293,11 +348,11 @@ def _norm_context(ctx, inputs, output):
 
 def _norm_gradients(ctx, dy, _mean, _rstd):
     x, weight, mean, rstd = ctx.saved_tensors
-    dx, dweight, dbias = _norm_backward(dy, x, weight, mean, rstd, ctx.rms, ctx.has_bias)
+    dx, dweight, dbias = _norm_backward_function(dy, x, weight, mean, rstd, ctx.rms, ctx.has_bias)
     return (dx, None if weight is None else dweight, dbias if ctx.has_bias else None, None, None)
 
 
-_norm.register_autograd(_norm_gradients, setup_context=_norm_context)
+_norm_function = _with_gradients(_norm, _norm_context, _norm_gradients)
 
 # ---- Attention ----
 
@@ -315,18 +370,27 @@ def attention(q, k, v, *, causal=False, scale=None, window=None, query_lengths=N
     query_lengths     [batch] each, int32: how many queries and keys a batch entry has. They
     key_lengths       replace queries and keys; o is 0 and lse -infinity beyond
     """
-    o, lse = _attention(q, k, v, causal, scale, None if window is None else list(window),
-                        _int32(query_lengths), _int32(key_lengths))
+    o, lse = _attention_function(q, k, v, causal, scale, None if window is None else list(window),
+                                 _int32(query_lengths=query_lengths),
+                                 _int32(key_lengths=key_lengths))
     return (o, lse) if return_lse else o
 
 
-def _int32(numbers):
-    return None if numbers is None else numbers.to(torch.int32)
+def _int32(**given):
+    """Integers, given by their name, as int32. What int32 does not have becomes its limit, which
+    is outside of lengths and tables, too."""
+    (name, numbers), = given.items()
+    if numbers is None or numbers.dtype == torch.int32:
+        return numbers
+    if numbers.dtype != torch.int64:
+        raise TypeError(f"{name} is of {numbers.dtype}, not of torch.int32 or torch.int64")
+    return numbers.clamp(-2**31, 2**31 - 1).to(torch.int32)
 
 
 def _attention_fields(q, k, v, causal, scale, query_lengths, key_lengths, **others):
     """The fields that the structs of all kinds of attention share. `others` are further tensors,
     each with the name, "q" or "k", of the one whose shape it has."""
+    _require_tensors(q=q, k=k, v=v, **{name: each for name, (each, _) in others.items()})
     for name, each in (("q", q), ("k", k), ("v", v)):
         _require(each.dim() == 4, f"{name} has {each.dim()} dimensions: not those of [batch, "
                                   "length, heads, head_dim]")
@@ -410,6 +474,9 @@ def _(dout, q, k, v, o, lse, causal, scale, window, query_lengths, key_lengths):
     return _empty_like(q, k, v)
 
 
+_attention_backward_function = _without_gradients(_attention_backward)
+
+
 def _attention_context(ctx, inputs, output):
     q, k, v, *options, query_lengths, key_lengths = inputs
     o, lse = output
@@ -420,11 +487,12 @@ def _attention_context(ctx, inputs, output):
 
 def _attention_gradients(ctx, dout, _lse):
     *tensors, query_lengths, key_lengths = ctx.saved_tensors
-    gradients = _attention_backward(dout, *tensors, *ctx.options, query_lengths, key_lengths)
+    gradients = _attention_backward_function(dout, *tensors, *ctx.options, query_lengths,
+                                             key_lengths)
     return *gradients, None, None, None, None, None
 
 
-_attention.register_autograd(_attention_gradients, setup_context=_attention_context)
+_attention_function = _with_gradients(_attention, _attention_context, _attention_gradients)
 
 # ---- Rotary embeddings ----
 
@@ -440,26 +508,89 @@ class RotaryTables(NamedTuple):
 RULES = {"paper": 0, "half_truncated": 1}
 SCALINGS = {"unscaled": 0, "linear": 1, "ntk": 2, "dynamic_ntk": 3, "yarn": 4, "llama3": 5,
             "longrope": 6}
+TABLE_OPTIONS = ("factor", "trained_length", "length", "beta_fast", "beta_slow", "truncate",
+                 "high_frequency_factor", "low_frequency_factor", "short_factors", "long_factors",
+                 "attention_factor", "unrotated_pairs")
 
 
 def rotary_tables(rotary_dim, positions, *, base=10000.0, rule="paper", scaling="unscaled",
                   device=None, **options):
     """Cosines and sines for rotary(). rule: one of RULES; scaling: one of SCALINGS, with those of
-    factor, trained_length, length, beta_fast, beta_slow, high_frequency_factor,
-    low_frequency_factor, short_factors and long_factors that it needs (../06_rope/scaling.md)."""
+    factor, trained_length, length, beta_fast, beta_slow, truncate, high_frequency_factor,
+    low_frequency_factor, short_factors, long_factors and attention_factor that it needs; and
+    unrotated_pairs (../06_rope/scaling.md)."""
+    for name in options:
+        if name not in TABLE_OPTIONS:
+            raise TypeError(f"rotary_tables() has no {name}; it has {', '.join(TABLE_OPTIONS)}")
     pairs = (rotary_dim // 2,)
     cos, sin = (torch.empty(positions, *pairs, dtype=torch.float32, device="cpu") for _ in range(2))
     frequencies = torch.empty(pairs, dtype=torch.float64, device="cpu")
-    factor = ctypes.c_float()
+    factor = ctypes.c_double()
     for name in ("short_factors", "long_factors"):
         if name in options:
             _require(len(options[name]) == rotary_dim // 2, f"{name} is not [{rotary_dim // 2}]")
             options[name] = (ctypes.c_double * len(options[name]))(*options[name])
+    options["untruncated"] = int(not options.pop("truncate", True))
+    for name in ("factor", "attention_factor", "beta_fast", "beta_slow", "high_frequency_factor",
+                 "low_frequency_factor"):
+        _or_default(name, options.get(name))
     library().run("rotary_tables", None, rule=_number(RULES, "rule", rule),
                   scaling=_number(SCALINGS, "scaling", scaling), rotary_dim=rotary_dim,
-                  positions=positions, base=base, frequencies=frequencies.data_ptr(),
-                  cos=cos.data_ptr(), sin=sin.data_ptr(), attention_factor=factor, **options)
+                  positions=positions, base=_or_default("base", base),
+                  frequencies=frequencies.data_ptr(), cos=cos.data_ptr(), sin=sin.data_ptr(),
+                  used_attention_factor=factor,
+                  **{name: value for name, value in options.items() if value is not None})
     return RotaryTables(cos.to(device), sin.to(device), frequencies.to(device), factor.value)
+
+
+# For each rope_type of Hugging Face what it is called here, and which parameters it has beside
+# rope_theta and partial_rotary_factor.
+HUGGING_FACE = {
+    "default": ("unscaled", []), "linear": ("linear", ["factor"]),
+    "proportional": ("linear", ["factor"]), "dynamic": ("dynamic_ntk", ["factor"]),
+    "yarn": ("yarn", ["factor", "original_max_position_embeddings", "attention_factor", "beta_fast",
+                      "beta_slow", "truncate", "mscale", "mscale_all_dim"]),
+    "llama3": ("llama3", ["factor", "original_max_position_embeddings", "low_freq_factor",
+                          "high_freq_factor"]),
+    "longrope": ("longrope", ["factor", "original_max_position_embeddings", "attention_factor",
+                              "short_factor", "long_factor"])}
+_NAMES = {"rope_theta": "base", "original_max_position_embeddings": "trained_length",
+          "low_freq_factor": "low_frequency_factor", "high_freq_factor": "high_frequency_factor",
+          "short_factor": "short_factors", "long_factor": "long_factors"}
+
+
+def hugging_face_options(parameters, head_dim, max_position_embeddings=None):
+    """rotary_dim and options of rotary_tables() for a model of Hugging Face. dynamic and longrope
+    need the `length` of the text, too.
+
+    parameters    the config's rope_parameters, or its rope_scaling with its rope_theta. Parameters
+                  that are not of its rope_type are refused, as are axial and mrope_section
+    """
+    given = {name: value for name, value in parameters.items() if value is not None}
+    old = given.pop("type", "default")
+    kind = given.pop("rope_type", old)
+    _require(kind in HUGGING_FACE, f"rope_type: {kind!r} is not one of {', '.join(HUGGING_FACE)}")
+    scaling, known = HUGGING_FACE[kind]
+    share = given.pop("partial_rotary_factor", 1.0)
+    for name in given:
+        _require(name == "rope_theta" or name in known, f"{name} is not of {kind}")
+    rotary_dim, options = int(head_dim * share), dict(scaling=scaling)
+    if kind == "proportional":
+        rotary_dim = head_dim
+        options["unrotated_pairs"] = head_dim // 2 - int(share * head_dim // 2)
+    if kind in ("dynamic", "yarn", "llama3", "longrope"):
+        given.setdefault("original_max_position_embeddings", max_position_embeddings)
+        trained = given["original_max_position_embeddings"]
+        _require(trained, f"{kind} needs max_position_embeddings")
+        if "factor" not in given and kind in ("yarn", "longrope"):
+            _require(max_position_embeddings, "without a factor max_position_embeddings is needed")
+            given["factor"] = max_position_embeddings / trained
+    scales = given.pop("mscale", None), given.pop("mscale_all_dim", None)
+    if all(scales) and "attention_factor" not in given:
+        over, under = (0.1 * scale * math.log(given["factor"]) + 1 for scale in scales)
+        given["attention_factor"] = over / under
+    return dict(rotary_dim=rotary_dim, **options,
+                **{_NAMES.get(name, name): value for name, value in given.items()})
 
 
 def _number(numbers, what, name):
@@ -471,12 +602,15 @@ def rotary(q, k, tables, *, positions=None, first_position=0, interleaved=False)
     """q and k with their rows rotated by their positions.
 
     q              [batch, length, heads, head_dim]
-    k              [batch, length, kv_heads, head_dim]
+    k              [batch, length, kv_heads, head_dim]; None: there is none, and None is returned
     tables         of rotary_tables(); the elements from their rotary_dim on are copied
     positions      [batch, length], int32; None: they count from first_position
     interleaved    a pair is elements 2 i and 2 i + 1, not i and i + rotary_dim / 2
     """
-    return _rotary(q, k, *tables, _int32(positions), first_position, interleaved, False)
+    q_out, k_out = _rotary_function(q, q[:, :, :0] if k is None else k, *tables,
+                                    _int32(positions=positions), first_position, interleaved, False)
+    return q_out, None if k is None else k_out
+
 
 
 def _check_tables(q, cos, sin, frequencies, thirds):
@@ -501,6 +635,7 @@ def _table_pointers(x, cos, sin, frequencies):
 
 
 def _rotary_fields(q, k, cos, sin, frequencies, positions):
+    _require_tensors(q=q, k=k)
     for name, each in (("q", q), ("k", k)):
         _require(each.dim() == 4, f"{name} has {each.dim()} dimensions: not those of [batch, "
                                   "length, heads, head_dim]")
@@ -546,12 +681,12 @@ def _rotary_context(ctx, inputs, output):
 
 def _rotary_gradients(ctx, dq, dk):
     *tables, positions = ctx.saved_tensors
-    gradients = _rotary(dq, dk, *tables, ctx.attention_factor, positions, *ctx.options,
-                        not ctx.backward)
+    gradients = _rotary_function(dq, dk, *tables, ctx.attention_factor, positions, *ctx.options,
+                                 not ctx.backward)
     return *gradients, *[None] * 8
 
 
-_rotary.register_autograd(_rotary_gradients, setup_context=_rotary_context)
+_rotary_function = _with_gradients(_rotary, _rotary_context, _rotary_gradients)
 
 # ---- Attention with two scores ----
 
@@ -560,13 +695,15 @@ def windowed_attention(q1, k1, q2, k2, v, window, *, causal=False, scale=None, q
                        key_lengths=None, return_lse=False):
     """As attention(), but keys nearer than `window` to a query are scored by q1 and k1, and others
     by q2 and k2: near is |i + keys - queries - j| < window for query i and key j. The window hides
-    no key.
+    no key. A NaN in a row that no score uses stays there, except in the backward pass, where it may
+    reach the gradients of its pair in rows of the same tile.
 
     q1, q2      [batch, queries, heads, head_dim]
     k1, k2, v   [batch, keys, kv_heads, head_dim]
     """
-    o, lse = _windowed_attention(q1, k1, q2, k2, v, window, causal, scale, _int32(query_lengths),
-                                 _int32(key_lengths))
+    o, lse = _windowed_attention_function(q1, k1, q2, k2, v, window, causal, scale,
+                                          _int32(query_lengths=query_lengths),
+                                          _int32(key_lengths=key_lengths))
     return (o, lse) if return_lse else o
 
 
@@ -607,6 +744,9 @@ def _(dout, q1, k1, q2, k2, v, o, lse, window, causal, scale, query_lengths, key
     return _empty_like(q1, k1, q2, k2, v)
 
 
+_windowed_attention_backward_function = _without_gradients(_windowed_attention_backward)
+
+
 def _windowed_attention_context(ctx, inputs, output):
     *tensors, ctx.window, ctx.causal, ctx.scale, query_lengths, key_lengths = inputs
     o, lse = output
@@ -616,13 +756,13 @@ def _windowed_attention_context(ctx, inputs, output):
 
 def _windowed_attention_gradients(ctx, dout, _lse):
     *tensors, query_lengths, key_lengths = ctx.saved_tensors
-    gradients = _windowed_attention_backward(dout, *tensors, ctx.window, ctx.causal, ctx.scale,
-                                             query_lengths, key_lengths)
+    gradients = _windowed_attention_backward_function(
+        dout, *tensors, ctx.window, ctx.causal, ctx.scale, query_lengths, key_lengths)
     return *gradients, None, None, None, None, None
 
 
-_windowed_attention.register_autograd(_windowed_attention_gradients,
-                                      setup_context=_windowed_attention_context)
+_windowed_attention_function = _with_gradients(
+    _windowed_attention, _windowed_attention_context, _windowed_attention_gradients)
 
 # ---- Attention with a window of rotations ----
 
@@ -673,8 +813,9 @@ def windowed_rotary_attention(q, k, v, tables, *, scale=None, interleaved=False,
     q       [batch, queries, heads, head_dim], not rotated
     k, v    [batch, keys, kv_heads, head_dim], not rotated
     """
-    o, lse = _windowed_rotary_attention(q, k, v, *tables, scale, interleaved,
-                                        _int32(query_lengths), _int32(key_lengths))
+    o, lse = _windowed_rotary_attention_function(q, k, v, *tables, scale, interleaved,
+                                                 _int32(query_lengths=query_lengths),
+                                                 _int32(key_lengths=key_lengths))
     return (o, lse) if return_lse else o
 
 
@@ -727,6 +868,10 @@ def _(dout, q, k, v, *others):
     return _empty_like(q, k, v)
 
 
+_windowed_rotary_attention_backward_function = _without_gradients(
+    _windowed_rotary_attention_backward)
+
+
 def _windowed_rotary_attention_context(ctx, inputs, output):
     q, k, v, cos, sin, frequencies, *ctx.options, query_lengths, key_lengths = inputs
     o, lse = output
@@ -736,13 +881,14 @@ def _windowed_rotary_attention_context(ctx, inputs, output):
 
 def _windowed_rotary_attention_gradients(ctx, dout, _lse):
     *tensors, query_lengths, key_lengths = ctx.saved_tensors
-    gradients = _windowed_rotary_attention_backward(dout, *tensors, *ctx.options, query_lengths,
-                                                    key_lengths)
+    gradients = _windowed_rotary_attention_backward_function(dout, *tensors, *ctx.options,
+                                                             query_lengths, key_lengths)
     return *gradients, *[None] * 11
 
 
-_windowed_rotary_attention.register_autograd(_windowed_rotary_attention_gradients,
-                                             setup_context=_windowed_rotary_attention_context)
+_windowed_rotary_attention_function = _with_gradients(
+    _windowed_rotary_attention, _windowed_rotary_attention_context,
+    _windowed_rotary_attention_gradients)
 
 # ---- Modules ----
 
@@ -759,25 +905,27 @@ class Softmax(nn.Module):
 
 
 class LayerNorm(nn.Module):
-    """layer_norm() with a weight and a bias, [dim] each."""
+    """layer_norm() with a weight and a bias, [dim] each, unless they are False."""
 
-    def __init__(self, dim, eps=1e-5, bias=True, device=None, dtype=None):
+    def __init__(self, dim, eps=1e-5, bias=True, device=None, dtype=None, *, weight=True):
         super().__init__()
         self.eps = eps
-        self.weight = nn.Parameter(torch.ones(dim, device=device, dtype=dtype))
-        self.bias = nn.Parameter(torch.zeros(dim, device=device, dtype=dtype)) if bias else None
+        ones, zeros = (nn.Parameter(make(dim, device=device, dtype=dtype))
+                       for make in (torch.ones, torch.zeros))
+        self.weight, self.bias = ones if weight else None, zeros if bias else None
 
     def forward(self, x):
         return layer_norm(x, self.weight, self.bias, self.eps)
 
 
 class RMSNorm(nn.Module):
-    """rms_norm() with a weight, [dim]."""
+    """rms_norm() with a weight, [dim], unless it is False."""
 
-    def __init__(self, dim, eps=1e-5, device=None, dtype=None):
+    def __init__(self, dim, eps=1e-5, device=None, dtype=None, *, weight=True):
         super().__init__()
         self.eps = eps
-        self.weight = nn.Parameter(torch.ones(dim, device=device, dtype=dtype))
+        self.weight = (nn.Parameter(torch.ones(dim, device=device, dtype=dtype)) if weight
+                       else None)
 
     def forward(self, x):
         return rms_norm(x, self.weight, self.eps)
@@ -790,9 +938,21 @@ class Attention(nn.Module):
         super().__init__()
         self.options = dict(causal=causal, scale=scale, window=window)
 
-    def forward(self, q, k, v, query_lengths=None, key_lengths=None):
+    def forward(self, q, k, v, query_lengths=None, key_lengths=None, return_lse=False):
         return attention(q, k, v, query_lengths=query_lengths, key_lengths=key_lengths,
-                         **self.options)
+                         return_lse=return_lse, **self.options)
+
+
+class WindowedAttention(nn.Module):
+    """windowed_attention()."""
+
+    def __init__(self, window, *, causal=False, scale=None):
+        super().__init__()
+        self.options = dict(window=window, causal=causal, scale=scale)
+
+    def forward(self, q1, k1, q2, k2, v, query_lengths=None, key_lengths=None, return_lse=False):
+        return windowed_attention(q1, k1, q2, k2, v, query_lengths=query_lengths,
+                                  key_lengths=key_lengths, return_lse=return_lse, **self.options)
 
 
 class _WithTables(nn.Module):
@@ -823,7 +983,7 @@ class RotaryEmbedding(_WithTables):
         self.interleaved = interleaved
         self._keep(rotary_tables(rotary_dim, positions, **options))
 
-    def forward(self, q, k, positions=None, first_position=0):
+    def forward(self, q, k=None, positions=None, first_position=0):
         return rotary(q, k, self.tables, positions=positions, first_position=first_position,
                       interleaved=self.interleaved)
 
@@ -844,6 +1004,7 @@ class WindowedRotaryAttention(_WithTables):
                                           factor=factor, attention_factor=attention_factor,
                                           device=device))
 
-    def forward(self, q, k, v, query_lengths=None, key_lengths=None):
+    def forward(self, q, k, v, query_lengths=None, key_lengths=None, return_lse=False):
         return windowed_rotary_attention(q, k, v, self.tables, query_lengths=query_lengths,
-                                         key_lengths=key_lengths, **self.options)
+                                         key_lengths=key_lengths, return_lse=return_lse,
+                                         **self.options)

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <string>
 
+#include "rotary/frequencies.hpp"
 #include "rotary/rotary.hpp"
 #include "rotary/tables.hpp"
 #include "tile/host/text.hpp"
@@ -83,11 +84,7 @@ tile::Status validate_sizes(const RotaryProblem& p) {
   if (p.pass != Pass::forward && p.pass != Pass::backward) {
     return tile::invalid_argument("pass", "is neither forward nor backward");
   }
-  if (!(p.attention_factor > 0) || !std::isfinite(p.attention_factor)) {
-    return tile::invalid_argument("attention_factor",
-                                  tile::number(p.attention_factor) + " is not positive and finite");
-  }
-  return {};
+  return check_attention_factor(p.attention_factor);
 }
 
 tile::Status validate_tensors(const RotaryProblem& p, const RotaryBuffers& b) {

@@ -75,7 +75,7 @@ tile::Status sincos(const RotaryProblem& p, const RotaryBuffers& buffers, void* 
                             tile::heads_of<const T>(in, in_strides),
                             tile::heads_of<T>(out, out_strides), buffers.frequencies,
                             positions_of(p, buffers), p.layout, all, heads, p.head_dim, pairs,
-                            p.attention_factor, sign_of(p.pass)));
+                            static_cast<float>(p.attention_factor), sign_of(p.pass)));
     }
     return {};
   });

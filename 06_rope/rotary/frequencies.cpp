@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numbers>
 #include <numeric>
 #include <string>
@@ -75,8 +76,9 @@ Values yarn(const FrequencyProblem& p) {
     return d * std::log(static_cast<double>(p.trained_length) / (kTurn * turns)) /
            (2 * std::log(p.base));
   };
-  const double first = std::clamp(std::floor(pair_with_turns(p.beta_fast)), 0.0, d - 1);
-  const double last = std::clamp(std::ceil(pair_with_turns(p.beta_slow)), first, d - 1);
+  double first = pair_with_turns(p.beta_fast), last = pair_with_turns(p.beta_slow);
+  if (!p.untruncated) first = std::floor(first), last = std::ceil(last);
+  first = std::clamp(first, 0.0, d - 1), last = std::clamp(last, first, d - 1);
   Values f = paper(p.rotary_dim, p.base);
   for (std::size_t i = 0; i < f.size(); ++i) {
     const auto pair = static_cast<double>(i);
@@ -147,10 +149,32 @@ tile::Status check_rule(const FrequencyProblem& p) {
   if (!(p.base > 1) || !std::isfinite(p.base)) {
     return tile::invalid_argument("base", tile::number(p.base) + " is not finite and above 1");
   }
+  if (p.unrotated_pairs < 0 || p.unrotated_pairs > p.rotary_dim / 2) {
+    return tile::invalid_argument("unrotated_pairs", std::to_string(p.unrotated_pairs) +
+                                                         " are not among " +
+                                                         tile::counted(p.rotary_dim / 2, "pair"));
+  }
   return {};
 }
 
+/// What only some of the scalings have.
+tile::Status check_options(const FrequencyProblem& p) {
+  const bool is_yarn = p.scaling == Scaling::yarn;
+  if (p.untruncated && !is_yarn) return tile::invalid_argument("untruncated", "is of yarn only");
+  if (p.attention_factor == 0) return {};
+  if (!is_yarn && p.scaling != Scaling::longrope) {
+    return tile::invalid_argument("attention_factor", "is of yarn and longrope only");
+  }
+  return check_attention_factor(p.attention_factor);
+}
+
 }  // namespace
+
+tile::Status check_attention_factor(double a) {
+  if (a > 0 && a <= double{std::numeric_limits<float>::max()}) return {};
+  return tile::invalid_argument("attention_factor",
+                                tile::number(a) + " is not positive and finite in fp32");
+}
 
 std::string_view name(Rule rule) { return rule == Rule::paper ? "paper" : "half_truncated"; }
 
@@ -170,6 +194,7 @@ std::string_view name(Scaling scaling) {
 tile::Status validate(const FrequencyProblem& p) {
   TILE_TRY(check_rule(p));
   if (name(p.scaling).empty()) return tile::invalid_argument("scaling", "is none that is known");
+  TILE_TRY(check_options(p));
   if (p.scaling == Scaling::none) return {};
   if (p.rule != Rule::paper && (changes_base(p.scaling) || p.scaling == Scaling::yarn)) {
     return tile::unsupported(
@@ -207,8 +232,9 @@ tile::Status validate(const FrequencyProblem& p) {
   return {};
 }
 
-std::vector<double> frequencies(const FrequencyProblem& p) {
-  if (p.rotary_dim == 0) return {};
+namespace {
+
+Values of_all_pairs(const FrequencyProblem& p) {
   switch (p.scaling) {
     case Scaling::none: return of_rule(p);
     case Scaling::linear:
@@ -223,8 +249,18 @@ std::vector<double> frequencies(const FrequencyProblem& p) {
   return {};
 }
 
+}  // namespace
+
+std::vector<double> frequencies(const FrequencyProblem& p) {
+  if (p.rotary_dim == 0) return {};
+  Values f = of_all_pairs(p);
+  std::fill(f.end() - p.unrotated_pairs, f.end(), 0.0);
+  return f;
+}
+
 // snippet-begin attention_factor
 double attention_factor(const FrequencyProblem& p) {
+  if (p.attention_factor != 0) return p.attention_factor;
   if (p.scaling == Scaling::yarn) return 0.1 * std::log(p.factor) + 1;
   if (p.scaling == Scaling::longrope) {
     return std::sqrt(1 + std::log(p.factor) / std::log(static_cast<double>(p.trained_length)));

@@ -44,10 +44,13 @@ struct FrequencyProblem {
   std::int64_t length = 0;  // n, of the text at hand; dynamic_ntk and longrope
   // Turns within L, above which yarn leaves a pair as it is, and below which it divides by s.
   double beta_fast = 32, beta_slow = 1;
+  bool untruncated = false;  // yarn begins and ends to blend between two pairs, not at one
   // The same for llama3.
   double high_frequency_factor = 4, low_frequency_factor = 1;
   // The divisors of longrope, one for each pair: for texts of up to L tokens, and for longer ones.
   std::vector<double> short_factors = {}, long_factors = {};
+  std::int64_t unrotated_pairs = 0;  // the last ones: their f_i is 0
+  double attention_factor = 0;       // a, of yarn and longrope; 0: what the scaling makes of s
 };
 
 /// The Status names the argument that is wrong.
@@ -58,7 +61,10 @@ tile::Status validate(const FrequencyProblem& problem);
 /// f_i of each pair, [rotary_dim / 2].
 std::vector<double> frequencies(const FrequencyProblem& problem);
 
-/// The factor of cosines and sines: 1 except for yarn and longrope.
+/// a, which tables and kernels have in fp32.
+tile::Status check_attention_factor(double a);
+
+/// a, the factor of cosines and sines: 1 except for yarn and longrope.
 double attention_factor(const FrequencyProblem& problem);
 
 /// a cos(p f_i) and a sin(p f_i) for each position p, [positions][pairs]: computed in double, and

@@ -14,9 +14,9 @@ tile::Expected reference(const RotaryProblem& p, std::span<const double> x, std:
                          std::span<const double> frequencies, std::span<const int> positions,
                          Angles angles, std::span<const double> x_bound,
                          std::span<const double> places) {
-  // For x c - y s, with u = 2^-24: each factor is off by u if it is rounded, and by 2 u and a
-  // product with the attention factor more if it is computed; then the angle is off by pi u / 2,
-  // half a unit of the half turns, which are below 1. y s is rounded, and so is the sum.
+  // For x c - y s, with u = 2^-24: each factor is off by u if it is rounded. If it is computed, it
+  // is off by 2 u, the attention factor by u, and their product by u; then the angle is off by pi u
+  // / 2, half a unit of the half turns, which are below 1. y s is rounded, and so is the sum.
   constexpr double kUnit = 0x1.00001p-24, kHalfPi = 1.5707963267948966;
   const double of_products = (angles == Angles::tables ? 3 : 6) * kUnit;
   const double of_angle = angles == Angles::tables ? 0 : kHalfPi * kUnit;

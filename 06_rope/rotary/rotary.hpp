@@ -37,7 +37,7 @@ struct RotaryProblem {
   Pass pass = Pass::forward;
   std::int64_t first_position = 0;   // of a batch entry's first token, unless there are positions
   std::int64_t table_positions = 0;  // positions are below this
-  float attention_factor = 1;        // a; the tables contain it already
+  double attention_factor = 1;       // a; the tables contain it already
   Strides q = packed_strides(length, heads, head_dim);
   Strides k = packed_strides(length, kv_heads, head_dim);
   Strides q_out = packed_strides(length, heads, head_dim);

@@ -78,7 +78,10 @@ Status read(const tile_rotary_tables_args* args, tile_rotary_tables_args* given,
         .high_frequency_factor =
             or_default(given->high_frequency_factor, defaults.high_frequency_factor),
         .low_frequency_factor =
-            or_default(given->low_frequency_factor, defaults.low_frequency_factor)};
+            or_default(given->low_frequency_factor, defaults.low_frequency_factor),
+        .unrotated_pairs = given->unrotated_pairs,
+        .attention_factor = given->attention_factor};
+  TILE_TRY(tile::c::read_flag("untruncated", given->untruncated, &p->untruncated));
   if (p->scaling == rope::Scaling::longrope && p->rotary_dim > 0) {
     const std::int64_t pairs = p->rotary_dim / 2;
     if (!given->short_factors) return tile::invalid_argument("short_factors", "is null");
@@ -103,14 +106,13 @@ tile_status tile_rotary_tables(const tile_rotary_tables_args* args) {
     FrequencyProblem p{};
     TILE_TRY(read(args, &given, &p));
     const std::vector<double> frequencies = rope::frequencies(p);
-    // Rounded first, so that step `sincos` and the tables multiply with the same number.
-    const auto factor = static_cast<float>(rope::attention_factor(p));
+    const double factor = rope::attention_factor(p);
     rope::Tables tables;
     if (given.cos || given.sin) tables = rope::make_tables(frequencies, given.positions, factor);
     if (given.frequencies) std::ranges::copy(frequencies, given.frequencies);
     if (given.cos) std::ranges::copy(tables.cos, given.cos);
     if (given.sin) std::ranges::copy(tables.sin, given.sin);
-    if (given.attention_factor) *given.attention_factor = factor;
+    if (given.used_attention_factor) *given.used_attention_factor = factor;
     return {};
   });
 }

@@ -177,6 +177,39 @@ TEST_SUITE("chapter") {
     for (std::size_t i = 1; i < 8; ++i) CHECK(frequencies(p)[i] == f[i] / 4);
   }
 
+  TEST_CASE("frequencies: yarn: untruncated, the ramp goes from 32 turns to 1, between pairs") {
+    FrequencyProblem p{.rotary_dim = 128,
+                       .base = 1e4,
+                       .scaling = Scaling::yarn,
+                       .factor = 16,
+                       .trained_length = 4096};
+    const Values truncated = frequencies(p);
+    p.untruncated = true;
+    const Values f = frequencies({.rotary_dim = 128}), yarn = frequencies(p), t = turns(f, 4096);
+    int moved = 0;
+    for (std::size_t i = 0; i < 64; ++i) {
+      CAPTURE(i);
+      // ln t falls by the same amount from pair to pair, so the weight is linear in it.
+      const double kept = std::clamp(std::log(t[i]) / std::log(32.0), 0.0, 1.0);
+      CHECK(std::abs(yarn[i] - (kept * f[i] + (1 - kept) * f[i] / 16)) <= 1e-13 * f[i]);
+      if (yarn[i] != truncated[i]) ++moved;
+    }
+    CHECK(moved > 10);
+  }
+
+  TEST_CASE("frequencies: unrotated pairs are the last ones, with any rule and scaling") {
+    // As "proportional" in Hugging Face: a quarter of the pairs, of the whole row's frequencies.
+    check_near(
+        frequencies(
+            {.rotary_dim = 8, .scaling = Scaling::linear, .factor = 2, .unrotated_pairs = 2}),
+        {0.5, 0.05, 0, 0});
+    check_near(frequencies({.rotary_dim = 4, .unrotated_pairs = 2}), {0, 0});
+    check_near(
+        frequencies(
+            {.rotary_dim = 16, .rule = Rule::half_truncated, .base = 1000, .unrotated_pairs = 5}),
+        {1, 0.1, 0.01, 0, 0, 0, 0, 0});
+  }
+
   TEST_CASE("frequencies: llama3: fast, slow, and no step at either threshold") {
     FrequencyProblem p{.rotary_dim = 128,
                        .base = 5e5,
@@ -236,7 +269,9 @@ TEST_SUITE("chapter") {
     CHECK(std::abs(attention_factor(p) - 1.2772588722239781) <= 1e-15);
     p.scaling = Scaling::longrope;  // ln 16 / ln 4096 = 4 / 12
     CHECK(std::abs(attention_factor(p) - 2 / std::sqrt(3.0)) <= 1e-15);
-    p.factor = 1;
+    p.attention_factor = 1.3;  // of a model's own
+    CHECK(attention_factor(p) == 1.3);
+    p.attention_factor = 0, p.factor = 1;
     CHECK(attention_factor(p) == 1);
     p.scaling = Scaling::yarn;
     CHECK(attention_factor(p) == 1);
@@ -372,6 +407,21 @@ TEST_SUITE("chapter") {
       p.rotary_dim = 6;
     });
     refuses("rule", all, [](FrequencyProblem& p) { p.rule = static_cast<Rule>(2); });
+    for (const int wrong : {-1, 5}) {
+      refuses("unrotated_pairs", all, [=](FrequencyProblem& p) { p.unrotated_pairs = wrong; });
+    }
+    const auto all_but = [&](const Set& these) {
+      Set others = all;
+      std::erase_if(others, [&](Scaling each) { return std::ranges::count(these, each) != 0; });
+      return others;
+    };
+    refuses("untruncated", all_but({Scaling::yarn}),
+            [](FrequencyProblem& p) { p.untruncated = true; });
+    refuses("attention_factor", all_but({Scaling::yarn, Scaling::longrope}),
+            [](FrequencyProblem& p) { p.attention_factor = 1.5; });
+    for (const double wrong : {-1.0, 3.5e38, HUGE_VAL, std::nan("")}) {
+      refuses("attention_factor", all, [=](FrequencyProblem& p) { p.attention_factor = wrong; });
+    }
     refuses(
         "scaling", {Scaling::ntk, Scaling::dynamic_ntk, Scaling::yarn},
         [](FrequencyProblem& p) { p.rule = Rule::half_truncated; }, tile::Code::unsupported);

@@ -220,6 +220,42 @@ TEST_SUITE("step") {
     });
   }
 
+  // The first `window` queries have no far key, and the last `window` keys are far from no query.
+  // Forward passes and references read no such row. Backward passes multiply it by 0, unless no row
+  // of its tile is used: tiles have up to 128 rows.
+  TEST_CASE("to the bit: rows of a pair that no score uses may hold NaN") {
+    for_each_step([](const auto& step, DType type) {
+      constexpr bool kForward = kIsForward<std::decay_t<decltype(step)>>;
+      const auto with_nan = [](Inputs in, std::int64_t end_of_q, std::int64_t first_of_k) {
+        std::fill_n(in.q_far.begin(), end_of_q * 64, kNaN);
+        std::fill(in.k_far.begin() + first_of_k * 64, in.k_far.end(), kNaN);
+        return in;
+      };
+      const auto check_same = [](const auto& before, const auto& after, auto values_of) {
+        REQUIRE(before.size() == after.size());
+        for (std::size_t i = 0; i < before.size(); ++i) {
+          CAPTURE(i);
+          CHECK(values_of(after[i]) == values_of(before[i]));
+        }
+      };
+      for (const auto& [length, window] : {std::pair{150, 40}, {400, 260}}) {
+        const Case c = causal(full(type, {1, 1, 1, length, length, 64}, window));
+        const Inputs in = normal(step, c);
+        const bool by_tile = !kForward && length == 400;
+        const Inputs unread =
+            by_tile ? with_nan(in, 256, 256) : with_nan(in, window, length - window);
+        CAPTURE(length);
+        if (kForward || by_tile) {
+          check_same(run(step, c, in), run(step, c, unread), [](auto& x) { return x.values; });
+        }
+        if (!by_tile) {
+          check_same(expected_of(step, c, in), expected_of(step, c, unread),
+                     [](auto& x) { return x.value; });
+        }
+      }
+    });
+  }
+
   TEST_CASE("to the bit: a key is near to no query from the window on, and far to none within") {
     for_each_step([](const auto& step, DType type) {
       for (const std::int64_t window : {1, 32, 33, 60}) {

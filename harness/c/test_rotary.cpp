@@ -18,11 +18,11 @@ struct Case {
   std::int64_t kv_heads, rotary_dim;  // 0: all of a row is rotated
   std::int64_t padding;               // elements between rows; 0: strides are left 0
   std::int64_t first_position;
-  float attention_factor;  // 0: left to the default
+  double attention_factor;  // 0: left to the default
   bool interleaved, backward, positions;
 };
 constexpr Case kCases[] = {{2, 0, 0, 0, 0, false, false, false},
-                           {1, 48, 8, 5, 1.5f, true, true, false},
+                           {1, 48, 8, 5, 1.3, true, true, false},
                            {0, 32, 16, 0, 0, false, true, true}};
 const std::vector<int> kPositions{3, 1, 4, 1, 5,  11, 2,
                                   6, 5, 3, 5, 12, 9,  -7};  // two are not in the tables
@@ -211,12 +211,12 @@ TEST_CASE("rotary: tables by rule and scaling, on the host") {
     REQUIRE(rope::validate(p).ok());
     Values frequencies(kPairs + 1, 7);
     std::vector<float> cos(kPairs * kRows + 1, 7), sin = cos;
-    float factor = 0;
+    double factor = 0;
     tile_rotary_tables_args args = wanted;
     args.frequencies = frequencies.data(), args.cos = cos.data(), args.sin = sin.data();
-    args.attention_factor = &factor;
+    args.used_attention_factor = &factor;
     check_ok(tile_rotary_tables(&args));
-    CHECK(factor == static_cast<float>(rope::attention_factor(p)));
+    CHECK(factor == rope::attention_factor(p));
     Values expected = rope::frequencies(p);
     rope::Tables tables = rope::make_tables(expected, kRows, factor);
     expected.push_back(7), tables.cos.push_back(7), tables.sin.push_back(7);
@@ -246,6 +246,11 @@ TEST_CASE("rotary: tables by rule and scaling, on the host") {
     args.low_frequency_factor = p.low_frequency_factor = 0.5;
     check(args, p);
     args.length = p.length = 10;
+    args.unrotated_pairs = p.unrotated_pairs = 3;
+    if (ours == rope::Scaling::yarn || ours == rope::Scaling::longrope) {
+      args.attention_factor = p.attention_factor = 1.3;
+    }
+    args.untruncated = p.untruncated = ours == rope::Scaling::yarn;
     check(args, p);
     args.rule = TILE_ROTARY_HALF_TRUNCATED, p.rule = rope::Rule::half_truncated;
     if (rope::validate(p).ok()) {
@@ -254,6 +259,30 @@ TEST_CASE("rotary: tables by rule and scaling, on the host") {
       check_refused(tile_rotary_tables(&args), TILE_UNSUPPORTED, "scaling");
     }
   }
+}
+
+// The attention factor is not rounded before the tables are: of yarn with s = 40, by 0.1 ln 40 + 1.
+TEST_CASE("rotary: numbers of a table are rounded once") {
+  constexpr std::int64_t kPairs = 32, kRows = 2000;
+  Values frequencies(kPairs);
+  std::vector<float> cos(kPairs * kRows), sin = cos;
+  double factor = 0;
+  tile_rotary_tables_args args{};
+  args.struct_size = sizeof args;
+  args.scaling = TILE_ROTARY_YARN, args.factor = 40, args.trained_length = 4096;
+  args.rotary_dim = 2 * kPairs, args.positions = kRows;
+  args.frequencies = frequencies.data(), args.cos = cos.data(), args.sin = sin.data();
+  args.used_attention_factor = &factor;
+  check_ok(tile_rotary_tables(&args));
+  CHECK(factor == 0.1 * std::log(40.0) + 1);
+  std::size_t twice = 0;  // cosines that differ if they are rounded twice
+  for (std::size_t i = 0; i < cos.size(); ++i) {
+    const double angle = static_cast<double>(i / kPairs) * frequencies[i % kPairs];
+    CHECK(cos[i] == static_cast<float>(factor * std::cos(angle)));
+    CHECK(sin[i] == static_cast<float>(factor * std::sin(angle)));
+    if (cos[i] != static_cast<float>(static_cast<float>(factor) * std::cos(angle))) ++twice;
+  }
+  CHECK(twice > cos.size() / 3);  // as scaling.md says
 }
 
 TEST_CASE("rotary: what is wrong with tables is named, and nothing is written") {
@@ -279,6 +308,10 @@ TEST_CASE("rotary: what is wrong with tables is named, and nothing is written") 
   refuses("base", [](Args a) { a->base = 0.5; });
   refuses("factor", [](Args a) { a->scaling = TILE_ROTARY_LINEAR, a->factor = 0.5; });
   refuses("trained_length", [](Args a) { a->scaling = TILE_ROTARY_YARN; });
+  refuses("untruncated", [](Args a) { a->untruncated = 2; });
+  refuses("untruncated", [](Args a) { a->untruncated = 1; });
+  refuses("unrotated_pairs", [](Args a) { a->unrotated_pairs = 2; });
+  refuses("attention_factor", [](Args a) { a->attention_factor = 1.5; });
   const double one = 1;
   refuses("short_factors", [&](Args a) {
     a->scaling = TILE_ROTARY_LONGROPE, a->trained_length = 9, a->long_factors = &one;

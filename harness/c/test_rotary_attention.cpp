@@ -22,13 +22,14 @@ struct Case {
   std::int64_t rotary_dim;  // 0: all of a row is rotated
   std::int64_t padding;     // elements between rows; 0: strides are left 0
   std::int64_t first_position;
-  float attention_factor, scale;  // 0: left to the default
+  double attention_factor;  // 0: left to the default, as scale
+  float scale;
   bool causal, interleaved, positions;
 
   bool only_in_memory() const { return positions || rotary_dim > 0; }
 };
 constexpr Case kCases[] = {{0, 0, 0, 0, 0, 0, false, false, false},
-                           {2, 0, 8, 5, 1.5f, 0.25f, true, true, false},
+                           {2, 0, 8, 5, 1.3, 0.25f, true, true, false},
                            {2, 32, 0, 5, 0, 0, true, false, false},
                            {1, 0, 16, 0, 0, 0, true, false, true}};
 const std::vector<int> kPositions{3, 1, 4, 1, 5, 11, 2, 6, 5, 3, 5, 10, 9, 7};

@@ -330,7 +330,7 @@ typedef struct tile_rotation {
   int64_t table_positions;  /* positions are below this */
   int64_t first_position;   /* of each batch entry's first token, unless there are positions */
   int32_t interleaved;      /* 0 or 1: pairs of neighbours */
-  float attention_factor;   /* a, for the reference: tables contain it already. Positive and finite;
+  double attention_factor;  /* a, for the reference: tables contain it already. Positive and finite;
                                0: 1 */
   tile_far_rotation far;    /* of far keys, where there is a window */
   double far_factor;        /* s, of Leaky ReRoPE and Self-Extend, there a whole number. At least 1;
@@ -453,8 +453,8 @@ typedef struct tile_rotary_args {
   const char* step;
   tile_type type;
   int32_t interleaved, backward; /* 0 or 1 */
-  float attention_factor; /* a, for step `sincos` and the reference: tables contain it already.
-                             Positive and finite; 0: 1 */
+  double attention_factor; /* a, for step `sincos`, which rounds it to fp32, and the reference:
+                              tables contain it already. Positive and finite; 0: 1 */
   int64_t batch, length, heads, head_dim;
   int64_t kv_heads;         /* of k; 0: there is no k */
   int64_t rotary_dim;       /* even, at most head_dim; 0: head_dim */
@@ -517,7 +517,10 @@ typedef struct tile_rotary_tables_args {
   double* frequencies;         /* f_i, [rotary_dim / 2]; NULL: not wanted */
   float* cos;                  /* a cos(p f_i), [positions][rotary_dim / 2]; NULL: not wanted */
   float* sin;                  /* a sin(p f_i), as cos */
-  float* attention_factor;     /* a, which is 1 except for yarn and longrope; NULL: not wanted */
+  int32_t untruncated;         /* 1: yarn begins and ends to blend between two pairs, not at one */
+  int64_t unrotated_pairs;     /* the last ones: their f_i is 0 */
+  double attention_factor;     /* a, for yarn and longrope; 0: what they make of s */
+  double* used_attention_factor; /* a, which is 1 with other scalings; NULL: not wanted */
 } tile_rotary_tables_args;
 TILE_API tile_status tile_rotary_tables(const tile_rotary_tables_args* args);
 
@@ -635,8 +638,11 @@ TILE_API tile_status tile_windowed_attention_reference(const tile_attention_args
  *     dv_j = sum_i p_ij dout_i              of both
  * dk, dk_far and dv are sums over the heads that share them. Rows beyond the lengths are 0. What is
  * written overlaps nothing else; but rows of the gradients may be interleaved, as in one tensor.
- * Step `one_pass` adds in an order that differs from run to run; the other steps give the same bits
- * each time. */
+ * Where a tile of up to 128 queries or keys has far keys and others, the kernel multiplies the rows
+ * of the pair that a score does not use by 0: a NaN or an infinity in one may reach the gradients
+ * of that pair. The forward pass and the references read rows only where a score uses them. Step
+ * `one_pass` adds in an order that differs from run to run; the other steps give the same bits each
+ * time. */
 TILE_API tile_status tile_windowed_attention_backward(const tile_attention_backward_args* args);
 
 /* As tile_attention_workspace_bytes(). */
@@ -656,7 +662,7 @@ tile_windowed_attention_backward_reference(const tile_attention_backward_args* a
 typedef struct tile_windowed_rotary_tables_args {
   size_t struct_size;    /* sizeof(tile_windowed_rotary_tables_args) */
   tile_far_rotation far; /* these as for tile_windowed_rotary_attention() */
-  float attention_factor;
+  double attention_factor;
   int64_t window;
   double far_factor;
   int64_t rotary_dim;        /* even */

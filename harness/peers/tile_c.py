@@ -15,7 +15,7 @@ class ROTATION(ctypes.Structure):
     """tile_rotation. A call gives it by its own fields."""
     _fields_ = [("cos", POINTER), ("sin", POINTER), ("frequencies", POINTER),
                 ("positions", POINTER), ("rotary_dim", I64), ("table_positions", I64),
-                ("first_position", I64), ("interleaved", I32), ("attention_factor", F32),
+                ("first_position", I64), ("interleaved", I32), ("attention_factor", F64),
                 ("far", I32), ("far_factor", F64)]
 
 
@@ -51,7 +51,7 @@ OPERATIONS = {
         (POINTER, "query_lengths key_lengths workspace"), (I64, "workspace_bytes"),
         (TENSOR, "q_far k_far dq_far dk_far"), (I64, "window"), (ROTATION, "rotation"),
         (POINTER, "stream")],
-    "rotary": [(I32, "interleaved backward"), (F32, "attention_factor"),
+    "rotary": [(I32, "interleaved backward"), (F64, "attention_factor"),
                (I64, "batch length heads head_dim kv_heads rotary_dim first_position"
                      " table_positions"),
                (POINTER, "q k q_out k_out cos sin frequencies positions"),
@@ -66,9 +66,10 @@ HOST_FUNCTIONS = {
     "rotary_tables": [(I32, "rule scaling"), (I64, "rotary_dim positions"), (F64, "base factor"),
                       (I64, "trained_length length"),
                       (F64, "beta_fast beta_slow high_frequency_factor low_frequency_factor"),
-                      (POINTER, "short_factors long_factors frequencies cos sin"
-                                " attention_factor")],
-    "windowed_rotary_tables": [(I32, "far"), (F32, "attention_factor"), (I64, "window"),
+                      (POINTER, "short_factors long_factors frequencies cos sin"),
+                      (I32, "untruncated"), (I64, "unrotated_pairs"), (F64, "attention_factor"),
+                      (POINTER, "used_attention_factor")],
+    "windowed_rotary_tables": [(I32, "far"), (F64, "attention_factor"), (I64, "window"),
                                (F64, "far_factor"), (I64, "rotary_dim positions"),
                                (POINTER, "frequencies cos sin")],
 }

@@ -25,7 +25,7 @@ struct Rotary {
   std::int64_t first_position = 0;
   RotaryLayout layout = RotaryLayout::half_split;
   // The tables contain these already; the reference reads them.
-  float attention_factor = 1;
+  double attention_factor = 1;
   FarRotation far = FarRotation::none;
   double far_factor = 1;  // of leaky_rerope and self_extend
 };
