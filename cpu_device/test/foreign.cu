@@ -97,6 +97,10 @@ int main() {
   check("cudaMemcpy3D", cudaMemcpy3D(&copy), cudaSuccess);
   check("what it copied", host[2][3][9], 7);
 
+  cudaSharedMemConfig banks;
+  check("cudaDeviceGetSharedMemConfig", cudaDeviceGetSharedMemConfig(&banks), cudaSuccess);
+  check("its banks", banks, cudaSharedMemBankSizeFourByte);
+
   check("a function in C", twice(21), 42);
   printf("%d are wrong\n", wrong);
 }
