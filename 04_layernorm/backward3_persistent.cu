@@ -30,6 +30,7 @@ __device__ __forceinline__ void write_dx(const RowSlices<T>& row, const ThreadCo
     if constexpr (!kKept) mine.load(row, i, w[i], xhat[i], result);
 #pragma unroll
     for (int e = 0; e < kWidth; ++e) {
+      if constexpr (!kKept) xhat[i][e] *= row.rstd;
       result[e] = row.rstd * w[i][e] + (of_xhat * xhat[i][e] + of_row);
     }
     tile::Chunk<T, kWidth>::from_floats(result).store(dx + row.x.column(i));

@@ -27,32 +27,33 @@ __global__ void layernorm_two_pass(tile::Rows<const T> x,  // [rows][cols]
   const std::int64_t row = blockIdx.x;
   const T* x_row = x[row];
 
-  // mean = sum x / n
+  // mean = x_0 + sum (x - x_0) / n; row_mean is the second term
+  const float origin = centred ? static_cast<float>(x_row[0]) : 0;
   float row_mean = 0;
   if (centred) {
     float sum = 0;
     for (std::int64_t col = threadIdx.x; col < cols; col += kThreads) {
-      sum += static_cast<float>(x_row[col]);
+      sum += static_cast<float>(x_row[col]) - origin;
     }
     row_mean = tile::reduce_block(sum, tile::Add{}, sum_smem) / static_cast<float>(cols);
   }
   // rstd = 1 / sqrt(sum (x - mean)^2 / n + eps)
   float squares = 0;
   for (std::int64_t col = threadIdx.x; col < cols; col += kThreads) {
-    const float distance = static_cast<float>(x_row[col]) - row_mean;
+    const float distance = static_cast<float>(x_row[col]) - origin - row_mean;
     squares += distance * distance;
   }
   squares = tile::reduce_block(squares, tile::Add{}, squares_smem);
   const float row_rstd = rsqrtf(squares / static_cast<float>(cols) + eps);
   // y = gamma xhat + beta
   for (std::int64_t col = threadIdx.x; col < cols; col += kThreads) {
-    const float xhat = (static_cast<float>(x_row[col]) - row_mean) * row_rstd;
+    const float xhat = (static_cast<float>(x_row[col]) - origin - row_mean) * row_rstd;
     const float weight = gamma ? static_cast<float>(gamma[col]) : 1;
     const float shift = beta ? static_cast<float>(beta[col]) : 0;
     y[row][col] = static_cast<T>(weight * xhat + shift);
   }
   if (threadIdx.x != 0) return;
-  if (mean) mean[row] = row_mean;
+  if (mean) mean[row] = origin + row_mean;
   if (rstd) rstd[row] = row_rstd;
 }
 // snippet-end kernel

@@ -1,9 +1,8 @@
 // Forward, step 2: mean and variance in one pass.
 // Idea: count, mean and squared distances can be kept up to date with every number (Welford 1962),
 //       and those of two parts of a row can be merged (Chan, Golub and LeVeque 1979).
-// Change: one loop and one reduction of triples instead of two of each. The sums of x and of its
-//         square would need less arithmetic, but fail if the mean is large: their difference is
-//         then mostly rounding error.
+// Change: one loop and one reduction of triples instead of two of each. The sums of x and x^2 would
+//         need less arithmetic, but their difference may be mostly rounding error.
 // Limit: memory. Every row is read twice, and each load fetches one element.
 #include "layernorm.hpp"
 #include "tile/basics.cuh"
@@ -71,13 +70,14 @@ __global__ void layernorm_welford(tile::Rows<const T> x,  // [rows][cols]
   const std::int64_t row = blockIdx.x;
   const T* x_row = x[row];
 
-  // mean = sum x / n and squares = sum (x - mean)^2, at once
+  // mean = x_0 + sum (x - x_0) / n and squares = sum (x - mean)^2, at once
+  const float origin = centred ? static_cast<float>(x_row[0]) : 0;
   float row_mean = 0, squares = 0;
   if (centred) {
     const MergeMoments merge;
     Moments seen = merge.identity();
     for (std::int64_t col = threadIdx.x; col < cols; col += kThreads) {
-      seen = merge(seen, static_cast<float>(x_row[col]));
+      seen = merge(seen, static_cast<float>(x_row[col]) - origin);
     }
     seen = tile::reduce_block(seen, merge, seen_smem);
     row_mean = seen.mean;
@@ -91,13 +91,13 @@ __global__ void layernorm_welford(tile::Rows<const T> x,  // [rows][cols]
   const float row_rstd = rsqrtf(squares / static_cast<float>(cols) + eps);
   // y = gamma xhat + beta
   for (std::int64_t col = threadIdx.x; col < cols; col += kThreads) {
-    const float xhat = (static_cast<float>(x_row[col]) - row_mean) * row_rstd;
+    const float xhat = (static_cast<float>(x_row[col]) - origin - row_mean) * row_rstd;
     const float weight = gamma ? static_cast<float>(gamma[col]) : 1;
     const float shift = beta ? static_cast<float>(beta[col]) : 0;
     y[row][col] = static_cast<T>(weight * xhat + shift);
   }
   if (threadIdx.x != 0) return;
-  if (mean) mean[row] = row_mean;
+  if (mean) mean[row] = origin + row_mean;
   if (rstd) rstd[row] = row_rstd;
 }
 // snippet-end kernel

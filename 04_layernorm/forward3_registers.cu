@@ -42,12 +42,14 @@ __global__ void __launch_bounds__(max_threads(kElements, kSeveralRows),
   const std::int64_t row = tile::row_of_thread<kSeveralRows>();
   // Lanes without a row still take part in shuffles.
   const int row_cols = row < rows ? static_cast<int>(cols) : 0;
-  SliceValues<Slice, kElements == kPacked> values(Slice(x[row], row_cols, columns, 0));
+  const float origin = centred && row < rows ? static_cast<float>(x[row][0]) : 0;
+  SliceValues<Slice, kElements == kPacked> values(Slice(x[row], row_cols, columns, 0), origin);
 
-  // mean = sum x / n
+  // mean = x_0 + sum (x - x_0) / n; row_mean is the second term
   float row_mean = 0;
   if (centred) {
-    row_mean = tile::reduce_row<kSeveralRows>(values.sum(), tile::Add{}, sum_smem) * per_col;
+    row_mean =
+        tile::reduce_row<kSeveralRows>(values.sum(row_cols), tile::Add{}, sum_smem) * per_col;
   }
   // rstd = 1 / sqrt(sum (x - mean)^2 / n + eps)
   const float squares =
@@ -56,7 +58,7 @@ __global__ void __launch_bounds__(max_threads(kElements, kSeveralRows),
   // y = gamma xhat + beta
   values.store(gamma, beta, y[row], row_rstd, row_cols);
   if (threadIdx.x != 0 || row >= rows) return;
-  if (mean) mean[row] = row_mean;
+  if (mean) mean[row] = origin + row_mean;
   if (rstd) rstd[row] = row_rstd;
 }
 // snippet-end kernel

@@ -104,14 +104,26 @@ __global__ void __launch_bounds__(kMaxThreads, 1024 / kMaxThreads)
     chunk[i] = Chunk::filled(0);
     if (has_columns && i * apart < left) chunk[i] = Chunk::load(x_row);
   }
+  // A lane loads x_0 of one row, and shuffles give it to the others.
+  const int lane = static_cast<int>(threadIdx.x) % tile::kWarp;
+  float lane_origin = 0;
+  if (centred && lane < kRows && lane * apart < left) {
+    lane_origin = static_cast<float>(x.data[(first + lane * apart) * x.ld]);
+  }
   Chunk gamma_chunk = Chunk::filled(1), beta_chunk = Chunk::filled(0);
   if (has_columns && gamma) gamma_chunk = Chunk::load(gamma + col);
   if (has_columns && beta) beta_chunk = Chunk::load(beta + col);
 
-  // mean = sum x / n
+  // mean = x_0 + sum (x - x_0) / n; row_mean is the second term
   float value[kRows][kWidth], row_mean[kRows] = {}, row_rstd[kRows] = {};
 #pragma unroll
-  for (int i = 0; i < kRows; ++i) chunk[i].to_floats(value[i]);
+  for (int i = 0; i < kRows; ++i) {
+    chunk[i].to_floats(value[i]);
+    const int lanes = kParts ? static_cast<int>(blockDim.x) : tile::kWarp;
+    const float origin = __shfl_sync(tile::kAllLanes, lane_origin, i, lanes);
+#pragma unroll
+    for (float& v : value[i]) v -= has_columns ? origin : 0;
+  }
   if (centred) {
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
@@ -139,7 +151,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1024 / kMaxThreads)
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
     row_rstd[i] = rsqrtf(row_rstd[i] * per_col + eps);
-    if (saved == i) saved_mean = row_mean[i], saved_rstd = row_rstd[i];
+    if (saved == i) saved_mean = lane_origin + row_mean[i], saved_rstd = row_rstd[i];
   }
   if (saved < kRows && saved * apart < left) {
     if (mean) mean[first + saved * apart] = saved_mean;

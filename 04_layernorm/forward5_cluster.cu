@@ -41,12 +41,15 @@ __global__ void __launch_bounds__(kMaxThreads)
   const std::int64_t left = cols - first;
   const auto block_cols = static_cast<int>(left < 0 ? 0 : left < most ? left : most);
 
-  SliceValues<Slice, true> values(Slice(x[row] + first, block_cols, columns, 0, row_smem));
+  const float origin = centred ? static_cast<float>(x[row][0]) : 0;
+  SliceValues<Slice, true> values(Slice(x[row] + first, block_cols, columns, 0, row_smem), origin);
   tile::ptx::cp_async_wait_all();
   tile::ptx::cluster_wait();  // all blocks have begun
-  // mean = sum x / n
+  // mean = x_0 + sum (x - x_0) / n; row_mean is the second term
   float row_mean = 0;
-  if (centred) row_mean = tile::reduce_cluster(values.sum(), tile::Add{}, sum_smem) * per_col;
+  if (centred) {
+    row_mean = tile::reduce_cluster(values.sum(block_cols), tile::Add{}, sum_smem) * per_col;
+  }
   // rstd = 1 / sqrt(sum (x - mean)^2 / n + eps)
   const float squares =
       tile::reduce_cluster(values.centre(row_mean, block_cols), tile::Add{}, squares_smem);
@@ -55,7 +58,7 @@ __global__ void __launch_bounds__(kMaxThreads)
   values.store(gamma ? gamma + first : nullptr, beta ? beta + first : nullptr, y[row] + first,
                row_rstd, block_cols);
   if (threadIdx.x != 0 || first != 0) return;
-  if (mean) mean[row] = row_mean;
+  if (mean) mean[row] = origin + row_mean;
   if (rstd) rstd[row] = row_rstd;
 }
 // snippet-end kernel

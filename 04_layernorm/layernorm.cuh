@@ -22,25 +22,31 @@ inline tile::RowPlan register_plan(const ForwardProblem& p, const ForwardBuffers
 
 /// The elements of a slice as floats. Either they are converted once and stay in registers; or, in
 /// slices that leave no registers for floats, they stay as they came and every pass converts them
-/// (packed). Slice is a tile::RegisterSlice, or has what that has. Its missing chunks are zeros.
+/// (packed). Slice is a tile::RegisterSlice, or has what that has.
 template <class Slice, bool kPacked>
 class SliceValues {
   using Chunk = typename Slice::Chunk;
   static constexpr int kWidth = Slice::kChunkWidth, kChunks = Slice::kChunks;
 
  public:
-  __device__ __forceinline__ explicit SliceValues(const Slice& x) : x_(x) {
+  /// Subtracts origin from every x: from here on the row is the shifted one.
+  __device__ __forceinline__ SliceValues(const Slice& x, float origin) : x_(x), origin_(origin) {
     if constexpr (!kPacked) {
 #pragma unroll
-      for (int i = 0; i < kChunks; ++i) x.chunk(i).to_floats(value_[i]);
+      for (int i = 0; i < kChunks; ++i) {
+        x.chunk(i).to_floats(value_[i]);
+#pragma unroll
+        for (float& v : value_[i]) v -= origin;
+      }
     }
   }
 
-  /// The sum of x.
-  __device__ __forceinline__ float sum() const {
+  /// The sum over the chunks that begin in the first `cols` columns.
+  __device__ __forceinline__ float sum(int cols) const {
     float sum = 0;
 #pragma unroll Slice::kUnroll
     for (int i = 0; i < kChunks; ++i) {
+      if (x_.column(i) >= cols) continue;
       float value[kWidth];
       load(i, value);
 #pragma unroll
@@ -50,8 +56,8 @@ class SliceValues {
   }
 
   // snippet-begin centre
-  /// Subtracts the mean from every x, and returns the sum of (x - mean)^2 over the chunks that
-  /// begin in the first `cols` columns.
+  /// Subtracts the mean from every x as well, and returns the sum of (x - mean)^2 over the same
+  /// chunks.
   __device__ __forceinline__ float centre(float mean, int cols) {
     mean_ = mean;
     float squares = 0;
@@ -96,7 +102,7 @@ class SliceValues {
     if constexpr (kPacked) x_.chunk(i).to_floats(value);
 #pragma unroll
     for (int e = 0; e < kWidth; ++e)
-      value[e] = kPacked ? value[e] - mean_ : value_[kPacked ? 0 : i][e];
+      value[e] = kPacked ? value[e] - origin_ - mean_ : value_[kPacked ? 0 : i][e];
   }
 
   template <class T>
@@ -113,7 +119,7 @@ class SliceValues {
   }
 
   Slice x_;
-  float mean_ = 0;
+  float origin_, mean_ = 0;
   float value_[kPacked ? 1 : kChunks][kWidth];  // [0] if packed, and unused
 };
 

@@ -111,9 +111,9 @@ struct ThreadColumns {
     }
   }
 
-  /// w = gamma dy, xhat = (x - mean) rstd and dy in chunk i.
+  /// w = gamma dy, x - mean and dy in chunk i.
   __device__ __forceinline__ void load(const RowSlices<T>& row, int i, float (&w)[kWidth],
-                                       float (&xhat)[kWidth], float (&dy)[kWidth]) const {
+                                       float (&distance)[kWidth], float (&dy)[kWidth]) const {
     float x[kWidth], weight[kWidth];
     row.x.chunk(i).to_floats(x);
     row.dy.chunk(i).to_floats(dy);
@@ -121,13 +121,13 @@ struct ThreadColumns {
 #pragma unroll
     for (int e = 0; e < kWidth; ++e) {
       w[e] = weight[e] * dy[e];
-      xhat[e] = (x[e] - row.mean) * row.rstd;
+      distance[e] = x[e] - row.mean;
     }
   }
 
   // snippet-begin add
   /// dgamma += dy xhat and dbeta += dy. Returns this thread's part of the sums over the row; where
-  /// there are no columns, x and dy are 0 and nothing is added.
+  /// there are no columns it is 0. rstd comes last: 0 times an infinite -mean rstd would be NaN.
   __device__ __forceinline__ RowSums add(const RowSlices<T>& row, Floats& w, Floats& xhat) {
     RowSums own{0, 0};
 #pragma unroll
@@ -138,10 +138,12 @@ struct ThreadColumns {
       for (int e = 0; e < kWidth; ++e) {
         own.w += w[i][e];
         own.w_xhat += w[i][e] * xhat[i][e];
+        xhat[i][e] *= row.rstd;
         dgamma[i][e] += dy[e] * xhat[i][e];
         dbeta[i][e] += dy[e];
       }
     }
+    own.w_xhat *= row.rstd;
     return own;
   }
   // snippet-end add

@@ -38,12 +38,12 @@ double rounded(double roundings) { return roundings * kUnit / (1 - roundings * k
 /// threads of sqrt(n) terms each, whose sums a tree adds, stay below it for certain.
 double additions(double n) { return 4 * std::sqrt(n); }
 
-/// Of the mean: the sum, and at most three for its division by n, by way of a rounded 1 / n.
-/// Welford's recurrence rounds every sum, and a quotient before that is the smaller the later it
-/// comes: 3/k in step k, in all less than 3 (2 + log n) more. Merging two parts takes four
-/// roundings. In parts of n / threads terms and a tree of merges it all stays below 8 more than a
-/// sum of n terms.
-double mean_roundings(double n) { return additions(n) + 8; }
+/// Of the mean of x - x_0: that difference, the sum, and at most three for its division by n, by
+/// way of a rounded 1 / n. Welford's recurrence rounds every sum, and a quotient before that is the
+/// smaller the later it comes: 3/k in step k, in all less than 3 (2 + log n) more. Merging two
+/// parts takes four roundings. In parts of n / threads terms and a tree of merges it all stays
+/// below 8 more than a sum of n terms.
+double mean_roundings(double n) { return additions(n) + 9; }
 
 /// Of the variance, whose terms are all positive: the sum; of a term the difference, twice because
 /// it is squared, and the square, or for a merge six; three for the division; one for eps.
@@ -54,17 +54,21 @@ constexpr double kLargestSquares = 0x1p125;
 
 /// Mean and rstd of a row, and within which limits a kernel finds them.
 struct Statistics {
-  double mean = 0, mean_error = 0;
+  double mean = 0, mean_error = 0;           // as it is stored
+  double origin = 0, from_origin_error = 0;  // of mean - origin, which y is computed from
   double rstd, rstd_low, rstd_high;
 
-  Statistics(const ForwardProblem& p, Row x) {
+  Statistics(const ForwardProblem& p, Row x, Origin from) {
     const auto n = static_cast<double>(x.size());
     const bool layer = p.norm == Norm::layer;
-    const double square = x.square().mean();  // R^2
+    if (layer && from == Origin::first) origin = x[0];
+    const double square = (x - origin).square().mean();  // R^2
     double from_mean = 0;
     if (layer) {
       mean = x.mean();
-      mean_error = rounded(mean_roundings(n)) * x.abs().mean() + kTiny;
+      // The numbers that are summed up are as large as the row is wide, wherever it lies.
+      from_origin_error = rounded(mean_roundings(n)) * (x - origin).abs().mean() + kTiny;
+      mean_error = from_origin_error + kUnit * (std::abs(mean) + from_origin_error);
     }
     const double variance = layer ? (x - mean).square().mean() : square;
     if (layer) {
@@ -90,21 +94,18 @@ struct Statistics {
     rstd_high = (1 + kRsqrt) / std::sqrt(low);
     // There is no bound: eps is 0 and the variance nothing but roundings, or the sum may overflow.
     // compare() refuses such a bound.
-    if (std::isfinite(square) && square * n > kLargestSquares) rstd_high = kInfinity;
+    const double summed = layer && from == Origin::first ? variance : square;
+    if (std::isfinite(summed) && summed * n > kLargestSquares) rstd_high = kInfinity;
   }
 
   double rstd_error() const { return std::max(rstd_high - rstd, rstd - rstd_low); }
 };
 
-/// The error of (x - mean) rstd in fp32 from a mean and an rstd that are off by so much, beside the
-/// exact difference d from the exact mean and for an exact x. Two roundings; or, as x rstd - mean
-/// rstd, of two greater numbers.
-Array xhat_error(bool layer, const Array& x, const Array& d, double mean, double mean_error,
-                 double rstd_error, double rstd_high) {
-  Array error = d.abs() * rstd_error + rounded(2) * (d.abs() + mean_error) * rstd_high +
-                (mean_error + kTiny) * rstd_high + kTiny;
-  if (layer) error += kUnit * (x.abs() + std::abs(mean) + mean_error) * rstd_high;
-  return error;
+/// The error of d rstd in fp32, where d is x - mean. Before its last rounding d is off by d_error,
+/// and rstd by rstd_error.
+Array xhat_error(const Array& d, const Array& d_error, double rstd_error, double rstd_high) {
+  return d.abs() * rstd_error + rounded(2) * (d.abs() + d_error) * rstd_high +
+         (d_error + kTiny) * rstd_high + kTiny;
 }
 
 /// Adds what storing adds to the bounds, and makes infinite what is beyond the type.
@@ -140,7 +141,8 @@ void for_rows(const Problem& p, const Work& work) {
 }  // namespace
 
 ForwardReference reference(const ForwardProblem& p, std::span<const double> x,
-                           std::span<const double> gamma, std::span<const double> beta) {
+                           std::span<const double> gamma, std::span<const double> beta,
+                           Origin origin) {
   const auto rows = static_cast<std::size_t>(p.rows), cols = static_cast<std::size_t>(p.cols);
   const bool layer = p.norm == Norm::layer;
   const std::size_t means = layer ? rows : 0;
@@ -151,7 +153,7 @@ ForwardReference reference(const ForwardProblem& p, std::span<const double> x,
   const Array weight = or_constant(gamma, p.cols, 1), shift = or_constant(beta, p.cols, 0);
   for_rows(p, [&](std::size_t row) {
     const Row x_row(&x[row * cols], p.cols);
-    const Statistics s(p, x_row);
+    const Statistics s(p, x_row, origin);
     if (layer) {
       result.mean.value[row] = s.mean;
       result.mean.bound[row] = s.mean_error;
@@ -160,8 +162,10 @@ ForwardReference reference(const ForwardProblem& p, std::span<const double> x,
     result.rstd.bound[row] = s.rstd_error();
 
     const Array d = x_row - s.mean;
-    const Array error =
-        xhat_error(layer, x_row, d, s.mean, s.mean_error, s.rstd_error(), s.rstd_high);
+    // x - x_0 is rounded, or where nothing is subtracted before it, x rstd of x rstd - mean rstd.
+    const Array d_error =
+        layer ? s.from_origin_error + kUnit * (x_row - s.origin).abs() : Array::Zero(p.cols).eval();
+    const Array error = xhat_error(d, d_error, s.rstd_error(), s.rstd_high);
     const Array product = weight * d * s.rstd;
     Result y(&result.y.value[row * cols], p.cols), bound(&result.y.bound[row * cols], p.cols);
     y = product + shift;
@@ -196,7 +200,7 @@ BackwardReference reference(const BackwardProblem& p, std::span<const double> x,
     const Array x_part = Row(&x[row * cols + begin], count);
     const double m = layer ? mean[row] : 0;
     const Array d = x_part - m;
-    return {d * rstd[row], xhat_error(layer, x_part, d, m, 0, 0, std::abs(rstd[row]))};
+    return {d * rstd[row], xhat_error(d, Array::Zero(count), 0, std::abs(rstd[row]))};
   };
 
   for_rows(p, [&](std::size_t row) {
@@ -209,8 +213,9 @@ BackwardReference reference(const BackwardProblem& p, std::span<const double> x,
     const double w_mean = layer ? w.mean() : 0;
     const double w_error = layer ? rounded(sums + 4) * w.abs().mean() + 2 * kTiny : 0;
     const double wx_mean = (w * xhat.value).mean();
-    const double wx_error = rounded(sums + 5) * (w.abs() * (magnitude + xhat.error)).mean() +
-                            (w.abs() * xhat.error + kTiny * (1 + magnitude)).mean() + 2 * kTiny;
+    const double wx_error =
+        rounded(sums + 5) * (w.abs() * (magnitude + xhat.error)).mean() +
+        (w.abs() * xhat.error + kTiny * (1 + magnitude + std::abs(rstd[row]))).mean() + 2 * kTiny;
     // w - mean - xhat mean: errors that are there already, then w's own rounding or that of the
     // product, those of both subtractions, and of the product with rstd.
     const Array inherited =

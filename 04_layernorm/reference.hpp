@@ -14,8 +14,12 @@ namespace layernorm {
 struct ForwardReference {
   tile::Expected y, mean, rstd;
 };
+/// What LayerNorm subtracts from x before it sums: x_0 of the row, as the steps do; or nothing, as
+/// an answer to an exercise may, whose bound then grows with the distance of the row from zero.
+enum class Origin { first, zero };
 ForwardReference reference(const ForwardProblem& problem, std::span<const double> x,
-                           std::span<const double> gamma, std::span<const double> beta);
+                           std::span<const double> gamma, std::span<const double> beta,
+                           Origin origin = Origin::first);
 
 /// `mean` and `rstd` are what the kernel is given: fp32 values, as the forward pass rounded them.
 struct BackwardReference {

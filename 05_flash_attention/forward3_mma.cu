@@ -5,6 +5,7 @@
 // Limit: no warp multiplies while the block copies, and every tile is masked element by element.
 #include "flash_attention.cuh"
 #include "tile/row_softmax.cuh"
+#include "tile/shared_tile.cuh"
 
 namespace flash_attention {
 namespace {

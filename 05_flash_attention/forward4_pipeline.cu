@@ -5,6 +5,7 @@
 // Limit: shared memory. A warp of 16 queries loads 16 bytes a lane for every two mma.
 #include "flash_attention.cuh"
 #include "tile/row_softmax.cuh"
+#include "tile/shared_tile.cuh"
 
 namespace flash_attention {
 namespace {

@@ -8,6 +8,7 @@
 //        every tile.
 #include "flash_attention.cuh"
 #include "tile/row_softmax.cuh"
+#include "tile/shared_tile.cuh"
 
 namespace flash_attention {
 namespace {

@@ -6,6 +6,7 @@
 // Limit: products and exponentials take turns.
 #include "flash_attention.cuh"
 #include "tile/lazy_softmax.cuh"
+#include "tile/shared_tile.cuh"
 
 namespace flash_attention {
 namespace {

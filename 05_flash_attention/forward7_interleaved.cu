@@ -7,6 +7,7 @@
 // Limit: mma.sync itself. On Hopper its rate is two thirds of that of wgmma.
 #include "flash_attention.cuh"
 #include "tile/lazy_softmax.cuh"
+#include "tile/shared_tile.cuh"
 
 namespace flash_attention {
 namespace {

@@ -8,6 +8,7 @@
 // Limit: memory. With few keys, the two launches.
 #include "flash_attention.cuh"
 #include "tile/lazy_softmax.cuh"
+#include "tile/shared_tile.cuh"
 
 namespace flash_attention {
 namespace {

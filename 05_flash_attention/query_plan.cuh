@@ -1,7 +1,7 @@
 // Backward, steps 4 and 5: how blocks that keep queries divide them among warps.
 #pragma once
 
-#include "tile/warp_product.cuh"
+#include "tile/shared_tile.cuh"
 
 namespace flash_attention {
 

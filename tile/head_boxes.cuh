@@ -1,11 +1,11 @@
 // Rows of a head in shared memory as TMA brings them and wgmma reads them.
 #pragma once
 
+#include "tile/accumulator.cuh"
 #include "tile/heads.cuh"
 #include "tile/host/tensor_map.hpp"
 #include "tile/ptx/tma.cuh"
 #include "tile/ptx/wgmma.cuh"
-#include "tile/warp_product.cuh"
 
 namespace tile {
 

@@ -4,7 +4,7 @@
 
 #include "tile/heads.cuh"
 #include "tile/ptx/exp2.cuh"
-#include "tile/warp_product.cuh"
+#include "tile/shared_tile.cuh"
 
 namespace tile {
 

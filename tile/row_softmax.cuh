@@ -3,10 +3,10 @@
 
 #include <cfloat>
 
+#include "tile/accumulator.cuh"
 #include "tile/heads.cuh"
 #include "tile/ptx/exp2.cuh"
 #include "tile/reduce.cuh"
-#include "tile/warp_product.cuh"
 
 namespace tile {
 

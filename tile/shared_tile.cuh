@@ -1,8 +1,11 @@
-// Tiles in shared memory: rows of elements of 16 bits, for tensor cores.
+// Tiles in shared memory: rows of elements of 16 bits, and products of them by a warp on tensor
+// cores.
 #pragma once
 
-#include "tile/basics.cuh"
+#include "tile/accumulator.cuh"
 #include "tile/ptx/cp_async.cuh"
+#include "tile/ptx/ldmatrix.cuh"
+#include "tile/ptx/mma.cuh"
 #include "tile/ptx/swizzle.hpp"
 
 namespace tile {
@@ -97,5 +100,133 @@ class SharedTile {
 
   ptx::SharedAddress begin_;
 };
+
+/// Rows row0 to row0 + kRows - 1 of a tile, and of those the elements from depth0 on.
+template <int kRows, int kDepth, class Tile>
+__device__ __forceinline__ void load(Fragment<kRows, kDepth>& fragment, const Tile& tile, int row0,
+                                     int depth0 = 0) {
+  const int lane = threadIdx.x % 32;
+  const auto first = tile.at(row0 + lane % 16, depth0 / 8 + lane / 16);
+#pragma unroll
+  for (int i = 0; i < kRows / 16; ++i) {
+#pragma unroll
+    for (int d = 0; d < kDepth / 16; ++d) {
+      ptx::ldmatrix_x4(fragment.mma[i][d], (first + i * 16 * Tile::kRowBytes) ^ d * 32);
+    }
+  }
+}
+
+/// The transpose of rows row0 to row0 + kDepth - 1 of a tile, columns col0 to col0 + kRows - 1.
+template <int kRows, int kDepth, class Tile>
+__device__ __forceinline__ void load_transposed(Fragment<kRows, kDepth>& fragment, const Tile& tile,
+                                                int row0, int col0) {
+  const int lane = threadIdx.x % 32;
+  const auto first = tile.at(row0 + lane / 16 * 8 + lane % 8, col0 / 8 + lane / 8 % 2);
+#pragma unroll
+  for (int i = 0; i < kRows / 16; ++i) {
+#pragma unroll
+    for (int d = 0; d < kDepth / 16; ++d) {
+      ptx::ldmatrix_x4_trans(fragment.mma[i][d], (first ^ i * 32) + d * 16 * Tile::kRowBytes);
+    }
+  }
+}
+
+struct Nothing {
+  __device__ void operator()(int) const {}
+};
+
+// snippet-begin with_rows
+/// sums += A B^T, where A is the fragment, and row j of B is row row0 + j of the tile, from element
+/// depth0 on. After the n-th of its kDepth kCols / 256 loads it calls between(n), for other work
+/// while the tensor cores are busy.
+template <class T, int kRows, int kCols, int kDepth, class Tile, class Between = Nothing>
+__device__ __forceinline__ void mma_ABt(Accumulator<kRows, kCols>& sums,
+                                        const Fragment<kRows, kDepth>& fragment, const Tile& tile,
+                                        int row0, int depth0 = 0, Between between = {}) {
+  const int lane = threadIdx.x % 32;
+  const auto first = tile.at(row0 + lane / 16 * 8 + lane % 8, depth0 / 8 + lane / 8 % 2);
+#pragma unroll
+  for (int d = 0; d < kDepth / 16; ++d) {
+#pragma unroll
+    for (int j = 0; j < kCols / 16; ++j) {
+      std::uint32_t b[4];  // 16 rows of the tile, 16 of the depth
+      ptx::ldmatrix_x4(b, (first ^ d * 32) + j * 16 * Tile::kRowBytes);
+#pragma unroll
+      for (int i = 0; i < kRows / 16; ++i) {
+        ptx::mma_m16n8k16<T>(sums.mma[i][2 * j], fragment.mma[i][d], {b[0], b[1]});
+        ptx::mma_m16n8k16<T>(sums.mma[i][2 * j + 1], fragment.mma[i][d], {b[2], b[3]});
+      }
+      between(d * (kCols / 16) + j);
+    }
+  }
+}
+// snippet-end with_rows
+
+/// The same where A is rows of a tile; the depth is the width of that tile.
+template <class T, int kRows, int kCols, class LeftTile, class Tile>
+__device__ __forceinline__ void mma_ABt(Accumulator<kRows, kCols>& sums, const LeftTile& left,
+                                        int left_row0, const Tile& tile, int row0) {
+  const int lane = threadIdx.x % 32;
+  const auto left_first = left.at(left_row0 + lane % 16, lane / 16);
+  const auto first = tile.at(row0 + lane / 16 * 8 + lane % 8, lane / 8 % 2);
+#pragma unroll
+  for (int d = 0; d < LeftTile::kCols / 16; ++d) {
+    std::uint32_t a[kRows / 16][4];
+#pragma unroll
+    for (int i = 0; i < kRows / 16; ++i) {
+      ptx::ldmatrix_x4(a[i], (left_first + i * 16 * LeftTile::kRowBytes) ^ d * 32);
+    }
+#pragma unroll
+    for (int j = 0; j < kCols / 16; ++j) {
+      std::uint32_t b[4];  // 16 rows of the tile, 16 of the depth
+      ptx::ldmatrix_x4(b, (first ^ d * 32) + j * 16 * Tile::kRowBytes);
+#pragma unroll
+      for (int i = 0; i < kRows / 16; ++i) {
+        ptx::mma_m16n8k16<T>(sums.mma[i][2 * j], a[i], {b[0], b[1]});
+        ptx::mma_m16n8k16<T>(sums.mma[i][2 * j + 1], a[i], {b[2], b[3]});
+      }
+    }
+  }
+}
+
+/// Rounds sums to T and stores them in a tile, from (row0, col0) on.
+template <class T, int kRows, int kCols, class Tile>
+__device__ __forceinline__ void store_in_tile(const Accumulator<kRows, kCols>& sums,
+                                              const Tile& tile, int row0, int col0) {
+  const auto first = tile.at(row0 + sums.row(0), col0 / 8) + sums.col(0) * 2;
+#pragma unroll
+  for (int r = 0; r < kRows / 8; ++r) {
+#pragma unroll
+    for (int c = 0; c < kCols / 4; c += 2) {
+      ptx::store_shared((first ^ c / 2 * 16) + r * 8 * Tile::kRowBytes,
+                        ptx::pack<T>(sums.at(r, c), sums.at(r, c + 1)));
+    }
+  }
+}
+
+// snippet-begin with_columns
+/// sums += A B, where A is the fragment, and row d of B is row row0 + d of the tile, from column
+/// col0 on, a multiple of kCols.
+template <class T, int kRows, int kCols, int kDepth, class Tile>
+__device__ __forceinline__ void mma_AB(Accumulator<kRows, kCols>& sums,
+                                       const Fragment<kRows, kDepth>& fragment, const Tile& tile,
+                                       int row0, int col0 = 0) {
+  const int lane = threadIdx.x % 32;
+  const auto first = tile.at(row0 + lane % 16, col0 / 8 + lane / 16);
+#pragma unroll
+  for (int d = 0; d < kDepth / 16; ++d) {
+#pragma unroll
+    for (int j = 0; j < kCols / 16; ++j) {
+      std::uint32_t b[4];  // 16 rows of the tile, 16 of its columns
+      ptx::ldmatrix_x4_trans(b, (first ^ j * 32) + d * 16 * Tile::kRowBytes);
+#pragma unroll
+      for (int i = 0; i < kRows / 16; ++i) {
+        ptx::mma_m16n8k16<T>(sums.mma[i][2 * j], fragment.mma[i][d], {b[0], b[1]});
+        ptx::mma_m16n8k16<T>(sums.mma[i][2 * j + 1], fragment.mma[i][d], {b[2], b[3]});
+      }
+    }
+  }
+}
+// snippet-end with_columns
 
 }  // namespace tile

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "tile/ptx/red.cuh"
-#include "tile/warp_product.cuh"
+#include "tile/shared_tile.cuh"
 
 namespace tile {
 

@@ -64,9 +64,6 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
         "step 5's kernel of the queries falls away, and dQ comes into that of the keys",
     ("05_flash_attention/forward8_split_keys.cu", "changed"):
         "for few queries: it continues step 4 (pipeline), not the steps for many",
-    ("05_flash_attention/forward9_wgmma.cu", "headers"):
-        "head_boxes.cuh and ring.cuh: what is Hopper's comes to what is attention's",
-    ("05_flash_attention/forward9_wgmma.cu", "header lines"): "the same",
     ("06_rope/rotary/forward3_vectors.cu", "changed"):
         "units of chunks and several heads in the place of a pair: no line of step 2's kernel remains",
     ("07_windowed_rope/windowed/forward2_tiles.cu", "lines"): "chapter 05's 140, and two kinds of tiles",
@@ -75,8 +72,8 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
         "chapter 06's rotation, an option of the kernel: a method's step 2 is this kernel with tables",
     ("07_windowed_rope/windowed/forward4_two_visits.cu", "header lines"): "the same",
     ("07_windowed_rope/windowed/forward5_wgmma.cu", "kernel"): "the same",
-    ("07_windowed_rope/windowed/forward5_wgmma.cu", "headers"): "as in chapter 05",
-    ("07_windowed_rope/windowed/forward5_wgmma.cu", "header lines"): "the same",
+    ("07_windowed_rope/windowed/forward5_wgmma.cu", "headers"):
+        "chapter 05's ten, and window.hpp: which positions are near",
     ("07_windowed_rope/windowed/backward1_scores.cu", "lines"): "three kernels, one for each formula",
     ("07_windowed_rope/windowed/backward2_tiles.cu", "lines"): "two kernels, one for each side",
     ("07_windowed_rope/windowed/backward2_tiles.cu", "changed"): "two kinds of tiles in both of them",

@@ -14,7 +14,7 @@ PATH = (
     (f"{CHAPTER}/forward7_interleaved.cu", "the kernel: what the lesson is about", "LazySoftmax"),
 )
 HANDED = ("AttentionForward", "AttentionForward", "AttentionForward", "Heads<T>, BatchMasks")
-LEAVES = ("tile/heads.cuh", "tile/mask.hpp", "tile/warp_product.cuh", "tile/lazy_softmax.cuh",
+LEAVES = ("tile/heads.cuh", "tile/mask.hpp", "tile/shared_tile.cuh", "tile/lazy_softmax.cuh",
           "tile/ptx/")
 
 WIDTH, BOX, HEIGHT, STEP, MARGIN = 760, 470, 46, 74, 20

@@ -190,19 +190,27 @@ TEST_SUITE("chapter") {
   // ---- Bounds ----
 
   TEST_CASE("the bounds of the forward pass are what their derivation says") {
-    // A row of +1 and -1, 100 of them, shifted by 50: sigma is 1, R nearly 50, mean |x| is 50.
+    // A row of +1 and -1, 100 of them, shifted by 50: sigma is 1. Less x_0 it is 0 and 2: R is the
+    // root of 2, the mean 1.
     const ForwardProblem p = with_eps({DType::fp32, 1, 100}, 0);
     Values x;
     for (int i = 0; i < 100; ++i) x.push_back(i % 2 ? 51 : 49);
     const ForwardReference got = reference(p, x, {}, {});
-    const double roundings = 40 + 8, mean = roundings * kUnit * 50;
-    CHECK(near(got.mean.bound[0], mean));
-    const double variance = 2 * roundings * kUnit * std::sqrt(2501.0) + (40 + 10) * kUnit;
+    const double roundings = 40 + 9, mean = roundings * kUnit * 1;
+    CHECK(near(got.mean.bound[0], mean + 50 * kUnit));
+    const double variance = 2 * roundings * kUnit * std::sqrt(2.0) + (40 + 10) * kUnit;
     const double rstd = variance / 2 + 4 * kUnit;
     CHECK(near(got.rstd.bound[0], rstd));
-    // xhat is 1: rstd, the mean, two roundings of xhat and of x rstd - mean rstd; gamma; beta.
-    const double y = rstd + mean + 2 * kUnit + 101 * kUnit + 2 * kUnit;
-    CHECK(near(got.y.bound[1], y));
+    // xhat is 1: rstd, the mean, two roundings of xhat and one of x - x_0; gamma; beta.
+    CHECK(near(got.y.bound[1], rstd + mean + 2 * kUnit + 2 * kUnit + 2 * kUnit));
+
+    // From zero R is nearly 50, and the mean 50.
+    const ForwardReference zero = reference(p, x, {}, {}, Origin::zero);
+    const double zero_mean = roundings * kUnit * 50;
+    CHECK(near(zero.mean.bound[0], zero_mean + 50 * kUnit));
+    const double zero_rstd = roundings * kUnit * std::sqrt(2501.0) + (25 + 4) * kUnit;
+    CHECK(near(zero.rstd.bound[0], zero_rstd));
+    CHECK(near(zero.y.bound[1], zero_rstd + zero_mean + 2 * kUnit + 51 * kUnit + 2 * kUnit));
 
     ForwardProblem rms = p;
     rms.norm = Norm::rms;
@@ -224,8 +232,8 @@ TEST_SUITE("chapter") {
     in.mean.assign(100, 0.0);
     in.rstd.assign(100, 0.5);
     const BackwardReference got = backward_of(p, in);
-    // xhat: two roundings and one in x rstd.
-    const double xhat = 3 * kUnit;
+    // xhat: two roundings.
+    const double xhat = 2 * kUnit;
     // mean w is -1/2, mean |w| is 3/2; mean w xhat is 0, mean |w xhat| is 3/2.
     const double w_mean = (32 + 4) * kUnit * 1.5, wx_mean = (32 + 5) * kUnit * 1.5 + 1.5 * xhat;
     const double parts = 1 + 0.5 + 0;
@@ -251,13 +259,18 @@ TEST_SUITE("chapter") {
   }
 
   TEST_CASE("where nothing is certain there is no bound, and no result passes") {
-    // A variance that is nothing but roundings of the mean.
+    // A variance that is nothing but roundings of the mean, unless the row is shifted; and one that
+    // fp32 does not hold.
     const ForwardProblem p = with_eps({DType::fp32, 1, 3}, 0);
     const float third = 1.f / 3;
     const double next = std::nextafter(third, 1.f);
     ForwardReference got = reference(p, Values{third, third, next}, {}, {});
+    CHECK(got.y.bound[2] < 1e-5);
+    got = reference(p, Values{third, third, next}, {}, {}, Origin::zero);
     CHECK(!std::isfinite(got.y.bound[0]));
     CHECK(!std::isfinite(got.rstd.bound[0]));
+    got = reference(p, Values{0, 0, 1e-30}, {}, {});
+    CHECK(!std::isfinite(got.y.bound[0]));
     CHECK(!tile::compare("y", got.y.value, got.y).ok());
     // Squares that overflow.
     got = reference(with_eps(p, 1), Values{1e20, 2e20, 3e20}, {}, {});

@@ -69,6 +69,57 @@ TEST_SUITE("step") {
     });
   }
 
+  TEST_CASE("large rows of equal elements, and of elements that hardly differ") {
+    // sum x / n is not x if the sum or 1 / n rounds, and one digit of 30,000 makes an xhat of 0.5.
+    for_each_step(
+        [](const auto& step, DType type) {
+          for (const std::int64_t cols :
+               lengths_for(step, type, {3, 33, 64, 1000, 1001, 1032, 4097, 10'008})) {
+            const auto p = problem_for(step, type, 6, cols);
+            if (!takes(step, p)) continue;
+            Inputs in = normal(p);
+            const Values equal = tile::rounded(Values{3e4, -1e4 / 3, 7e4 / 3}, type);
+            for (std::size_t i = 0; i < in.x.size(); ++i) {
+              const std::size_t row = i / static_cast<std::size_t>(cols);
+              in.x[i] = equal[row % 3];
+              // In the last three rows one element in 13 is the type's next number.
+              if (row >= 3 && i % 13 == 5) in.x[i] *= 1 - 1.5 * tile::unit_roundoff(type);
+            }
+            tile::round_to(in.x, type);
+            check_step(step, p, with_statistics(p, std::move(in)));
+          }
+        },
+        OwnKernel::must_run, tile::Types::all);
+  }
+
+  TEST_CASE("rows of equal elements as large as the type has") {
+    for_each_step(
+        [](const auto& step, DType type) {
+          using Problem = std::decay_t<decltype(problem_for(step, type, 0, 0))>;
+          const double largest = type == DType::fp16   ? 0x1.ffcp15
+                                 : type == DType::bf16 ? 0x1.fep127
+                                                       : 0x1.fffffep127;
+          for (const std::int64_t cols : lengths_for(step, type, {1, 3, 77, 1000, 1003, 1032})) {
+            const Problem p = problem_for(step, type, 3, cols);
+            if (!takes(step, p)) continue;
+            Inputs in = normal(p);
+            for (double& x : in.x) x = std::copysign(largest, in.x[0]);
+            in = with_statistics(p, std::move(in));
+            check_step(step, p, in);
+            const Outputs out = run(step, p, in);
+            if constexpr (kIsForward<Problem>) {
+              CHECK(out.mean == Values(3, in.x[0]));
+              for (std::size_t i = 0; i < out.matrix.size(); ++i) {
+                CHECK(out.matrix[i] == in.beta[i % in.beta.size()]);
+              }
+            } else {
+              CHECK(out.dgamma == Values(in.gamma.size(), 0.0));
+            }
+          }
+        },
+        OwnKernel::must_run, tile::Types::all);
+  }
+
   TEST_CASE("eps of 0, and eps greater than the variance") {
     for_each_step([](const auto& step, DType type) {
       using Problem = std::decay_t<decltype(problem_for(step, type, 0, 0))>;

@@ -8,7 +8,6 @@
 #include "tile/host/launch.hpp"
 #include "tile/mask.hpp"
 #include "tile/shared_tile.cuh"
-#include "tile/warp_product.cuh"
 
 namespace rope {
 

@@ -5,6 +5,7 @@
 // Change: a warp has 16 queries and kKeys keys at a time; tiles of 16-bit elements, swizzled.
 // Limit: no warp multiplies while the block copies, and every tile is masked element by element.
 #include "tile/row_softmax.cuh"
+#include "tile/shared_tile.cuh"
 #include "windowed/windowed_rope.cuh"
 
 namespace windowed_rope {

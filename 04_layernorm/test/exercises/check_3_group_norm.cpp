@@ -68,7 +68,7 @@ Expected if_it_were(const Task& t, std::int64_t groups, GroupOf group_of,
     const Expected y =
         layernorm::reference(
             {.type = tile::DType::fp32, .rows = s.batch, .cols = std::ssize(places), .eps = s.eps},
-            x, gamma, beta)
+            x, gamma, beta, layernorm::Origin::zero)
             .y;
     for (std::size_t i = 0; i < x.size(); ++i) {
       const std::size_t to = i / places.size() * image + places[i % places.size()];
