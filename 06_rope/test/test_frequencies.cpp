@@ -119,58 +119,6 @@ double frequency(const FrequencyProblem& p, std::int64_t pair) {
 }  // namespace
 
 TEST_SUITE("chapter") {
-  TEST_CASE("frequencies: each value of an option with each value of the others") {
-    constexpr Scaling kScalings[] = {Scaling::none,        Scaling::linear, Scaling::ntk,
-                                     Scaling::dynamic_ntk, Scaling::yarn,   Scaling::llama3,
-                                     Scaling::longrope};
-    int both_clamped = 0;
-    for (const Rule rule : {Rule::paper, Rule::half_truncated}) {
-      const auto problems = tile::drawn_cases(1, [&](tile::Pick& pick) {
-        FrequencyProblem p{.rotary_dim = pick({8, 64}), .rule = rule};
-        p.scaling = pick(kScalings);
-        p.factor = pick({2.5, 8.0});
-        struct Model {
-          double base;
-          std::int64_t trained_length;
-        };
-        const auto [base, trained] =
-            pick({Model{2, 100}, Model{1e4, 100}, Model{2, 4096}, Model{1e4, 4096}});
-        p.base = base, p.trained_length = trained;
-        p.length = pick({50, 10'000});
-        if (pick({false, true})) {
-          p.beta_fast = 64, p.beta_slow = 0.5, p.low_frequency_factor = 2,
-          p.high_frequency_factor = 9;
-        }
-        for (std::int64_t i = 0; p.scaling == Scaling::longrope && i < p.rotary_dim / 2; ++i) {
-          p.short_factors.push_back(1 + static_cast<double>(i) / 8);
-          p.long_factors.push_back(2 + static_cast<double>(i));
-        }
-        return p;
-      });
-      for (const FrequencyProblem& p : problems) {
-        const bool is_for_paper = p.scaling == Scaling::ntk || p.scaling == Scaling::dynamic_ntk ||
-                                  p.scaling == Scaling::yarn;
-        CHECK(validate(p).ok() == (rule == Rule::paper || !is_for_paper));
-        if (!validate(p).ok()) continue;
-        CAPTURE(name(p.rule));
-        CAPTURE(name(p.scaling));
-        CAPTURE(p.base);
-        CAPTURE(p.trained_length);
-        Values expected;
-        for (std::int64_t i = 0; i < p.rotary_dim / 2; ++i) expected.push_back(frequency(p, i));
-        const Values got = frequencies(p);
-        REQUIRE(got.size() == expected.size());
-        for (std::size_t i = 0; i < got.size(); ++i) {
-          CAPTURE(i);
-          CHECK(std::abs(got[i] - expected[i]) <= 1e-13 * expected[i]);
-        }
-        // yarn's ramp would begin before the first pair and end after the last one.
-        both_clamped += p.scaling == Scaling::yarn && p.base == 2 && p.trained_length == 100;
-      }
-    }
-    CHECK(both_clamped > 0);
-  }
-
   TEST_CASE("frequencies: the two rules") {
     check_near(frequencies({.rotary_dim = 4, .base = 100}), {1, 0.1});
     check_near(frequencies({.rotary_dim = 8}), {1, 0.1, 0.01, 0.001});
@@ -497,6 +445,58 @@ TEST_SUITE("chapter") {
                 [=](FrequencyProblem& p) { (p.*list)[2] = wrong; });
       }
     }
+  }
+
+  TEST_CASE("frequencies: each value of an option with each value of the others") {
+    constexpr Scaling kScalings[] = {Scaling::none,        Scaling::linear, Scaling::ntk,
+                                     Scaling::dynamic_ntk, Scaling::yarn,   Scaling::llama3,
+                                     Scaling::longrope};
+    int both_clamped = 0;
+    for (const Rule rule : {Rule::paper, Rule::half_truncated}) {
+      const auto problems = tile::drawn_cases(1, [&](tile::Pick& pick) {
+        FrequencyProblem p{.rotary_dim = pick({8, 64}), .rule = rule};
+        p.scaling = pick(kScalings);
+        p.factor = pick({2.5, 8.0});
+        struct Model {
+          double base;
+          std::int64_t trained_length;
+        };
+        const auto [base, trained] =
+            pick({Model{2, 100}, Model{1e4, 100}, Model{2, 4096}, Model{1e4, 4096}});
+        p.base = base, p.trained_length = trained;
+        p.length = pick({50, 10'000});
+        if (pick({false, true})) {
+          p.beta_fast = 64, p.beta_slow = 0.5, p.low_frequency_factor = 2,
+          p.high_frequency_factor = 9;
+        }
+        for (std::int64_t i = 0; p.scaling == Scaling::longrope && i < p.rotary_dim / 2; ++i) {
+          p.short_factors.push_back(1 + static_cast<double>(i) / 8);
+          p.long_factors.push_back(2 + static_cast<double>(i));
+        }
+        return p;
+      });
+      for (const FrequencyProblem& p : problems) {
+        const bool is_for_paper = p.scaling == Scaling::ntk || p.scaling == Scaling::dynamic_ntk ||
+                                  p.scaling == Scaling::yarn;
+        CHECK(validate(p).ok() == (rule == Rule::paper || !is_for_paper));
+        if (!validate(p).ok()) continue;
+        CAPTURE(name(p.rule));
+        CAPTURE(name(p.scaling));
+        CAPTURE(p.base);
+        CAPTURE(p.trained_length);
+        Values expected;
+        for (std::int64_t i = 0; i < p.rotary_dim / 2; ++i) expected.push_back(frequency(p, i));
+        const Values got = frequencies(p);
+        REQUIRE(got.size() == expected.size());
+        for (std::size_t i = 0; i < got.size(); ++i) {
+          CAPTURE(i);
+          CHECK(std::abs(got[i] - expected[i]) <= 1e-13 * expected[i]);
+        }
+        // yarn's ramp would begin before the first pair and end after the last one.
+        both_clamped += p.scaling == Scaling::yarn && p.base == 2 && p.trained_length == 100;
+      }
+    }
+    CHECK(both_clamped > 0);
   }
 }
 
