@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <deque>
 #include <initializer_list>
+#include <iterator>
 #include <numeric>
 #include <optional>
 #include <span>
@@ -22,6 +23,7 @@
 #include "harness/buffer.hpp"
 #include "harness/convert.hpp"
 #include "harness/inputs.hpp"
+#include "harness/pairs.hpp"
 #include "harness/tensor.hpp"
 #include "harness/test_main.hpp"
 #include "tile/host/attention.hpp"
@@ -113,6 +115,84 @@ bool takes(const TestedStep<Ladder<Call>>& step, const AttentionCase& c) {
   }
   p.workspace_bytes = workspace_bytes_of(step, p);
   return is_taken(step, p);
+}
+
+// ---- Drawn options ----
+
+struct HeadCounts {
+  std::int64_t batch, heads, kv_heads;
+};
+inline constexpr HeadCounts kHeadCounts[] = {{2, 3, 3}, {1, 4, 2}, {1, 6, 2}, {2, 5, 1}, {1, 9, 9}};
+
+struct Lengths {
+  std::int64_t queries, keys;
+};
+/// On both sides of tiles of 16, 32 and 64, and within them.
+inline constexpr Lengths kLengths[] = {{65, 33}, {33, 64}, {16, 70}, {1, 97}};
+/// For steps that take their time on the CPU device.
+inline constexpr Lengths kShortLengths[] = {{17, 33}, {16, 20}, {1, 40}, {35, 8}};
+
+/// Which of them batch entries have for themselves.
+enum class OwnLengths { none, queries, keys, both };
+inline constexpr OwnLengths kOwnLengths[] = {OwnLengths::none, OwnLengths::queries,
+                                             OwnLengths::keys, OwnLengths::both};
+
+/// Without gaps; heads first; and as if in one tensor, a token's heads of all beside one another.
+enum class Places { packed, heads_first, side_by_side };
+inline constexpr Places kPlaces[] = {Places::packed, Places::heads_first, Places::side_by_side};
+
+/// A call with the options that all attention has, each of its values with each value of the
+/// others. The mask is left to the caller.
+inline AttentionCase drawn_case(Pick& pick, DType type, std::span<const std::int64_t> head_dims,
+                                std::span<const Lengths> lengths,
+                                std::span<const OwnLengths> own_lengths = kOwnLengths) {
+  const auto [batch, heads, kv_heads] = pick(kHeadCounts);
+  const std::int64_t dim = pick(head_dims);
+  const auto [queries, keys] = pick(lengths);
+  AttentionCase c{
+      attention_call<AttentionForward>(type, {batch, heads, kv_heads, queries, keys, dim})};
+  const OwnLengths own = pick(own_lengths);
+  for (int entry = 0; entry < batch; ++entry) {
+    // The last entry has all queries, or no key.
+    const std::int64_t some_queries = entry > 0 ? queries : (2 * queries + 2) / 3;
+    const std::int64_t some_keys = entry > 0 ? 0 : 2 * keys / 3;
+    if (own == OwnLengths::queries || own == OwnLengths::both) {
+      c.query_lengths.push_back(static_cast<int>(some_queries));
+    }
+    if (own == OwnLengths::keys || own == OwnLengths::both) {
+      c.key_lengths.push_back(static_cast<int>(some_keys));
+    }
+  }
+  if (pick({false, true})) c.p.scale = 0.2f;
+  c.wants_lse = pick({true, false});
+  const Places places = pick(kPlaces);
+  if (places == Places::packed) return c;
+  std::int64_t turn = 0;  // gaps and offsets of whole chunks, of each tensor its own
+  const auto place = [&](std::int64_t length, std::int64_t count, std::int64_t* offset) -> Strides {
+    const std::int64_t gap = 8 * (turn++ % 5);
+    if (places == Places::heads_first) return heads_first(length, count, dim, gap);
+    *offset = gap;
+    const std::int64_t row = 2 * (heads + kv_heads) * dim;
+    return {length * row, dim, row};
+  };
+  AttentionCase::Offsets& at = c.offset;
+  c.p.q.stride = place(queries, heads, &at.q), c.p.k.stride = place(keys, kv_heads, &at.k);
+  c.p.q_far.stride = place(queries, heads, &at.q_far);
+  c.p.k_far.stride = place(keys, kv_heads, &at.k_far);
+  c.p.v.stride = place(keys, kv_heads, &at.v), c.p.o.stride = place(queries, heads, &at.o);
+  c.dout = place(queries, heads, &at.dout), c.dq = place(queries, heads, &at.dq);
+  c.dk = place(keys, kv_heads, &at.dk), c.dv = place(keys, kv_heads, &at.dv);
+  c.dq_far = place(queries, heads, &at.dq_far), c.dk_far = place(keys, kv_heads, &at.dk_far);
+  return c;
+}
+
+/// Those of a list of values of which the step's own kernel takes `make(value)`.
+template <class Step, class List, class Make>
+auto taken(const Step& step, const List& list, const Make& make) {
+  std::vector<std::remove_cvref_t<decltype(*std::begin(list))>> some;
+  std::ranges::copy_if(list, std::back_inserter(some),
+                       [&](const auto& value) { return takes(step, make(value)); });
+  return some;
 }
 
 /// [batch][heads][queries] as [batch][queries][heads], or back.

@@ -1,6 +1,7 @@
 // Which cases of a long list of a test run on a slow device.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "tile/host/device.hpp"
@@ -36,5 +37,20 @@ class Selection {
  private:
   std::uint32_t before_, count_, parts_ = 1, part_ = 0;
 };
+
+/// Whether a test of all types of a step (Types::all) runs case `number` of a list for this one: of
+/// a list whose cases are all needed, as drawn_cases() are. A GPU runs each for every type. The CPU
+/// device gives them to the types in turn; its check build runs a third.
+template <class TestedStep>
+bool takes_case(const TestedStep& step, DType type, std::size_t number) {
+  if (!device().simulated) return true;
+  std::size_t types = 0, place = 0;
+  for (const DType each : kDTypes) {
+    if (each == type) place = types;
+    types += step.types.contains(each);
+  }
+  const bool checks = !device_reads_host_memory();
+  return number % types == place && (!checks || number / types % 3 == 0);
+}
 
 }  // namespace tile

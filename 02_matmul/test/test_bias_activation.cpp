@@ -1,4 +1,7 @@
 // Chapter 02's tests: bias and activation.
+#include <utility>
+
+#include "harness/pairs.hpp"
 #include "test_support.hpp"
 
 namespace matmul {
@@ -22,23 +25,36 @@ Inputs small_integers(const Problem& p) {
 }  // namespace
 
 TEST_SUITE("step") {
-  TEST_CASE("bias and activation, where the sums are exact") {
+  TEST_CASE("bias, activation, alpha and beta in pairs, where the sums are exact") {
     tile::for_each_step(
         kLadder,
         [](const Step& step, DType type) {
-          Selection selection(step, type);
+          // Tiles of all steps: a part of one, whole ones, several; and for two steps the last of
+          // these needs tiles of 192 columns.
+          const bool has_two_shapes = step.name == "tile_shapes" || step.name == "tma_store";
+          const Shape kShapes[] = {{35, 135, 17},
+                                   {136, 40, 16},
+                                   {3, 261, 100},
+                                   has_two_shapes ? Shape{376, 328, 72} : Shape{128, 256, 32}};
+          struct Scales {
+            float alpha, beta;
+          };
+          const auto cases = tile::drawn_cases(step.number, [&](tile::Pick& pick) {
+            Problem p = plain(type, pick(kShapes), pick(transposes_of(type)));
+            const auto [alpha, beta] = pick({Scales{1, 0}, Scales{1, 0.5f}, Scales{-0.5f, 0.5f}});
+            p = activated(scaled(p, alpha, beta), pick(kActivations));
+            Inputs in = small_integers(p);
+            if (pick({true, false})) in.bias.clear();
+            return std::pair(p, in);
+          });
+          for (std::size_t i = 0; i < cases.size(); ++i) {
+            const auto& [p, in] = cases[i];
+            const bool is_gelu = p.activation == Activation::gelu;
+            if (!tile::takes_case(step, type, i)) continue;
+            check_step(step, p, in, is_gelu ? Sums::any : Sums::exact);
+          }
           for (const Activation activation : kActivations) {
             const Sums sums = activation == Activation::gelu ? Sums::any : Sums::exact;
-            for (const Shape shape : {Shape{35, 135, 17}, Shape{136, 40, 16}, Shape{5, 6, 0},
-                                      Shape{1, 1, 1}, Shape{3, 261, 100}}) {
-              for (const float beta : {0.f, 0.5f}) {
-                if (!selection.takes_next()) continue;
-                const Problem p = activated(scaled(plain(type, shape), 1, beta), activation);
-                Inputs in = small_integers(p);
-                if (shape.m % 2 == 0) in.bias.clear();  // with the others there is one
-                check_step(step, p, in, sums);
-              }
-            }
             // More than the threads of the card that run at one time take at once.
             const Shape large =
                 tile::device().simulated ? Shape{259, 385, 3} : Shape{2303, 1411, 3};

@@ -9,35 +9,112 @@ namespace {
 
 constexpr std::int64_t kDims[] = {16, 32, 64, 128, 256};
 
+struct Window {
+  std::int64_t left, right;
+};
+constexpr Window kWindows[] = {{kUnlimited, kUnlimited}, {kUnlimited, 0}, {31, 0}, {20, 5}};
+
+/// For a step that takes no more.
+constexpr tile::Lengths kFewQueries[] = {{1, 300}, {3, 129}, {15, 31}, {16, 70}};
+
+template <class Step>
+std::vector<Case> drawn_cases(const Step& step, DType type) {
+  const bool few_only = !takes(step, full(type, {1, 1, 1, 17, 64, 64})) &&
+                        takes(step, full(type, {1, 1, 1, 16, 64, 64}));
+  const std::span<const tile::Lengths> of_step = few_only ? kFewQueries
+                                                 : step.types.contains(DType::fp32)
+                                                     ? tile::kShortLengths
+                                                     : tile::kLengths;
+  const auto lengths = taken(step, of_step, [&](const tile::Lengths& n) {
+    return full(type, {1, 1, 1, n.queries, n.keys, 64});
+  });
+  const auto dims = taken(step, kDims, [&](std::int64_t dim) {
+    return full(type, {1, 1, 1, lengths[0].queries, lengths[0].keys, dim});
+  });
+  return tile::drawn_cases(step.number, [&](tile::Pick& pick) {
+    Case c = tile::drawn_case(pick, type, dims, lengths);
+    const auto [left, right] = pick(kWindows);
+    return windowed(c, left, right);
+  });
+}
+
+/// What a step's own kernel needs to show all it does, whatever else is drawn.
+struct Border {
+  bool is_forward;
+  std::string_view step;
+  Sizes sizes;
+};
+constexpr Border kBorders[] = {
+    {true, "scores", {1, 1, 1, 33, 65, 48}},
+    {true, "tiles", {1, 1, 1, 33, 65, 48}},
+    {true, "mma", {1, 1, 1, 65, 129, 64}},
+    {true, "mma", {1, 1, 1, 65, 129, 128}},
+    {true, "mma", {1, 1, 1, 65, 129, 256}},
+    // Two buffers of 64 keys, or of 32.
+    {true, "pipeline", {1, 1, 1, 65, 321, 64}},
+    {true, "pipeline", {1, 1, 1, 65, 321, 128}},
+    {true, "warp_tiles", {1, 1, 1, 129, 321, 64}},
+    {true, "warp_tiles", {1, 1, 1, 129, 161, 128}},
+    {true, "lazy", {1, 1, 1, 129, 321, 64}},
+    {true, "lazy", {1, 1, 1, 129, 161, 128}},
+    // Of 128, 64 or 32.
+    {true, "interleaved", {1, 1, 1, 129, 641, 16}},
+    {true, "interleaved", {1, 1, 1, 129, 641, 32}},
+    {true, "interleaved", {1, 1, 1, 129, 641, 64}},
+    {true, "interleaved", {1, 1, 1, 129, 321, 128}},
+    {true, "interleaved", {1, 1, 1, 65, 161, 256}},
+    // Five of 64 keys; of so many batch entries a block has all tiles. Only the first has them all.
+    {true, "split_keys", {133, 1, 1, 1, 10 * 64 + 1, 64}},
+    {true, "split_keys", {1, 15, 3, 16, 700, 64}},
+    {true, "split_keys", {1, 15, 3, 16, 129, 256}},
+    // Eight or four of 128 keys or values.
+    {true, "wgmma", {1, 1, 1, 193, 11 * 128 + 1, 64}},
+    {true, "wgmma", {1, 1, 1, 129, 5 * 128 + 1, 128}},
+    {false, "scores", {1, 1, 1, 33, 65, 48}},
+    {false, "tiles", {1, 1, 1, 33, 65, 48}},
+    {false, "mma", {1, 1, 1, 129, 129, 64}},
+    {false, "mma", {1, 1, 1, 129, 65, 256}},
+    {false, "warp_tiles", {1, 1, 1, 129, 129, 64}},
+    {false, "warp_tiles", {1, 1, 1, 129, 129, 128}},
+    // Two of 64 queries, and where queries are kept two of 64 keys or 32.
+    {false, "pipeline", {1, 1, 1, 321, 321, 32}},
+    {false, "pipeline", {1, 1, 1, 321, 321, 64}},
+    {false, "pipeline", {1, 1, 1, 321, 161, 128}},
+    {false, "one_pass", {1, 1, 1, 321, 129, 32}},
+    {false, "one_pass", {1, 1, 1, 321, 129, 64}},
+    {false, "one_pass", {1, 1, 1, 321, 129, 128}},
+};
+
 }  // namespace
 
 TEST_SUITE("step") {
-  TEST_CASE("random values, full and causal, in all head dimensions") {
+  TEST_CASE("random values: each value of an option with each value of the others") {
     for_each_step(
         [](const auto& step, DType type) {
-          Cases cases(step, type);
-          std::int64_t turn = 0;
-          for (const std::int64_t dim : kDims) {
-            for (const auto& [queries, keys] : {std::pair{129, 191},
-                                                {1, 1},
-                                                {2, 3},
-                                                {64, 64},
-                                                {63, 65},
-                                                {65, 63},
-                                                {97, 257},
-                                                {128, 128},
-                                                {1, 300}}) {
-              ++turn;
-              // The larger dimensions take their time, and "windows" has 64 columns.
-              const bool is_slow = tile::device().simulated && dim > 32;
-              if (is_slow && turn % 3 != 1) continue;
-              const std::int64_t batch = is_slow || turn % 3 ? 1 : 3;
-              const Case c = full(type, {batch, 2, turn % 2 + 1, queries, keys, dim});
-              cases.check(step, turn % 2 ? c : causal(c));
-            }
+          const std::vector<Case> cases = drawn_cases(step, type);
+          for (std::size_t i = 0; i < cases.size(); ++i) {
+            CHECK(takes(step, cases[i]));
+            if (tile::takes_case(step, type, i)) check_step(step, cases[i], normal(cases[i]));
           }
         },
         tile::OwnKernel::must_run, tile::Types::all);
+  }
+
+  TEST_CASE("each step's own borders: all of its stages three times, a row beyond its tiles") {
+    for_each_step([](const auto& step, DType type) {
+      bool has_some = false;
+      for (const Border& border : kBorders) {
+        if (step.name != border.step || kIsForward<decltype(step)> != border.is_forward) continue;
+        has_some = true;
+        Case c = causal(full(type, border.sizes));
+        for (std::int64_t entry = 0; c.p.batch > 1 && entry < c.p.batch; ++entry) {
+          c.key_lengths.push_back(entry == 0 ? static_cast<int>(c.p.keys) : 1);
+        }
+        CHECK(takes(step, c));
+        check_step(step, c, normal(c));
+      }
+      CHECK(has_some);
+    });
   }
 
   TEST_CASE("a head dimension of any size") {
@@ -49,96 +126,6 @@ TEST_SUITE("step") {
           }
         },
         tile::OwnKernel::need_not_run);
-  }
-
-  TEST_CASE("windows") {
-    for_each_step([](const auto& step, DType type) {
-      Cases cases(step, type);
-      for (const auto& [queries, keys] : {std::pair{150, 150}, {100, 200}, {200, 100}, {1, 200}}) {
-        for (const auto& [left, right] : {std::pair<std::int64_t, std::int64_t>{0, 0},
-                                          {1, 0},
-                                          {31, 0},
-                                          {64, 0},
-                                          {65, 63},
-                                          {10, 100},
-                                          {kUnlimited, 3},
-                                          {3, kUnlimited},
-                                          {kUnlimited, 0}}) {
-          cases.check(step, windowed(full(type, {1, 1, 1, queries, keys, 64}), left, right));
-        }
-      }
-    });
-  }
-
-  TEST_CASE("few queries and many keys, heads that share them") {
-    tile::for_each_step(kForwardLadder, [](const auto& step, DType type) {
-      Cases cases(step, type);
-      std::int64_t turn = 0;
-      for (const auto& [queries, heads, kv_heads] :
-           {std::array{1, 8, 2}, {1, 1, 1}, {3, 6, 2}, {16, 4, 2}, {16, 5, 1}, {15, 17, 1}}) {
-        for (const std::int64_t keys : {1, 31, 129, 700}) {
-          for (const std::int64_t dim : {64, 128, 256}) {
-            if (++turn % 3 != 0 && tile::device().simulated) continue;
-            const Case c = full(type, {2, heads, kv_heads, queries, keys, dim});
-            cases.check(step, turn % 2 ? c : causal(c));
-          }
-        }
-      }
-      Case c = full(type, {3, 4, 2, 16, 700, 64});
-      cases.check(step, windowed(c, 100, 0));
-      c.query_lengths = {16, 0, 7};
-      c.key_lengths = {700, 100, 3};
-      cases.check(step, c);
-      cases.check(step, causal(c));
-    });
-  }
-
-  TEST_CASE("lengths of each batch entry") {
-    for_each_step([](const auto& step, DType type) {
-      Cases cases(step, type);
-      Case c = full(type, {4, 2, 1, 130, 140, 64});
-      c.query_lengths = {130, 64, 65, 1};
-      c.key_lengths = {140, 70, 0, 1};
-      cases.check(step, causal(c));
-      cases.check(step, c);
-      cases.check(step, windowed(c, 20, 10));
-      Case queries_only = c, keys_only = c;
-      queries_only.key_lengths.clear(), keys_only.query_lengths.clear();
-      cases.check(step, queries_only);
-      cases.check(step, causal(queries_only));
-      cases.check(step, keys_only);
-      cases.check(step, causal(keys_only));
-      c.query_lengths = {0, 0, 129, 3};
-      cases.check(step, causal(c));
-    });
-  }
-
-  TEST_CASE("strides: heads first, packed q, k and v, gaps") {
-    for_each_step([](const auto& step, DType type) {
-      Cases cases(step, type);
-      const Sizes n{2, 4, 2, 70, 90, 64};
-      const Case plain = causal(full(type, n));
-      // As if in one tensor [batch][length][heads + 2 kv_heads][head_dim].
-      const std::int64_t row = (n.heads + 2 * n.kv_heads) * n.head_dim;
-      Case packed = plain;
-      packed.p.q.stride = {n.queries * row, n.head_dim, row};
-      packed.p.k.stride = packed.p.v.stride = {n.keys * row, n.head_dim, row};
-      packed.dq = packed.p.q.stride;
-      packed.dk = packed.dv = packed.p.k.stride;
-      packed.offset = {.q = 8, .k = 16, .v = 24, .dq = 32, .dk = 8, .dv = 16};
-      cases.check(step, packed);
-      Case first = plain;
-      first.p.q.stride = heads_first(n.queries, n.heads, n.head_dim);
-      first.p.k.stride = heads_first(n.keys, n.kv_heads, n.head_dim, 8);
-      first.p.v.stride = heads_first(n.keys, n.kv_heads, n.head_dim, 64);
-      cases.check(step, first);
-      first.p.o.stride = heads_first(n.queries, n.heads, n.head_dim, 16);
-      first.dout = heads_first(n.queries, n.heads, n.head_dim, 24);
-      first.dq = heads_first(n.queries, n.heads, n.head_dim, 8);
-      first.dk = heads_first(n.keys, n.kv_heads, n.head_dim, 16);
-      first.dv = heads_first(n.keys, n.kv_heads, n.head_dim, 32);
-      cases.check(step, first);
-    });
   }
 
   TEST_CASE("pointers and rows aligned in every way") {

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "harness/pairs.hpp"
 #include "test_support.hpp"
 
 namespace rope {
@@ -14,23 +15,34 @@ constexpr auto need_not_run = tile::OwnKernel::need_not_run;
 }  // namespace
 
 TEST_SUITE("step") {
-  TEST_CASE("rotary: both layouts and passes, parts of rows, heads that share, odd sizes") {
+  TEST_CASE("rotary: each value of an option with each value of the others") {
     tile::for_each_step(
         kRotaryLadder,
         [](const Step& step, DType type) {
-          for (const Layout layout : kLayouts) {
-            for (const Pass pass : kPasses) {
-              for (const Sizes& n : {Sizes{2, 37, 4, 2, 64, 64},
-                                     {1, 3, 1, 1, 128, 64},
-                                     {3, 5, 9, 3, 64, 48},
-                                     {1, 1, 2, 0, 32, 32},
-                                     {2, 7, 0, 5, 16, 16},
-                                     {1, 19, 3, 1, 256, 256},
-                                     {1, 5, 17, 17, 80, 32}}) {
-                check_step(step, simple(type, n, layout, pass));
-              }
+          enum class Positions { counted, from_11, by_ids };
+          const auto cases = tile::drawn_cases(step.number, [&](tile::Pick& pick) {
+            const Sizes n = pick({Sizes{2, 37, 4, 2, 64, 64},
+                                  {1, 3, 1, 1, 128, 64},
+                                  {3, 5, 9, 3, 64, 48},
+                                  {1, 1, 2, 0, 32, 32},
+                                  {2, 7, 0, 5, 16, 16},
+                                  {1, 19, 3, 1, 256, 256},
+                                  {1, 5, 17, 17, 80, 32}});
+            const Layout layout = pick(kLayouts);
+            Case c = simple(type, n, layout, pick(kPasses));
+            c.p.attention_factor = pick({1.0f, 1.25f});
+            c.in_place = pick({false, true});
+            const Positions positions =
+                pick({Positions::counted, Positions::from_11, Positions::by_ids});
+            if (positions == Positions::from_11) {
+              c.p.first_position = 11, c.p.table_positions += 11;
             }
-          }
+            for (int i = 0; positions == Positions::by_ids && i < n.batch * n.length; ++i) {
+              c.positions.push_back(i * 7 % static_cast<int>(n.length));
+            }
+            return c;
+          });
+          for (const Case& c : cases) check_step(step, c);
         },
         tile::OwnKernel::must_run, tile::Types::all);
   }
@@ -50,18 +62,6 @@ TEST_SUITE("step") {
           }
         },
         need_not_run);
-  }
-
-  TEST_CASE("rotary: in place, in both passes") {
-    tile::for_each_step(kRotaryLadder, [](const Step& step, DType type) {
-      for (const Layout layout : kLayouts) {
-        for (const Pass pass : kPasses) {
-          Case c = simple(type, {2, 9, 4, 2, 64, 32}, layout, pass);
-          c.in_place = true;
-          check_step(step, c);
-        }
-      }
-    });
   }
 
   TEST_CASE("rotary: positions: an offset, packed texts, positions outside of the tables") {
@@ -127,16 +127,6 @@ TEST_SUITE("step") {
           }
         },
         need_not_run);
-  }
-
-  TEST_CASE("rotary: the attention factor is on the rotated elements, in both passes alike") {
-    tile::for_each_step(kRotaryLadder, [](const Step& step, DType type) {
-      for (const Pass pass : kPasses) {
-        Case c = simple(type, {1, 5, 2, 1, 64, 32}, Layout::half_split, pass);
-        c.p.attention_factor = 1.25f;
-        check_step(step, c);
-      }
-    });
   }
 
   // An angle in fp32 would be off by thousandths there.

@@ -105,80 +105,66 @@ void check_close(const tile::AttentionResults& a, const tile::AttentionResults& 
 
 constexpr bool kCausal[] = {true, false};
 
+/// As many queries as keys.
+constexpr tile::Lengths kLengths[] = {{65, 65}, {33, 33}, {16, 16}, {1, 1}};
+constexpr tile::OwnLengths kNoOwnLengths[] = {tile::OwnLengths::none};
+
+/// Rotated in part, or by position ids, if the step's own kernel takes that.
+template <class Step>
+std::vector<RotatedCase> drawn_cases(const Step& step, DType type) {
+  constexpr std::int64_t kDims[] = {64, 128};
+  enum class Turned { all, in_part, by_ids };
+  const auto turned = [](RotatedCase c, Turned how) {
+    c.p.rotary.rotary_dim = how == Turned::in_part ? 32 : c.p.head_dim;
+    c.frequencies = paper_frequencies(c.p.rotary.rotary_dim);
+    if (how != Turned::by_ids) return c;
+    c.p.rotary.first_position = 0;
+    const int tokens = static_cast<int>(c.p.batch * c.p.queries);
+    for (int i = 0; i < tokens; ++i) {
+      c.positions.push_back(i * 37 % static_cast<int>(c.p.rotary.table_positions));
+    }
+    return c;
+  };
+  const auto ways =
+      taken(step, std::initializer_list<Turned>{Turned::all, Turned::in_part, Turned::by_ids},
+            [&](Turned how) {
+              return turned(attention(type, {1, 1, 1, 16, 16, 64}), how);
+            });
+  return tile::drawn_cases(step.number, [&](tile::Pick& pick) {
+    RotatedCase c{tile::drawn_case(pick, type, kDims, kLengths, kNoOwnLengths)};
+    if (pick(kCausal)) c.p.right = 0;
+    c.p.rotary.layout = pick(kLayouts);
+    c.p.rotary.first_position = pick({0, 5});
+    c.p.rotary.attention_factor = pick({1.0f, 1.25f});
+    c.p.rotary.table_positions = c.p.keys + c.p.rotary.first_position + pick({0, 9});
+    return turned(c, pick(ways));
+  });
+}
+
 }  // namespace
 
 TEST_SUITE("step") {
-  TEST_CASE("attention: random values, both layouts, causal and full") {
+  TEST_CASE("attention: each value of an option with each value of the others") {
     for_each_attention(
         [](const auto& step, DType type) {
-          tile::Selection selection(step, type);
-          for (const Layout layout : kLayouts) {
-            for (const bool causal : kCausal) {
-              for (const std::int64_t dim : {64, 128}) {
-                for (const std::int64_t length : {1, 31, 64, 65, 130, 200}) {
-                  if (!selection.takes_next()) continue;
-                  check_step(step, attention(type, {1, 2, 2, length, length, dim}, causal, layout));
-                }
-              }
-            }
+          const std::vector<RotatedCase> cases = drawn_cases(step, type);
+          for (std::size_t i = 0; i < cases.size(); ++i) {
+            CHECK(takes(step, cases[i]));
+            if (tile::takes_case(step, type, i)) check_step(step, cases[i]);
           }
         },
         tile::OwnKernel::must_run, tile::Types::all);
   }
 
-  TEST_CASE("attention: heads that share keys, and batch entries") {
+  TEST_CASE("attention: all stages three times, and a token beyond whole tiles") {
     for_each_attention([](const auto& step, DType type) {
-      for (const Layout layout : kLayouts) {
-        check_step(step, attention(type, {2, 4, 2, 70, 70, 64}, true, layout));
-        check_step(step, attention(type, {2, 6, 1, 67, 67, 128}, false, layout));
-      }
-    });
-  }
-
-  TEST_CASE("attention: strides, offsets, and gradients side by side") {
-    for_each_attention([](const auto& step, DType type) {
-      for (const std::int64_t dim : {64, 128}) {
-        RotatedCase c = attention(type, {2, 4, 2, 77, 77, dim});
-        c.offset = {.q = 8, .k = 8, .v = 8, .o = 8, .dout = 8, .dq = 8, .dk = 8, .dv = 8};
-        const tile::Strides gaps{77 * 9 * dim, dim, 9 * dim};  // after each token
-        c.p.q.stride = c.p.k.stride = c.p.v.stride = gaps;
-        c.dq = c.dk = c.dv = gaps;
-        c.p.o.stride = tile::heads_first(77, 4, dim, 16);
-        c.dout = c.p.o.stride;
+      // Two buffers of 64 keys, or of 32; backward, also of 64 queries.
+      for (const auto& [dim, length] : {std::pair{64, 321}, {128, 321}}) {
+        const RotatedCase c = attention(type, {1, 1, 1, length, length, dim}, true, kLayouts[1]);
+        CHECK(takes(step, c));
         check_step(step, c);
       }
-    });
-  }
-
-  TEST_CASE("attention: a first position, an attention factor, a scale") {
-    for_each_attention([](const auto& step, DType type) {
-      for (const Layout layout : kLayouts) {
-        RotatedCase c = attention(type, {1, 2, 1, 66, 66, 64}, true, layout);
-        c.p.rotary.first_position = 5;
-        c.p.rotary.table_positions = 71;  // not one more
-        c.p.rotary.attention_factor = 1.25;
-        c.p.scale = 0.2f;
-        check_step(step, c);
-      }
-    });
-  }
-
-  TEST_CASE("attention: what is not rotated on load is rotated in memory") {
-    for_each_attention([](const auto& step, DType type) {
-      for (const Layout layout : kLayouts) {
-        RotatedCase some = attention(type, {1, 2, 1, 40, 40, 64}, true, layout);
-        some.p.rotary.rotary_dim = 32;
-        some.frequencies = paper_frequencies(32);
-        RotatedCase ids = attention(type, {2, 2, 1, 35, 35, 64}, true, layout);
-        ids.p.rotary.table_positions = 90;
-        for (int i = 0; i < 70; ++i) ids.positions.push_back(i * 37 % 90);
-        if (step.name == "composed") {
-          check_step(step, some);
-          check_step(step, ids);
-        } else {
-          check_step(step, attention(type, {1, 2, 1, 35, 35, 64}, true, layout));
-        }
-      }
+      check_step(step, attention(type, {1, 1, 1, 128, 128, 64}, false));
     });
   }
 

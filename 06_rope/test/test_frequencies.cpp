@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "harness/pairs.hpp"
 #include "rotary/frequencies.hpp"
 
 namespace rope {
@@ -78,6 +79,41 @@ double error_in_fp32(const FrequencyProblem& p, double f, double f0) {
 Values before_scaling(FrequencyProblem p) {
   if (p.scaling != Scaling::ntk && p.scaling != Scaling::dynamic_ntk) p.scaling = Scaling::none;
   return frequencies(p);
+}
+
+/// The papers' formulas, pair by pair.
+double frequency(const FrequencyProblem& p, std::int64_t pair) {
+  const auto d = static_cast<double>(p.rotary_dim), i = static_cast<double>(pair);
+  const auto trained = static_cast<double>(p.trained_length);
+  double base = p.base;
+  if (p.scaling == Scaling::ntk || p.scaling == Scaling::dynamic_ntk) {
+    const double beyond = std::max(0.0, static_cast<double>(p.length) / trained - 1);
+    const double s = p.scaling == Scaling::ntk ? p.factor : 1 + p.factor * beyond;
+    base *= std::pow(s, d / (d - 2));
+  }
+  if (p.rule == Rule::half_truncated && 4 * pair >= p.rotary_dim) return 0;
+  const double exponent = p.rule == Rule::paper ? 2 * i / d : i / (d / 4 - 1);
+  const double f = std::exp(-exponent * std::log(base));
+  double kept = 1;  // of f, and the rest of f / factor
+  if (p.scaling == Scaling::linear) kept = 0;
+  if (p.scaling == Scaling::llama3) {
+    const double wavelength = kTurn / f;
+    kept = (trained / wavelength - p.low_frequency_factor) /
+           (p.high_frequency_factor - p.low_frequency_factor);
+  } else if (p.scaling == Scaling::yarn) {
+    const auto pair_of = [&](double rotations) {
+      return d * std::log(trained / (rotations * kTurn)) / (2 * std::log(p.base));
+    };
+    const double low = std::clamp(std::floor(pair_of(p.beta_fast)), 0.0, d - 1);
+    const double high = std::clamp(std::ceil(pair_of(p.beta_slow)), 0.0, d - 1);
+    kept = i <= low ? 1 : (high - i) / (high - low);
+  }
+  kept = std::clamp(kept, 0.0, 1.0);
+  if (p.scaling == Scaling::longrope) {
+    return f / (p.length > p.trained_length ? p.long_factors : p.short_factors)
+                   .at(static_cast<std::size_t>(pair));
+  }
+  return f * (kept + (1 - kept) / p.factor);
 }
 
 }  // namespace
@@ -459,6 +495,58 @@ TEST_SUITE("chapter") {
                 [=](FrequencyProblem& p) { (p.*list)[2] = wrong; });
       }
     }
+  }
+
+  TEST_CASE("frequencies: each value of an option with each value of the others") {
+    constexpr Scaling kScalings[] = {Scaling::none,        Scaling::linear, Scaling::ntk,
+                                     Scaling::dynamic_ntk, Scaling::yarn,   Scaling::llama3,
+                                     Scaling::longrope};
+    int both_clamped = 0;
+    for (const Rule rule : {Rule::paper, Rule::half_truncated}) {
+      const auto problems = tile::drawn_cases(1, [&](tile::Pick& pick) {
+        FrequencyProblem p{.rotary_dim = pick({8, 64}), .rule = rule};
+        p.scaling = pick(kScalings);
+        p.factor = pick({2.5, 8.0});
+        struct Model {
+          double base;
+          std::int64_t trained_length;
+        };
+        const auto [base, trained] =
+            pick({Model{2, 100}, Model{1e4, 100}, Model{2, 4096}, Model{1e4, 4096}});
+        p.base = base, p.trained_length = trained;
+        p.length = pick({50, 10'000});
+        if (pick({false, true})) {
+          p.beta_fast = 64, p.beta_slow = 0.5, p.low_frequency_factor = 2,
+          p.high_frequency_factor = 9;
+        }
+        for (std::int64_t i = 0; p.scaling == Scaling::longrope && i < p.rotary_dim / 2; ++i) {
+          p.short_factors.push_back(1 + static_cast<double>(i) / 8);
+          p.long_factors.push_back(2 + static_cast<double>(i));
+        }
+        return p;
+      });
+      for (const FrequencyProblem& p : problems) {
+        const bool is_for_paper = p.scaling == Scaling::ntk || p.scaling == Scaling::dynamic_ntk ||
+                                  p.scaling == Scaling::yarn;
+        CHECK(validate(p).ok() == (rule == Rule::paper || !is_for_paper));
+        if (!validate(p).ok()) continue;
+        CAPTURE(name(p.rule));
+        CAPTURE(name(p.scaling));
+        CAPTURE(p.base);
+        CAPTURE(p.trained_length);
+        Values expected;
+        for (std::int64_t i = 0; i < p.rotary_dim / 2; ++i) expected.push_back(frequency(p, i));
+        const Values got = frequencies(p);
+        REQUIRE(got.size() == expected.size());
+        for (std::size_t i = 0; i < got.size(); ++i) {
+          CAPTURE(i);
+          CHECK(std::abs(got[i] - expected[i]) <= 1e-13 * expected[i]);
+        }
+        // yarn's ramp would begin before the first pair and end after the last one.
+        both_clamped += p.scaling == Scaling::yarn && p.base == 2 && p.trained_length == 100;
+      }
+    }
+    CHECK(both_clamped > 0);
   }
 }
 

@@ -10,6 +10,68 @@ namespace {
 
 constexpr std::int64_t kDims[] = {16, 32, 64, 128, 256};
 
+constexpr std::int64_t kWindows[] = {0, 7, 33, kUnlimited};
+
+/// With a factor by distance if the step's own kernel has it.
+template <class Step>
+std::vector<Case> drawn_cases(const Step& step, DType type) {
+  const auto lengths =
+      step.types.contains(DType::fp32) ? std::span(tile::kShortLengths) : std::span(tile::kLengths);
+  const auto dims = taken(step, kDims, [&](std::int64_t dim) {
+    return full(type, {1, 1, 1, 16, 32, dim}, 8);
+  });
+  const auto with_factor = [](Case c, float part) {
+    c.p.distance_part = part, c.p.distance_rate = part / 16;
+    return c;
+  };
+  const auto parts = taken(step, std::initializer_list<float>{0, 0.75f}, [&](float part) {
+    return with_factor(full(type, {1, 1, 1, 16, 32, 64}, 8), part);
+  });
+  return tile::drawn_cases(step.number, [&](tile::Pick& pick) {
+    Case c = tile::drawn_case(pick, type, dims, lengths);
+    c.has_far_pair = true;
+    c.p.window = pick(kWindows);
+    if (pick({true, false})) c = causal(c);
+    return with_factor(c, pick(parts));
+  });
+}
+
+/// What a step's own kernel needs to show all it does, whatever else is drawn. With 330 keys there
+/// are tiles of 128 queries and 128 keys that are all near, all far before and all far after.
+struct Border {
+  bool is_forward;
+  std::string_view step;
+  Sizes sizes;
+  std::int64_t window;
+  bool is_causal;
+};
+constexpr Border kBorders[] = {
+    {true, "scores", {1, 1, 1, 33, 65, 48}, 20, true},
+    {true, "tiles", {1, 1, 1, 33, 110, 48}, 33, false},
+    {true, "tiles", {1, 1, 1, 33, 110, 48}, 32, true},
+    {true, "mma", {1, 1, 1, 130, 330, 64}, 128, false},
+    {true, "mma", {1, 1, 1, 65, 129, 128}, 63, true},
+    {true, "mma", {1, 1, 1, 65, 129, 256}, 33, false},
+    // Two buffers of 128 keys, or of 64.
+    {true, "two_visits", {1, 1, 1, 130, 330, 64}, 129, false},
+    {true, "two_visits", {1, 1, 1, 129, 641, 64}, 300, true},
+    {true, "two_visits", {1, 1, 1, 129, 321, 128}, 64, true},
+    // Eight or four of 128 keys or values.
+    {true, "wgmma", {1, 1, 1, 130, 330, 64}, 128, false},
+    {true, "wgmma", {1, 1, 1, 193, 11 * 128 + 1, 64}, 300, true},
+    {true, "wgmma", {1, 1, 1, 129, 5 * 128 + 1, 128}, 127, true},
+    {false, "scores", {1, 1, 1, 33, 65, 48}, 20, true},
+    {false, "tiles", {1, 1, 1, 33, 110, 48}, 33, false},
+    {false, "tiles", {1, 1, 1, 33, 110, 48}, 32, true},
+    {false, "mma", {1, 1, 1, 130, 330, 64}, 128, false},
+    {false, "mma", {1, 1, 1, 65, 65, 128}, 31, true},
+    {false, "mma", {1, 1, 1, 65, 65, 256}, 16, false},
+    // Two of 64 queries.
+    {false, "one_pass", {1, 1, 1, 130, 330, 64}, 128, false},
+    {false, "one_pass", {1, 1, 1, 385, 129, 64}, 100, true},
+    {false, "one_pass", {1, 1, 1, 385, 65, 128}, 100, false},
+};
+
 bool all_zero(const Values& values) {
   return std::all_of(values.begin(), values.end(), [](double x) { return x == 0; });
 }
@@ -24,33 +86,41 @@ void enlarge(Values* rows, std::int64_t first, std::int64_t end, DType type) {
 }  // namespace
 
 TEST_SUITE("step") {
-  TEST_CASE("random values, full and causal, in all head dimensions") {
+  TEST_CASE("random values: each value of an option with each value of the others") {
     for_each_step(
         [](const auto& step, DType type) {
-          Cases cases(step, type);
-          std::int64_t turn = 0;
-          for (const std::int64_t dim : kDims) {
-            for (const auto& [queries, keys] : {std::pair{129, 191},
-                                                {1, 1},
-                                                {2, 3},
-                                                {64, 64},
-                                                {63, 65},
-                                                {65, 63},
-                                                {97, 257},
-                                                {128, 128},
-                                                {1, 300}}) {
-              ++turn;
-              // The larger dimensions take their time, and "windows" has 64 columns.
-              const bool is_slow = tile::device().simulated && dim > 32;
-              if (is_slow && turn % 3 != 1) continue;
-              const std::int64_t batch = is_slow || turn % 3 ? 1 : 3;
-              const Case c =
-                  full(type, {batch, 2, turn % 2 + 1, queries, keys, dim}, 1 + turn * 37 % keys);
-              cases.check(step, turn % 2 ? c : causal(c));
-            }
+          const std::vector<Case> cases = drawn_cases(step, type);
+          for (std::size_t i = 0; i < cases.size(); ++i) {
+            CHECK(takes(step, cases[i]));
+            if (tile::takes_case(step, type, i)) check_step(step, cases[i], normal(step, cases[i]));
           }
         },
         tile::OwnKernel::must_run, tile::Types::all);
+  }
+
+  TEST_CASE("each step's own borders: all of its stages three times, tiles of one kind of keys") {
+    for_each_step([](const auto& step, DType type) {
+      bool has_some = false;
+      for (const Border& border : kBorders) {
+        if (step.name != border.step || kIsForward<decltype(step)> != border.is_forward) continue;
+        has_some = true;
+        Case c = full(type, border.sizes, border.window);
+        if (border.is_causal) c = causal(c);
+        CHECK(takes(step, c));
+        check_step(step, c, normal(step, c));
+      }
+      CHECK(has_some);
+    });
+  }
+
+  TEST_CASE("a factor by distance is left to step tiles") {
+    for_each_step(
+        [](const auto& step, DType type) {
+          Case c = full(type, {2, 2, 1, 37, 53, 64}, 20);
+          c.p.distance_part = 0.75f, c.p.distance_rate = 0.05f;
+          CHECK(takes(step, c) == (step.name == "tiles"));
+        },
+        tile::OwnKernel::need_not_run);
   }
 
   TEST_CASE("a head dimension of any size") {
@@ -62,90 +132,6 @@ TEST_SUITE("step") {
           }
         },
         tile::OwnKernel::need_not_run);
-  }
-
-  // With 330 and with 260 keys there are tiles of 128 queries and 128 keys that are all near, all
-  // far before and all far after, by the window.
-  TEST_CASE("windows") {
-    for_each_step([](const auto& step, DType type) {
-      Cases cases(step, type);
-      bool is_causal = false;
-      for (const auto& [queries, keys] : {std::pair{130, 330}, {300, 260}, {1, 200}}) {
-        for (const std::int64_t window : std::initializer_list<std::int64_t>{
-                 0, 1, 2, 31, 32, 33, 63, 64, 65, 127, 128, 129, keys - 1, keys, kUnlimited}) {
-          const Case c = full(type, {1, 1, 1, queries, keys, 64}, window);
-          cases.check(step, is_causal ? causal(c) : c);
-          is_causal = !is_causal;
-        }
-      }
-    });
-  }
-
-  TEST_CASE("lengths of each batch entry, and no lse") {
-    for_each_step([](const auto& step, DType type) {
-      Cases cases(step, type);
-      Case c = full(type, {4, 2, 1, 130, 140, 64}, 40);
-      c.query_lengths = {130, 64, 65, 1};
-      c.key_lengths = {140, 70, 0, 1};
-      cases.check(step, causal(c));
-      cases.check(step, c);
-      Case queries_only = c, keys_only = c;
-      queries_only.key_lengths.clear(), keys_only.query_lengths.clear();
-      queries_only.wants_lse = false;
-      cases.check(step, queries_only);
-      cases.check(step, causal(queries_only));
-      cases.check(step, keys_only);
-      cases.check(step, causal(keys_only));
-      c.query_lengths = {0, 0, 129, 3};
-      cases.check(step, causal(c));
-    });
-  }
-
-  TEST_CASE("a factor by distance, which step tiles has and no other") {
-    for_each_step(
-        [](const auto& step, DType type) {
-          for (Case c : {full(type, {2, 2, 1, 37, 53, 64}, 20),
-                         causal(full(type, {1, 2, 2, 70, 70, 16}, kUnlimited))}) {
-            c.p.distance_part = 0.75f, c.p.distance_rate = 0.05f;
-            CHECK(takes(step, c) == (step.name == "tiles"));
-            if (takes(step, c)) check_step(step, c, normal(step, c));
-          }
-        },
-        tile::OwnKernel::need_not_run);
-  }
-
-  TEST_CASE("strides: heads first, all five packed, gaps") {
-    for_each_step([](const auto& step, DType type) {
-      Cases cases(step, type);
-      const Sizes n{2, 4, 2, 70, 90, 64};
-      const Case plain = causal(full(type, n, 33));
-      // As if in one tensor [batch][length][2 heads + 3 kv_heads][head_dim].
-      const std::int64_t row = (2 * n.heads + 3 * n.kv_heads) * n.head_dim;
-      Case packed = plain;
-      packed.p.q.stride = packed.p.q_far.stride = {n.queries * row, n.head_dim, row};
-      packed.p.k.stride = packed.p.k_far.stride =
-          packed.p.v.stride = {n.keys * row, n.head_dim, row};
-      packed.dq = packed.dq_far = packed.p.q.stride;
-      packed.dk = packed.dk_far = packed.dv = packed.p.k.stride;
-      packed.offset = {.q = 8, .k = 16, .v = 40, .q_far = 24, .k_far = 32};
-      packed.offset.dq = 40, packed.offset.dk = 32, packed.offset.dk_far = 24;
-      cases.check(step, packed);
-      Case first = plain;
-      first.p.q.stride = heads_first(n.queries, n.heads, n.head_dim);
-      first.p.k.stride = heads_first(n.keys, n.kv_heads, n.head_dim, 8);
-      first.p.q_far.stride = heads_first(n.queries, n.heads, n.head_dim, 32);
-      first.p.k_far.stride = heads_first(n.keys, n.kv_heads, n.head_dim, 16);
-      first.p.v.stride = heads_first(n.keys, n.kv_heads, n.head_dim, 64);
-      cases.check(step, first);
-      first.p.o.stride = heads_first(n.queries, n.heads, n.head_dim, 16);
-      first.dout = heads_first(n.queries, n.heads, n.head_dim, 24);
-      first.dq = heads_first(n.queries, n.heads, n.head_dim, 8);
-      first.dk = heads_first(n.keys, n.kv_heads, n.head_dim, 16);
-      first.dq_far = heads_first(n.queries, n.heads, n.head_dim, 40);
-      first.dk_far = heads_first(n.keys, n.kv_heads, n.head_dim, 48);
-      first.dv = heads_first(n.keys, n.kv_heads, n.head_dim, 32);
-      cases.check(step, first);
-    });
   }
 
   TEST_CASE("pointers and rows aligned in every way") {

@@ -128,6 +128,32 @@ void for_each_method_step(Check check, tile::OwnKernel own = tile::OwnKernel::mu
   tile::for_each_step(kMethodBackwardLadder, check, own, types);
 }
 
+/// Short, since the loops over tiles are windowed attention's; of layouts and parts of rows those
+/// that the step's own kernel takes.
+template <class Step>
+std::vector<MethodCase> drawn_cases(const Step& step, DType type) {
+  constexpr std::int64_t kWindows[] = {0, 9, 33, kUnlimited}, kDims[] = {32, 64, 128};
+  const auto small = [type](std::int64_t dim, rope::Layout layout) {
+    return method_case(type, {1, 1, 1, 16, 32, dim}, kRules[0], 8, layout);
+  };
+  const auto dims = taken(step, kDims, [&](std::int64_t dim) { return small(dim, kLayouts[0]); });
+  const auto layouts =
+      taken(step, kLayouts, [&](rope::Layout layout) { return small(64, layout); });
+  const auto parts = taken(step, std::initializer_list<std::int64_t>{1, 2}, [&](std::int64_t part) {
+    return rotated_in_part(small(64, kLayouts[0]), 64 / part);
+  });
+  return tile::drawn_cases(step.number, [&](tile::Pick& pick) {
+    MethodCase c{tile::drawn_case(pick, type, dims, tile::kShortLengths)};
+    c.p.right = 0;
+    c.p.window = pick(kWindows);
+    c.p.rotary = rotary_of(pick(kRules));
+    c.p.rotary.layout = pick(layouts);
+    c.p.rotary.attention_factor = pick({1.0f, 1.25f});
+    c.p.rotary.table_positions = c.p.keys + pick({0, 25});
+    return rotated_in_part(c, c.p.head_dim / pick(parts));
+  });
+}
+
 // ---- What the methods become in some cases ----
 
 /// The values of one reference, which another one's may not be further from than rounding in
@@ -187,31 +213,35 @@ double far_distance(const Rule& rule, std::int64_t w, std::int64_t i, std::int64
 }  // namespace
 
 TEST_SUITE("step") {
-  TEST_CASE("methods: each of them, with heads that share keys") {
+  TEST_CASE("methods: each value of an option with each value of the others") {
     for_each_method_step(
         [](const auto& step, DType type) {
-          std::size_t turn = 0;
-          for (const Rule& rule : kRules) {
-            const rope::Layout layout = kLayouts[turn++ % 2];
-            const MethodCase c = method_case(type, {2, 4, 2, 23, 51, 64}, rule, 20, layout);
-            if (takes(step, c)) check_step(step, c);
+          const std::vector<MethodCase> cases = drawn_cases(step, type);
+          for (std::size_t i = 0; i < cases.size(); ++i) {
+            CHECK(takes(step, cases[i]));
+            if (tile::takes_case(step, type, i)) check_step(step, cases[i]);
           }
         },
         tile::OwnKernel::must_run, tile::Types::all);
   }
 
-  TEST_CASE("methods: windows and lengths on both sides of tiles") {
+  TEST_CASE("methods: windows and lengths on both sides of tiles, all stages three times") {
     for_each_method_step([](const auto& step, DType type) {
-      MethodCases cases(step, type, 6);
-      std::size_t turn = 0;
-      for (const std::int64_t window : {0, 1, 31, 32, 33, 63, 64, 65, 127, 128, 129}) {
-        for (const auto& [queries, keys] :
-             {std::pair{129, 191}, {63, 130}, {161, 143}, {65, 65}, {1, 190}}) {
-          const Rule& rule = kRules[(turn / 5 + turn) % std::size(kRules)];
-          const std::int64_t dim = turn % 3 == 2 ? 32 : 64;
-          const rope::Layout layout = kLayouts[turn++ / 2 % 2];
-          cases.check(step, method_case(type, {1, 2, 1, queries, keys, dim}, rule, window, layout));
-        }
+      std::size_t turn = step.number;  // so that two steps have other rules
+      // Two buffers of 128 keys, or eight of 128 keys or values; backward, two of 64 queries.
+      Sizes longest{1, 1, 1, 385, 129, 64};
+      if (kIsForward<decltype(step)>) longest = {1, 1, 1, 129, 641, 64};
+      if (step.name == "turn_twice") longest.keys = 1409;
+      if (step.types.contains(DType::fp32)) longest = {1, 1, 1, 40, 70, 64};
+      std::vector<std::pair<Sizes, int>> problems{{{1, 1, 1, 65, 65, 64}, 32}, {longest, 65}};
+      // Forward, 128 queries to a block also at 128 columns.
+      if (kIsForward<decltype(step)> && longest.keys > 70) {
+        problems.push_back({{1, 1, 1, 145, 145, 128}, 40});
+      }
+      for (const auto& [n, window] : problems) {
+        const MethodCase c = method_case(type, n, kRules[++turn % std::size(kRules)], window);
+        CHECK(takes(step, c));
+        check_step(step, c);
       }
     });
   }
@@ -237,39 +267,6 @@ TEST_SUITE("step") {
                       rotated_in_part(method_case(type, {2, 2, 1, 33, 67, dim}, rule, 21, layout),
                                       rotary_dim));
         }
-      }
-    });
-  }
-
-  TEST_CASE("methods: an attention factor, a scale, tables that are longer than the keys") {
-    for_each_method_step([](const auto& step, DType type) {
-      for (const rope::Layout layout : kLayouts) {
-        MethodCase c =
-            method_case(type, {1, 2, 1, 40, 66, 64}, {FarRotation::leaky_rerope, 2.5}, 17, layout);
-        c.p.rotary.attention_factor = 1.25;
-        c.p.scale = 0.2f;
-        c.p.rotary.table_positions = 91;
-        if (takes(step, c)) check_step(step, c);
-      }
-    });
-  }
-
-  TEST_CASE("methods: lengths of each batch entry, and no lse") {
-    for_each_method_step([](const auto& step, DType type) {
-      MethodCases cases(step, type, 3);
-      for (const Rule& rule : {kRules[3], kRules[0], kRules[2]}) {
-        MethodCase c = method_case(type, {5, 2, 1, 70, 90, 64}, rule, 25);
-        c.query_lengths = {70, 33, 65, 1, 0};
-        c.key_lengths = {90, 64, 40, 1, 7};  // the third has fewer keys than queries
-        cases.check(step, c);
-        c.wants_lse = false;
-        c.key_lengths = {0, 90, 31, 0, 65};
-        cases.check(step, c);
-        c.key_lengths.clear();
-        cases.check(step, c);
-        c.key_lengths = {1, 90, 50, 64, 65};
-        c.query_lengths.clear();
-        cases.check(step, c);
       }
     });
   }
