@@ -26,7 +26,7 @@ Status read(const tile_rotary_args* args, tile_rotary_args* given, RotaryProblem
   for (const auto& [name, heads] :
        {std::pair{"heads", given->heads}, {"kv_heads", given->kv_heads}}) {
     TILE_TRY(tile::c::check_countable(
-        "length, heads and head_dim",
+        std::string("length, ").append(name).append(" and head_dim"),
         {{name, heads}, {"length", given->length}, {"head_dim", given->head_dim}}));
   }
   p->batch = given->batch;
@@ -79,6 +79,9 @@ Status read(const tile_rotary_tables_args* args, tile_rotary_tables_args* given,
             or_default(given->high_frequency_factor, defaults.high_frequency_factor),
         .low_frequency_factor =
             or_default(given->low_frequency_factor, defaults.low_frequency_factor)};
+  rope::FrequencyProblem without_factors = *p;  // their number must be right before they are read
+  without_factors.scaling = rope::Scaling::none;
+  TILE_TRY(rope::validate(without_factors));
   if (p->scaling == rope::Scaling::longrope && p->rotary_dim > 0) {
     const std::int64_t pairs = p->rotary_dim / 2;
     if (!given->short_factors) return tile::invalid_argument("short_factors", "is null");

@@ -286,7 +286,8 @@ TEST_CASE("rotary attention: what is wrong is named, and nothing is touched") {
     invalid("batch", [](Args& a) { a.batch = -1; });
     invalid("queries", [](Args& a) { a.queries = -1; });
     invalid("keys", [](Args& a) { a.keys = -1; });
-    unsupported("queries, keys, heads and head_dim", [](Args& a) { a.queries = INT64_MAX; });
+    unsupported("queries, keys, heads, kv_heads and head_dim",
+                [](Args& a) { a.queries = INT64_MAX; });
     invalid("kv_heads", [](Args& a) { a.kv_heads = 3; });
     invalid("rotary_dim", [](Args& a) { a.rotation.rotary_dim = 3; });
     invalid("table_positions", [](Args& a) { a.rotation.first_position = 6; });
@@ -332,7 +333,7 @@ TEST_CASE("rotary attention: what is wrong is named, and nothing is touched") {
     unsupported("q_far", [](Args& a) { a.q_far = a.q; });
     unsupported("k_far", [](Args& a) { a.k_far = a.k; });
     unsupported("window", [](Args& a) { a.window = 3; });
-    unsupported("rotary", [](Args& a) { a.rotation.far = TILE_FAR_REROPE; });
+    unsupported("far", [](Args& a) { a.rotation.far = TILE_FAR_REROPE; });
     if constexpr (requires { args.dq_far; }) {
       unsupported("dq_far", [](Args& a) { a.dq_far = a.dq; });
       unsupported("dk_far", [](Args& a) { a.dk_far = a.dk; });
