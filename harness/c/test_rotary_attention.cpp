@@ -318,8 +318,8 @@ TEST_CASE("rotary attention: what is wrong is named, and nothing is touched") {
     };
     unsupported("workspace_bytes", some);  // all that keeps `composed` from it
     unsupported("workspace_bytes", by_id);
-    unsupported("rotary_dim", [&](Args& a) { a.step = "fused", some(a); });
-    unsupported("positions", [&](Args& a) { a.step = "fused", by_id(a); });
+    unsupported("workspace_bytes", [&](Args& a) { a.step = "fused", some(a); });
+    unsupported("workspace_bytes", [&](Args& a) { a.step = "fused", by_id(a); });
     // What only other attentions have.
     unsupported("keys", [](Args& a) { a.keys += 1; });
     unsupported("left", [](Args& a) { a.windowed = 1, a.left = 3, a.right = 3; });
