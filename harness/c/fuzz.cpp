@@ -538,9 +538,13 @@ void Call::check_device(const Spoil* spoilt) {
     std::int64_t needed = -1;
     const auto given = get<std::int64_t>(args.data(), static_cast<std::size_t>(workspace_bytes_));
     reinterpret_cast<Head*>(args.data())->step = step.c_str();
-    if (tell_(args.data(), &needed) != TILE_OK || needed > given) {
-      fault("taken by " + step + ", which needs " + std::to_string(needed));
+    bool is_enough = tell_(args.data(), &needed) == TILE_OK && needed <= given;
+    if (!is_enough) {  // unless that is what another step needs, to which it gives way
+      put(args.data(), static_cast<std::size_t>(workspace_bytes_), told_);
+      is_enough = run_(args.data()) == TILE_OK && step != tile_last_step();
+      if (tile_synchronize(nullptr) != TILE_OK) return fault(tile_last_error());
     }
+    if (!is_enough) fault("taken by " + step + ", which needs " + std::to_string(needed));
   } else if (status != TILE_OK) {
     is_written = false;
     // With a workspace's size comes a step that runs.

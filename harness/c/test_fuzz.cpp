@@ -118,7 +118,9 @@ Made matmul(Draw& draw) {
   }
   c->flag("transpose_a", &a->transpose_a), c->flag("transpose_b", &a->transpose_b);
   const bool overflows = !is_8_bits && p.k > 1;  // one row of 8 bits does not
-  c->extent("m", &a->m, overflows ? kAny : 0), c->extent("n", &a->n, overflows ? kAny : 0);
+  const Names sources{"a", "b", "lda", "ldb"};   // even if they are not read
+  c->extent("m", &a->m, overflows ? kAny : 0, sources);
+  c->extent("n", &a->n, overflows ? kAny : 0, sources);
   c->extent("k", &a->k, overflows && has_product && p.m > 1 ? kAny : 0);
   c->expect = [c = c.get(), p, has_bias, has_product, is_scaled] {
     std::vector<double> x, y, z, bias;
@@ -269,7 +271,8 @@ Made layernorm_backward(Draw& draw) {
   const Names extents{"rows", "cols"};
   c->matrix("x", &a->x, Role::input, p.type, p.rows, p.cols, {"ldx", &a->ldx, extents});
   const bool has_gamma = draw.one_in(2);
-  if (has_gamma) c->vector("gamma", &a->gamma, Role::input, p.type, p.cols).is_optional = true;
+  const std::int64_t gammas = p.rows > 0 ? p.cols : 0;  // without rows they are not read
+  if (has_gamma) c->vector("gamma", &a->gamma, Role::input, p.type, gammas).is_optional = true;
   if (is_layer) {
     c->vector("mean", &a->mean, Role::input, DType::fp32, p.cols > 0 ? p.rows : 0).extents = {
         "rows"};
