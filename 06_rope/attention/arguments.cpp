@@ -38,7 +38,7 @@ tile::Status check_absent(const Call& p) {
   TILE_TRY(tile::check_causal_or_full(p));
   if (p.query_lengths) return unsupported("query_lengths", "is not null");
   if (p.key_lengths) return unsupported("key_lengths", "is not null");
-  if (p.rotary.far != tile::FarRotation::none) return unsupported("rotary", "no key is far");
+  if (p.rotary.far != tile::FarRotation::none) return unsupported("far", "no key is far");
   return tile::check_no_far_pair(p);
 }
 
@@ -80,7 +80,7 @@ tile::Status check_all_tensors(const Call& p, const double* frequencies) {
   lse.may_be_null = kIsForward;
   (kIsForward ? outputs : inputs).push_back(lse);
   TILE_TRY(tile::check_tensors(is_empty(p), inputs, outputs, {p.workspace, p.workspace_bytes}));
-  return check_tables(rotation(p), tables);
+  return is_empty(p) ? tile::Status{} : check_tables(rotation(p), tables);
 }
 
 template <class Call>

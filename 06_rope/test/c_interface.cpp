@@ -26,7 +26,7 @@ Status read(const tile_rotary_args* args, tile_rotary_args* given, RotaryProblem
   for (const auto& [name, heads] :
        {std::pair{"heads", given->heads}, {"kv_heads", given->kv_heads}}) {
     TILE_TRY(tile::c::check_countable(
-        "length, heads and head_dim",
+        std::string("length, ").append(name).append(" and head_dim"),
         {{name, heads}, {"length", given->length}, {"head_dim", given->head_dim}}));
   }
   p->batch = given->batch;
@@ -82,6 +82,11 @@ Status read(const tile_rotary_tables_args* args, tile_rotary_tables_args* given,
         .unrotated_pairs = given->unrotated_pairs,
         .attention_factor = given->attention_factor};
   TILE_TRY(tile::c::read_flag("untruncated", given->untruncated, &p->untruncated));
+  // Their number must be right before the factors are read.
+  rope::FrequencyProblem without_factors = *p;
+  without_factors.scaling = rope::Scaling::none;
+  without_factors.untruncated = false, without_factors.attention_factor = 0;
+  TILE_TRY(rope::validate(without_factors));
   if (p->scaling == rope::Scaling::longrope && p->rotary_dim > 0) {
     const std::int64_t pairs = p->rotary_dim / 2;
     if (!given->short_factors) return tile::invalid_argument("short_factors", "is null");

@@ -334,11 +334,11 @@ TEST_SUITE("chapter") {
     refuses_in(kAttentionBackwardLadder, "dk_far", [](auto& p) { p.dk_far.data = p.dk.data; });
     // If `composed` runs instead of `fused`, its memory is needed.
     accepts([](auto& p) { p.rotary.rotary_dim = 32; });
-    refuses("rotary_dim", [](auto& p) {
+    refuses("workspace_bytes", [](auto& p) {
       p.rotary.rotary_dim = 32;
       p.workspace = nullptr, p.workspace_bytes = 0;
     });
-    refuses("positions", [&](auto& p) {
+    refuses("workspace_bytes", [&](auto& p) {
       p.rotary.positions = ints(p);
       p.workspace = nullptr, p.workspace_bytes = 0;
     });

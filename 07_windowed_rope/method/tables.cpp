@@ -25,15 +25,15 @@ std::string_view name(FarRotation method) {
 tile::Status validate(const tile::Rotary& rotary, std::int64_t window) {
   const double factor = rotary.far_factor;
   if (name(rotary.far) == "?" || rotary.far == FarRotation::none) {
-    return tile::invalid_argument("method", "is none");
+    return tile::invalid_argument("far", "is none");
   }
   if (window < 0) return tile::invalid_argument("window", std::to_string(window) + " is negative");
   if (rotary.far == FarRotation::rerope) return {};
   if (!(factor >= 1) || !std::isfinite(factor)) {
-    return tile::invalid_argument("factor", tile::number(factor) + " is not 1 or more");
+    return tile::invalid_argument("far_factor", tile::number(factor) + " is not 1 or more");
   }
   if (rotary.far == FarRotation::self_extend && factor != std::floor(factor)) {
-    return tile::invalid_argument("factor", tile::number(factor) + " is not a whole number");
+    return tile::invalid_argument("far_factor", tile::number(factor) + " is not a whole number");
   }
   return {};
 }

@@ -43,19 +43,20 @@ Status read(const tile_windowed_rotary_tables_args* args, tile_windowed_rotary_t
   rotation.far = given->far, rotation.far_factor = given->far_factor;
   TILE_TRY(tile::c::read_rotation(rotation, rotary));
   TILE_TRY(method::validate(*rotary, given->window));
+  constexpr std::int64_t kMost = std::int64_t{1} << 29;
   // The rest as rope::validate_sizes() has it for those who read the tables.
   rope::RotaryProblem p{.type = tile::DType::fp32,
                         .batch = 1,
                         .length = 1,
                         .heads = 1,
                         .kv_heads = 0,
-                        .head_dim = std::max<std::int64_t>(given->rotary_dim, 1),
+                        .head_dim = std::clamp<std::int64_t>(given->rotary_dim, 1, kMost),
                         .rotary_dim = given->rotary_dim};
   p.attention_factor = rotary->attention_factor;
   TILE_TRY(rope::validate_sizes(p));
   const std::string positions = std::to_string(given->positions);
   if (given->positions < 0) return tile::invalid_argument("positions", positions + " is negative");
-  if (given->positions > std::int64_t{1} << 29) {
+  if (given->positions > kMost) {
     return tile::unsupported("positions", positions + " is more than 2^29");
   }
   if (given->rotary_dim > 0 && !given->frequencies) {

@@ -660,17 +660,17 @@ TEST_SUITE("chapter") {
         return [=](auto& p) { p.rotary.far = method, p.rotary.far_factor = factor; };
       };
       accepts("factor 1", with(1));
-      refuses("factor", with(0.99));
-      refuses("factor", with(kNaN));
-      refuses("factor", with(kInfinity));
+      refuses("far_factor", with(0.99));
+      refuses("far_factor", with(kNaN));
+      refuses("far_factor", with(kInfinity));
     }
     const auto two_and_a_half = [](FarRotation method) {
       return [=](auto& p) { p.rotary.far = method, p.rotary.far_factor = 2.5; };
     };
     accepts("a fraction of a leak", two_and_a_half(FarRotation::leaky_rerope));
-    refuses("factor", two_and_a_half(FarRotation::self_extend));
+    refuses("far_factor", two_and_a_half(FarRotation::self_extend));
     for (const auto far : {FarRotation::none, static_cast<FarRotation>(4)}) {
-      refuses("method", [far](auto& p) { p.rotary.far = far; });
+      refuses("far", [far](auto& p) { p.rotary.far = far; });
     }
     static constexpr int kPositions[] = {0};
     refuses("positions", [](auto& p) { p.rotary.positions = kPositions; });

@@ -90,7 +90,7 @@ inline TensorView key_view(const Attention& p, const tile_tensor& given) {
 template <class Args>
 Status read_attention_sizes(const Args& given, Attention* p) {
   TILE_TRY(read_type(given.type, &p->type));
-  constexpr std::string_view kTogether = "queries, keys, heads and head_dim";
+  constexpr std::string_view kTogether = "queries, keys, heads, kv_heads and head_dim";
   TILE_TRY(check_countable(
       kTogether,
       {{"heads", given.heads}, {"queries", given.queries}, {"head_dim", given.head_dim}}));
@@ -134,7 +134,7 @@ inline Status check_no_rotation(const tile_rotation& given) {
   const bool has_options = given.interleaved != 0 || given.attention_factor != 0 ||
                            given.far != TILE_FAR_NONE || given.far_factor != 0;
   if (!has_pointers && !has_sizes && !has_options) return {};
-  return unsupported("rotary", "this attention rotates no q and k");
+  return unsupported("rotation", "this attention rotates no q and k");
 }
 
 /// What the structs of both directions share. `window` is used if there is a second pair; without

@@ -215,6 +215,7 @@ TEST_CASE("hostile: no size of zero ends the process, and nothing to compute nee
       nothing.struct_size = sizeof nothing, nothing.type = a.type, nothing.causal = a.causal;
       nothing.batch = a.batch, nothing.heads = a.heads, nothing.queries = a.queries;
       nothing.keys = a.keys, nothing.head_dim = a.head_dim;
+      nothing.kv_heads = extent == &Args::heads ? 1 : 0;  // of which there still are keys
       nothing.rotation = a.rotation, nothing.window = a.q_far.data ? 0 : a.window;
       nothing.rotation.cos = nothing.rotation.sin = nullptr;
       CHECK_MESSAGE(run(&nothing) == TILE_OK, std::string(tile_last_error()));
@@ -247,6 +248,14 @@ TEST_CASE("hostile: of attention without a step's name the best that takes it sa
   const std::string without_name = tile_last_error();
   check_refused(tile_attention_backward(&b), TILE_UNSUPPORTED, "workspace_bytes");
   CHECK(without_name == tile_last_error());
+  // So is the step that runs instead of the one that is named.
+  b.type = TILE_FP32, b.step = "mma";
+  check_ok(tile_attention_backward_workspace_bytes(&b, &bytes));
+  b.workspace_bytes = bytes;
+  check_ok(tile_attention_backward(&b));
+  CHECK(std::string(tile_last_step()) == "tiles");
+  --b.workspace_bytes;
+  check_refused(tile_attention_backward(&b), TILE_UNSUPPORTED, "workspace_bytes");
 }
 
 TEST_CASE("hostile: gradients in one tensor, whatever the order of its dimensions") {

@@ -188,6 +188,9 @@ TEST_CASE("rotary: what is wrong is named, and nothing is touched") {
   refuses(
       "length, heads and head_dim", [](tile_rotary_args* a) { a->length = INT64_MAX; },
       TILE_UNSUPPORTED);
+  refuses(
+      "length, kv_heads and head_dim", [](tile_rotary_args* a) { a->kv_heads = INT64_MAX; },
+      TILE_UNSUPPORTED);
   refuses("rotary_dim", [](tile_rotary_args* a) { a->rotary_dim = 3; });
   refuses("table_positions", [](tile_rotary_args* a) { a->first_position = 6; });
   refuses("q_out", [](tile_rotary_args* a) { a->q_out = nullptr; });
@@ -319,6 +322,13 @@ TEST_CASE("rotary: what is wrong with tables is named, and nothing is written") 
   refuses("long_factors", [&](Args a) {
     a->scaling = TILE_ROTARY_LONGROPE, a->trained_length = 9, a->short_factors = &one;
   });
+  refuses(  // before as many factors are read
+      "rotary_dim",
+      [&](Args a) {
+        a->scaling = TILE_ROTARY_LONGROPE, a->trained_length = 9;
+        a->short_factors = a->long_factors = &one, a->rotary_dim = INT64_MAX - 1;
+      },
+      TILE_UNSUPPORTED);
   refuses("positions", [](Args a) { a->positions = -1; });
   refuses(
       "positions", [](Args a) { a->positions = INT64_MAX; }, TILE_UNSUPPORTED);

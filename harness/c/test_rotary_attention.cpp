@@ -287,7 +287,8 @@ TEST_CASE("rotary attention: what is wrong is named, and nothing is touched") {
     invalid("batch", [](Args& a) { a.batch = -1; });
     invalid("queries", [](Args& a) { a.queries = -1; });
     invalid("keys", [](Args& a) { a.keys = -1; });
-    unsupported("queries, keys, heads and head_dim", [](Args& a) { a.queries = INT64_MAX; });
+    unsupported("queries, keys, heads, kv_heads and head_dim",
+                [](Args& a) { a.queries = INT64_MAX; });
     invalid("kv_heads", [](Args& a) { a.kv_heads = 3; });
     invalid("rotary_dim", [](Args& a) { a.rotation.rotary_dim = 3; });
     invalid("table_positions", [](Args& a) { a.rotation.first_position = 6; });
@@ -318,8 +319,8 @@ TEST_CASE("rotary attention: what is wrong is named, and nothing is touched") {
     };
     unsupported("workspace_bytes", some);  // all that keeps `composed` from it
     unsupported("workspace_bytes", by_id);
-    unsupported("rotary_dim", [&](Args& a) { a.step = "fused", some(a); });
-    unsupported("positions", [&](Args& a) { a.step = "fused", by_id(a); });
+    unsupported("workspace_bytes", [&](Args& a) { a.step = "fused", some(a); });
+    unsupported("workspace_bytes", [&](Args& a) { a.step = "fused", by_id(a); });
     // What only other attentions have.
     unsupported("keys", [](Args& a) { a.keys += 1; });
     unsupported("left", [](Args& a) { a.windowed = 1, a.left = 3, a.right = 3; });
@@ -333,7 +334,7 @@ TEST_CASE("rotary attention: what is wrong is named, and nothing is touched") {
     unsupported("q_far", [](Args& a) { a.q_far = a.q; });
     unsupported("k_far", [](Args& a) { a.k_far = a.k; });
     unsupported("window", [](Args& a) { a.window = 3; });
-    unsupported("rotary", [](Args& a) { a.rotation.far = TILE_FAR_REROPE; });
+    unsupported("far", [](Args& a) { a.rotation.far = TILE_FAR_REROPE; });
     if constexpr (requires { args.dq_far; }) {
       unsupported("dq_far", [](Args& a) { a.dq_far = a.dq; });
       unsupported("dk_far", [](Args& a) { a.dk_far = a.dk; });

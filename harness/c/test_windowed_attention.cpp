@@ -416,7 +416,10 @@ TEST_CASE("windowed attention: what is wrong is named, and nothing is touched") 
       bad.*extent = -1;
       CHECK(operation.run(&bad) == TILE_INVALID_ARGUMENT);
     }
-    unsupported("queries, keys, heads and head_dim", [](Args& a) { a.keys = INT64_MAX; });
+    for (const auto extent : {&Args::keys, &Args::kv_heads}) {
+      unsupported("queries, keys, heads, kv_heads and head_dim",
+                  [extent](Args& a) { a.*extent = INT64_MAX; });
+    }
     invalid("kv_heads", [](Args& a) { a.kv_heads = 3; });
     invalid("windowed", [](Args& a) { a.windowed = 2; });
     invalid("interleaved", [](Args& a) { a.rotation.interleaved = -1; });
@@ -442,11 +445,11 @@ TEST_CASE("windowed attention: what is wrong is named, and nothing is touched") 
     static constexpr std::int32_t kPositions[kBatch * kQueries] = {};
     if (operation.is_method) {
       unsupported("causal", [](Args& a) { a.causal = 0; });
-      invalid("method", [](Args& a) { a.rotation.far = TILE_FAR_SELF_EXTEND + 1; });
-      invalid("method", [](Args& a) { a.rotation.far = TILE_FAR_NONE; });
+      invalid("far", [](Args& a) { a.rotation.far = TILE_FAR_SELF_EXTEND + 1; });
+      invalid("far", [](Args& a) { a.rotation.far = TILE_FAR_NONE; });
       invalid("window", [](Args& a) { a.window = -1; });
-      invalid("factor", [](Args& a) { a.rotation.far_factor = 0.5; });
-      invalid("factor", [](Args& a) { a.rotation.far = TILE_FAR_SELF_EXTEND; });  // 2.5
+      invalid("far_factor", [](Args& a) { a.rotation.far_factor = 0.5; });
+      invalid("far_factor", [](Args& a) { a.rotation.far = TILE_FAR_SELF_EXTEND; });  // 2.5
       invalid("rotary_dim", [](Args& a) { a.rotation.rotary_dim = 3; });
       invalid("table_positions", [](Args& a) { a.rotation.table_positions = kKeys - 1; });
       invalid("attention_factor", [](Args& a) { a.rotation.attention_factor = NAN; });
@@ -469,17 +472,17 @@ TEST_CASE("windowed attention: what is wrong is named, and nothing is touched") 
         invalid("dk_far", [](Args& a) { a.dk_far.data = nullptr; });
       }
       // What is not used must be zero.
-      unsupported("rotary", [](Args& a) { a.rotation.cos = a.q.data; });
-      unsupported("rotary", [](Args& a) { a.rotation.sin = a.q.data; });
-      unsupported("rotary", [](Args& a) { a.rotation.frequencies = a.q.data; });
-      unsupported("rotary", [](Args& a) { a.rotation.positions = kPositions; });
-      unsupported("rotary", [](Args& a) { a.rotation.rotary_dim = 2; });
-      unsupported("rotary", [](Args& a) { a.rotation.table_positions = 1; });
-      unsupported("rotary", [](Args& a) { a.rotation.first_position = 1; });
-      unsupported("rotary", [](Args& a) { a.rotation.interleaved = 1; });
-      unsupported("rotary", [](Args& a) { a.rotation.attention_factor = 1; });
-      unsupported("rotary", [](Args& a) { a.rotation.far = TILE_FAR_REROPE; });
-      unsupported("rotary", [](Args& a) { a.rotation.far_factor = 1; });
+      unsupported("rotation", [](Args& a) { a.rotation.cos = a.q.data; });
+      unsupported("rotation", [](Args& a) { a.rotation.sin = a.q.data; });
+      unsupported("rotation", [](Args& a) { a.rotation.frequencies = a.q.data; });
+      unsupported("rotation", [](Args& a) { a.rotation.positions = kPositions; });
+      unsupported("rotation", [](Args& a) { a.rotation.rotary_dim = 2; });
+      unsupported("rotation", [](Args& a) { a.rotation.table_positions = 1; });
+      unsupported("rotation", [](Args& a) { a.rotation.first_position = 1; });
+      unsupported("rotation", [](Args& a) { a.rotation.interleaved = 1; });
+      unsupported("rotation", [](Args& a) { a.rotation.attention_factor = 1; });
+      unsupported("rotation", [](Args& a) { a.rotation.far = TILE_FAR_REROPE; });
+      unsupported("rotation", [](Args& a) { a.rotation.far_factor = 1; });
     }
     // The reference does not take the kernels' types.
     check_refused(operation.refer(&args), TILE_UNSUPPORTED, "type");
@@ -587,13 +590,15 @@ TEST_CASE("windowed attention: what is wrong with tables is named, and nothing i
   };
   check_refused(tile_windowed_rotary_tables(nullptr), TILE_INVALID_ARGUMENT, "args");
   refuses("struct_size", [](Args& a) { a.struct_size -= 1; });
-  refuses("method", [](Args& a) { a.far = -1; });
-  refuses("method", [](Args& a) { a.far = TILE_FAR_SELF_EXTEND + 1; });
-  refuses("method", [](Args& a) { a.far = TILE_FAR_NONE; });
+  refuses("far", [](Args& a) { a.far = -1; });
+  refuses("far", [](Args& a) { a.far = TILE_FAR_SELF_EXTEND + 1; });
+  refuses("far", [](Args& a) { a.far = TILE_FAR_NONE; });
   refuses("window", [](Args& a) { a.window = -1; });
-  refuses("factor", [](Args& a) { a.far = TILE_FAR_LEAKY_REROPE, a.far_factor = 0.5; });
+  refuses("far_factor", [](Args& a) { a.far = TILE_FAR_LEAKY_REROPE, a.far_factor = 0.5; });
   refuses("rotary_dim", [](Args& a) { a.rotary_dim = 3; });
   refuses("rotary_dim", [](Args& a) { a.rotary_dim = -2; });
+  refuses(
+      "rotary_dim", [](Args& a) { a.rotary_dim = INT64_MAX - 1; }, TILE_UNSUPPORTED);
   refuses("positions", [](Args& a) { a.positions = -1; });
   refuses(
       "positions", [](Args& a) { a.positions = INT64_MAX; }, TILE_UNSUPPORTED);

@@ -347,7 +347,8 @@ typedef struct tile_rotation {
  * of its own, they replace queries and keys (a greater one counts as these, a negative one as 0);
  * beyond them rows of o are 0 and rows of lse -infinity. Where a query sees a part of a tile of
  * keys, the kernel multiplies the others by 0: a NaN or an infinity in v of a hidden key may reach
- * o, and one in dout may reach the gradients of keys that its query does not see.
+ * o, and backward one in q, k or dout may reach the gradients of keys that its query does not see,
+ * or of queries that do not see its key.
  *
  * Types: fp32, fp16, bf16. What is written overlaps nothing else.
  *

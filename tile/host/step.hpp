@@ -162,8 +162,23 @@ struct Ladder {
     return at;
   }
 
+  /// Why no step runs a call: the reason of the step that `choose` would find with more workspace,
+  /// or else `why`.
+  template <class Choose>
+  Status reason(Choose choose, const Arguments&... of, const Status& why) const {
+    if constexpr (sizeof...(Arguments) == 1 && requires(Problem p) { p.workspace_bytes; }) {
+      Problem p = first(of...);
+      Choice with_more;
+      if (std::exchange(p.workspace_bytes, INT64_MAX) < INT64_MAX && choose(p, &with_more).ok()) {
+        return check_step(steps[with_more.step], of...);
+      }
+    }
+    return why;
+  }
+
   /// Finds the step that runs a valid problem: `wanted`, or the first on the way of `otherwise`
-  /// that takes it. Fails, with what `wanted` says, if none does.
+  /// that takes it. If none does, fails with the reason of the one that needs more workspace and
+  /// nothing else, or else with that of `wanted`.
   friend Status choose_step(const Ladder& ladder, std::size_t wanted, const Arguments&... of,
                             Choice* choice) {
     Status refused;
@@ -176,7 +191,10 @@ struct Ladder {
       }
       if (refused.ok()) std::swap(refused, here);  // nvcc warns of an assignment here
     }
-    return refused;
+    const auto choose = [&](const auto& p, Choice* found) {
+      return choose_step(ladder, wanted, p, found);
+    };
+    return ladder.reason(choose, of..., refused);
   }
 
   /// Finds the best step here: the last whose own kernel takes the valid problem, which is not
@@ -198,17 +216,8 @@ struct Ladder {
       const int rank = can_run ? 2 : step.types.contains(type) ? 1 : 0;
       if (rank >= why_rank) std::swap(why, here), why_rank = rank;
     }
-    if constexpr (sizeof...(Arguments) == 1 && requires(Problem p) { p.workspace_bytes; }) {
-      Problem p = first(of...);
-      if (p.workspace_bytes < INT64_MAX) {
-        p.workspace_bytes = INT64_MAX;
-        Choice with_more;
-        if (choose_last(ladder, p, &with_more).ok()) {
-          return check_step(ladder.steps[with_more.step], of...);
-        }
-      }
-    }
-    return why;
+    const auto choose = [&](const auto& p, Choice* found) { return choose_last(ladder, p, found); };
+    return ladder.reason(choose, of..., why);
   }
 
   /// What a caller of a step does: validates once, chooses, and launches unless there is nothing to
