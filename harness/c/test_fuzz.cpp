@@ -396,6 +396,24 @@ Made rotary_tables(Draw& draw) {
     }
   }
   const std::int64_t pairs = a->rotary_dim / 2;
+  a->unrotated_pairs = draw.of({std::int64_t{0}, std::int64_t{0}, pairs / 3, pairs});
+  c->note("unrotated_pairs", a->unrotated_pairs);
+  for (const std::int64_t other : {std::int64_t{-1}, pairs + 1, INT64_MAX}) {
+    c->refuses("unrotated_pairs", &a->unrotated_pairs, other, TILE_INVALID_ARGUMENT);
+  }
+  const bool is_yarn = a->scaling == TILE_ROTARY_YARN;
+  if (is_yarn) {
+    a->untruncated = draw.below(2);
+    c->flag("untruncated", &a->untruncated);
+  } else {
+    c->refuses("untruncated", &a->untruncated, 1, TILE_INVALID_ARGUMENT);
+  }
+  if (is_yarn || a->scaling == TILE_ROTARY_LONGROPE) {
+    a->attention_factor = draw.of({0.0, 1.3});
+    refuses("attention_factor", &a->attention_factor, {-1.0, NAN, INFINITY});
+  } else {
+    refuses("attention_factor", &a->attention_factor, {1.3});
+  }
   std::vector<double> factors(static_cast<std::size_t>(pairs));
   for (double& each : factors) each = 1 + static_cast<double>(draw.below(8));
   const auto divisors = [&](const char* name, const double** field) {
@@ -414,7 +432,7 @@ Made rotary_tables(Draw& draw) {
   output("frequencies", &a->frequencies, DType::fp64, pairs);
   output("cos", &a->cos, DType::fp32, a->positions * pairs);
   output("sin", &a->sin, DType::fp32, a->positions * pairs);
-  output("attention_factor", &a->attention_factor, DType::fp32, 1);
+  output("used_attention_factor", &a->used_attention_factor, DType::fp64, 1);
   c->expect = [given = *a, factors, wanted] {
     rope::FrequencyProblem p{.rotary_dim = given.rotary_dim};
     p.rule = static_cast<rope::Rule>(given.rule);
@@ -423,15 +441,17 @@ Made rotary_tables(Draw& draw) {
     if (given.factor != 0) p.factor = given.factor;
     p.trained_length = given.trained_length, p.length = given.length;
     p.short_factors = p.long_factors = factors;
+    p.untruncated = given.untruncated != 0, p.unrotated_pairs = given.unrotated_pairs;
+    p.attention_factor = given.attention_factor;
     const std::vector<double> f = rope::frequencies(p);
-    const auto factor = static_cast<float>(rope::attention_factor(p));
+    const double factor = rope::attention_factor(p);
     const rope::Tables tables = rope::make_tables(f, given.positions, factor);
     std::vector<Expected> all;
     for (const std::string& name : wanted) {
       if (name == "frequencies") all.push_back(exactly(f));
       if (name == "cos") all.push_back(exactly(tables.cos));
       if (name == "sin") all.push_back(exactly(tables.sin));
-      if (name == "attention_factor") all.push_back(exactly(std::vector<double>{factor}));
+      if (name == "used_attention_factor") all.push_back(exactly(std::vector<double>{factor}));
     }
     return all;
   };
@@ -444,7 +464,7 @@ Made windowed_tables(Draw& draw) {
   Made c =
       make<Args>(&draw, "tile_windowed_rotary_tables", tile_windowed_rotary_tables, nullptr, &a);
   a->far = draw.of({TILE_FAR_REROPE, TILE_FAR_LEAKY_REROPE, TILE_FAR_SELF_EXTEND});
-  a->attention_factor = draw.of({0.0f, 1.25f}), a->far_factor = draw.of({0.0, 1.0, 8.0});
+  a->attention_factor = draw.of({0.0, 1.3}), a->far_factor = draw.of({0.0, 1.0, 8.0});
   a->window = draw.of({0L, 1L, 7L, kMost, kMost + 1, 1L << 40, INT64_MAX});
   a->rotary_dim = draw.of({0, 2, 6, 64}), a->positions = draw.of({0, 1, 2, 17});
   c->note("far", a->far), c->note("far_factor", a->far_factor), c->note("window", a->window);
@@ -455,7 +475,7 @@ Made windowed_tables(Draw& draw) {
   for (const std::int64_t other : {std::int64_t{-1}, INT64_MIN}) {
     c->refuses("window", &a->window, other, TILE_INVALID_ARGUMENT);
   }
-  for (const float other : {-1.0f, NAN, INFINITY}) {
+  for (const double other : {-1.0, double{NAN}, double{INFINITY}}) {
     c->refuses("attention_factor", &a->attention_factor, other, TILE_INVALID_ARGUMENT);
   }
   if (a->far != TILE_FAR_REROPE) {
@@ -510,10 +530,10 @@ Made rotary(Draw& draw) {
   p.layout = a->interleaved ? rope::Layout::interleaved : rope::Layout::half_split;
   p.pass = a->backward ? rope::Pass::backward : rope::Pass::forward;
   c->flag("interleaved", &a->interleaved), c->flag("backward", &a->backward);
-  a->attention_factor = draw.of({0.0f, 1.5f});
+  a->attention_factor = draw.of({0.0, 1.3});
   p.attention_factor = a->attention_factor == 0 ? 1 : a->attention_factor;
   c->note("attention_factor", a->attention_factor);
-  for (const float other : {-1.0f, NAN, INFINITY}) {
+  for (const double other : {-1.0, double{NAN}, double{INFINITY}}) {
     c->refuses("attention_factor", &a->attention_factor, other, TILE_INVALID_ARGUMENT);
   }
   a->first_position = p.first_position = draw.of({0, 0, 3});
@@ -864,10 +884,10 @@ void rotation(Call* c, Args* a, Oracle* oracle) {
     if (!is_method && given.interleaved && draw.one_in(2)) r.rotary_dim = 24;
   }
   given.rotary_dim = r.rotary_dim == p.head_dim && draw.one_in(2) ? 0 : r.rotary_dim;
-  given.attention_factor = draw.of({0.0f, 1.25f});
+  given.attention_factor = draw.of({0.0, 1.3});
   r.attention_factor = given.attention_factor == 0 ? 1 : given.attention_factor;
   c->note("attention_factor", given.attention_factor);
-  for (const float other : {-1.0f, NAN, INFINITY}) {
+  for (const double other : {-1.0, double{NAN}, double{INFINITY}}) {
     c->refuses("attention_factor", &given.attention_factor, other, TILE_INVALID_ARGUMENT);
   }
   oracle->frequencies = frequencies_of(r.rotary_dim);
