@@ -54,6 +54,16 @@ std::vector<std::byte> packed(const std::string& name, const Layout& layout,
   return elements;
 }
 
+// Repeats the pattern: copies of whole stretches, of what is there already, are fast.
+void fill(std::span<std::byte> bytes, std::span<const std::byte> pattern) {
+  if (bytes.empty()) return;
+  std::copy(pattern.begin(), pattern.end(), bytes.begin());
+  for (std::size_t done = pattern.size(); done < bytes.size(); done *= 2) {
+    std::copy_n(bytes.begin(), std::min(done, bytes.size() - done),
+                bytes.begin() + static_cast<std::int64_t>(done));
+  }
+}
+
 // Changed bytes of one region, counted in ascending order of position. A position is an element's
 // distance from the first element: negative before the start.
 struct Damage {
@@ -197,43 +207,39 @@ DeviceBuffer DeviceBuffer::input(std::string name, const Layout& layout,
                                  std::span<const double> values) {
   const std::vector<std::byte> elements = packed(name, layout, values);
   auto shown = show(name, values);
-  DeviceBuffer buffer(std::move(name), layout, Poison::outside, elements, true);
+  DeviceBuffer buffer(std::move(name), layout, Poison::outside, elements, Content::input);
   buffer.shown_ = std::move(shown);
   return buffer;
 }
 
 DeviceBuffer DeviceBuffer::output(std::string name, const Layout& layout, Poison poison) {
   require_valid(name, layout);
-  return {std::move(name), layout, poison, {}, false};
+  const std::vector<std::byte> one = poison_bytes(poison, layout.dtype);
+  std::vector<std::byte> elements(static_cast<std::size_t>(layout.count()) * one.size());
+  fill(elements, one);
+  return {std::move(name), layout, Poison::unwritten_finite, elements, Content::poison};
 }
 
 DeviceBuffer DeviceBuffer::in_out(std::string name, const Layout& layout,
                                   std::span<const double> values) {
   const std::vector<std::byte> elements = packed(name, layout, values);
   auto shown = show(name, values);
-  DeviceBuffer buffer(std::move(name), layout, Poison::unwritten_finite, elements, false);
+  DeviceBuffer buffer(std::move(name), layout, Poison::unwritten_finite, elements, Content::values);
   buffer.shown_ = std::move(shown);
   return buffer;
 }
 
-// `elements` are packed, or empty to leave the poison in place.
+// `elements` are packed.
 DeviceBuffer::DeviceBuffer(std::string name, const Layout& layout, Poison surround,
-                           std::span<const std::byte> elements, bool is_input)
-    : name_(std::move(name)), layout_(layout), is_input_(is_input), has_values_(!elements.empty()) {
+                           std::span<const std::byte> elements, Content content)
+    : name_(std::move(name)), layout_(layout), content_(content) {
   const std::vector<std::byte> pattern = poison_bytes(surround, layout.dtype);
   const std::int64_t size = std::ssize(pattern);
   image_.resize(static_cast<std::size_t>(start() + extent() * size + kCanaryBytes));
-  // The pattern, then what is there already, until all is: copies of whole stretches are fast.
-  std::copy(pattern.begin(), pattern.end(), image_.begin());
-  for (std::size_t done = pattern.size(); done < image_.size(); done *= 2) {
-    std::copy_n(image_.begin(), std::min(done, image_.size() - done),
-                image_.begin() + static_cast<std::int64_t>(done));
-  }
-  if (!elements.empty()) {
-    for (std::int64_t row = 0; row < layout.rows; ++row) {
-      std::copy_n(elements.begin() + row * layout.cols * size, layout.cols * size,
-                  image_.begin() + start() + row * layout.ld * size);
-    }
+  fill(image_, pattern);
+  for (std::int64_t row = 0; row < layout.rows && !elements.empty(); ++row) {
+    std::copy_n(elements.begin() + row * layout.cols * size, layout.cols * size,
+                image_.begin() + start() + row * layout.ld * size);
   }
 
   memory_ = DeviceMemory(name_, image_.size());
@@ -250,7 +256,7 @@ void DeviceBuffer::restore() {
               .rows = layout_.rows,
               .cols = layout_.cols,
               .ld = layout_.ld,
-              .written = has_values_});
+              .written = content_ != Content::poison});
 }
 
 void* DeviceBuffer::raw() const { return memory_.get() + start(); }
@@ -308,7 +314,7 @@ Status DeviceBuffer::check_unchanged() const {
 }
 
 Status DeviceBuffer::check() const {
-  if (Status guards = check_guards(); !guards.ok() || !is_input_) return guards;
+  if (Status guards = check_guards(); !guards.ok() || content_ != Content::input) return guards;
   return check_unchanged();
 }
 

@@ -77,8 +77,8 @@ class DeviceBuffer {
   /// values of the type already (see rounded()): the reference has to see what the kernel sees.
   static DeviceBuffer input(std::string name, const Layout& layout, std::span<const double> values);
 
-  /// Memory that kernels write. All of it holds `poison`: run the kernel once with each of
-  /// kOutputPoisons, on a new buffer each.
+  /// Memory that kernels write. The elements hold `poison`: run the kernel once with each of
+  /// kOutputPoisons, on a new buffer each. Canaries and padding as in in_out().
   static DeviceBuffer output(std::string name, const Layout& layout, Poison poison);
 
   /// Memory that kernels read and write. Canaries and padding hold Poison::unwritten_finite: were
@@ -109,8 +109,10 @@ class DeviceBuffer {
   Status check() const;
 
  private:
+  enum class Content { input, values, poison };  // poison must not be read
+
   DeviceBuffer(std::string name, const Layout& layout, Poison surround,
-               std::span<const std::byte> elements, bool is_input);
+               std::span<const std::byte> elements, Content content);
 
   std::int64_t start() const;   // bytes before the first element
   std::int64_t extent() const;  // elements from the first to the last, with the padding between
@@ -118,8 +120,7 @@ class DeviceBuffer {
 
   std::string name_;
   Layout layout_;
-  bool is_input_;
-  bool has_values_;                           // or poison, which must not be read
+  Content content_;
   std::vector<std::byte> image_;              // all of the memory as it was uploaded
   std::shared_ptr<const std::string> shown_;  // for small_inputs()
   DeviceMemory memory_;

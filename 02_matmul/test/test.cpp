@@ -22,6 +22,10 @@ constexpr Border kBorders[] = {
     {"persistent", {257, 264, 11 * 32 + 8}, 3},
     {"fused", {257, 264, 11 * 32 + 8}, 0},
     {"warp_tiles", {257, 264, 11 * 32 + 8}, 1},
+    // Beyond a group of eight tiles, with two in the last one's rows.
+    {"persistent", {1100, 264, 40}, 1},
+    {"fused", {1100, 264, 40}, 2},
+    {"warp_tiles", {1100, 264, 40}, 3},
     {"warp_tiles", {256, 512, 11 * 32}, 2},
     // Four stages of 64, and beyond a group of 16 tiles of 128 rows.
     {"warp_specialized", {136, 264, 11 * 64 + 8}, 3},
@@ -31,11 +35,12 @@ constexpr Border kBorders[] = {
     {"cluster_ring", {264, 264, 11 * 64 + 8}, 2},
     {"cluster_ring", {2200, 264, 40}, 3},
     {"tile_shapes", {264, 264, 11 * 64 + 8}, 0},
-    {"tile_shapes", {2200, 264, 40}, 1},
+    // Pairs of 512 rows.
+    {"tile_shapes", {4200, 392, 40}, 1},
     // Two by two pairs of 384 x 192 for three by two of 256 x 256, on two pairs of blocks.
     {"tile_shapes", {580, 380, 11 * 64 + 8}, 2},
     {"tma_store", {264, 264, 11 * 64 + 8}, 3},
-    {"tma_store", {2200, 264, 40}, 0},
+    {"tma_store", {4200, 392, 40}, 0},
     {"tma_store", {580, 380, 11 * 64 + 8}, 1},
     // Seven stages of 64, of each of eight blocks.
     {"split_k", {24, 8, 8 * 15 * 64}, 2},
@@ -318,6 +323,12 @@ TEST_SUITE("step") {
             if (step.name != border.step) continue;
             const std::span all = transposes_of(type);
             const Problem p = plain(type, border.shape, all[border.transposes % all.size()]);
+            check_step(step, p, integers(p), Sums::exact);
+          }
+          if (step.name == "split_k" && !tile::device().simulated) {
+            // More than a group of tiles, each of several blocks, for which the CPU device's card
+            // has too few.
+            const Problem p = plain(type, {1100, 264, 3000});
             check_step(step, p, integers(p), Sums::exact);
           }
           if (step.name != "tile_shapes" && step.name != "tma_store") return;

@@ -225,7 +225,8 @@ class Workspace {
       : bytes_(static_cast<std::size_t>(bytes)),
         fill_(fill),
         memory_("workspace", bytes_ + 2 * kCanary, true) {
-    REQUIRE(cudaMemset(memory_.get(), fill, bytes_ + 2 * kCanary) == cudaSuccess);
+    REQUIRE(cudaMemset(memory_.get(), kCanaryByte, bytes_ + 2 * kCanary) == cudaSuccess);
+    REQUIRE(cudaMemset(raw(), fill, bytes_) == cudaSuccess);
     const auto floats = static_cast<std::int64_t>(bytes_ / 4);
     tile::name_array({"workspace", raw(), 4, 1, floats, floats, false});
   }
@@ -234,23 +235,24 @@ class Workspace {
 
   /// Whether the canaries are intact.
   Status check() const {
-    TILE_TRY(check(0, kCanary, "written before its start"));
-    return check(kCanary + bytes_, kCanary, "written past its end");
+    TILE_TRY(check(0, kCanary, kCanaryByte, "written before its start"));
+    return check(kCanary + bytes_, kCanary, kCanaryByte, "written past its end");
   }
   /// Whether nothing was written where the sums begin.
   Status check_unchanged() const {
-    return check(kCanary, std::min<std::size_t>(bytes_, 64), "written");
+    return check(kCanary, std::min<std::size_t>(bytes_, 64), fill_, "written");
   }
 
  private:
   static constexpr std::size_t kCanary = 32 * 1024;
+  static constexpr int kCanaryByte = 0x3b;  // small numbers: a NaN may hide what is added to it
 
-  Status check(std::size_t begin, std::size_t count, const char* what) const {
+  Status check(std::size_t begin, std::size_t count, int wanted, const char* what) const {
     std::vector<std::byte> bytes(count);
     TILE_RETURN_IF_CUDA_ERROR(
         cudaMemcpy(bytes.data(), memory_.get() + begin, count, cudaMemcpyDeviceToHost));
     for (const std::byte byte : bytes) {
-      if (byte != static_cast<std::byte>(fill_)) return tile::device_error("workspace", what);
+      if (byte != static_cast<std::byte>(wanted)) return tile::device_error("workspace", what);
     }
     return {};
   }

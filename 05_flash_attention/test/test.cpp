@@ -43,6 +43,7 @@ struct Border {
   bool is_forward;
   std::string_view step;
   Sizes sizes;
+  std::int64_t left = tile::kUnlimited;
 };
 constexpr Border kBorders[] = {
     {true, "scores", {1, 1, 1, 33, 65, 48}},
@@ -71,7 +72,7 @@ constexpr Border kBorders[] = {
     {true, "wgmma", {1, 1, 1, 193, 11 * 128 + 1, 64}},
     {true, "wgmma", {1, 1, 1, 129, 5 * 128 + 1, 128}},
     {false, "scores", {1, 1, 1, 33, 65, 48}},
-    {false, "tiles", {1, 1, 1, 33, 65, 48}},
+    {false, "tiles", {2, 6, 2, 33, 65, 48}},
     {false, "mma", {1, 1, 1, 129, 129, 64}},
     {false, "mma", {1, 1, 1, 129, 65, 256}},
     {false, "warp_tiles", {1, 1, 1, 129, 129, 64}},
@@ -83,6 +84,10 @@ constexpr Border kBorders[] = {
     {false, "one_pass", {1, 1, 1, 321, 129, 32}},
     {false, "one_pass", {1, 1, 1, 321, 129, 64}},
     {false, "one_pass", {1, 1, 1, 321, 129, 128}},
+    // Ten heads of keys, more than blocks take in a section, each of two heads of queries, of which
+    // the first keys are seen by the first tiles only, and the last by the last.
+    {false, "pipeline", {2, 10, 5, 260, 260, 64}, 20},
+    {false, "one_pass", {2, 10, 5, 260, 260, 64}, 20},
 };
 
 }  // namespace
@@ -106,7 +111,7 @@ TEST_SUITE("step") {
       for (const Border& border : kBorders) {
         if (step.name != border.step || kIsForward<decltype(step)> != border.is_forward) continue;
         has_some = true;
-        Case c = causal(full(type, border.sizes));
+        Case c = windowed(full(type, border.sizes), border.left, 0);
         for (std::int64_t entry = 0; c.p.batch > 1 && entry < c.p.batch; ++entry) {
           c.key_lengths.push_back(entry == 0 ? static_cast<int>(c.p.keys) : 1);
         }

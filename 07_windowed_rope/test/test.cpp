@@ -61,7 +61,7 @@ constexpr Border kBorders[] = {
     {true, "wgmma", {1, 1, 1, 193, 11 * 128 + 1, 64}, 300, true},
     {true, "wgmma", {1, 1, 1, 129, 5 * 128 + 1, 128}, 127, true},
     {false, "scores", {1, 1, 1, 33, 65, 48}, 20, true},
-    {false, "tiles", {1, 1, 1, 33, 110, 48}, 33, false},
+    {false, "tiles", {2, 6, 2, 33, 110, 48}, 33, false},
     {false, "tiles", {1, 1, 1, 33, 110, 48}, 32, true},
     {false, "mma", {1, 1, 1, 130, 330, 64}, 128, false},
     {false, "mma", {1, 1, 1, 65, 65, 128}, 31, true},
@@ -346,7 +346,7 @@ TEST_SUITE("step") {
         // order may be the same by chance.
         const bool differs = step.name == "one_pass" && simulated && !checks;
         const int runs = !simulated ? 50 : differs ? 3 : 2;
-        for (int seed = 1; seed < runs; ++seed) {
+        for (int seed = 1; seed < runs || (differs && sums_are_same && seed < 30); ++seed) {
           tile::shuffle_device(static_cast<std::uint64_t>(seed));
           const Results again = run(step, c, in);
           for (std::size_t i = 0; i < first.size(); ++i) {

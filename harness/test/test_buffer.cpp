@@ -175,17 +175,21 @@ TEST_CASE("buffer: written padding is reported by row and column") {
   }
 }
 
-TEST_CASE("buffer: what lies around an in-out buffer is finite, around an input NaN") {
+TEST_CASE("buffer: what lies around memory that is written is finite, around an input NaN") {
   const Layout layout = vector_layout(DType::fp32, 3);
-  float after_input, after_in_out;
+  float after_input, after_in_out, after_output;
   const auto input = DeviceBuffer::input("a", layout, kThree);
   const auto in_out = DeviceBuffer::in_out("x", layout, kThree);
+  const auto output = DeviceBuffer::output("y", layout, Poison::unwritten_nan);
+  REQUIRE(cudaMemcpy(&after_output, static_cast<float*>(output.raw()) + 3, sizeof(float),
+                     cudaMemcpyDeviceToHost) == cudaSuccess);
   REQUIRE(cudaMemcpy(&after_input, static_cast<float*>(input.raw()) + 3, sizeof(float),
                      cudaMemcpyDeviceToHost) == cudaSuccess);
   REQUIRE(cudaMemcpy(&after_in_out, static_cast<float*>(in_out.raw()) + 3, sizeof(float),
                      cudaMemcpyDeviceToHost) == cudaSuccess);
   CHECK(is_poison(static_cast<double>(after_input), Poison::outside));
   CHECK(is_poison(static_cast<double>(after_in_out), Poison::unwritten_finite));
+  CHECK(is_poison(static_cast<double>(after_output), Poison::unwritten_finite));
 }
 
 TEST_CASE("buffer: no elements still have guards and an address") {
