@@ -486,8 +486,8 @@ class LayerNorm(WithSource):
 
     def test_the_code_computes_the_same(self):
         self.holds("forward1_two_pass.cu", "kThreads = 256;",
-                   "distance = static_cast<float>(x_row[col]) - row_mean; squares += distance * "
-                   "distance;")
+                   "distance = static_cast<float>(x_row[col]) - origin - row_mean; "
+                   "squares += distance * distance;")  # drawn with an origin of 0
         self.holds("forward2_welford.cu", "distance = x - seen.mean;",
                    "mean = seen.mean + distance / count;",
                    "seen.squares + distance * (x - mean)", "distance = b.mean - a.mean;",
