@@ -26,6 +26,7 @@ constexpr double kUnit = tile::unit_roundoff(tile::DType::fp32);
 // A product below the smallest normal number is off by up to half the smallest denormal.
 constexpr double kTiny = 0x1p-149;
 
+// snippet-begin sum
 /// How far a sum of k products may be from the exact sum of the products of the rounded factors,
 /// relative to |A||B|.
 double sum_error(tile::DType type, std::int64_t count, bool zero_mean) {
@@ -52,6 +53,7 @@ double sum_error(tile::DType type, std::int64_t count, bool zero_mean) {
   if (type != tile::DType::fp32) units += 3 * std::ceil(k / (type == tile::DType::tf32 ? 4 : 8));
   return units * kUnit / (1 - units * kUnit);
 }
+// snippet-end sum
 
 /// The relative error of a term from rounding its two factors: (1 + u)^2 - 1. Inputs of the shorter
 /// types are rounded already.

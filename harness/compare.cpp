@@ -98,12 +98,14 @@ std::string all_values(std::span<const double> got, const Expected& expected) {
 
 }  // namespace
 
+// snippet-begin matches
 bool matches(double got, double value, double bound) {
   if (std::isnan(got) || std::isnan(value)) return std::isnan(got) && std::isnan(value);
   if (std::isinf(got) || std::isinf(value)) return got == value;
   if (bound == 0) return std::bit_cast<std::uint64_t>(got) == std::bit_cast<std::uint64_t>(value);
   return std::abs(got - value) <= bound;  // false if the bound is NaN
 }
+// snippet-end matches
 
 std::vector<Poison> poisons_for(std::initializer_list<const Expected*> all) {
   const auto expects_nan = [](const Expected* expected) {

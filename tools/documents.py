@@ -45,8 +45,11 @@ text, as here. Paths start at the repository's root.
     Numbers have three digits; TB/s, ratios and shares have two decimals. Below the table stand GPU,
     driver, CUDA, commit and date: every value that the rows have.
 
-The exit status is 1 if a block cannot be made, and then nothing is written; with --check also if
-one is stale. The commands come from the pages: read those of others before you run this.
+Links inside the repository are looked at as well: the file must be there, and if it is a page, the
+heading after #.
+
+The exit status is 1 if a block cannot be made or a link leads nowhere, and then nothing is written;
+with --check also if a block is stale. The commands come from the pages: read those of others before you run this.
 """
 import difflib
 import fnmatch
@@ -76,6 +79,9 @@ COMMENT = re.compile(r"\s*<!--\s*(snippet|output|recorded|results)\b")
 BEGIN = re.compile(r"(?P<indent>\s*)<!--\s*(?P<kind>\w+)(?P<options>(\s+\w+=[^\s:]+)*)\s*:"
                    r"\s*(?P<argument>.*\S)\s*-->\s*")
 MARKER = re.compile(r"(//|#)\s*snippet-(?P<what>begin|end)\b(?P<name>.*)")
+CODE = re.compile(r"`[^`]*`")
+HEADING = re.compile(r"#+\s+(?P<text>.*\S)\s*")
+LINK = re.compile(r"\]\((?P<path>[^)\s#:]*)(#(?P<anchor>[^)\s]+))?\)")  # no : of https:
 ESCAPE = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)|[@-Z\\-_])")
 ABOUT_BUILDING = ("Building", "Built in", "Preparing ", "Looking for new files", "Linking ", "Compiling ",
                   "Making the check build", "     …")
@@ -141,6 +147,35 @@ def blocks_of(lines):
     if opened:
         raise DocumentError("has no <!-- end -->", opened.line)
     return blocks
+
+
+def prose(lines):
+    """The lines of a page that are no code, with their numbers."""
+    fence = ""
+    for number, line in enumerate(lines, 1):
+        found = FENCE.fullmatch(line)
+        if fence:
+            if found and found["fence"].startswith(fence) and not found["info"].strip():
+                fence = ""
+        elif found:
+            fence = found["fence"]
+        else:
+            yield number, line
+
+
+def anchors_of(lines):
+    """What may stand after # in a link to a page: its headings, as forges write them."""
+    anchors = set()
+    for _, line in prose(lines):
+        if found := HEADING.fullmatch(line):
+            text = re.sub(r"\]\([^)]*\)", "]", found["text"]).lower()
+            anchor = re.sub(r"[^\w\- ]", "", text).replace(" ", "-")
+            again = anchor
+            while again in anchors:  # the second of the same is -1
+                count = int(again[len(anchor) + 1:] or 0) + 1
+                again = f"{anchor}-{count}"
+            anchors.add(again)
+    return anchors
 
 
 def language(path):
@@ -433,6 +468,7 @@ class Project:
     def __init__(self, root):
         self.root = pathlib.Path(root).resolve()
         self.outputs = {}  # command -> (exit status, output), so that none runs twice
+        self.headings = {}  # page -> its anchors
 
     def pages(self):
         listed = subprocess.run(["git", "ls-files", "-coz", "--exclude-standard", "*.md"],
@@ -449,6 +485,24 @@ class Project:
             return file.read_text(encoding="utf-8")
         except UnicodeDecodeError:
             raise DocumentError(f"{path} is not UTF-8") from None
+
+    def broken_links(self, path, lines):
+        """What is wrong with a page's links into the repository, with the lines."""
+        for number, line in prose(lines):
+            for link in LINK.finditer(CODE.sub("", line)):
+                target = (self.root / path).parent / link["path"] if link["path"] else self.root / path
+                target = target.resolve()
+                if not target.is_relative_to(self.root) or not target.exists():
+                    yield number, f"there is no file {link['path']}"
+                elif link["anchor"] and link["anchor"] not in self.anchors(target):
+                    yield number, f"there is no heading #{link['anchor']} in {target.name}"
+
+    def anchors(self, file):
+        if file.suffix != ".md":
+            return set()
+        if file not in self.headings:
+            self.headings[file] = anchors_of(file.read_text(encoding="utf-8").split("\n"))
+        return self.headings[file]
 
     def make(self, block):
         """The lines of a block, without its indentation."""
@@ -579,6 +633,7 @@ def examine(project):
         project.build()
 
     for path, (lines, found) in pages.items():
+        wrong += [Finding(path, line, text) for line, text in project.broken_links(path, lines)]
         text = list(lines)
         for block in reversed(found):  # from the end, so that line numbers stay right
             try:

@@ -384,6 +384,27 @@ class Pages(unittest.TestCase):
         self.assertEqual(self.read(), WRITTEN)
         self.assertEqual(self.read("build/tour.log"), "list --device cpu\n" * 3)
 
+    def test_links_lead_to_files_and_headings(self):
+        self.write("folder/other.md", "# Step 1: `mma`, and *more*\n## The same\n```sh\n# no heading\n"
+                   "```\n## The same\n## [Linked](other.md) text\n")
+        good = ("[a](other.md) [b](other.md#step-1-mma-and-more) [c](../src/a.cu) [d](#page) [e](..)\n"
+                "![f](other.md#the-same) [g](other.md#the-same-1) [h](other.md#linked-text)\n"
+                "[i](https://a.b/c#d) `[j](none)`\n```text\n[k](none)\n```\n")
+        self.write("folder/page.md", WRITTEN + good)
+        self.assertEqual(self.docs("--check"), (0, "docs: 4 blocks, 0 wrong, 0 stale\n"))
+        last = len((WRITTEN + good).split("\n"))
+        for link, message in (("other.txt", "there is no file other.txt"),
+                              ("/etc/passwd", "there is no file /etc/passwd"),
+                              ("../../", "there is no file ../../"),
+                              ("other.md#no-heading", "there is no heading #no-heading in other.md"),
+                              ("other.md#the-same-2", "there is no heading #the-same-2 in other.md"),
+                              ("../src/a.cu#L3", "there is no heading #L3 in a.cu"),
+                              ("#pages", "there is no heading #pages in page.md")):
+            with self.subTest(link):
+                self.write("folder/page.md", f"{WRITTEN}{good}[x]({link})\n")
+                self.assertEqual(self.docs("--check"), (1, f"folder/page.md:{last}: {message}\n"
+                                                        "docs: 4 blocks, 1 wrong, 0 stale\n"))
+
     def test_check_names_page_line_and_change_and_writes_nothing(self):
         stale = WRITTEN.replace("  run();", "  walk();").replace("1.00 ms", "0.90 ms")
         self.write("folder/page.md", stale)

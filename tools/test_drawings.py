@@ -21,12 +21,14 @@ import drawings_06_rope as rope
 import drawings_07_windowed_rope as windowed
 import drawings_contributing as contributing
 import drawings_front_page as front_page
+import drawings_online_softmax as online_softmax
 from drawing import Canvas
 
 ROOT = pathlib.Path(__file__).parents[1]
 
 
 PAGES = {"README.md": front_page.FIGURES, "CONTRIBUTING.md": contributing.FIGURES,
+         "docs/online_softmax.md": online_softmax.FIGURES,
          "01_vector_add/README.md": vector_add.FIGURES, "02_matmul/README.md": matmul.FIGURES,
          "02_matmul/tensor_cores.md": tensor_cores.FIGURES, "02_matmul/hopper.md": hopper.FIGURES,
          "03_softmax/README.md": softmax.FIGURES, "04_layernorm/README.md": layernorm.FIGURES,
@@ -407,6 +409,15 @@ class Softmax(WithSource):
         self.assertEqual([round(s, 3) for _, _, _, s in softmax.online((1, 3, 2))],
                          [1, 1.135, 1.503])  # the page's
 
+    def test_every_order_ends_with_the_same_pair(self):
+        for title, _, rounds in online_softmax.ORDERS:
+            made = online_softmax.pairs(rounds)
+            for (first, last), (greatest, total) in (each for now in made for each in now.items()):
+                row = online_softmax.ROW[first:last]
+                self.assertEqual(greatest, max(row), title)
+                self.assertAlmostEqual(total, sum(math.exp(z - greatest) for z in row), 14)
+            self.assertEqual(list(made[-1]), [(0, len(online_softmax.ROW))], title)
+
     def test_reads_and_writes_are_those_of_the_page(self):
         table = source("03_softmax/README.md")
         for ladder, steps, files, reads, writes in (
@@ -475,8 +486,8 @@ class LayerNorm(WithSource):
 
     def test_the_code_computes_the_same(self):
         self.holds("forward1_two_pass.cu", "kThreads = 256;",
-                   "distance = static_cast<float>(x_row[col]) - row_mean; squares += distance * "
-                   "distance;")
+                   "distance = static_cast<float>(x_row[col]) - origin - row_mean; "
+                   "squares += distance * distance;")  # drawn with an origin of 0
         self.holds("forward2_welford.cu", "distance = x - seen.mean;",
                    "mean = seen.mean + distance / count;",
                    "seen.squares + distance * (x - mean)", "distance = b.mean - a.mean;",
