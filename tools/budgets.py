@@ -66,8 +66,6 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
         "for few queries: it continues step 4 (pipeline), not the steps for many",
     ("06_rope/rotary/forward3_vectors.cu", "changed"):
         "units of chunks and several heads in the place of a pair: no line of step 2's kernel remains",
-    ("07_windowed_rope/windowed/forward2_tiles.cu", "lines"): "chapter 05's 140, and two kinds of tiles",
-    ("07_windowed_rope/windowed/forward2_tiles.cu", "kernel"): "the same",
     ("07_windowed_rope/windowed/forward4_two_visits.cu", "headers"):
         "chapter 06's rotation, an option of the kernel: a method's step 2 is this kernel with tables",
     ("07_windowed_rope/windowed/forward4_two_visits.cu", "header lines"): "the same",
