@@ -68,7 +68,6 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("07_windowed_rope/windowed/forward4_two_visits.cu", "headers"):
         "chapter 06's rotation, an option of the kernel: a method's step 2 is this kernel with tables",
     ("07_windowed_rope/windowed/forward4_two_visits.cu", "header lines"): "the same",
-    ("07_windowed_rope/windowed/forward5_wgmma.cu", "kernel"): "the same",
     ("07_windowed_rope/windowed/forward5_wgmma.cu", "headers"):
         "chapter 05's ten, and window.hpp: which positions are near",
     ("07_windowed_rope/windowed/backward1_scores.cu", "lines"):
