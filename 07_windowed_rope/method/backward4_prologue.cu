@@ -27,7 +27,7 @@ __device__ void rotate_back(Accumulator<kRows, kCols>& sums,
                             const float* cos,  // [positions][kCols / 2]
                             const float* sin,  // as cos
                             int first_position, int end_position) {
-  constexpr int kHalf = sums.kLaneCols / 2;
+  constexpr int kHalf = Accumulator<kRows, kCols>::kLaneCols / 2;
 #pragma unroll
   for (int r = 0; r < sums.kLaneRows; ++r) {
     const int position = first_position + sums.row(r);
