@@ -49,52 +49,29 @@ __global__ void attention_backward_scores(Heads<const T> q,     // [batch][queri
 // snippet-end weights
 
 // snippet-begin products
-/// dQ = scale dS K.
-template <class T>
-__global__ void attention_backward_scores_dq(const float* dscores,  // [batch][heads][queries][keys]
-                                             Heads<const T> k,      // [batch][keys][…][dim]
-                                             Heads<T> dq,           // [batch][queries][heads][dim]
-                                             BatchMasks masks, int heads, int group, int dim,
-                                             float scale) {
-  const auto work = work_of_block(heads, masks.queries);  // a tile is one query
-  const Mask mask = masks.of(work.batch);
-  const auto keys = k.rows(work.batch, work.head / group);
+/// One of the products with a matrix M = dS or P. Of queries: dQ = scale M K. Of keys: dK = scale
+/// M^T Q, or dV = M^T dO with 1 as the scale, over all heads that share a key.
+template <bool kOfKeys, class T>
+__global__ void attention_backward_scores_product(
+    const float* matrix,    // [batch][heads][queries][keys]
+    Heads<const T> factor,  // k; of keys q or dout
+    Heads<T> gradient,      // dq; of keys dk or dv
+    BatchMasks masks, int heads, int group, int dim, float scale) {
+  const auto work = kOfKeys ? work_of_block(heads / group, masks.keys)  // a tile is one key,
+                            : work_of_block(heads, masks.queries);      // or one query
+  const Mask mask = kOfKeys ? masks.of(work.batch).transposed() : masks.of(work.batch);
+  const int head0 = kOfKeys ? work.head * group : work.head;
   for (int d = threadIdx.x; d < dim; d += kThreads) {
     float sum = 0;
-    for (int key = mask.first_key(work.tile); key < mask.end_key(work.tile); ++key) {
-      sum +=
-          dscores[std::int64_t{blockIdx.x} * masks.keys + key] * static_cast<float>(keys[key][d]);
-    }
-    dq.rows(work.batch, work.head)[work.tile][d] = static_cast<T>(scale * sum);
-  }
-}
-
-/// dK = scale dS^T Q and dV = P^T dO, over all heads that share a key.
-template <class T>
-__global__ void attention_backward_scores_dkv(
-    const float* weights,  // [batch][heads][queries][keys]
-    const float* dscores,  // as weights
-    Heads<const T> q,      // [batch][queries][heads][dim]
-    Heads<const T> dout,   // as q
-    Heads<T> dk,           // [batch][keys][heads / group][dim]
-    Heads<T> dv,           // as dk
-    BatchMasks masks, int heads, int group, int dim, float scale) {
-  const auto work = work_of_block(heads / group, masks.keys);  // a tile is one key
-  const Mask transposed = masks.of(work.batch).transposed();
-  for (int d = threadIdx.x; d < dim; d += kThreads) {
-    float dk_sum = 0, dv_sum = 0;
-    for (int head = work.head * group; head < (work.head + 1) * group; ++head) {
-      const auto queries = q.rows(work.batch, head), douts = dout.rows(work.batch, head);
+    for (int head = head0; head < head0 + (kOfKeys ? group : 1); ++head) {
+      const auto rows = factor.rows(work.batch, kOfKeys ? head : head / group);
       const std::int64_t first = (std::int64_t{work.batch} * heads + head) * masks.queries;
-      for (int query = transposed.first_key(work.tile); query < transposed.end_key(work.tile);
-           ++query) {
-        const std::int64_t at = (first + query) * masks.keys + work.tile;
-        dk_sum += dscores[at] * static_cast<float>(queries[query][d]);
-        dv_sum += weights[at] * static_cast<float>(douts[query][d]);
+      for (int i = mask.first_key(work.tile); i < mask.end_key(work.tile); ++i) {
+        const int query = kOfKeys ? i : work.tile, key = kOfKeys ? work.tile : i;
+        sum += matrix[(first + query) * masks.keys + key] * static_cast<float>(rows[i][d]);
       }
     }
-    dk.rows(work.batch, work.head)[work.tile][d] = static_cast<T>(scale * dk_sum);
-    dv.rows(work.batch, work.head)[work.tile][d] = static_cast<T>(dv_sum);
+    gradient.rows(work.batch, work.head)[work.tile][d] = static_cast<T>(scale * sum);
   }
 }
 // snippet-end products
@@ -115,19 +92,24 @@ tile::Status scores(const AttentionBackward& p, void* stream) {
     const auto v = heads_of<const T>(p.v), dout = heads_of<const T>(p.dout);
     auto* weights = static_cast<float*>(p.workspace);
     float* dscores = weights + p.batch * p.heads * p.queries * p.keys;
+    const auto product = [&](auto of_keys, const float* matrix, Heads<const T> factor,
+                             const tile::TensorView& gradient, float scale) -> tile::Status {
+      const unsigned blocks = of_keys ? keys : queries;
+      if (blocks == 0) return {};
+      return tile::launch(attention_backward_scores_product<of_keys, T>,
+                          "attention_backward_scores_product", blocks, kThreads, 0, stream, matrix,
+                          factor, heads_of<T>(gradient), masks_of(p), p.heads, group_of(p),
+                          p.head_dim, scale);
+    };
     if (queries > 0) {
       TILE_TRY(tile::launch(attention_backward_scores<T>, "attention_backward_scores", queries,
                             kThreads, 0, stream, q, k, v, heads_of<const T>(p.o), dout, p.lse,
                             weights, dscores, masks_of(p), p.heads, group_of(p), p.head_dim,
                             p.scale));
-      TILE_TRY(tile::launch(attention_backward_scores_dq<T>, "attention_backward_scores_dq",
-                            queries, kThreads, 0, stream, dscores, k, heads_of<T>(p.dq),
-                            masks_of(p), p.heads, group_of(p), p.head_dim, p.scale));
     }
-    if (keys == 0) return {};
-    return tile::launch(attention_backward_scores_dkv<T>, "attention_backward_scores_dkv", keys,
-                        kThreads, 0, stream, weights, dscores, q, dout, heads_of<T>(p.dk),
-                        heads_of<T>(p.dv), masks_of(p), p.heads, group_of(p), p.head_dim, p.scale);
+    TILE_TRY(product(std::false_type{}, dscores, k, p.dq, p.scale));
+    TILE_TRY(product(std::true_type{}, dscores, q, p.dk, p.scale));
+    return product(std::true_type{}, weights, dout, p.dv, 1);
   });
 }
 

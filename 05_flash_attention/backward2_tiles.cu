@@ -132,26 +132,15 @@ tile::Status takes_tiles(const AttentionBackward& p, const tile::Device& device)
 }
 
 tile::Status tiles(const AttentionBackward& p, void* stream) {
-  unsigned keys = 0, queries = 0;  // blocks
-  TILE_TRY(blocks_for_tiles(p, p.kv_heads, p.keys, kKept, &keys));
-  TILE_TRY(blocks_for_tiles(p, p.heads, p.queries, kKept, &queries));
-  TILE_TRY(compute_stats(p, stream));
-  return tile::with_element_type(p.type, [&](auto element) -> tile::Status {
+  return tile::with_element_type(p.type, [&](auto element) {
     using T = decltype(element);
-    const auto q = heads_of<const T>(p.q), k = heads_of<const T>(p.k);
-    const auto v = heads_of<const T>(p.v), dout = heads_of<const T>(p.dout);
-    const auto* stats = static_cast<const RowStats*>(p.workspace);
     const std::size_t bytes = shared_bytes(p.head_dim);
-    if (keys > 0) {
-      TILE_TRY(tile::launch(attention_backward_tiles_dkv<T>, "attention_backward_tiles_dkv", keys,
-                            kThreads, bytes, stream, q, k, v, dout, stats, heads_of<T>(p.dk),
-                            heads_of<T>(p.dv), masks_of(p), p.heads, group_of(p), p.head_dim,
-                            p.scale));
-    }
-    if (queries == 0) return {};
-    return tile::launch(attention_backward_tiles_dq<T>, "attention_backward_tiles_dq", queries,
-                        kThreads, bytes, stream, q, k, v, dout, stats, heads_of<T>(p.dq),
-                        masks_of(p), p.heads, group_of(p), p.head_dim, p.scale);
+    return launch_sides<T>(
+        p, stream,
+        Side(attention_backward_tiles_dkv<T>, "attention_backward_tiles_dkv", kKept, kThreads,
+             bytes),
+        Side(attention_backward_tiles_dq<T>, "attention_backward_tiles_dq", kKept, kThreads, bytes),
+        p.heads, group_of(p), p.head_dim, p.scale);
   });
 }
 

@@ -143,29 +143,17 @@ tile::Status takes_mma(const AttentionBackward& p, const tile::Device&) {
 }
 
 tile::Status mma(const AttentionBackward& p, void* stream) {
-  return with_16_bits_and_head_dim(
-      p.type, p.head_dim, [&](auto element, auto head_dim) -> tile::Status {
-        using T = decltype(element);
-        constexpr int kDim = head_dim.value;
-        using Plan = TilePlan<kDim>;
-        unsigned keys = 0, queries = 0;  // blocks
-        TILE_TRY(blocks_for_tiles(p, p.kv_heads, p.keys, Plan::kKept, &keys));
-        TILE_TRY(blocks_for_tiles(p, p.heads, p.queries, Plan::kKept, &queries));
-        TILE_TRY(compute_stats(p, stream));
-        const auto q = heads_of<const T>(p.q), k = heads_of<const T>(p.k);
-        const auto v = heads_of<const T>(p.v), dout = heads_of<const T>(p.dout);
-        const auto* stats = static_cast<const RowStats*>(p.workspace);
-        if (keys > 0) {
-          TILE_TRY(tile::launch(attention_backward_mma_dkv<T, kDim>, "attention_backward_mma_dkv",
-                                keys, Plan::kThreads, Plan::kBytes, stream, q, k, v, dout, stats,
-                                heads_of<T>(p.dk), heads_of<T>(p.dv), masks_of(p), p.heads,
-                                group_of(p), p.scale));
-        }
-        if (queries == 0) return {};
-        return tile::launch(attention_backward_mma_dq<T, kDim>, "attention_backward_mma_dq",
-                            queries, Plan::kThreads, Plan::kBytes, stream, q, k, v, dout, stats,
-                            heads_of<T>(p.dq), masks_of(p), p.heads, group_of(p), p.scale);
-      });
+  return with_16_bits_and_head_dim(p.type, p.head_dim, [&](auto element, auto head_dim) {
+    using T = decltype(element);
+    constexpr int kDim = head_dim.value;
+    using Plan = TilePlan<kDim>;
+    return launch_sides<T>(p, stream,
+                           Side(attention_backward_mma_dkv<T, kDim>, "attention_backward_mma_dkv",
+                                Plan::kKept, Plan::kThreads, Plan::kBytes),
+                           Side(attention_backward_mma_dq<T, kDim>, "attention_backward_mma_dq",
+                                Plan::kKept, Plan::kThreads, Plan::kBytes),
+                           p.heads, group_of(p), p.scale);
+  });
 }
 
 }  // namespace flash_attention

@@ -174,29 +174,17 @@ tile::Status takes_warp_tiles(const AttentionBackward& p, const tile::Device& de
 }
 
 tile::Status warp_tiles(const AttentionBackward& p, void* stream) {
-  return with_16_bits_and_head_dim(
-      p.type, p.head_dim, [&](auto element, auto head_dim) -> tile::Status {
-        using T = decltype(element);
-        constexpr int kDim = head_dim.value;
-        unsigned keys = 0, queries = 0;  // blocks
-        TILE_TRY(blocks_for_tiles(p, p.kv_heads, p.keys, KeyPlan<kDim>::kKept, &keys));
-        TILE_TRY(blocks_for_tiles(p, p.heads, p.queries, QueryPlan<kDim>::kKept, &queries));
-        TILE_TRY(compute_stats(p, stream));
-        const auto q = heads_of<const T>(p.q), k = heads_of<const T>(p.k);
-        const auto v = heads_of<const T>(p.v), dout = heads_of<const T>(p.dout);
-        const auto* stats = static_cast<const RowStats*>(p.workspace);
-        if (keys > 0) {
-          TILE_TRY(tile::launch(
-              attention_backward_warp_tiles_dkv<T, kDim>, "attention_backward_warp_tiles_dkv", keys,
-              KeyPlan<kDim>::kThreads, KeyPlan<kDim>::bytes(), stream, q, k, v, dout, stats,
-              heads_of<T>(p.dk), heads_of<T>(p.dv), masks_of(p), p.heads, group_of(p), p.scale));
-        }
-        if (queries == 0) return {};
-        return tile::launch(attention_backward_warp_tiles_dq<T, kDim>,
-                            "attention_backward_warp_tiles_dq", queries, QueryPlan<kDim>::kThreads,
-                            QueryPlan<kDim>::bytes(1), stream, q, k, v, dout, stats,
-                            heads_of<T>(p.dq), masks_of(p), p.heads, group_of(p), p.scale);
-      });
+  return with_16_bits_and_head_dim(p.type, p.head_dim, [&](auto element, auto head_dim) {
+    using T = decltype(element);
+    constexpr int kDim = head_dim.value;
+    return launch_sides<T>(
+        p, stream,
+        Side(attention_backward_warp_tiles_dkv<T, kDim>, "attention_backward_warp_tiles_dkv",
+             KeyPlan<kDim>::kKept, KeyPlan<kDim>::kThreads, KeyPlan<kDim>::bytes()),
+        Side(attention_backward_warp_tiles_dq<T, kDim>, "attention_backward_warp_tiles_dq",
+             QueryPlan<kDim>::kKept, QueryPlan<kDim>::kThreads, QueryPlan<kDim>::bytes(1)),
+        p.heads, group_of(p), p.scale);
+  });
 }
 
 }  // namespace flash_attention

@@ -7,12 +7,11 @@
 //        and each reads shared memory.
 #include "flash_attention.cuh"
 #include "tile/float_rows.cuh"
-#include "tile/ptx/exp2.cuh"
 
 namespace flash_attention {
 namespace {
 
-using tile::kLaneDims, tile::load_rows, tile::store_row;
+using tile::kLaneDims, tile::add_rows, tile::load_rows, tile::store_row;
 constexpr int kQueries = 16, kKeys = 32;  // a warp has two queries, and a lane one of the keys
 constexpr int kWarps = 8, kThreads = kWarps * tile::kWarp;
 constexpr int kWarpQueries = kQueries / kWarps;
@@ -36,9 +35,8 @@ __global__ void attention_tiles(Heads<const T> q,  // [batch][queries][heads][di
   load_rows<kQueries>(q_smem, q.rows(work.batch, work.head, block_query),
                       mask.queries - block_query, dim);
 
-  float reference[kWarpQueries], sum[kWarpQueries] = {};
+  tile::LaneSoftmax softmax[kWarpQueries];
   float out[kWarpQueries][kLaneDims] = {};  // of the elements lane, lane + 32, …
-  for (float& each : reference) each = -INFINITY;
   for (int first_key = 0; first_key < mask.keys; first_key += kKeys) {
     const int keys_left = mask.keys - first_key;
     load_rows<kKeys>(kv_smem, k.rows(work.batch, kv_head, first_key), keys_left, dim);
@@ -52,44 +50,24 @@ __global__ void attention_tiles(Heads<const T> q,  // [batch][queries][heads][di
       float score = 0;
       for (int d = 0; d < dim; ++d) score += query[d] * key[d];
       const bool seen = mask.sees(block_query + warp_query + i, first_key + lane);
-      score = seen ? scale_log2 * score : -INFINITY;
-      // P. Where the greatest score rises, sum and output so far are scaled down.
-      const float max = fmaxf(reference[i], tile::reduce_lanes(score, tile::Max{}));
-      const float finite = max == -INFINITY ? 0 : max;  // -infinity minus itself is NaN
-      const float correction = tile::ptx::exp2_approx(reference[i] - finite);
-      weight[i] = tile::ptx::exp2_approx(score - finite);
-      reference[i] = max;
-      sum[i] = sum[i] * correction + weight[i];  // this lane's part
-#pragma unroll
-      for (float& each : out[i]) each *= correction;
+      weight[i] = softmax[i].weigh(seen ? scale_log2 * score : -INFINITY, out[i]);
     }
     __syncthreads();  // all warps have read the keys
     load_rows<kKeys>(kv_smem, v.rows(work.batch, kv_head, first_key), keys_left, dim);
-    __syncthreads();  // the values are there
-    // O += P V; a lane has the elements lane, lane + 32, …
-    for (int j = 0; j < kKeys; ++j) {
-#pragma unroll
-      for (int i = 0; i < kWarpQueries; ++i) {
-        const float weight_of_key = __shfl_sync(tile::kAllLanes, weight[i], j);
-#pragma unroll
-        for (int e = 0; e < kLaneDims; ++e) {
-          const int d = lane + e * tile::kWarp;
-          if (d < dim) out[i][e] += weight_of_key * kv_smem[j * (dim + 1) + d];
-        }
-      }
-    }
-    __syncthreads();  // all warps have read the values
+    __syncthreads();                      // the values are there
+    add_rows(out, weight, kv_smem, dim);  // O += P V
+    __syncthreads();                      // all warps have read the values
   }
 
   for (int i = 0; i < kWarpQueries; ++i) {
     const int query = block_query + warp_query + i;
     if (query >= masks.queries) continue;
-    const float total = tile::reduce_lanes(sum[i], tile::Add{});
+    const float total = tile::reduce_lanes(softmax[i].sum, tile::Add{});
     const float inverse = total == 0 ? 0 : 1 / total;  // 0 for a query that sees no key
     store_row(o.rows(work.batch, work.head)[query], out[i], inverse, dim);
     if (lse && lane == 0) {
       lse[(std::int64_t{work.batch} * heads + work.head) * masks.queries + query] =
-          total == 0 ? -INFINITY : reference[i] * kLn2 + logf(total);
+          total == 0 ? -INFINITY : softmax[i].reference * kLn2 + logf(total);
     }
   }
 }

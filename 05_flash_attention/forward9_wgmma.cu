@@ -60,10 +60,7 @@ __global__ void __launch_bounds__(TilePlan<kDim>::kThreads, 1)
   const int warpgroup = tile::warpgroup_in_block();
   if (threadIdx.x == 0) {
     mbarrier_init(&queries_full, 1);
-    for (int i = 0; i < kStages; ++i) {
-      mbarrier_init(&full[i], 1);            // the producer, and the bytes it expects
-      mbarrier_init(&empty[i], kConsumers);  // a thread of each
-    }
+    tile::init_ring(full, empty, kConsumers);  // a thread of each
   }
   __syncthreads();  // the mbarriers are initialised before any thread uses them
 
@@ -107,21 +104,13 @@ __global__ void __launch_bounds__(TilePlan<kDim>::kThreads, 1)
   const auto release = [&](int at) {
     if (is_leader) mbarrier_arrive(&empty[at]);
   };
-  // Both start a product without waiting, and return the stage that it reads.
   // snippet-begin products
-  const auto next_stage = [&] {
-    const int at = place.stage;
-    mbarrier_wait(&full[at], place.parity);
-    place.advance();
-    return at;
-  };
   const auto start_output = [&](int at, int tile) {  // O += P V
     // Rows past this entry's length may hold anything, and 0 times that may be NaN.
     if (const int rows = mask.keys - tile * kKeys; rows < kKeys && mask.keys < masks.keys) {
-      constexpr int kThreads = kConsumers * tile::kWarpgroup;
-      KeyBoxes::template clear<kThreads>(stage(at), rows, static_cast<int>(threadIdx.x) % kThreads);
-      fence_async_proxy();        // wgmma sees what this thread has cleared
-      barrier_sync(1, kThreads);  // and what all others have
+      KeyBoxes::template clear<kConsumers * tile::kWarpgroup>(stage(at), rows);
+      fence_async_proxy();                             // wgmma sees what this thread has cleared
+      barrier_sync(1, kConsumers * tile::kWarpgroup);  // and what all others have
     }
     wgmma_fence();
     tile::start_product_with_columns<T, KeyBoxes>(out, weights, stage(at));
@@ -130,11 +119,11 @@ __global__ void __launch_bounds__(TilePlan<kDim>::kThreads, 1)
   int before = kNoTile;  // the tile whose weights are in registers
   // snippet-begin visit
   const auto visit = [&](int tile, auto is_border) {
-    const int keys = next_stage();
+    const int keys = place.wait_next(full);
     wgmma_fence();  // S = Q K^T
     tile::start_product_of_rows<T, QueryBoxes, KeyBoxes>(scores, q_smem, first_row, stage(keys));
     wgmma_commit();
-    const int values = before == kNoTile ? kNoTile : next_stage();
+    const int values = before == kNoTile ? kNoTile : place.wait_next(full);
     if (before != kNoTile) start_output(values, before);
     wgmma_commit();                       // an empty group for the first tile
     wgmma_wait<1>(registers_of(scores));  // the output is still under way
@@ -157,7 +146,7 @@ __global__ void __launch_bounds__(TilePlan<kDim>::kThreads, 1)
     for (; tile < visited.whole_first; ++tile) visit(tile, std::true_type{});
     for (; tile < visited.whole_last; ++tile) visit(tile, std::false_type{});
     for (; tile < visited.last; ++tile) visit(tile, std::true_type{});
-    start_output(next_stage(), before);
+    start_output(place.wait_next(full), before);
     wgmma_commit();
     wgmma_wait<0>(registers_of(out));
   }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "tile/basics.cuh"
+#include "tile/ptx/exp2.cuh"
 #include "tile/reduce.cuh"
 
 namespace tile {
@@ -29,18 +30,49 @@ __device__ float dot(const T* a, const T* b, int dim) {
   return sum;
 }
 
-/// sums += the sum over 32 rows of shared memory, each times its lane's number.
-__device__ inline void add_rows(float (&sums)[kLaneDims], float of_lane, const float* rows,
-                                int dim) {
+// snippet-begin softmax
+/// A query's online softmax, in units of log2: of its scores each lane of a warp has some.
+struct LaneSoftmax {
+  float reference = -INFINITY, sum = 0;  // the greatest score so far; this lane's part of the sum
+
+  /// P of this lane's next score. Where the greatest score rises, sum and output so far are scaled
+  /// down.
+  __device__ float weigh(float score, float (&out)[kLaneDims]) {
+    const float max = fmaxf(reference, reduce_lanes(score, Max{}));
+    const float finite = max == -INFINITY ? 0 : max;  // -infinity minus itself is NaN
+    const float correction = ptx::exp2_approx(reference - finite);
+    const float weight = ptx::exp2_approx(score - finite);
+    reference = max;
+    sum = sum * correction + weight;
+#pragma unroll
+    for (float& each : out) each *= correction;
+    return weight;
+  }
+};
+// snippet-end softmax
+
+// snippet-begin add
+/// For each of kSums sums: += the sum over 32 rows of shared memory, each times its lane's number.
+template <int kSums>
+__device__ void add_rows(float (&sums)[kSums][kLaneDims], const float (&of_lane)[kSums],
+                         const float* rows, int dim) {
   const int lane = threadIdx.x % kWarp;
   for (int j = 0; j < kWarp; ++j) {
-    const float of_row = __shfl_sync(kAllLanes, of_lane, j);
 #pragma unroll
-    for (int e = 0; e < kLaneDims; ++e) {
-      const int d = lane + e * kWarp;
-      if (d < dim) sums[e] += of_row * rows[j * (dim + 1) + d];
+    for (int i = 0; i < kSums; ++i) {
+      const float of_row = __shfl_sync(kAllLanes, of_lane[i], j);
+#pragma unroll
+      for (int e = 0; e < kLaneDims; ++e) {
+        const int d = lane + e * kWarp;
+        if (d < dim) sums[i][e] += of_row * rows[j * (dim + 1) + d];
+      }
     }
   }
+}
+// snippet-end add
+__device__ inline void add_rows(float (&sums)[kLaneDims], float of_lane, const float* rows,
+                                int dim) {
+  add_rows(reinterpret_cast<float(&)[1][kLaneDims]>(sums), {of_lane}, rows, dim);
 }
 
 /// A row of global memory becomes scale times the sums.

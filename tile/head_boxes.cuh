@@ -41,9 +41,10 @@ struct HeadBoxes {
     return ptx::WgmmaDescriptor::along_mn(at, kBoxBytes) + row * kRowBytes;
   }
 
-  /// Fills the rows from `row` on with zeros, by kThreads threads, of which this one is `thread`.
+  /// Fills the rows from `row` on with zeros, by kThreads threads in a row.
   template <int kThreads>
-  static __device__ void clear(ptx::SharedAddress at, int row, int thread) {
+  static __device__ void clear(ptx::SharedAddress at, int row) {
+    const int thread = static_cast<int>(threadIdx.x) % kThreads;
     constexpr int kRowChunks = kRowBytes / 16;  // the swizzle permutes them within their row only
     for (int chunk = thread; chunk < kBytes / 16; chunk += kThreads) {
       if (chunk / kRowChunks % kRows >= row) ptx::store_shared(at + chunk * 16, uint4{});

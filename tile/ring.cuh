@@ -34,6 +34,14 @@ struct RingPlace {
     stage = 0;
     parity ^= 1;
   }
+
+  /// The reading side waits for the next stage, and goes on. Returns the stage.
+  __device__ __forceinline__ int wait_next(ptx::Mbarrier (&full)[kStages]) {
+    const int at = stage;
+    ptx::mbarrier_wait(&full[at], parity);
+    advance();
+    return at;
+  }
 };
 
 }  // namespace tile

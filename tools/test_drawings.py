@@ -563,11 +563,11 @@ class FlashAttention(WithSource):
                          [0.5, 1, 1, 0.25])
 
     def test_what_step_2_does_with_it(self):
-        self.holds("forward2_tiles.cu", "max = fmaxf(reference[i], tile::reduce_lanes(score, "
-                   "tile::Max{}));", "correction = tile::ptx::exp2_approx(reference[i] - finite);",
-                   "weight[i] = tile::ptx::exp2_approx(score - finite);",
-                   "sum[i] = sum[i] * correction + weight[i];",
-                   "for (float& each : out[i]) each *= correction;")
+        self.holds("../tile/float_rows.cuh", "max = fmaxf(reference, reduce_lanes(score, Max{}));",
+                   "correction = ptx::exp2_approx(reference - finite);",
+                   "weight = ptx::exp2_approx(score - finite);",
+                   "sum = sum * correction + weight;",
+                   "for (float& each : out) each *= correction;")
 
     def test_split_keys(self):
         whole, total = self.output(attention.QUERIES[0])

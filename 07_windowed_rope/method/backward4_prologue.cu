@@ -21,24 +21,25 @@ using tile::Fragment, tile::QueryStage, tile::SharedTile, tile::Accumulator;
 
 // snippet-begin turn
 /// Rotates the sums of keys back, the first one at first_position: x is in the first half of their
-/// rows, y in the second.
-template <class Half>
-__device__ void rotate_back(Half (&sums)[2],
-                            const float* cos,  // [positions][columns of a half]
+/// rows, y in the second. A lane has both.
+template <int kRows, int kCols>
+__device__ void rotate_back(Accumulator<kRows, kCols>& sums,
+                            const float* cos,  // [positions][kCols / 2]
                             const float* sin,  // as cos
                             int first_position, int end_position) {
+  constexpr int kHalf = Accumulator<kRows, kCols>::kLaneCols / 2;
 #pragma unroll
-  for (int r = 0; r < Half::kLaneRows; ++r) {
-    const int position = first_position + Half::row(r);
+  for (int r = 0; r < sums.kLaneRows; ++r) {
+    const int position = first_position + sums.row(r);
     if (position >= end_position) continue;  // the tables may end here
 #pragma unroll
-    for (int col = 0; col < Half::kLaneCols; col += 2) {
-      const std::int64_t entry = std::int64_t{position} * Half::kCols + Half::col(col);
+    for (int col = 0; col < kHalf; col += 2) {
+      const std::int64_t entry = std::int64_t{position} * (kCols / 2) + sums.col(col);
       const auto c = *reinterpret_cast<const rope::Numbers<2>*>(cos + entry);
       const auto s = *reinterpret_cast<const rope::Numbers<2>*>(sin + entry);
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        float &x = sums[0].at(r, col + i), &y = sums[1].at(r, col + i);
+        float &x = sums.at(r, col + i), &y = sums.at(r, kHalf + col + i);
         const rope::Pair rotated = rope::rotate({x, y}, c.of[i], -s.of[i]);
         x = rotated.x, y = rotated.y;
       }
@@ -50,8 +51,7 @@ __device__ void rotate_back(Half (&sums)[2],
 /// Adds what store() left in these rows. Other lanes wrote these rows and will overwrite them:
 /// synchronise the warp before and after.
 template <class T, int kRows, int kCols>
-__device__ void add_stored(Accumulator<kRows, kCols>& sums, tile::Rows<T> from, int rows,
-                           int col0) {
+__device__ void add_stored(Accumulator<kRows, kCols>& sums, tile::Rows<T> from, int rows) {
 #pragma unroll
   for (int r = 0; r < sums.kLaneRows; ++r) {
     if (sums.row(r) >= rows) continue;
@@ -60,7 +60,7 @@ __device__ void add_stored(Accumulator<kRows, kCols>& sums, tile::Rows<T> from, 
       struct alignas(4) Two {
         T of[2];
       };
-      const Two stored = *reinterpret_cast<const Two*>(from[sums.row(r)] + col0 + sums.col(c));
+      const Two stored = *reinterpret_cast<const Two*>(from[sums.row(r)] + sums.col(c));
       sums.at(r, c) += static_cast<float>(stored.of[0]);
       sums.at(r, c + 1) += static_cast<float>(stored.of[1]);
     }
@@ -68,7 +68,7 @@ __device__ void add_stored(Accumulator<kRows, kCols>& sums, tile::Rows<T> from, 
 }
 
 // snippet-begin kernel
-constexpr int kDim = 64, kHalf = kDim / 2;
+constexpr int kDim = 64;
 using Plan = OnePassShape<kDim>;
 
 template <class T>
@@ -101,14 +101,7 @@ __global__ void __launch_bounds__(Plan::kThreads, Plan::kBlocks)
       .template copy_async_in_steps<kThreads>(v.rows(work.batch, work.head, block_key),
                                               masks.of(work.batch).keys - block_key);
   int parity = 0;  // parity of the iteration, which selects the stage
-  Accumulator<32, kHalf> dk_sums[2],
-      dv_sums[2];  // halves of rows: x and y of a pair are in one lane
-  const auto add = [&](auto& sums, const auto& fragment, const auto& tile, int row) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      mma_AB<T>(sums[i], fragment, tile, row, i * kHalf);
-    }
-  };
+  Accumulator<32, kDim> dk_sums, dv_sums;
 
   // snippet-begin parts
   for (int of_mask = 0; of_mask < Window::kParts; ++of_mask) {
@@ -165,12 +158,12 @@ __global__ void __launch_bounds__(Plan::kThreads, Plan::kBlocks)
         }
         weigh(weights, dscores, stage.stats + part, scale * kLog2E);
         // dV += P^T dO, and dS^T = P^T (V dO^T - delta)
-        add(dv_sums, as_fragment<T>(weights), stage.dout, part);
+        mma_AB<T>(dv_sums, as_fragment<T>(weights), stage.dout, part);
         mma_ABt<T>(dscores, v_tile, warp_key, stage.dout, part);
         multiply(dscores, weights);
         store_in_tile<T>(dscores, ds_tile, warp_key, part);
         // dK += dS^T Q
-        add(dk_sums, as_fragment<T>(dscores), stage.q, part);
+        mma_AB<T>(dk_sums, as_fragment<T>(dscores), stage.q, part);
       }
       __syncthreads();  // dS is there
       // This warp's part of dQ = dS K
@@ -194,22 +187,15 @@ __global__ void __launch_bounds__(Plan::kThreads, Plan::kBlocks)
     rotate_back(dk_sums, cos + table, sin + table, block_key + warp_key, masks.keys);
     const auto dk_rows = dk.rows(work.batch, work.head, block_key + warp_key);
     const int rows_left = masks.keys - block_key - warp_key;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      dk_sums[half].scale(scale);
-      if (near) add_stored(dk_sums[half], dk_rows, rows_left, half * kHalf);
-      __syncwarp();  // all lanes have read what other lanes overwrite
-      store(dk_sums[half], dk_rows, 0, rows_left, half * kHalf);
-      dk_sums[half] = {};
-    }
+    dk_sums.scale(scale);
+    if (near) add_stored(dk_sums, dk_rows, rows_left);
+    __syncwarp();  // all lanes have read what other lanes overwrite
+    store(dk_sums, dk_rows, 0, rows_left);
+    dk_sums = {};
     // snippet-end change
   }
   tile::ptx::cp_async_wait_all();  // if the loop is empty, the values are still under way
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    store(dv_sums[half], dv.rows(work.batch, work.head), block_key + warp_key, masks.keys,
-          half * kHalf);
-  }
+  store(dv_sums, dv.rows(work.batch, work.head), block_key + warp_key, masks.keys);
 }
 // snippet-end kernel
 

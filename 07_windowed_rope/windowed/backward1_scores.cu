@@ -53,68 +53,31 @@ __global__ void windowed_backward_scores(Heads<const T> q1,    // [batch][querie
 // snippet-end weights
 
 // snippet-begin products
-/// dQ1 = scale dS K1 over near keys, and dQ2 = scale dS K2 over far ones.
-template <class T>
-__global__ void windowed_backward_scores_dq(const float* dscores,  // [batch][heads][queries][keys]
-                                            Heads<const T> k1,     // [batch][keys][…][dim]
-                                            Heads<const T> k2,     // as k1
-                                            Heads<T> dq1,          // [batch][queries][heads][dim]
-                                            Heads<T> dq2,          // as dq1
-                                            BatchMasks masks, Window window, int heads, int group,
-                                            int dim, float scale) {
-  const auto work = work_of_block(heads, masks.queries);  // a tile is one query
-  const Mask mask = masks.of(work.batch);
-  const auto near_keys = k1.rows(work.batch, work.head / group);
-  const auto far_keys = k2.rows(work.batch, work.head / group);
+/// One of the products with a matrix M = dS or P, as chapter 05 has it, but over the given kinds of
+/// keys only: dQ1 and dK1 are sums over near ones, dQ2 and dK2 over far ones, and dV over both.
+template <bool kOfKeys, class T>
+__global__ void windowed_backward_scores_product(
+    const float* matrix,    // [batch][heads][queries][keys]
+    Heads<const T> factor,  // k1 or k2; of keys q1, q2 or dout
+    Heads<T> gradient,      // dq1 or dq2; of keys dk1, dk2 or dv
+    BatchMasks masks, Window window, Window::Kinds kinds, int heads, int group, int dim,
+    float scale) {
+  const auto work = kOfKeys ? work_of_block(heads / group, masks.keys)  // a tile is one key,
+                            : work_of_block(heads, masks.queries);      // or one query
+  const Mask mask = kOfKeys ? masks.of(work.batch).transposed() : masks.of(work.batch);
+  const int head0 = kOfKeys ? work.head * group : work.head;
   for (int d = threadIdx.x; d < dim; d += kThreads) {
-    float near_sum = 0, far_sum = 0;
-    for (int key = mask.first_key(work.tile); key < mask.end_key(work.tile); ++key) {
-      const float dscore = dscores[std::int64_t{blockIdx.x} * masks.keys + key];
-      if (window.is_near(mask, work.tile, key)) {
-        near_sum += dscore * static_cast<float>(near_keys[key][d]);
-      } else {
-        far_sum += dscore * static_cast<float>(far_keys[key][d]);
-      }
-    }
-    dq1.rows(work.batch, work.head)[work.tile][d] = static_cast<T>(scale * near_sum);
-    dq2.rows(work.batch, work.head)[work.tile][d] = static_cast<T>(scale * far_sum);
-  }
-}
-
-/// dK1 and dK2 in the same way, and dV = P^T dO, over all heads that share a key.
-template <class T>
-__global__ void windowed_backward_scores_dkv(const float* weights,  // [batch][heads][queries][keys]
-                                             const float* dscores,  // as weights
-                                             Heads<const T> q1,     // [batch][queries][heads][dim]
-                                             Heads<const T> q2,     // as q1
-                                             Heads<const T> dout,   // as q1
-                                             Heads<T> dk1,  // [batch][keys][heads / group][dim]
-                                             Heads<T> dk2,  // as dk1
-                                             Heads<T> dv,   // as dk1
-                                             BatchMasks masks, Window window, int heads, int group,
-                                             int dim, float scale) {
-  const auto work = work_of_block(heads / group, masks.keys);  // a tile is one key
-  const Mask transposed = masks.of(work.batch).transposed();
-  for (int d = threadIdx.x; d < dim; d += kThreads) {
-    float near_sum = 0, far_sum = 0, dv_sum = 0;
-    for (int head = work.head * group; head < (work.head + 1) * group; ++head) {
-      const auto near_queries = q1.rows(work.batch, head), far_queries = q2.rows(work.batch, head);
-      const auto douts = dout.rows(work.batch, head);
+    float sum = 0;
+    for (int head = head0; head < head0 + (kOfKeys ? group : 1); ++head) {
+      const auto rows = factor.rows(work.batch, kOfKeys ? head : head / group);
       const std::int64_t first = (std::int64_t{work.batch} * heads + head) * masks.queries;
-      for (int query = transposed.first_key(work.tile); query < transposed.end_key(work.tile);
-           ++query) {
-        const std::int64_t at = (first + query) * masks.keys + work.tile;
-        if (window.is_near(transposed, work.tile, query)) {
-          near_sum += dscores[at] * static_cast<float>(near_queries[query][d]);
-        } else {
-          far_sum += dscores[at] * static_cast<float>(far_queries[query][d]);
-        }
-        dv_sum += weights[at] * static_cast<float>(douts[query][d]);
+      for (int i = mask.first_key(work.tile); i < mask.end_key(work.tile); ++i) {
+        if (!(window.is_near(mask, work.tile, i) ? kinds.near : kinds.far)) continue;
+        const int query = kOfKeys ? i : work.tile, key = kOfKeys ? work.tile : i;
+        sum += matrix[(first + query) * masks.keys + key] * static_cast<float>(rows[i][d]);
       }
     }
-    dk1.rows(work.batch, work.head)[work.tile][d] = static_cast<T>(scale * near_sum);
-    dk2.rows(work.batch, work.head)[work.tile][d] = static_cast<T>(scale * far_sum);
-    dv.rows(work.batch, work.head)[work.tile][d] = static_cast<T>(dv_sum);
+    gradient.rows(work.batch, work.head)[work.tile][d] = static_cast<T>(scale * sum);
   }
 }
 // snippet-end products
@@ -134,29 +97,32 @@ tile::Status scores(const AttentionBackward& p, void* stream) {
     using T = decltype(element);
     const auto q1 = heads_of<const T>(p.q), k1 = heads_of<const T>(p.k);
     const auto q2 = heads_of<const T>(p.q_far), k2 = heads_of<const T>(p.k_far);
-    const auto dout = heads_of<const T>(p.dout);
-    const BatchMasks masks = masks_of(p);
-    const Window window = window_of(p);
-    const int heads = static_cast<int>(p.heads), dim = static_cast<int>(p.head_dim);
+    const auto v = heads_of<const T>(p.v), dout = heads_of<const T>(p.dout);
     auto* weights = static_cast<float*>(p.workspace);
     float* dscores = weights + p.batch * p.heads * p.queries * p.keys;
+    const Window window = window_of(p);
+    const Window::Kinds near{true, false}, far{false, true}, both{true, true};
+    const auto product = [&](auto of_keys, Window::Kinds kinds, const float* matrix,
+                             Heads<const T> factor, const tile::TensorView& gradient,
+                             float scale) -> tile::Status {
+      const unsigned blocks = of_keys ? keys : queries;
+      if (blocks == 0) return {};
+      return tile::launch(windowed_backward_scores_product<of_keys, T>,
+                          "windowed_backward_scores_product", blocks, kThreads, 0, stream, matrix,
+                          factor, heads_of<T>(gradient), masks_of(p), window, kinds, p.heads,
+                          group_of(p), p.head_dim, scale);
+    };
     if (queries > 0) {
       TILE_TRY(tile::launch(windowed_backward_scores<T>, "windowed_backward_scores", queries,
-                            kThreads, 0, stream, q1, k1, q2, k2, heads_of<const T>(p.v),
-                            heads_of<const T>(p.o), dout, p.lse, weights, dscores, masks, window,
-                            heads, group_of(p), dim, p.scale));
-      TILE_TRY(tile::launch(windowed_backward_scores_dq<T>, "windowed_backward_scores_dq", queries,
-                            kThreads, 0, stream, dscores, k1, k2, heads_of<T>(p.dq),
-                            heads_of<T>(p.dq_far), masks, window, heads, group_of(p), dim,
-                            p.scale));
+                            kThreads, 0, stream, q1, k1, q2, k2, v, heads_of<const T>(p.o), dout,
+                            p.lse, weights, dscores, masks_of(p), window, p.heads, group_of(p),
+                            p.head_dim, p.scale));
     }
-    if (keys > 0) {
-      return tile::launch(windowed_backward_scores_dkv<T>, "windowed_backward_scores_dkv", keys,
-                          kThreads, 0, stream, weights, dscores, q1, q2, dout, heads_of<T>(p.dk),
-                          heads_of<T>(p.dk_far), heads_of<T>(p.dv), masks, window, heads,
-                          group_of(p), dim, p.scale);
-    }
-    return {};
+    TILE_TRY(product(std::false_type{}, near, dscores, k1, p.dq, p.scale));
+    TILE_TRY(product(std::false_type{}, far, dscores, k2, p.dq_far, p.scale));
+    TILE_TRY(product(std::true_type{}, near, dscores, q1, p.dk, p.scale));
+    TILE_TRY(product(std::true_type{}, far, dscores, q2, p.dk_far, p.scale));
+    return product(std::true_type{}, both, weights, dout, p.dv, 1);
   });
 }
 

@@ -11,7 +11,7 @@
 namespace windowed_rope {
 namespace {
 
-using tile::kLaneDims, tile::load_rows, tile::store_row;
+using tile::kLaneDims, tile::add_rows, tile::load_rows, tile::store_row;
 constexpr int kQueries = 16, kKeys = 32;  // a warp has two queries, and a lane one of the keys
 constexpr int kWarps = 8, kThreads = kWarps * tile::kWarp;
 constexpr int kWarpQueries = kQueries / kWarps;
@@ -41,15 +41,14 @@ __global__ void windowed_tiles(Heads<const T> q1,  // [batch][queries][heads][di
   load_rows<kQueries>(q2_smem, q2.rows(work.batch, work.head, block_query),
                       mask.queries - block_query, dim);
 
-  float reference[kWarpQueries], sum[kWarpQueries] = {};
+  tile::LaneSoftmax softmax[kWarpQueries];
   float out[kWarpQueries][kLaneDims] = {};  // of the elements lane, lane + 32, …
-  for (float& each : reference) each = -INFINITY;
   for (int first_key = 0; first_key < mask.keys; first_key += kKeys) {
     const int keys_left = mask.keys - first_key;
     // snippet-begin kinds
     const auto kinds = window.kinds(mask, block_query, kQueries, first_key, kKeys);
     if (!kinds.near && !kinds.far) continue;
-    float score[kWarpQueries];
+    float score[kWarpQueries], weight[kWarpQueries];
     for (float& each : score) each = -INFINITY;
     // S = Q1 K1^T, then Q2 K2^T, a key for each lane
     for (const bool near : {true, false}) {
@@ -70,45 +69,23 @@ __global__ void windowed_tiles(Heads<const T> q1,  // [batch][queries][heads][di
       __syncthreads();  // all warps have read the keys
     }
     // snippet-end kinds
-    float weight[kWarpQueries];
 #pragma unroll
-    for (int i = 0; i < kWarpQueries; ++i) {
-      // P. Where the greatest score rises, sum and output so far are scaled down.
-      const float max = fmaxf(reference[i], tile::reduce_lanes(score[i], tile::Max{}));
-      const float finite = max == -INFINITY ? 0 : max;  // -infinity minus itself is NaN
-      const float correction = tile::ptx::exp2_approx(reference[i] - finite);
-      weight[i] = tile::ptx::exp2_approx(score[i] - finite);
-      reference[i] = max;
-      sum[i] = sum[i] * correction + weight[i];  // this lane's part
-#pragma unroll
-      for (float& each : out[i]) each *= correction;
-    }
+    for (int i = 0; i < kWarpQueries; ++i) weight[i] = softmax[i].weigh(score[i], out[i]);
     load_rows<kKeys>(kv_smem, v.rows(work.batch, kv_head, first_key), keys_left, dim);
-    __syncthreads();  // the values are there
-    // O += P V; a lane has the elements lane, lane + 32, …
-    for (int j = 0; j < kKeys; ++j) {
-#pragma unroll
-      for (int i = 0; i < kWarpQueries; ++i) {
-        const float weight_of_key = __shfl_sync(tile::kAllLanes, weight[i], j);
-#pragma unroll
-        for (int e = 0; e < kLaneDims; ++e) {
-          const int d = lane + e * tile::kWarp;
-          if (d < dim) out[i][e] += weight_of_key * kv_smem[j * (dim + 1) + d];
-        }
-      }
-    }
-    __syncthreads();  // all warps have read the values
+    __syncthreads();                      // the values are there
+    add_rows(out, weight, kv_smem, dim);  // O += P V
+    __syncthreads();                      // all warps have read the values
   }
 
   for (int i = 0; i < kWarpQueries; ++i) {
     const int query = block_query + warp_query + i;
     if (query >= masks.queries) continue;
-    const float total = tile::reduce_lanes(sum[i], tile::Add{});
+    const float total = tile::reduce_lanes(softmax[i].sum, tile::Add{});
     const float inverse = total == 0 ? 0 : 1 / total;  // 0 for a query that sees no key
     store_row(o.rows(work.batch, work.head)[query], out[i], inverse, dim);
     if (lse && lane == 0) {
       lse[(std::int64_t{work.batch} * heads + work.head) * masks.queries + query] =
-          total == 0 ? -INFINITY : reference[i] * kLn2 + logf(total);
+          total == 0 ? -INFINITY : softmax[i].reference * kLn2 + logf(total);
     }
   }
 }
@@ -132,12 +109,11 @@ tile::Status tiles(const AttentionForward& p, void* stream) {
   TILE_TRY(blocks_for_tiles(p, p.heads, p.queries, kQueries, &blocks));
   return tile::with_element_type(p.type, [&](auto element) -> tile::Status {
     using T = decltype(element);
-    const std::size_t bytes = shared_bytes(p.head_dim);
-    return tile::launch(windowed_tiles<T>, "windowed_tiles", blocks, kThreads, bytes, stream,
-                        heads_of<const T>(p.q), heads_of<const T>(p.k), heads_of<const T>(p.q_far),
-                        heads_of<const T>(p.k_far), heads_of<const T>(p.v), heads_of<T>(p.o), p.lse,
-                        masks_of(p), window_of(p), distance_weight_of(p), p.heads, group_of(p),
-                        p.head_dim, p.scale * kLog2E);
+    return tile::launch(
+        windowed_tiles<T>, "windowed_tiles", blocks, kThreads, shared_bytes(p.head_dim), stream,
+        heads_of<const T>(p.q), heads_of<const T>(p.k), heads_of<const T>(p.q_far),
+        heads_of<const T>(p.k_far), heads_of<const T>(p.v), heads_of<T>(p.o), p.lse, masks_of(p),
+        window_of(p), distance_weight_of(p), p.heads, group_of(p), p.head_dim, p.scale * kLog2E);
   });
 }
 

@@ -56,17 +56,12 @@ __global__ void __launch_bounds__(TilePlan<kDim>::kThreads, 1)
   using KeyBoxes = tile::HeadBoxes<T, kKeys, kDim>;
   extern __shared__ __align__(1024) unsigned char smem[];  // {q2, q1, [kStages]{keys or values}}
   __shared__ Mbarrier queries_full, full[kStages], empty[kStages];
-  const SharedAddress q_smem(smem);
-  const auto stage = [&](int i) {
-    return q_smem + (2 * QueryBoxes::kBytes + i * KeyBoxes::kBytes);
-  };
+  const SharedAddress q_smem(smem), stages = q_smem + 2 * QueryBoxes::kBytes;
+  const auto stage = [&](int i) { return stages + i * KeyBoxes::kBytes; };
   const int warpgroup = tile::warpgroup_in_block();
   if (threadIdx.x == 0) {
     mbarrier_init(&queries_full, 1);
-    for (int i = 0; i < kStages; ++i) {
-      mbarrier_init(&full[i], 1);            // the producer, and the bytes it expects
-      mbarrier_init(&empty[i], kConsumers);  // a thread of each
-    }
+    tile::init_ring(full, empty, kConsumers);  // a thread of each
   }
   __syncthreads();  // the mbarriers are initialised before any thread uses them
 
@@ -93,10 +88,9 @@ __global__ void __launch_bounds__(TilePlan<kDim>::kThreads, 1)
       for (int tile = visited.first; tile < visited.last; before = tile++) {
         if (before == kNoTile) {
           mbarrier_arrive_expect(&queries_full, 2 * QueryBoxes::kBytes);
-          for (const bool near : {false, true}) {
-            QueryBoxes::load(q_smem + near * QueryBoxes::kBytes, near ? q1_map : q2_map,
-                             block_query, work.head, work.batch, &queries_full);
-          }
+          QueryBoxes::load(q_smem, q2_map, block_query, work.head, work.batch, &queries_full);
+          QueryBoxes::load(q_smem + QueryBoxes::kBytes, q1_map, block_query, work.head, work.batch,
+                           &queries_full);
         }
         copy(Window::is_near(part) ? k1_map : k2_map, tile);
         if (before != kNoTile) copy(v_map, before);
@@ -118,33 +112,25 @@ __global__ void __launch_bounds__(TilePlan<kDim>::kThreads, 1)
   const auto release = [&](int at) {
     if (is_leader) mbarrier_arrive(&empty[at]);
   };
-  // Both start a product without waiting, and return the stage that it reads.
-  const auto next_stage = [&] {
-    const int at = place.stage;
-    mbarrier_wait(&full[at], place.parity);
-    place.advance();
-    return at;
-  };
   const auto start_output = [&](int at, int tile) {  // O += P V
     // Rows past this entry's length may hold anything, and 0 times that may be NaN.
     if (const int rows = entry_keys - tile * kKeys; rows < kKeys && entry_keys < masks.keys) {
-      constexpr int kThreads = kConsumers * tile::kWarpgroup;
-      KeyBoxes::template clear<kThreads>(stage(at), rows, static_cast<int>(threadIdx.x) % kThreads);
-      fence_async_proxy();        // wgmma sees what this thread has cleared
-      barrier_sync(1, kThreads);  // and what all others have
+      KeyBoxes::template clear<kConsumers * tile::kWarpgroup>(stage(at), rows);
+      fence_async_proxy();                             // wgmma sees what this thread has cleared
+      barrier_sync(1, kConsumers * tile::kWarpgroup);  // and what all others have
     }
     wgmma_fence();
     tile::start_product_with_columns<T, KeyBoxes>(out, weights, stage(at));
   };
   int before = kNoTile;  // the tile whose weights are in registers
   const auto visit = [&](const Mask& mask, bool near, int tile, auto is_border) {
-    const int keys = next_stage();
+    const int keys = place.wait_next(full);
     if (before == kNoTile) mbarrier_wait(&queries_full, 0);
     wgmma_fence();  // S = Q K^T
     tile::start_product_of_rows<T, QueryBoxes, KeyBoxes>(scores, q_smem + near * QueryBoxes::kBytes,
                                                          first_row, stage(keys));
     wgmma_commit();
-    const int values = before == kNoTile ? kNoTile : next_stage();
+    const int values = before == kNoTile ? kNoTile : place.wait_next(full);
     if (before != kNoTile) start_output(values, before);
     wgmma_commit();                       // an empty group for the first tile
     wgmma_wait<1>(registers_of(scores));  // the output is still under way
@@ -172,7 +158,7 @@ __global__ void __launch_bounds__(TilePlan<kDim>::kThreads, 1)
   }
   // snippet-end parts
   if (before != kNoTile) {
-    start_output(next_stage(), before);
+    start_output(place.wait_next(full), before);
     wgmma_commit();
     wgmma_wait<0>(registers_of(out));
   }
