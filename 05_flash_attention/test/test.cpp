@@ -71,6 +71,11 @@ constexpr Border kBorders[] = {
     // Eight or four of 128 keys or values.
     {true, "wgmma", {1, 1, 1, 193, 11 * 128 + 1, 64}},
     {true, "wgmma", {1, 1, 1, 129, 5 * 128 + 1, 128}},
+    // Ten heads, more than blocks take in a section, of two tiles.
+    {true, "warp_tiles", {2, 5, 1, 129, 65, 64}},
+    {true, "lazy", {2, 5, 1, 129, 65, 64}},
+    {true, "interleaved", {2, 5, 1, 129, 65, 64}},
+    {true, "wgmma", {2, 5, 1, 193, 65, 64}},
     {false, "scores", {1, 1, 1, 33, 65, 48}},
     {false, "tiles", {2, 6, 2, 33, 65, 48}},
     {false, "mma", {1, 1, 1, 129, 129, 64}},

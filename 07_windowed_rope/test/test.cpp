@@ -60,6 +60,10 @@ constexpr Border kBorders[] = {
     {true, "wgmma", {1, 1, 1, 130, 330, 64}, 128, false},
     {true, "wgmma", {1, 1, 1, 193, 11 * 128 + 1, 64}, 300, true},
     {true, "wgmma", {1, 1, 1, 129, 5 * 128 + 1, 128}, 127, true},
+    // Ten heads, more than blocks take in a section, of two tiles.
+    {true, "two_visits", {2, 5, 1, 130, 65, 64}, 20, true},
+    {true, "wgmma", {2, 5, 1, 193, 65, 64}, 20, true},
+    {false, "one_pass", {2, 10, 5, 65, 130, 64}, 20, true},
     {false, "scores", {1, 1, 1, 33, 65, 48}, 20, true},
     {false, "tiles", {2, 6, 2, 33, 110, 48}, 33, false},
     {false, "tiles", {1, 1, 1, 33, 110, 48}, 32, true},
