@@ -146,7 +146,8 @@ inline constexpr Places kPlaces[] = {Places::packed, Places::heads_first, Places
 inline AttentionCase drawn_case(Pick& pick, DType type, std::span<const std::int64_t> head_dims,
                                 std::span<const Lengths> lengths,
                                 std::span<const OwnLengths> own_lengths = kOwnLengths) {
-  const auto [batch, heads, kv_heads] = pick(kHeadCounts);
+  const HeadCounts n = pick(kHeadCounts);
+  const std::int64_t batch = n.batch, heads = n.heads, kv_heads = n.kv_heads;
   const std::int64_t dim = pick(head_dims);
   const auto [queries, keys] = pick(lengths);
   AttentionCase c{

@@ -228,7 +228,8 @@ TEST_SUITE("step") {
           CHECK(values_of(after[i]) == values_of(before[i]));
         }
       };
-      for (const auto& [length, window] : {std::pair{150, 40}, {400, 260}}) {
+      for (const auto& problem : {std::pair{150, 40}, {400, 260}}) {
+        const int length = problem.first, window = problem.second;
         const Case c = causal(full(type, {1, 1, 1, length, length, 64}, window));
         const Inputs in = normal(step, c);
         const bool by_tile = !kForward && length == 400;

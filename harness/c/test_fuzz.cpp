@@ -108,7 +108,7 @@ Made matmul(Draw& draw) {
   if (p.beta != 0) c->give_values(out);
   if (draw.one_in(2)) c->vector("bias", &a->bias, Role::input, type_of_c, p.n).is_optional = true;
   const bool has_bias = a->bias || c->has("bias");
-  const bool is_scaled = is_8_bits && draw.one_in(2);
+  const bool is_scaled = is_8_bits && has_product && draw.one_in(2);
   if (is_scaled) {
     c->vector("a_scale", &a->a_scale, Role::input, DType::fp32, 1).is_optional = true;
     c->vector("b_scale", &a->b_scale, Role::input, DType::fp32, 1).is_optional = true;
@@ -720,7 +720,7 @@ std::vector<int> cut(std::vector<int> lengths, std::int64_t most) {
 // What the oracles need besides the operands' values.
 struct Oracle {
   Kind kind;
-  tile::Attention p;
+  tile::Attention p{};
   std::vector<int> query_lengths, key_lengths, positions;
   std::vector<double> frequencies;
 
