@@ -167,10 +167,8 @@ void for_each_chunk(const WgmmaTile& tile, Visit visit) {
     return;
   }
   for (int k = 0; k < kDepthBytes / 2; ++k) {
-    for (uint32_t box = 0; box < static_cast<uint32_t>(tile.extent) * 2 / kRowBytes; ++box) {
-      for (uint32_t c = 0; c < kRowBytes; c += kChunkBytes) {
-        visit(swizzled(at(k) + box * tile.leading + c));
-      }
+    for (uint32_t c = 0; c < static_cast<uint32_t>(tile.extent) * 2; c += kChunkBytes) {
+      visit(swizzled(at(k) + c / kRowBytes * tile.leading + c % kRowBytes));
     }
   }
 }

@@ -92,62 +92,89 @@ __device__ __forceinline__ void wgmma_wait(float (&d)[kCount]) {
 /// n, as in a B stored by rows.
 enum class Major { k, mn };
 
-// The registers of D, for each kN in use.
-#define TILE_WGMMA_D_64                                                                    \
-  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, " \
-  "%19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}"
-#define TILE_WGMMA_D_128                                                                   \
-  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, " \
-  "%19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, "  \
-  "%36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, "  \
-  "%53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}"
-#define TILE_WGMMA_D_192                                                                  \
-  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, "     \
-  "%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, " \
-  "%35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, " \
-  "%52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, %64, %65, %66, %67, %68, " \
-  "%69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, %84, %85, " \
-  "%86, %87, %88, %89, %90, %91, %92, %93, %94, %95}"
-#define TILE_WGMMA_D_256                                                                   \
-  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, " \
-  "%19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, "  \
-  "%36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, "  \
-  "%53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, %64, %65, %66, %67, %68, %69, "  \
-  "%70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, %84, %85, %86, "  \
-  "%87, %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, %98, %99, %100, %101, %102, "    \
-  "%103, %104, %105, %106, %107, %108, %109, %110, %111, %112, %113, %114, %115, %116, "   \
-  "%117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127}"
+// The registers of D, kN / 2 of them, in the text and as operands.
+#define TILE_WGMMA_D_16 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define TILE_WGMMA_D_32 TILE_WGMMA_D_16 ", %8, %9, %10, %11, %12, %13, %14, %15"
+#define TILE_WGMMA_D_48 TILE_WGMMA_D_32 ", %16, %17, %18, %19, %20, %21, %22, %23"
+#define TILE_WGMMA_D_64 TILE_WGMMA_D_48 ", %24, %25, %26, %27, %28, %29, %30, %31"
+#define TILE_WGMMA_D_80 TILE_WGMMA_D_64 ", %32, %33, %34, %35, %36, %37, %38, %39"
+#define TILE_WGMMA_D_96 TILE_WGMMA_D_80 ", %40, %41, %42, %43, %44, %45, %46, %47"
+#define TILE_WGMMA_D_112 TILE_WGMMA_D_96 ", %48, %49, %50, %51, %52, %53, %54, %55"
+#define TILE_WGMMA_D_128 TILE_WGMMA_D_112 ", %56, %57, %58, %59, %60, %61, %62, %63"
+#define TILE_WGMMA_D_144 TILE_WGMMA_D_128 ", %64, %65, %66, %67, %68, %69, %70, %71"
+#define TILE_WGMMA_D_160 TILE_WGMMA_D_144 ", %72, %73, %74, %75, %76, %77, %78, %79"
+#define TILE_WGMMA_D_176 TILE_WGMMA_D_160 ", %80, %81, %82, %83, %84, %85, %86, %87"
+#define TILE_WGMMA_D_192 TILE_WGMMA_D_176 ", %88, %89, %90, %91, %92, %93, %94, %95"
+#define TILE_WGMMA_D_208 TILE_WGMMA_D_192 ", %96, %97, %98, %99, %100, %101, %102, %103"
+#define TILE_WGMMA_D_224 TILE_WGMMA_D_208 ", %104, %105, %106, %107, %108, %109, %110, %111"
+#define TILE_WGMMA_D_240 TILE_WGMMA_D_224 ", %112, %113, %114, %115, %116, %117, %118, %119"
+#define TILE_WGMMA_D_256 TILE_WGMMA_D_240 ", %120, %121, %122, %123, %124, %125, %126, %127"
 #define TILE_WGMMA_8(i)                                                                       \
   "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
       "+f"(d[i + 6]), "+f"(d[i + 7])
-#define TILE_WGMMA_32(i) \
-  TILE_WGMMA_8(i), TILE_WGMMA_8(i + 8), TILE_WGMMA_8(i + 16), TILE_WGMMA_8(i + 24)
-#define TILE_WGMMA_SUMS_64 TILE_WGMMA_32(0)
-#define TILE_WGMMA_SUMS_128 TILE_WGMMA_32(0), TILE_WGMMA_32(32)
-#define TILE_WGMMA_SUMS_192 TILE_WGMMA_SUMS_128, TILE_WGMMA_32(64)
-#define TILE_WGMMA_SUMS_256 TILE_WGMMA_SUMS_128, TILE_WGMMA_32(64), TILE_WGMMA_32(96)
+#define TILE_WGMMA_SUMS_16 TILE_WGMMA_8(0)
+#define TILE_WGMMA_SUMS_32 TILE_WGMMA_SUMS_16, TILE_WGMMA_8(8)
+#define TILE_WGMMA_SUMS_48 TILE_WGMMA_SUMS_32, TILE_WGMMA_8(16)
+#define TILE_WGMMA_SUMS_64 TILE_WGMMA_SUMS_48, TILE_WGMMA_8(24)
+#define TILE_WGMMA_SUMS_80 TILE_WGMMA_SUMS_64, TILE_WGMMA_8(32)
+#define TILE_WGMMA_SUMS_96 TILE_WGMMA_SUMS_80, TILE_WGMMA_8(40)
+#define TILE_WGMMA_SUMS_112 TILE_WGMMA_SUMS_96, TILE_WGMMA_8(48)
+#define TILE_WGMMA_SUMS_128 TILE_WGMMA_SUMS_112, TILE_WGMMA_8(56)
+#define TILE_WGMMA_SUMS_144 TILE_WGMMA_SUMS_128, TILE_WGMMA_8(64)
+#define TILE_WGMMA_SUMS_160 TILE_WGMMA_SUMS_144, TILE_WGMMA_8(72)
+#define TILE_WGMMA_SUMS_176 TILE_WGMMA_SUMS_160, TILE_WGMMA_8(80)
+#define TILE_WGMMA_SUMS_192 TILE_WGMMA_SUMS_176, TILE_WGMMA_8(88)
+#define TILE_WGMMA_SUMS_208 TILE_WGMMA_SUMS_192, TILE_WGMMA_8(96)
+#define TILE_WGMMA_SUMS_224 TILE_WGMMA_SUMS_208, TILE_WGMMA_8(104)
+#define TILE_WGMMA_SUMS_240 TILE_WGMMA_SUMS_224, TILE_WGMMA_8(112)
+#define TILE_WGMMA_SUMS_256 TILE_WGMMA_SUMS_240, TILE_WGMMA_8(120)
 
-// The operand after D's is `p`, whether D counts. The two ones say that neither A nor B is
+// CASE(kN, the numbers of the seven operands after D's) for each kN.
+#define TILE_WGMMA_FOR_EACH(CASE)              \
+  CASE(16, 8, 9, 10, 11, 12, 13, 14)           \
+  CASE(32, 16, 17, 18, 19, 20, 21, 22)         \
+  CASE(48, 24, 25, 26, 27, 28, 29, 30)         \
+  CASE(64, 32, 33, 34, 35, 36, 37, 38)         \
+  CASE(80, 40, 41, 42, 43, 44, 45, 46)         \
+  CASE(96, 48, 49, 50, 51, 52, 53, 54)         \
+  CASE(112, 56, 57, 58, 59, 60, 61, 62)        \
+  CASE(128, 64, 65, 66, 67, 68, 69, 70)        \
+  CASE(144, 72, 73, 74, 75, 76, 77, 78)        \
+  CASE(160, 80, 81, 82, 83, 84, 85, 86)        \
+  CASE(176, 88, 89, 90, 91, 92, 93, 94)        \
+  CASE(192, 96, 97, 98, 99, 100, 101, 102)     \
+  CASE(208, 104, 105, 106, 107, 108, 109, 110) \
+  CASE(224, 112, 113, 114, 115, 116, 117, 118) \
+  CASE(240, 120, 121, 122, 123, 124, 125, 126) \
+  CASE(256, 128, 129, 130, 131, 132, 133, 134)
+
+// The operand after D's, p, says whether D counts. The two ones say that neither A nor B is
 // negated. `operands` are A, B and which of them are transposed, with their numbers.
-#define TILE_WGMMA(n, p, form, operands, ...)                                         \
-  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " p                                  \
-               ", 0;\nwgmma.mma_async.sync.aligned.m64n" #n form " " TILE_WGMMA_D_##n \
-               ", " operands ";\n}"                                                   \
-               : TILE_WGMMA_SUMS_##n                                                  \
-               : "r"(int{accumulate}), __VA_ARGS__                                    \
-               : "memory")
-
-// A and B from shared memory, 16 bits: operand 1 is A, 2 is B, 3 and 4 their transpositions.
-#define TILE_WGMMA_OF_16_BITS(form)                                                      \
-  if constexpr (kN == 64) {                                                              \
-    TILE_WGMMA(64, "%32", form, "%33, %34, p, 1, 1, %35, %36", TILE_WGMMA_SHARED);       \
-  } else if constexpr (kN == 128) {                                                      \
-    TILE_WGMMA(128, "%64", form, "%65, %66, p, 1, 1, %67, %68", TILE_WGMMA_SHARED);      \
-  } else if constexpr (kN == 192) {                                                      \
-    TILE_WGMMA(192, "%96", form, "%97, %98, p, 1, 1, %99, %100", TILE_WGMMA_SHARED);     \
-  } else {                                                                               \
-    TILE_WGMMA(256, "%128", form, "%129, %130, p, 1, 1, %131, %132", TILE_WGMMA_SHARED); \
+#define TILE_WGMMA(n, p, form, operands, ...)                                            \
+  if constexpr (kN == n) {                                                               \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #p                                 \
+                 ", 0;\nwgmma.mma_async.sync.aligned.m64n" #n form " {" TILE_WGMMA_D_##n \
+                 "}, " operands ";\n}"                                                   \
+                 : TILE_WGMMA_SUMS_##n                                                   \
+                 : "r"(int{accumulate}), __VA_ARGS__                                     \
+                 : "memory");                                                            \
   }
+// A and B from shared memory, 16 bits and fp8, and A from registers.
+#define TILE_WGMMA_SHARED(n, form, p, i, j, k, l)                                                  \
+  TILE_WGMMA(n, p, form, "%" #i ", %" #j ", p, 1, 1, %" #k ", %" #l, "l"(a.bits()), "l"(b.bits()), \
+             "n"(int{kMajorA == Major::mn}), "n"(int{kMajorB == Major::mn}))
+#define TILE_WGMMA_FP16(n, p, i, j, k, l, ...) \
+  TILE_WGMMA_SHARED(n, "k16.f32.f16.f16", p, i, j, k, l)
+#define TILE_WGMMA_BF16(n, p, i, j, k, l, ...) \
+  TILE_WGMMA_SHARED(n, "k16.f32.bf16.bf16", p, i, j, k, l)
+#define TILE_WGMMA_E4M3(n, p, i, j, ...) \
+  TILE_WGMMA(n, p, "k32.f32.e4m3.e4m3", "%" #i ", %" #j ", p, 1, 1", "l"(a.bits()), "l"(b.bits()))
+#define TILE_WGMMA_REGISTERS(n, form, p, i, j, k, l, r, s)                               \
+  TILE_WGMMA(n, p, form, "{%" #i ", %" #j ", %" #k ", %" #l "}, %" #r ", p, 1, 1, %" #s, \
+             "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits()),                  \
+             "n"(int{kMajorB == Major::mn}))
+#define TILE_WGMMA_A_FP16(n, ...) TILE_WGMMA_REGISTERS(n, "k16.f32.f16.f16", __VA_ARGS__)
+#define TILE_WGMMA_A_BF16(n, ...) TILE_WGMMA_REGISTERS(n, "k16.f32.bf16.bf16", __VA_ARGS__)
 
 /// T is __half, __nv_bfloat16 or __nv_fp8_e4m3; kDepth is 16, 16 or 32. With fp8, k is the
 /// contiguous axis of both. If not `accumulate`, D = A B.
@@ -160,53 +187,23 @@ enum class Major { k, mn };
 template <class T, int kN, Major kMajorA = Major::k, Major kMajorB = Major::k>
 __device__ __forceinline__ void wgmma(float (&d)[kN / 2], WgmmaDescriptor a, WgmmaDescriptor b,
                                       bool accumulate) {
-  static_assert(kN == 64 || kN == 128 || kN == 192 || kN == 256,
-                "there are wrappers for these columns of D");
+  static_assert(kN % 16 == 0 && kN >= 16 && kN <= 256, "D has 16, 32, … 256 columns");
   constexpr bool kFp8 = std::is_same_v<T, __nv_fp8_e4m3>;
   static_assert(!kFp8 || (kMajorA == Major::k && kMajorB == Major::k),
                 "wgmma reads fp8 along k only");
 #if TILE_HAS_WGMMA
-#define TILE_WGMMA_SHARED \
-  "l"(a.bits()), "l"(b.bits()), "n"(int{kMajorA == Major::mn}), "n"(int{kMajorB == Major::mn})
   if constexpr (kFp8) {
-    if constexpr (kN == 64) {
-      TILE_WGMMA(64, "%32", "k32.f32.e4m3.e4m3", "%33, %34, p, 1, 1", "l"(a.bits()), "l"(b.bits()));
-    } else if constexpr (kN == 128) {
-      TILE_WGMMA(128, "%64", "k32.f32.e4m3.e4m3", "%65, %66, p, 1, 1", "l"(a.bits()),
-                 "l"(b.bits()));
-    } else if constexpr (kN == 192) {
-      TILE_WGMMA(192, "%96", "k32.f32.e4m3.e4m3", "%97, %98, p, 1, 1", "l"(a.bits()),
-                 "l"(b.bits()));
-    } else {
-      TILE_WGMMA(256, "%128", "k32.f32.e4m3.e4m3", "%129, %130, p, 1, 1", "l"(a.bits()),
-                 "l"(b.bits()));
-    }
+    TILE_WGMMA_FOR_EACH(TILE_WGMMA_E4M3)
   } else if constexpr (std::is_same_v<T, __half>) {
-    TILE_WGMMA_OF_16_BITS("k16.f32.f16.f16")
+    TILE_WGMMA_FOR_EACH(TILE_WGMMA_FP16)
   } else {
     static_assert(std::is_same_v<T, __nv_bfloat16>);
-    TILE_WGMMA_OF_16_BITS("k16.f32.bf16.bf16")
+    TILE_WGMMA_FOR_EACH(TILE_WGMMA_BF16)
   }
-#undef TILE_WGMMA_SHARED
 #else
   __trap();
 #endif
 }
-#undef TILE_WGMMA_OF_16_BITS
-
-// A from registers, 16 bits.
-#define TILE_WGMMA_OF_16_BITS(form)                                                                \
-  if constexpr (kN == 64) {                                                                        \
-    TILE_WGMMA(64, "%32", form, "{%33, %34, %35, %36}, %37, p, 1, 1, %38", TILE_WGMMA_REGISTERS);  \
-  } else if constexpr (kN == 128) {                                                                \
-    TILE_WGMMA(128, "%64", form, "{%65, %66, %67, %68}, %69, p, 1, 1, %70", TILE_WGMMA_REGISTERS); \
-  } else if constexpr (kN == 192) {                                                                \
-    TILE_WGMMA(192, "%96", form, "{%97, %98, %99, %100}, %101, p, 1, 1, %102",                     \
-               TILE_WGMMA_REGISTERS);                                                              \
-  } else {                                                                                         \
-    TILE_WGMMA(256, "%128", form, "{%129, %130, %131, %132}, %133, p, 1, 1, %134",                 \
-               TILE_WGMMA_REGISTERS);                                                              \
-  }
 
 /// The same with A in registers, for fp16 and bf16: each warp has 16 rows of A as mma_m16n8k16 has
 /// them (element_of_a<16>), so what wgmma or mma has computed can be packed and used.
@@ -214,34 +211,28 @@ __device__ __forceinline__ void wgmma(float (&d)[kN / 2], WgmmaDescriptor a, Wgm
 template <class T, int kN, Major kMajorB = Major::k>
 __device__ __forceinline__ void wgmma(float (&d)[kN / 2], const std::uint32_t (&a)[4],
                                       WgmmaDescriptor b, bool accumulate) {
-  static_assert(kN == 64 || kN == 128 || kN == 192 || kN == 256,
-                "there are wrappers for these columns of D");
+  static_assert(kN % 16 == 0 && kN >= 16 && kN <= 256, "D has 16, 32, … 256 columns");
 #if TILE_HAS_WGMMA
-#define TILE_WGMMA_REGISTERS \
-  "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits()), "n"(int{kMajorB == Major::mn})
   if constexpr (std::is_same_v<T, __half>) {
-    TILE_WGMMA_OF_16_BITS("k16.f32.f16.f16")
+    TILE_WGMMA_FOR_EACH(TILE_WGMMA_A_FP16)
   } else {
     static_assert(std::is_same_v<T, __nv_bfloat16>);
-    TILE_WGMMA_OF_16_BITS("k16.f32.bf16.bf16")
+    TILE_WGMMA_FOR_EACH(TILE_WGMMA_A_BF16)
   }
-#undef TILE_WGMMA_REGISTERS
 #else
   __trap();
 #endif
 }
-#undef TILE_WGMMA_OF_16_BITS
+#undef TILE_WGMMA_A_BF16
+#undef TILE_WGMMA_A_FP16
+#undef TILE_WGMMA_REGISTERS
+#undef TILE_WGMMA_E4M3
+#undef TILE_WGMMA_BF16
+#undef TILE_WGMMA_FP16
+#undef TILE_WGMMA_SHARED
 #undef TILE_WGMMA
-#undef TILE_WGMMA_SUMS_64
-#undef TILE_WGMMA_SUMS_128
-#undef TILE_WGMMA_SUMS_192
-#undef TILE_WGMMA_SUMS_256
-#undef TILE_WGMMA_32
+#undef TILE_WGMMA_FOR_EACH
 #undef TILE_WGMMA_8
-#undef TILE_WGMMA_D_64
-#undef TILE_WGMMA_D_128
-#undef TILE_WGMMA_D_192
-#undef TILE_WGMMA_D_256
 
 }  // namespace tile::ptx
 

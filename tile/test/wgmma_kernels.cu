@@ -2,6 +2,8 @@
 
 #include <cuda_runtime.h>
 
+#include <utility>
+
 #include "tile/host/cuda_check.hpp"
 #include "tile/ptx/async_proxy.cuh"
 #include "tile/ptx/swizzle.hpp"
@@ -65,10 +67,11 @@ template <class T, int kN, Major kMajorA, Major kMajorB, bool kRegisters>
 __global__ void __launch_bounds__(kThreads)
     wgmma_kernel(bool accumulate, const std::uint32_t* a, const std::uint32_t* b, float* d) {
   constexpr int kDepth = kWgmmaRowBytes / static_cast<int>(sizeof(T));
+  constexpr int kBRows = kMajorB == Major::k ? kN : (kN + 63) / 64 * kDepth;
   __shared__ alignas(1024) uint4 a_shared[kWgmmaRows * kChunks];
-  __shared__ alignas(1024) uint4 b_shared[kN * kChunks];
+  __shared__ alignas(1024) uint4 b_shared[kBRows * kChunks];
   store_tile(a_shared, a, kWgmmaRows);
-  store_tile(b_shared, b, kN);
+  store_tile(b_shared, b, kBRows);
   publish_tiles();
 
   float sums[kN / 2];
@@ -151,18 +154,38 @@ tile::Status launch(const WgmmaForm& form, bool accumulate, const std::uint32_t*
 template <class T>
 tile::Status launch(const WgmmaForm& form, bool accumulate, const std::uint32_t* a,
                     const std::uint32_t* b, float* d) {
-  switch (form.columns) {
-    case 64: return launch<T, 64>(form, accumulate, a, b, d);
-    case 128: return launch<T, 128>(form, accumulate, a, b, d);
-    case 192: return launch<T, 192>(form, accumulate, a, b, d);
-    default: return launch<T, 256>(form, accumulate, a, b, d);
-  }
+  return form.columns == 64 ? launch<T, 64>(form, accumulate, a, b, d)
+                            : launch<T, 256>(form, accumulate, a, b, d);
+}
+
+/// The columns that are not for every form.
+template <int... kSixteens>
+tile::Status launch_some(const WgmmaForm& form, bool accumulate, const std::uint32_t* a,
+                         const std::uint32_t* b, float* d,
+                         std::integer_sequence<int, kSixteens...>) {
+  const auto launch_if = [&](auto columns) {
+    constexpr int kN = columns.value;
+    if (form.columns != kN) return false;
+    if (form.a_in_registers) {
+      wgmma_kernel<__nv_bfloat16, kN, Major::k, Major::mn, true>
+          <<<1, kThreads>>>(accumulate, a, b, d);
+    } else {
+      wgmma_kernel<__nv_bfloat16, kN, Major::k, Major::mn, false>
+          <<<1, kThreads>>>(accumulate, a, b, d);
+    }
+    return true;
+  };
+  static_cast<void>((launch_if(std::integral_constant<int, (kSixteens + 1) * 16>{}) || ...));
+  return tile::launch_status("wgmma_kernel");
 }
 
 }  // namespace
 
 tile::Status multiply_by_wgmma(const WgmmaForm& form, bool accumulate, const std::uint32_t* a,
                                const std::uint32_t* b, float* d) {
+  if (form.columns != 64 && form.columns != 256) {
+    return launch_some(form, accumulate, a, b, d, std::make_integer_sequence<int, 16>{});
+  }
   switch (form.operands) {
     case Number::fp16: return launch<__half>(form, accumulate, a, b, d);
     case Number::bf16: return launch<__nv_bfloat16>(form, accumulate, a, b, d);

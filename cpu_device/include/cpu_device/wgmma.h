@@ -62,8 +62,7 @@ template <class T, int kN, Major kMajorA = Major::k, Major kMajorB = Major::k>
 __forceinline__ void wgmma(float (&d)[kN / 2], tile::ptx::WgmmaDescriptor a,
                            tile::ptx::WgmmaDescriptor b, bool accumulate,
                            Site site = Site::here()) {
-  static_assert(kN == 64 || kN == 128 || kN == 192 || kN == 256,
-                "there are wrappers for these columns of D");
+  static_assert(kN % 16 == 0 && kN >= 16 && kN <= 256, "D has 16, 32, … 256 columns");
   static_assert(sizeof(T) == 2 || (kMajorA == Major::k && kMajorB == Major::k),
                 "wgmma reads fp8 along k only");
   issue_wgmma(
@@ -74,8 +73,7 @@ template <class T, int kN, Major kMajorB = Major::k>
 __forceinline__ void wgmma(float (&d)[kN / 2], const std::uint32_t (&a)[4],
                            tile::ptx::WgmmaDescriptor b, bool accumulate,
                            Site site = Site::here()) {
-  static_assert(kN == 64 || kN == 128 || kN == 192 || kN == 256,
-                "there are wrappers for these columns of D");
+  static_assert(kN % 16 == 0 && kN >= 16 && kN <= 256, "D has 16, 32, … 256 columns");
   static_assert(sizeof(T) == 2, "A comes from registers in fp16 and bf16");
   issue_wgmma({wgmma_type<T>(), kN, d, a, 0, b.bits(), Major::k, kMajorB, accumulate, site});
 }
