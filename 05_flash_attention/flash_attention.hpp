@@ -61,11 +61,12 @@ std::int64_t split_keys_bytes(const AttentionForward& p);
 // argument is in the way.
 using ForwardTakes = tile::Status(const AttentionForward&, const tile::Device&);
 ForwardTakes takes_chunks, takes_chunks_of_64_or_128, takes_split_keys;
-ForwardTakes takes_scores, takes_tiles, takes_wgmma;
+ForwardTakes takes_scores, takes_tiles, takes_wgmma, takes_persistent;
 
 // The steps. Each computes o and lse in the given stream (a cudaStream_t).
 using ForwardStep = tile::Status(const AttentionForward&, void* stream);
-ForwardStep scores, tiles, mma, pipeline, warp_tiles, lazy, interleaved, split_keys, wgmma;
+ForwardStep scores, tiles, mma, pipeline, warp_tiles, lazy, interleaved, split_keys, wgmma, turns,
+    persistent;
 
 // ---- Backward ----
 
@@ -193,6 +194,26 @@ inline constexpr ForwardLadder::Step kForward[] = {
      .otherwise = "split_keys",
      .shows = kShows,
      .launch = wgmma},
+    {.name = "turns",
+     .idea =
+         "warpgroups take turns at the tensor cores, and each ends at the last key that it sees",
+     .types = k16Bits,
+     .needs = {tile::Feature::bf16_mma, tile::Feature::cp_async, tile::Feature::tma,
+               tile::Feature::wgmma},
+     .takes = takes_wgmma,
+     .otherwise = "split_keys",
+     .shows = kShows,
+     .launch = turns},
+    {.name = "persistent",
+     .idea =
+         "blocks take tiles of queries from a queue, and load the next one while they store one",
+     .types = k16Bits,
+     .needs = {tile::Feature::bf16_mma, tile::Feature::cp_async, tile::Feature::tma,
+               tile::Feature::wgmma},
+     .takes = takes_persistent,
+     .otherwise = "turns",
+     .shows = kShows,
+     .launch = persistent},
 };
 inline constexpr ForwardLadder kForwardLadder{.name = "forward",
                                               .kernels = "attention_",

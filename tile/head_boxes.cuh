@@ -4,6 +4,8 @@
 #include "tile/accumulator.cuh"
 #include "tile/heads.cuh"
 #include "tile/host/tensor_map.hpp"
+#include "tile/ptx/stmatrix.cuh"
+#include "tile/ptx/swizzle.hpp"
 #include "tile/ptx/tma.cuh"
 #include "tile/ptx/wgmma.cuh"
 
@@ -26,6 +28,30 @@ struct HeadBoxes {
 #pragma unroll
     for (int box = 0; box < kCols / kBoxCols; ++box) {
       ptx::tma_load(to + box * kBoxBytes, map, ptx::BoxAt{box * kBoxCols, row, head, batch}, full);
+    }
+  }
+
+  /// Starts to store the rows to those of a head from `row` on, in the group that this thread
+  /// commits next. Rows past the end of the tensor are left out.
+  static __device__ void store(const TensorMap& map, int row, int head, int batch,
+                               ptx::SharedAddress from) {
+#pragma unroll
+    for (int box = 0; box < kCols / kBoxCols; ++box) {
+      ptx::tma_store(map, ptx::BoxAt{box * kBoxCols, row, head, batch}, from + box * kBoxBytes);
+    }
+  }
+
+  /// Rounds a warp's sums and stores them as 16 rows from `row` on, a multiple of 16.
+  static __device__ void store_warp(const Accumulator<16, kCols>& sums, ptx::SharedAddress to,
+                                    int row) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const Fragment<16, kCols> rounded = as_fragment<T>(sums);
+#pragma unroll
+    for (int col = 0; col < kCols; col += 16) {  // the four tiles of an stmatrix
+      const int y = row + lane % 16, chunk = col % kBoxCols / 8 + lane / 16;  // of this lane's row
+      ptx::stmatrix_x4(
+          to + (col / kBoxCols * kBoxBytes + y * kRowBytes + swizzle_128B(y, chunk) * 16),
+          rounded.mma[0][col / 16]);
     }
   }
 
@@ -63,6 +89,10 @@ struct HeadBoxes {
             .strides = {of(rows, stride.row), of(heads, stride.head), of(batch, stride.batch)},
             .box = {kBoxCols, kRows, 1, 1},
             .swizzle_bytes = 128};
+  }
+  static Status make_map(const char* name, DType type, const TensorView& x, std::int64_t batch,
+                         std::int64_t heads, std::int64_t rows, TensorMap* map) {
+    return make_tensor_map(name, boxed(type, x.data, batch, heads, rows, x.stride), map);
   }
 };
 // snippet-end boxes

@@ -47,16 +47,20 @@ inline int tiles_of(std::int64_t rows, int tile) {
 }
 
 // snippet-begin longest_first
-/// The work of this block if the tiles with the most work begin first, so that blocks with little
-/// work fill the gaps at the end. Eight heads take turns at each tile, and share the L2. For tiles
-/// of keys: under a causal mask the first ones are seen by the most queries.
-__device__ inline BlockWork keys_longest_first(int batch, int heads, int tiles) {
-  constexpr unsigned kTurn = 8;
-  const unsigned all = batch * heads, section = blockIdx.x / (kTurn * tiles) * kTurn;
-  const unsigned width = min(kTurn, all - section), at = blockIdx.x % (kTurn * tiles);
-  const unsigned of_head = section + at % width;
+/// The work with the number `at` if the tiles with the most work come first, so that tiles with
+/// little work fill the gaps at the end. `together` heads take turns at each tile, and share the
+/// L2. For tiles of keys: under a causal mask the first ones are seen by the most queries.
+__device__ inline BlockWork longest_first(unsigned at, unsigned together, int batch, int heads,
+                                          int tiles) {
+  const unsigned all = batch * heads, section = at / (together * tiles) * together;
+  const unsigned width = min(together, all - section), in_section = at % (together * tiles);
+  const unsigned of_head = section + in_section % width;
   return {static_cast<int>(of_head / heads), static_cast<int>(of_head % heads),
-          static_cast<int>(at / width)};
+          static_cast<int>(in_section / width)};
+}
+/// That of this block, eight heads at a time.
+__device__ inline BlockWork keys_longest_first(int batch, int heads, int tiles) {
+  return longest_first(blockIdx.x, 8, batch, heads, tiles);
 }
 /// For tiles of queries: the last ones see the most keys.
 __device__ inline BlockWork work_longest_first(int batch, int heads, int tiles) {

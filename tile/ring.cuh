@@ -44,4 +44,37 @@ struct RingPlace {
   }
 };
 
+/// A warpgroup that reads the ring's stages one after the other.
+template <int kStages>
+class RingReader {
+ public:
+  __device__ __forceinline__ RingReader(ptx::Mbarrier* full, ptx::Mbarrier* empty, bool is_leader)
+      : full_(full), empty_(empty), is_leader_(is_leader) {}
+
+  /// Waits for the next stage, and returns it.
+  __device__ __forceinline__ int next() {
+    const int at = place_.stage;
+    ptx::mbarrier_wait(&full_[at], place_.parity);
+    place_.advance();
+    return at;
+  }
+  /// The warpgroup has read the stage: one of its threads says so.
+  __device__ __forceinline__ void release(int stage) const {
+    if (is_leader_) ptx::mbarrier_arrive(&empty_[stage]);
+  }
+  /// Leaves the next stage unread. Only that thread waits for it: if all did, in a branch that a
+  /// warpgroup may not take, ptxas would not believe that the warpgroup stays together (C7520).
+  __device__ __forceinline__ void drop() {
+    if (is_leader_) ptx::mbarrier_wait(&full_[place_.stage], place_.parity);
+    release(place_.stage);
+    __syncwarp();
+    place_.advance();
+  }
+
+ private:
+  ptx::Mbarrier *full_, *empty_;
+  bool is_leader_;
+  RingPlace<kStages> place_;
+};
+
 }  // namespace tile

@@ -43,7 +43,7 @@ struct Border {
   bool is_forward;
   std::string_view step;
   Sizes sizes;
-  std::int64_t left = tile::kUnlimited;
+  std::int64_t left = tile::kUnlimited, right = 0;
 };
 constexpr Border kBorders[] = {
     {true, "scores", {1, 1, 1, 33, 65, 48}},
@@ -71,11 +71,22 @@ constexpr Border kBorders[] = {
     // Eight or four of 128 keys or values.
     {true, "wgmma", {1, 1, 1, 193, 11 * 128 + 1, 64}},
     {true, "wgmma", {1, 1, 1, 129, 5 * 128 + 1, 128}},
+    {true, "turns", {1, 1, 1, 193, 11 * 128 + 1, 64}},
+    {true, "turns", {1, 1, 1, 129, 5 * 128 + 1, 128}},
+    {true, "persistent", {1, 1, 1, 193, 11 * 128 + 1, 64}},
+    {true, "persistent", {1, 1, 1, 129, 5 * 128 + 1, 128}},
+    {true, "persistent", {1, 1, 1, 129, 5 * 80 + 1, 256}},
+    // Two queries' stages, for each of four blocks; of some tiles a consumer sees less than others,
+    // and three entries of four have one key only.
+    {true, "persistent", {4, 3, 1, 385, 385, 64}},
+    {true, "persistent", {4, 6, 3, 129, 257, 128}},
     // Ten heads, more than blocks take in a section, of two tiles.
     {true, "warp_tiles", {2, 5, 1, 129, 65, 64}},
     {true, "lazy", {2, 5, 1, 129, 65, 64}},
     {true, "interleaved", {2, 5, 1, 129, 65, 64}},
     {true, "wgmma", {2, 5, 1, 193, 65, 64}},
+    {true, "turns", {2, 5, 1, 193, 65, 64}},
+    {true, "persistent", {2, 5, 1, 193, 65, 64}, tile::kUnlimited, tile::kUnlimited},
     {false, "scores", {1, 1, 1, 33, 65, 48}},
     {false, "tiles", {2, 6, 2, 33, 65, 48}},
     {false, "mma", {1, 1, 1, 129, 129, 64}},
@@ -116,7 +127,7 @@ TEST_SUITE("step") {
       for (const Border& border : kBorders) {
         if (step.name != border.step || kIsForward<decltype(step)> != border.is_forward) continue;
         has_some = true;
-        Case c = windowed(full(type, border.sizes), border.left, 0);
+        Case c = windowed(full(type, border.sizes), border.left, border.right);
         for (std::int64_t entry = 0; c.p.batch > 1 && entry < c.p.batch; ++entry) {
           c.key_lengths.push_back(entry == 0 ? static_cast<int>(c.p.keys) : 1);
         }

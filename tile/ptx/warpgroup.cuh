@@ -82,3 +82,31 @@ __device__ __forceinline__ void setmaxnreg_dec() {
 }  // namespace tile::ptx
 
 #endif
+
+namespace tile {
+
+/// Warpgroups 1 to kCount of a block take turns at something, in this order and round again. All
+/// take as many turns. kFirstBarrier and the next kCount - 1 are theirs. If not kOn, nothing waits.
+template <int kCount, int kFirstBarrier, bool kOn>
+class Turns {
+ public:
+  __device__ __forceinline__ explicit Turns(int warpgroup) : own_(warpgroup) {
+    if (own_ == kCount) pass();  // the first one begins
+  }
+  /// Waits until the warpgroup before has passed the turn on.
+  __device__ __forceinline__ void take() const {
+    if (kOn) ptx::barrier_sync(kFirstBarrier + own_ - 1, 2 * kWarpgroup);
+  }
+  __device__ __forceinline__ void pass() const {
+    if (kOn) ptx::barrier_arrive(kFirstBarrier + own_ % kCount, 2 * kWarpgroup);
+  }
+  /// After the last turn of all: the barrier that it was passed on by is left as it began.
+  __device__ __forceinline__ void end() const {
+    if (own_ == 1) take();
+  }
+
+ private:
+  int own_;
+};
+
+}  // namespace tile
