@@ -32,7 +32,16 @@ using Names = std::vector<std::string>;
 /// Random numbers that depend on the seed and the call's number alone.
 class Draw {
  public:
-  Draw(std::uint64_t seed, std::uint64_t call) : state_(mixed(mixed(seed) + call)) {}
+  /// `second` is 1 for the second call of a pair.
+  Draw(std::int64_t seed, std::int64_t call, std::int64_t second = 0)
+      : is_of_pair(second > 0),
+        part(second),
+        state_(mixed(mixed(static_cast<std::uint64_t>(seed)) + static_cast<std::uint64_t>(call)) ^
+               static_cast<std::uint64_t>(second)) {}
+
+  /// In a pair sizes are likely for which a kernel must ask for shared memory.
+  bool is_of_pair;
+  std::int64_t part;  // of the pair: 0 or 1
 
   std::int64_t below(std::int64_t n) {
     state_ += 0x9e3779b97f4a7c15;
@@ -167,7 +176,8 @@ class Call {
   }
   /// One value of a field that is refused.
   template <class T>
-  void refuses(const char* name, const T* field, T value, tile_status status, Names also = {}) {
+  void refuses(const char* name, const T* field, std::type_identity_t<T> value, tile_status status,
+               Names also = {}) {
     also.push_back(name);
     std::string what(name);
     if constexpr (std::is_pointer_v<T>) {
@@ -177,6 +187,12 @@ class Call {
     }
     spoil(what, also, status, true,
           [at = slot_of(field), value](std::byte* args) { put(args, at, value); });
+  }
+  template <class T>
+  void refuses(const char* name, const T* field,
+               std::initializer_list<std::type_identity_t<T>> values, tile_status status,
+               const Names& also = {}) {
+    for (const T value : values) refuses(name, field, value, status, also);
   }
   void spoil(std::string what, Names names, tile_status status, bool in_reference,
              std::function<void(std::byte*)> apply) {
@@ -241,9 +257,13 @@ class Call {
 
   // ---- What it does ----
 
-  /// Makes the call, spoils it or not, and checks all that there is to check. The line says what it
-  /// is; `begin` gets it before anything is called. Returns the faults.
-  Names check(const std::function<void(const std::string& line)>& begin);
+  /// Completes the call, and spoils it or not. Returns a line that says what it is; `begin` gets
+  /// it, as far as it is known, before anything is called.
+  const std::string& prepare(const std::function<void(const std::string& line)>& begin);
+  /// Makes the call. Another thread may make another at the same time.
+  void call();
+  /// Checks all that there is to check, and returns the faults.
+  Names judge();
 
  private:
   Head& head() { return *reinterpret_cast<Head*>(args_.data()); }
@@ -254,9 +274,10 @@ class Call {
   void choose_step();
   void check_workspace_told();
   void add_workspace_spoils();
-  void check_device(const Spoil* spoilt);
+  void check_answer();
+  void check_refusal(const char* who, tile_status status, const std::string& error);
   void check_memory(bool is_written);
-  void check_reference(const Spoil* spoilt);
+  void check_reference();
   std::vector<std::int64_t> places(const Operand& x) const;  // elements of its block
   std::byte* arena() const;
   std::byte* address(const Operand& x) const;
@@ -270,6 +291,12 @@ class Call {
   std::function<tile_status(const std::byte* args, std::int64_t* bytes)> tell_;
   std::int64_t workspace_ = -1, workspace_bytes_ = -1;
   std::vector<std::byte> args_;
+  std::vector<std::byte> given_;  // these, spoilt or not
+  const Spoil* spoilt_ = nullptr;
+  struct {
+    tile_status status;
+    std::string error, step;
+  } answer_;
   DType type_ = DType::fp32;
   std::vector<Block> blocks_;
   std::vector<Operand> operands_;
