@@ -113,7 +113,8 @@ std::size_t Call::block(DType type, std::int64_t elements, bool has_values) {
              {},
              draw.one_in(4) ? draw.below(9) : 0};
   if (has_values) {
-    for (double& x : made.values) x = draw.number();
+    Draw numbers = draw.another();
+    for (double& x : made.values) x = numbers.number();
     tile::round_to(made.values, type);
   }
   blocks_.push_back(std::move(made));
@@ -123,7 +124,8 @@ std::size_t Call::block(DType type, std::int64_t elements, bool has_values) {
 void Call::give_values(const Operand& x) {
   Block& b = blocks_[x.block];
   b.has_values = true;
-  for (double& each : b.values) each = draw.number();
+  Draw numbers = draw.another();
+  for (double& each : b.values) each = numbers.number();
   tile::round_to(b.values, b.type);
 }
 

@@ -32,16 +32,14 @@ using Names = std::vector<std::string>;
 /// Random numbers that depend on the seed and the call's number alone.
 class Draw {
  public:
-  /// `second` is 1 for the second call of a pair.
-  Draw(std::int64_t seed, std::int64_t call, std::int64_t second = 0)
-      : is_of_pair(second > 0),
-        part(second),
-        state_(mixed(mixed(static_cast<std::uint64_t>(seed)) + static_cast<std::uint64_t>(call)) ^
-               static_cast<std::uint64_t>(second)) {}
+  /// Those of the call's twin, if `number` is 1, are the same.
+  Draw(std::int64_t seed, std::int64_t call, bool of_two, std::int64_t number)
+      : has_twin(of_two),
+        part(number),
+        state_(mixed(mixed(static_cast<std::uint64_t>(seed)) + static_cast<std::uint64_t>(call))) {}
 
-  /// In a pair sizes are likely for which a kernel must ask for shared memory.
-  bool is_of_pair;
-  std::int64_t part;  // of the pair: 0 or 1
+  bool has_twin;
+  std::int64_t part;  // 0, or 1 for the twin
 
   std::int64_t below(std::int64_t n) {
     state_ += 0x9e3779b97f4a7c15;
@@ -51,6 +49,12 @@ class Draw {
   template <class T>
   T of(std::initializer_list<T> all) {
     return all.begin()[below(std::ssize(all))];
+  }
+  /// Numbers of another sequence, so that a twin of another size goes on with the same as the call.
+  Draw another() { return {below(INT64_MAX), 0, false, 0}; }
+  /// A size for which a kernel must ask for shared memory: `large`, or `small` for the twin.
+  std::int64_t of_twins(std::int64_t large, std::int64_t small) const {
+    return part == 0 ? large : small;
   }
   /// In [-1, 1].
   double number() { return static_cast<double>(below(2049) - 1024) / 1024; }
@@ -260,7 +264,7 @@ class Call {
   /// Completes the call, and spoils it or not. Returns a line that says what it is; `begin` gets
   /// it, as far as it is known, before anything is called.
   const std::string& prepare(const std::function<void(const std::string& line)>& begin);
-  /// Makes the call. Another thread may make another at the same time.
+  /// Makes the call, and if it has a twin, another thread makes that at the same time.
   void call();
   /// Checks all that there is to check, and returns the faults.
   Names judge();

@@ -107,8 +107,8 @@ void attention_sizes(Call* c, Args* a, Kind kind, tile::Attention* p) {
   p->head_dim = kind == Kind::rotary   ? draw.of({64, 64, 64, 128})
                 : kind == Kind::method ? draw.of({2, 4, 10, 16, 16, 32, 64, 64, 128})
                 : draw.one_in(8)       ? draw.of({100, 128, 256, 257})
-                : draw.is_of_pair && draw.one_in(2)
-                    ? draw.of({200, 256})
+                : draw.has_twin && draw.one_in(2)
+                    ? draw.of_twins(256, 200)
                     : draw.of({1, 2, 3, 5, 8, 16, 16, 24, 32, 40, 64, 64});
   a->batch = p->batch, a->heads = p->heads, a->queries = p->queries, a->keys = p->keys;
   a->head_dim = p->head_dim;

@@ -93,13 +93,12 @@ Made matmul(Draw& draw) {
   return c;
 }
 
-// Few rows, if they are long.
+// One row or two, if they are long.
 std::int64_t any_columns(Draw& draw, std::int64_t* rows) {
-  if (!draw.is_of_pair || draw.one_in(2)) {
-    return draw.of({0, 1, 2, 5, 8, 31, 32, 64, 129, 300});
-  }
-  *rows = std::min<std::int64_t>(*rows, 2);
-  return draw.of({14'000, 20'000, 40'000});
+  if (!draw.has_twin || draw.one_in(2)) return draw.of({0, 1, 2, 5, 8, 31, 32, 64, 129, 300});
+  *rows = std::clamp<std::int64_t>(*rows, 1, 2);
+  const std::int64_t large = draw.of({20'000, 40'000});
+  return draw.of_twins(large, large - large / 8);
 }
 
 // Rows, columns and options of softmax, of both passes.

@@ -6,10 +6,10 @@
 // The seed is that of the environment's TILE_FUZZ_SEED, or 1. `--seed=7 --first=1234 --calls=1` is
 // the call 7:1234 again; --show prints each call, and how long each operation took.
 //
-// Every eighth number is two calls of one operation, which two threads make at the same time.
+// Every eighth call has a twin, which another thread makes at the same time: the same call in other
+// memory, or of another size where a kernel must ask for shared memory.
 #include <unistd.h>
 
-#include <array>
 #include <atomic>
 #include <charconv>
 #include <chrono>
@@ -18,6 +18,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -27,7 +28,7 @@
 namespace fuzz {
 namespace {
 
-constexpr std::int64_t kPairs = 8;  // one number of so many
+constexpr std::int64_t kTwins = 8;  // one call of so many has one
 
 // The calls under way, for a signal that ends the process.
 char current[8192];
@@ -65,29 +66,27 @@ int run(const Options& options) {
   std::int64_t faults = 0, made = 0;
   std::map<std::string, std::pair<std::int64_t, double>> seconds;
   for (std::int64_t number = options.first; number < options.first + options.calls; ++number) {
-    Draw draw(options.seed, number);
-    const Operator& operation = all[static_cast<std::size_t>(draw.below(std::ssize(all)))];
+    const bool has_twin = number % kTwins == kTwins - 1;
+    Draw draws[] = {{options.seed, number, has_twin, 0}, {options.seed, number, has_twin, 1}};
+    const Operator& operation = all[static_cast<std::size_t>(draws[0].below(std::ssize(all)))];
     if (!options.operation.empty() && options.operation != operation.name) continue;
-    const bool is_pair = number % kPairs == kPairs - 1;
-    Draw other(options.seed, number, 1);
-    draw.is_of_pair = is_pair;
+    draws[1].below(1);
 
     const std::string begin = std::to_string(options.seed) + ":" + std::to_string(number) + " ";
     std::string lines;
     alarm(120);
     const auto before = Clock::now();
     std::vector<Made> calls;
-    for (Draw* numbers : {&draw, &other}) {
-      if (numbers == &other && !is_pair) break;
+    for (Draw& draw : std::span(draws, has_twin ? 2 : 1)) {
       const auto tell = [&](const std::string& text) {
         std::snprintf(current, sizeof current, "%s%s%s\nthe process ended there\n", lines.c_str(),
                       begin.c_str(), text.c_str());
       };
       tell(operation.name);
-      calls.push_back(operation.make(*numbers));
+      calls.push_back(operation.make(draw));
       lines += begin + calls.back()->prepare(tell) + "\n";
     }
-    if (is_pair)
+    if (has_twin)
       call_together(calls[0].get(), calls[1].get());
     else
       calls[0]->call();
