@@ -205,6 +205,15 @@ __global__ void misuse_kernel(Misuse misuse, int* out) {
     __syncthreads();
     mbarrier_wait(&barrier, 0);  // [initialised_again]
   }
+  if (misuse == Misuse::woken && rank == 1) {
+    if (t != 3) mbarrier_wait(&barrier, 0);
+    for (int i = 0; t == 3 && i < 20; ++i) __nanosleep(100);
+    if (t == 3) {
+      mbarrier_arrive_expect(&barrier, 0);
+      mbarrier_arrive_expect(&barrier, 0);
+      mbarrier_init(&others[0], 0);
+    }
+  }
   cluster_sync();  // [sync]
   out[blockIdx.x * kThreads + t] = 1;
 }

@@ -56,6 +56,7 @@ enum class Misuse {
   next_phase,         // all wait for a phase that never begins
   two_phases_late,    // all wait for the first phase after the second is complete
   initialised_again,  // all wait for a phase that never begins, of an mbarrier's second life
+  woken,              // a mistake just after a phase that the others waited for
 };
 void misuse(Misuse misuse, int* out);
 

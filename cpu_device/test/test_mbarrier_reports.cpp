@@ -187,6 +187,17 @@ TEST_CASE("a thread that is woken two phases late waits for the next phase of th
   CHECK(out.download()[0] == 3);
 }
 
+TEST_CASE("a report does not say that threads wait whose phase is complete") {
+  const OptionsGuard guard;
+  for (const NamedOrder& order : kOrders) {
+    options().order = order.order;
+    options().seed = order.seed;
+    const std::string report = run(Misuse::woken).report;
+    CHECK(report.find("thread 3 calls mbarrier.init with a number") != std::string::npos);
+    CHECK(report.find("mbarrier_wait()") == std::string::npos);
+  }
+}
+
 TEST_CASE("a phase wakes those that wait for it, not those that waited for the one before") {
   const OptionsGuard guard;
   const DeviceArray<int> out(std::vector<int>(32));
