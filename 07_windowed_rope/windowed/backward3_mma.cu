@@ -193,7 +193,7 @@ tile::Status mma(const AttentionBackward& p, void* stream) {
                             heads_of<T>(p.dk), heads_of<T>(p.dk_far), heads_of<T>(p.dv), masks,
                             window, heads, group_of(p), p.scale));
     }
-    if (queries == 0) return {};
+    if (queries == 0) return tile::Status{};
     return tile::launch(windowed_backward_mma_dq<T, kDim>, "windowed_backward_mma_dq", queries,
                         Plan::kThreads, Plan::kBytes, stream, q1, k1, q2, k2, v, dout, stats,
                         heads_of<T>(p.dq), heads_of<T>(p.dq_far), masks, window, heads, group_of(p),
