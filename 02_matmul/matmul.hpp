@@ -198,6 +198,7 @@ inline constexpr Ladder::Step kSteps[] = {
      .idea = "8 bits: half of the bytes, and twice the products",
      .types = kE4m3,
      .needs = kHopper,
+     // Also without a product, which no earlier step takes for 8 bits: bias_activation.cu's kernel.
      .takes = takes_boxes_of_8_bits,
      .otherwise = "",
      .shows = {{136, 328, 208}, {4096, 4096, 4096}},

@@ -6,6 +6,8 @@
 #include <limits>
 #include <numbers>
 
+#include "harness/rounding.hpp"
+
 namespace matmul {
 namespace {
 
@@ -71,30 +73,6 @@ double input_underflow(tile::DType type, std::int64_t k, double a, double b) {
   return kHalf * (a + b + static_cast<double>(k) * kHalf);
 }
 
-/// How C's type rounds what was computed in fp32.
-struct Rounding {
-  double unit, underflow;  // relative; and half the smallest denormal
-  double infinite;         // from here on
-
-  double error(double value, double of_value) const {
-    return unit * (std::abs(value) + of_value) + (unit == 0 ? 0 : underflow);
-  }
-};
-
-Rounding rounding_of(tile::DType type) {
-  // The last finite number lies u below a power of two; from the middle between them on it is that.
-  const auto infinite = [](double power, double u) { return power * (1 - u / 2); };
-  switch (type) {
-    case tile::DType::fp16: return {0x1p-11, 0x1p-25, infinite(0x1p16, 0x1p-11)};
-    case tile::DType::bf16: return {0x1p-8, 0x1p-134, infinite(0x1p128, 0x1p-8)};
-    case tile::DType::fp32:  // no further rounding
-    case tile::DType::tf32: return {0, 0, infinite(0x1p128, 0x1p-24)};
-    case tile::DType::fp64:
-    case tile::DType::e4m3: break;  // no C has it
-  }
-  return {0, 0, std::numeric_limits<double>::infinity()};
-}
-
 // ---- Activations ----
 
 double activated(Activation activation, double x) {
@@ -147,7 +125,7 @@ tile::Expected reference(const Problem& p, std::span<const double> a, std::span<
     }
   }
 
-  const Rounding out = rounding_of(type_of_c(p));
+  const tile::Rounding out = tile::rounding_of(type_of_c(p));
   // Two scales and alpha make one factor, with two roundings.
   const double of_scales = scale == 1 ? 1 : (1 + kUnit) * (1 + kUnit);
   const double relative =

@@ -75,11 +75,11 @@ AttentionInterface.register("tile_by_tile", refuse)
 AttentionMaskInterface.register("tile_by_tile", flash_attention_mask)
 
 
-def use_windowed_attention(model, window, positions, method="rerope", factor=1.0):
+def use_windowed_attention(model, window, positions, far="rerope", far_factor=1.0):
     """Replaces the attention of all layers. They share the tables, for up to `positions` keys."""
     rope = model.model.rotary_emb
     attention = tile.WindowedRotaryAttention(
-        model.config.head_dim, positions, window, method=method, factor=factor,
+        model.config.head_dim, positions, window, far=far, far_factor=far_factor,
         frequencies=rope.inv_freq, attention_factor=rope.attention_scaling, device=model.device)
     for layer in model.model.layers:
         layer.self_attn = WindowedLlamaAttention(layer.self_attn, attention)
@@ -137,11 +137,11 @@ def compare(device, dtype, tolerance):
             if not torch.equal(continuation(near, batch), continuation(own, batch)):
                 sys.exit("the texts are continued by other tokens than the model's own")
             print(f"and continued by {continuation(far, batch).tolist()}")
-    for method in ("leaky_rerope", "self_extend"):
+    for rotation in ("leaky_rerope", "self_extend"):
         model = make_model(device, dtype)
-        use_windowed_attention(model, window=8, positions=64, method=method, factor=4.0)
+        use_windowed_attention(model, window=8, positions=64, far=rotation, far_factor=4.0)
         if not logits_of_tokens(model, batch).isfinite().all():
-            sys.exit(f"{method}: not all logits are finite")
+            sys.exit(f"{rotation}: not all logits are finite")
 
 
 def main():

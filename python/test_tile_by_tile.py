@@ -124,12 +124,13 @@ def scaled_frequencies(d, *, base=1e4, rule="paper", scaling="unscaled", factor=
     return f, a if attention_factor is None else attention_factor
 
 
-def distances(method, window, factor):
+def distances(far, window, far_factor):
     """How far apart query and key are, own positions and those of keys being given."""
-    far = {"rerope": lambda i, j: window + 0 * (i - j),
-           "leaky_rerope": lambda i, j: window + (i - j - window) / factor,
-           "self_extend": lambda i, j: (i // factor) - (j // factor) + window - window // factor}
-    return lambda i, j: torch.where(i - j < window, 1.0 * (i - j), 1.0 * far[method](i, j))
+    s = far_factor
+    of_far = {"rerope": lambda i, j: window + 0 * (i - j),
+              "leaky_rerope": lambda i, j: window + (i - j - window) / s,
+              "self_extend": lambda i, j: (i // s) - (j // s) + window - window // s}[far]
+    return lambda i, j: torch.where(i - j < window, 1.0 * (i - j), 1.0 * of_far(i, j))
 
 
 # ---- The cases ----
@@ -297,12 +298,12 @@ def windowed_rotary_cases(batch, heads, kv_heads, queries, keys, head_dim):
     q, k = [batch, queries, heads, head_dim], [batch, keys, kv_heads, head_dim]
     pairs = [(queries, keys - 1), (queries - 1, queries - 2)][:batch]
 
-    def add(method, window, factor, lengths=None, scale=None, attention_factor=1.0, base=1e4,
+    def add(far, window, far_factor, lengths=None, scale=None, attention_factor=1.0, base=1e4,
             **options):
-        of_method = dict(method=method, factor=factor, attention_factor=attention_factor)
+        of_far = dict(far=far, far_factor=far_factor, attention_factor=attention_factor)
         tables = {device: tile.windowed_rotary_tables(
             tile.rotary_tables(head_dim, 0, base=base).frequencies, keys, window, device=device,
-            **of_method)
+            **of_far)
             for device in ("cpu", tile.device())}
 
         def ours(q, k, v):
@@ -314,12 +315,12 @@ def windowed_rotary_cases(batch, heads, kv_heads, queries, keys, head_dim):
             more = lengths_of(lengths, q.device) if lengths else {}
             given = dict(base=base) if scale else dict(frequencies=tables["cpu"].frequencies)
             module = tile.WindowedRotaryAttention(head_dim, keys, window, scale=scale,
-                                                  device=q.device, **given, **of_method, **options)
+                                                  device=q.device, **given, **of_far, **options)
             return made(module)(q, k, v, return_lse=True, **more)
 
         def expected(q, k, v):
             frequencies = tables[q.device.type].frequencies
-            far_apart = distances(method, window, factor)
+            far_apart = distances(far, window, far_factor)
 
             def scores(entry, own, at):
                 places = far_apart(own[:, None], at)
@@ -329,7 +330,7 @@ def windowed_rotary_cases(batch, heads, kv_heads, queries, keys, head_dim):
                 return torch.einsum("ijhd,jhd->hij", rows, others) * (
                     attention_factor**2 * (scale or head_dim ** -0.5))
             return attended(v, queries, heads, scores, lengths)
-        return Case(f"windowed rotary attention by {method}", ours, expected, [q, k, k],
+        return Case(f"windowed rotary attention by {far}", ours, expected, [q, k, k],
                     by_module=by_module)
     yield add("rerope", 3, 1.0, scale=0.4, base=500.0)
     yield add("leaky_rerope", 2, 3.0, pairs, attention_factor=1.2)
@@ -822,7 +823,7 @@ class Errors(unittest.TestCase):
         self.refused(ValueError, "attention_factor: 0 is not positive", tile.rotary_tables, 16, 9,
                      attention_factor=0.0)
         self.refused(ValueError, "'rope' is not one of rerope, ", tile.windowed_rotary_tables,
-                     tables.frequencies, 9, 3, method="rope")
+                     tables.frequencies, 9, 3, far="rope")
         other = {"cpu": "cuda", "cuda": "cpu"}[device]
         with mock.patch.object(tile, "device", return_value=other):
             self.refused(ValueError, f"computes on tensors of {other}, and this one is on {device}",

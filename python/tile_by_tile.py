@@ -767,48 +767,48 @@ _windowed_attention_function = _with_gradients(
 # ---- Attention with a window of rotations ----
 
 
-METHODS = {"rerope": tile_c.FAR_REROPE, "leaky_rerope": tile_c.FAR_LEAKY_REROPE,
+FAR = {"rerope": tile_c.FAR_REROPE, "leaky_rerope": tile_c.FAR_LEAKY_REROPE,
            "self_extend": tile_c.FAR_SELF_EXTEND}
 
 
 class WindowedRotaryTables(NamedTuple):
-    """Made by windowed_rotary_tables(). The method is a number of METHODS."""
+    """Made by windowed_rotary_tables(). The field far is a number of FAR."""
     cos: Tensor          # [3, positions, rotary_dim / 2], float32: of a token's own position, and
     sin: Tensor          # of where a query and where a key is rotated to for far keys
     frequencies: Tensor  # [rotary_dim / 2], float64, of which float64 tensors are computed
     attention_factor: float
-    method: int
+    far: int
     window: int
-    factor: float
+    far_factor: float
 
 
-def windowed_rotary_tables(frequencies, positions, window, *, method="rerope", factor=1.0,
+def windowed_rotary_tables(frequencies, positions, window, *, far="rerope", far_factor=1.0,
                            attention_factor=1.0, device=None):
     """Cosines and sines for windowed_rotary_attention().
 
     frequencies    [rotary_dim / 2], as rotary_tables() has them, or a model's
     positions      as many as there will be keys
-    method         one of METHODS; factor is of leaky_rerope and self_extend
+    far            one of FAR; far_factor is of leaky_rerope and self_extend
     """
     frequencies = frequencies.detach().to("cpu", torch.float64).contiguous()
     pairs, = frequencies.shape
     cos, sin = (torch.empty(3, positions, pairs, dtype=torch.float32, device="cpu")
                 for _ in range(2))
-    number = _number(METHODS, "method", method)
+    number = _number(FAR, "far", far)
     library().run("windowed_rotary_tables", None, far=number, window=window,
-                  far_factor=_or_default("factor", factor), rotary_dim=2 * pairs,
+                  far_factor=_or_default("far_factor", far_factor), rotary_dim=2 * pairs,
                   positions=positions,
                   attention_factor=_or_default("attention_factor", attention_factor),
                   frequencies=frequencies.data_ptr(), cos=cos.data_ptr(), sin=sin.data_ptr())
     return WindowedRotaryTables(cos.to(device), sin.to(device), frequencies.to(device),
-                                attention_factor, number, window, factor)
+                                attention_factor, number, window, far_factor)
 
 
 def windowed_rotary_attention(q, k, v, tables, *, scale=None, interleaved=False,
                               query_lengths=None, key_lengths=None, return_lse=False):
     """Causal attention(), whose q and k are rotated inside: for keys nearer than the tables' window
-    by their own positions, for others as the tables' method has it. A key's position is its number
-    in k, and a query's that of the key that it stands beside.
+    by their own positions, for others by those of the tables' far rotation. A key's position is its
+    number in k, and a query's that of the key that it stands beside.
 
     q       [batch, queries, heads, head_dim], not rotated
     k, v    [batch, keys, kv_heads, head_dim], not rotated
@@ -819,23 +819,23 @@ def windowed_rotary_attention(q, k, v, tables, *, scale=None, interleaved=False,
     return (o, lse) if return_lse else o
 
 
-def _windowed_rotary_fields(q, k, v, cos, sin, frequencies, attention_factor, method, window,
-                            factor, scale, interleaved, query_lengths, key_lengths):
+def _windowed_rotary_fields(q, k, v, cos, sin, frequencies, attention_factor, far, window,
+                            far_factor, scale, interleaved, query_lengths, key_lengths):
     return (_attention_fields(q, k, v, True, scale, query_lengths, key_lengths)
             | _check_tables(q, cos, sin, frequencies, (3,))
             | dict(attention_factor=_or_default("attention_factor", attention_factor),
-                   far=method, window=window, far_factor=_or_default("factor", factor),
+                   far=far, window=window, far_factor=_or_default("far_factor", far_factor),
                    interleaved=int(interleaved)))
 
 
 @_operator("windowed_rotary_attention")
 def _windowed_rotary_attention(
         q: Tensor, k: Tensor, v: Tensor, cos: Tensor, sin: Tensor, frequencies: Tensor,
-        attention_factor: float, method: int, window: int, factor: float, scale: float | None,
+        attention_factor: float, far: int, window: int, far_factor: float, scale: float | None,
         interleaved: bool, query_lengths: Tensor | None,
         key_lengths: Tensor | None) -> tuple[Tensor, Tensor]:
-    fields = _windowed_rotary_fields(q, k, v, cos, sin, frequencies, attention_factor, method,
-                                     window, factor, scale, interleaved, query_lengths, key_lengths)
+    fields = _windowed_rotary_fields(q, k, v, cos, sin, frequencies, attention_factor, far, window,
+                                     far_factor, scale, interleaved, query_lengths, key_lengths)
     o, lse = _attention_outputs(q)
     _run("windowed_rotary_attention", q, **fields, **_with_strides(q=q, k=k, v=v),
          **_table_pointers(q, cos, sin, frequencies), o=o, lse=lse)
@@ -851,11 +851,11 @@ def _(q, *others):
 @_operator("windowed_rotary_attention_backward")
 def _windowed_rotary_attention_backward(
         dout: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, cos: Tensor,
-        sin: Tensor, frequencies: Tensor, attention_factor: float, method: int, window: int,
-        factor: float, scale: float | None, interleaved: bool, query_lengths: Tensor | None,
+        sin: Tensor, frequencies: Tensor, attention_factor: float, far: int, window: int,
+        far_factor: float, scale: float | None, interleaved: bool, query_lengths: Tensor | None,
         key_lengths: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    fields = _windowed_rotary_fields(q, k, v, cos, sin, frequencies, attention_factor, method,
-                                     window, factor, scale, interleaved, query_lengths, key_lengths)
+    fields = _windowed_rotary_fields(q, k, v, cos, sin, frequencies, attention_factor, far, window,
+                                     far_factor, scale, interleaved, query_lengths, key_lengths)
     dq, dk, dv = _empty_like(q, k, v)
     _run("windowed_rotary_attention_backward", q, **fields,
          **_with_strides(q=q, k=k, v=v, o=o, dout=dout), lse=lse.contiguous(),
@@ -992,7 +992,7 @@ class WindowedRotaryAttention(_WithTables):
     """windowed_rotary_attention() with tables of its own, for up to `positions` keys. Frequencies
     are those of rotary_tables(rotary_dim, base=base), unless given."""
 
-    def __init__(self, rotary_dim, positions, window, *, method="rerope", factor=1.0,
+    def __init__(self, rotary_dim, positions, window, *, far="rerope", far_factor=1.0,
                  base=10000.0, frequencies=None, attention_factor=1.0, interleaved=False,
                  scale=None, device=None):
         super().__init__()
@@ -1000,8 +1000,8 @@ class WindowedRotaryAttention(_WithTables):
             frequencies = rotary_tables(rotary_dim, 0, base=base).frequencies
         _require(len(frequencies) == rotary_dim // 2, f"frequencies is not [{rotary_dim // 2}]")
         self.options = dict(interleaved=interleaved, scale=scale)
-        self._keep(windowed_rotary_tables(frequencies, positions, window, method=method,
-                                          factor=factor, attention_factor=attention_factor,
+        self._keep(windowed_rotary_tables(frequencies, positions, window, far=far,
+                                          far_factor=far_factor, attention_factor=attention_factor,
                                           device=device))
 
     def forward(self, q, k, v, query_lengths=None, key_lengths=None, return_lse=False):

@@ -1,4 +1,4 @@
-"""Finds words that a colleague would not write, in the text files that git tracks.
+"""Finds words that a colleague would not write, in the text files that git does not ignore.
 
     tools/words
 
@@ -94,8 +94,8 @@ def main(arguments):
     if arguments:
         print(__doc__)
         return 0 if arguments in (["-h"], ["--help"]) else 2
-    paths = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True,
-                           text=True).stdout.split("\0")[:-1]
+    paths = subprocess.run(["git", "ls-files", "-coz", "--exclude-standard"], cwd=ROOT, check=True,
+                           capture_output=True, text=True).stdout.split("\0")[:-1]
     texts = {}
     for path in paths:
         if not any(fnmatch.fnmatchcase(path, pattern) for pattern in LEFT_OUT):

@@ -178,7 +178,7 @@ TEST_SUITE("step") {
     for_each_step([](const auto& step, DType type) {
       const Case c = fitted(step, full(type, {1, 1, 1, 64, 300, 64}));
       Inputs in = normal(c.p);
-      for (const double slope : {0.02, -0.02, 1.0, -1.0}) {
+      for (const double slope : {0.02, 1.0, -1.0}) {
         for (std::size_t key = 0; key < 300; ++key) {
           in.k[key * 64] = as_type(slope * (static_cast<double>(key) - 150), type);
         }

@@ -165,6 +165,8 @@ TEST_SUITE("step") {
         check_step(step, c);
       }
       check_step(step, attention(type, {1, 1, 1, 128, 128, 64}, false));
+      // Ten heads, more than blocks take in a section, of more than one tile each.
+      check_step(step, attention(type, {2, 10, 5, 130, 130, 64}));
     });
   }
 

@@ -8,6 +8,8 @@
 #include <memory>
 #include <mutex>
 #include <set>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "closed_memory.hpp"
@@ -375,8 +377,14 @@ cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribu
       if (value < 0 || static_cast<size_t>(value) > properties().sharedMemPerBlockOptin) {
         return note(cudaErrorInvalidValue);
       }
-      const std::lock_guard lock(mutex);
-      dynamic_limits[function] = static_cast<size_t>(value);
+      const auto limit = static_cast<size_t>(value);
+      {
+        const std::lock_guard lock(mutex);
+        if (std::exchange(dynamic_limits[function], limit) == limit) return cudaSuccess;
+      }
+      // The limit is the kernel's, not this thread's: others get a chance to change it, too, before
+      // the launch that it is meant for.
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
       return cudaSuccess;
     }
     case cudaFuncAttributeNonPortableClusterSizeAllowed: {

@@ -197,6 +197,23 @@ __global__ void misuse_kernel(Misuse misuse, int* out) {
     __syncthreads();
     mbarrier_wait(&barrier, 0);  // [two_phases_late]
   }
+  if (misuse == Misuse::initialised_again) {
+    if (t < 2) mbarrier_arrive_expect(&barrier, 0);
+    mbarrier_wait(&barrier, 0);
+    __syncthreads();
+    if (t == 0) mbarrier_init(&barrier, 2);
+    __syncthreads();
+    mbarrier_wait(&barrier, 0);  // [initialised_again]
+  }
+  if (misuse == Misuse::woken && rank == 1) {
+    if (t != 3) mbarrier_wait(&barrier, 0);
+    for (int i = 0; t == 3 && i < 20; ++i) __nanosleep(100);
+    if (t == 3) {
+      mbarrier_arrive_expect(&barrier, 0);
+      mbarrier_arrive_expect(&barrier, 0);
+      mbarrier_init(&others[0], 0);
+    }
+  }
   cluster_sync();  // [sync]
   out[blockIdx.x * kThreads + t] = 1;
 }
@@ -264,8 +281,30 @@ __global__ void late_kernel(int* out) {
     }
   }
 }
+__global__ void once_kernel(int* out) {
+  __shared__ Mbarrier barrier;
+  __shared__ volatile int waits, value;
+  if (threadIdx.x == 0) {
+    mbarrier_init(&barrier, 1);
+    waits = value = 0;
+  }
+  __syncthreads();
+  if (threadIdx.x >= 32) {
+    mbarrier_wait(&barrier, 0);
+    waits = 1;
+  } else if (threadIdx.x == 0) {
+    mbarrier_arrive_expect(&barrier, 0);
+    while (waits == 0) __nanosleep(20);
+    mbarrier_arrive_expect(&barrier, 0);  // while the others are at the next barrier
+    __nanosleep(20);
+    value = 1;
+  }
+  __syncthreads();
+  if (threadIdx.x >= 32) out[threadIdx.x - 32] = value;
+}
 }  // namespace
 
 void wake_two_phases_late(int* out) { late_kernel<<<1, kThreads>>>(out); }
+void wake_once(int* out) { once_kernel<<<1, kThreads>>>(out); }
 
 }  // namespace device_test

@@ -55,11 +55,16 @@ enum class Misuse {
   missing_bytes,      // block 1 waits for bytes that are never sent, block 0 for block 1
   next_phase,         // all wait for a phase that never begins
   two_phases_late,    // all wait for the first phase after the second is complete
+  initialised_again,  // all wait for a phase that never begins, of an mbarrier's second life
+  woken,              // a mistake just after a phase that the others waited for
 };
 void misuse(Misuse misuse, int* out);
 
 /// Thread 32 waits for the first phase, and is not woken before the second is complete. *out
 /// becomes the number of phases that were complete when it went on.
 void wake_two_phases_late(int* out);
+/// 32 threads wait for the first phase, then at __syncthreads(), while the second is completed. out
+/// gets 1 from each that is not woken there, too.
+void wake_once(int* out);
 
 }  // namespace device_test

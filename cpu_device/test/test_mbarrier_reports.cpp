@@ -140,6 +140,10 @@ TEST_CASE("threads that wait at an mbarrier for ever are reported at once") {
     const std::string next = waits("mbarrier_wait()", "next_phase",
                                    ", for phase 2 (parity 1) of barrier, which misses 2 arrivals");
     CHECK(failure.report == report(next, next));
+    failure = run(Misuse::initialised_again);
+    const std::string again =
+        waits("mbarrier_wait()", "initialised_again", first + ", which misses 2 arrivals");
+    CHECK(failure.report == report(again, again));
     // The parity of a phase is that of the one in progress, and tells no more of it.
     failure = run(Misuse::two_phases_late);
     const std::string late = waits(
@@ -181,4 +185,23 @@ TEST_CASE("a thread that is woken two phases late waits for the next phase of th
   wake_two_phases_late(out.data());
   CHECK(take_failure().report == "");
   CHECK(out.download()[0] == 3);
+}
+
+TEST_CASE("a report does not say that threads wait whose phase is complete") {
+  const OptionsGuard guard;
+  for (const NamedOrder& order : kOrders) {
+    options().order = order.order;
+    options().seed = order.seed;
+    const std::string report = run(Misuse::woken).report;
+    CHECK(report.find("thread 3 calls mbarrier.init with a number") != std::string::npos);
+    CHECK(report.find("mbarrier_wait()") == std::string::npos);
+  }
+}
+
+TEST_CASE("a phase wakes those that wait for it, not those that waited for the one before") {
+  const OptionsGuard guard;
+  const DeviceArray<int> out(std::vector<int>(32));
+  wake_once(out.data());
+  CHECK(take_failure().report == "");
+  CHECK(out.download() == std::vector<int>(32, 1));
 }

@@ -13,15 +13,17 @@ namespace {
 
 constexpr tile_status kMayBeTaken = -1;  // by a step that needs less
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-constexpr std::int64_t kMargin = 64;  // elements around a block of the host
+constexpr std::size_t kHostBytes = 1 << 20;  // for a call whose operands are the host's
+constexpr std::int64_t kMargin = 64;         // elements around a block of the host
 
-// Device memory in which all operands of a call lie, one after the other.
+// Device memory in which all operands of a call lie, one after the other; the calls of a pair have
+// one each.
 class Arena {
  public:
-  static constexpr std::size_t kBytes = std::size_t{32} << 20, kMost = kBytes / 2;
-  static std::byte* begin() {
-    static const Arena arena;
-    return static_cast<std::byte*>(arena.memory_);
+  static constexpr std::size_t kBytes = std::size_t{96} << 20, kMost = kBytes / 2;
+  static std::byte* begin(std::int64_t part) {
+    static const Arena arenas[2];
+    return static_cast<std::byte*>(arenas[part].memory_);
   }
 
  private:
@@ -74,9 +76,7 @@ void Call::type(DType t, std::initializer_list<tile_type> unsupported) {
   type_ = t;
   head().type = code_of(t);
   line_.append(" type=").append(name(t));
-  for (const tile_type other : {0, 7, -1, INT_MAX, INT_MIN}) {
-    refuses("type", &head().type, other, TILE_INVALID_ARGUMENT);
-  }
+  refuses("type", &head().type, {0, 7, -1, INT_MAX, INT_MIN}, TILE_INVALID_ARGUMENT);
   for (const tile_type other : unsupported) {
     spoil("type=" + std::to_string(other), {"type"}, TILE_UNSUPPORTED, false,
           [other, at = slot_of(&head().type)](std::byte* args) { put(args, at, other); });
@@ -85,14 +85,10 @@ void Call::type(DType t, std::initializer_list<tile_type> unsupported) {
 
 void Call::extent(const char* name, const std::int64_t* field, std::int64_t most, Names also) {
   note(name, *field);
-  refuses(name, field, std::int64_t{-1}, TILE_INVALID_ARGUMENT);
-  refuses(name, field, INT64_MIN, TILE_INVALID_ARGUMENT);
+  refuses(name, field, {-1, INT64_MIN}, TILE_INVALID_ARGUMENT);
   if (most == 0) return;
   if (most < INT64_MAX) {
-    for (const std::int64_t each : {most + 1, std::int64_t{1} << 40, INT64_MAX}) {
-      refuses(name, field, each, TILE_UNSUPPORTED);
-    }
-    return;
+    return refuses(name, field, {most + 1, std::int64_t{1} << 40, INT64_MAX}, TILE_UNSUPPORTED);
   }
   if (is_empty) return;
   also.push_back(name);
@@ -107,9 +103,7 @@ void Call::extent(const char* name, const std::int64_t* field, std::int64_t most
 
 void Call::flag(const char* name, const std::int32_t* field) {
   note(name, *field);
-  for (const std::int32_t each : {2, -1, INT_MIN}) {
-    refuses(name, field, each, TILE_INVALID_ARGUMENT);
-  }
+  refuses(name, field, {2, -1, INT_MIN}, TILE_INVALID_ARGUMENT);
 }
 
 std::size_t Call::block(DType type, std::int64_t elements, bool has_values) {
@@ -119,7 +113,8 @@ std::size_t Call::block(DType type, std::int64_t elements, bool has_values) {
              {},
              draw.one_in(4) ? draw.below(9) : 0};
   if (has_values) {
-    for (double& x : made.values) x = draw.number();
+    Draw numbers = draw.another();
+    for (double& x : made.values) x = numbers.number();
     tile::round_to(made.values, type);
   }
   blocks_.push_back(std::move(made));
@@ -129,7 +124,8 @@ std::size_t Call::block(DType type, std::int64_t elements, bool has_values) {
 void Call::give_values(const Operand& x) {
   Block& b = blocks_[x.block];
   b.has_values = true;
-  for (double& each : b.values) each = draw.number();
+  Draw numbers = draw.another();
+  for (double& each : b.values) each = numbers.number();
   tile::round_to(b.values, b.type);
 }
 
@@ -169,8 +165,7 @@ Operand& Call::matrix(const char* name, const void* field, Role role, DType type
   blocks_[x.block].offset = blocks_[x.block].offset / chunk * chunk;
   x.extents = extents, x.ld_name = ld_name;
   if (cols > 1) refuses(ld_name, ld, cols - 1, TILE_INVALID_ARGUMENT);
-  refuses(ld_name, ld, std::int64_t{-1}, TILE_INVALID_ARGUMENT);
-  refuses(ld_name, ld, INT64_MIN, TILE_INVALID_ARGUMENT);
+  refuses(ld_name, ld, {-1, INT64_MIN}, TILE_INVALID_ARGUMENT);
   if (rows > 2 && cols > 0) refuses(ld_name, ld, INT64_MAX, TILE_INVALID_ARGUMENT, {name});
   return x;
 }
@@ -264,14 +259,14 @@ void Call::set_values(const std::string& name, const std::vector<double>& values
   }
 }
 
-const int* Call::kept_integers() { return reinterpret_cast<const int*>(Arena::begin()); }
+const int* Call::kept_integers() { return reinterpret_cast<const int*>(Arena::begin(0)); }
 
 // ---- Placing it, and the ways to spoil it ----
 
 std::byte* Call::arena() const {
-  if (!is_on_host) return Arena::begin();
-  static std::vector<std::byte> of_host(Arena::kBytes);
-  return of_host.data();
+  if (!is_on_host) return Arena::begin(draw.part);
+  static std::vector<std::byte> of_host(2 * kHostBytes);
+  return of_host.data() + static_cast<std::size_t>(draw.part) * kHostBytes;
 }
 
 std::byte* Call::address(const Operand& x) const {
@@ -376,9 +371,8 @@ void Call::add_overlaps(const Operand& x) {
 }
 
 void Call::add_common_spoils() {
-  for (const std::size_t size : {std::size_t{0}, args_.size() - 1, args_.size() + 8, SIZE_MAX}) {
-    refuses("struct_size", &head().struct_size, size, TILE_INVALID_ARGUMENT);
-  }
+  refuses("struct_size", &head().struct_size, {0, args_.size() - 1, args_.size() + 8, SIZE_MAX},
+          TILE_INVALID_ARGUMENT);
   if (is_on_host) return;
   for (const char* step : {"fastest", ""}) {
     spoil(std::string("step='") + step + "'", {"step"}, TILE_INVALID_ARGUMENT, false,
@@ -472,7 +466,7 @@ void Call::add_workspace_spoils() {
 
 // ---- What it does ----
 
-Names Call::check(const std::function<void(const std::string&)>& begin) {
+const std::string& Call::prepare(const std::function<void(const std::string&)>& begin) {
   line_ = operation + line_;
   place();
   begin(line_);
@@ -482,18 +476,13 @@ Names Call::check(const std::function<void(const std::string&)>& begin) {
   line_.append(" workspace=").append(std::to_string(told_));
   add_common_spoils();
   add_workspace_spoils();
-  const Spoil* spoilt = nullptr;
+  given_ = args_;
   if (draw.one_in(2)) {
-    spoilt = &spoils_[static_cast<std::size_t>(draw.below(std::ssize(spoils_)))];
-    line_.append(" SPOILT ").append(spoilt->what);
+    spoilt_ = &spoils_[static_cast<std::size_t>(draw.below(std::ssize(spoils_)))];
+    line_.append(" SPOILT ").append(spoilt_->what);
+    spoilt_->apply(given_.data());
   }
   begin(line_);
-  check_device(spoilt);
-  if (refer_ && has_reference && (!spoilt || spoilt->in_reference)) check_reference(spoilt);
-  return faults_;
-}
-
-void Call::check_device(const Spoil* spoilt) {
   const std::size_t end = workspace_at_ + static_cast<std::size_t>(told_) + 4096;
   image_.assign(end, std::byte{0xff});  // NaN in every type
   for (const Block& b : blocks_) {
@@ -504,43 +493,50 @@ void Call::check_device(const Spoil* spoilt) {
       std::ranges::copy(bytes, image_.data() + b.at);
     }
   }
-  const auto size = static_cast<std::int64_t>(end);
-  if (end > Arena::kMost) return fault("the call is too large");
-  if (is_on_host) {
+  if (end > (is_on_host ? kHostBytes : Arena::kMost)) {
+    throw std::runtime_error("the call is too large: " + line_);
+  } else if (is_on_host) {
     std::ranges::copy(image_, arena());
-  } else if (tile_copy_to_device(arena(), image_.data(), size) != TILE_OK) {
-    return fault(tile_last_error());
+  } else if (tile_copy_to_device(arena(), image_.data(), std::ssize(image_)) != TILE_OK) {
+    fault(tile_last_error());
   }
-  std::vector<std::byte> args = args_;
-  if (spoilt) spoilt->apply(args.data());
-  const tile_status status = run_(args.data());
-  const std::string error = tile_last_error(), step = tile_last_step();
+  return line_;
+}
+
+void Call::call() { answer_ = {run_(given_.data()), tile_last_error(), tile_last_step()}; }
+
+Names Call::judge() {
+  check_answer();
+  if (refer_ && has_reference && (!spoilt_ || spoilt_->in_reference)) check_reference();
+  return faults_;
+}
+
+void Call::check_answer() {
+  const auto& [status, error, step] = answer_;
   if ((status == TILE_OK) != error.empty()) fault("status and message differ: " + error);
   if (!is_on_host && (status == TILE_OK) == step.empty())
     fault("status and last step differ: " + step);
   if (tile_synchronize(nullptr) != TILE_OK) return fault(tile_last_error());
 
-  bool is_written = !spoilt;
-  if (spoilt && spoilt->status != kMayBeTaken) {
-    if (status != spoilt->status || !is_named(error, spoilt->names)) {
-      fault(std::string(tile_status_name(status)) + " '" + error + "', not " +
-            tile_status_name(spoilt->status) + " for " + joined(spoilt->names));
-    }
-  } else if (spoilt && status != TILE_OK) {
-    const auto given = get<std::int64_t>(args.data(), static_cast<std::size_t>(workspace_bytes_));
-    const std::string wanted =
-        "workspace_bytes: " + tile::grouped(told_) + " are needed, not " + tile::grouped(given);
+  bool is_written = !spoilt_;
+  const auto at = static_cast<std::size_t>(workspace_bytes_);
+  if (spoilt_ && spoilt_->status != kMayBeTaken) {
+    check_refusal("", status, error);
+  } else if (spoilt_ && status != TILE_OK) {
+    const std::string wanted = "workspace_bytes: " + tile::grouped(told_) + " are needed, not " +
+                               tile::grouped(get<std::int64_t>(given_.data(), at));
     if (status != TILE_UNSUPPORTED || error != wanted) {
       fault(std::string(tile_status_name(status)) + " '" + error + "', not '" + wanted + "'");
     }
-  } else if (spoilt) {
+  } else if (spoilt_) {
     is_written = true;
     std::int64_t needed = -1;
-    const auto given = get<std::int64_t>(args.data(), static_cast<std::size_t>(workspace_bytes_));
+    std::vector<std::byte> args = given_;
     reinterpret_cast<Head*>(args.data())->step = step.c_str();
-    bool is_enough = tell_(args.data(), &needed) == TILE_OK && needed <= given;
+    bool is_enough =
+        tell_(args.data(), &needed) == TILE_OK && needed <= get<std::int64_t>(args.data(), at);
     if (!is_enough) {  // unless that is what another step needs, to which it gives way
-      put(args.data(), static_cast<std::size_t>(workspace_bytes_), told_);
+      put(args.data(), at, told_);
       is_enough = run_(args.data()) == TILE_OK && step != tile_last_step();
       if (tile_synchronize(nullptr) != TILE_OK) return fault(tile_last_error());
     }
@@ -554,6 +550,12 @@ void Call::check_device(const Spoil* spoilt) {
     if (!is_steps_own) fault("refused: " + error);
   }
   check_memory(is_written && !is_empty && status == TILE_OK);
+}
+
+void Call::check_refusal(const char* who, tile_status status, const std::string& error) {
+  if (status == spoilt_->status && is_named(error, spoilt_->names)) return;
+  fault(std::string(who) + tile_status_name(status) + " '" + error + "', not " +
+        tile_status_name(spoilt_->status) + " for " + joined(spoilt_->names));
 }
 
 void Call::check_memory(bool is_written) {
@@ -608,7 +610,7 @@ void Call::check_memory(bool is_written) {
         std::to_string(at - (nearest ? nearest->at : 0)) + " from the begin of " + where);
 }
 
-void Call::check_reference(const Spoil* spoilt) {
+void Call::check_reference() {
   std::vector<std::byte> args = args_;
   reinterpret_cast<Head*>(args.data())->type = TILE_FP64;
   if (workspace_ >= 0) put<void*>(args.data(), static_cast<std::size_t>(workspace_), nullptr);
@@ -634,14 +636,11 @@ void Call::check_reference(const Spoil* spoilt) {
       put(args.data(), x.slot, host[x.block].data() + kMargin + x.first);
     }
   }
-  if (spoilt) spoilt->apply(args.data());
+  if (spoilt_) spoilt_->apply(args.data());
   const tile_status status = refer_(args.data());
   const std::string error = tile_last_error();
-  if (spoilt) {
-    if (status != spoilt->status || !is_named(error, spoilt->names)) {
-      fault(std::string("the reference: ") + tile_status_name(status) + " '" + error + "', not " +
-            tile_status_name(spoilt->status) + " for " + joined(spoilt->names));
-    }
+  if (spoilt_) {
+    check_refusal("the reference: ", status, error);
   } else if (status != TILE_OK) {
     fault("the reference refuses: " + error);
   } else if (!is_empty) {

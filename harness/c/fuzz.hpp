@@ -32,7 +32,14 @@ using Names = std::vector<std::string>;
 /// Random numbers that depend on the seed and the call's number alone.
 class Draw {
  public:
-  Draw(std::uint64_t seed, std::uint64_t call) : state_(mixed(mixed(seed) + call)) {}
+  /// Those of the call's twin, if `number` is 1, are the same.
+  Draw(std::int64_t seed, std::int64_t call, bool of_two, std::int64_t number)
+      : has_twin(of_two),
+        part(number),
+        state_(mixed(mixed(static_cast<std::uint64_t>(seed)) + static_cast<std::uint64_t>(call))) {}
+
+  bool has_twin;
+  std::int64_t part;  // 0, or 1 for the twin
 
   std::int64_t below(std::int64_t n) {
     state_ += 0x9e3779b97f4a7c15;
@@ -42,6 +49,12 @@ class Draw {
   template <class T>
   T of(std::initializer_list<T> all) {
     return all.begin()[below(std::ssize(all))];
+  }
+  /// Numbers of another sequence, so that a twin of another size goes on with the same as the call.
+  Draw another() { return {below(INT64_MAX), 0, false, 0}; }
+  /// A size for which a kernel must ask for shared memory: `large`, or `small` for the twin.
+  std::int64_t of_twins(std::int64_t large, std::int64_t small) const {
+    return part == 0 ? large : small;
   }
   /// In [-1, 1].
   double number() { return static_cast<double>(below(2049) - 1024) / 1024; }
@@ -167,7 +180,8 @@ class Call {
   }
   /// One value of a field that is refused.
   template <class T>
-  void refuses(const char* name, const T* field, T value, tile_status status, Names also = {}) {
+  void refuses(const char* name, const T* field, std::type_identity_t<T> value, tile_status status,
+               Names also = {}) {
     also.push_back(name);
     std::string what(name);
     if constexpr (std::is_pointer_v<T>) {
@@ -177,6 +191,12 @@ class Call {
     }
     spoil(what, also, status, true,
           [at = slot_of(field), value](std::byte* args) { put(args, at, value); });
+  }
+  template <class T>
+  void refuses(const char* name, const T* field,
+               std::initializer_list<std::type_identity_t<T>> values, tile_status status,
+               const Names& also = {}) {
+    for (const T value : values) refuses(name, field, value, status, also);
   }
   void spoil(std::string what, Names names, tile_status status, bool in_reference,
              std::function<void(std::byte*)> apply) {
@@ -241,9 +261,13 @@ class Call {
 
   // ---- What it does ----
 
-  /// Makes the call, spoils it or not, and checks all that there is to check. The line says what it
-  /// is; `begin` gets it before anything is called. Returns the faults.
-  Names check(const std::function<void(const std::string& line)>& begin);
+  /// Completes the call, and spoils it or not. Returns a line that says what it is; `begin` gets
+  /// it, as far as it is known, before anything is called.
+  const std::string& prepare(const std::function<void(const std::string& line)>& begin);
+  /// Makes the call, and if it has a twin, another thread makes that at the same time.
+  void call();
+  /// Checks all that there is to check, and returns the faults.
+  Names judge();
 
  private:
   Head& head() { return *reinterpret_cast<Head*>(args_.data()); }
@@ -254,9 +278,10 @@ class Call {
   void choose_step();
   void check_workspace_told();
   void add_workspace_spoils();
-  void check_device(const Spoil* spoilt);
+  void check_answer();
+  void check_refusal(const char* who, tile_status status, const std::string& error);
   void check_memory(bool is_written);
-  void check_reference(const Spoil* spoilt);
+  void check_reference();
   std::vector<std::int64_t> places(const Operand& x) const;  // elements of its block
   std::byte* arena() const;
   std::byte* address(const Operand& x) const;
@@ -270,6 +295,12 @@ class Call {
   std::function<tile_status(const std::byte* args, std::int64_t* bytes)> tell_;
   std::int64_t workspace_ = -1, workspace_bytes_ = -1;
   std::vector<std::byte> args_;
+  std::vector<std::byte> given_;  // these, spoilt or not
+  const Spoil* spoilt_ = nullptr;
+  struct {
+    tile_status status;
+    std::string error, step;
+  } answer_;
   DType type_ = DType::fp32;
   std::vector<Block> blocks_;
   std::vector<Operand> operands_;
