@@ -95,8 +95,7 @@ int main(int count, char** arguments) {
       check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&fit, copy.run, threads, 0));
       const double ns = nanoseconds(
           5, [&] { copy.run<<<fit * card.multiProcessorCount, threads>>>(in, out, n); });
-      char where[64];
-      std::snprintf(where, sizeof where, "%d threads, %d blocks", threads, fit);
+      const std::string where = std::to_string(threads) + " threads";
       rows.push_back({copy.name, "block size", 2 * double(bytes) / ns * 1e-3, "TB/s", where});
     }
   }
