@@ -203,6 +203,20 @@ exit 8""")
         self.assertIn("grade needs a folder of answers", self.refused("grade"))
         self.assertIn("there is no folder gone", self.refused("grade", "gone"))
 
+    def test_a_clone_without_solutions_can_be_configured(self):
+        page = (ROOT / "docs/teaching.md").read_text(encoding="utf-8")
+        command = re.search(r"^git archive HEAD.*$", page, re.MULTILINE)[0]
+        clone = self.root.parent / "class"
+        clone.mkdir()
+        subprocess.run(["bash", "-o", "pipefail", "-c", command.replace("../class", str(clone))],
+                       cwd=ROOT, check=True)
+        self.assertTrue(list(clone.glob("*/exercises/*.cu")))
+        self.assertFalse([*clone.glob("*/solutions/*"), *clone.rglob("wrong_answers.txt")])
+        run = subprocess.run(["cmake", "-S", clone, "-B", clone / "build", "-G", "Ninja",
+                              "-DTILE_DEVICE=cpu", "-DTILE_CHECK=ON"], text=True, check=False,
+                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        self.assertEqual(run.returncode, 0, run.stdout)
+
     def test_results_go_where_the_reader_stands(self):
         # A machine with a card, for which everything is built.
         self.script(self.root / "bin/nvidia-smi", 'case $1 in *cap*) echo 9.0 ;; *) echo card ;; esac')
