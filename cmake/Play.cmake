@@ -1,10 +1,11 @@
 # play.ninja in the build folder: how `./tour play` compiles and links a program that is not part of
 # this project. ./tour includes it in a file of Ninja's that names the program's sources. No warnings
-# are enabled beyond the compiler's own: the source may be foreign.
+# are enabled beyond the compiler's own: the source may be foreign. Where it includes tile/ptx/…, these
+# are this project's.
 if(TILE_DEVICE STREQUAL gpu)
   list(GET CMAKE_CUDA_ARCHITECTURES 0 card)
   set(compiler "${CMAKE_CUDA_COMPILER} ${CMAKE_CUDA_FLAGS_RELEASE} -std=c++20 -arch=sm_${card}")
-  set(compile "${compiler} $folders -MMD -MF $out.d -c $in -o $out")
+  set(compile "${compiler} $folders -I${TILE_ROOT} -MMD -MF $out.d -c $in -o $out")
   set(compile_c "${CMAKE_CUDA_COMPILER} ${CMAKE_CUDA_FLAGS_RELEASE} $folders -MMD -MF $out.d -c $in -o $out")
   set(link "${compiler} $in -o $out")
   set(tools "")
@@ -24,7 +25,7 @@ else()
   set(tools "$<TARGET_FILE:cu2cpp> $<TARGET_FILE:cpu_device>")
   # The translation has the name of its source, by which the linker speaks of it.
   string(CONCAT compile "$<TARGET_FILE:cu2cpp> --program ${include} $folders $in $translated $out.d && "
-         "${CMAKE_CXX_COMPILER} ${flags} $folders -x c++ -c $translated -o $out")
+         "${CMAKE_CXX_COMPILER} ${flags} $folders -I${TILE_ROOT} -x c++ -c $translated -o $out")
   # As nvcc does, C is left to the compiler of C.
   set(compile_c "${CMAKE_CXX_COMPILER} ${CMAKE_CXX_FLAGS_RELEASE} $folders -MMD -MF $out.d -x c -c $in -o $out")
   string(JOIN " " link ${CMAKE_CXX_COMPILER} ${CMAKE_EXE_LINKER_FLAGS} $in -o $out

@@ -181,6 +181,10 @@ endfunction()
 # was written. What it needs is built by the targets exercise_proofs (of all chapters, but for the
 # wrong answers) and <chapter>_wrong_answers. Entries that say "build: check" are for the check build
 # alone, where they are tests of the chapter.
+#
+# A class's answers are graded in builds of their own (./tour grade), which take the exercises from
+# another folder, <TILE_ANSWERS>/<chapter>/exercises. A clone for a class may lack the solutions.
+set(TILE_ANSWERS "" CACHE PATH "Where the exercises are, if not in the chapters")
 option(TILE_CHECK_EXERCISES "Prove the checks of the exercises; needs exercises as shipped" OFF)
 # The parameters of a function that is still to be written are unused. Linked last, so that the flag
 # comes after -Wextra.
@@ -199,9 +203,14 @@ function(tile_exercise chapter exercise)
     target_link_libraries(${target} PRIVATE ${check})
     target_link_libraries(${target} PRIVATE tile_unfinished_flags)
   endfunction()
-  add_answer(${chapter}_exercise_${exercise} exercises/${exercise}.cu EXCLUDE_FROM_ALL)
+  set(exercises exercises)
+  if(TILE_ANSWERS)
+    set(exercises "${TILE_ANSWERS}/${chapter}/exercises")
+  endif()
+  add_answer(${chapter}_exercise_${exercise} ${exercises}/${exercise}.cu EXCLUDE_FROM_ALL)
   # An exercise is not solved if the check build finds something, so it must not in the solution.
-  if(NOT TILE_CHECK_EXERCISES AND NOT TILE_CHECK)
+  if((NOT TILE_CHECK_EXERCISES AND NOT TILE_CHECK) OR
+     NOT EXISTS "${CMAKE_CURRENT_SOURCE_DIR}/solutions/${exercise}.cu")
     return()
   endif()
   set(label exercises)

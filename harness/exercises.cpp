@@ -174,6 +174,7 @@ std::string_view words(ExerciseState state) {
     case ExerciseState::to_do: return "to do";
     case ExerciseState::wrong: return "wrong";
     case ExerciseState::crashed: return "wrong: its check crashed";
+    case ExerciseState::too_slow: return "takes too long";
     case ExerciseState::not_compiled: return "does not compile";
   }
   return "unknown";
@@ -182,17 +183,21 @@ std::string_view words(ExerciseState state) {
 // ---- Running programs ----
 
 struct Exercises::Run {
-  int code;    // of exit()
+  int code;    // of exit(), or kEnded
   int signal;  // that ended it, or 0
   std::string output;
 };
 
 bool Exercises::ok(const Run& r) { return r.code == 0 && r.signal == 0; }
 
+constexpr int kEnded = -1;  // by timeout, after the seconds allowed
+
 /// Runs a program with its arguments, as a shell reads them.
-Exercises::Run Exercises::run(const std::string& command) {
+Exercises::Run Exercises::run(const std::string& command) const {
   Run result{};
-  FILE* pipe = popen(("exec " + command + " 2>&1").c_str(), "r");
+  const std::string limit =
+      seconds_ > 0 ? "timeout -k 5 " + std::to_string(seconds_) + " " : std::string();
+  FILE* pipe = popen(("exec " + limit + command + " 2>&1").c_str(), "r");
   if (!pipe) throw std::runtime_error("cannot run " + command);
   std::array<char, 4096> buffer;
   while (std::fgets(buffer.data(), buffer.size(), pipe)) result.output += buffer.data();
@@ -201,6 +206,13 @@ Exercises::Run Exercises::run(const std::string& command) {
     result.code = WEXITSTATUS(status);
   } else {
     result.signal = WTERMSIG(status);
+  }
+  // timeout ends with 124 after SIGTERM; the SIGKILL for a program that ignores it ends both.
+  constexpr int kTimedOut = 124;
+  if (seconds_ > 0 && (result.code == kTimedOut || result.signal == SIGKILL)) {
+    result.code = kEnded;
+    result.signal = 0;
+    result.output = "ended after " + counted(seconds_, "second") + "\n" + result.output;
   }
   return result;
 }
@@ -227,7 +239,7 @@ Exercises::Run Exercises::build(const Exercise& exercise, const fs::path& folder
   return run("ninja -C " + quoted(folder) + " " + target_of(exercise));
 }
 
-Exercises::Run Exercises::check_in(const Exercise& exercise, const fs::path& folder) {
+Exercises::Run Exercises::check_in(const Exercise& exercise, const fs::path& folder) const {
   fs::path program = folder / exercise.chapter / target_of(exercise);
   if (!fs::exists(program)) program = folder / target_of(exercise);  // a chapter on its own
   constexpr const char* kLimit = " --host-seconds=60";               // no watchdog ends loops there
@@ -270,8 +282,8 @@ Exercises::Findings Exercises::look_closer(const Exercise& exercise, const Run& 
 
 // ---- What is known of each ----
 
-Exercises::Exercises(ExerciseFolders folders)
-    : folders_(std::move(folders)), all_(find_exercises(folders_.project)) {
+Exercises::Exercises(ExerciseFolders folders, int seconds)
+    : folders_(std::move(folders)), seconds_(seconds), all_(find_exercises(folders_.project)) {
   std::ifstream file(folders_.progress / "exercises.txt");
   if (!file) file.open(folders_.build / "exercises.txt");  // where it was kept once
   for (std::string id, what, value; file >> id >> what >> value;) facts_[id + " " + what] = value;
@@ -341,6 +353,10 @@ std::string Exercises::count_solved() const {
 ExerciseState Exercises::check(const Exercise& exercise, std::ostream& out) {
   const std::string text = text_of(exercise.file);  // may change while it is checked
   const Run built = build(exercise, folders_.build);
+  if (built.code == kEnded) {
+    out << built.output;
+    return ExerciseState::too_slow;
+  }
   if (!ok(built)) {
     out << first_error(exercise, built.output);
     return ExerciseState::not_compiled;
@@ -349,6 +365,10 @@ ExerciseState Exercises::check(const Exercise& exercise, std::ostream& out) {
     const Progress progress("running it");
     return check_in(exercise, folders_.build);
   }();
+  if (checked.code == kEnded) {
+    out << checked.output;
+    return ExerciseState::too_slow;
+  }
   const auto [failure, explanation] = apart(checked.output);
   if (!ok(checked)) out << failure << std::flush;
   if (!ok(checked) && is_as_shipped(exercise)) {
@@ -380,13 +400,18 @@ std::string Exercises::hint(const Exercise& exercise) {
          hints[now - 1] + "\n";
 }
 
+bool Exercises::has_solution(const Exercise& exercise) const {
+  return fs::exists(folders_.project / exercise.chapter / "solutions" / (exercise.name + ".cu"));
+}
+
 std::string Exercises::solution(const Exercise& exercise) {
+  const std::string path = exercise.chapter + "/solutions/" + exercise.name + ".cu";
+  if (!has_solution(exercise)) return "There is no " + path + " here.\n";
   if (!is_solved(exercise) && !fact(exercise, kAsked)) {
     keep(exercise, kAsked, "1");
     return exercise.shown() + " is not solved yet. Ask once more to see the solution.\n";
   }
   // A solution changes one place: what is left without the lines that both begin and end with.
-  const std::string path = exercise.chapter + "/solutions/" + exercise.name + ".cu";
   std::vector<std::string> lines = lines_of(text_of(folders_.project / path));
   std::vector<std::string> was = lines_of(shipped(exercise));
   const auto [differs, was_differs] = std::ranges::mismatch(lines, was);
@@ -439,6 +464,55 @@ bool Exercises::report(std::string_view chapter, std::ostream& out) {
   }
   if (!to_do.empty()) out << "Exercises to do: " << to_do << "\n";
   return all_right;
+}
+
+int Exercises::grade(const fs::path& answers, std::ostream& out) {
+  std::map<std::string, std::map<const Exercise*, fs::path>> of_all;  // by name
+  std::size_t widest = 0;
+  for (auto at = fs::recursive_directory_iterator(answers); at != fs::end(at); ++at) {
+    const fs::path& path = at->path();
+    const std::string name = path.filename().string();
+    if (at->is_directory() && (name[0] == '.' || name == "build")) at.disable_recursion_pending();
+    if (path.extension() != ".cu" || path.parent_path().filename() != "exercises") continue;
+    const fs::path chapter = path.parent_path().parent_path();
+    const auto exercise = std::ranges::find_if(all_, [&](const Exercise& e) {
+      return e.chapter == chapter.filename().string() && e.name == path.stem().string();
+    });
+    if (exercise == all_.end()) {
+      out << path.string() << " is no answer: there is no such exercise\n";
+      continue;
+    }
+    const std::string who = fs::relative(chapter.parent_path(), answers).string();
+    of_all[who][&*exercise] = path;
+    widest = std::max(widest, who.size());
+  }
+  int count = 0;
+  std::string totals;
+  for (const auto& [who, files] : of_all) {
+    std::ptrdiff_t solved = 0;
+    for (const auto& [exercise, path] : files) {
+      ++count;
+      const std::string text = text_of(path);
+      ExerciseState state = ExerciseState::to_do;
+      std::string said;
+      if (text != shipped(*exercise)) {
+        std::ofstream(exercise->file) << text;
+        std::ostringstream stream;
+        state = check(*exercise, stream);
+        said = stream.str();
+      }
+      solved += state == ExerciseState::solved;
+      out << std::left << std::setw(static_cast<int>(widest) + 2) << who << std::setw(26)
+          << exercise->shown() << words(state);
+      if (!said.empty()) out << ": " << said.substr(0, said.find('\n'));
+      out << "\n" << std::flush;
+    }
+    totals +=
+        who + ": " + std::to_string(solved) + " of " + std::to_string(files.size()) + " solved\n";
+  }
+  for (const Exercise& exercise : all_) reset(exercise);
+  out << totals;
+  return count;
 }
 
 }  // namespace tile

@@ -29,7 +29,7 @@ struct Exercise {
   std::string path() const;   ///< 01_vector_add/exercises/1_axpy.cu
 };
 
-enum class ExerciseState { solved, to_do, wrong, crashed, not_compiled };
+enum class ExerciseState { solved, to_do, wrong, crashed, too_slow, not_compiled };
 /// "solved", "to do", "does not compile" …
 std::string_view words(ExerciseState state);
 
@@ -37,7 +37,8 @@ std::string_view words(ExerciseState state);
 /// exercises.txt, a line for each fact: "01.1 solved <mark of its text>", "01.1 hints 2".
 class Exercises {
  public:
-  explicit Exercises(ExerciseFolders folders);
+  /// `seconds`: after so many a compiler or a check is ended; 0 for never.
+  explicit Exercises(ExerciseFolders folders, int seconds = 0);
 
   const std::vector<Exercise>& all() const { return all_; }
   /// 1.1 means 01.1. Throws std::invalid_argument, listing the exercises, if there is no such.
@@ -46,6 +47,8 @@ class Exercises {
   const Exercise* next_after(const Exercise* exercise) const;
   /// Whether its check has passed with the very text that the file has now.
   bool is_solved(const Exercise& exercise) const;
+  /// A class's clone may lack it.
+  bool has_solution(const Exercise& exercise) const;
   std::string count_solved() const;  ///< "5 of 25 solved"
 
   /// Builds and checks one. What is found goes to `out` as it is found: one failure, and the check
@@ -64,13 +67,17 @@ class Exercises {
   /// A line for each of the chapters whose folder begins with `chapter`: to do, solved, or what is
   /// wrong. Returns whether none is wrong: to do is not.
   bool report(std::string_view chapter, std::ostream& out);
+  /// Checks the answers of others: all files NAME/CHAPTER/exercises/EXERCISE.cu below `answers`,
+  /// one after the other in the place of this project's. A line for each, and one for each NAME.
+  /// The exercises are as shipped afterwards. Returns how many answers there were.
+  int grade(const std::filesystem::path& answers, std::ostream& out);
 
  private:
   struct Run;
-  static Run run(const std::string& command);
+  Run run(const std::string& command) const;
   static bool ok(const Run& run);
   Run build(const Exercise& exercise, const std::filesystem::path& folder) const;
-  static Run check_in(const Exercise& exercise, const std::filesystem::path& folder);
+  Run check_in(const Exercise& exercise, const std::filesystem::path& folder) const;
   struct Findings;
   Findings look_closer(const Exercise& exercise, const Run& ordinary) const;
   /// The text that came with the project: git's, or that of a copy made when this was first run.
@@ -81,6 +88,7 @@ class Exercises {
   void write_facts() const;
 
   ExerciseFolders folders_;
+  int seconds_;
   std::vector<Exercise> all_;
   std::map<std::string, std::string> facts_;  // "01.1 solved" -> the rest of the line
 };

@@ -11,8 +11,10 @@ int check(tile::Exercises& exercises, const tile::Exercise& exercise) {
   const tile::ExerciseState state = exercises.check(exercise, std::cout);
   std::cout << exercise.shown() << ": " << words(state) << ". ";
   if (state == tile::ExerciseState::solved) {
-    std::cout << "Compare with " << exercise.chapter << "/solutions/" << exercise.name << ".cu\n"
-              << exercises.count_solved() << ".";
+    if (exercises.has_solution(exercise)) {
+      std::cout << "Compare with " << exercise.chapter << "/solutions/" << exercise.name << ".cu";
+    }
+    std::cout << "\n" << exercises.count_solved() << ".";
     const tile::Exercise* next = exercises.next_after(&exercise);
     if (next) std::cout << " Next: ./tour exercise " << next->id();
     std::cout << "\n";
@@ -35,8 +37,16 @@ int main(int count, char** arguments) {
       if (!place.empty()) throw std::invalid_argument("'" + std::string(word) + "' is too much");
       place = word;
     }
+    const bool grades = command == "grade";
+    constexpr int kSeconds = 120;  // for the compiler and for the check of another's answer
     tile::Exercises exercises({TILE_PROJECT_FOLDER, TILE_BUILD_FOLDER, TILE_CHECK_FOLDER,
-                               TILE_PROJECT_FOLDER "/.progress"});
+                               TILE_PROJECT_FOLDER "/.progress"},
+                              grades ? kSeconds : 0);
+    if (grades) {
+      if (exercises.grade(id, std::cout) > 0) return 0;
+      throw std::invalid_argument("There are no answers in " + std::string(id) +
+                                  ": NAME/CHAPTER/exercises/EXERCISE.cu");
+    }
     if (command == "exercises" && flag.empty()) return exercises.report(id, std::cout) ? 0 : 1;
     if (flag == "--watch") return watch_exercises(exercises, id);
     if (flag.empty() && id.empty()) {

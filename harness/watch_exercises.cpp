@@ -150,8 +150,11 @@ class Watch {
     if (solved) {
       title();  // counts this one
       const Exercise* next = exercises_.next_after(now_);
-      out_ << said << verdict << ". Compare with " << now_->chapter << "/solutions/" << now_->name
-           << ".cu\n"
+      out_ << said << verdict << ".";
+      if (exercises_.has_solution(*now_)) {
+        out_ << " Compare with " << now_->chapter << "/solutions/" << now_->name << ".cu";
+      }
+      out_ << "\n"
            << (next ? "n for the next: " + next->shown() : std::string("All are solved.")) << "\n";
     } else {
       out_ << verdict << ".\n";

@@ -20,6 +20,7 @@ text, as here. Paths start at the repository's root.
     `<!-- output exit=2 lines=1,3-9: … -->`:
     exit=2         the exit status that it must end with; 0 unless given
     lines=1,3-9    what to show, counted from 1; `3-` goes on to the end. `…` stands for each gap
+    as=markdown    what it writes is part of the page, and the command is not shown
 
 <!-- recorded: docs/results/NAME.txt -->
     A file as it is: a whole program, or output that cannot be made again everywhere, such as a
@@ -553,8 +554,10 @@ class Project:
         return rows
 
     def output(self, command, options):
-        if unknown := set(options) - {"exit", "lines"}:
-            raise DocumentError(f"output has exit= and lines=, not {sorted(unknown)[0]}=")
+        if unknown := set(options) - {"exit", "lines", "as"}:
+            raise DocumentError(f"output has exit=, lines= and as=, not {sorted(unknown)[0]}=")
+        if options.get("as", "markdown") != "markdown":
+            raise DocumentError(f"as={options['as']} is not as=markdown")
         expected = options.get("exit", "0")
         if not expected.isdigit():
             raise DocumentError(f"exit={expected} is no exit status")
@@ -565,7 +568,7 @@ class Project:
                                 + "\n".join(lines[-DIFF_LINES:]))
         if "lines" in options:
             lines = cut(lines, options["lines"])
-        return fenced([f"$ {command}", *lines])
+        return lines if "as" in options else fenced([f"$ {command}", *lines])
 
     def run(self, command, seconds):
         """Runs a command once. Returns its exit status and output; raises if it takes too long."""

@@ -467,7 +467,8 @@ docs: tools/docs writes them anew
                 ("output: kill -SEGV $$", "`kill -SEGV $$` ended with 139, not 0"),
                 ("output exit=x: ./say a", "exit=x is no exit status"),
                 ("output lines=2-3: ./say a", "lines=2-3: '2-3' does not fit"),
-                ("output line=2: ./say a", "output has exit= and lines=, not line=")):
+                ("output as=html: ./say a", "as=html is not as=markdown"),
+                ("output line=2: ./say a", "output has exit=, lines= and as=, not line=")):
             with self.subTest(block):
                 self.write("wrong.md", f"\n<!-- {block} -->\nold\n<!-- end -->\n")
                 status, printed = self.docs()
@@ -524,6 +525,13 @@ docs: tools/docs writes them anew
         self.assertEqual(self.docs(),
                          (1, "docs: `./tour list --device cpu` ended with 1:\nbroken\n"))
         self.assertEqual(self.read(), PAGE)
+
+    def test_markdown_is_part_of_the_page(self):
+        self.write("table.md", "<!-- output as=markdown: ./say '| a |' -->\n<!-- end -->\n")
+        self.assertEqual(self.docs()[0], 0)
+        self.assertEqual((self.root / "table.md").read_text(encoding="utf-8"),
+                         "<!-- output as=markdown: ./say '| a |' -->\n\nfirst\n| a |\n\n"
+                         "<!-- end -->\n")
 
     def test_no_build_without_output(self):
         self.script("tour", "exit 1")

@@ -175,6 +175,48 @@ exit 8""")
                          (7, [f"{folder} on", "-x", "y z"]), run.stderr)
         self.assertEqual(sorted(folder.iterdir()), before)
 
+    def test_grade_takes_the_exercises_as_shipped_and_builds_what_the_answers_need(self):
+        for name in ("1_a", "2_b"):
+            (self.root / "01_first/exercises").mkdir(exist_ok=True)
+            (self.root / f"01_first/exercises/{name}.cu").write_text(name, encoding="utf-8")
+        answers = self.root.parent / "answers of a class"
+        for file, text in (("ann/01_first/exercises/1_a.cu", "mine"),
+                           ("bob/01_first/exercises/1_a.cu", "mine"),
+                           ("bob/01_first/exercises/2_b.cu", "2_b")):
+            (answers / file).parent.mkdir(parents=True, exist_ok=True)
+            (answers / file).write_text(text, encoding="utf-8")
+        grade = self.root / "build/grade"
+        self.script(grade / "cpu/exercise_program", 'echo "$@"')
+        self.script(self.root / "bin/ninja", f'echo "$@" >>"{self.root}/asked"; echo no work to do')
+        self.script(self.root / "bin/cmake", f'echo "$@" >>"{self.root}/asked"')
+        status, lines = self.tour("grade", "answers of a class", "--device", "cpu",
+                                  folder=self.root.parent)
+        self.assertEqual((status, lines), (0, [f"grade {answers}"]))
+        asked = (self.root / "asked").read_text(encoding="utf-8").splitlines()
+        for kind, targets in (("cpu", "exercise_program 01_first_check_1_a"),
+                              ("check", "01_first_check_1_a")):
+            self.assertTrue(any(f"-B build/grade/{kind} " in line and f"-DTILE_ANSWERS={grade}/answers"
+                                in line for line in asked), asked)
+            self.assertIn(f"-C build/grade/{kind} -f plan.ninja {targets}", asked)
+        shipped = grade / "answers/01_first/exercises/1_a.cu"
+        self.assertEqual(shipped.read_text(encoding="utf-8"), "1_a")
+        self.assertIn("grade needs a folder of answers", self.refused("grade"))
+        self.assertIn("there is no folder gone", self.refused("grade", "gone"))
+
+    def test_a_clone_without_solutions_can_be_configured(self):
+        page = (ROOT / "docs/teaching.md").read_text(encoding="utf-8")
+        command = re.search(r"^git archive HEAD.*$", page, re.MULTILINE)[0]
+        clone = self.root.parent / "class"
+        clone.mkdir()
+        subprocess.run(["bash", "-o", "pipefail", "-c", command.replace("../class", str(clone))],
+                       cwd=ROOT, check=True)
+        self.assertTrue(list(clone.glob("*/exercises/*.cu")))
+        self.assertFalse([*clone.glob("*/solutions/*"), *clone.rglob("wrong_answers.txt")])
+        run = subprocess.run(["cmake", "-S", clone, "-B", clone / "build", "-G", "Ninja",
+                              "-DTILE_DEVICE=cpu", "-DTILE_CHECK=ON"], text=True, check=False,
+                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        self.assertEqual(run.returncode, 0, run.stdout)
+
     def test_results_go_where_the_reader_stands(self):
         # A machine with a card, for which everything is built.
         self.script(self.root / "bin/nvidia-smi", 'case $1 in *cap*) echo 9.0 ;; *) echo card ;; esac')

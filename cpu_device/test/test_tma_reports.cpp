@@ -1,7 +1,9 @@
 // When copies by TMA happen, and what is said of what goes wrong with them, with named barriers and
 // with setmaxnreg. CPU device only.
+#include <cudaTypedefs.h>
 #include <doctest/doctest.h>
 
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -28,6 +30,67 @@ KernelFailure run(TmaMisuse what) {
   const DeviceArray<float> out(1024);
   misuse_tma(what, map_of(out.data()), out.data());
   return take_failure();
+}
+
+// Programs that are not part of this project ask the driver for its function.
+TEST_CASE("tma: the driver's function makes the same map, and refuses what a card does") {
+  void* function = nullptr;
+  cudaDriverEntryPointQueryResult found{};
+  CHECK(cudaGetDriverEntryPointByVersion("cuMemCreate", &function, 12000, cudaEnableDefault,
+                                         &found) == cudaSuccess);
+  CHECK(found == cudaDriverEntryPointSymbolNotFound);
+  CHECK(function == nullptr);
+  REQUIRE(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000,
+                                           cudaEnableDefault, &found) == cudaSuccess);
+  REQUIRE(found == cudaDriverEntryPointSuccess);
+
+  struct {
+    size_t offset = 0;  // bytes
+    cuuint32_t rank = 2;
+    cuuint64_t extents[2] = {40, 30}, strides[1] = {80};
+    cuuint32_t box[2] = {64, 16}, steps[2] = {1, 1};
+    CUtensorMapSwizzle swizzle = CU_TENSOR_MAP_SWIZZLE_128B;
+  } right;
+  const DeviceArray<uint16_t> data(1200);
+  CUtensorMap map;
+  const auto encode = [&](const auto& with) {
+    return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(function)(
+        &map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, with.rank,
+        reinterpret_cast<char*>(data.data()) + with.offset, with.extents, with.strides, with.box,
+        with.steps, CU_TENSOR_MAP_INTERLEAVE_NONE, with.swizzle, CU_TENSOR_MAP_L2_PROMOTION_NONE,
+        CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  };
+  REQUIRE(encode(right) == CUDA_SUCCESS);
+  tile::TensorMap ours;
+  REQUIRE(tile::make_tensor_map(
+              "matrix", {tile::DType::bf16, data.data(), 2, {40, 30}, {40}, {64, 16}, 128}, &ours)
+              .ok());
+  CHECK(map.tag == ours.tag);
+  CHECK(map.type == ours.type);
+  CHECK(map.rank == ours.rank);
+  CHECK(map.element_bytes == ours.element_bytes);
+  CHECK(map.swizzle_bytes == ours.swizzle_bytes);
+  CHECK(map.data == ours.data);
+  CHECK(std::memcmp(map.extents, ours.extents, sizeof map.extents) == 0);
+  CHECK(std::memcmp(map.strides, ours.strides, sizeof map.strides) == 0);
+  CHECK(std::memcmp(map.box, ours.box, sizeof map.box) == 0);
+
+  const auto refuses = [&](auto change) {
+    auto wrong = right;
+    change(wrong);
+    return encode(wrong) == CUDA_ERROR_INVALID_VALUE;
+  };
+  CHECK(refuses([](auto& w) { w.offset = 8; }));
+  CHECK(refuses([](auto& w) { w.rank = 0; }));
+  CHECK(refuses([](auto& w) { w.rank = 6; }));
+  CHECK(refuses([](auto& w) { w.extents[1] = 0; }));
+  CHECK(refuses([](auto& w) { w.strides[0] = 88; }));
+  CHECK(refuses([](auto& w) { w.strides[0] = cuuint64_t{1} << 40; }));
+  CHECK(refuses([](auto& w) { w.box[1] = 257; }));
+  CHECK(refuses([](auto& w) { w.box[1] = 0; }));
+  CHECK(refuses([](auto& w) { w.box[0] = 12; }));
+  CHECK(refuses([](auto& w) { w.steps[1] = 2; }));
+  CHECK(refuses([](auto& w) { w.swizzle = CU_TENSOR_MAP_SWIZZLE_64B; }));
 }
 
 struct Mistake {

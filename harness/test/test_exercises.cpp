@@ -233,6 +233,8 @@ TEST_CASE("exercises: three hints one after the other, and the solution at the s
   CHECK(solution("01.1") == "01_first/solutions/1_a.cu has, in place of what is to do:\n2\n2.5\n");
   project.check("01.2");
   CHECK(contains(solution("01.2"), "in place of"));
+  project.add("3_c", "exit 0");
+  CHECK(solution("01.3") == "There is no 01_first/solutions/3_c.cu here.\n");
 }
 
 // A program's report in the ordinary build, or in the check build only.
@@ -285,6 +287,44 @@ TEST_CASE("exercises: what one needs is built by the script that shows how far i
   CHECK(project.built() == project.folder("build") + "|what 01.1 needs|01_first_check_1_right|\n" +
                                project.folder("check") +
                                "|what 01.1 needs|01_first_check_1_right|-DTILE_DEVICE=cpu\n");
+}
+
+TEST_CASE("exercises: a class's answers have a line each, and none of them stops the others") {
+  const Project project, others;
+  for (const char* name : {"1_a", "2_b"}) project.add(name, "exit 1");
+  const auto hand_in = [&](const std::string& place, const std::string& script) {
+    const fs::path file = fs::path(others.folder("class")) / place;
+    fs::create_directories(file.parent_path());
+    std::ofstream(file) << "#!/bin/sh\n" << script << "\n";
+  };
+  hand_in("ann/01_first/exercises/1_a.cu", "exit 0");
+  hand_in("ann/01_first/exercises/2_b.cu", "exit 1");
+  hand_in("bob/01_first/exercises/1_a.cu", "sleep 60");
+  hand_in("bob/01_first/exercises/2_b.cu", "trap '' TERM; while :; do :; done");
+  hand_in("carla/01_first/exercises/1_a.cu", "# broken");
+  hand_in("carla/01_first/exercises/2_b.cu", "kill -SEGV $$");
+  hand_in("dan/repository/01_first/exercises/1_a.cu", "echo 'off by one'; echo more; exit 1");
+  hand_in("dan/repository/01_first/exercises/3_c.cu", "exit 0");
+  hand_in("dan/.progress/01_first/exercises/2_b.cu", "exit 0");
+  hand_in("dan/build/01_first/exercises/2_b.cu", "exit 0");
+  std::ostringstream out;
+  Exercises exercises({project.folder(""), project.folder("build"), "", project.folder("kept")}, 1);
+  CHECK(exercises.grade(others.folder("class"), out) == 7);
+  const auto said = [&](const std::string& line) { return contains(out.str(), line + "\n"); };
+  CHECK_MESSAGE(said("ann             01.1 a                    solved"), out.str());
+  CHECK(said("ann             01.2 b                    to do"));
+  CHECK(said("bob             01.1 a                    takes too long: ended after 1 second"));
+  CHECK(said("bob             01.2 b                    takes too long: ended after 1 second"));
+  CHECK(contains(out.str(), "carla           01.1 a                    does not compile"));
+  CHECK(contains(out.str(), "carla           01.2 b                    wrong: its check crashed"));
+  CHECK(said("dan/repository  01.1 a                    wrong: off by one"));
+  CHECK(contains(out.str(), "3_c.cu is no answer: there is no such exercise\n"));
+  CHECK(
+      said("ann: 1 of 2 solved\nbob: 0 of 2 solved\ncarla: 0 of 2 solved\n"
+           "dan/repository: 0 of 1 solved"));
+  CHECK(project.check("01.1") == "to do\nThe check failed and did not say why.\n");
+  std::ostringstream none;
+  CHECK(exercises.grade(project.folder("build"), none) == 0);
 }
 
 TEST_CASE("exercises: the report goes by number, and to do is no failure") {
@@ -382,6 +422,7 @@ TEST_CASE("watch: each save and each key has its answer, and it never goes on by
   project.add("1_a", "echo nothing; exit 1");
   project.add("2_b", "echo other; exit 1");
   project.add_hints("01.1\n- look\n- see\n- do\n");
+  project.add_solution("1_a", "exit 0");
   Watching watching(project, true);
   std::string seen = watching.until("to do");
   for (const char* text :
@@ -428,7 +469,7 @@ TEST_CASE("watch: without colours, and with pipes, no word is missing") {
   project.add("1_a", "exit 0");
   {
     Watching plain(project, true, "1");
-    CHECK_FALSE(contains(plain.until("solved. Compare"), "\033[3"));
+    CHECK_FALSE(contains(plain.until("solved."), "\033[3"));
   }
   project.add("1_a", "echo " + std::string(50, 'x') + " " + std::string(50, 'y') + "; exit 1");
   Watching piped(project, false);
