@@ -17,6 +17,7 @@ import drawings_02_tensor_cores as tensor_cores
 import drawings_03_softmax as softmax
 import drawings_04_layernorm as layernorm
 import drawings_05_flash_attention as attention
+import drawings_05_products as products
 import drawings_06_rope as rope
 import drawings_07_windowed_rope as windowed
 import drawings_contributing as contributing
@@ -27,17 +28,24 @@ from drawing import Canvas
 ROOT = pathlib.Path(__file__).parents[1]
 
 
+def of_page(figures, *names):
+    """Those of the figures whose file's name begins so."""
+    return {path: draw for path, draw in figures.items()
+            if path.rpartition("/")[2].startswith(names)}
+
+
 PAGES = {"README.md": front_page.FIGURES, "CONTRIBUTING.md": contributing.FIGURES,
          "docs/online_softmax.md": online_softmax.FIGURES,
          "01_vector_add/README.md": vector_add.FIGURES, "02_matmul/README.md": matmul.FIGURES,
          "02_matmul/tensor_cores.md": tensor_cores.FIGURES, "02_matmul/hopper.md": hopper.FIGURES,
          "03_softmax/README.md": softmax.FIGURES, "04_layernorm/README.md": layernorm.FIGURES,
-         "05_flash_attention/README.md": {path: draw for path, draw in attention.FIGURES.items()
-                                          if "backward" not in path and "forward9" not in path},
-         "05_flash_attention/hopper.md": {path: draw for path, draw in attention.FIGURES.items()
-                                          if "forward9" in path},
-         "05_flash_attention/backward.md": {path: draw for path, draw in attention.FIGURES.items()
-                                            if "backward" in path},
+         "05_flash_attention/README.md": of_page(attention.FIGURES | products.FIGURES,
+                                                 "attention", "forward2"),
+         "05_flash_attention/tensor_cores.md": of_page(attention.FIGURES, "forward3", "forward4",
+                                                       "forward7"),
+         "05_flash_attention/decoding.md": of_page(attention.FIGURES, "forward8"),
+         "05_flash_attention/hopper.md": of_page(attention.FIGURES, "forward9"),
+         "05_flash_attention/backward.md": of_page(attention.FIGURES | products.FIGURES, "backward"),
          "06_rope/README.md": {path: draw for path, draw in rope.FIGURES.items()
                                if "rotary" in path},
          "06_rope/scaling.md": {path: draw for path, draw in rope.FIGURES.items()
