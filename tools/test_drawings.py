@@ -19,6 +19,7 @@ import drawings_04_layernorm as layernorm
 import drawings_05_flash_attention as attention
 import drawings_05_products as products
 import drawings_06_rope as rope
+import drawings_07_methods as methods
 import drawings_07_windowed_rope as windowed
 import drawings_contributing as contributing
 import drawings_front_page as front_page
@@ -50,7 +51,10 @@ PAGES = {"README.md": front_page.FIGURES, "CONTRIBUTING.md": contributing.FIGURE
                                if "rotary" in path},
          "06_rope/scaling.md": {path: draw for path, draw in rope.FIGURES.items()
                                 if "rotary" not in path},
-         "07_windowed_rope/README.md": windowed.FIGURES}
+         "07_windowed_rope/README.md": of_page(windowed.FIGURES, "distances", "tile_map", "parts",
+                                               "gradients"),
+         "07_windowed_rope/methods.md": methods.FIGURES,
+         "07_windowed_rope/encodings.md": of_page(windowed.FIGURES, "scores")}
 
 
 def source(file):
@@ -767,6 +771,17 @@ class WindowedRope(WithSource):
                    "static_cast<T>(a.y + b.y);")
         self.holds("method/method.hpp", "dq_i = R(i)^T dq1_i + R(i')^T dq2_i dk_j = R(j)^T dk1_j + "
                    "R(j')^T dk2_j")
+
+
+class Methods(WithSource):
+    chapter = "07_windowed_rope"
+
+    def test_bytes_are_those_of_the_page(self):
+        composed, prologue, turn_twice = map(methods.moved, methods.FORWARD)
+        self.assertEqual(round(prologue), 101)
+        self.holds("methods.md", f"{turn_twice:.0f} MB are moved instead of the {composed:.0f}")
+        self.holds("method/forward1_composed.cu", "TILE_TRY(rotate_twice(p, inner, positions, stream));")
+        self.holds("method/forward3_turn_twice.cu", "TILE_TRY(turn_all_twice(p, inner, positions, stream));")
 
 
 if __name__ == "__main__":
