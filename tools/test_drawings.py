@@ -47,10 +47,9 @@ PAGES = {"README.md": front_page.FIGURES, "CONTRIBUTING.md": contributing.FIGURE
          "05_flash_attention/decoding.md": of_page(attention.FIGURES, "forward8"),
          "05_flash_attention/hopper.md": of_page(attention.FIGURES, "forward9"),
          "05_flash_attention/backward.md": of_page(attention.FIGURES | products.FIGURES, "backward"),
-         "06_rope/README.md": {path: draw for path, draw in rope.FIGURES.items()
-                               if "rotary" in path},
-         "06_rope/scaling.md": {path: draw for path, draw in rope.FIGURES.items()
-                                if "rotary" not in path},
+         "06_rope/README.md": of_page(rope.FIGURES, "rotary"),
+         "06_rope/scaling.md": of_page(rope.FIGURES, "wavelengths", "angles"),
+         "06_rope/absolute.md": of_page(rope.FIGURES, "absolute"),
          "07_windowed_rope/README.md": of_page(windowed.FIGURES, "distances", "tile_map", "parts",
                                                "gradients"),
          "07_windowed_rope/methods.md": methods.FIGURES,
@@ -580,6 +579,16 @@ class FlashAttention(WithSource):
                    "weight = ptx::exp2_approx(score - finite);",
                    "sum = sum * correction + weight;",
                    "for (float& each : out) each *= correction;")
+
+    def test_the_backward_operands(self):
+        self.holds("backward3_mma.cu", "mma_ABt<T>(weights, k_tile, warp_key, q_tile, 0);",
+                   "mma_ABt<T>(dscores, v_tile, warp_key, dout_tile, 0);",
+                   "mma_AB<T>(dv_sums, as_fragment<T>(weights), dout_tile, 0, col0);",
+                   "mma_AB<T>(dk_sums, as_fragment<T>(dscores), q_tile, 0, col0);",
+                   "mma_AB<T>(dq_sums, as_fragment<T>(dscores), k_tile, 0, col0);")
+        self.holds("backward6_one_pass.cu", "store_in_tile<T>(dscores, ds_tile, warp_key, part);",
+                   "dq_row = warp % (kQueries / Plan::kDqRows) * Plan::kDqRows;",
+                   "dq_col = warp / (kQueries / Plan::kDqRows) * Plan::kDqCols;")
 
     def test_split_keys(self):
         whole, total = self.output(attention.QUERIES[0])
