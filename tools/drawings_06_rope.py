@@ -14,7 +14,6 @@ from drawing import (A, A_PALE, B, B_PALE, C, C_PALE, EDGE, GREY, INK, LIGHT, RE
 CHAPTER = "06_rope"
 ROTARY_DIM, FACTOR, TRAINED_LENGTH, POSITIONS = 128, 8, 8192, 131072
 
-
 @functools.cache
 def printed(root):
     """What print_frequencies.cpp prints of the constants above."""
@@ -27,12 +26,10 @@ def printed(root):
         return json.loads(subprocess.run([program, *map(str, words)], check=True,
                                          stdout=subprocess.PIPE).stdout)
 
-
 # ---- A rotation, and what is none ----
 Q, K = (3, 2, 1, 0), (1, 2, -1, 2)  # two pairs each: elements 0 and 2, 1 and 3
 FREQUENCIES = (1.0, 0.1)
 SHOWN = 6
-
 
 def rotated(row, position):
     """Half-split pairs of a row, each by its angle."""
@@ -43,7 +40,6 @@ def rotated(row, position):
         out[i], out[i + pairs] = x * c - y * s, y * c + x * s
     return out
 
-
 def wrong(row, position):
     """The formula that meets no partner."""
     pairs = len(row) // 2
@@ -53,19 +49,15 @@ def wrong(row, position):
         out[i], out[i + pairs] = x * c + x * s, y * c - y * s
     return out
 
-
 def score(q, k):
     return sum(a * b for a, b in zip(q, k))
-
 
 def length(row):
     return math.sqrt(score(row, row))
 
-
 def curve(canvas, points, colour, line=2.0, dashes=""):
     for (x0, y0), (x1, y1) in zip(points, points[1:]):
         canvas.line(x0, y0, x1, y1, colour, line, dashes)
-
 
 def distance(_root):
     canvas = Canvas(800, 420, "Scores depend on the distance, and lengths on nothing")
@@ -106,10 +98,8 @@ def distance(_root):
     canvas.text(420, 78, "x c + x s,  y c − y s: no partner", 13, RED, bold=True)
     return canvas
 
-
 # ---- Layouts and lanes ----
 ROW = 32  # elements of the row that turns
-
 
 def units(root, interleaved):
     """What each lane of step `vectors` loads of a row in bf16: the chunks' first elements; and the
@@ -126,7 +116,6 @@ def units(root, interleaved):
                  for p in range(lane * pairs, (lane + 1) * pairs)]
         lanes.append((first, turns))
     return lanes, width
-
 
 def layouts(root):
     canvas = Canvas(800, 470, "Which elements are a pair, and who loads them")
@@ -162,7 +151,6 @@ def layouts(root):
             canvas.text(at, y + 84, f"{len(turns)} pairs", 12, GREY, "middle")
     return canvas
 
-
 # ---- Wavelengths ----
 def log_axis(canvas, values, low, high, x0, x1, y):
     """`y` gives the place of a value; a line and a text for each power of ten."""
@@ -171,13 +159,10 @@ def log_axis(canvas, values, low, high, x0, x1, y):
         canvas.line(x0, at, x1, at, EDGE, 1)
         canvas.text(x0 - 8, at + 4, values(exponent), 12, GREY, "end")
 
-
 SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-
 
 def power_of_ten(exponent):
     return "1" if exponent == 0 else "10" + str(exponent).translate(SUPERSCRIPT)
-
 
 def wavelengths(root):
     canvas = Canvas(800, 470, "The wavelength of each pair, without scaling and with it")
@@ -212,7 +197,6 @@ def wavelengths(root):
         canvas.text(652, 110 + 24 * i, text, 12, INK)
     return canvas
 
-
 # ---- Angles ----
 def angles(root):
     canvas = Canvas(800, 380, "How exact a cosine is, far out in a text")
@@ -246,7 +230,54 @@ def angles(root):
                     f"{last / 10.0 ** exponent:.1f} · {power_of_ten(exponent)}", 13, colour)
     return canvas
 
+# ---- The hands of a clock ----
+def hands(_root):
+    """A row's pairs as arrows at the positions 0 to 7: pair i turns by position * f_i."""
+    dim, shown, radius, step = 64, (0, 6, 12), 28, 84
+    canvas = Canvas(800, 350, "Pairs of a row at eight positions")
+    canvas.text(20, 30, f"Three of the {dim // 2} pairs of a row, d = {dim}, at the positions 0 to 7",
+                14, bold=True)
+    for position in range(8):
+        canvas.text(156 + position * step, 62, str(position), 13, GREY, "middle")
+    for n, pair in enumerate(shown):
+        y = 112 + n * 84
+        frequency = 10000.0 ** (-2 * pair / dim)
+        canvas.text(20, y - 4, f"pair {pair}", 13, INK, bold=True)
+        canvas.text(20, y + 14, f"f = {frequency:.3g}", 12, GREY)
+        for position in range(8):
+            x = 156 + position * step
+            canvas.dot(x, y, radius + 2, LIGHT)
+            angle = position * frequency
+            canvas.arrow(x, y, x + radius * math.cos(angle), y - radius * math.sin(angle))
+    canvas.text(20, 334, "A pair (x, y) is an arrow: x to the right, y upwards. Its length stays; "
+                "its angle grows by f a position.", 12, GREY)
+    return canvas
+
+# ---- The sinusoidal table ----
+def sinusoids(_root):
+    positions, dim, cell_x, cell_y, left, top = 32, 32, 22, 8, 64, 66
+    canvas = Canvas(800, 380, "The sinusoidal table")
+    canvas.text(20, 30, f"The first {positions} rows of the sinusoidal table, dim = {dim}", 14,
+                bold=True)
+    canvas.text(left, 56, "column 0", 12, GREY)
+    canvas.text(left + dim * cell_x, 56, f"column {dim - 1}", 12, GREY, "end")
+    for p in range(positions):
+        for column in range(dim):
+            angle = p * 10000.0 ** (-2 * (column // 2) / dim)
+            value = math.sin(angle) if column % 2 == 0 else math.cos(angle)
+            canvas.rect(left + column * cell_x, top + p * cell_y, cell_x - 1, cell_y - 1,
+                        blend(A if value > 0 else B, abs(value)))
+        if p % 8 == 0:
+            canvas.text(left - 8, top + p * cell_y + 9, f"p = {p}", 12, GREY, "end")
+    canvas.text(20, 350, "Blue is +1, orange −1, white 0. Columns 0 and 1 are sine and cosine of p; "
+                "to the right the pairs turn more\nslowly, up to columns that hardly change.", 12, GREY)
+    return canvas
+
+def blend(colour, share):
+    """The colour, mixed with white."""
+    parts = [int(colour[i:i + 2], 16) for i in (1, 3, 5)]
+    return "#" + "".join(f"{round(255 + (part - 255) * share):02x}" for part in parts)
 
 FIGURES = {f"{CHAPTER}/figures/{name}.svg": draw for name, draw in (
-    ("rotary1_distance", distance), ("rotary3_layouts", layouts), ("wavelengths", wavelengths),
-    ("angles", angles))}
+    ("rotary1_hands", hands), ("rotary1_distance", distance), ("rotary3_layouts", layouts), ("wavelengths", wavelengths),
+    ("angles", angles), ("absolute_table", sinusoids))}

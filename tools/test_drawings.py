@@ -17,7 +17,9 @@ import drawings_02_tensor_cores as tensor_cores
 import drawings_03_softmax as softmax
 import drawings_04_layernorm as layernorm
 import drawings_05_flash_attention as attention
+import drawings_05_products as products
 import drawings_06_rope as rope
+import drawings_07_methods as methods
 import drawings_07_windowed_rope as windowed
 import drawings_contributing as contributing
 import drawings_front_page as front_page
@@ -27,22 +29,31 @@ from drawing import Canvas
 ROOT = pathlib.Path(__file__).parents[1]
 
 
+def of_page(figures, *names):
+    """Those of the figures whose file's name begins so."""
+    return {path: draw for path, draw in figures.items()
+            if path.rpartition("/")[2].startswith(names)}
+
+
 PAGES = {"README.md": front_page.FIGURES, "CONTRIBUTING.md": contributing.FIGURES,
          "docs/online_softmax.md": online_softmax.FIGURES,
          "01_vector_add/README.md": vector_add.FIGURES, "02_matmul/README.md": matmul.FIGURES,
          "02_matmul/tensor_cores.md": tensor_cores.FIGURES, "02_matmul/hopper.md": hopper.FIGURES,
          "03_softmax/README.md": softmax.FIGURES, "04_layernorm/README.md": layernorm.FIGURES,
-         "05_flash_attention/README.md": {path: draw for path, draw in attention.FIGURES.items()
-                                          if "backward" not in path and "forward9" not in path},
-         "05_flash_attention/hopper.md": {path: draw for path, draw in attention.FIGURES.items()
-                                          if "forward9" in path},
-         "05_flash_attention/backward.md": {path: draw for path, draw in attention.FIGURES.items()
-                                            if "backward" in path},
-         "06_rope/README.md": {path: draw for path, draw in rope.FIGURES.items()
-                               if "rotary" in path},
-         "06_rope/scaling.md": {path: draw for path, draw in rope.FIGURES.items()
-                                if "rotary" not in path},
-         "07_windowed_rope/README.md": windowed.FIGURES}
+         "05_flash_attention/README.md": of_page(attention.FIGURES | products.FIGURES,
+                                                 "attention", "forward2"),
+         "05_flash_attention/tensor_cores.md": of_page(attention.FIGURES, "forward3", "forward4",
+                                                       "forward7"),
+         "05_flash_attention/decoding.md": of_page(attention.FIGURES, "forward8"),
+         "05_flash_attention/hopper.md": of_page(attention.FIGURES, "forward9"),
+         "05_flash_attention/backward.md": of_page(attention.FIGURES | products.FIGURES, "backward"),
+         "06_rope/README.md": of_page(rope.FIGURES, "rotary"),
+         "06_rope/scaling.md": of_page(rope.FIGURES, "wavelengths", "angles"),
+         "06_rope/absolute.md": of_page(rope.FIGURES, "absolute"),
+         "07_windowed_rope/README.md": of_page(windowed.FIGURES, "distances", "tile_map", "parts",
+                                               "gradients"),
+         "07_windowed_rope/methods.md": methods.FIGURES,
+         "07_windowed_rope/encodings.md": of_page(windowed.FIGURES, "scores")}
 
 
 def source(file):
@@ -569,6 +580,16 @@ class FlashAttention(WithSource):
                    "sum = sum * correction + weight;",
                    "for (float& each : out) each *= correction;")
 
+    def test_the_backward_operands(self):
+        self.holds("backward3_mma.cu", "mma_ABt<T>(weights, k_tile, warp_key, q_tile, 0);",
+                   "mma_ABt<T>(dscores, v_tile, warp_key, dout_tile, 0);",
+                   "mma_AB<T>(dv_sums, as_fragment<T>(weights), dout_tile, 0, col0);",
+                   "mma_AB<T>(dk_sums, as_fragment<T>(dscores), q_tile, 0, col0);",
+                   "mma_AB<T>(dq_sums, as_fragment<T>(dscores), k_tile, 0, col0);")
+        self.holds("backward6_one_pass.cu", "store_in_tile<T>(dscores, ds_tile, warp_key, part);",
+                   "dq_row = warp % (kQueries / Plan::kDqRows) * Plan::kDqRows;",
+                   "dq_col = warp / (kQueries / Plan::kDqRows) * Plan::kDqCols;")
+
     def test_split_keys(self):
         whole, total = self.output(attention.QUERIES[0])
         for middle in (1, 2, 3):
@@ -759,6 +780,17 @@ class WindowedRope(WithSource):
                    "static_cast<T>(a.y + b.y);")
         self.holds("method/method.hpp", "dq_i = R(i)^T dq1_i + R(i')^T dq2_i dk_j = R(j)^T dk1_j + "
                    "R(j')^T dk2_j")
+
+
+class Methods(WithSource):
+    chapter = "07_windowed_rope"
+
+    def test_bytes_are_those_of_the_page(self):
+        composed, prologue, turn_twice = map(methods.moved, methods.FORWARD)
+        self.assertEqual(round(prologue), 101)
+        self.holds("methods.md", f"{turn_twice:.0f} MB are moved instead of the {composed:.0f}")
+        self.holds("method/forward1_composed.cu", "TILE_TRY(rotate_twice(p, inner, positions, stream));")
+        self.holds("method/forward3_turn_twice.cu", "TILE_TRY(turn_all_twice(p, inner, positions, stream));")
 
 
 if __name__ == "__main__":
