@@ -13,13 +13,18 @@ import pathlib
 import re
 import xml.sax.saxutils
 
-# A figure has a ground of its own, so that it reads as well on a dark page as on a light one.
+# A figure has a ground of its own, and so can be read wherever it stands. Where the reader's browser
+# is dark, DARK has what stands for each colour.
 GROUND, EDGE = "#ffffff", "#d0d7de"
 INK, GREY, LIGHT = "#1f2328", "#59636e", "#eef1f4"
 A, A_PALE = "#0a5fc2", "#b9dcff"
 B, B_PALE = "#b04a00", "#ffd9b8"
 C, C_PALE = "#1a7f37", "#b4ecc0"
 RED, RED_PALE = "#c4202b", "#ffd0cc"
+VIOLET, OCHRE = "#7a3fb5", "#b8860b"
+DARK = {GROUND: "#161b22", EDGE: "#4a525c", INK: "#e6edf3", GREY: "#a3adb8", LIGHT: "#2a313b",
+        A: "#74b5ff", A_PALE: "#12406f", B: "#ffa25e", B_PALE: "#65300a", C: "#56cf74",
+        C_PALE: "#124a26", RED: "#ff8a8e", RED_PALE: "#6e2023", VIOLET: "#c69cf4", OCHRE: "#e3b341"}
 SMALLEST_TEXT = 12
 FONT = "DejaVu Sans, Verdana, Helvetica, Arial, sans-serif"
 
@@ -81,6 +86,7 @@ class Canvas:
         lines = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{self.width}" '
                  f'height="{self.height}" viewBox="0 0 {self.width} {self.height}" '
                  f'font-family="{self.font}" role="img">',
+                 f"<style>@media (prefers-color-scheme:dark){{{self.dark()}}}</style>",
                  f"<title>{xml.sax.saxutils.escape(self.title)}</title>",
                  '<defs><marker id="head" viewBox="0 0 10 10" refX="9" refY="5" '
                  'markerUnits="userSpaceOnUse" markerWidth="13" markerHeight="13" orient="auto">'
@@ -89,6 +95,12 @@ class Canvas:
                  f'rx="8" fill="{GROUND}" stroke="{EDGE}"/>',
                  *self.parts, "</svg>", ""]
         return "\n".join(lines)
+
+    def dark(self):
+        """What the colours of this figure are on a dark screen."""
+        drawn = "".join(self.parts) + INK + GROUND + EDGE
+        return "".join(f'[fill="{light}"]{{fill:{dark}}}[stroke="{light}"]{{stroke:{dark}}}'
+                       for light, dark in DARK.items() if light in drawn)
 
 
 def short(number):
