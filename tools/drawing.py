@@ -86,7 +86,6 @@ class Canvas:
         lines = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{self.width}" '
                  f'height="{self.height}" viewBox="0 0 {self.width} {self.height}" '
                  f'font-family="{self.font}" role="img">',
-                 f"<style>@media (prefers-color-scheme:dark){{{self.dark()}}}</style>",
                  f"<title>{xml.sax.saxutils.escape(self.title)}</title>",
                  '<defs><marker id="head" viewBox="0 0 10 10" refX="9" refY="5" '
                  'markerUnits="userSpaceOnUse" markerWidth="13" markerHeight="13" orient="auto">'
@@ -94,13 +93,14 @@ class Canvas:
                  f'<rect x="0.5" y="0.5" width="{self.width - 1}" height="{self.height - 1}" '
                  f'rx="8" fill="{GROUND}" stroke="{EDGE}"/>',
                  *self.parts, "</svg>", ""]
-        return "\n".join(lines)
+        return "\n".join([lines[0], for_dark_screens("".join(lines)), *lines[1:]])
 
-    def dark(self):
-        """What the colours of this figure are on a dark screen."""
-        drawn = "".join(self.parts) + INK + GROUND + EDGE
-        return "".join(f'[fill="{light}"]{{fill:{dark}}}[stroke="{light}"]{{stroke:{dark}}}'
-                       for light, dark in DARK.items() if light in drawn)
+
+def for_dark_screens(drawn):
+    """A style: what the colours of this drawing are on a dark screen."""
+    rules = "".join(f'[fill="{light}"]{{fill:{dark}}}[stroke="{light}"]{{stroke:{dark}}}'
+                    for light, dark in DARK.items() if f'"{light}"' in drawn)
+    return f"<style>@media (prefers-color-scheme:dark){{{rules}}}</style>"
 
 
 def short(number):
