@@ -35,6 +35,7 @@ class Canvas:
     def __init__(self, width, height, title, font=FONT):
         self.width, self.height, self.title, self.font = width, height, title, font
         self.parts = []
+        self.alike = False  # looks the same on a dark screen
         self.texts = []  # (x0, y0, x1, y1, text), for the tests
 
     def rect(self, x, y, width, height, fill="none", stroke="none", line=1.0, radius=0.0):
@@ -93,7 +94,8 @@ class Canvas:
                  f'<rect x="0.5" y="0.5" width="{self.width - 1}" height="{self.height - 1}" '
                  f'rx="8" fill="{GROUND}" stroke="{EDGE}"/>',
                  *self.parts, "</svg>", ""]
-        return "\n".join([lines[0], for_dark_screens("".join(lines)), *lines[1:]])
+        style = [] if self.alike else [for_dark_screens("".join(lines))]
+        return "\n".join([lines[0], *style, *lines[1:]])
 
 
 def for_dark_screens(drawn):
