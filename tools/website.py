@@ -258,7 +258,7 @@ LOOK = """
 const ground = getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number);
 return {
   brightness: (ground[0] + ground[1] + ground[2]) / 3,
-  width: document.documentElement.scrollWidth - document.documentElement.clientWidth,
+  width: document.documentElement.scrollWidth,
   missing: [...document.images].filter(i => !i.naturalWidth).map(i => i.src),
   letters: [...document.images].filter(i => i.width < 0.74 * i.getAttribute("width")).map(i => i.src),
   formulas: document.querySelectorAll(".math").length,
@@ -291,8 +291,8 @@ def in_browser(site, pages):
                 look = browser.execute_script(LOOK)
                 if (look["brightness"] > 128) != (scheme == "light"):
                     yield page, f"is not {scheme}"
-                if look["width"] > 0:
-                    yield page, f"is {look['width']} px wider than {width} px"
+                if look["width"] > width:
+                    yield page, f"takes {look['width']} px of {width}"
                 for key, what in (("missing", "is not shown"), ("letters", "has letters below 9 px")):
                     for source in look[key]:
                         yield page, f"{width} px: {source} {what}"
