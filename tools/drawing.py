@@ -13,13 +13,18 @@ import pathlib
 import re
 import xml.sax.saxutils
 
-# A figure has a ground of its own, so that it reads as well on a dark page as on a light one.
+# A figure has a ground of its own, and so can be read wherever it stands. Where the reader's browser
+# is dark, DARK has what stands for each colour.
 GROUND, EDGE = "#ffffff", "#d0d7de"
 INK, GREY, LIGHT = "#1f2328", "#59636e", "#eef1f4"
 A, A_PALE = "#0a5fc2", "#b9dcff"
 B, B_PALE = "#b04a00", "#ffd9b8"
 C, C_PALE = "#1a7f37", "#b4ecc0"
 RED, RED_PALE = "#c4202b", "#ffd0cc"
+VIOLET, OCHRE = "#7a3fb5", "#b8860b"
+DARK = {GROUND: "#161b22", EDGE: "#4a525c", INK: "#e6edf3", GREY: "#a3adb8", LIGHT: "#2a313b",
+        A: "#74b5ff", A_PALE: "#12406f", B: "#ffa25e", B_PALE: "#65300a", C: "#56cf74",
+        C_PALE: "#124a26", RED: "#ff8a8e", RED_PALE: "#6e2023", VIOLET: "#c69cf4", OCHRE: "#e3b341"}
 SMALLEST_TEXT = 12
 FONT = "DejaVu Sans, Verdana, Helvetica, Arial, sans-serif"
 
@@ -30,6 +35,7 @@ class Canvas:
     def __init__(self, width, height, title, font=FONT):
         self.width, self.height, self.title, self.font = width, height, title, font
         self.parts = []
+        self.alike = False  # looks the same on a dark screen
         self.texts = []  # (x0, y0, x1, y1, text), for the tests
 
     def rect(self, x, y, width, height, fill="none", stroke="none", line=1.0, radius=0.0):
@@ -88,7 +94,15 @@ class Canvas:
                  f'<rect x="0.5" y="0.5" width="{self.width - 1}" height="{self.height - 1}" '
                  f'rx="8" fill="{GROUND}" stroke="{EDGE}"/>',
                  *self.parts, "</svg>", ""]
-        return "\n".join(lines)
+        style = [] if self.alike else [for_dark_screens("".join(lines))]
+        return "\n".join([lines[0], *style, *lines[1:]])
+
+
+def for_dark_screens(drawn):
+    """A style: what the colours of this drawing are on a dark screen."""
+    rules = "".join(f'[fill="{light}"]{{fill:{dark}}}[stroke="{light}"]{{stroke:{dark}}}'
+                    for light, dark in DARK.items() if f'"{light}"' in drawn)
+    return f"<style>@media (prefers-color-scheme:dark){{{rules}}}</style>"
 
 
 def short(number):

@@ -9,6 +9,7 @@ WARP, BANKS, SECTOR = 32, 32, 8  # threads; words of shared memory a cycle; floa
 
 # An H200: NVIDIA's data sheet and Hopper tuning guide. The clock is the highest.
 MULTIPROCESSORS, LANES, CLOCK_GHZ, DEVICE_TB_PER_S = 132, 128, 1.98, 4.8
+KIB = 256  # of registers, and of shared memory with the L1 cache, a multiprocessor
 TFLOPS = MULTIPROCESSORS * LANES * 2 * CLOCK_GHZ / 1000
 
 
@@ -62,31 +63,36 @@ def roofline(_root):
 
 
 def memories(_root):
-    canvas = Canvas(800, 450, "The memories of an H200")
+    canvas = Canvas(800, 470, "The memories of an H200")
     clock = CLOCK_GHZ * MULTIPROCESSORS / 1000  # TB/s for each byte a cycle and multiprocessor
+    size_x, speed_x = 386, 566
+    canvas.text(24, 30, f"NVIDIA H200: {MULTIPROCESSORS} multiprocessors at {CLOCK_GHZ} GHz", 14,
+                bold=True)
+    canvas.text(size_x, 62, "size", 13, GREY)
+    canvas.text(speed_x, 62, "speed, whole card", 13, GREY)
 
-    def level(y, height, name, note, pale, colour, size, speed):
-        canvas.rect(40, y, 350, height, pale, colour, 1.5, 5)
-        canvas.text(56, y + 26, name, 14, INK, bold=True)
-        canvas.text(56, y + 48, note, 12, INK)
-        canvas.text(412, y + 26, size, 13)
-        canvas.text(412, y + 46, speed, 13)
+    def level(y, name, note, pale, colour, size, speed):
+        canvas.rect(40, y, 310, 68, pale, colour, 1.5, 5)
+        canvas.text(54, y + 28, name, 14, INK, bold=True)
+        canvas.text(54, y + 50, note, 12, INK)
+        for x, (first, second) in ((size_x, size), (speed_x, speed)):
+            canvas.text(x, y + 28, first, 14, INK, bold=True)
+            canvas.text(x, y + 50, second, 12, GREY)
 
-    canvas.text(412, 34, "how large, and how fast for the whole card", 13, GREY)
-    canvas.rect(24, 50, 382, 218, LIGHT, EDGE, 1, 8)
-    canvas.text(40, 72, f"one multiprocessor of {MULTIPROCESSORS}", 13, GREY)
-    level(84, 68, "registers", "of one thread, 255 at most", C_PALE, C,
-          "256 KiB a multiprocessor, 33 MiB in all",
-          f"three operands a lane: {LANES * 3 * 4 * clock:,.0f} TB/s")
-    level(188, 68, "shared memory and L1 cache", "of a block; the L1 works by itself", A_PALE, A,
-          "256 KiB a multiprocessor, 33 MiB in all",
-          f"{BANKS} words a cycle: {BANKS * 4 * clock:,.1f} TB/s")
-    level(284, 62, "L2 cache", "of all blocks; works by itself", B_PALE, B,
-          "60 MB", "faster than device memory, slower than the L1")
-    level(374, 62, "device memory", "where A, B and C lie", RED_PALE, RED,
-          "141 GB", f"{DEVICE_TB_PER_S} TB/s; a copy reaches nine tenths")
-    for y0, y1, line in ((188, 154, 5), (284, 259, 3), (374, 349, 1.5)):
-        canvas.arrow(215, y0, 215, y1, line)
+    canvas.rect(24, 76, 342, 196, LIGHT, EDGE, 1, 8)
+    level(100, "registers", "of one thread, 255 at most", C_PALE, C,
+          (f"{KIB * MULTIPROCESSORS / 1024:.0f} MiB", f"{KIB} KiB each"),
+          (f"{LANES * 3 * 4 * clock:,.0f} TB/s", f"3 words to {LANES} threads a cycle"))
+    canvas.text(40, 94, "one multiprocessor", 12, GREY)
+    level(192, "shared memory, L1 cache", "of a block; the L1 works by itself", A_PALE, A,
+          (f"{KIB * MULTIPROCESSORS / 1024:.0f} MiB", f"{KIB} KiB each, together"),
+          (f"{BANKS * 4 * clock:,.1f} TB/s", f"{BANKS} words a cycle"))
+    level(288, "L2 cache", "of all blocks; works by itself", B_PALE, B,
+          ("60 MB", "for all"), ("in between", "not on the data sheet"))
+    level(384, "device memory", "where A, B and C lie", RED_PALE, RED,
+          ("141 GB", "for all"), (f"{DEVICE_TB_PER_S} TB/s", "a copy reaches nine tenths"))
+    for y0, y1, line in ((192, 168, 5), (288, 260, 3), (384, 356, 1.5)):
+        canvas.arrow(195, y0, 195, y1, line)
     return canvas
 
 
@@ -103,11 +109,12 @@ def sectors(elements, cols):
 
 
 def warp_access(along_rows, title):
-    canvas = Canvas(800, 560, title)
     cell, k, n = 9, 16, WARP
+    rows_shown = WARP if along_rows else 12
     step = 5  # of the walk along k
     lanes = lanes_of_a_warp(along_rows)
-    a_x, c_x, b_y, c_y = 56, 56 + k * cell + 40, 74, 74 + k * cell + 44
+    a_x, c_x, b_y, c_y = 24, 24 + k * cell + 40, 82, 82 + k * cell + 44
+    canvas = Canvas(760, max(c_y + rows_shown * cell, 356) + 24, title)
     asked = []
 
     def matrix(name, x, y, cols, rows, elements, colour, pale):
@@ -120,19 +127,26 @@ def warp_access(along_rows, title):
                         colour)
         asked.append((name, len(set(elements)), len(found), colour))
 
-    matrix("A", a_x, c_y, k, WARP, [(row, step) for row, _ in lanes], A, A_PALE)
+    matrix("A", a_x, c_y, k, rows_shown, [(row, step) for row, _ in lanes], A, A_PALE)
     matrix("B", c_x, b_y, n, k, [(step, col) for _, col in lanes], B, B_PALE)
-    matrix("C", c_x, c_y, n, WARP, lanes, C, C_PALE)
+    matrix("C", c_x, c_y, n, rows_shown, lanes, C, C_PALE)
+    if along_rows:
+        for lane in (0, WARP - 1):
+            canvas.text(c_x + SECTOR * cell + 6, c_y + lane * cell + 10, f"thread {lane}", 12, C)
+    else:
+        canvas.text(c_x, c_y + cell + 18, "thread 0", 12, C)
+        canvas.text(c_x + n * cell, c_y + cell + 18, f"thread {WARP - 1}", 12, C, "end")
     canvas.text(a_x, c_y - 10, "A", 16, A, bold=True)
     canvas.text(c_x, b_y - 10, "B", 16, B, bold=True)
     canvas.text(c_x, c_y - 10, "C", 16, C, bold=True)
     canvas.text(a_x + 20, c_y - 10, "→ along k", 12, GREY)
     canvas.text(c_x + 20, b_y - 10, "→ columns", 12, GREY)
     canvas.text(c_x + 20, c_y - 10, "→ columns", 12, GREY)
-    canvas.text(24, 30, "One load of A, one of B, and the store to C", 14, bold=True)
+    canvas.text(24, 30, title, 14, bold=True)
+    canvas.text(24, 50, "One load of A, one of B, and the store to C.", 12, GREY)
 
-    x, y = c_x + n * cell + 28, c_y + 6
-    canvas.text(x, y, "32 threads ask for", 14, bold=True)
+    x, y = c_x + n * cell + 28, b_y + 6
+    canvas.text(x, y, f"{WARP} threads ask for", 14, bold=True)
     for name, elements, found, colour in asked:
         y += 54
         canvas.rect(x, y - 12, 14, 14, colour)
@@ -149,11 +163,11 @@ def warp_access(along_rows, title):
 
 
 def step1(_root):
-    return warp_access(True, "Step 1: the 32 threads of a warp are 32 rows")
+    return warp_access(True, "Step 1: the 32 threads of a warp are 32 rows of C")
 
 
 def step2(_root):
-    return warp_access(False, "Step 2: the 32 threads of a warp are 32 columns")
+    return warp_access(False, "Step 2: the 32 threads of a warp are 32 columns of C")
 
 
 # ---- Step 3 ----
@@ -456,13 +470,14 @@ def order(root):
     extent = 8192
     down = across = extent // k["kTileM"]
     running = blocks_at_a_time(root)
-    canvas = Canvas(800, 450, "Which tiles the blocks compute that run at one time")
-    cell = 5
+    canvas = Canvas(800, 262, "Which tiles the blocks compute that run at one time")
+    cell, shown = 5, 20  # rows of tiles; the others are as empty
 
     def grid(x, title, tiles):
         y = 92
         canvas.text(x, 30, title, 14, bold=True)
-        canvas.rect(x, y, across * cell, down * cell, LIGHT, EDGE)
+        canvas.rect(x, y, across * cell, shown * cell, LIGHT)
+        canvas.line(x, y + shown * cell, x + across * cell, y + shown * cell, GREY, 1.5, "6 5")
         rows, cols = sorted({row for row, _ in tiles}), sorted({col for _, col in tiles})
         for row in rows:
             canvas.rect(x - 20, y + row * cell, 14, cell - 1, A)
@@ -470,16 +485,19 @@ def order(root):
             canvas.rect(x + col * cell, y - 20, cell - 1, 14, B)
         for row, col in tiles:
             canvas.rect(x + col * cell, y + row * cell, cell - 1, cell - 1, C)
-        canvas.text(x - 20, y - 28, f"{len(cols)} tiles of B", 13, B)
-        canvas.text(x, y + down * cell - 12, f" {len(rows)} tiles of A", 13, A)
-        canvas.text(x + 150, y + down * cell - 12, f"{len(rows) + len(cols)} in all", 13, bold=True)
+        canvas.text(x, y - 28, f"{len(cols)} tiles of B", 13, B)
+        canvas.text(x - 20, y + (len(rows) + 4) * cell, f"{len(rows)} tiles of A", 13, A)
+        canvas.text(x + across * cell, y + (len(rows) + 8) * cell,
+                    f"{len(rows)} + {len(cols)} = {len(rows) + len(cols)} tiles", 14, bold=True,
+                    anchor="end")
 
     grid(52, f"in rows: the first {running} blocks",
          [(block // across, block % across) for block in range(running)])
     grid(450, f"in groups of {k['kGroup']} rows: the same {running}",
          [tile_of_block(block, down, across, k["kGroup"]) for block in range(running)])
-    canvas.text(32, 438, f"{extent}³: C has {down} × {across} tiles of {k['kTileM']} × "
-                f"{k['kTileN']}. Needed at each step along k.", 12, GREY)
+    canvas.text(32, 218, f"{extent}³: C (green) has {down} × {across} tiles of {k['kTileM']} × "
+                f"{k['kTileN']}, of which the upper {shown} rows are drawn.\n"
+                "The blocks need these tiles of A and B at each step along k.", 12, GREY)
     return canvas
 
 

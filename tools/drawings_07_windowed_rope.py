@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 
 from drawing import (A, A_PALE, B, B_PALE, C, C_PALE, EDGE, GREY, GROUND, INK, LIGHT, RED, RED_PALE,
-                     Canvas, constants)
+                     Canvas, constants, for_dark_screens)
 
 CHAPTER = "07_windowed_rope"
 WARP, NO_LIMIT = 32, 1 << 29
@@ -373,7 +373,8 @@ class Drawn:
         self.text = text
 
     def svg(self):
-        return self.text
+        first, _, rest = self.text.partition("\n")
+        return "\n".join([first, for_dark_screens(rest), rest])
 
 
 def scores(root):

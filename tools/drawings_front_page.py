@@ -12,6 +12,7 @@ def watch(root):
     canvas = Canvas(int(COLUMNS * CHARACTER) + 2 * MARGIN + 1, len(lines) * LINE + 2 * MARGIN,
                     "./tour exercise --watch, in a terminal",
                     "DejaVu Sans Mono, Menlo, Consolas, monospace")
+    canvas.alike = True
     canvas.rect(0, 0, canvas.width, canvas.height, INK, radius=8)
     for number, line in enumerate(lines, 1):
         text = line.lstrip()

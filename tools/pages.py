@@ -19,7 +19,6 @@ from typing import NamedTuple
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 MOST_CODE, LAST_PICTURE_LINE = 0.45, 60
 WITHOUT_PICTURE: dict[str, str] = {
-    "07_windowed_rope/results.md": "tables of what was measured",
     "05_flash_attention/options.md": "to look things up: each option is a table or a paragraph",
 }
 NO_CODE = ("text", "sh")

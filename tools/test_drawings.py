@@ -5,6 +5,7 @@ import contextlib
 import io
 import math
 import pathlib
+import re
 import tempfile
 import unittest
 import xml.etree.ElementTree
@@ -24,6 +25,7 @@ import drawings_07_windowed_rope as windowed
 import drawings_contributing as contributing
 import drawings_front_page as front_page
 import drawings_online_softmax as online_softmax
+import drawings_results as results
 from drawing import Canvas
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -161,7 +163,8 @@ class Files(unittest.TestCase):
 
 class Figures(unittest.TestCase):
     def test_every_figure_is_xml_and_no_text_lies_over_another(self):
-        for path, draw in [item for figures in PAGES.values() for item in figures.items()]:
+        for path, draw in [item for figures in [*PAGES.values(), results.FIGURES]
+                           for item in figures.items()]:
             with self.subTest(path):
                 canvas = draw(ROOT)
                 xml.etree.ElementTree.fromstring(canvas.svg())
@@ -177,6 +180,82 @@ class Figures(unittest.TestCase):
             for path in figures:
                 name = path.removeprefix(page.partition("/")[0] + "/")
                 self.assertRegex(text, r"!\[[^\]]{20,}\]\(" + name.replace(".", r"\.") + r"\)")
+
+    def test_dark_screens(self):
+        """Each colour has one for dark screens, and text can be read on every ground it may have."""
+        def light(colour):
+            parts = [int(colour[i:i + 2], 16) / 255 for i in (1, 3, 5)]
+            parts = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+            return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2] + 0.05
+
+        def contrast(one, other):
+            return max(light(one), light(other)) / min(light(one), light(other))
+
+        for path in sorted(ROOT.glob("*/figures/*.svg")):
+            text = path.read_text(encoding="utf-8")
+            if not (style := re.search(r"<style>.*</style>", text)):
+                self.assertEqual(path.name, "watch.svg")  # a terminal is dark anyway
+                continue
+            drawn = text.replace(style[0], "")
+            for colour in set(re.findall(r'(?:fill|stroke)="(#[^"]*)"', drawn)):
+                self.assertIn(colour, drawing.DARK, path)
+                self.assertIn(f'[fill="{colour}"]{{fill:{drawing.DARK[colour]}}}', text, path)
+            for colour in set(re.findall(r'<text[^>]* fill="(#[^"]*)"', drawn)) - {drawing.GROUND}:
+                self.assertGreaterEqual(contrast(drawing.DARK[colour], drawing.DARK[drawing.GROUND]), 4.5)
+        for pale in (drawing.LIGHT, drawing.A_PALE, drawing.B_PALE, drawing.C_PALE, drawing.RED_PALE):
+            self.assertGreaterEqual(contrast(drawing.DARK[drawing.INK], drawing.DARK[pale]), 4.5)
+        for full in (drawing.A, drawing.B, drawing.C, drawing.RED):  # with text of the ground's colour
+            self.assertGreaterEqual(contrast(drawing.DARK[full], drawing.DARK[drawing.GROUND]), 4.5)
+
+
+class Results(unittest.TestCase):
+    def row(self, **values):
+        return {"chapter": "03_softmax", "direction": "forward", "case": "bf16 rows2 cols2",
+                "metric": "bandwidth burst", "step": "online", "value": 2.0, "unit": "TB/s", "peer": "",
+                "peer_value": 0, "ratio": 0, "date": "2026-01-01"} | values
+
+    def test_the_fastest_peer_is_one_that_computes_the_same(self):
+        rows = [self.row(peer=peer, peer_value=value)
+                for peer, value in (("copy", 9), ("torch", 3), ("torch.compile", 4), ("cuDNN causal", 8))]
+        self.assertEqual(results.best_peer(rows)["peer"], "torch.compile")
+        self.assertEqual(results.best_peer(rows[:1])["peer"], "copy")
+        self.assertIsNone(results.best_peer([self.row()]))
+        rows.append(self.row(peer="torch.compile", peer_value=2, date="2026-02-02"))  # it became slower
+        self.assertEqual(results.best_peer(rows)["peer"], "torch")
+
+    def test_a_ratio_says_whether_it_is_of_one_run(self):
+        rows = [self.row(peer="A", peer_value=4, ratio=0.4), self.row(step="queue", value=6, peer="B", peer_value=3,
+                                                                     ratio=2)]
+        self.assertEqual(results.beside_peer(rows)[2:], (1.5, False))
+        rows.append(self.row(step="queue", value=6, peer="A", peer_value=4, ratio=1.6))
+        self.assertEqual(results.beside_peer(rows)[2:], (1.6, True))
+
+    def test_each_chart_is_shown_with_a_text_in_its_place(self):
+        for path in results.FIGURES:
+            pages = ROOT.glob("docs/results/*.md") if "results_" in path else \
+                ROOT.glob(f"{path[-6:-4]}_*/*.md")
+            text = "".join(page.read_text(encoding="utf-8") for page in pages)
+            self.assertRegex(text, r"!\[[^\]]{20,}\]\([./]*(docs/)?figures/" + pathlib.Path(path).name)
+
+    def test_steps_stand_in_the_ladders_order(self):
+        rows = results.rows_of(ROOT, "03_softmax", "forward", "bf16 rows32768 cols4096")
+        self.assertEqual(list(results.newest(rows)), ["thread_per_row", "block_per_row", "shuffles", "online",
+                                                      "registers", "shared", "cluster", "queue"])
+
+    def test_intensity(self):
+        self.assertAlmostEqual(results.intensity(self.row(chapter="01_vector_add", case="fp32 n9")), 1 / 12)
+        self.assertAlmostEqual(results.intensity(self.row(
+            chapter="02_matmul", unit="TFLOP/s", case="fp32 m4096 n4096 k4096")), 4096 / 6)
+        # 2 products of 2 d operations for 8 * 9 / 2 pairs; q, k, v, o of 8 rows of d numbers of 2 bytes.
+        self.assertAlmostEqual(results.intensity(self.row(
+            chapter="05_flash_attention", unit="TFLOP/s", case="bf16 B1 H1 Hkv1 S8 d64 causal")),
+            4 * 64 * 36 / (4 * 8 * 64 * 2))
+
+    def test_no_kernel_is_above_its_roof(self):
+        for row in results.points(ROOT):
+            roof = min(results.FP8_TFLOPS if "e4m3" in row["case"] else results.TENSOR_TFLOPS,
+                       results.intensity(row) * results.DEVICE_TB_PER_S)
+            self.assertLess(results.rate(row), roof, row)
 
 
 class FrontPage(unittest.TestCase):
