@@ -104,7 +104,7 @@ class ClusterMail {
 
 // snippet-begin kernel
 template <class T, bool kPlain>
-__global__ void __launch_bounds__(kMaxThreads, 3)
+__global__ void __launch_bounds__(kMaxThreads, tile::kHasClusters ? 3 : 1)
     softmax_queue(tile::Rows<const T> x,             // [rows][cols]
                   tile::Rows<T> y,                   // [rows][cols]
                   Params params,                     // sizes, scale, options

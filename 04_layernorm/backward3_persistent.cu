@@ -68,8 +68,8 @@ __global__ void __launch_bounds__(kMaxThreads)
                                   const float* mean,       // [rows], or null: zeros
                                   const float* rstd,       // [rows]
                                   tile::Rows<T> dx,        // [rows][cols]
-                                  float* dgamma_sums,      // [gridDim.x][cols]
-                                  float* dbeta_sums,       // [gridDim.x][cols]
+                                  float* dgamma_sums,      // [partial sums][cols]
+                                  float* dbeta_sums,       // [partial sums][cols]
                                   std::int64_t rows, std::int64_t all_cols,
                                   float per_col) {  // 1 / cols
   constexpr int kWarps = kMaxThreads / tile::kWarp;
@@ -156,7 +156,7 @@ tile::Status persistent(const BackwardProblem& p, const BackwardBuffers& b, void
   const std::int64_t blocks =
       std::min({device.multiprocessors * each, needed, max_partial_sums(p.cols)});
   auto* sums = static_cast<float*>(b.workspace);
-  const auto launch_of_type = [&](auto element) {
+  const auto launch_of_type = [&](auto element) -> tile::Status {
     using T = decltype(element);
     const auto launch = [&](auto max_threads, auto rows_of_warps) {
       constexpr int kMaxThreads = max_threads;

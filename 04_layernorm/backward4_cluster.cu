@@ -66,13 +66,14 @@ __global__ void __launch_bounds__(kMaxThreads)
                                const float* mean,       // [rows], or null: zeros
                                const float* rstd,       // [rows]
                                tile::Rows<T> dx,        // [rows][cols]
-                               float* dgamma_sums,      // [clusters][cols]
-                               float* dbeta_sums,       // [clusters][cols]
+                               float* dgamma_sums,      // [partial sums][cols]
+                               float* dbeta_sums,       // [partial sums][cols]
                                std::int64_t rows, std::int64_t all_cols,
                                float per_col) {  // 1 / cols
   using Queue = RowQueue<T, kRowsAhead>;
-  extern __shared__ __align__(16) unsigned char rows_smem[];  // of the queue
-  // Two of them, as in step 3.
+  extern __shared__ __align__(16) unsigned char smem[];  // of the queue
+  // Two of them: a warp that is a row ahead must not write where a slow one still reads. It cannot
+  // be two rows ahead, because of the barrier in between.
   __shared__ RowSums sums_smem[2][tile::kMaxBlocksOfCluster * kMaxThreads / tile::kWarp];
   tile::ptx::cluster_arrive();  // this block has begun: others may write into its sums
   // Who am I? A thread of a block that has some columns of the cluster's rows.
@@ -85,21 +86,12 @@ __global__ void __launch_bounds__(kMaxThreads)
   const std::int64_t stride = gridDim.x / tile::ptx::cluster_size();
   const std::int64_t first = blockIdx.x / tile::ptx::cluster_size();
 
-  Queue queue{x[first] + first_col,
-              dy[first] + first_col,
-              stride * x.ld,
-              stride * dy.ld,
-              mean,
-              rstd,
-              rows,
-              first,
-              stride,
-              cols,
-              columns,
-              rows_smem};
+  x.data += first_col, dy.data += first_col, dx.data += first_col;
+  Queue queue{x[first], dy[first], stride * x.ld, stride * dy.ld, mean,    rstd,
+              rows,     first,     stride,        cols,           columns, smem};
   queue.start();
   ThreadColumns<T> mine(gamma ? gamma + first_col : nullptr, cols, columns);
-  T* dx_row = dx[first] + first_col;
+  T* dx_row = dx[first];
   const std::int64_t dx_step = stride * dx.ld;
   tile::ptx::cluster_wait();  // all blocks have begun
   unsigned turn = 0;
@@ -159,7 +151,7 @@ tile::Status cluster(const BackwardProblem& p, const BackwardBuffers& b, void* s
   const auto bytes = static_cast<std::size_t>(plan.shared_bytes);
   std::int64_t clusters = 0;
   auto* sums = static_cast<float*>(b.workspace);
-  const auto launch = [&](auto element) -> tile::Status {
+  const auto launch_of_type = [&](auto element) -> tile::Status {
     using T = decltype(element);
     int fit = 0;
     TILE_TRY(tile::clusters_at_once(layernorm_backward_cluster<T>, "layernorm_backward_cluster",
@@ -174,7 +166,7 @@ tile::Status cluster(const BackwardProblem& p, const BackwardBuffers& b, void* s
         sums + clusters * p.cols, p.rows, p.cols,
         static_cast<float>(1 / static_cast<double>(p.cols)));
   };
-  TILE_TRY(tile::with_element_type(p.type, launch));
+  TILE_TRY(tile::with_element_type(p.type, launch_of_type));
   return sum_partial_sums(p, b, clusters, stream);
 }
 

@@ -94,19 +94,15 @@ tile::Status scores(const AttentionBackward& p, void* stream) {
     float* dscores = weights + p.batch * p.heads * p.queries * p.keys;
     const auto product = [&](auto of_keys, const float* matrix, Heads<const T> factor,
                              const tile::TensorView& gradient, float scale) -> tile::Status {
-      const unsigned blocks = of_keys ? keys : queries;
-      if (blocks == 0) return {};
       return tile::launch(attention_backward_scores_product<of_keys, T>,
-                          "attention_backward_scores_product", blocks, kThreads, 0, stream, matrix,
-                          factor, heads_of<T>(gradient), masks_of(p), p.heads, group_of(p),
-                          p.head_dim, scale);
+                          "attention_backward_scores_product", of_keys ? keys : queries, kThreads,
+                          0, stream, matrix, factor, heads_of<T>(gradient), masks_of(p), p.heads,
+                          group_of(p), p.head_dim, scale);
     };
-    if (queries > 0) {
-      TILE_TRY(tile::launch(attention_backward_scores<T>, "attention_backward_scores", queries,
-                            kThreads, 0, stream, q, k, v, heads_of<const T>(p.o), dout, p.lse,
-                            weights, dscores, masks_of(p), p.heads, group_of(p), p.head_dim,
-                            p.scale));
-    }
+    TILE_TRY(tile::launch(attention_backward_scores<T>, "attention_backward_scores", queries,
+                          kThreads, 0, stream, q, k, v, heads_of<const T>(p.o), dout, p.lse,
+                          weights, dscores, masks_of(p), p.heads, group_of(p), p.head_dim,
+                          p.scale));
     TILE_TRY(product(std::false_type{}, dscores, k, p.dq, p.scale));
     TILE_TRY(product(std::true_type{}, dscores, q, p.dk, p.scale));
     return product(std::true_type{}, weights, dout, p.dv, 1);

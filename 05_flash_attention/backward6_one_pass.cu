@@ -161,13 +161,11 @@ tile::Status one_pass(const AttentionBackward& p, void* stream) {
         auto* stats = static_cast<RowStats*>(p.workspace);
         auto* sums = reinterpret_cast<float4*>(stats + tile::rows_of_dq_sums(p));
         TILE_TRY(tile::clear_dq_sums(p, sums, stream));
-        if (blocks > 0) {
-          TILE_TRY(tile::launch(
-              attention_backward_one_pass<T, kDim>, "attention_backward_one_pass", blocks,
-              Plan::kThreads, Plan::kBytes, stream, heads_of<const T>(p.q), heads_of<const T>(p.k),
-              heads_of<const T>(p.v), heads_of<const T>(p.dout), stats, sums, heads_of<T>(p.dk),
-              heads_of<T>(p.dv), masks_of(p), p.batch, p.heads, group_of(p), p.scale));
-        }
+        TILE_TRY(tile::launch(
+            attention_backward_one_pass<T, kDim>, "attention_backward_one_pass", blocks,
+            Plan::kThreads, Plan::kBytes, stream, heads_of<const T>(p.q), heads_of<const T>(p.k),
+            heads_of<const T>(p.v), heads_of<const T>(p.dout), stats, sums, heads_of<T>(p.dk),
+            heads_of<T>(p.dv), masks_of(p), p.batch, p.heads, group_of(p), p.scale));
         return round_dq(p, sums, p.dq, stream);
       });
 }

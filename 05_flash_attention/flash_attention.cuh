@@ -47,12 +47,9 @@ tile::Status launch_sides(const AttentionBackward& p, void* stream, const Keys& 
   const auto q = heads_of<const T>(p.q), k = heads_of<const T>(p.k);
   const auto v = heads_of<const T>(p.v), dout = heads_of<const T>(p.dout);
   const auto* stats = static_cast<const RowStats*>(p.workspace);
-  if (keys > 0) {
-    TILE_TRY(tile::launch(of_keys.kernel, of_keys.name, keys, of_keys.threads, of_keys.bytes,
-                          stream, q, k, v, dout, stats, heads_of<T>(p.dk), heads_of<T>(p.dv),
-                          masks_of(p), sizes...));
-  }
-  if (queries == 0) return {};
+  TILE_TRY(tile::launch(of_keys.kernel, of_keys.name, keys, of_keys.threads, of_keys.bytes, stream,
+                        q, k, v, dout, stats, heads_of<T>(p.dk), heads_of<T>(p.dv), masks_of(p),
+                        sizes...));
   return tile::launch(of_queries.kernel, of_queries.name, queries, of_queries.threads,
                       of_queries.bytes, stream, q, k, v, dout, stats, heads_of<T>(p.dq),
                       masks_of(p), sizes...);

@@ -16,6 +16,9 @@
 
 namespace tile {
 
+inline constexpr int kWarp = 32;
+inline constexpr unsigned kAllLanes = 0xffffffffu;
+
 /// Calls `launch` with a value of the C++ type that `type` names, of which only the type matters:
 ///
 ///     return tile::with_element_type(problem.type, [&](auto element) {

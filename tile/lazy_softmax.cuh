@@ -41,7 +41,7 @@ class LazySoftmax : public RowSoftmax<kRows> {
     for (int r = 0; r < kRows / 8; ++r) {
       // Each row depends on its own scores only, not on the warp's other rows.
       const bool is_raised = max[r] > this->reference_[r] + kMaxAbove;
-      this->raise(r, reduce_lanes(is_raised ? max[r] : -INFINITY, Max{}, 4), out);
+      this->raise(r, ptx::max_of_quad(is_raised ? max[r] : -INFINITY), out);
     }
     return true;
   }

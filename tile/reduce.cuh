@@ -1,14 +1,11 @@
 // Reductions: one value out of those that the threads of a warp or a block hold.
 #pragma once
 
-#include <cuda_runtime.h>
-
 #include <cmath>
 
-namespace tile {
+#include "tile/basics.cuh"
 
-inline constexpr int kWarp = 32;
-inline constexpr unsigned kAllLanes = 0xffffffffu;
+namespace tile {
 
 // snippet-begin lanes
 /// The reduction of `value` over a group of `lanes` neighbouring lanes, a power of two, in all of

@@ -50,7 +50,6 @@ inline Status launch_round_dq(const Attention& p, const float4* sums, const Tens
   const int block_rows = 16 * kRoundingThreads / static_cast<int>(p.head_dim);
   unsigned blocks = 0;
   TILE_TRY(blocks_for_tiles(p, p.heads, rows, block_rows, &blocks));
-  if (blocks == 0) return {};
   const auto launch_for = [&](auto element) {
     using T = decltype(element);
     return launch(attention_backward_one_pass_dq<T>, "attention_backward_one_pass_dq", blocks,

@@ -6,7 +6,7 @@
 #include "tile/accumulator.cuh"
 #include "tile/heads.cuh"
 #include "tile/ptx/exp2.cuh"
-#include "tile/reduce.cuh"
+#include "tile/ptx/quad.cuh"
 
 namespace tile {
 
@@ -31,7 +31,7 @@ class RowSoftmax {
       float max = scores.at(r, 0);
 #pragma unroll
       for (int c = 1; c < kCols / 4; ++c) max = fmaxf(max, scores.at(r, c));
-      raise(r, scale_log2_ * reduce_lanes(max, Max{}, 4), out);  // four lanes share a row
+      raise(r, scale_log2_ * ptx::max_of_quad(max), out);  // four lanes share a row
 #pragma unroll
       for (int c = 0; c < kCols / 4; ++c) {
         float& weight = scores.at(r, c);
@@ -61,7 +61,7 @@ class RowSoftmax {
   __device__ void finish(Accumulator<kRows, kDim>& out, float (&lse)[kRows / 8]) {
 #pragma unroll
     for (int r = 0; r < kRows / 8; ++r) {
-      const float sum = reduce_lanes(sum_[r], Add{}, 4);
+      const float sum = ptx::sum_of_quad(sum_[r]);
       const float inverse = sum == 0 ? 0 : 1 / sum;
       lse[r] = sum == 0 ? -INFINITY : reference_[r] * kLn2 + logf(sum);
       out.scale_row(r, inverse);

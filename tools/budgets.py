@@ -49,8 +49,6 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
         "the columns of four rows in place of a row's chunks: no line of step 3's kernel remains",
     ("04_layernorm/backward3_persistent.cu", "changed"):
         "one kernel that walks over rows, with a queue of them, in the place of two that do not",
-    ("04_layernorm/backward4_cluster.cu", "changed"):
-        "most of it is what falls away: a warp's rows, and w and xhat computed twice",
     ("05_flash_attention/backward2_tiles.cu", "lines"): "two kernels, one for each side",
     ("05_flash_attention/backward2_tiles.cu", "changed"):
         "two kernels with tiles in the place of three without: no line of theirs remains",
@@ -71,10 +69,6 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("07_windowed_rope/windowed/forward4_two_visits.cu", "headers"):
         "chapter 06's rotation, an option of the kernel: a method's step 2 is this kernel with tables",
     ("07_windowed_rope/windowed/forward4_two_visits.cu", "header lines"): "the same",
-    ("07_windowed_rope/windowed/forward5_wgmma.cu", "headers"):
-        "chapter 05's ten, and window.hpp: which positions are near",
-    ("07_windowed_rope/windowed/backward1_scores.cu", "lines"):
-        "chapter 05's 116, and two tensors in the place of each of Q, K and their gradients",
     ("07_windowed_rope/windowed/backward2_tiles.cu", "lines"): "two kernels, one for each side",
     ("07_windowed_rope/windowed/backward2_tiles.cu", "changed"): "two kinds of tiles in both of them",
     ("07_windowed_rope/method/backward4_prologue.cu", "changed"):

@@ -483,7 +483,8 @@ class Softmax(WithSource):
     def test_the_butterfly_of_step_3(self):
         self.holds("../tile/reduce.cuh",
                    "for (int distance = lanes / 2; distance > 0; distance /= 2) { value = "
-                   "merge(value, __shfl_xor_sync(kAllLanes, value, distance)); }", "kWarp = 32;")
+                   "merge(value, __shfl_xor_sync(kAllLanes, value, distance)); }")
+        self.holds("../tile/basics.cuh", "kWarp = 32;")
         rounds = softmax.butterfly(softmax.NUMBERS)
         self.assertEqual(len(rounds), 6)
         self.assertEqual(rounds[-1], [sum(softmax.NUMBERS)] * 32)

@@ -58,11 +58,9 @@ tile::Status atomics(const EmbeddingProblem& p, const EmbeddingBackwardBuffers& 
                                             static_cast<cudaStream_t>(stream)));
   return tile::with_element_type(p.type, [&](auto element) -> tile::Status {
     using T = decltype(element);
-    if (blocks > 0) {
-      TILE_TRY(tile::launch(embedding_backward_atomics<T>, "embedding_backward_atomics", blocks,
-                            kThreads, 0, stream, static_cast<const T*>(b.dy), sums,
-                            positions_of(p, b), all, p.dim));
-    }
+    TILE_TRY(tile::launch(embedding_backward_atomics<T>, "embedding_backward_atomics", blocks,
+                          kThreads, 0, stream, static_cast<const T*>(b.dy), sums,
+                          positions_of(p, b), all, p.dim));
     return tile::launch(embedding_backward_atomics_round<T>, "embedding_backward_atomics_round",
                         table_blocks, kThreads, 0, stream, sums, static_cast<T*>(b.dtable),
                         of_table);

@@ -69,7 +69,6 @@ tile::Status tables(const RotaryProblem& p, const RotaryBuffers& buffers, void* 
       const std::int64_t all = p.batch * p.length * heads * (p.head_dim - pairs);
       unsigned blocks = 0;
       TILE_TRY(tile::blocks_for("batch, length and heads", all, kThreads, &blocks));
-      if (blocks == 0) continue;
       TILE_TRY(tile::launch(rotary_tables<T>, "rotary_tables", blocks, kThreads, 0, stream,
                             tile::heads_of<const T>(in, in_strides),
                             tile::heads_of<T>(out, out_strides), buffers.cos, buffers.sin,

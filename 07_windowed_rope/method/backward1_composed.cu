@@ -62,7 +62,6 @@ tile::Status rotate_back(const AttentionBackward& p, Place far_place, const void
   const std::int64_t all = p.batch * length * heads * (dim - pairs);
   unsigned blocks = 0;
   TILE_TRY(tile::blocks_for("batch, lengths and heads", all, kThreads, &blocks));
-  if (blocks == 0) return {};
   const float *cos = p.rotary.cos, *sin = p.rotary.sin;
   const std::int64_t of_far = table_offset(p, far_place);
   return tile::with_element_type(p.type, [&](auto element) -> tile::Status {

@@ -25,7 +25,6 @@ tile::Status fill_positions(const tile::Attention& p, int* positions, void* stre
   unsigned blocks = 0;
   const std::int64_t all = p.batch * p.queries;
   TILE_TRY(tile::blocks_for("batch and queries", all, kThreads, &blocks));
-  if (blocks == 0) return {};
   return tile::launch(method_composed_positions, "method_composed_positions", blocks, kThreads, 0,
                       stream, positions, masks_of(p), all, p.rotary.table_positions);
 }

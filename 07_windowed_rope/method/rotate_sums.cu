@@ -76,7 +76,6 @@ tile::Status rotate_sums_back(const Turning& t, const float4* near, const float4
   const std::int64_t rows = std::int64_t{tiles_of(t.length, kRowsOfTerms)} * kRowsOfTerms;
   unsigned blocks = 0;
   TILE_TRY(blocks_for_tiles(t, t.heads, rows, 32 * kThreads / dim, &blocks));
-  if (blocks == 0) return {};
   return with_16_bits_and_head_dim(t.type, t.head_dim, [&](auto element, auto) {
     using T = decltype(element);
     return tile::launch(method_backward_sums_dq<T>, "method_backward_sums_dq", blocks, kThreads, 0,

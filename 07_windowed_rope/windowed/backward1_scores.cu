@@ -1,17 +1,13 @@
 // Backward, step 1: the formulas.
 // Idea: P and dS do not depend on which pair a score came from; the gradients do: dS of a near key
-//       makes dQ1 = scale dS K1 and dK1 = scale dS^T Q1, dS of a far one dQ2 and dK2. dV is a sum
-//       over both.
-// Limit: the products are computed element by element, and two matrices have 4 bytes for each query
-//        and key.
+//       makes dQ1 = scale dS K1 and dK1 = scale dS^T Q1, dS of a far one dQ2 and dK2.
+// Limit: as in chapter 05, products element by element, and two matrices in memory.
 #include "tile/float_rows.cuh"
 #include "tile/ptx/exp2.cuh"
 #include "windowed/windowed_rope.cuh"
 
 namespace windowed_rope {
 namespace {
-
-using tile::dot;
 
 constexpr int kThreads = 128;
 
@@ -34,7 +30,7 @@ __global__ void windowed_backward_scores(Heads<const T> q1,    // [batch][querie
   const auto work = work_of_block(heads, masks.queries);  // a tile is one query
   const Mask mask = masks.of(work.batch);
   const T* dout_row = dout.rows(work.batch, work.head)[work.tile];
-  const float delta = dot(dout_row, o.rows(work.batch, work.head)[work.tile], dim);
+  const float delta = tile::dot(dout_row, o.rows(work.batch, work.head)[work.tile], dim);
   for (int key = threadIdx.x; key < masks.keys; key += kThreads) {
     float weight = 0, dscore = 0;
     if (mask.sees(work.tile, key)) {
@@ -42,9 +38,9 @@ __global__ void windowed_backward_scores(Heads<const T> q1,    // [batch][querie
       const T* query_row = (near ? q1 : q2).rows(work.batch, work.head)[work.tile];
       const T* key_row = (near ? k1 : k2).rows(work.batch, work.head / group)[key];
       const T* value_row = v.rows(work.batch, work.head / group)[key];
-      const float score = scale * dot(query_row, key_row, dim);
+      const float score = scale * tile::dot(query_row, key_row, dim);
       weight = tile::ptx::exp2_approx(kLog2E * (score - lse[blockIdx.x]));
-      dscore = weight * (dot(dout_row, value_row, dim) - delta);
+      dscore = weight * (tile::dot(dout_row, value_row, dim) - delta);
     }
     weights[std::int64_t{blockIdx.x} * masks.keys + key] = weight;
     dscores[std::int64_t{blockIdx.x} * masks.keys + key] = dscore;
@@ -100,24 +96,19 @@ tile::Status scores(const AttentionBackward& p, void* stream) {
     const auto v = heads_of<const T>(p.v), dout = heads_of<const T>(p.dout);
     auto* weights = static_cast<float*>(p.workspace);
     float* dscores = weights + p.batch * p.heads * p.queries * p.keys;
-    const Window window = window_of(p);
     const Window::Kinds near{true, false}, far{false, true}, both{true, true};
     const auto product = [&](auto of_keys, Window::Kinds kinds, const float* matrix,
                              Heads<const T> factor, const tile::TensorView& gradient,
                              float scale) -> tile::Status {
-      const unsigned blocks = of_keys ? keys : queries;
-      if (blocks == 0) return {};
       return tile::launch(windowed_backward_scores_product<of_keys, T>,
-                          "windowed_backward_scores_product", blocks, kThreads, 0, stream, matrix,
-                          factor, heads_of<T>(gradient), masks_of(p), window, kinds, p.heads,
-                          group_of(p), p.head_dim, scale);
+                          "windowed_backward_scores_product", of_keys ? keys : queries, kThreads, 0,
+                          stream, matrix, factor, heads_of<T>(gradient), masks_of(p), window_of(p),
+                          kinds, p.heads, group_of(p), p.head_dim, scale);
     };
-    if (queries > 0) {
-      TILE_TRY(tile::launch(windowed_backward_scores<T>, "windowed_backward_scores", queries,
-                            kThreads, 0, stream, q1, k1, q2, k2, v, heads_of<const T>(p.o), dout,
-                            p.lse, weights, dscores, masks_of(p), window, p.heads, group_of(p),
-                            p.head_dim, p.scale));
-    }
+    TILE_TRY(tile::launch(windowed_backward_scores<T>, "windowed_backward_scores", queries,
+                          kThreads, 0, stream, q1, k1, q2, k2, v, heads_of<const T>(p.o), dout,
+                          p.lse, weights, dscores, masks_of(p), window_of(p), p.heads, group_of(p),
+                          p.head_dim, p.scale));
     TILE_TRY(product(std::false_type{}, near, dscores, k1, p.dq, p.scale));
     TILE_TRY(product(std::false_type{}, far, dscores, k2, p.dq_far, p.scale));
     TILE_TRY(product(std::true_type{}, near, dscores, q1, p.dk, p.scale));

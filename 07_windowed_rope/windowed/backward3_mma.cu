@@ -187,13 +187,10 @@ tile::Status mma(const AttentionBackward& p, void* stream) {
     const BatchMasks masks = masks_of(p);
     const Window window = window_of(p);
     const int heads = static_cast<int>(p.heads);
-    if (keys > 0) {
-      TILE_TRY(tile::launch(windowed_backward_mma_dkv<T, kDim>, "windowed_backward_mma_dkv", keys,
-                            Plan::kThreads, Plan::kBytes, stream, q1, k1, q2, k2, v, dout, stats,
-                            heads_of<T>(p.dk), heads_of<T>(p.dk_far), heads_of<T>(p.dv), masks,
-                            window, heads, group_of(p), p.scale));
-    }
-    if (queries == 0) return tile::Status{};
+    TILE_TRY(tile::launch(windowed_backward_mma_dkv<T, kDim>, "windowed_backward_mma_dkv", keys,
+                          Plan::kThreads, Plan::kBytes, stream, q1, k1, q2, k2, v, dout, stats,
+                          heads_of<T>(p.dk), heads_of<T>(p.dk_far), heads_of<T>(p.dv), masks,
+                          window, heads, group_of(p), p.scale));
     return tile::launch(windowed_backward_mma_dq<T, kDim>, "windowed_backward_mma_dq", queries,
                         Plan::kThreads, Plan::kBytes, stream, q1, k1, q2, k2, v, dout, stats,
                         heads_of<T>(p.dq), heads_of<T>(p.dq_far), masks, window, heads, group_of(p),

@@ -164,15 +164,13 @@ tile::Status one_pass(const AttentionBackward& p, void* stream) {
         unsigned blocks = 0;
         TILE_TRY(blocks_for_tiles(p, p.kv_heads, p.keys, Plan::kKept, &blocks));
         const auto* stats = static_cast<const RowStats*>(p.workspace);
-        if (blocks > 0) {
-          TILE_TRY(tile::launch(
-              windowed_backward_one_pass<T, kDim>, "windowed_backward_one_pass", blocks,
-              Plan::kThreads, Plan::kBytes, stream, heads_of<const T>(p.q), heads_of<const T>(p.k),
-              heads_of<const T>(p.q_far), heads_of<const T>(p.k_far), heads_of<const T>(p.v),
-              heads_of<const T>(p.dout), stats, sums.near, sums.far, heads_of<T>(p.dk),
-              heads_of<T>(p.dk_far), heads_of<T>(p.dv), masks_of(p), window_of(p), p.batch, p.heads,
-              group_of(p), p.scale));
-        }
+        TILE_TRY(tile::launch(windowed_backward_one_pass<T, kDim>, "windowed_backward_one_pass",
+                              blocks, Plan::kThreads, Plan::kBytes, stream, heads_of<const T>(p.q),
+                              heads_of<const T>(p.k), heads_of<const T>(p.q_far),
+                              heads_of<const T>(p.k_far), heads_of<const T>(p.v),
+                              heads_of<const T>(p.dout), stats, sums.near, sums.far,
+                              heads_of<T>(p.dk), heads_of<T>(p.dk_far), heads_of<T>(p.dv),
+                              masks_of(p), window_of(p), p.batch, p.heads, group_of(p), p.scale));
         if (!p.dq.data) return {};  // the caller makes something else of the sums
         TILE_TRY(round_dq(p, sums.near, p.dq, stream));
         return round_dq(p, sums.far, p.dq_far, stream);

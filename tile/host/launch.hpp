@@ -108,12 +108,13 @@ Status check_fits(const Argument& argument, const std::string& call) {
 
 /// Launches `kernel` in clusters of `cluster` blocks along x, each of `block` threads with
 /// `shared_bytes` of dynamic shared memory, in `stream`, a cudaStream_t. The status is that of the
-/// launch, as from launch_status(). `name` is a literal.
+/// launch, as from launch_status(); without blocks there is nothing to launch. `name` is a literal.
 template <class... Parameters, class... Arguments>
 Status launch_in_clusters(void (*kernel)(Parameters...), LaunchName name, dim3 grid, dim3 block,
                           unsigned cluster, std::size_t shared_bytes, void* stream,
                           const Arguments&... arguments) {
   static_assert(sizeof...(Parameters) == sizeof...(Arguments), "an argument for each parameter");
+  if (grid.x == 0) return {};
   const std::string call = std::string("launch of ") + name.text;
   const LaunchConfig launch(grid, block, cluster, shared_bytes, stream);
   TILE_TRY(launch.prepare(kernel, call));

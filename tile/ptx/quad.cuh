@@ -3,6 +3,7 @@
 
 #include <cuda_runtime.h>
 
+#include <cmath>
 #include <cstdint>
 
 namespace tile::ptx {
@@ -24,5 +25,17 @@ __device__ __forceinline__ void transpose_quad(std::uint32_t (&v)[4]) {
   }
 }
 // snippet-end transpose
+
+/// The greatest value of four neighbouring lanes, in all four of them.
+__device__ __forceinline__ float max_of_quad(float value) {
+  value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, 2));
+  return fmaxf(value, __shfl_xor_sync(0xffffffffu, value, 1));
+}
+
+/// Their sum, to the same bits in all four.
+__device__ __forceinline__ float sum_of_quad(float value) {
+  value += __shfl_xor_sync(0xffffffffu, value, 2);
+  return value + __shfl_xor_sync(0xffffffffu, value, 1);
+}
 
 }  // namespace tile::ptx
