@@ -2,8 +2,6 @@
 // part of the work a block does.
 #pragma once
 
-#include <string>
-
 #include "tile/basics.cuh"
 #include "tile/host/strides.hpp"
 
@@ -47,9 +45,9 @@ inline int tiles_of(std::int64_t rows, int tile) {
 }
 
 // snippet-begin longest_first
-/// The work with the number `at` if the tiles with the most work come first, so that tiles with
-/// little work fill the gaps at the end. `together` heads take turns at each tile, and share the
-/// L2. For tiles of keys: under a causal mask the first ones are seen by the most queries.
+/// The `at`-th work if tiles with the most work come first, so that little ones fill the gaps at
+/// the end. `together` heads take turns at each tile, and share the L2. For tiles of keys: under a
+/// causal mask the first ones are seen by the most queries.
 __device__ inline BlockWork longest_first(unsigned at, unsigned together, int batch, int heads,
                                           int tiles) {
   const unsigned all = batch * heads, section = at / (together * tiles) * together;
@@ -58,7 +56,6 @@ __device__ inline BlockWork longest_first(unsigned at, unsigned together, int ba
   return {static_cast<int>(of_head / heads), static_cast<int>(of_head % heads),
           static_cast<int>(in_section / width)};
 }
-/// That of this block, eight heads at a time.
 __device__ inline BlockWork keys_longest_first(int batch, int heads, int tiles) {
   return longest_first(blockIdx.x, 8, batch, heads, tiles);
 }

@@ -29,18 +29,17 @@ struct RingPlace {
   int stage = 0;
   unsigned parity = 0;
 
-  __device__ __forceinline__ void advance() {
-    if (++stage < kStages) return;
-    stage = 0;
-    parity ^= 1;
+  /// Goes on. Returns the stage that it leaves.
+  __device__ __forceinline__ int advance() {
+    const int left = stage;
+    if (++stage == kStages) stage = 0, parity ^= 1;
+    return left;
   }
 
   /// The reading side waits for the next stage, and goes on. Returns the stage.
   __device__ __forceinline__ int wait_next(ptx::Mbarrier (&full)[kStages]) {
-    const int at = stage;
-    ptx::mbarrier_wait(&full[at], parity);
-    advance();
-    return at;
+    ptx::mbarrier_wait(&full[stage], parity);
+    return advance();
   }
 };
 
@@ -53,17 +52,15 @@ class RingReader {
 
   /// Waits for the next stage, and returns it.
   __device__ __forceinline__ int next() {
-    const int at = place_.stage;
-    ptx::mbarrier_wait(&full_[at], place_.parity);
-    place_.advance();
-    return at;
+    ptx::mbarrier_wait(&full_[place_.stage], place_.parity);
+    return place_.advance();
   }
   /// The warpgroup has read the stage: one of its threads says so.
   __device__ __forceinline__ void release(int stage) const {
     if (is_leader_) ptx::mbarrier_arrive(&empty_[stage]);
   }
-  /// Leaves the next stage unread. Only that thread waits for it: if all did, in a branch that a
-  /// warpgroup may not take, ptxas would not believe that the warpgroup stays together (C7520).
+  /// Leaves the next stage unread. Only that thread waits: if all did, in a branch, ptxas would not
+  /// believe that the warpgroup stays together (C7520).
   __device__ __forceinline__ void drop() {
     if (is_leader_) ptx::mbarrier_wait(&full_[place_.stage], place_.parity);
     release(place_.stage);
