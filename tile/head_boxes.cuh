@@ -90,7 +90,8 @@ struct HeadBoxes {
             .box = {kBoxCols, kRows, 1, 1},
             .swizzle_bytes = 128};
   }
-  static Status make_map(const char* name, DType type, const TensorView& x, std::int64_t batch,
+  template <class View>  // a TensorView
+  static Status make_map(const char* name, DType type, const View& x, std::int64_t batch,
                          std::int64_t heads, std::int64_t rows, TensorMap* map) {
     return make_tensor_map(name, boxed(type, x.data, batch, heads, rows, x.stride), map);
   }

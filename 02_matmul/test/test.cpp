@@ -44,7 +44,7 @@ constexpr Border kBorders[] = {
     {"tma_store", {580, 380, 11 * 64 + 8}, 1},
     // Seven stages of 64, of each of eight blocks.
     {"split_k", {24, 8, 8 * 15 * 64}, 2},
-    {"split_k", {1030, 136, 8 * 64}},  // more than a group of tiles, each of two blocks
+    {"split_k", {1030, 136, 8 * 64}, 3},  // more than a group of tiles, each of two blocks
     {"e4m3", {264, 264, 11 * 128 + 16}, 0},
     {"e4m3", {2200, 264, 48}, 0},
 };

@@ -286,7 +286,8 @@ __global__ void once_kernel(int* out) {
   __shared__ volatile int waits, value;
   if (threadIdx.x == 0) {
     mbarrier_init(&barrier, 1);
-    waits = value = 0;
+    waits = 0;
+    value = 0;
   }
   __syncthreads();
   if (threadIdx.x >= 32) {
