@@ -213,7 +213,7 @@ __global__ void __launch_bounds__(TilePlan<kDim>::kThreads, 1) attention_persist
       wgmma_commit();
       wgmma_wait<0>(registers_of(scores));
       ring.release(first_keys);
-      hide(scores, mask, block_query + warp_row, visited.first * kKeys);
+      hide_some(visited.first);
       softmax.look_at(scores, out);
       weigh_all();
       weights = tile::as_fragment<T>(scores);

@@ -38,12 +38,14 @@ class Canvas:
         self.alike = False  # looks the same on a dark screen
         self.texts = []  # (x0, y0, x1, y1, text), for the tests
 
-    def rect(self, x, y, width, height, fill="none", stroke="none", line=1.0, radius=0.0):
+    def rect(self, x, y, width, height, fill="none", stroke="none", line=1.0, radius=0.0,
+             opacity=1.0):
         self.inside(x, y, x + width, y + height, "a rectangle")
+        shade = f' fill-opacity="{opacity:.3f}"' if opacity < 1 else ""
         outline = f' stroke="{stroke}" stroke-width="{short(line)}"' if stroke != "none" else ""
         rounded = f' rx="{short(radius)}"' if radius else ""
         self.parts.append(f'<rect x="{short(x)}" y="{short(y)}" width="{short(width)}" '
-                          f'height="{short(height)}" fill="{fill}"{outline}{rounded}/>')
+                          f'height="{short(height)}" fill="{fill}"{shade}{outline}{rounded}/>')
 
     def line(self, x0, y0, x1, y1, stroke=INK, line=1.5, dashes="", arrow=False):
         self.inside(min(x0, x1), min(y0, y1), max(x0, x1), max(y0, y1), "a line")

@@ -266,17 +266,12 @@ def sinusoids(_root):
             angle = p * 10000.0 ** (-2 * (column // 2) / dim)
             value = math.sin(angle) if column % 2 == 0 else math.cos(angle)
             canvas.rect(left + column * cell_x, top + p * cell_y, cell_x - 1, cell_y - 1,
-                        blend(A if value > 0 else B, abs(value)))
+                        A if value > 0 else B, opacity=abs(value))
         if p % 8 == 0:
             canvas.text(left - 8, top + p * cell_y + 9, f"p = {p}", 12, GREY, "end")
-    canvas.text(20, 350, "Blue is +1, orange −1, white 0. Columns 0 and 1 are sine and cosine of p; "
+    canvas.text(20, 350, "Blue is +1, orange −1, none 0. Columns 0 and 1 are sine and cosine of p; "
                 "to the right the pairs turn more\nslowly, up to columns that hardly change.", 12, GREY)
     return canvas
-
-def blend(colour, share):
-    """The colour, mixed with white."""
-    parts = [int(colour[i:i + 2], 16) for i in (1, 3, 5)]
-    return "#" + "".join(f"{round(255 + (part - 255) * share):02x}" for part in parts)
 
 FIGURES = {f"{CHAPTER}/figures/{name}.svg": draw for name, draw in (
     ("rotary1_hands", hands), ("rotary1_distance", distance), ("rotary3_layouts", layouts), ("wavelengths", wavelengths),

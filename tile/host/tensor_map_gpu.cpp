@@ -34,6 +34,11 @@ CUtensorMapSwizzle swizzle_of(int bytes) {
 }  // namespace
 
 Status encode_tensor_map(const char* name, const BoxedTensor& tensor, TensorMap* map) {
+  // The driver wants the card's context in this thread. The runtime puts it there with a thread's
+  // first call that needs it, which this may be.
+  int card = 0;
+  TILE_RETURN_IF_CUDA_ERROR(cudaGetDevice(&card));
+  TILE_RETURN_IF_CUDA_ERROR(cudaSetDevice(card));
   void* function = nullptr;
   cudaDriverEntryPointQueryResult found{};
   TILE_RETURN_IF_CUDA_ERROR(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function,
