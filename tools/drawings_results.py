@@ -33,8 +33,8 @@ OTHERS = ("", "copy", "cuDNN causal")
 def order_of_steps(root, chapter, direction):
     """{step: its number}, from the names of the files. A folder may have one ladder for both."""
     numbers = {}
-    for folder in {file.parent for file in (root / chapter).glob("**/*.cu")}:
-        files = [file.stem for file in folder.glob("*.cu")]
+    for folder in sorted({file.parent for file in (root / chapter).glob("**/*.cu")}):
+        files = [file.stem for file in sorted(folder.glob("*.cu"))]
         steps = [re.fullmatch(rf"{direction}(\d+)_(\w+)", file) for file in files]
         if not any(steps):
             steps = [re.fullmatch(r"(?:step|forward)(\d+)_(\w+)", file) for file in files]

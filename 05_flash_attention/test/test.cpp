@@ -76,8 +76,10 @@ constexpr Border kBorders[] = {
     {true, "persistent", {1, 1, 1, 193, 11 * 128 + 1, 64}},
     {true, "persistent", {1, 1, 1, 129, 5 * 128 + 1, 128}},
     {true, "persistent", {1, 1, 1, 129, 5 * 80 + 1, 256}},
-    // Two queries' stages, for each of four blocks; of some tiles a consumer sees less than others,
-    // and three entries of four have one key only.
+    // The second entry's last tile has three keys and rows to clear; not all consumers see it.
+    {true, "turns", {2, 1, 1, 193, 262, 64}},
+    {true, "persistent", {2, 1, 1, 193, 262, 64}},
+    // Two queries' stages, for each of four blocks; two entries of four have one key only.
     {true, "persistent", {4, 3, 1, 385, 385, 64}},
     {true, "persistent", {4, 6, 3, 129, 257, 128}},
     // Ten heads, more than blocks take in a section, of two tiles.
@@ -129,7 +131,8 @@ TEST_SUITE("step") {
         has_some = true;
         Case c = windowed(full(type, border.sizes), border.left, border.right);
         for (std::int64_t entry = 0; c.p.batch > 1 && entry < c.p.batch; ++entry) {
-          c.key_lengths.push_back(entry == 0 ? static_cast<int>(c.p.keys) : 1);
+          const auto keys = static_cast<int>(c.p.keys);
+          c.key_lengths.push_back(entry == 0 ? keys : entry == 1 ? keys - 3 : 1);
         }
         CHECK(takes(step, c));
         check_step(step, c, normal(c));

@@ -56,10 +56,11 @@ profile() { # TITLE KERNEL SKIP
 } >"$out/profile.txt" 2>&1 || { cat "$out/profile.txt"; status=1; }
 
 # ---- SASS ----
-# Addresses and instructions, without their encoding.
+# Addresses and instructions, without their encoding, and without the NOPs that fill the last line of
+# the instruction cache.
 code_of() { # KERNEL
   cuobjdump -sass "$folder/occupancy" | sed -n "/Function : .*$1/,/Function : /p" |
-    sed -nE 's|^ +/\*([0-9a-f]{4,})\*/ +([^;]*;).*|\1 \2|p'
+    sed -nE 's|^ +/\*([0-9a-f]{4,})\*/ +([^;]*;).*|\1 \2|p' | sed '/ NOP;$/d'
 }
 {
   for kernel in copy_one copy_four; do
