@@ -42,10 +42,21 @@ seconds_left() { # DONE ALL ESTIMATE SECONDS-SO-FAR
   echo $(((1000 - permille) * ((1000 - permille) * $3 + 1000 * $4) / 1000000))
 }
 
-# A job in the background writes a line to a log for each of `all` parts that is done.
-begin_progress() { # TEXT NOUN JOB LOG PATTERN ALL ESTIMATE
-  p_text=$1 p_noun=$2 p_job=$3 p_log=$4 p_pattern=$5 p_all=$6 p_estimate=$7
+# Starts a job in the background, which writes a line to a log for each of `all` parts that is done.
+# Ctrl-C alone would not end it for sure: Ninja does not listen while it reads its files, and bash goes
+# on if the command that it waits for ended by itself. So the job is a process group, which ends with
+# this script.
+begin_progress() { # TEXT NOUN LOG PATTERN ALL ESTIMATE COMMAND…
+  p_text=$1 p_noun=$2 p_log=$3 p_pattern=$4 p_all=$5 p_estimate=$6
   p_start=$SECONDS p_said=$SECONDS p_done=0
+  shift 6
+  : >"$p_log" # before the first look at it
+  trap 'exit 130' INT
+  trap 'kill -- "-$p_job" 2>/dev/null || true' EXIT
+  set -m
+  "$@" </dev/null >"$p_log" 2>&1 &
+  p_job=$!
+  set +m
 }
 count_lines() { grep -cE "$1" "$2" || true; } # PATTERN LOG
 
@@ -147,9 +158,7 @@ start_build() { # FOLDER TEXT TARGETS…
   local folder=$1 log=$1/build.log
   say "Building $2: $files file$( ((files == 1)) || echo s), about $(duration "$estimate") on $(cores) cores …"
   shift 2
-  : >"$log"
-  build_in_turn "$folder" "$@" >"$log" 2>&1 &
-  begin_progress Building files $! "$log" "$object" "$files" "$estimate"
+  begin_progress Building files "$log" "$object" "$files" "$estimate" build_in_turn "$folder" "$@"
 }
 
 build_in_turn() { # FOLDER TARGETS…

@@ -158,7 +158,7 @@ exit 8""")
 
     def test_play_builds_beside_the_source_nothing_and_runs_it(self):
         # A compiler that makes a program of the source itself.
-        (self.root / "bin/ninja").unlink()
+        ninja.unlink()
         (self.build / "build.ninja").write_text(
             "build play_tools: phony\nbuild build.ninja: phony\n", encoding="utf-8")
         (self.build / "play.ninja").write_text(
@@ -402,7 +402,8 @@ class Waiting(unittest.TestCase):
         master, slave = pty.openpty()
         seen = b""
         with subprocess.Popen(command, cwd=self.root, stdin=slave, stdout=slave, stderr=slave,
-                              env=os.environ | {"CXX": str(self.root / "cxx"), "TERM": "xterm"},
+                              env=os.environ | {"CXX": str(self.root / "cxx"), "TERM": "xterm",
+                                                "PATH": f"{self.root}/bin:{os.environ['PATH']}"},
                               preexec_fn=lambda: (os.setsid(),
                                                   fcntl.ioctl(0, termios.TIOCSCTTY, 0))) as process:
             os.close(slave)
@@ -428,7 +429,15 @@ class Waiting(unittest.TestCase):
         # No build ends before Ctrl-C comes, on a slow machine either.
         compiler.write_text(endless_tests.replace(
             "case $source in ", "case $source in *exercises*) sleep 60 ;; "), encoding="utf-8")
+        # A Ninja that does not listen to Ctrl-C yet, since it still reads its files.
+        ninja = self.root / "bin/ninja"
+        ninja.parent.mkdir()
+        ninja.write_text("#!/bin/sh\n"
+                         "case \"$*\" in *' -n '*) ;; *plan.ninja*) trap '' INT HUP; sleep 60 ;; esac\n"
+                         f'exec {shutil.which("ninja")} "$@"\n', encoding="utf-8")
+        ninja.chmod(0o755)
         self.interrupt(("./tour", "exercise", "01.1"), b"Building: ")
+        ninja.unlink()
         self.interrupt(("./tour", "test", "01", "--device", "cpu"), b"Building: ")
         compiler.write_text(endless_tests, encoding="utf-8")
         self.interrupt(("./tour", "test", "01", "--device", "cpu"), b"Testing: ")
