@@ -6,6 +6,10 @@
 #include "tile/host/head_dim.hpp"
 #include "tile/host/tensor_argument.hpp"
 
+namespace tile {
+struct ColumnStats;
+}
+
 namespace flash_attention {
 
 using tile::blocks_for_tiles, tile::group_of, tile::masks_of, tile::tiles_of;
@@ -16,6 +20,11 @@ using tile::work_of_block, tile::work_longest_first, tile::keys_longest_first;
 
 /// Fills in the stats, [batch][heads][rows of stats], at the beginning of the workspace.
 tile::Status compute_stats(const AttentionBackward& p, void* stream);
+
+/// The same in the order of wgmma's columns (tile/column_stats.cuh), and clears the sums of dQ
+/// after them. The type has 16 bits.
+tile::Status compute_column_stats(const AttentionBackward& p, tile::ColumnStats* stats,
+                                  float4* sums, void* stream);
 
 /// dq, as `p` describes q, becomes p.scale times the sums (tile/host/dq_sums.hpp). The type has 16
 /// bits.

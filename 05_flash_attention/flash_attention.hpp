@@ -100,12 +100,12 @@ tile::Status check_chunks(const AttentionBackward& p);
 
 // The steps. Each computes dq, dk and dv in the given stream (a cudaStream_t).
 using BackwardStep = tile::Status(const AttentionBackward&, void* stream);
-BackwardStep scores, tiles, mma, warp_tiles, pipeline, one_pass;
+BackwardStep scores, tiles, mma, warp_tiles, pipeline, one_pass, wgmma;
 
 // What their own kernels take.
 using BackwardTakes = tile::Status(const AttentionBackward&, const tile::Device&);
 BackwardTakes takes_scores, takes_tiles, takes_mma, takes_warp_tiles, takes_pipeline,
-    takes_one_pass;
+    takes_one_pass, takes_wgmma;
 
 // ---- The ladders ----
 
@@ -276,6 +276,16 @@ inline constexpr BackwardLadder::Step kBackward[] = {
      .otherwise = "mma",
      .shows = kShows,
      .launch = one_pass,
+     .workspace_bytes = stats_and_sums_bytes},
+    {.name = "wgmma",
+     .idea = "five products by wgmma, weights in registers; dQ is added by bulk reductions",
+     .types = k16Bits,
+     .needs = {tile::Feature::bf16_mma, tile::Feature::cp_async, tile::Feature::tma,
+               tile::Feature::wgmma},
+     .takes = takes_wgmma,
+     .otherwise = "one_pass",
+     .shows = kShows,
+     .launch = wgmma,
      .workspace_bytes = stats_and_sums_bytes},
 };
 inline constexpr BackwardLadder kBackwardLadder{.name = "backward",

@@ -260,7 +260,7 @@ __global__ void __launch_bounds__(TilePlan<kDim>::kThreads, 1) attention_persist
     }
     float row_lse[2];
     softmax.finish(out, row_lse);
-    QueryBoxes::store_warp(out, q_smem, warp_row);
+    QueryBoxes::store_warp(tile::as_fragment<T>(out), q_smem, warp_row);
     fence_async_proxy();  // TMA sees what this lane has stored
     __syncwarp();         // and what the others have
     if (threadIdx.x % tile::kWarp == 0) mbarrier_arrive(&mail.outputs_full[i]);

@@ -41,17 +41,15 @@ struct HeadBoxes {
     }
   }
 
-  /// Rounds a warp's sums and stores them as 16 rows from `row` on, a multiple of 16.
-  static __device__ void store_warp(const Accumulator<16, kCols>& sums, ptx::SharedAddress to,
+  /// Stores a warp's fragment as 16 rows from `row` on, a multiple of 16.
+  static __device__ void store_warp(const Fragment<16, kCols>& rounded, ptx::SharedAddress to,
                                     int row) {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-    const Fragment<16, kCols> rounded = as_fragment<T>(sums);
+    const int lane = static_cast<int>(threadIdx.x) % 32, y = row + lane % 16;
+    const ptx::SharedAddress lane_at = to + (y * kRowBytes + swizzle_128B(y, lane / 16) * 16);
 #pragma unroll
     for (int col = 0; col < kCols; col += 16) {  // the four tiles of an stmatrix
-      const int y = row + lane % 16, chunk = col % kBoxCols / 8 + lane / 16;  // of this lane's row
-      ptx::stmatrix_x4(
-          to + (col / kBoxCols * kBoxBytes + y * kRowBytes + swizzle_128B(y, chunk) * 16),
-          rounded.mma[0][col / 16]);
+      ptx::stmatrix_x4((lane_at + col / kBoxCols * kBoxBytes) ^ col % kBoxCols * 2,
+                       rounded.mma[0][col / 16]);
     }
   }
 
@@ -72,6 +70,7 @@ struct HeadBoxes {
   static __device__ void clear(ptx::SharedAddress at, int row) {
     const int thread = static_cast<int>(threadIdx.x) % kThreads;
     constexpr int kRowChunks = kRowBytes / 16;  // the swizzle permutes them within their row only
+#pragma unroll 1  // rare, and without registers that loops around it would lack
     for (int chunk = thread; chunk < kBytes / 16; chunk += kThreads) {
       if (chunk / kRowChunks % kRows >= row) ptx::store_shared(at + chunk * 16, uint4{});
     }

@@ -16,7 +16,8 @@ __global__ void attention_backward_one_pass_dq(
     Heads<T> dq,         // [batch][queries][heads][dim]
     int queries, int heads, int dim, float scale) {
   const int term_rows = (queries + kRowsOfTerms - 1) / kRowsOfTerms * kRowsOfTerms;
-  const std::int64_t at = std::int64_t{blockIdx.x} * kRoundingThreads + threadIdx.x;
+  // From the last rows on, whose sums the L2 may still hold.
+  const std::int64_t at = std::int64_t{gridDim.x - 1 - blockIdx.x} * kRoundingThreads + threadIdx.x;
   const int lane_row = static_cast<int>(at % 8), chunk = static_cast<int>(at / 8 % (dim / 8));
   const std::int64_t row16 = at / dim;  // 16 rows have dim threads
   const int of_head = static_cast<int>(row16 / (term_rows / 16));

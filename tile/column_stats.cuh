@@ -1,0 +1,68 @@
+// Backward preprocess for wgmma: lse and delta of each query, in the order in which lanes read
+// them, and zeros for the sums of dQ.
+#pragma once
+
+#include "tile/host/attention_launch.hpp"
+#include "tile/key_blocks.cuh"
+#include "tile/reduce.cuh"
+#include "tile/rows.cuh"
+
+namespace tile {
+
+// snippet-begin prepare
+/// delta = sum dO O of a query, and zeros for its sums of dQ. A row has kDim / 8 lanes, and a block
+/// so many rows that each head's have whole blocks. The first blocks have the last rows: what the
+/// next kernel reads first is then still in the L2.
+template <class T, int kDim, int kThreads>
+__global__ void attention_backward_prepare(Heads<const T> o,     // [batch][queries][heads][kDim]
+                                           Heads<const T> dout,  // as o
+                                           const float* lse,     // [batch][heads][queries]
+                                           ColumnStats* stats,   // [batch][heads][rows / 16]
+                                           float4* dq_sums,      // … [rows / 16][kDim / 8][lane]
+                                           BatchMasks masks, int heads, int rows) {
+  constexpr int kLanes = kDim / 8, kRows = kThreads / kLanes;
+  static_assert(kRowsOfTerms % kRows == 0 && kLanes <= kWarp, "whole blocks, whole warps");
+  const unsigned block = gridDim.x - 1 - blockIdx.x, of_all = block / (rows / kRows);
+  const int head = static_cast<int>(of_all % heads), batch = static_cast<int>(of_all / heads);
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % kLanes;
+  const int query = static_cast<int>(block % (rows / kRows)) * kRows + thread / kLanes;
+  const bool exists = query < masks.of(batch).queries;
+  float sum = 0;
+  if (exists) {
+    float a[8], b[8];
+    Chunk<T, 8>::load(o.row(batch, query, head) + lane * 8).to_floats(a);
+    Chunk<T, 8>::load(dout.row(batch, query, head) + lane * 8).to_floats(b);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) sum += a[i] * b[i];
+  }
+  sum = reduce_lanes(sum, Add{}, kLanes);
+  // A query that does not exist, or sees no key, has no weight: the mask hides its scores.
+  if (lane == 0) {
+    ColumnStats& of16 = stats[(std::int64_t{of_all} * rows + query) / ColumnStats::kQueries];
+    const float of_row = exists ? lse[std::int64_t{of_all} * masks.queries + query] : -INFINITY;
+    const int at = ColumnStats::lane(query), i = ColumnStats::place(query);
+    of16.lse2[at][i] = of_row != -INFINITY ? kLog2E * of_row : 0;
+    of16.delta[at][i] = sum;
+  }
+  float4* zeros = dq_sums + std::int64_t{block} * kRows * (kDim / 4);
+#pragma unroll
+  for (int i = 0; i < kRows * kDim / 4; i += kThreads) zeros[i + thread] = float4{};
+}
+// snippet-end prepare
+
+/// Fills in `stats` and clears `dq_sums` in the stream, a cudaStream_t, for a type of 16 bits and
+/// kDim columns. Of the call it reads o, dout, lse, the sizes and the lengths. The rows of o and
+/// dout consist of aligned chunks of 16 bytes.
+template <class T, int kDim>
+Status launch_column_stats(const AttentionBackward& p, ColumnStats* stats, float4* dq_sums,
+                           void* stream) {
+  constexpr int kThreads = 256;
+  const int rows = tiles_of(p.queries, kRowsOfTerms) * kRowsOfTerms;
+  unsigned blocks = 0;
+  TILE_TRY(blocks_for_tiles(p, p.heads, rows, kThreads / (kDim / 8), &blocks));
+  return launch(attention_backward_prepare<T, kDim, kThreads>, "attention_backward_prepare", blocks,
+                kThreads, 0, stream, heads_of<const T>(p.o), heads_of<const T>(p.dout), p.lse,
+                stats, dq_sums, masks_of(p), p.heads, rows);
+}
+
+}  // namespace tile
