@@ -121,12 +121,7 @@ __global__ void __launch_bounds__(kThreads, 1) attention_backward_wgmma(
   for (int i = 0; i < tiles * group; ++i) {
     const int queries = ring.next(), douts = ring.next();
     const auto& tile = mail.tiles[queries / 2];
-    if (tile.is_border) {
-      const int rows = masks.of(work.batch).queries - tile.query;
-      if (rows < kQueries && rows < masks.queries - tile.query) {
-        clear(QueryBoxes{}, stage(queries), stage(douts), rows);
-      }
-    }
+    if (tile.rows < kQueries) clear(QueryBoxes{}, stage(queries), stage(douts), tile.rows);
     wgmma_fence();  // S^T = K Q^T and dP^T = V dO^T
     tile::start_product_of_rows<T, KeyBoxes, QueryBoxes>(weights, keys, first_row, stage(queries));
     tile::start_product_of_rows<T, KeyBoxes, QueryBoxes>(dscores, values, first_row, stage(douts));

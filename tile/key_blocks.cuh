@@ -30,6 +30,8 @@ struct KeyBlockMail {
   struct {
     std::int64_t sum_row;  // of the sums of dQ of all heads
     int query;             // the first one
+    int rows;              // that are cleared from here on: past the entry's length, they may hold
+                           // anything; or kQueries
     bool is_border;        // the mask hides some of the queries from some of the keys
   } tiles[kQueryStages / 2];
   alignas(16) ColumnStats stats[kQueryStages / 2][kQueries / ColumnStats::kQueries];
@@ -45,6 +47,8 @@ __device__ __forceinline__ void load_queries(KeyBlockMail<Boxes::kRows>& mail,
                                              const Mask::Tiles& visited, int heads, int group) {
   constexpr int kStatBytes = sizeof mail.stats[0];
   const int rows = (masks.queries + kRowsOfTerms - 1) / kRowsOfTerms * kRowsOfTerms;  // of a head
+  const int length = masks.of(work.batch).queries;  // TMA clears what is past the tensor's
+  const int queries = length < masks.queries ? length : rows;
   RingPlace<kQueryStages> place;
   for (int head = work.head * group; head < (work.head + 1) * group; ++head) {
     for (int tile = visited.first; tile < visited.last; ++tile) {
@@ -52,7 +56,8 @@ __device__ __forceinline__ void load_queries(KeyBlockMail<Boxes::kRows>& mail,
       const std::int64_t row = (std::int64_t{work.batch} * heads + head) * rows + query;
       ptx::mbarrier_wait(&mail.empty[place.stage], place.parity ^ 1);
       int i = place.advance();
-      mail.tiles[i / 2] = {row, query, tile < visited.whole_first || tile >= visited.whole_last};
+      mail.tiles[i / 2] = {row, query, min(Boxes::kRows, queries - query),
+                           tile < visited.whole_first || tile >= visited.whole_last};
       ptx::mbarrier_arrive_expect(&mail.full[i], Boxes::kBytes + kStatBytes);
       Boxes::load(stages + i * Boxes::kBytes, q_map, query, head, work.batch, &mail.full[i]);
       ptx::bulk_load(mail.stats[i / 2], stats + row / ColumnStats::kQueries, kStatBytes,
@@ -113,6 +118,17 @@ __device__ __forceinline__ void to_dscores(Accumulator<16, kQueries>& product,
     for (int e = 0; e < 4; ++e) {
       float& dscore = product.mma[0][n][e];
       dscore = weights.mma[0][n][e] * (dscore - delta.at(n, e % 2));
+    }
+  }
+}
+/// Sets the columns from `first` on to 0.
+template <int kQueries>
+__device__ __forceinline__ void clear_columns(Accumulator<16, kQueries>& sums, int first) {
+#pragma unroll
+  for (int n = 0; n < kQueries / 8; ++n) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      if (n * 8 + sums.col(0) + e % 2 >= first) sums.mma[0][n][e] = 0;
     }
   }
 }
