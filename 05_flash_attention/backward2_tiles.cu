@@ -7,12 +7,13 @@
 // Limit: arithmetic in fp32, and seven products where five suffice.
 #include "flash_attention.cuh"
 #include "tile/float_rows.cuh"
+#include "tile/host/two_sides.hpp"
 #include "tile/ptx/exp2.cuh"
 
 namespace flash_attention {
 namespace {
 
-using tile::kLaneDims, tile::add_rows, tile::dot, tile::load_rows, tile::store_row;
+using tile::kLaneDims, tile::Side, tile::add_rows, tile::dot, tile::load_rows, tile::store_row;
 constexpr int kWarps = 8, kThreads = kWarps * tile::kWarp;
 constexpr int kKept = kWarps;  // rows that a block keeps: one for each warp
 constexpr int kPassing = 32;   // rows of a tile of the loop: one for each lane
@@ -135,6 +136,7 @@ tile::Status tiles(const AttentionBackward& p, void* stream) {
   return tile::with_element_type(p.type, [&](auto element) {
     using T = decltype(element);
     const std::size_t bytes = shared_bytes(p.head_dim);
+    TILE_TRY(compute_stats(p, stream));
     return launch_sides<T>(
         p, stream,
         Side(attention_backward_tiles_dkv<T>, "attention_backward_tiles_dkv", kKept, kThreads,

@@ -6,12 +6,13 @@
 // Limit: no warp multiplies while the block copies, every tile is masked element by element, and
 //        each factor from shared memory is used for 16 rows only.
 #include "flash_attention.cuh"
+#include "tile/host/two_sides.hpp"
 #include "tile/query_stage.cuh"
 
 namespace flash_attention {
 namespace {
 
-using tile::SharedTile, tile::Accumulator;
+using tile::SharedTile, tile::Accumulator, tile::Side;
 
 /// 48 KiB of shared memory at most.
 template <int kDim>
@@ -147,6 +148,7 @@ tile::Status mma(const AttentionBackward& p, void* stream) {
     using T = decltype(element);
     constexpr int kDim = head_dim.value;
     using Plan = TilePlan<kDim>;
+    TILE_TRY(compute_stats(p, stream));
     return launch_sides<T>(p, stream,
                            Side(attention_backward_mma_dkv<T, kDim>, "attention_backward_mma_dkv",
                                 Plan::kKept, Plan::kThreads, Plan::kBytes),

@@ -11,13 +11,14 @@
 #include "flash_attention.cuh"
 #include "key_plan.cuh"
 #include "query_plan.cuh"
+#include "tile/host/two_sides.hpp"
 #include "tile/query_stage.cuh"
 #include "tile/stored_scores.cuh"
 
 namespace flash_attention {
 namespace {
 
-using tile::SharedTile, tile::Accumulator;
+using tile::SharedTile, tile::Accumulator, tile::Side;
 
 // snippet-begin keys
 /// dK and dV of a tile of keys, over all queries of all heads that share it.
@@ -177,6 +178,7 @@ tile::Status warp_tiles(const AttentionBackward& p, void* stream) {
   return with_16_bits_and_head_dim(p.type, p.head_dim, [&](auto element, auto head_dim) {
     using T = decltype(element);
     constexpr int kDim = head_dim.value;
+    TILE_TRY(compute_stats(p, stream));
     return launch_sides<T>(
         p, stream,
         Side(attention_backward_warp_tiles_dkv<T, kDim>, "attention_backward_warp_tiles_dkv",

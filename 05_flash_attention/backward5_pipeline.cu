@@ -9,13 +9,13 @@
 #include "flash_attention.cuh"
 #include "key_plan.cuh"
 #include "query_plan.cuh"
-#include "tile/query_stage.cuh"
+#include "tile/host/two_sides.hpp"
 #include "tile/stored_scores.cuh"
 
 namespace flash_attention {
 namespace {
 
-using tile::SharedTile, tile::Accumulator;
+using tile::SharedTile, tile::Accumulator, tile::Side;
 
 // snippet-begin keys
 /// dK and dV of a tile of keys, over all queries of all heads that share it.
@@ -43,8 +43,7 @@ __global__ void __launch_bounds__(KeyPlan<kDim>::kThreads, KeyPlan<kDim>::kBlock
   const auto work = keys_longest_first(batch, heads / group, (masks.keys + kKeys - 1) / kKeys);
   const Mask transposed = masks.of(work.batch).transposed();
   const int block_key = work.tile * kKeys, warp = static_cast<int>(threadIdx.x) / 32;
-  const int warp_key = warp / Plan::kSharing * Plan::kRows;  // in the tile
-  const int col0 = warp % Plan::kSharing * Plan::kCols;
+  const int warp_key = warp / kSharing * Plan::kRows, col0 = warp % kSharing * Plan::kCols;
   // Tiles of queries that see these keys; the loop takes the heads that share the keys in turn.
   const Mask::Tiles visited = transposed.tiles(block_key, kKeys, kQueries);
   int head = work.head * group, parity = 0;  // parity of the iteration, which selects the stage
@@ -226,6 +225,7 @@ tile::Status pipeline(const AttentionBackward& p, void* stream) {
   return with_16_bits_and_head_dim(p.type, p.head_dim, [&](auto element, auto head_dim) {
     using T = decltype(element);
     constexpr int kDim = head_dim.value;
+    TILE_TRY(compute_stats(p, stream));
     return launch_sides<T>(
         p, stream,
         Side(attention_backward_pipeline_dkv<T, kDim>, "attention_backward_pipeline_dkv",

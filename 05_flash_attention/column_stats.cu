@@ -6,10 +6,9 @@
 
 namespace flash_attention {
 
-tile::Status compute_column_stats(const AttentionBackward& p, tile::ColumnStats* stats,
-                                  float4* sums, void* stream) {
+tile::Status compute_column_stats(const AttentionBackward& p, void* stream) {
   return with_16_bits_and_head_dim(p.type, p.head_dim, [&](auto element, auto head_dim) {
-    return tile::launch_column_stats<decltype(element), head_dim.value>(p, stats, sums, stream);
+    return tile::launch_column_stats<decltype(element), head_dim.value>(p, stream);
   });
 }
 

@@ -100,7 +100,7 @@ tile::Status check_chunks(const AttentionBackward& p);
 
 // The steps. Each computes dq, dk and dv in the given stream (a cudaStream_t).
 using BackwardStep = tile::Status(const AttentionBackward&, void* stream);
-BackwardStep scores, tiles, mma, warp_tiles, pipeline, one_pass, wgmma, late_dq;
+BackwardStep scores, tiles, mma, warp_tiles, pipeline, one_pass, wgmma, late_dq, overlap;
 
 // What their own kernels take.
 using BackwardTakes = tile::Status(const AttentionBackward&, const tile::Device&);
@@ -288,7 +288,7 @@ inline constexpr BackwardLadder::Step kBackward[] = {
      .launch = wgmma,
      .workspace_bytes = stats_and_sums_bytes},
     {.name = "late_dq",
-     .idea = "dQ of a tile with the products of the next one, of which some begin early",
+     .idea = "dQ of a tile with the products of the next one, so that no consumer waits for dS",
      .types = k16Bits,
      .needs = {tile::Feature::bf16_mma, tile::Feature::cp_async, tile::Feature::tma,
                tile::Feature::wgmma},
@@ -296,6 +296,16 @@ inline constexpr BackwardLadder::Step kBackward[] = {
      .otherwise = "one_pass",
      .shows = kShows,
      .launch = late_dq,
+     .workspace_bytes = stats_and_sums_bytes},
+    {.name = "overlap",
+     .idea = "the next tile's products are started before what is left of this one's",
+     .types = k16Bits,
+     .needs = {tile::Feature::bf16_mma, tile::Feature::cp_async, tile::Feature::tma,
+               tile::Feature::wgmma},
+     .takes = takes_wgmma,
+     .otherwise = "one_pass",
+     .shows = kShows,
+     .launch = overlap,
      .workspace_bytes = stats_and_sums_bytes},
 };
 inline constexpr BackwardLadder kBackwardLadder{.name = "backward",

@@ -2,8 +2,7 @@
 // them, and zeros for the sums of dQ.
 #pragma once
 
-#include "tile/host/attention_launch.hpp"
-#include "tile/key_blocks.cuh"
+#include "tile/host/key_blocks.hpp"
 #include "tile/reduce.cuh"
 #include "tile/rows.cuh"
 
@@ -50,19 +49,18 @@ __global__ void attention_backward_prepare(Heads<const T> o,     // [batch][quer
 }
 // snippet-end prepare
 
-/// Fills in `stats` and clears `dq_sums` in the stream, a cudaStream_t, for a type of 16 bits and
-/// kDim columns. Of the call it reads o, dout, lse, the sizes and the lengths. The rows of o and
-/// dout consist of aligned chunks of 16 bytes.
+/// Fills in the stats and clears the sums of dQ in the stream, a cudaStream_t, for a type of 16
+/// bits and kDim columns. Of the call it reads o, dout, lse, the sizes and the lengths. The rows of
+/// o and dout consist of aligned chunks of 16 bytes.
 template <class T, int kDim>
-Status launch_column_stats(const AttentionBackward& p, ColumnStats* stats, float4* dq_sums,
-                           void* stream) {
+Status launch_column_stats(const AttentionBackward& p, void* stream) {
   constexpr int kThreads = 256;
   const int rows = tiles_of(p.queries, kRowsOfTerms) * kRowsOfTerms;
   unsigned blocks = 0;
   TILE_TRY(blocks_for_tiles(p, p.heads, rows, kThreads / (kDim / 8), &blocks));
   return launch(attention_backward_prepare<T, kDim, kThreads>, "attention_backward_prepare", blocks,
                 kThreads, 0, stream, heads_of<const T>(p.o), heads_of<const T>(p.dout), p.lse,
-                stats, dq_sums, masks_of(p), p.heads, rows);
+                column_stats_of(p), sums_of(p), masks_of(p), p.heads, rows);
 }
 
 }  // namespace tile

@@ -6,6 +6,7 @@
 #include "tile/head_boxes.cuh"
 #include "tile/ptx/async_proxy.cuh"
 #include "tile/ptx/exp2.cuh"
+#include "tile/ptx/warpgroup.cuh"
 #include "tile/ring.cuh"
 
 namespace tile {
@@ -33,131 +34,253 @@ struct KeyBlockMail {
     int rows;              // that are cleared from here on: past the entry's length, they may hold
                            // anything; or kQueries
     bool is_border;        // the mask hides some of the queries from some of the keys
-  } tiles[kQueryStages / 2];
+  } tiles[kQueryStages];   // twice as many as there are stages: dQ is late
   alignas(16) ColumnStats stats[kQueryStages / 2][kQueries / ColumnStats::kQueries];
 };
 
-// snippet-begin load
-/// One thread loads tiles of queries and their dO, of each head that shares the block's keys.
-template <class Boxes>
-__device__ __forceinline__ void load_queries(KeyBlockMail<Boxes::kRows>& mail,
-                                             ptx::SharedAddress stages, const TensorMap& q_map,
-                                             const TensorMap& dout_map, const ColumnStats* stats,
-                                             const BatchMasks& masks, const BlockWork& work,
-                                             const Mask::Tiles& visited, int heads, int group) {
-  constexpr int kStatBytes = sizeof mail.stats[0];
-  const int rows = (masks.queries + kRowsOfTerms - 1) / kRowsOfTerms * kRowsOfTerms;  // of a head
-  const int length = masks.of(work.batch).queries;  // TMA clears what is past the tensor's
-  const int queries = length < masks.queries ? length : rows;
-  RingPlace<kQueryStages> place;
-  for (int head = work.head * group; head < (work.head + 1) * group; ++head) {
-    for (int tile = visited.first; tile < visited.last; ++tile) {
-      const int query = tile * Boxes::kRows;
-      const std::int64_t row = (std::int64_t{work.batch} * heads + head) * rows + query;
-      ptx::mbarrier_wait(&mail.empty[place.stage], place.parity ^ 1);
-      int i = place.advance();
-      mail.tiles[i / 2] = {row, query, min(Boxes::kRows, queries - query),
-                           tile < visited.whole_first || tile >= visited.whole_last};
-      ptx::mbarrier_arrive_expect(&mail.full[i], Boxes::kBytes + kStatBytes);
-      Boxes::load(stages + i * Boxes::kBytes, q_map, query, head, work.batch, &mail.full[i]);
-      ptx::bulk_load(mail.stats[i / 2], stats + row / ColumnStats::kQueries, kStatBytes,
-                     &mail.full[i]);
-      ptx::mbarrier_wait(&mail.empty[place.stage], place.parity ^ 1);
-      i = place.advance();
-      ptx::mbarrier_arrive_expect(&mail.full[i], Boxes::kBytes);
-      Boxes::load(stages + i * Boxes::kBytes, dout_map, query, head, work.batch, &mail.full[i]);
-    }
+template <bool kFirst, class First, class Second>
+__device__ __forceinline__ auto& either(First& first, Second& second) {
+  if constexpr (kFirst) {
+    return first;
+  } else {
+    return second;
   }
 }
-// snippet-end load
 
 // snippet-begin weigh
-/// A lane's stats of kQueries queries.
-template <int kQueries>
-struct LaneStats {
-  float4 of[kQueries / ColumnStats::kQueries];
-
-  __device__ __forceinline__ float at(int n, int column) const {
-    const float4& four = of[n / 2];
-    return n % 2 == 0 ? column == 0 ? four.x : four.y : column == 0 ? four.z : four.w;
-  }
-};
-/// Those at `member`, ColumnStats::lse2 or delta, of a tile of queries.
-template <int kQueries>
-__device__ __forceinline__ LaneStats<kQueries> load_stats(const ColumnStats* stats,
-                                                          float (ColumnStats::*member)[4][4]) {
-  LaneStats<kQueries> lane;
+/// A lane's stats of kCols queries, one for each of its columns: those at `member` of ColumnStats.
+template <int kCols>
+__device__ __forceinline__ void load_stats(float (&lane)[kCols], const ColumnStats* stats,
+                                           float (ColumnStats::*member)[4][4]) {
 #pragma unroll
-  for (int i = 0; i < kQueries / ColumnStats::kQueries; ++i) {
-    lane.of[i] = reinterpret_cast<const float4&>((stats[i].*member)[threadIdx.x % 4]);
+  for (int c = 0; c < kCols; c += 4) {
+    const float* four = (stats[c / 4].*member)[threadIdx.x % 4];
+    reinterpret_cast<float4&>(lane[c]) = reinterpret_cast<const float4&>(*four);
   }
-  return lane;
 }
 
 /// Scores become weights: P^T = exp2(scale_log2 S^T - lse2).
 template <int kQueries>
 __device__ __forceinline__ void weigh(Accumulator<16, kQueries>& scores,
-                                      const LaneStats<kQueries>& lse2, float scale_log2) {
+                                      const float (&lse2)[kQueries / 4], float scale_log2) {
 #pragma unroll
-  for (int n = 0; n < kQueries / 8; ++n) {
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      float& score = scores.mma[0][n][e];
-      score = ptx::exp2_approx(fmaf(scale_log2, score, -lse2.at(n, e % 2)));
-    }
+  for (int c = 0; c < kQueries / 4; ++c) {
+    scores.at(0, c) = ptx::exp2_approx(fmaf(scale_log2, scores.at(0, c), -lse2[c]));
+    scores.at(1, c) = ptx::exp2_approx(fmaf(scale_log2, scores.at(1, c), -lse2[c]));
   }
 }
-/// The product dP^T = V dO^T becomes dS^T = P^T (dP^T - delta).
+/// Their gradients, dP^T = V dO^T, become those of scores: dS^T = P^T (dP^T - delta), with delta
+/// from `stats`. From column `end` on they are 0.
 template <int kQueries>
-__device__ __forceinline__ void to_dscores(Accumulator<16, kQueries>& product,
+__device__ __forceinline__ void to_dscores(Accumulator<16, kQueries>& dweights,
                                            const Accumulator<16, kQueries>& weights,
-                                           const LaneStats<kQueries>& delta) {
+                                           const ColumnStats* stats, int end) {
+  float delta[kQueries / 4];
+  load_stats(delta, stats, &ColumnStats::delta);
 #pragma unroll
-  for (int n = 0; n < kQueries / 8; ++n) {
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      float& dscore = product.mma[0][n][e];
-      dscore = weights.mma[0][n][e] * (dscore - delta.at(n, e % 2));
-    }
+  for (int c = 0; c < kQueries / 4; ++c) {
+    dweights.at(0, c) = weights.at(0, c) * (dweights.at(0, c) - delta[c]);
+    dweights.at(1, c) = weights.at(1, c) * (dweights.at(1, c) - delta[c]);
   }
-}
-/// Sets the columns from `first` on to 0.
-template <int kQueries>
-__device__ __forceinline__ void clear_columns(Accumulator<16, kQueries>& sums, int first) {
+  if (end >= kQueries) return;
 #pragma unroll
-  for (int n = 0; n < kQueries / 8; ++n) {
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      if (n * 8 + sums.col(0) + e % 2 >= first) sums.mma[0][n][e] = 0;
-    }
+  for (int c = 0; c < kQueries / 4; ++c) {
+    if (dweights.col(c) >= end) dweights.at(0, c) = dweights.at(1, c) = 0;
   }
 }
 // snippet-end weigh
 
-// snippet-begin add
-/// A warp adds 16 rows of dQ to the sums at `to`, through as many bytes at `staging`: any order
-/// will do, and this one has no bank conflicts. One lane sends them; no lane waits until they are
-/// there.
-template <int kCols>
-__device__ __forceinline__ void add_dq(const Accumulator<16, kCols>& dq, float* to,
-                                       ptx::SharedAddress staging) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  if (lane == 0) ptx::bulk_wait_read<0>();  // the rows before have left
-  __syncwarp();
-#pragma unroll
-  for (int n = 0; n < kCols / 8; ++n) {
-    const float(&sum)[4] = dq.mma[0][n];
-    ptx::store_shared(staging + (n * kWarp + lane) * 16,
-                      uint4{__float_as_uint(sum[0]), __float_as_uint(sum[1]),
-                            __float_as_uint(sum[2]), __float_as_uint(sum[3])});
+/// What a block works on: keys of a head, and the tiles of queries that see them, of each of the
+/// heads that share the keys.
+struct KeyWork {
+  int batch, kv_head, first_key;
+  Mask mask;  // transposed
+  Mask::Tiles visited;
+  int tiles;  // of all those heads
+};
+template <class Block>
+__device__ __forceinline__ KeyWork work_of_keys(const BatchMasks& masks, int batch, int heads,
+                                                int group) {
+  const int tiles = (masks.keys + Block::kKeys - 1) / Block::kKeys;
+  const BlockWork at = keys_longest_first(batch, heads / group, tiles);
+  KeyWork work{at.batch, at.head, at.tile * Block::kKeys, masks.of(at.batch).transposed(), {}, 0};
+  work.visited = work.mask.tiles(work.first_key, Block::kKeys, Block::kQueries);
+  work.tiles = (work.visited.last - work.visited.first) * group;
+  return work;
+}
+
+// snippet-begin block
+/// A block's shared memory, and what a consumer does with it. A consumer has 64 keys: P^T and dS^T
+/// of its keys lie in its registers as wgmma has left them, and are left factors from there. dS^T
+/// of all keys lies in shared memory, too, for dQ, which sums over the keys.
+template <class T, int kDim>
+struct KeyBlock {
+  static constexpr int kRows = 64, kConsumers = 2, kKeys = kConsumers * kRows;
+  static constexpr int kWarps = 4 * kConsumers, kThreads = (1 + kConsumers) * kWarpgroup;
+  // 65,536 registers are 168 for each of 384 threads, in steps of 8.
+  static constexpr int kProducerRegisters = 24, kConsumerRegisters = 240;
+  static_assert(kProducerRegisters + kConsumers * kConsumerRegisters <= (1 + kConsumers) * 168);
+  // A thread has kDim sums of dK and dV, and kQueries of scores and their gradients: 192 of 240.
+  static constexpr int kQueries = kDim == 64 ? 128 : 64;            // of a tile
+  static constexpr int kDqCols = 64, kRowParts = kQueries / kRows;  // parts of dQ are 64 x 64
+  static_assert(kRowParts * (kDim / kDqCols) == kConsumers);
+  using KeyBoxes = HeadBoxes<T, kKeys, kDim>;
+  using QueryBoxes = HeadBoxes<T, kQueries, kDim>;
+  using ScoreBoxes = HeadBoxes<T, kKeys, kQueries>;
+  static constexpr int kWarpDqBytes = 16 * kDqCols * 4;
+  static constexpr int kStages = 2 * KeyBoxes::kBytes;
+  static constexpr int kScores = kStages + kQueryStages * QueryBoxes::kBytes;
+  static constexpr int kDq = kScores + 2 * ScoreBoxes::kBytes;
+  static constexpr int kBytes = kDq + kWarps * kWarpDqBytes;
+
+  // {keys, values, [kQueryStages]{queries or dO}, [2]{dS^T}, [kWarps]{dQ}}
+  ptx::SharedAddress keys;
+  int consumer, warp;  // 0 or 1; of the consumer's four
+
+  __device__ KeyBlock(void* smem, int warpgroup)
+      : keys(smem), consumer(warpgroup - 1), warp(static_cast<int>(threadIdx.x) / kWarp % 4) {}
+  __device__ ptx::SharedAddress values() const { return keys + KeyBoxes::kBytes; }
+  __device__ ptx::SharedAddress stage(int i) const {
+    return keys + (kStages + i * QueryBoxes::kBytes);
   }
-  ptx::fence_async_proxy();  // the reduction sees what this lane has stored
-  __syncwarp();              // and what the others have
-  if (lane == 0) {
-    ptx::bulk_reduce_add(to, staging, 16 * kCols * 4);
-    ptx::bulk_commit();
+  __device__ ptx::SharedAddress ds(int i) const {
+    return keys + (kScores + i * ScoreBoxes::kBytes);
+  }
+  __device__ ptx::SharedAddress staging() const {
+    return keys + (kDq + (consumer * 4 + warp) * kWarpDqBytes);
+  }
+  __device__ int warp_key() const { return consumer * kRows + warp * 16; }
+
+  /// S^T = K Q^T, or dP^T = V dO^T: a group of products, as below.
+  __device__ __forceinline__ void start_scores(Accumulator<16, kQueries>& scores,
+                                               int queries) const {
+    ptx::wgmma_fence();
+    start_product_of_rows<T, KeyBoxes, QueryBoxes>(scores, keys, consumer * kRows, stage(queries));
+    ptx::wgmma_commit();
+  }
+  __device__ __forceinline__ void start_dweights(Accumulator<16, kQueries>& dweights,
+                                                 int douts) const {
+    ptx::wgmma_fence();
+    start_product_of_rows<T, KeyBoxes, QueryBoxes>(dweights, values(), consumer * kRows,
+                                                   stage(douts));
+    ptx::wgmma_commit();
+  }
+  /// dV += P^T dO and dK += dS^T Q.
+  __device__ __forceinline__ void start_sums(Accumulator<16, kDim>& dv_sums,
+                                             Accumulator<16, kDim>& dk_sums,
+                                             const Fragment<16, kQueries>& weights,
+                                             const Fragment<16, kQueries>& dscores, int queries,
+                                             int douts) const {
+    ptx::wgmma_fence();
+    start_product_with_columns<T, QueryBoxes>(dv_sums, weights, stage(douts));
+    start_product_with_columns<T, QueryBoxes>(dk_sums, dscores, stage(queries));
+    ptx::wgmma_commit();
+  }
+  /// The consumer's part of dQ = dS K: 64 of its rows, or of its columns.
+  __device__ __forceinline__ void start_dq(Accumulator<16, kDqCols>& dq, int i) const {
+    const int row_part = consumer % kRowParts, col_part = consumer / kRowParts;
+    const ptx::SharedAddress left = ds(i) + row_part * ScoreBoxes::kBoxBytes;
+    const ptx::SharedAddress right = keys + col_part * KeyBoxes::kBoxBytes;
+    ptx::wgmma_fence();
+#pragma unroll
+    for (int key = 0; key < kKeys; key += 16) {
+      ptx::wgmma<T, kDqCols, ptx::Major::mn, ptx::Major::mn>(
+          registers_of(dq), ScoreBoxes::along_rows(left, key), KeyBoxes::along_rows(right, key),
+          key != 0);
+    }
+    ptx::wgmma_commit();
+  }
+  /// Adds the warp's 16 rows of that part to the sums of the tile's rows. The order in which they
+  /// are staged has no bank conflicts, and is that of the sums. One lane sends them; no lane waits
+  /// until they are there.
+  __device__ __forceinline__ void add_dq(const Accumulator<16, kDqCols>& dq, float* sums,
+                                         std::int64_t first_row) const {
+    const int lane = static_cast<int>(threadIdx.x) % kWarp;
+    if (lane == 0) ptx::bulk_wait_read<0>();  // the rows before have left
+    __syncwarp();
+#pragma unroll
+    for (int n = 0; n < kDqCols / 8; ++n) {
+      const float(&sum)[4] = dq.mma[0][n];
+      ptx::store_shared(staging() + (n * kWarp + lane) * 16,
+                        uint4{__float_as_uint(sum[0]), __float_as_uint(sum[1]),
+                              __float_as_uint(sum[2]), __float_as_uint(sum[3])});
+    }
+    ptx::fence_async_proxy();  // the reduction sees what this lane has stored
+    __syncwarp();              // and what the others have
+    if (lane == 0) {
+      const int row_part = consumer % kRowParts, col_part = consumer / kRowParts;
+      ptx::bulk_reduce_add(
+          sums + (first_row + row_part * kRows + warp * 16) * kDim + col_part * kDqCols * 16,
+          staging(), kWarpDqBytes);
+      ptx::bulk_commit();
+    }
+  }
+  __device__ __forceinline__ void store_ds(const Fragment<16, kQueries>& warp_ds, int i) const {
+    ScoreBoxes::store_warp(warp_ds, ds(i), warp_key());
+  }
+  /// Rows past the entry's lengths may hold anything, and 0 times that may be NaN. All consumers
+  /// call it, and none has a product under way that reads these.
+  __device__ __forceinline__ void clear_queries(int queries, int douts, int first,
+                                                int barrier) const {
+    QueryBoxes::template clear<kConsumers * kWarpgroup>(stage(queries), first);
+    QueryBoxes::template clear<kConsumers * kWarpgroup>(stage(douts), first);
+    ptx::fence_async_proxy();                             // wgmma sees what this thread has cleared
+    ptx::barrier_sync(barrier, kConsumers * kWarpgroup);  // and what all others have
+  }
+  /// The same with the keys and values, where there are such rows, once they are there.
+  __device__ __forceinline__ void await_keys(KeyBlockMail<kQueries>& mail, const KeyWork& work,
+                                             const BatchMasks& masks, int barrier) const {
+    ptx::mbarrier_wait(&mail.keys_full, 0);
+    const int first = work.mask.queries - work.first_key;
+    if (first >= kKeys || work.mask.queries == masks.keys) return;
+    KeyBoxes::template clear<kConsumers * kWarpgroup>(keys, first);
+    KeyBoxes::template clear<kConsumers * kWarpgroup>(values(), first);
+    ptx::fence_async_proxy();  // as above
+    ptx::barrier_sync(barrier, kConsumers * kWarpgroup);
+  }
+};
+// snippet-end block
+
+// snippet-begin load
+/// One thread loads the keys and values, and the tiles of queries with their dO.
+template <class Block>
+__device__ __forceinline__ void load_tiles(KeyBlockMail<Block::kQueries>& mail, const Block& block,
+                                           const TensorMap& q_map, const TensorMap& k_map,
+                                           const TensorMap& v_map, const TensorMap& dout_map,
+                                           const ColumnStats* stats, const BatchMasks& masks,
+                                           const KeyWork& work, int heads, int group) {
+  using Boxes = typename Block::QueryBoxes;
+  using KeyBoxes = typename Block::KeyBoxes;
+  if (work.tiles == 0) return;
+  ptx::mbarrier_arrive_expect(&mail.keys_full, 2 * KeyBoxes::kBytes);
+  KeyBoxes::load(block.keys, k_map, work.first_key, work.kv_head, work.batch, &mail.keys_full);
+  KeyBoxes::load(block.values(), v_map, work.first_key, work.kv_head, work.batch, &mail.keys_full);
+  constexpr int kStatBytes = sizeof mail.stats[0];
+  const int rows = (masks.queries + kRowsOfTerms - 1) / kRowsOfTerms * kRowsOfTerms;  // of a head
+  // TMA clears what is past the tensor's end itself.
+  const int length = work.mask.keys < masks.queries ? work.mask.keys : rows;
+  RingPlace<kQueryStages> place;
+  int count = 0;
+  for (int head = work.kv_head * group; head < (work.kv_head + 1) * group; ++head) {
+    for (int tile = work.visited.first; tile < work.visited.last; ++tile) {
+      const int query = tile * Boxes::kRows;
+      const std::int64_t row = (std::int64_t{work.batch} * heads + head) * rows + query;
+      ptx::mbarrier_wait(&mail.empty[place.stage], place.parity ^ 1);
+      int i = place.advance();
+      mail.tiles[count++ % kQueryStages] = {
+          row, query, min(Boxes::kRows, length - query),
+          tile < work.visited.whole_first || tile >= work.visited.whole_last};
+      ptx::mbarrier_arrive_expect(&mail.full[i], Boxes::kBytes + kStatBytes);
+      Boxes::load(block.stage(i), q_map, query, head, work.batch, &mail.full[i]);
+      ptx::bulk_load(mail.stats[i / 2], stats + row / ColumnStats::kQueries, kStatBytes,
+                     &mail.full[i]);
+      ptx::mbarrier_wait(&mail.empty[place.stage], place.parity ^ 1);
+      i = place.advance();
+      ptx::mbarrier_arrive_expect(&mail.full[i], Boxes::kBytes);
+      Boxes::load(block.stage(i), dout_map, query, head, work.batch, &mail.full[i]);
+    }
   }
 }
-// snippet-end add
+// snippet-end load
 
 }  // namespace tile

@@ -1,0 +1,165 @@
+// Backward, step 9: products under all that a thread computes.
+// Idea: the next tile's S^T is started after dQ, and lies under dQ's way out; its dP^T lies under
+//       the exponentials. The consumers compute those in turns, so that one's lie under the
+//       other's products.
+// Change: the order of an iteration. A stage's number follows from the tile's. The lse of the next
+//         tile is loaded a tile ahead. The first tile, without a dQ, has an iteration of its own,
+//         as an `if` in the loop would have ptxas wait for all products.
+// Limit: shared memory. The five products and dQ's way out take it as long as the tensor cores.
+#include <type_traits>
+
+#include "flash_attention.cuh"
+#include "tile/host/key_blocks.hpp"
+#include "tile/ptx/compute_now.cuh"
+
+namespace flash_attention {
+namespace {
+
+using tile::Accumulator, tile::ColumnStats;
+
+constexpr int kAllConsumers = 1, kFirstTurn = 2;  // barriers;
+
+// snippet-begin kernel
+template <class T, int kDim>
+__global__ void __launch_bounds__(tile::KeyBlock<T, kDim>::kThreads, 1) attention_backward_overlap(
+    const __grid_constant__ tile::TensorMap q_map,     // [batch][heads][queries][kDim]
+    const __grid_constant__ tile::TensorMap k_map,     // … [heads / group][keys] …
+    const __grid_constant__ tile::TensorMap v_map,     // as k
+    const __grid_constant__ tile::TensorMap dout_map,  // as q
+    const ColumnStats* stats,                          // [batch][heads][rows / 16]
+    float* dq_sums,                                    // … [rows / 16][kDim / 8][lane][4]
+    Heads<T> dk,                                       // [batch][keys][heads / group][kDim]
+    Heads<T> dv,                                       // as dk
+    BatchMasks masks, int batch, int heads, int group, float scale) {
+  using namespace tile::ptx;
+  using Block = tile::KeyBlock<T, kDim>;
+  constexpr int kQueries = Block::kQueries;
+  extern __shared__ __align__(1024) unsigned char smem[];
+  __shared__ tile::KeyBlockMail<kQueries> mail;
+  __shared__ Mbarrier ds_full[2], ds_empty[2];
+  const int warpgroup = tile::warpgroup_in_block();
+  if (threadIdx.x == 0) {
+    mbarrier_init(&mail.keys_full, 1);
+    tile::init_ring(mail.full, mail.empty, Block::kWarps);
+    for (int i = 0; i < 2; ++i) {
+      mbarrier_init(&ds_full[i], Block::kWarps);
+      mbarrier_init(&ds_empty[i], Block::kWarps);
+    }
+  }
+  __syncthreads();  // the mbarriers are initialised before any thread uses them
+
+  const Block block(smem, warpgroup);
+  const auto work = tile::work_of_keys<Block>(masks, batch, heads, group);
+  if (warpgroup == 0) {
+    setmaxnreg_dec<Block::kProducerRegisters>();
+    if (threadIdx.x != 0) return;
+    return tile::load_tiles(mail, block, q_map, k_map, v_map, dout_map, stats, masks, work, heads,
+                            group);
+  }
+  setmaxnreg_inc<Block::kConsumerRegisters>();
+  const bool speaks = threadIdx.x % tile::kWarp == 0;  // for its warp
+  const tile::Turns<Block::kConsumers, kFirstTurn, true> turn(warpgroup);
+  Accumulator<16, kDim> dk_sums, dv_sums;
+  Accumulator<16, kQueries> weights, dscores;
+  float lse2[kQueries / 4];
+  // The stages of the i-th tile.
+  const auto queries = [](int i) { return i % 2 * 2; };
+  const auto douts = [](int i) { return i % 2 * 2 + 1; };
+  const auto start_dweights = [&](int i) {
+    block.start_dweights(dscores, douts(i));
+    load_stats(lse2, mail.stats[i % 2], &ColumnStats::lse2);
+    wgmma_wait<1>(registers_of(weights));
+  };
+  const auto start_dq = [&](Accumulator<16, Block::kDqCols>& dq, int i) {
+    mbarrier_wait(&ds_full[i % 2], i / 2 % 2);
+    block.start_dq(dq, i % 2);
+  };
+  const auto add_dq = [&](const Accumulator<16, Block::kDqCols>& dq, int i) {
+    block.add_dq(dq, dq_sums, mail.tiles[i % tile::kQueryStages].sum_row);
+  };
+  // When S^T of the i-th tile is there, and dP^T under way.
+  const auto visit = [&](int i, auto is_first) {
+    constexpr bool kIsFirst = decltype(is_first)::value;
+    const auto& tile = mail.tiles[i % tile::kQueryStages];
+    turn.take();
+    if (tile.is_border) {
+      hide(weights, masks.of(work.batch).transposed(), work.first_key + block.warp_key(),
+           tile.query);
+    }
+    weigh(weights, lse2, scale * kLog2E);
+    compute_now<kQueries / 4>(registers_of(weights), block.staging());
+    mbarrier_wait(&ds_empty[i % 2], i / 2 % 2 ^ 1);  // dQ of the tile before last is computed
+    wgmma_wait<0>(registers_of(dscores));
+    const int rows = tile.rows;
+    to_dscores(dscores, weights, mail.stats[i % 2], rows);
+    const auto p = tile::as_fragment<T>(weights), ds = tile::as_fragment<T>(dscores);
+    block.store_ds(ds, i % 2);
+    fence_async_proxy();  // wgmma sees what this lane has stored
+    __syncwarp();         // and what the others have
+    if (speaks) mbarrier_arrive(&ds_full[i % 2]);
+    turn.pass();
+    if (rows < kQueries) {
+      barrier_sync(kAllConsumers, Block::kConsumers * tile::kWarpgroup);  // both have dP^T
+      block.clear_queries(queries(i), douts(i), rows, kAllConsumers);
+    }
+    // At 128 columns registers are scarce, and dQ has those of dP^T.
+    Accumulator<16, Block::kDqCols> own;
+    auto& dq = tile::either<kQueries == Block::kDqCols>(dscores, own);
+    block.start_sums(dv_sums, dk_sums, p, ds, queries(i), douts(i));
+    const auto release = [&] {  // what dV and dK have read
+      wgmma_wait<1>(registers_of(dv_sums));
+      wgmma_wait<1>(registers_of(dk_sums));
+      if (speaks) mbarrier_arrive(&mail.empty[queries(i)]), mbarrier_arrive(&mail.empty[douts(i)]);
+    };
+    if constexpr (!kIsFirst) start_dq(dq, i - 1), release();
+    // After the last tile the two products that follow are of what is there, and are not used.
+    const int next = i + 1 < work.tiles ? i + 1 : i;
+    if (next > i) mbarrier_wait(&mail.full[queries(next)], next / 2 % 2);
+    block.start_scores(weights, queries(next));
+    if constexpr (kIsFirst) {
+      release();
+    } else {
+      wgmma_wait<1>(registers_of(dq));
+      if (speaks) mbarrier_arrive(&ds_empty[(i - 1) % 2]);
+      add_dq(dq, i - 1);
+    }
+    if (next > i) mbarrier_wait(&mail.full[douts(next)], next / 2 % 2);
+    start_dweights(next);
+  };
+  if (work.tiles > 0) {
+    block.await_keys(mail, work, masks, kAllConsumers);
+    mbarrier_wait(&mail.full[queries(0)], 0);
+    block.start_scores(weights, queries(0));
+    mbarrier_wait(&mail.full[douts(0)], 0);
+    start_dweights(0);
+    visit(0, std::true_type{});
+    for (int i = 1; i < work.tiles; ++i) visit(i, std::false_type{});
+    Accumulator<16, Block::kDqCols> dq;
+    start_dq(dq, work.tiles - 1);
+    wgmma_wait<0>(registers_of(dscores));
+    wgmma_wait<0>(registers_of(dq));
+    add_dq(dq, work.tiles - 1);
+  }
+  turn.end();
+  dk_sums.scale(scale);
+  store(dk_sums, dk.rows(work.batch, work.kv_head), work.first_key + block.warp_key(), masks.keys);
+  store(dv_sums, dv.rows(work.batch, work.kv_head), work.first_key + block.warp_key(), masks.keys);
+  // The block's memory is another's next.
+  if (threadIdx.x % tile::kWarp == 0) bulk_wait_read<0>();
+}
+// snippet-end kernel
+
+}  // namespace
+
+tile::Status overlap(const AttentionBackward& p, void* stream) {
+  TILE_TRY(compute_column_stats(p, stream));
+  TILE_TRY(with_16_bits_and_head_dim(p.type, p.head_dim, [&](auto element, auto head_dim) {
+    using T = decltype(element);
+    constexpr int kDim = head_dim.value == 128 ? 128 : 64;
+    return tile::launch_key_blocks<T, kDim>(p, attention_backward_overlap<T, kDim>,
+                                            "attention_backward_overlap", stream);
+  }));
+  return round_dq(p, tile::sums_of(p), p.dq, stream);
+}
+
+}  // namespace flash_attention

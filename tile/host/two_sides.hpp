@@ -1,0 +1,38 @@
+// Attention backward with two kernels: how both are launched.
+#pragma once
+
+#include "tile/host/attention_launch.hpp"
+
+namespace tile {
+
+/// One of the two kernels of a step of the backward pass, and what its launch needs.
+template <class... Parameters>
+struct Side {
+  Side(void (*of_side)(Parameters...), LaunchName literal, int of_tile, int of_block,
+       std::size_t of_memory)
+      : kernel(of_side), name(literal), rows(of_tile), threads(of_block), bytes(of_memory) {}
+
+  void (*kernel)(Parameters...);
+  LaunchName name;
+  int rows, threads;  // a block has so many rows of keys, or of queries
+  std::size_t bytes;  // of shared memory
+};
+
+/// Launches both kernels, whose stats are at the beginning of the workspace: that of the keys, for
+/// dk and dv, and that of the queries, for dq. `sizes` are what they take after the masks.
+template <class T, class Keys, class Queries, class... Sizes>
+Status launch_sides(const AttentionBackward& p, void* stream, const Keys& of_keys,
+                    const Queries& of_queries, const Sizes&... sizes) {
+  unsigned keys = 0, queries = 0;  // blocks
+  TILE_TRY(blocks_for_tiles(p, p.kv_heads, p.keys, of_keys.rows, &keys));
+  TILE_TRY(blocks_for_tiles(p, p.heads, p.queries, of_queries.rows, &queries));
+  const auto q = heads_of<const T>(p.q), k = heads_of<const T>(p.k);
+  const auto v = heads_of<const T>(p.v), dout = heads_of<const T>(p.dout);
+  const auto* stats = static_cast<const RowStats*>(p.workspace);
+  TILE_TRY(launch(of_keys.kernel, of_keys.name, keys, of_keys.threads, of_keys.bytes, stream, q, k,
+                  v, dout, stats, heads_of<T>(p.dk), heads_of<T>(p.dv), masks_of(p), sizes...));
+  return launch(of_queries.kernel, of_queries.name, queries, of_queries.threads, of_queries.bytes,
+                stream, q, k, v, dout, stats, heads_of<T>(p.dq), masks_of(p), sizes...);
+}
+
+}  // namespace tile
