@@ -1,6 +1,7 @@
 // What a call is refused for and by which words, what several steps take, and how much memory they
 // need.
 #include <algorithm>
+#include <limits>
 #include <string>
 
 #include "flash_attention.hpp"
@@ -125,6 +126,13 @@ std::int64_t bytes_of_rows(const AttentionBackward& p, std::int64_t bytes) {
 std::int64_t stats_bytes(const AttentionBackward& p) { return bytes_of_rows(p, 8); }
 std::int64_t stats_and_sums_bytes(const AttentionBackward& p) {
   return bytes_of_rows(p, 8 + 4 * p.head_dim);
+}
+
+std::int64_t ordered_sums_bytes(const AttentionBackward& p) {
+  // A counter of 4 bytes for each 4 KiB of the sums; and 16 bytes for the first one.
+  const std::int64_t of_tile = 128 * (8 + 4 * p.head_dim) + 128 * 4 * p.head_dim / 1024;
+  const std::int64_t bytes = product({of_tile, p.batch, p.heads, (p.queries + 127) / 128});
+  return bytes > std::numeric_limits<std::int64_t>::max() - 16 ? bytes : bytes + 16;
 }
 
 tile::Status check_chunks(const AttentionBackward& p) {

@@ -7,9 +7,6 @@
 //         fragments lie, is added to the sums by one bulk reduction.
 // Limit: the tensor cores wait for the exponentials, and the threads for the products: twice in
 //        each iteration.
-#include <string>
-#include <tuple>
-
 #include "flash_attention.cuh"
 #include "tile/host/key_blocks.hpp"
 
@@ -18,7 +15,7 @@ namespace {
 
 using tile::Accumulator, tile::ColumnStats;
 
-constexpr int kAllConsumers = 1;  // a barrier;
+constexpr int kAllConsumers = 1;  // a barrier
 
 // snippet-begin kernel
 template <class T, int kDim>
@@ -36,16 +33,15 @@ __global__ void __launch_bounds__(tile::KeyBlock<T, kDim>::kThreads, 1) attentio
   using Block = tile::KeyBlock<T, kDim>;
   constexpr int kQueries = Block::kQueries;
   extern __shared__ __align__(1024) unsigned char smem[];
-  __shared__ tile::KeyBlockMail<kQueries> mail;
+  __shared__ typename Block::Mail mail;
   const int warpgroup = tile::warpgroup_in_block();
-  if (threadIdx.x == 0) {
-    mbarrier_init(&mail.keys_full, 1);
-    tile::init_ring(mail.full, mail.empty, Block::kConsumers);
-  }
+  if (threadIdx.x == 0) mail.init(Block::kWarps);
   __syncthreads();  // the mbarriers are initialised before any thread uses them
 
   const Block block(smem, warpgroup);
-  const auto work = tile::work_of_keys<Block>(masks, batch, heads, group);
+  const auto work = tile::work_of_keys<Block>(
+      keys_longest_first(batch, heads / group, (masks.keys + Block::kKeys - 1) / Block::kKeys),
+      masks, group);
   if (warpgroup == 0) {
     setmaxnreg_dec<Block::kProducerRegisters>();
     if (threadIdx.x != 0) return;
@@ -53,8 +49,7 @@ __global__ void __launch_bounds__(tile::KeyBlock<T, kDim>::kThreads, 1) attentio
                             group);
   }
   setmaxnreg_inc<Block::kConsumerRegisters>();
-  tile::RingReader<tile::kQueryStages> ring(mail.full, mail.empty,
-                                            threadIdx.x % tile::kWarpgroup == 0);
+  const bool speaks = threadIdx.x % tile::kWarp == 0;  // for its warp
   Accumulator<16, kDim> dk_sums, dv_sums;
   Accumulator<16, kQueries> weights, dscores;
   float lse2[kQueries / 4];
@@ -63,11 +58,12 @@ __global__ void __launch_bounds__(tile::KeyBlock<T, kDim>::kThreads, 1) attentio
     block.await_keys(mail, work, masks, kAllConsumers);
   }
   for (int i = 0; i < work.tiles; ++i) {
-    const int queries = ring.next(), douts = ring.next();
-    const auto& tile = mail.tiles[i % tile::kQueryStages];
-    if (tile.rows < kQueries) block.clear_queries(queries, douts, tile.rows, kAllConsumers);
-    block.start_scores(weights, queries);
-    block.start_dweights(dscores, douts);
+    mail.await(mail.queries(i), i);
+    mail.await(mail.douts(i), i);
+    const auto& tile = mail.tiles[i % 4];
+    if (tile.rows < kQueries) block.clear_queries(i, tile.rows, kAllConsumers);
+    block.start_scores(weights, i);
+    block.start_dweights(dscores, i);
     wgmma_wait<0>(registers_of(weights));
     wgmma_wait<0>(registers_of(dscores));
     if (tile.is_border) {
@@ -78,44 +74,34 @@ __global__ void __launch_bounds__(tile::KeyBlock<T, kDim>::kThreads, 1) attentio
     weigh(weights, lse2, scale * kLog2E);
     to_dscores(dscores, weights, mail.stats[i % 2], kQueries);
     const auto p = tile::as_fragment<T>(weights), ds = tile::as_fragment<T>(dscores);
-    block.store_ds(ds, i % 2);
+    block.store_ds(ds, i);
     fence_async_proxy();  // wgmma sees what this thread has stored, and what all others have; and
                           // both consumers are done with dQ of the tile before last
     const std::int64_t row = tile.sum_row;
     barrier_sync(kAllConsumers, Block::kConsumers * tile::kWarpgroup);
-    block.start_sums(dv_sums, dk_sums, p, ds, queries, douts);
-    block.start_dq(dq, i % 2);
+    block.start_sums(dv_sums, dk_sums, p, ds, i);
+    block.start_dq(dq, i);
     wgmma_wait<0>(registers_of(dv_sums));
     wgmma_wait<0>(registers_of(dk_sums));
     wgmma_wait<0>(registers_of(dq));
-    ring.release(queries);
-    ring.release(douts);
-    block.add_dq(dq, dq_sums, row);
+    if (speaks) mail.release(i);
+    if (speaks) bulk_wait_read<0>();
+    block.stage_dq(dq);
+    if (speaks) block.send_dq(block.warp_sums(dq_sums, row));
   }
   dk_sums.scale(scale);
   store(dk_sums, dk.rows(work.batch, work.kv_head), work.first_key + block.warp_key(), masks.keys);
   store(dv_sums, dv.rows(work.batch, work.kv_head), work.first_key + block.warp_key(), masks.keys);
   // The block's memory is another's next.
-  if (threadIdx.x % tile::kWarp == 0) bulk_wait_read<0>();
+  if (speaks) bulk_wait_read<0>();
 }
 // snippet-end kernel
 
 }  // namespace
 
 tile::Status takes_wgmma(const AttentionBackward& p, const tile::Device&) {
-  if (p.head_dim != 64 && p.head_dim != 128) {
-    return tile::unsupported("head_dim", std::to_string(p.head_dim) + " is neither 64 nor 128");
-  }
   TILE_TRY(check_chunks(p));
-  using Boxes = tile::HeadBoxes<__half, 64, 64>;  // strides are asked for, whatever the extents
-  for (const auto& [name, x, heads, rows] : {std::tuple{"q", &p.q, p.heads, p.queries},
-                                             {"k", &p.k, p.kv_heads, p.keys},
-                                             {"v", &p.v, p.kv_heads, p.keys},
-                                             {"o", &p.o, p.heads, p.queries},
-                                             {"dout", &p.dout, p.heads, p.queries}}) {
-    TILE_TRY(tile::check_tensor_map(
-        name, Boxes::boxed(p.type, x->data, p.batch, heads, rows, x->stride)));
-  }
+  TILE_TRY(tile::check_key_blocks(p));
   return tile::check_workspace(stats_and_sums_bytes(p), p.workspace_bytes);
 }
 

@@ -14,7 +14,7 @@ namespace {
 
 using tile::Accumulator, tile::ColumnStats;
 
-constexpr int kAllConsumers = 1;  // a barrier;
+constexpr int kAllConsumers = 1;  // a barrier
 
 // snippet-begin kernel
 template <class T, int kDim>
@@ -32,21 +32,15 @@ __global__ void __launch_bounds__(tile::KeyBlock<T, kDim>::kThreads, 1) attentio
   using Block = tile::KeyBlock<T, kDim>;
   constexpr int kQueries = Block::kQueries;
   extern __shared__ __align__(1024) unsigned char smem[];
-  __shared__ tile::KeyBlockMail<kQueries> mail;
-  __shared__ Mbarrier ds_full[2], ds_empty[2];
+  __shared__ typename Block::Mail mail;
   const int warpgroup = tile::warpgroup_in_block();
-  if (threadIdx.x == 0) {
-    mbarrier_init(&mail.keys_full, 1);
-    tile::init_ring(mail.full, mail.empty, Block::kWarps);
-    for (int i = 0; i < 2; ++i) {
-      mbarrier_init(&ds_full[i], Block::kWarps);
-      mbarrier_init(&ds_empty[i], Block::kWarps);
-    }
-  }
+  if (threadIdx.x == 0) mail.init(Block::kWarps);
   __syncthreads();  // the mbarriers are initialised before any thread uses them
 
   const Block block(smem, warpgroup);
-  const auto work = tile::work_of_keys<Block>(masks, batch, heads, group);
+  const auto work = tile::work_of_keys<Block>(
+      keys_longest_first(batch, heads / group, (masks.keys + Block::kKeys - 1) / Block::kKeys),
+      masks, group);
   if (warpgroup == 0) {
     setmaxnreg_dec<Block::kProducerRegisters>();
     if (threadIdx.x != 0) return;
@@ -55,27 +49,29 @@ __global__ void __launch_bounds__(tile::KeyBlock<T, kDim>::kThreads, 1) attentio
   }
   setmaxnreg_inc<Block::kConsumerRegisters>();
   const bool speaks = threadIdx.x % tile::kWarp == 0;  // for its warp
-  tile::RingReader<tile::kQueryStages> ring(mail.full, mail.empty, speaks);
   Accumulator<16, kDim> dk_sums, dv_sums;
   Accumulator<16, kQueries> weights, dscores;
   float lse2[kQueries / 4];
   Accumulator<16, Block::kDqCols> dq;
   const auto start_dq = [&](int i) {  // of the i-th tile
-    mbarrier_wait(&ds_full[i % 2], i / 2 % 2);
-    block.start_dq(dq, i % 2);
+    mbarrier_wait(&mail.ds_full[i % 2], i / 2 % 2);
+    block.start_dq(dq, i);
   };
   const auto add_dq = [&](int i) {
-    block.add_dq(dq, dq_sums, mail.tiles[i % tile::kQueryStages].sum_row);
+    if (speaks) bulk_wait_read<0>();
+    block.stage_dq(dq);
+    if (speaks) block.send_dq(block.warp_sums(dq_sums, mail.tiles[i % 4].sum_row));
   };
   // An `if` in the loop would have ptxas wait for each product: so the first tile, without a dQ, is
   // visited by code of its own.
   const auto visit = [&](int i, auto is_first) {
     constexpr bool kIsFirst = decltype(is_first)::value;
-    const int queries = ring.next(), douts = ring.next();
-    const auto& tile = mail.tiles[i % tile::kQueryStages];
-    if (tile.rows < kQueries) block.clear_queries(queries, douts, tile.rows, kAllConsumers);
-    block.start_scores(weights, queries);
-    block.start_dweights(dscores, douts);
+    mail.await(mail.queries(i), i);
+    mail.await(mail.douts(i), i);
+    const auto& tile = mail.tiles[i % 4];
+    if (tile.rows < kQueries) block.clear_queries(i, tile.rows, kAllConsumers);
+    block.start_scores(weights, i);
+    block.start_dweights(dscores, i);
     wgmma_wait<0>(registers_of(weights));
     wgmma_wait<0>(registers_of(dscores));
     if (tile.is_border) {
@@ -86,20 +82,19 @@ __global__ void __launch_bounds__(tile::KeyBlock<T, kDim>::kThreads, 1) attentio
     weigh(weights, lse2, scale * kLog2E);
     to_dscores(dscores, weights, mail.stats[i % 2], kQueries);
     const auto p = tile::as_fragment<T>(weights), ds = tile::as_fragment<T>(dscores);
-    mbarrier_wait(&ds_empty[i % 2], i / 2 % 2 ^ 1);  // dQ of the tile before last is computed
-    block.store_ds(ds, i % 2);
+    mbarrier_wait(&mail.ds_empty[i % 2], i / 2 % 2 ^ 1);  // dQ of the tile before last is computed
+    block.store_ds(ds, i);
     fence_async_proxy();  // wgmma sees what this lane has stored
     __syncwarp();         // and what the others have
-    if (speaks) mbarrier_arrive(&ds_full[i % 2]);
-    block.start_sums(dv_sums, dk_sums, p, ds, queries, douts);
+    if (speaks) mbarrier_arrive(&mail.ds_full[i % 2]);
+    block.start_sums(dv_sums, dk_sums, p, ds, i);
     if constexpr (!kIsFirst) start_dq(i - 1);
     wgmma_wait<0>(registers_of(dv_sums));
     wgmma_wait<0>(registers_of(dk_sums));
     wgmma_wait<0>(registers_of(dq));
-    ring.release(queries);
-    ring.release(douts);
+    if (speaks) mail.release(i);
     if constexpr (kIsFirst) return;
-    if (speaks) mbarrier_arrive(&ds_empty[(i - 1) % 2]);
+    if (speaks) mbarrier_arrive(&mail.ds_empty[(i - 1) % 2]);
     add_dq(i - 1);
   };
   if (work.tiles > 0) {
@@ -114,7 +109,7 @@ __global__ void __launch_bounds__(tile::KeyBlock<T, kDim>::kThreads, 1) attentio
   store(dk_sums, dk.rows(work.batch, work.kv_head), work.first_key + block.warp_key(), masks.keys);
   store(dv_sums, dv.rows(work.batch, work.kv_head), work.first_key + block.warp_key(), masks.keys);
   // The block's memory is another's next.
-  if (threadIdx.x % tile::kWarp == 0) bulk_wait_read<0>();
+  if (speaks) bulk_wait_read<0>();
 }
 // snippet-end kernel
 

@@ -17,7 +17,7 @@ namespace {
 
 using tile::Accumulator, tile::ColumnStats;
 
-constexpr int kAllConsumers = 1, kFirstTurn = 2;  // barriers;
+constexpr int kAllConsumers = 1, kFirstTurn = 2;  // barriers
 
 // snippet-begin kernel
 template <class T, int kDim>
@@ -35,21 +35,15 @@ __global__ void __launch_bounds__(tile::KeyBlock<T, kDim>::kThreads, 1) attentio
   using Block = tile::KeyBlock<T, kDim>;
   constexpr int kQueries = Block::kQueries;
   extern __shared__ __align__(1024) unsigned char smem[];
-  __shared__ tile::KeyBlockMail<kQueries> mail;
-  __shared__ Mbarrier ds_full[2], ds_empty[2];
+  __shared__ typename Block::Mail mail;
   const int warpgroup = tile::warpgroup_in_block();
-  if (threadIdx.x == 0) {
-    mbarrier_init(&mail.keys_full, 1);
-    tile::init_ring(mail.full, mail.empty, Block::kWarps);
-    for (int i = 0; i < 2; ++i) {
-      mbarrier_init(&ds_full[i], Block::kWarps);
-      mbarrier_init(&ds_empty[i], Block::kWarps);
-    }
-  }
+  if (threadIdx.x == 0) mail.init(Block::kWarps);
   __syncthreads();  // the mbarriers are initialised before any thread uses them
 
   const Block block(smem, warpgroup);
-  const auto work = tile::work_of_keys<Block>(masks, batch, heads, group);
+  const auto work = tile::work_of_keys<Block>(
+      keys_longest_first(batch, heads / group, (masks.keys + Block::kKeys - 1) / Block::kKeys),
+      masks, group);
   if (warpgroup == 0) {
     setmaxnreg_dec<Block::kProducerRegisters>();
     if (threadIdx.x != 0) return;
@@ -62,25 +56,23 @@ __global__ void __launch_bounds__(tile::KeyBlock<T, kDim>::kThreads, 1) attentio
   Accumulator<16, kDim> dk_sums, dv_sums;
   Accumulator<16, kQueries> weights, dscores;
   float lse2[kQueries / 4];
-  // The stages of the i-th tile.
-  const auto queries = [](int i) { return i % 2 * 2; };
-  const auto douts = [](int i) { return i % 2 * 2 + 1; };
   const auto start_dweights = [&](int i) {
-    block.start_dweights(dscores, douts(i));
+    block.start_dweights(dscores, i);
     load_stats(lse2, mail.stats[i % 2], &ColumnStats::lse2);
     wgmma_wait<1>(registers_of(weights));
   };
   const auto start_dq = [&](Accumulator<16, Block::kDqCols>& dq, int i) {
-    mbarrier_wait(&ds_full[i % 2], i / 2 % 2);
-    block.start_dq(dq, i % 2);
+    mbarrier_wait(&mail.ds_full[i % 2], i / 2 % 2);
+    block.start_dq(dq, i);
   };
   const auto add_dq = [&](const Accumulator<16, Block::kDqCols>& dq, int i) {
-    block.add_dq(dq, dq_sums, mail.tiles[i % tile::kQueryStages].sum_row);
+    if (speaks) bulk_wait_read<0>();
+    block.stage_dq(dq);
+    if (speaks) block.send_dq(block.warp_sums(dq_sums, mail.tiles[i % 4].sum_row));
   };
   // When S^T of the i-th tile is there, and dP^T under way.
   const auto visit = [&](int i, auto is_first) {
-    constexpr bool kIsFirst = decltype(is_first)::value;
-    const auto& tile = mail.tiles[i % tile::kQueryStages];
+    const auto& tile = mail.tiles[i % 4];
     turn.take();
     if (tile.is_border) {
       hide(weights, masks.of(work.batch).transposed(), work.first_key + block.warp_key(),
@@ -88,49 +80,46 @@ __global__ void __launch_bounds__(tile::KeyBlock<T, kDim>::kThreads, 1) attentio
     }
     weigh(weights, lse2, scale * kLog2E);
     compute_now<kQueries / 4>(registers_of(weights), block.staging());
-    mbarrier_wait(&ds_empty[i % 2], i / 2 % 2 ^ 1);  // dQ of the tile before last is computed
+    mbarrier_wait(&mail.ds_empty[i % 2], i / 2 % 2 ^ 1);  // dQ of the tile before last is computed
     wgmma_wait<0>(registers_of(dscores));
     const int rows = tile.rows;
     to_dscores(dscores, weights, mail.stats[i % 2], rows);
     const auto p = tile::as_fragment<T>(weights), ds = tile::as_fragment<T>(dscores);
-    block.store_ds(ds, i % 2);
+    block.store_ds(ds, i);
     fence_async_proxy();  // wgmma sees what this lane has stored
     __syncwarp();         // and what the others have
-    if (speaks) mbarrier_arrive(&ds_full[i % 2]);
+    if (speaks) mbarrier_arrive(&mail.ds_full[i % 2]);
     turn.pass();
-    if (rows < kQueries) {
-      barrier_sync(kAllConsumers, Block::kConsumers * tile::kWarpgroup);  // both have dP^T
-      block.clear_queries(queries(i), douts(i), rows, kAllConsumers);
-    }
+    if (rows < kQueries) block.clear_queries(i, rows, kAllConsumers);
     // At 128 columns registers are scarce, and dQ has those of dP^T.
     Accumulator<16, Block::kDqCols> own;
     auto& dq = tile::either<kQueries == Block::kDqCols>(dscores, own);
-    block.start_sums(dv_sums, dk_sums, p, ds, queries(i), douts(i));
+    block.start_sums(dv_sums, dk_sums, p, ds, i);
     const auto release = [&] {  // what dV and dK have read
       wgmma_wait<1>(registers_of(dv_sums));
       wgmma_wait<1>(registers_of(dk_sums));
-      if (speaks) mbarrier_arrive(&mail.empty[queries(i)]), mbarrier_arrive(&mail.empty[douts(i)]);
+      if (speaks) mail.release(i);
     };
-    if constexpr (!kIsFirst) start_dq(dq, i - 1), release();
+    if constexpr (!is_first.value) start_dq(dq, i - 1), release();
     // After the last tile the two products that follow are of what is there, and are not used.
     const int next = i + 1 < work.tiles ? i + 1 : i;
-    if (next > i) mbarrier_wait(&mail.full[queries(next)], next / 2 % 2);
-    block.start_scores(weights, queries(next));
-    if constexpr (kIsFirst) {
+    if (next > i) mail.await(mail.queries(next), next);
+    block.start_scores(weights, next);
+    if constexpr (is_first.value) {
       release();
     } else {
       wgmma_wait<1>(registers_of(dq));
-      if (speaks) mbarrier_arrive(&ds_empty[(i - 1) % 2]);
+      if (speaks) mbarrier_arrive(&mail.ds_empty[(i - 1) % 2]);
       add_dq(dq, i - 1);
     }
-    if (next > i) mbarrier_wait(&mail.full[douts(next)], next / 2 % 2);
+    if (next > i) mail.await(mail.douts(next), next);
     start_dweights(next);
   };
   if (work.tiles > 0) {
     block.await_keys(mail, work, masks, kAllConsumers);
-    mbarrier_wait(&mail.full[queries(0)], 0);
-    block.start_scores(weights, queries(0));
-    mbarrier_wait(&mail.full[douts(0)], 0);
+    mail.await(mail.queries(0), 0);
+    block.start_scores(weights, 0);
+    mail.await(mail.douts(0), 0);
     start_dweights(0);
     visit(0, std::true_type{});
     for (int i = 1; i < work.tiles; ++i) visit(i, std::false_type{});
@@ -145,7 +134,7 @@ __global__ void __launch_bounds__(tile::KeyBlock<T, kDim>::kThreads, 1) attentio
   store(dk_sums, dk.rows(work.batch, work.kv_head), work.first_key + block.warp_key(), masks.keys);
   store(dv_sums, dv.rows(work.batch, work.kv_head), work.first_key + block.warp_key(), masks.keys);
   // The block's memory is another's next.
-  if (threadIdx.x % tile::kWarp == 0) bulk_wait_read<0>();
+  if (speaks) bulk_wait_read<0>();
 }
 // snippet-end kernel
 

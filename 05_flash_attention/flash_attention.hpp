@@ -93,6 +93,8 @@ inline bool is_empty(const AttentionBackward& p) {
 std::int64_t scores_bytes(const AttentionBackward& p);
 std::int64_t stats_bytes(const AttentionBackward& p);
 std::int64_t stats_and_sums_bytes(const AttentionBackward& p);
+/// And a counter for each 4 KiB of the sums, and of the blocks that have begun.
+std::int64_t ordered_sums_bytes(const AttentionBackward& p);
 
 /// Whether every row consists of aligned chunks of 16 bytes; if not, the Status says which argument
 /// is in the way.
@@ -100,12 +102,12 @@ tile::Status check_chunks(const AttentionBackward& p);
 
 // The steps. Each computes dq, dk and dv in the given stream (a cudaStream_t).
 using BackwardStep = tile::Status(const AttentionBackward&, void* stream);
-BackwardStep scores, tiles, mma, warp_tiles, pipeline, one_pass, wgmma, late_dq, overlap;
+BackwardStep scores, tiles, mma, warp_tiles, pipeline, one_pass, wgmma, late_dq, overlap, in_order;
 
 // What their own kernels take.
 using BackwardTakes = tile::Status(const AttentionBackward&, const tile::Device&);
 BackwardTakes takes_scores, takes_tiles, takes_mma, takes_warp_tiles, takes_pipeline,
-    takes_one_pass, takes_wgmma;
+    takes_one_pass, takes_wgmma, takes_in_order;
 
 // ---- The ladders ----
 
@@ -307,6 +309,16 @@ inline constexpr BackwardLadder::Step kBackward[] = {
      .shows = kShows,
      .launch = overlap,
      .workspace_bytes = stats_and_sums_bytes},
+    {.name = "in_order",
+     .idea = "each part of dQ is added when it is its turn: the same bits each time",
+     .types = k16Bits,
+     .needs = {tile::Feature::bf16_mma, tile::Feature::cp_async, tile::Feature::tma,
+               tile::Feature::wgmma},
+     .takes = takes_in_order,
+     .otherwise = "pipeline",
+     .shows = kShows,
+     .launch = in_order,
+     .workspace_bytes = ordered_sums_bytes},
 };
 inline constexpr BackwardLadder kBackwardLadder{.name = "backward",
                                                 .kernels = "attention_backward_",

@@ -39,7 +39,7 @@ __global__ void attention_backward_prepare(Heads<const T> o,     // [batch][quer
   if (lane == 0) {
     ColumnStats& of16 = stats[(std::int64_t{of_all} * rows + query) / ColumnStats::kQueries];
     const float of_row = exists ? lse[std::int64_t{of_all} * masks.queries + query] : -INFINITY;
-    const int at = ColumnStats::lane(query), i = ColumnStats::place(query);
+    const int at = query % 8 / 2, i = query / 8 % 2 * 2 + query % 2;
     of16.lse2[at][i] = of_row != -INFINITY ? kLog2E * of_row : 0;
     of16.delta[at][i] = sum;
   }

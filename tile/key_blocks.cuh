@@ -7,7 +7,6 @@
 #include "tile/ptx/async_proxy.cuh"
 #include "tile/ptx/exp2.cuh"
 #include "tile/ptx/warpgroup.cuh"
-#include "tile/ring.cuh"
 
 namespace tile {
 
@@ -16,26 +15,41 @@ namespace tile {
 /// queries.
 struct ColumnStats {
   float lse2[4][4], delta[4][4];
-
   static constexpr int kQueries = 16;
-  __device__ static int lane(int query) { return query % 8 / 2; }
-  __device__ static int place(int query) { return query / 8 % 2 * 2 + query % 2; }
 };
 
-inline constexpr int kQueryStages = 4;  // two tiles of queries, and their dO
-
-/// What the warps of a block tell each other.
+/// What the warps of a block tell each other. There are stages for two tiles of queries, the i-th
+/// of which is in those below, for their dO, and for dS^T.
 template <int kQueries>
 struct KeyBlockMail {
-  ptx::Mbarrier keys_full, full[kQueryStages], empty[kQueryStages];
+  ptx::Mbarrier keys_full, full[4], empty[4], ds_full[2], ds_empty[2];
+  alignas(16) ColumnStats stats[2][kQueries / ColumnStats::kQueries];
   struct {
     std::int64_t sum_row;  // of the sums of dQ of all heads
     int query;             // the first one
-    int rows;              // that are cleared from here on: past the entry's length, they may hold
-                           // anything; or kQueries
-    bool is_border;        // the mask hides some of the queries from some of the keys
-  } tiles[kQueryStages];   // twice as many as there are stages: dQ is late
-  alignas(16) ColumnStats stats[kQueryStages / 2][kQueries / ColumnStats::kQueries];
+    int rows;  // from here on they are cleared: past the entry's length they may hold anything
+    int turn;  // where blocks add to dQ in order, so many come before
+    bool is_border;  // the mask hides some of the queries from some of the keys
+  } tiles[4];        // twice as many as there are stages: dQ may come a tile late
+
+  __device__ static int queries(int i) { return i % 2 * 2; }
+  __device__ static int douts(int i) { return i % 2 * 2 + 1; }
+  __device__ __forceinline__ void await(int stage, int i) {
+    ptx::mbarrier_wait(&full[stage], i / 2 % 2);
+  }
+  /// A warp has read both stages of the i-th tile: one of its lanes says so.
+  __device__ __forceinline__ void release(int i) {
+    ptx::mbarrier_arrive(&empty[queries(i)]);
+    ptx::mbarrier_arrive(&empty[douts(i)]);
+  }
+  /// By one thread, before a barrier of all. Consumers have so many warps.
+  __device__ void init(unsigned warps) {
+    ptx::mbarrier_init(&keys_full, 1);
+    for (ptx::Mbarrier& each : full) ptx::mbarrier_init(&each, 1);
+    for (ptx::Mbarrier& each : empty) ptx::mbarrier_init(&each, warps);
+    for (ptx::Mbarrier& each : ds_full) ptx::mbarrier_init(&each, warps);
+    for (ptx::Mbarrier& each : ds_empty) ptx::mbarrier_init(&each, warps);
+  }
 };
 
 template <bool kFirst, class First, class Second>
@@ -99,10 +113,8 @@ struct KeyWork {
   int tiles;  // of all those heads
 };
 template <class Block>
-__device__ __forceinline__ KeyWork work_of_keys(const BatchMasks& masks, int batch, int heads,
+__device__ __forceinline__ KeyWork work_of_keys(const BlockWork& at, const BatchMasks& masks,
                                                 int group) {
-  const int tiles = (masks.keys + Block::kKeys - 1) / Block::kKeys;
-  const BlockWork at = keys_longest_first(batch, heads / group, tiles);
   KeyWork work{at.batch, at.head, at.tile * Block::kKeys, masks.of(at.batch).transposed(), {}, 0};
   work.visited = work.mask.tiles(work.first_key, Block::kKeys, Block::kQueries);
   work.tiles = (work.visited.last - work.visited.first) * group;
@@ -124,27 +136,31 @@ struct KeyBlock {
   static constexpr int kQueries = kDim == 64 ? 128 : 64;            // of a tile
   static constexpr int kDqCols = 64, kRowParts = kQueries / kRows;  // parts of dQ are 64 x 64
   static_assert(kRowParts * (kDim / kDqCols) == kConsumers);
+  using Mail = KeyBlockMail<kQueries>;
   using KeyBoxes = HeadBoxes<T, kKeys, kDim>;
   using QueryBoxes = HeadBoxes<T, kQueries, kDim>;
   using ScoreBoxes = HeadBoxes<T, kKeys, kQueries>;
   static constexpr int kWarpDqBytes = 16 * kDqCols * 4;
   static constexpr int kStages = 2 * KeyBoxes::kBytes;
-  static constexpr int kScores = kStages + kQueryStages * QueryBoxes::kBytes;
+  static constexpr int kScores = kStages + 4 * QueryBoxes::kBytes;
   static constexpr int kDq = kScores + 2 * ScoreBoxes::kBytes;
   static constexpr int kBytes = kDq + kWarps * kWarpDqBytes;
 
-  // {keys, values, [kQueryStages]{queries or dO}, [2]{dS^T}, [kWarps]{dQ}}
+  // {keys, values, [4]{queries or dO}, [2]{dS^T}, [kWarps]{dQ}}
   ptx::SharedAddress keys;
   int consumer, warp;  // 0 or 1; of the consumer's four
 
   __device__ KeyBlock(void* smem, int warpgroup)
       : keys(smem), consumer(warpgroup - 1), warp(static_cast<int>(threadIdx.x) / kWarp % 4) {}
   __device__ ptx::SharedAddress values() const { return keys + KeyBoxes::kBytes; }
-  __device__ ptx::SharedAddress stage(int i) const {
-    return keys + (kStages + i * QueryBoxes::kBytes);
+  __device__ ptx::SharedAddress queries(int i) const {
+    return keys + (kStages + Mail::queries(i) * QueryBoxes::kBytes);
+  }
+  __device__ ptx::SharedAddress douts(int i) const {
+    return keys + (kStages + Mail::douts(i) * QueryBoxes::kBytes);
   }
   __device__ ptx::SharedAddress ds(int i) const {
-    return keys + (kScores + i * ScoreBoxes::kBytes);
+    return keys + (kScores + i % 2 * ScoreBoxes::kBytes);
   }
   __device__ ptx::SharedAddress staging() const {
     return keys + (kDq + (consumer * 4 + warp) * kWarpDqBytes);
@@ -152,28 +168,24 @@ struct KeyBlock {
   __device__ int warp_key() const { return consumer * kRows + warp * 16; }
 
   /// S^T = K Q^T, or dP^T = V dO^T: a group of products, as below.
-  __device__ __forceinline__ void start_scores(Accumulator<16, kQueries>& scores,
-                                               int queries) const {
+  __device__ __forceinline__ void start_scores(Accumulator<16, kQueries>& scores, int i) const {
     ptx::wgmma_fence();
-    start_product_of_rows<T, KeyBoxes, QueryBoxes>(scores, keys, consumer * kRows, stage(queries));
+    start_product_of_rows<T, KeyBoxes, QueryBoxes>(scores, keys, consumer * kRows, queries(i));
     ptx::wgmma_commit();
   }
-  __device__ __forceinline__ void start_dweights(Accumulator<16, kQueries>& dweights,
-                                                 int douts) const {
+  __device__ __forceinline__ void start_dweights(Accumulator<16, kQueries>& dweights, int i) const {
     ptx::wgmma_fence();
-    start_product_of_rows<T, KeyBoxes, QueryBoxes>(dweights, values(), consumer * kRows,
-                                                   stage(douts));
+    start_product_of_rows<T, KeyBoxes, QueryBoxes>(dweights, values(), consumer * kRows, douts(i));
     ptx::wgmma_commit();
   }
   /// dV += P^T dO and dK += dS^T Q.
   __device__ __forceinline__ void start_sums(Accumulator<16, kDim>& dv_sums,
                                              Accumulator<16, kDim>& dk_sums,
                                              const Fragment<16, kQueries>& weights,
-                                             const Fragment<16, kQueries>& dscores, int queries,
-                                             int douts) const {
+                                             const Fragment<16, kQueries>& dscores, int i) const {
     ptx::wgmma_fence();
-    start_product_with_columns<T, QueryBoxes>(dv_sums, weights, stage(douts));
-    start_product_with_columns<T, QueryBoxes>(dk_sums, dscores, stage(queries));
+    start_product_with_columns<T, QueryBoxes>(dv_sums, weights, douts(i));
+    start_product_with_columns<T, QueryBoxes>(dk_sums, dscores, queries(i));
     ptx::wgmma_commit();
   }
   /// The consumer's part of dQ = dS K: 64 of its rows, or of its columns.
@@ -190,45 +202,42 @@ struct KeyBlock {
     }
     ptx::wgmma_commit();
   }
-  /// Adds the warp's 16 rows of that part to the sums of the tile's rows. The order in which they
-  /// are staged has no bank conflicts, and is that of the sums. One lane sends them; no lane waits
-  /// until they are there.
-  __device__ __forceinline__ void add_dq(const Accumulator<16, kDqCols>& dq, float* sums,
-                                         std::int64_t first_row) const {
-    const int lane = static_cast<int>(threadIdx.x) % kWarp;
-    if (lane == 0) ptx::bulk_wait_read<0>();  // the rows before have left
-    __syncwarp();
+  /// A warp's 16 rows of that part, which are added to the sums of the tile's rows: one lane sends
+  /// what all have staged. The order has no bank conflicts, and is that of the sums.
+  __device__ __forceinline__ void stage_dq(const Accumulator<16, kDqCols>& dq) const {
+    __syncwarp();  // one lane has waited until the rows before have left
 #pragma unroll
     for (int n = 0; n < kDqCols / 8; ++n) {
       const float(&sum)[4] = dq.mma[0][n];
-      ptx::store_shared(staging() + (n * kWarp + lane) * 16,
+      ptx::store_shared(staging() + (n * kWarp + static_cast<int>(threadIdx.x) % kWarp) * 16,
                         uint4{__float_as_uint(sum[0]), __float_as_uint(sum[1]),
                               __float_as_uint(sum[2]), __float_as_uint(sum[3])});
     }
     ptx::fence_async_proxy();  // the reduction sees what this lane has stored
     __syncwarp();              // and what the others have
-    if (lane == 0) {
-      const int row_part = consumer % kRowParts, col_part = consumer / kRowParts;
-      ptx::bulk_reduce_add(
-          sums + (first_row + row_part * kRows + warp * 16) * kDim + col_part * kDqCols * 16,
-          staging(), kWarpDqBytes);
-      ptx::bulk_commit();
-    }
+  }
+  __device__ float* warp_sums(float* sums, std::int64_t first_row) const {
+    const int row_part = consumer % kRowParts, col_part = consumer / kRowParts;
+    return sums + (first_row + row_part * kRows + warp * 16) * kDim + col_part * kDqCols * 16;
+  }
+  __device__ __forceinline__ void send_dq(float* to) const {
+    ptx::bulk_reduce_add(to, staging(), kWarpDqBytes);
+    ptx::bulk_commit();
   }
   __device__ __forceinline__ void store_ds(const Fragment<16, kQueries>& warp_ds, int i) const {
     ScoreBoxes::store_warp(warp_ds, ds(i), warp_key());
   }
-  /// Rows past the entry's lengths may hold anything, and 0 times that may be NaN. All consumers
-  /// call it, and none has a product under way that reads these.
-  __device__ __forceinline__ void clear_queries(int queries, int douts, int first,
-                                                int barrier) const {
-    QueryBoxes::template clear<kConsumers * kWarpgroup>(stage(queries), first);
-    QueryBoxes::template clear<kConsumers * kWarpgroup>(stage(douts), first);
+  /// Rows past the entry's lengths may hold anything, and 0 times that may be NaN. Both consumers
+  /// call it, without a product under way that reads these.
+  __device__ __forceinline__ void clear_queries(int i, int first, int barrier) const {
+    ptx::barrier_sync(barrier, kConsumers * kWarpgroup);  // both have waited for such products
+    QueryBoxes::template clear<kConsumers * kWarpgroup>(queries(i), first);
+    QueryBoxes::template clear<kConsumers * kWarpgroup>(douts(i), first);
     ptx::fence_async_proxy();                             // wgmma sees what this thread has cleared
     ptx::barrier_sync(barrier, kConsumers * kWarpgroup);  // and what all others have
   }
   /// The same with the keys and values, where there are such rows, once they are there.
-  __device__ __forceinline__ void await_keys(KeyBlockMail<kQueries>& mail, const KeyWork& work,
+  __device__ __forceinline__ void await_keys(Mail& mail, const KeyWork& work,
                                              const BatchMasks& masks, int barrier) const {
     ptx::mbarrier_wait(&mail.keys_full, 0);
     const int first = work.mask.queries - work.first_key;
@@ -244,7 +253,7 @@ struct KeyBlock {
 // snippet-begin load
 /// One thread loads the keys and values, and the tiles of queries with their dO.
 template <class Block>
-__device__ __forceinline__ void load_tiles(KeyBlockMail<Block::kQueries>& mail, const Block& block,
+__device__ __forceinline__ void load_tiles(typename Block::Mail& mail, const Block& block,
                                            const TensorMap& q_map, const TensorMap& k_map,
                                            const TensorMap& v_map, const TensorMap& dout_map,
                                            const ColumnStats* stats, const BatchMasks& masks,
@@ -259,26 +268,24 @@ __device__ __forceinline__ void load_tiles(KeyBlockMail<Block::kQueries>& mail, 
   const int rows = (masks.queries + kRowsOfTerms - 1) / kRowsOfTerms * kRowsOfTerms;  // of a head
   // TMA clears what is past the tensor's end itself.
   const int length = work.mask.keys < masks.queries ? work.mask.keys : rows;
-  RingPlace<kQueryStages> place;
-  int count = 0;
-  for (int head = work.kv_head * group; head < (work.kv_head + 1) * group; ++head) {
-    for (int tile = work.visited.first; tile < work.visited.last; ++tile) {
-      const int query = tile * Boxes::kRows;
-      const std::int64_t row = (std::int64_t{work.batch} * heads + head) * rows + query;
-      ptx::mbarrier_wait(&mail.empty[place.stage], place.parity ^ 1);
-      int i = place.advance();
-      mail.tiles[count++ % kQueryStages] = {
-          row, query, min(Boxes::kRows, length - query),
-          tile < work.visited.whole_first || tile >= work.visited.whole_last};
-      ptx::mbarrier_arrive_expect(&mail.full[i], Boxes::kBytes + kStatBytes);
-      Boxes::load(block.stage(i), q_map, query, head, work.batch, &mail.full[i]);
-      ptx::bulk_load(mail.stats[i / 2], stats + row / ColumnStats::kQueries, kStatBytes,
-                     &mail.full[i]);
-      ptx::mbarrier_wait(&mail.empty[place.stage], place.parity ^ 1);
-      i = place.advance();
-      ptx::mbarrier_arrive_expect(&mail.full[i], Boxes::kBytes);
-      Boxes::load(block.stage(i), dout_map, query, head, work.batch, &mail.full[i]);
-    }
+  const int visited = work.visited.last - work.visited.first;
+  for (int i = 0; i < work.tiles; ++i) {
+    const int head = work.kv_head * group + i / visited, tile = work.visited.first + i % visited;
+    const int query = tile * Boxes::kRows, free = i / 2 % 2 ^ 1;  // the parity when it is
+    const std::int64_t row = (std::int64_t{work.batch} * heads + head) * rows + query;
+    ptx::Mbarrier* full = &mail.full[mail.queries(i)];
+    ptx::mbarrier_wait(&mail.empty[mail.queries(i)], free);
+    mail.tiles[i % 4] = {row, query, min(Boxes::kRows, length - query),
+                         work.mask.transposed().tiles(query, Boxes::kRows, Block::kKeys).last - 1 -
+                             work.first_key / Block::kKeys,
+                         tile < work.visited.whole_first || tile >= work.visited.whole_last};
+    ptx::mbarrier_arrive_expect(full, Boxes::kBytes + kStatBytes);
+    Boxes::load(block.queries(i), q_map, query, head, work.batch, full);
+    ptx::bulk_load(mail.stats[i % 2], stats + row / ColumnStats::kQueries, kStatBytes, full);
+    full = &mail.full[mail.douts(i)];
+    ptx::mbarrier_wait(&mail.empty[mail.douts(i)], free);
+    ptx::mbarrier_arrive_expect(full, Boxes::kBytes);
+    Boxes::load(block.douts(i), dout_map, query, head, work.batch, full);
   }
 }
 // snippet-end load

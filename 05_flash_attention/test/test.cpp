@@ -109,6 +109,8 @@ constexpr Border kBorders[] = {
     {false, "late_dq", {1, 1, 1, 321, 129, 128}},
     {false, "overlap", {1, 1, 1, 641, 129, 64}},
     {false, "overlap", {1, 1, 1, 321, 129, 128}},
+    {false, "in_order", {1, 1, 1, 641, 129, 64}},
+    {false, "in_order", {1, 1, 1, 321, 129, 128}},
     // Ten heads of keys, more than blocks take in a section, each of two heads of queries, of which
     // the first keys are seen by the first tiles only, and the last by the last.
     {false, "pipeline", {2, 10, 5, 260, 260, 64}, 20},
@@ -116,6 +118,7 @@ constexpr Border kBorders[] = {
     {false, "wgmma", {2, 10, 5, 260, 260, 64}, 20},
     {false, "late_dq", {2, 10, 5, 260, 260, 64}, 20},
     {false, "overlap", {2, 10, 5, 260, 260, 64}, 20},
+    {false, "in_order", {2, 10, 5, 260, 260, 64}, 20},
 };
 
 bool adds_in_any_order(std::string_view step) {  // to dq

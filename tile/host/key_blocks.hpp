@@ -1,10 +1,30 @@
 // Attention backward by wgmma: launches a kernel whose blocks keep keys (tile/key_blocks.cuh).
 #pragma once
 
+#include <string>
+#include <tuple>
+
 #include "tile/host/dq_sums.hpp"
 #include "tile/key_blocks.cuh"
 
 namespace tile {
+
+/// Whether TMA takes the rows of what is read, and the kernels the head dimension.
+inline Status check_key_blocks(const AttentionBackward& p) {
+  if (p.head_dim != 64 && p.head_dim != 128) {
+    return unsupported("head_dim", std::to_string(p.head_dim) + " is neither 64 nor 128");
+  }
+  using Boxes = HeadBoxes<__half, 64, 64>;  // strides are asked for, whatever the extents
+  for (const auto& [name, x, heads, rows] : {std::tuple{"q", &p.q, p.heads, p.queries},
+                                             {"k", &p.k, p.kv_heads, p.keys},
+                                             {"v", &p.v, p.kv_heads, p.keys},
+                                             {"o", &p.o, p.heads, p.queries},
+                                             {"dout", &p.dout, p.heads, p.queries}}) {
+    TILE_TRY(
+        check_tensor_map(name, Boxes::boxed(p.type, x->data, p.batch, heads, rows, x->stride)));
+  }
+  return {};
+}
 
 /// Where the stats and the sums of dQ lie in the workspace, one after the other.
 inline ColumnStats* column_stats_of(const AttentionBackward& p) {

@@ -1,0 +1,188 @@
+// Backward, step 10: dQ added in the same order each time.
+// Idea: for each 4 KB of the sums there is a counter of the warps that have added to them, and a
+// warp
+//       waits for its turn. Blocks begin with the last keys, whose first tile of queries has no
+//       keys after them under a causal mask: so each block finds that the one before has just left.
+// Change: a block takes its number when it begins: a warp waits only for those of blocks that began
+//         before, whatever the order in which the card starts them. A reduction is complete before
+//         it is counted, a tile later, when that takes no time any more.
+// Limit: short blocks begin first, so that the long ones leave gaps at the end; without a mask the
+//        blocks of a head that begin together wait for one another once.
+#include <type_traits>
+
+#include "flash_attention.cuh"
+#include "tile/host/key_blocks.hpp"
+#include "tile/ptx/compute_now.cuh"
+#include "tile/ptx/semaphore.cuh"
+
+namespace flash_attention {
+namespace {
+
+using tile::Accumulator, tile::ColumnStats;
+
+constexpr int kAllConsumers = 1, kFirstTurn = 2;  // barriers
+
+/// Under a causal mask the last keys are seen by the fewest queries.
+__device__ BlockWork keys_shortest_first(unsigned at, int batch, int heads, int tiles) {
+  const BlockWork work = tile::longest_first(at, 8, batch, heads, tiles);
+  return {work.batch, work.head, tiles - 1 - work.tile};
+}
+
+// snippet-begin kernel
+template <class T, int kDim>
+__global__ void __launch_bounds__(tile::KeyBlock<T, kDim>::kThreads, 1) attention_backward_in_order(
+    const __grid_constant__ tile::TensorMap q_map,     // [batch][heads][queries][kDim]
+    const __grid_constant__ tile::TensorMap k_map,     // … [heads / group][keys] …
+    const __grid_constant__ tile::TensorMap v_map,     // as k
+    const __grid_constant__ tile::TensorMap dout_map,  // as q
+    const ColumnStats* stats,                          // [batch][heads][rows / 16]
+    float* dq_sums,                                    // … [rows / 16][kDim / 8][lane][4]
+    Heads<T> dk,                                       // [batch][keys][heads / group][kDim]
+    Heads<T> dv,                                       // as dk
+    BatchMasks masks, int batch, int heads, int group, float scale, unsigned* counters) {
+  using namespace tile::ptx;
+  using Block = tile::KeyBlock<T, kDim>;
+  constexpr int kQueries = Block::kQueries;
+  extern __shared__ __align__(1024) unsigned char smem[];
+  __shared__ typename Block::Mail mail;
+  __shared__ unsigned number;  // of the block
+  const int warpgroup = tile::warpgroup_in_block();
+  if (threadIdx.x == 0) mail.init(Block::kWarps), number = atomicAdd(counters, 1u);
+  __syncthreads();  // the mbarriers are initialised before any thread uses them
+
+  const Block block(smem, warpgroup);
+  const auto work =
+      tile::work_of_keys<Block>(keys_shortest_first(number, batch, heads / group,
+                                                    (masks.keys + Block::kKeys - 1) / Block::kKeys),
+                                masks, group);
+  if (warpgroup == 0) {
+    setmaxnreg_dec<Block::kProducerRegisters>();
+    if (threadIdx.x != 0) return;
+    return tile::load_tiles(mail, block, q_map, k_map, v_map, dout_map, stats, masks, work, heads,
+                            group);
+  }
+  setmaxnreg_inc<Block::kConsumerRegisters>();
+  const bool speaks = threadIdx.x % tile::kWarp == 0;  // for its warp
+  const tile::Turns<Block::kConsumers, kFirstTurn, true> turn(warpgroup);
+  Accumulator<16, kDim> dk_sums, dv_sums;
+  Accumulator<16, kQueries> weights, dscores;
+  float lse2[kQueries / 4];
+  const auto start_dweights = [&](int i) {
+    block.start_dweights(dscores, i);
+    load_stats(lse2, mail.stats[i % 2], &ColumnStats::lse2);
+    wgmma_wait<1>(registers_of(weights));
+  };
+  const auto start_dq = [&](Accumulator<16, Block::kDqCols>& dq, int i) {
+    mbarrier_wait(&mail.ds_full[i % 2], i / 2 % 2);
+    block.start_dq(dq, i);
+  };
+  unsigned* sent = nullptr;  // the counter of what this lane has sent and not yet counted
+  const auto count_sent = [&] {
+    if (!speaks || !sent) return;
+    bulk_wait<0>();  // it is there
+    semaphore_add(sent);
+  };
+  const auto add_dq = [&](const Accumulator<16, Block::kDqCols>& dq, int i) {
+    count_sent();
+    block.stage_dq(dq);
+    if (!speaks) return;
+    const auto& tile = mail.tiles[i % 4];
+    float* const to = block.warp_sums(dq_sums, tile.sum_row);
+    sent = counters + 1 + (to - dq_sums) / (16 * Block::kDqCols);
+    semaphore_wait(sent, tile.turn);
+    block.send_dq(to);
+  };
+  // When S^T of the i-th tile is there, and dP^T under way.
+  const auto visit = [&](int i, auto is_first) {
+    const auto& tile = mail.tiles[i % 4];
+    turn.take();
+    if (tile.is_border) {
+      hide(weights, masks.of(work.batch).transposed(), work.first_key + block.warp_key(),
+           tile.query);
+    }
+    weigh(weights, lse2, scale * kLog2E);
+    compute_now<kQueries / 4>(registers_of(weights), block.staging());
+    mbarrier_wait(&mail.ds_empty[i % 2], i / 2 % 2 ^ 1);  // dQ of the tile before last is computed
+    wgmma_wait<0>(registers_of(dscores));
+    const int rows = tile.rows;
+    to_dscores(dscores, weights, mail.stats[i % 2], rows);
+    const auto p = tile::as_fragment<T>(weights), ds = tile::as_fragment<T>(dscores);
+    block.store_ds(ds, i);
+    fence_async_proxy();  // wgmma sees what this lane has stored
+    __syncwarp();         // and what the others have
+    if (speaks) mbarrier_arrive(&mail.ds_full[i % 2]);
+    turn.pass();
+    if (rows < kQueries) block.clear_queries(i, rows, kAllConsumers);
+    // At 128 columns registers are scarce, and dQ has those of dP^T.
+    Accumulator<16, Block::kDqCols> own;
+    auto& dq = tile::either<kQueries == Block::kDqCols>(dscores, own);
+    block.start_sums(dv_sums, dk_sums, p, ds, i);
+    const auto release = [&] {  // what dV and dK have read
+      wgmma_wait<1>(registers_of(dv_sums));
+      wgmma_wait<1>(registers_of(dk_sums));
+      if (speaks) mail.release(i);
+    };
+    if constexpr (!is_first.value) start_dq(dq, i - 1), release();
+    // After the last tile the two products that follow are of what is there, and are not used.
+    const int next = i + 1 < work.tiles ? i + 1 : i;
+    if (next > i) mail.await(mail.queries(next), next);
+    block.start_scores(weights, next);
+    if constexpr (is_first.value) {
+      release();
+    } else {
+      wgmma_wait<1>(registers_of(dq));
+      if (speaks) mbarrier_arrive(&mail.ds_empty[(i - 1) % 2]);
+      add_dq(dq, i - 1);
+    }
+    if (next > i) mail.await(mail.douts(next), next);
+    start_dweights(next);
+  };
+  if (work.tiles > 0) {
+    block.await_keys(mail, work, masks, kAllConsumers);
+    mail.await(mail.queries(0), 0);
+    block.start_scores(weights, 0);
+    mail.await(mail.douts(0), 0);
+    start_dweights(0);
+    visit(0, std::true_type{});
+    for (int i = 1; i < work.tiles; ++i) visit(i, std::false_type{});
+    Accumulator<16, Block::kDqCols> dq;
+    start_dq(dq, work.tiles - 1);
+    wgmma_wait<0>(registers_of(dscores));
+    wgmma_wait<0>(registers_of(dq));
+    add_dq(dq, work.tiles - 1);
+    count_sent();
+  }
+  turn.end();
+  dk_sums.scale(scale);
+  store(dk_sums, dk.rows(work.batch, work.kv_head), work.first_key + block.warp_key(), masks.keys);
+  store(dv_sums, dv.rows(work.batch, work.kv_head), work.first_key + block.warp_key(), masks.keys);
+  // The block's memory is another's next.
+  if (speaks) bulk_wait_read<0>();
+}
+// snippet-end kernel
+
+}  // namespace
+
+tile::Status takes_in_order(const AttentionBackward& p, const tile::Device&) {
+  TILE_TRY(check_chunks(p));
+  TILE_TRY(tile::check_key_blocks(p));
+  return tile::check_workspace(ordered_sums_bytes(p), p.workspace_bytes);
+}
+
+tile::Status in_order(const AttentionBackward& p, void* stream) {
+  // After the sums, of which 1,024 floats have a counter; the first one is that of blocks.
+  auto* counters = reinterpret_cast<unsigned*>(reinterpret_cast<float*>(tile::sums_of(p)) +
+                                               tile::rows_of_dq_sums(p) * p.head_dim);
+  const std::int64_t bytes = ordered_sums_bytes(p) - stats_and_sums_bytes(p);
+  TILE_RETURN_IF_CUDA_ERROR(cudaMemsetAsync(counters, 0, bytes, static_cast<cudaStream_t>(stream)));
+  TILE_TRY(compute_column_stats(p, stream));
+  TILE_TRY(with_16_bits_and_head_dim(p.type, p.head_dim, [&](auto element, auto head_dim) {
+    using T = decltype(element);
+    constexpr int kDim = head_dim.value == 128 ? 128 : 64;
+    return tile::launch_key_blocks<T, kDim>(p, attention_backward_in_order<T, kDim>,
+                                            "attention_backward_in_order", stream, counters);
+  }));
+  return round_dq(p, tile::sums_of(p), p.dq, stream);
+}
+
+}  // namespace flash_attention
