@@ -76,6 +76,7 @@ __global__ void __launch_bounds__(tile::KeyBlock<T, kDim>::kThreads, 1) attentio
     mbarrier_wait(&mail.ds_full[i % 2], i / 2 % 2);
     block.start_dq(dq, i);
   };
+  // snippet-begin order
   unsigned* sent = nullptr;  // the counter of what this lane has sent and not yet counted
   const auto count_sent = [&] {
     if (!speaks || !sent) return;
@@ -92,6 +93,7 @@ __global__ void __launch_bounds__(tile::KeyBlock<T, kDim>::kThreads, 1) attentio
     semaphore_wait(sent, tile.turn);
     block.send_dq(to);
   };
+  // snippet-end order
   // When S^T of the i-th tile is there, and dP^T under way.
   const auto visit = [&](int i, auto is_first) {
     const auto& tile = mail.tiles[i % 4];
@@ -156,8 +158,6 @@ __global__ void __launch_bounds__(tile::KeyBlock<T, kDim>::kThreads, 1) attentio
   dk_sums.scale(scale);
   store(dk_sums, dk.rows(work.batch, work.kv_head), work.first_key + block.warp_key(), masks.keys);
   store(dv_sums, dv.rows(work.batch, work.kv_head), work.first_key + block.warp_key(), masks.keys);
-  // The block's memory is another's next.
-  if (speaks) bulk_wait_read<0>();
 }
 // snippet-end kernel
 

@@ -57,6 +57,7 @@ __global__ void __launch_bounds__(tile::KeyBlock<T, kDim>::kThreads, 1) attentio
   if (work.tiles > 0) {
     block.await_keys(mail, work, masks, kAllConsumers);
   }
+  // snippet-begin iterate
   for (int i = 0; i < work.tiles; ++i) {
     mail.await(mail.queries(i), i);
     mail.await(mail.douts(i), i);
@@ -89,6 +90,7 @@ __global__ void __launch_bounds__(tile::KeyBlock<T, kDim>::kThreads, 1) attentio
     block.stage_dq(dq);
     if (speaks) block.send_dq(block.warp_sums(dq_sums, row));
   }
+  // snippet-end iterate
   dk_sums.scale(scale);
   store(dk_sums, dk.rows(work.batch, work.kv_head), work.first_key + block.warp_key(), masks.keys);
   store(dv_sums, dv.rows(work.batch, work.kv_head), work.first_key + block.warp_key(), masks.keys);

@@ -70,6 +70,7 @@ __global__ void __launch_bounds__(tile::KeyBlock<T, kDim>::kThreads, 1) attentio
     block.stage_dq(dq);
     if (speaks) block.send_dq(block.warp_sums(dq_sums, mail.tiles[i % 4].sum_row));
   };
+  // snippet-begin visit
   // When S^T of the i-th tile is there, and dP^T under way.
   const auto visit = [&](int i, auto is_first) {
     const auto& tile = mail.tiles[i % 4];
@@ -115,6 +116,7 @@ __global__ void __launch_bounds__(tile::KeyBlock<T, kDim>::kThreads, 1) attentio
     if (next > i) mail.await(mail.douts(next), next);
     start_dweights(next);
   };
+  // snippet-end visit
   if (work.tiles > 0) {
     block.await_keys(mail, work, masks, kAllConsumers);
     mail.await(mail.queries(0), 0);

@@ -318,7 +318,8 @@ inline constexpr BackwardLadder::Step kBackward[] = {
      .otherwise = "pipeline",
      .shows = kShows,
      .launch = in_order,
-     .workspace_bytes = ordered_sums_bytes},
+     .workspace_bytes = ordered_sums_bytes,
+     .on_request = true},
 };
 inline constexpr BackwardLadder kBackwardLadder{.name = "backward",
                                                 .kernels = "attention_backward_",

@@ -121,7 +121,6 @@ __device__ __forceinline__ KeyWork work_of_keys(const BlockWork& at, const Batch
   return work;
 }
 
-// snippet-begin block
 /// A block's shared memory, and what a consumer does with it. A consumer has 64 keys: P^T and dS^T
 /// of its keys lie in its registers as wgmma has left them, and are left factors from there. dS^T
 /// of all keys lies in shared memory, too, for dQ, which sums over the keys.
@@ -202,6 +201,7 @@ struct KeyBlock {
     }
     ptx::wgmma_commit();
   }
+  // snippet-begin stage
   /// A warp's 16 rows of that part, which are added to the sums of the tile's rows: one lane sends
   /// what all have staged. The order has no bank conflicts, and is that of the sums.
   __device__ __forceinline__ void stage_dq(const Accumulator<16, kDqCols>& dq) const {
@@ -224,6 +224,7 @@ struct KeyBlock {
     ptx::bulk_reduce_add(to, staging(), kWarpDqBytes);
     ptx::bulk_commit();
   }
+  // snippet-end stage
   __device__ __forceinline__ void store_ds(const Fragment<16, kQueries>& warp_ds, int i) const {
     ScoreBoxes::store_warp(warp_ds, ds(i), warp_key());
   }
@@ -248,7 +249,6 @@ struct KeyBlock {
     ptx::barrier_sync(barrier, kConsumers * kWarpgroup);
   }
 };
-// snippet-end block
 
 // snippet-begin load
 /// One thread loads the keys and values, and the tiles of queries with their dO.

@@ -2,7 +2,7 @@
 backward pass."""
 import re
 
-from drawing import A_PALE, B, B_PALE, C, C_PALE, GREY, INK, Canvas
+from drawing import A, A_PALE, B, B_PALE, C, C_PALE, GREY, INK, Canvas
 from drawings_05_flash_attention import (CHAPTER, KEYS, QUERIES, VALUES, number, pair, power, score,
                                          source)
 
@@ -134,6 +134,69 @@ def one_pass_operands(root):
     return canvas
 
 
+def wgmma_operands(root):
+    """Step 7 at head dimension 128."""
+    plan = "tile/key_blocks.cuh"
+    text = (root / plan).read_text(encoding="utf-8")
+    assert "kRows = 64, kConsumers = 2" in text and "kDim == 64 ? 128 : 64" in text
+    canvas = Canvas(800, 650, "Backward, step 7: who holds the operands")
+    canvas.text(20, 30, "d = 128: a block keeps 128 keys, and 64 queries go by. Consumer 1 of 2 has "
+                "64 keys.", 14, bold=True)
+    products(canvas, 92, (
+        ("K", SHARED, "Qᵀ", "Sᵀ", "rows are keys: 64 × 64, 32 sums\nof each thread"),
+        ("V", SHARED, "dOᵀ", "dPᵀ", "the same thread, the same\nelements as of Sᵀ"),
+        ("Pᵀ", REGISTERS, "dO", "dV", "Pᵀ as operand A, where it is;\n64 sums of a thread stay"),
+        ("dSᵀ", REGISTERS, "Q", "dK", "64 more; the consumer also stores\ndSᵀ in shared memory"),), 2)
+    y = 92 + 4 * 98
+    matrix(canvas, 20, y, "dS", SHARED)
+    canvas.text(152, y + 38, "·", 20, INK, "middle", bold=True)
+    matrix(canvas, 166, y, "K", SHARED, across=2, shown=1)
+    canvas.arrow(296, y + 32, 330, y + 32)
+    matrix(canvas, 340, y, "dQ", REGISTERS, across=2, shown=1)
+    canvas.text(486, y + 18, "of all 128 keys: 64 of 128 columns.\nA bulk reduction adds a warp's 4 KiB\n"
+                "to fp32 sums in device memory", 12)
+    canvas.text(20, y + 92, "wgmma reads dSᵀ along its columns, which makes it dS. At d = 64 a tile has "
+                "128 queries, and a consumer\nhas 64 rows of dQ in the place of 64 columns.", 12, GREY)
+    legend(canvas, 616, "consumer 1")
+    return canvas
+
+
+def overlap(root):
+    """Step 9: which products lie under what a thread computes."""
+    file = source(root, "backward9_overlap.cu")
+    marks = [file.index(word) for word in ("turn.take()", "wgmma_wait<0>(registers_of(dscores))",
+                                           "turn.pass()", "block.start_sums", "start_dq(dq, i - 1)",
+                                           "block.start_scores(weights, next)", "add_dq(dq, i - 1)",
+                                           "start_dweights(next)")]
+    assert marks == sorted(marks)
+    canvas = Canvas(800, 330, "Backward, step 9: an iteration of a consumer")
+    canvas.text(20, 30, "One consumer, tile i", 14, bold=True)
+    left, y = 130, 80
+    canvas.text(20, y + 22, "tensor cores", 13)
+    canvas.text(20, y + 86, "threads", 13)
+
+    def bar(at, top, width, text, colours):
+        canvas.rect(left + at, top, width - 2, 34, *colours)
+        canvas.text(left + at + width / 2, top + 22, text, 12, INK, "middle")
+
+    pale, red, blue = (A_PALE, A), (C_PALE, C), (B_PALE, B)
+    for at, width, text, colours in ((0, 90, "dPᵀ i", pale), (230, 130, "dV, dK i", red),
+                                     (360, 80, "dQ i − 1", red), (440, 90, "Sᵀ i + 1", pale),
+                                     (530, 110, "dPᵀ i + 1", pale)):
+        bar(at, y, width, text, colours)
+    for at, width, text, colours in ((0, 110, "Pᵀ i: exp2", blue), (110, 60, "dSᵀ i", blue),
+                                     (170, 60, "store it", blue), (440, 80, "dQ out", blue),
+                                     (530, 110, "Pᵀ i + 1", blue)):
+        bar(at, y + 64, width, text, colours)
+    canvas.text(20, 216, "The other consumer is in another part of the iteration: one at a time "
+                "computes Pᵀ and dSᵀ. So its products\nfill the stretch in which this one has none "
+                "under way.", 12, GREY)
+    canvas.text(20, 270, "Not to scale. A product is started where its bar begins, in the program's "
+                "order, and the next wait is\nfor all but the last one that was started.", 12, GREY)
+    return canvas
+
+
 FIGURES = {f"{CHAPTER}/figures/{name}.svg": draw for name, draw in (
     ("attention", attention), ("backward3_operands", mma_operands),
-    ("backward6_operands", one_pass_operands))}
+    ("backward6_operands", one_pass_operands), ("backward7_operands", wgmma_operands),
+    ("backward9_overlap", overlap))}

@@ -88,6 +88,8 @@ struct Step {
   /// The device memory that it needs besides its arguments, for valid sizes; INT64_MAX if they
   /// overflow. Null: none.
   std::int64_t (*workspace_bytes)(const Problem&) = nullptr;
+  /// It gives up speed for something that not every caller wants: only one who names it runs it.
+  bool on_request = false;
   /// What its kernel's name begins with, if not the ladder's `kernels` and the step's name.
   std::string_view kernel = "";
 };
@@ -198,7 +200,7 @@ struct Ladder {
   }
 
   /// Finds the best step here: the last whose own kernel takes the valid problem, which is not
-  /// empty. Fails, if none does, with the reason of the one that comes closest. That is the step
+  /// empty, of those that run unasked. Fails, if none does, with the reason of the one that comes closest. That is the step
   /// that needs more workspace and nothing else; or the first, which takes the most, of those that
   /// have the type and whose needs the card meets, or at least the type.
   friend Status choose_last(const Ladder& ladder, const Arguments&... of, Choice* choice) {
@@ -206,6 +208,7 @@ struct Ladder {
     int why_rank = -1;
     for (std::size_t at = ladder.steps.size(); at-- > 0;) {
       const Step& step = ladder.steps[at];
+      if (step.on_request) continue;
       Status here = check_step(step, of...);
       if (here.ok()) {
         *choice = {at, {}};
