@@ -644,6 +644,19 @@ class Operators(unittest.TestCase):
                     with self.assertRaisesRegex(NotImplementedError, "_backward has no gradients"):
                         func.grad(lambda x: func.grad(loss)(x, *rest).square().sum())(first)
 
+    def test_deterministic_algorithms_take_the_step_with_the_same_bits(self):
+        for dtype, wanted in ((torch.float16, "in_order"), (torch.float32, "tiles")):
+            q, k, v = (torch.randn(1, 130, 2, 64, dtype=dtype, device=tile.device(),
+                                   requires_grad=True) for _ in range(3))
+            loss = tile.attention(q, k, v, causal=True).float().square().sum()
+            torch.use_deterministic_algorithms(True)
+            try:
+                loss.backward()
+            finally:
+                torch.use_deterministic_algorithms(False)
+            if tile.library().is_simulated or torch.cuda.get_device_capability()[0] == 9:
+                self.assertEqual(tile.library().last_step, wanted)
+
     def test_derivatives_in_forward_mode_are_refused(self):
         for case in one_of_each():
             for dtype in (torch.float32, torch.float64):

@@ -464,7 +464,10 @@ def _attention_backward(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor
                         key_lengths: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     fields = _attention_fields(q, k, v, causal, scale, query_lengths, key_lengths)
     dq, dk, dv = _empty_like(q, k, v)
-    _run("attention_backward", q, **fields, **_window_fields(window),
+    # A step that this card or type lacks is replaced by others with the same bits each time.
+    same_bits = torch.are_deterministic_algorithms_enabled() and q.dtype != torch.float64
+    _run("attention_backward", q, step=b"in_order" if same_bits else None, **fields,
+         **_window_fields(window),
          **_with_strides(q=q, k=k, v=v, o=o, dout=dout), lse=lse.contiguous(), dq=dq, dk=dk, dv=dv)
     return dq, dk, dv
 

@@ -44,4 +44,8 @@ struct BiasedHeads {
 };
 tile::Status alibi(const BiasedHeads& heads);
 
+/// 05.4: turns[i][j] is how many tiles of 32 keys after the j-th have a key that is seen by one of
+/// the i-th 16 queries; and -1 if the j-th has none. At most 1,024 tiles of keys.
+tile::Status whose_turn(const Mask& mask, float* turns);  // [tiles of queries][tiles of keys]
+
 }  // namespace flash_attention

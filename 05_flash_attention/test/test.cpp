@@ -414,6 +414,12 @@ TEST_SUITE("chapter") {
                 }
                 good = good && tiles.first <= tiles.whole_first &&
                        tiles.whole_first <= tiles.whole_last && tiles.whole_last <= tiles.last;
+                // A tile of keys finds this one, too: in_order counts on it.
+                for (int t = 0; t < (keys + tile - 1) / tile; ++t) {
+                  const Mask::Tiles back = transposed.tiles(t * tile, tile, 8);
+                  good = good && (t >= tiles.first && t < tiles.last) ==
+                                     (first / 8 >= back.first && first / 8 < back.last);
+                }
               }
             }
             CAPTURE(queries);
