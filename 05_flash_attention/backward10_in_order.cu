@@ -23,8 +23,9 @@ using tile::Accumulator, tile::ColumnStats;
 constexpr int kAllConsumers = 1, kFirstTurn = 2;  // barriers
 
 /// Under a causal mask the last keys are seen by the fewest queries.
-__device__ BlockWork keys_shortest_first(unsigned at, int batch, int heads, int tiles) {
-  const BlockWork work = tile::longest_first(at, 8, batch, heads, tiles);
+__device__ BlockWork keys_shortest_first(unsigned at, unsigned together, int batch, int heads,
+                                         int tiles) {
+  const BlockWork work = tile::longest_first(at, together, batch, heads, tiles);
   return {work.batch, work.head, tiles - 1 - work.tile};
 }
 
@@ -39,7 +40,8 @@ __global__ void __launch_bounds__(tile::KeyBlock<T, kDim>::kThreads, 1) attentio
     float* dq_sums,                                    // … [rows / 16][kDim / 8][lane][4]
     Heads<T> dk,                                       // [batch][keys][heads / group][kDim]
     Heads<T> dv,                                       // as dk
-    BatchMasks masks, int batch, int heads, int group, float scale, unsigned* counters) {
+    BatchMasks masks, int batch, int heads, int group, unsigned together, float scale,
+    unsigned* counters) {
   using namespace tile::ptx;
   using Block = tile::KeyBlock<T, kDim>;
   constexpr int kQueries = Block::kQueries;
@@ -52,7 +54,7 @@ __global__ void __launch_bounds__(tile::KeyBlock<T, kDim>::kThreads, 1) attentio
 
   const Block block(smem, warpgroup);
   const auto work =
-      tile::work_of_keys<Block>(keys_shortest_first(number, batch, heads / group,
+      tile::work_of_keys<Block>(keys_shortest_first(number, together, batch, heads / group,
                                                     (masks.keys + Block::kKeys - 1) / Block::kKeys),
                                 masks, group);
   if (warpgroup == 0) {
@@ -151,8 +153,7 @@ __global__ void __launch_bounds__(tile::KeyBlock<T, kDim>::kThreads, 1) attentio
     start_dq(dq, work.tiles - 1);
     wgmma_wait<0>(registers_of(dscores));
     wgmma_wait<0>(registers_of(dq));
-    add_dq(dq, work.tiles - 1);
-    count_sent();
+    add_dq(dq, work.tiles - 1), count_sent();
   }
   turn.end();
   dk_sums.scale(scale);

@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(tile::KeyBlock<T, kDim>::kThreads, 1) attentio
     float* dq_sums,                                    // … [rows / 16][kDim / 8][lane][4]
     Heads<T> dk,                                       // [batch][keys][heads / group][kDim]
     Heads<T> dv,                                       // as dk
-    BatchMasks masks, int batch, int heads, int group, float scale) {
+    BatchMasks masks, int batch, int heads, int group, unsigned together, float scale) {
   using namespace tile::ptx;
   using Block = tile::KeyBlock<T, kDim>;
   constexpr int kQueries = Block::kQueries;
@@ -38,9 +38,10 @@ __global__ void __launch_bounds__(tile::KeyBlock<T, kDim>::kThreads, 1) attentio
   __syncthreads();  // the mbarriers are initialised before any thread uses them
 
   const Block block(smem, warpgroup);
-  const auto work = tile::work_of_keys<Block>(
-      keys_longest_first(batch, heads / group, (masks.keys + Block::kKeys - 1) / Block::kKeys),
-      masks, group);
+  const auto work =
+      tile::work_of_keys<Block>(tile::longest_first(blockIdx.x, together, batch, heads / group,
+                                                    (masks.keys + Block::kKeys - 1) / Block::kKeys),
+                                masks, group);
   if (warpgroup == 0) {
     setmaxnreg_dec<Block::kProducerRegisters>();
     if (threadIdx.x != 0) return;

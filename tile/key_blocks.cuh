@@ -18,8 +18,8 @@ struct ColumnStats {
   static constexpr int kQueries = 16;
 };
 
-/// What the warps of a block tell each other. There are stages for two tiles of queries, the i-th
-/// of which is in those below, for their dO, and for dS^T.
+/// What the warps of a block tell each other about the tiles of queries that go by. The i-th one
+/// and its dO lie in stages queries(i) and douts(i) of four, its dS^T in place i % 2.
 template <int kQueries>
 struct KeyBlockMail {
   ptx::Mbarrier keys_full, full[4], empty[4], ds_full[2], ds_empty[2];

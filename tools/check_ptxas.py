@@ -35,6 +35,9 @@ MAY_SPILL: dict[str, str] = {
         "4 bytes at head dimension 128",
     "attention_backward_warp_tiles":
         "4 to 60 bytes from head dimension 64 on, most at 128 on compute capability 8.0",
+    "attention_backward_late_dq": "12 and 16 bytes: at most three loads an iteration",
+    "attention_backward_overlap": "24 and 36 bytes, for the same reason",
+    "attention_backward_in_order": "8 and 40 bytes, for the same reason",
     "attention_backward_pipeline":
         "8 to 44 bytes, mostly at the mask's border; of whole tiles at d128 four loads a turn",
 }

@@ -1,6 +1,7 @@
 // Attention backward by wgmma: launches a kernel whose blocks keep keys (tile/key_blocks.cuh).
 #pragma once
 
+#include <algorithm>
 #include <string>
 #include <tuple>
 
@@ -34,6 +35,16 @@ inline float4* sums_of(const AttentionBackward& p) {
   return reinterpret_cast<float4*>(column_stats_of(p) + rows_of_dq_sums(p) / ColumnStats::kQueries);
 }
 
+/// How many heads of keys have their blocks begin together. Under a causal mask, where short blocks
+/// are to fill gaps, those whose queries, dO and sums of dQ fill 40 MB of the L2 (of an H100: 50
+/// MB); otherwise one, whose blocks add to the same sums.
+inline unsigned key_heads_together(const AttentionBackward& p) {
+  if (p.right >= p.keys) return 1;
+  const std::int64_t head_bytes = std::max<std::int64_t>(p.queries * p.head_dim * 8, 1);
+  return static_cast<unsigned>(
+      std::clamp<std::int64_t>(40'000'000 / head_bytes / group_of(p), 1, p.batch * p.kv_heads));
+}
+
 /// The kernel takes what is passed on here, and then `more`.
 template <class T, int kDim, class Kernel, class... More>
 Status launch_key_blocks(const AttentionBackward& p, Kernel* kernel, LaunchName name, void* stream,
@@ -50,7 +61,8 @@ Status launch_key_blocks(const AttentionBackward& p, Kernel* kernel, LaunchName 
   TILE_TRY(blocks_for_tiles(p, p.kv_heads, p.keys, Block::kKeys, &blocks));
   return launch(kernel, name, blocks, Block::kThreads, Block::kBytes, stream, q, k, v, dout,
                 column_stats_of(p), reinterpret_cast<float*>(sums_of(p)), heads_of<T>(p.dk),
-                heads_of<T>(p.dv), masks_of(p), p.batch, p.heads, group_of(p), p.scale, more...);
+                heads_of<T>(p.dv), masks_of(p), p.batch, p.heads, group_of(p),
+                key_heads_together(p), p.scale, more...);
 }
 
 }  // namespace tile
