@@ -204,11 +204,11 @@ exit 8""")
         self.assertIn("there is no folder gone", self.refused("grade", "gone"))
 
     def test_a_clone_without_solutions_can_be_configured(self):
+        # The page's own commands.
         page = (ROOT / "docs/teaching.md").read_text(encoding="utf-8")
-        command = re.search(r"^git archive HEAD.*$", page, re.MULTILINE)[0]
+        commands = re.search(r"^```sh\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)[1]
         clone = self.root.parent / "class"
-        clone.mkdir()
-        subprocess.run(["bash", "-o", "pipefail", "-c", command.replace("../class", str(clone))],
+        subprocess.run(["bash", "-eo", "pipefail", "-c", commands.replace("../class", str(clone))],
                        cwd=ROOT, check=True)
         self.assertTrue(list(clone.glob("*/exercises/*.cu")))
         self.assertFalse([*clone.glob("*/solutions/*"), *clone.rglob("wrong_answers.txt")])
