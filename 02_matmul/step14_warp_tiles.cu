@@ -29,6 +29,7 @@ using Edges = TileShape<128, 128, 64, 32, 1>;
 // A small C must have enough tiles for all multiprocessors.
 using Small = TileShape<64, 64, 32, 32, 4>;
 
+// snippet-begin fuse
 /// Applies alpha, beta, bias and activation to a warp's part of C, which begins at (row, col). Each
 /// has a loop of its own, so that what is not asked for costs one branch.
 template <class T, class Sums>
@@ -57,6 +58,7 @@ __device__ void finish(Sums& sums, const Output<T>& c, const T* bias, Activation
     for (int i = 0; i < Sums::kCount; ++i) sums[i] = activate(Activation::gelu, sums[i]);
   }
 }
+// snippet-end fuse
 
 /// Stores a warp's part of C. A lane holds two neighbouring elements of every eight columns; four
 /// lanes exchange them, so that each has eight, 16 bytes.
@@ -92,6 +94,7 @@ __device__ void store_chunks(const WarpSums<kWarpM, kWarpN>& sums, const Output<
   }
 }
 
+// snippet-begin kernel
 template <class T, class Shape, bool kAAlongK, bool kBAlongK, bool kWhole>
 __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
     matmul_warp_tiles(Operand<T> a,           // [m][k]
@@ -187,6 +190,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
     store_chunks(sums, c, row, col, m, n);
   }
 }
+// snippet-end kernel
 
 // snippet-begin shapes
 /// Rounds that the card needs for all tiles of a shape, times the size of what it computes in one.
