@@ -44,6 +44,7 @@ struct TilePlan {
                                 2 * kKeys * kQueries * 2 + 4 * kConsumers * kWarpDqBytes;
 };
 
+// snippet-begin kernel
 template <class T, int kDim>
 __global__ void __launch_bounds__(kThreads, 1) attention_backward_wgmma(
     const __grid_constant__ tile::TensorMap q_map,     // [batch][heads][queries][kDim]
@@ -168,6 +169,7 @@ __global__ void __launch_bounds__(kThreads, 1) attention_backward_wgmma(
   if (threadIdx.x % tile::kWarp == 0)
     bulk_wait_read<0>();  // before the block's memory is another's
 }
+// snippet-end kernel
 
 }  // namespace
 

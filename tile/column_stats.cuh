@@ -9,6 +9,7 @@
 
 namespace tile {
 
+// snippet-begin prepare
 /// delta = sum dO O of a query, and zeros for its sums of dQ. A row has kDim / 8 lanes, and a block
 /// so many rows that each head's have whole blocks. The first blocks have the last rows: what the
 /// next kernel reads first is then still in the L2.
@@ -47,6 +48,7 @@ __global__ void attention_backward_prepare(Heads<const T> o,     // [batch][quer
 #pragma unroll
   for (int i = 0; i < kRows * kDim / 4; i += kThreads) zeros[i + thread] = float4{};
 }
+// snippet-end prepare
 
 /// Fills in `stats` and clears `dq_sums` in the stream, a cudaStream_t, for a type of 16 bits and
 /// kDim columns. Of the call it reads o, dout, lse, the sizes and the lengths. The rows of o and

@@ -35,6 +35,7 @@ struct KeyBlockMail {
   alignas(16) ColumnStats stats[kQueryStages / 2][kQueries / ColumnStats::kQueries];
 };
 
+// snippet-begin load
 /// One thread loads tiles of queries and their dO, of each head that shares the block's keys.
 template <class Boxes>
 __device__ __forceinline__ void load_queries(KeyBlockMail<Boxes::kRows>& mail,
@@ -63,7 +64,9 @@ __device__ __forceinline__ void load_queries(KeyBlockMail<Boxes::kRows>& mail,
     }
   }
 }
+// snippet-end load
 
+// snippet-begin weigh
 /// A lane's stats of kQueries queries.
 template <int kQueries>
 struct LaneStats {
@@ -113,7 +116,9 @@ __device__ __forceinline__ void to_dscores(Accumulator<16, kQueries>& product,
     }
   }
 }
+// snippet-end weigh
 
+// snippet-begin add
 /// A warp adds 16 rows of dQ to the sums at `to`, through as many bytes at `staging`: any order
 /// will do, and this one has no bank conflicts. One lane sends them; no lane waits until they are
 /// there.
@@ -137,5 +142,6 @@ __device__ __forceinline__ void add_dq(const Accumulator<16, kCols>& dq, float* 
     ptx::bulk_commit();
   }
 }
+// snippet-end add
 
 }  // namespace tile
