@@ -158,7 +158,7 @@ exit 8""")
 
     def test_play_builds_beside_the_source_nothing_and_runs_it(self):
         # A compiler that makes a program of the source itself.
-        ninja.unlink()
+        (self.root / "bin/ninja").unlink()
         (self.build / "build.ninja").write_text(
             "build play_tools: phony\nbuild build.ninja: phony\n", encoding="utf-8")
         (self.build / "play.ninja").write_text(
@@ -437,7 +437,7 @@ class Waiting(unittest.TestCase):
                          f'exec {shutil.which("ninja")} "$@"\n', encoding="utf-8")
         ninja.chmod(0o755)
         self.interrupt(("./tour", "exercise", "01.1"), b"Building: ")
-        ninja.unlink()
+        (self.root / "bin/ninja").unlink()
         self.interrupt(("./tour", "test", "01", "--device", "cpu"), b"Building: ")
         compiler.write_text(endless_tests, encoding="utf-8")
         self.interrupt(("./tour", "test", "01", "--device", "cpu"), b"Testing: ")
