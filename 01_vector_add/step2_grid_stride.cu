@@ -21,7 +21,7 @@ __global__ void add_grid_stride(const T* a,  // [n]
                                 std::int64_t n) {
   const std::int64_t threads = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
   std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  // Neighbouring threads still touch neighbouring elements in every turn.
+  // Neighbouring threads still touch neighbouring elements in every iteration.
   for (; i < n; i += threads) c[i] = a[i] + b[i];
 }
 // snippet-end kernel

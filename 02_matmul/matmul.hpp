@@ -113,7 +113,7 @@ tile::Status takes_boxes_of_c(const Problem& problem, const Buffers& buffers, co
 tile::Status takes_boxes_of_8_bits(const Problem& problem, const Buffers& buffers,
                                    const tile::Device&);
 
-/// Step `split_k`: its tile of C is 128 x 128, and a turn of its main loop takes 64 of k.
+/// Step `split_k`: its tile of C is 128 x 128, and an iteration of its main loop takes 64 of k.
 inline constexpr int kSplitTile = 128, kSplitBlockK = 64;
 /// Among how many blocks it splits k: 1, 2, 4, 6 or 8, as many as an H200 runs at one time, and as
 /// leave each of them four turns. The number does not depend on the card, and so the result does

@@ -80,7 +80,6 @@ __device__ void store_chunks(const WarpSums<kWarpM, kWarpN>& sums, const Output<
   }
 }
 
-// snippet-begin kernel
 template <class T, bool kAAlongK, bool kBAlongK, bool kWhole>
 __global__ void __launch_bounds__(kThreads, kBlocks)
     matmul_fused(Operand<T> a,           // [m][k]
@@ -158,7 +157,6 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     store_chunks(sums, c, row, col, m, n);
   }
 }
-// snippet-end kernel
 
 }  // namespace
 

@@ -167,7 +167,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
   for (unsigned tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
     WarpSums<kWarpM, kWarpN> sums;
     for (int left = turns; left > 0;) {
-      // As far as the copies stay in their tile there is no branch in a turn.
+      // As far as the copies stay in their tile there is no branch in an iteration.
       int until = min(left, a_loader.tiles_left());
       left -= until;
       for (; until > 0; --until) {

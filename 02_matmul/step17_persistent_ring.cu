@@ -17,7 +17,6 @@ using Tile = TileOf<2, 256>;     // 128 x 256, by two consumers
 constexpr int kStages = 4;       // of 48 KiB: as many as the 227 KiB of a block hold
 constexpr unsigned kGroup = 16;  // tiles below one another that are taken together
 
-// snippet-begin kernel
 template <class T, bool kAAlongK, bool kBAlongK>
 __global__ void __launch_bounds__(Tile::kThreads, 1)
     matmul_persistent_ring(const __grid_constant__ tile::TensorMap a_map,  // op(A) [m][k]
@@ -80,7 +79,6 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     store_sums(sums, c, corner.row + first_row, corner.col, m, n);
   }
 }
-// snippet-end kernel
 
 }  // namespace
 

@@ -18,7 +18,6 @@ constexpr int kCluster = 2;     // blocks, one above the other
 constexpr int kStages = 4;      // of 48 KiB: as many as the 227 KiB of a block hold
 constexpr unsigned kGroup = 8;  // pairs of tiles below one another that are taken together
 
-// snippet-begin kernel
 template <class T, bool kAAlongK, bool kBAlongK>
 __global__ void __launch_bounds__(Tile::kThreads, 1)
     matmul_cluster_ring(const __grid_constant__ tile::TensorMap a_map,  // op(A) [m][k]
@@ -86,7 +85,6 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   __syncwarp();    // the next is for whole warps, and one thread of the first has copied
   cluster_sync();  // the other block still copies into this one's memory, and arrives there
 }
-// snippet-end kernel
 
 }  // namespace
 

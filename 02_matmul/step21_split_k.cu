@@ -30,7 +30,6 @@ constexpr int kRowsTogether = 3;  // so many loads are under way at a time; 12 w
 // each that half a warp stores at a time then lie in different banks.
 constexpr int kPartLd = Tile::kN + 8;
 
-// snippet-begin kernel
 template <class T, bool kAAlongK, bool kBAlongK>
 __global__ void __launch_bounds__(Tile::kThreads, 1)
     matmul_split_k(const __grid_constant__ tile::TensorMap a_map,  // op(A) [m][k]
@@ -61,14 +60,12 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   __syncthreads();  // they are initialised before a thread waits
   tile::RingPlace<kStages> place;
 
-  // snippet-begin share
   // The blocks of a cluster have the same tile of C, and each its share of k: a whole number of
   // turns, the same for all or one more. No share is empty, see k_splits().
   const unsigned blocks = cluster_size(), rank = cluster_rank();
   const Corner corner = corner_in_groups<Tile::kM, Tile::kN>(blockIdx.x / blocks, m, n);
   const auto first = static_cast<int>(turns * rank / blocks);
   const auto last = static_cast<int>(turns * (rank + 1) / blocks);
-  // snippet-end share
 
   if (warpgroup == 0) {
     // One thread copies; the others go to the cluster's barrier.
@@ -161,7 +158,6 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   cluster_sync();  // no block ends, and its shared memory with it, while another reads there
   // snippet-end gather
 }
-// snippet-end kernel
 
 }  // namespace
 

@@ -23,7 +23,6 @@ static_assert(kTileK * kTileM % kThreads == 0, "every thread loads equally many 
 // different banks.
 constexpr int kPitch = kTileM + 4;
 
-// snippet-begin load
 /// Loads elements [x0, x0 + 128) x [k0, k0 + 8) of an operand, with zeros outside of [0, count) x
 /// [0, k). x is a row of op(A) or a column of op(B). Memory is contiguous along k or along x, and
 /// neighbouring threads take neighbours in memory.
@@ -40,7 +39,6 @@ __device__ void load_tile(float (*tile)[kPitch],  // [kTileK][kPitch], shared
     tile[l][x] = x0 + x < count && k0 + l < k ? *from : 0;
   }
 }
-// snippet-end load
 
 // snippet-begin kernel
 template <bool kAAlongK, bool kBAlongK>

@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(kThreads, 2)
         a_loader.put(a_smem[buffer]);
         b_loader.put(b_smem[buffer]);
         // The next tile is complete before a thread reads it; and every thread has read all of
-        // this one before one of them, in the next turn, stores over it.
+        // this one before one of them, in the next iteration, stores over it.
         __syncthreads();
       }
       factors[(l + 1) % 2].load(a_smem[buffer], b_smem[buffer], (l + 1) % kTileK, at);

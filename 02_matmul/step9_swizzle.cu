@@ -10,7 +10,6 @@
 namespace matmul {
 namespace {
 
-// snippet-begin kernel
 template <class T, bool kAAlongK, bool kBAlongK>
 __global__ void __launch_bounds__(kTensorThreads)
     matmul_swizzle(Operand<T> a,  // [m][k]
@@ -45,7 +44,6 @@ __global__ void __launch_bounds__(kTensorThreads)
   }
   sums.store(c, corner.row + warp.row, corner.col + warp.col, m, n);
 }
-// snippet-end kernel
 
 }  // namespace
 

@@ -36,7 +36,6 @@ __device__ inline bool is_aligned(const float* data, std::int64_t ld) {
   return reinterpret_cast<std::uintptr_t>(data) % sizeof(float4) == 0 && ld % kVector == 0;
 }
 
-// snippet-begin loader
 /// What one thread does to move one operand, tile after tile along k. x is a row of op(A) or a
 /// column of op(B). Memory is contiguous either along k or along x.
 template <bool kAlongK>
@@ -84,7 +83,6 @@ class TileLoader {
       }
     }
   }
-  // snippet-end loader
 
  private:
   // Rows that the block's threads reach at one time across the contiguous direction; and how many

@@ -12,7 +12,6 @@ namespace {
 
 constexpr int kThreads = 128;
 
-// snippet-begin kernel
 template <class T>
 __global__ void softmax_backward_thread_per_row(tile::Rows<const T> y,   // [rows][cols]
                                                 tile::Rows<const T> dy,  // [rows][cols]
@@ -35,7 +34,6 @@ __global__ void softmax_backward_thread_per_row(tile::Rows<const T> y,   // [row
     dx[row][col] = static_cast<T>(result);
   }
 }
-// snippet-end kernel
 
 }  // namespace
 

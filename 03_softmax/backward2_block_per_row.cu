@@ -14,7 +14,6 @@ namespace {
 constexpr int kThreads = 256;
 static_assert((kThreads & (kThreads - 1)) == 0, "the tree halves them until one is left");
 
-// snippet-begin reduce
 /// The reduction over all threads of the block, in every thread.
 template <class Merge>
 __device__ float reduce(float value, Merge merge, float* tree_smem) {  // [kThreads]
@@ -31,9 +30,7 @@ __device__ float reduce(float value, Merge merge, float* tree_smem) {  // [kThre
   __syncthreads();  // all threads have read it: the tree may be used again
   return result;
 }
-// snippet-end reduce
 
-// snippet-begin kernel
 template <class T>
 __global__ void softmax_backward_block_per_row(tile::Rows<const T> y,   // [rows][cols]
                                                tile::Rows<const T> dy,  // [rows][cols]
@@ -57,7 +54,6 @@ __global__ void softmax_backward_block_per_row(tile::Rows<const T> y,   // [rows
     dx[row][col] = static_cast<T>(result);
   }
 }
-// snippet-end kernel
 
 }  // namespace
 

@@ -15,7 +15,6 @@ namespace {
 
 constexpr int kMaxElements = 16;  // of a thread, in rows that a block shares
 
-// snippet-begin kernel
 template <class T, int kWidth, int kElements, bool kSeveralRows, bool kPlain>
 __global__ void __launch_bounds__(kSeveralRows ? tile::kThreadsOfSeveralRows
                                                : tile::kMaxThreadsPerBlock,
@@ -66,7 +65,6 @@ __global__ void __launch_bounds__(kSeveralRows ? tile::kThreadsOfSeveralRows
     Slice::Chunk::from_floats(value).store(dx_row + col);
   }
 }
-// snippet-end kernel
 
 tile::RowPlan plan_of(const BackwardProblem& problem, const BackwardBuffers& buffers) {
   return tile::plan_row(problem.cols, check_chunks(problem, buffers).ok(), is_plain(problem),

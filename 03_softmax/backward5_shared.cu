@@ -15,7 +15,6 @@ namespace {
 
 constexpr int kMaxThreads = BlockPlan::kMaxThreads;
 
-// snippet-begin kernel
 template <class T, int kChunks, bool kPlain>
 __global__ void __launch_bounds__(kMaxThreads)
     softmax_backward_shared(tile::Rows<const T> y,   // [rows][cols]
@@ -66,7 +65,6 @@ __global__ void __launch_bounds__(kMaxThreads)
     Slice::Chunk::from_floats(value).store(dx_row + col);
   }
 }
-// snippet-end kernel
 
 template <class T, int kChunks, bool kPlain>
 tile::Status launch(const BackwardProblem& problem, const BackwardBuffers& buffers, void* stream) {

@@ -16,7 +16,6 @@ namespace {
 // multiprocessors wait at the same time.
 constexpr int kMaxThreads = 512;  // the launch bounds are twice that: few registers
 
-// snippet-begin kernel
 template <class T, int kChunks, bool kPlain>
 __global__ void __launch_bounds__(2 * kMaxThreads)
     softmax_backward_cluster(tile::Rows<const T> y,   // [rows][cols]
@@ -74,7 +73,6 @@ __global__ void __launch_bounds__(2 * kMaxThreads)
     Slice::Chunk::from_floats(value).store(dx_row + col);
   }
 }
-// snippet-end kernel
 
 /// How a cluster shares a row: as few blocks as hold it.
 struct SmemPlan {

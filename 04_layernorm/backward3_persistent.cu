@@ -13,7 +13,6 @@
 namespace layernorm {
 namespace {
 
-// snippet-begin dx
 /// dx = rstd (w - mean of w - xhat mean of w xhat). kKept: w and xhat are those that add() left.
 template <bool kKept, class T>
 __device__ __forceinline__ void write_dx(const RowSlices<T>& row, const ThreadColumns<T>& mine,
@@ -36,7 +35,6 @@ __device__ __forceinline__ void write_dx(const RowSlices<T>& row, const ThreadCo
     tile::Chunk<T, kWidth>::from_floats(result).store(dx + row.x.column(i));
   }
 }
-// snippet-end dx
 
 /// Writes a thread's sums of dgamma and dbeta.
 template <class T>

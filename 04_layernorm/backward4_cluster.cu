@@ -57,7 +57,6 @@ __device__ __forceinline__ void write_sums(const ThreadColumns<T>& mine,
   }
 }
 
-// snippet-begin kernel
 template <class T>
 __global__ void __launch_bounds__(kMaxThreads)
     layernorm_backward_cluster(tile::Rows<const T> x,   // [rows][cols]
@@ -110,7 +109,6 @@ __global__ void __launch_bounds__(kMaxThreads)
   dbeta_sums += first * all_cols + first_col;
   write_sums(mine, dgamma_sums, dbeta_sums, columns, cols);
 }
-// snippet-end kernel
 
 /// How the blocks of a cluster share their rows.
 struct ClusterPlan {

@@ -15,7 +15,6 @@ constexpr int kMaxThreads = 512;  // two blocks or more on a multiprocessor
 constexpr int kChunks = 8;        // of a thread
 constexpr int kMaxChunks = kMaxThreads * kChunks;
 
-// snippet-begin kernel
 template <class T>
 __global__ void __launch_bounds__(kMaxThreads)
     layernorm_cluster(tile::Rows<const T> x,  // [rows][cols]
@@ -61,7 +60,6 @@ __global__ void __launch_bounds__(kMaxThreads)
   if (mean) mean[row] = origin + row_mean;
   if (rstd) rstd[row] = row_rstd;
 }
-// snippet-end kernel
 
 std::int64_t chunks_of(const ForwardProblem& p) {
   return p.cols * static_cast<std::int64_t>(tile::size_bytes(p.type)) / 16;

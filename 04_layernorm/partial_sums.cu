@@ -9,7 +9,6 @@ namespace {
 constexpr int kBlockCols = 32;  // columns of a block: a warp reads 128 bytes of a row of sums
 constexpr int kGroups = 16;     // of rows: as many warps share them
 
-// snippet-begin kernel
 template <class T>
 __global__ void sum_columns(const float* dgamma_sums,  // [count][cols]
                             const float* dbeta_sums,   // [count][cols]
@@ -38,7 +37,6 @@ __global__ void sum_columns(const float* dgamma_sums,  // [count][cols]
   for (int i = 0; i < kGroups; ++i) sum += groups_smem[group][i][threadIdx.x];
   result[col] = static_cast<T>(sum);
 }
-// snippet-end kernel
 
 }  // namespace
 

@@ -76,7 +76,6 @@ __global__ void attention_backward_tiles_dkv(
 }
 // snippet-end keys
 
-// snippet-begin queries
 /// dQ of a tile of queries.
 template <class T>
 __global__ void attention_backward_tiles_dq(Heads<const T> q,       // [batch][queries][heads][dim]
@@ -119,7 +118,6 @@ __global__ void attention_backward_tiles_dq(Heads<const T> q,       // [batch][q
   if (block_query + warp >= masks.queries) return;
   store_row(dq.rows(work.batch, work.head)[block_query + warp], dq_sums, scale, dim);
 }
-// snippet-end queries
 
 }  // namespace
 

@@ -83,7 +83,6 @@ __global__ void attention_backward_mma_dkv(Heads<const T> q,  // [batch][queries
 }
 // snippet-end keys
 
-// snippet-begin queries
 /// dQ of a tile of queries.
 template <class T, int kDim>
 __global__ void attention_backward_mma_dq(Heads<const T> q,  // [batch][queries][heads][kDim]
@@ -134,7 +133,6 @@ __global__ void attention_backward_mma_dq(Heads<const T> q,  // [batch][queries]
   dq_sums.scale(scale);
   store(dq_sums, dq.rows(work.batch, work.head), block_query + warp_query, masks.queries, col0);
 }
-// snippet-end queries
 
 }  // namespace
 

@@ -17,7 +17,6 @@ namespace {
 
 using tile::SharedTile, tile::Accumulator, tile::Side;
 
-// snippet-begin keys
 /// dK and dV of a tile of keys, over all queries of all heads that share it.
 template <class T, int kDim>
 __global__ void __launch_bounds__(KeyPlan<kDim>::kThreads, KeyPlan<kDim>::kBlocks)
@@ -125,9 +124,7 @@ __global__ void __launch_bounds__(KeyPlan<kDim>::kThreads, KeyPlan<kDim>::kBlock
   store(dk_sums, dk.rows(work.batch, work.head), block_key + warp_key, masks.keys, col0);
   store(dv_sums, dv.rows(work.batch, work.head), block_key + warp_key, masks.keys, col0);
 }
-// snippet-end keys
 
-// snippet-begin queries
 /// dQ of a tile of queries.
 template <class T, int kDim>
 __global__ void __launch_bounds__(QueryPlan<kDim>::kThreads, QueryPlan<kDim>::kBlocks)
@@ -207,7 +204,6 @@ __global__ void __launch_bounds__(QueryPlan<kDim>::kThreads, QueryPlan<kDim>::kB
   dq_sums.scale(scale);
   store(dq_sums, dq.rows(work.batch, work.head), block_query + warp_query, masks.queries);
 }
-// snippet-end queries
 
 }  // namespace
 

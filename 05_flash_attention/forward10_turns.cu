@@ -41,7 +41,6 @@ struct TilePlan {
   static constexpr int kBytes = (kQueries + kStages * kKeys) * kDim * 2;
 };
 
-// snippet-begin kernel
 template <class T, int kDim>
 __global__ void __launch_bounds__(TilePlan<kDim>::kThreads, 1)
     attention_turns(const __grid_constant__ tile::TensorMap q_map,  // [batch][heads][queries][kDim]
@@ -172,7 +171,6 @@ __global__ void __launch_bounds__(TilePlan<kDim>::kThreads, 1)
   store(out, o.rows(work.batch, work.head), warp_query, masks.queries);
   tile::store_lse(row_lse, lse_of_head(lse, work, heads, masks.queries), warp_query, masks.queries);
 }
-// snippet-end kernel
 
 }  // namespace
 

@@ -15,7 +15,6 @@ using tile::RowSoftmax, tile::SharedTile, tile::Accumulator;
 constexpr int kWarps = 4, kThreads = kWarps * tile::kWarp;
 constexpr int kQueries = kWarps * 16, kKeys = 64;
 
-// snippet-begin kernel
 template <class T, int kDim>
 __global__ void attention_pipeline(Heads<const T> q,  // [batch][queries][heads][kDim]
                                    Heads<const T> k,  // [batch][keys][heads / group][kDim]
@@ -75,7 +74,6 @@ __global__ void attention_pipeline(Heads<const T> q,  // [batch][queries][heads]
   tile::store_lse(row_lse, lse_of_head(lse, work, heads, masks.queries), block_query + warp_query,
                   masks.queries);
 }
-// snippet-end kernel
 
 }  // namespace
 

@@ -20,7 +20,6 @@ constexpr int kWarpQueries = 32, kQueries = kWarps * kWarpQueries;
 template <int kDim>
 constexpr int kKeys = kDim == 64 ? 64 : 32;  // as many as leave registers for their scores
 
-// snippet-begin kernel
 template <class T, int kDim>
 __global__ void __launch_bounds__(kThreads, 2)
     attention_warp_tiles(Heads<const T> q,  // [batch][queries][heads][kDim]
@@ -55,10 +54,8 @@ __global__ void __launch_bounds__(kThreads, 2)
   if (visited.first < visited.last) copy(visited.first);
   tile::ptx::cp_async_wait_all();
   __syncthreads();  // the queries are there
-  // snippet-begin queries
   Fragment<kWarpQueries, kKeepQueries ? kDim : 16> queries;
   if constexpr (kKeepQueries) load(queries, q_tile, warp_row);
-  // snippet-end queries
 
   RowSoftmax<kWarpQueries> softmax(scale_log2);
   Accumulator<kWarpQueries, kDim> out;
@@ -93,7 +90,6 @@ __global__ void __launch_bounds__(kThreads, 2)
   store(out, o.rows(work.batch, work.head), warp_query, masks.queries);
   tile::store_lse(row_lse, lse_of_head(lse, work, heads, masks.queries), warp_query, masks.queries);
 }
-// snippet-end kernel
 
 }  // namespace
 

@@ -17,7 +17,6 @@ constexpr int kWarpQueries = 32, kQueries = kWarps * kWarpQueries;
 template <int kDim>
 constexpr int kKeys = kDim == 64 ? 64 : 32;  // as many as leave registers for their scores
 
-// snippet-begin kernel
 template <class T, int kDim>
 __global__ void __launch_bounds__(kThreads, 2)
     attention_lazy(Heads<const T> q,  // [batch][queries][heads][kDim]
@@ -75,12 +74,10 @@ __global__ void __launch_bounds__(kThreads, 2)
       mma_ABt<T>(scores, q_tile, warp_row, k_tile(tile), 0);
     }
     if constexpr (kIsBorder) hide(scores, mask, warp_query, tile * kKeys<kDim>);
-    // snippet-begin lazy
     // P, and O is corrected if necessary
     softmax.look_at(scores, out);
 #pragma unroll
     for (int n = 0; n < kWarpQueries * kKeys<kDim> / 128; ++n) softmax.weigh(scores, n);
-    // snippet-end lazy
     // O += P V
     mma_AB<T>(out, as_fragment<T>(scores), v_tile(tile), 0);
   };
@@ -95,7 +92,6 @@ __global__ void __launch_bounds__(kThreads, 2)
   store(out, o.rows(work.batch, work.head), warp_query, masks.queries);
   tile::store_lse(row_lse, lse_of_head(lse, work, heads, masks.queries), warp_query, masks.queries);
 }
-// snippet-end kernel
 
 }  // namespace
 

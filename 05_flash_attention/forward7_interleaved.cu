@@ -30,7 +30,6 @@ struct TilePlan {
   static constexpr int kBytes = (kQueries + 4 * kKeys) * kDim * 2;
 };
 
-// snippet-begin kernel
 template <class T, int kDim>
 __global__ void __launch_bounds__(kThreads, 2)
     attention_interleaved(Heads<const T> q,  // [batch][queries][heads][kDim]
@@ -140,7 +139,6 @@ __global__ void __launch_bounds__(kThreads, 2)
   store(out, o.rows(work.batch, work.head), warp_query, masks.queries);
   tile::store_lse(row_lse, lse_of_head(lse, work, heads, masks.queries), warp_query, masks.queries);
 }
-// snippet-end kernel
 
 }  // namespace
 

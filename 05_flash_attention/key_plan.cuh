@@ -5,7 +5,6 @@
 
 namespace flash_attention {
 
-// snippet-begin keys
 /// Keys are kept, and the loop is over queries. The gradients of 32 keys and 64 columns fill half
 /// of a warp's registers. So beyond 64 columns kSharing warps share 32 keys; each computes the
 /// weights of its part of the queries and passes them to the others.
@@ -30,6 +29,5 @@ struct KeyPlan {
     return 2 * kKept * kDim * 2 + passing + (kSharing > 1 ? 2 * kScoreBytes : 0);
   }
 };
-// snippet-end keys
 
 }  // namespace flash_attention

@@ -5,7 +5,6 @@
 
 namespace flash_attention {
 
-// snippet-begin queries
 /// Queries are kept, and the loop is over keys.
 template <int kDim>
 struct QueryPlan {
@@ -18,7 +17,6 @@ struct QueryPlan {
   /// Shared memory, with so many tiles of keys and values.
   static constexpr int bytes(int stages) { return 2 * (kKept + stages * kPassing) * kDim * 2; }
 };
-// snippet-end queries
 
 /// sums += A B^T as by tile::mma_ABt. A is rows of a tile, unless the fragment has all of them.
 template <class T, int kRows, int kCols, int kDepth, class LeftTile, class Tile>

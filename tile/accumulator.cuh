@@ -9,7 +9,6 @@
 
 namespace tile {
 
-// snippet-begin sums
 /// A warp's kRows x kCols sums in fp32, as mma leaves them: a lane has kRows / 8 rows, and of each
 /// two neighbouring columns in every eight (element_of_d in tile/ptx/fragments.hpp).
 template <int kRows_, int kCols_>
@@ -33,7 +32,6 @@ struct Accumulator {
     for (int c = 0; c < kLaneCols; ++c) at(r, c) *= by;
   }
 };
-// snippet-end sums
 
 /// Operand A of a warp's product: kRows rows, kDepth deep.
 template <int kRows, int kDepth>
@@ -82,7 +80,6 @@ __device__ __forceinline__ void hide(Accumulator<kRows, kCols>& scores, const Ma
 }
 // snippet-end hide
 
-// snippet-begin store
 /// Rounds a warp's sums to T and stores them as rows first_row, first_row + 1, … of a tensor, from
 /// column col0 on, as far as there are rows. Four lanes that share rows exchange their columns, so
 /// that each stores 16 bytes.
@@ -114,6 +111,5 @@ __device__ __forceinline__ void store(const Accumulator<kRows, kCols>& sums, Row
     }
   }
 }
-// snippet-end store
 
 }  // namespace tile

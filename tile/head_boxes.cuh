@@ -11,7 +11,6 @@
 
 namespace tile {
 
-// snippet-begin boxes
 /// kRows rows of kCols elements of 16 bits: a box of kRows rows for each 64 columns, swizzled.
 template <class T, int kRows_, int kCols_>
 struct HeadBoxes {
@@ -95,7 +94,6 @@ struct HeadBoxes {
     return make_tensor_map(name, boxed(type, x.data, batch, heads, rows, x.stride), map);
   }
 };
-// snippet-end boxes
 
 /// A lane's sums in the order of wgmma, which gives each warp 16 rows, in the registers of mma.
 template <int kCols>

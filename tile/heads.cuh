@@ -44,7 +44,6 @@ inline int tiles_of(std::int64_t rows, int tile) {
   return static_cast<int>((rows + tile - 1) / tile);
 }
 
-// snippet-begin longest_first
 /// The `at`-th work if tiles with the most work come first, so that little ones fill the gaps at
 /// the end. `together` heads take turns at each tile, and share the L2. For tiles of keys: under a
 /// causal mask the first ones are seen by the most queries.
@@ -64,7 +63,6 @@ __device__ inline BlockWork work_longest_first(int batch, int heads, int tiles) 
   const BlockWork work = keys_longest_first(batch, heads, tiles);
   return {work.batch, work.head, tiles - 1 - work.tile};
 }
-// snippet-end longest_first
 
 /// Heads of q to one of k and v.
 template <class Problem>

@@ -8,7 +8,6 @@
 
 namespace tile {
 
-// snippet-begin stage
 /// A tile of queries and their dO, both [kQueries][kDim], and their stats, [kQueries].
 template <class T, int kQueries, int kDim>
 struct QueryStage {
@@ -39,7 +38,6 @@ struct QueryStage {
     }
   }
 };
-// snippet-end stage
 
 // snippet-begin weigh
 /// Scores, of keys along the rows and of queries along the columns, become weights: P^T =

@@ -8,7 +8,6 @@ namespace tile {
 
 inline constexpr int kRoundingThreads = 128;
 
-// snippet-begin round
 /// dQ = scale times the sums. A thread has 8 columns of rows r and r + 8.
 template <class T>
 __global__ void attention_backward_one_pass_dq(
@@ -41,7 +40,6 @@ __global__ void attention_backward_one_pass_dq(
                                                                      pair[3]};
   }
 }
-// snippet-end round
 
 /// Launches it for all queries, if there are any. The type has 16 bits, and the head dimension is a
 /// power of two from 16.

@@ -54,7 +54,6 @@ class RowSoftmax {
   }
   // snippet-end softmax
 
-  // snippet-begin finish
   /// Divides the output by the sum of the weights, and gives each row's log sum exp. A row without
   /// a key has the output 0 and -infinity.
   template <int kDim>
@@ -67,7 +66,6 @@ class RowSoftmax {
       out.scale_row(r, inverse);
     }
   }
-  // snippet-end finish
 
  protected:
   float scale_log2_;

@@ -6,7 +6,6 @@
 
 namespace tile {
 
-// snippet-begin stats
 /// Rows of a warp: their loads are under way together.
 constexpr int kWarpTerms = 4;
 template <int kThreads>
@@ -48,7 +47,6 @@ __device__ void compute_stats(const Heads<const T>& o,     // [batch][queries][h
     if (lane == 0) stats[std::int64_t{of_all} * rows + query + r] = row;
   }
 }
-// snippet-end stats
 
 template <int kThreads, class T>
 __global__ void attention_backward_preprocess(Heads<const T> o,     // [batch][queries][heads][dim]

@@ -10,7 +10,6 @@
 
 namespace tile {
 
-// snippet-begin tile
 /// kRows rows of kCols elements. Their chunks of 16 bytes are swizzled, so that ldmatrix finds
 /// those of one column in different banks (chapter 02, step 9).
 template <class T, int kRows_, int kCols_>
@@ -27,12 +26,10 @@ class SharedTile {
   /// Where a chunk lies. at(row, chunk ^ n) is at(row, chunk) ^ n * 16, and at(row + 8, chunk) is
   /// at(row, chunk) + 8 * kRowBytes.
   __device__ ptx::SharedAddress at(int row, int chunk) const { return begin_ + offset(row, chunk); }
-  // snippet-end tile
 
   /// The same tile `bytes` further on.
   __device__ SharedTile after(int bytes) const { return SharedTile(begin_ + bytes); }
 
-  // snippet-begin copy
   /// Copies rows, with all kThreads threads of the block: neighbours take neighbouring chunks. Rows
   /// from `rows_left` on become zeros.
   template <int kThreads>
@@ -46,9 +43,7 @@ class SharedTile {
       ptx::store_shared(at(row, chunk), words);
     }
   }
-  // snippet-end copy
 
-  // snippet-begin copy_async
   /// The same in the background: the copies are under way when this returns.
   template <int kThreads>
   __device__ void copy_async(Rows<const T> from, int rows_left) const {
@@ -60,7 +55,6 @@ class SharedTile {
       ptx::cp_async<16>(at(row, chunk), chunk_of_row + row * from.ld, row < rows_left ? 16 : 0);
     }
   }
-  // snippet-end copy_async
 
   /// The same with fewer instructions: both addresses of a thread's first chunk are computed once,
   /// and those of the next ones by additions. Chapter 05's forward steps 5 and 6 would spill.
@@ -204,7 +198,6 @@ __device__ __forceinline__ void store_in_tile(const Accumulator<kRows, kCols>& s
   }
 }
 
-// snippet-begin with_columns
 /// sums += A B, where A is the fragment, and row d of B is row row0 + d of the tile, from column
 /// col0 on, a multiple of kCols.
 template <class T, int kRows, int kCols, int kDepth, class Tile>
@@ -227,6 +220,5 @@ __device__ __forceinline__ void mma_AB(Accumulator<kRows, kCols>& sums,
     }
   }
 }
-// snippet-end with_columns
 
 }  // namespace tile

@@ -7,7 +7,6 @@
 
 namespace tile {
 
-// snippet-begin stored
 /// dV += P^T dO and dK += dS^T Q for kPart queries, from `first` in the tile on, whose weights
 /// another warp has stored: P^T and dS^T are [keys][queries], this warp's from row `key` on. Its
 /// columns of the sums begin with column col0.
@@ -26,7 +25,6 @@ __device__ __forceinline__ void add_stored_part(Accumulator<kKeys, kCols>& dv_su
     mma_AB<T>(dk_sums, fragment, q_tile, depth, col0);
   }
 }
-// snippet-end stored
 
 // snippet-begin add
 /// Adds a warp's part of dQ = dS K of a tile of queries to the sums: kRows rows from `row` in the

@@ -158,7 +158,7 @@ exit 8""")
 
     def test_play_builds_beside_the_source_nothing_and_runs_it(self):
         # A compiler that makes a program of the source itself.
-        ninja.unlink()
+        (self.root / "bin/ninja").unlink()
         (self.build / "build.ninja").write_text(
             "build play_tools: phony\nbuild build.ninja: phony\n", encoding="utf-8")
         (self.build / "play.ninja").write_text(
@@ -204,11 +204,11 @@ exit 8""")
         self.assertIn("there is no folder gone", self.refused("grade", "gone"))
 
     def test_a_clone_without_solutions_can_be_configured(self):
+        # The page's own commands.
         page = (ROOT / "docs/teaching.md").read_text(encoding="utf-8")
-        command = re.search(r"^git archive HEAD.*$", page, re.MULTILINE)[0]
+        commands = re.search(r"^```sh\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)[1]
         clone = self.root.parent / "class"
-        clone.mkdir()
-        subprocess.run(["bash", "-o", "pipefail", "-c", command.replace("../class", str(clone))],
+        subprocess.run(["bash", "-eo", "pipefail", "-c", commands.replace("../class", str(clone))],
                        cwd=ROOT, check=True)
         self.assertTrue(list(clone.glob("*/exercises/*.cu")))
         self.assertFalse([*clone.glob("*/solutions/*"), *clone.rglob("wrong_answers.txt")])
@@ -437,7 +437,7 @@ class Waiting(unittest.TestCase):
                          f'exec {shutil.which("ninja")} "$@"\n', encoding="utf-8")
         ninja.chmod(0o755)
         self.interrupt(("./tour", "exercise", "01.1"), b"Building: ")
-        ninja.unlink()
+        (self.root / "bin/ninja").unlink()
         self.interrupt(("./tour", "test", "01", "--device", "cpu"), b"Building: ")
         compiler.write_text(endless_tests, encoding="utf-8")
         self.interrupt(("./tour", "test", "01", "--device", "cpu"), b"Testing: ")

@@ -2,7 +2,7 @@
 //
 // c = a + b. A Matrix (exercises.hpp, beside this file) is a pointer, data, and a length, ld: row r
 // of a begins at a.data + r * a.ld. ld, the "leading dimension", may be larger than the number of
-// columns: then there is padding between the rows, which belongs to somebody else. Each of the
+// columns: then there is padding between the rows, which the kernel must leave alone. Each of the
 // three matrices has an ld of its own.
 // Blocks have two dimensions here: 32 threads along a row (x), 8 rows (y). Write the kernel's body.
 // Which of x and y should walk along a row, so that neighbouring threads read neighbouring

@@ -5,8 +5,8 @@
 // 4 (p % 8) + 3: there are eight groups of four. Eight lanes that want 16 bytes each are served
 // together, in one wavefront, if their chunks lie in eight different groups.
 // ldmatrix.x4 reads four times the same chunk of eight rows that follow one another. A row of A's
-// tile has 4 chunks, one of B's has 16. Here each row begins where the one before ends, as it would
-// without any thought, and the kernel is right, but it waits. Padding would help; it costs memory.
+// tile has 4 chunks, one of B's has 16. Here each row begins where the one before ends. The kernel
+// is right, but it waits. Padding would help, but costs memory.
 // Change place() so that no read waits and no memory is added. The kernel can stay as it is.
 // tile/ptx/swizzle.hpp has one answer for each of the two tiles. Find your own before you look:
 // with which rows does row 0 of A share its banks, and with which does row 0 of B?

@@ -1,13 +1,12 @@
 // Exercise 04.1: statistics from parts
 //
-// Each row was cut into parts, some long, some short, some empty. Other blocks have left of each
-// part the count, the mean and the squares: what step 2 calls Moments. The row's numbers are not
-// read again. Find the mean and rstd of the whole rows.
-// Step 2 merges two parts at a time. Here all parts of a row lie ready, and sums of single floats
-// will do. First the mean of the row. Then the squares: how far does a part's mean lie from the
-// row's, and what does that add for each of its numbers?
-// The numbers may lie far from zero. And 0 times NaN is NaN: of an empty part use nothing.
-// Check it with: ./tour exercise 04.1
+// Each row was cut into parts, some long, some short, some empty. Other blocks have stored the
+// count, the mean and the squares of each part: what step 2 calls Moments. The row's numbers are
+// not read again. Find the mean and rstd of the whole rows. Step 2 merges two parts at a time. Here
+// all parts of a row lie ready, and sums of single floats will do. First the mean of the row. Then
+// the squares: how far does a part's mean lie from the row's, and what does that add for each of
+// its numbers? The numbers may lie far from zero. And 0 times NaN is NaN: use nothing of an empty
+// part. Check it with: ./tour exercise 04.1
 #include "exercises/exercises.hpp"
 #include "tile/basics.cuh"
 #include "tile/reduce.cuh"

@@ -3,7 +3,7 @@
 // The kernel below is step 2 for one head, in plain loops: a block has eight queries, a warp each,
 // and the keys go by in tiles of 32. Its output is right under every mask. But it goes through all
 // tiles, also where every score is hidden, and counts them. Under a causal mask that is twice what
-// is needed, and under a window nearly everything is in vain.
+// is needed, and under a window nearly all of it is wasted.
 // Say from which tile to which a block must go. No key that one of its queries sees may be left
 // out, and every tile must have a key that one of them sees. A block may need none.
 // Mask (tile/mask.hpp) says what a query sees. Its tiles() has an answer: find yours before you

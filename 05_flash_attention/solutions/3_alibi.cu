@@ -1,9 +1,9 @@
 // Exercise 05.3: a bias for distance
 //
 // A score does not know how far its key stands from its query. ALiBi (Press, Smith and Lewis,
-// "Train Short, Test Long", 2021, arXiv 2108.12409) tells it: from each score it takes off the
-// distance, times a slope that every head has for itself. Head h of H, counted from 1, has the
-// slope 2^(-8 h / H). So the first heads see their neighbourhood, and the last ones nearly all.
+// "Train Short, Test Long", 2021, arXiv 2108.12409) tells it: it subtracts from each score the
+// distance, times a slope. Each head has a slope of its own: head h of H, counted from 1, has
+// 2^(-8 h / H). So the first heads see their neighbourhood, and the last ones nearly all.
 // No bias need lie in memory: a lane knows its query, its key and its head. The loop below is step
 // 2's, with a warp for each row of a query and a head. The products are there. What lies between
 // them is yours: the bias, the maximum, the weights, and the correction of what there is so far.

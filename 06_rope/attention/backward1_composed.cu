@@ -20,7 +20,6 @@ struct TilePlan {
   static constexpr int kBytes = (2 * kKept + 2 * 2 * kPassing) * kDim * 2;
 };
 
-// snippet-begin queries
 /// dQ of a tile of queries.
 template <class T, int kDim>
 __global__ void attention_backward_composed_dq(Heads<const T> q,  // [batch][length][heads][kDim]
@@ -85,9 +84,7 @@ __global__ void attention_backward_composed_dq(Heads<const T> q,  // [batch][len
   dq_sums.scale(scale);
   store(dq_sums, dq.rows(work.batch, work.head), warp_query, mask.queries);
 }
-// snippet-end queries
 
-// snippet-begin keys
 /// dK and dV of a tile of keys, over all queries of all heads that share it.
 template <class T, int kDim>
 __global__ void attention_backward_composed_dkv(
@@ -161,7 +158,6 @@ __global__ void attention_backward_composed_dkv(
   store(dk_sums, dk.rows(work.batch, work.head), warp_key, mask.keys);
   store(dv_sums, dv.rows(work.batch, work.head), warp_key, mask.keys);
 }
-// snippet-end keys
 
 /// The rotated copies follow the stats in the workspace.
 Rotation rotation_forth(const AttentionBackward& p) {

@@ -24,7 +24,6 @@ struct TilePlan {
   static constexpr int kBytes = (2 * kKept + 2 * 2 * kPassing) * kDim * 2;
 };
 
-// snippet-begin queries
 /// dQ of a tile of queries.
 template <class T, int kDim, Layout kLayout>
 __global__ void attention_backward_fused_dq(Heads<const T> q,     // [batch][length][heads][kDim]
@@ -101,9 +100,7 @@ __global__ void attention_backward_fused_dq(Heads<const T> q,     // [batch][len
   rotate_back<kLayout>(dq_sums, cos + entry, sin + entry, mask.queries - warp_query);
   store(dq_sums, dq.rows(work.batch, work.head), warp_query, mask.queries);
 }
-// snippet-end queries
 
-// snippet-begin keys
 /// dK and dV of a tile of keys, over all queries of all heads that share it.
 template <class T, int kDim, Layout kLayout>
 __global__ void attention_backward_fused_dkv(Heads<const T> q,     // [batch][length][heads][kDim]
@@ -188,7 +185,6 @@ __global__ void attention_backward_fused_dkv(Heads<const T> q,     // [batch][le
   store(dk_sums, dk.rows(work.batch, work.head), warp_key, mask.keys);
   store(dv_sums, dv.rows(work.batch, work.head), warp_key, mask.keys);
 }
-// snippet-end keys
 
 }  // namespace
 

@@ -19,7 +19,6 @@ constexpr int kWarpQueries = 32, kQueries = kWarps * kWarpQueries;
 template <int kDim>
 constexpr int kKeys = kDim == 64 ? 64 : 32;  // as many as leave registers for their scores
 
-// snippet-begin kernel
 template <class T, int kDim, Layout kLayout>
 __global__ void __launch_bounds__(kThreads, 2)
     attention_fused(Heads<const T> q,  // [batch][length][heads][kDim]
@@ -90,7 +89,6 @@ __global__ void __launch_bounds__(kThreads, 2)
   store(out, o.rows(work.batch, work.head), warp_query, mask.queries);
   tile::store_lse(row_lse, lse_of_head(lse, work, heads, mask.queries), warp_query, mask.queries);
 }
-// snippet-end kernel
 
 }  // namespace
 

@@ -15,7 +15,6 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// snippet-begin kernel
 template <class T>
 __global__ void embedding_backward_atomics(const T* dy,  // [batch][length][dim]
                                            float* sums,  // [positions][dim], zero at first
@@ -30,7 +29,6 @@ __global__ void embedding_backward_atomics(const T* dy,  // [batch][length][dim]
   // dtable[position] += dy
   atomicAdd(&sums[std::int64_t{position} * dim + col], static_cast<float>(dy[at]));
 }
-// snippet-end kernel
 
 template <class T>
 __global__ void embedding_backward_atomics_round(const float* sums,  // [all]

@@ -13,7 +13,6 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// snippet-begin kernel
 /// One tensor. A row's units are its pairs, and after them the elements that are not rotated.
 template <class T>
 __global__ void rotary_tables(Heads<const T> in,  // [batch][length][heads][head_dim]
@@ -49,7 +48,6 @@ __global__ void rotary_tables(Heads<const T> in,  // [batch][length][heads][head
   to[x] = static_cast<T>(rotated.x);
   to[y] = static_cast<T>(rotated.y);
 }
-// snippet-end kernel
 
 }  // namespace
 

@@ -1,11 +1,10 @@
 // Exercise 06.1: neighbours, in place
 //
-// The kernel below turns half-split pairs, and writes the turned rows where the old ones were. Here
-// a pair is to be two neighbours, as in the paper and in GPT-J: elements 2i and 2i + 1 of a row.
-// A thread has a pair. Elements that do not turn stay as they are.
-// The kernel has a second mistake, which half-split pairs have just as well. Which of a pair's two
-// results needs an element that is not there any more?
-// Check it with: ./tour exercise 06.1
+// The kernel below rotates half-split pairs, and writes the rotated rows where the old ones were.
+// Here a pair should be two neighbours, as in the paper and in GPT-J: elements 2i and 2i + 1 of a
+// row. A thread has a pair. Elements that are not rotated stay as they are. The kernel has a second
+// mistake, which half-split pairs have just as well. Which of a pair's two results needs an element
+// that is not there any more? Check it with: ./tour exercise 06.1
 #include "exercises/exercises.hpp"
 #include "tile/basics.cuh"
 

@@ -1,12 +1,12 @@
 // Exercise 06.2: the gradient of keys that several heads share
 //
-// With grouped heads a key is turned once, and each head of its group multiplies its queries with
-// it. So as many gradients come back as the group has heads, and they belong to the turned key.
-// Wanted is the gradient with respect to the key before it was turned.
-// Two linear maps lie between: one turns, with the attention factor a in the tables; the other
+// With grouped heads a key is rotated once, and each head of its group multiplies its queries with
+// it. So as many gradients come back as the group has heads, and they belong to the rotated key.
+// Wanted is the gradient with respect to the key before its rotation.
+// Two linear maps lie between: one rotates, with the attention factor a in the tables; the other
 // hands the same row to several heads. What is the transpose of each, and does it matter which one
-// you take first? One way turns a row for each head, the other a row for each group.
-// Pairs are half-split. Elements that do not turn have a gradient as well.
+// you take first? One way rotates a row for each head, the other a row for each group.
+// Pairs are half-split. Elements that are not rotated have a gradient as well.
 // Write the kernel's body. A thread has a unit of a row of dk: a pair, or one element after them.
 // Check it with: ./tour exercise 06.2
 #include "exercises/exercises.hpp"

@@ -12,7 +12,6 @@ tile::Status takes_composed(const HiddenBackward& p, const tile::Device&) {
   return check_ladders(p);
 }
 
-// snippet-begin launch
 tile::Status composed(const HiddenBackward& p, void* stream) {
   const ProjectedRows rows = projected_rows(p);
   TILE_TRY(project(p, rows, stream));
@@ -43,6 +42,5 @@ tile::Status composed(const HiddenBackward& p, void* stream) {
                                          .table_positions = p.length};
   return run_last(rope::kEmbeddingBackwardLadder, embedding, {p.dx, p.dtable}, stream);
 }
-// snippet-end launch
 
 }  // namespace windowed_rope

@@ -11,12 +11,10 @@ tile::Status takes_composed(const HiddenForward& p, const tile::Device&) {
   return check_ladders(p);
 }
 
-// snippet-begin launch
 tile::Status composed(const HiddenForward& p, void* stream) {
   const ProjectedRows rows = projected_rows(p);
   TILE_TRY(project(p, rows, stream));
   return run_last(ladder_of(p), attention_of(p, rows), stream);
 }
-// snippet-end launch
 
 }  // namespace windowed_rope

@@ -10,7 +10,6 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// snippet-begin gain
 /// Multiplies rotated q and k by the gain, or their gradients before they are rotated back.
 template <class T>
 __global__ void hidden_composed_gain(T* q,               // [batch][length][heads][dim]
@@ -23,7 +22,6 @@ __global__ void hidden_composed_gain(T* q,               // [batch][length][head
   q[at] = static_cast<T>(by * static_cast<float>(q[at]));
   k[at] = static_cast<T>(by * static_cast<float>(k[at]));
 }
-// snippet-end gain
 
 tile::Status multiply_by_gain(const Hidden& p, void* q, void* k, void* stream) {
   unsigned blocks = 0;

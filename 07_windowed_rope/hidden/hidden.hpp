@@ -29,13 +29,11 @@ constexpr bool adds_table(Encoding e) {
 }
 constexpr bool has_gain(Encoding e) { return e == Encoding::exposb || e == Encoding::exposb_plain; }
 
-// snippet-begin exposb
 /// ExpoSB multiplies scores with 0.7 + 0.3 exp(-0.005 |i - j|).
 inline constexpr float kExposbPart = 0.3f, kExposbRate = 0.005f;
 
 /// ExpoSB multiplies element e of each head's rotated row of q and of k with g(position) b_e.
 double gain_of(std::int64_t position, std::int64_t element, std::int64_t head_dim);
-// snippet-end exposb
 
 /// What both passes have, of tensors without gaps. A row of q, of k and of v has heads * head_dim
 /// elements.

@@ -79,7 +79,6 @@ tile::Status takes_composed(const AttentionBackward& p, const tile::Device&) {
   return check_composed(kBackwardLadder, p);
 }
 
-// snippet-begin launch
 tile::Status composed(const AttentionBackward& p, void* stream) {
   int* positions = nullptr;
   const AttentionBackward inner = attention_of(p, &positions);
@@ -90,6 +89,5 @@ tile::Status composed(const AttentionBackward& p, void* stream) {
   return rotate_back(p, Place::far_key, inner.dk.data, inner.dk_far.data, p.keys, p.kv_heads,
                      nullptr, p.dk, stream);
 }
-// snippet-end launch
 
 }  // namespace windowed_rope::method

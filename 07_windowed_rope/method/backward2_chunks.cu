@@ -15,7 +15,6 @@ tile::Status takes_chunks(const AttentionBackward& p, const tile::Device&) {
   return check_composed(kBackwardLadder, p);
 }
 
-// snippet-begin launch
 tile::Status chunks(const AttentionBackward& p, void* stream) {
   int* positions = nullptr;
   const AttentionBackward inner = attention_of(p, &positions);
@@ -25,6 +24,5 @@ tile::Status chunks(const AttentionBackward& p, void* stream) {
   TILE_TRY(rotate_back(queries, inner.dq.data, inner.dq_far.data, p.dq, stream));
   return rotate_back(turning_of_keys(p), inner.dk.data, inner.dk_far.data, p.dk, stream);
 }
-// snippet-end launch
 
 }  // namespace windowed_rope::method

@@ -16,7 +16,6 @@ tile::Status takes_sums(const AttentionBackward& p, const tile::Device& device) 
   return kOnePass.takes(attention_of(p), device);
 }
 
-// snippet-begin launch
 tile::Status sums(const AttentionBackward& p, void* stream) {
   int* positions = nullptr;
   AttentionBackward inner = attention_of(p, &positions);
@@ -28,6 +27,5 @@ tile::Status sums(const AttentionBackward& p, void* stream) {
   return rotate_sums_back(turning_of_queries(p, positions), from.near, from.far, p.scale, p.dq,
                           stream);
 }
-// snippet-end launch
 
 }  // namespace windowed_rope::method

@@ -19,7 +19,6 @@ namespace {
 
 using tile::Fragment, tile::QueryStage, tile::SharedTile, tile::Accumulator;
 
-// snippet-begin turn
 /// Rotates the sums of keys back, the first one at first_position: x is in the first half of their
 /// rows, y in the second. A lane has both.
 template <int kRows, int kCols>
@@ -46,7 +45,6 @@ __device__ void rotate_back(Accumulator<kRows, kCols>& sums,
     }
   }
 }
-// snippet-end turn
 
 /// Adds what store() left in these rows. Other lanes wrote these rows and will overwrite them:
 /// synchronise the warp before and after.
@@ -67,7 +65,6 @@ __device__ void add_stored(Accumulator<kRows, kCols>& sums, tile::Rows<T> from, 
   }
 }
 
-// snippet-begin kernel
 constexpr int kDim = 64;
 using Plan = OnePassShape<kDim>;
 
@@ -103,7 +100,6 @@ __global__ void __launch_bounds__(Plan::kThreads, Plan::kBlocks)
   int parity = 0;  // parity of the iteration, which selects the stage
   Accumulator<32, kDim> dk_sums, dv_sums;
 
-  // snippet-begin parts
   for (int of_mask = 0; of_mask < Window::kParts; ++of_mask) {
     const bool near = Window::is_near(of_mask);
     const Mask transposed = window.part(masks.of(work.batch).transposed(), of_mask);
@@ -133,7 +129,6 @@ __global__ void __launch_bounds__(Plan::kThreads, Plan::kBlocks)
       rotate_rows<kThreads>(k_tile, cos + table, sin + table, block_key,
                             transposed.queries - block_key);
     }
-    // snippet-end parts
     const auto iterate = [&](int tile, auto is_border) {
       const int query = tile * kQueries;
       // Built inside the loop on purpose: hoisted, their addresses would occupy registers and cause
@@ -197,7 +192,6 @@ __global__ void __launch_bounds__(Plan::kThreads, Plan::kBlocks)
   tile::ptx::cp_async_wait_all();  // if the loop is empty, the values are still under way
   store(dv_sums, dv.rows(work.batch, work.head), block_key + warp_key, masks.keys);
 }
-// snippet-end kernel
 
 }  // namespace
 

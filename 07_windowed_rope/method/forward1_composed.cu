@@ -10,13 +10,11 @@ tile::Status takes_composed(const AttentionForward& p, const tile::Device&) {
   return check_composed(kForwardLadder, p);
 }
 
-// snippet-begin launch
 tile::Status composed(const AttentionForward& p, void* stream) {
   int* positions = nullptr;
   const AttentionForward inner = attention_of(p, &positions);
   TILE_TRY(rotate_twice(p, inner, positions, stream));
   return run_last(kForwardLadder, inner, stream);
 }
-// snippet-end launch
 
 }  // namespace windowed_rope::method

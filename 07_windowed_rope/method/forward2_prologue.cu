@@ -30,12 +30,10 @@ tile::Status takes_prologue(const AttentionForward& p, const tile::Device& devic
   return kTwoVisits.takes(attention_of_rotated_keys(p), device);
 }
 
-// snippet-begin launch
 tile::Status prologue(const AttentionForward& p, void* stream) {
   const AttentionForward inner = attention_of_rotated_keys(p);
   TILE_TRY(turn_rows_twice(turning_of_keys(p), p.k, inner.k, inner.k_far, stream));
   return kTwoVisits.launch(inner, stream);
 }
-// snippet-end launch
 
 }  // namespace windowed_rope::method

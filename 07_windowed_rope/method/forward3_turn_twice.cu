@@ -14,13 +14,11 @@ tile::Status takes_turn_twice(const AttentionForward& p, const tile::Device& dev
   return kWgmma.takes(attention_of(p), device);
 }
 
-// snippet-begin launch
 tile::Status turn_twice(const AttentionForward& p, void* stream) {
   int* positions = nullptr;
   const AttentionForward inner = attention_of(p, &positions);
   TILE_TRY(turn_all_twice(p, inner, positions, stream));
   return kWgmma.launch(inner, stream);
 }
-// snippet-end launch
 
 }  // namespace windowed_rope::method

@@ -6,7 +6,6 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// snippet-begin positions
 /// The position of the key beside which a query stands. A query that stands beside none sees no
 /// key, and any position will do.
 __global__ void method_composed_positions(int* positions,  // [batch][queries]
@@ -17,7 +16,6 @@ __global__ void method_composed_positions(int* positions,  // [batch][queries]
             query = static_cast<int>(at % masks.queries);
   positions[at] = max(0, min(masks.of(batch).position(query), count - 1));
 }
-// snippet-end positions
 
 }  // namespace
 

@@ -8,7 +8,6 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// snippet-begin kernel
 /// out = R(i)^T near + R(i')^T far. A thread has a unit of a row: 8 pairs.
 template <class T>
 __global__ void method_backward_chunks_turn(const T* near,           // [batch][length][heads][dim]
@@ -52,7 +51,6 @@ __global__ void method_backward_chunks_turn(const T* near,           // [batch][
   Chunk::from_floats(sum[0]).store(to);
   Chunk::from_floats(sum[1]).store(to + dim / 2);
 }
-// snippet-end kernel
 
 }  // namespace
 

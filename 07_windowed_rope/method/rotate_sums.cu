@@ -8,7 +8,6 @@ namespace {
 
 constexpr int kThreads = 128;
 
-// snippet-begin kernel
 /// dq = scale (R(i)^T dq1 + R(i')^T dq2). A thread has 8 pairs of rows r and r + 8.
 template <class T>
 __global__ void method_backward_sums_dq(const float4* near,      // DqSums of windowed attention
@@ -66,7 +65,6 @@ __global__ void method_backward_sums_dq(const float4* near,      // DqSums of wi
     tile::Chunk<T, 8>::from_floats(sum[1]).store(to + dim / 2);
   }
 }
-// snippet-end kernel
 
 }  // namespace
 

@@ -6,7 +6,6 @@
 
 namespace windowed_rope::method {
 
-// snippet-begin rotate
 /// Writes rotated rows of q or of k, [batch][length][heads], to a tensor without gaps. Without
 /// positions they count from 0.
 inline tile::Status rotate(const tile::Attention& p, Place place, const TensorView& from,
@@ -43,6 +42,5 @@ tile::Status rotate_twice(const Call& p, const Call& inner, int* positions, void
   }
   return {};
 }
-// snippet-end rotate
 
 }  // namespace windowed_rope::method

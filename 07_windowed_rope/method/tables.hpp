@@ -24,11 +24,9 @@ std::string_view name(tile::FarRotation method);
 /// least 1, of self_extend a whole number. The Status names the argument that is wrong.
 tile::Status validate(const tile::Rotary& rotary, std::int64_t window);
 
-// snippet-begin places
 /// The position by which a query, or a key, at `position` is rotated for far keys.
 double far_query_place(const tile::Rotary& rotary, std::int64_t window, std::int64_t position);
 double far_key_place(const tile::Rotary& rotary, std::int64_t position);
-// snippet-end places
 
 /// Cosines and sines, [3][positions][pairs]: of a token's own position; of far_query_place(); of
 /// far_key_place(). Computed in double, rounded once, times the attention factor.

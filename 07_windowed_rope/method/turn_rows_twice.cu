@@ -8,7 +8,6 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// snippet-begin kernel
 template <class T>
 __global__ void method_turn_twice(Heads<const T> from,     // [batch][length][heads][dim]
                                   Heads<T> own,            // as from
@@ -41,7 +40,6 @@ __global__ void method_turn_twice(Heads<const T> from,     // [batch][length][he
     rotated.chunk[1].store(to + dim / 2);
   }
 }
-// snippet-end kernel
 
 }  // namespace
 

@@ -1,17 +1,17 @@
 // Exercise 07.2: a window that leaks
 //
 // To ReRoPE all far keys stand W away: by their places a query cannot tell them apart. Leaky ReRoPE
-// lets a part of the distance through. Of a key with i - j >= W the rotation is to see
+// lets a part of the distance through. For a key with i - j >= W the rotation should see
 //
 //     D(i, j) = W + (i - j - W) / factor
 //
 // which is W at the border, so that near and far scores agree there, and grows slowly from then on.
 // A rotation of a query does not know which key it will meet, nor that of a key the query. So each
 // of them has a place: the query's depends on i and not on j, the key's on j and not on i, and a
-// score sees the difference of the two. Find places whose difference is D. They need be no whole
+// score sees the difference of the two. Find places whose difference is D. They need not be whole
 // numbers.
 // The first kernel below makes the tables from these places, a thread for each position and pair,
-// the second one turns all rows of q and k. Right now far keys are where near ones would be.
+// the second one rotates all rows of q and k. Right now far keys are where near ones would be.
 // Check it with: ./tour exercise 07.2
 #include "exercises/exercises.hpp"
 #include "tile/basics.cuh"

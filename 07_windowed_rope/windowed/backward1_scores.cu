@@ -11,7 +11,6 @@ namespace {
 
 constexpr int kThreads = 128;
 
-// snippet-begin weights
 /// P = exp(S - lse) and dS = P (dP - delta) of a query. Both are 0 for keys that the query does not
 /// see.
 template <class T>
@@ -46,9 +45,7 @@ __global__ void windowed_backward_scores(Heads<const T> q1,    // [batch][querie
     dscores[std::int64_t{blockIdx.x} * masks.keys + key] = dscore;
   }
 }
-// snippet-end weights
 
-// snippet-begin products
 /// One of the products with a matrix M = dS or P, as chapter 05 has it, but over the given kinds of
 /// keys only: dQ1 and dK1 are sums over near ones, dQ2 and dK2 over far ones, and dV over both.
 template <bool kOfKeys, class T>
@@ -76,7 +73,6 @@ __global__ void windowed_backward_scores_product(
     gradient.rows(work.batch, work.head)[work.tile][d] = static_cast<T>(scale * sum);
   }
 }
-// snippet-end products
 
 }  // namespace
 

@@ -20,7 +20,6 @@ std::size_t shared_bytes(std::int64_t dim) {  // kept rows of three tensors, row
   return static_cast<std::size_t>((3 * kKept + 2 * kPassing) * (dim + 1)) * sizeof(float);
 }
 
-// snippet-begin keys
 /// dK1, dK2 and dV of a tile of keys, over all queries of all heads that share it.
 template <class T>
 __global__ void windowed_backward_tiles_dkv(Heads<const T> q1,      // [batch][queries][heads][dim]
@@ -88,9 +87,7 @@ __global__ void windowed_backward_tiles_dkv(Heads<const T> q1,      // [batch][q
   store_row(dk2.rows(work.batch, work.head)[block_key + warp], dk2_sums, scale, dim);
   store_row(dv.rows(work.batch, work.head)[block_key + warp], dv_sums, 1, dim);
 }
-// snippet-end keys
 
-// snippet-begin queries
 /// dQ1 and dQ2 of a tile of queries.
 template <class T>
 __global__ void windowed_backward_tiles_dq(Heads<const T> q1,      // [batch][queries][heads][dim]
@@ -152,7 +149,6 @@ __global__ void windowed_backward_tiles_dq(Heads<const T> q1,      // [batch][qu
   store_row(dq1.rows(work.batch, work.head)[block_query + warp], dq1_sums, scale, dim);
   store_row(dq2.rows(work.batch, work.head)[block_query + warp], dq2_sums, scale, dim);
 }
-// snippet-end queries
 
 }  // namespace
 

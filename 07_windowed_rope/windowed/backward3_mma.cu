@@ -27,7 +27,6 @@ struct TilePlan {
   static constexpr int kBytes = 2 * (kKept + kPassing) * kDim * 2;
 };
 
-// snippet-begin keys
 /// dK1, dK2 and dV of a tile of keys, over all queries of all heads that share it.
 template <class T, int kDim>
 __global__ void windowed_backward_mma_dkv(Heads<const T> q1,  // [batch][queries][heads][kDim]
@@ -95,9 +94,7 @@ __global__ void windowed_backward_mma_dkv(Heads<const T> q1,  // [batch][queries
   }
   store(dv_sums, dv.rows(work.batch, work.head), block_key + warp_key, masks.keys, col0);
 }
-// snippet-end keys
 
-// snippet-begin queries
 /// dQ1 and dQ2 of a tile of queries.
 template <class T, int kDim>
 __global__ void windowed_backward_mma_dq(Heads<const T> q1,    // [batch][queries][heads][kDim]
@@ -162,7 +159,6 @@ __global__ void windowed_backward_mma_dq(Heads<const T> q1,    // [batch][querie
     dq_sums = {};
   }
 }
-// snippet-end queries
 
 }  // namespace
 

@@ -13,7 +13,6 @@ namespace {
 
 using tile::Fragment, tile::QueryStage, tile::SharedTile, tile::Accumulator;
 
-// snippet-begin kernel
 template <class T, int kDim>
 __global__ void __launch_bounds__(OnePassShape<kDim>::kThreads, OnePassShape<kDim>::kBlocks)
     windowed_backward_one_pass(Heads<const T> q1,      // [batch][queries][heads][kDim]
@@ -138,7 +137,6 @@ __global__ void __launch_bounds__(OnePassShape<kDim>::kThreads, OnePassShape<kDi
   tile::ptx::cp_async_wait_all();  // if the loop is empty, the values are still under way
   store(dv_sums, dv.rows(work.batch, work.head), block_key + warp_key, masks.keys, col0);
 }
-// snippet-end kernel
 
 }  // namespace
 

@@ -37,7 +37,6 @@ __global__ void windowed_scores(Heads<const T> q1,  // [batch][queries][heads][d
 }
 // snippet-end scores
 
-// snippet-begin softmax
 /// P = softmax(S), in place.
 __global__ void windowed_scores_softmax(float* scores,  // [rows][keys]
                                         float* lse,     // [rows], or null
@@ -59,9 +58,7 @@ __global__ void windowed_scores_softmax(float* scores,  // [rows][keys]
   }
   if (lse && threadIdx.x == 0) lse[blockIdx.x] = sum == 0 ? -INFINITY : reference + logf(sum);
 }
-// snippet-end softmax
 
-// snippet-begin output
 /// O = P V.
 template <class T>
 __global__ void windowed_scores_output(const float* weights,  // [batch][heads][queries][keys]
@@ -80,7 +77,6 @@ __global__ void windowed_scores_output(const float* weights,  // [batch][heads][
     o.rows(work.batch, work.head)[work.tile][d] = static_cast<T>(sum);
   }
 }
-// snippet-end output
 
 }  // namespace
 

@@ -16,7 +16,6 @@ constexpr int kQueries = 16, kKeys = 32;  // a warp has two queries, and a lane 
 constexpr int kWarps = 8, kThreads = kWarps * tile::kWarp;
 constexpr int kWarpQueries = kQueries / kWarps;
 
-// snippet-begin kernel
 template <class T>
 __global__ void windowed_tiles(Heads<const T> q1,  // [batch][queries][heads][dim]
                                Heads<const T> k1,  // [batch][keys][heads / group][dim]
@@ -89,7 +88,6 @@ __global__ void windowed_tiles(Heads<const T> q1,  // [batch][queries][heads][di
     }
   }
 }
-// snippet-end kernel
 
 std::size_t shared_bytes(std::int64_t dim) {
   return static_cast<std::size_t>((2 * kQueries + kKeys) * (dim + 1)) * sizeof(float);

@@ -41,7 +41,6 @@ __device__ __forceinline__ void put_far(Accumulator<kRows, kCols>& scores,
 }
 // snippet-end choose
 
-// snippet-begin kernel
 template <class T, int kDim>
 __global__ void windowed_mma(Heads<const T> q1,  // [batch][queries][heads][kDim]
                              Heads<const T> k1,  // [batch][keys][heads / group][kDim]
@@ -103,7 +102,6 @@ __global__ void windowed_mma(Heads<const T> q1,  // [batch][queries][heads][kDim
   tile::store_lse(row_lse, lse_of_head(lse, work, heads, masks.queries), block_query + warp_query,
                   masks.queries);
 }
-// snippet-end kernel
 
 }  // namespace
 

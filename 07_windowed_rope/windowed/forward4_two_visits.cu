@@ -30,7 +30,6 @@ constexpr int kGroup = 32;                    // keys whose scores are computed 
 template <int kDim>
 constexpr int kBytes = (kQueries + 4 * kKeys<kDim>)*kDim * 2;
 
-// snippet-begin kernel
 template <class T, int kDim, bool kRotates>
 __global__ void __launch_bounds__(kThreads, 2)
     windowed_two_visits(Heads<const T> q1,  // [batch][queries][heads][kDim]
@@ -104,7 +103,6 @@ __global__ void __launch_bounds__(kThreads, 2)
       // Built inside the loop on purpose: hoisted, its addresses would occupy registers and cause
       // spills.
       const QueryTile q_here(smem);
-      // snippet-begin groups
       // S = Q K^T of a group of keys, and meanwhile the weights of the previous group
       const auto score = [&](Accumulator<kWarpQueries, kGroup>& scores, int group_of_tile,
                              auto between) {
@@ -146,7 +144,6 @@ __global__ void __launch_bounds__(kThreads, 2)
         if (!kInterleave && !is_last) score(next, i + 1, Nothing{});
         if (!is_last) softmax.look_at(next, out);
       }
-      // snippet-end groups
     };
     int tile = visited.first;
     for (; tile < visited.whole_first; ++tile) visit(tile, std::true_type{});
@@ -158,7 +155,6 @@ __global__ void __launch_bounds__(kThreads, 2)
   store(out, o.rows(work.batch, work.head), warp_query, masks.queries);
   tile::store_lse(row_lse, lse_of_head(lse, work, heads, masks.queries), warp_query, masks.queries);
 }
-// snippet-end kernel
 
 }  // namespace
 
