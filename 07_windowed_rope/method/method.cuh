@@ -8,8 +8,8 @@ namespace windowed_rope::method {
 // Steps of windowed attention that a method's step composes by name.
 inline constexpr const ForwardLadder::Step& kTwoVisits = kForward[3];
 static_assert(kTwoVisits.name == "two_visits");
-inline constexpr const ForwardLadder::Step& kWgmma = kForward[4];
-static_assert(kWgmma.name == "wgmma");
+inline constexpr const ForwardLadder::Step& kPersistent = kForward[5];
+static_assert(kPersistent.name == "persistent");
 inline constexpr const BackwardLadder::Step& kOnePass = kBackward[3];
 static_assert(kOnePass.name == "one_pass");
 

@@ -60,9 +60,20 @@ constexpr Border kBorders[] = {
     {true, "wgmma", {1, 1, 1, 130, 330, 64}, 128, false},
     {true, "wgmma", {1, 1, 1, 193, 11 * 128 + 1, 64}, 300, true},
     {true, "wgmma", {1, 1, 1, 129, 5 * 128 + 1, 128}, 127, true},
+    // The same, or four of 96; a consumer ends before the others.
+    {true, "persistent", {1, 1, 1, 130, 330, 64}, 128, false},
+    {true, "persistent", {1, 1, 1, 193, 11 * 128 + 1, 64}, 300, true},
+    {true, "persistent", {1, 1, 1, 129, 7 * 96 + 1, 128}, 127, true},
+    // The second entry's last tile has three keys and rows to clear, of far keys and of near ones.
+    {true, "persistent", {2, 1, 1, 193, 262, 64}, 20, false},
+    {true, "persistent", {2, 1, 1, 193, 262, 64}, 100, true},
+    // Two stages of queries, for each of four blocks; two entries of four have one key only.
+    {true, "persistent", {4, 3, 1, 385, 385, 64}, 100, true},
+    {true, "persistent", {4, 6, 3, 129, 193, 128}, 64, true},
     // Ten heads, more than blocks take in a section, of two tiles.
     {true, "two_visits", {2, 5, 1, 130, 65, 64}, 20, true},
     {true, "wgmma", {2, 5, 1, 193, 65, 64}, 20, true},
+    {true, "persistent", {2, 5, 1, 193, 65, 64}, 20, false},
     {false, "one_pass", {2, 10, 5, 65, 130, 64}, 20, true},
     {false, "scores", {1, 1, 1, 33, 65, 48}, 20, true},
     {false, "tiles", {2, 6, 2, 33, 110, 48}, 33, false},
@@ -110,6 +121,10 @@ TEST_SUITE("step") {
         has_some = true;
         Case c = full(type, border.sizes, border.window);
         if (border.is_causal) c = causal(c);
+        for (std::int64_t entry = 0; c.p.batch > 1 && entry < c.p.batch; ++entry) {
+          const auto keys = static_cast<int>(c.p.keys);
+          c.key_lengths.push_back(entry == 0 ? keys : entry == 1 ? keys - 3 : 1);
+        }
         CHECK(takes(step, c));
         check_step(step, c, normal(step, c));
       }

@@ -75,14 +75,14 @@ tile::Status check_chunks(const AttentionBackward& p);
 
 // The steps. Each computes its outputs in the given stream (a cudaStream_t).
 using ForwardStep = tile::Status(const AttentionForward&, void* stream);
-ForwardStep scores, tiles, mma, two_visits, wgmma;
+ForwardStep scores, tiles, mma, two_visits, wgmma, persistent;
 /// Step `one_pass` leaves the sums of dq and dq_far in the workspace if dq has no data.
 using BackwardStep = tile::Status(const AttentionBackward&, void* stream);
 BackwardStep scores, tiles, mma, one_pass;
 
 // What their own kernels take.
 using ForwardTakes = tile::Status(const AttentionForward&, const tile::Device&);
-ForwardTakes takes_scores, takes_tiles, takes_mma, takes_two_visits, takes_wgmma;
+ForwardTakes takes_scores, takes_tiles, takes_mma, takes_two_visits, takes_wgmma, takes_persistent;
 using BackwardTakes = tile::Status(const AttentionBackward&, const tile::Device&);
 BackwardTakes takes_scores, takes_tiles, takes_mma, takes_one_pass;
 
@@ -141,6 +141,15 @@ inline constexpr ForwardLadder::Step kForward[] = {
      .otherwise = "two_visits",
      .shows = kShows,
      .launch = wgmma},
+    {.name = "persistent",
+     .idea = "chapter 05's last loop through both parts: turns, a queue, outputs by TMA",
+     .types = k16Bits,
+     .needs = {tile::Feature::bf16_mma, tile::Feature::cp_async, tile::Feature::tma,
+               tile::Feature::wgmma},
+     .takes = takes_persistent,
+     .otherwise = "wgmma",
+     .shows = kShows,
+     .launch = persistent},
 };
 inline constexpr ForwardLadder kForwardLadder{.name = "windowed",
                                               .kernels = "windowed_",

@@ -2,6 +2,7 @@
 import contextlib
 
 import attention
+import cases
 import copies
 import measure
 import norms
@@ -20,6 +21,13 @@ PROBLEMS = {"vector_add": operations.VectorAdd, "matmul": operations.Matmul,
             "attention": attention.Attention, "rotary": rotary.Rotary,
             "windowed_attention": windowed.WindowedAttention,
             "windowed_rotary_attention": windowed.WindowedRotaryAttention}
+
+
+def problem_of(torch, case, device):
+    of_pass = PROBLEMS[case.operation]
+    if case.direction == cases.BOTH:
+        return operations.BothPasses(of_pass, torch, case, device)
+    return of_pass(torch, case, device)
 
 
 def set_up(torch):
@@ -67,12 +75,12 @@ def checked(problem, library, report, steps=()):
         return None if message else work
 
     def our_step():
-        return library.last_step or "our step"
+        return problem.step_that_ran(library) or "our step"
 
     best = right(our_step, lambda: problem.ours(library))
     if not best:
         return {}, []
-    ours = {library.last_step: best}
+    ours = {problem.step_that_ran(library): best}
     for step in steps:
         if step in ours:
             continue
@@ -87,7 +95,7 @@ def checked(problem, library, report, steps=()):
 def check_case(torch, library, case, device, report):
     """Whether all results of a case are right."""
     with compiler_reset(torch):
-        problem = PROBLEMS[case.operation](torch, case, device)
+        problem = problem_of(torch, case, device)
         wrong = []
         checked(problem, library, wrong.append)
         for message in wrong:
@@ -99,7 +107,9 @@ def time_case(torch, library, card, case, quick, steps, report):
     """The rows of a case, and whether all its results were right."""
     wrong = []
     with compiler_reset(torch):
-        problem = PROBLEMS[case.operation](torch, case, "cuda")
+        problem = problem_of(torch, case, "cuda")
+        if case.direction == cases.BOTH:
+            steps = ()  # of which a pass has its own
         ours, peers = checked(problem, library, wrong.append, steps)
         for message in wrong:
             report(f"{case.title}: {message}")

@@ -38,6 +38,7 @@ ROTARY_SIZES = tuple((4, 4096, 32, 8, head_dim, interleaved)
 DECODED = (1, 16)
 DECODING_KEYS = (1 << 16, 1 << 17, 1 << 18)
 PASSES = ("forward", "backward")
+BOTH = "forward+backward"
 TYPES = ("fp32", "fp16", "bf16")  # and of products e4m3
 
 
@@ -87,7 +88,8 @@ class Case:
 
     @property
     def title(self):
-        return f"{self.chapter}, {self.name}, {self.direction}"
+        direction = "both passes" if self.direction == BOTH else self.direction
+        return f"{self.chapter}, {self.name}, {direction}"
 
     @property
     def lengths(self):
@@ -151,16 +153,16 @@ class Case:
         pairs = queries * keys
         if causal:
             pairs = sum(min(max(keys - later, 0), keys) for later in range(queries))
-        products = 2 if self.direction == "forward" else 5
+        products = {"forward": 2, "backward": 5, BOTH: 7}[self.direction]
         return 2 * products * pairs * batch * heads * head_dim
 
     @property
     def unit(self):
-        return "TFLOP/s" if self.is_arithmetic else "TB/s"
+        return "ms" if self.direction == BOTH else "TFLOP/s" if self.is_arithmetic else "TB/s"
 
     @property
     def metric(self):
-        return "throughput" if self.is_arithmetic else "bandwidth"
+        return {"ms": "time", "TFLOP/s": "throughput", "TB/s": "bandwidth"}[self.unit]
 
 
 def all_cases(sweep=False):
@@ -199,7 +201,7 @@ def _tables():
     for operation in ("windowed_attention", "windowed_rotary_attention"):
         for element_type in ("bf16", "fp16"):
             for size in WINDOWED_SIZES:
-                for direction in PASSES:
+                for direction in (*PASSES, BOTH):
                     yield Case("07_windowed_rope", operation, element_type, (*size, 1), direction,
                                far=WINDOW)
     for element_type in ("bf16", "fp16"):  # larger scores, whose greatest rises more often

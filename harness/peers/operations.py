@@ -1,8 +1,10 @@
 """Our operations and PyTorch's on the same tensors, and what both must compute."""
+import dataclasses
 import functools
 from typing import Callable, NamedTuple
 
 import bounds
+from cases import PASSES
 
 SAMPLE, ELEMENTS_TO_CHECK_ALL = 64, 1 << 22
 
@@ -42,6 +44,9 @@ class Problem:
         chosen = (numbers * (count / SAMPLE)).long().clamp(0, count - 1)
         chosen[0], chosen[-1] = 0, count - 1
         return chosen
+
+    def step_that_ran(self, library):
+        return library.last_step
 
     def our_step(self):
         return {"step": self.step.encode()} if self.step else {}
@@ -102,6 +107,45 @@ class Problem:
             if message := bounds.difference(name, part(output), expected, bound):
                 return message
         return ""
+
+
+class BothPasses:
+    """The forward pass and, right after it, the backward pass, each of them as it is measured alone:
+    backward, ours has o and lse as fp64 gives them, and a peer those of one forward pass of its
+    own."""
+
+    def __init__(self, of_pass, torch, case, device):
+        self.passes = [of_pass(torch, dataclasses.replace(case, direction=each), device)
+                       for each in PASSES]
+        self.steps = ""  # those of ours that ran
+
+    def both(self, forward, backward):
+        def run():
+            forward.run()
+            backward.run()
+        return Work(forward.name, run, lambda: (forward, backward))
+
+    def ours(self, library):
+        def noting(work):
+            def outputs():
+                found = work.outputs()
+                self.steps += "+" * bool(self.steps) + library.last_step
+                return found
+            return work._replace(outputs=outputs)
+        self.steps = ""
+        return self.both(*(noting(each.ours(library)) for each in self.passes))
+
+    def step_that_ran(self, library):
+        return self.steps
+
+    def peers(self):
+        forward, backward = (each.peers() for each in self.passes)
+        return {name: lambda name=name: self.both(forward[name](), backward[name]())
+                for name in forward if name in backward}
+
+    def wrong(self, work):
+        found = [each.wrong(of_pass) for each, of_pass in zip(self.passes, work.outputs())]
+        return "; ".join(message for message in found if message)
 
 
 class VectorAdd(Problem):

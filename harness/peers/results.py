@@ -42,17 +42,18 @@ class Origin(NamedTuple):
 
 
 def rate(case, milliseconds):
-    """In case.unit: TFLOP/s or TB/s."""
-    return case.amount / milliseconds * 1e-9
+    """In case.unit: TFLOP/s or TB/s, or the time itself."""
+    return milliseconds if case.unit == "ms" else case.amount / milliseconds * 1e-9
 
 
 def row(case, step, duty, ours, peer, theirs, ceiling):
     """Our timing beside a peer's. `ceiling` is a rate, or None."""
+    low, high = sorted(rate(case, each) for each in (ours.low, ours.high))
     return Result(chapter=case.chapter, step=step, direction=case.direction, case=case.name,
                   metric=f"{case.metric} {duty}", value=rate(case, ours.median), unit=case.unit,
                   ceiling=ceiling, peer=peer, peer_value=rate(case, theirs.median),
-                  ratio=theirs.median / ours.median, low=rate(case, ours.high),
-                  high=rate(case, ours.low), sm_clock=ours.sm_clock)
+                  ratio=theirs.median / ours.median, low=low, high=high,
+                  sm_clock=ours.sm_clock)
 
 
 def to_json(result, origin):

@@ -123,6 +123,70 @@ class Checks(unittest.TestCase):
                 self.assertEqual(problem.wrong(problem.by_flex_attention()), "")
             torch._dynamo.reset()
 
+    def test_flash_attention_3s_of_near_and_far_keys_are_merged(self):
+        """Each call is PyTorch's attention here, given what FlashAttention-3 is."""
+        def scores(q, k, left, scale):
+            shared = q.shape[2] // k.shape[2]
+            q, k = q.double().transpose(1, 2), k.double().transpose(1, 2)
+            found = q @ k.repeat_interleave(shared, 1).mT * scale
+            distance = torch.arange(q.shape[2])[:, None] - torch.arange(k.shape[2])
+            hidden = (distance < 0) | ((distance > left) & (left >= 0))
+            return found.masked_fill(hidden, -float("inf"))
+
+        class Calls:
+            @staticmethod
+            def fwd(q, k, v, *, softmax_scale, is_causal, window_size_left, window_size_right,
+                    num_splits):
+                self.assertTrue(is_causal)
+                found = scores(q, k, window_size_left, softmax_scale)
+                values = v.double().transpose(1, 2).repeat_interleave(q.shape[2] // v.shape[2], 1)
+                o = (found.softmax(-1) @ values).transpose(1, 2).to(q.dtype).contiguous()
+                return o, found.logsumexp(-1).float(), None
+
+            @staticmethod
+            def bwd(dout, q, k, v, o, lse, dq, dk, dv, *, softmax_scale, is_causal,
+                    window_size_left, window_size_right, deterministic):
+                leaves = [each.detach().double().requires_grad_() for each in (q, k, v)]
+                p = (scores(*leaves[:2], window_size_left, softmax_scale)
+                     - lse.double()[..., None]).exp()
+                values = leaves[2].transpose(1, 2).repeat_interleave(q.shape[2] // v.shape[2], 1)
+                delta = (dout.double() * o.double()).sum(-1).transpose(1, 2)[..., None]
+                dp = dout.double().transpose(1, 2) @ values.mT
+                found = scores(*leaves[:2], window_size_left, softmax_scale)
+                ds = (p * (dp - delta)).detach()
+                seen = found.isfinite()
+                found_dq, found_dk = torch.autograd.grad(found[seen] @ ds[seen], leaves[:2])
+                found_dv, = torch.autograd.grad(
+                    (p.detach() @ values * dout.double().transpose(1, 2)).sum(), leaves[2:])
+                for place, found in zip((dq, dk, dv), (found_dq, found_dk, found_dv)):
+                    place.copy_(found)
+
+        tried = set()
+        for case in cases.select(cases.small_cases(), "07", "bf16 B1 H2 Hkv1 S33 d64 W"):
+            problem = bench.PROBLEMS[case.operation](torch, case, "cpu")
+            problem.compiled = lambda function: function
+            with mock.patch("windowed.has_flash_attention_3", lambda _: True), \
+                    mock.patch.object(torch.ops, "flash_attn_3", Calls, create=True), \
+                    self.subTest(case=case.title):
+                self.assertEqual(problem.has_flash_attention_3_pair(), 0 < case.far < 33)
+                if problem.has_flash_attention_3_pair() and not case.has_lengths:
+                    self.assertEqual(problem.wrong(problem.by_flash_attention_3_pair()), "")
+                    tried.add((case.operation, case.direction, case.far))
+        self.assertEqual(len(tried), 2 * 2 * 2)
+
+    def test_both_passes_have_peers_that_both_have(self):
+        case = cases.Case("07_windowed_rope", "windowed_rotary_attention", "fp32",
+                          (1, 2, 1, 9, 9, 64, 1), cases.BOTH, far=4)
+        problem = bench.problem_of(torch, case, "cpu")
+        (name, make), = problem.peers().items()
+        work = make()
+        self.assertEqual((name, problem.wrong(work)), ("torch", ""))
+        forward, backward = problem.passes
+        forward, backward = work.outputs()
+        backward = backward._replace(outputs=lambda: [torch.zeros(1)])
+        self.assertEqual(problem.wrong(problem.both(forward, backward)),
+                         "1 results instead of 3")
+
     def test_peers_of_windowed_attention_on_a_gpu(self):
         """Scores that the memory does not hold are left out. Plain attention is checked as such."""
         in_memory, others = ["torch", "torch.compile"], ["FlexAttention pair", "cuDNN causal"]

@@ -101,6 +101,9 @@ class FakeProblem:
         library.last_step = "shared" if self.step == "shuffles" else self.step
         return operations.Work(self.step, self._card.work(self.step, self.EARLIER[self.step]), None)
 
+    def step_that_ran(self, library):
+        return library.last_step
+
     def peers(self):
         return {work.name: lambda work=work: work for work in self._works[1:]}
 
@@ -187,6 +190,37 @@ class TimingACase(unittest.TestCase):
         self.assertFalse(right)
         self.assertEqual({row.step for row in rows}, {"registers", "shared"})
         self.assertIn("naive is not timed: y is 7", self.lines[0])
+
+    def test_both_passes_are_one_time(self):
+        """In ms, of a step each. --steps says nothing of them."""
+        case = cases.Case("07_windowed_rope", "windowed_attention", "bf16", (1, 1, 1, 9, 9, 64, 1),
+                          cases.BOTH, far=4)
+        card, library, lines = FakeCard(), FakeLibrary(), []
+
+        class OnePass(FakeProblem):
+            def __init__(self, torch, case, device):
+                ours, peer = (1.0, 2.0) if case.direction == "forward" else (3.0, 6.0)
+                super().__init__(card, {"ours": ours, "pair": peer}, case=case)
+
+            def ours(self, library):
+                def outputs():
+                    library.last_step = f"of {self.case.direction}"
+                return super().ours(library)._replace(outputs=outputs)
+
+            def wrong(self, work):
+                if work.name == "ours":
+                    work.outputs()
+                return super().wrong(work)
+        with mock.patch.dict(bench.PROBLEMS, {case.operation: OnePass}):
+            rows, right = bench.time_case(mock.MagicMock(), library, card, case, True,
+                                          ["naive"], lines.append)
+        self.assertTrue(right)
+        row, = rows
+        self.assertEqual((row.step, row.direction, row.metric, row.unit, row.peer),
+                         ("of forward+of backward", "forward+backward", "time burst", "ms", "pair"))
+        self.assertAlmostEqual(row.value, 4, 1)
+        self.assertAlmostEqual(row.ratio, 2, 1)
+        self.assertLessEqual(row.low, row.high)
 
     def test_quick_and_sweeps_have_bursts_only(self):
         self.assertEqual({row.metric for row in self.time(quick=True)[0]}, {"bandwidth burst"})

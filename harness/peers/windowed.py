@@ -1,9 +1,9 @@
 """Attention with two scores, and ReRoPE on it: ours, PyTorch's with all scores in memory, and two
-FlexAttentions merged."""
+FlexAttentions or FlashAttention-3s merged."""
 import dataclasses
 
 import bounds
-from attention import Attention
+from attention import Attention, has_flash_attention_3
 from rotary import frequencies, turned
 
 # Of more scores than these PyTorch's operations would fill the memory of a card.
@@ -31,6 +31,8 @@ class WindowedAttention(Attention):
             found |= self.with_scores_in_memory()
         if self.device == "cuda":  # compiled for a CPU, FlexAttention has neither lse nor gradients
             found["FlexAttention pair"] = self.by_flex_attention
+            if self.has_flash_attention_3_pair():
+                found["FlashAttention-3 pair"] = self.by_flash_attention_3_pair
         return found | self.plain_peers()
 
     def with_scores_in_memory(self):
@@ -95,6 +97,64 @@ class WindowedAttention(Attention):
                        for o, each in zip(outputs, all_lse)).to(v.dtype)
         return self.by_function("FlexAttention pair", self.compiled(self.of_inputs_turned(pair)))
 
+    def has_flash_attention_3_pair(self):
+        """Where both parts have keys."""
+        case = self.case
+        return (case.type != "fp32" and self.causal and 0 < case.far < case.sizes[3]
+                and has_flash_attention_3(self.torch))
+
+    def by_flash_attention_3_pair(self):
+        """The window's keys by one call, with q1 and k1, and the far ones by another: those that a
+        query from `far` on sees lie as in plain causal attention of q2[far:] and k2[:-far]. One
+        kernel merges them. Backward, each call gets the o and lse of both together, and dv is
+        added up."""
+        torch, far = self.torch, self.case.far
+        calls = torch.ops.flash_attn_3
+        options = dict(softmax_scale=self.scale, is_causal=True)
+        windows = (dict(window_size_left=far - 1, window_size_right=0),
+                   dict(window_size_left=-1, window_size_right=-1))
+        later, earlier = slice(far, None), slice(None, -far)
+
+        def of_calls(q1, q2, k1, k2, v):
+            return (q1, k1, v), (q2[:, later], k2[:, earlier], v[:, earlier])
+
+        def add(o, lse, o_far, lse_far):
+            """The far keys' share of all weights is exp(lse_far) / (exp(lse) + exp(lse_far))."""
+            share = (lse_far - lse).sigmoid().mT[..., None]
+            o.copy_(o + share * (o_far.float() - o))
+        add = self.compiled(add)
+        turn, turn_back = self.parts_turned()
+
+        def forward():
+            parts = turn()
+            (o, lse, *_), (o_far, lse_far, *_) = (
+                calls.fwd(*rows, **window, **options, num_splits=1)
+                for rows, window in zip(of_calls(*parts), windows))
+            add(o[:, later], lse[:, :, later], o_far, lse_far)
+            return parts, o, lse, lse_far
+        name = "FlashAttention-3 pair"
+        if self.is_forward:
+            return self.peer(name, lambda: forward()[1])
+        parts, o, lse, lse_far = forward()
+        lse[:, :, later] = torch.logaddexp(lse[:, :, later], lse_far)
+        saved = (o, lse), (o[:, later], lse[:, :, later].contiguous())
+        gradients = [torch.zeros_like(each) for each in parts]
+        dv_far = torch.zeros_like(gradients[-1])
+        near, rest = of_calls(*gradients)
+        of_both = (self.dout, near), (self.dout[:, later], (*rest[:2], dv_far[:, earlier]))
+
+        def backward():
+            for rows, window, outputs, (dout, found) in zip(of_calls(*parts), windows, saved,
+                                                            of_both):
+                calls.bwd(dout, *rows, *outputs, *found, **window, **options, deterministic=False)
+            near[2][:, earlier] += dv_far[:, earlier]
+            return turn_back(gradients)
+        return self.peer(name, backward)
+
+    def parts_turned(self):
+        """What gives q1, q2, k1, k2 and v, and what makes the inputs' gradients of theirs."""
+        return lambda: list(self.inputs.values()), lambda gradients: gradients
+
 
 class WindowedRotaryAttention(WindowedAttention):
     """ReRoPE: q and k turn by their own positions for near keys; for far ones q by the window and k
@@ -133,6 +193,22 @@ class WindowedRotaryAttention(WindowedAttention):
 
     def plain_peers(self):
         return {}
+
+    def parts_turned(self):
+        """Within what is timed, too, compiled."""
+        torch = self.torch
+
+        def swapped(tensors):
+            return [each.transpose(1, 2) for each in tensors]
+        turn = self.compiled(self.of_inputs_turned(lambda *parts: parts))
+        inputs = swapped(self.inputs.values())
+        leaves = [each.detach().requires_grad_() for each in inputs]
+        parts = None if self.is_forward else turn(*leaves)
+
+        def back(gradients):
+            return swapped(torch.autograd.grad(parts, leaves, swapped(gradients),
+                                               retain_graph=True))
+        return lambda: swapped(turn(*inputs)), back
 
     def of_inputs_turned(self, function):
         """Turned as in each layer of a model: within what is timed."""

@@ -1,0 +1,224 @@
+// Forward, step 6: two visits by persistent blocks.
+// Idea: chapter 05's last step, whose one loop goes through both parts. Warpgroups take turns at
+//       the tensor cores also where far keys end and near ones begin. Q1 and Q2 of a block's next
+//       tile come while this one is computed, and the output leaves by TMA.
+// Change: chapter 05's step `persistent`. The next tile of keys may be the first one of the next
+//         part. An entry's keys may end in a far tile, so values are cleared in the loop, before
+//         the turn. With 128 columns tiles have 96 keys: a second Q takes the room of the others.
+// Limit: as in that step; and mixed tiles, which are visited twice.
+#include <string>
+#include <tuple>
+
+#include "tile/host/query_queue.hpp"
+#include "tile/host/stream_memory.hpp"
+#include "tile/lazy_softmax.cuh"
+#include "tile/ptx/async_proxy.cuh"
+#include "tile/ptx/warpgroup.cuh"
+#include "windowed/visits.cuh"
+
+namespace windowed_rope {
+namespace {
+
+using tile::Fragment, tile::LazySoftmax, tile::Accumulator, tile::Mailbox, tile::QueryTiles;
+
+constexpr int kRows = 64;                         // of a consumer: those of one wgmma
+constexpr int kAllConsumers = 1, kFirstTurn = 2;  // barriers
+
+template <int kDim>
+struct TilePlan {
+  // Scores, weights and sums of the output are 128 of 160 registers, or 136 of 232.
+  static constexpr int kKeys = kDim == 128 ? 96 : 128;  // of a tile
+  static constexpr int kConsumers = kDim == 64 ? 3 : 2;
+  static constexpr int kQueries = kConsumers * kRows;
+  static constexpr int kThreads = (1 + kConsumers) * tile::kWarpgroup;
+  // 65,536 registers are 128 for each of 512 threads, or 168 of 384, in steps of 8.
+  static constexpr int kProducerRegisters = kDim == 64 ? 32 : 40;
+  static constexpr int kConsumerRegisters = kDim == 64 ? 160 : 232;
+  static_assert(kProducerRegisters + kConsumers * kConsumerRegisters <=
+                (1 + kConsumers) * (65536 / kThreads / 8 * 8));
+  // 224 KiB. Of 128 keys with 128 columns there would be three stages, and a visit needs two.
+  static constexpr int kQueryStages = 2;
+  static constexpr int kStages = kDim == 64 ? 8 : 4;
+  static constexpr int kBytes = (kQueryStages * 2 * kQueries + kStages * kKeys) * kDim * 2;
+};
+
+// snippet-begin kernel
+template <class T, int kDim>
+__global__ void __launch_bounds__(TilePlan<kDim>::kThreads, 1) windowed_persistent(
+    const __grid_constant__ tile::TensorMap q1_map,  // [batch][heads][queries][kDim]
+    const __grid_constant__ tile::TensorMap k1_map,  // … [heads / group][keys] …
+    const __grid_constant__ tile::TensorMap q2_map,  // as q1
+    const __grid_constant__ tile::TensorMap k2_map,  // as k1
+    const __grid_constant__ tile::TensorMap v_map,   // as k1
+    const __grid_constant__ tile::TensorMap o_map,   // as q1
+    float* lse,                                      // [batch][heads][queries], or null
+    unsigned* taken,                                 // 0 at first: tiles that blocks have taken
+    QueryTiles tiles, BatchMasks masks, Window window, int group, float scale_log2) {
+  using namespace tile::ptx;
+  using Plan = TilePlan<kDim>;
+  constexpr int kConsumers = Plan::kConsumers, kKeys = Plan::kKeys;
+  using QueryBoxes = tile::HeadBoxes<T, Plan::kQueries, kDim>;
+  using KeyBoxes = tile::HeadBoxes<T, kKeys, kDim>;
+  // {[kQueryStages]{q2, then output; q1}, [kStages]{keys or values}}
+  extern __shared__ __align__(1024) unsigned char smem[];
+  __shared__ Mailbox<Plan> mail;
+  constexpr int kQueryStage = 2 * QueryBoxes::kBytes;
+  const SharedAddress queries(smem), stages = queries + Plan::kQueryStages * kQueryStage;
+  const int warpgroup = tile::warpgroup_in_block();
+  if (threadIdx.x == 0) mail.init();
+  __syncthreads();  // the mbarriers are initialised before any thread uses them
+
+  if (warpgroup == 0) {
+    setmaxnreg_dec<Plan::kProducerRegisters>();
+    if (threadIdx.x == 0) {
+      load_tiles<Plan, QueryBoxes, KeyBoxes>(mail, queries, stages, q1_map, k1_map, q2_map, k2_map,
+                                             v_map, tiles, masks, window, group, taken);
+    } else if (threadIdx.x == tile::kWarp) {
+      tile::store_tiles<Plan, QueryBoxes>(mail, queries, kQueryStage, o_map, tiles);
+    }
+    return;
+  }
+  setmaxnreg_inc<Plan::kConsumerRegisters>();
+  const int first_row = (warpgroup - 1) * kRows;  // in the tile of queries
+  const auto stage = [&](int i) { return stages + i * KeyBoxes::kBytes; };
+  tile::RingReader<Plan::kStages> ring(mail.full, mail.empty, threadIdx.x % tile::kWarpgroup == 0);
+  const tile::Turns<kConsumers, kFirstTurn, kDim == 64> turn(warpgroup);
+  for (tile::RingPlace<Plan::kQueryStages> tile_place;; tile_place.advance()) {
+    const int i = tile_place.stage;
+    mbarrier_wait(&mail.queries_full[i], tile_place.parity);
+    // Shuffled, so that ptxas knows that the warp stays together, as wgmma must have it.
+    const unsigned at = __shfl_sync(tile::kAllLanes, mail.work_at[i], 0);
+    if (at >= tiles.all) break;
+    const BlockWork work = tiles.work(at);
+    const int block_query = work.tile * Plan::kQueries;
+    const int warp_row = first_row + static_cast<int>(threadIdx.x) / 32 % 4 * 16;
+    const SharedAddress q2_smem = queries + i * kQueryStage;
+    LazySoftmax<16> softmax(scale_log2);
+    Accumulator<16, kDim> out;
+    Accumulator<16, kKeys> scores;
+    Fragment<16, kKeys> weights;
+    Visits<Plan::kQueries, kRows, kKeys> visits;
+    const auto next = [&] { return visits.next(masks, window, work, first_row); };
+    const auto start_scores = [&](int keys) {  // S = Q K^T
+      wgmma_fence();
+      tile::start_product_of_rows<T, QueryBoxes, KeyBoxes>(
+          scores, q2_smem + Window::is_near(visits.part) * QueryBoxes::kBytes, first_row,
+          stage(keys));
+      wgmma_commit();
+    };
+    const auto hide_some = [&] {
+      if (visits.is_whole()) return;
+      hide(scores, visits.mask, block_query + warp_row, visits.tile * kKeys);
+    };
+    const auto weigh_all = [&] {
+#pragma unroll
+      for (int n = 0; n < kKeys / 8; ++n) softmax.weigh(scores, n);
+    };
+    const auto clear_some = [&](int values, int of_tile) {
+      if (!visits.lacks_rows(masks, of_tile)) return;
+      KeyBoxes::template clear<kConsumers * tile::kWarpgroup>(stage(values),
+                                                              visits.mask.keys - of_tile * kKeys);
+      fence_async_proxy();  // wgmma sees what this thread has cleared, and what all others have
+      barrier_sync(kAllConsumers, kConsumers * tile::kWarpgroup);
+    };
+    if (next()) {
+      const int first_keys = ring.next();
+      start_scores(first_keys);
+      wgmma_wait<0>(registers_of(scores));
+      ring.release(first_keys);
+      hide_some();
+      softmax.look_at(scores, out);
+      weigh_all();
+      weights = tile::as_fragment<T>(scores);
+      int before = visits.tile;
+      while (next()) {
+        const int keys = ring.next(), values = ring.next();
+        clear_some(values, before);
+        turn.take();
+        start_scores(keys);
+        tile::start_product_with_columns<T, KeyBoxes>(out, weights, stage(values));  // O += P V
+        wgmma_commit();
+        turn.pass();
+        wgmma_wait<1>(registers_of(scores));  // the output is still under way
+        ring.release(keys);
+        hide_some();
+        tile::Corrections<16> later;
+        const bool is_raised = softmax.look_at(scores, later);
+        weigh_all();
+        wgmma_wait<0>(registers_of(out));
+        ring.release(values);
+        for (int r = 0; is_raised && r < 2; ++r) out.scale_row(r, later.of[r]);
+        weights = tile::as_fragment<T>(scores);
+        before = visits.tile;
+      }
+      if (visits.is_early) turn.take(), turn.pass(), ring.drop();  // the others' last keys
+      const int values = ring.next();
+      clear_some(values, before);
+      wgmma_fence();
+      tile::start_product_with_columns<T, KeyBoxes>(out, weights, stage(values));
+      wgmma_commit();
+      wgmma_wait<0>(registers_of(out));
+      ring.release(values);
+      if (visits.is_early) ring.drop();  // and their last values
+    }
+    float row_lse[2];
+    softmax.finish(out, row_lse);
+    QueryBoxes::store_warp(out, q2_smem, warp_row);
+    fence_async_proxy();  // TMA sees what this lane has stored
+    __syncwarp();         // and what the others have
+    if (threadIdx.x % tile::kWarp == 0) mbarrier_arrive(&mail.outputs_full[i]);
+    tile::store_lse(row_lse, lse_of_head(lse, work, tiles.heads, masks.queries),
+                    block_query + warp_row, masks.queries);
+  }
+  turn.end();
+}
+// snippet-end kernel
+
+}  // namespace
+
+tile::Status takes_persistent(const AttentionForward& p, const tile::Device&) {
+  if (p.head_dim != 64 && p.head_dim != 128) {
+    return tile::unsupported("head_dim", std::to_string(p.head_dim) + " is neither 64 nor 128");
+  }
+  if (p.keys == 0) return tile::unsupported("keys", "there are none");
+  TILE_TRY(check_chunks(p));
+  using Boxes = tile::HeadBoxes<__half, 64, 64>;  // strides are asked for, whatever the extents
+  for (const auto& [name, x, heads, rows] : {std::tuple{"q", &p.q, p.heads, p.queries},
+                                             {"k", &p.k, p.kv_heads, p.keys},
+                                             {"q_far", &p.q_far, p.heads, p.queries},
+                                             {"k_far", &p.k_far, p.kv_heads, p.keys},
+                                             {"v", &p.v, p.kv_heads, p.keys},
+                                             {"o", &p.o, p.heads, p.queries}}) {
+    TILE_TRY(tile::check_tensor_map(
+        name, Boxes::boxed(p.type, x->data, p.batch, heads, rows, x->stride)));
+  }
+  return {};
+}
+
+tile::Status persistent(const AttentionForward& p, void* stream) {
+  return with_16_bits_and_head_dim(p.type, p.head_dim, [&](auto element, auto head_dim) {
+    using T = decltype(element);
+    constexpr int kDim = head_dim.value == 128 ? 128 : 64;
+    using Plan = TilePlan<kDim>;
+    using QueryBoxes = tile::HeadBoxes<T, Plan::kQueries, kDim>;
+    using KeyBoxes = tile::HeadBoxes<T, Plan::kKeys, kDim>;
+    tile::TensorMap q1, k1, q2, k2, v, o;
+    TILE_TRY(QueryBoxes::make_map("q", p.type, p.q, p.batch, p.heads, p.queries, &q1));
+    TILE_TRY(KeyBoxes::make_map("k", p.type, p.k, p.batch, p.kv_heads, p.keys, &k1));
+    TILE_TRY(QueryBoxes::make_map("q_far", p.type, p.q_far, p.batch, p.heads, p.queries, &q2));
+    TILE_TRY(KeyBoxes::make_map("k_far", p.type, p.k_far, p.batch, p.kv_heads, p.keys, &k2));
+    TILE_TRY(KeyBoxes::make_map("v", p.type, p.v, p.batch, p.kv_heads, p.keys, &v));
+    TILE_TRY(QueryBoxes::make_map("o", p.type, p.o, p.batch, p.heads, p.queries, &o));
+    QueryTiles tiles{};
+    unsigned blocks = 0;
+    TILE_TRY(tile::queue_of(p, Plan::kQueries, &tiles, &blocks));
+    tile::StreamMemory taken;
+    TILE_TRY(taken.allocate(sizeof(unsigned), stream));
+    return tile::launch(windowed_persistent<T, kDim>, "windowed_persistent", blocks, Plan::kThreads,
+                        Plan::kBytes, stream, q1, k1, q2, k2, v, o, p.lse,
+                        static_cast<unsigned*>(taken.data()), tiles, masks_of(p), window_of(p),
+                        group_of(p), p.scale * kLog2E);
+  });
+}
+
+}  // namespace windowed_rope

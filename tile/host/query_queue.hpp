@@ -1,0 +1,26 @@
+// The queue of a launch of persistent blocks.
+#pragma once
+
+#include <algorithm>
+
+#include "tile/host/attention_launch.hpp"
+#include "tile/query_queue.cuh"
+
+namespace tile {
+
+/// The tiles of `rows` queries, and the blocks for them: one a multiprocessor at most.
+inline Status queue_of(const AttentionForward& p, int rows, QueryTiles* tiles, unsigned* blocks) {
+  unsigned all = 0;
+  TILE_TRY(blocks_for_tiles(p, p.heads, p.queries, rows, &all));
+  *blocks = std::min(all, static_cast<unsigned>(device().multiprocessors));
+  // Where the last queries see the most keys, tiles of as many heads are taken together as have
+  // 32 MiB of keys and values in the L2 (of an H100: 50): the more tiles there are, the better do
+  // short ones fill gaps. Otherwise of few heads, which find each other's keys in the L2.
+  const std::int64_t head_bytes = p.keys * p.head_dim * (p.k_far.data ? 6 : 4);
+  const std::int64_t heads = p.right < p.keys ? (32 << 20) / head_bytes * group_of(p) : 8;
+  *tiles = {static_cast<int>(p.batch), static_cast<int>(p.heads), tiles_of(p.queries, rows), all,
+            static_cast<unsigned>(std::clamp<std::int64_t>(heads, 1, p.batch * p.heads))};
+  return {};
+}
+
+}  // namespace tile
