@@ -10,7 +10,6 @@
 
 namespace flash_attention {
 
-// snippet-begin queue
 /// Of all heads: tiles of queries, numbered so that the ones with the most keys come first.
 struct QueryTiles {
   int batch, heads, of_head;
@@ -46,6 +45,7 @@ struct Mailbox {
   unsigned work_at[Plan::kQueryStages];  // the number of the queries' tile
 };
 
+// snippet-begin load
 /// One thread loads: the queries of a tile, and the keys and values that they see.
 template <class Plan, class QueryBoxes, class KeyBoxes>
 __device__ __forceinline__ void load_tiles(Mailbox<Plan>& mail, tile::ptx::SharedAddress queries,
@@ -83,6 +83,6 @@ __device__ __forceinline__ void load_tiles(Mailbox<Plan>& mail, tile::ptx::Share
     }
   }
 }
-// snippet-end queue
+// snippet-end load
 
 }  // namespace flash_attention
