@@ -95,6 +95,15 @@ tile::Status takes_split_keys(const AttentionForward& p, const tile::Device& dev
   return tile::check_workspace(split_keys_bytes(p), p.workspace_bytes);
 }
 
+tile::Status takes_many_queries(const AttentionForward& p, const tile::Device& device) {
+  if (p.keys == 0) return tile::unsupported("keys", "there are none");
+  if (takes_split_keys(p, device).ok()) {
+    return tile::unsupported("queries",
+                             std::to_string(p.queries) + " are few: split_keys is faster");
+  }
+  return takes_chunks(p, device);
+}
+
 // ---- Backward ----
 
 tile::Status validate(const AttentionBackward& p) { return check_all(p); }

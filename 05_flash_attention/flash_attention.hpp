@@ -58,15 +58,15 @@ std::int64_t split_keys_bytes(const AttentionForward& p);
 
 // What the steps' own kernels take, if several steps take the same or one declines what another
 // takes. `chunks`: every row consists of aligned chunks of 16 bytes; if not, the Status says which
-// argument is in the way.
+// argument is in the way. `many_queries`: chunks, keys, and more queries than split_keys takes.
 using ForwardTakes = tile::Status(const AttentionForward&, const tile::Device&);
-ForwardTakes takes_chunks, takes_chunks_of_64_or_128, takes_split_keys;
+ForwardTakes takes_chunks, takes_chunks_of_64_or_128, takes_split_keys, takes_many_queries;
 ForwardTakes takes_scores, takes_tiles, takes_wgmma, takes_persistent;
 
 // The steps. Each computes o and lse in the given stream (a cudaStream_t).
 using ForwardStep = tile::Status(const AttentionForward&, void* stream);
 ForwardStep scores, tiles, mma, pipeline, warp_tiles, lazy, interleaved, split_keys, wgmma, turns,
-    persistent;
+    queue, persistent;
 
 // ---- Backward ----
 
@@ -206,14 +206,22 @@ inline constexpr ForwardLadder::Step kForward[] = {
      .otherwise = "split_keys",
      .shows = kShows,
      .launch = turns},
+    {.name = "queue",
+     .idea = "blocks that stay take tiles of queries from a queue, and load the next one meanwhile",
+     .types = k16Bits,
+     .needs = {tile::Feature::bf16_mma, tile::Feature::cp_async, tile::Feature::tma,
+               tile::Feature::wgmma},
+     .takes = takes_wgmma,
+     .otherwise = "split_keys",
+     .shows = kShows,
+     .launch = queue},
     {.name = "persistent",
-     .idea =
-         "blocks take tiles of queries from a queue, and load the next one while they store one",
+     .idea = "the output leaves by TMA through the queries' rows, while the next tile is begun",
      .types = k16Bits,
      .needs = {tile::Feature::bf16_mma, tile::Feature::cp_async, tile::Feature::tma,
                tile::Feature::wgmma},
      .takes = takes_persistent,
-     .otherwise = "turns",
+     .otherwise = "queue",
      .shows = kShows,
      .launch = persistent},
 };

@@ -181,12 +181,7 @@ tile::Status takes_wgmma(const AttentionForward& p, const tile::Device& device) 
   if (p.head_dim != 64 && p.head_dim != 128) {
     return tile::unsupported("head_dim", std::to_string(p.head_dim) + " is neither 64 nor 128");
   }
-  if (p.keys == 0) return tile::unsupported("keys", "there are none");
-  if (takes_split_keys(p, device).ok()) {
-    return tile::unsupported("queries",
-                             std::to_string(p.queries) + " are few: split_keys is faster");
-  }
-  TILE_TRY(takes_chunks(p, device));
+  TILE_TRY(takes_many_queries(p, device));
   const Boxed tensors = p.head_dim == 64 ? boxed<64>(p) : boxed<128>(p);
   TILE_TRY(tile::check_tensor_map("q", tensors.q));
   TILE_TRY(tile::check_tensor_map("k", tensors.k));

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstdio>
+#include <cstdlib>
 #include <iterator>
 #include <limits>
 
@@ -96,6 +98,17 @@ std::string all_values(std::span<const double> got, const Expected& expected) {
   return result + wanted;
 }
 
+// With TILE_COUNT_COMPARED=1 in the environment a program says at its end how many elements it has
+// compared.
+struct Count {
+  std::int64_t elements = 0;
+  ~Count() {
+    if (std::getenv("TILE_COUNT_COMPARED") != nullptr) {
+      std::fprintf(stderr, "elements compared: %lld\n", static_cast<long long>(elements));
+    }
+  }
+} compared;
+
 }  // namespace
 
 // snippet-begin matches
@@ -130,6 +143,7 @@ Comparison compare(std::string_view name, std::span<const double> got, const Exp
   if (!result.message.empty()) return result;
 
   result.count = std::ssize(got);
+  compared.elements += result.count;
   std::vector<std::int64_t> wrong;  // the mismatches' indices, ascending
   std::int64_t worst = 0;
   for (std::int64_t i = 0; i < result.count; ++i) {

@@ -60,10 +60,6 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
         "step 5's kernel of the queries falls away, and dQ comes into that of the keys",
     ("05_flash_attention/forward8_split_keys.cu", "changed"):
         "for few queries: it continues step 4 (pipeline), not the steps for many",
-    ("05_flash_attention/forward11_persistent.cu", "lines"):
-        "three parts that go on side by side: a thread that loads, one that stores, and the consumers",
-    ("05_flash_attention/forward11_persistent.cu", "changed"):
-        "the queue and the output by TMA need each other: queries come where an output has left",
     ("06_rope/rotary/forward3_vectors.cu", "changed"):
         "units of chunks and several heads in the place of a pair: no line of step 2's kernel remains",
     ("07_windowed_rope/windowed/forward4_two_visits.cu", "headers"):

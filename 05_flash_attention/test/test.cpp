@@ -73,13 +73,18 @@ constexpr Border kBorders[] = {
     {true, "wgmma", {1, 1, 1, 129, 5 * 128 + 1, 128}},
     {true, "turns", {1, 1, 1, 193, 11 * 128 + 1, 64}},
     {true, "turns", {1, 1, 1, 129, 5 * 128 + 1, 128}},
+    {true, "queue", {1, 1, 1, 193, 11 * 128 + 1, 64}},
+    {true, "queue", {1, 1, 1, 129, 5 * 128 + 1, 128}},
     {true, "persistent", {1, 1, 1, 193, 11 * 128 + 1, 64}},
     {true, "persistent", {1, 1, 1, 129, 5 * 128 + 1, 128}},
     {true, "persistent", {1, 1, 1, 129, 5 * 80 + 1, 256}},
     // The second entry's last tile has three keys and rows to clear; not all consumers see it.
     {true, "turns", {2, 1, 1, 193, 262, 64}},
+    {true, "queue", {2, 1, 1, 193, 262, 64}},
     {true, "persistent", {2, 1, 1, 193, 262, 64}},
     // Two queries' stages, for each of four blocks; two entries of four have one key only.
+    {true, "queue", {4, 3, 1, 385, 385, 64}},
+    {true, "queue", {4, 6, 3, 129, 257, 128}},
     {true, "persistent", {4, 3, 1, 385, 385, 64}},
     {true, "persistent", {4, 6, 3, 129, 257, 128}},
     // Ten heads, more than blocks take in a section, of two tiles.
@@ -88,6 +93,7 @@ constexpr Border kBorders[] = {
     {true, "interleaved", {2, 5, 1, 129, 65, 64}},
     {true, "wgmma", {2, 5, 1, 193, 65, 64}},
     {true, "turns", {2, 5, 1, 193, 65, 64}},
+    {true, "queue", {2, 5, 1, 193, 65, 64}, tile::kUnlimited, tile::kUnlimited},
     {true, "persistent", {2, 5, 1, 193, 65, 64}, tile::kUnlimited, tile::kUnlimited},
     {false, "scores", {1, 1, 1, 33, 65, 48}},
     {false, "tiles", {2, 6, 2, 33, 65, 48}},

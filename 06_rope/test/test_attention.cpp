@@ -165,7 +165,9 @@ TEST_SUITE("step") {
         check_step(step, c);
       }
       check_step(step, attention(type, {1, 1, 1, 128, 128, 64}, false));
-      // Ten heads, more than blocks take in a section, of more than one tile each.
+      // Nine heads or ten, more than blocks take in a section, of more than one tile each. A tenth
+      // beyond the nine would lie within the canaries, which name what is written there.
+      check_step(step, attention(type, {9, 1, 1, 130, 130, 64}));
       check_step(step, attention(type, {2, 10, 5, 130, 130, 64}));
     });
   }

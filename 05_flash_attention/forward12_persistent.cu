@@ -1,22 +1,15 @@
-// Forward, step 11: persistent blocks.
-// Idea: a multiprocessor keeps its block, which takes one tile of queries after another. The next
-//       tile's queries and first keys come while this one's output is finished and stored, and a
-//       block with little to do takes more tiles.
-// Change: a thread takes tiles from a queue, a counter in global memory, longest first, and puts
-//         each tile's number beside its queries. The output leaves by way of the queries' rows in
-//         shared memory, from where another warp stores it by TMA. Head dimension 256.
+// Forward, step 12: the output leaves by TMA.
+// Idea: consumers go on with the next tile while a thread of another warp stores this one's output.
+// Change: the output is put where the queries were, and stored from there by TMA. 256 columns, too.
 // Limit: power. At 64 columns the arithmetic of the softmax, which takes as long as the products.
-#include <algorithm>
 #include <string>
 #include <tuple>
 
-#include "flash_attention.cuh"
-#include "tile/head_boxes.cuh"
+#include "query_queue.cuh"
 #include "tile/host/stream_memory.hpp"
 #include "tile/lazy_softmax.cuh"
 #include "tile/ptx/async_proxy.cuh"
 #include "tile/ptx/warpgroup.cuh"
-#include "tile/ring.cuh"
 
 namespace flash_attention {
 namespace {
@@ -28,11 +21,9 @@ constexpr int kAllConsumers = 1, kFirstTurn = 2;  // barriers
 
 template <int kDim>
 struct TilePlan {
-  // A thread holds a score and half a weight for each two keys, and kDim / 2 sums of the output: of
-  // its registers 128 of 160, 160 of 232, or 188 of 232.
+  // Scores, weights and sums of the output are 128 of 160 registers, 160 of 232, or 188 of 232.
   static constexpr int kKeys = kDim == 256 ? 80 : 128;  // of a tile
   static constexpr int kConsumers = kDim == 64 ? 3 : 2;
-  static constexpr bool kTakesTurns = kDim == 64;
   static constexpr int kQueries = kConsumers * kRows;
   static constexpr int kThreads = (1 + kConsumers) * tile::kWarpgroup;
   // 65,536 registers are 128 for each of 512 threads, or 168 of 384, in steps of 8.
@@ -46,81 +37,16 @@ struct TilePlan {
   static constexpr int kBytes = (kQueryStages * kQueries + kStages * kKeys) * kDim * 2;
 };
 
-/// How many heads' tiles are taken together. Where the last queries see the most keys, those whose
-/// keys and values fill 32 MiB of the L2 (of an H100: 50): the more tiles there are, the better do
-/// short ones fill gaps. Otherwise few, which find each other's keys in the L2.
-unsigned heads_together(const AttentionForward& p) {
-  const std::int64_t head_bytes = p.keys * p.head_dim * 4;  // of k and v
-  const std::int64_t heads = p.right < p.keys ? (32 << 20) / head_bytes * group_of(p) : 8;
-  return static_cast<unsigned>(std::clamp<std::int64_t>(heads, 1, p.batch * p.heads));
-}
-
-/// What the warps of a block tell each other.
-template <class Plan>
-struct Mailbox {
-  tile::ptx::Mbarrier queries_full[Plan::kQueryStages], queries_empty[Plan::kQueryStages];
-  tile::ptx::Mbarrier outputs_full[Plan::kQueryStages];
-  tile::ptx::Mbarrier full[Plan::kStages], empty[Plan::kStages];
-  unsigned work_at[Plan::kQueryStages];  // the number of the queries' tile
-};
-
-/// Of all heads: tiles of queries, numbered so that the ones with the most keys come first.
-struct QueryTiles {
-  int batch, heads, of_head;
-  unsigned together;  // heads
-
-  __device__ unsigned all() const { return static_cast<unsigned>(batch * heads) * of_head; }
-  __device__ BlockWork work(unsigned at) const {
-    const BlockWork work = tile::longest_first(at, together, batch, heads, of_head);
-    return {work.batch, work.head, of_head - 1 - work.tile};  // the last queries see the most keys
-  }
-};
-
-// snippet-begin load
-/// One thread loads: the queries of a tile, and the keys and values that they see.
-template <class Plan, class QueryBoxes, class KeyBoxes>
-__device__ __forceinline__ void load_tiles(Mailbox<Plan>& mail, tile::ptx::SharedAddress queries,
-                                           tile::ptx::SharedAddress stages,
-                                           const tile::TensorMap& q_map,
-                                           const tile::TensorMap& k_map,
-                                           const tile::TensorMap& v_map, const QueryTiles& tiles,
-                                           const BatchMasks& masks, int group, unsigned* taken) {
-  using namespace tile::ptx;
-  tile::RingPlace<Plan::kStages> place;
-  tile::RingPlace<Plan::kQueryStages> tile_place;
-  for (unsigned at = blockIdx.x, next = 0;; at = next, tile_place.advance()) {
-    const int i = tile_place.stage;
-    mbarrier_wait(&mail.queries_empty[i], tile_place.parity ^ 1);
-    mail.work_at[i] = at;
-    if (at >= tiles.all()) return mbarrier_arrive(&mail.queries_full[i]);  // tells all to end
-    next = gridDim.x + atomicAdd(taken, 1u);  // the first ones are those of the grid
-    const BlockWork work = tiles.work(at);
-    const int first_query = work.tile * Plan::kQueries;
-    mbarrier_arrive_expect(&mail.queries_full[i], QueryBoxes::kBytes);
-    QueryBoxes::load(queries + i * QueryBoxes::kBytes, q_map, first_query, work.head, work.batch,
-                     &mail.queries_full[i]);
-    const auto copy = [&](const tile::TensorMap& map, int tile) {
-      const int stage = place.stage;
-      mbarrier_wait(&mail.empty[stage], place.parity ^ 1);
-      mbarrier_arrive_expect(&mail.full[stage], KeyBoxes::kBytes);
-      KeyBoxes::load(stages + stage * KeyBoxes::kBytes, map, tile * Plan::kKeys, work.head / group,
-                     work.batch, &mail.full[stage]);
-      place.advance();
-    };
-    const auto visited = masks.of(work.batch).tiles(first_query, Plan::kQueries, Plan::kKeys);
-    for (int tile = visited.first; tile <= visited.last; ++tile) {
-      if (tile < visited.last) copy(k_map, tile);
-      if (tile > visited.first) copy(v_map, tile - 1);  // values come after the next keys
-    }
-  }
-}
-// snippet-end load
-
 // snippet-begin store
+template <class Plan>
+struct OutputMailbox : Mailbox<Plan> {
+  tile::ptx::Mbarrier outputs_full[Plan::kQueryStages];  // stored by all warps of the consumers
+};
+
 /// One thread stores: the output of a tile, which lies where its queries were.
 template <class Plan, class QueryBoxes>
-__device__ __forceinline__ void store_tiles(Mailbox<Plan>& mail, tile::ptx::SharedAddress queries,
-                                            const tile::TensorMap& o_map, const QueryTiles& tiles) {
+__device__ void store_tiles(OutputMailbox<Plan>& mail, tile::ptx::SharedAddress queries,
+                            const tile::TensorMap& o_map, const QueryTiles& tiles) {
   using namespace tile::ptx;
   for (tile::RingPlace<Plan::kQueryStages> tile_place;; tile_place.advance()) {
     const int i = tile_place.stage;
@@ -138,7 +64,6 @@ __device__ __forceinline__ void store_tiles(Mailbox<Plan>& mail, tile::ptx::Shar
 }
 // snippet-end store
 
-// snippet-begin kernel
 template <class T, int kDim>
 __global__ void __launch_bounds__(TilePlan<kDim>::kThreads, 1) attention_persistent(
     const __grid_constant__ tile::TensorMap q_map,  // [batch][heads][queries][kDim]
@@ -155,12 +80,12 @@ __global__ void __launch_bounds__(TilePlan<kDim>::kThreads, 1) attention_persist
   using KeyBoxes = tile::HeadBoxes<T, kKeys, kDim>;
   // {[kQueryStages]{queries, then output}, [kStages]{keys or values}}
   extern __shared__ __align__(1024) unsigned char smem[];
-  __shared__ Mailbox<Plan> mail;
+  __shared__ OutputMailbox<Plan> mail;
   const SharedAddress queries(smem), stages = queries + Plan::kQueryStages * QueryBoxes::kBytes;
   const int warpgroup = tile::warpgroup_in_block();
   if (threadIdx.x == 0) {
     tile::init_ring(mail.queries_full, mail.queries_empty, 1);  // the thread that stores
-    for (auto& outputs_full : mail.outputs_full) mbarrier_init(&outputs_full, kConsumers * 4);
+    for (Mbarrier& output_full : mail.outputs_full) mbarrier_init(&output_full, kConsumers * 4);
     tile::init_ring(mail.full, mail.empty, kConsumers);  // a thread of each
   }
   __syncthreads();  // the mbarriers are initialised before any thread uses them
@@ -179,7 +104,7 @@ __global__ void __launch_bounds__(TilePlan<kDim>::kThreads, 1) attention_persist
   const int first_row = (warpgroup - 1) * kRows;  // in the tile of queries
   const auto stage = [&](int i) { return stages + i * KeyBoxes::kBytes; };
   tile::RingReader<Plan::kStages> ring(mail.full, mail.empty, threadIdx.x % tile::kWarpgroup == 0);
-  const tile::Turns<kConsumers, kFirstTurn, Plan::kTakesTurns> turn(warpgroup);
+  const tile::Turns<kConsumers, kFirstTurn, kDim == 64> turn(warpgroup);
   for (tile::RingPlace<Plan::kQueryStages> tile_place;; tile_place.advance()) {
     const int i = tile_place.stage;
     mbarrier_wait(&mail.queries_full[i], tile_place.parity);
@@ -217,7 +142,6 @@ __global__ void __launch_bounds__(TilePlan<kDim>::kThreads, 1) attention_persist
       softmax.look_at(scores, out);
       weigh_all();
       weights = tile::as_fragment<T>(scores);
-
       const int rows = mask.keys - (visited.last - 1) * kKeys;  // of the last tile
       const bool clears = rows < kKeys && mask.keys < masks.keys;
       const bool is_early = !clears && seen.last < visited.last && visited.first + 1 < visited.last;
@@ -269,7 +193,6 @@ __global__ void __launch_bounds__(TilePlan<kDim>::kThreads, 1) attention_persist
   }
   turn.end();
 }
-// snippet-end kernel
 
 }  // namespace
 
@@ -277,12 +200,7 @@ tile::Status takes_persistent(const AttentionForward& p, const tile::Device& dev
   if (p.head_dim != 64 && p.head_dim != 128 && p.head_dim != 256) {
     return tile::unsupported("head_dim", std::to_string(p.head_dim) + " is not 64, 128 or 256");
   }
-  if (p.keys == 0) return tile::unsupported("keys", "there are none");
-  if (takes_split_keys(p, device).ok()) {
-    return tile::unsupported("queries",
-                             std::to_string(p.queries) + " are few: split_keys is faster");
-  }
-  TILE_TRY(takes_chunks(p, device));
+  TILE_TRY(takes_many_queries(p, device));
   using Boxes = tile::HeadBoxes<__half, 64, 64>;  // strides are asked for, whatever the extents
   for (const auto& [name, x, heads, rows] : {std::tuple{"q", &p.q, p.heads, p.queries},
                                              {"k", &p.k, p.kv_heads, p.keys},
@@ -307,17 +225,15 @@ tile::Status persistent(const AttentionForward& p, void* stream) {
         TILE_TRY(KeyBoxes::make_map("k", p.type, p.k, p.batch, p.kv_heads, p.keys, &k_map));
         TILE_TRY(KeyBoxes::make_map("v", p.type, p.v, p.batch, p.kv_heads, p.keys, &v_map));
         TILE_TRY(QueryBoxes::make_map("o", p.type, p.o, p.batch, p.heads, p.queries, &o_map));
-        unsigned all_tiles = 0;
-        TILE_TRY(blocks_for_tiles(p, p.heads, p.queries, Plan::kQueries, &all_tiles));
-        const QueryTiles tiles{static_cast<int>(p.batch), static_cast<int>(p.heads),
-                               tiles_of(p.queries, Plan::kQueries), heads_together(p)};
-        const auto most = static_cast<unsigned>(tile::device().multiprocessors);
+        QueryTiles tiles{};
+        unsigned blocks = 0;
+        TILE_TRY(queue_of(p, Plan::kQueries, &tiles, &blocks));
         tile::StreamMemory taken;
         TILE_TRY(taken.allocate(sizeof(unsigned), stream));
-        return tile::launch(attention_persistent<T, kDim>, "attention_persistent",
-                            std::min(all_tiles, most), Plan::kThreads, Plan::kBytes, stream, q_map,
-                            k_map, v_map, o_map, p.lse, static_cast<unsigned*>(taken.data()), tiles,
-                            masks_of(p), group_of(p), p.scale * kLog2E);
+        return tile::launch(attention_persistent<T, kDim>, "attention_persistent", blocks,
+                            Plan::kThreads, Plan::kBytes, stream, q_map, k_map, v_map, o_map, p.lse,
+                            static_cast<unsigned*>(taken.data()), tiles, masks_of(p), group_of(p),
+                            p.scale * kLog2E);
       });
 }
 

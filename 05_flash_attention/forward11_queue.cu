@@ -1,0 +1,197 @@
+// Forward, step 11: a queue of tiles.
+// Idea: a multiprocessor keeps its block, which takes one tile of queries after another. The next
+//       tile's queries and first keys come while this one is worked on, and a block whose tiles see
+//       few keys takes more of them.
+// Change: the thread that loads takes tiles from a queue, a counter in global memory, the longest
+//         first, and puts each tile's number beside its queries, for which there are two places.
+// Limit: before they go on with the next tile, consumers store the output of this one.
+#include "query_queue.cuh"
+#include "tile/host/stream_memory.hpp"
+#include "tile/lazy_softmax.cuh"
+#include "tile/ptx/async_proxy.cuh"
+#include "tile/ptx/warpgroup.cuh"
+
+namespace flash_attention {
+namespace {
+
+using tile::Fragment, tile::LazySoftmax, tile::Accumulator;
+
+constexpr int kRows = 64;                         // of a consumer: those of one wgmma
+constexpr int kAllConsumers = 1, kFirstTurn = 2;  // barriers
+
+template <int kDim>
+struct TilePlan {
+  static constexpr int kKeys = 128;  // of a tile
+  // A thread holds 64 scores, 128 / 4 registers of weights and kDim / 2 sums of the output: of its
+  // registers 128 of 160, or 160 of 232.
+  static constexpr int kConsumers = kDim == 64 ? 3 : 2;
+  // With 128 columns the products take twice as long as the exponentials, and turns cost 1 %.
+  static constexpr bool kTakesTurns = kDim == 64;
+  static constexpr int kQueries = kConsumers * kRows;
+  static constexpr int kThreads = (1 + kConsumers) * tile::kWarpgroup;
+  // 65,536 registers are 128 for each of 512 threads, or 168 of 384, in steps of 8.
+  static constexpr int kProducerRegisters = kDim == 64 ? 32 : 40;
+  static constexpr int kConsumerRegisters = kDim == 64 ? 160 : 232;
+  static_assert(kProducerRegisters + kConsumers * kConsumerRegisters <=
+                (1 + kConsumers) * (65536 / kThreads / 8 * 8));
+  static constexpr int kQueryStages = 2;
+  static constexpr int kStages = kDim == 64 ? 8 : 4;  // 128 KiB
+  static constexpr int kBytes = (kQueryStages * kQueries + kStages * kKeys) * kDim * 2;
+};
+
+template <class T, int kDim>
+__global__ void __launch_bounds__(TilePlan<kDim>::kThreads, 1)
+    attention_queue(const __grid_constant__ tile::TensorMap q_map,  // [batch][heads][queries][kDim]
+                    const __grid_constant__ tile::TensorMap k_map,  // … [heads / group][keys] …
+                    const __grid_constant__ tile::TensorMap v_map,  // as k
+                    Heads<T> o,                                     // [batch][queries][heads][kDim]
+                    float* lse,       // [batch][heads][queries], or null
+                    unsigned* taken,  // 0 at first: tiles that blocks have taken
+                    QueryTiles tiles, BatchMasks masks, int group, float scale_log2) {
+  using namespace tile::ptx;
+  using Plan = TilePlan<kDim>;
+  constexpr int kConsumers = Plan::kConsumers, kKeys = Plan::kKeys;
+  using QueryBoxes = tile::HeadBoxes<T, Plan::kQueries, kDim>;
+  using KeyBoxes = tile::HeadBoxes<T, kKeys, kDim>;
+  // {[kQueryStages]{queries}, [kStages]{keys or values}}
+  extern __shared__ __align__(1024) unsigned char smem[];
+  __shared__ Mailbox<Plan> mail;
+  const SharedAddress queries(smem), stages = queries + Plan::kQueryStages * QueryBoxes::kBytes;
+  const int warpgroup = tile::warpgroup_in_block();
+  if (threadIdx.x == 0) {
+    tile::init_ring(mail.queries_full, mail.queries_empty, kConsumers * 4);  // a lane of each warp
+    tile::init_ring(mail.full, mail.empty, kConsumers);                      // a thread of each
+  }
+  __syncthreads();  // the mbarriers are initialised before any thread uses them
+
+  if (warpgroup == 0) {
+    setmaxnreg_dec<Plan::kProducerRegisters>();
+    if (threadIdx.x == 0) {
+      load_tiles<Plan, QueryBoxes, KeyBoxes>(mail, queries, stages, q_map, k_map, v_map, tiles,
+                                             masks, group, taken);
+    }
+    return;
+  }
+  setmaxnreg_inc<Plan::kConsumerRegisters>();
+  const int first_row = (warpgroup - 1) * kRows;  // in the tile of queries
+  const auto stage = [&](int i) { return stages + i * KeyBoxes::kBytes; };
+  tile::RingReader<Plan::kStages> ring(mail.full, mail.empty, threadIdx.x % tile::kWarpgroup == 0);
+  const tile::Turns<kConsumers, kFirstTurn, Plan::kTakesTurns> turn(warpgroup);
+  for (tile::RingPlace<Plan::kQueryStages> tile_place;; tile_place.advance()) {
+    const int i = tile_place.stage;
+    mbarrier_wait(&mail.queries_full[i], tile_place.parity);
+    // Shuffled, so that ptxas knows that the warp stays together, as wgmma must have it.
+    const unsigned at = __shfl_sync(tile::kAllLanes, mail.work_at[i], 0);
+    if (at >= tiles.all()) break;
+    const BlockWork work = tiles.work(at);
+    const Mask mask = masks.of(work.batch);
+    const int block_query = work.tile * Plan::kQueries;
+    const int warp_row = first_row + static_cast<int>(threadIdx.x) / 32 % 4 * 16;
+    const Mask::Tiles visited = mask.tiles(block_query, Plan::kQueries, kKeys);
+    const Mask::Tiles seen = mask.tiles(block_query + first_row, kRows, kKeys);
+    const SharedAddress q_smem = queries + i * QueryBoxes::kBytes;
+    LazySoftmax<16> softmax(scale_log2);
+    Accumulator<16, kDim> out;
+    Accumulator<16, kKeys> scores;
+    Fragment<16, kKeys> weights;
+    const auto hide_some = [&](int tile) {
+      if (tile >= seen.whole_first && tile < seen.whole_last) return;
+      hide(scores, mask, block_query + warp_row, tile * kKeys);
+    };
+    const auto weigh_all = [&] {
+#pragma unroll
+      for (int n = 0; n < kKeys / 8; ++n) softmax.weigh(scores, n);
+    };
+    if (visited.first < visited.last) {
+      const int first_keys = ring.next();
+      wgmma_fence();
+      tile::start_product_of_rows<T, QueryBoxes, KeyBoxes>(scores, q_smem, first_row,
+                                                           stage(first_keys));
+      wgmma_commit();
+      wgmma_wait<0>(registers_of(scores));
+      ring.release(first_keys);
+      hide_some(visited.first);
+      softmax.look_at(scores, out);
+      weigh_all();
+      weights = tile::as_fragment<T>(scores);
+
+      // The last tile is left out if these queries do not see it. Rows past this entry's length may
+      // hold anything, and 0 times that may be NaN: all consumers clear them together.
+      const int rows = mask.keys - (visited.last - 1) * kKeys;  // of the last tile
+      const bool clears = rows < kKeys && mask.keys < masks.keys;
+      const bool is_early = !clears && seen.last < visited.last && visited.first + 1 < visited.last;
+      const int end = is_early ? visited.last - 1 : visited.last;
+      for (int tile = visited.first + 1; tile < end; ++tile) {
+        const int keys = ring.next();
+        turn.take();
+        wgmma_fence();  // S = Q K^T
+        tile::start_product_of_rows<T, QueryBoxes, KeyBoxes>(scores, q_smem, first_row,
+                                                             stage(keys));
+        wgmma_commit();
+        const int values = ring.next();  // O += P V, of the tile before
+        tile::start_product_with_columns<T, KeyBoxes>(out, weights, stage(values));
+        wgmma_commit();
+        turn.pass();
+        wgmma_wait<1>(registers_of(scores));  // the output is still under way
+        ring.release(keys);
+        hide_some(tile);
+        tile::Corrections<16> later;
+        const bool is_raised = softmax.look_at(scores, later);
+        weigh_all();
+        wgmma_wait<0>(registers_of(out));
+        ring.release(values);
+        for (int r = 0; is_raised && r < 2; ++r) out.scale_row(r, later.of[r]);
+        weights = tile::as_fragment<T>(scores);
+      }
+      if (is_early) turn.take(), turn.pass(), ring.drop();  // the others' last keys
+      const int values = ring.next();
+      if (clears) {
+        KeyBoxes::template clear<kConsumers * tile::kWarpgroup>(stage(values), rows);
+        fence_async_proxy();  // wgmma sees what this thread has cleared, and what all others have
+        barrier_sync(kAllConsumers, kConsumers * tile::kWarpgroup);
+      }
+      wgmma_fence();
+      tile::start_product_with_columns<T, KeyBoxes>(out, weights, stage(values));
+      wgmma_commit();
+      wgmma_wait<0>(registers_of(out));
+      ring.release(values);
+      if (is_early) ring.drop();  // and their last values
+    }
+    // These queries have been read; those of the tile after the next one come there.
+    if (threadIdx.x % tile::kWarp == 0) mbarrier_arrive(&mail.queries_empty[i]);
+    float row_lse[2];
+    softmax.finish(out, row_lse);
+    store(out, o.rows(work.batch, work.head), block_query + warp_row, masks.queries);
+    tile::store_lse(row_lse, lse_of_head(lse, work, tiles.heads, masks.queries),
+                    block_query + warp_row, masks.queries);
+  }
+  turn.end();
+}
+
+}  // namespace
+
+tile::Status queue(const AttentionForward& p, void* stream) {
+  return with_16_bits_and_head_dim(
+      p.type, p.head_dim, [&](auto element, auto head_dim) -> tile::Status {
+        using T = decltype(element);
+        constexpr int kDim = head_dim.value == 128 ? 128 : 64;
+        using Plan = TilePlan<kDim>;
+        using QueryBoxes = tile::HeadBoxes<T, Plan::kQueries, kDim>;
+        using KeyBoxes = tile::HeadBoxes<T, Plan::kKeys, kDim>;
+        tile::TensorMap q_map, k_map, v_map;
+        TILE_TRY(QueryBoxes::make_map("q", p.type, p.q, p.batch, p.heads, p.queries, &q_map));
+        TILE_TRY(KeyBoxes::make_map("k", p.type, p.k, p.batch, p.kv_heads, p.keys, &k_map));
+        TILE_TRY(KeyBoxes::make_map("v", p.type, p.v, p.batch, p.kv_heads, p.keys, &v_map));
+        QueryTiles tiles{};
+        unsigned blocks = 0;
+        TILE_TRY(queue_of(p, Plan::kQueries, &tiles, &blocks));
+        tile::StreamMemory taken;
+        TILE_TRY(taken.allocate(sizeof(unsigned), stream));
+        return tile::launch(attention_queue<T, kDim>, "attention_queue", blocks, Plan::kThreads,
+                            Plan::kBytes, stream, q_map, k_map, v_map, heads_of<T>(p.o), p.lse,
+                            static_cast<unsigned*>(taken.data()), tiles, masks_of(p), group_of(p),
+                            p.scale * kLog2E);
+      });
+}
+
+}  // namespace flash_attention
