@@ -5,7 +5,9 @@
 // Change: the thread that loads takes tiles from a queue, a counter in global memory, the longest
 //         first, and puts each tile's number beside its queries, for which there are two places.
 // Limit: before they go on with the next tile, consumers store the output of this one.
-#include "query_queue.cuh"
+#include "flash_attention.cuh"
+#include "tile/head_boxes.cuh"
+#include "tile/host/query_queue.hpp"
 #include "tile/host/stream_memory.hpp"
 #include "tile/lazy_softmax.cuh"
 #include "tile/ptx/async_proxy.cuh"
@@ -14,7 +16,7 @@
 namespace flash_attention {
 namespace {
 
-using tile::Fragment, tile::LazySoftmax, tile::Accumulator;
+using tile::Fragment, tile::LazySoftmax, tile::Accumulator, tile::Mailbox, tile::QueryTiles;
 
 constexpr int kRows = 64;                         // of a consumer: those of one wgmma
 constexpr int kAllConsumers = 1, kFirstTurn = 2;  // barriers
@@ -58,17 +60,14 @@ __global__ void __launch_bounds__(TilePlan<kDim>::kThreads, 1)
   __shared__ Mailbox<Plan> mail;
   const SharedAddress queries(smem), stages = queries + Plan::kQueryStages * QueryBoxes::kBytes;
   const int warpgroup = tile::warpgroup_in_block();
-  if (threadIdx.x == 0) {
-    tile::init_ring(mail.queries_full, mail.queries_empty, kConsumers * 4);  // a lane of each warp
-    tile::init_ring(mail.full, mail.empty, kConsumers);                      // a thread of each
-  }
+  if (threadIdx.x == 0) mail.init(kConsumers * 4);  // a lane of each warp
   __syncthreads();  // the mbarriers are initialised before any thread uses them
 
   if (warpgroup == 0) {
     setmaxnreg_dec<Plan::kProducerRegisters>();
     if (threadIdx.x == 0) {
-      load_tiles<Plan, QueryBoxes, KeyBoxes>(mail, queries, stages, q_map, k_map, v_map, tiles,
-                                             masks, group, taken);
+      tile::load_tiles<Plan, QueryBoxes, KeyBoxes>(mail, queries, stages, q_map, k_map, v_map,
+                                                   tiles, masks, group, taken);
     }
     return;
   }
@@ -82,7 +81,7 @@ __global__ void __launch_bounds__(TilePlan<kDim>::kThreads, 1)
     mbarrier_wait(&mail.queries_full[i], tile_place.parity);
     // Shuffled, so that ptxas knows that the warp stays together, as wgmma must have it.
     const unsigned at = __shfl_sync(tile::kAllLanes, mail.work_at[i], 0);
-    if (at >= tiles.all()) break;
+    if (at >= tiles.all) break;
     const BlockWork work = tiles.work(at);
     const Mask mask = masks.of(work.batch);
     const int block_query = work.tile * Plan::kQueries;
@@ -184,7 +183,7 @@ tile::Status queue(const AttentionForward& p, void* stream) {
         TILE_TRY(KeyBoxes::make_map("v", p.type, p.v, p.batch, p.kv_heads, p.keys, &v_map));
         QueryTiles tiles{};
         unsigned blocks = 0;
-        TILE_TRY(queue_of(p, Plan::kQueries, &tiles, &blocks));
+        TILE_TRY(tile::queue_of(p, Plan::kQueries, &tiles, &blocks));
         tile::StreamMemory taken;
         TILE_TRY(taken.allocate(sizeof(unsigned), stream));
         return tile::launch(attention_queue<T, kDim>, "attention_queue", blocks, Plan::kThreads,

@@ -3,9 +3,10 @@
 // Change: the output is put where the queries were, and stored from there by TMA. 256 columns, too.
 // Limit: power. At 64 columns the arithmetic of the softmax, which takes as long as the products.
 #include <string>
-#include <tuple>
 
-#include "query_queue.cuh"
+#include "flash_attention.cuh"
+#include "tile/head_boxes.cuh"
+#include "tile/host/query_queue.hpp"
 #include "tile/host/stream_memory.hpp"
 #include "tile/lazy_softmax.cuh"
 #include "tile/ptx/async_proxy.cuh"
@@ -14,7 +15,7 @@
 namespace flash_attention {
 namespace {
 
-using tile::Fragment, tile::LazySoftmax, tile::Accumulator;
+using tile::Fragment, tile::LazySoftmax, tile::Accumulator, tile::Mailbox, tile::QueryTiles;
 
 constexpr int kRows = 64;                         // of a consumer: those of one wgmma
 constexpr int kAllConsumers = 1, kFirstTurn = 2;  // barriers
@@ -37,33 +38,6 @@ struct TilePlan {
   static constexpr int kBytes = (kQueryStages * kQueries + kStages * kKeys) * kDim * 2;
 };
 
-// snippet-begin store
-template <class Plan>
-struct OutputMailbox : Mailbox<Plan> {
-  tile::ptx::Mbarrier outputs_full[Plan::kQueryStages];  // stored by all warps of the consumers
-};
-
-/// One thread stores: the output of a tile, which lies where its queries were.
-template <class Plan, class QueryBoxes>
-__device__ void store_tiles(OutputMailbox<Plan>& mail, tile::ptx::SharedAddress queries,
-                            const tile::TensorMap& o_map, const QueryTiles& tiles) {
-  using namespace tile::ptx;
-  for (tile::RingPlace<Plan::kQueryStages> tile_place;; tile_place.advance()) {
-    const int i = tile_place.stage;
-    mbarrier_wait(&mail.queries_full[i], tile_place.parity);
-    const unsigned at = mail.work_at[i];
-    if (at >= tiles.all()) return;
-    mbarrier_wait(&mail.outputs_full[i], tile_place.parity);
-    const BlockWork work = tiles.work(at);
-    QueryBoxes::store(o_map, work.tile * Plan::kQueries, work.head, work.batch,
-                      queries + i * QueryBoxes::kBytes);
-    bulk_commit();
-    bulk_wait_read<0>();  // then the next queries may come there
-    mbarrier_arrive(&mail.queries_empty[i]);
-  }
-}
-// snippet-end store
-
 template <class T, int kDim>
 __global__ void __launch_bounds__(TilePlan<kDim>::kThreads, 1) attention_persistent(
     const __grid_constant__ tile::TensorMap q_map,  // [batch][heads][queries][kDim]
@@ -80,23 +54,19 @@ __global__ void __launch_bounds__(TilePlan<kDim>::kThreads, 1) attention_persist
   using KeyBoxes = tile::HeadBoxes<T, kKeys, kDim>;
   // {[kQueryStages]{queries, then output}, [kStages]{keys or values}}
   extern __shared__ __align__(1024) unsigned char smem[];
-  __shared__ OutputMailbox<Plan> mail;
+  __shared__ Mailbox<Plan> mail;
   const SharedAddress queries(smem), stages = queries + Plan::kQueryStages * QueryBoxes::kBytes;
   const int warpgroup = tile::warpgroup_in_block();
-  if (threadIdx.x == 0) {
-    tile::init_ring(mail.queries_full, mail.queries_empty, 1);  // the thread that stores
-    for (Mbarrier& output_full : mail.outputs_full) mbarrier_init(&output_full, kConsumers * 4);
-    tile::init_ring(mail.full, mail.empty, kConsumers);  // a thread of each
-  }
+  if (threadIdx.x == 0) mail.init();
   __syncthreads();  // the mbarriers are initialised before any thread uses them
 
   if (warpgroup == 0) {
     setmaxnreg_dec<Plan::kProducerRegisters>();
     if (threadIdx.x == 0) {
-      load_tiles<Plan, QueryBoxes, KeyBoxes>(mail, queries, stages, q_map, k_map, v_map, tiles,
-                                             masks, group, taken);
+      tile::load_tiles<Plan, QueryBoxes, KeyBoxes>(mail, queries, stages, q_map, k_map, v_map,
+                                                   tiles, masks, group, taken);
     } else if (threadIdx.x == tile::kWarp) {
-      store_tiles<Plan, QueryBoxes>(mail, queries, o_map, tiles);
+      tile::store_tiles<Plan, QueryBoxes>(mail, queries, QueryBoxes::kBytes, o_map, tiles);
     }
     return;
   }
@@ -110,7 +80,7 @@ __global__ void __launch_bounds__(TilePlan<kDim>::kThreads, 1) attention_persist
     mbarrier_wait(&mail.queries_full[i], tile_place.parity);
     // Shuffled, so that ptxas knows that the warp stays together, as wgmma must have it.
     const unsigned at = __shfl_sync(tile::kAllLanes, mail.work_at[i], 0);
-    if (at >= tiles.all()) break;
+    if (at >= tiles.all) break;
     const BlockWork work = tiles.work(at);
     const Mask mask = masks.of(work.batch);
     const int block_query = work.tile * Plan::kQueries;
@@ -201,15 +171,7 @@ tile::Status takes_persistent(const AttentionForward& p, const tile::Device& dev
     return tile::unsupported("head_dim", std::to_string(p.head_dim) + " is not 64, 128 or 256");
   }
   TILE_TRY(takes_many_queries(p, device));
-  using Boxes = tile::HeadBoxes<__half, 64, 64>;  // strides are asked for, whatever the extents
-  for (const auto& [name, x, heads, rows] : {std::tuple{"q", &p.q, p.heads, p.queries},
-                                             {"k", &p.k, p.kv_heads, p.keys},
-                                             {"v", &p.v, p.kv_heads, p.keys},
-                                             {"o", &p.o, p.heads, p.queries}}) {
-    TILE_TRY(tile::check_tensor_map(
-        name, Boxes::boxed(p.type, x->data, p.batch, heads, rows, x->stride)));
-  }
-  return {};
+  return tile::check_boxes(p);
 }
 
 tile::Status persistent(const AttentionForward& p, void* stream) {
@@ -227,7 +189,7 @@ tile::Status persistent(const AttentionForward& p, void* stream) {
         TILE_TRY(QueryBoxes::make_map("o", p.type, p.o, p.batch, p.heads, p.queries, &o_map));
         QueryTiles tiles{};
         unsigned blocks = 0;
-        TILE_TRY(queue_of(p, Plan::kQueries, &tiles, &blocks));
+        TILE_TRY(tile::queue_of(p, Plan::kQueries, &tiles, &blocks));
         tile::StreamMemory taken;
         TILE_TRY(taken.allocate(sizeof(unsigned), stream));
         return tile::launch(attention_persistent<T, kDim>, "attention_persistent", blocks,

@@ -1,5 +1,5 @@
 // What persistent blocks of attention share: the tiles of queries that they take from a queue, what
-// the warps of a block tell each other, and the thread that stores outputs.
+// the warps of a block tell each other, and the threads that load and store.
 #pragma once
 
 #include "tile/heads.cuh"
@@ -27,9 +27,10 @@ struct Mailbox {
   ptx::Mbarrier full[Plan::kStages], empty[Plan::kStages];
   unsigned work_at[Plan::kQueryStages];  // the number of the queries' tile
 
-  /// By one thread, before a barrier of all.
-  __device__ void init() {
-    init_ring(queries_full, queries_empty, 1);  // the thread that stores
+  /// By one thread, before a barrier of all. So many threads say that queries' rows are free: the
+  /// one that stores, or one of each warp that reads them.
+  __device__ void init(unsigned readers = 1) {
+    init_ring(queries_full, queries_empty, readers);
     for (ptx::Mbarrier& output_full : outputs_full) {
       ptx::mbarrier_init(&output_full, Plan::kConsumers * 4);
     }
@@ -37,6 +38,46 @@ struct Mailbox {
   }
 };
 
+// snippet-begin load
+/// One thread loads: the queries of a tile, and the keys and values that they see.
+template <class Plan, class QueryBoxes, class KeyBoxes>
+__device__ __forceinline__ void load_tiles(Mailbox<Plan>& mail, ptx::SharedAddress queries,
+                                           ptx::SharedAddress stages, const TensorMap& q_map,
+                                           const TensorMap& k_map, const TensorMap& v_map,
+                                           const QueryTiles& tiles, const BatchMasks& masks,
+                                           int group, unsigned* taken) {
+  using namespace ptx;
+  RingPlace<Plan::kStages> place;
+  RingPlace<Plan::kQueryStages> tile_place;
+  for (unsigned at = blockIdx.x, next = 0;; at = next, tile_place.advance()) {
+    const int i = tile_place.stage;
+    mbarrier_wait(&mail.queries_empty[i], tile_place.parity ^ 1);
+    mail.work_at[i] = at;
+    if (at >= tiles.all) return mbarrier_arrive(&mail.queries_full[i]);  // tells all to end
+    next = gridDim.x + atomicAdd(taken, 1u);  // the first ones are those of the grid
+    const BlockWork work = tiles.work(at);
+    const int first_query = work.tile * Plan::kQueries;
+    mbarrier_arrive_expect(&mail.queries_full[i], QueryBoxes::kBytes);
+    QueryBoxes::load(queries + i * QueryBoxes::kBytes, q_map, first_query, work.head, work.batch,
+                     &mail.queries_full[i]);
+    const auto copy = [&](const TensorMap& map, int tile) {
+      const int stage = place.stage;
+      mbarrier_wait(&mail.empty[stage], place.parity ^ 1);
+      mbarrier_arrive_expect(&mail.full[stage], KeyBoxes::kBytes);
+      KeyBoxes::load(stages + stage * KeyBoxes::kBytes, map, tile * Plan::kKeys, work.head / group,
+                     work.batch, &mail.full[stage]);
+      place.advance();
+    };
+    const auto visited = masks.of(work.batch).tiles(first_query, Plan::kQueries, Plan::kKeys);
+    for (int tile = visited.first; tile <= visited.last; ++tile) {
+      if (tile < visited.last) copy(k_map, tile);
+      if (tile > visited.first) copy(v_map, tile - 1);  // values come after the next keys
+    }
+  }
+}
+// snippet-end load
+
+// snippet-begin store
 /// One thread stores: the output of a tile, which lies where its queries were, the first of
 /// stage_bytes bytes.
 template <class Plan, class QueryBoxes>
@@ -58,5 +99,6 @@ __device__ __forceinline__ void store_tiles(Mailbox<Plan>& mail, ptx::SharedAddr
     mbarrier_arrive(&mail.queries_empty[i]);
   }
 }
+// snippet-end store
 
 }  // namespace tile

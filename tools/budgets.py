@@ -65,8 +65,9 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("07_windowed_rope/windowed/forward4_two_visits.cu", "headers"):
         "chapter 06's rotation, an option of the kernel: a method's step 2 is this kernel with tables",
     ("07_windowed_rope/windowed/forward4_two_visits.cu", "header lines"): "the same",
-    ("07_windowed_rope/windowed/forward6_persistent.cu", "changed"):
-        "the threads that load and store are headers here, and stand in the step itself there",
+    ("07_windowed_rope/windowed/forward6_persistent.cu", "headers"):
+        "chapter 05's persistent blocks, which have 10, with a window and the walk over its parts",
+    ("07_windowed_rope/windowed/forward6_persistent.cu", "header lines"): "the same",
     ("07_windowed_rope/windowed/backward2_tiles.cu", "lines"): "two kernels, one for each side",
     ("07_windowed_rope/windowed/backward2_tiles.cu", "changed"): "two kinds of tiles in both of them",
     ("07_windowed_rope/method/backward4_prologue.cu", "changed"):
@@ -85,7 +86,7 @@ BUDGETS = ("lines", "kernel", "changed", "headers", "header lines")
 # What begins with this -> how many headers it may have, and how many lines in them; the first that
 # fits holds.
 HEADERS = {"06_rope/attention": (11, 1150), "07_windowed_rope/method": (17, 1250),
-           "05": (10, 900), "07": (12, 1000), "": (5, 500)}
+           "05": (10, 900), "07": (10, 900), "": (5, 500)}
 # Lines of a file, of a kernel; also of the last two steps of a ladder, and of its first pass where a
 # second one follows (that of wgmma), and of attention's second pass. And changed lines.
 ATTENTION_CHAPTERS = ("05", "07")
@@ -110,7 +111,7 @@ CONTINUES = {f"07_windowed_rope/windowed/{step}.cu": f"05_flash_attention/{conti
     "forward3_mma": "forward3_mma",
     "forward4_two_visits": "forward7_interleaved",
     "forward5_wgmma": "forward9_wgmma",
-    "forward6_persistent": "forward11_persistent",
+    "forward6_persistent": "forward12_persistent",
     "backward1_scores": "backward1_scores",
     "backward2_tiles": "backward2_tiles",
     "backward3_mma": "backward3_mma",

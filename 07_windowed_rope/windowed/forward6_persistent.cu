@@ -7,7 +7,6 @@
 //         the turn. With 128 columns tiles have 96 keys: a second Q takes the room of the others.
 // Limit: as in that step; and mixed tiles, which are visited twice.
 #include <string>
-#include <tuple>
 
 #include "tile/host/query_queue.hpp"
 #include "tile/host/stream_memory.hpp"
@@ -163,7 +162,7 @@ __global__ void __launch_bounds__(TilePlan<kDim>::kThreads, 1) windowed_persiste
     }
     float row_lse[2];
     softmax.finish(out, row_lse);
-    QueryBoxes::store_warp(out, q2_smem, warp_row);
+    QueryBoxes::store_warp(tile::as_fragment<T>(out), q2_smem, warp_row);
     fence_async_proxy();  // TMA sees what this lane has stored
     __syncwarp();         // and what the others have
     if (threadIdx.x % tile::kWarp == 0) mbarrier_arrive(&mail.outputs_full[i]);
@@ -182,17 +181,7 @@ tile::Status takes_persistent(const AttentionForward& p, const tile::Device&) {
   }
   if (p.keys == 0) return tile::unsupported("keys", "there are none");
   TILE_TRY(check_chunks(p));
-  using Boxes = tile::HeadBoxes<__half, 64, 64>;  // strides are asked for, whatever the extents
-  for (const auto& [name, x, heads, rows] : {std::tuple{"q", &p.q, p.heads, p.queries},
-                                             {"k", &p.k, p.kv_heads, p.keys},
-                                             {"q_far", &p.q_far, p.heads, p.queries},
-                                             {"k_far", &p.k_far, p.kv_heads, p.keys},
-                                             {"v", &p.v, p.kv_heads, p.keys},
-                                             {"o", &p.o, p.heads, p.queries}}) {
-    TILE_TRY(tile::check_tensor_map(
-        name, Boxes::boxed(p.type, x->data, p.batch, heads, rows, x->stride)));
-  }
-  return {};
+  return tile::check_boxes(p);
 }
 
 tile::Status persistent(const AttentionForward& p, void* stream) {
