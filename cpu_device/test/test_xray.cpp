@@ -77,19 +77,20 @@ TEST_CASE("counts of the smallest kernels, in every order of threads") {
   for (const NamedOrder& order : kOrders) {
     cpu_device::options().order = order.order;
     cpu_device::options().seed = order.seed;
-    CAPTURE(order.name);
+    CAPTURE(std::string(order.name));
     for (const XrayKernel& kernel : xray_kernels()) {
       const std::vector<cpu_device::XrayLine> lines = counted(kernel);
       bool any = false;
       for (const Golden& golden : kGolden) {
         if (golden.kernel != std::string(kernel.name)) continue;
         any = true;
-        CAPTURE(golden.kernel);
-        CAPTURE(golden.access);
+        CAPTURE(std::string(golden.kernel));
+        CAPTURE(std::string(golden.access));
         const auto line = std::ranges::find_if(lines, [&](const cpu_device::XrayLine& l) {
           return l.place == marked(kFile, golden.mark) && l.access.starts_with(golden.access);
         });
-        REQUIRE(line != lines.end());
+        const bool is_counted = line != lines.end();
+        REQUIRE(is_counted);
         CHECK(line->requests == golden.requests);
         CHECK(line->cost == golden.cost);
         CHECK(line->least == golden.least);
