@@ -44,6 +44,8 @@ if(TILE_CHECK)
       -mllvm -tsan-distinguish-volatile=1)
   else()
     list(APPEND TILE_KERNEL_FLAGS -fno-finite-loops --param=tsan-distinguish-volatile=1
+      # A float4 is one access, and not four of its parts.
+      -fno-tree-sra
       -Wno-tsan)  # of fences: ours understand them
   endif()
 endif()

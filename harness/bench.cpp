@@ -101,6 +101,50 @@ std::vector<Result> rows(const Chapter& chapter, const StepInfo& step, const Wor
   return rows;
 }
 
+std::string nearest_limit(double milliseconds, double memory, double arithmetic,
+                          const std::string& next) {
+  constexpr double kNear = 0.6;  // of a time that overlaps with others, as loads and arithmetic do
+  const auto part = [&](const char* what, double alone) {
+    char text[96];
+    std::snprintf(text, sizeof text, "%s alone takes %.4f ms, %.0f %% of it", what, alone,
+                  alone / milliseconds * 100);
+    return std::string(text);
+  };
+  std::string text = part("memory", memory);
+  if (arithmetic > 0) text += "; " + part("arithmetic", arithmetic);
+  const bool of_memory = memory >= arithmetic;
+  if (std::max(memory, arithmetic) >= kNear * milliseconds) {
+    return text + ". It is near the limit of " + (of_memory ? "memory." : "arithmetic.");
+  }
+  return text + ". It is near neither limit: see " + next;
+}
+
+Status explain_times(const Chapter& chapter, const LadderInfo& ladder, const Workload& workload,
+                     std::span<const Result> rows) {
+  const Measure measure(workload);
+  std::vector<Work> works;
+  if (Status s = copies(workload.bytes(), &works); !s.ok()) return s;
+  std::vector<Timing> timings(works.size());
+  Group group{.works = {}, .repetitions = 10, .burst = 10};
+  for (std::size_t i = 0; i < works.size(); ++i) group.works.push_back(i);
+  if (Status s = time_in_turn(works, group, Duty::burst, &timings); !s.ok()) return s;
+  const double memory = std::ranges::min(timings, {}, &Timing::median).median;
+  std::string last;
+  for (const Result& row : rows) {
+    if (row.step == last || row.metric != std::string(measure.name) + name(Duty::burst)) continue;
+    last = row.step;
+    const double took = measure.amount / row.value * 1e-9;
+    const double arithmetic = measure.arithmetic ? measure.amount / *row.ceiling * 1e-9 : 0;
+    const std::string words = std::string(chapter.name.substr(0, 2)) + " " +
+                              (ladder.name.empty() ? "" : std::string(ladder.name) + " ") + last;
+    std::printf("     why %s: %.4f ms; %s\n", last.c_str(), took,
+                nearest_limit(took, memory, arithmetic,
+                              "./tour xray " + words + ", ./tour resources " + words)
+                    .c_str());
+  }
+  return {};
+}
+
 std::string time_beside(Workload& workload, std::size_t step, std::size_t before) {
   std::vector<Work> works;
   Choice choice;

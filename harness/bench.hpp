@@ -1,6 +1,7 @@
 // Times of a chapter's steps, beside their ceiling and their peers.
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,17 @@ namespace tile {
 Status time_steps(const Chapter& chapter, const LadderInfo& ladder, Workload& workload,
                   const std::vector<std::size_t>& steps, const std::vector<Peer>& peers,
                   bool sustained_too, std::vector<Result>* results);
+
+/// Which limit of the card a time is near, given how long memory and arithmetic alone would take;
+/// arithmetic is 0 for a problem whose operations are not counted. `next` are commands that look
+/// further, for a time that is near none.
+std::string nearest_limit(double milliseconds, double memory, double arithmetic,
+                          const std::string& next);
+
+/// Prints for each step of `rows`, those of short bursts on this problem, which limit its time is
+/// near: the roofline, with the copy and the multiply-adds that this card reaches now.
+Status explain_times(const Chapter& chapter, const LadderInfo& ladder, const Workload& workload,
+                     std::span<const Result> rows);
 
 /// Times a step in turn with the one that runs instead of `before` on the same problem, both as
 /// short bursts, or once if one of them takes 20 ms. In words: "0.131 ms 4.10 TB/s 1.9 x step 4";

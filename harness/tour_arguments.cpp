@@ -127,11 +127,13 @@ Request parse_arguments(int count, char** arguments) {
       }
     } else if (argument == "--compare") {
       request.compare = true;
+    } else if (argument == "--why") {
+      request.why = true;
     } else if (argument.substr(0, 1) == "-") {
       throw UsageError(
           "There is no flag '" + std::string(argument) +
           "' here. Flags: --size, --type, --device; for run --compare, for bench --json, "
-          "--commit");
+          "--commit, --why");
     } else {
       words.push_back(argument);
     }
@@ -147,10 +149,10 @@ Request parse_arguments(int count, char** arguments) {
                        "'. Commands: list, run, bench");
     }
   }
-  const bool takes_step = request.command == "run";
-  const bool takes_chapter = takes_step || request.command == "bench" || request.command == "list";
+  const bool takes_step = request.command == "run" || request.command == "bench";
+  const bool takes_chapter = takes_step || request.command == "list";
   if (takes_chapter && next < words.size()) request.chapter = &find_chapter(words[next++]);
-  if (takes_step && !request.chapter) {
+  if (request.command == "run" && !request.chapter) {
     throw UsageError("run needs a chapter: " +
                      joined(chapters(), [](auto chapter) { return chapter->name; }));
   }
@@ -177,11 +179,12 @@ Request parse_arguments(int count, char** arguments) {
   if (request.command != "bench" && !(request.json.empty() && request.commit.empty())) {
     throw UsageError("--json and --commit go with bench");
   }
+  if (request.why && request.command != "bench") throw UsageError("--why goes with bench");
   if (request.json.empty() != request.commit.empty()) {
     throw UsageError("--json FILE and --commit ID go together: each row says what it measured");
   }
   if (request.compare) {
-    if (!takes_step || request.step)
+    if (request.command != "run" || request.step)
       throw UsageError("--compare goes with run CHAPTER, and no step");
     const SideBySide& of_chapter = request.chapter->side_by_side;
     if (!of_chapter.show) {

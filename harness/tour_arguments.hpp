@@ -26,6 +26,7 @@ struct Request {
   std::optional<DType> type;           // nothing: fp32, and for bench the chapter's own
   std::string json;                    // bench: a results file to merge into; empty for none
   std::string commit;                  // bench: what the rows say they were measured at
+  bool why = false;                    // bench: say which limit each time is near
   bool compare = false;                // run: the chapter's side_by_side
   std::string folder;                  // the program's
 };

@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <iostream>
 #include <new>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -243,7 +244,7 @@ std::vector<Peer> right_peers(Workload& workload, Record* record) {
 
 /// Runs steps on one problem and, on a GPU, times those that are right.
 void run_steps(const Chapter& chapter, const LadderInfo& ladder,
-               const std::vector<std::size_t>& steps, Workload& workload, bool bench,
+               const std::vector<std::size_t>& steps, Workload& workload, bool bench, bool why,
                std::vector<Result>* results, Record* record) {
   std::vector<std::size_t> to_time;
   for (const std::size_t step : steps) {
@@ -269,7 +270,11 @@ void run_steps(const Chapter& chapter, const LadderInfo& ladder,
   }
   if (device().simulated || workload.bytes() == 0 || to_time.empty()) return;
   const std::vector<Peer> peers = right_peers(workload, record);
-  const Status timed = time_steps(chapter, ladder, workload, to_time, peers, bench, results);
+  const std::size_t before = results->size();
+  Status timed = time_steps(chapter, ladder, workload, to_time, peers, bench, results);
+  if (timed.ok() && why) {
+    timed = explain_times(chapter, ladder, workload, std::span(*results).subspan(before));
+  }
   if (timed.ok()) return;
   std::printf("      not timed: %s\n", timed.message.c_str());
   record->timing_failed = true;
@@ -283,8 +288,8 @@ void run_ladder(const Chapter& chapter, const LadderInfo& ladder, const Request&
     const StepInfo& info = ladder.steps[step];
     const Size size = request.size.empty() ? size_to_show(ladder, info) : request.size;
     const DType type = request.type.value_or(default_type(info));
-    run_steps(chapter, ladder, {step}, *workloads.get(ladder.make, size, type), false, results,
-              record);
+    run_steps(chapter, ladder, {step}, *workloads.get(ladder.make, size, type), false, false,
+              results, record);
   }
 }
 
@@ -299,13 +304,16 @@ void bench_ladder(const Chapter& chapter, const LadderInfo& ladder, const Reques
   for (const DType type : types) {
     std::vector<std::size_t> steps;
     for (std::size_t step = 0; step < ladder.steps.size(); ++step) {
+      if (request.step && *request.step != step) continue;
       if (ladder.steps[step].types.contains(type)) steps.push_back(step);
     }
     for (const Size& size : sizes) {
       for (const MakeWorkload make : makers) {
         Workloads workloads;
         Workload* workload = workloads.get(make, size, type);
-        if (workload) run_steps(chapter, ladder, steps, *workload, true, results, record);
+        if (workload) {
+          run_steps(chapter, ladder, steps, *workload, true, request.why, results, record);
+        }
       }
     }
   }

@@ -156,6 +156,21 @@ exit 8""")
                 self.assertIn(f"tour: {message}", self.refused("play", *arguments))
         self.assertIn("-I and -- go with play", self.refused("run", "01", "-I", "a"))
 
+    def test_what_xray_and_resources_cannot_do(self):
+        (self.root / "a.cu").touch()
+        for arguments, message in (
+                (("xray", "01"), "xray needs a chapter and a step: ./tour xray 02 3"),
+                (("xray", "01", "1", "--asan"), "xray has a build of its own, not --asan"),
+                (("xray", "01", "1", "--line", "7"), "--line is the line that --svg draws"),
+                (("xray", "01", "1", "--svg", "f", "--line", "x"), "--line needs a line's number"),
+                (("run", "01", "1", "--svg", "f"), "--svg and --line go with xray"),
+                (("test", "--xray"), "--xray goes with play"),
+                (("run", "01", "--card", "8.0"), "--card goes with resources"),
+                (("resources", "01"), "resources needs a chapter and a step"),
+                (("resources", "01", "1", "--card", "A100"), "--card needs a compute capability")):
+            with self.subTest(arguments):
+                self.assertIn(f"tour: {message}", self.refused(*arguments))
+
     def test_play_builds_beside_the_source_nothing_and_runs_it(self):
         # A compiler that makes a program of the source itself.
         (self.root / "bin/ninja").unlink()

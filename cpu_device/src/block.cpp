@@ -10,6 +10,7 @@
 #include <new>
 
 #include "check/checker.hpp"
+#include "check/xray.hpp"
 #include "cpu_device/memory.h"
 #include "wgmma.hpp"
 
@@ -393,7 +394,10 @@ CPU_DEVICE_HOT BarrierResult Block::barrier(const BarrierCall& call, bool predic
   barrier_.result = {barrier_.count, barrier_.count == static_cast<int>(threads_)};
   barrier_.arrived = 0;
   ++barriers_;
-  if constexpr (kChecking) check::barrier_passed();
+  if constexpr (kChecking) {
+    check::barrier_passed();
+    check::xray_block_met(rank_);
+  }
   progress_ = progress_ + 1;
   if (order_kind_ == Order::random) rank_warps();
   std::memset(state_.data(), static_cast<int>(State::ready), threads_);
@@ -453,6 +457,7 @@ CPU_DEVICE_HOT uint64_t Block::collective(const WarpCall& call, uint32_t mask, u
   call.body(warp.exchange, lanes);
   if constexpr (kChecking) {
     if (&call == &kSyncwarp) check::warp_synchronised(current_ / kLanes, lanes);
+    if (lanes == warp.existing) check::xray_warp_met(current_ / kLanes);
   }
   group.arrived = 0;
   if (&group != place) --warp.out_of_place;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <condition_variable>
+#include <cstdio>
 #include <memory>
 #include <mutex>
 #include <numeric>
@@ -217,6 +218,11 @@ cudaError_t run_grid(const KernelName& name, const Config& config, const void* f
   for (uint32_t t = 0; t < launch->threads; ++t) {
     launch->thread_index[t] = {t % config.block.x, t / config.block.x % config.block.y,
                                t / config.block.x / config.block.y};
+  }
+
+  if (options().print_launches) {
+    std::printf("launch: %u %zu %s\n", launch->threads, config.shared_bytes,
+                kernel_name(name, function).c_str());
   }
 
   const closed_memory::Open open;

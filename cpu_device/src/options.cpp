@@ -63,6 +63,8 @@ Options from_environment() {
   read_switch("CPU_DEVICE_REPORTS", &options.print_reports);
   read_switch("CPU_DEVICE_CLOSED_MEMORY", &options.closed_memory);
   read_switch("CPU_DEVICE_SAME_STORES", &options.same_stores);
+  read_switch("CPU_DEVICE_LAUNCHES", &options.print_launches);
+  read_switch("CPU_DEVICE_XRAY", &options.xray);
   return options;
 }
 

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
+#include <map>
 #include <string_view>
 
 namespace cpu_device {
@@ -35,49 +36,103 @@ bool is_passed_over(std::string_view line) {
 
 }  // namespace
 
+std::string project_folder() { return CPU_DEVICE_ROOT "/"; }
+
 std::string shortened(std::string_view file) {
   std::error_code ignored;
   const std::string here = std::filesystem::current_path(ignored).string() + "/";
   return std::string(without(without(file, CPU_DEVICE_ROOT "/"), here));
 }
 
-// A helper's line says little without the kernel's, and kernels stand in .cu files.
-std::string source_of(std::span<const void* const> calls) {
+namespace {
+
+/// The lines of each address, the innermost inlined function first.
+using Lines = std::map<const void*, std::vector<std::string>>;
+Lines lines_of(std::span<const Calls> all) {
   // The program and this file are linked into one module.
   Dl_info module{};
-  if (dladdr(reinterpret_cast<const void*>(&source_of), &module) == 0 || !module.dli_fname)
-    return "?";
-  // addr2line comes with every compiler.
-  std::string command = "addr2line -i -e " + quoted(module.dli_fname);
-  for (const void* call : calls) {
-    Dl_info place{};
-    if (dladdr(call, &place) == 0 || place.dli_fbase != module.dli_fbase) continue;
-    // The address given is after the call.
-    char address[32];
-    std::snprintf(
-        address, sizeof address, " 0x%zx",
-        reinterpret_cast<uintptr_t>(call) - 1 - reinterpret_cast<uintptr_t>(module.dli_fbase));
-    command += address;
-  }
-  std::FILE* pipe = popen((command + " 2>/dev/null </dev/null").c_str(), "r");
-  if (!pipe) return "?";
-  // One line for each function that was inlined there, the innermost first.
-  std::string found, caller;
-  char buffer[4096];
-  while (std::fgets(buffer, sizeof buffer, pipe)) {
-    std::string_view line = buffer;
-    line = line.substr(0, line.find('\n'));
-    line = line.substr(0, line.find(" (discriminator "));  // "file:line (discriminator 2)"
-    if (is_passed_over(line)) continue;
-    if (found.empty()) {
-      found = shortened(line);
-    } else if (caller.empty() && line.find(".cu:") != line.npos) {
-      caller = shortened(line);
+  Lines lines;
+  if (dladdr(reinterpret_cast<const void*>(&shortened), &module) == 0 || !module.dli_fname)
+    return lines;
+  for (const Calls& calls : all) {
+    for (const void* call : calls) {
+      Dl_info place{};
+      if (dladdr(call, &place) != 0 && place.dli_fbase == module.dli_fbase) lines[call];
     }
   }
-  pclose(pipe);
+  // addr2line comes with every compiler. As many addresses at a time as a command may have.
+  constexpr std::ptrdiff_t kMost = 2000;
+  for (auto first = lines.begin(); first != lines.end();) {
+    std::string command = "addr2line -a -i -e " + quoted(module.dli_fname);
+    auto last = first;
+    for (std::ptrdiff_t i = 0; i < kMost && last != lines.end(); ++i, ++last) {
+      // The address given is after the call.
+      char address[32];
+      std::snprintf(address, sizeof address, " 0x%zx",
+                    reinterpret_cast<uintptr_t>(last->first) - 1 -
+                        reinterpret_cast<uintptr_t>(module.dli_fbase));
+      command += address;
+    }
+    std::FILE* pipe = popen((command + " 2>/dev/null </dev/null").c_str(), "r");
+    if (!pipe) return lines;
+    // After each address one line for each function that was inlined there.
+    char buffer[4096];
+    auto next = first, current = first;
+    while (std::fgets(buffer, sizeof buffer, pipe)) {
+      std::string_view line = buffer;
+      line = line.substr(0, line.find('\n'));
+      line = line.substr(0, line.find(" (discriminator "));  // "file:line (discriminator 2)"
+      if (line.starts_with("0x") && next != last) {
+        current = next++;
+      } else if (!is_passed_over(line)) {
+        current->second.push_back(shortened(line));
+      }
+    }
+    pclose(pipe);
+    first = last;
+  }
+  return lines;
+}
+
+bool is_of_kernel(std::string_view line) { return line.find(".cu:") != line.npos; }
+
+}  // namespace
+
+// A helper's line says little without the kernel's, and kernels stand in .cu files.
+std::string source_of(std::span<const void* const> calls) {
+  const Lines lines = lines_of(std::array{Calls(calls.begin(), calls.end())});
+  std::string found, caller;
+  for (const void* call : calls) {
+    const auto at = lines.find(call);
+    if (at == lines.end()) continue;
+    for (const std::string& line : at->second) {
+      if (found.empty()) {
+        found = line;
+      } else if (caller.empty() && is_of_kernel(line)) {
+        caller = line;
+      }
+    }
+  }
   if (found.empty()) return "?";
   return caller.empty() ? found : found + ", called at " + caller;
+}
+
+std::vector<std::string> kernel_lines_of(std::span<const Calls> all) {
+  const Lines lines = lines_of(all);
+  std::vector<std::string> found;
+  for (const Calls& calls : all) {
+    std::string first, of_kernel;
+    for (const void* call : calls) {
+      const auto at = lines.find(call);
+      if (at == lines.end()) continue;
+      for (const std::string& line : at->second) {
+        if (first.empty()) first = line;
+        if (of_kernel.empty() && is_of_kernel(line)) of_kernel = line;
+      }
+    }
+    found.push_back(!of_kernel.empty() ? of_kernel : !first.empty() ? first : "?");
+  }
+  return found;
 }
 
 std::string source_of_caller() {

@@ -85,6 +85,17 @@ std::vector<std::vector<std::size_t>> works(const std::vector<Group>& groups) {
   return all;
 }
 
+TEST_CASE("nearest limit: that of memory, of arithmetic, or neither") {
+  CHECK(nearest_limit(2, 1.9, 0, "x") ==
+        "memory alone takes 1.9000 ms, 95 % of it. It is near the limit of memory.");
+  CHECK(nearest_limit(2, 0.2, 1.3, "x") ==
+        "memory alone takes 0.2000 ms, 10 % of it; arithmetic alone takes 1.3000 ms, 65 % of it. "
+        "It is near the limit of arithmetic.");
+  CHECK(nearest_limit(2, 1.1, 1, "./tour xray 02 1") ==
+        "memory alone takes 1.1000 ms, 55 % of it; arithmetic alone takes 1.0000 ms, 50 % of it. "
+        "It is near neither limit: see ./tour xray 02 1");
+}
+
 TEST_CASE("plan: steps near the fastest alternate with all rivals, slow ones are apart") {
   // A ceiling, a peer, and six steps on 4,096 cubed.
   const double once[] = {1, 2.7, 200, 27, 17, 5.5, 3.4, 2.9};

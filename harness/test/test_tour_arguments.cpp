@@ -61,6 +61,9 @@ TEST_CASE("tour arguments: what is compared, and the sizes of its ladder") {
   CHECK(request.size.size() == 7);
   CHECK(refusal({"run", "01", "--compare"}) == "01_vector_add has nothing to --compare");
   CHECK(refusal({"run", "07", "1", "--compare"}).rfind("--compare goes with run CHAPTER", 0) == 0);
+  CHECK(parse({"bench", "02", "3", "--why"}).why);
+  CHECK(*parse({"bench", "02", "3", "--why"}).step == 2);
+  CHECK(refusal({"run", "02", "3", "--why"}) == "--why goes with bench");
   CHECK(refusal({"bench", "07", "--compare"}).rfind("--compare goes with run CHAPTER", 0) == 0);
 }
 

@@ -37,6 +37,13 @@ struct Options {
   // CPU_DEVICE_SAME_STORES = on or off: in the check build threads may store one value to one
   // element, which is told and does not end the kernel.
   bool same_stores = false;
+  // CPU_DEVICE_LAUNCHES = on or off: each launch is printed to stdout: the threads of a block, the
+  // bytes of its dynamic shared memory, and the kernel.
+  bool print_launches = false;
+  // CPU_DEVICE_XRAY = on or off: the check build counts what warps ask of memory (xray.h). If the
+  // variable says so, the program prints the counts when it ends; CPU_DEVICE_XRAY_SVG=FILE draws a
+  // request of line CPU_DEVICE_XRAY_LINE, or of the line that has most to gain.
+  bool xray = false;
 };
 
 /// The options in force. Change them only while no kernel runs. A malformed environment variable

@@ -7,7 +7,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "cpu_device/check.h"
 #include "cpu_device/runtime_api.h"
@@ -238,6 +240,9 @@ Place wait_of(Place place);
 bool same_line(Place a, Place b);
 /// "02_matmul/step3_shared_tile.cu:42", or of a helper with ", called at " and the kernel's line.
 const char* source_of(Place place);
+/// For each place its line in a kernel's .cu file: the innermost one of its calls, or of a header
+/// if there is none. "?" if there is no line.
+std::vector<std::string> kernel_lines_of(std::span<const Place> places);
 
 }  // namespace check
 }  // namespace cpu_device

@@ -50,17 +50,29 @@ void function_entered(const void* caller) { current_call() = place_of(caller); }
 
 void function_left() { current_call() = places[current_call()].call; }
 
+namespace {
+
+Calls calls_of(Place place) {
+  Calls calls;
+  for (; place != 0; place = places[place].call) {
+    calls.push_back(reinterpret_cast<const void*>(places[place].pc));
+  }
+  return calls;
+}
+
+}  // namespace
+
 const char* source_of(Place place) {
   static std::map<Place, std::string> known;
   const auto [entry, is_new] = known.try_emplace(place);
-  if (is_new) {
-    std::vector<const void*> calls;
-    for (; place != 0; place = places[place].call) {
-      calls.push_back(reinterpret_cast<const void*>(places[place].pc));
-    }
-    entry->second = cpu_device::source_of(calls);
-  }
+  if (is_new) entry->second = cpu_device::source_of(calls_of(place));
   return entry->second.c_str();
+}
+
+std::vector<std::string> kernel_lines_of(std::span<const Place> of) {
+  std::vector<Calls> all;
+  for (const Place place : of) all.push_back(calls_of(place));
+  return cpu_device::kernel_lines_of(all);
 }
 
 }  // namespace cpu_device::check

@@ -21,6 +21,7 @@
 #include "../state.hpp"
 #include "checker.hpp"
 #include "finding.hpp"
+#include "xray.hpp"
 
 namespace cpu_device::check {
 namespace {
@@ -618,6 +619,12 @@ void look_at_space(Space& space, Arena* arena, uint32_t tag, const Access& acces
                  access.address + access.bytes > space.begin + space.bytes)) {
     strayed(space, access);
   }
+  if (!space.of_program) {
+    const auto kind = !arena         ? XraySpace::global
+                      : arena == own ? XraySpace::shared
+                                     : XraySpace::none;
+    xray_access(access, kind, array ? std::string_view(array->name) : "");
+  }
   const bool is_issue = access.copies && access.wait == 0;
   for_each_word(space, access.address, access.bytes, [&](size_t word, uint8_t bits) {
     bool earlier_was_write = false;
@@ -756,6 +763,7 @@ void launch_begins(const Launch& next) {
   launch = &next;
   for (Arena& arena : arenas) arena.arrays.clear();
   launch_begins_for_races();
+  xray_launch(next);
   program.clear();  // thread-local variables are the launching thread's
   dl_iterate_phdr(add_segments, nullptr);
   if (variables.empty()) dl_iterate_phdr(add_variables, nullptr);
@@ -778,6 +786,7 @@ void block_begins(Block& block) {
   arena.tag = ++arena_tag;
   arena.ended = false;
   if (rank == 0) cluster_begins_for_races();
+  xray_block_begins(rank);
   block_begins_for_races(rank, block.index(), launch->threads);
 }
 
@@ -789,6 +798,7 @@ void block_runs(uint32_t rank) {
 uint32_t block_ends(uint32_t rank) {
   Arena& arena = arenas[rank];
   arena.ended = true;
+  xray_block_met(rank);
   if (!arena.any_visit || pending.exists) return no_rank;
   for (uint32_t other = 0; other < cluster_size(); ++other) {
     for (uint32_t t = 0; t < launch->threads; ++t) {
