@@ -200,9 +200,10 @@ struct Ladder {
   }
 
   /// Finds the best step here: the last whose own kernel takes the valid problem, which is not
-  /// empty, of those that run unasked. Fails, if none does, with the reason of the one that comes closest. That is the step
-  /// that needs more workspace and nothing else; or the first, which takes the most, of those that
-  /// have the type and whose needs the card meets, or at least the type.
+  /// empty, of those that run unasked. Fails, if none does, with the reason of the one that comes
+  /// closest. That is the step that needs more workspace and nothing else; or the first, which
+  /// takes the most, of those that have the type and whose needs the card meets, or at least the
+  /// type.
   friend Status choose_last(const Ladder& ladder, const Arguments&... of, Choice* choice) {
     Status why;
     int why_rank = -1;
