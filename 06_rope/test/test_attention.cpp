@@ -144,18 +144,6 @@ std::vector<RotatedCase> drawn_cases(const Step& step, DType type) {
 }  // namespace
 
 TEST_SUITE("step") {
-  TEST_CASE("attention: each value of an option with each value of the others") {
-    for_each_attention(
-        [](const auto& step, DType type) {
-          const std::vector<RotatedCase> cases = drawn_cases(step, type);
-          for (std::size_t i = 0; i < cases.size(); ++i) {
-            CHECK(takes(step, cases[i]));
-            if (tile::takes_case(step, type, i)) check_step(step, cases[i]);
-          }
-        },
-        tile::OwnKernel::must_run, tile::Types::all);
-  }
-
   TEST_CASE("attention: all stages three times, and a token beyond whole tiles") {
     for_each_attention([](const auto& step, DType type) {
       // Two buffers of 64 keys, or of 32; backward, also of 64 queries.
@@ -166,10 +154,23 @@ TEST_SUITE("step") {
       }
       check_step(step, attention(type, {1, 1, 1, 128, 128, 64}, false));
       // Nine heads or ten, more than blocks take in a section, of more than one tile each. A tenth
-      // beyond the nine would lie within the canaries, which name what is written there.
+      // beyond the nine lies within the canaries, which name what is written there; in the drawn
+      // cases it may crash the test, so these come after this one.
       check_step(step, attention(type, {9, 1, 1, 130, 130, 64}));
       check_step(step, attention(type, {2, 10, 5, 130, 130, 64}));
     });
+  }
+
+  TEST_CASE("attention: each value of an option with each value of the others") {
+    for_each_attention(
+        [](const auto& step, DType type) {
+          const std::vector<RotatedCase> cases = drawn_cases(step, type);
+          for (std::size_t i = 0; i < cases.size(); ++i) {
+            CHECK(takes(step, cases[i]));
+            if (tile::takes_case(step, type, i)) check_step(step, cases[i]);
+          }
+        },
+        tile::OwnKernel::must_run, tile::Types::all);
   }
 
   TEST_CASE("attention: where all queries stand does not matter, only how far from the keys") {
