@@ -171,7 +171,7 @@ tile::Status takes_persistent(const AttentionForward& p, const tile::Device& dev
     return tile::unsupported("head_dim", std::to_string(p.head_dim) + " is not 64, 128 or 256");
   }
   TILE_TRY(takes_many_queries(p, device));
-  return tile::check_boxes(p);
+  return tile::check_boxes(p, false);
 }
 
 tile::Status persistent(const AttentionForward& p, void* stream) {

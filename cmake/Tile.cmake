@@ -191,6 +191,10 @@ option(TILE_CHECK_EXERCISES "Prove the checks of the exercises; needs exercises 
 add_library(tile_unfinished_flags INTERFACE)
 target_compile_options(tile_unfinished_flags INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wno-unused-parameter>)
+# A wrong answer leaves something out, so that a variable of the solution can be unused.
+add_library(tile_wrong_answer_flags INTERFACE)
+target_compile_options(tile_wrong_answer_flags INTERFACE
+  $<$<COMPILE_LANGUAGE:CXX>:-Wno-unused-variable>)
 function(tile_exercise chapter exercise)
   set(check ${chapter}_check_${exercise})
   add_library(${check} OBJECT EXCLUDE_FROM_ALL test/exercises/check_${exercise}.cpp)
@@ -270,6 +274,7 @@ function(tile_exercise chapter exercise)
       VERBATIM)
     string(REPLACE . _ entry ${entry})
     add_answer(${chapter}_wrong_${entry} "${answer}")
+    target_link_libraries(${chapter}_wrong_${entry} PRIVATE tile_wrong_answer_flags)
     add_dependencies(${wrong_answers} ${chapter}_wrong_${entry})
     set(limit "")
     if(message MATCHES "without end")

@@ -52,6 +52,7 @@ struct KeyBlockMail {
   }
 };
 
+/// One of two objects, whose types may differ.
 template <bool kFirst, class First, class Second>
 __device__ __forceinline__ auto& either(First& first, Second& second) {
   if constexpr (kFirst) {
@@ -250,7 +251,6 @@ struct KeyBlock {
   }
 };
 
-// snippet-begin load
 /// One thread loads the keys and values, and the tiles of queries with their dO.
 template <class Block>
 __device__ __forceinline__ void load_tiles(typename Block::Mail& mail, const Block& block,
@@ -269,6 +269,7 @@ __device__ __forceinline__ void load_tiles(typename Block::Mail& mail, const Blo
   // TMA clears what is past the tensor's end itself.
   const int length = work.mask.keys < masks.queries ? work.mask.keys : rows;
   const int visited = work.visited.last - work.visited.first;
+  // snippet-begin load
   for (int i = 0; i < work.tiles; ++i) {
     const int head = work.kv_head * group + i / visited, tile = work.visited.first + i % visited;
     const int query = tile * Boxes::kRows, free = i / 2 % 2 ^ 1;  // the parity when it is
@@ -287,7 +288,7 @@ __device__ __forceinline__ void load_tiles(typename Block::Mail& mail, const Blo
     ptx::mbarrier_arrive_expect(full, Boxes::kBytes);
     Boxes::load(block.douts(i), dout_map, query, head, work.batch, full);
   }
+  // snippet-end load
 }
-// snippet-end load
 
 }  // namespace tile

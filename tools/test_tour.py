@@ -8,6 +8,7 @@ import pty
 import re
 import select
 import shutil
+import signal
 import struct
 import subprocess
 import tempfile
@@ -414,13 +415,18 @@ class Waiting(unittest.TestCase):
 
     def interrupt(self, command, at):
         """Presses Ctrl-C once `at` is on the screen. Nothing that was started may go on."""
+        def as_at_a_terminal():
+            os.setsid()
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+            # A job in the background, as these tests are in CI, ignores Ctrl-C, and so would this.
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+
         master, slave = pty.openpty()
         seen = b""
         with subprocess.Popen(command, cwd=self.root, stdin=slave, stdout=slave, stderr=slave,
                               env=os.environ | {"CXX": str(self.root / "cxx"), "TERM": "xterm",
                                                 "PATH": f"{self.root}/bin:{os.environ['PATH']}"},
-                              preexec_fn=lambda: (os.setsid(),
-                                                  fcntl.ioctl(0, termios.TIOCSCTTY, 0))) as process:
+                              preexec_fn=as_at_a_terminal) as process:
             os.close(slave)
             while at not in seen:
                 self.assertTrue(select.select([master], [], [], 60)[0], seen)

@@ -181,7 +181,7 @@ tile::Status takes_persistent(const AttentionForward& p, const tile::Device&) {
   }
   if (p.keys == 0) return tile::unsupported("keys", "there are none");
   TILE_TRY(check_chunks(p));
-  return tile::check_boxes(p);
+  return tile::check_boxes(p, true);
 }
 
 tile::Status persistent(const AttentionForward& p, void* stream) {

@@ -10,8 +10,8 @@
 
 namespace tile {
 
-/// Whether TMA takes the rows of all that is read and written.
-inline Status check_boxes(const AttentionForward& p) {
+/// Whether TMA takes the rows of all that is read and written, with a second pair or without.
+inline Status check_boxes(const AttentionForward& p, bool has_far) {
   using Boxes = HeadBoxes<__half, 64, 64>;  // strides are asked for, whatever the extents
   for (const auto& [name, x, heads, rows] : {std::tuple{"q", &p.q, p.heads, p.queries},
                                              {"k", &p.k, p.kv_heads, p.keys},
@@ -19,7 +19,7 @@ inline Status check_boxes(const AttentionForward& p) {
                                              {"k_far", &p.k_far, p.kv_heads, p.keys},
                                              {"v", &p.v, p.kv_heads, p.keys},
                                              {"o", &p.o, p.heads, p.queries}}) {
-    if (!x->data) continue;  // no second pair
+    if (!has_far && (x == &p.q_far || x == &p.k_far)) continue;
     TILE_TRY(
         check_tensor_map(name, Boxes::boxed(p.type, x->data, p.batch, heads, rows, x->stride)));
   }

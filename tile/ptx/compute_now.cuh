@@ -13,7 +13,8 @@ namespace tile::ptx {
 /// this stores one of their bits if that bit is ever set, which ptxas does not know to be never: an
 /// instruction for two values. The four bytes at `address` may be written.
 template <int kFirst, int kCount>
-__device__ __forceinline__ void compute_now(const float (&values)[kCount], SharedAddress address) {
+__device__ __forceinline__ void compute_now([[maybe_unused]] const float (&values)[kCount],
+                                            [[maybe_unused]] SharedAddress address) {
 #ifndef CPU_DEVICE
   unsigned signs = 0;
 #pragma unroll

@@ -1,5 +1,5 @@
 // Checks exercise 05.4. Not part of the task.
-// Shipped: every block is the first one
+// Shipped: every block takes itself for the first one
 #include <array>
 #include <functional>
 
@@ -78,9 +78,11 @@ const Guess kGuesses[] = {
 };
 
 void check(const Mask& mask) {
-  INFO("queries = " + std::to_string(mask.queries) + ", keys = " + std::to_string(mask.keys) +
-       ", each query sees " + std::to_string(mask.left) + " keys to the left of its own and " +
-       std::to_string(mask.right) + " to the right");
+  const std::string text = "queries = " + std::to_string(mask.queries) +
+                           ", keys = " + std::to_string(mask.keys) + ", each query sees " +
+                           std::to_string(mask.left) + " keys to the left of its own and " +
+                           std::to_string(mask.right) + " to the right";
+  INFO(text);
   const Tiles tiles{mask};
   const Values right = turns(mask, later);
   for (const tile::Poison poison : tile::kOutputPoisons) {

@@ -313,13 +313,13 @@ void report() {
 
 }  // namespace
 
-void xray_launch(const Launch& launch) {
+void xray_launch(const Launch& started) {
   kernel = nullptr;
   warps.clear();
   if (!options().xray) return;
   static const bool reports = std::getenv("CPU_DEVICE_XRAY") && std::atexit(report) == 0;
   static_cast<void>(reports);
-  const std::string name = kernel_name(launch.name, launch.function);
+  const std::string name = kernel_name(started.name, started.function);
   auto found = std::ranges::find(kernels, name, &Kernel::name);
   if (found == kernels.end()) {
     kernels.push_back({.name = name, .counts = {}, .not_counted = {}});
@@ -327,8 +327,8 @@ void xray_launch(const Launch& launch) {
   }
   kernel = &*found;
   ++kernel->launches;
-  kernel->blocks += launch.blocks;
-  kernel->threads = launch.threads;
+  kernel->blocks += started.blocks;
+  kernel->threads = started.threads;
 }
 
 void xray_block_begins(uint32_t rank) {
