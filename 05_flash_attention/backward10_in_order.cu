@@ -12,6 +12,7 @@
 
 #include "flash_attention.cuh"
 #include "tile/host/key_blocks.hpp"
+#include "tile/key_block.cuh"
 #include "tile/ptx/compute_now.cuh"
 #include "tile/ptx/semaphore.cuh"
 
@@ -180,8 +181,8 @@ tile::Status in_order(const AttentionBackward& p, void* stream) {
   TILE_TRY(with_16_bits_and_head_dim(p.type, p.head_dim, [&](auto element, auto head_dim) {
     using T = decltype(element);
     constexpr int kDim = head_dim.value == 128 ? 128 : 64;
-    return tile::launch_key_blocks<T, kDim>(p, attention_backward_in_order<T, kDim>,
-                                            "attention_backward_in_order", stream, counters);
+    return tile::launch_key_blocks<T, tile::KeyBlock<T, kDim>>(
+        p, attention_backward_in_order<T, kDim>, "attention_backward_in_order", stream, counters);
   }));
   return round_dq(p, tile::sums_of(p), p.dq, stream);
 }

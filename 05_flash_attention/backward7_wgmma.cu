@@ -9,6 +9,7 @@
 //        each iteration.
 #include "flash_attention.cuh"
 #include "tile/host/key_blocks.hpp"
+#include "tile/key_block.cuh"
 
 namespace flash_attention {
 namespace {
@@ -113,8 +114,8 @@ tile::Status wgmma(const AttentionBackward& p, void* stream) {
   TILE_TRY(with_16_bits_and_head_dim(p.type, p.head_dim, [&](auto element, auto head_dim) {
     using T = decltype(element);
     constexpr int kDim = head_dim.value == 128 ? 128 : 64;
-    return tile::launch_key_blocks<T, kDim>(p, attention_backward_wgmma<T, kDim>,
-                                            "attention_backward_wgmma", stream);
+    return tile::launch_key_blocks<T, tile::KeyBlock<T, kDim>>(p, attention_backward_wgmma<T, kDim>,
+                                                               "attention_backward_wgmma", stream);
   }));
   return round_dq(p, tile::sums_of(p), p.dq, stream);
 }

@@ -8,6 +8,7 @@
 
 #include "flash_attention.cuh"
 #include "tile/host/key_blocks.hpp"
+#include "tile/key_block.cuh"
 
 namespace flash_attention {
 namespace {
@@ -121,8 +122,8 @@ tile::Status late_dq(const AttentionBackward& p, void* stream) {
   TILE_TRY(with_16_bits_and_head_dim(p.type, p.head_dim, [&](auto element, auto head_dim) {
     using T = decltype(element);
     constexpr int kDim = head_dim.value == 128 ? 128 : 64;
-    return tile::launch_key_blocks<T, kDim>(p, attention_backward_late_dq<T, kDim>,
-                                            "attention_backward_late_dq", stream);
+    return tile::launch_key_blocks<T, tile::KeyBlock<T, kDim>>(
+        p, attention_backward_late_dq<T, kDim>, "attention_backward_late_dq", stream);
   }));
   return round_dq(p, tile::sums_of(p), p.dq, stream);
 }

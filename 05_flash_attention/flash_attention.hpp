@@ -102,12 +102,13 @@ tile::Status check_chunks(const AttentionBackward& p);
 
 // The steps. Each computes dq, dk and dv in the given stream (a cudaStream_t).
 using BackwardStep = tile::Status(const AttentionBackward&, void* stream);
-BackwardStep scores, tiles, mma, warp_tiles, pipeline, one_pass, wgmma, late_dq, overlap, in_order;
+BackwardStep scores, tiles, mma, warp_tiles, pipeline, one_pass, wgmma, late_dq, overlap, in_order,
+    wide;
 
 // What their own kernels take.
 using BackwardTakes = tile::Status(const AttentionBackward&, const tile::Device&);
 BackwardTakes takes_scores, takes_tiles, takes_mma, takes_warp_tiles, takes_pipeline,
-    takes_one_pass, takes_wgmma, takes_in_order;
+    takes_one_pass, takes_wgmma, takes_in_order, takes_wide;
 
 // ---- The ladders ----
 
@@ -328,6 +329,16 @@ inline constexpr BackwardLadder::Step kBackward[] = {
      .launch = in_order,
      .workspace_bytes = ordered_sums_bytes,
      .on_request = true},
+    {.name = "wide",
+     .idea = "256 columns: the consumers have the same keys, and each half of the columns",
+     .types = k16Bits,
+     .needs = {tile::Feature::bf16_mma, tile::Feature::cp_async, tile::Feature::tma,
+               tile::Feature::wgmma},
+     .takes = takes_wide,
+     .otherwise = "overlap",
+     .shows = {{1, 4, 2, 75, 150, 256, 1}, {2, 8, 8, 8192, 8192, 256, 1}},
+     .launch = wide,
+     .workspace_bytes = stats_and_sums_bytes},
 };
 inline constexpr BackwardLadder kBackwardLadder{.name = "backward",
                                                 .kernels = "attention_backward_",

@@ -40,13 +40,17 @@ struct HeadBoxes {
     }
   }
 
-  /// Stores a warp's fragment as 16 rows from `row` on, a multiple of 16.
-  static __device__ void store_warp(const Fragment<16, kCols>& rounded, ptx::SharedAddress to,
-                                    int row) {
+  /// Stores a warp's fragment as 16 rows from `row` on, a multiple of 16. A fragment of fewer
+  /// columns is one of 32 in a single box, from column 0 or 32 on.
+  template <int kFragmentCols>
+  static __device__ void store_warp(const Fragment<16, kFragmentCols>& rounded,
+                                    ptx::SharedAddress to, int row, int first_col = 0) {
+    static_assert(kFragmentCols == kCols || (kFragmentCols == 32 && kCols == kBoxCols));
     const int lane = static_cast<int>(threadIdx.x) % 32, y = row + lane % 16;
-    const ptx::SharedAddress lane_at = to + (y * kRowBytes + swizzle_128B(y, lane / 16) * 16);
+    const ptx::SharedAddress lane_at =
+        (to + (y * kRowBytes + swizzle_128B(y, lane / 16) * 16)) ^ first_col * 2;
 #pragma unroll
-    for (int col = 0; col < kCols; col += 16) {  // the four tiles of an stmatrix
+    for (int col = 0; col < kFragmentCols; col += 16) {  // the four tiles of an stmatrix
       ptx::stmatrix_x4((lane_at + col / kBoxCols * kBoxBytes) ^ col % kBoxCols * 2,
                        rounded.mma[0][col / 16]);
     }

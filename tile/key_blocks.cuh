@@ -122,35 +122,26 @@ __device__ __forceinline__ KeyWork work_of_keys(const BlockWork& at, const Batch
   return work;
 }
 
-/// A block's shared memory, and what a consumer does with it. A consumer has 64 keys: P^T and dS^T
-/// of its keys lie in its registers as wgmma has left them, and are left factors from there. dS^T
-/// of all keys lies in shared memory, too, for dQ, which sums over the keys.
-template <class T, int kDim>
-struct KeyBlock {
-  static constexpr int kRows = 64, kConsumers = 2, kKeys = kConsumers * kRows;
-  static constexpr int kWarps = 4 * kConsumers, kThreads = (1 + kConsumers) * kWarpgroup;
+/// A block's threads, and its tiles in shared memory: {keys, values, [4]{queries or dO}}.
+template <class T, int kDim, int kKeys_, int kQueries_>
+struct KeyBlockTiles {
+  static constexpr int kKeys = kKeys_, kQueries = kQueries_;  // of the block; of a tile
+  static constexpr int kConsumers = 2, kWarps = 4 * kConsumers;
+  static constexpr int kThreads = (1 + kConsumers) * kWarpgroup;
   // 65,536 registers are 168 for each of 384 threads, in steps of 8.
   static constexpr int kProducerRegisters = 24, kConsumerRegisters = 240;
   static_assert(kProducerRegisters + kConsumers * kConsumerRegisters <= (1 + kConsumers) * 168);
-  // A thread has kDim sums of dK and dV, and kQueries of scores and their gradients: 192 of 240.
-  static constexpr int kQueries = kDim == 64 ? 128 : 64;            // of a tile
-  static constexpr int kDqCols = 64, kRowParts = kQueries / kRows;  // parts of dQ are 64 x 64
-  static_assert(kRowParts * (kDim / kDqCols) == kConsumers);
   using Mail = KeyBlockMail<kQueries>;
   using KeyBoxes = HeadBoxes<T, kKeys, kDim>;
   using QueryBoxes = HeadBoxes<T, kQueries, kDim>;
   using ScoreBoxes = HeadBoxes<T, kKeys, kQueries>;
-  static constexpr int kWarpDqBytes = 16 * kDqCols * 4;
   static constexpr int kStages = 2 * KeyBoxes::kBytes;
-  static constexpr int kScores = kStages + 4 * QueryBoxes::kBytes;
-  static constexpr int kDq = kScores + 2 * ScoreBoxes::kBytes;
-  static constexpr int kBytes = kDq + kWarps * kWarpDqBytes;
+  static constexpr int kTileBytes = kStages + 4 * QueryBoxes::kBytes;
 
-  // {keys, values, [4]{queries or dO}, [2]{dS^T}, [kWarps]{dQ}}
   ptx::SharedAddress keys;
   int consumer, warp;  // 0 or 1; of the consumer's four
 
-  __device__ KeyBlock(void* smem, int warpgroup)
+  __device__ KeyBlockTiles(void* smem, int warpgroup)
       : keys(smem), consumer(warpgroup - 1), warp(static_cast<int>(threadIdx.x) / kWarp % 4) {}
   __device__ ptx::SharedAddress values() const { return keys + KeyBoxes::kBytes; }
   __device__ ptx::SharedAddress queries(int i) const {
@@ -159,75 +150,33 @@ struct KeyBlock {
   __device__ ptx::SharedAddress douts(int i) const {
     return keys + (kStages + Mail::douts(i) * QueryBoxes::kBytes);
   }
-  __device__ ptx::SharedAddress ds(int i) const {
-    return keys + (kScores + i % 2 * ScoreBoxes::kBytes);
-  }
-  __device__ ptx::SharedAddress staging() const {
-    return keys + (kDq + (consumer * 4 + warp) * kWarpDqBytes);
-  }
-  __device__ int warp_key() const { return consumer * kRows + warp * 16; }
 
-  /// S^T = K Q^T, or dP^T = V dO^T: a group of products, as below.
-  __device__ __forceinline__ void start_scores(Accumulator<16, kQueries>& scores, int i) const {
+  /// S^T = K Q^T, or dP^T = V dO^T, of 64 keys and as many queries as there are columns: a group of
+  /// products, as below.
+  template <int kCols>
+  __device__ __forceinline__ static void start_product(Accumulator<16, kCols>& scores,
+                                                       ptx::SharedAddress left, int key,
+                                                       ptx::SharedAddress right, int query) {
     ptx::wgmma_fence();
-    start_product_of_rows<T, KeyBoxes, QueryBoxes>(scores, keys, consumer * kRows, queries(i));
+#pragma unroll
+    for (int col = 0; col < kDim; col += 16) {  // a wgmma is 16 deep
+      ptx::wgmma<T, kCols>(registers_of(scores), KeyBoxes::along_columns(left, key, col),
+                           QueryBoxes::along_columns(right, query, col), col != 0);
+    }
     ptx::wgmma_commit();
   }
-  __device__ __forceinline__ void start_dweights(Accumulator<16, kQueries>& dweights, int i) const {
-    ptx::wgmma_fence();
-    start_product_of_rows<T, KeyBoxes, QueryBoxes>(dweights, values(), consumer * kRows, douts(i));
-    ptx::wgmma_commit();
-  }
-  /// dV += P^T dO and dK += dS^T Q.
-  __device__ __forceinline__ void start_sums(Accumulator<16, kDim>& dv_sums,
-                                             Accumulator<16, kDim>& dk_sums,
-                                             const Fragment<16, kQueries>& weights,
-                                             const Fragment<16, kQueries>& dscores, int i) const {
-    ptx::wgmma_fence();
-    start_product_with_columns<T, QueryBoxes>(dv_sums, weights, douts(i));
-    start_product_with_columns<T, QueryBoxes>(dk_sums, dscores, queries(i));
-    ptx::wgmma_commit();
-  }
-  /// The consumer's part of dQ = dS K: 64 of its rows, or of its columns.
-  __device__ __forceinline__ void start_dq(Accumulator<16, kDqCols>& dq, int i) const {
-    const int row_part = consumer % kRowParts, col_part = consumer / kRowParts;
-    const ptx::SharedAddress left = ds(i) + row_part * ScoreBoxes::kBoxBytes;
-    const ptx::SharedAddress right = keys + col_part * KeyBoxes::kBoxBytes;
+  /// dQ = dS K, of the 64 queries of a box of dS^T and 64 columns of the keys.
+  __device__ __forceinline__ void start_dq_box(Accumulator<16, 64>& dq, ptx::SharedAddress ds,
+                                               int col_box) const {
+    const ptx::SharedAddress right = keys + col_box * KeyBoxes::kBoxBytes;
     ptx::wgmma_fence();
 #pragma unroll
     for (int key = 0; key < kKeys; key += 16) {
-      ptx::wgmma<T, kDqCols, ptx::Major::mn, ptx::Major::mn>(
-          registers_of(dq), ScoreBoxes::along_rows(left, key), KeyBoxes::along_rows(right, key),
-          key != 0);
+      ptx::wgmma<T, 64, ptx::Major::mn, ptx::Major::mn>(registers_of(dq),
+                                                        ScoreBoxes::along_rows(ds, key),
+                                                        KeyBoxes::along_rows(right, key), key != 0);
     }
     ptx::wgmma_commit();
-  }
-  // snippet-begin stage
-  /// A warp's 16 rows of that part, which are added to the sums of the tile's rows: one lane sends
-  /// what all have staged. The order has no bank conflicts, and is that of the sums.
-  __device__ __forceinline__ void stage_dq(const Accumulator<16, kDqCols>& dq) const {
-    __syncwarp();  // one lane has waited until the rows before have left
-#pragma unroll
-    for (int n = 0; n < kDqCols / 8; ++n) {
-      const float(&sum)[4] = dq.mma[0][n];
-      ptx::store_shared(staging() + (n * kWarp + static_cast<int>(threadIdx.x) % kWarp) * 16,
-                        uint4{__float_as_uint(sum[0]), __float_as_uint(sum[1]),
-                              __float_as_uint(sum[2]), __float_as_uint(sum[3])});
-    }
-    ptx::fence_async_proxy();  // the reduction sees what this lane has stored
-    __syncwarp();              // and what the others have
-  }
-  __device__ float* warp_sums(float* sums, std::int64_t first_row) const {
-    const int row_part = consumer % kRowParts, col_part = consumer / kRowParts;
-    return sums + (first_row + row_part * kRows + warp * 16) * kDim + col_part * kDqCols * 16;
-  }
-  __device__ __forceinline__ void send_dq(float* to) const {
-    ptx::bulk_reduce_add(to, staging(), kWarpDqBytes);
-    ptx::bulk_commit();
-  }
-  // snippet-end stage
-  __device__ __forceinline__ void store_ds(const Fragment<16, kQueries>& warp_ds, int i) const {
-    ScoreBoxes::store_warp(warp_ds, ds(i), warp_key());
   }
   /// Rows past the entry's lengths may hold anything, and 0 times that may be NaN. Both consumers
   /// call it, without a product under way that reads these.

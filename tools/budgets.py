@@ -121,6 +121,7 @@ CONTINUES = {f"07_windowed_rope/windowed/{step}.cu": f"05_flash_attention/{conti
     "02_matmul/step22_e4m3.cu": "02_matmul/step20_tma_store.cu",
     "04_layernorm/forward5_cluster.cu": "04_layernorm/forward3_registers.cu",
     "05_flash_attention/forward8_split_keys.cu": "05_flash_attention/forward4_pipeline.cu",
+    "05_flash_attention/backward11_wide.cu": "05_flash_attention/backward7_wgmma.cu",
     "07_windowed_rope/method/backward4_prologue.cu":
         "07_windowed_rope/windowed/backward4_one_pass.cu",
 }

@@ -62,7 +62,8 @@ tile::LadderInfo info_of(const Ladder& ladder, tile::MakeWorkload make) {
                               {2, 32, 8, 8192, 8192, 128, 1}},
           .benchmark_types = {tile::DType::bf16, tile::DType::fp16},
           .whole_tiles = {{{1, 1, 1, 128, 128, 64, 0}, {0, 0, 0, 128, 128, 0, 0}},
-                          {{1, 4, 1, 16, 256, 64, 0}, {0, 0, 0, 0, 128, 0, 0}}}};
+                          {{1, 4, 1, 16, 256, 64, 0}, {0, 0, 0, 0, 128, 0, 0}},
+                          {{1, 1, 1, 64, 64, 256, 0}, {0, 0, 0, 64, 64, 0, 0}}}};
 }
 
 const tile::Chapter kChapter{

@@ -19,14 +19,15 @@ constexpr tile::Lengths kFewQueries[] = {{1, 300}, {3, 129}, {15, 31}, {16, 70}}
 
 template <class Step>
 std::vector<Case> drawn_cases(const Step& step, DType type) {
-  const bool few_only = !takes(step, full(type, {1, 1, 1, 17, 64, 64})) &&
-                        takes(step, full(type, {1, 1, 1, 16, 64, 64}));
+  const std::int64_t usual = usual_dim(step, type);
+  const bool few_only = !takes(step, full(type, {1, 1, 1, 17, 64, usual})) &&
+                        takes(step, full(type, {1, 1, 1, 16, 64, usual}));
   const std::span<const tile::Lengths> of_step = few_only ? kFewQueries
                                                  : step.types.contains(DType::fp32)
                                                      ? tile::kShortLengths
                                                      : tile::kLengths;
   const auto lengths = taken(step, of_step, [&](const tile::Lengths& n) {
-    return full(type, {1, 1, 1, n.queries, n.keys, 64});
+    return full(type, {1, 1, 1, n.queries, n.keys, usual});
   });
   const auto dims = taken(step, kDims, [&](std::int64_t dim) {
     return full(type, {1, 1, 1, lengths[0].queries, lengths[0].keys, dim});
@@ -117,6 +118,7 @@ constexpr Border kBorders[] = {
     {false, "overlap", {1, 1, 1, 321, 129, 128}},
     {false, "in_order", {1, 1, 1, 641, 129, 64}},
     {false, "in_order", {1, 1, 1, 321, 129, 128}},
+    {false, "wide", {1, 1, 1, 321, 65, 256}},
     // Ten heads of keys, more than blocks take in a section, each of two heads of queries, of which
     // the first keys are seen by the first tiles only, and the last by the last.
     {false, "pipeline", {2, 10, 5, 260, 260, 64}, 20},
@@ -128,7 +130,8 @@ constexpr Border kBorders[] = {
 };
 
 bool adds_in_any_order(std::string_view step) {  // to dq
-  return step == "one_pass" || step == "wgmma" || step == "late_dq" || step == "overlap";
+  return step == "one_pass" || step == "wgmma" || step == "late_dq" || step == "overlap" ||
+         step == "wide";
 }
 
 }  // namespace
@@ -177,7 +180,8 @@ TEST_SUITE("step") {
 
   TEST_CASE("pointers and rows aligned in every way") {
     for_each_step([](const auto& step, DType type) {
-      const Case aligned = fitted(step, causal(full(type, {1, 2, 1, 17, 18, 64})));
+      const Case aligned =
+          fitted(step, causal(full(type, {1, 2, 1, 17, 18, usual_dim(step, type)})));
       check_step(step, aligned, normal(aligned.p));
       Cases cases(step, type);
       const std::int64_t half = 8 / static_cast<std::int64_t>(tile::size_bytes(type));
@@ -202,13 +206,15 @@ TEST_SUITE("step") {
 
   TEST_CASE("large scores, rising and falling along the keys") {
     for_each_step([](const auto& step, DType type) {
-      const Case c = fitted(step, full(type, {1, 1, 1, 64, 300, 64}));
+      const std::int64_t dim = usual_dim(step, type);
+      const Case c = fitted(step, full(type, {1, 1, 1, 64, 300, dim}));
+      const auto columns = static_cast<std::size_t>(dim);
       Inputs in = normal(c.p);
       for (const double slope : {0.02, 1.0, -1.0}) {
         for (std::size_t key = 0; key < 300; ++key) {
-          in.k[key * 64] = as_type(slope * (static_cast<double>(key) - 150), type);
+          in.k[key * columns] = as_type(slope * (static_cast<double>(key) - 150), type);
         }
-        for (std::size_t i = 0; i < in.q.size(); i += 64) in.q[i] = 16;
+        for (std::size_t i = 0; i < in.q.size(); i += columns) in.q[i] = 16;
         if (takes(step, c)) check_step(step, c, in);
       }
     });
@@ -252,7 +258,9 @@ TEST_SUITE("step") {
 
   TEST_CASE("what a query does not see changes no bit of its output or its gradient") {
     for_each_step([](const auto& step, DType type) {
-      const Case c = fitted(step, causal(full(type, {1, 1, 1, 130, 130, 64})));
+      const std::int64_t dim = usual_dim(step, type);
+      const Case c = fitted(step, causal(full(type, {1, 1, 1, 130, 130, dim})));
+      const auto columns = static_cast<std::size_t>(dim);
       // The first half of the queries does not see the keys beside the others.
       const auto half = static_cast<std::size_t>(c.p.queries / 2);
       const std::size_t first = static_cast<std::size_t>(c.p.keys - c.p.queries) + half;
@@ -266,12 +274,12 @@ TEST_SUITE("step") {
       };
       const BackwardOnly more = backward_only(c, in);
       const Values before = outputs(more);
-      for (std::size_t i = first * 64; i < in.k.size(); ++i) {
+      for (std::size_t i = first * columns; i < in.k.size(); ++i) {
         in.k[i] = as_type(in.k[i] * 1000, type);
         in.v[i] = as_type(in.v[i] * 1000, type);
       }
       const Values after = outputs(more);
-      CHECK(std::equal(&before[0], &before[half * 64], &after[0]));
+      CHECK(std::equal(&before[0], &before[half * columns], &after[0]));
       CHECK(before != after);
     });
   }
@@ -295,7 +303,7 @@ TEST_SUITE("step") {
 
   TEST_CASE("without a gradient of the output all gradients are exact zeros") {
     tile::for_each_step(kBackwardLadder, [](const auto& step, DType type) {
-      const Case c = causal(full(type, {1, 2, 1, 70, 90, 64}));
+      const Case c = causal(full(type, {1, 2, 1, 70, 90, usual_dim(step, type)}));
       const Inputs in = normal(c.p);
       BackwardOnly more = backward_only(c, in);
       for (double& x : more.dout) x = 0;
@@ -311,17 +319,19 @@ TEST_SUITE("step") {
       const bool simulated = tile::device().simulated;
       // Four tiles of keys or more, of which the second takes off what the first adds to the first
       // element of dq: in another order dq would be another. That element enters no score.
+      const std::int64_t dim = usual_dim(step, type);
       const Case c =
-          full(type, {1, simulated ? 2 : 8, simulated ? 1 : 4, 64, simulated ? 512 : 1152, 64});
+          full(type, {1, simulated ? 2 : 8, simulated ? 1 : 4, 64, simulated ? 512 : 1152, dim});
+      const auto columns = static_cast<std::size_t>(dim);
       Inputs in = normal(c.p);
-      for (std::size_t i = 0; i < in.q.size(); i += 64) in.q[i] = 0;
-      const std::size_t row = static_cast<std::size_t>(c.p.kv_heads) * 64;
+      for (std::size_t i = 0; i < in.q.size(); i += columns) in.q[i] = 0;
+      const std::size_t row = static_cast<std::size_t>(c.p.kv_heads) * columns;
       for (std::size_t i = 0; i < 128 * row; ++i) {
-        if (i % 64 == 0) in.k[i] = 32'768;
-        in.k[128 * row + i] = i % 64 == 0 ? -in.k[i] : in.k[i];
+        if (i % columns == 0) in.k[i] = 32'768;
+        in.k[128 * row + i] = i % columns == 0 ? -in.k[i] : in.k[i];
         in.v[128 * row + i] = in.v[i];
       }
-      BackwardOnly more{in.q, Values(in.q.size() / 64, 6),
+      BackwardOnly more{in.q, Values(in.q.size() / columns, 6),
                         tile::normal(std::ssize(in.q), type, 34)};
       const Gradients first = run(step, c, in, more);
       const auto same = [](const Values& a, const Values& b) {

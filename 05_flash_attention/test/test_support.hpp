@@ -60,6 +60,12 @@ inline Case windowed(Case c, std::int64_t left, std::int64_t right) {
 }
 inline Case causal(const Case& c) { return windowed(c, kUnlimited, 0); }
 
+/// The head dimension of most tests of a step: 64, or 256 if its own kernel takes only that.
+template <class Step>
+std::int64_t usual_dim(const Step& step, DType type) {
+  return takes(step, full(type, {1, 1, 1, 1, 64, 64})) ? 64 : 256;
+}
+
 /// The case itself; for a step that takes few queries only, with few of its queries.
 template <class Step>
 Case fitted(const Step& step, const Case& c) {

@@ -397,9 +397,9 @@ TILE_API tile_status tile_attention_reference(const tile_attention_args* args);
  *     dq_i = scale sum_j ds_ij k_j     dk_j = scale sum_i ds_ij q_i     dv_j = sum_i p_ij dout_i
  * dk and dv are sums over the heads that share them. Rows beyond the lengths are 0. What is written
  * overlaps nothing else; but rows of dq, dk and dv may be interleaved, as in one tensor. Steps
- * `one_pass`, `wgmma`, `late_dq` and `overlap` add to dq in an order that differs from run to run;
- * the other steps give the same bits each time. Of them `in_order` is the fastest; it runs only if
- * it is named. */
+ * `one_pass`, `wgmma`, `late_dq`, `overlap` and `wide` add to dq in an order that differs from run
+ * to run; the other steps give the same bits each time. Of them `in_order` is the fastest; it runs
+ * only if it is named. */
 typedef struct tile_attention_backward_args {
   size_t struct_size; /* sizeof(tile_attention_backward_args) */
   const char* step;

@@ -10,11 +10,8 @@
 
 namespace tile {
 
-/// Whether TMA takes the rows of what is read, and the kernels the head dimension.
-inline Status check_key_blocks(const AttentionBackward& p) {
-  if (p.head_dim != 64 && p.head_dim != 128) {
-    return unsupported("head_dim", std::to_string(p.head_dim) + " is neither 64 nor 128");
-  }
+/// Whether TMA takes the rows of what is read.
+inline Status check_tensor_maps(const AttentionBackward& p) {
   using Boxes = HeadBoxes<__half, 64, 64>;  // strides are asked for, whatever the extents
   for (const auto& [name, x, heads, rows] : {std::tuple{"q", &p.q, p.heads, p.queries},
                                              {"k", &p.k, p.kv_heads, p.keys},
@@ -25,6 +22,13 @@ inline Status check_key_blocks(const AttentionBackward& p) {
         check_tensor_map(name, Boxes::boxed(p.type, x->data, p.batch, heads, rows, x->stride)));
   }
   return {};
+}
+/// And whether KeyBlock takes the head dimension.
+inline Status check_key_blocks(const AttentionBackward& p) {
+  if (p.head_dim != 64 && p.head_dim != 128) {
+    return unsupported("head_dim", std::to_string(p.head_dim) + " is neither 64 nor 128");
+  }
+  return check_tensor_maps(p);
 }
 
 /// Where the stats and the sums of dQ lie in the workspace, one after the other.
@@ -46,10 +50,9 @@ inline unsigned key_heads_together(const AttentionBackward& p) {
 }
 
 /// The kernel takes what is passed on here, and then `more`.
-template <class T, int kDim, class Kernel, class... More>
+template <class T, class Block, class Kernel, class... More>
 Status launch_key_blocks(const AttentionBackward& p, Kernel* kernel, LaunchName name, void* stream,
                          const More&... more) {
-  using Block = KeyBlock<T, kDim>;
   using QueryBoxes = typename Block::QueryBoxes;
   using KeyBoxes = typename Block::KeyBoxes;
   TensorMap q, k, v, dout;
