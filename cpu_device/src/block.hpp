@@ -60,6 +60,8 @@ struct Launch {
   std::atomic<uint64_t> collectives{0};  // of warps
   // By TMA: from global memory, and most of them on their way to one block.
   std::atomic<uint64_t> loaded_bytes{0}, most_on_the_way{0};
+  std::mutex ending;
+  std::vector<LateStores> late_stores;
 
   bool holds_argument(const void* address) const {
     return static_cast<size_t>(static_cast<const char*>(address) -

@@ -232,6 +232,7 @@ cudaError_t run_grid(const KernelName& name, const Config& config, const void* f
       std::min<uint64_t>(static_cast<uint64_t>(worker_count(launch->cluster_blocks)),
                          launch->blocks / launch->cluster_blocks);
   workers.run(*launch, useful - 1);
+  for (const LateStores& late : launch->late_stores) finish(late);
   if constexpr (kChecking) {
     if (options().closed_memory) {
       closed_memory::kernel_ended(kernel_name(name, function) + ", launched at " + name.file + ":" +

@@ -5,7 +5,9 @@
 #include <atomic>
 #include <bit>
 #include <cstring>
+#include <mutex>
 #include <string>
+#include <utility>
 
 #include "check/checker.hpp"
 #include "cluster.hpp"
@@ -369,10 +371,11 @@ bool end_copies(Block& block) {
     return false;
   }
   if (!bulk.any_stores) return true;
+  LateStores late{block.arena(), {}};
   for (uint32_t t = 0; t < block.launch().threads; ++t) {
-    for (const PendingStore& store : bulk.stores[t].under_way) {
+    for (PendingStore& store : bulk.stores[t].under_way) {
       if (store.read) {
-        finish(block.arena(), store);
+        late.stores.push_back(std::move(store));
         continue;
       }
       text = "thread " + block.thread_name(t) +
@@ -383,7 +386,27 @@ bool end_copies(Block& block) {
       return false;
     }
   }
+  if (options().order != Order::random) {
+    finish(late);
+    return true;
+  }
+  constexpr size_t kMost = 4;  // blocks, whose stores are in memory
+  Random random;
+  random.seed(options().seed ^ block.index());
+  Launch& launch = block.launch();
+  const std::lock_guard lock(launch.ending);
+  launch.late_stores.push_back(std::move(late));
+  while (launch.late_stores.size() > random(kMost + 1)) {
+    const auto any =
+        launch.late_stores.begin() + random(static_cast<uint32_t>(launch.late_stores.size()));
+    finish(*any);
+    launch.late_stores.erase(any);
+  }
   return true;
+}
+
+void finish(const LateStores& late) {
+  for (const PendingStore& store : late.stores) finish(late.arena, store);
 }
 
 // ---- The doors through which device code comes in ----

@@ -51,6 +51,13 @@ struct PendingStores {
   uint32_t read = 0, done = 0;          // stores since the block's begin
 };
 
+/// Stores of a block that has ended, which no thread has waited for: they are there when the kernel
+/// ends, and not before.
+struct LateStores {
+  char* arena = nullptr;  // for addresses
+  std::vector<PendingStore> stores;
+};
+
 struct BulkCopies {
   std::vector<PendingLoad> loads;  // into this block, oldest first
   std::array<PendingStores, 1024> stores;
@@ -60,8 +67,9 @@ struct BulkCopies {
 /// The current thread has seen that the mbarrier's last phase is complete: what was counted in it
 /// and before is there.
 void land_loads(Block& block, const void* barrier);
-/// All threads have ended. Completes what may go on without them. Returns false, with the block
-/// failed, if a copy needs its shared memory still.
+/// All threads have ended. Completes what may go on without them, now or, in a random order, after
+/// other blocks. Returns false, with the block failed, if a copy needs its shared memory still.
 bool end_copies(Block& block);
+void finish(const LateStores& late);
 
 }  // namespace cpu_device

@@ -182,6 +182,22 @@ TEST_CASE("a load lands when a thread waits, a store reads when its own thread d
   }
 }
 
+TEST_CASE("a reduction that has only been read can come after that of the next block") {
+  const OptionsGuard guard;
+  for (const bool waits_until_done : {true, false}) {
+    bool any_differs = false;
+    for (uint64_t seed = 0; seed < 30; ++seed) {
+      options().order = seed == 0 ? cpu_device::Order::forward : cpu_device::Order::random;
+      options().seed = seed;
+      const DeviceArray<unsigned> counters(std::vector<unsigned>(2));
+      const DeviceArray<float> sums(std::vector<float>(4));
+      add_in_turn(waits_until_done, counters.data(), sums.data());
+      any_differs = any_differs || sums.download() != std::vector<float>(4);
+    }
+    CHECK(any_differs == !waits_until_done);
+  }
+}
+
 TEST_CASE("a mistake with TMA, a named barrier or setmaxnreg ends the kernel with a report") {
   const OptionsGuard guard;
   for (const NamedOrder& order : kOrders) {

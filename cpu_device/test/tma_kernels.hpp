@@ -12,6 +12,9 @@ void look_at_load(const float* in, float* out);
 /// Stores 64 ones, and writes twos over them before it waits for the read. seen[0]: global memory
 /// after that wait; seen[1]: when the store is done.
 void overwrite_source(float* out, float* seen);
+/// Four blocks, each when the one before has said that it is done, add 2^24, 1, 1 and -2^24 to four
+/// sums by a bulk reduction: in this order 0, in others 1 or 2.
+void add_in_turn(bool waits_until_done, unsigned* counters, float* sums);
 
 enum class TmaMisuse {
   none,
