@@ -6,7 +6,7 @@
 // Change: from step 9: P^T goes through shared memory, too, and a barrier of both consumers stands
 //         between scores and sums. dQ has no room to be staged: a lane adds its sums from
 //         registers, 16 bytes an instruction, in two parts.
-// Limit: shared memory. The products read 336 KB of it for each 64 x 64 scores.
+// Limit: shared memory. The products read 352 KB of it for each 64 x 64 scores.
 #include <string>
 
 #include "flash_attention.cuh"
