@@ -24,13 +24,15 @@ template <int kQueries>
 struct KeyBlockMail {
   ptx::Mbarrier keys_full, full[4], empty[4], ds_full[2], ds_empty[2];
   alignas(16) ColumnStats stats[2][kQueries / ColumnStats::kQueries];
-  struct {
+  struct Tile {
     std::int64_t sum_row;  // of the sums of dQ of all heads
     int query;             // the first one
     int rows;  // from here on they are cleared: past the entry's length they may hold anything
     int turn;  // where blocks add to dQ in order, so many come before
     bool is_border;  // the mask hides some of the queries from some of the keys
-  } tiles[4];        // twice as many as there are stages: dQ may come a tile late
+    int part;        // the part of the mask, where it has any
+  };
+  Tile tiles[4];  // twice as many as there are stages: dQ may come a tile late
 
   __device__ static int queries(int i) { return i % 2 * 2; }
   __device__ static int douts(int i) { return i % 2 * 2 + 1; }
@@ -124,8 +126,9 @@ __device__ __forceinline__ KeyWork work_of_keys(const BlockWork& at, const Batch
 
 /// A block's shared memory, and what a consumer does with it. A consumer has 64 keys: P^T and dS^T
 /// of its keys lie in its registers as wgmma has left them, and are left factors from there. dS^T
-/// of all keys lies in shared memory, too, for dQ, which sums over the keys.
-template <class T, int kDim>
+/// of all keys lies in shared memory, too, for dQ, which sums over the keys. There may be two
+/// tensors of keys, of which a tile of queries has either.
+template <class T, int kDim, int kKeyTensors = 1>
 struct KeyBlock {
   static constexpr int kRows = 64, kConsumers = 2, kKeys = kConsumers * kRows;
   static constexpr int kWarps = 4 * kConsumers, kThreads = (1 + kConsumers) * kWarpgroup;
@@ -141,36 +144,41 @@ struct KeyBlock {
   using QueryBoxes = HeadBoxes<T, kQueries, kDim>;
   using ScoreBoxes = HeadBoxes<T, kKeys, kQueries>;
   static constexpr int kWarpDqBytes = 16 * kDqCols * 4;
-  static constexpr int kStages = 2 * KeyBoxes::kBytes;
+  static constexpr int kKeyBytes = (kKeyTensors + 1) * KeyBoxes::kBytes, kStages = kKeyBytes;
   static constexpr int kScores = kStages + 4 * QueryBoxes::kBytes;
   static constexpr int kDq = kScores + 2 * ScoreBoxes::kBytes;
   static constexpr int kBytes = kDq + kWarps * kWarpDqBytes;
 
-  // {keys, values, [4]{queries or dO}, [2]{dS^T}, [kWarps]{dQ}}
-  ptx::SharedAddress keys;
+  // {[kKeyTensors]{keys}, values, [4]{queries or dO}, [2]{dS^T}, [kWarps]{dQ}}
+  ptx::SharedAddress memory;
   int consumer, warp;  // 0 or 1; of the consumer's four
 
   __device__ KeyBlock(void* smem, int warpgroup)
-      : keys(smem), consumer(warpgroup - 1), warp(static_cast<int>(threadIdx.x) / kWarp % 4) {}
-  __device__ ptx::SharedAddress values() const { return keys + KeyBoxes::kBytes; }
+      : memory(smem), consumer(warpgroup - 1), warp(static_cast<int>(threadIdx.x) / kWarp % 4) {}
+  __device__ ptx::SharedAddress keys(int tensor) const {
+    return memory + tensor * KeyBoxes::kBytes;
+  }
+  __device__ ptx::SharedAddress values() const { return keys(kKeyTensors); }
   __device__ ptx::SharedAddress queries(int i) const {
-    return keys + (kStages + Mail::queries(i) * QueryBoxes::kBytes);
+    return memory + (kStages + Mail::queries(i) * QueryBoxes::kBytes);
   }
   __device__ ptx::SharedAddress douts(int i) const {
-    return keys + (kStages + Mail::douts(i) * QueryBoxes::kBytes);
+    return memory + (kStages + Mail::douts(i) * QueryBoxes::kBytes);
   }
   __device__ ptx::SharedAddress ds(int i) const {
-    return keys + (kScores + i % 2 * ScoreBoxes::kBytes);
+    return memory + (kScores + i % 2 * ScoreBoxes::kBytes);
   }
   __device__ ptx::SharedAddress staging() const {
-    return keys + (kDq + (consumer * 4 + warp) * kWarpDqBytes);
+    return memory + (kDq + (consumer * 4 + warp) * kWarpDqBytes);
   }
   __device__ int warp_key() const { return consumer * kRows + warp * 16; }
 
   /// S^T = K Q^T, or dP^T = V dO^T: a group of products, as below.
-  __device__ __forceinline__ void start_scores(Accumulator<16, kQueries>& scores, int i) const {
+  __device__ __forceinline__ void start_scores(Accumulator<16, kQueries>& scores, int i,
+                                               int tensor = 0) const {
     ptx::wgmma_fence();
-    start_product_of_rows<T, KeyBoxes, QueryBoxes>(scores, keys, consumer * kRows, queries(i));
+    start_product_of_rows<T, KeyBoxes, QueryBoxes>(scores, keys(tensor), consumer * kRows,
+                                                   queries(i));
     ptx::wgmma_commit();
   }
   __device__ __forceinline__ void start_dweights(Accumulator<16, kQueries>& dweights, int i) const {
@@ -189,10 +197,11 @@ struct KeyBlock {
     ptx::wgmma_commit();
   }
   /// The consumer's part of dQ = dS K: 64 of its rows, or of its columns.
-  __device__ __forceinline__ void start_dq(Accumulator<16, kDqCols>& dq, int i) const {
+  __device__ __forceinline__ void start_dq(Accumulator<16, kDqCols>& dq, int i,
+                                           int tensor = 0) const {
     const int row_part = consumer % kRowParts, col_part = consumer / kRowParts;
     const ptx::SharedAddress left = ds(i) + row_part * ScoreBoxes::kBoxBytes;
-    const ptx::SharedAddress right = keys + col_part * KeyBoxes::kBoxBytes;
+    const ptx::SharedAddress right = keys(tensor) + col_part * KeyBoxes::kBoxBytes;
     ptx::wgmma_fence();
 #pragma unroll
     for (int key = 0; key < kKeys; key += 16) {
@@ -244,12 +253,37 @@ struct KeyBlock {
     ptx::mbarrier_wait(&mail.keys_full, 0);
     const int first = work.mask.queries - work.first_key;
     if (first >= kKeys || work.mask.queries == masks.keys) return;
-    KeyBoxes::template clear<kConsumers * kWarpgroup>(keys, first);
-    KeyBoxes::template clear<kConsumers * kWarpgroup>(values(), first);
+#pragma unroll
+    for (int of = 0; of <= kKeyTensors; ++of) {  // the last are the values
+      KeyBoxes::template clear<kConsumers * kWarpgroup>(keys(of), first);
+    }
     ptx::fence_async_proxy();  // as above
     ptx::barrier_sync(barrier, kConsumers * kWarpgroup);
   }
 };
+
+/// One thread loads the i-th tile of queries and its dO, with the stats that begin at `stats`.
+template <class Block>
+__device__ __forceinline__ void load_tile(typename Block::Mail& mail, const Block& block, int i,
+                                          const typename Block::Mail::Tile& tile, int batch,
+                                          int head, const TensorMap& q_map,
+                                          const TensorMap& dout_map, const ColumnStats* stats) {
+  // snippet-begin load
+  using Boxes = typename Block::QueryBoxes;
+  constexpr int kStatBytes = sizeof mail.stats[0];
+  const int free = i / 2 % 2 ^ 1;  // the parity when a stage is
+  ptx::Mbarrier* full = &mail.full[mail.queries(i)];
+  ptx::mbarrier_wait(&mail.empty[mail.queries(i)], free);
+  mail.tiles[i % 4] = tile;
+  ptx::mbarrier_arrive_expect(full, Boxes::kBytes + kStatBytes);
+  Boxes::load(block.queries(i), q_map, tile.query, head, batch, full);
+  ptx::bulk_load(mail.stats[i % 2], stats, kStatBytes, full);
+  full = &mail.full[mail.douts(i)];
+  ptx::mbarrier_wait(&mail.empty[mail.douts(i)], free);
+  ptx::mbarrier_arrive_expect(full, Boxes::kBytes);
+  Boxes::load(block.douts(i), dout_map, tile.query, head, batch, full);
+  // snippet-end load
+}
 
 /// One thread loads the keys and values, and the tiles of queries with their dO.
 template <class Block>
@@ -258,37 +292,26 @@ __device__ __forceinline__ void load_tiles(typename Block::Mail& mail, const Blo
                                            const TensorMap& v_map, const TensorMap& dout_map,
                                            const ColumnStats* stats, const BatchMasks& masks,
                                            const KeyWork& work, int heads, int group) {
-  using Boxes = typename Block::QueryBoxes;
   using KeyBoxes = typename Block::KeyBoxes;
   if (work.tiles == 0) return;
-  ptx::mbarrier_arrive_expect(&mail.keys_full, 2 * KeyBoxes::kBytes);
-  KeyBoxes::load(block.keys, k_map, work.first_key, work.kv_head, work.batch, &mail.keys_full);
+  ptx::mbarrier_arrive_expect(&mail.keys_full, Block::kKeyBytes);
+  KeyBoxes::load(block.keys(0), k_map, work.first_key, work.kv_head, work.batch, &mail.keys_full);
   KeyBoxes::load(block.values(), v_map, work.first_key, work.kv_head, work.batch, &mail.keys_full);
-  constexpr int kStatBytes = sizeof mail.stats[0];
   const int rows = (masks.queries + kRowsOfTerms - 1) / kRowsOfTerms * kRowsOfTerms;  // of a head
   // TMA clears what is past the tensor's end itself.
   const int length = work.mask.keys < masks.queries ? work.mask.keys : rows;
   const int visited = work.visited.last - work.visited.first;
-  // snippet-begin load
   for (int i = 0; i < work.tiles; ++i) {
     const int head = work.kv_head * group + i / visited, tile = work.visited.first + i % visited;
-    const int query = tile * Boxes::kRows, free = i / 2 % 2 ^ 1;  // the parity when it is
+    const int query = tile * Block::kQueries;
     const std::int64_t row = (std::int64_t{work.batch} * heads + head) * rows + query;
-    ptx::Mbarrier* full = &mail.full[mail.queries(i)];
-    ptx::mbarrier_wait(&mail.empty[mail.queries(i)], free);
-    mail.tiles[i % 4] = {row, query, min(Boxes::kRows, length - query),
-                         work.mask.transposed().tiles(query, Boxes::kRows, Block::kKeys).last - 1 -
-                             work.first_key / Block::kKeys,
-                         tile < work.visited.whole_first || tile >= work.visited.whole_last};
-    ptx::mbarrier_arrive_expect(full, Boxes::kBytes + kStatBytes);
-    Boxes::load(block.queries(i), q_map, query, head, work.batch, full);
-    ptx::bulk_load(mail.stats[i % 2], stats + row / ColumnStats::kQueries, kStatBytes, full);
-    full = &mail.full[mail.douts(i)];
-    ptx::mbarrier_wait(&mail.empty[mail.douts(i)], free);
-    ptx::mbarrier_arrive_expect(full, Boxes::kBytes);
-    Boxes::load(block.douts(i), dout_map, query, head, work.batch, full);
+    load_tile(mail, block, i,
+              {row, query, min(Block::kQueries, length - query),
+               work.mask.transposed().tiles(query, Block::kQueries, Block::kKeys).last - 1 -
+                   work.first_key / Block::kKeys,
+               tile < work.visited.whole_first || tile >= work.visited.whole_last, 0},
+              work.batch, head, q_map, dout_map, stats + row / ColumnStats::kQueries);
   }
-  // snippet-end load
 }
 
 }  // namespace tile
