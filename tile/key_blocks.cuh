@@ -30,7 +30,6 @@ struct KeyBlockMail {
     int rows;  // from here on they are cleared: past the entry's length they may hold anything
     int turn;  // where blocks add to dQ in order, so many come before
     bool is_border;  // the mask hides some of the queries from some of the keys
-    int part;        // the part of the mask, where it has any
   };
   Tile tiles[4];  // twice as many as there are stages: dQ may come a tile late
 
@@ -262,26 +261,27 @@ struct KeyBlock {
   }
 };
 
-/// One thread loads the i-th tile of queries and its dO, with the stats that begin at `stats`.
-template <class Block>
+/// One thread loads the i-th tile of queries and its dO, with the stats that begin at `stats`, and
+/// writes to the mail what about() says of it.
+template <class Block, class About>
 __device__ __forceinline__ void load_tile(typename Block::Mail& mail, const Block& block, int i,
-                                          const typename Block::Mail::Tile& tile, int batch,
-                                          int head, const TensorMap& q_map,
-                                          const TensorMap& dout_map, const ColumnStats* stats) {
+                                          int query, int head, int batch, const TensorMap& q_map,
+                                          const TensorMap& dout_map, const ColumnStats* stats,
+                                          About about) {
   // snippet-begin load
   using Boxes = typename Block::QueryBoxes;
   constexpr int kStatBytes = sizeof mail.stats[0];
   const int free = i / 2 % 2 ^ 1;  // the parity when a stage is
   ptx::Mbarrier* full = &mail.full[mail.queries(i)];
   ptx::mbarrier_wait(&mail.empty[mail.queries(i)], free);
-  mail.tiles[i % 4] = tile;
+  mail.tiles[i % 4] = about();
   ptx::mbarrier_arrive_expect(full, Boxes::kBytes + kStatBytes);
-  Boxes::load(block.queries(i), q_map, tile.query, head, batch, full);
+  Boxes::load(block.queries(i), q_map, query, head, batch, full);
   ptx::bulk_load(mail.stats[i % 2], stats, kStatBytes, full);
   full = &mail.full[mail.douts(i)];
   ptx::mbarrier_wait(&mail.empty[mail.douts(i)], free);
   ptx::mbarrier_arrive_expect(full, Boxes::kBytes);
-  Boxes::load(block.douts(i), dout_map, tile.query, head, batch, full);
+  Boxes::load(block.douts(i), dout_map, query, head, batch, full);
   // snippet-end load
 }
 
@@ -305,12 +305,13 @@ __device__ __forceinline__ void load_tiles(typename Block::Mail& mail, const Blo
     const int head = work.kv_head * group + i / visited, tile = work.visited.first + i % visited;
     const int query = tile * Block::kQueries;
     const std::int64_t row = (std::int64_t{work.batch} * heads + head) * rows + query;
-    load_tile(mail, block, i,
-              {row, query, min(Block::kQueries, length - query),
-               work.mask.transposed().tiles(query, Block::kQueries, Block::kKeys).last - 1 -
-                   work.first_key / Block::kKeys,
-               tile < work.visited.whole_first || tile >= work.visited.whole_last, 0},
-              work.batch, head, q_map, dout_map, stats + row / ColumnStats::kQueries);
+    load_tile(mail, block, i, query, head, work.batch, q_map, dout_map,
+              stats + row / ColumnStats::kQueries, [&]() -> typename Block::Mail::Tile {
+                return {row, query, min(Block::kQueries, length - query),
+                        work.mask.transposed().tiles(query, Block::kQueries, Block::kKeys).last -
+                            1 - work.first_key / Block::kKeys,
+                        tile < work.visited.whole_first || tile >= work.visited.whole_last};
+              });
   }
 }
 

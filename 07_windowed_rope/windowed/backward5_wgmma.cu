@@ -8,90 +8,26 @@
 // Limit: as in that step; and mixed tiles, which are visited twice.
 #include <type_traits>
 
-#include "tile/column_stats.cuh"
 #include "tile/host/key_blocks.hpp"
 #include "tile/ptx/compute_now.cuh"
-#include "windowed/windowed_rope.cuh"
+#include "windowed/key_parts.cuh"
 
 namespace windowed_rope {
 namespace {
 
-using tile::Accumulator, tile::ColumnStats, tile::KeyWork, tile::TensorMap;
+using tile::Accumulator, tile::ColumnStats;
 
 constexpr int kAllConsumers = 1, kFirstTurn = 2;  // barriers
 
-static_assert(sizeof(ColumnStats) == ColumnStats::kQueries * sizeof(RowStats));  // dq_sums_of()
-
 template <class T, int kDim>
-using Block = tile::KeyBlock<T, kDim, 2>;
-
-// snippet-begin parts
-/// Tiles of queries that see the block's keys.
-template <class Block>
-__device__ Mask::Tiles visited_in(int part, const KeyWork& work, const Window& window) {
-  return window.part(work.mask, part).tiles(work.first_key, Block::kKeys, Block::kQueries);
-}
-/// How many there are in the parts before `end`, of all heads that share the keys.
-template <class Block>
-__device__ int tiles_before(int end, const KeyWork& work, const Window& window, int group) {
-  int tiles = 0;
-  for (int part = 0; part < end; ++part) {
-    const Mask::Tiles visited = visited_in<Block>(part, work, window);
-    tiles += (visited.last - visited.first) * group;
-  }
-  return tiles;
-}
-
-/// One thread loads K2, K1 and the values, and the tiles of queries, part after part.
-template <class Block>
-__device__ __forceinline__ void load_parts(typename Block::Mail& mail, const Block& block,
-                                           const TensorMap& q1_map, const TensorMap& k1_map,
-                                           const TensorMap& q2_map, const TensorMap& k2_map,
-                                           const TensorMap& v_map, const TensorMap& dout_map,
-                                           const ColumnStats* stats, const BatchMasks& masks,
-                                           const Window& window, const KeyWork& work, int batch,
-                                           int heads, int group) {
-  using KeyBoxes = typename Block::KeyBoxes;
-  if (work.tiles == 0) return;
-  tile::ptx::mbarrier_arrive_expect(&mail.keys_full, Block::kKeyBytes);
-  const auto load = [&](const TensorMap& map, tile::ptx::SharedAddress to) {
-    KeyBoxes::load(to, map, work.first_key, work.kv_head, work.batch, &mail.keys_full);
-  };
-  load(k2_map, block.keys(0)), load(k1_map, block.keys(1)), load(v_map, block.values());
-  const int rows = (masks.queries + kRowsOfTerms - 1) / kRowsOfTerms * kRowsOfTerms;  // of a head
-  // TMA clears what is past the tensor's end itself.
-  const int length = work.mask.keys < masks.queries ? work.mask.keys : rows;
-  int i = 0;
-#pragma unroll 1
-  for (int part = 0; part < Window::kParts; ++part) {
-    const Mask::Tiles visited = visited_in<Block>(part, work, window);
-    const bool near = Window::is_near(part);
-    for (int head = work.kv_head * group; head < (work.kv_head + 1) * group; ++head) {
-      for (int tile = visited.first; tile < visited.last; ++tile, ++i) {
-        const int query = tile * Block::kQueries;
-        const std::int64_t row = (std::int64_t{work.batch} * heads + head) * rows + query;
-        const bool is_border = tile < visited.whole_first || tile >= visited.whole_last;
-        load_tile(mail, block, i,
-                  {near ? row : row + std::int64_t{batch} * heads * rows, query,
-                   min(Block::kQueries, length - query), 0, is_border, part},
-                  work.batch, head, near ? q1_map : q2_map, dout_map,
-                  stats + row / ColumnStats::kQueries);
-      }
-    }
-  }
-}
-// snippet-end parts
+using KeyBlock = tile::KeyBlock<T, kDim, 2>;
 
 // snippet-begin kernel
 template <class T, int kDim>
-__global__ void __launch_bounds__(Block<T, kDim>::kThreads, 1) windowed_backward_wgmma(
-    const __grid_constant__ TensorMap q1_map,    // [batch][heads][queries][kDim]
-    const __grid_constant__ TensorMap k1_map,    // … [heads / group][keys] …
-    const __grid_constant__ TensorMap q2_map,    // as q1
-    const __grid_constant__ TensorMap k2_map,    // as k1
-    const __grid_constant__ TensorMap v_map,     // as k1
-    const __grid_constant__ TensorMap dout_map,  // as q1
-    const ColumnStats* stats,                    // [batch][heads][rows / 16]
+__global__ void __launch_bounds__(KeyBlock<T, kDim>::kThreads, 1) windowed_backward_wgmma(
+    const __grid_constant__ Maps maps,  // q1, q2 and dout [batch][heads][queries][kDim], k1, k2 and
+                                        // v [batch][heads / group][keys][kDim]
+    const ColumnStats* stats,           // [batch][heads][rows / 16]
     float* dq_sums,  // [2][batch][heads][rows / 16][kDim / 8][lane][4]: of dq1 and of dq2
     Heads<T> dk1,    // [batch][keys][heads / group][kDim]
     Heads<T> dk2,    // as dk1
@@ -99,10 +35,10 @@ __global__ void __launch_bounds__(Block<T, kDim>::kThreads, 1) windowed_backward
     BatchMasks masks, Window window, int batch, int heads, int group, unsigned together,
     float scale) {
   using namespace tile::ptx;
-  using Block = Block<T, kDim>;
+  using Block = KeyBlock<T, kDim>;
   constexpr int kQueries = Block::kQueries;
   extern __shared__ __align__(1024) unsigned char smem[];
-  __shared__ typename Block::Mail mail;
+  __shared__ PartsMail<Block> mail;
   const int warpgroup = tile::warpgroup_in_block();
   if (threadIdx.x == 0) mail.init(Block::kWarps);
   __syncthreads();  // the mbarriers are initialised before any thread uses them
@@ -116,8 +52,7 @@ __global__ void __launch_bounds__(Block<T, kDim>::kThreads, 1) windowed_backward
   if (warpgroup == 0) {
     setmaxnreg_dec<Block::kProducerRegisters>();
     if (threadIdx.x != 0) return;
-    return load_parts(mail, block, q1_map, k1_map, q2_map, k2_map, v_map, dout_map, stats, masks,
-                      window, work, batch, heads, group);
+    return load_parts(mail, block, maps, stats, masks, window, work, batch, heads, group);
   }
   setmaxnreg_inc<Block::kConsumerRegisters>();
   const int far_tiles = tiles_before<Block>(Window::kParts - 1, work, window, group);
@@ -156,7 +91,7 @@ __global__ void __launch_bounds__(Block<T, kDim>::kThreads, 1) windowed_backward
     if (i == far_tiles) finish_dk(dk2);  // the first near tile
     turn.take();
     if (tile.is_border) {
-      hide(weights, window.part(masks.of(work.batch).transposed(), tile.part),
+      hide(weights, window.part(masks.of(work.batch).transposed(), mail.parts[i % 4]),
            work.first_key + block.warp_key(), tile.query);
     }
     // snippet-end visit
@@ -229,29 +164,29 @@ tile::Status takes_wgmma(const AttentionBackward& p, const tile::Device&) {
 }
 
 tile::Status wgmma(const AttentionBackward& p, void* stream) {
+  TILE_TRY(compute_column_stats(p, stream));
   TILE_TRY(with_16_bits_and_head_dim(p.type, p.head_dim, [&](auto element, auto head_dim) {
     using T = decltype(element);
     constexpr int kDim = head_dim.value == 128 ? 128 : 64;
-    using Block = Block<T, kDim>;
+    using Block = KeyBlock<T, kDim>;
     using QueryBoxes = typename Block::QueryBoxes;
     using KeyBoxes = typename Block::KeyBoxes;
-    TILE_TRY((tile::launch_column_stats<T, kDim, 2>(p, stream)));
-    TensorMap q1, k1, q2, k2, v, dout;
-    TILE_TRY(QueryBoxes::make_map("q", p.type, p.q, p.batch, p.heads, p.queries, &q1));
-    TILE_TRY(KeyBoxes::make_map("k", p.type, p.k, p.batch, p.kv_heads, p.keys, &k1));
-    TILE_TRY(QueryBoxes::make_map("q_far", p.type, p.q_far, p.batch, p.heads, p.queries, &q2));
-    TILE_TRY(KeyBoxes::make_map("k_far", p.type, p.k_far, p.batch, p.kv_heads, p.keys, &k2));
-    TILE_TRY(KeyBoxes::make_map("v", p.type, p.v, p.batch, p.kv_heads, p.keys, &v));
-    TILE_TRY(QueryBoxes::make_map("dout", p.type, p.dout, p.batch, p.heads, p.queries, &dout));
+    Maps maps;
+    TILE_TRY(QueryBoxes::make_map("q", p.type, p.q, p.batch, p.heads, p.queries, &maps.q1));
+    TILE_TRY(KeyBoxes::make_map("k", p.type, p.k, p.batch, p.kv_heads, p.keys, &maps.k1));
+    TILE_TRY(QueryBoxes::make_map("q_far", p.type, p.q_far, p.batch, p.heads, p.queries, &maps.q2));
+    TILE_TRY(KeyBoxes::make_map("k_far", p.type, p.k_far, p.batch, p.kv_heads, p.keys, &maps.k2));
+    TILE_TRY(KeyBoxes::make_map("v", p.type, p.v, p.batch, p.kv_heads, p.keys, &maps.v));
+    TILE_TRY(QueryBoxes::make_map("dout", p.type, p.dout, p.batch, p.heads, p.queries, &maps.dout));
     unsigned blocks = 0;
     TILE_TRY(blocks_for_tiles(p, p.kv_heads, p.keys, Block::kKeys, &blocks));
     // Of an element of a head's queries: Q1, Q2, dO, and two sums.
     const unsigned together = tile::key_heads_together(p, 3 * 2 + 2 * 4);
     return tile::launch(windowed_backward_wgmma<T, kDim>, "windowed_backward_wgmma", blocks,
-                        Block::kThreads, Block::kBytes, stream, q1, k1, q2, k2, v, dout,
-                        tile::column_stats_of(p), reinterpret_cast<float*>(dq_sums_of(p).near),
-                        heads_of<T>(p.dk), heads_of<T>(p.dk_far), heads_of<T>(p.dv), masks_of(p),
-                        window_of(p), p.batch, p.heads, group_of(p), together, p.scale);
+                        Block::kThreads, Block::kBytes, stream, maps, tile::column_stats_of(p),
+                        reinterpret_cast<float*>(dq_sums_of(p).near), heads_of<T>(p.dk),
+                        heads_of<T>(p.dk_far), heads_of<T>(p.dv), masks_of(p), window_of(p),
+                        p.batch, p.heads, group_of(p), together, p.scale);
   }));
   if (!p.dq.data) return {};  // the caller makes something else of the sums
   TILE_TRY(round_dq(p, dq_sums_of(p).near, p.dq, stream));

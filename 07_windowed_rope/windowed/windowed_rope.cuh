@@ -25,6 +25,10 @@ inline Window window_of(const tile::Attention& p) {
 /// Fills in the stats, [batch][heads][rows of stats], at the beginning of the workspace.
 tile::Status compute_stats(const AttentionBackward& p, void* stream);
 
+/// The same in the order of wgmma's columns, and zeros for both sums of dQ after them, for step
+/// `wgmma`. The type has 16 bits.
+tile::Status compute_column_stats(const AttentionBackward& p, void* stream);
+
 /// Each [batch][heads][rows of stats / 16][head_dim / 8][32 lanes], as mma leaves them; not scaled.
 struct DqSums {
   float4 *near, *far;  // of dq and dq_far
