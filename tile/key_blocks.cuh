@@ -268,7 +268,7 @@ __device__ __forceinline__ void load_tile(typename Block::Mail& mail, const Bloc
                                           int query, int head, int batch, const TensorMap& q_map,
                                           const TensorMap& dout_map, const ColumnStats* stats,
                                           About about) {
-  // snippet-begin load
+  // snippet-begin load_tile
   using Boxes = typename Block::QueryBoxes;
   constexpr int kStatBytes = sizeof mail.stats[0];
   const int free = i / 2 % 2 ^ 1;  // the parity when a stage is
@@ -282,7 +282,7 @@ __device__ __forceinline__ void load_tile(typename Block::Mail& mail, const Bloc
   ptx::mbarrier_wait(&mail.empty[mail.douts(i)], free);
   ptx::mbarrier_arrive_expect(full, Boxes::kBytes);
   Boxes::load(block.douts(i), dout_map, query, head, batch, full);
-  // snippet-end load
+  // snippet-end load_tile
 }
 
 /// One thread loads the keys and values, and the tiles of queries with their dO.
@@ -301,6 +301,7 @@ __device__ __forceinline__ void load_tiles(typename Block::Mail& mail, const Blo
   // TMA clears what is past the tensor's end itself.
   const int length = work.mask.keys < masks.queries ? work.mask.keys : rows;
   const int visited = work.visited.last - work.visited.first;
+  // snippet-begin load
   for (int i = 0; i < work.tiles; ++i) {
     const int head = work.kv_head * group + i / visited, tile = work.visited.first + i % visited;
     const int query = tile * Block::kQueries;
@@ -313,6 +314,7 @@ __device__ __forceinline__ void load_tiles(typename Block::Mail& mail, const Blo
                         tile < work.visited.whole_first || tile >= work.visited.whole_last};
               });
   }
+  // snippet-end load
 }
 
 }  // namespace tile

@@ -17,7 +17,6 @@ struct Maps {
   tile::TensorMap q1, k1, q2, k2, v, dout;
 };
 
-// snippet-begin parts
 /// Tiles of queries that see the block's keys.
 template <class Block>
 __device__ Mask::Tiles visited_in(int part, const tile::KeyWork& work, const Window& window) {
@@ -53,6 +52,7 @@ __device__ __forceinline__ void load_parts(PartsMail<Block>& mail, const Block& 
   const int rows = (masks.queries + kRowsOfTerms - 1) / kRowsOfTerms * kRowsOfTerms;  // of a head
   // TMA clears what is past the tensor's end itself.
   const int length = work.mask.keys < masks.queries ? work.mask.keys : rows;
+  // snippet-begin load
   int i = 0;
 #pragma unroll 1
   for (int part = 0; part < Window::kParts; ++part) {
@@ -72,7 +72,7 @@ __device__ __forceinline__ void load_parts(PartsMail<Block>& mail, const Block& 
       }
     }
   }
+  // snippet-end load
 }
-// snippet-end parts
 
 }  // namespace windowed_rope
