@@ -9,15 +9,15 @@
 namespace tile {
 
 // snippet-begin prepare
-/// delta = sum dO O of a query, and zeros for its sums of dQ. A row has kDim / 8 lanes, and a block
-/// so many rows that each head's have whole blocks. The first blocks have the last rows: what the
-/// next kernel reads first is then still in the L2.
-template <class T, int kDim, int kThreads>
+/// delta = sum dO O of a query, and zeros for its sums of kSums tensors, as dQ. A row has kDim / 8
+/// lanes, and a block so many rows that each head's have whole blocks. The first blocks have the
+/// last rows: what the next kernel reads first is then still in the L2.
+template <class T, int kDim, int kThreads, int kSums>
 __global__ void attention_backward_prepare(Heads<const T> o,     // [batch][queries][heads][kDim]
                                            Heads<const T> dout,  // as o
                                            const float* lse,     // [batch][heads][queries]
                                            ColumnStats* stats,   // [batch][heads][rows / 16]
-                                           float4* dq_sums,      // … [rows / 16][kDim / 8][lane]
+                                           float4* dq_sums,      // [kSums] … [kDim / 8][lane]
                                            BatchMasks masks, int heads, int rows) {
   constexpr int kLanes = kDim / 8, kRows = kThreads / kLanes;
   static_assert(kRowsOfTerms % kRows == 0 && kLanes <= kWarp, "whole blocks, whole warps");
@@ -43,24 +43,27 @@ __global__ void attention_backward_prepare(Heads<const T> o,     // [batch][quer
     of16.lse2[at][i] = of_row != -INFINITY ? kLog2E * of_row : 0;
     of16.delta[at][i] = sum;
   }
-  float4* zeros = dq_sums + std::int64_t{block} * kRows * (kDim / 4);
 #pragma unroll
-  for (int i = 0; i < kRows * kDim / 4; i += kThreads) zeros[i + thread] = float4{};
+  for (unsigned of = 0; of < kSums; ++of) {
+    float4* zeros = dq_sums + (std::int64_t{of} * gridDim.x + block) * kRows * (kDim / 4);
+#pragma unroll
+    for (int i = 0; i < kRows * kDim / 4; i += kThreads) zeros[i + thread] = float4{};
+  }
 }
 // snippet-end prepare
 
 /// Fills in the stats and clears the sums of dQ in the stream, a cudaStream_t, for a type of 16
-/// bits and kDim columns. Of the call it reads o, dout, lse, the sizes and the lengths. The rows of
-/// o and dout consist of aligned chunks of 16 bytes.
-template <class T, int kDim>
+/// bits and kDim columns, those of kSums tensors one after the other. Of the call it reads o, dout,
+/// lse, the sizes and the lengths. The rows of o and dout consist of aligned chunks of 16 bytes.
+template <class T, int kDim, int kSums = 1>
 Status launch_column_stats(const AttentionBackward& p, void* stream) {
   constexpr int kThreads = 256;
   const int rows = tiles_of(p.queries, kRowsOfTerms) * kRowsOfTerms;
   unsigned blocks = 0;
   TILE_TRY(blocks_for_tiles(p, p.heads, rows, kThreads / (kDim / 8), &blocks));
-  return launch(attention_backward_prepare<T, kDim, kThreads>, "attention_backward_prepare", blocks,
-                kThreads, 0, stream, heads_of<const T>(p.o), heads_of<const T>(p.dout), p.lse,
-                column_stats_of(p), sums_of(p), masks_of(p), p.heads, rows);
+  return launch(attention_backward_prepare<T, kDim, kThreads, kSums>, "attention_backward_prepare",
+                blocks, kThreads, 0, stream, heads_of<const T>(p.o), heads_of<const T>(p.dout),
+                p.lse, column_stats_of(p), sums_of(p), masks_of(p), p.heads, rows);
 }
 
 }  // namespace tile

@@ -9,10 +9,11 @@ namespace tile {
 /// dS^T of its keys lie in its registers as wgmma has left them, and are left factors from there.
 /// dS^T of all keys lies in shared memory, too, for dQ, which sums over the keys. A thread has kDim
 /// sums of dK and dV, and kQueries of scores and their gradients: 192 of 240 registers.
-template <class T, int kDim>
-struct KeyBlock : KeyBlockTiles<T, kDim, 128, kDim == 64 ? 128 : 64> {
-  using Tiles = KeyBlockTiles<T, kDim, 128, kDim == 64 ? 128 : 64>;
-  using Tiles::consumer, Tiles::douts, Tiles::keys, Tiles::kKeys, Tiles::kQueries, Tiles::kWarps;
+template <class T, int kDim, int kKeyTensors = 1>
+struct KeyBlock : KeyBlockTiles<T, kDim, 128, kDim == 64 ? 128 : 64, kKeyTensors> {
+  using Tiles = KeyBlockTiles<T, kDim, 128, kDim == 64 ? 128 : 64, kKeyTensors>;
+  using Tiles::consumer, Tiles::douts, Tiles::keys, Tiles::memory, Tiles::kKeys, Tiles::kQueries,
+      Tiles::kWarps;
   using Tiles::queries, Tiles::Tiles, Tiles::values, Tiles::warp;
   using typename Tiles::KeyBoxes, typename Tiles::QueryBoxes, typename Tiles::ScoreBoxes;
   static constexpr int kRows = kKeys / Tiles::kConsumers;
@@ -24,15 +25,16 @@ struct KeyBlock : KeyBlockTiles<T, kDim, 128, kDim == 64 ? 128 : 64> {
   static constexpr int kBytes = kDq + kWarps * kWarpDqBytes;
 
   __device__ ptx::SharedAddress ds(int i) const {
-    return keys + (kScores + i % 2 * ScoreBoxes::kBytes);
+    return memory + (kScores + i % 2 * ScoreBoxes::kBytes);
   }
   __device__ ptx::SharedAddress staging() const {
-    return keys + (kDq + (consumer * 4 + warp) * kWarpDqBytes);
+    return memory + (kDq + (consumer * 4 + warp) * kWarpDqBytes);
   }
   __device__ int warp_key() const { return consumer * kRows + warp * 16; }
 
-  __device__ __forceinline__ void start_scores(Accumulator<16, kQueries>& scores, int i) const {
-    Tiles::start_product(scores, keys, consumer * kRows, queries(i), 0);
+  __device__ __forceinline__ void start_scores(Accumulator<16, kQueries>& scores, int i,
+                                               int tensor = 0) const {
+    Tiles::start_product(scores, keys(tensor), consumer * kRows, queries(i), 0);
   }
   __device__ __forceinline__ void start_dweights(Accumulator<16, kQueries>& dweights, int i) const {
     Tiles::start_product(dweights, values(), consumer * kRows, douts(i), 0);
@@ -48,9 +50,10 @@ struct KeyBlock : KeyBlockTiles<T, kDim, 128, kDim == 64 ? 128 : 64> {
     ptx::wgmma_commit();
   }
   /// The consumer's part of dQ = dS K: 64 of its rows, or of its columns.
-  __device__ __forceinline__ void start_dq(Accumulator<16, kDqCols>& dq, int i) const {
+  __device__ __forceinline__ void start_dq(Accumulator<16, kDqCols>& dq, int i,
+                                           int tensor = 0) const {
     const int row_part = consumer % kRowParts, col_part = consumer / kRowParts;
-    Tiles::start_dq_box(dq, ds(i) + row_part * ScoreBoxes::kBoxBytes, col_part);
+    Tiles::start_dq_box(dq, ds(i) + row_part * ScoreBoxes::kBoxBytes, col_part, tensor);
   }
   // snippet-begin stage
   /// A warp's 16 rows of that part, which are added to the sums of the tile's rows: one lane sends

@@ -24,18 +24,26 @@ template <int kQueries>
 struct KeyBlockMail {
   ptx::Mbarrier keys_full, full[4], empty[4], ds_full[2], ds_empty[2];
   alignas(16) ColumnStats stats[2][kQueries / ColumnStats::kQueries];
-  struct {
+  struct Tile {
     std::int64_t sum_row;  // of the sums of dQ of all heads
     int query;             // the first one
-    int rows;  // from here on they are cleared: past the entry's length they may hold anything
-    int turn;  // where blocks add to dQ in order, so many come before
+    int rows;    // from here on they are cleared: past the entry's length they may hold anything
+    union {      // one word: for one more the loading thread would spill
+      int turn;  // where blocks add to dQ in order, so many come before
+      int part;  // of the mask, in chapter 07
+    };
     bool is_border;  // the mask hides some of the queries from some of the keys
-  } tiles[4];        // twice as many as there are stages: dQ may come a tile late
+  };
+  Tile tiles[4];  // twice as many as there are stages: dQ may come a tile late
 
   __device__ static int queries(int i) { return i % 2 * 2; }
   __device__ static int douts(int i) { return i % 2 * 2 + 1; }
   __device__ __forceinline__ void await(int stage, int i) {
     ptx::mbarrier_wait(&full[stage], i / 2 % 2);
+  }
+  /// Until all warps have read what was in the stage before.
+  __device__ __forceinline__ void await_free(int stage, int i) {
+    ptx::mbarrier_wait(&empty[stage], i / 2 % 2 ^ 1);
   }
   /// A warp has read both stages of the i-th tile: one of its lanes says so.
   __device__ __forceinline__ void release(int i) {
@@ -122,8 +130,9 @@ __device__ __forceinline__ KeyWork work_of_keys(const BlockWork& at, const Batch
   return work;
 }
 
-/// A block's threads, and its tiles in shared memory: {keys, values, [4]{queries or dO}}.
-template <class T, int kDim, int kKeys_, int kQueries_>
+/// A block's threads, and its tiles in shared memory: {[kKeyTensors]{keys}, values, [4]{queries or
+/// dO}}. There may be two tensors of keys, of which a tile of queries has either.
+template <class T, int kDim, int kKeys_, int kQueries_, int kKeyTensors = 1>
 struct KeyBlockTiles {
   static constexpr int kKeys = kKeys_, kQueries = kQueries_;  // of the block; of a tile
   static constexpr int kConsumers = 2, kWarps = 4 * kConsumers;
@@ -135,20 +144,23 @@ struct KeyBlockTiles {
   using KeyBoxes = HeadBoxes<T, kKeys, kDim>;
   using QueryBoxes = HeadBoxes<T, kQueries, kDim>;
   using ScoreBoxes = HeadBoxes<T, kKeys, kQueries>;
-  static constexpr int kStages = 2 * KeyBoxes::kBytes;
+  static constexpr int kKeyBytes = (kKeyTensors + 1) * KeyBoxes::kBytes, kStages = kKeyBytes;
   static constexpr int kTileBytes = kStages + 4 * QueryBoxes::kBytes;
 
-  ptx::SharedAddress keys;
+  ptx::SharedAddress memory;
   int consumer, warp;  // 0 or 1; of the consumer's four
 
   __device__ KeyBlockTiles(void* smem, int warpgroup)
-      : keys(smem), consumer(warpgroup - 1), warp(static_cast<int>(threadIdx.x) / kWarp % 4) {}
-  __device__ ptx::SharedAddress values() const { return keys + KeyBoxes::kBytes; }
+      : memory(smem), consumer(warpgroup - 1), warp(static_cast<int>(threadIdx.x) / kWarp % 4) {}
+  __device__ ptx::SharedAddress keys(int tensor) const {
+    return memory + tensor * KeyBoxes::kBytes;
+  }
+  __device__ ptx::SharedAddress values() const { return keys(kKeyTensors); }
   __device__ ptx::SharedAddress queries(int i) const {
-    return keys + (kStages + Mail::queries(i) * QueryBoxes::kBytes);
+    return memory + (kStages + Mail::queries(i) * QueryBoxes::kBytes);
   }
   __device__ ptx::SharedAddress douts(int i) const {
-    return keys + (kStages + Mail::douts(i) * QueryBoxes::kBytes);
+    return memory + (kStages + Mail::douts(i) * QueryBoxes::kBytes);
   }
 
   /// S^T = K Q^T, or dP^T = V dO^T, of 64 keys and as many queries as there are columns: a group of
@@ -167,8 +179,8 @@ struct KeyBlockTiles {
   }
   /// dQ = dS K, of the 64 queries of a box of dS^T and 64 columns of the keys.
   __device__ __forceinline__ void start_dq_box(Accumulator<16, 64>& dq, ptx::SharedAddress ds,
-                                               int col_box) const {
-    const ptx::SharedAddress right = keys + col_box * KeyBoxes::kBoxBytes;
+                                               int col_box, int tensor) const {
+    const ptx::SharedAddress right = keys(tensor) + col_box * KeyBoxes::kBoxBytes;
     ptx::wgmma_fence();
 #pragma unroll
     for (int key = 0; key < kKeys; key += 16) {
@@ -193,12 +205,34 @@ struct KeyBlockTiles {
     ptx::mbarrier_wait(&mail.keys_full, 0);
     const int first = work.mask.queries - work.first_key;
     if (first >= kKeys || work.mask.queries == masks.keys) return;
-    KeyBoxes::template clear<kConsumers * kWarpgroup>(keys, first);
-    KeyBoxes::template clear<kConsumers * kWarpgroup>(values(), first);
+#pragma unroll
+    for (int of = 0; of <= kKeyTensors; ++of) {  // the last are the values
+      KeyBoxes::template clear<kConsumers * kWarpgroup>(keys(of), first);
+    }
     ptx::fence_async_proxy();  // as above
     ptx::barrier_sync(barrier, kConsumers * kWarpgroup);
   }
 };
+
+/// One thread loads the i-th tile of queries and its dO, with the stats that begin at `stats`. It
+/// has waited until the queries' stage is free.
+template <class Block>
+__device__ __forceinline__ void load_tile(typename Block::Mail& mail, const Block& block, int i,
+                                          int query, int head, int batch, const TensorMap& q_map,
+                                          const TensorMap& dout_map, const ColumnStats* stats) {
+  // snippet-begin load_tile
+  using Boxes = typename Block::QueryBoxes;
+  constexpr int kStatBytes = sizeof mail.stats[0];
+  ptx::Mbarrier* full = &mail.full[mail.queries(i)];
+  ptx::mbarrier_arrive_expect(full, Boxes::kBytes + kStatBytes);
+  Boxes::load(block.queries(i), q_map, query, head, batch, full);
+  ptx::bulk_load(mail.stats[i % 2], stats, kStatBytes, full);
+  full = &mail.full[mail.douts(i)];
+  mail.await_free(mail.douts(i), i);
+  ptx::mbarrier_arrive_expect(full, Boxes::kBytes);
+  Boxes::load(block.douts(i), dout_map, query, head, batch, full);
+  // snippet-end load_tile
+}
 
 /// One thread loads the keys and values, and the tiles of queries with their dO.
 template <class Block>
@@ -207,13 +241,11 @@ __device__ __forceinline__ void load_tiles(typename Block::Mail& mail, const Blo
                                            const TensorMap& v_map, const TensorMap& dout_map,
                                            const ColumnStats* stats, const BatchMasks& masks,
                                            const KeyWork& work, int heads, int group) {
-  using Boxes = typename Block::QueryBoxes;
   using KeyBoxes = typename Block::KeyBoxes;
   if (work.tiles == 0) return;
-  ptx::mbarrier_arrive_expect(&mail.keys_full, 2 * KeyBoxes::kBytes);
-  KeyBoxes::load(block.keys, k_map, work.first_key, work.kv_head, work.batch, &mail.keys_full);
+  ptx::mbarrier_arrive_expect(&mail.keys_full, Block::kKeyBytes);
+  KeyBoxes::load(block.keys(0), k_map, work.first_key, work.kv_head, work.batch, &mail.keys_full);
   KeyBoxes::load(block.values(), v_map, work.first_key, work.kv_head, work.batch, &mail.keys_full);
-  constexpr int kStatBytes = sizeof mail.stats[0];
   const int rows = (masks.queries + kRowsOfTerms - 1) / kRowsOfTerms * kRowsOfTerms;  // of a head
   // TMA clears what is past the tensor's end itself.
   const int length = work.mask.keys < masks.queries ? work.mask.keys : rows;
@@ -221,21 +253,15 @@ __device__ __forceinline__ void load_tiles(typename Block::Mail& mail, const Blo
   // snippet-begin load
   for (int i = 0; i < work.tiles; ++i) {
     const int head = work.kv_head * group + i / visited, tile = work.visited.first + i % visited;
-    const int query = tile * Boxes::kRows, free = i / 2 % 2 ^ 1;  // the parity when it is
+    const int query = tile * Block::kQueries;
     const std::int64_t row = (std::int64_t{work.batch} * heads + head) * rows + query;
-    ptx::Mbarrier* full = &mail.full[mail.queries(i)];
-    ptx::mbarrier_wait(&mail.empty[mail.queries(i)], free);
-    mail.tiles[i % 4] = {row, query, min(Boxes::kRows, length - query),
-                         work.mask.transposed().tiles(query, Boxes::kRows, Block::kKeys).last - 1 -
-                             work.first_key / Block::kKeys,
+    mail.await_free(mail.queries(i), i);
+    mail.tiles[i % 4] = {row, query, min(Block::kQueries, length - query),
+                         work.mask.transposed().tiles(query, Block::kQueries, Block::kKeys).last -
+                             1 - work.first_key / Block::kKeys,
                          tile < work.visited.whole_first || tile >= work.visited.whole_last};
-    ptx::mbarrier_arrive_expect(full, Boxes::kBytes + kStatBytes);
-    Boxes::load(block.queries(i), q_map, query, head, work.batch, full);
-    ptx::bulk_load(mail.stats[i % 2], stats + row / ColumnStats::kQueries, kStatBytes, full);
-    full = &mail.full[mail.douts(i)];
-    ptx::mbarrier_wait(&mail.empty[mail.douts(i)], free);
-    ptx::mbarrier_arrive_expect(full, Boxes::kBytes);
-    Boxes::load(block.douts(i), dout_map, query, head, work.batch, full);
+    load_tile(mail, block, i, query, head, work.batch, q_map, dout_map,
+              stats + row / ColumnStats::kQueries);
   }
   // snippet-end load
 }

@@ -12,7 +12,8 @@ namespace tile {
 template <class T>
 struct WideKeyBlock : KeyBlockTiles<T, 256, 64, 64> {
   using Tiles = KeyBlockTiles<T, 256, 64, 64>;
-  using Tiles::consumer, Tiles::douts, Tiles::keys, Tiles::queries, Tiles::Tiles, Tiles::values;
+  using Tiles::consumer, Tiles::douts, Tiles::keys, Tiles::memory, Tiles::queries, Tiles::Tiles,
+      Tiles::values;
   using Tiles::warp;
   using typename Tiles::QueryBoxes, typename Tiles::ScoreBoxes;
   static constexpr int kHalfQueries = 32, kHalfCols = 128, kDqCols = 64;  // dQ in two parts
@@ -20,14 +21,14 @@ struct WideKeyBlock : KeyBlockTiles<T, 256, 64, 64> {
   static constexpr int kScores = Tiles::kTileBytes, kBytes = kScores + 4 * ScoreBoxes::kBytes;
 
   __device__ ptx::SharedAddress weights(int i) const {
-    return keys + (kScores + i % 2 * 2 * ScoreBoxes::kBytes);
+    return memory + (kScores + i % 2 * 2 * ScoreBoxes::kBytes);
   }
   __device__ ptx::SharedAddress ds(int i) const { return weights(i) + ScoreBoxes::kBytes; }
   __device__ int warp_key() const { return warp * 16; }
   __device__ int first_query() const { return consumer * kHalfQueries; }  // of a tile
 
   __device__ __forceinline__ void start_scores(Accumulator<16, kHalfQueries>& scores, int i) const {
-    Tiles::start_product(scores, keys, 0, queries(i), first_query());
+    Tiles::start_product(scores, keys(0), 0, queries(i), first_query());
   }
   __device__ __forceinline__ void start_dweights(Accumulator<16, kHalfQueries>& dweights,
                                                  int i) const {
@@ -51,7 +52,7 @@ struct WideKeyBlock : KeyBlockTiles<T, 256, 64, 64> {
   }
   /// 64 of the consumer's columns of dQ = dS K: part 0 or 1.
   __device__ __forceinline__ void start_dq(Accumulator<16, kDqCols>& dq, int part, int i) const {
-    Tiles::start_dq_box(dq, ds(i), consumer * 2 + part);
+    Tiles::start_dq_box(dq, ds(i), consumer * 2 + part, 0);
   }
   /// Adds them to the sums of a tile that begins with row first_row of all heads.
   __device__ __forceinline__ void add_dq(float* sums, std::int64_t first_row,

@@ -68,6 +68,8 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("07_windowed_rope/windowed/forward6_persistent.cu", "headers"):
         "chapter 05's persistent blocks, which have 10, with a window and the walk over its parts",
     ("07_windowed_rope/windowed/forward6_persistent.cu", "header lines"): "the same",
+    ("07_windowed_rope/windowed/backward5_wgmma.cu", "header lines"):
+        "chapter 05's blocks of keys, which have 847, with a window and the walk over its parts",
     ("07_windowed_rope/windowed/backward2_tiles.cu", "lines"): "two kernels, one for each side",
     ("07_windowed_rope/windowed/backward2_tiles.cu", "changed"): "two kinds of tiles in both of them",
     ("07_windowed_rope/method/backward4_prologue.cu", "changed"):
@@ -116,6 +118,7 @@ CONTINUES = {f"07_windowed_rope/windowed/{step}.cu": f"05_flash_attention/{conti
     "backward2_tiles": "backward2_tiles",
     "backward3_mma": "backward3_mma",
     "backward4_one_pass": "backward6_one_pass",
+    "backward5_wgmma": "backward9_overlap",
 }.items()} | {
     "02_matmul/step21_split_k.cu": "02_matmul/step16_warp_specialized.cu",
     "02_matmul/step22_e4m3.cu": "02_matmul/step20_tma_store.cu",
@@ -124,6 +127,7 @@ CONTINUES = {f"07_windowed_rope/windowed/{step}.cu": f"05_flash_attention/{conti
     "05_flash_attention/backward11_wide.cu": "05_flash_attention/backward7_wgmma.cu",
     "07_windowed_rope/method/backward4_prologue.cu":
         "07_windowed_rope/windowed/backward4_one_pass.cu",
+    "07_windowed_rope/method/backward5_turn_twice.cu": "07_windowed_rope/method/backward3_sums.cu",
 }
 
 # A struct's definition, or a name for a tuple or a pair.

@@ -20,6 +20,7 @@ MAY_SPILL: dict[str, str] = {
     "windowed_two_visits":
         "16 to 76 bytes, for the same reason; 56 to 192 with rotation, once a part",
     "windowed_mma": "4 bytes at head dimension 256 on compute capability 8.0",
+    "windowed_backward_wgmma": "16 bytes: chapter 05's `attention_backward_overlap` has 24 and 36",
     "method_backward_prologue": "100 bytes: `one_pass` has 48, and the keys are rotated back",
     "attention_backward_one_pass":
         "8 to 180 bytes; written without, it was 9 % slower on an H200",

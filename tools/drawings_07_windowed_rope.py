@@ -377,6 +377,53 @@ class Drawn:
         return "\n".join([first, for_dark_screens(rest), rest])
 
 
+def backward_block(root):
+    """Backward step 5 at head dimension 128: a block's memory, and its tiles one after the other."""
+    text = (root / "tile/key_blocks.cuh").read_text(encoding="utf-8")
+    assert "kRows = 64, kConsumers = 2" in text and "kDim == 64 ? 128 : 64" in text
+    keys, queries, dim = 128, 64, 128
+    canvas = Canvas(800, 400, "Backward, step 5: what a block holds")
+    canvas.text(20, 30, "d = 128: a block keeps 128 keys, and tiles of 64 queries go by", 14,
+                bold=True)
+    places = [(name, keys * dim * 2, colours) for name, colours in
+              (("K2", (B_PALE, B)), ("K1", (A_PALE, A)), ("V", (C_PALE, C)))]
+    places += [(name, 2 * queries * size, (LIGHT, EDGE)) for name, size in
+               (("2 tiles of Q", dim * 2), ("their dO", dim * 2), ("2 of dS", keys * 2))]
+    places.append(("dQ out", queries * dim * 4, (LIGHT, EDGE)))
+    canvas.text(20, 62, f"shared memory, {sum(size for _, size, _ in places) // 1024} KiB", 13)
+    for n, (name, size, colours) in enumerate(places):
+        x = 20 + n * 109
+        canvas.rect(x, 72, 103, 40, *colours)
+        canvas.text(x + 51, 90, name, 12, INK, "middle")
+        canvas.text(x + 51, 106, f"{size // 1024} KiB", 12, GREY, "middle")
+    canvas.text(20, 146, "a consumer's products with keys, and its sums, over six tiles of queries",
+                13)
+    far, tiles, left, width = 3, 6, 150, 86
+    for row, (name, late) in enumerate((("S = Q Kᵀ", 0), ("dQ = dS K", 1))):
+        y = 160 + row * 44
+        canvas.text(20, y + 22, name, 13)
+        for i in range(tiles):
+            x, is_far = left + (i + late) * width, i < far
+            canvas.rect(x, y, width - 4, 34, *((B_PALE, B) if is_far else (A_PALE, A)))
+            canvas.text(x + width / 2 - 2, y + 22, f"tile {i}: K{2 if is_far else 1}", 12, INK,
+                        "middle")
+    for row, (name, parts) in enumerate((("sums of dK", ((far, "dK2", (B_PALE, B)),
+                                                         (tiles - far, "dK1", (A_PALE, A)))),
+                                         ("sums of dV", ((tiles, "dV", (C_PALE, C)),)))):
+        y, x = 256 + row * 44, left
+        canvas.text(20, y + 22, name, 13)
+        for count, part, colours in parts:
+            canvas.rect(x, y, count * width - 4, 34, *colours)
+            canvas.text(x + width, y + 22, part, 12, INK, "middle")
+            x += count * width
+    x = left + far * width - 2
+    canvas.line(x, 154, x, 340, RED, dashes="4 3")
+    canvas.text(x, 356, "dK2 is stored, and the registers are set to 0", 12, RED, "middle")
+    canvas.text(20, 384, "dQ comes a tile late: when tile 3 is the first near one, dQ2 of tile 2 "
+                "still needs K2.", 12, GREY)
+    return canvas
+
+
 def scores(root):
     """As ./tour run 07 --compare draws them."""
     path = program(root, "print_curves", f"{CHAPTER}/test/bench_curves.cpp", 
@@ -387,4 +434,4 @@ def scores(root):
 
 FIGURES = {f"{CHAPTER}/figures/{name}.svg": draw for name, draw in (
     ("tile_map", tile_map), ("parts", parts), ("distances", distances), ("gradients", gradients),
-    ("scores", scores))}
+    ("backward5_block", backward_block), ("scores", scores))}

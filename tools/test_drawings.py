@@ -56,7 +56,7 @@ PAGES = {"README.md": front_page.FIGURES, "CONTRIBUTING.md": contributing.FIGURE
          "06_rope/scaling.md": of_page(rope.FIGURES, "wavelengths", "angles"),
          "06_rope/absolute.md": of_page(rope.FIGURES, "absolute"),
          "07_windowed_rope/README.md": of_page(windowed.FIGURES, "distances", "tile_map", "parts",
-                                               "gradients"),
+                                               "gradients", "backward5"),
          "07_windowed_rope/methods.md": methods.FIGURES,
          "07_windowed_rope/encodings.md": of_page(windowed.FIGURES, "scores")}
 
@@ -850,6 +850,13 @@ class WindowedRope(WithSource):
                          list(range(farthest + 1)))
         self.assertEqual([windowed.crossing(ROOT, method, factor)
                           for method, factor, *_ in windowed.METHODS], [12793, 25088, None])
+
+    def test_block_of_backward_step_5(self):
+        self.holds("windowed/backward5_wgmma.cu", "using KeyBlock = tile::KeyBlock<T, kDim, 2>;",
+                   "if (i == far_tiles) finish_dk(dk2);", "start_dq(dq, i - 1)",
+                   "block.start_dq(dq, i, i >= far_tiles);")
+        self.holds("../tile/key_blocks.cuh", "// {[kKeyTensors]{keys}, values, [4]{queries or dO}, "
+                   "[2]{dS^T}, [kWarps]{dQ}}")
 
     def test_gradients(self):
         self.assertEqual(windowed.small_kinds(ROOT), [

@@ -12,6 +12,8 @@ inline constexpr const ForwardLadder::Step& kPersistent = kForward[5];
 static_assert(kPersistent.name == "persistent");
 inline constexpr const BackwardLadder::Step& kOnePass = kBackward[3];
 static_assert(kOnePass.name == "one_pass");
+inline constexpr const BackwardLadder::Step& kWgmma = kBackward[4];
+static_assert(kWgmma.name == "wgmma");
 
 /// Whether the workspace is large enough, and a step of windowed attention takes the rotated rows.
 template <class Call>

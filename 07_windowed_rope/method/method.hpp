@@ -58,9 +58,9 @@ MethodStep composed, prologue, turn_twice;
 using MethodTakes = tile::Status(const AttentionForward&, const tile::Device&);
 MethodTakes takes_composed, takes_prologue, takes_turn_twice;
 using MethodBackwardStep = tile::Status(const AttentionBackward&, void* stream);
-MethodBackwardStep composed, chunks, sums, prologue;
+MethodBackwardStep composed, chunks, sums, prologue, turn_twice;
 using MethodBackwardTakes = tile::Status(const AttentionBackward&, const tile::Device&);
-MethodBackwardTakes takes_composed, takes_chunks, takes_sums, takes_prologue;
+MethodBackwardTakes takes_composed, takes_chunks, takes_sums, takes_prologue, takes_turn_twice;
 
 // ---- The ladders ----
 
@@ -144,6 +144,16 @@ inline constexpr MethodBackwardLadder::Step kMethodBackward[] = {
      .otherwise = "sums",
      .shows = kShowsMethod,
      .launch = prologue,
+     .workspace_bytes = composed_bytes},
+    {.name = "turn_twice",
+     .idea = "keys rotated in memory again, as in `sums`; then windowed attention by wgmma",
+     .types = k16Bits,
+     .needs = {tile::Feature::bf16_mma, tile::Feature::cp_async, tile::Feature::tma,
+               tile::Feature::wgmma},
+     .takes = takes_turn_twice,
+     .otherwise = "prologue",
+     .shows = kShowsMethod,
+     .launch = turn_twice,
      .workspace_bytes = composed_bytes},
 };
 inline constexpr MethodBackwardLadder kMethodBackwardLadder{.name = "method backward",

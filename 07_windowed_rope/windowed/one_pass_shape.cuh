@@ -1,7 +1,6 @@
-// How a block of the fastest backward loop divides its work, and where its sums lie.
+// How a block of the fastest backward loop with mma divides its work.
 #pragma once
 
-#include "tile/host/dq_sums.hpp"
 #include "tile/query_stage.cuh"
 #include "tile/stored_scores.cuh"
 #include "windowed/windowed_rope.cuh"
@@ -26,16 +25,6 @@ struct OnePassShape {
       2 * kKept * kDim * 2 + 2 * kStageBytes + (kSharing > 1 ? 2 : 1) * kScoreBytes;
 };
 
-/// Each [batch][heads][rows of stats / 16][head_dim / 8][32 lanes], as mma leaves them; not scaled.
-struct DqSums {
-  float4 *near, *far;  // of dq and dq_far
-};
-/// They lie after the stats in the workspace.
-inline DqSums dq_sums_of(const AttentionBackward& p) {
-  const std::int64_t rows = tile::rows_of_dq_sums(p);
-  auto* near = reinterpret_cast<float4*>(static_cast<RowStats*>(p.workspace) + rows);
-  return {near, near + rows * (p.head_dim / 4)};
-}
 inline tile::Status clear(const AttentionBackward& p, const DqSums& sums, void* stream) {
   TILE_TRY(tile::clear_dq_sums(p, sums.near, stream));
   return tile::clear_dq_sums(p, sums.far, stream);

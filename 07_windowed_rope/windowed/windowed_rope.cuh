@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <string>
 
-#include "tile/host/attention_launch.hpp"
+#include "tile/host/dq_sums.hpp"
 #include "tile/host/head_dim.hpp"
 #include "tile/host/tensor_argument.hpp"
 #include "windowed/window.hpp"
@@ -24,6 +24,21 @@ inline Window window_of(const tile::Attention& p) {
 
 /// Fills in the stats, [batch][heads][rows of stats], at the beginning of the workspace.
 tile::Status compute_stats(const AttentionBackward& p, void* stream);
+
+/// The same in the order of wgmma's columns, and zeros for both sums of dQ after them, for step
+/// `wgmma`. The type has 16 bits.
+tile::Status compute_column_stats(const AttentionBackward& p, void* stream);
+
+/// Each [batch][heads][rows of stats / 16][head_dim / 8][32 lanes], as mma leaves them; not scaled.
+struct DqSums {
+  float4 *near, *far;  // of dq and dq_far
+};
+/// They lie after the stats in the workspace.
+inline DqSums dq_sums_of(const AttentionBackward& p) {
+  const std::int64_t rows = tile::rows_of_dq_sums(p);
+  auto* near = reinterpret_cast<float4*>(static_cast<RowStats*>(p.workspace) + rows);
+  return {near, near + rows * (p.head_dim / 4)};
+}
 
 /// dq, as `p` describes q, becomes p.scale times the sums (tile/host/dq_sums.hpp). The type has 16
 /// bits.

@@ -76,15 +76,15 @@ tile::Status check_chunks(const AttentionBackward& p);
 // The steps. Each computes its outputs in the given stream (a cudaStream_t).
 using ForwardStep = tile::Status(const AttentionForward&, void* stream);
 ForwardStep scores, tiles, mma, two_visits, wgmma, persistent;
-/// Step `one_pass` leaves the sums of dq and dq_far in the workspace if dq has no data.
+/// Steps `one_pass` and `wgmma` leave the sums of dq and dq_far in the workspace if dq has no data.
 using BackwardStep = tile::Status(const AttentionBackward&, void* stream);
-BackwardStep scores, tiles, mma, one_pass;
+BackwardStep scores, tiles, mma, one_pass, wgmma;
 
 // What their own kernels take.
 using ForwardTakes = tile::Status(const AttentionForward&, const tile::Device&);
 ForwardTakes takes_scores, takes_tiles, takes_mma, takes_two_visits, takes_wgmma, takes_persistent;
 using BackwardTakes = tile::Status(const AttentionBackward&, const tile::Device&);
-BackwardTakes takes_scores, takes_tiles, takes_mma, takes_one_pass;
+BackwardTakes takes_scores, takes_tiles, takes_mma, takes_one_pass, takes_wgmma;
 
 // ---- The ladders ----
 
@@ -194,6 +194,16 @@ inline constexpr BackwardLadder::Step kBackward[] = {
      .otherwise = "mma",
      .shows = kShows,
      .launch = one_pass,
+     .workspace_bytes = stats_and_sums_bytes},
+    {.name = "wgmma",
+     .idea = "chapter 05's last loop from far queries to near ones, with both keys in the block",
+     .types = k16Bits,
+     .needs = {tile::Feature::bf16_mma, tile::Feature::cp_async, tile::Feature::tma,
+               tile::Feature::wgmma},
+     .takes = takes_wgmma,
+     .otherwise = "one_pass",
+     .shows = kShows,
+     .launch = wgmma,
      .workspace_bytes = stats_and_sums_bytes},
 };
 inline constexpr BackwardLadder kBackwardLadder{.name = "windowed backward",

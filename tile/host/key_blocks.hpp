@@ -11,24 +11,27 @@
 namespace tile {
 
 /// Whether TMA takes the rows of what is read.
-inline Status check_tensor_maps(const AttentionBackward& p) {
+inline Status check_tensor_maps(const AttentionBackward& p, bool has_far = false) {
   using Boxes = HeadBoxes<__half, 64, 64>;  // strides are asked for, whatever the extents
   for (const auto& [name, x, heads, rows] : {std::tuple{"q", &p.q, p.heads, p.queries},
                                              {"k", &p.k, p.kv_heads, p.keys},
                                              {"v", &p.v, p.kv_heads, p.keys},
                                              {"o", &p.o, p.heads, p.queries},
-                                             {"dout", &p.dout, p.heads, p.queries}}) {
+                                             {"dout", &p.dout, p.heads, p.queries},
+                                             {"q_far", &p.q_far, p.heads, p.queries},
+                                             {"k_far", &p.k_far, p.kv_heads, p.keys}}) {
+    if (!has_far && (x == &p.q_far || x == &p.k_far)) continue;
     TILE_TRY(
         check_tensor_map(name, Boxes::boxed(p.type, x->data, p.batch, heads, rows, x->stride)));
   }
   return {};
 }
 /// And whether KeyBlock takes the head dimension.
-inline Status check_key_blocks(const AttentionBackward& p) {
+inline Status check_key_blocks(const AttentionBackward& p, bool has_far = false) {
   if (p.head_dim != 64 && p.head_dim != 128) {
     return unsupported("head_dim", std::to_string(p.head_dim) + " is neither 64 nor 128");
   }
-  return check_tensor_maps(p);
+  return check_tensor_maps(p, has_far);
 }
 
 /// Where the stats and the sums of dQ lie in the workspace, one after the other.
@@ -42,9 +45,9 @@ inline float4* sums_of(const AttentionBackward& p) {
 /// How many heads of keys have their blocks begin together. Under a causal mask, where short blocks
 /// are to fill gaps, those whose queries, dO and sums of dQ fill 40 MB of the L2 (of an H100: 50
 /// MB); otherwise one, whose blocks add to the same sums.
-inline unsigned key_heads_together(const AttentionBackward& p) {
+inline unsigned key_heads_together(const AttentionBackward& p, int element_bytes = 8) {
   if (p.right >= p.keys) return 1;
-  const std::int64_t head_bytes = std::max<std::int64_t>(p.queries * p.head_dim * 8, 1);
+  const std::int64_t head_bytes = std::max<std::int64_t>(p.queries * p.head_dim * element_bytes, 1);
   return static_cast<unsigned>(
       std::clamp<std::int64_t>(40'000'000 / head_bytes / group_of(p), 1, p.batch * p.kv_heads));
 }
