@@ -155,6 +155,29 @@ __global__ void __launch_bounds__(KeyBlock<T, kDim>::kThreads, 1) windowed_backw
 }
 // snippet-end kernel
 
+template <class T, int kDim>
+tile::Status launch_parts(const AttentionBackward& p, void* stream) {
+  using Block = KeyBlock<T, kDim>;
+  using QueryBoxes = typename Block::QueryBoxes;
+  using KeyBoxes = typename Block::KeyBoxes;
+  Maps maps;
+  TILE_TRY(QueryBoxes::make_map("q", p.type, p.q, p.batch, p.heads, p.queries, &maps.q1));
+  TILE_TRY(KeyBoxes::make_map("k", p.type, p.k, p.batch, p.kv_heads, p.keys, &maps.k1));
+  TILE_TRY(QueryBoxes::make_map("q_far", p.type, p.q_far, p.batch, p.heads, p.queries, &maps.q2));
+  TILE_TRY(KeyBoxes::make_map("k_far", p.type, p.k_far, p.batch, p.kv_heads, p.keys, &maps.k2));
+  TILE_TRY(KeyBoxes::make_map("v", p.type, p.v, p.batch, p.kv_heads, p.keys, &maps.v));
+  TILE_TRY(QueryBoxes::make_map("dout", p.type, p.dout, p.batch, p.heads, p.queries, &maps.dout));
+  unsigned blocks = 0;
+  TILE_TRY(blocks_for_tiles(p, p.kv_heads, p.keys, Block::kKeys, &blocks));
+  // Of an element of a head's queries: Q1, Q2, dO, and two sums.
+  const unsigned together = tile::key_heads_together(p, 3 * 2 + 2 * 4);
+  return tile::launch(windowed_backward_wgmma<T, kDim>, "windowed_backward_wgmma", blocks,
+                      Block::kThreads, Block::kBytes, stream, maps, tile::column_stats_of(p),
+                      reinterpret_cast<float*>(dq_sums_of(p).near), heads_of<T>(p.dk),
+                      heads_of<T>(p.dk_far), heads_of<T>(p.dv), masks_of(p), window_of(p), p.batch,
+                      p.heads, group_of(p), together, p.scale);
+}
+
 }  // namespace
 
 tile::Status takes_wgmma(const AttentionBackward& p, const tile::Device&) {
@@ -166,27 +189,8 @@ tile::Status takes_wgmma(const AttentionBackward& p, const tile::Device&) {
 tile::Status wgmma(const AttentionBackward& p, void* stream) {
   TILE_TRY(compute_column_stats(p, stream));
   TILE_TRY(with_16_bits_and_head_dim(p.type, p.head_dim, [&](auto element, auto head_dim) {
-    using T = decltype(element);
     constexpr int kDim = head_dim.value == 128 ? 128 : 64;
-    using Block = KeyBlock<T, kDim>;
-    using QueryBoxes = typename Block::QueryBoxes;
-    using KeyBoxes = typename Block::KeyBoxes;
-    Maps maps;
-    TILE_TRY(QueryBoxes::make_map("q", p.type, p.q, p.batch, p.heads, p.queries, &maps.q1));
-    TILE_TRY(KeyBoxes::make_map("k", p.type, p.k, p.batch, p.kv_heads, p.keys, &maps.k1));
-    TILE_TRY(QueryBoxes::make_map("q_far", p.type, p.q_far, p.batch, p.heads, p.queries, &maps.q2));
-    TILE_TRY(KeyBoxes::make_map("k_far", p.type, p.k_far, p.batch, p.kv_heads, p.keys, &maps.k2));
-    TILE_TRY(KeyBoxes::make_map("v", p.type, p.v, p.batch, p.kv_heads, p.keys, &maps.v));
-    TILE_TRY(QueryBoxes::make_map("dout", p.type, p.dout, p.batch, p.heads, p.queries, &maps.dout));
-    unsigned blocks = 0;
-    TILE_TRY(blocks_for_tiles(p, p.kv_heads, p.keys, Block::kKeys, &blocks));
-    // Of an element of a head's queries: Q1, Q2, dO, and two sums.
-    const unsigned together = tile::key_heads_together(p, 3 * 2 + 2 * 4);
-    return tile::launch(windowed_backward_wgmma<T, kDim>, "windowed_backward_wgmma", blocks,
-                        Block::kThreads, Block::kBytes, stream, maps, tile::column_stats_of(p),
-                        reinterpret_cast<float*>(dq_sums_of(p).near), heads_of<T>(p.dk),
-                        heads_of<T>(p.dk_far), heads_of<T>(p.dv), masks_of(p), window_of(p),
-                        p.batch, p.heads, group_of(p), together, p.scale);
+    return launch_parts<decltype(element), kDim>(p, stream);
   }));
   if (!p.dq.data) return {};  // the caller makes something else of the sums
   TILE_TRY(round_dq(p, dq_sums_of(p).near, p.dq, stream));

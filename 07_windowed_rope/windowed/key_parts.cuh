@@ -46,9 +46,9 @@ __device__ __forceinline__ void load_parts(typename Block::Mail& mail, const Blo
   const int rows = (masks.queries + kRowsOfTerms - 1) / kRowsOfTerms * kRowsOfTerms;  // of a head
   // TMA clears what is past the tensor's end itself.
   const int length = work.mask.keys < masks.queries ? work.mask.keys : rows;
-  // snippet-begin load
   int i = 0;
 #pragma unroll 1
+  // snippet-begin load
   for (int part = 0; part < Window::kParts; ++part) {
     const Mask::Tiles visited = visited_in<Block>(part, work, window);
     const bool near = Window::is_near(part);
