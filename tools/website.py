@@ -260,7 +260,7 @@ return {
   brightness: (ground[0] + ground[1] + ground[2]) / 3,
   width: document.documentElement.scrollWidth,
   missing: [...document.images].filter(i => !i.naturalWidth).map(i => i.src),
-  letters: [...document.images].filter(i => i.width < 0.75 * i.getAttribute("width")).map(i => i.src),
+  letters: [...document.images].filter(i => i.width < 0.74 * i.getAttribute("width")).map(i => i.src),
   formulas: document.querySelectorAll(".math").length,
   set: document.querySelectorAll(".math .katex").length,
   buttons: document.querySelectorAll("div.highlight").length - document.querySelectorAll("button.copybtn").length,
