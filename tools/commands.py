@@ -13,7 +13,6 @@ The commands come from the pages: read those of others before you run this.
 import pathlib
 import re
 import subprocess
-import sys
 import time
 
 import documents
@@ -22,8 +21,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 SECONDS = 60  # for one command
 
 ELSEWHERE = (
-    (r"\./tour", "its chapters run here, one by one"),
-    (r"\./tour run (05|05 backward|07)", "8 s each: .ci/run's check build with clang runs the same steps"),
+    (r"\./tour( run (05|05 backward|07))?",
+     "8 s or more: .ci/run's check build with clang runs the same, two chapters with each commit"),
     (r"(CPU_DEVICE_ORDER=\S+ )?\./tour test\b.*", ".ci/run runs the tests; all orders before a release"),
     (r"\./tour run 02 3 --check", "the check build takes minutes; .ci/run has a chapter's with each commit"),
     (r"\./tour exercise \d\d\.\d", ".ci/run builds and checks each exercise as it is shipped"),
@@ -43,13 +42,17 @@ ELSEWHERE = (
 )
 
 
+def blocks_of(lines):
+    """The generated blocks of a page; none if it is malformed, which tools/docs says."""
+    try:
+        return documents.blocks_of(lines)
+    except documents.DocumentError:
+        return []
+
+
 def commands_of(lines):
     """The commands of a page's ```sh blocks with the numbers of their lines."""
-    try:
-        generated = {number for block in documents.blocks_of(lines)
-                     for number in range(block.first, block.last)}
-    except documents.DocumentError:
-        generated = set()  # tools/docs says so
+    generated = {number for block in blocks_of(lines) for number in range(block.first, block.last)}
     found, inside = [], False
     for at, line in enumerate(lines):
         if (fence := documents.FENCE.fullmatch(line)) and at not in generated:
@@ -72,7 +75,8 @@ def here(command):
 
 def sort(pages, elsewhere):
     """{command: (where it stands first, why it does not run here or "")}, and what is wrong."""
-    outputs = {shown(block.argument) for lines in pages.values() for block in blocks(lines)}
+    outputs = {shown(block.argument) for lines in pages.values() for block in blocks_of(lines)
+               if block.kind == "output"}
     sorted_commands, unused = {}, {pattern for pattern, _ in elsewhere}
     for page, lines in pages.items():
         for number, command in commands_of(lines):
@@ -83,13 +87,6 @@ def sort(pages, elsewhere):
                     reason = reason or why
             sorted_commands.setdefault(command, (f"{page}:{number}", reason))
     return sorted_commands, [f"tools/commands.py: no page has a command like {p}" for p in sorted(unused)]
-
-
-def blocks(lines):
-    try:
-        return [block for block in documents.blocks_of(lines) if block.kind == "output"]
-    except documents.DocumentError:
-        return []
 
 
 def run(command, root):
