@@ -3,11 +3,11 @@ import json
 import math
 import re
 import textwrap
+from typing import NamedTuple
 
 from drawing import A, B, C, EDGE, GREY, GROUND, INK, OCHRE, RED, VIOLET, Canvas, text_width
 from drawings_02_matmul import DEVICE_TB_PER_S, TFLOPS
 
-RESULTS = "docs/results/nvidia-h200.json"
 TENSOR_TFLOPS, FP8_TFLOPS = 989, 1979  # data sheet, without sparsity
 COLOURS = {"01": GREY, "02": A, "03": C, "04": OCHRE, "05": B, "06": VIOLET, "07": RED}
 
@@ -26,6 +26,24 @@ LADDERS = {
     "07_windowed_rope": [("forward", f"{WINDOWED} causal"), ("forward", f"{WINDOWED} rerope"),
                          ("backward", f"{WINDOWED} causal"), ("backward", f"{WINDOWED} rerope")],
 }
+# Of an H100 the file has steps on Hopper's instructions, beside the peers.
+H100_LADDERS = {
+    "02_matmul": [("forward", "bf16 m4096 n4096 k4096"), ("forward", "bf16 m8192 n8192 k8192"),
+                  ("forward", "bf16 m512 n512 k8192"), ("forward", "e4m3 m8192 n8192 k8192 B^T")],
+    "05_flash_attention": [("forward", ATTENTION), ("forward", ATTENTION.replace("causal", "full"))],
+    "07_windowed_rope": LADDERS["07_windowed_rope"],
+}
+
+
+class Card(NamedTuple):
+    name: str
+    results: str
+    tb_per_s: float  # data sheet
+    ladders: dict
+
+
+H200 = Card("an H200", "docs/results/nvidia-h200.json", DEVICE_TB_PER_S, LADDERS)
+H100 = Card("an H100", "docs/results/nvidia-h100.json", 3.35, H100_LADDERS)
 # Peers that do not compute the same: a bound, and one score for each pair where there are two.
 OTHERS = ("", "copy", "cuDNN causal")
 
@@ -42,9 +60,9 @@ def order_of_steps(root, chapter, direction):
     return numbers
 
 
-def rows_of(root, chapter, direction, case=None):
+def rows_of(root, chapter, direction, case=None, card=H200):
     """The rows of bursts of the ladder's steps, in their order, older ones first."""
-    rows = json.loads((root / RESULTS).read_text(encoding="utf-8"))
+    rows = json.loads((root / card.results).read_text(encoding="utf-8"))
     numbers = order_of_steps(root, chapter, direction)
     return sorted((row for row in rows if row["chapter"] == chapter and row["direction"] == direction
                    and row["metric"].endswith("burst") and case in (None, row["case"])
@@ -86,11 +104,11 @@ def with_foot(draw, shown, height, title, note=""):
 
 
 # ---- A ladder for each chapter ----
-def ladder(chapter):
+def ladder(chapter, card=H200):
     def draw(root):
         groups = []
-        for direction, case in LADDERS[chapter]:
-            rows = rows_of(root, chapter, direction, case)
+        for direction, case in card.ladders[chapter]:
+            rows = rows_of(root, chapter, direction, case, card)
             if not rows:
                 raise ValueError(f"{chapter}, {direction}: there are no rows of {case}")
             groups.append((direction, case, newest(rows), best_peer(rows)))
@@ -113,7 +131,7 @@ def ladder(chapter):
                     y += 26
                 y += 34
         height = 10 + sum(48 + 26 * (len(steps) + bool(peer)) for *_, steps, peer in groups)
-        return with_foot(bars, shown, height, f"The steps of {chapter} on an H200, and the fastest peer",
+        return with_foot(bars, shown, height, f"The steps of {chapter} on {card.name}, and the fastest peer",
                          "Grey: the fastest peer. Rows of different dates are of different runs.")
     return draw
 
@@ -138,7 +156,7 @@ def intensity(row):
     if row["unit"] == "TFLOP/s":  # attention: pairs of a query and a key, products of d multiply-adds
         forward = row["direction"] == "forward"
         far = "W" in number
-        pairs = number["S"] * (number["S"] + 1) / 2
+        pairs = number["S"] * (number["S"] if row["case"].endswith(" full") else (number["S"] + 1) / 2)
         operations = 2 * (2 if forward else 5) * pairs * number["H"]
         of_q, of_k = ((3, 3) if far else (2, 2)) if forward else ((6, 6) if far else (4, 4))
         return operations / (size * number["S"] * (of_q * number["H"] + of_k * number["Hkv"]))
@@ -151,14 +169,14 @@ def rate(row):
     return row["value"] * (intensity(row) if row["unit"] == "TB/s" else 1)
 
 
-def points(root):
+def points(root, card=H200):
     """Of each step of each chapter one row: that of its chapter's chart, or else its fastest."""
     found = []
-    for chapter, ladders in LADDERS.items():
+    for chapter, ladders in card.ladders.items():
         for direction in ("forward", "backward"):
             cases = [case for of, case in ladders if of == direction]
             steps = {}
-            for row in rows_of(root, chapter, direction):
+            for row in rows_of(root, chapter, direction, card=card):
                 if row["unit"] == "TB/s" and chapter in ("02_matmul", "05_flash_attention"):
                     continue  # decoding, whose bytes are those of the keys and values
                 if re.search(r" D\d", row["case"]):
@@ -170,8 +188,8 @@ def points(root):
     return found
 
 
-def roofline(root):
-    shown = points(root)
+def roofline(root, card=H200):
+    shown = points(root, card)
 
     def draw(canvas):
         left, right, top, bottom = 64, 780, 64, 500
@@ -192,20 +210,20 @@ def roofline(root):
         canvas.text(right, bottom + 36, "operations for each byte that must move", 12, GREY, "end")
         for roof, name in ((TFLOPS, f"fp32: {TFLOPS:.0f}"), (TENSOR_TFLOPS, f"bf16: {TENSOR_TFLOPS}"),
                            (FP8_TFLOPS, f"fp8: {FP8_TFLOPS:,}")):
-            canvas.line(x_of(roof / DEVICE_TB_PER_S), y_of(roof), right, y_of(roof), INK, 2)
-            canvas.text(x_of(roof / DEVICE_TB_PER_S) - 8, y_of(roof) - 6, name, 12, INK, "end", bold=True)
-        canvas.line(x_of(x_from), y_of(x_from * DEVICE_TB_PER_S),
-                    x_of(FP8_TFLOPS / DEVICE_TB_PER_S), y_of(FP8_TFLOPS), INK, 2)
-        canvas.text(x_of(0.1), y_of(8), f"memory: {DEVICE_TB_PER_S} TB/s", 12, INK, bold=True)
+            canvas.line(x_of(roof / card.tb_per_s), y_of(roof), right, y_of(roof), INK, 2)
+            canvas.text(x_of(roof / card.tb_per_s) - 8, y_of(roof) - 6, name, 12, INK, "end", bold=True)
+        canvas.line(x_of(x_from), y_of(x_from * card.tb_per_s),
+                    x_of(FP8_TFLOPS / card.tb_per_s), y_of(FP8_TFLOPS), INK, 2)
+        canvas.text(x_of(0.1), y_of(8), f"memory: {card.tb_per_s} TB/s", 12, INK, bold=True)
         for row in shown:
             canvas.dot(x_of(intensity(row)), y_of(rate(row)), 4.5, COLOURS[row["chapter"][:2]])
         x = left
-        for number, colour in COLOURS.items():
-            canvas.dot(x + 6, 26, 5, colour)
+        for number in (chapter[:2] for chapter in card.ladders):
+            canvas.dot(x + 6, 26, 5, COLOURS[number])
             canvas.text(x + 16, 30, number, 13)
             x += 56
         canvas.text(x + 10, 30, f"chapters; {len(shown)} steps, forward and backward", 13, GREY)
-    return with_foot(draw, shown, 550, "Every measured step on one roofline of an H200")
+    return with_foot(draw, shown, 550, f"Every measured step on one roofline of {card.name}")
 
 
 # ---- The last step of each ladder, beside its fastest peer ----
@@ -254,4 +272,6 @@ def ratios(root):
 
 
 FIGURES = {f"docs/figures/ladder_{chapter[:2]}.svg": ladder(chapter) for chapter in LADDERS} | {
-    "docs/figures/results_roofline.svg": roofline, "docs/figures/results_ratios.svg": ratios}
+    f"docs/figures/results_h100_{chapter[:2]}.svg": ladder(chapter, H100) for chapter in H100_LADDERS} | {
+    "docs/figures/results_roofline.svg": roofline, "docs/figures/results_ratios.svg": ratios,
+    "docs/figures/results_h100_roofline.svg": lambda root: roofline(root, H100)}

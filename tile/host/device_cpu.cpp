@@ -4,7 +4,9 @@
 #include "cpu_device/launch.h"
 #include "cpu_device/options.h"
 #include "cpu_device/report.h"
+#include "cpu_device/xray.h"
 #include "tile/host/device.hpp"
+#include "tile/host/memory_requests.hpp"
 #include "tile/host/text.hpp"
 
 namespace tile {
@@ -57,6 +59,23 @@ std::vector<std::string> launched_kernels() {
   std::vector<std::string> names = cpu_device::take_launched_kernels();
   for (std::string& name : names) name.resize(std::min(name.find('<'), name.size()));
   return names;
+}
+
+bool count_memory_requests() {
+  cpu_device::options().xray = cpu_device::kChecking;
+  return cpu_device::kChecking;
+}
+
+std::vector<MemoryRequests> memory_requests() {
+  std::vector<MemoryRequests> all;
+  if constexpr (cpu_device::kChecking) {
+    auto number = [](std::uint64_t count) { return static_cast<std::int64_t>(count); };
+    for (const cpu_device::XrayLine& line : cpu_device::take_xray()) {
+      all.push_back({line.place, line.access, number(line.requests), number(line.cost),
+                     number(line.least)});
+    }
+  }
+  return all;
 }
 
 }  // namespace tile

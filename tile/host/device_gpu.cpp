@@ -3,6 +3,7 @@
 
 #include "tile/host/cuda_check.hpp"
 #include "tile/host/device.hpp"
+#include "tile/host/memory_requests.hpp"
 
 namespace tile {
 
@@ -35,5 +36,8 @@ std::string device_activity() { return {}; }
 BulkLoads bulk_loads() { return {}; }
 
 std::vector<std::string> launched_kernels() { return take_reported_launches(); }
+
+bool count_memory_requests() { return false; }
+std::vector<MemoryRequests> memory_requests() { return {}; }
 
 }  // namespace tile
