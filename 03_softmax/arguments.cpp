@@ -29,12 +29,20 @@ tile::Status check_extents(const Problem& p) {
   return {};
 }
 
+/// A workspace overlaps nothing. Its bytes are one row.
+template <class Buffers>
+tile::MatrixArgument workspace_of(const Buffers& b) {
+  return {"workspace", "", b.workspace, 1, b.workspace_bytes, b.workspace_bytes, 1};
+}
+
 tile::Status check_matrices(const std::vector<tile::MatrixArgument>& inputs,
-                            const tile::MatrixArgument& output) {
+                            const tile::MatrixArgument& output,
+                            const tile::MatrixArgument& workspace) {
   for (const tile::MatrixArgument& input : inputs) {
     TILE_TRY(tile::check_size(input));
   }
   TILE_TRY(tile::check_size(output));
+  if (workspace.cols < 0) return tile::invalid_argument("workspace_bytes", "is negative");
   if (output.empty()) return {};
   for (const tile::MatrixArgument& input : inputs) {
     TILE_TRY(tile::check_pointer(input));
@@ -43,7 +51,15 @@ tile::Status check_matrices(const std::vector<tile::MatrixArgument>& inputs,
   for (const tile::MatrixArgument& input : inputs) {
     TILE_TRY(tile::check_apart_or_same(output, input));
   }
-  return {};
+  if (workspace.empty()) return {};
+  TILE_TRY(tile::check_pointer(workspace));
+  if (reinterpret_cast<std::uintptr_t>(workspace.data) % 16) {
+    return tile::invalid_argument("workspace", "is not aligned to 16 bytes");
+  }
+  for (const tile::MatrixArgument& input : inputs) {
+    TILE_TRY(tile::check_apart(workspace, input));
+  }
+  return tile::check_apart(workspace, output);
 }
 
 template <class Problem>
@@ -67,13 +83,14 @@ tile::Status validate(const BackwardProblem& p, const BackwardBuffers& buffers) 
 
 tile::Status validate_matrices(const ForwardProblem& p, const ForwardBuffers& b) {
   TILE_TRY(check_extents(p));
-  return check_matrices({matrix(p, "x", "ldx", b.x, p.ldx)}, matrix(p, "y", "ldy", b.y, p.ldy));
+  return check_matrices({matrix(p, "x", "ldx", b.x, p.ldx)}, matrix(p, "y", "ldy", b.y, p.ldy),
+                        workspace_of(b));
 }
 
 tile::Status validate_matrices(const BackwardProblem& p, const BackwardBuffers& b) {
   TILE_TRY(check_extents(p));
   return check_matrices({matrix(p, "y", "ldy", b.y, p.ldy), matrix(p, "dy", "lddy", b.dy, p.lddy)},
-                        matrix(p, "dx", "lddx", b.dx, p.lddx));
+                        matrix(p, "dx", "lddx", b.dx, p.lddx), workspace_of(b));
 }
 
 tile::Status check_chunks(const ForwardProblem& p, const ForwardBuffers& b) {

@@ -1,5 +1,6 @@
 // How a block shares a row, for the steps that need to know it of one another.
 #include "softmax.hpp"
+#include "tile/host/split_plan.hpp"
 
 namespace softmax {
 namespace {
@@ -17,5 +18,13 @@ BlockPlan block_plan(const Problem& p, int matrices) {
 BlockPlan block_plan(const ForwardProblem& p) { return block_plan(p, 1); }
 
 BlockPlan block_plan(const BackwardProblem& p) { return block_plan(p, 2); }
+
+// Of each piece a maximum and a sum; backward a sum.
+std::int64_t split_bytes(const ForwardProblem& p) {
+  return tile::split_bytes(p.rows, p.cols, tile::size_bytes(p.type), 2 * sizeof(float));
+}
+std::int64_t split_bytes(const BackwardProblem& p) {
+  return tile::split_bytes(p.rows, p.cols, tile::size_bytes(p.type), sizeof(float));
+}
 
 }  // namespace softmax

@@ -37,6 +37,8 @@ struct ForwardProblem {
 struct ForwardBuffers {
   const void* x;
   void* y;
+  void* workspace = nullptr;         // aligned to 16 bytes; holds nothing before or after
+  std::int64_t workspace_bytes = 0;  // with less than a step's row says, an earlier step runs
 };
 
 /// From the forward pass's y and the gradient dy of a loss with respect to it:
@@ -60,6 +62,8 @@ struct BackwardBuffers {
   const void* y;
   const void* dy;
   void* dx;
+  void* workspace = nullptr;
+  std::int64_t workspace_bytes = 0;
 };
 
 /// What is checked before any step. The Status names the argument that is wrong.
@@ -100,6 +104,19 @@ struct BlockPlan {
 BlockPlan block_plan(const ForwardProblem& problem);
 BlockPlan block_plan(const BackwardProblem& problem);
 
+/// Whether rows that clusters could share are too few to fill the card with clusters of them. Rows
+/// of less than 64 KiB take microseconds, with any step.
+template <class Problem>
+bool is_short_of_rows(const Problem& p, const tile::Device& device) {
+  constexpr std::int64_t kBlocksOfCluster = 16;
+  return p.cols >= (64 << 10) / static_cast<std::int64_t>(tile::size_bytes(p.type)) &&
+         p.rows * kBlocksOfCluster < device.multiprocessors;
+}
+
+/// The workspace of step `split`.
+std::int64_t split_bytes(const ForwardProblem& problem);
+std::int64_t split_bytes(const BackwardProblem& problem);
+
 // The steps of both passes, in the given stream (a cudaStream_t), and what they take.
 using ForwardStep = tile::Status(const ForwardProblem&, const ForwardBuffers&, void* stream);
 using BackwardStep = tile::Status(const BackwardProblem&, const BackwardBuffers&, void* stream);
@@ -107,10 +124,10 @@ using ForwardTakes = tile::Status(const ForwardProblem&, const ForwardBuffers&,
                                   const tile::Device&);
 using BackwardTakes = tile::Status(const BackwardProblem&, const BackwardBuffers&,
                                    const tile::Device&);
-ForwardStep thread_per_row, block_per_row, shuffles, online, registers, shared, cluster, queue;
-BackwardStep thread_per_row, block_per_row, shuffles, registers, shared, cluster;
-ForwardTakes takes_registers, takes_shared, takes_cluster, takes_queue;
-BackwardTakes takes_registers, takes_shared, takes_cluster;
+ForwardStep thread_per_row, block_per_row, shuffles, online, registers, shared, cluster, queue, split;
+BackwardStep thread_per_row, block_per_row, shuffles, registers, shared, cluster, split;
+ForwardTakes takes_registers, takes_shared, takes_cluster, takes_queue, takes_split;
+BackwardTakes takes_registers, takes_shared, takes_cluster, takes_split;
 
 inline constexpr tile::EnumSet<tile::DType> kTypes{tile::DType::fp32, tile::DType::fp16,
                                                    tile::DType::bf16};
@@ -183,6 +200,15 @@ inline constexpr ForwardLadder::Step kForward[] = {
      .otherwise = "cluster",
      .shows = {{12, 40'008}, {4096, 131'072}},
      .launch = queue},
+    {.name = "split",
+     .idea = "a row's pieces go to any blocks of the card",
+     .types = kTypes,
+     .needs = {},
+     .takes = takes_split,
+     .otherwise = "queue",
+     .shows = {{3, 9001}, {64, 1'000'001}},
+     .launch = split,
+     .workspace_bytes = split_bytes},
 };
 inline constexpr ForwardLadder kForwardLadder{.name = "forward",
                                               .kernels = "softmax_",
@@ -240,6 +266,15 @@ inline constexpr BackwardLadder::Step kBackward[] = {
      .otherwise = "shared",
      .shows = {{2, 70'008}, {4096, 131'072}},
      .launch = cluster},
+    {.name = "split",
+     .idea = "rows' pieces go to any blocks of the card",
+     .types = kTypes,
+     .needs = {},
+     .takes = takes_split,
+     .otherwise = "cluster",
+     .shows = {{3, 9001}, {64, 1'000'001}},
+     .launch = split,
+     .workspace_bytes = split_bytes},
 };
 inline constexpr BackwardLadder kBackwardLadder{.name = "backward",
                                                 .kernels = "softmax_backward_",
