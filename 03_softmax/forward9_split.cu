@@ -76,7 +76,7 @@ tile::Status takes_split(const ForwardProblem& problem, const ForwardBuffers& bu
                          takes_shared(problem, buffers, device).ok() ||
                          takes_cluster(problem, buffers, device).ok() ||
                          takes_queue(problem, buffers, device).ok();
-  if (held_once && !is_short_of_rows(problem, device)) {
+  if (held_once && !tile::is_short_of_rows(problem, device)) {
     return tile::unsupported("cols", std::to_string(problem.cols) + " are read once by a cluster");
   }
   return tile::check_workspace(split_bytes(problem), buffers.workspace_bytes);

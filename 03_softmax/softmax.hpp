@@ -74,6 +74,10 @@ tile::Status validate(const BackwardProblem& problem, const BackwardBuffers& buf
 tile::Status validate_matrices(const ForwardProblem& problem, const ForwardBuffers& buffers);
 tile::Status validate_matrices(const BackwardProblem& problem, const BackwardBuffers& buffers);
 
+/// Checks the sizes and options only.
+tile::Status validate_sizes(const ForwardProblem& problem);
+tile::Status validate_sizes(const BackwardProblem& problem);
+
 /// Whether chunks of 16 bytes fill all rows, for the steps that move those.
 tile::Status check_chunks(const ForwardProblem& problem, const ForwardBuffers& buffers);
 tile::Status check_chunks(const BackwardProblem& problem, const BackwardBuffers& buffers);
@@ -103,15 +107,6 @@ struct BlockPlan {
 };
 BlockPlan block_plan(const ForwardProblem& problem);
 BlockPlan block_plan(const BackwardProblem& problem);
-
-/// Whether rows that clusters could share are too few to fill the card with clusters of them. Rows
-/// of less than 64 KiB take microseconds, with any step.
-template <class Problem>
-bool is_short_of_rows(const Problem& p, const tile::Device& device) {
-  constexpr std::int64_t kBlocksOfCluster = 16;
-  return p.cols >= (64 << 10) / static_cast<std::int64_t>(tile::size_bytes(p.type)) &&
-         p.rows * kBlocksOfCluster < device.multiprocessors;
-}
 
 /// The workspace of step `split`.
 std::int64_t split_bytes(const ForwardProblem& problem);

@@ -1,5 +1,6 @@
 // How the blocks of a step share their rows, for the steps that need to know it of one another.
 #include "layernorm.hpp"
+#include "tile/host/split_plan.hpp"
 
 namespace layernorm {
 
@@ -22,6 +23,11 @@ BlockPlan block_plan(const BackwardProblem& p, const tile::Device& device) {
     return {true, static_cast<int>(threads), most, false, queue_bytes(threads, most)};
   }
   return {};
+}
+
+// Count, mean and squares of each piece.
+std::int64_t split_bytes(const ForwardProblem& p) {
+  return tile::split_bytes(p.rows, p.cols, tile::size_bytes(p.type), 3 * sizeof(float));
 }
 
 }  // namespace layernorm

@@ -91,6 +91,7 @@ __device__ __forceinline__ std::int64_t first_column(const SplitItem& item, cons
 template <class T>
 struct PieceSlice {
   static constexpr int kWidth = 16 / sizeof(T), kApart = kSplitThreads * kWidth;
+  static constexpr int kColumns = kSplitChunks * kApart;  // of the piece
   using Chunk = tile::Chunk<T, kWidth>;
   std::int64_t first;  // column
   Chunk chunk[kSplitChunks];

@@ -387,6 +387,10 @@ TEST_SUITE("chapter") {
                               {"cluster", "welford", fp32, 262'148, 0, 0},
                               {"cluster", "welford", fp32, 32'773, 0, 0},
                               {"cluster", "registers", bf16, 1001, 0, 0},
+                              {"split", "registers", bf16, 8191, 0, 0},
+                              {"split", "split", bf16, 8193, 0, 0},
+                              {"split", "cluster", fp32, 262'144, 0, 0},
+                              {"split", "split", fp32, 262'148, 0, 0},
                           });
     check(kBackwardLadder, {
                                {"persistent", "persistent", fp32, 8192, 0, 0},
@@ -403,6 +407,10 @@ TEST_SUITE("chapter") {
                                {"cluster", "persistent", bf16, 16'384, 0, 0},
                                {"cluster", "cluster", bf16, 16'392, 0, 0},
                                {"cluster", "two_stage", bf16, 16'393, 0, 0},
+                               {"split", "two_stage", bf16, 1023, 0, 0},
+                               {"split", "split", bf16, 1025, 0, 0},
+                               {"split", "cluster", fp32, 131'072, 0, 0},
+                               {"split", "split", fp32, 131'076, 0, 0},
                            });
   }
 }

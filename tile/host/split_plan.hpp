@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "tile/host/device.hpp"
+#include "tile/host/dtype.hpp"
 
 namespace tile {
 
@@ -35,19 +36,28 @@ inline SplitPlan split_plan(std::int64_t rows, std::int64_t cols, std::size_t el
 }
 // snippet-end lag
 
-/// Bytes of what the blocks tell each other: counters, and a value of `value_bytes` for each piece
-/// and each row. INT64_MAX if they overflow.
+/// Whether rows that clusters could share are too few to fill the card with clusters of 16 blocks.
+/// Rows of less than 64 KiB take microseconds, however they are shared.
+template <class Problem>
+bool is_short_of_rows(const Problem& p, const Device& device) {
+  const auto element = static_cast<std::int64_t>(size_bytes(p.type));
+  return p.cols >= (64 << 10) / element && p.rows < (device.multiprocessors + 15) / 16;
+}
+
+/// Bytes of what the blocks tell each other: counters, a value of `value_bytes` for each piece and
+/// each row, and 4 more for each row. INT64_MAX if they overflow.
 inline std::int64_t split_bytes(std::int64_t rows, std::int64_t cols, std::size_t element_bytes,
                                 std::size_t value_bytes) {
   if (rows <= 0 || cols <= 0) return 0;
   const auto width = static_cast<std::int64_t>(16 / element_bytes);
-  const std::int64_t pieces = cols / (kSplitThreads * kSplitChunks * width) + 2;
+  const std::int64_t values = cols / (kSplitThreads * kSplitChunks * width) + 3;  // rounded up
   std::int64_t bytes = 0;
-  if (__builtin_mul_overflow(pieces, static_cast<std::int64_t>(value_bytes), &bytes) ||
-      __builtin_mul_overflow(bytes + 16, rows, &bytes) || bytes > INT64_MAX - 64) {
+  if (__builtin_mul_overflow(values, static_cast<std::int64_t>(value_bytes), &bytes) ||
+      __builtin_add_overflow(bytes, 8, &bytes) || __builtin_mul_overflow(bytes, rows, &bytes) ||
+      bytes > INT64_MAX - 64) {
     return INT64_MAX;
   }
-  return (bytes + 64) / 16 * 16;
+  return (bytes + 63) / 16 * 16;
 }
 
 }  // namespace tile
