@@ -1,5 +1,6 @@
 // Backward, step 7: rows split over the card.
-// Idea: rows that no cluster holds, or few that are to fill the card, have pieces of 16 KiB, and any
+// Idea: rows that no cluster holds, or few that are to fill the card, have pieces of 16 KiB, and
+// any
 //       block may work on any of them. A block cannot keep its pieces until all others have read
 //       theirs, since they may not have begun. It reads them again: from the L2, if not much was
 //       read in between.
@@ -71,10 +72,7 @@ __global__ void __launch_bounds__(tile::kSplitThreads)
 
 tile::Status takes_split(const BackwardProblem& problem, const BackwardBuffers& buffers,
                          const tile::Device& device) {
-  const bool held_once = takes_registers(problem, buffers, device).ok() ||
-                         takes_shared(problem, buffers, device).ok() ||
-                         takes_cluster(problem, buffers, device).ok();
-  if (held_once && !tile::is_short_of_rows(problem, device)) {
+  if (is_read_once(problem, buffers) && !tile::is_short_of_rows(problem, device)) {
     return tile::unsupported("cols", std::to_string(problem.cols) + " are read once by a cluster");
   }
   return tile::check_workspace(split_bytes(problem), buffers.workspace_bytes);
@@ -89,12 +87,11 @@ tile::Status split(const BackwardProblem& problem, const BackwardBuffers& buffer
   TILE_TRY(tile::prepare_split(plan, buffers.workspace, stream, &rows));
   return tile::with_element_type(problem.type, [&](auto element) {
     using T = decltype(element);
-    return tile::launch(softmax_backward_split<T>, "softmax_backward_split", blocks,
-                        tile::kSplitThreads, 0, stream,
-                        tile::Rows<const T>{static_cast<const T*>(buffers.y), problem.ldy},
-                        tile::Rows<const T>{static_cast<const T*>(buffers.dy), problem.lddy},
-                        tile::Rows<T>{static_cast<T*>(buffers.dx), problem.lddx},
-                        params_of(problem), rows);
+    return tile::launch(
+        softmax_backward_split<T>, "softmax_backward_split", blocks, tile::kSplitThreads, 0, stream,
+        tile::Rows<const T>{static_cast<const T*>(buffers.y), problem.ldy},
+        tile::Rows<const T>{static_cast<const T*>(buffers.dy), problem.lddy},
+        tile::Rows<T>{static_cast<T*>(buffers.dx), problem.lddx}, params_of(problem), rows);
   });
 }
 

@@ -72,11 +72,7 @@ __global__ void __launch_bounds__(tile::kSplitThreads)
 
 tile::Status takes_split(const ForwardProblem& problem, const ForwardBuffers& buffers,
                          const tile::Device& device) {
-  const bool held_once = takes_registers(problem, buffers, device).ok() ||
-                         takes_shared(problem, buffers, device).ok() ||
-                         takes_cluster(problem, buffers, device).ok() ||
-                         takes_queue(problem, buffers, device).ok();
-  if (held_once && !tile::is_short_of_rows(problem, device)) {
+  if (is_read_once(problem, buffers) && !tile::is_short_of_rows(problem, device)) {
     return tile::unsupported("cols", std::to_string(problem.cols) + " are read once by a cluster");
   }
   return tile::check_workspace(split_bytes(problem), buffers.workspace_bytes);
@@ -93,8 +89,8 @@ tile::Status split(const ForwardProblem& problem, const ForwardBuffers& buffers,
     using T = decltype(element);
     return tile::launch(softmax_split<T>, "softmax_split", blocks, tile::kSplitThreads, 0, stream,
                         tile::Rows<const T>{static_cast<const T*>(buffers.x), problem.ldx},
-                        tile::Rows<T>{static_cast<T*>(buffers.y), problem.ldy},
-                        params_of(problem), rows);
+                        tile::Rows<T>{static_cast<T*>(buffers.y), problem.ldy}, params_of(problem),
+                        rows);
   });
 }
 

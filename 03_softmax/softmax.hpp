@@ -108,6 +108,10 @@ struct BlockPlan {
 BlockPlan block_plan(const ForwardProblem& problem);
 BlockPlan block_plan(const BackwardProblem& problem);
 
+/// Whether one of the steps from `registers` to the one before `split` runs this.
+bool is_read_once(const ForwardProblem& problem, const ForwardBuffers& buffers);
+bool is_read_once(const BackwardProblem& problem, const BackwardBuffers& buffers);
+
 /// The workspace of step `split`.
 std::int64_t split_bytes(const ForwardProblem& problem);
 std::int64_t split_bytes(const BackwardProblem& problem);
@@ -119,7 +123,8 @@ using ForwardTakes = tile::Status(const ForwardProblem&, const ForwardBuffers&,
                                   const tile::Device&);
 using BackwardTakes = tile::Status(const BackwardProblem&, const BackwardBuffers&,
                                    const tile::Device&);
-ForwardStep thread_per_row, block_per_row, shuffles, online, registers, shared, cluster, queue, split;
+ForwardStep thread_per_row, block_per_row, shuffles, online, registers, shared, cluster, queue,
+    split;
 BackwardStep thread_per_row, block_per_row, shuffles, registers, shared, cluster, split;
 ForwardTakes takes_registers, takes_shared, takes_cluster, takes_queue, takes_split;
 BackwardTakes takes_registers, takes_shared, takes_cluster, takes_split;

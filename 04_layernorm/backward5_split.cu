@@ -155,8 +155,7 @@ __global__ void __launch_bounds__(kThreads)
 
 tile::Status takes_split(const BackwardProblem& p, const BackwardBuffers& b,
                          const tile::Device& device) {
-  const bool held_once = takes_persistent(p, b, device).ok() || takes_cluster(p, b, device).ok();
-  if (held_once && !tile::is_short_of_rows(p, device)) {
+  if (is_read_once(p, b) && !tile::is_short_of_rows(p, device)) {
     return tile::unsupported("cols", std::to_string(p.cols) + " are read once by a cluster");
   }
   if (has_pieces(p)) return {};
@@ -173,9 +172,11 @@ tile::Status split(const BackwardProblem& p, const BackwardBuffers& b, void* str
     // Groups of rows, so that all multiprocessors have four blocks.
     const std::int64_t pieces = (p.cols + kBlockCols<T> - 1) / kBlockCols<T>;
     const std::int64_t wanted = (4 * tile::device().multiprocessors + pieces - 1) / pieces;
-    *groups = std::min({wanted, max_partial_sums(p.cols), (p.rows + kRowsAtOnce - 1) / kRowsAtOnce});
+    *groups =
+        std::min({wanted, max_partial_sums(p.cols), (p.rows + kRowsAtOnce - 1) / kRowsAtOnce});
     auto* sums = *groups > 1 ? static_cast<float*>(b.workspace) : nullptr;
-    auto* of_row = reinterpret_cast<RowSums*>(static_cast<char*>(b.workspace) + column_sums_bytes(p));
+    auto* of_row =
+        reinterpret_cast<RowSums*>(static_cast<char*>(b.workspace) + column_sums_bytes(p));
     RowSums* of_piece = of_row + p.rows;
     unsigned blocks = 0, row_blocks = 0, dx_blocks = 0;
     const tile::SplitPlan plan = tile::split_plan(p.rows, p.cols, sizeof(T));
@@ -194,8 +195,8 @@ tile::Status split(const BackwardProblem& p, const BackwardBuffers& b, void* str
                         static_cast<float>(1 / static_cast<double>(p.cols)));
   };
   std::int64_t groups = 0;
-  TILE_TRY(tile::with_element_type(
-      p.type, [&](auto element) { return launch_of_type(element, &groups); }));
+  TILE_TRY(tile::with_element_type(p.type,
+                                   [&](auto element) { return launch_of_type(element, &groups); }));
   return groups > 1 ? sum_partial_sums(p, b, groups, stream) : tile::Status{};
 }
 

@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(tile::kSplitThreads)
                     std::int64_t cols,
                     float per_col,  // 1 / cols: a division takes ten instructions
                     float eps,
-                    bool centred,  // RMSNorm is not: its mean is 0
+                    bool centred,                      // RMSNorm is not: its mean is 0
                     tile::SplitRows<Moments> split) {  // what the blocks tell each other
   using Slice = tile::PieceSlice<T>;
   constexpr int kWidth = Slice::kWidth, kWarps = tile::kSplitThreads / tile::kWarp;
@@ -48,7 +48,8 @@ __global__ void __launch_bounds__(tile::kSplitThreads)
     const float origin = centred ? static_cast<float>(x_row[0]) : 0;
     if (item.piece == 0 && threadIdx.x == 0) origins[item.row] = origin;
     const std::int64_t left = cols - item.piece * Slice::kColumns;
-    const auto count = static_cast<int>(max(min(left, std::int64_t{Slice::kColumns}), std::int64_t{0}));
+    const auto count =
+        static_cast<int>(max(min(left, std::int64_t{Slice::kColumns}), std::int64_t{0}));
     const int first = static_cast<int>(threadIdx.x) * kWidth;  // within the piece
     float sum = 0, squares = 0;
 #pragma unroll
@@ -107,8 +108,7 @@ __global__ void __launch_bounds__(tile::kSplitThreads)
 
 tile::Status takes_split(const ForwardProblem& p, const ForwardBuffers& b,
                          const tile::Device& device) {
-  const bool held_once = takes_registers(p, b, device).ok() || takes_cluster(p, b, device).ok();
-  if (held_once && !tile::is_short_of_rows(p, device)) {
+  if (is_read_once(p, b) && !tile::is_short_of_rows(p, device)) {
     return tile::unsupported("cols", std::to_string(p.cols) + " are read once by a cluster");
   }
   return tile::check_workspace(split_bytes(p), b.workspace_bytes);

@@ -39,9 +39,9 @@ struct ForwardBuffers {
   const void* gamma = nullptr;  // [cols] of the problem's type; null: all ones
   const void* beta = nullptr;   // [cols] of the same type; null: all zeros. layer only
   void* y = nullptr;
-  float* mean = nullptr;  // [rows], for the backward pass; null if not needed. layer only
-  float* rstd = nullptr;  // [rows], for the backward pass; null if not needed
-  void* workspace = nullptr;         // aligned to 16 bytes; holds nothing before or after
+  float* mean = nullptr;      // [rows], for the backward pass; null if not needed. layer only
+  float* rstd = nullptr;      // [rows], for the backward pass; null if not needed
+  void* workspace = nullptr;  // aligned to 16 bytes; holds nothing before or after
   std::int64_t workspace_bytes = 0;  // with less than a step's row says, an earlier step runs
 };
 
@@ -63,6 +63,9 @@ tile::Status check_chunks(const ForwardProblem& problem, const ForwardBuffers& b
 // The steps. Each computes y, mean and rstd in the given stream (a cudaStream_t).
 using ForwardStep = tile::Status(const ForwardProblem&, const ForwardBuffers&, void* stream);
 ForwardStep two_pass, welford, registers, four_rows, cluster, split;
+
+/// Whether one of the steps from `registers` to the one before `split` runs this.
+bool is_read_once(const ForwardProblem& problem, const ForwardBuffers& buffers);
 
 /// The workspace of step `split`.
 std::int64_t split_bytes(const ForwardProblem& problem);
@@ -172,6 +175,9 @@ struct BlockPlan {
   std::int64_t shared_bytes;
 };
 BlockPlan block_plan(const BackwardProblem& problem, const tile::Device& device);
+
+/// Whether step `persistent` or `cluster` runs this.
+bool is_read_once(const BackwardProblem& problem, const BackwardBuffers& buffers);
 
 // The steps. Each computes dx, dgamma and dbeta in the given stream (a cudaStream_t).
 using BackwardStep = tile::Status(const BackwardProblem&, const BackwardBuffers&, void* stream);

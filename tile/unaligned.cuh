@@ -54,7 +54,8 @@ __device__ __forceinline__ void load_anywhere(const T* row, std::int64_t col, in
   const std::int64_t end = col + (kChunks - 1) * apart + (shift == 0 ? kWidth : 2 * kWidth - shift);
   if (col - shift < 0 || end > cols) {
 #pragma unroll
-    for (int i = 0; i < kChunks; ++i) chunk[i] = load_edge<T, kWidth>(row, col + i * apart, cols, fill);
+    for (int i = 0; i < kChunks; ++i)
+      chunk[i] = load_edge<T, kWidth>(row, col + i * apart, cols, fill);
     return;
   }
   const T* from = row + (col - shift);

@@ -236,17 +236,26 @@ TEST_SUITE("chapter") {
                                           {"split", 8193, "split"},
                                           {"split", 32'773, "split"},
                                           {"split", 524'292, "split"}};
-    constexpr Border kBackwardBorders[] = {
-        {"registers", 16'384, "registers"},     {"registers", 16'388, "shuffles"},
-        {"registers", 8191, "registers"},       {"registers", 8193, "shuffles"},
-        {"registers", 8192, "registers", true}, {"registers", 8196, "shuffles", true},
-        {"shared", 8192, "registers"},          {"shared", 8196, "shared"},
-        {"shared", 8193, "shuffles"},           {"shared", 27'648, "shared"},
-        {"shared", 27'652, "shuffles"},         {"cluster", 8192, "registers"},
-        {"cluster", 27'648, "shared"},          {"cluster", 27'652, "cluster"},
-        {"cluster", 229'376, "cluster"},        {"cluster", 229'380, "shuffles"},
-        {"split", 8192, "registers"},           {"split", 8196, "shared"},
-        {"split", 8193, "split"},               {"split", 229'380, "split"}};
+    constexpr Border kBackwardBorders[] = {{"registers", 16'384, "registers"},
+                                           {"registers", 16'388, "shuffles"},
+                                           {"registers", 8191, "registers"},
+                                           {"registers", 8193, "shuffles"},
+                                           {"registers", 8192, "registers", true},
+                                           {"registers", 8196, "shuffles", true},
+                                           {"shared", 8192, "registers"},
+                                           {"shared", 8196, "shared"},
+                                           {"shared", 8193, "shuffles"},
+                                           {"shared", 27'648, "shared"},
+                                           {"shared", 27'652, "shuffles"},
+                                           {"cluster", 8192, "registers"},
+                                           {"cluster", 27'648, "shared"},
+                                           {"cluster", 27'652, "cluster"},
+                                           {"cluster", 229'376, "cluster"},
+                                           {"cluster", 229'380, "shuffles"},
+                                           {"split", 8192, "registers"},
+                                           {"split", 8196, "shared"},
+                                           {"split", 8193, "split"},
+                                           {"split", 229'380, "split"}};
     if (tile::device().shared_bytes_of_block != 227 * 1024 || tile::device().capability < 90) {
       return tile::skip("the borders are those of cards with clusters and 227 KiB for a block");
     }

@@ -158,7 +158,7 @@ tile_status tile_layernorm_workspace_bytes(const tile_layernorm_args* args, std:
 }
 
 tile_status tile_layernorm_backward_workspace_bytes(const tile_layernorm_backward_args* args,
-                                           int64_t* bytes) {
+                                                    int64_t* bytes) {
   return tile::c::guarded([=]() -> Status {
     if (!bytes) return tile::invalid_argument("bytes", "is null");
     *bytes = 0;

@@ -6,10 +6,10 @@ namespace {
 
 // Around warps, blocks and chunks of 16 bytes, one and two of them; whole chunks that leave lanes
 // without one; primes; and rows that take the card or a cluster, backward and forward.
-constexpr std::int64_t kCols[] = {1,   2,   3,   7,   8,    9,    15,   16,     17,
-                                  31,  32,  33,  40,  63,   64,   65,   97,     113,
-                                  127, 128, 129, 200, 255,  256,  257,  511,    512,
-                                  513, 587, 776, 799, 1023, 1024, 1025, 9001,   17'000, 33'000};
+constexpr std::int64_t kCols[] = {1,   2,    3,    7,    8,    9,      15,    16,  17,  31,
+                                  32,  33,   40,   63,   64,   65,     97,    113, 127, 128,
+                                  129, 200,  255,  256,  257,  511,    512,   513, 587, 776,
+                                  799, 1023, 1024, 1025, 9001, 17'000, 33'000};
 constexpr std::int64_t kRows[] = {1, 2, 3, 5, 7};
 
 }  // namespace
@@ -84,7 +84,8 @@ TEST_SUITE("step") {
       for (const Shape shape :
            {Shape{700, 70, 40'003}, Shape{203, 72, 40'003}, Shape{300, 33, 65'537},
             Shape{140, 264, 10'007}, Shape{131, 1032, 2011}, Shape{517, 8, 40'009},
-            Shape{9, 12'296, 301}, Shape{21, 9001, 301}, Shape{8, 20'008, 281}, Shape{5, 40'008, 149}}) {
+            Shape{9, 12'296, 301}, Shape{21, 9001, 301}, Shape{8, 20'008, 281},
+            Shape{5, 40'008, 149}}) {
         const Norm norm = kNorms[turn++ % 2];
         const std::int64_t rows = tile::device().simulated ? shape.rows : shape.rows_on_gpu;
         const auto p = problem_for(step, type, rows, shape.cols, norm);

@@ -103,7 +103,8 @@ std::int64_t any_columns(Draw& draw, std::int64_t* rows) {
 
 // Rows, columns and options of softmax, of both passes.
 template <class Args, class Problem>
-void softmax_options(Call* c, Args* a, Problem* p, tile_status (*tell)(const Args*, std::int64_t*)) {
+void softmax_options(Call* c, Args* a, Problem* p,
+                     tile_status (*tell)(const Args*, std::int64_t*)) {
   Draw& draw = c->draw;
   p->type = any_type(draw);
   p->queries = draw.of({0, 1, 2, 3, 7}), p->cols = any_columns(draw, &p->queries);

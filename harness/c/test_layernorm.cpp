@@ -390,8 +390,24 @@ TEST_CASE("the workspace of layernorm: its size, and what is refused") {
   refused(TILE_INVALID_ARGUMENT, "type", [](auto& a) { a.type = 0; });
   refused(TILE_UNSUPPORTED, "type", [](auto& a) { a.type = TILE_FP64; });
   refused(TILE_INVALID_ARGUMENT, "struct_size", [](auto& a) { a.struct_size = 8; });
-  check_refused(tile_layernorm_backward_workspace_bytes(&args, nullptr), TILE_INVALID_ARGUMENT, "bytes");
-  check_refused(tile_layernorm_backward_workspace_bytes(nullptr, &bytes), TILE_INVALID_ARGUMENT, "args");
+  check_refused(tile_layernorm_backward_workspace_bytes(&args, nullptr), TILE_INVALID_ARGUMENT,
+                "bytes");
+  check_refused(tile_layernorm_backward_workspace_bytes(nullptr, &bytes), TILE_INVALID_ARGUMENT,
+                "args");
+}
+
+TEST_CASE("the workspace of layernorm forward: only for rows that are shared by the card") {
+  auto args = sized<tile_layernorm_args>(TILE_FP16, 2, 9001);
+  std::int64_t bytes = -1;
+  check_ok(tile_layernorm_workspace_bytes(&args, &bytes));
+  CHECK(bytes == layernorm::split_bytes(layernorm::ForwardProblem{DType::fp16, 2, 9001}));
+  args.cols = 70;
+  check_ok(tile_layernorm_workspace_bytes(&args, &bytes));
+  CHECK(bytes == 0);
+  args.rows = -1;
+  check_refused(tile_layernorm_workspace_bytes(&args, &bytes), TILE_INVALID_ARGUMENT, "rows");
+  check_refused(tile_layernorm_workspace_bytes(&args, nullptr), TILE_INVALID_ARGUMENT, "bytes");
+  check_refused(tile_layernorm_workspace_bytes(nullptr, &bytes), TILE_INVALID_ARGUMENT, "args");
 }
 
 TEST_CASE("normalising nothing") {

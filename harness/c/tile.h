@@ -203,9 +203,9 @@ typedef struct tile_softmax_args {
   int64_t ldx; /* elements from one row of x to the next, no less than a row; 0: rows follow one */
   int64_t ldy; /* another. Memory between two rows is not touched. */
   int32_t log; /* 1: y is the logarithm of the softmax */
-  int32_t causal;  /* 1: queries see the keys up to their own */
-  int64_t queries; /* of each matrix of scores, divides rows; 0: rows. Used with causal */
-  void* workspace; /* aligned to 16 bytes; may hold anything */
+  int32_t causal;          /* 1: queries see the keys up to their own */
+  int64_t queries;         /* of each matrix of scores, divides rows; 0: rows. Used with causal */
+  void* workspace;         /* aligned to 16 bytes; may hold anything */
   int64_t workspace_bytes; /* what tile_softmax_workspace_bytes() tells; with less a slower step */
   void* stream;            /* runs */
 } tile_softmax_args;
