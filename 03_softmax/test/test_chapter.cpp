@@ -209,8 +209,8 @@ TEST_SUITE("chapter") {
     };
     constexpr Border kForwardBorders[] = {{"registers", 32'768, "registers"},
                                           {"registers", 32'772, "online"},
-                                          {"registers", 8191, "registers"},
-                                          {"registers", 8193, "online"},
+                                          {"registers", 8189, "registers"},
+                                          {"registers", 8190, "online"},
                                           {"registers", 8192, "registers", true},
                                           {"registers", 8196, "online", true},
                                           {"shared", 16'384, "registers"},
@@ -232,14 +232,14 @@ TEST_SUITE("chapter") {
                                           {"queue", 16'384, "shared", true},
                                           {"queue", 524'288, "queue"},
                                           {"queue", 524'292, "online"},
-                                          {"split", 8191, "registers"},
-                                          {"split", 8193, "split"},
+                                          {"split", 8189, "registers"},
+                                          {"split", 8190, "split"},
                                           {"split", 32'773, "split"},
                                           {"split", 524'292, "split"}};
     constexpr Border kBackwardBorders[] = {{"registers", 16'384, "registers"},
                                            {"registers", 16'388, "shuffles"},
-                                           {"registers", 8191, "registers"},
-                                           {"registers", 8193, "shuffles"},
+                                           {"registers", 8189, "registers"},
+                                           {"registers", 8190, "shuffles"},
                                            {"registers", 8192, "registers", true},
                                            {"registers", 8196, "shuffles", true},
                                            {"shared", 8192, "registers"},
@@ -254,7 +254,7 @@ TEST_SUITE("chapter") {
                                            {"cluster", 229'380, "shuffles"},
                                            {"split", 8192, "registers"},
                                            {"split", 8196, "shared"},
-                                           {"split", 8193, "split"},
+                                           {"split", 8190, "split"},
                                            {"split", 229'380, "split"}};
     if (tile::device().shared_bytes_of_block != 227 * 1024 || tile::device().capability < 90) {
       return tile::skip("the borders are those of cards with clusters and 227 KiB for a block");
