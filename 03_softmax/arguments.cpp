@@ -29,12 +29,16 @@ tile::Status check_extents(const Problem& p) {
   return {};
 }
 
+/// A workspace overlaps nothing. Its bytes are one row.
+template <class Buffers>
+tile::MatrixArgument workspace_of(const Buffers& b) {
+  return {"workspace", "", b.workspace, 1, b.workspace_bytes, b.workspace_bytes, 1};
+}
+
 tile::Status check_matrices(const std::vector<tile::MatrixArgument>& inputs,
-                            const tile::MatrixArgument& output) {
-  for (const tile::MatrixArgument& input : inputs) {
-    TILE_TRY(tile::check_size(input));
-  }
-  TILE_TRY(tile::check_size(output));
+                            const tile::MatrixArgument& output,
+                            const tile::MatrixArgument& workspace) {
+  if (workspace.cols < 0) return tile::invalid_argument("workspace_bytes", "is negative");
   if (output.empty()) return {};
   for (const tile::MatrixArgument& input : inputs) {
     TILE_TRY(tile::check_pointer(input));
@@ -43,7 +47,15 @@ tile::Status check_matrices(const std::vector<tile::MatrixArgument>& inputs,
   for (const tile::MatrixArgument& input : inputs) {
     TILE_TRY(tile::check_apart_or_same(output, input));
   }
-  return {};
+  if (workspace.empty()) return {};
+  TILE_TRY(tile::check_pointer(workspace));
+  if (reinterpret_cast<std::uintptr_t>(workspace.data) % 16) {
+    return tile::invalid_argument("workspace", "is not aligned to 16 bytes");
+  }
+  for (const tile::MatrixArgument& input : inputs) {
+    TILE_TRY(tile::check_apart(workspace, input));
+  }
+  return tile::check_apart(workspace, output);
 }
 
 template <class Problem>
@@ -65,15 +77,29 @@ tile::Status validate(const BackwardProblem& p, const BackwardBuffers& buffers) 
   return validate_matrices(p, buffers);
 }
 
-tile::Status validate_matrices(const ForwardProblem& p, const ForwardBuffers& b) {
+tile::Status validate_sizes(const ForwardProblem& p) {
   TILE_TRY(check_extents(p));
-  return check_matrices({matrix(p, "x", "ldx", b.x, p.ldx)}, matrix(p, "y", "ldy", b.y, p.ldy));
+  TILE_TRY(tile::check_size(matrix(p, "x", "ldx", nullptr, p.ldx)));
+  return tile::check_size(matrix(p, "y", "ldy", nullptr, p.ldy));
+}
+
+tile::Status validate_sizes(const BackwardProblem& p) {
+  TILE_TRY(check_extents(p));
+  TILE_TRY(tile::check_size(matrix(p, "y", "ldy", nullptr, p.ldy)));
+  TILE_TRY(tile::check_size(matrix(p, "dy", "lddy", nullptr, p.lddy)));
+  return tile::check_size(matrix(p, "dx", "lddx", nullptr, p.lddx));
+}
+
+tile::Status validate_matrices(const ForwardProblem& p, const ForwardBuffers& b) {
+  TILE_TRY(validate_sizes(p));
+  return check_matrices({matrix(p, "x", "ldx", b.x, p.ldx)}, matrix(p, "y", "ldy", b.y, p.ldy),
+                        workspace_of(b));
 }
 
 tile::Status validate_matrices(const BackwardProblem& p, const BackwardBuffers& b) {
-  TILE_TRY(check_extents(p));
+  TILE_TRY(validate_sizes(p));
   return check_matrices({matrix(p, "y", "ldy", b.y, p.ldy), matrix(p, "dy", "lddy", b.dy, p.lddy)},
-                        matrix(p, "dx", "lddx", b.dx, p.lddx));
+                        matrix(p, "dx", "lddx", b.dx, p.lddx), workspace_of(b));
 }
 
 tile::Status check_chunks(const ForwardProblem& p, const ForwardBuffers& b) {

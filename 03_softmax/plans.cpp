@@ -1,5 +1,6 @@
 // How a block shares a row, for the steps that need to know it of one another.
 #include "softmax.hpp"
+#include "tile/host/split_plan.hpp"
 
 namespace softmax {
 namespace {
@@ -12,10 +13,35 @@ BlockPlan block_plan(const Problem& p, int matrices) {
   return {threads, matrices * threads * chunks * 16, chunks};
 }
 
+template <class Ladder>
+bool is_read_once(const Ladder& ladder, std::string_view first,
+                  const typename Ladder::Problem& problem,
+                  const typename Ladder::Buffers& buffers) {
+  tile::Choice choice;
+  const std::size_t before = find_step(ladder, "split") - 1;
+  return choose_step(ladder, before, problem, buffers, &choice).ok() &&
+         choice.step >= find_step(ladder, first);
+}
+
 }  // namespace
 
 BlockPlan block_plan(const ForwardProblem& p) { return block_plan(p, 1); }
 
 BlockPlan block_plan(const BackwardProblem& p) { return block_plan(p, 2); }
+
+bool is_read_once(const ForwardProblem& p, const ForwardBuffers& b) {
+  return is_read_once(kForwardLadder, "registers", p, b);
+}
+bool is_read_once(const BackwardProblem& p, const BackwardBuffers& b) {
+  return is_read_once(kBackwardLadder, "registers", p, b);
+}
+
+// Of each piece a maximum and a sum; backward a sum.
+std::int64_t split_bytes(const ForwardProblem& p) {
+  return tile::split_bytes(p.rows, p.cols, tile::size_bytes(p.type), 2 * sizeof(float));
+}
+std::int64_t split_bytes(const BackwardProblem& p) {
+  return tile::split_bytes(p.rows, p.cols, tile::size_bytes(p.type), sizeof(float));
+}
 
 }  // namespace softmax

@@ -37,6 +37,8 @@ struct ForwardProblem {
 struct ForwardBuffers {
   const void* x;
   void* y;
+  void* workspace = nullptr;         // aligned to 16 bytes; holds nothing before or after
+  std::int64_t workspace_bytes = 0;  // with less than a step's row says, an earlier step runs
 };
 
 /// From the forward pass's y and the gradient dy of a loss with respect to it:
@@ -60,6 +62,8 @@ struct BackwardBuffers {
   const void* y;
   const void* dy;
   void* dx;
+  void* workspace = nullptr;
+  std::int64_t workspace_bytes = 0;
 };
 
 /// What is checked before any step. The Status names the argument that is wrong.
@@ -69,6 +73,10 @@ tile::Status validate(const BackwardProblem& problem, const BackwardBuffers& buf
 /// The same checks, except for the element type.
 tile::Status validate_matrices(const ForwardProblem& problem, const ForwardBuffers& buffers);
 tile::Status validate_matrices(const BackwardProblem& problem, const BackwardBuffers& buffers);
+
+/// Checks the sizes and options only.
+tile::Status validate_sizes(const ForwardProblem& problem);
+tile::Status validate_sizes(const BackwardProblem& problem);
 
 /// Whether chunks of 16 bytes fill all rows, for the steps that move those.
 tile::Status check_chunks(const ForwardProblem& problem, const ForwardBuffers& buffers);
@@ -100,6 +108,14 @@ struct BlockPlan {
 BlockPlan block_plan(const ForwardProblem& problem);
 BlockPlan block_plan(const BackwardProblem& problem);
 
+/// Whether one of the steps from `registers` to the one before `split` runs this.
+bool is_read_once(const ForwardProblem& problem, const ForwardBuffers& buffers);
+bool is_read_once(const BackwardProblem& problem, const BackwardBuffers& buffers);
+
+/// The workspace of step `split`.
+std::int64_t split_bytes(const ForwardProblem& problem);
+std::int64_t split_bytes(const BackwardProblem& problem);
+
 // The steps of both passes, in the given stream (a cudaStream_t), and what they take.
 using ForwardStep = tile::Status(const ForwardProblem&, const ForwardBuffers&, void* stream);
 using BackwardStep = tile::Status(const BackwardProblem&, const BackwardBuffers&, void* stream);
@@ -107,10 +123,11 @@ using ForwardTakes = tile::Status(const ForwardProblem&, const ForwardBuffers&,
                                   const tile::Device&);
 using BackwardTakes = tile::Status(const BackwardProblem&, const BackwardBuffers&,
                                    const tile::Device&);
-ForwardStep thread_per_row, block_per_row, shuffles, online, registers, shared, cluster, queue;
-BackwardStep thread_per_row, block_per_row, shuffles, registers, shared, cluster;
-ForwardTakes takes_registers, takes_shared, takes_cluster, takes_queue;
-BackwardTakes takes_registers, takes_shared, takes_cluster;
+ForwardStep thread_per_row, block_per_row, shuffles, online, registers, shared, cluster, queue,
+    split;
+BackwardStep thread_per_row, block_per_row, shuffles, registers, shared, cluster, split;
+ForwardTakes takes_registers, takes_shared, takes_cluster, takes_queue, takes_split;
+BackwardTakes takes_registers, takes_shared, takes_cluster, takes_split;
 
 inline constexpr tile::EnumSet<tile::DType> kTypes{tile::DType::fp32, tile::DType::fp16,
                                                    tile::DType::bf16};
@@ -183,6 +200,15 @@ inline constexpr ForwardLadder::Step kForward[] = {
      .otherwise = "cluster",
      .shows = {{12, 40'008}, {4096, 131'072}},
      .launch = queue},
+    {.name = "split",
+     .idea = "a row's pieces go to any blocks of the card",
+     .types = kTypes,
+     .needs = {},
+     .takes = takes_split,
+     .otherwise = "queue",
+     .shows = {{3, 9001}, {64, 1'000'001}},
+     .launch = split,
+     .workspace_bytes = split_bytes},
 };
 inline constexpr ForwardLadder kForwardLadder{.name = "forward",
                                               .kernels = "softmax_",
@@ -240,6 +266,15 @@ inline constexpr BackwardLadder::Step kBackward[] = {
      .otherwise = "shared",
      .shows = {{2, 70'008}, {4096, 131'072}},
      .launch = cluster},
+    {.name = "split",
+     .idea = "rows' pieces go to any blocks of the card",
+     .types = kTypes,
+     .needs = {},
+     .takes = takes_split,
+     .otherwise = "cluster",
+     .shows = {{3, 9001}, {64, 1'000'001}},
+     .launch = split,
+     .workspace_bytes = split_bytes},
 };
 inline constexpr BackwardLadder kBackwardLadder{.name = "backward",
                                                 .kernels = "softmax_backward_",

@@ -82,8 +82,9 @@ tile::Status check_overlaps(const std::vector<Argument>& arguments) {
   return {};
 }
 
-tile::Status check_workspace(const BackwardProblem& p, const BackwardBuffers& buffers) {
-  const std::int64_t bytes = workspace_bytes(p);
+/// A workspace of so many bytes overlaps nothing.
+template <class Problem, class Buffers>
+tile::Status check_workspace(const Problem& p, const Buffers& buffers, std::int64_t bytes) {
   const void* data = buffers.workspace;
   if (!data) return tile::invalid_argument("workspace", "is null");
   if (reinterpret_cast<std::uintptr_t>(data) % 16) {
@@ -128,10 +129,7 @@ tile::Status check_absent(const char* name, const void* data) {
 }  // namespace
 
 tile::Status validate_matrices(const ForwardProblem& p, const ForwardBuffers& b) {
-  TILE_TRY(check_sizes(p, arguments_of(p, b)));
-  if (!std::isfinite(p.eps) || p.eps < 0) {
-    return tile::invalid_argument("eps", std::to_string(p.eps) + " is negative or not finite");
-  }
+  TILE_TRY(validate_sizes(p));
   if (p.norm == Norm::rms) {
     TILE_TRY(check_absent("beta", b.beta));
     TILE_TRY(check_absent("mean", b.mean));
@@ -148,19 +146,28 @@ tile::Status validate_matrices(const BackwardProblem& p, const BackwardBuffers& 
   return check_pointers(arguments_of(p, b));
 }
 
+tile::Status validate_sizes(const ForwardProblem& p) {
+  TILE_TRY(check_sizes(p, arguments_of(p, {})));
+  if (std::isfinite(p.eps) && p.eps >= 0) return {};
+  return tile::invalid_argument("eps", std::to_string(p.eps) + " is negative or not finite");
+}
+
 tile::Status validate_sizes(const BackwardProblem& p) {
   return check_sizes(p, arguments_of(p, {}));
 }
 
 tile::Status validate(const ForwardProblem& p, const ForwardBuffers& b) {
   TILE_TRY(tile::check_requirements(kTypes, {}, p.type));
-  return validate_matrices(p, b);
+  TILE_TRY(validate_matrices(p, b));
+  if (b.workspace_bytes < 0) return tile::invalid_argument("workspace_bytes", "is negative");
+  return is_empty(p) || b.workspace_bytes == 0 ? tile::Status{}
+                                               : check_workspace(p, b, b.workspace_bytes);
 }
 
 tile::Status validate(const BackwardProblem& p, const BackwardBuffers& b) {
   TILE_TRY(tile::check_requirements(kTypes, {}, p.type));
   TILE_TRY(validate_matrices(p, b));
-  return p.cols == 0 ? tile::Status{} : check_workspace(p, b);
+  return p.cols == 0 ? tile::Status{} : check_workspace(p, b, workspace_bytes(p));
 }
 
 // A row of gamma or beta has no distance to the next: 0 is a multiple of everything, and a null

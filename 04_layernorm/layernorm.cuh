@@ -13,11 +13,12 @@ constexpr int kFloats = 32, kPacked = 64;
 
 /// How threads keep a row in registers, if they can.
 inline tile::RowPlan register_plan(const ForwardProblem& p, const ForwardBuffers& b) {
-  const bool vectors = check_chunks(p, b).ok();
+  const auto width = static_cast<std::int64_t>(16 / tile::size_bytes(p.type));
+  if (!check_chunks(p, b).ok()) return tile::plan_unaligned_row(p.cols, width, true);
   // kPacked elements of 2 bytes take no more registers than kFloats of 4. A block of twice as many
   // threads would have half of its row's bytes under way.
   const bool long_row = p.cols > 8 * 1024 && p.cols <= 32 * 1024 && tile::size_bytes(p.type) == 2;
-  return tile::plan_row(p.cols, vectors, true, vectors && long_row ? kPacked : kFloats);
+  return tile::plan_row(p.cols, true, long_row ? kPacked : kFloats);
 }
 
 /// The elements of a slice as floats. Either they are converted once and stay in registers; or, in
@@ -50,7 +51,9 @@ class SliceValues {
       float value[kWidth];
       load(i, value);
 #pragma unroll
-      for (const float v : value) sum += v;
+      for (int e = 0; e < kWidth; ++e) {
+        if (x_.has(i, e, cols)) sum += value[e];
+      }
     }
     return sum;
   }
@@ -71,7 +74,9 @@ class SliceValues {
       float value[kWidth];
       load(i, value);
 #pragma unroll
-      for (const float v : value) squares += v * v;
+      for (int e = 0; e < kWidth; ++e) {
+        if (x_.has(i, e, cols)) squares += value[e] * value[e];
+      }
     }
     return squares;
   }
@@ -88,12 +93,12 @@ class SliceValues {
     const bool ask_each = kPacked || x_.column(kChunks - 1) >= cols;
     if (!ask_each) {
 #pragma unroll Slice::kUnroll
-      for (int i = 0; i < kChunks; ++i) store_chunk(i, gamma, beta, y, rstd);
+      for (int i = 0; i < kChunks; ++i) store_chunk(i, gamma, beta, y, rstd, cols);
       return;
     }
 #pragma unroll Slice::kUnroll
     for (int i = 0; i < kChunks; ++i) {
-      if (x_.column(i) < cols) store_chunk(i, gamma, beta, y, rstd);
+      if (x_.column(i) < cols) store_chunk(i, gamma, beta, y, rstd, cols);
     }
   }
 
@@ -107,15 +112,15 @@ class SliceValues {
 
   template <class T>
   __device__ __forceinline__ void store_chunk(int i, const T* gamma, const T* beta, T* y,
-                                              float rstd) const {
+                                              float rstd, int cols) const {
     const int col = x_.column(i);
     float value[kWidth], weight[kWidth], shift[kWidth];
     load(i, value);
-    (gamma ? Chunk::load(gamma + col) : Chunk::filled(1)).to_floats(weight);
-    (beta ? Chunk::load(beta + col) : Chunk::filled(0)).to_floats(shift);
+    (gamma ? Slice::load_at(gamma, col, cols) : Chunk::filled(1)).to_floats(weight);
+    (beta ? Slice::load_at(beta, col, cols) : Chunk::filled(0)).to_floats(shift);
 #pragma unroll
     for (int e = 0; e < kWidth; ++e) value[e] = weight[e] * (value[e] * rstd) + shift[e];
-    Chunk::from_floats(value).store(y + col);
+    Slice::store(y, col, cols, value);
   }
 
   Slice x_;

@@ -39,8 +39,10 @@ struct ForwardBuffers {
   const void* gamma = nullptr;  // [cols] of the problem's type; null: all ones
   const void* beta = nullptr;   // [cols] of the same type; null: all zeros. layer only
   void* y = nullptr;
-  float* mean = nullptr;  // [rows], for the backward pass; null if not needed. layer only
-  float* rstd = nullptr;  // [rows], for the backward pass; null if not needed
+  float* mean = nullptr;      // [rows], for the backward pass; null if not needed. layer only
+  float* rstd = nullptr;      // [rows], for the backward pass; null if not needed
+  void* workspace = nullptr;  // aligned to 16 bytes; holds nothing before or after
+  std::int64_t workspace_bytes = 0;  // with less than a step's row says, an earlier step runs
 };
 
 /// What is checked before any step. The Status names the argument that is wrong.
@@ -48,6 +50,9 @@ tile::Status validate(const ForwardProblem& problem, const ForwardBuffers& buffe
 
 /// The same checks, except for the element type. With fp64, mean and rstd are fp64.
 tile::Status validate_matrices(const ForwardProblem& problem, const ForwardBuffers& buffers);
+
+/// Checks the sizes and options only.
+tile::Status validate_sizes(const ForwardProblem& problem);
 
 inline bool is_empty(const ForwardProblem& p) { return p.rows == 0 || p.cols == 0; }
 
@@ -57,12 +62,18 @@ tile::Status check_chunks(const ForwardProblem& problem, const ForwardBuffers& b
 
 // The steps. Each computes y, mean and rstd in the given stream (a cudaStream_t).
 using ForwardStep = tile::Status(const ForwardProblem&, const ForwardBuffers&, void* stream);
-ForwardStep two_pass, welford, registers, four_rows, cluster;
+ForwardStep two_pass, welford, registers, four_rows, cluster, split;
+
+/// Whether one of the steps from `registers` to the one before `split` runs this.
+bool is_read_once(const ForwardProblem& problem, const ForwardBuffers& buffers);
+
+/// The workspace of step `split`.
+std::int64_t split_bytes(const ForwardProblem& problem);
 
 // What their own kernels take.
 using ForwardTakes = tile::Status(const ForwardProblem&, const ForwardBuffers&,
                                   const tile::Device&);
-ForwardTakes takes_registers, takes_four_rows, takes_cluster;
+ForwardTakes takes_registers, takes_four_rows, takes_cluster, takes_split;
 
 // ---- Backward ----
 
@@ -115,12 +126,32 @@ constexpr std::int64_t max_partial_sums(std::int64_t cols) {
   return fit < 1 ? 1 : fit < kMax ? fit : kMax;
 }
 
-/// The device memory that each step has besides its arguments, for fp32 partial sums: at most 32
-/// MiB up to 4 million columns, and INT64_MAX where it overflows.
-constexpr std::int64_t workspace_bytes(const BackwardProblem& p) {
+/// For fp32 partial sums of columns: at most 32 MiB up to 4 million columns, and INT64_MAX where it
+/// overflows.
+constexpr std::int64_t column_sums_bytes(const BackwardProblem& p) {
   if (p.cols <= 0) return 0;
   std::int64_t bytes = 2 * max_partial_sums(p.cols) * static_cast<std::int64_t>(sizeof(float));
   return __builtin_mul_overflow(bytes, p.cols, &bytes) ? INT64_MAX : bytes;
+}
+
+/// Whether rows are so long that most threads of step `split` have columns: half of the 256 have 16
+/// bytes.
+constexpr bool has_pieces(const BackwardProblem& p) {
+  return p.cols >= 2048 / static_cast<std::int64_t>(tile::size_bytes(p.type));
+}
+
+/// The device memory that each step has besides its arguments: partial sums of columns, and for
+/// step `split` two sums of each row and of each 4 KiB of it. INT64_MAX where it overflows.
+constexpr std::int64_t workspace_bytes(const BackwardProblem& p) {
+  const std::int64_t of_columns = column_sums_bytes(p);
+  if (p.rows <= 0 || !has_pieces(p)) return of_columns;
+  const auto element = static_cast<std::int64_t>(tile::size_bytes(p.type));
+  std::int64_t bytes = (p.cols / (4096 / element) + 2) * 2 * 4;
+  if (__builtin_mul_overflow(bytes, p.rows, &bytes) ||
+      __builtin_add_overflow(bytes, of_columns, &bytes)) {
+    return INT64_MAX;
+  }
+  return bytes;
 }
 
 /// Elements of a row that a thread keeps from step `persistent` on.
@@ -145,14 +176,17 @@ struct BlockPlan {
 };
 BlockPlan block_plan(const BackwardProblem& problem, const tile::Device& device);
 
+/// Whether step `persistent` or `cluster` runs this.
+bool is_read_once(const BackwardProblem& problem, const BackwardBuffers& buffers);
+
 // The steps. Each computes dx, dgamma and dbeta in the given stream (a cudaStream_t).
 using BackwardStep = tile::Status(const BackwardProblem&, const BackwardBuffers&, void* stream);
-BackwardStep atomics, two_stage, persistent, cluster;
+BackwardStep atomics, two_stage, persistent, cluster, split;
 
 // What their own kernels take.
 using BackwardTakes = tile::Status(const BackwardProblem&, const BackwardBuffers&,
                                    const tile::Device&);
-BackwardTakes takes_persistent, takes_cluster;
+BackwardTakes takes_persistent, takes_cluster, takes_split;
 
 // ---- The ladders ----
 
@@ -204,6 +238,15 @@ inline constexpr ForwardLadder::Step kForward[] = {
      .otherwise = "four_rows",
      .shows = {{3, 33'000}, {4096, 65'536}},
      .launch = cluster},
+    {.name = "split",
+     .idea = "a row's pieces go to any blocks of the card",
+     .types = kTypes,
+     .needs = {},
+     .takes = takes_split,
+     .otherwise = "cluster",
+     .shows = {{3, 9001}, {64, 1'000'001}},
+     .launch = split,
+     .workspace_bytes = split_bytes},
 };
 inline constexpr ForwardLadder kForwardLadder{.name = "forward",
                                               .kernels = "layernorm_",
@@ -248,6 +291,15 @@ inline constexpr BackwardLadder::Step kBackward[] = {
      .otherwise = "persistent",
      .shows = {{3, 17'000}, {8192, 32'768}},
      .launch = cluster,
+     .workspace_bytes = workspace_bytes},
+    {.name = "split",
+     .idea = "rows' pieces go to any blocks of the card",
+     .types = kTypes,
+     .needs = {},
+     .takes = takes_split,
+     .otherwise = "cluster",
+     .shows = {{19, 5001}, {64, 1'000'001}},
+     .launch = split,
      .workspace_bytes = workspace_bytes},
 };
 inline constexpr BackwardLadder kBackwardLadder{.name = "backward",

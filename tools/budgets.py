@@ -45,8 +45,31 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
         "for few tiles: it continues step 16 (warp_specialized), not the steps for many",
     ("03_softmax/forward8_queue.cu", "changed"):
         "the messages of a cluster, half of the file, are of no use without the queue",
+    ("03_softmax/forward7_cluster.cu", "lines"):
+        "the plan of its clusters: it was of the last two, and step 9 is for the rows that it cannot hold",
+    ("03_softmax/forward9_split.cu", "changed"):
+        "it continues step 6 (shared), for rows that clusters do not hold: no line of the queue's remains",
+    ("03_softmax/forward9_split.cu", "headers"):
+        "two leaves, unaligned.cuh and split_rows.cuh, and those that these need",
+    ("03_softmax/forward9_split.cu", "header lines"): "the same",
+    ("03_softmax/backward7_split.cu", "changed"):
+        "it continues step 5 (shared), for rows that clusters do not hold",
+    ("03_softmax/backward7_split.cu", "headers"): "as forward step 9",
+    ("03_softmax/backward7_split.cu", "header lines"): "the same",
     ("04_layernorm/forward4_four_rows.cu", "changed"):
         "the columns of four rows in place of a row's chunks: no line of step 3's kernel remains",
+    ("04_layernorm/forward4_four_rows.cu", "lines"):
+        "a thread's columns of four rows and their sums: steps 5 and 6 are for the rows that it cannot hold",
+    ("04_layernorm/forward4_four_rows.cu", "kernel"): "the same",
+    ("04_layernorm/forward6_split.cu", "changed"):
+        "it continues step 2 (welford), for rows that clusters do not hold",
+    ("04_layernorm/forward6_split.cu", "headers"): "chapter 03's two leaves, and those that these need",
+    ("04_layernorm/backward3_persistent.cu", "lines"):
+        "a queue of rows and sums in registers: steps 4 and 5 are for the rows that it cannot hold",
+    ("04_layernorm/backward5_split.cu", "changed"):
+        "three kernels that read rows twice, in place of one that keeps them",
+    ("04_layernorm/backward5_split.cu", "headers"): "as forward step 6, and the sums that steps 3 and 4 share",
+    ("04_layernorm/backward5_split.cu", "header lines"): "the same",
     ("04_layernorm/backward3_persistent.cu", "changed"):
         "one kernel that walks over rows, with a queue of them, in the place of two that do not",
     ("05_flash_attention/backward2_tiles.cu", "lines"): "two kernels, one for each side",

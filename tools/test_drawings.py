@@ -586,7 +586,7 @@ class LayerNorm(WithSource):
         self.holds("forward1_two_pass.cu", "kThreads = 256;",
                    "distance = static_cast<float>(x_row[col]) - origin - row_mean; "
                    "squares += distance * distance;")  # drawn with an origin of 0
-        self.holds("forward2_welford.cu", "distance = x - seen.mean;",
+        self.holds("moments.cuh", "distance = x - seen.mean;",
                    "mean = seen.mean + distance / count;",
                    "seen.squares + distance * (x - mean)", "distance = b.mean - a.mean;",
                    "(__fmul_rn(a.count, a.mean) + __fmul_rn(b.count, b.mean)) / count",
@@ -601,7 +601,7 @@ class LayerNorm(WithSource):
         self.holds("../tile/rows.cuh", "return (i * threads + thread) * kWidth;")
         self.holds("forward3_registers.cu", "plan = register_plan(p, b);")
         self.holds("layernorm.cuh", "RowPlan register_plan(",
-                   "tile::plan_row(p.cols, vectors, true, vectors && long_row ? kPacked : "
+                   "tile::plan_row(p.cols, true, long_row ? kPacked : "
                    "kFloats);", "long_row = p.cols > 8 * 1024")
         self.assertEqual(layernorm.of(ROOT, "layernorm.cuh"), {"kFloats": 32, "kPacked": 64})
         self.assertEqual((layernorm.plan(4096), layernorm.plan(32768)), (128, 1024))

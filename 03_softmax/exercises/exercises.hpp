@@ -27,4 +27,10 @@ tile::Status merge_partials(const Partials& partials, float* average);
 /// logarithm, and its scale is 1.
 tile::Status backward_by_warp(const BackwardProblem& problem, const BackwardBuffers& buffers);
 
+/// 03.4: result[row] = log(sum exp(x)) of rows without gaps, each of which has pieces of kPieceCols
+/// columns. `arrived` holds a 0 for each row, `pairs` has room for two floats for each piece.
+inline constexpr int kPieceCols = 1000;
+tile::Status last_block(const float* x, float* result, unsigned* arrived, void* pairs,
+                        std::int64_t rows, std::int64_t cols);
+
 }  // namespace softmax

@@ -46,6 +46,11 @@ class Softmax : public tile::LadderWorkload<Ladder> {
     return static_cast<double>(p().rows) * static_cast<double>(p().cols) *
            static_cast<double>(tile::size_bytes(p().type));
   }
+  /// That of the last step, the only one that has one.
+  void make_workspace() {
+    this->buffers_.workspace_bytes = workspace_bytes_of(this->ladder_.steps.back(), p());
+    this->buffers_.workspace = this->tensors_.workspace(this->buffers_.workspace_bytes);
+  }
   std::vector<std::int64_t> rows_;  // that are checked
 };
 
@@ -55,6 +60,7 @@ class Forward : public Softmax<ForwardLadder> {
     place(buffers_.x, tensors_.random_input("x", p.type, p.rows, p.cols, 1, 0, 1));
     const std::vector<double> x = tensors_.rows_of_last(rows_);
     place(buffers_.y, tensors_.output("y", p.type, p.rows, p.cols, rows_, reference(checked(), x)));
+    make_workspace();
   }
   double bytes() const override { return 2 * bytes_of_a_matrix(); }
 };
@@ -70,6 +76,7 @@ class Backward : public Softmax<BackwardLadder> {
     const std::vector<double> dy = tensors_.rows_of_last(rows_);
     place(buffers_.dx,
           tensors_.output("dx", p.type, p.rows, p.cols, rows_, reference(checked(), y, dy)));
+    make_workspace();
   }
   std::string_view direction() const override { return "backward"; }
   double bytes() const override { return 3 * bytes_of_a_matrix(); }
@@ -94,13 +101,19 @@ tile::LadderInfo info_of(const Ladder& ladder, tile::MakeWorkload make) {
                               {16384, 8192},
                               {8192, 32768},
                               {4096, 131072},
-                              {8192, 262144}},
+                              {8192, 262144},
+                              {8192, 50257},
+                              {50000, 777},
+                              {100000, 100},
+                              {64, 1000001},
+                              {1, 1 << 24}},
           .benchmark_types = {tile::DType::fp32, tile::DType::bf16},
           // Of a part of a warp, a block, and clusters of fewer and of more than 32 warps.
           .whole_tiles = {{{128, 8}, {128, 8}},
                           {{8, 1024}, {8, 1024}},
                           {{2, 20'480}, {2, 4096}},
-                          {{1, 131'072}, {1, 4096}}}};
+                          {{1, 131'072}, {1, 4096}},
+                          {{2, 12'289}, {1, 4096}}}};
 }
 
 const tile::Chapter kChapter{

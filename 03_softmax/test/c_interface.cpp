@@ -36,7 +36,7 @@ Status read(const tile_softmax_args* args, tile_softmax_args* given, ForwardProb
   TILE_TRY(read_common(*given, p));
   p->ldx = leading_dimension(given->ldx, p->cols);
   p->ldy = leading_dimension(given->ldy, p->cols);
-  *buffers = {given->x, given->y};
+  *buffers = {given->x, given->y, given->workspace, given->workspace_bytes};
   return {};
 }
 
@@ -47,7 +47,7 @@ Status read(const tile_softmax_backward_args* args, tile_softmax_backward_args* 
   p->ldy = leading_dimension(given->ldy, p->cols);
   p->lddy = leading_dimension(given->lddy, p->cols);
   p->lddx = leading_dimension(given->lddx, p->cols);
-  *buffers = {given->y, given->dy, given->dx};
+  *buffers = {given->y, given->dy, given->dx, given->workspace, given->workspace_bytes};
   return {};
 }
 
@@ -59,6 +59,24 @@ tile_status launch(const Ladder& ladder, const Args* args) {
     typename Ladder::Buffers buffers{};
     TILE_TRY(read(args, &given, &problem, &buffers));
     return tile::c::launch_step(ladder, given.step, given.stream, problem, buffers);
+  });
+}
+
+template <class Ladder, class Args>
+tile_status tell(const Ladder& ladder, const Args* args, std::int64_t* bytes) {
+  return tile::c::guarded([&]() -> Status {
+    if (!bytes) return tile::invalid_argument("bytes", "is null");
+    *bytes = 0;
+    Args given;
+    typename Ladder::Problem p{};
+    typename Ladder::Buffers buffers{};
+    TILE_TRY(read(args, &given, &p, &buffers));
+    TILE_TRY(tile::check_requirements(softmax::kTypes, {}, p.type));
+    TILE_TRY(softmax::validate_sizes(p));
+    buffers.workspace_bytes = INT64_MAX;
+    return tile::c::tell_workspace_bytes<Ladder, typename Ladder::Problem,
+                                         typename Ladder::Buffers>(ladder, given.step, p, buffers,
+                                                                   bytes);
   });
 }
 
@@ -95,6 +113,15 @@ tile_status tile_softmax(const tile_softmax_args* args) {
 
 tile_status tile_softmax_backward(const tile_softmax_backward_args* args) {
   return launch(softmax::kBackwardLadder, args);
+}
+
+tile_status tile_softmax_workspace_bytes(const tile_softmax_args* args, std::int64_t* bytes) {
+  return tell(softmax::kForwardLadder, args, bytes);
+}
+
+tile_status tile_softmax_backward_workspace_bytes(const tile_softmax_backward_args* args,
+                                                  std::int64_t* bytes) {
+  return tell(softmax::kBackwardLadder, args, bytes);
 }
 
 tile_status tile_softmax_reference(const tile_softmax_args* args) {

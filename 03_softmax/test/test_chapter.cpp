@@ -209,8 +209,8 @@ TEST_SUITE("chapter") {
     };
     constexpr Border kForwardBorders[] = {{"registers", 32'768, "registers"},
                                           {"registers", 32'772, "online"},
-                                          {"registers", 8191, "registers"},
-                                          {"registers", 8193, "online"},
+                                          {"registers", 8189, "registers"},
+                                          {"registers", 8190, "online"},
                                           {"registers", 8192, "registers", true},
                                           {"registers", 8196, "online", true},
                                           {"shared", 16'384, "registers"},
@@ -231,16 +231,31 @@ TEST_SUITE("chapter") {
                                           {"queue", 16'387, "online"},
                                           {"queue", 16'384, "shared", true},
                                           {"queue", 524'288, "queue"},
-                                          {"queue", 524'292, "online"}};
-    constexpr Border kBackwardBorders[] = {
-        {"registers", 16'384, "registers"},     {"registers", 16'388, "shuffles"},
-        {"registers", 8191, "registers"},       {"registers", 8193, "shuffles"},
-        {"registers", 8192, "registers", true}, {"registers", 8196, "shuffles", true},
-        {"shared", 8192, "registers"},          {"shared", 8196, "shared"},
-        {"shared", 8193, "shuffles"},           {"shared", 27'648, "shared"},
-        {"shared", 27'652, "shuffles"},         {"cluster", 8192, "registers"},
-        {"cluster", 27'648, "shared"},          {"cluster", 27'652, "cluster"},
-        {"cluster", 229'376, "cluster"},        {"cluster", 229'380, "shuffles"}};
+                                          {"queue", 524'292, "online"},
+                                          {"split", 8189, "registers"},
+                                          {"split", 8190, "split"},
+                                          {"split", 32'773, "split"},
+                                          {"split", 524'292, "split"}};
+    constexpr Border kBackwardBorders[] = {{"registers", 16'384, "registers"},
+                                           {"registers", 16'388, "shuffles"},
+                                           {"registers", 8189, "registers"},
+                                           {"registers", 8190, "shuffles"},
+                                           {"registers", 8192, "registers", true},
+                                           {"registers", 8196, "shuffles", true},
+                                           {"shared", 8192, "registers"},
+                                           {"shared", 8196, "shared"},
+                                           {"shared", 8193, "shuffles"},
+                                           {"shared", 27'648, "shared"},
+                                           {"shared", 27'652, "shuffles"},
+                                           {"cluster", 8192, "registers"},
+                                           {"cluster", 27'648, "shared"},
+                                           {"cluster", 27'652, "cluster"},
+                                           {"cluster", 229'376, "cluster"},
+                                           {"cluster", 229'380, "shuffles"},
+                                           {"split", 8192, "registers"},
+                                           {"split", 8196, "shared"},
+                                           {"split", 8190, "split"},
+                                           {"split", 229'380, "split"}};
     if (tile::device().shared_bytes_of_block != 227 * 1024 || tile::device().capability < 90) {
       return tile::skip("the borders are those of cards with clusters and 227 KiB for a block");
     }
@@ -256,8 +271,9 @@ TEST_SUITE("chapter") {
         const auto p = plain(step, DType::fp32, 1, border.cols, border.log);
         void* const aligned = reinterpret_cast<void*>(std::uintptr_t{256});
         tile::Choice choice;
-        const Status found =
-            choose_step(ladder, wanted, p, buffers_of(p, aligned, aligned, aligned), &choice);
+        auto buffers = buffers_of(p, aligned, aligned, aligned);
+        buffers.workspace_bytes = workspace_bytes_of(step, p);
+        const Status found = choose_step(ladder, wanted, p, buffers, &choice);
         REQUIRE_MESSAGE(found.ok(), found.message);
         const bool as_expected = ladder.steps[choice.step].name == border.runs;
         CHECK_MESSAGE(as_expected, ladder.steps[choice.step].name, " runs it, because of ",

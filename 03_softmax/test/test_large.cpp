@@ -50,7 +50,9 @@ void check_ladder(const Ladder& ladder, DType type, std::int64_t rows, std::int6
     if (!takes(step, p)) continue;
     CAPTURE(step.name);
     REQUIRE(cudaMemset(out, 0xff, bytes) == cudaSuccess);
-    status = tile::run_step(step, p, buffers_of(p, out + bytes, out + 2 * bytes, out));
+    auto buffers = buffers_of(p, out + bytes, out + 2 * bytes, out);
+    const DeviceBuffer workspace = give_workspace(step, p, &buffers);
+    status = tile::run_step(step, p, buffers);
     REQUIRE_MESSAGE(status.ok(), status.message);
     std::int64_t wrong = -1;
     status = count_wrong(p, out, &wrong);

@@ -198,10 +198,10 @@ TEST_SUITE("step") {
             DeviceBuffer both = DeviceBuffer::in_out("both", layout, over_dy ? in.dy : in.first);
             DeviceBuffer other = DeviceBuffer::input("other", is_forward(p) ? Layout{type} : layout,
                                                      over_dy ? in.first : in.dy);
-            const Status done =
-                tile::run_step(step, p,
-                               over_dy ? buffers_of(p, other.raw(), both.raw(), both.raw())
-                                       : buffers_of(p, both.raw(), other.raw(), both.raw()));
+            auto buffers = over_dy ? buffers_of(p, other.raw(), both.raw(), both.raw())
+                                   : buffers_of(p, both.raw(), other.raw(), both.raw());
+            const DeviceBuffer workspace = give_workspace(step, p, &buffers);
+            const Status done = tile::run_step(step, p, buffers);
             REQUIRE_MESSAGE(done.ok(), done.message);
             const bool as_apart = both.download() == run(step, p, in);
             CHECK(as_apart);

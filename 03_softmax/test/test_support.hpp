@@ -79,10 +79,10 @@ inline Three lds(const ForwardProblem& p) { return {p.ldx, 0, p.ldy}; }
 inline Three lds(const BackwardProblem& p) { return {p.ldy, p.lddy, p.lddx}; }
 
 inline ForwardBuffers buffers_of(const ForwardProblem&, void* first, void*, void* output) {
-  return {first, output};
+  return {first, output, nullptr, 0};
 }
 inline BackwardBuffers buffers_of(const BackwardProblem&, void* first, void* dy, void* output) {
-  return {first, dy, output};
+  return {first, dy, output, nullptr, 0};
 }
 
 /// The forward problem whose gradient it is.
@@ -133,7 +133,8 @@ bool takes(const tile::TestedStep<Ladder>& step, const typename Ladder::Problem&
     const auto bytes = 256 + elements * static_cast<std::int64_t>(tile::size_bytes(p.type));
     return reinterpret_cast<void*>(static_cast<std::uintptr_t>(bytes));
   };
-  const auto buffers = buffers_of(p, at(offsets.first), at(offsets.dy), at(offsets.output));
+  auto buffers = buffers_of(p, at(offsets.first), at(offsets.dy), at(offsets.output));
+  buffers.workspace_bytes = workspace_bytes_of(step, p);
   return tile::is_taken(step, p, buffers);
 }
 
@@ -194,6 +195,17 @@ Layout layout_of(const Problem& p, std::int64_t ld, std::int64_t offset) {
   return tile::matrix_layout(p.type, p.rows, p.cols, ld, offset);
 }
 
+/// Gives the buffers the workspace that the step has, full of this poison.
+template <class Step, class Problem, class Buffers>
+DeviceBuffer give_workspace(const Step& step, const Problem& p, Buffers* buffers,
+                            Poison poison = Poison::unwritten_nan) {
+  buffers->workspace_bytes = workspace_bytes_of(step, p);
+  DeviceBuffer workspace = DeviceBuffer::output(
+      "workspace", tile::vector_layout(DType::fp32, buffers->workspace_bytes / 4), poison);
+  buffers->workspace = workspace.raw();
+  return workspace;
+}
+
 /// Runs the step with outputs of this poison and gives what it wrote. Checks all buffers.
 template <class Step, class Problem>
 Values run(const Step& step, const Problem& p, const Inputs& in, Three offsets = {0, 0, 0},
@@ -207,10 +219,11 @@ Values run(const Step& step, const Problem& p, const Inputs& in, Three offsets =
       DeviceBuffer::input("dy", forward ? Layout{p.type} : layout_of(p, ld.dy, offsets.dy), in.dy);
   DeviceBuffer output =
       DeviceBuffer::output(forward ? "y" : "dx", layout_of(p, ld.output, offsets.output), poison);
-  const Status done = tile::run_step(step, p, buffers_of(p, first.raw(), dy.raw(), output.raw()));
+  auto buffers = buffers_of(p, first.raw(), dy.raw(), output.raw());
+  const DeviceBuffer workspace = give_workspace(step, p, &buffers, poison);
+  const Status done = tile::run_step(step, p, buffers);
   REQUIRE_MESSAGE(done.ok(), done.message);
-  for (const DeviceBuffer* buffer : {&first, &dy, &output}) {
-    const Status intact = buffer->check();
+  for (const auto& intact : {first.check(), dy.check(), output.check(), workspace.check()}) {
     CHECK_MESSAGE(intact.ok(), intact.message);
   }
   return output.download();

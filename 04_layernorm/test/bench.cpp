@@ -78,6 +78,8 @@ class Forward : public Normalization<ForwardLadder> {
     place(buffers_.y, tensors_.output("y", p.type, p.rows, p.cols, rows_, std::move(expected.y)));
     place(buffers_.rstd, statistic("rstd", expected.rstd));
     if (layer()) place(buffers_.mean, statistic("mean", expected.mean));
+    buffers_.workspace_bytes = tile::workspace_bytes_of(kForwardLadder.steps.back(), p);
+    buffers_.workspace = tensors_.workspace(buffers_.workspace_bytes);
   }
   double bytes() const override { return 2 * bytes_of_a_matrix(); }
 };
@@ -163,18 +165,28 @@ std::unique_ptr<tile::Workload> make(const std::vector<std::int64_t>& size, tile
 
 template <class Ladder>
 tile::LadderInfo info_of(const Ladder& ladder, tile::MakeWorkload layer, tile::MakeWorkload rms) {
-  return {
-      .name = ladder.name,
-      .kernels = ladder.kernels,
-      .steps = tile::infos_of(ladder),
-      .extents = {"rows", "cols"},
-      .size_hint = "the rows and columns of x",
-      .make = layer,
-      .benchmark_sizes = {{32768, 1024}, {32768, 4096}, {16384, 8192}, {8192, 16384}},
-      .benchmark_types = {tile::DType::fp32, tile::DType::bf16, tile::DType::fp16},
-      .make_for_benchmark = {rms},
-      // Of a part of a warp, a warp or a block, and a cluster of more than 32 warps.
-      .whole_tiles = {{{128, 16}, {128, 16}}, {{8, 1024}, {8, 1024}}, {{2, 40'960}, {2, 4096}}}};
+  return {.name = ladder.name,
+          .kernels = ladder.kernels,
+          .steps = tile::infos_of(ladder),
+          .extents = {"rows", "cols"},
+          .size_hint = "the rows and columns of x",
+          .make = layer,
+          .benchmark_sizes = {{32768, 1024},
+                              {32768, 4096},
+                              {16384, 8192},
+                              {8192, 16384},
+                              {8192, 50257},
+                              {50000, 777},
+                              {100000, 100},
+                              {64, 1000001},
+                              {1, 1 << 24}},
+          .benchmark_types = {tile::DType::fp32, tile::DType::bf16, tile::DType::fp16},
+          .make_for_benchmark = {rms},
+          // Of a part of a warp, a warp or a block, and a cluster of more than 32 warps.
+          .whole_tiles = {{{128, 16}, {128, 16}},
+                          {{8, 1024}, {8, 1024}},
+                          {{2, 40'960}, {2, 4096}},
+                          {{2, 12'289}, {1, 4096}}}};
 }
 
 const tile::Chapter kChapter{

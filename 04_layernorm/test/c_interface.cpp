@@ -49,7 +49,9 @@ Status read(const tile_layernorm_args* args, tile_layernorm_args* given, Forward
         .beta = given->beta,
         .y = given->y,
         .mean = static_cast<float*>(given->mean),
-        .rstd = static_cast<float*>(given->rstd)};
+        .rstd = static_cast<float*>(given->rstd),
+        .workspace = given->workspace,
+        .workspace_bytes = given->workspace_bytes};
   return {};
 }
 
@@ -138,8 +140,25 @@ tile_status tile_layernorm_backward(const tile_layernorm_backward_args* args) {
   return launch(layernorm::kBackwardLadder, args);
 }
 
-tile_status tile_layernorm_workspace_bytes(const tile_layernorm_backward_args* args,
-                                           int64_t* bytes) {
+tile_status tile_layernorm_workspace_bytes(const tile_layernorm_args* args, std::int64_t* bytes) {
+  return tile::c::guarded([=]() -> Status {
+    if (!bytes) return tile::invalid_argument("bytes", "is null");
+    *bytes = 0;
+    tile_layernorm_args given;
+    ForwardProblem p{};
+    ForwardBuffers buffers;
+    TILE_TRY(read(args, &given, &p, &buffers));
+    TILE_TRY(tile::check_requirements(layernorm::kTypes, {}, p.type));
+    TILE_TRY(layernorm::validate_sizes(p));
+    buffers.workspace_bytes = INT64_MAX;
+    using layernorm::ForwardLadder;
+    return tile::c::tell_workspace_bytes<ForwardLadder, ForwardProblem, ForwardBuffers>(
+        layernorm::kForwardLadder, given.step, p, buffers, bytes);
+  });
+}
+
+tile_status tile_layernorm_backward_workspace_bytes(const tile_layernorm_backward_args* args,
+                                                    int64_t* bytes) {
   return tile::c::guarded([=]() -> Status {
     if (!bytes) return tile::invalid_argument("bytes", "is null");
     *bytes = 0;

@@ -5,11 +5,11 @@ namespace layernorm {
 namespace {
 
 // Around warps, blocks and chunks of 16 bytes, one and two of them; whole chunks that leave lanes
-// without one; primes; and rows that take a cluster, backward and forward.
-constexpr std::int64_t kCols[] = {1,   2,   3,   7,   8,    9,    15,   16,     17,
-                                  31,  32,  33,  40,  63,   64,   65,   97,     113,
-                                  127, 128, 129, 200, 255,  256,  257,  511,    512,
-                                  513, 587, 776, 799, 1023, 1024, 1025, 17'000, 33'000};
+// without one; primes; and rows that take the card or a cluster, backward and forward.
+constexpr std::int64_t kCols[] = {1,   2,    3,    7,    8,    9,      15,    16,  17,  31,
+                                  32,  33,   40,   63,   64,   65,     97,    113, 127, 128,
+                                  129, 200,  255,  256,  257,  511,    512,   513, 587, 776,
+                                  799, 1023, 1024, 1025, 9001, 17'000, 33'000};
 constexpr std::int64_t kRows[] = {1, 2, 3, 5, 7};
 
 }  // namespace
@@ -84,7 +84,8 @@ TEST_SUITE("step") {
       for (const Shape shape :
            {Shape{700, 70, 40'003}, Shape{203, 72, 40'003}, Shape{300, 33, 65'537},
             Shape{140, 264, 10'007}, Shape{131, 1032, 2011}, Shape{517, 8, 40'009},
-            Shape{9, 12'296, 301}, Shape{8, 20'008, 281}, Shape{5, 40'008, 149}}) {
+            Shape{9, 12'296, 301}, Shape{21, 9001, 301}, Shape{8, 20'008, 281},
+            Shape{5, 40'008, 149}}) {
         const Norm norm = kNorms[turn++ % 2];
         const std::int64_t rows = tile::device().simulated ? shape.rows : shape.rows_on_gpu;
         const auto p = problem_for(step, type, rows, shape.cols, norm);
@@ -166,7 +167,7 @@ TEST_SUITE("step") {
       std::size_t turn = 0;
       for (const OutputAt output : {OutputAt::on_x, OutputAt::on_dy}) {
         if (output == OutputAt::on_dy && step.ladder->name == "forward") continue;
-        for (const std::int64_t cols : {1, 45, 264, 1032, 8200, 20'000, 33'000}) {
+        for (const std::int64_t cols : {1, 45, 264, 1032, 8200, 9001, 20'000, 33'000}) {
           for (const std::int64_t padding : {0, 3, 8}) {
             const Norm norm = kNorms[turn++ % 2];
             const auto p = padded(problem_for(step, type, cols < 8200 ? 5 : 2, cols, norm),
@@ -226,7 +227,7 @@ TEST_SUITE("step") {
       const bool sums_may_differ = step.name == "atomics";
       for (const auto& [rows, cols] :
            {std::pair{131, 133}, std::pair{37, 1000}, std::pair{37, 1032}, std::pair{3, 17'000},
-            std::pair{3, 33'000}}) {
+            std::pair{3, 33'000}, std::pair{20, 9001}}) {
         const auto p = problem_for(step, type, rows, cols);
         if (!takes(step, p)) continue;
         const Inputs in = normal(p);

@@ -364,9 +364,9 @@ TEST_SUITE("chapter") {
                               {"registers", "welford", fp32, 32'772, 0, 0},
                               {"registers", "registers", bf16, 32'768, 0, 0},
                               {"registers", "welford", bf16, 32'776, 0, 0},
-                              {"registers", "registers", fp32, 8191, 0, 0},
-                              {"registers", "registers", fp32, 8192, 0, 1},
-                              {"registers", "welford", fp32, 8193, 0, 0},
+                              {"registers", "registers", fp32, 8189, 0, 0},
+                              {"registers", "registers", fp32, 8188, 0, 1},
+                              {"registers", "welford", fp32, 8190, 0, 0},
                               {"registers", "welford", fp32, 8196, 1, 0},
                               // 64 bytes to 4 KiB.
                               {"four_rows", "registers", fp32, 12, 0, 0},
@@ -387,6 +387,10 @@ TEST_SUITE("chapter") {
                               {"cluster", "welford", fp32, 262'148, 0, 0},
                               {"cluster", "welford", fp32, 32'773, 0, 0},
                               {"cluster", "registers", bf16, 1001, 0, 0},
+                              {"split", "registers", bf16, 8185, 0, 0},
+                              {"split", "split", bf16, 8186, 0, 0},
+                              {"split", "cluster", fp32, 262'144, 0, 0},
+                              {"split", "split", fp32, 262'148, 0, 0},
                           });
     check(kBackwardLadder, {
                                {"persistent", "persistent", fp32, 8192, 0, 0},
@@ -403,6 +407,10 @@ TEST_SUITE("chapter") {
                                {"cluster", "persistent", bf16, 16'384, 0, 0},
                                {"cluster", "cluster", bf16, 16'392, 0, 0},
                                {"cluster", "two_stage", bf16, 16'393, 0, 0},
+                               {"split", "two_stage", bf16, 1023, 0, 0},
+                               {"split", "split", bf16, 1025, 0, 0},
+                               {"split", "cluster", fp32, 131'072, 0, 0},
+                               {"split", "split", fp32, 131'076, 0, 0},
                            });
   }
 }

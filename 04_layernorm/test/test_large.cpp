@@ -93,9 +93,12 @@ void check(const ForwardProblem& p) {
   buffers.y = y.raw();
   if (layer) buffers.mean = mean.floats();
   buffers.rstd = rstd.floats();
+  buffers.workspace_bytes = split_bytes(p);
+  Large workspace(DType::fp32, 1, split_bytes(p) / 4, split_bytes(p) / 4);
+  buffers.workspace = workspace.raw();
   for (const auto& step : steps_for(kForwardLadder, p)) {
     CAPTURE(step.name);
-    for (Large* output : {&y, &mean, &rstd}) output->poison();
+    for (Large* output : {&y, &mean, &rstd, &workspace}) output->poison();
     const Status done = tile::run_step(step, p, buffers);
     REQUIRE_MESSAGE(done.ok(), done.message);
     y.check("y", expected.y);

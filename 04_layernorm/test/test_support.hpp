@@ -63,6 +63,7 @@ inline ForwardProblem with_eps(ForwardProblem p, float eps) {
 template <class Ladder>
 std::vector<std::int64_t> lengths_for(const TestedStep<Ladder>& step, DType type,
                                       std::initializer_list<std::int64_t> lengths) {
+  if (step.name == "split") return {kIsForward<typename Ladder::Problem> ? 9002 : 3002};
   if (step.name != "cluster") return lengths;
   if (kIsForward<typename Ladder::Problem>) return {32'776};
   return {tile::size_bytes(type) == 4 ? 8200 : 16'392};
@@ -71,7 +72,8 @@ std::vector<std::int64_t> lengths_for(const TestedStep<Ladder>& step, DType type
 /// So many rows, or of long ones a few.
 template <class Ladder>
 std::int64_t rows_for(const TestedStep<Ladder>& step, std::int64_t rows) {
-  return step.name == "cluster" ? std::min<std::int64_t>(rows, 9) : rows;
+  const bool is_long = step.name == "cluster" || step.name == "split";
+  return is_long ? std::min<std::int64_t>(rows, 9) : rows;
 }
 
 /// Of each matrix the elements between two rows.
@@ -127,6 +129,7 @@ bool takes(const TestedStep<Ladder>& step, const typename Ladder::Problem& p,
   if constexpr (kIsForward<typename Ladder::Problem>) {
     b.beta = at(o.beta);
     b.y = output;
+    b.workspace_bytes = workspace_bytes_of(step, p);
   } else {
     b.dy = at(o.dy);
     b.dx = output;
@@ -282,6 +285,7 @@ class Arrays {
       };
       if (call.mean && layer) buffers_.mean = statistic(mean_, "mean", at.mean);
       if (call.rstd) buffers_.rstd = statistic(rstd_, "rstd", at.rstd);
+      buffers_.workspace_bytes = split_bytes(p);
     } else {
       auto statistic = [](Buffer& buffer, const char* name, const Values& values,
                           std::int64_t offset) {
@@ -293,11 +297,16 @@ class Arrays {
       buffers_.dx = result("dx", p.lddx, at.dx);
       if (call.dgamma) buffers_.dgamma = output(dgamma_, "dgamma", p.type, p.cols, at.dgamma);
       if (call.dbeta && layer) buffers_.dbeta = output(dbeta_, "dbeta", p.type, p.cols, at.dbeta);
-      const std::int64_t bytes = workspace_bytes(p);
-      if (bytes > 0) {
-        workspace_.emplace(bytes, poison == Poison::unwritten_nan ? 0xff : 0x4b);
-        buffers_.workspace = workspace_->raw();
-      }
+    }
+    std::int64_t bytes = 0;
+    if constexpr (kIsForward<Problem>) {
+      bytes = buffers_.workspace_bytes;
+    } else {
+      bytes = workspace_bytes(p);
+    }
+    if (bytes > 0) {
+      workspace_.emplace(bytes, poison == Poison::unwritten_nan ? 0xff : 0x4b);
+      buffers_.workspace = workspace_->raw();
     }
   }
 

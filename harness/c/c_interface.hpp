@@ -111,4 +111,17 @@ Status launch_step(const Ladder& ladder, const char* name, void* stream, const A
   return {};
 }
 
+/// Reports the workspace of the step that runs the call if it gets one: of the one that is named or
+/// of an earlier one, or of the best. Null pointers count as aligned.
+template <class Ladder, class... Arguments>
+Status tell_workspace_bytes(const Ladder& ladder, const char* name, const Arguments&... of,
+                            std::int64_t* bytes) {
+  Choice choice;
+  TILE_TRY(find_step(ladder, name, &choice.step));
+  if (ladder.is_empty(first(of...))) return {};
+  TILE_TRY((choose<Ladder, Arguments...>(ladder, name, choice.step, of..., &choice)));
+  *bytes = workspace_bytes_of(ladder.steps[choice.step], first(of...));
+  return {};
+}
+
 }  // namespace tile::c

@@ -103,7 +103,8 @@ std::int64_t any_columns(Draw& draw, std::int64_t* rows) {
 
 // Rows, columns and options of softmax, of both passes.
 template <class Args, class Problem>
-void softmax_options(Call* c, Args* a, Problem* p) {
+void softmax_options(Call* c, Args* a, Problem* p,
+                     tile_status (*tell)(const Args*, std::int64_t*)) {
   Draw& draw = c->draw;
   p->type = any_type(draw);
   p->queries = draw.of({0, 1, 2, 3, 7}), p->cols = any_columns(draw, &p->queries);
@@ -124,6 +125,7 @@ void softmax_options(Call* c, Args* a, Problem* p) {
     c->refuses("queries", &a->queries, {p->rows + 1, -1, INT64_MIN, INT64_MAX},
                TILE_INVALID_ARGUMENT);
   }
+  c->has_workspace(&a->workspace, &a->workspace_bytes, tell);
   c->type(p->type, {TILE_FP64, TILE_TF32, TILE_E4M3});
   c->flag("log", &a->log), c->flag("causal", &a->causal);
 }
@@ -132,7 +134,7 @@ Made softmax_forward(Draw& draw) {
   tile_softmax_args* a = nullptr;
   Made c = make<tile_softmax_args>(&draw, "tile_softmax", tile_softmax, tile_softmax_reference, &a);
   softmax::ForwardProblem p{};
-  softmax_options(c.get(), a, &p);
+  softmax_options(c.get(), a, &p, tile_softmax_workspace_bytes);
   const Names extents{"rows", "cols"};
   c->matrix("x", &a->x, Role::input, p.type, p.rows, p.cols, {"ldx", &a->ldx, extents});
   const std::string place = draw.of<const char*>({"", "x"});
@@ -148,7 +150,7 @@ Made softmax_backward(Draw& draw) {
   Made c = make<tile_softmax_backward_args>(&draw, "tile_softmax_backward", tile_softmax_backward,
                                             tile_softmax_backward_reference, &a);
   softmax::BackwardProblem p{};
-  softmax_options(c.get(), a, &p);
+  softmax_options(c.get(), a, &p, tile_softmax_backward_workspace_bytes);
   const Names extents{"rows", "cols"};
   c->matrix("y", &a->y, Role::input, p.type, p.rows, p.cols, {"ldy", &a->ldy, extents});
   c->matrix("dy", &a->dy, Role::input, p.type, p.rows, p.cols, {"lddy", &a->lddy, extents});
@@ -184,6 +186,7 @@ Made layernorm_forward(Draw& draw) {
   const bool is_layer = p.norm == layernorm::Norm::layer;
   if (draw.one_in(2)) a->eps = c->kept(p.eps = draw.of({1e-5f, 0.5f, 0.0f}));
   c->note("eps", p.eps);
+  c->has_workspace(&a->workspace, &a->workspace_bytes, tile_layernorm_workspace_bytes);
   c->refuses("eps", &a->eps, {c->kept(-1), c->kept(NAN), c->kept(INFINITY)}, TILE_INVALID_ARGUMENT);
   const Names extents{"rows", "cols"};
   c->matrix("x", &a->x, Role::input, p.type, p.rows, p.cols, {"ldx", &a->ldx, extents});
@@ -254,7 +257,7 @@ Made layernorm_backward(Draw& draw) {
   };
   const bool has_dgamma = sum("dgamma", &a->dgamma);
   const bool has_dbeta = is_layer && sum("dbeta", &a->dbeta);
-  c->has_workspace(&a->workspace, nullptr, tile_layernorm_workspace_bytes);
+  c->has_workspace(&a->workspace, nullptr, tile_layernorm_backward_workspace_bytes);
   c->extent("rows", &a->rows, p.rows > 0 ? kAny : 0),
       c->extent("cols", &a->cols, p.rows > 0 ? kAny : 0);
   c->expect = [c = c.get(), p, is_layer, has_gamma, has_dgamma, has_dbeta] {

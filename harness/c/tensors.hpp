@@ -279,14 +279,9 @@ tile_status tell_workspace_bytes(const Ladder<Call>& ladder, Reader<Call, Args>*
     TILE_TRY(read(given, &call));
     TILE_TRY(check_requirements(types, {}, call.type));
     TILE_TRY(validate_sizes(call));
-    Choice choice;
-    TILE_TRY(find_step(ladder, given.step, &choice.step));
-    if (ladder.is_empty(call)) return {};
     call.workspace = nullptr;
     call.workspace_bytes = INT64_MAX;
-    TILE_TRY((choose<Ladder<Call>, Call>(ladder, given.step, choice.step, call, &choice)));
-    *bytes = workspace_bytes_of(ladder.steps[choice.step], call);
-    return {};
+    return tell_workspace_bytes<Ladder<Call>, Call>(ladder, given.step, call, bytes);
   });
 }
 

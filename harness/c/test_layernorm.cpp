@@ -120,7 +120,7 @@ Memory place(const Case& c, DType type, const Inputs& in, tile_layernorm_backwar
   args->dy = memory.input("dy", type, p.rows, p.lddy, in.dy);
   args->dx = memory.output("dx", type, p.rows, p.cols, p.lddx, expected.dx);
   std::int64_t bytes = -1;
-  check_ok(tile_layernorm_workspace_bytes(args, &bytes));
+  check_ok(tile_layernorm_backward_workspace_bytes(args, &bytes));
   CHECK(bytes == layernorm::workspace_bytes(p));
   args->workspace = memory.scratch(bytes);
   if (!c.all) return memory;
@@ -373,14 +373,14 @@ TEST_CASE("bad arguments of layernorm are refused by name and nothing is written
 TEST_CASE("the workspace of layernorm: its size, and what is refused") {
   auto args = sized<tile_layernorm_backward_args>(TILE_BF16, 1000, 70);
   std::int64_t bytes = -1;
-  check_ok(tile_layernorm_workspace_bytes(&args, &bytes));
+  check_ok(tile_layernorm_backward_workspace_bytes(&args, &bytes));
   CHECK(bytes == layernorm::workspace_bytes({DType::bf16, 1000, 70}));
   CHECK(bytes > 0);
   auto refused = [&args](tile_status status, const char* argument, auto change) {
     tile_layernorm_backward_args bad = args;
     change(bad);
     std::int64_t none = -1;
-    check_refused(tile_layernorm_workspace_bytes(&bad, &none), status, argument);
+    check_refused(tile_layernorm_backward_workspace_bytes(&bad, &none), status, argument);
     CHECK(none == 0);
   };
   refused(TILE_INVALID_ARGUMENT, "rows", [](auto& a) { a.rows = -1; });
@@ -390,6 +390,22 @@ TEST_CASE("the workspace of layernorm: its size, and what is refused") {
   refused(TILE_INVALID_ARGUMENT, "type", [](auto& a) { a.type = 0; });
   refused(TILE_UNSUPPORTED, "type", [](auto& a) { a.type = TILE_FP64; });
   refused(TILE_INVALID_ARGUMENT, "struct_size", [](auto& a) { a.struct_size = 8; });
+  check_refused(tile_layernorm_backward_workspace_bytes(&args, nullptr), TILE_INVALID_ARGUMENT,
+                "bytes");
+  check_refused(tile_layernorm_backward_workspace_bytes(nullptr, &bytes), TILE_INVALID_ARGUMENT,
+                "args");
+}
+
+TEST_CASE("the workspace of layernorm forward: only for rows that are shared by the card") {
+  auto args = sized<tile_layernorm_args>(TILE_FP16, 2, 9001);
+  std::int64_t bytes = -1;
+  check_ok(tile_layernorm_workspace_bytes(&args, &bytes));
+  CHECK(bytes == layernorm::split_bytes(layernorm::ForwardProblem{DType::fp16, 2, 9001}));
+  args.cols = 70;
+  check_ok(tile_layernorm_workspace_bytes(&args, &bytes));
+  CHECK(bytes == 0);
+  args.rows = -1;
+  check_refused(tile_layernorm_workspace_bytes(&args, &bytes), TILE_INVALID_ARGUMENT, "rows");
   check_refused(tile_layernorm_workspace_bytes(&args, nullptr), TILE_INVALID_ARGUMENT, "bytes");
   check_refused(tile_layernorm_workspace_bytes(nullptr, &bytes), TILE_INVALID_ARGUMENT, "args");
 }
@@ -411,7 +427,7 @@ TEST_CASE("normalising nothing") {
   CHECK(dbeta == Values(5, 0.0));
   backward.type = TILE_FP32;
   std::int64_t bytes = -1;
-  check_ok(tile_layernorm_workspace_bytes(&backward, &bytes));
+  check_ok(tile_layernorm_backward_workspace_bytes(&backward, &bytes));
   Memory memory;
   const tile::Expected zeros{{1, 5}, Values(5, 0.0), Values(5, 0.0)};
   backward.dgamma = memory.output("dgamma", DType::fp32, 1, 5, 5, zeros);

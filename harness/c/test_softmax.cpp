@@ -158,6 +158,51 @@ TEST_CASE("every step computes softmax and its gradient, and without a name it i
   }
 }
 
+TEST_CASE("the workspace of softmax: its size, and what runs with it and without") {
+  constexpr std::int64_t kLong = 9001;  // rows of odd lengths, longer than registers hold
+  const Values x = tile::normal(2 * kLong, DType::bf16, 1);
+  DeviceBuffer in = DeviceBuffer::input("x", tile::matrix_layout(DType::bf16, 2, kLong, kLong), x);
+  DeviceBuffer out = DeviceBuffer::output("y", tile::matrix_layout(DType::bf16, 2, kLong, kLong),
+                                          Poison::unwritten_nan);
+  tile_softmax_args args{};
+  args.struct_size = sizeof args;
+  args.type = TILE_BF16, args.rows = 2, args.cols = kLong;
+  const softmax::ForwardProblem p{.type = DType::bf16, .rows = 2, .cols = kLong};
+  std::int64_t bytes = -1;
+  check_ok(tile_softmax_workspace_bytes(&args, &bytes));
+  CHECK(bytes == softmax::split_bytes(p));
+  args.step = "online";
+  check_ok(tile_softmax_workspace_bytes(&args, &bytes));
+  CHECK(bytes == 0);
+  args.step = nullptr, args.cols = 64;
+  check_ok(tile_softmax_workspace_bytes(&args, &bytes));
+  CHECK(bytes == 0);
+  args.cols = kLong, args.x = in.raw(), args.y = out.raw();
+  check_ok(tile_softmax(&args));
+  CHECK(tile_last_step() == std::string("online"));
+  check_ok(tile_softmax_workspace_bytes(&args, &args.workspace_bytes));
+  check_refused(tile_softmax(&args), TILE_INVALID_ARGUMENT, "workspace");
+  Memory memory;
+  args.workspace = memory.scratch(args.workspace_bytes);
+  out.restore();
+  check_ok(tile_softmax(&args));
+  CHECK(tile_last_step() == std::string("split"));
+  check_equal(out, softmax::reference(p, x));
+  check_intact(out);
+
+  tile_softmax_backward_args back{};
+  back.struct_size = sizeof back;
+  back.type = TILE_FP32, back.rows = 3, back.cols = kLong;
+  check_ok(tile_softmax_backward_workspace_bytes(&back, &bytes));
+  CHECK(bytes == softmax::split_bytes(softmax::BackwardProblem{DType::fp32, 3, kLong}));
+  back.lddx = 5;
+  check_refused(tile_softmax_backward_workspace_bytes(&back, &bytes), TILE_INVALID_ARGUMENT,
+                "lddx");
+  CHECK(bytes == 0);
+  check_refused(tile_softmax_workspace_bytes(&args, nullptr), TILE_INVALID_ARGUMENT, "bytes");
+  check_refused(tile_softmax_workspace_bytes(nullptr, &bytes), TILE_INVALID_ARGUMENT, "args");
+}
+
 TEST_CASE("the references of softmax are the definition, whatever the leading dimensions") {
   constexpr double kUntouched = -77;
   for (const Case& c : kCases) {

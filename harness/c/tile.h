@@ -203,11 +203,18 @@ typedef struct tile_softmax_args {
   int64_t ldx; /* elements from one row of x to the next, no less than a row; 0: rows follow one */
   int64_t ldy; /* another. Memory between two rows is not touched. */
   int32_t log; /* 1: y is the logarithm of the softmax */
-  int32_t causal;  /* 1: queries see the keys up to their own */
-  int64_t queries; /* of each matrix of scores, divides rows; 0: rows. Used with causal */
-  void* stream;
+  int32_t causal;          /* 1: queries see the keys up to their own */
+  int64_t queries;         /* of each matrix of scores, divides rows; 0: rows. Used with causal */
+  void* workspace;         /* aligned to 16 bytes; may hold anything */
+  int64_t workspace_bytes; /* what tile_softmax_workspace_bytes() tells; with less a slower step */
+  void* stream;            /* runs */
 } tile_softmax_args;
 TILE_API tile_status tile_softmax(const tile_softmax_args* args);
+
+/* The bytes of device memory that the step args->step needs as its workspace, or the step that runs
+ * instead; NULL: the best step here. 0 if there is nothing to compute. Reads all but the workspace.
+ * Of pointers only the alignment matters, and null pointers count as aligned. */
+TILE_API tile_status tile_softmax_workspace_bytes(const tile_softmax_args* args, int64_t* bytes);
 
 /* From y and the gradient dy of a loss with respect to it, the gradient with respect to x:
  *     dx = scale y (dy - sum y dy)        or with `log`    dx = scale (dy - exp(y) sum dy) */
@@ -223,9 +230,13 @@ typedef struct tile_softmax_backward_args {
   int64_t ldy, lddy, lddx;
   int32_t log, causal;
   int64_t queries;
+  void* workspace;
+  int64_t workspace_bytes;
   void* stream;
 } tile_softmax_backward_args;
 TILE_API tile_status tile_softmax_backward(const tile_softmax_backward_args* args);
+TILE_API tile_status tile_softmax_backward_workspace_bytes(const tile_softmax_backward_args* args,
+                                                           int64_t* bytes);
 
 /* The same in double precision on the host, as tile_matmul_reference(). */
 TILE_API tile_status tile_softmax_reference(const tile_softmax_args* args);
@@ -258,9 +269,15 @@ typedef struct tile_layernorm_args {
   int64_t ldy;      /* one another. Memory between two rows is not touched. */
   const float* eps; /* on the host, read before the function returns, finite and not negative;
                        NULL: 1e-5 */
+  void* workspace;  /* these as of tile_softmax_args */
+  int64_t workspace_bytes;
   void* stream;
 } tile_layernorm_args;
 TILE_API tile_status tile_layernorm(const tile_layernorm_args* args);
+
+/* As tile_softmax_workspace_bytes(). */
+TILE_API tile_status tile_layernorm_workspace_bytes(const tile_layernorm_args* args,
+                                                    int64_t* bytes);
 
 /* From the gradient dy of a loss with respect to y, and with xhat = (x - mean) rstd and
  * w = gamma dy, the gradients with respect to x, gamma and beta:
@@ -282,7 +299,7 @@ typedef struct tile_layernorm_backward_args {
   void* dx;          /* [rows][cols]; may be x or dy, with the same rows */
   void* dgamma;      /* [cols]; NULL: not wanted */
   void* dbeta;       /* [cols]; NULL: not wanted, and for RMSNorm always NULL */
-  void* workspace;   /* tile_layernorm_workspace_bytes(), aligned to 16 bytes; may hold anything */
+  void* workspace;   /* tile_layernorm_backward_workspace_bytes(); aligned to 16 bytes */
   int64_t ldx, lddy, lddx;
   void* stream;
 } tile_layernorm_backward_args;
@@ -290,8 +307,8 @@ TILE_API tile_status tile_layernorm_backward(const tile_layernorm_backward_args*
 
 /* The bytes of device memory that tile_layernorm_backward() needs as its workspace, with any step.
  * Reads type, norm, rows and cols; the rest may still be zero. */
-TILE_API tile_status tile_layernorm_workspace_bytes(const tile_layernorm_backward_args* args,
-                                                    int64_t* bytes);
+TILE_API tile_status
+tile_layernorm_backward_workspace_bytes(const tile_layernorm_backward_args* args, int64_t* bytes);
 
 /* The same in double precision on the host, as tile_matmul_reference(); mean and rstd are doubles
  * too, and there is no workspace. */

@@ -30,12 +30,14 @@ OPERATIONS = {
                (I64, "lda ldb ldc"), (POINTER, "alpha beta stream bias"), (I64, "activation"),
                (POINTER, "a_scale b_scale")],
     "softmax": [(F32, "scale"), (I64, "rows cols"), (POINTER, "x y"), (I64, "ldx ldy"),
-                (I32, "log causal"), (I64, "queries"), (POINTER, "stream")],
+                (I32, "log causal"), (I64, "queries"), (POINTER, "workspace"),
+                (I64, "workspace_bytes"), (POINTER, "stream")],
     "softmax_backward": [(F32, "scale"), (I64, "rows cols"), (POINTER, "y dy dx"),
                          (I64, "ldy lddy lddx"), (I32, "log causal"), (I64, "queries"),
-                         (POINTER, "stream")],
+                         (POINTER, "workspace"), (I64, "workspace_bytes"), (POINTER, "stream")],
     "layernorm": [(I32, "norm"), (I64, "rows cols"), (POINTER, "x gamma beta y mean rstd"),
-                  (I64, "ldx ldy"), (POINTER, "eps stream")],
+                  (I64, "ldx ldy"), (POINTER, "eps workspace"), (I64, "workspace_bytes"),
+                  (POINTER, "stream")],
     "layernorm_backward": [(I32, "norm"), (I64, "rows cols"),
                            (POINTER, "x gamma mean rstd dy dx dgamma dbeta workspace"),
                            (I64, "ldx lddy lddx"), (POINTER, "stream")],
@@ -199,8 +201,7 @@ class Library:
     def workspace_bytes(self, operation, element_type, **fields):
         args, _ = self._arguments(operation, element_type, fields)
         count = I64()
-        name = {"layernorm_backward": "layernorm"}.get(operation, operation)
-        function = self._function(f"{name}_workspace_bytes")
+        function = self._function(f"{operation}_workspace_bytes")
         self._check(function(ctypes.byref(args), ctypes.byref(count)))
         return count.value
 

@@ -1,0 +1,50 @@
+// Mean and variance of a part of a row, and how those of two parts are merged.
+#pragma once
+
+#include "layernorm.hpp"
+#include "tile/reduce.cuh"
+
+namespace layernorm {
+
+// snippet-begin moments
+struct Moments {
+  float count, mean, squares;  // of some numbers; squares is the sum of (x - mean)^2
+};
+
+struct MergeMoments {
+  __device__ Moments identity() const { return {0, 0, 0}; }
+
+  /// One more number.
+  __device__ Moments operator()(Moments seen, float x) const {
+    const float count = seen.count + 1;
+    const float distance = x - seen.mean;
+    const float mean = seen.mean + distance / count;
+    return {count, mean, seen.squares + distance * (x - mean)};
+  }
+
+  /// The numbers of both. The merged mean divides the distance between the two in the ratio of the
+  /// counts; every number of a part then lies as much farther from it, which adds
+  /// distance^2 count_a count_b / count.
+  __device__ Moments operator()(Moments a, Moments b) const {
+    const float count = a.count + b.count;
+    if (count == 0) return {0, 0, 0};
+    const float distance = b.mean - a.mean;
+    // Symmetric in a and b, so that all lanes get the same bits. Without __fmul_rn the compiler
+    // would round one of the two products and not the other.
+    return {count, (__fmul_rn(a.count, a.mean) + __fmul_rn(b.count, b.mean)) / count,
+            a.squares + b.squares + distance * distance * (a.count * b.count / count)};
+  }
+};
+
+/// tile::reduce_block() finds it by its arguments.
+__device__ inline Moments reduce_lanes(Moments seen, MergeMoments merge, int lanes = tile::kWarp) {
+  for (int distance = lanes / 2; distance > 0; distance /= 2) {
+    seen = merge(seen, Moments{__shfl_xor_sync(tile::kAllLanes, seen.count, distance),
+                               __shfl_xor_sync(tile::kAllLanes, seen.mean, distance),
+                               __shfl_xor_sync(tile::kAllLanes, seen.squares, distance)});
+  }
+  return seen;
+}
+// snippet-end moments
+
+}  // namespace layernorm
