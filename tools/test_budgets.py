@@ -6,6 +6,7 @@ import pathlib
 import tempfile
 import unittest
 import unittest.mock
+import unittest.mock
 
 import budgets
 
@@ -68,6 +69,16 @@ class Budgets(unittest.TestCase):
         self.step(3, filled + "\n" * 121)
         self.assert_complaint("01_adder/step1_x.cu: lines 121, at most 120",
                               "01_adder/step3_x.cu: lines 241, at most 240")
+
+    def test_branch_does_not_count_among_the_last_two(self):
+        filled = STEP + "\n" * 113  # 120 lines
+        for number in (1, 2, 3, 4):
+            self.step(number, filled + "\n" * (number > 1))
+        expected = "01_adder/step2_x.cu: lines 121, at most 120"
+        self.assert_complaint(expected)
+        with unittest.mock.patch.dict(budgets.CONTINUES,
+                                      {"01_adder/step4_x.cu": "01_adder/step1_x.cu"}):
+            self.assert_complaint()
 
     def test_longest_kernel(self):
         def kernel(lines):
