@@ -1,10 +1,13 @@
 // What is refused, and by which words; and which problems the steps leave to others.
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <string>
 #include <utility>
 
 #include "matmul.hpp"
 #include "tile/host/matrix_argument.hpp"
+#include "tile/host/tensor_argument.hpp"
 
 namespace matmul {
 
@@ -13,7 +16,18 @@ tile::Status validate(const Problem& p, const Buffers& buffers) {
   return validate_matrices(p, buffers);
 }
 
-tile::Status validate_matrices(const Problem& p, const Buffers& buffers) {
+// The three matrices.
+static std::array<tile::MatrixArgument, 3> matrices(const Problem& p, const Buffers& buffers) {
+  const auto element = static_cast<std::int64_t>(tile::size_bytes(p.type)),
+             c_element = static_cast<std::int64_t>(tile::size_bytes(type_of_c(p)));
+  return {{{"a", "lda", buffers.a, p.transpose_a ? p.k : p.m, p.transpose_a ? p.m : p.k, p.lda,
+            element},
+           {"b", "ldb", buffers.b, p.transpose_b ? p.n : p.k, p.transpose_b ? p.k : p.n, p.ldb,
+            element},
+           {"c", "ldc", buffers.c, p.m, p.n, p.ldc, c_element}}};
+}
+
+tile::Status validate_sizes(const Problem& p) {
   if (p.activation != Activation::none && p.activation != Activation::relu &&
       p.activation != Activation::gelu) {
     return tile::invalid_argument(
@@ -28,7 +42,12 @@ tile::Status validate_matrices(const Problem& p, const Buffers& buffers) {
       return tile::invalid_argument(extent.name, std::to_string(extent.value) + " is negative");
     }
   }
+  for (const tile::MatrixArgument& x : matrices(p, {})) TILE_TRY(tile::check_size(x));
+  return {};
+}
 
+tile::Status validate_matrices(const Problem& p, const Buffers& buffers) {
+  TILE_TRY(validate_sizes(p));
   const std::pair<const char*, const float*> scales[] = {{"a_scale", buffers.a_scale},
                                                          {"b_scale", buffers.b_scale}};
   for (const auto& [name, scale] : scales) {
@@ -39,30 +58,35 @@ tile::Status validate_matrices(const Problem& p, const Buffers& buffers) {
     }
   }
 
-  const auto element = static_cast<std::int64_t>(tile::size_bytes(p.type)),
-             c_element = static_cast<std::int64_t>(tile::size_bytes(type_of_c(p)));
   using tile::MatrixArgument;
-  const MatrixArgument a{
-      "a", "lda", buffers.a, p.transpose_a ? p.k : p.m, p.transpose_a ? p.m : p.k, p.lda, element};
-  const MatrixArgument b{
-      "b", "ldb", buffers.b, p.transpose_b ? p.n : p.k, p.transpose_b ? p.k : p.n, p.ldb, element};
-  const MatrixArgument c{"c", "ldc", buffers.c, p.m, p.n, p.ldc, c_element};
-  const MatrixArgument bias{"bias", "", buffers.bias, 1, p.n, p.n, c_element};
-  for (const MatrixArgument& x : {a, b, c}) TILE_TRY(tile::check_size(x));
-
+  const auto [a, b, c] = matrices(p, buffers);
+  const MatrixArgument bias{"bias", "", buffers.bias, 1, p.n, p.n, c.element_bytes};
+  if (buffers.workspace_bytes < 0) return tile::invalid_argument("workspace_bytes", "is negative");
   if (c.empty()) return {};
   TILE_TRY(tile::check_pointer(c));
+  const MatrixArgument workspace{
+      "workspace", "", buffers.workspace, 1, buffers.workspace_bytes, buffers.workspace_bytes, 1};
+  if (!workspace.empty()) {
+    TILE_TRY(tile::check_pointer(workspace));
+    if (reinterpret_cast<std::uintptr_t>(workspace.data) % 16) {
+      return tile::invalid_argument("workspace", "is not aligned to 16 bytes");
+    }
+    TILE_TRY(tile::check_apart(workspace, c));
+  }
   if (bias.data) {
     TILE_TRY(tile::check_pointer(bias));
     TILE_TRY(tile::check_apart(c, bias));
+    TILE_TRY(tile::check_apart(workspace, bias));
   }
   if (p.k == 0 || p.alpha == 0) return {};  // A and B are not read
   for (const MatrixArgument& x : {a, b}) TILE_TRY(tile::check_pointer(x));
-  for (const MatrixArgument& x : {a, b}) TILE_TRY(tile::check_apart(c, x));
   for (const auto& [name, scale] : scales) {
     if (scale) {
       TILE_TRY(tile::check_apart(c, MatrixArgument{name, "", scale, 1, 1, 1, sizeof(float)}));
     }
+  }
+  for (const MatrixArgument& output : {c, workspace}) {
+    for (const MatrixArgument& x : {a, b}) TILE_TRY(tile::check_apart(output, x));
   }
   return {};
 }
@@ -77,18 +101,51 @@ static tile::Status takes_rows(const char* name, const void* data, std::int64_t 
             : tile::unsupported(name, "TMA copies rows that begin at multiples of 16 bytes");
 }
 
-tile::Status takes_boxes(const Problem& p, const Buffers& buffers, const tile::Device&) {
+static std::int64_t bytes_of(std::int64_t elements, tile::DType type) {
+  return elements * static_cast<std::int64_t>(tile::size_bytes(type));
+}
+static bool has_product(const Problem& p) { return p.alpha != 0 && p.k > 0; }
+
+bool pads_a(const Problem& p) {
+  return has_product(p) && p.n >= kUsesForCopy && bytes_of(p.lda, p.type) % 16 != 0;
+}
+bool pads_b(const Problem& p) {
+  return has_product(p) && p.m >= kUsesForCopy && bytes_of(p.ldb, p.type) % 16 != 0;
+}
+
+std::int64_t padded_bytes(const Problem& p) {
+  const auto copy = [&](bool pads, std::int64_t rows, std::int64_t cols) {
+    return pads ? tile::product({rows, (bytes_of(cols, p.type) + 15) / 16, 16}) : 0;
+  };
+  const std::int64_t a = copy(pads_a(p), p.transpose_a ? p.k : p.m, p.transpose_a ? p.m : p.k),
+                     b = copy(pads_b(p), p.transpose_b ? p.n : p.k, p.transpose_b ? p.k : p.n);
+  return a > INT64_MAX - b ? INT64_MAX : a + b;
+}
+
+static tile::Status takes_coordinates(const Problem& p) {
   constexpr std::int64_t kMost = (std::int64_t{1} << 31) - 1024;  // a tile more must fit
-  if (p.alpha == 0 || p.k == 0) return tile::unsupported("k", "there is nothing to multiply");
+  if (!has_product(p)) return tile::unsupported("k", "there is nothing to multiply");
   if (std::max({p.m, p.n, p.k}) > kMost) {
     return tile::unsupported("m, n and k", "a coordinate of TMA has 32 bits");
   }
+  return {};
+}
+
+tile::Status takes_boxes(const Problem& p, const Buffers& buffers, const tile::Device&) {
+  TILE_TRY(takes_coordinates(p));
   TILE_TRY(takes_rows("a", buffers.a, p.lda, p.type));
   return takes_rows("b", buffers.b, p.ldb, p.type);
 }
 
+tile::Status takes_padded_boxes(const Problem& p, const Buffers& buffers, const tile::Device&) {
+  TILE_TRY(takes_coordinates(p));
+  if (!pads_a(p)) TILE_TRY(takes_rows("a", buffers.a, p.lda, p.type));
+  if (!pads_b(p)) TILE_TRY(takes_rows("b", buffers.b, p.ldb, p.type));
+  return tile::check_workspace(padded_bytes(p), buffers.workspace_bytes);
+}
+
 tile::Status takes_boxes_of_c(const Problem& p, const Buffers& buffers, const tile::Device& d) {
-  TILE_TRY(takes_boxes(p, buffers, d));
+  TILE_TRY(takes_padded_boxes(p, buffers, d));
   if (p.n < 8) return tile::unsupported("n", "TMA stores 16 bytes at a time");
   return takes_rows("c", buffers.c, p.ldc, p.type);
 }
@@ -97,7 +154,7 @@ tile::Status takes_boxes_of_8_bits(const Problem& p, const Buffers& buffers,
                                    const tile::Device& d) {
   if (p.transpose_a) return tile::unsupported("transpose_a", "of 8 bits A is stored m x k");
   if (!p.transpose_b) return tile::unsupported("transpose_b", "of 8 bits B is stored n x k");
-  if (p.alpha == 0 || p.k == 0) return {};
+  if (!has_product(p)) return {};
   TILE_TRY(takes_boxes(p, buffers, d));
   return takes_rows("c", buffers.c, p.ldc, type_of_c(p));
 }
@@ -132,11 +189,71 @@ unsigned k_splits(const Problem& p) {
 // at most half as many, plus five: never more, for any k. With more tiles k cannot be split, and
 // all multiprocessors together want 32 KiB from L2 for each 512 cycles, more than it gives.
 tile::Status takes_few_tiles(const Problem& p, const Buffers& buffers, const tile::Device& d) {
-  TILE_TRY(takes_boxes(p, buffers, d));
+  TILE_TRY(takes_padded_boxes(p, buffers, d));
   TILE_TRY(takes_rows("c", buffers.c, p.ldc, p.type));
   const std::int64_t tiles = split_tiles(p);
   if (2 * tiles <= most_split_blocks(2)) return {};
   return tile::unsupported("m and n", std::to_string(tiles) + " tiles are enough without a split");
+}
+
+// Step `shares`: its tiles of C, those of 128 x 128 of step double_buffered.
+static std::int64_t share_tiles(const Problem& p) {
+  return ((p.m - 1) / 128 + 1) * ((p.n - 1) / 128 + 1);
+}
+
+// How long it takes in cycles of a multiprocessor, if k is split in so many.
+// snippet-begin cycles
+static double cycles(const Problem& p, double shares, int multiprocessors) {
+  const auto tiles = static_cast<double>(share_tiles(p));
+  const double at_once = 2. * multiprocessors;  // blocks: two on each
+  const double rounds = std::floor(tiles * shares / at_once),
+               left = tiles * shares - rounds * at_once;
+  // 128 lanes take 128 cycles for a tile's products of one k. Two blocks share them; one alone
+  // cannot use more than about four fifths.
+  constexpr double kTwoBlocks = 256, kOneBlock = 160;
+  const double one_k = rounds * kTwoBlocks + (left > multiprocessors ? kTwoBlocks
+                                              : left > 0             ? kOneBlock
+                                                                     : 0);
+  const double products = one_k * std::ceil(1. * p.k / shares);
+  constexpr double kRound = 2500;  // the first loads, and the last stores
+  const double product_kernel = products + kRound * (rounds + (left > 0));
+  if (shares == 1) return product_kernel;
+  // The sums are written and read, 16 bytes a cycle and multiprocessor, by a kernel more.
+  constexpr double kLaunch = 5000, kTileBytes = 128 * 128 * 4;
+  return product_kernel + kLaunch + tiles * (2 * shares + 1) * kTileBytes / (16 * multiprocessors);
+}
+// snippet-end cycles
+
+// snippet-begin shares
+std::int64_t k_shares(const Problem& p, int multiprocessors) {
+  if (!has_product(p)) return 1;
+  // Every share has products, and all of them run at one time.
+  const std::int64_t most = std::min(2 * multiprocessors / share_tiles(p), (p.k - 1) / 64 + 1);
+  std::int64_t best = 1;
+  for (std::int64_t shares = 2; shares <= most; ++shares) {
+    const auto time = [&](std::int64_t s) {
+      return cycles(p, static_cast<double>(s), multiprocessors);
+    };
+    if (time(shares) < time(best)) best = shares;
+  }
+  return best;
+}
+// snippet-end shares
+
+std::int64_t shares_bytes(const Problem& p) {
+  if (is_empty(p)) return 0;
+  const std::int64_t shares = k_shares(p, tile::device().multiprocessors), pads = padded_bytes(p),
+                     sums = shares == 1 ? 0 : tile::product({shares, p.m, (p.n + 3) / 4, 16});
+  return pads > INT64_MAX - sums ? INT64_MAX : pads + sums;
+}
+
+tile::Status takes_shares(const Problem& p, const Buffers& buffers, const tile::Device& d) {
+  const std::int64_t tiles = share_tiles(p);
+  if (tiles > 2 * d.multiprocessors && !pads_a(p) && !pads_b(p)) {
+    return tile::unsupported("m and n",
+                             std::to_string(tiles) + " tiles are enough without a split");
+  }
+  return tile::check_workspace(shares_bytes(p), buffers.workspace_bytes);
 }
 
 }  // namespace matmul

@@ -119,6 +119,7 @@ CONTINUES = {f"07_windowed_rope/windowed/{step}.cu": f"05_flash_attention/{conti
 }.items()} | {
     "02_matmul/step21_split_k.cu": "02_matmul/step16_warp_specialized.cu",
     "02_matmul/step22_e4m3.cu": "02_matmul/step20_tma_store.cu",
+    "02_matmul/step23_shares.cu": "02_matmul/step6_double_buffered.cu",
     "04_layernorm/forward5_cluster.cu": "04_layernorm/forward3_registers.cu",
     "05_flash_attention/forward8_split_keys.cu": "05_flash_attention/forward4_pipeline.cu",
     "07_windowed_rope/method/backward4_prologue.cu":
@@ -440,10 +441,10 @@ def measure(tree):
                 "headers": len(headers),
                 "header lines": sum(len(tree.text(header).splitlines()) for header in headers),
             }
-            # Of each pass: the second one is that of wgmma.
+            # Of each pass: the second one is that of wgmma, and there may be one after it.
             after = [family(without_comments(tree.text(n)), tree.reached(n)) == "wgmma"
                      for n in ladder[place:place + 2]]
-            last = (place > len(ladder) - 2 or (now[0] != "wgmma" and any(after))
+            last = (place > len(ladder) - 2 or (now[0] == "wgmma") in [not of for of in after]
                     or (now[0] == "wgmma" and name.startswith(ATTENTION_CHAPTERS)))
             most_headers, most_lines = next(
                 most for begin, most in HEADERS.items() if name.startswith(begin))

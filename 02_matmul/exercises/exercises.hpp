@@ -51,4 +51,14 @@ tile::Status ring_of_mbarriers(const Problem& problem, const Buffers& buffers);
 /// 02.8: C = A * B by clusters of two blocks side by side, each with 128 x 64 of C.
 tile::Status multicast(const Problem& problem, const Buffers& buffers);
 
+/// 02.9: a product of so many tiles, each of so many turns of the main loop, on a card of so many
+/// multiprocessors.
+struct Waves {
+  std::int64_t tiles, turns, multiprocessors;
+};
+inline constexpr std::int64_t kMostShares = 64;
+/// The turns until C is there, if `shares` blocks share a tile; and the fastest number of them.
+std::int64_t turns_until_done(const Waves& waves, std::int64_t shares);
+std::int64_t best_shares(const Waves& waves);
+
 }  // namespace matmul

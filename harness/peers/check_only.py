@@ -52,7 +52,7 @@ def computed(library, case, call):
         count = library.workspace_bytes(call.operation, case.type, **call.fields)
         workspace = library.memory(b"\xff" * count)
         pointers["workspace"] = workspace.pointer
-        if case.is_attention:
+        if hasattr(tile_c.STRUCTS[call.operation], "workspace_bytes"):
             pointers["workspace_bytes"] = count
     library.run(call.operation, case.type, **call.fields, **pointers)
     library.synchronize()
