@@ -45,6 +45,7 @@ __device__ inline float activate(Activation activation, float x) {
   return x;
 }
 
+// snippet-begin output
 /// C, and how an element of it is computed from a sum.
 template <class T>
 struct Output {
@@ -69,6 +70,7 @@ struct Output {
     *element = static_cast<T>(value(sum, element, col));
   }
 };
+// snippet-end output
 /// Bias and activation are left to a second kernel unless the step has `fused` them.
 template <class T>
 Output<T> output_c(const Problem& p, const Buffers& buffers, bool fused = false) {

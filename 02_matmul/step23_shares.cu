@@ -14,7 +14,6 @@ namespace {
 static_assert(kTileM == 128 && kTileN == 128, "as cycles() in arguments.cpp reckons");
 constexpr int kAddThreads = 256;
 
-// snippet-begin kernel
 template <bool kAAlongK, bool kBAlongK>
 __global__ void __launch_bounds__(kThreads, 2)
     matmul_shares(Operand<float> a,  // [m][k]
@@ -23,6 +22,7 @@ __global__ void __launch_bounds__(kThreads, 2)
                   std::int64_t m, std::int64_t n, std::int64_t k, unsigned shares) {
   __shared__ alignas(16) Tile a_smem[2];  // [buffer][part of k][rows of C]
   __shared__ alignas(16) Tile b_smem[2];  // [buffer][part of k][columns of C]
+  // snippet-begin range
   // The blocks of a tile are neighbours. Their shares are whole tiles of k, but for the last one.
   const unsigned share = blockIdx.x % shares;
   const Corner corner = corner_in_groups<kTileM, kTileN>(blockIdx.x / shares, m, n);
@@ -34,6 +34,7 @@ __global__ void __launch_bounds__(kThreads, 2)
                                 kAAlongK ? a.row_stride : a.col_stride, corner.row, m, end - begin);
   TileLoader<kBAlongK> b_loader(b.data + begin * b.row_stride,
                                 kBAlongK ? b.col_stride : b.row_stride, corner.col, n, end - begin);
+  // snippet-end range
 
   a_loader.fetch();
   b_loader.fetch();
@@ -65,7 +66,6 @@ __global__ void __launch_bounds__(kThreads, 2)
   c.data += share * m * c.ld;  // share is 0 if there is but one
   sums.store(c, corner, at, m, n);
 }
-// snippet-end kernel
 
 // snippet-begin add
 /// C = activation(alpha sum + beta C + bias), the sum over all shares, an element to a thread.
