@@ -106,11 +106,14 @@ static std::int64_t bytes_of(std::int64_t elements, tile::DType type) {
 }
 static bool has_product(const Problem& p) { return p.alpha != 0 && p.k > 0; }
 
+static bool is_odd(std::int64_t ld, tile::DType type) {
+  return ld % (16 / static_cast<std::int64_t>(tile::size_bytes(type))) != 0;
+}
 bool pads_a(const Problem& p) {
-  return has_product(p) && p.n >= kUsesForCopy && bytes_of(p.lda, p.type) % 16 != 0;
+  return has_product(p) && p.n >= kUsesForCopy && is_odd(p.lda, p.type);
 }
 bool pads_b(const Problem& p) {
-  return has_product(p) && p.m >= kUsesForCopy && bytes_of(p.ldb, p.type) % 16 != 0;
+  return has_product(p) && p.m >= kUsesForCopy && is_odd(p.ldb, p.type);
 }
 
 std::int64_t padded_bytes(const Problem& p) {
