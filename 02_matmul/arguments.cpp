@@ -110,6 +110,7 @@ static bool is_odd(std::int64_t ld, tile::DType type) {
   return ld % (16 / static_cast<std::int64_t>(tile::size_bytes(type))) != 0;
 }
 bool pads_a(const Problem& p) {
+  if (p.type == tile::DType::fp32 && is_few_rows(p)) return false;  // its kernel needs no vectors
   return has_product(p) && p.n >= kUsesForCopy && is_odd(p.lda, p.type);
 }
 bool pads_b(const Problem& p) {
@@ -196,34 +197,49 @@ tile::Status takes_few_tiles(const Problem& p, const Buffers& buffers, const til
   TILE_TRY(takes_rows("c", buffers.c, p.ldc, p.type));
   const std::int64_t tiles = split_tiles(p);
   if (2 * tiles <= most_split_blocks(2)) return {};
+  // With one row of tiles the second block of each of tma_store's pairs has nothing but zeros. A
+  // pair needs 1,024 cycles for the 32 KiB of B that its blocks load, 16 bytes a cycle each, which
+  // is what memory gives. Here a block needs 512 for 16 KiB.
+  if (p.m <= kSplitTile && tiles <= most_split_blocks(2)) return {};
   return tile::unsupported("m and n", std::to_string(tiles) + " tiles are enough without a split");
 }
 
-// Step `shares`: its tiles of C, those of 128 x 128 of step double_buffered.
-static std::int64_t share_tiles(const Problem& p) {
-  return ((p.m - 1) / 128 + 1) * ((p.n - 1) / 128 + 1);
+// Step `shares`: its tiles of C, and what the model below needs to know of them.
+struct ShareTiles {
+  std::int64_t count;
+  // Cycles of a multiprocessor for one k of two tiles, whose blocks share it; and of one tile,
+  // whose block alone cannot use all of it.
+  double two_blocks, one_block;
+  double bytes;  // of a tile's sums
+};
+static ShareTiles share_tiles(const Problem& p) {
+  if (is_few_rows(p)) {
+    // Each k brings 128 floats of B, and memory gives a multiprocessor about 14 bytes a cycle.
+    constexpr double kLoad = kFewColumns * 4 / 14.;
+    return {(p.n - 1) / kFewColumns + 1, 2 * kLoad, 1.5 * kLoad,
+            static_cast<double>(p.m) * kFewColumns * 4};
+  }
+  // 128 lanes take 128 cycles for the products of a tile of 128 x 128, as in double_buffered.
+  return {((p.m - 1) / 128 + 1) * ((p.n - 1) / 128 + 1), 256, 160, 128 * 128 * 4};
 }
 
 // How long it takes in cycles of a multiprocessor, if k is split in so many.
 // snippet-begin cycles
 static double cycles(const Problem& p, double shares, int multiprocessors) {
-  const auto tiles = static_cast<double>(share_tiles(p));
-  const double at_once = 2. * multiprocessors;  // blocks: two on each
-  const double rounds = std::floor(tiles * shares / at_once),
-               left = tiles * shares - rounds * at_once;
-  // 128 lanes take 128 cycles for a tile's products of one k. Two blocks share them; one alone
-  // cannot use more than about four fifths.
-  constexpr double kTwoBlocks = 256, kOneBlock = 160;
-  const double one_k = rounds * kTwoBlocks + (left > multiprocessors ? kTwoBlocks
-                                              : left > 0             ? kOneBlock
-                                                                     : 0);
-  const double products = one_k * std::ceil(1. * p.k / shares);
-  constexpr double kRound = 2500;  // the first loads, and the last stores
-  const double product_kernel = products + kRound * (rounds + (left > 0));
-  if (shares == 1) return product_kernel;
-  // The sums are written and read, 16 bytes a cycle and multiprocessor, by a kernel more.
-  constexpr double kLaunch = 5000, kTileBytes = 128 * 128 * 4;
-  return product_kernel + kLaunch + tiles * (2 * shares + 1) * kTileBytes / (16 * multiprocessors);
+  const ShareTiles tiles = share_tiles(p);
+  const double blocks = static_cast<double>(tiles.count) * shares;
+  const double at_once = 2. * multiprocessors;
+  const double waves = std::floor(blocks / at_once), left = blocks - waves * at_once;
+  const double last = left > multiprocessors ? tiles.two_blocks : left > 0 ? tiles.one_block : 0;
+  constexpr double kWave = 2500;  // the first loads, and the last stores
+  const double product = (waves * tiles.two_blocks + last) * std::ceil(1. * p.k / shares) +
+                         (waves + (left > 0)) * kWave;
+  if (shares == 1) return product;
+  // Another kernel reads the sums, which were written: 16 bytes a cycle and multiprocessor.
+  constexpr double kLaunch = 5000;
+  return product + kLaunch +
+         static_cast<double>(tiles.count) * (2 * shares + 1) * tiles.bytes /
+             (16. * multiprocessors);
 }
 // snippet-end cycles
 
@@ -231,7 +247,8 @@ static double cycles(const Problem& p, double shares, int multiprocessors) {
 std::int64_t k_shares(const Problem& p, int multiprocessors) {
   if (!has_product(p)) return 1;
   // Every share has products, and all of them run at one time.
-  const std::int64_t most = std::min(2 * multiprocessors / share_tiles(p), (p.k - 1) / 64 + 1);
+  const std::int64_t most =
+      std::min(2 * multiprocessors / share_tiles(p).count, (p.k - 1) / 64 + 1);
   std::int64_t best = 1;
   for (std::int64_t shares = 2; shares <= most; ++shares) {
     const auto time = [&](std::int64_t s) {
@@ -246,13 +263,13 @@ std::int64_t k_shares(const Problem& p, int multiprocessors) {
 std::int64_t shares_bytes(const Problem& p) {
   if (is_empty(p)) return 0;
   const std::int64_t shares = k_shares(p, tile::device().multiprocessors), pads = padded_bytes(p),
-                     sums = shares == 1 ? 0 : tile::product({shares, p.m, (p.n + 3) / 4, 16});
+                     sums = shares == 1 ? 0 : tile::product({shares, p.m, ld_of_sums(p), 4});
   return pads > INT64_MAX - sums ? INT64_MAX : pads + sums;
 }
 
 tile::Status takes_shares(const Problem& p, const Buffers& buffers, const tile::Device& d) {
-  const std::int64_t tiles = share_tiles(p);
-  if (tiles > 2 * d.multiprocessors && !pads_a(p) && !pads_b(p)) {
+  const std::int64_t tiles = share_tiles(p).count;
+  if (tiles > 2 * d.multiprocessors && !is_few_rows(p) && !pads_a(p) && !pads_b(p)) {
     return tile::unsupported("m and n",
                              std::to_string(tiles) + " tiles are enough without a split");
   }

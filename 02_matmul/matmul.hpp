@@ -92,6 +92,11 @@ tile::Status shares(const Problem& problem, const Buffers& buffers, void* stream
 tile::Status add_bias_and_activate(const Problem& problem, const Buffers& buffers, void* stream);
 /// C = activation(beta C + bias), for a problem whose product is empty, by the same kernel.
 tile::Status without_product(const Problem& problem, const Buffers& buffers, void* stream);
+/// Where steps leave the sums of each share of k: in rows of whole 16 bytes.
+constexpr std::int64_t ld_of_sums(const Problem& p) { return (p.n + 3) / 4 * 4; }
+/// The product in fp32, for few rows: C, or with more than one share its sums in the workspace.
+tile::Status multiply_few_rows(const Problem& problem, const Buffers& buffers, unsigned shares,
+                               void* stream);
 /// Copies A and B, as far as pads_a() and pads_b() say, to the workspace, with rows that begin at
 /// multiples of 16 bytes, and lets the problem and the buffers say so; their workspace is what is
 /// left.
@@ -157,7 +162,10 @@ unsigned k_splits(const Problem& problem);
 /// Whether the tiles are so few that splitting pays, and TMA can copy A and B.
 tile::Status takes_few_tiles(const Problem& problem, const Buffers& buffers, const tile::Device&);
 
-/// Step `shares`: among how many blocks it splits k, on a card of so many multiprocessors.
+/// Step `shares`: its columns of a tile if C has so few rows that B's bytes decide.
+inline constexpr int kFewRows = 16, kFewColumns = 128;
+inline bool is_few_rows(const Problem& p) { return p.m <= kFewRows && !p.transpose_b; }
+/// Among how many blocks it splits k, on a card of so many multiprocessors.
 std::int64_t k_shares(const Problem& problem, int multiprocessors);
 /// The bytes of its workspace on this card: padded copies, and a matrix of sums for each share.
 std::int64_t shares_bytes(const Problem& problem);

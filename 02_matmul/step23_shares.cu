@@ -4,7 +4,8 @@
 // Change: from step 6: a block's sums go to a workspace, and a second kernel adds those of a tile,
 //         always in the same order. The launcher reckons how many shares are fastest. Rows that
 //         begin anywhere are copied to the workspace first, to where they can be loaded by vectors.
-// Limit: tiles of 128 x 128: in a C of few rows most of a tile lies outside.
+//         For at most 16 rows, as most of a tile would lie outside, it has few_rows.cu's kernel.
+// Limit: the multiply-adds; with few rows memory, from which B comes once.
 #include "tile/host/launch.hpp"
 #include "tiles.cuh"
 
@@ -97,14 +98,15 @@ tile::Status shares(const Problem& problem, const Buffers& given, void* stream) 
   const auto shares = static_cast<unsigned>(k_shares(p, sms));
   const Output<float> c = output_c<float>(p, buffers, true);
   auto* const parts = static_cast<float*>(buffers.workspace);
-  const std::int64_t ld = (p.n + kVector - 1) / kVector * kVector;  // of the parts
+  const std::int64_t ld = ld_of_sums(p);
   const auto launch = [&](auto a_along_k, auto b_along_k) {
     return tile::launch(matmul_shares<a_along_k.value, b_along_k.value>, "matmul_shares",
                         tiles * shares, kThreads, 0, stream, op_a<float>(p, buffers),
                         op_b<float>(p, buffers), shares == 1 ? c : Output<float>{parts, ld, 1, 0},
                         p.m, p.n, terms(p), shares);
   };
-  TILE_TRY(with_directions(p, launch));
+  TILE_TRY(is_few_rows(p) ? multiply_few_rows(p, buffers, shares, stream)
+                          : with_directions(p, launch));
   if (shares == 1) return {};
   int blocks = 0;
   TILE_TRY(tile::blocks_that_fit(p.m * p.n, kAddThreads, &blocks));

@@ -1,5 +1,5 @@
-// Shared by steps 5, 6 and 23: the copies of a tile from global to shared memory and from there to
-// registers, in vectors of 16 bytes, and the elements of each thread.
+// Shared by steps 5, 6 and 23 (and few_rows.cu): the copies of a tile from global to shared memory
+// and from there to registers, in vectors of 16 bytes, and the elements of each thread.
 #pragma once
 
 #include "matmul.cuh"

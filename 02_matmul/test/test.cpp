@@ -315,6 +315,19 @@ TEST_SUITE("step") {
             in.bias = tile::normal(p.n, type, 8);
             check_step(step, all, in, Sums::zero_mean);
           }
+          // Few rows: all of a lane's columns, some, and none; A along k and not; whole parts of k
+          // for each warp, some, and less than one.
+          for (const std::int64_t k : {3, 33, 640, 2500}) {
+            for (const std::int64_t n : {128, 134, 300}) {
+              const Problem p = plain(type, {k % 16 + 1, n, k}, {n % 4 != 0, false});
+              REQUIRE(is_few_rows(p));
+              check_step(step, p, integers(p), Sums::exact);
+              Problem all = scaled(padded(p, {1, n == 300, 3}), 0.1f, -3.7f);
+              Inputs in = normal(all);
+              in.bias = tile::normal(p.n, type, 8);
+              check_step(step, all, in, Sums::zero_mean);
+            }
+          }
           CHECK(*counts.begin() > 1);
           CHECK(counts.size() > 1);
         },
