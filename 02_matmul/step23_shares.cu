@@ -89,7 +89,8 @@ __global__ void __launch_bounds__(kAddThreads)
 }  // namespace
 
 tile::Status shares(const Problem& problem, const Buffers& given, void* stream) {
-  auto [p, buffers] = std::pair(problem, given);
+  Problem p = problem;
+  Buffers buffers = given;
   TILE_TRY(pad_rows(&p, &buffers, stream));
   int sms = 0;  // multiprocessors
   TILE_TRY(tile::count_multiprocessors(&sms));
