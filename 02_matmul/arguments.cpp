@@ -1,10 +1,13 @@
 // What is refused, and by which words; and which problems the steps leave to others.
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <string>
 #include <utility>
 
 #include "matmul.hpp"
 #include "tile/host/matrix_argument.hpp"
+#include "tile/host/tensor_argument.hpp"
 
 namespace matmul {
 
@@ -13,7 +16,18 @@ tile::Status validate(const Problem& p, const Buffers& buffers) {
   return validate_matrices(p, buffers);
 }
 
-tile::Status validate_matrices(const Problem& p, const Buffers& buffers) {
+// The three matrices.
+static std::array<tile::MatrixArgument, 3> matrices(const Problem& p, const Buffers& buffers) {
+  const auto element = static_cast<std::int64_t>(tile::size_bytes(p.type)),
+             c_element = static_cast<std::int64_t>(tile::size_bytes(type_of_c(p)));
+  return {{{"a", "lda", buffers.a, p.transpose_a ? p.k : p.m, p.transpose_a ? p.m : p.k, p.lda,
+            element},
+           {"b", "ldb", buffers.b, p.transpose_b ? p.n : p.k, p.transpose_b ? p.k : p.n, p.ldb,
+            element},
+           {"c", "ldc", buffers.c, p.m, p.n, p.ldc, c_element}}};
+}
+
+tile::Status validate_sizes(const Problem& p) {
   if (p.activation != Activation::none && p.activation != Activation::relu &&
       p.activation != Activation::gelu) {
     return tile::invalid_argument(
@@ -28,7 +42,12 @@ tile::Status validate_matrices(const Problem& p, const Buffers& buffers) {
       return tile::invalid_argument(extent.name, std::to_string(extent.value) + " is negative");
     }
   }
+  for (const tile::MatrixArgument& x : matrices(p, {})) TILE_TRY(tile::check_size(x));
+  return {};
+}
 
+tile::Status validate_matrices(const Problem& p, const Buffers& buffers) {
+  TILE_TRY(validate_sizes(p));
   const std::pair<const char*, const float*> scales[] = {{"a_scale", buffers.a_scale},
                                                          {"b_scale", buffers.b_scale}};
   for (const auto& [name, scale] : scales) {
@@ -39,30 +58,35 @@ tile::Status validate_matrices(const Problem& p, const Buffers& buffers) {
     }
   }
 
-  const auto element = static_cast<std::int64_t>(tile::size_bytes(p.type)),
-             c_element = static_cast<std::int64_t>(tile::size_bytes(type_of_c(p)));
   using tile::MatrixArgument;
-  const MatrixArgument a{
-      "a", "lda", buffers.a, p.transpose_a ? p.k : p.m, p.transpose_a ? p.m : p.k, p.lda, element};
-  const MatrixArgument b{
-      "b", "ldb", buffers.b, p.transpose_b ? p.n : p.k, p.transpose_b ? p.k : p.n, p.ldb, element};
-  const MatrixArgument c{"c", "ldc", buffers.c, p.m, p.n, p.ldc, c_element};
-  const MatrixArgument bias{"bias", "", buffers.bias, 1, p.n, p.n, c_element};
-  for (const MatrixArgument& x : {a, b, c}) TILE_TRY(tile::check_size(x));
-
+  const auto [a, b, c] = matrices(p, buffers);
+  const MatrixArgument bias{"bias", "", buffers.bias, 1, p.n, p.n, c.element_bytes};
+  if (buffers.workspace_bytes < 0) return tile::invalid_argument("workspace_bytes", "is negative");
   if (c.empty()) return {};
   TILE_TRY(tile::check_pointer(c));
+  const MatrixArgument workspace{
+      "workspace", "", buffers.workspace, 1, buffers.workspace_bytes, buffers.workspace_bytes, 1};
+  if (!workspace.empty()) {
+    TILE_TRY(tile::check_pointer(workspace));
+    if (reinterpret_cast<std::uintptr_t>(workspace.data) % 16) {
+      return tile::invalid_argument("workspace", "is not aligned to 16 bytes");
+    }
+    TILE_TRY(tile::check_apart(workspace, c));
+  }
   if (bias.data) {
     TILE_TRY(tile::check_pointer(bias));
     TILE_TRY(tile::check_apart(c, bias));
+    TILE_TRY(tile::check_apart(workspace, bias));
   }
   if (p.k == 0 || p.alpha == 0) return {};  // A and B are not read
   for (const MatrixArgument& x : {a, b}) TILE_TRY(tile::check_pointer(x));
-  for (const MatrixArgument& x : {a, b}) TILE_TRY(tile::check_apart(c, x));
   for (const auto& [name, scale] : scales) {
     if (scale) {
       TILE_TRY(tile::check_apart(c, MatrixArgument{name, "", scale, 1, 1, 1, sizeof(float)}));
     }
+  }
+  for (const MatrixArgument& output : {c, workspace}) {
+    for (const MatrixArgument& x : {a, b}) TILE_TRY(tile::check_apart(output, x));
   }
   return {};
 }
@@ -77,18 +101,55 @@ static tile::Status takes_rows(const char* name, const void* data, std::int64_t 
             : tile::unsupported(name, "TMA copies rows that begin at multiples of 16 bytes");
 }
 
-tile::Status takes_boxes(const Problem& p, const Buffers& buffers, const tile::Device&) {
+static std::int64_t bytes_of(std::int64_t elements, tile::DType type) {
+  return elements * static_cast<std::int64_t>(tile::size_bytes(type));
+}
+static bool has_product(const Problem& p) { return p.alpha != 0 && p.k > 0; }
+
+static bool is_odd(std::int64_t ld, tile::DType type) {
+  return ld % (16 / static_cast<std::int64_t>(tile::size_bytes(type))) != 0;
+}
+bool pads_a(const Problem& p) {
+  if (p.type == tile::DType::fp32 && is_few_rows(p)) return false;  // its kernel needs no vectors
+  return has_product(p) && p.n >= kUsesForCopy && is_odd(p.lda, p.type);
+}
+bool pads_b(const Problem& p) {
+  return has_product(p) && p.m >= kUsesForCopy && is_odd(p.ldb, p.type);
+}
+
+std::int64_t padded_bytes(const Problem& p) {
+  const auto copy = [&](bool pads, std::int64_t rows, std::int64_t cols) {
+    return pads ? tile::product({rows, (bytes_of(cols, p.type) + 15) / 16, 16}) : 0;
+  };
+  const std::int64_t a = copy(pads_a(p), p.transpose_a ? p.k : p.m, p.transpose_a ? p.m : p.k),
+                     b = copy(pads_b(p), p.transpose_b ? p.n : p.k, p.transpose_b ? p.k : p.n);
+  return a > INT64_MAX - b ? INT64_MAX : a + b;
+}
+
+static tile::Status takes_coordinates(const Problem& p) {
   constexpr std::int64_t kMost = (std::int64_t{1} << 31) - 1024;  // a tile more must fit
-  if (p.alpha == 0 || p.k == 0) return tile::unsupported("k", "there is nothing to multiply");
+  if (!has_product(p)) return tile::unsupported("k", "there is nothing to multiply");
   if (std::max({p.m, p.n, p.k}) > kMost) {
     return tile::unsupported("m, n and k", "a coordinate of TMA has 32 bits");
   }
+  return {};
+}
+
+tile::Status takes_boxes(const Problem& p, const Buffers& buffers, const tile::Device&) {
+  TILE_TRY(takes_coordinates(p));
   TILE_TRY(takes_rows("a", buffers.a, p.lda, p.type));
   return takes_rows("b", buffers.b, p.ldb, p.type);
 }
 
+tile::Status takes_padded_boxes(const Problem& p, const Buffers& buffers, const tile::Device&) {
+  TILE_TRY(takes_coordinates(p));
+  if (!pads_a(p)) TILE_TRY(takes_rows("a", buffers.a, p.lda, p.type));
+  if (!pads_b(p)) TILE_TRY(takes_rows("b", buffers.b, p.ldb, p.type));
+  return tile::check_workspace(padded_bytes(p), buffers.workspace_bytes);
+}
+
 tile::Status takes_boxes_of_c(const Problem& p, const Buffers& buffers, const tile::Device& d) {
-  TILE_TRY(takes_boxes(p, buffers, d));
+  TILE_TRY(takes_padded_boxes(p, buffers, d));
   if (p.n < 8) return tile::unsupported("n", "TMA stores 16 bytes at a time");
   return takes_rows("c", buffers.c, p.ldc, p.type);
 }
@@ -97,7 +158,7 @@ tile::Status takes_boxes_of_8_bits(const Problem& p, const Buffers& buffers,
                                    const tile::Device& d) {
   if (p.transpose_a) return tile::unsupported("transpose_a", "of 8 bits A is stored m x k");
   if (!p.transpose_b) return tile::unsupported("transpose_b", "of 8 bits B is stored n x k");
-  if (p.alpha == 0 || p.k == 0) return {};
+  if (!has_product(p)) return {};
   TILE_TRY(takes_boxes(p, buffers, d));
   return takes_rows("c", buffers.c, p.ldc, type_of_c(p));
 }
@@ -132,11 +193,87 @@ unsigned k_splits(const Problem& p) {
 // at most half as many, plus five: never more, for any k. With more tiles k cannot be split, and
 // all multiprocessors together want 32 KiB from L2 for each 512 cycles, more than it gives.
 tile::Status takes_few_tiles(const Problem& p, const Buffers& buffers, const tile::Device& d) {
-  TILE_TRY(takes_boxes(p, buffers, d));
+  TILE_TRY(takes_padded_boxes(p, buffers, d));
   TILE_TRY(takes_rows("c", buffers.c, p.ldc, p.type));
   const std::int64_t tiles = split_tiles(p);
   if (2 * tiles <= most_split_blocks(2)) return {};
+  // With one row of tiles the second block of each of tma_store's pairs has nothing but zeros. A
+  // pair needs 1,024 cycles for the 32 KiB of B that its blocks load, 16 bytes a cycle each, which
+  // is what memory gives. Here a block needs 512 for 16 KiB.
+  if (p.m <= kSplitTile && tiles <= most_split_blocks(2)) return {};
   return tile::unsupported("m and n", std::to_string(tiles) + " tiles are enough without a split");
+}
+
+// Step `shares`: its tiles of C, and what the model below needs to know of them.
+struct ShareTiles {
+  std::int64_t count;
+  // Cycles of a multiprocessor for one k of two tiles, whose blocks share it; and of one tile,
+  // whose block alone cannot use all of it.
+  double two_blocks, one_block;
+  double bytes;  // of a tile's sums
+};
+static ShareTiles share_tiles(const Problem& p) {
+  if (is_few_rows(p)) {
+    // Each k brings 128 floats of B, and memory gives a multiprocessor about 14 bytes a cycle.
+    constexpr double kLoad = kFewColumns * 4 / 14.;
+    return {(p.n - 1) / kFewColumns + 1, 2 * kLoad, 1.5 * kLoad,
+            static_cast<double>(p.m) * kFewColumns * 4};
+  }
+  // 128 lanes take 128 cycles for the products of a tile of 128 x 128, as in double_buffered.
+  return {((p.m - 1) / 128 + 1) * ((p.n - 1) / 128 + 1), 256, 160, 128 * 128 * 4};
+}
+
+// How long it takes in cycles of a multiprocessor, if k is split in so many.
+// snippet-begin cycles
+static double cycles(const Problem& p, double shares, int multiprocessors) {
+  const ShareTiles tiles = share_tiles(p);
+  const double blocks = static_cast<double>(tiles.count) * shares;
+  const double at_once = 2. * multiprocessors;
+  const double waves = std::floor(blocks / at_once), left = blocks - waves * at_once;
+  const double last = left > multiprocessors ? tiles.two_blocks : left > 0 ? tiles.one_block : 0;
+  constexpr double kWave = 2500;  // the first loads, and the last stores
+  const double product = (waves * tiles.two_blocks + last) * std::ceil(1. * p.k / shares) +
+                         (waves + (left > 0)) * kWave;
+  if (shares == 1) return product;
+  // Another kernel reads the sums, which were written: 16 bytes a cycle and multiprocessor.
+  constexpr double kLaunch = 5000;
+  return product + kLaunch +
+         static_cast<double>(tiles.count) * (2 * shares + 1) * tiles.bytes /
+             (16. * multiprocessors);
+}
+// snippet-end cycles
+
+// snippet-begin shares
+std::int64_t k_shares(const Problem& p, int multiprocessors) {
+  if (!has_product(p)) return 1;
+  // Every share has products, and all of them run at one time.
+  const std::int64_t most =
+      std::min(2 * multiprocessors / share_tiles(p).count, (p.k - 1) / 64 + 1);
+  std::int64_t best = 1;
+  for (std::int64_t shares = 2; shares <= most; ++shares) {
+    const auto time = [&](std::int64_t s) {
+      return cycles(p, static_cast<double>(s), multiprocessors);
+    };
+    if (time(shares) < time(best)) best = shares;
+  }
+  return best;
+}
+// snippet-end shares
+
+std::int64_t shares_bytes(const Problem& p) {
+  if (is_empty(p)) return 0;
+  const std::int64_t shares = k_shares(p, tile::device().multiprocessors), pads = padded_bytes(p),
+                     sums = shares == 1 ? 0 : tile::product({shares, p.m, ld_of_sums(p), 4});
+  return pads > INT64_MAX - sums ? INT64_MAX : pads + sums;
+}
+
+tile::Status takes_shares(const Problem& p, const Buffers& buffers, const tile::Device& d) {
+  const std::int64_t tiles = share_tiles(p).count;
+  if (tiles > 2 * d.multiprocessors && !is_few_rows(p) && !pads_a(p) && !pads_b(p)) {
+    return tile::unsupported("m and n",
+                             std::to_string(tiles) + " tiles are enough without a split");
+  }
+  return tile::check_workspace(shares_bytes(p), buffers.workspace_bytes);
 }
 
 }  // namespace matmul

@@ -41,7 +41,7 @@ __device__ void finish(float (&sums)[kSums], const Output<T>& c, const T* bias,
                        Activation activation, std::int64_t row, std::int64_t col, std::int64_t m,
                        std::int64_t n) {
   const FirstSum first(row, col, m, n);
-  scale_sums(sums, c, first);
+  scale_sums(sums, Output<T>{c.data, c.ld, c.alpha, c.beta}, first);  // without the rest
   if (bias) {
 #pragma unroll
     for (int i = 0; i < kSums; ++i) {

@@ -156,16 +156,16 @@ struct FirstSum {
   }
 };
 
-/// Applies alpha and beta to a warpgroup's sums. Those outside of C may stay as they are.
+/// Applies to a warpgroup's sums what Output does. Those outside of C may stay as they are.
 template <class T, int kSums>
 __device__ void scale_sums(float (&sums)[kSums], const Output<T>& c, const FirstSum& first) {
-  if (c.beta != 0) {
+  if (c.beta != 0 || c.bias || c.activation != Activation::none) {
     const T* old = c.data + first.row * c.ld + first.col;
 #pragma unroll
     for (int i = 0; i < kSums; ++i) {
       const tile::ptx::Element at = tile::ptx::element_of_wgmma(0, i);
       if (at.row >= first.rows_left || at.col >= first.cols_left) continue;
-      sums[i] = c.scaled(sums[i], old + at.row * c.ld + at.col);
+      sums[i] = c.value(sums[i], old + at.row * c.ld + at.col, first.col + at.col);
     }
   } else if (c.alpha != 1) {
 #pragma unroll
@@ -213,16 +213,5 @@ inline tile::Status count_clusters(int blocks, unsigned* clusters) {
   *clusters = static_cast<unsigned>(std::max(1, sms / blocks));
   return {};
 }
-
-// snippet-begin rounds
-/// How long a product takes with such tiles, in elements of C: the rounds that `most` clusters of
-/// kCluster blocks need, times a tile.
-template <class Tile, int kCluster>
-std::int64_t cost(const Problem& p, unsigned most) {
-  const std::int64_t clusters =
-      ((p.m - 1) / (kCluster * Tile::kM) + 1) * ((p.n - 1) / Tile::kN + 1);
-  return ((clusters - 1) / most + 1) * Tile::kM * Tile::kN;
-}
-// snippet-end rounds
 
 }  // namespace matmul

@@ -28,28 +28,6 @@ Operand<T> op_b(const Problem& p, const Buffers& buffers) {
   return {static_cast<const T*>(buffers.b), p.transpose_b ? 1 : p.ldb, p.transpose_b ? p.ldb : 1};
 }
 
-/// C, and how an element of it is computed from a sum.
-template <class T>
-struct Output {
-  T* data;
-  std::int64_t ld;
-  float alpha, beta;
-
-  /// The new value of an element: `sum` is op(A)'s row times op(B)'s column, and `old` where the
-  /// element lies. With beta 0 it is not read, because 0 * NaN is NaN.
-  __device__ float scaled(float sum, const T* old) const {
-    return beta == 0 ? alpha * sum : alpha * sum + beta * static_cast<float>(*old);
-  }
-  __device__ void store(std::int64_t row, std::int64_t col, float sum) const {
-    T* element = data + row * ld + col;
-    *element = static_cast<T>(scaled(sum, element));
-  }
-};
-template <class T>
-Output<T> output_c(const Problem& p, const Buffers& buffers) {
-  return {static_cast<T*>(buffers.c), p.ldc, p.alpha, p.beta};
-}
-
 __device__ inline float gelu(float x) {
   // 0.5 (1 + tanh u) is 1 / (1 + exp(-2u)), which loses no digits where tanh u is near -1. Below
   // -16 the result is 0 in fp32, as exp(-2u) is infinite; at -infinity it would be NaN.
@@ -65,6 +43,40 @@ __device__ inline float activate(Activation activation, float x) {
     case Activation::gelu: return gelu(x);
   }
   return x;
+}
+
+// snippet-begin output
+/// C, and how an element of it is computed from a sum.
+template <class T>
+struct Output {
+  T* data;
+  std::int64_t ld;
+  float alpha, beta;
+  const T* bias = nullptr;                   // [n], or null
+  Activation activation = Activation::none;  // of the sum and the bias
+
+  /// The new value of an element: `sum` is op(A)'s row times op(B)'s column, and `old` where the
+  /// element lies. With beta 0 it is not read, because 0 * NaN is NaN.
+  __device__ float scaled(float sum, const T* old) const {
+    return beta == 0 ? alpha * sum : alpha * sum + beta * static_cast<float>(*old);
+  }
+  /// The same with the bias of this column, and activated.
+  __device__ float value(float sum, const T* old, std::int64_t col) const {
+    sum = scaled(sum, old);
+    return activate(activation, bias ? sum + static_cast<float>(bias[col]) : sum);
+  }
+  __device__ void store(std::int64_t row, std::int64_t col, float sum) const {
+    T* element = data + row * ld + col;
+    *element = static_cast<T>(value(sum, element, col));
+  }
+};
+// snippet-end output
+/// Bias and activation are left to a second kernel unless the step has `fused` them.
+template <class T>
+Output<T> output_c(const Problem& p, const Buffers& buffers, bool fused = false) {
+  Output<T> c{static_cast<T*>(buffers.c), p.ldc, p.alpha, p.beta};
+  if (fused) c.bias = static_cast<const T*>(buffers.bias), c.activation = p.activation;
+  return c;
 }
 
 /// The products in each sum: none with alpha 0, when A and B may be anything, even NaN.

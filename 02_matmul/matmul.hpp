@@ -47,10 +47,15 @@ struct Buffers {
   const void* bias = nullptr;      // n elements of C's type, or none
   const float* a_scale = nullptr;  // for e4m3: the factor of all of A; null means 1
   const float* b_scale = nullptr;  // the same for B
+  void* workspace = nullptr;       // aligned to 16 bytes, overlaps nothing, may hold anything
+  std::int64_t workspace_bytes = 0;
 };
 
 /// What is checked before any step. The Status names the argument that is wrong.
 tile::Status validate(const Problem& problem, const Buffers& buffers);
+
+/// Of these checks, those of the sizes and options alone.
+tile::Status validate_sizes(const Problem& problem);
 
 /// The same for matrices of any type, on the host too: to be called before reference().
 tile::Status validate_matrices(const Problem& problem, const Buffers& buffers);
@@ -80,12 +85,22 @@ tile::Status tile_shapes(const Problem& problem, const Buffers& buffers, void* s
 tile::Status tma_store(const Problem& problem, const Buffers& buffers, void* stream);
 tile::Status split_k(const Problem& problem, const Buffers& buffers, void* stream);
 tile::Status e4m3(const Problem& problem, const Buffers& buffers, void* stream);
+tile::Status shares(const Problem& problem, const Buffers& buffers, void* stream);
 
 /// C = activation(C + bias), by a kernel of its own, for steps that do not fuse them with the
 /// product. Does nothing if there is neither. The arguments are valid already.
 tile::Status add_bias_and_activate(const Problem& problem, const Buffers& buffers, void* stream);
 /// C = activation(beta C + bias), for a problem whose product is empty, by the same kernel.
 tile::Status without_product(const Problem& problem, const Buffers& buffers, void* stream);
+/// Where steps leave the sums of each share of k: in rows of whole 16 bytes.
+constexpr std::int64_t ld_of_sums(const Problem& p) { return (p.n + 3) / 4 * 4; }
+/// The product in fp32, for few rows: C, or with more than one share its sums in the workspace.
+tile::Status multiply_few_rows(const Problem& problem, const Buffers& buffers, unsigned shares,
+                               void* stream);
+/// Copies A and B, as far as pads_a() and pads_b() say, to the workspace, with rows that begin at
+/// multiples of 16 bytes, and lets the problem and the buffers say so; their workspace is what is
+/// left.
+tile::Status pad_rows(Problem* problem, Buffers* buffers, void* stream);
 
 inline constexpr tile::EnumSet<tile::DType> kTypes{
     tile::DType::fp32, tile::DType::fp16, tile::DType::bf16, tile::DType::tf32, tile::DType::e4m3};
@@ -103,8 +118,22 @@ inline constexpr tile::EnumSet<tile::Feature> kHopper{tile::Feature::bf16_mma,
                                                       tile::Feature::cluster, tile::Feature::wgmma};
 using Ladder = tile::Ladder<Problem, Buffers>;
 
+/// A copy of A or B reads and writes each element, which is then used in as many products as C has
+/// columns, or rows. With so many it pays: 8 bytes of fp32 take 3 ps at 2.5 TB/s, and odd rows cost
+/// about a third of the 40 fs that a product takes.
+inline constexpr std::int64_t kUsesForCopy = 512;
+/// Whether steps that want rows of 16 bytes, and have a workspace, copy A, or B: its leading
+/// dimension is no multiple of 16 bytes, and its elements are used often enough.
+bool pads_a(const Problem& problem);
+bool pads_b(const Problem& problem);
+/// The bytes of these copies.
+std::int64_t padded_bytes(const Problem& problem);
+
 /// Whether TMA can copy A and B: their rows begin at multiples of 16 bytes, and there is a product.
 tile::Status takes_boxes(const Problem& problem, const Buffers& buffers, const tile::Device&);
+/// The same, or of copies that the workspace has room for.
+tile::Status takes_padded_boxes(const Problem& problem, const Buffers& buffers,
+                                const tile::Device&);
 /// The same, and store C.
 tile::Status takes_boxes_of_c(const Problem& problem, const Buffers& buffers, const tile::Device&);
 
@@ -112,6 +141,17 @@ tile::Status takes_boxes_of_c(const Problem& problem, const Buffers& buffers, co
 /// product only C is checked.
 tile::Status takes_boxes_of_8_bits(const Problem& problem, const Buffers& buffers,
                                    const tile::Device&);
+
+// snippet-begin rounds
+/// How long a product takes with such tiles, in elements of C: the rounds that `most` clusters of
+/// kCluster blocks need, times a tile.
+template <class Tile, int kCluster>
+std::int64_t cost(const Problem& p, unsigned most) {
+  const std::int64_t clusters =
+      ((p.m - 1) / (kCluster * Tile::kM) + 1) * ((p.n - 1) / Tile::kN + 1);
+  return ((clusters - 1) / most + 1) * Tile::kM * Tile::kN;
+}
+// snippet-end rounds
 
 /// Step `split_k`: its tile of C is 128 x 128, and an iteration of its main loop takes 64 of k.
 inline constexpr int kSplitTile = 128, kSplitBlockK = 64;
@@ -121,6 +161,16 @@ inline constexpr int kSplitTile = 128, kSplitBlockK = 64;
 unsigned k_splits(const Problem& problem);
 /// Whether the tiles are so few that splitting pays, and TMA can copy A and B.
 tile::Status takes_few_tiles(const Problem& problem, const Buffers& buffers, const tile::Device&);
+
+/// Step `shares`: its columns of a tile if C has so few rows that B's bytes decide.
+inline constexpr int kFewRows = 16, kFewColumns = 128;
+inline bool is_few_rows(const Problem& p) { return p.m <= kFewRows && !p.transpose_b; }
+/// Among how many blocks it splits k, on a card of so many multiprocessors.
+std::int64_t k_shares(const Problem& problem, int multiprocessors);
+/// The bytes of its workspace on this card: padded copies, and a matrix of sums for each share.
+std::int64_t shares_bytes(const Problem& problem);
+/// Whether there are so few tiles that k may be split, or a matrix is padded.
+tile::Status takes_shares(const Problem& problem, const Buffers& buffers, const tile::Device&);
 
 /// Every step takes every size of its types, so another one runs instead only if the card lacks a
 /// feature.
@@ -151,49 +201,65 @@ constexpr Ladder::Step hopper_step(std::string_view name, std::string_view idea,
           .shows = shows,
           .launch = launch};
 }
+/// The same, where add_bias_and_activate() follows the product's kernel.
+constexpr Ladder::Step rounds_twice(Ladder::Step step) {
+  step.rounds_twice = true;
+  return step;
+}
+/// The same, with room for padded copies.
+constexpr Ladder::Step pads_rows(Ladder::Step step) {
+  step.workspace_bytes = padded_bytes;
+  return step;
+}
 inline constexpr Ladder::Step kSteps[] = {
-    step_of("naive", "each thread computes one element of C", kFp32, {}, "", naive),
-    step_of("coalesced", "neighbouring threads, neighbouring columns", kFp32, {}, "", coalesced),
-    step_of("shared_tile",
-            "a block loads tiles into shared memory, and reads each value many times", kFp32, {},
-            "", shared_tile),
-    step_of("register_tile", "a thread computes 8 x 8 elements, and uses each value 8 times", kFp32,
-            {}, "", register_tile),
-    step_of("vectors", "16 bytes with one instruction, to and from both memories", kFp32, {}, "",
-            vectors),
+    rounds_twice(step_of("naive", "each thread computes one element of C", kFp32, {}, "", naive)),
+    rounds_twice(step_of("coalesced", "neighbouring threads, neighbouring columns", kFp32, {}, "",
+                         coalesced)),
+    rounds_twice(step_of("shared_tile",
+                         "a block loads tiles into shared memory, and reads each value many times",
+                         kFp32, {}, "", shared_tile)),
+    rounds_twice(step_of("register_tile",
+                         "a thread computes 8 x 8 elements, and uses each value 8 times", kFp32, {},
+                         "", register_tile)),
+    rounds_twice(step_of("vectors", "16 bytes with one instruction, to and from both memories",
+                         kFp32, {}, "", vectors)),
     step_of("double_buffered", "the next tiles are under way while these are multiplied", kFp32, {},
             "", double_buffered),
-    step_of("mma", "tensor cores: a warp multiplies 16 x 16 by 16 x 8", k16Bits, kMma, "", mma),
-    step_of("ldmatrix", "fragments by one instruction, from padded tiles", k16Bits, kMma, "mma",
-            ldmatrix),
+    rounds_twice(step_of("mma", "tensor cores: a warp multiplies 16 x 16 by 16 x 8", k16Bits, kMma,
+                         "", mma)),
+    rounds_twice(step_of("ldmatrix", "fragments by one instruction, from padded tiles", k16Bits,
+                         kMma, "mma", ldmatrix)),
     step_of("swizzle", "no padding: every row has its chunks in another order", k16Bits, kMma,
             "ldmatrix", swizzle),
-    step_of("pipeline", "copies in the background, in a ring of stages", k16Bits, kMmaAndCopies,
-            "swizzle", pipeline),
+    rounds_twice(step_of("pipeline", "copies in the background, in a ring of stages", k16Bits,
+                         kMmaAndCopies, "swizzle", pipeline)),
     step_of("tf32", "fp32 matrices on tensor cores, rounded to 11 bits", kTf32, kMmaAndCopies, "",
             tf32),
-    step_of("persistent", "a block takes tile after tile, and its copies never stop", k16Bits,
-            kMmaAndCopies, "pipeline", persistent),
+    rounds_twice(step_of("persistent", "a block takes tile after tile, and its copies never stop",
+                         k16Bits, kMmaAndCopies, "pipeline", persistent)),
     step_of("fused", "bias and activation in registers, C in 16 bytes", k16Bits, kMmaAndCopies,
             "persistent", fused),
     step_of("warp_tiles", "64 x 64 to a warp, and tiles as large as C allows", k16Bits,
             kMmaAndCopies, "fused", warp_tiles),
-    hopper_step("wgmma", "one thread copies tiles, four warps multiply them in shared memory",
-                wgmma),
-    hopper_step("warp_specialized", "a warpgroup copies, two multiply, a ring lies between",
-                warp_specialized),
-    hopper_step("persistent_ring", "tile after tile, and the ring never runs empty",
-                persistent_ring),
-    hopper_step("cluster_ring", "two blocks share B: each copies half of it into both",
-                cluster_ring),
+    rounds_twice(hopper_step(
+        "wgmma", "one thread copies tiles, four warps multiply them in shared memory", wgmma)),
+    rounds_twice(hopper_step("warp_specialized",
+                             "a warpgroup copies, two multiply, a ring lies between",
+                             warp_specialized)),
+    rounds_twice(hopper_step("persistent_ring", "tile after tile, and the ring never runs empty",
+                             persistent_ring)),
+    rounds_twice(hopper_step("cluster_ring", "two blocks share B: each copies half of it into both",
+                             cluster_ring)),
     // On the CPU device's card 192 x 192 needs fewer rounds for the small one, and on an H200 128 x
     // 256 needs less time for the large one.
-    hopper_step("tile_shapes", "tiles of 192 x 192 where those of 128 x 256 leave blocks idle",
-                tile_shapes, takes_boxes, "warp_tiles", {{376, 328, 200}, {4096, 4096, 4096}}),
-    hopper_step("tma_store", "C leaves in boxes while the next tile is multiplied", tma_store,
-                takes_boxes_of_c, "tile_shapes"),
-    hopper_step("split_k", "few tiles: k is split among blocks, which add up their sums", split_k,
-                takes_few_tiles, "tma_store", {{136, 72, 1000}, {512, 512, 8192}}),
+    pads_rows(hopper_step(
+        "tile_shapes", "tiles of 192 x 192 where those of 128 x 256 leave blocks idle", tile_shapes,
+        takes_padded_boxes, "warp_tiles", {{376, 328, 200}, {4096, 4096, 4096}})),
+    pads_rows(hopper_step("tma_store", "C leaves in boxes while the next tile is multiplied",
+                          tma_store, takes_boxes_of_c, "tile_shapes")),
+    pads_rows(hopper_step("split_k", "few tiles: k is split among blocks, which add up their sums",
+                          split_k, takes_few_tiles, "tma_store",
+                          {{136, 72, 1000}, {512, 512, 8192}})),
     {.name = "e4m3",
      .idea = "8 bits: half of the bytes, and twice the products",
      .types = kE4m3,
@@ -203,6 +269,15 @@ inline constexpr Ladder::Step kSteps[] = {
      .otherwise = "",
      .shows = {{136, 328, 208}, {4096, 4096, 4096}},
      .launch = e4m3},
+    {.name = "shares",
+     .idea = "few tiles or odd rows in fp32: shares of k in a workspace",
+     .types = kFp32,
+     .needs = {},
+     .takes = takes_shares,
+     .otherwise = "double_buffered",
+     .shows = {{100, 120, 700}, {256, 256, 16384}},
+     .launch = shares,
+     .workspace_bytes = shares_bytes},
 };
 inline constexpr Ladder kLadder{
     .name = "", .kernels = "matmul_", .steps = kSteps, .validate = validate, .is_empty = is_empty};

@@ -108,10 +108,10 @@ tile::Status tf32(const Problem& p, const Buffers& buffers, void* stream) {
     constexpr int kBytes = kStages * (ATile::kChunks + BTile::kChunks) * 16;
     return tile::launch(matmul_tf32<kAAlongK, kBAlongK, kWhole>, "matmul_tf32", blocks,
                         kTensorThreads, kBytes, stream, op_a<float>(p, buffers),
-                        op_b<float>(p, buffers), output_c<float>(p, buffers), p.m, p.n, terms(p));
+                        op_b<float>(p, buffers), output_c<float>(p, buffers, true), p.m, p.n,
+                        terms(p));
   };
-  TILE_TRY(with_directions(p, launch, are_whole));
-  return add_bias_and_activate(p, buffers, stream);
+  return with_directions(p, launch, are_whole);
 }
 
 }  // namespace matmul

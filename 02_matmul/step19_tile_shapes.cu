@@ -1,8 +1,7 @@
 // Step 19: tiles of two shapes.
-// Idea: in the last round of tiles some blocks may have none, and their tensor cores idle. Tiles of
-//       another shape may need fewer rounds.
-// Change: a kernel for tiles of 192 x 192, by three consumers, beside that for 128 x 256. The
-//         launcher counts the rounds that each needs, and takes the one that is done first.
+// Idea: in the last round of tiles some blocks may have none. Other shapes may need fewer rounds.
+// Change: a kernel for tiles of 192 x 192 beside that for 128 x 256. The launcher counts the rounds
+//         of each. Bias and activation come before C is rounded. Odd rows are copied first.
 // Limit: the tensor cores wait while a tile of C is stored element by element.
 #include "hopper_tiles.cuh"
 #include "tile/host/launch.hpp"
@@ -100,21 +99,22 @@ tile::Status launch_tiles(const Problem& p, const Buffers& buffers, unsigned mos
     return tile::launch_in_clusters(
         matmul_tile_shapes<T, kAAlongK, kBAlongK, Tile>, "matmul_tile_shapes",
         dim3(kCluster * blocks_without_idlers(pairs, most)), Tile::kThreads, kCluster, kBytes,
-        stream, a_map, b_map, output_c<T>(p, buffers), p.m, p.n, p.k, pairs);
+        stream, a_map, b_map, output_c<T>(p, buffers, true), p.m, p.n, p.k, pairs);
   };
   return with_16_bits(p, launch);
 }
 
 }  // namespace
 
-tile::Status tile_shapes(const Problem& p, const Buffers& buffers, void* stream) {
-  unsigned most = 0;  // pairs of blocks at the same time
+tile::Status tile_shapes(const Problem& problem, const Buffers& given, void* stream) {
+  auto [p, buffers] = std::pair(problem, given);
+  TILE_TRY(pad_rows(&p, &buffers, stream));  // of A and B, if TMA does not take them
+  unsigned most = 0;                         // pairs of blocks at the same time
   TILE_TRY(count_clusters(kCluster, &most));
   // The shape whose rounds take less time.
-  TILE_TRY(cost<Square, kCluster>(p, most) < cost<Wide, kCluster>(p, most)
-               ? launch_tiles<Square>(p, buffers, most, stream)
-               : launch_tiles<Wide>(p, buffers, most, stream));
-  return add_bias_and_activate(p, buffers, stream);
+  return cost<Square, kCluster>(p, most) < cost<Wide, kCluster>(p, most)
+             ? launch_tiles<Square>(p, buffers, most, stream)
+             : launch_tiles<Wide>(p, buffers, most, stream);
 }
 
 }  // namespace matmul

@@ -124,7 +124,9 @@ tile::Status launch_tiles(const Problem& p, const Buffers& buffers, unsigned mos
 
 }  // namespace
 
-tile::Status tma_store(const Problem& p, const Buffers& buffers, void* stream) {
+tile::Status tma_store(const Problem& problem, const Buffers& given, void* stream) {
+  auto [p, buffers] = std::pair(problem, given);
+  TILE_TRY(pad_rows(&p, &buffers, stream));
   unsigned most = 0;  // pairs of blocks at the same time
   TILE_TRY(count_clusters(kCluster, &most));
   // The shape whose rounds take less time.

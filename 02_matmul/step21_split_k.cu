@@ -161,7 +161,10 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
 
 }  // namespace
 
-tile::Status split_k(const Problem& p, const Buffers& buffers, void* stream) {
+tile::Status split_k(const Problem& problem, const Buffers& given, void* stream) {
+  Problem p = problem;
+  Buffers buffers = given;
+  TILE_TRY(pad_rows(&p, &buffers, stream));
   const auto launch = [&](auto element, auto a_along_k, auto b_along_k) {
     using T = decltype(element);
     constexpr bool kAAlongK = a_along_k.value, kBAlongK = b_along_k.value;

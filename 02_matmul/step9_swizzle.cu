@@ -54,10 +54,9 @@ tile::Status swizzle(const Problem& p, const Buffers& buffers, void* stream) {
     using T = decltype(element);
     return tile::launch(matmul_swizzle<T, a_along_k.value, b_along_k.value>, "matmul_swizzle",
                         blocks, kTensorThreads, 0, stream, op_a<T>(p, buffers), op_b<T>(p, buffers),
-                        output_c<T>(p, buffers), p.m, p.n, terms(p));
+                        output_c<T>(p, buffers, true), p.m, p.n, terms(p));
   };
-  TILE_TRY(with_16_bits(p, launch));
-  return add_bias_and_activate(p, buffers, stream);
+  return with_16_bits(p, launch);
 }
 
 }  // namespace matmul

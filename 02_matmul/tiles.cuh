@@ -1,5 +1,5 @@
-// Shared by steps 5 and 6: the copies of a tile from global to shared memory and from there to
-// registers, in vectors of 16 bytes, and the elements of each thread.
+// Shared by steps 5, 6 and 23 (and few_rows.cu): the copies of a tile from global to shared memory
+// and from there to registers, in vectors of 16 bytes, and the elements of each thread.
 #pragma once
 
 #include "matmul.cuh"
@@ -180,8 +180,10 @@ struct Sums {
         float* element = c.data + row * c.ld + col;
         if (aligned && col + kVector <= n) {
           const float4 old = c.beta == 0 ? float4{} : load_vector(element);
-          store_vector(element, {c.scaled(sum[i][j], &old.x), c.scaled(sum[i][j + 1], &old.y),
-                                 c.scaled(sum[i][j + 2], &old.z), c.scaled(sum[i][j + 3], &old.w)});
+          store_vector(
+              element,
+              {c.value(sum[i][j], &old.x, col), c.value(sum[i][j + 1], &old.y, col + 1),
+               c.value(sum[i][j + 2], &old.z, col + 2), c.value(sum[i][j + 3], &old.w, col + 3)});
         } else {
 #pragma unroll
           for (int e = 0; e < kVector; ++e) {

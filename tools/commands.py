@@ -25,7 +25,7 @@ ELSEWHERE = (
      "8 s or more: .ci/run's check build with clang runs the same, two chapters with each commit"),
     (r"(CPU_DEVICE_ORDER=\S+ )?\./tour test\b.*", ".ci/run runs the tests; all orders before a release"),
     (r"\./tour run 02 3 --check", "the check build takes minutes; .ci/run has a chapter's with each commit"),
-    (r"\./tour exercise \d\d\.\d", ".ci/run builds and checks each exercise as it is shipped"),
+    (r"\./tour exercise \d\d\.\d+", ".ci/run builds and checks each exercise as it is shipped"),
     (r"\./tour exercise --watch", "it waits for keys: tools/record_watch presses them"),
     (r"\./tour play (mine|cuda-samples/\S+)\.cu.*", "a file of the reader's, or a sample that is not here"),
     (r"\./tour bench.*|.*build/gpu.*|(nvcc|ncu) .*", "it needs a card"),

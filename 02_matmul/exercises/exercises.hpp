@@ -54,5 +54,14 @@ tile::Status multicast(const Problem& problem, const Buffers& buffers);
 /// 02.9: out = transpose(in). `in` is rows x cols, `out` cols x rows, both without gaps, and neither
 /// is empty.
 tile::Status transpose(const float* in, float* out, std::int64_t rows, std::int64_t cols);
+/// 02.10: a product of so many tiles, each of so many turns of the main loop, on a card of so many
+/// multiprocessors.
+struct Waves {
+  std::int64_t tiles, turns, multiprocessors;
+};
+inline constexpr std::int64_t kMostShares = 64;
+/// The turns until C is there, if `shares` blocks share a tile; and the fastest number of them.
+std::int64_t turns_until_done(const Waves& waves, std::int64_t shares);
+std::int64_t best_shares(const Waves& waves);
 
 }  // namespace matmul

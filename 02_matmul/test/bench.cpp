@@ -80,6 +80,13 @@ class Multiplication : public tile::LadderWorkload<Ladder> {
     place(buffers_.c, tensors_.output("c", type_of_c(p), p.m, p.n, rows_,
                                       reference_rows(p, rows_, a, b, bias)));
     if (with_bias) place(buffers_.bias, tensors_.input("bias", type_of_c(p), 1, p.n, bias));
+    for (const Ladder::Step& step : kSteps) {
+      if (!step.types.contains(p.type)) continue;
+      buffers_.workspace_bytes = std::max(buffers_.workspace_bytes, workspace_bytes_of(step, p));
+    }
+    if (buffers_.workspace_bytes > 0) {
+      buffers_.workspace = tensors_.workspace(buffers_.workspace_bytes);
+    }
   }
 
   std::string name() const override {
@@ -166,18 +173,20 @@ std::unique_ptr<tile::Workload> make_db(const Size& size, tile::DType type) {
 const tile::Chapter kChapter{
     .name = kName,
     .title = kTitle,
-    .ladders = {{.name = kLadder.name,
-                 .kernels = kLadder.kernels,
-                 .steps = tile::infos_of(kLadder),
-                 .extents = {"m", "n", "k"},
-                 .size_hint = "op(A) is m x k, op(B) is k x n, C is m x n",
-                 .make = make_forward,
-                 .benchmark_sizes = {{2048, 2048, 2048}, {4096, 4096, 4096}, {8192, 8192, 8192}},
-                 .benchmark_types = {tile::DType::fp32, tile::DType::tf32, tile::DType::fp16,
-                                     tile::DType::bf16, tile::DType::e4m3},
-                 .make_for_benchmark = {make_da, make_db, make_layer},
-                 // So many that step warp_tiles takes its large tiles on the CPU device's card.
-                 .whole_tiles = {{{384, 512, 32}, {128, 256, 32}}}}}};
+    .ladders = {
+        {.name = kLadder.name,
+         .kernels = kLadder.kernels,
+         .steps = tile::infos_of(kLadder),
+         .extents = {"m", "n", "k"},
+         .size_hint = "op(A) is m x k, op(B) is k x n, C is m x n",
+         .make = make_forward,
+         .benchmark_sizes = {{2048, 2048, 2048}, {4096, 4096, 4096}, {8192, 8192, 8192}},
+         .benchmark_types = {tile::DType::fp32, tile::DType::tf32, tile::DType::fp16,
+                             tile::DType::bf16, tile::DType::e4m3},
+         .make_for_benchmark = {make_da, make_db, make_layer},
+         // So many that step warp_tiles takes its large tiles on the CPU device's card.
+         // The second has few tiles of 128 x 128.
+         .whole_tiles = {{{384, 512, 32}, {128, 256, 32}}, {{128, 256, 16}, {128, 128, 0}}}}}};
 const tile::RegisterChapter kRegistered{kChapter};
 
 }  // namespace

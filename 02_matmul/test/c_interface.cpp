@@ -38,7 +38,8 @@ tile::Status read(const tile_matmul_args* args, tile_matmul_args* given, matmul:
   p.beta = given->beta ? *given->beta : 0;
   TILE_TRY(read_activation(given->activation, &p.activation));
   *problem = p;
-  *buffers = {given->a, given->b, given->c, given->bias, given->a_scale, given->b_scale};
+  *buffers = {given->a,       given->b,       given->c,         given->bias,
+              given->a_scale, given->b_scale, given->workspace, given->workspace_bytes};
   return {};
 }
 
@@ -71,6 +72,27 @@ tile_status tile_matmul(const tile_matmul_args* args) {
     matmul::Buffers buffers{};
     TILE_TRY(read(args, &given, &problem, &buffers));
     return tile::c::launch_step(matmul::kLadder, given.step, given.stream, problem, buffers);
+  });
+}
+
+tile_status tile_matmul_workspace_bytes(const tile_matmul_args* args, std::int64_t* bytes) {
+  return tile::c::guarded([args, bytes]() -> tile::Status {
+    tile_matmul_args given;
+    matmul::Problem problem{};
+    matmul::Buffers buffers{};
+    if (!bytes) return tile::invalid_argument("bytes", "is null");
+    *bytes = 0;
+    TILE_TRY(read(args, &given, &problem, &buffers));
+    TILE_TRY(tile::check_requirements(matmul::kTypes, {}, problem.type));
+    TILE_TRY(matmul::validate_sizes(problem));
+    tile::Choice choice;
+    TILE_TRY(tile::c::find_step(matmul::kLadder, given.step, &choice.step));
+    if (matmul::is_empty(problem)) return {};
+    buffers.workspace_bytes = INT64_MAX;
+    TILE_TRY((tile::c::choose<matmul::Ladder, matmul::Problem, matmul::Buffers>(
+        matmul::kLadder, given.step, choice.step, problem, buffers, &choice)));
+    *bytes = workspace_bytes_of(matmul::kSteps[choice.step], problem);
+    return {};
   });
 }
 

@@ -1,4 +1,5 @@
 // Chapter 02's tests: every step on every type, in values and shapes.
+#include <set>
 #include <span>
 #include <string_view>
 
@@ -296,6 +297,69 @@ TEST_SUITE("step") {
     });
   }
 
+  TEST_CASE("shares of k: as many as are fastest, also where the last is not whole") {
+    tile::for_each_step(
+        kLadder,
+        [](const Step& step, DType type) {
+          if (step.name != "shares") return;
+          std::set<std::int64_t> counts;
+          std::size_t turn = 0;
+          for (const Shape shape : {Shape{24, 136, 1000}, Shape{37, 17, 1999}, Shape{131, 8, 2125},
+                                    Shape{128, 128, 4096}, Shape{16, 300, 777}}) {
+            const Problem p = plain(type, shape, kTransposes[turn++ % 4]);
+            counts.insert(k_shares(p, tile::device().multiprocessors));
+            check_step(step, p, integers(p), Sums::exact);
+            Problem all = scaled(padded(p, {1, 2, 3}), 0.1f, -3.7f);
+            all.activation = Activation::gelu;
+            Inputs in = normal(all);
+            in.bias = tile::normal(p.n, type, 8);
+            check_step(step, all, in, Sums::zero_mean);
+          }
+          // Few rows: all of a lane's columns, some, and none; A along k and not; whole parts of k
+          // for each warp, some, and less than one.
+          for (const std::int64_t k : {3, 33, 640, 2500}) {
+            for (const std::int64_t n : {128, 134, 300}) {
+              const Problem p = plain(type, {k % 16 + 1, n, k}, {n % 4 != 0, false});
+              REQUIRE(is_few_rows(p));
+              check_step(step, p, integers(p), Sums::exact);
+              Problem all = scaled(padded(p, {1, n == 300, 3}), 0.1f, -3.7f);
+              Inputs in = normal(all);
+              in.bias = tile::normal(p.n, type, 8);
+              check_step(step, all, in, Sums::zero_mean);
+            }
+          }
+          CHECK(*counts.begin() > 1);
+          CHECK(counts.size() > 1);
+        },
+        tile::OwnKernel::need_not_run);
+  }
+
+  TEST_CASE("rows that begin anywhere are copied to where they begin at 16 bytes") {
+    tile::for_each_step(
+        kLadder,
+        [](const Step& step, DType type) {
+          if (step.workspace_bytes == nullptr) return;
+          const std::int64_t uses = kUsesForCopy;
+          for (const Transposes transposes : kTransposes) {
+            // Rows in words of 2, 4 and 8 bytes; one of the two matrices, and both.
+            for (const Shape shape :
+                 {Shape{uses, uses, 13}, Shape{uses, uses + 2, 22}, Shape{uses + 4, uses, 20}}) {
+              for (const Three beside : {Three{0, 0, 0}, Three{1, 0, 0}, Three{0, 2, 0}}) {
+                Problem p = plain(type, shape, transposes);
+                p.lda += beside.a, p.ldb += beside.b;
+                p.ldc = padded(p, {0, 0, vector_length(type)}).ldc;
+                if (!pads_a(p) && !pads_b(p)) continue;
+                const std::size_t before = tile::own_runs();
+                check_step(step, p, integers(p), Sums::exact,
+                           {pads_a(p) ? beside.a : 0, pads_b(p) ? beside.b : 0, 0});
+                CHECK(tile::own_runs() > before);
+              }
+            }
+          }
+        },
+        tile::OwnKernel::need_not_run);
+  }
+
   TEST_CASE("many tiles along each extent") {
     tile::for_each_step(kLadder, [](const Step& step, DType type) {
       std::vector<Shape> shapes{{587, 9, 33}, {9, 799, 17},   {2, 3, 1023},   {1025, 2, 3},
@@ -435,12 +499,18 @@ TEST_SUITE("step") {
         const Inputs in = normal(p);
         DeviceBuffer a = DeviceBuffer::input("a", layout_a(p), in.a);
         DeviceBuffer b = DeviceBuffer::input("b", layout_b(p), in.b);
+        const std::int64_t bytes = most_workspace(step, p);
+        const DeviceBuffer workspace = DeviceBuffer::output(
+            "workspace", tile::vector_layout(DType::fp32, bytes / 4), tile::kOutputPoisons[0]);
+        Buffers buffers{a.raw(), b.raw(), nullptr};
+        if (bytes > 0) buffers.workspace = workspace.raw(), buffers.workspace_bytes = bytes;
         std::vector<std::byte> first;
         const int runs = tile::device().simulated ? 3 : 250;
         for (int i = 0; i < runs; ++i) {
           CAPTURE(i);
           DeviceBuffer c = DeviceBuffer::output("c", layout_c(p), tile::kOutputPoisons[i % 2]);
-          const Status done = tile::run_step(step, p, {a.raw(), b.raw(), c.raw()});
+          buffers.c = c.raw();
+          const Status done = tile::run_step(step, p, buffers);
           REQUIRE_MESSAGE(done.ok(), done.message);
           if (i == 0) first = c.download_bytes();
           const bool same = c.download_bytes() == first;

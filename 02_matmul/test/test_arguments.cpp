@@ -122,6 +122,18 @@ TEST_SUITE("step") {
         return p;
       };
 
+      const auto with_workspace = [&](void* at, std::int64_t bytes) {
+        Buffers all{a.raw(), b.raw(), c.raw(), bias.raw()};
+        all.workspace = at, all.workspace_bytes = bytes;
+        return all;
+      };
+      refuses(good, with_workspace(nullptr, -1), "workspace_bytes");
+      refuses(good, with_workspace(nullptr, 16), "workspace");
+      refuses(good, with_workspace(bytes_after(c.raw(), 1024 + 8), 16), "workspace");
+      for (DeviceBuffer* other : {&a, &b, &c, &bias}) {
+        refuses(good, with_workspace(other->raw(), 1), "workspace");
+      }
+
       // Extents, types, leading dimensions.
       refuses(with(good, &Problem::m, -1), buffers, "m");
       refuses(with(good, &Problem::n, -1), buffers, "n");

@@ -86,6 +86,37 @@ TEST_SUITE("step") {
     });
   }
 
+  TEST_CASE("C is rounded once, also where the bias cancels the product") {
+    // All rows of A are the same, and so are all rows of the product: less its rounded value it is
+    // what rounding took away, of which a second rounding would leave nothing.
+    tile::for_each_step(
+        kLadder,
+        [](const Step& step, DType type) {
+          if (step.rounds_twice || type == DType::e4m3) return;
+          const struct {
+            Shape shape;
+            Transposes transposes;
+            float alpha;
+            std::int64_t beyond;  // elements between a row of C and the next
+          } cases[] = {{{515, 1208, 40}, {false, true}, 1, 1},
+                       {{128, 4096, 31}, {true, false}, -1.7f, 0}};
+          for (const auto& [shape, transposes, alpha, beyond] : cases) {
+            Problem p = scaled(plain(type, shape, transposes), alpha, 0);
+            p.ldc += beyond;
+            Inputs in = normal(p);
+            const Values row = tile::normal(p.k, type, 9);
+            for (std::int64_t i = 0; i < p.m * p.k; ++i) {
+              element_of_a(in, p, i / p.k, i % p.k) = row[static_cast<std::size_t>(i % p.k)];
+            }
+            const Problem one{type, 1, p.n, p.k, false, p.transpose_b};
+            in.bias = reference(scaled(one, -alpha, 0), row, in.b, {}, true).value;
+            in.bias = tile::rounded(in.bias, type);
+            check_step(step, p, in, Sums::any);
+          }
+        },
+        tile::OwnKernel::need_not_run);
+  }
+
   TEST_CASE("activations over their range") {
     // Each element of C is one of A, plus 0.
     tile::for_each_step(kLadder, [](const Step& step, DType type) {

@@ -185,18 +185,57 @@ TEST_SUITE("chapter") {
     const struct {
       Shape shape;
       unsigned splits;  // 0: not taken
-    } wanted[] = {{{512, 512, 8192}, 6},    {{8192, 128, 8192}, 2}, {{8193, 128, 8192}, 0},
-                  {{512, 513, 8192}, 6},    {{1024, 512, 8192}, 2}, {{1025, 512, 8192}, 2},
-                  {{4096, 4096, 64}, 0},    {{1, 1, 1}, 1},         {{128, 128, 448}, 1},
-                  {{128, 128, 449}, 2},     {{128, 128, 960}, 2},   {{128, 128, 961}, 4},
-                  {{384, 640, 8192}, 8},    {{128, 128, 1984}, 6},  {{128, 128, 1985}, 8},
-                  {{128, 128, 1 << 20}, 8}, {{1 << 20, 1, 8192}, 0}};
+    } wanted[] = {{{512, 512, 8192}, 6},    {{8192, 128, 8192}, 2},  {{8193, 128, 8192}, 0},
+                  {{512, 513, 8192}, 6},    {{1024, 512, 8192}, 2},  {{1025, 512, 8192}, 2},
+                  {{4096, 4096, 64}, 0},    {{1, 1, 1}, 1},          {{128, 128, 448}, 1},
+                  {{128, 128, 449}, 2},     {{128, 128, 960}, 2},    {{128, 128, 961}, 4},
+                  {{384, 640, 8192}, 8},    {{128, 128, 1984}, 6},   {{128, 128, 1985}, 8},
+                  {{128, 128, 1 << 20}, 8}, {{1 << 20, 1, 8192}, 0}, {{16, 16384, 4096}, 1},
+                  {{128, 16384, 64}, 1},    {{129, 16384, 64}, 0},   {{16, 16385, 4096}, 0}};
     for (const auto& w : wanted) {
       const Problem p = padded(plain(DType::bf16, w.shape), {0, 0, 0});
       const std::string problem = describe(p, {});
       CAPTURE(problem);
       CHECK(takes_few_tiles(p, {}, tile::device()).ok() == (w.splits != 0));
       if (w.splits != 0) CHECK(k_splits(p) == w.splits);
+    }
+  }
+
+  TEST_CASE("no card's best step rounds twice") {
+    for (const int capability : {75, 80, 86, 89, 90, 100, 120}) {
+      for (const DType type : tile::kDTypes) {
+        for (std::size_t at = std::size(kSteps); at-- > 0;) {
+          const Ladder::Step& step = kSteps[at];
+          bool can_run = step.types.contains(type);
+          for (const tile::Feature feature : tile::kFeatures) {
+            const bool is_of_fp16 = feature == tile::Feature::bf16_mma && type == DType::fp16;
+            if (step.needs.contains(feature)) {
+              can_run = can_run && tile::has_feature(
+                                       capability, is_of_fp16 ? tile::Feature::fp16_mma : feature);
+            }
+          }
+          // Step tile_shapes takes all that takes_boxes() does.
+          if (!can_run || step.takes == takes_boxes) continue;
+          CAPTURE(capability);
+          CAPTURE(step.name);
+          CHECK(!step.rounds_twice);
+          if (!step.takes) break;  // it takes everything: no earlier step is reached
+        }
+      }
+    }
+    for (const Shape shape : {Shape{8, 8, 8}, {600, 8, 8}, {8, 600, 8}, {600, 600, 7}}) {
+      for (const Transposes transposes : kTransposes) {
+        const Problem any = plain(DType::bf16, shape, transposes);
+        for (const Problem& p : {any, padded(any, {0, 0, 1}), padded(any, {1, 0, 0})}) {
+          for (const std::int64_t bytes : {std::int64_t{0}, INT64_MAX}) {
+            Buffers buffers{};
+            buffers.workspace_bytes = bytes;
+            const tile::Device& here = tile::device();
+            if (takes_boxes(p, buffers, here).ok())
+              CHECK(takes_padded_boxes(p, buffers, here).ok());
+          }
+        }
+      }
     }
   }
 
@@ -211,7 +250,8 @@ TEST_SUITE("chapter") {
       if (step.needs.empty()) CHECK(tile::listed(step.types) == "fp32");
       // Of the first pass every size is taken: only a feature can be missing. TMA has rules, and
       // another step for what breaks them. Either needs less.
-      CHECK(!step.takes == !step.needs.contains(tile::Feature::tma));
+      // And what a step does with a workspace pays for some sizes only.
+      CHECK(!step.takes == (!step.needs.contains(tile::Feature::tma) && !step.workspace_bytes));
       if (step.otherwise.empty()) continue;
       const std::size_t other = find_step(kLadder, step.otherwise);
       REQUIRE(other < find_step(kLadder, step.name));

@@ -170,15 +170,9 @@ inline Values without_negative_zeros(Values values) {
   return values;
 }
 
-// Whether the step adds the bias before it rounds C to its type.
-inline bool is_fused(const Step& step) {
-  return step.name == "fused" || step.name == "warp_tiles" || step.name == "tma_store" ||
-         step.name == "split_k" || step.name == "e4m3";
-}
-
 inline tile::Expected expected_of(const Step& step, const Problem& p, const Inputs& in, Sums sums) {
   if (sums != Sums::exact) {
-    return reference(p, in.a, in.b, in.c, sums == Sums::zero_mean, in.bias, is_fused(step),
+    return reference(p, in.a, in.b, in.c, sums == Sums::zero_mean, in.bias, !step.rounds_twice,
                      in.scale());
   }
   tile::Expected expected = reference(p, multiplied(in.a, p.type), multiplied(in.b, p.type), in.c,
@@ -191,6 +185,16 @@ inline tile::Expected expected_of(const Step& step, const Problem& p, const Inpu
 /// that it lacks: TMA copies no others.
 inline Problem with_rows_for(const Step& step, const Problem& p) {
   return step.takes ? padded(p, {0, 0, 0}) : p;
+}
+
+/// The bytes of the workspace of the step or, if that needs none, of the one that runs instead.
+inline std::int64_t most_workspace(const Step& step, const Problem& p) {
+  std::int64_t most = 0;
+  for (const Ladder::Step& each : kSteps) {
+    if (each.types.contains(p.type)) most = std::max(most, workspace_bytes_of(each, p));
+    if (each.name == step.name) break;
+  }
+  return most;
 }
 
 /// Whether TMA's rule excludes the problem, and no other step takes its type.
@@ -225,7 +229,12 @@ inline void check_step(const Step& step, const Problem& given, const Inputs& in,
       return DeviceBuffer::input(name, tile::vector_layout(DType::fp32, std::ssize(value)), value);
     };
     DeviceBuffer a_scale = scale("a_scale", in.a_scale), b_scale = scale("b_scale", in.b_scale);
+    DeviceBuffer workspace = DeviceBuffer::output(
+        "workspace", tile::vector_layout(DType::fp32, most_workspace(step, p) / 4),
+        tile::kOutputPoisons[0]);
     Buffers buffers{device_a.raw(), device_b.raw(), device_c.raw()};
+    buffers.workspace_bytes = most_workspace(step, p);
+    if (buffers.workspace_bytes > 0) buffers.workspace = workspace.raw();
     if (!in.bias.empty()) buffers.bias = device_bias.raw();
     if (!in.a_scale.empty()) buffers.a_scale = static_cast<const float*>(a_scale.raw());
     if (!in.b_scale.empty()) buffers.b_scale = static_cast<const float*>(b_scale.raw());
@@ -240,7 +249,7 @@ inline void check_step(const Step& step, const Problem& given, const Inputs& in,
     const Comparison comparison = tile::compare("c", result, expected);
     CHECK_MESSAGE(comparison.ok(), comparison.message);
     for (const DeviceBuffer* buffer :
-         {&device_a, &device_b, &device_c, &device_bias, &a_scale, &b_scale}) {
+         {&device_a, &device_b, &device_c, &device_bias, &a_scale, &b_scale, &workspace}) {
       const Status intact = buffer->check();
       CHECK_MESSAGE(intact.ok(), intact.message);
     }

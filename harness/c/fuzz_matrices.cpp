@@ -77,6 +77,7 @@ Made matmul(Draw& draw) {
     c->refuses("a_scale", &a->a_scale, c->kept(1), TILE_INVALID_ARGUMENT);
   }
   c->flag("transpose_a", &a->transpose_a), c->flag("transpose_b", &a->transpose_b);
+  c->has_workspace(&a->workspace, &a->workspace_bytes, tile_matmul_workspace_bytes);
   const bool overflows = !is_8_bits && p.k > 1;  // one row of 8 bits does not
   const Names sources{"a", "b", "lda", "ldb"};   // even if they are not read
   c->extent("m", &a->m, overflows ? kAny : 0, sources);

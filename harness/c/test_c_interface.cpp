@@ -661,6 +661,49 @@ TEST_CASE("bad arguments of matmul are refused by name and nothing is written") 
   CHECK(c == Values(kM * kN, kK));
 }
 
+TEST_CASE("a product's workspace is told, and without it an earlier step runs") {
+  // One tile of C, and sums so long that blocks share it on every card.
+  constexpr std::int64_t kLong = 4000;
+  const Values a(kM * kLong, 1), b(kLong * kN, 1);
+  DeviceBuffer x = DeviceBuffer::input("a", tile::vector_layout(DType::fp32, kM * kLong), a);
+  DeviceBuffer y = DeviceBuffer::input("b", tile::vector_layout(DType::fp32, kLong * kN), b);
+  DeviceBuffer z =
+      DeviceBuffer::output("c", tile::vector_layout(DType::fp32, kM * kN), Poison::unwritten_nan);
+  tile_matmul_args args = product(TILE_FP32, kM, kN, kLong);
+  std::int64_t bytes = -1;
+  check_ok(tile_matmul_workspace_bytes(&args, &bytes));  // before there are tensors
+  REQUIRE(bytes > 0);
+  DeviceBuffer workspace = DeviceBuffer::output(
+      "workspace", tile::vector_layout(DType::fp32, bytes / 4), Poison::unwritten_nan);
+  args.a = x.raw(), args.b = y.raw(), args.c = z.raw(), args.workspace = workspace.raw();
+  const auto runs = [&](const char* step, std::int64_t given) {
+    args.workspace_bytes = given;
+    check_ok(tile_matmul(&args));
+    CHECK(tile_last_step() == std::string(step));
+    CHECK(z.download() == Values(kM * kN, kLong));
+    check_intact(workspace);
+  };
+  runs("double_buffered", 0);
+  runs("double_buffered", bytes - 1);
+  runs("shares", bytes);
+  args.step = "shares";
+  runs("double_buffered", bytes - 1);
+  std::int64_t same = -1;
+  check_ok(tile_matmul_workspace_bytes(&args, &same));
+  CHECK(same == bytes);
+  args.step = "vectors";
+  check_ok(tile_matmul_workspace_bytes(&args, &same));
+  CHECK(same == 0);
+  args.k = 0;
+  args.step = nullptr;
+  check_ok(tile_matmul_workspace_bytes(&args, &same));
+  CHECK(same == 0);
+  check_refused(tile_matmul_workspace_bytes(&args, nullptr), TILE_INVALID_ARGUMENT, "bytes");
+  check_refused(tile_matmul_workspace_bytes(nullptr, &same), TILE_INVALID_ARGUMENT, "args");
+  args.m = -1;
+  check_refused(tile_matmul_workspace_bytes(&args, &same), TILE_INVALID_ARGUMENT, "m");
+}
+
 TEST_CASE("products without rows, columns or terms") {
   double c = 5;
   for (const auto& size : {std::array{0, 2, 3}, std::array{2, 0, 3}, std::array{0, 0, 0}}) {

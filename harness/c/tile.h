@@ -176,8 +176,17 @@ typedef struct tile_matmul_args {
   tile_activation activation;
   const float* a_scale; /* one number in device memory, for e4m3 only; NULL: 1 */
   const float* b_scale; /* as a_scale */
+  void* workspace; /* aligned to 16 bytes; may hold anything; none: slower where A or B has rows
+                      that begin anywhere, or C few tiles */
+  int64_t workspace_bytes; /* what tile_matmul_workspace_bytes() tells; with less, an earlier step
+                              runs */
 } tile_matmul_args;
 TILE_API tile_status tile_matmul(const tile_matmul_args* args);
+
+/* The bytes of device memory that the step args->step needs as its workspace, or the step that runs
+ * instead; NULL: the best step here. 0 if there is nothing to compute. Reads all but the workspace.
+ * Null pointers count as aligned to 16 bytes. */
+TILE_API tile_status tile_matmul_workspace_bytes(const tile_matmul_args* args, int64_t* bytes);
 
 /* The same product in double precision on the host, against which kernels and gradients are
  * checked. `type` must be TILE_FP64, and a, b and c point to doubles of the host, on a GPU too.

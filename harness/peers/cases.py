@@ -5,9 +5,11 @@ from tile_c import BYTES, FAR_REROPE
 
 # m, n and k of products. The last of bf16: few tiles in C, twice; tiles that lack a part; a layer.
 CUBES = tuple((size,) * 3 for size in (2048, 4096, 8192, 16384))
-PRODUCT_SIZES = {"fp32": CUBES[:3], "fp16": CUBES,
-                 "bf16": ((512, 512, 8192), (8192, 128, 8192), (3000, 3000, 3000),
-                          (2048, 11008, 4096), *CUBES),
+PRODUCT_SIZES = {"fp32": ((256, 256, 16384), (16, 4096, 4096), (1000,) * 3, (3001,) * 3,
+                          *CUBES[:3]),
+                 "fp16": CUBES,
+                 "bf16": ((512, 512, 8192), (8192, 128, 8192), (16, 16384, 4096), (1024,) * 3,
+                          (3000, 3000, 3000), (4100,) * 3, (2048, 11008, 4096), *CUBES),
                  "e4m3": CUBES[1:]}
 # Rows and columns where the peers' figures are known (expected.json), and one row that is longer
 # than the registers of a cluster of multiprocessors.

@@ -183,9 +183,14 @@ class Matmul(Problem):
 
     def ours(self, library):
         m, n, k = self.case.sizes
-        options = dict(transpose_b=1, **self.scales) if self.is_scaled else {}
-        return self.our_work(library, "matmul", [self.c], m=m, n=n, k=k, a=self.a, b=self.b,
-                             c=self.c, **options)
+        fields = dict(m=m, n=n, k=k, a=self.a, b=self.b, c=self.c)
+        fields |= dict(transpose_b=1, **self.scales) if self.is_scaled else {}
+        count = library.workspace_bytes("matmul", self.case.type, m=m, n=n, k=k,
+                                        transpose_b=int(self.is_scaled), **self.our_step())
+        if count:
+            fields |= dict(workspace_bytes=count, workspace=self.torch.empty(
+                count, dtype=self.torch.uint8, device=self.device))
+        return self.our_work(library, "matmul", [self.c], **fields)
 
     def peers(self):
         if not self.is_scaled:

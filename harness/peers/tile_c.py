@@ -28,7 +28,7 @@ OPERATIONS = {
     "vector_add": [(I64, "n"), (POINTER, "a b c stream")],
     "matmul": [(I64, "m n k"), (I32, "transpose_a transpose_b"), (POINTER, "a b c"),
                (I64, "lda ldb ldc"), (POINTER, "alpha beta stream bias"), (I64, "activation"),
-               (POINTER, "a_scale b_scale")],
+               (POINTER, "a_scale b_scale workspace"), (I64, "workspace_bytes")],
     "softmax": [(F32, "scale"), (I64, "rows cols"), (POINTER, "x y"), (I64, "ldx ldy"),
                 (I32, "log causal"), (I64, "queries"), (POINTER, "workspace"),
                 (I64, "workspace_bytes"), (POINTER, "stream")],

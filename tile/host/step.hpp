@@ -90,6 +90,9 @@ struct Step {
   std::int64_t (*workspace_bytes)(const Problem&) = nullptr;
   /// It gives up speed for something that not every caller wants: only one who names it runs it.
   bool on_request = false;
+  /// A kernel rounds its output and stores it, and a second one reads that, adds to it, and rounds
+  /// again. No card's best step may do so.
+  bool rounds_twice = false;
   /// What its kernel's name begins with, if not the ladder's `kernels` and the step's name.
   std::string_view kernel = "";
 };
