@@ -137,7 +137,7 @@ def one_pass_operands(root):
 def wgmma_operands(root):
     """Step 7 at head dimension 128."""
     text = (root / "tile/key_block.cuh").read_text(encoding="utf-8")
-    assert "KeyBlockTiles<T, kDim, 128, kDim == 64 ? 128 : 64>" in text
+    assert "KeyBlockTiles<T, kDim, 128, kDim == 64 ? 128 : 64, kKeyTensors>" in text
     canvas = Canvas(800, 650, "Backward, step 7: who holds the operands")
     canvas.text(20, 30, "d = 128: a block keeps 128 keys, and 64 queries go by. Consumer 1 of 2 has "
                 "64 keys.", 14, bold=True)

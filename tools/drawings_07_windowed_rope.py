@@ -379,8 +379,8 @@ class Drawn:
 
 def backward_block(root):
     """Backward step 5 at head dimension 128: a block's memory, and its tiles one after the other."""
-    text = (root / "tile/key_blocks.cuh").read_text(encoding="utf-8")
-    assert "kRows = 64, kConsumers = 2" in text and "kDim == 64 ? 128 : 64" in text
+    text = (root / "tile/key_block.cuh").read_text(encoding="utf-8")
+    assert "KeyBlockTiles<T, kDim, 128, kDim == 64 ? 128 : 64, kKeyTensors>" in text
     keys, queries, dim = 128, 64, 128
     canvas = Canvas(800, 400, "Backward, step 5: what a block holds")
     canvas.text(20, 30, "d = 128: a block keeps 128 keys, and tiles of 64 queries go by", 14,

@@ -859,8 +859,8 @@ class WindowedRope(WithSource):
         self.holds("windowed/backward5_wgmma.cu", "using KeyBlock = tile::KeyBlock<T, kDim, 2>;",
                    "if (i == far_tiles) finish_dk(dk2);", "start_dq(dq, i - 1)",
                    "block.start_dq(dq, i, i >= far_tiles);")
-        self.holds("../tile/key_blocks.cuh", "// {[kKeyTensors]{keys}, values, [4]{queries or dO}, "
-                   "[2]{dS^T}, [kWarps]{dQ}}")
+        self.holds("../tile/key_blocks.cuh", "{[kKeyTensors]{keys}, values, [4]{queries or")
+        self.holds("../tile/key_block.cuh", "// Then [2]{dS^T}, [kWarps]{dQ}.")
 
     def test_gradients(self):
         self.assertEqual(windowed.small_kinds(ROOT), [
