@@ -78,11 +78,9 @@ __global__ void __launch_bounds__(kSeveralRows ? tile::kThreadsOfSeveralRows
 // snippet-end kernel
 
 tile::RowPlan plan_of(const ForwardProblem& problem, const ForwardBuffers& buffers) {
-  if (check_chunks(problem, buffers).ok()) {
-    return tile::plan_row(problem.cols, is_plain(problem), kMaxElements);
-  }
-  const auto width = static_cast<std::int64_t>(16 / tile::size_bytes(problem.type));
-  return tile::plan_unaligned_row(problem.cols, width, is_plain(problem));
+  const bool plain = is_plain(problem);
+  if (check_chunks(problem, buffers).ok()) return tile::plan_row(problem.cols, plain, kMaxElements);
+  return tile::plan_unaligned_row(problem.cols, tile::size_bytes(problem.type), plain);
 }
 
 }  // namespace

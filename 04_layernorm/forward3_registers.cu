@@ -56,6 +56,7 @@ __global__ void __launch_bounds__(max_threads(kElements, kSeveralRows),
       tile::reduce_row<kSeveralRows>(values.centre(row_mean, row_cols), tile::Add{}, squares_smem);
   const float row_rstd = rsqrtf(squares * per_col + eps);
   // y = gamma xhat + beta
+  if (kSeveralRows) __syncwarp();  // all lanes have read x_0, and y may be x
   values.store(gamma, beta, y[row], row_rstd, row_cols);
   if (threadIdx.x != 0 || row >= rows) return;
   if (mean) mean[row] = origin + row_mean;

@@ -13,8 +13,8 @@ constexpr int kFloats = 32, kPacked = 64;
 
 /// How threads keep a row in registers, if they can.
 inline tile::RowPlan register_plan(const ForwardProblem& p, const ForwardBuffers& b) {
-  const auto width = static_cast<std::int64_t>(16 / tile::size_bytes(p.type));
-  if (!check_chunks(p, b).ok()) return tile::plan_unaligned_row(p.cols, width, true);
+  const std::size_t bytes = tile::size_bytes(p.type);
+  if (!check_chunks(p, b).ok()) return tile::plan_unaligned_row(p.cols, bytes, true);
   // kPacked elements of 2 bytes take no more registers than kFloats of 4. A block of twice as many
   // threads would have half of its row's bytes under way.
   const bool long_row = p.cols > 8 * 1024 && p.cols <= 32 * 1024 && tile::size_bytes(p.type) == 2;
@@ -52,7 +52,7 @@ class SliceValues {
       load(i, value);
 #pragma unroll
       for (int e = 0; e < kWidth; ++e) {
-        if (x_.has(i, e, cols)) sum += value[e];
+        if (has(i, e, cols)) sum += value[e];
       }
     }
     return sum;
@@ -75,7 +75,7 @@ class SliceValues {
       load(i, value);
 #pragma unroll
       for (int e = 0; e < kWidth; ++e) {
-        if (x_.has(i, e, cols)) squares += value[e] * value[e];
+        if (has(i, e, cols)) squares += value[e] * value[e];
       }
     }
     return squares;
@@ -103,6 +103,18 @@ class SliceValues {
   }
 
  private:
+  // Rows that begin anywhere have ends of some elements, and gamma and beta lie in another way.
+  static constexpr bool kUnaligned = requires { Slice::load_at(nullptr, 0, 0); };
+
+  __device__ __forceinline__ bool has(int i, int e, int cols) const {
+    if constexpr (kUnaligned) return x_.has(i, e, cols);
+    return true;
+  }
+  template <class T>
+  __device__ __forceinline__ static Chunk load_at(const T* values, int col, int cols) {
+    if constexpr (kUnaligned) return Slice::load_at(values, col, cols);
+    return Chunk::load(values + col);
+  }
   __device__ __forceinline__ void load(int i, float (&value)[kWidth]) const {
     if constexpr (kPacked) x_.chunk(i).to_floats(value);
 #pragma unroll
@@ -116,11 +128,15 @@ class SliceValues {
     const int col = x_.column(i);
     float value[kWidth], weight[kWidth], shift[kWidth];
     load(i, value);
-    (gamma ? Slice::load_at(gamma, col, cols) : Chunk::filled(1)).to_floats(weight);
-    (beta ? Slice::load_at(beta, col, cols) : Chunk::filled(0)).to_floats(shift);
+    (gamma ? load_at(gamma, col, cols) : Chunk::filled(1)).to_floats(weight);
+    (beta ? load_at(beta, col, cols) : Chunk::filled(0)).to_floats(shift);
 #pragma unroll
     for (int e = 0; e < kWidth; ++e) value[e] = weight[e] * (value[e] * rstd) + shift[e];
-    Slice::store(y, col, cols, value);
+    if constexpr (kUnaligned) {
+      Slice::store(y, col, cols, value);
+    } else {
+      Chunk::from_floats(value).store(y + col);
+    }
   }
 
   Slice x_;

@@ -37,15 +37,9 @@ class RegisterSlice {
       : RegisterSlice(row, cols, columns, fill) {}
 
   __device__ static int lead() { return 0; }
-  /// Whether a chunk that begins in the first `cols` columns has all of its elements there.
-  __device__ static constexpr bool has(int, int, int) { return true; }
   __device__ ChunkColumns<kWidth> columns() const { return columns_; }
   __device__ int column(int i) const { return columns_.column(i); }
   __device__ __forceinline__ Chunk chunk(int i) const { return chunk_[i]; }
-  /// The chunk of another row that is aligned in the same way.
-  __device__ __forceinline__ static Chunk load_at(const T* values, int col, int) {
-    return Chunk::load(values + col);
-  }
   __device__ __forceinline__ static void store(T* row, int col, int, const float (&value)[kWidth]) {
     Chunk::from_floats(value).store(row + col);
   }

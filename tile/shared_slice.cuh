@@ -53,15 +53,6 @@ class SharedSlice {
                                          float fill, ptx::SharedAddress row_smem)
       : SharedSlice(row, cols, columns, fill, row_smem, columns) {}
 
-  /// As of a RegisterSlice.
-  __device__ static constexpr bool has(int, int, int) { return true; }
-  __device__ __forceinline__ static void store(T* row, int col, int,
-                                               const float (&value)[kChunkWidth]) {
-    Chunk::from_floats(value).store(row + col);
-  }
-  __device__ __forceinline__ static Chunk load_at(const T* values, int col, int) {
-    return Chunk::load(values + col);
-  }
   __device__ ChunkColumns<kChunkWidth> columns() const { return columns_; }
   __device__ int column(int i) const { return columns_.column(i); }
   __device__ __forceinline__ Chunk chunk(int i) const { return {ptx::load_shared(address(i))}; }

@@ -120,9 +120,11 @@ class UnalignedSlice {
 
   __device__ int lead() const { return lead_; }
   __device__ int column(int i) const { return columns_.column(i) - lead_; }
+  /// Whether the row has element e of chunk i.
   __device__ __forceinline__ bool has(int i, int e, int cols) const {
     return column(i) + e >= 0 && column(i) + e < cols;
   }
+  /// The same columns of a vector that begins anywhere, too.
   __device__ __forceinline__ static Chunk load_at(const T* values, int col, int cols) {
     Chunk chunk[1];
     load_anywhere<T, kChunkWidth>(values, col, 0, cols, 0, chunk);

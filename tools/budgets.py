@@ -43,16 +43,24 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
         "for few tiles: it continues step 16 (warp_specialized), not the steps for many",
     ("03_softmax/forward8_queue.cu", "changed"):
         "the messages of a cluster, half of the file, are of no use without the queue",
+    ("03_softmax/forward5_registers.cu", "headers"):
+        "unaligned.cuh, for the rows that have ends of some elements: the kernel is the same",
+    ("03_softmax/forward5_registers.cu", "header lines"): "the same",
+    ("03_softmax/backward4_registers.cu", "headers"): "as forward step 5",
+    ("03_softmax/backward4_registers.cu", "header lines"): "the same",
     ("03_softmax/forward9_split.cu", "headers"):
         "two leaves, unaligned.cuh and split_rows.cuh, and those that these need",
     ("03_softmax/forward9_split.cu", "header lines"): "the same",
     ("03_softmax/backward7_split.cu", "headers"): "as forward step 9",
     ("03_softmax/backward7_split.cu", "header lines"): "the same",
+    ("04_layernorm/forward3_registers.cu", "headers"): "as chapter 03's forward step 5",
+    ("04_layernorm/forward3_registers.cu", "header lines"): "the same",
     ("04_layernorm/forward4_four_rows.cu", "changed"):
         "the columns of four rows in place of a row's chunks: no line of step 3's kernel remains",
     ("04_layernorm/forward6_split.cu", "changed"):
         "it continues step 2 (welford), for rows that clusters do not hold",
     ("04_layernorm/forward6_split.cu", "headers"): "chapter 03's two leaves, and those that these need",
+    ("04_layernorm/forward6_split.cu", "header lines"): "the same",
     ("04_layernorm/backward5_split.cu", "changed"):
         "three kernels that read rows twice, in place of one that keeps them",
     ("04_layernorm/backward5_split.cu", "headers"): "as forward step 6, and the sums that steps 3 and 4 share",

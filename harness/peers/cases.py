@@ -15,6 +15,9 @@ PRODUCT_SIZES = {"fp32": ((256, 256, 16384), (16, 4096, 4096), (1000,) * 3, (300
 # than the registers of a cluster of multiprocessors.
 SOFTMAX_SIZES = ((32768, 1024), (32768, 4096), (16384, 8192), (8192, 32768), (4096, 131072))
 LONGEST_SOFTMAX = (8192, 262144)
+# Rows that begin anywhere, and rows longer than clusters hold, for chapters 03 and 04.
+ODD_SIZES = (("bf16", (8192, 50257)), ("bf16", (50000, 777)), ("bf16", (100000, 100)),
+             ("bf16", (64, 1000001)), ("fp16", (1, 1 << 24)))
 LAYERNORM_SIZES = ((32768, 1024), (32768, 4096), (16384, 8192), (8192, 16384))
 # Batch, heads, heads of k and v, queries, keys, head dimension: as ../../05_flash_attention/test
 # has them. Each causal and full.
@@ -183,6 +186,10 @@ def _tables():
         for size in sizes:
             for direction in PASSES:
                 yield Case("03_softmax", "softmax", element_type, size, direction)
+    for element_type, size in ODD_SIZES:
+        for direction in PASSES:
+            yield Case("03_softmax", "softmax", element_type, size, direction)
+            yield Case("04_layernorm", "layernorm", element_type, size, direction)
     for operation in ("layernorm", "rmsnorm"):
         for element_type in ("fp32", "bf16"):
             for size in LAYERNORM_SIZES:

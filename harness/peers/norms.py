@@ -39,8 +39,9 @@ class Norm(Problem):
             # The statistics too, because a backward pass needs them and PyTorch writes them.
             self.saved = [self.torch.empty_like(each) for each in (self.mean, self.rstd)]
             layer = {} if self.is_rms else {"beta": self.beta, "mean": self.saved[0]}
+            workspace = self.scratch(library, "layernorm", **sizes, **self.our_step())
             return self.our_work(library, "layernorm", [self.out], y=self.out, rstd=self.saved[1],
-                                 **fields, **layer)
+                                 **fields, **layer, **workspace)
         fields |= {"rstd": self.rstd} | ({} if self.is_rms else {"mean": self.mean})
         outputs = {"dx": self.out, "dgamma": self.dgamma}
         outputs |= {} if self.is_rms else {"dbeta": self.dbeta}

@@ -65,6 +65,12 @@ class Problem:
             return outputs
         return Work("ours", run, checked)
 
+    def scratch(self, library, operation, **sizes):
+        """Its workspace, kept with the problem."""
+        count = library.workspace_bytes(operation, self.case.type, **sizes)
+        self.workspace = self.torch.empty(count, dtype=self.torch.uint8, device=self.device)
+        return {"workspace": self.workspace, "workspace_bytes": count} if count else {}
+
     def peer(self, name, function):
         """`function` gives one output, or all of them."""
         def outputs():
@@ -239,8 +245,10 @@ class Softmax(Problem):
         rows, cols = self.case.sizes
         tensors = ({"x": self.x, "y": self.out} if self.is_forward
                    else {"y": self.y, "dy": self.dy, "dx": self.out})
-        return self.our_work(library, "softmax" if self.is_forward else "softmax_backward",
-                             [self.out], rows=rows, cols=cols, **tensors)
+        operation = "softmax" if self.is_forward else "softmax_backward"
+        workspace = self.scratch(library, operation, rows=rows, cols=cols, **self.our_step())
+        return self.our_work(library, operation, [self.out], rows=rows, cols=cols, **tensors,
+                             **workspace)
 
     def eager(self):
         torch = self.torch

@@ -41,9 +41,10 @@ inline RowPlan plan_row(std::int64_t cols, bool plain, int max_elements) {
 }
 // snippet-end plan
 
-/// The plan for rows that begin anywhere in a chunk of `width` elements. The ends of a row need
+/// The plan for rows that begin anywhere in a chunk. The ends of a row need
 /// registers as well: a thread of a row longer than a warp's holds 8 elements.
-inline RowPlan plan_unaligned_row(std::int64_t cols, std::int64_t width, bool plain) {
+inline RowPlan plan_unaligned_row(std::int64_t cols, std::size_t element_bytes, bool plain) {
+  const auto width = static_cast<std::int64_t>(16 / element_bytes);
   RowPlan plan = plan_row(cols + width - 1, plain, 8);
   plan.whole = false;
   return plan;

@@ -12,6 +12,7 @@ namespace tile::ptx {
 __device__ __forceinline__ void semaphore_wait(unsigned* counter, unsigned value) {
 #ifdef CPU_DEVICE
   while (atomicAdd(counter, 0u) != value) __nanosleep(20);
+  __threadfence();
 #else
   unsigned seen;
   do {
