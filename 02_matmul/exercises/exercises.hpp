@@ -51,8 +51,8 @@ tile::Status ring_of_mbarriers(const Problem& problem, const Buffers& buffers);
 /// 02.8: C = A * B by clusters of two blocks side by side, each with 128 x 64 of C.
 tile::Status multicast(const Problem& problem, const Buffers& buffers);
 
-/// 02.9: out = transpose(in). `in` is rows x cols, `out` cols x rows, both without gaps, and neither
-/// is empty.
+/// 02.9: out = transpose(in). `in` is rows x cols, `out` cols x rows, both without gaps, and
+/// neither is empty.
 tile::Status transpose(const float* in, float* out, std::int64_t rows, std::int64_t cols);
 /// 02.10: a product of so many tiles, each of so many turns of the main loop, on a card of so many
 /// multiprocessors.

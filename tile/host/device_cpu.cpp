@@ -71,8 +71,8 @@ std::vector<MemoryRequests> memory_requests() {
   if constexpr (cpu_device::kChecking) {
     auto number = [](std::uint64_t count) { return static_cast<std::int64_t>(count); };
     for (const cpu_device::XrayLine& line : cpu_device::take_xray()) {
-      all.push_back({line.place, line.access, number(line.requests), number(line.cost),
-                     number(line.least)});
+      all.push_back(
+          {line.place, line.access, number(line.requests), number(line.cost), number(line.least)});
     }
   }
   return all;
