@@ -65,8 +65,8 @@ void check(std::int64_t rows, std::int64_t cols) {
     const tile::DeviceBuffer pairs = tile::DeviceBuffer::output(
         "pairs", tile::vector_layout(DType::fp32, 2 * rows * pieces), tile::Poison::unwritten_nan);
     const Values got =
-        softmax::run("result", tile::vector_layout(DType::fp32, rows), tile::Poison::unwritten_finite,
-                     {&in, &arrived, &pairs}, [&](void* result) {
+        softmax::run("result", tile::vector_layout(DType::fp32, rows),
+                     tile::Poison::unwritten_finite, {&in, &arrived, &pairs}, [&](void* result) {
                        return softmax::last_block(
                            static_cast<const float*>(in.raw()), static_cast<float*>(result),
                            static_cast<unsigned*>(arrived.raw()), pairs.raw(), rows, cols);
