@@ -8,7 +8,6 @@ namespace {
 constexpr int kFewWarps = 4, kFewK = 32;  // of k for a warp at a time
 static_assert(kFewColumns == 32 * kVector, "a warp has a row of the tile");
 
-// snippet-begin kernel
 /// For at most 16 rows. A block has 128 columns and a share of k, of which each warp has a part; a
 /// lane has four columns and all rows, so that it uses what it loads of B 16 times.
 __global__ void __launch_bounds__(kFewWarps * 32)
@@ -42,6 +41,7 @@ __global__ void __launch_bounds__(kFewWarps * 32)
       }
     }
   };
+  // snippet-begin parts
   for (std::int64_t k0 = begin; k0 < end; k0 += kFewK) {
     __syncwarp();  // all lanes have read the last part of A
 #pragma unroll
@@ -60,6 +60,7 @@ __global__ void __launch_bounds__(kFewWarps * 32)
       }
     }
   }
+  // snippet-end parts
 #pragma unroll
   for (int row = 0; row < kFewRows; ++row) {
     store_vector(&sums_smem[warp][row][lane * kVector],
@@ -74,7 +75,6 @@ __global__ void __launch_bounds__(kFewWarps * 32)
     c.store(row, first_col + x, all);
   }
 }
-// snippet-end kernel
 
 }  // namespace
 

@@ -21,7 +21,6 @@ constexpr int kRowsAtOnce = 16;  // between two barriers, so that warps do not w
 template <class T>
 constexpr int kBlockCols = kThreads * 16 / static_cast<int>(sizeof(T));
 
-// snippet-begin sums
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     layernorm_backward_split_sums(tile::Rows<const T> x,   // [rows][cols]
@@ -47,6 +46,7 @@ __global__ void __launch_bounds__(kThreads)
   if (gamma) tile::load_anywhere<T, kWidth>(gamma, col, 0, cols, 0, chunk);
   chunk[0].to_floats(weight);
 
+  // snippet-begin sums
   const std::int64_t stride = std::int64_t{groups} * kRowsAtOnce;
   for (std::int64_t first = std::int64_t{group} * kRowsAtOnce; first < rows; first += stride) {
     const auto count = static_cast<int>(min(rows - first, std::int64_t{kRowsAtOnce}));
@@ -79,6 +79,7 @@ __global__ void __launch_bounds__(kThreads)
     }
     __syncthreads();  // they have been read
   }
+  // snippet-end sums
 
   if (!dgamma_sums) {  // one group has all rows
     if (dgamma) tile::store_anywhere(dgamma, col, cols, of_dgamma);
@@ -92,7 +93,6 @@ __global__ void __launch_bounds__(kThreads)
     dbeta_sums[group * cols + col + e] = of_dbeta[e];
   }
 }
-// snippet-end sums
 
 /// The sums over each row, a block for each, always in the same order.
 __global__ void layernorm_backward_split_rows(const RowSums* of_piece,  // [rows][pieces]

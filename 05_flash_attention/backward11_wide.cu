@@ -66,7 +66,6 @@ __global__ void __launch_bounds__(WideKeyBlock<T>::kThreads, 1) attention_backwa
     mail.await(mail.douts(0), 0);
     block.start_dweights(dscores, 0);
   }
-  // snippet-begin visit
   for (int i = 0; i < work.tiles; ++i) {
     const auto& tile = mail.tiles[i % 4];
     const ColumnStats* const of_half = mail.stats[i % 2] + first_query / ColumnStats::kQueries;
@@ -85,6 +84,7 @@ __global__ void __launch_bounds__(WideKeyBlock<T>::kThreads, 1) attention_backwa
     Block::ScoreBoxes::store_warp(tile::as_fragment<T>(dscores), block.ds(i), block.warp_key(),
                                   first_query);
     const std::int64_t row = tile.sum_row;
+    // snippet-begin products
     fence_async_proxy();  // wgmma sees what this thread has stored, and what all others have; and
                           // both consumers are done with the products of the tile before
     barrier_sync(kAllConsumers, Block::kConsumers * tile::kWarpgroup);
@@ -105,8 +105,8 @@ __global__ void __launch_bounds__(WideKeyBlock<T>::kThreads, 1) attention_backwa
     block.start_dweights(dscores, next);
     wgmma_wait<1>(registers_of(dq));
     block.add_dq(dq_sums, row, dq, 1);
+    // snippet-end products
   }
-  // snippet-end visit
   wgmma_wait<0>(registers_of(dscores));
   dk_sums.scale(scale);
   const int key = work.first_key + block.warp_key(), col = block.consumer * Block::kHalfCols;

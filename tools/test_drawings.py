@@ -14,6 +14,7 @@ import drawing
 import drawings_01_vector_add as vector_add
 import drawings_02_hopper as hopper
 import drawings_02_matmul as matmul
+import drawings_02_shapes as shapes
 import drawings_02_tensor_cores as tensor_cores
 import drawings_03_softmax as softmax
 import drawings_04_layernorm as layernorm
@@ -41,6 +42,7 @@ PAGES = {"README.md": front_page.FIGURES, "CONTRIBUTING.md": contributing.FIGURE
          "docs/online_softmax.md": online_softmax.FIGURES,
          "01_vector_add/README.md": vector_add.FIGURES, "02_matmul/README.md": matmul.FIGURES,
          "02_matmul/tensor_cores.md": tensor_cores.FIGURES, "02_matmul/hopper.md": hopper.FIGURES,
+         "02_matmul/shapes.md": shapes.FIGURES,
          "03_softmax/README.md": softmax.FIGURES, "04_layernorm/README.md": layernorm.FIGURES,
          "05_flash_attention/README.md": of_page(attention.FIGURES | products.FIGURES,
                                                  "attention", "forward2"),

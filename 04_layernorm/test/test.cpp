@@ -85,11 +85,14 @@ TEST_SUITE("step") {
            {Shape{700, 70, 40'003}, Shape{203, 72, 40'003}, Shape{300, 33, 65'537},
             Shape{140, 264, 10'007}, Shape{131, 1032, 2011}, Shape{517, 8, 40'009},
             Shape{9, 12'296, 301}, Shape{21, 9001, 301}, Shape{8, 20'008, 281},
-            Shape{5, 40'008, 149}}) {
+            Shape{5, 40'008, 149}, Shape{17, 32'769, 601}}) {
         const Norm norm = kNorms[turn++ % 2];
         const std::int64_t rows = tile::device().simulated ? shape.rows : shape.rows_on_gpu;
         const auto p = problem_for(step, type, rows, shape.cols, norm);
-        if (cases.take(step, p)) check_step(step, p, normal(p));
+        const bool is_last = shape.cols == 32'769;  // a group of `split` has rows twice
+        if (is_last ? step.name == "split" && takes(step, p) : cases.take(step, p)) {
+          check_step(step, p, normal(p));
+        }
       }
     });
   }

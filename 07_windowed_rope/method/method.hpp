@@ -154,7 +154,8 @@ inline constexpr MethodBackwardLadder::Step kMethodBackward[] = {
      .otherwise = "prologue",
      .shows = kShowsMethod,
      .launch = turn_twice,
-     .workspace_bytes = composed_bytes},
+     .workspace_bytes = composed_bytes,
+     .kernel = "windowed_backward_wgmma"},
 };
 inline constexpr MethodBackwardLadder kMethodBackwardLadder{.name = "method backward",
                                                             .kernels = "method_backward_",

@@ -14,7 +14,8 @@ class Matmul(Structure):
     _fields_ = (COMMON + fields(c_int64, "m n k") + fields(c_int32, "transpose_a transpose_b")
                 + fields(c_void_p, "a b c") + fields(c_int64, "lda ldb ldc")
                 + fields(c_void_p, "alpha beta stream bias") + fields(c_int64, "activation")
-                + fields(c_void_p, "a_scale b_scale"))
+                + fields(c_void_p, "a_scale b_scale workspace")
+                + fields(c_int64, "workspace_bytes"))
 
 def check(status, wanted=0):
     if status != wanted:
