@@ -138,8 +138,8 @@ std::int64_t stats_and_sums_bytes(const AttentionBackward& p) {
 }
 
 std::int64_t ordered_sums_bytes(const AttentionBackward& p) {
-  // A counter of 4 bytes for each 4 KiB of the sums; and 16 bytes for the first one.
-  const std::int64_t of_tile = 128 * (8 + 4 * p.head_dim) + 128 * 4 * p.head_dim / 1024;
+  // A counter of 4 bytes for each 16 KiB of the sums; and 16 bytes for the first one.
+  const std::int64_t of_tile = 128 * (8 + 4 * p.head_dim) + 128 * 4 * p.head_dim / 4096;
   const std::int64_t bytes = product({of_tile, p.batch, p.heads, (p.queries + 127) / 128});
   return bytes > std::numeric_limits<std::int64_t>::max() - 16 ? bytes : bytes + 16;
 }

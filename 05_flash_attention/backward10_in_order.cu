@@ -1,11 +1,11 @@
 // Backward, step 10: dQ added in the same order each time.
-// Idea: for each 4 KB of the sums there is a counter of the warps that have added to them, and a
-// warp
-//       waits for its turn. Blocks begin with the last keys, whose first tile of queries has no
-//       keys after them under a causal mask: so each block finds that the one before has just left.
-// Change: a block takes its number when it begins: a warp waits only for those of blocks that began
-//         before, whatever the order in which the card starts them. A reduction is complete before
-//         it is counted, a tile later, when that takes no time any more.
+// Idea: for each half of a tile's dQ there is a counter of the blocks that have added to it, and a
+//       block waits for its turn. Blocks begin with the last keys, whose first tile of queries has
+//       no keys after them under a causal mask: so each block finds that the one before has just
+//       left.
+// Change: two threads beside the one that loads wait and send, so that no consumer does: each has
+//         dQ of one consumer. A block takes its number when it begins: it waits only for blocks
+//         that began before, whatever the order in which the card starts them.
 // Limit: short blocks begin first, so that the long ones leave gaps at the end; without a mask the
 //        blocks of a head that begin together wait for one another once.
 #include <type_traits>
@@ -29,6 +29,36 @@ __device__ BlockWork keys_shortest_first(unsigned at, unsigned together, int bat
   const BlockWork work = tile::longest_first(at, together, batch, heads, tiles);
   return {work.batch, work.head, tiles - 1 - work.tile};
 }
+
+// snippet-begin order
+/// One thread adds what a consumer has staged of each tile's dQ, when it is the block's turn.
+template <class T, int kDim>
+__device__ void send_sums(typename tile::KeyBlock<T, kDim>::Mail& mail,
+                          tile::KeyBlock<T, kDim> block, const tile::KeyWork& work, int rows,
+                          int heads, int group, float* dq_sums, unsigned* counters) {
+  using namespace tile::ptx;
+  using Block = tile::KeyBlock<T, kDim>;
+  int i = 0;
+  for (int head = work.kv_head * group; head < (work.kv_head + 1) * group; ++head) {
+    for (int tile = work.visited.first; tile < work.visited.last; ++tile, ++i) {
+      const int query = tile * Block::kQueries;
+      const int row = (work.batch * heads + head) * (rows / Block::kQueries) + tile;
+      unsigned* const counter = counters + row * Block::kConsumers + block.consumer;
+      // So many blocks add before this one: those of later keys.
+      const int end = work.mask.transposed().tiles(query, Block::kQueries, Block::kKeys).last;
+      semaphore_wait(counter, end - 1 - work.first_key / Block::kKeys);
+      mbarrier_wait(&mail.sums_full[block.consumer], i % 2);
+      for (block.warp = 0; block.warp < 4; ++block.warp) {
+        block.send_dq(block.warp_sums(dq_sums, std::int64_t{row} * Block::kQueries));
+      }
+      bulk_wait_read<0>();
+      mbarrier_arrive(&mail.sums_empty[block.consumer]);
+      bulk_wait<0>();  // the sums are there
+      semaphore_add(counter);
+    }
+  }
+}
+// snippet-end order
 
 // snippet-begin kernel
 template <class T, int kDim>
@@ -54,15 +84,23 @@ __global__ void __launch_bounds__(tile::KeyBlock<T, kDim>::kThreads, 1) attentio
   __syncthreads();  // the mbarriers are initialised before any thread uses them
 
   const Block block(smem, warpgroup);
+  // Shuffled, so that all that follows from it lies in uniform registers.
+  const unsigned at = __shfl_sync(tile::kAllLanes, number, 0);
   const auto work =
-      tile::work_of_keys<Block>(keys_shortest_first(number, together, batch, heads / group,
+      tile::work_of_keys<Block>(keys_shortest_first(at, together, batch, heads / group,
                                                     (masks.keys + Block::kKeys - 1) / Block::kKeys),
                                 masks, group);
   if (warpgroup == 0) {
     setmaxnreg_dec<Block::kProducerRegisters>();
-    if (threadIdx.x != 0) return;
-    return tile::load_tiles(mail, block, q_map, k_map, v_map, dout_map, stats, masks, work, heads,
-                            group);
+    if (threadIdx.x == 0) {
+      tile::load_tiles(mail, block, q_map, k_map, v_map, dout_map, stats, masks, work, heads,
+                       group);
+    } else if (threadIdx.x % tile::kWarp == 0 && threadIdx.x / tile::kWarp <= Block::kConsumers) {
+      const int rows = (masks.queries + kRowsOfTerms - 1) / kRowsOfTerms * kRowsOfTerms;
+      send_sums<T, kDim>(mail, Block(smem, static_cast<int>(threadIdx.x) / tile::kWarp), work, rows,
+                         heads, group, dq_sums, counters + 1);
+    }
+    return;
   }
   setmaxnreg_inc<Block::kConsumerRegisters>();
   const bool speaks = threadIdx.x % tile::kWarp == 0;  // for its warp
@@ -79,33 +117,19 @@ __global__ void __launch_bounds__(tile::KeyBlock<T, kDim>::kThreads, 1) attentio
     mbarrier_wait(&mail.ds_full[i % 2], i / 2 % 2);
     block.start_dq(dq, i);
   };
-  // snippet-begin order
-  unsigned* sent = nullptr;  // the counter of what this lane has sent and not yet counted
-  const auto count_sent = [&] {
-    if (!speaks || !sent) return;
-    bulk_wait<0>();  // it is there
-    semaphore_add(sent);
-  };
   const auto add_dq = [&](const Accumulator<16, Block::kDqCols>& dq, int i) {
-    count_sent();
+    mbarrier_wait(&mail.sums_empty[block.consumer], i % 2 ^ 1);
     block.stage_dq(dq);
-    if (!speaks) return;
-    const auto& tile = mail.tiles[i % 4];
-    float* const to = block.warp_sums(dq_sums, tile.sum_row);
-    sent = counters + 1 + (to - dq_sums) / (16 * Block::kDqCols);
-    semaphore_wait(sent, tile.turn);
-    block.send_dq(to);
+    if (speaks) mbarrier_arrive(&mail.sums_full[block.consumer]);
   };
-  // snippet-end order
   // When S^T of the i-th tile is there, and dP^T under way.
   const auto visit = [&](int i, auto is_first) {
     const auto& tile = mail.tiles[i % 4];
     turn.take();
-    if (tile.is_border) {
-      hide(weights, masks.of(work.batch).transposed(), work.first_key + block.warp_key(),
-           tile.query);
-    }
     weigh(weights, lse2, scale * kLog2E);
+    if (tile.is_border) {
+      hide(weights, mail.mask, work.first_key + block.warp_key(), tile.query, 1, 0.f);
+    }
     compute_now<kQueries / 4>(registers_of(weights), block.staging());
     mbarrier_wait(&mail.ds_empty[i % 2], i / 2 % 2 ^ 1);  // dQ of the tile before last is computed
     wgmma_wait<0>(registers_of(dscores));
@@ -131,7 +155,8 @@ __global__ void __launch_bounds__(tile::KeyBlock<T, kDim>::kThreads, 1) attentio
     // After the last tile the two products that follow are of what is there, and are not used.
     const int next = i + 1 < work.tiles ? i + 1 : i;
     if (next > i) mail.await(mail.queries(next), next);
-    block.start_scores(weights, next);
+    // By a number that is shuffled here: descriptors from before the loop would be spilled.
+    Block(smem, tile::warpgroup_in_block()).start_scores(weights, next);
     if constexpr (is_first.value) {
       release();
     } else {
@@ -154,7 +179,7 @@ __global__ void __launch_bounds__(tile::KeyBlock<T, kDim>::kThreads, 1) attentio
     start_dq(dq, work.tiles - 1);
     wgmma_wait<0>(registers_of(dscores));
     wgmma_wait<0>(registers_of(dq));
-    add_dq(dq, work.tiles - 1), count_sent();
+    add_dq(dq, work.tiles - 1);
   }
   turn.end();
   dk_sums.scale(scale);
@@ -172,7 +197,7 @@ tile::Status takes_in_order(const AttentionBackward& p, const tile::Device&) {
 }
 
 tile::Status in_order(const AttentionBackward& p, void* stream) {
-  // After the sums, of which 1,024 floats have a counter; the first one is that of blocks.
+  // After the sums, of which each half of a tile has a counter; the first one is that of blocks.
   auto* counters = reinterpret_cast<unsigned*>(reinterpret_cast<float*>(tile::sums_of(p)) +
                                                tile::rows_of_dq_sums(p) * p.head_dim);
   const std::int64_t bytes = ordered_sums_bytes(p) - stats_and_sums_bytes(p);
@@ -181,7 +206,9 @@ tile::Status in_order(const AttentionBackward& p, void* stream) {
   TILE_TRY(with_16_bits_and_head_dim(p.type, p.head_dim, [&](auto element, auto head_dim) {
     using T = decltype(element);
     constexpr int kDim = head_dim.value == 128 ? 128 : 64;
-    return tile::launch_key_blocks<T, tile::KeyBlock<T, kDim>>(
+    // Without a mask, too, 8 heads begin together: of one head more than 16 blocks of 132 would wait
+    // for one another.
+    return tile::launch_key_blocks<T, tile::KeyBlock<T, kDim>, 8>(
         p, attention_backward_in_order<T, kDim>, "attention_backward_in_order", stream, counters);
   }));
   return round_dq(p, tile::sums_of(p), p.dq, stream);

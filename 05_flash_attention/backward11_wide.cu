@@ -72,8 +72,7 @@ __global__ void __launch_bounds__(WideKeyBlock<T>::kThreads, 1) attention_backwa
     load_stats(lse2, of_half, &ColumnStats::lse2);
     wgmma_wait<1>(registers_of(weights));
     if (tile.is_border) {
-      hide(weights, masks.of(work.batch).transposed(), work.first_key + block.warp_key(),
-           tile.query + first_query);
+      hide(weights, mail.mask, work.first_key + block.warp_key(), tile.query + first_query);
     }
     weigh(weights, lse2, scale * kLog2E);
     Block::ScoreBoxes::store_warp(tile::as_fragment<T>(weights), block.weights(i), block.warp_key(),

@@ -70,8 +70,7 @@ __global__ void __launch_bounds__(tile::KeyBlock<T, kDim>::kThreads, 1) attentio
     wgmma_wait<0>(registers_of(weights));
     wgmma_wait<0>(registers_of(dscores));
     if (tile.is_border) {
-      hide(weights, masks.of(work.batch).transposed(), work.first_key + block.warp_key(),
-           tile.query);
+      hide(weights, mail.mask, work.first_key + block.warp_key(), tile.query);
     }
     load_stats(lse2, mail.stats[i % 2], &ColumnStats::lse2);
     weigh(weights, lse2, scale * kLog2E);

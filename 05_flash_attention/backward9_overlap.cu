@@ -77,11 +77,10 @@ __global__ void __launch_bounds__(tile::KeyBlock<T, kDim>::kThreads, 1) attentio
   const auto visit = [&](int i, auto is_first) {
     const auto& tile = mail.tiles[i % 4];
     turn.take();
-    if (tile.is_border) {
-      hide(weights, masks.of(work.batch).transposed(), work.first_key + block.warp_key(),
-           tile.query);
-    }
     weigh(weights, lse2, scale * kLog2E);
+    if (tile.is_border) {
+      hide(weights, mail.mask, work.first_key + block.warp_key(), tile.query, 1, 0.f);
+    }
     compute_now<kQueries / 4>(registers_of(weights), block.staging());
     mbarrier_wait(&mail.ds_empty[i % 2], i / 2 % 2 ^ 1);  // dQ of the tile before last is computed
     wgmma_wait<0>(registers_of(dscores));
@@ -107,7 +106,8 @@ __global__ void __launch_bounds__(tile::KeyBlock<T, kDim>::kThreads, 1) attentio
     // After the last tile the two products that follow are of what is there, and are not used.
     const int next = i + 1 < work.tiles ? i + 1 : i;
     if (next > i) mail.await(mail.queries(next), next);
-    block.start_scores(weights, next);
+    // By a number that is shuffled here: descriptors from before the loop would be spilled.
+    Block(smem, tile::warpgroup_in_block()).start_scores(weights, next);
     if constexpr (is_first.value) {
       release();
     } else {

@@ -23,15 +23,14 @@ struct ColumnStats {
 template <int kQueries>
 struct KeyBlockMail {
   ptx::Mbarrier keys_full, full[4], empty[4], ds_full[2], ds_empty[2];
+  ptx::Mbarrier sums_full[2], sums_empty[2];  // of dQ, of each consumer, if a thread sends them
   alignas(16) ColumnStats stats[2][kQueries / ColumnStats::kQueries];
+  Mask mask;  // transposed
   struct Tile {
     std::int64_t sum_row;  // of the sums of dQ of all heads
     int query;             // the first one
     int rows;    // from here on they are cleared: past the entry's length they may hold anything
-    union {      // one word: for one more the loading thread would spill
-      int turn;  // where blocks add to dQ in order, so many come before
-      int part;  // of the mask, in chapter 07
-    };
+    int part;    // of the mask, in chapter 07
     bool is_border;  // the mask hides some of the queries from some of the keys
   };
   Tile tiles[4];  // twice as many as there are stages: dQ may come a tile late
@@ -57,6 +56,8 @@ struct KeyBlockMail {
     for (ptx::Mbarrier& each : empty) ptx::mbarrier_init(&each, warps);
     for (ptx::Mbarrier& each : ds_full) ptx::mbarrier_init(&each, warps);
     for (ptx::Mbarrier& each : ds_empty) ptx::mbarrier_init(&each, warps);
+    for (ptx::Mbarrier& each : sums_full) ptx::mbarrier_init(&each, warps / 2);
+    for (ptx::Mbarrier& each : sums_empty) ptx::mbarrier_init(&each, 1);
   }
 };
 
@@ -120,6 +121,15 @@ struct KeyWork {
   Mask mask;  // transposed
   Mask::Tiles visited;
   int tiles;  // of all those heads
+
+  /// The i-th tile, by its number in its head.
+  struct QueryTile {
+    int head, tile;
+  };
+  __device__ __forceinline__ QueryTile query_tile(int i, int group) const {
+    const int of_head = visited.last - visited.first;
+    return {kv_head * group + i / of_head, visited.first + i % of_head};
+  }
 };
 template <class Block>
 __device__ __forceinline__ KeyWork work_of_keys(const BlockWork& at, const BatchMasks& masks,
@@ -243,22 +253,21 @@ __device__ __forceinline__ void load_tiles(typename Block::Mail& mail, const Blo
                                            const KeyWork& work, int heads, int group) {
   using KeyBoxes = typename Block::KeyBoxes;
   if (work.tiles == 0) return;
+  mail.mask = work.mask;
   ptx::mbarrier_arrive_expect(&mail.keys_full, Block::kKeyBytes);
   KeyBoxes::load(block.keys(0), k_map, work.first_key, work.kv_head, work.batch, &mail.keys_full);
   KeyBoxes::load(block.values(), v_map, work.first_key, work.kv_head, work.batch, &mail.keys_full);
   const int rows = (masks.queries + kRowsOfTerms - 1) / kRowsOfTerms * kRowsOfTerms;  // of a head
   // TMA clears what is past the tensor's end itself.
   const int length = work.mask.keys < masks.queries ? work.mask.keys : rows;
-  const int visited = work.visited.last - work.visited.first;
+#pragma unroll 1  // unrolled, it may spill: this thread has 24 registers
   // snippet-begin load
   for (int i = 0; i < work.tiles; ++i) {
-    const int head = work.kv_head * group + i / visited, tile = work.visited.first + i % visited;
+    const auto [head, tile] = work.query_tile(i, group);
     const int query = tile * Block::kQueries;
     const std::int64_t row = (std::int64_t{work.batch} * heads + head) * rows + query;
     mail.await_free(mail.queries(i), i);
-    mail.tiles[i % 4] = {row, query, min(Block::kQueries, length - query),
-                         work.mask.transposed().tiles(query, Block::kQueries, Block::kKeys).last -
-                             1 - work.first_key / Block::kKeys,
+    mail.tiles[i % 4] = {row, query, min(Block::kQueries, length - query), 0,
                          tile < work.visited.whole_first || tile >= work.visited.whole_last};
     load_tile(mail, block, i, query, head, work.batch, q_map, dout_map,
               stats + row / ColumnStats::kQueries);

@@ -61,7 +61,11 @@ __global__ void __launch_bounds__(KeyBlock<T, kDim>::kThreads, 1) windowed_backw
   Accumulator<16, kDim> dk_sums, dv_sums;
   Accumulator<16, kQueries> weights, dscores;
   float lse2[kQueries / 4];
-  const auto start_scores = [&](int i) { block.start_scores(weights, i, i >= far_tiles); };
+  const auto start_scores = [&](int i) {
+    // By a number that is shuffled here: descriptors from before the loop would be spilled.
+    const Block same(smem, tile::warpgroup_in_block());
+    same.start_scores(weights, i, i >= far_tiles);
+  };
   const auto start_dweights = [&](int i) {
     block.start_dweights(dscores, i);
     load_stats(lse2, mail.stats[i % 2], &ColumnStats::lse2);
@@ -90,12 +94,12 @@ __global__ void __launch_bounds__(KeyBlock<T, kDim>::kThreads, 1) windowed_backw
     const auto& tile = mail.tiles[i % 4];
     if (i == far_tiles) finish_dk(dk2);  // the first near tile
     turn.take();
+    weigh(weights, lse2, scale * kLog2E);
     if (tile.is_border) {
-      hide(weights, window.part(masks.of(work.batch).transposed(), tile.part),
-           work.first_key + block.warp_key(), tile.query);
+      hide(weights, window.part(mail.mask, tile.part), work.first_key + block.warp_key(),
+           tile.query, 1, 0.f);
     }
     // snippet-end visit
-    weigh(weights, lse2, scale * kLog2E);
     compute_now<kQueries / 4>(registers_of(weights), block.staging());
     mbarrier_wait(&mail.ds_empty[i % 2], i / 2 % 2 ^ 1);  // dQ of the tile before last is computed
     wgmma_wait<0>(registers_of(dscores));
@@ -170,7 +174,7 @@ tile::Status launch_parts(const AttentionBackward& p, void* stream) {
   unsigned blocks = 0;
   TILE_TRY(blocks_for_tiles(p, p.kv_heads, p.keys, Block::kKeys, &blocks));
   // Of an element of a head's queries: Q1, Q2, dO, and two sums.
-  const unsigned together = tile::key_heads_together(p, 3 * 2 + 2 * 4);
+  const unsigned together = tile::key_heads_together(p, Block::kKeys, 3 * 2 + 2 * 4);
   return tile::launch(windowed_backward_wgmma<T, kDim>, "windowed_backward_wgmma", blocks,
                       Block::kThreads, Block::kBytes, stream, maps, tile::column_stats_of(p),
                       reinterpret_cast<float*>(dq_sums_of(p).near), heads_of<T>(p.dk),

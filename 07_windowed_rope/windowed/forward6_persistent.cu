@@ -18,15 +18,15 @@
 namespace windowed_rope {
 namespace {
 
-using tile::Fragment, tile::LazySoftmax, tile::Accumulator, tile::Mailbox, tile::QueryTiles;
+using tile::Fragment, tile::LazySoftmax, tile::Accumulator, tile::QueryTiles;
 
 constexpr int kRows = 64;                         // of a consumer: those of one wgmma
 constexpr int kAllConsumers = 1, kFirstTurn = 2;  // barriers
 
 template <int kDim>
 struct TilePlan {
-  // Scores, weights and sums of the output are 128 of 160 registers, or 136 of 232.
-  static constexpr int kKeys = kDim == 128 ? 96 : 128;  // of a tile
+  // Scores, weights and sums of the output are 128 of 160 registers, or 160 of 232.
+  static constexpr int kKeys = 128;  // of a tile
   static constexpr int kConsumers = kDim == 64 ? 3 : 2;
   static constexpr int kQueries = kConsumers * kRows;
   static constexpr int kThreads = (1 + kConsumers) * tile::kWarpgroup;
@@ -35,10 +35,8 @@ struct TilePlan {
   static constexpr int kConsumerRegisters = kDim == 64 ? 160 : 232;
   static_assert(kProducerRegisters + kConsumers * kConsumerRegisters <=
                 (1 + kConsumers) * (65536 / kThreads / 8 * 8));
-  // 224 KiB. Of 128 keys with 128 columns there would be three stages, and a visit needs two.
-  static constexpr int kQueryStages = 2;
-  static constexpr int kStages = kDim == 64 ? 8 : 4;
-  static constexpr int kBytes = (kQueryStages * 2 * kQueries + kStages * kKeys) * kDim * 2;
+  static constexpr int kStages = kDim == 64 ? 11 : 5;
+  static constexpr int kBytes = (2 * kQueries + kStages * kKeys) * kDim * 2;  // 224 KiB
 };
 
 // snippet-begin kernel
@@ -58,11 +56,11 @@ __global__ void __launch_bounds__(TilePlan<kDim>::kThreads, 1) windowed_persiste
   constexpr int kConsumers = Plan::kConsumers, kKeys = Plan::kKeys;
   using QueryBoxes = tile::HeadBoxes<T, Plan::kQueries, kDim>;
   using KeyBoxes = tile::HeadBoxes<T, kKeys, kDim>;
-  // {[kQueryStages]{q2, then output; q1}, [kStages]{keys or values}}
+  // {q2, {q1, then output}, [kStages]{keys or values}}
   extern __shared__ __align__(1024) unsigned char smem[];
-  __shared__ Mailbox<Plan> mail;
-  constexpr int kQueryStage = 2 * QueryBoxes::kBytes;
-  const SharedAddress queries(smem), stages = queries + Plan::kQueryStages * kQueryStage;
+  __shared__ Mail<Plan> mail;
+  const SharedAddress queries(smem), outputs = queries + QueryBoxes::kBytes;
+  const SharedAddress stages = outputs + QueryBoxes::kBytes;
   const int warpgroup = tile::warpgroup_in_block();
   if (threadIdx.x == 0) mail.init();
   __syncthreads();  // the mbarriers are initialised before any thread uses them
@@ -73,35 +71,49 @@ __global__ void __launch_bounds__(TilePlan<kDim>::kThreads, 1) windowed_persiste
       load_tiles<Plan, QueryBoxes, KeyBoxes>(mail, queries, stages, q1_map, k1_map, q2_map, k2_map,
                                              v_map, tiles, masks, window, group, taken);
     } else if (threadIdx.x == tile::kWarp) {
-      tile::store_tiles<Plan, QueryBoxes>(mail, queries, kQueryStage, o_map, tiles);
+      store_tiles<Plan, QueryBoxes>(mail, outputs, o_map, tiles);
     }
     return;
   }
   setmaxnreg_inc<Plan::kConsumerRegisters>();
   const int first_row = (warpgroup - 1) * kRows;  // in the tile of queries
   const auto stage = [&](int i) { return stages + i * KeyBoxes::kBytes; };
-  tile::RingReader<Plan::kStages> ring(mail.full, mail.empty, threadIdx.x % tile::kWarpgroup == 0);
+  const bool is_leader = threadIdx.x % tile::kWarpgroup == 0;  // of its warpgroup
+  tile::RingReader<Plan::kStages> ring(mail.full, mail.empty, is_leader);
   const tile::Turns<kConsumers, kFirstTurn, kDim == 64> turn(warpgroup);
-  for (tile::RingPlace<Plan::kQueryStages> tile_place;; tile_place.advance()) {
-    const int i = tile_place.stage;
-    mbarrier_wait(&mail.queries_full[i], tile_place.parity);
+  const auto end_tile = [&](int n) {  // when the warp's output lies where it is stored from
+    if (threadIdx.x % tile::kWarp == 0) mbarrier_arrive(&mail.outputs_full[n % 2]);
+  };
+  for (int n = 0;; ++n) {
+    mbarrier_wait(&mail.work_full[n % 2], n / 2 % 2);
     // Shuffled, so that ptxas knows that the warp stays together, as wgmma must have it.
-    const unsigned at = __shfl_sync(tile::kAllLanes, mail.work_at[i], 0);
-    if (at >= tiles.all) break;
+    const unsigned at = __shfl_sync(tile::kAllLanes, mail.work_at[n % 2], 0);
+    if (at >= tiles.all) {
+      end_tile(n);  // the storing thread ends, too
+      break;
+    }
     const BlockWork work = tiles.work(at);
     const int block_query = work.tile * Plan::kQueries;
     const int warp_row = first_row + static_cast<int>(threadIdx.x) / 32 % 4 * 16;
-    const SharedAddress q2_smem = queries + i * kQueryStage;
     LazySoftmax<16> softmax(scale_log2);
     Accumulator<16, kDim> out;
     Accumulator<16, kKeys> scores;
     Fragment<16, kKeys> weights;
     Visits<Plan::kQueries, kRows, kKeys> visits;
-    const auto next = [&] { return visits.next(masks, window, work, first_row); };
+    bool reads_far = true;
+    const auto release_far = [&] {
+      if (reads_far && is_leader) mbarrier_arrive(&mail.far_empty);
+      reads_far = false;
+    };
+    const auto next = [&] {
+      const bool found = visits.next(masks, window, work, first_row);
+      if (!found || Window::is_near(visits.part)) release_far();
+      return found;
+    };
     const auto start_scores = [&](int keys) {  // S = Q K^T
       wgmma_fence();
       tile::start_product_of_rows<T, QueryBoxes, KeyBoxes>(
-          scores, q2_smem + Window::is_near(visits.part) * QueryBoxes::kBytes, first_row,
+          scores, queries + Window::is_near(visits.part) * QueryBoxes::kBytes, first_row,
           stage(keys));
       wgmma_commit();
     };
@@ -162,10 +174,11 @@ __global__ void __launch_bounds__(TilePlan<kDim>::kThreads, 1) windowed_persiste
     }
     float row_lse[2];
     softmax.finish(out, row_lse);
-    QueryBoxes::store_warp(tile::as_fragment<T>(out), q2_smem, warp_row);
+    mbarrier_wait(&mail.near_empty, n % 2 ^ 1);  // the output before this one has left
+    QueryBoxes::store_warp(tile::as_fragment<T>(out), outputs, warp_row);
     fence_async_proxy();  // TMA sees what this lane has stored
     __syncwarp();         // and what the others have
-    if (threadIdx.x % tile::kWarp == 0) mbarrier_arrive(&mail.outputs_full[i]);
+    end_tile(n);
     tile::store_lse(row_lse, lse_of_head(lse, work, tiles.heads, masks.queries),
                     block_query + warp_row, masks.queries);
   }

@@ -36,6 +36,7 @@ __device__ __forceinline__ void load_parts(typename Block::Mail& mail, const Blo
                                            int group) {
   using KeyBoxes = typename Block::KeyBoxes;
   if (work.tiles == 0) return;
+  mail.mask = work.mask;
   tile::ptx::mbarrier_arrive_expect(&mail.keys_full, Block::kKeyBytes);
   const auto load = [&](const tile::TensorMap& map, tile::ptx::SharedAddress to) {
     KeyBoxes::load(to, map, work.first_key, work.kv_head, work.batch, &mail.keys_full);

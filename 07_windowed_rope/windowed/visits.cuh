@@ -42,51 +42,92 @@ struct Visits {
 };
 // snippet-end visits
 
+/// What the warps of a block tell each other. The n-th tile of the block has its number in
+/// work_at[n % 2].
+template <class Plan>
+struct Mail {
+  tile::ptx::Mbarrier work_full[2], far_empty, near_empty, outputs_full[2];
+  tile::ptx::Mbarrier full[Plan::kStages], empty[Plan::kStages];
+  unsigned work_at[2];
+
+  __device__ void init() {
+    using tile::ptx::mbarrier_init;
+    for (tile::ptx::Mbarrier& each : work_full) mbarrier_init(&each, 1);
+    mbarrier_init(&far_empty, Plan::kConsumers);  // a thread of each
+    mbarrier_init(&near_empty, 1);                // the one that stores
+    for (tile::ptx::Mbarrier& each : outputs_full) mbarrier_init(&each, Plan::kConsumers * 4);
+    tile::init_ring(full, empty, Plan::kConsumers);
+  }
+};
+
 // snippet-begin load
-/// One thread loads: both queries of a tile, then far keys and near ones, and the values of both.
+/// One thread loads: far keys and near ones, and the values of both. The first keys of either kind
+/// bring their queries with them: Q2 when the last tile's are read, Q1 when its output has left.
 template <class Plan, class QueryBoxes, class KeyBoxes>
 __device__ __forceinline__ void load_tiles(
-    tile::Mailbox<Plan>& mail, tile::ptx::SharedAddress queries, tile::ptx::SharedAddress stages,
+    Mail<Plan>& mail, tile::ptx::SharedAddress queries, tile::ptx::SharedAddress stages,
     const tile::TensorMap& q1_map, const tile::TensorMap& k1_map, const tile::TensorMap& q2_map,
     const tile::TensorMap& k2_map, const tile::TensorMap& v_map, const tile::QueryTiles& tiles,
     const BatchMasks& masks, const Window& window, int group, unsigned* taken) {
   using namespace tile::ptx;
   constexpr int kNoTile = -1;
   tile::RingPlace<Plan::kStages> place;
-  tile::RingPlace<Plan::kQueryStages> tile_place;
-  for (unsigned at = atomicAdd(taken, 1u);; at = atomicAdd(taken, 1u), tile_place.advance()) {
-    const int i = tile_place.stage;
-    mbarrier_wait(&mail.queries_empty[i], tile_place.parity ^ 1);
-    mail.work_at[i] = at;
-    if (at >= tiles.all) return mbarrier_arrive(&mail.queries_full[i]);  // tells all to end
+  for (unsigned n = 0, at = atomicAdd(taken, 1u);; at = atomicAdd(taken, 1u), ++n) {
+    mbarrier_wait(&mail.far_empty, n % 2 ^ 1);
+    mail.work_at[n % 2] = at;
+    mbarrier_arrive(&mail.work_full[n % 2]);
+    if (at >= tiles.all) return;  // which tells all to end
     const BlockWork work = tiles.work(at);
     const int first_query = work.tile * Plan::kQueries, kv_head = work.head / group;
-    const SharedAddress q2 = queries + i * 2 * QueryBoxes::kBytes, q1 = q2 + QueryBoxes::kBytes;
-    mbarrier_arrive_expect(&mail.queries_full[i], 2 * QueryBoxes::kBytes);
-    QueryBoxes::load(q2, q2_map, first_query, work.head, work.batch, &mail.queries_full[i]);
-    QueryBoxes::load(q1, q1_map, first_query, work.head, work.batch, &mail.queries_full[i]);
     const Mask entry = masks.of(work.batch);
-    const auto copy = [&](const tile::TensorMap& map, int tile) {
+    const auto copy = [&](const tile::TensorMap& map, int tile, const tile::TensorMap* q_map,
+                          SharedAddress q) {
       const int stage = place.stage;
       mbarrier_wait(&mail.empty[stage], place.parity ^ 1);
-      mbarrier_arrive_expect(&mail.full[stage], KeyBoxes::kBytes);
+      mbarrier_arrive_expect(&mail.full[stage],
+                             KeyBoxes::kBytes + (q_map ? QueryBoxes::kBytes : 0));
+      if (q_map) {
+        QueryBoxes::load(q, *q_map, first_query, work.head, work.batch, &mail.full[stage]);
+      }
       KeyBoxes::load(stages + stage * KeyBoxes::kBytes, map, tile * Plan::kKeys, kv_head,
                      work.batch, &mail.full[stage]);
       place.advance();
     };
     int before = kNoTile;  // tile of the last keys; its values come after the next keys
+    bool has_queries = false;
 #pragma unroll
     for (int part = 0; part < Window::kParts; ++part) {
+      const bool near = Window::is_near(part);
+      if (near) mbarrier_wait(&mail.near_empty, n % 2 ^ 1), has_queries = false;
       const auto visited = window.part(entry, part).tiles(first_query, Plan::kQueries, Plan::kKeys);
 #pragma unroll 1  // unrolled, it spills: this thread has 32 registers
-      for (int tile = visited.first; tile < visited.last; before = tile++) {
-        copy(Window::is_near(part) ? k1_map : k2_map, tile);
-        if (before != kNoTile) copy(v_map, before);
+      for (int tile = visited.first; tile < visited.last; before = tile++, has_queries = true) {
+        copy(near ? k1_map : k2_map, tile, has_queries ? nullptr : near ? &q1_map : &q2_map,
+             queries + near * QueryBoxes::kBytes);
+        if (before != kNoTile) copy(v_map, before, nullptr, queries);
       }
     }
-    if (before != kNoTile) copy(v_map, before);
+    if (before != kNoTile) copy(v_map, before, nullptr, queries);
   }
 }
 // snippet-end load
+
+/// One thread stores: the output of a tile, which lies where Q1 was.
+template <class Plan, class QueryBoxes>
+__device__ __forceinline__ void store_tiles(Mail<Plan>& mail, tile::ptx::SharedAddress outputs,
+                                            const tile::TensorMap& o_map,
+                                            const tile::QueryTiles& tiles) {
+  using namespace tile::ptx;
+  for (unsigned n = 0;; ++n) {
+    mbarrier_wait(&mail.outputs_full[n % 2], n / 2 % 2);
+    const unsigned at = mail.work_at[n % 2];
+    if (at >= tiles.all) return;
+    const BlockWork work = tiles.work(at);
+    QueryBoxes::store(o_map, work.tile * Plan::kQueries, work.head, work.batch, outputs);
+    bulk_commit();
+    bulk_wait_read<0>();  // then the next Q1 may come there
+    mbarrier_arrive(&mail.near_empty);
+  }
+}
 
 }  // namespace windowed_rope

@@ -2,6 +2,8 @@
 // card has the shared memory that they need.
 #pragma once
 
+#include <algorithm>
+
 #include "tile/heads.cuh"
 #include "tile/host/attention.hpp"
 #include "tile/host/device.hpp"
@@ -21,6 +23,22 @@ inline Status check_shared_bytes(const Attention& p, std::int64_t bytes, const D
   if (bytes <= device.shared_bytes_of_block) return {};
   return unsupported("head_dim", std::to_string(p.head_dim) + " needs " + counted(bytes, "byte") +
                                      " of shared memory");
+}
+
+/// How many of `all` heads have their blocks begin together, at least one block for each
+/// multiprocessor, where long blocks come first: `most`, or up to half as many, so that the last of
+/// these groups is as large as the others. In a small one long blocks would begin when all others
+/// end.
+inline unsigned heads_together(std::int64_t all, std::int64_t most, int blocks_of_head) {
+  blocks_of_head = std::max(blocks_of_head, 1);
+  const std::int64_t least = (device().multiprocessors + blocks_of_head - 1) / blocks_of_head;
+  most = std::clamp<std::int64_t>(std::max(most, least), 1, std::max<std::int64_t>(all, 1));
+  const auto last = [&](std::int64_t together) { return (all - 1) % together + 1; };
+  std::int64_t best = most;
+  for (std::int64_t together = most; together >= std::max(least, (most + 1) / 2); --together) {
+    if (last(together) * best > last(best) * together) best = together;
+  }
+  return static_cast<unsigned>(best);
 }
 
 /// Windows are cut to what an int holds, which is more than any key is away.

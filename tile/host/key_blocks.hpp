@@ -44,16 +44,17 @@ inline float4* sums_of(const AttentionBackward& p) {
 
 /// How many heads of keys have their blocks begin together. Under a causal mask, where short blocks
 /// are to fill gaps, those whose queries, dO and sums of dQ fill 40 MB of the L2 (of an H100: 50
-/// MB); otherwise one, whose blocks add to the same sums.
-inline unsigned key_heads_together(const AttentionBackward& p, int element_bytes = 8) {
-  if (p.right >= p.keys) return 1;
+/// MB); otherwise `if_full`: one, whose blocks add to the same sums.
+inline unsigned key_heads_together(const AttentionBackward& p, int block_keys,
+                                   int element_bytes = 8, unsigned if_full = 1) {
+  if (p.right >= p.keys) return if_full;
   const std::int64_t head_bytes = std::max<std::int64_t>(p.queries * p.head_dim * element_bytes, 1);
-  return static_cast<unsigned>(
-      std::clamp<std::int64_t>(40'000'000 / head_bytes / group_of(p), 1, p.batch * p.kv_heads));
+  return heads_together(p.batch * p.kv_heads, 40'000'000 / head_bytes / group_of(p),
+                        tiles_of(p.keys, block_keys));
 }
 
 /// The kernel takes what is passed on here, and then `more`.
-template <class T, class Block, class Kernel, class... More>
+template <class T, class Block, unsigned kHeadsIfFull = 1, class Kernel, class... More>
 Status launch_key_blocks(const AttentionBackward& p, Kernel* kernel, LaunchName name, void* stream,
                          const More&... more) {
   using QueryBoxes = typename Block::QueryBoxes;
@@ -68,7 +69,7 @@ Status launch_key_blocks(const AttentionBackward& p, Kernel* kernel, LaunchName 
   return launch(kernel, name, blocks, Block::kThreads, Block::kBytes, stream, q, k, v, dout,
                 column_stats_of(p), reinterpret_cast<float*>(sums_of(p)), heads_of<T>(p.dk),
                 heads_of<T>(p.dv), masks_of(p), p.batch, p.heads, group_of(p),
-                key_heads_together(p), p.scale, more...);
+                key_heads_together(p, Block::kKeys, 8, kHeadsIfFull), p.scale, more...);
 }
 
 }  // namespace tile

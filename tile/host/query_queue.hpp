@@ -33,11 +33,12 @@ inline Status queue_of(const AttentionForward& p, int rows, QueryTiles* tiles, u
   *blocks = std::min(all, static_cast<unsigned>(device().multiprocessors));
   // Where the last queries see the most keys, tiles of as many heads are taken together as have
   // 32 MiB of keys and values in the L2 (of an H100: 50): the more tiles there are, the better do
-  // short ones fill gaps. Otherwise of few heads, which find each other's keys in the L2.
+  // short ones fill gaps. Otherwise of 8 heads, which find each other's keys in the L2.
   const std::int64_t head_bytes = p.keys * p.head_dim * (p.k_far.data ? 6 : 4);
   const std::int64_t heads = p.right < p.keys ? (32 << 20) / head_bytes * group_of(p) : 8;
-  *tiles = {static_cast<int>(p.batch), static_cast<int>(p.heads), tiles_of(p.queries, rows), all,
-            static_cast<unsigned>(std::clamp<std::int64_t>(heads, 1, p.batch * p.heads))};
+  const int of_head = tiles_of(p.queries, rows);
+  *tiles = {static_cast<int>(p.batch), static_cast<int>(p.heads), of_head, all,
+            heads_together(p.batch * p.heads, heads, of_head)};
   return {};
 }
 
