@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
       for (int k0 = 0; k0 < k; k0 += kBlockK, place.advance()) {
         // snippet-begin multicast
         const SharedAddress a_smem = stages + place.stage * kStageBytes;
-        mbarrier_wait(&empty[place.stage], place.parity ^ 1);
+        mbarrier_wait_cluster(&empty[place.stage], place.parity ^ 1);
         mbarrier_arrive_expect(&full[place.stage], kStageBytes);
         ATile::load(a_smem, a_map, static_cast<int>(corner.row), k0, &full[place.stage]);
         // This block's half of the rows of B's tile, into both.
@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
       float sums[Tile::kN / 2];  // of C, as element_of_wgmma says
       int read = -1;             // the stage that is multiplied
       for (int k0 = 0; k0 < k; k0 += kBlockK, place.advance()) {
-        mbarrier_wait(&full[place.stage], place.parity);
+        mbarrier_wait_cluster(&full[place.stage], place.parity);
         const SharedAddress a_smem = stages + place.stage * kStageBytes;
         const WgmmaDescriptor a = ATile::descriptor(a_smem, first_row);
         const WgmmaDescriptor b = BTile::descriptor(a_smem + ATile::kBytes, 0);

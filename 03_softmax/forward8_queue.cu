@@ -81,7 +81,7 @@ class ClusterMail {
   /// The reduction over all warps of the cluster, in every thread and to the same bits.
   __device__ __forceinline__ MaxSum receive(MergeMaxSum merge, std::int64_t* next_row) {
     Mailbox& box = boxes_[turn_ & 1];
-    tile::ptx::mbarrier_wait(&box.arrived, turn_ >> 1 & 1);
+    tile::ptx::mbarrier_wait_cluster(&box.arrived, turn_ >> 1 & 1);
     ++turn_;
     *next_row = box.next_row;
     const int count = static_cast<int>(tile::ptx::cluster_size() * blockDim.x) / tile::kWarp;

@@ -79,7 +79,8 @@ __global__ void __launch_bounds__(WideKeyBlock<T>::kThreads, 1) attention_backwa
                                   first_query);
     wgmma_wait<0>(registers_of(dscores));
     const int rows = tile.rows;
-    to_dscores(dscores, weights, of_half, rows - first_query);
+    if (rows < kQueries) clear_columns(dscores, rows - first_query);
+    to_dscores(dscores, weights, of_half);
     Block::ScoreBoxes::store_warp(tile::as_fragment<T>(dscores), block.ds(i), block.warp_key(),
                                   first_query);
     const std::int64_t row = tile.sum_row;

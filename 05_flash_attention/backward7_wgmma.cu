@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(tile::KeyBlock<T, kDim>::kThreads, 1) attentio
     }
     load_stats(lse2, mail.stats[i % 2], &ColumnStats::lse2);
     weigh(weights, lse2, scale * kLog2E);
-    to_dscores(dscores, weights, mail.stats[i % 2], kQueries);
+    to_dscores(dscores, weights, mail.stats[i % 2]);
     const auto p = tile::as_fragment<T>(weights), ds = tile::as_fragment<T>(dscores);
     block.store_ds(ds, i);
     fence_async_proxy();  // wgmma sees what this thread has stored, and what all others have; and

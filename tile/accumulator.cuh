@@ -60,12 +60,11 @@ __device__ __forceinline__ Fragment<kRows, kDepth> as_fragment(
 // snippet-end as_fragment
 
 // snippet-begin hide
-/// Sets the scores that the mask hides to -infinity, or weights to 0. They are those of the rows
-/// from first_row on, `group` rows to a query, and of the keys from first_key on.
+/// Sets the scores that the mask hides to -infinity. The scores are those of the rows from
+/// first_row on, `group` rows to a query, and of the keys from first_key on.
 template <int kRows, int kCols>
 __device__ __forceinline__ void hide(Accumulator<kRows, kCols>& scores, const Mask& mask,
-                                     int first_row, int first_key, int group = 1,
-                                     float hidden = -INFINITY) {
+                                     int first_row, int first_key, int group = 1) {
 #pragma unroll
   for (int r = 0; r < kRows / 8; ++r) {
     const int query = (first_row + scores.row(r)) / group;
@@ -75,7 +74,7 @@ __device__ __forceinline__ void hide(Accumulator<kRows, kCols>& scores, const Ma
 #pragma unroll
     for (int c = 0; c < kCols / 4; ++c) {
       const int col = c / 2 * 8 + c % 2;
-      if (col < first || col >= end) scores.at(r, c) = hidden;
+      if (col < first || col >= end) scores.at(r, c) = -INFINITY;
     }
   }
 }

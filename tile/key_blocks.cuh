@@ -94,11 +94,11 @@ __device__ __forceinline__ void weigh(Accumulator<16, kQueries>& scores,
   }
 }
 /// Their gradients, dP^T = V dO^T, become those of scores: dS^T = P^T (dP^T - delta), with delta
-/// from `stats`. From column `end` on they are 0.
+/// from `stats`.
 template <int kQueries>
 __device__ __forceinline__ void to_dscores(Accumulator<16, kQueries>& dweights,
                                            const Accumulator<16, kQueries>& weights,
-                                           const ColumnStats* stats, int end) {
+                                           const ColumnStats* stats) {
   float delta[kQueries / 4];
   load_stats(delta, stats, &ColumnStats::delta);
 #pragma unroll
@@ -106,13 +106,17 @@ __device__ __forceinline__ void to_dscores(Accumulator<16, kQueries>& dweights,
     dweights.at(0, c) = weights.at(0, c) * (dweights.at(0, c) - delta[c]);
     dweights.at(1, c) = weights.at(1, c) * (dweights.at(1, c) - delta[c]);
   }
-  if (end >= kQueries) return;
+}
+// snippet-end weigh
+/// The columns from `end` on become 0: of a product with what a tile has past its rows, which may be
+/// anything.
+template <int kQueries>
+__device__ __forceinline__ void clear_columns(Accumulator<16, kQueries>& dweights, int end) {
 #pragma unroll
   for (int c = 0; c < kQueries / 4; ++c) {
     if (dweights.col(c) >= end) dweights.at(0, c) = dweights.at(1, c) = 0;
   }
 }
-// snippet-end weigh
 
 /// What a block works on: keys of a head, and the tiles of queries that see them, of each of the
 /// heads that share the keys.

@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(kThreads)
     for (int k0 = 0; k0 < k; k0 += kBlockK, place.advance()) {
       const SharedAddress a_smem = stages + place.stage * kStageBytes;
       Mbarrier* const filled = &full[place.stage];
-      mbarrier_wait(&empty[place.stage], place.parity ^ 1);
+      mbarrier_wait_cluster(&empty[place.stage], place.parity ^ 1);
       mbarrier_arrive_expect(filled, kStageBytes);
       // This block's half of A's rows, into both. The other half comes from the other block.
       tma_load_multicast(a_smem + rank * AHalf::kBytes, a_map,
@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(kThreads)
   const int first_row = (warpgroup - 1) * kRows;
   float sums[kTileN / 2];  // of C, as element_of_wgmma says
   for (int k0 = 0; k0 < k; k0 += kBlockK, place.advance()) {
-    mbarrier_wait(&full[place.stage], place.parity);
+    mbarrier_wait_cluster(&full[place.stage], place.parity);
     const SharedAddress a_smem = stages + place.stage * kStageBytes;
     const WgmmaDescriptor a = ATile::descriptor(a_smem, first_row);
     const WgmmaDescriptor b = BTile::descriptor(a_smem + ATile::kBytes, 0);

@@ -94,17 +94,18 @@ __global__ void __launch_bounds__(KeyBlock<T, kDim>::kThreads, 1) windowed_backw
     const auto& tile = mail.tiles[i % 4];
     if (i == far_tiles) finish_dk(dk2);  // the first near tile
     turn.take();
-    weigh(weights, lse2, scale * kLog2E);
     if (tile.is_border) {
       hide(weights, window.part(mail.mask, tile.part), work.first_key + block.warp_key(),
-           tile.query, 1, 0.f);
+           tile.query);
     }
     // snippet-end visit
+    weigh(weights, lse2, scale * kLog2E);
     compute_now<kQueries / 4>(registers_of(weights), block.staging());
     mbarrier_wait(&mail.ds_empty[i % 2], i / 2 % 2 ^ 1);  // dQ of the tile before last is computed
     wgmma_wait<0>(registers_of(dscores));
     const int rows = tile.rows;
-    to_dscores(dscores, weights, mail.stats[i % 2], rows);
+    if (rows < kQueries) clear_columns(dscores, rows);
+    to_dscores(dscores, weights, mail.stats[i % 2]);
     const auto p = tile::as_fragment<T>(weights), ds = tile::as_fragment<T>(dscores);
     block.store_ds(ds, i);
     fence_async_proxy();  // wgmma sees what this lane has stored

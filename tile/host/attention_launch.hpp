@@ -25,17 +25,17 @@ inline Status check_shared_bytes(const Attention& p, std::int64_t bytes, const D
                                      " of shared memory");
 }
 
-/// How many of `all` heads have their blocks begin together, at least one block for each
-/// multiprocessor, where long blocks come first: `most`, or up to half as many, so that the last of
+/// How many of `all` heads have their blocks begin together, where long blocks come first: `most`,
+/// but enough for two blocks on each multiprocessor; or fewer, down to half, so that the last of
 /// these groups is as large as the others. In a small one long blocks would begin when all others
 /// end.
 inline unsigned heads_together(std::int64_t all, std::int64_t most, int blocks_of_head) {
-  blocks_of_head = std::max(blocks_of_head, 1);
-  const std::int64_t least = (device().multiprocessors + blocks_of_head - 1) / blocks_of_head;
-  most = std::clamp<std::int64_t>(std::max(most, least), 1, std::max<std::int64_t>(all, 1));
+  const int blocks = std::max(blocks_of_head, 1);
+  most = std::max<std::int64_t>(most, (2 * device().multiprocessors + blocks - 1) / blocks);
+  most = std::min(most, std::max<std::int64_t>(all, 1));
   const auto last = [&](std::int64_t together) { return (all - 1) % together + 1; };
   std::int64_t best = most;
-  for (std::int64_t together = most; together >= std::max(least, (most + 1) / 2); --together) {
+  for (std::int64_t together = most; together >= (most + 1) / 2; --together) {
     if (last(together) * best > last(best) * together) best = together;
   }
   return static_cast<unsigned>(best);

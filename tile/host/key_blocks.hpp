@@ -43,13 +43,13 @@ inline float4* sums_of(const AttentionBackward& p) {
 }
 
 /// How many heads of keys have their blocks begin together. Under a causal mask, where short blocks
-/// are to fill gaps, those whose queries, dO and sums of dQ fill 40 MB of the L2 (of an H100: 50
-/// MB); otherwise `if_full`: one, whose blocks add to the same sums.
+/// are to fill gaps, those for which the queries, dO and sums of dQ of one head each fill 40 MB of
+/// the L2 (of an H100: 50 MB); otherwise `if_full`: one, whose blocks add to the same sums.
 inline unsigned key_heads_together(const AttentionBackward& p, int block_keys,
                                    int element_bytes = 8, unsigned if_full = 1) {
   if (p.right >= p.keys) return if_full;
   const std::int64_t head_bytes = std::max<std::int64_t>(p.queries * p.head_dim * element_bytes, 1);
-  return heads_together(p.batch * p.kv_heads, 40'000'000 / head_bytes / group_of(p),
+  return heads_together(p.batch * p.kv_heads, 40'000'000 / head_bytes,
                         tiles_of(p.keys, block_keys));
 }
 

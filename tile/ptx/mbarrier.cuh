@@ -27,6 +27,7 @@ using cpu_device::mbarrier_arrive;
 using cpu_device::mbarrier_arrive_expect;
 using cpu_device::mbarrier_init;
 using cpu_device::mbarrier_wait;
+using cpu_device::mbarrier_wait_cluster;
 using cpu_device::store_async;
 }  // namespace tile::ptx
 
@@ -108,13 +109,31 @@ __device__ __forceinline__ void mbarrier_arrive_expect(Mbarrier* barrier, unsign
 #endif
 }
 
-/// Waits until the phase of this parity, 0 or 1, is complete. Then the thread sees what was stored
-/// by st.async or TMA in it, and what threads of its block did before they arrived. try_wait itself
-/// gives up after a time that the hardware chooses, so it stands in a loop. The barrier is in the
-/// thread's own block.
-///     mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [a], parity;
+/// Waits until the phase of this parity, 0 or 1, is complete. Then the thread sees what TMA stored
+/// in it, and what threads of its block did before they arrived. try_wait itself gives up after a
+/// time that the hardware chooses, so it stands in a loop. The barrier is in the thread's own block.
+///     mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 p, [a], parity;
 /// https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-mbarrier-test-wait-try-wait
 __device__ __forceinline__ void mbarrier_wait(Mbarrier* barrier, unsigned parity) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+  asm volatile(
+      "{\n"
+      ".reg .pred complete;\n"
+      "again_%=:\n"
+      "mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 complete, [%0], %1;\n"
+      "@!complete bra again_%=;\n"
+      "}" ::"r"(SharedAddress(barrier).value()),
+      "r"(parity)
+      : "memory");
+#else
+  __trap();
+#endif
+}
+
+/// The same where other blocks of the cluster arrive, or store by st.async or a multicast. It takes
+/// a little longer: each wait also discards the multiprocessor's L1 cache.
+///     mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [a], parity;
+__device__ __forceinline__ void mbarrier_wait_cluster(Mbarrier* barrier, unsigned parity) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   asm volatile(
       "{\n"
