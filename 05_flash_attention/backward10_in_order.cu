@@ -33,7 +33,7 @@ __device__ BlockWork keys_shortest_first(unsigned at, unsigned together, int bat
 // snippet-begin order
 /// One thread adds what a consumer has staged of each tile's dQ, when it is the block's turn.
 template <class T, int kDim>
-__device__ void send_sums(typename tile::KeyBlock<T, kDim>::Mail& mail,
+__device__ void send_sums(tile::ptx::Mbarrier* full, tile::ptx::Mbarrier* empty,
                           tile::KeyBlock<T, kDim> block, const tile::KeyWork& work, int rows,
                           int heads, int group, float* dq_sums, unsigned* counters) {
   using namespace tile::ptx;
@@ -47,12 +47,12 @@ __device__ void send_sums(typename tile::KeyBlock<T, kDim>::Mail& mail,
       // So many blocks add before this one: those of later keys.
       const int end = work.mask.transposed().tiles(query, Block::kQueries, Block::kKeys).last;
       semaphore_wait(counter, end - 1 - work.first_key / Block::kKeys);
-      mbarrier_wait(&mail.sums_full[block.consumer], i % 2);
+      mbarrier_wait(&full[block.consumer], i % 2);
       for (block.warp = 0; block.warp < 4; ++block.warp) {
         block.send_dq(block.warp_sums(dq_sums, std::int64_t{row} * Block::kQueries));
       }
       bulk_wait_read<0>();
-      mbarrier_arrive(&mail.sums_empty[block.consumer]);
+      mbarrier_arrive(&empty[block.consumer]);
       bulk_wait<0>();  // the sums are there
       semaphore_add(counter);
     }
@@ -78,16 +78,19 @@ __global__ void __launch_bounds__(tile::KeyBlock<T, kDim>::kThreads, 1) attentio
   constexpr int kQueries = Block::kQueries;
   extern __shared__ __align__(1024) unsigned char smem[];
   __shared__ typename Block::Mail mail;
-  __shared__ unsigned number;  // of the block
+  __shared__ Mbarrier sums_full[2], sums_empty[2];  // what each consumer stages of dQ
+  __shared__ unsigned number;                       // of the block
   const int warpgroup = tile::warpgroup_in_block();
-  if (threadIdx.x == 0) mail.init(Block::kWarps), number = atomicAdd(counters, 1u);
+  if (threadIdx.x == 0) {
+    mail.init(Block::kWarps), number = atomicAdd(counters, 1u);
+    for (Mbarrier& full : sums_full) mbarrier_init(&full, Block::kWarps / 2);
+    for (Mbarrier& empty : sums_empty) mbarrier_init(&empty, 1);
+  }
   __syncthreads();  // the mbarriers are initialised before any thread uses them
 
   const Block block(smem, warpgroup);
-  // Shuffled, so that all that follows from it lies in uniform registers.
-  const unsigned at = __shfl_sync(tile::kAllLanes, number, 0);
   const auto work =
-      tile::work_of_keys<Block>(keys_shortest_first(at, together, batch, heads / group,
+      tile::work_of_keys<Block>(keys_shortest_first(number, together, batch, heads / group,
                                                     (masks.keys + Block::kKeys - 1) / Block::kKeys),
                                 masks, group);
   if (warpgroup == 0) {
@@ -97,7 +100,8 @@ __global__ void __launch_bounds__(tile::KeyBlock<T, kDim>::kThreads, 1) attentio
                        group);
     } else if (threadIdx.x % tile::kWarp == 0 && threadIdx.x / tile::kWarp <= Block::kConsumers) {
       const int rows = (masks.queries + kRowsOfTerms - 1) / kRowsOfTerms * kRowsOfTerms;
-      send_sums<T, kDim>(mail, Block(smem, static_cast<int>(threadIdx.x) / tile::kWarp), work, rows,
+      send_sums<T, kDim>(sums_full, sums_empty,
+                         Block(smem, static_cast<int>(threadIdx.x) / tile::kWarp), work, rows,
                          heads, group, dq_sums, counters + 1);
     }
     return;
@@ -118,9 +122,9 @@ __global__ void __launch_bounds__(tile::KeyBlock<T, kDim>::kThreads, 1) attentio
     block.start_dq(dq, i);
   };
   const auto add_dq = [&](const Accumulator<16, Block::kDqCols>& dq, int i) {
-    mbarrier_wait(&mail.sums_empty[block.consumer], i % 2 ^ 1);
+    mbarrier_wait(&sums_empty[block.consumer], i % 2 ^ 1);
     block.stage_dq(dq);
-    if (speaks) mbarrier_arrive(&mail.sums_full[block.consumer]);
+    if (speaks) mbarrier_arrive(&sums_full[block.consumer]);
   };
   // When S^T of the i-th tile is there, and dP^T under way.
   const auto visit = [&](int i, auto is_first) {
@@ -156,8 +160,7 @@ __global__ void __launch_bounds__(tile::KeyBlock<T, kDim>::kThreads, 1) attentio
     // After the last tile the two products that follow are of what is there, and are not used.
     const int next = i + 1 < work.tiles ? i + 1 : i;
     if (next > i) mail.await(mail.queries(next), next);
-    // By a number that is shuffled here: descriptors from before the loop would be spilled.
-    Block(smem, tile::warpgroup_in_block()).start_scores(weights, next);
+    block.start_scores(weights, next);
     if constexpr (is_first.value) {
       release();
     } else {
@@ -207,8 +210,8 @@ tile::Status in_order(const AttentionBackward& p, void* stream) {
   TILE_TRY(with_16_bits_and_head_dim(p.type, p.head_dim, [&](auto element, auto head_dim) {
     using T = decltype(element);
     constexpr int kDim = head_dim.value == 128 ? 128 : 64;
-    // Without a mask, too, 8 heads begin together: of one head more than 16 blocks of 132 would wait
-    // for one another.
+    // Without a mask, too, 8 heads begin together: of one head more than 16 blocks of 132 would
+    // wait for one another.
     return tile::launch_key_blocks<T, tile::KeyBlock<T, kDim>, 8>(
         p, attention_backward_in_order<T, kDim>, "attention_backward_in_order", stream, counters);
   }));

@@ -72,8 +72,7 @@ __global__ void __launch_bounds__(tile::KeyBlock<T, kDim>::kThreads, 1) attentio
     mail.await(mail.douts(i), i);
     const auto& tile = mail.tiles[i % 4];
     if (tile.rows < kQueries) block.clear_queries(i, tile.rows, kAllConsumers);
-    // By a number that is shuffled here: descriptors from before the loop would be spilled.
-    Block(smem, tile::warpgroup_in_block()).start_scores(weights, i);
+    block.start_scores(weights, i);
     block.start_dweights(dscores, i);
     wgmma_wait<0>(registers_of(weights));
     wgmma_wait<0>(registers_of(dscores));

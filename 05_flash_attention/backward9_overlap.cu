@@ -107,8 +107,7 @@ __global__ void __launch_bounds__(tile::KeyBlock<T, kDim>::kThreads, 1) attentio
     // After the last tile the two products that follow are of what is there, and are not used.
     const int next = i + 1 < work.tiles ? i + 1 : i;
     if (next > i) mail.await(mail.queries(next), next);
-    // By a number that is shuffled here: descriptors from before the loop would be spilled.
-    Block(smem, tile::warpgroup_in_block()).start_scores(weights, next);
+    block.start_scores(weights, next);
     if constexpr (is_first.value) {
       release();
     } else {

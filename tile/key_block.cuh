@@ -34,7 +34,9 @@ struct KeyBlock : KeyBlockTiles<T, kDim, 128, kDim == 64 ? 128 : 64, kKeyTensors
 
   __device__ __forceinline__ void start_scores(Accumulator<16, kQueries>& scores, int i,
                                                int tensor = 0) const {
-    Tiles::start_product(scores, keys(tensor), consumer * kRows, queries(i), 0);
+    // By a number that is shuffled here: descriptors from before a loop would be spilled in it.
+    const int first_key = (warpgroup_in_block() - 1) * kRows;
+    Tiles::start_product(scores, keys(tensor), first_key, queries(i), 0);
   }
   __device__ __forceinline__ void start_dweights(Accumulator<16, kQueries>& dweights, int i) const {
     Tiles::start_product(dweights, values(), consumer * kRows, douts(i), 0);

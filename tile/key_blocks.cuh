@@ -23,14 +23,13 @@ struct ColumnStats {
 template <int kQueries>
 struct KeyBlockMail {
   ptx::Mbarrier keys_full, full[4], empty[4], ds_full[2], ds_empty[2];
-  ptx::Mbarrier sums_full[2], sums_empty[2];  // of dQ, of each consumer, if a thread sends them
   alignas(16) ColumnStats stats[2][kQueries / ColumnStats::kQueries];
   Mask mask;  // transposed
   struct Tile {
     std::int64_t sum_row;  // of the sums of dQ of all heads
     int query;             // the first one
-    int rows;    // from here on they are cleared: past the entry's length they may hold anything
-    int part;    // of the mask, in chapter 07
+    int rows;  // from here on they are cleared: past the entry's length they may hold anything
+    int part;  // of the mask, in chapter 07
     bool is_border;  // the mask hides some of the queries from some of the keys
   };
   Tile tiles[4];  // twice as many as there are stages: dQ may come a tile late
@@ -56,8 +55,6 @@ struct KeyBlockMail {
     for (ptx::Mbarrier& each : empty) ptx::mbarrier_init(&each, warps);
     for (ptx::Mbarrier& each : ds_full) ptx::mbarrier_init(&each, warps);
     for (ptx::Mbarrier& each : ds_empty) ptx::mbarrier_init(&each, warps);
-    for (ptx::Mbarrier& each : sums_full) ptx::mbarrier_init(&each, warps / 2);
-    for (ptx::Mbarrier& each : sums_empty) ptx::mbarrier_init(&each, 1);
   }
 };
 
@@ -108,8 +105,8 @@ __device__ __forceinline__ void to_dscores(Accumulator<16, kQueries>& dweights,
   }
 }
 // snippet-end weigh
-/// The columns from `end` on become 0: of a product with what a tile has past its rows, which may be
-/// anything.
+/// The columns from `end` on become 0: of a product with what a tile has past its rows, which may
+/// be anything.
 template <int kQueries>
 __device__ __forceinline__ void clear_columns(Accumulator<16, kQueries>& dweights, int end) {
 #pragma unroll
@@ -125,15 +122,6 @@ struct KeyWork {
   Mask mask;  // transposed
   Mask::Tiles visited;
   int tiles;  // of all those heads
-
-  /// The i-th tile, by its number in its head.
-  struct QueryTile {
-    int head, tile;
-  };
-  __device__ __forceinline__ QueryTile query_tile(int i, int group) const {
-    const int of_head = visited.last - visited.first;
-    return {kv_head * group + i / of_head, visited.first + i % of_head};
-  }
 };
 template <class Block>
 __device__ __forceinline__ KeyWork work_of_keys(const BlockWork& at, const BatchMasks& masks,
@@ -264,10 +252,11 @@ __device__ __forceinline__ void load_tiles(typename Block::Mail& mail, const Blo
   const int rows = (masks.queries + kRowsOfTerms - 1) / kRowsOfTerms * kRowsOfTerms;  // of a head
   // TMA clears what is past the tensor's end itself.
   const int length = work.mask.keys < masks.queries ? work.mask.keys : rows;
+  const int visited = work.visited.last - work.visited.first;
 #pragma unroll 1  // unrolled, it may spill: this thread has 24 registers
   // snippet-begin load
   for (int i = 0; i < work.tiles; ++i) {
-    const auto [head, tile] = work.query_tile(i, group);
+    const int head = work.kv_head * group + i / visited, tile = work.visited.first + i % visited;
     const int query = tile * Block::kQueries;
     const std::int64_t row = (std::int64_t{work.batch} * heads + head) * rows + query;
     mail.await_free(mail.queries(i), i);

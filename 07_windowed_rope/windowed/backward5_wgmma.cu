@@ -61,11 +61,7 @@ __global__ void __launch_bounds__(KeyBlock<T, kDim>::kThreads, 1) windowed_backw
   Accumulator<16, kDim> dk_sums, dv_sums;
   Accumulator<16, kQueries> weights, dscores;
   float lse2[kQueries / 4];
-  const auto start_scores = [&](int i) {
-    // By a number that is shuffled here: descriptors from before the loop would be spilled.
-    const Block same(smem, tile::warpgroup_in_block());
-    same.start_scores(weights, i, i >= far_tiles);
-  };
+  const auto start_scores = [&](int i) { block.start_scores(weights, i, i >= far_tiles); };
   const auto start_dweights = [&](int i) {
     block.start_dweights(dscores, i);
     load_stats(lse2, mail.stats[i % 2], &ColumnStats::lse2);
@@ -155,8 +151,7 @@ __global__ void __launch_bounds__(KeyBlock<T, kDim>::kThreads, 1) windowed_backw
   if (far_tiles == work.tiles) finish_dk(dk2);  // nothing is near
   finish_dk(dk1);
   store_rows(dv_sums, dv);
-  // The block's memory is another's next.
-  if (speaks) bulk_wait_read<0>();
+  if (speaks) bulk_wait_read<0>();  // the block's memory is another's next
 }
 // snippet-end kernel
 

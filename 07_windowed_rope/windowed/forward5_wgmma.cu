@@ -5,6 +5,7 @@
 // Change: chapter 05's step 9 (`wgmma`), with a loop over the parts on both sides of its ring.
 // Limit: as in that step.
 #include "tile/head_boxes.cuh"
+#include "tile/host/head_boxes.hpp"
 #include "tile/lazy_softmax.cuh"
 #include "tile/ptx/async_proxy.cuh"
 #include "tile/ptx/warpgroup.cuh"
@@ -169,23 +170,6 @@ __global__ void __launch_bounds__(TilePlan<kDim>::kThreads, 1)
 }
 // snippet-end kernel
 
-/// The descriptions of the tensors for TMA.
-struct Boxed {
-  tile::BoxedTensor q1, k1, q2, k2, v;
-};
-template <int kDim>
-Boxed boxed(const AttentionForward& p) {
-  const auto queries = [&](const tile::TensorView& x) {
-    using QueryBoxes = tile::HeadBoxes<__half, TilePlan<kDim>::kQueries, kDim>;  // as of bf16
-    return QueryBoxes::boxed(p.type, x.data, p.batch, p.heads, p.queries, x.stride);
-  };
-  const auto keys = [&](const tile::TensorView& x) {
-    using KeyBoxes = tile::HeadBoxes<__half, kKeys, kDim>;
-    return KeyBoxes::boxed(p.type, x.data, p.batch, p.kv_heads, p.keys, x.stride);
-  };
-  return {queries(p.q), keys(p.k), queries(p.q_far), keys(p.k_far), keys(p.v)};
-}
-
 }  // namespace
 
 tile::Status takes_wgmma(const AttentionForward& p, const tile::Device&) {
@@ -194,30 +178,27 @@ tile::Status takes_wgmma(const AttentionForward& p, const tile::Device&) {
   }
   if (p.keys == 0) return tile::unsupported("keys", "there are none");
   TILE_TRY(check_chunks(p));
-  const Boxed t = p.head_dim == 64 ? boxed<64>(p) : boxed<128>(p);
-  TILE_TRY(tile::check_tensor_map("q", t.q1));
-  TILE_TRY(tile::check_tensor_map("k", t.k1));
-  TILE_TRY(tile::check_tensor_map("q_far", t.q2));
-  TILE_TRY(tile::check_tensor_map("k_far", t.k2));
-  return tile::check_tensor_map("v", t.v);
+  return tile::check_boxes(p, true, false);
 }
 
 tile::Status wgmma(const AttentionForward& p, void* stream) {
   return with_16_bits_and_head_dim(p.type, p.head_dim, [&](auto element, auto head_dim) {
     using T = decltype(element);
-    constexpr int kDim = head_dim.value == 128 ? 128 : 64, kBytes = TilePlan<kDim>::kBytes;
-    const Boxed t = boxed<kDim>(p);
+    constexpr int kDim = head_dim.value == 128 ? 128 : 64;
+    using Plan = TilePlan<kDim>;
+    using QueryBoxes = tile::HeadBoxes<T, Plan::kQueries, kDim>;
+    using KeyBoxes = tile::HeadBoxes<T, kKeys, kDim>;
     tile::TensorMap q1, k1, q2, k2, v;
-    TILE_TRY(tile::make_tensor_map("q", t.q1, &q1));
-    TILE_TRY(tile::make_tensor_map("k", t.k1, &k1));
-    TILE_TRY(tile::make_tensor_map("q_far", t.q2, &q2));
-    TILE_TRY(tile::make_tensor_map("k_far", t.k2, &k2));
-    TILE_TRY(tile::make_tensor_map("v", t.v, &v));
+    TILE_TRY(QueryBoxes::make_map("q", p.type, p.q, p.batch, p.heads, p.queries, &q1));
+    TILE_TRY(KeyBoxes::make_map("k", p.type, p.k, p.batch, p.kv_heads, p.keys, &k1));
+    TILE_TRY(QueryBoxes::make_map("q_far", p.type, p.q_far, p.batch, p.heads, p.queries, &q2));
+    TILE_TRY(KeyBoxes::make_map("k_far", p.type, p.k_far, p.batch, p.kv_heads, p.keys, &k2));
+    TILE_TRY(KeyBoxes::make_map("v", p.type, p.v, p.batch, p.kv_heads, p.keys, &v));
     unsigned blocks = 0;
-    TILE_TRY(blocks_for_tiles(p, p.heads, p.queries, TilePlan<kDim>::kQueries, &blocks));
-    return tile::launch(windowed_wgmma<T, kDim>, "windowed_wgmma", blocks, TilePlan<kDim>::kThreads,
-                        kBytes, stream, q1, k1, q2, k2, v, heads_of<T>(p.o), p.lse, masks_of(p),
-                        window_of(p), p.batch, p.heads, group_of(p), p.scale * kLog2E);
+    TILE_TRY(blocks_for_tiles(p, p.heads, p.queries, Plan::kQueries, &blocks));
+    return tile::launch(windowed_wgmma<T, kDim>, "windowed_wgmma", blocks, Plan::kThreads,
+                        Plan::kBytes, stream, q1, k1, q2, k2, v, heads_of<T>(p.o), p.lse,
+                        masks_of(p), window_of(p), p.batch, p.heads, group_of(p), p.scale * kLog2E);
   });
 }
 

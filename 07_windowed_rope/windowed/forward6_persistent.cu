@@ -42,14 +42,10 @@ struct TilePlan {
 // snippet-begin kernel
 template <class T, int kDim>
 __global__ void __launch_bounds__(TilePlan<kDim>::kThreads, 1) windowed_persistent(
-    const __grid_constant__ tile::TensorMap q1_map,  // [batch][heads][queries][kDim]
-    const __grid_constant__ tile::TensorMap k1_map,  // … [heads / group][keys] …
-    const __grid_constant__ tile::TensorMap q2_map,  // as q1
-    const __grid_constant__ tile::TensorMap k2_map,  // as k1
-    const __grid_constant__ tile::TensorMap v_map,   // as k1
-    const __grid_constant__ tile::TensorMap o_map,   // as q1
-    float* lse,                                      // [batch][heads][queries], or null
-    unsigned* taken,                                 // 0 at first: tiles that blocks have taken
+    const __grid_constant__ ForwardMaps maps,  // q1, q2 and o [batch][heads][queries][kDim], k1, k2
+                                               // and v [batch][heads / group][keys][kDim]
+    float* lse,                                // [batch][heads][queries], or null
+    unsigned* taken,                           // 0 at first: tiles that blocks have taken
     QueryTiles tiles, BatchMasks masks, Window window, int group, float scale_log2) {
   using namespace tile::ptx;
   using Plan = TilePlan<kDim>;
@@ -68,30 +64,25 @@ __global__ void __launch_bounds__(TilePlan<kDim>::kThreads, 1) windowed_persiste
   if (warpgroup == 0) {
     setmaxnreg_dec<Plan::kProducerRegisters>();
     if (threadIdx.x == 0) {
-      load_tiles<Plan, QueryBoxes, KeyBoxes>(mail, queries, stages, q1_map, k1_map, q2_map, k2_map,
-                                             v_map, tiles, masks, window, group, taken);
+      load_tiles<Plan, QueryBoxes, KeyBoxes>(mail, queries, stages, maps, tiles, masks, window,
+                                             group, taken);
     } else if (threadIdx.x == tile::kWarp) {
-      store_tiles<Plan, QueryBoxes>(mail, outputs, o_map, tiles);
+      store_tiles<Plan, QueryBoxes>(mail, outputs, maps.o, tiles);
     }
     return;
   }
   setmaxnreg_inc<Plan::kConsumerRegisters>();
   const int first_row = (warpgroup - 1) * kRows;  // in the tile of queries
   const auto stage = [&](int i) { return stages + i * KeyBoxes::kBytes; };
-  const bool is_leader = threadIdx.x % tile::kWarpgroup == 0;  // of its warpgroup
+  const bool is_leader = threadIdx.x % tile::kWarpgroup == 0;  // for its warpgroup
   tile::RingReader<Plan::kStages> ring(mail.full, mail.empty, is_leader);
   const tile::Turns<kConsumers, kFirstTurn, kDim == 64> turn(warpgroup);
-  const auto end_tile = [&](int n) {  // when the warp's output lies where it is stored from
-    if (threadIdx.x % tile::kWarp == 0) mbarrier_arrive(&mail.outputs_full[n % 2]);
-  };
-  for (int n = 0;; ++n) {
+  int n = 0;
+  for (;; ++n) {
     mbarrier_wait(&mail.work_full[n % 2], n / 2 % 2);
     // Shuffled, so that ptxas knows that the warp stays together, as wgmma must have it.
     const unsigned at = __shfl_sync(tile::kAllLanes, mail.work_at[n % 2], 0);
-    if (at >= tiles.all) {
-      end_tile(n);  // the storing thread ends, too
-      break;
-    }
+    if (at >= tiles.all) break;
     const BlockWork work = tiles.work(at);
     const int block_query = work.tile * Plan::kQueries;
     const int warp_row = first_row + static_cast<int>(threadIdx.x) / 32 % 4 * 16;
@@ -99,36 +90,26 @@ __global__ void __launch_bounds__(TilePlan<kDim>::kThreads, 1) windowed_persiste
     Accumulator<16, kDim> out;
     Accumulator<16, kKeys> scores;
     Fragment<16, kKeys> weights;
-    Visits<Plan::kQueries, kRows, kKeys> visits;
-    bool reads_far = true;
-    const auto release_far = [&] {
-      if (reads_far && is_leader) mbarrier_arrive(&mail.far_empty);
-      reads_far = false;
-    };
+    Visits<Plan::kQueries, kRows, kKeys> visits{masks, window, work, first_row};
     const auto next = [&] {
-      const bool found = visits.next(masks, window, work, first_row);
-      if (!found || Window::is_near(visits.part)) release_far();
+      const bool reads_q2 = !visits.is_near(), found = visits.next();
+      if (reads_q2 && visits.is_near() && is_leader) mbarrier_arrive(&mail.far_empty);
       return found;
     };
     const auto start_scores = [&](int keys) {  // S = Q K^T
       wgmma_fence();
       tile::start_product_of_rows<T, QueryBoxes, KeyBoxes>(
-          scores, queries + Window::is_near(visits.part) * QueryBoxes::kBytes, first_row,
-          stage(keys));
+          scores, queries + visits.is_near() * QueryBoxes::kBytes, first_row, stage(keys));
       wgmma_commit();
-    };
-    const auto hide_some = [&] {
-      if (visits.is_whole()) return;
-      hide(scores, visits.mask, block_query + warp_row, visits.tile * kKeys);
     };
     const auto weigh_all = [&] {
 #pragma unroll
       for (int n = 0; n < kKeys / 8; ++n) softmax.weigh(scores, n);
     };
     const auto clear_some = [&](int values, int of_tile) {
-      if (!visits.lacks_rows(masks, of_tile)) return;
-      KeyBoxes::template clear<kConsumers * tile::kWarpgroup>(stage(values),
-                                                              visits.mask.keys - of_tile * kKeys);
+      const int rows = visits.rows(of_tile);
+      if (rows == kKeys) return;
+      KeyBoxes::template clear<kConsumers * tile::kWarpgroup>(stage(values), rows);
       fence_async_proxy();  // wgmma sees what this thread has cleared, and what all others have
       barrier_sync(kAllConsumers, kConsumers * tile::kWarpgroup);
     };
@@ -137,7 +118,7 @@ __global__ void __launch_bounds__(TilePlan<kDim>::kThreads, 1) windowed_persiste
       start_scores(first_keys);
       wgmma_wait<0>(registers_of(scores));
       ring.release(first_keys);
-      hide_some();
+      visits.hide(scores, block_query + warp_row);
       softmax.look_at(scores, out);
       weigh_all();
       weights = tile::as_fragment<T>(scores);
@@ -152,7 +133,7 @@ __global__ void __launch_bounds__(TilePlan<kDim>::kThreads, 1) windowed_persiste
         turn.pass();
         wgmma_wait<1>(registers_of(scores));  // the output is still under way
         ring.release(keys);
-        hide_some();
+        visits.hide(scores, block_query + warp_row);
         tile::Corrections<16> later;
         const bool is_raised = softmax.look_at(scores, later);
         weigh_all();
@@ -178,10 +159,11 @@ __global__ void __launch_bounds__(TilePlan<kDim>::kThreads, 1) windowed_persiste
     QueryBoxes::store_warp(tile::as_fragment<T>(out), outputs, warp_row);
     fence_async_proxy();  // TMA sees what this lane has stored
     __syncwarp();         // and what the others have
-    end_tile(n);
+    mail.end_tile(n);
     tile::store_lse(row_lse, lse_of_head(lse, work, tiles.heads, masks.queries),
                     block_query + warp_row, masks.queries);
   }
+  mail.end_tile(n);
   turn.end();
 }
 // snippet-end kernel
@@ -204,22 +186,21 @@ tile::Status persistent(const AttentionForward& p, void* stream) {
     using Plan = TilePlan<kDim>;
     using QueryBoxes = tile::HeadBoxes<T, Plan::kQueries, kDim>;
     using KeyBoxes = tile::HeadBoxes<T, Plan::kKeys, kDim>;
-    tile::TensorMap q1, k1, q2, k2, v, o;
-    TILE_TRY(QueryBoxes::make_map("q", p.type, p.q, p.batch, p.heads, p.queries, &q1));
-    TILE_TRY(KeyBoxes::make_map("k", p.type, p.k, p.batch, p.kv_heads, p.keys, &k1));
-    TILE_TRY(QueryBoxes::make_map("q_far", p.type, p.q_far, p.batch, p.heads, p.queries, &q2));
-    TILE_TRY(KeyBoxes::make_map("k_far", p.type, p.k_far, p.batch, p.kv_heads, p.keys, &k2));
-    TILE_TRY(KeyBoxes::make_map("v", p.type, p.v, p.batch, p.kv_heads, p.keys, &v));
-    TILE_TRY(QueryBoxes::make_map("o", p.type, p.o, p.batch, p.heads, p.queries, &o));
+    ForwardMaps maps;
+    TILE_TRY(QueryBoxes::make_map("q", p.type, p.q, p.batch, p.heads, p.queries, &maps.q1));
+    TILE_TRY(KeyBoxes::make_map("k", p.type, p.k, p.batch, p.kv_heads, p.keys, &maps.k1));
+    TILE_TRY(QueryBoxes::make_map("q_far", p.type, p.q_far, p.batch, p.heads, p.queries, &maps.q2));
+    TILE_TRY(KeyBoxes::make_map("k_far", p.type, p.k_far, p.batch, p.kv_heads, p.keys, &maps.k2));
+    TILE_TRY(KeyBoxes::make_map("v", p.type, p.v, p.batch, p.kv_heads, p.keys, &maps.v));
+    TILE_TRY(QueryBoxes::make_map("o", p.type, p.o, p.batch, p.heads, p.queries, &maps.o));
     QueryTiles tiles{};
     unsigned blocks = 0;
     TILE_TRY(tile::queue_of(p, Plan::kQueries, &tiles, &blocks));
     tile::StreamMemory taken;
     TILE_TRY(taken.allocate(sizeof(unsigned), stream));
     return tile::launch(windowed_persistent<T, kDim>, "windowed_persistent", blocks, Plan::kThreads,
-                        Plan::kBytes, stream, q1, k1, q2, k2, v, o, p.lse,
-                        static_cast<unsigned*>(taken.data()), tiles, masks_of(p), window_of(p),
-                        group_of(p), p.scale * kLog2E);
+                        Plan::kBytes, stream, maps, p.lse, static_cast<unsigned*>(taken.data()),
+                        tiles, masks_of(p), window_of(p), group_of(p), p.scale * kLog2E);
   });
 }
 

@@ -9,9 +9,13 @@ namespace windowed_rope {
 
 // snippet-begin visits
 /// Goes through the tiles of kKeys keys that a block's tile of kQueries queries visits, part after
-/// part, for a consumer that has kRows of these queries.
+/// part, for a consumer that has kRows of these queries, from first_row on.
 template <int kQueries, int kRows, int kKeys>
 struct Visits {
+  const BatchMasks& masks;
+  const Window& window;
+  const BlockWork& work;
+  int first_row;
   int part = -1, tile = 0;
   // Of the part: its mask, and the tiles that the block's and the consumer's queries visit.
   Mask mask{};
@@ -20,27 +24,36 @@ struct Visits {
 
   /// Goes on to the part's next tile, or to the first one of the next part that has any. Returns
   /// whether there is one.
-  __device__ __forceinline__ bool next(const BatchMasks& masks, const Window& window,
-                                       const BlockWork& work, int first_row) {
+  __device__ __forceinline__ bool next() {
     const int block_query = work.tile * kQueries;
     for (++tile; tile >= visited.last && part + 1 < Window::kParts; tile = visited.first) {
       mask = window.part(masks.of(work.batch), ++part);
       visited = mask.tiles(block_query, kQueries, kKeys);
       seen = mask.tiles(block_query + first_row, kRows, kKeys);
       is_early = Window::is_near(part) && seen.last < visited.last &&
-                 visited.first + 1 < visited.last && !lacks_rows(masks, visited.last - 1);
+                 visited.first + 1 < visited.last && rows(visited.last - 1) == kKeys;
       visited.last -= is_early;
     }
     return tile < visited.last;
   }
-  /// Whether the entry's keys end within a tile and rows of memory follow, which may hold anything.
-  __device__ bool lacks_rows(const BatchMasks& masks, int of_tile) const {
-    return mask.keys < masks.keys && mask.keys - of_tile * kKeys < kKeys;
+  __device__ bool is_near() const { return Window::is_near(part); }
+  /// How many rows of a tile count: fewer where an entry's keys end within it and rows of memory
+  /// follow, which may hold anything.
+  __device__ int rows(int of_tile) const {
+    return mask.keys < masks.keys ? min(kKeys, mask.keys - of_tile * kKeys) : kKeys;
   }
-  /// Whether all of the consumer's queries see all keys of this tile.
-  __device__ bool is_whole() const { return tile >= seen.whole_first && tile < seen.whole_last; }
+  /// Hides what the mask does, if there may be any.
+  __device__ __forceinline__ void hide(tile::Accumulator<16, kKeys>& scores, int warp_query) const {
+    if (tile >= seen.whole_first && tile < seen.whole_last) return;
+    tile::hide(scores, mask, warp_query, tile * kKeys);
+  }
 };
 // snippet-end visits
+
+/// The tensors for TMA.
+struct ForwardMaps {
+  tile::TensorMap q1, k1, q2, k2, v, o;
+};
 
 /// What the warps of a block tell each other. The n-th tile of the block has its number in
 /// work_at[n % 2].
@@ -58,17 +71,20 @@ struct Mail {
     for (tile::ptx::Mbarrier& each : outputs_full) mbarrier_init(&each, Plan::kConsumers * 4);
     tile::init_ring(full, empty, Plan::kConsumers);
   }
+  /// A warp's output of the n-th tile lies where it is stored from, or there is no such tile.
+  __device__ void end_tile(int n) {
+    if (threadIdx.x % tile::kWarp == 0) tile::ptx::mbarrier_arrive(&outputs_full[n % 2]);
+  }
 };
 
 // snippet-begin load
 /// One thread loads: far keys and near ones, and the values of both. The first keys of either kind
 /// bring their queries with them: Q2 when the last tile's are read, Q1 when its output has left.
 template <class Plan, class QueryBoxes, class KeyBoxes>
-__device__ __forceinline__ void load_tiles(
-    Mail<Plan>& mail, tile::ptx::SharedAddress queries, tile::ptx::SharedAddress stages,
-    const tile::TensorMap& q1_map, const tile::TensorMap& k1_map, const tile::TensorMap& q2_map,
-    const tile::TensorMap& k2_map, const tile::TensorMap& v_map, const tile::QueryTiles& tiles,
-    const BatchMasks& masks, const Window& window, int group, unsigned* taken) {
+__device__ __forceinline__ void load_tiles(Mail<Plan>& mail, tile::ptx::SharedAddress queries,
+                                           tile::ptx::SharedAddress stages, const ForwardMaps& maps,
+                                           const tile::QueryTiles& tiles, const BatchMasks& masks,
+                                           const Window& window, int group, unsigned* taken) {
   using namespace tile::ptx;
   constexpr int kNoTile = -1;
   tile::RingPlace<Plan::kStages> place;
@@ -80,18 +96,14 @@ __device__ __forceinline__ void load_tiles(
     const BlockWork work = tiles.work(at);
     const int first_query = work.tile * Plan::kQueries, kv_head = work.head / group;
     const Mask entry = masks.of(work.batch);
-    const auto copy = [&](const tile::TensorMap& map, int tile, const tile::TensorMap* q_map,
-                          SharedAddress q) {
+    // With the keys come so many bytes more. Returns where they come.
+    const auto copy = [&](const tile::TensorMap& map, int tile, int more) {
       const int stage = place.stage;
       mbarrier_wait(&mail.empty[stage], place.parity ^ 1);
-      mbarrier_arrive_expect(&mail.full[stage],
-                             KeyBoxes::kBytes + (q_map ? QueryBoxes::kBytes : 0));
-      if (q_map) {
-        QueryBoxes::load(q, *q_map, first_query, work.head, work.batch, &mail.full[stage]);
-      }
-      KeyBoxes::load(stages + stage * KeyBoxes::kBytes, map, tile * Plan::kKeys, kv_head,
+      mbarrier_arrive_expect(&mail.full[stage], KeyBoxes::kBytes + more);
+      KeyBoxes::load(stages + stage * KeyBoxes::kBytes, map, tile * KeyBoxes::kRows, kv_head,
                      work.batch, &mail.full[stage]);
-      place.advance();
+      return place.advance();
     };
     int before = kNoTile;  // tile of the last keys; its values come after the next keys
     bool has_queries = false;
@@ -99,15 +111,21 @@ __device__ __forceinline__ void load_tiles(
     for (int part = 0; part < Window::kParts; ++part) {
       const bool near = Window::is_near(part);
       if (near) mbarrier_wait(&mail.near_empty, n % 2 ^ 1), has_queries = false;
-      const auto visited = window.part(entry, part).tiles(first_query, Plan::kQueries, Plan::kKeys);
+      const auto visited =
+          window.part(entry, part).tiles(first_query, Plan::kQueries, KeyBoxes::kRows);
 #pragma unroll 1  // unrolled, it spills: this thread has 32 registers
-      for (int tile = visited.first; tile < visited.last; before = tile++, has_queries = true) {
-        copy(near ? k1_map : k2_map, tile, has_queries ? nullptr : near ? &q1_map : &q2_map,
-             queries + near * QueryBoxes::kBytes);
-        if (before != kNoTile) copy(v_map, before, nullptr, queries);
+      for (int tile = visited.first; tile < visited.last; before = tile++) {
+        const int stage =
+            copy(near ? maps.k1 : maps.k2, tile, has_queries ? 0 : QueryBoxes::kBytes);
+        if (!has_queries) {
+          QueryBoxes::load(queries + near * QueryBoxes::kBytes, near ? maps.q1 : maps.q2,
+                           first_query, work.head, work.batch, &mail.full[stage]);
+        }
+        has_queries = true;
+        if (before != kNoTile) copy(maps.v, before, 0);
       }
     }
-    if (before != kNoTile) copy(v_map, before, nullptr, queries);
+    if (before != kNoTile) copy(maps.v, before, 0);
   }
 }
 // snippet-end load

@@ -2,29 +2,11 @@
 #pragma once
 
 #include <algorithm>
-#include <tuple>
 
-#include "tile/head_boxes.cuh"
-#include "tile/host/attention_launch.hpp"
+#include "tile/host/head_boxes.hpp"
 #include "tile/query_queue.cuh"
 
 namespace tile {
-
-/// Whether TMA takes the rows of all that is read and written, with a second pair or without.
-inline Status check_boxes(const AttentionForward& p, bool has_far) {
-  using Boxes = HeadBoxes<__half, 64, 64>;  // strides are asked for, whatever the extents
-  for (const auto& [name, x, heads, rows] : {std::tuple{"q", &p.q, p.heads, p.queries},
-                                             {"k", &p.k, p.kv_heads, p.keys},
-                                             {"q_far", &p.q_far, p.heads, p.queries},
-                                             {"k_far", &p.k_far, p.kv_heads, p.keys},
-                                             {"v", &p.v, p.kv_heads, p.keys},
-                                             {"o", &p.o, p.heads, p.queries}}) {
-    if (!has_far && (x == &p.q_far || x == &p.k_far)) continue;
-    TILE_TRY(
-        check_tensor_map(name, Boxes::boxed(p.type, x->data, p.batch, heads, rows, x->stride)));
-  }
-  return {};
-}
 
 /// The tiles of `rows` queries, and the blocks for them: one a multiprocessor at most.
 inline Status queue_of(const AttentionForward& p, int rows, QueryTiles* tiles, unsigned* blocks) {
