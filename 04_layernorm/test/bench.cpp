@@ -49,9 +49,10 @@ class Normalization : public tile::LadderWorkload<Ladder> {
     checked.rows = std::ssize(rows_);
     return checked;
   }
-  // What has an element for each row or column is not counted.
-  double bytes_of_a_matrix() const {
-    return static_cast<double>(p().rows) * static_cast<double>(p().cols) *
+  /// Of so many matrices, and so many vectors with an element for each column. What has one for
+  /// each row is not counted.
+  double bytes_of(double matrices, double vectors) const {
+    return (matrices * static_cast<double>(p().rows) + vectors) * static_cast<double>(p().cols) *
            static_cast<double>(tile::size_bytes(p().type));
   }
   /// A row of gamma or beta.
@@ -81,7 +82,7 @@ class Forward : public Normalization<ForwardLadder> {
     buffers_.workspace_bytes = tile::workspace_bytes_of(kForwardLadder.steps.back(), p);
     buffers_.workspace = tensors_.workspace(buffers_.workspace_bytes);
   }
-  double bytes() const override { return 2 * bytes_of_a_matrix(); }
+  double bytes() const override { return bytes_of(2, layer() ? 2 : 1); }  // gamma, beta
 };
 
 class Backward : public Normalization<BackwardLadder> {
@@ -117,7 +118,8 @@ class Backward : public Normalization<BackwardLadder> {
         tensors_.workspace(tile::workspace_bytes_of(kBackwardLadder.steps.back(), p));
   }
   std::string_view direction() const override { return "backward"; }
-  double bytes() const override { return 3 * bytes_of_a_matrix(); }
+  // gamma, dgamma and dbeta.
+  double bytes() const override { return bytes_of(3, layer() ? 3 : 2); }
   std::string checked_part() const override {
     const std::string rows = Normalization::checked_part();
     if (std::ssize(columns_) == p().cols) return rows;

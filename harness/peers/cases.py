@@ -146,7 +146,9 @@ class Case:
         for size in self.sizes:
             count *= size
         tensors = 3 if self.operation == "vector_add" or self.direction == "backward" else 2
-        return tensors * count * BYTES[self.type]
+        # gamma and beta; or gamma and both gradients. RMSNorm has no beta.
+        vectors = {"layernorm": tensors, "rmsnorm": tensors - 1}.get(self.operation, 0)
+        return (tensors * count + vectors * self.sizes[-1]) * BYTES[self.type]
 
     def _amount_of_attention(self):
         batch, heads, kv_heads, queries, keys, head_dim, causal = self.sizes
