@@ -36,7 +36,7 @@ MAY_SPILL: dict[str, str] = {
         "4 bytes at head dimension 128",
     "attention_backward_warp_tiles":
         "4 to 60 bytes from head dimension 64 on, most at 128 on compute capability 8.0",
-    "attention_backward_late_dq": "4 bytes with 64 columns",
+    "attention_backward_late_dq": "4 bytes with 128 columns",
     "attention_backward_overlap": "8 bytes with 64 columns: a load an iteration",
     "attention_backward_in_order": "8 and 24 bytes, of the threads that load and send",
     "windowed_persistent": "12 bytes with 64 columns, of the thread that loads: once a tile",
