@@ -112,8 +112,8 @@ __device__ __forceinline__ void load_tiles(Mail<Plan>& mail, tile::ptx::SharedAd
       const bool near = Window::is_near(part);
       if (near) {
         mbarrier_wait(&mail.near_empty, n % 2 ^ 1), has_queries = false;
-        // Where nothing is near, this tile's output may leave before the wait: its phase ends after
-        // the wait, too, which would otherwise meet a later one of the same parity.
+        // Where nothing is near, the tile's output may leave before this wait. So this thread
+        // arrives as well as the one that stores: the tile's phase cannot end before the wait.
         mbarrier_arrive(&mail.near_empty);
       }
       const auto visited =
