@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(TilePlan<kDim>::kThreads, 1) windowed_persiste
     };
     const auto weigh_all = [&] {
 #pragma unroll
-      for (int n = 0; n < kKeys / 8; ++n) softmax.weigh(scores, n);
+      for (int i = 0; i < kKeys / 8; ++i) softmax.weigh(scores, i);
     };
     const auto clear_some = [&](int values, int of_tile) {
       const int rows = visits.rows(of_tile);

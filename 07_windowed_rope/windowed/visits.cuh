@@ -67,7 +67,7 @@ struct Mail {
     using tile::ptx::mbarrier_init;
     for (tile::ptx::Mbarrier& each : work_full) mbarrier_init(&each, 1);
     mbarrier_init(&far_empty, Plan::kConsumers);  // a thread of each
-    mbarrier_init(&near_empty, 1);                // the one that stores
+    mbarrier_init(&near_empty, 2);                // the one that stores, and the one that loads
     for (tile::ptx::Mbarrier& each : outputs_full) mbarrier_init(&each, Plan::kConsumers * 4);
     tile::init_ring(full, empty, Plan::kConsumers);
   }
@@ -110,7 +110,12 @@ __device__ __forceinline__ void load_tiles(Mail<Plan>& mail, tile::ptx::SharedAd
 #pragma unroll
     for (int part = 0; part < Window::kParts; ++part) {
       const bool near = Window::is_near(part);
-      if (near) mbarrier_wait(&mail.near_empty, n % 2 ^ 1), has_queries = false;
+      if (near) {
+        mbarrier_wait(&mail.near_empty, n % 2 ^ 1), has_queries = false;
+        // Where nothing is near, the tile's output may leave before this wait. So this thread
+        // arrives as well as the one that stores: the tile's phase cannot end before the wait.
+        mbarrier_arrive(&mail.near_empty);
+      }
       const auto visited =
           window.part(entry, part).tiles(first_query, Plan::kQueries, KeyBoxes::kRows);
 #pragma unroll 1  // unrolled, it spills: this thread has 32 registers

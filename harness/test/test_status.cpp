@@ -2,10 +2,13 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <vector>
 
 #include "tile/host/cuda_check.hpp"
 #include "tile/host/dtype.hpp"
+#include "tile/host/heads_together.hpp"
 #include "tile/host/text.hpp"
 
 namespace tile {
@@ -102,6 +105,31 @@ TEST_CASE("cuda_check: launch_status reports the last error once and names the k
 }
 
 TEST_CASE("cuda_check: an idle stream synchronises") { CHECK(synchronize_status(nullptr).ok()); }
+
+TEST_CASE("heads_together: no more than asked for, at least half, and the last group the fullest") {
+  constexpr int kManyBlocks = 1 << 20;  // a head fills the card
+  for (std::int64_t all = 1; all <= 200; ++all) {
+    const auto last = [all](std::int64_t n) { return all % n == 0 ? n : all % n; };
+    for (std::int64_t most = 0; most <= all + 1; ++most) {
+      const std::int64_t limit = std::clamp<std::int64_t>(most, 1, all);
+      const std::int64_t together = heads_together(all, most, kManyBlocks);
+      CAPTURE(all);
+      CAPTURE(most);
+      REQUIRE(together >= 1);
+      CHECK(together <= limit);
+      bool is_fullest = true;
+      for (std::int64_t n = (limit + 1) / 2; n <= limit; ++n) {
+        is_fullest = is_fullest && last(together) * n >= last(n) * together;
+      }
+      CHECK(is_fullest);
+      CHECK(together >= (limit + 1) / 2);
+    }
+    // Of short heads there are enough for two blocks on each multiprocessor.
+    CHECK(heads_together(all, 1, 1) >=
+          std::min<std::int64_t>(all, 2 * device().multiprocessors) / 2);
+  }
+  CHECK(heads_together(0, 1, 1) == 1);
+}
 
 }  // namespace
 }  // namespace tile

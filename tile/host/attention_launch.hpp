@@ -2,11 +2,10 @@
 // card has the shared memory that they need.
 #pragma once
 
-#include <algorithm>
-
 #include "tile/heads.cuh"
 #include "tile/host/attention.hpp"
 #include "tile/host/device.hpp"
+#include "tile/host/heads_together.hpp"
 #include "tile/host/launch.hpp"
 #include "tile/host/text.hpp"
 #include "tile/mask.hpp"
@@ -23,22 +22,6 @@ inline Status check_shared_bytes(const Attention& p, std::int64_t bytes, const D
   if (bytes <= device.shared_bytes_of_block) return {};
   return unsupported("head_dim", std::to_string(p.head_dim) + " needs " + counted(bytes, "byte") +
                                      " of shared memory");
-}
-
-/// How many of `all` heads have their blocks begin together, where long blocks come first: `most`,
-/// but enough for two blocks on each multiprocessor; or fewer, down to half, so that the last of
-/// these groups is as large as the others. In a small one long blocks would begin when all others
-/// end.
-inline unsigned heads_together(std::int64_t all, std::int64_t most, int blocks_of_head) {
-  const int blocks = std::max(blocks_of_head, 1);
-  most = std::max<std::int64_t>(most, (2 * device().multiprocessors + blocks - 1) / blocks);
-  most = std::min(most, std::max<std::int64_t>(all, 1));
-  const auto last = [&](std::int64_t together) { return (all - 1) % together + 1; };
-  std::int64_t best = most;
-  for (std::int64_t together = most; together >= (most + 1) / 2; --together) {
-    if (last(together) * best > last(best) * together) best = together;
-  }
-  return static_cast<unsigned>(best);
 }
 
 /// Windows are cut to what an int holds, which is more than any key is away.
