@@ -252,18 +252,19 @@ __device__ __forceinline__ void load_tiles(typename Block::Mail& mail, const Blo
   const int rows = (masks.queries + kRowsOfTerms - 1) / kRowsOfTerms * kRowsOfTerms;  // of a head
   // TMA clears what is past the tensor's end itself.
   const int length = work.mask.keys < masks.queries ? work.mask.keys : rows;
-  const int visited = work.visited.last - work.visited.first;
-#pragma unroll 1  // unrolled, it may spill: this thread has 24 registers
+  int i = 0;
   // snippet-begin load
-  for (int i = 0; i < work.tiles; ++i) {
-    const int head = work.kv_head * group + i / visited, tile = work.visited.first + i % visited;
-    const int query = tile * Block::kQueries;
-    const std::int64_t row = (std::int64_t{work.batch} * heads + head) * rows + query;
-    mail.await_free(mail.queries(i), i);
-    mail.tiles[i % 4] = {row, query, min(Block::kQueries, length - query), 0,
-                         tile < work.visited.whole_first || tile >= work.visited.whole_last};
-    load_tile(mail, block, i, query, head, work.batch, q_map, dout_map,
-              stats + row / ColumnStats::kQueries);
+  for (int head = work.kv_head * group; head < (work.kv_head + 1) * group; ++head) {
+#pragma unroll 1  // unrolled, it may spill: this thread has 24 registers
+    for (int tile = work.visited.first; tile < work.visited.last; ++tile, ++i) {
+      const int query = tile * Block::kQueries;
+      const std::int64_t row = (std::int64_t{work.batch} * heads + head) * rows + query;
+      mail.await_free(mail.queries(i), i);
+      mail.tiles[i % 4] = {row, query, min(Block::kQueries, length - query), 0,
+                           tile < work.visited.whole_first || tile >= work.visited.whole_last};
+      load_tile(mail, block, i, query, head, work.batch, q_map, dout_map,
+                stats + row / ColumnStats::kQueries);
+    }
   }
   // snippet-end load
 }

@@ -20,7 +20,7 @@ MAY_SPILL: dict[str, str] = {
     "windowed_two_visits":
         "16 to 76 bytes, for the same reason; 56 to 192 with rotation, once a part",
     "windowed_mma": "4 bytes at head dimension 256 on compute capability 8.0",
-    "windowed_backward_wgmma": "16 bytes: chapter 05's `attention_backward_overlap` has 24 and 36",
+    "windowed_backward_wgmma": "4 and 12 bytes, of which the loop has none with 128 columns",
     "method_backward_prologue": "100 bytes: `one_pass` has 48, and the keys are rotated back",
     "attention_backward_one_pass":
         "8 to 180 bytes; written without, it was 9 % slower on an H200",
@@ -36,9 +36,10 @@ MAY_SPILL: dict[str, str] = {
         "4 bytes at head dimension 128",
     "attention_backward_warp_tiles":
         "4 to 60 bytes from head dimension 64 on, most at 128 on compute capability 8.0",
-    "attention_backward_late_dq": "12 and 16 bytes: at most three loads an iteration",
-    "attention_backward_overlap": "24 and 36 bytes, for the same reason",
-    "attention_backward_in_order": "8 and 40 bytes, for the same reason",
+    "attention_backward_late_dq": "4 bytes with 128 columns",
+    "attention_backward_overlap": "8 bytes with 64 columns: a load an iteration",
+    "attention_backward_in_order": "8 and 24 bytes, of the threads that load and send",
+    "windowed_persistent": "12 bytes with 64 columns, of the thread that loads: once a tile",
     "attention_backward_pipeline":
         "8 to 44 bytes, mostly at the mask's border; of whole tiles at d128 four loads a turn",
 }
