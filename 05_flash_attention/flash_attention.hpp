@@ -93,7 +93,7 @@ inline bool is_empty(const AttentionBackward& p) {
 std::int64_t scores_bytes(const AttentionBackward& p);
 std::int64_t stats_bytes(const AttentionBackward& p);
 std::int64_t stats_and_sums_bytes(const AttentionBackward& p);
-/// And a counter for each 4 KiB of the sums, and of the blocks that have begun.
+/// And a counter for each half of a tile of the sums, 16 KiB, and of the blocks that have begun.
 std::int64_t ordered_sums_bytes(const AttentionBackward& p);
 
 /// Whether every row consists of aligned chunks of 16 bytes; if not, the Status says which argument

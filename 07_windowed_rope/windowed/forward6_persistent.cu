@@ -1,10 +1,11 @@
 // Forward, step 6: two visits by persistent blocks.
 // Idea: chapter 05's last step, whose one loop goes through both parts. Warpgroups take turns at
-//       the tensor cores also where far keys end and near ones begin. Q1 and Q2 of a block's next
-//       tile come while this one is computed, and the output leaves by TMA.
+//       the tensor cores also where far keys end and near ones begin. Q2 of a block's next tile
+//       comes while near keys are visited, and Q1 when the output, which leaves by TMA from Q1's
+//       place, is gone: while far keys of the next tile are visited.
 // Change: chapter 05's step `persistent`. The next tile of keys may be the first one of the next
 //         part. An entry's keys may end in a far tile, so values are cleared in the loop, before
-//         the turn. With 128 columns tiles have 96 keys: a second Q takes the room of the others.
+//         the turn. Q1 and Q2 have one place each, and each comes with the first keys of its part.
 // Limit: as in that step; and mixed tiles, which are visited twice.
 #include <string>
 
