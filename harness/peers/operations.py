@@ -1,6 +1,8 @@
 """Our operations and PyTorch's on the same tensors, and what both must compute."""
 import dataclasses
 import functools
+import itertools
+import types
 from typing import Callable, NamedTuple
 
 import bounds
@@ -13,6 +15,19 @@ class Work(NamedTuple):
     name: str
     run: Callable      # starts one execution in the current stream
     outputs: Callable  # does so too, and gives what it computed, in the order of Problem.checks
+
+
+COPIES = itertools.count()
+
+
+def with_own_code(function):
+    """A copy with code of its own: PyTorch tells by the code what it compiles again, and two passes
+    of a case have the same."""
+    if not isinstance(function, types.FunctionType):
+        return function
+    code = function.__code__.replace(co_name=f"{function.__name__}_{next(COPIES)}")
+    return types.FunctionType(code, function.__globals__, function.__name__,
+                              function.__defaults__, function.__closure__)
 
 
 class Problem:
@@ -87,7 +102,7 @@ class Problem:
         return found
 
     def compiled(self, function):
-        return self.torch.compile(function, dynamic=False, fullgraph=True)
+        return self.torch.compile(with_own_code(function), dynamic=False, fullgraph=True)
 
     def gradients(self, function, inputs, dy):
         """What autograd computes for the inputs, again and again; the forward pass runs once."""

@@ -111,7 +111,8 @@ __device__ __forceinline__ void mbarrier_arrive_expect(Mbarrier* barrier, unsign
 
 /// Waits until the phase of this parity, 0 or 1, is complete. Then the thread sees what TMA stored
 /// in it, and what threads of its block did before they arrived. try_wait itself gives up after a
-/// time that the hardware chooses, so it stands in a loop. The barrier is in the thread's own block.
+/// time that the hardware chooses, so it stands in a loop. The barrier is in the thread's own
+/// block.
 ///     mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 p, [a], parity;
 /// https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-mbarrier-test-wait-try-wait
 __device__ __forceinline__ void mbarrier_wait(Mbarrier* barrier, unsigned parity) {
