@@ -69,12 +69,17 @@ __device__ void store_chunks(const WarpSums<kWarpM, kWarpN>& sums, const Output<
       tile::ptx::transpose_quad(chunk);
       if (i * 8 >= rows_left) continue;
       if (aligned && j + 8 <= cols_left) {
-        *reinterpret_cast<uint4*>(to + j) = {chunk[0], chunk[1], chunk[2], chunk[3]};
+        // As an intrinsic: nvcc would make of a plain store four, and share these with the loop
+        // below.
+        __stwb(reinterpret_cast<uint4*>(to + j),
+               make_uint4(chunk[0], chunk[1], chunk[2], chunk[3]));
         continue;
       }
 #pragma unroll
       for (int e = 0; e < 8; ++e) {
-        if (j + e < cols_left) memcpy(to + j + e, reinterpret_cast<T*>(chunk) + e, sizeof(T));
+        T element;
+        memcpy(&element, reinterpret_cast<const char*>(chunk) + e * sizeof element, sizeof element);
+        if (j + e < cols_left) to[j + e] = element;
       }
     }
   }
