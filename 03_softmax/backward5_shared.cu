@@ -5,23 +5,25 @@
 // Change: tile::SharedSlices replace the tile::RegisterSlices; cp.async fills them without
 //         registers.
 // Limit: memory, at the speed of a copy. A row of y and one of dy must fit into the shared memory
-//        of a block. Up to 8,192 elements are as fast in registers, and step 4 takes them.
+//        of a block. Up to 8,192 elements are as fast in registers, and step 4 takes them, or up to
+//        some 8,185 where chunks of 16 bytes do not fill a row.
 #include "softmax.cuh"
 #include "tile/host/launch.hpp"
-#include "tile/shared_slice.cuh"
+#include "tile/host/row_plan.hpp"
+#include "tile/unaligned_shared_slice.cuh"
 
 namespace softmax {
 namespace {
 
 constexpr int kMaxThreads = BlockPlan::kMaxThreads;
 
-template <class T, int kChunks, bool kPlain>
+template <class T, int kChunks, bool kPlain, bool kWhole>
 __global__ void __launch_bounds__(kMaxThreads)
     softmax_backward_shared(tile::Rows<const T> y,   // [rows][cols]
                             tile::Rows<const T> dy,  // [rows][cols]
                             tile::Rows<T> dx,        // [rows][cols]
                             Params params) {         // sizes, scale, options
-  using Slice = tile::SharedSlice<T, kChunks>;
+  using Slice = tile::SharedSliceOfRow<kWhole, T, kChunks>;
   constexpr int kWidth = Slice::kChunkWidth;
   extern __shared__ __align__(16) unsigned char row_smem[];  // a row of y, then one of dy
   __shared__ float sum_smem[kMaxThreads / tile::kWarp];
@@ -33,7 +35,10 @@ __global__ void __launch_bounds__(kMaxThreads)
   const Gradient<kPlain> gradient(params);
 
   const Slice y_slice(y[row], visible, columns, 0, row_smem);
-  const Slice dy_slice(dy[row], visible, columns, 0, row_smem + Slice::bytes(columns.threads));
+  // dy's chunks are where y's are.
+  const tile::ptx::SharedAddress dy_smem =
+      tile::ptx::SharedAddress(row_smem) + columns.threads * kChunks * 16;
+  const Slice dy_slice(dy[row], visible, columns, 0, dy_smem, y_slice.lead());
   tile::ptx::cp_async_wait_all();
   float value[kWidth], dvalue[kWidth];  // a chunk of y and of dy
 
@@ -45,7 +50,7 @@ __global__ void __launch_bounds__(kMaxThreads)
     dy_slice.chunk(i).to_floats(dvalue);
 #pragma unroll
     for (int e = 0; e < kWidth; ++e) {
-      if (kPlain || columns.column(i) + e < visible) sum += gradient.term(value[e], dvalue[e]);
+      if (kPlain || y_slice.column(i) + e < visible) sum += gradient.term(value[e], dvalue[e]);
     }
   }
   sum = tile::reduce_block(sum, tile::Add{}, sum_smem);
@@ -54,7 +59,7 @@ __global__ void __launch_bounds__(kMaxThreads)
   T* dx_row = dx[row];
 #pragma unroll Slice::kUnroll
   for (int i = 0; i < Slice::kChunks; ++i) {
-    const int col = columns.column(i);
+    const int col = y_slice.column(i);
     if (col >= cols) continue;
     y_slice.chunk(i).to_floats(value);
     dy_slice.chunk(i).to_floats(dvalue);
@@ -62,16 +67,16 @@ __global__ void __launch_bounds__(kMaxThreads)
     for (int e = 0; e < kWidth; ++e) {
       value[e] = kPlain || col + e < visible ? gradient(value[e], dvalue[e], sum) : 0;
     }
-    Slice::Chunk::from_floats(value).store(dx_row + col);
+    Slice::store(dx_row, col, cols, value);
   }
 }
 
-template <class T, int kChunks, bool kPlain>
+template <class T, int kChunks, bool kPlain, bool kWhole>
 tile::Status launch(const BackwardProblem& problem, const BackwardBuffers& buffers, void* stream) {
-  const BlockPlan plan = block_plan(problem);
-  return tile::launch(softmax_backward_shared<T, kChunks, kPlain>, "softmax_backward_shared",
-                      static_cast<unsigned>(problem.rows), static_cast<unsigned>(plan.threads),
-                      plan.bytes, stream,
+  const BlockPlan plan = block_plan(problem, kWhole);
+  return tile::launch(softmax_backward_shared<T, kChunks, kPlain, kWhole>,
+                      "softmax_backward_shared", static_cast<unsigned>(problem.rows),
+                      static_cast<unsigned>(plan.threads), plan.bytes, stream,
                       tile::Rows<const T>{static_cast<const T*>(buffers.y), problem.ldy},
                       tile::Rows<const T>{static_cast<const T*>(buffers.dy), problem.lddy},
                       tile::Rows<T>{static_cast<T*>(buffers.dx), problem.lddx}, params_of(problem));
@@ -81,9 +86,11 @@ tile::Status launch(const BackwardProblem& problem, const BackwardBuffers& buffe
 
 tile::Status takes_shared(const BackwardProblem& problem, const BackwardBuffers& buffers,
                           const tile::Device& device) {
-  TILE_TRY(check_chunks(problem, buffers));
-  const bool is_short = problem.cols <= 8 * 1024;  // measured on an H200
-  if (block_plan(problem).fits(device) && !is_short) return {};
+  const bool whole = check_chunks(problem, buffers).ok(), plain = is_plain(problem);
+  const bool is_short =
+      whole ? problem.cols <= 8 * 1024  // measured on an H200
+            : tile::plan_unaligned_row(problem.cols, tile::size_bytes(problem.type), plain).fits;
+  if (block_plan(problem, whole).fits(device) && !is_short) return {};
   const char* why = is_short ? " are as fast in registers" : " do not fit into shared memory";
   return tile::unsupported("cols", std::to_string(problem.cols) + why);
 }
@@ -91,9 +98,14 @@ tile::Status takes_shared(const BackwardProblem& problem, const BackwardBuffers&
 tile::Status shared(const BackwardProblem& problem, const BackwardBuffers& buffers, void* stream) {
   return tile::with_element_type(problem.type, [&](auto element) {
     using T = decltype(element);
-    if (block_plan(problem).chunks == 4) return launch<T, 4, true>(problem, buffers, stream);
-    return is_plain(problem) ? launch<T, 8, true>(problem, buffers, stream)
-                             : launch<T, 8, false>(problem, buffers, stream);
+    const bool whole = check_chunks(problem, buffers).ok(), plain = is_plain(problem);
+    if (!whole) {
+      return plain ? launch<T, 8, true, false>(problem, buffers, stream)
+                   : launch<T, 8, false, false>(problem, buffers, stream);
+    }
+    if (block_plan(problem).chunks == 4) return launch<T, 4, true, true>(problem, buffers, stream);
+    return plain ? launch<T, 8, true, true>(problem, buffers, stream)
+                 : launch<T, 8, false, true>(problem, buffers, stream);
   });
 }
 

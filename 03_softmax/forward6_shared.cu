@@ -5,10 +5,12 @@
 // Change: a tile::SharedSlice replaces the tile::RegisterSlice; cp.async fills it without
 //         registers. The exponentials are computed a second time for the results.
 // Limit: memory, at the speed of a copy. A row must fit into the shared memory of a block. Up to
-//        16,384 elements are as fast in registers, and step 5 takes them.
+//        16,384 elements are as fast in registers, and step 5 takes them; where chunks of 16 bytes
+//        do not fill a row, up to some 8,185.
 #include "softmax.cuh"
 #include "tile/host/launch.hpp"
-#include "tile/shared_slice.cuh"
+#include "tile/host/row_plan.hpp"
+#include "tile/unaligned_shared_slice.cuh"
 
 namespace softmax {
 namespace {
@@ -16,12 +18,12 @@ namespace {
 constexpr int kMaxThreads = BlockPlan::kMaxThreads;
 
 // snippet-begin kernel
-template <class T, int kChunks, bool kPlain>
+template <class T, int kChunks, bool kPlain, bool kWhole>
 __global__ void __launch_bounds__(kMaxThreads)
     softmax_shared(tile::Rows<const T> x,  // [rows][cols]
                    tile::Rows<T> y,        // [rows][cols]
                    Params params) {        // sizes, scale, options
-  using Slice = tile::SharedSlice<T, kChunks>;
+  using Slice = tile::SharedSliceOfRow<kWhole, T, kChunks>;
   constexpr int kWidth = Slice::kChunkWidth;
   extern __shared__ __align__(16) unsigned char row_smem[];  // a row of x
   __shared__ MaxSum seen_smem[kMaxThreads / tile::kWarp];
@@ -57,22 +59,22 @@ __global__ void __launch_bounds__(kMaxThreads)
   T* y_row = y[row];
 #pragma unroll Slice::kUnroll
   for (int i = 0; i < kChunks; ++i) {
-    const int col = columns.column(i);
+    const int col = x_slice.column(i);
     if (col >= cols) continue;
     x_slice.chunk(i).to_floats(value);
 #pragma unroll
     for (int e = 0; e < kWidth; ++e) {
       value[e] = kPlain || col + e < visible ? normalize(value[e]) : params.hidden();
     }
-    Slice::Chunk::from_floats(value).store(y_row + col);
+    Slice::store(y_row, col, cols, value);
   }
 }
 // snippet-end kernel
 
-template <class T, int kChunks, bool kPlain>
+template <class T, int kChunks, bool kPlain, bool kWhole>
 tile::Status launch(const ForwardProblem& problem, const ForwardBuffers& buffers, void* stream) {
-  const BlockPlan plan = block_plan(problem);
-  return tile::launch(softmax_shared<T, kChunks, kPlain>, "softmax_shared",
+  const BlockPlan plan = block_plan(problem, kWhole);
+  return tile::launch(softmax_shared<T, kChunks, kPlain, kWhole>, "softmax_shared",
                       static_cast<unsigned>(problem.rows), static_cast<unsigned>(plan.threads),
                       plan.bytes, stream,
                       tile::Rows<const T>{static_cast<const T*>(buffers.x), problem.ldx},
@@ -83,9 +85,11 @@ tile::Status launch(const ForwardProblem& problem, const ForwardBuffers& buffers
 
 tile::Status takes_shared(const ForwardProblem& problem, const ForwardBuffers& buffers,
                           const tile::Device& device) {
-  TILE_TRY(check_chunks(problem, buffers));
-  const bool is_short = problem.cols <= (is_plain(problem) ? 16 : 8) * 1024;  // measured on an H200
-  if (block_plan(problem).fits(device) && !is_short) return {};
+  const bool whole = check_chunks(problem, buffers).ok(), plain = is_plain(problem);
+  const bool is_short =
+      whole ? problem.cols <= (plain ? 16 : 8) * 1024  // measured on an H200
+            : tile::plan_unaligned_row(problem.cols, tile::size_bytes(problem.type), plain).fits;
+  if (block_plan(problem, whole).fits(device) && !is_short) return {};
   const char* why = is_short ? " are as fast in registers" : " do not fit into shared memory";
   return tile::unsupported("cols", std::to_string(problem.cols) + why);
 }
@@ -93,9 +97,14 @@ tile::Status takes_shared(const ForwardProblem& problem, const ForwardBuffers& b
 tile::Status shared(const ForwardProblem& problem, const ForwardBuffers& buffers, void* stream) {
   return tile::with_element_type(problem.type, [&](auto element) {
     using T = decltype(element);
-    if (block_plan(problem).chunks == 4) return launch<T, 4, true>(problem, buffers, stream);
-    return is_plain(problem) ? launch<T, 8, true>(problem, buffers, stream)
-                             : launch<T, 8, false>(problem, buffers, stream);
+    const bool whole = check_chunks(problem, buffers).ok(), plain = is_plain(problem);
+    if (!whole) {
+      return plain ? launch<T, 8, true, false>(problem, buffers, stream)
+                   : launch<T, 8, false, false>(problem, buffers, stream);
+    }
+    if (block_plan(problem).chunks == 4) return launch<T, 4, true, true>(problem, buffers, stream);
+    return plain ? launch<T, 8, true, true>(problem, buffers, stream)
+                 : launch<T, 8, false, true>(problem, buffers, stream);
   });
 }
 

@@ -6,9 +6,10 @@ namespace softmax {
 namespace {
 
 template <class Problem>
-BlockPlan block_plan(const Problem& p, int matrices) {
-  const auto all = p.cols * static_cast<std::int64_t>(tile::size_bytes(p.type)) / 16;
-  const int chunks = all > 4 * BlockPlan::kMaxThreads || !is_plain(p) ? 8 : 4;
+BlockPlan block_plan(const Problem& p, int matrices, bool whole) {
+  const auto width = 16 / static_cast<std::int64_t>(tile::size_bytes(p.type));
+  const std::int64_t all = whole ? p.cols / width : (p.cols + 2 * (width - 1)) / width;
+  const int chunks = all > 4 * BlockPlan::kMaxThreads || !is_plain(p) || !whole ? 8 : 4;
   const std::int64_t threads = (all + chunks * 32 - 1) / (chunks * 32) * 32;
   return {threads, matrices * threads * chunks * 16, chunks};
 }
@@ -25,9 +26,9 @@ bool is_read_once(const Ladder& ladder, std::string_view first,
 
 }  // namespace
 
-BlockPlan block_plan(const ForwardProblem& p) { return block_plan(p, 1); }
+BlockPlan block_plan(const ForwardProblem& p, bool whole) { return block_plan(p, 1, whole); }
 
-BlockPlan block_plan(const BackwardProblem& p) { return block_plan(p, 2); }
+BlockPlan block_plan(const BackwardProblem& p, bool whole) { return block_plan(p, 2, whole); }
 
 bool is_read_once(const ForwardProblem& p, const ForwardBuffers& b) {
   return is_read_once(kForwardLadder, "registers", p, b);

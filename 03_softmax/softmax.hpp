@@ -94,7 +94,8 @@ bool is_plain(const Problem& p) {
 }
 
 /// How a block keeps a row in shared memory, x or both y and dy: its threads, and how many chunks
-/// of 16 bytes of each matrix one of them has. These are 4, or 8 where 4 are too few.
+/// of 16 bytes of each matrix one of them has. These are 4, or 8 where 4 are too few, or where rows
+/// are not whole chunks.
 struct BlockPlan {
   static constexpr int kMaxThreads = 1024;
   std::int64_t threads, bytes;
@@ -105,8 +106,8 @@ struct BlockPlan {
     return threads <= kMaxThreads && bytes + kStaticBytes <= device.shared_bytes_of_block;
   }
 };
-BlockPlan block_plan(const ForwardProblem& problem);
-BlockPlan block_plan(const BackwardProblem& problem);
+BlockPlan block_plan(const ForwardProblem& problem, bool whole = true);
+BlockPlan block_plan(const BackwardProblem& problem, bool whole = true);
 
 /// Whether one of the steps from `registers` to the one before `split` runs this.
 bool is_read_once(const ForwardProblem& problem, const ForwardBuffers& buffers);
@@ -206,7 +207,7 @@ inline constexpr ForwardLadder::Step kForward[] = {
      .needs = {},
      .takes = takes_split,
      .otherwise = "queue",
-     .shows = {{3, 9001}, {64, 1'000'001}},
+     .shows = {{2, 66'001}, {64, 1'000'001}},
      .launch = split,
      .workspace_bytes = split_bytes},
 };
@@ -272,7 +273,7 @@ inline constexpr BackwardLadder::Step kBackward[] = {
      .needs = {},
      .takes = takes_split,
      .otherwise = "cluster",
-     .shows = {{3, 9001}, {64, 1'000'001}},
+     .shows = {{2, 66'001}, {64, 1'000'001}},
      .launch = split,
      .workspace_bytes = split_bytes},
 };

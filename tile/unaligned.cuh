@@ -2,14 +2,9 @@
 #pragma once
 
 #include "tile/register_slice.cuh"
+#include "tile/row_edges.cuh"
 
 namespace tile {
-
-/// How many elements `address` lies after a multiple of 16 bytes.
-template <class T>
-__device__ __forceinline__ int misalignment(const T* address) {
-  return static_cast<int>(reinterpret_cast<std::uintptr_t>(address) % 16 / sizeof(T));
-}
 
 // snippet-begin shift
 /// The 16 bytes that begin `elements` elements after the first of `low`. `high` follows `low`.
@@ -29,18 +24,6 @@ __device__ __forceinline__ uint4 shifted(uint4 low, uint4 high, int elements) {
   return make_uint4(word[0], word[1], word[2], word[3]);
 }
 // snippet-end shift
-
-/// kWidth elements of a row from column `col` on, one by one; `fill` where there is no column.
-template <class T, int kWidth>
-__device__ __forceinline__ Chunk<T, kWidth> load_edge(const T* row, std::int64_t col,
-                                                      std::int64_t cols, float fill) {
-  float value[kWidth];
-#pragma unroll
-  for (int e = 0; e < kWidth; ++e) {
-    value[e] = col + e >= 0 && col + e < cols ? static_cast<float>(row[col + e]) : fill;
-  }
-  return Chunk<T, kWidth>::from_floats(value);
-}
 
 /// Loads kChunks chunks of a row, `apart` columns from one to the next, the first at column `col`;
 /// `fill` where there is no column. Neither the row nor the column is a multiple of anything: two
@@ -68,20 +51,6 @@ __device__ __forceinline__ void load_anywhere(const T* row, std::int64_t col, in
   for (int i = 0; i < kChunks; ++i) {
     const T* low = from + i * apart;
     chunk[i] = {shifted<T>(Chunk::load(low).words, Chunk::load(low + kWidth).words, shift)};
-  }
-}
-
-/// Stores kWidth elements from column `col` on, of those that the row has.
-template <class T, int kWidth>
-__device__ __forceinline__ void store_anywhere(T* row, std::int64_t col, std::int64_t cols,
-                                               const float (&value)[kWidth]) {
-  if (col >= 0 && col + kWidth <= cols && misalignment(row + col) == 0) {
-    Chunk<T, kWidth>::from_floats(value).store(row + col);
-    return;
-  }
-#pragma unroll
-  for (int e = 0; e < kWidth; ++e) {
-    if (col + e >= 0 && col + e < cols) row[col + e] = static_cast<T>(value[e]);
   }
 }
 

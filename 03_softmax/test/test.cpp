@@ -69,7 +69,7 @@ TEST_SUITE("step") {
             for (const std::int64_t cols :
                  columns_of(step, {2, 3, 7, 31, 33, 97, 113, 255, 257, 587, 799, 1023, 1025, 2056,
                                    5003, 33'000, 131'080})) {
-              if (!step.needs.contains(tile::Feature::cluster) && cols > 40'000) continue;
+              if (!step.takes && cols > 40'000) continue;
               const auto p = plain(step, type, cols < 100'000 ? 3 : 1, cols, log);
               if (cases.runs(step, p)) check_step(step, p, normal(p));
             }
@@ -149,6 +149,12 @@ TEST_SUITE("step") {
             const auto p = padded(plain(step, type, 3, cols, log), padding);
             if (cases.runs(step, p, offset)) check_exact(step, p, offset);
           }
+        }
+        // A step's own size, with each offset and each padding.
+        for (std::size_t i = 0; i < std::size(offsets); ++i) {
+          const auto p = padded(plain(step, type, 2, step.shows.small[1], log), paddings[i]);
+          const Three offset = offsets[(i + 3) % std::size(offsets)];
+          if (cases.runs(step, p, offset)) check_exact(step, p, offset);
         }
         // Whole vectors in all sizes.
         for (const std::int64_t cols : columns_of(step, {std::begin(kCols), std::end(kCols)})) {

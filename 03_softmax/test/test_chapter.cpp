@@ -217,7 +217,10 @@ TEST_SUITE("chapter") {
                                           {"shared", 16'388, "shared"},
                                           {"shared", 8192, "registers", true},
                                           {"shared", 8196, "shared", true},
-                                          {"shared", 16'389, "online"},
+                                          {"shared", 8189, "registers"},
+                                          {"shared", 8190, "shared"},
+                                          {"shared", 32'765, "shared"},
+                                          {"shared", 32'767, "online"},
                                           {"shared", 32'768, "shared"},
                                           {"shared", 32'772, "online"},
                                           {"cluster", 16'384, "registers"},
@@ -228,13 +231,13 @@ TEST_SUITE("chapter") {
                                           {"cluster", 262'148, "online"},
                                           {"queue", 16'384, "registers"},
                                           {"queue", 16'388, "queue"},
-                                          {"queue", 16'387, "online"},
+                                          {"queue", 16'387, "shared"},
                                           {"queue", 16'384, "shared", true},
                                           {"queue", 524'288, "queue"},
                                           {"queue", 524'292, "online"},
                                           {"split", 8189, "registers"},
-                                          {"split", 8190, "split"},
-                                          {"split", 32'773, "split"},
+                                          {"split", 8190, "shared"},
+                                          {"split", 32'767, "split"},
                                           {"split", 524'292, "split"}};
     constexpr Border kBackwardBorders[] = {{"registers", 16'384, "registers"},
                                            {"registers", 16'388, "shuffles"},
@@ -244,7 +247,10 @@ TEST_SUITE("chapter") {
                                            {"registers", 8196, "shuffles", true},
                                            {"shared", 8192, "registers"},
                                            {"shared", 8196, "shared"},
-                                           {"shared", 8193, "shuffles"},
+                                           {"shared", 8190, "shared"},
+                                           {"shared", 8193, "shared"},
+                                           {"shared", 27'645, "shared"},
+                                           {"shared", 27'646, "shuffles"},
                                            {"shared", 27'648, "shared"},
                                            {"shared", 27'652, "shuffles"},
                                            {"cluster", 8192, "registers"},
@@ -254,7 +260,8 @@ TEST_SUITE("chapter") {
                                            {"cluster", 229'380, "shuffles"},
                                            {"split", 8192, "registers"},
                                            {"split", 8196, "shared"},
-                                           {"split", 8190, "split"},
+                                           {"split", 8190, "shared"},
+                                           {"split", 27'646, "split"},
                                            {"split", 229'380, "split"}};
     if (tile::device().shared_bytes_of_block != 227 * 1024 || tile::device().capability < 90) {
       return tile::skip("the borders are those of cards with clusters and 227 KiB for a block");
@@ -287,19 +294,25 @@ TEST_SUITE("chapter") {
   }
 
   TEST_CASE("why a step's own kernel does not run: the argument and its value") {
-    auto why = [](DType type, std::int64_t cols, std::int64_t ldx, std::uintptr_t address) {
+    auto why = [](auto* takes, DType type, std::int64_t cols, std::int64_t ldx,
+                  std::uintptr_t address) {
       ForwardProblem p = forward_problem(type, 2, cols);
       p.ldx = ldx;
       const ForwardBuffers buffers{reinterpret_cast<const void*>(address),
                                    reinterpret_cast<void*>(std::uintptr_t{256})};
-      return takes_shared(p, buffers, tile::device()).message;
+      return takes(p, buffers, tile::device()).message;
     };
-    CHECK(why(DType::fp32, 20'003, 20'008, 256) == "cols: 20003 do not fill chunks of 16 bytes");
-    CHECK(why(DType::bf16, 20'004, 20'008, 256) == "cols: 20004 do not fill chunks of 16 bytes");
-    CHECK(why(DType::fp32, 20'008, 20'009, 256) == "ldx: 20009 is no multiple of 16 bytes");
-    CHECK(why(DType::fp32, 20'008, 20'008, 260) == "x: is not aligned to 16 bytes");
-    CHECK(why(DType::fp32, 4096, 4096, 256) == "cols: 4096 are as fast in registers");
-    CHECK(why(DType::fp32, 40'000, 40'000, 256) == "cols: 40000 do not fit into shared memory");
+    const auto chunks = static_cast<ForwardTakes*>(takes_cluster);
+    const auto shared = static_cast<ForwardTakes*>(takes_shared);
+    CHECK(why(chunks, DType::fp32, 20'003, 20'008, 256) ==
+          "cols: 20003 do not fill chunks of 16 bytes");
+    CHECK(why(chunks, DType::bf16, 20'004, 20'008, 256) ==
+          "cols: 20004 do not fill chunks of 16 bytes");
+    CHECK(why(chunks, DType::fp32, 20'008, 20'009, 256) == "ldx: 20009 is no multiple of 16 bytes");
+    CHECK(why(chunks, DType::fp32, 20'008, 20'008, 260) == "x: is not aligned to 16 bytes");
+    CHECK(why(shared, DType::fp32, 4096, 4096, 256) == "cols: 4096 are as fast in registers");
+    CHECK(why(shared, DType::fp32, 40'000, 40'000, 256) ==
+          "cols: 40000 do not fit into shared memory");
   }
 }
 

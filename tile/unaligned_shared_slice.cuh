@@ -1,0 +1,89 @@
+// Rows in shared memory that begin anywhere.
+#pragma once
+
+#include "tile/row_edges.cuh"
+#include "tile/shared_slice.cuh"
+
+namespace tile {
+
+// snippet-begin slice
+/// A thread's slice of a row that begins anywhere: a SharedSlice whose chunks are those of memory.
+/// The row's first and last chunk have some columns only, and come element by element.
+template <class T, int kChunkCount>
+class UnalignedSharedSlice {
+ public:
+  static constexpr int kChunkWidth = 16 / sizeof(T), kChunks = kChunkCount;
+  static constexpr int kUnroll = SharedSlice<T, kChunks>::kUnroll;
+  using Chunk = tile::Chunk<T, kChunkWidth>;
+
+  /// Starts to copy the chunks of the first `cols` columns; what these do not have is `fill`.
+  /// Chunks begin where `row` plus so many columns is aligned to 16 bytes. `row_smem` is as a
+  /// SharedSlice has it.
+  __device__ __forceinline__ UnalignedSharedSlice(const T* row, int cols,
+                                                  ChunkColumns<kChunkWidth> columns, float fill,
+                                                  ptx::SharedAddress row_smem)
+      : UnalignedSharedSlice(row, cols, columns, fill, row_smem, misalignment(row)) {}
+  /// Chunks begin `lead` elements before the row, as those of another row do.
+  __device__ __forceinline__ UnalignedSharedSlice(const T* row, int cols,
+                                                  ChunkColumns<kChunkWidth> columns, float fill,
+                                                  ptx::SharedAddress row_smem, int lead)
+      : columns_(columns),
+        lead_(lead),
+        first_(row_smem + columns.thread * 16),
+        apart_(columns.threads * 16) {
+    const bool aligned = misalignment(row - lead) == 0;
+    const auto is_whole = [&](int col) { return aligned && col >= 0 && col + kChunkWidth <= cols; };
+#pragma unroll
+    for (int i = 0; i < kChunks; ++i) {
+      if (is_whole(column(i))) ptx::cp_async<16>(address(i), row + column(i));
+    }
+#pragma unroll 1
+    for (int i = 0; i < kChunks; ++i) {
+      if (is_whole(column(i))) continue;
+      const Chunk some = load_edge<T, kChunkWidth>(row, column(i), cols, fill);
+      ptx::store_shared(address(i), some.words);
+    }
+  }
+
+  __device__ int lead() const { return lead_; }
+  __device__ int column(int i) const { return columns_.column(i) - lead_; }
+  __device__ __forceinline__ Chunk chunk(int i) const { return {ptx::load_shared(address(i))}; }
+  __device__ __forceinline__ static void store(T* row, int col, int cols,
+                                               const float (&value)[kChunkWidth]) {
+    store_anywhere(row, col, cols, value);
+  }
+
+ private:
+  __device__ __forceinline__ ptx::SharedAddress address(int i) const { return first_ + i * apart_; }
+
+  ChunkColumns<kChunkWidth> columns_;
+  int lead_;
+  ptx::SharedAddress first_;  // of [kChunks] chunks
+  int apart_;                 // bytes from one to the next
+};
+// snippet-end slice
+
+/// A SharedSlice with the same functions.
+template <class T, int kChunkCount>
+class WholeSharedSlice : public SharedSlice<T, kChunkCount> {
+ public:
+  using Base = SharedSlice<T, kChunkCount>;
+  using Base::Base;
+  __device__ __forceinline__ WholeSharedSlice(const T* row, int cols,
+                                              ChunkColumns<Base::kChunkWidth> columns, float fill,
+                                              ptx::SharedAddress row_smem, int)
+      : Base(row, cols, columns, fill, row_smem) {}
+
+  __device__ static int lead() { return 0; }
+  __device__ __forceinline__ static void store(T* row, int col, int,
+                                               const float (&value)[Base::kChunkWidth]) {
+    Base::Chunk::from_floats(value).store(row + col);
+  }
+};
+
+/// The slice in shared memory of rows that consist of whole chunks, or of others.
+template <bool kWhole, class T, int kChunks>
+using SharedSliceOfRow =
+    std::conditional_t<kWhole, WholeSharedSlice<T, kChunks>, UnalignedSharedSlice<T, kChunks>>;
+
+}  // namespace tile
