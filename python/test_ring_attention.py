@@ -27,6 +27,7 @@ try:
 except ImportError:
     torch = None
 else:
+    import torch._dynamo  # here, because the first call of an operator would, in each process
     import torch.distributed as dist
 
     import measure_ring_attention
