@@ -81,6 +81,7 @@ def _place(group=None):
 # ---- Keys and values travel round the ring ----
 
 
+# snippet-begin seen
 def _seen(rank, source, causal, positions):
     """Which of its queries a rank uses with which keys of a source, as slices. Own keys are causal
     by themselves. An earlier rank's second chunk is after all queries, and a later rank's keys are
@@ -90,6 +91,7 @@ def _seen(rank, source, causal, positions):
         return everything, everything
     half = positions // 2
     return (everything, slice(half)) if source < rank else (slice(half, None), everything)
+# snippet-end seen
 
 
 def _start(group, *messages):
@@ -111,11 +113,13 @@ def _wait(transfer):
         work.wait()
 
 
+# snippet-begin merge
 def _merge(o, lse, part_o, part_lse):
     """Merges a part into o and lse: exp(lse) is a part's sum of weights."""
     weight = torch.sigmoid(part_lse - lse)  # exp(part_lse) / (exp(lse) + exp(part_lse))
     o.lerp_(part_o.to(o.dtype), weight.transpose(1, 2)[..., None])
     lse.copy_(torch.logaddexp(lse, part_lse))
+# snippet-end merge
 
 
 def _add(total, part):
@@ -127,6 +131,7 @@ class _RingAttention(torch.autograd.Function):
     def forward(ctx, q, k, v, group, causal, scale):
         rank, ranks = _place(group)
         kv = own = [k.contiguous(), v.contiguous()]
+        # snippet-begin forward
         for step in range(ranks):
             messages, received = [], []
             if step + 1 < ranks:
@@ -142,6 +147,7 @@ class _RingAttention(torch.autograd.Function):
                 _merge(o[:, rows], lse[:, :, rows], part_o, part_lse)
             _wait(transfer)
             kv = received
+        # snippet-end forward
         o = o.to(q.dtype)
         ctx.options = group, causal, scale
         ctx.save_for_backward(q, *own, o, lse)

@@ -74,10 +74,10 @@ def run_ranks(ranks, work, *arguments):
     processes = [context.Process(target=process, args=(rank,)) for rank in range(ranks)]
     for each in processes:
         each.start()
-    found = []
+    found, deadline = [], time.monotonic() + 60
     for each, (receiver, sender) in zip(processes, pipes):
         sender.close()
-        each.join(60)
+        each.join(max(0, deadline - time.monotonic()))
         if each.is_alive():
             each.kill()
             found.append("it hangs")
