@@ -195,10 +195,12 @@ def main():
     args.kv_heads = args.kv_heads or args.heads
     rank = int(os.environ.get("RANK", 0))
     try:
+        card = None
         if tile.device() == "cuda":
-            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
+            card = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
+            torch.cuda.set_device(card)
         if "RANK" in os.environ:
-            dist.init_process_group("nccl" if tile.device() == "cuda" else "gloo",
+            dist.init_process_group("nccl" if card else "gloo", device_id=card,
                                     timeout=datetime.timedelta(seconds=args.timeout))
         found = measure(args)
         wrong = report(found) if rank == 0 else None

@@ -142,6 +142,28 @@ def compare_in_group(rank):
     dist.destroy_process_group()
 
 
+def sum_small_parts(rank):
+    """Each part of another rank is too small to change what is summed in bfloat16."""
+    dist.init_process_group("gloo")
+    next_to_1 = 1 + 2 ** -7
+
+    def forward(q, k, v, causal, *_):
+        o, lse = tile._attention_outputs(q)
+        return o.fill_(1 if causal else next_to_1), lse.fill_(0 if causal else -1)
+
+    def backward(dout, q, k, v, o, lse, causal, *_):
+        return [torch.full_like(x, 1 if causal else 2 ** -9) for x in (q, k, v)]
+
+    with mock.patch.multiple(tile, _attention=forward, _attention_backward=backward):
+        inputs = [torch.zeros(1, 2, 1, 16, dtype=torch.bfloat16, requires_grad=True)
+                  for _ in range(3)]
+        o = ring.ring_attention(*inputs, causal=True)
+        dq, dk, dv = torch.autograd.grad(o, inputs, torch.ones_like(o))
+    for found in (o[:, 1], dq[:, 1], dk[:, 0], dv[:, 0]):  # which get parts of all ranks
+        assert (found == next_to_1).all(), found
+    dist.destroy_process_group()
+
+
 def lose_a_rank(rank, attention):
     dist.init_process_group("gloo")
     x = torch.randn(1, 6, 3, 16)
@@ -194,6 +216,9 @@ class RingAttention(unittest.TestCase):
         self.assertEqual(run_ranks(1, lambda _: [
             compare("one rank", attention, lambda x, dim=1: x.clone(), "float32", True, 2, 1, 1, 9)
             for attention in (ring.ring_attention, ring.heads_attention)]), [""])
+
+    def test_sums_are_in_fp32(self):
+        self.assertEqual(run_ranks(4, sum_small_parts), [""] * 4)
 
     def test_ranks_are_those_of_the_group(self):
         self.assertEqual(run_ranks(3, compare_in_group), [""] * 3)

@@ -72,4 +72,5 @@ def splits(_root):
     return canvas
 
 
-FIGURES = {"docs/figures/ring_attention.svg": ring, "docs/figures/ring_attention_splits.svg": splits}
+FIGURES = {"docs/figures/ring_attention.svg": ring,
+           "docs/figures/ring_attention_splits.svg": splits}
