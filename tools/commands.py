@@ -38,7 +38,7 @@ ELSEWHERE = (
     (r".*/tile_c_fuzz --seed=7 --calls=10000", "a minute: the test harness.c_fuzz makes fewer calls"),
     (r"gcc .* harness/c/example\.c .*", "the test harness.c_example compiles the same file"),
     (r"export .*", "it sets a variable"),
-    (r"python3 python/.*", "it needs PyTorch: .ci/run runs the test with it"),
+    (r"(python3|torchrun .*) python/.*", "it needs PyTorch: .ci/run runs the test with it"),
 )
 
 

@@ -27,6 +27,7 @@ import drawings_contributing as contributing
 import drawings_front_page as front_page
 import drawings_online_softmax as online_softmax
 import drawings_results as results
+import drawings_ring_attention as ring_attention
 from drawing import Canvas
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -40,6 +41,7 @@ def of_page(figures, *names):
 
 PAGES = {"README.md": front_page.FIGURES, "CONTRIBUTING.md": contributing.FIGURES,
          "docs/online_softmax.md": online_softmax.FIGURES,
+         "docs/ring_attention.md": ring_attention.FIGURES,
          "01_vector_add/README.md": vector_add.FIGURES, "02_matmul/README.md": matmul.FIGURES,
          "02_matmul/tensor_cores.md": tensor_cores.FIGURES, "02_matmul/hopper.md": hopper.FIGURES,
          "02_matmul/shapes.md": shapes.FIGURES,
@@ -76,6 +78,21 @@ class WithSource(unittest.TestCase):
         code = " ".join(source(f"{self.chapter}/{file}").split())
         for text in texts:
             self.assertIn(text, code)
+
+
+class RingAttention(unittest.TestCase):
+    def test_each_score_is_computed_once_and_work_is_that_of_the_page(self):
+        every = sorted((query, key) for query in range(8) for key in range(query + 1))
+        page, totals = source("docs/ring_attention.md"), []
+        for name, chunks in ring_attention.SPLITS:
+            steps = range(ring_attention.RANKS)
+            self.assertEqual(sorted(place[1:] for step in steps
+                                    for place in ring_attention.squares(chunks, step)), every, name)
+            totals.append(sum(max(ring_attention.work(chunks, step, rank) for rank in steps)
+                              for step in steps))
+        self.assertIn("{:g} squares one after the other, where {:g} would do".format(*totals), page)
+        self.assertEqual({ring_attention.work(ring_attention.SPLITS[1][1], step, rank)
+                          for step in steps for rank in steps}, {2})
 
 
 class PathOfACall(unittest.TestCase):
