@@ -1,10 +1,10 @@
 // Exercise 05.4: whose turn it is
 //
 // The blocks of all keys add to the gradient of a query, and a sum of floats depends on its order.
-// Backward step 10 fixes the order: each tile of queries has a counter, and a block waits until it
-// shows the block's turn. Blocks begin with the last keys, and wait only for blocks that began
-// before them. So a block's turn at a tile of queries is the number of blocks with later keys that
-// add to the same tile: those with a key that one of its queries sees.
+// Backward step 10 fixes the order: each half of a tile of queries has a counter, and a block waits
+// until it shows the block's turn. Blocks begin with the last keys, and wait only for blocks that
+// began before them. So a block's turn at a tile of queries is the number of blocks with later keys
+// that add to the same tile: those with a key that one of its queries sees.
 // Say what the turn is. It must hold under every mask, also where there are more queries than keys
 // or fewer, and where some queries see nothing. If a turn were too high, its block would wait for
 // ever; if two were equal, their order would be open. No block waits here: the turns are checked.
