@@ -52,6 +52,15 @@ class Copies(unittest.TestCase):
         self.assertEqual(copy["docs/f.svg"], "<svg/>")
         self.assertIn("\n01_one/index.md\n", copy["index.md"])
 
+    def test_a_folder_and_a_page_of_one_name(self):
+        copy = self.staged({"README.md": "# R", "docs/a.md": "# A\n[d](a)", "docs/a/k.cu": "int k;\n"})
+        self.assertEqual(copy["docs/a.md"], "# A\n[d](a/index.md)")
+        self.assertIn("# docs/a\n\n- `k.cu`", copy["docs/a/index.md"])
+
+    def test_two_pages_of_one_name_are_refused(self):
+        with self.assertRaisesRegex(website.documents.DocumentError, "both become a.md"):
+            self.staged({"README.md": "# R", "a.md": "[s](a)", "a": "text"})
+
     def test_mathematics(self):
         copy = self.staged({"README.md": "a $`x^2`$ b\n```math\ny\n```\n```text\n$`x`$\n```\n"})
         self.assertTrue(copy["index.md"].startswith(

@@ -95,7 +95,7 @@ class Stage:
             if not file.exists():
                 return found[0]  # Sphinx says so
             self.sources.add(target)
-            target += ".md"
+            target = self.page_of(target)
         return f"]({os.path.relpath(staged(target), os.path.dirname(page) or '.')}{found['anchor'] or ''})"
 
     def page(self, page, text):
@@ -108,6 +108,10 @@ class Stage:
             line = LINK.sub(lambda found: self.link(page, found), line)
             lines[number - 1] = re.sub("\0(\\d+)\0", lambda found: code[int(found[1])], line)
         return re.sub(r"^(\s*)```math$", r"\1```{math}", "\n".join(lines), flags=re.MULTILINE)
+
+    def page_of(self, path):
+        """The page of a source. That of a folder stands in it: beside it may be a page of its name."""
+        return path + ("/index.md" if (self.root / path).is_dir() else ".md")
 
     def source(self, path):
         file = self.root / path
@@ -128,7 +132,10 @@ class Stage:
             listed = "\n".join(staged(page) for page in pages if page != "README.md")
             written["index.md"] += f"\n```{{toctree}}\n:hidden:\n:caption: {part}\n\n{listed}\n```\n"
         for path in sorted(self.sources):
-            written[f"{path}.md"] = self.source(path)
+            page = self.page_of(path)
+            if page in written:
+                raise documents.DocumentError(f"{path} and a page both become {page}")
+            written[page] = self.source(path)
         for path, text in written.items():
             self.write(path, text)
         for file in self.folder.rglob("*.md"):
