@@ -203,6 +203,17 @@ class Figures(unittest.TestCase):
                 name = path.removeprefix(page.partition("/")[0] + "/")
                 self.assertRegex(text, r"!\[[^\]]{20,}\]\(" + name.replace(".", r"\.") + r"\)")
 
+    def test_letters_on_a_phone(self):
+        """The site lets a figure scroll before its letters have less than 9 px."""
+        kept = float(re.search(r"minWidth = `\$\{([\d.]+) \*", (ROOT / "tools/site_files/site.js")
+                               .read_text(encoding="utf-8"))[1])
+        files = [*ROOT.glob("[0-9]*/figures/*.svg"), *ROOT.glob("docs/figures/*.svg")]
+        self.assertTrue(files)
+        for file in files:
+            sizes = re.findall(r'font-size="([\d.]+)"', file.read_text(encoding="utf-8"))
+            with self.subTest(file.name):
+                self.assertGreaterEqual(kept * min(map(float, sizes)), 9)
+
     def test_dark_screens(self):
         """Each colour has one for dark screens, and text can be read on every ground it may have."""
         def light(colour):
