@@ -6,7 +6,6 @@
 
 namespace tile {
 
-// snippet-begin slice
 /// A thread's slice of a row that begins anywhere: a SharedSlice whose chunks are those of memory.
 /// The row's first and last chunk have some columns only, and come element by element.
 template <class T, int kChunkCount>
@@ -61,7 +60,6 @@ class UnalignedSharedSlice {
   ptx::SharedAddress first_;  // of [kChunks] chunks
   int apart_;                 // bytes from one to the next
 };
-// snippet-end slice
 
 /// A SharedSlice with the same functions.
 template <class T, int kChunkCount>

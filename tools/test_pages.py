@@ -1,12 +1,16 @@
 #!/usr/bin/env python3
-"""Tests of pages.py: what counts as code and as a picture, and which pages are refused. Run by CI."""
+"""Tests of pages.py: what counts as code and as a picture, and which pages are refused; and of the
+front page's numbers. Run by CI."""
 import contextlib
 import io
 import pathlib
+import re
 import tempfile
 import unittest
 
 import pages
+
+ROOT = pathlib.Path(__file__).parents[1]
 
 PAGE = """# A title
 
@@ -59,6 +63,20 @@ class Pages(unittest.TestCase):
                  "01_first/gone.md: listed in WITHOUT_PICTURE, and is no page")):
             with self.subTest(said):
                 self.assertEqual(self.check(text, listed), (said.endswith("nothing found") is False, said))
+
+
+class FrontPage(unittest.TestCase):
+    def test_it_counts_each_chapters_steps_and_exercises(self):
+        rows = re.findall(r"^\| (\d\d) \|.*\| ([\d +]+) steps, (\d+) exercises \|",
+                          (ROOT / "README.md").read_text(encoding="utf-8"), re.M)
+        self.assertEqual(len(rows), 7)
+        for chapter, steps, exercises in rows:
+            with self.subTest(chapter):
+                folder, = ROOT.glob(f"{chapter}_*")
+                found = [path for path in folder.rglob("*.cu")
+                         if re.match(r"(step|forward|backward)\d+_", path.name)]
+                self.assertEqual(sum(map(int, steps.split("+"))), len(found))
+                self.assertEqual(int(exercises), len([*folder.glob("exercises/*.cu")]))
 
 
 if __name__ == "__main__":
