@@ -63,16 +63,15 @@ class Reader:
 
     def __init__(self, folder):
         state = torch.load(folder / "checkpoint.pt", map_location=tile.device(), weights_only=True)
-        self.shape = state["shape"]
-        self.trained = self.shape["length"]
-        self.model = train.Transformer(*(self.shape[name] for name in ("dim", "layers",
-                                                                       "head_dim")))
+        settings = state["settings"]
+        self.trained, self.head_dim = settings["length"], settings["head_dim"]
+        self.model = train.Transformer(settings["dim"], settings["layers"], self.head_dim)
         self.model.to(tile.device()).load_state_dict(state["model"])
 
     def logits(self, texts, method, last):
         """Of each text's `last` positions, [texts, last, VOCABULARY], part by part."""
         length = texts.shape[1]
-        attend = METHODS[method](self.shape["head_dim"], self.trained, length)
+        attend = METHODS[method](self.head_dim, self.trained, length)
         for part in texts.split(max(TOKENS // length, 1)):
             with torch.no_grad(), torch.autocast(tile.device(), torch.bfloat16):
                 yield self.model(part.int(), attend, train.Ours)[:, -last:].float()

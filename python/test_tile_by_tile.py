@@ -181,12 +181,13 @@ def product_cases():
 
 
 def cross_entropy_cases():
-    targets = torch.tensor([[3, 0, -1], [2, -1, 4]])
+    targets = {device: torch.tensor([[3, 0, -1], [2, -1, 4]], device=device)
+               for device in ("cpu", tile.device())}
 
     def ours(logits):
-        return tile.cross_entropy(logits, targets.to(logits.device), ignore_index=-1)
+        return tile.cross_entropy(logits, targets[logits.device.type], ignore_index=-1)
     yield Case("cross_entropy", ours, lambda logits: torch.nn.functional.cross_entropy(
-        logits.flatten(0, 1), targets.flatten().to(logits.device), ignore_index=-1),
+        logits.flatten(0, 1), targets[logits.device.type].flatten(), ignore_index=-1),
         [[2, 3, 5]], by_module=ours)
 
 

@@ -70,18 +70,10 @@ class PyTorchs:
 
 class Ours:
     """The same, computed by this project's kernels."""
-    linear = staticmethod(tile.linear)
-    rms_norm = staticmethod(tile.rms_norm)
-    rotary = staticmethod(tile.rotary)
-    cross_entropy = staticmethod(tile.cross_entropy)
-
-    @staticmethod
-    def embedding(table, tokens):
-        return tile.embedding(table, positions=tokens)
-
-    @staticmethod
-    def attention(q, k, v):
-        return tile.attention(q, k, v, causal=True)
+    linear, rms_norm, rotary, cross_entropy, embedding, attention = map(staticmethod, (
+        tile.linear, tile.rms_norm, tile.rotary, tile.cross_entropy,
+        lambda table, tokens: tile.embedding(table, positions=tokens),
+        lambda q, k, v: tile.attention(q, k, v, causal=True)))
 
 
 OPERATORS = {"tile": Ours, "pytorch": PyTorchs}
@@ -184,18 +176,13 @@ def save(path, state):
     os.replace(f"{path}.part", path)
 
 
-class Stop:
-    """Ctrl-C and SIGTERM end the run after its step, with a checkpoint; a second one at once."""
-
-    def __init__(self):
-        self.asked = False
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._ask)
-
-    def _ask(self, number, _frame):
-        if self.asked:
-            raise SystemExit(128 + number)
-        self.asked = True
+def on_stop(act):
+    """Ctrl-C and SIGTERM call act(); a second one ends the process."""
+    def handle(number, _frame):
+        signal.signal(number, signal.SIG_DFL)
+        act()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, handle)
 
 
 def mean_loss(files, loss_of, length, batch, device):
@@ -246,11 +233,12 @@ def main(arguments=None):
 
     args.folder.mkdir(parents=True, exist_ok=True)
     checkpoint, first_step, spent = args.folder / "checkpoint.pt", 0, 0.0
-    shape = {name: getattr(args, name) for name in ("dim", "layers", "head_dim", "length")}
+    settings = {name: value for name, value in vars(args).items()
+                if name not in ("folder", "resume", "save_every")}
     if args.resume:
         state = torch.load(checkpoint, map_location=device, weights_only=True)
-        if state["shape"] != shape:
-            raise SystemExit(f"{checkpoint} is of a model with {state['shape']}")
+        if state["settings"] != settings:
+            raise SystemExit(f"{checkpoint} is of a run with {state['settings']}")
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
         first_step, spent = state["step"], state["seconds"]
@@ -270,9 +258,10 @@ def main(arguments=None):
     count = sum(each.numel() for each in model.parameters())
     print(f"{count / 1e6:.1f} M parameters; {len(batches.text) / 1e6:.1f} MB of PyTorch "
           f"{torch.__version__}'s sources; {len(held_out)} files held out", flush=True)
-    stop, log = Stop(), (args.folder / "log.jsonl").open("a" if args.resume else "w")
-    since, speeds = time.perf_counter(), []
-    logged = since
+    stop, log = [], (args.folder / "log.jsonl").open("a" if args.resume else "w")
+    on_stop(lambda: stop.append(True))
+    logged, since, speeds, line = first_step, time.perf_counter(), [], {}
+    last = since
     for step in range(first_step, args.steps):
         for group in optimizer.param_groups:
             group["lr"] = rate_at(step, args)
@@ -284,9 +273,8 @@ def main(arguments=None):
         done = step + 1
         if done % LOGGED_EVERY == 0 or done == args.steps:
             loss, now = loss.item(), time.perf_counter()  # the loss waits for the card
-            tokens = ((done - 1) % LOGGED_EVERY + 1) * args.batch * args.length
-            speeds.append(tokens / (now - logged))
-            logged, speed = now, statistics.median(speeds)  # of which the first may compile
+            speeds.append((done - logged) * args.batch * args.length / (now - last))
+            logged, last, speed = done, now, statistics.median(speeds)  # the first may compile
             left = (args.steps - done) * args.batch * args.length / speed
             line = dict(step=done, loss=loss, tokens_per_second=round(speed),
                         seconds=round(spent + now - since, 3))
@@ -295,16 +283,16 @@ def main(arguments=None):
                   f"{left:.0f} s left   ", end="", flush=True)
             if not math.isfinite(loss):
                 raise SystemExit(f"\nthe loss is {loss}")
-        if done % args.save_every == 0 or done == args.steps or stop.asked:
+        if done % args.save_every == 0 or done == args.steps or stop:
             save(checkpoint, dict(
-                model=model.state_dict(), optimizer=optimizer.state_dict(), step=done, shape=shape,
-                seconds=spent + time.perf_counter() - since))
-        if stop.asked:
+                model=model.state_dict(), optimizer=optimizer.state_dict(), step=done,
+                settings=settings, seconds=spent + time.perf_counter() - since))
+        if stop:
             print(f"\nstopped after step {done}: --resume goes on from {checkpoint}")
             return 130
     line |= dict(held_out_loss=mean_loss(held_out, loss_of, args.length, args.batch, device),
-                 parameters=count, operators=args.operators, compiled=args.compile,
-                 torch=torch.__version__, device=tile.library().device_name, seed=args.seed)
+                 parameters=count, torch=torch.__version__, device=tile.library().device_name,
+                 peak_bytes=torch.cuda.max_memory_allocated() if device == "cuda" else 0, **settings)
     (args.folder / "results.json").write_text(json.dumps(line, indent=1) + "\n")
     print(f"\n{line['held_out_loss']:.4f} nats a byte on held-out files")
     return 0
