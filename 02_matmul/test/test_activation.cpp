@@ -171,6 +171,8 @@ TEST_SUITE("chapter") {
         c.wants_dx = c.wants_dbias = false;
         check_backward(c);
       }
+      // More groups than the second kernel's threads load at once.
+      check_backward(random_backward(type, Activation::none, {8'300, 2}));
     }
   }
 

@@ -148,11 +148,11 @@ Made activate_backward(Draw& draw) {
   if (has_dbias) {
     Operand& dbias = c->vector("dbias", &a->dbias, Role::output, p.type, p.cols);
     dbias.is_optional = true, dbias.extents = {"cols"};
+    c->has_workspace(&a->workspace, &a->workspace_bytes, tile_activate_backward_workspace_bytes);
   }
-  c->has_workspace(&a->workspace, &a->workspace_bytes, tile_activate_backward_workspace_bytes);
-  const Names unread{"ldx", "lddx"};
-  c->extent("rows", &a->rows, p.rows > 0 ? kAny : 0, {"x", "dx"});
-  c->extent("cols", &a->cols, p.rows > 0 ? kAny : 0, unread);
+  const Names even_if_null{"x", "ldx", "dx", "lddx"};
+  c->extent("rows", &a->rows, p.rows > 0 ? kAny : 0, even_if_null);
+  c->extent("cols", &a->cols, p.rows > 0 ? kAny : 0, even_if_null);
   c->expect = [c = c.get(), p, reads_x, has_dx, has_dbias] {
     std::vector<double> x;
     if (reads_x) x = c->values("x");

@@ -41,7 +41,8 @@ TEST_CASE("activations and their backward pass") {
     const Values x = tile::normal(kCount, type, 1), dy = tile::normal(kCount, type, 2);
     for (const tile_activation activation : kActivations) {
       for (const std::int64_t padding : {std::int64_t{0}, kPadding}) {
-        CAPTURE(activation), CAPTURE(padding);
+        CAPTURE(activation);
+        CAPTURE(padding);
         Memory memory;
         auto a = sized<tile_activate_args>(kTypes[t], activation, padding);
         const auto backward = backward_problem(type, activation);
