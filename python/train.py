@@ -176,12 +176,16 @@ def save(path, state):
     os.replace(f"{path}.part", path)
 
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
 def on_stop(act):
     """Ctrl-C and SIGTERM call act(); a second one ends the process."""
-    def handle(number, _frame):
-        signal.signal(number, signal.SIG_DFL)
+    def handle(*_):
+        for number in SIGNALS:
+            signal.signal(number, signal.SIG_DFL)
         act()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in SIGNALS:
         signal.signal(number, handle)
 
 
@@ -290,6 +294,8 @@ def main(arguments=None):
         if stop:
             print(f"\nstopped after step {done}: --resume goes on from {checkpoint}")
             return 130
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
     line |= dict(held_out_loss=mean_loss(held_out, loss_of, args.length, args.batch, device),
                  parameters=count, torch=torch.__version__, device=tile.library().device_name,
                  peak_bytes=torch.cuda.max_memory_allocated() if device == "cuda" else 0, **settings)
