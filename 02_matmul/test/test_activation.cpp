@@ -170,6 +170,10 @@ TEST_SUITE("chapter") {
         }
         c.wants_dx = c.wants_dbias = false;
         check_backward(c);
+        // Rows begin at multiples of 16 bytes, and none ends at one.
+        c = random_backward(type, activation, {20, 37});
+        c.x_place = c.dy_place = c.dx_place = {3, 0};
+        check_backward(c);
       }
       // More groups than the second kernel's threads load at once.
       check_backward(random_backward(type, Activation::none, {8'300, 2}));

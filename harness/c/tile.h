@@ -646,7 +646,9 @@ tile_rotary_attention_backward_reference(const tile_attention_backward_args* arg
 /* The table's row of its position is added to each token, once, before the first layer. The table
  * is learned or sinusoidal:
  *     y[b, s, :] = x[b, s, :] + table[position(b, s), :]
- * Types: fp32, fp16, bf16. y may be x; otherwise what is written overlaps nothing else. */
+ * Without x, y is the row itself: with token ids as positions and a table of the vocabulary, a
+ * token embedding. Types: fp32, fp16, bf16. y may be x; otherwise what is written overlaps nothing
+ * else. */
 typedef struct tile_embedding_args {
   size_t struct_size; /* sizeof(tile_embedding_args) */
   const char* step;
@@ -654,7 +656,7 @@ typedef struct tile_embedding_args {
   int64_t batch, length, dim;
   int64_t table_positions;  /* rows of the table; positions are below this */
   int64_t first_position;   /* of each batch entry's first token, unless there are positions */
-  const void* x;            /* [batch][length][dim] */
+  const void* x;            /* [batch][length][dim]; NULL: y is the row */
   const void* table;        /* [table_positions][dim] */
   void* y;                  /* [batch][length][dim] */
   const int32_t* positions; /* of each token, [batch][length]; NULL: they count from first_position.
