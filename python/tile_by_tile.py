@@ -203,8 +203,11 @@ def _operator(name):
 
 
 def _with_gradients(operator, save, gradients):
-    """The operator as a function with gradients. They are those of an autograd.Function, and not
-    registered with the operator, because torch.func takes no others."""
+    """The operator as a function with gradients: those of an autograd.Function, since torch.func
+    takes no others, and while torch.compile traces those registered with the operator, since Dynamo
+    before PyTorch 2.12 does not trace such a Function."""
+    operator.register_autograd(gradients, setup_context=save)
+
     class Function(torch.autograd.Function):
         generate_vmap_rule = True
 
@@ -216,7 +219,7 @@ def _with_gradients(operator, save, gradients):
 
     def function(*inputs):
         _refuse_forward_mode(operator._qualname)
-        return Function.apply(*inputs)
+        return operator(*inputs) if torch.compiler.is_compiling() else Function.apply(*inputs)
     return function
 
 
