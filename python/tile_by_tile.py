@@ -121,15 +121,12 @@ def _run(operation, x, /, **fields):
 
 
 def _start(operation, element_type, fields, allocate):
-    """Runs an operation, with a workspace of allocate(bytes) if it has one."""
+    """Runs an operation, with a workspace of allocate(bytes) if it has one that is not given."""
     known = dict(tile_c.STRUCTS[operation]._fields_)
     if "workspace" in known and "workspace" not in fields:
-        count = library().workspace_bytes(operation, element_type, **fields)
-        workspace = allocate(count)
-        fields["workspace"] = workspace.data_ptr()
-        if "workspace_bytes" in known:
-            fields["workspace_bytes"] = count
-    library().run(operation, element_type, **fields)
+        library().run_with_workspace(operation, element_type, allocate, **fields)
+    else:
+        library().run(operation, element_type, **fields)
 
 
 def _require(condition, message):
@@ -197,18 +194,33 @@ def _like(x, *others):
     return _as(x.dtype if _autocast_type(x) else None, *others)
 
 
+_operators = torch.library.Library("tile_by_tile", "DEF")
+
+
 def _operator(name):
-    """A torch.library operator that changes none of its arguments."""
-    return torch.library.custom_op(f"tile_by_tile::{name}", mutates_args=())
+    """A torch.library operator that changes none of its arguments, with less between its call and
+    its function than torch.library.custom_op() puts there."""
+    def define(function):
+        _operators.define(name + torch.library.infer_schema(function, mutates_args=()),
+                          tags=torch.Tag.pt2_compliant_tag)
+        _operators.impl(name, function, "CompositeExplicitAutograd")
+        return getattr(torch.ops.tile_by_tile, name).default
+    return define
+
+
+def _fake(operator):
+    """What torch.compile calls in place of the operator: its results, without data."""
+    return torch.library.register_fake(operator._schema.name, lib=_operators)
 
 
 def _with_gradients(operator, save, gradients):
-    """The operator as a function with gradients: those of an autograd.Function, since torch.func
-    takes no others, and while torch.compile traces those registered with the operator, since Dynamo
-    before PyTorch 2.12 does not trace such a Function."""
-    operator.register_autograd(gradients, setup_context=save)
+    """The operator as a function with gradients. torch.compile takes those that are registered with
+    an operator, and torch.func only an autograd.Function that has a setup_context. Other calls take
+    another one, because PyTorch looks at the signature of that one each time."""
+    torch.library.register_autograd(operator._schema.name, gradients, setup_context=save,
+                                    lib=_operators)
 
-    class Function(torch.autograd.Function):
+    class ForTorchFunc(torch.autograd.Function):
         generate_vmap_rule = True
 
         @staticmethod
@@ -217,16 +229,33 @@ def _with_gradients(operator, save, gradients):
 
         setup_context, backward = staticmethod(save), staticmethod(gradients)
 
+    def without_autograd(*inputs):
+        with torch._C._AutoDispatchBelowAutograd():
+            return operator(*inputs)
+
+    class Function(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, *inputs):
+            output = without_autograd(*inputs)
+            save(ctx, inputs, output)
+            return output
+
+        backward = staticmethod(gradients)
+
     def function(*inputs):
-        _refuse_forward_mode(operator._qualname)
-        return operator(*inputs) if torch.compiler.is_compiling() else Function.apply(*inputs)
+        _refuse_forward_mode(operator._schema.name)
+        if torch.compiler.is_compiling():
+            return operator(*inputs)
+        if torch._C._are_functorch_transforms_active():
+            return ForTorchFunc.apply(*inputs)
+        return (Function.apply if torch.is_grad_enabled() else without_autograd)(*inputs)
     return function
 
 
 def _without_gradients(operator):
     """A backward pass as a function, whose gradients would be second derivatives."""
     def refuse(*_):
-        raise NotImplementedError(f"{operator._qualname} has no gradients: there are no second "
+        raise NotImplementedError(f"{operator._schema.name} has no gradients: there are no second "
                                   "derivatives")
     return _with_gradients(operator, lambda ctx, inputs, output: None, refuse)
 
@@ -297,7 +326,7 @@ def _product_outputs(a, fields, kept):
     return a.new_empty(shape), a.new_empty(shape if kept else (0,))
 
 
-@_product.register_fake
+@_fake(_product)
 def _(a, b, bias, activation, transposed, kept):
     return _product_outputs(a, _product_fields(a, b, bias, activation, transposed), kept)
 
@@ -329,7 +358,7 @@ def _product_gradients_of(a, b, fields, has_bias, needs_da, needs_db):
             a.new_empty((fields["n"] if has_bias else 0,)))
 
 
-@_product_backward.register_fake
+@_fake(_product_backward)
 def _(dc, a, b, z, activation, transposed, has_bias, needs_da, needs_db):
     fields = _product_fields(a, b, None, activation, transposed)
     return _product_gradients_of(a, b, fields, has_bias, needs_da, needs_db)
@@ -386,7 +415,7 @@ def _softmax(x: Tensor, scale: float | None, causal: bool, log: bool) -> Tensor:
     return y
 
 
-@_softmax.register_fake
+@_fake(_softmax)
 def _(x, scale, causal, log):
     _matrix(x, causal, scale)
     return x.new_empty(x.shape)
@@ -401,7 +430,7 @@ def _softmax_backward(dy: Tensor, y: Tensor, scale: float | None, causal: bool,
     return dx
 
 
-@_softmax_backward.register_fake
+@_fake(_softmax_backward)
 def _(dy, y, scale, causal, log):
     return y.new_empty(y.shape)
 
@@ -484,7 +513,7 @@ def _norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float,
     return y, mean, rstd
 
 
-@_norm.register_fake
+@_fake(_norm)
 def _(x, weight, bias, eps, rms):
     _rows(x, weight, bias, rms)
     return _norm_outputs(x, rms)
@@ -506,7 +535,7 @@ def _norm_gradients_of(x, weight, has_bias):
             x.new_empty((x.shape[-1] if has_bias else 0,)))
 
 
-@_norm_backward.register_fake
+@_fake(_norm_backward)
 def _(dy, x, weight, mean, rstd, rms, has_bias):
     return _norm_gradients_of(x, weight, has_bias)
 
@@ -627,7 +656,7 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float | Non
     return o, lse
 
 
-@_attention.register_fake
+@_fake(_attention)
 def _(q, k, v, causal, scale, window, query_lengths, key_lengths):
     _attention_fields(q, k, v, causal, scale, query_lengths, key_lengths)
     _window_fields(window)
@@ -649,7 +678,7 @@ def _attention_backward(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor
     return dq, dk, dv
 
 
-@_attention_backward.register_fake
+@_fake(_attention_backward)
 def _(dout, q, k, v, o, lse, causal, scale, window, query_lengths, key_lengths):
     return _empty_like(q, k, v)
 
@@ -841,7 +870,7 @@ def _rotary(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, frequencies: Tensor,
     return q_out, k_out
 
 
-@_rotary.register_fake
+@_fake(_rotary)
 def _(q, k, cos, sin, frequencies, attention_factor, positions, first_position, interleaved,
       backward):
     _rotary_fields(q, k, cos, sin, frequencies, positions)
@@ -895,7 +924,7 @@ def _windowed_attention(q1: Tensor, k1: Tensor, q2: Tensor, k2: Tensor, v: Tenso
     return o, lse
 
 
-@_windowed_attention.register_fake
+@_fake(_windowed_attention)
 def _(q1, k1, q2, k2, v, window, causal, scale, query_lengths, key_lengths):
     _attention_fields(q1, k1, v, causal, scale, query_lengths, key_lengths, q2=(q2, "q"),
                       k2=(k2, "k"))
@@ -915,7 +944,7 @@ def _windowed_attention_backward(
     return gradients
 
 
-@_windowed_attention_backward.register_fake
+@_fake(_windowed_attention_backward)
 def _(dout, q1, k1, q2, k2, v, o, lse, window, causal, scale, query_lengths, key_lengths):
     return _empty_like(q1, k1, q2, k2, v)
 
@@ -1019,7 +1048,7 @@ def _windowed_rotary_attention(
     return o, lse
 
 
-@_windowed_rotary_attention.register_fake
+@_fake(_windowed_rotary_attention)
 def _(q, *others):
     _windowed_rotary_fields(q, *others)
     return _attention_outputs(q)
@@ -1040,7 +1069,7 @@ def _windowed_rotary_attention_backward(
     return dq, dk, dv
 
 
-@_windowed_rotary_attention_backward.register_fake
+@_fake(_windowed_rotary_attention_backward)
 def _(dout, q, k, v, *others):
     return _empty_like(q, k, v)
 
@@ -1111,7 +1140,7 @@ def _embedding(table: Tensor, x: Tensor | None, positions: Tensor | None,
     return y
 
 
-@_embedding.register_fake
+@_fake(_embedding)
 def _(table, x, positions, first_position):
     fields = _embedding_fields(table, x, positions, first_position)
     return table.new_empty([fields[name] for name in ("batch", "length", "dim")])
@@ -1129,7 +1158,7 @@ def _embedding_backward(dy: Tensor, positions: Tensor | None, first_position: in
     return dtable
 
 
-@_embedding_backward.register_fake
+@_fake(_embedding_backward)
 def _(dy, positions, first_position, table_positions):
     return dy.new_empty((table_positions, dy.shape[2]))
 

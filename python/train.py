@@ -226,6 +226,7 @@ def main(arguments=None):
     args = parse(arguments)
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # for the next line
     torch.use_deterministic_algorithms(True)  # so that a resumed run has the same bits
+    torch.utils.deterministic.fill_uninitialized_memory = False  # which would be of no use here
     device, ops = tile.device(), OPERATORS[args.operators]
     torch.manual_seed(args.seed)
     model = Transformer(args.dim, args.layers, args.head_dim).to(device)

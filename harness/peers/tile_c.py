@@ -203,15 +203,28 @@ class Library:
                 self._check(status)
         return start
 
+    def _workspace_bytes(self, operation, args):
+        count = I64()
+        self._check(self._function(f"{operation}_workspace_bytes")(ctypes.byref(args),
+                                                                   ctypes.byref(count)))
+        return count.value
+
     def workspace_bytes(self, operation, element_type, **fields):
         args, _ = self._arguments(operation, element_type, fields)
-        count = I64()
-        function = self._function(f"{operation}_workspace_bytes")
-        self._check(function(ctypes.byref(args), ctypes.byref(count)))
-        return count.value
+        return self._workspace_bytes(operation, args)
 
     def run(self, operation, element_type, **fields):
         self.prepare(operation, element_type, **fields)()
+
+    def run_with_workspace(self, operation, element_type, allocate, **fields):
+        """run(), with a workspace of allocate(bytes) that has a data_ptr()."""
+        args, _kept = self._arguments(operation, element_type, fields)
+        count = self._workspace_bytes(operation, args)
+        workspace = allocate(count)
+        args.workspace = workspace.data_ptr()
+        if hasattr(args, "workspace_bytes"):
+            args.workspace_bytes = count
+        self._check(self._function(operation)(ctypes.byref(args)))
 
     def synchronize(self, stream=None):
         self._call("tile_synchronize", stream)
