@@ -259,6 +259,16 @@ TEST_SUITE("chapter") {
     }
   }
 
+  TEST_CASE("relu's slope is the same of y as of x") {
+    const Values x{0., -0., 3, -3, kInfinity, -kInfinity}, dy{1, 2, 3, 4, 5, 6};
+    const ActivateBackwardProblem p{
+        .type = DType::fp32, .rows = 6, .cols = 1, .activation = Activation::relu};
+    const ActivateProblem forward{
+        .type = DType::fp32, .rows = 6, .cols = 1, .activation = Activation::relu};
+    CHECK(reference(p, x, dy).dx.value == Values{0, 0, 3, 0, 5, 0});
+    CHECK(reference(p, reference(forward, x).value, dy).dx.value == Values{0, 0, 3, 0, 5, 0});
+  }
+
   TEST_CASE("bounds of the backward pass are what their derivation says") {
     constexpr double kUnit = 0x1p-24;
     for (const double x : {-3.0, -0.75, 0.0, 0.5, 3.0}) {
