@@ -195,16 +195,18 @@ def _like(x, *others):
 
 
 _operators = torch.library.Library("tile_by_tile", "DEF")
+_computed_by = {}  # the function of each operator
 
 
 def _operator(name):
-    """A torch.library operator that changes none of its arguments, with less between its call and
-    its function than torch.library.custom_op() puts there."""
+    """A torch.library operator that changes none of its arguments."""
     def define(function):
         _operators.define(name + torch.library.infer_schema(function, mutates_args=()),
                           tags=torch.Tag.pt2_compliant_tag)
-        _operators.impl(name, function, "CompositeExplicitAutograd")
-        return getattr(torch.ops.tile_by_tile, name).default
+        _operators.impl(name, torch._disable_dynamo(function), "CompositeExplicitAutograd")
+        operator = getattr(torch.ops.tile_by_tile, name).default
+        _computed_by[operator] = function
+        return operator
     return define
 
 
@@ -216,7 +218,8 @@ def _fake(operator):
 def _with_gradients(operator, save, gradients):
     """The operator as a function with gradients. torch.compile takes those that are registered with
     an operator, and torch.func only an autograd.Function that has a setup_context. Other calls take
-    another one, because PyTorch looks at the signature of that one each time."""
+    what costs least: a Function whose signature PyTorch does not look at each time, and no operator
+    unless something looks at operators."""
     torch.library.register_autograd(operator._schema.name, gradients, setup_context=save,
                                     lib=_operators)
 
@@ -229,9 +232,15 @@ def _with_gradients(operator, save, gradients):
 
         setup_context, backward = staticmethod(save), staticmethod(gradients)
 
+    compute = _computed_by[operator]
+
     def without_autograd(*inputs):
-        with torch._C._AutoDispatchBelowAutograd():
-            return operator(*inputs)
+        if torch._C._len_torch_dispatch_stack() or any(
+                isinstance(each, Tensor) and type(each) not in (Tensor, nn.Parameter)
+                for each in inputs):
+            with torch._C._AutoDispatchBelowAutograd():
+                return operator(*inputs)
+        return compute(*inputs)
 
     class Function(torch.autograd.Function):
         @staticmethod
