@@ -68,7 +68,8 @@ Status validate_matrices(const ActivateBackwardProblem& p, const ActivateBackwar
   TILE_TRY(validate_sizes(p));
   if (b.workspace_bytes < 0) return tile::invalid_argument("workspace_bytes", "is negative");
   if (is_empty(p)) return {};
-  const auto [x, dy, dx] = matrices(p, b);
+  const BackwardMatrices all = matrices(p, b);
+  const MatrixArgument &x = all.x, &dy = all.dy, &dx = all.dx;
   const MatrixArgument dbias{"dbias", "", b.dbias, 1, p.cols, p.cols, element_bytes(p.type)};
   const MatrixArgument workspace{"workspace",       "", b.workspace, 1, b.workspace_bytes,
                                  b.workspace_bytes, 1};

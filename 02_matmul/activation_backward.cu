@@ -130,10 +130,9 @@ __global__ void __launch_bounds__(kSumWarps* tile::kWarp)
 template <class T, int kWidth>
 tile::Status launch(const ActivateBackwardProblem& p, const ActivateBackwardBuffers& b,
                     void* stream) {
-  const auto rows_of = [](auto* data, std::int64_t ld) { return tile::Rows{data, ld}; };
-  const auto x = rows_of(static_cast<const T*>(b.x), p.ldx),
-             dy = rows_of(static_cast<const T*>(b.dy), p.lddy);
-  const auto dx = rows_of(static_cast<T*>(b.dx), p.lddx);
+  const tile::Rows<const T> x{static_cast<const T*>(b.x), p.ldx},
+      dy{static_cast<const T*>(b.dy), p.lddy};
+  const tile::Rows<T> dx{static_cast<T*>(b.dx), p.lddx};
   auto* sums = b.dbias ? static_cast<float*>(b.workspace) : nullptr;
   const std::int64_t groups = row_groups(p), block_cols = tile::kWarp * kWidth;
   unsigned blocks = 0, sum_blocks = 0;
