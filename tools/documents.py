@@ -183,7 +183,8 @@ def anchors_of(lines):
 
 
 def language(path):
-    return LANGUAGES.get(pathlib.PurePath(path).suffix, "text")
+    path = pathlib.PurePath(path)
+    return "cmake" if path.name == "CMakeLists.txt" else LANGUAGES.get(path.suffix, "text")
 
 
 def fenced(lines, info="text"):
