@@ -27,12 +27,18 @@ static std::array<tile::MatrixArgument, 3> matrices(const Problem& p, const Buff
            {"c", "ldc", buffers.c, p.m, p.n, p.ldc, c_element}}};
 }
 
-tile::Status validate_sizes(const Problem& p) {
-  if (p.activation != Activation::none && p.activation != Activation::relu &&
-      p.activation != Activation::gelu) {
-    return tile::invalid_argument(
-        "activation", std::to_string(static_cast<int>(p.activation)) + " is none of those known");
+tile::Status check_activation(Activation activation) {
+  switch (activation) {
+    case Activation::none:
+    case Activation::relu:
+    case Activation::gelu: return {};
   }
+  return tile::invalid_argument(
+      "activation", std::to_string(static_cast<int>(activation)) + " is none of those known");
+}
+
+tile::Status validate_sizes(const Problem& p) {
+  TILE_TRY(check_activation(p.activation));
   const struct {
     const char* name;
     std::int64_t value;

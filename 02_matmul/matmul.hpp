@@ -16,6 +16,7 @@ inline constexpr std::string_view kTitle =
 /// 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), the approximation of x P(X <= x), X normal, by
 /// Hendrycks and Gimpel ("Gaussian Error Linear Units", 2016); at -infinity it is its limit, 0.
 enum class Activation { none, relu, gelu };
+tile::Status check_activation(Activation activation);
 
 /// C = activation(alpha op(A) op(B) + beta C + bias). The bias, where there is one, has an element
 /// for each column. The matrices are row-major. op(A) is A, or its transpose. The two products of

@@ -103,6 +103,40 @@ double activation_error(Activation activation, double x, double error) {
   return inherited + own;
 }
 
+/// The derivative of an activation, and the error of a kernel's.
+struct Slope {
+  double value, error;
+};
+Slope slope_of(Activation activation, double x) {
+  if (std::isnan(x) && activation != Activation::none) return {x, 0};
+  if (activation == Activation::none) return {1, 0};
+  if (activation == Activation::relu) return {x > 0 ? 1. : 0., 0};
+  // gelu is x s(w), s the logistic function, so its slope is s(w) + s(w) s(-w) x w'. A kernel takes
+  // 16 for what is greater, where s(-w) is 0 in fp32.
+  if (x < -16) return {0, 0};
+  if (x > 16) return {1, 5 * kUnit};
+  const double c = 2 * std::sqrt(2 / std::numbers::pi), d = 0.044715 * c;
+  const double w = x * (c + d * x * x), x_slope = x * (c + 3 * d * x * x);
+  const double s = 1 / (1 + std::exp(-w)), other = 1 / (1 + std::exp(w));
+  const double curved = s * other * x_slope;
+  // A kernel computes e = exp(-|w|) and r = 1 / (1 + e). As above, e is off by (4 + 7.4 |w|) u. Of
+  // that r inherits the share e r, which is s or s(-w), the smaller one, and 5u come from the sum
+  // and the division. For x > 0, s is r; otherwise e r, which rounds once more. e r^2 x w' inherits
+  // at most all of e's error, twice 5u, and has eight roundings. Both are added. Below 2^-126 e may
+  // be 0, and x w' is less than 2^10.
+  const double of_e = 4 + 7.4 * std::abs(w), less = std::min(s, other);
+  return {s + curved,
+          kUnit * (6 * s + less * of_e + (18 + of_e) * std::abs(curved) + std::abs(s + curved)) +
+              0x1p-116};
+}
+
+/// With infinity where the type has it.
+double stored(double value, const tile::Rounding& out) {
+  return std::abs(value) >= out.infinite
+             ? std::copysign(std::numeric_limits<double>::infinity(), value)
+             : value;
+}
+
 }  // namespace
 
 tile::Expected reference(const Problem& p, std::span<const double> a, std::span<const double> b,
@@ -154,13 +188,49 @@ tile::Expected reference(const Problem& p, std::span<const double> a, std::span<
         value = activated(p.activation, value);
       }
       error += out.error(value, error);
-      expected.value.push_back(std::abs(value) >= out.infinite
-                                   ? std::copysign(std::numeric_limits<double>::infinity(), value)
-                                   : value);
+      expected.value.push_back(stored(value, out));
       expected.bound.push_back(exact ? 0 : error);
     }
   }
   return expected;
+}
+
+tile::Expected reference(const ActivateProblem& p, std::span<const double> x) {
+  const tile::Rounding out = tile::rounding_of(p.type);
+  tile::Expected y{{p.rows, p.cols}, {}, {}};
+  for (const double each : x) {
+    const double value = activated(p.activation, each);
+    const double error = activation_error(p.activation, each, 0);
+    y.value.push_back(value);
+    y.bound.push_back(p.activation == Activation::gelu ? error + out.error(value, error) : 0);
+  }
+  return y;
+}
+
+ActivateBackwardReference reference(const ActivateBackwardProblem& p, std::span<const double> x,
+                                    std::span<const double> dy) {
+  const tile::Rounding out = tile::rounding_of(p.type);
+  const auto cols = static_cast<std::size_t>(p.cols);
+  std::vector<double> sum(cols), magnitude(cols), inherited(cols);
+  tile::Expected dx{{p.rows, p.cols}, {}, {}}, dbias{{p.cols}, {}, {}};
+  const bool is_exact = p.activation != Activation::gelu;  // dx is dy, or 0
+  for (std::size_t i = 0; i < dy.size(); ++i) {
+    const Slope slope = slope_of(p.activation, x.empty() ? 0 : x[i]);
+    const double value = dy[i] * slope.value;
+    const double error =
+        is_exact ? 0 : std::abs(dy[i]) * slope.error + kUnit * std::abs(value) + kTiny;
+    dx.value.push_back(stored(value, out));
+    dx.bound.push_back(is_exact ? 0 : error + out.error(value, error));
+    sum[i % cols] += value, magnitude[i % cols] += std::abs(value) + error;
+    inherited[i % cols] += error;
+  }
+  const double roundings = 4 * std::sqrt(static_cast<double>(p.rows)) * kUnit;
+  for (std::size_t col = 0; col < cols; ++col) {
+    const double error = inherited[col] + roundings / (1 - roundings) * magnitude[col];
+    dbias.value.push_back(stored(sum[col], out));
+    dbias.bound.push_back(error + out.error(sum[col], error));
+  }
+  return {dx, dbias};
 }
 
 }  // namespace matmul

@@ -3,8 +3,8 @@
 
 #include <span>
 
+#include "activation.hpp"
 #include "harness/compare.hpp"
-#include "matmul.hpp"
 
 namespace matmul {
 
@@ -28,5 +28,17 @@ tile::Expected reference(const Problem& problem, std::span<const double> a,
                          std::span<const double> b, std::span<const double> c, bool zero_mean,
                          std::span<const double> bias = {}, bool fused = false, double scale = 1,
                          bool exact = false);
+
+/// y in double, and how far a correct kernel may be from it: not at all without gelu.
+tile::Expected reference(const ActivateProblem& problem, std::span<const double> x);
+
+/// The gradients, too. Of dbias the bound is that of dx in fp32, and 4 sqrt(rows) roundings of the
+/// sum of magnitudes, of which some cancel (Higham and Mary, "A new approach to probabilistic
+/// rounding error analysis", 2019); up to 16 rows they are more than there are additions.
+struct ActivateBackwardReference {
+  tile::Expected dx, dbias;
+};
+ActivateBackwardReference reference(const ActivateBackwardProblem& problem,
+                                    std::span<const double> x, std::span<const double> dy);
 
 }  // namespace matmul

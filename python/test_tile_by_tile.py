@@ -155,6 +155,68 @@ def made(module):
     return module
 
 
+def product_cases():
+    functional, call = torch.nn.functional, torch.func.functional_call
+    x, weight, row = [2, 3, 5], [7, 5], [7]
+
+    def activated(y, activation):
+        return {None: y, "relu": y.relu(),
+                "gelu": functional.gelu(y, approximate="tanh")}[activation]
+
+    def add(name, activation, has_bias):
+        def module(x, weight, *bias):
+            linear = tile.Linear(5, 7, has_bias, x.device, x.dtype, activation=activation)
+            return call(made(linear), dict(zip(("weight", "bias"), (weight, *bias))), (x,))
+        return Case(name, lambda x, *others: tile.linear(x, *others, activation=activation),
+                    lambda x, *others: activated(functional.linear(x, *others), activation),
+                    [x, weight] + [row] * has_bias, by_module=module)
+    yield add("linear, gelu", "gelu", True)
+    yield add("linear", None, True)
+    yield add("linear, relu without bias", "relu", False)
+
+    def product(a, b, bias):
+        return tile.matmul(a, b, bias, "relu")
+    yield Case("matmul, relu", product, lambda a, b, bias: (a @ b + bias).relu(),
+               [x, [5, 7], row], by_module=product)
+
+
+def cross_entropy_cases():
+    targets = {device: torch.tensor([[3, 0, -1], [2, -1, 4]], device=device)
+               for device in ("cpu", tile.device())}
+
+    def ours(logits):
+        return tile.cross_entropy(logits, targets[logits.device.type], ignore_index=-1)
+    yield Case("cross_entropy", ours, lambda logits: torch.nn.functional.cross_entropy(
+        logits.flatten(0, 1), targets[logits.device.type].flatten(), ignore_index=-1),
+        [[2, 3, 5]], by_module=ours)
+
+
+def embedding_cases():
+    x, table = [2, 4, 8], [6, 8]
+
+    def add(name, shapes, first, *rows):
+        def places(device):
+            return torch.tensor(rows, device=device) if rows else None
+
+        def ours(table, *x):
+            return tile.embedding(table, *x, positions=places(table.device), first_position=first)
+
+        def by_module(table, *x):
+            if not rows:  # the module is of tokens
+                return ours(table, *x)
+            module = tile.Embedding(6, 8, table.device, table.dtype)
+            return torch.func.functional_call(made(module), dict(weight=table),
+                                              (places(table.device), *x))
+
+        def expected(table, *x):
+            at = torch.tensor(rows or [range(first, first + 4)] * 2, device=table.device)
+            return sum(x, table[at])
+        return Case(name, ours, expected, shapes, by_module=by_module)
+    yield add("embedding", [table], 0, [3, 0, 3, 5], [1, 3, 0, 4])
+    yield add("embedding added to x", [table, x], 0, [3, 0, 3, 5], [1, 3, 0, 4])
+    yield add("embedding from a position on", [table, x], 2)
+
+
 def norm_cases():
     functional, call = torch.nn.functional, torch.func.functional_call
     x, row = [2, 3, 9], [9]
@@ -341,6 +403,9 @@ SIZES, LITTLE = (2, 4, 2, 5, 7, 16), (1, 2, 1, 3, 4, 4)  # as these have it: bat
 
 
 def all_cases(sizes):
+    yield from product_cases()
+    yield from cross_entropy_cases()
+    yield from embedding_cases()
     yield from softmax_cases()
     yield from norm_cases()
     yield from attention_cases(*sizes)
@@ -543,8 +608,8 @@ class Operators(unittest.TestCase):
                     torch.library.opcheck(function, tuple(given))
                     self.check_fake(function, [transposed(each) for each in given])
                 checked.add(function._schema.name)
-        self.assertEqual(checked, {each._qualname for each in vars(tile).values()
-                                   if isinstance(each, torch.library.CustomOpDef)})
+        self.assertEqual(checked, {each._schema.name for each in vars(tile).values()
+                                   if isinstance(each, torch._ops.OpOverload)})
 
     def check_fake(self, function, args):
         """That results without data have the shapes and strides of those with data."""
@@ -649,13 +714,77 @@ class Operators(unittest.TestCase):
             q, k, v = (torch.randn(1, 130, 2, 64, dtype=dtype, device=tile.device(),
                                    requires_grad=True) for _ in range(3))
             loss = tile.attention(q, k, v, causal=True).float().square().sum()
+            steps, start = [], tile._start
+
+            def recorded(*args):  # in the thread of the backward pass, whose last step it is
+                start(*args)
+                steps.append(tile.library().last_step)
             torch.use_deterministic_algorithms(True)
             try:
-                loss.backward()
+                with mock.patch.object(tile, "_start", recorded):
+                    loss.backward()
             finally:
                 torch.use_deterministic_algorithms(False)
             if tile.library().is_simulated or torch.cuda.get_device_capability()[0] == 9:
-                self.assertEqual(tile.library().last_step, wanted)
+                self.assertEqual(steps, [wanted])
+
+    def test_autocast(self):
+        """Products and attention compute in its type, cross-entropy in float32, and the others in
+        that of their first tensor."""
+        kind, device = torch.bfloat16, tile.device()
+        for case in one_of_each():
+            tensors = tensors_of(case, torch.float32)
+            casts = any(word in case.name for word in ("linear", "matmul", "attention", "windowed"))
+            as_if = [each.detach().to(kind if casts else torch.float32) for each in tensors]
+            with self.subTest(case.name):
+                with torch.autocast(device, kind):
+                    found = as_list(case.ours(*tensors))
+                for each, other in zip(found, as_list(case.ours(*as_if)), strict=True):
+                    self.assertEqual(each.dtype, other.dtype)
+                    self.assertTrue(torch.equal(each.detach(), other))
+                gradients = torch.autograd.grad([each.float().sum() for each in smooth(found)],
+                                                tensors)
+                self.assertEqual({each.dtype for each in gradients}, {torch.float32})
+        x = torch.randn(3, 9, device=device, dtype=kind)
+        weight, double = torch.ones(9, device=device), torch.ones(2, 3, dtype=torch.float64)
+        with torch.autocast(device, kind):
+            self.assertEqual(tile.layer_norm(x, weight, weight).dtype, kind)
+            self.assertEqual(tile.cross_entropy(x, torch.zeros_like(x[:, 0]).long()).dtype,
+                             torch.float32)
+            self.assertEqual(tile.linear(double, double).dtype, torch.float64)
+
+    def test_cuda_graphs_capture_every_call(self):
+        if tile.device() != "cuda":
+            raise unittest.SkipTest("graphs are of a GPU, and this library is of the CPU device")
+        make = torch.tensor  # which a graph does not capture: it copies from the host
+        for case in all_cases(SIZES):
+            for dtype in (torch.float32, torch.bfloat16):
+                with self.subTest(case.name, dtype=dtype):
+                    self.check_graph(case, tensors_of(case, dtype), make)
+
+    def check_graph(self, case, tensors, make):
+        def compute():
+            found = smooth(as_list(case.ours(*tensors)))
+            return found + list(torch.autograd.grad(found, tensors,
+                                                    [torch.ones_like(each) for each in found]))
+        kept, stream = [], torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            with mock.patch.object(torch, "tensor", lambda *args, **options: kept.append(
+                    make(*args, **options)) or kept[-1]):
+                compute()
+            graph, again = torch.cuda.CUDAGraph(), iter(kept)
+            torch.cuda.synchronize()
+            with mock.patch.object(torch, "tensor", lambda *args, **options: next(again)), \
+                    torch.cuda.graph(graph, stream=stream):
+                captured = compute()
+        torch.cuda.current_stream().wait_stream(stream)
+        with torch.no_grad():
+            for each in tensors:
+                each.mul_(0.5)
+        graph.replay()
+        for each, other in zip(captured, compute(), strict=True):
+            torch.testing.assert_close(each, other)
 
     def test_derivatives_in_forward_mode_are_refused(self):
         for case in one_of_each():
@@ -821,6 +950,17 @@ class Errors(unittest.TestCase):
         self.refused(ValueError, "scale: 0 is not positive", tile.softmax, q, scale=0.0)
         self.refused(ValueError, "window is not", tile.attention, q, k, k, window=(1,))
         self.refused(ValueError, "k2 is ", tile.windowed_attention, q, k, q, q, k, 3)
+        self.refused(ValueError, r"b is \[16, 3\], where \[-1, 16\] is meant", tile.linear, q,
+                     torch.ones(16, 3, device=device))
+        self.refused(ValueError, r"bias is not \[16\]", tile.linear, q, torch.diag(row), row[:3])
+        self.refused(ValueError, "activation: 'tanh' is not one of None, relu, gelu", tile.linear,
+                     q, torch.diag(row), activation="tanh")
+        self.refused(ValueError, r"targets is \[2\]", tile.cross_entropy, row[None],
+                     torch.zeros(2, dtype=torch.int64, device=device))
+        self.refused(TypeError, "targets is of torch.float32", tile.cross_entropy, q[0, 0, 0], row[0])
+        self.refused(ValueError, "neither x nor positions", tile.embedding, torch.diag(row))
+        self.refused(ValueError, r"x is not \[batch, length, 16\]", tile.embedding,
+                     torch.diag(row), q)
         tables = tile.rotary_tables(16, 9, device=device)
         self.refused(ValueError, "cos and sin are not tables", tile.rotary, q, q,
                      tables._replace(cos=tables.cos[None]))

@@ -3,9 +3,10 @@
     import tile_by_tile as tile
     o = tile.attention(q, k, v, causal=True)
 
-Softmax, LayerNorm, RMSNorm, attention, rotary embeddings, and attention whose near and far keys are
-scored by different rotations. Each is an operator of torch.library, into which torch.compile does
-not look, and has gradients, for torch.func too. Each function comes before the modules that use it.
+Matrix products with bias and activation, softmax, cross-entropy, LayerNorm, RMSNorm, embeddings,
+attention, rotary embeddings, and attention whose near and far keys are scored by different
+rotations. Each is an operator of torch.library, into which torch.compile does not look, and has
+gradients, for torch.func too. Each function comes before the modules that use it.
 
 Tensors are float32, float16 or bfloat16, on the device that libtile_c.so computes on: a GPU, or
 the CPU if it was built for the CPU device. Tensors of float64 are computed on the CPU by the
@@ -13,6 +14,10 @@ references of the kernels' tests. They are slow, and exact enough for torch.auto
 There are no second derivatives, except of rotary(), and none in forward mode: asking for one is a
 NotImplementedError. What is wrong with a tensor is a ValueError or a TypeError, and what the
 library refuses is a TileError with the library's message.
+
+Under torch.autocast matrix products and attention compute in its type, as PyTorch's do, and
+cross-entropy in float32. The others compute in the type of their first tensor, to which weights and
+biases are converted.
 
 Queries, keys and values are [batch, length, heads, head_dim]. Other strides need no copy if the
 elements of a row are contiguous, so tensors [batch, heads, length, head_dim] can be given as
@@ -116,15 +121,12 @@ def _run(operation, x, /, **fields):
 
 
 def _start(operation, element_type, fields, allocate):
-    """Runs an operation, with a workspace of allocate(bytes) if it has one."""
+    """Runs an operation, with a workspace of allocate(bytes) if it has one that is not given."""
     known = dict(tile_c.STRUCTS[operation]._fields_)
-    if "workspace" in known:
-        count = library().workspace_bytes(operation, element_type, **fields)
-        workspace = allocate(count)
-        fields["workspace"] = workspace.data_ptr()
-        if "workspace_bytes" in known:
-            fields["workspace_bytes"] = count
-    library().run(operation, element_type, **fields)
+    if "workspace" in known and "workspace" not in fields:
+        library().run_with_workspace(operation, element_type, allocate, **fields)
+    else:
+        library().run(operation, element_type, **fields)
 
 
 def _require(condition, message):
@@ -168,15 +170,57 @@ def _refuse_forward_mode(name):
                                   "torch.func.jvp, jacfwd, hessian)")
 
 
+def _autocast_type(x):
+    """The type of torch.autocast for tensors like x, or None: outside of it, and for float64."""
+    if (isinstance(x, Tensor) and x.is_floating_point() and x.dtype != torch.float64
+            and torch.is_autocast_enabled(x.device.type)):
+        return torch.get_autocast_dtype(x.device.type)
+    return None
+
+
+def _as(dtype, *tensors):
+    """The floating tensors among these in a type, or as they are if it is None."""
+    return [each.to(dtype) if dtype and isinstance(each, Tensor) and each.is_floating_point()
+            else each for each in tensors]
+
+
+def _autocast(x, *others):
+    """x and others in autocast's type, where it is enabled."""
+    return _as(_autocast_type(x), x, *others)
+
+
+def _like(x, *others):
+    """Weights and biases in the type of x, where autocast is enabled."""
+    return _as(x.dtype if _autocast_type(x) else None, *others)
+
+
+_operators = torch.library.Library("tile_by_tile", "DEF")
+
+
 def _operator(name):
-    """A torch.library operator that changes none of its arguments."""
-    return torch.library.custom_op(f"tile_by_tile::{name}", mutates_args=())
+    """A torch.library operator that changes none of its arguments, with less between its call and
+    its function than torch.library.custom_op() puts there."""
+    def define(function):
+        _operators.define(name + torch.library.infer_schema(function, mutates_args=()),
+                          tags=torch.Tag.pt2_compliant_tag)
+        _operators.impl(name, function, "CompositeExplicitAutograd")
+        return getattr(torch.ops.tile_by_tile, name).default
+    return define
+
+
+def _fake(operator):
+    """What torch.compile calls in place of the operator: its results, without data."""
+    return torch.library.register_fake(operator._schema.name, lib=_operators)
 
 
 def _with_gradients(operator, save, gradients):
-    """The operator as a function with gradients. They are those of an autograd.Function, and not
-    registered with the operator, because torch.func takes no others."""
-    class Function(torch.autograd.Function):
+    """The operator as a function with gradients. torch.compile takes those that are registered with
+    an operator, and torch.func only an autograd.Function that has a setup_context. Other calls take
+    another one, because PyTorch looks at the signature of that one each time."""
+    torch.library.register_autograd(operator._schema.name, gradients, setup_context=save,
+                                    lib=_operators)
+
+    class ForTorchFunc(torch.autograd.Function):
         generate_vmap_rule = True
 
         @staticmethod
@@ -185,18 +229,161 @@ def _with_gradients(operator, save, gradients):
 
         setup_context, backward = staticmethod(save), staticmethod(gradients)
 
+    def without_autograd(*inputs):
+        with torch._C._AutoDispatchBelowAutograd():
+            return operator(*inputs)
+
+    class Function(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, *inputs):
+            output = without_autograd(*inputs)
+            save(ctx, inputs, output)
+            return output
+
+        backward = staticmethod(gradients)
+
     def function(*inputs):
-        _refuse_forward_mode(operator._qualname)
-        return Function.apply(*inputs)
+        _refuse_forward_mode(operator._schema.name)
+        if torch.compiler.is_compiling():
+            return operator(*inputs)
+        if torch._C._are_functorch_transforms_active():
+            return ForTorchFunc.apply(*inputs)
+        return (Function.apply if torch.is_grad_enabled() else without_autograd)(*inputs)
     return function
 
 
 def _without_gradients(operator):
     """A backward pass as a function, whose gradients would be second derivatives."""
     def refuse(*_):
-        raise NotImplementedError(f"{operator._qualname} has no gradients: there are no second "
+        raise NotImplementedError(f"{operator._schema.name} has no gradients: there are no second "
                                   "derivatives")
     return _with_gradients(operator, lambda ctx, inputs, output: None, refuse)
+
+
+# ---- Matrix products ----
+
+ACTIVATIONS = {None: 0, "relu": 1, "gelu": 2}  # gelu as in F.gelu(x, approximate="tanh")
+
+
+def linear(x, weight, bias=None, activation=None):
+    """activation(x weight^T + bias), as F.linear() computes it.
+
+    x             [..., in_features]
+    weight        [out_features, in_features]
+    bias          [out_features] or None
+    activation    one of ACTIVATIONS
+    """
+    return _matmul(x, weight, bias, activation, True)
+
+
+def matmul(a, b, bias=None, activation=None):
+    """activation(a b + bias); a is [..., k], b is [k, n], bias is [n] or None."""
+    return _matmul(a, b, bias, activation, False)
+
+
+def _matmul(a, b, bias, activation, transposed):
+    _require_tensors(a=a, b=b)
+    a, b, bias = _autocast(a, b, bias)
+    # The fused kernel does not keep what gelu is computed from, and its gradient needs.
+    kept = activation == "gelu" and torch.is_grad_enabled()
+    return _product_function(a, b, bias, activation, transposed, kept)[0]
+
+
+def _product_fields(a, b, bias, activation, transposed):
+    _require_tensors(a=a, b=b)
+    _require(a.dim() > 0, "a has no dimensions")
+    k = a.shape[-1]
+    _require(b.dim() == 2 and b.shape[int(transposed)] == k,
+             f"b is {list(b.shape)}, where {[-1, k] if transposed else [k, -1]} is meant")
+    n = b.shape[0 if transposed else 1]
+    _require(bias is None or tuple(bias.shape) == (n,), f"bias is not [{n}]")
+    _require_alike(a, b=b, bias=bias)
+    return dict(m=math.prod(a.shape[:-1]), n=n, k=k, transpose_b=int(transposed),
+                activation=_number(ACTIVATIONS, "activation", activation))
+
+
+def _number(numbers, what, name):
+    _require(name in numbers, f"{what}: {name!r} is not one of {', '.join(map(str, numbers))}")
+    return numbers[name]
+
+
+@_operator("matmul")
+def _product(a: Tensor, b: Tensor, bias: Tensor | None, activation: str | None, transposed: bool,
+             kept: bool) -> tuple[Tensor, Tensor]:
+    """The result, and if it is to be kept what the activation is computed from."""
+    fields = _product_fields(a, b, bias, activation, transposed)
+    c, z = _product_outputs(a, fields, kept)
+    kind = fields.pop("activation")
+    _run("matmul", a, **fields, a=a.contiguous(), b=b.contiguous(), bias=_contiguous(bias),
+         activation=0 if kept else kind, c=z if kept else c)
+    if kept:
+        _run("activate", a, rows=fields["m"], cols=fields["n"], x=z, y=c, activation=kind)
+    return c, z
+
+
+def _product_outputs(a, fields, kept):
+    shape = (*a.shape[:-1], fields["n"])
+    return a.new_empty(shape), a.new_empty(shape if kept else (0,))
+
+
+@_fake(_product)
+def _(a, b, bias, activation, transposed, kept):
+    return _product_outputs(a, _product_fields(a, b, bias, activation, transposed), kept)
+
+
+@_operator("matmul_backward")
+def _product_backward(dc: Tensor, a: Tensor, b: Tensor, z: Tensor | None, activation: str | None,
+                      transposed: bool, has_bias: bool, needs_da: bool,
+                      needs_db: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """da, db, dbias; those that are not needed are empty. z is what the activation
+    is computed from, or for relu the result."""
+    fields = _product_fields(a, b, None, activation, transposed)
+    m, n, k = fields["m"], fields["n"], fields["k"]
+    da, db, dbias = _product_gradients_of(a, b, fields, has_bias, needs_da, needs_db)
+    a, b, dz = a.contiguous(), b.contiguous(), dc.contiguous()
+    if activation or has_bias:
+        dy, dz = dz, torch.empty_like(dz) if activation else dz
+        _run("activate_backward", dy, rows=m, cols=n, x=z, dy=dy, dx=dz if activation else None,
+             dbias=dbias if has_bias else None, activation=fields["activation"])
+    if needs_da:
+        _run("matmul", a, m=m, n=k, k=n, a=dz, b=b, transpose_b=int(not transposed), c=da)
+    if needs_db:
+        left, right, rows, cols = (dz, a, n, k) if transposed else (a, dz, k, n)
+        _run("matmul", a, m=rows, n=cols, k=m, transpose_a=1, a=left, b=right, c=db)
+    return da, db, dbias
+
+
+def _product_gradients_of(a, b, fields, has_bias, needs_da, needs_db):
+    return (a.new_empty(a.shape if needs_da else (0,)), b.new_empty(b.shape if needs_db else (0,)),
+            a.new_empty((fields["n"] if has_bias else 0,)))
+
+
+@_fake(_product_backward)
+def _(dc, a, b, z, activation, transposed, has_bias, needs_da, needs_db):
+    fields = _product_fields(a, b, None, activation, transposed)
+    return _product_gradients_of(a, b, fields, has_bias, needs_da, needs_db)
+
+
+_product_backward_function = _without_gradients(_product_backward)
+
+
+def _product_context(ctx, inputs, output):
+    a, b, bias, ctx.activation, ctx.transposed, kept = inputs
+    c, z = output
+    ctx.has_bias = bias is not None
+    ctx.mark_non_differentiable(z)
+    ctx.save_for_backward(a, b, z if kept else c if ctx.activation else None)
+
+
+def _product_gradients(ctx, dc, _z):
+    needs_da, needs_db = ctx.needs_input_grad[:2]
+    da, db, dbias = _product_backward_function(dc, *ctx.saved_tensors, ctx.activation,
+                                               ctx.transposed, ctx.has_bias, needs_da, needs_db)
+    return (da if needs_da else None, db if needs_db else None, dbias if ctx.has_bias else None,
+            None, None, None)
+
+
+_product_function = _with_gradients(_product, _product_context, _product_gradients)
 
 
 # ---- Softmax ----
@@ -228,7 +415,7 @@ def _softmax(x: Tensor, scale: float | None, causal: bool, log: bool) -> Tensor:
     return y
 
 
-@_softmax.register_fake
+@_fake(_softmax)
 def _(x, scale, causal, log):
     _matrix(x, causal, scale)
     return x.new_empty(x.shape)
@@ -243,7 +430,7 @@ def _softmax_backward(dy: Tensor, y: Tensor, scale: float | None, causal: bool,
     return dx
 
 
-@_softmax_backward.register_fake
+@_fake(_softmax_backward)
 def _(dy, y, scale, causal, log):
     return y.new_empty(y.shape)
 
@@ -262,17 +449,35 @@ def _softmax_gradients(ctx, dy):
 
 _softmax_function = _with_gradients(_softmax, _softmax_context, _softmax_gradients)
 
+
+def cross_entropy(logits, targets, *, ignore_index=-100):
+    """The mean over rows of -log softmax(logits)[target], as F.cross_entropy() computes it.
+
+    logits          [..., classes]
+    targets         [...], int64, below classes; rows whose target is ignore_index do not count
+    """
+    _require_tensors(logits=logits, targets=targets)
+    _require(logits.dim() > 0 and logits.shape[:-1] == targets.shape,
+             f"targets is {list(targets.shape)}, and logits is {list(logits.shape)}")
+    if targets.dtype != torch.int64:
+        raise TypeError(f"targets is of {targets.dtype}, not of torch.int64")
+    logits, = _as(torch.float32 if _autocast_type(logits) else None, logits)
+    counted = targets != ignore_index
+    logs = softmax(logits, log=True)
+    of_targets = logs.gather(-1, targets.where(counted, 0)[..., None])[..., 0]
+    return -of_targets.where(counted, 0).sum() / counted.sum()
+
 # ---- LayerNorm and RMSNorm ----
 
 
 def layer_norm(x, weight=None, bias=None, eps=1e-5):
     """LayerNorm of each row of x, [..., cols]; weight and bias are [cols] or None."""
-    return _norm_function(x, weight, bias, eps, False)[0]
+    return _norm_function(x, *_like(x, weight, bias), eps, False)[0]
 
 
 def rms_norm(x, weight=None, eps=1e-5):
     """RMSNorm of each row of x, [..., cols]; weight is [cols] or None."""
-    return _norm_function(x, weight, None, eps, True)[0]
+    return _norm_function(x, *_like(x, weight), None, eps, True)[0]
 
 
 def _rows(x, weight, bias, rms):
@@ -308,7 +513,7 @@ def _norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float,
     return y, mean, rstd
 
 
-@_norm.register_fake
+@_fake(_norm)
 def _(x, weight, bias, eps, rms):
     _rows(x, weight, bias, rms)
     return _norm_outputs(x, rms)
@@ -330,7 +535,7 @@ def _norm_gradients_of(x, weight, has_bias):
             x.new_empty((x.shape[-1] if has_bias else 0,)))
 
 
-@_norm_backward.register_fake
+@_fake(_norm_backward)
 def _(dy, x, weight, mean, rstd, rms, has_bias):
     return _norm_gradients_of(x, weight, has_bias)
 
@@ -370,6 +575,7 @@ def attention(q, k, v, *, causal=False, scale=None, window=None, query_lengths=N
     query_lengths     [batch] each, int32: how many queries and keys a batch entry has. They
     key_lengths       replace queries and keys; o is 0 and lse -infinity beyond
     """
+    q, k, v = _autocast(q, k, v)
     o, lse = _attention_function(q, k, v, causal, scale, None if window is None else list(window),
                                  _int32(query_lengths=query_lengths),
                                  _int32(key_lengths=key_lengths))
@@ -450,7 +656,7 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float | Non
     return o, lse
 
 
-@_attention.register_fake
+@_fake(_attention)
 def _(q, k, v, causal, scale, window, query_lengths, key_lengths):
     _attention_fields(q, k, v, causal, scale, query_lengths, key_lengths)
     _window_fields(window)
@@ -472,7 +678,7 @@ def _attention_backward(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor
     return dq, dk, dv
 
 
-@_attention_backward.register_fake
+@_fake(_attention_backward)
 def _(dout, q, k, v, o, lse, causal, scale, window, query_lengths, key_lengths):
     return _empty_like(q, k, v)
 
@@ -596,11 +802,6 @@ def hugging_face_options(parameters, head_dim, max_position_embeddings=None):
                 **{_NAMES.get(name, name): value for name, value in given.items()})
 
 
-def _number(numbers, what, name):
-    _require(name in numbers, f"{what}: {name!r} is not one of {', '.join(numbers)}")
-    return numbers[name]
-
-
 def rotary(q, k, tables, *, positions=None, first_position=0, interleaved=False):
     """q and k with their rows rotated by their positions.
 
@@ -669,7 +870,7 @@ def _rotary(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, frequencies: Tensor,
     return q_out, k_out
 
 
-@_rotary.register_fake
+@_fake(_rotary)
 def _(q, k, cos, sin, frequencies, attention_factor, positions, first_position, interleaved,
       backward):
     _rotary_fields(q, k, cos, sin, frequencies, positions)
@@ -704,6 +905,7 @@ def windowed_attention(q1, k1, q2, k2, v, window, *, causal=False, scale=None, q
     q1, q2      [batch, queries, heads, head_dim]
     k1, k2, v   [batch, keys, kv_heads, head_dim]
     """
+    q1, k1, q2, k2, v = _autocast(q1, k1, q2, k2, v)
     o, lse = _windowed_attention_function(q1, k1, q2, k2, v, window, causal, scale,
                                           _int32(query_lengths=query_lengths),
                                           _int32(key_lengths=key_lengths))
@@ -722,7 +924,7 @@ def _windowed_attention(q1: Tensor, k1: Tensor, q2: Tensor, k2: Tensor, v: Tenso
     return o, lse
 
 
-@_windowed_attention.register_fake
+@_fake(_windowed_attention)
 def _(q1, k1, q2, k2, v, window, causal, scale, query_lengths, key_lengths):
     _attention_fields(q1, k1, v, causal, scale, query_lengths, key_lengths, q2=(q2, "q"),
                       k2=(k2, "k"))
@@ -742,7 +944,7 @@ def _windowed_attention_backward(
     return gradients
 
 
-@_windowed_attention_backward.register_fake
+@_fake(_windowed_attention_backward)
 def _(dout, q1, k1, q2, k2, v, o, lse, window, causal, scale, query_lengths, key_lengths):
     return _empty_like(q1, k1, q2, k2, v)
 
@@ -816,6 +1018,7 @@ def windowed_rotary_attention(q, k, v, tables, *, scale=None, interleaved=False,
     q       [batch, queries, heads, head_dim], not rotated
     k, v    [batch, keys, kv_heads, head_dim], not rotated
     """
+    q, k, v = _autocast(q, k, v)
     o, lse = _windowed_rotary_attention_function(q, k, v, *tables, scale, interleaved,
                                                  _int32(query_lengths=query_lengths),
                                                  _int32(key_lengths=key_lengths))
@@ -845,7 +1048,7 @@ def _windowed_rotary_attention(
     return o, lse
 
 
-@_windowed_rotary_attention.register_fake
+@_fake(_windowed_rotary_attention)
 def _(q, *others):
     _windowed_rotary_fields(q, *others)
     return _attention_outputs(q)
@@ -866,7 +1069,7 @@ def _windowed_rotary_attention_backward(
     return dq, dk, dv
 
 
-@_windowed_rotary_attention_backward.register_fake
+@_fake(_windowed_rotary_attention_backward)
 def _(dout, q, k, v, *others):
     return _empty_like(q, k, v)
 
@@ -893,7 +1096,120 @@ _windowed_rotary_attention_function = _with_gradients(
     _windowed_rotary_attention, _windowed_rotary_attention_context,
     _windowed_rotary_attention_gradients)
 
+# ---- Embeddings ----
+
+
+def embedding(table, x=None, *, positions=None, first_position=0):
+    """Rows of a table: those of tokens, or added to x those of positions.
+
+    table        [table_positions, dim]
+    x            [batch, length, dim]; None: there is none, and y is the table's rows
+    positions    [batch, length], int32 or int64: which row; None: they count from first_position.
+                 A row that the table does not have is NaN
+    """
+    _require_tensors(table=table)
+    _require(x is not None or positions is not None, "there is neither x nor positions")
+    if x is not None:
+        table, = _like(x, table)
+    return _embedding_function(table, x, _int32(positions=positions), first_position)
+
+
+def _embedding_fields(table, x, positions, first_position):
+    _require(table.dim() == 2, f"table has {table.dim()} dimensions: not those of "
+                               "[table_positions, dim]")
+    _require(x is None or x.dim() == 3 and x.shape[2] == table.shape[1],
+             f"x is not [batch, length, {table.shape[1]}]")
+    _require_alike(table, x=x)
+    batch, length = (x if positions is None else positions).shape[:2]
+    if positions is not None:
+        _require(positions.dim() == 2 and (x is None or positions.shape == x.shape[:2]),
+                 "positions is not [batch, length]")
+        _require(positions.dtype == torch.int32, "positions is not int32")
+        _require(positions.device == table.device, f"positions is on {positions.device}, table on "
+                                                   f"{table.device}")
+    return dict(batch=batch, length=length, dim=table.shape[1], table_positions=table.shape[0],
+                positions=_contiguous(positions), first_position=first_position)
+
+
+@_operator("embedding")
+def _embedding(table: Tensor, x: Tensor | None, positions: Tensor | None,
+               first_position: int) -> Tensor:
+    fields = _embedding_fields(table, x, positions, first_position)
+    y = table.new_empty([fields[name] for name in ("batch", "length", "dim")])
+    _run("embedding", table, **fields, table=table.contiguous(), x=_contiguous(x), y=y)
+    return y
+
+
+@_fake(_embedding)
+def _(table, x, positions, first_position):
+    fields = _embedding_fields(table, x, positions, first_position)
+    return table.new_empty([fields[name] for name in ("batch", "length", "dim")])
+
+
+@_operator("embedding_backward")
+def _embedding_backward(dy: Tensor, positions: Tensor | None, first_position: int,
+                        table_positions: int) -> Tensor:
+    batch, length, dim = dy.shape
+    dtable = dy.new_empty((table_positions, dim))
+    # Without a workspace the step runs that gives the same bits each time.
+    _run("embedding_backward", dy, batch=batch, length=length, dim=dim, dy=dy.contiguous(),
+         dtable=dtable, table_positions=table_positions, positions=_contiguous(positions),
+         first_position=first_position, workspace=0)
+    return dtable
+
+
+@_fake(_embedding_backward)
+def _(dy, positions, first_position, table_positions):
+    return dy.new_empty((table_positions, dy.shape[2]))
+
+
+_embedding_backward_function = _without_gradients(_embedding_backward)
+
+
+def _embedding_context(ctx, inputs, output):
+    table, x, positions, ctx.first_position = inputs
+    ctx.table_positions, ctx.has_x = table.shape[0], x is not None
+    ctx.save_for_backward(positions)
+
+
+def _embedding_gradients(ctx, dy):
+    positions, = ctx.saved_tensors
+    dtable = None
+    if ctx.needs_input_grad[0]:
+        dtable = _embedding_backward_function(dy, positions, ctx.first_position,
+                                              ctx.table_positions)
+    return dtable, dy if ctx.has_x else None, None, None
+
+
+_embedding_function = _with_gradients(_embedding, _embedding_context, _embedding_gradients)
+
 # ---- Modules ----
+
+
+class Linear(nn.Module):
+    """linear(), as nn.Linear, with an activation."""
+
+    def __init__(self, in_features, out_features, bias=True, device=None, dtype=None, *,
+                 activation=None):
+        super().__init__()
+        self.activation = activation
+        like = nn.Linear(in_features, out_features, bias, device, dtype)  # how it begins
+        self.weight, self.bias = like.weight, like.bias
+
+    def forward(self, x):
+        return linear(x, self.weight, self.bias, self.activation)
+
+
+class Embedding(nn.Module):
+    """embedding() with a table, [table_positions, dim], of tokens: nn.Embedding."""
+
+    def __init__(self, table_positions, dim, device=None, dtype=None):
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(table_positions, dim, device=device, dtype=dtype))
+        nn.init.normal_(self.weight)
+
+    def forward(self, positions, x=None):
+        return embedding(self.weight, x, positions=positions)
 
 
 class Softmax(nn.Module):

@@ -44,7 +44,6 @@ tile::Status read(const tile_matmul_args* args, tile_matmul_args* given, matmul:
 }
 
 tile::Status compute_reference(const matmul::Problem& p, const matmul::Buffers& buffers) {
-  TILE_TRY(tile::c::check_reference_type(p.type));
   TILE_TRY(matmul::validate_matrices(p, buffers));
   if (p.m == 0 || p.n == 0) return {};
   // What the product does not read may be null.
@@ -63,17 +62,79 @@ tile::Status compute_reference(const matmul::Problem& p, const matmul::Buffers& 
   return {};
 }
 
-}  // namespace
+// The same of an activation and of its backward pass.
+tile::Status read(const tile_activate_args* args, tile_activate_args* given,
+                  matmul::ActivateProblem* p, matmul::ActivateBuffers* buffers) {
+  TILE_TRY(tile::c::read_arguments(args, given));
+  TILE_TRY(tile::c::read_type(given->type, &p->type));
+  TILE_TRY(read_activation(given->activation, &p->activation));
+  p->rows = given->rows, p->cols = given->cols;
+  p->ldx = leading_dimension(given->ldx, p->cols);
+  p->ldy = leading_dimension(given->ldy, p->cols);
+  *buffers = {given->x, given->y};
+  return {};
+}
 
-tile_status tile_matmul(const tile_matmul_args* args) {
-  return tile::c::operation([args]() -> tile::Status {
-    tile_matmul_args given;
-    matmul::Problem problem{};
-    matmul::Buffers buffers{};
+tile::Status read(const tile_activate_backward_args* args, tile_activate_backward_args* given,
+                  matmul::ActivateBackwardProblem* p, matmul::ActivateBackwardBuffers* buffers) {
+  TILE_TRY(tile::c::read_arguments(args, given));
+  TILE_TRY(tile::c::read_type(given->type, &p->type));
+  TILE_TRY(read_activation(given->activation, &p->activation));
+  p->rows = given->rows, p->cols = given->cols;
+  p->ldx = leading_dimension(given->ldx, p->cols);
+  p->lddy = leading_dimension(given->lddy, p->cols);
+  p->lddx = leading_dimension(given->lddx, p->cols);
+  *buffers = {given->x,     given->dy,        given->dx,
+              given->dbias, given->workspace, given->workspace_bytes};
+  return {};
+}
+
+tile::Status compute_reference(const matmul::ActivateProblem& p, const matmul::ActivateBuffers& b) {
+  TILE_TRY(matmul::validate_matrices(p, b));
+  if (is_empty(p)) return {};
+  const tile::Expected y = matmul::reference(p, packed(b.x, p.rows, p.cols, p.ldx));
+  tile::c::unpack(y.value, p.rows, p.cols, p.ldy, b.y);
+  return {};
+}
+
+tile::Status compute_reference(const matmul::ActivateBackwardProblem& p,
+                               const matmul::ActivateBackwardBuffers& b) {
+  TILE_TRY(matmul::validate_matrices(p, b));
+  if (is_empty(p)) return {};
+  std::vector<double> x;
+  if (p.activation != matmul::Activation::none) x = packed(b.x, p.rows, p.cols, p.ldx);
+  const auto found = matmul::reference(p, x, packed(b.dy, p.rows, p.cols, p.lddy));
+  if (b.dx) tile::c::unpack(found.dx.value, p.rows, p.cols, p.lddx, b.dx);
+  if (b.dbias) tile::c::unpack(found.dbias.value, 1, p.cols, p.cols, b.dbias);
+  return {};
+}
+
+template <class Ladder, class Args>
+tile_status launch(const Ladder& ladder, const Args* args) {
+  return tile::c::operation([&]() -> tile::Status {
+    Args given;
+    typename Ladder::Problem problem{};
+    typename Ladder::Buffers buffers{};
     TILE_TRY(read(args, &given, &problem, &buffers));
-    return tile::c::launch_step(matmul::kLadder, given.step, given.stream, problem, buffers);
+    return tile::c::launch_step(ladder, given.step, given.stream, problem, buffers);
   });
 }
+
+template <class Ladder, class Args>
+tile_status refer(const Ladder&, const Args* args) {
+  return tile::c::operation([&]() -> tile::Status {
+    Args given;
+    typename Ladder::Problem problem{};
+    typename Ladder::Buffers buffers{};
+    TILE_TRY(read(args, &given, &problem, &buffers));
+    TILE_TRY(tile::c::check_reference_type(problem.type));
+    return compute_reference(problem, buffers);
+  });
+}
+
+}  // namespace
+
+tile_status tile_matmul(const tile_matmul_args* args) { return launch(matmul::kLadder, args); }
 
 tile_status tile_matmul_workspace_bytes(const tile_matmul_args* args, std::int64_t* bytes) {
   return tile::c::guarded([args, bytes]() -> tile::Status {
@@ -97,11 +158,40 @@ tile_status tile_matmul_workspace_bytes(const tile_matmul_args* args, std::int64
 }
 
 tile_status tile_matmul_reference(const tile_matmul_args* args) {
-  return tile::c::operation([args]() -> tile::Status {
-    tile_matmul_args given;
-    matmul::Problem problem{};
-    matmul::Buffers buffers{};
+  return refer(matmul::kLadder, args);
+}
+
+tile_status tile_activate(const tile_activate_args* args) {
+  return launch(matmul::kActivateLadder, args);
+}
+
+tile_status tile_activate_backward(const tile_activate_backward_args* args) {
+  return launch(matmul::kActivateBackwardLadder, args);
+}
+
+tile_status tile_activate_backward_workspace_bytes(const tile_activate_backward_args* args,
+                                                   std::int64_t* bytes) {
+  return tile::c::guarded([=]() -> tile::Status {
+    if (!bytes) return tile::invalid_argument("bytes", "is null");
+    *bytes = 0;
+    tile_activate_backward_args given;
+    matmul::ActivateBackwardProblem problem{};
+    matmul::ActivateBackwardBuffers buffers{};
     TILE_TRY(read(args, &given, &problem, &buffers));
-    return compute_reference(problem, buffers);
+    TILE_TRY(tile::check_requirements(matmul::kActivateTypes, {}, problem.type));
+    TILE_TRY(matmul::validate_sizes(problem));
+    buffers.workspace_bytes = INT64_MAX;
+    using matmul::ActivateBackwardBuffers, matmul::ActivateBackwardProblem;
+    return tile::c::tell_workspace_bytes<matmul::ActivateBackwardLadder, ActivateBackwardProblem,
+                                         ActivateBackwardBuffers>(
+        matmul::kActivateBackwardLadder, given.step, problem, buffers, bytes);
   });
+}
+
+tile_status tile_activate_reference(const tile_activate_args* args) {
+  return refer(matmul::kActivateLadder, args);
+}
+
+tile_status tile_activate_backward_reference(const tile_activate_backward_args* args) {
+  return refer(matmul::kActivateBackwardLadder, args);
 }

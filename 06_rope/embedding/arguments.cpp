@@ -43,11 +43,10 @@ tile::Status check_chunks(const EmbeddingProblem& p, const std::vector<TensorArg
 
 tile::Status validate_tensors(const EmbeddingProblem& p, const EmbeddingBuffers& b) {
   TILE_TRY(check_numbers(p));
-  TensorArgument y = tokens(p, "y", b.y);
-  y.may_be = "x";
+  TensorArgument x = tokens(p, "x", b.x), y = tokens(p, "y", b.y);
+  x.may_be_null = true, y.may_be = "x";
   TILE_TRY(tile::check_tensors(
-      is_empty(p), {tokens(p, "x", b.x), table(p, "table", b.table), positions(p, b.positions)},
-      {y}, {}));
+      is_empty(p), {x, table(p, "table", b.table), positions(p, b.positions)}, {y}, {}));
   return check_reach(p, b.positions);
 }
 

@@ -22,6 +22,9 @@ namespace {
 constexpr int kThreads = 256;
 // Ids that a thread looks at together: those of a block fill a 32-bit word for each lane of a warp.
 constexpr int kIds = tile::kWarp * tile::kWarp / kThreads;
+// Rows that a thread loads before it adds the first of them. Where tokens are bytes of a text, a
+// quarter may be the same one: its block then waits for memory once for eight rows.
+constexpr int kTogether = 8;
 
 // snippet-begin kernel
 /// A thread's columns of a row of dtable.
@@ -29,9 +32,9 @@ template <class T, int kWidth>
 struct RowSum {
   float of[kWidth] = {};
 
-  __device__ __forceinline__ void add(const T* dy) {  // [kWidth]
+  __device__ __forceinline__ void add(const tile::Chunk<T, kWidth>& dy) {
     float value[kWidth];
-    tile::Chunk<T, kWidth>::load(dy).to_floats(value);
+    dy.to_floats(value);
 #pragma unroll
     for (int e = 0; e < kWidth; ++e) of[e] += value[e];
   }
@@ -50,12 +53,13 @@ __global__ void embedding_backward_by_position(const T* dy,  // [batch][length][
   const bool has_columns = col < dim;  // threads without columns still look for tokens
 
   // dtable[position] = sum over its tokens of dy
+  using Chunk = tile::Chunk<T, kWidth>;
   RowSum<T, kWidth> sum;
   if (!positions.ids) {
     const int token = position - positions.first;
     if (has_columns && token >= 0 && token < positions.length) {
       for (int b = 0; b < batch; ++b) {
-        sum.add(dy + (std::int64_t{b} * positions.length + token) * dim + col);
+        sum.add(Chunk::load(dy + (std::int64_t{b} * positions.length + token) * dim + col));
       }
     }
   } else {
@@ -73,9 +77,22 @@ __global__ void embedding_backward_by_position(const T* dy,  // [batch][length][
       const unsigned own = found_smem[lane];
       for (unsigned words = __ballot_sync(tile::kAllLanes, own != 0); words; words &= words - 1) {
         const int word = __ffs(static_cast<int>(words)) - 1;
-        for (unsigned bits = __shfl_sync(tile::kAllLanes, own, word); bits; bits &= bits - 1) {
-          const std::int64_t token = base + word * tile::kWarp + __ffs(static_cast<int>(bits)) - 1;
-          if (has_columns) sum.add(dy + token * dim + col);
+        unsigned bits = __shfl_sync(tile::kAllLanes, own, word);
+        while (bits) {
+          Chunk rows[kTogether];
+          int count = 0;
+#pragma unroll
+          for (int i = 0; i < kTogether; ++i) {
+            if (!bits) break;
+            const int token = word * tile::kWarp + __ffs(static_cast<int>(bits)) - 1;
+            if (has_columns) rows[i] = Chunk::load(dy + (base + token) * dim + col);
+            bits &= bits - 1;
+            ++count;
+          }
+#pragma unroll
+          for (int i = 0; i < kTogether; ++i) {
+            if (i < count && has_columns) sum.add(rows[i]);
+          }
         }
       }
       __syncthreads();  // all warps have read the words: the next ones may come

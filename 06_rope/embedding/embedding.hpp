@@ -12,8 +12,10 @@ namespace rope {
 ///
 ///     y[b, s, :] = x[b, s, :] + table[position(b, s), :]
 ///
-/// The table is learned, or holds sinusoids(). Backward, dx is dy and is not computed, and a row of
-/// a learned table gets the sum over all tokens at its position, zeros if there are none:
+/// Without x, y is the row itself, to the bit: with token ids as positions and a table of the
+/// vocabulary, the token embedding that a model begins with. The table is learned, or holds
+/// sinusoids(). Backward, dx is dy and is not computed, and a row of a learned table gets the sum
+/// over all tokens at its position, zeros if there are none:
 ///
 ///     dtable[p, :] = sum over position(b, s) = p of dy[b, s, :]
 struct EmbeddingProblem {
@@ -26,7 +28,7 @@ struct EmbeddingProblem {
 /// Device pointers to the first elements, aligned to an element. y may be x; otherwise what is
 /// written overlaps nothing else.
 struct EmbeddingBuffers {
-  const void* x = nullptr;      // [batch][length][dim]
+  const void* x = nullptr;      // [batch][length][dim], or null
   const void* table = nullptr;  // [table_positions][dim] of the problem's type
   void* y = nullptr;            // [batch][length][dim]
   // Of each token, [batch][length]; null: they count from first_position. A token whose position is

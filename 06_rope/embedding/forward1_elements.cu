@@ -13,7 +13,7 @@ constexpr int kThreads = 256;
 
 // snippet-begin kernel
 template <class T>
-__global__ void embedding_elements(const T* x,      // [batch][length][dim]
+__global__ void embedding_elements(const T* x,      // [batch][length][dim], or null
                                    const T* table,  // [positions][dim]
                                    T* y,            // [batch][length][dim], may be x
                                    Positions positions, std::int64_t all, int dim) {
@@ -26,7 +26,8 @@ __global__ void embedding_elements(const T* x,      // [batch][length][dim]
   // y = x + table[position], and NaN for a token without a position in the table.
   float sum = NAN;
   if (position >= 0) {
-    sum = static_cast<float>(x[at]) + static_cast<float>(table[std::int64_t{position} * dim + col]);
+    sum = static_cast<float>(table[std::int64_t{position} * dim + col]);
+    if (x) sum += static_cast<float>(x[at]);
   }
   y[at] = static_cast<T>(sum);
 }

@@ -18,7 +18,7 @@ constexpr int kEntries = 4;  // batch entries of a thread
 // snippet-begin kernel
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    embedding_vectors(const T* x,      // [batch][length][dim]
+    embedding_vectors(const T* x,      // [batch][length][dim], or null
                       const T* table,  // [positions][dim]
                       T* y,            // [batch][length][dim], may be x
                       Positions positions, unsigned all, int batch, int groups, int dim) {
@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(kThreads)
   for (int i = 0; i < kEntries; ++i) {
     position[i] = -1;
     if (first + i * groups >= batch) continue;
-    of_x[i] = Chunk::load(x + begin + i * step);
+    if (x) of_x[i] = Chunk::load(x + begin + i * step);
     position[i] = positions.of(first + i * groups, token);
     if (i > 0 && !positions.ids) {
       of_table[i] = of_table[0];
@@ -52,11 +52,14 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
   for (int i = 0; i < kEntries; ++i) {
     if (first + i * groups >= batch) continue;
-    float sum[kWidth], row[kWidth];
-    of_x[i].to_floats(sum);
-    of_table[i].to_floats(row);
+    float sum[kWidth], other[kWidth];
+    of_table[i].to_floats(sum);
+    of_x[i].to_floats(other);
 #pragma unroll
-    for (int e = 0; e < kWidth; ++e) sum[e] = position[i] < 0 ? NAN : sum[e] + row[e];
+    for (int e = 0; e < kWidth; ++e) {
+      if (x) sum[e] += other[e];
+      if (position[i] < 0) sum[e] = NAN;
+    }
     Chunk::from_floats(sum).store(y + begin + i * step);
   }
 }

@@ -18,8 +18,8 @@ namespace rope {
 /// dim is a sine.
 std::vector<double> sinusoids(std::int64_t positions, std::int64_t dim);
 
-/// y in double, and how far a correct kernel may be from it. `positions` are [batch][length] or
-/// empty.
+/// y in double, and how far a correct kernel may be from it: not at all if x is empty. `positions`
+/// are [batch][length] or empty.
 tile::Expected reference(const EmbeddingProblem& problem, std::span<const double> x,
                          std::span<const double> table, std::span<const int> positions = {});
 

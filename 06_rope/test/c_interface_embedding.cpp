@@ -46,9 +46,10 @@ std::span<const int> ids_at(const EmbeddingProblem& p, const int* ids) {
 void refer(const EmbeddingProblem& p, const EmbeddingBuffers& b) {
   if (rope::is_empty(p)) return;
   const std::int64_t tokens = p.batch * p.length;
+  std::vector<double> x;
+  if (b.x) x = rows_at(b.x, tokens, p.dim);
   const tile::Expected y =
-      rope::reference(p, rows_at(b.x, tokens, p.dim), rows_at(b.table, p.table_positions, p.dim),
-                      ids_at(p, b.positions));
+      rope::reference(p, x, rows_at(b.table, p.table_positions, p.dim), ids_at(p, b.positions));
   tile::c::unpack(y.value, tokens, p.dim, p.dim, b.y);
 }
 

@@ -43,7 +43,7 @@ struct EmbeddingCase {
   struct Offsets {
     std::int64_t tokens = 0, table = 0, y = 0, ids = 0;  // elements from a 256-byte boundary
   } offset = {};
-  bool in_place = false;
+  bool in_place = false, has_x = true;
 };
 
 /// With a table that ends with the last token's position.
@@ -81,7 +81,8 @@ inline std::string describe(const EmbeddingCase& c) {
                                 {"of the ids", c.offset.ids}}) {
     text.append(", ").append(name).append(" ").append(std::to_string(n));
   }
-  return text + (c.ids.empty() ? "" : ", ids") + (c.in_place ? ", in place" : "");
+  return text + (c.ids.empty() ? "" : ", ids") + (c.in_place ? ", in place" : "") +
+         (c.has_x ? "" : ", without x");
 }
 
 inline void check_values(const char* name, const Values& got, const tile::Expected& expected) {
@@ -132,7 +133,7 @@ inline Values run(const ForwardStep& step, const EmbeddingCase& c, const Values&
   const DeviceBuffer in = input_of("x", c.p.type, x, c.offset.tokens);
   const DeviceBuffer rows = input_of("table", c.p.type, table, c.offset.table);
   const IdsBuffer ids(c);
-  const void* from = c.in_place ? y.raw() : in.raw();
+  const void* from = !c.has_x ? nullptr : c.in_place ? y.raw() : in.raw();
   const Status done = tile::run_step(step, c.p, {from, rows.raw(), y.raw(), ids.raw()});
   REQUIRE_MESSAGE(done.ok(), done.message);
   check_intact({&y, &in, &rows});
@@ -167,7 +168,7 @@ inline void check_step(const ForwardStep& step, const EmbeddingCase& c, const Va
                        const Values& table) {
   CAPTURE(step.name);
   CAPTURE(describe(c));
-  const tile::Expected expected = reference(c.p, x, table, c.ids);
+  const tile::Expected expected = reference(c.p, c.has_x ? x : Values{}, table, c.ids);
   for (const Poison poison : tile::poisons_for({&expected})) {
     check_values("y", run(step, c, x, table, poison), expected);
     if (c.in_place) break;  // there is no poison

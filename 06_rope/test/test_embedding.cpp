@@ -112,6 +112,19 @@ TEST_SUITE("step") {
     });
   }
 
+  TEST_CASE("embedding: without x the rows of the table, to the bit") {
+    tile::for_each_step(kEmbeddingLadder, [](const ForwardStep& step, DType type) {
+      for (const Sizes& n : {Sizes{5, 9, 72}, {2, 3, 7}, {1, 4, 8}}) {
+        Case c = simple(type, n.batch, n.length, n.dim);
+        c.has_x = false;
+        check_step(step, c);
+        c.ids = random_ids(n.batch * n.length, -1, static_cast<int>(n.length));
+        const Values x(static_cast<std::size_t>(n.batch * n.length * n.dim), kNaN);
+        check_step(step, c, x, tile::adversarial(n.length * n.dim, type));
+      }
+    });
+  }
+
   TEST_CASE("embedding: NaN, infinities and denormals stay where they are") {
     tile::for_each_step(kEmbeddingLadder, [](const ForwardStep& step, DType type) {
       const Case c = simple(type, 4, 11, 64);
@@ -309,6 +322,8 @@ TEST_SUITE("chapter") {
     const EmbeddingProblem p{DType::fp32, 2, 2, 2, 3};
     const Values x{1, 2, 3, 4, 5, 6, 7, 8}, table{10, 20, 30, 40, 50, 60};
     CHECK(reference(p, x, table).value == Values{11, 22, 33, 44, 15, 26, 37, 48});
+    CHECK(reference(p, {}, table).value == Values{10, 20, 30, 40, 10, 20, 30, 40});
+    CHECK(reference(p, {}, table).bound == Values(8, 0.0));
     const Ids ids{2, 0, 2, 3};
     const tile::Expected y = reference(p, x, table, ids);
     CHECK(Values(y.value.begin(), y.value.begin() + 6) == Values{51, 62, 13, 24, 55, 66});

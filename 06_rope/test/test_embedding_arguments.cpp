@@ -92,7 +92,7 @@ TEST_SUITE("chapter") {
   TEST_CASE("embedding: arguments of the forward pass") {
     std::vector<Row> rows = of_both();
     rows.insert(rows.end(),
-                {{"x", [](Calls& c) { c.forward.x = nullptr; }},
+                {{nullptr, [](Calls& c) { c.forward.x = nullptr; }},
                  {"table", [](Calls& c) { c.forward.table = nullptr; }},
                  {"y", [](Calls& c) { c.forward.y = nullptr; }},
                  {"x", [](Calls& c) { c.forward.x = moved(c.forward.x, 1); }},

@@ -94,6 +94,77 @@ Made matmul(Draw& draw) {
   return c;
 }
 
+// Rows, columns and the activation, of both passes.
+template <class Args, class Problem>
+void activation_options(Call* c, Args* a, Problem* p) {
+  Draw& draw = c->draw;
+  p->type = any_type(draw);
+  p->rows = draw.of({0, 1, 2, 7, 33, 70}), p->cols = draw.of({0, 1, 2, 5, 8, 31, 64, 129, 300});
+  a->rows = p->rows, a->cols = p->cols, a->activation = draw.below(3);
+  p->activation = static_cast<matmul::Activation>(a->activation);
+  c->note("activation", a->activation);
+  c->refuses("activation", &a->activation, {3, INT64_MIN}, TILE_INVALID_ARGUMENT);
+  c->type(p->type, {TILE_FP64, TILE_TF32, TILE_E4M3});
+}
+
+Made activate(Draw& draw) {
+  tile_activate_args* a = nullptr;
+  Made c =
+      make<tile_activate_args>(&draw, "tile_activate", tile_activate, tile_activate_reference, &a);
+  matmul::ActivateProblem p{};
+  activation_options(c.get(), a, &p);
+  c->is_empty = p.rows == 0 || p.cols == 0;
+  const Names extents{"rows", "cols"};
+  c->matrix("x", &a->x, Role::input, p.type, p.rows, p.cols, {"ldx", &a->ldx, extents});
+  const std::string place = draw.of<const char*>({"", "x"});
+  c->matrix("y", &a->y, Role::output, p.type, p.rows, p.cols, {"ldy", &a->ldy, extents, place})
+      .may_be = "x";
+  c->extent("rows", &a->rows, kAny), c->extent("cols", &a->cols, kAny);
+  c->expect = [c = c.get(), p] { return std::vector{matmul::reference(p, c->values("x"))}; };
+  return c;
+}
+
+Made activate_backward(Draw& draw) {
+  using Args = tile_activate_backward_args;
+  Args* a = nullptr;
+  Made c = make<Args>(&draw, "tile_activate_backward", tile_activate_backward,
+                      tile_activate_backward_reference, &a);
+  matmul::ActivateBackwardProblem p{};
+  activation_options(c.get(), a, &p);
+  c->is_empty = p.cols == 0;
+  const Names extents{"rows", "cols"};
+  const bool reads_x = p.activation != matmul::Activation::none;
+  if (reads_x) {
+    c->matrix("x", &a->x, Role::input, p.type, p.rows, p.cols, {"ldx", &a->ldx, extents});
+  }
+  c->matrix("dy", &a->dy, Role::input, p.type, p.rows, p.cols, {"lddy", &a->lddy, extents});
+  const bool has_dx = !draw.one_in(4), has_dbias = !draw.one_in(4);
+  if (has_dx) {
+    const std::string place = draw.of<const char*>({"", "dy"});
+    Operand& dx = c->matrix("dx", &a->dx, Role::output, p.type, p.rows, p.cols,
+                            {"lddx", &a->lddx, extents, place});
+    dx.may_be = "dy", dx.is_optional = true;
+  }
+  if (has_dbias) {
+    Operand& dbias = c->vector("dbias", &a->dbias, Role::output, p.type, p.cols);
+    dbias.is_optional = true, dbias.extents = {"cols"};
+    c->has_workspace(&a->workspace, &a->workspace_bytes, tile_activate_backward_workspace_bytes);
+  }
+  const Names even_if_null{"x", "ldx", "dx", "lddx"};
+  c->extent("rows", &a->rows, p.rows > 0 ? kAny : 0, even_if_null);
+  c->extent("cols", &a->cols, p.rows > 0 ? kAny : 0, even_if_null);
+  c->expect = [c = c.get(), p, reads_x, has_dx, has_dbias] {
+    std::vector<double> x;
+    if (reads_x) x = c->values("x");
+    const auto found = matmul::reference(p, x, c->values("dy"));
+    std::vector<Expected> all;
+    if (has_dx) all.push_back(found.dx);
+    if (has_dbias) all.push_back(found.dbias);
+    return all;
+  };
+  return c;
+}
+
 // One row or two, if they are long.
 std::int64_t any_columns(Draw& draw, std::int64_t* rows) {
   if (!draw.has_twin || draw.one_in(2)) return draw.of({0, 1, 2, 5, 8, 31, 32, 64, 129, 300});
@@ -279,6 +350,7 @@ Made layernorm_backward(Draw& draw) {
 
 std::vector<Operator> matrices() {
   return {{"tile_vector_add", vector_add},       {"tile_matmul", matmul},
+          {"tile_activate", activate},           {"tile_activate_backward", activate_backward},
           {"tile_softmax", softmax_forward},     {"tile_softmax_backward", softmax_backward},
           {"tile_layernorm", layernorm_forward}, {"tile_layernorm_backward", layernorm_backward}};
 }

@@ -331,14 +331,17 @@ Made embedding_forward(Draw& draw) {
   if (!positions.empty()) c->integers("positions", &a->positions, positions);
   const std::int64_t tokens = p.batch * p.length;
   const Shape rows{1, tokens, 1, p.dim};
-  c->operand("x", &a->x, Role::input, p.type, rows, {0, 0, p.dim});
+  const bool has_x = !draw.one_in(3);
+  if (has_x) c->operand("x", &a->x, Role::input, p.type, rows, {0, 0, p.dim}).is_optional = true;
   c->operand("table", &a->table, Role::input, p.type, {1, p.table_positions, 1, p.dim},
              {0, 0, p.dim});
-  const std::int64_t block = draw.one_in(2) ? -1 : static_cast<std::int64_t>(c->operand("x").block);
+  const bool in_place = has_x && draw.one_in(2);
+  const std::int64_t block = in_place ? static_cast<std::int64_t>(c->operand("x").block) : -1;
   c->operand("y", &a->y, Role::output, p.type, rows, {0, 0, p.dim}, block).may_be = "x";
   embedding_extents(c.get(), a, p, !positions.empty());
-  c->expect = [c = c.get(), p, positions] {
-    return std::vector{rope::reference(p, c->values("x"), c->values("table"), positions)};
+  c->expect = [c = c.get(), p, positions, has_x] {
+    const std::vector<double> x = has_x ? c->values("x") : std::vector<double>{};
+    return std::vector{rope::reference(p, x, c->values("table"), positions)};
   };
   return c;
 }

@@ -125,6 +125,9 @@ TEST_CASE("embedding: the references take doubles of the host") {
     forward.positions = positions;
     check_ok(tile_embedding_reference(&forward));
     check_same(y, in.y(c, DType::fp64).value);
+    forward.x = nullptr;
+    check_ok(tile_embedding_reference(&forward));
+    check_same(y, rope::reference(problem_of(c, DType::fp64), {}, in.table, in.positions).value);
     auto backward = sizes<tile_embedding_backward_args>(c, TILE_FP64);
     Values dtable(in.table.size(), 7);
     backward.dy = in.tokens.data(), backward.dtable = dtable.data();

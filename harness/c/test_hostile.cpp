@@ -94,6 +94,15 @@ tile_layernorm_backward_args layernorm_backward(const Zeros& memory, std::int64_
   return a;
 }
 
+tile_activate_backward_args activate_backward(const Zeros& memory, std::int64_t cols) {
+  tile_activate_backward_args a{};
+  a.struct_size = sizeof a;
+  a.type = TILE_FP32, a.rows = 40, a.cols = cols, a.activation = TILE_GELU;
+  a.x = a.dy = memory.part(0), a.dx = memory.part(4), a.dbias = memory.part(7);
+  a.workspace = memory.part(8), a.workspace_bytes = std::int64_t{4} << 20;
+  return a;
+}
+
 // Every operation of attention, with a call that it takes, in a form that does not name the struct.
 // `visit(name, args, run, tell)`.
 template <class Visit>
@@ -167,6 +176,11 @@ TEST_CASE("hostile: two threads call each operation with a size each") {
        [](const Zeros& memory, bool large) {
          const auto a = layernorm_backward(memory, large ? 20'000 : 14'000);
          return tile_layernorm_backward(&a);
+       }},
+      {"activate backward",
+       [](const Zeros& memory, bool large) {
+         const auto a = activate_backward(memory, large ? 2'000 : 1'400);
+         return tile_activate_backward(&a);
        }},
   };
   for (const auto& [name, call] : calls) {

@@ -197,6 +197,57 @@ TILE_API tile_status tile_matmul_workspace_bytes(const tile_matmul_args* args, i
  * well, so the reference multiplies by the same numbers as the kernels. */
 TILE_API tile_status tile_matmul_reference(const tile_matmul_args* args);
 
+/* y = activation(x), of each element of a matrix: what tile_matmul() does last, as a call of its
+ * own, for training, which keeps x. The only step is `activate`. Types: fp32, fp16, bf16. */
+typedef struct tile_activate_args {
+  size_t struct_size; /* sizeof(tile_activate_args) */
+  const char* step;
+  tile_type type;
+  int64_t rows, cols;
+  const void* x; /* [rows][cols] */
+  void* y;       /* [rows][cols]; may be x, with the same rows, and does not overlap it otherwise */
+  int64_t ldx; /* elements from one row of x to the next, no less than a row; 0: rows follow one */
+  int64_t ldy; /* another. Memory between two rows is not touched. */
+  tile_activation activation;
+  void* stream;
+} tile_activate_args;
+TILE_API tile_status tile_activate(const tile_activate_args* args);
+
+/* From dy, the gradient of a loss with respect to y = activation(x + bias), those with respect to x
+ * and to the bias:
+ *     dx = dy activation'(x)      dbias[j] = sum over rows of dx[i][j]
+ * relu' is 0 at 0. gelu' is 0 at -infinity and 1 at infinity. The sum is that of dx before it is
+ * rounded, and its bits are the same each time. Without rows dbias is 0. The only step is
+ * `activate_backward`. Types: fp32, fp16, bf16. */
+typedef struct tile_activate_backward_args {
+  size_t struct_size; /* sizeof(tile_activate_backward_args) */
+  const char* step;
+  tile_type type;
+  int64_t rows, cols;
+  const void* x;  /* [rows][cols], with the bias added already; not read without an activation, and
+                     may be NULL. For relu y will do in its place. */
+  const void* dy; /* [rows][cols] */
+  void* dx;       /* [rows][cols]; may be dy, with the same rows, and does not overlap anything
+                     otherwise; NULL: not wanted */
+  void* dbias;    /* [cols], does not overlap anything; NULL: not wanted */
+  int64_t ldx, lddy, lddx; /* as for the forward pass */
+  tile_activation activation;
+  void* workspace; /* fp32 sums for dbias, aligned to 16 bytes; may hold anything. Without dbias it
+                      may be NULL, of 0 bytes */
+  int64_t workspace_bytes; /* what tile_activate_backward_workspace_bytes() tells */
+  void* stream;
+} tile_activate_backward_args;
+TILE_API tile_status tile_activate_backward(const tile_activate_backward_args* args);
+
+/* The bytes of device memory that dbias needs as a workspace. 0 if there is nothing to compute.
+ * Reads all but the pointers. */
+TILE_API tile_status tile_activate_backward_workspace_bytes(const tile_activate_backward_args* args,
+                                                            int64_t* bytes);
+
+/* The same in double precision on the host, as tile_matmul_reference(). */
+TILE_API tile_status tile_activate_reference(const tile_activate_args* args);
+TILE_API tile_status tile_activate_backward_reference(const tile_activate_backward_args* args);
+
 /* y = softmax(scale x) along the rows of a matrix: exp(scale x) over its sum, or with `log` the
  * logarithm of that. In a row with nothing visible, or only -infinity, all of y is 0 (with `log`
  * -infinity). A NaN or +infinity makes the visible part of its row NaN.
@@ -598,7 +649,9 @@ tile_rotary_attention_backward_reference(const tile_attention_backward_args* arg
 /* The table's row of its position is added to each token, once, before the first layer. The table
  * is learned or sinusoidal:
  *     y[b, s, :] = x[b, s, :] + table[position(b, s), :]
- * Types: fp32, fp16, bf16. y may be x; otherwise what is written overlaps nothing else. */
+ * Without x, y is the row itself: with token ids as positions and a table of the vocabulary, a
+ * token embedding. Types: fp32, fp16, bf16. y may be x; otherwise what is written overlaps nothing
+ * else. */
 typedef struct tile_embedding_args {
   size_t struct_size; /* sizeof(tile_embedding_args) */
   const char* step;
@@ -606,7 +659,7 @@ typedef struct tile_embedding_args {
   int64_t batch, length, dim;
   int64_t table_positions;  /* rows of the table; positions are below this */
   int64_t first_position;   /* of each batch entry's first token, unless there are positions */
-  const void* x;            /* [batch][length][dim] */
+  const void* x;            /* [batch][length][dim]; NULL: y is the row */
   const void* table;        /* [table_positions][dim] */
   void* y;                  /* [batch][length][dim] */
   const int32_t* positions; /* of each token, [batch][length]; NULL: they count from first_position.

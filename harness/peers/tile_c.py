@@ -29,6 +29,11 @@ OPERATIONS = {
     "matmul": [(I64, "m n k"), (I32, "transpose_a transpose_b"), (POINTER, "a b c"),
                (I64, "lda ldb ldc"), (POINTER, "alpha beta stream bias"), (I64, "activation"),
                (POINTER, "a_scale b_scale workspace"), (I64, "workspace_bytes")],
+    "activate": [(I64, "rows cols"), (POINTER, "x y"), (I64, "ldx ldy activation"),
+                 (POINTER, "stream")],
+    "activate_backward": [(I64, "rows cols"), (POINTER, "x dy dx dbias"),
+                          (I64, "ldx lddy lddx activation"), (POINTER, "workspace"),
+                          (I64, "workspace_bytes"), (POINTER, "stream")],
     "softmax": [(F32, "scale"), (I64, "rows cols"), (POINTER, "x y"), (I64, "ldx ldy"),
                 (I32, "log causal"), (I64, "queries"), (POINTER, "workspace"),
                 (I64, "workspace_bytes"), (POINTER, "stream")],
@@ -198,15 +203,28 @@ class Library:
                 self._check(status)
         return start
 
+    def _workspace_bytes(self, operation, args):
+        count = I64()
+        self._check(self._function(f"{operation}_workspace_bytes")(ctypes.byref(args),
+                                                                   ctypes.byref(count)))
+        return count.value
+
     def workspace_bytes(self, operation, element_type, **fields):
         args, _ = self._arguments(operation, element_type, fields)
-        count = I64()
-        function = self._function(f"{operation}_workspace_bytes")
-        self._check(function(ctypes.byref(args), ctypes.byref(count)))
-        return count.value
+        return self._workspace_bytes(operation, args)
 
     def run(self, operation, element_type, **fields):
         self.prepare(operation, element_type, **fields)()
+
+    def run_with_workspace(self, operation, element_type, allocate, **fields):
+        """run(), with a workspace of allocate(bytes) that has a data_ptr()."""
+        args, _kept = self._arguments(operation, element_type, fields)
+        count = self._workspace_bytes(operation, args)
+        workspace = allocate(count)
+        args.workspace = workspace.data_ptr()
+        if hasattr(args, "workspace_bytes"):
+            args.workspace_bytes = count
+        self._check(self._function(operation)(ctypes.byref(args)))
 
     def synchronize(self, stream=None):
         self._call("tile_synchronize", stream)
