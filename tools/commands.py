@@ -27,7 +27,7 @@ SECONDS = 60  # for one command
 
 ELSEWHERE = (
     (r"\./tour( run (05|05 backward|07))?",
-     "8 s or more: .ci/run's check build with clang runs the same, two chapters with each commit"),
+     "8 s or more: .ci/run's check build with clang runs the same, a chapter with each commit"),
     (r"(CPU_DEVICE_ORDER=\S+ )?\./tour test\b.*", ".ci/run runs the tests; all orders before a release"),
     (r"\./tour run 02 3 --check", "the check build takes minutes; .ci/run has a chapter's with each commit"),
     (r"\./tour exercise \d\d\.\d+", ".ci/run builds and checks each exercise as it is shipped"),
@@ -41,6 +41,7 @@ ELSEWHERE = (
     (r"tools/(docs|figures)", ".ci/run runs it with --check"),
     (r"cmake -S \. .*|cmake --build build/cpu --target tile_c(_fuzz)?", ".ci/run configures and builds this"),
     (r".*/tile_c_fuzz --seed=7 --calls=10000", "a minute: the test harness.c_fuzz makes fewer calls"),
+    (r"cmake --install .*", "the test harness.c_installed does that"),
     (r"gcc .* harness/c/example\.c .*", "the test harness.c_example compiles the same file"),
     (r"export .*", "it sets a variable"),
     (r"(python3|torchrun .*) python/.*", "it needs PyTorch: .ci/run runs the test with it"),

@@ -2,6 +2,9 @@
 
     tools/docs            rewrites the generated blocks of every *.md that git does not ignore
     tools/docs --check    changes nothing, and fails if a block is not what it would be written as
+    tools/docs --check --xray "01 03"
+                          looks at the output of `./tour xray`, which needs the check build, for these
+                          chapters only
 
 A block is what stands between a comment that says what it is made from and `<!-- end -->`. Each of
 the two stands on lines of its own, indented if the block is in a list. Such comments inside ``` are
@@ -180,7 +183,8 @@ def anchors_of(lines):
 
 
 def language(path):
-    return LANGUAGES.get(pathlib.PurePath(path).suffix, "text")
+    path = pathlib.PurePath(path)
+    return "cmake" if path.name == "CMakeLists.txt" else LANGUAGES.get(path.suffix, "text")
 
 
 def fenced(lines, info="text"):
@@ -621,9 +625,15 @@ class Finding(NamedTuple):
         return f"{self.path}:{self.line}: {self.text}"
 
 
-def examine(project):
-    """Makes every block of every page. Returns their number, what is wrong, what is stale, and the
-    text that stale pages should have."""
+def left_out(block, xray):
+    """Whether a block is xray's output for another chapter than those of `xray`, if it names some."""
+    found = re.match(r"\./tour xray (\w+)", block.argument)
+    return xray is not None and block.kind == "output" and found and found[1] not in xray
+
+
+def examine(project, xray=None):
+    """Makes every block of every page, but those left out. Returns the numbers of both, what is
+    wrong, what is stale, and the text that stale pages should have."""
     wrong, stale, texts = [], [], {}
     pages = {}
     for path in project.pages():
@@ -632,6 +642,9 @@ def examine(project):
             pages[path] = lines, blocks_of(lines)
         except DocumentError as error:
             wrong.append(Finding(path, error.line, str(error)))
+    all_blocks = sum(len(found) for _, found in pages.values())
+    for path, (lines, found) in pages.items():
+        pages[path] = lines, [block for block in found if not left_out(block, xray)]
     blocks = [block for _, found in pages.values() for block in found]
     if any(block.kind == "output" for block in blocks):
         project.build()
@@ -654,13 +667,13 @@ def examine(project):
                 stale.append(Finding(path, block.line,
                                      f"stale {block.kind}: {block.argument}\n    {changes}"))
                 texts[path] = text
-    return len(blocks), sorted(wrong), sorted(stale), texts
+    return len(blocks), all_blocks - len(blocks), sorted(wrong), sorted(stale), texts
 
 
-def refresh(project, check):
+def refresh(project, check, xray=None):
     """Writes the stale pages, or only says which there are. Returns the exit status."""
     try:
-        count, wrong, stale, texts = examine(project)
+        count, others, wrong, stale, texts = examine(project, xray)
     except DocumentError as error:
         print(f"docs: {error}")
         return 1
@@ -668,7 +681,8 @@ def refresh(project, check):
         print(finding)
     written = not check and not wrong
     print(f"docs: {count} blocks, {len(wrong)} wrong, {len(stale)} stale"
-          + (" and written anew" if written and stale else ""))
+          + (" and written anew" if written and stale else "")
+          + (f", {others} of xray left out" if others else ""))
     if not count:
         print("docs: there is nothing to check")
     if written:
@@ -683,7 +697,10 @@ def main(arguments, root=pathlib.Path(__file__).parents[1]):
     if arguments in (["--help"], ["-h"]):
         print(__doc__.strip())
         return 0
+    if arguments[:2] == ["--check", "--xray"] and len(arguments) == 3:
+        return refresh(Project(root), check=True, xray=arguments[2].split())
     if arguments not in ([], ["--check"]):
-        print(f"tools/docs takes --check or nothing, not '{' '.join(arguments)}'")
+        print("tools/docs takes --check, with --xray CHAPTERS, or nothing, "
+              f"not '{' '.join(arguments)}'")
         return 2
     return refresh(Project(root), check=bool(arguments))

@@ -538,6 +538,16 @@ docs: tools/docs writes them anew
         self.write("folder/page.md", "<!-- recorded: docs/gpu.txt -->\n<!-- end -->\n")
         self.assertEqual(self.docs()[0], 0)
 
+    def test_output_of_xray_for_some_chapters(self):
+        self.script("tour", "[ $1 = list ] || echo made")
+        for chapter in "01", "03":
+            self.write(f"{chapter}.md", f"<!-- output: ./tour xray {chapter} 1 -->\n<!-- end -->\n")
+        status, printed = self.docs("--check", "--xray", "02 03")
+        self.assertEqual(status, 1)
+        self.assertIn("03.md:1: stale output", printed)
+        self.assertNotIn("01.md", printed)
+        self.assertIn("5 blocks, 0 wrong, 5 stale, 1 of xray left out\n", printed)
+
     def test_no_block_at_all_fails(self):
         self.write("folder/page.md", "# Page\n")
         self.assertEqual(self.docs("--check"),
@@ -545,7 +555,7 @@ docs: tools/docs writes them anew
 
     def test_usage(self):
         self.assertEqual(self.docs("--chekc"),
-                         (2, "tools/docs takes --check or nothing, not '--chekc'\n"))
+                         (2, "tools/docs takes --check, with --xray CHAPTERS, or nothing, not '--chekc'\n"))
         self.assertEqual(self.docs("--help")[0], 0)
         self.assertEqual(self.read(), PAGE)
 

@@ -204,6 +204,8 @@ void set_last_step(std::string_view name) noexcept {
 
 using namespace tile::c;
 
+const char* tile_version(void) { return TILE_VERSION; }
+
 // ---- Status and types ----
 
 const char* tile_status_name(tile_status status) {

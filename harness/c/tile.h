@@ -41,6 +41,9 @@ extern "C" {
 #define TILE_API
 #endif
 
+/* The library's version, "1.0.0". CHANGELOG.md says what each number means. */
+TILE_API const char* tile_version(void);
+
 /* ---- Status ---- */
 
 /* int32_t and not an enum, so that its size does not depend on the compiler. */
