@@ -136,9 +136,20 @@ def measure(folder, parts):
 
 
 def spread(numbers):
-    """Mean, and how far the runs lie apart."""
-    low, high = min(numbers), max(numbers)
-    return f"{statistics.mean(numbers):.3f} ({low:.3f} to {high:.3f})"
+    """Mean, and half of what lies between the lowest and the highest run."""
+    return f"{statistics.mean(numbers):.3f} ± {(max(numbers) - min(numbers)) / 2:.3f}"
+
+
+def report(found):
+    """The lines of a table for each number, from what --json writes."""
+    for what, title in (("loss", "nats a byte of the same bytes"),
+                        ("digits", "share of a key's digits that are right")):
+        yield title
+        yield f"{'':14}" + "".join(f"{length:>16,}" for length in found["lengths"])
+        for method in METHODS:
+            cells = zip(*(run[method][what] for run in found["runs"].values()))
+            yield f"{method:14}" + "".join(f"{spread(each):>16}" for each in cells)
+        yield ""
 
 
 def main(arguments=None):
@@ -147,22 +158,16 @@ def main(arguments=None):
     parser.add_argument("--json", type=pathlib.Path, help="where the numbers go")
     parser.add_argument("--parts", type=int, default=4, help="at most, of each held-out file (4)")
     args = parser.parse_args(arguments)
-    all_found = {}
+    runs = {}
     for run in args.runs:
-        all_found[run.name], texts, trained = measure(run, args.parts)
-    lengths = [multiple * trained for multiple in MULTIPLES]
-    for what, title in (("loss", "nats a byte"), ("digits", "share of the key's digits")):
-        print(f"{title}, of {texts} texts; runs: {', '.join(all_found)}")
-        print(f"{'':14}" + "".join(f"{length:>24,}" for length in lengths))
-        for method in METHODS:
-            cells = zip(*(found[method][what] for found in all_found.values()))
-            print(f"{method:14}" + "".join(f"{spread(each):>24}" for each in cells))
-        print()
+        runs[run.name], texts, trained = measure(run, args.parts)
+    found = dict(trained_length=trained, lengths=[multiple * trained for multiple in MULTIPLES],
+                 texts=texts, runs=runs, training=[json.loads((run / "results.json").read_text())
+                                                   for run in args.runs])
+    print(f"{texts} texts; {len(runs)} runs")
+    print("\n".join(report(found)))
     if args.json:
-        results = [json.loads((run / "results.json").read_text()) for run in args.runs]
-        args.json.write_text(json.dumps(dict(
-            trained_length=trained, lengths=lengths, texts=texts, training=results,
-            runs=all_found), indent=1) + "\n")
+        args.json.write_text(json.dumps(found, indent=1) + "\n")
     return 0
 
 

@@ -6,7 +6,7 @@ from drawing import A, B, C, EDGE, GREY, INK, OCHRE, RED, VIOLET, Canvas
 
 RESULTS = "docs/results/length_extrapolation_h200.json"
 COLOURS = (GREY, OCHRE, VIOLET, RED, A, C)  # of the methods, in the order of the file
-HIGHEST = 3.0  # nats; what is above lies on the chart's edge
+HIGHEST = 4.0  # nats; what is above lies on the chart's edge
 
 
 def losses(root):
@@ -28,7 +28,7 @@ def losses(root):
         x, y = place(multiple * trained, 0)
         canvas.line(x, top, x, y, GREY if multiple == 1 else EDGE, 1, "4 3")
         canvas.text(x, y + 18, f"{multiple * trained:,}", 12, GREY, "middle")
-    canvas.text(place(trained, 0)[0] + 6, top + 12, "trained length", 12, GREY)
+    canvas.text(place(trained, 0)[0] - 6, top + 14, "trained", 12, GREY, "end")
     canvas.text(left + width / 2, top + height + 40, "position", 12, GREY, "middle")
     ends = []
     for (name, _), colour in zip(runs[0].items(), COLOURS, strict=True):
