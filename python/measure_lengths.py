@@ -35,7 +35,7 @@ def scaled(scaling, **options):
             known["trained_length"] = trained
         return train.rotary_attention(
             tile.rotary_tables(head_dim, length, scaling=scaling, device=tile.device(), **known),
-            train.Ours)
+            train.OURS)
     return attend
 
 
@@ -74,7 +74,7 @@ class Reader:
         attend = METHODS[method](self.head_dim, self.trained, length)
         for part in texts.split(max(TOKENS // length, 1)):
             with torch.no_grad(), torch.autocast(tile.device(), torch.bfloat16):
-                yield self.model(part.int(), attend, train.Ours)[:, -last:].float()
+                yield self.model(part.int(), attend, train.OURS)[:, -last:].float()
 
     def losses(self, texts, method, last):
         """Nats of each of the last bytes of texts, [texts, last]; texts have a byte more than the

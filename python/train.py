@@ -22,6 +22,7 @@ import signal
 import statistics
 import sys
 import time
+from types import SimpleNamespace
 
 import torch
 import torch.nn.functional as F
@@ -33,50 +34,34 @@ VOCABULARY = 256  # bytes
 LOGGED_EVERY = 10
 
 
-class PyTorchs:
-    """The operators that the model calls, PyTorch's own."""
-
-    @staticmethod
-    def linear(x, weight, bias=None, activation=None):
-        y = F.linear(x, weight, bias)
-        return F.gelu(y, approximate="tanh") if activation == "gelu" else y
-
-    @staticmethod
-    def rms_norm(x, weight):
-        return F.rms_norm(x, weight.shape, weight.to(x.dtype), 1e-5)
-
-    @staticmethod
-    def embedding(table, tokens):
-        return F.embedding(tokens, table)
-
-    @staticmethod
-    def rotary(q, k, tables):
-        cos, sin = (table[:q.shape[1], None].to(q.dtype) for table in tables[:2])
-
-        def turned(x):
-            a, b = x.chunk(2, -1)
-            return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
-        return turned(q), turned(k)
-
-    @staticmethod
-    def attention(q, k, v):
-        q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-        return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
-
-    @staticmethod
-    def cross_entropy(logits, targets):
-        return F.cross_entropy(logits.flatten(0, -2), targets.flatten())
+def pytorchs_linear(x, weight, bias=None, activation=None):
+    y = F.linear(x, weight, bias)
+    return F.gelu(y, approximate="tanh") if activation == "gelu" else y
 
 
-class Ours:
-    """The same, computed by this project's kernels."""
-    linear, rms_norm, rotary, cross_entropy, embedding, attention = map(staticmethod, (
-        tile.linear, tile.rms_norm, tile.rotary, tile.cross_entropy,
-        lambda table, tokens: tile.embedding(table, positions=tokens),
-        lambda q, k, v: tile.attention(q, k, v, causal=True)))
+def pytorchs_rotary(q, k, tables):
+    cos, sin = (table[:q.shape[1], None].to(q.dtype) for table in tables[:2])
+    halves = (x.chunk(2, -1) for x in (q, k))
+    return [torch.cat([a * cos - b * sin, b * cos + a * sin], -1) for a, b in halves]
 
 
-OPERATORS = {"tile": Ours, "pytorch": PyTorchs}
+def pytorchs_attention(q, k, v):
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
+
+
+# What the model calls: this project's operators, or PyTorch's own.
+OURS = SimpleNamespace(
+    linear=tile.linear, rms_norm=tile.rms_norm, rotary=tile.rotary,
+    embedding=lambda table, tokens: tile.embedding(table, positions=tokens),
+    attention=lambda q, k, v: tile.attention(q, k, v, causal=True),
+    cross_entropy=tile.cross_entropy)
+PYTORCHS = SimpleNamespace(
+    linear=pytorchs_linear, rotary=pytorchs_rotary, attention=pytorchs_attention,
+    rms_norm=lambda x, weight: F.rms_norm(x, weight.shape, weight.to(x.dtype), 1e-5),
+    embedding=lambda table, tokens: F.embedding(tokens, table),
+    cross_entropy=lambda logits, targets: F.cross_entropy(logits.flatten(0, -2), targets.flatten()))
+OPERATORS = {"tile": OURS, "pytorch": PYTORCHS}
 
 
 class Block(nn.Module):

@@ -85,6 +85,8 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
         "for few queries: it continues step 4 (pipeline), not the steps for many",
     ("06_rope/rotary/forward3_vectors.cu", "changed"):
         "units of chunks and several heads in the place of a pair: no line of step 2's kernel remains",
+    ("06_rope/embedding/backward2_by_position.cu", "changed"):
+        "a position's tokens are known or looked for, and rows are loaded before they are added",
     ("07_windowed_rope/windowed/forward4_two_visits.cu", "headers"):
         "chapter 06's rotation, an option of the kernel: a method's step 2 is this kernel with tables",
     ("07_windowed_rope/windowed/forward4_two_visits.cu", "header lines"): "the same",

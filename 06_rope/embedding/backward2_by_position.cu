@@ -27,19 +27,6 @@ constexpr int kIds = tile::kWarp * tile::kWarp / kThreads;
 constexpr int kTogether = 8;
 
 // snippet-begin kernel
-/// A thread's columns of a row of dtable.
-template <class T, int kWidth>
-struct RowSum {
-  float of[kWidth] = {};
-
-  __device__ __forceinline__ void add(const tile::Chunk<T, kWidth>& dy) {
-    float value[kWidth];
-    dy.to_floats(value);
-#pragma unroll
-    for (int e = 0; e < kWidth; ++e) of[e] += value[e];
-  }
-};
-
 template <class T, int kWidth>
 __global__ void embedding_backward_by_position(const T* dy,  // [batch][length][dim]
                                                T* dtable,    // [positions][dim]
@@ -51,15 +38,22 @@ __global__ void embedding_backward_by_position(const T* dy,  // [batch][length][
   const int part = static_cast<int>(blockIdx.x) % blocks_of_row;
   const std::int64_t col = (std::int64_t{part} * kThreads + threadIdx.x) * kWidth;
   const bool has_columns = col < dim;  // threads without columns still look for tokens
+  dy += has_columns ? col : 0;         // and read those of the first
 
   // dtable[position] = sum over its tokens of dy
   using Chunk = tile::Chunk<T, kWidth>;
-  RowSum<T, kWidth> sum;
+  float sum[kWidth] = {};
+  auto add = [&](const Chunk& row) {
+    float value[kWidth];
+    row.to_floats(value);
+#pragma unroll
+    for (int e = 0; e < kWidth; ++e) sum[e] += value[e];
+  };
   if (!positions.ids) {
     const int token = position - positions.first;
-    if (has_columns && token >= 0 && token < positions.length) {
+    if (token >= 0 && token < positions.length) {
       for (int b = 0; b < batch; ++b) {
-        sum.add(Chunk::load(dy + (std::int64_t{b} * positions.length + token) * dim + col));
+        add(Chunk::load(dy + (std::int64_t{b} * positions.length + token) * dim));
       }
     }
   } else {
@@ -80,18 +74,15 @@ __global__ void embedding_backward_by_position(const T* dy,  // [batch][length][
         unsigned bits = __shfl_sync(tile::kAllLanes, own, word);
         while (bits) {
           Chunk rows[kTogether];
-          int count = 0;
+          unsigned left = bits;
 #pragma unroll
-          for (int i = 0; i < kTogether; ++i) {
-            if (!bits) break;
-            const int token = word * tile::kWarp + __ffs(static_cast<int>(bits)) - 1;
-            if (has_columns) rows[i] = Chunk::load(dy + (base + token) * dim + col);
-            bits &= bits - 1;
-            ++count;
+          for (int i = 0; i < kTogether; ++i, left &= left - 1) {
+            const int token = word * tile::kWarp + __ffs(static_cast<int>(left)) - 1;
+            if (left) rows[i] = Chunk::load(dy + (base + token) * dim);
           }
 #pragma unroll
-          for (int i = 0; i < kTogether; ++i) {
-            if (i < count && has_columns) sum.add(rows[i]);
+          for (int i = 0; i < kTogether; ++i, bits &= bits - 1) {
+            if (bits) add(rows[i]);
           }
         }
       }
@@ -99,7 +90,7 @@ __global__ void embedding_backward_by_position(const T* dy,  // [batch][length][
     }
   }
   if (has_columns) {
-    tile::Chunk<T, kWidth>::from_floats(sum.of).store(dtable + std::int64_t{position} * dim + col);
+    tile::Chunk<T, kWidth>::from_floats(sum).store(dtable + std::int64_t{position} * dim + col);
   }
 }
 // snippet-end kernel
