@@ -950,14 +950,19 @@ class Errors(unittest.TestCase):
         self.refused(ValueError, "scale: 0 is not positive", tile.softmax, q, scale=0.0)
         self.refused(ValueError, "window is not", tile.attention, q, k, k, window=(1,))
         self.refused(ValueError, "k2 is ", tile.windowed_attention, q, k, q, q, k, 3)
-        self.refused(ValueError, r"b is \[16, 3\], where \[-1, 16\] is meant", tile.linear, q,
+        self.refused(ValueError, r"weight is \[16, 3\], where \[n, 16\] is meant", tile.linear, q,
                      torch.ones(16, 3, device=device))
+        self.refused(ValueError, r"b is \[3\], where \[16, n\] is meant", tile.matmul, q, row[:3])
+        self.refused(TypeError, "weight is no tensor, but None", tile.linear, q, None)
+        self.refused(TypeError, "weight is of torch.float16", tile.linear, q,
+                     torch.diag(row).half())
         self.refused(ValueError, r"bias is not \[16\]", tile.linear, q, torch.diag(row), row[:3])
         self.refused(ValueError, "activation: 'tanh' is not one of None, relu, gelu", tile.linear,
                      q, torch.diag(row), activation="tanh")
         self.refused(ValueError, r"targets is \[2\]", tile.cross_entropy, row[None],
                      torch.zeros(2, dtype=torch.int64, device=device))
-        self.refused(TypeError, "targets is of torch.float32", tile.cross_entropy, q[0, 0, 0], row[0])
+        self.refused(TypeError, "targets is of torch.float32", tile.cross_entropy, q[0, 0, 0],
+                     row[0])
         self.refused(ValueError, "neither x nor positions", tile.embedding, torch.diag(row))
         self.refused(ValueError, r"x is not \[batch, length, 16\]", tile.embedding,
                      torch.diag(row), q)

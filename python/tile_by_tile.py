@@ -291,22 +291,29 @@ def matmul(a, b, bias=None, activation=None):
 
 
 def _matmul(a, b, bias, activation, transposed):
-    _require_tensors(a=a, b=b)
+    left, right = _names(transposed)
+    _require_tensors(**{left: a, right: b})
     a, b, bias = _autocast(a, b, bias)
     # The fused kernel does not keep what gelu is computed from, and its gradient needs.
     kept = activation == "gelu" and torch.is_grad_enabled()
     return _product_function(a, b, bias, activation, transposed, kept)[0]
 
 
+def _names(transposed):
+    """The arguments' names: of linear(), whose weight is stored transposed, or of matmul()."""
+    return ("x", "weight") if transposed else ("a", "b")
+
+
 def _product_fields(a, b, bias, activation, transposed):
-    _require_tensors(a=a, b=b)
-    _require(a.dim() > 0, "a has no dimensions")
+    left, right = _names(transposed)
+    _require(a.dim() > 0, f"{left} has no dimensions")
     k = a.shape[-1]
+    wanted = f"[n, {k}]" if transposed else f"[{k}, n]"
     _require(b.dim() == 2 and b.shape[int(transposed)] == k,
-             f"b is {list(b.shape)}, where {[-1, k] if transposed else [k, -1]} is meant")
+             f"{right} is {list(b.shape)}, where {wanted} is meant")
     n = b.shape[0 if transposed else 1]
     _require(bias is None or tuple(bias.shape) == (n,), f"bias is not [{n}]")
-    _require_alike(a, b=b, bias=bias)
+    _require_alike(a, **{right: b}, bias=bias)
     return dict(m=math.prod(a.shape[:-1]), n=n, k=k, transpose_b=int(transposed),
                 activation=_number(ACTIVATIONS, "activation", activation))
 

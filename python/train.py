@@ -193,8 +193,8 @@ def parse(arguments):
     parser.add_argument("--type", choices=("bfloat16", "float32"), default="bfloat16")
     for name, default, text in (
             ("dim", 512, "of a token"), ("layers", 8, ""), ("head-dim", 64, ""),
-            ("length", 1024, "of a text, in bytes"), ("batch", 64, "texts a step"),
-            ("steps", 2000, ""), ("warmup", 100, "steps to the full learning rate"), ("seed", 1, ""),
+            ("length", 1024, "of a text, in bytes"), ("batch", 64, "texts a step"), ("seed", 1, ""),
+            ("steps", 2000, ""), ("warmup", 100, "steps to the full learning rate"),
             ("save-every", 500, "steps between checkpoints")):
         parser.add_argument(f"--{name}", type=int, default=default, help=f"{text} ({default})")
     parser.add_argument("--rate", type=float, default=1e-3, help="learning rate (0.001)")
@@ -282,9 +282,10 @@ def main(arguments=None):
             return 130
     for number in SIGNALS:
         signal.signal(number, signal.SIG_DFL)
+    peak = torch.cuda.max_memory_allocated() if device == "cuda" else 0
     line |= dict(held_out_loss=mean_loss(held_out, loss_of, args.length, args.batch, device),
                  parameters=count, torch=torch.__version__, device=tile.library().device_name,
-                 peak_bytes=torch.cuda.max_memory_allocated() if device == "cuda" else 0, **settings)
+                 peak_bytes=peak, **settings)
     (args.folder / "results.json").write_text(json.dumps(line, indent=1) + "\n")
     print(f"\n{line['held_out_loss']:.4f} nats a byte on held-out files")
     return 0

@@ -89,9 +89,7 @@ __global__ void embedding_backward_by_position(const T* dy,  // [batch][length][
       __syncthreads();  // all warps have read the words: the next ones may come
     }
   }
-  if (has_columns) {
-    tile::Chunk<T, kWidth>::from_floats(sum).store(dtable + std::int64_t{position} * dim + col);
-  }
+  if (has_columns) Chunk::from_floats(sum).store(dtable + std::int64_t{position} * dim + col);
 }
 // snippet-end kernel
 
