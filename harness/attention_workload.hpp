@@ -54,8 +54,9 @@ class AttentionWorkload : public LadderWorkload<Ladder<Call>> {
   double bytes() const override {
     const auto q = static_cast<double>(p().batch * p().queries * p().heads);
     const auto k = static_cast<double>(p().batch * p().keys * p().kv_heads);
-    return tensors_of_q() * (q + k) * static_cast<double>(p().head_dim) *
-           static_cast<double>(size_bytes(p().type));
+    const auto bytes = static_cast<double>(size_bytes(p().type));
+    const double more_of_o = static_cast<double>(size_bytes(output_type(p()))) - bytes;
+    return (tensors_of_q() * (q + k) * bytes + q * more_of_o) * static_cast<double>(p().head_dim);
   }
   /// Products of head_dim multiply-adds for each pair of a query and a key that it sees.
   double operations() const override {
@@ -99,8 +100,9 @@ class AttentionWorkload : public LadderWorkload<Ladder<Call>> {
   }
   void output(const char* name, TensorView& x, std::int64_t length, std::int64_t heads,
               const Numbers& rows, Expected expected) {
-    this->place(x.data, this->tensors_.output(name, p().type, p().batch * length,
-                                              heads * p().head_dim, rows, std::move(expected)));
+    const DType type = output_type(p());
+    this->place(x.data, this->tensors_.output(name, type, p().batch * length, heads * p().head_dim,
+                                              rows, std::move(expected)));
   }
   /// For the step that needs the most, unless that is too much: the first one's is for all scores.
   void make_workspace() {

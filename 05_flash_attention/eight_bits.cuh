@@ -1,0 +1,113 @@
+// What attention in 8 bits needs besides: values transposed on their way to wgmma, weights as its
+// operand A, and an output whose columns are permuted.
+#pragma once
+
+#include <cuda_fp8.h>
+
+#include "tile/accumulator.cuh"
+#include "tile/head_boxes.cuh"
+#include "tile/ptx/ldmatrix.cuh"
+
+namespace flash_attention {
+
+using E4m3 = __nv_fp8_e4m3;
+
+// snippet-begin transpose
+/// wgmma reads 8 bits along the sum only, here along keys: a tile of values, [keys][columns],
+/// becomes [columns][keys]. Warp `warp` of kWarps does its part. Keys from `keys` on become zeros.
+///
+/// ldmatrix transposes pairs of bytes, so that a lane has two columns of two keys in a register.
+/// Of two registers, with 8 keys each, byte_perm makes one of the even column and one of the odd
+/// column. So in each 16 columns the even ones come first; and of each 16 keys, 2 i and 2 i + 1 of
+/// the first 8 come before 2 i and 2 i + 1 of the others, as the weights do (as_e4m3).
+template <class From, class To, int kWarps>
+__device__ __forceinline__ void transpose_values(tile::ptx::SharedAddress from,
+                                                 tile::ptx::SharedAddress to, int warp, int keys) {
+  static_assert(From::kBoxes == 1 && To::kBoxes == 1);
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll 1
+  for (int first_key = warp * 32; first_key < From::kRows; first_key += kWarps * 32) {
+    const int key = first_key + lane, chunk = first_key / 16 + lane / 16;
+    const auto row = from + (key * From::kRowBytes + tile::swizzle_128B(key, 0) * 16);
+    const auto column =
+        to + (lane % 16 * To::kRowBytes + tile::swizzle_128B(lane % 16, chunk) * 16);
+#pragma unroll
+    for (int col = 0; col < From::kCols; col += 16) {
+      std::uint32_t pair[4];  // of columns col + lane / 4 * 2 and the next, of 8 keys each
+      tile::ptx::ldmatrix_x4_trans(pair, row ^ col);
+#pragma unroll
+      for (int i = 0; keys < From::kRows && i < 4; ++i) {
+        const int left = keys - (first_key + i * 8 + lane % 4 * 2);
+        pair[i] = left <= 0 ? 0 : left == 1 ? pair[i] & 0xffff : pair[i];
+      }
+      const std::uint32_t sorted[4] = {
+          __byte_perm(pair[0], pair[1], 0x6420), __byte_perm(pair[0], pair[1], 0x7531),
+          __byte_perm(pair[2], pair[3], 0x6420), __byte_perm(pair[2], pair[3], 0x7531)};
+      tile::ptx::stmatrix_x4(column + col * To::kRowBytes, sorted);
+    }
+  }
+}
+// snippet-end transpose
+
+// snippet-begin weights
+/// A warp's weights as operand A of wgmmas 32 keys deep.
+template <int kKeys>
+struct WeightsE4m3 {
+  std::uint32_t mma[kKeys / 32][4];
+};
+/// D gives a lane two neighbouring keys of each 8, and A takes four neighbours. So two keys of 8
+/// and two of the next 8 become neighbours.
+template <int kKeys>
+__device__ __forceinline__ WeightsE4m3<kKeys> as_e4m3(const tile::Accumulator<16, kKeys>& weights) {
+  WeightsE4m3<kKeys> packed;
+#pragma unroll
+  for (int i = 0; i < kKeys / 8; i += 2) {
+    const float(&left)[4] = weights.mma[0][i], (&right)[4] = weights.mma[0][i + 1];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      packed.mma[i / 4][i % 4 + r] = tile::ptx::pack<E4m3>(left[2 * r], left[2 * r + 1]) |
+                                     tile::ptx::pack<E4m3>(right[2 * r], right[2 * r + 1]) << 16;
+    }
+  }
+  return packed;
+}
+
+/// Starts sums = weights V, or if `accumulate` sums += weights V, with V as transpose_values leaves
+/// it.
+template <class Values>
+__device__ __forceinline__ void start_product_with_values(
+    tile::Accumulator<16, Values::kRows>& sums, const WeightsE4m3<Values::kCols>& weights,
+    tile::ptx::SharedAddress values, bool accumulate) {
+#pragma unroll
+  for (int key = 0; key < Values::kCols; key += 32) {
+    tile::ptx::wgmma<E4m3, Values::kRows>(tile::registers_of(sums), weights.mma[key / 32],
+                                          Values::along_columns(values, 0, key),
+                                          accumulate || key > 0);
+  }
+}
+// snippet-end weights
+
+// snippet-begin store
+/// Rounds a warp's output to bf16 and stores it from row first_row on, as far as there are rows. In
+/// each 16 columns of the sums the even ones of the output come first, so that a lane has four
+/// neighbours.
+template <int kDim>
+__device__ __forceinline__ void store_permuted(const tile::Accumulator<16, kDim>& out,
+                                               tile::Rows<__nv_bfloat16> to, int first_row,
+                                               int rows) {
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int row = first_row + out.row(r);
+    if (row >= rows) continue;
+    __nv_bfloat16* const own = to[row] + threadIdx.x % 4 * 4;
+#pragma unroll
+    for (int c = 0; c < kDim / 4; c += 4) {
+      *reinterpret_cast<uint2*>(own + c * 4) = {
+          tile::ptx::pack<__nv_bfloat16>(out.at(r, c), out.at(r, c + 2)),
+          tile::ptx::pack<__nv_bfloat16>(out.at(r, c + 1), out.at(r, c + 3))};
+    }
+  }
+}
+// snippet-end store
+
+}  // namespace flash_attention
