@@ -29,17 +29,18 @@ __device__ __forceinline__ void transpose_values(tile::ptx::SharedAddress from,
   for (int first_key = warp * 32; first_key < From::kRows; first_key += kWarps * 32) {
     const int key = first_key + lane, chunk = first_key / 16 + lane / 16;
     const auto row = from + (key * From::kRowBytes + tile::swizzle_128B(key, 0) * 16);
+    if (keys < From::kRows) {
+      for (int col = 0; key >= keys && col < From::kCols; col += 16) {
+        tile::ptx::store_shared(row ^ col, uint4{});
+      }
+      __syncwarp();
+    }
     const auto column =
         to + (lane % 16 * To::kRowBytes + tile::swizzle_128B(lane % 16, chunk) * 16);
 #pragma unroll
     for (int col = 0; col < From::kCols; col += 16) {
       std::uint32_t pair[4];  // of columns col + lane / 4 * 2 and the next, of 8 keys each
       tile::ptx::ldmatrix_x4_trans(pair, row ^ col);
-#pragma unroll
-      for (int i = 0; keys < From::kRows && i < 4; ++i) {
-        const int left = keys - (first_key + i * 8 + lane % 4 * 2);
-        pair[i] = left <= 0 ? 0 : left == 1 ? pair[i] & 0xffff : pair[i];
-      }
       const std::uint32_t sorted[4] = {
           __byte_perm(pair[0], pair[1], 0x6420), __byte_perm(pair[0], pair[1], 0x7531),
           __byte_perm(pair[2], pair[3], 0x6420), __byte_perm(pair[2], pair[3], 0x7531)};

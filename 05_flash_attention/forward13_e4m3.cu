@@ -31,13 +31,13 @@ constexpr int kFirstTransposer = 2, kTransposers = 2;  // warps of the first war
 
 template <int kDim>
 struct TilePlan {
+  // Scores, weights, and sums of the output twice are 208 registers of 232, or 144.
   static constexpr int kKeys = 128;  // of a tile
-  static constexpr int kConsumers = kDim == 64 ? 3 : 2;
+  static constexpr int kConsumers = 2;
   static constexpr int kQueries = kConsumers * kRows;
   static constexpr int kThreads = (1 + kConsumers) * tile::kWarpgroup;
-  // 65,536 registers are 128 for each of 512 threads, or 168 of 384, in steps of 8.
-  static constexpr int kProducerRegisters = kDim == 64 ? 32 : 40;
-  static constexpr int kConsumerRegisters = kDim == 64 ? 160 : 232;
+  // 65,536 registers are 168 for each of 384 threads, in steps of 8.
+  static constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
   static_assert(kProducerRegisters + kConsumers * kConsumerRegisters <=
                 (1 + kConsumers) * (65536 / kThreads / 8 * 8));
   static constexpr int kQueryStages = 2, kStages = 4;  // of queries, keys and transposed values
@@ -61,7 +61,10 @@ struct Mailboxes : tile::Mailbox<Plan> {
   __device__ void init() {
     tile::Mailbox<Plan>::init(kTransposers + Plan::kConsumers * 4);  // a lane of each warp
     tile::init_ring(loaded_full, loaded_empty, kTransposers);
-    tile::init_ring(values_full, values_empty, Plan::kConsumers, kTransposers);
+    for (int stage = 0; stage < Plan::kStages; ++stage) {
+      mbarrier_init(&values_full[stage], kTransposers);
+      mbarrier_init(&values_empty[stage], Plan::kConsumers);
+    }
   }
 };
 
@@ -214,7 +217,10 @@ __global__ void __launch_bounds__(TilePlan<kDim>::kThreads, 1)
       for (int n = 0; n < kKeys / 8; ++n) softmax.weigh(scores, n);
     };
     const auto add_tile = [&] {
-      if (kAddsTiles) out.add(of_tile);
+#pragma unroll
+      for (int i = 0; kAddsTiles && i < kDim / 2; ++i) {
+        registers_of(out)[i] += registers_of(of_tile)[i];
+      }
     };
     if (visited.first < visited.last) {
       const int first_keys = key_ring.next();

@@ -31,12 +31,6 @@ struct Accumulator {
 #pragma unroll
     for (int c = 0; c < kLaneCols; ++c) at(r, c) *= by;
   }
-  __device__ __forceinline__ void add(const Accumulator& other) {
-#pragma unroll
-    for (int i = 0; i < kLaneRows * kLaneCols; ++i) {
-      at(i / kLaneCols, i % kLaneCols) += other.at(i / kLaneCols, i % kLaneCols);
-    }
-  }
 };
 
 /// Operand A of a warp's product: kRows rows, kDepth deep.

@@ -11,13 +11,12 @@ namespace tile {
 
 /// Initialises the mbarriers of a ring, by one thread, before a barrier of all threads that use
 /// them. A stage is full when the producer has arrived and all bytes are there that it expects, and
-/// empty when `readers` threads have arrived; or full when `fillers` threads have.
+/// empty when `readers` threads have arrived.
 template <int kStages>
 __device__ __forceinline__ void init_ring(ptx::Mbarrier (&full)[kStages],
-                                          ptx::Mbarrier (&empty)[kStages], unsigned readers,
-                                          unsigned fillers = 1) {
+                                          ptx::Mbarrier (&empty)[kStages], unsigned readers) {
   for (int stage = 0; stage < kStages; ++stage) {
-    ptx::mbarrier_init(&full[stage], fillers);
+    ptx::mbarrier_init(&full[stage], 1);
     ptx::mbarrier_init(&empty[stage], readers);
   }
 }

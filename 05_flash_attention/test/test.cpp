@@ -226,6 +226,22 @@ TEST_SUITE("step") {
     });
   }
 
+  TEST_CASE("many keys of little weight: what is 2^-10 of the greatest is not lost") {
+    tile::for_each_step(kForwardLadder, [](const auto& step, DType type) {
+      const std::int64_t dim = usual_dim(step, type);
+      const Case c = fitted(step, full(type, {1, 1, 1, 64, 640, dim}));
+      const auto columns = static_cast<std::size_t>(dim);
+      Inputs in = normal(c.p);
+      for (std::size_t i = 0; i < in.q.size(); ++i) in.q[i] = i % columns == 0 ? 16 : 0;
+      for (std::size_t i = 0; i < in.v.size(); ++i) in.v[i] = i < columns ? 0 : 1;
+      // 16 times this, scaled, is 10.1 in units of log2.
+      const double below = -as_type(7 / (16.0 * static_cast<double>(c.p.scale)), type);
+      for (std::size_t i = columns; i < in.k.size(); i += columns) in.k[i] = below;
+      in.k[0] = 0;
+      if (takes(step, c)) check_step(step, c, in);
+    });
+  }
+
   TEST_CASE("equal scores: the output is the mean of what is seen, to the bit") {
     tile::for_each_step(kForwardLadder, [](const auto& step, DType type) {
       const std::int64_t n = fitted(step, full(type, {1, 2, 1, 128, 128, 64})).p.queries;
