@@ -72,6 +72,7 @@ __device__ __forceinline__ WeightsE4m3<kKeys> as_e4m3(const tile::Accumulator<16
   }
   return packed;
 }
+// snippet-end weights
 
 /// Starts sums = weights V, or if `accumulate` sums += weights V, with V as transpose_values leaves
 /// it.
@@ -86,9 +87,15 @@ __device__ __forceinline__ void start_product_with_values(
                                           accumulate || key > 0);
   }
 }
-// snippet-end weights
 
-// snippet-begin store
+/// out += sums, in fp32.
+template <int kDim>
+__device__ __forceinline__ void add(tile::Accumulator<16, kDim>& out,
+                                    tile::Accumulator<16, kDim>& sums) {
+#pragma unroll
+  for (int i = 0; i < kDim / 2; ++i) registers_of(out)[i] += registers_of(sums)[i];
+}
+
 /// Rounds a warp's output to bf16 and stores it from row first_row on, as far as there are rows. In
 /// each 16 columns of the sums the even ones of the output come first, so that a lane has four
 /// neighbours.
@@ -109,6 +116,5 @@ __device__ __forceinline__ void store_permuted(const tile::Accumulator<16, kDim>
     }
   }
 }
-// snippet-end store
 
 }  // namespace flash_attention

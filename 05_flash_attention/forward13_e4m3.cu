@@ -216,12 +216,6 @@ __global__ void __launch_bounds__(TilePlan<kDim>::kThreads, 1)
 #pragma unroll
       for (int n = 0; n < kKeys / 8; ++n) softmax.weigh(scores, n);
     };
-    const auto add_tile = [&] {
-#pragma unroll
-      for (int i = 0; kAddsTiles && i < kDim / 2; ++i) {
-        registers_of(out)[i] += registers_of(of_tile)[i];
-      }
-    };
     if (visited.first < visited.last) {
       const int first_keys = key_ring.next();
       wgmma_fence();
@@ -255,7 +249,7 @@ __global__ void __launch_bounds__(TilePlan<kDim>::kThreads, 1)
         weigh_all();
         wgmma_wait<0>(registers_of(sums));
         value_ring.release(values);
-        add_tile();
+        if (kAddsTiles) add(out, of_tile);
         for (int r = 0; is_raised && r < 2; ++r) out.scale_row(r, later.of[r]);
         weights = as_e4m3(scores);
       }
@@ -266,7 +260,7 @@ __global__ void __launch_bounds__(TilePlan<kDim>::kThreads, 1)
       wgmma_commit();
       wgmma_wait<0>(registers_of(sums));
       value_ring.release(values);
-      add_tile();
+      if (kAddsTiles) add(out, of_tile);
       if (is_early) value_ring.drop();  // and their last values
     }
     // These queries have been read; those of the tile after the next one come there.

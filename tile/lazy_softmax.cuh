@@ -22,9 +22,8 @@ class LazySoftmax : public RowSoftmax<kRows> {
   using RowSoftmax<kRows>::RowSoftmax;
 
   /// Raises the reference of rows with scores far above it, and scales down their sum and output.
-  /// In all other rows a weight stays at most 2^8, which every type of 16 bits holds with all its
-  /// digits; e4m3, which has few exponents, holds 2^8.75, and ends at 448. Returns whether the warp
-  /// has such rows.
+  /// In all other rows a weight stays at most 2^8, which every type holds with all its digits, or
+  /// with kTop 2^8.75, as e4m3 ends at 448. Returns whether the warp has such rows.
   template <int kCols, class Out>
   __device__ __forceinline__ bool look_at(const Accumulator<kRows, kCols>& scores, Out& out) {
     constexpr float kMaxAbove = kTop == 0 ? 8 : 8.75f;
