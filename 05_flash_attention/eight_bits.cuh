@@ -14,37 +14,41 @@ using E4m3 = __nv_fp8_e4m3;
 
 // snippet-begin transpose
 /// wgmma reads 8 bits along the sum only, here along keys: a tile of values, [keys][columns],
-/// becomes [columns][keys]. Warp `warp` of kWarps does its part. Keys from `keys` on become zeros.
+/// becomes [columns][keys]. Two warps do it, `warp` 0 and 1. Keys from `keys` on become zeros.
 ///
 /// ldmatrix transposes pairs of bytes, so that a lane has two columns of two keys in a register.
 /// Of two registers, with 8 keys each, byte_perm makes one of the even column and one of the odd
 /// column. So in each 16 columns the even ones come first; and of each 16 keys, 2 i and 2 i + 1 of
 /// the first 8 come before 2 i and 2 i + 1 of the others, as the weights do (as_e4m3).
-template <class From, class To, int kWarps>
+template <class From, class To>
 __device__ __forceinline__ void transpose_values(tile::ptx::SharedAddress from,
                                                  tile::ptx::SharedAddress to, int warp, int keys) {
-  static_assert(From::kBoxes == 1 && To::kBoxes == 1);
-  const int lane = static_cast<int>(threadIdx.x) % 32;
+  static_assert(From::kRows == 128 && From::kBoxes == 1 && To::kBoxes == 1);
+  const int lane = static_cast<int>(threadIdx.x % 32), key = warp * 32 + lane;  // and 64 further
+  const auto own_row = from + (key * From::kRowBytes + tile::swizzle_128B(lane, 0) * 16);
+  const auto own_column =
+      to + (lane % 16 * To::kRowBytes + tile::swizzle_128B(lane % 16, key / 16) * 16);
 #pragma unroll 1
-  for (int first_key = warp * 32; first_key < From::kRows; first_key += kWarps * 32) {
-    const int key = first_key + lane, chunk = first_key / 16 + lane / 16;
-    const auto row = from + (key * From::kRowBytes + tile::swizzle_128B(key, 0) * 16);
-    if (keys < From::kRows) {
-      for (int col = 0; key >= keys && col < From::kCols; col += 16) {
-        tile::ptx::store_shared(row ^ col, uint4{});
-      }
-      __syncwarp();
+  for (int more = 0; keys < From::kRows && more < From::kRows; more += 64) {
+    for (int col = 0; key + more >= keys && col < From::kCols; col += 16) {
+      tile::ptx::store_shared((own_row + more * From::kRowBytes) ^ col, uint4{});
     }
-    const auto column =
-        to + (lane % 16 * To::kRowBytes + tile::swizzle_128B(lane % 16, chunk) * 16);
+    __syncwarp();
+  }
+#pragma unroll 1
+  for (int part = 0; part < From::kCols / 64 * 2; ++part) {  // 32 keys and 64 columns of this warp
+    const auto row = (own_row + part % 2 * 64 * From::kRowBytes) ^ part / 2 * 64;
+    const auto column = (own_column ^ part % 2 * 64) + part / 2 * 64 * To::kRowBytes;
+    std::uint32_t pairs[4][4];  // of two columns, and of 8 keys each
 #pragma unroll
-    for (int col = 0; col < From::kCols; col += 16) {
-      std::uint32_t pair[4];  // of columns col + lane / 4 * 2 and the next, of 8 keys each
-      tile::ptx::ldmatrix_x4_trans(pair, row ^ col);
+    for (int i = 0; i < 4; ++i) tile::ptx::ldmatrix_x4_trans(pairs[i], row ^ i * 16);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const std::uint32_t(&pair)[4] = pairs[i];
       const std::uint32_t sorted[4] = {
           __byte_perm(pair[0], pair[1], 0x6420), __byte_perm(pair[0], pair[1], 0x7531),
           __byte_perm(pair[2], pair[3], 0x6420), __byte_perm(pair[2], pair[3], 0x7531)};
-      tile::ptx::stmatrix_x4(column + col * To::kRowBytes, sorted);
+      tile::ptx::stmatrix_x4(column + i * 16 * To::kRowBytes, sorted);
     }
   }
 }

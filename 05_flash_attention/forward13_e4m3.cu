@@ -6,7 +6,6 @@
 //         Weights are up to 2^8.75, since e4m3 has few exponents. Consumers take turns at 128
 //         columns, too, and store the output themselves. Scales of q, k and v.
 // Limit: the exponentials, which take as long as the products; and the bits that weights keep.
-#include <climits>
 #include <string>
 
 #include "eight_bits.cuh"
@@ -116,29 +115,29 @@ __device__ __forceinline__ void transpose(Mailboxes<Plan>& mail, SharedAddress s
                                           const QueryTiles& tiles, const BatchMasks& masks) {
   using KeyBoxes = typename Plan::KeyBoxes;
   using ValueBoxes = typename Plan::ValueBoxes;
-  const int warp = static_cast<int>(threadIdx.x) / tile::kWarp - kFirstTransposer;
+  const int warp = static_cast<int>(threadIdx.x / tile::kWarp) - kFirstTransposer;
   const bool is_leader = threadIdx.x % tile::kWarp == 0;
-  RingPlace<Plan::kLoadedStages> from;
-  RingPlace<Plan::kStages> to;
-  for (RingPlace<Plan::kQueryStages> tile_place;; tile_place.advance()) {
-    const int i = tile_place.stage;
-    mbarrier_wait(&mail.queries_full[i], tile_place.parity);
+  // Counted, where a RingPlace has two registers: these warps have few.
+  unsigned count = 0;  // of tiles of values
+  for (unsigned tile_count = 0;; ++tile_count) {
+    const int i = tile_count % Plan::kQueryStages;
+    mbarrier_wait(&mail.queries_full[i], tile_count / Plan::kQueryStages % 2);
     const unsigned at = mail.work_at[i];
     if (at >= tiles.all) return;
     const BlockWork work = tiles.work(at);
     const Mask mask = masks.of(work.batch);
     const auto visited = mask.tiles(work.tile * Plan::kQueries, Plan::kQueries, Plan::kKeys);
-    for (int tile = visited.first; tile < visited.last; ++tile, to.advance()) {
-      const int loaded = from.wait_next(mail.loaded_full);
-      mbarrier_wait(&mail.values_empty[to.stage], to.parity ^ 1);
-      transpose_values<KeyBoxes, ValueBoxes, kTransposers>(
-          smem + (Plan::kLoadedAt + loaded * KeyBoxes::kBytes),
-          smem + (Plan::kValuesAt + to.stage * ValueBoxes::kBytes), warp,
-          mask.keys - tile * Plan::kKeys);
+    for (int tile = visited.first; tile < visited.last; ++tile, ++count) {
+      const int from = count % Plan::kLoadedStages, to = count % Plan::kStages;
+      mbarrier_wait(&mail.loaded_full[from], count / Plan::kLoadedStages % 2);
+      mbarrier_wait(&mail.values_empty[to], count / Plan::kStages % 2 ^ 1);
+      transpose_values<KeyBoxes, ValueBoxes>(smem + (Plan::kLoadedAt + from * KeyBoxes::kBytes),
+                                             smem + (Plan::kValuesAt + to * ValueBoxes::kBytes),
+                                             warp, mask.keys - tile * Plan::kKeys);
       fence_async_proxy();  // wgmma sees what this lane has stored
       __syncwarp();         // and what the others have; and all have read what was loaded
-      if (is_leader) mbarrier_arrive(&mail.values_full[to.stage]);
-      if (is_leader) mbarrier_arrive(&mail.loaded_empty[loaded]);
+      if (is_leader) mbarrier_arrive(&mail.values_full[to]);
+      if (is_leader) mbarrier_arrive(&mail.loaded_empty[from]);
     }
     __syncwarp();  // all have read the tile's number
     if (is_leader) mbarrier_arrive(&mail.queries_empty[i]);
