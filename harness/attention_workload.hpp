@@ -170,7 +170,7 @@ class AttentionBackwardWorkload : public AttentionWorkload<AttentionBackward> {
   using Reference = std::function<AttentionGradients(const AttentionBackward&, const AttentionRows&,
                                                      std::span<const std::int64_t> query_rows,
                                                      std::span<const std::int64_t> key_rows)>;
-  /// o and lse are those of the last forward step. The gradients are checked as functions of what
+  /// o and lse are those of the best forward step. The gradients are checked as functions of what
   /// it gave.
   void make_tensors(const Ladder<AttentionForward>& forward, const Reference& reference) {
     const std::int64_t heads = p().heads, kv_heads = p().kv_heads;
@@ -221,7 +221,7 @@ class AttentionBackwardWorkload : public AttentionWorkload<AttentionBackward> {
     forward.q = p().q, forward.k = p().k, forward.v = p().v, forward.o = p().o;
     forward.q_far = p().q_far, forward.k_far = p().k_far;
     forward.lse = lse;
-    Status status = run(ladder, ladder.steps.size() - 1, forward, nullptr);
+    Status status = run_last(ladder, forward, nullptr);
     if (status.ok()) status = synchronize_status(nullptr);
     if (!status.ok()) throw std::runtime_error(status.message);
   }
