@@ -78,6 +78,43 @@ __device__ __forceinline__ WeightsE4m3<kKeys> as_e4m3(const tile::Accumulator<16
 }
 // snippet-end weights
 
+/// 64 queries of a consumer as operand A: in shared memory, or read once into registers. There they
+/// are no more than the weights of a tile, and shared memory, which the transposition needs, too,
+/// is read less.
+template <class Queries, class Keys, bool kInRegisters>
+class QueryOperand {
+ public:
+  /// The consumer's first row in the tile of queries, and this warp's.
+  __device__ __forceinline__ QueryOperand(tile::ptx::SharedAddress queries, int row, int warp_row)
+      : queries_(queries), row_(row) {
+    const int lane = static_cast<int>(threadIdx.x % 32), lane_row = warp_row + lane % 16;
+    const auto own =
+        queries + (lane_row * Queries::kRowBytes + tile::swizzle_128B(lane_row, lane / 16) * 16);
+#pragma unroll
+    for (int i = 0; kInRegisters && i < kDeep; ++i) tile::ptx::ldmatrix_x4(held_[i], own ^ i * 32);
+  }
+
+  /// Starts scores = Q K^T.
+  __device__ __forceinline__ void start_product(tile::Accumulator<16, Keys::kRows>& scores,
+                                                tile::ptx::SharedAddress keys) const {
+    if constexpr (kInRegisters) {
+#pragma unroll
+      for (int i = 0; i < kDeep; ++i) {
+        tile::ptx::wgmma<E4m3, Keys::kRows>(tile::registers_of(scores), held_[i],
+                                            Keys::along_columns(keys, 0, i * 32), i > 0);
+      }
+    } else {
+      tile::start_product_of_rows<E4m3, Queries, Keys>(scores, queries_, row_, keys);
+    }
+  }
+
+ private:
+  static constexpr int kDeep = Queries::kCols / 32;  // wgmmas
+  std::uint32_t held_[kDeep][4];
+  tile::ptx::SharedAddress queries_;
+  int row_;
+};
+
 /// Starts sums = weights V, or if `accumulate` sums += weights V, with V as transpose_values leaves
 /// it.
 template <class Values>

@@ -159,6 +159,7 @@ __global__ void __launch_bounds__(TilePlan<kDim>::kThreads, 1)
                    QueryTiles tiles, BatchMasks masks, int group, float scale_log2) {
   using Plan = TilePlan<kDim>;
   constexpr int kConsumers = Plan::kConsumers, kKeys = Plan::kKeys;
+  constexpr bool kHoldsQueries = kDim == 64 || !kAddsTiles;  // in registers, if there are enough
   using QueryBoxes = typename Plan::QueryBoxes;
   using KeyBoxes = typename Plan::KeyBoxes;
   using ValueBoxes = typename Plan::ValueBoxes;
@@ -199,7 +200,8 @@ __global__ void __launch_bounds__(TilePlan<kDim>::kThreads, 1)
     const int warp_row = first_row + static_cast<int>(threadIdx.x) / 32 % 4 * 16;
     const Mask::Tiles visited = mask.tiles(block_query, Plan::kQueries, kKeys);
     const Mask::Tiles seen = mask.tiles(block_query + first_row, kRows, kKeys);
-    const SharedAddress q_smem = smem + i * QueryBoxes::kBytes;
+    const QueryOperand<QueryBoxes, KeyBoxes, kHoldsQueries> queries(smem + i * QueryBoxes::kBytes,
+                                                                    first_row, warp_row);
     const int head = (work.batch * tiles.heads + work.head) / group;  // of k and v
     const float of_q = q_scale ? q_scale[head] : 1, of_k = k_scale ? k_scale[head] : 1;
     tile::LazySoftmax<16, kTop> softmax(scale_log2 * (of_q * of_k));
@@ -218,8 +220,7 @@ __global__ void __launch_bounds__(TilePlan<kDim>::kThreads, 1)
     if (visited.first < visited.last) {
       const int first_keys = key_ring.next();
       wgmma_fence();
-      tile::start_product_of_rows<E4m3, QueryBoxes, KeyBoxes>(scores, q_smem, first_row,
-                                                              keys_of(first_keys));
+      queries.start_product(scores, keys_of(first_keys));
       wgmma_commit();
       wgmma_wait<0>(registers_of(scores));
       key_ring.release(first_keys);
@@ -233,8 +234,7 @@ __global__ void __launch_bounds__(TilePlan<kDim>::kThreads, 1)
         const int keys = key_ring.next();
         turn.take();
         wgmma_fence();  // S = Q K^T
-        tile::start_product_of_rows<E4m3, QueryBoxes, KeyBoxes>(scores, q_smem, first_row,
-                                                                keys_of(keys));
+        queries.start_product(scores, keys_of(keys));
         wgmma_commit();
         const int values = value_ring.next();  // O += P V, of the tile before
         start_product_with_values<ValueBoxes>(sums, weights, values_of(values), !kAddsTiles);
