@@ -3,8 +3,8 @@
 //       reads 8 bits along the sum only, so two warps transpose the values on their way.
 // Change: from step 12: values come into a ring of their own, and transposed into another. Keys are
 //         permuted within a tile, so that sums of the scores become weights without a shuffle.
-//         Weights are up to 2^8.75, since e4m3 has few exponents. Consumers take turns at 128
-//         columns, too, and store the output themselves. Scales of q, k and v.
+//         Queries are held in registers. Weights are up to 2^8.75, since e4m3 has few exponents.
+//         Consumers take turns at 128 columns, too, and store the output themselves. Scales.
 // Limit: the exponentials, which take as long as the products; and the bits that weights keep.
 #include <string>
 
@@ -30,7 +30,8 @@ constexpr int kFirstTransposer = 2, kTransposers = 2;  // warps of the first war
 
 template <int kDim>
 struct TilePlan {
-  // Scores, weights, and sums of the output twice are 208 registers of 232, or 144.
+  // Scores, weights, queries, and sums of the output are 160 registers of 232, or 120; with those of
+  // a tile besides, and at 128 columns without the queries, 208 or 152.
   static constexpr int kKeys = 128;  // of a tile
   static constexpr int kConsumers = 2;
   static constexpr int kQueries = kConsumers * kRows;
