@@ -30,8 +30,8 @@ constexpr int kFirstTransposer = 2, kTransposers = 2;  // warps of the first war
 
 template <int kDim>
 struct TilePlan {
-  // Scores, weights, queries, and sums of the output are 160 registers of 232, or 120; with those of
-  // a tile besides, and at 128 columns without the queries, 208 or 152.
+  // Scores, weights, queries, and sums of the output are 160 registers of 232, or 120; with those
+  // of a tile besides, and at 128 columns without the queries, 208 or 152.
   static constexpr int kKeys = 128;  // of a tile
   static constexpr int kConsumers = 2;
   static constexpr int kQueries = kConsumers * kRows;
@@ -263,7 +263,7 @@ __global__ void __launch_bounds__(TilePlan<kDim>::kThreads, 1)
       if (kAddsTiles) add(out, of_tile);
       if (is_early) value_ring.drop();  // and their last values
     }
-    // These queries have been read; those of the tile after the next one come there.
+    __syncwarp();  // all lanes have read the queries; those of the tile after the next come there
     if (threadIdx.x % tile::kWarp == 0) mbarrier_arrive(&mail.queries_empty[i]);
     float row_lse[2];
     softmax.finish(out, row_lse);
