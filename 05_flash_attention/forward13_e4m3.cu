@@ -263,7 +263,8 @@ __global__ void __launch_bounds__(TilePlan<kDim>::kThreads, 1)
       if (kAddsTiles) add(out, of_tile);
       if (is_early) value_ring.drop();  // and their last values
     }
-    __syncwarp();  // all lanes have read the queries; those of the tile after the next come there
+    // These queries have been read; those of the tile after the next one come there.
+    if (kHoldsQueries) __syncwarp();  // by all lanes; wgmma is done in any case
     if (threadIdx.x % tile::kWarp == 0) mbarrier_arrive(&mail.queries_empty[i]);
     float row_lse[2];
     softmax.finish(out, row_lse);
