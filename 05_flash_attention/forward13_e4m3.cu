@@ -201,8 +201,6 @@ __global__ void __launch_bounds__(TilePlan<kDim>::kThreads, 1)
     const int warp_row = first_row + static_cast<int>(threadIdx.x) / 32 % 4 * 16;
     const Mask::Tiles visited = mask.tiles(block_query, Plan::kQueries, kKeys);
     const Mask::Tiles seen = mask.tiles(block_query + first_row, kRows, kKeys);
-    const QueryOperand<QueryBoxes, KeyBoxes, kHoldsQueries> queries(smem + i * QueryBoxes::kBytes,
-                                                                    first_row, warp_row);
     const int head = (work.batch * tiles.heads + work.head) / group;  // of k and v
     const float of_q = q_scale ? q_scale[head] : 1, of_k = k_scale ? k_scale[head] : 1;
     tile::LazySoftmax<16, kTop> softmax(scale_log2 * (of_q * of_k));
@@ -219,6 +217,9 @@ __global__ void __launch_bounds__(TilePlan<kDim>::kThreads, 1)
       for (int n = 0; n < kKeys / 8; ++n) softmax.weigh(scores, n);
     };
     if (visited.first < visited.last) {
+      const QueryOperand<QueryBoxes, KeyBoxes, kHoldsQueries> queries(smem + i * QueryBoxes::kBytes,
+                                                                      first_row, warp_row);
+      if (kHoldsQueries) __syncwarp();  // all lanes have read them
       const int first_keys = key_ring.next();
       wgmma_fence();
       queries.start_product(scores, keys_of(first_keys));
@@ -264,7 +265,6 @@ __global__ void __launch_bounds__(TilePlan<kDim>::kThreads, 1)
       if (is_early) value_ring.drop();  // and their last values
     }
     // These queries have been read; those of the tile after the next one come there.
-    if (kHoldsQueries) __syncwarp();  // by all lanes; wgmma is done in any case
     if (threadIdx.x % tile::kWarp == 0) mbarrier_arrive(&mail.queries_empty[i]);
     float row_lse[2];
     softmax.finish(out, row_lse);
