@@ -12,6 +12,7 @@ namespace {
 
 using tile::check_head_chunks, tile::check_tensors, tile::product;
 using tile::key_rows, tile::lengths, tile::lse_of, tile::optional, tile::query_rows;
+using tile::output_rows, tile::scales;
 
 template <class Call>
 tile::Status check_options(const Call& p) {
@@ -24,8 +25,8 @@ tile::Status check_options(const Call& p) {
 }
 
 template <class Call>
-tile::Status check_all(const Call& p) {
-  TILE_TRY(tile::check_requirements(kTypes, {}, p.type));
+tile::Status check_all(tile::EnumSet<tile::DType> types, const Call& p) {
+  TILE_TRY(tile::check_requirements(types, {}, p.type));
   return validate_tensors(p);
 }
 
@@ -33,17 +34,19 @@ tile::Status check_all(const Call& p) {
 
 // ---- Forward ----
 
-tile::Status validate(const AttentionForward& p) { return check_all(p); }
+tile::Status validate(const AttentionForward& p) { return check_all(kForwardTypes, p); }
 tile::Status validate_sizes(const AttentionForward& p) { return check_options(p); }
 
 tile::Status validate_tensors(const AttentionForward& p) {
   TILE_TRY(validate_sizes(p));
-  return check_tensors(is_empty(p),
-                       {query_rows(p, "q", p.q), key_rows(p, "k", p.k), key_rows(p, "v", p.v),
-                        optional(lengths(p, "query_lengths", p.query_lengths)),
-                        optional(lengths(p, "key_lengths", p.key_lengths))},
-                       {query_rows(p, "o", p.o), optional(lse_of(p, p.lse))},
-                       {p.workspace, p.workspace_bytes});
+  return check_tensors(
+      is_empty(p),
+      {query_rows(p, "q", p.q), key_rows(p, "k", p.k), key_rows(p, "v", p.v),
+       optional(lengths(p, "query_lengths", p.query_lengths)),
+       optional(lengths(p, "key_lengths", p.key_lengths)),
+       optional(scales(p, "q_scale", p.q_scale)), optional(scales(p, "k_scale", p.k_scale)),
+       optional(scales(p, "v_scale", p.v_scale))},
+      {output_rows(p, "o", p.o), optional(lse_of(p, p.lse))}, {p.workspace, p.workspace_bytes});
 }
 
 std::int64_t key_splits(const tile::Attention& p) {
@@ -106,7 +109,7 @@ tile::Status takes_many_queries(const AttentionForward& p, const tile::Device& d
 
 // ---- Backward ----
 
-tile::Status validate(const AttentionBackward& p) { return check_all(p); }
+tile::Status validate(const AttentionBackward& p) { return check_all(kTypes, p); }
 tile::Status validate_sizes(const AttentionBackward& p) { return check_options(p); }
 
 tile::Status validate_tensors(const AttentionBackward& p) {

@@ -23,6 +23,8 @@ using tile::kMaxLength, tile::kUnlimited, tile::Mask, tile::Strides;
 //     p_ij = exp(s_ij - lse_i)       lse_i = log sum_j exp(s_ij)
 //     o_i  = sum_j p_ij v_j
 //
+// With e4m3, o is bf16, and q, k and v are first multiplied with the scales of their head of k.
+//
 // A query that sees no key has o = 0 and lse = -infinity, as have the rows of queries that do not
 // exist. There is no rotation, and no second pair of q and k.
 
@@ -61,12 +63,17 @@ std::int64_t split_keys_bytes(const AttentionForward& p);
 // argument is in the way. `many_queries`: chunks, keys, and more queries than split_keys takes.
 using ForwardTakes = tile::Status(const AttentionForward&, const tile::Device&);
 ForwardTakes takes_chunks, takes_chunks_of_64_or_128, takes_split_keys, takes_many_queries;
-ForwardTakes takes_scores, takes_tiles, takes_wgmma, takes_persistent;
+ForwardTakes takes_scores, takes_tiles, takes_wgmma, takes_persistent, takes_e4m3;
+
+/// Step `e4m3`: tensor cores keep 14 bits of a sum of products of 8 bits. Up to so many keys they
+/// add up the whole output. If there are more, they add up that of a tile of keys, and these sums
+/// are added in fp32.
+inline constexpr int kMostKeysOfSums = 256;
 
 // The steps. Each computes o and lse in the given stream (a cudaStream_t).
 using ForwardStep = tile::Status(const AttentionForward&, void* stream);
 ForwardStep scores, tiles, mma, pipeline, warp_tiles, lazy, interleaved, split_keys, wgmma, turns,
-    queue, persistent;
+    queue, persistent, e4m3;
 
 // ---- Backward ----
 
@@ -114,6 +121,8 @@ BackwardTakes takes_scores, takes_tiles, takes_mma, takes_warp_tiles, takes_pipe
 
 inline constexpr tile::EnumSet<tile::DType> kTypes{tile::DType::fp32, tile::DType::fp16,
                                                    tile::DType::bf16};
+inline constexpr tile::EnumSet<tile::DType> kForwardTypes{tile::DType::fp32, tile::DType::fp16,
+                                                          tile::DType::bf16, tile::DType::e4m3};
 inline constexpr tile::EnumSet<tile::DType> k16Bits{tile::DType::fp16, tile::DType::bf16};
 // Batch, heads, heads of k and v, queries, keys, head dimension, and whether causal. In the small
 // problem two heads share one of k and v, no length is a multiple of a tile, and there are fewer
@@ -225,6 +234,14 @@ inline constexpr ForwardLadder::Step kForward[] = {
      .otherwise = "queue",
      .shows = kShows,
      .launch = persistent},
+    {.name = "e4m3",
+     .idea = "8 bits: values are transposed on their way, and weights stay in their lane",
+     .types = {tile::DType::e4m3},
+     .needs = {tile::Feature::fp8_mma, tile::Feature::tma, tile::Feature::wgmma},
+     .takes = takes_e4m3,
+     .otherwise = "",
+     .shows = {{2, 4, 2, 75, 150, 64, 1}, {2, 16, 16, 8192, 8192, 128, 1}},
+     .launch = e4m3},
 };
 inline constexpr ForwardLadder kForwardLadder{.name = "forward",
                                               .kernels = "attention_",

@@ -36,6 +36,7 @@ struct AttentionCase {
   AttentionForward p;
   std::vector<int> query_lengths = {}, key_lengths = {};
   std::vector<int> positions = {};  // of a rotation, [batch][queries]; none: they count
+  std::vector<double> q_scale = {}, k_scale = {}, v_scale = {};  // [batch][kv_heads]; none: 1
   struct Offsets {
     std::int64_t q = 0, k = 0, v = 0, o = 0, dout = 0, dq = 0, dk = 0, dv = 0;
     std::int64_t q_far = 0, k_far = 0, dq_far = 0, dk_far = 0, tables = 0;
@@ -96,13 +97,14 @@ inline std::string describe(const AttentionCase& c) {
 /// Whether the step's own kernel runs the case.
 template <class Call>
 bool takes(const TestedStep<Ladder<Call>>& step, const AttentionCase& c) {
-  const auto place = [&c](TensorView& x, std::int64_t elements) {
-    const auto size = static_cast<std::int64_t>(size_bytes(c.p.type));
+  const auto place = [&c](TensorView& x, std::int64_t elements, bool is_output = false) {
+    const DType type = is_output ? output_type(c.p) : c.p.type;
+    const auto size = static_cast<std::int64_t>(size_bytes(type));
     x.data = reinterpret_cast<void*>(static_cast<std::uintptr_t>(256 + elements * size));
   };
   const AttentionCase::Offsets& at = c.offset;
   Call p = c.call<Call>();
-  place(p.q, at.q), place(p.k, at.k), place(p.v, at.v), place(p.o, at.o);
+  place(p.q, at.q), place(p.k, at.k), place(p.v, at.v), place(p.o, at.o, true);
   if (c.has_far_pair) place(p.q_far, at.q_far), place(p.k_far, at.k_far);
   if constexpr (std::is_same_v<Call, AttentionBackward>) {
     place(p.dout, at.dout), place(p.dq, at.dq), place(p.dk, at.dk), place(p.dv, at.dv);
@@ -167,11 +169,19 @@ inline AttentionCase drawn_case(Pick& pick, DType type, std::span<const std::int
   }
   if (pick({false, true})) c.p.scale = 0.2f;
   c.wants_lse = pick({true, false});
+  if (type == DType::e4m3 && pick({true, false})) {
+    std::int64_t next = 0;  // of 0.5, 0.75, … 2
+    for (std::vector<double>* scales : {&c.q_scale, &c.k_scale, &c.v_scale}) {
+      for (std::int64_t i = 0; i < batch * kv_heads; ++i) {
+        scales->push_back(0.5 + 0.25 * static_cast<double>(next++ % 7));
+      }
+    }
+  }
   const Places places = pick(kPlaces);
   if (places == Places::packed) return c;
   std::int64_t turn = 0;  // gaps and offsets of whole chunks, of each tensor its own
   const auto place = [&](std::int64_t length, std::int64_t count, std::int64_t* offset) -> Strides {
-    const std::int64_t gap = 8 * (turn++ % 5);
+    const std::int64_t gap = (type == DType::e4m3 ? 16 : 8) * (turn++ % 5);
     if (places == Places::heads_first) return heads_first(length, count, dim, gap);
     *offset = gap;
     const std::int64_t row = 2 * (heads + kv_heads) * dim;
@@ -244,7 +254,7 @@ AttentionResults run_attention(const TestedStep<Ladder<Call>>& step, const Atten
   };
   const auto output = [&](const char* name, const Tensor::Shape& shape, TensorView& x,
                           std::int64_t offset) {
-    tensors.push_back(Tensor::output(name, p.type, shape, x.stride, poison, offset));
+    tensors.push_back(Tensor::output(name, output_type(p), shape, x.stride, poison, offset));
     outputs.emplace_back(name, &tensors.back());
     x.data = tensors.back().raw();
   };
@@ -286,6 +296,14 @@ AttentionResults run_attention(const TestedStep<Ladder<Call>>& step, const Atten
     return static_cast<const float*>(tables.back().raw());
   };
   if (c.is_rotated()) p.rotary.cos = table("cos", cos), p.rotary.sin = table("sin", sin);
+  const auto scales = [&](const char* name, const std::vector<double>& values) -> const float* {
+    if (values.empty()) return nullptr;
+    const Layout of_scales = vector_layout(DType::fp32, std::ssize(values));
+    tables.push_back(DeviceBuffer::input(name, of_scales, values));
+    return static_cast<const float*>(tables.back().raw());
+  };
+  p.q_scale = scales("q_scale", c.q_scale), p.k_scale = scales("k_scale", c.k_scale);
+  p.v_scale = scales("v_scale", c.v_scale);
   p.workspace_bytes = workspace_bytes_of(step, p);
   if (!takes(step, c)) {  // the first one may run
     const std::int64_t more = workspace_bytes_of(step.ladder->steps[0], p);

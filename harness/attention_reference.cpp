@@ -21,8 +21,9 @@ constexpr double kUnit = 0x1.00001p-24;
 constexpr double kExp2 = 4 * kUnit;  // 2 ulps
 constexpr double kTinyExponential = 0x1p-126;
 constexpr double kTinyProduct = 0x1p-149;
-// A step may take the exponentials relative to a number up to 2^8 below the greatest score.
-constexpr double kReferenceBelow = 8 * std::numbers::ln2;
+// A step may take the exponentials relative to a number up to 2^8 below the greatest score, and
+// with e4m3 2^8.75.
+constexpr double kReferenceBelow = 9 * std::numbers::ln2;
 constexpr double kTileKeys = 16;  // no step has fewer keys to a tile
 
 // A tensor's rows as matrices of Eigen.
@@ -123,10 +124,53 @@ void for_each_output(std::span<const std::int64_t> rows, std::int64_t all, std::
 }
 
 /// The error of a sum of `count` products in units of their magnitudes: chapter 02's reference says
-/// why.
+/// why. What e4m3 loses besides, loss_of_sums tells.
 double units_of_sum(DType type, double count) {
   const double units = count + (type == DType::fp32 ? 0 : 3 * std::ceil(count / 8));
   return units * kUnit / (1 - units * kUnit);
+}
+
+/// What sums of products of 8 bits lose on tensor cores: columns of `products`, each of which may
+/// be off by `errors`. As chapter 02's reference says, wgmma adds 32 products, which are exact, and
+/// the sum so far, each cut off at 2^-13 of the greatest of these 33; and so it does with the
+/// result.
+Vector loss_of_sums(const Matrix& products, const Matrix& errors) {
+  constexpr double kCuts = 34 * 0x1p-13;
+  constexpr Eigen::Index kTogether = 32;
+  Vector sum = Vector::Zero(products.cols()), error = sum, loss = sum;
+  for (Eigen::Index at = 0; at < products.rows(); at += kTogether) {
+    const Eigen::Index count = std::min(kTogether, products.rows() - at);
+    const auto some = products.middleRows(at, count), some_errors = errors.middleRows(at, count);
+    Vector greatest = (some.cwiseAbs() + some_errors).colwise().maxCoeff().transpose();
+    greatest = greatest.cwiseMax(sum.cwiseAbs() + error);
+    sum += some.colwise().sum().transpose();
+    error += some_errors.colwise().sum().transpose();
+    greatest = greatest.cwiseMax(sum.cwiseAbs() + error);
+    loss += kCuts * greatest;
+    error += kCuts * greatest;
+  }
+  return loss;
+}
+
+/// The same of the output, a sum over keys from key `first` on. If they are many, the sums of tiles
+/// are added in fp32. `terms` are the weights, which may be off by `errors`.
+Vector loss_of_output(std::int64_t keys, std::int64_t first, const Rows& v, const Vector& terms,
+                      const Vector& errors) {
+  const std::int64_t tile = keys > kMostKeysOfE4m3Sums ? kTileKeysE4m3 : keys;
+  Vector loss = Vector::Zero(v.cols());
+  for (std::int64_t at = 0; at < v.rows();) {
+    const std::int64_t count = std::min(v.rows() - at, tile - (first + at) % tile);
+    const Matrix some = v.middleRows(at, count);
+    // Tensor cores begin with the keys that this tile has before the first one, whose weights are
+    // 0.
+    const std::int64_t before = (first + at) % 32, all = before + count;
+    Matrix products = Matrix::Zero(all, v.cols()), of_errors = products;
+    products.bottomRows(count) = terms.segment(at, count).asDiagonal() * some;
+    of_errors.bottomRows(count) = errors.segment(at, count).asDiagonal() * some.cwiseAbs();
+    loss += loss_of_sums(products, of_errors);
+    at += count;
+  }
+  return loss;
 }
 
 }  // namespace
@@ -153,10 +197,12 @@ AttentionExpected attention_reference(const Attention& p, const AttentionInputs&
       {{row_count, p.heads}, std::vector<double>(count, -kInfinity), {}}};
   expected.o.bound.resize(count * dim);
   expected.lse.bound.resize(count);
-  const Rounding out = rounding_of(p.type);
+  const Rounding out = rounding_of(output_type(p));
   const bool is_fp32 = p.type == DType::fp32 || p.type == DType::fp64;
+  const bool is_e4m3 = p.type == DType::e4m3;
   const double weight_unit = is_fp32 ? 0 : unit_roundoff(p.type) * 1.01;
-  const double weight_tiny = kTinyExponential + (is_fp32 ? 0 : out.underflow);
+  // The greatest weight of e4m3 is 2^7 or more, and what is below half of 2^-9 becomes 0.
+  const double weight_tiny = kTinyExponential + (is_fp32 ? 0 : is_e4m3 ? 0x1p-17 : out.underflow);
 
   // Output `at` of `count`: a head of row number `row`.
   auto compute = [&](std::int64_t at, std::int64_t row, std::int64_t head) {
@@ -181,6 +227,11 @@ AttentionExpected attention_reference(const Attention& p, const AttentionInputs&
               mask.position(static_cast<int>(query)), p.window, first);
     }
     multiply(&scores, factors_of(p, mask.position(static_cast<int>(query)), first, n));
+    if (is_e4m3) {
+      const Row q = row_of(in.q, p.head_dim, at);
+      const Matrix products = q.asDiagonal() * of_keys(in.k).transpose();
+      scores.error += p.scale * loss_of_sums(products, Matrix::Zero(p.head_dim, n));
+    }
     const auto& [score, magnitude, score_error] = scores;
     const double max = score.maxCoeff();
     const Vector exponential = (score.array() - max).exp();
@@ -199,7 +250,9 @@ AttentionExpected attention_reference(const Attention& p, const AttentionInputs&
     // rises; the exponential, and one for each tile that raises the reference, with a product; as
     // many additions as there are keys.
     const auto keys = static_cast<double>(n);
-    const double of_score = units_of_sum(p.type, static_cast<double>(p.head_dim)) + 4 * kUnit;
+    // And with e4m3 those of the scales of q and k.
+    const double of_score =
+        units_of_sum(p.type, static_cast<double>(p.head_dim)) + (is_e4m3 ? 7 : 4) * kUnit;
     const double tiles = std::ceil(keys / kTileKeys) + 5;  // and five rounds of lanes
     const double of_exponential = kExp2 + tiles * (kExp2 + 2 * kUnit);
     const Vector error =
@@ -209,14 +262,15 @@ AttentionExpected attention_reference(const Attention& p, const AttentionInputs&
     const double sum_error = weight.dot(error) + keys * kUnit + keys * kTinyExponential / sum;
 
     // The weights are rounded to the type between the two products. In the end the output is
-    // divided by the sum.
-    const double of_output = sum_error + weight_unit + units_of_sum(p.type, keys) + 4 * kUnit;
+    // divided by the sum, and multiplied with the scale of v.
+    const double of_output = sum_error + weight_unit + units_of_sum(p.type, keys) + 5 * kUnit;
     const Vector term_error =
         weight.array() * (error.array() + of_output + error.array() * of_output);
     const Vector value = v.transpose() * weight;
     const Vector weight_error = term_error.array() + weight_tiny / sum;
     Vector bound =
         v.cwiseAbs().transpose() * weight_error + Vector::Constant(p.head_dim, 4 * kTinyProduct);
+    if (is_e4m3) bound += loss_of_output(p.keys, first, v, weight, weight_error);
     if (v_bound.rows() > 0) bound += v_bound.transpose() * (weight + weight_error);
     for (std::size_t d = 0; d < dim; ++d) {
       const auto i = static_cast<Eigen::Index>(d);

@@ -1,7 +1,8 @@
 // The reference of every chapter with attention: o, lse and gradients in double, and how far a
 // correct kernel may be from them. Of a call it reads the sizes, the mask, the scale, the window
 // and the distance factor; if there is a second pair of q and k, its scores are those of far keys.
-// With fp64 the bounds are those of fp32. Its derivation stands in attention_reference.cpp.
+// With fp64 the bounds are those of fp32, with e4m3 o is bf16; inputs are as the scales leave them.
+// Its derivation stands in attention_reference.cpp.
 #pragma once
 
 #include <cmath>
@@ -36,6 +37,10 @@ Call attention_call(DType type, const AttentionSizes& n) {
 struct AttentionRows {
   std::vector<double> q = {}, k = {}, v = {}, q_far = {}, k_far = {}, o = {}, lse = {}, dout = {};
 };
+
+/// How a kernel of e4m3 adds up its output: if there are more keys, a tile's on tensor cores, and
+/// these sums in fp32 (05_flash_attention/forward13_e4m3.cu).
+inline constexpr std::int64_t kMostKeysOfE4m3Sums = 256, kTileKeysE4m3 = 128;
 
 /// What queries of a batch entry see. Its lengths, if there are any, are cut as a kernel cuts them:
 /// too long a one counts as the tensor's, a negative one as 0.

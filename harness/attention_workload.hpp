@@ -54,8 +54,9 @@ class AttentionWorkload : public LadderWorkload<Ladder<Call>> {
   double bytes() const override {
     const auto q = static_cast<double>(p().batch * p().queries * p().heads);
     const auto k = static_cast<double>(p().batch * p().keys * p().kv_heads);
-    return tensors_of_q() * (q + k) * static_cast<double>(p().head_dim) *
-           static_cast<double>(size_bytes(p().type));
+    const auto bytes = static_cast<double>(size_bytes(p().type));
+    const double more_of_o = static_cast<double>(size_bytes(output_type(p()))) - bytes;
+    return (tensors_of_q() * (q + k) * bytes + q * more_of_o) * static_cast<double>(p().head_dim);
   }
   /// Products of head_dim multiply-adds for each pair of a query and a key that it sees.
   double operations() const override {
@@ -99,8 +100,9 @@ class AttentionWorkload : public LadderWorkload<Ladder<Call>> {
   }
   void output(const char* name, TensorView& x, std::int64_t length, std::int64_t heads,
               const Numbers& rows, Expected expected) {
-    this->place(x.data, this->tensors_.output(name, p().type, p().batch * length,
-                                              heads * p().head_dim, rows, std::move(expected)));
+    const DType type = output_type(p());
+    this->place(x.data, this->tensors_.output(name, type, p().batch * length, heads * p().head_dim,
+                                              rows, std::move(expected)));
   }
   /// For the step that needs the most, unless that is too much: the first one's is for all scores.
   void make_workspace() {
@@ -168,7 +170,7 @@ class AttentionBackwardWorkload : public AttentionWorkload<AttentionBackward> {
   using Reference = std::function<AttentionGradients(const AttentionBackward&, const AttentionRows&,
                                                      std::span<const std::int64_t> query_rows,
                                                      std::span<const std::int64_t> key_rows)>;
-  /// o and lse are those of the last forward step. The gradients are checked as functions of what
+  /// o and lse are those of the best forward step. The gradients are checked as functions of what
   /// it gave.
   void make_tensors(const Ladder<AttentionForward>& forward, const Reference& reference) {
     const std::int64_t heads = p().heads, kv_heads = p().kv_heads;
@@ -219,7 +221,7 @@ class AttentionBackwardWorkload : public AttentionWorkload<AttentionBackward> {
     forward.q = p().q, forward.k = p().k, forward.v = p().v, forward.o = p().o;
     forward.q_far = p().q_far, forward.k_far = p().k_far;
     forward.lse = lse;
-    Status status = run(ladder, ladder.steps.size() - 1, forward, nullptr);
+    Status status = run_last(ladder, forward, nullptr);
     if (status.ok()) status = synchronize_status(nullptr);
     if (!status.ok()) throw std::runtime_error(status.message);
   }

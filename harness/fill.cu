@@ -1,5 +1,7 @@
 #include "harness/fill.hpp"
 
+#include <cuda_fp8.h>
+
 #include <algorithm>
 
 #include "harness/random.cuh"
@@ -34,14 +36,16 @@ Status fill_random(GuardedMemory* memory, std::uint64_t seed, double mean, doubl
   const Layout& layout = memory->layout();
   if (layout.count() == 0) return {};
   memory->mark_written();
-  return with_element_type(layout.dtype, [&](auto element) {
+  const auto launch = [&](auto element) {
     using T = decltype(element);
     const std::int64_t blocks = (layout.count() - 1) / (kThreads * kEach) + 1;
     fill<T><<<static_cast<unsigned>(std::min(blocks, kMostBlocks)), kThreads>>>(
         static_cast<T*>(memory->raw()), layout.rows, layout.cols, seed, static_cast<float>(mean),
         static_cast<float>(deviation));
     return launch_status("fill");
-  });
+  };
+  return layout.dtype == DType::e4m3 ? launch(__nv_fp8_e4m3{})
+                                     : with_element_type(layout.dtype, launch);
 }
 
 }  // namespace tile

@@ -11,21 +11,22 @@
 
 namespace tile {
 
-/// kRows rows of kCols elements of 16 bits: a box of kRows rows for each 64 columns, swizzled.
+/// kRows rows of kCols elements of 16 or 8 bits: a box of kRows rows for each 128 bytes, swizzled.
+/// If a row has 64 bytes, the box's other half is zeros.
 template <class T, int kRows_, int kCols_>
 struct HeadBoxes {
   static constexpr int kRows = kRows_, kCols = kCols_;
-  static constexpr int kBoxCols = 64, kRowBytes = kBoxCols * 2;  // a row of the swizzle's pattern
-  static constexpr int kBoxBytes = kRows * kRowBytes;
-  static constexpr int kBytes = kCols / kBoxCols * kBoxBytes;
-  static_assert(sizeof(T) == 2 && kCols % kBoxCols == 0 && kRows % 8 == 0 && kRows <= 256);
+  static constexpr int kElementBytes = sizeof(T), kRowBytes = 128;  // of the swizzle's pattern
+  static constexpr int kBoxCols = kRowBytes / kElementBytes, kBoxBytes = kRows * kRowBytes;
+  static constexpr int kBoxes = (kCols + kBoxCols - 1) / kBoxCols, kBytes = kBoxes * kBoxBytes;
+  static_assert(kElementBytes <= 2 && kCols % 64 == 0 && kRows % 8 == 0 && kRows <= 256);
 
   /// Starts the copies of the rows of a head from `row` on, kBytes bytes. Rows past the end of the
   /// tensor are zeros.
   static __device__ void load(ptx::SharedAddress to, const TensorMap& map, int row, int head,
                               int batch, ptx::Mbarrier* full) {
 #pragma unroll
-    for (int box = 0; box < kCols / kBoxCols; ++box) {
+    for (int box = 0; box < kBoxes; ++box) {
       ptx::tma_load(to + box * kBoxBytes, map, ptx::BoxAt{box * kBoxCols, row, head, batch}, full);
     }
   }
@@ -35,7 +36,7 @@ struct HeadBoxes {
   static __device__ void store(const TensorMap& map, int row, int head, int batch,
                                ptx::SharedAddress from) {
 #pragma unroll
-    for (int box = 0; box < kCols / kBoxCols; ++box) {
+    for (int box = 0; box < kBoxes; ++box) {
       ptx::tma_store(map, ptx::BoxAt{box * kBoxCols, row, head, batch}, from + box * kBoxBytes);
     }
   }
@@ -56,11 +57,11 @@ struct HeadBoxes {
     }
   }
 
-  /// The descriptor of a factor whose product sums over columns: 16 of them from `col` on, of the
-  /// rows from `row` on, a multiple of 8.
+  /// The descriptor of a factor whose product sums over columns: 32 bytes of them from `col` on, of
+  /// the rows from `row` on, a multiple of 8.
   static __device__ ptx::WgmmaDescriptor along_columns(ptx::SharedAddress at, int row, int col) {
     return ptx::WgmmaDescriptor::along_k(at + row * kRowBytes) +
-           (col / kBoxCols * kBoxBytes + col % kBoxCols * 2);
+           (col / kBoxCols * kBoxBytes + col % kBoxCols * kElementBytes);
   }
   /// The descriptor of a right factor whose product sums over rows: 16 of them from `row` on, with
   /// all columns.
@@ -112,7 +113,7 @@ __device__ __forceinline__ void start_product_of_rows(Accumulator<16, Right::kRo
                                                       ptx::SharedAddress left, int row,
                                                       ptx::SharedAddress right) {
 #pragma unroll
-  for (int col = 0; col < Left::kCols; col += 16) {  // a wgmma is 16 deep
+  for (int col = 0; col < Left::kCols; col += 32 / Left::kElementBytes) {  // as deep as a wgmma
     ptx::wgmma<T, Right::kRows>(registers_of(sums), Left::along_columns(left, row, col),
                                 Right::along_columns(right, 0, col), col != 0);
   }

@@ -43,6 +43,7 @@ void print_swizzle(const char* name, int chunks, int (*place)(int row, int chunk
 int main() {
   std::printf("{\n");
   print_map("a", 8, tile::ptx::element_of_a<16>);
+  print_map("a_8", 16, tile::ptx::element_of_a<8>);
   print_map("b", 4, tile::ptx::element_of_b<16>);
   print_map("d", 4, tile::ptx::element_of_d);
   print_map("ldmatrix", 2, tile::ptx::element_of_ldmatrix);

@@ -18,6 +18,7 @@ import drawings_02_shapes as shapes
 import drawings_02_tensor_cores as tensor_cores
 import drawings_03_softmax as softmax
 import drawings_04_layernorm as layernorm
+import drawings_05_eight_bits as eight_bits
 import drawings_05_flash_attention as attention
 import drawings_05_products as products
 import drawings_06_rope as rope
@@ -52,6 +53,7 @@ PAGES = {"README.md": front_page.FIGURES, "CONTRIBUTING.md": contributing.FIGURE
                                                        "forward7"),
          "05_flash_attention/decoding.md": of_page(attention.FIGURES, "forward8"),
          "05_flash_attention/hopper.md": of_page(attention.FIGURES, "forward9"),
+         "05_flash_attention/eight_bits.md": eight_bits.FIGURES,
          "05_flash_attention/backward.md": of_page(attention.FIGURES | products.FIGURES,
                                                    "backward_", "backward3", "backward6"),
          "05_flash_attention/backward_hopper.md": of_page(products.FIGURES, "backward7",

@@ -27,7 +27,7 @@ KATEX = pathlib.Path("/usr/share/javascript/katex")
 # that takes it.
 PARTS = {
     "Start": r"README\.md|docs/map\.md",
-    "Second pass, Hopper": r"\d\d_\w+/(\w+_)?hopper\.md",
+    "Second pass, Hopper": r"\d\d_\w+/((\w+_)?hopper|eight_bits)\.md",
     "First pass": r"\d\d_\w+/\w+\.md",
     "For maintainers": r"CONTRIBUTING\.md|docs/(notes|results)/\w+\.md",
     "Across the chapters": r"docs/.*\.md",

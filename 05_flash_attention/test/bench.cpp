@@ -37,8 +37,10 @@ std::unique_ptr<tile::Workload> make_backward(const Numbers& n, tile::DType type
   return workload;
 }
 
+using Types = std::vector<tile::DType>;
+
 template <class Ladder>
-tile::LadderInfo info_of(const Ladder& ladder, tile::MakeWorkload make) {
+tile::LadderInfo info_of(const Ladder& ladder, tile::MakeWorkload make, Types types) {
   return {.name = ladder.name,
           .kernels = ladder.kernels,
           .steps = tile::infos_of(ladder),
@@ -60,7 +62,7 @@ tile::LadderInfo info_of(const Ladder& ladder, tile::MakeWorkload make) {
                               {1, 16, 16, 16384, 16384, 128, 1},
                               {1, 16, 16, 16384, 16384, 128, 0},
                               {2, 32, 8, 8192, 8192, 128, 1}},
-          .benchmark_types = {tile::DType::bf16, tile::DType::fp16},
+          .benchmark_types = std::move(types),
           .whole_tiles = {{{1, 1, 1, 128, 128, 64, 0}, {0, 0, 0, 128, 128, 0, 0}},
                           {{1, 4, 1, 16, 256, 64, 0}, {0, 0, 0, 0, 128, 0, 0}},
                           {{1, 1, 1, 64, 64, 256, 0}, {0, 0, 0, 64, 64, 0, 0}}}};
@@ -69,7 +71,9 @@ tile::LadderInfo info_of(const Ladder& ladder, tile::MakeWorkload make) {
 const tile::Chapter kChapter{
     .name = kName,
     .title = kTitle,
-    .ladders = {info_of(kForwardLadder, make_forward), info_of(kBackwardLadder, make_backward)}};
+    .ladders = {info_of(kForwardLadder, make_forward,
+                        {tile::DType::bf16, tile::DType::fp16, tile::DType::e4m3}),
+                info_of(kBackwardLadder, make_backward, {tile::DType::bf16, tile::DType::fp16})}};
 const tile::RegisterChapter kRegistered{kChapter};
 
 }  // namespace

@@ -6,6 +6,7 @@ namespace {
 
 using flash_attention::kBackwardLadder;
 using flash_attention::kForwardLadder;
+using flash_attention::kForwardTypes;
 using flash_attention::kTypes;
 using flash_attention::validate_sizes;
 using tile::AttentionBackward;
@@ -59,7 +60,8 @@ tile_status tile_attention_backward(const tile_attention_backward_args* args) {
 }
 
 tile_status tile_attention_workspace_bytes(const tile_attention_args* args, std::int64_t* bytes) {
-  return tile::c::tell_workspace_bytes(kForwardLadder, read, kTypes, validate_sizes, args, bytes);
+  return tile::c::tell_workspace_bytes(kForwardLadder, read, kForwardTypes, validate_sizes, args,
+                                       bytes);
 }
 
 tile_status tile_attention_backward_workspace_bytes(const tile_attention_backward_args* args,

@@ -92,6 +92,17 @@ TEST_SUITE("chapter") {
     }
     refuses(
         "type", [](Call& call) { call.p.type = DType::tf32; }, tile::Code::unsupported);
+    static constexpr float kScales[8] = {};
+    for (const auto& [name, scale] : {std::pair{"q_scale", &AttentionForward::q_scale},
+                                      {"k_scale", &AttentionForward::k_scale},
+                                      {"v_scale", &AttentionForward::v_scale}}) {
+      const auto with = [scale = scale](const float* data) {
+        return [=](Call& call) { call.p.type = DType::e4m3, call.p.*scale = data; };
+      };
+      refuses(name, [scale = scale](Call& call) { call.p.*scale = kScales; });
+      accepts("a scale for each head of k", with(kScales));
+      refuses(name, with(moved(kScales, 2)));
+    }
     accepts("any window", [](Call& call) { call.p.left = call.p.right = kMost; });
   }
 

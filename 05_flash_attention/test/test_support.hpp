@@ -116,8 +116,22 @@ inline void check_values(const char* name, const Values& got, const tile::Expect
   CHECK_MESSAGE(comparison.ok(), comparison.message);
 }
 
+/// The values of `rows` as the scales of their heads of k leave them.
+inline Values scaled(const Case& c, Values values, std::int64_t rows, std::int64_t heads,
+                     const Values& scales) {
+  const std::int64_t group = heads / c.p.kv_heads;
+  for (std::int64_t i = 0; !scales.empty() && i < std::ssize(values); ++i) {
+    const std::int64_t row = i / c.p.head_dim, batch = row / heads / rows, head = row % heads;
+    values[static_cast<std::size_t>(i)] *=
+        scales[static_cast<std::size_t>(batch * c.p.kv_heads + head / group)];
+  }
+  return values;
+}
 inline ForwardExpected expected_of(const Case& c, const Inputs& in) {
-  return reference(c.p, {in.q, in.k, in.v, c.query_lengths, c.key_lengths});
+  const Values q = scaled(c, in.q, c.p.queries, c.p.heads, c.q_scale);
+  const Values k = scaled(c, in.k, c.p.keys, c.p.kv_heads, c.k_scale);
+  const Values v = scaled(c, in.v, c.p.keys, c.p.kv_heads, c.v_scale);
+  return reference(c.p, {q, k, v, c.query_lengths, c.key_lengths});
 }
 
 /// What the forward pass gives the backward pass, as the types hold it, and dout.

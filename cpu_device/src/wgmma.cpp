@@ -273,14 +273,16 @@ void fetch(const Block& block, const WgmmaTile& tile, bool is_a, WgmmaScratch& s
                        along_k ? kDepth : tile.extent, along_k != is_a, out);
 }
 
-template <class Elements>
-void fetch_registers(const Wgmma& wgmma, double* a) {
+// Calls visit(row, column, bits) for each element of an A in registers.
+template <class Elements, class Visit>
+void for_each_register_element(const Wgmma& wgmma, Visit visit) {
+  using Bits = typename Elements::Bits;
+  constexpr int kBits = sizeof(Bits) * 8, kPerRegister = 32 / kBits;
   for (int thread = 0; thread < int{kWarpgroup}; ++thread) {
-    for (int i = 0; i < 8; ++i) {
-      const auto [row, col] = tile::ptx::element_of_a<16>(thread % 32, i);
-      const uint32_t bits = wgmma.a_registers[static_cast<size_t>(thread * 4 + i / 2)];
-      a[(thread / 32 * 16 + row) * 16 + col] =
-          Elements::decode(static_cast<uint16_t>(bits >> i % 2 * 16));
+    for (int i = 0; i < 4 * kPerRegister; ++i) {
+      const auto [row, col] = tile::ptx::element_of_a<kBits>(thread % 32, i);
+      const uint32_t bits = wgmma.a_registers[static_cast<size_t>(thread * 4 + i / kPerRegister)];
+      visit(thread / 32 * 16 + row, col, static_cast<Bits>(bits >> i % kPerRegister * kBits));
     }
   }
 }
@@ -401,7 +403,9 @@ void multiply(const float* a, const float* b, int columns, bool accumulate, floa
 template <class Elements>
 void run_16_bits(const Block& block, const Wgmma& wgmma, WgmmaScratch& scratch, float* d) {
   if (wgmma.a_in_registers) {
-    fetch_registers<Elements>(wgmma, scratch.a);
+    for_each_register_element<Elements>(wgmma, [&](int row, int col, uint16_t bits) {
+      scratch.a[row * 16 + col] = Elements::decode(bits);
+    });
   } else {
     fetch<Elements>(block, wgmma.a, true, scratch, scratch.a);
   }
@@ -424,7 +428,14 @@ std::vector<int> rows_with_nan(const unsigned char* bytes, int rows) {
 
 void run_e4m3(const Block& block, const Wgmma& wgmma, WgmmaScratch& scratch, float* d) {
   const int columns = wgmma.b.extent;
-  fetch<E4m3Elements>(block, wgmma.a, true, scratch, scratch.a_fp8);
+  if (wgmma.a_in_registers) {
+    for_each_register_element<E4m3Elements>(wgmma, [&](int row, int col, uint8_t bits) {
+      scratch.a_fp8[row * kDepthBytes + col] = E4m3Elements::decode(bits);
+      scratch.bytes[row * kDepthBytes + col] = bits;
+    });
+  } else {
+    fetch<E4m3Elements>(block, wgmma.a, true, scratch, scratch.a_fp8);
+  }
   const std::vector<int> nan_rows = rows_with_nan(scratch.bytes, kRows);
   fetch<E4m3Elements>(block, wgmma.b, false, scratch, scratch.b_fp8);
   const std::vector<int> nan_columns = rows_with_nan(scratch.bytes, columns);

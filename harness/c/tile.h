@@ -430,11 +430,14 @@ typedef struct tile_rotation {
  * o, and backward one in q, k or dout may reach the gradients of keys that its query does not see,
  * or of queries that do not see its key.
  *
- * Types: fp32, fp16, bf16. What is written overlaps nothing else.
+ * Types: fp32, fp16, bf16, e4m3. What is written overlaps nothing else. With e4m3, o is bf16, and
+ * each head of k has a scale for the rows of q that it is multiplied with, for k and for v;
+ * head_dim is 64 or 128, and rows begin at multiples of 16 bytes. Weights have 4 significant bits
+ * then: o may be off by some hundredths of the mean |v|.
  *
  * Other functions below take this struct too, for attention with a rotation, or with a `window`
  * from which on keys are far. What a function has no use for is zero, or it is TILE_UNSUPPORTED:
- * tile_attention() has no use for what follows workspace_bytes, except the stream. */
+ * tile_attention() has no use for what stands between workspace_bytes and the scales. */
 typedef struct tile_attention_args {
   size_t struct_size; /* sizeof(tile_attention_args) */
   const char* step;
@@ -458,6 +461,9 @@ typedef struct tile_attention_args {
   tile_tensor k_far;            /* [batch][keys][kv_heads][head_dim] */
   int64_t window;               /* W */
   tile_rotation rotation;
+  const float* q_scale; /* [batch][kv_heads], device memory, positive, for e4m3 only; NULL: 1 */
+  const float* k_scale; /* as q_scale */
+  const float* v_scale;
   void* stream;
 } tile_attention_args;
 TILE_API tile_status tile_attention(const tile_attention_args* args);

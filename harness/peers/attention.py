@@ -92,12 +92,16 @@ class Attention(Problem):
         """The heads of q that share one of k and v."""
         return slice(kv_head * self.group, (kv_head + 1) * self.group)
 
+    def wide(self, tensor):
+        """The same with at least 16 bits, in which PyTorch takes rows out of it."""
+        return tensor.bfloat16() if tensor.dtype.itemsize == 1 else tensor
+
     def queries_of(self, tensor, entry, kv_head, rows=slice(None)):
         """[heads that share, rows, ...] in fp64."""
-        return tensor[entry, rows, self.heads_of(kv_head)].transpose(0, 1).double()
+        return self.wide(tensor)[entry, rows, self.heads_of(kv_head)].transpose(0, 1).double()
 
     def keys_of(self, tensor, entry, kv_head, rows=slice(None)):
-        return tensor[entry, rows, kv_head].double()
+        return self.wide(tensor)[entry, rows, kv_head].double()
 
     def parts_of(self, entry, kv_head, queries, keys):
         """Those of a head of k, with these numbers of rows, as bounds.py takes them."""
@@ -145,7 +149,7 @@ class Attention(Problem):
                                    torch.empty(count, dtype=torch.uint8, device=self.device))
             fields["workspace_bytes"] = count
         if self.is_forward:
-            o = torch.empty_like(self.q)
+            o = torch.empty_like(self.q, dtype=self.result_dtype)
             # lse too, because a backward pass needs it and FlashAttention-2 writes it.
             lse = torch.empty(batch, heads, queries, device=self.device)
             return self.our_work(library, name, [o], o=o, lse=lse, **fields)
@@ -160,13 +164,16 @@ class Attention(Problem):
         if case.window or case.has_lengths or (self.causal and case.sizes[3] != case.sizes[4]):
             return {}
         from torch.nn.attention import SDPBackend
+        is_e4m3 = case.type == "e4m3"
+        if self.device != "cuda" and is_e4m3:
+            return {}
         if self.device != "cuda":
             return {"torch": lambda: self.by_torch("torch", [SDPBackend.FLASH_ATTENTION,
                                                              SDPBackend.MATH])}
         if case.type == "fp32":
             return {}
-        backends = {"FlashAttention-2": SDPBackend.FLASH_ATTENTION,
-                    "cuDNN": SDPBackend.CUDNN_ATTENTION}
+        backends = {} if is_e4m3 else {"FlashAttention-2": SDPBackend.FLASH_ATTENTION,
+                                       "cuDNN": SDPBackend.CUDNN_ATTENTION}
         found = {name: lambda name=name: self.by_torch(name, [backends[name]])
                  for name in backends}
         has_third = has_flash_attention_3(self.torch)
@@ -243,7 +250,8 @@ class Attention(Problem):
         def of_keys(tensor):
             return tensor.flatten(0, 1)[self.key_rows]
         if self.is_forward:
-            yield ("o", of_queries, *self.of_query_rows(bounds.attention, 1)[0])
+            bound = bounds.attention_e4m3 if self.case.type == "e4m3" else bounds.attention
+            yield ("o", of_queries, *self.of_query_rows(bound, 1)[0])
             return
         gradients = self.of_inputs(self.of_query_rows(bounds.attention_dq, len(self.parts)),
                                    self.of_key_rows())

@@ -161,6 +161,25 @@ def attention(kind, scale, parts, v):
     return [(o, bound)]
 
 
+def attention_e4m3(_, scale, parts, v):
+    """o in bf16, in a list. Each weight was rounded to 4 bits, and below 2^-17 of the greatest one
+    may be lost. Sums of products lose bits as in scaled_product(); of those over keys each
+    instruction, for 32 keys, may cut as much off the sum, always towards zero."""
+    (q, k, visible), = parts
+    keys, head_dim = k.shape[-2:]
+    scores = (scale * (q @ k.mT)).masked_fill(~visible, -float("inf"))
+    terms = scale * (q.abs() @ k.abs().mT)
+    spread = 2.0**-13 * 8 * terms * (1 + head_dim**0.5 / 64) + U32 * EXPONENTIAL
+    p = scores.softmax(-1).masked_fill(~visible, 0)
+    o = p @ v
+    greatest = p.amax(-1, keepdim=True)
+    rounded = (p * (2.0**-4 + spread)).square() + (2.0**-17 * greatest).square()
+    cut = 2.0**-13 * (keys / 32 + _root(keys))
+    largest = o.abs().maximum(greatest * v.abs().amax(-2))
+    return [(o, 4 * (rounded @ v.square()).sqrt() + cut * largest + 2 * U["bf16"] * o.abs()
+             + SMALLEST["bf16"])]
+
+
 def _pairs(kind, scale, parts, v, o, lse, dout):
     """The weights p and the gradients ds of scores over scale, each with how far they are off, and
     by how much more in either direction."""

@@ -26,6 +26,7 @@ ATTENTION_SIZES = ((8, 32, 32, 2048, 2048, 64), (2, 32, 32, 8192, 8192, 64),
                    (2, 16, 16, 8192, 8192, 128), (1, 16, 16, 16384, 16384, 128),
                    (2, 32, 8, 8192, 8192, 128), (8, 8, 8, 2048, 2048, 256),
                    (2, 8, 8, 8192, 8192, 256), (1, 8, 8, 16384, 16384, 256))
+ATTENTION_SIZES_E4M3 = tuple(size for size in ATTENTION_SIZES if size[-1] <= 128)
 # Also as ../../07_windowed_rope/test has them, causal, with the distance from which keys are
 # far.
 WINDOWED_SIZES = ((1, 32, 32, 8192, 8192, 64), (1, 16, 16, 8192, 8192, 128),
@@ -42,7 +43,7 @@ DECODED = (1, 16)
 DECODING_KEYS = (1 << 16, 1 << 17, 1 << 18)
 PASSES = ("forward", "backward")
 BOTH = "forward+backward"
-TYPES = ("fp32", "fp16", "bf16")  # and of products e4m3
+TYPES = ("fp32", "fp16", "bf16")  # and of products and of attention's forward pass e4m3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -203,6 +204,9 @@ def _tables():
                 for direction in PASSES:
                     yield Case("05_flash_attention", "attention", element_type, (*size, causal),
                                direction)
+    for size in ATTENTION_SIZES_E4M3:
+        for causal in (1, 0):
+            yield Case("05_flash_attention", "attention", "e4m3", (*size, causal))
     for element_type in ("bf16", "fp32"):
         for size in ROTARY_SIZES:
             for direction in PASSES:
@@ -242,7 +246,8 @@ SMALL_SIZES = {"vector_add": ((1,), (1003,)), "matmul": ((1, 1, 1), (37, 29, 65)
                "windowed_rotary_attention": ((1, 2, 1, 33, 33, 64, 1), (2, 3, 3, 9, 19, 24, 1)),
                "rotary": ((2, 5, 4, 2, 64, 0), (1, 7, 3, 0, 32, 1), (2, 3, 1, 1, 6, 1))}
 # Rows of 8 bits begin at multiples of 16 bytes, and PyTorch wants n in 16s.
-SMALL_E4M3 = (37, 48, 80)
+SMALL_E4M3 = (("02_matmul", "matmul", (37, 48, 80)),
+              ("05_flash_attention", "attention", (1, 2, 1, 17, 70, 64, 1)))
 # Of each size of attention too. Windows: every key is far, all but a query's own, some, none.
 SMALL_WINDOWS = ({"far": 0}, {"far": 1}, {"far": 7}, {"far": 99})
 SMALL_OPTIONS = {"attention": ({}, {"window": (6, 2)}, {"has_lengths": True}),
@@ -252,7 +257,7 @@ SMALL_OPTIONS = {"attention": ({}, {"window": (6, 2)}, {"has_lengths": True}),
 
 def small_cases():
     """Each operation in each type and direction, in small sizes."""
-    e4m3 = Case("02_matmul", "matmul", "e4m3", SMALL_E4M3)
+    e4m3 = [Case(chapter, operation, "e4m3", size) for chapter, operation, size in SMALL_E4M3]
     chapters = {case.operation: (case.chapter, set()) for case in all_cases()}
     for case in all_cases():
         chapters[case.operation][1].add(case.direction)
@@ -261,7 +266,7 @@ def small_cases():
             for element_type in TYPES
             for direction in PASSES if direction in directions
             for size in SMALL_SIZES[operation]
-            for options in SMALL_OPTIONS.get(operation, ({},))] + [e4m3]
+            for options in SMALL_OPTIONS.get(operation, ({},))] + e4m3
 
 
 def select(cases, chapter="", part=""):

@@ -41,9 +41,16 @@ struct Attention {
   Rotary rotary = {};
   const int* query_lengths = nullptr;  // [batch], each at most queries; null: all are there
   const int* key_lengths = nullptr;    // [batch], each at most keys; null: all are there
-  void* workspace = nullptr;           // aligned to 16 bytes; holds nothing before or after
-  std::int64_t workspace_bytes = 0;    // at least what the step's row says
+  /// Of e4m3, [batch][kv_heads]: what q, k and v are multiplied with, positive; null: 1.
+  const float *q_scale = nullptr, *k_scale = nullptr, *v_scale = nullptr;
+  void* workspace = nullptr;         // aligned to 16 bytes; holds nothing before or after
+  std::int64_t workspace_bytes = 0;  // at least what the step's row says
 };
+
+/// Of o: e4m3 has bf16.
+inline DType output_type(const Attention& p) {
+  return p.type == DType::e4m3 ? DType::bf16 : p.type;
+}
 
 /// What is written overlaps nothing else.
 struct AttentionForward : Attention {

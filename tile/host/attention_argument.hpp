@@ -14,7 +14,8 @@
 
 namespace tile {
 
-/// Checks batch, heads, kv_heads, queries, keys, head_dim and scale.
+/// Checks batch, heads, kv_heads, queries, keys, head_dim and scale, and that only e4m3 has scales
+/// of its own.
 template <class Problem>
 Status check_attention_sizes(const Problem& p) {
   for (const auto& [name, extent] : {std::pair{"batch", p.batch},
@@ -42,6 +43,10 @@ Status check_attention_sizes(const Problem& p) {
   if (!(p.scale > 0) || !std::isfinite(p.scale * std::numbers::log2e_v<float>)) {
     return invalid_argument("scale", number(p.scale) + " is not positive and finite");
   }
+  for (const auto& [name, scales] :
+       {std::pair{"q_scale", p.q_scale}, {"k_scale", p.k_scale}, {"v_scale", p.v_scale}}) {
+    if (scales && p.type != DType::e4m3) return invalid_argument(name, "is for e4m3 alone");
+  }
   return {};
 }
 
@@ -64,6 +69,15 @@ TensorArgument query_rows(const Problem& p, const char* name, const TensorView& 
 template <class Problem>
 TensorArgument key_rows(const Problem& p, const char* name, const TensorView& x) {
   return key_rows(p, name, x.data, x.stride);
+}
+inline TensorArgument output_rows(const Attention& p, const char* name, const TensorView& x) {
+  TensorArgument rows = query_rows(p, name, x);
+  rows.element_bytes = element_bytes(output_type(p));
+  return rows;
+}
+template <class Problem>
+TensorArgument scales(const Problem& p, const char* name, const float* data) {
+  return {name, data, {p.kv_heads, 1, 0}, p.batch, 1, p.kv_heads, 1, 4};
 }
 template <class Problem>
 TensorArgument lse_of(const Problem& p, const float* lse) {  // with fp64, of doubles

@@ -18,7 +18,8 @@ inline Status check_boxes(const AttentionForward& p, bool has_far, bool stores =
                                              {"k_far", &p.k_far, p.kv_heads, p.keys},
                                              {"v", &p.v, p.kv_heads, p.keys},
                                              {"o", &p.o, p.heads, p.queries}}) {
-    if ((!has_far && (x == &p.q_far || x == &p.k_far)) || (!stores && x == &p.o)) continue;
+    const bool is_unused = (!has_far && (x == &p.q_far || x == &p.k_far)) || (!stores && x == &p.o);
+    if (is_unused || rows == 0) continue;
     TILE_TRY(
         check_tensor_map(name, Boxes::boxed(p.type, x->data, p.batch, heads, rows, x->stride)));
   }

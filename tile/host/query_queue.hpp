@@ -16,7 +16,8 @@ inline Status queue_of(const AttentionForward& p, int rows, QueryTiles* tiles, u
   // Where the last queries see the most keys, tiles of as many heads are taken together as have
   // 32 MiB of keys and values in the L2 (of an H100: 50): the more tiles there are, the better do
   // short ones fill gaps. Otherwise of 8 heads, which find each other's keys in the L2.
-  const std::int64_t head_bytes = p.keys * p.head_dim * (p.k_far.data ? 6 : 4);
+  const auto row_bytes = p.head_dim * static_cast<std::int64_t>(size_bytes(p.type));
+  const std::int64_t head_bytes = p.keys * row_bytes * (p.k_far.data ? 3 : 2);
   const std::int64_t heads = p.right < p.keys ? (32 << 20) / head_bytes * group_of(p) : 8;
   const int of_head = tiles_of(p.queries, rows);
   *tiles = {static_cast<int>(p.batch), static_cast<int>(p.heads), of_head, all,

@@ -175,6 +175,9 @@ enum class Major { k, mn };
              "n"(int{kMajorB == Major::mn}))
 #define TILE_WGMMA_A_FP16(n, ...) TILE_WGMMA_REGISTERS(n, "k16.f32.f16.f16", __VA_ARGS__)
 #define TILE_WGMMA_A_BF16(n, ...) TILE_WGMMA_REGISTERS(n, "k16.f32.bf16.bf16", __VA_ARGS__)
+#define TILE_WGMMA_A_E4M3(n, p, i, j, k, l, r, ...)                                               \
+  TILE_WGMMA(n, p, "k32.f32.e4m3.e4m3", "{%" #i ", %" #j ", %" #k ", %" #l "}, %" #r ", p, 1, 1", \
+             "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits()))
 
 /// T is __half, __nv_bfloat16 or __nv_fp8_e4m3; kDepth is 16, 16 or 32. With fp8, k is the
 /// contiguous axis of both. If not `accumulate`, D = A B.
@@ -205,15 +208,21 @@ __device__ __forceinline__ void wgmma(float (&d)[kN / 2], WgmmaDescriptor a, Wgm
 #endif
 }
 
-/// The same with A in registers, for fp16 and bf16: each warp has 16 rows of A as mma_m16n8k16 has
-/// them (element_of_a<16>), so what wgmma or mma has computed can be packed and used.
+/// The same with A in registers: each warp has 16 rows of A as mma has them. With 16 bits
+/// (element_of_a<16>) that is where wgmma and mma leave their sums, so that these can be packed and
+/// used. With fp8 (element_of_a<8>) a lane has four neighbouring columns where it holds two of D.
 ///     wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 d, {a0, …, a3}, b, p, 1, 1, tnspB;
+///     wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 d, {a0, …, a3}, b, p, 1, 1;
 template <class T, int kN, Major kMajorB = Major::k>
 __device__ __forceinline__ void wgmma(float (&d)[kN / 2], const std::uint32_t (&a)[4],
                                       WgmmaDescriptor b, bool accumulate) {
   static_assert(kN % 16 == 0 && kN >= 16 && kN <= 256, "D has 16, 32, … 256 columns");
+  constexpr bool kFp8 = std::is_same_v<T, __nv_fp8_e4m3>;
+  static_assert(!kFp8 || kMajorB == Major::k, "wgmma reads fp8 along k only");
 #if TILE_HAS_WGMMA
-  if constexpr (std::is_same_v<T, __half>) {
+  if constexpr (kFp8) {
+    TILE_WGMMA_FOR_EACH(TILE_WGMMA_A_E4M3)
+  } else if constexpr (std::is_same_v<T, __half>) {
     TILE_WGMMA_FOR_EACH(TILE_WGMMA_A_FP16)
   } else {
     static_assert(std::is_same_v<T, __nv_bfloat16>);
@@ -223,6 +232,7 @@ __device__ __forceinline__ void wgmma(float (&d)[kN / 2], const std::uint32_t (&
   __trap();
 #endif
 }
+#undef TILE_WGMMA_A_E4M3
 #undef TILE_WGMMA_A_BF16
 #undef TILE_WGMMA_A_FP16
 #undef TILE_WGMMA_REGISTERS

@@ -53,13 +53,16 @@ __device__ void for_each_sum(Visit visit) {
   }
 }
 
-// What element_of_a<16> says of 16 rows, for the four warps of a warpgroup.
+// What element_of_a says of 16 rows, for the four warps of a warpgroup.
+template <class T>
 __device__ void load_a(std::uint32_t (&registers)[4], const std::uint32_t* tile, int step) {
   const int thread = static_cast<int>(threadIdx.x % 128);
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const tile::ptx::Element e = tile::ptx::element_of_a<16>(thread % 32, 2 * i);
-    registers[i] = tile[((thread / 32 * 16 + e.row) * 64 + step * 16 + e.col) / 2];
+    constexpr int kTogether = 4 / static_cast<int>(sizeof(T));  // elements of a register
+    const tile::ptx::Element e =
+        tile::ptx::element_of_a<8 * static_cast<int>(sizeof(T))>(thread % 32, kTogether * i);
+    registers[i] = tile[(thread / 32 * 16 + e.row) * 32 + step * 8 + e.col / kTogether];
   }
 }
 
@@ -81,7 +84,7 @@ __global__ void __launch_bounds__(kThreads)
   std::uint32_t a_registers[kSteps][4];
   if constexpr (kRegisters) {
 #pragma unroll
-    for (int step = 0; step < kSteps; ++step) load_a(a_registers[step], a, step);
+    for (int step = 0; step < kSteps; ++step) load_a<T>(a_registers[step], a, step);
   }
   tile::ptx::wgmma_fence();
 #pragma unroll
@@ -130,7 +133,9 @@ tile::Status launch(const WgmmaForm& form, bool accumulate, const std::uint32_t*
                     const std::uint32_t* b, float* d) {
   constexpr Major k = Major::k, mn = Major::mn;
   if constexpr (sizeof(T) == 1) {
-    wgmma_kernel<T, kN, k, k, false><<<1, kThreads>>>(accumulate, a, b, d);
+    auto* const kernel =
+        form.a_in_registers ? wgmma_kernel<T, kN, k, k, true> : wgmma_kernel<T, kN, k, k, false>;
+    kernel<<<1, kThreads>>>(accumulate, a, b, d);
   } else if (form.a_in_registers) {
     if (form.b_along_n) {
       wgmma_kernel<T, kN, k, mn, true><<<1, kThreads>>>(accumulate, a, b, d);

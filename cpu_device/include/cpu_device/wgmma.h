@@ -74,7 +74,7 @@ __forceinline__ void wgmma(float (&d)[kN / 2], const std::uint32_t (&a)[4],
                            tile::ptx::WgmmaDescriptor b, bool accumulate,
                            Site site = Site::here()) {
   static_assert(kN % 16 == 0 && kN >= 16 && kN <= 256, "D has 16, 32, … 256 columns");
-  static_assert(sizeof(T) == 2, "A comes from registers in fp16 and bf16");
+  static_assert(sizeof(T) == 2 || kMajorB == Major::k, "wgmma reads fp8 along k only");
   issue_wgmma({wgmma_type<T>(), kN, d, a, 0, b.bits(), Major::k, kMajorB, accumulate, site});
 }
 

@@ -1,0 +1,161 @@
+// What attention in 8 bits needs besides: values transposed on their way to wgmma, weights as its
+// operand A, and an output whose columns are permuted.
+#pragma once
+
+#include <cuda_fp8.h>
+
+#include "tile/accumulator.cuh"
+#include "tile/head_boxes.cuh"
+#include "tile/ptx/ldmatrix.cuh"
+
+namespace flash_attention {
+
+using E4m3 = __nv_fp8_e4m3;
+
+// snippet-begin transpose
+/// wgmma reads 8 bits along the sum only, here along keys: a tile of values, [keys][columns],
+/// becomes [columns][keys]. Two warps do it, `warp` 0 and 1. Keys from `keys` on become zeros.
+///
+/// ldmatrix transposes pairs of bytes, so that a lane has two columns of two keys in a register.
+/// Of two registers, with 8 keys each, byte_perm makes one of the even column and one of the odd
+/// column. So in each 16 columns the even ones come first; and of each 16 keys, 2 i and 2 i + 1 of
+/// the first 8 come before 2 i and 2 i + 1 of the others, as the weights do (as_e4m3).
+template <class From, class To>
+__device__ __forceinline__ void transpose_values(tile::ptx::SharedAddress from,
+                                                 tile::ptx::SharedAddress to, int warp, int keys) {
+  static_assert(From::kRows == 128 && From::kBoxes == 1 && To::kBoxes == 1);
+  const int lane = static_cast<int>(threadIdx.x % 32), key = warp * 32 + lane;  // and 64 further
+  const auto own_row = from + (key * From::kRowBytes + tile::swizzle_128B(lane, 0) * 16);
+  const auto own_column =
+      to + (lane % 16 * To::kRowBytes + tile::swizzle_128B(lane % 16, key / 16) * 16);
+#pragma unroll 1
+  for (int more = 0; keys < From::kRows && more < From::kRows; more += 64) {
+    for (int col = 0; key + more >= keys && col < From::kCols; col += 16) {
+      tile::ptx::store_shared((own_row + more * From::kRowBytes) ^ col, uint4{});
+    }
+    __syncwarp();
+  }
+#pragma unroll 1
+  for (int part = 0; part < From::kCols / 64 * 2; ++part) {  // 32 keys and 64 columns of this warp
+    const auto row = (own_row + part % 2 * 64 * From::kRowBytes) ^ part / 2 * 64;
+    const auto column = (own_column ^ part % 2 * 64) + part / 2 * 64 * To::kRowBytes;
+    std::uint32_t pairs[4][4];  // of two columns, and of 8 keys each
+#pragma unroll
+    for (int i = 0; i < 4; ++i) tile::ptx::ldmatrix_x4_trans(pairs[i], row ^ i * 16);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const std::uint32_t(&pair)[4] = pairs[i];
+      const std::uint32_t sorted[4] = {
+          __byte_perm(pair[0], pair[1], 0x6420), __byte_perm(pair[0], pair[1], 0x7531),
+          __byte_perm(pair[2], pair[3], 0x6420), __byte_perm(pair[2], pair[3], 0x7531)};
+      tile::ptx::stmatrix_x4(column + i * 16 * To::kRowBytes, sorted);
+    }
+  }
+}
+// snippet-end transpose
+
+// snippet-begin weights
+/// A warp's weights as operand A of wgmmas 32 keys deep.
+template <int kKeys>
+struct WeightsE4m3 {
+  std::uint32_t mma[kKeys / 32][4];
+};
+/// D gives a lane two neighbouring keys of each 8, and A takes four neighbours. So two keys of 8
+/// and two of the next 8 become neighbours.
+template <int kKeys>
+__device__ __forceinline__ WeightsE4m3<kKeys> as_e4m3(const tile::Accumulator<16, kKeys>& weights) {
+  WeightsE4m3<kKeys> packed;
+#pragma unroll
+  for (int i = 0; i < kKeys / 8; i += 2) {
+    const float(&left)[4] = weights.mma[0][i], (&right)[4] = weights.mma[0][i + 1];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      packed.mma[i / 4][i % 4 + r] = tile::ptx::pack<E4m3>(left[2 * r], left[2 * r + 1]) |
+                                     tile::ptx::pack<E4m3>(right[2 * r], right[2 * r + 1]) << 16;
+    }
+  }
+  return packed;
+}
+// snippet-end weights
+
+/// 64 queries of a consumer as operand A: in shared memory, or read once into registers. There they
+/// are no more than the weights of a tile, and shared memory, which the transposition needs, too,
+/// is read less.
+template <class Queries, class Keys, bool kInRegisters>
+class QueryOperand {
+ public:
+  /// The consumer's first row in the tile of queries, and this warp's.
+  __device__ __forceinline__ QueryOperand(tile::ptx::SharedAddress queries, int row, int warp_row)
+      : queries_(queries), row_(row) {
+    const int lane = static_cast<int>(threadIdx.x % 32), lane_row = warp_row + lane % 16;
+    const auto own =
+        queries + (lane_row * Queries::kRowBytes + tile::swizzle_128B(lane_row, lane / 16) * 16);
+#pragma unroll
+    for (int i = 0; kInRegisters && i < kDeep; ++i) tile::ptx::ldmatrix_x4(held_[i], own ^ i * 32);
+  }
+
+  /// Starts scores = Q K^T.
+  __device__ __forceinline__ void start_product(tile::Accumulator<16, Keys::kRows>& scores,
+                                                tile::ptx::SharedAddress keys) const {
+    if constexpr (kInRegisters) {
+#pragma unroll
+      for (int i = 0; i < kDeep; ++i) {
+        tile::ptx::wgmma<E4m3, Keys::kRows>(tile::registers_of(scores), held_[i],
+                                            Keys::along_columns(keys, 0, i * 32), i > 0);
+      }
+    } else {
+      tile::start_product_of_rows<E4m3, Queries, Keys>(scores, queries_, row_, keys);
+    }
+  }
+
+ private:
+  static constexpr int kDeep = Queries::kCols / 32;  // wgmmas
+  std::uint32_t held_[kDeep][4];
+  tile::ptx::SharedAddress queries_;
+  int row_;
+};
+
+/// Starts sums = weights V, or if `accumulate` sums += weights V, with V as transpose_values leaves
+/// it.
+template <class Values>
+__device__ __forceinline__ void start_product_with_values(
+    tile::Accumulator<16, Values::kRows>& sums, const WeightsE4m3<Values::kCols>& weights,
+    tile::ptx::SharedAddress values, bool accumulate) {
+#pragma unroll
+  for (int key = 0; key < Values::kCols; key += 32) {
+    tile::ptx::wgmma<E4m3, Values::kRows>(tile::registers_of(sums), weights.mma[key / 32],
+                                          Values::along_columns(values, 0, key),
+                                          accumulate || key > 0);
+  }
+}
+
+/// out += sums, in fp32.
+template <int kDim>
+__device__ __forceinline__ void add(tile::Accumulator<16, kDim>& out,
+                                    tile::Accumulator<16, kDim>& sums) {
+#pragma unroll
+  for (int i = 0; i < kDim / 2; ++i) registers_of(out)[i] += registers_of(sums)[i];
+}
+
+/// Rounds a warp's output to bf16 and stores it from row first_row on, as far as there are rows. In
+/// each 16 columns of the sums the even ones of the output come first, so that a lane has four
+/// neighbours.
+template <int kDim>
+__device__ __forceinline__ void store_permuted(const tile::Accumulator<16, kDim>& out,
+                                               tile::Rows<__nv_bfloat16> to, int first_row,
+                                               int rows) {
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int row = first_row + out.row(r);
+    if (row >= rows) continue;
+    __nv_bfloat16* const own = to[row] + threadIdx.x % 4 * 4;
+#pragma unroll
+    for (int c = 0; c < kDim / 4; c += 4) {
+      *reinterpret_cast<uint2*>(own + c * 4) = {
+          tile::ptx::pack<__nv_bfloat16>(out.at(r, c), out.at(r, c + 2)),
+          tile::ptx::pack<__nv_bfloat16>(out.at(r, c + 1), out.at(r, c + 3))};
+    }
+  }
+}
+
+}  // namespace flash_attention
