@@ -73,8 +73,11 @@ __global__ void __launch_bounds__(kWarps* tile::kWarp, 4)
       if constexpr (kActivation != Activation::none) {
         float argument[kWidth];
         x_chunk[i].to_floats(argument);
+        // Rounded: one fma with the sum would give dbias other bits where dx is not wanted.
 #pragma unroll
-        for (int e = 0; e < kWidth; ++e) value[e] *= slope<kActivation>(argument[e]);
+        for (int e = 0; e < kWidth; ++e) {
+          value[e] = __fmul_rn(value[e], slope<kActivation>(argument[e]));
+        }
       }
 #pragma unroll
       for (int e = 0; e < kWidth; ++e) sum[e] += value[e];

@@ -7,6 +7,7 @@
 #include "tile/accumulator.cuh"
 #include "tile/head_boxes.cuh"
 #include "tile/ptx/ldmatrix.cuh"
+#include "tile/row_softmax.cuh"
 
 namespace flash_attention {
 
@@ -60,60 +61,79 @@ template <int kKeys>
 struct WeightsE4m3 {
   std::uint32_t mma[kKeys / 32][4];
 };
+
 /// D gives a lane two neighbouring keys of each 8, and A takes four neighbours. So two keys of 8
 /// and two of the next 8 become neighbours.
-template <int kKeys>
-__device__ __forceinline__ WeightsE4m3<kKeys> as_e4m3(const tile::Accumulator<16, kKeys>& weights) {
-  WeightsE4m3<kKeys> packed;
-#pragma unroll
-  for (int i = 0; i < kKeys / 8; i += 2) {
-    const float(&left)[4] = weights.mma[0][i], (&right)[4] = weights.mma[0][i + 1];
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      packed.mma[i / 4][i % 4 + r] = tile::ptx::pack<E4m3>(left[2 * r], left[2 * r + 1]) |
-                                     tile::ptx::pack<E4m3>(right[2 * r], right[2 * r + 1]) << 16;
-    }
-  }
-  return packed;
+__device__ __forceinline__ std::uint32_t pack_weights(float a, float b, float next_a,
+                                                      float next_b) {
+  return tile::ptx::pack<E4m3>(a, b) | tile::ptx::pack<E4m3>(next_a, next_b) << 16;
 }
 // snippet-end weights
 
-/// 64 queries of a consumer as operand A: in shared memory, or read once into registers. There they
-/// are no more than the weights of a tile, and shared memory, which the transposition needs, too,
-/// is read less.
-template <class Queries, class Keys, bool kInRegisters>
-class QueryOperand {
+// snippet-begin softmax
+/// The softmax of a warp whose weights are e4m3, up to 448. It makes the weights before it knows
+/// whether they fit: to look at the greatest score first would take as many instructions as there
+/// are scores, and to look at weights of 8 bits, four in a word, takes a quarter. If one does not
+/// fit, the row's reference rises, so that its greatest weight is 2^kTop, and the weights are made
+/// again.
+class SoftmaxE4m3 : public tile::RowSoftmax<16> {
  public:
-  /// The consumer's first row in the tile of queries, and this warp's.
-  __device__ __forceinline__ QueryOperand(tile::ptx::SharedAddress queries, int row, int warp_row)
-      : queries_(queries), row_(row) {
-    const int lane = static_cast<int>(threadIdx.x % 32), lane_row = warp_row + lane % 16;
-    const auto own =
-        queries + (lane_row * Queries::kRowBytes + tile::swizzle_128B(lane_row, lane / 16) * 16);
-#pragma unroll
-    for (int i = 0; kInRegisters && i < kDeep; ++i) tile::ptx::ldmatrix_x4(held_[i], own ^ i * 32);
-  }
+  using RowSoftmax::RowSoftmax;
 
-  /// Starts scores = Q K^T.
-  __device__ __forceinline__ void start_product(tile::Accumulator<16, Keys::kRows>& scores,
-                                                tile::ptx::SharedAddress keys) const {
-    if constexpr (kInRegisters) {
+  /// Makes the weights of keys 32 `part` to 32 `part` + 31 of a tile, those of part 0 first.
+  template <int kKeys>
+  __device__ __forceinline__ void weigh(const tile::Accumulator<16, kKeys>& scores, int part,
+                                        WeightsE4m3<kKeys>& weights) {
+    if (part == 0) above_ = 0, tile_sum_[0] = tile_sum_[1] = 0;
 #pragma unroll
-      for (int i = 0; i < kDeep; ++i) {
-        tile::ptx::wgmma<E4m3, Keys::kRows>(tile::registers_of(scores), held_[i],
-                                            Keys::along_columns(keys, 0, i * 32), i > 0);
-      }
-    } else {
-      tile::start_product_of_rows<E4m3, Queries, Keys>(scores, queries_, row_, keys);
+    for (int i = 0; i < 4; ++i) {
+      const int r = i % 2;
+      const float(&left)[4] = scores.mma[0][part * 4 + i / 2 * 2];
+      const float(&right)[4] = scores.mma[0][part * 4 + i / 2 * 2 + 1];
+      const std::uint32_t four = pack_weights(weight(left[2 * r], r), weight(left[2 * r + 1], r),
+                                              weight(right[2 * r], r), weight(right[2 * r + 1], r));
+      above_ |= four + 0x04040404;  // 384 is 0x7c: from there on the highest bit is set
+      weights.mma[part][i] = four;
     }
   }
 
+  /// Takes the tile's weights, of which all parts were made; or if some do not fit, makes them
+  /// again.
+  template <int kKeys, int kDim>
+  __device__ __forceinline__ void take(const tile::Accumulator<16, kKeys>& scores,
+                                       WeightsE4m3<kKeys>& weights,
+                                       tile::Accumulator<16, kDim>& out) {
+    if (__any_sync(tile::kAllLanes, above_ & 0x80808080)) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        float max = scores.at(r, 0);
+#pragma unroll
+        for (int c = 1; c < kKeys / 4; ++c) max = fmaxf(max, scores.at(r, c));
+        max = scale_log2_ * tile::ptx::max_of_quad(max);
+        // Each row depends on its own scores only, not on the warp's other rows.
+        raise(r, max > reference_[r] + kMaxAbove ? max - kTop : -INFINITY, out);
+      }
+#pragma unroll
+      for (int part = 0; part < kKeys / 32; ++part) weigh(scores, part, weights);
+    }
+#pragma unroll
+    for (int r = 0; r < 2; ++r) sum_[r] += tile_sum_[r];
+  }
+
  private:
-  static constexpr int kDeep = Queries::kCols / 32;  // wgmmas
-  std::uint32_t held_[kDeep][4];
-  tile::ptx::SharedAddress queries_;
-  int row_;
+  static constexpr int kTop = 5;
+  static constexpr float kMaxAbove = 8.53f;  // 2^8.53 = 370, which is rounded to 384
+
+  __device__ __forceinline__ float weight(float score, int r) {
+    const float made = tile::ptx::exp2_approx(fmaf(scale_log2_, score, -reference_[r]));
+    tile_sum_[r] += made;
+    return made;
+  }
+
+  float tile_sum_[2];    // this lane's part of each row's
+  std::uint32_t above_;  // of four weights each, in their highest bits
 };
+// snippet-end softmax
 
 /// Starts sums = weights V, or if `accumulate` sums += weights V, with V as transpose_values leaves
 /// it.

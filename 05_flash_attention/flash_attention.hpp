@@ -65,15 +65,10 @@ using ForwardTakes = tile::Status(const AttentionForward&, const tile::Device&);
 ForwardTakes takes_chunks, takes_chunks_of_64_or_128, takes_split_keys, takes_many_queries;
 ForwardTakes takes_scores, takes_tiles, takes_wgmma, takes_persistent, takes_e4m3;
 
-/// Step `e4m3`: tensor cores keep 14 bits of a sum of products of 8 bits. Up to so many keys they
-/// add up the whole output. If there are more, they add up that of a tile of keys, and these sums
-/// are added in fp32.
-inline constexpr int kMostKeysOfSums = 256;
-
 // The steps. Each computes o and lse in the given stream (a cudaStream_t).
 using ForwardStep = tile::Status(const AttentionForward&, void* stream);
 ForwardStep scores, tiles, mma, pipeline, warp_tiles, lazy, interleaved, split_keys, wgmma, turns,
-    queue, persistent, e4m3;
+    queue, persistent, e4m3, tile_sums;
 
 // ---- Backward ----
 
@@ -242,6 +237,14 @@ inline constexpr ForwardLadder::Step kForward[] = {
      .otherwise = "",
      .shows = {{2, 4, 2, 75, 150, 64, 1}, {2, 16, 16, 8192, 8192, 128, 1}},
      .launch = e4m3},
+    {.name = "tile_sums",
+     .idea = "the sums of tiles in fp32: as exact for a long text as for a short one",
+     .types = {tile::DType::e4m3},
+     .needs = {tile::Feature::fp8_mma, tile::Feature::tma, tile::Feature::wgmma},
+     .takes = takes_e4m3,
+     .otherwise = "e4m3",
+     .shows = {{2, 4, 2, 75, 150, 64, 1}, {2, 16, 16, 8192, 8192, 128, 1}},
+     .launch = tile_sums},
 };
 inline constexpr ForwardLadder kForwardLadder{.name = "forward",
                                               .kernels = "attention_",

@@ -3,8 +3,6 @@
 
 namespace flash_attention {
 
-static_assert(kMostKeysOfSums == tile::kMostKeysOfE4m3Sums);
-
 ForwardExpected reference(const AttentionForward& p, const ForwardInputs& in,
                           std::span<const std::int64_t> rows) {
   return tile::attention_reference(p, in, rows);

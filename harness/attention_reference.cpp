@@ -22,7 +22,7 @@ constexpr double kExp2 = 4 * kUnit;  // 2 ulps
 constexpr double kTinyExponential = 0x1p-126;
 constexpr double kTinyProduct = 0x1p-149;
 // A step may take the exponentials relative to a number up to 2^8 below the greatest score, and
-// with e4m3 2^8.75.
+// with e4m3 2^8.6.
 constexpr double kReferenceBelow = 9 * std::numbers::ln2;
 constexpr double kTileKeys = 16;  // no step has fewer keys to a tile
 
@@ -152,11 +152,10 @@ Vector loss_of_sums(const Matrix& products, const Matrix& errors) {
   return loss;
 }
 
-/// The same of the output, a sum over keys from key `first` on. If they are many, the sums of tiles
-/// are added in fp32. `terms` are the weights, which may be off by `errors`.
-Vector loss_of_output(std::int64_t keys, std::int64_t first, const Rows& v, const Vector& terms,
+/// The same of the output, a sum over keys from key `first` on. The sums of tiles of keys are added
+/// in fp32. `terms` are the weights, which may be off by `errors`.
+Vector loss_of_output(std::int64_t tile, std::int64_t first, const Rows& v, const Vector& terms,
                       const Vector& errors) {
-  const std::int64_t tile = keys > kMostKeysOfE4m3Sums ? kTileKeysE4m3 : keys;
   Vector loss = Vector::Zero(v.cols());
   for (std::int64_t at = 0; at < v.rows();) {
     const std::int64_t count = std::min(v.rows() - at, tile - (first + at) % tile);
@@ -201,8 +200,8 @@ AttentionExpected attention_reference(const Attention& p, const AttentionInputs&
   const bool is_fp32 = p.type == DType::fp32 || p.type == DType::fp64;
   const bool is_e4m3 = p.type == DType::e4m3;
   const double weight_unit = is_fp32 ? 0 : unit_roundoff(p.type) * 1.01;
-  // The greatest weight of e4m3 is 2^7 or more, and what is below half of 2^-9 becomes 0.
-  const double weight_tiny = kTinyExponential + (is_fp32 ? 0 : is_e4m3 ? 0x1p-17 : out.underflow);
+  // The greatest weight of e4m3 is 2^5 or more, and what is below half of 2^-9 becomes 0.
+  const double weight_tiny = kTinyExponential + (is_fp32 ? 0 : is_e4m3 ? 0x1p-15 : out.underflow);
 
   // Output `at` of `count`: a head of row number `row`.
   auto compute = [&](std::int64_t at, std::int64_t row, std::int64_t head) {
@@ -270,7 +269,7 @@ AttentionExpected attention_reference(const Attention& p, const AttentionInputs&
     const Vector weight_error = term_error.array() + weight_tiny / sum;
     Vector bound =
         v.cwiseAbs().transpose() * weight_error + Vector::Constant(p.head_dim, 4 * kTinyProduct);
-    if (is_e4m3) bound += loss_of_output(p.keys, first, v, weight, weight_error);
+    if (is_e4m3) bound += loss_of_output(in.keys_of_sum, first, v, weight, weight_error);
     if (v_bound.rows() > 0) bound += v_bound.transpose() * (weight + weight_error);
     for (std::size_t d = 0; d < dim; ++d) {
       const auto i = static_cast<Eigen::Index>(d);

@@ -38,10 +38,6 @@ struct AttentionRows {
   std::vector<double> q = {}, k = {}, v = {}, q_far = {}, k_far = {}, o = {}, lse = {}, dout = {};
 };
 
-/// How a kernel of e4m3 adds up its output: if there are more keys, a tile's on tensor cores, and
-/// these sums in fp32 (05_flash_attention/forward13_e4m3.cu).
-inline constexpr std::int64_t kMostKeysOfE4m3Sums = 256, kTileKeysE4m3 = 128;
-
 /// What queries of a batch entry see. Its lengths, if there are any, are cut as a kernel cuts them:
 /// too long a one counts as the tensor's, a negative one as 0.
 Mask mask_of_entry(const Attention& p, const std::vector<int>& query_lengths,
@@ -62,6 +58,8 @@ struct AttentionInputs {
   std::span<const double> q_bound = {}, k_bound = {};     // as q and k; empty: they are exact
   FarInputs far = {};
   std::span<const double> v_bound = {};
+  /// With e4m3: of so many keys tensor cores add up the products with values, and fp32 these sums.
+  std::int64_t keys_of_sum = 128;
 };
 struct AttentionExpected {
   Expected o;    // [rows][heads][head_dim]

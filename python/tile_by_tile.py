@@ -232,7 +232,7 @@ def _with_gradients(operator, save, gradients):
 
         setup_context, backward = staticmethod(save), staticmethod(gradients)
 
-    compute = _computed_by[operator]
+    compute, name = _computed_by[operator], operator._schema.name
 
     def without_autograd(*inputs):
         if torch._C._len_torch_dispatch_stack() or any(
@@ -252,7 +252,7 @@ def _with_gradients(operator, save, gradients):
         backward = staticmethod(gradients)
 
     def function(*inputs):
-        _refuse_forward_mode(operator._schema.name)
+        _refuse_forward_mode(name)
         if torch.compiler.is_compiling():
             return operator(*inputs)
         if torch._C._are_functorch_transforms_active():

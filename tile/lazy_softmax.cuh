@@ -14,19 +14,18 @@ struct Corrections {
 };
 
 // snippet-begin softmax
-/// RowSoftmax in two halves: look_at() new scores, then weigh() them. A weight may exceed 1. Where
-/// a row's reference rises, the greatest weight is 2^kTop.
-template <int kRows, int kTop = 0>
+/// RowSoftmax in two halves: look_at() new scores, then weigh() them. A weight may exceed 1.
+template <int kRows>
 class LazySoftmax : public RowSoftmax<kRows> {
  public:
   using RowSoftmax<kRows>::RowSoftmax;
 
   /// Raises the reference of rows with scores far above it, and scales down their sum and output.
-  /// In all other rows a weight stays at most 2^8, which every type holds with all its digits, or
-  /// with kTop 2^8.75, as e4m3 ends at 448. Returns whether the warp has such rows.
+  /// In all other rows a weight stays at most 2^8, which every type holds with all its digits.
+  /// Returns whether the warp has such rows.
   template <int kCols, class Out>
   __device__ __forceinline__ bool look_at(const Accumulator<kRows, kCols>& scores, Out& out) {
-    constexpr float kMaxAbove = kTop == 0 ? 8 : 8.75f;
+    constexpr float kMaxAbove = 8;
     float max[kRows / 8];  // of this lane
     bool is_above = false;
 #pragma unroll
@@ -42,7 +41,7 @@ class LazySoftmax : public RowSoftmax<kRows> {
     for (int r = 0; r < kRows / 8; ++r) {
       // Each row depends on its own scores only, not on the warp's other rows.
       const bool is_raised = max[r] > this->reference_[r] + kMaxAbove;
-      this->raise(r, ptx::max_of_quad(is_raised ? max[r] : -INFINITY) - kTop, out);
+      this->raise(r, ptx::max_of_quad(is_raised ? max[r] : -INFINITY), out);
     }
     return true;
   }

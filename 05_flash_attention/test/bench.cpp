@@ -21,7 +21,9 @@ std::unique_ptr<tile::Workload> make_forward(const Numbers& n, tile::DType type)
   auto workload = std::make_unique<tile::AttentionForwardWorkload>(
       kForwardLadder, call_of<AttentionForward>(n, type), false, mask_of(n));
   workload->make_tensors([](const AttentionForward& p, const tile::AttentionRows& in, auto rows) {
-    return reference(p, {in.q, in.k, in.v}, rows);
+    tile::AttentionInputs inputs{in.q, in.k, in.v};
+    inputs.keys_of_sum = p.keys;  // as step e4m3, with the widest bound of those that take the type
+    return reference(p, inputs, rows);
   });
   return workload;
 }

@@ -1,4 +1,5 @@
 // The C interface's activation and its backward pass.
+#include <cmath>
 #include <cstddef>
 
 #include "02_matmul/reference.hpp"

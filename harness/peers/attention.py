@@ -3,8 +3,9 @@ installed."""
 import ctypes
 
 import bounds
+import cudnn_e4m3
 from cases import ATTENTION_INPUTS
-from operations import Problem
+from operations import Problem, Work
 
 SCORES_AT_ONCE = 1 << 27
 FOR_DECODING = "split_keys"  # the step, if the library has it
@@ -179,6 +180,8 @@ class Attention(Problem):
         has_third = has_flash_attention_3(self.torch)
         if has_third:
             found["FlashAttention-3"] = lambda: self.by_flash_attention_3("FlashAttention-3")
+        if is_e4m3 and cudnn_e4m3.load():
+            found["cuDNN"] = lambda: self.by_cudnn_e4m3("cuDNN")
         if not self.is_forward:
             second, third = (f"FlashAttention-{number} deterministic" for number in (2, 3))
             found[second] = lambda: self.deterministic(
@@ -216,6 +219,11 @@ class Attention(Problem):
             return self.peer(name, lambda: swapped(function(*inputs)))
         gradients = self.gradients(function, inputs, swapped(self.dout))
         return self.peer(name, lambda: [swapped(each) for each in gradients()])
+
+    def by_cudnn_e4m3(self, name):
+        run, result = cudnn_e4m3.forward(self.torch, self.q, self.k, self.v, self.scale,
+                                         self.causal)
+        return Work(name, run, lambda: [result()])
 
     def by_flash_attention_3(self, name, deterministic=False):
         operations = self.torch.ops.flash_attn_3

@@ -162,7 +162,7 @@ def attention(kind, scale, parts, v):
 
 
 def attention_e4m3(_, scale, parts, v):
-    """o in bf16, in a list. Each weight was rounded to 4 bits, and below 2^-17 of the greatest one
+    """o in bf16, in a list. Each weight was rounded to 4 bits, and below 2^-15 of the greatest one
     may be lost. Sums of products lose bits as in scaled_product(); of those over keys each
     instruction, for 32 keys, may cut as much off the sum, always towards zero."""
     (q, k, visible), = parts
@@ -173,7 +173,7 @@ def attention_e4m3(_, scale, parts, v):
     p = scores.softmax(-1).masked_fill(~visible, 0)
     o = p @ v
     greatest = p.amax(-1, keepdim=True)
-    rounded = (p * (2.0**-4 + spread)).square() + (2.0**-17 * greatest).square()
+    rounded = (p * (2.0**-4 + spread)).square() + (2.0**-15 * greatest).square()
     cut = 2.0**-13 * (keys / 32 + _root(keys))
     largest = o.abs().maximum(greatest * v.abs().amax(-2))
     return [(o, 4 * (rounded @ v.square()).sqrt() + cut * largest + 2 * U["bf16"] * o.abs()

@@ -20,8 +20,8 @@ inline Status check_boxes(const AttentionForward& p, bool has_far, bool stores =
                                              {"o", &p.o, p.heads, p.queries}}) {
     const bool is_unused = (!has_far && (x == &p.q_far || x == &p.k_far)) || (!stores && x == &p.o);
     if (is_unused || rows == 0) continue;
-    TILE_TRY(
-        check_tensor_map(name, Boxes::boxed(p.type, x->data, p.batch, heads, rows, x->stride)));
+    const DType type = x == &p.o ? output_type(p) : p.type;
+    TILE_TRY(check_tensor_map(name, Boxes::boxed(type, x->data, p.batch, heads, rows, x->stride)));
   }
   return {};
 }
