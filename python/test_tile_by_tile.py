@@ -468,7 +468,8 @@ class Values(unittest.TestCase):
         public = [(name, each) for name, each in vars(tile).items()
                   if not name.startswith("_") and getattr(each, "__module__", "") == tile.__name__]
         functions = {name: each for name, each in public if inspect.isfunction(each)
-                     and name not in ("load", "library", "device", "hugging_face_options")}
+                     and name not in ("load", "library", "device", "hugging_face_options",
+                                      "attention_e4m3")}
         modules = {name: each for name, each in public
                    if inspect.isclass(each) and issubclass(each, torch.nn.Module)}
 
@@ -609,7 +610,8 @@ class Operators(unittest.TestCase):
                     self.check_fake(function, [transposed(each) for each in given])
                 checked.add(function._schema.name)
         self.assertEqual(checked, {each._schema.name for each in vars(tile).values()
-                                   if isinstance(each, torch._ops.OpOverload)})
+                                   if isinstance(each, torch._ops.OpOverload)
+                                   and each is not tile._attention_e4m3})  # below
 
     def check_fake(self, function, args):
         """That results without data have the shapes and strides of those with data."""
@@ -662,6 +664,46 @@ class Operators(unittest.TestCase):
         self.assertTrue(torch.equal(*(torch.autograd.grad(each, q, torch.ones_like(each))[0]
                                       for each in (found, wanted))))
         self.assertIsNone(tile.RotaryEmbedding(16, 9, device=device)(q)[1])
+
+    def test_attention_of_8_bits(self):
+        device = tile.device()
+        of_q, of_k = (2, 37, 4, 64), (2, 150, 2, 64)
+        q, k, v = (torch.randn(shape, device=device).to(torch.float8_e4m3fn)
+                   for shape in (of_q, of_k, of_k))
+        scales = {f"{name}_scale": torch.rand(2, 2, device=device) + 0.5 for name in "qkv"}
+        options = dict(causal=True, scale=0.2, window=(90, 0), return_lse=True)
+        lengths = lengths_of([(37, 140), (30, 150)], device)
+        try:
+            o, lse = tile.attention_e4m3(q, k, v, **scales, **options, **lengths)
+        except tile.TileError as error:
+            if "compute capability" not in str(error):
+                raise
+            self.skipTest(str(error))
+        self.assertEqual(o.dtype, torch.bfloat16)
+
+        def scaled(x, scale):
+            by = scale.double().repeat_interleave(x.shape[2] // scale.shape[1], 1)[:, None, :, None]
+            return (x.to(torch.float32).double() * by).cpu()
+        doubles = [scaled(each, scale) for each, scale in zip((q, k, v), scales.values())]
+        lengths = {name: each.cpu() for name, each in lengths.items()}
+        wanted, wanted_lse = tile.attention(*doubles, **options, **lengths)
+        mean, _ = tile.attention(*doubles[:2], doubles[2].abs(), **options, **lengths)
+        # A weight is rounded to 4 bits, and o to 8.
+        off = (o.cpu().double() - wanted).abs() - mean / 16 - wanted.abs() / 256
+        self.assertLess(off.max().item(), 0.01)
+        torch.testing.assert_close(lse.cpu().double(), wanted_lse, atol=0.01, rtol=0)
+        # opcheck's other tests compare tensors of 8 bits, which PyTorch cannot do.
+        torch.library.opcheck(tile._attention_e4m3, (q, k, v, *scales.values(), True, 0.2, None,
+                                                     None, None), test_utils="test_faketensor")
+        compiled = torch.compile(tile.attention_e4m3, fullgraph=True)
+        self.assertTrue(torch.equal(compiled(q, k, v, causal=True),
+                                    tile.attention_e4m3(q, k, v, causal=True)))
+        for wrong, message in ((dict(k_scale=scales["k_scale"][:1]), "k_scale"),
+                               (dict(v_scale=scales["v_scale"].half()), "v_scale")):
+            with self.assertRaisesRegex((ValueError, TypeError), message):
+                tile.attention_e4m3(q, k, v, **wrong)
+        with self.assertRaisesRegex(TypeError, "float8_e4m3fn"):
+            tile.attention_e4m3(*(each.float() for each in (q, k, v)))
 
     def test_no_gradient_flows_through_lse(self):
         case = next(attention_cases(*SIZES))

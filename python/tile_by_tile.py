@@ -61,7 +61,7 @@ TileError = tile_c.TileError
 # ---- The library ----
 
 TYPES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16",
-         torch.float64: "fp64"}
+         torch.float64: "fp64", torch.float8_e4m3fn: "e4m3"}
 _loaded = None
 
 
@@ -262,10 +262,9 @@ def _with_gradients(operator, save, gradients):
 
 
 def _without_gradients(operator):
-    """A backward pass as a function, whose gradients would be second derivatives."""
+    """A function of 8 bits, or a backward pass, whose gradients would be second derivatives."""
     def refuse(*_):
-        raise NotImplementedError(f"{operator._schema.name} has no gradients: there are no second "
-                                  "derivatives")
+        raise NotImplementedError(f"{operator._schema.name} has no gradients")
     return _with_gradients(operator, lambda ctx, inputs, output: None, refuse)
 
 
@@ -592,10 +591,15 @@ def attention(q, k, v, *, causal=False, scale=None, window=None, query_lengths=N
     key_lengths       replace queries and keys; o is 0 and lse -infinity beyond
     """
     q, k, v = _autocast(q, k, v)
-    o, lse = _attention_function(q, k, v, causal, scale, None if window is None else list(window),
-                                 _int32(query_lengths=query_lengths),
-                                 _int32(key_lengths=key_lengths))
+    o, lse = _attention_function(q, k, v, *_given_options(causal, scale, window, query_lengths,
+                                                          key_lengths))
     return (o, lse) if return_lse else o
+
+
+def _given_options(causal, scale, window, query_lengths, key_lengths):
+    """The options of attention() as its operator takes them."""
+    return (causal, scale, None if window is None else list(window),
+            _int32(query_lengths=query_lengths), _int32(key_lengths=key_lengths))
 
 
 def _int32(**given):
@@ -647,7 +651,9 @@ def _with_strides(**tensors):
 
 def _attention_outputs(q):
     batch, queries, heads, _ = q.shape
-    return q.new_empty(q.shape), q.new_empty((batch, heads, queries), dtype=_statistics_type(q))
+    kind = torch.bfloat16 if q.dtype == torch.float8_e4m3fn else q.dtype
+    return (q.new_empty(q.shape, dtype=kind),
+            q.new_empty((batch, heads, queries), dtype=_statistics_type(q)))
 
 
 def _empty_like(*tensors):
@@ -718,6 +724,58 @@ def _attention_gradients(ctx, dout, _lse):
 
 
 _attention_function = _with_gradients(_attention, _attention_context, _attention_gradients)
+
+
+def attention_e4m3(q, k, v, *, q_scale=None, k_scale=None, v_scale=None, causal=False, scale=None,
+                   window=None, query_lengths=None, key_lengths=None, return_lse=False):
+    """attention(), with its options, of torch.float8_e4m3fn on compute capability 9.0. o is
+    bfloat16, and there are no gradients.
+
+    q_scale, k_scale, v_scale  [batch, kv_heads] each, float32: factors of a head of k and v, and of
+                               the heads of q that share it; None: 1
+    """
+    o, lse = _attention_e4m3_function(
+        q, k, v, q_scale, k_scale, v_scale,
+        *_given_options(causal, scale, window, query_lengths, key_lengths))
+    return (o, lse) if return_lse else o
+
+
+def _e4m3_fields(q, k, v, q_scale, k_scale, v_scale, causal, scale, query_lengths, key_lengths):
+    fields = _attention_fields(q, k, v, causal, scale, query_lengths, key_lengths)
+    if q.dtype != torch.float8_e4m3fn:
+        raise TypeError(f"q is of {q.dtype}, not of torch.float8_e4m3fn")
+    for name, each in (("q_scale", q_scale), ("k_scale", k_scale), ("v_scale", v_scale)):
+        if each is not None:
+            shape = (fields["batch"], fields["kv_heads"])
+            _require(tuple(each.shape) == shape, f"{name} is not {list(shape)}")
+            _require(each.device == q.device, f"{name} is on {each.device}, q on {q.device}")
+            if each.dtype != torch.float32:
+                raise TypeError(f"{name} is of {each.dtype}, not of torch.float32")
+        fields[name] = _contiguous(each)
+    return fields
+
+
+@_operator("attention_e4m3")
+def _attention_e4m3(q: Tensor, k: Tensor, v: Tensor, q_scale: Tensor | None,
+                    k_scale: Tensor | None, v_scale: Tensor | None, causal: bool,
+                    scale: float | None, window: list[int] | None, query_lengths: Tensor | None,
+                    key_lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+    fields = _e4m3_fields(q, k, v, q_scale, k_scale, v_scale, causal, scale, query_lengths,
+                          key_lengths)
+    o, lse = _attention_outputs(q)
+    _run("attention", q, **fields, **_window_fields(window), **_with_strides(q=q, k=k, v=v), o=o,
+         lse=lse)
+    return o, lse
+
+
+@_fake(_attention_e4m3)
+def _(q, k, v, q_scale, k_scale, v_scale, causal, scale, window, query_lengths, key_lengths):
+    _e4m3_fields(q, k, v, q_scale, k_scale, v_scale, causal, scale, query_lengths, key_lengths)
+    _window_fields(window)
+    return _attention_outputs(q)
+
+
+_attention_e4m3_function = _without_gradients(_attention_e4m3)
 
 # ---- Rotary embeddings ----
 

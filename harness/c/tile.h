@@ -41,7 +41,7 @@ extern "C" {
 #define TILE_API
 #endif
 
-/* The library's version, "1.0.0". CHANGELOG.md says what each number means. */
+/* The library's version, "1.1.0". CHANGELOG.md says what each number means. */
 TILE_API const char* tile_version(void);
 
 /* ---- Status ---- */
