@@ -1,14 +1,14 @@
 """How far attention of 8 bits is off, from 1,024 to 131,072 keys, beside bf16, against fp64: the table
 of ../05_flash_attention/eight_bits.md. On a GPU of compute capability 9.0:
 
-    python3 python/measure_attention_error.py --json FILE
+    python3 python/measure_attention_error.py --commit $(git rev-parse --short HEAD)
 
 Of 64 queries with a head of 128 columns, normal values. The inputs are numbers that e4m3 has, the
 same for all kinds, so that what is measured is the kernels' own error. Values with mean zero, and
 positive ones: a sum of these grows with the text, and each cut off it goes one way. The error is the
 root of the mean square, over that of the exact output."""
 import argparse
-import json
+import subprocess
 
 import torch
 
@@ -39,10 +39,15 @@ def computed(kind, q, k, v):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--json", metavar="FILE", help="writes the errors there")
+    parser.add_argument("--commit", default="?", help="of the code, for the first line")
     given = parser.parse_args()
     torch.manual_seed(1)
-    rows = []
+    if torch.cuda.is_available():
+        driver = subprocess.run(["nvidia-smi", "--query-gpu=driver_version",
+                                 "--format=csv,noheader"], check=True, capture_output=True,
+                                text=True).stdout.split()[0]
+        print(f"{torch.cuda.get_device_name()}; driver {driver}; CUDA {torch.version.cuda}; "
+              f"PyTorch {torch.__version__.split('+')[0]}; commit {given.commit}\n")
     print(f"{'values':>10} {'keys':>7}  " + "  ".join(KINDS))
     for values in ("mean zero", "positive"):
         for keys in KEYS:
@@ -53,14 +58,8 @@ def main():
             o = exact(q, k, v)
             errors = {kind: ((computed(kind, q, k, v) - o).square().mean().sqrt()
                              / o.square().mean().sqrt()).item() for kind in KINDS}
-            rows.append({"values": values, "keys": keys, "errors": errors})
             print(f"{values:>10} {keys:>7}  " + "  ".join(
                 f"{error:{len(kind)}.5f}" for kind, error in errors.items()))
-    if given.json:
-        with open(given.json, "w", encoding="utf-8") as file:
-            json.dump({"gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "",
-                       "cuda": torch.version.cuda, "pytorch": torch.__version__, "rows": rows},
-                      file, indent=1)
 
 
 if __name__ == "__main__":
