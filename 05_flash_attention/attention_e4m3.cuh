@@ -71,7 +71,6 @@ struct CallE4m3 {
   float scale_log2;
 };
 
-// snippet-begin load
 /// One thread loads: the queries of a tile, and the keys and values that they see.
 template <class Plan>
 __device__ __forceinline__ void load(Mailboxes<Plan>& mail, SharedAddress smem,
@@ -108,7 +107,6 @@ __device__ __forceinline__ void load(Mailboxes<Plan>& mail, SharedAddress smem,
     }
   }
 }
-// snippet-end load
 
 /// Warps that transpose values. Rows past an entry's length may hold anything, and 0 times that may
 /// be NaN: they become zeros here.
