@@ -110,11 +110,12 @@ void attention_sizes(Call* c, Args* a, Kind kind, tile::Attention* p) {
                 : draw.has_twin && draw.one_in(2)
                     ? draw.of_twins(256, 200)
                     : draw.of({1, 2, 3, 5, 8, 16, 16, 24, 32, 40, 64, 64});
+  const bool is_backward = kIsBackward<Args>, may_be_8_bits = kind == Kind::plain && !is_backward;
+  if (may_be_8_bits && draw.one_in(6)) p->type = DType::e4m3, p->head_dim = draw.of({64, 128});
   a->batch = p->batch, a->heads = p->heads, a->queries = p->queries, a->keys = p->keys;
   a->head_dim = p->head_dim;
   a->kv_heads = p->kv_heads == p->heads && draw.one_in(2) ? 0 : p->kv_heads;
   if (p->heads == 0 && draw.one_in(2)) a->kv_heads = p->kv_heads = 0;
-  const bool is_backward = kIsBackward<Args>;
   const bool has_rows =
       is_backward && kind != Kind::rotary ? p->queries + p->keys > 0 : p->queries > 0;
   c->is_empty = p->batch == 0 || p->heads == 0 || !has_rows;
@@ -124,8 +125,14 @@ void attention_sizes(Call* c, Args* a, Kind kind, tile::Attention* p) {
   c->refuses("scale", &a->scale, {-1.0f, NAN, INFINITY, 3e38f}, TILE_INVALID_ARGUMENT);
   if (kind == Kind::rotary) {
     c->type(p->type, {TILE_FP32, TILE_FP64, TILE_TF32, TILE_E4M3});
+  } else if (may_be_8_bits) {
+    c->type(p->type, {TILE_FP64, TILE_TF32});
   } else {
     c->type(p->type, {TILE_FP64, TILE_TF32, TILE_E4M3});
+  }
+  if constexpr (!kIsBackward<Args>) {
+    if (p->type != DType::e4m3)
+      c->refuses("k_scale", &a->k_scale, c->kept(1), TILE_INVALID_ARGUMENT);
   }
 }
 
@@ -345,11 +352,13 @@ Made attention(Draw& draw, Kind kind, const char* name, Call::Operation<Args> ru
     no_rotation(c.get(), &a->rotation);
 
   // Rows of attention with a rotation begin at multiples of 16 bytes.
-  const std::int64_t chunk = kind == Kind::rotary ? 8 : draw.of({1, 8});
+  const bool is_8_bits = p.type == DType::e4m3;
+  const std::int64_t chunk = is_8_bits ? 16 : kind == Kind::rotary ? 8 : draw.of({1, 8});
   const Shape of_q{p.batch, p.queries, p.heads, p.head_dim};
   const Shape of_k{p.batch, p.keys, p.kv_heads, p.head_dim};
   const auto input = [&](const char* of, tile_tensor* x, const Shape& shape) {
-    c->tensor(of, &x->data, x->strides, Role::input, p.type, shape, chunk);
+    // TMA is not asked for rows that repeat, and 8 bits have no other way.
+    c->tensor(of, &x->data, x->strides, Role::input, p.type, shape, chunk, !is_8_bits);
   };
   input("q", &a->q, of_q), input("k", &a->k, of_k), input("v", &a->v, of_k);
   if (kind == Kind::windowed) input("q_far", &a->q_far, of_q), input("k_far", &a->k_far, of_k);
@@ -389,7 +398,8 @@ Made attention(Draw& draw, Kind kind, const char* name, Call::Operation<Args> ru
       return all;
     };
   } else {
-    c->tensor("o", &a->o.data, a->o.strides, Role::output, p.type, of_q, chunk);
+    c->tensor("o", &a->o.data, a->o.strides, Role::output, tile::output_type(p), of_q,
+              is_8_bits ? 8 : chunk);
     const bool wants_lse = !draw.one_in(3);
     if (wants_lse) {
       c->operand("lse", &a->lse, Role::output, DType::fp32, of_lse, lse_strides).is_optional = true;
