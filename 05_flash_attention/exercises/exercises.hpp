@@ -48,4 +48,9 @@ tile::Status alibi(const BiasedHeads& heads);
 /// the i-th 16 queries; and -1 if the j-th has none. At most 1,024 tiles of keys.
 tile::Status whose_turn(const Mask& mask, float* turns);  // [tiles of queries][tiles of keys]
 
+/// 05.5: o = p v, with products of e4m3. The key of each place in operand A is to be found.
+tile::Status order_of_keys(const float* p,  // [16][32], weights
+                           const float* v,  // [32][8]
+                           float* o);       // [16][8]
+
 }  // namespace flash_attention

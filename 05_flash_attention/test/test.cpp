@@ -246,6 +246,21 @@ TEST_SUITE("step") {
     });
   }
 
+  TEST_CASE("a key of a later tile outweighs all before, wherever in the tile it stands") {
+    tile::for_each_step(kForwardLadder, [](const auto& step, DType type) {
+      const std::int64_t dim = usual_dim(step, type);
+      const Case c = fitted(step, full(type, {1, 1, 1, 64, 256, dim}));
+      Inputs in = normal(c.p);
+      std::ranges::fill(in.q, 0), std::ranges::fill(in.k, 0);
+      for (std::int64_t i = 0; i < c.p.queries; ++i) {
+        in.q[static_cast<std::size_t>(i * dim + i)] = 16;
+      }
+      for (std::int64_t i = 0; i < 64; ++i)
+        in.k[static_cast<std::size_t>((192 + i) * dim + i)] = 16;
+      if (takes(step, c)) check_step(step, c, in);
+    });
+  }
+
   TEST_CASE("equal scores: the output is the mean of what is seen, to the bit") {
     tile::for_each_step(kForwardLadder, [](const auto& step, DType type) {
       const std::int64_t n = fitted(step, full(type, {1, 2, 1, 128, 128, 64})).p.queries;
