@@ -1,12 +1,12 @@
-"""How far attention of 8 bits is off, from 1,024 to 131,072 keys, beside bf16, against fp64: the table
-of ../05_flash_attention/eight_bits.md. On a GPU of compute capability 9.0:
+"""How far attention of 8 bits is off, from 1,024 to 131,072 keys, beside bf16, against fp64: the
+table of ../05_flash_attention/eight_bits.md. On a GPU of compute capability 9.0:
 
     python3 python/measure_attention_error.py --commit $(git rev-parse --short HEAD)
 
 Of 64 queries with a head of 128 columns, normal values. The inputs are numbers that e4m3 has, the
 same for all kinds, so that what is measured is the kernels' own error. Values with mean zero, and
-positive ones: a sum of these grows with the text, and each cut off it goes one way. The error is the
-root of the mean square, over that of the exact output."""
+positive ones: a sum of these grows with the text, and what is cut off goes one way. The error is
+the root of the mean square, over that of the exact output."""
 import argparse
 import subprocess
 

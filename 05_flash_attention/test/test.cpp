@@ -255,9 +255,33 @@ TEST_SUITE("step") {
       for (std::int64_t i = 0; i < c.p.queries; ++i) {
         in.q[static_cast<std::size_t>(i * dim + i)] = 16;
       }
-      for (std::int64_t i = 0; i < 64; ++i)
-        in.k[static_cast<std::size_t>((192 + i) * dim + i)] = 16;
+      // Each 16 queries have theirs at other places of four: 2 i, 2 i + 1, 2 i + 8 or 2 i + 9.
+      for (std::int64_t i = 0; i < 64; ++i) {
+        const std::int64_t of_four = i / 32 * 8 + i / 16 % 2;
+        const std::int64_t key = 192 + i % 16 / 4 * 16 + i % 4 * 2 + of_four;
+        in.k[static_cast<std::size_t>(key * dim + i)] = 16;
+      }
       if (takes(step, c)) check_step(step, c, in);
+    });
+  }
+
+  TEST_CASE("a row has the same bits, whatever the greatest scores of its neighbours are") {
+    tile::for_each_step(kForwardLadder, [](const auto& step, DType type) {
+      const std::int64_t dim = usual_dim(step, type);
+      const Case c = fitted(step, full(type, {1, 1, 1, 64, 256, dim}));
+      if (!takes(step, c)) return;
+      Inputs in = normal(c.p);
+      std::ranges::fill(in.q, 0);
+      const auto columns = static_cast<std::size_t>(dim);
+      in.q[0] = in.q[columns + 1] = 16;  // query 0 asks for column 0 of the keys, query 1 for 1
+      for (std::size_t key = 0; key < 256; ++key) {
+        in.k[key * columns] = -static_cast<double>(key % 8) / 8, in.k[key * columns + 1] = 0;
+      }
+      in.k[192 * columns] = 0.75;  // above those before, but a weight that fits
+      const Values alone = run(step, c, in).o;
+      in.k[193 * columns + 1] = 8;
+      const Values beside = run(step, c, in).o;
+      CHECK(std::equal(alone.begin(), alone.begin() + dim, beside.begin()));
     });
   }
 

@@ -1,5 +1,5 @@
-"""cuDNN's attention of e4m3, by its Python frontend (PyPI: nvidia-cudnn-frontend), since PyTorch has
-no operator for it."""
+"""cuDNN's attention of e4m3, by its Python frontend (PyPI: nvidia-cudnn-frontend): PyTorch has no
+operator for it."""
 
 
 def load():
@@ -12,10 +12,10 @@ def load():
 
 
 def forward(torch, q, k, v, scale, causal):
-    """A call that computes o for q, k and v of [batch][length][heads][dim], e4m3, and one that gives
-    o in bf16. On compute capability 9.0 o is written in e4m3, here 64 times as large. The scales of
-    the inputs are 1. Weights are multiplied with 256 before they are rounded, and lse is written,
-    as ours does it."""
+    """A call that computes o for q, k and v of [batch][length][heads][dim], e4m3, and one that
+    gives o in bf16. On compute capability 9.0 o is written in e4m3, here 64 times as large. The
+    scales of the inputs are 1. Weights are multiplied with 256 before they are rounded, and lse is
+    written, as ours does it."""
     cudnn = load()
     graph = cudnn.pygraph(io_data_type=cudnn.data_type.FP8_E4M3,
                           intermediate_data_type=cudnn.data_type.FLOAT,
