@@ -9,9 +9,8 @@ card of each rank's own (NCCL) or on the CPU device (gloo). Without a process gr
 rank. ../docs/ring_attention.md explains both, and measure_ring_attention.py measures them.
 
 NCCL copies by a kernel of its own, on a stream of its own. That kernel needs some multiprocessors,
-and attention starts a block on each: those of its blocks that find no room begin when NCCL's kernel
-has ended. Open are a number of multiprocessors to leave free, which the C interface lacks, and
-transfers by the copy engines, which need no multiprocessor.
+and attention starts a block on each. So the transfer has a head start, and those of attention's
+blocks that find no room begin when it has ended; or attention forward leaves multiprocessors free.
 """
 import torch
 import torch.distributed as dist
@@ -39,19 +38,21 @@ def unzigzag(parts, dim=1):
     return torch.cat([*first, *reversed(last)], dim)
 
 
-def ring_attention(q, k, v, group=None, causal=False, scale=None, return_lse=False):
+def ring_attention(q, k, v, group=None, causal=False, scale=None, return_lse=False,
+                   free_multiprocessors=0):
     """o of the own queries over the keys of all ranks of the group; with `return_lse` also the
     logarithm of each query's sum, through which no gradient flows.
 
     q       [batch, positions, heads, head_dim], as many positions on each rank; if causal the
             rank's zigzag() part, so that every rank has as much to do in each step
     k, v    [batch, positions, kv_heads, head_dim]
+    free_multiprocessors    left to NCCL's kernel while keys and values travel
     """
     _check(q, k, v, causal, scale)
     _, ranks = _place(group)
     tile._require(not causal or ranks == 1 or q.shape[1] % 2 == 0,
                   f"q has {q.shape[1]} positions, which do not divide into two chunks")
-    o, lse = _RingAttention.apply(q, k, v, group, causal, scale)
+    o, lse = _RingAttention.apply(q, k, v, group, causal, scale, free_multiprocessors)
     return (o, lse) if return_lse else o
 
 
@@ -94,15 +95,15 @@ def _seen(rank, source, causal, positions):
 # snippet-end seen
 
 
-def _start(group, *messages):
-    """Starts messages (tensors to send, to which rank, tensors to receive, from which). The result
-    also keeps their memory; it goes to _wait()."""
+def _start(group, *messages, head_start=True):
+    """Starts messages (tensors to send, to which rank, tensors to receive, from which), by default
+    with a head start. The result also keeps their memory; it goes to _wait()."""
     ops = []
     for sent, to, received, source in messages:
         ops += [dist.P2POp(dist.isend, x, group=group, group_peer=to) for x in sent]
         ops += [dist.P2POp(dist.irecv, x, group=group, group_peer=source) for x in received]
     works = dist.batch_isend_irecv(ops) if ops else []
-    if works and messages[0][0][0].is_cuda:
+    if works and head_start and messages[0][0][0].is_cuda:
         torch.cuda._sleep(HEAD_START)
     return works, messages
 
@@ -128,7 +129,7 @@ def _add(total, part):
 
 class _RingAttention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, q, k, v, group, causal, scale):
+    def forward(ctx, q, k, v, group, causal, scale, free_multiprocessors):
         rank, ranks = _place(group)
         kv = own = [k.contiguous(), v.contiguous()]
         # snippet-begin forward
@@ -137,10 +138,11 @@ class _RingAttention(torch.autograd.Function):
             if step + 1 < ranks:
                 received = [torch.empty_like(x) for x in kv]
                 messages.append((kv, (rank + 1) % ranks, received, (rank - 1) % ranks))
-            transfer = _start(group, *messages)
+            transfer = _start(group, *messages, head_start=not free_multiprocessors)
             rows, keys = _seen(rank, (rank - step) % ranks, causal, q.shape[1])
             part_o, part_lse = tile._attention(q[:, rows], *(x[:, keys] for x in kv),
-                                               causal and step == 0, scale, None, None, None)
+                                               causal and step == 0, scale, None, None, None,
+                                               free_multiprocessors if messages else 0)
             if step == 0:
                 o, lse = part_o.to(part_lse.dtype), part_lse
             else:
@@ -189,7 +191,7 @@ class _RingAttention(torch.autograd.Function):
             for total, x in zip(sums, shares):
                 _add(total[:, given], x)
             kv = received
-        return *(x.to(q.dtype) for x in (dq, *sums)), None, None, None
+        return *(x.to(q.dtype) for x in (dq, *sums)), None, None, None, None
 
 
 # ---- Parts of the sequence are exchanged for heads ----
@@ -211,7 +213,7 @@ class _HeadsAttention(torch.autograd.Function):
     def forward(ctx, q, k, v, group, causal, scale):
         ctx.options = group, causal, scale
         q, k, v = (_swap(x, 2, 1, group) for x in (q, k, v))
-        o, lse = tile._attention(q, k, v, causal, scale, None, None, None)
+        o, lse = tile._attention(q, k, v, causal, scale, None, None, None, 0)
         ctx.save_for_backward(q, k, v, o, lse)
         return _swap(o, 1, 2, group)
 

@@ -235,14 +235,28 @@ class RingAttention(unittest.TestCase):
     def test_the_program_checks_and_writes_what_it_found(self):
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder) / "found.json"
-            for by in ("ring", "heads"):
-                options = ["--positions", "32", "--heads", "2", "--head-dim", "16", "--runs", "1",
-                           "--causal", "--check", "--by", by, "--json", str(path)]
-                self.assertEqual(run_ranks(2, measure, *options), [""] * 2)
-                found = json.loads(path.read_text())
-                self.assertLess(max(found["errors"]), 1e-2)
-                self.assertEqual(list(found["milliseconds"]),
-                                 ["both", "computation", "transfers", "one card"])
+            options = ["--positions", "32", "64", "--heads", "2", "--head-dim", "16", "--runs", "1",
+                       "--causal", "--check", "--by", "ring", "heads", "--json", str(path)]
+            self.assertEqual(run_ranks(2, measure, *options), [""] * 2)
+            rows = json.loads(path.read_text())
+        self.assertEqual([(row["positions"], row["by"]) for row in rows],
+                         [(32, "ring"), (32, "heads"), (64, "ring"), (64, "heads")])
+        for row in rows:
+            self.assertLess(max(row["errors"]), 1e-2)
+            self.assertAlmostEqual(row["efficiency"],
+                                   sum(row["one_card"]) / 2 / sum(row["milliseconds"]))
+
+    def test_transfers_are_counted_where_nothing_computes(self):
+        cuda = torch.autograd.DeviceType.CUDA
+        events = [mock.Mock(device_type=kind, time_range=mock.Mock(start=start, end=end))
+                  for kind, start, end in ((cuda, 0, 3000), (cuda, 1000, 4000), (cuda, 8000, 9000),
+                                           (torch.autograd.DeviceType.CPU, 0, 9000),
+                                           (cuda, 2000, 3500), (cuda, 3400, 9000))]
+        for event, name in zip(events, ("ncclKernel", "ncclKernel", "nccl", "x", "attention",
+                                        "spin_kernel")):
+            event.name = name
+        found = measure_ring_attention.transfers(mock.Mock(events=lambda: events))
+        self.assertEqual(found, [5, 2 + 0.5 + 1])
 
     def test_what_does_not_divide_is_refused_before_anything_is_sent(self):
         x = torch.randn(1, 7, 4, 16)

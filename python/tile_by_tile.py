@@ -578,7 +578,7 @@ _norm_function = _with_gradients(_norm, _norm_context, _norm_gradients)
 
 
 def attention(q, k, v, *, causal=False, scale=None, window=None, query_lengths=None,
-              key_lengths=None, return_lse=False):
+              key_lengths=None, return_lse=False, free_multiprocessors=0):
     """o, [batch, queries, heads, head_dim], or with `return_lse` also the logarithm of each query's
     sum, [batch, heads, queries], through which no gradient flows.
 
@@ -589,10 +589,11 @@ def attention(q, k, v, *, causal=False, scale=None, window=None, query_lengths=N
     window            (left, right): how many keys a query sees before and after that one
     query_lengths     [batch] each, int32: how many queries and keys a batch entry has. They
     key_lengths       replace queries and keys; o is 0 and lse -infinity beyond
+    free_multiprocessors  how many the forward pass leaves to a kernel that runs at the same time
     """
     q, k, v = _autocast(q, k, v)
     o, lse = _attention_function(q, k, v, *_given_options(causal, scale, window, query_lengths,
-                                                          key_lengths))
+                                                          key_lengths), free_multiprocessors)
     return (o, lse) if return_lse else o
 
 
@@ -669,17 +670,17 @@ def _window_fields(window):
 
 @_operator("attention")
 def _attention(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float | None,
-               window: list[int] | None, query_lengths: Tensor | None,
-               key_lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+               window: list[int] | None, query_lengths: Tensor | None, key_lengths: Tensor | None,
+               free_multiprocessors: int) -> tuple[Tensor, Tensor]:
     fields = _attention_fields(q, k, v, causal, scale, query_lengths, key_lengths)
     o, lse = _attention_outputs(q)
     _run("attention", q, **fields, **_window_fields(window), **_with_strides(q=q, k=k, v=v), o=o,
-         lse=lse)
+         lse=lse, free_multiprocessors=free_multiprocessors)
     return o, lse
 
 
 @_fake(_attention)
-def _(q, k, v, causal, scale, window, query_lengths, key_lengths):
+def _(q, k, v, causal, scale, window, query_lengths, key_lengths, free_multiprocessors):
     _attention_fields(q, k, v, causal, scale, query_lengths, key_lengths)
     _window_fields(window)
     return _attention_outputs(q)
@@ -709,7 +710,7 @@ _attention_backward_function = _without_gradients(_attention_backward)
 
 
 def _attention_context(ctx, inputs, output):
-    q, k, v, *options, query_lengths, key_lengths = inputs
+    q, k, v, *options, query_lengths, key_lengths, _ = inputs
     o, lse = output
     ctx.options = options
     ctx.mark_non_differentiable(lse)
@@ -720,7 +721,7 @@ def _attention_gradients(ctx, dout, _lse):
     *tensors, query_lengths, key_lengths = ctx.saved_tensors
     gradients = _attention_backward_function(dout, *tensors, *ctx.options, query_lengths,
                                              key_lengths)
-    return *gradients, None, None, None, None, None
+    return *gradients, None, None, None, None, None, None
 
 
 _attention_function = _with_gradients(_attention, _attention_context, _attention_gradients)

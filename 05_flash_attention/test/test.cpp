@@ -285,6 +285,20 @@ TEST_SUITE("step") {
     });
   }
 
+  TEST_CASE("multiprocessors that are left free change no bit") {
+    tile::for_each_step(kForwardLadder, [](const auto& step, DType type) {
+      const std::int64_t dim = usual_dim(step, type);
+      Case c = fitted(step, full(type, {2, 2, 1, 257, 129, dim}));
+      if (!takes(step, c)) return;
+      const Inputs in = normal(c.p);
+      const Values all = run(step, c, in).o;
+      for (const int free : {tile::device().multiprocessors - 1, 1 << 30}) {
+        c.p.free_multiprocessors = free;
+        CHECK(run(step, c, in).o == all);
+      }
+    });
+  }
+
   TEST_CASE("equal scores: the output is the mean of what is seen, to the bit") {
     tile::for_each_step(kForwardLadder, [](const auto& step, DType type) {
       const std::int64_t n = fitted(step, full(type, {1, 2, 1, 128, 128, 64})).p.queries;

@@ -103,6 +103,7 @@ TEST_SUITE("chapter") {
       accepts("a scale for each head of k", with(kScales));
       refuses(name, with(moved(kScales, 2)));
     }
+    refuses("free_multiprocessors", [](Call& call) { call.p.free_multiprocessors = -1; });
     accepts("any window", [](Call& call) { call.p.left = call.p.right = kMost; });
   }
 

@@ -165,6 +165,7 @@ Status read_both_directions(const Args& given, Call* p) {
 inline Status read_attention(const tile_attention_args& given, AttentionForward* p) {
   TILE_TRY(read_both_directions(given, p));
   p->q_scale = given.q_scale, p->k_scale = given.k_scale, p->v_scale = given.v_scale;
+  p->free_multiprocessors = given.free_multiprocessors;
   p->lse = static_cast<float*>(given.lse);
   return {};
 }

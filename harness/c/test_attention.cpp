@@ -255,6 +255,9 @@ TEST_CASE("attention of e4m3: a scale for each head of k, and o in bf16") {
   check_ok(tile_attention(&args));
   CHECK(tile_last_step() == std::string("tile_sums"));
   memory.check();
+  args.free_multiprocessors = -1;
+  check_refused(tile_attention(&args), TILE_INVALID_ARGUMENT, "free_multiprocessors");
+  args.free_multiprocessors = 0;
   args.type = TILE_BF16;
   check_refused(tile_attention(&args), TILE_INVALID_ARGUMENT, "q_scale");
   args.q_scale = nullptr;

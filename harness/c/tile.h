@@ -41,7 +41,7 @@ extern "C" {
 #define TILE_API
 #endif
 
-/* The library's version, "1.1.0". CHANGELOG.md says what each number means. */
+/* The library's version, "1.2.0". CHANGELOG.md says what each number means. */
 TILE_API const char* tile_version(void);
 
 /* ---- Status ---- */
@@ -435,6 +435,10 @@ typedef struct tile_rotation {
  * head_dim is 64 or 128, and rows begin at multiples of 16 bytes. Weights have 4 significant bits
  * then: o may be off by some hundredths of the mean |v|.
  *
+ * The steps of attention that start one block for each multiprocessor and keep it to the end leave
+ * `free_multiprocessors` without one, or all but one, for a kernel that runs at the same time. Other
+ * steps do not read it.
+ *
  * Other functions below take this struct too, for attention with a rotation, or with a `window`
  * from which on keys are far. What a function has no use for is zero, or it is TILE_UNSUPPORTED:
  * tile_attention() has no use for what stands between workspace_bytes and the scales. */
@@ -464,6 +468,7 @@ typedef struct tile_attention_args {
   const float* q_scale; /* [batch][kv_heads], device memory, positive, for e4m3 only; NULL: 1 */
   const float* k_scale; /* as q_scale */
   const float* v_scale;
+  int32_t free_multiprocessors; /* not negative */
   void* stream;
 } tile_attention_args;
 TILE_API tile_status tile_attention(const tile_attention_args* args);

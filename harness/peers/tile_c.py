@@ -50,7 +50,8 @@ OPERATIONS = {
                   (I64, "batch heads queries keys head_dim kv_heads left right"),
                   (TENSOR, "q k v o"), (POINTER, "lse query_lengths key_lengths workspace"),
                   (I64, "workspace_bytes"), (TENSOR, "q_far k_far"), (I64, "window"),
-                  (ROTATION, "rotation"), (POINTER, "q_scale k_scale v_scale stream")],
+                  (ROTATION, "rotation"), (POINTER, "q_scale k_scale v_scale"),
+                  (I32, "free_multiprocessors"), (POINTER, "stream")],
     "attention_backward": [
         (I32, "causal windowed"), (F32, "scale"),
         (I64, "batch heads queries keys head_dim kv_heads left right"),

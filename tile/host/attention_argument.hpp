@@ -23,7 +23,8 @@ Status check_attention_sizes(const Problem& p) {
                                      {"kv_heads", p.kv_heads},
                                      {"queries", p.queries},
                                      {"keys", p.keys},
-                                     {"head_dim", p.head_dim}}) {
+                                     {"head_dim", p.head_dim},
+                                     {"free_multiprocessors", p.free_multiprocessors}}) {
     if (extent < 0) return invalid_argument(name, std::to_string(extent) + " is negative");
   }
   for (const auto& [name, extent] : {std::pair{"queries", p.queries},

@@ -8,11 +8,12 @@
 
 namespace tile {
 
-/// The tiles of `rows` queries, and the blocks for them: one a multiprocessor at most.
+/// The tiles of `rows` queries, and the blocks for them: one a multiprocessor at most, without
+/// those that are left free.
 inline Status queue_of(const AttentionForward& p, int rows, QueryTiles* tiles, unsigned* blocks) {
   unsigned all = 0;
   TILE_TRY(blocks_for_tiles(p, p.heads, p.queries, rows, &all));
-  *blocks = std::min(all, static_cast<unsigned>(device().multiprocessors));
+  *blocks = std::min(all, persistent_blocks(p));
   // Where the last queries see the most keys, tiles of as many heads are taken together as have
   // 32 MiB of keys and values in the L2 (of an H100: 50): the more tiles there are, the better do
   // short ones fill gaps. Otherwise of 8 heads, which find each other's keys in the L2.

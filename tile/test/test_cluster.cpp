@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -9,7 +10,7 @@
 #include "harness/test_main.hpp"
 #include "memory.hpp"
 #include "tile/basics.cuh"
-#include "tile/host/device.hpp"
+#include "tile/host/attention.hpp"
 
 using namespace ptx_test;
 
@@ -142,6 +143,16 @@ TEST_SUITE("cluster") {
         CHECK(count * size <= std::max(2 * multiprocessors, size));
       }
     });
+  }
+
+  TEST_CASE("persistent blocks leave multiprocessors free, but are one at least") {
+    const auto all = static_cast<unsigned>(tile::device().multiprocessors);
+    tile::Attention p{};
+    CHECK(tile::persistent_blocks(p) == all);
+    p.free_multiprocessors = 1;
+    CHECK(tile::persistent_blocks(p) == all - 1);
+    p.free_multiprocessors = std::numeric_limits<int>::max();
+    CHECK(tile::persistent_blocks(p) == 1);
   }
 
   TEST_CASE("a launch of clusters says what is wrong with it") {
