@@ -4,27 +4,38 @@
 //       once.
 // Change: only three tensors move. The grid has as many blocks as the card holds; while a block
 //         works on a row, cp.async copies the next two. A row of up to 1,024 elements belongs to a
-//         warp, which then waits for no other warp.
+//         warp, which then waits for no other warp, or to a part of one. A row that begins within
+//         16 bytes is copied with its neighbour's end, which becomes zeros.
 // Limit: memory, for rows of up to 8,192 elements, or 16,384 of 2 bytes.
 #include "layernorm_backward.cuh"
 #include "tile/basics.cuh"
+#include "tile/host/chunks.hpp"
 #include "tile/host/launch.hpp"
 
 namespace layernorm {
 namespace {
 
+/// Blocks of kKeeping threads that a multiprocessor has registers for: a thread needs four for
+/// each of its elements, and some 50 more.
+constexpr int blocks_at_once(int elements, std::size_t element_bytes) {
+  return elements == kThreadElements ? 1 : elements * element_bytes > 16 ? 2 : 3;
+}
+
 /// dx = rstd (w - mean of w - xhat mean of w xhat). kKept: w and xhat are those that add() left.
-template <bool kKept, class T>
-__device__ __forceinline__ void write_dx(const RowSlices<T>& row, const ThreadColumns<T>& mine,
-                                         typename RowSlices<T>::Floats& w,
-                                         typename RowSlices<T>::Floats& xhat, RowSums sums,
-                                         float per_col, bool centred, T* dx, int cols) {
-  constexpr int kWidth = RowSlices<T>::kWidth;
+template <bool kKept, class T, int kElements, bool kWhole>
+__device__ __forceinline__ void write_dx(const RowSlices<T, kElements, kWhole>& row,
+                                         const ThreadColumns<T, kElements, kWhole>& mine,
+                                         typename RowSlices<T, kElements, kWhole>::Floats& w,
+                                         typename RowSlices<T, kElements, kWhole>::Floats& xhat,
+                                         RowSums sums, float per_col, bool centred, T* dx, int cols,
+                                         int lead) {
+  constexpr int kWidth = RowSlices<T, kElements, kWhole>::kWidth;
   const float of_row = centred ? -row.rstd * (sums.w * per_col) : 0;
   const float of_xhat = -row.rstd * (sums.w_xhat * per_col);
 #pragma unroll
-  for (int i = 0; i < RowSlices<T>::kChunks; ++i) {
-    if (row.x.column(i) >= cols) continue;
+  for (int i = 0; i < RowSlices<T, kElements, kWhole>::kChunks; ++i) {
+    const int col = row.x.column(i) - lead;
+    if (col >= cols) continue;
     float result[kWidth];
     if constexpr (!kKept) mine.load(row, i, w[i], xhat[i], result);
 #pragma unroll
@@ -32,34 +43,43 @@ __device__ __forceinline__ void write_dx(const RowSlices<T>& row, const ThreadCo
       if constexpr (!kKept) xhat[i][e] *= row.rstd;
       result[e] = row.rstd * w[i][e] + (of_xhat * xhat[i][e] + of_row);
     }
-    tile::Chunk<T, kWidth>::from_floats(result).store(dx + row.x.column(i));
+    if constexpr (kWhole) {
+      tile::Chunk<T, kWidth>::from_floats(result).store(dx + col);
+    } else {
+      tile::store_anywhere(dx, col, cols, result);
+    }
   }
 }
 
 /// Writes a thread's sums of dgamma and dbeta.
-template <class T>
-__device__ __forceinline__ void write_sums(const ThreadColumns<T>& mine,
+template <class T, int kElements, bool kWhole, int kWidth>
+__device__ __forceinline__ void write_sums(const ThreadColumns<T, kElements, kWhole>& mine,
                                            float* dgamma,  // [cols]
                                            float* dbeta,   // [cols]
-                                           tile::ChunkColumns<RowSlices<T>::kWidth> columns,
-                                           int cols) {
+                                           tile::ChunkColumns<kWidth> columns, int cols, int lead) {
   auto store = [](float* to, const float* sums) {
     *reinterpret_cast<float4*>(to) = make_float4(sums[0], sums[1], sums[2], sums[3]);
   };
 #pragma unroll
-  for (int i = 0; i < RowSlices<T>::kChunks; ++i) {
-    if (columns.column(i) >= cols) continue;
+  for (int i = 0; i < ThreadColumns<T, kElements, kWhole>::kChunks; ++i) {
+    const int col = columns.column(i) - lead;
+    if (col >= cols) continue;
 #pragma unroll
-    for (int e = 0; e < RowSlices<T>::kWidth; e += 4) {
-      store(dgamma + columns.column(i) + e, &mine.dgamma[i][e]);
-      store(dbeta + columns.column(i) + e, &mine.dbeta[i][e]);
+    for (int e = 0; e < kWidth; e += kWhole ? 4 : 1) {
+      if constexpr (kWhole) {
+        store(dgamma + col + e, &mine.dgamma[i][e]);
+        store(dbeta + col + e, &mine.dbeta[i][e]);
+      } else if (col + e >= 0 && col + e < cols) {
+        dgamma[col + e] = mine.dgamma[i][e];
+        dbeta[col + e] = mine.dbeta[i][e];
+      }
     }
   }
 }
 
 // snippet-begin kernel
-template <class T, int kMaxThreads, bool kRowsOfWarps>
-__global__ void __launch_bounds__(kMaxThreads)
+template <class T, int kElements, int kMaxThreads, bool kRowsOfWarps, bool kWhole>
+__global__ void __launch_bounds__(kMaxThreads, blocks_at_once(kElements, sizeof(T)))
     layernorm_backward_persistent(tile::Rows<const T> x,   // [rows][cols]
                                   tile::Rows<const T> dy,  // [rows][cols]
                                   const T* gamma,          // [cols], or null: all ones
@@ -71,57 +91,67 @@ __global__ void __launch_bounds__(kMaxThreads)
                                   std::int64_t rows, std::int64_t all_cols,
                                   float per_col) {  // 1 / cols
   constexpr int kWarps = kMaxThreads / tile::kWarp;
-  using Queue = RowQueue<T, kRowsAhead<kMaxThreads>>;
-  extern __shared__ __align__(16) unsigned char rows_smem[];  // of the queue, or of one a warp
+  using Queue = RowQueue<T, kRowsAhead<kMaxThreads>, kElements, kWhole>;
+  using Slices = typename Queue::Slices;
+  extern __shared__ __align__(16) unsigned char rows_smem[];  // [blockDim.y] queues
   // Two of them: a warp that is a row ahead must not write where a slow one still reads. It cannot
   // be two rows ahead, because of the barrier in between.
   __shared__ RowSums sums_smem[2][kWarps];
-  const int thread = static_cast<int>(threadIdx.x), warp = thread / tile::kWarp;
   const auto cols = static_cast<int>(all_cols);
-  // Who am I? A thread of a block that has a row, or a lane of a warp that has one.
-  const tile::ChunkColumns<RowSlices<T>::kWidth> columns{
-      kRowsOfWarps ? thread % tile::kWarp : thread,
-      kRowsOfWarps ? tile::kWarp : static_cast<int>(blockDim.x)};
-  const std::int64_t first = kRowsOfWarps ? std::int64_t{blockIdx.x} * kWarps + warp : blockIdx.x;
-  const std::int64_t stride = kRowsOfWarps ? std::int64_t{gridDim.x} * kWarps : gridDim.x;
+  // Who am I? A thread of a block that has a row; or a lane of a warp, or of a part of one, that
+  // has a row while the others of the block have the next ones.
+  constexpr bool kParts = kElements * sizeof(T) == 16;
+  const int threads = kRowsOfWarps && !kParts ? tile::kWarp : static_cast<int>(blockDim.x);
+  const int groups = kRowsOfWarps ? static_cast<int>(blockDim.y) : 1;
+  const int group = kRowsOfWarps ? static_cast<int>(threadIdx.y) : 0;
+  // Of a lane ptxas knows that it is less than 32, and adds constants to one address (5 % faster).
+  const int thread = static_cast<int>(threadIdx.x);
+  const tile::ChunkColumns<Slices::kWidth> columns{
+      kRowsOfWarps && !kParts && kWhole ? thread % tile::kWarp : thread, threads};
+  const std::int64_t first = std::int64_t{blockIdx.x} * groups + group;
+  const std::int64_t stride = std::int64_t{gridDim.x} * groups;
+  // The stride is a multiple of a chunk's elements, so that all rows of a thread begin alike.
+  const int lead = kWhole ? 0 : tile::misalignment(x[first]);
 
-  unsigned char* const smem = rows_smem + (kRowsOfWarps ? warp * Queue::shared_bytes(32) : 0);
-  Queue queue{x[first], dy[first], stride * x.ld, stride * dy.ld, mean,    rstd,
-              rows,     first,     stride,        cols,           columns, smem};
+  unsigned char* const smem = rows_smem + group * Queue::shared_bytes(threads);
+  Queue queue{x[first], dy[first], stride * x.ld, stride * dy.ld, mean, rstd, rows,
+              first,    stride,    cols,          columns,        smem, lead};
   queue.start();
-  ThreadColumns<T> mine(gamma, cols, columns);
+  ThreadColumns<T, kElements, kWhole> mine(gamma, cols, columns, lead);
   T* dx_row = dx[first];
   const std::int64_t dx_step = stride * dx.ld;
   unsigned turn = 0;
-  for (std::int64_t row = first; row < rows; row += stride, ++turn) {
-    const RowSlices<T> slices = queue.next();
+  // Parts of a warp go on together: one whose rows have ended has zeros.
+  for (std::int64_t row = first; row - (kParts ? group : 0) < rows; row += stride, ++turn) {
+    const Slices slices = queue.next();
     T* to = dx_row;
     dx_row += dx_step;
     // dgamma += dy xhat, dbeta += dy, and the sums of w = gamma dy and of w xhat over the row
     float w[slices.kChunks][slices.kWidth], xhat[slices.kChunks][slices.kWidth];
     RowSums sums = mine.add(slices, w, xhat);
-    sums = kRowsOfWarps ? reduce_lanes(sums, AddRowSums{})
+    sums = kRowsOfWarps ? reduce_lanes(sums, AddRowSums{}, threads)
                         : tile::reduce_block(sums, AddRowSums{}, sums_smem[turn % 2]);
     // dx = rstd (w - mean of w - xhat mean of w xhat)
+    if (kParts && row >= rows) continue;
     write_dx<kMaxThreads == kKeeping>(slices, mine, w, xhat, sums, per_col, mean != nullptr, to,
-                                      cols);
+                                      cols, lead);
   }
 
   dgamma_sums += blockIdx.x * all_cols;
   dbeta_sums += blockIdx.x * all_cols;
   if constexpr (!kRowsOfWarps) {
-    write_sums(mine, dgamma_sums, dbeta_sums, columns, cols);
+    write_sums(mine, dgamma_sums, dbeta_sums, columns, cols, lead);
   } else {
-    // The warps' sums are added up here, so that the second stage has one of each block to read.
+    // The groups' sums are added up here, so that the second stage has one of each block to read.
     tile::ptx::cp_async_wait_all();  // also copies of rows that do not exist: they write zeros
     __syncthreads();                 // no warp reads its rows any more
-    auto* dgamma_smem = reinterpret_cast<float*>(rows_smem);  // [kWarps][cols]
-    float* dbeta_smem = dgamma_smem + kWarps * cols;          // [kWarps][cols]
-    write_sums(mine, dgamma_smem + warp * cols, dbeta_smem + warp * cols, columns, cols);
-    __syncthreads();  // the sums of all warps are there
-    for (int col = thread; col < cols; col += kMaxThreads) {
+    auto* dgamma_smem = reinterpret_cast<float*>(rows_smem);  // [groups][cols]
+    float* dbeta_smem = dgamma_smem + groups * cols;          // [groups][cols]
+    write_sums(mine, dgamma_smem + group * cols, dbeta_smem + group * cols, columns, cols, lead);
+    __syncthreads();  // the sums of all groups are there
+    for (int col = group * threads + columns.thread; col < cols; col += kMaxThreads) {
       float dgamma = 0, dbeta = 0;
-      for (int i = 0; i < kWarps; ++i) {
+      for (int i = 0; i < groups; ++i) {
         dgamma += dgamma_smem[i * cols + col];
         dbeta += dbeta_smem[i * cols + col];
       }
@@ -132,51 +162,87 @@ __global__ void __launch_bounds__(kMaxThreads)
 }
 // snippet-end kernel
 
+/// Whether rows that are not whole chunks can be copied in chunks, each with the end of the row
+/// before it.
+tile::Status check_rows_begin_alike(const BackwardProblem& p, const BackwardBuffers& b) {
+  if (reinterpret_cast<std::uintptr_t>(b.x) % 16 != 0) {
+    return tile::unsupported("x", "is not aligned to 16 bytes");
+  }
+  TILE_TRY(tile::check_alike(p.type, b.x, p.ldx, "dy", b.dy, "lddy", p.lddy));
+  TILE_TRY(tile::check_alike(p.type, b.x, p.ldx, "dx", b.dx, "lddx", p.lddx));
+  if (!b.dx || (b.dx != b.x && b.dx != b.dy)) return {};
+  return tile::unsupported("dx", "is an input, in which neighbours of a row are read");
+}
+
 }  // namespace
 
 tile::Status takes_persistent(const BackwardProblem& p, const BackwardBuffers& b,
                               const tile::Device& device) {
-  TILE_TRY(check_chunks(p, b));
-  if (block_plan(p, device).fits) return {};
+  const bool whole = check_chunks(p, b).ok();
+  if (!whole) TILE_TRY(check_rows_begin_alike(p, b));
+  if (block_plan(p, whole, device).fits) return {};
   return tile::unsupported("cols", std::to_string(p.cols) + " are more than a block holds");
 }
 
 tile::Status persistent(const BackwardProblem& p, const BackwardBuffers& b, void* stream) {
   if (p.rows == 0) return sum_partial_sums(p, b, 0, stream);
   const tile::Device& device = tile::device();
-  const BlockPlan plan = block_plan(p, device);
-  // As many blocks as the card holds at one time: a multiprocessor has registers for max_threads.
+  const bool whole = check_chunks(p, b).ok();
+  const BlockPlan plan = block_plan(p, whole, device);
+  // As many blocks as the card holds at one time.
   const std::int64_t each = std::clamp<std::int64_t>(
       device.shared_bytes_of_multiprocessor / (plan.shared_bytes + BlockPlan::kStaticBytes), 1,
-      plan.max_threads / plan.threads);
-  constexpr int kWarps = kKeeping / tile::kWarp;
-  const std::int64_t needed = plan.rows_of_warps ? (p.rows + kWarps - 1) / kWarps : p.rows;
-  const std::int64_t blocks =
-      std::min({device.multiprocessors * each, needed, max_partial_sums(p.cols)});
+      plan.max_threads / (plan.threads * plan.rows) *
+          blocks_at_once(plan.elements, tile::size_bytes(p.type)));
+  const std::int64_t needed = (p.rows + plan.rows - 1) / plan.rows;
+  std::int64_t blocks = std::min({device.multiprocessors * each, needed, max_partial_sums(p.cols)});
+  if (!whole) {  // rows of a block's next turn begin as these do
+    const auto width = static_cast<std::int64_t>(16 / tile::size_bytes(p.type));
+    const std::int64_t alike = std::max<std::int64_t>(1, width / plan.rows);
+    blocks = std::max(blocks / alike, std::int64_t{1}) * alike;
+  }
   auto* sums = static_cast<float*>(b.workspace);
   const auto launch_of_type = [&](auto element) -> tile::Status {
     using T = decltype(element);
-    const auto launch = [&](auto max_threads, auto rows_of_warps) {
-      constexpr int kMaxThreads = max_threads;
-      constexpr bool kRowsOfWarps = rows_of_warps;
-      return tile::launch(layernorm_backward_persistent<T, kMaxThreads, kRowsOfWarps>,
-                          "layernorm_backward_persistent", static_cast<unsigned>(blocks),
-                          plan.threads, static_cast<std::size_t>(plan.shared_bytes), stream,
-                          tile::Rows<const T>{static_cast<const T*>(b.x), p.ldx},
-                          tile::Rows<const T>{static_cast<const T*>(b.dy), p.lddy},
-                          static_cast<const T*>(b.gamma), b.mean, b.rstd,
-                          tile::Rows<T>{static_cast<T*>(b.dx), p.lddx}, sums,
-                          sums + blocks * p.cols, p.rows, p.cols,
-                          static_cast<float>(1 / static_cast<double>(p.cols)));
+    const auto launch = [&](auto elements, auto max_threads, auto rows_of_warps, auto is_whole) {
+      constexpr int kElements = elements, kMaxThreads = max_threads;
+      constexpr bool kRowsOfWarps = rows_of_warps, kWhole = is_whole;
+      return tile::launch(
+          layernorm_backward_persistent<T, kElements, kMaxThreads, kRowsOfWarps, kWhole>,
+          "layernorm_backward_persistent", static_cast<unsigned>(blocks),
+          dim3(plan.threads, plan.rows), static_cast<std::size_t>(plan.shared_bytes), stream,
+          tile::Rows<const T>{static_cast<const T*>(b.x), p.ldx},
+          tile::Rows<const T>{static_cast<const T*>(b.dy), p.lddy}, static_cast<const T*>(b.gamma),
+          b.mean, b.rstd, tile::Rows<T>{static_cast<T*>(b.dx), p.lddx}, sums,
+          sums + blocks * p.cols, p.rows, p.cols,
+          static_cast<float>(1 / static_cast<double>(p.cols)));
     };
-    constexpr std::integral_constant<int, kKeeping> keeping{};
-    if (plan.rows_of_warps) return launch(keeping, std::true_type{});
-    if constexpr (sizeof(T) == 2) {
-      if (plan.max_threads == kRecomputing) {
-        return launch(std::integral_constant<int, kRecomputing>{}, std::false_type{});
+    const auto launch_rows = [&](auto is_whole) {
+      constexpr std::integral_constant<int, kKeeping> keeping{};
+      constexpr std::integral_constant<int, kThreadElements> many{};
+      if (plan.rows > 1) {
+        // 1, 2, 4 or 8 chunks a thread.
+        const auto launch_chunks = [&](auto chunks, const auto& self) -> tile::Status {
+          constexpr int kElements = chunks * (16 / static_cast<int>(sizeof(T)));
+          if constexpr (kElements < kThreadElements) {
+            if (plan.elements > kElements) {
+              return self(std::integral_constant<int, 2 * chunks>{}, self);
+            }
+          }
+          return launch(std::integral_constant<int, kElements>{}, keeping, std::true_type{},
+                        is_whole);
+        };
+        return launch_chunks(std::integral_constant<int, 1>{}, launch_chunks);
       }
-    }
-    return launch(keeping, std::false_type{});
+      if constexpr (sizeof(T) == 2) {
+        if (plan.max_threads == kRecomputing) {
+          return launch(many, std::integral_constant<int, kRecomputing>{}, std::false_type{},
+                        is_whole);
+        }
+      }
+      return launch(many, keeping, std::false_type{}, is_whole);
+    };
+    return whole ? launch_rows(std::true_type{}) : launch_rows(std::false_type{});
   };
   TILE_TRY(tile::with_element_type(p.type, launch_of_type));
   return sum_partial_sums(p, b, blocks, stream);

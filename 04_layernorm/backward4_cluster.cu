@@ -136,7 +136,7 @@ ClusterPlan plan_of(const BackwardProblem& p, const tile::Device& device) {
 tile::Status takes_cluster(const BackwardProblem& p, const BackwardBuffers& b,
                            const tile::Device& device) {
   TILE_TRY(check_chunks(p, b));
-  if (block_plan(p, device).fits) {
+  if (block_plan(p, true, device).fits) {
     return tile::unsupported("cols", std::to_string(p.cols) + " fit into a block");
   }
   if (plan_of(p, device).fits) return {};

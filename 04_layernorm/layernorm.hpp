@@ -154,7 +154,7 @@ constexpr std::int64_t workspace_bytes(const BackwardProblem& p) {
   return bytes;
 }
 
-/// Elements of a row that a thread keeps from step `persistent` on.
+/// Elements of a row that a thread keeps from step `persistent` on; of a short one fewer.
 inline constexpr int kThreadElements = 32;
 /// Threads of its blocks at most. The sums of dgamma and dbeta take 64 registers of
 /// each, gamma 16 or 32. With 256 threads on a multiprocessor there are 64 more, for w and xhat of
@@ -170,11 +170,13 @@ inline constexpr int kRowsAhead = rows_ahead(kMaxThreads);
 struct BlockPlan {
   static constexpr std::int64_t kStaticBytes = 4 * 1024;  // no less than kernels and CUDA take
   bool fits;
-  int threads, max_threads;  // max_threads: which kernel
-  bool rows_of_warps;
+  int threads, rows;  // threads of a row; rows that a block has at a time
+  int elements;       // of a row that a thread keeps, and
+  int max_threads;    // threads of a block at most: which kernel
   std::int64_t shared_bytes;
 };
-BlockPlan block_plan(const BackwardProblem& problem, const tile::Device& device);
+/// `whole`: check_chunks() takes the problem.
+BlockPlan block_plan(const BackwardProblem& problem, bool whole, const tile::Device& device);
 
 /// Whether step `persistent` or `cluster` runs this.
 bool is_read_once(const BackwardProblem& problem, const BackwardBuffers& buffers);
@@ -298,7 +300,7 @@ inline constexpr BackwardLadder::Step kBackward[] = {
      .needs = {},
      .takes = takes_split,
      .otherwise = "cluster",
-     .shows = {{19, 5001}, {64, 1'000'001}},
+     .shows = {{19, 9001}, {64, 1'000'001}},
      .launch = split,
      .workspace_bytes = workspace_bytes},
 };

@@ -4,6 +4,7 @@
 
 #include "layernorm.hpp"
 #include "tile/shared_slice.cuh"
+#include "tile/unaligned.cuh"
 
 namespace layernorm {
 
@@ -31,10 +32,12 @@ __device__ __forceinline__ RowSums reduce_lanes(RowSums sums, AddRowSums, int la
 
 // ---- Steps 3 and 4 ----
 
-/// A thread's slices of a row, in shared memory, and the row's statistics.
-template <class T>
+/// A thread's slices of a row, in shared memory, and the row's statistics. kWhole: chunks of 16
+/// bytes fill the row; otherwise columns count from the chunk in which it begins, `lead` columns
+/// before it.
+template <class T, int kElements = kThreadElements, bool kWhole = true>
 struct RowSlices {
-  using Slice = tile::SharedSlice<T, kThreadElements* static_cast<int>(sizeof(T)) / 16>;
+  using Slice = tile::SharedSlice<T, kElements* static_cast<int>(sizeof(T)) / 16, !kWhole>;
   static constexpr int kWidth = Slice::kChunkWidth, kChunks = Slice::kChunks;
   using Floats = float[kChunks][kWidth];
   Slice x, dy;
@@ -43,30 +46,33 @@ struct RowSlices {
 
 /// The rows of a block or a warp, every `stride`-th one, kAhead of them under way. Each thread
 /// reads only what it has copied itself, so it waits for its own copies and needs no barrier.
-template <class T, int kAhead>
+template <class T, int kAhead, int kElements = kThreadElements, bool kWhole = true>
 struct RowQueue {
+  using Slices = RowSlices<T, kElements, kWhole>;
   const T *x, *dy;               // [cols], of the next row to fetch
   std::int64_t x_step, dy_step;  // to the row after it: an addition, and no multiplication
   const float *mean, *rstd;      // [rows]; no mean: zeros
   std::int64_t rows, row, stride;
   int cols;
-  tile::ChunkColumns<RowSlices<T>::kWidth> columns;
+  tile::ChunkColumns<Slices::kWidth> columns;
   tile::ptx::SharedAddress smem;  // [kAhead + 1][x, dy]
+  int lead = 0;                   // of all rows, which counts as columns of zeros
   int turn = 0;                   // where in smem the next row goes
-  RowSlices<T> under_way[kAhead] = {};
+  Slices under_way[kAhead] = {};
 
   __host__ __device__ static constexpr std::size_t shared_bytes(int threads) {
-    return 2 * (kAhead + 1) * RowSlices<T>::Slice::bytes(threads);
+    return 2 * (kAhead + 1) * Slices::Slice::bytes(threads);
   }
 
   /// Starts to copy a row. One that does not exist becomes zeros.
-  __device__ __forceinline__ RowSlices<T> fetch() {
-    using Slice = typename RowSlices<T>::Slice;
+  __device__ __forceinline__ Slices fetch() {
+    using Slice = typename Slices::Slice;
     const bool exists = row < rows;
     const auto bytes = static_cast<int>(Slice::bytes(columns.threads));
     const tile::ptx::SharedAddress to = smem + 2 * turn * bytes;
-    RowSlices<T> slices{Slice(x, exists ? cols : 0, columns, 0, to),
-                        Slice(dy, exists ? cols : 0, columns, 0, to + bytes), 0, 0};
+    const int count = exists ? lead + cols : 0;
+    Slices slices{Slice(x - lead, count, columns, 0, to),
+                  Slice(dy - lead, count, columns, 0, to + bytes), 0, 0};
     if (exists) {
       if (mean) slices.mean = mean[row];
       slices.rstd = rstd[row];
@@ -83,9 +89,13 @@ struct RowQueue {
     for (auto& slices : under_way) slices = fetch();
   }
   /// The next row, which has landed. Starts to copy another one over the previous row.
-  __device__ __forceinline__ RowSlices<T> next() {
+  __device__ __forceinline__ Slices next() {
     tile::ptx::cp_async_wait<kAhead - 1>();
-    const RowSlices<T> slices = under_way[0];
+    const Slices slices = under_way[0];
+    if (!kWhole && lead > 0 && columns.thread == 0) {
+      slices.x.clear_first(lead);
+      slices.dy.clear_first(lead);
+    }
 #pragma unroll
     for (int i = 0; i + 1 < kAhead; ++i) under_way[i] = under_way[i + 1];
     under_way[kAhead - 1] = fetch();
@@ -94,25 +104,35 @@ struct RowQueue {
 };
 
 /// What a thread holds of its columns for all rows: gamma, and its sums of dgamma and dbeta.
-template <class T>
+template <class T, int kElements = kThreadElements, bool kWhole = true>
 struct ThreadColumns {
-  using Chunk = typename RowSlices<T>::Slice::Chunk;
-  using Floats = typename RowSlices<T>::Floats;
-  static constexpr int kWidth = RowSlices<T>::kWidth, kChunks = RowSlices<T>::kChunks;
+  using Slices = RowSlices<T, kElements, kWhole>;
+  using Chunk = typename Slices::Slice::Chunk;
+  using Floats = typename Slices::Floats;
+  static constexpr int kWidth = Slices::kWidth, kChunks = Slices::kChunks;
   Chunk gamma[kChunks];
   Floats dgamma = {}, dbeta = {};
 
   __device__ __forceinline__ ThreadColumns(const T* all_gamma,  // [cols], or null: all ones
-                                           int cols, tile::ChunkColumns<kWidth> columns) {
+                                           int cols, tile::ChunkColumns<kWidth> columns,
+                                           int lead = 0) {
 #pragma unroll
     for (int i = 0; i < kChunks; ++i) {
-      const bool loads = all_gamma && columns.column(i) < cols;
-      gamma[i] = loads ? Chunk::load(all_gamma + columns.column(i)) : Chunk::filled(1);
+      gamma[i] = Chunk::filled(1);
+      const int col = columns.column(i) - lead;
+      if (!all_gamma || col >= cols) continue;
+      if constexpr (kWhole) {
+        gamma[i] = Chunk::load(all_gamma + col);
+      } else {
+        Chunk one[1];
+        tile::load_anywhere<T, kWidth>(all_gamma, col, 0, cols, 1, one);
+        gamma[i] = one[0];
+      }
     }
   }
 
   /// w = gamma dy, x - mean and dy in chunk i.
-  __device__ __forceinline__ void load(const RowSlices<T>& row, int i, float (&w)[kWidth],
+  __device__ __forceinline__ void load(const Slices& row, int i, float (&w)[kWidth],
                                        float (&distance)[kWidth], float (&dy)[kWidth]) const {
     float x[kWidth], weight[kWidth];
     row.x.chunk(i).to_floats(x);
@@ -128,7 +148,7 @@ struct ThreadColumns {
   // snippet-begin add
   /// dgamma += dy xhat and dbeta += dy. Returns this thread's part of the sums over the row; where
   /// there are no columns it is 0. rstd comes last: 0 times an infinite -mean rstd would be NaN.
-  __device__ __forceinline__ RowSums add(const RowSlices<T>& row, Floats& w, Floats& xhat) {
+  __device__ __forceinline__ RowSums add(const Slices& row, Floats& w, Floats& xhat) {
     RowSums own{0, 0};
 #pragma unroll
     for (int i = 0; i < kChunks; ++i) {

@@ -17,23 +17,31 @@ bool is_read_once(const Ladder& ladder, std::string_view first,
 
 }  // namespace
 
-BlockPlan block_plan(const BackwardProblem& p, const tile::Device& device) {
-  constexpr std::int64_t kWarp = 32;
-  const auto element = static_cast<std::int64_t>(tile::size_bytes(p.type));
-  auto queue_bytes = [&](std::int64_t threads, int max_threads) {
-    return 2 * (rows_ahead(max_threads) + 1) * threads * kThreadElements * element;
+BlockPlan block_plan(const BackwardProblem& p, bool whole, const tile::Device& device) {
+  constexpr int kWarp = 32, kMinThreads = 4;
+  const auto element = static_cast<std::int64_t>(tile::size_bytes(p.type)), width = 16 / element;
+  // A row that begins within a chunk has columns of zeros before its own.
+  const std::int64_t cols = whole ? p.cols : p.cols + width - 1;
+  auto queue_bytes = [&](std::int64_t threads, int max_threads, std::int64_t elements) {
+    return 2 * (rows_ahead(max_threads) + 1) * threads * elements * element;
   };
   const std::int64_t limit = device.shared_bytes_of_block - BlockPlan::kStaticBytes;
-  // For a warp's row there is room for its sums afterwards: of no more bytes.
-  if (p.cols <= kWarp * kThreadElements && queue_bytes(kKeeping, kKeeping) <= limit) {
-    return {true, kKeeping, kKeeping, true, queue_bytes(kKeeping, kKeeping)};
+  // A warp has a row, or a part of a warp one of 32 chunks. For the sums there is room afterwards:
+  // they take no more bytes.
+  for (std::int64_t elements = width; elements <= kThreadElements; elements *= 2) {
+    const std::int64_t bytes = queue_bytes(kKeeping, kKeeping, elements);
+    if (cols > kWarp * elements || bytes > limit) continue;
+    int threads = kWarp;
+    while (elements == width && threads > kMinThreads && threads / 2 * width >= cols) threads /= 2;
+    return {true, threads, kKeeping / threads, static_cast<int>(elements), kKeeping, bytes};
   }
   const std::int64_t threads =
-      (p.cols + kThreadElements * kWarp - 1) / (kThreadElements * kWarp) * kWarp;
+      (cols + kThreadElements * kWarp - 1) / (kThreadElements * kWarp) * kWarp;
   for (const int most : {kKeeping, kRecomputing}) {
-    if (threads > most || queue_bytes(threads, most) > limit) continue;
+    if (threads > most || queue_bytes(threads, most, kThreadElements) > limit) continue;
     if (most == kRecomputing && element != 2) continue;
-    return {true, static_cast<int>(threads), most, false, queue_bytes(threads, most)};
+    const std::int64_t bytes = queue_bytes(threads, most, kThreadElements);
+    return {true, static_cast<int>(threads), 1, kThreadElements, most, bytes};
   }
   return {};
 }

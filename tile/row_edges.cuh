@@ -23,12 +23,50 @@ __device__ __forceinline__ Chunk<T, kWidth> load_edge(const T* row, std::int64_t
   return Chunk<T, kWidth>::from_floats(value);
 }
 
+// snippet-begin end
+/// Stores the last `count` elements of a chunk, or the first ones: not all of them. `chunk` is
+/// aligned to 16 bytes. Of 8, 4 and 2 bytes, each if its bit is in the count: whether from the
+/// chunk's beginning or from its end, each is aligned.
+template <class T, int kWidth>
+__device__ __forceinline__ void store_end(T* chunk, Chunk<T, kWidth> of, int count, bool last) {
+  const unsigned word[4] = {of.words.x, of.words.y, of.words.z, of.words.w};
+  const int bytes = count * static_cast<int>(sizeof(T));
+  auto* const memory = reinterpret_cast<unsigned char*>(chunk);
+  // The words of the first half, or of the last one, from the chunk's border inwards.
+  const unsigned border = last ? word[3] : word[0], second = last ? word[2] : word[1];
+  const unsigned third = last ? word[1] : word[2], inner = last ? word[0] : word[3];
+  if (bytes & 8) {
+    *reinterpret_cast<uint2*>(memory + (last ? 8 : 0)) =
+        make_uint2(last ? second : border, last ? border : second);
+  }
+  const int eight = bytes & 8, twelve = bytes & 12;
+  if (bytes & 4) {
+    *reinterpret_cast<unsigned*>(memory + (last ? 12 - eight : eight)) = eight ? third : border;
+  }
+  if constexpr (sizeof(T) == 2) {
+    const unsigned odd = twelve == 0 ? border : twelve == 4 ? second : twelve == 8 ? third : inner;
+    if (bytes & 2) {
+      *reinterpret_cast<unsigned short*>(memory + (last ? 14 - twelve : twelve)) =
+          static_cast<unsigned short>(last ? odd >> 16 : odd);
+    }
+  }
+}
+// snippet-end end
+
 /// Stores kWidth elements from column `col` on, of those that the row has.
 template <class T, int kWidth>
 __device__ __forceinline__ void store_anywhere(T* row, std::int64_t col, std::int64_t cols,
                                                const float (&value)[kWidth]) {
-  if (col >= 0 && col + kWidth <= cols && misalignment(row + col) == 0) {
-    Chunk<T, kWidth>::from_floats(value).store(row + col);
+  if (col >= cols || col + kWidth <= 0) return;
+  const bool aligned = misalignment(row + col) == 0;
+  const Chunk<T, kWidth> chunk = Chunk<T, kWidth>::from_floats(value);
+  if (aligned && col >= 0 && col + kWidth <= cols) {
+    chunk.store(row + col);
+    return;
+  }
+  if (aligned && (col >= 0 || col + kWidth <= cols)) {
+    const bool last = col < 0;  // the row begins here; otherwise it ends here
+    store_end(row + col, chunk, static_cast<int>(last ? col + kWidth : cols - col), last);
     return;
   }
 #pragma unroll

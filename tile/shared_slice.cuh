@@ -11,8 +11,9 @@ namespace tile {
 
 /// A thread's slice of a row in shared memory: for rows too long for registers, and for kernels
 /// that want more blocks at a time than registers allow. A thread reads only what it has copied
-/// itself, so it waits for its own copies and needs no barrier.
-template <class T, int kChunkCount>
+/// itself, so it waits for its own copies and needs no barrier. kClips: chunks need not fill the
+/// row; its last one is full of zeros then.
+template <class T, int kChunkCount, bool kClips = false>
 class SharedSlice {
  public:
   static constexpr int kChunkWidth = 16 / sizeof(T), kChunks = kChunkCount;
@@ -38,7 +39,7 @@ class SharedSlice {
 #pragma unroll
     for (int i = 0; i < kChunks; ++i) {
       if (fill == 0) {
-        ptx::cp_async<16>(address(i), row + column(i), column(i) < cols ? 16 : 0);
+        ptx::cp_async<16>(address(i), row + column(i), bytes_of(i, cols));
       } else {
         copy(i, row, cols);
       }
@@ -57,6 +58,18 @@ class SharedSlice {
   __device__ int column(int i) const { return columns_.column(i); }
   __device__ __forceinline__ Chunk chunk(int i) const { return {ptx::load_shared(address(i))}; }
 
+  /// Makes the first elements of chunk 0 zeros, once it has landed. Not for all of a chunk.
+  __device__ __forceinline__ void clear_first(int elements) const {
+    const uint4 all = chunk(0).words;
+    unsigned word[4] = {all.x, all.y, all.z, all.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int bytes = elements * static_cast<int>(sizeof(T)) - 4 * i;
+      if (bytes > 0) word[i] = bytes >= 4 ? 0 : word[i] & ~0u << 8 * bytes;
+    }
+    ptx::store_shared(address(0), make_uint4(word[0], word[1], word[2], word[3]));
+  }
+
   /// Starts to copy chunk i of another row over that of the first, once nothing reads it any more
   /// and if it begins in the first `cols` columns.
   __device__ __forceinline__ void copy(int i, const T* row, int cols) const {
@@ -65,6 +78,10 @@ class SharedSlice {
 
  private:
   __device__ __forceinline__ ptx::SharedAddress address(int i) const { return first_ + i * apart_; }
+  __device__ __forceinline__ int bytes_of(int i, int cols) const {
+    if constexpr (!kClips) return column(i) < cols ? 16 : 0;
+    return max(0, min(16, (cols - column(i)) * static_cast<int>(sizeof(T))));
+  }
 
   ChunkColumns<kChunkWidth> columns_;
   ptx::SharedAddress first_;  // of [kChunks] chunks

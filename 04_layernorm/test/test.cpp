@@ -6,10 +6,10 @@ namespace {
 
 // Around warps, blocks and chunks of 16 bytes, one and two of them; whole chunks that leave lanes
 // without one; primes; and rows that take the card or a cluster, backward and forward.
-constexpr std::int64_t kCols[] = {1,   2,    3,    7,    8,    9,      15,    16,  17,  31,
-                                  32,  33,   40,   63,   64,   65,     97,    113, 127, 128,
-                                  129, 200,  255,  256,  257,  511,    512,   513, 587, 776,
-                                  799, 1023, 1024, 1025, 9001, 17'000, 33'000};
+constexpr std::int64_t kCols[] = {1,   2,    3,    7,    8,    9,      15,     16,    17,  31,
+                                  32,  33,   40,   63,   64,   65,     97,     113,   127, 128,
+                                  129, 200,  255,  256,  257,  511,    512,    513,   587, 776,
+                                  799, 1023, 1024, 1025, 9001, 17'000, 17'001, 33'000};
 constexpr std::int64_t kRows[] = {1, 2, 3, 5, 7};
 
 }  // namespace

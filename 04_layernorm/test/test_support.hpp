@@ -63,7 +63,10 @@ inline ForwardProblem with_eps(ForwardProblem p, float eps) {
 template <class Ladder>
 std::vector<std::int64_t> lengths_for(const TestedStep<Ladder>& step, DType type,
                                       std::initializer_list<std::int64_t> lengths) {
-  if (step.name == "split") return {kIsForward<typename Ladder::Problem> ? 9002 : 3002};
+  if (step.name == "split") {  // more than registers, or a block, hold
+    if (kIsForward<typename Ladder::Problem>) return {9002};
+    return {tile::size_bytes(type) == 4 ? 8202 : 16'394};
+  }
   if (step.name != "cluster") return lengths;
   if (kIsForward<typename Ladder::Problem>) return {32'776};
   return {tile::size_bytes(type) == 4 ? 8200 : 16'392};
@@ -115,23 +118,23 @@ template <class Ladder>
 bool takes(const TestedStep<Ladder>& step, const typename Ladder::Problem& p,
            const Call& call = {}) {
   const auto element = static_cast<std::int64_t>(tile::size_bytes(p.type));
-  auto at = [element](std::int64_t offset) {
-    return reinterpret_cast<void*>(static_cast<std::uintptr_t>(4096 + offset * element));
+  auto at = [element](std::int64_t offset, std::uintptr_t array = 3) {
+    return reinterpret_cast<void*>(4096 * array + static_cast<std::uintptr_t>(offset * element));
   };
   const Offsets& o = call.offsets;
   typename Ladder::Buffers b;
-  b.x = at(o.x);
+  b.x = at(o.x, 1);
   b.gamma = at(o.gamma);
-  void* const output = at(call.output == OutputAt::on_x          ? o.x
-                          : call.output == OutputAt::on_dy       ? o.dy
-                          : kIsForward<typename Ladder::Problem> ? o.y
-                                                                 : o.dx);
+  void* const output = call.output == OutputAt::on_x          ? at(o.x, 1)
+                       : call.output == OutputAt::on_dy       ? at(o.dy, 2)
+                       : kIsForward<typename Ladder::Problem> ? at(o.y)
+                                                              : at(o.dx);
   if constexpr (kIsForward<typename Ladder::Problem>) {
     b.beta = at(o.beta);
     b.y = output;
     b.workspace_bytes = workspace_bytes_of(step, p);
   } else {
-    b.dy = at(o.dy);
+    b.dy = at(o.dy, 2);
     b.dx = output;
   }
   return tile::is_taken(step, p, b);

@@ -436,8 +436,8 @@ typedef struct tile_rotation {
  * then: o may be off by some hundredths of the mean |v|.
  *
  * The steps of attention that start one block for each multiprocessor and keep it to the end leave
- * `free_multiprocessors` without one, or all but one, for a kernel that runs at the same time. Other
- * steps do not read it.
+ * `free_multiprocessors` without one, or all but one, for a kernel that runs at the same time.
+ * Other steps do not read it.
  *
  * Other functions below take this struct too, for attention with a rotation, or with a `window`
  * from which on keys are far. What a function has no use for is zero, or it is TILE_UNSUPPORTED:

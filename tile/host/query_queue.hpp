@@ -16,10 +16,11 @@ inline Status queue_of(const AttentionForward& p, int rows, QueryTiles* tiles, u
   *blocks = std::min(all, persistent_blocks(p));
   // Where the last queries see the most keys, tiles of as many heads are taken together as have
   // 32 MiB of keys and values in the L2 (of an H100: 50): the more tiles there are, the better do
-  // short ones fill gaps. Otherwise of 8 heads, which find each other's keys in the L2.
+  // short ones fill gaps. Otherwise all tiles are as long, and those of one head follow each other:
+  // with several the L2 would hold less of each.
   const auto row_bytes = p.head_dim * static_cast<std::int64_t>(size_bytes(p.type));
   const std::int64_t head_bytes = p.keys * row_bytes * (p.k_far.data ? 3 : 2);
-  const std::int64_t heads = p.right < p.keys ? (32 << 20) / head_bytes * group_of(p) : 8;
+  const std::int64_t heads = p.right < p.keys ? (32 << 20) / head_bytes * group_of(p) : 1;
   const int of_head = tiles_of(p.queries, rows);
   *tiles = {static_cast<int>(p.batch), static_cast<int>(p.heads), of_head, all,
             heads_together(p.batch * p.heads, heads, of_head)};
