@@ -5,7 +5,7 @@
 // Change: compared with the forward pass there are two inputs, and sums over all blocks.
 // Limit: the atomics. All rows add to the same `cols` addresses; and the order in which they come,
 //        and so the rounding of dgamma and dbeta, differs from run to run.
-#include "layernorm_backward.cuh"
+#include "row_sums.cuh"
 #include "tile/basics.cuh"
 #include "tile/host/launch.hpp"
 

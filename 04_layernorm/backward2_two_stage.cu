@@ -4,7 +4,7 @@
 //       write the same element, and the order is always the same, so the bits are.
 // Change: dx has a kernel of its own, which is step 1's without atomics.
 // Limit: memory. x and dy are read three times in all: seven tensors move where three suffice.
-#include "layernorm_backward.cuh"
+#include "row_sums.cuh"
 #include "tile/basics.cuh"
 #include "tile/host/launch.hpp"
 

@@ -21,62 +21,6 @@ constexpr int blocks_at_once(int elements, std::size_t element_bytes) {
   return elements == kThreadElements ? 1 : elements * element_bytes > 16 ? 2 : 3;
 }
 
-/// dx = rstd (w - mean of w - xhat mean of w xhat). kKept: w and xhat are those that add() left.
-template <bool kKept, class T, int kElements, bool kWhole>
-__device__ __forceinline__ void write_dx(const RowSlices<T, kElements, kWhole>& row,
-                                         const ThreadColumns<T, kElements, kWhole>& mine,
-                                         typename RowSlices<T, kElements, kWhole>::Floats& w,
-                                         typename RowSlices<T, kElements, kWhole>::Floats& xhat,
-                                         RowSums sums, float per_col, bool centred, T* dx, int cols,
-                                         int lead) {
-  constexpr int kWidth = RowSlices<T, kElements, kWhole>::kWidth;
-  const float of_row = centred ? -row.rstd * (sums.w * per_col) : 0;
-  const float of_xhat = -row.rstd * (sums.w_xhat * per_col);
-#pragma unroll
-  for (int i = 0; i < RowSlices<T, kElements, kWhole>::kChunks; ++i) {
-    const int col = row.x.column(i) - lead;
-    if (col >= cols) continue;
-    float result[kWidth];
-    if constexpr (!kKept) mine.load(row, i, w[i], xhat[i], result);
-#pragma unroll
-    for (int e = 0; e < kWidth; ++e) {
-      if constexpr (!kKept) xhat[i][e] *= row.rstd;
-      result[e] = row.rstd * w[i][e] + (of_xhat * xhat[i][e] + of_row);
-    }
-    if constexpr (kWhole) {
-      tile::Chunk<T, kWidth>::from_floats(result).store(dx + col);
-    } else {
-      tile::store_anywhere(dx, col, cols, result);
-    }
-  }
-}
-
-/// Writes a thread's sums of dgamma and dbeta.
-template <class T, int kElements, bool kWhole, int kWidth>
-__device__ __forceinline__ void write_sums(const ThreadColumns<T, kElements, kWhole>& mine,
-                                           float* dgamma,  // [cols]
-                                           float* dbeta,   // [cols]
-                                           tile::ChunkColumns<kWidth> columns, int cols, int lead) {
-  auto store = [](float* to, const float* sums) {
-    *reinterpret_cast<float4*>(to) = make_float4(sums[0], sums[1], sums[2], sums[3]);
-  };
-#pragma unroll
-  for (int i = 0; i < ThreadColumns<T, kElements, kWhole>::kChunks; ++i) {
-    const int col = columns.column(i) - lead;
-    if (col >= cols) continue;
-#pragma unroll
-    for (int e = 0; e < kWidth; e += kWhole ? 4 : 1) {
-      if constexpr (kWhole) {
-        store(dgamma + col + e, &mine.dgamma[i][e]);
-        store(dbeta + col + e, &mine.dbeta[i][e]);
-      } else if (col + e >= 0 && col + e < cols) {
-        dgamma[col + e] = mine.dgamma[i][e];
-        dbeta[col + e] = mine.dbeta[i][e];
-      }
-    }
-  }
-}
-
 // snippet-begin kernel
 template <class T, int kElements, int kMaxThreads, bool kRowsOfWarps, bool kWhole>
 __global__ void __launch_bounds__(kMaxThreads, blocks_at_once(kElements, sizeof(T)))
@@ -133,21 +77,21 @@ __global__ void __launch_bounds__(kMaxThreads, blocks_at_once(kElements, sizeof(
                         : tile::reduce_block(sums, AddRowSums{}, sums_smem[turn % 2]);
     // dx = rstd (w - mean of w - xhat mean of w xhat)
     if (kParts && row >= rows) continue;
-    write_dx<kMaxThreads == kKeeping>(slices, mine, w, xhat, sums, per_col, mean != nullptr, to,
-                                      cols, lead);
+    mine.template write_dx<kMaxThreads == kKeeping>(slices, w, xhat, sums, per_col, mean != nullptr,
+                                                    to, cols, lead);
   }
 
   dgamma_sums += blockIdx.x * all_cols;
   dbeta_sums += blockIdx.x * all_cols;
   if constexpr (!kRowsOfWarps) {
-    write_sums(mine, dgamma_sums, dbeta_sums, columns, cols, lead);
+    mine.write_sums(dgamma_sums, dbeta_sums, columns, cols, lead);
   } else {
     // The groups' sums are added up here, so that the second stage has one of each block to read.
     tile::ptx::cp_async_wait_all();  // also copies of rows that do not exist: they write zeros
     __syncthreads();                 // no warp reads its rows any more
     auto* dgamma_smem = reinterpret_cast<float*>(rows_smem);  // [groups][cols]
     float* dbeta_smem = dgamma_smem + groups * cols;          // [groups][cols]
-    write_sums(mine, dgamma_smem + group * cols, dbeta_smem + group * cols, columns, cols, lead);
+    mine.write_sums(dgamma_smem + group * cols, dbeta_smem + group * cols, columns, cols, lead);
     __syncthreads();  // the sums of all groups are there
     for (int col = group * threads + columns.thread; col < cols; col += kMaxThreads) {
       float dgamma = 0, dbeta = 0;
@@ -167,6 +111,11 @@ __global__ void __launch_bounds__(kMaxThreads, blocks_at_once(kElements, sizeof(
 tile::Status check_rows_begin_alike(const BackwardProblem& p, const BackwardBuffers& b) {
   if (reinterpret_cast<std::uintptr_t>(b.x) % 16 != 0) {
     return tile::unsupported("x", "is not aligned to 16 bytes");
+  }
+  const auto width = static_cast<std::int64_t>(16 / tile::size_bytes(p.type));
+  for (const auto& [name, ld] : {std::pair{"ldx", p.ldx}, {"lddy", p.lddy}}) {
+    if (ld == p.cols || ld % width == 0) continue;
+    return tile::unsupported(name, "rows begin within 16 bytes that are not all of rows");
   }
   TILE_TRY(tile::check_alike(p.type, b.x, p.ldx, "dy", b.dy, "lddy", p.lddy));
   TILE_TRY(tile::check_alike(p.type, b.x, p.ldx, "dx", b.dx, "lddx", p.lddx));

@@ -16,47 +16,6 @@ namespace {
 constexpr int kMaxThreads = 256;
 constexpr int kRowsAhead = 2;
 
-/// dx = rstd (w - mean of w - xhat mean of w xhat).
-template <class T>
-__device__ __forceinline__ void write_dx(const RowSlices<T>& row, typename RowSlices<T>::Floats& w,
-                                         typename RowSlices<T>::Floats& xhat, RowSums sums,
-                                         float per_col, bool centred, T* dx, int cols) {
-  constexpr int kWidth = RowSlices<T>::kWidth;
-  const float of_row = centred ? -row.rstd * (sums.w * per_col) : 0;
-  const float of_xhat = -row.rstd * (sums.w_xhat * per_col);
-#pragma unroll
-  for (int i = 0; i < RowSlices<T>::kChunks; ++i) {
-    if (row.x.column(i) >= cols) continue;
-    float result[kWidth];
-#pragma unroll
-    for (int e = 0; e < kWidth; ++e) {
-      result[e] = row.rstd * w[i][e] + (of_xhat * xhat[i][e] + of_row);
-    }
-    tile::Chunk<T, kWidth>::from_floats(result).store(dx + row.x.column(i));
-  }
-}
-
-/// Writes a thread's sums of dgamma and dbeta.
-template <class T>
-__device__ __forceinline__ void write_sums(const ThreadColumns<T>& mine,
-                                           float* dgamma,  // [cols]
-                                           float* dbeta,   // [cols]
-                                           tile::ChunkColumns<RowSlices<T>::kWidth> columns,
-                                           int cols) {
-  auto store = [](float* to, const float* sums) {
-    *reinterpret_cast<float4*>(to) = make_float4(sums[0], sums[1], sums[2], sums[3]);
-  };
-#pragma unroll
-  for (int i = 0; i < RowSlices<T>::kChunks; ++i) {
-    if (columns.column(i) >= cols) continue;
-#pragma unroll
-    for (int e = 0; e < RowSlices<T>::kWidth; e += 4) {
-      store(dgamma + columns.column(i) + e, &mine.dgamma[i][e]);
-      store(dbeta + columns.column(i) + e, &mine.dbeta[i][e]);
-    }
-  }
-}
-
 template <class T>
 __global__ void __launch_bounds__(kMaxThreads)
     layernorm_backward_cluster(tile::Rows<const T> x,   // [rows][cols]
@@ -103,11 +62,11 @@ __global__ void __launch_bounds__(kMaxThreads)
     RowSums sums = mine.add(slices, w, xhat);
     sums = tile::reduce_cluster(sums, AddRowSums{}, sums_smem[turn % 2]);
     // dx = rstd (w - mean of w - xhat mean of w xhat)
-    write_dx(slices, w, xhat, sums, per_col, mean != nullptr, to, cols);
+    mine.template write_dx<true>(slices, w, xhat, sums, per_col, mean != nullptr, to, cols);
   }
   dgamma_sums += first * all_cols + first_col;
   dbeta_sums += first * all_cols + first_col;
-  write_sums(mine, dgamma_sums, dbeta_sums, columns, cols);
+  mine.write_sums(dgamma_sums, dbeta_sums, columns, cols);
 }
 
 /// How the blocks of a cluster share their rows.

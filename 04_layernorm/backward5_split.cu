@@ -7,7 +7,7 @@
 //         between the two. Rows may begin anywhere (tile/unaligned.cuh): columns of many rows are
 //         loaded shifted, and dx is stored aligned.
 // Limit: memory: five tensors move where three suffice.
-#include "layernorm_backward.cuh"
+#include "row_sums.cuh"
 #include "tile/host/launch.hpp"
 #include "tile/split_rows.cuh"
 

@@ -9,72 +9,51 @@
 // Limit: memory.
 #include <algorithm>
 
+#include "four_sums.cuh"
 #include "layernorm.hpp"
 #include "tile/basics.cuh"
 #include "tile/host/chunks.hpp"
 #include "tile/host/launch.hpp"
-#include "tile/reduce.cuh"
-#include "tile/unaligned.cuh"
+#include "tile/row_edges.cuh"
 
 namespace layernorm {
 namespace {
 
-constexpr int kRows = 4;              // of a thread
 constexpr int kMinThreads = kRows;    // of a row: a lane for the sum of each
 constexpr int kThreadsOfParts = 128;  // of a block if a row's threads are a part of a warp
 // Threads of a row at most: then the partial sums of its warps, kRows of each, are one for each
 // lane.
 constexpr int kMaxThreads = tile::kWarp / kRows * tile::kWarp;
 
-// snippet-begin lanes
-/// The sums over a group of `lanes` lanes, 4 at least, a power of two: its lane i gets the one of
-/// row i / (lanes / 4). A lane exchanges its sums of two rows for those of the other two, in the
-/// next round one for one, and has a single number for the rounds that remain.
-__device__ __forceinline__ float exchange_and_add(const float (&own)[kRows], int lane, int lanes) {
-  int distance = lanes / 2;
-  auto exchange = [&](float lower, float upper) {
-    const bool is_upper = (lane & distance) != 0;
-    const float given = is_upper ? lower : upper;
-    return (is_upper ? upper : lower) + __shfl_xor_sync(tile::kAllLanes, given, distance);
-  };
-  const float first = exchange(own[0], own[2]), second = exchange(own[1], own[3]);
-  distance /= 2;
-  return tile::reduce_lanes(exchange(first, second), tile::Add{}, distance);
-}
-// snippet-end lanes
-
-/// Replaces what each thread has of its rows by the sums over the threads of these rows, to the
-/// same bits in all of them. kParts: the threads of a row are blockDim.x neighbouring lanes.
-/// Otherwise they are those of the block, and `partial` is of shared memory that was not used
-/// before.
-template <bool kParts>
-__device__ __forceinline__ void add_up(float (&rows)[kRows], float* partial) {  // [warps][kRows]
-  const int threads = static_cast<int>(blockDim.x), thread = static_cast<int>(threadIdx.x);
-  const int lane = thread % tile::kWarp;
-  const int lanes = kParts ? threads : tile::kWarp;
-  const int lanes_of_sum = lanes / kRows;
-  float sum = exchange_and_add(rows, lane, lanes);
-  if constexpr (!kParts) {
-    if (lane % lanes_of_sum == 0) {
-      partial[thread / tile::kWarp * kRows + lane / lanes_of_sum] = sum;
-    }
-    __syncthreads();  // the sums of all warps are there
-    // A lane each. Lanes that are kRows apart have sums of the same row.
-    sum = lane < threads / tile::kWarp * kRows ? partial[lane] : 0;
+/// Loads a thread's chunk of each of its rows, from column `col` on; 0 where there is none.
+template <class T, int kWidth>
+__device__ __forceinline__ void load_rows(tile::Rows<const T> x, std::int64_t first, int apart,
+                                          int left, std::int64_t rows, std::int64_t cols, int col,
+                                          bool is_end, tile::Chunk<T, kWidth> (&chunk)[kRows]) {
+  using Chunk = tile::Chunk<T, kWidth>;
+  // From row to row the address needs one addition, and ptxas keeps it so. The trick by which Rows
+  // prevents multiplications would only cost here, 3 to 4 % (docs/notes/04_layernorm.md).
+  const T* x_row = x.data + first * x.ld + col;
+  // An end is loaded with its neighbour's. But before the first row and after the last one there
+  // may be nothing, and what lies between rows is not the kernel's to read.
+  const bool has_neighbours = x.ld == cols && first > 0 && first + (kRows - 1) * apart < rows - 1;
+  const bool by_element = is_end && !has_neighbours;
 #pragma unroll
-    for (int distance = kRows; distance < tile::kWarp; distance *= 2) {
-      sum += __shfl_xor_sync(tile::kAllLanes, sum, distance);
-    }
+  for (int i = 0; i < kRows; ++i, x_row += apart * x.ld) {
+    chunk[i] = Chunk::filled(0);
+    if (col < cols && i * apart < left && !by_element) chunk[i] = Chunk::load(x_row);
   }
+  if (!by_element) return;
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
-    rows[i] = __shfl_sync(tile::kAllLanes, sum, kParts ? i * lanes_of_sum : i, lanes);
+    if (i * apart >= left) break;
+    chunk[i] = tile::load_edge<T, kWidth>(x[first + i * apart], col, cols, 0);
   }
 }
 
 // A multiprocessor has registers for 1,024 threads with 64 each: four chunks as floats take 32 of
-// them. These threads have 64 KiB of x on their way. Rows that are not whole chunks (kWhole) need
-// more registers, and have 48 KiB.
+// them. These threads have 64 KiB of x on their way. Rows that chunks do not fill (not kWhole)
+// need more registers, and have 48 KiB.
 // snippet-begin kernel
 template <class T, bool kParts, bool kWhole>
 __global__ void __launch_bounds__(kMaxThreads, (kWhole ? 1024 : 768) / kMaxThreads)
@@ -116,25 +95,7 @@ __global__ void __launch_bounds__(kMaxThreads, (kWhole ? 1024 : 768) / kMaxThrea
   };
 
   Chunk chunk[kRows];
-  // From row to row the address needs one addition, and ptxas keeps it so. The trick by which Rows
-  // prevents multiplications would only cost here, 3 to 4 % (docs/notes/04_layernorm.md).
-  const T* x_row = x.data + first * x.ld + col;
-  // An end is loaded with its neighbour's, but before the first row and after the last one there
-  // may be nothing.
-  const bool has_neighbours = first > 0 && first + (kRows - 1) * apart < rows - 1;
-  const bool by_element = is_end && !has_neighbours;
-#pragma unroll
-  for (int i = 0; i < kRows; ++i, x_row += apart * x.ld) {
-    chunk[i] = Chunk::filled(0);
-    if (has_columns && i * apart < left && !by_element) chunk[i] = Chunk::load(x_row);
-  }
-  if (by_element) {
-#pragma unroll
-    for (int i = 0; i < kRows; ++i) {
-      if (i * apart >= left) break;
-      chunk[i] = tile::load_edge<T, kWidth>(x[first + i * apart], col, cols, 0);
-    }
-  }
+  load_rows(x, first, apart, left, rows, cols, col, is_end, chunk);
   // A lane loads x_0 of one row, and shuffles give it to the others.
   const int lane = static_cast<int>(threadIdx.x) % tile::kWarp;
   float lane_origin = 0;
@@ -221,9 +182,6 @@ __global__ void __launch_bounds__(kMaxThreads, (kWhole ? 1024 : 768) / kMaxThrea
 }
 // snippet-end kernel
 
-}  // namespace
-
-namespace {
 /// Chunks of 16 bytes that a row of x lies in, at most.
 std::int64_t chunks_of(const ForwardProblem& p, bool whole) {
   const auto width = static_cast<std::int64_t>(16 / tile::size_bytes(p.type));

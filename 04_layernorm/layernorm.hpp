@@ -300,7 +300,7 @@ inline constexpr BackwardLadder::Step kBackward[] = {
      .needs = {},
      .takes = takes_split,
      .otherwise = "cluster",
-     .shows = {{19, 9001}, {64, 1'000'001}},
+     .shows = {{19, 17'001}, {64, 1'000'001}},
      .launch = split,
      .workspace_bytes = workspace_bytes},
 };

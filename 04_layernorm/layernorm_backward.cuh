@@ -1,36 +1,12 @@
-// Shared by the backward kernels: the two sums over a row; and for blocks that work on many rows
-// (steps 3 and 4) a queue of rows, and a thread's columns of them.
+// For blocks that work on many rows (backward steps 3 and 4): a queue of rows, and a thread's
+// columns of them.
 #pragma once
 
-#include "layernorm.hpp"
+#include "row_sums.cuh"
+#include "tile/row_edges.cuh"
 #include "tile/shared_slice.cuh"
-#include "tile/unaligned.cuh"
 
 namespace layernorm {
-
-/// Adds up `count` partial sums for each column, always in the same order, and writes dgamma and
-/// dbeta, unless null. The workspace holds [count][cols] sums of dgamma, then as many of dbeta.
-tile::Status sum_partial_sums(const BackwardProblem& problem, const BackwardBuffers& buffers,
-                              std::int64_t count, void* stream);
-
-/// The sums over a row that dx needs, of w = gamma dy and of w xhat.
-struct RowSums {
-  float w, w_xhat;
-};
-struct AddRowSums {
-  __device__ RowSums identity() const { return {0, 0}; }
-  __device__ RowSums operator()(RowSums a, RowSums b) const {
-    return {a.w + b.w, a.w_xhat + b.w_xhat};
-  }
-};
-
-/// tile::reduce_block() finds it by its arguments.
-__device__ __forceinline__ RowSums reduce_lanes(RowSums sums, AddRowSums, int lanes = tile::kWarp) {
-  return {tile::reduce_lanes(sums.w, tile::Add{}, lanes),
-          tile::reduce_lanes(sums.w_xhat, tile::Add{}, lanes)};
-}
-
-// ---- Steps 3 and 4 ----
 
 /// A thread's slices of a row, in shared memory, and the row's statistics. kWhole: chunks of 16
 /// bytes fill the row; otherwise columns count from the chunk in which it begins, `lead` columns
@@ -88,13 +64,24 @@ struct RowQueue {
 #pragma unroll
     for (auto& slices : under_way) slices = fetch();
   }
+  /// Makes zeros of what lies in the first chunk before the row.
+  __device__ __forceinline__ void clear_first(const typename Slices::Slice& slice) const {
+    const uint4 all = slice.chunk(0).words;
+    unsigned word[4] = {all.x, all.y, all.z, all.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int bytes = lead * static_cast<int>(sizeof(T)) - 4 * i;
+      if (bytes > 0) word[i] = bytes >= 4 ? 0 : word[i] & ~0u << 8 * bytes;
+    }
+    tile::ptx::store_shared(slice.address(0), make_uint4(word[0], word[1], word[2], word[3]));
+  }
   /// The next row, which has landed. Starts to copy another one over the previous row.
   __device__ __forceinline__ Slices next() {
     tile::ptx::cp_async_wait<kAhead - 1>();
     const Slices slices = under_way[0];
     if (!kWhole && lead > 0 && columns.thread == 0) {
-      slices.x.clear_first(lead);
-      slices.dy.clear_first(lead);
+      clear_first(slices.x);
+      clear_first(slices.dy);
     }
 #pragma unroll
     for (int i = 0; i + 1 < kAhead; ++i) under_way[i] = under_way[i + 1];
@@ -167,6 +154,57 @@ struct ThreadColumns {
     return own;
   }
   // snippet-end add
+
+  /// dx = rstd (w - mean of w - xhat mean of w xhat). kKept: w and xhat are those that add() left.
+  template <bool kKept>
+  __device__ __forceinline__ void write_dx(const Slices& row, Floats& w, Floats& xhat, RowSums sums,
+                                           float per_col, bool centred, T* dx, int cols,
+                                           int lead = 0) const {
+    const float of_row = centred ? -row.rstd * (sums.w * per_col) : 0;
+    const float of_xhat = -row.rstd * (sums.w_xhat * per_col);
+#pragma unroll
+    for (int i = 0; i < kChunks; ++i) {
+      const int col = row.x.column(i) - lead;
+      if (col >= cols) continue;
+      float result[kWidth];
+      if constexpr (!kKept) load(row, i, w[i], xhat[i], result);
+#pragma unroll
+      for (int e = 0; e < kWidth; ++e) {
+        if constexpr (!kKept) xhat[i][e] *= row.rstd;
+        result[e] = row.rstd * w[i][e] + (of_xhat * xhat[i][e] + of_row);
+      }
+      if constexpr (kWhole) {
+        Chunk::from_floats(result).store(dx + col);
+      } else {
+        tile::store_anywhere(dx, col, cols, result);
+      }
+    }
+  }
+
+  /// Writes the sums of dgamma and dbeta.
+  __device__ __forceinline__ void write_sums(float* dgamma_of_cols,  // [cols]
+                                             float* dbeta_of_cols,   // [cols]
+                                             tile::ChunkColumns<kWidth> columns, int cols,
+                                             int lead = 0) const {
+    auto store = [](float* to, const float* sums) {
+      *reinterpret_cast<float4*>(to) = make_float4(sums[0], sums[1], sums[2], sums[3]);
+    };
+#pragma unroll
+    for (int i = 0; i < kChunks; ++i) {
+      const int col = columns.column(i) - lead;
+      if (col >= cols) continue;
+#pragma unroll
+      for (int e = 0; e < kWidth; e += kWhole ? 4 : 1) {
+        if constexpr (kWhole) {
+          store(dgamma_of_cols + col + e, &dgamma[i][e]);
+          store(dbeta_of_cols + col + e, &dbeta[i][e]);
+        } else if (col + e >= 0 && col + e < cols) {
+          dgamma_of_cols[col + e] = dgamma[i][e];
+          dbeta_of_cols[col + e] = dbeta[i][e];
+        }
+      }
+    }
+  }
 };
 
 }  // namespace layernorm

@@ -1,5 +1,5 @@
 // The second stage of dgamma and dbeta, for all backward steps: columns of partial sums.
-#include "layernorm_backward.cuh"
+#include "row_sums.cuh"
 #include "tile/basics.cuh"
 #include "tile/host/launch.hpp"
 

@@ -26,8 +26,8 @@ BlockPlan block_plan(const BackwardProblem& p, bool whole, const tile::Device& d
     return 2 * (rows_ahead(max_threads) + 1) * threads * elements * element;
   };
   const std::int64_t limit = device.shared_bytes_of_block - BlockPlan::kStaticBytes;
-  // A warp has a row, or a part of a warp one of 32 chunks. For the sums there is room afterwards:
-  // they take no more bytes.
+  // A warp has a row, or a part of a warp one of up to 16 chunks. Afterwards there is room for the
+  // sums, which take no more bytes.
   for (std::int64_t elements = width; elements <= kThreadElements; elements *= 2) {
     const std::int64_t bytes = queue_bytes(kKeeping, kKeeping, elements);
     if (cols > kWarp * elements || bytes > limit) continue;

@@ -155,22 +155,23 @@ def measure(args, by, positions, one_card):
     return found
 
 
-HEADER = ("by     mask   cards  positions    forward   backward   one card: forward  backward  "
-          "efficiency  transfers  alone  GiB a card")
+HEADER = ("by    mask   cards  positions forward backward one: forward backward efficiency "
+          "transfers alone  GiB")
 
 
 def line(found):
-    """A row of the table. Transfers are given in ms, and those under which no kernel computes."""
+    """A row of the table. `transfers` are in ms, and `alone` those under which nothing computes.
+    GiB are of memory, of the card with the most."""
     def cell(name, width, text):
         return f"{format(found[name], text) if name in found else '-':>{width}}"
 
     forward, backward = found["milliseconds"]
-    one = found.get("one_card")
-    return (f"{found['by']:6} {'causal' if found['causal'] else 'full':6} {found['ranks']:5} "
-            f"{found['positions']:10,} {forward:10.1f} {backward:10.1f} "
-            + (f"{one[0]:19.1f} {one[1]:9.1f} " if one else f"{'-':>19} {'-':>9} ")
-            + f"{cell('efficiency', 11, '.3f')} {cell('transfers', 10, '.1f')} "
-              f"{cell('alone', 6, '.1f')} {cell('peak_gib', 11, '.1f')}")
+    one = " ".join(f"{text:>{width}}" for text, width in zip(
+        [f"{time:.1f}" for time in found["one_card"]] if "one_card" in found else "--", (12, 8)))
+    return (f"{found['by']:5} {'causal' if found['causal'] else 'full':6} {found['ranks']:5} "
+            f"{found['positions']:10,} {forward:7.1f} {backward:8.1f} {one} "
+            f"{cell('efficiency', 10, '.3f')} {cell('transfers', 9, '.1f')} "
+            f"{cell('alone', 5, '.1f')} {cell('peak_gib', 4, '.1f')}")
 
 
 def errors(found):

@@ -236,7 +236,8 @@ class RingAttention(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder) / "found.json"
             options = ["--positions", "32", "64", "--heads", "2", "--head-dim", "16", "--runs", "1",
-                       "--causal", "--check", "--by", "ring", "heads", "--json", str(path)]
+                       "--causal", "--check", "--by", "ring", "heads",
+                       "--free-multiprocessors", "1", "--json", str(path)]
             self.assertEqual(run_ranks(2, measure, *options), [""] * 2)
             rows = json.loads(path.read_text())
         self.assertEqual([(row["positions"], row["by"]) for row in rows],

@@ -1,4 +1,5 @@
-// The ends of rows that begin anywhere: chunks of 16 bytes of which the row has some elements.
+// Rows that begin anywhere: chunks of 16 bytes that lie across two of memory, and the ends of a
+// row, chunks of which it has some elements.
 #pragma once
 
 #include "tile/rows.cuh"
@@ -72,6 +73,54 @@ __device__ __forceinline__ void store_anywhere(T* row, std::int64_t col, std::in
 #pragma unroll
   for (int e = 0; e < kWidth; ++e) {
     if (col + e >= 0 && col + e < cols) row[col + e] = static_cast<T>(value[e]);
+  }
+}
+
+// snippet-begin shift
+/// The 16 bytes that begin `elements` elements after the first of `low`. `high` follows `low`.
+template <class T>
+__device__ __forceinline__ uint4 shifted(uint4 low, uint4 high, int elements) {
+  unsigned word[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+  const int halves = elements * static_cast<int>(sizeof(T)) / 2;
+  // 4 and 2 halves are whole words. ptxas makes selections of these, as registers have no index.
+#pragma unroll
+  for (int i = 0; i < 6; ++i) word[i] = halves & 4 ? word[i + 2] : word[i];
+#pragma unroll
+  for (int i = 0; i < 5; ++i) word[i] = halves & 2 ? word[i + 1] : word[i];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    if (halves & 1) word[i] = word[i] >> 16 | word[i + 1] << 16;
+  }
+  return make_uint4(word[0], word[1], word[2], word[3]);
+}
+// snippet-end shift
+
+/// Loads kChunks chunks of a row, `apart` columns from one to the next, the first at column `col`;
+/// `fill` where there is no column. Neither the row nor the column is a multiple of anything: two
+/// aligned chunks have what an unaligned one needs.
+template <class T, int kWidth, int kChunks>
+__device__ __forceinline__ void load_anywhere(const T* row, std::int64_t col, int apart,
+                                              std::int64_t cols, float fill,
+                                              Chunk<T, kWidth> (&chunk)[kChunks]) {
+  using Chunk = tile::Chunk<T, kWidth>;
+  const int shift = misalignment(row + col);
+  const std::int64_t end = col + (kChunks - 1) * apart + (shift == 0 ? kWidth : 2 * kWidth - shift);
+  if (col - shift < 0 || end > cols) {
+#pragma unroll
+    for (int i = 0; i < kChunks; ++i)
+      chunk[i] = load_edge<T, kWidth>(row, col + i * apart, cols, fill);
+    return;
+  }
+  const T* from = row + (col - shift);
+  if (shift == 0) {
+#pragma unroll
+    for (int i = 0; i < kChunks; ++i) chunk[i] = Chunk::load(from + i * apart);
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < kChunks; ++i) {
+    const T* low = from + i * apart;
+    chunk[i] = {shifted<T>(Chunk::load(low).words, Chunk::load(low + kWidth).words, shift)};
   }
 }
 

@@ -11,22 +11,19 @@ namespace tile {
 
 /// A thread's slice of a row in shared memory: for rows too long for registers, and for kernels
 /// that want more blocks at a time than registers allow. A thread reads only what it has copied
-/// itself, so it waits for its own copies and needs no barrier. kClips: chunks need not fill the
-/// row; its last one is full of zeros then.
+/// itself: it waits for its own copies and needs no barrier. kClips: a row may end within a chunk.
 template <class T, int kChunkCount, bool kClips = false>
 class SharedSlice {
  public:
   static constexpr int kChunkWidth = 16 / sizeof(T), kChunks = kChunkCount;
   static constexpr int kUnroll = 4;
   using Chunk = tile::Chunk<T, kChunkWidth>;
-
   /// Shared memory that a block of `threads` threads needs.
   __host__ __device__ static constexpr std::size_t bytes(int threads) {
     return static_cast<std::size_t>(threads) * kChunks * 16;
   }
 
   SharedSlice() = default;
-
   /// Starts to copy the chunks that begin in the first `cols` columns; the others become full of
   /// `fill`. `row` is aligned to a chunk. `row_smem` holds [kChunks][in_smem.threads] chunks:
   /// neighbouring threads have neighbouring chunks, so that no two lanes of a phase use the same
@@ -56,19 +53,8 @@ class SharedSlice {
 
   __device__ ChunkColumns<kChunkWidth> columns() const { return columns_; }
   __device__ int column(int i) const { return columns_.column(i); }
+  __device__ __forceinline__ ptx::SharedAddress address(int i) const { return first_ + i * apart_; }
   __device__ __forceinline__ Chunk chunk(int i) const { return {ptx::load_shared(address(i))}; }
-
-  /// Makes the first elements of chunk 0 zeros, once it has landed. Not for all of a chunk.
-  __device__ __forceinline__ void clear_first(int elements) const {
-    const uint4 all = chunk(0).words;
-    unsigned word[4] = {all.x, all.y, all.z, all.w};
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int bytes = elements * static_cast<int>(sizeof(T)) - 4 * i;
-      if (bytes > 0) word[i] = bytes >= 4 ? 0 : word[i] & ~0u << 8 * bytes;
-    }
-    ptx::store_shared(address(0), make_uint4(word[0], word[1], word[2], word[3]));
-  }
 
   /// Starts to copy chunk i of another row over that of the first, once nothing reads it any more
   /// and if it begins in the first `cols` columns.
@@ -77,7 +63,6 @@ class SharedSlice {
   }
 
  private:
-  __device__ __forceinline__ ptx::SharedAddress address(int i) const { return first_ + i * apart_; }
   __device__ __forceinline__ int bytes_of(int i, int cols) const {
     if constexpr (!kClips) return column(i) < cols ? 16 : 0;
     return max(0, min(16, (cols - column(i)) * static_cast<int>(sizeof(T))));

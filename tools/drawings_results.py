@@ -193,7 +193,7 @@ def roofline(root, card=H200):
 
     def draw(canvas):
         left, right, top, bottom = 64, 780, 64, 500
-        x_from, x_to, y_from, y_to = 1 / 16, 8192, 0.03, 4096
+        x_from, x_to, y_from, y_to = 1 / 16, 32768, 0.03, 4096
 
         def x_of(value):
             return left + (right - left) * math.log(value / x_from) / math.log(x_to / x_from)

@@ -656,7 +656,7 @@ class LayerNorm(WithSource):
                                           if layernorm.group_of(row, k, groups) == group])
 
     def test_the_sums_of_four_rows(self):
-        self.holds("forward4_four_rows.cu", "kRows = 4;", "distance = lanes / 2;",
+        self.holds("four_sums.cuh", "kRows = 4;", "distance = lanes / 2;",
                    "is_upper = (lane & distance) != 0;", "given = is_upper ? lower : upper;",
                    "return (is_upper ? upper : lower) + __shfl_xor_sync(tile::kAllLanes, given, "
                    "distance);",

@@ -331,6 +331,7 @@ TEST_SUITE("chapter") {
       const char *asked, *runs;
       DType type;
       std::int64_t cols, padding, offset;
+      OutputAt output = OutputAt::apart;
     };
     const DType fp32 = DType::fp32, bf16 = DType::bf16;
     auto check = [](const auto& ladder, const std::vector<Beyond>& all) {
@@ -345,10 +346,13 @@ TEST_SUITE("chapter") {
           continue;
         }
         // Fewer rows than these would be split over the card, where clusters could have them.
-        const std::int64_t rows = std::max(2, (tile::device().multiprocessors + 15) / 16);
+        // Of four rows, eight apart, some begin and end beside others.
+        const std::int64_t rows = std::string_view(one.asked) == "four_rows"
+                                      ? 43
+                                      : std::max(2, (tile::device().multiprocessors + 15) / 16);
         const auto p = padded(problem_for(step, one.type, rows, one.cols),
                               {one.padding, one.padding, one.padding, one.padding});
-        const Call call{.offsets = {.x = one.offset}};
+        const Call call{.output = one.output, .offsets = {.x = one.offset}};
         CAPTURE(one.asked);
         CAPTURE(one.runs);
         check_step(step, p, normal(p), call);
@@ -379,6 +383,7 @@ TEST_SUITE("chapter") {
                               {"four_rows", "four_rows", bf16, 2048, 0, 0},
                               {"four_rows", "registers", bf16, 2056, 0, 0},
                               {"four_rows", "registers", bf16, 17, 0, 0},
+                              {"four_rows", "registers", bf16, 777, 0, 0, OutputAt::on_x},
                               {"four_rows", "four_rows", bf16, 18, 0, 0},
                               {"four_rows", "four_rows", bf16, 2041, 0, 0},
                               {"four_rows", "registers", bf16, 2042, 0, 0},
@@ -409,7 +414,10 @@ TEST_SUITE("chapter") {
                                {"persistent", "two_stage", fp32, 8190, 0, 0},
                                {"persistent", "persistent", bf16, 16'377, 0, 0},
                                {"persistent", "two_stage", bf16, 16'378, 0, 0},
-                               {"persistent", "persistent", fp32, 1000, 1, 0},
+                               {"persistent", "two_stage", fp32, 1000, 1, 0},
+                               {"persistent", "two_stage", bf16, 777, 0, 0, OutputAt::on_x},
+                               {"persistent", "two_stage", bf16, 777, 0, 0, OutputAt::on_dy},
+                               {"persistent", "persistent", fp32, 1001, 3, 0},
                                {"persistent", "two_stage", fp32, 1000, 0, 1},
                                {"cluster", "persistent", fp32, 8192, 0, 0},
                                {"cluster", "cluster", fp32, 8196, 0, 0},

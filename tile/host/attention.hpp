@@ -45,14 +45,14 @@ struct Attention {
   const int* key_lengths = nullptr;    // [batch], each at most keys; null: all are there
   /// Of e4m3, [batch][kv_heads]: what q, k and v are multiplied with, positive; null: 1.
   const float *q_scale = nullptr, *k_scale = nullptr, *v_scale = nullptr;
-  /// Forward, of a grid of one block a multiprocessor: how many have none, for another kernel at
-  /// the same time. Not negative; one block is left at least.
+  /// How many multiprocessors the persistent blocks of the forward pass leave to another kernel.
+  /// Not negative; one block runs in any case.
   int free_multiprocessors = 0;
   void* workspace = nullptr;         // aligned to 16 bytes; holds nothing before or after
   std::int64_t workspace_bytes = 0;  // at least what the step's row says
 };
 
-/// The most blocks of a grid of one a multiprocessor, without those that are left free.
+/// Persistent blocks at most: one on each multiprocessor that is not left free.
 inline unsigned persistent_blocks(const Attention& p) {
   return static_cast<unsigned>(std::max(1, device().multiprocessors - p.free_multiprocessors));
 }
