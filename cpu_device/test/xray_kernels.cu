@@ -39,6 +39,24 @@ __global__ void copies(const float* in, float* out) {
   tile::ptx::cp_async_wait<0>();
   out[t] = tile[4 * t];
 }
+// Rows of kRow bytes, kFrom bytes apart in memory and kTo in shared memory.
+template <int kBytes, int kRow, int kFrom, int kTo>
+__global__ void copied_rows(const float* in, float* out) {
+  __shared__ alignas(128) char tile[kWarp * 32];
+  const int byte = static_cast<int>(threadIdx.x) * kBytes, row = byte / kRow, in_row = byte % kRow;
+  const char* from = reinterpret_cast<const char*>(in) + row * kFrom + in_row;
+  tile::ptx::cp_async<kBytes>(&tile[row * kTo + in_row], from);  // [copied_rows]
+  tile::ptx::cp_async_wait_all();
+  out[threadIdx.x] = tile[row * kTo + in_row];
+}
+// Half of the lanes store zeros.
+__global__ void filled_copies(const float* in, float* out) {
+  __shared__ alignas(128) float tile[4 * kWarp];
+  const unsigned t = threadIdx.x;
+  tile::ptx::cp_async<16>(&tile[4 * t], &in[64 * t], t < 16 ? 16 : 0);  // [filled_copies]
+  tile::ptx::cp_async_wait_all();
+  out[t] = tile[4 * t];
+}
 __global__ void atomics(const float*, float* out) {
   atomicAdd(&out[threadIdx.x / 8], 1.0f);  // [atomics]
 }
@@ -114,14 +132,44 @@ std::span<const XrayKernel> xray_kernels() {
 #__VA_ARGS__, [](const float* in, float* out) { __VA_ARGS__<<<1, kWarp>>>(in, out); } \
   }
   static constexpr XrayKernel kKernels[] = {
-      KERNEL(coalesced),     KERNEL(misaligned),   KERNEL(broadcast),    KERNEL(stride_2),
-      KERNEL(strided),       KERNEL(vectors),      KERNEL(copies),       KERNEL(atomics),
-      KERNEL(branches),      KERNEL(turns),        KERNEL(meetings),     KERNEL(banks<0>),
-      KERNEL(banks<1>),      KERNEL(banks<2>),     KERNEL(banks<4>),     KERNEL(banks<8>),
-      KERNEL(banks<16>),     KERNEL(banks<32>),    KERNEL(banks<33>),    KERNEL(stores<1>),
-      KERNEL(stores<32>),    KERNEL(stores<33>),   KERNEL(wide<1>),      KERNEL(wide<2>),
-      KERNEL(wide<32>),      KERNEL(matrices<16>), KERNEL(matrices<64>), KERNEL(matrices<128>),
+      KERNEL(coalesced),
+      KERNEL(misaligned),
+      KERNEL(broadcast),
+      KERNEL(stride_2),
+      KERNEL(strided),
+      KERNEL(vectors),
+      KERNEL(copies),
+      KERNEL(atomics),
+      KERNEL(branches),
+      KERNEL(turns),
+      KERNEL(meetings),
+      KERNEL(banks<0>),
+      KERNEL(banks<1>),
+      KERNEL(banks<2>),
+      KERNEL(banks<4>),
+      KERNEL(banks<8>),
+      KERNEL(banks<16>),
+      KERNEL(banks<32>),
+      KERNEL(banks<33>),
+      KERNEL(stores<1>),
+      KERNEL(stores<32>),
+      KERNEL(stores<33>),
+      KERNEL(wide<1>),
+      KERNEL(wide<2>),
+      KERNEL(wide<32>),
+      KERNEL(matrices<16>),
+      KERNEL(matrices<64>),
+      KERNEL(matrices<128>),
       KERNEL(matrices<144>),
+      KERNEL(copied_rows<16, 128, 256, 128>),
+      KERNEL(copied_rows<16, 64, 256, 64>),
+      KERNEL(copied_rows<16, 64, 256, 80>),
+      KERNEL(copied_rows<16, 32, 256, 32>),
+      KERNEL(copied_rows<16, 16, 16, 32>),
+      KERNEL(copied_rows<8, 64, 256, 64>),
+      KERNEL(copied_rows<8, 8, 8, 16>),
+      KERNEL(copied_rows<4, 32, 128, 32>),
+      KERNEL(filled_copies),
   };
 #undef KERNEL
   return kKernels;

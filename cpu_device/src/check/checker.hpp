@@ -54,6 +54,7 @@ struct Access {
   bool async_proxy = false;  // TMA or wgmma reads shared memory
   bool is_volatile = false;  // a plain load or store of what is volatile
   bool compares = false;     // by atomicCAS
+  uintptr_t source = 0;      // of the write by cp.async: what it copies; 0 if that is zeros
 
   bool by_tma() const { return flight > Flight::st_async; }
 };

@@ -17,6 +17,7 @@ enum class XraySpace : uint8_t { global, shared, none };  // none: it is only no
 struct XrayRequest {
   uint32_t lanes = 0, bytes = 0;
   std::array<uintptr_t, 32> address{};
+  std::array<uintptr_t, 32> source{};  // of what cp.async stores there; 0 if that is zeros
 };
 
 void xray_launch(const Launch& launch);
