@@ -272,7 +272,8 @@ def attention_cases(batch, heads, kv_heads, queries, keys, head_dim):
 
         def by_module(q, k, v):
             more = lengths_of(lengths, q.device) if lengths else {}
-            return made(tile.Attention(**options))(q, k, v, return_lse=True, **more)
+            module = tile.Attention(free_multiprocessors=1, **options)
+            return made(module)(q, k, v, return_lse=True, **more)
 
         def expected(q, k, v):
             return attended(v, queries, heads, products(q, k, options.get("scale")), lengths,
@@ -464,8 +465,14 @@ class Values(unittest.TestCase):
                 self.check_case(case._replace(ours=case.by_module), torch.float32)
 
     def test_every_option_has_a_case(self):
-        """Each option of each function and module differs from its default in one case at least."""
-        asked = {}
+        """Each option of each function and module differs from its default in one case at least. A
+        module passes on all options of the functions that it calls."""
+        left_out = {
+            ("Embedding", "embedding"): {"first_position"},  # tokens' ids do not count from one
+            # Frequencies of another rule are given instead.
+            ("WindowedRotaryAttention", "rotary_tables"): {"rule", "scaling", "device",
+                                                           *tile.TABLE_OPTIONS}}
+        asked, by_module, running = {}, {}, []
         public = [(name, each) for name, each in vars(tile).items()
                   if not name.startswith("_") and getattr(each, "__module__", "") == tile.__name__]
         functions = {name: each for name, each in public if inspect.isfunction(each)
@@ -474,23 +481,28 @@ class Values(unittest.TestCase):
         modules = {name: each for name, each in public
                    if inspect.isclass(each) and issubclass(each, torch.nn.Module)}
 
-        def recorded(name, function):
+        def recorded(name, function, module=None):
             signature = inspect.signature(function)
 
             def record(*args, **options):
                 found = signature.bind(*args, **options).arguments
-                named = found.pop("options", {}) if "options" in signature.parameters else {}
-                asked.setdefault(name, set()).update(named)
-                for each, value in found.items():
-                    if value is not signature.parameters[each].default:
-                        asked[name].add(each)
-                return function(*args, **options)
+                given = set(found.pop("options", {}) if "options" in signature.parameters else {})
+                given |= {each for each, value in found.items()
+                          if value is not signature.parameters[each].default}
+                asked.setdefault(name, set()).update(given)
+                if running and not module:
+                    by_module.setdefault((running[-1], name), set()).update(given)
+                running.extend([module] * bool(module))
+                try:
+                    return function(*args, **options)
+                finally:
+                    del running[len(running) - bool(module):]
             return record
         patches = [mock.patch.object(tile, name, recorded(name, each))
                    for name, each in functions.items()]
         for name, each in modules.items():
             patches += [mock.patch.object(each, method, recorded(f"{name}.{method}",
-                                                                 getattr(each, method)))
+                                                                 getattr(each, method), name))
                         for method in ("__init__", "forward")]
         with contextlib.ExitStack() as stack:
             for patch in patches:
@@ -503,11 +515,16 @@ class Values(unittest.TestCase):
         for name, each in modules.items():
             expected |= {f"{name}.{method}": getattr(each, method)
                          for method in ("__init__", "forward")}
+
+        def names_of(function):
+            names = set(inspect.signature(function).parameters)
+            return names - {"options"} | set(tile.TABLE_OPTIONS) if "options" in names else names
         for name, each in expected.items():
-            names = set(inspect.signature(each).parameters)
-            if "options" in names:
-                names = names - {"options"} | set(tile.TABLE_OPTIONS)
-            self.assertEqual(names - asked[name], set(), name)
+            self.assertEqual(names_of(each) - asked[name], set(), name)
+        for (module, name), given in by_module.items():
+            self.assertEqual(names_of(functions[name]) - given,
+                             left_out.get((module, name), set()), f"{module} of {name}()")
+        self.assertEqual({module for module, _ in by_module}, set(modules))
 
     def test_references_are_exact(self):
         for case in all_cases(SIZES):

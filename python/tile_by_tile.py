@@ -1326,11 +1326,12 @@ class RMSNorm(nn.Module):
 
 
 class Attention(nn.Module):
-    """attention()."""
+    """attention(). free_multiprocessors is how many its forward pass leaves to another kernel."""
 
-    def __init__(self, *, causal=False, scale=None, window=None):
+    def __init__(self, *, causal=False, scale=None, window=None, free_multiprocessors=0):
         super().__init__()
-        self.options = dict(causal=causal, scale=scale, window=window)
+        self.options = dict(causal=causal, scale=scale, window=window,
+                            free_multiprocessors=free_multiprocessors)
 
     def forward(self, q, k, v, query_lengths=None, key_lengths=None, return_lse=False):
         return attention(q, k, v, query_lengths=query_lengths, key_lengths=key_lengths,

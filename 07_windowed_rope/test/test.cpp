@@ -1,6 +1,7 @@
 // Chapter 07's tests: every step on every type, with every option.
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstring>
 
 #include "test_support.hpp"
@@ -34,6 +35,12 @@ std::vector<Case> drawn_cases(const Step& step, DType type) {
     if (pick({true, false})) c = causal(c);
     return with_factor(c, pick(parts));
   });
+}
+
+/// Whether blocks add to this result in any order.
+template <class TestedStep>
+bool adds_in_any_order(const TestedStep& step, const std::string& result) {
+  return (step.name == "one_pass" || step.name == "wgmma") && result.starts_with("dq");
 }
 
 /// What a step's own kernel needs to show all it does, whatever else is drawn. With 330 keys there
@@ -241,13 +248,6 @@ TEST_SUITE("step") {
         std::fill(in.k_far.begin() + first_of_k * 64, in.k_far.end(), kNaN);
         return in;
       };
-      const auto check_same = [](const auto& before, const auto& after, auto values_of) {
-        REQUIRE(before.size() == after.size());
-        for (std::size_t i = 0; i < before.size(); ++i) {
-          CAPTURE(i);
-          CHECK(values_of(after[i]) == values_of(before[i]));
-        }
-      };
       for (const auto& problem : {std::pair{150, 40}, {400, 260}}) {
         const int length = problem.first, window = problem.second;
         const Case c = causal(full(type, {1, 1, 1, length, length, 64}, window));
@@ -257,11 +257,22 @@ TEST_SUITE("step") {
             by_tile ? with_nan(in, 256, 256) : with_nan(in, window, length - window);
         CAPTURE(length);
         if (kForward || by_tile) {
-          check_same(run(step, c, in), run(step, c, unread), [](auto& x) { return x.values; });
+          const Results before = run(step, c, in), after = run(step, c, unread);
+          for (std::size_t i = 0; i < before.size(); ++i) {
+            CAPTURE(before[i].name);
+            if (adds_in_any_order(step, before[i].name)) {  // of three and more sums
+              CHECK(std::ranges::none_of(after[i].values, [](double x) { return std::isnan(x); }));
+            } else {
+              CHECK(after[i].values == before[i].values);
+            }
+          }
         }
         if (!by_tile) {
-          check_same(expected_of(step, c, in), expected_of(step, c, unread),
-                     [](auto& x) { return x.value; });
+          const auto before = expected_of(step, c, in), after = expected_of(step, c, unread);
+          for (std::size_t i = 0; i < before.size(); ++i) {
+            CAPTURE(i);
+            CHECK(after[i].value == before[i].value);
+          }
         }
       }
     });
@@ -370,7 +381,6 @@ TEST_SUITE("step") {
         // one_pass shows that the test can tell the difference. On a GPU, and in two runs, the
         // order may be the same by chance.
         const bool differs = step.name == "one_pass" && simulated && !checks;
-        const bool is_ordered = step.name != "one_pass" && step.name != "wgmma";
         const int runs = !simulated ? 50 : differs ? 3 : 2;
         for (int seed = 1; seed < runs || (differs && sums_are_same && seed < 30); ++seed) {
           tile::shuffle_device(static_cast<std::uint64_t>(seed));
@@ -380,7 +390,7 @@ TEST_SUITE("step") {
             const bool same = std::memcmp(a.data(), b.data(), a.size() * sizeof(double)) == 0;
             CAPTURE(first[i].name);
             if (first[i].name[1] == 'q') sums_are_same = sums_are_same && same;
-            if (is_ordered || first[i].name[1] != 'q') CHECK(same);
+            if (!adds_in_any_order(step, first[i].name)) CHECK(same);
           }
         }
         tile::shuffle_device(0);

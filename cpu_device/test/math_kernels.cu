@@ -5,6 +5,17 @@
 namespace device_test {
 namespace {
 
+__device__ float sine_of_sincospif(float x) {
+  float sine = 0, cosine = 0;
+  sincospif(x, &sine, &cosine);
+  return sine;
+}
+__device__ float cosine_of_sincospif(float x) {
+  float sine = 0, cosine = 0;
+  sincospif(x, &sine, &cosine);
+  return cosine;
+}
+
 #define CASE(name, error, reference) \
   case __COUNTER__ - kFirst:         \
     return name(x);

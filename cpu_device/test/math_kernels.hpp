@@ -23,6 +23,8 @@ namespace device_test {
   OP(tanf, 4, std::tan(x))                              \
   OP(sinpif, 1, sinpi(x))                               \
   OP(cospif, 1, cospi(x))                               \
+  OP(sine_of_sincospif, 1, sinpi(x))                    \
+  OP(cosine_of_sincospif, 1, cospi(x))                  \
   OP(asinf, 2, std::asin(x))                            \
   OP(acosf, 2, std::acos(x))                            \
   OP(atanf, 2, std::atan(x))                            \
