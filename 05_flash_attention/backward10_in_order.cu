@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(tile::KeyBlock<T, kDim>::kThreads, 1) attentio
     return;
   }
   setmaxnreg_inc<Block::kConsumerRegisters>();
-  const bool speaks = threadIdx.x % tile::kWarp == 0;  // for its warp
+  const bool is_leader = threadIdx.x % tile::kWarp == 0;  // for its warp
   const tile::Turns<Block::kConsumers, kFirstTurn, true> turn(warpgroup);
   Accumulator<16, kDim> dk_sums, dv_sums;
   Accumulator<16, kQueries> weights, dscores;
@@ -124,7 +124,7 @@ __global__ void __launch_bounds__(tile::KeyBlock<T, kDim>::kThreads, 1) attentio
   const auto add_dq = [&](const Accumulator<16, Block::kDqCols>& dq, int i) {
     mbarrier_wait(&sums_empty[block.consumer], i % 2 ^ 1);
     block.stage_dq(dq);
-    if (speaks) mbarrier_arrive(&sums_full[block.consumer]);
+    if (is_leader) mbarrier_arrive(&sums_full[block.consumer]);
   };
   // When S^T of the i-th tile is there, and dP^T under way.
   const auto visit = [&](int i, auto is_first) {
@@ -144,7 +144,7 @@ __global__ void __launch_bounds__(tile::KeyBlock<T, kDim>::kThreads, 1) attentio
     block.store_ds(ds, i);
     fence_async_proxy();  // wgmma sees what this lane has stored
     __syncwarp();         // and what the others have
-    if (speaks) mbarrier_arrive(&mail.ds_full[i % 2]);
+    if (is_leader) mbarrier_arrive(&mail.ds_full[i % 2]);
     turn.pass();
     if (rows < kQueries) block.clear_queries(i, rows, kAllConsumers);
     // At 128 columns registers are scarce, and dQ has those of dP^T.
@@ -154,7 +154,7 @@ __global__ void __launch_bounds__(tile::KeyBlock<T, kDim>::kThreads, 1) attentio
     const auto release = [&] {  // what dV and dK have read
       wgmma_wait<1>(registers_of(dv_sums));
       wgmma_wait<1>(registers_of(dk_sums));
-      if (speaks) mail.release(i);
+      if (is_leader) mail.release(i);
     };
     if constexpr (!is_first.value) start_dq(dq, i - 1), release();
     // After the last tile the two products that follow are of what is there, and are not used.
@@ -165,7 +165,7 @@ __global__ void __launch_bounds__(tile::KeyBlock<T, kDim>::kThreads, 1) attentio
       release();
     } else {
       wgmma_wait<1>(registers_of(dq));
-      if (speaks) mbarrier_arrive(&mail.ds_empty[(i - 1) % 2]);
+      if (is_leader) mbarrier_arrive(&mail.ds_empty[(i - 1) % 2]);
       add_dq(dq, i - 1);
     }
     if (next > i) mail.await(mail.douts(next), next);

@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(WideKeyBlock<T>::kThreads, 1) attention_backwa
                             group);
   }
   setmaxnreg_inc<Block::kConsumerRegisters>();
-  const bool speaks = threadIdx.x % tile::kWarp == 0;  // for its warp
+  const bool is_leader = threadIdx.x % tile::kWarp == 0;  // for its warp
   const int first_query = block.first_query();
   Accumulator<16, Block::kHalfCols> dk_sums, dv_sums;
   Accumulator<16, kHalf> weights, dscores;
@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(WideKeyBlock<T>::kThreads, 1) attention_backwa
     block.start_scores(weights, next);
     wgmma_wait<2>(registers_of(dv_sums));
     wgmma_wait<2>(registers_of(dk_sums));
-    if (speaks) mail.release(i);
+    if (is_leader) mail.release(i);
     wgmma_wait<1>(registers_of(dq));
     block.add_dq(dq_sums, row, dq, 0);
     block.start_dq(dq, 1, i);

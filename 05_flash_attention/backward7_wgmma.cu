@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(tile::KeyBlock<T, kDim>::kThreads, 1) attentio
                             group);
   }
   setmaxnreg_inc<Block::kConsumerRegisters>();
-  const bool speaks = threadIdx.x % tile::kWarp == 0;  // for its warp
+  const bool is_leader = threadIdx.x % tile::kWarp == 0;  // for its warp
   Accumulator<16, kDim> dk_sums, dv_sums;
   Accumulator<16, kQueries> weights, dscores;
   float lse2[kQueries / 4];
@@ -86,17 +86,17 @@ __global__ void __launch_bounds__(tile::KeyBlock<T, kDim>::kThreads, 1) attentio
     wgmma_wait<0>(registers_of(dv_sums));
     wgmma_wait<0>(registers_of(dk_sums));
     wgmma_wait<0>(registers_of(dq));
-    if (speaks) mail.release(i);
-    if (speaks) bulk_wait_read<0>();
+    if (is_leader) mail.release(i);
+    if (is_leader) bulk_wait_read<0>();
     block.stage_dq(dq);
-    if (speaks) block.send_dq(block.warp_sums(dq_sums, row));
+    if (is_leader) block.send_dq(block.warp_sums(dq_sums, row));
   }
   // snippet-end iterate
   dk_sums.scale(scale);
   store(dk_sums, dk.rows(work.batch, work.kv_head), work.first_key + block.warp_key(), masks.keys);
   store(dv_sums, dv.rows(work.batch, work.kv_head), work.first_key + block.warp_key(), masks.keys);
   // The block's memory is another's next.
-  if (speaks) bulk_wait_read<0>();
+  if (is_leader) bulk_wait_read<0>();
 }
 // snippet-end kernel
 

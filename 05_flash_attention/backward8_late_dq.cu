@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(tile::KeyBlock<T, kDim>::kThreads, 1) attentio
                             group);
   }
   setmaxnreg_inc<Block::kConsumerRegisters>();
-  const bool speaks = threadIdx.x % tile::kWarp == 0;  // for its warp
+  const bool is_leader = threadIdx.x % tile::kWarp == 0;  // for its warp
   Accumulator<16, kDim> dk_sums, dv_sums;
   Accumulator<16, kQueries> weights, dscores;
   float lse2[kQueries / 4];
@@ -60,9 +60,9 @@ __global__ void __launch_bounds__(tile::KeyBlock<T, kDim>::kThreads, 1) attentio
     block.start_dq(dq, i);
   };
   const auto add_dq = [&](int i) {
-    if (speaks) bulk_wait_read<0>();
+    if (is_leader) bulk_wait_read<0>();
     block.stage_dq(dq);
-    if (speaks) block.send_dq(block.warp_sums(dq_sums, mail.tiles[i % 4].sum_row));
+    if (is_leader) block.send_dq(block.warp_sums(dq_sums, mail.tiles[i % 4].sum_row));
   };
   // An `if` in the loop would have ptxas wait for each product: so the first tile, without a dQ, is
   // visited by code of its own.
@@ -87,15 +87,15 @@ __global__ void __launch_bounds__(tile::KeyBlock<T, kDim>::kThreads, 1) attentio
     block.store_ds(ds, i);
     fence_async_proxy();  // wgmma sees what this lane has stored
     __syncwarp();         // and what the others have
-    if (speaks) mbarrier_arrive(&mail.ds_full[i % 2]);
+    if (is_leader) mbarrier_arrive(&mail.ds_full[i % 2]);
     block.start_sums(dv_sums, dk_sums, p, ds, i);
     if constexpr (!kIsFirst) start_dq(i - 1);
     wgmma_wait<0>(registers_of(dv_sums));
     wgmma_wait<0>(registers_of(dk_sums));
     wgmma_wait<0>(registers_of(dq));
-    if (speaks) mail.release(i);
+    if (is_leader) mail.release(i);
     if constexpr (kIsFirst) return;
-    if (speaks) mbarrier_arrive(&mail.ds_empty[(i - 1) % 2]);
+    if (is_leader) mbarrier_arrive(&mail.ds_empty[(i - 1) % 2]);
     add_dq(i - 1);
   };
   if (work.tiles > 0) {
@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(tile::KeyBlock<T, kDim>::kThreads, 1) attentio
   store(dk_sums, dk.rows(work.batch, work.kv_head), work.first_key + block.warp_key(), masks.keys);
   store(dv_sums, dv.rows(work.batch, work.kv_head), work.first_key + block.warp_key(), masks.keys);
   // The block's memory is another's next.
-  if (speaks) bulk_wait_read<0>();
+  if (is_leader) bulk_wait_read<0>();
 }
 // snippet-end kernel
 

@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(KeyBlock<T, kDim>::kThreads, 1) windowed_backw
   }
   setmaxnreg_inc<Block::kConsumerRegisters>();
   const int far_tiles = tiles_before<Block>(Window::kParts - 1, work, window, group);
-  const bool speaks = threadIdx.x % tile::kWarp == 0;  // for its warp
+  const bool is_leader = threadIdx.x % tile::kWarp == 0;  // for its warp
   const tile::Turns<Block::kConsumers, kFirstTurn, true> turn(warpgroup);
   Accumulator<16, kDim> dk_sums, dv_sums;
   Accumulator<16, kQueries> weights, dscores;
@@ -72,9 +72,9 @@ __global__ void __launch_bounds__(KeyBlock<T, kDim>::kThreads, 1) windowed_backw
     block.start_dq(dq, i, i >= far_tiles);
   };
   const auto add_dq = [&](const Accumulator<16, Block::kDqCols>& dq, int i) {
-    if (speaks) bulk_wait_read<0>();
+    if (is_leader) bulk_wait_read<0>();
     block.stage_dq(dq);
-    if (speaks) block.send_dq(block.warp_sums(dq_sums, mail.tiles[i % 4].sum_row));
+    if (is_leader) block.send_dq(block.warp_sums(dq_sums, mail.tiles[i % 4].sum_row));
   };
   const auto store_rows = [&](const Accumulator<16, kDim>& sums, const Heads<T>& to) {
     store(sums, to.rows(work.batch, work.kv_head), work.first_key + block.warp_key(), masks.keys);
@@ -106,7 +106,7 @@ __global__ void __launch_bounds__(KeyBlock<T, kDim>::kThreads, 1) windowed_backw
     block.store_ds(ds, i);
     fence_async_proxy();  // wgmma sees what this lane has stored
     __syncwarp();         // and what the others have
-    if (speaks) mbarrier_arrive(&mail.ds_full[i % 2]);
+    if (is_leader) mbarrier_arrive(&mail.ds_full[i % 2]);
     turn.pass();
     if (rows < kQueries) block.clear_queries(i, rows, kAllConsumers);
     // At 128 columns registers are scarce, and dQ has those of dP^T.
@@ -116,7 +116,7 @@ __global__ void __launch_bounds__(KeyBlock<T, kDim>::kThreads, 1) windowed_backw
     const auto release = [&] {  // what dV and dK have read
       wgmma_wait<1>(registers_of(dv_sums));
       wgmma_wait<1>(registers_of(dk_sums));
-      if (speaks) mail.release(i);
+      if (is_leader) mail.release(i);
     };
     if constexpr (!is_first.value) start_dq(dq, i - 1), release();
     // After the last tile the two products that follow are of what is there, and are not used.
@@ -127,7 +127,7 @@ __global__ void __launch_bounds__(KeyBlock<T, kDim>::kThreads, 1) windowed_backw
       release();
     } else {
       wgmma_wait<1>(registers_of(dq));
-      if (speaks) mbarrier_arrive(&mail.ds_empty[(i - 1) % 2]);
+      if (is_leader) mbarrier_arrive(&mail.ds_empty[(i - 1) % 2]);
       add_dq(dq, i - 1);
     }
     if (next > i) mail.await(mail.douts(next), next);
@@ -151,7 +151,7 @@ __global__ void __launch_bounds__(KeyBlock<T, kDim>::kThreads, 1) windowed_backw
   if (far_tiles == work.tiles) finish_dk(dk2);  // nothing is near
   finish_dk(dk1);
   store_rows(dv_sums, dv);
-  if (speaks) bulk_wait_read<0>();  // the block's memory is another's next
+  if (is_leader) bulk_wait_read<0>();  // the block's memory is another's next
 }
 // snippet-end kernel
 
