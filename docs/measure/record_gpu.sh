@@ -3,7 +3,7 @@
 # and writes into FOLDER
 #   memory.json, occupancy.json, fusion.json   what they measured
 #   profile.txt                                what ncu says of three launches of occupancy.cu
-#   sass.txt                                   the machine code of its two kernels
+#   sass.txt                                   the machine code of its two kernels' loops
 #   product.txt                                what docs/hopper_program/product.cu says
 # They belong into docs/results/measure. Exit status 1: something could not be run.
 set -euo pipefail
@@ -54,18 +54,25 @@ profile() { # TITLE KERNEL SKIP
   profile 'one load, 64 warps' copy_one 16
   profile 'four loads, 8 warps' copy_four 1
 } >"$out/profile.txt" 2>&1 || { cat "$out/profile.txt"; status=1; }
+# As docs/profiling.md shows it; what it prints is too long for a page.
+(cd "$folder" && ncu --set full -k regex:copy_one --launch-skip 1 --launch-count 1 ./occupancy) \
+  >"$folder/full.txt" || { cat "$folder/full.txt"; status=1; }
 
 # ---- SASS ----
-# Addresses and instructions, without their encoding, and without the NOPs that fill the last line of
-# the instruction cache.
-code_of() { # KERNEL
+# Addresses and instructions of a kernel's loop, without their encoding: from the target of the
+# first jump backwards to that jump.
+loop_of() { # KERNEL
   cuobjdump -sass "$folder/occupancy" | sed -n "/Function : .*$1/,/Function : /p" |
-    sed -nE 's|^ +/\*([0-9a-f]{4,})\*/ +([^;]*;).*|\1 \2|p' | sed '/ NOP;$/d'
+    sed -nE 's|^ +/\*([0-9a-f]{4,})\*/ +([^;]*;).*|\1 \2|p' |
+    awk '{ at[NR] = "0x" $1; line[NR] = $0 }
+         / BRA 0x/ && !end { to = $0; sub(/.* BRA 0x0*/, "0x", to); sub(/[^0-9a-fx].*/, "", to)
+           for (i = 1; i < NR; ++i) { begin = at[i]; sub(/0x0*/, "0x", begin)
+             if (begin == to) { for (j = i; j <= NR; ++j) print line[j]; end = 1 } } }'
 }
 {
   for kernel in copy_one copy_four; do
     echo "\$ cuobjdump -sass occupancy    # $kernel"
-    code_of "$kernel"
+    loop_of "$kernel"
   done
 } >"$out/sass.txt" 2>&1 || { cat "$out/sass.txt"; status=1; }
 exit "$status"
