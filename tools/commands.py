@@ -28,12 +28,12 @@ SECONDS = 60  # for one command
 ELSEWHERE = (
     (r"\./tour( run (05|05 backward|07))?",
      "8 s or more: .ci/run's check build with clang runs the same, a chapter with each commit"),
+    (r"\./tour bench.*|.*build/gpu.*|.* --device gpu|(nvcc|ncu) .*", "it needs a card"),
     (r"(CPU_DEVICE_ORDER=\S+ )?\./tour test\b.*", ".ci/run runs the tests; all orders before a release"),
     (r"\./tour run 02 3 --check", "the check build takes minutes; .ci/run has a chapter's with each commit"),
     (r"\./tour exercise \d\d\.\d+", ".ci/run builds and checks each exercise as it is shipped"),
     (r"\./tour exercise --watch", "it waits for keys: tools/record_watch presses them"),
     (r"\./tour play (mine|cuda-samples/\S+)\.cu.*", "a file of the reader's, or a sample that is not here"),
-    (r"\./tour bench.*|.*build/gpu.*|(nvcc|ncu) .*", "it needs a card"),
     (r".*\bgdb .*|\(gdb\) .*|.* --debug|ninja -C build/cpu-debug.*|cmake -S 01_vector_add .*",
      "a session by hand: docs/debugging/record_gdb.sh records one"),
     (r"docker .*", "it needs containers"),

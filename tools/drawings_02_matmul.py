@@ -1,10 +1,12 @@
 """The figures of chapter 02."""
+import json
 import math
 
 from drawing import (A, A_PALE, B, B_PALE, C, C_PALE, EDGE, GREY, INK, LIGHT, RED, RED_PALE, Canvas,
                      constants)
 
 CHAPTER = "02_matmul"
+MEASURED = "docs/results/measure/memory.json"
 WARP, BANKS, SECTOR = 32, 32, 8  # threads; words of shared memory a cycle; floats in 32 bytes
 
 # An H200: NVIDIA's data sheet and Hopper tuning guide. The clock is the highest.
@@ -62,7 +64,14 @@ def roofline(_root):
     return canvas
 
 
-def memories(_root):
+def l2_speed(root):
+    """What docs/measure/memory.cu measured, and where."""
+    row = next(row for row in json.loads((root / MEASURED).read_text(encoding="utf-8"))
+               if (row["step"], row["metric"]) == ("L2", "bandwidth"))
+    return f"{row['value']:.1f} {row['unit']}", f"measured, on an {row['gpu'].split()[1]}"
+
+
+def memories(root):
     canvas = Canvas(800, 470, "The memories of an H200")
     clock = CLOCK_GHZ * MULTIPROCESSORS / 1000  # TB/s for each byte a cycle and multiprocessor
     size_x, speed_x = 386, 566
@@ -88,7 +97,7 @@ def memories(_root):
           (f"{KIB * MULTIPROCESSORS / 1024:.0f} MiB", f"{KIB} KiB each, together"),
           (f"{BANKS * 4 * clock:,.1f} TB/s", f"{BANKS} words a cycle"))
     level(288, "L2 cache", "of all blocks; works by itself", B_PALE, B,
-          ("60 MB", "for all"), ("in between", "not on the data sheet"))
+          ("60 MB", "for all"), l2_speed(root))
     level(384, "device memory", "where A, B and C lie", RED_PALE, RED,
           ("141 GB", "for all"), (f"{DEVICE_TB_PER_S} TB/s", "a copy reaches nine tenths"))
     for y0, y1, line in ((192, 168, 5), (288, 260, 3), (384, 356, 1.5)):

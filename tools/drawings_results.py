@@ -60,6 +60,17 @@ def order_of_steps(root, chapter, direction):
     return numbers
 
 
+def on_request(root, chapter, direction):
+    """The steps that run only if they are named: `.on_request = true` in a ladder's list."""
+    found, other = set(), {"forward": "Backward", "backward": "Forward"}[direction]
+    for header in (root / chapter).glob("**/*.hpp"):
+        for name, steps in re.findall(r"::Step k(\w+)\[\] = \{(.*?)\n?\};",
+                                      header.read_text(encoding="utf-8"), re.DOTALL):
+            found |= {step.partition('"')[0] for step in steps.split('.name = "')[1:]
+                      if other not in name and ".on_request = true" in step}
+    return found
+
+
 def rows_of(root, chapter, direction, case=None, card=H200):
     """The rows of bursts of the ladder's steps, in their order, older ones first."""
     rows = json.loads((root / card.results).read_text(encoding="utf-8"))
@@ -112,6 +123,8 @@ def ladder(chapter, card=H200):
             if not rows:
                 raise ValueError(f"{chapter}, {direction}: there are no rows of {case}")
             groups.append((direction, case, newest(rows), best_peer(rows)))
+        named = [(direction, step) for direction, _, steps, _ in groups
+                 for step in on_request(root, chapter, direction) & set(steps)]
         shown = [row for *_, steps, peer in groups for row in [*steps.values(), *([peer] if peer else [])]]
 
         def bars(canvas):
@@ -121,7 +134,8 @@ def ladder(chapter, card=H200):
                 most = max([row["value"] for row in steps.values()] + ([peer["peer_value"]] if peer else []))
                 canvas.text(20, y, f"{direction}, {case}: {unit}", 14, bold=True)
                 y += 14
-                lines = [(step, row["value"], COLOURS[chapter[:2]]) for step, row in steps.items()]
+                lines = [(step + (" *" if (direction, step) in named else ""), row["value"],
+                          COLOURS[chapter[:2]]) for step, row in steps.items()]
                 if peer:
                     lines.append((peer["peer"], peer["peer_value"], EDGE))
                 for name, value, colour in lines:
@@ -132,7 +146,8 @@ def ladder(chapter, card=H200):
                 y += 34
         height = 10 + sum(48 + 26 * (len(steps) + bool(peer)) for *_, steps, peer in groups)
         return with_foot(bars, shown, height, f"The steps of {chapter} on {card.name}, and the fastest peer",
-                         "Grey: the fastest peer. Rows of different dates are of different runs.")
+                         "Grey: the fastest peer. Rows of different dates are of different runs."
+                         + (" * Runs only by its name." if named else ""))
     return draw
 
 
@@ -226,11 +241,12 @@ def roofline(root, card=H200):
     return with_foot(draw, shown, 550, f"Every measured step on one roofline of {card.name}")
 
 
-# ---- The last step of each ladder, beside its fastest peer ----
-def beside_peer(rows):
-    """(the last step's row, the fastest peer's row, ratio, whether both are of one run)."""
+# ---- The last step of each ladder that runs unasked, beside its fastest peer ----
+def beside_peer(rows, named=()):
+    """(the last step's row, the fastest peer's row, ratio, whether both are of one run), without the
+    steps that run only if they are named."""
     peer = best_peer(rows)
-    last = next(row for row in reversed(rows) if row["value"])
+    last = next(row for row in reversed(rows) if row["value"] and row["step"] not in named)
     same = [row for row in rows if row["step"] == last["step"] and row["peer"] == peer["peer"]]
     if same:
         return same[-1], same[-1], same[-1]["ratio"], True
@@ -243,7 +259,7 @@ def ratios(root):
         for direction, case in ladders:
             rows = rows_of(root, chapter, direction, case)
             if best_peer(rows):
-                found.append(beside_peer(rows))
+                found.append(beside_peer(rows, on_request(root, chapter, direction)))
     shown = [row for last, peer, *_ in found for row in (last, peer)]
     most = max(1.25, max(ratio for *_, ratio, _ in found))
 
@@ -267,8 +283,9 @@ def ratios(root):
         canvas.line(one, 40, one, y - 6, INK, 1.5, "4 4")
     return with_foot(draw, shown, 62 + 42 * len(found),
                      "The last measured step of each ladder beside its fastest peer",
-                     "Above 1 is better for us." if all(together for *_, together in found) else
-                     "Above 1 is better for us. * The two were measured in different runs.")
+                     "Above 1 is better for us. Steps that run only by their name are left out."
+                     + ("" if all(together for *_, together in found) else
+                        " * The two were measured in different runs."))
 
 
 FIGURES = {f"docs/figures/ladder_{chapter[:2]}.svg": ladder(chapter) for chapter in LADDERS} | {

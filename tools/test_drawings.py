@@ -3,6 +3,7 @@
 by CI."""
 import contextlib
 import io
+import json
 import math
 import pathlib
 import re
@@ -26,6 +27,7 @@ import drawings_07_methods as methods
 import drawings_07_windowed_rope as windowed
 import drawings_contributing as contributing
 import drawings_front_page as front_page
+import drawings_length_extrapolation as lengths
 import drawings_online_softmax as online_softmax
 import drawings_results as results
 import drawings_ring_attention as ring_attention
@@ -64,6 +66,7 @@ PAGES = {"README.md": front_page.FIGURES, "CONTRIBUTING.md": contributing.FIGURE
          "07_windowed_rope/README.md": of_page(windowed.FIGURES, "distances", "tile_map", "parts",
                                                "gradients", "backward5"),
          "07_windowed_rope/methods.md": methods.FIGURES,
+         "07_windowed_rope/lengths.md": lengths.FIGURES,
          "07_windowed_rope/encodings.md": of_page(windowed.FIGURES, "scores")}
 
 
@@ -264,6 +267,31 @@ class Results(unittest.TestCase):
         self.assertEqual(results.beside_peer(rows)[2:], (1.5, False))
         rows.append(self.row(step="queue", value=6, peer="A", peer_value=4, ratio=1.6))
         self.assertEqual(results.beside_peer(rows)[2:], (1.6, True))
+        self.assertEqual(results.beside_peer(rows, {"queue"})[2:], (0.4, True))
+
+    def test_steps_on_request_are_those_of_the_ladders(self):
+        found = {(chapter, direction): results.on_request(ROOT, chapter, direction)
+                 for chapter in results.LADDERS for direction in ("forward", "backward")}
+        self.assertEqual(found["05_flash_attention", "backward"], {"in_order"})
+        self.assertEqual(found["05_flash_attention", "forward"], set())
+        marks = sum(header.read_text(encoding="utf-8").count(".on_request = true")
+                    for header in ROOT.glob("0*/**/*.hpp"))
+        self.assertEqual(sum(map(len, found.values())), marks)
+
+    def test_the_page_lists_the_steps_without_a_row(self):
+        page, listed = source("docs/results/README.md"), {}
+        for chapter, *cells in re.findall(r"^\| (\d\d)[^|]* \| ([^|]*) \| ([^|]*) \|$", page, re.MULTILINE):
+            for direction, cell in zip(("forward", "backward"), cells, strict=True):
+                listed.setdefault((chapter, direction), set()).update(re.findall(r"`(\w+)`", cell))
+        rows = json.loads(source(results.H200.results))
+        measured = {(row["chapter"], row["direction"], row["step"]) for row in rows}
+        for chapter in results.LADDERS:
+            for direction in ("forward", "backward")[:1 if chapter[:2] in ("01", "02") else 2]:
+                without = {step for step in results.order_of_steps(ROOT, chapter, direction)
+                           if (chapter, direction, step) not in measured}
+                same_name = {"vectors", "composed"}  # as a step of another ladder, which has rows
+                self.assertEqual(listed.get((chapter[:2], direction), set()) - same_name,
+                                 without - same_name, (chapter, direction))
 
     def test_each_chart_is_shown_with_a_text_in_its_place(self):
         for path in results.FIGURES:
@@ -295,6 +323,17 @@ class Results(unittest.TestCase):
                 roof = min(results.FP8_TFLOPS if "e4m3" in row["case"] else results.TENSOR_TFLOPS,
                            results.intensity(row) * card.tb_per_s)
                 self.assertLess(results.rate(row), roof, row)
+
+
+class Lengths(unittest.TestCase):
+    def test_what_lies_on_one_line(self):
+        means = lengths.curves(ROOT)
+        self.assertEqual(lengths.lines_of(means), [["plain RoPE"], ["NTK"], ["YaRN"],
+                                                   ["ReRoPE", "Leaky ReRoPE", "Self-Extend"]])
+        self.assertLess(max(map(max, means.values())), lengths.HIGHEST)
+
+    def test_labels_stand_apart(self):
+        self.assertEqual(lengths.apart([10, 50, 52, 54, 90], 16), [10, 36, 52, 68, 90])
 
 
 class FrontPage(unittest.TestCase):

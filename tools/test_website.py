@@ -15,11 +15,11 @@ class Order(unittest.TestCase):
         texts = {"README.md": "[b](docs/b.md) [a](docs/a.md)", "docs/a.md": "", "docs/b.md": "",
                  "docs/map.md": "", "docs/notes/x.md": "", "docs/results/README.md": "",
                  "01_one/README.md": "[z](z.md), [a](a.md)", "01_one/a.md": "", "01_one/z.md": "",
-                 "01_one/hopper.md": "", "02_two/README.md": "", "cpu/README.md": ""}
+                 "01_one/hopper.md": "", "01_one/shapes.md": "", "02_two/README.md": "", "cpu/README.md": ""}
         self.assertEqual(website.reading_order(texts), {
             "Start": ["README.md", "docs/map.md"],
             "First pass": ["01_one/README.md", "01_one/z.md", "01_one/a.md", "02_two/README.md"],
-            "Second pass, Hopper": ["01_one/hopper.md"],
+            "Second pass, Hopper": ["01_one/hopper.md", "01_one/shapes.md"],
             "Across the chapters": ["docs/b.md", "docs/a.md"],
             "Devices and interfaces": ["cpu/README.md"],
             "For maintainers": ["docs/notes/x.md", "docs/results/README.md"]})

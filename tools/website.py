@@ -27,7 +27,7 @@ KATEX = pathlib.Path("/usr/share/javascript/katex")
 # that takes it.
 PARTS = {
     "Start": r"README\.md|docs/map\.md",
-    "Second pass, Hopper": r"\d\d_\w+/((\w+_)?hopper|eight_bits)\.md",
+    "Second pass, Hopper": r"\d\d_\w+/((\w+_)?hopper|eight_bits|shapes)\.md",
     "First pass": r"\d\d_\w+/\w+\.md",
     "For maintainers": r"CONTRIBUTING\.md|docs/(notes|results)/\w+\.md",
     "Across the chapters": r"docs/.*\.md",
@@ -260,22 +260,25 @@ def dead_ends(site):
             yield file.relative_to(site), f"loads {url} from elsewhere"
 
 
-# What a page looks like in the browser.
+# What a page looks like in the browser. What is too wide scrolls in .content of Furo.
 LOOK = """
 const ground = getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number);
 return {
   brightness: (ground[0] + ground[1] + ground[2]) / 3,
-  width: document.documentElement.scrollWidth,
+  width: Math.max(document.documentElement.scrollWidth,
+                  document.querySelector(".content")?.scrollWidth ?? 0),
   missing: [...document.images].filter(i => !i.naturalWidth).map(i => i.src),
   letters: [...document.images].filter(i => i.width < 0.74 * i.getAttribute("width")).map(i => i.src),
   formulas: document.querySelectorAll(".math").length,
   set: document.querySelectorAll(".math .katex").length,
+  cut: [...document.querySelectorAll("div.math")].filter(e => e.scrollWidth > e.clientWidth + 1).length,
   buttons: document.querySelectorAll("div.highlight").length - document.querySelectorAll("button.copybtn").length,
 }"""
 
 
 def in_browser(site, pages):
-    """Opens the pages in light and at a phone's width in dark. Yields what is wrong: (page, what)."""
+    """Opens the pages at two widths, and looks at each in light and dark. Yields what is wrong:
+    (page, what)."""
     from selenium import webdriver
     options = webdriver.ChromeOptions()
     for flag in ("--headless=new", "--no-sandbox", "--disable-gpu", "--host-resolver-rules=MAP * ~NOTFOUND"):
@@ -286,18 +289,20 @@ def in_browser(site, pages):
                                service=webdriver.chrome.service.Service("/usr/bin/chromedriver"))
     formulas = 0
     try:
-        for scheme, width, height in (("light", 1280, 900), ("dark", 360, 740)):
-            browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {
-                "features": [{"name": "prefers-color-scheme", "value": scheme}]})
+        # A page is loaded in the scheme that the one before was left in.
+        for width, height, schemes in ((1280, 900, ("dark", "light")), (360, 740, ("light", "dark"))):
             browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {
                 "width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500})
             for page in pages:
                 browser.get((site / page).as_uri())
                 for entry in browser.get_log("browser"):
                     yield page, f"the console says {entry['message']}"
-                look = browser.execute_script(LOOK)
-                if (look["brightness"] > 128) != (scheme == "light"):
-                    yield page, f"is not {scheme}"
+                for scheme in schemes:
+                    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {
+                        "features": [{"name": "prefers-color-scheme", "value": scheme}]})
+                    look = browser.execute_script(LOOK)
+                    if (look["brightness"] > 128) != (scheme == "light"):
+                        yield page, f"{width} px: is not {scheme}"
                 if look["width"] > width:
                     yield page, f"takes {look['width']} px of {width}"
                 for key, what in (("missing", "is not shown"), ("letters", "has letters below 9 px")):
@@ -305,6 +310,8 @@ def in_browser(site, pages):
                         yield page, f"{width} px: {source} {what}"
                 if look["formulas"] != look["set"]:
                     yield page, f"{look['formulas'] - look['set']} formulas are not set"
+                if look["cut"] and width > 500:  # on a phone they scroll
+                    yield page, f"{look['cut']} formulas are wider than the text"
                 if look["buttons"] > 0:
                     yield page, f"{look['buttons']} blocks of code have no button that copies them"
                 formulas += look["formulas"]

@@ -84,7 +84,7 @@ void check(cudaError_t error) {
 // snippet-begin map
 /// What TMA has to know of a matrix [rows][cols] to copy boxes of box_rows x 64 from it.
 CUtensorMap make_map(bf16* matrix, int rows, int cols, unsigned box_rows) {
-  // The function belongs to the driver. Asked for so, it needs no library beside the runtime.
+  // The function belongs to the driver. Fetched this way, it needs no library beside the runtime.
   void* function = nullptr;
   cudaDriverEntryPointQueryResult found{};
   check(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000,

@@ -120,7 +120,7 @@ inline std::vector<double> run(const Problem& p, const Buffers& inputs, tile::Po
   return c.download();
 }
 
-/// The same with A and B between guard zones of NaN.
+/// The same with A and B between guard bands of NaN.
 inline std::vector<double> run(const Task& task, const Launch& launch,
                                tile::Poison poison = tile::Poison::unwritten_nan,
                                const std::string& fault = "") {
@@ -137,7 +137,7 @@ inline std::vector<double> run(const Task& task, const Launch& launch,
 }
 
 /// Floats that end where readable memory ends: who reads the one after the last ends the kernel.
-/// The guard zones show a read outside only if the result depends on it. For a device that reads
+/// The guard bands show a read outside only if the result depends on it. For a device that reads
 /// host memory.
 class AtTheEdge {
  public:
