@@ -281,7 +281,8 @@ void run_steps(const Chapter& chapter, const LadderInfo& ladder,
 }
 
 void run_ladder(const Chapter& chapter, const LadderInfo& ladder, const Request& request,
-                Record* record, std::vector<Result>* results) {
+                Record* record) {
+  std::vector<Result> results;  // shown, and not kept
   Workloads workloads;
   for (std::size_t step = 0; step < ladder.steps.size(); ++step) {
     if (request.step && *request.step != step) continue;
@@ -289,12 +290,12 @@ void run_ladder(const Chapter& chapter, const LadderInfo& ladder, const Request&
     const Size size = request.size.empty() ? size_to_show(ladder, info) : request.size;
     const DType type = request.type.value_or(default_type(info));
     run_steps(chapter, ladder, {step}, *workloads.get(ladder.make, size, type), false, false,
-              results, record);
+              &results, record);
   }
 }
 
 void bench_ladder(const Chapter& chapter, const LadderInfo& ladder, const Request& request,
-                  Record* record, std::vector<Result>* results) {
+                  Record* record) {
   std::vector<MakeWorkload> makers{ladder.make};
   makers.insert(makers.end(), ladder.make_for_benchmark.begin(), ladder.make_for_benchmark.end());
   const std::vector<DType> types =
@@ -311,9 +312,11 @@ void bench_ladder(const Chapter& chapter, const LadderInfo& ladder, const Reques
       for (const MakeWorkload make : makers) {
         Workloads workloads;
         Workload* workload = workloads.get(make, size, type);
-        if (workload) {
-          run_steps(chapter, ladder, steps, *workload, true, request.why, results, record);
-        }
+        if (!workload) continue;
+        std::vector<Result> results;
+        run_steps(chapter, ladder, steps, *workload, true, request.why, &results, record);
+        // Written at once: if an hour of measuring is stopped, what came before is kept.
+        if (!request.json.empty()) merge_results(request.json, results, origin(request.commit));
       }
     }
   }
@@ -353,7 +356,6 @@ int execute(const Request& request) {
   // A file that cannot be written is better known before an hour of measuring than after it.
   if (!request.json.empty()) merge_results(request.json, {}, origin(request.commit));
   Record record;
-  std::vector<Result> results;
   if (request.command == "tour") {
     tour(&record);
   } else if (request.compare) {
@@ -367,10 +369,7 @@ int execute(const Request& request) {
       show_title(*chapter);
       for (const LadderInfo& ladder : chapter->ladders) {
         if (request.ladder && request.ladder != &ladder) continue;
-        (bench ? bench_ladder : run_ladder)(*chapter, ladder, request, &record, &results);
-        // Written at once: if an hour of measuring is stopped, what came before is kept.
-        if (!request.json.empty()) merge_results(request.json, results, origin(request.commit));
-        results.clear();
+        (bench ? bench_ladder : run_ladder)(*chapter, ladder, request, &record);
       }
     }
   }
