@@ -65,6 +65,7 @@ constexpr Golden kGolden[] = {
     {"copied_rows<16, 64, 256, 80>", "copied_rows", "shared store", 1, 15, 4, 512},
     {"copied_rows<16, 32, 256, 32>", "copied_rows", "shared store", 1, 16, 4, 512},
     {"copied_rows<16, 16, 16, 32>", "copied_rows", "shared store", 1, 32, 4, 512},
+    {"copied_rows<16, 16, 0, 16>", "copied_rows", "shared store", 1, 32, 4, 512},
     {"copied_rows<8, 64, 256, 64>", "copied_rows", "shared store", 1, 4, 2, 256},
     {"copied_rows<8, 8, 8, 16>", "copied_rows", "shared store", 1, 4, 2, 256},
     {"copied_rows<4, 32, 128, 32>", "copied_rows", "shared store", 1, 4, 1, 128},

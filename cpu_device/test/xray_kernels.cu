@@ -166,6 +166,7 @@ std::span<const XrayKernel> xray_kernels() {
       KERNEL(copied_rows<16, 64, 256, 80>),
       KERNEL(copied_rows<16, 32, 256, 32>),
       KERNEL(copied_rows<16, 16, 16, 32>),
+      KERNEL(copied_rows<16, 16, 0, 16>),
       KERNEL(copied_rows<8, 64, 256, 64>),
       KERNEL(copied_rows<8, 8, 8, 16>),
       KERNEL(copied_rows<4, 32, 128, 32>),

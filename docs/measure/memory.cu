@@ -77,8 +77,8 @@ __global__ void reread(const uint4* data,  // [blocks][kSlice]
   slice[threadIdx.x] = data[threadIdx.x];
   __syncthreads();
   unsigned mine = 0, i = threadIdx.x;
-  // Every fourth turn reads the same places. nvcc finds that out if it unrolls the loop by four,
-  // and then loads once and for all.
+  // Every fourth iteration reads the same places. nvcc finds that out if it unrolls the loop by
+  // four, and then loads once and for all.
 #pragma unroll 1
   for (int pass = 0; pass < passes; pass += kInFlight, i += kInFlight * 32) {
     uint4 loaded[kInFlight];

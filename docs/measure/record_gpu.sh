@@ -64,10 +64,10 @@ profile() { # TITLE KERNEL SKIP
 loop_of() { # KERNEL
   cuobjdump -sass "$folder/occupancy" | sed -n "/Function : .*$1/,/Function : /p" |
     sed -nE 's|^ +/\*([0-9a-f]{4,})\*/ +([^;]*;).*|\1 \2|p' |
-    awk '{ at[NR] = "0x" $1; line[NR] = $0 }
-         / BRA 0x/ && !end { to = $0; sub(/.* BRA 0x0*/, "0x", to); sub(/[^0-9a-fx].*/, "", to)
-           for (i = 1; i < NR; ++i) { begin = at[i]; sub(/0x0*/, "0x", begin)
-             if (begin == to) { for (j = i; j <= NR; ++j) print line[j]; end = 1 } } }'
+    awk '{ at[$1] = NR; line[NR] = $0 }
+         / BRA 0x/ && !begin { sub(/.* BRA 0x/, ""); sub(/[^0-9a-f].*/, "")
+           begin = at[substr("000" $0, length)]  # an address has four digits
+           if (begin) for (i = begin; i <= NR; ++i) print line[i] }'
 }
 {
   for kernel in copy_one copy_four; do

@@ -736,8 +736,8 @@ TILE_API tile_status tile_windowed_attention_reference(const tile_attention_args
  * Where a tile of up to 128 queries or keys has far keys and others, the kernel multiplies the rows
  * of the pair that a score does not use by 0: a NaN or an infinity in one may reach the gradients
  * of that pair. The forward pass and the references read rows only where a score uses them. Steps
- * `one_pass` and `wgmma` add in an order that differs from run to run; the other steps give the same
- * bits each time. */
+ * `one_pass` and `wgmma` add in an order that differs from run to run; the other steps give the
+ * same bits each time. */
 TILE_API tile_status tile_windowed_attention_backward(const tile_attention_backward_args* args);
 
 /* As tile_attention_workspace_bytes(). */

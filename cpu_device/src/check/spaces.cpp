@@ -932,7 +932,10 @@ void look_at_copy(const void* shared, AsyncCopy& copy, Place place) {
   if (write.address % copy.bytes != 0) look_at_misaligned(write);
   if (read.address % copy.bytes != 0) look_at_misaligned(read);
   read.bytes = copy.source_bytes;
-  if (reads) write.source = read.address, look_at(read);
+  if (reads) {
+    write.source = read.address;
+    look_at(read);
+  }
   look_at(write);
   for_each_word(*own, write.address, write.bytes,
                 [](size_t word, uint8_t bits) { own->under_way[word] |= bits; });
