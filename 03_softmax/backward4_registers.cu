@@ -5,17 +5,17 @@
 //         row of up to 1,024 belongs to a warp or to part of one, so that it needs no barrier;
 //         longer ones belong to a block.
 // Limit: memory, at the speed of a copy. A block has registers for 16,384 elements of both, and for
-//        8,192 with causal or log, or where rows are no whole chunks. Step 3 takes longer rows.
+//        8,192 with causal or log, or element by element. Step 3 takes longer rows.
 #include "softmax.cuh"
 #include "tile/host/launch.hpp"
-#include "tile/unaligned.cuh"
+#include "tile/register_slice.cuh"
 
 namespace softmax {
 namespace {
 
 constexpr int kMaxElements = 16;  // of a thread, in rows that a block shares
 
-template <class T, int kWidth, int kElements, bool kSeveralRows, bool kPlain, bool kWhole>
+template <class T, int kWidth, int kElements, bool kSeveralRows, bool kPlain>
 __global__ void __launch_bounds__(kSeveralRows ? tile::kThreadsOfSeveralRows
                                                : tile::kMaxThreadsPerBlock,
                                   kSeveralRows ? 3 : 1)
@@ -23,7 +23,7 @@ __global__ void __launch_bounds__(kSeveralRows ? tile::kThreadsOfSeveralRows
                                tile::Rows<const T> dy,  // [rows][cols]
                                tile::Rows<T> dx,        // [rows][cols]
                                Params params) {         // sizes, scale, options
-  using Slice = tile::SliceOfRow<kWhole, T, kElements>;
+  using Slice = tile::RegisterSlice<T, kWidth, kElements>;
   __shared__ float sum_smem[tile::kMaxThreadsPerBlock / tile::kWarp];
   const tile::ChunkColumns<kWidth> columns{static_cast<int>(threadIdx.x),
                                            static_cast<int>(blockDim.x)};
@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(kSeveralRows ? tile::kThreadsOfSeveralRows
   const Gradient<kPlain> gradient(params);
 
   const Slice y_slice(y[row], visible, columns, 0);
-  const Slice dy_slice(dy[row], visible, columns, 0, y_slice.lead());
+  const Slice dy_slice(dy[row], visible, columns, 0);
   float value[kWidth], dvalue[kWidth];  // a chunk of y and of dy
 
   // sum y dy, first of this thread's own elements
@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(kSeveralRows ? tile::kThreadsOfSeveralRows
     dy_slice.chunk(i).to_floats(dvalue);
 #pragma unroll
     for (int e = 0; e < kWidth; ++e) {
-      if (kPlain || y_slice.column(i) + e < visible) sum += gradient.term(value[e], dvalue[e]);
+      if (kPlain || columns.column(i) + e < visible) sum += gradient.term(value[e], dvalue[e]);
     }
   }
   sum = tile::reduce_row<kSeveralRows>(sum, tile::Add{}, sum_smem);
@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(kSeveralRows ? tile::kThreadsOfSeveralRows
   T* dx_row = dx[row];
 #pragma unroll Slice::kUnroll
   for (int i = 0; i < Slice::kChunks; ++i) {
-    const int col = y_slice.column(i);
+    const int col = columns.column(i);
     if (col >= cols) continue;
     y_slice.chunk(i).to_floats(value);
     dy_slice.chunk(i).to_floats(dvalue);
@@ -62,14 +62,13 @@ __global__ void __launch_bounds__(kSeveralRows ? tile::kThreadsOfSeveralRows
     for (int e = 0; e < kWidth; ++e) {
       value[e] = kPlain || col + e < visible ? gradient(value[e], dvalue[e], sum) : 0;
     }
-    Slice::store(dx_row, col, cols, value);
+    Slice::Chunk::from_floats(value).store(dx_row + col);
   }
 }
 
 tile::RowPlan plan_of(const BackwardProblem& problem, const BackwardBuffers& buffers) {
-  const bool plain = is_plain(problem);
-  if (check_chunks(problem, buffers).ok()) return tile::plan_row(problem.cols, plain, kMaxElements);
-  return tile::plan_unaligned_row(problem.cols, tile::size_bytes(problem.type), plain);
+  return tile::plan_row(problem.cols, check_chunks(problem, buffers).ok(), is_plain(problem),
+                        kMaxElements);
 }
 
 }  // namespace
@@ -88,13 +87,13 @@ tile::Status registers(const BackwardProblem& problem, const BackwardBuffers& bu
   TILE_TRY(tile::blocks_for("rows", problem.rows, plan.rows(), &blocks));
   return tile::with_element_type(problem.type, [&](auto element) {
     using T = decltype(element);
-    const auto launch = [&](auto width, auto elements, auto several_rows, auto plain, auto whole) {
-      return tile::launch(
-          softmax_backward_registers<T, width, elements, several_rows, plain, whole>,
-          "softmax_backward_registers", blocks, block, 0, stream,
-          tile::Rows<const T>{static_cast<const T*>(buffers.y), problem.ldy},
-          tile::Rows<const T>{static_cast<const T*>(buffers.dy), problem.lddy},
-          tile::Rows<T>{static_cast<T*>(buffers.dx), problem.lddx}, params_of(problem));
+    const auto launch = [&](auto width, auto elements, auto several_rows, auto plain) {
+      return tile::launch(softmax_backward_registers<T, width, elements, several_rows, plain>,
+                          "softmax_backward_registers", blocks, block, 0, stream,
+                          tile::Rows<const T>{static_cast<const T*>(buffers.y), problem.ldy},
+                          tile::Rows<const T>{static_cast<const T*>(buffers.dy), problem.lddy},
+                          tile::Rows<T>{static_cast<T*>(buffers.dx), problem.lddx},
+                          params_of(problem));
     };
     return tile::with_plan<T, kMaxElements>(plan, launch);
   });

@@ -4,10 +4,10 @@
 // Change: a thread has up to 32 elements (tile/host/row_plan.hpp). A row of up to 1,024 belongs to
 //         a warp or to part of one, so that it needs no barrier; longer ones belong to a block.
 // Limit: memory, at the speed of a copy. A block has registers for 32,768 elements, and for 8,192
-//        with causal or log, or where rows are no whole chunks. Step 4 takes longer rows.
+//        with causal or log, or element by element. Step 4 takes longer rows.
 #include "softmax.cuh"
 #include "tile/host/launch.hpp"
-#include "tile/unaligned.cuh"
+#include "tile/register_slice.cuh"
 
 namespace softmax {
 namespace {
@@ -15,14 +15,14 @@ namespace {
 constexpr int kMaxElements = 32;  // of a thread
 
 // snippet-begin kernel
-template <class T, int kWidth, int kElements, bool kSeveralRows, bool kPlain, bool kWhole>
+template <class T, int kWidth, int kElements, bool kSeveralRows, bool kPlain>
 __global__ void __launch_bounds__(kSeveralRows ? tile::kThreadsOfSeveralRows
                                                : tile::kMaxThreadsPerBlock,
                                   kSeveralRows ? 6 : 1)
     softmax_registers(tile::Rows<const T> x,  // [rows][cols]
                       tile::Rows<T> y,        // [rows][cols]
                       Params params) {        // sizes, scale, options
-  using Slice = tile::SliceOfRow<kWhole, T, kElements>;
+  using Slice = tile::RegisterSlice<T, kWidth, kElements>;
   __shared__ MaxSum seen_smem[tile::kMaxThreadsPerBlock / tile::kWarp];
   const tile::ChunkColumns<kWidth> columns{static_cast<int>(threadIdx.x),
                                            static_cast<int>(blockDim.x)};
@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(kSeveralRows ? tile::kThreadsOfSeveralRows
   T* y_row = y[row];
 #pragma unroll
   for (int i = 0; i < Slice::kChunks; ++i) {
-    const int col = x_slice.column(i);
+    const int col = columns.column(i);
     if (col >= cols) continue;
 #pragma unroll
     for (int e = 0; e < kWidth; ++e) {
@@ -72,15 +72,14 @@ __global__ void __launch_bounds__(kSeveralRows ? tile::kThreadsOfSeveralRows
       each = kPlain || !params.log ? each * correction : normalize(each);
       if (!kPlain && col + e >= visible) each = params.hidden();
     }
-    Slice::store(y_row, col, cols, value[i]);
+    Slice::Chunk::from_floats(value[i]).store(y_row + col);
   }
 }
 // snippet-end kernel
 
 tile::RowPlan plan_of(const ForwardProblem& problem, const ForwardBuffers& buffers) {
-  const bool plain = is_plain(problem);
-  if (check_chunks(problem, buffers).ok()) return tile::plan_row(problem.cols, plain, kMaxElements);
-  return tile::plan_unaligned_row(problem.cols, tile::size_bytes(problem.type), plain);
+  return tile::plan_row(problem.cols, check_chunks(problem, buffers).ok(), is_plain(problem),
+                        kMaxElements);
 }
 
 }  // namespace
@@ -98,12 +97,11 @@ tile::Status registers(const ForwardProblem& problem, const ForwardBuffers& buff
   TILE_TRY(tile::blocks_for("rows", problem.rows, plan.rows(), &blocks));
   return tile::with_element_type(problem.type, [&](auto element) {
     using T = decltype(element);
-    const auto launch = [&](auto width, auto elements, auto several_rows, auto plain, auto whole) {
-      return tile::launch(softmax_registers<T, width, elements, several_rows, plain, whole>,
-                          "softmax_registers", blocks, block, 0, stream,
-                          tile::Rows<const T>{static_cast<const T*>(buffers.x), problem.ldx},
-                          tile::Rows<T>{static_cast<T*>(buffers.y), problem.ldy},
-                          params_of(problem));
+    const auto launch = [&](auto width, auto elements, auto several_rows, auto plain) {
+      return tile::launch(
+          softmax_registers<T, width, elements, several_rows, plain>, "softmax_registers", blocks,
+          block, 0, stream, tile::Rows<const T>{static_cast<const T*>(buffers.x), problem.ldx},
+          tile::Rows<T>{static_cast<T*>(buffers.y), problem.ldy}, params_of(problem));
     };
     return tile::with_plan<T, kMaxElements>(plan, launch);
   });

@@ -93,6 +93,9 @@ bool is_plain(const Problem& p) {
   return !p.causal && !p.log;
 }
 
+/// Bytes of a row at most that begins anywhere and moves in words, in step `words`.
+inline constexpr std::int64_t kMostWordBytes = 16 << 10;
+
 /// How a block keeps a row in shared memory, x or both y and dy: its threads, and how many chunks
 /// of 16 bytes of each matrix one of them has. These are 4, or 8 where 4 are too few, or where rows
 /// are not whole chunks.
@@ -125,10 +128,10 @@ using ForwardTakes = tile::Status(const ForwardProblem&, const ForwardBuffers&,
 using BackwardTakes = tile::Status(const BackwardProblem&, const BackwardBuffers&,
                                    const tile::Device&);
 ForwardStep thread_per_row, block_per_row, shuffles, online, registers, shared, cluster, queue,
-    split;
-BackwardStep thread_per_row, block_per_row, shuffles, registers, shared, cluster, split;
-ForwardTakes takes_registers, takes_shared, takes_cluster, takes_queue, takes_split;
-BackwardTakes takes_registers, takes_shared, takes_cluster, takes_split;
+    split, words;
+BackwardStep thread_per_row, block_per_row, shuffles, registers, shared, cluster, split, words;
+ForwardTakes takes_registers, takes_shared, takes_cluster, takes_queue, takes_split, takes_words;
+BackwardTakes takes_registers, takes_shared, takes_cluster, takes_split, takes_words;
 
 inline constexpr tile::EnumSet<tile::DType> kTypes{tile::DType::fp32, tile::DType::fp16,
                                                    tile::DType::bf16};
@@ -210,6 +213,14 @@ inline constexpr ForwardLadder::Step kForward[] = {
      .shows = {{2, 66'001}, {64, 1'000'001}},
      .launch = split,
      .workspace_bytes = split_bytes},
+    {.name = "words",
+     .idea = "rows that begin anywhere move in words of 4 bytes",
+     .types = kTypes,
+     .needs = {},
+     .takes = takes_words,
+     .otherwise = "split",
+     .shows = {{37, 1003}, {50'000, 777}},
+     .launch = words},
 };
 inline constexpr ForwardLadder kForwardLadder{.name = "forward",
                                               .kernels = "softmax_",
@@ -276,6 +287,14 @@ inline constexpr BackwardLadder::Step kBackward[] = {
      .shows = {{2, 66'001}, {64, 1'000'001}},
      .launch = split,
      .workspace_bytes = split_bytes},
+    {.name = "words",
+     .idea = "rows that begin anywhere move in words of 4 bytes",
+     .types = kTypes,
+     .needs = {},
+     .takes = takes_words,
+     .otherwise = "split",
+     .shows = {{37, 1003}, {50'000, 777}},
+     .launch = words},
 };
 inline constexpr BackwardLadder kBackwardLadder{.name = "backward",
                                                 .kernels = "softmax_backward_",

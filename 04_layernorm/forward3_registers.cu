@@ -8,7 +8,7 @@
 #include "layernorm.cuh"
 #include "tile/basics.cuh"
 #include "tile/host/launch.hpp"
-#include "tile/unaligned.cuh"
+#include "tile/register_slice.cuh"
 
 namespace layernorm {
 namespace {
@@ -21,9 +21,9 @@ namespace {
 }
 
 // snippet-begin kernel
-template <class T, int kWidth, int kElements, bool kSeveralRows, bool kWhole>
+template <class T, int kWidth, int kElements, bool kSeveralRows>
 __global__ void __launch_bounds__(max_threads(kElements, kSeveralRows),
-                                  (kWhole ? 1024 : 768) / max_threads(kElements, kSeveralRows))
+                                  1024 / max_threads(kElements, kSeveralRows))
     layernorm_registers(tile::Rows<const T> x,  // [rows][cols]
                         const T* gamma,         // [cols], or null: all ones
                         const T* beta,          // [cols], or null: all zeros
@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(max_threads(kElements, kSeveralRows),
                         float per_col,  // 1 / cols: a division takes ten instructions
                         float eps,
                         bool centred) {  // RMSNorm is not: its mean is 0
-  using Slice = tile::SliceOfRow<kWhole, T, kElements>;
+  using Slice = tile::RegisterSlice<T, kWidth, kElements>;
   __shared__ float sum_smem[tile::kMaxThreadsPerBlock / tile::kWarp];
   __shared__ float squares_smem[tile::kMaxThreadsPerBlock / tile::kWarp];
   const tile::ChunkColumns<kWidth> columns{static_cast<int>(threadIdx.x),
@@ -78,8 +78,8 @@ tile::Status registers(const ForwardProblem& p, const ForwardBuffers& b, void* s
   TILE_TRY(tile::blocks_for("rows", p.rows, plan.rows(), &blocks));
   return tile::with_element_type(p.type, [&](auto element) {
     using T = decltype(element);
-    auto launch = [&](auto width, auto elements, auto several_rows, auto, auto whole) {
-      return tile::launch(layernorm_registers<T, width, elements, several_rows, whole>,
+    auto launch = [&](auto width, auto elements, auto several_rows, auto) {
+      return tile::launch(layernorm_registers<T, width, elements, several_rows>,
                           "layernorm_registers", blocks, dim3(plan.threads, plan.rows()), 0, stream,
                           tile::Rows<const T>{static_cast<const T*>(b.x), p.ldx},
                           static_cast<const T*>(b.gamma), static_cast<const T*>(b.beta),

@@ -13,12 +13,11 @@ constexpr int kFloats = 32, kPacked = 64;
 
 /// How threads keep a row in registers, if they can.
 inline tile::RowPlan register_plan(const ForwardProblem& p, const ForwardBuffers& b) {
-  const std::size_t bytes = tile::size_bytes(p.type);
-  if (!check_chunks(p, b).ok()) return tile::plan_unaligned_row(p.cols, bytes, true);
+  const bool vectors = check_chunks(p, b).ok();
   // kPacked elements of 2 bytes take no more registers than kFloats of 4. A block of twice as many
   // threads would have half of its row's bytes under way.
   const bool long_row = p.cols > 8 * 1024 && p.cols <= 32 * 1024 && tile::size_bytes(p.type) == 2;
-  return tile::plan_row(p.cols, true, long_row ? kPacked : kFloats);
+  return tile::plan_row(p.cols, vectors, true, vectors && long_row ? kPacked : kFloats);
 }
 
 /// The elements of a slice as floats. Either they are converted once and stay in registers; or, in
@@ -51,9 +50,7 @@ class SliceValues {
       float value[kWidth];
       load(i, value);
 #pragma unroll
-      for (int e = 0; e < kWidth; ++e) {
-        if (has(i, e, cols)) sum += value[e];
-      }
+      for (const float v : value) sum += v;
     }
     return sum;
   }
@@ -74,9 +71,7 @@ class SliceValues {
       float value[kWidth];
       load(i, value);
 #pragma unroll
-      for (int e = 0; e < kWidth; ++e) {
-        if (has(i, e, cols)) squares += value[e] * value[e];
-      }
+      for (const float v : value) squares += v * v;
     }
     return squares;
   }
@@ -93,28 +88,16 @@ class SliceValues {
     const bool ask_each = kPacked || x_.column(kChunks - 1) >= cols;
     if (!ask_each) {
 #pragma unroll Slice::kUnroll
-      for (int i = 0; i < kChunks; ++i) store_chunk(i, gamma, beta, y, rstd, cols);
+      for (int i = 0; i < kChunks; ++i) store_chunk(i, gamma, beta, y, rstd);
       return;
     }
 #pragma unroll Slice::kUnroll
     for (int i = 0; i < kChunks; ++i) {
-      if (x_.column(i) < cols) store_chunk(i, gamma, beta, y, rstd, cols);
+      if (x_.column(i) < cols) store_chunk(i, gamma, beta, y, rstd);
     }
   }
 
  private:
-  // Rows that begin anywhere have ends of some elements, and gamma and beta lie in another way.
-  static constexpr bool kUnaligned = requires { Slice::load_at(nullptr, 0, 0); };
-
-  __device__ __forceinline__ bool has(int i, int e, int cols) const {
-    if constexpr (kUnaligned) return x_.has(i, e, cols);
-    return true;
-  }
-  template <class T>
-  __device__ __forceinline__ static Chunk load_at(const T* values, int col, int cols) {
-    if constexpr (kUnaligned) return Slice::load_at(values, col, cols);
-    return Chunk::load(values + col);
-  }
   __device__ __forceinline__ void load(int i, float (&value)[kWidth]) const {
     if constexpr (kPacked) x_.chunk(i).to_floats(value);
 #pragma unroll
@@ -124,19 +107,15 @@ class SliceValues {
 
   template <class T>
   __device__ __forceinline__ void store_chunk(int i, const T* gamma, const T* beta, T* y,
-                                              float rstd, int cols) const {
+                                              float rstd) const {
     const int col = x_.column(i);
     float value[kWidth], weight[kWidth], shift[kWidth];
     load(i, value);
-    (gamma ? load_at(gamma, col, cols) : Chunk::filled(1)).to_floats(weight);
-    (beta ? load_at(beta, col, cols) : Chunk::filled(0)).to_floats(shift);
+    (gamma ? Chunk::load(gamma + col) : Chunk::filled(1)).to_floats(weight);
+    (beta ? Chunk::load(beta + col) : Chunk::filled(0)).to_floats(shift);
 #pragma unroll
     for (int e = 0; e < kWidth; ++e) value[e] = weight[e] * (value[e] * rstd) + shift[e];
-    if constexpr (kUnaligned) {
-      Slice::store(y, col, cols, value);
-    } else {
-      Chunk::from_floats(value).store(y + col);
-    }
+    Chunk::from_floats(value).store(y + col);
   }
 
   Slice x_;

@@ -62,7 +62,7 @@ tile::Status check_chunks(const ForwardProblem& problem, const ForwardBuffers& b
 
 // The steps. Each computes y, mean and rstd in the given stream (a cudaStream_t).
 using ForwardStep = tile::Status(const ForwardProblem&, const ForwardBuffers&, void* stream);
-ForwardStep two_pass, welford, registers, four_rows, cluster, split;
+ForwardStep two_pass, welford, registers, four_rows, cluster, split, words;
 
 /// Whether one of the steps from `registers` to the one before `split` runs this.
 bool is_read_once(const ForwardProblem& problem, const ForwardBuffers& buffers);
@@ -73,7 +73,7 @@ std::int64_t split_bytes(const ForwardProblem& problem);
 // What their own kernels take.
 using ForwardTakes = tile::Status(const ForwardProblem&, const ForwardBuffers&,
                                   const tile::Device&);
-ForwardTakes takes_registers, takes_four_rows, takes_cluster, takes_split;
+ForwardTakes takes_registers, takes_four_rows, takes_cluster, takes_split, takes_words;
 
 // ---- Backward ----
 
@@ -249,6 +249,14 @@ inline constexpr ForwardLadder::Step kForward[] = {
      .shows = {{3, 9001}, {64, 1'000'001}},
      .launch = split,
      .workspace_bytes = split_bytes},
+    {.name = "words",
+     .idea = "rows that begin anywhere move in words of 4 bytes",
+     .types = kTypes,
+     .needs = {},
+     .takes = takes_words,
+     .otherwise = "split",
+     .shows = {{37, 1003}, {50'000, 777}},
+     .launch = words},
 };
 inline constexpr ForwardLadder kForwardLadder{.name = "forward",
                                               .kernels = "layernorm_",

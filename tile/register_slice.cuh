@@ -31,18 +31,9 @@ class RegisterSlice {
     }
   }
 
-  /// The same with its chunks where another row has them, which are whole as well.
-  __device__ __forceinline__ RegisterSlice(const T* row, int cols, ChunkColumns<kWidth> columns,
-                                           float fill, int)
-      : RegisterSlice(row, cols, columns, fill) {}
-
-  __device__ static int lead() { return 0; }
   __device__ ChunkColumns<kWidth> columns() const { return columns_; }
   __device__ int column(int i) const { return columns_.column(i); }
   __device__ __forceinline__ Chunk chunk(int i) const { return chunk_[i]; }
-  __device__ __forceinline__ static void store(T* row, int col, int, const float (&value)[kWidth]) {
-    Chunk::from_floats(value).store(row + col);
-  }
 
  private:
   ChunkColumns<kWidth> columns_;

@@ -4,8 +4,28 @@
 #include <type_traits>
 
 #include "tile/basics.cuh"
+#include "tile/ptx/max2.cuh"
 
 namespace tile {
+
+/// A word of two elements of 2 bytes, and back.
+template <class T>
+__device__ __forceinline__ unsigned word_of(float low, float high) {
+  if constexpr (std::is_same_v<T, __half>) {
+    const __half2 two = __floats2half2_rn(low, high);
+    return reinterpret_cast<const unsigned&>(two);
+  } else {
+    const __nv_bfloat162 two = __floats2bfloat162_rn(low, high);
+    return reinterpret_cast<const unsigned&>(two);
+  }
+}
+template <class T>
+__device__ __forceinline__ float2 floats_of(unsigned word) {
+  if constexpr (std::is_same_v<T, __half>) {
+    return __half22float2(reinterpret_cast<const __half2&>(word));
+  }  // bf16 is the upper half of fp32; __bfloat1622float2() would shift the upper one down and up
+  return make_float2(__uint_as_float(word << 16), __uint_as_float(word & 0xffff0000u));
+}
 
 /// kWidth elements that one instruction moves: a single one, or as many as fill 16 bytes. Those are
 /// four words and never an array of elements: once the compiler copies such an array element by
@@ -42,8 +62,8 @@ struct Chunk {
       return {make_uint4(__float_as_uint(value[0]), __float_as_uint(value[1]),
                          __float_as_uint(value[2]), __float_as_uint(value[3]))};
     } else {
-      return {make_uint4(pair(value[0], value[1]), pair(value[2], value[3]),
-                         pair(value[4], value[5]), pair(value[6], value[7]))};
+      return {make_uint4(word_of<T>(value[0], value[1]), word_of<T>(value[2], value[3]),
+                         word_of<T>(value[4], value[5]), word_of<T>(value[6], value[7]))};
     }
   }
 
@@ -53,11 +73,9 @@ struct Chunk {
       return fmaxf(fmaxf(__uint_as_float(words.x), __uint_as_float(words.y)),
                    fmaxf(__uint_as_float(words.z), __uint_as_float(words.w)));
     } else {
-      using Pair = std::conditional_t<std::is_same_v<T, __half>, __half2, __nv_bfloat162>;
-      auto pair_of = [](const unsigned& word) { return reinterpret_cast<const Pair&>(word); };
-      const Pair greatest = __hmax2(__hmax2(pair_of(words.x), pair_of(words.y)),
-                                    __hmax2(pair_of(words.z), pair_of(words.w)));
-      return fmaxf(static_cast<float>(greatest.x), static_cast<float>(greatest.y));
+      const float2 two = floats_of<T>(
+          ptx::max2<T>(ptx::max2<T>(words.x, words.y), ptx::max2<T>(words.z, words.w)));
+      return fmaxf(two.x, two.y);
     }
   }
 
@@ -67,28 +85,10 @@ struct Chunk {
     for (int i = 0; i < 4; ++i) {
       if constexpr (std::is_same_v<T, float>) {
         value[i] = __uint_as_float(word[i]);
-      } else if constexpr (std::is_same_v<T, __half>) {
-        const float2 two = __half22float2(reinterpret_cast<const __half2&>(word[i]));
-        value[2 * i] = two.x;
-        value[2 * i + 1] = two.y;
       } else {
-        // bf16 is the upper half of fp32. __bfloat1622float2() would shift the upper element down
-        // and up again.
-        value[2 * i] = __uint_as_float(word[i] << 16);
-        value[2 * i + 1] = __uint_as_float(word[i] & 0xffff0000u);
+        const float2 two = floats_of<T>(word[i]);
+        value[2 * i] = two.x, value[2 * i + 1] = two.y;
       }
-    }
-  }
-
- private:
-  /// Two elements of 2 bytes in a word.
-  __device__ __forceinline__ static unsigned pair(float low, float high) {
-    if constexpr (std::is_same_v<T, __half>) {
-      const __half2 two = __floats2half2_rn(low, high);
-      return reinterpret_cast<const unsigned&>(two);
-    } else {
-      const __nv_bfloat162 two = __floats2bfloat162_rn(low, high);
-      return reinterpret_cast<const unsigned&>(two);
     }
   }
 };

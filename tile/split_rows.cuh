@@ -5,7 +5,7 @@
 #include "tile/host/split_plan.hpp"
 #include "tile/ptx/semaphore.cuh"
 #include "tile/reduce.cuh"
-#include "tile/unaligned.cuh"
+#include "tile/row_edges.cuh"
 
 namespace tile {
 

@@ -43,11 +43,6 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
         "for few tiles: it continues step 16 (warp_specialized), not the steps for many",
     ("03_softmax/forward8_queue.cu", "changed"):
         "the messages of a cluster, half of the file, are of no use without the queue",
-    ("03_softmax/forward5_registers.cu", "headers"):
-        "unaligned.cuh, for the rows that have ends of some elements: the kernel is the same",
-    ("03_softmax/forward5_registers.cu", "header lines"): "the same",
-    ("03_softmax/backward4_registers.cu", "headers"): "as forward step 5",
-    ("03_softmax/backward4_registers.cu", "header lines"): "the same",
     ("03_softmax/forward6_shared.cu", "headers"):
         "unaligned_shared_slice.cuh and what it needs, for rows that begin anywhere",
     ("03_softmax/forward6_shared.cu", "header lines"): "the same",
@@ -58,8 +53,6 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("03_softmax/forward9_split.cu", "header lines"): "the same",
     ("03_softmax/backward7_split.cu", "headers"): "as forward step 9",
     ("03_softmax/backward7_split.cu", "header lines"): "the same",
-    ("04_layernorm/forward3_registers.cu", "headers"): "as chapter 03's forward step 5",
-    ("04_layernorm/forward3_registers.cu", "header lines"): "the same",
     ("04_layernorm/forward4_four_rows.cu", "changed"):
         "the columns of four rows in place of a row's chunks: no line of step 3's kernel remains",
     ("04_layernorm/forward6_split.cu", "changed"):
@@ -165,6 +158,9 @@ CONTINUES = {f"07_windowed_rope/windowed/{step}.cu": f"05_flash_attention/{conti
     "02_matmul/step23_shares.cu": "02_matmul/step6_double_buffered.cu",
     "04_layernorm/forward5_cluster.cu": "04_layernorm/forward3_registers.cu",
     "05_flash_attention/forward8_split_keys.cu": "05_flash_attention/forward4_pipeline.cu",
+    "03_softmax/forward10_words.cu": "03_softmax/forward5_registers.cu",
+    "03_softmax/backward8_words.cu": "03_softmax/backward4_registers.cu",
+    "04_layernorm/forward7_words.cu": "04_layernorm/forward3_registers.cu",
     "03_softmax/forward9_split.cu": "03_softmax/forward6_shared.cu",
     "03_softmax/backward7_split.cu": "03_softmax/backward5_shared.cu",
     "04_layernorm/forward6_split.cu": "04_layernorm/forward2_welford.cu",

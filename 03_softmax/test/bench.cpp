@@ -48,7 +48,7 @@ class Softmax : public tile::LadderWorkload<Ladder> {
   }
   /// That of the last step, the only one that has one.
   void make_workspace() {
-    this->buffers_.workspace_bytes = workspace_bytes_of(this->ladder_.steps.back(), p());
+    this->buffers_.workspace_bytes = split_bytes(p());
     this->buffers_.workspace = this->tensors_.workspace(this->buffers_.workspace_bytes);
   }
   std::vector<std::int64_t> rows_;  // that are checked

@@ -79,7 +79,7 @@ class Forward : public Normalization<ForwardLadder> {
     place(buffers_.y, tensors_.output("y", p.type, p.rows, p.cols, rows_, std::move(expected.y)));
     place(buffers_.rstd, statistic("rstd", expected.rstd));
     if (layer()) place(buffers_.mean, statistic("mean", expected.mean));
-    buffers_.workspace_bytes = tile::workspace_bytes_of(kForwardLadder.steps.back(), p);
+    buffers_.workspace_bytes = split_bytes(p);
     buffers_.workspace = tensors_.workspace(buffers_.workspace_bytes);
   }
   double bytes() const override { return bytes_of(2, layer() ? 2 : 1); }  // gamma, beta

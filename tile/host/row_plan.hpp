@@ -14,8 +14,8 @@ inline constexpr int kThreadsOfSeveralRows = 128;  // of a block that has severa
 /// The threads of a row and the elements of each.
 struct RowPlan {
   bool fits;          // whether so many threads hold so many elements
-  bool whole;         // rows consist of aligned chunks of 16 bytes; others have ends of elements
-  bool plain;         // by a kernel without options
+  bool vectors;       // 16 bytes with an instruction; otherwise element by element
+  bool plain;         // by a kernel without options: vectors only
   bool several_rows;  // in a block: a row has part of a warp
   int threads;        // of a row: a power of two up to 32, or whole warps
   int elements;       // of each thread
@@ -28,52 +28,45 @@ struct RowPlan {
 /// The plan for rows of `cols` elements. A thread of a plain kernel holds up to 32 of them, or
 /// `max_elements` in rows longer than a warp's. Any other kernel's thread holds 8, or 16 where a
 /// warp holds the row, so that there are registers for the options, 1,024 threads having 64 each.
-inline RowPlan plan_row(std::int64_t cols, bool plain, int max_elements) {
+inline RowPlan plan_row(std::int64_t cols, bool vectors, bool plain, int max_elements) {
+  plain = plain && vectors;
   for (const int elements : {8, 16, 32}) {
     if (cols > 32 * elements || (elements == 32 && !plain)) continue;
     int threads = 1;
     while (threads * elements < cols) threads *= 2;
-    return {true, true, plain, true, threads, elements};
+    return {true, vectors, plain, true, threads, elements};
   }
   const int elements = plain ? max_elements : 8;
   const std::int64_t threads = (cols + elements * 32 - 1) / (elements * 32) * 32;
-  return {threads <= kMaxThreadsPerBlock, true, plain, false, static_cast<int>(threads), elements};
+  return {threads <= kMaxThreadsPerBlock, vectors, plain, false,
+          static_cast<int>(threads),      elements};
 }
 // snippet-end plan
 
-/// The plan for rows that begin anywhere in a chunk. The ends of a row need
-/// registers as well: a thread of a row longer than a warp's holds 8 elements.
-inline RowPlan plan_unaligned_row(std::int64_t cols, std::size_t element_bytes, bool plain) {
-  const auto width = static_cast<std::int64_t>(16 / element_bytes);
-  RowPlan plan = plan_row(cols + width - 1, plain, 8);
-  plan.whole = false;
-  return plan;
-}
-
 /// Calls `launch` with the plan as constants: the elements of a chunk, those of a thread, whether a
-/// block has several rows, whether the kernel is plain, and whether rows are whole chunks.
+/// block has several rows, and whether the kernel is plain.
 template <class T, int kMaxElements, class Launch>
 Status with_plan(const RowPlan& plan, Launch launch) {
   constexpr std::true_type yes{};
   constexpr std::false_type no{};
-  constexpr std::integral_constant<int, 16 / sizeof(T)> width{};
+  constexpr std::integral_constant<int, 1> single{};
+  constexpr std::integral_constant<int, 16 / sizeof(T)> vector{};
   constexpr std::integral_constant<int, 8> few{};
   constexpr std::integral_constant<int, 16> half{};
-  auto with_rows = [&](auto most, auto whole) {
-    if (!plan.plain) {
-      if (!plan.several_rows) return launch(width, few, no, no, whole);
-      return plan.elements == 8 ? launch(width, few, yes, no, whole)
-                                : launch(width, half, yes, no, whole);
-    }
-    if (!plan.several_rows) return launch(width, most, no, yes, whole);
-    switch (plan.elements) {
-      case 8: return launch(width, few, yes, yes, whole);
-      case 16: return launch(width, half, yes, yes, whole);
-      default: return launch(width, std::integral_constant<int, 32>{}, yes, yes, whole);
-    }
+  auto with_options = [&](auto width) {
+    if (!plan.several_rows) return launch(width, few, no, no);
+    return plan.elements == 8 ? launch(width, few, yes, no) : launch(width, half, yes, no);
   };
-  return plan.whole ? with_rows(std::integral_constant<int, kMaxElements>{}, yes)
-                    : with_rows(few, no);
+  if (!plan.vectors) return with_options(single);
+  if (!plan.plain) return with_options(vector);
+  if (!plan.several_rows) {
+    return launch(vector, std::integral_constant<int, kMaxElements>{}, no, yes);
+  }
+  switch (plan.elements) {
+    case 8: return launch(vector, few, yes, yes);
+    case 16: return launch(vector, half, yes, yes);
+    default: return launch(vector, std::integral_constant<int, 32>{}, yes, yes);
+  }
 }
 
 }  // namespace tile

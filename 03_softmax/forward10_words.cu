@@ -1,0 +1,117 @@
+// Forward, step 10: rows that begin anywhere, in words.
+// Idea: a row of 777 elements of 2 bytes begins 1,554 bytes after the one before, at no multiple of
+//       16. But it begins at a word of 4 bytes, or one element before one. So all but two of its
+//       elements move in words, 128 bytes of neighbouring lanes at a time, which are as many as
+//       memory moves for chunks of 16 bytes.
+// Change: from step 5, words in the place of chunks (tile/words.cuh), as many as there were
+// elements
+//         in four chunks: a thread has 16 on their way.
+// Limit: memory, at the speed of a copy, for rows of up to 32 KiB.
+#include "softmax.cuh"
+#include "tile/host/launch.hpp"
+#include "tile/words.cuh"
+
+namespace softmax {
+namespace {
+
+constexpr int kMaxWords = 16;  // of a thread
+/// With more words than that exponentials are computed twice: then registers hold 1,280 threads.
+constexpr int kKept = 9;
+
+// snippet-begin kernel
+template <class T, int kThreads, int kWords, bool kPlain>
+__global__ void __launch_bounds__(tile::RowWords<T, kThreads, kWords>::kBlock,
+                                  (kPlain && kWords > kKept ? 1280 : 1024) /
+                                      tile::RowWords<T, kThreads, kWords>::kBlock)
+    softmax_words(tile::Rows<const T> x,  // [rows][cols]
+                  tile::Rows<T> y,        // [rows][cols]
+                  Params params) {        // sizes, scale, options
+  using Words = tile::RowWords<T, kThreads, kWords>;
+  constexpr int kWidth = Words::kWidth;
+  __shared__ float max_smem[tile::kWarp], sum_smem[tile::kWarp];
+  const std::int64_t row = Words::row();
+  // Lanes without a row still take part in shuffles.
+  const int cols = row < params.rows ? static_cast<int>(params.cols) : 0;
+  const int visible = cols == 0 ? 0 : static_cast<int>(params.visible<kPlain>(row));
+  const T* x_row = x[row];
+  T* y_row = y[row];
+  // First, for then no register has to keep where these are. y may be x, of which they are not
+  // read.
+  for (int col = visible + static_cast<int>(threadIdx.x); !kPlain && col < cols; col += kThreads) {
+    y_row[col] = static_cast<T>(params.hidden());
+  }
+  const Words words(x_row, visible);
+  const int end = words.end();
+
+  typename Words::Word word[kWords];
+  words.load(x_row, -INFINITY, word);
+  const float x_end = end >= 0 ? static_cast<float>(x_row[end]) : -INFINITY;
+  auto greatest = word[0];
+#pragma unroll
+  for (const auto& each : word) greatest = Words::Word::max(greatest, each);
+  float value[kWidth], max = x_end;  // a word of x, then of y
+  greatest.to_floats(value);
+#pragma unroll
+  for (const float v : value) max = fmaxf(max, v);
+  max = Words::reduce(max, tile::Max{}, max_smem);
+
+  const float reference = finite_reference(max);
+  const auto power = [&](float v) {
+    return tile::ptx::exp2_approx(params.factor * (v - reference));
+  };
+  float sum = power(x_end);
+#pragma unroll
+  for (const auto& each : word) {
+    each.to_floats(value);
+#pragma unroll
+    for (const float v : value) sum += power(v);
+  }
+  sum = Words::reduce(sum, tile::Add{}, sum_smem);
+
+  if (kWords > kKept) Words::hide(word);
+  const Normalize<kPlain> normalize(params, {max, sum});
+  const auto finish = [&](float v) {
+    return kPlain || !params.log ? power(v) * normalize.last : normalize(v);
+  };
+  if (end >= 0) y_row[end] = static_cast<T>(finish(x_end));
+#pragma unroll
+  for (int i = 0; i < kWords; ++i) {
+    if (!words.has(i)) continue;
+    word[i].to_floats(value);
+#pragma unroll
+    for (float& v : value) v = finish(v);
+    Words::Word::from_floats(value).store(y_row + words.column(i));
+  }
+}
+// snippet-end kernel
+
+}  // namespace
+
+tile::Status takes_words(const ForwardProblem& p, const ForwardBuffers& b, const tile::Device&) {
+  if (check_chunks(p, b).ok()) {
+    return tile::unsupported("cols", std::to_string(p.cols) + " fill chunks of 16 bytes");
+  }
+  if (p.cols * static_cast<std::int64_t>(tile::size_bytes(p.type)) > kMostWordBytes) {
+    return tile::unsupported("cols", std::to_string(p.cols) + " are as fast in shared memory");
+  }
+  TILE_TRY(tile::check_words_alike(p.type, b.x, p.ldx, "y", b.y, "ldy", p.ldy));
+  return tile::with_word_plan<kMaxWords>(p.type, p.cols, [](auto, auto) { return tile::Status{}; });
+}
+
+tile::Status words(const ForwardProblem& p, const ForwardBuffers& b, void* stream) {
+  return tile::with_element_type(p.type, [&](auto element) {
+    using T = decltype(element);
+    return tile::with_word_plan<kMaxWords>(p.type, p.cols, [&](auto threads, auto of_thread) {
+      constexpr int kThreads = threads, kBlock = tile::RowWords<T, kThreads, of_thread>::kBlock;
+      unsigned blocks = 0;
+      TILE_TRY(tile::blocks_for("rows", p.rows, kBlock / kThreads, &blocks));
+      const auto kernel = is_plain(p) ? softmax_words<T, kThreads, of_thread, true>
+                                      : softmax_words<T, kThreads, of_thread, false>;
+      return tile::launch(kernel, "softmax_words", blocks, dim3(kThreads, kBlock / kThreads), 0,
+                          stream, tile::Rows<const T>{static_cast<const T*>(b.x), p.ldx},
+                          tile::Rows<T>{static_cast<T*>(b.y), p.ldy}, params_of(p));
+    });
+  });
+}
+
+}  // namespace softmax

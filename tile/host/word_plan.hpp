@@ -1,0 +1,59 @@
+// How many threads share a row that begins anywhere, and how many words of 4 bytes each has.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <type_traits>
+
+#include "tile/host/dtype.hpp"
+#include "tile/host/row_plan.hpp"
+
+namespace tile {
+
+// snippet-begin plan
+/// Calls `launch` with two constants: the threads of a row of `cols` columns, and the words of
+/// each. Few threads with many words are faster than many with few, as long as registers hold
+/// kWords.
+template <int kWords, class Launch>
+Status with_word_plan(DType type, std::int64_t cols, Launch launch) {
+  const std::int64_t words = cols * static_cast<std::int64_t>(size_bytes(type)) / 4;
+  const auto plan = [&]<int kThreads, int kOfThread>() {
+    return launch(std::integral_constant<int, kThreads>{},
+                  std::integral_constant<int, kOfThread>{});
+  };
+  constexpr int kLanes = 512 / kWords;  // a warp, or two
+  if (words <= 16 * 4) return plan.template operator()<16, 4>();
+  if (words <= 16 * 9) return plan.template operator()<16, 9>();
+  if (words <= 32 * 9) return plan.template operator()<32, 9>();
+  if constexpr (kWords > 13) {
+    if (words <= 32 * 13) return plan.template operator()<32, 13>();
+  }
+  if (words <= kLanes * kWords) return plan.template operator()<kLanes, kWords>();
+  if (words <= 2 * kLanes * kWords) return plan.template operator()<2 * kLanes, kWords>();
+  if (words <= 4 * kLanes * kWords) return plan.template operator()<4 * kLanes, kWords>();
+  if (words <= 8 * kLanes * kWords) return plan.template operator()<8 * kLanes, kWords>();
+  if constexpr (16 * kLanes <= 512) {
+    if (words <= 16 * kLanes * kWords) return plan.template operator()<16 * kLanes, kWords>();
+  }
+  return unsupported("cols", std::to_string(cols) + " are more than registers hold in words");
+}
+// snippet-end plan
+
+/// Whether two matrices' rows of the same number begin alike: at a word, or an element before one.
+/// If not, the Status names the argument of the second that is in the way.
+inline Status check_words_alike(DType type, const void* data, std::int64_t ld,
+                                std::string_view name, const void* other, std::string_view ld_name,
+                                std::int64_t other_ld) {
+  if (size_bytes(type) == 4) return {};
+  if ((ld - other_ld) % 2 != 0) {
+    return unsupported(ld_name, std::to_string(other_ld) + " and " + std::to_string(ld) +
+                                    " differ by half a word");
+  }
+  const auto bits =
+      reinterpret_cast<std::uintptr_t>(data) ^ reinterpret_cast<std::uintptr_t>(other);
+  if (bits % 4 != 0) return unsupported(name, "begins with another half of a word");
+  return {};
+}
+
+}  // namespace tile

@@ -1,0 +1,112 @@
+// Rows that begin anywhere, in words of 4 bytes.
+#pragma once
+
+#include "tile/host/word_plan.hpp"
+#include "tile/ptx/bits_once.cuh"
+#include "tile/reduce.cuh"
+#include "tile/rows.cuh"
+
+namespace tile {
+
+/// Elements of 4 bytes together: two, or one of fp32.
+template <class T>
+struct Word {
+  static constexpr int kWidth = 4 / sizeof(T);
+  unsigned bits;
+
+  /// `address` is aligned to 4 bytes.
+  __device__ __forceinline__ void store(T* address) const {
+    *reinterpret_cast<unsigned*>(address) = bits;
+  }
+  /// All elements 0 or -infinity.
+  __device__ __forceinline__ static Word filled(float value) {
+    return {Chunk<T, 16 / sizeof(T)>::filled(value).words.x};
+  }
+  __device__ __forceinline__ static Word from_floats(const float (&value)[kWidth]) {
+    if constexpr (kWidth == 1) return {__float_as_uint(value[0])};
+    return {word_of<T>(value[0], value[kWidth - 1])};
+  }
+  __device__ __forceinline__ static Word max(Word a, Word b) {
+    if constexpr (kWidth == 2) return {ptx::max2<T>(a.bits, b.bits)};
+    return {__float_as_uint(fmaxf(__uint_as_float(a.bits), __uint_as_float(b.bits)))};
+  }
+  __device__ __forceinline__ void to_floats(float (&value)[kWidth]) const {
+    if constexpr (kWidth == 1) {
+      value[0] = __uint_as_float(bits);
+    } else {
+      const float2 two = floats_of<T>(bits);
+      value[0] = two.x, value[1] = two.y;
+    }
+  }
+};
+
+// snippet-begin words
+/// A thread's words of a row that begins anywhere: kWords of the row's own, kThreads apart. A row
+/// of 2-byte elements begins at a word or one element before it, and ends in the same way. So all
+/// but two elements lie in words, and two threads have one of these two each.
+///
+/// The compiler knows kThreads, so that the way from word to word is part of an instruction.
+template <class T, int kThreads, int kWords>
+class RowWords {
+ public:
+  using Word = tile::Word<T>;
+  static constexpr int kWidth = Word::kWidth;
+  static constexpr bool kSeveralRows = kThreads <= kWarp;  // in a block: a row has part of a warp
+  static constexpr int kBlock = kSeveralRows ? kThreadsOfSeveralRows : kThreads;  // threads
+  static_assert(kThreads >= 2);
+
+  /// The row of this thread.
+  __device__ static std::int64_t row() {
+    return kSeveralRows ? std::int64_t{blockIdx.x} * blockDim.y + threadIdx.y : blockIdx.x;
+  }
+  /// The reduction over the threads of a row. `partial` is as reduce_block() wants it.
+  template <class Value, class Merge>
+  __device__ __forceinline__ static Value reduce(Value value, Merge merge, Value* partial) {
+    if constexpr (kSeveralRows) return reduce_lanes(value, merge, kThreads);
+    return reduce_block(value, merge, partial);
+  }
+
+  /// Of the first `cols` elements of `row`.
+  __device__ __forceinline__ RowWords(const T* row, int cols) {
+    const int thread = static_cast<int>(threadIdx.x);
+    lead_ = min(static_cast<int>(reinterpret_cast<std::uintptr_t>(row) % 4 / sizeof(T)), cols);
+    const int words = (cols - lead_) / kWidth;
+    left_ = words - thread;
+    end_ = -1;
+    if (thread == 0 && lead_ == 1) end_ = 0;
+    if (thread == kThreads - 1 && lead_ + words * kWidth < cols) end_ = cols - 1;
+  }
+
+  /// Whether this thread has word i.
+  __device__ bool has(int i) const { return left_ > i * kThreads; }
+  /// The first column of word i.
+  __device__ int column(int i) const {
+    return lead_ + (static_cast<int>(threadIdx.x) + i * kThreads) * kWidth;
+  }
+  /// The column of the single element that this thread has; below 0 if it has none.
+  __device__ int end() const { return end_; }
+
+  /// `fill` where there is no word.
+  __device__ __forceinline__ void load(const T* row, float fill, Word (&word)[kWords]) const {
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) {
+      word[i] = Word::filled(fill);
+      if (has(i)) word[i].bits = *reinterpret_cast<const unsigned*>(row + column(i));
+    }
+  }
+
+  /// Keeps the compiler from keeping what it computed from these words to the next pass, in more
+  /// registers than there are.
+  __device__ __forceinline__ static void hide(Word (&word)[kWords]) {
+#pragma unroll
+    for (Word& each : word) each.bits = ptx::bits_once(each.bits);
+  }
+
+ private:
+  int lead_;  // elements before the first word
+  int left_;  // words from this thread's first one on
+  int end_;
+};
+// snippet-end words
+
+}  // namespace tile
