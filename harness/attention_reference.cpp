@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <numbers>
 
 #include "harness/parallel.hpp"
@@ -32,20 +33,66 @@ using Row = Eigen::Map<const Vector>;
 using Matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 using Rows = Eigen::Map<const Matrix, 0, Eigen::OuterStride<>>;
 
-/// `count` rows of a head from row `first` on, in a tensor [batch][length][heads][dim]; empty if
-/// the bounds are not given.
-Rows rows_of(std::span<const double> tensor, std::int64_t length, std::int64_t heads,
-             std::int64_t dim, std::int64_t batch, std::int64_t head, std::int64_t first,
-             std::int64_t count) {
-  const std::int64_t at = ((batch * length + first) * heads + head) * dim;
-  const Eigen::OuterStride<> stride(heads * dim);
-  if (tensor.empty()) return Rows(nullptr, 0, dim, stride);
-  return Rows(tensor.data() + at, count, dim, stride);
+/// Rows of heads, in tensors [batch][length][heads][dim]. Those of a head lie far apart there, each
+/// in a page of its own. A head that is read for many outputs is copied: without gaps it takes a
+/// third of the time or less.
+class Heads {
+ public:
+  explicit Heads(bool copies) : copies_(copies) {}
+
+  /// `count` rows of a head from row `first` on; empty if the bounds are not given.
+  Rows rows(std::span<const double> tensor, std::int64_t length, std::int64_t heads,
+            std::int64_t dim, std::int64_t batch, std::int64_t head, std::int64_t first,
+            std::int64_t count) {
+    const Eigen::OuterStride<> stride(heads * dim);
+    if (tensor.empty()) return Rows(nullptr, 0, dim, stride);
+    const double* begin = &tensor[static_cast<std::size_t>((batch * length * heads + head) * dim)];
+    if (!copies_) return Rows(begin + first * heads * dim, count, dim, stride);
+    Copy& copy = of_tensors_[tensor.data()];
+    if (copy.of != begin) copy = {begin, Rows(begin, length, dim, stride)};
+    return Rows(copy.rows.data() + first * dim, count, dim, Eigen::OuterStride<>(dim));
+  }
+
+ private:
+  struct Copy {
+    const double* of = nullptr;
+    Matrix rows;
+  };
+  bool copies_;
+  std::map<const double*, Copy> of_tensors_;  // of each the head that was read last
+};
+
+/// Some of these rows.
+Rows part_of(const Rows& rows, std::int64_t first, std::int64_t count) {
+  if (rows.rows() == 0) return rows;
+  return Rows(rows.data() + first * rows.outerStride(), count, rows.cols(),
+              Eigen::OuterStride<>(rows.outerStride()));
 }
+
 /// Row `row` of all heads' rows, in the same way.
 Row row_of(std::span<const double> tensor, std::int64_t dim, std::int64_t row) {
   if (tensor.empty()) return Row(nullptr, 0);
   return Row(&tensor[static_cast<std::size_t>(row * dim)], dim);
+}
+
+/// A row and the rows whose scores with it are wanted, and how far either may be off.
+struct Products {
+  Row row, row_bound;
+  Rows rows, rows_bound;
+};
+
+/// Neighbours among the rows, by the first one's number among them: all of them are near, or far.
+struct Stretch {
+  std::int64_t first, count;
+  bool far;
+};
+/// The rows begin with row `first`. Far are those that are `window` or further from `position`.
+std::vector<Stretch> stretches_of(std::int64_t first, std::int64_t count, std::int64_t position,
+                                  std::int64_t window, bool has_far) {
+  if (!has_far) return {{0, count, false}};
+  const std::int64_t begin = std::clamp<std::int64_t>(position - window + 1 - first, 0, count);
+  const std::int64_t end = std::clamp<std::int64_t>(position + window - first, begin, count);
+  return {{0, begin, true}, {begin, end - begin, false}, {end, count - end, true}};
 }
 
 /// The scores of a row with other rows: their values, the sum of the magnitudes of their stats, and
@@ -53,27 +100,23 @@ Row row_of(std::span<const double> tensor, std::int64_t dim, std::int64_t row) {
 struct Scores {
   Vector value, magnitude, error;
 };
-Scores scores_of(double scale, const Row& row, const Row& row_bound, const Rows& rows,
-                 const Rows& rows_bound) {
-  Scores s{scale * (rows * row), scale * (rows.cwiseAbs() * row.cwiseAbs()), {}};
-  s.error = Vector::Zero(rows.rows());
-  if (row_bound.size() == 0) return s;
-  const Vector exact = s.magnitude;
-  s.magnitude = scale * ((rows.cwiseAbs() + rows_bound) * (row.cwiseAbs() + row_bound));
-  s.error = s.magnitude - exact;
-  return s;
-}
-
-/// Replaces the scores of rows that are `window` or further from `position` by the `far` ones.
-/// The rows begin with row `first`.
-void put_far(Scores* scores, const Scores& far, std::int64_t position, std::int64_t window,
-             std::int64_t first) {
-  for (Eigen::Index i = 0; i < scores->value.size(); ++i) {
-    if (std::abs(position - (first + i)) < window) continue;
-    scores->value[i] = far.value[i];
-    scores->magnitude[i] = far.magnitude[i];
-    scores->error[i] = far.error[i];
+Scores scores_of(double scale, const Products& near, const Products& far,
+                 const std::vector<Stretch>& stretches) {
+  const Eigen::Index all = near.rows.rows();
+  Scores s{Vector(all), Vector(all), Vector::Zero(all)};
+  for (const auto& [first, count, is_far] : stretches) {
+    const auto& [row, row_bound, all_rows, all_bounds] = is_far ? far : near;
+    const Rows rows = part_of(all_rows, first, count);
+    s.value.segment(first, count) = scale * (rows * row);
+    auto magnitude = s.magnitude.segment(first, count), error = s.error.segment(first, count);
+    magnitude = scale * (rows.cwiseAbs() * row.cwiseAbs());
+    if (row_bound.size() == 0) continue;
+    error = scale * ((rows.cwiseAbs() + part_of(all_bounds, first, count)) *
+                     (row.cwiseAbs() + row_bound)) -
+            magnitude;
+    magnitude += error;
   }
+  return s;
 }
 
 /// The factors by distance of rows from row `first` on, and the error of a kernel's factors.
@@ -108,17 +151,21 @@ Mask mask_of(const Attention& p, const Inputs& in, std::int64_t entry) {
   return mask_of_entry(p, in.query_lengths, in.key_lengths, entry);
 }
 
-/// Calls compute(number, row, head) for all heads of the rows with these numbers, or of all rows.
-/// A thread does one head after the other, whose keys and values then stay in its core's cache.
+/// Calls compute(heads, number, row, head) for all heads of the rows with these numbers, or of all
+/// rows. A thread does one head after the other, whose keys and values then stay in its core's
+/// cache.
 template <class Compute>
 void for_each_output(std::span<const std::int64_t> rows, std::int64_t all, std::int64_t heads,
                      std::int64_t work, const Compute& compute) {
   const std::int64_t of_head = rows.empty() ? all : std::ssize(rows), count = of_head * heads;
   const std::size_t smallest = 1 + kElementsForAThread / (1 + static_cast<std::size_t>(work));
+  constexpr std::int64_t kManyRows = 8;
   in_parts(static_cast<std::size_t>(count), smallest, [&](std::size_t begin, std::size_t end) {
+    Heads of_part(of_head >= kManyRows);
     for (auto i = static_cast<std::int64_t>(begin); i < static_cast<std::int64_t>(end); ++i) {
       const std::int64_t head = i / of_head, row = i % of_head;
-      compute(row * heads + head, rows.empty() ? row : rows[static_cast<std::size_t>(row)], head);
+      compute(of_part, row * heads + head, rows.empty() ? row : rows[static_cast<std::size_t>(row)],
+              head);
     }
   });
 }
@@ -130,24 +177,48 @@ double units_of_sum(DType type, double count) {
   return units * kUnit / (1 - units * kUnit);
 }
 
-/// What sums of products of 8 bits lose on tensor cores: columns of `products`, each of which may
-/// be off by `errors`. As chapter 02's reference says, wgmma adds 32 products, which are exact, and
-/// the sum so far, each cut off at 2^-13 of the greatest of these 33; and so it does with the
-/// result.
-Vector loss_of_sums(const Matrix& products, const Matrix& errors) {
-  constexpr double kCuts = 34 * 0x1p-13;
-  constexpr Eigen::Index kTogether = 32;
-  Vector sum = Vector::Zero(products.cols()), error = sum, loss = sum;
-  for (Eigen::Index at = 0; at < products.rows(); at += kTogether) {
-    const Eigen::Index count = std::min(kTogether, products.rows() - at);
-    const auto some = products.middleRows(at, count), some_errors = errors.middleRows(at, count);
-    Vector greatest = (some.cwiseAbs() + some_errors).colwise().maxCoeff().transpose();
-    greatest = greatest.cwiseMax(sum.cwiseAbs() + error);
-    sum += some.colwise().sum().transpose();
-    error += some_errors.colwise().sum().transpose();
-    greatest = greatest.cwiseMax(sum.cwiseAbs() + error);
+/// What sums of products of 8 bits lose on tensor cores. As chapter 02's reference says, wgmma adds
+/// 32 products, which are exact, and the sum so far, each cut off at 2^-13 of the greatest of these
+/// 33; and so it does with the result.
+class CutSums {
+ public:
+  static constexpr std::int64_t kTogether = 32;
+
+  explicit CutSums(Eigen::Index sums)
+      : loss(Vector::Zero(sums)), sum_(Vector::Zero(sums)), error_(Vector::Zero(sums)) {}
+
+  /// So many products of each sum, a column, or fewer. Each may be off by `errors`.
+  void add(const Matrix& products, const Matrix& errors) {
+    constexpr double kCuts = 34 * 0x1p-13;
+    Vector greatest = (products.cwiseAbs() + errors).colwise().maxCoeff().transpose();
+    greatest = greatest.cwiseMax(sum_.cwiseAbs() + error_);
+    sum_ += products.colwise().sum().transpose();
+    error_ += errors.colwise().sum().transpose();
+    greatest = greatest.cwiseMax(sum_.cwiseAbs() + error_);
     loss += kCuts * greatest;
-    error += kCuts * greatest;
+    error_ += kCuts * greatest;
+  }
+
+  Vector loss;
+
+ private:
+  Vector sum_, error_;
+};
+
+/// The same of the scores of a row with others.
+Vector loss_of_scores(const Row& row, const Rows& rows) {
+  constexpr std::int64_t kAtOnce = 128;  // rows, whose products stay in the cache
+  Vector loss(rows.rows());
+  for (std::int64_t first = 0; first < rows.rows(); first += kAtOnce) {
+    const std::int64_t count = std::min(kAtOnce, rows.rows() - first);
+    CutSums sums(count);
+    for (std::int64_t at = 0; at < row.size(); at += CutSums::kTogether) {
+      const std::int64_t terms = std::min(CutSums::kTogether, row.size() - at);
+      sums.add(
+          row.segment(at, terms).asDiagonal() * rows.block(first, at, count, terms).transpose(),
+          Matrix::Zero(terms, count));
+    }
+    loss.segment(first, count) = sums.loss;
   }
   return loss;
 }
@@ -158,16 +229,19 @@ Vector loss_of_output(std::int64_t tile, std::int64_t first, const Rows& v, cons
                       const Vector& errors) {
   Vector loss = Vector::Zero(v.cols());
   for (std::int64_t at = 0; at < v.rows();) {
-    const std::int64_t count = std::min(v.rows() - at, tile - (first + at) % tile);
-    const Matrix some = v.middleRows(at, count);
-    // Tensor cores begin with the keys that this tile has before the first one, whose weights are
-    // 0.
-    const std::int64_t before = (first + at) % 32, all = before + count;
-    Matrix products = Matrix::Zero(all, v.cols()), of_errors = products;
-    products.bottomRows(count) = terms.segment(at, count).asDiagonal() * some;
-    of_errors.bottomRows(count) = errors.segment(at, count).asDiagonal() * some.cwiseAbs();
-    loss += loss_of_sums(products, of_errors);
-    at += count;
+    CutSums sums(v.cols());
+    const std::int64_t end = std::min(v.rows(), at + tile - (first + at) % tile);
+    while (at < end) {
+      // Tensor cores begin with the keys that this tile has before the first one, whose weights
+      // are 0.
+      const std::int64_t count =
+          std::min(end - at, CutSums::kTogether - (first + at) % CutSums::kTogether);
+      const Rows some = part_of(v, at, count);
+      sums.add(terms.segment(at, count).asDiagonal() * some,
+               errors.segment(at, count).asDiagonal() * some.cwiseAbs());
+      at += count;
+    }
+    loss += sums.loss;
   }
   return loss;
 }
@@ -204,32 +278,29 @@ AttentionExpected attention_reference(const Attention& p, const AttentionInputs&
   const double weight_tiny = kTinyExponential + (is_fp32 ? 0 : is_e4m3 ? 0x1p-15 : out.underflow);
 
   // Output `at` of `count`: a head of row number `row`.
-  auto compute = [&](std::int64_t at, std::int64_t row, std::int64_t head) {
+  auto compute = [&](Heads& heads, std::int64_t at, std::int64_t row, std::int64_t head) {
     const std::int64_t batch = row / p.queries, query = row % p.queries;
     const Mask mask = mask_of(p, in, batch);
     const int first = mask.first_key(static_cast<int>(query));
     const int n = mask.end_key(static_cast<int>(query)) - first;
     if (n <= 0) return;
     const std::int64_t kv_head = head / (p.heads / p.kv_heads);
+    const std::int64_t position = mask.position(static_cast<int>(query));
     const auto of_keys = [&](std::span<const double> tensor) {
-      return rows_of(tensor, p.keys, p.kv_heads, p.head_dim, batch, kv_head, first, n);
+      return heads.rows(tensor, p.keys, p.kv_heads, p.head_dim, batch, kv_head, first, n);
     };
     const Rows v = of_keys(in.v), v_bound = of_keys(in.v_bound);
-    const auto scores_with = [&](std::span<const double> q, std::span<const double> q_bound,
+    const auto products_of = [&](std::span<const double> q, std::span<const double> q_bound,
                                  std::span<const double> k, std::span<const double> k_bound) {
-      return scores_of(p.scale, row_of(q, p.head_dim, at), row_of(q_bound, p.head_dim, at),
-                       of_keys(k), of_keys(k_bound));
+      return Products{row_of(q, p.head_dim, at), row_of(q_bound, p.head_dim, at), of_keys(k),
+                      of_keys(k_bound)};
     };
-    Scores scores = scores_with(in.q, in.q_bound, in.k, in.k_bound);
-    if (!in.far.q.empty()) {
-      put_far(&scores, scores_with(in.far.q, in.far.q_bound, in.far.k, in.far.k_bound),
-              mask.position(static_cast<int>(query)), p.window, first);
-    }
-    multiply(&scores, factors_of(p, mask.position(static_cast<int>(query)), first, n));
+    Scores scores = scores_of(p.scale, products_of(in.q, in.q_bound, in.k, in.k_bound),
+                              products_of(in.far.q, in.far.q_bound, in.far.k, in.far.k_bound),
+                              stretches_of(first, n, position, p.window, !in.far.q.empty()));
+    multiply(&scores, factors_of(p, position, first, n));
     if (is_e4m3) {
-      const Row q = row_of(in.q, p.head_dim, at);
-      const Matrix products = q.asDiagonal() * of_keys(in.k).transpose();
-      scores.error += p.scale * loss_of_sums(products, Matrix::Zero(p.head_dim, n));
+      scores.error += p.scale * loss_of_scores(row_of(in.q, p.head_dim, at), of_keys(in.k));
     }
     const auto& [score, magnitude, score_error] = scores;
     const double max = score.maxCoeff();
@@ -381,38 +452,31 @@ AttentionGradients attention_gradients(const Attention& p, const AttentionGradie
     }
   };
   const auto zero = [&] { return Vector(Vector::Zero(p.head_dim)); };
-  // The gradients of scores for one pair of q and k: the near ones or the far ones.
-  const auto part_of = [&](const Pairs& x, bool far, std::int64_t position, std::int64_t first) {
-    Pairs part = x;
-    for (Eigen::Index i = 0; has_far && i < part.dscore.size(); ++i) {
-      if ((std::abs(position - (first + i)) >= p.window) != far) {
-        part.dscore[i] = part.dscore_error[i] = 0;
-      }
+  // The same for one pair of q and k, the near or the far one, from the gradients of scores. The
+  // other one's rows may hold anything, NaN as well.
+  const auto add_stretches = [&](const Pairs& x, const std::vector<Stretch>& stretches, bool far,
+                                 const Products& of, Vector* value, Vector* bound,
+                                 Vector* magnitude) {
+    for (const auto& [first, count, is_far] : stretches) {
+      if (is_far != far) continue;
+      add(x.dscore.segment(first, count), x.dscore_error.segment(first, count),
+          part_of(of.rows, first, count), part_of(of.rows_bound, first, count), value, bound,
+          magnitude);
     }
-    return part;
   };
-  // And these rows of the pair. Those of the other kind may hold anything, NaN as well.
-  const auto rows_of_part = [&](const Rows& rows, bool far, std::int64_t position,
-                                std::int64_t first) {
-    Matrix part = rows;
-    for (Eigen::Index i = 0; i < part.rows(); ++i) {
-      if ((std::abs(position - (first + i)) >= p.window) != far) part.row(i).setZero();
+  // dout times o of each row, and the sum of the magnitudes.
+  std::vector<double> delta(in.lse.size()), delta_magnitude(in.lse.size());
+  in_parts(delta.size(), kElementsForAThread / 64, [&](std::size_t begin, std::size_t end) {
+    for (std::size_t i = begin; i < end; ++i) {
+      const auto row = static_cast<std::int64_t>(i);
+      const Row o = row_of(in.o, p.head_dim, row), dout = row_of(in.dout, p.head_dim, row);
+      delta[i] = dout.dot(o), delta_magnitude[i] = dout.cwiseAbs().dot(o.cwiseAbs());
     }
-    return part;
-  };
-  const auto add_part = [&](const Pairs& part, const Rows& rows, const Rows& rows_bound, bool far,
-                            std::int64_t position, std::int64_t first, Vector* value, Vector* bound,
-                            Vector* magnitude) {
-    if (!has_far) {
-      return add(part.dscore, part.dscore_error, rows, rows_bound, value, bound, magnitude);
-    }
-    add(part.dscore, part.dscore_error, rows_of_part(rows, far, position, first),
-        rows_of_part(rows_bound, far, position, first), value, bound, magnitude);
-  };
+  });
 
   for_each_output(
       query_rows, p.batch * p.queries, p.heads, p.keys * p.head_dim,
-      [&](std::int64_t at, std::int64_t row, std::int64_t head) {
+      [&](Heads& heads, std::int64_t at, std::int64_t row, std::int64_t head) {
         const std::int64_t batch = row / p.queries, query = row % p.queries;
         const Mask mask = mask_of(p, in, batch);
         const int first = mask.first_key(static_cast<int>(query));
@@ -422,40 +486,38 @@ AttentionGradients attention_gradients(const Attention& p, const AttentionGradie
           return row_of(tensor, p.head_dim, row * p.heads + head);
         };
         const auto of_keys = [&](std::span<const double> tensor) {
-          return rows_of(tensor, p.keys, p.kv_heads, p.head_dim, batch, head / group, first, n);
+          return heads.rows(tensor, p.keys, p.kv_heads, p.head_dim, batch, head / group, first, n);
         };
-        const Row o = of_query(in.o), dout = of_query(in.dout);
-        const Rows k = of_keys(in.k), k_bound = of_keys(in.k_bound), v = of_keys(in.v);
-        const auto repeated = [n](double x) { return Vector(Vector::Constant(n, x)); };
-        const Rows far_k = of_keys(in.far.k), far_k_bound = of_keys(in.far.k_bound);
+        const Row dout = of_query(in.dout);
+        const Rows v = of_keys(in.v);
+        const auto repeated = [n, i = static_cast<std::size_t>(row * p.heads + head)](
+                                  std::span<const double> of_rows) {
+          return Vector(Vector::Constant(n, of_rows[i]));
+        };
+        const Products near{of_query(in.q), of_query(in.q_bound), of_keys(in.k),
+                            of_keys(in.k_bound)};
+        const Products far{of_query(in.far.q), of_query(in.far.q_bound), of_keys(in.far.k),
+                           of_keys(in.far.k_bound)};
         const std::int64_t position = mask.position(static_cast<int>(query));
-        Scores scores = scores_of(scale, of_query(in.q), of_query(in.q_bound), k, k_bound);
-        if (has_far) {
-          put_far(
-              &scores,
-              scores_of(scale, of_query(in.far.q), of_query(in.far.q_bound), far_k, far_k_bound),
-              position, p.window, first);
-        }
+        const auto stretches = stretches_of(first, n, position, p.window, has_far);
+        Scores scores = scores_of(scale, near, far, stretches);
         const Factors factors = factors_of(p, position, first, n);
         multiply(&scores, factors);
-        const Pairs x = through(
-            pairs_of(scores, repeated(in.lse[static_cast<std::size_t>(row * p.heads + head)]),
-                     v * dout, v.cwiseAbs() * dout.cwiseAbs(),
-                     error_of_v(of_keys(in.v_bound), dout, n), repeated(dout.dot(o)),
-                     repeated(dout.cwiseAbs().dot(o.cwiseAbs()))),
-            factors);
-        for (const bool far : {false, true}) {
-          if (far && !has_far) continue;
+        const Pairs x =
+            through(pairs_of(scores, repeated(in.lse), v * dout, v.cwiseAbs() * dout.cwiseAbs(),
+                             error_of_v(of_keys(in.v_bound), dout, n), repeated(delta),
+                             repeated(delta_magnitude)),
+                    factors);
+        for (const bool is_far : {false, true}) {
+          if (is_far && !has_far) continue;
           Vector value = zero(), bound = zero(), magnitude = zero();
-          const Pairs part = part_of(x, far, position, first);
-          add_part(part, far ? far_k : k, far ? far_k_bound : k_bound, far, position, first, &value,
-                   &bound, &magnitude);
-          finish(far ? &expected.far_dq : &expected.dq, at, scale, n, value, bound, magnitude);
+          add_stretches(x, stretches, is_far, is_far ? far : near, &value, &bound, &magnitude);
+          finish(is_far ? &expected.far_dq : &expected.dq, at, scale, n, value, bound, magnitude);
         }
       });
   for_each_output(
       key_rows, p.batch * p.keys, p.kv_heads, group * p.queries * p.head_dim,
-      [&](std::int64_t at, std::int64_t row, std::int64_t kv) {
+      [&](Heads& heads, std::int64_t at, std::int64_t row, std::int64_t kv) {
         const std::int64_t batch = row / p.keys, key = row % p.keys;
         const Mask transposed = mask_of(p, in, batch).transposed();
         const int first = transposed.first_key(static_cast<int>(key));
@@ -469,34 +531,33 @@ AttentionGradients attention_gradients(const Attention& p, const AttentionGradie
         Vector dk_magnitude[2] = {zero(), zero()};
         Vector dv = zero(), dv_bound = zero(), dv_magnitude = zero();
         for (std::int64_t head = kv * group; head < (kv + 1) * group; ++head) {
-          const auto of_head = [&](std::span<const double> tensor) {
-            return rows_of(tensor, p.queries, p.heads, p.head_dim, batch, head, first, n);
+          const auto of_head = [&](std::span<const double> tensor, std::int64_t dim) {
+            return heads.rows(tensor, p.queries, p.heads, dim, batch, head, first, n);
           };
-          const Rows q = of_head(in.q), q_bound = of_head(in.q_bound);
-          const Rows o = of_head(in.o), dout = of_head(in.dout);
-          const Rows lse = rows_of(in.lse, p.queries, p.heads, 1, batch, head, first, n);
-          const Rows far_q = of_head(in.far.q), far_q_bound = of_head(in.far.q_bound);
+          const auto of_queries = [&](std::span<const double> tensor) {
+            return of_head(tensor, p.head_dim);
+          };
+          const Rows dout = of_queries(in.dout);
+          const Products near{of_key(in.k), of_key(in.k_bound), of_queries(in.q),
+                              of_queries(in.q_bound)};
+          const Products far{of_key(in.far.k), of_key(in.far.k_bound), of_queries(in.far.q),
+                             of_queries(in.far.q_bound)};
           const std::int64_t position = transposed.position(static_cast<int>(key));
-          Scores scores = scores_of(scale, of_key(in.k), of_key(in.k_bound), q, q_bound);
-          if (has_far) {
-            put_far(&scores,
-                    scores_of(scale, of_key(in.far.k), of_key(in.far.k_bound), far_q, far_q_bound),
-                    position, p.window, first);
-          }
+          const auto stretches = stretches_of(first, n, position, p.window, has_far);
+          Scores scores = scores_of(scale, near, far, stretches);
           const Factors factors = factors_of(p, position, first, n);
           multiply(&scores, factors);
           const Row v_bound = of_key(in.v_bound);
           const Vector dweight_error =
               v_bound.size() == 0 ? Vector(Vector::Zero(n)) : Vector(dout.cwiseAbs() * v_bound);
-          const Pairs x = through(pairs_of(scores, lse, dout * v, dout.cwiseAbs() * v.cwiseAbs(),
-                                           dweight_error, dout.cwiseProduct(o).rowwise().sum(),
-                                           dout.cwiseProduct(o).cwiseAbs().rowwise().sum()),
-                                  factors);
-          for (const bool far : {false, true}) {
-            if (far && !has_far) continue;
-            const Pairs part = part_of(x, far, position, first);
-            add_part(part, far ? far_q : q, far ? far_q_bound : q_bound, far, position, first,
-                     &dk[far], &dk_bound[far], &dk_magnitude[far]);
+          const Pairs x =
+              through(pairs_of(scores, of_head(in.lse, 1), dout * v, dout.cwiseAbs() * v.cwiseAbs(),
+                               dweight_error, of_head(delta, 1), of_head(delta_magnitude, 1)),
+                      factors);
+          for (const bool is_far : {false, true}) {
+            if (is_far && !has_far) continue;
+            add_stretches(x, stretches, is_far, is_far ? far : near, &dk[is_far], &dk_bound[is_far],
+                          &dk_magnitude[is_far]);
           }
           add(x.weight, x.weight_error, dout, Rows(nullptr, 0, p.head_dim, 1), &dv, &dv_bound,
               &dv_magnitude);
