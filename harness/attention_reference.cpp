@@ -90,6 +90,7 @@ struct Stretch {
 std::vector<Stretch> stretches_of(std::int64_t first, std::int64_t count, std::int64_t position,
                                   std::int64_t window, bool has_far) {
   if (!has_far) return {{0, count, false}};
+  window = std::clamp<std::int64_t>(window, 0, kUnlimited);  // a caller may give any number
   const std::int64_t begin = std::clamp<std::int64_t>(position - window + 1 - first, 0, count);
   const std::int64_t end = std::clamp<std::int64_t>(position + window - first, begin, count);
   return {{0, begin, true}, {begin, end - begin, false}, {end, count - end, true}};
