@@ -6,6 +6,7 @@
 #include <limits>
 #include <numbers>
 
+#include "harness/parallel.hpp"
 #include "harness/rounding.hpp"
 
 namespace matmul {
@@ -152,8 +153,18 @@ tile::Expected reference(const Problem& p, std::span<const double> a, std::span<
     if (exact) {  // in fp32, too, which takes half as long
       sum = (op_a.cast<float>() * op_b.cast<float>()).cast<double>();
     } else {
-      sum.noalias() = op_a * op_b;
-      magnitude.noalias() = op_a.cwiseAbs() * op_b.cwiseAbs();
+      constexpr std::int64_t kProductsForAThread = 1 << 26;
+      const Matrix a_sizes = op_a.cwiseAbs(), b_sizes = op_b.cwiseAbs();
+      tile::in_parts(static_cast<std::size_t>(p.m),
+                     static_cast<std::size_t>(1 + kProductsForAThread / (1 + p.n * p.k)),
+                     [&](std::size_t begin, std::size_t end) {
+                       const auto first = static_cast<Eigen::Index>(begin);
+                       const auto count = static_cast<Eigen::Index>(end - begin);
+                       sum.middleRows(first, count).noalias() =
+                           op_a.middleRows(first, count) * op_b;
+                       magnitude.middleRows(first, count).noalias() =
+                           a_sizes.middleRows(first, count) * b_sizes;
+                     });
       a_magnitude = op_a.cwiseAbs().rowwise().sum();
       b_magnitude = op_b.cwiseAbs().colwise().sum().transpose();
     }
