@@ -7,8 +7,11 @@
 #include <cstdlib>
 #include <iterator>
 #include <limits>
+#include <mutex>
+#include <optional>
 
 #include "harness/hints.hpp"
+#include "harness/parallel.hpp"
 #include "tile/host/text.hpp"
 
 #ifdef __FAST_MATH__
@@ -34,7 +37,7 @@ std::int64_t element_count(std::span<const std::int64_t> shape) {
   return count;
 }
 
-// Why a comparison is impossible: sizes that disagree, or a bound that is no bound.
+// Why a comparison is impossible: sizes that disagree.
 std::string problem(std::string_view name, std::span<const double> got, const Expected& expected) {
   const auto count = static_cast<std::size_t>(element_count(expected.shape));
   const auto wrong_size = [&](const char* what, std::size_t size) {
@@ -48,15 +51,11 @@ std::string problem(std::string_view name, std::span<const double> got, const Ex
   if (got.size() != count) return wrong_size("the result", got.size());
   if (expected.value.size() != count) return wrong_size("expected.value", expected.value.size());
   if (expected.bound.size() != count) return wrong_size("expected.bound", expected.bound.size());
-  for (std::size_t i = 0; i < count; ++i) {
-    const double bound = expected.bound[i];
-    if (std::isfinite(expected.value[i]) && !(bound >= 0 && std::isfinite(bound))) {
-      const auto at = coordinates(static_cast<std::int64_t>(i), expected.shape);
-      return element_name(name, at) + ": the bound is " + number(bound) +
-             ", it must be finite and not negative";
-    }
-  }
   return {};
+}
+
+bool has_bound(double value, double bound) {
+  return !std::isfinite(value) || (bound >= 0 && std::isfinite(bound));
 }
 
 // How many bounds the result is away: at most 1 for a match, above 1 for a mismatch.
@@ -109,6 +108,29 @@ struct Count {
   }
 } compared;
 
+// What a part of the elements shows.
+struct Part {
+  std::size_t begin = 0;
+  double worst_ratio = 0;
+  std::size_t worst = 0;
+  std::vector<std::int64_t> wrong;             // the mismatches' indices, ascending
+  std::optional<std::size_t> first_unbounded;  // whose bound is no bound
+};
+
+Part compare_part(std::span<const double> got, const Expected& expected, std::size_t begin,
+                  std::size_t end) {
+  Part part;
+  part.begin = begin;
+  for (std::size_t i = begin; i < end; ++i) {
+    const double value = expected.value[i], bound = expected.bound[i];
+    if (!part.first_unbounded && !has_bound(value, bound)) part.first_unbounded = i;
+    const double ratio = error_ratio(got[i], value, bound);
+    if (ratio > part.worst_ratio) part.worst_ratio = ratio, part.worst = i;
+    if (!matches(got[i], value, bound)) part.wrong.push_back(static_cast<std::int64_t>(i));
+  }
+  return part;
+}
+
 }  // namespace
 
 // snippet-begin matches
@@ -142,19 +164,33 @@ Comparison compare(std::string_view name, std::span<const double> got, const Exp
   result.message = problem(name, got, expected);
   if (!result.message.empty()) return result;
 
+  std::mutex mutex;
+  std::vector<Part> parts;
+  in_parts(got.size(), kElementsForAThread, [&](std::size_t begin, std::size_t end) {
+    Part part = compare_part(got, expected, begin, end);
+    const std::lock_guard lock(mutex);
+    parts.push_back(std::move(part));
+  });
+  std::ranges::sort(parts, {}, &Part::begin);
+  std::vector<std::int64_t> wrong;
+  std::int64_t worst = 0;
+  for (const Part& part : parts) {
+    if (part.first_unbounded) {
+      const std::size_t i = *part.first_unbounded;
+      const auto at = coordinates(static_cast<std::int64_t>(i), expected.shape);
+      result.message = element_name(name, at) + ": the bound is " + number(expected.bound[i]) +
+                       ", it must be finite and not negative";
+      result.worst_ratio = 0;
+      return result;
+    }
+    if (part.worst_ratio > result.worst_ratio) {
+      result.worst_ratio = part.worst_ratio;
+      worst = static_cast<std::int64_t>(part.worst);
+    }
+    wrong.insert(wrong.end(), part.wrong.begin(), part.wrong.end());
+  }
   result.count = std::ssize(got);
   compared.elements += result.count;
-  std::vector<std::int64_t> wrong;  // the mismatches' indices, ascending
-  std::int64_t worst = 0;
-  for (std::int64_t i = 0; i < result.count; ++i) {
-    const auto at = static_cast<std::size_t>(i);
-    const double ratio = error_ratio(got[at], expected.value[at], expected.bound[at]);
-    if (ratio > result.worst_ratio) {
-      result.worst_ratio = ratio;
-      worst = i;
-    }
-    if (!matches(got[at], expected.value[at], expected.bound[at])) wrong.push_back(i);
-  }
   if (result.count > 0) result.worst = coordinates(worst, expected.shape);
   if (wrong.empty()) return result;
 
