@@ -166,7 +166,7 @@ Status time_in_turn(std::span<const Work> works, const Group& group, Duty duty,
   }
   std::vector<std::vector<Interval>> intervals(group.works.size());
   for (int i = 0; i < group.repetitions; ++i) {
-    if (duty == Duty::burst && i % group.burst == 0) {
+    if (duty == Duty::burst && group.burst > 0 && i % group.burst == 0) {
       if (Status s = synchronize_status(nullptr); !s.ok()) return s;
       std::this_thread::sleep_for(kPause);
     }

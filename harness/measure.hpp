@@ -32,7 +32,7 @@ struct Timing {
 struct Group {
   std::vector<std::size_t> works;  ///< their indices
   int repetitions = 0;
-  int burst = 0;  ///< calls between two pauses
+  int burst = 0;  ///< calls between two pauses; 0: there is none
 };
 
 /// Plans the timing of works, given the time of one execution of each: first `rivals` works

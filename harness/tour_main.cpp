@@ -1,4 +1,6 @@
 // The program of each chapter, which ./tour builds and starts: lists, runs and times its steps.
+#include <malloc.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <iostream>
@@ -389,6 +391,10 @@ int execute(const Request& request) {
 
 int main(int count, char** arguments) {
   tile::keep_device_reports();
+  // Vectors of hundreds of megabytes come and go with every problem. Their pages stay with the
+  // program: to get and clear them anew takes longer than most of what is computed there.
+  mallopt(M_MMAP_MAX, 0);
+  mallopt(M_TRIM_THRESHOLD, -1);
   try {
     return tile::execute(tile::parse_arguments(count, arguments));
   } catch (const tile::UsageError& error) {
