@@ -4,6 +4,7 @@
 #include <Eigen/Core>
 
 #include "harness/convert.hpp"
+#include "harness/parallel.hpp"
 
 namespace vector_add {
 
@@ -13,11 +14,13 @@ tile::Expected reference(tile::DType type, std::span<const double> a, std::span<
   // The double sum may be rounded itself, and rounding twice could differ from rounding once. It
   // does not: double has 53 bits of significand, at least 2p + 2 for every type of p <= 24 bits
   // (Figueroa, "When is double rounding innocuous?", 1995).
-  const Eigen::ArrayXd sum = Vector(a.data(), n) + Vector(b.data(), n);
-  tile::Expected expected;
-  expected.shape = {n};
-  expected.value = tile::rounded({sum.data(), a.size()}, type);
-  expected.bound.assign(a.size(), 0.0);
+  tile::Expected expected{{n}, std::vector<double>(a.size()), std::vector<double>(a.size())};
+  tile::in_parts(a.size(), tile::kElementsForAThread, [&](std::size_t begin, std::size_t end) {
+    const auto count = static_cast<Eigen::Index>(end - begin);
+    Eigen::Map<Eigen::ArrayXd>(&expected.value[begin], count) =
+        Vector(&a[begin], count) + Vector(&b[begin], count);
+    tile::round_to(std::span(expected.value).subspan(begin, end - begin), type);
+  });
   return expected;
 }
 
