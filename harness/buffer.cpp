@@ -42,10 +42,16 @@ std::vector<std::byte> packed(const std::string& name, const Layout& layout,
   require(std::ssize(values) == layout.count(), name + ".values",
           counted(std::ssize(values), "value") + " for " + counted(layout.count(), "element"));
   const std::vector<std::byte> elements = from_double(values, layout.dtype);
-  const std::vector<double> seen = to_double(elements.data(), layout.dtype, layout.count());
-  in_parts(seen.size(), kElementsForAThread, [&](std::size_t begin, std::size_t end) {
+  constexpr std::size_t kSeenAtOnce = 4096;
+  in_parts(values.size(), kElementsForAThread, [&](std::size_t begin, std::size_t end) {
+    std::vector<double> seen;  // some of them, which stay in the cache
     for (std::size_t i = begin; i < end; ++i) {
-      if (matches(seen[i], values[i], 0)) continue;  // no message is made for what is right
+      const std::size_t at = (i - begin) % kSeenAtOnce;
+      if (at == 0) {
+        seen = to_double(&elements[i * size_bytes(layout.dtype)], layout.dtype,
+                         static_cast<std::int64_t>(std::min(kSeenAtOnce, end - i)));
+      }
+      if (matches(seen[at], values[i], 0)) continue;  // no message is made for what is right
       require(false, name + ".values",
               number(values[i]) + " is not a value of " + std::string(tile::name(layout.dtype)) +
                   ": round it first");
