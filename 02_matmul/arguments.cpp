@@ -116,7 +116,6 @@ static bool is_odd(std::int64_t ld, tile::DType type) {
   return ld % (16 / static_cast<std::int64_t>(tile::size_bytes(type))) != 0;
 }
 bool pads_a(const Problem& p) {
-  if (p.type == tile::DType::fp32 && is_few_rows(p)) return false;  // its kernel needs no vectors
   return has_product(p) && p.n >= kUsesForCopy && is_odd(p.lda, p.type);
 }
 bool pads_b(const Problem& p) {
@@ -225,8 +224,10 @@ static ShareTiles share_tiles(const Problem& p) {
     return {(p.n - 1) / kFewColumns + 1, 2 * kLoad, 1.5 * kLoad,
             static_cast<double>(p.m) * kFewColumns * 4};
   }
-  // 128 lanes take 128 cycles for the products of a tile of 128 x 128, as in double_buffered.
-  return {((p.m - 1) / 128 + 1) * ((p.n - 1) / 128 + 1), 256, 160, 128 * 128 * 4};
+  // 128 lanes take 128 cycles for the products of a tile of 128 x 128, as in double_buffered; and
+  // longer if elements are loaded one by one.
+  const double odd = is_odd(p.lda, p.type) || is_odd(p.ldb, p.type) ? 1.3 : 1;
+  return {((p.m - 1) / 128 + 1) * ((p.n - 1) / 128 + 1), 256 * odd, 160 * odd, 128 * 128 * 4};
 }
 
 // How long it takes in cycles of a multiprocessor, if k is split in so many.
@@ -238,8 +239,8 @@ static double cycles(const Problem& p, double shares, int multiprocessors) {
   const double waves = std::floor(blocks / at_once), left = blocks - waves * at_once;
   const double last = left > multiprocessors ? tiles.two_blocks : left > 0 ? tiles.one_block : 0;
   constexpr double kWave = 2500;  // the first loads, and the last stores
-  const double product = (waves * tiles.two_blocks + last) * std::ceil(1. * p.k / shares) +
-                         (waves + (left > 0)) * kWave;
+  const double k = 8 * std::ceil(std::ceil(1. * p.k / 8) / shares);  // of a share, in whole tiles
+  const double product = (waves * tiles.two_blocks + last) * k + (waves + (left > 0)) * kWave;
   if (shares == 1) return product;
   // Another kernel reads the sums, which were written: 16 bytes a cycle and multiprocessor.
   constexpr double kLaunch = 5000;
@@ -268,18 +269,83 @@ std::int64_t k_shares(const Problem& p, int multiprocessors) {
 
 std::int64_t shares_bytes(const Problem& p) {
   if (is_empty(p)) return 0;
-  const std::int64_t shares = k_shares(p, tile::device().multiprocessors), pads = padded_bytes(p),
-                     sums = shares == 1 ? 0 : tile::product({shares, p.m, ld_of_sums(p), 4});
-  return pads > INT64_MAX - sums ? INT64_MAX : pads + sums;
+  const std::int64_t shares = k_shares(p, tile::device().multiprocessors);
+  return shares == 1 ? 0 : tile::product({shares, p.m, ld_of_sums(p), 4});
 }
 
 tile::Status takes_shares(const Problem& p, const Buffers& buffers, const tile::Device& d) {
   const std::int64_t tiles = share_tiles(p).count;
-  if (tiles > 2 * d.multiprocessors && !is_few_rows(p) && !pads_a(p) && !pads_b(p)) {
+  if (tiles > 2 * d.multiprocessors && !is_few_rows(p)) {
     return tile::unsupported("m and n",
                              std::to_string(tiles) + " tiles are enough without a split");
   }
   return tile::check_workspace(shares_bytes(p), buffers.workspace_bytes);
+}
+
+// Step `stream_k`: how long a plan takes, in the cycles of cycles().
+// snippet-begin stream_cycles
+static double stream_cycles(const Problem& p, const StreamPlan& plan, int multiprocessors) {
+  const bool is_large = plan.rows == 128, odd = is_odd(p.lda, p.type) || is_odd(p.ldb, p.type);
+  // Of a multiprocessor for one k of all its blocks, beside a tile of 128 x 128 in 128 cycles; and
+  // of a block alone. Measured on an H200.
+  const double factor = is_large ? (odd ? 1.08 : 1) : (odd ? 1.09 : 1.05);
+  const double alone = (is_large ? 160 : 152) * (odd ? 1.08 : 1);
+  const double blocks = std::ceil(1. * plan.pieces / multiprocessors);
+  const double product =
+      std::max(alone, blocks * plan.rows * factor) * 8 * (plan.length + (plan.longer > 0));
+  constexpr double kWave = 2500;  // the first loads, and the last stores
+  if (!plan.is_cut()) return product + kWave;
+  // A kernel that clears the counters; and the block with a tile's last k begins twice, waits, and
+  // reads the other parts of the tile, one after the other.
+  constexpr double kCut = 27500, kPart = 1050;
+  return product + kWave + kCut + kPart * (plan.tile / plan.length + 1);
+}
+// snippet-end stream_cycles
+
+// snippet-begin stream_plan
+StreamPlan stream_plan(const Problem& p, int multiprocessors) {
+  StreamPlan best{};
+  if (!has_product(p)) return best;
+  for (const int rows : {128, 64}) {
+    const std::int64_t tiles = ((p.m - 1) / rows + 1) * ((p.n - 1) / 128 + 1),
+                       of_tile = (p.k - 1) / 8 + 1, line = tile::product({tiles, of_tile});
+    if (line > INT32_MAX) continue;
+    // A piece for each block that the card holds, but none of less than eight iterations; or a tile
+    // for each.
+    const std::int64_t most = std::int64_t{kStreamThreads / rows} * multiprocessors;
+    for (const std::int64_t pieces : {std::min(most, (line - 1) / 8 + 1), tiles}) {
+      if (pieces > most) continue;
+      const StreamPlan plan{rows,
+                            static_cast<unsigned>(tiles),
+                            static_cast<unsigned>(of_tile),
+                            static_cast<unsigned>(pieces),
+                            static_cast<unsigned>(line / pieces),
+                            static_cast<unsigned>(line % pieces)};
+      const auto time = [&](const StreamPlan& x) { return stream_cycles(p, x, multiprocessors); };
+      if (best.pieces == 0 || time(plan) < time(best)) best = plan;
+    }
+  }
+  return best;
+}
+// snippet-end stream_plan
+
+std::int64_t stream_bytes(const Problem& p) {
+  if (is_empty(p)) return 0;
+  const StreamPlan plan = stream_plan(p, tile::device().multiprocessors);
+  return plan.is_cut() ? 4 * (stream_counters(plan) + std::int64_t{plan.pieces} * plan.rows * 128)
+                       : 0;
+}
+
+tile::Status takes_stream_k(const Problem& p, const Buffers& buffers, const tile::Device& d) {
+  const StreamPlan plan = stream_plan(p, d.multiprocessors);
+  if (plan.pieces == 0)
+    return tile::unsupported("m, n and k", "no product, or too many iterations");
+  if (is_few_rows(p)) return tile::unsupported("m", "few rows are for step `shares`");
+  const auto shares = static_cast<double>(k_shares(p, d.multiprocessors));
+  if (stream_cycles(p, plan, d.multiprocessors) >= cycles(p, shares, d.multiprocessors)) {
+    return tile::unsupported("m, n and k", "whole tiles, or shares of k, take less time");
+  }
+  return tile::check_workspace(stream_bytes(p), buffers.workspace_bytes);
 }
 
 }  // namespace matmul

@@ -87,6 +87,7 @@ tile::Status tma_store(const Problem& problem, const Buffers& buffers, void* str
 tile::Status split_k(const Problem& problem, const Buffers& buffers, void* stream);
 tile::Status e4m3(const Problem& problem, const Buffers& buffers, void* stream);
 tile::Status shares(const Problem& problem, const Buffers& buffers, void* stream);
+tile::Status stream_k(const Problem& problem, const Buffers& buffers, void* stream);
 
 /// C = activation(C + bias), by a kernel of its own, for steps that do not fuse them with the
 /// product. Does nothing if there is neither. The arguments are valid already.
@@ -168,10 +169,33 @@ inline constexpr int kFewRows = 16, kFewColumns = 128;
 inline bool is_few_rows(const Problem& p) { return p.m <= kFewRows && !p.transpose_b; }
 /// Among how many blocks it splits k, on a card of so many multiprocessors.
 std::int64_t k_shares(const Problem& problem, int multiprocessors);
-/// The bytes of its workspace on this card: padded copies, and a matrix of sums for each share.
+/// The bytes of its workspace on this card: a matrix of sums for each share.
 std::int64_t shares_bytes(const Problem& problem);
-/// Whether there are so few tiles that k may be split, or a matrix is padded.
+/// Whether there are so few tiles that k may be split.
 tile::Status takes_shares(const Problem& problem, const Buffers& buffers, const tile::Device&);
+
+/// Step `stream_k`: its tiles of C have 128 columns and 128 or 64 rows, and for each row a thread.
+/// So many threads a multiprocessor runs at one time: each needs 255 of its 65,536 registers.
+inline constexpr int kStreamThreads = 256;
+/// How it cuts the iterations of its main loop, of all tiles of C one after the other.
+struct StreamPlan {
+  int rows;              // of a tile
+  unsigned tiles, tile;  // how many, and the iterations of each
+  unsigned pieces;       // as many as there are blocks
+  unsigned length;       // iterations of a piece
+  unsigned longer;       // of the first pieces, so many have one more
+  /// Whether blocks share tiles. If not, each has one.
+  constexpr bool is_cut() const { return pieces != tiles; }
+};
+/// The fastest on a card of so many multiprocessors. Without pieces, if there is no product or if
+/// the line is too long to count.
+StreamPlan stream_plan(const Problem& problem, int multiprocessors);
+/// The counters before the sums in its workspace: one for the pieces taken, one for each piece, and
+/// some until the sums begin at 16 bytes.
+constexpr std::int64_t stream_counters(const StreamPlan& plan) { return (plan.pieces + 4) / 4 * 4; }
+std::int64_t stream_bytes(const Problem& problem);
+/// Whether it is faster than the earlier steps.
+tile::Status takes_stream_k(const Problem& problem, const Buffers& buffers, const tile::Device&);
 
 /// Every step takes every size of its types, so another one runs instead only if the card lacks a
 /// feature.
@@ -271,7 +295,7 @@ inline constexpr Ladder::Step kSteps[] = {
      .shows = {{136, 328, 208}, {4096, 4096, 4096}},
      .launch = e4m3},
     {.name = "shares",
-     .idea = "few tiles or odd rows in fp32: shares of k in a workspace",
+     .idea = "few tiles in fp32: shares of k in a workspace",
      .types = kFp32,
      .needs = {},
      .takes = takes_shares,
@@ -279,6 +303,15 @@ inline constexpr Ladder::Step kSteps[] = {
      .shows = {{100, 120, 700}, {256, 256, 16384}},
      .launch = shares,
      .workspace_bytes = shares_bytes},
+    {.name = "stream_k",
+     .idea = "all tiles' iterations in one line, in equal pieces; any rows in fp32",
+     .types = kFp32,
+     .needs = {tile::Feature::cp_async},
+     .takes = takes_stream_k,
+     .otherwise = "shares",
+     .shows = {{130, 150, 700}, {3001, 3001, 3001}},
+     .launch = stream_k,
+     .workspace_bytes = stream_bytes},
 };
 inline constexpr Ladder kLadder{
     .name = "", .kernels = "matmul_", .steps = kSteps, .validate = validate, .is_empty = is_empty};

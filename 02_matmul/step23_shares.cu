@@ -2,9 +2,8 @@
 // Idea: a C of few tiles leaves multiprocessors without work, however long its sums are. So several
 //       blocks share a tile, and each adds the products of its share of k.
 // Change: from step 6: a block's sums go to a workspace, and a second kernel adds those of a tile,
-//         always in the same order. The launcher reckons how many shares are fastest. Rows that
-//         begin anywhere are copied to the workspace first, to where they can be loaded by vectors.
-//         For at most 16 rows, as most of a tile would lie outside, it has few_rows.cu's kernel.
+//         always in the same order. The launcher reckons how many shares are fastest. For at most
+//         16 rows, as most of a tile would lie outside, it has few_rows.cu's kernel.
 // Limit: the multiply-adds; with few rows memory, from which B comes once.
 #include "tile/host/launch.hpp"
 #include "tiles.cuh"
@@ -88,10 +87,7 @@ __global__ void __launch_bounds__(kAddThreads)
 
 }  // namespace
 
-tile::Status shares(const Problem& problem, const Buffers& given, void* stream) {
-  Problem p = problem;
-  Buffers buffers = given;
-  TILE_TRY(pad_rows(&p, &buffers, stream));
+tile::Status shares(const Problem& p, const Buffers& buffers, void* stream) {
   int sms = 0;  // multiprocessors
   TILE_TRY(tile::count_multiprocessors(&sms));
   unsigned tiles = 0;

@@ -1,5 +1,5 @@
-// Shared by steps 5, 6 and 23 (and few_rows.cu): the copies of a tile from global to shared memory
-// and from there to registers, in vectors of 16 bytes, and the elements of each thread.
+// Shared by steps 5, 6, 23 and 24 (and few_rows.cu): the copies of a tile from global to shared
+// memory and from there to registers, in vectors of 16 bytes, and the elements of each thread.
 #pragma once
 
 #include "matmul.cuh"
@@ -21,8 +21,9 @@ constexpr int kVector = 4;  // floats in 16 bytes: the most that one instruction
 // A row of 128 elements ends where it began among the 32 banks; a vector of padding moves each row
 // by four banks. Two threads that store k and k + 4 of one row of A are then 16 banks apart, and
 // the 16 rows of a warp lie in the banks between.
-constexpr int kPitch = kTileM + kVector;
-using Tile = float[kTileK][kPitch];
+template <int kExtent>
+using TileOf = float[kTileK][kExtent + kVector];
+using Tile = TileOf<kTileM>;
 
 __device__ inline float4 load_vector(const float* from) {
   return *reinterpret_cast<const float4*>(from);
@@ -38,7 +39,7 @@ __device__ inline bool is_aligned(const float* data, std::int64_t ld) {
 
 /// What one thread does to move one operand, tile after tile along k. x is a row of op(A) or a
 /// column of op(B). Memory is contiguous either along k or along x.
-template <bool kAlongK>
+template <bool kAlongK, int kExtent = kTileM, int kBlockThreads = kThreads>
 class TileLoader {
  public:
   /// For tiles that begin at x0; of x there are `count` in all, and of k as many as `k`.
@@ -46,7 +47,7 @@ class TileLoader {
                         std::int64_t k)
       : x_left_(count - x0), k_left_(k), aligned_(is_aligned(data, ld)) {
     // Neighbouring threads take neighbouring vectors of the contiguous direction.
-    constexpr int kVectors = (kAlongK ? kTileK : kTileM) / kVector;
+    constexpr int kVectors = (kAlongK ? kTileK : kExtent) / kVector;
     const int along = threadIdx.x % kVectors * kVector, across = threadIdx.x / kVectors;
     x_ = kAlongK ? across : along;
     k_ = kAlongK ? along : across;
@@ -57,7 +58,7 @@ class TileLoader {
 
   /// Loads the next tile into registers. Elements outside of the matrix count as zero.
   __device__ void fetch() {
-    if (aligned_ && x_left_ >= kTileM && k_left_ >= kTileK) {
+    if (aligned_ && x_left_ >= kExtent && k_left_ >= kTileK) {
 #pragma unroll
       for (int i = 0; i < kCount; ++i) frag_[i] = load_vector(next_ + i * to_next_vector_);
     } else {
@@ -69,7 +70,7 @@ class TileLoader {
   }
 
   /// Stores the fetched vectors, k first.
-  __device__ void put(Tile& tile) const {
+  __device__ void put(TileOf<kExtent>& tile) const {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       if constexpr (kAlongK) {
@@ -87,9 +88,10 @@ class TileLoader {
  private:
   // Rows that the block's threads reach at one time across the contiguous direction; and how many
   // times they do.
-  static constexpr int kAcross = kThreads * kVector / (kAlongK ? kTileK : kTileM);
-  static constexpr int kCount = kTileK * kTileM / (kThreads * kVector);
-  static_assert(kCount * kThreads * kVector == kTileK * kTileM, "equally many vectors a thread");
+  static constexpr int kAcross = kBlockThreads * kVector / (kAlongK ? kTileK : kExtent);
+  static constexpr int kCount = kTileK * kExtent / (kBlockThreads * kVector);
+  static_assert(kCount * kBlockThreads * kVector == kTileK * kExtent,
+                "equally many vectors a thread");
 
   // Vector i, element by element.
   __device__ float4 fetch_partly(int i) const {
@@ -135,7 +137,8 @@ struct Factors {
 
   // A warp's threads read four different vectors of A, or eight of B: 128 bytes at most, a bank to
   // every four of them. Threads that read the same vector share it.
-  __device__ void load(const Tile& a_tile, const Tile& b_tile, int k, ThreadPosition at) {
+  template <class ATile>
+  __device__ void load(const ATile& a_tile, const Tile& b_tile, int k, ThreadPosition at) {
 #pragma unroll
     for (int i = 0; i < kThreadM; i += kVector) {
       store_vector(a + i, load_vector(&a_tile[k][at.row + at.row_of(i)]));

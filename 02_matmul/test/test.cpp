@@ -334,11 +334,41 @@ TEST_SUITE("step") {
         tile::OwnKernel::need_not_run);
   }
 
+  TEST_CASE("a line of iterations in pieces: tiles of both sizes, whole and cut, any rows") {
+    tile::for_each_step(
+        kLadder,
+        [](const Step& step, DType type) {
+          if (step.name != "stream_k") return;
+          // On the CPU device's card eight pieces with tiles of 128 rows, or 16 with 64. Of a tile
+          // one to 16 pieces have a part; a piece has parts of up to three tiles.
+          constexpr Shape kShapes[] = {{128, 1152, 320}, {129, 1150, 330}, {1030, 140, 640},
+                                       {64, 100, 2000},  {37, 150, 1999},  {130, 150, 700},
+                                       {200, 390, 13},   {64, 512, 160},   {300, 260, 1021}};
+          std::set<std::pair<int, bool>> plans;
+          std::size_t turn = 0;
+          for (const Shape shape : kShapes) {
+            for (const Three beside : {Three{0, 0, 0}, Three{1, 0, 0}, Three{0, 3, 1}}) {
+              const Problem p = padded(plain(type, shape, kTransposes[turn % 4]), beside);
+              const StreamPlan plan = stream_plan(p, tile::device().multiprocessors);
+              plans.insert({plan.rows, plan.is_cut()});
+              check_step(step, p, integers(p), Sums::exact, {0, turn % 5 == 4, 0});
+              Problem all = scaled(p, 0.1f, -3.7f);
+              all.activation = Activation::gelu;
+              Inputs in = normal(all);
+              in.bias = tile::normal(p.n, type, 8);
+              if (turn++ % 2 == 0) check_step(step, all, in, Sums::zero_mean);
+            }
+          }
+          if (tile::device().simulated) CHECK(plans.size() == 4);
+        },
+        tile::OwnKernel::need_not_run);
+  }
+
   TEST_CASE("rows that begin anywhere are copied to where they begin at 16 bytes") {
     tile::for_each_step(
         kLadder,
         [](const Step& step, DType type) {
-          if (step.workspace_bytes == nullptr) return;
+          if (!step.workspace_bytes || !step.needs.contains(tile::Feature::tma)) return;
           const std::int64_t uses = kUsesForCopy;
           for (const Transposes transposes : kTransposes) {
             // Rows in words of 2, 4 and 8 bytes; one of the two matrices, and both.
