@@ -284,21 +284,19 @@ tile::Status takes_shares(const Problem& p, const Buffers& buffers, const tile::
 
 // Step `stream_k`: how long a plan takes, in the cycles of cycles().
 // snippet-begin stream_cycles
-static double stream_cycles(const Problem& p, const StreamPlan& plan, int multiprocessors) {
-  const bool is_large = plan.rows == 128, odd = is_odd(p.lda, p.type) || is_odd(p.ldb, p.type);
-  // Of a multiprocessor for one k of all its blocks, beside a tile of 128 x 128 in 128 cycles; and
-  // of a block alone. Measured on an H200.
-  const double factor = is_large ? (odd ? 1.08 : 1) : (odd ? 1.09 : 1.05);
-  const double alone = (is_large ? 160 : 152) * (odd ? 1.08 : 1);
+static double stream_cycles(const StreamPlan& plan, int multiprocessors) {
+  // Of a multiprocessor, for one k of its blocks, and of one block alone; measured on an H200.
+  const double of_block = plan.words ? 70 : 128, alone = plan.words ? 158 : 160;
   const double blocks = std::ceil(1. * plan.pieces / multiprocessors);
-  const double product =
-      std::max(alone, blocks * plan.rows * factor) * 8 * (plan.length + (plan.longer > 0));
+  const double iterations =
+      plan.length + (plan.longer > 0) + 1. * (plan.tiles - plan.line) / plan.pieces * plan.tile;
   constexpr double kWave = 2500;  // the first loads, and the last stores
-  if (!plan.is_cut()) return product + kWave;
-  // A kernel that clears the counters; and the block with a tile's last k begins twice, waits, and
-  // reads the other parts of the tile, one after the other.
-  constexpr double kCut = 27500, kPart = 1050;
-  return product + kWave + kCut + kPart * (plan.tile / plan.length + 1);
+  const double product = std::max(blocks * of_block, alone) * 8 * iterations + kWave;
+  if (plan.line == 0) return product;
+  // The counters are cleared before the kernel. A block begins anew for each tile of its piece, and
+  // the one with a tile's last k reads the sums of the others, one after the other.
+  constexpr double kCut = 30000, kPart = 1050;
+  return product + kCut + kPart * (plan.tile / std::max(plan.length, 1u) + 1);
 }
 // snippet-end stream_cycles
 
@@ -306,23 +304,34 @@ static double stream_cycles(const Problem& p, const StreamPlan& plan, int multip
 StreamPlan stream_plan(const Problem& p, int multiprocessors) {
   StreamPlan best{};
   if (!has_product(p)) return best;
-  for (const int rows : {128, 64}) {
-    const std::int64_t tiles = ((p.m - 1) / rows + 1) * ((p.n - 1) / 128 + 1),
-                       of_tile = (p.k - 1) / 8 + 1, line = tile::product({tiles, of_tile});
-    if (line > INT32_MAX) continue;
-    // A piece for each block that the card holds, but none of less than eight iterations; or a tile
-    // for each.
-    const std::int64_t most = std::int64_t{kStreamThreads / rows} * multiprocessors;
-    for (const std::int64_t pieces : {std::min(most, (line - 1) / 8 + 1), tiles}) {
-      if (pieces > most) continue;
-      const StreamPlan plan{rows,
-                            static_cast<unsigned>(tiles),
-                            static_cast<unsigned>(of_tile),
-                            static_cast<unsigned>(pieces),
-                            static_cast<unsigned>(line / pieces),
-                            static_cast<unsigned>(line % pieces)};
-      const auto time = [&](const StreamPlan& x) { return stream_cycles(p, x, multiprocessors); };
-      if (best.pieces == 0 || time(plan) < time(best)) best = plan;
+  const auto try_plan = [&](bool words, std::int64_t tiles, std::int64_t line,
+                            std::int64_t pieces) {
+    const std::int64_t tile = (p.k - 1) / 8 + 1;
+    const auto number = [](std::int64_t x) { return static_cast<unsigned>(x); };
+    const StreamPlan plan{words,
+                          number(tiles),
+                          number(line),
+                          number(tile),
+                          number(pieces),
+                          number(line * tile / pieces),
+                          number(line * tile % pieces)};
+    const auto time = [&](const StreamPlan& x) { return stream_cycles(x, multiprocessors); };
+    if (best.pieces == 0 || time(plan) < time(best)) best = plan;
+  };
+  for (const bool words : {false, true}) {
+    if (!words && (is_odd(p.lda, p.type) || is_odd(p.ldb, p.type))) continue;
+    const int rows = words ? stream_rows<true> : stream_rows<false>;
+    const std::int64_t tiles = ((p.m - 1) / rows + 1) * ((p.n - 1) / 128 + 1);
+    const std::int64_t all = tile::product({tiles, (p.k - 1) / 8 + 1});
+    if (all > INT32_MAX) continue;
+    // So many blocks run at one time, and so many tiles at least are in the last waves.
+    const std::int64_t blocks = std::int64_t{kStreamThreads / rows} * multiprocessors;
+    const std::int64_t last = tiles < 2 * blocks ? tiles : tiles % blocks + blocks;
+    if (tiles <= blocks) try_plan(words, tiles, 0, tiles);
+    if (tiles % blocks == 0) {
+      try_plan(words, tiles, 0, blocks);
+    } else {  // no piece has less than eight iterations
+      try_plan(words, tiles, last, std::min(blocks, (all - 1) / 8 + 1));
     }
   }
   return best;
@@ -332,8 +341,9 @@ StreamPlan stream_plan(const Problem& p, int multiprocessors) {
 std::int64_t stream_bytes(const Problem& p) {
   if (is_empty(p)) return 0;
   const StreamPlan plan = stream_plan(p, tile::device().multiprocessors);
-  return plan.is_cut() ? 4 * (stream_counters(plan) + std::int64_t{plan.pieces} * plan.rows * 128)
-                       : 0;
+  if (plan.line == 0) return 0;
+  const std::int64_t rows = plan.words ? stream_rows<true> : stream_rows<false>;
+  return 4 * (stream_counters(plan) + plan.pieces * rows * 128);
 }
 
 tile::Status takes_stream_k(const Problem& p, const Buffers& buffers, const tile::Device& d) {
@@ -342,7 +352,7 @@ tile::Status takes_stream_k(const Problem& p, const Buffers& buffers, const tile
     return tile::unsupported("m, n and k", "no product, or too many iterations");
   if (is_few_rows(p)) return tile::unsupported("m", "few rows are for step `shares`");
   const auto shares = static_cast<double>(k_shares(p, d.multiprocessors));
-  if (stream_cycles(p, plan, d.multiprocessors) >= cycles(p, shares, d.multiprocessors)) {
+  if (stream_cycles(plan, d.multiprocessors) >= cycles(p, shares, d.multiprocessors)) {
     return tile::unsupported("m, n and k", "whole tiles, or shares of k, take less time");
   }
   return tile::check_workspace(stream_bytes(p), buffers.workspace_bytes);

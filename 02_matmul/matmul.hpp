@@ -174,25 +174,29 @@ std::int64_t shares_bytes(const Problem& problem);
 /// Whether there are so few tiles that k may be split.
 tile::Status takes_shares(const Problem& problem, const Buffers& buffers, const tile::Device&);
 
-/// Step `stream_k`: its tiles of C have 128 columns and 128 or 64 rows, and for each row a thread.
+/// Step `stream_k`: the rows of its tiles of C, which have 128 columns. Each row has a thread.
+/// Tiles of 64 rows are copied float by float, those of 128 by vectors.
+template <bool kWords>
+inline constexpr int stream_rows = kWords ? 64 : 128;
 /// So many threads a multiprocessor runs at one time: each needs 255 of its 65,536 registers.
 inline constexpr int kStreamThreads = 256;
-/// How it cuts the iterations of its main loop, of all tiles of C one after the other.
+/// What its blocks do. The iterations of the main loop lie in a line, tile after tile, of which
+/// each block has a piece. The tiles after the line are taken whole, each block one at a time.
 struct StreamPlan {
-  int rows;              // of a tile
-  unsigned tiles, tile;  // how many, and the iterations of each
-  unsigned pieces;       // as many as there are blocks
-  unsigned length;       // iterations of a piece
-  unsigned longer;       // of the first pieces, so many have one more
-  /// Whether blocks share tiles. If not, each has one.
-  constexpr bool is_cut() const { return pieces != tiles; }
+  bool words;
+  unsigned tiles, line;     // all tiles, and those whose iterations are cut into pieces
+  unsigned tile;            // iterations of a tile
+  unsigned pieces;          // as many as there are blocks
+  unsigned length, longer;  // iterations of a piece; so many of the first pieces have one more
 };
 /// The fastest on a card of so many multiprocessors. Without pieces, if there is no product or if
-/// the line is too long to count.
+/// there are too many iterations.
 StreamPlan stream_plan(const Problem& problem, int multiprocessors);
 /// The counters before the sums in its workspace: one for the pieces taken, one for each piece, and
-/// some until the sums begin at 16 bytes.
-constexpr std::int64_t stream_counters(const StreamPlan& plan) { return (plan.pieces + 4) / 4 * 4; }
+/// some until the sums begin at 16 bytes. None if no tile is cut.
+constexpr std::int64_t stream_counters(const StreamPlan& plan) {
+  return plan.line > 0 ? (plan.pieces + 4) / 4 * 4 : 0;
+}
 std::int64_t stream_bytes(const Problem& problem);
 /// Whether it is faster than the earlier steps.
 tile::Status takes_stream_k(const Problem& problem, const Buffers& buffers, const tile::Device&);

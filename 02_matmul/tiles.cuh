@@ -69,6 +69,9 @@ class TileLoader {
     k_left_ -= kTileK;
   }
 
+  /// The same for a caller that says where they go: other loaders copy them there.
+  __device__ void fetch(TileOf<kExtent>&) { fetch(); }
+
   /// Stores the fetched vectors, k first.
   __device__ void put(TileOf<kExtent>& tile) const {
 #pragma unroll

@@ -344,13 +344,13 @@ TEST_SUITE("step") {
           constexpr Shape kShapes[] = {{128, 1152, 320}, {129, 1150, 330}, {1030, 140, 640},
                                        {64, 100, 2000},  {37, 150, 1999},  {130, 150, 700},
                                        {200, 390, 13},   {64, 512, 160},   {300, 260, 1021}};
-          std::set<std::pair<int, bool>> plans;
+          std::set<std::pair<bool, bool>> plans;
           std::size_t turn = 0;
           for (const Shape shape : kShapes) {
             for (const Three beside : {Three{0, 0, 0}, Three{1, 0, 0}, Three{0, 3, 1}}) {
               const Problem p = padded(plain(type, shape, kTransposes[turn % 4]), beside);
               const StreamPlan plan = stream_plan(p, tile::device().multiprocessors);
-              plans.insert({plan.rows, plan.is_cut()});
+              plans.insert({plan.words, plan.line > 0});
               check_step(step, p, integers(p), Sums::exact, {0, turn % 5 == 4, 0});
               Problem all = scaled(p, 0.1f, -3.7f);
               all.activation = Activation::gelu;

@@ -1,4 +1,5 @@
-// Of step 24: copies of a tile whose rows begin anywhere, float by float.
+// Of step 24: copies of a tile whose rows begin anywhere, float by float; and sums that one block
+// leaves in memory and another adds to its own.
 #pragma once
 
 #include "tile/ptx/cp_async.cuh"
@@ -39,6 +40,9 @@ class WordLoader {
     k_left_ -= kTileK;
   }
 
+  /// The copies of this thread are there.
+  __device__ void put(const TileOf<kExtent>&) const { tile::ptx::cp_async_wait_all(); }
+
  private:
   static constexpr int kPitch = kExtent + kVector;
   static constexpr int kCount = kTileK * kExtent / kBlockThreads;
@@ -54,5 +58,38 @@ class WordLoader {
   int x_, k_;  // in the tile, of this thread's first element
   const float* next_;
 };
+
+template <bool kWords, bool kAlongK, int kExtent, int kBlockThreads>
+using Loader = std::conditional_t<kWords, WordLoader<kAlongK, kExtent, kBlockThreads>,
+                                  TileLoader<kAlongK, kExtent, kBlockThreads>>;
+
+// Of a thread's sums, four neighbours of a row each. A block's threads leave them side by side.
+constexpr int kSumVectors = kThreadM * kThreadN / kVector;
+
+template <int kBlockThreads>
+__device__ void leave_sums(Sums& sums, float4* part) {
+  const float* sum = &sums.sum[0][0];
+#pragma unroll
+  for (int i = 0; i < kSumVectors; ++i) {
+    part[i * kBlockThreads + threadIdx.x] = load_vector(sum + i * kVector);
+  }
+}
+
+template <int kBlockThreads>
+__device__ void add_sums(Sums& sums, const float4* part) {
+  constexpr int kTogether = 8;  // so many loads are under way at a time
+  float* sum = &sums.sum[0][0];
+#pragma unroll
+  for (int i = 0; i < kSumVectors; i += kTogether) {
+    float4 found[kTogether];
+#pragma unroll
+    for (int e = 0; e < kTogether; ++e) found[e] = part[(i + e) * kBlockThreads + threadIdx.x];
+#pragma unroll
+    for (int e = 0; e < kTogether; ++e) {
+      float* to = sum + (i + e) * kVector;
+      to[0] += found[e].x, to[1] += found[e].y, to[2] += found[e].z, to[3] += found[e].w;
+    }
+  }
+}
 
 }  // namespace matmul
