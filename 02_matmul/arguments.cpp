@@ -323,7 +323,7 @@ StreamPlan stream_plan(const Problem& p, int multiprocessors) {
     const int rows = words ? stream_rows<true> : stream_rows<false>;
     const std::int64_t tiles = ((p.m - 1) / rows + 1) * ((p.n - 1) / 128 + 1);
     const std::int64_t all = tile::product({tiles, (p.k - 1) / 8 + 1});
-    if (all > INT32_MAX) continue;
+    if (all > INT32_MAX || p.k > INT32_MAX - 8) continue;  // kernels count in 32 bits
     // So many blocks run at one time, and so many tiles at least are in the last waves.
     const std::int64_t blocks = std::int64_t{kStreamThreads / rows} * multiprocessors;
     const std::int64_t last = tiles < 2 * blocks ? tiles : tiles % blocks + blocks;

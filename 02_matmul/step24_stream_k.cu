@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(stream_rows<kWords>, kStreamThreads / stream_r
 
     // snippet-begin parts
     if (end < tile_begin + plan.tile) {  // the next piece goes on with this tile
-      leave_sums<kM>(sums, parts + piece * kPart);
+      leave_sums(sums.sum[0], parts + piece * kPart, kM);
       __syncthreads();  // all of them are there
       if (threadIdx.x == 0) tile::ptx::semaphore_add(&counters[1 + piece]);
     } else {
@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(stream_rows<kWords>, kStreamThreads / stream_r
         --other;
         if (threadIdx.x == 0) tile::ptx::semaphore_wait(&counters[1 + other], 1);
         __syncthreads();  // the other block's sums are there
-        add_sums<kM>(sums, parts + other * kPart);
+        add_sums(sums.sum[0], parts + other * kPart, kM);
       }
       sums.store(c, corner, at, m, n);
     }

@@ -1,5 +1,4 @@
-// Of step 24: copies of a tile whose rows begin anywhere, float by float; and sums that one block
-// leaves in memory and another adds to its own.
+// Of step 24: copies of a tile float by float, and sums that one block leaves to another.
 #pragma once
 
 #include "tile/ptx/cp_async.cuh"
@@ -14,8 +13,9 @@ class WordLoader {
  public:
   __device__ WordLoader(const float* data, std::int64_t ld, std::int64_t x0, std::int64_t count,
                         std::int64_t k)
-      : x_left_(count - x0), k_left_(k), ld_(ld) {
-    // Neighbouring threads take neighbouring elements of the contiguous direction.
+      : x_left_(static_cast<int>(min(count - x0, std::int64_t{kExtent}))),
+        k_left_(static_cast<int>(k)),
+        ld_(ld) {
     x_ = kAlongK ? threadIdx.x / kTileK : threadIdx.x % kExtent;
     k_ = kAlongK ? threadIdx.x % kTileK : threadIdx.x / kExtent;
     next_ = data + (kAlongK ? (x0 + x_) * ld + k_ : k_ * ld + x0 + x_);
@@ -24,16 +24,14 @@ class WordLoader {
   /// Begins to copy the next tile. Elements outside of the matrix count as zero.
   __device__ void fetch(TileOf<kExtent>& tile) {
     const tile::ptx::SharedAddress to(&tile[k_][x_]);
-    const bool whole = x_left_ >= kExtent && k_left_ >= kTileK;
+    if (x_left_ >= kExtent && k_left_ >= kTileK) {
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      const float* from = next_ + (kAlongK ? dx(i) * ld_ : dk(i) * ld_ + dx(i));
-      const int bytes = (dk(i) * kPitch + dx(i)) * static_cast<int>(sizeof(float));
-      if (whole) {
-        tile::ptx::cp_async<4>(to + bytes, from);
-      } else {
+      for (int i = 0; i < kCount; ++i) tile::ptx::cp_async<4>(to + bytes(i), from(i));
+    } else {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
         const bool inside = x_ + dx(i) < x_left_ && k_ + dk(i) < k_left_;
-        tile::ptx::cp_async<4>(to + bytes, inside ? from : next_, inside ? 4 : 0);
+        tile::ptx::cp_async<4>(to + bytes(i), inside ? from(i) : next_, inside ? 4 : 0);
       }
     }
     next_ += kAlongK ? kTileK : kTileK * ld_;
@@ -44,16 +42,19 @@ class WordLoader {
   __device__ void put(const TileOf<kExtent>&) const { tile::ptx::cp_async_wait_all(); }
 
  private:
-  static constexpr int kPitch = kExtent + kVector;
   static constexpr int kCount = kTileK * kExtent / kBlockThreads;
   static_assert(kBlockThreads % kTileK == 0 && kExtent % kBlockThreads == 0);
-  // How far a thread's i-th element lies from its first, along x and along k.
+  // A thread's i-th element: how far from its first along x and along k; and where.
   static constexpr __device__ int dx(int i) {
     return kAlongK ? i * (kBlockThreads / kTileK) : i % (kExtent / kBlockThreads) * kBlockThreads;
   }
   static constexpr __device__ int dk(int i) { return kAlongK ? 0 : i / (kExtent / kBlockThreads); }
+  static constexpr __device__ int bytes(int i) { return (dk(i) * (kExtent + kVector) + dx(i)) * 4; }
+  __device__ const float* from(int i) const {
+    return kAlongK ? next_ + dx(i) * ld_ : next_ + dk(i) * ld_ + dx(i);
+  }
 
-  std::int64_t x_left_, k_left_;  // elements from the tile's corner to the matrix's end
+  int x_left_, k_left_;  // elements from the tile's corner to the matrix's end
   std::int64_t ld_;
   int x_, k_;  // in the tile, of this thread's first element
   const float* next_;
@@ -63,31 +64,24 @@ template <bool kWords, bool kAlongK, int kExtent, int kBlockThreads>
 using Loader = std::conditional_t<kWords, WordLoader<kAlongK, kExtent, kBlockThreads>,
                                   TileLoader<kAlongK, kExtent, kBlockThreads>>;
 
-// Of a thread's sums, four neighbours of a row each. A block's threads leave them side by side.
-constexpr int kSumVectors = kThreadM * kThreadN / kVector;
-
-template <int kBlockThreads>
-__device__ void leave_sums(Sums& sums, float4* part) {
-  const float* sum = &sums.sum[0][0];
+constexpr int kSumVectors = kThreadM * kThreadN / kVector;  // of a thread
+/// A thread's sums, four neighbours at a time, beside those of the block's other threads.
+__device__ inline void leave_sums(const float* sum, float4* part, int threads) {
 #pragma unroll
-  for (int i = 0; i < kSumVectors; ++i) {
-    part[i * kBlockThreads + threadIdx.x] = load_vector(sum + i * kVector);
+  for (int i = 0; i < kSumVectors; ++i, sum += kVector) {
+    part[i * threads + threadIdx.x] = {sum[0], sum[1], sum[2], sum[3]};
   }
 }
-
-template <int kBlockThreads>
-__device__ void add_sums(Sums& sums, const float4* part) {
+__device__ inline void add_sums(float* sum, const float4* part, int threads) {
   constexpr int kTogether = 8;  // so many loads are under way at a time
-  float* sum = &sums.sum[0][0];
 #pragma unroll
   for (int i = 0; i < kSumVectors; i += kTogether) {
     float4 found[kTogether];
 #pragma unroll
-    for (int e = 0; e < kTogether; ++e) found[e] = part[(i + e) * kBlockThreads + threadIdx.x];
+    for (int e = 0; e < kTogether; ++e) found[e] = part[(i + e) * threads + threadIdx.x];
 #pragma unroll
-    for (int e = 0; e < kTogether; ++e) {
-      float* to = sum + (i + e) * kVector;
-      to[0] += found[e].x, to[1] += found[e].y, to[2] += found[e].z, to[3] += found[e].w;
+    for (int e = 0; e < kTogether; ++e, sum += kVector) {
+      sum[0] += found[e].x, sum[1] += found[e].y, sum[2] += found[e].z, sum[3] += found[e].w;
     }
   }
 }

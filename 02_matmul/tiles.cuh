@@ -1,5 +1,5 @@
-// Shared by steps 5, 6, 23 and 24 (and few_rows.cu): the copies of a tile from global to shared
-// memory and from there to registers, in vectors of 16 bytes, and the elements of each thread.
+// Of the steps in fp32 from 5 on: the copies of a tile from global to shared memory
+// and from there to registers, in vectors of 16 bytes, and the elements of each thread.
 #pragma once
 
 #include "matmul.cuh"
@@ -21,8 +21,9 @@ constexpr int kVector = 4;  // floats in 16 bytes: the most that one instruction
 // A row of 128 elements ends where it began among the 32 banks; a vector of padding moves each row
 // by four banks. Two threads that store k and k + 4 of one row of A are then 16 banks apart, and
 // the 16 rows of a warp lie in the banks between.
+constexpr int kPitch = kTileM + kVector;
 template <int kExtent>
-using TileOf = float[kTileK][kExtent + kVector];
+using TileOf = float[kTileK][kExtent + kPitch - kTileM];
 using Tile = TileOf<kTileM>;
 
 __device__ inline float4 load_vector(const float* from) {
