@@ -285,7 +285,8 @@ tile::Status takes_shares(const Problem& p, const Buffers& buffers, const tile::
 // Step `stream_k`: how long a plan takes, in the cycles of cycles().
 // snippet-begin stream_cycles
 static double stream_cycles(const StreamPlan& plan, int multiprocessors) {
-  // Of a multiprocessor, for one k of its blocks, and of one block alone; measured on an H200.
+  // For one k, measured on an H200: of each block of a multiprocessor, and the least of all of
+  // them, since one block alone cannot use all of it.
   const double of_block = plan.words ? 70 : 128, alone = plan.words ? 158 : 160;
   const double blocks = std::ceil(1. * plan.pieces / multiprocessors);
   const double iterations =
@@ -293,8 +294,8 @@ static double stream_cycles(const StreamPlan& plan, int multiprocessors) {
   constexpr double kWave = 2500;  // the first loads, and the last stores
   const double product = std::max(blocks * of_block, alone) * 8 * iterations + kWave;
   if (plan.line == 0) return product;
-  // The counters are cleared before the kernel. A block begins anew for each tile of its piece, and
-  // the one with a tile's last k reads the sums of the others, one after the other.
+  // Another launch clears the counters. A block begins anew for each tile of its piece, and the one
+  // with a tile's last k reads the sums of the others, one after the other.
   constexpr double kCut = 30000, kPart = 1050;
   return product + kCut + kPart * (plan.tile / std::max(plan.length, 1u) + 1);
 }

@@ -22,7 +22,6 @@ __device__ unsigned begin_of(const StreamPlan& plan, unsigned piece) {
   return piece * plan.length + min(piece, plan.longer);
 }
 
-// snippet-begin kernel
 template <bool kWords, bool kAAlongK, bool kBAlongK>
 __global__ void __launch_bounds__(stream_rows<kWords>, kStreamThreads / stream_rows<kWords>)
     matmul_stream_k(Operand<float> a,    // [m][k]
@@ -109,7 +108,6 @@ __global__ void __launch_bounds__(stream_rows<kWords>, kStreamThreads / stream_r
     end = begin;
   }
 }
-// snippet-end kernel
 
 }  // namespace
 

@@ -21,6 +21,7 @@ class WordLoader {
     next_ = data + (kAlongK ? (x0 + x_) * ld + k_ : k_ * ld + x0 + x_);
   }
 
+  // snippet-begin fetch
   /// Begins to copy the next tile. Elements outside of the matrix count as zero.
   __device__ void fetch(TileOf<kExtent>& tile) {
     const tile::ptx::SharedAddress to(&tile[k_][x_]);
@@ -37,6 +38,7 @@ class WordLoader {
     next_ += kAlongK ? kTileK : kTileK * ld_;
     k_left_ -= kTileK;
   }
+  // snippet-end fetch
 
   /// The copies of this thread are there.
   __device__ void put(const TileOf<kExtent>&) const { tile::ptx::cp_async_wait_all(); }

@@ -100,9 +100,17 @@ void check_large(const Step& step, const Problem& p, const LargeMatrices& x) {
   CAPTURE(problem);
   REQUIRE(cudaMemset(x.around_c(), 0xff,
                      static_cast<std::size_t>(x.count_around_c() * x.element())) == cudaSuccess);
-  Status status = tile::run_step(step, p, x.buffers());
+  Buffers buffers = x.buffers();
+  DeviceMemory workspace;
+  constexpr std::int64_t kMostWorkspace = std::int64_t{1} << 30;
+  if (const std::int64_t bytes = most_workspace(step, p); bytes > 0 && bytes <= kMostWorkspace) {
+    REQUIRE(cudaMalloc(&buffers.workspace, static_cast<std::size_t>(bytes)) == cudaSuccess);
+    workspace.reset(static_cast<std::byte*>(buffers.workspace));
+    buffers.workspace_bytes = bytes;
+  }
+  Status status = tile::run_step(step, p, buffers);
   REQUIRE_MESSAGE(status.ok(), status.message);
-  status = check_product(p, x.buffers());
+  status = check_product(p, buffers);
   CHECK_MESSAGE(status.ok(), status.message);
   status = check_surroundings(x.around_c(), x.count_around_c(), x.c);
   CHECK_MESSAGE(status.ok(), status.message);
