@@ -6,8 +6,7 @@
 
 namespace matmul {
 
-/// As TileLoader, but copies of 4 bytes in the background take each float to its place, k first:
-/// they need no alignment, and no registers in which a vector along k would be turned.
+/// As TileLoader, but copies of 4 bytes in the background take each float to its place, k first.
 template <bool kAlongK, int kExtent, int kBlockThreads>
 class WordLoader {
  public:
@@ -39,7 +38,6 @@ class WordLoader {
     k_left_ -= kTileK;
   }
   // snippet-end fetch
-
   /// The copies of this thread are there.
   __device__ void put(const TileOf<kExtent>&) const { tile::ptx::cp_async_wait_all(); }
 
