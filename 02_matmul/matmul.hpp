@@ -121,8 +121,8 @@ inline constexpr tile::EnumSet<tile::Feature> kHopper{tile::Feature::bf16_mma,
 using Ladder = tile::Ladder<Problem, Buffers>;
 
 /// A copy of A or B reads and writes each element, which is then used in as many products as C has
-/// columns, or rows. With so many it pays: 4 bytes of bf16 take 1.6 ps at 2.5 TB/s, and each product
-/// takes some 30 fs less by TMA than element by element.
+/// columns, or rows. With so many it pays: 4 bytes of bf16 take 1.6 ps at 2.5 TB/s, and each
+/// product takes some 30 fs less by TMA than element by element.
 inline constexpr std::int64_t kUsesForCopy = 512;
 /// Whether steps that want rows of 16 bytes, and have a workspace, copy A, or B: its leading
 /// dimension is no multiple of 16 bytes, and its elements are used often enough.
@@ -308,7 +308,7 @@ inline constexpr Ladder::Step kSteps[] = {
      .launch = shares,
      .workspace_bytes = shares_bytes},
     {.name = "stream_k",
-     .idea = "all tiles' iterations in one line, in equal pieces; any rows in fp32",
+     .idea = "fp32: the last tiles' iterations in one line, in equal pieces; any rows",
      .types = kFp32,
      .needs = {tile::Feature::cp_async},
      .takes = takes_stream_k,

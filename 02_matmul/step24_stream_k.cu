@@ -1,12 +1,12 @@
-// Step 24: one line of iterations, cut into equal pieces.
+// Step 24: a line of iterations, cut into equal pieces.
 // Idea: tiles of C come in waves, and the last wave is seldom full. So the unit of work is no tile,
-//       but an iteration of the main loop. Those of all tiles lie in one line, tile after tile, and
-//       each block that the card holds at one time works on a piece of it.
+//       but an iteration of the main loop. Those of the last tiles lie in one line, tile after
+//       tile, and each block that the card runs at one time works on a piece of it.
 // Change: from step 6: a block walks over its piece from the end. Where a tile goes on in the next
 //         piece, it leaves its sums in the workspace. Where it has a tile's last k, it waits for
-//         the blocks before it, adds their sums and stores C. Rows that begin anywhere are copied
-//         float by float in the background. A tile is 128 x 128 or 64 x 128, as the launcher
-//         reckons.
+//         the blocks before it, adds their sums and stores C. Whole tiles follow. Rows that begin
+//         anywhere are copied float by float in the background, in tiles of 64 x 128. The launcher
+//         reckons which tiles are faster, and how many are cut.
 // Limit: the multiply-adds.
 #include "stream_tiles.cuh"
 #include "tile/host/launch.hpp"

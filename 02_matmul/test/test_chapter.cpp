@@ -201,6 +201,39 @@ TEST_SUITE("chapter") {
     }
   }
 
+  TEST_CASE("a line of iterations where it is reckoned to be faster, and all of it in pieces") {
+    const struct {
+      Shape shape;
+      bool taken;  // on a card of 132 multiprocessors
+    } wanted[] = {
+        {{3001, 3001, 3001}, true},       {{777, 1555, 3333}, true},   {{4096, 4096, 4096}, true},
+        {{3000, 3000, 3000}, true},       {{17, 4096, 4096}, true},    {{100, 1, 7}, true},
+        {{2000, 2000, 2000}, false},      {{2048, 2048, 2048}, false}, {{16, 4096, 4096}, false},
+        {{256, 256, 16384}, false},       {{255, 255, 16383}, false},  {{4096, 4096, 0}, false},
+        {{1 << 20, 1 << 20, 4096}, false}};
+    tile::Device card = tile::device();
+    card.multiprocessors = 132;
+    Buffers buffers{};
+    buffers.workspace_bytes = INT64_MAX;
+    for (const auto& w : wanted) {
+      const Problem p = plain(DType::fp32, w.shape);
+      const std::string problem = describe(p, {});
+      CAPTURE(problem);
+      CHECK(takes_stream_k(p, buffers, card).ok() == w.taken);
+      for (const int multiprocessors : {1, 4, 40, 132}) {
+        const StreamPlan plan = stream_plan(p, multiprocessors);
+        if (plan.pieces == 0) continue;
+        CHECK(plan.tile * 8 >= p.k);
+        CHECK(plan.line <= plan.tiles);
+        CHECK(std::int64_t{plan.length} * plan.pieces + plan.longer ==
+              std::int64_t{plan.line} * plan.tile);
+        CHECK((plan.tiles - plan.line) % plan.pieces == 0);
+        CHECK(stream_counters(plan) % 4 == 0);
+        CHECK((plan.line == 0 || stream_counters(plan) > plan.pieces));
+      }
+    }
+  }
+
   TEST_CASE("no card's best step rounds twice") {
     for (const int capability : {75, 80, 86, 89, 90, 100, 120}) {
       for (const DType type : tile::kDTypes) {
