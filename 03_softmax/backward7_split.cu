@@ -1,72 +1,180 @@
 // Backward, step 7: rows split over the card.
-// Idea: rows that no cluster holds, or few that are to fill the card, have pieces of 16 KiB, and
-// any
-//       block may work on any of them. A block cannot keep its pieces until all others have read
-//       theirs, since they may not have begun. It reads them again: from the L2, if not much was
-//       read in between.
-// Change: the sum of a row is merged in global memory, by the block that comes last
-//         (tile/split_rows.cuh). Rows may begin anywhere: what is stored is aligned, and what is
-//         loaded is shifted (tile/unaligned.cuh).
-// Limit: memory, while the L2 has what is read twice; and the wait for the slowest piece of a row.
+// Idea: rows that no cluster holds, or few that are to fill the card, are in the shared memory of a
+//       team of blocks, of as many as they need. All blocks are on the card at one time (a
+//       cooperative launch), so they can wait for one another, as those of a cluster do.
+// Change: a block's slices are as long as its shared memory. Rows may begin anywhere: chunks begin
+//         where dx is aligned. The sum of a row is merged through global memory
+//         (tile/team_rows.cuh). A chunk's place takes the next row's as soon as dx is on its way.
+// Limit: the wait of a team, once a row. What the card has no room for is read twice.
 #include "softmax.cuh"
 #include "tile/host/launch.hpp"
+#include "tile/host/split_plan.hpp"
 #include "tile/host/tensor_argument.hpp"
-#include "tile/split_rows.cuh"
+#include "tile/team_rows.cuh"
 
 namespace softmax {
 namespace {
 
-// snippet-begin kernel
-template <class T>
-__global__ void __launch_bounds__(tile::kSplitThreads)
-    softmax_backward_split(tile::Rows<const T> y,           // [rows][cols]
-                           tile::Rows<const T> dy,          // [rows][cols]
-                           tile::Rows<T> dx,                // [rows][cols]
-                           Params params,                   // sizes, scale, options
-                           tile::SplitRows<float> split) {  // what the blocks tell each other
-  using Slice = tile::PieceSlice<T>;
-  constexpr int kWidth = Slice::kWidth;
-  __shared__ tile::SplitItem item_smem;
-  __shared__ float sum_smem[2][tile::kSplitThreads / tile::kWarp];
-  __shared__ bool is_last_smem;
-  const tile::SplitItem item = split.take(&item_smem);
-  if (!item.exists) return;
-  T* dx_row = dx[item.row];
-  const std::int64_t visible = params.visible(item.row);
-  const std::int64_t first = tile::first_column(item, dx_row);
-  const Slice y_slice(y[item.row], first, visible, 0), dy_slice(dy[item.row], first, visible, 0);
-  const Gradient<> gradient(params);
-  float value[kWidth], dvalue[kWidth];  // a chunk of y and of dy
+constexpr int kThreads = 384, kThreadsAlone = 1024;  // of three blocks on a multiprocessor; of one
+constexpr int kNear = 2, kFar = 2;  // chunks of a thread together, of those kept and of the others
 
-  if (!item.writes) {
+/// The terms of a row's sum in a chunk of y and one of dy.
+template <class T, bool kPlain, int kWidth>
+__device__ __forceinline__ float sum_of(tile::Chunk<T, kWidth> y, tile::Chunk<T, kWidth> dy,
+                                        const Gradient<kPlain>& gradient) {
+  float value[kWidth], dvalue[kWidth], sum = 0;
+  y.to_floats(value);
+  dy.to_floats(dvalue);
+#pragma unroll
+  for (int e = 0; e < kWidth; ++e) sum += gradient.term(value[e], dvalue[e]);
+  return sum;
+}
+
+/// The chunk of dx.
+template <class T, bool kPlain, int kWidth>
+__device__ __forceinline__ tile::Chunk<T, kWidth> gradient_of(tile::Chunk<T, kWidth> y,
+                                                              tile::Chunk<T, kWidth> dy, float sum,
+                                                              const Gradient<kPlain>& gradient) {
+  float value[kWidth], dvalue[kWidth];
+  y.to_floats(value);
+  dy.to_floats(dvalue);
+#pragma unroll
+  for (int e = 0; e < kWidth; ++e) value[e] = gradient(value[e], dvalue[e], sum);
+  return tile::Chunk<T, kWidth>::from_floats(value);
+}
+
+// snippet-begin kernel
+template <class T, bool kPlain, int kBlockThreads, int kBlocks>
+__global__ void __launch_bounds__(kBlockThreads, kBlocks)
+    softmax_backward_split(tile::Rows<const T> y,       // [rows][cols]
+                           tile::Rows<const T> dy,      // [rows][cols]
+                           tile::Rows<T> dx,            // [rows][cols]
+                           Params params,               // sizes, scale, options
+                           tile::Teams<float> teams) {  // which blocks share a row
+  using Slice = tile::TeamSlice<T>;
+  constexpr int kWidth = Slice::kWidth;
+  extern __shared__ __align__(16) unsigned char row_smem[];  // chunks of y that are kept, and of dy
+  __shared__ float sum_smem[kBlockThreads / tile::kWarp];
+  const int chunks = teams.plan.chunks, kept = teams.plan.kept;
+  const int thread = static_cast<int>(threadIdx.x);
+  const Gradient<kPlain> gradient(params);
+  const tile::ptx::SharedAddress y_smem = row_smem, dy_smem = y_smem + kept * 16;
+  typename Slice::Chunk far[kFar], far_dy[kFar];
+
+  std::int64_t row = teams.team();  // one of those that exist
+  tile::TeamColumns columns = teams.columns(dx[row]);
+  std::int64_t visible = params.visible<kPlain>(row);
+  // Whole chunks of dy_slice are those of both.
+  Slice y_slice(y[row], columns, visible, y_smem);
+  Slice dy_slice(dy[row], columns, visible, dy_smem, y_slice.whole_end());
+  for (int j = thread; j < kept; j += kBlockThreads) {
+    if (!dy_slice.is_whole(j)) continue;
+    y_slice.copy(j);
+    dy_slice.copy(j);
+  }
+  for (unsigned turn = 0; row < params.rows; ++turn) {
     // sum y dy, of this thread's own elements, of the block's, and of the row's
     float sum = 0;
+    const int whole = dy_slice.whole_end();
+    for (int j = kept + thread; j < whole; j += kFar * kBlockThreads) {
 #pragma unroll
-    for (int i = 0; i < tile::kSplitChunks; ++i) {
-      y_slice.chunk[i].to_floats(value);
-      dy_slice.chunk[i].to_floats(dvalue);
+      for (int i = 0; i < kFar; ++i) {
+        const int at = j + i * kBlockThreads;
+        if (at < whole) far[i] = y_slice.far(at), far_dy[i] = dy_slice.far(at);
+      }
 #pragma unroll
-      for (int e = 0; e < kWidth; ++e) sum += gradient.term(value[e], dvalue[e]);
+      for (int i = 0; i < kFar; ++i) {
+        if (j + i * kBlockThreads < whole) sum += sum_of(far[i], far_dy[i], gradient);
+      }
     }
-    sum = tile::reduce_block(sum, tile::Add{}, sum_smem[0]);
-    split.publish(item, sum, tile::Add{}, sum_smem[1], &is_last_smem);
-    return;
-  }
+#pragma unroll 1
+    for (int j = thread; j < chunks; j += kBlockThreads) {
+      if (dy_slice.is_whole(j)) continue;
+      sum += sum_of(y_slice.part(j, 0), dy_slice.part(j, 0), gradient);
+    }
+    tile::ptx::cp_async_wait_all();
+#pragma unroll 2
+    for (int j = thread; j < kept; j += kBlockThreads) {
+      if (dy_slice.is_whole(j)) sum += sum_of(y_slice.near(j), dy_slice.near(j), gradient);
+    }
+    sum = teams.merge(tile::reduce_block(sum, tile::Add{}, sum_smem), turn, tile::Add{});
 
-  // dx = scale y (dy - sum)
-  const float sum = split.wait(item);
+    // dx = scale y (dy - sum)
+    T* dx_slice = dx[row] + columns.begin;
+    for (int j = kept + thread; j < whole; j += kFar * kBlockThreads) {
 #pragma unroll
-  for (int i = 0; i < tile::kSplitChunks; ++i) {
-    y_slice.chunk[i].to_floats(value);
-    dy_slice.chunk[i].to_floats(dvalue);
+      for (int i = 0; i < kFar; ++i) {
+        const int at = j + i * kBlockThreads;
+        if (at < whole) far[i] = y_slice.far(at), far_dy[i] = dy_slice.far(at);
+      }
 #pragma unroll
-    for (int e = 0; e < kWidth; ++e) {
-      value[e] = y_slice.column(i) + e < visible ? gradient(value[e], dvalue[e], sum) : 0;
+      for (int i = 0; i < kFar; ++i) {
+        const int at = j + i * kBlockThreads;
+        if (at >= whole) continue;
+        y_slice.store(dx_slice, at, gradient_of(far[i], far_dy[i], sum, gradient));
+      }
     }
-    tile::store_anywhere(dx_row, y_slice.column(i), params.cols, value);
+    const int cols = columns.count(params.cols), seen = columns.count(visible);
+#pragma unroll 1
+    for (int j = thread; j < chunks; j += kBlockThreads) {
+      if (dy_slice.is_whole(j)) continue;
+      const int col = y_slice.column(j);
+      float value[kWidth];
+      gradient_of(y_slice.part(j, 0), dy_slice.part(j, 0), sum, gradient).to_floats(value);
+#pragma unroll
+      for (int e = 0; e < kWidth; ++e) value[e] = col + e < seen ? value[e] : 0;
+      tile::store_anywhere(dx_slice, col, cols, value);
+    }
+
+    // The same for what was kept, and the next row's chunks in its place.
+    row += teams.plan.teams;
+    Slice next_y{}, next_dy{};
+    if (row < params.rows) {
+      columns = teams.columns(dx[row]);
+      visible = params.visible<kPlain>(row);
+      next_y = Slice(y[row], columns, visible, y_smem);
+      next_dy = Slice(dy[row], columns, visible, dy_smem, next_y.whole_end());
+    }
+    for (int j = thread; j < kept; j += kNear * kBlockThreads) {
+#pragma unroll
+      for (int i = 0; i < kNear; ++i) {
+        const int at = j + i * kBlockThreads;
+        if (at >= kept || !dy_slice.is_whole(at)) continue;
+        y_slice.store(dx_slice, at,
+                      gradient_of(y_slice.near(at), dy_slice.near(at), sum, gradient));
+      }
+#pragma unroll
+      for (int i = 0; i < kNear; ++i) {
+        const int at = j + i * kBlockThreads;
+        if (at >= kept || !next_dy.is_whole(at)) continue;
+        next_y.copy(at);
+        next_dy.copy(at);
+      }
+    }
+    y_slice = next_y;
+    dy_slice = next_dy;
   }
 }
 // snippet-end kernel
+
+template <class T, bool kPlain, int kBlockThreads, int kBlocks>
+tile::Status launch(const BackwardProblem& problem, const BackwardBuffers& buffers, void* stream) {
+  const auto kernel = softmax_backward_split<T, kPlain, kBlockThreads, kBlocks>;
+  const std::int64_t bytes = tile::team_bytes(tile::device(), kBlocks);
+  int blocks = 0;
+  TILE_TRY(tile::blocks_at_once(kernel, kBlockThreads, bytes, &blocks));
+  blocks = std::min(blocks, tile::device().multiprocessors * kBlocks);
+  const tile::TeamPlan plan = tile::team_plan(
+      problem.rows, tile::chunks_of_row(problem.cols, sizeof(T)), blocks, bytes / 32);
+  tile::Teams<float> teams;
+  TILE_TRY(tile::prepare_teams(plan, buffers.workspace, stream, &teams));
+  return tile::launch_together(
+      kernel, "softmax_backward_split", static_cast<unsigned>(plan.size * plan.teams),
+      kBlockThreads, bytes, stream,
+      tile::Rows<const T>{static_cast<const T*>(buffers.y), problem.ldy},
+      tile::Rows<const T>{static_cast<const T*>(buffers.dy), problem.lddy},
+      tile::Rows<T>{static_cast<T*>(buffers.dx), problem.lddx}, params_of(problem), teams);
+}
 
 }  // namespace
 
@@ -79,19 +187,16 @@ tile::Status takes_split(const BackwardProblem& problem, const BackwardBuffers& 
 }
 
 tile::Status split(const BackwardProblem& problem, const BackwardBuffers& buffers, void* stream) {
-  const tile::SplitPlan plan =
-      tile::split_plan(problem.rows, problem.cols, tile::size_bytes(problem.type));
-  unsigned blocks = 0;
-  TILE_TRY(tile::blocks_for("rows", plan.items(), 1, &blocks));
-  tile::SplitRows<float> rows;
-  TILE_TRY(tile::prepare_split(plan, buffers.workspace, stream, &rows));
+  const bool is_alone = tile::is_too_long_for_card(
+      2 * tile::chunks_of_row(problem.cols, tile::size_bytes(problem.type)), tile::device());
   return tile::with_element_type(problem.type, [&](auto element) {
     using T = decltype(element);
-    return tile::launch(
-        softmax_backward_split<T>, "softmax_backward_split", blocks, tile::kSplitThreads, 0, stream,
-        tile::Rows<const T>{static_cast<const T*>(buffers.y), problem.ldy},
-        tile::Rows<const T>{static_cast<const T*>(buffers.dy), problem.lddy},
-        tile::Rows<T>{static_cast<T*>(buffers.dx), problem.lddx}, params_of(problem), rows);
+    if (is_plain(problem)) {
+      return is_alone ? launch<T, true, kThreadsAlone, 1>(problem, buffers, stream)
+                      : launch<T, true, kThreads, 3>(problem, buffers, stream);
+    }
+    return is_alone ? launch<T, false, kThreadsAlone, 1>(problem, buffers, stream)
+                    : launch<T, false, kThreads, 3>(problem, buffers, stream);
   });
 }
 

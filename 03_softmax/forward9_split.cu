@@ -1,72 +1,166 @@
 // Forward, step 9: a row split over the card.
-// Idea: a row that no cluster holds, or one of few that are to fill the card, has pieces of 16 KiB,
-//       and any block may work on any of them. A block cannot keep its piece until all others have
-//       read theirs, since they may not have begun. It reads the piece again: from the L2, if not
-//       much was read in between.
-// Change: maximum and sum of a row are merged in global memory, by the block that comes last
-//         (tile/split_rows.cuh). Rows may begin anywhere: what is stored is aligned, and what is
-//         loaded is shifted (tile/unaligned.cuh).
-// Limit: memory, while the L2 has what is read twice; and the wait for the slowest piece of a row.
+// Idea: a row that no cluster holds, or one of few that are to fill the card, is in the shared
+//       memory of a team of blocks, of as many as it needs. All blocks are on the card at one time
+//       (a cooperative launch), so they can wait for one another, as those of a cluster do.
+// Change: a block's slice is as long as its shared memory. Rows may begin anywhere: chunks begin
+//         where y is aligned. Maximum and sum of a row are merged through global memory
+//         (tile/team_rows.cuh). A chunk's place takes the next row's as soon as y is on its way.
+// Limit: the wait of a team, once a row. What the card has no room for is read twice.
 #include "softmax.cuh"
 #include "tile/host/launch.hpp"
+#include "tile/host/split_plan.hpp"
 #include "tile/host/tensor_argument.hpp"
-#include "tile/split_rows.cuh"
+#include "tile/team_rows.cuh"
 
 namespace softmax {
 namespace {
 
-// snippet-begin kernel
-template <class T>
-__global__ void __launch_bounds__(tile::kSplitThreads)
-    softmax_split(tile::Rows<const T> x,            // [rows][cols]
-                  tile::Rows<T> y,                  // [rows][cols]
-                  Params params,                    // sizes, scale, options
-                  tile::SplitRows<MaxSum> split) {  // what the blocks tell each other
-  using Slice = tile::PieceSlice<T>;
-  constexpr int kWidth = Slice::kWidth;
-  __shared__ tile::SplitItem item_smem;
-  __shared__ MaxSum seen_smem[2][tile::kSplitThreads / tile::kWarp];
-  __shared__ bool is_last_smem;
-  const tile::SplitItem item = split.take(&item_smem);
-  if (!item.exists) return;
-  T* y_row = y[item.row];
-  const std::int64_t visible = params.visible(item.row);
-  const Slice x_slice(x[item.row], tile::first_column(item, y_row), visible, -INFINITY);
-  float value[kWidth];  // a chunk of x, then of y
+constexpr int kThreads = 384, kThreadsAlone = 512;  // of three blocks on a multiprocessor; of one
+constexpr int kNear = 2, kFar = 4;  // chunks of a thread together, of those kept and of the others
 
-  if (!item.writes) {
+/// `own` with the elements of a chunk more.
+template <class T, int kWidth>
+__device__ __forceinline__ MaxSum with_chunk(MaxSum own, tile::Chunk<T, kWidth> chunk,
+                                             MergeMaxSum merge) {
+  if (const float max = chunk.max(); max > own.max) own = {max, merge.rescaled(own, max)};
+  const float reference = finite_reference(own.max);
+  float value[kWidth], sum = 0;
+  chunk.to_floats(value);
+#pragma unroll
+  for (const float each : value) {
+    sum += tile::ptx::exp2_approx(merge.factor * (each - reference));
+  }
+  return {own.max, own.sum + sum};
+}
+
+/// A chunk of x to one of y.
+template <class T, bool kPlain, int kWidth>
+__device__ __forceinline__ tile::Chunk<T, kWidth> normalized(tile::Chunk<T, kWidth> chunk,
+                                                             const Normalize<kPlain>& normalize) {
+  float value[kWidth];
+  chunk.to_floats(value);
+#pragma unroll
+  for (float& each : value) each = normalize(each);
+  return tile::Chunk<T, kWidth>::from_floats(value);
+}
+
+// snippet-begin kernel
+template <class T, bool kPlain, int kBlockThreads, int kBlocks>
+__global__ void __launch_bounds__(kBlockThreads, kBlocks)
+    softmax_split(tile::Rows<const T> x,        // [rows][cols]
+                  tile::Rows<T> y,              // [rows][cols]
+                  Params params,                // sizes, scale, options
+                  tile::Teams<MaxSum> teams) {  // which blocks share a row
+  using Slice = tile::TeamSlice<T>;
+  constexpr int kWidth = Slice::kWidth;
+  extern __shared__ __align__(16) unsigned char row_smem[];  // chunks that the block keeps
+  __shared__ MaxSum seen_smem[kBlockThreads / tile::kWarp];
+  const int chunks = teams.plan.chunks, kept = teams.plan.kept;
+  const int thread = static_cast<int>(threadIdx.x);
+  const MergeMaxSum merge{params.factor};
+  typename Slice::Chunk far[kFar];
+
+  std::int64_t row = teams.team();  // one of those that exist
+  tile::TeamColumns columns = teams.columns(y[row]);
+  Slice x_slice(x[row], columns, params.visible<kPlain>(row), row_smem);
+  for (int j = thread; j < kept; j += kBlockThreads) {
+    if (x_slice.is_whole(j)) x_slice.copy(j);
+  }
+  for (unsigned turn = 0; row < params.rows; ++turn) {
     // Maximum and sum of this thread's own elements, of the block's, and of the row's.
-    MaxSum own{-INFINITY, 0};
+    MaxSum own = merge.identity();
+    const int whole = x_slice.whole_end();
+    for (int j = kept + thread; j < whole; j += kFar * kBlockThreads) {
 #pragma unroll
-    for (const auto& chunk : x_slice.chunk) own.max = fmaxf(own.max, chunk.max());
-    const float reference = finite_reference(own.max);
+      for (int i = 0; i < kFar; ++i) {
+        if (j + i * kBlockThreads < whole) far[i] = x_slice.far(j + i * kBlockThreads);
+      }
 #pragma unroll
-    for (const auto& chunk : x_slice.chunk) {
-      chunk.to_floats(value);
-#pragma unroll
-      for (const float each : value) {
-        own.sum += tile::ptx::exp2_approx(params.factor * (each - reference));
+      for (int i = 0; i < kFar; ++i) {
+        if (j + i * kBlockThreads < whole) own = with_chunk(own, far[i], merge);
       }
     }
-    const MergeMaxSum merge{params.factor};
-    const MaxSum seen = tile::reduce_block(own, merge, seen_smem[0]);
-    split.publish(item, seen, merge, seen_smem[1], &is_last_smem);
-    return;
-  }
-
-  // y = exp(z - max) / sum
-  const Normalize<> normalize(params, split.wait(item));
-#pragma unroll
-  for (int i = 0; i < tile::kSplitChunks; ++i) {
-    x_slice.chunk[i].to_floats(value);
-#pragma unroll
-    for (int e = 0; e < kWidth; ++e) {
-      value[e] = x_slice.column(i) + e < visible ? normalize(value[e]) : params.hidden();
+#pragma unroll 1
+    for (int j = thread; j < chunks; j += kBlockThreads) {
+      if (!x_slice.is_whole(j)) own = with_chunk(own, x_slice.part(j, -INFINITY), merge);
     }
-    tile::store_anywhere(y_row, x_slice.column(i), params.cols, value);
+    tile::ptx::cp_async_wait_all();
+#pragma unroll 2
+    for (int j = thread; j < kept; j += kBlockThreads) {
+      if (x_slice.is_whole(j)) own = with_chunk(own, x_slice.near(j), merge);
+    }
+    const MaxSum seen = teams.merge(tile::reduce_block(own, merge, seen_smem), turn, merge);
+
+    // y = exp(z - max) / sum
+    const Normalize<kPlain> normalize(params, seen);
+    T* y_slice = y[row] + columns.begin;
+    for (int j = kept + thread; j < whole; j += kFar * kBlockThreads) {
+#pragma unroll
+      for (int i = 0; i < kFar; ++i) {
+        if (j + i * kBlockThreads < whole) far[i] = x_slice.far(j + i * kBlockThreads);
+      }
+#pragma unroll
+      for (int i = 0; i < kFar; ++i) {
+        const int at = j + i * kBlockThreads;
+        if (at < whole) x_slice.store(y_slice, at, normalized(far[i], normalize));
+      }
+    }
+    const int cols = columns.count(params.cols);
+    const int visible = columns.count(params.visible<kPlain>(row));
+#pragma unroll 1
+    for (int j = thread; j < chunks; j += kBlockThreads) {
+      if (x_slice.is_whole(j)) continue;
+      const int col = x_slice.column(j);
+      float value[kWidth];
+      x_slice.part(j, 0).to_floats(value);
+#pragma unroll
+      for (int e = 0; e < kWidth; ++e) {
+        value[e] = col + e < visible ? normalize(value[e]) : params.hidden();
+      }
+      tile::store_anywhere(y_slice, col, cols, value);
+    }
+
+    // The same for what was kept, and the next row's chunks in its place.
+    row += teams.plan.teams;
+    Slice next_slice{};
+    if (row < params.rows) {
+      columns = teams.columns(y[row]);
+      next_slice = Slice(x[row], columns, params.visible<kPlain>(row), row_smem);
+    }
+    for (int j = thread; j < kept; j += kNear * kBlockThreads) {
+#pragma unroll
+      for (int i = 0; i < kNear; ++i) {
+        const int at = j + i * kBlockThreads;
+        if (at >= kept || !x_slice.is_whole(at)) continue;
+        x_slice.store(y_slice, at, normalized(x_slice.near(at), normalize));
+      }
+#pragma unroll
+      for (int i = 0; i < kNear; ++i) {
+        const int at = j + i * kBlockThreads;
+        if (at < kept && next_slice.is_whole(at)) next_slice.copy(at);
+      }
+    }
+    x_slice = next_slice;
   }
 }
 // snippet-end kernel
+
+template <class T, bool kPlain, int kBlockThreads, int kBlocks>
+tile::Status launch(const ForwardProblem& problem, const ForwardBuffers& buffers, void* stream) {
+  const auto kernel = softmax_split<T, kPlain, kBlockThreads, kBlocks>;
+  const std::int64_t bytes = tile::team_bytes(tile::device(), kBlocks);
+  int blocks = 0;
+  TILE_TRY(tile::blocks_at_once(kernel, kBlockThreads, bytes, &blocks));
+  blocks = std::min(blocks, tile::device().multiprocessors * kBlocks);
+  const tile::TeamPlan plan = tile::team_plan(
+      problem.rows, tile::chunks_of_row(problem.cols, sizeof(T)), blocks, bytes / 16);
+  tile::Teams<MaxSum> teams;
+  TILE_TRY(tile::prepare_teams(plan, buffers.workspace, stream, &teams));
+  return tile::launch_together(
+      kernel, "softmax_split", static_cast<unsigned>(plan.size * plan.teams), kBlockThreads, bytes,
+      stream, tile::Rows<const T>{static_cast<const T*>(buffers.x), problem.ldx},
+      tile::Rows<T>{static_cast<T*>(buffers.y), problem.ldy}, params_of(problem), teams);
+}
 
 }  // namespace
 
@@ -79,18 +173,16 @@ tile::Status takes_split(const ForwardProblem& problem, const ForwardBuffers& bu
 }
 
 tile::Status split(const ForwardProblem& problem, const ForwardBuffers& buffers, void* stream) {
-  const tile::SplitPlan plan =
-      tile::split_plan(problem.rows, problem.cols, tile::size_bytes(problem.type));
-  unsigned blocks = 0;
-  TILE_TRY(tile::blocks_for("rows", plan.items(), 1, &blocks));
-  tile::SplitRows<MaxSum> rows;
-  TILE_TRY(tile::prepare_split(plan, buffers.workspace, stream, &rows));
+  const bool is_alone = tile::is_too_long_for_card(
+      tile::chunks_of_row(problem.cols, tile::size_bytes(problem.type)), tile::device());
   return tile::with_element_type(problem.type, [&](auto element) {
     using T = decltype(element);
-    return tile::launch(softmax_split<T>, "softmax_split", blocks, tile::kSplitThreads, 0, stream,
-                        tile::Rows<const T>{static_cast<const T*>(buffers.x), problem.ldx},
-                        tile::Rows<T>{static_cast<T*>(buffers.y), problem.ldy}, params_of(problem),
-                        rows);
+    if (is_plain(problem)) {
+      return is_alone ? launch<T, true, kThreadsAlone, 1>(problem, buffers, stream)
+                      : launch<T, true, kThreads, 3>(problem, buffers, stream);
+    }
+    return is_alone ? launch<T, false, kThreadsAlone, 1>(problem, buffers, stream)
+                    : launch<T, false, kThreads, 3>(problem, buffers, stream);
   });
 }
 

@@ -1,6 +1,6 @@
 // How a block shares a row, for the steps that need to know it of one another.
 #include "softmax.hpp"
-#include "tile/host/split_plan.hpp"
+#include "tile/host/team_plan.hpp"
 
 namespace softmax {
 namespace {
@@ -37,12 +37,12 @@ bool is_read_once(const BackwardProblem& p, const BackwardBuffers& b) {
   return is_read_once(kBackwardLadder, "registers", p, b);
 }
 
-// Of each piece a maximum and a sum; backward a sum.
+// A row's maximum and sum, as each block has them; backward a sum.
 std::int64_t split_bytes(const ForwardProblem& p) {
-  return tile::split_bytes(p.rows, p.cols, tile::size_bytes(p.type), 2 * sizeof(float));
+  return is_empty(p) ? 0 : tile::team_workspace_bytes(2 * sizeof(float));
 }
 std::int64_t split_bytes(const BackwardProblem& p) {
-  return tile::split_bytes(p.rows, p.cols, tile::size_bytes(p.type), sizeof(float));
+  return is_empty(p) ? 0 : tile::team_workspace_bytes(sizeof(float));
 }
 
 }  // namespace softmax

@@ -1,5 +1,5 @@
-// How a kernel is launched and the launch is checked, in clusters of blocks (tile/ptx/cluster.cuh)
-// and without.
+// How a kernel is launched and the launch is checked: in clusters of blocks (tile/ptx/cluster.cuh)
+// and without, or with all of its blocks on the card at one time.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -32,7 +32,8 @@ struct LaunchName {
 /// attribute.
 class LaunchConfig {
  public:
-  LaunchConfig(dim3 grid, dim3 block, unsigned cluster, std::size_t shared_bytes, void* stream) {
+  LaunchConfig(dim3 grid, dim3 block, unsigned cluster, std::size_t shared_bytes, void* stream)
+      : cluster_(cluster) {
     attribute_.id = cudaLaunchAttributeClusterDimension;
     attribute_.val.clusterDim.x = cluster;
     attribute_.val.clusterDim.y = 1;
@@ -47,14 +48,21 @@ class LaunchConfig {
   LaunchConfig(const LaunchConfig&) = delete;
   LaunchConfig& operator=(const LaunchConfig&) = delete;
 
+  /// Makes a launch without clusters a cooperative one: all blocks are on the card at one time, or
+  /// none is launched.
+  void put_together() {
+    attribute_.id = cudaLaunchAttributeCooperative;
+    attribute_.val.cooperative = 1;
+    config_.numAttrs = 1;
+  }
+
   const cudaLaunchConfig_t& config() const { return config_; }
 
   /// Checks the cluster, and lets the kernel have what it needs. `call` begins the message.
   template <class... Parameters>
   Status prepare(void (*kernel)(Parameters...), const std::string& call) const {
-    const unsigned cluster = attribute_.val.clusterDim.x;
-    if (cluster != 1) TILE_TRY(check_cluster(cluster, call));
-    if (cluster > kPortableClusterSize) {
+    if (cluster_ != 1) TILE_TRY(check_cluster(call));
+    if (cluster_ > kPortableClusterSize) {
       TILE_RETURN_IF_CUDA_ERROR(
           cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
     }
@@ -62,11 +70,11 @@ class LaunchConfig {
   }
 
  private:
-  Status check_cluster(unsigned cluster, const std::string& call) const {
-    if (cluster == 0 || config_.gridDim.x % cluster != 0) {
+  Status check_cluster(const std::string& call) const {
+    if (cluster_ == 0 || config_.gridDim.x % cluster_ != 0) {
       return invalid_argument(call, "a grid of " + std::to_string(config_.gridDim.x) +
                                         " blocks along x cannot be cut into clusters of " +
-                                        std::to_string(cluster));
+                                        std::to_string(cluster_));
     }
     int card = 0, has_clusters = 0;
     TILE_RETURN_IF_CUDA_ERROR(cudaGetDevice(&card));
@@ -76,6 +84,7 @@ class LaunchConfig {
     return {};
   }
 
+  unsigned cluster_;  // blocks
   cudaLaunchAttribute attribute_{};
   cudaLaunchConfig_t config_{};
 };
@@ -94,6 +103,19 @@ Status clusters_at_once(void (*kernel)(Parameters...), const char* name, int thr
   return {};
 }
 
+/// How many blocks the card holds at one time, for kernels whose blocks wait for one another; at
+/// least 1.
+template <class... Parameters>
+Status blocks_at_once(void (*kernel)(Parameters...), int threads, std::size_t shared_bytes,
+                      int* count) {
+  TILE_TRY(allow_shared_bytes(kernel, shared_bytes));
+  TILE_RETURN_IF_CUDA_ERROR(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
+      count, reinterpret_cast<const void*>(kernel), threads, shared_bytes));
+  *count *= device().multiprocessors;
+  if (*count < 1) *count = 1;  // the launch itself reports why it is impossible
+  return {};
+}
+
 /// Whether a number among a kernel's arguments fits its parameter.
 template <class Parameter, class Argument>
 Status check_fits(const Argument& argument, const std::string& call) {
@@ -106,17 +128,14 @@ Status check_fits(const Argument& argument, const std::string& call) {
   return {};
 }
 
-/// Launches `kernel` in clusters of `cluster` blocks along x, each of `block` threads with
-/// `shared_bytes` of dynamic shared memory, in `stream`, a cudaStream_t. The status is that of the
-/// launch, as from launch_status(); without blocks there is nothing to launch. `name` is a literal.
+/// Launches `kernel` as the configuration says. The status is that of the launch, as from
+/// launch_status(); without blocks there is nothing to launch. `name` is a literal.
 template <class... Parameters, class... Arguments>
-Status launch_in_clusters(void (*kernel)(Parameters...), LaunchName name, dim3 grid, dim3 block,
-                          unsigned cluster, std::size_t shared_bytes, void* stream,
-                          const Arguments&... arguments) {
+Status launch_as(const LaunchConfig& launch, void (*kernel)(Parameters...), LaunchName name,
+                 const Arguments&... arguments) {
   static_assert(sizeof...(Parameters) == sizeof...(Arguments), "an argument for each parameter");
-  if (grid.x == 0) return {};
+  if (launch.config().gridDim.x == 0) return {};
   const std::string call = std::string("launch of ") + name.text;
-  const LaunchConfig launch(grid, block, cluster, shared_bytes, stream);
   TILE_TRY(launch.prepare(kernel, call));
   Status fits;
   static_cast<void>(((fits = check_fits<Parameters>(arguments, call)).ok() && ...));
@@ -128,6 +147,26 @@ Status launch_in_clusters(void (*kernel)(Parameters...), LaunchName name, dim3 g
     return cuda_status(error, call);
   }
   return launch_status(name.text);
+}
+
+/// Launches `kernel` in clusters of `cluster` blocks along x, each of `block` threads with
+/// `shared_bytes` of dynamic shared memory, in `stream`, a cudaStream_t.
+template <class... Parameters, class... Arguments>
+Status launch_in_clusters(void (*kernel)(Parameters...), LaunchName name, dim3 grid, dim3 block,
+                          unsigned cluster, std::size_t shared_bytes, void* stream,
+                          const Arguments&... arguments) {
+  return launch_as(LaunchConfig(grid, block, cluster, shared_bytes, stream), kernel, name,
+                   arguments...);
+}
+
+/// The same with all blocks on the card at one time, so that they may wait for one another: no more
+/// than blocks_at_once().
+template <class... Parameters, class... Arguments>
+Status launch_together(void (*kernel)(Parameters...), LaunchName name, dim3 grid, dim3 block,
+                       std::size_t shared_bytes, void* stream, const Arguments&... arguments) {
+  LaunchConfig launch(grid, block, 1, shared_bytes, stream);
+  launch.put_together();
+  return launch_as(launch, kernel, name, arguments...);
 }
 
 /// The same without clusters: what `kernel<<<grid, block, shared_bytes, stream>>>(arguments...)`

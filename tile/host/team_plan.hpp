@@ -1,0 +1,70 @@
+// How teams of blocks share the rows of a matrix: a row at a time, in the shared memory of all
+// blocks of a team. All blocks are on the card at one time.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "tile/host/device.hpp"
+
+namespace tile {
+
+inline constexpr int kMostTeamBlocks = 3;  // of a multiprocessor
+
+/// Which blocks share a row, and what of it each of them has.
+struct TeamPlan {
+  int size, teams;  // blocks of a team; teams
+  int chunks;       // of 16 bytes: of a row, for a block
+  int kept;         // of these in its shared memory, of each matrix; it reads the others twice
+};
+
+/// Chunks of a row that may begin anywhere in the first one.
+inline std::int64_t chunks_of_row(std::int64_t cols, std::size_t element_bytes) {
+  const auto width = static_cast<std::int64_t>(16 / element_bytes);
+  return (cols + 2 * (width - 1)) / width;
+}
+
+/// Dynamic shared memory for each of so many blocks on a multiprocessor.
+inline std::int64_t team_bytes(const Device& device, int blocks) {
+  constexpr std::int64_t kOther = 2048;  // 1 KiB that CUDA takes, and more than the kernels declare
+  return (device.shared_bytes_of_multiprocessor / blocks - kOther) / 16 * 16;
+}
+
+/// Whether the card has no room for even one row of so many chunks.
+inline bool is_too_long_for_card(std::int64_t chunks, const Device& device) {
+  const std::int64_t bytes = team_bytes(device, kMostTeamBlocks) * kMostTeamBlocks;
+  return chunks > device.multiprocessors * (bytes / 16);
+}
+
+// snippet-begin plan
+/// The teams of at most so many blocks, with room for `room` chunks in each, that take the least
+/// time. It is counted in chunks: those that a block moves, by half more those for which there is
+/// no room, and for each row as many as move while its blocks wait for one another.
+inline TeamPlan team_plan(std::int64_t rows, std::int64_t chunks, int blocks, std::int64_t room) {
+  constexpr std::int64_t kWait = 256;  // measured on an H200
+  TeamPlan best{};
+  std::int64_t least = INT64_MAX;
+  for (int size = 1; size <= blocks; ++size) {
+    const std::int64_t teams = std::min<std::int64_t>(blocks / size, rows);
+    const std::int64_t rounds = (rows + teams - 1) / teams;
+    const std::int64_t share = (chunks + size - 1) / size, kept = std::min(share, room);
+    const std::int64_t time = rounds * (2 * (share + kWait) + (share - kept));
+    if (time >= least) continue;
+    least = time;
+    best = {size, static_cast<int>(teams), static_cast<int>(share), static_cast<int>(kept)};
+  }
+  return best;
+}
+// snippet-end plan
+
+inline constexpr std::int64_t kTeamCounterBytes = 128;  // so that no two share a sector
+
+/// Bytes of what the blocks tell each other: a counter for each team, and of each block two values
+/// of `value_bytes`.
+inline std::int64_t team_workspace_bytes(std::size_t value_bytes) {
+  const std::int64_t blocks = std::int64_t{device().multiprocessors} * kMostTeamBlocks;
+  return blocks * (kTeamCounterBytes + 2 * static_cast<std::int64_t>(value_bytes));
+}
+
+}  // namespace tile

@@ -1,0 +1,141 @@
+// Rows that teams of blocks share: a block's slice of a row, and what the blocks of a team merge.
+#pragma once
+
+#include <climits>
+
+#include "tile/host/team_plan.hpp"
+#include "tile/ptx/cp_async.cuh"
+#include "tile/ptx/semaphore.cuh"
+#include "tile/ptx/store.cuh"
+#include "tile/reduce.cuh"
+#include "tile/row_edges.cuh"
+
+namespace tile {
+
+/// A block's columns of a row: those from `begin` on, after `lead` elements of chunk 0 that are not
+/// the row's.
+struct TeamColumns {
+  std::int64_t begin;
+  int lead, most;  // most: columns that its chunks have room for
+
+  /// How many of the row's first `cols` columns these are.
+  __device__ __forceinline__ int count(std::int64_t cols) const {
+    return static_cast<int>(max(min(cols - begin, std::int64_t{most}), std::int64_t{0}));
+  }
+};
+
+// snippet-begin slice
+/// A block's slice of a row that begins anywhere. Of its chunks the whole ones, which are chunks of
+/// memory as well, are kept in shared memory as far as there is room. The others, the row's ends
+/// and those of a row that lies in another way than the output, are read where they are needed. A
+/// kept chunk is always the same thread's, which waits for its own copies and needs no barrier.
+template <class T>
+class TeamSlice {
+ public:
+  static constexpr int kWidth = 16 / sizeof(T);
+  using Chunk = tile::Chunk<T, kWidth>;
+
+  TeamSlice() = default;
+  /// The row's first `cols` columns count. `row_smem` has the chunks that are kept. Whole chunks
+  /// are whole in another slice, too, if `whole_end` is that slice's.
+  __device__ __forceinline__ TeamSlice(const T* row, TeamColumns columns, std::int64_t cols,
+                                       ptx::SharedAddress row_smem, int whole_end = INT_MAX)
+      : from_(row + columns.begin),
+        lead_(columns.lead),
+        count_(columns.count(cols)),
+        whole_end_(misalignment(from_ - lead_) == 0 ? min((count_ + lead_) / kWidth, whole_end)
+                                                    : 0),
+        row_smem_(row_smem) {}
+
+  /// The column, of the block's, at which chunk j begins.
+  __device__ __forceinline__ int column(int j) const { return j * kWidth - lead_; }
+  /// Whole chunks are those before this one, but for chunk 0 if the row begins within it.
+  __device__ __forceinline__ int whole_end() const { return whole_end_; }
+  __device__ __forceinline__ bool is_whole(int j) const { return j < whole_end_ && column(j) >= 0; }
+
+  /// Starts to copy whole chunk j to shared memory.
+  __device__ __forceinline__ void copy(int j) const {
+    ptx::cp_async<16>(row_smem_ + j * 16, from_ + column(j));
+  }
+  /// That chunk, once ptx::cp_async_wait_all() has been passed.
+  __device__ __forceinline__ Chunk near(int j) const {
+    return {ptx::load_shared(row_smem_ + j * 16)};
+  }
+  /// A whole chunk from global memory; and any one, with `fill` where it has no column that counts.
+  __device__ __forceinline__ Chunk far(int j) const { return Chunk::load(from_ + column(j)); }
+  __device__ __forceinline__ Chunk part(int j, float fill) const {
+    Chunk chunk[1];
+    load_anywhere<T, kWidth>(from_, column(j), 0, count_, fill, chunk);
+    return chunk[0];
+  }
+  /// Whole chunk j to its place in `out`, the block's columns of the output.
+  __device__ __forceinline__ void store(T* out, int j, Chunk chunk) const {
+    ptx::store_global(out + column(j), chunk.words);
+  }
+
+ private:
+  const T* from_;
+  int lead_, count_;  // columns
+  int whole_end_;
+  ptx::SharedAddress row_smem_;
+};
+// snippet-end slice
+
+/// The teams, and what their blocks tell each other, in global memory. Team t has the rows t,
+/// t + teams, and so on. `Value` is what is merged over a row.
+template <class Value>
+struct Teams {
+  TeamPlan plan;
+  unsigned* arrived;  // [teams][kTeamCounterBytes / 4]: members, in all rows; 0 at first
+  Value* found;       // [teams][2][size]
+
+  __device__ int team() const { return static_cast<int>(blockIdx.x) / plan.size; }
+  __device__ int member() const { return static_cast<int>(blockIdx.x) % plan.size; }
+
+  /// The block's columns of a row. Its chunks begin where 16 bytes of `out` are aligned.
+  template <class T>
+  __device__ __forceinline__ TeamColumns columns(const T* out) const {
+    constexpr int kWidth = 16 / sizeof(T);
+    const int lead = misalignment(out), most = plan.chunks * kWidth;
+    if (member() == 0) return {0, lead, most - lead};
+    return {std::int64_t{member()} * most - lead, 0, most};
+  }
+
+  // snippet-begin merge
+  /// What the blocks of the team have found in the team's row `turn`, merged by each of them in the
+  /// order of the members: the same bits in all threads of all blocks.
+  ///
+  /// Two places for each block are enough. A block writes for turn i + 2 when it has seen that all
+  /// have arrived at turn i + 1, each of them after it had read what was found in turn i.
+  template <class Merge>
+  __device__ __forceinline__ Value merge(Value value, unsigned turn, Merge merge) const {
+    const int size = plan.size;
+    Value* of_turn = found + (2 * team() + turn % 2) * size;
+    if (threadIdx.x == 0) {
+      unsigned* counter = arrived + team() * (kTeamCounterBytes / 4);
+      of_turn[member()] = value;
+      ptx::semaphore_add(counter);
+      ptx::semaphore_wait_to_reach(counter, (turn + 1) * size);
+    }
+    __syncthreads();  // all members have arrived
+    Value all = merge.identity();
+    for (int i = static_cast<int>(threadIdx.x) % kWarp; i < size; i += kWarp) {
+      all = merge(all, of_turn[i]);
+    }
+    return reduce_lanes(all, merge);
+  }
+  // snippet-end merge
+};
+
+/// Where that lies in a workspace of team_workspace_bytes(), whose counters become 0 in the stream.
+template <class Value>
+Status prepare_teams(const TeamPlan& plan, void* workspace, void* stream, Teams<Value>* teams) {
+  const auto counters = static_cast<std::size_t>(plan.teams * kTeamCounterBytes);
+  auto* bytes = static_cast<char*>(workspace);
+  *teams = {plan, reinterpret_cast<unsigned*>(bytes), reinterpret_cast<Value*>(bytes + counters)};
+  TILE_RETURN_IF_CUDA_ERROR(
+      cudaMemsetAsync(workspace, 0, counters, static_cast<cudaStream_t>(stream)));
+  return {};
+}
+
+}  // namespace tile
