@@ -124,6 +124,25 @@ TEST_SUITE("step") {
         tile::OwnKernel::need_not_run);
   }
 
+  TEST_CASE("rows for which the shared memory of a card, or of half a card, has no room") {
+    for_each_step(
+        [](const auto& step, DType type) {
+          if (step.name != "split") return;
+          const tile::Device& card = tile::device();
+          // Of one matrix; backward there are two.
+          const std::int64_t all = card.multiprocessors * card.shared_bytes_of_multiprocessor /
+                                   static_cast<std::int64_t>(tile::size_bytes(type));
+          const std::int64_t room = is_forward(plain(step, type, 1, 1)) ? all : all / 2;
+          for (const bool log : {false, true}) {
+            check_exact(step, plain(step, type, 1, room + 1001, log));
+            // The block's room is a little less than its part of a multiprocessor.
+            check_exact(step, plain(step, type, 2, room / 2 + 1, log));
+            check_exact(step, causal(plain(step, type, 3, room / 2 + 1, log), 3));
+          }
+        },
+        tile::OwnKernel::need_not_run);
+  }
+
   TEST_CASE("pointers and rows aligned in every way") {
     for_each_step([](const auto& step, DType type) {
       const std::int64_t vector = vector_length(type);
