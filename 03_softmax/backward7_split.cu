@@ -43,7 +43,6 @@ __device__ __forceinline__ tile::Chunk<T, kWidth> gradient_of(tile::Chunk<T, kWi
   return tile::Chunk<T, kWidth>::from_floats(value);
 }
 
-// snippet-begin kernel
 template <class T, bool kPlain, int kBlockThreads, int kBlocks>
 __global__ void __launch_bounds__(kBlockThreads, kBlocks)
     softmax_backward_split(tile::Rows<const T> y,       // [rows][cols]
@@ -155,7 +154,6 @@ __global__ void __launch_bounds__(kBlockThreads, kBlocks)
     dy_slice = next_dy;
   }
 }
-// snippet-end kernel
 
 template <class T, bool kPlain, int kBlockThreads, int kBlocks>
 tile::Status launch(const BackwardProblem& problem, const BackwardBuffers& buffers, void* stream) {

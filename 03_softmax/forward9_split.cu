@@ -44,7 +44,6 @@ __device__ __forceinline__ tile::Chunk<T, kWidth> normalized(tile::Chunk<T, kWid
   return tile::Chunk<T, kWidth>::from_floats(value);
 }
 
-// snippet-begin kernel
 template <class T, bool kPlain, int kBlockThreads, int kBlocks>
 __global__ void __launch_bounds__(kBlockThreads, kBlocks)
     softmax_split(tile::Rows<const T> x,        // [rows][cols]
@@ -60,6 +59,7 @@ __global__ void __launch_bounds__(kBlockThreads, kBlocks)
   const MergeMaxSum merge{params.factor};
   typename Slice::Chunk far[kFar];
 
+  // snippet-begin first_pass
   std::int64_t row = teams.team();  // one of those that exist
   tile::TeamColumns columns = teams.columns(y[row]);
   Slice x_slice(x[row], columns, params.visible<kPlain>(row), row_smem);
@@ -90,6 +90,7 @@ __global__ void __launch_bounds__(kBlockThreads, kBlocks)
       if (x_slice.is_whole(j)) own = with_chunk(own, x_slice.near(j), merge);
     }
     const MaxSum seen = teams.merge(tile::reduce_block(own, merge, seen_smem), turn, merge);
+    // snippet-end first_pass
 
     // y = exp(z - max) / sum
     const Normalize<kPlain> normalize(params, seen);
@@ -120,6 +121,7 @@ __global__ void __launch_bounds__(kBlockThreads, kBlocks)
       tile::store_anywhere(y_slice, col, cols, value);
     }
 
+    // snippet-begin second_pass
     // The same for what was kept, and the next row's chunks in its place.
     row += teams.plan.teams;
     Slice next_slice{};
@@ -141,9 +143,9 @@ __global__ void __launch_bounds__(kBlockThreads, kBlocks)
       }
     }
     x_slice = next_slice;
+    // snippet-end second_pass
   }
 }
-// snippet-end kernel
 
 template <class T, bool kPlain, int kBlockThreads, int kBlocks>
 tile::Status launch(const ForwardProblem& problem, const ForwardBuffers& buffers, void* stream) {
