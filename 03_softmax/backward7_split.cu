@@ -16,7 +16,6 @@ namespace softmax {
 namespace {
 
 constexpr int kThreads = 384, kThreadsAlone = 1024;  // of three blocks on a multiprocessor; of one
-constexpr int kNear = 2, kFar = 2;  // chunks of a thread together, of those kept and of the others
 
 /// The terms of a row's sum in a chunk of y and one of dy.
 template <class T, bool kPlain, int kWidth>
@@ -52,29 +51,34 @@ __global__ void __launch_bounds__(kBlockThreads, kBlocks)
                            tile::Teams<float> teams) {  // which blocks share a row
   using Slice = tile::TeamSlice<T>;
   constexpr int kWidth = Slice::kWidth;
+  // Chunks of a thread together, of those kept and of the others. Options take registers.
+  constexpr int kNear = kPlain ? 2 : 1, kFar = kNear;
   extern __shared__ __align__(16) unsigned char row_smem[];  // chunks of y that are kept, and of dy
   __shared__ float sum_smem[kBlockThreads / tile::kWarp];
-  const int chunks = teams.plan.chunks, kept = teams.plan.kept;
+  const int chunks = teams.plan.chunks, kept = teams.plan.kept, group = teams.plan.group;
   const int thread = static_cast<int>(threadIdx.x);
   const Gradient<kPlain> gradient(params);
   const tile::ptx::SharedAddress y_smem = row_smem, dy_smem = y_smem + kept * 16;
   typename Slice::Chunk far[kFar], far_dy[kFar];
 
   std::int64_t row = teams.team();  // one of those that exist
-  tile::TeamColumns columns = teams.columns(dx[row]);
-  std::int64_t visible = params.visible<kPlain>(row);
   // Whole chunks of dy_slice are those of both.
-  Slice y_slice(y[row], columns, visible, y_smem);
-  Slice dy_slice(dy[row], columns, visible, dy_smem, y_slice.whole_end());
-  for (int j = thread; j < kept; j += kBlockThreads) {
-    if (!dy_slice.is_whole(j)) continue;
-    y_slice.copy(j);
-    dy_slice.copy(j);
+  Slice y_slice(y[row], teams.columns(dx[row]), params.visible<kPlain>(row), y_smem);
+  Slice dy_slice(dy[row], teams.columns(dx[row]), params.visible<kPlain>(row), dy_smem,
+                 y_slice.whole_end());
+  for (int begin = 0; begin < tile::kCopyGroups * group; begin += group) {
+    for (int j = begin + thread; j < min(begin + group, kept); j += kBlockThreads) {
+      if (!dy_slice.is_whole(j)) continue;
+      y_slice.copy(j);
+      dy_slice.copy(j);
+    }
+    tile::ptx::cp_async_commit();
   }
   for (unsigned turn = 0; row < params.rows; ++turn) {
     // sum y dy, of this thread's own elements, of the block's, and of the row's
     float sum = 0;
     const int whole = dy_slice.whole_end();
+#pragma unroll 1
     for (int j = kept + thread; j < whole; j += kFar * kBlockThreads) {
 #pragma unroll
       for (int i = 0; i < kFar; ++i) {
@@ -91,15 +95,19 @@ __global__ void __launch_bounds__(kBlockThreads, kBlocks)
       if (dy_slice.is_whole(j)) continue;
       sum += sum_of(y_slice.part(j, 0), dy_slice.part(j, 0), gradient);
     }
-    tile::ptx::cp_async_wait_all();
-#pragma unroll 2
-    for (int j = thread; j < kept; j += kBlockThreads) {
-      if (dy_slice.is_whole(j)) sum += sum_of(y_slice.near(j), dy_slice.near(j), gradient);
+    for (int g = 0; g < tile::kCopyGroups; ++g) {
+      tile::wait_for_group(g);
+#pragma unroll kNear
+      for (int j = g * group + thread; j < min((g + 1) * group, kept); j += kBlockThreads) {
+        if (dy_slice.is_whole(j)) sum += sum_of(y_slice.near(j), dy_slice.near(j), gradient);
+      }
     }
     sum = teams.merge(tile::reduce_block(sum, tile::Add{}, sum_smem), turn, tile::Add{});
 
     // dx = scale y (dy - sum)
+    const tile::TeamColumns columns = teams.columns(dx[row]);
     T* dx_slice = dx[row] + columns.begin;
+#pragma unroll 1
     for (int j = kept + thread; j < whole; j += kFar * kBlockThreads) {
 #pragma unroll
       for (int i = 0; i < kFar; ++i) {
@@ -113,7 +121,8 @@ __global__ void __launch_bounds__(kBlockThreads, kBlocks)
         y_slice.store(dx_slice, at, gradient_of(far[i], far_dy[i], sum, gradient));
       }
     }
-    const int cols = columns.count(params.cols), seen = columns.count(visible);
+    const int cols = columns.count(params.cols);
+    const int visible = columns.count(params.visible<kPlain>(row));
 #pragma unroll 1
     for (int j = thread; j < chunks; j += kBlockThreads) {
       if (dy_slice.is_whole(j)) continue;
@@ -121,7 +130,7 @@ __global__ void __launch_bounds__(kBlockThreads, kBlocks)
       float value[kWidth];
       gradient_of(y_slice.part(j, 0), dy_slice.part(j, 0), sum, gradient).to_floats(value);
 #pragma unroll
-      for (int e = 0; e < kWidth; ++e) value[e] = col + e < seen ? value[e] : 0;
+      for (int e = 0; e < kWidth; ++e) value[e] = col + e < visible ? value[e] : 0;
       tile::store_anywhere(dx_slice, col, cols, value);
     }
 
@@ -129,26 +138,29 @@ __global__ void __launch_bounds__(kBlockThreads, kBlocks)
     row += teams.plan.teams;
     Slice next_y{}, next_dy{};
     if (row < params.rows) {
-      columns = teams.columns(dx[row]);
-      visible = params.visible<kPlain>(row);
-      next_y = Slice(y[row], columns, visible, y_smem);
-      next_dy = Slice(dy[row], columns, visible, dy_smem, next_y.whole_end());
+      next_y = Slice(y[row], teams.columns(dx[row]), params.visible<kPlain>(row), y_smem);
+      next_dy = Slice(dy[row], teams.columns(dx[row]), params.visible<kPlain>(row), dy_smem,
+                      next_y.whole_end());
     }
-    for (int j = thread; j < kept; j += kNear * kBlockThreads) {
+    for (int begin = 0; begin < tile::kCopyGroups * group; begin += group) {
+      const int end = min(begin + group, kept);
+      for (int j = begin + thread; j < end; j += kNear * kBlockThreads) {
 #pragma unroll
-      for (int i = 0; i < kNear; ++i) {
-        const int at = j + i * kBlockThreads;
-        if (at >= kept || !dy_slice.is_whole(at)) continue;
-        y_slice.store(dx_slice, at,
-                      gradient_of(y_slice.near(at), dy_slice.near(at), sum, gradient));
-      }
+        for (int i = 0; i < kNear; ++i) {
+          const int at = j + i * kBlockThreads;
+          if (at >= end || !dy_slice.is_whole(at)) continue;
+          y_slice.store(dx_slice, at,
+                        gradient_of(y_slice.near(at), dy_slice.near(at), sum, gradient));
+        }
 #pragma unroll
-      for (int i = 0; i < kNear; ++i) {
-        const int at = j + i * kBlockThreads;
-        if (at >= kept || !next_dy.is_whole(at)) continue;
-        next_y.copy(at);
-        next_dy.copy(at);
+        for (int i = 0; i < kNear; ++i) {
+          const int at = j + i * kBlockThreads;
+          if (at >= end || !next_dy.is_whole(at)) continue;
+          next_y.copy(at);
+          next_dy.copy(at);
+        }
       }
+      tile::ptx::cp_async_commit();
     }
     y_slice = next_y;
     dy_slice = next_dy;
@@ -162,8 +174,9 @@ tile::Status launch(const BackwardProblem& problem, const BackwardBuffers& buffe
   int blocks = 0;
   TILE_TRY(tile::blocks_at_once(kernel, kBlockThreads, bytes, &blocks));
   blocks = std::min(blocks, tile::device().multiprocessors * kBlocks);
-  const tile::TeamPlan plan = tile::team_plan(
-      problem.rows, tile::chunks_of_row(problem.cols, sizeof(T)), blocks, bytes / 32);
+  const tile::TeamPlan plan =
+      tile::team_plan(problem.rows, tile::chunks_of_row(problem.cols, sizeof(T)), blocks,
+                      kBlockThreads, bytes / 32);
   tile::Teams<float> teams;
   TILE_TRY(tile::prepare_teams(plan, buffers.workspace, stream, &teams));
   return tile::launch_together(

@@ -16,7 +16,7 @@ namespace softmax {
 namespace {
 
 constexpr int kThreads = 384, kThreadsAlone = 512;  // of three blocks on a multiprocessor; of one
-constexpr int kNear = 2, kFar = 4;  // chunks of a thread together, of those kept and of the others
+constexpr int kNear = 3, kFar = 4;  // chunks of a thread together, of those kept and of the others
 
 /// `own` with the elements of a chunk more.
 template <class T, int kWidth>
@@ -54,17 +54,19 @@ __global__ void __launch_bounds__(kBlockThreads, kBlocks)
   constexpr int kWidth = Slice::kWidth;
   extern __shared__ __align__(16) unsigned char row_smem[];  // chunks that the block keeps
   __shared__ MaxSum seen_smem[kBlockThreads / tile::kWarp];
-  const int chunks = teams.plan.chunks, kept = teams.plan.kept;
+  const int chunks = teams.plan.chunks, kept = teams.plan.kept, group = teams.plan.group;
   const int thread = static_cast<int>(threadIdx.x);
   const MergeMaxSum merge{params.factor};
   typename Slice::Chunk far[kFar];
 
   // snippet-begin first_pass
   std::int64_t row = teams.team();  // one of those that exist
-  tile::TeamColumns columns = teams.columns(y[row]);
-  Slice x_slice(x[row], columns, params.visible<kPlain>(row), row_smem);
-  for (int j = thread; j < kept; j += kBlockThreads) {
-    if (x_slice.is_whole(j)) x_slice.copy(j);
+  Slice x_slice(x[row], teams.columns(y[row]), params.visible<kPlain>(row), row_smem);
+  for (int begin = 0; begin < tile::kCopyGroups * group; begin += group) {
+    for (int j = begin + thread; j < min(begin + group, kept); j += kBlockThreads) {
+      if (x_slice.is_whole(j)) x_slice.copy(j);
+    }
+    tile::ptx::cp_async_commit();
   }
   for (unsigned turn = 0; row < params.rows; ++turn) {
     // Maximum and sum of this thread's own elements, of the block's, and of the row's.
@@ -84,16 +86,19 @@ __global__ void __launch_bounds__(kBlockThreads, kBlocks)
     for (int j = thread; j < chunks; j += kBlockThreads) {
       if (!x_slice.is_whole(j)) own = with_chunk(own, x_slice.part(j, -INFINITY), merge);
     }
-    tile::ptx::cp_async_wait_all();
+    for (int g = 0; g < tile::kCopyGroups; ++g) {
+      tile::wait_for_group(g);
 #pragma unroll 2
-    for (int j = thread; j < kept; j += kBlockThreads) {
-      if (x_slice.is_whole(j)) own = with_chunk(own, x_slice.near(j), merge);
+      for (int j = g * group + thread; j < min((g + 1) * group, kept); j += kBlockThreads) {
+        if (x_slice.is_whole(j)) own = with_chunk(own, x_slice.near(j), merge);
+      }
     }
     const MaxSum seen = teams.merge(tile::reduce_block(own, merge, seen_smem), turn, merge);
     // snippet-end first_pass
 
     // y = exp(z - max) / sum
     const Normalize<kPlain> normalize(params, seen);
+    const tile::TeamColumns columns = teams.columns(y[row]);
     T* y_slice = y[row] + columns.begin;
     for (int j = kept + thread; j < whole; j += kFar * kBlockThreads) {
 #pragma unroll
@@ -126,21 +131,24 @@ __global__ void __launch_bounds__(kBlockThreads, kBlocks)
     row += teams.plan.teams;
     Slice next_slice{};
     if (row < params.rows) {
-      columns = teams.columns(y[row]);
-      next_slice = Slice(x[row], columns, params.visible<kPlain>(row), row_smem);
+      next_slice = Slice(x[row], teams.columns(y[row]), params.visible<kPlain>(row), row_smem);
     }
-    for (int j = thread; j < kept; j += kNear * kBlockThreads) {
+    for (int begin = 0; begin < tile::kCopyGroups * group; begin += group) {
+      const int end = min(begin + group, kept);
+      for (int j = begin + thread; j < end; j += kNear * kBlockThreads) {
 #pragma unroll
-      for (int i = 0; i < kNear; ++i) {
-        const int at = j + i * kBlockThreads;
-        if (at >= kept || !x_slice.is_whole(at)) continue;
-        x_slice.store(y_slice, at, normalized(x_slice.near(at), normalize));
-      }
+        for (int i = 0; i < kNear; ++i) {
+          const int at = j + i * kBlockThreads;
+          if (at >= end || !x_slice.is_whole(at)) continue;
+          x_slice.store(y_slice, at, normalized(x_slice.near(at), normalize));
+        }
 #pragma unroll
-      for (int i = 0; i < kNear; ++i) {
-        const int at = j + i * kBlockThreads;
-        if (at < kept && next_slice.is_whole(at)) next_slice.copy(at);
+        for (int i = 0; i < kNear; ++i) {
+          const int at = j + i * kBlockThreads;
+          if (at < end && next_slice.is_whole(at)) next_slice.copy(at);
+        }
       }
+      tile::ptx::cp_async_commit();
     }
     x_slice = next_slice;
     // snippet-end second_pass
@@ -154,8 +162,9 @@ tile::Status launch(const ForwardProblem& problem, const ForwardBuffers& buffers
   int blocks = 0;
   TILE_TRY(tile::blocks_at_once(kernel, kBlockThreads, bytes, &blocks));
   blocks = std::min(blocks, tile::device().multiprocessors * kBlocks);
-  const tile::TeamPlan plan = tile::team_plan(
-      problem.rows, tile::chunks_of_row(problem.cols, sizeof(T)), blocks, bytes / 16);
+  const tile::TeamPlan plan =
+      tile::team_plan(problem.rows, tile::chunks_of_row(problem.cols, sizeof(T)), blocks,
+                      kBlockThreads, bytes / 16);
   tile::Teams<MaxSum> teams;
   TILE_TRY(tile::prepare_teams(plan, buffers.workspace, stream, &teams));
   return tile::launch_together(

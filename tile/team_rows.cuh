@@ -57,7 +57,7 @@ class TeamSlice {
   __device__ __forceinline__ void copy(int j) const {
     ptx::cp_async<16>(row_smem_ + j * 16, from_ + column(j));
   }
-  /// That chunk, once ptx::cp_async_wait_all() has been passed.
+  /// That chunk, once this thread has waited for its group.
   __device__ __forceinline__ Chunk near(int j) const {
     return {ptx::load_shared(row_smem_ + j * 16)};
   }
@@ -80,6 +80,19 @@ class TeamSlice {
   ptx::SharedAddress row_smem_;
 };
 // snippet-end slice
+
+// snippet-begin groups
+/// Waits for group `group` of those that this thread has committed last.
+__device__ __forceinline__ void wait_for_group(int group) {
+  static_assert(kCopyGroups == 4);
+  switch (group) {
+    case 0: return ptx::cp_async_wait<3>();
+    case 1: return ptx::cp_async_wait<2>();
+    case 2: return ptx::cp_async_wait<1>();
+    default: return ptx::cp_async_wait<0>();
+  }
+}
+// snippet-end groups
 
 /// The teams, and what their blocks tell each other, in global memory. Team t has the rows t,
 /// t + teams, and so on. `Value` is what is merged over a row.

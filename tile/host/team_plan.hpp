@@ -11,12 +11,16 @@
 namespace tile {
 
 inline constexpr int kMostTeamBlocks = 3;  // of a multiprocessor
+/// A thread copies its chunks of a row in so many groups, and works on those that have come while
+/// the others are on their way.
+inline constexpr int kCopyGroups = 4;
 
 /// Which blocks share a row, and what of it each of them has.
 struct TeamPlan {
   int size, teams;  // blocks of a team; teams
   int chunks;       // of 16 bytes: of a row, for a block
   int kept;         // of these in its shared memory, of each matrix; it reads the others twice
+  int group;        // of those, that are copied together: as many for each thread
 };
 
 /// Chunks of a row that may begin anywhere in the first one.
@@ -38,10 +42,11 @@ inline bool is_too_long_for_card(std::int64_t chunks, const Device& device) {
 }
 
 // snippet-begin plan
-/// The teams of at most so many blocks, with room for `room` chunks in each, that take the least
-/// time. It is counted in chunks: those that a block moves, by half more those for which there is
-/// no room, and for each row as many as move while its blocks wait for one another.
-inline TeamPlan team_plan(std::int64_t rows, std::int64_t chunks, int blocks, std::int64_t room) {
+/// The teams of at most so many blocks of `threads`, with room for `room` chunks in each, that take
+/// the least time. It is counted in chunks: those that a block moves, by half more those for which
+/// there is no room, and for each row as many as move while its blocks wait for one another.
+inline TeamPlan team_plan(std::int64_t rows, std::int64_t chunks, int blocks, int threads,
+                          std::int64_t room) {
   constexpr std::int64_t kWait = 256;  // measured on an H200
   TeamPlan best{};
   std::int64_t least = INT64_MAX;
@@ -52,8 +57,10 @@ inline TeamPlan team_plan(std::int64_t rows, std::int64_t chunks, int blocks, st
     const std::int64_t time = rounds * (2 * (share + kWait) + (share - kept));
     if (time >= least) continue;
     least = time;
-    best = {size, static_cast<int>(teams), static_cast<int>(share), static_cast<int>(kept)};
+    best = {size, static_cast<int>(teams), static_cast<int>(share), static_cast<int>(kept), 0};
   }
+  const int groups = kCopyGroups * threads;
+  best.group = (best.kept + groups - 1) / groups * threads;
   return best;
 }
 // snippet-end plan
