@@ -9,7 +9,8 @@
 namespace softmax {
 namespace {
 
-constexpr int kMaxWords = 8;  // of a thread, of y and of dy
+constexpr int kMostThreads = 512;  // of a row
+constexpr int kMaxWords = 8;       // of a thread, of y and of dy
 
 template <class T, int kThreads, int kWords, bool kPlain>
 __global__ void __launch_bounds__(tile::RowWords<T, kThreads, kWords>::kBlock,
@@ -61,7 +62,7 @@ __global__ void __launch_bounds__(tile::RowWords<T, kThreads, kWords>::kBlock,
     dy_word[i].to_floats(dvalue);
 #pragma unroll
     for (int e = 0; e < Words::kWidth; ++e) value[e] = gradient(value[e], dvalue[e], sum);
-    Words::Word::from_floats(value).store(dx_row + words.column(i));
+    Words::Word::from_floats(value).store(words.at(dx_row, i));
   }
 }
 
@@ -73,24 +74,28 @@ tile::Status takes_words(const BackwardProblem& p, const BackwardBuffers& b, con
   }
   TILE_TRY(tile::check_words_alike(p.type, b.y, p.ldy, "dy", b.dy, "lddy", p.lddy));
   TILE_TRY(tile::check_words_alike(p.type, b.y, p.ldy, "dx", b.dx, "lddx", p.lddx));
-  return tile::with_word_plan<kMaxWords>(p.type, p.cols, [](auto, auto) { return tile::Status{}; });
+  return tile::check_word_plan<kMaxWords, kMostThreads>(p.type, p.cols);
 }
 
 tile::Status words(const BackwardProblem& p, const BackwardBuffers& b, void* stream) {
   return tile::with_element_type(p.type, [&](auto element) {
     using T = decltype(element);
-    return tile::with_word_plan<kMaxWords>(p.type, p.cols, [&](auto threads, auto of_thread) {
+    const auto launch = [&]<bool kPlain>(auto threads, auto of_thread) {
       constexpr int kThreads = threads, kBlock = tile::RowWords<T, kThreads, of_thread>::kBlock;
       unsigned blocks = 0;
       TILE_TRY(tile::blocks_for("rows", p.rows, kBlock / kThreads, &blocks));
-      const auto kernel = is_plain(p) ? softmax_backward_words<T, kThreads, of_thread, true>
-                                      : softmax_backward_words<T, kThreads, of_thread, false>;
-      return tile::launch(kernel, "softmax_backward_words", blocks,
-                          dim3(kThreads, kBlock / kThreads), 0, stream,
-                          tile::Rows<const T>{static_cast<const T*>(b.y), p.ldy},
+      return tile::launch(softmax_backward_words<T, kThreads, of_thread, kPlain>,
+                          "softmax_backward_words", blocks, dim3(kThreads, kBlock / kThreads), 0,
+                          stream, tile::Rows<const T>{static_cast<const T*>(b.y), p.ldy},
                           tile::Rows<const T>{static_cast<const T*>(b.dy), p.lddy},
                           tile::Rows<T>{static_cast<T*>(b.dx), p.lddx}, params_of(p));
-    });
+    };
+    if (is_plain(p)) {
+      return tile::with_word_plan<kMaxWords, kMostThreads, false>(
+          p.type, p.cols, [&](auto... of) { return launch.template operator()<true>(of...); });
+    }
+    return tile::with_word_plan<kMaxWords, kMostThreads, true>(
+        p.type, p.cols, [&](auto... of) { return launch.template operator()<false>(of...); });
   });
 }
 

@@ -14,7 +14,8 @@
 namespace softmax {
 namespace {
 
-constexpr int kMaxWords = 16;  // of a thread
+constexpr int kMostThreads = 256;  // of a row
+constexpr int kMaxWords = 16;      // of a thread
 /// With more words than that exponentials are computed twice: then registers hold 1,280 threads.
 constexpr int kKept = 9;
 
@@ -59,16 +60,18 @@ __global__ void __launch_bounds__(tile::RowWords<T, kThreads, kWords>::kBlock,
   const auto power = [&](float v) {
     return tile::ptx::exp2_approx(params.factor * (v - reference));
   };
-  float sum = power(x_end);
+  constexpr bool kKeeps = kPlain && kWords <= kKept;
+  float power_of[kKeeps ? kWords : 1][kWidth], sum = power(x_end);
 #pragma unroll
-  for (const auto& each : word) {
-    each.to_floats(value);
+  for (int i = 0; i < kWords; ++i) {
+    auto& powers = power_of[kKeeps ? i : 0];
+    word[i].to_floats(powers);
 #pragma unroll
-    for (const float v : value) sum += power(v);
+    for (float& v : powers) sum += v = power(v);
   }
   sum = Words::reduce(sum, tile::Add{}, sum_smem);
 
-  if (kWords > kKept) Words::hide(word);
+  if (!kKeeps) Words::hide(word);
   const Normalize<kPlain> normalize(params, {max, sum});
   const auto finish = [&](float v) {
     return kPlain || !params.log ? power(v) * normalize.last : normalize(v);
@@ -79,8 +82,10 @@ __global__ void __launch_bounds__(tile::RowWords<T, kThreads, kWords>::kBlock,
     if (!words.has(i)) continue;
     word[i].to_floats(value);
 #pragma unroll
-    for (float& v : value) v = finish(v);
-    Words::Word::from_floats(value).store(y_row + words.column(i));
+    for (int e = 0; e < kWidth; ++e) {
+      value[e] = kKeeps ? power_of[kKeeps ? i : 0][e] * normalize.last : finish(value[e]);
+    }
+    Words::Word::from_floats(value).store(words.at(y_row, i));
   }
 }
 // snippet-end kernel
@@ -91,26 +96,28 @@ tile::Status takes_words(const ForwardProblem& p, const ForwardBuffers& b, const
   if (check_chunks(p, b).ok()) {
     return tile::unsupported("cols", std::to_string(p.cols) + " fill chunks of 16 bytes");
   }
-  if (p.cols * static_cast<std::int64_t>(tile::size_bytes(p.type)) > kMostWordBytes) {
-    return tile::unsupported("cols", std::to_string(p.cols) + " are as fast in shared memory");
-  }
   TILE_TRY(tile::check_words_alike(p.type, b.x, p.ldx, "y", b.y, "ldy", p.ldy));
-  return tile::with_word_plan<kMaxWords>(p.type, p.cols, [](auto, auto) { return tile::Status{}; });
+  return tile::check_word_plan<kMaxWords, kMostThreads>(p.type, p.cols);
 }
 
 tile::Status words(const ForwardProblem& p, const ForwardBuffers& b, void* stream) {
   return tile::with_element_type(p.type, [&](auto element) {
     using T = decltype(element);
-    return tile::with_word_plan<kMaxWords>(p.type, p.cols, [&](auto threads, auto of_thread) {
+    const auto launch = [&]<bool kPlain>(auto threads, auto of_thread) {
       constexpr int kThreads = threads, kBlock = tile::RowWords<T, kThreads, of_thread>::kBlock;
       unsigned blocks = 0;
       TILE_TRY(tile::blocks_for("rows", p.rows, kBlock / kThreads, &blocks));
-      const auto kernel = is_plain(p) ? softmax_words<T, kThreads, of_thread, true>
-                                      : softmax_words<T, kThreads, of_thread, false>;
-      return tile::launch(kernel, "softmax_words", blocks, dim3(kThreads, kBlock / kThreads), 0,
-                          stream, tile::Rows<const T>{static_cast<const T*>(b.x), p.ldx},
+      return tile::launch(softmax_words<T, kThreads, of_thread, kPlain>, "softmax_words", blocks,
+                          dim3(kThreads, kBlock / kThreads), 0, stream,
+                          tile::Rows<const T>{static_cast<const T*>(b.x), p.ldx},
                           tile::Rows<T>{static_cast<T*>(b.y), p.ldy}, params_of(p));
-    });
+    };
+    if (is_plain(p)) {
+      return tile::with_word_plan<kMaxWords, kMostThreads, false>(
+          p.type, p.cols, [&](auto... of) { return launch.template operator()<true>(of...); });
+    }
+    return tile::with_word_plan<kMaxWords, kMostThreads, true>(
+        p.type, p.cols, [&](auto... of) { return launch.template operator()<false>(of...); });
   });
 }
 

@@ -12,8 +12,6 @@
 namespace layernorm {
 namespace {
 
-constexpr int kMaxWords = 16;  // of a thread
-
 // snippet-begin kernel
 template <class T, int kThreads, int kWords>
 __global__ void __launch_bounds__(tile::RowWords<T, kThreads, kWords>::kBlock,
@@ -33,12 +31,11 @@ __global__ void __launch_bounds__(tile::RowWords<T, kThreads, kWords>::kBlock,
   const std::int64_t row = Words::row();
   const T* x_row = x[row];  // lanes without a row still take part in shuffles
   const Words words(x_row, row < rows ? static_cast<int>(cols) : 0);
-  const int end = words.end();
 
   typename Words::Word word[kWords];
   words.load(x_row, 0, word);
   const float origin = centred && row < rows ? static_cast<float>(x_row[0]) : 0;
-  float x_end = end >= 0 ? static_cast<float>(x_row[end]) - origin : 0;
+  float x_end = words.end() >= 0 ? static_cast<float>(x_row[words.end()]) - origin : 0;
   float value[Words::kWidth];  // a word of x, then of y
 
   // mean = x_0 + sum (x - x_0) / n; row_mean is the second term
@@ -56,7 +53,7 @@ __global__ void __launch_bounds__(tile::RowWords<T, kThreads, kWords>::kBlock,
   }
   // rstd = 1 / sqrt(sum (x - mean)^2 / n + eps)
   x_end -= row_mean;
-  float squares = end >= 0 ? x_end * x_end : 0;
+  float squares = words.end() >= 0 ? x_end * x_end : 0;
 #pragma unroll
   for (int i = 0; i < kWords; ++i) {
     if (!words.has(i)) continue;
@@ -79,20 +76,22 @@ __global__ void __launch_bounds__(tile::RowWords<T, kThreads, kWords>::kBlock,
   T* y_row = y[row];
   const auto finish = [&](auto has_both) {  // gamma and beta
     constexpr bool kBoth = decltype(has_both)::value;
-    const auto scaled = [&](float distance, int col) {
-      return (kBoth || gamma ? static_cast<float>(gamma[col]) : 1) * (distance * row_rstd) +
-             (kBoth || beta ? static_cast<float>(beta[col]) : 0);
+    const auto scaled = [&](float distance, const T* weight, const T* shift) {
+      return (kBoth || gamma ? static_cast<float>(*weight) : 1) * (distance * row_rstd) +
+             (kBoth || beta ? static_cast<float>(*shift) : 0);
     };
-    if (end >= 0) y_row[end] = static_cast<T>(scaled(x_end, end));
+    if (words.end() >= 0)
+      y_row[words.end()] = static_cast<T>(scaled(x_end, gamma + words.end(), beta + words.end()));
 #pragma unroll
     for (int i = 0; i < kWords; ++i) {
       if (!words.has(i)) continue;
+      const T *weight = words.at(gamma, i), *shift = words.at(beta, i);
       word[i].to_floats(value);
 #pragma unroll
       for (int e = 0; e < Words::kWidth; ++e) {
-        value[e] = scaled(value[e] - origin - row_mean, words.column(i) + e);
+        value[e] = scaled(value[e] - origin - row_mean, weight + e, shift + e);
       }
-      Words::Word::from_floats(value).store(y_row + words.column(i));
+      Words::Word::from_floats(value).store(words.at(y_row, i));
     }
   };
   (gamma && beta) ? finish(std::true_type{}) : finish(std::false_type{});
@@ -106,13 +105,13 @@ tile::Status takes_words(const ForwardProblem& p, const ForwardBuffers& b, const
     return tile::unsupported("cols", std::to_string(p.cols) + " fill chunks of 16 bytes");
   }
   TILE_TRY(tile::check_words_alike(p.type, b.x, p.ldx, "y", b.y, "ldy", p.ldy));
-  return tile::with_word_plan<kMaxWords>(p.type, p.cols, [](auto, auto) { return tile::Status{}; });
+  return tile::check_word_plan<16, 512>(p.type, p.cols);
 }
 
 tile::Status words(const ForwardProblem& p, const ForwardBuffers& b, void* stream) {
   return tile::with_element_type(p.type, [&](auto element) {
     using T = decltype(element);
-    return tile::with_word_plan<kMaxWords>(p.type, p.cols, [&](auto threads, auto of_thread) {
+    return tile::with_word_plan<16, 512, false>(p.type, p.cols, [&](auto threads, auto of_thread) {
       constexpr int kThreads = threads, kBlock = tile::RowWords<T, kThreads, of_thread>::kBlock;
       unsigned blocks = 0;
       TILE_TRY(tile::blocks_for("rows", p.rows, kBlock / kThreads, &blocks));

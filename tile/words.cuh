@@ -51,11 +51,10 @@ class RowWords {
  public:
   using Word = tile::Word<T>;
   static constexpr int kWidth = Word::kWidth;
-  static constexpr bool kSeveralRows = kThreads <= kWarp;  // in a block: a row has part of a warp
+  static constexpr bool kSeveralRows = kThreads <= kWarp;                         // in a block
   static constexpr int kBlock = kSeveralRows ? kThreadsOfSeveralRows : kThreads;  // threads
   static_assert(kThreads >= 2);
 
-  /// The row of this thread.
   __device__ static std::int64_t row() {
     return kSeveralRows ? std::int64_t{blockIdx.x} * blockDim.y + threadIdx.y : blockIdx.x;
   }
@@ -69,19 +68,21 @@ class RowWords {
   /// Of the first `cols` elements of `row`.
   __device__ __forceinline__ RowWords(const T* row, int cols) {
     const int thread = static_cast<int>(threadIdx.x);
-    lead_ = min(static_cast<int>(reinterpret_cast<std::uintptr_t>(row) % 4 / sizeof(T)), cols);
-    const int words = (cols - lead_) / kWidth;
-    left_ = words - thread;
+    const int lead =
+        min(static_cast<int>(reinterpret_cast<std::uintptr_t>(row) % 4 / sizeof(T)), cols);
+    const int words = (cols - lead) / kWidth;
+    left_ = words - thread, first_ = lead + thread * kWidth;
     end_ = -1;
-    if (thread == 0 && lead_ == 1) end_ = 0;
-    if (thread == kThreads - 1 && lead_ + words * kWidth < cols) end_ = cols - 1;
+    if (thread == 0 && lead == 1) end_ = 0;
+    if (thread == kThreads - 1 && lead + words * kWidth < cols) end_ = cols - 1;
   }
 
   /// Whether this thread has word i.
   __device__ bool has(int i) const { return left_ > i * kThreads; }
-  /// The first column of word i.
-  __device__ int column(int i) const {
-    return lead_ + (static_cast<int>(threadIdx.x) + i * kThreads) * kWidth;
+  /// Where word i begins in a row.
+  template <class Element>
+  __device__ Element* at(Element* row, int i) const {
+    return row + first_ + i * kThreads * kWidth;
   }
   /// The column of the single element that this thread has; below 0 if it has none.
   __device__ int end() const { return end_; }
@@ -91,20 +92,19 @@ class RowWords {
 #pragma unroll
     for (int i = 0; i < kWords; ++i) {
       word[i] = Word::filled(fill);
-      if (has(i)) word[i].bits = *reinterpret_cast<const unsigned*>(row + column(i));
+      if (has(i)) word[i].bits = *reinterpret_cast<const unsigned*>(at(row, i));
     }
   }
 
-  /// Keeps the compiler from keeping what it computed from these words to the next pass, in more
-  /// registers than there are.
+  /// What the compiler computed from these words occupies no registers until the next pass.
   __device__ __forceinline__ static void hide(Word (&word)[kWords]) {
 #pragma unroll
     for (Word& each : word) each.bits = ptx::bits_once(each.bits);
   }
 
  private:
-  int lead_;  // elements before the first word
-  int left_;  // words from this thread's first one on
+  int first_;  // the column of this thread's first word
+  int left_;   // words from there on
   int end_;
 };
 // snippet-end words

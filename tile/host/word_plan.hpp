@@ -14,8 +14,8 @@ namespace tile {
 // snippet-begin plan
 /// Calls `launch` with two constants: the threads of a row of `cols` columns, and the words of
 /// each. Few threads with many words are faster than many with few, as long as registers hold
-/// kWords.
-template <int kWords, class Launch>
+/// kWords; a row has kMostThreads at most. kFew: fewer kernels, for options that are seldom used.
+template <int kWords, int kMostThreads, bool kFew, class Launch>
 Status with_word_plan(DType type, std::int64_t cols, Launch launch) {
   const std::int64_t words = cols * static_cast<std::int64_t>(size_bytes(type)) / 4;
   const auto plan = [&]<int kThreads, int kOfThread>() {
@@ -23,22 +23,35 @@ Status with_word_plan(DType type, std::int64_t cols, Launch launch) {
                   std::integral_constant<int, kOfThread>{});
   };
   constexpr int kLanes = 512 / kWords;  // a warp, or two
-  if (words <= 16 * 4) return plan.template operator()<16, 4>();
-  if (words <= 16 * 9) return plan.template operator()<16, 9>();
+  if constexpr (!kFew) {
+    if (words <= 16 * 4) return plan.template operator()<16, 4>();
+    if (words <= 16 * 9) return plan.template operator()<16, 9>();
+  }
   if (words <= 32 * 9) return plan.template operator()<32, 9>();
-  if constexpr (kWords > 13) {
-    if (words <= 32 * 13) return plan.template operator()<32, 13>();
+  if constexpr (!kFew) {
+    if constexpr (kWords > 13) {
+      if (words <= 32 * 13) return plan.template operator()<32, 13>();
+    }
+    if constexpr (kLanes > 32) {
+      if (words <= kLanes * kWords) return plan.template operator()<kLanes, kWords>();
+    }
+    if (words <= 2 * kLanes * kWords) return plan.template operator()<2 * kLanes, kWords>();
+    if (words <= 4 * kLanes * kWords) return plan.template operator()<4 * kLanes, kWords>();
+    if constexpr (kMostThreads > 8 * kLanes) {
+      if (words <= 8 * kLanes * kWords) return plan.template operator()<8 * kLanes, kWords>();
+    }
   }
-  if (words <= kLanes * kWords) return plan.template operator()<kLanes, kWords>();
-  if (words <= 2 * kLanes * kWords) return plan.template operator()<2 * kLanes, kWords>();
-  if (words <= 4 * kLanes * kWords) return plan.template operator()<4 * kLanes, kWords>();
-  if (words <= 8 * kLanes * kWords) return plan.template operator()<8 * kLanes, kWords>();
-  if constexpr (16 * kLanes <= 512) {
-    if (words <= 16 * kLanes * kWords) return plan.template operator()<16 * kLanes, kWords>();
-  }
+  if (words <= kMostThreads * kWords) return plan.template operator()<kMostThreads, kWords>();
   return unsupported("cols", std::to_string(cols) + " are more than registers hold in words");
 }
 // snippet-end plan
+
+/// Whether there is such a plan.
+template <int kWords, int kMostThreads>
+Status check_word_plan(DType type, std::int64_t cols) {
+  return with_word_plan<kWords, kMostThreads, true>(type, cols,
+                                                    [](auto, auto) { return Status{}; });
+}
 
 /// Whether two matrices' rows of the same number begin alike: at a word, or an element before one.
 /// If not, the Status names the argument of the second that is in the way.
