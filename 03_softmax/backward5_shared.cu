@@ -6,7 +6,7 @@
 //         registers.
 // Limit: memory, at the speed of a copy. A row of y and one of dy must fit into the shared memory
 //        of a block. Up to 8,192 elements are as fast in registers, and step 4 takes them, or up to
-//        some 8,185 where chunks of 16 bytes do not fill a row.
+//        16 KiB where chunks of 16 bytes do not fill a row.
 #include "softmax.cuh"
 #include "tile/host/launch.hpp"
 #include "tile/host/row_plan.hpp"

@@ -1,7 +1,7 @@
 // Backward, step 8: rows that begin anywhere, in words.
 // Idea: as forward step 10, all but two of a row's elements move in words of 4 bytes.
 // Change: from step 4, words in the place of chunks, of y and of dy (tile/words.cuh).
-// Limit: memory, at the speed of a copy, for rows of up to 32 KiB.
+// Limit: memory, at the speed of a copy, for rows of up to 16 KiB. Step 5 takes longer ones.
 #include "softmax.cuh"
 #include "tile/host/launch.hpp"
 #include "tile/words.cuh"

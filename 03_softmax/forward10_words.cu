@@ -3,10 +3,9 @@
 //       16. But it begins at a word of 4 bytes, or one element before one. So all but two of its
 //       elements move in words, 128 bytes of neighbouring lanes at a time, which are as many as
 //       memory moves for chunks of 16 bytes.
-// Change: from step 5, words in the place of chunks (tile/words.cuh), as many as there were
-// elements
-//         in four chunks: a thread has 16 on their way.
-// Limit: memory, at the speed of a copy, for rows of up to 32 KiB.
+// Change: from step 5, words in the place of chunks (tile/words.cuh), up to 16 of a thread: as many
+//         as four chunks have.
+// Limit: memory, at the speed of a copy, for rows of up to 16 KiB. Step 6 takes longer ones.
 #include "softmax.cuh"
 #include "tile/host/launch.hpp"
 #include "tile/words.cuh"

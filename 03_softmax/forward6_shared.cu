@@ -6,7 +6,7 @@
 //         registers. The exponentials are computed a second time for the results.
 // Limit: memory, at the speed of a copy. A row must fit into the shared memory of a block. Up to
 //        16,384 elements are as fast in registers, and step 5 takes them; where chunks of 16 bytes
-//        do not fill a row, up to some 8,185.
+//        do not fill a row, up to 16 KiB.
 #include "softmax.cuh"
 #include "tile/host/launch.hpp"
 #include "tile/host/row_plan.hpp"

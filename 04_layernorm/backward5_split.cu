@@ -4,7 +4,7 @@
 //       dbeta stay in registers, as in steps 3 and 4. The last one gives each block a piece of a
 //       row, and begins with the rows that were read last: the L2 has some of them.
 // Change: no block waits for another, and the sums over a row go through global memory, in a kernel
-//         between the two. Rows may begin anywhere (tile/unaligned.cuh): columns of many rows are
+//         between the two. Rows may begin anywhere (tile/row_edges.cuh): columns of many rows are
 //         loaded shifted, and dx is stored aligned.
 // Limit: memory: five tensors move where three suffice.
 #include "row_sums.cuh"

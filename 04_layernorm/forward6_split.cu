@@ -5,7 +5,7 @@
 //       the L2, when the row's are known.
 // Change: from step 5, the sums over a row are merged in global memory (tile/split_rows.cuh), as
 //         count, mean and squares: a mean before the squares would be a second wait. Rows may begin
-//         anywhere (tile/unaligned.cuh), and gamma and beta are shifted with them.
+//         anywhere (tile/row_edges.cuh), and gamma and beta are shifted with them.
 // Limit: memory, while the L2 has what is read twice; and the wait for the slowest piece of a row.
 #include "moments.cuh"
 #include "tile/host/launch.hpp"

@@ -71,6 +71,7 @@ __global__ void __launch_bounds__(tile::RowWords<T, kThreads, kWords>::kBlock,
     if (rstd) rstd[row] = row_rstd;
   }
 
+  // snippet-begin finish
   // y = gamma xhat + beta
   if (Words::kSeveralRows) __syncwarp();  // all lanes have read x_0, and y may be x
   T* y_row = y[row];
@@ -95,6 +96,7 @@ __global__ void __launch_bounds__(tile::RowWords<T, kThreads, kWords>::kBlock,
     }
   };
   (gamma && beta) ? finish(std::true_type{}) : finish(std::false_type{});
+  // snippet-end finish
 }
 // snippet-end kernel
 

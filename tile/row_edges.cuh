@@ -24,7 +24,6 @@ __device__ __forceinline__ Chunk<T, kWidth> load_edge(const T* row, std::int64_t
   return Chunk<T, kWidth>::from_floats(value);
 }
 
-// snippet-begin end
 /// Stores the last `count` elements of a chunk, or the first ones: not all of them. `chunk` is
 /// aligned to 16 bytes. Of 8, 4 and 2 bytes, each if its bit is in the count: whether from the
 /// chunk's beginning or from its end, each is aligned.
@@ -52,7 +51,6 @@ __device__ __forceinline__ void store_end(T* chunk, Chunk<T, kWidth> of, int cou
     }
   }
 }
-// snippet-end end
 
 /// Stores kWidth elements from column `col` on, of those that the row has.
 template <class T, int kWidth>

@@ -60,7 +60,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
         "the columns of four rows in place of a row's chunks: no line of step 3's kernel remains",
     ("04_layernorm/forward6_split.cu", "changed"):
         "it continues step 2 (welford), for rows that clusters do not hold",
-    ("04_layernorm/forward6_split.cu", "headers"): "two leaves, unaligned.cuh and split_rows.cuh, and those that these need",
+    ("04_layernorm/forward6_split.cu", "headers"): "two leaves, row_edges.cuh and split_rows.cuh, and those that these need",
     ("04_layernorm/forward6_split.cu", "header lines"): "the same",
     ("04_layernorm/backward5_split.cu", "changed"):
         "three kernels that read rows twice, in place of one that keeps them",

@@ -672,8 +672,8 @@ class LayerNorm(WithSource):
         self.holds("../tile/rows.cuh", "return (i * threads + thread) * kWidth;")
         self.holds("forward3_registers.cu", "plan = register_plan(p, b);")
         self.holds("layernorm.cuh", "RowPlan register_plan(",
-                   "tile::plan_row(p.cols, true, long_row ? kPacked : "
-                   "kFloats);", "long_row = p.cols > 8 * 1024")
+                   "tile::plan_row(p.cols, vectors, true, vectors && "
+                   "long_row ? kPacked : kFloats);", "long_row = p.cols > 8 * 1024")
         self.assertEqual(layernorm.of(ROOT, "layernorm.cuh"), {"kFloats": 32, "kPacked": 64})
         self.assertEqual((layernorm.plan(4096), layernorm.plan(32768)), (128, 1024))
         chunks = [col for thread in range(128)
