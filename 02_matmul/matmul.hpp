@@ -313,7 +313,7 @@ inline constexpr Ladder::Step kSteps[] = {
      .needs = {tile::Feature::cp_async},
      .takes = takes_stream_k,
      .otherwise = "shares",
-     .shows = {{130, 150, 700}, {3001, 3001, 3001}},
+     .shows = {{130, 801, 101}, {3001, 3001, 3001}},
      .launch = stream_k,
      .workspace_bytes = stream_bytes},
 };

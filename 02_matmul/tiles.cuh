@@ -1,5 +1,5 @@
-// Of the steps in fp32 from 5 on: the copies of a tile from global to shared memory
-// and from there to registers, in vectors of 16 bytes, and the elements of each thread.
+// Shared by the steps in fp32 from 5 on: the copies of a tile from global to shared memory and from
+// there to registers, in vectors of 16 bytes, and the elements of each thread.
 #pragma once
 
 #include "matmul.cuh"

@@ -10,6 +10,7 @@
 #include "tile/host/launch.hpp"
 #include "tile/host/split_plan.hpp"
 #include "tile/host/tensor_argument.hpp"
+#include "tile/ptx/resident_threads.cuh"
 #include "tile/team_rows.cuh"
 
 namespace softmax {
@@ -43,7 +44,7 @@ __device__ __forceinline__ tile::Chunk<T, kWidth> gradient_of(tile::Chunk<T, kWi
 }
 
 template <class T, bool kPlain, int kBlockThreads, int kBlocks>
-__global__ void __launch_bounds__(kBlockThreads, kBlocks)
+__global__ void __launch_bounds__(kBlockThreads, tile::resident_blocks(kBlocks, kBlockThreads))
     softmax_backward_split(tile::Rows<const T> y,       // [rows][cols]
                            tile::Rows<const T> dy,      // [rows][cols]
                            tile::Rows<T> dx,            // [rows][cols]

@@ -14,7 +14,7 @@ constexpr int kMaxWords = 8;       // of a thread, of y and of dy
 
 template <class T, int kThreads, int kWords, bool kPlain>
 __global__ void __launch_bounds__(tile::RowWords<T, kThreads, kWords>::kBlock,
-                                  1024 / tile::RowWords<T, kThreads, kWords>::kBlock)
+                                  tile::RowWords<T, kThreads, kWords>::blocks_with(1024))
     softmax_backward_words(tile::Rows<const T> y,   // [rows][cols]
                            tile::Rows<const T> dy,  // [rows][cols]
                            tile::Rows<T> dx,        // [rows][cols]
@@ -27,8 +27,8 @@ __global__ void __launch_bounds__(tile::RowWords<T, kThreads, kWords>::kBlock,
   const int visible = cols == 0 ? 0 : static_cast<int>(params.visible<kPlain>(row));
   const T *y_row = y[row], *dy_row = dy[row];
   T* dx_row = dx[row];
-  // First, for then no register has to keep where these are. dx may be y or dy, of which they are
-  // not read.
+  // Before anything is loaded, since later this would take registers. dx may be y or dy, of which
+  // the hidden columns are not read.
   for (int col = visible + static_cast<int>(threadIdx.x); !kPlain && col < cols; col += kThreads) {
     dx_row[col] = static_cast<T>(0.f);
   }
@@ -80,22 +80,17 @@ tile::Status takes_words(const BackwardProblem& p, const BackwardBuffers& b, con
 tile::Status words(const BackwardProblem& p, const BackwardBuffers& b, void* stream) {
   return tile::with_element_type(p.type, [&](auto element) {
     using T = decltype(element);
-    const auto launch = [&]<bool kPlain>(auto threads, auto of_thread) {
-      constexpr int kThreads = threads, kBlock = tile::RowWords<T, kThreads, of_thread>::kBlock;
-      unsigned blocks = 0;
-      TILE_TRY(tile::blocks_for("rows", p.rows, kBlock / kThreads, &blocks));
-      return tile::launch(softmax_backward_words<T, kThreads, of_thread, kPlain>,
-                          "softmax_backward_words", blocks, dim3(kThreads, kBlock / kThreads), 0,
-                          stream, tile::Rows<const T>{static_cast<const T*>(b.y), p.ldy},
-                          tile::Rows<const T>{static_cast<const T*>(b.dy), p.lddy},
-                          tile::Rows<T>{static_cast<T*>(b.dx), p.lddx}, params_of(p));
-    };
-    if (is_plain(p)) {
-      return tile::with_word_plan<kMaxWords, kMostThreads, false>(
-          p.type, p.cols, [&](auto... of) { return launch.template operator()<true>(of...); });
-    }
-    return tile::with_word_plan<kMaxWords, kMostThreads, true>(
-        p.type, p.cols, [&](auto... of) { return launch.template operator()<false>(of...); });
+    return tile::with_word_plan<kMaxWords, kMostThreads>(
+        p.type, p.cols, is_plain(p), [&](auto threads, auto of_thread, auto plain) {
+          constexpr int kThreads = threads, kBlock = tile::RowWords<T, kThreads, of_thread>::kBlock;
+          unsigned blocks = 0;
+          TILE_TRY(tile::blocks_for("rows", p.rows, kBlock / kThreads, &blocks));
+          return tile::launch(softmax_backward_words<T, kThreads, of_thread, plain>,
+                              "softmax_backward_words", blocks, dim3(kThreads, kBlock / kThreads),
+                              0, stream, tile::Rows<const T>{static_cast<const T*>(b.y), p.ldy},
+                              tile::Rows<const T>{static_cast<const T*>(b.dy), p.lddy},
+                              tile::Rows<T>{static_cast<T*>(b.dx), p.lddx}, params_of(p));
+        });
   });
 }
 

@@ -20,9 +20,9 @@ constexpr int kKept = 9;
 
 // snippet-begin kernel
 template <class T, int kThreads, int kWords, bool kPlain>
-__global__ void __launch_bounds__(tile::RowWords<T, kThreads, kWords>::kBlock,
-                                  (kPlain && kWords > kKept ? 1280 : 1024) /
-                                      tile::RowWords<T, kThreads, kWords>::kBlock)
+__global__ void __launch_bounds__(
+    tile::RowWords<T, kThreads, kWords>::kBlock,
+    tile::RowWords<T, kThreads, kWords>::blocks_with(kPlain&& kWords > kKept ? 1280 : 1024))
     softmax_words(tile::Rows<const T> x,  // [rows][cols]
                   tile::Rows<T> y,        // [rows][cols]
                   Params params) {        // sizes, scale, options
@@ -35,8 +35,8 @@ __global__ void __launch_bounds__(tile::RowWords<T, kThreads, kWords>::kBlock,
   const int visible = cols == 0 ? 0 : static_cast<int>(params.visible<kPlain>(row));
   const T* x_row = x[row];
   T* y_row = y[row];
-  // First, for then no register has to keep where these are. y may be x, of which they are not
-  // read.
+  // Before anything is loaded, since later this would take registers. y may be x, of which the
+  // hidden columns are not read.
   for (int col = visible + static_cast<int>(threadIdx.x); !kPlain && col < cols; col += kThreads) {
     y_row[col] = static_cast<T>(params.hidden());
   }
@@ -102,21 +102,16 @@ tile::Status takes_words(const ForwardProblem& p, const ForwardBuffers& b, const
 tile::Status words(const ForwardProblem& p, const ForwardBuffers& b, void* stream) {
   return tile::with_element_type(p.type, [&](auto element) {
     using T = decltype(element);
-    const auto launch = [&]<bool kPlain>(auto threads, auto of_thread) {
-      constexpr int kThreads = threads, kBlock = tile::RowWords<T, kThreads, of_thread>::kBlock;
-      unsigned blocks = 0;
-      TILE_TRY(tile::blocks_for("rows", p.rows, kBlock / kThreads, &blocks));
-      return tile::launch(softmax_words<T, kThreads, of_thread, kPlain>, "softmax_words", blocks,
-                          dim3(kThreads, kBlock / kThreads), 0, stream,
-                          tile::Rows<const T>{static_cast<const T*>(b.x), p.ldx},
-                          tile::Rows<T>{static_cast<T*>(b.y), p.ldy}, params_of(p));
-    };
-    if (is_plain(p)) {
-      return tile::with_word_plan<kMaxWords, kMostThreads, false>(
-          p.type, p.cols, [&](auto... of) { return launch.template operator()<true>(of...); });
-    }
-    return tile::with_word_plan<kMaxWords, kMostThreads, true>(
-        p.type, p.cols, [&](auto... of) { return launch.template operator()<false>(of...); });
+    return tile::with_word_plan<kMaxWords, kMostThreads>(
+        p.type, p.cols, is_plain(p), [&](auto threads, auto of_thread, auto plain) {
+          constexpr int kThreads = threads, kBlock = tile::RowWords<T, kThreads, of_thread>::kBlock;
+          unsigned blocks = 0;
+          TILE_TRY(tile::blocks_for("rows", p.rows, kBlock / kThreads, &blocks));
+          return tile::launch(softmax_words<T, kThreads, of_thread, plain>, "softmax_words", blocks,
+                              dim3(kThreads, kBlock / kThreads), 0, stream,
+                              tile::Rows<const T>{static_cast<const T*>(b.x), p.ldx},
+                              tile::Rows<T>{static_cast<T*>(b.y), p.ldy}, params_of(p));
+        });
   });
 }
 

@@ -13,6 +13,7 @@
 #include "tile/host/launch.hpp"
 #include "tile/host/stream_memory.hpp"
 #include "tile/ptx/mbarrier.cuh"
+#include "tile/ptx/resident_threads.cuh"
 #include "tile/shared_slice.cuh"
 
 namespace softmax {
@@ -104,7 +105,7 @@ class ClusterMail {
 
 // snippet-begin kernel
 template <class T, bool kPlain>
-__global__ void __launch_bounds__(kMaxThreads, tile::kHasClusters ? 3 : 1)
+__global__ void __launch_bounds__(kMaxThreads, tile::resident_blocks(3, kMaxThreads))
     softmax_queue(tile::Rows<const T> x,             // [rows][cols]
                   tile::Rows<T> y,                   // [rows][cols]
                   Params params,                     // sizes, scale, options

@@ -2,9 +2,8 @@
 // Idea: as in chapter 03, all but two of the elements of a row that begins anywhere lie in words of
 //       4 bytes. gamma and beta begin elsewhere than most rows: their elements come one by one,
 //       from the L1.
-// Change: from step 3, words in the place of chunks (tile/words.cuh). They stay as they came, since
-//         registers then hold more rows.
-// Limit: instructions: of ten for an element a third are for gamma and beta.
+// Change: from step 3, words in the place of chunks (tile/words.cuh).
+// Limit: gamma and beta: two loads of 2 bytes for each word of either.
 #include "layernorm.hpp"
 #include "tile/host/launch.hpp"
 #include "tile/words.cuh"
@@ -15,7 +14,7 @@ namespace {
 // snippet-begin kernel
 template <class T, int kThreads, int kWords>
 __global__ void __launch_bounds__(tile::RowWords<T, kThreads, kWords>::kBlock,
-                                  1024 / tile::RowWords<T, kThreads, kWords>::kBlock)
+                                  tile::RowWords<T, kThreads, kWords>::blocks_with(1024))
     layernorm_words(tile::Rows<const T> x,  // [rows][cols]
                     const T* gamma,         // [cols], or null: all ones
                     const T* beta,          // [cols], or null: all zeros
@@ -113,11 +112,11 @@ tile::Status takes_words(const ForwardProblem& p, const ForwardBuffers& b, const
 tile::Status words(const ForwardProblem& p, const ForwardBuffers& b, void* stream) {
   return tile::with_element_type(p.type, [&](auto element) {
     using T = decltype(element);
-    return tile::with_word_plan<16, 512, false>(p.type, p.cols, [&](auto threads, auto of_thread) {
-      constexpr int kThreads = threads, kBlock = tile::RowWords<T, kThreads, of_thread>::kBlock;
+    return tile::with_word_plan<16, 512>(p.type, p.cols, true, [&](auto threads, auto count, auto) {
+      constexpr int kThreads = threads, kBlock = tile::RowWords<T, kThreads, count>::kBlock;
       unsigned blocks = 0;
       TILE_TRY(tile::blocks_for("rows", p.rows, kBlock / kThreads, &blocks));
-      return tile::launch(layernorm_words<T, kThreads, of_thread>, "layernorm_words", blocks,
+      return tile::launch(layernorm_words<T, kThreads, count>, "layernorm_words", blocks,
                           dim3(kThreads, kBlock / kThreads), 0, stream,
                           tile::Rows<const T>{static_cast<const T*>(b.x), p.ldx},
                           static_cast<const T*>(b.gamma), static_cast<const T*>(b.beta),

@@ -23,14 +23,14 @@ template <class T>
 __device__ __forceinline__ float2 floats_of(unsigned word) {
   if constexpr (std::is_same_v<T, __half>) {
     return __half22float2(reinterpret_cast<const __half2&>(word));
-  }  // bf16 is the upper half of fp32; __bfloat1622float2() would shift the upper one down and up
+  }
+  // bf16 is the upper half of fp32. __bfloat1622float2() would shift the upper one down and up.
   return make_float2(__uint_as_float(word << 16), __uint_as_float(word & 0xffff0000u));
 }
 
 /// kWidth elements that one instruction moves: a single one, or as many as fill 16 bytes. Those are
 /// four words and never an array of elements: once the compiler copies such an array element by
 /// element, it may store it so too, with eight instructions of 2 bytes instead of one.
-///
 /// Loads and stores are plain. Hints that the data is used once (no room in L1, evict first) cost
 /// 3 to 5 % on an H200 where a kernel reads as much as it writes.
 template <class T, int kWidth>

@@ -3,18 +3,18 @@
 
 #include "tile/host/word_plan.hpp"
 #include "tile/ptx/bits_once.cuh"
+#include "tile/ptx/resident_threads.cuh"
 #include "tile/reduce.cuh"
 #include "tile/rows.cuh"
 
 namespace tile {
 
-/// Elements of 4 bytes together: two, or one of fp32.
+/// Elements of 4 bytes together: two, or one of fp32. Addresses are aligned to 4 bytes.
 template <class T>
 struct Word {
   static constexpr int kWidth = 4 / sizeof(T);
   unsigned bits;
 
-  /// `address` is aligned to 4 bytes.
   __device__ __forceinline__ void store(T* address) const {
     *reinterpret_cast<unsigned*>(address) = bits;
   }
@@ -43,9 +43,8 @@ struct Word {
 // snippet-begin words
 /// A thread's words of a row that begins anywhere: kWords of the row's own, kThreads apart. A row
 /// of 2-byte elements begins at a word or one element before it, and ends in the same way. So all
-/// but two elements lie in words, and two threads have one of these two each.
-///
-/// The compiler knows kThreads, so that the way from word to word is part of an instruction.
+/// but two elements lie in words, and two threads have one of these two each. The compiler knows
+/// kThreads, so that the way from word to word is part of an instruction.
 template <class T, int kThreads, int kWords>
 class RowWords {
  public:
@@ -53,12 +52,14 @@ class RowWords {
   static constexpr int kWidth = Word::kWidth;
   static constexpr bool kSeveralRows = kThreads <= kWarp;                         // in a block
   static constexpr int kBlock = kSeveralRows ? kThreadsOfSeveralRows : kThreads;  // threads
-  static_assert(kThreads >= 2);
+  static constexpr int blocks_with(int threads) {
+    return resident_blocks(threads / kBlock, kBlock);
+  }
 
   __device__ static std::int64_t row() {
     return kSeveralRows ? std::int64_t{blockIdx.x} * blockDim.y + threadIdx.y : blockIdx.x;
   }
-  /// The reduction over the threads of a row. `partial` is as reduce_block() wants it.
+  /// Over the threads of a row. `partial` is as reduce_block() wants it.
   template <class Value, class Merge>
   __device__ __forceinline__ static Value reduce(Value value, Merge merge, Value* partial) {
     if constexpr (kSeveralRows) return reduce_lanes(value, merge, kThreads);
@@ -71,8 +72,7 @@ class RowWords {
     const int lead =
         min(static_cast<int>(reinterpret_cast<std::uintptr_t>(row) % 4 / sizeof(T)), cols);
     const int words = (cols - lead) / kWidth;
-    left_ = words - thread, first_ = lead + thread * kWidth;
-    end_ = -1;
+    left_ = words - thread, first_ = lead + thread * kWidth, end_ = -1;
     if (thread == 0 && lead == 1) end_ = 0;
     if (thread == kThreads - 1 && lead + words * kWidth < cols) end_ = cols - 1;
   }

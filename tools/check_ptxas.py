@@ -44,6 +44,8 @@ MAY_SPILL: dict[str, str] = {
         "24 bytes on compute capability 8.0, with bounds of each chunk",
     r"softmax_backward_sharedI\w*Lb0EEEv":  # not kWhole
         "40 bytes on compute capability 8.0 where rows begin anywhere",
+    r"softmax_wordsI\w*Li16ELb1EEEv":  # 16 words, kPlain
+        "16 bytes on compute capability 8.0: 1,280 threads have 48 registers each",
     r"layernorm_backward_persistentI\w*Lb0EEEv":  # not kWhole
         "24 to 88 bytes where rows begin anywhere, for masks of their ends",
     "attention_backward_pipeline":

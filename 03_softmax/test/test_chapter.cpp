@@ -319,6 +319,26 @@ TEST_SUITE("chapter") {
     CHECK(why(shared, DType::fp32, 4096, 4096, 256) == "cols: 4096 are as fast in registers");
     CHECK(why(shared, DType::fp32, 40'000, 40'000, 256) ==
           "cols: 40000 do not fit into shared memory");
+    const auto words = static_cast<ForwardTakes*>(takes_words);
+    CHECK(why(words, DType::bf16, 776, 776, 256) == "cols: 776 fill chunks of 16 bytes");
+    CHECK(why(words, DType::bf16, 777, 778, 256) == "ldy: 777 and 778 differ by half a word");
+    CHECK(why(words, DType::bf16, 777, 777, 258) == "y: begins with another half of a word");
+    CHECK(why(words, DType::fp32, 777, 777, 260).empty());
+
+    // Of dy and dx, one begins with another half or has other rows.
+    const auto why_backward = [](std::uintptr_t dy, std::uintptr_t dx, std::int64_t lddy,
+                                 std::int64_t lddx) {
+      BackwardProblem p{DType::bf16, 2, 777};
+      p.lddy = lddy, p.lddx = lddx;
+      const BackwardBuffers buffers{reinterpret_cast<const void*>(std::uintptr_t{256}),
+                                    reinterpret_cast<const void*>(dy), reinterpret_cast<void*>(dx)};
+      return static_cast<BackwardTakes*>(takes_words)(p, buffers, tile::device()).message;
+    };
+    CHECK(why_backward(256, 256, 777, 777).empty());
+    CHECK(why_backward(258, 256, 777, 777) == "dy: begins with another half of a word");
+    CHECK(why_backward(256, 258, 777, 777) == "dx: begins with another half of a word");
+    CHECK(why_backward(256, 256, 778, 777) == "lddy: 778 and 777 differ by half a word");
+    CHECK(why_backward(256, 256, 777, 778) == "lddx: 778 and 777 differ by half a word");
   }
 }
 

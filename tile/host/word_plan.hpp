@@ -12,45 +12,49 @@
 namespace tile {
 
 // snippet-begin plan
-/// Calls `launch` with two constants: the threads of a row of `cols` columns, and the words of
-/// each. Few threads with many words are faster than many with few, as long as registers hold
-/// kWords; a row has kMostThreads at most. kFew: fewer kernels, for options that are seldom used.
-template <int kWords, int kMostThreads, bool kFew, class Launch>
-Status with_word_plan(DType type, std::int64_t cols, Launch launch) {
+/// Calls `launch` with three constants: the threads of a row of `cols` columns, the words of each,
+/// and `plain`. Few threads with many words are faster than many with few, as long as registers
+/// hold kWords; a row has kMostThreads at most. There are fewer plans for what is not plain, since
+/// options are seldom used and each plan is a kernel.
+template <int kWords, int kMostThreads, class Launch>
+Status with_word_plan(DType type, std::int64_t cols, bool plain, Launch launch) {
   const std::int64_t words = cols * static_cast<std::int64_t>(size_bytes(type)) / 4;
-  const auto plan = [&]<int kThreads, int kOfThread>() {
-    return launch(std::integral_constant<int, kThreads>{},
-                  std::integral_constant<int, kOfThread>{});
+  const auto plan = [&]<int kThreads, int kOfThread>(auto is_plain) {
+    return launch(std::integral_constant<int, kThreads>{}, std::integral_constant<int, kOfThread>{},
+                  is_plain);
   };
+  constexpr std::true_type yes{};
+  constexpr std::false_type no{};
   constexpr int kLanes = 512 / kWords;  // a warp, or two
-  if constexpr (!kFew) {
-    if (words <= 16 * 4) return plan.template operator()<16, 4>();
-    if (words <= 16 * 9) return plan.template operator()<16, 9>();
+  if (words > kMostThreads * kWords) {
+    return unsupported("cols", std::to_string(cols) + " are more than registers hold in words");
   }
-  if (words <= 32 * 9) return plan.template operator()<32, 9>();
-  if constexpr (!kFew) {
-    if constexpr (kWords > 13) {
-      if (words <= 32 * 13) return plan.template operator()<32, 13>();
-    }
-    if constexpr (kLanes > 32) {
-      if (words <= kLanes * kWords) return plan.template operator()<kLanes, kWords>();
-    }
-    if (words <= 2 * kLanes * kWords) return plan.template operator()<2 * kLanes, kWords>();
-    if (words <= 4 * kLanes * kWords) return plan.template operator()<4 * kLanes, kWords>();
-    if constexpr (kMostThreads > 8 * kLanes) {
-      if (words <= 8 * kLanes * kWords) return plan.template operator()<8 * kLanes, kWords>();
-    }
+  if (!plain) {
+    return words <= 32 * 9 ? plan.template operator()<32, 9>(no)
+                           : plan.template operator()<kMostThreads, kWords>(no);
   }
-  if (words <= kMostThreads * kWords) return plan.template operator()<kMostThreads, kWords>();
-  return unsupported("cols", std::to_string(cols) + " are more than registers hold in words");
+  if (words <= 16 * 4) return plan.template operator()<16, 4>(yes);
+  if (words <= 16 * 9) return plan.template operator()<16, 9>(yes);
+  if (words <= 32 * 9) return plan.template operator()<32, 9>(yes);
+  if constexpr (kWords > 13) {
+    if (words <= 32 * 13) return plan.template operator()<32, 13>(yes);
+  }
+  if constexpr (kLanes > 32) {
+    if (words <= kLanes * kWords) return plan.template operator()<kLanes, kWords>(yes);
+  }
+  if (words <= 2 * kLanes * kWords) return plan.template operator()<2 * kLanes, kWords>(yes);
+  if (words <= 4 * kLanes * kWords) return plan.template operator()<4 * kLanes, kWords>(yes);
+  if constexpr (kMostThreads > 8 * kLanes) {
+    if (words <= 8 * kLanes * kWords) return plan.template operator()<8 * kLanes, kWords>(yes);
+  }
+  return plan.template operator()<kMostThreads, kWords>(yes);
 }
 // snippet-end plan
 
 /// Whether there is such a plan.
 template <int kWords, int kMostThreads>
 Status check_word_plan(DType type, std::int64_t cols) {
-  return with_word_plan<kWords, kMostThreads, true>(type, cols,
-                                                    [](auto, auto) { return Status{}; });
+  return with_word_plan<kWords, kMostThreads>(type, cols, false, [](auto...) { return Status{}; });
 }
 
 /// Whether two matrices' rows of the same number begin alike: at a word, or an element before one.

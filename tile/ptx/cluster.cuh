@@ -14,13 +14,6 @@ namespace tile {
 /// With cudaFuncAttributeNonPortableClusterSizeAllowed; 8 without.
 inline constexpr int kMaxBlocksOfCluster = 16;
 
-/// Whether the code is compiled for a card with clusters. On others a kernel's __launch_bounds__
-/// may ask for more threads than a multiprocessor has, which is an error to ptxas.
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-inline constexpr bool kHasClusters = true;
-#else
-inline constexpr bool kHasClusters = false;
-#endif
 }  // namespace tile
 
 #ifdef CPU_DEVICE
