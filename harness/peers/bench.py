@@ -128,7 +128,9 @@ def time_together(card, case, runs, steps, quick, duty):
     apart = [step for step in steps[1:] if once[step] > APART * fastest]
     timings = {}
     for names in [[name for name in runs if name not in apart], *([step] for step in apart)]:
-        planned = measure.plan([once[name] for name in names], quick, case.is_arithmetic)
+        # A sweep is long, and mostly of small products: it goes without the pauses of large ones.
+        planned = measure.plan([once[name] for name in names], quick,
+                               case.is_arithmetic and not case.is_sweep)
         timings |= zip(names, measure.time_in_turn(card, [runs[name] for name in names], planned,
                                                    duty))
     return timings

@@ -1,5 +1,7 @@
 """What is measured: the cases of each chapter, without PyTorch."""
 import dataclasses
+import math
+import random
 
 from tile_c import BYTES, FAR_REROPE
 
@@ -171,9 +173,11 @@ class Case:
         return {"ms": "time", "TFLOP/s": "throughput", "TB/s": "bandwidth"}[self.unit]
 
 
-def all_cases(sweep=False):
-    """Every case of every chapter. The sweep is measured instead of them, not beside them."""
-    return list(_sweep() if sweep else _tables())
+def all_cases(sweep=False, seed=None):
+    """Every case of every chapter. The sweep, or random cases, are measured instead of them, not
+    beside them."""
+    return list(_tables() if seed is None and not sweep else
+                _sweep() if seed is None else _random(random.Random(seed)))
 
 
 def _tables():
@@ -233,6 +237,24 @@ def _sweep():
         yield Case("03_softmax", "softmax", "fp32", (4096, columns), is_sweep=True)
     for columns in range(1024, 15872 + 1, 512):
         yield Case("04_layernorm", "layernorm", "fp16", (4096, columns), "backward", True)
+
+
+def _random(numbers):
+    """60 row lengths of 2^27 elements and, with extents that 8 divides and with odd ones, 40 products
+    each: shapes that no table has."""
+    def extent(least, greatest):
+        return round(math.exp(numbers.uniform(math.log(least), math.log(greatest))))
+
+    for _ in range(60):
+        columns = extent(256, 1 << 20)
+        for chapter, operation in (("03_softmax", "softmax"), ("04_layernorm", "layernorm")):
+            for direction in PASSES:
+                yield Case(chapter, operation, "bf16", ((1 << 27) // columns, columns), direction, True)
+    for _ in range(40):
+        eighths = [extent(16, 1024) for _ in range(3)]
+        for sizes in ([8 * size for size in eighths], [8 * size - 1 for size in eighths]):
+            for element_type in ("bf16", "fp32"):
+                yield Case("02_matmul", "matmul", element_type, tuple(sizes), is_sweep=True)
 
 
 # What --check-only computes: odd sizes, several rows, more than a warp's and a block's columns.

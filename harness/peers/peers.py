@@ -26,6 +26,8 @@ def arguments(words):
     add("--chapter", default="", help="only this one: 03, or 03_softmax")
     add("--case", default="", help="only cases with this text in them, such as 'bf16 rows32768'")
     add("--sweep", action="store_true", help="many row lengths of chapters 03 and 04 instead")
+    add("--random", type=int, metavar="SEED",
+        help="random row lengths of chapters 03 and 04 and random products of 02 instead")
     add("--steps", nargs="?", const="", metavar="NAMES",
         help="every step whose own kernel takes a case, and not only the best; or the best and "
              "those named, as in pipeline,lazy")
@@ -120,7 +122,7 @@ def tell_memory(library, given):
 
 
 def time_all(library, given):
-    selected = chosen(cases.all_cases(given.sweep), given)
+    selected = chosen(cases.all_cases(given.sweep, given.random), given)
     require_gpu(library)
     steps = steps_beside_the_best(library, selected, given.steps)
     torch = load_torch(given)

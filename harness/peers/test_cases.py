@@ -96,6 +96,19 @@ class Cases(unittest.TestCase):
         self.assertEqual((norm[0], norm[-1], len(norm)),
                          ("fp16 rows4096 cols1024", "fp16 rows4096 cols15872", 30))
 
+    def test_random_cases_are_those_of_their_seed(self):
+        drawn = cases.all_cases(seed=7)
+        self.assertEqual(drawn, cases.all_cases(seed=7))
+        self.assertNotEqual(drawn, cases.all_cases(seed=8))
+        self.assertEqual(len(drawn), 60 * 4 + 40 * 4)
+        rows = [case.sizes for case in drawn if len(case.sizes) == 2]
+        self.assertTrue(all(256 <= columns <= 1 << 20 and
+                            (1 << 27) - columns < count * columns <= 1 << 27
+                            for count, columns in rows))
+        products = [case.sizes for case in drawn if len(case.sizes) == 3]
+        self.assertTrue(all(127 <= size <= 8192 for sizes in products for size in sizes))
+        self.assertEqual({size % 8 for sizes in products for size in sizes}, {0, 7})
+
     def test_amounts(self):
         def amount(operation, sizes, direction="forward"):
             return cases.Case("", operation, "bf16", sizes, direction).amount
