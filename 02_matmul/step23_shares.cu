@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     }
   }
   c.data += share * m * c.ld;  // share is 0 if there is but one
-  sums.store(c, corner, at, m, n);
+  sums.store(c, corner, at, m, n, a_smem[0][0]);
 }
 
 // snippet-begin add

@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(stream_rows<kWords>, kStreamThreads / stream_r
         __syncthreads();  // the other block's sums are there
         add_sums(sums.sum[0], parts + other * kPart, kM);
       }
-      sums.store(c, corner, at, m, n);
+      sums.store(c, corner, at, m, n, a_smem[0][0]);
     }
     // snippet-end parts
     end = begin;

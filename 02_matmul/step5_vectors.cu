@@ -40,7 +40,7 @@ __global__ void matmul_vectors(Operand<float> a,  // [m][k]
     }
     __syncthreads();  // every thread has read them before one stores the next
   }
-  sums.store(c, corner, at, m, n);
+  sums.store(c, corner, at, m, n, a_smem[0]);
 }
 // snippet-end kernel
 

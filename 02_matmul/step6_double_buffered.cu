@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(kThreads, 2)
       sums.add_products(factors[l % 2]);
     }
   }
-  sums.store(c, corner, at, m, n);
+  sums.store(c, corner, at, m, n, a_smem[0][0]);
 }
 // snippet-end kernel
 
