@@ -209,6 +209,27 @@ tile::Status takes_few_tiles(const Problem& p, const Buffers& buffers, const til
   return tile::unsupported("m and n", std::to_string(tiles) + " tiles are enough without a split");
 }
 
+// Step `swap_ab`: B comes from memory as fast as it can if that many blocks copy it: each has up to
+// 112 KiB under way, and 96 of them 10 MiB, more than twice what memory brings within its latency,
+// 1 us at 4 TB/s.
+constexpr std::int64_t kSwapBlocks = 96;
+
+unsigned swap_splits(const Problem& p) {
+  const std::int64_t tiles = (p.n - 1) / kSwapColumns + 1, turns = (p.k - 1) / kSwapBlockK + 1;
+  std::int64_t splits = 1;
+  for (const std::int64_t more : {2, 4, 6, 8}) {
+    if (splits * tiles < kSwapBlocks && turns / more >= kLeastTurns) splits = more;
+  }
+  return static_cast<unsigned>(splits);
+}
+
+tile::Status takes_swap_ab(const Problem& p, const Buffers& buffers, const tile::Device& d) {
+  TILE_TRY(takes_padded_boxes(p, buffers, d));
+  TILE_TRY(takes_rows("c", buffers.c, p.ldc, p.type));
+  if (p.m <= kSwapRows) return {};
+  return tile::unsupported("m", std::to_string(p.m) + " rows are enough for wgmma's own");
+}
+
 // Step `shares`: its tiles of C, and what the model below needs to know of them.
 struct ShareTiles {
   std::int64_t count;

@@ -26,7 +26,7 @@ static_assert(kBoxElements * 2 == 128);
 template <class T, bool kAlongK, int kExtent, int kBlocks = 1>
 struct OperandBoxes {
   static_assert(sizeof(T) == 2 || (sizeof(T) == 1 && kAlongK));
-  static_assert(kExtent % kBoxElements == 0 && kExtent <= 256);
+  static_assert(kExtent % (kAlongK ? 8 : kBoxElements) == 0 && kExtent <= 256);
   static constexpr tile::ptx::Major kMajor = kAlongK ? tile::ptx::Major::k : tile::ptx::Major::mn;
   static constexpr int kRows = kAlongK ? kExtent : kBlockK;  // of a box
   static constexpr int kCopied = kRows / kBlocks;            // of these, by one copy

@@ -88,6 +88,7 @@ tile::Status split_k(const Problem& problem, const Buffers& buffers, void* strea
 tile::Status e4m3(const Problem& problem, const Buffers& buffers, void* stream);
 tile::Status shares(const Problem& problem, const Buffers& buffers, void* stream);
 tile::Status stream_k(const Problem& problem, const Buffers& buffers, void* stream);
+tile::Status swap_ab(const Problem& problem, const Buffers& buffers, void* stream);
 
 /// C = activation(C + bias), by a kernel of its own, for steps that do not fuse them with the
 /// product. Does nothing if there is neither. The arguments are valid already.
@@ -200,6 +201,15 @@ constexpr std::int64_t stream_counters(const StreamPlan& plan) {
 std::int64_t stream_bytes(const Problem& problem);
 /// Whether it is faster than the earlier steps.
 tile::Status takes_stream_k(const Problem& problem, const Buffers& buffers, const tile::Device&);
+
+/// Step `swap_ab`: the rows of C that it takes, the columns of its tiles, and how many of k an
+/// iteration of its main loop has.
+inline constexpr int kSwapRows = 64, kSwapColumns = 128, kSwapBlockK = 64;
+/// Among how many blocks it splits k: 1, 2, 4, 6 or 8, the fewest that occupy a card, as far as
+/// each has four turns.
+unsigned swap_splits(const Problem& problem);
+/// Whether C has so few rows, and TMA can copy A and B.
+tile::Status takes_swap_ab(const Problem& problem, const Buffers& buffers, const tile::Device&);
 
 /// Every step takes every size of its types, so another one runs instead only if the card lacks a
 /// feature.
@@ -316,6 +326,8 @@ inline constexpr Ladder::Step kSteps[] = {
      .shows = {{130, 801, 101}, {3001, 3001, 3001}},
      .launch = stream_k,
      .workspace_bytes = stream_bytes},
+    pads_rows(hopper_step("swap_ab", "few rows: B's columns are the rows that wgmma multiplies",
+                          swap_ab, takes_swap_ab, "split_k", {{24, 328, 1000}, {16, 16384, 4096}})),
 };
 inline constexpr Ladder kLadder{
     .name = "", .kernels = "matmul_", .steps = kSteps, .validate = validate, .is_empty = is_empty};

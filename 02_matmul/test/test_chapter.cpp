@@ -201,6 +201,24 @@ TEST_SUITE("chapter") {
     }
   }
 
+  TEST_CASE("few rows: k is split until 96 blocks copy B, and into shares of four turns at least") {
+    const struct {
+      Shape shape;
+      unsigned splits;  // 0: not taken
+    } wanted[] = {{{16, 16384, 4096}, 1}, {{1, 12161, 4096}, 1},  {{1, 12160, 4096}, 2},
+                  {{64, 6144, 4096}, 2},  {{64, 6016, 4096}, 4},  {{16, 4096, 4096}, 4},
+                  {{16, 2048, 4096}, 6},  {{16, 128, 4096}, 8},   {{16, 128, 1985}, 8},
+                  {{16, 128, 1984}, 6},   {{16, 128, 449}, 2},    {{16, 128, 448}, 1},
+                  {{1, 1, 1}, 1},         {{65, 16384, 4096}, 0}, {{64, 1 << 20, 64}, 1}};
+    for (const auto& w : wanted) {
+      const Problem p = padded(plain(DType::bf16, w.shape), {0, 0, 0});
+      const std::string problem = describe(p, {});
+      CAPTURE(problem);
+      CHECK(takes_swap_ab(p, {}, tile::device()).ok() == (w.splits != 0));
+      if (w.splits != 0) CHECK(swap_splits(p) == w.splits);
+    }
+  }
+
   TEST_CASE("a line of iterations where it is reckoned to be faster, and all of it in pieces") {
     const struct {
       Shape shape;
