@@ -1,6 +1,7 @@
 // C = activation(alpha * op(A) * op(B) + beta * C + bias): the problem and the table of steps.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string_view>
 
@@ -147,12 +148,14 @@ tile::Status takes_boxes_of_8_bits(const Problem& problem, const Buffers& buffer
 
 // snippet-begin rounds
 /// How long a product takes with such tiles, in elements of C: the rounds that `most` clusters of
-/// kCluster blocks need, times a tile.
+/// kCluster blocks need, times a tile. Its products take a multiprocessor a cycle for 32 elements
+/// and 64 of k; and its bytes, of A and of this block's part of B, come at 32 a cycle from L2.
 template <class Tile, int kCluster>
 std::int64_t cost(const Problem& p, unsigned most) {
   const std::int64_t clusters =
       ((p.m - 1) / (kCluster * Tile::kM) + 1) * ((p.n - 1) / Tile::kN + 1);
-  return ((clusters - 1) / most + 1) * Tile::kM * Tile::kN;
+  constexpr int kCopied = (Tile::kM + Tile::kN / kCluster) * 64 * 2;
+  return ((clusters - 1) / most + 1) * std::max(Tile::kM * Tile::kN, kCopied);
 }
 // snippet-end rounds
 

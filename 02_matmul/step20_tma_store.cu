@@ -16,8 +16,10 @@ namespace {
 
 using Wide = TileOf<2, 256>;    // 128 x 256, by two consumers
 using Square = TileOf<3, 192>;  // 192 x 192, by three
+using Small = TileOf<1, 128>;   // 64 x 128, by one: a C of few tiles then has twice as many
 constexpr int kCluster = 2;     // blocks, one above the other
-constexpr int kStages = 4;      // of 48 KiB: 192 of the 227 KiB of a block
+// Four stages of 48 KiB, or eight of 24: 192 of the 227 KiB of a block.
+constexpr int kRingBytes = 192 * 1024;
 constexpr unsigned kGroup = 8;  // pairs of tiles below one another that are taken together
 
 template <class T, bool kAAlongK, bool kBAlongK, class Tile>
@@ -32,7 +34,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   using namespace tile::ptx;
   using ATile = OperandBoxes<T, kAAlongK, Tile::kM>;
   using BTile = OperandBoxes<T, kBAlongK, Tile::kN, kCluster>;
-  constexpr int kStageBytes = ATile::kBytes + BTile::kBytes;
+  constexpr int kStageBytes = ATile::kBytes + BTile::kBytes, kStages = kRingBytes / kStageBytes;
   // [stage]{A's tile, B's tile}, [warp]{boxes of C}; at 1,024 bytes the swizzle's pattern begins.
   extern __shared__ __align__(1024) unsigned char smem[];
   __shared__ Mbarrier full[kStages], empty[kStages];
@@ -47,7 +49,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   tile::RingPlace<kStages> place;
 
   if (warpgroup == 0) {
-    setmaxnreg_dec<Tile::kProducerRegisters>();
+    if constexpr (Tile::kConsumers > 1) setmaxnreg_dec<Tile::kProducerRegisters>();
     // One thread copies; the others go on to the cluster's last barrier.
     for (unsigned pair = blockIdx.x / kCluster; threadIdx.x == 0 && pair < pairs;
          pair += gridDim.x / kCluster) {
@@ -63,7 +65,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
       }
     }
   } else {
-    setmaxnreg_inc<Tile::kConsumerRegisters>();
+    if constexpr (Tile::kConsumers > 1) setmaxnreg_inc<Tile::kConsumerRegisters>();
     const int first_row = (warpgroup - 1) * Tile::kRows;
     const int warp = tile::warp_in_block() - 4;  // of the consumers; four have 64 rows
     StoredTile<T, Tile> stored(c_map, stages + kStages * kStageBytes, warp);
@@ -112,7 +114,7 @@ tile::Status launch_tiles(const Problem& p, const Buffers& buffers, unsigned mos
     TILE_TRY(OutputBox::make_map(p, buffers, &c_map));
     unsigned pairs = 0;
     TILE_TRY(blocks_for_tiles(p, kCluster * Tile::kM, Tile::kN, &pairs));
-    constexpr int kBytes = kStages * (ATile::kBytes + BTile::kBytes) + StoredTile<T, Tile>::kBytes;
+    constexpr int kBytes = kRingBytes + StoredTile<T, Tile>::kBytes;
     return tile::launch_in_clusters(
         matmul_tma_store<T, kAAlongK, kBAlongK, Tile>, "matmul_tma_store",
         dim3(kCluster * blocks_without_idlers(pairs, most)), Tile::kThreads, kCluster, kBytes,
@@ -129,10 +131,13 @@ tile::Status tma_store(const Problem& problem, const Buffers& given, void* strea
   TILE_TRY(pad_rows(&p, &buffers, stream));
   unsigned most = 0;  // pairs of blocks at the same time
   TILE_TRY(count_clusters(kCluster, &most));
-  // The shape whose rounds take less time.
-  return cost<Square, kCluster>(p, most) < cost<Wide, kCluster>(p, most)
-             ? launch_tiles<Square>(p, buffers, most, stream)
-             : launch_tiles<Wide>(p, buffers, most, stream);
+  // The shape whose rounds take the least time.
+  const std::int64_t wide = cost<Wide, kCluster>(p, most), square = cost<Square, kCluster>(p, most);
+  if (cost<Small, kCluster>(p, most) < std::min(wide, square)) {
+    return launch_tiles<Small>(p, buffers, most, stream);
+  }
+  return square < wide ? launch_tiles<Square>(p, buffers, most, stream)
+                       : launch_tiles<Wide>(p, buffers, most, stream);
 }
 
 }  // namespace matmul
