@@ -193,19 +193,21 @@ unsigned k_splits(const Problem& p) {
   return 1;
 }
 
-// Step tma_store needs one round for so few tiles: 1,024 cycles for each turn on 128 x 256, in at
-// most half of the multiprocessors. Here a turn takes 512, and there are as many turns or, split,
-// at most half as many, plus five: never more, for any k. With more tiles k cannot be split, and
-// all multiprocessors together want 32 KiB from L2 for each 512 cycles, more than it gives.
+// Step tma_store needs one round for so few tiles. In its tiles of 64 x 128 a turn takes 256 cycles
+// of tensor cores; here it takes 512, and there are a quarter as many turns or less, plus five.
+// With more tiles k could be split in two only. That is as many blocks as tma_store has, which copy
+// as many bytes, and have no sums to exchange. With more than twice as many tiles k cannot be
+// split.
 tile::Status takes_few_tiles(const Problem& p, const Buffers& buffers, const tile::Device& d) {
   TILE_TRY(takes_padded_boxes(p, buffers, d));
   TILE_TRY(takes_rows("c", buffers.c, p.ldc, p.type));
   const std::int64_t tiles = split_tiles(p);
-  if (2 * tiles <= most_split_blocks(2)) return {};
-  // With one row of tiles the second block of each of tma_store's pairs has nothing but zeros. A
-  // pair needs 1,024 cycles for the 32 KiB of B that its blocks load, 16 bytes a cycle each, which
-  // is what memory gives. Here a block needs 512 for 16 KiB.
-  if (p.m <= kSplitTile && tiles <= most_split_blocks(2)) return {};
+  if (4 * tiles <= most_split_blocks(4)) return {};
+  // With one row of tiles the second block of each of tma_store's pairs of 128 x 256 has nothing
+  // but zeros. A pair needs 1,024 cycles for the 32 KiB of B that its blocks load, 16 bytes a cycle
+  // each, which is what memory gives. Here a block needs 512 for 16 KiB.
+  const bool is_one_round = 2 * tiles <= most_split_blocks(2);  // of pairs of 64 x 128
+  if (p.m <= kSplitTile && !is_one_round && tiles <= most_split_blocks(2)) return {};
   return tile::unsupported("m and n", std::to_string(tiles) + " tiles are enough without a split");
 }
 

@@ -44,6 +44,9 @@ constexpr Border kBorders[] = {
     {"tma_store", {264, 264, 11 * 64 + 8}, 3},
     {"tma_store", {4200, 392, 40}, 0},
     {"tma_store", {580, 380, 11 * 64 + 8}, 1},
+    // Eight stages of 64 x 128, and more pairs of these than run at one time.
+    {"tma_store", {70, 130, 27 * 64 + 8}, 2},
+    {"tma_store", {120, 1150, 9 * 64}, 3},
     // Seven stages of 64, of each of eight blocks.
     {"split_k", {24, 8, 8 * 15 * 64}, 2},
     {"split_k", {1030, 136, 8 * 64}, 3},  // more than a group of tiles, each of two blocks
