@@ -52,10 +52,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   const int warpgroup = tile::warpgroup_in_block();
   if (threadIdx.x == 0) {
     prefetch_tensor_map(a_map), prefetch_tensor_map(b_map);  // the first copies wait for them
-    for (int stage = 0; stage < kStages; ++stage) {
-      mbarrier_init(&full[stage], 1);                  // the producer, and the bytes it expects
-      mbarrier_init(&empty[stage], Tile::kConsumers);  // a thread of each
-    }
+    tile::init_ring(full, empty, Tile::kConsumers);          // a thread of each
   }
   __syncthreads();  // they are initialised before a thread waits
   tile::RingPlace<kStages> place;
@@ -89,14 +86,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
       const WgmmaDescriptor a = ATile::descriptor(a_smem, first_row);
       const WgmmaDescriptor b = BTile::descriptor(a_smem + ATile::kBytes, 0);
       // C += A B: four times 16 of k
-      wgmma_fence();
-#pragma unroll
-      for (int part = 0; part < kBlockK / kWgmmaK; ++part) {
-        wgmma<T, Tile::kN, ATile::kMajor, BTile::kMajor>(sums, a + part * ATile::kPartBytes,
-                                                         b + part * BTile::kPartBytes,
-                                                         turn != first || part != 0);
-      }
-      wgmma_commit();
+      start_products<T, ATile, BTile>(sums, a, b, turn != first);
       wgmma_wait<1>(sums);  // the stage before has been read
       if (is_leader && read >= 0) mbarrier_arrive(&empty[read]);
       read = place.stage;

@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   constexpr int kStages = kStagesOf<ATile, BTile>;
   static_assert(kM * kPartLd * int{sizeof(float)} <= kStages * kStageBytes);
   // 1,024 bytes: where the pattern of the swizzle begins.
-  extern __shared__ __align__(1024) unsigned char smem[];  // [stage]{B's tile, A's tile}
+  extern __shared__ __align__(1024) unsigned char smem[];  // [stage]{A's tile, B's tile}
   auto* const part_smem = reinterpret_cast<float*>(smem);  // later: [kM][kPartLd] sums
   __shared__ Mbarrier full[kStages], empty[kStages];
   const SharedAddress stages(smem);
@@ -60,49 +60,52 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
 
   // The blocks of a cluster have the same tile of C, and each its share of k, see step 21.
   const unsigned blocks = cluster_size(), rank = cluster_rank();
-  const std::int64_t corner = std::int64_t{blockIdx.x / blocks} * kSwapColumns;  // its column
+  const std::int64_t first_col = std::int64_t{blockIdx.x / blocks} * kSwapColumns;
   const auto first = static_cast<int>(turns * rank / blocks);
   const auto last = static_cast<int>(turns * (rank + 1) / blocks);
 
   if (warpgroup == 0) {
     // One thread copies; the others go to the cluster's barrier.
     for (int turn = first; threadIdx.x == 0 && turn < last; ++turn, place.advance()) {
-      const SharedAddress b_smem = stages + place.stage * kStageBytes;
+      const SharedAddress a_smem = stages + place.stage * kStageBytes;
       mbarrier_wait_cluster(&empty[place.stage], place.parity ^ 1);
       mbarrier_arrive_expect(&full[place.stage], kStageBytes);
-      BTile::load(b_smem, b_map, static_cast<int>(corner), turn * kBlockK, &full[place.stage]);
-      ATile::load(b_smem + BTile::kBytes, a_map, 0, turn * kBlockK, &full[place.stage]);
+      ATile::load(a_smem, a_map, 0, turn * kBlockK, &full[place.stage]);
+      BTile::load(a_smem + ATile::kBytes, b_map, static_cast<int>(first_col), turn * kBlockK,
+                  &full[place.stage]);
     }
     __syncwarp();  // the cluster's barrier is for whole warps
   } else {
-    const int first_col = (warpgroup - 1) * 64;
+    const int part_col = (warpgroup - 1) * 64;                   // in the tile
     const bool is_leader = threadIdx.x % tile::kWarpgroup == 0;  // for its warpgroup
     float sums[kM / 2];  // of this share of k, transposed, as element_of_wgmma says
     // snippet-begin loop
     for (int turn = first; turn < last; ++turn, place.advance()) {
       mbarrier_wait_cluster(&full[place.stage], place.parity);
-      const SharedAddress b_smem = stages + place.stage * kStageBytes;
-      const WgmmaDescriptor b = BTile::descriptor(b_smem, first_col);
-      const WgmmaDescriptor a = ATile::descriptor(b_smem + BTile::kBytes, 0);
+      const SharedAddress a_smem = stages + place.stage * kStageBytes;
+      const WgmmaDescriptor a = ATile::descriptor(a_smem, 0);
+      const WgmmaDescriptor b = BTile::descriptor(a_smem + ATile::kBytes, part_col);
       // C^T += B^T A^T: four times 16 of k
       start_products<T, BTile, ATile>(sums, b, a, turn != first);
       wgmma_wait<0>(sums);  // the tensor cores have time, and the stage is free at once
       if (is_leader) mbarrier_arrive(&empty[place.stage]);
     }
     // snippet-end loop
-    // The sums take the place of the ring, as in step 21.
+    // The sums take the place of the ring. No copy is under way any more, as all have been waited
+    // for, and after this barrier both consumers have read all stages. TMA and wgmma are done with
+    // it, so no fence is needed between their proxy and these stores.
     barrier_sync(1, kConsumers * tile::kWarpgroup);
 #pragma unroll
     for (int i = 0; i < kM / 2; ++i) {
       const Element at = element_of_wgmma(static_cast<int>(threadIdx.x) % tile::kWarpgroup, i);
-      part_smem[at.col * kPartLd + first_col + at.row] = sums[i];  // D's columns are rows of C
+      part_smem[at.col * kPartLd + part_col + at.row] = sums[i];  // D's columns are rows of C
     }
   }
 
   cluster_sync();  // the sums of all blocks lie in their shared memory
   // C's tile = the sum of them all. A block has some of the rows, and kInRow threads have one.
   const int x_in_tile = static_cast<int>(threadIdx.x) % kInRow * kTogether;
-  const std::int64_t x = corner + x_in_tile;
+  const std::int64_t x = first_col + x_in_tile;
   const int end = m * static_cast<int>(rank + 1) / static_cast<int>(blocks);
   for (int y = m * static_cast<int>(rank) / static_cast<int>(blocks) +
                static_cast<int>(threadIdx.x) / kInRow;
@@ -133,7 +136,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
 }  // namespace
 
 tile::Status swap_ab(const Problem& problem, const Buffers& given, void* stream) {
-  auto [p, buffers] = std::pair(problem, given);
+  Problem p = problem;
+  Buffers buffers = given;
   TILE_TRY(pad_rows(&p, &buffers, stream));
   const auto launch_rows = [&](auto rows, auto element, auto a_along_k, auto b_along_k) {
     using T = decltype(element);

@@ -160,6 +160,7 @@ CONTINUES = {f"07_windowed_rope/windowed/{step}.cu": f"05_flash_attention/{conti
     "02_matmul/step22_e4m3.cu": "02_matmul/step20_tma_store.cu",
     "02_matmul/step23_shares.cu": "02_matmul/step6_double_buffered.cu",
     "02_matmul/step24_stream_k.cu": "02_matmul/step6_double_buffered.cu",
+    "02_matmul/step25_swap_ab.cu": "02_matmul/step21_split_k.cu",
     "04_layernorm/forward5_cluster.cu": "04_layernorm/forward3_registers.cu",
     "05_flash_attention/forward8_split_keys.cu": "05_flash_attention/forward4_pipeline.cu",
     "03_softmax/forward10_words.cu": "03_softmax/forward5_registers.cu",
