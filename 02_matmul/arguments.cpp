@@ -200,7 +200,6 @@ unsigned k_splits(const Problem& p) {
 // split.
 tile::Status takes_few_tiles(const Problem& p, const Buffers& buffers, const tile::Device& d) {
   TILE_TRY(takes_padded_boxes(p, buffers, d));
-  TILE_TRY(takes_rows("c", buffers.c, p.ldc, p.type));
   const std::int64_t tiles = split_tiles(p);
   if (4 * tiles <= most_split_blocks(4)) return {};
   // With one row of tiles the second block of each of tma_store's pairs of 128 x 256 has nothing

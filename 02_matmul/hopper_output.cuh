@@ -32,6 +32,21 @@ struct OutputBox {
         .swizzle_bytes = 128};
     return tile::make_tensor_map("c", boxed, map);
   }
+
+  /// Stores a lane's pairs of neighbouring columns there, in the order of element_of_wgmma.
+  static __device__ __forceinline__ void put(tile::ptx::SharedAddress box,
+                                             const std::uint32_t* pairs) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+    for (int x = 0; x < kBoxElements; x += 16) {  // the four tiles of an stmatrix
+      std::uint32_t tiles[4];
+#pragma unroll
+      // Those of 8 rows below one another are neighbours.
+      for (int t = 0; t < 4; ++t) tiles[t] = pairs[x / 4 + t];
+      const int y = lane % 16, chunk = x / 8 + lane / 16;  // of the row whose address it has
+      tile::ptx::stmatrix_x4(box + (y * 128 + tile::swizzle_128B(y, chunk) * 16), tiles);
+    }
+  }
 };
 
 /// Applies alpha, beta, bias and activation to a consumer's part of C, which begins at (row, col),
@@ -41,7 +56,7 @@ __device__ void finish(float (&sums)[kSums], const Output<T>& c, const T* bias,
                        Activation activation, std::int64_t row, std::int64_t col, std::int64_t m,
                        std::int64_t n) {
   const FirstSum first(row, col, m, n);
-  scale_sums(sums, Output<T>{c.data, c.ld, c.alpha, c.beta}, first);  // without the rest
+  scale_sums(sums, c, first);
   if (bias) {
 #pragma unroll
     for (int i = 0; i < kSums; ++i) {
@@ -122,16 +137,7 @@ class StoredTile {
     // The lane that has started the stores knows when TMA has read the box; the others wait for it.
     if (lane == 0) tile::ptx::bulk_wait_read<kBoxes - 1>();
     __syncwarp();
-#pragma unroll
-    for (int x = 0; x < kBoxElements; x += 16) {  // the four tiles of an stmatrix
-      std::uint32_t tiles[4];
-#pragma unroll
-      for (int t = 0; t < 4; ++t) {  // those of 8 rows below one another are neighbours
-        tiles[t] = pairs_[(part * kBoxElements + x) / 4 + t];
-      }
-      const int y = lane % 16, chunk = x / 8 + lane / 16;  // of the row whose address it has
-      tile::ptx::stmatrix_x4(box + (y * 128 + tile::swizzle_128B(y, chunk) * 16), tiles);
-    }
+    OutputBox::put(box, pairs_ + part * kBoxElements / 4);
     tile::ptx::fence_async_proxy();  // TMA sees what this lane has stored
     __syncwarp();                    // and what the others have
     if (lane == 0) {
@@ -147,6 +153,50 @@ class StoredTile {
   int next_ = kParts;  // the first part that is not stored yet; kParts if all are
 };
 // snippet-end store
+
+// snippet-begin words
+/// Stores a warp's part of C, 16 rows from (row, col) on, for rows that begin anywhere. By way of
+/// its box, so that 32 lanes store 32 neighbouring words: 128 bytes. As sums lie in registers an
+/// instruction would store 8 or 16 bytes of each of eight rows, and L2 takes as long for a part of a
+/// sector as for all of it.
+template <class T, int kSums>
+__device__ void store_words(const float (&sums)[kSums], const Output<T>& c,
+                            unsigned char* box_smem,  // OutputBox::kBytes of this warp
+                            std::int64_t row, std::int64_t col, std::int64_t m, std::int64_t n) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const auto rows = static_cast<int>(min(m - row, std::int64_t{OutputBox::kRows}));
+#pragma unroll
+  for (int part = 0; part < 2 * kSums / kBoxElements; ++part, col += kBoxElements) {
+    std::uint32_t pairs[kBoxElements / 4];
+#pragma unroll
+    for (int i = 0; i < kBoxElements / 4; ++i) {
+      const float* sum = sums + part * kBoxElements / 2 + 2 * i;
+      pairs[i] = tile::ptx::pack<T>(sum[0], sum[1]);
+    }
+    OutputBox::put(tile::ptx::SharedAddress(box_smem), pairs);
+    __syncwarp();  // all lanes' are there
+    const auto cols = static_cast<int>(min(n - col, std::int64_t{kBoxElements}));
+#pragma unroll 4
+    for (int y = 0; y < rows; ++y) {
+      auto* const to = reinterpret_cast<std::uint16_t*>(c.data + (row + y) * c.ld + col);
+      const int place = y * 128 + tile::swizzle_128B(y, lane / 4) * 16 + lane % 4 * 4;
+      auto word = *reinterpret_cast<const std::uint32_t*>(box_smem + place);  // columns x and x + 1
+      const std::uint32_t next = __shfl_down_sync(~0u, word, 1);
+      int x = 2 * lane;
+      if (reinterpret_cast<std::uintptr_t>(to) % 4 != 0) {  // words begin at odd columns
+        if (x == 0 && cols > 0) to[0] = static_cast<std::uint16_t>(word);
+        word = word >> 16 | next << 16, ++x;
+      }
+      if (x + 1 < cols) {
+        *reinterpret_cast<std::uint32_t*>(to + x) = word;
+      } else if (x < cols) {
+        to[x] = static_cast<std::uint16_t>(word);
+      }
+    }
+    __syncwarp();  // all lanes have read them
+  }
+}
+// snippet-end words
 
 /// Stores the columns after the last whole 16 bytes of a row, which OutputBox leaves out: a part
 /// of a group of eight columns, of which a thread has two in each of two rows.

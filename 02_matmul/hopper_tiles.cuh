@@ -156,16 +156,16 @@ struct FirstSum {
   }
 };
 
-/// Applies to a warpgroup's sums what Output does. Those outside of C may stay as they are.
+/// Applies alpha and beta to a warpgroup's sums. Those outside of C may stay as they are.
 template <class T, int kSums>
 __device__ void scale_sums(float (&sums)[kSums], const Output<T>& c, const FirstSum& first) {
-  if (c.beta != 0 || c.bias || c.activation != Activation::none) {
+  if (c.beta != 0) {
     const T* old = c.data + first.row * c.ld + first.col;
 #pragma unroll
     for (int i = 0; i < kSums; ++i) {
       const tile::ptx::Element at = tile::ptx::element_of_wgmma(0, i);
       if (at.row >= first.rows_left || at.col >= first.cols_left) continue;
-      sums[i] = c.value(sums[i], old + at.row * c.ld + at.col, first.col + at.col);
+      sums[i] = c.scaled(sums[i], old + at.row * c.ld + at.col);
     }
   } else if (c.alpha != 1) {
 #pragma unroll

@@ -123,9 +123,9 @@ inline constexpr tile::EnumSet<tile::Feature> kHopper{tile::Feature::bf16_mma,
 using Ladder = tile::Ladder<Problem, Buffers>;
 
 /// A copy of A or B reads and writes each element, which is then used in as many products as C has
-/// columns, or rows. With so many it pays: 4 bytes of bf16 take 1.6 ps at 2.5 TB/s, and each
-/// product takes some 30 fs less by TMA than element by element.
-inline constexpr std::int64_t kUsesForCopy = 512;
+/// columns, or rows. With so many it pays, though it takes a launch more: element by element, even
+/// a product of 128 rows and columns takes several times as long as by TMA.
+inline constexpr std::int64_t kUsesForCopy = 64;
 /// Whether steps that want rows of 16 bytes, and have a workspace, copy A, or B: its leading
 /// dimension is no multiple of 16 bytes, and its elements are used often enough.
 bool pads_a(const Problem& problem);

@@ -1,9 +1,10 @@
 // Step 19: tiles of two shapes.
 // Idea: in the last round of tiles some blocks may have none. Other shapes may need fewer rounds.
 // Change: a kernel for tiles of 192 x 192 beside that for 128 x 256. The launcher counts the rounds
-//         of each. Bias and activation come before C is rounded. Odd rows are copied first.
-// Limit: the tensor cores wait while a tile of C is stored element by element.
-#include "hopper_tiles.cuh"
+//         of each. Bias and activation come before C is rounded. Odd rows of A and B are copied
+//         first; C is stored in words, wherever its rows begin.
+// Limit: the tensor cores wait while a tile of C is stored.
+#include "hopper_output.cuh"
 #include "tile/host/launch.hpp"
 #include "tile/ptx/cluster.cuh"
 #include "tile/ptx/warpgroup.cuh"
@@ -29,7 +30,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   using BTile = OperandBoxes<T, kBAlongK, Tile::kN, kCluster>;
   constexpr int kStageBytes = ATile::kBytes + BTile::kBytes;
   // 1,024 bytes: where the pattern of the swizzle begins.
-  extern __shared__ __align__(1024) unsigned char smem[];  // [stage]{A's tile, B's tile}
+  extern __shared__ __align__(1024) unsigned char smem[];  // [stage]{A, B}, [warp]{box of C}
   __shared__ Mbarrier full[kStages], empty[kStages];
   const SharedAddress stages(smem);
   const int warpgroup = tile::warpgroup_in_block();
@@ -77,7 +78,11 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
       wgmma_wait<0>(sums);
       if (is_leader) release_in_cluster<kCluster>(&empty[read]);
 
-      store_sums(sums, c, corner.row + first_row, corner.col, m, n);
+      finish(sums, c, c.bias, c.activation, corner.row + first_row, corner.col, m, n);
+      __syncwarp();  // all lanes have read C
+      const int warp = tile::warp_in_block() - 4;  // of the consumers; four have 64 rows
+      store_words(sums, c, smem + kStages * kStageBytes + warp * OutputBox::kBytes,
+                  corner.row + warp * OutputBox::kRows, corner.col, m, n);
     }
   }
   __syncwarp();    // the next is for whole warps, and one thread of the first has copied
@@ -95,7 +100,8 @@ tile::Status launch_tiles(const Problem& p, const Buffers& buffers, unsigned mos
     TILE_TRY(make_maps<ATile, BTile>(p, buffers, &a_map, &b_map));
     unsigned pairs = 0;
     TILE_TRY(blocks_for_tiles(p, kCluster * Tile::kM, Tile::kN, &pairs));
-    constexpr int kBytes = kStages * (ATile::kBytes + BTile::kBytes);
+    constexpr int kBytes = kStages * (ATile::kBytes + BTile::kBytes) +
+                           Tile::kConsumers * 4 * OutputBox::kBytes;
     return tile::launch_in_clusters(
         matmul_tile_shapes<T, kAAlongK, kBAlongK, Tile>, "matmul_tile_shapes",
         dim3(kCluster * blocks_without_idlers(pairs, most)), Tile::kThreads, kCluster, kBytes,

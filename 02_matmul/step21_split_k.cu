@@ -110,6 +110,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   const int end = Tile::kM * static_cast<int>(rank + 1) / static_cast<int>(blocks);
   const int x_in_tile = static_cast<int>(threadIdx.x) % 32 * kTogether;
   const std::int64_t x = corner.col + x_in_tile;
+  const bool aligned = reinterpret_cast<std::uintptr_t>(c.data) % 8 == 0 && c.ld % kTogether == 0;
   for (int y0 = Tile::kM * static_cast<int>(rank) / static_cast<int>(blocks) +
                 static_cast<int>(threadIdx.x) / 32;
        y0 < end && x < n; y0 += kWarps * kRowsTogether) {
@@ -136,9 +137,9 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
         sum[r][e] = c.scaled(sum[r][e], to + e);
         if (bias) sum[r][e] += static_cast<float>(bias[x + e]);
         sum[r][e] = activate(activation, sum[r][e]);
-        if (x + kTogether > n) to[e] = static_cast<T>(sum[r][e]);
+        if (!aligned || x + kTogether > n) to[e] = static_cast<T>(sum[r][e]);
       }
-      if (x + kTogether <= n) {  // 8 bytes to a lane, 256 neighbouring ones to a warp
+      if (aligned && x + kTogether <= n) {  // 8 bytes to a lane, 256 neighbouring ones to a warp
         *reinterpret_cast<uint2*>(to) = {pack<T>(sum[r][0], sum[r][1]),
                                          pack<T>(sum[r][2], sum[r][3])};
       }
