@@ -58,6 +58,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1024 / kMaxThreads)
     if (has_columns && i * apart < left) chunk[i] = Chunk::load(x_row);
   }
   // A lane loads x_0 of one row, and shuffles give it to the others.
+  const int threads = static_cast<int>(blockDim.x);  // of a row
   const int lane = static_cast<int>(threadIdx.x) % tile::kWarp;
   float lane_origin = 0;
   if (centred && lane < kRows && lane * apart < left) {
@@ -72,7 +73,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1024 / kMaxThreads)
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
     chunk[i].to_floats(value[i]);
-    const int lanes = kParts ? static_cast<int>(blockDim.x) : tile::kWarp;
+    const int lanes = kParts ? threads : tile::kWarp;
     const float origin = __shfl_sync(tile::kAllLanes, lane_origin, i, lanes);
 #pragma unroll
     for (float& v : value[i]) v -= has_columns ? origin : 0;
@@ -83,7 +84,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1024 / kMaxThreads)
 #pragma unroll
       for (const float v : value[i]) row_mean[i] += v;
     }
-    add_up<kParts>(row_mean, sum_smem);
+    add_up<kParts>(row_mean, threads, sum_smem);
 #pragma unroll
     for (float& m : row_mean) m *= per_col;
   }
@@ -96,7 +97,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1024 / kMaxThreads)
       if (has_columns) row_rstd[i] += v * v;
     }
   }
-  add_up<kParts>(row_rstd, squares_smem);
+  add_up<kParts>(row_rstd, threads, squares_smem);
   // Neighbouring threads save the statistics of neighbouring rows, before y is on its way to the
   // L2.
   const int saved = static_cast<int>(threadIdx.x);

@@ -1,4 +1,4 @@
-// The sums over four rows at once, for forward step 4.
+// The sums over four rows at once, for forward steps 4 and 8.
 #pragma once
 
 #include "tile/reduce.cuh"
@@ -25,12 +25,13 @@ __device__ __forceinline__ float exchange_and_add(const float (&own)[kRows], int
 // snippet-end lanes
 
 /// Replaces what each thread has of its rows by the sums over the threads of these rows, to the
-/// same bits in all of them. kParts: the threads of a row are blockDim.x neighbouring lanes.
-/// Otherwise they are those of the block, and `partial` is of shared memory that was not used
-/// before.
+/// same bits in all of them. A row has `threads` threads along x, which are lanes of one warp
+/// (kParts) or whole warps, and in these `partial` is of shared memory that was not used before,
+/// of the same rows.
 template <bool kParts>
-__device__ __forceinline__ void add_up(float (&rows)[kRows], float* partial) {  // [warps][kRows]
-  const int threads = static_cast<int>(blockDim.x), thread = static_cast<int>(threadIdx.x);
+__device__ __forceinline__ void add_up(float (&rows)[kRows], int threads,
+                                       float* partial) {  // [warps][kRows]
+  const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % tile::kWarp;
   const int lanes = kParts ? threads : tile::kWarp;
   const int lanes_of_sum = lanes / kRows;

@@ -62,7 +62,7 @@ tile::Status check_chunks(const ForwardProblem& problem, const ForwardBuffers& b
 
 // The steps. Each computes y, mean and rstd in the given stream (a cudaStream_t).
 using ForwardStep = tile::Status(const ForwardProblem&, const ForwardBuffers&, void* stream);
-ForwardStep two_pass, welford, registers, four_rows, cluster, split, words;
+ForwardStep two_pass, welford, registers, four_rows, cluster, split, words, eight_rows;
 
 /// Whether one of the steps from `registers` to the one before `split` runs this.
 bool is_read_once(const ForwardProblem& problem, const ForwardBuffers& buffers);
@@ -73,7 +73,8 @@ std::int64_t split_bytes(const ForwardProblem& problem);
 // What their own kernels take.
 using ForwardTakes = tile::Status(const ForwardProblem&, const ForwardBuffers&,
                                   const tile::Device&);
-ForwardTakes takes_registers, takes_four_rows, takes_cluster, takes_split, takes_words;
+ForwardTakes takes_registers, takes_four_rows, takes_cluster, takes_split, takes_words,
+    takes_eight_rows;
 
 // ---- Backward ----
 
@@ -257,6 +258,14 @@ inline constexpr ForwardLadder::Step kForward[] = {
      .otherwise = "split",
      .shows = {{37, 1003}, {50'000, 777}},
      .launch = words},
+    {.name = "eight_rows",
+     .idea = "eight neighbouring rows are whole chunks together",
+     .types = {tile::DType::fp16, tile::DType::bf16},
+     .needs = {},
+     .takes = takes_eight_rows,
+     .otherwise = "words",
+     .shows = {{37, 1003}, {50'000, 777}},
+     .launch = eight_rows},
 };
 inline constexpr ForwardLadder kForwardLadder{.name = "forward",
                                               .kernels = "layernorm_",

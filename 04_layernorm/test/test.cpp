@@ -62,8 +62,8 @@ TEST_SUITE("step") {
 
   TEST_CASE("long rows") {
     for_each_step([](const auto& step, DType type) {
-      std::vector<std::int64_t> lengths{1024,   2048,   5000,   8191,   8192,   8193,  8200,
-                                        16'383, 16'384, 16'392, 32'768, 32'769, 32'776};
+      std::vector<std::int64_t> lengths{1024, 1843,   2048,   3585,   5000,   8191,   8192,  8193,
+                                        8200, 16'383, 16'384, 16'392, 32'768, 32'769, 32'776};
       if (tile::device().simulated) {
         lengths.insert(lengths.end(), {40'000, 70'001, 70'008});  // 2 or 4 blocks of a cluster
       } else {
@@ -102,6 +102,24 @@ TEST_SUITE("step") {
         }
       }
     });
+  }
+
+  TEST_CASE("rows that share chunks, in numbers that no block or every block has") {
+    for_each_step(
+        [](const auto& step, DType type) {
+          if (step.name != "eight_rows") return;
+          std::size_t turn = 0;
+          for (const std::int64_t cols : {1, 3, 100, 257, 515, 777, 1843}) {
+            for (const std::int64_t rows : {1, 7, 8, 9, 37, 67}) {
+              if (rows * cols > 70'000 && tile::device().simulated) continue;
+              const auto p = problem_for(step, type, rows, cols, kNorms[turn++ % 2]);
+              const OutputAt output = turn % 3 == 0 ? OutputAt::on_x : OutputAt::apart;
+              REQUIRE(takes(step, p));
+              check_step(step, p, normal(p, turn % 5 != 0, turn % 7 != 0), {.output = output});
+            }
+          }
+        },
+        OwnKernel::need_not_run);
   }
 
   TEST_CASE("pointers aligned in every way") {
