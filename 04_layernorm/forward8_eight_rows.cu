@@ -24,7 +24,7 @@ namespace {
 /// a block are a multiple of eight.
 template <int kLanes, int kWords>
 struct BlockRows {
-  static constexpr int kGroups = std::max(2, tile::kThreadsOfSeveralRows / kLanes);
+  static constexpr int kGroups = kLanes > 64 ? 2 : tile::kThreadsOfSeveralRows / kLanes;
   static constexpr int kThreads = kGroups * kLanes, kCount = kGroups * kRows;
   // A thread keeps 4 x 7 words of x with 64 registers, and more with 72 or 80.
   static constexpr int kBlocks =
@@ -103,7 +103,8 @@ __global__ void __launch_bounds__(BlockRows<kLanes, kWords>::kThreads,
   };
   const auto load = [&](int r, int i) {
     const T* x_at = at(row + r * apart, i);
-    return i < kWords ? Word::load(x_at) : Word{*reinterpret_cast<const unsigned short*>(x_at)};
+    return Word{i < kWords ? *reinterpret_cast<const unsigned*>(x_at)
+                           : *reinterpret_cast<const unsigned short*>(x_at)};
   };
 
   // mean = x_0 + sum (x - x_0) / n; row_mean is the second term

@@ -15,9 +15,6 @@ struct Word {
   static constexpr int kWidth = 4 / sizeof(T);
   unsigned bits;
 
-  __device__ __forceinline__ static Word load(const T* address) {
-    return {*reinterpret_cast<const unsigned*>(address)};
-  }
   __device__ __forceinline__ void store(T* address) const {
     *reinterpret_cast<unsigned*>(address) = bits;
   }
@@ -95,7 +92,7 @@ class RowWords {
 #pragma unroll
     for (int i = 0; i < kWords; ++i) {
       word[i] = Word::filled(fill);
-      if (has(i)) word[i] = Word::load(at(row, i));
+      if (has(i)) word[i].bits = *reinterpret_cast<const unsigned*>(at(row, i));
     }
   }
 
