@@ -159,7 +159,7 @@ __global__ void __launch_bounds__(BlockRows<kLanes, kWords>::kThreads,
   for (int i = 0; i <= kWords; ++i) {
     if (!has(i)) continue;
     const auto column_of = [&](const T* all, int e, float otherwise) {
-      return all && e <= (i < kWords) ? static_cast<float>(at(all, i)[e]) : otherwise;
+      return all && e < (i < kWords ? 2 : 1) ? static_cast<float>(at(all, i)[e]) : otherwise;
     };
     const float2 weight{column_of(gamma, 0, 1), column_of(gamma, 1, 1)};
     const float2 shift{column_of(beta, 0, 0), column_of(beta, 1, 0)};
