@@ -5,9 +5,8 @@
 //       four rows: gamma and beta are loaded once for all four. The results go to where x was, and
 //       leave as they lie.
 // Change: from step 7, the copies, and four rows in the place of one.
-// Limit: a block computes nothing before all of its rows have come. Long rows leave a
-// multiprocessor
-//        few blocks that could do so meanwhile.
+// Limit: a block computes nothing before all of its rows have come. Of long rows there is room for
+//        few blocks that could compute meanwhile.
 #include "four_sums.cuh"
 #include "layernorm.hpp"
 #include "tile/host/chunks.hpp"
