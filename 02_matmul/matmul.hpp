@@ -149,12 +149,12 @@ tile::Status takes_boxes_of_8_bits(const Problem& problem, const Buffers& buffer
 // snippet-begin rounds
 /// How long a product takes with such tiles, in elements of C: the rounds that `most` clusters of
 /// kCluster blocks need, times a tile. Its products take a multiprocessor a cycle for 32 elements
-/// and 64 of k; and its bytes, of A and of this block's part of B, come at 32 a cycle from L2.
+/// and 64 of k; and its bytes, of A and of this block's part of B, come at 48 a cycle from L2.
 template <class Tile, int kCluster>
 std::int64_t cost(const Problem& p, unsigned most) {
   const std::int64_t clusters =
       ((p.m - 1) / (kCluster * Tile::kM) + 1) * ((p.n - 1) / Tile::kN + 1);
-  constexpr int kCopied = (Tile::kM + Tile::kN / kCluster) * 64 * 2;
+  constexpr int kCopied = (Tile::kM + Tile::kN / kCluster) * 64 * 2 * 32 / 48;
   return ((clusters - 1) / most + 1) * std::max(Tile::kM * Tile::kN, kCopied);
 }
 // snippet-end rounds
@@ -207,7 +207,7 @@ tile::Status takes_stream_k(const Problem& problem, const Buffers& buffers, cons
 
 /// Step `swap_ab`: the rows of C that it takes, the columns of its tiles, and how many of k an
 /// iteration of its main loop has.
-inline constexpr int kSwapRows = 64, kSwapColumns = 128, kSwapBlockK = 64;
+inline constexpr int kSwapRows = 64, kSwapColumns = 64, kSwapBlockK = 64;
 /// Among how many blocks it splits k: 1, 2, 4, 6 or 8, the fewest that occupy a card, as far as
 /// each has four turns.
 unsigned swap_splits(const Problem& problem);

@@ -2,9 +2,9 @@
 // Idea: wgmma multiplies 64 rows at least, by as few as 16 columns. With few rows of C its rows run
 //       along n, and its columns along m: the transposed product, C^T = B^T A^T. What is copied and
 //       multiplied is then B, and no zeros, and the tensor cores wait for memory only.
-// Change: from step 21: op(B) is wgmma's first operand, and op(A) its second. A tile has 128
-//         columns of C and 16 or 64 rows, two blocks fit on a multiprocessor, and k is split only
-//         where C has too few columns for all of them.
+// Change: from step 21: op(B) is wgmma's first operand, and op(A) its second. A tile has 64
+//         columns of C and 16, 32 or 64 rows, two blocks fit on a multiprocessor, and k is split
+//         only where C has too few columns for all of them.
 // Limit: memory, from which B comes once.
 #include "hopper_tiles.cuh"
 #include "tile/host/launch.hpp"
@@ -17,8 +17,8 @@
 namespace matmul {
 namespace {
 
-constexpr int kConsumers = kSwapColumns / 64;  // warpgroups, with 64 columns of C each
-constexpr int kThreads = (1 + kConsumers) * tile::kWarpgroup;
+static_assert(kSwapColumns == 64, "of one wgmma, by one consumer");
+constexpr int kThreads = 2 * tile::kWarpgroup;
 constexpr int kBlocks = 2;  // on a multiprocessor
 /// As many stages as each of them has room for, in 224 of the 227 KiB of a multiprocessor.
 template <class ATile, class BTile>
@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   const int warpgroup = tile::warpgroup_in_block();
   if (threadIdx.x == 0) {
     prefetch_tensor_map(a_map), prefetch_tensor_map(b_map);  // the first copies wait for them
-    tile::init_ring(full, empty, kConsumers);                // a thread of each consumer
+    tile::init_ring(full, empty, 1);                         // a thread of the consumer
   }
   __syncthreads();  // they are initialised before a thread waits
   tile::RingPlace<kStages> place;
@@ -76,7 +76,6 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     }
     __syncwarp();  // the cluster's barrier is for whole warps
   } else {
-    const int part_col = (warpgroup - 1) * 64;                   // in the tile
     const bool is_leader = threadIdx.x % tile::kWarpgroup == 0;  // for its warpgroup
     float sums[kM / 2];  // of this share of k, transposed, as element_of_wgmma says
     // snippet-begin loop
@@ -84,7 +83,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
       mbarrier_wait_cluster(&full[place.stage], place.parity);
       const SharedAddress a_smem = stages + place.stage * kStageBytes;
       const WgmmaDescriptor a = ATile::descriptor(a_smem, 0);
-      const WgmmaDescriptor b = BTile::descriptor(a_smem + ATile::kBytes, part_col);
+      const WgmmaDescriptor b = BTile::descriptor(a_smem + ATile::kBytes, 0);
       // C^T += B^T A^T: four times 16 of k
       start_products<T, BTile, ATile>(sums, b, a, turn != first);
       wgmma_wait<0>(sums);  // the tensor cores have time, and the stage is free at once
@@ -92,13 +91,13 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     }
     // snippet-end loop
     // The sums take the place of the ring. No copy is under way any more, as all have been waited
-    // for, and after this barrier both consumers have read all stages. TMA and wgmma are done with
+    // for, and after this barrier all warps have read all stages. TMA and wgmma are done with
     // it, so no fence is needed between their proxy and these stores.
-    barrier_sync(1, kConsumers * tile::kWarpgroup);
+    barrier_sync(1, tile::kWarpgroup);
 #pragma unroll
     for (int i = 0; i < kM / 2; ++i) {
       const Element at = element_of_wgmma(static_cast<int>(threadIdx.x) % tile::kWarpgroup, i);
-      part_smem[at.col * kPartLd + part_col + at.row] = sums[i];  // D's columns are rows of C
+      part_smem[at.col * kPartLd + at.row] = sums[i];  // D's columns are rows of C
     }
   }
 
@@ -156,12 +155,14 @@ tile::Status swap_ab(const Problem& problem, const Buffers& given, void* stream)
         static_cast<const T*>(buffers.bias), p.activation, p.m, p.n, (p.k - 1) / kBlockK + 1);
   };
   const auto launch = [&](auto element, auto a_along_k, auto b_along_k) {
-    if constexpr (a_along_k.value) {  // along m a box has 64 rows of C, not 16
-      if (p.m <= 16) {
-        return launch_rows(std::integral_constant<int, 16>{}, element, a_along_k, b_along_k);
-      }
+    using std::integral_constant;
+    if constexpr (a_along_k.value) {  // along m a box has 64 rows of C, and no fewer
+      if (p.m <= 16)
+        return launch_rows(integral_constant<int, 16>{}, element, a_along_k, b_along_k);
+      if (p.m <= 32)
+        return launch_rows(integral_constant<int, 32>{}, element, a_along_k, b_along_k);
     }
-    return launch_rows(std::integral_constant<int, kSwapRows>{}, element, a_along_k, b_along_k);
+    return launch_rows(integral_constant<int, kSwapRows>{}, element, a_along_k, b_along_k);
   };
   return with_16_bits(p, launch);
 }

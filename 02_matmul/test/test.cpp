@@ -50,9 +50,12 @@ constexpr Border kBorders[] = {
     // Seven stages of 64, of each of eight blocks.
     {"split_k", {24, 8, 8 * 15 * 64}, 2},
     {"split_k", {1030, 136, 8 * 64}, 3},  // more than a group of tiles, each of two blocks
-    // Six stages of 16 rows and four of 64, of each of eight blocks; more tiles than blocks.
-    {"swap_ab", {16, 8, 8 * 13 * 64}, 0},
-    {"swap_ab", {64, 136, 8 * 9 * 64}, 1},
+    // 11 stages of 16 rows, nine of 32 and seven of 64, of each of eight blocks; more tiles than
+    // blocks.
+    {"swap_ab", {16, 8, 8 * 23 * 64}, 0},
+    {"swap_ab", {31, 72, 8 * 19 * 64 + 8}, 0},
+    {"swap_ab", {64, 136, 8 * 15 * 64}, 1},
+    {"swap_ab", {32, 136, 5 * 64 + 8}, 1},
     {"swap_ab", {9, 1300, 40 * 64 + 8}, 1},
     {"swap_ab", {15, 136, 2 * 13 * 64}, 2},
     {"swap_ab", {50, 1300, 13 * 64}, 3},
