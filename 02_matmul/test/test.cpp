@@ -44,6 +44,8 @@ constexpr Border kBorders[] = {
     {"tma_store", {264, 264, 11 * 64 + 8}, 3},
     {"tma_store", {4200, 392, 40}, 0},
     {"tma_store", {580, 380, 11 * 64 + 8}, 1},
+    {"tma_store", {400, 250, 11 * 64 + 8}, 0},
+    {"tma_store", {392, 256, 11 * 64 + 8}, 2},
     // Eight stages of 64 x 128, and more pairs of these than run at one time.
     {"tma_store", {70, 130, 27 * 64 + 8}, 2},
     {"tma_store", {120, 1150, 9 * 64}, 3},
