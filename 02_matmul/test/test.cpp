@@ -406,7 +406,7 @@ TEST_SUITE("step") {
                 p.lda += beside.a, p.ldb += beside.b;
                 // Few rows use B too seldom for a copy.
                 if (step.name == "swap_ab") p.ldb = padded(p, {0, 0, 0}).ldb;
-                p.ldc = padded(p, {0, 0, vector_length(type)}).ldc;
+                p.ldc = with_rows_for(step, p).ldc + vector_length(type);
                 if (!pads_a(p) && !pads_b(p)) continue;
                 const std::size_t before = tile::own_runs();
                 check_step(step, p, integers(p), Sums::exact,

@@ -182,9 +182,9 @@ inline tile::Expected expected_of(const Step& step, const Problem& p, const Inpu
 }
 
 /// A problem that the step's own kernel takes, if rows that begin at multiples of 16 bytes are all
-/// that it lacks: TMA copies no others.
+/// that it lacks: TMA copies no others. Of a short k step split_k takes what TMA does not store.
 inline Problem with_rows_for(const Step& step, const Problem& p) {
-  return step.needs.contains(tile::Feature::tma) ? padded(p, {0, 0, 0}) : p;
+  return step.needs.contains(tile::Feature::tma) ? padded(p, {0, 0, step.name == "split_k"}) : p;
 }
 
 /// The bytes of the workspace of the step or, if that needs none, of the one that runs instead.
