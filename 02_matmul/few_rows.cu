@@ -11,9 +11,9 @@ static_assert(kFewColumns == 32 * kVector, "a warp has a row of the tile");
 /// For at most 16 rows. A block has 128 columns and a share of k, of which each warp has a part; a
 /// lane has four columns and all rows, so that it uses what it loads of B 16 times.
 __global__ void __launch_bounds__(kFewWarps * 32)
-    matmul_shares_few_rows(Operand<float> a,  // [m][k]
-                           Operand<float> b,  // [k][n], along n
-                           Output<float> c,   // [m][n], or [shares][m][n], one after the other
+    matmul_shares_few_rows(Operand<float> a,       // [m][k]
+                           Operand<float> b,       // [k][n], along n
+                           Output<float, true> c,  // [m][n], or [shares][m][n], one after the other
                            std::int64_t m, std::int64_t n, std::int64_t k, unsigned shares) {
   // [warp][part of k][rows of C]. With 4 floats of padding 32 lanes store to eight banks.
   __shared__ alignas(16) float a_smem[kFewWarps][kFewK][kFewRows + kVector];
@@ -82,10 +82,10 @@ tile::Status multiply_few_rows(const Problem& p, const Buffers& buffers, unsigne
                                void* stream) {
   unsigned tiles = 0;
   TILE_TRY(blocks_for_tiles(p, kFewRows, kFewColumns, &tiles));
-  const Output<float> sums{static_cast<float*>(buffers.workspace), ld_of_sums(p), 1, 0};
+  const Output<float, true> sums{static_cast<float*>(buffers.workspace), ld_of_sums(p), 1, 0};
   return tile::launch(matmul_shares_few_rows, "matmul_shares_few_rows", tiles * shares,
                       kFewWarps * 32, 0, stream, op_a<float>(p, buffers), op_b<float>(p, buffers),
-                      shares == 1 ? output_c<float>(p, buffers, true) : sums, p.m, p.n, terms(p),
+                      shares == 1 ? output_c<float, true>(p, buffers) : sums, p.m, p.n, terms(p),
                       shares);
 }
 

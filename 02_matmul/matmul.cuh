@@ -46,8 +46,8 @@ __device__ inline float activate(Activation activation, float x) {
 }
 
 // snippet-begin output
-/// C, and how an element of it is computed from a sum.
-template <class T>
+/// C, and how an element of it is computed from a sum. A kernel without kFused is much shorter.
+template <class T, bool kFused = false>
 struct Output {
   T* data;
   std::int64_t ld;
@@ -60,10 +60,10 @@ struct Output {
   __device__ float scaled(float sum, const T* old) const {
     return beta == 0 ? alpha * sum : alpha * sum + beta * static_cast<float>(*old);
   }
-  /// The same with the bias of this column, and activated.
+  /// The same with the bias of this column, and activated, if these are fused.
   __device__ float value(float sum, const T* old, std::int64_t col) const {
     sum = scaled(sum, old);
-    return activate(activation, bias ? sum + static_cast<float>(bias[col]) : sum);
+    return !kFused ? sum : activate(activation, bias ? sum + static_cast<float>(bias[col]) : sum);
   }
   __device__ void store(std::int64_t row, std::int64_t col, float sum) const {
     T* element = data + row * ld + col;
@@ -71,12 +71,11 @@ struct Output {
   }
 };
 // snippet-end output
-/// Bias and activation are left to a second kernel unless the step has `fused` them.
-template <class T>
-Output<T> output_c(const Problem& p, const Buffers& buffers, bool fused = false) {
-  Output<T> c{static_cast<T*>(buffers.c), p.ldc, p.alpha, p.beta};
-  if (fused) c.bias = static_cast<const T*>(buffers.bias), c.activation = p.activation;
-  return c;
+/// Bias and activation are left to a second kernel unless the step has fused them.
+template <class T, bool kFused = false>
+Output<T, kFused> output_c(const Problem& p, const Buffers& buffers) {
+  return {static_cast<T*>(buffers.c),          p.ldc,       p.alpha, p.beta,
+          static_cast<const T*>(buffers.bias), p.activation};
 }
 
 /// The products in each sum: none with alpha 0, when A and B may be anything, even NaN.

@@ -33,9 +33,9 @@ __device__ std::uint32_t load_rounded(const tile::Vector<float>* tile, int x, in
 
 template <bool kAAlongK, bool kBAlongK, bool kWhole>
 __global__ void __launch_bounds__(kTensorThreads)
-    matmul_tf32(Operand<float> a,  // [m][k]
-                Operand<float> b,  // [k][n]
-                Output<float> c,   // [m][n]
+    matmul_tf32(Operand<float> a,       // [m][k]
+                Operand<float> b,       // [k][n]
+                Output<float, true> c,  // [m][n]
                 std::int64_t m, std::int64_t n, std::int64_t k) {
   using ATile = OperandTile<PaddedFloats, kAAlongK, kBlockM, kTileK>;
   using BTile = OperandTile<PaddedFloats, kBAlongK, kBlockN, kTileK>;
@@ -108,7 +108,7 @@ tile::Status tf32(const Problem& p, const Buffers& buffers, void* stream) {
     constexpr int kBytes = kStages * (ATile::kChunks + BTile::kChunks) * 16;
     return tile::launch(matmul_tf32<kAAlongK, kBAlongK, kWhole>, "matmul_tf32", blocks,
                         kTensorThreads, kBytes, stream, op_a<float>(p, buffers),
-                        op_b<float>(p, buffers), output_c<float>(p, buffers, true), p.m, p.n,
+                        op_b<float>(p, buffers), output_c<float, true>(p, buffers), p.m, p.n,
                         terms(p));
   };
   return with_directions(p, launch, are_whole);

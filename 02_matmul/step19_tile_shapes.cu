@@ -105,7 +105,7 @@ tile::Status launch_tiles(const Problem& p, const Buffers& buffers, unsigned mos
     return tile::launch_in_clusters(
         matmul_tile_shapes<T, kAAlongK, kBAlongK, Tile>, "matmul_tile_shapes",
         dim3(kCluster * blocks_without_idlers(pairs, most)), Tile::kThreads, kCluster, kBytes,
-        stream, a_map, b_map, output_c<T>(p, buffers, true), p.m, p.n, p.k, pairs);
+        stream, a_map, b_map, output_c<T>(p, buffers), p.m, p.n, p.k, pairs);
   };
   return with_16_bits(p, launch);
 }

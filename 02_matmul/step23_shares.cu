@@ -16,9 +16,9 @@ constexpr int kAddThreads = 256;
 
 template <bool kAAlongK, bool kBAlongK>
 __global__ void __launch_bounds__(kThreads, 2)
-    matmul_shares(Operand<float> a,  // [m][k]
-                  Operand<float> b,  // [k][n]
-                  Output<float> c,   // [m][n], or [shares][m][n], one after the other
+    matmul_shares(Operand<float> a,       // [m][k]
+                  Operand<float> b,       // [k][n]
+                  Output<float, true> c,  // [m][n], or [shares][m][n], one after the other
                   std::int64_t m, std::int64_t n, std::int64_t k, unsigned shares) {
   __shared__ alignas(16) Tile a_smem[2];  // [buffer][part of k][rows of C]
   __shared__ alignas(16) Tile b_smem[2];  // [buffer][part of k][columns of C]
@@ -70,8 +70,8 @@ __global__ void __launch_bounds__(kThreads, 2)
 // snippet-begin add
 /// C = activation(alpha sum + beta C + bias), the sum over all shares, an element to a thread.
 __global__ void __launch_bounds__(kAddThreads)
-    matmul_shares_add(const float* parts,  // [shares][m][n], rows `ld` apart
-                      Output<float> c,     // [m][n]
+    matmul_shares_add(const float* parts,     // [shares][m][n], rows `ld` apart
+                      Output<float, true> c,  // [m][n]
                       std::int64_t m, std::int64_t n, std::int64_t ld, int shares) {
   const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * kAddThreads + threadIdx.x;
   for (std::int64_t i = first; i < m * n; i += gridDim.x * std::int64_t{kAddThreads}) {
@@ -93,14 +93,14 @@ tile::Status shares(const Problem& p, const Buffers& buffers, void* stream) {
   unsigned tiles = 0;
   TILE_TRY(blocks_for_tiles(p, kTileM, kTileN, &tiles));
   const auto shares = static_cast<unsigned>(k_shares(p, sms));
-  const Output<float> c = output_c<float>(p, buffers, true);
+  const Output<float, true> c = output_c<float, true>(p, buffers);
   auto* const parts = static_cast<float*>(buffers.workspace);
   const std::int64_t ld = ld_of_sums(p);
   const auto launch = [&](auto a_along_k, auto b_along_k) {
-    return tile::launch(matmul_shares<a_along_k.value, b_along_k.value>, "matmul_shares",
-                        tiles * shares, kThreads, 0, stream, op_a<float>(p, buffers),
-                        op_b<float>(p, buffers), shares == 1 ? c : Output<float>{parts, ld, 1, 0},
-                        p.m, p.n, terms(p), shares);
+    return tile::launch(
+        matmul_shares<a_along_k.value, b_along_k.value>, "matmul_shares", tiles * shares, kThreads,
+        0, stream, op_a<float>(p, buffers), op_b<float>(p, buffers),
+        shares == 1 ? c : Output<float, true>{parts, ld, 1, 0}, p.m, p.n, terms(p), shares);
   };
   TILE_TRY(is_few_rows(p) ? multiply_few_rows(p, buffers, shares, stream)
                           : with_directions(p, launch));

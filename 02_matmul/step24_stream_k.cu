@@ -24,11 +24,11 @@ __device__ unsigned begin_of(const StreamPlan& plan, unsigned piece) {
 
 template <bool kWords, bool kAAlongK, bool kBAlongK>
 __global__ void __launch_bounds__(stream_rows<kWords>, kStreamThreads / stream_rows<kWords>)
-    matmul_stream_k(Operand<float> a,    // [m][k]
-                    Operand<float> b,    // [k][n]
-                    Output<float> c,     // [m][n]
-                    float4* parts,       // [pieces][sums of a tile]
-                    unsigned* counters,  // [1 + pieces], zeros; or null if no tile is cut
+    matmul_stream_k(Operand<float> a,       // [m][k]
+                    Operand<float> b,       // [k][n]
+                    Output<float, true> c,  // [m][n]
+                    float4* parts,          // [pieces][sums of a tile]
+                    unsigned* counters,     // [1 + pieces], zeros; or null if no tile is cut
                     std::int64_t m, std::int64_t n, std::int64_t k, StreamPlan plan) {
   constexpr int kM = stream_rows<kWords>, kPart = kSumVectors * kM;
   using ALoader = Loader<kWords, kAAlongK, kM, kM>;
@@ -125,7 +125,7 @@ tile::Status stream_k(const Problem& p, const Buffers& buffers, void* stream) {
     return tile::launch(matmul_stream_k<words.value, a_along_k.value, b_along_k.value>,
                         "matmul_stream_k", plan.pieces, stream_rows<words.value>, 0, stream,
                         op_a<float>(p, buffers), op_b<float>(p, buffers),
-                        output_c<float>(p, buffers, true), parts, counters, p.m, p.n, terms(p),
+                        output_c<float, true>(p, buffers), parts, counters, p.m, p.n, terms(p),
                         plan);
   };
   const auto with_words = [&](auto... directions) {

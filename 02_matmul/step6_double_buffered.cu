@@ -33,9 +33,9 @@ __device__ Corner corner_in_groups(std::int64_t m, std::int64_t n) {
 // snippet-begin kernel
 template <bool kAAlongK, bool kBAlongK>
 __global__ void __launch_bounds__(kThreads, 2)
-    matmul_double_buffered(Operand<float> a,  // [m][k]
-                           Operand<float> b,  // [k][n]
-                           Output<float> c,   // [m][n]
+    matmul_double_buffered(Operand<float> a,       // [m][k]
+                           Operand<float> b,       // [k][n]
+                           Output<float, true> c,  // [m][n]
                            std::int64_t m, std::int64_t n, std::int64_t k) {
   __shared__ alignas(16) Tile a_smem[2];  // [buffer][part of k][rows of C]
   __shared__ alignas(16) Tile b_smem[2];  // [buffer][part of k][columns of C]
@@ -84,7 +84,7 @@ tile::Status double_buffered(const Problem& p, const Buffers& buffers, void* str
     return tile::launch(matmul_double_buffered<a_along_k.value, b_along_k.value>,
                         "matmul_double_buffered", blocks, kThreads, 0, stream,
                         op_a<float>(p, buffers), op_b<float>(p, buffers),
-                        output_c<float>(p, buffers, true), p.m, p.n, terms(p));
+                        output_c<float, true>(p, buffers), p.m, p.n, terms(p));
   };
   return with_directions(p, launch);
 }

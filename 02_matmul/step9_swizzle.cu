@@ -12,9 +12,9 @@ namespace {
 
 template <class T, bool kAAlongK, bool kBAlongK>
 __global__ void __launch_bounds__(kTensorThreads)
-    matmul_swizzle(Operand<T> a,  // [m][k]
-                   Operand<T> b,  // [k][n]
-                   Output<T> c,   // [m][n]
+    matmul_swizzle(Operand<T> a,       // [m][k]
+                   Operand<T> b,       // [k][n]
+                   Output<T, true> c,  // [m][n]
                    std::int64_t m, std::int64_t n, std::int64_t k) {
   using ATile = OperandTile<Swizzled, kAAlongK, kBlockM, kBlockK>;
   using BTile = OperandTile<Swizzled, kBAlongK, kBlockN, kBlockK>;
@@ -54,7 +54,7 @@ tile::Status swizzle(const Problem& p, const Buffers& buffers, void* stream) {
     using T = decltype(element);
     return tile::launch(matmul_swizzle<T, a_along_k.value, b_along_k.value>, "matmul_swizzle",
                         blocks, kTensorThreads, 0, stream, op_a<T>(p, buffers), op_b<T>(p, buffers),
-                        output_c<T>(p, buffers, true), p.m, p.n, terms(p));
+                        output_c<T, true>(p, buffers), p.m, p.n, terms(p));
   };
   return with_16_bits(p, launch);
 }

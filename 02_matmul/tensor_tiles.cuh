@@ -268,9 +268,9 @@ struct WarpSums {
   }
 
   /// Does the same and stores, element by element.
-  template <class T>
-  __device__ void store(const Output<T>& c, std::int64_t row0, std::int64_t col0, std::int64_t m,
-                        std::int64_t n) {
+  template <class T, bool kFused>
+  __device__ void store(const Output<T, kFused>& c, std::int64_t row0, std::int64_t col0,
+                        std::int64_t m, std::int64_t n) {
 #pragma unroll
     for (int i = 0; i < kM; ++i) {
 #pragma unroll

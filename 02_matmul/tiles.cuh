@@ -180,8 +180,9 @@ struct Sums {
 
   /// Stores them, once alpha, beta, bias and activation are applied. `smem` holds kStoreFloats for
   /// each warp, which the block no longer needs; they are waited for here.
-  __device__ void store(const Output<float>& c, Corner corner, ThreadPosition at, std::int64_t m,
-                        std::int64_t n, float* smem) {
+  template <bool kFused>
+  __device__ void store(const Output<float, kFused>& c, Corner corner, ThreadPosition at,
+                        std::int64_t m, std::int64_t n, float* smem) {
     const std::int64_t row = corner.row + at.row, col = corner.col + at.col;
     auto rows = static_cast<int>(min(m - row, std::int64_t{kTileM}));
     auto cols = static_cast<int>(min(n - col, std::int64_t{kTileN}));
@@ -228,10 +229,11 @@ struct Sums {
  private:
   // Applies alpha, beta, bias and activation, each in a loop of its own, as in step 13: what is not
   // asked for costs one branch. All of it at each of 128 elements were 20,000 instructions, which
-  // no instruction cache holds. `first` is this thread's first element of C, and `bias` that of its
-  // column, or null; C ends `rows` and `cols` after it.
-  __device__ void finish(const Output<float>& c, const float* first, std::int64_t first_col,
-                         int rows, int cols) {
+  // no instruction cache holds. `first` is this thread's first element of C, in the first_col-th
+  // column; C ends `rows` and `cols` after it.
+  template <bool kFused>
+  __device__ void finish(const Output<float, kFused>& c, const float* first,
+                         std::int64_t first_col, int rows, int cols) {
     if (c.beta == 0) {
       for_each([&](float& x, int, int) { x *= c.alpha; });
     } else {
@@ -239,6 +241,7 @@ struct Sums {
         if (row < rows && col < cols) x = c.scaled(x, first + row * c.ld + col);
       });
     }
+    if constexpr (!kFused) return;
     if (c.bias) {
       for_each([&](float& x, int, int col) {
         if (col < cols) x += c.bias[first_col + col];
