@@ -231,7 +231,6 @@ unsigned swap_splits(const Problem& p) {
 
 tile::Status takes_swap_ab(const Problem& p, const Buffers& buffers, const tile::Device& d) {
   TILE_TRY(takes_padded_boxes(p, buffers, d));
-  TILE_TRY(takes_rows("c", buffers.c, p.ldc, p.type));
   if (p.m <= kSwapRows) return {};
   return tile::unsupported("m", std::to_string(p.m) + " rows are enough for wgmma's own");
 }

@@ -157,8 +157,8 @@ class StoredTile {
 // snippet-begin words
 /// Stores a warp's part of C, 16 rows from (row, col) on, for rows that begin anywhere. By way of
 /// its box, so that 32 lanes store 32 neighbouring words: 128 bytes. As sums lie in registers an
-/// instruction would store 8 or 16 bytes of each of eight rows, and L2 takes as long for a part of a
-/// sector as for all of it.
+/// instruction would store 8 or 16 bytes of each of eight rows, and L2 takes as long for a part of
+/// a sector as for all of it.
 template <class T, int kSums>
 __device__ void store_words(const float (&sums)[kSums], const Output<T>& c,
                             unsigned char* box_smem,  // OutputBox::kBytes of this warp

@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
       if (is_leader) release_in_cluster<kCluster>(&empty[read]);
 
       finish(sums, c, c.bias, c.activation, corner.row + first_row, corner.col, m, n);
-      __syncwarp();  // all lanes have read C
+      __syncwarp();                                // all lanes have read C
       const int warp = tile::warp_in_block() - 4;  // of the consumers; four have 64 rows
       store_words(sums, c, smem + kStages * kStageBytes + warp * OutputBox::kBytes,
                   corner.row + warp * OutputBox::kRows, corner.col, m, n);
@@ -100,8 +100,8 @@ tile::Status launch_tiles(const Problem& p, const Buffers& buffers, unsigned mos
     TILE_TRY(make_maps<ATile, BTile>(p, buffers, &a_map, &b_map));
     unsigned pairs = 0;
     TILE_TRY(blocks_for_tiles(p, kCluster * Tile::kM, Tile::kN, &pairs));
-    constexpr int kBytes = kStages * (ATile::kBytes + BTile::kBytes) +
-                           Tile::kConsumers * 4 * OutputBox::kBytes;
+    constexpr int kBytes =
+        kStages * (ATile::kBytes + BTile::kBytes) + Tile::kConsumers * 4 * OutputBox::kBytes;
     return tile::launch_in_clusters(
         matmul_tile_shapes<T, kAAlongK, kBAlongK, Tile>, "matmul_tile_shapes",
         dim3(kCluster * blocks_without_idlers(pairs, most)), Tile::kThreads, kCluster, kBytes,

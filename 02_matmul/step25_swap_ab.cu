@@ -105,6 +105,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   // C's tile = the sum of them all. A block has some of the rows, and kInRow threads have one.
   const int x_in_tile = static_cast<int>(threadIdx.x) % kInRow * kTogether;
   const std::int64_t x = first_col + x_in_tile;
+  const bool aligned = reinterpret_cast<std::uintptr_t>(c.data) % 8 == 0 && c.ld % kTogether == 0;
   const int end = m * static_cast<int>(rank + 1) / static_cast<int>(blocks);
   for (int y = m * static_cast<int>(rank) / static_cast<int>(blocks) +
                static_cast<int>(threadIdx.x) / kInRow;
@@ -122,9 +123,9 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
       sum[e] = c.scaled(sum[e], to + e);
       if (bias) sum[e] += static_cast<float>(bias[x + e]);
       sum[e] = activate(activation, sum[e]);
-      if (x + kTogether > n) to[e] = static_cast<T>(sum[e]);
+      if (!aligned || x + kTogether > n) to[e] = static_cast<T>(sum[e]);
     }
-    if (x + kTogether <= n) {  // 8 bytes to a thread, 256 neighbouring ones to a row
+    if (aligned && x + kTogether <= n) {  // 8 bytes to a thread, 256 neighbouring ones to a row
       *reinterpret_cast<uint2*>(to) = {pack<T>(sum[0], sum[1]), pack<T>(sum[2], sum[3])};
     }
   }

@@ -232,8 +232,8 @@ struct Sums {
   // no instruction cache holds. `first` is this thread's first element of C, in the first_col-th
   // column; C ends `rows` and `cols` after it.
   template <bool kFused>
-  __device__ void finish(const Output<float, kFused>& c, const float* first,
-                         std::int64_t first_col, int rows, int cols) {
+  __device__ void finish(const Output<float, kFused>& c, const float* first, std::int64_t first_col,
+                         int rows, int cols) {
     if (c.beta == 0) {
       for_each([&](float& x, int, int) { x *= c.alpha; });
     } else {
