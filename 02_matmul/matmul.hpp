@@ -301,7 +301,7 @@ inline constexpr Ladder::Step kSteps[] = {
                           tma_store, takes_boxes_of_c, "tile_shapes")),
     pads_rows(hopper_step("split_k", "few tiles: k is split among blocks, which add up their sums",
                           split_k, takes_few_tiles, "tma_store",
-                          {{136, 72, 1000}, {512, 512, 8192}})),
+                          {{136, 72, 2000}, {512, 512, 8192}})),
     {.name = "e4m3",
      .idea = "8 bits: half of the bytes, and twice the products",
      .types = kE4m3,
