@@ -364,7 +364,7 @@ class Matmul(WithSource):
         self.assertEqual(matmul.of(ROOT, "tiles.cuh"),
                          {"kTileM": 128, "kTileN": 128, "kTileK": 8, "kWarpM": 64, "kWarpN": 64,
                           "kLanesM": 4, "kLanesN": 8, "kThreadM": 16, "kThreadN": 8, "kWarpsN": 2,
-                          "kThreads": 128, "kVector": 4, "kPitch": 132})
+                          "kThreads": 128, "kVector": 4, "kPitch": 132, "kStoreFloats": 256})
         self.assertEqual(matmul.of(ROOT, "step3_shared_tile.cu"), {"kTile": 32})
         step4 = matmul.of(ROOT, "step4_register_tile.cu")
         self.assertEqual((step4["kThreadM"], step4["kThreads"], step4["kPitch"]), (8, 256, 132))
