@@ -154,11 +154,10 @@ class StoredTile {
 };
 // snippet-end store
 
-// snippet-begin words
-/// Stores a warp's part of C, 16 rows from (row, col) on, for rows that begin anywhere. By way of
-/// its box, so that 32 lanes store 32 neighbouring words: 128 bytes. As sums lie in registers an
-/// instruction would store 8 or 16 bytes of each of eight rows, and L2 takes as long for a part of
-/// a sector as for all of it.
+/// Stores a warp's part of C, 16 rows from (row, col) on, whose rows may begin anywhere. The sums
+/// go through a box in shared memory, so that 32 lanes store 32 neighbouring words, 128 bytes. As
+/// sums lie in registers, an instruction would store 8 or 16 bytes of each of eight rows, and L2
+/// takes as long for a part of a sector as for all of it.
 template <class T, int kSums>
 __device__ void store_words(const float (&sums)[kSums], const Output<T>& c,
                             unsigned char* box_smem,  // OutputBox::kBytes of this warp
@@ -196,7 +195,6 @@ __device__ void store_words(const float (&sums)[kSums], const Output<T>& c,
     __syncwarp();  // all lanes have read them
   }
 }
-// snippet-end words
 
 /// Stores the columns after the last whole 16 bytes of a row, which OutputBox leaves out: a part
 /// of a group of eight columns, of which a thread has two in each of two rows.

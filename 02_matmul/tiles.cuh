@@ -178,8 +178,8 @@ struct Sums {
   }
   // snippet-end multiply
 
-  /// Stores them, once alpha, beta, bias and activation are applied. `smem` holds kStoreFloats for
-  /// each warp, which the block no longer needs; they are waited for here.
+  /// Applies alpha, beta, bias and activation, and stores the results. `smem` has room for
+  /// kStoreFloats of each warp. What lies there may still be read: this waits for it.
   template <bool kFused>
   __device__ void store(const Output<float, kFused>& c, Corner corner, ThreadPosition at,
                         std::int64_t m, std::int64_t n, float* smem) {
@@ -228,9 +228,9 @@ struct Sums {
 
  private:
   // Applies alpha, beta, bias and activation, each in a loop of its own, as in step 13: what is not
-  // asked for costs one branch. All of it at each of 128 elements were 20,000 instructions, which
-  // no instruction cache holds. `first` is this thread's first element of C, in the first_col-th
-  // column; C ends `rows` and `cols` after it.
+  // asked for costs one branch. All of it at each of 128 elements would be 20,000 instructions,
+  // which no instruction cache holds. `first` is this thread's first element of C, in the
+  // first_col-th column; C ends `rows` and `cols` after it.
   template <bool kFused>
   __device__ void finish(const Output<float, kFused>& c, const float* first, std::int64_t first_col,
                          int rows, int cols) {
