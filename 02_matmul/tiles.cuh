@@ -217,8 +217,10 @@ struct Sums {
       __syncwarp();  // four rows are there
 #pragma unroll
       for (int e = 0; e < kLanesM * kWarpN; e += 32) {
-        const int row = at.row_of(i) + e / kWarpN * kVector, col = e % kWarpN;
-        if (row < rows && col < cols) to[e / kWarpN * kVector * c.ld + col] = of_warp[e + lane];
+        const int down = e / kWarpN * kVector, across = e % kWarpN;
+        if (at.row_of(i) + down < rows && across < cols) {
+          to[down * c.ld + across] = of_warp[e + lane];
+        }
       }
       to += (at.row_of(i + 1) - at.row_of(i)) * c.ld;
       __syncwarp();  // all lanes have read them
