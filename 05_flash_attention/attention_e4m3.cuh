@@ -181,8 +181,9 @@ __device__ __forceinline__ void attend_e4m3(const CallE4m3& call, Mailboxes<Tile
   for (RingPlace<Plan::kQueryStages> tile_place;; tile_place.advance()) {
     const int i = tile_place.stage;
     mbarrier_wait(&mail.queries_full[i], tile_place.parity);
-    // Shuffled, so that ptxas knows that the warp stays together, as wgmma must have it.
-    const unsigned at = __shfl_sync(tile::kAllLanes, mail.work_at[i], 0);
+    // As step 11: one lane of the warp reads, and later gives the queries back.
+    const bool is_first_lane = threadIdx.x % tile::kWarp == 0;
+    const unsigned at = __shfl_sync(tile::kAllLanes, is_first_lane ? mail.work_at[i] : 0, 0);
     if (at >= tiles.all) break;
     const BlockWork work = tiles.work(at);
     const Mask mask = masks.of(work.batch);
@@ -247,7 +248,7 @@ __device__ __forceinline__ void attend_e4m3(const CallE4m3& call, Mailboxes<Tile
       if (is_early) value_ring.drop();  // and their last values
     }
     // These queries have been read; those of the tile after the next one come there.
-    if (threadIdx.x % tile::kWarp == 0) mbarrier_arrive(&mail.queries_empty[i]);
+    if (is_first_lane) mbarrier_arrive(&mail.queries_empty[i]);
     float row_lse[2];
     softmax.finish(out, row_lse);
     if (call.v_scale) out.scale(call.v_scale[head]);

@@ -79,8 +79,10 @@ __global__ void __launch_bounds__(TilePlan<kDim>::kThreads, 1)
   for (tile::RingPlace<Plan::kQueryStages> tile_place;; tile_place.advance()) {
     const int i = tile_place.stage;
     mbarrier_wait(&mail.queries_full[i], tile_place.parity);
-    // Shuffled, so that ptxas knows that the warp stays together, as wgmma must have it.
-    const unsigned at = __shfl_sync(tile::kAllLanes, mail.work_at[i], 0);
+    // Shuffled, so that ptxas knows that the warp stays together, as wgmma must have it. Only the
+    // lane that gives the queries back reads: nothing would order other lanes' reads before that.
+    const bool is_first_lane = threadIdx.x % tile::kWarp == 0;
+    const unsigned at = __shfl_sync(tile::kAllLanes, is_first_lane ? mail.work_at[i] : 0, 0);
     if (at >= tiles.all) break;
     const BlockWork work = tiles.work(at);
     const Mask mask = masks.of(work.batch);
@@ -157,7 +159,7 @@ __global__ void __launch_bounds__(TilePlan<kDim>::kThreads, 1)
       if (is_early) ring.drop();  // and their last values
     }
     // These queries have been read; those of the tile after the next one come there.
-    if (threadIdx.x % tile::kWarp == 0) mbarrier_arrive(&mail.queries_empty[i]);
+    if (is_first_lane) mbarrier_arrive(&mail.queries_empty[i]);
     float row_lse[2];
     softmax.finish(out, row_lse);
     store(out, o.rows(work.batch, work.head), block_query + warp_row, masks.queries);

@@ -6,8 +6,8 @@
 ptxas prints these as information, so a build that has them succeeds:
   - registers spilled to local memory, for compute capability 8.0 and 9.0. No kernel may, but those
     in MAY_SPILL.
-  - C7510, C7511, C7512: wgmma instructions that were serialised, because an accumulator is touched
-    while they run, or because a function call or a branch stands between them.
+  - wgmma instructions that were serialised (C7510, C7511, C7512, C7520 and others), because an
+    accumulator is touched while they run, or a function call or a branch stands between them.
 Prints how many kernels it read. None at all is an error: then the log is no such log.
 """
 import re
@@ -57,7 +57,7 @@ SPILLS_COUNT_FOR = "sm_80", "sm_90a"
 
 KERNEL = re.compile(r"Compiling entry function '(?P<name>\S+)' for '(?P<architecture>\w+)'")
 SPILLS = re.compile(r"(?P<stores>\d+) bytes spill stores, (?P<loads>\d+) bytes spill loads")
-SERIALISED = re.compile(r"\(?C75(10|11|12)\)?")
+SERIALISED = re.compile(r"wgmma.*serialized")  # the number says why
 
 
 def check(lines):

@@ -35,7 +35,7 @@ class CheckPtxas(unittest.TestCase):
         self.assertEqual(self.complaints(log.replace("sm_80", "sm_89")), [])
 
     def test_serialised_wgmma_is_found(self):
-        for code in ("C7510", "C7511", "C7512"):
+        for code in ("C7510", "C7511", "C7512", "C7520"):
             line = (f"ptxas info    : ({code}) Potential Performance Loss: wgmma.mma_async "
                     "instructions are serialized due to ...\n")
             self.assertEqual(len(self.complaints(CLEAN + line)), 1)
