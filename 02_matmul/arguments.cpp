@@ -170,13 +170,13 @@ tile::Status takes_boxes_of_8_bits(const Problem& p, const Buffers& buffers,
 
 // The blocks of a cluster lie within one GPC, a part of the card, and not all GPCs have the same
 // number of multiprocessors: an H200 has room for 66 clusters of two blocks and 30 of four, but
-// only for 15 of eight (cudaOccupancyMaxActiveClusters). With one more, all wait for it.
+// only for 15 of eight (cudaOccupancyMaxActiveClusters). One more would need a second round.
 static std::int64_t most_split_blocks(std::int64_t splits) { return splits > 2 ? 120 : 128; }
 constexpr std::int64_t kMostSplits = 8;
 // A block that shares a tile leaves 64 KiB of sums in shared memory, at 128 bytes a cycle, and
-// reads as many of its neighbours', at perhaps 32 (not measured): 2,560 cycles. A turn of 128 x 128
-// x 64 products takes the tensor cores 512, at 2,048 a cycle. So sharing costs about as much as
-// five turns, and halving a share of less than eight gains less than that.
+// reads as many of its neighbours', at perhaps 32 (not measured): 2,560 cycles. An iteration (a
+// turn) of 128 x 128 x 64 products takes the tensor cores 512, at 2,048 a cycle. So sharing costs
+// as much as five iterations, and halving a share of less than eight gains less than that.
 constexpr std::int64_t kLeastTurns = 4;
 
 static std::int64_t split_tiles(const Problem& p) {
@@ -193,31 +193,31 @@ unsigned k_splits(const Problem& p) {
   return 1;
 }
 
-// Step tma_store needs one round for so few tiles. In its tiles of 64 x 128 a turn takes 256 cycles
-// of tensor cores; here it takes 512, and there are a quarter as many turns or less, plus five.
-// With more tiles k could be split in two only. That is as many blocks as tma_store has, which copy
-// as many bytes, and have no sums to exchange. With more than twice as many tiles k cannot be
+// With up to 30 tiles tma_store needs one round. An iteration on its tiles of 64 x 128 takes 256
+// cycles of tensor cores; here it takes 512, but a block has at most a quarter as many, plus five
+// for the sums. With more tiles k could only be split in two. Then tma_store has as many blocks,
+// which copy as many bytes and exchange no sums. With more than twice as many tiles k cannot be
 // split.
 tile::Status takes_few_tiles(const Problem& p, const Buffers& buffers, const tile::Device& d) {
   TILE_TRY(takes_padded_boxes(p, buffers, d));
   const std::int64_t tiles = split_tiles(p), turns = (p.k - 1) / kSplitBlockK + 1;
   if (4 * tiles <= most_split_blocks(4)) {
-    // On an H200 a turn takes 0.33 us here and 0.17 there, and sharing a tile 3.3 us: as long as 20
-    // turns there. If TMA cannot store C, tma_store does not run, and larger tiles are slower.
+    // On an H200 an iteration takes 0.33 us here and 0.17 there, and sharing a tile 3.3 us: 20 of
+    // those there. If TMA cannot store C, tma_store does not run, and larger tiles are slower.
     const bool is_short = turns <= 20 + 2 * turns / k_splits(p);
     if (!is_short || !takes_boxes_of_c(p, buffers, d).ok()) return {};
   }
   // With one row of tiles the second block of each of tma_store's pairs of 128 x 256 has nothing
-  // but zeros. A pair needs 1,024 cycles for the 32 KiB of B that its blocks load, 16 bytes a cycle
-  // each, which is what memory gives. Here a block needs 512 for 16 KiB.
+  // but zeros. A pair takes 1,024 cycles for the 32 KiB of B that its blocks load: 16 bytes a cycle
+  // for each, as much as memory delivers. Here a block takes 512 cycles for 16 KiB.
   const bool is_one_round = 2 * tiles <= most_split_blocks(2);  // of pairs of 64 x 128
   if (p.m <= kSplitTile && !is_one_round && tiles <= most_split_blocks(2)) return {};
   return tile::unsupported("m, n and k", "without a split they take less time");
 }
 
-// Step `swap_ab`: B comes from memory as fast as it can if that many blocks copy it: each has up to
-// 112 KiB under way, and 96 of them 10 MiB, more than twice what memory brings within its latency,
-// 1 us at 4 TB/s.
+// Step `swap_ab`: for so many blocks memory delivers B as fast as it can. Each has up to 112 KiB
+// under way, and 96 of them 10 MiB, more than twice what memory delivers within its latency, 1 us
+// at 4 TB/s.
 constexpr std::int64_t kSwapBlocks = 96;
 
 unsigned swap_splits(const Problem& p) {
@@ -250,13 +250,13 @@ static ShareTiles share_tiles(const Problem& p) {
     return {(p.n - 1) / kFewColumns + 1, 2 * kLoad, 1.5 * kLoad,
             static_cast<double>(p.m) * kFewColumns * 4};
   }
-  // 128 lanes take 128 cycles for the products of a tile of 128 x 128, as in double_buffered; and
-  // longer if elements are loaded one by one.
+  // For one k of a tile of 128 x 128 a multiprocessor's 128 fp32 units take 128 cycles, as in
+  // double_buffered; and longer if elements are loaded one by one.
   const double odd = is_odd(p.lda, p.type) || is_odd(p.ldb, p.type) ? 1.3 : 1;
   return {((p.m - 1) / 128 + 1) * ((p.n - 1) / 128 + 1), 256 * odd, 160 * odd, 128 * 128 * 4};
 }
 
-// How long it takes in cycles of a multiprocessor, if k is split in so many.
+// How long it takes, in cycles of a multiprocessor, if k is split into so many shares.
 // snippet-begin cycles
 static double cycles(const Problem& p, double shares, int multiprocessors) {
   const ShareTiles tiles = share_tiles(p);
@@ -268,7 +268,7 @@ static double cycles(const Problem& p, double shares, int multiprocessors) {
   const double k = 8 * std::ceil(std::ceil(1. * p.k / 8) / shares);  // of a share, in whole tiles
   const double product = (waves * tiles.two_blocks + last) * k + (waves + (left > 0)) * kWave;
   if (shares == 1) return product;
-  // Another kernel reads the sums, which were written: 16 bytes a cycle and multiprocessor.
+  // Another kernel reads the sums again: 16 bytes a cycle and multiprocessor, written or read.
   constexpr double kLaunch = 5000;
   return product + kLaunch +
          static_cast<double>(tiles.count) * (2 * shares + 1) * tiles.bytes /
@@ -279,7 +279,7 @@ static double cycles(const Problem& p, double shares, int multiprocessors) {
 // snippet-begin shares
 std::int64_t k_shares(const Problem& p, int multiprocessors) {
   if (!has_product(p)) return 1;
-  // Every share has products, and all of them run at one time.
+  // No share is empty, and all of them run at one time.
   const std::int64_t most =
       std::min(2 * multiprocessors / share_tiles(p).count, (p.k - 1) / 64 + 1);
   std::int64_t best = 1;
@@ -308,11 +308,11 @@ tile::Status takes_shares(const Problem& p, const Buffers& buffers, const tile::
   return tile::check_workspace(shares_bytes(p), buffers.workspace_bytes);
 }
 
-// Step `stream_k`: how long a plan takes, in the cycles of cycles().
+// Step `stream_k`: how long a plan takes, in cycles of a multiprocessor, as cycles() counts.
 // snippet-begin stream_cycles
 static double stream_cycles(const StreamPlan& plan, int multiprocessors) {
-  // For one k, measured on an H200: of each block of a multiprocessor, and the least of all of
-  // them, since one block alone cannot use all of it.
+  // Cycles for one k, measured on an H200: for each block of a multiprocessor; but for all of them
+  // no less than `alone`, since one block cannot keep the multiprocessor busy.
   const double of_block = plan.words ? 70 : 128, alone = plan.words ? 158 : 160;
   const double blocks = std::ceil(1. * plan.pieces / multiprocessors);
   const double iterations =
@@ -320,8 +320,8 @@ static double stream_cycles(const StreamPlan& plan, int multiprocessors) {
   constexpr double kWave = 2500;  // the first loads, and the last stores
   const double product = std::max(blocks * of_block, alone) * 8 * iterations + kWave;
   if (plan.line == 0) return product;
-  // Another launch clears the counters. A block begins anew for each tile of its piece, and the one
-  // with a tile's last k reads the sums of the others, one after the other.
+  // A launch more clears the counters. A block begins anew for each tile of its piece, and the one
+  // with a tile's last k reads the other blocks' sums, block after block.
   constexpr double kCut = 30000, kPart = 1050;
   return product + kCut + kPart * (plan.tile / std::max(plan.length, 1u) + 1);
 }
@@ -351,7 +351,7 @@ StreamPlan stream_plan(const Problem& p, int multiprocessors) {
     const std::int64_t tiles = ((p.m - 1) / rows + 1) * ((p.n - 1) / 128 + 1);
     const std::int64_t all = tile::product({tiles, (p.k - 1) / 8 + 1});
     if (all > INT32_MAX || p.k > INT32_MAX - 8) continue;  // kernels count in 32 bits
-    // So many blocks run at one time, and so many tiles at least are in the last waves.
+    // The blocks that run at one time, and the tiles in the line: less than two waves of them.
     const std::int64_t blocks = std::int64_t{kStreamThreads / rows} * multiprocessors;
     const std::int64_t last = tiles < 2 * blocks ? tiles : tiles % blocks + blocks;
     if (tiles <= blocks) try_plan(words, tiles, 0, tiles);

@@ -8,14 +8,14 @@ namespace {
 constexpr int kFewWarps = 4, kFewK = 32;  // of k for a warp at a time
 static_assert(kFewColumns == 32 * kVector, "a warp has a row of the tile");
 
-/// For at most 16 rows. A block has 128 columns and a share of k, of which each warp has a part; a
-/// lane has four columns and all rows, so that it uses what it loads of B 16 times.
+/// For at most 16 rows. A block has 128 columns and a share of k, and each warp a part of this
+/// share. A lane has four columns of all rows, so it uses each element of B 16 times.
 __global__ void __launch_bounds__(kFewWarps * 32)
     matmul_shares_few_rows(Operand<float> a,       // [m][k]
                            Operand<float> b,       // [k][n], along n
                            Output<float, true> c,  // [m][n], or [shares][m][n], one after the other
                            std::int64_t m, std::int64_t n, std::int64_t k, unsigned shares) {
-  // [warp][part of k][rows of C]. With 4 floats of padding 32 lanes store to eight banks.
+  // [warp][part of k][rows of C]. With 4 floats of padding 32 lanes store to eight banks, not two.
   __shared__ alignas(16) float a_smem[kFewWarps][kFewK][kFewRows + kVector];
   __shared__ alignas(16) float sums_smem[kFewWarps][kFewRows][kFewColumns];
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(kFewWarps * 32)
     for (int row = 0; row < kFewRows; ++row) {
       a_smem[warp][lane][row] = row < m && k0 + lane < end ? a(row, k0 + lane) : 0;
     }
-    __syncwarp();  // and have stored this one
+    __syncwarp();  // all lanes have stored this part
     if (vectors && k0 + kFewK <= end) {
       const float* from = b.data + k0 * b.row_stride + col;
 #pragma unroll 8

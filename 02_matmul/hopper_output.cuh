@@ -15,11 +15,11 @@ inline constexpr int kTogether = 8;  // elements in 16 bytes
 
 /// A warp's part of C in shared memory, 64 columns at a time, swizzled.
 struct OutputBox {
-  static constexpr int kRows = 16;  // of a wgmma, those that a warp has the sums of
+  static constexpr int kRows = 16;  // of the 64 of a wgmma, those whose sums a warp has
   static constexpr int kBytes = kRows * kBoxElements * 2;
 
-  /// TMA stores 16 bytes at a time: at the end of a row it would write beyond the last column (an
-  /// H200 does). So the map ends with the last whole 16 bytes.
+  /// TMA stores 16 bytes at a time, and at the end of a row an H200 writes beyond the last column.
+  /// So the map ends with the last whole 16 bytes.
   static tile::Status make_map(const Problem& p, const Buffers& buffers, tile::TensorMap* map) {
     const tile::BoxedTensor boxed{
         .type = type_of_c(p),
@@ -33,7 +33,7 @@ struct OutputBox {
     return tile::make_tensor_map("c", boxed, map);
   }
 
-  /// Stores a lane's pairs of neighbouring columns there, in the order of element_of_wgmma.
+  /// Stores a lane's pairs of neighbouring columns in a box, in the order of element_of_wgmma.
   static __device__ __forceinline__ void put(tile::ptx::SharedAddress box,
                                              const std::uint32_t* pairs) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -41,9 +41,9 @@ struct OutputBox {
     for (int x = 0; x < kBoxElements; x += 16) {  // the four tiles of an stmatrix
       std::uint32_t tiles[4];
 #pragma unroll
-      // Those of 8 rows below one another are neighbours.
+      // Of each 8 columns first the tile of rows 0 to 7, then that of rows 8 to 15.
       for (int t = 0; t < 4; ++t) tiles[t] = pairs[x / 4 + t];
-      const int y = lane % 16, chunk = x / 8 + lane / 16;  // of the row whose address it has
+      const int y = lane % 16, chunk = x / 8 + lane / 16;  // of the row whose address it passes
       tile::ptx::stmatrix_x4(box + (y * 128 + tile::swizzle_128B(y, chunk) * 16), tiles);
     }
   }
@@ -74,23 +74,23 @@ __device__ void finish(float (&sums)[kSums], const Output<T>& c, const T* bias,
 }
 
 // snippet-begin store
-/// A warp's part of a tile of C, rounded, on its way to memory: 16 rows, of which TMA stores 64
-/// columns at a time, by way of one of the warp's kBoxes boxes. Rounded it takes half of the
-/// registers of the sums. With kMeanwhile it keeps these, to be stored while the next tile is
+/// A warp's 16 rows of a tile of C, rounded, on their way to memory: TMA stores 64 columns at a
+/// time, from one of the warp's kBoxes boxes. Rounded, they take half as many registers as their
+/// sums. With kMeanwhile the warp keeps them in registers, and stores them while the next tile is
 /// multiplied.
 template <class T, class Tile>
 class StoredTile {
  public:
   static constexpr int kBoxes = Tile::kConsumers == 2 ? 2 : 1;
-  /// Of the boxes of all consumers, four warps each: 32 KiB, or 24.
+  /// Of all consumers' boxes, four warps each: 24 KiB for three consumers, 32 for two, 8 for one.
   static constexpr int kBytes = Tile::kConsumers * 4 * kBoxes * OutputBox::kBytes;
 
-  /// `boxes` are those of the block, and `warp` is its number among the consumers' warps.
+  /// `boxes` are those of the block, and `warp` is this warp's number among the consumers' warps.
   __device__ StoredTile(const tile::TensorMap& map, tile::ptx::SharedAddress boxes, int warp)
       : map_(map), boxes_(boxes + warp * kBoxes * OutputBox::kBytes) {}
 
-  /// Takes the sums of a tile whose part for this warp begins at (row, col), once all of the tile
-  /// before is stored.
+  /// Takes the sums of a tile, in which this warp's part begins at (row, col). All of the previous
+  /// tile must have been stored.
   __device__ __forceinline__ void take(const float (&sums)[Tile::kN / 2], std::int64_t row,
                                        std::int64_t col) {
 #pragma unroll
@@ -101,7 +101,7 @@ class StoredTile {
     if (!kMeanwhile) store_left();
   }
 
-  /// Stores the next 64 columns, if any are left, in each iteration, while the tensor cores work.
+  /// Stores the next 64 columns, if any are left: to be called while the tensor cores multiply.
   __device__ __forceinline__ void store_next() {
     if constexpr (kMeanwhile) {
       if (next_ == kParts) return;
@@ -115,7 +115,7 @@ class StoredTile {
 
   /// Stores what is left. At the end the thread that stores must wait for TMA's reads.
   __device__ __forceinline__ void store_all() {
-    if (kMeanwhile) store_left();  // otherwise all is stored, and pairs_ was not needed until here
+    if (kMeanwhile) store_left();  // otherwise take() has stored all, so pairs_ takes no registers
   }
 
  private:
@@ -148,15 +148,15 @@ class StoredTile {
 
   const tile::TensorMap& map_;
   tile::ptx::SharedAddress boxes_;
-  std::uint32_t pairs_[kColumns / 4];  // of neighbouring columns, as element_of_wgmma says
+  std::uint32_t pairs_[kColumns / 4];  // of neighbouring columns, in element_of_wgmma's order
   int row_ = 0, col_ = 0;
-  int next_ = kParts;  // the first part that is not stored yet; kParts if all are
+  int next_ = kParts;  // the first part that is not stored yet; kParts if none is left
 };
 // snippet-end store
 
 /// Stores a warp's part of C, 16 rows from (row, col) on, whose rows may begin anywhere. The sums
-/// go through a box in shared memory, so that 32 lanes store 32 neighbouring words, 128 bytes. As
-/// sums lie in registers, an instruction would store 8 or 16 bytes of each of eight rows, and L2
+/// go through a box in shared memory, so that 32 lanes store 32 neighbouring words, 128 bytes.
+/// Straight from registers an instruction would store 8 or 16 bytes of each of eight rows, and L2
 /// takes as long for a part of a sector as for all of it.
 template <class T, int kSums>
 __device__ void store_words(const float (&sums)[kSums], const Output<T>& c,
@@ -173,7 +173,7 @@ __device__ void store_words(const float (&sums)[kSums], const Output<T>& c,
       pairs[i] = tile::ptx::pack<T>(sum[0], sum[1]);
     }
     OutputBox::put(tile::ptx::SharedAddress(box_smem), pairs);
-    __syncwarp();  // all lanes' are there
+    __syncwarp();  // all lanes have stored theirs
     const auto cols = static_cast<int>(min(n - col, std::int64_t{kBoxElements}));
 #pragma unroll 4
     for (int y = 0; y < rows; ++y) {
@@ -197,7 +197,7 @@ __device__ void store_words(const float (&sums)[kSums], const Output<T>& c,
 }
 
 /// Stores the columns after the last whole 16 bytes of a row, which OutputBox leaves out: a part
-/// of a group of eight columns, of which a thread has two in each of two rows.
+/// of a group of eight columns. A thread has two of the group's columns in each of two rows.
 template <class T, int kSums>
 __device__ void store_rest(const float (&sums)[kSums], const Output<T>& c, std::int64_t row,
                            std::int64_t col, std::int64_t m, std::int64_t n) {

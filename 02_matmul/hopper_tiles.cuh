@@ -19,8 +19,8 @@ inline constexpr int kBoxElements = 64;  // 128 bytes, along the axis whose elem
 static_assert(kBoxElements * 2 == 128);
 
 // snippet-begin operand
-/// kExtent of m or n by kBlockK of k, or twice as many of 8 bits. Its neighbours in memory lie
-/// along k (kAlongK), and it is one box of kExtent rows; or along m or n, and it is a box of
+/// A tile of kExtent of m or n by kBlockK of k, or twice as many of k in 8 bits. If neighbours in
+/// memory lie along k (kAlongK), it is one box of kExtent rows; if along m or n, it is a box of
 /// kBlockK rows for each 64 of these. wgmma reads 8 bits along k only. If kBlocks blocks of a
 /// cluster share the tile, each copies its part of the rows of every box into all of them.
 template <class T, bool kAlongK, int kExtent, int kBlocks = 1>
@@ -55,7 +55,7 @@ struct OperandBoxes {
     }
   }
 
-  /// The tile from `first` of its m or n on, a multiple of 64.
+  /// Describes the tile to wgmma, from `first` of its m or n on, a multiple of 64.
   static __device__ tile::ptx::WgmmaDescriptor descriptor(tile::ptx::SharedAddress at, int first) {
     if constexpr (kAlongK) {
       return tile::ptx::WgmmaDescriptor::along_k(at + first * kBoxElements * 2);
@@ -98,7 +98,7 @@ struct TileOf {
   static constexpr int kM = kConsumers * kRows, kN = kColumns;
   static constexpr int kThreads = (1 + kConsumers) * tile::kWarpgroup;
   // 65,536 registers are 168 for each of 384 threads, or 128 of 512, in steps of 8. The producer
-  // keeps 40 of them. Of a consumer's 128 are sums of 64 x 256 elements, or 96 of 64 x 192.
+  // keeps 40 of them. A consumer has 128 sums of 64 x 256 elements, or 96 of 64 x 192.
   static constexpr int kProducerRegisters = 40, kConsumerRegisters = kConsumers == 2 ? 232 : 152;
   static_assert(kProducerRegisters + kConsumers * kConsumerRegisters <=
                 (1 + kConsumers) * (65536 / kThreads / 8 * 8));
@@ -142,8 +142,8 @@ __device__ __forceinline__ void release_in_cluster(tile::ptx::Mbarrier* empty) {
 
 // snippet-begin pair
 /// Where the first of a thread's sums lies in C, if its warpgroup's part begins at (part_row,
-/// part_col), and how much of C there is from there on. Its other sums lie as
-/// element_of_wgmma(0, i) says.
+/// part_col), and how much of C there is from there on. Its i-th sum lies element_of_wgmma(0, i)
+/// from there.
 struct FirstSum {
   std::int64_t row, col, rows_left, cols_left;
 
@@ -173,8 +173,8 @@ __device__ void scale_sums(float (&sums)[kSums], const Output<T>& c, const First
   }
 }
 
-/// Stores a warpgroup's sums in C from (row, col) on: two neighbours, which a thread has of each of
-/// its rows, by one instruction where a word begins at every pair.
+/// Stores a warpgroup's sums in C from (row, col) on. A thread has pairs of neighbouring columns,
+/// and stores a pair with one instruction if a word begins at every pair.
 template <class T, int kSums>
 __device__ void store_sums(float (&sums)[kSums], const Output<T>& c, std::int64_t row,
                            std::int64_t col, std::int64_t m, std::int64_t n) {

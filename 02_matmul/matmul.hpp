@@ -56,7 +56,7 @@ struct Buffers {
 /// What is checked before any step. The Status names the argument that is wrong.
 tile::Status validate(const Problem& problem, const Buffers& buffers);
 
-/// Of these checks, those of the sizes and options alone.
+/// The checks of the sizes and options only.
 tile::Status validate_sizes(const Problem& problem);
 
 /// The same for matrices of any type, on the host too: to be called before reference().
@@ -96,14 +96,13 @@ tile::Status swap_ab(const Problem& problem, const Buffers& buffers, void* strea
 tile::Status add_bias_and_activate(const Problem& problem, const Buffers& buffers, void* stream);
 /// C = activation(beta C + bias), for a problem whose product is empty, by the same kernel.
 tile::Status without_product(const Problem& problem, const Buffers& buffers, void* stream);
-/// Where steps leave the sums of each share of k: in rows of whole 16 bytes.
+/// Floats from one row of a share's sums to the next in the workspace: a multiple of 16 bytes.
 constexpr std::int64_t ld_of_sums(const Problem& p) { return (p.n + 3) / 4 * 4; }
-/// The product in fp32, for few rows: C, or with more than one share its sums in the workspace.
+/// The product in fp32 for few rows: stores C, or the sums of several shares in the workspace.
 tile::Status multiply_few_rows(const Problem& problem, const Buffers& buffers, unsigned shares,
                                void* stream);
-/// Copies A and B, as far as pads_a() and pads_b() say, to the workspace, with rows that begin at
-/// multiples of 16 bytes, and lets the problem and the buffers say so; their workspace is what is
-/// left.
+/// Copies A if pads_a(), and B if pads_b(), to the workspace, with rows that begin at multiples of
+/// 16 bytes. The problem and the buffers then describe the copies, and the rest of the workspace.
 tile::Status pad_rows(Problem* problem, Buffers* buffers, void* stream);
 
 inline constexpr tile::EnumSet<tile::DType> kTypes{
@@ -112,22 +111,22 @@ inline constexpr tile::EnumSet<tile::DType> kFp32{tile::DType::fp32};
 inline constexpr tile::EnumSet<tile::DType> k16Bits{tile::DType::fp16, tile::DType::bf16};
 inline constexpr tile::EnumSet<tile::DType> kTf32{tile::DType::tf32};
 inline constexpr tile::EnumSet<tile::DType> kE4m3{tile::DType::e4m3};
-// For a problem in fp16 bf16_mma needs less (tile/host/step.hpp).
+// For a problem in fp16 a card needs fp16_mma instead of bf16_mma (tile/host/step.hpp).
 inline constexpr tile::EnumSet<tile::Feature> kMma{tile::Feature::bf16_mma};
 inline constexpr tile::EnumSet<tile::Feature> kMmaAndCopies{tile::Feature::bf16_mma,
                                                             tile::Feature::cp_async};
-// The features that only a card of 9.0 has, with those that the fallback step needs.
+// What a step for Hopper needs, with the features that its fallback step needs.
 inline constexpr tile::EnumSet<tile::Feature> kHopper{tile::Feature::bf16_mma,
                                                       tile::Feature::cp_async, tile::Feature::tma,
                                                       tile::Feature::cluster, tile::Feature::wgmma};
 using Ladder = tile::Ladder<Problem, Buffers>;
 
 /// A copy of A or B reads and writes each element, which is then used in as many products as C has
-/// columns, or rows. With so many it pays, though it takes a launch more: element by element, even
-/// a product of 128 rows and columns takes several times as long as by TMA.
+/// columns, or rows. From so many on it pays, although it takes another launch: element by element,
+/// even a product of 128 rows and columns takes several times as long as by TMA.
 inline constexpr std::int64_t kUsesForCopy = 64;
-/// Whether steps that want rows of 16 bytes, and have a workspace, copy A, or B: its leading
-/// dimension is no multiple of 16 bytes, and its elements are used often enough.
+/// Whether a step that needs rows at multiples of 16 bytes copies A, or B: its leading dimension is
+/// no such multiple, and its elements are used often enough.
 bool pads_a(const Problem& problem);
 bool pads_b(const Problem& problem);
 /// The bytes of these copies.
@@ -135,10 +134,10 @@ std::int64_t padded_bytes(const Problem& problem);
 
 /// Whether TMA can copy A and B: their rows begin at multiples of 16 bytes, and there is a product.
 tile::Status takes_boxes(const Problem& problem, const Buffers& buffers, const tile::Device&);
-/// The same, or of copies that the workspace has room for.
+/// The same for A and B, or for their copies, which the workspace must have room for.
 tile::Status takes_padded_boxes(const Problem& problem, const Buffers& buffers,
                                 const tile::Device&);
-/// The same, and store C.
+/// The same, and whether TMA can store C.
 tile::Status takes_boxes_of_c(const Problem& problem, const Buffers& buffers, const tile::Device&);
 
 /// The same for e4m3, which wgmma reads along k only: A is not transposed, and B is. Without a
@@ -148,8 +147,8 @@ tile::Status takes_boxes_of_8_bits(const Problem& problem, const Buffers& buffer
 
 // snippet-begin rounds
 /// How long a product takes with such tiles, in elements of C: the rounds that `most` clusters of
-/// kCluster blocks need, times a tile. Its products take a multiprocessor a cycle for 32 elements
-/// and 64 of k; and its bytes, of A and of this block's part of B, come at 48 a cycle from L2.
+/// kCluster blocks need, times a tile. In a cycle a multiprocessor multiplies 64 of k for 32
+/// elements, and L2 delivers 48 bytes of A and of this block's part of B: the slower one counts.
 template <class Tile, int kCluster>
 std::int64_t cost(const Problem& p, unsigned most) {
   const std::int64_t clusters =
@@ -161,14 +160,14 @@ std::int64_t cost(const Problem& p, unsigned most) {
 
 /// Step `split_k`: its tile of C is 128 x 128, and an iteration of its main loop takes 64 of k.
 inline constexpr int kSplitTile = 128, kSplitBlockK = 64;
-/// Among how many blocks it splits k: 1, 2, 4, 6 or 8, as many as an H200 runs at one time, and as
-/// leave each of them four turns. The number does not depend on the card, and so the result does
-/// not.
+/// Among how many blocks it splits k: 1, 2, 4, 6 or 8, as many as an H200 runs at one time, with
+/// four iterations for each at least. The number does not depend on the card, so the result does
+/// not, either.
 unsigned k_splits(const Problem& problem);
 /// Whether the tiles are so few that splitting pays, and TMA can copy A and B.
 tile::Status takes_few_tiles(const Problem& problem, const Buffers& buffers, const tile::Device&);
 
-/// Step `shares`: its columns of a tile if C has so few rows that B's bytes decide.
+/// Step `shares`: the most rows of C for which B's bytes decide, and the columns of a tile then.
 inline constexpr int kFewRows = 16, kFewColumns = 128;
 inline bool is_few_rows(const Problem& p) { return p.m <= kFewRows && !p.transpose_b; }
 /// Among how many blocks it splits k, on a card of so many multiprocessors.
@@ -178,26 +177,26 @@ std::int64_t shares_bytes(const Problem& problem);
 /// Whether there are so few tiles that k may be split.
 tile::Status takes_shares(const Problem& problem, const Buffers& buffers, const tile::Device&);
 
-/// Step `stream_k`: the rows of its tiles of C, which have 128 columns. Each row has a thread.
-/// Tiles of 64 rows are copied float by float, those of 128 by vectors.
+/// Step `stream_k`: the rows of its tiles of C, which have 128 columns, and the threads of a block.
+/// Tiles of 64 rows are copied float by float, tiles of 128 rows in vectors.
 template <bool kWords>
 inline constexpr int stream_rows = kWords ? 64 : 128;
-/// So many threads a multiprocessor runs at one time: each needs 255 of its 65,536 registers.
+/// Threads that a multiprocessor runs at one time: each needs 255 of its 65,536 registers.
 inline constexpr int kStreamThreads = 256;
-/// What its blocks do. The iterations of the main loop lie in a line, tile after tile, of which
-/// each block has a piece. The tiles after the line are taken whole, each block one at a time.
+/// What its blocks do. The iterations of the first tiles lie in a line, tile after tile, and each
+/// block has a piece of it. Then each block takes whole tiles after the line, one at a time.
 struct StreamPlan {
   bool words;
   unsigned tiles, line;     // all tiles, and those whose iterations are cut into pieces
   unsigned tile;            // iterations of a tile
   unsigned pieces;          // as many as there are blocks
-  unsigned length, longer;  // iterations of a piece; so many of the first pieces have one more
+  unsigned length, longer;  // iterations of a piece; the first `longer` pieces have one more
 };
 /// The fastest on a card of so many multiprocessors. Without pieces, if there is no product or if
 /// there are too many iterations.
 StreamPlan stream_plan(const Problem& problem, int multiprocessors);
 /// The counters before the sums in its workspace: one for the pieces taken, one for each piece, and
-/// some until the sums begin at 16 bytes. None if no tile is cut.
+/// padding, so that the sums begin at 16 bytes. None if no tile is cut.
 constexpr std::int64_t stream_counters(const StreamPlan& plan) {
   return plan.line > 0 ? (plan.pieces + 4) / 4 * 4 : 0;
 }
@@ -208,13 +207,13 @@ tile::Status takes_stream_k(const Problem& problem, const Buffers& buffers, cons
 /// Step `swap_ab`: the rows of C that it takes, the columns of its tiles, and how many of k an
 /// iteration of its main loop has.
 inline constexpr int kSwapRows = 64, kSwapColumns = 64, kSwapBlockK = 64;
-/// Among how many blocks it splits k: 1, 2, 4, 6 or 8, the fewest that occupy a card, as far as
-/// each has four turns.
+/// Among how many blocks it splits k: 1, 2, 4, 6 or 8, the fewest that keep memory busy, if each
+/// then has four iterations at least.
 unsigned swap_splits(const Problem& problem);
 /// Whether C has so few rows, and TMA can copy A and B.
 tile::Status takes_swap_ab(const Problem& problem, const Buffers& buffers, const tile::Device&);
 
-/// Every step takes every size of its types, so another one runs instead only if the card lacks a
+/// Such a step takes every size of its types, so another one runs instead only if the card lacks a
 /// feature.
 constexpr Ladder::Step step_of(std::string_view name, std::string_view idea,
                                tile::EnumSet<tile::DType> types, tile::EnumSet<tile::Feature> needs,
@@ -228,7 +227,7 @@ constexpr Ladder::Step step_of(std::string_view name, std::string_view idea,
           .shows = {{130, 150, 70}, {4096, 4096, 4096}},  // the small one: no multiples of a tile
           .launch = launch};
 }
-/// A step of the second pass. The small problem has no multiples of a tile, but of 16 bytes.
+/// A step for Hopper. The small problem's extents are multiples of 16 bytes, not of a tile.
 constexpr Ladder::Step hopper_step(std::string_view name, std::string_view idea,
                                    decltype(Ladder::Step::launch) launch,
                                    decltype(Ladder::Step::takes) takes = takes_boxes,
@@ -306,7 +305,7 @@ inline constexpr Ladder::Step kSteps[] = {
      .idea = "8 bits: half of the bytes, and twice the products",
      .types = kE4m3,
      .needs = kHopper,
-     // Also without a product, which no earlier step takes for 8 bits: bias_activation.cu's kernel.
+     // Takes an empty product, too, as no earlier step has 8 bits: by bias_activation.cu's kernel.
      .takes = takes_boxes_of_8_bits,
      .otherwise = "",
      .shows = {{136, 328, 208}, {4096, 4096, 4096}},

@@ -9,8 +9,8 @@ namespace {
 constexpr int kThreads = 256;
 
 // snippet-begin kernel
-/// Each thread writes 16 bytes of a row at a time. They come in words as large as the rows allow:
-/// no word lies across a row's end.
+/// Each thread writes 16 bytes of a row at a time, and reads them in words as large as the rows
+/// allow: no word crosses the end of a row.
 template <class Word>
 __global__ void matmul_pad_rows(const Word* from,        // [rows][words], rows `ld` words apart
                                 tile::Vector<Word>* to,  // [rows][chunks]

@@ -1,8 +1,8 @@
 // Step 19: tiles of two shapes.
-// Idea: in the last round of tiles some blocks may have none. Other shapes may need fewer rounds.
+// Idea: in the last round some blocks may have no tile. Another shape may need fewer rounds.
 // Change: a kernel for tiles of 192 x 192 beside that for 128 x 256. The launcher counts the rounds
-//         of each. Bias and activation come before C is rounded. Odd rows of A and B are copied
-//         first; C is stored in words, wherever its rows begin.
+//         of each. Bias and activation come before C is rounded. A and B are copied first if TMA
+//         refuses their rows; C is stored in words, wherever its rows begin.
 // Limit: the tensor cores wait while a tile of C is stored.
 #include "hopper_output.cuh"
 #include "tile/host/launch.hpp"
@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
 
       finish(sums, c, c.bias, c.activation, corner.row + first_row, corner.col, m, n);
       __syncwarp();                                // all lanes have read C
-      const int warp = tile::warp_in_block() - 4;  // of the consumers; four have 64 rows
+      const int warp = tile::warp_in_block() - 4;  // among the consumers; four have 64 rows
       store_words(sums, c, smem + kStages * kStageBytes + warp * OutputBox::kBytes,
                   corner.row + warp * OutputBox::kRows, corner.col, m, n);
     }
@@ -114,8 +114,8 @@ tile::Status launch_tiles(const Problem& p, const Buffers& buffers, unsigned mos
 
 tile::Status tile_shapes(const Problem& problem, const Buffers& given, void* stream) {
   auto [p, buffers] = std::pair(problem, given);
-  TILE_TRY(pad_rows(&p, &buffers, stream));  // of A and B, if TMA does not take them
-  unsigned most = 0;                         // pairs of blocks at the same time
+  TILE_TRY(pad_rows(&p, &buffers, stream));  // A and B, if TMA refuses their rows
+  unsigned most = 0;                         // pairs of blocks that run at one time
   TILE_TRY(count_clusters(kCluster, &most));
   // The shape whose rounds take less time.
   return cost<Square, kCluster>(p, most) < cost<Wide, kCluster>(p, most)

@@ -1,8 +1,8 @@
 // Step 20: C is stored by TMA.
-// Idea: rounded, a tile of C takes half of the registers of its sums. Consumers keep it there,
-//       begin with the next one, and store it while the tensor cores multiply.
+// Idea: rounded, a tile of C takes half as many registers as its sums. Consumers keep it there,
+//       begin the next tile, and store the old one while the tensor cores multiply.
 // Change: sums are scaled, activated and rounded in registers. In each of the next tile's first
-//         iterations 64 columns go to shared memory by stmatrix, and TMA stores them.
+//         iterations stmatrix writes 64 columns to shared memory, and TMA stores them.
 // Limit: the tensor cores, and the power that they may take.
 #include "hopper_output.cuh"
 #include "hopper_tiles.cuh"
@@ -16,7 +16,7 @@ namespace {
 
 using Wide = TileOf<2, 256>;    // 128 x 256, by two consumers
 using Square = TileOf<3, 192>;  // 192 x 192, by three
-using Small = TileOf<1, 128>;   // 64 x 128, by one: a C of few tiles then has twice as many
+using Small = TileOf<1, 128>;   // 64 x 128, by one: a small C has four times as many of these
 constexpr int kCluster = 2;     // blocks, one above the other
 // Four stages of 48 KiB, or eight of 24: 192 of the 227 KiB of a block.
 constexpr int kRingBytes = 192 * 1024;
@@ -41,8 +41,8 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   const SharedAddress stages(smem);
   const int warpgroup = tile::warpgroup_in_block();
   if (threadIdx.x == 0) {
-    prefetch_tensor_map(a_map), prefetch_tensor_map(b_map);     // the first copies wait for them
-    tile::init_ring(full, empty, kCluster * Tile::kConsumers);  // a thread of each
+    prefetch_tensor_map(a_map), prefetch_tensor_map(b_map);     // the first copies need them
+    tile::init_ring(full, empty, kCluster * Tile::kConsumers);  // a thread of each consumer
   }
   cluster_sync();  // all are initialised before a thread of either block uses them
   const unsigned rank = cluster_rank();
@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   } else {
     if constexpr (Tile::kConsumers > 1) setmaxnreg_inc<Tile::kConsumerRegisters>();
     const int first_row = (warpgroup - 1) * Tile::kRows;
-    const int warp = tile::warp_in_block() - 4;  // of the consumers; four have 64 rows
+    const int warp = tile::warp_in_block() - 4;  // among the consumers; four have 64 rows
     StoredTile<T, Tile> stored(c_map, stages + kStages * kStageBytes, warp);
     const bool is_leader = threadIdx.x % tile::kWarpgroup == 0;  // for its warpgroup
     for (unsigned pair = blockIdx.x / kCluster; pair < pairs; pair += gridDim.x / kCluster) {
@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
         const WgmmaDescriptor b = BTile::descriptor(a_smem + ATile::kBytes, 0);
         // C += A B: four times 16 of k
         start_products<T, ATile, BTile>(sums, a, b, k0 != 0);
-        stored.store_next();  // of the tile before, meanwhile
+        stored.store_next();  // of the previous tile, meanwhile
         wgmma_wait<1>(sums);  // the stage before has been read
         if (is_leader && read >= 0) release_in_cluster<kCluster>(&empty[read]);
         read = place.stage;
@@ -129,7 +129,7 @@ tile::Status launch_tiles(const Problem& p, const Buffers& buffers, unsigned mos
 tile::Status tma_store(const Problem& problem, const Buffers& given, void* stream) {
   auto [p, buffers] = std::pair(problem, given);
   TILE_TRY(pad_rows(&p, &buffers, stream));
-  unsigned most = 0;  // pairs of blocks at the same time
+  unsigned most = 0;  // pairs of blocks that run at one time
   TILE_TRY(count_clusters(kCluster, &most));
   // The shape whose rounds take the least time.
   const std::int64_t wide = cost<Wide, kCluster>(p, most), square = cost<Square, kCluster>(p, most);

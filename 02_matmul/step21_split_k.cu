@@ -5,8 +5,8 @@
 // Change: from step 16: tiles of 128 x 128, a share of k instead of all of it, and at the end
 //         each block gathers some rows of the tile, in an order that is always the same, and
 //         finishes them as step 20 does. No workspace, no atomics.
-// Limit: L2. An iteration on a tile of 128 x 128 needs 32 KiB for half as many products as step 20
-//        has for the same.
+// Limit: L2. An iteration loads 32 KiB, as step 20 does with tiles of 128 x 256, for half as many
+//        products.
 #include "hopper_tiles.cuh"
 #include "tile/host/launch.hpp"
 #include "tile/ptx/cluster.cuh"
@@ -25,9 +25,9 @@ constexpr int kStages = 7;  // of 32 KiB: 224 of the 227 KiB of a block
 constexpr int kWarps = Tile::kThreads / 32;
 constexpr int kTogether = 4;  // columns of C that a lane gathers: 16 bytes of sums
 static_assert(Tile::kN == 32 * kTogether, "a warp gathers a row");
-constexpr int kRowsTogether = 3;  // so many loads are under way at a time; 12 warps have 36 rows
-// Sums from one row to the next. Eight more than there are, 32 bytes: the four rows and 32 bytes of
-// each that half a warp stores at a time then lie in different banks.
+constexpr int kRowsTogether = 3;  // rows that a warp loads at one time: 12 warps have 36 rows
+// Floats from one row of sums to the next, eight of them padding. Half a warp stores 32 bytes of
+// each of four rows at a time, and with the padding these lie in different banks.
 constexpr int kPartLd = Tile::kN + 8;
 
 template <class T, bool kAAlongK, bool kBAlongK>
@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
                    const T* bias,                                  // [n], or null
                    Activation activation,                          // of the sum and the bias
                    std::int64_t m, std::int64_t n,
-                   unsigned turns) {  // of the main loop for all of k: k / kBlockK, rounded up
+                   unsigned turns) {  // iterations over all of k: k / kBlockK, rounded up
   using namespace tile::ptx;
   using ATile = OperandBoxes<T, kAAlongK, Tile::kM>;
   using BTile = OperandBoxes<T, kBAlongK, Tile::kN>;
@@ -51,14 +51,14 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   const SharedAddress stages(smem);
   const int warpgroup = tile::warpgroup_in_block();
   if (threadIdx.x == 0) {
-    prefetch_tensor_map(a_map), prefetch_tensor_map(b_map);  // the first copies wait for them
-    tile::init_ring(full, empty, Tile::kConsumers);          // a thread of each
+    prefetch_tensor_map(a_map), prefetch_tensor_map(b_map);  // the first copies need them
+    tile::init_ring(full, empty, Tile::kConsumers);          // a thread of each consumer
   }
   __syncthreads();  // they are initialised before a thread waits
   tile::RingPlace<kStages> place;
 
-  // The blocks of a cluster have the same tile of C, and each its share of k: a whole number of
-  // turns, the same for all or one more. No share is empty, see k_splits().
+  // The blocks of a cluster share a tile of C. Each has its share of k, a whole number of
+  // iterations, the same for all or one more. No share is empty, see k_splits().
   const unsigned blocks = cluster_size(), rank = cluster_rank();
   const Corner corner = corner_in_groups<Tile::kM, Tile::kN>(blockIdx.x / blocks, m, n);
   const auto first = static_cast<int>(turns * rank / blocks);
@@ -92,9 +92,9 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
       read = place.stage;
     }
     wgmma_wait<0>(sums);
-    // The sums take the place of the ring. No copy is under way any more, as all have been waited
-    // for, and after this barrier both consumers have read all stages. TMA and wgmma are done with
-    // it, so no fence is needed between their proxy and these stores.
+    // The sums overwrite the ring. All copies have been waited for, so none is under way any more,
+    // and after this barrier both consumers have read all stages. TMA and wgmma are done with the
+    // ring, so no fence is needed between their proxy and these stores.
     barrier_sync(1, Tile::kConsumers * tile::kWarpgroup);
 #pragma unroll
     for (int i = 0; i < Tile::kN / 2; i += 2) {
@@ -106,7 +106,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
 
   // snippet-begin gather
   cluster_sync();  // the sums of all blocks lie in their shared memory
-  // C's tile = the sum of them all. A block has some of the rows, a warp every 12th of these.
+  // C's tile is their sum. Each block gathers some of the rows, each warp every 12th of these.
   const int end = Tile::kM * static_cast<int>(rank + 1) / static_cast<int>(blocks);
   const int x_in_tile = static_cast<int>(threadIdx.x) % 32 * kTogether;
   const std::int64_t x = corner.col + x_in_tile;
@@ -115,8 +115,8 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
                 static_cast<int>(threadIdx.x) / 32;
        y0 < end && x < n; y0 += kWarps * kRowsTogether) {
     float sum[kRowsTogether][kTogether] = {};
-    // The blocks' sums in an order that only the rank decides, its own first: the same in each run.
-    // No two blocks read from the same one if they keep pace.
+    // Adds the blocks' sums in an order that depends on the rank alone, its own first: the same in
+    // each run. Blocks that keep pace read from different blocks.
     for (unsigned i = 0; i < blocks; ++i) {
       const float* part = in_block_of_cluster(part_smem, (rank + i) % blocks) + x_in_tile;
 #pragma unroll
@@ -139,13 +139,13 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
         sum[r][e] = activate(activation, sum[r][e]);
         if (!aligned || x + kTogether > n) to[e] = static_cast<T>(sum[r][e]);
       }
-      if (aligned && x + kTogether <= n) {  // 8 bytes to a lane, 256 neighbouring ones to a warp
+      if (aligned && x + kTogether <= n) {  // 8 bytes a lane, 256 contiguous bytes a warp
         *reinterpret_cast<uint2*>(to) = {pack<T>(sum[r][0], sum[r][1]),
                                          pack<T>(sum[r][2], sum[r][3])};
       }
     }
   }
-  __syncwarp();    // the next is for whole warps, and some lanes may have had no columns
+  __syncwarp();    // the next barrier is for whole warps, and some lanes had no columns
   cluster_sync();  // no block ends, and its shared memory with it, while another reads there
   // snippet-end gather
 }

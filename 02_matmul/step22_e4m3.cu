@@ -1,10 +1,10 @@
 // Step 22: 8 bits.
 // Idea: e4m3 has half of the bytes of bf16, and tensor cores multiply twice as many at a time. A
-//       scale for each matrix brings its values to where 4 significant bits serve best.
+//       scale for each matrix brings its values into the range of e4m3.
 // Change: from step 20: 128 of k in a tile, 32 in a wgmma, both operands along k, as wgmma reads 8
-//         bits in no other way; C and the bias are bf16; the scales come into alpha.
-// Limit: the tensor cores, and the power that they may take. They keep 14 bits of the sums of such
-//        products, see sum_error() in reference.cpp.
+//         bits in no other way; C and the bias are bf16; alpha is multiplied by the scales.
+// Limit: the tensor cores, and the power that they may take. They keep only 14 bits of a sum of
+//        such products, see sum_error() in reference.cpp.
 #include <cuda_fp8.h>
 
 #include "hopper_output.cuh"
@@ -51,8 +51,8 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   // snippet-end scales
   const int warpgroup = tile::warpgroup_in_block();
   if (threadIdx.x == 0) {
-    prefetch_tensor_map(a_map), prefetch_tensor_map(b_map);     // the first copies wait for them
-    tile::init_ring(full, empty, kCluster * Tile::kConsumers);  // a thread of each
+    prefetch_tensor_map(a_map), prefetch_tensor_map(b_map);     // the first copies need them
+    tile::init_ring(full, empty, kCluster * Tile::kConsumers);  // a thread of each consumer
   }
   cluster_sync();  // all are initialised before a thread of either block uses them
   const unsigned rank = cluster_rank();
@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   } else {
     setmaxnreg_inc<Tile::kConsumerRegisters>();
     const int first_row = (warpgroup - 1) * Tile::kRows;
-    const int warp = tile::warp_in_block() - 4;  // of the consumers; four have 64 rows
+    const int warp = tile::warp_in_block() - 4;  // among the consumers; four have 64 rows
     StoredTile<Bf16, Tile> stored(c_map, stages + kStages * kStageBytes, warp);
     const bool is_leader = threadIdx.x % tile::kWarpgroup == 0;  // for its warpgroup
     for (unsigned pair = blockIdx.x / kCluster; pair < pairs; pair += gridDim.x / kCluster) {
@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
         const WgmmaDescriptor b = BTile::descriptor(a_smem + ATile::kBytes, 0);
         // C += A B: four times 32 of k
         start_products<T, ATile, BTile>(sums, a, b, k0 != 0);
-        stored.store_next();  // of the tile before, meanwhile
+        stored.store_next();  // of the previous tile, meanwhile
         wgmma_wait<1>(sums);  // the stage before has been read
         if (is_leader && read >= 0) release_in_cluster<kCluster>(&empty[read]);
         read = place.stage;

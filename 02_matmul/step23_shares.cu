@@ -1,10 +1,10 @@
 // Step 23: shares of k.
 // Idea: a C of few tiles leaves multiprocessors without work, however long its sums are. So several
 //       blocks share a tile, and each adds the products of its share of k.
-// Change: from step 6: a block's sums go to a workspace, and a second kernel adds those of a tile,
-//         always in the same order. The launcher reckons how many shares are fastest. For at most
-//         16 rows, as most of a tile would lie outside, it has few_rows.cu's kernel.
-// Limit: the multiply-adds; with few rows memory, from which B comes once.
+// Change: from step 6: a block's sums go to a workspace, and a second kernel adds up all shares of
+//         a tile, always in the same order. The launcher estimates how many shares are fastest. If
+//         C has at most 16 rows, most of a tile would lie outside, and few_rows.cu's kernel runs.
+// Limit: the multiply-adds; with few rows the memory that B comes from.
 #include "tile/host/launch.hpp"
 #include "tiles.cuh"
 
@@ -23,7 +23,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   __shared__ alignas(16) Tile a_smem[2];  // [buffer][part of k][rows of C]
   __shared__ alignas(16) Tile b_smem[2];  // [buffer][part of k][columns of C]
   // snippet-begin range
-  // The blocks of a tile are neighbours. Their shares are whole tiles of k, but for the last one.
+  // Neighbouring blocks share a tile. Each share but the last is a whole number of tiles of k.
   const unsigned share = blockIdx.x % shares;
   const Corner corner = corner_in_groups<kTileM, kTileN>(blockIdx.x / shares, m, n);
   const std::int64_t tiles = (k + kTileK - 1) / kTileK;
@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(kThreads, 2)
       sums.add_products(factors[l % 2]);
     }
   }
-  c.data += share * m * c.ld;  // share is 0 if there is but one
+  c.data += share * m * c.ld;  // share is 0 if k is not split
   sums.store(c, corner, at, m, n, a_smem[0][0]);
 }
 

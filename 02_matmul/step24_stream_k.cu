@@ -1,12 +1,12 @@
 // Step 24: a line of iterations, cut into equal pieces.
-// Idea: tiles of C come in waves, and the last wave is seldom full. So the unit of work is no tile,
-//       but an iteration of the main loop. Those of the last tiles lie in one line, tile after
-//       tile, and each block that the card runs at one time works on a piece of it.
-// Change: from step 6: a block walks over its piece from the end. Where a tile goes on in the next
-//         piece, it leaves its sums in the workspace. Where it has a tile's last k, it waits for
-//         the blocks before it, adds their sums and stores C. Whole tiles follow. Rows that begin
-//         anywhere are copied float by float in the background, in tiles of 64 x 128. The launcher
-//         reckons which tiles are faster, and how many are cut.
+// Idea: tiles of C come in waves, and the last wave is seldom full. So the unit of work is not a
+//       tile, but an iteration of the main loop. The iterations of at most two waves of tiles lie
+//       in one line, tile after tile, and each block that runs at one time has a piece of it.
+// Change: from step 6: a block walks over its piece from the end. If the next piece continues a
+//         tile, the block leaves its sums in the workspace. If the block has a tile's last k, it
+//         waits for the other blocks of the tile, adds their sums and stores C. Whole tiles follow.
+//         Rows that begin anywhere are copied float by float in the background, in tiles of 64 x
+//         128. The launcher estimates which tiles are faster, and how many are cut.
 // Limit: the multiply-adds.
 #include "stream_tiles.cuh"
 #include "tile/host/launch.hpp"
@@ -37,8 +37,7 @@ __global__ void __launch_bounds__(stream_rows<kWords>, kStreamThreads / stream_r
   __shared__ alignas(16) Tile b_smem[2];        // [buffer][part of k][columns of C]
   __shared__ unsigned piece_smem;
   // snippet-begin walk
-  // Blocks take the pieces in their order: the pieces before this one have blocks that began
-  // before.
+  // Blocks take the pieces in order, so the blocks of all earlier pieces have already begun.
   if (threadIdx.x == 0) piece_smem = counters ? atomicAdd(counters, 1u) : blockIdx.x;
   __syncthreads();  // the piece's number is there
   const unsigned piece = piece_smem;
@@ -50,7 +49,7 @@ __global__ void __launch_bounds__(stream_rows<kWords>, kStreamThreads / stream_r
       if (whole >= plan.tiles) return;
       first = whole * plan.tile, end = first + plan.tile, whole += plan.pieces;
     }
-    // From the end: what another block waits for comes first, and what this one waits for last.
+    // From the end: first the sums that another block waits for, last those that wait for others.
     const unsigned tile = (end - 1) / plan.tile, tile_begin = tile * plan.tile,
                    begin = max(first, tile_begin);
     const Corner corner = corner_in_groups<kM, kTileN, 8 * kTileM / kM>(tile, m, n);
@@ -61,7 +60,7 @@ __global__ void __launch_bounds__(stream_rows<kWords>, kStreamThreads / stream_r
                      corner.row, m, k_end - k_begin);
     BLoader b_loader(b.data + k_begin * b.row_stride, kBAlongK ? b.col_stride : b.row_stride,
                      corner.col, n, k_end - k_begin);
-    __syncthreads();  // all threads have read the last tiles of the tile of C before
+    __syncthreads();  // all threads have read what the previous tile of C needed
     a_loader.fetch(a_smem[0]);
     b_loader.fetch(b_smem[0]);
     a_loader.put(a_smem[0]);

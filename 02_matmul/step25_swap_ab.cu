@@ -1,11 +1,11 @@
-// Step 25: few rows, and so A and B exchange their roles.
-// Idea: wgmma multiplies 64 rows at least, by as few as 16 columns. With few rows of C its rows run
-//       along n, and its columns along m: the transposed product, C^T = B^T A^T. What is copied and
-//       multiplied is then B, and no zeros, and the tensor cores wait for memory only.
+// Step 25: few rows: A and B exchange their roles.
+// Idea: wgmma always has 64 rows, but as few as 8 columns. So if C has few rows, compute the
+//       transposed product, C^T = B^T A^T: the rows of wgmma run along n, its columns along m.
+//       Far fewer zeros are copied and multiplied then, and only memory limits the speed.
 // Change: from step 21: op(B) is wgmma's first operand, and op(A) its second. A tile has 64
 //         columns of C and 16, 32 or 64 rows, two blocks fit on a multiprocessor, and k is split
-//         only where C has too few columns for all of them.
-// Limit: memory, from which B comes once.
+//         only if C has too few columns for 96 blocks.
+// Limit: the memory that B comes from.
 #include "hopper_tiles.cuh"
 #include "tile/host/launch.hpp"
 #include "tile/ptx/cluster.cuh"
@@ -20,14 +20,14 @@ namespace {
 static_assert(kSwapColumns == 64, "of one wgmma, by one consumer");
 constexpr int kThreads = 2 * tile::kWarpgroup;
 constexpr int kBlocks = 2;  // on a multiprocessor
-/// As many stages as each of them has room for, in 224 of the 227 KiB of a multiprocessor.
+/// As many stages as fit in half of 224 KiB: a multiprocessor has 228, and a block takes 1 more.
 template <class ATile, class BTile>
 constexpr int kStagesOf = 224 * 1024 / kBlocks / (ATile::kBytes + BTile::kBytes);
 constexpr int kTogether = 4;                      // columns of C that a thread gathers: 16 bytes
 constexpr int kInRow = kSwapColumns / kTogether;  // threads that gather a row
 static_assert(kThreads % kInRow == 0 && kBlockK == kSwapBlockK);
-// Sums from one row of C to the next. Four more than there are: a warp stores eight columns of four
-// rows, two apart, at a time. They lie in different banks.
+// Floats from one row of sums to the next, four of them padding. A warp stores eight columns of
+// each of four rows, two apart, at a time, and with the padding these lie in different banks.
 constexpr int kPartLd = kSwapColumns + 4;
 
 template <class T, int kM, bool kAAlongK, bool kBAlongK>
@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
                    const T* bias,                                  // [n], or null
                    Activation activation,                          // of the sum and the bias
                    int m, std::int64_t n,
-                   unsigned turns) {  // of the main loop for all of k: k / kBlockK, rounded up
+                   unsigned turns) {  // iterations over all of k: k / kBlockK, rounded up
   using namespace tile::ptx;
   using ATile = OperandBoxes<T, kAAlongK, kM>;
   using BTile = OperandBoxes<T, kBAlongK, kSwapColumns>;
@@ -52,13 +52,13 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   const SharedAddress stages(smem);
   const int warpgroup = tile::warpgroup_in_block();
   if (threadIdx.x == 0) {
-    prefetch_tensor_map(a_map), prefetch_tensor_map(b_map);  // the first copies wait for them
+    prefetch_tensor_map(a_map), prefetch_tensor_map(b_map);  // the first copies need them
     tile::init_ring(full, empty, 1);                         // a thread of the consumer
   }
   __syncthreads();  // they are initialised before a thread waits
   tile::RingPlace<kStages> place;
 
-  // The blocks of a cluster have the same tile of C, and each its share of k, see step 21.
+  // The blocks of a cluster share a tile of C. Each has its share of k, as in step 21.
   const unsigned blocks = cluster_size(), rank = cluster_rank();
   const std::int64_t first_col = std::int64_t{blockIdx.x / blocks} * kSwapColumns;
   const auto first = static_cast<int>(turns * rank / blocks);
@@ -86,13 +86,13 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
       const WgmmaDescriptor b = BTile::descriptor(a_smem + ATile::kBytes, 0);
       // C^T += B^T A^T: four times 16 of k
       start_products<T, BTile, ATile>(sums, b, a, turn != first);
-      wgmma_wait<0>(sums);  // the tensor cores have time, and the stage is free at once
+      wgmma_wait<0>(sums);  // the tensor cores have time to spare, and the stage is free sooner
       if (is_leader) mbarrier_arrive(&empty[place.stage]);
     }
     // snippet-end loop
-    // The sums take the place of the ring. No copy is under way any more, as all have been waited
-    // for, and after this barrier all warps have read all stages. TMA and wgmma are done with
-    // it, so no fence is needed between their proxy and these stores.
+    // The sums overwrite the ring. All copies have been waited for, so none is under way any more,
+    // and after this barrier all warps have read all stages. TMA and wgmma are done with the
+    // ring, so no fence is needed between their proxy and these stores.
     barrier_sync(1, tile::kWarpgroup);
 #pragma unroll
     for (int i = 0; i < kM / 2; ++i) {
@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   }
 
   cluster_sync();  // the sums of all blocks lie in their shared memory
-  // C's tile = the sum of them all. A block has some of the rows, and kInRow threads have one.
+  // C's tile is their sum. Each block gathers some of the rows, and kInRow threads gather one.
   const int x_in_tile = static_cast<int>(threadIdx.x) % kInRow * kTogether;
   const std::int64_t x = first_col + x_in_tile;
   const bool aligned = reinterpret_cast<std::uintptr_t>(c.data) % 8 == 0 && c.ld % kTogether == 0;
@@ -125,11 +125,11 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
       sum[e] = activate(activation, sum[e]);
       if (!aligned || x + kTogether > n) to[e] = static_cast<T>(sum[e]);
     }
-    if (aligned && x + kTogether <= n) {  // 8 bytes to a thread, 256 neighbouring ones to a row
+    if (aligned && x + kTogether <= n) {  // 8 bytes a thread, 128 contiguous bytes a row
       *reinterpret_cast<uint2*>(to) = {pack<T>(sum[0], sum[1]), pack<T>(sum[2], sum[3])};
     }
   }
-  __syncwarp();    // the next is for whole warps, and some lanes may have had no columns
+  __syncwarp();    // the next barrier is for whole warps, and some lanes had no columns
   cluster_sync();  // no block ends, and its shared memory with it, while another reads there
 }
 

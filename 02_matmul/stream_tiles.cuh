@@ -1,4 +1,4 @@
-// Of step 24: copies of a tile float by float, and sums that one block leaves to another.
+// For step 24: copies of a tile float by float, and sums that one block leaves for another.
 #pragma once
 
 #include "tile/ptx/cp_async.cuh"
@@ -6,7 +6,7 @@
 
 namespace matmul {
 
-/// As TileLoader, but copies of 4 bytes in the background take each float to its place, k first.
+/// Like TileLoader, but copies each float in the background straight to its place, k first.
 template <bool kAlongK, int kExtent, int kBlockThreads>
 class WordLoader {
  public:
@@ -38,13 +38,13 @@ class WordLoader {
     k_left_ -= kTileK;
   }
   // snippet-end fetch
-  /// The copies of this thread are there.
+  /// Waits until this thread's copies have landed.
   __device__ void put(const TileOf<kExtent>&) const { tile::ptx::cp_async_wait_all(); }
 
  private:
   static constexpr int kCount = kTileK * kExtent / kBlockThreads;
   static_assert(kBlockThreads % kTileK == 0 && kExtent % kBlockThreads == 0);
-  // A thread's i-th element: how far from its first along x and along k; and where.
+  // From a thread's first element to its i-th: along x, along k, and in bytes of the tile.
   static constexpr __device__ int dx(int i) {
     return kAlongK ? i * (kBlockThreads / kTileK) : i % (kExtent / kBlockThreads) * kBlockThreads;
   }
@@ -65,7 +65,7 @@ using Loader = std::conditional_t<kWords, WordLoader<kAlongK, kExtent, kBlockThr
                                   TileLoader<kAlongK, kExtent, kBlockThreads>>;
 
 constexpr int kSumVectors = kThreadM * kThreadN / kVector;  // of a thread
-/// A thread's sums, four neighbours at a time, beside those of the block's other threads.
+/// Stores a thread's sums, four at a time: neighbouring threads store neighbouring vectors.
 __device__ inline void leave_sums(const float* sum, float4* part, int threads) {
 #pragma unroll
   for (int i = 0; i < kSumVectors; ++i, sum += kVector) {
@@ -73,7 +73,7 @@ __device__ inline void leave_sums(const float* sum, float4* part, int threads) {
   }
 }
 __device__ inline void add_sums(float* sum, const float4* part, int threads) {
-  constexpr int kTogether = 8;  // so many loads are under way at a time
+  constexpr int kTogether = 8;  // loads that are under way at one time
 #pragma unroll
   for (int i = 0; i < kSumVectors; i += kTogether) {
     float4 found[kTogether];

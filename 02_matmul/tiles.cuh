@@ -6,8 +6,8 @@
 
 namespace matmul {
 
-// Of C, 128 x 128 elements to a block, 64 x 64 to a warp, 16 x 8 to a thread. So 24 values in
-// registers, six vectors, give 128 products.
+// A block has 128 x 128 elements of C, a warp 64 x 64, a thread 16 x 8. So 24 values in registers,
+// six vectors, give 128 products.
 constexpr int kTileM = 128, kTileN = 128, kTileK = 8;
 constexpr int kWarpM = 64, kWarpN = 64;
 constexpr int kLanesM = 4, kLanesN = 8;  // a warp's 32 threads over its part of C
@@ -38,12 +38,12 @@ __device__ inline bool is_aligned(const float* data, std::int64_t ld) {
   return reinterpret_cast<std::uintptr_t>(data) % sizeof(float4) == 0 && ld % kVector == 0;
 }
 
-/// What one thread does to move one operand, tile after tile along k. x is a row of op(A) or a
-/// column of op(B). Memory is contiguous either along k or along x.
+/// Moves one thread's part of an operand, tile after tile along k. x is a row of op(A) or a column
+/// of op(B). Memory is contiguous either along k or along x.
 template <bool kAlongK, int kExtent = kTileM, int kBlockThreads = kThreads>
 class TileLoader {
  public:
-  /// For tiles that begin at x0; of x there are `count` in all, and of k as many as `k`.
+  /// For tiles that begin at x0, of an operand that has `count` rows or columns x, and `k` of k.
   __device__ TileLoader(const float* data, std::int64_t ld, std::int64_t x0, std::int64_t count,
                         std::int64_t k)
       : x_left_(count - x0), k_left_(k), aligned_(is_aligned(data, ld)) {
@@ -70,7 +70,7 @@ class TileLoader {
     k_left_ -= kTileK;
   }
 
-  /// The same for a caller that says where they go: other loaders copy them there.
+  /// The same, for callers that name the tile: WordLoader of step 24 copies straight into it.
   __device__ void fetch(TileOf<kExtent>&) { fetch(); }
 
   /// Stores the fetched vectors, k first.
@@ -90,7 +90,7 @@ class TileLoader {
   }
 
  private:
-  // Rows that the block's threads reach at one time across the contiguous direction; and how many
+  // How far the block's threads reach at one time across the contiguous direction, and how many
   // times they do.
   static constexpr int kAcross = kBlockThreads * kVector / (kAlongK ? kTileK : kExtent);
   static constexpr int kCount = kTileK * kExtent / (kBlockThreads * kVector);
@@ -154,7 +154,7 @@ struct Factors {
   }
 };
 
-// What a warp needs to store rows of C that begin anywhere: four of its rows at a time.
+// The floats of four rows of a warp, which it exchanges at a time if rows of C begin anywhere.
 constexpr int kStoreFloats = kLanesM * kWarpN;
 static_assert(kThreads / 32 * kStoreFloats * sizeof(float) <= sizeof(Tile));
 
@@ -179,7 +179,7 @@ struct Sums {
   // snippet-end multiply
 
   /// Applies alpha, beta, bias and activation, and stores the results. `smem` has room for
-  /// kStoreFloats of each warp. What lies there may still be read: this waits for it.
+  /// kStoreFloats of each warp. Other threads may still read it: a barrier waits for them.
   template <bool kFused>
   __device__ void store(const Output<float, kFused>& c, Corner corner, ThreadPosition at,
                         std::int64_t m, std::int64_t n, float* smem) {
@@ -201,13 +201,13 @@ struct Sums {
       return;
     }
     // snippet-begin rows
-    // Floats, one at a time: those of a thread are neighbours, so a warp would store two of the
-    // eight floats in each of 16 sectors. Through shared memory its lanes become neighbours.
+    // One float at a time. Straight from registers a warp would store two of the eight floats in
+    // each of 16 sectors. So its lanes exchange sums, and then neighbours store neighbours.
     const int lane = threadIdx.x % 32, y = lane / kLanesN, x = lane % kLanesN * kVector;
     float* const of_warp = smem + threadIdx.x / 32 * kStoreFloats;  // [kLanesM][kWarpN]
     float* to = first - y * kVector * c.ld - x + lane;
-    rows += y * kVector, cols += x - lane;  // from there on
-    __syncthreads();                        // all threads have read what lies there
+    rows += y * kVector, cols += x - lane;  // from `to` on
+    __syncthreads();                        // all threads have read what smem held
 #pragma unroll
     for (int i = 0; i < kThreadM; ++i) {
 #pragma unroll
@@ -255,7 +255,7 @@ struct Sums {
       for_each([](float& x, int, int) { x = activate(Activation::gelu, x); });
     }
   }
-  // With the row and the column of each, beside the thread's first.
+  // Passes each sum with its row and column, counted from the thread's first.
   template <class Function>
   __device__ void for_each(Function function) {
 #pragma unroll
