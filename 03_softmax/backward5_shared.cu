@@ -1,12 +1,12 @@
 // Backward, step 5: both rows in shared memory.
 // Idea: a block of 1,024 threads with 64 registers each fills a multiprocessor, which then waits
-//       while its rows come, and again while one goes. With the rows in shared memory 32 registers
-//       suffice, so two such blocks are under way.
+//       while the block loads its rows, and again while it stores one. With the rows in shared
+//       memory 32 registers a thread suffice, so two such blocks fit.
 // Change: tile::SharedSlices replace the tile::RegisterSlices; cp.async fills them without
 //         registers.
 // Limit: memory, at the speed of a copy. A row of y and one of dy must fit into the shared memory
-//        of a block. Up to 8,192 elements are as fast in registers, and step 4 takes them, or up to
-//        16 KiB where chunks of 16 bytes do not fill a row.
+//        of a block. Step 4 takes short rows, which are as fast in registers: up to 8,192 elements,
+//        or up to 16 KiB where chunks of 16 bytes do not fill a row.
 #include "softmax.cuh"
 #include "tile/host/launch.hpp"
 #include "tile/host/row_plan.hpp"
@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(kMaxThreads)
   const Gradient<kPlain> gradient(params);
 
   const Slice y_slice(y[row], visible, columns, 0, row_smem);
-  // dy's chunks are where y's are.
+  // Chunks of dy begin at the same columns as those of y.
   const tile::ptx::SharedAddress dy_smem =
       tile::ptx::SharedAddress(row_smem) + columns.threads * kChunks * 16;
   const Slice dy_slice(dy[row], visible, columns, 0, dy_smem, y_slice.lead());

@@ -12,7 +12,7 @@
 namespace softmax {
 namespace {
 
-// Measured on an H200: two blocks or more must fit on a multiprocessor, or all of a cluster's
+// Measured on an H200: two blocks or more must fit on a multiprocessor. If not, all of a cluster's
 // multiprocessors wait at the same time.
 constexpr int kMaxThreads = 512;  // the launch bounds are twice that: few registers
 
@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(2 * kMaxThreads)
   }
 }
 
-/// How a cluster shares a row: as few blocks as hold it.
+/// How a cluster shares a row: by as few blocks as can hold it.
 struct SmemPlan {
   unsigned blocks;  // of a row; 0 if there are none
   int threads;      // of a block

@@ -1,11 +1,11 @@
 // Backward, step 7: rows split over the card.
-// Idea: rows that no cluster holds, or few that are to fill the card, are in the shared memory of a
-//       team of blocks, of as many as they need. All blocks are on the card at one time (a
-//       cooperative launch), so they can wait for one another, as those of a cluster do.
+// Idea: a team of blocks, as many as it takes, keeps a row of y and of dy in its shared memory, if
+//       no cluster holds them or if rows are too few to fill the card. All blocks are on the card
+//       at one time (a cooperative launch), so they can wait for one another, as in a cluster.
 // Change: a block's slices are as long as its shared memory. Rows may begin anywhere: chunks begin
 //         where dx is aligned. The sum of a row is merged through global memory
-//         (tile/team_rows.cuh). A chunk's place takes the next row's as soon as dx is on its way.
-// Limit: the wait of a team, once a row. What the card has no room for is read twice.
+//         (tile/team_rows.cuh). As soon as a chunk of dx is stored, the next row's are copied.
+// Limit: the wait of a team, once a row. Chunks for which the card has no room are read twice.
 #include "softmax.cuh"
 #include "tile/host/launch.hpp"
 #include "tile/host/split_plan.hpp"
@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(kBlockThreads, tile::resident_blocks(kBlocks, 
                            tile::Teams<float> teams) {  // which blocks share a row
   using Slice = tile::TeamSlice<T>;
   constexpr int kWidth = Slice::kWidth;
-  // Chunks of a thread together, of those kept and of the others. Options take registers.
+  // Chunks of a thread at once: kept ones, and others. Options take registers.
   constexpr int kNear = kPlain ? 2 : 1, kFar = kNear;
   extern __shared__ __align__(16) unsigned char row_smem[];  // chunks of y that are kept, and of dy
   __shared__ float sum_smem[kBlockThreads / tile::kWarp];
@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(kBlockThreads, tile::resident_blocks(kBlocks, 
   typename Slice::Chunk far[kFar], far_dy[kFar];
 
   std::int64_t row = teams.team();  // one of those that exist
-  // Whole chunks of dy_slice are those of both.
+  // A chunk of dy_slice counts as whole only if it is whole in both slices.
   Slice y_slice(y[row], teams.columns(dx[row]), params.visible<kPlain>(row), y_smem);
   Slice dy_slice(dy[row], teams.columns(dx[row]), params.visible<kPlain>(row), dy_smem,
                  y_slice.whole_end());
@@ -135,7 +135,7 @@ __global__ void __launch_bounds__(kBlockThreads, tile::resident_blocks(kBlocks, 
       tile::store_anywhere(dx_slice, col, cols, value);
     }
 
-    // The same for what was kept, and the next row's chunks in its place.
+    // The same for the chunks that were kept, and the next row's chunks over them.
     row += teams.plan.teams;
     Slice next_y{}, next_dy{};
     if (row < params.rows) {

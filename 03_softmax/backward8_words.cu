@@ -1,6 +1,6 @@
 // Backward, step 8: rows that begin anywhere, in words.
-// Idea: as forward step 10, all but two of a row's elements move in words of 4 bytes.
-// Change: from step 4, words in the place of chunks, of y and of dy (tile/words.cuh).
+// Idea: as in forward step 10, all but two of a row's elements at most move in words of 4 bytes.
+// Change: from step 4, words of y and of dy in the place of chunks (tile/words.cuh).
 // Limit: memory, at the speed of a copy, for rows of up to 16 KiB. Step 5 takes longer ones.
 #include "softmax.cuh"
 #include "tile/host/launch.hpp"
@@ -10,7 +10,7 @@ namespace softmax {
 namespace {
 
 constexpr int kMostThreads = 512;  // of a row
-constexpr int kMaxWords = 8;       // of a thread, of y and of dy
+constexpr int kMaxWords = 8;       // of a thread, of y and of dy; 9 if a warp or less has a row
 
 template <class T, int kThreads, int kWords, bool kPlain>
 __global__ void __launch_bounds__(tile::RowWords<T, kThreads, kWords>::kBlock,
@@ -27,8 +27,8 @@ __global__ void __launch_bounds__(tile::RowWords<T, kThreads, kWords>::kBlock,
   const int visible = cols == 0 ? 0 : static_cast<int>(params.visible<kPlain>(row));
   const T *y_row = y[row], *dy_row = dy[row];
   T* dx_row = dx[row];
-  // Before anything is loaded, since later this would take registers. dx may be y or dy, of which
-  // the hidden columns are not read.
+  // Before y is loaded, since later this would take registers. dx may be y or dy: their hidden
+  // columns are never read.
   for (int col = visible + static_cast<int>(threadIdx.x); !kPlain && col < cols; col += kThreads) {
     dx_row[col] = static_cast<T>(0.f);
   }

@@ -1,10 +1,10 @@
 // Forward, step 10: rows that begin anywhere, in words.
 // Idea: a row of 777 elements of 2 bytes begins 1,554 bytes after the one before, at no multiple of
 //       16. But it begins at a word of 4 bytes, or one element before one. So all but two of its
-//       elements move in words, 128 bytes of neighbouring lanes at a time, which are as many as
-//       memory moves for chunks of 16 bytes.
-// Change: from step 5, words in the place of chunks (tile/words.cuh), up to 16 of a thread: as many
-//         as four chunks have.
+//       elements at most move in words. The words of a warp are 128 neighbouring bytes, so memory
+//       moves no more bytes for them than for chunks.
+// Change: from step 5, words in the place of chunks (tile/words.cuh), up to 16 of a thread: four
+//         chunks have as many.
 // Limit: memory, at the speed of a copy, for rows of up to 16 KiB. Step 6 takes longer ones.
 #include "softmax.cuh"
 #include "tile/host/launch.hpp"
@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kMostThreads = 256;  // of a row
 constexpr int kMaxWords = 16;      // of a thread
-/// With more words than that exponentials are computed twice: then registers hold 1,280 threads.
+/// With more words a thread computes exponentials twice: then registers hold 1,280 threads.
 constexpr int kKept = 9;
 
 // snippet-begin kernel
@@ -35,8 +35,8 @@ __global__ void __launch_bounds__(
   const int visible = cols == 0 ? 0 : static_cast<int>(params.visible<kPlain>(row));
   const T* x_row = x[row];
   T* y_row = y[row];
-  // Before anything is loaded, since later this would take registers. y may be x, of which the
-  // hidden columns are not read.
+  // Before x is loaded, since later this would take registers. y may be x: its hidden columns are
+  // never read.
   for (int col = visible + static_cast<int>(threadIdx.x); !kPlain && col < cols; col += kThreads) {
     y_row[col] = static_cast<T>(params.hidden());
   }

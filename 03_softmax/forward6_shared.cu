@@ -1,12 +1,12 @@
 // Forward, step 6: a row in shared memory.
 // Idea: a block of 1,024 threads with 64 registers each fills a multiprocessor, which then waits
-//       while its row comes, and again while it goes. With the row in shared memory 32 registers
-//       suffice, so two such blocks are under way.
+//       while the block loads its row, and again while it stores it. With the row in shared memory
+//       32 registers a thread suffice, so two such blocks fit.
 // Change: a tile::SharedSlice replaces the tile::RegisterSlice; cp.async fills it without
 //         registers. The exponentials are computed a second time for the results.
-// Limit: memory, at the speed of a copy. A row must fit into the shared memory of a block. Up to
-//        16,384 elements are as fast in registers, and step 5 takes them; where chunks of 16 bytes
-//        do not fill a row, up to 16 KiB.
+// Limit: memory, at the speed of a copy. A row must fit into the shared memory of a block. Step 5
+//        takes short rows, which are as fast in registers: up to 16,384 elements, 8,192 with causal
+//        or log, and up to 16 KiB where chunks of 16 bytes do not fill a row.
 #include "softmax.cuh"
 #include "tile/host/launch.hpp"
 #include "tile/host/row_plan.hpp"

@@ -3,8 +3,8 @@
 //       each other's shared memory. A row too long for one block is shared by up to 16 of them.
 // Change: each block has some of the columns, and the reduction goes over the cluster
 //         (tile/shared_slice.cuh).
-// Limit: memory, at the speed of a copy, for rows that the shared memory of 16 blocks holds. Step 6
-//        takes rows that fit into one block.
+// Limit: blocks wait, for their part of a row and for one another. A row must fit into the shared
+//        memory of 16 blocks. Step 6 takes rows that fit into one block.
 #include "softmax.cuh"
 #include "tile/host/launch.hpp"
 #include "tile/shared_slice.cuh"
@@ -12,8 +12,8 @@
 namespace softmax {
 namespace {
 
-// Measured on an H200: two blocks or more must fit on a multiprocessor, or all of a cluster's
-// multiprocessors wait at the same time; and few threads with many chunks merge less.
+// Measured on an H200: two blocks or more must fit on a multiprocessor. If not, all of a cluster's
+// multiprocessors wait at the same time. And few threads with many chunks merge less.
 constexpr int kMaxThreads = 512;  // the launch bounds are twice that: few registers
 constexpr int kChunks = 8;        // of 16 bytes, of a thread
 
@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(2 * kMaxThreads)
 }
 // snippet-end kernel
 
-/// How a cluster shares a row: as few blocks as hold it.
+/// How a cluster shares a row: by as few blocks as can hold it.
 struct SmemPlan {
   unsigned blocks;  // of a row; 0 if there are none
   int threads;      // of a block

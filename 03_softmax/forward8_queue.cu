@@ -2,11 +2,11 @@
 // Idea: a cluster that starts for each row loads nothing until it has started, and its
 //       multiprocessors wait for each other twice a row. A persistent cluster loads the next row
 //       over this one while it writes this one's results.
-// Change: as many clusters as the card holds take rows from a queue, a counter in global memory;
-//         and their blocks exchange messages instead of waiting at a barrier. A barrier of the
-//         cluster would make each thread wait until all that it has written is visible to the other
-//         blocks, the results of the row before included, which are still on their way to global
-//         memory (docs/notes/03_softmax.md). A message makes only itself visible.
+// Change: as many clusters as the card holds take rows from a queue, a counter in global memory.
+//         Their blocks exchange messages instead of waiting at a barrier. A barrier of the cluster
+//         would make each thread wait until all its writes are visible to the other blocks, also
+//         the previous row's results, which are still on their way to global memory
+//         (docs/notes/03_softmax.md). A message makes only itself visible.
 // Limit: memory, at the speed of a copy, for rows of up to 512 KiB; up to 2 MiB there is room for
 //        few blocks. Step 7 or an earlier one takes rows that fit into one block.
 #include "softmax.cuh"
@@ -31,17 +31,17 @@ struct Mailbox {
   tile::ptx::Mbarrier arrived;
 };
 
-/// All blocks of the cluster make one, with two mailboxes of shared memory, and have as many whole
-/// warps. For each row all threads call ask_for_row(), send() and receive() in this order. Clusters
-/// get rows in the order in which they ask, so they stay close together: a cluster with more of the
-/// memory's bandwidth takes more rows, and rows that are under way at one time are neighbours.
+/// The messages of a cluster. Each block has two mailboxes in shared memory, and all blocks have as
+/// many whole warps. For each row all threads call ask_for_row(), send() and receive(), in this
+/// order. A cluster that is faster than others takes more rows. So rows that are under way at the
+/// same time are neighbours.
 ///
-/// Two mailboxes are enough. A warp sends for row i + 2 when it has received for row i + 1, to
-/// which all warps have sent, each of them after it had read what it had received for row i.
+/// Two mailboxes are enough. A warp sends for row i + 2 only when it has received for row i + 1. By
+/// then all warps have sent for row i + 1, each after it had read its messages for row i.
 class ClusterMail {
  public:
-  /// `rows_taken` lies in global memory and is 0 when the kernel begins. Waits for the other
-  /// blocks: before they have begun, no message may be sent to them.
+  /// `rows_taken` lies in global memory and is 0 when the kernel begins. Waits until all blocks
+  /// have begun: no message may be sent to a block before that.
   __device__ __forceinline__ ClusterMail(Mailbox* boxes, unsigned long long* rows_taken)
       : boxes_(boxes), rows_taken_(rows_taken) {  // [2]
     if (threadIdx.x == 0) {
@@ -60,7 +60,7 @@ class ClusterMail {
   }
 
   // snippet-begin send
-  /// Sends to all blocks what this warp has, the same in its lanes.
+  /// Sends this warp's pair, which all its lanes have, to all blocks.
   __device__ __forceinline__ void send(MaxSum value) {
     const auto warps = static_cast<int>(blockDim.x) / tile::kWarp;
     const auto blocks = static_cast<int>(tile::ptx::cluster_size());
@@ -92,7 +92,7 @@ class ClusterMail {
 
  private:
   __device__ static int lane() { return static_cast<int>(threadIdx.x) % tile::kWarp; }
-  /// Whether this is the warp that asks for the cluster.
+  /// Whether this is the warp that asks for the cluster's rows.
   __device__ static bool is_first() {
     return tile::ptx::cluster_rank() == 0 && threadIdx.x < tile::kWarp;
   }
@@ -151,8 +151,8 @@ __global__ void __launch_bounds__(kMaxThreads, tile::resident_blocks(3, kMaxThre
     std::int64_t next = 0;
     const MaxSum seen = mail.receive(merge, &next);
 
-    // y = exp(z - max) / sum; and the next row's chunks over this one's. Chunks that the next row
-    // does not see keep what they have: it looks at each element's column, or all rows see as much.
+    // y = exp(z - max) / sum; and the next row's chunks over this one's. Hidden chunks keep old
+    // elements: with options each element's column is tested, without them none is hidden.
     const Normalize<kPlain> normalize(params, seen);
     const int next_visible =
         next < params.rows ? static_cast<int>(params.visible<kPlain>(next)) : 0;
@@ -177,8 +177,8 @@ __global__ void __launch_bounds__(kMaxThreads, tile::resident_blocks(3, kMaxThre
 }
 // snippet-end kernel
 
-/// How a cluster shares a row: blocks of as few threads as 16 of them allow, so that many are on a
-/// multiprocessor and wait at different times.
+/// How a cluster shares a row: its blocks have as few threads as 16 blocks allow. So many blocks
+/// fit on a multiprocessor, and wait at different times.
 struct SmemPlan {
   unsigned blocks;  // of a row; 0 if there are none
   int threads;      // of a block

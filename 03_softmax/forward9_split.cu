@@ -1,11 +1,11 @@
 // Forward, step 9: a row split over the card.
-// Idea: a row that no cluster holds, or one of few that are to fill the card, is in the shared
-//       memory of a team of blocks, of as many as it needs. All blocks are on the card at one time
-//       (a cooperative launch), so they can wait for one another, as those of a cluster do.
+// Idea: a team of blocks, as many as it takes, keeps a row in its shared memory, if no cluster
+//       holds it or if rows are too few to fill the card. All blocks are on the card at one time
+//       (a cooperative launch), so they can wait for one another, as the blocks of a cluster do.
 // Change: a block's slice is as long as its shared memory. Rows may begin anywhere: chunks begin
 //         where y is aligned. Maximum and sum of a row are merged through global memory
-//         (tile/team_rows.cuh). A chunk's place takes the next row's as soon as y is on its way.
-// Limit: the wait of a team, once a row. What the card has no room for is read twice.
+//         (tile/team_rows.cuh). As soon as a chunk of y is stored, the next row's chunk is copied.
+// Limit: the wait of a team, once a row. Chunks for which the card has no room are read twice.
 #include "softmax.cuh"
 #include "tile/host/launch.hpp"
 #include "tile/host/split_plan.hpp"
@@ -17,9 +17,9 @@ namespace softmax {
 namespace {
 
 constexpr int kThreads = 384, kThreadsAlone = 512;  // of three blocks on a multiprocessor; of one
-constexpr int kNear = 3, kFar = 4;  // chunks of a thread together, of those kept and of the others
+constexpr int kNear = 3, kFar = 4;  // chunks of a thread at once: kept ones, and others
 
-/// `own` with the elements of a chunk more.
+/// The maximum and sum `own` with the elements of one more chunk.
 template <class T, int kWidth>
 __device__ __forceinline__ MaxSum with_chunk(MaxSum own, tile::Chunk<T, kWidth> chunk,
                                              MergeMaxSum merge) {
@@ -34,7 +34,7 @@ __device__ __forceinline__ MaxSum with_chunk(MaxSum own, tile::Chunk<T, kWidth> 
   return {own.max, own.sum + sum};
 }
 
-/// A chunk of x to one of y.
+/// The chunk of y from that of x.
 template <class T, bool kPlain, int kWidth>
 __device__ __forceinline__ tile::Chunk<T, kWidth> normalized(tile::Chunk<T, kWidth> chunk,
                                                              const Normalize<kPlain>& normalize) {
@@ -128,7 +128,7 @@ __global__ void __launch_bounds__(kBlockThreads, tile::resident_blocks(kBlocks, 
     }
 
     // snippet-begin second_pass
-    // The same for what was kept, and the next row's chunks in its place.
+    // The same for the chunks that were kept, and the next row's chunks over them.
     row += teams.plan.teams;
     Slice next_slice{};
     if (row < params.rows) {

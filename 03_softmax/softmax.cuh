@@ -89,14 +89,14 @@ __device__ __forceinline__ MaxSum merge_some(const MaxSum* pairs, int first, int
 template <bool kPlain = false>
 struct Normalize {
   float scale, factor, max;
-  float last;  // 1 / sum, or of the logarithm log(sum)
+  float last;  // 1 / sum; for the logarithm log(sum)
   bool log;
 
   __device__ Normalize(const Params& params, MaxSum row)
       : scale(params.scale),
         factor(params.factor),
         max(finite_reference(row.max)),
-        // A sum of 0 is that of a row without any weight: then x is -infinity, if it is visible.
+        // The sum is 0 if the row has no weight: then every visible x is -infinity.
         last(row.sum == 0            ? 0
              : !kPlain && params.log ? logf(row.sum)
                                      : 1 / row.sum),
@@ -109,8 +109,8 @@ struct Normalize {
   }
 };
 
-/// Chunk i of a slice of x as floats, -infinity where it is not visible. kPlain: chunks are visible
-/// or not as a whole, and in the slice already -infinity.
+/// Chunk i of a slice of x as floats, -infinity where it is not visible. kPlain: a chunk is visible
+/// or hidden as a whole, and the slice already has -infinity for a hidden one.
 template <bool kPlain, class Slice>
 __device__ __forceinline__ void load_visible(const Slice& x, int i, int visible,
                                              float (&value)[Slice::kChunkWidth]) {

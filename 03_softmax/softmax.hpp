@@ -37,8 +37,8 @@ struct ForwardProblem {
 struct ForwardBuffers {
   const void* x;
   void* y;
-  void* workspace = nullptr;         // aligned to 16 bytes; holds nothing before or after
-  std::int64_t workspace_bytes = 0;  // with less than a step's row says, an earlier step runs
+  void* workspace = nullptr;         // aligned to 16 bytes; its contents do not matter
+  std::int64_t workspace_bytes = 0;  // with less than a step needs, an earlier step runs
 };
 
 /// From the forward pass's y and the gradient dy of a loss with respect to it:
@@ -93,12 +93,12 @@ bool is_plain(const Problem& p) {
   return !p.causal && !p.log;
 }
 
-/// Bytes of a row at most that begins anywhere and moves in words, in step `words`.
+/// Step `words` moves rows of at most this many bytes.
 inline constexpr std::int64_t kMostWordBytes = 16 << 10;
 
 /// How a block keeps a row in shared memory, x or both y and dy: its threads, and how many chunks
-/// of 16 bytes of each matrix one of them has. These are 4, or 8 where 4 are too few, or where rows
-/// are not whole chunks.
+/// of 16 bytes of each matrix a thread has: 4, or 8 where 4 are too few, where rows are not whole
+/// chunks, or with options.
 struct BlockPlan {
   static constexpr int kMaxThreads = 1024;
   std::int64_t threads, bytes;
@@ -112,7 +112,7 @@ struct BlockPlan {
 BlockPlan block_plan(const ForwardProblem& problem, bool whole = true);
 BlockPlan block_plan(const BackwardProblem& problem, bool whole = true);
 
-/// Whether one of the steps from `registers` to the one before `split` runs this.
+/// Whether a step from `registers` to the one before `split` takes this problem.
 bool is_read_once(const ForwardProblem& problem, const ForwardBuffers& buffers);
 bool is_read_once(const BackwardProblem& problem, const BackwardBuffers& buffers);
 

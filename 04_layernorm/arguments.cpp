@@ -24,7 +24,7 @@ template <class Problem>
 struct ArgumentsOf {
   const Problem& p;
   std::int64_t element = static_cast<std::int64_t>(tile::size_bytes(p.type));
-  // A kernel's statistics are fp32. Those of the reference in fp64 are fp64.
+  // A kernel's statistics are fp32. The reference in fp64 has them in fp64.
   std::int64_t statistic = p.type == tile::DType::fp64 ? 8 : 4;
 
   tile::MatrixArgument matrix(const char* name, const char* ld_name, const void* data,
@@ -41,8 +41,8 @@ struct ArgumentsOf {
   }
 };
 
-/// What a pass reads, and then what it writes. What it does not use is empty: with no columns all,
-/// with no rows all but the sums over rows.
+/// What a pass reads, and then what it writes. Arguments that it does not use are empty: without
+/// columns all of them, without rows all but dgamma and dbeta.
 std::vector<Argument> arguments_of(const ForwardProblem& p, const ForwardBuffers& b) {
   const ArgumentsOf<ForwardProblem> make{p};
   return {{make.matrix("x", "ldx", b.x, p.ldx), kRead, kRequired, true},
@@ -70,7 +70,7 @@ bool same_rows(const Argument& output, const Argument& input) {
          (output.rows == 1 || output.ld == input.ld);
 }
 
-/// What is written overlaps nothing that stands before it.
+/// An output overlaps no argument that is listed before it.
 tile::Status check_overlaps(const std::vector<Argument>& arguments) {
   for (auto output = arguments.begin(); output != arguments.end(); ++output) {
     if (!output->written) continue;

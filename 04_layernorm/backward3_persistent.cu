@@ -4,8 +4,8 @@
 //       once.
 // Change: only three tensors move. The grid has as many blocks as the card holds; while a block
 //         works on a row, cp.async copies the next two. A row of up to 1,024 elements belongs to a
-//         warp, which then waits for no other warp, or to a part of one. A row that begins within
-//         16 bytes is copied with its neighbour's end, which becomes zeros.
+//         warp or to a part of one, so no warp waits for another. A row that begins within a chunk
+//         is copied with the end of the row before it, which the thread then sets to zeros.
 // Limit: memory, for rows of up to 8,192 elements, or 16,384 of 2 bytes.
 #include "layernorm_backward.cuh"
 #include "tile/basics.cuh"
@@ -15,7 +15,7 @@
 namespace layernorm {
 namespace {
 
-/// Blocks of kKeeping threads that a multiprocessor has registers for: a thread needs four for
+/// Blocks of kKeeping threads for which a multiprocessor has registers: a thread needs four for
 /// each of its elements, and some 50 more.
 constexpr int blocks_at_once(int elements, std::size_t element_bytes) {
   return elements == kThreadElements ? 1 : elements * element_bytes > 16 ? 2 : 3;
@@ -43,12 +43,12 @@ __global__ void __launch_bounds__(kMaxThreads, blocks_at_once(kElements, sizeof(
   __shared__ RowSums sums_smem[2][kWarps];
   const auto cols = static_cast<int>(all_cols);
   // Who am I? A thread of a block that has a row; or a lane of a warp, or of a part of one, that
-  // has a row while the others of the block have the next ones.
+  // has a row of its own, beside the rows of the block's other warps.
   constexpr bool kParts = kElements * sizeof(T) == 16;
   const int threads = kRowsOfWarps && !kParts ? tile::kWarp : static_cast<int>(blockDim.x);
   const int groups = kRowsOfWarps ? static_cast<int>(blockDim.y) : 1;
   const int group = kRowsOfWarps ? static_cast<int>(threadIdx.y) : 0;
-  // Of a lane ptxas knows that it is less than 32, and adds constants to one address (5 % faster).
+  // ptxas knows that a lane is less than 32, and adds constants to one address (5 % faster).
   const int thread = static_cast<int>(threadIdx.x);
   const tile::ChunkColumns<Slices::kWidth> columns{
       kRowsOfWarps && !kParts && kWhole ? thread % tile::kWarp : thread, threads};
@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(kMaxThreads, blocks_at_once(kElements, sizeof(
   T* dx_row = dx[first];
   const std::int64_t dx_step = stride * dx.ld;
   unsigned turn = 0;
-  // Parts of a warp go on together: one whose rows have ended has zeros.
+  // The parts of a warp iterate together: a part that has no row left has zeros.
   for (std::int64_t row = first; row - (kParts ? group : 0) < rows; row += stride, ++turn) {
     const Slices slices = queue.next();
     T* to = dx_row;
@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(kMaxThreads, blocks_at_once(kElements, sizeof(
   if constexpr (!kRowsOfWarps) {
     mine.write_sums(dgamma_sums, dbeta_sums, columns, cols, lead);
   } else {
-    // The groups' sums are added up here, so that the second stage has one of each block to read.
+    // The groups' sums are added up here, so that the second stage reads only one from each block.
     tile::ptx::cp_async_wait_all();  // also copies of rows that do not exist: they write zeros
     __syncthreads();                 // no warp reads its rows any more
     auto* dgamma_smem = reinterpret_cast<float*>(rows_smem);  // [groups][cols]
@@ -106,8 +106,8 @@ __global__ void __launch_bounds__(kMaxThreads, blocks_at_once(kElements, sizeof(
 }
 // snippet-end kernel
 
-/// Whether rows that are not whole chunks can be copied in chunks, each with the end of the row
-/// before it.
+/// Whether rows that are not whole chunks can be copied in chunks, the first of which has the end
+/// of the row before.
 tile::Status check_rows_begin_alike(const BackwardProblem& p, const BackwardBuffers& b) {
   if (reinterpret_cast<std::uintptr_t>(b.x) % 16 != 0) {
     return tile::unsupported("x", "is not aligned to 16 bytes");
@@ -145,7 +145,7 @@ tile::Status persistent(const BackwardProblem& p, const BackwardBuffers& b, void
           blocks_at_once(plan.elements, tile::size_bytes(p.type)));
   const std::int64_t needed = (p.rows + plan.rows - 1) / plan.rows;
   std::int64_t blocks = std::min({device.multiprocessors * each, needed, max_partial_sums(p.cols)});
-  if (!whole) {  // rows of a block's next turn begin as these do
+  if (!whole) {  // the rows of a block's next iteration begin as these do
     const auto width = static_cast<std::int64_t>(16 / tile::size_bytes(p.type));
     const std::int64_t alike = std::max<std::int64_t>(1, width / plan.rows);
     blocks = std::max(blocks / alike, std::int64_t{1}) * alike;

@@ -1,8 +1,8 @@
 // Backward, step 4: a row in the shared memory of several blocks.
 // Idea: as in the forward pass, the blocks of a cluster share a row that is too long for one of
 //       them, and exchange their sums through distributed shared memory.
-// Change: a cluster walks over its rows like a block of step 3, each block with a part of the
-//         columns.
+// Change: a cluster walks over its rows as a block of step 3 does. Each of its blocks has a part of
+//         the columns.
 // Limit: memory, for rows that 16 blocks hold.
 #include "layernorm_backward.cuh"
 #include "tile/basics.cuh"
@@ -11,8 +11,8 @@
 namespace layernorm {
 namespace {
 
-/// Threads of a block at most. The sums of dgamma and dbeta take 64 registers of each, gamma 16 or
-/// 32. With 256 threads on a multiprocessor there are 64 more, for w and xhat of a row.
+/// Threads of a block at most. Each needs 64 registers for its sums of dgamma and dbeta, and 16 or
+/// 32 for gamma. With 256 threads on a multiprocessor it has 64 more, for w and xhat of a row.
 constexpr int kMaxThreads = 256;
 constexpr int kRowsAhead = 2;
 

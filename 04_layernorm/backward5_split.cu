@@ -1,8 +1,8 @@
 // Backward, step 5: rows split over the card.
-// Idea: a row that no cluster holds is read twice: for its sums, and when these are known for dx.
-//       The first kernel gives each block some columns of many rows, so that the sums of dgamma and
-//       dbeta stay in registers, as in steps 3 and 4. The last one gives each block a piece of a
-//       row, and begins with the rows that were read last: the L2 has some of them.
+// Idea: a row that no cluster holds is read twice: for its sums, and then for dx. In the first
+//       kernel each block has some columns of many rows, so that the sums of dgamma and dbeta stay
+//       in registers, as in steps 3 and 4. In the last one each block has a piece of a row. It
+//       begins with the rows that were read last: the L2 has some of them.
 // Change: no block waits for another, and the sums over a row go through global memory, in a kernel
 //         between the two. Rows may begin anywhere (tile/row_edges.cuh): columns of many rows are
 //         loaded shifted, and dx is stored aligned.
@@ -29,8 +29,8 @@ __global__ void __launch_bounds__(kThreads)
                                   const float* mean,       // [rows], or null: zeros
                                   const float* rstd,       // [rows]
                                   RowSums* of_piece,       // [rows][pieces]
-                                  float* dgamma_sums,      // [groups][cols], or null: of one group
-                                  float* dbeta_sums,       // [groups][cols]
+                                  float* dgamma_sums,      // [groups][cols]; null if 1 group
+                                  float* dbeta_sums,       // [groups][cols]; null if 1 group
                                   T* dgamma,               // [cols], or null
                                   T* dbeta,                // [cols], or null
                                   std::int64_t rows, std::int64_t cols, int pieces, int groups) {
@@ -122,7 +122,7 @@ __global__ void __launch_bounds__(kThreads)
                              float per_col) {  // 1 / cols
   using Slice = tile::PieceSlice<T>;
   constexpr int kWidth = Slice::kWidth;
-  // What the first kernel read last comes first.
+  // The first blocks have the rows that the first kernel read last.
   const std::int64_t row = rows - 1 - blockIdx.x / pieces;
   const tile::SplitItem item{row, blockIdx.x % pieces, true, true};
   T* dx_row = dx[row];
@@ -169,7 +169,7 @@ tile::Status split(const BackwardProblem& p, const BackwardBuffers& b, void* str
     const tile::Rows<const T> x{static_cast<const T*>(b.x), p.ldx};
     const tile::Rows<const T> dy{static_cast<const T*>(b.dy), p.lddy};
     const auto* gamma = static_cast<const T*>(b.gamma);
-    // Groups of rows, so that all multiprocessors have four blocks.
+    // As many groups of rows as give each multiprocessor four blocks.
     const std::int64_t pieces = (p.cols + kBlockCols<T> - 1) / kBlockCols<T>;
     const std::int64_t wanted = (4 * tile::device().multiprocessors + pieces - 1) / pieces;
     *groups =

@@ -1,7 +1,7 @@
 // Forward, step 5: a row in the shared memory of several blocks.
 // Idea: as in chapter 03, the blocks of a cluster share a row that is too long for one of them, and
 //       exchange their sums through distributed shared memory.
-// Change: from step 3 a block has a part of the columns, in shared memory instead of registers.
+// Change: from step 3, a block has a part of the columns, in shared memory and not in registers.
 // Limit: memory, for rows that 16 blocks hold.
 #include "layernorm.cuh"
 #include "tile/basics.cuh"

@@ -1,8 +1,8 @@
 // Forward, step 6: a row split over the card.
-// Idea: as in chapter 03, a row that no cluster holds, or one of few that are to fill the card, has
-//       pieces of 16 KiB. A block finds the moments of a piece; the block that comes last merges
-//       those of the row, as step 2 merged those of its threads; and pieces are read again, from
-//       the L2, when the row's are known.
+// Idea: a row is cut into pieces of 16 KiB if no cluster holds it or if rows are too few to fill
+//       the card. A block finds the moments of a piece. The block that comes last merges those of
+//       the row's pieces, as step 2 merged those of its threads. Then blocks read the pieces again,
+//       from the L2, to write y.
 // Change: from step 5, the sums over a row are merged in global memory (tile/split_rows.cuh), as
 //         count, mean and squares: a mean before the squares would be a second wait. Rows may begin
 //         anywhere (tile/row_edges.cuh), and gamma and beta are shifted with them.
@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(tile::kSplitThreads)
   float value[kWidth];  // a chunk of x, then of y
 
   if (!item.writes) {
-    // Count, mean - x_0 and squares of the piece. The chunks that it has have some of the columns.
+    // Count, mean - x_0 and squares of the piece, whose last chunk may have columns past the row.
     const float origin = centred ? static_cast<float>(x_row[0]) : 0;
     if (item.piece == 0 && threadIdx.x == 0) origins[item.row] = origin;
     const std::int64_t left = cols - item.piece * Slice::kColumns;

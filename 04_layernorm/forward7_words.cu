@@ -1,7 +1,7 @@
 // Forward, step 7: rows that begin anywhere, in words.
-// Idea: as in chapter 03, all but two of the elements of a row that begins anywhere lie in words of
-//       4 bytes. gamma and beta begin elsewhere than most rows: their elements come one by one,
-//       from the L1.
+// Idea: as in chapter 03, all but two at most of the elements of a row that begins anywhere lie in
+//       words of 4 bytes. gamma and beta do not begin as every row does, so their elements are
+//       loaded one by one, from the L1.
 // Change: from step 3, words in the place of chunks (tile/words.cuh).
 // Limit: gamma and beta: two loads of 2 bytes for each word of either.
 #include "layernorm.hpp"

@@ -1,12 +1,12 @@
 // Forward, step 8: eight neighbouring rows are whole chunks together.
 // Idea: rows of 2-byte elements that follow one another without gaps begin anywhere, but every
-//       eighth of them at a chunk. A block copies eight rows or more to shared memory as they lie.
-//       There a thread has words of four rows that begin alike, as in step 4 it has columns of
-//       four rows: gamma and beta are loaded once for all four. The results go to where x was, and
-//       leave as they lie.
+//       eighth of them begins with a chunk. A block copies eight such rows or more to shared memory
+//       as one piece. There a thread has words of four rows that begin alike, as it has columns of
+//       four rows in step 4, and loads gamma and beta once for all four. It stores y over x, and
+//       the block copies all of y to global memory as one piece.
 // Change: from step 7, the copies, and four rows in the place of one.
-// Limit: a block computes nothing before all of its rows have come. Of long rows there is room for
-//        few blocks that could compute meanwhile.
+// Limit: a block computes nothing before all of its rows have landed. If rows are long, few other
+//        blocks fit on the multiprocessor that could compute meanwhile.
 #include "four_sums.cuh"
 #include "layernorm.hpp"
 #include "tile/host/chunks.hpp"
@@ -18,9 +18,9 @@
 namespace layernorm {
 namespace {
 
-/// A block's rows: groups of kLanes threads, two at least, have kRows rows each. These are as far
-/// apart as there are groups, an even number, so that all begin at a word or none does. All rows of
-/// a block are a multiple of eight.
+/// A block's rows: each group of kLanes threads has kRows rows. From one of these to the next it is
+/// as many rows as there are groups, an even number, so all of them begin at a word or none does.
+/// The number of a block's rows is a multiple of eight.
 template <int kLanes, int kWords>
 struct BlockRows {
   static constexpr int kGroups = kLanes > 64 ? 2 : tile::kThreadsOfSeveralRows / kLanes;
@@ -30,7 +30,7 @@ struct BlockRows {
       tile::resident_blocks((kWords > 7 ? 896 : 1024) / kThreads, kThreads);
 };
 
-/// Copies elements `begin`, which a chunk begins with, to `count`: by chunks but for the last few.
+/// Copies elements `begin`, where a chunk begins, to `count`: in chunks, the last few one by one.
 template <class T, int kThreads>
 __device__ __forceinline__ void copy(const T* from, T* to, int begin, int count, int thread) {
   constexpr int kWidth = 16 / sizeof(T);
@@ -43,8 +43,8 @@ __device__ __forceinline__ void copy(const T* from, T* to, int begin, int count,
 }
 
 // snippet-begin load
-/// Brings the block's rows as they lie: the first `by_tma` elements by one bulk copy, the others by
-/// all threads. What is missing to `all` elements, those of rows that do not exist, are zeros.
+/// Copies the block's rows to shared memory: the first `by_tma` elements by one bulk copy, the
+/// others by all threads. Elements `count` to `all`, of rows that do not exist, become zeros.
 template <class T, int kThreads>
 __device__ __forceinline__ void load_rows(const T* x, T* rows_smem, int by_tma, int count, int all,
                                           int thread, tile::ptx::Mbarrier* landed) {
@@ -55,7 +55,7 @@ __device__ __forceinline__ void load_rows(const T* x, T* rows_smem, int by_tma, 
   }
   copy<T, kThreads>(x, rows_smem, by_tma, count, thread);
   for (int i = count + thread; i < all; i += kThreads) rows_smem[i] = static_cast<T>(0.0f);
-  __syncthreads();  // the mbarrier is there, and what threads have stored
+  __syncthreads();  // the mbarrier is initialized, and all threads have stored
   if (by_tma > 0) tile::ptx::mbarrier_wait(landed, 0);
 }
 // snippet-end load
@@ -145,7 +145,7 @@ __global__ void __launch_bounds__(BlockRows<kLanes, kWords>::kThreads,
     row_rstd[r] = rsqrtf(row_rstd[r] * per_col + eps);
     if (lane == r) saved_mean = origin[r] + row_mean[r], saved_rstd = row_rstd[r];
   }
-  const int saved = group + lane * Block::kGroups;  // by the first lanes, a row each
+  const int saved = group + lane * Block::kGroups;  // row, of each of the first lanes
   if (lane < kRows && saved < here) {
     if (mean) mean[first + saved] = saved_mean;
     if (rstd) rstd[first + saved] = saved_rstd;

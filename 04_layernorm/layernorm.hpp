@@ -20,7 +20,7 @@ enum class Norm { layer, rms };
 
 // ---- Forward ----
 
-/// Every row for itself, with n = cols:
+/// Each row by itself, with n = cols:
 ///
 ///     mean = sum x / n  (rms: 0)          rstd = 1 / sqrt(sum (x - mean)^2 / n + eps)
 ///     xhat = (x - mean) rstd              y = gamma xhat + beta
@@ -41,8 +41,8 @@ struct ForwardBuffers {
   void* y = nullptr;
   float* mean = nullptr;      // [rows], for the backward pass; null if not needed. layer only
   float* rstd = nullptr;      // [rows], for the backward pass; null if not needed
-  void* workspace = nullptr;  // aligned to 16 bytes; holds nothing before or after
-  std::int64_t workspace_bytes = 0;  // with less than a step's row says, an earlier step runs
+  void* workspace = nullptr;  // aligned to 16 bytes; its contents do not matter
+  std::int64_t workspace_bytes = 0;  // with less than a step needs, an earlier step runs
 };
 
 /// What is checked before any step. The Status names the argument that is wrong.
@@ -64,13 +64,13 @@ tile::Status check_chunks(const ForwardProblem& problem, const ForwardBuffers& b
 using ForwardStep = tile::Status(const ForwardProblem&, const ForwardBuffers&, void* stream);
 ForwardStep two_pass, welford, registers, four_rows, cluster, split, words, eight_rows;
 
-/// Whether one of the steps from `registers` to the one before `split` runs this.
+/// Whether a step from `registers` to the one before `split` takes this problem.
 bool is_read_once(const ForwardProblem& problem, const ForwardBuffers& buffers);
 
 /// The workspace of step `split`.
 std::int64_t split_bytes(const ForwardProblem& problem);
 
-// What their own kernels take.
+// What the steps' own kernels take.
 using ForwardTakes = tile::Status(const ForwardProblem&, const ForwardBuffers&,
                                   const tile::Device&);
 ForwardTakes takes_registers, takes_four_rows, takes_cluster, takes_split, takes_words,
@@ -101,7 +101,7 @@ struct BackwardBuffers {
   void* dx = nullptr;
   void* dgamma = nullptr;     // [cols] of the problem's type; null if not needed
   void* dbeta = nullptr;      // [cols], the same. layer only
-  void* workspace = nullptr;  // workspace_bytes(problem), aligned to 16 bytes; holds nothing after
+  void* workspace = nullptr;  // workspace_bytes(problem), aligned to 16 bytes; contents as above
 };
 
 /// What is checked before any step. The Status names the argument that is wrong.
@@ -114,7 +114,7 @@ tile::Status validate_matrices(const BackwardProblem& problem, const BackwardBuf
 /// Checks the sizes and options only.
 tile::Status validate_sizes(const BackwardProblem& problem);
 
-/// Even without rows dgamma and dbeta must be set to zeros.
+/// Without rows dgamma and dbeta must still be set to zeros.
 inline bool is_empty(const BackwardProblem& p) { return p.cols == 0; }
 
 tile::Status check_chunks(const BackwardProblem& problem, const BackwardBuffers& buffers);
@@ -127,22 +127,22 @@ constexpr std::int64_t max_partial_sums(std::int64_t cols) {
   return fit < 1 ? 1 : fit < kMax ? fit : kMax;
 }
 
-/// For fp32 partial sums of columns: at most 32 MiB up to 4 million columns, and INT64_MAX where it
-/// overflows.
+/// The bytes of fp32 partial sums of columns: at most 32 MiB up to 4 million columns. INT64_MAX if
+/// they overflow.
 constexpr std::int64_t column_sums_bytes(const BackwardProblem& p) {
   if (p.cols <= 0) return 0;
   std::int64_t bytes = 2 * max_partial_sums(p.cols) * static_cast<std::int64_t>(sizeof(float));
   return __builtin_mul_overflow(bytes, p.cols, &bytes) ? INT64_MAX : bytes;
 }
 
-/// Whether rows are so long that most threads of step `split` have columns: half of the 256 have 16
-/// bytes.
+/// Whether rows are long enough for step `split`: at least half of a block's 256 threads have a
+/// chunk.
 constexpr bool has_pieces(const BackwardProblem& p) {
   return p.cols >= 2048 / static_cast<std::int64_t>(tile::size_bytes(p.type));
 }
 
-/// The device memory that each step has besides its arguments: partial sums of columns, and for
-/// step `split` two sums of each row and of each 4 KiB of it. INT64_MAX where it overflows.
+/// The bytes of workspace that all steps need: partial sums of columns, and for step `split` two
+/// sums of each row and of each 4 KiB of it. INT64_MAX if they overflow.
 constexpr std::int64_t workspace_bytes(const BackwardProblem& p) {
   const std::int64_t of_columns = column_sums_bytes(p);
   if (p.rows <= 0 || !has_pieces(p)) return of_columns;
@@ -155,25 +155,25 @@ constexpr std::int64_t workspace_bytes(const BackwardProblem& p) {
   return bytes;
 }
 
-/// Elements of a row that a thread keeps from step `persistent` on; of a short one fewer.
+/// Elements of a row that a thread keeps in steps `persistent` and `cluster`; fewer of a short row.
 inline constexpr int kThreadElements = 32;
-/// Threads of its blocks at most. The sums of dgamma and dbeta take 64 registers of
-/// each, gamma 16 or 32. With 256 threads on a multiprocessor there are 64 more, for w and xhat of
-/// a row. 512 threads compute these twice: for rows twice as long, of elements of 2 bytes, since
-/// gamma in fp32 takes 16 registers more.
+/// Threads of a block of step `persistent` at most. Each needs 64 registers for its sums of dgamma
+/// and dbeta, and 16 or 32 for gamma. With 256 threads on a multiprocessor it has 64 more, for w
+/// and xhat of a row. 512 threads compute these twice, for rows twice as long, in 2-byte types
+/// only: gamma in fp32 takes 16 registers more.
 inline constexpr int kKeeping = 256, kRecomputing = 512;
 constexpr int rows_ahead(int max_threads) { return max_threads == kKeeping ? 2 : 1; }
 // For a kernel, which may not call a function of the host.
 template <int kMaxThreads>
 inline constexpr int kRowsAhead = rows_ahead(kMaxThreads);
 
-/// How its blocks share their rows.
+/// How the blocks of step `persistent` share their rows.
 struct BlockPlan {
   static constexpr std::int64_t kStaticBytes = 4 * 1024;  // no less than kernels and CUDA take
   bool fits;
   int threads, rows;  // threads of a row; rows that a block has at a time
-  int elements;       // of a row that a thread keeps, and
-  int max_threads;    // threads of a block at most: which kernel
+  int elements;       // of a row that a thread keeps
+  int max_threads;    // of a block: kKeeping or kRecomputing
   std::int64_t shared_bytes;
 };
 /// `whole`: check_chunks() takes the problem.
@@ -186,7 +186,7 @@ bool is_read_once(const BackwardProblem& problem, const BackwardBuffers& buffers
 using BackwardStep = tile::Status(const BackwardProblem&, const BackwardBuffers&, void* stream);
 BackwardStep atomics, two_stage, persistent, cluster, split;
 
-// What their own kernels take.
+// What the steps' own kernels take.
 using BackwardTakes = tile::Status(const BackwardProblem&, const BackwardBuffers&,
                                    const tile::Device&);
 BackwardTakes takes_persistent, takes_cluster, takes_split;

@@ -1,5 +1,5 @@
-// For blocks that work on many rows (backward steps 3 and 4): a queue of rows, and a thread's
-// columns of them.
+// For blocks that work on many rows (backward steps 3 and 4): a queue of rows, and what a thread
+// keeps for its columns of all of them.
 #pragma once
 
 #include "row_sums.cuh"
@@ -9,8 +9,8 @@
 namespace layernorm {
 
 /// A thread's slices of a row, in shared memory, and the row's statistics. kWhole: chunks of 16
-/// bytes fill the row; otherwise columns count from the chunk in which it begins, `lead` columns
-/// before it.
+/// bytes fill the row. If not, columns count from the beginning of the chunk in which the row
+/// begins, `lead` elements before the row.
 template <class T, int kElements = kThreadElements, bool kWhole = true>
 struct RowSlices {
   using Slice = tile::SharedSlice<T, kElements* static_cast<int>(sizeof(T)) / 16, !kWhole>;
@@ -32,7 +32,7 @@ struct RowQueue {
   int cols;
   tile::ChunkColumns<Slices::kWidth> columns;
   tile::ptx::SharedAddress smem;  // [kAhead + 1][x, dy]
-  int lead = 0;                   // of all rows, which counts as columns of zeros
+  int lead = 0;                   // elements before each row: they count as columns of zeros
   int turn = 0;                   // where in smem the next row goes
   Slices under_way[kAhead] = {};
 
@@ -40,7 +40,7 @@ struct RowQueue {
     return 2 * (kAhead + 1) * Slices::Slice::bytes(threads);
   }
 
-  /// Starts to copy a row. One that does not exist becomes zeros.
+  /// Starts to copy a row. A row past the last one is zeros.
   __device__ __forceinline__ Slices fetch() {
     using Slice = typename Slices::Slice;
     const bool exists = row < rows;
@@ -64,7 +64,7 @@ struct RowQueue {
 #pragma unroll
     for (auto& slices : under_way) slices = fetch();
   }
-  /// Makes zeros of what lies in the first chunk before the row.
+  /// Sets the elements before the row, in its first chunk, to zeros.
   __device__ __forceinline__ void clear_first(const typename Slices::Slice& slice) const {
     const uint4 all = slice.chunk(0).words;
     unsigned word[4] = {all.x, all.y, all.z, all.w};

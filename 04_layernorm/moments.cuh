@@ -22,9 +22,9 @@ struct MergeMoments {
     return {count, mean, seen.squares + distance * (x - mean)};
   }
 
-  /// The numbers of both. The merged mean divides the distance between the two in the ratio of the
-  /// counts; every number of a part then lies as much farther from it, which adds
-  /// distance^2 count_a count_b / count.
+  /// The numbers of both parts. The merged mean lies distance count_b / count from a's mean and
+  /// distance count_a / count from b's. Around it, instead of around each part's own mean, the
+  /// squares are greater by distance^2 count_a count_b / count.
   __device__ Moments operator()(Moments a, Moments b) const {
     const float count = a.count + b.count;
     if (count == 0) return {0, 0, 0};
@@ -36,7 +36,7 @@ struct MergeMoments {
   }
 };
 
-/// tile::reduce_block() finds it by its arguments.
+/// tile::reduce_block() finds this overload by argument-dependent lookup.
 __device__ inline Moments reduce_lanes(Moments seen, MergeMoments merge, int lanes = tile::kWarp) {
   for (int distance = lanes / 2; distance > 0; distance /= 2) {
     seen = merge(seen, Moments{__shfl_xor_sync(tile::kAllLanes, seen.count, distance),

@@ -1,4 +1,4 @@
-// The two sums over a row that a backward pass needs, and those over all rows.
+// The two sums over a row that the backward pass needs, and the sums over all rows.
 #pragma once
 
 #include "layernorm.hpp"
@@ -22,7 +22,7 @@ struct AddRowSums {
   }
 };
 
-/// tile::reduce_block() finds it by its arguments.
+/// tile::reduce_block() finds this overload by argument-dependent lookup.
 __device__ __forceinline__ RowSums reduce_lanes(RowSums sums, AddRowSums, int lanes = tile::kWarp) {
   return {tile::reduce_lanes(sums.w, tile::Add{}, lanes),
           tile::reduce_lanes(sums.w_xhat, tile::Add{}, lanes)};

@@ -19,7 +19,7 @@ class RegisterSlice {
 
   RegisterSlice() = default;
 
-  /// Loads the chunks that begin in the first `cols` columns; the others become full of `fill`.
+  /// Loads the chunks that begin in the first `cols` columns; the others are filled with `fill`.
   /// `row` is aligned to a chunk.
   __device__ __forceinline__ RegisterSlice(const T* row, int cols, ChunkColumns<kWidth> columns,
                                            float fill)
@@ -40,14 +40,14 @@ class RegisterSlice {
   Chunk chunk_[kChunks];
 };
 
-/// The row of this thread: blocks have one each, or several, one for each y.
+/// The row of this thread: a block has one row, or several, one for each threadIdx.y.
 template <bool kSeveralRows>
 __device__ __forceinline__ std::int64_t row_of_thread() {
   return kSeveralRows ? static_cast<std::int64_t>(blockIdx.x) * blockDim.y + threadIdx.y
                       : blockIdx.x;
 }
 
-/// The reduction over the threads of a row: those of a block, as reduce_block() does it; or, if a
+/// The reduction over the threads of a row: all threads of a block, by reduce_block(); or, if a
 /// block has several rows, blockDim.x neighbouring lanes, a power of two.
 template <bool kSeveralRows, class T, class Merge>
 __device__ __forceinline__ T reduce_row(T value, Merge merge, T* partial) {  // [warps]

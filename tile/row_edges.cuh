@@ -1,5 +1,5 @@
-// Rows that begin anywhere: chunks of 16 bytes that lie across two of memory, and the ends of a
-// row, chunks of which it has some elements.
+// Rows that begin anywhere: unaligned chunks of 16 bytes, each across two aligned ones, and the
+// ends of a row, which fill only a part of a chunk.
 #pragma once
 
 #include "tile/rows.cuh"
@@ -24,15 +24,15 @@ __device__ __forceinline__ Chunk<T, kWidth> load_edge(const T* row, std::int64_t
   return Chunk<T, kWidth>::from_floats(value);
 }
 
-/// Stores the last `count` elements of a chunk, or the first ones: not all of them. `chunk` is
-/// aligned to 16 bytes. Of 8, 4 and 2 bytes, each if its bit is in the count: whether from the
-/// chunk's beginning or from its end, each is aligned.
+/// Stores the last `count` elements of a chunk, or the first ones, but never the whole chunk, which
+/// is aligned to 16 bytes. Stores of 8, 4 and 2 bytes, in this order from the chunk's border
+/// inwards, each if the number of bytes has its bit, are all aligned.
 template <class T, int kWidth>
 __device__ __forceinline__ void store_end(T* chunk, Chunk<T, kWidth> of, int count, bool last) {
   const unsigned word[4] = {of.words.x, of.words.y, of.words.z, of.words.w};
   const int bytes = count * static_cast<int>(sizeof(T));
   auto* const memory = reinterpret_cast<unsigned char*>(chunk);
-  // The words of the first half, or of the last one, from the chunk's border inwards.
+  // The chunk's words, from its beginning or from its end inwards.
   const unsigned border = last ? word[3] : word[0], second = last ? word[2] : word[1];
   const unsigned third = last ? word[1] : word[2], inner = last ? word[0] : word[3];
   if (bytes & 8) {
@@ -52,7 +52,7 @@ __device__ __forceinline__ void store_end(T* chunk, Chunk<T, kWidth> of, int cou
   }
 }
 
-/// Stores kWidth elements from column `col` on, of those that the row has.
+/// Of kWidth elements from column `col` on, stores those that the row has.
 template <class T, int kWidth>
 __device__ __forceinline__ void store_anywhere(T* row, std::int64_t col, std::int64_t cols,
                                                const float (&value)[kWidth]) {
@@ -80,7 +80,7 @@ template <class T>
 __device__ __forceinline__ uint4 shifted(uint4 low, uint4 high, int elements) {
   unsigned word[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
   const int halves = elements * static_cast<int>(sizeof(T)) / 2;
-  // 4 and 2 halves are whole words. ptxas makes selections of these, as registers have no index.
+  // 4 and 2 halves are whole words. ptxas makes selections of these: registers cannot be indexed.
 #pragma unroll
   for (int i = 0; i < 6; ++i) word[i] = halves & 4 ? word[i + 2] : word[i];
 #pragma unroll
@@ -94,8 +94,8 @@ __device__ __forceinline__ uint4 shifted(uint4 low, uint4 high, int elements) {
 // snippet-end shift
 
 /// Loads kChunks chunks of a row, `apart` columns from one to the next, the first at column `col`;
-/// `fill` where there is no column. Neither the row nor the column is a multiple of anything: two
-/// aligned chunks have what an unaligned one needs.
+/// `fill` where there is no column. Neither the row nor the column need be aligned: two aligned
+/// chunks contain an unaligned one.
 template <class T, int kWidth, int kChunks>
 __device__ __forceinline__ void load_anywhere(const T* row, std::int64_t col, int apart,
                                               std::int64_t cols, float fill,

@@ -29,8 +29,8 @@ __device__ __forceinline__ float2 floats_of(unsigned word) {
 }
 
 /// kWidth elements that one instruction moves: a single one, or as many as fill 16 bytes. Those are
-/// four words and never an array of elements: once the compiler copies such an array element by
-/// element, it may store it so too, with eight instructions of 2 bytes instead of one.
+/// four words and never an array of elements: a compiler that copies such an array element by
+/// element may also store it so, with eight instructions of 2 bytes instead of one.
 /// Loads and stores are plain. Hints that the data is used once (no room in L1, evict first) cost
 /// 3 to 5 % on an H200 where a kernel reads as much as it writes.
 template <class T, int kWidth>

@@ -24,7 +24,7 @@ class SharedSlice {
   }
 
   SharedSlice() = default;
-  /// Starts to copy the chunks that begin in the first `cols` columns; the others become full of
+  /// Starts to copy the chunks that begin in the first `cols` columns; the others are filled with
   /// `fill`. `row` is aligned to a chunk. `row_smem` holds [kChunks][in_smem.threads] chunks:
   /// neighbouring threads have neighbouring chunks, so that no two lanes of a phase use the same
   /// bank. Nothing may be read before ptx::cp_async_wait_all().
@@ -56,8 +56,8 @@ class SharedSlice {
   __device__ __forceinline__ ptx::SharedAddress address(int i) const { return first_ + i * apart_; }
   __device__ __forceinline__ Chunk chunk(int i) const { return {ptx::load_shared(address(i))}; }
 
-  /// Starts to copy chunk i of another row over that of the first, once nothing reads it any more
-  /// and if it begins in the first `cols` columns.
+  /// Starts to copy chunk i of another row over this row's, if it begins in the first `cols`
+  /// columns. The thread must have read this row's chunk.
   __device__ __forceinline__ void copy(int i, const T* row, int cols) const {
     if (column(i) < cols) ptx::cp_async<16>(address(i), row + column(i));
   }
@@ -86,9 +86,9 @@ __device__ __forceinline__ T merge_some(const T* values, int first, int count, M
 
 // snippet-begin cluster
 /// The reduction over all threads of a cluster, in every thread and to the same bits. All blocks
-/// have as many whole warps, and have begun: the kernel has passed ptx::cluster_sync(). `partial`
-/// is the same array of shared memory in every block. A kernel that uses it again must have reduced
-/// with another array in between: a slow warp may still be reading.
+/// have as many whole warps, and have begun: the kernel has waited at a barrier of the cluster.
+/// `partial` is the same array of shared memory in every block. A kernel that uses it again must
+/// have reduced with another array in between: a slow warp may still be reading.
 ///
 /// Every warp writes its result into every block, so that one barrier serves for the block and for
 /// the cluster. After it each block reads only its own memory: none needs to outlive another.

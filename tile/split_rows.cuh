@@ -1,5 +1,5 @@
-// Rows that blocks of the whole card share, a piece each: which piece a block works on, and how the
-// blocks of a row merge what they have found.
+// Rows that blocks of the whole card share, a piece each: which piece a block works on, and how a
+// row's values are merged.
 #pragma once
 
 #include "tile/host/split_plan.hpp"
@@ -16,25 +16,25 @@ struct SplitItem {
   bool exists, writes;
 };
 
-/// What the blocks tell each other, in global memory. `Value` is what is merged over a row.
+/// Where blocks exchange values, in global memory. `Value` is what is merged over a row.
 template <class Value>
 struct SplitRows {
   SplitPlan plan;
   unsigned long long* taken;  // items; 0 when the kernel begins
-  unsigned* arrived;          // [rows], of the row's pieces, and then its result; zeros as well
+  unsigned* arrived;          // [rows]: pieces found, and then 1 more for the result; 0 at first
   Value* of_row;              // [rows]
   Value* of_piece;            // [rows][pieces]
 
   // snippet-begin take
-  /// Takes the next item. Blocks that begin in any order, and be it one after the other, take the
-  /// items in theirs: what an item waits for was taken before it, by a block that has begun.
+  /// Takes the next item. In whatever order blocks begin, the items are taken in the order of their
+  /// numbers: what an item waits for was taken before it, by a block that has begun.
   __device__ __forceinline__ SplitItem take(SplitItem* item_smem) const {
     if (threadIdx.x == 0) {
       const auto ticket = static_cast<std::int64_t>(atomicAdd(taken, 1ull));
       const std::int64_t turn = ticket / (2 * plan.pieces), place = ticket % (2 * plan.pieces);
       const bool writes = place >= plan.pieces;
       const std::int64_t row = writes ? turn - plan.lag : turn;
-      // The other way around, since the L2 has what was read last.
+      // From the last piece to the first, since the L2 has what was read last.
       const std::int64_t piece = writes ? 2 * plan.pieces - 1 - place : place;
       *item_smem = {row, piece, row >= 0 && row < plan.rows, writes};
     }
@@ -44,8 +44,8 @@ struct SplitRows {
   // snippet-end take
 
   // snippet-begin publish
-  /// What the block found in its piece, the same in all threads. The block that comes last merges
-  /// what all have found, in the order of the pieces: which block that is does not matter.
+  /// Publishes what the block found in its piece, a value that all its threads have. The last block
+  /// to arrive merges the values in the order of the pieces, so it does not matter which it is.
   template <class Merge>
   __device__ __forceinline__ void publish(const SplitItem& item, Value value, Merge merge,
                                           Value* partial_smem, bool* is_last_smem) const {
@@ -78,8 +78,8 @@ struct SplitRows {
 };
 
 /// The column at which a thread's first chunk of the item's piece begins. When results are written,
-/// 16 bytes of `out` are aligned there: it is below 0 where the row begins within a chunk. When
-/// sums are found, pieces begin at the same columns wherever rows lie, and so sums are the same.
+/// `out` is aligned to 16 bytes there, so it is below 0 if the row begins within a chunk. When sums
+/// are found, pieces begin at the same columns wherever rows lie, so the sums have the same bits.
 template <class T>
 __device__ __forceinline__ std::int64_t first_column(const SplitItem& item, const T* out) {
   constexpr int kWidth = 16 / sizeof(T);
@@ -105,7 +105,7 @@ struct PieceSlice {
   __device__ __forceinline__ std::int64_t column(int i) const { return first + i * kApart; }
 };
 
-/// Where all of that lies in a workspace of split_bytes(), whose counters become 0 in the stream.
+/// Places the rows' memory in a workspace of split_bytes(), and clears the counters.
 template <class Value>
 Status prepare_split(const SplitPlan& plan, void* workspace, void* stream, SplitRows<Value>* rows) {
   auto* bytes = static_cast<char*>(workspace);

@@ -25,10 +25,10 @@ struct TeamColumns {
 };
 
 // snippet-begin slice
-/// A block's slice of a row that begins anywhere. Of its chunks the whole ones, which are chunks of
-/// memory as well, are kept in shared memory as far as there is room. The others, the row's ends
-/// and those of a row that lies in another way than the output, are read where they are needed. A
-/// kept chunk is always the same thread's, which waits for its own copies and needs no barrier.
+/// A block's slice of a row that begins anywhere. Whole chunks, which are aligned in memory, are
+/// kept in shared memory as far as there is room. The others, which are the row's ends, or all
+/// chunks if the output is aligned otherwise than the row, are read where they are needed. A kept
+/// chunk always belongs to the same thread, which waits for its own copies and needs no barrier.
 template <class T>
 class TeamSlice {
  public:
@@ -36,8 +36,8 @@ class TeamSlice {
   using Chunk = tile::Chunk<T, kWidth>;
 
   TeamSlice() = default;
-  /// The row's first `cols` columns count. `row_smem` has the chunks that are kept. Whole chunks
-  /// are whole in another slice, too, if `whole_end` is that slice's.
+  /// Only the row's first `cols` columns count. `row_smem` has the chunks that are kept. Given the
+  /// `whole_end` of another slice, a chunk counts as whole only if it is whole in both.
   __device__ __forceinline__ TeamSlice(const T* row, TeamColumns columns, std::int64_t cols,
                                        ptx::SharedAddress row_smem, int whole_end = INT_MAX)
       : from_(row + columns.begin),
@@ -49,7 +49,7 @@ class TeamSlice {
 
   /// The column, of the block's, at which chunk j begins.
   __device__ __forceinline__ int column(int j) const { return j * kWidth - lead_; }
-  /// Whole chunks are those before this one, but for chunk 0 if the row begins within it.
+  /// The chunks before this one are whole, except chunk 0 if the row begins within it.
   __device__ __forceinline__ int whole_end() const { return whole_end_; }
   __device__ __forceinline__ bool is_whole(int j) const { return j < whole_end_ && column(j) >= 0; }
 
@@ -57,18 +57,18 @@ class TeamSlice {
   __device__ __forceinline__ void copy(int j) const {
     ptx::cp_async<16>(row_smem_ + j * 16, from_ + column(j));
   }
-  /// That chunk, once this thread has waited for its group.
+  /// The copy of chunk j, once this thread has waited for its group.
   __device__ __forceinline__ Chunk near(int j) const {
     return {ptx::load_shared(row_smem_ + j * 16)};
   }
-  /// A whole chunk from global memory; and any one, with `fill` where it has no column that counts.
+  /// A whole chunk from global memory; and any chunk, with `fill` where no column counts.
   __device__ __forceinline__ Chunk far(int j) const { return Chunk::load(from_ + column(j)); }
   __device__ __forceinline__ Chunk part(int j, float fill) const {
     Chunk chunk[1];
     load_anywhere<T, kWidth>(from_, column(j), 0, count_, fill, chunk);
     return chunk[0];
   }
-  /// Whole chunk j to its place in `out`, the block's columns of the output.
+  /// Stores whole chunk j to `out`, the block's columns of the output.
   __device__ __forceinline__ void store(T* out, int j, Chunk chunk) const {
     ptx::store_global(out + column(j), chunk.words);
   }
@@ -82,7 +82,7 @@ class TeamSlice {
 // snippet-end slice
 
 // snippet-begin groups
-/// Waits for group `group` of those that this thread has committed last.
+/// Waits for group `group` of the kCopyGroups that this thread has committed last.
 __device__ __forceinline__ void wait_for_group(int group) {
   static_assert(kCopyGroups == 4);
   switch (group) {
@@ -94,12 +94,12 @@ __device__ __forceinline__ void wait_for_group(int group) {
 }
 // snippet-end groups
 
-/// The teams, and what their blocks tell each other, in global memory. Team t has the rows t,
-/// t + teams, and so on. `Value` is what is merged over a row.
+/// The teams, and the global memory through which their blocks exchange values. Team t has the rows
+/// t, t + teams, and so on. `Value` is what is merged over a row.
 template <class Value>
 struct Teams {
   TeamPlan plan;
-  unsigned* arrived;  // [teams][kTeamCounterBytes / 4]: members, in all rows; 0 at first
+  unsigned* arrived;  // [teams][kTeamCounterBytes / 4]: arrivals, in all rows; 0 at first
   Value* found;       // [teams][2][size]
 
   __device__ int team() const { return static_cast<int>(blockIdx.x) / plan.size; }
@@ -115,11 +115,11 @@ struct Teams {
   }
 
   // snippet-begin merge
-  /// What the blocks of the team have found in the team's row `turn`, merged by each of them in the
-  /// order of the members: the same bits in all threads of all blocks.
+  /// What the blocks of the team have found in the team's row number `turn`. Each of them merges it
+  /// in the order of the members, so all threads of all blocks get the same bits.
   ///
-  /// Two places for each block are enough. A block writes for turn i + 2 when it has seen that all
-  /// have arrived at turn i + 1, each of them after it had read what was found in turn i.
+  /// Two places for each block are enough. A block writes for row i + 2 only when it has seen all
+  /// members arrive at row i + 1, and each of them had read the values of row i before it arrived.
   template <class Merge>
   __device__ __forceinline__ Value merge(Value value, unsigned turn, Merge merge) const {
     const int size = plan.size;
@@ -140,7 +140,7 @@ struct Teams {
   // snippet-end merge
 };
 
-/// Where that lies in a workspace of team_workspace_bytes(), whose counters become 0 in the stream.
+/// Places the teams' memory in a workspace of team_workspace_bytes(), and clears the counters.
 template <class Value>
 Status prepare_teams(const TeamPlan& plan, void* workspace, void* stream, Teams<Value>* teams) {
   const auto counters = static_cast<std::size_t>(plan.teams * kTeamCounterBytes);

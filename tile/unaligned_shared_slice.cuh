@@ -6,8 +6,8 @@
 
 namespace tile {
 
-/// A thread's slice of a row that begins anywhere: a SharedSlice whose chunks are those of memory.
-/// The row's first and last chunk have some columns only, and come element by element.
+/// A thread's slice of a row that begins anywhere: a SharedSlice of chunks that are aligned in
+/// memory. The row fills its first and last chunk only in part: they come element by element.
 template <class T, int kChunkCount>
 class UnalignedSharedSlice {
  public:
@@ -15,9 +15,9 @@ class UnalignedSharedSlice {
   static constexpr int kUnroll = SharedSlice<T, kChunks>::kUnroll;
   using Chunk = tile::Chunk<T, kChunkWidth>;
 
-  /// Starts to copy the chunks of the first `cols` columns; what these do not have is `fill`.
-  /// Chunks begin where `row` plus so many columns is aligned to 16 bytes. `row_smem` is as a
-  /// SharedSlice has it.
+  /// Starts to copy the chunks of the first `cols` columns; `fill` where there is no column. Chunks
+  /// begin at the columns whose addresses are multiples of 16 bytes. `row_smem` is as in a
+  /// SharedSlice.
   __device__ __forceinline__ UnalignedSharedSlice(const T* row, int cols,
                                                   ChunkColumns<kChunkWidth> columns, float fill,
                                                   ptx::SharedAddress row_smem)

@@ -9,7 +9,7 @@
 
 namespace tile {
 
-/// Elements of 4 bytes together: two, or one of fp32. Addresses are aligned to 4 bytes.
+/// The elements of 4 bytes: two, or one of fp32. Addresses are aligned to 4 bytes.
 template <class T>
 struct Word {
   static constexpr int kWidth = 4 / sizeof(T);
@@ -18,7 +18,7 @@ struct Word {
   __device__ __forceinline__ void store(T* address) const {
     *reinterpret_cast<unsigned*>(address) = bits;
   }
-  /// All elements 0 or -infinity.
+  /// All elements the same: 0 or -infinity.
   __device__ __forceinline__ static Word filled(float value) {
     return {Chunk<T, 16 / sizeof(T)>::filled(value).words.x};
   }
@@ -41,10 +41,10 @@ struct Word {
 };
 
 // snippet-begin words
-/// A thread's words of a row that begins anywhere: kWords of the row's own, kThreads apart. A row
-/// of 2-byte elements begins at a word or one element before it, and ends in the same way. So all
-/// but two elements lie in words, and two threads have one of these two each. The compiler knows
-/// kThreads, so that the way from word to word is part of an instruction.
+/// A thread's words of a row that begins anywhere: up to kWords, kThreads words apart. A row of
+/// 2-byte elements begins at a word or one element before one, and ends with a word or one element
+/// after one. So all but two elements at most lie in words, and two threads have one of these two
+/// each. The compiler knows kThreads, so the distance between words is part of an instruction.
 template <class T, int kThreads, int kWords>
 class RowWords {
  public:
@@ -59,14 +59,14 @@ class RowWords {
   __device__ static std::int64_t row() {
     return kSeveralRows ? std::int64_t{blockIdx.x} * blockDim.y + threadIdx.y : blockIdx.x;
   }
-  /// Over the threads of a row. `partial` is as reduce_block() wants it.
+  /// The reduction over the threads of a row. `partial` is that of reduce_block().
   template <class Value, class Merge>
   __device__ __forceinline__ static Value reduce(Value value, Merge merge, Value* partial) {
     if constexpr (kSeveralRows) return reduce_lanes(value, merge, kThreads);
     return reduce_block(value, merge, partial);
   }
 
-  /// Of the first `cols` elements of `row`.
+  /// This thread's words of the first `cols` elements of `row`.
   __device__ __forceinline__ RowWords(const T* row, int cols) {
     const int thread = static_cast<int>(threadIdx.x);
     const int lead =
@@ -96,7 +96,7 @@ class RowWords {
     }
   }
 
-  /// What the compiler computed from these words occupies no registers until the next pass.
+  /// Keeps results computed from these words out of registers: the next pass computes them again.
   __device__ __forceinline__ static void hide(Word (&word)[kWords]) {
 #pragma unroll
     for (Word& each : word) each.bits = ptx::bits_once(each.bits);

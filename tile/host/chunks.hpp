@@ -10,8 +10,8 @@
 
 namespace tile {
 
-/// Whether chunks of 16 bytes fill the rows of a matrix, each of which one instruction can load or
-/// store. If not, the Status names the argument that is in the way: "cols", `name` or `ld_name`.
+/// Whether the rows of a matrix consist of aligned chunks of 16 bytes, which one instruction can
+/// load or store. If not, the Status names the argument in the way: "cols", `name` or `ld_name`.
 inline Status check_chunks(DType type, std::int64_t cols, std::string_view name, const void* data,
                            std::string_view ld_name, std::int64_t ld) {
   const auto width = static_cast<std::int64_t>(16 / size_bytes(type));
@@ -27,8 +27,8 @@ inline Status check_chunks(DType type, std::int64_t cols, std::string_view name,
   return {};
 }
 
-/// Whether two matrices' rows of the same number begin alike: as many elements after a multiple of
-/// 16 bytes. If not, the Status names the argument of the second that is in the way.
+/// Whether each row begins alike in two matrices: at the same distance from a multiple of 16 bytes.
+/// If not, the Status names the argument of the second matrix that is in the way.
 inline Status check_alike(DType type, const void* data, std::int64_t ld, std::string_view name,
                           const void* other, std::string_view ld_name, std::int64_t other_ld) {
   const auto width = static_cast<std::int64_t>(16 / size_bytes(type));

@@ -16,18 +16,18 @@ inline constexpr int kSplitChunks = 4;     // of 16 bytes, of a thread: a piece 
 /// Pieces of rows, and the order in which blocks work on them.
 struct SplitPlan {
   std::int64_t rows;
-  std::int64_t pieces;  // of a row: it may begin anywhere in the first chunk of the first one
+  std::int64_t pieces;  // of a row, which may begin anywhere in its first chunk
   std::int64_t lag;     // rows that are read before a row is read for the second time
 
-  /// Each piece twice; of rows before the first and after the last there is nothing to do.
+  /// Each piece twice. The items of rows before the first and after the last do nothing.
   std::int64_t items() const { return (rows + lag) * 2 * pieces; }
 };
 
 // snippet-begin lag
-/// A row is read again once as many pieces of later rows have been taken as the card has blocks:
-/// then all of its own are finished, and its elements are still in the L2.
+/// A row is read again when as many pieces of later rows have been taken as the card holds blocks:
+/// by then, as a rule, its own are finished, and its elements are still in the L2.
 inline SplitPlan split_plan(std::int64_t rows, std::int64_t cols, std::size_t element_bytes) {
-  constexpr std::int64_t kBlocksOfMultiprocessor = 6;  // no fewer than fit
+  constexpr std::int64_t kBlocksOfMultiprocessor = 6;  // at least as many as fit
   const auto width = static_cast<std::int64_t>(16 / element_bytes);
   const std::int64_t piece = kSplitThreads * kSplitChunks * width;
   const std::int64_t pieces = (cols + width - 1 + piece - 1) / piece;
@@ -44,8 +44,8 @@ bool is_short_of_rows(const Problem& p, const Device& device) {
   return p.cols >= (64 << 10) / element && p.rows < (device.multiprocessors + 15) / 16;
 }
 
-/// Bytes of what the blocks tell each other: counters, a value of `value_bytes` for each piece and
-/// each row, and 4 more for each row. INT64_MAX if they overflow.
+/// Bytes through which blocks exchange values: counters, a value of `value_bytes` for each piece
+/// and each row, and 4 more for each row. INT64_MAX if they overflow.
 inline std::int64_t split_bytes(std::int64_t rows, std::int64_t cols, std::size_t element_bytes,
                                 std::size_t value_bytes) {
   if (rows <= 0 || cols <= 0) return 0;

@@ -13,9 +13,9 @@ namespace tile {
 
 // snippet-begin plan
 /// Calls `launch` with three constants: the threads of a row of `cols` columns, the words of each,
-/// and `plain`. Few threads with many words are faster than many with few, as long as registers
-/// hold kWords; a row has kMostThreads at most. There are fewer plans for what is not plain, since
-/// options are seldom used and each plan is a kernel.
+/// and `plain`. Few threads with many words are faster than many with few, so long rows have kWords
+/// a thread, as many as registers hold; a row has kMostThreads at most. Problems with options have
+/// only two plans: options are seldom used, and each plan is a kernel.
 template <int kWords, int kMostThreads, class Launch>
 Status with_word_plan(DType type, std::int64_t cols, bool plain, Launch launch) {
   const std::int64_t words = cols * static_cast<std::int64_t>(size_bytes(type)) / 4;
@@ -57,8 +57,8 @@ Status check_word_plan(DType type, std::int64_t cols) {
   return with_word_plan<kWords, kMostThreads>(type, cols, false, [](auto...) { return Status{}; });
 }
 
-/// Whether two matrices' rows of the same number begin alike: at a word, or an element before one.
-/// If not, the Status names the argument of the second that is in the way.
+/// Whether each row begins alike in two matrices: in both at a word, or in both an element before
+/// one. If not, the Status names the argument of the second matrix that is in the way.
 inline Status check_words_alike(DType type, const void* data, std::int64_t ld,
                                 std::string_view name, const void* other, std::string_view ld_name,
                                 std::int64_t other_ld) {
