@@ -121,10 +121,10 @@ __global__ void misuse_kernel(TmaMisuse misuse, const __grid_constant__ tile::Te
       default: break;
     }
   }
-  if (misuse == TmaMisuse::other_threads && t < 64) {
+  if (misuse == TmaMisuse::other_threads) {
     if (t < 32) barrier_arrive(2, 64);  // [named]
-    __syncwarp();
-    if (t >= 32) barrier_arrive(2, 96);  // [other]
+    __syncthreads();                    // the first warp is the first in any order of threads
+    if (t >= 32 && t < 64) barrier_arrive(2, 96);  // [other]
   }
   if (misuse == TmaMisuse::half_warp && t % 32 < 16 && t < 64) barrier_sync(4, 32);  // [half]
   if (misuse == TmaMisuse::waits_alone && t < 32) barrier_sync(5, 64);               // [alone]
