@@ -11,7 +11,6 @@ if(TILE_DEVICE STREQUAL gpu)
   set(tools "")
   add_custom_target(play_tools)
 else()
-  find_package(Boost REQUIRED COMPONENTS context)
   set(include "${TILE_ROOT}/cpu_device/include")
   # The last flag that says how much is optimised counts, as it does for the project's own kernels.
   string(JOIN " " flags -std=c++20 ${CMAKE_CXX_FLAGS} ${CMAKE_CXX_FLAGS_RELEASE} "-I${include}"
@@ -29,7 +28,7 @@ else()
   # As nvcc does, C is left to the compiler of C.
   set(compile_c "${CMAKE_CXX_COMPILER} ${CMAKE_CXX_FLAGS_RELEASE} $folders -MMD -MF $out.d -x c -c $in -o $out")
   string(JOIN " " link ${CMAKE_CXX_COMPILER} ${CMAKE_EXE_LINKER_FLAGS} $in -o $out
-         $<TARGET_FILE:cpu_device> $<TARGET_FILE:Boost::context> -pthread -ldl)
+         $<TARGET_FILE:cpu_device> -pthread -ldl)
   add_custom_target(play_tools DEPENDS cu2cpp cpu_device)
 endif()
 file(GENERATE OUTPUT "${CMAKE_BINARY_DIR}/play.ninja" CONTENT

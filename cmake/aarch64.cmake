@@ -1,6 +1,5 @@
 # Cross-compiles for 64-bit Arm on Debian and runs the result under qemu-user. Needs the packages
-# g++-aarch64-linux-gnu and qemu-user, and libboost-context-dev:arm64 after
-# `dpkg --add-architecture arm64`.
+# g++-aarch64-linux-gnu and qemu-user.
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR aarch64)
 set(CMAKE_CXX_COMPILER aarch64-linux-gnu-g++)
@@ -8,5 +7,4 @@ set(CMAKE_LIBRARY_ARCHITECTURE aarch64-linux-gnu)
 # Static, because a dynamically linked program hangs in its first pthread_create under Debian 12's
 # qemu-user 7.2, even one that does nothing else.
 set(CMAKE_EXE_LINKER_FLAGS_INIT -static)
-set(Boost_USE_STATIC_LIBS ON)
 set(CMAKE_CROSSCOMPILING_EMULATOR qemu-aarch64)

@@ -64,7 +64,7 @@ Block::~Block() { munmap(window_, kArenaAlignment + kArenaBytes); }
 
 // ---- Which thread runs next ----
 
-CPU_DEVICE_HOT void Block::go_on(uint32_t thread, fcontext_t* left) {
+CPU_DEVICE_HOT void Block::go_on(uint32_t thread, Context* left) {
   if (thread == kStart) return start_fiber(left);
   stacks_.switch_to(context_[thread], left);
 }
@@ -83,9 +83,13 @@ CPU_DEVICE_HOT void Block::suspend() {
   state_[me] = State::running;
 }
 
-CPU_DEVICE_HOT void Block::wait(const char* name, Site site, uint32_t mask) {
+CPU_DEVICE_HOT void Block::waits_here(const char* name, Site site, uint32_t mask) {
   state_[current_] = State::waiting;
   waits_[current_] = {name, site, mask};
+}
+
+CPU_DEVICE_HOT void Block::wait(const char* name, Site site, uint32_t mask) {
+  waits_here(name, site, mask);
   suspend();
 }
 
@@ -320,14 +324,14 @@ void Block::reset_warps() {
   }
 }
 
-void Block::start_fiber(fcontext_t* left) {
+void Block::start_fiber(Context* left) {
   const int stack = stacks_.take();
   starting_stack_ = stack;
   stacks_.switch_to(stacks_.prepare(stack, fiber_entry), left);
 }
 
-void Block::fiber_entry(transfer_t from) {
-  current_block->stacks_.begin(from);
+void Block::fiber_entry() {
+  current_block->stacks_.begin();
   current_block->in_kernel_ = true;
   current_block->run_threads();
 }
@@ -385,8 +389,7 @@ CPU_DEVICE_HOT BarrierResult Block::barrier(const BarrierCall& call, bool predic
   }
 
   if (barrier_.mixed) {
-    state_[current_] = State::waiting;
-    waits_[current_] = {call.name, site, 0};
+    waits_here(call.name, site, 0);
     fail(cudaErrorLaunchFailure, kAtDifferent, Blamed::block);
   }
   // The result stays until the next barrier is complete, which takes all threads: no thread
@@ -428,9 +431,8 @@ CPU_DEVICE_HOT uint64_t Block::collective(const WarpCall& call, uint32_t mask, u
   const uint32_t first = current_ / kLanes * kLanes;
   const uint32_t lane = current_ % kLanes;
   const uint32_t lanes = mask & warp.existing;
-  waits_[current_] = {call.name, site, mask};
   if ((mask >> lane & 1) == 0) {
-    state_[current_] = State::waiting;  // for the report
+    waits_here(call.name, site, mask);  // for the report
     fail(cudaErrorLaunchFailure, "calls a collective with a mask that lacks its own lane",
          Blamed::thread);
   }
@@ -442,7 +444,7 @@ CPU_DEVICE_HOT uint64_t Block::collective(const WarpCall& call, uint32_t mask, u
     group.mask = mask;
     group.call = &call;
   } else if (group.mask != mask || group.call != &call) {
-    state_[current_] = State::waiting;
+    waits_here(call.name, site, mask);
     fail(cudaErrorLaunchFailure, "lanes of one warp do not agree on a call or its mask",
          Blamed::block);
   }

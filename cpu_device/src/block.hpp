@@ -200,17 +200,18 @@ class Block {
     WarpExchange exchange;
   };
 
-  static void fiber_entry(transfer_t from);
+  static void fiber_entry();
   void run_threads();
-  void start_fiber(fcontext_t* left);
+  void start_fiber(Context* left);
   void make_order();
   void reset_warps();
   void forget_copies();
   void forget_bulk_copies();
+  void waits_here(const char* name, Site site, uint32_t mask);
   void wait(const char* name, Site site, uint32_t mask);
   void suspend();
   void poll();
-  void go_on(uint32_t thread, fcontext_t* left);
+  void go_on(uint32_t thread, Context* left);
   void wake(uint32_t warp, uint32_t lanes);
   uint32_t pick();
   void pause();
@@ -244,13 +245,13 @@ class Block {
   std::array<uint16_t, kMaxThreads> polling_;  // a ring; a thread stands in it at most once
   std::array<uint16_t, kMaxThreads> order_;    // in which threads start
   std::array<State, kMaxThreads> state_;
-  std::array<fcontext_t, kMaxThreads> context_;
+  std::array<Context, kMaxThreads> context_;
   std::array<Wait, kMaxThreads> waits_;
   std::array<uint32_t, kMaxThreads> active_mask_;
-  fcontext_t caller_ = nullptr;  // resume()
-  fcontext_t paused_ = nullptr;  // where resume() goes on
-  bool alone_ = true;            // no thread outside of this block is waited for
-  bool gave_way_ = false;        // paused though a thread runs
+  Context caller_ = nullptr;  // resume()
+  Context paused_ = nullptr;  // where resume() goes on
+  bool alone_ = true;         // no thread outside of this block is waited for
+  bool gave_way_ = false;     // paused though a thread runs
   Stacks stacks_{kMaxThreads};
   Order order_kind_ = Order::forward;
   Random random_;

@@ -18,6 +18,15 @@ constexpr size_t kStackBytes = (kAsan ? 256 : 64) * 1024;
 const size_t kGuardBytes = static_cast<size_t>(sysconf(_SC_PAGESIZE));
 const size_t kSpacing = kGuardBytes + kStackBytes;
 
+// What jump() pops where a fiber begins, and then the return address, which a call pushes on
+// x86-64. Where a function begins, 16 divides the stack pointer on Arm (AAPCS64, 6.4.5) and the
+// stack pointer plus 8 on x86-64 (System V ABI for AMD64, 3.2.2).
+#ifdef __x86_64__
+constexpr int kWordsOfStart = 5;
+#else
+constexpr int kWordsOfStart = 4;
+#endif
+
 }  // namespace
 
 Stacks::Stacks(int count) : count_(count) {
@@ -57,7 +66,7 @@ bool Stacks::have_room_below(uintptr_t address, size_t bytes) const {
          offset % kSpacing >= kGuardBytes + bytes;
 }
 
-fcontext_t Stacks::prepare(int stack, void (*entry)(transfer_t)) const {
+Context Stacks::prepare(int stack, void (*entry)()) const {
   // For the same reason each top is moved by another multiple of a cache line; 61 is prime to
   // every power of two.
   const size_t shift = static_cast<size_t>(stack % 61) * 64;
@@ -65,11 +74,15 @@ fcontext_t Stacks::prepare(int stack, void (*entry)(transfer_t)) const {
   // The thread that had the stack last left it in the middle of the scheduler's few frames.
   constexpr size_t kFrames = 4096;
   if constexpr (kAsan) __asan_unpoison_memory_region(top - kFrames, kFrames);
-  return make_fcontext(top, kStackBytes - shift, entry);
+  auto* const words = reinterpret_cast<uintptr_t*>(top) - kWordsOfStart;
+  words[0] = 0;  // zeros end a backtrace
+  words[1] = reinterpret_cast<uintptr_t>(entry);
+  words[2] = 0;
+  return words;
 }
 
 // A context is an address on its stack.
-void Stacks::tell_asan_before(fcontext_t to, void** left_fake_stack) {
+void Stacks::tell_asan_before(Context to, void** left_fake_stack) {
   switching_ = true;
   const void* bottom = thread_stack_;
   size_t bytes = thread_stack_bytes_;
