@@ -42,17 +42,20 @@ seconds_left() { # DONE ALL ESTIMATE SECONDS-SO-FAR
   echo $(((1000 - permille) * ((1000 - permille) * $3 + 1000 * $4) / 1000000))
 }
 
+# Of what shows: it may be killed, and then the command holds neither what this script prints to nor
+# the folder that it builds in.
+nap() { sleep "$1" >/dev/null 2>&1 3>&- 9>&-; } # SECONDS
+
 # Starts a job in the background, which writes a line to a log for each of `all` parts that is done.
-# Ctrl-C alone would not end it for sure: Ninja does not listen while it reads its files, and bash goes
-# on if the command that it waits for ended by itself. So the job is a process group, which ends with
-# this script.
+# Ctrl-C alone would not end it for sure, since Ninja does not listen while it reads its files. So the
+# job is a process group, which ends with this script.
 begin_progress() { # TEXT NOUN LOG PATTERN ALL ESTIMATE COMMAND…
   p_text=$1 p_noun=$2 p_log=$3 p_pattern=$4 p_all=$5 p_estimate=$6
-  p_start=$SECONDS p_said=$SECONDS p_done=0
+  p_start=$SECONDS p_shows=''
   shift 6
   : >"$p_log" # before the first look at it
   trap 'exit 130' INT
-  trap 'kill -- "-$p_job" 2>/dev/null || true' EXIT
+  trap 'kill -- "-$p_job" $p_shows 2>/dev/null || true' EXIT
   set -m
   "$@" </dev/null >"$p_log" 2>&1 &
   p_job=$!
@@ -62,47 +65,56 @@ count_lines() { grep -cE "$1" "$2" || true; } # PATTERN LOG
 
 # Shows how far the job is until it ends, or until its log has a line that ends with UNTIL. Returns the
 # job's status, if it has ended.
+# In the background, because bash forgets a Ctrl-C that comes while it waits for a command which then
+# ends by itself, as `sleep` may at that moment. It does not while it is in `wait`.
 # shellcheck disable=SC2120  # ./tour gives it
 show_progress() { # [UNTIL]
-  local now line
+  follow_progress "${1-}" &
+  p_shows=$!
+  wait "$p_shows" || true
+  p_shows=''
+  kill -0 "$p_job" 2>/dev/null || wait "$p_job"
+}
+follow_progress() { # UNTIL
+  local now line said=$SECONDS
   while kill -0 "$p_job" 2>/dev/null; do
-    [[ ! ${1-} ]] || ! grep -q -- "$1\$" "$p_log" || break
+    [[ ! $1 ]] || ! grep -q -- "$1\$" "$p_log" || break
     now=$(count_lines "$p_pattern" "$p_log")
-    ((now <= p_done)) || p_done=$((now < p_all ? now : p_all))
-    line="$p_text: $p_done of $p_all $p_noun, $((100 * p_done / p_all)) %, about $(duration \
-      "$(seconds_left "$p_done" "$p_all" "$p_estimate" $((SECONDS - p_start)))") left"
+    ((now <= p_all)) || now=$p_all
+    line="$p_text: $now of $p_all $p_noun, $((100 * now / p_all)) %, about $(duration \
+      "$(seconds_left "$now" "$p_all" "$p_estimate" $((SECONDS - p_start)))") left"
     if moves; then
       show_line "$line ($((SECONDS - p_start)) s)"
-    elif ((SECONDS - p_said >= ${TILE_SECONDS_BETWEEN_LINES:-10})); then
+    elif ((SECONDS - said >= ${TILE_SECONDS_BETWEEN_LINES:-10})); then
       say "$line"
-      p_said=$SECONDS
+      said=$SECONDS
     fi
-    sleep 0.4
+    nap 0.4
   done
   clear_line
-  kill -0 "$p_job" 2>/dev/null || wait "$p_job"
 }
 
 # Runs a command with its output in a file. If it takes longer than a second, says so and shows the
-# seconds.
+# seconds, in the background: so Ctrl-C reaches the command, by which this script ends, too.
 with_clock() { # TEXT LOG COMMAND…
-  local text=$1 log=$2 start=$SECONDS turns=0 said='' job
+  local text=$1 log=$2 clock status=0
   shift 2
-  "$@" >"$log" 2>&1 &
-  job=$!
-  while kill -0 "$job" 2>/dev/null; do
-    if ((++turns > 10)); then
-      if moves; then
-        show_line "$text … $((SECONDS - start)) s"
-      elif [[ ! $said ]]; then
-        say "$text …"
-      fi
-      said=1
-    fi
-    sleep 0.1
+  show_clock "$text" &
+  clock=$!
+  "$@" </dev/null >"$log" 2>&1 || status=$?
+  kill "$clock" 2>/dev/null || true
+  wait "$clock" 2>/dev/null || true
+  clear_line
+  return $status
+}
+show_clock() { # TEXT
+  local start=$SECONDS
+  nap 1
+  moves || say "$1 …"
+  while moves && kill -0 $$ 2>/dev/null; do
+    show_line "$1 … $((SECONDS - start)) s"
+    nap 0.1
   done
-  [[ ! $said ]] || clear_line
-  wait "$job"
 }
 
 # ---- How long ----
@@ -130,14 +142,20 @@ estimate_build() { # FOLDER PLAN
 }
 
 # ---- Building ----
+# Two builds in one folder spoil each other's files, of an exercise's watch in one terminal and of tests
+# in another. So the second waits: from configure() on the folder is taken, until let_go().
 configure() { # FOLDER CMAKE-OPTION…
   local folder=$1
   shift
   mkdir -p "$folder"
+  exec 9>"$folder/lock"
+  flock -n 9 || with_clock "Waiting for another build in $folder" /dev/null flock 9
   [[ -f $folder/build.ninja ]] ||
     with_clock "Preparing $folder" "$folder/build.log" cmake -S . -B "$folder" -G Ninja "$@" ||
     fail 1 "could not configure" "$folder/build.log"
 }
+
+let_go() { exec 9>&-; }
 
 # Says what is to be built for these targets. Ninja alone would plan no more than to look for new
 # files (the globs of CMake); so that is done first, and the plan is made by a file that does not ask
@@ -177,11 +195,13 @@ build() { # FOLDER TEXT TARGET…
   if ((files == 0)); then # at most a link
     with_clock "Linking $text" "$log" ninja -C "$folder" -f plan.ninja "$@" ||
       fail 1 "could not build" "$log"
+    let_go
     return
   fi
   start_build "$folder" "$text" "$*"
   # shellcheck disable=SC2119
   show_progress || fail 1 "could not build" "$log"
+  let_go
   ((SECONDS - start < 3)) || say "Built in $((SECONDS - start)) s."
 }
 

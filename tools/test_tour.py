@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Tests of ./tour: its own arguments, with programs that say what they were given; and what it shows
 while it builds, with a compiler that makes nothing and takes its time. Run by CI."""
+import faulthandler
 import fcntl
 import os
 import pathlib
@@ -17,6 +18,15 @@ import time
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+
+def setUpModule():
+    # Rather than wait for ever for what a command has started, say where.
+    faulthandler.dump_traceback_later(900, exit=True)
+
+
+def tearDownModule():
+    faulthandler.cancel_dump_traceback_later()
 
 
 class Tour(unittest.TestCase):
@@ -334,6 +344,19 @@ class Waiting(unittest.TestCase):
             compiler.write_text(COMPILER.replace("{real}", shutil.which(real)), encoding="utf-8")
             compiler.chmod(0o755)
 
+    def start(self, command, terminal, **options):
+        """Starts it in a session of its own, which ends with the test."""
+        process = subprocess.Popen(command, cwd=self.root, stdin=terminal, stdout=terminal,
+                                   stderr=terminal, start_new_session=True, **options)
+        os.close(terminal)
+
+        def end():
+            if process.poll() is None:
+                subprocess.run(["pkill", "-KILL", "-s", str(process.pid)], check=False)
+                process.wait()
+        self.addCleanup(end)
+        return process
+
     def on_terminal(self, *command):
         """Runs it, and checks what is seen. Returns all that was on lines of the screen, in order."""
         master, slave = pty.openpty()
@@ -343,17 +366,15 @@ class Waiting(unittest.TestCase):
         environment.pop("CXXFLAGS", None)
         begin = last = time.monotonic()
         longest, seen = 0.0, b""
-        with subprocess.Popen(command, cwd=self.root, stdin=slave, stdout=slave, stderr=slave,
-                              env=environment, start_new_session=True) as process:
-            os.close(slave)
-            while select.select([master], [], [], 60)[0]:
-                try:
-                    chunk = os.read(master, 65536)
-                except OSError:  # its other end is closed
-                    break
-                now = time.monotonic()
-                longest, last, seen = max(longest, now - last), now, seen + chunk
-            status = process.wait(timeout=60)
+        process = self.start(command, slave, env=environment)
+        while select.select([master], [], [], 60)[0]:
+            try:
+                chunk = os.read(master, 65536)
+            except OSError:  # its other end is closed
+                break
+            now = time.monotonic()
+            longest, last, seen = max(longest, now - last), now, seen + chunk
+        status = process.wait(timeout=60)
         os.close(master)
         text = seen.decode()
         self.assertEqual(status, 0, text)
@@ -413,26 +434,34 @@ class Waiting(unittest.TestCase):
         self.assertIn("Building 01_vector_add: ", run.stdout)
         self.assertRegex(run.stdout, "\nBuilding: [0-9]+ of [0-9]+ files, [0-9]+ %, about .* left\n")
 
+    def test_two_builds_in_one_folder_follow_one_another(self):
+        environment = os.environ | {"CXX": str(self.root / "cxx")}
+        runs = [subprocess.Popen(["./tour", "run", "01", "1", "--device", "cpu"], cwd=self.root, env=environment,
+                                 text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for _ in range(2)]
+        said = [run.communicate(timeout=120)[0] for run in runs]
+        self.assertEqual([run.returncode for run in runs], [0, 0], said)
+        waits = ["Waiting for another build in build/cpu …\n" in text for text in said]
+        self.assertEqual(sorted(waits), [False, True], said)
+        builds = ["Building 01_vector_add: " in text for text in said]
+        self.assertEqual(builds, [not wait for wait in waits])
+
     def interrupt(self, command, at):
         """Presses Ctrl-C once `at` is on the screen. Nothing that was started may go on."""
         def as_at_a_terminal():
-            os.setsid()
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)
             # A job in the background, as these tests are in CI, ignores Ctrl-C, and so would this.
             signal.signal(signal.SIGINT, signal.SIG_DFL)
 
         master, slave = pty.openpty()
         seen = b""
-        with subprocess.Popen(command, cwd=self.root, stdin=slave, stdout=slave, stderr=slave,
-                              env=os.environ | {"CXX": str(self.root / "cxx"), "TERM": "xterm",
-                                                "PATH": f"{self.root}/bin:{os.environ['PATH']}"},
-                              preexec_fn=as_at_a_terminal) as process:
-            os.close(slave)
-            while at not in seen:
-                self.assertTrue(select.select([master], [], [], 60)[0], seen)
-                seen += os.read(master, 65536)
-            os.write(master, b"\x03")
-            self.assertNotEqual(process.wait(timeout=10), 0)
+        process = self.start(command, slave, preexec_fn=as_at_a_terminal,
+                             env=os.environ | {"CXX": str(self.root / "cxx"), "TERM": "xterm",
+                                               "PATH": f"{self.root}/bin:{os.environ['PATH']}"})
+        while at not in seen:
+            self.assertTrue(select.select([master], [], [], 60)[0], seen)
+            seen += os.read(master, 65536)
+        os.write(master, b"\x03")
+        self.assertNotEqual(process.wait(timeout=10), 0)
         os.close(master)
         deadline = time.monotonic() + 5
         while time.monotonic() < deadline:
