@@ -93,32 +93,37 @@ struct Damages {
   Damage before, element, padding, past;
 };
 
-// Compares the memory from byte `at` on with its image and sorts what changed by region.
+// Compares the memory from byte `at` on with its image, either the elements or all beside them, and
+// sorts what changed by region: in stretches that lie in one.
 void find_damage(std::span<const std::byte> now, std::span<const std::byte> image,
                  const Layout& layout, std::int64_t start, std::int64_t extent, std::int64_t at,
-                 Damages* damages) {
-  Damages& found = *damages;
+                 bool of_elements, Damages* damages) {
   const auto size = static_cast<std::int64_t>(size_bytes(layout.dtype));
-  constexpr std::int64_t kAtOnce = 256;  // bytes: nearly all are as they were
-  for (std::int64_t i = 0; i < std::ssize(image); ++i) {
-    if (i % kAtOnce == 0) {
-      const std::int64_t left = std::min(kAtOnce, std::ssize(image) - i);
-      if (std::memcmp(now.data() + i, image.data() + i, static_cast<std::size_t>(left)) == 0) {
-        i += left - 1;
-        continue;
-      }
-    }
-    if (now[static_cast<std::size_t>(i)] == image[static_cast<std::size_t>(i)]) continue;
-    // `start` is a multiple of the size, so the division rounds down to whole elements.
-    const std::int64_t position = (at + i) / size - start / size;
+  // `start` is a multiple of the size, so the division rounds down to whole elements.
+  const auto position_of = [&](std::int64_t i) { return (at + i) / size - start / size; };
+  for (std::int64_t i = 0, end = 0; i < std::ssize(image); i = end) {
+    const std::int64_t position = position_of(i);
+    Damage* damage = &damages->past;
+    std::int64_t until = position_of(std::ssize(image)) + 1;
     if (position < 0) {
-      found.before.add(position);
-    } else if (position >= extent) {
-      found.past.add(position);
-    } else if (position % layout.ld >= layout.cols) {
-      found.padding.add(position);
-    } else {
-      found.element.add(position);
+      damage = &damages->before;
+      until = 0;
+    } else if (position < extent) {  // so a row has a column at least
+      const std::int64_t row = position - position % layout.ld;
+      const bool is_element = position - row < layout.cols;
+      damage = is_element ? &damages->element : &damages->padding;
+      until = layout.cols == layout.ld ? extent : row + (is_element ? layout.cols : layout.ld);
+      until = std::min(until, extent);
+    }
+    end = std::min(std::ssize(image), (until + start / size) * size - at);
+    const auto bytes = static_cast<std::size_t>(end - i);
+    if ((damage == &damages->element) != of_elements ||
+        std::memcmp(now.data() + i, image.data() + i, bytes) == 0) {
+      continue;
+    }
+    for (; i < end; ++i) {
+      const auto byte = static_cast<std::size_t>(i);
+      if (now[byte] != image[byte]) damage->add(position_of(i));
     }
   }
 }
@@ -306,13 +311,13 @@ std::vector<std::byte> DeviceBuffer::download_bytes() const {
 
 Status DeviceBuffer::check_guards() const {
   Damages found;
-  find_damage(fetch(), image_, layout_, start(), extent(), 0, &found);
+  find_damage(fetch(), image_, layout_, start(), extent(), 0, false, &found);
   return guard_status(found, name_, layout_, extent());
 }
 
 Status DeviceBuffer::check_unchanged() const {
   Damages damages;
-  find_damage(fetch(), image_, layout_, start(), extent(), 0, &damages);
+  find_damage(fetch(), image_, layout_, start(), extent(), 0, true, &damages);
   const Damage& found = damages.element;
   if (found.bytes == 0) return {};
   return device_error(
@@ -412,7 +417,7 @@ Status GuardedMemory::check_guards() const {
   for (const std::int64_t at : {std::int64_t{0}, past}) {
     TILE_RETURN_IF_CUDA_ERROR(
         cudaMemcpy(now.data(), begin() + at, kCanaryBytes, cudaMemcpyDeviceToHost));
-    find_damage(now, image, layout_, kCanaryBytes, layout_.count(), at, &found);
+    find_damage(now, image, layout_, kCanaryBytes, layout_.count(), at, false, &found);
   }
   return guard_status(found, name_, layout_, layout_.count());
 }
