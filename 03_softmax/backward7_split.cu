@@ -4,14 +4,14 @@
 //       at one time (a cooperative launch), so they can wait for one another, as in a cluster.
 // Change: a block's slices are as long as its shared memory. Rows may begin anywhere: chunks begin
 //         where dx is aligned. The sum of a row is merged through global memory
-//         (tile/team_rows.cuh). As soon as a chunk of dx is stored, the next row's are copied.
+//         (team_rows.cuh). As soon as a chunk of dx is stored, the next row's are copied.
 // Limit: the wait of a team, once a row. Chunks for which the card has no room are read twice.
 #include "softmax.cuh"
+#include "team_rows.cuh"
 #include "tile/host/launch.hpp"
 #include "tile/host/split_plan.hpp"
 #include "tile/host/tensor_argument.hpp"
 #include "tile/ptx/resident_threads.cuh"
-#include "tile/team_rows.cuh"
 
 namespace softmax {
 namespace {
@@ -45,12 +45,12 @@ __device__ __forceinline__ tile::Chunk<T, kWidth> gradient_of(tile::Chunk<T, kWi
 
 template <class T, bool kPlain, int kBlockThreads, int kBlocks>
 __global__ void __launch_bounds__(kBlockThreads, tile::resident_blocks(kBlocks, kBlockThreads))
-    softmax_backward_split(tile::Rows<const T> y,       // [rows][cols]
-                           tile::Rows<const T> dy,      // [rows][cols]
-                           tile::Rows<T> dx,            // [rows][cols]
-                           Params params,               // sizes, scale, options
-                           tile::Teams<float> teams) {  // which blocks share a row
-  using Slice = tile::TeamSlice<T>;
+    softmax_backward_split(tile::Rows<const T> y,   // [rows][cols]
+                           tile::Rows<const T> dy,  // [rows][cols]
+                           tile::Rows<T> dx,        // [rows][cols]
+                           Params params,           // sizes, scale, options
+                           Teams<float> teams) {    // which blocks share a row
+  using Slice = TeamSlice<T>;
   constexpr int kWidth = Slice::kWidth;
   // Chunks of a thread at once: kept ones, and others. Options take registers.
   constexpr int kNear = kPlain ? 2 : 1, kFar = kNear;
@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(kBlockThreads, tile::resident_blocks(kBlocks, 
   Slice y_slice(y[row], teams.columns(dx[row]), params.visible<kPlain>(row), y_smem);
   Slice dy_slice(dy[row], teams.columns(dx[row]), params.visible<kPlain>(row), dy_smem,
                  y_slice.whole_end());
-  for (int begin = 0; begin < tile::kCopyGroups * group; begin += group) {
+  for (int begin = 0; begin < kCopyGroups * group; begin += group) {
     for (int j = begin + thread; j < min(begin + group, kept); j += kBlockThreads) {
       if (!dy_slice.is_whole(j)) continue;
       y_slice.copy(j);
@@ -96,8 +96,8 @@ __global__ void __launch_bounds__(kBlockThreads, tile::resident_blocks(kBlocks, 
       if (dy_slice.is_whole(j)) continue;
       sum += sum_of(y_slice.part(j, 0), dy_slice.part(j, 0), gradient);
     }
-    for (int g = 0; g < tile::kCopyGroups; ++g) {
-      tile::wait_for_group(g);
+    for (int g = 0; g < kCopyGroups; ++g) {
+      wait_for_group(g);
 #pragma unroll kNear
       for (int j = g * group + thread; j < min((g + 1) * group, kept); j += kBlockThreads) {
         if (dy_slice.is_whole(j)) sum += sum_of(y_slice.near(j), dy_slice.near(j), gradient);
@@ -106,7 +106,7 @@ __global__ void __launch_bounds__(kBlockThreads, tile::resident_blocks(kBlocks, 
     sum = teams.merge(tile::reduce_block(sum, tile::Add{}, sum_smem), turn, tile::Add{});
 
     // dx = scale y (dy - sum)
-    const tile::TeamColumns columns = teams.columns(dx[row]);
+    const TeamColumns columns = teams.columns(dx[row]);
     T* dx_slice = dx[row] + columns.begin;
 #pragma unroll 1
     for (int j = kept + thread; j < whole; j += kFar * kBlockThreads) {
@@ -143,7 +143,7 @@ __global__ void __launch_bounds__(kBlockThreads, tile::resident_blocks(kBlocks, 
       next_dy = Slice(dy[row], teams.columns(dx[row]), params.visible<kPlain>(row), dy_smem,
                       next_y.whole_end());
     }
-    for (int begin = 0; begin < tile::kCopyGroups * group; begin += group) {
+    for (int begin = 0; begin < kCopyGroups * group; begin += group) {
       const int end = min(begin + group, kept);
       for (int j = begin + thread; j < end; j += kNear * kBlockThreads) {
 #pragma unroll
@@ -171,15 +171,14 @@ __global__ void __launch_bounds__(kBlockThreads, tile::resident_blocks(kBlocks, 
 template <class T, bool kPlain, int kBlockThreads, int kBlocks>
 tile::Status launch(const BackwardProblem& problem, const BackwardBuffers& buffers, void* stream) {
   const auto kernel = softmax_backward_split<T, kPlain, kBlockThreads, kBlocks>;
-  const std::int64_t bytes = tile::team_bytes(tile::device(), kBlocks);
+  const std::int64_t bytes = team_bytes(tile::device(), kBlocks);
   int blocks = 0;
   TILE_TRY(tile::blocks_at_once(kernel, kBlockThreads, bytes, &blocks));
   blocks = std::min(blocks, tile::device().multiprocessors * kBlocks);
-  const tile::TeamPlan plan =
-      tile::team_plan(problem.rows, tile::chunks_of_row(problem.cols, sizeof(T)), blocks,
-                      kBlockThreads, bytes / 32);
-  tile::Teams<float> teams;
-  TILE_TRY(tile::prepare_teams(plan, buffers.workspace, stream, &teams));
+  const TeamPlan plan = team_plan(problem.rows, chunks_of_row(problem.cols, sizeof(T)), blocks,
+                                  kBlockThreads, bytes / 32);
+  Teams<float> teams;
+  TILE_TRY(prepare_teams(plan, buffers.workspace, stream, &teams));
   return tile::launch_together(
       kernel, "softmax_backward_split", static_cast<unsigned>(plan.size * plan.teams),
       kBlockThreads, bytes, stream,
@@ -199,8 +198,8 @@ tile::Status takes_split(const BackwardProblem& problem, const BackwardBuffers& 
 }
 
 tile::Status split(const BackwardProblem& problem, const BackwardBuffers& buffers, void* stream) {
-  const bool is_alone = tile::is_too_long_for_card(
-      2 * tile::chunks_of_row(problem.cols, tile::size_bytes(problem.type)), tile::device());
+  const bool is_alone = is_too_long_for_card(
+      2 * chunks_of_row(problem.cols, tile::size_bytes(problem.type)), tile::device());
   return tile::with_element_type(problem.type, [&](auto element) {
     using T = decltype(element);
     if (is_plain(problem)) {

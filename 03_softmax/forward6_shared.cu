@@ -10,7 +10,7 @@
 #include "softmax.cuh"
 #include "tile/host/launch.hpp"
 #include "tile/host/row_plan.hpp"
-#include "tile/unaligned_shared_slice.cuh"
+#include "unaligned_shared_slice.cuh"
 
 namespace softmax {
 namespace {
@@ -23,7 +23,7 @@ __global__ void __launch_bounds__(kMaxThreads)
     softmax_shared(tile::Rows<const T> x,  // [rows][cols]
                    tile::Rows<T> y,        // [rows][cols]
                    Params params) {        // sizes, scale, options
-  using Slice = tile::SharedSliceOfRow<kWhole, T, kChunks>;
+  using Slice = SharedSliceOfRow<kWhole, T, kChunks>;
   constexpr int kWidth = Slice::kChunkWidth;
   extern __shared__ __align__(16) unsigned char row_smem[];  // a row of x
   __shared__ MaxSum seen_smem[kMaxThreads / tile::kWarp];

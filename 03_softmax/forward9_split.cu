@@ -4,14 +4,14 @@
 //       (a cooperative launch), so they can wait for one another, as the blocks of a cluster do.
 // Change: a block's slice is as long as its shared memory. Rows may begin anywhere: chunks begin
 //         where y is aligned. Maximum and sum of a row are merged through global memory
-//         (tile/team_rows.cuh). As soon as a chunk of y is stored, the next row's chunk is copied.
+//         (team_rows.cuh). As soon as a chunk of y is stored, the next row's chunk is copied.
 // Limit: the wait of a team, once a row. Chunks for which the card has no room are read twice.
 #include "softmax.cuh"
+#include "team_rows.cuh"
 #include "tile/host/launch.hpp"
 #include "tile/host/split_plan.hpp"
 #include "tile/host/tensor_argument.hpp"
 #include "tile/ptx/resident_threads.cuh"
-#include "tile/team_rows.cuh"
 
 namespace softmax {
 namespace {
@@ -47,11 +47,11 @@ __device__ __forceinline__ tile::Chunk<T, kWidth> normalized(tile::Chunk<T, kWid
 
 template <class T, bool kPlain, int kBlockThreads, int kBlocks>
 __global__ void __launch_bounds__(kBlockThreads, tile::resident_blocks(kBlocks, kBlockThreads))
-    softmax_split(tile::Rows<const T> x,        // [rows][cols]
-                  tile::Rows<T> y,              // [rows][cols]
-                  Params params,                // sizes, scale, options
-                  tile::Teams<MaxSum> teams) {  // which blocks share a row
-  using Slice = tile::TeamSlice<T>;
+    softmax_split(tile::Rows<const T> x,  // [rows][cols]
+                  tile::Rows<T> y,        // [rows][cols]
+                  Params params,          // sizes, scale, options
+                  Teams<MaxSum> teams) {  // which blocks share a row
+  using Slice = TeamSlice<T>;
   constexpr int kWidth = Slice::kWidth;
   extern __shared__ __align__(16) unsigned char row_smem[];  // chunks that the block keeps
   __shared__ MaxSum seen_smem[kBlockThreads / tile::kWarp];
@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(kBlockThreads, tile::resident_blocks(kBlocks, 
   // snippet-begin first_pass
   std::int64_t row = teams.team();  // one of those that exist
   Slice x_slice(x[row], teams.columns(y[row]), params.visible<kPlain>(row), row_smem);
-  for (int begin = 0; begin < tile::kCopyGroups * group; begin += group) {
+  for (int begin = 0; begin < kCopyGroups * group; begin += group) {
     for (int j = begin + thread; j < min(begin + group, kept); j += kBlockThreads) {
       if (x_slice.is_whole(j)) x_slice.copy(j);
     }
@@ -87,8 +87,8 @@ __global__ void __launch_bounds__(kBlockThreads, tile::resident_blocks(kBlocks, 
     for (int j = thread; j < chunks; j += kBlockThreads) {
       if (!x_slice.is_whole(j)) own = with_chunk(own, x_slice.part(j, -INFINITY), merge);
     }
-    for (int g = 0; g < tile::kCopyGroups; ++g) {
-      tile::wait_for_group(g);
+    for (int g = 0; g < kCopyGroups; ++g) {
+      wait_for_group(g);
 #pragma unroll 2
       for (int j = g * group + thread; j < min((g + 1) * group, kept); j += kBlockThreads) {
         if (x_slice.is_whole(j)) own = with_chunk(own, x_slice.near(j), merge);
@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(kBlockThreads, tile::resident_blocks(kBlocks, 
 
     // y = exp(z - max) / sum
     const Normalize<kPlain> normalize(params, seen);
-    const tile::TeamColumns columns = teams.columns(y[row]);
+    const TeamColumns columns = teams.columns(y[row]);
     T* y_slice = y[row] + columns.begin;
     for (int j = kept + thread; j < whole; j += kFar * kBlockThreads) {
 #pragma unroll
@@ -134,7 +134,7 @@ __global__ void __launch_bounds__(kBlockThreads, tile::resident_blocks(kBlocks, 
     if (row < params.rows) {
       next_slice = Slice(x[row], teams.columns(y[row]), params.visible<kPlain>(row), row_smem);
     }
-    for (int begin = 0; begin < tile::kCopyGroups * group; begin += group) {
+    for (int begin = 0; begin < kCopyGroups * group; begin += group) {
       const int end = min(begin + group, kept);
       for (int j = begin + thread; j < end; j += kNear * kBlockThreads) {
 #pragma unroll
@@ -159,15 +159,14 @@ __global__ void __launch_bounds__(kBlockThreads, tile::resident_blocks(kBlocks, 
 template <class T, bool kPlain, int kBlockThreads, int kBlocks>
 tile::Status launch(const ForwardProblem& problem, const ForwardBuffers& buffers, void* stream) {
   const auto kernel = softmax_split<T, kPlain, kBlockThreads, kBlocks>;
-  const std::int64_t bytes = tile::team_bytes(tile::device(), kBlocks);
+  const std::int64_t bytes = team_bytes(tile::device(), kBlocks);
   int blocks = 0;
   TILE_TRY(tile::blocks_at_once(kernel, kBlockThreads, bytes, &blocks));
   blocks = std::min(blocks, tile::device().multiprocessors * kBlocks);
-  const tile::TeamPlan plan =
-      tile::team_plan(problem.rows, tile::chunks_of_row(problem.cols, sizeof(T)), blocks,
-                      kBlockThreads, bytes / 16);
-  tile::Teams<MaxSum> teams;
-  TILE_TRY(tile::prepare_teams(plan, buffers.workspace, stream, &teams));
+  const TeamPlan plan = team_plan(problem.rows, chunks_of_row(problem.cols, sizeof(T)), blocks,
+                                  kBlockThreads, bytes / 16);
+  Teams<MaxSum> teams;
+  TILE_TRY(prepare_teams(plan, buffers.workspace, stream, &teams));
   return tile::launch_together(
       kernel, "softmax_split", static_cast<unsigned>(plan.size * plan.teams), kBlockThreads, bytes,
       stream, tile::Rows<const T>{static_cast<const T*>(buffers.x), problem.ldx},
@@ -185,8 +184,8 @@ tile::Status takes_split(const ForwardProblem& problem, const ForwardBuffers& bu
 }
 
 tile::Status split(const ForwardProblem& problem, const ForwardBuffers& buffers, void* stream) {
-  const bool is_alone = tile::is_too_long_for_card(
-      tile::chunks_of_row(problem.cols, tile::size_bytes(problem.type)), tile::device());
+  const bool is_alone = is_too_long_for_card(
+      chunks_of_row(problem.cols, tile::size_bytes(problem.type)), tile::device());
   return tile::with_element_type(problem.type, [&](auto element) {
     using T = decltype(element);
     if (is_plain(problem)) {

@@ -1,6 +1,6 @@
 // How a block shares a row, for the steps that need to know it of one another.
 #include "softmax.hpp"
-#include "tile/host/team_plan.hpp"
+#include "team_plan.hpp"
 
 namespace softmax {
 namespace {
@@ -39,10 +39,10 @@ bool is_read_once(const BackwardProblem& p, const BackwardBuffers& b) {
 
 // A row's maximum and sum, as each block has them; backward a sum.
 std::int64_t split_bytes(const ForwardProblem& p) {
-  return is_empty(p) ? 0 : tile::team_workspace_bytes(2 * sizeof(float));
+  return is_empty(p) ? 0 : team_workspace_bytes(2 * sizeof(float));
 }
 std::int64_t split_bytes(const BackwardProblem& p) {
-  return is_empty(p) ? 0 : tile::team_workspace_bytes(sizeof(float));
+  return is_empty(p) ? 0 : team_workspace_bytes(sizeof(float));
 }
 
 }  // namespace softmax

@@ -8,8 +8,8 @@
 //         loaded shifted, and dx is stored aligned.
 // Limit: memory: five tensors move where three suffice.
 #include "row_sums.cuh"
+#include "split_rows.cuh"
 #include "tile/host/launch.hpp"
-#include "tile/split_rows.cuh"
 
 namespace layernorm {
 namespace {
@@ -120,13 +120,13 @@ __global__ void __launch_bounds__(kThreads)
                              tile::Rows<T> dx,        // [rows][cols]
                              std::int64_t rows, std::int64_t cols, std::int64_t pieces,
                              float per_col) {  // 1 / cols
-  using Slice = tile::PieceSlice<T>;
+  using Slice = PieceSlice<T>;
   constexpr int kWidth = Slice::kWidth;
   // The first blocks have the rows that the first kernel read last.
   const std::int64_t row = rows - 1 - blockIdx.x / pieces;
-  const tile::SplitItem item{row, blockIdx.x % pieces, true, true};
+  const SplitItem item{row, blockIdx.x % pieces, true, true};
   T* dx_row = dx[row];
-  const std::int64_t first = tile::first_column(item, dx_row);
+  const std::int64_t first = first_column(item, dx_row);
   const Slice x_slice(x[row], first, cols, 0), dy_slice(dy[row], first, cols, 0);
   const float row_mean = mean ? mean[row] : 0, row_rstd = rstd[row];
   const RowSums sums = of_row[row];

@@ -3,14 +3,14 @@
 //       the card. A block finds the moments of a piece. The block that comes last merges those of
 //       the row's pieces, as step 2 merged those of its threads. Then blocks read the pieces again,
 //       from the L2, to write y.
-// Change: from step 5, the sums over a row are merged in global memory (tile/split_rows.cuh), as
+// Change: from step 5, the sums over a row are merged in global memory (split_rows.cuh), as
 //         count, mean and squares: a mean before the squares would be a second wait. Rows may begin
 //         anywhere (tile/row_edges.cuh), and gamma and beta are shifted with them.
 // Limit: memory, while the L2 has what is read twice; and the wait for the slowest piece of a row.
 #include "moments.cuh"
+#include "split_rows.cuh"
 #include "tile/host/launch.hpp"
 #include "tile/host/tensor_argument.hpp"
-#include "tile/split_rows.cuh"
 
 namespace layernorm {
 namespace {
@@ -28,19 +28,19 @@ __global__ void __launch_bounds__(tile::kSplitThreads)
                     std::int64_t cols,
                     float per_col,  // 1 / cols: a division takes ten instructions
                     float eps,
-                    bool centred,                      // RMSNorm is not: its mean is 0
-                    tile::SplitRows<Moments> split) {  // what the blocks tell each other
-  using Slice = tile::PieceSlice<T>;
+                    bool centred,                // RMSNorm is not: its mean is 0
+                    SplitRows<Moments> split) {  // what the blocks tell each other
+  using Slice = PieceSlice<T>;
   constexpr int kWidth = Slice::kWidth, kWarps = tile::kSplitThreads / tile::kWarp;
-  __shared__ tile::SplitItem item_smem;
+  __shared__ SplitItem item_smem;
   __shared__ float sum_smem[kWarps], squares_smem[kWarps];
   __shared__ Moments moments_smem[kWarps];
   __shared__ bool is_last_smem;
-  const tile::SplitItem item = split.take(&item_smem);
+  const SplitItem item = split.take(&item_smem);
   if (!item.exists) return;
   T* y_row = y[item.row];
   const T* x_row = x[item.row];
-  const Slice x_slice(x_row, tile::first_column(item, y_row), cols, 0);
+  const Slice x_slice(x_row, first_column(item, y_row), cols, 0);
   float value[kWidth];  // a chunk of x, then of y
 
   if (!item.writes) {
@@ -118,8 +118,8 @@ tile::Status split(const ForwardProblem& p, const ForwardBuffers& b, void* strea
   const tile::SplitPlan plan = tile::split_plan(p.rows, p.cols, tile::size_bytes(p.type));
   unsigned blocks = 0;
   TILE_TRY(tile::blocks_for("rows", plan.items(), 1, &blocks));
-  tile::SplitRows<Moments> rows;
-  TILE_TRY(tile::prepare_split(plan, b.workspace, stream, &rows));
+  SplitRows<Moments> rows;
+  TILE_TRY(prepare_split(plan, b.workspace, stream, &rows));
   auto* origins = reinterpret_cast<float*>(rows.of_piece + plan.rows * plan.pieces);
   return tile::with_element_type(p.type, [&](auto element) {
     using T = decltype(element);

@@ -11,12 +11,12 @@
 
 #include "flash_attention.cuh"
 #include "tile/host/key_blocks.hpp"
-#include "tile/wide_key_block.cuh"
+#include "wide_key_block.cuh"
 
 namespace flash_attention {
 namespace {
 
-using tile::Accumulator, tile::ColumnStats, tile::WideKeyBlock;
+using tile::Accumulator, tile::ColumnStats;
 
 constexpr int kAllConsumers = 1;  // a barrier
 

@@ -7,13 +7,13 @@
 // Limit: arithmetic in fp32, and seven products where five suffice.
 #include "flash_attention.cuh"
 #include "tile/float_rows.cuh"
-#include "tile/host/two_sides.hpp"
 #include "tile/ptx/exp2.cuh"
+#include "two_sides.hpp"
 
 namespace flash_attention {
 namespace {
 
-using tile::kLaneDims, tile::Side, tile::add_rows, tile::dot, tile::load_rows, tile::store_row;
+using tile::kLaneDims, tile::add_rows, tile::dot, tile::load_rows, tile::store_row;
 constexpr int kWarps = 8, kThreads = kWarps * tile::kWarp;
 constexpr int kKept = kWarps;  // rows that a block keeps: one for each warp
 constexpr int kPassing = 32;   // rows of a tile of the loop: one for each lane

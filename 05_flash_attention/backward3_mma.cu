@@ -6,13 +6,13 @@
 // Limit: no warp multiplies while the block copies, every tile is masked element by element, and
 //        each factor from shared memory is used for 16 rows only.
 #include "flash_attention.cuh"
-#include "tile/host/two_sides.hpp"
 #include "tile/query_stage.cuh"
+#include "two_sides.hpp"
 
 namespace flash_attention {
 namespace {
 
-using tile::SharedTile, tile::Accumulator, tile::Side;
+using tile::SharedTile, tile::Accumulator;
 
 /// 48 KiB of shared memory at most.
 template <int kDim>

@@ -9,13 +9,13 @@
 #include "flash_attention.cuh"
 #include "key_plan.cuh"
 #include "query_plan.cuh"
-#include "tile/host/two_sides.hpp"
 #include "tile/stored_scores.cuh"
+#include "two_sides.hpp"
 
 namespace flash_attention {
 namespace {
 
-using tile::SharedTile, tile::Accumulator, tile::Side;
+using tile::SharedTile, tile::Accumulator;
 
 /// dK and dV of a tile of keys, over all queries of all heads that share it.
 template <class T, int kDim>

@@ -14,8 +14,8 @@ step1_….cu, step2_….cu, or forward1_….cu and backward1_….cu. The numbers
                   lines do not count. A step is compared with one of its own family only: wgmma if
                   its code has that word, mma if it reaches tile/ptx/mma.cuh, and fp32.
     headers       device headers that it includes, directly or through others: the chapters' and
-                  those of tile/, without tile/ptx/, tile/host/ and the tables of steps, which are
-                  named like the chapter, the operation or the ladder (softmax.hpp, rotary.hpp)
+                  those of tile/, without tile/ptx/, tile/host/ and what is the host's in a chapter:
+                  a .hpp without __device__, such as the tables of steps (softmax.hpp)
     header lines  of these headers together
 
 and marks with ! what is over its budget and with * what an exception allows. EXCEPTIONS in
@@ -445,22 +445,10 @@ class Row:
         return [b for b in BUDGETS if self.spent[b] is not None and self.spent[b] > self.most[b]]
 
 
-def tables_of_steps(ladders):
-    """The headers that hold them, named like the chapter or the operation: 03_softmax/softmax.hpp,
-    06_rope/rotary/rotary.hpp, 07_windowed_rope/windowed/windowed_rope.hpp."""
-    tables = set()
-    for name in (name for ladder in ladders for name in ladder):
-        folder = pathlib.PurePosixPath(name).parent
-        chapter = folder.parts[0].split("_", 1)[1]
-        ladder = STEP.fullmatch(pathlib.PurePosixPath(name).name)["ladder"]
-        tables |= {f"{folder}/{table}.hpp" for table in (chapter, folder.name, ladder)}
-    return tables
-
-
-def is_device_header(header, tables):
+def is_device_header(tree, header):
     if header.startswith("tile/"):
         return not header.startswith(("tile/ptx/", "tile/host/"))
-    return header not in tables
+    return not header.endswith(".hpp") or "__device__" in without_comments(tree.text(header))
 
 
 def family(code, reached):
@@ -472,14 +460,12 @@ def family(code, reached):
 def measure(tree):
     """A row for each step, in the order of the ladders."""
     rows = []
-    ladders = tree.ladders()
-    tables = tables_of_steps(ladders)
-    for ladder in ladders:
+    for ladder in tree.ladders():
         before = None  # (family, text) of the step before
         for place, name in enumerate(ladder, 1):
             chapter = name.split("/")[0]
             text, reached = tree.text(name), tree.reached(name)
-            headers = [header for header in reached if is_device_header(header, tables)]
+            headers = [header for header in reached if is_device_header(tree, header)]
             now = (family(without_comments(text), reached), text)
             if name in CONTINUES:
                 before = (now[0], tree.text(CONTINUES[name]))

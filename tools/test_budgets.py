@@ -165,6 +165,10 @@ class Budgets(unittest.TestCase):
         self.write("01_adder/exercises/1_x.cu", "\n")
         self.assert_complaint()
         self.assertEqual(self.row("01_adder/twice/forward1_x.cu")["headers"], 1)  # not its table
+        self.write("01_adder/twice/twice.hpp", "// no __device__ function\n")
+        self.assertEqual(self.row("01_adder/twice/forward1_x.cu")["headers"], 1)
+        self.write("01_adder/twice/twice.hpp", "__device__ int f();\n")
+        self.assertEqual(self.row("01_adder/twice/forward1_x.cu")["headers"], 2)
         self.write("01_adder/twice/forward3_x.cu", "\n")
         self.assert_complaint("twice/forward has the numbers 1, 3")
 

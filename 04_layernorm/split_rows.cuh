@@ -7,7 +7,7 @@
 #include "tile/reduce.cuh"
 #include "tile/row_edges.cuh"
 
-namespace tile {
+namespace layernorm {
 
 /// What a block does: it reads a piece of a row and publishes what it found; or it reads the piece
 /// again and writes the results.
@@ -19,7 +19,7 @@ struct SplitItem {
 /// Where blocks exchange values, in global memory. `Value` is what is merged over a row.
 template <class Value>
 struct SplitRows {
-  SplitPlan plan;
+  tile::SplitPlan plan;
   unsigned long long* taken;  // items; 0 when the kernel begins
   unsigned* arrived;          // [rows]: pieces found, and then 1 more for the result; 0 at first
   Value* of_row;              // [rows]
@@ -60,16 +60,16 @@ struct SplitRows {
     if (!*is_last_smem) return;
     Value all = merge.identity();
     for (std::int64_t i = threadIdx.x; i < plan.pieces; i += blockDim.x) all = merge(all, found[i]);
-    all = reduce_block(all, merge, partial_smem);
+    all = tile::reduce_block(all, merge, partial_smem);
     if (threadIdx.x != 0) return;
     of_row[item.row] = all;
-    ptx::semaphore_add(&arrived[item.row]);
+    tile::ptx::semaphore_add(&arrived[item.row]);
   }
 
   /// The result of the row.
   __device__ __forceinline__ Value wait(const SplitItem& item) const {
     if (threadIdx.x == 0) {
-      ptx::semaphore_wait(&arrived[item.row], static_cast<unsigned>(plan.pieces) + 1);
+      tile::ptx::semaphore_wait(&arrived[item.row], static_cast<unsigned>(plan.pieces) + 1);
     }
     __syncthreads();  // it is there
     return of_row[item.row];
@@ -83,31 +83,32 @@ struct SplitRows {
 template <class T>
 __device__ __forceinline__ std::int64_t first_column(const SplitItem& item, const T* out) {
   constexpr int kWidth = 16 / sizeof(T);
-  const std::int64_t chunk = item.piece * (kSplitThreads * kSplitChunks) + threadIdx.x;
-  return chunk * kWidth - (item.writes ? misalignment(out) : 0);
+  const std::int64_t chunk = item.piece * (tile::kSplitThreads * tile::kSplitChunks) + threadIdx.x;
+  return chunk * kWidth - (item.writes ? tile::misalignment(out) : 0);
 }
 
 /// A thread's slice of a piece of a row, in registers.
 template <class T>
 struct PieceSlice {
-  static constexpr int kWidth = 16 / sizeof(T), kApart = kSplitThreads * kWidth;
-  static constexpr int kColumns = kSplitChunks * kApart;  // of the piece
+  static constexpr int kWidth = 16 / sizeof(T), kApart = tile::kSplitThreads * kWidth;
+  static constexpr int kColumns = tile::kSplitChunks * kApart;  // of the piece
   using Chunk = tile::Chunk<T, kWidth>;
   std::int64_t first;  // column
-  Chunk chunk[kSplitChunks];
+  Chunk chunk[tile::kSplitChunks];
 
   /// `fill` where there is no column.
   __device__ __forceinline__ PieceSlice(const T* row, std::int64_t first_column, std::int64_t cols,
                                         float fill)
       : first(first_column) {
-    load_anywhere<T, kWidth>(row, first, kApart, cols, fill, chunk);
+    tile::load_anywhere<T, kWidth>(row, first, kApart, cols, fill, chunk);
   }
   __device__ __forceinline__ std::int64_t column(int i) const { return first + i * kApart; }
 };
 
 /// Places the rows' memory in a workspace of split_bytes(), and clears the counters.
 template <class Value>
-Status prepare_split(const SplitPlan& plan, void* workspace, void* stream, SplitRows<Value>* rows) {
+tile::Status prepare_split(const tile::SplitPlan& plan, void* workspace, void* stream,
+                           SplitRows<Value>* rows) {
   auto* bytes = static_cast<char*>(workspace);
   const auto counters = static_cast<std::size_t>(16 + (plan.rows + 3) / 4 * 16);
   auto* values = reinterpret_cast<Value*>(bytes + counters);
@@ -118,4 +119,4 @@ Status prepare_split(const SplitPlan& plan, void* workspace, void* stream, Split
   return {};
 }
 
-}  // namespace tile
+}  // namespace layernorm

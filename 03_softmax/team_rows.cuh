@@ -3,14 +3,14 @@
 
 #include <climits>
 
-#include "tile/host/team_plan.hpp"
+#include "team_plan.hpp"
 #include "tile/ptx/cp_async.cuh"
 #include "tile/ptx/semaphore.cuh"
 #include "tile/ptx/store.cuh"
 #include "tile/reduce.cuh"
 #include "tile/row_edges.cuh"
 
-namespace tile {
+namespace softmax {
 
 /// A block's columns of a row: those from `begin` on, after `lead` elements of chunk 0 that are not
 /// the row's.
@@ -39,12 +39,12 @@ class TeamSlice {
   /// Only the row's first `cols` columns count. `row_smem` has the chunks that are kept. Given the
   /// `whole_end` of another slice, a chunk counts as whole only if it is whole in both.
   __device__ __forceinline__ TeamSlice(const T* row, TeamColumns columns, std::int64_t cols,
-                                       ptx::SharedAddress row_smem, int whole_end = INT_MAX)
+                                       tile::ptx::SharedAddress row_smem, int whole_end = INT_MAX)
       : from_(row + columns.begin),
         lead_(columns.lead),
         count_(columns.count(cols)),
-        whole_end_(misalignment(from_ - lead_) == 0 ? min((count_ + lead_) / kWidth, whole_end)
-                                                    : 0),
+        whole_end_(
+            tile::misalignment(from_ - lead_) == 0 ? min((count_ + lead_) / kWidth, whole_end) : 0),
         row_smem_(row_smem) {}
 
   /// The column, of the block's, at which chunk j begins.
@@ -55,29 +55,29 @@ class TeamSlice {
 
   /// Starts to copy whole chunk j to shared memory.
   __device__ __forceinline__ void copy(int j) const {
-    ptx::cp_async<16>(row_smem_ + j * 16, from_ + column(j));
+    tile::ptx::cp_async<16>(row_smem_ + j * 16, from_ + column(j));
   }
   /// The copy of chunk j, once this thread has waited for its group.
   __device__ __forceinline__ Chunk near(int j) const {
-    return {ptx::load_shared(row_smem_ + j * 16)};
+    return {tile::ptx::load_shared(row_smem_ + j * 16)};
   }
   /// A whole chunk from global memory; and any chunk, with `fill` where no column counts.
   __device__ __forceinline__ Chunk far(int j) const { return Chunk::load(from_ + column(j)); }
   __device__ __forceinline__ Chunk part(int j, float fill) const {
     Chunk chunk[1];
-    load_anywhere<T, kWidth>(from_, column(j), 0, count_, fill, chunk);
+    tile::load_anywhere<T, kWidth>(from_, column(j), 0, count_, fill, chunk);
     return chunk[0];
   }
   /// Stores whole chunk j to `out`, the block's columns of the output.
   __device__ __forceinline__ void store(T* out, int j, Chunk chunk) const {
-    ptx::store_global(out + column(j), chunk.words);
+    tile::ptx::store_global(out + column(j), chunk.words);
   }
 
  private:
   const T* from_;
   int lead_, count_;  // columns
   int whole_end_;
-  ptx::SharedAddress row_smem_;
+  tile::ptx::SharedAddress row_smem_;
 };
 // snippet-end slice
 
@@ -86,10 +86,10 @@ class TeamSlice {
 __device__ __forceinline__ void wait_for_group(int group) {
   static_assert(kCopyGroups == 4);
   switch (group) {
-    case 0: return ptx::cp_async_wait<3>();
-    case 1: return ptx::cp_async_wait<2>();
-    case 2: return ptx::cp_async_wait<1>();
-    default: return ptx::cp_async_wait<0>();
+    case 0: return tile::ptx::cp_async_wait<3>();
+    case 1: return tile::ptx::cp_async_wait<2>();
+    case 2: return tile::ptx::cp_async_wait<1>();
+    default: return tile::ptx::cp_async_wait<0>();
   }
 }
 // snippet-end groups
@@ -109,7 +109,7 @@ struct Teams {
   template <class T>
   __device__ __forceinline__ TeamColumns columns(const T* out) const {
     constexpr int kWidth = 16 / sizeof(T);
-    const int lead = misalignment(out), most = plan.chunks * kWidth;
+    const int lead = tile::misalignment(out), most = plan.chunks * kWidth;
     if (member() == 0) return {0, lead, most - lead};
     return {std::int64_t{member()} * most - lead, 0, most};
   }
@@ -127,14 +127,15 @@ struct Teams {
     if (threadIdx.x == 0) {
       unsigned* counter = arrived + team() * (kTeamCounterBytes / 4);
       of_turn[member()] = value;
-      ptx::semaphore_add(counter);
-      ptx::semaphore_wait_to_reach(counter, (turn + 1) * size);
+      tile::ptx::semaphore_add(counter);
+      tile::ptx::semaphore_wait_to_reach(counter, (turn + 1) * size);
     }
     __syncthreads();  // all members have arrived
     Value all = merge.identity();
-    for (int i = static_cast<int>(threadIdx.x) % kWarp; i < size; i += kWarp) {
+    for (int i = static_cast<int>(threadIdx.x) % tile::kWarp; i < size; i += tile::kWarp) {
       all = merge(all, of_turn[i]);
     }
+    using tile::reduce_lanes;  // a MaxSum has one of its own, in softmax.cuh
     return reduce_lanes(all, merge);
   }
   // snippet-end merge
@@ -142,7 +143,8 @@ struct Teams {
 
 /// Places the teams' memory in a workspace of team_workspace_bytes(), and clears the counters.
 template <class Value>
-Status prepare_teams(const TeamPlan& plan, void* workspace, void* stream, Teams<Value>* teams) {
+tile::Status prepare_teams(const TeamPlan& plan, void* workspace, void* stream,
+                           Teams<Value>* teams) {
   const auto counters = static_cast<std::size_t>(plan.teams * kTeamCounterBytes);
   auto* bytes = static_cast<char*>(workspace);
   *teams = {plan, reinterpret_cast<unsigned*>(bytes), reinterpret_cast<Value*>(bytes + counters)};
@@ -151,4 +153,4 @@ Status prepare_teams(const TeamPlan& plan, void* workspace, void* stream, Teams<
   return {};
 }
 
-}  // namespace tile
+}  // namespace softmax

@@ -8,7 +8,7 @@
 
 #include "tile/host/device.hpp"
 
-namespace tile {
+namespace softmax {
 
 inline constexpr int kMostTeamBlocks = 3;  // of a multiprocessor
 /// A thread copies its chunks of a row in this many groups, and works on a group that has landed
@@ -30,13 +30,13 @@ inline std::int64_t chunks_of_row(std::int64_t cols, std::size_t element_bytes) 
 }
 
 /// Dynamic shared memory of each block, if a multiprocessor has `blocks` of them.
-inline std::int64_t team_bytes(const Device& device, int blocks) {
+inline std::int64_t team_bytes(const tile::Device& device, int blocks) {
   constexpr std::int64_t kOther = 2048;  // 1 KiB that CUDA takes, and more than the kernels declare
   return (device.shared_bytes_of_multiprocessor / blocks - kOther) / 16 * 16;
 }
 
 /// Whether even a single row of so many chunks is too long for the card's shared memory.
-inline bool is_too_long_for_card(std::int64_t chunks, const Device& device) {
+inline bool is_too_long_for_card(std::int64_t chunks, const tile::Device& device) {
   const std::int64_t bytes = team_bytes(device, kMostTeamBlocks) * kMostTeamBlocks;
   return chunks > device.multiprocessors * (bytes / 16);
 }
@@ -70,8 +70,8 @@ inline constexpr std::int64_t kTeamCounterBytes = 128;  // so that no two share 
 /// Bytes through which blocks exchange values: a counter for each team, and two values of
 /// `value_bytes` for each block.
 inline std::int64_t team_workspace_bytes(std::size_t value_bytes) {
-  const std::int64_t blocks = std::int64_t{device().multiprocessors} * kMostTeamBlocks;
+  const std::int64_t blocks = std::int64_t{tile::device().multiprocessors} * kMostTeamBlocks;
   return blocks * (kTeamCounterBytes + 2 * static_cast<std::int64_t>(value_bytes));
 }
 
-}  // namespace tile
+}  // namespace softmax
