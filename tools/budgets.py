@@ -24,8 +24,11 @@ tools/budgets.py lists these with their reasons.
 The exit code is 1 if a budget is exceeded without an exception, if an exception is not needed, if a
 ladder has a gap, if a file of tile/ outside of tile/test/ includes one of harness/, if a step does,
 directly or through others, or if a step calls what another step's file defines for all: its launcher
-or what it takes. What two steps share belongs into a header of theirs. It is 1 as well if more
-structs describe a call of attention than ATTENTION_STRUCTS says.
+or what it takes. What two steps share belongs into a header of theirs. It is 1 as well if fewer
+than two chapters need a header of tile/, that is, have files that include it, directly or through
+other headers of tile/: it moves there when its second chapter needs it. A header may also be there
+for harness/ or for a .cpp of tile/, and those of tile/ptx/ and tile/test/ are not looked at. And it
+is 1 if more structs describe a call of attention than ATTENTION_STRUCTS says.
 """
 import dataclasses
 import pathlib
@@ -188,6 +191,8 @@ C_STRUCT = re.compile(r"typedef\s+struct\s+(tile_\w*attention\w*)\s*\{")
 
 NO_OPERATIONS = ("exercises", "solutions", "test", "figures")  # folders of a chapter
 CHAPTER = re.compile(r"\d\d_\w+")
+HEADER_FILES = (".h", ".hpp", ".cuh")
+SOURCES = (*HEADER_FILES, ".cu", ".cpp")
 STEP = re.compile(r"(?P<ladder>[a-z_]+)(?P<number>\d+)(?:_\w+)?\.cu")
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 # A comment, or a literal in which // means nothing. A ' between digits begins no literal.
@@ -364,7 +369,7 @@ class Tree:
         """Complains about files of tile/ that include harness/. Its tests may."""
         for file in sorted((self.root / "tile").rglob("*")):
             name = file.relative_to(self.root).as_posix()
-            if file.suffix not in (".h", ".hpp", ".cuh", ".cu", ".cpp"):
+            if file.suffix not in SOURCES:
                 continue
             if name.startswith("tile/test/"):
                 continue
@@ -372,6 +377,33 @@ class Tree:
                 if included.startswith("harness/"):
                     self.complaints.append(f"{name} includes {included}: tile/ is the ground floor")
 
+    def check_second_chapters(self):
+        """Complains about headers of tile/ that one chapter needs, or none. Those of tile/ptx/ are
+        apart: a wrapper is there for each instruction."""
+        tree = Tree(self.root)  # its complaints do not count: harness/c/outside has other folders
+        users = {}  # header -> the chapters that need it; harness and tile if these do
+        for folder in sorted(self.root.iterdir()):
+            if not CHAPTER.fullmatch(folder.name) and folder.name not in ("harness", "tile"):
+                continue
+            for file in folder.rglob("*"):
+                name = file.relative_to(self.root).as_posix()
+                if file.suffix not in SOURCES or name.startswith("tile/test/"):
+                    continue
+                if folder.name == "tile" and file.suffix != ".cpp":
+                    continue  # what a header includes counts for the files that include it
+                for included in tree.includes(name):
+                    if included.startswith("tile/"):
+                        for header in {included} | tree.reached(included):
+                            users.setdefault(header, set()).add(folder.name)
+        for file in sorted((self.root / "tile").rglob("*")):
+            name = file.relative_to(self.root).as_posix()
+            if file.suffix not in HEADER_FILES or name.startswith(("tile/ptx/", "tile/test/")):
+                continue
+            of = users.get(name, set())
+            if len(of) < 2 and not of & {"harness", "tile"}:
+                by = f"{of.pop()} only" if of else "no chapter"
+                self.complaints.append(f"{name} is needed by {by}: a header moves to tile/ when "
+                                       "its second chapter needs it")
 
     def check_includes_of_steps(self):
         """Complains about files that a step includes, directly or through others, and that include
@@ -530,6 +562,7 @@ def check(root, exceptions):
     tree = Tree(root)
     rows = measure(tree)
     tree.check_ground_floor()
+    tree.check_second_chapters()
     tree.check_includes_of_steps()
     tree.check_calls_of_steps()
     tree.check_attention_structs()

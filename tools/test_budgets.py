@@ -30,7 +30,7 @@ class Budgets(unittest.TestCase):
         self.write("01_adder/adder.hpp", '#include "tile/host/step.hpp"\n')
         self.write("01_adder/adder.cuh", '#include "adder.hpp"\n#include "tile/a.cuh"\n')
         self.write("tile/host/step.hpp", "\n")
-        self.write("harness/step.hpp", "\n")
+        self.write("harness/step.hpp", '#include "tile/a.cuh"\n#include "tile/host/step.hpp"\n')
         for number in (1, 2, 3):
             self.step(number, STEP)
 
@@ -222,6 +222,31 @@ class Budgets(unittest.TestCase):
         self.write("tile/ptx/b.cuh", '#include "../../harness/step.hpp"\n')  # no step reaches it
         self.assert_complaint("tile/ptx/b.cuh includes harness/step.hpp: tile/ is the ground floor")
 
+    def test_tile_has_what_two_chapters_need(self):
+        def complaint(name, chapter):
+            return (f"{name} is needed by {chapter}: a header moves to tile/ when its second "
+                    "chapter needs it")
+
+        self.write("tile/b.cuh", '#include "tile/host/c.hpp"\n')
+        self.write("tile/host/c.hpp", "\n")
+        self.write("tile/ptx/d.cuh", "\n")  # a wrapper may have one user, or none
+        self.write("tile/test/e.cuh", '#include "tile/b.cuh"\n')  # a test is no user
+        self.assert_complaint(complaint("tile/b.cuh", "no chapter"),
+                              complaint("tile/host/c.hpp", "no chapter"))
+        self.write("02_two/test/test.cpp", '#include "tile/b.cuh"\n')
+        self.assert_complaint(complaint("tile/b.cuh", "02_two only"),
+                              complaint("tile/host/c.hpp", "02_two only"))
+        self.write("03_three/three.hpp", '#include "tile/host/c.hpp"\n')
+        self.assert_complaint(complaint("tile/b.cuh", "02_two only"))
+        # A file that includes a header of another chapter does not need what that one includes.
+        self.write("02_two/two.cuh", '#include "tile/b.cuh"\n')
+        self.write("03_three/three.cuh", '#include "02_two/two.cuh"\n')
+        self.assert_complaint(complaint("tile/b.cuh", "02_two only"))
+        for user in ("03_three/three.cpp", "harness/c/b.cpp", "tile/host/b.cpp"):
+            self.write(user, '#include "tile/b.cuh"\n')
+            self.assert_complaint()
+            (self.root / user).unlink()
+
     def test_steps_include_nothing_of_harness(self):
         why = "kernels include nothing of harness/"
         self.write("01_adder/reference.hpp", '#include "harness/step.hpp"\n')
@@ -290,8 +315,9 @@ class Budgets(unittest.TestCase):
                   "template <class T>\nstruct E : A {};\nusing F = std::tuple<int, int>;\n"
                   "class G final {};\n")
         self.write("tile/host/attention.hpp", header)
-        self.write("05_five/reference.hpp", "struct Inputs {};\n")
-        self.write("07_seven/windowed/windowed_rope.hpp", "struct H {};\n")
+        include = '#include "tile/host/attention.hpp"\n'
+        self.write("05_five/reference.hpp", include + "struct Inputs {};\n")
+        self.write("07_seven/windowed/windowed_rope.hpp", include + "struct H {};\n")
         self.write("harness/c/tile.h", "typedef struct tile_attention_args {\n} tile_attention_args;\n"
                                        "typedef struct tile_rotary_args {} tile_rotary_args;\n")
         self.assertEqual(budgets.Tree(self.root).attention_structs(),
