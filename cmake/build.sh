@@ -43,8 +43,8 @@ seconds_left() { # DONE ALL ESTIMATE SECONDS-SO-FAR
 }
 
 # Of what shows: it may be killed, and then the command holds neither what this script prints to nor
-# the folder that it builds in.
-nap() { sleep "$1" >/dev/null 2>&1 3>&- 9>&-; } # SECONDS
+# a lock.
+nap() { sleep "$1" >/dev/null 2>&1 3>&- 8>&- 9>&-; } # SECONDS
 
 # Starts a job in the background, which writes a line to a log for each of `all` parts that is done.
 # Ctrl-C alone would not end it for sure, since Ninja does not listen while it reads its files. So the
@@ -55,7 +55,8 @@ begin_progress() { # TEXT NOUN LOG PATTERN ALL ESTIMATE COMMAND…
   shift 6
   : >"$p_log" # before the first look at it
   trap 'exit 130' INT
-  trap 'kill -- "-$p_job" $p_shows 2>/dev/null || true' EXIT
+  # A subshell that is killed as it begins still has this trap.
+  trap '[[ ${BASHPID-$$} != "$$" ]] || kill -- "-$p_job" $p_shows 2>/dev/null || true' EXIT
   set -m
   "$@" </dev/null >"$p_log" 2>&1 &
   p_job=$!
@@ -65,19 +66,19 @@ count_lines() { grep -cE "$1" "$2" || true; } # PATTERN LOG
 
 # Shows how far the job is until it ends, or until its log has a line that ends with UNTIL. Returns the
 # job's status, if it has ended.
-# In the background, because bash forgets a Ctrl-C that comes while it waits for a command which then
-# ends by itself, as `sleep` may at that moment. It does not while it is in `wait`.
+# In the background, because bash forgets a Ctrl-C that comes while it starts a command substitution.
+# It does not while it is in `wait`.
 # shellcheck disable=SC2120  # ./tour gives it
 show_progress() { # [UNTIL]
-  follow_progress "${1-}" &
+  follow_progress "${1-}" <&0 & # `tput` asks stdin for the width
   p_shows=$!
-  wait "$p_shows" || true
+  wait "$p_shows" || exit # what it writes to is closed, say
   p_shows=''
   kill -0 "$p_job" 2>/dev/null || wait "$p_job"
 }
 follow_progress() { # UNTIL
   local now line said=$SECONDS
-  while kill -0 "$p_job" 2>/dev/null; do
+  while kill -0 $$ 2>/dev/null && kill -0 "$p_job" 2>/dev/null; do
     [[ ! $1 ]] || ! grep -q -- "$1\$" "$p_log" || break
     now=$(count_lines "$p_pattern" "$p_log")
     ((now <= p_all)) || now=$p_all
@@ -95,13 +96,15 @@ follow_progress() { # UNTIL
 }
 
 # Runs a command with its output in a file. If it takes longer than a second, says so and shows the
-# seconds, in the background: so Ctrl-C reaches the command, by which this script ends, too.
+# seconds, in the background, so that Ctrl-C reaches the command.
 with_clock() { # TEXT LOG COMMAND…
   local text=$1 log=$2 clock status=0
   shift 2
-  show_clock "$text" &
+  show_clock "$text" <&0 &
   clock=$!
+  trap 'exit 130' INT # since Ninja answers Ctrl-C with a status of its own
   "$@" </dev/null >"$log" 2>&1 || status=$?
+  trap - INT
   kill "$clock" 2>/dev/null || true
   wait "$clock" 2>/dev/null || true
   clear_line
@@ -110,7 +113,7 @@ with_clock() { # TEXT LOG COMMAND…
 show_clock() { # TEXT
   local start=$SECONDS
   nap 1
-  moves || say "$1 …"
+  moves || ! kill -0 $$ 2>/dev/null || say "$1 …"
   while moves && kill -0 $$ 2>/dev/null; do
     show_line "$1 … $((SECONDS - start)) s"
     nap 0.1
@@ -149,13 +152,16 @@ configure() { # FOLDER CMAKE-OPTION…
   shift
   mkdir -p "$folder"
   exec 9>"$folder/lock"
-  flock -n 9 || with_clock "Waiting for another build in $folder" /dev/null flock 9
+  lock 9 "another build in $folder"
   [[ -f $folder/build.ninja ]] ||
     with_clock "Preparing $folder" "$folder/build.log" cmake -S . -B "$folder" -G Ninja "$@" ||
     fail 1 "could not configure" "$folder/build.log"
 }
 
 let_go() { exec 9>&-; }
+lock() { # FILE-DESCRIPTOR FOR-WHAT
+  flock -n "$1" || with_clock "Waiting for $2" /dev/null flock "$1" || fail 1 "could not wait for $2"
+}
 
 # Says what is to be built for these targets. Ninja alone would plan no more than to look for new
 # files (the globs of CMake); so that is done first, and the plan is made by a file that does not ask

@@ -236,7 +236,8 @@ Exercises::Run Exercises::build(const Exercise& exercise, const fs::path& folder
     // Of any other failure Ninja speaks again, to the reader of the exercise.
   }
   const Progress progress("compiling " + exercise.path());
-  return run("ninja -C " + quoted(folder) + " " + target_of(exercise));
+  return run("flock " + quoted(folder / "lock") + " ninja -C " + quoted(folder) + " " +
+             target_of(exercise));
 }
 
 Exercises::Run Exercises::check_in(const Exercise& exercise, const fs::path& folder) const {
