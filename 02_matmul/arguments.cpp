@@ -193,25 +193,24 @@ unsigned k_splits(const Problem& p) {
   return 1;
 }
 
-// With up to 30 tiles tma_store needs one round. An iteration on its tiles of 64 x 128 takes 256
-// cycles of tensor cores; here it takes 512, but a block has at most a quarter as many, plus five
-// for the sums. With more tiles k could only be split in two. Then tma_store has as many blocks,
-// which copy as many bytes and exchange no sums. With more than twice as many tiles k cannot be
-// split.
+// An iteration on tiles of 128 x 128 takes 640 cycles of shared memory (cycles_in_tiles), and a
+// block that shares its tile some 9,000 more: 5 us on an H200. Without a share, too, the sums go
+// through shared memory once more.
+static std::int64_t split_cycles(std::int64_t turns, std::int64_t splits) {
+  return ((turns - 1) / splits + 1) * 640 + (splits > 1 ? 9000 : 1500);
+}
+
 tile::Status takes_few_tiles(const Problem& p, const Buffers& buffers, const tile::Device& d) {
   TILE_TRY(takes_padded_boxes(p, buffers, d));
-  const std::int64_t tiles = split_tiles(p), turns = (p.k - 1) / kSplitBlockK + 1;
-  if (4 * tiles <= most_split_blocks(4)) {
-    // On an H200 an iteration takes 0.33 us here and 0.17 there, and sharing a tile 3.3 us: 20 of
-    // those there. If TMA cannot store C, tma_store does not run, and larger tiles are slower.
-    const bool is_short = turns <= 20 + 2 * turns / k_splits(p);
-    if (!is_short || !takes_boxes_of_c(p, buffers, d).ok()) return {};
+  const std::int64_t splits = k_splits(p), turns = (p.k - 1) / kSplitBlockK + 1;
+  // If TMA cannot store C, tile_shapes runs and not tma_store, with the two largest shapes.
+  const bool stores = takes_boxes_of_c(p, buffers, d).ok();
+  if (!stores && split_tiles(p) <= most_split_blocks(4) / 4) return {};
+  if (split_tiles(p) <= most_split_blocks(splits) / splits) {
+    constexpr std::int64_t kPairs = 66;  // at one time, on an H200
+    const std::size_t other = fastest_tile(p, kPairs, stores ? std::size(kTileShapes) : 2);
+    if (split_cycles(turns, splits) < cycles_in_tiles(p, kTileShapes[other], kPairs)) return {};
   }
-  // With one row of tiles the second block of each of tma_store's pairs of 128 x 256 has nothing
-  // but zeros. A pair takes 1,024 cycles for the 32 KiB of B that its blocks load: 16 bytes a cycle
-  // for each, as much as memory delivers. Here a block takes 512 cycles for 16 KiB.
-  const bool is_one_round = 2 * tiles <= most_split_blocks(2);  // of pairs of 64 x 128
-  if (p.m <= kSplitTile && !is_one_round && tiles <= most_split_blocks(2)) return {};
   return tile::unsupported("m, n and k", "without a split they take less time");
 }
 

@@ -131,9 +131,11 @@ class StoredTile {
     next_ = kParts;
   }
 
-  __device__ __forceinline__ void store(int part) const {
+  __device__ __forceinline__ void store(int part) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
-    const tile::ptx::SharedAddress box = boxes_ + part % kBoxes * OutputBox::kBytes;
+    // In turn, also from one tile to the next: it may have three parts.
+    const tile::ptx::SharedAddress box = boxes_ + box_ * OutputBox::kBytes;
+    box_ = (box_ + 1) % kBoxes;
     // The lane that has started the stores knows when TMA has read the box; the others wait for it.
     if (lane == 0) tile::ptx::bulk_wait_read<kBoxes - 1>();
     __syncwarp();
@@ -149,7 +151,7 @@ class StoredTile {
   const tile::TensorMap& map_;
   tile::ptx::SharedAddress boxes_;
   std::uint32_t pairs_[kColumns / 4];  // of neighbouring columns, in element_of_wgmma's order
-  int row_ = 0, col_ = 0;
+  int row_ = 0, col_ = 0, box_ = 0;
   int next_ = kParts;  // the first part that is not stored yet; kParts if none is left
 };
 // snippet-end store

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <string_view>
 
 #include "tile/host/step.hpp"
@@ -146,15 +148,31 @@ tile::Status takes_boxes_of_8_bits(const Problem& problem, const Buffers& buffer
                                    const tile::Device&);
 
 // snippet-begin rounds
-/// How long a product takes with such tiles, in elements of C: the rounds that `most` clusters of
-/// kCluster blocks need, times a tile. In a cycle a multiprocessor multiplies 64 of k for 32
-/// elements, and L2 delivers 48 bytes of A and of this block's part of B: the slower one counts.
-template <class Tile, int kCluster>
-std::int64_t cost(const Problem& p, unsigned most) {
-  const std::int64_t clusters =
-      ((p.m - 1) / (kCluster * Tile::kM) + 1) * ((p.n - 1) / Tile::kN + 1);
-  constexpr int kCopied = (Tile::kM + Tile::kN / kCluster) * 64 * 2 * 32 / 48;
-  return ((clusters - 1) / most + 1) * std::max(Tile::kM * Tile::kN, kCopied);
+/// A block's tile of C: a consumer for each 64 rows.
+struct TileShape {
+  int rows, cols;
+};
+/// Those of step 20, of which step 19 has the first two.
+inline constexpr TileShape kTileShapes[] = {{128, 256}, {192, 192}, {128, 192},
+                                            {128, 128}, {64, 128},  {64, 64}};
+
+/// The cycles of a product in such tiles: those of the rounds that `most` pairs of blocks need, one
+/// block above the other. A round takes 500 cycles, and these for each 64 of k: 128 bytes of shared
+/// memory a cycle, which are 64 elements. TMA writes the tiles of A and B there, and from there
+/// each consumer's wgmma reads its rows of A and all of B. The tensor cores never need more.
+constexpr std::int64_t cycles_in_tiles(const Problem& p, TileShape tile, std::int64_t most) {
+  const std::int64_t pairs = ((p.m - 1) / (2 * tile.rows) + 1) * ((p.n - 1) / tile.cols + 1);
+  const int consumers = tile.rows / 64, written = tile.rows + tile.cols,
+            read = tile.rows + consumers * tile.cols;  // rows of 64 of k
+  return ((pairs - 1) / most + 1) * (500 + ((p.k - 1) / 64 + 1) * (written + read));
+}
+
+/// Which of the first so many shapes takes the fewest.
+constexpr std::size_t fastest_tile(const Problem& p, std::int64_t most,
+                                   std::size_t shapes = std::size(kTileShapes)) {
+  const auto cycles = [&](TileShape tile) { return cycles_in_tiles(p, tile, most); };
+  return static_cast<std::size_t>(
+      std::ranges::min_element(kTileShapes, kTileShapes + shapes, {}, cycles) - kTileShapes);
 }
 // snippet-end rounds
 

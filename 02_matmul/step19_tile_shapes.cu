@@ -13,8 +13,8 @@
 namespace matmul {
 namespace {
 
-using Wide = TileOf<2, 256>;    // 128 x 256, by two consumers
-using Square = TileOf<3, 192>;  // 192 x 192, by three
+using Wide = TileOf<2, 256>;    // 128 x 256, by two consumers: kTileShapes[0]
+using Square = TileOf<3, 192>;  // 192 x 192, by three: kTileShapes[1]
 constexpr int kCluster = 2;     // blocks, one above the other
 constexpr int kStages = 4;      // of 48 KiB: as many as the 227 KiB of a block hold
 constexpr unsigned kGroup = 8;  // pairs of tiles below one another that are taken together
@@ -118,9 +118,8 @@ tile::Status tile_shapes(const Problem& problem, const Buffers& given, void* str
   unsigned most = 0;                         // pairs of blocks that run at one time
   TILE_TRY(count_clusters(kCluster, &most));
   // The shape whose rounds take less time.
-  return cost<Square, kCluster>(p, most) < cost<Wide, kCluster>(p, most)
-             ? launch_tiles<Square>(p, buffers, most, stream)
-             : launch_tiles<Wide>(p, buffers, most, stream);
+  return fastest_tile(p, most, 2) == 0 ? launch_tiles<Wide>(p, buffers, most, stream)
+                                       : launch_tiles<Square>(p, buffers, most, stream);
 }
 
 }  // namespace matmul

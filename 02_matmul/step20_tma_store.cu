@@ -2,8 +2,12 @@
 // Idea: rounded, a tile of C takes half as many registers as its sums. Consumers keep it there,
 //       begin the next tile, and store the old one while the tensor cores multiply.
 // Change: sums are scaled, activated and rounded in registers. In each of the next tile's first
-//         iterations stmatrix writes 64 columns to shared memory, and TMA stores them.
+//         iterations stmatrix writes 64 columns to shared memory, and TMA stores them. Tiles have
+//         six shapes, so that a small C, too, has one for nearly every multiprocessor.
 // Limit: the tensor cores, and the power that they may take.
+#include <array>
+#include <utility>
+
 #include "hopper_output.cuh"
 #include "hopper_tiles.cuh"
 #include "tile/host/launch.hpp"
@@ -14,11 +18,8 @@
 namespace matmul {
 namespace {
 
-using Wide = TileOf<2, 256>;    // 128 x 256, by two consumers
-using Square = TileOf<3, 192>;  // 192 x 192, by three
-using Small = TileOf<1, 128>;   // 64 x 128, by one: a small C has four times as many of these
-constexpr int kCluster = 2;     // blocks, one above the other
-// Four stages of 48 KiB, or eight of 24: 192 of the 227 KiB of a block.
+constexpr int kCluster = 2;  // blocks, one above the other
+// Four stages of 48 KiB to twelve of 16: 192 of the 227 KiB of a block.
 constexpr int kRingBytes = 192 * 1024;
 constexpr unsigned kGroup = 8;  // pairs of tiles below one another that are taken together
 
@@ -124,6 +125,17 @@ tile::Status launch_tiles(const Problem& p, const Buffers& buffers, unsigned mos
   return with_16_bits(p, launch);
 }
 
+// snippet-begin shapes
+using Launch = tile::Status(const Problem&, const Buffers&, unsigned most, void* stream);
+
+template <std::size_t... kShapes>
+constexpr auto launches_of(std::index_sequence<kShapes...>) {
+  return std::array<Launch*, sizeof...(kShapes)>{
+      launch_tiles<TileOf<kTileShapes[kShapes].rows / 64, kTileShapes[kShapes].cols>>...};
+}
+constexpr auto kLaunches = launches_of(std::make_index_sequence<std::size(kTileShapes)>{});
+// snippet-end shapes
+
 }  // namespace
 
 tile::Status tma_store(const Problem& problem, const Buffers& given, void* stream) {
@@ -131,13 +143,7 @@ tile::Status tma_store(const Problem& problem, const Buffers& given, void* strea
   TILE_TRY(pad_rows(&p, &buffers, stream));
   unsigned most = 0;  // pairs of blocks that run at one time
   TILE_TRY(count_clusters(kCluster, &most));
-  // The shape whose rounds take the least time.
-  const std::int64_t wide = cost<Wide, kCluster>(p, most), square = cost<Square, kCluster>(p, most);
-  if (cost<Small, kCluster>(p, most) < std::min(wide, square)) {
-    return launch_tiles<Small>(p, buffers, most, stream);
-  }
-  return square < wide ? launch_tiles<Square>(p, buffers, most, stream)
-                       : launch_tiles<Wide>(p, buffers, most, stream);
+  return kLaunches[fastest_tile(p, most)](p, buffers, most, stream);
 }
 
 }  // namespace matmul

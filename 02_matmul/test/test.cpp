@@ -41,14 +41,17 @@ constexpr Border kBorders[] = {
     {"tile_shapes", {4200, 392, 40}, 1},
     // Two by two pairs of 384 x 192 for three by two of 256 x 256, on two pairs of blocks.
     {"tile_shapes", {580, 380, 11 * 64 + 8}, 2},
-    {"tma_store", {264, 264, 11 * 64 + 8}, 3},
-    {"tma_store", {4200, 392, 40}, 0},
+    // On two pairs of blocks, tiles of 128 x 256, 192 x 192, 128 x 192, 128 x 128, 64 x 128 and
+    // 64 x 64, more of each than run at one time, and all stages twice.
+    {"tma_store", {260, 400, 9 * 64 + 8}, 3},
     {"tma_store", {580, 380, 11 * 64 + 8}, 1},
-    {"tma_store", {400, 250, 11 * 64 + 8}, 0},
-    {"tma_store", {392, 256, 11 * 64 + 8}, 2},
-    // Eight stages of 64 x 128, and more pairs of these than run at one time.
-    {"tma_store", {70, 130, 27 * 64 + 8}, 2},
-    {"tma_store", {120, 1150, 9 * 64}, 3},
+    {"tma_store", {140, 526, 9 * 64 + 8}, 2},
+    {"tma_store", {780, 76, 13 * 64 + 8}, 0},
+    {"tma_store", {40, 274, 17 * 64 + 8}, 1},
+    {"tma_store", {260, 40, 25 * 64 + 8}, 3},
+    // Beyond a group of eight pairs, and half a tile of columns.
+    {"tma_store", {4200, 392, 40}, 0},
+    {"tma_store", {400, 250, 11 * 64 + 8}, 2},
     // Seven stages of 64, of each of eight blocks.
     {"split_k", {24, 8, 8 * 15 * 64}, 2},
     {"split_k", {1030, 136, 8 * 64}, 3},  // more than a group of tiles, each of two blocks
@@ -451,9 +454,14 @@ TEST_SUITE("step") {
           }
           if (step.name != "tile_shapes" && step.name != "tma_store") return;
           // On an H200 2 by 16 pairs of 384 x 192 for 12 by 12 of 256 x 256; and 16 by 16 of these
-          // with two turns each are four rounds, of which the CPU device's card has some above.
+          // with two turns each are four rounds, of which the CPU device's card has some above. The
+          // others are of tiles of 128 x 192, 128 x 128 and 64 x 128 in step tma_store.
           if (tile::device().simulated) return;
-          for (const Shape shape : {Shape{3000, 3000, 72}, {4096, 4096, 72}}) {
+          for (const Shape shape : {Shape{3000, 3000, 72},
+                                    {4096, 4096, 72},
+                                    {520, 2836, 72},
+                                    {280, 2836, 72},
+                                    {160, 2116, 72}}) {
             for (const Transposes transposes : transposes_of(type)) {
               const Problem p = plain(type, shape, transposes);
               check_step(step, p, integers(p), Sums::exact);
