@@ -234,59 +234,71 @@ tile::Status takes_swap_ab(const Problem& p, const Buffers& buffers, const tile:
   return tile::unsupported("m", std::to_string(p.m) + " rows are more than 64");
 }
 
-// Step `shares`: its tiles of C, and what the model below needs to know of them.
-struct ShareTiles {
-  std::int64_t count;
-  // Cycles of a multiprocessor for one k of two tiles, whose blocks share it; and of one tile,
-  // whose block alone cannot use all of it.
-  double two_blocks, one_block;
-  double bytes;  // of a tile's sums
+// How long the steps in fp32 take, in cycles of a multiprocessor at 1,755 MHz. The numbers were
+// fitted to what 42 products took on an H200, single calls with a cold L2 cache; the mean error is
+// 3 %.
+// snippet-begin tiles
+struct TileCost {
+  int rows, columns;  // of C
+  // For one k, b blocks of a multiprocessor together take hypot(b * shared, alone). Many of them
+  // hide each other's waits for copies and barriers, and one block cannot.
+  double shared, alone;
+  int at_once;  // blocks of a multiprocessor
 };
-static ShareTiles share_tiles(const Problem& p) {
-  if (is_few_rows(p)) {
-    // Each k brings 128 floats of B, and memory gives a multiprocessor about 14 bytes a cycle.
-    constexpr double kLoad = kFewColumns * 4 / 14.;
-    return {(p.n - 1) / kFewColumns + 1, 2 * kLoad, 1.5 * kLoad,
-            static_cast<double>(p.m) * kFewColumns * 4};
-  }
-  // For one k of a tile of 128 x 128 a multiprocessor's 128 fp32 units take 128 cycles, as in
-  // double_buffered; and longer if elements are loaded one by one.
-  const double odd = is_odd(p.lda, p.type) || is_odd(p.ldb, p.type) ? 1.3 : 1;
-  return {((p.m - 1) / 128 + 1) * ((p.n - 1) / 128 + 1), 256 * odd, 160 * odd, 128 * 128 * 4};
-}
+// The multiply-adds of one k take the 128 fp32 units of a multiprocessor 32, 64 and 128 cycles.
+constexpr TileCost kShareTiles[] = {{kShareRows, 64, 46, 59, share_blocks(64)},
+                                    {kShareRows, 128, 82, 64, share_blocks(128)}};
+constexpr TileCost kDoubleBuffered{128, 128, 165, 94, 2};
+// snippet-end tiles
+// One k brings 128 floats of B. Memory gives a multiprocessor about 14 bytes a cycle if two blocks
+// ask for them, and two thirds of that if one does.
+constexpr TileCost kFewRowsTile{kFewRows, kFewColumns, 28, 47, 2};
 
-// How long it takes, in cycles of a multiprocessor, if k is split into so many shares.
+static std::int64_t count_tiles(const Problem& p, const TileCost& tile) {
+  return ((p.m - 1) / tile.rows + 1) * ((p.n - 1) / tile.columns + 1);
+}
+// Of a wave of blocks: the first loads, and the last stores, 16 bytes a cycle.
+static double wave_cycles(int rows, int columns) { return 1000 + 4. * rows * columns / 16; }
+
 // snippet-begin cycles
-static double cycles(const Problem& p, double shares, int multiprocessors) {
-  const ShareTiles tiles = share_tiles(p);
-  const double blocks = static_cast<double>(tiles.count) * shares;
-  const double at_once = 2. * multiprocessors;
-  const double waves = std::floor(blocks / at_once), left = blocks - waves * at_once;
-  const double last = left > multiprocessors ? tiles.two_blocks : left > 0 ? tiles.one_block : 0;
-  constexpr double kWave = 2500;  // the first loads, and the last stores
-  const double k = 8 * std::ceil(std::ceil(1. * p.k / 8) / shares);  // of a share, in whole tiles
-  const double product = (waves * tiles.two_blocks + last) * k + (waves + (left > 0)) * kWave;
+/// How long it takes with these tiles, if k is split into so many shares.
+static double cycles(const Problem& p, const TileCost& tile, std::int64_t shares,
+                     int multiprocessors) {
+  const double blocks = 1. * count_tiles(p, tile) * shares,
+               at_once = tile.at_once * multiprocessors;
+  const double waves = std::floor(blocks / at_once);                            // full ones
+  const double left = std::ceil((blocks - waves * at_once) / multiprocessors);  // for each
+  const auto one_k = [&](double tiles) {
+    return tiles == 0 ? 0 : std::hypot(tiles * tile.shared, tile.alone);
+  };
+  // Element by element, where rows begin anywhere, loads take longer.
+  const double loads = is_odd(p.lda, p.type) || is_odd(p.ldb, p.type) ? 1.06 : 1;
+  const double k = 16 * std::ceil(std::ceil(p.k / 16.) / shares);  // of a share, in whole parts
+  const double product = (waves * one_k(tile.at_once) + one_k(left)) * loads * k +
+                         (waves + (left > 0)) * wave_cycles(tile.rows, tile.columns);
   if (shares == 1) return product;
-  // Another kernel reads the sums again: 16 bytes a cycle and multiprocessor, written or read.
-  constexpr double kLaunch = 5000;
-  return product + kLaunch +
-         static_cast<double>(tiles.count) * (2 * shares + 1) * tiles.bytes /
-             (16. * multiprocessors);
+  // Another kernel reads the sums again: 32 bytes a cycle and multiprocessor, written or read.
+  constexpr double kLaunch = 6000;
+  return product + kLaunch + (2. * shares + 1) * p.m * p.n * 4 / (32. * multiprocessors);
 }
 // snippet-end cycles
 
 // snippet-begin shares
-std::int64_t k_shares(const Problem& p, int multiprocessors) {
-  if (!has_product(p)) return 1;
-  // No share is empty, and all of them run at one time.
-  const std::int64_t most =
-      std::min(2 * multiprocessors / share_tiles(p).count, (p.k - 1) / 64 + 1);
-  std::int64_t best = 1;
-  for (std::int64_t shares = 2; shares <= most; ++shares) {
-    const auto time = [&](std::int64_t s) {
-      return cycles(p, static_cast<double>(s), multiprocessors);
-    };
-    if (time(shares) < time(best)) best = shares;
+SharePlan share_plan(const Problem& p, int multiprocessors) {
+  SharePlan best{};
+  const auto try_tiles = [&](const TileCost& tile) {
+    // All shares run at one time, and each has two parts of 16 of k at least.
+    const std::int64_t fit = std::int64_t{multiprocessors} * tile.at_once / count_tiles(p, tile);
+    const std::int64_t most = has_product(p) ? std::min(fit, (p.k - 1) / 32 + 1) : 1;
+    for (std::int64_t shares = 1; shares == 1 || shares <= most; ++shares) {
+      const double time = cycles(p, tile, shares, multiprocessors);
+      if (best.shares == 0 || time < best.cycles) best = {tile.columns, shares, time};
+    }
+  };
+  if (is_few_rows(p)) {
+    try_tiles(kFewRowsTile);
+  } else {
+    for (const TileCost& tile : kShareTiles) try_tiles(tile);
   }
   return best;
 }
@@ -294,35 +306,39 @@ std::int64_t k_shares(const Problem& p, int multiprocessors) {
 
 std::int64_t shares_bytes(const Problem& p) {
   if (is_empty(p)) return 0;
-  const std::int64_t shares = k_shares(p, tile::device().multiprocessors);
+  const std::int64_t shares = share_plan(p, tile::device().multiprocessors).shares;
   return shares == 1 ? 0 : tile::product({shares, p.m, ld_of_sums(p), 4});
 }
 
 tile::Status takes_shares(const Problem& p, const Buffers& buffers, const tile::Device& d) {
-  const std::int64_t tiles = share_tiles(p).count;
-  if (tiles > 2 * d.multiprocessors && !is_few_rows(p)) {
-    return tile::unsupported("m and n",
-                             std::to_string(tiles) + " tiles are enough without a split");
+  if (!is_few_rows(p)) {
+    if (p.k > INT32_MAX) return tile::unsupported("k", "its blocks count in 32 bits");
+    if (cycles(p, kDoubleBuffered, 1, d.multiprocessors) <=
+        share_plan(p, d.multiprocessors).cycles) {
+      return tile::unsupported("m, n and k", "whole tiles of 128 x 128 take less time");
+    }
   }
   return tile::check_workspace(shares_bytes(p), buffers.workspace_bytes);
 }
 
-// Step `stream_k`: how long a plan takes, in cycles of a multiprocessor, as cycles() counts.
+// Step `stream_k`: how long a plan takes.
 // snippet-begin stream_cycles
 static double stream_cycles(const StreamPlan& plan, int multiprocessors) {
-  // Cycles for one k, measured on an H200: for each block of a multiprocessor; but for all of them
-  // no less than `alone`, since one block cannot keep the multiprocessor busy.
-  const double of_block = plan.words ? 70 : 128, alone = plan.words ? 158 : 160;
+  // Tiles by vectors take as long as in double_buffered, and tiles of 64 rows by words longer.
+  const double shared = plan.words ? 86 : kDoubleBuffered.shared,
+               alone = plan.words ? 129 : kDoubleBuffered.alone;
   const double blocks = std::ceil(1. * plan.pieces / multiprocessors);
-  const double iterations =
-      plan.length + (plan.longer > 0) + 1. * (plan.tiles - plan.line) / plan.pieces * plan.tile;
-  constexpr double kWave = 2500;  // the first loads, and the last stores
-  const double product = std::max(blocks * of_block, alone) * 8 * iterations + kWave;
+  const double one_k = std::hypot(blocks * shared, alone),
+               whole = 1. * (plan.tiles - plan.line) / plan.pieces * plan.tile,  // iterations
+      product =
+          one_k * 8 * whole + wave_cycles(plan.words ? stream_rows<true> : stream_rows<false>, 128);
   if (plan.line == 0) return product;
-  // A launch more clears the counters. A block begins anew for each tile of its piece, and the one
-  // with a tile's last k reads the other blocks' sums, block after block.
-  constexpr double kCut = 30000, kPart = 1050;
-  return product + kCut + kPart * (plan.tile / std::max(plan.length, 1u) + 1);
+  // Blocks that begin within a tile share fewer loads. A launch more clears the counters. A block
+  // begins anew for each tile of its piece, and the one with a tile's last k reads the other
+  // blocks' sums, block after block.
+  constexpr double kShareLess = 1.02, kCut = 8500, kPart = 1350;
+  return product + one_k * 8 * kShareLess * (plan.length + (plan.longer > 0)) + kCut +
+         kPart * (plan.tile / std::max(plan.length, 1u) + 1);
 }
 // snippet-end stream_cycles
 
@@ -372,16 +388,23 @@ std::int64_t stream_bytes(const Problem& p) {
   return 4 * (stream_counters(plan) + plan.pieces * rows * 128);
 }
 
-tile::Status takes_stream_k(const Problem& p, const Buffers& buffers, const tile::Device& d) {
-  const StreamPlan plan = stream_plan(p, d.multiprocessors);
-  if (plan.pieces == 0)
+tile::Status can_stream_k(const Problem& p, const Buffers& buffers, const tile::Device& d) {
+  if (stream_plan(p, d.multiprocessors).pieces == 0) {
     return tile::unsupported("m, n and k", "no product, or too many iterations");
-  if (is_few_rows(p)) return tile::unsupported("m", "few rows are for step `shares`");
-  const auto shares = static_cast<double>(k_shares(p, d.multiprocessors));
-  if (stream_cycles(plan, d.multiprocessors) >= cycles(p, shares, d.multiprocessors)) {
-    return tile::unsupported("m, n and k", "whole tiles, or shares of k, take less time");
   }
   return tile::check_workspace(stream_bytes(p), buffers.workspace_bytes);
+}
+
+tile::Status takes_stream_k(const Problem& p, const Buffers& buffers, const tile::Device& d) {
+  TILE_TRY(can_stream_k(p, buffers, d));
+  const StreamPlan plan = stream_plan(p, d.multiprocessors);
+  if (is_few_rows(p)) return tile::unsupported("m", "few rows are for step `shares`");
+  const double whole = cycles(p, kDoubleBuffered, 1, d.multiprocessors);
+  if (stream_cycles(plan, d.multiprocessors) >=
+      std::min(whole, share_plan(p, d.multiprocessors).cycles)) {
+    return tile::unsupported("m, n and k", "whole tiles, or shares of k, take less time");
+  }
+  return {};
 }
 
 }  // namespace matmul

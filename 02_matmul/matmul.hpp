@@ -188,11 +188,22 @@ tile::Status takes_few_tiles(const Problem& problem, const Buffers& buffers, con
 /// Step `shares`: the most rows of C for which B's bytes decide, and the columns of a tile then.
 inline constexpr int kFewRows = 16, kFewColumns = 128;
 inline bool is_few_rows(const Problem& p) { return p.m <= kFewRows && !p.transpose_b; }
-/// Among how many blocks it splits k, on a card of so many multiprocessors.
-std::int64_t k_shares(const Problem& problem, int multiprocessors);
+/// Otherwise its tiles have 64 rows, and 64 or 128 columns. How many blocks a multiprocessor has
+/// registers for, then:
+inline constexpr int kShareRows = 64;
+constexpr int share_blocks(int columns) { return columns == 64 ? 5 : 3; }
+/// The columns of its tiles, among how many blocks it splits k, and how long that takes: in cycles
+/// of a multiprocessor, as arguments.cpp reckons.
+struct SharePlan {
+  int columns;
+  std::int64_t shares;
+  double cycles;
+};
+/// The fastest on a card of so many multiprocessors.
+SharePlan share_plan(const Problem& problem, int multiprocessors);
 /// The bytes of its workspace on this card: a matrix of sums for each share.
 std::int64_t shares_bytes(const Problem& problem);
-/// Whether there are so few tiles that k may be split.
+/// Whether double_buffered, whose tiles are larger, takes longer.
 tile::Status takes_shares(const Problem& problem, const Buffers& buffers, const tile::Device&);
 
 /// Step `stream_k`: the rows of its tiles of C, which have 128 columns, and the threads of a block.
@@ -219,7 +230,8 @@ constexpr std::int64_t stream_counters(const StreamPlan& plan) {
   return plan.line > 0 ? (plan.pieces + 4) / 4 * 4 : 0;
 }
 std::int64_t stream_bytes(const Problem& problem);
-/// Whether it is faster than the earlier steps.
+/// Whether its kernel can run; and whether it is faster than the earlier steps, too.
+tile::Status can_stream_k(const Problem& problem, const Buffers& buffers, const tile::Device&);
 tile::Status takes_stream_k(const Problem& problem, const Buffers& buffers, const tile::Device&);
 
 /// Step `swap_ab`: the rows of C that it takes, the columns of its tiles, and how many of k an
@@ -343,7 +355,7 @@ inline constexpr Ladder::Step kSteps[] = {
      .needs = {tile::Feature::cp_async},
      .takes = takes_stream_k,
      .otherwise = "shares",
-     .shows = {{130, 801, 101}, {3001, 3001, 3001}},
+     .shows = {{260, 600, 49}, {3001, 3001, 3001}},
      .launch = stream_k,
      .workspace_bytes = stream_bytes},
     pads_rows(hopper_step("swap_ab", "few rows: B's columns are the rows that wgmma multiplies",

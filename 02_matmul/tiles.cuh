@@ -22,8 +22,8 @@ constexpr int kVector = 4;  // floats in 16 bytes: the most that one instruction
 // by four banks. Two threads that store k and k + 4 of one row of A are then 16 banks apart, and
 // the 16 rows of a warp lie in the banks between.
 constexpr int kPitch = kTileM + kVector;
-template <int kExtent>
-using TileOf = float[kTileK][kExtent + kPitch - kTileM];
+template <int kExtent, int kK = kTileK>
+using TileOf = float[kK][kExtent + kPitch - kTileM];
 using Tile = TileOf<kTileM>;
 
 __device__ inline float4 load_vector(const float* from) {
@@ -39,27 +39,33 @@ __device__ inline bool is_aligned(const float* data, std::int64_t ld) {
 }
 
 /// Moves one thread's part of an operand, tile after tile along k. x is a row of op(A) or a column
-/// of op(B). Memory is contiguous either along k or along x.
-template <bool kAlongK, int kExtent = kTileM, int kBlockThreads = kThreads>
+/// of op(B). Memory is contiguous either along k or along x. In 32 bits, what is left takes fewer
+/// registers than in 64.
+template <bool kAlongK, int kExtent = kTileM, int kBlockThreads = kThreads, int kK = kTileK,
+          class Left = std::int64_t>
 class TileLoader {
+  using Tile = TileOf<kExtent, kK>;
+
  public:
   /// For tiles that begin at x0, of an operand that has `count` rows or columns x, and `k` of k.
   __device__ TileLoader(const float* data, std::int64_t ld, std::int64_t x0, std::int64_t count,
                         std::int64_t k)
-      : x_left_(count - x0), k_left_(k), aligned_(is_aligned(data, ld)) {
+      : x_left_(static_cast<Left>(count - x0)),
+        k_left_(static_cast<Left>(k)),
+        aligned_(is_aligned(data, ld)) {
     // Neighbouring threads take neighbouring vectors of the contiguous direction.
-    constexpr int kVectors = (kAlongK ? kTileK : kExtent) / kVector;
+    constexpr int kVectors = (kAlongK ? kK : kExtent) / kVector;
     const int along = threadIdx.x % kVectors * kVector, across = threadIdx.x / kVectors;
     x_ = kAlongK ? across : along;
     k_ = kAlongK ? along : across;
     next_ = data + (kAlongK ? (x0 + x_) * ld + k_ : k_ * ld + x0 + x_);
-    to_next_tile_ = kAlongK ? kTileK : kTileK * ld;
+    to_next_tile_ = kAlongK ? kK : kK * ld;
     to_next_vector_ = kAcross * ld;
   }
 
   /// Loads the next tile into registers. Elements outside of the matrix count as zero.
   __device__ void fetch() {
-    if (aligned_ && x_left_ >= kExtent && k_left_ >= kTileK) {
+    if (aligned_ && x_left_ >= kExtent && k_left_ >= kK) {
 #pragma unroll
       for (int i = 0; i < kCount; ++i) frag_[i] = load_vector(next_ + i * to_next_vector_);
     } else {
@@ -67,14 +73,14 @@ class TileLoader {
       for (int i = 0; i < kCount; ++i) frag_[i] = fetch_partly(i);
     }
     next_ += to_next_tile_;
-    k_left_ -= kTileK;
+    k_left_ -= kK;
   }
 
   /// The same, for callers that name the tile: WordLoader of step 24 copies straight into it.
-  __device__ void fetch(TileOf<kExtent>&) { fetch(); }
+  __device__ void fetch(Tile&) { fetch(); }
 
   /// Stores the fetched vectors, k first.
-  __device__ void put(TileOf<kExtent>& tile) const {
+  __device__ void put(Tile& tile) const {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       if constexpr (kAlongK) {
@@ -92,10 +98,9 @@ class TileLoader {
  private:
   // How far the block's threads reach at one time across the contiguous direction, and how many
   // times they do.
-  static constexpr int kAcross = kBlockThreads * kVector / (kAlongK ? kTileK : kExtent);
-  static constexpr int kCount = kTileK * kExtent / (kBlockThreads * kVector);
-  static_assert(kCount * kBlockThreads * kVector == kTileK * kExtent,
-                "equally many vectors a thread");
+  static constexpr int kAcross = kBlockThreads * kVector / (kAlongK ? kK : kExtent);
+  static constexpr int kCount = kK * kExtent / (kBlockThreads * kVector);
+  static_assert(kCount * kBlockThreads * kVector == kK * kExtent, "equally many vectors a thread");
 
   // Vector i, element by element.
   __device__ float4 fetch_partly(int i) const {
@@ -108,7 +113,7 @@ class TileLoader {
     return {element(0), element(1), element(2), element(3)};
   }
 
-  std::int64_t x_left_, k_left_;  // elements from the tile's corner to the matrix's end
+  Left x_left_, k_left_;  // elements from the tile's corner to the matrix's end
   bool aligned_;
   int x_, k_;  // in the tile, of this thread's first vector
   const float* next_;
@@ -116,15 +121,16 @@ class TileLoader {
   float4 frag_[kCount];
 };
 
-/// Where in the block's tile this thread's 16 x 8 elements lie: in groups of 4 x 4, so that each
-/// group is a vector of A times a vector of B; a group's neighbours belong to other threads.
+/// Where in the block's tile this thread's elements lie: in groups of 4 x 4, so that each group is
+/// a vector of A times a vector of B; a group's neighbours belong to other threads.
 struct ThreadPosition {
   int row, col;
 
-  __device__ ThreadPosition() {
+  /// A block has two warps side by side, each of so many rows and columns.
+  explicit __device__ ThreadPosition(int warp_rows = kWarpM, int warp_cols = kWarpN) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    row = warp / kWarpsN * kWarpM + lane / kLanesN * kVector;
-    col = warp % kWarpsN * kWarpN + lane % kLanesN * kVector;
+    row = warp / kWarpsN * warp_rows + lane / kLanesN * kVector;
+    col = warp % kWarpsN * warp_cols + lane % kLanesN * kVector;
   }
   // The i-th row and the j-th column of this thread.
   static constexpr __device__ int row_of(int i) {
@@ -135,32 +141,38 @@ struct ThreadPosition {
   }
 };
 
-/// The factors of one k: 16 values of A and 8 of B.
-struct Factors {
-  alignas(16) float a[kThreadM], b[kThreadN];
+/// The factors of one k, of a thread whose warp has so many rows and columns: 16 values of A and 8
+/// of B where these are 64 x 64.
+template <int kWarpRows, int kWarpCols>
+struct FactorsOf {
+  static constexpr int kRows = kWarpRows / kLanesM, kCols = kWarpCols / kLanesN;
+  alignas(16) float a[kRows], b[kCols];
 
   // A warp's threads read four different vectors of A, or eight of B: 128 bytes at most, a bank to
   // every four of them. Threads that read the same vector share it.
-  template <class ATile>
-  __device__ void load(const ATile& a_tile, const Tile& b_tile, int k, ThreadPosition at) {
+  template <class ATile, class BTile>
+  __device__ void load(const ATile& a_tile, const BTile& b_tile, int k, ThreadPosition at) {
 #pragma unroll
-    for (int i = 0; i < kThreadM; i += kVector) {
+    for (int i = 0; i < kRows; i += kVector) {
       store_vector(a + i, load_vector(&a_tile[k][at.row + at.row_of(i)]));
     }
 #pragma unroll
-    for (int j = 0; j < kThreadN; j += kVector) {
+    for (int j = 0; j < kCols; j += kVector) {
       store_vector(b + j, load_vector(&b_tile[k][at.col + at.col_of(j)]));
     }
   }
 };
 
-// The floats of four rows of a warp, which it exchanges at a time if rows of C begin anywhere.
-constexpr int kStoreFloats = kLanesM * kWarpN;
-static_assert(kThreads / 32 * kStoreFloats * sizeof(float) <= sizeof(Tile));
+using Factors = FactorsOf<kWarpM, kWarpN>;
 
-/// This thread's 16 x 8 elements of C, as they grow.
-struct Sums {
-  alignas(16) float sum[kThreadM][kThreadN] = {};
+/// This thread's elements of C, as they grow.
+template <int kWarpRows, int kWarpCols>
+struct SumsOf {
+  using Factors = FactorsOf<kWarpRows, kWarpCols>;
+  static constexpr int kRows = Factors::kRows, kCols = Factors::kCols;
+  // The floats of four rows of a warp, which it exchanges at a time if rows of C begin anywhere.
+  static constexpr int kStoreFloats = kLanesM * kWarpCols;
+  alignas(16) float sum[kRows][kCols] = {};
 
   // snippet-begin multiply
   /// Adds the products of one k. Every other row is walked backwards: where it turns, two
@@ -168,10 +180,10 @@ struct Sums {
   /// and what an instruction has read from a register the next need not read again.
   __device__ void add_products(const Factors& f) {
 #pragma unroll
-    for (int i = 0; i < kThreadM; ++i) {
+    for (int i = 0; i < kRows; ++i) {
 #pragma unroll
-      for (int step = 0; step < kThreadN; ++step) {
-        const int j = i % 2 == 1 ? step : kThreadN - 1 - step;
+      for (int step = 0; step < kCols; ++step) {
+        const int j = i % 2 == 1 ? step : kCols - 1 - step;
         sum[i][j] += f.a[i] * f.b[j];
       }
     }
@@ -190,11 +202,11 @@ struct Sums {
     finish(c, first, col, rows, cols);
     if (is_aligned(c.data, c.ld) && n % kVector == 0) {  // no vector lies across the end of a row
 #pragma unroll
-      for (int i = 0; i < kThreadM; ++i) {
+      for (int i = 0; i < kRows; ++i) {
         if (at.row_of(i) >= rows) return;  // so are all rows after it
         float* const to = first + at.row_of(i) * c.ld;
 #pragma unroll
-        for (int j = 0; j < kThreadN; j += kVector) {
+        for (int j = 0; j < kCols; j += kVector) {
           if (at.col_of(j) < cols) store_vector(to + at.col_of(j), load_vector(sum[i] + j));
         }
       }
@@ -204,20 +216,20 @@ struct Sums {
     // One float at a time. Straight from registers a warp would store two of the eight floats in
     // each of 16 sectors. So its lanes exchange sums, and then neighbours store neighbours.
     const int lane = threadIdx.x % 32, y = lane / kLanesN, x = lane % kLanesN * kVector;
-    float* const of_warp = smem + threadIdx.x / 32 * kStoreFloats;  // [kLanesM][kWarpN]
+    float* const of_warp = smem + threadIdx.x / 32 * kStoreFloats;  // [kLanesM][kWarpCols]
     float* to = first - y * kVector * c.ld - x + lane;
     rows += y * kVector, cols += x - lane;  // from `to` on
     __syncthreads();                        // all threads have read what smem held
 #pragma unroll
-    for (int i = 0; i < kThreadM; ++i) {
+    for (int i = 0; i < kRows; ++i) {
 #pragma unroll
-      for (int j = 0; j < kThreadN; j += kVector) {
-        store_vector(of_warp + y * kWarpN + x + at.col_of(j), load_vector(sum[i] + j));
+      for (int j = 0; j < kCols; j += kVector) {
+        store_vector(of_warp + y * kWarpCols + x + at.col_of(j), load_vector(sum[i] + j));
       }
       __syncwarp();  // four rows are there
 #pragma unroll
-      for (int e = 0; e < kLanesM * kWarpN; e += 32) {
-        const int down = e / kWarpN * kVector, across = e % kWarpN;
+      for (int e = 0; e < kLanesM * kWarpCols; e += 32) {
+        const int down = e / kWarpCols * kVector, across = e % kWarpCols;
         if (at.row_of(i) + down < rows && across < cols) {
           to[down * c.ld + across] = of_warp[e + lane];
         }
@@ -259,13 +271,15 @@ struct Sums {
   template <class Function>
   __device__ void for_each(Function function) {
 #pragma unroll
-    for (int i = 0; i < kThreadM; ++i) {
+    for (int i = 0; i < kRows; ++i) {
 #pragma unroll
-      for (int j = 0; j < kThreadN; ++j) {
+      for (int j = 0; j < kCols; ++j) {
         function(sum[i][j], ThreadPosition::row_of(i), ThreadPosition::col_of(j));
       }
     }
   }
 };
+using Sums = SumsOf<kWarpM, kWarpN>;
+static_assert(kThreads / 32 * Sums::kStoreFloats * sizeof(float) <= sizeof(Tile));
 
 }  // namespace matmul

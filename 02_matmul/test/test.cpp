@@ -68,8 +68,8 @@ constexpr Border kBorders[] = {
     {"e4m3", {2200, 264, 48}, 0},
 };
 
-/// Small, and yet step stream_k takes it, and cuts its tiles, on cards of 4 to 170 multiprocessors.
-constexpr Shape kOfStream{130, 801, 101};
+/// Small, and yet step stream_k cuts its tiles on cards of 4 to 170 multiprocessors.
+constexpr Shape kOfStream{65, 301, 501};
 
 /// The same with so few rows that the step takes it, if it takes few rows only.
 Shape for_rows_of(const Step& step, Shape shape) {
@@ -81,7 +81,7 @@ Shape for_rows_of(const Step& step, Shape shape) {
 
 TEST_SUITE("step") {
   TEST_CASE("the identity times B is B, and A times the identity is A") {
-    tile::for_each_step(kLadder, [](const Step& step, DType type) {
+    tile::for_each_step(kTested, [](const Step& step, DType type) {
       auto identity = [](std::int64_t n) {
         Values values(static_cast<std::size_t>(n * n), 0.0);
         for (std::int64_t i = 0; i < n; ++i) values[static_cast<std::size_t>(i * n + i)] = 1;
@@ -99,7 +99,7 @@ TEST_SUITE("step") {
   }
 
   TEST_CASE("one element of A meets one element of B in one element of C") {
-    tile::for_each_step(kLadder, [](const Step& step, DType type) {
+    tile::for_each_step(kTested, [](const Step& step, DType type) {
       for (const Transposes transposes : transposes_of(type)) {
         const Problem p = plain(type, {40, 70, 35}, transposes);
         for (const Shape at : {Shape{0, 0, 0}, Shape{39, 69, 34}, Shape{1, 2, 3}, Shape{33, 5, 31},
@@ -115,7 +115,7 @@ TEST_SUITE("step") {
 
   TEST_CASE("integers, whose sums are exact, at all sizes and transposed") {
     tile::for_each_step(
-        kLadder,
+        kTested,
         [](const Step& step, DType type) {
           std::int64_t round = 0;
           Selection selection(step, type);
@@ -132,7 +132,7 @@ TEST_SUITE("step") {
   }
 
   TEST_CASE("alpha and beta") {
-    tile::for_each_step(kLadder, [](const Step& step, DType type) {
+    tile::for_each_step(kTested, [](const Step& step, DType type) {
       for (const float alpha : {0.f, 1.f, -0.5f, 2.25f}) {
         for (const float beta : {0.f, 1.f, -0.5f, 2.25f}) {
           for (const Shape shape : {Shape{35, 135, 17}, Shape{136, 36, 16}, Shape{5, 6, 0}}) {
@@ -154,7 +154,7 @@ TEST_SUITE("step") {
 
   TEST_CASE("scales of A and of B, which alpha and the activation meet") {
     tile::for_each_step(
-        kLadder,
+        kTested,
         [](const Step& step, DType type) {
           if (type != DType::e4m3) return;  // no other has them
           Problem p = scaled(plain(type, {37, 53, 200}), -1.5f, 0.5f);
@@ -182,7 +182,7 @@ TEST_SUITE("step") {
 
   TEST_CASE("no rows, no columns, nothing to sum") {
     tile::for_each_step(
-        kLadder,
+        kTested,
         [](const Step& step, DType type) {
           for (const Transposes transposes : transposes_of(type)) {
             for (const Shape shape : {Shape{0, 5, 7}, Shape{5, 0, 7}, Shape{0, 0, 0},
@@ -198,7 +198,7 @@ TEST_SUITE("step") {
   }
 
   TEST_CASE("NaN and infinity stay in their row of A, or their column of B") {
-    tile::for_each_step(kLadder, [](const Step& step, DType type) {
+    tile::for_each_step(kTested, [](const Step& step, DType type) {
       Selection selection(step, type);
       for (const Transposes transposes : transposes_of(type)) {
         const Problem p = plain(type, for_rows_of(step, {131, 133, 19}), transposes);
@@ -223,7 +223,7 @@ TEST_SUITE("step") {
   }
 
   TEST_CASE("denormals, zeros and large numbers") {
-    tile::for_each_step(kLadder, [](const Step& step, DType type) {
+    tile::for_each_step(kTested, [](const Step& step, DType type) {
       // With one product to a sum small ones show, with many the large ones hide them. In fp16 some
       // sums overflow, as C's type and not in the sum.
       for (const std::int64_t k : {1, 3, 97}) {
@@ -238,7 +238,7 @@ TEST_SUITE("step") {
   }
 
   TEST_CASE("random values with mean zero") {
-    tile::for_each_step(kLadder, [](const Step& step, DType type) {
+    tile::for_each_step(kTested, [](const Step& step, DType type) {
       Selection selection(step, type);
       for (const Transposes transposes : transposes_of(type)) {
         // The first, which is always selected, is one that every step's own kernel takes.
@@ -253,7 +253,7 @@ TEST_SUITE("step") {
   }
 
   TEST_CASE("random values that are all positive") {
-    tile::for_each_step(kLadder, [](const Step& step, DType type) {
+    tile::for_each_step(kTested, [](const Step& step, DType type) {
       for (const Shape shape : {Shape{33, 35, 1025}, Shape{129, 130, 64}}) {
         const Problem p = plain(type, shape);
         check_step(
@@ -267,7 +267,7 @@ TEST_SUITE("step") {
   TEST_CASE("C's products with its gradient are those of A and B with theirs") {
     // C = A B, so <dC, A B> = <dC Bᵀ, A> = <Aᵀ dC, B>, on integers bit for bit.
     tile::for_each_step(
-        kLadder,
+        kTested,
         [](const Step& step, DType type) {
           CAPTURE(step.name);
           if (type == DType::e4m3) return;  // has no transposed products
@@ -308,7 +308,7 @@ TEST_SUITE("step") {
   TEST_CASE("sums so long that blocks may share them") {
     // Of 64 terms these are 16, 9, 34 and 25 parts, the last one not whole: for 4, 2, 8 and 6
     // blocks of step split_k, which do not all have as many.
-    tile::for_each_step(kLadder, [](const Step& step, DType type) {
+    tile::for_each_step(kTested, [](const Step& step, DType type) {
       std::vector<Shape> shapes{{24, 136, 1000}, {37, 16, 520}, {131, 8, 2120}, {16, 13, 1544}};
       if (step.name == "stream_k") shapes = {kOfStream};
       Selection selection(step, type);
@@ -327,15 +327,21 @@ TEST_SUITE("step") {
 
   TEST_CASE("shares of k: as many as are fastest, also where the last is not whole") {
     tile::for_each_step(
-        kLadder,
+        kTested,
         [](const Step& step, DType type) {
           if (step.name != "shares") return;
           std::set<std::int64_t> counts;
+          std::set<int> columns;
           std::size_t turn = 0;
-          for (const Shape shape : {Shape{24, 136, 1000}, Shape{37, 17, 1999}, Shape{131, 8, 2125},
-                                    Shape{128, 128, 4096}, Shape{16, 300, 777}}) {
+          std::vector<Shape> shapes{
+              {24, 136, 1000}, {37, 17, 1999}, {131, 8, 2125}, {128, 128, 4096}, {16, 300, 777}};
+          // On a card of 132 multiprocessors the only one in tiles of 64 x 128.
+          if (!tile::device().simulated) shapes.push_back({100, 500, 5001});
+          for (const Shape shape : shapes) {
             const Problem p = plain(type, shape, kTransposes[turn++ % 4]);
-            counts.insert(k_shares(p, tile::device().multiprocessors));
+            const SharePlan plan = share_plan(p, tile::device().multiprocessors);
+            counts.insert(plan.shares);
+            if (!is_few_rows(p)) columns.insert(plan.columns);
             check_step(step, p, integers(p), Sums::exact);
             Problem all = scaled(padded(p, {1, 2, 3}), 0.1f, -3.7f);
             all.activation = Activation::gelu;
@@ -358,20 +364,21 @@ TEST_SUITE("step") {
           }
           CHECK(*counts.begin() > 1);
           CHECK(counts.size() > 1);
+          CHECK(columns.size() == 2);
         },
         tile::OwnKernel::need_not_run);
   }
 
   TEST_CASE("a line of iterations in pieces: tiles of both sizes, whole and cut, any rows") {
     tile::for_each_step(
-        kLadder,
+        kTested,
         [](const Step& step, DType type) {
           if (step.name != "stream_k") return;
           // On the CPU device's card eight pieces with tiles of 128 rows, or 16 with 64. Of a tile
           // one to 16 pieces have a part; a piece has parts of up to three tiles.
           std::vector<Shape> shapes{{128, 1152, 320}, {129, 1150, 330}, {1030, 140, 640},
                                     {64, 100, 2000},  {37, 150, 1999},  {130, 150, 700},
-                                    {200, 390, 13},   {64, 512, 160},   {300, 260, 1021}};
+                                    {200, 390, 13},   {128, 1024, 160}, {300, 260, 1021}};
           // On a card of 132 multiprocessors a few pieces to a tile, and a few tiles to a piece.
           if (!tile::device().simulated) shapes = {{1001, 999, 1003}, {777, 1555, 333}};
           std::set<std::pair<bool, bool>> plans;
@@ -396,7 +403,7 @@ TEST_SUITE("step") {
 
   TEST_CASE("rows that begin anywhere are copied to where they begin at 16 bytes") {
     tile::for_each_step(
-        kLadder,
+        kTested,
         [](const Step& step, DType type) {
           if (!step.workspace_bytes || !step.needs.contains(tile::Feature::tma)) return;
           const std::int64_t uses = kUsesForCopy;
@@ -423,7 +430,7 @@ TEST_SUITE("step") {
   }
 
   TEST_CASE("many tiles along each extent") {
-    tile::for_each_step(kLadder, [](const Step& step, DType type) {
+    tile::for_each_step(kTested, [](const Step& step, DType type) {
       std::vector<Shape> shapes{{587, 9, 33}, {9, 799, 17},   {2, 3, 1023},   {1025, 2, 3},
                                 {3, 1025, 1}, {259, 385, 41}, {1303, 261, 9}, {131, 1303, 5}};
       if (!tile::device().simulated) {
@@ -444,7 +451,7 @@ TEST_SUITE("step") {
 
   TEST_CASE("each step's own borders: all stages three times, tiles beyond a group, two shapes") {
     tile::for_each_step(
-        kLadder,
+        kTested,
         [](const Step& step, DType type) {
           for (const Border& border : kBorders) {
             if (step.name != border.step) continue;
@@ -475,7 +482,7 @@ TEST_SUITE("step") {
     // 128 x 128 of all steps at least, and of the last of those for 16 bits its small and its large
     // ones; more of them than the CPU device's card takes at one time; and ten along k, so that a
     // ring of four stages turns over twice.
-    tile::for_each_step(kLadder, [](const Step& step, DType type) {
+    tile::for_each_step(kTested, [](const Step& step, DType type) {
       const Problem many = plain(type, {64, 1280, 160});
       check_step(step, many, integers(many), Sums::exact);
       const std::int64_t extent = tile::size_bytes(type) == 2 ? 256 : 128;  // large tiles or not
@@ -499,7 +506,7 @@ TEST_SUITE("step") {
   }
 
   TEST_CASE("pointers and rows aligned in every way") {
-    tile::for_each_step(kLadder, [](const Step& step, DType type) {
+    tile::for_each_step(kTested, [](const Step& step, DType type) {
       std::vector<Three> offsets{{0, 0, 0}, {1, 0, 0}, {0, 1, 0}, {0, 0, 1},
                                  {1, 1, 1}, {3, 3, 3}, {0, 2, 3}, {4, 4, 4}};
       const std::int64_t vector = vector_length(type);
@@ -533,7 +540,7 @@ TEST_SUITE("step") {
     // A step that reads past a matrix, even for values that do not matter, meets a bad address. A
     // GPU's pages have 2 MiB; the CPU device's check build knows where each allocation ends.
     const std::int64_t far = std::int64_t{1} << (tile::device().simulated ? 17 : 21);
-    tile::for_each_step(kLadder, [far](const Step& step, DType type) {
+    tile::for_each_step(kTested, [far](const Step& step, DType type) {
       Selection selection(step, type);
       for (const std::int64_t ld : {far, far + 1}) {
         auto check = [&](Shape shape, Transposes transposes) {
@@ -560,7 +567,7 @@ TEST_SUITE("step") {
   }
 
   TEST_CASE("repeated runs give the same bytes") {
-    tile::for_each_step(kLadder, [](const Step& step, DType type) {
+    tile::for_each_step(kTested, [](const Step& step, DType type) {
       CAPTURE(step.name);
       // The second one has so few tiles that blocks may share their sums.
       for (const Shape shape : {Shape{259, 133, 131}, Shape{40, 24, 2120}, kOfStream}) {

@@ -82,7 +82,7 @@ void check_arguments_of_8_bits(const Step& step) {
 
 TEST_SUITE("step") {
   TEST_CASE("bad arguments are refused by name and nothing is written") {
-    tile::for_each_step(kLadder, [](const Step& step, DType type) {
+    tile::for_each_step(kTested, [](const Step& step, DType type) {
       CAPTURE(step.name);
       if (type == DType::e4m3) return check_arguments_of_8_bits(step);
       const Problem good = plain(type, {9, 7, 5});
@@ -253,7 +253,7 @@ TEST_SUITE("launch") {
     // A stream that does not exist shows both.
     if (!tile::device().simulated) return tile::skip("a GPU's driver may crash on such a stream");
     tile::for_each_step(
-        kLadder,
+        kTested,
         [](const Step& step, DType type) {
           CAPTURE(step.name);
           for (const Transposes transposes : transposes_of(type)) {
@@ -262,7 +262,7 @@ TEST_SUITE("launch") {
             DeviceBuffer c = DeviceBuffer::output("c", layout_c(p), Poison::unwritten_nan);
             int no_stream = 0;
             const Status status =
-                run(kLadder, step.number, p, {a.raw(), a.raw(), c.raw()}, &no_stream);
+                run(kTested, step.number, p, {a.raw(), a.raw(), c.raw()}, &no_stream);
             CHECK(status.code == tile::Code::device_error);
             const bool named =
                 status.message.find("cudaErrorInvalidResourceHandle") != std::string::npos;

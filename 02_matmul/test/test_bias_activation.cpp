@@ -27,7 +27,7 @@ Inputs small_integers(const Problem& p) {
 TEST_SUITE("step") {
   TEST_CASE("bias, activation, alpha and beta in pairs, where the sums are exact") {
     tile::for_each_step(
-        kLadder,
+        kTested,
         [](const Step& step, DType type) {
           // Tiles of all steps: a part of one, whole ones, several; and for two steps the last of
           // these needs tiles of 192 columns, and for one the third those of 256.
@@ -72,7 +72,7 @@ TEST_SUITE("step") {
   }
 
   TEST_CASE("bias and activation of random values") {
-    tile::for_each_step(kLadder, [](const Step& step, DType type) {
+    tile::for_each_step(kTested, [](const Step& step, DType type) {
       for (const Activation activation : kActivations) {
         for (const Transposes transposes : {kTransposes[0], kTransposes[3]}) {
           for (const float beta : {0.f, -3.7f}) {
@@ -91,7 +91,7 @@ TEST_SUITE("step") {
     // All rows of A are the same, and so are all rows of the product: less its rounded value it is
     // what rounding took away, of which a second rounding would leave nothing.
     tile::for_each_step(
-        kLadder,
+        kTested,
         [](const Step& step, DType type) {
           if (step.rounds_twice || type == DType::e4m3) return;
           const struct {
@@ -120,7 +120,7 @@ TEST_SUITE("step") {
 
   TEST_CASE("activations over their range") {
     // Each element of C is one of A, plus 0.
-    tile::for_each_step(kLadder, [](const Step& step, DType type) {
+    tile::for_each_step(kTested, [](const Step& step, DType type) {
       for (const Activation activation : kActivations) {
         for (const double range : {1.0, 8.0, 60.0}) {
           const Problem p = activated(plain(type, {1025, 9, 1}), activation);
@@ -135,7 +135,7 @@ TEST_SUITE("step") {
   }
 
   TEST_CASE("NaN and infinity stay through bias and activation") {
-    tile::for_each_step(kLadder, [](const Step& step, DType type) {
+    tile::for_each_step(kTested, [](const Step& step, DType type) {
       for (const Activation activation : kActivations) {
         const Problem p = activated(plain(type, {37, 45, 9}), activation);
         Inputs in{tile::uniform(p.m * p.k, type, 10, 0.5, 1),
@@ -155,7 +155,7 @@ TEST_SUITE("step") {
 
   TEST_CASE("C overflows with the bias, or before an activation makes it 0") {
     tile::for_each_step(
-        kLadder,
+        kTested,
         [](const Step& step, DType type) {
           if (type == DType::e4m3) return;  // its products do not come near C's greatest number
           for (const Activation activation : kActivations) {
@@ -171,7 +171,7 @@ TEST_SUITE("step") {
   }
 
   TEST_CASE("bias and C aligned in every way") {
-    tile::for_each_step(kLadder, [](const Step& step, DType type) {
+    tile::for_each_step(kTested, [](const Step& step, DType type) {
       for (const std::int64_t n : {136, 133}) {
         for (const std::int64_t offset : {0, 1, 2, 3, 4, 5, 8}) {
           for (const std::int64_t padding :

@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <array>
 #include <cmath>
 #include <limits>
 #include <span>
@@ -180,6 +181,21 @@ inline tile::Expected expected_of(const Step& step, const Problem& p, const Inpu
   expected.value = without_negative_zeros(tile::rounded(expected.value, type_of_c(p)));
   return expected;
 }
+
+// Step stream_k is the fastest where C has many tiles, and k is long. Here it takes all that its
+// kernel can compute.
+inline const auto kTestedSteps = [] {
+  auto steps = std::to_array(kSteps);
+  for (Ladder::Step& step : steps) {
+    if (step.name == "stream_k") step.takes = can_stream_k;
+  }
+  return steps;
+}();
+inline const Ladder kTested{.name = kLadder.name,
+                            .kernels = kLadder.kernels,
+                            .steps = kTestedSteps,
+                            .validate = kLadder.validate,
+                            .is_empty = kLadder.is_empty};
 
 /// A problem that the step's own kernel takes, if rows that begin at multiples of 16 bytes are all
 /// that it lacks: TMA copies no others. Of a short k step split_k takes what TMA does not store.
