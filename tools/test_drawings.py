@@ -364,7 +364,7 @@ class Matmul(WithSource):
         self.assertEqual(matmul.of(ROOT, "tiles.cuh"),
                          {"kTileM": 128, "kTileN": 128, "kTileK": 8, "kWarpM": 64, "kWarpN": 64,
                           "kLanesM": 4, "kLanesN": 8, "kThreadM": 16, "kThreadN": 8, "kWarpsN": 2,
-                          "kThreads": 128, "kVector": 4, "kPitch": 132, "kStoreFloats": 256})
+                          "kThreads": 128, "kVector": 4, "kPitch": 132})
         self.assertEqual(matmul.of(ROOT, "step3_shared_tile.cu"), {"kTile": 32})
         step4 = matmul.of(ROOT, "step4_register_tile.cu")
         self.assertEqual((step4["kThreadM"], step4["kThreads"], step4["kPitch"]), (8, 256, 132))
@@ -398,8 +398,9 @@ class Matmul(WithSource):
 
     def test_steps_5_and_6(self):
         self.holds("tiles.cuh",
-                   "row = warp / kWarpsN * kWarpM + lane / kLanesN * kVector;",
-                   "col = warp % kWarpsN * kWarpN + lane % kLanesN * kVector;",
+                   "row = warp / kWarpsN * warp_rows + lane / kLanesN * kVector;",
+                   "ThreadPosition(int warp_rows = kWarpM, int warp_cols = kWarpN)",
+                   "col = warp % kWarpsN * warp_cols + lane % kLanesN * kVector;",
                    "return i / kVector * kLanesM * kVector + i % kVector;",
                    "return j / kVector * kLanesN * kVector + j % kVector;")
         self.every_element_once(matmul.step5_elements, matmul.of(ROOT, "tiles.cuh"))
