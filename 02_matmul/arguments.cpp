@@ -287,12 +287,15 @@ static double cycles(const Problem& p, const TileCost& tile, std::int64_t shares
 SharePlan share_plan(const Problem& p, int multiprocessors) {
   SharePlan best{};
   const auto try_tiles = [&](const TileCost& tile) {
-    // All shares run at one time, and each has two parts of 16 of k at least.
-    const std::int64_t fit = std::int64_t{multiprocessors} * tile.at_once / count_tiles(p, tile);
-    const std::int64_t most = has_product(p) ? std::min(fit, (p.k - 1) / 32 + 1) : 1;
-    for (std::int64_t shares = 1; shares == 1 || shares <= most; ++shares) {
+    const std::int64_t parts = has_product(p) ? (p.k + 15) / 16 : 1,
+                       fit = std::int64_t{multiprocessors} * tile.at_once / count_tiles(p, tile);
+    // More shares only if the longest becomes shorter; and no more than run at one time.
+    for (std::int64_t shares = 1; shares == 1 || shares <= fit;) {
       const double time = cycles(p, tile, shares, multiprocessors);
       if (best.shares == 0 || time < best.cycles) best = {tile.columns, shares, time};
+      const std::int64_t longest = (parts + shares - 1) / shares;
+      if (longest <= 2) break;
+      shares = (parts + longest - 2) / (longest - 1);
     }
   };
   if (is_few_rows(p)) {
