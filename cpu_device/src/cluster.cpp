@@ -173,7 +173,7 @@ void Cluster::begin_barriers() {
   }
 }
 
-void Cluster::arrive(Block& block, Site site) {
+void Cluster::arrive(Block& block, Site site, bool relaxed) {
   if (phase_ == 0) begin_barriers();
   Member& member = members_[block.rank()];
   const uint32_t thread = block.current_thread();
@@ -183,7 +183,7 @@ void Cluster::arrive(Block& block, Site site) {
   }
   same_place(block, member.arrival[thread / kLanes], phase_, "arrive at the barrier", site);
   member.arrived_in[thread] = phase_;
-  if constexpr (kChecking) check::cluster_arrived();
+  if constexpr (kChecking) check::cluster_arrived(relaxed);
   if (++arrived_ == launch_.threads * size()) complete();
 }
 
@@ -359,6 +359,10 @@ void* map_to_block_of_cluster(const void* shared, unsigned rank, Site site) {
 
 void cluster_arrive(Site site) {
   cluster_of_caller("barrier.cluster.arrive", site).arrive(*current_block, site);
+}
+
+void cluster_arrive_relaxed(Site site) {
+  cluster_of_caller("barrier.cluster.arrive", site).arrive(*current_block, site, true);
 }
 
 void cluster_wait(Site site) {

@@ -29,7 +29,7 @@ class Cluster {
   Failure run(uint64_t number);
 
   // What device code calls, from within run(): a thread of `block`.
-  void arrive(Block& block, Site site);
+  void arrive(Block& block, Site site, bool relaxed = false);
   void wait(Block& block, const char* name, Site site);
   /// The current thread waits until wake_from(), at an mbarrier in its block.
   void park_at(Block& block, const void* mbarrier, const char* name, Site site);

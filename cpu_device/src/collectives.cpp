@@ -3,6 +3,8 @@
 #include <bit>
 
 #include "block.hpp"
+#include "cpu_device/elect.h"
+#include "cpu_device/tensor.h"
 
 namespace cpu_device {
 namespace {
@@ -52,6 +54,11 @@ uint32_t ballot_of(const WarpExchange& x, uint32_t lanes) {
   for_each_lane(lanes,
                 [&](uint32_t lane) { ballot |= static_cast<uint32_t>(x.value[lane]) << lane; });
   return ballot;
+}
+
+void elect(WarpExchange& x, uint32_t lanes) {
+  const auto lowest = static_cast<uint32_t>(std::countr_zero(lanes));
+  for_each_lane(lanes, [&](uint32_t lane) { x.result[lane] = lane == lowest; });
 }
 
 void give_all(WarpExchange& x, uint32_t lanes, uint64_t result) {
@@ -128,5 +135,11 @@ const WarpCall kReduceMaxUnsigned{"__reduce_max_sync()", reduce<uint32_t, greate
 const WarpCall kReduceAnd{"__reduce_and_sync()", reduce<uint32_t, bit_and>};
 const WarpCall kReduceOr{"__reduce_or_sync()", reduce<uint32_t, bit_or>};
 const WarpCall kReduceXor{"__reduce_xor_sync()", reduce<uint32_t, bit_xor>};
+
+bool elect_one(Site site) {
+  static constexpr WarpCall kElect{"elect.sync", elect};
+  require_capability(kElect.name, 90, site);
+  return warp_collective(kElect, ~0u, 0, 0, site) != 0;
+}
 
 }  // namespace cpu_device

@@ -473,6 +473,80 @@ __global__ void use_after_use(const ClusterMemory m) {
   m.out[own_element()] = 1;
 }
 
+// A relaxed arrival tells of mbarriers, to all blocks and to the own one, if they are initialised
+// before it.
+template <bool kMistake>
+__global__ void init_after_relaxed(const ClusterMemory m) {
+  __shared__ Mbarrier barriers[2];
+  const unsigned t = threadIdx.x;
+  if (!kMistake && t % 32 == 0) mbarrier_init(&barriers[t / 32], kThreads);
+  cluster_arrive_relaxed();
+  if (kMistake && t % 32 == 0) {
+    mbarrier_init(&barriers[t / 32], kThreads);  // [init_after_relaxed.init]
+  }
+  cluster_wait();
+  mbarrier_arrive(&barriers[0], next_rank());  // [init_after_relaxed.use]
+  mbarrier_arrive(&barriers[1]);
+  mbarrier_wait(&barriers[0], 0);
+  mbarrier_wait(&barriers[1], 0);
+  m.out[own_element()] = 1;
+  cluster_sync();
+}
+
+// It tells of nothing else that was written, though that was before.
+template <bool kMistake>
+__global__ void relaxed_for_release(const ClusterMemory m) {
+  __shared__ Mbarrier barrier;
+  __shared__ int numbers[kThreads];
+  const unsigned t = threadIdx.x;
+  numbers[t] = static_cast<int>(t);  // [relaxed_for_release.write]
+  __syncthreads();
+  if (t == 0) mbarrier_init(&barrier, 1);
+  kMistake ? cluster_arrive_relaxed() : cluster_arrive();
+  cluster_wait();
+  if (t == 0) mbarrier_arrive(&barrier, next_rank());
+  mbarrier_wait(&barrier, 0);
+  const int* next = in_block_of_cluster(numbers, next_rank());
+  m.out[own_element()] = next[t];  // [relaxed_for_release.read]
+  cluster_sync();
+}
+
+// And not to the own block either.
+template <bool kMistake>
+__global__ void relaxed_in_the_block(const ClusterMemory m) {
+  __shared__ int numbers[kThreads];
+  const unsigned t = threadIdx.x;
+  numbers[t] = static_cast<int>(t);  // [relaxed_in_the_block.write]
+  kMistake ? cluster_arrive_relaxed() : cluster_arrive();
+  cluster_wait();
+  m.out[own_element()] = numbers[(t + 32) % kThreads];  // [relaxed_in_the_block.read]
+}
+
+// What was told before a relaxed arrival stays known, also to who waits for its phase when others
+// have arrived in the next one. The atomic makes them wait so long, and tells nothing.
+template <bool kMistake>
+__global__ void write_before_relaxed(const ClusterMemory m) {
+  __shared__ int numbers[kThreads];
+  const unsigned t = threadIdx.x;
+  int* arrived = &m.counts[blockIdx.x / kClusterSize];
+  const bool writes = cluster_rank() == 0;
+  if (!kMistake && writes) numbers[t] = 7;
+  cluster_sync();
+  if (kMistake && writes) numbers[t] = 7;  // [write_before_relaxed.write]
+  cluster_arrive_relaxed();
+  if (writes) {
+    cluster_wait();
+    cluster_arrive();
+    atomicAdd(arrived, 1);
+  } else {
+    while (atomicAdd(arrived, 0) < static_cast<int>(kThreads)) continue;
+    cluster_wait();
+    m.out[own_element()] = in_block_of_cluster(numbers, 0)[t];  // [write_before_relaxed.read]
+    cluster_arrive();
+  }
+  cluster_wait();
+}
+
 // What is written after the arrival is not known to the threads that have waited for it.
 template <bool kMistake>
 __global__ void write_after_mbarrier(const ClusterMemory m) {
@@ -604,6 +678,10 @@ constexpr ClusterPair kPairs[] = {
     PAIR(ready_without_fence),
     PAIR(use_at_once),
     PAIR(use_after_use),
+    PAIR(init_after_relaxed),
+    PAIR(relaxed_for_release),
+    PAIR(relaxed_in_the_block),
+    PAIR(write_before_relaxed),
     PAIR(write_after_mbarrier),
     PAIR(two_buffers),
     PAIR(tell_what_was_read),

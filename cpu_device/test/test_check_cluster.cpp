@@ -121,6 +121,9 @@ const std::string kNoOrder =
     "  blocks of one launch have no order; missing: atomics for both, or a second launch, or an "
     "atomic that tells of the first, with a __threadfence() before it and after it";
 
+const std::string kOnlyMbarriers =
+    "; cluster_arrive_relaxed() tells only of the initialisation of mbarriers";
+
 const Case kCases[] = {
     {"write_at_once",
      cudaErrorIllegalAddress,
@@ -299,6 +302,37 @@ const Case kCases[] = {
       {"thread # uses barrier, which thread 0 wrote: a race\n  written at [use_after_use.init]\n  "
        "used at [use_after_use.wait]\n  missing: a __syncthreads() between the write and the use",
        [](const Numbers& n) { return n[0] >= 32; }}}},
+    {"init_after_relaxed",
+     cudaErrorLaunchFailure,
+     {{"thread # uses barriers[0] of block (#, 0, 0), which block (#, 0, 0)'s thread 0 wrote: a "
+       "race\n  written at [init_after_relaxed.init]\n  used at [init_after_relaxed.use]\n  "
+       "missing: a cluster_sync() between the write and the use",
+       [](const Numbers& n) { return n[1] == n[2] && n[1] == next(n[3]); }}}},
+    {"relaxed_for_release",
+     cudaErrorLaunchFailure,
+     {{"thread # reads numbers[#] of block (#, 0, 0), which block (#, 0, 0)'s thread # wrote: a "
+       "race\n  written at [relaxed_for_release.write]\n  read at [relaxed_for_release.read]\n  "
+       "missing: a cluster_sync() between the write and the read" +
+           kOnlyMbarriers,
+       [](const Numbers& n) {
+         return n[0] == n[1] && n[2] == n[3] && n[4] == n[0] && n[2] == next(n[5]);
+       }}}},
+    {"relaxed_in_the_block",
+     cudaErrorLaunchFailure,
+     {{"thread # reads numbers[#], which thread # wrote: a race\n  written at "
+       "[relaxed_in_the_block.write]\n  read at [relaxed_in_the_block.read]\n  missing: a "
+       "__syncthreads() between the write and the read" +
+           kOnlyMbarriers,
+       [](const Numbers& n) { return n[1] == n[2] && n[1] == (n[0] + 32) % 64; }}}},
+    {"write_before_relaxed",
+     cudaErrorLaunchFailure,
+     {{"thread # reads numbers[#] of block (#, 0, 0), which block (#, 0, 0)'s thread # wrote: a "
+       "race\n  written at [write_before_relaxed.write]\n  read at "
+       "[write_before_relaxed.read]\n  missing: a cluster_sync() between the write and the read" +
+           kOnlyMbarriers,
+       [](const Numbers& n) {
+         return n[0] == n[1] && n[2] == n[3] && n[4] == n[0] && n[2] == n[5] / 4 * 4;
+       }}}},
     {"write_after_mbarrier",
      cudaErrorLaunchFailure,
      {{"thread # reads slots[#], which thread # wrote: a race\n  written at "

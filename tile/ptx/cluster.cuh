@@ -22,6 +22,7 @@ inline constexpr int kMaxBlocksOfCluster = 16;
 
 namespace tile::ptx {
 using cpu_device::cluster_arrive;
+using cpu_device::cluster_arrive_relaxed;
 using cpu_device::cluster_rank;
 using cpu_device::cluster_size;
 using cpu_device::cluster_sync;
@@ -89,6 +90,20 @@ __device__ __forceinline__ T* in_block_of_cluster(T* shared, unsigned rank) {
 __device__ __forceinline__ void cluster_arrive() {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+#else
+  __trap();
+#endif
+}
+
+/// The same arrival, but what the thread has written stays unknown, in its own block as well. The
+/// mbarriers that it has initialised are known to all who have waited: mbarrier_init() has a fence
+/// of its own for them. So it is for the barrier after that initialisation, where cluster_arrive()
+/// would wait until all that the thread has written is visible to the whole GPU.
+///     barrier.cluster.arrive.relaxed.aligned;
+/// https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-barrier-cluster
+__device__ __forceinline__ void cluster_arrive_relaxed() {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 #else
   __trap();
 #endif

@@ -43,9 +43,10 @@ struct Mbarrier {
 };
 
 /// Initialises the mbarrier, by one thread of its block, before any thread uses it: it is visible
-/// to the block after a __syncthreads(), to the cluster after a cluster_sync(). Each phase takes
-/// `arrivals`, 1 to 2^20 - 1. The fence makes it visible also to instructions that do not reach it
-/// by ordinary loads and stores, such as st.async of other blocks.
+/// to the block after a __syncthreads(), to the cluster after a cluster_sync(), or after
+/// cluster_arrive_relaxed() and cluster_wait(). Each phase takes `arrivals`, 1 to 2^20 - 1. The
+/// fence makes it visible also to instructions that do not reach it by ordinary loads and stores,
+/// such as st.async of other blocks.
 ///     mbarrier.init.shared::cta.b64 [a], arrivals;
 ///     fence.mbarrier_init.release.cluster;
 /// https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-mbarrier-init

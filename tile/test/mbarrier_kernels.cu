@@ -71,7 +71,8 @@ __global__ void free_kernel(int items, int* out) {
     mbarrier_init(&full[t], 1);
     mbarrier_init(&empty[t], size);
   }
-  cluster_sync();
+  cluster_arrive_relaxed();
+  cluster_wait();
   for (int i = 0; i < items; ++i) {
     const int slot = i % 2, parity = i / 2 % 2;
     if (t == 0) mbarrier_arrive_expect(&full[slot], sizeof slots[0]);

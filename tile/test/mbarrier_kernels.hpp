@@ -19,7 +19,8 @@ tile::Status send_to_all(unsigned blocks, unsigned cluster, int words, int* out)
 tile::Status hand_on_async(unsigned blocks, unsigned cluster, int rounds, int* out);
 
 /// A ring of two slots in each block of a cluster: block 0 fills those of all, once all have
-/// arrived at its mbarrier because they have read. out[(b * items + i) * 64 + t]: i * 100 + t.
+/// arrived at its mbarrier because they have read. A relaxed arrival has told of the mbarriers.
+/// out[(b * items + i) * 64 + t]: i * 100 + t.
 tile::Status free_by_arrivals(unsigned cluster, int items, int* out);
 
 }  // namespace ptx_test

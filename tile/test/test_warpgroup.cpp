@@ -1,6 +1,7 @@
 // Named barriers, and registers that warpgroups pass to one another.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "harness/test_main.hpp"
@@ -33,6 +34,28 @@ TEST_SUITE("warpgroup") {
       for (int t = 0; t < 64; ++t) expected.push_back(rounds * ((t + 1) % 64));
     }
     CHECK(out.download() == expected);
+  }
+
+  TEST_CASE("one lane of each warp is elected, the same one each time") {
+    if (tile::device().capability < 90) {
+      tile::skip("elect.sync needs compute capability 9.0");
+      return;
+    }
+    for (const int threads : {32, 96, 256, 1024}) {
+      CAPTURE(threads);
+      const int blocks = 3;
+      const DeviceVector<int> out("out", Ints(static_cast<std::size_t>(blocks) * threads, -1));
+      require(elect_lanes(blocks, threads, out.data()));
+      const Ints got = out.download();
+      for (std::size_t first = 0; first < got.size(); first += 32) {
+        CAPTURE(first);
+        const Ints lanes(got.begin() + static_cast<std::ptrdiff_t>(first),
+                         got.begin() + static_cast<std::ptrdiff_t>(first) + 32);
+        const bool again = first % static_cast<std::size_t>(threads) / 32 % 2 == 1;
+        CHECK(std::ranges::count(lanes, again ? 3 : 1) == 1);
+        CHECK(std::ranges::count(lanes, 0) == 31);
+      }
+    }
   }
 
   TEST_CASE("one warpgroup gives up registers, and two take them") {

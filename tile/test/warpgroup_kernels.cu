@@ -3,6 +3,7 @@
 #include <cuda_runtime.h>
 
 #include "tile/host/cuda_check.hpp"
+#include "tile/ptx/elect.cuh"
 #include "tile/ptx/warpgroup.cuh"
 
 namespace ptx_test {
@@ -44,6 +45,13 @@ __global__ void groups_kernel(int rounds0, int rounds1, int* out) {
   out[threadIdx.x] = sum;
 }
 
+// All warps elect a lane, then the odd ones again.
+__global__ void elect_kernel(int* out) {
+  int elected = elect_one();
+  if (threadIdx.x / 32 % 2 == 1) elected += 2 * elect_one();
+  out[blockIdx.x * blockDim.x + threadIdx.x] = elected;
+}
+
 __global__ void __launch_bounds__(384, 1) registers_kernel(int* out) {
   if (threadIdx.x < tile::kWarpgroup) {
     setmaxnreg_dec<24>();
@@ -65,6 +73,11 @@ tile::Status pass_by_named_barriers(int items, int* out) {
 tile::Status meet_in_groups(int rounds0, int rounds1, int* out) {
   groups_kernel<<<1, 128>>>(rounds0, rounds1, out);
   return tile::launch_status("groups_kernel");
+}
+
+tile::Status elect_lanes(int blocks, int threads, int* out) {
+  elect_kernel<<<blocks, threads>>>(out);
+  return tile::launch_status("elect_kernel");
 }
 
 tile::Status move_registers(int* out) {

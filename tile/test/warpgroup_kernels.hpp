@@ -13,6 +13,10 @@ tile::Status pass_by_named_barriers(int items, int* out);
 /// all but the last, which has that of thread 0.
 tile::Status meet_in_groups(int rounds0, int rounds1, int* out);
 
+/// Each warp elects a lane, and each odd warp of a block does so again. out[thread]: 1 if it was
+/// elected the first time, and 2 more if the second time.
+tile::Status elect_lanes(int blocks, int threads, int* out);
+
 /// Warpgroup 0 gives up registers, and the two others take them. out[t]: the sum of 0 to t % 50.
 tile::Status move_registers(int* out);
 

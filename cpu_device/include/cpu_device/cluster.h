@@ -22,6 +22,8 @@ T* in_block_of_cluster(T* shared, unsigned rank, Site site = Site::here()) {
 /// The barrier of the cluster. Threads that have ended are not waited for (PTX ISA, "exit"). A
 /// thread arrives once and waits once in turn, and all lanes of its warp at the same place.
 void cluster_arrive(Site site = Site::here());
+/// Tells nothing of what the thread has done, but for the mbarriers that it has initialised.
+void cluster_arrive_relaxed(Site site = Site::here());
 void cluster_wait(Site site = Site::here());
 void cluster_sync(Site site = Site::here());
 

@@ -92,15 +92,17 @@ cudaError_t error_of_finding();
 /// All threads of the block have arrived at a barrier.
 void barrier_passed();
 /// The current thread has arrived at the barrier of its cluster; all threads have; the current
-/// thread has waited for that phase, counted from 1.
-void cluster_arrived();
+/// thread has waited for that phase, counted from 1. A relaxed arrival tells of nothing but the
+/// mbarriers that the thread has initialised.
+void cluster_arrived(bool relaxed);
 void cluster_completed();
 void cluster_waited(uint32_t phase);
 /// Lanes of one warp have synchronised: __syncwarp orders memory, shuffles and votes do not.
 void warp_synchronised(uint32_t warp, uint32_t lanes);
 
 // ---- Called by mbarriers (mbarrier.cpp) ----
-/// Forgets an mbarrier that was in the same place before.
+/// The current thread has, which has been checked as a write. Forgets an mbarrier that was in the
+/// same place before.
 void mbarrier_initialised(uintptr_t barrier);
 /// The current thread has arrived, or has sent bytes. The bytes of a load publish nothing else that
 /// it has done.
@@ -219,6 +221,8 @@ const Stamp* unfenced_writer(const Word& word, uint8_t bytes);
 Stamp current_stamp(const Access& access);
 /// Whether the current thread knows that this block of its cluster has begun.
 bool knows_of_begin(uint32_t rank);
+/// Whether its thread has made a relaxed arrival at the barrier of its cluster since.
+bool arrived_relaxed_after(const Stamp& stamp);
 /// Whether any thread of the block knows of this access of another block.
 bool is_known_to_block(uint32_t rank, const Stamp& stamp);
 /// An atomic has accessed the location. If it reads, this thread now knows what was released there;

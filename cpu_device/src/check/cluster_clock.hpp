@@ -2,7 +2,8 @@
 // thread has done, and all that its block had done before the last __syncthreads(), becomes known
 // to each thread that waits for that phase (PTX ISA, "barrier.cluster": arrive releases, wait
 // acquires). What a thread does between its arrival and its wait is known to no other before the
-// next phase.
+// next phase. A relaxed arrival tells of the mbarriers that its thread has initialised and of
+// nothing else; races.cpp keeps those.
 #pragma once
 
 #include <algorithm>
@@ -27,7 +28,8 @@ class ClusterClock {
     used_ = false;
   }
 
-  /// Publishes with this phase what the thread did until the moment.
+  /// Publishes with this phase what the thread did until the moment, and what it has published
+  /// before: so it is called also where a thread arrives and has nothing to tell.
   void tell(uint32_t rank, uint32_t thread, Moment moment) {
     if (threads_.empty()) threads_.resize(size_t{kLargestCluster} * kMaxThreads);
     used_ = true;

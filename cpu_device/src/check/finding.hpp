@@ -59,6 +59,7 @@ struct Finding {
   bool in_cluster = false;  // both blocks of a race, which are two
   bool earlier_was_write = false;
   bool earlier_was_first = false;  // the read of a race came before any write
+  bool arrived_relaxed = false;    // the thread of the earlier access, since
 
   // For a race, what distinguishes its common causes (causes.cpp). "There" means writes to the
   // array by the line of the earlier access, or of the later one if the earlier was a read. Indices

@@ -14,7 +14,8 @@
 //     fences. The atomic itself is handed on, too, as far as accesses to its own location go;
 //   - a store after an atomic update of the same location by the same thread comes after all
 //     updates that this one has found there;
-//   - the barrier of a cluster (cluster_clock.hpp);
+//   - the barrier of a cluster (cluster_clock.hpp). A relaxed arrival hands on only which mbarriers
+//     its thread has initialised;
 //   - an mbarrier: a thread that has waited for a phase knows all that those threads knew that have
 //     arrived in it, or had bytes counted there. A write by st.async or a load by TMA is ordered by
 //     nothing else, a store by TMA only by its own thread's wait;
@@ -34,6 +35,7 @@
 #include "../wgmma.hpp"
 #include "checker.hpp"
 #include "cluster_clock.hpp"
+#include "cpu_device/mbarrier.h"
 #include "finding.hpp"
 
 namespace cpu_device::check {
@@ -64,7 +66,7 @@ class Knowledge {
     std::shared_ptr<const Knowledge> all;  // without shared parts of its own
   };
 
-  bool empty() const { return threads_.empty() && shared_.empty(); }
+  bool empty() const { return threads_.empty() && atomics_.empty() && shared_.empty(); }
   bool knows(uint32_t block) const {
     return epochs_.contains(block) ||
            std::ranges::any_of(shared_, [&](const Shared& part) { return part.all->knows(block); });
@@ -92,7 +94,7 @@ class Knowledge {
     for (const auto& [where, moment] : other.atomics_) learn(where, moment);
     for (const Shared& part : other.shared_) learn(part);
   }
-  /// An atomic access to a location, by a thread.
+  /// An atomic access to a location, by a thread; or what initialisation() gives.
   using Atomic = std::pair<uintptr_t, Key>;
   void learn(const Atomic& atomic, Moment moment) {
     Moment& known = atomics_[atomic];
@@ -148,6 +150,11 @@ class Knowledge {
   std::vector<Shared> shared_;                     // by source
 };
 
+/// The thread's initialisation of an mbarrier: at an odd address, where no atomic is.
+Knowledge::Atomic initialisation(uintptr_t barrier, uint32_t block, uint32_t thread) {
+  return {barrier + 1, key(block, thread)};
+}
+
 using Clock = std::array<uint32_t, kLanes>;  // ticks of a warp's lanes
 
 /// What a thread had done at some time, and lanes of its warp that it had synchronised with.
@@ -171,7 +178,9 @@ struct Thread {
   Knowledge acquired;          // in force
   ByScope<Knowledge> waiting;  // in force from the next such fence on
   uint32_t phase = 0;          // of the cluster's barrier, that it has waited for
-  Place call = 0;              // the innermost
+  Moment relaxed;              // its last relaxed arrival there
+  std::vector<std::pair<uintptr_t, Moment>> mbarriers;  // initialised, and not told of by such
+  Place call = 0;                                       // the innermost
 };
 
 /// Of a block.
@@ -238,6 +247,13 @@ struct Handed {
 std::unordered_map<uintptr_t, Handed> handed;
 std::array<Knowledge, ClusterClock::kKept> acquired_before;  // by the arrived threads, by phase
 
+/// What relaxed arrivals have told: of the initialisation of mbarriers.
+struct {
+  uint64_t source = 0;
+  Knowledge gathered;                                        // in this phase
+  std::array<Knowledge::Shared, ClusterClock::kKept> known;  // to who has waited for a phase
+} initialised;
+
 bool is_known(const State& to, uint32_t thread, const Stamp& earlier) {
   if (const uint32_t phase = to.phase_of(thread); phase != 0 && !earlier.is_in_flight()) {
     const uint32_t rank = rank_of(earlier.block);
@@ -266,9 +282,22 @@ bool is_found_by_atomic(const Stamp& earlier, uintptr_t location, uint32_t me) {
          state->block_acquired.covers(atomic, moment);
 }
 
+// Whether it is the initialisation of an mbarrier of which a relaxed arrival has told the thread.
+// That has overwritten what its thread had done there before, and begun a tick: so what is not
+// after its moment is the initialisation itself.
+bool is_known_initialisation(const Stamp& earlier, uintptr_t location, uint32_t me) {
+  if (earlier.atomic || earlier.is_in_flight()) return false;
+  const uintptr_t barrier = location / sizeof(Mbarrier) * sizeof(Mbarrier);
+  const Knowledge::Atomic init = initialisation(barrier, earlier.block, earlier.thread);
+  const Moment moment{earlier.epoch, earlier.tick};
+  return state->threads[me].acquired.covers(init, moment) ||
+         state->block_acquired.covers(init, moment);
+}
+
 bool conflicts(const Stamp& earlier, uintptr_t location, uint8_t bytes, bool atomic, uint32_t me) {
   return (earlier.bytes & bytes) != 0 && !(earlier.atomic && atomic) && !is_ordered(earlier, me) &&
-         !is_found_by_atomic(earlier, location, me);
+         !is_found_by_atomic(earlier, location, me) &&
+         !is_known_initialisation(earlier, location, me);
 }
 
 // Two readers of different warps are enough: a later writer is in another warp than one of them,
@@ -403,6 +432,12 @@ bool knows_of_begin(uint32_t rank) {
          state->block_acquired.knows(states[rank]->block);
 }
 
+bool arrived_relaxed_after(const Stamp& stamp) {
+  const uint32_t rank = stamp.is_in_flight() ? no_rank : rank_of(stamp.block);
+  if (rank == no_rank) return false;
+  return is_before({stamp.epoch, stamp.tick}, states[rank]->threads[stamp.thread].relaxed);
+}
+
 bool is_known_to_block(uint32_t rank, const Stamp& stamp) {
   for (uint32_t t = 0; t < states[rank]->count; ++t) {
     if (is_known(*states[rank], t, stamp)) return true;
@@ -414,6 +449,7 @@ void cluster_begins_for_races() {
   cluster_clock.begin();
   acquired_before = {};
   cluster_phase = {++last_source, 0, {}};
+  initialised = {++last_source, {}, {}};
   handed.clear();
 }
 
@@ -435,8 +471,10 @@ void block_begins_for_races(uint32_t rank, uint64_t number, uint32_t threads) {
     Thread& thread = state->threads[t];
     thread.tick = 1;
     thread.phase = thread.call = 0;
+    thread.relaxed = {};
     thread.flights = {};
     thread.proxy_fences.clear();
+    thread.mbarriers.clear();
     if (!thread.acquired.empty()) thread.acquired = {};
     for (const Scope scope : kScopes) {
       thread.fenced[scope].epoch = 0;
@@ -483,9 +521,18 @@ void barrier_passed() {
   state->any_fence = state->any_acquired = state->any_waited = false;
 }
 
-void cluster_arrived() {
+void cluster_arrived(bool relaxed) {
   const uint32_t me = current_thread(), rank = current_block->rank();
   Thread& thread = state->threads[me];
+  if (relaxed) {
+    cluster_clock.tell(rank, me, {});
+    thread.relaxed = {state->epoch, ++thread.tick};
+    for (const auto& [barrier, moment] : thread.mbarriers) {
+      initialised.gathered.learn(initialisation(barrier, state->block, me), moment);
+    }
+    thread.mbarriers.clear();
+    return;
+  }
   // And what the lanes did with which it has synchronised: they may return instead of arriving.
   const auto& clock = state->clock[me / kLanes][me % kLanes];
   for (uint32_t lane = 0; lane < kLanes; ++lane) {
@@ -500,6 +547,15 @@ void cluster_arrived() {
 
 void cluster_completed() {
   if (current_block) settle();
+  const uint32_t phase = cluster_clock.phase();
+  const Knowledge::Shared& before = initialised.known[(phase - 1) % ClusterClock::kKept];
+  Knowledge::Shared& known = initialised.known[phase % ClusterClock::kKept];
+  known = before;
+  if (!initialised.gathered.empty()) {
+    initialised.gathered.learn(before);
+    known = std::move(initialised.gathered).share(initialised.source);
+    initialised.gathered = {};
+  }
   cluster_clock.complete();
   acquired_before[cluster_clock.phase() % acquired_before.size()] = {};
 }
@@ -508,10 +564,9 @@ void cluster_waited(uint32_t phase) {
   Thread& thread = state->threads[current_thread()];
   thread.phase = phase;
   state->any_waited = true;
-  const Knowledge& known = acquired_before[phase % acquired_before.size()];
-  if (known.empty()) return;
-  thread.acquired.learn(known);
-  state->any_acquired = true;
+  thread.acquired.learn(initialised.known[phase % ClusterClock::kKept]);
+  thread.acquired.learn(acquired_before[phase % acquired_before.size()]);
+  state->any_acquired |= !thread.acquired.empty();
 }
 
 void warp_synchronised(uint32_t warp, uint32_t lanes) {
@@ -673,7 +728,11 @@ void synchronise_through(const Access& access) {
   if (kind == Kind::update) signal_without_fence(location, access, me);
 }
 
-void mbarrier_initialised(uintptr_t barrier) { handed[barrier] = {++last_source, {}, {}}; }
+void mbarrier_initialised(uintptr_t barrier) {
+  handed[barrier] = {++last_source, {}, {}};
+  Thread& thread = state->threads[current_thread()];
+  thread.mbarriers.emplace_back(barrier, Moment{state->epoch, thread.tick++});
+}
 
 namespace {
 

@@ -338,7 +338,11 @@ std::string race(const Finding& f, const Block& block) {
     certain = certain && !cause.empty();
     if (!cause.empty()) text += "  " + cause + (certain ? "" : "\n");
   }
-  return certain ? text : text + "  " + missing(f);
+  if (!certain) text += "  " + missing(f);
+  if (f.arrived_relaxed) {
+    text += "; cluster_arrive_relaxed() tells only of the initialisation of mbarriers";
+  }
+  return text;
 }
 
 // A read before the copy has landed, and what is missing for that copy.

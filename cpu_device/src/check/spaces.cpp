@@ -403,6 +403,7 @@ Finding race_of(const Space& space, const Access& access, size_t word, uint8_t u
   finding.in_cluster = earlier.block != finding.block && rank_of(earlier.block) != no_rank;
   finding.earlier_was_write = earlier_was_write;
   finding.earlier_was_first = !earlier_was_write && (earlier.bytes & unwritten) != 0;
+  finding.arrived_relaxed = arrived_relaxed_after(earlier);
   return finding;
 }
 
