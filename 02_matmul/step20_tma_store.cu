@@ -12,6 +12,7 @@
 #include "hopper_tiles.cuh"
 #include "tile/host/launch.hpp"
 #include "tile/ptx/cluster.cuh"
+#include "tile/ptx/elect.cuh"
 #include "tile/ptx/warpgroup.cuh"
 #include "tile/ring.cuh"
 
@@ -45,15 +46,16 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     prefetch_tensor_map(a_map), prefetch_tensor_map(b_map);     // the first copies need them
     tile::init_ring(full, empty, kCluster * Tile::kConsumers);  // a thread of each consumer
   }
-  cluster_sync();  // all are initialised before a thread of either block uses them
+  cluster_arrive_relaxed();
+  cluster_wait();  // all are initialised before a thread of either block uses them
   const unsigned rank = cluster_rank();
   tile::RingPlace<kStages> place;
 
   if (warpgroup == 0) {
     if constexpr (Tile::kConsumers > 1) setmaxnreg_dec<Tile::kProducerRegisters>();
-    // One thread copies; the others go on to the cluster's last barrier.
-    for (unsigned pair = blockIdx.x / kCluster; threadIdx.x == 0 && pair < pairs;
-         pair += gridDim.x / kCluster) {
+    // One thread copies. Elected, it is known to ptxas as one, and needs no loop over lanes.
+    if (tile::warp_in_block() != 0 || !elect_one()) return;
+    for (unsigned pair = blockIdx.x / kCluster; pair < pairs; pair += gridDim.x / kCluster) {
       const Corner corner = corner_in_cluster<Tile, kCluster, kGroup>(pair, rank, m, n);
       for (int k0 = 0; k0 < k; k0 += kBlockK, place.advance()) {
         const SharedAddress a_smem = stages + place.stage * kStageBytes;
@@ -64,6 +66,11 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
         BTile::load(a_smem + ATile::kBytes, b_map, static_cast<int>(corner.col), k0,
                     &full[place.stage], rank);
       }
+    }
+    // When all stages have been read, the other block arrives here no more, and has what came from
+    // here: this one may end.
+    for (int stage = 0; stage < kStages; ++stage, place.advance()) {
+      mbarrier_wait_cluster(&empty[place.stage], place.parity ^ 1);
     }
   } else {
     if constexpr (Tile::kConsumers > 1) setmaxnreg_inc<Tile::kConsumerRegisters>();
@@ -97,10 +104,8 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
       stored.take(sums, row + warp % 4 * OutputBox::kRows, corner.col);
     }
     stored.store_all();
+    bulk_wait_read<0>();  // shared memory stays until TMA has read it
   }
-  bulk_wait_read<0>();  // shared memory stays until TMA has read it
-  __syncwarp();         // the next is for whole warps, and one thread of the first has copied
-  cluster_sync();       // the other block still copies into this one's memory, and arrives there
 }
 
 template <class Tile>

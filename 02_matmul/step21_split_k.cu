@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     // One thread copies; the others go to the cluster's barrier.
     for (int turn = first; threadIdx.x == 0 && turn < last; ++turn, place.advance()) {
       const SharedAddress a_smem = stages + place.stage * kStageBytes;
-      mbarrier_wait_cluster(&empty[place.stage], place.parity ^ 1);
+      mbarrier_wait(&empty[place.stage], place.parity ^ 1);
       mbarrier_arrive_expect(&full[place.stage], kStageBytes);
       ATile::load(a_smem, a_map, static_cast<int>(corner.row), turn * kBlockK, &full[place.stage]);
       BTile::load(a_smem + ATile::kBytes, b_map, static_cast<int>(corner.col), turn * kBlockK,
@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     float sums[Tile::kN / 2];  // of this share of k, as element_of_wgmma says
     int read = -1;             // the stage that is multiplied
     for (int turn = first; turn < last; ++turn, place.advance()) {
-      mbarrier_wait_cluster(&full[place.stage], place.parity);
+      mbarrier_wait(&full[place.stage], place.parity);
       const SharedAddress a_smem = stages + place.stage * kStageBytes;
       const WgmmaDescriptor a = ATile::descriptor(a_smem, first_row);
       const WgmmaDescriptor b = BTile::descriptor(a_smem + ATile::kBytes, 0);
