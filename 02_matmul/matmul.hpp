@@ -149,18 +149,18 @@ tile::Status takes_boxes_of_8_bits(const Problem& problem, const Buffers& buffer
 
 // snippet-begin rounds
 /// A block's tile of C: a consumer for each 64 rows.
-struct TileShape {
+struct TileExtents {
   int rows, cols;
 };
 /// Those of step 20, of which step 19 has the first two.
-inline constexpr TileShape kTileShapes[] = {{128, 256}, {192, 192}, {128, 192},
-                                            {128, 128}, {64, 128},  {64, 64}};
+inline constexpr TileExtents kTileShapes[] = {{128, 256}, {192, 192}, {128, 192},
+                                              {128, 128}, {64, 128},  {64, 64}};
 
 /// The cycles of a product in such tiles: those of the rounds that `most` pairs of blocks need, one
 /// block above the other. A round takes 500 cycles, and these for each 64 of k: 128 bytes of shared
 /// memory a cycle, which are 64 elements. TMA writes the tiles of A and B there, and from there
 /// each consumer's wgmma reads its rows of A and all of B. The tensor cores never need more.
-constexpr std::int64_t cycles_in_tiles(const Problem& p, TileShape tile, std::int64_t most) {
+constexpr std::int64_t cycles_in_tiles(const Problem& p, TileExtents tile, std::int64_t most) {
   const std::int64_t pairs = ((p.m - 1) / (2 * tile.rows) + 1) * ((p.n - 1) / tile.cols + 1);
   const int consumers = tile.rows / 64, written = tile.rows + tile.cols,
             read = tile.rows + consumers * tile.cols;  // rows of 64 of k
@@ -170,7 +170,7 @@ constexpr std::int64_t cycles_in_tiles(const Problem& p, TileShape tile, std::in
 /// Which of the first so many shapes takes the fewest.
 constexpr std::size_t fastest_tile(const Problem& p, std::int64_t most,
                                    std::size_t shapes = std::size(kTileShapes)) {
-  const auto cycles = [&](TileShape tile) { return cycles_in_tiles(p, tile, most); };
+  const auto cycles = [&](TileExtents tile) { return cycles_in_tiles(p, tile, most); };
   return static_cast<std::size_t>(
       std::ranges::min_element(kTileShapes, kTileShapes + shapes, {}, cycles) - kTileShapes);
 }
