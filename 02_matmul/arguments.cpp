@@ -203,13 +203,10 @@ static std::int64_t split_cycles(std::int64_t turns, std::int64_t splits) {
 tile::Status takes_few_tiles(const Problem& p, const Buffers& buffers, const tile::Device& d) {
   TILE_TRY(takes_padded_boxes(p, buffers, d));
   const std::int64_t splits = k_splits(p), turns = (p.k - 1) / kSplitBlockK + 1;
-  // If TMA cannot store C, tile_shapes runs and not tma_store, with the two largest shapes.
-  const bool stores = takes_boxes_of_c(p, buffers, d).ok();
-  if (!stores && split_tiles(p) <= most_split_blocks(4) / 4) return {};
   if (split_tiles(p) <= most_split_blocks(splits) / splits) {
     constexpr std::int64_t kPairs = 66;  // at one time, on an H200
-    const std::size_t other = fastest_tile(p, kPairs, stores ? std::size(kTileShapes) : 2);
-    if (split_cycles(turns, splits) < cycles_in_tiles(p, kTileShapes[other], kPairs)) return {};
+    const TileExtents other = kTileShapes[fastest_tile(p, kPairs)];
+    if (split_cycles(turns, splits) < cycles_in_tiles(p, other, kPairs)) return {};
   }
   return tile::unsupported("m, n and k", "without a split they take less time");
 }

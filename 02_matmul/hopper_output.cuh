@@ -2,6 +2,8 @@
 // memory.
 #pragma once
 
+#include <utility>
+
 #include "hopper_tiles.cuh"
 #include "tile/ptx/async_proxy.cuh"
 #include "tile/ptx/convert.cuh"
@@ -12,6 +14,23 @@
 namespace matmul {
 
 inline constexpr int kTogether = 8;  // elements in 16 bytes
+
+// snippet-begin fastest
+/// Calls `launch` with the tile whose rounds take the least time, a TileOf.
+template <class Launch>
+tile::Status with_fastest_tile(const Problem& p, unsigned most, Launch launch) {
+  const std::size_t fastest = fastest_tile(p, most);
+  tile::Status status;
+  const auto try_all = [&]<std::size_t... kShapes>(std::index_sequence<kShapes...>) {
+    ((fastest == kShapes &&
+      (status = launch(TileOf<kTileShapes[kShapes].rows / 64, kTileShapes[kShapes].cols>{}),
+       true)) ||
+     ...);
+  };
+  try_all(std::make_index_sequence<std::size(kTileShapes)>{});
+  return status;
+}
+// snippet-end fastest
 
 /// A warp's part of C in shared memory, 64 columns at a time, swizzled.
 struct OutputBox {

@@ -1,8 +1,9 @@
-// Step 19: tiles of two shapes.
-// Idea: in the last round some blocks may have no tile. Another shape may need fewer rounds.
-// Change: a kernel for tiles of 192 x 192 beside that for 128 x 256. The launcher counts the rounds
-//         of each. Bias and activation come before C is rounded. A and B are copied first if TMA
-//         refuses their rows; C is stored in words, wherever its rows begin.
+// Step 19: tiles of six shapes.
+// Idea: in the last round some blocks may have no tile. Another shape may need fewer rounds, and a
+//       small C needs small tiles to have one for each multiprocessor.
+// Change: a kernel for each shape. The launcher counts the cycles of each shape's rounds. Bias and
+//         activation come before C is rounded. A and B are copied first if TMA refuses their rows;
+//         C is stored in words, wherever its rows begin.
 // Limit: the tensor cores wait while a tile of C is stored.
 #include "hopper_output.cuh"
 #include "tile/host/launch.hpp"
@@ -13,10 +14,9 @@
 namespace matmul {
 namespace {
 
-using Wide = TileOf<2, 256>;    // 128 x 256, by two consumers: kTileShapes[0]
-using Square = TileOf<3, 192>;  // 192 x 192, by three: kTileShapes[1]
-constexpr int kCluster = 2;     // blocks, one above the other
-constexpr int kStages = 4;      // of 48 KiB: as many as the 227 KiB of a block hold
+constexpr int kCluster = 2;  // blocks, one above the other
+// Four stages of 48 KiB to twelve of 16: 192 of the 227 KiB of a block.
+constexpr int kRingBytes = 192 * 1024;
 constexpr unsigned kGroup = 8;  // pairs of tiles below one another that are taken together
 
 template <class T, bool kAAlongK, bool kBAlongK, class Tile>
@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   using namespace tile::ptx;
   using ATile = OperandBoxes<T, kAAlongK, Tile::kM>;
   using BTile = OperandBoxes<T, kBAlongK, Tile::kN, kCluster>;
-  constexpr int kStageBytes = ATile::kBytes + BTile::kBytes;
+  constexpr int kStageBytes = ATile::kBytes + BTile::kBytes, kStages = kRingBytes / kStageBytes;
   // 1,024 bytes: where the pattern of the swizzle begins.
   extern __shared__ __align__(1024) unsigned char smem[];  // [stage]{A, B}, [warp]{box of C}
   __shared__ Mbarrier full[kStages], empty[kStages];
@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   tile::RingPlace<kStages> place;
 
   if (warpgroup == 0) {
-    setmaxnreg_dec<Tile::kProducerRegisters>();
+    if constexpr (Tile::kConsumers > 1) setmaxnreg_dec<Tile::kProducerRegisters>();
     // One thread copies; the others go on to the cluster's last barrier.
     for (unsigned pair = blockIdx.x / kCluster; threadIdx.x == 0 && pair < pairs;
          pair += gridDim.x / kCluster) {
@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
       }
     }
   } else {
-    setmaxnreg_inc<Tile::kConsumerRegisters>();
+    if constexpr (Tile::kConsumers > 1) setmaxnreg_inc<Tile::kConsumerRegisters>();
     const int first_row = (warpgroup - 1) * Tile::kRows;
     const bool is_leader = threadIdx.x % tile::kWarpgroup == 0;  // for its warpgroup
     for (unsigned pair = blockIdx.x / kCluster; pair < pairs; pair += gridDim.x / kCluster) {
@@ -100,8 +100,7 @@ tile::Status launch_tiles(const Problem& p, const Buffers& buffers, unsigned mos
     TILE_TRY(make_maps<ATile, BTile>(p, buffers, &a_map, &b_map));
     unsigned pairs = 0;
     TILE_TRY(blocks_for_tiles(p, kCluster * Tile::kM, Tile::kN, &pairs));
-    constexpr int kBytes =
-        kStages * (ATile::kBytes + BTile::kBytes) + Tile::kConsumers * 4 * OutputBox::kBytes;
+    constexpr int kBytes = kRingBytes + Tile::kConsumers * 4 * OutputBox::kBytes;
     return tile::launch_in_clusters(
         matmul_tile_shapes<T, kAAlongK, kBAlongK, Tile>, "matmul_tile_shapes",
         dim3(kCluster * blocks_without_idlers(pairs, most)), Tile::kThreads, kCluster, kBytes,
@@ -117,9 +116,8 @@ tile::Status tile_shapes(const Problem& problem, const Buffers& given, void* str
   TILE_TRY(pad_rows(&p, &buffers, stream));  // A and B, if TMA refuses their rows
   unsigned most = 0;                         // pairs of blocks that run at one time
   TILE_TRY(count_clusters(kCluster, &most));
-  // The shape whose rounds take less time.
-  return fastest_tile(p, most, 2) == 0 ? launch_tiles<Wide>(p, buffers, most, stream)
-                                       : launch_tiles<Square>(p, buffers, most, stream);
+  return with_fastest_tile(
+      p, most, [&](auto tile) { return launch_tiles<decltype(tile)>(p, buffers, most, stream); });
 }
 
 }  // namespace matmul

@@ -2,12 +2,8 @@
 // Idea: rounded, a tile of C takes half as many registers as its sums. Consumers keep it there,
 //       begin the next tile, and store the old one while the tensor cores multiply.
 // Change: sums are scaled, activated and rounded in registers. In each of the next tile's first
-//         iterations stmatrix writes 64 columns to shared memory, and TMA stores them. Tiles have
-//         six shapes, so that a small C, too, has one for nearly every multiprocessor.
+//         iterations stmatrix writes 64 columns to shared memory, and TMA stores them.
 // Limit: the tensor cores, and the power that they may take.
-#include <array>
-#include <utility>
-
 #include "hopper_output.cuh"
 #include "hopper_tiles.cuh"
 #include "tile/host/launch.hpp"
@@ -130,17 +126,6 @@ tile::Status launch_tiles(const Problem& p, const Buffers& buffers, unsigned mos
   return with_16_bits(p, launch);
 }
 
-// snippet-begin shapes
-using Launch = tile::Status(const Problem&, const Buffers&, unsigned most, void* stream);
-
-template <std::size_t... kShapes>
-constexpr auto launches_of(std::index_sequence<kShapes...>) {
-  return std::array<Launch*, sizeof...(kShapes)>{
-      launch_tiles<TileOf<kTileShapes[kShapes].rows / 64, kTileShapes[kShapes].cols>>...};
-}
-constexpr auto kLaunches = launches_of(std::make_index_sequence<std::size(kTileShapes)>{});
-// snippet-end shapes
-
 }  // namespace
 
 tile::Status tma_store(const Problem& problem, const Buffers& given, void* stream) {
@@ -148,7 +133,8 @@ tile::Status tma_store(const Problem& problem, const Buffers& given, void* strea
   TILE_TRY(pad_rows(&p, &buffers, stream));
   unsigned most = 0;  // pairs of blocks that run at one time
   TILE_TRY(count_clusters(kCluster, &most));
-  return kLaunches[fastest_tile(p, most)](p, buffers, most, stream);
+  return with_fastest_tile(
+      p, most, [&](auto tile) { return launch_tiles<decltype(tile)>(p, buffers, most, stream); });
 }
 
 }  // namespace matmul

@@ -64,9 +64,11 @@ using MakeWorkload = std::unique_ptr<Workload> (*)(const std::vector<std::int64_
                                                    DType type);
 
 /// For tests: a problem of whole tiles. `size` are the extents, multiples of those of the largest
-/// tile, which is what a block takes, or what each of its parts is a divisor of.
+/// tile, which is what a block takes, or what each of its parts is a divisor of. It is for all
+/// steps, or for the one of this name.
 struct WholeTiles {
   std::vector<std::int64_t> size, tile;
+  std::string_view step = {};
 };
 
 /// A ladder without the types of its problem.

@@ -173,20 +173,23 @@ std::unique_ptr<tile::Workload> make_db(const Size& size, tile::DType type) {
 const tile::Chapter kChapter{
     .name = kName,
     .title = kTitle,
-    .ladders = {
-        {.name = kLadder.name,
-         .kernels = kLadder.kernels,
-         .steps = tile::infos_of(kLadder),
-         .extents = {"m", "n", "k"},
-         .size_hint = "op(A) is m x k, op(B) is k x n, C is m x n",
-         .make = make_forward,
-         .benchmark_sizes = {{2048, 2048, 2048}, {4096, 4096, 4096}, {8192, 8192, 8192}},
-         .benchmark_types = {tile::DType::fp32, tile::DType::tf32, tile::DType::fp16,
-                             tile::DType::bf16, tile::DType::e4m3},
-         .make_for_benchmark = {make_da, make_db, make_layer},
-         // So many that step warp_tiles takes its large tiles on the CPU device's card.
-         // The second has few tiles of 128 x 128.
-         .whole_tiles = {{{384, 512, 32}, {128, 256, 32}}, {{128, 256, 16}, {128, 128, 0}}}}}};
+    .ladders = {{.name = kLadder.name,
+                 .kernels = kLadder.kernels,
+                 .steps = tile::infos_of(kLadder),
+                 .extents = {"m", "n", "k"},
+                 .size_hint = "op(A) is m x k, op(B) is k x n, C is m x n",
+                 .make = make_forward,
+                 .benchmark_sizes = {{2048, 2048, 2048}, {4096, 4096, 4096}, {8192, 8192, 8192}},
+                 .benchmark_types = {tile::DType::fp32, tile::DType::tf32, tile::DType::fp16,
+                                     tile::DType::bf16, tile::DType::e4m3},
+                 .make_for_benchmark = {make_da, make_db, make_layer},
+                 // So many that step warp_tiles takes its large tiles on the CPU device's card.
+                 // The second has few tiles of 128 x 128. Two steps are seldom the fastest: with
+                 // many tiles and a short k, and with few tiles and a long one.
+                 .whole_tiles = {{{384, 512, 32}, {128, 256, 32}},
+                                 {{128, 256, 16}, {128, 128, 0}},
+                                 {{1280, 1280, 8}, {64, 128, 0}, "stream_k"},
+                                 {{128, 128, 3584}, {128, 128, 0}, "split_k"}}}}};
 const tile::RegisterChapter kRegistered{kChapter};
 
 }  // namespace

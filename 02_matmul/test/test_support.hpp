@@ -182,12 +182,13 @@ inline tile::Expected expected_of(const Step& step, const Problem& p, const Inpu
   return expected;
 }
 
-// Step stream_k is the fastest where C has many tiles, and k is long. Here it takes all that its
-// kernel can compute.
+// Step stream_k is the fastest where C has many tiles, and k is long; split_k where C has few, and
+// k is longer still. Here they take all that their kernels can compute.
 inline const auto kTestedSteps = [] {
   auto steps = std::to_array(kSteps);
   for (Ladder::Step& step : steps) {
     if (step.name == "stream_k") step.takes = can_stream_k;
+    if (step.name == "split_k") step.takes = takes_padded_boxes;
   }
   return steps;
 }();
@@ -198,9 +199,9 @@ inline const Ladder kTested{.name = kLadder.name,
                             .is_empty = kLadder.is_empty};
 
 /// A problem that the step's own kernel takes, if rows that begin at multiples of 16 bytes are all
-/// that it lacks: TMA copies no others. Of a short k step split_k takes what TMA does not store.
+/// that it lacks: TMA copies no others.
 inline Problem with_rows_for(const Step& step, const Problem& p) {
-  return step.needs.contains(tile::Feature::tma) ? padded(p, {0, 0, step.name == "split_k"}) : p;
+  return step.needs.contains(tile::Feature::tma) ? padded(p, {0, 0, 0}) : p;
 }
 
 /// The bytes of the workspace of the step or, if that needs none, of the one that runs instead.
