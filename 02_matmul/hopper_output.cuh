@@ -2,8 +2,6 @@
 // memory.
 #pragma once
 
-#include <utility>
-
 #include "hopper_tiles.cuh"
 #include "tile/ptx/async_proxy.cuh"
 #include "tile/ptx/convert.cuh"
@@ -17,18 +15,12 @@ inline constexpr int kTogether = 8;  // elements in 16 bytes
 
 // snippet-begin fastest
 /// Calls `launch` with the tile whose rounds take the least time, a TileOf.
-template <class Launch>
+template <std::size_t kShape = 0, class Launch>
 tile::Status with_fastest_tile(const Problem& p, unsigned most, Launch launch) {
-  const std::size_t fastest = fastest_tile(p, most);
-  tile::Status status;
-  const auto try_all = [&]<std::size_t... kShapes>(std::index_sequence<kShapes...>) {
-    ((fastest == kShapes &&
-      (status = launch(TileOf<kTileShapes[kShapes].rows / 64, kTileShapes[kShapes].cols>{}),
-       true)) ||
-     ...);
-  };
-  try_all(std::make_index_sequence<std::size(kTileShapes)>{});
-  return status;
+  if constexpr (kShape + 1 < std::size(kTileShapes)) {
+    if (fastest_tile(p, most) != kShape) return with_fastest_tile<kShape + 1>(p, most, launch);
+  }
+  return launch(TileOf<kTileShapes[kShape].rows / 64, kTileShapes[kShape].cols>{});
 }
 // snippet-end fastest
 

@@ -8,7 +8,6 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// snippet-begin kernel
 /// A matrix and its copy.
 template <class Word>
 struct Copied {
@@ -17,23 +16,23 @@ struct Copied {
   std::int64_t rows, words, ld, chunks;
 };
 
-/// Copies A and B, of which one may have no rows. Each thread writes 16 bytes of a row at a time,
-/// and reads them in words as large as the rows allow: no word crosses the end of a row.
+// snippet-begin kernel
+/// Copies A, and B in the second row of blocks; of these one may have no rows. Each thread writes
+/// 16 bytes of a row at a time, and reads them in words as large as the rows allow: no word crosses
+/// the end of a row.
 template <class Word>
 __global__ void matmul_pad_rows(Copied<Word> a, Copied<Word> b) {
   constexpr int kCount = tile::Vector<Word>::kCount;
-  const std::int64_t of_a = a.rows * a.chunks, all = of_a + b.rows * b.chunks,
-                     first = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  for (std::int64_t i = first; i < all; i += gridDim.x * std::int64_t{kThreads}) {
-    const Copied<Word>& x = i < of_a ? a : b;
-    const std::int64_t at = i < of_a ? i : i - of_a;
-    const std::int64_t row = at / x.chunks, word = at % x.chunks * kCount;
+  const Copied<Word> x = blockIdx.y == 0 ? a : b;
+  const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  for (std::int64_t i = first; i < x.rows * x.chunks; i += gridDim.x * std::int64_t{kThreads}) {
+    const std::int64_t row = i / x.chunks, word = i % x.chunks * kCount;
     tile::Vector<Word> chunk;
 #pragma unroll
     for (int e = 0; e < kCount; ++e) {
       chunk.element[e] = word + e < x.words ? x.from[row * x.ld + word + e] : Word{0};
     }
-    x.to[at] = chunk;
+    x.to[i] = chunk;
   }
 }
 // snippet-end kernel
@@ -64,9 +63,10 @@ tile::Status copy_words(const Matrix& a, const Matrix& b, void* stream) {
                         x.chunks()};
   };
   int blocks = 0;
-  TILE_TRY(tile::blocks_that_fit(a.rows * a.chunks() + b.rows * b.chunks(), kThreads, &blocks));
-  return tile::launch(matmul_pad_rows<Word>, "matmul_pad_rows", blocks, kThreads, 0, stream,
-                      copied(a), copied(b));
+  TILE_TRY(
+      tile::blocks_that_fit(std::max(a.rows * a.chunks(), b.rows * b.chunks()), kThreads, &blocks));
+  return tile::launch(matmul_pad_rows<Word>, "matmul_pad_rows", dim3(blocks, 2), kThreads, 0,
+                      stream, copied(a), copied(b));
 }
 
 }  // namespace

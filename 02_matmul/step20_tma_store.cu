@@ -129,7 +129,8 @@ tile::Status launch_tiles(const Problem& p, const Buffers& buffers, unsigned mos
 }  // namespace
 
 tile::Status tma_store(const Problem& problem, const Buffers& given, void* stream) {
-  auto [p, buffers] = std::pair(problem, given);
+  Problem p = problem;
+  Buffers buffers = given;
   TILE_TRY(pad_rows(&p, &buffers, stream));
   unsigned most = 0;  // pairs of blocks that run at one time
   TILE_TRY(count_clusters(kCluster, &most));

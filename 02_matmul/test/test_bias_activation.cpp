@@ -31,12 +31,12 @@ TEST_SUITE("step") {
         [](const Step& step, DType type) {
           // Tiles of all steps: a part of one, whole ones, several; and for two steps the last of
           // these needs tiles of 192 columns, and for one the third those of 256.
-          const bool has_two_shapes = step.name == "tile_shapes" || step.name == "tma_store";
+          const bool has_shapes = step.name == "tile_shapes" || step.name == "tma_store";
           const Shape kShapes[] = {
               {35, 135, 17},
               {136, 40, 16},
               step.name == "tma_store" ? Shape{400, 250, 72} : Shape{3, 261, 100},
-              has_two_shapes ? Shape{376, 328, 72} : Shape{128, 256, 32}};
+              has_shapes ? Shape{376, 328, 72} : Shape{128, 256, 32}};
           struct Scales {
             float alpha, beta;
           };

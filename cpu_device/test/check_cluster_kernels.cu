@@ -522,8 +522,8 @@ __global__ void relaxed_in_the_block(const ClusterMemory m) {
   m.out[own_element()] = numbers[(t + 32) % kThreads];  // [relaxed_in_the_block.read]
 }
 
-// What was told before a relaxed arrival stays known, also to who waits for its phase when others
-// have arrived in the next one. The atomic makes them wait so long, and tells nothing.
+// What was told before a relaxed arrival stays known, also to a thread that waits for its phase
+// when others have arrived in the next one. The atomic makes it wait so long, and tells nothing.
 template <bool kMistake>
 __global__ void write_before_relaxed(const ClusterMemory m) {
   __shared__ int numbers[kThreads];
