@@ -97,7 +97,7 @@ class SliceValues {
     }
   }
 
- private:
+  /// x - mean in chunk i.
   __device__ __forceinline__ void load(int i, float (&value)[kWidth]) const {
     if constexpr (kPacked) x_.chunk(i).to_floats(value);
 #pragma unroll
@@ -105,6 +105,7 @@ class SliceValues {
       value[e] = kPacked ? value[e] - origin_ - mean_ : value_[kPacked ? 0 : i][e];
   }
 
+ private:
   template <class T>
   __device__ __forceinline__ void store_chunk(int i, const T* gamma, const T* beta, T* y,
                                               float rstd) const {

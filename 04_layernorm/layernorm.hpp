@@ -62,7 +62,15 @@ tile::Status check_chunks(const ForwardProblem& problem, const ForwardBuffers& b
 
 // The steps. Each computes y, mean and rstd in the given stream (a cudaStream_t).
 using ForwardStep = tile::Status(const ForwardProblem&, const ForwardBuffers&, void* stream);
-ForwardStep two_pass, welford, registers, four_rows, cluster, split, words, eight_rows;
+ForwardStep two_pass, welford, registers, four_rows, cluster, split, ends;
+
+/// How threads keep a row that begins anywhere in step `ends`.
+struct EndsPlan {
+  int threads;        // of a row
+  int chunks;         // of a thread, besides its share of the ends; 0 if no block holds the row
+  bool several_rows;  // in a block: a row has a warp or a part of it
+};
+EndsPlan ends_plan(const ForwardProblem& problem);
 
 /// Whether a step from `registers` to the one before `split` takes this problem.
 bool is_read_once(const ForwardProblem& problem, const ForwardBuffers& buffers);
@@ -73,8 +81,7 @@ std::int64_t split_bytes(const ForwardProblem& problem);
 // What the steps' own kernels take.
 using ForwardTakes = tile::Status(const ForwardProblem&, const ForwardBuffers&,
                                   const tile::Device&);
-ForwardTakes takes_registers, takes_four_rows, takes_cluster, takes_split, takes_words,
-    takes_eight_rows;
+ForwardTakes takes_registers, takes_four_rows, takes_cluster, takes_split, takes_ends;
 
 // ---- Backward ----
 
@@ -250,22 +257,14 @@ inline constexpr ForwardLadder::Step kForward[] = {
      .shows = {{3, 9001}, {64, 1'000'001}},
      .launch = split,
      .workspace_bytes = split_bytes},
-    {.name = "words",
-     .idea = "rows that begin anywhere move in words of 4 bytes",
+    {.name = "ends",
+     .idea = "rows that begin anywhere: whole chunks, and the ends by lanes",
      .types = kTypes,
      .needs = {},
-     .takes = takes_words,
+     .takes = takes_ends,
      .otherwise = "split",
      .shows = {{37, 1003}, {50'000, 777}},
-     .launch = words},
-    {.name = "eight_rows",
-     .idea = "eight neighbouring rows are whole chunks together",
-     .types = {tile::DType::fp16, tile::DType::bf16},
-     .needs = {},
-     .takes = takes_eight_rows,
-     .otherwise = "words",
-     .shows = {{37, 1003}, {50'000, 777}},
-     .launch = eight_rows},
+     .launch = ends},
 };
 inline constexpr ForwardLadder kForwardLadder{.name = "forward",
                                               .kernels = "layernorm_",

@@ -46,6 +46,27 @@ BlockPlan block_plan(const BackwardProblem& p, bool whole, const tile::Device& d
   return {};
 }
 
+// snippet-begin ends
+EndsPlan ends_plan(const ForwardProblem& p) {
+  const auto width = static_cast<std::int64_t>(16 / tile::size_bytes(p.type));
+  const std::int64_t chunks = p.cols / width - 1;
+  struct Lanes {
+    int count, chunks;  // of a row; of a lane
+    std::int64_t most;  // chunks of a row
+  };
+  // Measured on an H200. 60 and 20 are fewer than the lanes could hold.
+  for (const Lanes& lanes :
+       {Lanes{8, 3, 20}, {16, 2, 32}, {16, 4, 60}, {32, 2, 64}, {32, 3, 96}, {32, 4, 128}}) {
+    if (chunks <= lanes.most) return {lanes.count, lanes.chunks, true};
+  }
+  // As in step `registers`: as floats, or in long rows of 2 bytes each as they came.
+  const bool packed = width == 8 && p.cols > 8 * 1024;
+  const std::int64_t of_thread = (packed ? 64 : 32) / width, most = packed ? 512 : 1024;
+  const std::int64_t threads = (chunks + 32 * of_thread - 1) / (32 * of_thread) * 32;
+  return {static_cast<int>(threads), threads <= most ? static_cast<int>(of_thread) : 0, false};
+}
+// snippet-end ends
+
 bool is_read_once(const ForwardProblem& p, const ForwardBuffers& b) {
   return is_read_once(kForwardLadder, "registers", p, b);
 }

@@ -48,11 +48,12 @@ __device__ __forceinline__ std::int64_t row_of_thread() {
 }
 
 /// The reduction over the threads of a row: all threads of a block, by reduce_block(); or, if a
-/// block has several rows, blockDim.x neighbouring lanes, a power of two.
-template <bool kSeveralRows, class T, class Merge>
+/// block has several rows, blockDim.x neighbouring lanes, a power of two. The compiler unrolls it
+/// if it is told their number.
+template <bool kSeveralRows, int kLanes = 0, class T, class Merge>
 __device__ __forceinline__ T reduce_row(T value, Merge merge, T* partial) {  // [warps]
   if constexpr (kSeveralRows) {
-    return reduce_lanes(value, merge, static_cast<int>(blockDim.x));
+    return reduce_lanes(value, merge, kLanes > 0 ? kLanes : static_cast<int>(blockDim.x));
   } else {
     return reduce_block(value, merge, partial);
   }

@@ -15,7 +15,9 @@ struct RowEnds {
   static constexpr int kWidth = 16 / sizeof(T);
   static constexpr int kMost = 2 * kWidth - 1;  // elements of head and tail
   /// How many of them a lane has, if they are dealt out to `lanes` lanes.
-  static constexpr int of_lane(int lanes) { return (kMost + lanes - 1) / lanes; }
+  __host__ __device__ static constexpr int of_lane(int lanes) {
+    return (kMost + lanes - 1) / lanes;
+  }
 
   int head;    // the column of the first whole chunk
   int chunks;  // whole ones; none in a row of less than two chunks

@@ -64,8 +64,6 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("03_softmax/backward7_split.cu", "header lines"): "the same",
     ("04_layernorm/forward4_four_rows.cu", "changed"):
         "the columns of four rows in place of a row's chunks: no line of step 3's kernel remains",
-    ("04_layernorm/forward8_eight_rows.cu", "changed"):
-        "four rows in shared memory, and copies of all of a block's rows, in place of one in global memory",
     ("04_layernorm/forward6_split.cu", "changed"):
         "it continues step 2 (welford), for rows that clusters do not hold",
     ("04_layernorm/forward6_split.cu", "headers"): "two leaves, row_edges.cuh and split_rows.cuh, and those that these need",
@@ -173,7 +171,7 @@ CONTINUES = {f"07_windowed_rope/windowed/{step}.cu": f"05_flash_attention/{conti
     "05_flash_attention/forward8_split_keys.cu": "05_flash_attention/forward4_pipeline.cu",
     "03_softmax/forward10_words.cu": "03_softmax/forward5_registers.cu",
     "03_softmax/backward8_words.cu": "03_softmax/backward4_registers.cu",
-    "04_layernorm/forward7_words.cu": "04_layernorm/forward3_registers.cu",
+    "04_layernorm/forward7_ends.cu": "04_layernorm/forward3_registers.cu",
     "03_softmax/forward9_split.cu": "03_softmax/forward6_shared.cu",
     "03_softmax/backward7_split.cu": "03_softmax/backward5_shared.cu",
     "04_layernorm/forward6_split.cu": "04_layernorm/forward2_welford.cu",

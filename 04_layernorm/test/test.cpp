@@ -12,10 +12,10 @@ constexpr std::int64_t kCols[] = {1,   2,    3,    7,    8,    9,      15,     1
                                   799, 1023, 1024, 1025, 9001, 17'000, 17'001, 33'000};
 constexpr std::int64_t kRows[] = {1, 2, 3, 5, 7};
 
-/// Of four rows, eight apart, some begin and end beside others.
+/// Rows of every alignment, and more than one block has.
 template <class Step>
 std::int64_t some_rows(const Step& step) {
-  return step.name == "four_rows" ? 43 : 5;
+  return step.name == "four_rows" ? 43 : step.name == "ends" ? 17 : 5;
 }
 
 }  // namespace
@@ -104,17 +104,17 @@ TEST_SUITE("step") {
     });
   }
 
-  TEST_CASE("rows that share chunks, in numbers that no block or every block has") {
+  TEST_CASE("rows that begin anywhere, in numbers that no block or every block has") {
     for_each_step(
         [](const auto& step, DType type) {
-          if (step.name != "eight_rows") return;
+          if (step.name != "ends") return;
           std::size_t turn = 0;
-          for (const std::int64_t cols : {1, 3, 100, 257, 515, 777, 1843}) {
+          for (const std::int64_t cols : {17, 31, 100, 175, 257, 295, 515, 777, 1039, 1843}) {
             for (const std::int64_t rows : {1, 7, 8, 9, 37, 67}) {
               if (rows * cols > 70'000 && tile::device().simulated) continue;
               const auto p = problem_for(step, type, rows, cols, kNorms[turn++ % 2]);
               const OutputAt output = turn % 3 == 0 ? OutputAt::on_x : OutputAt::apart;
-              REQUIRE(takes(step, p));
+              if (!takes(step, p)) continue;  // whole chunks of fp32
               check_step(step, p, normal(p, turn % 5 != 0, turn % 7 != 0), {.output = output});
             }
           }
