@@ -195,19 +195,32 @@ void mbarrier_arrive(Mbarrier* barrier, unsigned rank, Site site) {
   arrive(call, cluster.block(rank), there, 0, __builtin_return_address(0));
 }
 
-void mbarrier_wait(Mbarrier* barrier, unsigned parity, Site site) {
+namespace {
+
+void wait(Mbarrier* barrier, unsigned parity, bool sees_global_memory, Site site,
+          const void* caller) {
   const Call call = begin_call("mbarrier.try_wait.parity", site);
   check_mbarrier(call, call.block, barrier);
   if (parity > 1) fail_call(call, "waits for a parity that is neither 0 nor 1");
   // Another phase may be complete by the time that the thread goes on. As on a GPU it waits again:
   // the parity says nothing of a phase that is two back.
-  while (read(call, barrier, __builtin_return_address(0)).parity == parity) {
+  while (read(call, barrier, caller).parity == parity) {
     call.block.cluster().park_at(call.block, barrier, "mbarrier_wait()", site);
   }
   if constexpr (kChecking) {
-    check::mbarrier_waited(reinterpret_cast<uintptr_t>(barrier), parity);
+    check::mbarrier_waited(reinterpret_cast<uintptr_t>(barrier), parity, sees_global_memory);
   }
   land_loads(call.block, barrier);
+}
+
+}  // namespace
+
+void mbarrier_wait(Mbarrier* barrier, unsigned parity, Site site) {
+  wait(barrier, parity, true, site, __builtin_return_address(0));
+}
+
+void mbarrier_wait_cluster(Mbarrier* barrier, unsigned parity, Site site) {
+  wait(barrier, parity, false, site, __builtin_return_address(0));
 }
 
 void store_bytes_async(void* shared, const void* value, unsigned bytes, Mbarrier* barrier,

@@ -562,6 +562,70 @@ __global__ void write_after_mbarrier(const ClusterMemory m) {
   m.out[own_element()] = slots[(t + 32) % kThreads];  // [write_after_mbarrier.read]
 }
 
+// mbarrier_wait_cluster() tells of shared memory, and not of what the others did in global memory.
+template <bool kMistake>
+__global__ void global_after_message(const ClusterMemory m) {
+  __shared__ Mbarrier barrier;
+  __shared__ int slots[kThreads];
+  const unsigned t = threadIdx.x, size = cluster_size();
+  if (t == 0) {
+    mbarrier_init(&barrier, 1);
+    mbarrier_arrive_expect(&barrier, kBytesOfBlock);
+  }
+  cluster_sync();
+  m.out[own_element()] = 1;  // [global_after_message.write]
+  store_async(&slots[t], 7, &barrier, next_rank());
+  mbarrier_wait_cluster(&barrier, 0);
+  const int message = slots[t];
+  if (!kMistake) cluster_sync();
+  const unsigned before = (cluster_rank() + size - 1) % size;
+  const unsigned from = blockIdx.x - cluster_rank() + before;
+  const int other = m.out[from * kThreads + t];  // [global_after_message.read]
+  if (other + message < 0) m.counts[0] = other;
+}
+
+// Nor of what the own block did there.
+template <bool kMistake>
+__global__ void global_in_the_block(const ClusterMemory m) {
+  __shared__ Mbarrier barrier;
+  __shared__ int slots[kThreads];
+  const unsigned t = threadIdx.x, other = (t + 32) % kThreads;
+  if (t == 0) mbarrier_init(&barrier, kThreads);
+  __syncthreads();
+  slots[t] = 7;
+  m.out[own_element()] = 1;  // [global_in_the_block.write]
+  mbarrier_arrive(&barrier);
+  kMistake ? mbarrier_wait_cluster(&barrier, 0) : mbarrier_wait(&barrier, 0);
+  const int got =
+      slots[other] + m.out[blockIdx.x * kThreads + other];  // [global_in_the_block.read]
+  if (got < 0) m.counts[0] = got;
+}
+
+// A thread that has waited so can tell others of no more.
+template <bool kMistake>
+__global__ void told_by_a_waiter(const ClusterMemory m) {
+  __shared__ Mbarrier first, second;
+  __shared__ int slot;
+  const unsigned t = threadIdx.x;
+  if (t == 0) {
+    mbarrier_init(&first, 1);
+    mbarrier_init(&second, 1);
+  }
+  __syncthreads();
+  if (t == 0) {
+    slot = 7;
+    m.out[own_element()] = 1;  // [told_by_a_waiter.write]
+    mbarrier_arrive(&first);
+  } else if (t == 32) {
+    kMistake ? mbarrier_wait_cluster(&first, 0) : mbarrier_wait(&first, 0);
+    mbarrier_arrive(&second);
+  } else if (t == 33) {
+    mbarrier_wait(&second, 0);
+    const int got = slot + m.out[blockIdx.x * kThreads];  // [told_by_a_waiter.read]
+    if (got < 0) m.counts[0] = got;
+  }
+}
+
 // All send to all, in turn to two buffers: who has sent for the next round has read this one, and
 // without that the buffer after it is not complete. With a single one, a block may still read.
 template <bool kMistake>
@@ -683,6 +747,9 @@ constexpr ClusterPair kPairs[] = {
     PAIR(relaxed_in_the_block),
     PAIR(write_before_relaxed),
     PAIR(write_after_mbarrier),
+    PAIR(global_after_message),
+    PAIR(global_in_the_block),
+    PAIR(told_by_a_waiter),
     PAIR(two_buffers),
     PAIR(tell_what_was_read),
     PAIR(send_and_return),

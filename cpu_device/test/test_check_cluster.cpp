@@ -124,6 +124,8 @@ const std::string kNoOrder =
 const std::string kOnlyMbarriers =
     "; cluster_arrive_relaxed() tells only of the initialisation of mbarriers";
 
+const std::string kOnlyShared = "; mbarrier_wait_cluster() tells only of shared memory";
+
 const Case kCases[] = {
     {"write_at_once",
      cudaErrorIllegalAddress,
@@ -339,6 +341,29 @@ const Case kCases[] = {
        "[write_after_mbarrier.write]\n  read at [write_after_mbarrier.read]\n  missing: a "
        "__syncthreads() between the write and the read",
        [](const Numbers& n) { return n[1] == n[2] && n[1] == (n[0] + 32) % 64; }}}},
+    {"global_after_message",
+     cudaErrorLaunchFailure,
+     {{"thread # reads out[#], which block (#, 0, 0)'s thread # wrote: a race\n  written at "
+       "[global_after_message.write]\n  read at [global_after_message.read]\n  missing: a "
+       "cluster_sync() between the write and the read" +
+           kOrLater + kOnlyShared,
+       [](const Numbers& n) {
+         return n[1] == n[2] * 64 + n[0] && n[3] == n[0] && n[2] == previous(n[4]);
+       }}}},
+    {"global_in_the_block",
+     cudaErrorLaunchFailure,
+     {{"thread # reads out[#], which thread # wrote: a race\n  written at "
+       "[global_in_the_block.write]\n  read at [global_in_the_block.read]\n  missing: a "
+       "__syncthreads() between the write and the read" +
+           kOrLater + kOnlyShared,
+       [](const Numbers& n) { return n[2] == (n[0] + 32) % 64 && n[1] == n[3] * 64 + n[2]; }}}},
+    {"told_by_a_waiter",
+     cudaErrorLaunchFailure,
+     {{"thread 33 reads out[#], which thread 0 wrote: a race\n  written at "
+       "[told_by_a_waiter.write]\n  read at [told_by_a_waiter.read]\n  missing: a "
+       "__syncthreads() between the write and the read" +
+           kOrLater + kOnlyShared,
+       [](const Numbers& n) { return n[0] == n[1] * 64; }}}},
     {"two_buffers",
      cudaErrorLaunchFailure,
      {{"thread # writes slots[0][#][#] of block (#, 0, 0) by st.async, which thread # wrote by "

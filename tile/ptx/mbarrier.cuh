@@ -132,17 +132,26 @@ __device__ __forceinline__ void mbarrier_wait(Mbarrier* barrier, unsigned parity
 #endif
 }
 
-/// The same where other blocks of the cluster arrive, or store by st.async or a multicast. It takes
-/// a little longer: each wait also discards the multiprocessor's L1 cache.
-///     mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [a], parity;
+/// The same where other blocks of the cluster arrive, or store by st.async or a multicast. The
+/// thread then sees what these stores wrote, and what threads of its own block did in shared memory
+/// before they arrived. It sees nothing of global memory, not even what its own block stored there.
+/// So the multiprocessor keeps its L1 cache. An .acquire.cluster in place of .relaxed.cluster and
+/// the fence makes it discard that at each wait (CCTL.IVALL in SASS), and a kernel reads again from
+/// L2 what it uses in each iteration. Both instructions are of PTX ISA 8.6; the oldest toolkit that
+/// we support, CUDA 12.8, has 8.7.
+///     mbarrier.try_wait.parity.relaxed.cluster.shared::cta.b64 p, [a], parity;
+///     fence.acquire.sync_restrict::shared::cluster.cluster;
+/// https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-mbarrier-test-wait-try-wait
+/// https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-membar
 __device__ __forceinline__ void mbarrier_wait_cluster(Mbarrier* barrier, unsigned parity) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   asm volatile(
       "{\n"
       ".reg .pred complete;\n"
       "again_%=:\n"
-      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 complete, [%0], %1;\n"
+      "mbarrier.try_wait.parity.relaxed.cluster.shared::cta.b64 complete, [%0], %1;\n"
       "@!complete bra again_%=;\n"
+      "fence.acquire.sync_restrict::shared::cluster.cluster;\n"
       "}" ::"r"(SharedAddress(barrier).value()),
       "r"(parity)
       : "memory");

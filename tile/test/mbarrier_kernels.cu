@@ -34,7 +34,7 @@ __global__ void send_kernel(int* out) {
   Words<kWords> value;
   for (unsigned w = 0; w < kWords; ++w) value.word[w] = word_at(blockIdx.x, t, w);
   for (unsigned r = 0; r < size; ++r) store_async(&slots[rank][t], value, &barrier, r);
-  mbarrier_wait(&barrier, 0);
+  mbarrier_wait_cluster(&barrier, 0);
   for (unsigned r = 0; r < size; ++r) {
     for (unsigned w = 0; w < kWords; ++w) {
       // Of another thread than the one that has sent it here.
@@ -56,7 +56,7 @@ __global__ void hand_on_async_kernel(int rounds, int* out) {
     const int buffer = round % 2;
     mbarrier_arrive_expect(&barriers[buffer], sizeof mine);
     store_async(&slots[buffer][t], mine, &barriers[buffer], next);
-    mbarrier_wait(&barriers[buffer], round / 2 % 2);
+    mbarrier_wait_cluster(&barriers[buffer], round / 2 % 2);
     mine = slots[buffer][t];
     if (buffer == 1) cluster_sync();  // the next block has read both of its buffers
   }
@@ -77,12 +77,12 @@ __global__ void free_kernel(int items, int* out) {
     const int slot = i % 2, parity = i / 2 % 2;
     if (t == 0) mbarrier_arrive_expect(&full[slot], sizeof slots[0]);
     if (rank == 0) {
-      if (i >= 2) mbarrier_wait(&empty[slot], 1 - parity);
+      if (i >= 2) mbarrier_wait_cluster(&empty[slot], 1 - parity);
       for (unsigned r = 0; r < size; ++r) {
         store_async(&slots[slot][t], i * 100 + static_cast<int>(t), &full[slot], r);
       }
     }
-    mbarrier_wait(&full[slot], parity);
+    mbarrier_wait_cluster(&full[slot], parity);
     out[(blockIdx.x * items + i) * kThreads + t] = slots[slot][t];
     __syncthreads();
     if (t == 0) mbarrier_arrive(&empty[slot], 0);

@@ -70,7 +70,7 @@ __global__ void multicast_kernel(const __grid_constant__ TensorMap map, Corner c
     const BoxAt part{corner.at[0], corner.at[1] + 8 * static_cast<int>(rank)};
     tma_load_multicast(box + rank * bytes / sizeof(std::uint32_t), map, part, &barrier, 0b11);
   }
-  mbarrier_wait(&barrier, 0);
+  mbarrier_wait_cluster(&barrier, 0);
   copy_out(box, kBoxWords, out + rank * kBoxWords);
 }
 

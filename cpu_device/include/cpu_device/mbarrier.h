@@ -30,11 +30,8 @@ void mbarrier_arrive_expect(Mbarrier* barrier, unsigned bytes, Site site = Site:
 /// Waits until the phase of this parity is complete: 0 for the first one, 1 for the second, 0
 /// again.
 void mbarrier_wait(Mbarrier* barrier, unsigned parity, Site site = Site::here());
-/// The same: the CPU device does not tell what a wait that sees less would miss.
-__forceinline__ void mbarrier_wait_cluster(Mbarrier* barrier, unsigned parity,
-                                           Site site = Site::here()) {
-  mbarrier_wait(barrier, parity, site);
-}
+/// The same, but the thread sees only what was done in shared memory.
+void mbarrier_wait_cluster(Mbarrier* barrier, unsigned parity, Site site = Site::here());
 
 /// Writes `bytes`, 4, 8 or 16, to where `shared` lies in the block of this rank, and counts them at
 /// `barrier` there.

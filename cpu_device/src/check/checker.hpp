@@ -110,8 +110,9 @@ enum class Signal : uint8_t { arrival, st_async, load };
 void mbarrier_signalled(uintptr_t barrier, Signal signal);
 /// The phase of this parity is complete.
 void mbarrier_completed(uintptr_t barrier, uint32_t parity);
-/// The current thread has seen that this phase is complete.
-void mbarrier_waited(uintptr_t barrier, uint32_t parity);
+/// The current thread has seen that this phase is complete; and what was done in global memory
+/// before, or in shared memory only.
+void mbarrier_waited(uintptr_t barrier, uint32_t parity, bool sees_global_memory = true);
 
 // ---- Called by TMA (tma.cpp) and wgmma ----
 /// The current thread has started a load to `shared` in the block of this rank, which has been
@@ -157,6 +158,8 @@ void kernel_calls();
 /// The block of this number in the running cluster, or no_rank.
 uint32_t rank_of(uint64_t block);
 uint32_t cluster_size();
+/// Of a block of the running cluster.
+bool is_in_shared_memory(uintptr_t address);
 
 // ---- races.cpp ----
 /// What is remembered about the accesses to one word of four bytes.
@@ -216,14 +219,16 @@ struct Moment {
 Moment current_moment();
 /// A writer of these bytes whose write is not ordered before the current thread by a proxy fence;
 /// null if there is none.
-const Stamp* unfenced_writer(const Word& word, uint8_t bytes);
+const Stamp* unfenced_writer(const Word& word, uintptr_t location, uint8_t bytes);
 /// The stamp of what the current thread does now, for one byte.
 Stamp current_stamp(const Access& access);
 /// Whether the current thread knows that this block of its cluster has begun.
 bool knows_of_begin(uint32_t rank);
 /// Whether its thread has made a relaxed arrival at the barrier of its cluster since.
 bool arrived_relaxed_after(const Stamp& stamp);
-/// Whether any thread of the block knows of this access of another block.
+/// Whether the current thread would know of the access if that were in shared memory.
+bool is_known_if_shared(const Stamp& stamp);
+/// Whether any thread of the block knows of this access of another block to shared memory.
 bool is_known_to_block(uint32_t rank, const Stamp& stamp);
 /// An atomic has accessed the location. If it reads, this thread now knows what was released there;
 /// if it writes, the next threads to read it know what this thread has released.

@@ -17,8 +17,9 @@
 //   - the barrier of a cluster (cluster_clock.hpp). A relaxed arrival hands on only which mbarriers
 //     its thread has initialised;
 //   - an mbarrier: a thread that has waited for a phase knows all that those threads knew that have
-//     arrived in it, or had bytes counted there. A write by st.async or a load by TMA is ordered by
-//     nothing else, a store by TMA only by its own thread's wait;
+//     arrived in it, or had bytes counted there. By mbarrier_wait_cluster() it knows so of shared
+//     memory only. A write by st.async or a load by TMA is ordered by nothing else, a store by TMA
+//     only by its own thread's wait;
 //   - a wait for a wgmma, by its warpgroup, for what that reads of shared memory: until then it may
 //     still be read, and nothing else counts.
 // Shuffles and votes order nothing.
@@ -48,7 +49,9 @@ using Key = uint64_t;  // block and thread
 // After threads, their flights and what their warpgroups read by wgmma.
 constexpr uint32_t kEach = (kFlights + 1) * kMaxThreads;
 static_assert(Stamp::kWgmma == kFlights * kMaxThreads);
-constexpr uint32_t kThreadKeys = kEach + 1;
+// Then the same for what is known of shared memory only.
+constexpr uint32_t kOfShared = kEach + 1;
+constexpr uint32_t kThreadKeys = 2 * kOfShared;
 Key key(uint32_t block, uint32_t thread) { return Key{block} * kThreadKeys + thread; }
 
 /// By block and epoch: for each thread the last tick that a fence of the device had followed before
@@ -56,7 +59,8 @@ Key key(uint32_t block, uint32_t thread) { return Key{block} * kThreadKeys + thr
 std::map<std::pair<uint32_t, uint32_t>, std::vector<uint32_t>> fenced_at;
 
 /// What is known of threads of other warps and blocks: all that the thread did until the moment,
-/// and all that its block did before the epoch.
+/// and all that its block did before the epoch. Of a thread whose number is kOfShared more only
+/// what it did in shared memory.
 class Knowledge {
  public:
   /// Knowledge that many threads gain at the same time is stored once for all of them. Later
@@ -68,14 +72,14 @@ class Knowledge {
 
   bool empty() const { return threads_.empty() && atomics_.empty() && shared_.empty(); }
   bool knows(uint32_t block) const {
-    return epochs_.contains(block) ||
+    return epochs_.contains(key(block, 0)) || epochs_.contains(key(block, kOfShared)) ||
            std::ranges::any_of(shared_, [&](const Shared& part) { return part.all->knows(block); });
   }
   void learn(uint32_t block, uint32_t thread, Moment moment) {
     Moment& known = threads_[key(block, thread)];
     if (is_before(known, moment)) known = moment;
     if (moment.epoch == Stamp::kInFlight) return;
-    uint32_t& epoch = epochs_[block];
+    uint32_t& epoch = epochs_[key(block, thread / kOfShared * kOfShared)];
     epoch = std::max(epoch, moment.epoch);
   }
   void learn(const Shared& part) {
@@ -113,20 +117,29 @@ class Knowledge {
     learn(other);
     other = {};
   }
-  bool covers(const Stamp& stamp) const {
+  bool covers(const Stamp& stamp, bool in_shared_memory) const {
     for (const Shared& part : shared_) {
-      if (part.all->covers(stamp)) return true;
+      if (part.all->covers(stamp, in_shared_memory)) return true;
     }
     if (threads_.empty()) return false;
-    const auto epoch = epochs_.find(stamp.block);
-    if (epoch != epochs_.end() && stamp.epoch < epoch->second) return true;
-    const auto thread = threads_.find(key(stamp.block, stamp.thread));
-    if (thread != threads_.end() && !is_before(thread->second, {stamp.epoch, stamp.tick})) {
-      return true;
+    return covers_as(0, stamp) || (in_shared_memory && covers_as(kOfShared, stamp));
+  }
+
+  /// What is left of it after a wait that sees shared memory only. What a copy read elsewhere it
+  /// has read when its bytes are here.
+  Knowledge of_shared_memory() const {
+    Knowledge left;
+    for (const auto& [k, moment] : threads_) {
+      const auto thread = static_cast<uint32_t>(k % kThreadKeys);
+      const bool as_before = thread >= kOfShared || moment.epoch == Stamp::kInFlight;
+      left.learn(static_cast<uint32_t>(k / kThreadKeys), as_before ? thread : thread + kOfShared,
+                 moment);
     }
-    const auto each = threads_.find(key(stamp.block, kEach));
-    return each != threads_.end() && each->second.epoch == stamp.epoch &&
-           stamp.tick <= fenced_at.at({stamp.block, stamp.epoch})[stamp.thread];
+    for (const auto& [where, moment] : atomics_) {
+      if (is_in_shared_memory(where.first)) left.learn(where, moment);
+    }
+    for (const Shared& part : shared_) left.learn(part.all->of_shared_memory());
+    return left;
   }
 
   /// Makes this the next knowledge from this source.
@@ -144,10 +157,23 @@ class Knowledge {
       return std::hash<uint64_t>()(atomic.first * 0x9e3779b97f4a7c15u ^ atomic.second);
     }
   };
+  // `as`: 0 or kOfShared.
+  bool covers_as(uint32_t as, const Stamp& stamp) const {
+    const auto epoch = epochs_.find(key(stamp.block, as));
+    if (epoch != epochs_.end() && stamp.epoch < epoch->second) return true;
+    const auto thread = threads_.find(key(stamp.block, as + stamp.thread));
+    if (thread != threads_.end() && !is_before(thread->second, {stamp.epoch, stamp.tick})) {
+      return true;
+    }
+    const auto each = threads_.find(key(stamp.block, as + kEach));
+    return each != threads_.end() && each->second.epoch == stamp.epoch &&
+           stamp.tick <= fenced_at.at({stamp.block, stamp.epoch})[stamp.thread];
+  }
+
   std::unordered_map<Key, Moment> threads_;
   std::unordered_map<Atomic, Moment, Hash> atomics_;
-  std::unordered_map<uint32_t, uint32_t> epochs_;  // the latest known of each block
-  std::vector<Shared> shared_;                     // by source
+  std::unordered_map<Key, uint32_t> epochs_;  // the latest known of each block
+  std::vector<Shared> shared_;                // by source
 };
 
 /// The thread's initialisation of an mbarrier: at an odd address, where no atomic is.
@@ -243,6 +269,7 @@ struct Handed {
   uint64_t source = 0;
   Knowledge gathered;                          // in this phase and those before
   std::array<Knowledge::Shared, 2> completed;  // up to the last complete phase of each parity
+  std::array<Knowledge::Shared, 2> of_shared;  // of that what concerns shared memory, if asked for
 };
 std::unordered_map<uintptr_t, Handed> handed;
 std::array<Knowledge, ClusterClock::kKept> acquired_before;  // by the arrived threads, by phase
@@ -254,15 +281,16 @@ struct {
   std::array<Knowledge::Shared, ClusterClock::kKept> known;  // to who has waited for a phase
 } initialised;
 
-bool is_known(const State& to, uint32_t thread, const Stamp& earlier) {
+bool is_known(const State& to, uint32_t thread, const Stamp& earlier, bool in_shared_memory) {
   if (const uint32_t phase = to.phase_of(thread); phase != 0 && !earlier.is_in_flight()) {
     const uint32_t rank = rank_of(earlier.block);
     if (rank != no_rank && cluster_clock.covers(phase, rank, earlier)) return true;
   }
-  return to.threads[thread].acquired.covers(earlier) || to.block_acquired.covers(earlier);
+  return to.threads[thread].acquired.covers(earlier, in_shared_memory) ||
+         to.block_acquired.covers(earlier, in_shared_memory);
 }
 
-bool is_ordered(const Stamp& earlier, uint32_t me) {
+bool is_ordered(const Stamp& earlier, uintptr_t location, uint32_t me) {
   if (earlier.block == state->block) {
     if (earlier.thread == me || earlier.epoch < state->epoch) return true;
     if (earlier.thread / kLanes == me / kLanes &&
@@ -270,7 +298,7 @@ bool is_ordered(const Stamp& earlier, uint32_t me) {
       return true;
     }
   }
-  return is_known(*state, me, earlier);
+  return is_known(*state, me, earlier, is_in_shared_memory(location));
 }
 
 // Whether an atomic that the thread knows of has found this one in its location.
@@ -295,8 +323,8 @@ bool is_known_initialisation(const Stamp& earlier, uintptr_t location, uint32_t 
 }
 
 bool conflicts(const Stamp& earlier, uintptr_t location, uint8_t bytes, bool atomic, uint32_t me) {
-  return (earlier.bytes & bytes) != 0 && !(earlier.atomic && atomic) && !is_ordered(earlier, me) &&
-         !is_found_by_atomic(earlier, location, me) &&
+  return (earlier.bytes & bytes) != 0 && !(earlier.atomic && atomic) &&
+         !is_ordered(earlier, location, me) && !is_found_by_atomic(earlier, location, me) &&
          !is_known_initialisation(earlier, location, me);
 }
 
@@ -306,7 +334,7 @@ bool conflicts(const Stamp& earlier, uintptr_t location, uint8_t bytes, bool ato
 //
 // In a cluster, readers of other blocks compete for the places. Its barrier orders all blocks or
 // none, so that one of those not yet ordered is as good as another.
-void remember_reader(Word& word, const Stamp& now) {
+void remember_reader(Word& word, uintptr_t location, const Stamp& now) {
   const bool has_cluster = cluster_size() > 1;
   Stamp* room = nullptr;
   int alive = 0;
@@ -316,7 +344,8 @@ void remember_reader(Word& word, const Stamp& now) {
     // No epoch orders copies in flight.
     const bool any_flies = reader.is_in_flight() || now.is_in_flight();
     if (reader.bytes == 0 || (same_block && !any_flies && reader.epoch < now.epoch) ||
-        (((has_cluster && !same_block) || any_flies) && is_ordered(reader, current_thread()))) {
+        (((has_cluster && !same_block) || any_flies) &&
+         is_ordered(reader, location, current_thread()))) {
       room = &reader;
       continue;
     }
@@ -377,12 +406,12 @@ Stamp& room_for_writer(Word& word, const Stamp& now) {
   return *room;
 }
 
-void remember_writer(Word& word, const Stamp& now) {
+void remember_writer(Word& word, uintptr_t location, const Stamp& now) {
   // Earlier accesses are ordered before this write, so a later access that would have conflicted
   // with them conflicts with the write. But atomics need no order.
   const auto forget = [&](Stamp& earlier) {
     if ((earlier.bytes & now.bytes) == 0) return;
-    if (earlier.atomic && now.atomic && !is_ordered(earlier, current_thread())) return;
+    if (earlier.atomic && now.atomic && !is_ordered(earlier, location, current_thread())) return;
     earlier.bytes &= static_cast<uint8_t>(~now.bytes);
   };
   std::ranges::for_each(word.readers, forget);
@@ -438,9 +467,13 @@ bool arrived_relaxed_after(const Stamp& stamp) {
   return is_before({stamp.epoch, stamp.tick}, states[rank]->threads[stamp.thread].relaxed);
 }
 
+bool is_known_if_shared(const Stamp& stamp) {
+  return is_known(*state, current_thread(), stamp, true);
+}
+
 bool is_known_to_block(uint32_t rank, const Stamp& stamp) {
   for (uint32_t t = 0; t < states[rank]->count; ++t) {
-    if (is_known(*states[rank], t, stamp)) return true;
+    if (is_known(*states[rank], t, stamp, true)) return true;
   }
   return false;
 }
@@ -691,7 +724,7 @@ const Stamp* told_without_fence(const Word& word, uintptr_t location, uint8_t by
       const bool is_before_signal =
           writer.epoch < moment.epoch ||
           (writer.thread == signal->second.thread && writer.tick <= moment.tick);
-      if (!is_before_signal || is_ordered(writer, me)) continue;
+      if (!is_before_signal || is_ordered(writer, location, me)) continue;
       *atomic = signal->second.place;
       return &writer;
     }
@@ -729,7 +762,7 @@ void synchronise_through(const Access& access) {
 }
 
 void mbarrier_initialised(uintptr_t barrier) {
-  handed[barrier] = {++last_source, {}, {}};
+  handed[barrier] = {++last_source, {}, {}, {}};
   Thread& thread = state->threads[current_thread()];
   thread.mbarriers.emplace_back(barrier, Moment{state->epoch, thread.tick++});
 }
@@ -774,7 +807,7 @@ void fence_async_proxy() {
   thread.proxy_fences.push_back({state->epoch, thread.tick++});
 }
 
-const Stamp* unfenced_writer(const Word& word, uint8_t bytes) {
+const Stamp* unfenced_writer(const Word& word, uintptr_t location, uint8_t bytes) {
   for (const Stamp& writer : word.writers) {
     if ((writer.bytes & bytes) == 0 || writer.is_in_flight()) continue;
     const uint32_t rank = rank_of(writer.block);
@@ -788,7 +821,7 @@ const Stamp* unfenced_writer(const Word& word, uint8_t bytes) {
     Stamp fenced = writer;
     fenced.epoch = fence->epoch;
     fenced.tick = fence->tick;
-    if (!is_ordered(fenced, current_thread())) return &writer;
+    if (!is_ordered(fenced, location, current_thread())) return &writer;
   }
   return nullptr;
 }
@@ -802,8 +835,16 @@ void mbarrier_completed(uintptr_t barrier, uint32_t parity) {
   here.gathered.learn(here.completed[parity]);
 }
 
-void mbarrier_waited(uintptr_t barrier, uint32_t parity) {
-  state->threads[current_thread()].acquired.learn(handed[barrier].completed[parity]);
+void mbarrier_waited(uintptr_t barrier, uint32_t parity, bool sees_global_memory) {
+  Handed& here = handed[barrier];
+  const Knowledge::Shared& all = here.completed[parity];
+  Knowledge::Shared& shared = here.of_shared[parity];
+  if (!sees_global_memory && all.all && shared.number != all.number) {
+    // From another source than all of it.
+    shared = {~all.source, all.number,
+              std::make_shared<const Knowledge>(all.all->of_shared_memory())};
+  }
+  state->threads[current_thread()].acquired.learn(sees_global_memory ? all : shared);
   state->any_acquired = true;
 }
 
@@ -893,9 +934,9 @@ const Stamp* conflict(Word& word, uintptr_t location, uint32_t tag, uint8_t byte
   if (writes) {
     now.updates = has_read(word, bytes);
     now.next_turn = is_of_next_turn(word, bytes, access);
-    remember_writer(word, now);
+    remember_writer(word, location, now);
   } else {
-    remember_reader(word, now);
+    remember_reader(word, location, now);
   }
   return nullptr;
 }

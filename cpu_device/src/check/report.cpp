@@ -342,6 +342,7 @@ std::string race(const Finding& f, const Block& block) {
   if (f.arrived_relaxed) {
     text += "; cluster_arrive_relaxed() tells only of the initialisation of mbarriers";
   }
+  if (f.known_if_shared) text += "; mbarrier_wait_cluster() tells only of shared memory";
   return text;
 }
 

@@ -404,6 +404,7 @@ Finding race_of(const Space& space, const Access& access, size_t word, uint8_t u
   finding.earlier_was_write = earlier_was_write;
   finding.earlier_was_first = !earlier_was_write && (earlier.bytes & unwritten) != 0;
   finding.arrived_relaxed = arrived_relaxed_after(earlier);
+  finding.known_if_shared = is_known_if_shared(earlier);
   return finding;
 }
 
@@ -663,7 +664,7 @@ void look_at_space(Space& space, Arena* arena, uint32_t tag, const Access& acces
       read_unwritten(space, access, array);
     }
     if (access.async_proxy && arena) {
-      if (const Stamp* writer = unfenced_writer(space.words[word], bits)) {
+      if (const Stamp* writer = unfenced_writer(space.words[word], access.address, bits)) {
         not_fenced(space, access, word, array, *writer);
       }
     }
@@ -842,6 +843,8 @@ uint32_t cluster_ends(bool threads_missed) {
 }
 
 uint32_t cluster_size() { return launch->cluster_blocks; }
+
+bool is_in_shared_memory(uintptr_t address) { return arena_of(address) != nullptr; }
 
 uint32_t rank_of(uint64_t block) {
   for (uint32_t rank = 0; rank < cluster_size(); ++rank) {
