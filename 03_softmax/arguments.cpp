@@ -113,4 +113,13 @@ tile::Status check_chunks(const BackwardProblem& p, const BackwardBuffers& b) {
   return tile::check_chunks(p.type, p.cols, "dx", b.dx, "lddx", p.lddx);
 }
 
+tile::Status check_alike(const ForwardProblem& p, const ForwardBuffers& b) {
+  return tile::check_alike(p.type, b.x, p.ldx, "y", b.y, "ldy", p.ldy);
+}
+
+tile::Status check_alike(const BackwardProblem& p, const BackwardBuffers& b) {
+  TILE_TRY(tile::check_alike(p.type, b.y, p.ldy, "dy", b.dy, "lddy", p.lddy, "y"));
+  return tile::check_alike(p.type, b.y, p.ldy, "dx", b.dx, "lddx", p.lddx, "y");
+}
+
 }  // namespace softmax

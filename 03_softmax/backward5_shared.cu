@@ -9,8 +9,7 @@
 //        or up to 16 KiB where chunks of 16 bytes do not fill a row.
 #include "softmax.cuh"
 #include "tile/host/launch.hpp"
-#include "tile/host/row_plan.hpp"
-#include "unaligned_shared_slice.cuh"
+#include "tile/shared_slice.cuh"
 
 namespace softmax {
 namespace {
@@ -23,27 +22,34 @@ __global__ void __launch_bounds__(kMaxThreads)
                             tile::Rows<const T> dy,  // [rows][cols]
                             tile::Rows<T> dx,        // [rows][cols]
                             Params params) {         // sizes, scale, options
-  using Slice = SharedSliceOfRow<kWhole, T, kChunks>;
+  using Slice = tile::SharedSlice<T, kChunks>;
   constexpr int kWidth = Slice::kChunkWidth;
   extern __shared__ __align__(16) unsigned char row_smem[];  // a row of y, then one of dy
   __shared__ float sum_smem[kMaxThreads / tile::kWarp];
   const tile::ChunkColumns<kWidth> columns{static_cast<int>(threadIdx.x),
                                            static_cast<int>(blockDim.x)};
   const std::int64_t row = blockIdx.x;
-  const auto cols = static_cast<int>(params.cols);
-  const auto visible = static_cast<int>(params.visible<kPlain>(row));
+  const auto all = static_cast<int>(params.cols);
+  auto visible = static_cast<int>(params.visible<kPlain>(row));
   const Gradient<kPlain> gradient(params);
+  const T* y_row = y[row];
+  const RowEnds<kWhole, T> ends(y_row, all, columns.thread);  // and of the same columns of dy
+  const int cols = ends.cols;
+  y_row += ends.begin, visible -= ends.begin;
+  const int copied = kWhole ? visible : min(visible, cols);
 
-  const Slice y_slice(y[row], visible, columns, 0, row_smem);
-  // Chunks of dy begin at the same columns as those of y.
+  const float y_end = ends.load(y_row, visible, 0);
+  const Slice y_slice(y_row, copied, columns, 0, row_smem);
+  const T* dy_row = dy[row] + ends.begin;
+  const float dy_end = ends.load(dy_row, visible, 0);
   const tile::ptx::SharedAddress dy_smem =
       tile::ptx::SharedAddress(row_smem) + columns.threads * kChunks * 16;
-  const Slice dy_slice(dy[row], visible, columns, 0, dy_smem, y_slice.lead());
+  const Slice dy_slice(dy_row, copied, columns, 0, dy_smem);
   tile::ptx::cp_async_wait_all();
   float value[kWidth], dvalue[kWidth];  // a chunk of y and of dy
 
   // sum y dy, first of this thread's own elements
-  float sum = 0;
+  float sum = gradient.term(y_end, dy_end);
 #pragma unroll Slice::kUnroll
   for (int i = 0; i < Slice::kChunks; ++i) {
     y_slice.chunk(i).to_floats(value);
@@ -56,7 +62,7 @@ __global__ void __launch_bounds__(kMaxThreads)
   sum = tile::reduce_block(sum, tile::Add{}, sum_smem);
 
   // dx = scale y (dy - sum)
-  T* dx_row = dx[row];
+  T* dx_row = dx[row] + ends.begin;
 #pragma unroll Slice::kUnroll
   for (int i = 0; i < Slice::kChunks; ++i) {
     const int col = y_slice.column(i);
@@ -67,8 +73,9 @@ __global__ void __launch_bounds__(kMaxThreads)
     for (int e = 0; e < kWidth; ++e) {
       value[e] = kPlain || col + e < visible ? gradient(value[e], dvalue[e], sum) : 0;
     }
-    Slice::store(dx_row, col, cols, value);
+    Slice::Chunk::from_floats(value).store(dx_row + col);
   }
+  ends.store(dx_row, all, kPlain || ends.mine < visible ? gradient(y_end, dy_end, sum) : 0);
 }
 
 template <class T, int kChunks, bool kPlain, bool kWhole>
@@ -86,6 +93,7 @@ tile::Status launch(const BackwardProblem& problem, const BackwardBuffers& buffe
 
 tile::Status takes_shared(const BackwardProblem& problem, const BackwardBuffers& buffers,
                           const tile::Device& device) {
+  TILE_TRY(check_alike(problem, buffers));
   const bool whole = check_chunks(problem, buffers).ok();
   const auto bytes = problem.cols * static_cast<std::int64_t>(tile::size_bytes(problem.type));
   // Measured on an H200.
@@ -97,15 +105,15 @@ tile::Status takes_shared(const BackwardProblem& problem, const BackwardBuffers&
 
 tile::Status shared(const BackwardProblem& problem, const BackwardBuffers& buffers, void* stream) {
   return tile::with_element_type(problem.type, [&](auto element) {
-    using T = decltype(element);
-    const bool whole = check_chunks(problem, buffers).ok(), plain = is_plain(problem);
-    if (!whole) {
-      return plain ? launch<T, 8, true, false>(problem, buffers, stream)
-                   : launch<T, 8, false, false>(problem, buffers, stream);
-    }
-    if (block_plan(problem).chunks == 4) return launch<T, 4, true, true>(problem, buffers, stream);
-    return plain ? launch<T, 8, true, true>(problem, buffers, stream)
-                 : launch<T, 8, false, true>(problem, buffers, stream);
+    return with_kernel_kind(problem, buffers, [&](auto plain, auto whole) {
+      using T = decltype(element);
+      if constexpr (plain && whole) {
+        if (block_plan(problem).chunks == 4) {
+          return launch<T, 4, true, true>(problem, buffers, stream);
+        }
+      }
+      return launch<T, 8, plain, whole>(problem, buffers, stream);
+    });
   });
 }
 

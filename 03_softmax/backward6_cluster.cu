@@ -16,7 +16,7 @@ namespace {
 // multiprocessors wait at the same time.
 constexpr int kMaxThreads = 512;  // the launch bounds are twice that: few registers
 
-template <class T, int kChunks, bool kPlain>
+template <class T, int kChunks, bool kPlain, bool kWhole>
 __global__ void __launch_bounds__(2 * kMaxThreads)
     softmax_backward_cluster(tile::Rows<const T> y,   // [rows][cols]
                              tile::Rows<const T> dy,  // [rows][cols]
@@ -34,18 +34,26 @@ __global__ void __launch_bounds__(2 * kMaxThreads)
   const tile::ChunkColumns<kWidth> columns{rank * in_smem.threads + in_smem.thread,
                                            blocks * in_smem.threads};
   const std::int64_t row = blockIdx.x / tile::ptx::cluster_size();
-  const auto cols = static_cast<int>(params.cols);
-  const auto visible = static_cast<int>(params.visible<kPlain>(row));
+  const auto all = static_cast<int>(params.cols);
+  auto visible = static_cast<int>(params.visible<kPlain>(row));
   const Gradient<kPlain> gradient(params);
+  const T* y_row = y[row];
+  const RowEnds<kWhole, T> ends(y_row, all, columns.thread);  // and of the same columns of dy
+  const int cols = ends.cols;
+  y_row += ends.begin, visible -= ends.begin;
+  const int copied = kWhole ? visible : min(visible, cols);
 
-  const Slice y_slice(y[row], visible, columns, 0, row_smem, in_smem);
-  const Slice dy_slice(dy[row], visible, columns, 0, row_smem + Slice::bytes(in_smem.threads),
+  const float y_end = ends.load(y_row, visible, 0);
+  const Slice y_slice(y_row, copied, columns, 0, row_smem, in_smem);
+  const T* dy_row = dy[row] + ends.begin;
+  const float dy_end = ends.load(dy_row, visible, 0);
+  const Slice dy_slice(dy_row, copied, columns, 0, row_smem + Slice::bytes(in_smem.threads),
                        in_smem);
   tile::ptx::cp_async_wait_all();
   float value[kWidth], dvalue[kWidth];  // a chunk of y and of dy
 
   // sum y dy, first of this thread's own elements
-  float sum = 0;
+  float sum = gradient.term(y_end, dy_end);
 #pragma unroll Slice::kUnroll
   for (int i = 0; i < Slice::kChunks; ++i) {
     y_slice.chunk(i).to_floats(value);
@@ -59,7 +67,7 @@ __global__ void __launch_bounds__(2 * kMaxThreads)
   sum = tile::reduce_cluster(sum, tile::Add{}, sum_smem);
 
   // dx = scale y (dy - sum)
-  T* dx_row = dx[row];
+  T* dx_row = dx[row] + ends.begin;
 #pragma unroll Slice::kUnroll
   for (int i = 0; i < Slice::kChunks; ++i) {
     const int col = columns.column(i);
@@ -72,18 +80,12 @@ __global__ void __launch_bounds__(2 * kMaxThreads)
     }
     Slice::Chunk::from_floats(value).store(dx_row + col);
   }
+  ends.store(dx_row, all, kPlain || ends.mine < visible ? gradient(y_end, dy_end, sum) : 0);
 }
 
-/// How a cluster shares a row: by as few blocks as can hold it.
-struct SmemPlan {
-  unsigned blocks;  // of a row; 0 if there are none
-  int threads;      // of a block
-  int chunks;       // of 16 bytes, of a thread, both of y and of dy
-  std::int64_t bytes;
-};
-
-SmemPlan plan_of(const BackwardProblem& p, const tile::Device& device) {
-  const auto all = p.cols * static_cast<std::int64_t>(tile::size_bytes(p.type)) / 16;
+/// A row is shared by as few blocks as can hold it.
+ClusterPlan plan_of(const BackwardProblem& p, bool whole, const tile::Device& device) {
+  const std::int64_t all = chunks_of(p, whole);
   for (unsigned blocks = 2; blocks <= tile::kMaxBlocksOfCluster; blocks *= 2) {
     const std::int64_t most = (all + blocks - 1) / blocks;
     const int chunks = most > 4 * kMaxThreads || !is_plain(p) ? 8 : 4;
@@ -96,12 +98,12 @@ SmemPlan plan_of(const BackwardProblem& p, const tile::Device& device) {
   return {};
 }
 
-template <class T, int kChunks, bool kPlain>
+template <class T, int kChunks, bool kPlain, bool kWhole>
 tile::Status launch(const BackwardProblem& problem, const BackwardBuffers& buffers, void* stream) {
-  const SmemPlan plan = plan_of(problem, tile::device());
+  const ClusterPlan plan = plan_of(problem, kWhole, tile::device());
   const unsigned blocks = static_cast<unsigned>(problem.rows) * plan.blocks;
   return tile::launch_in_clusters(
-      softmax_backward_cluster<T, kChunks, kPlain>, "softmax_backward_cluster", blocks,
+      softmax_backward_cluster<T, kChunks, kPlain, kWhole>, "softmax_backward_cluster", blocks,
       plan.threads, plan.blocks, static_cast<std::size_t>(plan.bytes), stream,
       tile::Rows<const T>{static_cast<const T*>(buffers.y), problem.ldy},
       tile::Rows<const T>{static_cast<const T*>(buffers.dy), problem.lddy},
@@ -112,22 +114,27 @@ tile::Status launch(const BackwardProblem& problem, const BackwardBuffers& buffe
 
 tile::Status takes_cluster(const BackwardProblem& problem, const BackwardBuffers& buffers,
                            const tile::Device& device) {
-  TILE_TRY(check_chunks(problem, buffers));
+  TILE_TRY(check_alike(problem, buffers));
+  const bool whole = check_chunks(problem, buffers).ok();
   const std::string cols = std::to_string(problem.cols);
-  if (problem.cols <= 8 * 1024 || block_plan(problem).fits(device)) {
+  if (problem.cols <= 8 * 1024 || block_plan(problem, whole).fits(device)) {
     return tile::unsupported("cols", cols + " fit into one block");
   }
-  if (plan_of(problem, device).blocks > 0) return {};
+  if (plan_of(problem, whole, device).blocks > 0) return {};
   return tile::unsupported("cols", cols + " do not fit into a cluster's shared memory");
 }
 
 tile::Status cluster(const BackwardProblem& problem, const BackwardBuffers& buffers, void* stream) {
   return tile::with_element_type(problem.type, [&](auto element) {
-    using T = decltype(element);
-    if (!is_plain(problem)) return launch<T, 8, false>(problem, buffers, stream);
-    return plan_of(problem, tile::device()).chunks == 4
-               ? launch<T, 4, true>(problem, buffers, stream)
-               : launch<T, 8, true>(problem, buffers, stream);
+    return with_kernel_kind(problem, buffers, [&](auto plain, auto whole) {
+      using T = decltype(element);
+      if constexpr (plain) {
+        if (plan_of(problem, whole, tile::device()).chunks == 4) {
+          return launch<T, 4, true, whole>(problem, buffers, stream);
+        }
+      }
+      return launch<T, 8, plain, whole>(problem, buffers, stream);
+    });
   });
 }
 

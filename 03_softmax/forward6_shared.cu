@@ -9,8 +9,7 @@
 //        or log, and up to 16 KiB where chunks of 16 bytes do not fill a row.
 #include "softmax.cuh"
 #include "tile/host/launch.hpp"
-#include "tile/host/row_plan.hpp"
-#include "unaligned_shared_slice.cuh"
+#include "tile/shared_slice.cuh"
 
 namespace softmax {
 namespace {
@@ -23,27 +22,33 @@ __global__ void __launch_bounds__(kMaxThreads)
     softmax_shared(tile::Rows<const T> x,  // [rows][cols]
                    tile::Rows<T> y,        // [rows][cols]
                    Params params) {        // sizes, scale, options
-  using Slice = SharedSliceOfRow<kWhole, T, kChunks>;
+  using Slice = tile::SharedSlice<T, kChunks>;
   constexpr int kWidth = Slice::kChunkWidth;
   extern __shared__ __align__(16) unsigned char row_smem[];  // a row of x
   __shared__ MaxSum seen_smem[kMaxThreads / tile::kWarp];
   const tile::ChunkColumns<kWidth> columns{static_cast<int>(threadIdx.x),
                                            static_cast<int>(blockDim.x)};
   const std::int64_t row = blockIdx.x;
-  const auto cols = static_cast<int>(params.cols);
-  const auto visible = static_cast<int>(params.visible<kPlain>(row));
+  const auto all = static_cast<int>(params.cols);
+  auto visible = static_cast<int>(params.visible<kPlain>(row));
+  const T* x_row = x[row];
+  const RowEnds<kWhole, T> ends(x_row, all, columns.thread);
+  const int cols = ends.cols;
+  x_row += ends.begin, visible -= ends.begin;
 
-  const Slice x_slice(x[row], visible, columns, -INFINITY, row_smem);
+  const float x_end = ends.load(x_row, visible, -INFINITY);
+  const Slice x_slice(x_row, kWhole ? visible : min(visible, cols), columns, -INFINITY, row_smem);
   tile::ptx::cp_async_wait_all();
   float value[kWidth];  // a chunk of x, then of y
 
   // Maximum and sum of this thread's own elements.
-  MaxSum own{-INFINITY, 0};
+  MaxSum own{x_end, 0};
 #pragma unroll Slice::kUnroll
   for (int i = 0; i < kChunks; ++i) {
     own.max = fmaxf(own.max, max_visible<kPlain>(x_slice, i, visible));
   }
   const float reference = finite_reference(own.max);
+  if (x_end != -INFINITY) own.sum = tile::ptx::exp2_approx(params.factor * (x_end - reference));
 #pragma unroll Slice::kUnroll
   for (int i = 0; i < kChunks; ++i) {
     load_visible<kPlain>(x_slice, i, visible, value);
@@ -56,7 +61,7 @@ __global__ void __launch_bounds__(kMaxThreads)
 
   // y = exp(z - max) / sum
   const Normalize<kPlain> normalize(params, seen);
-  T* y_row = y[row];
+  T* y_row = y[row] + ends.begin;
 #pragma unroll Slice::kUnroll
   for (int i = 0; i < kChunks; ++i) {
     const int col = x_slice.column(i);
@@ -66,8 +71,9 @@ __global__ void __launch_bounds__(kMaxThreads)
     for (int e = 0; e < kWidth; ++e) {
       value[e] = kPlain || col + e < visible ? normalize(value[e]) : params.hidden();
     }
-    Slice::store(y_row, col, cols, value);
+    Slice::Chunk::from_floats(value).store(y_row + col);
   }
+  ends.store(y_row, all, kPlain || ends.mine < visible ? normalize(x_end) : params.hidden());
 }
 // snippet-end kernel
 
@@ -85,6 +91,7 @@ tile::Status launch(const ForwardProblem& problem, const ForwardBuffers& buffers
 
 tile::Status takes_shared(const ForwardProblem& problem, const ForwardBuffers& buffers,
                           const tile::Device& device) {
+  TILE_TRY(check_alike(problem, buffers));
   const bool whole = check_chunks(problem, buffers).ok(), plain = is_plain(problem);
   const auto bytes = problem.cols * static_cast<std::int64_t>(tile::size_bytes(problem.type));
   // Measured on an H200.
@@ -96,15 +103,15 @@ tile::Status takes_shared(const ForwardProblem& problem, const ForwardBuffers& b
 
 tile::Status shared(const ForwardProblem& problem, const ForwardBuffers& buffers, void* stream) {
   return tile::with_element_type(problem.type, [&](auto element) {
-    using T = decltype(element);
-    const bool whole = check_chunks(problem, buffers).ok(), plain = is_plain(problem);
-    if (!whole) {
-      return plain ? launch<T, 8, true, false>(problem, buffers, stream)
-                   : launch<T, 8, false, false>(problem, buffers, stream);
-    }
-    if (block_plan(problem).chunks == 4) return launch<T, 4, true, true>(problem, buffers, stream);
-    return plain ? launch<T, 8, true, true>(problem, buffers, stream)
-                 : launch<T, 8, false, true>(problem, buffers, stream);
+    return with_kernel_kind(problem, buffers, [&](auto plain, auto whole) {
+      using T = decltype(element);
+      if constexpr (plain && whole) {
+        if (block_plan(problem).chunks == 4) {
+          return launch<T, 4, true, true>(problem, buffers, stream);
+        }
+      }
+      return launch<T, 8, plain, whole>(problem, buffers, stream);
+    });
   });
 }
 

@@ -18,7 +18,7 @@ constexpr int kMaxThreads = 512;  // the launch bounds are twice that: few regis
 constexpr int kChunks = 8;        // of 16 bytes, of a thread
 
 // snippet-begin kernel
-template <class T, bool kPlain>
+template <class T, bool kPlain, bool kWhole>
 __global__ void __launch_bounds__(2 * kMaxThreads)
     softmax_cluster(tile::Rows<const T> x,  // [rows][cols]
                     tile::Rows<T> y,        // [rows][cols]
@@ -35,20 +35,27 @@ __global__ void __launch_bounds__(2 * kMaxThreads)
   const tile::ChunkColumns<kWidth> columns{rank * in_smem.threads + in_smem.thread,
                                            blocks * in_smem.threads};
   const std::int64_t row = blockIdx.x / tile::ptx::cluster_size();
-  const auto cols = static_cast<int>(params.cols);
-  const auto visible = static_cast<int>(params.visible<kPlain>(row));
+  const auto all = static_cast<int>(params.cols);
+  auto visible = static_cast<int>(params.visible<kPlain>(row));
+  const T* x_row = x[row];
+  const RowEnds<kWhole, T> ends(x_row, all, columns.thread);
+  const int cols = ends.cols;
+  x_row += ends.begin, visible -= ends.begin;
 
-  const Slice x_slice(x[row], visible, columns, -INFINITY, row_smem, in_smem);
+  const float x_end = ends.load(x_row, visible, -INFINITY);
+  const Slice x_slice(x_row, kWhole ? visible : min(visible, cols), columns, -INFINITY, row_smem,
+                      in_smem);
   tile::ptx::cp_async_wait_all();
   float value[kWidth];  // a chunk of x, then of y
 
   // Maximum and sum of this thread's own elements.
-  MaxSum own{-INFINITY, 0};
+  MaxSum own{x_end, 0};
 #pragma unroll Slice::kUnroll
   for (int i = 0; i < kChunks; ++i) {
     own.max = fmaxf(own.max, max_visible<kPlain>(x_slice, i, visible));
   }
   const float reference = finite_reference(own.max);
+  if (x_end != -INFINITY) own.sum = tile::ptx::exp2_approx(params.factor * (x_end - reference));
 #pragma unroll Slice::kUnroll
   for (int i = 0; i < kChunks; ++i) {
     load_visible<kPlain>(x_slice, i, visible, value);
@@ -62,7 +69,7 @@ __global__ void __launch_bounds__(2 * kMaxThreads)
 
   // y = exp(z - max) / sum
   const Normalize<kPlain> normalize(params, seen);
-  T* y_row = y[row];
+  T* y_row = y[row] + ends.begin;
 #pragma unroll Slice::kUnroll
   for (int i = 0; i < kChunks; ++i) {
     const int col = columns.column(i);
@@ -74,35 +81,30 @@ __global__ void __launch_bounds__(2 * kMaxThreads)
     }
     Slice::Chunk::from_floats(value).store(y_row + col);
   }
+  ends.store(y_row, all, kPlain || ends.mine < visible ? normalize(x_end) : params.hidden());
 }
 // snippet-end kernel
 
-/// How a cluster shares a row: by as few blocks as can hold it.
-struct SmemPlan {
-  unsigned blocks;  // of a row; 0 if there are none
-  int threads;      // of a block
-  std::int64_t bytes;
-};
-
-SmemPlan plan_of(const ForwardProblem& p, const tile::Device& device) {
-  const auto all = p.cols * static_cast<std::int64_t>(tile::size_bytes(p.type)) / 16;
+/// A row is shared by as few blocks as can hold it.
+ClusterPlan plan_of(const ForwardProblem& p, bool whole, const tile::Device& device) {
+  const std::int64_t all = chunks_of(p, whole);
   for (unsigned blocks = 2; blocks <= tile::kMaxBlocksOfCluster; blocks *= 2) {
     const std::int64_t most = (all + blocks - 1) / blocks;
     const std::int64_t threads = (most + kChunks * 32 - 1) / (kChunks * 32) * 32;
     const std::int64_t bytes = threads * kChunks * 16;
     if (threads <= kMaxThreads && 2 * bytes <= device.shared_bytes_of_block) {
-      return {blocks, static_cast<int>(threads), bytes};
+      return {blocks, static_cast<int>(threads), kChunks, bytes};
     }
   }
   return {};
 }
 
-template <class T, bool kPlain>
+template <class T, bool kPlain, bool kWhole>
 tile::Status launch(const ForwardProblem& problem, const ForwardBuffers& buffers, void* stream) {
-  const SmemPlan plan = plan_of(problem, tile::device());
+  const ClusterPlan plan = plan_of(problem, kWhole, tile::device());
   const unsigned blocks = static_cast<unsigned>(problem.rows) * plan.blocks;
   return tile::launch_in_clusters(
-      softmax_cluster<T, kPlain>, "softmax_cluster", blocks, plan.threads, plan.blocks,
+      softmax_cluster<T, kPlain, kWhole>, "softmax_cluster", blocks, plan.threads, plan.blocks,
       static_cast<std::size_t>(plan.bytes), stream,
       tile::Rows<const T>{static_cast<const T*>(buffers.x), problem.ldx},
       tile::Rows<T>{static_cast<T*>(buffers.y), problem.ldy}, params_of(problem));
@@ -112,20 +114,21 @@ tile::Status launch(const ForwardProblem& problem, const ForwardBuffers& buffers
 
 tile::Status takes_cluster(const ForwardProblem& problem, const ForwardBuffers& buffers,
                            const tile::Device& device) {
-  TILE_TRY(check_chunks(problem, buffers));
+  TILE_TRY(check_alike(problem, buffers));
+  const bool whole = check_chunks(problem, buffers).ok();
   const std::string cols = std::to_string(problem.cols);
-  if (problem.cols <= 16 * 1024 || block_plan(problem).fits(device)) {
+  if (problem.cols <= 16 * 1024 || block_plan(problem, whole).fits(device)) {
     return tile::unsupported("cols", cols + " fit into one block");
   }
-  if (plan_of(problem, device).blocks > 0) return {};
+  if (plan_of(problem, whole, device).blocks > 0) return {};
   return tile::unsupported("cols", cols + " do not fit into a cluster's shared memory");
 }
 
 tile::Status cluster(const ForwardProblem& problem, const ForwardBuffers& buffers, void* stream) {
   return tile::with_element_type(problem.type, [&](auto element) {
-    using T = decltype(element);
-    return is_plain(problem) ? launch<T, true>(problem, buffers, stream)
-                             : launch<T, false>(problem, buffers, stream);
+    return with_kernel_kind(problem, buffers, [&](auto plain, auto whole) {
+      return launch<decltype(element), plain, whole>(problem, buffers, stream);
+    });
   });
 }
 

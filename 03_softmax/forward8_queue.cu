@@ -3,10 +3,9 @@
 //       multiprocessors wait for each other twice a row. A persistent cluster loads the next row
 //       over this one while it writes this one's results.
 // Change: as many clusters as the card holds take rows from a queue, a counter in global memory.
-//         Their blocks exchange messages instead of waiting at a barrier. A barrier of the cluster
-//         would make each thread wait until all its writes are visible to the other blocks, also
-//         the previous row's results, which are still on their way to global memory
-//         (docs/notes/03_softmax.md). A message makes only itself visible.
+//         Their blocks exchange messages instead of waiting at a barrier, where each thread would
+//         wait until all its writes are visible to the other blocks, also the previous row's
+//         results (docs/notes/03_softmax.md). A message makes only itself visible.
 // Limit: memory, at the speed of a copy, for rows of up to 512 KiB; up to 2 MiB there is room for
 //        few blocks. Step 7 or an earlier one takes rows that fit into one block.
 #include "softmax.cuh"
@@ -104,7 +103,7 @@ class ClusterMail {
 };
 
 // snippet-begin kernel
-template <class T, bool kPlain>
+template <class T, bool kPlain, bool kWhole>
 __global__ void __launch_bounds__(kMaxThreads, tile::resident_blocks(3, kMaxThreads))
     softmax_queue(tile::Rows<const T> x,             // [rows][cols]
                   tile::Rows<T> y,                   // [rows][cols]
@@ -121,11 +120,17 @@ __global__ void __launch_bounds__(kMaxThreads, tile::resident_blocks(3, kMaxThre
   const tile::ChunkColumns<kWidth> columns{rank * in_smem.threads + in_smem.thread,
                                            blocks * in_smem.threads};
   const MergeMaxSum merge{params.factor};
-  const auto cols = static_cast<int>(params.cols);
+  const auto all = static_cast<int>(params.cols);
 
   std::int64_t row = blockIdx.x / tile::ptx::cluster_size();  // one of those that exist
   int visible = static_cast<int>(params.visible<kPlain>(row));
-  const Slice x_slice(x[row], visible, columns, -INFINITY, row_smem, in_smem);
+  const T* x_row = x[row];
+  RowEnds<kWhole, T> ends(x_row, all, columns.thread);
+  const int cols = ends.cols;  // of each row
+  x_row += ends.begin, visible -= ends.begin;
+  float x_end = ends.load(x_row, visible, -INFINITY);
+  const Slice x_slice(x_row, kWhole ? visible : min(visible, cols), columns, -INFINITY, row_smem,
+                      in_smem);
   ClusterMail mail(boxes_smem, rows_taken);
   float value[kWidth];  // a chunk of x, then of y
   while (row < params.rows) {
@@ -133,12 +138,13 @@ __global__ void __launch_bounds__(kMaxThreads, tile::resident_blocks(3, kMaxThre
     tile::ptx::cp_async_wait_all();
 
     // Maximum and sum of this thread's own elements.
-    MaxSum own{-INFINITY, 0};
+    MaxSum own{x_end, 0};
 #pragma unroll Slice::kUnroll
     for (int i = 0; i < kChunks; ++i) {
       own.max = fmaxf(own.max, max_visible<kPlain>(x_slice, i, visible));
     }
     const float reference = finite_reference(own.max);
+    if (x_end != -INFINITY) own.sum = tile::ptx::exp2_approx(params.factor * (x_end - reference));
 #pragma unroll Slice::kUnroll
     for (int i = 0; i < kChunks; ++i) {
       load_visible<kPlain>(x_slice, i, visible, value);
@@ -154,10 +160,12 @@ __global__ void __launch_bounds__(kMaxThreads, tile::resident_blocks(3, kMaxThre
     // y = exp(z - max) / sum; and the next row's chunks over this one's. Hidden chunks keep old
     // elements: with options each element's column is tested, without them none is hidden.
     const Normalize<kPlain> normalize(params, seen);
-    const int next_visible =
-        next < params.rows ? static_cast<int>(params.visible<kPlain>(next)) : 0;
-    const T* next_x = x[next];
-    T* y_row = y[row];
+    int next_visible = next < params.rows ? static_cast<int>(params.visible<kPlain>(next)) : 0;
+    x_row = x[next];
+    const RowEnds<kWhole, T> next_ends(x_row, all, columns.thread);
+    x_row += next_ends.begin, next_visible -= next_ends.begin;
+    const int next_cols = kWhole ? next_visible : min(next_visible, cols);
+    T* y_row = y[row] + ends.begin;
 #pragma unroll Slice::kUnroll
     for (int i = 0; i < kChunks; ++i) {
       const int col = columns.column(i);
@@ -169,45 +177,41 @@ __global__ void __launch_bounds__(kMaxThreads, tile::resident_blocks(3, kMaxThre
         }
         Slice::Chunk::from_floats(value).store(y_row + col);
       }
-      x_slice.copy(i, next_x, next_visible);
+      x_slice.copy(i, x_row, next_cols);
     }
-    row = next;
-    visible = next_visible;
+    ends.store(y_row, all, kPlain || ends.mine < visible ? normalize(x_end) : params.hidden());
+    row = next, visible = next_visible, ends = next_ends;
+    x_end = ends.load(x_row, visible, -INFINITY);
   }
 }
 // snippet-end kernel
 
-/// How a cluster shares a row: its blocks have as few threads as 16 blocks allow. So many blocks
-/// fit on a multiprocessor, and wait at different times.
-struct SmemPlan {
-  unsigned blocks;  // of a row; 0 if there are none
-  int threads;      // of a block
-  std::size_t bytes;
-};
-
-SmemPlan plan_of(const ForwardProblem& p) {
-  const auto all = p.cols * static_cast<std::int64_t>(tile::size_bytes(p.type)) / 16;
+/// The blocks of a row have as few threads as 16 blocks allow. So many fit on a multiprocessor, and
+/// wait at different times.
+ClusterPlan plan_of(const ForwardProblem& p, bool whole) {
+  const std::int64_t all = chunks_of(p, whole);
   for (int threads = 128; threads <= kMaxThreads; threads *= 2) {
     const std::int64_t most = std::int64_t{kChunks} * threads;
     const std::int64_t blocks = (all + most - 1) / most;
     if (blocks > tile::kMaxBlocksOfCluster) continue;
-    return {static_cast<unsigned>(blocks), threads, static_cast<std::size_t>(most) * 16};
+    return {static_cast<unsigned>(blocks), threads, kChunks, most * 16};
   }
   return {};
 }
 
-template <class T, bool kPlain>
+template <class T, bool kPlain, bool kWhole>
 tile::Status launch(const ForwardProblem& problem, const ForwardBuffers& buffers, void* stream) {
-  const SmemPlan plan = plan_of(problem);
+  const auto kernel = softmax_queue<T, kPlain, kWhole>;
+  const ClusterPlan plan = plan_of(problem, kWhole);
   int clusters = 0;
-  TILE_TRY(tile::clusters_at_once(softmax_queue<T, kPlain>, "softmax_queue", plan.threads,
-                                  plan.blocks, plan.bytes, &clusters));
+  TILE_TRY(tile::clusters_at_once(kernel, "softmax_queue", plan.threads, plan.blocks, plan.bytes,
+                                  &clusters));
   tile::StreamMemory rows_taken;
   TILE_TRY(rows_taken.allocate(sizeof(unsigned long long), stream));
   const auto some = static_cast<unsigned>(std::min<std::int64_t>(clusters, problem.rows));
   return tile::launch_in_clusters(
-      softmax_queue<T, kPlain>, "softmax_queue", some * plan.blocks, plan.threads, plan.blocks,
-      plan.bytes, stream, tile::Rows<const T>{static_cast<const T*>(buffers.x), problem.ldx},
+      kernel, "softmax_queue", some * plan.blocks, plan.threads, plan.blocks, plan.bytes, stream,
+      tile::Rows<const T>{static_cast<const T*>(buffers.x), problem.ldx},
       tile::Rows<T>{static_cast<T*>(buffers.y), problem.ldy}, params_of(problem),
       static_cast<unsigned long long*>(rows_taken.data()));
 }
@@ -216,21 +220,20 @@ tile::Status launch(const ForwardProblem& problem, const ForwardBuffers& buffers
 
 tile::Status takes_queue(const ForwardProblem& problem, const ForwardBuffers& buffers,
                          const tile::Device&) {
-  TILE_TRY(check_chunks(problem, buffers));
-  const std::string cols = std::to_string(problem.cols);
-  // Longer rows leave room for one block of step 6 on a multiprocessor.
-  if (problem.cols * static_cast<std::int64_t>(tile::size_bytes(problem.type)) <= 64 * 1024) {
-    return tile::unsupported("cols", cols + " are as fast in one block");
-  }
-  if (plan_of(problem).blocks > 0) return {};
-  return tile::unsupported("cols", cols + " do not fit into a cluster's shared memory");
+  TILE_TRY(check_alike(problem, buffers));
+  const auto bytes = problem.cols * static_cast<std::int64_t>(tile::size_bytes(problem.type));
+  const bool is_short = bytes <= 64 * 1024;  // longer rows leave room for one block of step 6
+  if (!is_short && plan_of(problem, check_chunks(problem, buffers).ok()).blocks > 0) return {};
+  const char* why = " do not fit into a cluster's shared memory";
+  if (is_short) why = " are as fast in one block";
+  return tile::unsupported("cols", std::to_string(problem.cols) + why);
 }
 
 tile::Status queue(const ForwardProblem& problem, const ForwardBuffers& buffers, void* stream) {
   return tile::with_element_type(problem.type, [&](auto element) {
-    using T = decltype(element);
-    return is_plain(problem) ? launch<T, true>(problem, buffers, stream)
-                             : launch<T, false>(problem, buffers, stream);
+    return with_kernel_kind(problem, buffers, [&](auto plain, auto whole) {
+      return launch<decltype(element), plain, whole>(problem, buffers, stream);
+    });
   });
 }
 

@@ -7,8 +7,7 @@ namespace {
 
 template <class Problem>
 BlockPlan block_plan(const Problem& p, int matrices, bool whole) {
-  const auto width = 16 / static_cast<std::int64_t>(tile::size_bytes(p.type));
-  const std::int64_t all = whole ? p.cols / width : (p.cols + 2 * (width - 1)) / width;
+  const std::int64_t all = chunks_of(p, whole);
   const int chunks = all > 4 * BlockPlan::kMaxThreads || !is_plain(p) || !whole ? 8 : 4;
   const std::int64_t threads = (all + chunks * 32 - 1) / (chunks * 32) * 32;
   return {threads, matrices * threads * chunks * 16, chunks};

@@ -16,8 +16,7 @@ inline constexpr float kLog2E = 1.44269504f;
 struct Params {
   std::int64_t rows, cols, queries;
   bool causal, log;
-  float scale;
-  float factor;  // exp(scale x) is 2^(factor x), and 2^x is what the hardware computes
+  float scale, factor;  // exp(scale x) is 2^(factor x), and 2^x is what the hardware computes
 
   /// How many columns of a row are visible: the first ones.
   template <bool kPlain = false>
@@ -106,6 +105,25 @@ struct Normalize {
     // Subtracting first keeps the digits of large numbers that differ by little.
     if (!kPlain && log) return scale * (x - max) - last;
     return tile::ptx::exp2_approx(factor * (x - max)) * last;
+  }
+};
+
+/// A row that begins anywhere: chunks from a multiple of 16 bytes on, and up to 2 (kWidth - 1)
+/// elements beside them, one for each of the first threads. All rows have equally many of both.
+/// Columns and the rows of load() and store() begin with the first chunk. kWhole: chunks only.
+template <bool kWhole, class T, int kWidth = 16 / sizeof(T)>
+struct RowEnds {
+  int begin, cols, mine;  // elements before the chunks; columns of all chunks; the thread's column
+
+  __device__ __forceinline__ RowEnds(const T* row, int all, int thread)
+      : begin(kWhole ? 0 : -static_cast<int>(std::uintptr_t(row) / sizeof(T)) & (kWidth - 1)),
+        cols(kWhole ? all : (all - kWidth + 1) / kWidth * kWidth),
+        mine((thread < begin ? thread : thread + cols) - begin) {}
+  __device__ __forceinline__ float load(const T* row, int visible, float fill) const {
+    return !kWhole && mine < visible ? static_cast<float>(row[mine]) : fill;
+  }
+  __device__ __forceinline__ void store(T* row, int all, float value) const {
+    if (!kWhole && mine < all - begin) row[mine] = static_cast<T>(value);
   }
 };
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string_view>
+#include <type_traits>
 
 #include "tile/host/step.hpp"
 
@@ -82,6 +83,11 @@ tile::Status validate_sizes(const BackwardProblem& problem);
 tile::Status check_chunks(const ForwardProblem& problem, const ForwardBuffers& buffers);
 tile::Status check_chunks(const BackwardProblem& problem, const BackwardBuffers& buffers);
 
+/// Whether each row begins alike in all matrices, at the same distance from a multiple of 16 bytes,
+/// for the steps that move the chunks of rows that begin anywhere.
+tile::Status check_alike(const ForwardProblem& problem, const ForwardBuffers& buffers);
+tile::Status check_alike(const BackwardProblem& problem, const BackwardBuffers& buffers);
+
 template <class Problem>
 bool is_empty(const Problem& p) {
   return p.rows == 0 || p.cols == 0;
@@ -91,6 +97,24 @@ bool is_empty(const Problem& p) {
 template <class Problem>
 bool is_plain(const Problem& p) {
   return !p.causal && !p.log;
+}
+
+/// Calls `launch` with two constants: whether the problem is plain, and whether chunks fill all
+/// rows.
+template <class Problem, class Buffers, class Launch>
+tile::Status with_kernel_kind(const Problem& p, const Buffers& b, Launch launch) {
+  const auto with = [&](auto plain) {
+    return check_chunks(p, b).ok() ? launch(plain, std::true_type{})
+                                   : launch(plain, std::false_type{});
+  };
+  return is_plain(p) ? with(std::true_type{}) : with(std::false_type{});
+}
+
+/// Chunks of 16 bytes of a row. If they do not fill all rows, those of the row that has the fewest.
+template <class Problem>
+std::int64_t chunks_of(const Problem& p, bool whole) {
+  const auto width = static_cast<std::int64_t>(16 / tile::size_bytes(p.type));
+  return (whole ? p.cols : p.cols - width + 1) / width;
 }
 
 /// Step `words` moves rows of at most this many bytes.
@@ -111,6 +135,14 @@ struct BlockPlan {
 };
 BlockPlan block_plan(const ForwardProblem& problem, bool whole = true);
 BlockPlan block_plan(const BackwardProblem& problem, bool whole = true);
+
+/// How a cluster shares a row.
+struct ClusterPlan {
+  unsigned blocks;  // of a row; 0 if there are none
+  int threads;      // of a block
+  int chunks;       // of 16 bytes, of a thread, of each matrix
+  std::int64_t bytes;
+};
 
 /// Whether a step from `registers` to the one before `split` takes this problem.
 bool is_read_once(const ForwardProblem& problem, const ForwardBuffers& buffers);
@@ -210,7 +242,7 @@ inline constexpr ForwardLadder::Step kForward[] = {
      .needs = {tile::Feature::cp_async},
      .takes = takes_split,
      .otherwise = "queue",
-     .shows = {{2, 66'001}, {64, 1'000'001}},
+     .shows = {{1, 1'050'001}, {64, 2'000'001}},
      .launch = split,
      .workspace_bytes = split_bytes},
     {.name = "words",
@@ -284,7 +316,7 @@ inline constexpr BackwardLadder::Step kBackward[] = {
      .needs = {tile::Feature::cp_async},
      .takes = takes_split,
      .otherwise = "cluster",
-     .shows = {{2, 66'001}, {64, 1'000'001}},
+     .shows = {{1, 460'001}, {64, 1'000'001}},
      .launch = split,
      .workspace_bytes = split_bytes},
     {.name = "words",

@@ -9,6 +9,23 @@
 
 namespace tile {
 
+/// A single element.
+template <class T>
+struct Chunk<T, 1> {
+  T element;
+
+  __device__ __forceinline__ static Chunk load(const T* address) { return {*address}; }
+  __device__ __forceinline__ void store(T* address) const { *address = element; }
+  __device__ __forceinline__ static Chunk filled(float value) { return {static_cast<T>(value)}; }
+  __device__ __forceinline__ static Chunk from_floats(const float (&value)[1]) {
+    return {static_cast<T>(value[0])};
+  }
+  __device__ __forceinline__ float max() const { return static_cast<float>(element); }
+  __device__ __forceinline__ void to_floats(float (&value)[1]) const {
+    value[0] = static_cast<float>(element);
+  }
+};
+
 /// A thread's slice of a row: kElements of it, in registers.
 template <class T, int kWidth, int kElements>
 class RegisterSlice {
@@ -31,7 +48,6 @@ class RegisterSlice {
     }
   }
 
-  __device__ ChunkColumns<kWidth> columns() const { return columns_; }
   __device__ int column(int i) const { return columns_.column(i); }
   __device__ __forceinline__ Chunk chunk(int i) const { return chunk_[i]; }
 

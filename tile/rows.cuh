@@ -28,11 +28,10 @@ __device__ __forceinline__ float2 floats_of(unsigned word) {
   return make_float2(__uint_as_float(word << 16), __uint_as_float(word & 0xffff0000u));
 }
 
-/// kWidth elements that one instruction moves: a single one, or as many as fill 16 bytes. Those are
-/// four words and never an array of elements: a compiler that copies such an array element by
-/// element may also store it so, with eight instructions of 2 bytes instead of one.
-/// Loads and stores are plain. Hints that the data is used once (no room in L1, evict first) cost
-/// 3 to 5 % on an H200 where a kernel reads as much as it writes.
+/// kWidth elements that one instruction moves: as many as fill 16 bytes. They are four words and
+/// never an array of elements: a compiler that copies such an array element by element may also
+/// store it so, with eight instructions of 2 bytes instead of one.
+/// Loads and stores are plain: hints (no room in L1, evict first) cost 3 to 5 % on an H200.
 template <class T, int kWidth>
 struct Chunk {
   static_assert(kWidth * sizeof(T) == 16);
@@ -90,23 +89,6 @@ struct Chunk {
         value[2 * i] = two.x, value[2 * i + 1] = two.y;
       }
     }
-  }
-};
-
-/// A single element.
-template <class T>
-struct Chunk<T, 1> {
-  T element;
-
-  __device__ __forceinline__ static Chunk load(const T* address) { return {*address}; }
-  __device__ __forceinline__ void store(T* address) const { *address = element; }
-  __device__ __forceinline__ static Chunk filled(float value) { return {static_cast<T>(value)}; }
-  __device__ __forceinline__ static Chunk from_floats(const float (&value)[1]) {
-    return {static_cast<T>(value[0])};
-  }
-  __device__ __forceinline__ float max() const { return static_cast<float>(element); }
-  __device__ __forceinline__ void to_floats(float (&value)[1]) const {
-    value[0] = static_cast<float>(element);
   }
 };
 

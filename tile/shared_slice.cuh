@@ -51,7 +51,6 @@ class SharedSlice {
                                          float fill, ptx::SharedAddress row_smem)
       : SharedSlice(row, cols, columns, fill, row_smem, columns) {}
 
-  __device__ ChunkColumns<kChunkWidth> columns() const { return columns_; }
   __device__ int column(int i) const { return columns_.column(i); }
   __device__ __forceinline__ ptx::SharedAddress address(int i) const { return first_ + i * apart_; }
   __device__ __forceinline__ Chunk chunk(int i) const { return {ptx::load_shared(address(i))}; }

@@ -49,11 +49,6 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
         "for few tiles: it continues step 16 (warp_specialized), not the steps for many",
     ("03_softmax/forward8_queue.cu", "changed"):
         "the messages of a cluster, half of the file, are of no use without the queue",
-    ("03_softmax/forward6_shared.cu", "headers"):
-        "unaligned_shared_slice.cuh and what it needs, for rows that begin anywhere",
-    ("03_softmax/forward6_shared.cu", "header lines"): "the same",
-    ("03_softmax/backward5_shared.cu", "headers"): "as forward step 6",
-    ("03_softmax/backward5_shared.cu", "header lines"): "the same",
     ("03_softmax/forward9_split.cu", "changed"):
         "a slice has any length, and a part of it may be in global memory: three loops for one",
     ("03_softmax/forward9_split.cu", "headers"):
@@ -71,7 +66,6 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("04_layernorm/backward5_split.cu", "changed"):
         "three kernels that read rows twice, in place of one that keeps them",
     ("04_layernorm/backward5_split.cu", "headers"): "as forward step 6, and the sums that steps 3 and 4 share",
-    ("04_layernorm/backward5_split.cu", "header lines"): "the same",
     ("04_layernorm/backward3_persistent.cu", "headers"):
         "row_sums.cuh, which all steps share, and row_edges.cuh, for rows that begin anywhere",
     ("04_layernorm/backward3_persistent.cu", "header lines"): "the same",

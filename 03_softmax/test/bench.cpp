@@ -108,12 +108,13 @@ tile::LadderInfo info_of(const Ladder& ladder, tile::MakeWorkload make) {
                               {64, 1000001},
                               {1, 1 << 24}},
           .benchmark_types = {tile::DType::fp32, tile::DType::bf16},
-          // Of a part of a warp, a block, and clusters of fewer and of more than 32 warps.
+          // Of a part of a warp, a block, clusters of fewer and of more than 32 warps, no cluster.
           .whole_tiles = {{{128, 8}, {128, 8}},
                           {{8, 1024}, {8, 1024}},
                           {{2, 20'480}, {2, 4096}},
                           {{1, 131'072}, {1, 4096}},
-                          {{2, 12'289}, {1, 4096}}}};
+                          {{2, 12'289}, {1, 4096}},
+                          {{1, 257 * 4096}, {0, 16}, "split"}}};
 }
 
 const tile::Chapter kChapter{

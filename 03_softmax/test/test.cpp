@@ -96,6 +96,39 @@ TEST_SUITE("step") {
     });
   }
 
+  // Steps that keep chunks in shared memory have 7 to 14 elements beside them, of 2 bytes, or 3 to
+  // 6: before the chunks as many as the row's address says, after them the others.
+  TEST_CASE("rows of chunks with single elements before and after them") {
+    for_each_step(
+        [](const auto& step, DType type) {
+          if (step.name != "shared" && step.name != "cluster" && step.name != "queue") return;
+          const std::int64_t vector = vector_length(type);
+          std::size_t number = 0;
+          for (const bool log : {false, true}) {
+            for (std::int64_t more = 1; more <= vector; ++more) {
+              // Rows follow one another, and so begin in all ways, or in a few; or they all begin
+              // `more` elements after a multiple of 16 bytes.
+              const std::int64_t rows = more == 1 ? vector + 1 : 3;
+              auto p = plain(step, type, rows, step.shows.small[1] + more, log);
+              Three offset{0, 0, 0};
+              if (more == vector) {
+                p = plain(step, type, 2, p.cols - vector, log);
+                offset = {3, 3 + vector, 3 + 2 * vector};
+              } else if (more % 3 == 2) {
+                p = padded(p, {more, more + vector, more + 3 * vector});
+                offset = {more, more + vector, more + 2 * vector};
+              }
+              REQUIRE(takes(step, p, offset));
+              if (!tile::takes_case(step, type, number++)) continue;
+              check_exact(step, p, offset);
+              // The last visible column is one of the last, in the last chunks or after them.
+              check_step(step, causal(p, p.rows), normal(p), offset);
+            }
+          }
+        },
+        tile::OwnKernel::need_not_run, tile::Types::all);
+  }
+
   // A kernel that stays for several rows must keep them apart: what it knows of them, and in the
   // memory of one row the next one's chunks, of which causal rows have more or less.
   TEST_CASE("more long rows than a card holds at one time") {
@@ -110,10 +143,14 @@ TEST_SUITE("step") {
             auto p = plain(step, type, rows, 4096 * vector + 5 * vector, log);
             if (!takes(step, p)) p = plain(step, type, rows / 4, step.shows.small[1], log);
             if (cases.runs(step, p)) check_exact(step, p);
+            // Rows that begin otherwise than the one before.
+            const auto odd = plain(step, type, p.rows, p.cols + 3, log);
+            if (cases.runs(step, odd)) check_exact(step, odd);
             // The reference of so many rows takes its time.
             if (!tile::device().simulated && (log || !is_forward(p))) continue;
             if (cases.runs(step, p)) check_step(step, p, normal(p));
             if (cases.runs(step, causal(p, 6))) check_step(step, causal(p, 6), normal(p));
+            if (cases.runs(step, causal(odd, 6))) check_step(step, causal(odd, 6), normal(odd));
             // 512 KiB and a little.
             const auto longer = plain(step, type, 5, 32'768 * vector + vector, log);
             if (!tile::device().simulated && cases.runs(step, causal(longer, 5))) {
@@ -325,7 +362,7 @@ TEST_SUITE("step") {
   }
 
   TEST_CASE("a number added to a whole row changes nothing, to the bit") {
-    tile::for_each_step(kForwardLadder, [](const auto& step, DType type) {
+    tile::for_each_step(kForwardTests, [](const auto& step, DType type) {
       for (const bool log : {false, true}) {
         for (const std::int64_t cols : columns_of(step, {37, 264, 1031})) {
           CAPTURE(step.name);
@@ -347,7 +384,7 @@ TEST_SUITE("step") {
   }
 
   TEST_CASE("probabilities add up to 1") {
-    tile::for_each_step(kForwardLadder, [](const auto& step, DType type) {
+    tile::for_each_step(kForwardTests, [](const auto& step, DType type) {
       for (const std::int64_t cols : columns_of(step, {5, 37, 264, 1031})) {
         CAPTURE(step.name);
         CAPTURE(cols);

@@ -206,6 +206,7 @@ TEST_SUITE("chapter") {
       std::int64_t cols;
       const char* runs;
       bool log = false;
+      std::int64_t rows = 1;
     };
     constexpr Border kForwardBorders[] = {{"registers", 32'768, "registers"},
                                           {"registers", 32'772, "online"},
@@ -219,26 +220,33 @@ TEST_SUITE("chapter") {
                                           {"shared", 8196, "shared", true},
                                           {"shared", 4095, "registers"},
                                           {"shared", 4097, "shared"},
-                                          {"shared", 32'765, "shared"},
-                                          {"shared", 32'767, "online"},
+                                          {"shared", 32'774, "shared"},
+                                          {"shared", 32'775, "online"},
                                           {"shared", 32'768, "shared"},
                                           {"shared", 32'772, "online"},
                                           {"cluster", 16'384, "registers"},
                                           {"cluster", 32'768, "shared"},
                                           {"cluster", 32'772, "cluster"},
-                                          {"cluster", 32'773, "online"},
+                                          {"cluster", 32'774, "shared"},
+                                          {"cluster", 32'775, "cluster"},
                                           {"cluster", 262'144, "cluster"},
                                           {"cluster", 262'148, "online"},
+                                          {"cluster", 262'150, "cluster"},
+                                          {"cluster", 262'151, "online"},
                                           {"queue", 16'384, "registers"},
                                           {"queue", 16'388, "queue"},
-                                          {"queue", 16'387, "shared"},
+                                          {"queue", 16'383, "shared"},
+                                          {"queue", 16'385, "queue"},
                                           {"queue", 16'384, "shared", true},
                                           {"queue", 524'288, "queue"},
                                           {"queue", 524'292, "online"},
+                                          {"queue", 524'294, "queue"},
+                                          {"queue", 524'295, "online"},
                                           {"split", 4095, "registers"},
                                           {"split", 4097, "shared"},
-                                          {"split", 32'767, "split"},
+                                          {"split", 32'775, "queue", false, 9},
                                           {"split", 524'292, "split"},
+                                          {"split", 524'295, "split"},
                                           {"words", 4095, "words"},
                                           {"words", 4096, "registers"},
                                           {"words", 4097, "shared"}};
@@ -252,8 +260,8 @@ TEST_SUITE("chapter") {
                                            {"shared", 8196, "shared"},
                                            {"shared", 4095, "registers"},
                                            {"shared", 4097, "shared"},
-                                           {"shared", 27'645, "shared"},
-                                           {"shared", 27'646, "shuffles"},
+                                           {"shared", 27'654, "shared"},
+                                           {"shared", 27'655, "shuffles"},
                                            {"shared", 27'648, "shared"},
                                            {"shared", 27'652, "shuffles"},
                                            {"cluster", 8192, "registers"},
@@ -261,10 +269,15 @@ TEST_SUITE("chapter") {
                                            {"cluster", 27'652, "cluster"},
                                            {"cluster", 229'376, "cluster"},
                                            {"cluster", 229'380, "shuffles"},
+                                           {"cluster", 27'654, "shared"},
+                                           {"cluster", 27'655, "cluster"},
+                                           {"cluster", 229'382, "cluster"},
+                                           {"cluster", 229'383, "shuffles"},
                                            {"split", 8192, "registers"},
                                            {"split", 8196, "shared"},
                                            {"split", 4097, "shared"},
-                                           {"split", 27'646, "split"},
+                                           {"split", 27'655, "cluster", false, 9},
+                                           {"split", 229'383, "split"},
                                            {"split", 229'380, "split"},
                                            {"words", 4095, "words"},
                                            {"words", 4096, "registers"},
@@ -281,7 +294,7 @@ TEST_SUITE("chapter") {
         const std::size_t wanted = find_step(ladder, border.wanted);
         REQUIRE(wanted < ladder.steps.size());
         const tile::TestedStep<Ladder> step{ladder.steps[wanted], &ladder, wanted};
-        const auto p = plain(step, DType::fp32, 1, border.cols, border.log);
+        const auto p = plain(step, DType::fp32, border.rows, border.cols, border.log);
         void* const aligned = reinterpret_cast<void*>(std::uintptr_t{256});
         tile::Choice choice;
         auto buffers = buffers_of(p, aligned, aligned, aligned);
@@ -308,14 +321,22 @@ TEST_SUITE("chapter") {
                                    reinterpret_cast<void*>(std::uintptr_t{256})};
       return takes(p, buffers, tile::device()).message;
     };
-    const auto chunks = static_cast<ForwardTakes*>(takes_cluster);
-    const auto shared = static_cast<ForwardTakes*>(takes_shared);
+    ForwardTakes* const chunks = [](const ForwardProblem& p, const ForwardBuffers& buffers,
+                                    const tile::Device&) { return check_chunks(p, buffers); };
     CHECK(why(chunks, DType::fp32, 20'003, 20'008, 256) ==
           "cols: 20003 do not fill chunks of 16 bytes");
     CHECK(why(chunks, DType::bf16, 20'004, 20'008, 256) ==
           "cols: 20004 do not fill chunks of 16 bytes");
     CHECK(why(chunks, DType::fp32, 20'008, 20'009, 256) == "ldx: 20009 is no multiple of 16 bytes");
     CHECK(why(chunks, DType::fp32, 20'008, 20'008, 260) == "x: is not aligned to 16 bytes");
+    for (ForwardTakes* takes :
+         {static_cast<ForwardTakes*>(takes_shared), static_cast<ForwardTakes*>(takes_cluster),
+          static_cast<ForwardTakes*>(takes_queue)}) {
+      CHECK(why(takes, DType::fp32, 40'003, 40'008, 256) ==
+            "ldy: 40003 and 40008 differ by no multiple of 16 bytes");
+      CHECK(why(takes, DType::fp32, 40'003, 40'003, 260) == "y: begins otherwise than x");
+    }
+    const auto shared = static_cast<ForwardTakes*>(takes_shared);
     CHECK(why(shared, DType::fp32, 4096, 4096, 256) == "cols: 4096 are as fast in registers");
     CHECK(why(shared, DType::fp32, 40'000, 40'000, 256) ==
           "cols: 40000 do not fit into shared memory");
@@ -325,20 +346,29 @@ TEST_SUITE("chapter") {
     CHECK(why(words, DType::bf16, 777, 777, 258) == "y: begins with another half of a word");
     CHECK(why(words, DType::fp32, 777, 777, 260).empty());
 
-    // Of dy and dx, one begins with another half or has other rows.
+    // Of dy and dx, one begins with another half, or in another way, or has other rows.
     const auto why_backward = [](std::uintptr_t dy, std::uintptr_t dx, std::int64_t lddy,
-                                 std::int64_t lddx) {
+                                 std::int64_t lddx, BackwardTakes* takes = takes_words) {
       BackwardProblem p{DType::bf16, 2, 777};
       p.lddy = lddy, p.lddx = lddx;
       const BackwardBuffers buffers{reinterpret_cast<const void*>(std::uintptr_t{256}),
                                     reinterpret_cast<const void*>(dy), reinterpret_cast<void*>(dx)};
-      return static_cast<BackwardTakes*>(takes_words)(p, buffers, tile::device()).message;
+      return takes(p, buffers, tile::device()).message;
     };
     CHECK(why_backward(256, 256, 777, 777).empty());
     CHECK(why_backward(258, 256, 777, 777) == "dy: begins with another half of a word");
     CHECK(why_backward(256, 258, 777, 777) == "dx: begins with another half of a word");
     CHECK(why_backward(256, 256, 778, 777) == "lddy: 778 and 777 differ by half a word");
     CHECK(why_backward(256, 256, 777, 778) == "lddx: 778 and 777 differ by half a word");
+    for (BackwardTakes* takes :
+         {static_cast<BackwardTakes*>(takes_shared), static_cast<BackwardTakes*>(takes_cluster)}) {
+      CHECK(why_backward(258, 256, 777, 777, takes) == "dy: begins otherwise than y");
+      CHECK(why_backward(256, 258, 777, 777, takes) == "dx: begins otherwise than y");
+      CHECK(why_backward(256, 256, 779, 777, takes) ==
+            "lddy: 779 and 777 differ by no multiple of 16 bytes");
+      CHECK(why_backward(256, 256, 777, 779, takes) ==
+            "lddx: 779 and 777 differ by no multiple of 16 bytes");
+    }
   }
 }
 

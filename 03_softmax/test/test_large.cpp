@@ -80,6 +80,7 @@ TEST_SUITE("large") {
       check_large(type, 65'539, 32'776, 32'776);
       check_large(type, 30'011, 71'681, 71'681);
       check_large(type, 16'411, 131'072, 131'072);
+      check_large(type, 2'053, 1'050'001, 1'050'001);  // for no cluster
     }
   }
 

@@ -30,7 +30,8 @@ inline Status check_chunks(DType type, std::int64_t cols, std::string_view name,
 /// Whether each row begins alike in two matrices: at the same distance from a multiple of 16 bytes.
 /// If not, the Status names the argument of the second matrix that is in the way.
 inline Status check_alike(DType type, const void* data, std::int64_t ld, std::string_view name,
-                          const void* other, std::string_view ld_name, std::int64_t other_ld) {
+                          const void* other, std::string_view ld_name, std::int64_t other_ld,
+                          std::string_view first = "x") {
   const auto width = static_cast<std::int64_t>(16 / size_bytes(type));
   if ((ld - other_ld) % width != 0) {
     return unsupported(ld_name, std::to_string(other_ld) + " and " + std::to_string(ld) +
@@ -38,7 +39,7 @@ inline Status check_alike(DType type, const void* data, std::int64_t ld, std::st
   }
   const auto bits =
       reinterpret_cast<std::uintptr_t>(data) ^ reinterpret_cast<std::uintptr_t>(other);
-  if (bits % 16 != 0) return unsupported(name, "begins otherwise than x");
+  if (bits % 16 != 0) return unsupported(name, std::string("begins otherwise than ").append(first));
   return {};
 }
 
