@@ -3,7 +3,7 @@
 //       while the block loads its rows, and again while it stores one. With the rows in shared
 //       memory 32 registers a thread suffice, so two such blocks fit.
 // Change: tile::SharedSlices replace the tile::RegisterSlices; cp.async fills them without
-//         registers.
+//         registers. Rows may begin anywhere, alike in all matrices, as in forward step 6.
 // Limit: memory, at the speed of a copy. A row of y and one of dy must fit into the shared memory
 //        of a block. Step 4 takes short rows, which are as fast in registers: up to 8,192 elements,
 //        or up to 16 KiB where chunks of 16 bytes do not fill a row.

@@ -1,10 +1,10 @@
 // Backward, step 7: rows split over the card.
 // Idea: a team of blocks, as many as it takes, keeps a row of y and of dy in its shared memory, if
-//       no cluster holds them or if rows are too few to fill the card. All blocks are on the card
+//       no cluster takes them or if rows are too few to fill the card. All blocks are on the card
 //       at one time (a cooperative launch), so they can wait for one another, as in a cluster.
-// Change: a block's slices are as long as its shared memory. Rows may begin anywhere: chunks begin
-//         where dx is aligned. The sum of a row is merged through global memory
-//         (team_rows.cuh). As soon as a chunk of dx is stored, the next row's are copied.
+// Change: a block's slices are as long as its shared memory. Rows may begin otherwise in each
+//         matrix: chunks begin where dx is aligned. The sum of a row is merged through global
+//         memory (team_rows.cuh). As soon as a chunk of dx is stored, the next row's are copied.
 // Limit: the wait of a team, once a row. Chunks for which the card has no room are read twice.
 #include "softmax.cuh"
 #include "team_rows.cuh"

@@ -3,7 +3,8 @@
 //       while the block loads its row, and again while it stores it. With the row in shared memory
 //       32 registers a thread suffice, so two such blocks fit.
 // Change: a tile::SharedSlice replaces the tile::RegisterSlice; cp.async fills it without
-//         registers. The exponentials are computed a second time for the results.
+//         registers. The exponentials are computed a second time for the results. Rows may begin
+//         anywhere, alike in x and y: a few threads have an element beside the chunks (RowEnds).
 // Limit: memory, at the speed of a copy. A row must fit into the shared memory of a block. Step 5
 //        takes short rows, which are as fast in registers: up to 16,384 elements, 8,192 with causal
 //        or log, and up to 16 KiB where chunks of 16 bytes do not fill a row.

@@ -7,7 +7,7 @@
 //         wait until all its writes are visible to the other blocks, also the previous row's
 //         results (docs/notes/03_softmax.md). A message makes only itself visible.
 // Limit: memory, at the speed of a copy, for rows of up to 512 KiB; up to 2 MiB there is room for
-//        few blocks. Step 7 or an earlier one takes rows that fit into one block.
+//        few blocks. Step 7 or an earlier one takes rows of up to 64 KiB.
 #include "softmax.cuh"
 #include "tile/host/launch.hpp"
 #include "tile/host/stream_memory.hpp"

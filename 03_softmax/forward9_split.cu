@@ -1,10 +1,11 @@
 // Forward, step 9: a row split over the card.
 // Idea: a team of blocks, as many as it takes, keeps a row in its shared memory, if no cluster
-//       holds it or if rows are too few to fill the card. All blocks are on the card at one time
+//       takes it or if rows are too few to fill the card. All blocks are on the card at one time
 //       (a cooperative launch), so they can wait for one another, as the blocks of a cluster do.
-// Change: a block's slice is as long as its shared memory. Rows may begin anywhere: chunks begin
-//         where y is aligned. Maximum and sum of a row are merged through global memory
-//         (team_rows.cuh). As soon as a chunk of y is stored, the next row's chunk is copied.
+// Change: a block's slice is as long as its shared memory. Rows may begin in x otherwise than in y:
+//         chunks begin where y is aligned. Maximum and sum of a row are merged through global
+//         memory (team_rows.cuh). As soon as a chunk of y is stored, the next row's chunk is
+//         copied.
 // Limit: the wait of a team, once a row. Chunks for which the card has no room are read twice.
 #include "softmax.cuh"
 #include "team_rows.cuh"

@@ -52,12 +52,10 @@ struct MergeMaxSum {
 
   /// Nothing seen.
   __device__ __forceinline__ MaxSum identity() const { return {-INFINITY, 0}; }
-
   /// The sum as it would be with the greater maximum `max`.
   __device__ __forceinline__ float rescaled(MaxSum seen, float max) const {
     return seen.sum * tile::ptx::exp2_approx(factor * (seen.max - finite_reference(max)));
   }
-
   __device__ __forceinline__ MaxSum operator()(MaxSum a, MaxSum b) const {
     const float max = fmaxf(a.max, b.max);
     return {max, rescaled(a, max) + rescaled(b, max)};
@@ -108,6 +106,7 @@ struct Normalize {
   }
 };
 
+// snippet-begin ends
 /// A row that begins anywhere: chunks from a multiple of 16 bytes on, and up to 2 (kWidth - 1)
 /// elements beside them, one for each of the first threads. All rows have equally many of both.
 /// Columns and the rows of load() and store() begin with the first chunk. kWhole: chunks only.
@@ -126,6 +125,7 @@ struct RowEnds {
     if (!kWhole && mine < all - begin) row[mine] = static_cast<T>(value);
   }
 };
+// snippet-end ends
 
 /// Chunk i of a slice of x as floats, -infinity where it is not visible. kPlain: a chunk is visible
 /// or hidden as a whole, and the slice already has -infinity for a hidden one.
