@@ -109,7 +109,7 @@ struct Normalize {
 // snippet-begin ends
 /// A row that begins anywhere: chunks from a multiple of 16 bytes on, and up to 2 (kWidth - 1)
 /// elements beside them, one for each of the first threads. All rows have equally many of both.
-/// Columns and the rows of load() and store() begin with the first chunk. kWhole: chunks only.
+/// Columns, and the row given to load() and store(), begin with the first chunk. kWhole: no ends.
 template <bool kWhole, class T, int kWidth = 16 / sizeof(T)>
 struct RowEnds {
   int begin, cols, mine;  // elements before the chunks; columns of all chunks; the thread's column
