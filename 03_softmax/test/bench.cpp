@@ -114,7 +114,7 @@ tile::LadderInfo info_of(const Ladder& ladder, tile::MakeWorkload make) {
                           {{2, 20'480}, {2, 4096}},
                           {{1, 131'072}, {1, 4096}},
                           {{2, 12'289}, {1, 4096}},
-                          {{1, 257 * 4096}, {0, 16}, "split"}}};
+                          {{1, 257 * 4096}, {0, 0}, "split"}}};
 }
 
 const tile::Chapter kChapter{
