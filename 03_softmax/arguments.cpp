@@ -65,6 +65,12 @@ tile::MatrixArgument matrix(const Problem& p, const char* name, const char* ld_n
   return {name, ld_name, data, p.rows, p.cols, ld, element};
 }
 
+/// Two chunks of 16 bytes: rows that begin anywhere then have a whole one.
+template <class Problem>
+bool has_chunks(const Problem& p) {
+  return p.cols * static_cast<std::int64_t>(tile::size_bytes(p.type)) >= 32;
+}
+
 }  // namespace
 
 tile::Status validate(const ForwardProblem& p, const ForwardBuffers& buffers) {
@@ -120,6 +126,14 @@ tile::Status check_alike(const ForwardProblem& p, const ForwardBuffers& b) {
 tile::Status check_alike(const BackwardProblem& p, const BackwardBuffers& b) {
   TILE_TRY(tile::check_alike(p.type, b.y, p.ldy, "dy", b.dy, "lddy", p.lddy, "y"));
   return tile::check_alike(p.type, b.y, p.ldy, "dx", b.dx, "lddx", p.lddx, "y");
+}
+
+bool begin_alike(const ForwardProblem& p, const ForwardBuffers& b) {
+  return has_chunks(p) && check_alike(p, b).ok();
+}
+
+bool begin_alike(const BackwardProblem& p, const BackwardBuffers& b) {
+  return has_chunks(p) && check_alike(p, b).ok();
 }
 
 }  // namespace softmax

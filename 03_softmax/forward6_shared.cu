@@ -96,7 +96,7 @@ tile::Status takes_shared(const ForwardProblem& problem, const ForwardBuffers& b
   const bool whole = check_chunks(problem, buffers).ok(), plain = is_plain(problem);
   const auto bytes = problem.cols * static_cast<std::int64_t>(tile::size_bytes(problem.type));
   // Measured on an H200.
-  const bool is_short = whole ? problem.cols <= (plain ? 16 : 8) * 1024 : bytes <= kMostWordBytes;
+  const bool is_short = whole ? problem.cols <= (plain ? 16 : 8) * 1024 : bytes <= kMostEndsBytes;
   if (block_plan(problem, whole).fits(device) && !is_short) return {};
   const char* why = is_short ? " are as fast in registers" : " do not fit into shared memory";
   return tile::unsupported("cols", std::to_string(problem.cols) + why);

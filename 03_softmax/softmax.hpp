@@ -87,6 +87,9 @@ tile::Status check_chunks(const BackwardProblem& problem, const BackwardBuffers&
 /// for the steps that move the chunks of rows that begin anywhere.
 tile::Status check_alike(const ForwardProblem& problem, const ForwardBuffers& buffers);
 tile::Status check_alike(const BackwardProblem& problem, const BackwardBuffers& buffers);
+/// The same, and whether they are two chunks long or longer.
+bool begin_alike(const ForwardProblem& problem, const ForwardBuffers& buffers);
+bool begin_alike(const BackwardProblem& problem, const BackwardBuffers& buffers);
 
 template <class Problem>
 bool is_empty(const Problem& p) {
@@ -117,8 +120,8 @@ std::int64_t chunks_of(const Problem& p, bool whole) {
   return (whole ? p.cols : p.cols - width + 1) / width;
 }
 
-/// Step `words` moves rows of at most this many bytes.
-inline constexpr std::int64_t kMostWordBytes = 16 << 10;
+/// Rows that begin anywhere are as fast in registers up to this many bytes.
+inline constexpr std::int64_t kMostEndsBytes = 16 << 10;
 
 /// How a block keeps a row in shared memory, x or both y and dy: its threads, and how many chunks
 /// of 16 bytes of each matrix a thread has: 4, or 8 where 4 are too few, where rows are not whole
@@ -160,10 +163,10 @@ using ForwardTakes = tile::Status(const ForwardProblem&, const ForwardBuffers&,
 using BackwardTakes = tile::Status(const BackwardProblem&, const BackwardBuffers&,
                                    const tile::Device&);
 ForwardStep thread_per_row, block_per_row, shuffles, online, registers, shared, cluster, queue,
-    split, words;
-BackwardStep thread_per_row, block_per_row, shuffles, registers, shared, cluster, split, words;
-ForwardTakes takes_registers, takes_shared, takes_cluster, takes_queue, takes_split, takes_words;
-BackwardTakes takes_registers, takes_shared, takes_cluster, takes_split, takes_words;
+    split;
+BackwardStep thread_per_row, block_per_row, shuffles, registers, shared, cluster, split;
+ForwardTakes takes_registers, takes_shared, takes_cluster, takes_queue, takes_split;
+BackwardTakes takes_registers, takes_shared, takes_cluster, takes_split;
 
 inline constexpr tile::EnumSet<tile::DType> kTypes{tile::DType::fp32, tile::DType::fp16,
                                                    tile::DType::bf16};
@@ -245,14 +248,6 @@ inline constexpr ForwardLadder::Step kForward[] = {
      .shows = {{1, 1'050'001}, {64, 2'000'001}},
      .launch = split,
      .workspace_bytes = split_bytes},
-    {.name = "words",
-     .idea = "rows that begin anywhere move in words of 4 bytes",
-     .types = kTypes,
-     .needs = {},
-     .takes = takes_words,
-     .otherwise = "split",
-     .shows = {{37, 1003}, {50'000, 777}},
-     .launch = words},
 };
 inline constexpr ForwardLadder kForwardLadder{.name = "forward",
                                               .kernels = "softmax_",
@@ -319,14 +314,6 @@ inline constexpr BackwardLadder::Step kBackward[] = {
      .shows = {{1, 460'001}, {64, 1'000'001}},
      .launch = split,
      .workspace_bytes = split_bytes},
-    {.name = "words",
-     .idea = "rows that begin anywhere move in words of 4 bytes",
-     .types = kTypes,
-     .needs = {},
-     .takes = takes_words,
-     .otherwise = "split",
-     .shows = {{37, 1003}, {50'000, 777}},
-     .launch = words},
 };
 inline constexpr BackwardLadder kBackwardLadder{.name = "backward",
                                                 .kernels = "softmax_backward_",

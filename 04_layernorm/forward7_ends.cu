@@ -2,7 +2,7 @@
 // Idea: a row that begins anywhere is a head of up to 15 bytes, chunks that are aligned in memory,
 //       and a tail. The chunks move as in step 3, and nothing within a chunk is masked. Each
 //       element of head and tail belongs to a lane of its own, beside that lane's chunks.
-// Change: from step 3, the ends (tile/row_ends.cuh); and gamma and beta, which begin at a chunk
+// Change: from step 3, the ends (tile::RowEnds); and gamma and beta, which begin at a chunk
 //         where the row does not. A thread loads the two chunks in which its columns of gamma lie.
 //         Which half of which word it takes is the same for the whole row, so it is a constant in
 //         each of eight branches. The parts of a warp have rows that begin alike.
@@ -13,7 +13,6 @@
 #include "tile/host/chunks.hpp"
 #include "tile/host/launch.hpp"
 #include "tile/register_slice.cuh"
-#include "tile/row_ends.cuh"
 
 namespace layernorm {
 namespace {
@@ -138,8 +137,8 @@ __global__ void __launch_bounds__(max_threads(kElements, kSeveralRows),
   // mean = x_0 + sum (x - x_0) / n; row_mean is the second term
   float row_mean = 0;
   if (centred) {
-    row_mean = tile::reduce_row<kSeveralRows, kLanes>(values.sum(whole) + ends_sum, tile::Add{},
-                                                      sum_smem) *
+    row_mean = tile::reduce_row<kSeveralRows>(values.sum(whole) + ends_sum, tile::Add{}, sum_smem,
+                                              kLanes) *
                per_col;
   }
   // rstd = 1 / sqrt(sum (x - mean)^2 / n + eps)
@@ -148,8 +147,8 @@ __global__ void __launch_bounds__(max_threads(kElements, kSeveralRows),
     end[i] -= row_mean;
     if (end_col[i] < row_cols) ends_squares += end[i] * end[i];
   }
-  const float squares = tile::reduce_row<kSeveralRows, kLanes>(
-      values.centre(row_mean, whole) + ends_squares, tile::Add{}, squares_smem);
+  const float squares = tile::reduce_row<kSeveralRows>(
+      values.centre(row_mean, whole) + ends_squares, tile::Add{}, squares_smem, kLanes);
   const float row_rstd = rsqrtf(squares * per_col + eps);
   // y = gamma xhat + beta
   if (kSeveralRows) __syncwarp();  // all lanes have read x_0, and y may be x

@@ -163,8 +163,6 @@ CONTINUES = {f"07_windowed_rope/windowed/{step}.cu": f"05_flash_attention/{conti
     "02_matmul/step25_swap_ab.cu": "02_matmul/step21_split_k.cu",
     "04_layernorm/forward5_cluster.cu": "04_layernorm/forward3_registers.cu",
     "05_flash_attention/forward8_split_keys.cu": "05_flash_attention/forward4_pipeline.cu",
-    "03_softmax/forward10_words.cu": "03_softmax/forward5_registers.cu",
-    "03_softmax/backward8_words.cu": "03_softmax/backward4_registers.cu",
     "04_layernorm/forward7_ends.cu": "04_layernorm/forward3_registers.cu",
     "03_softmax/forward9_split.cu": "03_softmax/forward6_shared.cu",
     "03_softmax/backward7_split.cu": "03_softmax/backward5_shared.cu",

@@ -223,6 +223,36 @@ TEST_SUITE("step") {
     });
   }
 
+  // Rows that follow one another at an odd distance begin at every distance from 16 bytes. The
+  // columns are the fewest and the most of each plan of step registers: eight, 16 and 32 lanes, and
+  // blocks of two and three warps.
+  TEST_CASE("rows that begin anywhere, in chunks and ends") {
+    for_each_step(
+        [](const auto& step, DType type) {
+          if (step.name != "registers") return;
+          const std::int64_t vector = vector_length(type);
+          std::size_t turn = 0;
+          for (const std::int64_t chunk_cols :
+               {8,   64,  72,  128, 136,  192,  200,  256,  264,  384, 392,
+                512, 520, 768, 776, 1024, 1032, 1536, 1544, 2048, 2056}) {
+            // One row of each distance; the last ones fill no block.
+            const bool log = ++turn % 2 == 0;
+            const std::int64_t cols = chunk_cols + (turn % 3 == 0 ? 2 * vector - 1 : vector + 1);
+            const auto p = plain(step, type, vector + 1, cols, log);
+            const std::int64_t odd = 1 - cols % 2;
+            const auto alike = padded(p, {odd, odd + vector, odd + 2 * vector});
+            const auto at = static_cast<std::int64_t>(turn) % vector;
+            check_exact(step, alike, {at, at, at});
+            check_step(step, alike, normal(p));
+            // Rows that end in the tail, in a chunk and in the head.
+            check_step(step, causal(alike, vector + 1), normal(p));
+            const auto shorter = plain(step, type, cols, vector + 1, log);
+            if (cols < 100) check_step(step, causal(shorter, cols), normal(shorter));
+          }
+        },
+        tile::OwnKernel::need_not_run, tile::Types::all);
+  }
+
   TEST_CASE("rows half a vector further apart, or shorter, than whole vectors") {
     // A check for less than the 16 bytes of a vector lets this pass.
     for_each_step(
