@@ -400,57 +400,47 @@ def timeline(_root):
     return canvas
 
 
-# ---- Forward, step 10: words of rows that begin anywhere ----
-def words_of(first, cols, threads):
-    """As RowWords cuts the `cols` elements of 2 bytes from `first` on: (column, how many elements,
-    thread)."""
-    lead = first % 2
-    words = (cols - lead) // 2
-    parts = [(lead + 2 * word, 2, word % threads) for word in range(words)]
-    if lead:
-        parts.append((0, 1, 0))
-    if lead + 2 * words < cols:
-        parts.append((cols - 1, 1, threads - 1))
-    return sorted(parts)
+# ---- Forward, step 5: the chunks and ends of rows that begin anywhere ----
+def ends_of(first, cols, lanes, width):
+    """As RowEnds cuts the `cols` elements from `first` on: (column, how many elements, thread)."""
+    head, chunks = -first % width, cols // width - 1
+    tail = head + chunks * width
+    ends = [*range(head), *range(tail, cols)]
+    return sorted([(head + width * chunk, width, chunk % lanes) for chunk in range(chunks)]
+                  + [(column, 1, n % lanes) for n, column in enumerate(ends)])
 
 
-def row_words(_root):
-    rows, cols, threads, chunk = 3, 13, 4, 8
-    canvas = Canvas(800, 262, "Forward, step 10: the words of rows that begin anywhere")
-    left, cell, top = 30, 19, 112
-    pale, dark = (A_PALE, B_PALE, C_PALE, LIGHT), (A, B, C, GREY)
+def row_ends(_root):
+    rows, cols, lanes, width = 2, 27, 8, 8
+    canvas = Canvas(800, 244, "Forward, step 5: the chunks and the ends of rows that begin anywhere")
+    left, cell, top = 30, 13.6, 112
     canvas.text(20, 30, f"{rows} rows of {cols} elements of 2 bytes, one after the other in memory",
                 14, bold=True)
-    canvas.text(20, 50, f"A box is a load or a store: a word of 4 bytes, or a single element. In it "
-                f"the thread, 0 to {threads - 1}, that has it.", 12, GREY)
-    for at in range(rows * cols + 1):
+    canvas.text(20, 50, f"A box is a load or a store: a chunk of 16 bytes, or a single element. In it "
+                f"the lane, 0 to {lanes - 1}, that has it.", 12, GREY)
+    for at in range(0, rows * cols + 1, width):
         x = left + at * cell
-        if at % chunk == 0:
-            canvas.line(x, top - 26, x, top - 6, INK, 2)
-            if at + 2 * chunk // 3 < rows * cols:
-                canvas.text(x + 5, top - 14, "16 bytes", 12, GREY)
-        elif at % 2 == 0:
-            canvas.line(x, top - 13, x, top - 6, GREY, 1)
+        canvas.line(x, top - 26, x, top - 6, INK, 2)
+        if at + width <= rows * cols:
+            canvas.text(x + 5, top - 14, "16 bytes", 12, GREY)
     for row in range(rows):
         first = row * cols
-        for column, count, thread in words_of(first, cols, threads):
+        for column, count, lane in ends_of(first, cols, lanes, width):
             x = left + (first + column) * cell
-            canvas.rect(x + 1.5, top, count * cell - 3, 34, pale[thread], dark[thread],
-                        2.5 if count == 1 else 1)
-            canvas.text(x + count * cell / 2, top + 22, f"{thread}", 13, INK, "middle",
-                        bold=count == 1)
+            fill, stroke = (A_PALE, A) if count > 1 else (C_PALE, C)
+            canvas.rect(x + 1, top, count * cell - 2, 34, fill, stroke, 1)
+            canvas.text(x + count * cell / 2, top + 22, f"{lane}", 13, INK, "middle")
         x0, x1 = left + first * cell + 2, left + (first + cols) * cell - 2
         canvas.line(x0, top + 44, x1, top + 44, INK, 1.5)
-        begins = "at a word" if first % 2 == 0 else "one element before a word"
-        canvas.text((x0 + x1) / 2, top + 62, f"row {row}: {begins}", 12, INK, "middle")
-    canvas.text(20, top + 96, "No row after the first begins at a multiple of 16 bytes: chunks would "
-                "lie across two of memory.", 12)
-    canvas.text(20, top + 114, "Words never do. Thick: the single elements, of the first thread and "
-                "of the last one.", 12)
+        canvas.text((x0 + x1) / 2, top + 62, f"row {row}: {-first % width} elements before its first "
+                    f"chunk", 12, INK, "middle")
+    canvas.text(20, top + 96, f"Both rows have two chunks and {cols - 2 * width} elements of ends. A "
+                f"lane has at most two of these,", 12)
+    canvas.text(20, top + 114, "and one where 16 lanes or more share a row.", 12)
     return canvas
 
 
 FIGURES = {f"{CHAPTER}/figures/{name}.svg": draw for name, draw in (
     ("traffic", traffic), ("forward2_tree", block_tree), ("forward3_butterfly", warp_butterfly),
     ("forward4_online", online_softmax), ("forward7_cluster", cluster),
-    ("forward8_timeline", timeline), ("forward10_words", row_words))}
+    ("forward8_timeline", timeline), ("forward5_ends", row_ends))}
