@@ -186,4 +186,20 @@ tile::Status check_chunks(const BackwardProblem& p, const BackwardBuffers& b) {
   return tile::check_chunks(p.type, p.cols, "gamma", b.gamma, "", 0);
 }
 
+tile::Status check_rows_begin_alike(const BackwardProblem& p, const BackwardBuffers& b) {
+  if (check_chunks(p, b).ok()) return {};
+  if (reinterpret_cast<std::uintptr_t>(b.x) % 16 != 0) {
+    return tile::unsupported("x", "is not aligned to 16 bytes");
+  }
+  const auto width = static_cast<std::int64_t>(16 / tile::size_bytes(p.type));
+  for (const auto& [name, ld] : {std::pair{"ldx", p.ldx}, {"lddy", p.lddy}}) {
+    if (ld == p.cols || ld % width == 0) continue;
+    return tile::unsupported(name, "rows begin within 16 bytes that are not all of rows");
+  }
+  TILE_TRY(tile::check_alike(p.type, b.x, p.ldx, "dy", b.dy, "lddy", p.lddy));
+  TILE_TRY(tile::check_alike(p.type, b.x, p.ldx, "dx", b.dx, "lddx", p.lddx));
+  if (!b.dx || (b.dx != b.x && b.dx != b.dy)) return {};
+  return tile::unsupported("dx", "is an input, in which neighbours of a row are read");
+}
+
 }  // namespace layernorm

@@ -9,7 +9,6 @@
 // Limit: memory, for rows of up to 8,192 elements, or 16,384 of 2 bytes.
 #include "layernorm_backward.cuh"
 #include "tile/basics.cuh"
-#include "tile/host/chunks.hpp"
 #include "tile/host/launch.hpp"
 
 namespace layernorm {
@@ -51,18 +50,18 @@ __global__ void __launch_bounds__(kMaxThreads, blocks_at_once(kElements, sizeof(
   // ptxas knows that a lane is less than 32, and adds constants to one address (5 % faster).
   const int thread = static_cast<int>(threadIdx.x);
   const tile::ChunkColumns<Slices::kWidth> columns{
-      kRowsOfWarps && !kParts && kWhole ? thread % tile::kWarp : thread, threads};
+      kRowsOfWarps && !kParts ? thread % tile::kWarp : thread, threads};
   const std::int64_t first = std::int64_t{blockIdx.x} * groups + group;
   const std::int64_t stride = std::int64_t{gridDim.x} * groups;
-  // The stride is a multiple of a chunk's elements, so that all rows of a thread begin alike.
+  // The stride is a multiple of the period of such beginnings: all rows of a thread begin alike.
   const int lead = kWhole ? 0 : tile::misalignment(x[first]);
 
   unsigned char* const smem = rows_smem + group * Queue::shared_bytes(threads);
-  Queue queue{x[first], dy[first], stride * x.ld, stride * dy.ld, mean, rstd, rows,
-              first,    stride,    cols,          columns,        smem, lead};
+  Queue queue{x[first] - lead, dy[first] - lead, stride * x.ld, stride * dy.ld, mean, rstd, rows,
+              first,           stride,           lead + cols,   columns,        smem, lead};
   queue.start();
   ThreadColumns<T, kElements, kWhole> mine(gamma, cols, columns, lead);
-  T* dx_row = dx[first];
+  T* dx_row = dx[first] - lead;
   const std::int64_t dx_step = stride * dx.ld;
   unsigned turn = 0;
   // The parts of a warp iterate together: a part that has no row left has zeros.
@@ -77,8 +76,8 @@ __global__ void __launch_bounds__(kMaxThreads, blocks_at_once(kElements, sizeof(
                         : tile::reduce_block(sums, AddRowSums{}, sums_smem[turn % 2]);
     // dx = rstd (w - mean of w - xhat mean of w xhat)
     if (kParts && row >= rows) continue;
-    mine.template write_dx<kMaxThreads == kKeeping>(slices, w, xhat, sums, per_col, mean != nullptr,
-                                                    to, cols, lead);
+    mine.template write_dx<kMaxThreads == kKeeping>(queue, slices, w, xhat, sums, per_col,
+                                                    mean != nullptr, to);
   }
 
   dgamma_sums += blockIdx.x * all_cols;
@@ -106,50 +105,26 @@ __global__ void __launch_bounds__(kMaxThreads, blocks_at_once(kElements, sizeof(
 }
 // snippet-end kernel
 
-/// Whether rows that are not whole chunks can be copied in chunks, the first of which has the end
-/// of the row before.
-tile::Status check_rows_begin_alike(const BackwardProblem& p, const BackwardBuffers& b) {
-  if (reinterpret_cast<std::uintptr_t>(b.x) % 16 != 0) {
-    return tile::unsupported("x", "is not aligned to 16 bytes");
-  }
-  const auto width = static_cast<std::int64_t>(16 / tile::size_bytes(p.type));
-  for (const auto& [name, ld] : {std::pair{"ldx", p.ldx}, {"lddy", p.lddy}}) {
-    if (ld == p.cols || ld % width == 0) continue;
-    return tile::unsupported(name, "rows begin within 16 bytes that are not all of rows");
-  }
-  TILE_TRY(tile::check_alike(p.type, b.x, p.ldx, "dy", b.dy, "lddy", p.lddy));
-  TILE_TRY(tile::check_alike(p.type, b.x, p.ldx, "dx", b.dx, "lddx", p.lddx));
-  if (!b.dx || (b.dx != b.x && b.dx != b.dy)) return {};
-  return tile::unsupported("dx", "is an input, in which neighbours of a row are read");
-}
-
 }  // namespace
 
 tile::Status takes_persistent(const BackwardProblem& p, const BackwardBuffers& b,
                               const tile::Device& device) {
-  const bool whole = check_chunks(p, b).ok();
-  if (!whole) TILE_TRY(check_rows_begin_alike(p, b));
-  if (block_plan(p, whole, device).fits) return {};
+  TILE_TRY(check_rows_begin_alike(p, b));
+  if (block_plan(p, device).fits) return {};
   return tile::unsupported("cols", std::to_string(p.cols) + " are more than a block holds");
 }
 
 tile::Status persistent(const BackwardProblem& p, const BackwardBuffers& b, void* stream) {
   if (p.rows == 0) return sum_partial_sums(p, b, 0, stream);
   const tile::Device& device = tile::device();
-  const bool whole = check_chunks(p, b).ok();
-  const BlockPlan plan = block_plan(p, whole, device);
+  const BlockPlan plan = block_plan(p, device);
   // As many blocks as the card holds at one time.
   const std::int64_t each = std::clamp<std::int64_t>(
       device.shared_bytes_of_multiprocessor / (plan.shared_bytes + BlockPlan::kStaticBytes), 1,
       plan.max_threads / (plan.threads * plan.rows) *
           blocks_at_once(plan.elements, tile::size_bytes(p.type)));
-  const std::int64_t needed = (p.rows + plan.rows - 1) / plan.rows;
-  std::int64_t blocks = std::min({device.multiprocessors * each, needed, max_partial_sums(p.cols)});
-  if (!whole) {  // the rows of a block's next iteration begin as these do
-    const auto width = static_cast<std::int64_t>(16 / tile::size_bytes(p.type));
-    const std::int64_t alike = std::max<std::int64_t>(1, width / plan.rows);
-    blocks = std::max(blocks / alike, std::int64_t{1}) * alike;
-  }
+  const std::int64_t blocks = persistent_count(
+      p, std::min(device.multiprocessors * each, max_partial_sums(p.cols)), plan.rows);
   auto* sums = static_cast<float*>(b.workspace);
   const auto launch_of_type = [&](auto element) -> tile::Status {
     using T = decltype(element);
@@ -191,7 +166,7 @@ tile::Status persistent(const BackwardProblem& p, const BackwardBuffers& b, void
       }
       return launch(many, keeping, std::false_type{}, is_whole);
     };
-    return whole ? launch_rows(std::true_type{}) : launch_rows(std::false_type{});
+    return check_chunks(p, b).ok() ? launch_rows(std::true_type{}) : launch_rows(std::false_type{});
   };
   TILE_TRY(tile::with_element_type(p.type, launch_of_type));
   return sum_partial_sums(p, b, blocks, stream);

@@ -126,6 +126,11 @@ inline bool is_empty(const BackwardProblem& p) { return p.cols == 0; }
 
 tile::Status check_chunks(const BackwardProblem& problem, const BackwardBuffers& buffers);
 
+/// Whether rows can be copied in chunks of 16 bytes: check_chunks() takes them; or the rows of x,
+/// dy and dx begin alike, and before each is the end of another, which its first chunk then has,
+/// too.
+tile::Status check_rows_begin_alike(const BackwardProblem& problem, const BackwardBuffers& buffers);
+
 /// How many partial sums of dgamma, and of dbeta, a step may keep for each column: more than an
 /// H200 runs blocks at one time, but no more than 2^22 for all columns.
 constexpr std::int64_t max_partial_sums(std::int64_t cols) {
@@ -183,8 +188,19 @@ struct BlockPlan {
   int max_threads;    // of a block: kKeeping or kRecomputing
   std::int64_t shared_bytes;
 };
-/// `whole`: check_chunks() takes the problem.
-BlockPlan block_plan(const BackwardProblem& problem, bool whole, const tile::Device& device);
+BlockPlan block_plan(const BackwardProblem& problem, const tile::Device& device);
+
+/// Where rows of x begin: every `period`-th as far after a multiple of 16 bytes, which is at most
+/// `lead` elements. If all begin there, 1 and 0.
+struct RowStarts {
+  std::int64_t period, lead;
+};
+RowStarts row_starts(const BackwardProblem& problem);
+
+/// How many blocks or clusters walk over the rows in steps `persistent` and `cluster`, each with
+/// `rows` of them at a time: a multiple of so many that all rows of a thread begin alike, and at
+/// most `most`, unless that is less. Clusters more than the card holds begin when others end.
+std::int64_t persistent_count(const BackwardProblem& problem, std::int64_t most, std::int64_t rows);
 
 /// Whether step `persistent` or `cluster` runs this.
 bool is_read_once(const BackwardProblem& problem, const BackwardBuffers& buffers);
@@ -307,7 +323,7 @@ inline constexpr BackwardLadder::Step kBackward[] = {
      .needs = {tile::Feature::cluster},
      .takes = takes_cluster,
      .otherwise = "persistent",
-     .shows = {{3, 17'000}, {8192, 32'768}},
+     .shows = {{3, 17'001}, {8192, 32'768}},
      .launch = cluster,
      .workspace_bytes = workspace_bytes},
     {.name = "split",
@@ -316,7 +332,7 @@ inline constexpr BackwardLadder::Step kBackward[] = {
      .needs = {},
      .takes = takes_split,
      .otherwise = "cluster",
-     .shows = {{19, 17'001}, {64, 1'000'001}},
+     .shows = {{2, 140'001}, {64, 1'000'001}},
      .launch = split,
      .workspace_bytes = workspace_bytes},
 };

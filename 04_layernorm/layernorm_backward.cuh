@@ -8,12 +8,40 @@
 
 namespace layernorm {
 
+/// A thread's slice of a row that may end within a chunk. Zeros follow its elements.
+template <class T, int kChunkCount>
+struct ClippedSlice : tile::SharedSlice<T, kChunkCount> {
+  using Base = tile::SharedSlice<T, kChunkCount>;
+  using Base::Base, Base::column, Base::address, Base::kChunkWidth, Base::kChunks;
+
+  /// Starts to copy as a SharedSlice does; `fill` is 0. Only threads at the row's end come to the
+  /// second loop, which copies what the row has of a chunk. The others copy whole chunks.
+  __device__ __forceinline__ ClippedSlice(const T* row, int cols,
+                                          tile::ChunkColumns<kChunkWidth> columns, float,
+                                          tile::ptx::SharedAddress row_smem)
+      : Base(columns, row_smem) {
+    row = tile::ptx::address_once(row);
+#pragma unroll
+    for (int i = 0; i < kChunks; ++i) {
+      if (column(i) + kChunkWidth > cols) continue;
+      tile::ptx::cp_async<16>(address(i), row + column(i));
+    }
+#pragma unroll 1
+    for (int i = kChunks - 1; i >= 0 && column(i) + kChunkWidth > cols; --i) {
+      const int left = max(0, cols - column(i));
+      tile::ptx::cp_async<16>(address(i), row + column(i), left * static_cast<int>(sizeof(T)));
+    }
+  }
+};
+
 /// A thread's slices of a row, in shared memory, and the row's statistics. kWhole: chunks of 16
 /// bytes fill the row. If not, columns count from the beginning of the chunk in which the row
-/// begins, `lead` elements before the row.
+/// begins, `lead` elements before the row, and `end` is lead + cols.
 template <class T, int kElements = kThreadElements, bool kWhole = true>
 struct RowSlices {
-  using Slice = tile::SharedSlice<T, kElements* static_cast<int>(sizeof(T)) / 16, !kWhole>;
+  static constexpr int kOfThread = kElements * static_cast<int>(sizeof(T)) / 16;
+  using Slice =
+      std::conditional_t<kWhole, tile::SharedSlice<T, kOfThread>, ClippedSlice<T, kOfThread>>;
   static constexpr int kWidth = Slice::kChunkWidth, kChunks = Slice::kChunks;
   using Floats = float[kChunks][kWidth];
   Slice x, dy;
@@ -25,14 +53,14 @@ struct RowSlices {
 template <class T, int kAhead, int kElements = kThreadElements, bool kWhole = true>
 struct RowQueue {
   using Slices = RowSlices<T, kElements, kWhole>;
-  const T *x, *dy;               // [cols], of the next row to fetch
+  const T *x, *dy;               // [end], of the next row to fetch
   std::int64_t x_step, dy_step;  // to the row after it: an addition, and no multiplication
   const float *mean, *rstd;      // [rows]; no mean: zeros
   std::int64_t rows, row, stride;
-  int cols;
+  int end;
   tile::ChunkColumns<Slices::kWidth> columns;
   tile::ptx::SharedAddress smem;  // [kAhead + 1][x, dy]
-  int lead = 0;                   // elements before each row: they count as columns of zeros
+  int lead = 0;                   // elements before each row: columns of zeros
   int turn = 0;                   // where in smem the next row goes
   Slices under_way[kAhead] = {};
 
@@ -46,9 +74,8 @@ struct RowQueue {
     const bool exists = row < rows;
     const auto bytes = static_cast<int>(Slice::bytes(columns.threads));
     const tile::ptx::SharedAddress to = smem + 2 * turn * bytes;
-    const int count = exists ? lead + cols : 0;
-    Slices slices{Slice(x - lead, count, columns, 0, to),
-                  Slice(dy - lead, count, columns, 0, to + bytes), 0, 0};
+    const int count = exists ? end : 0;
+    Slices slices{Slice(x, count, columns, 0, to), Slice(dy, count, columns, 0, to + bytes), 0, 0};
     if (exists) {
       if (mean) slices.mean = mean[row];
       slices.rstd = rstd[row];
@@ -75,18 +102,28 @@ struct RowQueue {
     }
     tile::ptx::store_shared(slice.address(0), make_uint4(word[0], word[1], word[2], word[3]));
   }
+  /// The slices of the row that next() takes, without what lies before the row. Its addresses are
+  /// those to which fetch() will copy next, and are computed anew: in registers, from the row's own
+  /// fetch() on, they would make kernels spill.
+  __device__ __forceinline__ Slices without_lead(const Slices& fetched) const {
+    const auto bytes = static_cast<int>(Slices::Slice::bytes(columns.threads));
+    const tile::ptx::SharedAddress here = smem + 2 * turn * bytes;
+    const Slices slices{{columns, here}, {columns, here + bytes}, fetched.mean, fetched.rstd};
+    if (lead > 0 && columns.thread == 0) {
+      clear_first(slices.x);
+      clear_first(slices.dy);
+    }
+    return slices;
+  }
   /// The next row, which has landed. Starts to copy another one over the previous row.
   __device__ __forceinline__ Slices next() {
     tile::ptx::cp_async_wait<kAhead - 1>();
     const Slices slices = under_way[0];
-    if (!kWhole && lead > 0 && columns.thread == 0) {
-      clear_first(slices.x);
-      clear_first(slices.dy);
-    }
 #pragma unroll
     for (int i = 0; i + 1 < kAhead; ++i) under_way[i] = under_way[i + 1];
     under_way[kAhead - 1] = fetch();
-    return slices;
+    if constexpr (kWhole) return slices;
+    return without_lead(slices);
   }
 };
 
@@ -155,17 +192,19 @@ struct ThreadColumns {
   }
   // snippet-end add
 
-  /// dx = rstd (w - mean of w - xhat mean of w xhat). kKept: w and xhat are those that add() left.
-  template <bool kKept>
-  __device__ __forceinline__ void write_dx(const Slices& row, Floats& w, Floats& xhat, RowSums sums,
-                                           float per_col, bool centred, T* dx, int cols,
-                                           int lead = 0) const {
+  /// dx = rstd (w - mean of w - xhat mean of w xhat), for the row that the queue has returned.
+  /// kKept: w and xhat are those that add() left.
+  template <bool kKept, class Queue>
+  __device__ __forceinline__ void write_dx(const Queue& queue, const Slices& row, Floats& w,
+                                           Floats& xhat, RowSums sums, float per_col, bool centred,
+                                           T* dx) const {  // [queue.end]
     const float of_row = centred ? -row.rstd * (sums.w * per_col) : 0;
     const float of_xhat = -row.rstd * (sums.w_xhat * per_col);
+    unsigned parts = 0;  // a bit for each chunk of which the row has a part
 #pragma unroll
     for (int i = 0; i < kChunks; ++i) {
-      const int col = row.x.column(i) - lead;
-      if (col >= cols) continue;
+      const int col = row.x.column(i);
+      if (col >= queue.end) continue;
       float result[kWidth];
       if constexpr (!kKept) load(row, i, w[i], xhat[i], result);
 #pragma unroll
@@ -173,10 +212,40 @@ struct ThreadColumns {
         if constexpr (!kKept) xhat[i][e] *= row.rstd;
         result[e] = row.rstd * w[i][e] + (of_xhat * xhat[i][e] + of_row);
       }
-      if constexpr (kWhole) {
-        Chunk::from_floats(result).store(dx + col);
+      const Chunk chunk = Chunk::from_floats(result);
+      if (kWhole || ((i > 0 || col >= queue.lead) && col + kWidth <= queue.end)) {
+        chunk.store(dx + col);
       } else {
-        tile::store_anywhere(dx, col, cols, result);
+        tile::ptx::store_shared(row.x.address(i), chunk.words);
+        parts |= 1u << i;
+      }
+    }
+    if constexpr (!kWhole) store_parts(queue, row.x, parts, dx);
+  }
+
+  /// Stores what the row has of its first and its last chunk, which write_dx() has put in the place
+  /// of x. Only the threads that have them come here.
+  template <class Queue>
+  __device__ __forceinline__ void store_parts(const Queue& queue, const typename Slices::Slice& x,
+                                              unsigned parts, T* dx) const {
+#pragma unroll 1
+    while (parts != 0) {
+      const int i = __ffs(static_cast<int>(parts)) - 1;
+      parts &= parts - 1;
+      const int col = x.column(i);
+      const Chunk chunk = x.chunk(i);
+      const bool begins = col < queue.lead;
+      const bool ends = col + kWidth > queue.end;
+      if (!begins || !ends) {
+        const int count = begins ? kWidth - queue.lead : queue.end - col;
+        tile::store_end(dx + col, chunk, count, begins);
+        continue;
+      }
+      float value[kWidth];  // of a row within a chunk
+      chunk.to_floats(value);
+#pragma unroll
+      for (int e = 0; e < kWidth; ++e) {
+        if (e >= queue.lead && e < queue.end) dx[e] = static_cast<T>(value[e]);
       }
     }
   }

@@ -1,4 +1,6 @@
 // How the blocks of a step share their rows, for the steps that need to know it of one another.
+#include <numeric>
+
 #include "layernorm.hpp"
 #include "tile/host/split_plan.hpp"
 
@@ -17,11 +19,24 @@ bool is_read_once(const Ladder& ladder, std::string_view first,
 
 }  // namespace
 
-BlockPlan block_plan(const BackwardProblem& p, bool whole, const tile::Device& device) {
+RowStarts row_starts(const BackwardProblem& p) {
+  const auto width = static_cast<std::int64_t>(16 / tile::size_bytes(p.type));
+  const std::int64_t common = std::gcd(p.ldx, width);
+  return {width / common, width - common};
+}
+
+std::int64_t persistent_count(const BackwardProblem& p, std::int64_t most, std::int64_t rows) {
+  // Periods are powers of two, and so are the rows of a block.
+  const std::int64_t alike = std::max<std::int64_t>(row_starts(p).period / rows, 1);
+  const std::int64_t needed = (p.rows + rows * alike - 1) / (rows * alike);
+  return std::min(needed, std::max<std::int64_t>(most / alike, 1)) * alike;
+}
+
+BlockPlan block_plan(const BackwardProblem& p, const tile::Device& device) {
   constexpr int kWarp = 32, kMinThreads = 4;
   const auto element = static_cast<std::int64_t>(tile::size_bytes(p.type)), width = 16 / element;
   // A row that begins within a chunk has columns of zeros before its own.
-  const std::int64_t cols = whole ? p.cols : p.cols + width - 1;
+  const std::int64_t cols = p.cols + row_starts(p).lead;
   auto queue_bytes = [&](std::int64_t threads, int max_threads, std::int64_t elements) {
     return 2 * (rows_ahead(max_threads) + 1) * threads * elements * element;
   };

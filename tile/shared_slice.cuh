@@ -11,8 +11,8 @@ namespace tile {
 
 /// A thread's slice of a row in shared memory: for rows too long for registers, and for kernels
 /// that want more blocks at a time than registers allow. A thread reads only what it has copied
-/// itself: it waits for its own copies and needs no barrier. kClips: a row may end within a chunk.
-template <class T, int kChunkCount, bool kClips = false>
+/// itself: it waits for its own copies and needs no barrier.
+template <class T, int kChunkCount>
 class SharedSlice {
  public:
   static constexpr int kChunkWidth = 16 / sizeof(T), kChunks = kChunkCount;
@@ -24,6 +24,10 @@ class SharedSlice {
   }
 
   SharedSlice() = default;
+  /// The slice of a row that the threads of one block have copied to `row_smem`, or will.
+  __device__ __forceinline__ SharedSlice(ChunkColumns<kChunkWidth> columns,
+                                         ptx::SharedAddress row_smem)
+      : columns_(columns), first_(row_smem + columns.thread * 16), apart_(columns.threads * 16) {}
   /// Starts to copy the chunks that begin in the first `cols` columns; the others are filled with
   /// `fill`. `row` is aligned to a chunk. `row_smem` holds [kChunks][in_smem.threads] chunks:
   /// neighbouring threads have neighbouring chunks, so that no two lanes of a phase use the same
@@ -36,7 +40,7 @@ class SharedSlice {
 #pragma unroll
     for (int i = 0; i < kChunks; ++i) {
       if (fill == 0) {
-        ptx::cp_async<16>(address(i), row + column(i), bytes_of(i, cols));
+        ptx::cp_async<16>(address(i), row + column(i), column(i) < cols ? 16 : 0);
       } else {
         copy(i, row, cols);
       }
@@ -62,11 +66,6 @@ class SharedSlice {
   }
 
  private:
-  __device__ __forceinline__ int bytes_of(int i, int cols) const {
-    if constexpr (!kClips) return column(i) < cols ? 16 : 0;
-    return max(0, min(16, (cols - column(i)) * static_cast<int>(sizeof(T))));
-  }
-
   ChunkColumns<kChunkWidth> columns_;
   ptx::SharedAddress first_;  // of [kChunks] chunks
   int apart_;                 // bytes from one to the next

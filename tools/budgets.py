@@ -72,7 +72,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("04_layernorm/backward4_cluster.cu", "headers"): "as step 3, whose rows it has",
     ("04_layernorm/backward4_cluster.cu", "header lines"): "the same",
     ("04_layernorm/backward4_cluster.cu", "changed"):
-        "step 3 also has short rows and such as begin anywhere; of this, a cluster has nothing",
+        "step 3 also has short rows, several at a time; of this, a cluster has nothing",
     ("04_layernorm/backward3_persistent.cu", "changed"):
         "one kernel that walks over rows, with a queue of them, in the place of two that do not",
     ("05_flash_attention/backward2_tiles.cu", "lines"): "two kernels, one for each side",

@@ -43,8 +43,6 @@ MAY_SPILL: dict[str, str] = {
     "windowed_persistent": "12 bytes with 64 columns, of the thread that loads: once a tile",
     r"matmul_persistentI\w*Lb0ELb1ELb0EEEv":  # A along m, B along k, not kWhole
         "24 bytes on compute capability 8.0, with bounds of each chunk",
-    r"layernorm_backward_persistentI\w*Lb0EEEv":  # not kWhole
-        "24 to 88 bytes where rows begin anywhere, for masks of their ends",
     "attention_backward_pipeline":
         "8 to 44 bytes, mostly at the mask's border; of whole tiles at d128 four loads a turn",
 }

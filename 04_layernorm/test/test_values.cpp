@@ -219,7 +219,8 @@ TEST_SUITE("step") {
     for_each_step(
         [](const auto& step, DType type) {
           if (type != DType::fp16) return;
-          for (const std::int64_t cols : lengths_for(step, type, {64})) {
+          for (const std::int64_t length : lengths_for(step, type, {64})) {
+            const std::int64_t cols = length + length % 2;  // each column has one number
             // The mean of 1 and -1 is 0, their rstd nearly 1. dy is all ones, but for its first
             // row.
             const auto p = problem_for(step, type, 100, cols);
@@ -244,7 +245,7 @@ TEST_SUITE("step") {
   }
 
   TEST_CASE("a gradient of zero gives zeros") {
-    tile::for_each_step(kBackwardLadder, [](const auto& step, DType type) {
+    tile::for_each_step(kTestedBackwardLadder, [](const auto& step, DType type) {
       for (const std::int64_t cols : lengths_for(step, type, {45, 1032})) {
         for (const Norm norm : kNorms) {
           const BackwardProblem p = problem_for(step, type, rows_for(step, 40), cols, norm);
@@ -262,7 +263,7 @@ TEST_SUITE("step") {
 
   TEST_CASE("LayerNorm's gradient has no mean, and is at right angles to xhat") {
     // y does not change when x is shifted, nor for eps = 0 when it is stretched.
-    tile::for_each_step(kBackwardLadder, [](const auto& step, DType type) {
+    tile::for_each_step(kTestedBackwardLadder, [](const auto& step, DType type) {
       CAPTURE(step.name);
       for (const std::int64_t cols : lengths_for(step, type, {33, 600})) {
         const BackwardProblem p = problem_for(step, type, 5, cols);
@@ -293,7 +294,7 @@ TEST_SUITE("step") {
   }
 
   TEST_CASE("the gradients are those of the forward pass: <dy, J v> = <J^T dy, v>") {
-    tile::for_each_step(kBackwardLadder, [](const auto& step, DType type) {
+    tile::for_each_step(kTestedBackwardLadder, [](const auto& step, DType type) {
       CAPTURE(step.name);
       for (const std::int64_t cols : lengths_for(step, type, {45, 56})) {
         for (const Norm norm : kNorms) {
