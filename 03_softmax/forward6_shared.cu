@@ -4,7 +4,8 @@
 //       32 registers a thread suffice, so two such blocks fit.
 // Change: a tile::SharedSlice replaces the tile::RegisterSlice; cp.async fills it without
 //         registers. The exponentials are computed a second time for the results. Rows may begin
-//         anywhere, alike in x and y: a few threads have an element beside the chunks (RowEnds).
+//         anywhere, alike in x and y: a few threads have an element beside the chunks
+//         (tile::RowWithEnds).
 // Limit: memory, at the speed of a copy. A row must fit into the shared memory of a block. Step 5
 //        takes short rows, which are as fast in registers: up to 16,384 elements, 8,192 with causal
 //        or log, and up to 16 KiB where chunks of 16 bytes do not fill a row.
@@ -33,7 +34,7 @@ __global__ void __launch_bounds__(kMaxThreads)
   const auto all = static_cast<int>(params.cols);
   auto visible = static_cast<int>(params.visible<kPlain>(row));
   const T* x_row = x[row];
-  const RowEnds<kWhole, T> ends(x_row, all, columns.thread);
+  const tile::RowWithEnds<kWhole, T> ends(x_row, all, columns.thread);
   const int cols = ends.cols;
   x_row += ends.begin, visible -= ends.begin;
 

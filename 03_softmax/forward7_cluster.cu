@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(2 * kMaxThreads)
   const auto all = static_cast<int>(params.cols);
   auto visible = static_cast<int>(params.visible<kPlain>(row));
   const T* x_row = x[row];
-  const RowEnds<kWhole, T> ends(x_row, all, columns.thread);
+  const tile::RowWithEnds<kWhole, T> ends(x_row, all, columns.thread);
   const int cols = ends.cols;
   x_row += ends.begin, visible -= ends.begin;
 

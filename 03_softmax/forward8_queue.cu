@@ -125,7 +125,7 @@ __global__ void __launch_bounds__(kMaxThreads, tile::resident_blocks(3, kMaxThre
   std::int64_t row = blockIdx.x / tile::ptx::cluster_size();  // one of those that exist
   int visible = static_cast<int>(params.visible<kPlain>(row));
   const T* x_row = x[row];
-  RowEnds<kWhole, T> ends(x_row, all, columns.thread);
+  tile::RowWithEnds<kWhole, T> ends(x_row, all, columns.thread);
   const int cols = ends.cols;  // of each row
   x_row += ends.begin, visible -= ends.begin;
   float x_end = ends.load(x_row, visible, -INFINITY);
@@ -162,7 +162,7 @@ __global__ void __launch_bounds__(kMaxThreads, tile::resident_blocks(3, kMaxThre
     const Normalize<kPlain> normalize(params, seen);
     int next_visible = next < params.rows ? static_cast<int>(params.visible<kPlain>(next)) : 0;
     x_row = x[next];
-    const RowEnds<kWhole, T> next_ends(x_row, all, columns.thread);
+    const tile::RowWithEnds<kWhole, T> next_ends(x_row, all, columns.thread);
     x_row += next_ends.begin, next_visible -= next_ends.begin;
     const int next_cols = kWhole ? next_visible : min(next_visible, cols);
     T* y_row = y[row] + ends.begin;

@@ -106,27 +106,6 @@ struct Normalize {
   }
 };
 
-// snippet-begin ends
-/// A row that begins anywhere: chunks from a multiple of 16 bytes on, and up to 2 (kWidth - 1)
-/// elements beside them, one for each of the first threads. All rows have equally many of both.
-/// Columns, and the row given to load() and store(), begin with the first chunk. kWhole: no ends.
-template <bool kWhole, class T, int kWidth = 16 / sizeof(T)>
-struct RowEnds {
-  int begin, cols, mine;  // elements before the chunks; columns of all chunks; the thread's column
-
-  __device__ __forceinline__ RowEnds(const T* row, int all, int thread)
-      : begin(kWhole ? 0 : -static_cast<int>(std::uintptr_t(row) / sizeof(T)) & (kWidth - 1)),
-        cols(kWhole ? all : (all - kWidth + 1) / kWidth * kWidth),
-        mine((thread < begin ? thread : thread + cols) - begin) {}
-  __device__ __forceinline__ float load(const T* row, int visible, float fill) const {
-    return !kWhole && mine < visible ? static_cast<float>(row[mine]) : fill;
-  }
-  __device__ __forceinline__ void store(T* row, int all, float value) const {
-    if (!kWhole && mine < all - begin) row[mine] = static_cast<T>(value);
-  }
-};
-// snippet-end ends
-
 /// Chunk i of a slice of x as floats, -infinity where it is not visible. kPlain: a chunk is visible
 /// or hidden as a whole, and the slice already has -infinity for a hidden one.
 template <bool kPlain, class Slice>

@@ -17,8 +17,8 @@
 namespace layernorm {
 namespace {
 
-/// Threads of a block at most. 64 registers a thread hold 32 floats and the rest; with two ends or
-/// rows of a warp that end differently they take a few more.
+/// Threads of a block at most. 64 registers a thread hold 32 floats and the rest, or nearly: a lane
+/// with four chunks and an end has 72.
 constexpr int max_threads(int elements, bool several_rows) {
   if (several_rows) return tile::kThreadsOfSeveralRows;
   return elements == kPacked ? 512 : tile::kMaxThreadsPerBlock;
@@ -57,8 +57,9 @@ __device__ __forceinline__ void load_from(const T* from, float fill, float (&val
 
 /// y = gamma (x - mean) rstd + beta in the first `cols` columns of a slice, before which gamma and
 /// beta begin `shift` elements. In each branch the compiler knows the shift, and takes the right
-/// halves of words without an instruction. Rows of all shifts share a multiprocessor, so the code
-/// of all branches must fit into its cache: none of them has the loop twice.
+/// halves of words without an instruction. Rows of many shifts share a multiprocessor, and the code
+/// of their branches its cache. So a branch has one loop if gamma and beta are given, and asks in
+/// each chunk whether the thread has it.
 template <int kShift = 0, class Slice, bool kPacked, class T>
 __device__ __forceinline__ void store_shifted(int shift, const SliceValues<Slice, kPacked>& values,
                                               tile::ChunkColumns<Slice::kChunkWidth> columns,
@@ -87,14 +88,14 @@ __device__ __forceinline__ void store_shifted(int shift, const SliceValues<Slice
       Slice::Chunk::from_floats(value).store(y + col);
     }
   };
-  gamma&& beta ? store(std::true_type{}) : store(std::false_type{});
+  (gamma && beta) ? store(std::true_type{}) : store(std::false_type{});
 }
 // snippet-end shifts
 
 // snippet-begin kernel
 template <class T, int kElements, bool kSeveralRows, int kLanes>
 __global__ void __launch_bounds__(max_threads(kElements, kSeveralRows),
-                                  (kSeveralRows && kLanes < 32 ? 896 : 1024) /
+                                  (kSeveralRows && kElements * sizeof(T) == 64 ? 896 : 1024) /
                                       max_threads(kElements, kSeveralRows))
     layernorm_ends(tile::Rows<const T> x,  // [rows][cols]
                    const T* gamma,         // [cols], or null: all ones

@@ -20,7 +20,7 @@ struct RowPlan {
   bool several_rows;  // in a block: a row has part of a warp
   int threads;        // of a row: a power of two up to 32, or whole warps
   int elements;       // of each thread
-  int end_lanes = 0;  // that have the row's ends (tile/row_ends.cuh); 0 if it has none
+  int end_lanes = 0;  // that have the row's ends (tile::RowEnds); 0 if it has none
 
   /// Rows of a block.
   int rows() const { return several_rows ? kThreadsOfSeveralRows / threads : 1; }
@@ -46,7 +46,7 @@ inline RowPlan plan_row(std::int64_t cols, bool vectors, bool plain, int max_ele
 // snippet-end plan
 
 // snippet-begin ends
-/// The plan for rows that begin anywhere, in chunks and ends (tile/row_ends.cuh). A thread of a
+/// The plan for rows that begin anywhere, in chunks and ends (tile::RowEnds). A thread of a
 /// plain kernel has as many elements in chunks as in plan_row(), but 24 where eight lanes share a
 /// row. Then the row has the fewest threads that hold it, and each of them no more than it needs.
 /// `fewest_lanes` is 8 or 16. With options there are two plans only, since each is a kernel.
