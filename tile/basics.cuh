@@ -1,5 +1,5 @@
-// What every kernel and its launcher begin with: element types, vectors of 16 bytes, rows of a
-// matrix, and for the host the size of a grid.
+// What every kernel begins with: element types, vectors of 16 bytes and rows of a matrix; and for
+// its launcher the choice of an element type and the size of a grid.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -7,10 +7,9 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
-#include <string>
 
 #include "tile/host/cuda_check.hpp"
-#include "tile/host/dtype.hpp"
+#include "tile/host/element_type.hpp"
 #include "tile/host/grid.hpp"
 #include "tile/ptx/address_once.cuh"
 
@@ -18,24 +17,6 @@ namespace tile {
 
 inline constexpr int kWarp = 32;
 inline constexpr unsigned kAllLanes = 0xffffffffu;
-
-/// Calls `launch` with a value of the C++ type that `type` names, of which only the type matters:
-///
-///     return tile::with_element_type(problem.type, [&](auto element) {
-///       return launch<decltype(element)>(problem, buffers, stream);
-///     });
-template <class Launch>
-Status with_element_type(DType type, Launch&& launch) {
-  switch (type) {
-    case DType::fp32: return launch(float{});
-    case DType::fp16: return launch(__half{});
-    case DType::bf16: return launch(__nv_bfloat16{});
-    case DType::fp64:
-    case DType::tf32:
-    case DType::e4m3: break;
-  }
-  return unsupported("type", std::string(name(type)) + " has no kernel");
-}
 
 /// 16 bytes of elements: the most that one thread can load or store with one instruction on cards
 /// before Blackwell (PTX ISA, "ld"). Must be aligned to 16 bytes.
