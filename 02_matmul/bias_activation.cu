@@ -3,6 +3,7 @@
 // and an activation that keeps its argument.
 #include "activation.hpp"
 #include "matmul.cuh"
+#include "tile/basics.cuh"
 #include "tile/host/launch.hpp"
 
 namespace matmul {

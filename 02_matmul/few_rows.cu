@@ -1,5 +1,5 @@
 // The product in fp32 if C has few rows: it takes as long as B takes to come from memory.
-#include "tile/host/launch.hpp"
+#include "matmul_launch.hpp"
 #include "tiles.cuh"
 
 namespace matmul {

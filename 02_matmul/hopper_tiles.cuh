@@ -1,12 +1,8 @@
 // Tiles of op(A) and op(B) in shared memory, as TMA writes them and wgmma reads them.
 #pragma once
 
-#include <algorithm>
-
 #include "matmul.cuh"
-#include "tile/host/grid.hpp"
-#include "tile/ptx/convert.cuh"
-#include "tile/ptx/fragments.hpp"
+#include "tile/host/tensor_map.hpp"
 #include "tile/ptx/tma.cuh"
 #include "tile/ptx/warpgroup.cuh"
 #include "tile/ptx/wgmma.cuh"
@@ -63,30 +59,8 @@ struct OperandBoxes {
       return tile::ptx::WgmmaDescriptor::along_mn(at + first / kBoxElements * kBoxBytes, kBoxBytes);
     }
   }
-
-  /// The map of a matrix with `extent` of m or n and k of k, `ld` elements from row to row.
-  static tile::Status make_map(const char* name, tile::DType type, const void* data,
-                               std::int64_t extent, std::int64_t k, std::int64_t ld,
-                               tile::TensorMap* map) {
-    const tile::BoxedTensor boxed{.type = type,
-                                  .data = data,
-                                  .rank = 2,
-                                  .extents = {kAlongK ? k : extent, kAlongK ? extent : k},
-                                  .strides = {ld},
-                                  .box = {kBoxElements * 2 / int{sizeof(T)}, kCopied},
-                                  .swizzle_bytes = 128};
-    return tile::make_tensor_map(name, boxed, map);
-  }
 };
 // snippet-end operand
-
-/// The maps of op(A) and op(B) for tiles of these kinds.
-template <class ATile, class BTile>
-tile::Status make_maps(const Problem& p, const Buffers& buffers, tile::TensorMap* a_map,
-                       tile::TensorMap* b_map) {
-  TILE_TRY(ATile::make_map("a", p.type, buffers.a, p.m, p.k, p.lda, a_map));
-  return BTile::make_map("b", p.type, buffers.b, p.n, p.k, p.ldb, b_map);
-}
 
 // snippet-begin tile
 /// The tile of C of a block that has a producer and kOfConsumers consumers, one above the other,
@@ -139,79 +113,5 @@ __device__ __forceinline__ void release_in_cluster(tile::ptx::Mbarrier* empty) {
   for (unsigned block = 0; block < kCluster; ++block) tile::ptx::mbarrier_arrive(empty, block);
 }
 // snippet-end release
-
-// snippet-begin pair
-/// Where the first of a thread's sums lies in C, if its warpgroup's part begins at (part_row,
-/// part_col), and how much of C there is from there on. Its i-th sum lies element_of_wgmma(0, i)
-/// from there.
-struct FirstSum {
-  std::int64_t row, col, rows_left, cols_left;
-
-  __device__ FirstSum(std::int64_t part_row, std::int64_t part_col, std::int64_t m,
-                      std::int64_t n) {
-    const auto at =
-        tile::ptx::element_of_wgmma(static_cast<int>(threadIdx.x) % tile::kWarpgroup, 0);
-    row = part_row + at.row, col = part_col + at.col;
-    rows_left = m - row, cols_left = n - col;
-  }
-};
-
-/// Applies alpha and beta to a warpgroup's sums. Those outside of C may stay as they are.
-template <class T, int kSums>
-__device__ void scale_sums(float (&sums)[kSums], const Output<T>& c, const FirstSum& first) {
-  if (c.beta != 0) {
-    const T* old = c.data + first.row * c.ld + first.col;
-#pragma unroll
-    for (int i = 0; i < kSums; ++i) {
-      const tile::ptx::Element at = tile::ptx::element_of_wgmma(0, i);
-      if (at.row >= first.rows_left || at.col >= first.cols_left) continue;
-      sums[i] = c.scaled(sums[i], old + at.row * c.ld + at.col);
-    }
-  } else if (c.alpha != 1) {
-#pragma unroll
-    for (int i = 0; i < kSums; ++i) sums[i] *= c.alpha;
-  }
-}
-
-/// Stores a warpgroup's sums in C from (row, col) on. A thread has pairs of neighbouring columns,
-/// and stores a pair with one instruction if a word begins at every pair.
-template <class T, int kSums>
-__device__ void store_sums(float (&sums)[kSums], const Output<T>& c, std::int64_t row,
-                           std::int64_t col, std::int64_t m, std::int64_t n) {
-  const FirstSum first(row, col, m, n);
-  scale_sums(sums, c, first);
-  const bool words = reinterpret_cast<std::uintptr_t>(c.data) % 4 == 0 && c.ld % 2 == 0;
-  T* corner = c.data + first.row * c.ld + first.col;
-#pragma unroll
-  for (int i = 0; i < kSums; i += 2) {
-    const tile::ptx::Element at = tile::ptx::element_of_wgmma(0, i);
-    if (at.row >= first.rows_left) continue;
-    T* pair = corner + at.row * c.ld + at.col;
-    if (words && at.col + 1 < first.cols_left) {
-      *reinterpret_cast<std::uint32_t*>(pair) = tile::ptx::pack<T>(sums[i], sums[i + 1]);
-    } else {
-      if (at.col < first.cols_left) pair[0] = static_cast<T>(sums[i]);
-      if (at.col + 1 < first.cols_left) pair[1] = static_cast<T>(sums[i + 1]);
-    }
-  }
-}
-// snippet-end pair
-
-// snippet-begin idlers
-/// The smallest number of blocks that needs no more rounds for `tiles` tiles than `most` blocks do:
-/// another block would idle in the last round, and take power from the others until then.
-inline unsigned blocks_without_idlers(unsigned tiles, unsigned most) {
-  const unsigned rounds = (tiles + most - 1) / most;
-  return (tiles + rounds - 1) / rounds;
-}
-// snippet-end idlers
-
-/// How many clusters of so many blocks run at the same time, with one block on a multiprocessor.
-inline tile::Status count_clusters(int blocks, unsigned* clusters) {
-  int sms = 0;  // multiprocessors
-  TILE_TRY(tile::count_multiprocessors(&sms));
-  *clusters = static_cast<unsigned>(std::max(1, sms / blocks));
-  return {};
-}
 
 }  // namespace matmul

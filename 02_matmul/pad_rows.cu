@@ -1,6 +1,7 @@
 // Copies of A and B whose rows begin at multiples of 16 bytes, for kernels that copy 16 bytes at a
 // time: TMA refuses other rows, and threads would load them element by element.
-#include "matmul.cuh"
+#include "matmul.hpp"
+#include "tile/basics.cuh"
 #include "tile/host/launch.hpp"
 
 namespace matmul {

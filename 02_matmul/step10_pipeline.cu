@@ -5,8 +5,8 @@
 //         works on one part of k, ldmatrix loads the fragments of the next.
 // Limit: a warp loads 64 + 32 rows and columns of each operand for 64 x 32 elements of C: shared
 //        memory is read too often.
+#include "matmul_launch.hpp"
 #include "tensor_tiles.cuh"
-#include "tile/host/launch.hpp"
 
 namespace matmul {
 namespace {

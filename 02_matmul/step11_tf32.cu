@@ -4,8 +4,8 @@
 // Change: step 10's ring holds floats. ldmatrix transposes 16-bit elements only, so each lane loads
 //         its own, and rounds them: the instruction itself would cut the lower bits off.
 // Limit: four times as many loads from shared memory for a product as with ldmatrix and 16 bits.
+#include "matmul_launch.hpp"
 #include "tensor_tiles.cuh"
-#include "tile/host/launch.hpp"
 
 namespace matmul {
 namespace {

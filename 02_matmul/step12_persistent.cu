@@ -5,8 +5,8 @@
 //         so keep count of their own tile. The tiles are taken in columns of eight, as in step 6.
 // Limit: two blocks on a multiprocessor already hid each other's gaps, so this step alone gains
 //        nothing (see the page). C goes to memory in pieces of two bytes.
+#include "matmul_launch.hpp"
 #include "tensor_tiles.cuh"
-#include "tile/host/launch.hpp"
 
 namespace matmul {
 namespace {

@@ -4,8 +4,8 @@
 // Change: alpha, beta, bias and activation are applied to the sums. Four lanes exchange what they
 //         hold, so that each stores eight neighbours of C, 16 bytes.
 // Limit: as in step 10, a warp loads 64 + 32 rows and columns for 64 x 32 elements of C.
+#include "matmul_launch.hpp"
 #include "tensor_tiles.cuh"
-#include "tile/host/launch.hpp"
 #include "tile/ptx/quad.cuh"
 
 namespace matmul {

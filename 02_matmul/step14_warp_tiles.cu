@@ -7,8 +7,8 @@
 //        memory, from which a warp reads 4 KiB for 32 of them.
 #include <cmath>
 
+#include "matmul_launch.hpp"
 #include "tensor_tiles.cuh"
-#include "tile/host/launch.hpp"
 #include "tile/ptx/quad.cuh"
 
 namespace matmul {

@@ -4,8 +4,9 @@
 // Change: no loop of copies, no fragments, no ldmatrix: 64 x 256 of C to a warpgroup, and A and B
 //         are read by the tensor cores themselves.
 // Limit: at any time the block either copies or multiplies, never both.
+#include "hopper_launch.hpp"
 #include "hopper_tiles.cuh"
-#include "tile/host/launch.hpp"
+#include "store_sums.cuh"
 #include "tile/ptx/warpgroup.cuh"
 
 namespace matmul {

@@ -4,8 +4,9 @@
 //         consumers, so that the tile has 128 x 256 elements, and each of A and B is used more
 //         often.
 // Limit: when a block has stored its tile of C the next one begins with an empty ring.
+#include "hopper_launch.hpp"
 #include "hopper_tiles.cuh"
-#include "tile/host/launch.hpp"
+#include "store_sums.cuh"
 #include "tile/ptx/warpgroup.cuh"
 #include "tile/ring.cuh"
 

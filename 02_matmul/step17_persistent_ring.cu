@@ -5,8 +5,9 @@
 //         in columns of 16, so that blocks that run together share A and B in the L2 cache. The
 //         mbarriers' initialisation and a stage's four wgmma are functions from here on.
 // Limit: every block reads all of its A and B from L2.
+#include "hopper_launch.hpp"
 #include "hopper_tiles.cuh"
-#include "tile/host/launch.hpp"
+#include "store_sums.cuh"
 #include "tile/ptx/warpgroup.cuh"
 #include "tile/ring.cuh"
 

@@ -4,8 +4,9 @@
 // Change: the copies of B are multicast, and a stage is empty when the consumers of both blocks
 //         have read it. Tiles of C come in pairs of 256 x 256.
 // Limit: the tensor cores wait while a tile of C is stored element by element.
+#include "hopper_launch.hpp"
 #include "hopper_tiles.cuh"
-#include "tile/host/launch.hpp"
+#include "store_sums.cuh"
 #include "tile/ptx/cluster.cuh"
 #include "tile/ptx/warpgroup.cuh"
 #include "tile/ring.cuh"

@@ -5,8 +5,9 @@
 //         activation come before C is rounded. A and B are copied first if TMA refuses their rows;
 //         C is stored in words, wherever its rows begin.
 // Limit: the tensor cores wait while a tile of C is stored.
-#include "hopper_output.cuh"
-#include "tile/host/launch.hpp"
+#include "hopper_launch.hpp"
+#include "hopper_tiles.cuh"
+#include "store_words.cuh"
 #include "tile/ptx/cluster.cuh"
 #include "tile/ptx/warpgroup.cuh"
 #include "tile/ring.cuh"

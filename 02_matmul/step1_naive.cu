@@ -3,6 +3,7 @@
 // Limit: a warp's 32 threads are 32 rows. Where they read A or write C, each touches a sector of 32
 //        bytes for the sake of 4.
 #include "matmul.cuh"
+#include "matmul_launch.hpp"
 
 namespace matmul {
 namespace {

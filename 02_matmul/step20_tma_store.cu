@@ -4,9 +4,9 @@
 // Change: sums are scaled, activated and rounded in registers. In each of the next tile's first
 //         iterations stmatrix writes 64 columns to shared memory, and TMA stores them.
 // Limit: the tensor cores, and the power that they may take.
-#include "hopper_output.cuh"
+#include "hopper_launch.hpp"
 #include "hopper_tiles.cuh"
-#include "tile/host/launch.hpp"
+#include "stored_tile.cuh"
 #include "tile/ptx/cluster.cuh"
 #include "tile/ptx/elect.cuh"
 #include "tile/ptx/warpgroup.cuh"
@@ -113,7 +113,7 @@ tile::Status launch_tiles(const Problem& p, const Buffers& buffers, unsigned mos
     using BTile = OperandBoxes<T, kBAlongK, Tile::kN, kCluster>;
     tile::TensorMap a_map, b_map, c_map;
     TILE_TRY(make_maps<ATile, BTile>(p, buffers, &a_map, &b_map));
-    TILE_TRY(OutputBox::make_map(p, buffers, &c_map));
+    TILE_TRY(map_of_output(p, buffers, &c_map));
     unsigned pairs = 0;
     TILE_TRY(blocks_for_tiles(p, kCluster * Tile::kM, Tile::kN, &pairs));
     constexpr int kBytes = kRingBytes + StoredTile<T, Tile>::kBytes;

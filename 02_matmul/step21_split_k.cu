@@ -7,8 +7,8 @@
 //         finishes them as step 20 does. No workspace, no atomics.
 // Limit: L2. An iteration loads 32 KiB, as step 20 does with tiles of 128 x 256, for half as many
 //        products.
+#include "hopper_launch.hpp"
 #include "hopper_tiles.cuh"
-#include "tile/host/launch.hpp"
 #include "tile/ptx/cluster.cuh"
 #include "tile/ptx/convert.cuh"
 #include "tile/ptx/fragments.hpp"

@@ -7,9 +7,9 @@
 //        such products, see sum_error() in reference.cpp.
 #include <cuda_fp8.h>
 
-#include "hopper_output.cuh"
+#include "hopper_launch.hpp"
 #include "hopper_tiles.cuh"
-#include "tile/host/launch.hpp"
+#include "stored_tile.cuh"
 #include "tile/ptx/cluster.cuh"
 #include "tile/ptx/fragments.hpp"
 #include "tile/ptx/warpgroup.cuh"
@@ -120,7 +120,7 @@ tile::Status e4m3(const Problem& p, const Buffers& buffers, void* stream) {
   if (terms(p) == 0) return without_product(p, buffers, stream);
   tile::TensorMap a_map, b_map, c_map;
   TILE_TRY(make_maps<ATile, BTile>(p, buffers, &a_map, &b_map));
-  TILE_TRY(OutputBox::make_map(p, buffers, &c_map));
+  TILE_TRY(map_of_output(p, buffers, &c_map));
   unsigned pairs = 0, most = 0;  // of clusters: in all, and at the same time
   TILE_TRY(count_clusters(kCluster, &most));
   TILE_TRY(blocks_for_tiles(p, kCluster * Tile::kM, Tile::kN, &pairs));

@@ -7,7 +7,7 @@
 //         estimates which tiles and how many shares are fastest. If C has at most 16 rows, most of
 //         a tile would lie outside, and few_rows.cu's kernel runs.
 // Limit: the multiply-adds; with few rows the memory that B comes from.
-#include "tile/host/launch.hpp"
+#include "matmul_launch.hpp"
 #include "tiles.cuh"
 
 namespace matmul {

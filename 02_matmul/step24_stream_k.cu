@@ -8,8 +8,8 @@
 //         Rows that begin anywhere are copied float by float in the background, in tiles of 64 x
 //         128. The launcher estimates which tiles are faster, and how many are cut.
 // Limit: the multiply-adds.
+#include "matmul_launch.hpp"
 #include "stream_tiles.cuh"
-#include "tile/host/launch.hpp"
 #include "tile/ptx/semaphore.cuh"
 
 namespace matmul {

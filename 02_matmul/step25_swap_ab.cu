@@ -6,8 +6,8 @@
 //         columns of C and 16, 32 or 64 rows, two blocks fit on a multiprocessor, and k is split
 //         only if C has too few columns for 96 blocks.
 // Limit: the memory that B comes from.
+#include "hopper_launch.hpp"
 #include "hopper_tiles.cuh"
-#include "tile/host/launch.hpp"
 #include "tile/ptx/cluster.cuh"
 #include "tile/ptx/convert.cuh"
 #include "tile/ptx/fragments.hpp"

@@ -4,6 +4,7 @@
 //       C, and all its threads need the same element of A.
 // Limit: every multiplication still loads both its factors, through the caches.
 #include "matmul.cuh"
+#include "matmul_launch.hpp"
 
 namespace matmul {
 namespace {

@@ -5,6 +5,7 @@
 // Limit: two values from shared memory for every multiplication. It delivers 32 values a cycle, and
 //        the multiprocessor could multiply 128 pairs.
 #include "matmul.cuh"
+#include "matmul_launch.hpp"
 
 namespace matmul {
 namespace {

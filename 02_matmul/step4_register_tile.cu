@@ -5,7 +5,7 @@
 // Limit: the instructions that load. Each moves 4 bytes, and while the tiles arrive no thread
 //        multiplies.
 #include "matmul.cuh"
-#include "tile/host/launch.hpp"
+#include "matmul_launch.hpp"
 
 namespace matmul {
 namespace {

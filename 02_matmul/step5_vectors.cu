@@ -6,7 +6,7 @@
 //         elements, and the warps are arranged so that their vectors meet no bank conflict.
 //         What is not aligned, or reaches over an edge, goes element by element (tiles.cuh).
 // Limit: waiting. Between two barriers the block either loads or multiplies.
-#include "tile/host/launch.hpp"
+#include "matmul_launch.hpp"
 #include "tiles.cuh"
 
 namespace matmul {

@@ -7,7 +7,7 @@
 //         columns.
 // Limit: the multiply-adds themselves, and the registers that feed them. To go further takes other
 //        instructions: the next steps use tensor cores.
-#include "tile/host/launch.hpp"
+#include "matmul_launch.hpp"
 #include "tiles.cuh"
 
 namespace matmul {

@@ -5,8 +5,8 @@
 //         factors into the order that mma wants.
 // Limit: bringing them. Each lane gathers its elements one by one from shared memory, and four to
 //        eight lanes use the same bank.
+#include "matmul_launch.hpp"
 #include "tensor_tiles.cuh"
-#include "tile/host/launch.hpp"
 
 namespace matmul {
 namespace {

@@ -4,8 +4,8 @@
 // Change: tiles are made of chunks of 16 bytes, eight elements. A chunk of padding after each row
 //         keeps the chunks of a column out of each other's banks.
 // Limit: the padding is memory that holds nothing; and no warp multiplies while the block loads.
+#include "matmul_launch.hpp"
 #include "tensor_tiles.cuh"
-#include "tile/host/launch.hpp"
 
 namespace matmul {
 namespace {

@@ -4,8 +4,8 @@
 // Change: only the layout, Swizzled instead of Padded (tensor_tiles.cuh). The copy engine of Hopper
 //         and its instruction wgmma support this layout, and none with padding.
 // Limit: no warp multiplies while the block loads.
+#include "matmul_launch.hpp"
 #include "tensor_tiles.cuh"
-#include "tile/host/launch.hpp"
 
 namespace matmul {
 namespace {

@@ -491,8 +491,8 @@ class Hopper(WithSource):
                    "return WgmmaDescriptor(tile, box_bytes, kPattern);")
         self.holds("hopper_tiles.cuh", "kRows = kAlongK ? kExtent : kBlockK;",
                    "kBoxBytes = kRows * kBoxElements * 2;",
-                   "kPartBytes = kAlongK ? kWgmmaK * 2 : kWgmmaK * kBoxElements * 2;",
-                   ".swizzle_bytes = 128}")
+                   "kPartBytes = kAlongK ? kWgmmaK * 2 : kWgmmaK * kBoxElements * 2;")
+        self.holds("hopper_launch.hpp", ".swizzle_bytes = 128}")
         self.assertEqual(hopper.distances(ROOT), {
             "along k": {"leading": None, "stride": 1024, "part": 32},
             "along n": {"leading": 8192, "stride": 1024, "part": 2048}})

@@ -10,6 +10,7 @@
 // Check it with: ./tour exercise 02.1
 #include "exercises/exercises.hpp"
 #include "matmul.cuh"
+#include "matmul_launch.hpp"
 
 namespace matmul {
 namespace {

@@ -13,6 +13,7 @@
 // Check it with: ./tour exercise 02.6
 // When it is solved, the program 02_matmul_exercise_6_fp16_sums in the build folder still prints.
 #include "exercises/exercises.hpp"
+#include "matmul_launch.hpp"
 #include "tensor_tiles.cuh"
 
 namespace matmul {

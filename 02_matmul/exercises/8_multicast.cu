@@ -12,8 +12,8 @@
 // and what is missing: --device cpu.
 // Check it with: ./tour exercise 02.8
 #include "exercises/exercises.hpp"
+#include "hopper_launch.hpp"
 #include "hopper_tiles.cuh"
-#include "tile/host/launch.hpp"
 #include "tile/ptx/cluster.cuh"
 #include "tile/ptx/fragments.hpp"
 #include "tile/ptx/warpgroup.cuh"

@@ -7,6 +7,7 @@
 // Check it with: ./tour exercise 02.2
 #include "exercises/exercises.hpp"
 #include "matmul.cuh"
+#include "matmul_launch.hpp"
 
 namespace matmul {
 namespace {

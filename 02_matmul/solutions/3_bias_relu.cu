@@ -9,6 +9,7 @@
 // Check it with: ./tour exercise 02.3
 #include "exercises/exercises.hpp"
 #include "matmul.cuh"
+#include "matmul_launch.hpp"
 
 namespace matmul {
 namespace {

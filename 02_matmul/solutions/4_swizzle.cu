@@ -12,6 +12,7 @@
 // with which rows does row 0 of A share its banks, and with which does row 0 of B?
 // Check it with: ./tour exercise 02.4
 #include "exercises/exercises.hpp"
+#include "matmul_launch.hpp"
 #include "tensor_tiles.cuh"
 
 namespace matmul {

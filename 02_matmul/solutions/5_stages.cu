@@ -10,6 +10,7 @@
 // The check reads what the first thread did, and says which rule it broke, and when.
 // Check it with: ./tour exercise 02.5
 #include "exercises/5_stages.cuh"
+#include "matmul_launch.hpp"
 
 namespace matmul {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "matmul.cuh"
+#include "matmul_launch.hpp"
 
 namespace matmul {
 namespace {
