@@ -173,7 +173,7 @@ void Cluster::begin_barriers() {
   }
 }
 
-void Cluster::arrive(Block& block, Site site, bool relaxed) {
+void Cluster::arrive(Block& block, Site site, Arrival arrival) {
   if (phase_ == 0) begin_barriers();
   Member& member = members_[block.rank()];
   const uint32_t thread = block.current_thread();
@@ -183,7 +183,7 @@ void Cluster::arrive(Block& block, Site site, bool relaxed) {
   }
   same_place(block, member.arrival[thread / kLanes], phase_, "arrive at the barrier", site);
   member.arrived_in[thread] = phase_;
-  if constexpr (kChecking) check::cluster_arrived(relaxed);
+  if constexpr (kChecking) check::cluster_arrived(arrival);
   if (++arrived_ == launch_.threads * size()) complete();
 }
 
@@ -362,7 +362,12 @@ void cluster_arrive(Site site) {
 }
 
 void cluster_arrive_relaxed(Site site) {
-  cluster_of_caller("barrier.cluster.arrive", site).arrive(*current_block, site, true);
+  cluster_of_caller("barrier.cluster.arrive", site).arrive(*current_block, site, Arrival::relaxed);
+}
+
+void cluster_arrive_shared(Site site) {
+  cluster_of_caller("barrier.cluster.arrive", site)
+      .arrive(*current_block, site, Arrival::release_of_shared);
 }
 
 void cluster_wait(Site site) {

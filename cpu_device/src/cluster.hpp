@@ -17,6 +17,11 @@ namespace cpu_device {
 inline constexpr uint32_t kPortableCluster = 8;  // blocks that every card with clusters can run
 inline constexpr uint32_t kLargestCluster = 16;  // for kernels that ask for it, as on an H100
 
+/// At its barrier: what it tells others of. All that the thread has done, what it has done in the
+/// shared memory of its block, or the mbarriers that it has initialised; the first two tell of
+/// these, too.
+enum class Arrival : uint8_t { release, release_of_shared, relaxed };
+
 class Cluster {
  public:
   /// Runs the launch's clusters, one after the other.
@@ -29,7 +34,7 @@ class Cluster {
   Failure run(uint64_t number);
 
   // What device code calls, from within run(): a thread of `block`.
-  void arrive(Block& block, Site site, bool relaxed = false);
+  void arrive(Block& block, Site site, Arrival arrival = Arrival::release);
   void wait(Block& block, const char* name, Site site);
   /// The current thread waits until wake_from(), at an mbarrier in its block.
   void park_at(Block& block, const void* mbarrier, const char* name, Site site);

@@ -547,6 +547,36 @@ __global__ void write_before_relaxed(const ClusterMemory m) {
   cluster_wait();
 }
 
+// cluster_arrive_shared() tells of the block's own shared memory, and not of global memory.
+template <bool kMistake>
+__global__ void global_before_shared(const ClusterMemory m) {
+  __shared__ int numbers[kThreads];
+  const unsigned t = threadIdx.x;
+  numbers[t] = 7;
+  m.out[own_element()] = 1;  // [global_before_shared.write]
+  __syncwarp();
+  cluster_arrive_shared();
+  cluster_wait();
+  const unsigned other = (t + 33) % kThreads;
+  const unsigned next = blockIdx.x - cluster_rank() + next_rank();
+  int got = in_block_of_cluster(numbers, next_rank())[other];
+  if (kMistake) got += m.out[next * kThreads + other];  // [global_before_shared.read]
+  cluster_sync();
+  if (got < 0) m.counts[0] = got;
+}
+
+// Nor of that of other blocks.
+template <bool kMistake>
+__global__ void send_before_shared(const ClusterMemory m) {
+  __shared__ int slots[kThreads];
+  const unsigned t = threadIdx.x;
+  cluster_sync();
+  in_block_of_cluster(slots, next_rank())[t] = 7;  // [send_before_shared.write]
+  kMistake ? cluster_arrive_shared() : cluster_arrive();
+  cluster_wait();
+  m.out[own_element()] = slots[t];  // [send_before_shared.read]
+}
+
 // What is written after the arrival is not known to the threads that have waited for it.
 template <bool kMistake>
 __global__ void write_after_mbarrier(const ClusterMemory m) {
@@ -746,6 +776,8 @@ constexpr ClusterPair kPairs[] = {
     PAIR(relaxed_for_release),
     PAIR(relaxed_in_the_block),
     PAIR(write_before_relaxed),
+    PAIR(global_before_shared),
+    PAIR(send_before_shared),
     PAIR(write_after_mbarrier),
     PAIR(global_after_message),
     PAIR(global_in_the_block),

@@ -124,6 +124,9 @@ const std::string kNoOrder =
 const std::string kOnlyMbarriers =
     "; cluster_arrive_relaxed() tells only of the initialisation of mbarriers";
 
+const std::string kOnlyOwnShared =
+    "; cluster_arrive_shared() tells only of the shared memory of its own block";
+
 const std::string kOnlyShared = "; mbarrier_wait_cluster() tells only of shared memory";
 
 const Case kCases[] = {
@@ -335,6 +338,22 @@ const Case kCases[] = {
        [](const Numbers& n) {
          return n[0] == n[1] && n[2] == n[3] && n[4] == n[0] && n[2] == n[5] / 4 * 4;
        }}}},
+    {"global_before_shared",
+     cudaErrorLaunchFailure,
+     {{"thread # reads out[#], which block (#, 0, 0)'s thread # wrote: a race\n  written at "
+       "[global_before_shared.write]\n  read at [global_before_shared.read]\n  missing: a "
+       "cluster_sync() between the write and the read" +
+           kOrLater + kOnlyOwnShared,
+       [](const Numbers& n) {
+         return n[3] == (n[0] + 33) % 64 && n[1] == n[2] * 64 + n[3] && n[2] == next(n[4]);
+       }}}},
+    {"send_before_shared",
+     cudaErrorLaunchFailure,
+     {{"thread # reads slots[#], which block (#, 0, 0)'s thread # wrote: a race\n  written at "
+       "[send_before_shared.write]\n  read at [send_before_shared.read]\n  missing: a "
+       "cluster_sync() between the write and the read" +
+           kOnlyOwnShared,
+       [](const Numbers& n) { return n[0] == n[1] && n[3] == n[0] && n[2] == previous(n[4]); }}}},
     {"write_after_mbarrier",
      cudaErrorLaunchFailure,
      {{"thread # reads slots[#], which thread # wrote: a race\n  written at "

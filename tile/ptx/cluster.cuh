@@ -23,6 +23,7 @@ inline constexpr int kMaxBlocksOfCluster = 16;
 namespace tile::ptx {
 using cpu_device::cluster_arrive;
 using cpu_device::cluster_arrive_relaxed;
+using cpu_device::cluster_arrive_shared;
 using cpu_device::cluster_rank;
 using cpu_device::cluster_size;
 using cpu_device::cluster_sync;
@@ -104,6 +105,27 @@ __device__ __forceinline__ void cluster_arrive() {
 __device__ __forceinline__ void cluster_arrive_relaxed() {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+#else
+  __trap();
+#endif
+}
+
+/// The same arrival, after which the others know what the thread has done in the shared memory of
+/// its own block. So it is for a barrier after which blocks read what each has written into its own
+/// shared memory. Stores into another block's, as by in_block_of_cluster(), and stores to global
+/// memory stay unknown: the thread does not wait until they are there, as cluster_arrive() does
+/// (MEMBAR.ALL.GPU in SASS; here it is MEMBAR.ALL.CTA). The fence is of PTX ISA 8.6; the oldest
+/// toolkit that we support, CUDA 12.8, has 8.7.
+///     fence.release.sync_restrict::shared::cta.cluster;
+///     barrier.cluster.arrive.relaxed.aligned;
+/// https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-barrier-cluster
+/// https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-membar
+__device__ __forceinline__ void cluster_arrive_shared() {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+  asm volatile(
+      "fence.release.sync_restrict::shared::cta.cluster;\n"
+      "barrier.cluster.arrive.relaxed.aligned;" ::
+          : "memory");
 #else
   __trap();
 #endif

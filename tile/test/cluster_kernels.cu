@@ -9,6 +9,7 @@ namespace ptx_test {
 namespace {
 
 using tile::ptx::cluster_arrive;
+using tile::ptx::cluster_arrive_shared;
 using tile::ptx::cluster_rank;
 using tile::ptx::cluster_size;
 using tile::ptx::cluster_sync;
@@ -28,13 +29,15 @@ __global__ void ranks_kernel(int* out) {
   out[2 * blockIdx.x + 1] = static_cast<int>(cluster_size());
 }
 
+template <bool kShared>
 __global__ void read_kernel(int* out) {
   __shared__ int before[7];  // so that the array lies somewhere
   __shared__ int numbers[kThreads];
   const unsigned t = threadIdx.x, size = cluster_size();
   if (t < 7) before[t] = 0;
   numbers[t] = number(blockIdx.x, t);
-  cluster_sync();
+  kShared ? cluster_arrive_shared() : cluster_arrive();
+  cluster_wait();
   for (unsigned r = 0; r < size; ++r) {
     // Of the array and of an element, which is the same.
     const int* whole = in_block_of_cluster(numbers, r);
@@ -111,8 +114,8 @@ tile::Status ranks_and_sizes(Clusters clusters, int* out) {
 
 int number_of(unsigned block, int thread) { return number(block, static_cast<unsigned>(thread)); }
 
-tile::Status read_all_blocks(Clusters clusters, int* out) {
-  return launch(read_kernel, "read_kernel", clusters, 0, out);
+tile::Status read_all_blocks(Clusters clusters, bool shared, int* out) {
+  return launch(shared ? read_kernel<true> : read_kernel<false>, "read_kernel", clusters, 0, out);
 }
 
 tile::Status write_to_all_blocks(Clusters clusters, bool split, int* out) {

@@ -19,9 +19,10 @@ struct Clusters {
 tile::Status ranks_and_sizes(Clusters clusters, int* out);
 
 /// Each block fills an array in shared memory with numbers of its own. out[(b * size + r) * threads
-/// + t]: what thread t of block b reads of the array in block r of its cluster.
+/// + t]: what thread t of block b reads of the array in block r of its cluster. `shared`: after
+/// cluster_arrive_shared().
 int number_of(unsigned block, int thread);
-tile::Status read_all_blocks(Clusters clusters, int* out);
+tile::Status read_all_blocks(Clusters clusters, bool shared, int* out);
 
 /// The same sent and not fetched: each block writes its numbers to all blocks of the cluster, and
 /// out is what each of them has got. `split`: between cluster_arrive() and cluster_wait() there is

@@ -71,9 +71,12 @@ TEST_SUITE("cluster") {
 
   TEST_CASE("each block reads the shared memory of all") {
     for_each_launch([](Clusters clusters) {
-      const DeviceVector<int> out("out", Ints(threads_of(clusters) * clusters.size, -1));
-      require(read_all_blocks(clusters, out.data()));
-      CHECK(out.download() == numbers_of_all(clusters));
+      for (const bool shared : {false, true}) {
+        CAPTURE(shared);
+        const DeviceVector<int> out("out", Ints(threads_of(clusters) * clusters.size, -1));
+        require(read_all_blocks(clusters, shared, out.data()));
+        CHECK(out.download() == numbers_of_all(clusters));
+      }
     });
   }
 

@@ -24,6 +24,8 @@ T* in_block_of_cluster(T* shared, unsigned rank, Site site = Site::here()) {
 void cluster_arrive(Site site = Site::here());
 /// Tells nothing of what the thread has done, but for the mbarriers that it has initialised.
 void cluster_arrive_relaxed(Site site = Site::here());
+/// Tells also what the thread has done in the shared memory of its own block.
+void cluster_arrive_shared(Site site = Site::here());
 void cluster_wait(Site site = Site::here());
 void cluster_sync(Site site = Site::here());
 

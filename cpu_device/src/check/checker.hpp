@@ -18,6 +18,7 @@ namespace cpu_device {
 
 struct Launch;
 class Block;
+enum class Arrival : uint8_t;
 struct AsyncCopy;
 struct Warpgroup;
 struct WgmmaAccumulator;
@@ -94,7 +95,7 @@ void barrier_passed();
 /// The current thread has arrived at the barrier of its cluster; all threads have; the current
 /// thread has waited for that phase, counted from 1. A relaxed arrival tells of nothing but the
 /// mbarriers that the thread has initialised.
-void cluster_arrived(bool relaxed);
+void cluster_arrived(Arrival arrival);
 void cluster_completed();
 void cluster_waited(uint32_t phase);
 /// Lanes of one warp have synchronised: __syncwarp orders memory, shuffles and votes do not.
@@ -158,8 +159,8 @@ void kernel_calls();
 /// The block of this number in the running cluster, or no_rank.
 uint32_t rank_of(uint64_t block);
 uint32_t cluster_size();
-/// Of a block of the running cluster.
-bool is_in_shared_memory(uintptr_t address);
+/// The rank of the block of the running cluster in whose shared memory the address is, or no_rank.
+uint32_t rank_at(uintptr_t address);
 
 // ---- races.cpp ----
 /// What is remembered about the accesses to one word of four bytes.
@@ -226,8 +227,10 @@ Stamp current_stamp(const Access& access);
 bool knows_of_begin(uint32_t rank);
 /// Whether its thread has made a relaxed arrival at the barrier of its cluster since.
 bool arrived_relaxed_after(const Stamp& stamp);
-/// Whether the current thread would know of the access if that were in shared memory.
-bool is_known_if_shared(const Stamp& stamp);
+/// Of an access that is not ordered before the current thread: where it would be. By a wait it may
+/// be in shared memory only, by an arrival in that of the block that made it.
+enum class Limit : uint8_t { none, shared, own_shared };
+Limit limit_of_order(const Stamp& stamp);
 /// Whether any thread of the block knows of this access of another block to shared memory.
 bool is_known_to_block(uint32_t rank, const Stamp& stamp);
 /// An atomic has accessed the location. If it reads, this thread now knows what was released there;

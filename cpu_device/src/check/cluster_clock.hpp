@@ -3,7 +3,7 @@
 // to each thread that waits for that phase (PTX ISA, "barrier.cluster": arrive releases, wait
 // acquires). What a thread does between its arrival and its wait is known to no other before the
 // next phase. A relaxed arrival tells of the mbarriers that its thread has initialised and of
-// nothing else; races.cpp keeps those.
+// nothing else, and one that is restricted to shared memory not of all; races.cpp keeps those.
 #pragma once
 
 #include <algorithm>

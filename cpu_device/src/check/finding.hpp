@@ -60,7 +60,7 @@ struct Finding {
   bool earlier_was_write = false;
   bool earlier_was_first = false;  // the read of a race came before any write
   bool arrived_relaxed = false;    // the thread of the earlier access, since
-  bool known_if_shared = false;    // in global memory; by mbarrier_wait_cluster() or the like
+  Limit limit = Limit::none;       // of what orders the earlier access of a race elsewhere
 
   // For a race, what distinguishes its common causes (causes.cpp). "There" means writes to the
   // array by the line of the earlier access, or of the later one if the earlier was a read. Indices

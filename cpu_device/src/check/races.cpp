@@ -15,7 +15,8 @@
 //   - a store after an atomic update of the same location by the same thread comes after all
 //     updates that this one has found there;
 //   - the barrier of a cluster (cluster_clock.hpp). A relaxed arrival hands on only which mbarriers
-//     its thread has initialised;
+//     its thread has initialised, and one that is restricted to shared memory also what is known of
+//     that of the thread's own block;
 //   - an mbarrier: a thread that has waited for a phase knows all that those threads knew that have
 //     arrived in it, or had bytes counted there. By mbarrier_wait_cluster() it knows so of shared
 //     memory only. A write by st.async or a load by TMA is ordered by nothing else, a store by TMA
@@ -49,10 +50,14 @@ using Key = uint64_t;  // block and thread
 // After threads, their flights and what their warpgroups read by wgmma.
 constexpr uint32_t kEach = (kFlights + 1) * kMaxThreads;
 static_assert(Stamp::kWgmma == kFlights * kMaxThreads);
-// Then the same for what is known of shared memory only.
-constexpr uint32_t kOfShared = kEach + 1;
-constexpr uint32_t kThreadKeys = 2 * kOfShared;
+// Then the same for what is known of shared memory only, and again for that of the thread's block.
+constexpr uint32_t kOfShared = kEach + 1, kOfOwnShared = 2 * kOfShared;
+constexpr uint32_t kThreadKeys = 3 * kOfShared;
 Key key(uint32_t block, uint32_t thread) { return Key{block} * kThreadKeys + thread; }
+
+/// Where an access was: in global memory, in shared memory, in that of the block that made it. The
+/// value is the last of those tables of thread numbers that counts there.
+enum class Memory : uint32_t { global = 0, shared = kOfShared, own_shared = kOfOwnShared };
 
 /// By block and epoch: for each thread the last tick that a fence of the device had followed before
 /// the barrier that ended the epoch. A thread that knows of `kEach` at this epoch knows all of it.
@@ -60,7 +65,7 @@ std::map<std::pair<uint32_t, uint32_t>, std::vector<uint32_t>> fenced_at;
 
 /// What is known of threads of other warps and blocks: all that the thread did until the moment,
 /// and all that its block did before the epoch. Of a thread whose number is kOfShared more only
-/// what it did in shared memory.
+/// what it did in shared memory, and kOfOwnShared more, in that of its block.
 class Knowledge {
  public:
   /// Knowledge that many threads gain at the same time is stored once for all of them. Later
@@ -72,8 +77,10 @@ class Knowledge {
 
   bool empty() const { return threads_.empty() && atomics_.empty() && shared_.empty(); }
   bool knows(uint32_t block) const {
-    return epochs_.contains(key(block, 0)) || epochs_.contains(key(block, kOfShared)) ||
-           std::ranges::any_of(shared_, [&](const Shared& part) { return part.all->knows(block); });
+    for (uint32_t as = 0; as <= kOfOwnShared; as += kOfShared) {
+      if (epochs_.contains(key(block, as))) return true;
+    }
+    return std::ranges::any_of(shared_, [&](const Shared& part) { return part.all->knows(block); });
   }
   void learn(uint32_t block, uint32_t thread, Moment moment) {
     Moment& known = threads_[key(block, thread)];
@@ -117,16 +124,19 @@ class Knowledge {
     learn(other);
     other = {};
   }
-  bool covers(const Stamp& stamp, bool in_shared_memory) const {
+  bool covers(const Stamp& stamp, Memory where) const {
     for (const Shared& part : shared_) {
-      if (part.all->covers(stamp, in_shared_memory)) return true;
+      if (part.all->covers(stamp, where)) return true;
     }
     if (threads_.empty()) return false;
-    return covers_as(0, stamp) || (in_shared_memory && covers_as(kOfShared, stamp));
+    for (uint32_t as = 0; as <= static_cast<uint32_t>(where); as += kOfShared) {
+      if (covers_as(as, stamp)) return true;
+    }
+    return false;
   }
 
-  /// What is left of it after a wait that sees shared memory only. What a copy read elsewhere it
-  /// has read when its bytes are here.
+  /// What is left of it after a wait that sees shared memory only, or an arrival that tells only of
+  /// it. What a copy read elsewhere it has read when its bytes are here.
   Knowledge of_shared_memory() const {
     Knowledge left;
     for (const auto& [k, moment] : threads_) {
@@ -136,7 +146,7 @@ class Knowledge {
                  moment);
     }
     for (const auto& [where, moment] : atomics_) {
-      if (is_in_shared_memory(where.first)) left.learn(where, moment);
+      if (rank_at(where.first) != no_rank) left.learn(where, moment);
     }
     for (const Shared& part : shared_) left.learn(part.all->of_shared_memory());
     return left;
@@ -157,7 +167,7 @@ class Knowledge {
       return std::hash<uint64_t>()(atomic.first * 0x9e3779b97f4a7c15u ^ atomic.second);
     }
   };
-  // `as`: 0 or kOfShared.
+  // `as`: 0, kOfShared or kOfOwnShared.
   bool covers_as(uint32_t as, const Stamp& stamp) const {
     const auto epoch = epochs_.find(key(stamp.block, as));
     if (epoch != epochs_.end() && stamp.epoch < epoch->second) return true;
@@ -274,20 +284,27 @@ struct Handed {
 std::unordered_map<uintptr_t, Handed> handed;
 std::array<Knowledge, ClusterClock::kKept> acquired_before;  // by the arrived threads, by phase
 
-/// What relaxed arrivals have told: of the initialisation of mbarriers.
+/// What arrivals have told that do not tell all: of the initialisation of mbarriers, and perhaps of
+/// shared memory.
 struct {
   uint64_t source = 0;
   Knowledge gathered;                                        // in this phase
   std::array<Knowledge::Shared, ClusterClock::kKept> known;  // to who has waited for a phase
-} initialised;
+} told_in_part;
 
-bool is_known(const State& to, uint32_t thread, const Stamp& earlier, bool in_shared_memory) {
+bool is_known(const State& to, uint32_t thread, const Stamp& earlier, Memory where) {
   if (const uint32_t phase = to.phase_of(thread); phase != 0 && !earlier.is_in_flight()) {
     const uint32_t rank = rank_of(earlier.block);
     if (rank != no_rank && cluster_clock.covers(phase, rank, earlier)) return true;
   }
-  return to.threads[thread].acquired.covers(earlier, in_shared_memory) ||
-         to.block_acquired.covers(earlier, in_shared_memory);
+  return to.threads[thread].acquired.covers(earlier, where) ||
+         to.block_acquired.covers(earlier, where);
+}
+
+Memory memory_of(const Stamp& earlier, uintptr_t location) {
+  const uint32_t rank = rank_at(location);
+  if (rank == no_rank) return Memory::global;
+  return states[rank]->block == earlier.block ? Memory::own_shared : Memory::shared;
 }
 
 bool is_ordered(const Stamp& earlier, uintptr_t location, uint32_t me) {
@@ -298,7 +315,7 @@ bool is_ordered(const Stamp& earlier, uintptr_t location, uint32_t me) {
       return true;
     }
   }
-  return is_known(*state, me, earlier, is_in_shared_memory(location));
+  return is_known(*state, me, earlier, memory_of(earlier, location));
 }
 
 // Whether an atomic that the thread knows of has found this one in its location.
@@ -467,13 +484,15 @@ bool arrived_relaxed_after(const Stamp& stamp) {
   return is_before({stamp.epoch, stamp.tick}, states[rank]->threads[stamp.thread].relaxed);
 }
 
-bool is_known_if_shared(const Stamp& stamp) {
-  return is_known(*state, current_thread(), stamp, true);
+Limit limit_of_order(const Stamp& stamp) {
+  const uint32_t me = current_thread();
+  if (is_known(*state, me, stamp, Memory::shared)) return Limit::shared;
+  return is_known(*state, me, stamp, Memory::own_shared) ? Limit::own_shared : Limit::none;
 }
 
 bool is_known_to_block(uint32_t rank, const Stamp& stamp) {
   for (uint32_t t = 0; t < states[rank]->count; ++t) {
-    if (is_known(*states[rank], t, stamp, true)) return true;
+    if (is_known(*states[rank], t, stamp, Memory::shared)) return true;
   }
   return false;
 }
@@ -482,7 +501,7 @@ void cluster_begins_for_races() {
   cluster_clock.begin();
   acquired_before = {};
   cluster_phase = {++last_source, 0, {}};
-  initialised = {++last_source, {}, {}};
+  told_in_part = {++last_source, {}, {}};
   handed.clear();
 }
 
@@ -554,25 +573,37 @@ void barrier_passed() {
   state->any_fence = state->any_acquired = state->any_waited = false;
 }
 
-void cluster_arrived(bool relaxed) {
+void cluster_arrived(Arrival arrival) {
   const uint32_t me = current_thread(), rank = current_block->rank();
   Thread& thread = state->threads[me];
-  if (relaxed) {
+  // And what the lanes did with which it has synchronised: they may return instead of arriving.
+  const auto for_each_lane = [&](auto tell) {
+    const auto& clock = state->clock[me / kLanes][me % kLanes];
+    for (uint32_t lane = 0; lane < kLanes; ++lane) {
+      if (clock[lane] != 0) tell(me / kLanes * kLanes + lane, {state->epoch, clock[lane]});
+    }
+    tell(me, {state->epoch, thread.tick++});
+  };
+  if (arrival != Arrival::release) {
     cluster_clock.tell(rank, me, {});
-    thread.relaxed = {state->epoch, ++thread.tick};
+    Knowledge& told = told_in_part.gathered;
     for (const auto& [barrier, moment] : thread.mbarriers) {
-      initialised.gathered.learn(initialisation(barrier, state->block, me), moment);
+      told.learn(initialisation(barrier, state->block, me), moment);
     }
     thread.mbarriers.clear();
+    if (arrival == Arrival::relaxed) {
+      thread.relaxed = {state->epoch, ++thread.tick};
+      return;
+    }
+    for_each_lane([&](uint32_t lane, Moment moment) {
+      told.learn(state->block, kOfOwnShared + lane, moment);
+    });
+    // Of what others did here it tells more than it may: of all shared memory.
+    told.learn(thread.acquired.of_shared_memory());
+    told.learn(state->block_acquired.of_shared_memory());
     return;
   }
-  // And what the lanes did with which it has synchronised: they may return instead of arriving.
-  const auto& clock = state->clock[me / kLanes][me % kLanes];
-  for (uint32_t lane = 0; lane < kLanes; ++lane) {
-    if (clock[lane] == 0) continue;
-    cluster_clock.tell(rank, me / kLanes * kLanes + lane, {state->epoch, clock[lane]});
-  }
-  cluster_clock.tell(rank, me, {state->epoch, thread.tick++});
+  for_each_lane([&](uint32_t lane, Moment moment) { cluster_clock.tell(rank, lane, moment); });
   Knowledge& known = acquired_before[cluster_clock.phase() % acquired_before.size()];
   if (!thread.acquired.empty()) known.learn(thread.acquired);
   if (!state->block_acquired.empty()) known.learn(state->block_acquired);
@@ -581,13 +612,13 @@ void cluster_arrived(bool relaxed) {
 void cluster_completed() {
   if (current_block) settle();
   const uint32_t phase = cluster_clock.phase();
-  const Knowledge::Shared& before = initialised.known[(phase - 1) % ClusterClock::kKept];
-  Knowledge::Shared& known = initialised.known[phase % ClusterClock::kKept];
+  const Knowledge::Shared& before = told_in_part.known[(phase - 1) % ClusterClock::kKept];
+  Knowledge::Shared& known = told_in_part.known[phase % ClusterClock::kKept];
   known = before;
-  if (!initialised.gathered.empty()) {
-    initialised.gathered.learn(before);
-    known = std::move(initialised.gathered).share(initialised.source);
-    initialised.gathered = {};
+  if (!told_in_part.gathered.empty()) {
+    told_in_part.gathered.learn(before);
+    known = std::move(told_in_part.gathered).share(told_in_part.source);
+    told_in_part.gathered = {};
   }
   cluster_clock.complete();
   acquired_before[cluster_clock.phase() % acquired_before.size()] = {};
@@ -597,7 +628,7 @@ void cluster_waited(uint32_t phase) {
   Thread& thread = state->threads[current_thread()];
   thread.phase = phase;
   state->any_waited = true;
-  thread.acquired.learn(initialised.known[phase % ClusterClock::kKept]);
+  thread.acquired.learn(told_in_part.known[phase % ClusterClock::kKept]);
   thread.acquired.learn(acquired_before[phase % acquired_before.size()]);
   state->any_acquired |= !thread.acquired.empty();
 }

@@ -342,7 +342,10 @@ std::string race(const Finding& f, const Block& block) {
   if (f.arrived_relaxed) {
     text += "; cluster_arrive_relaxed() tells only of the initialisation of mbarriers";
   }
-  if (f.known_if_shared) text += "; mbarrier_wait_cluster() tells only of shared memory";
+  if (f.limit == Limit::shared) text += "; mbarrier_wait_cluster() tells only of shared memory";
+  if (f.limit == Limit::own_shared) {
+    text += "; cluster_arrive_shared() tells only of the shared memory of its own block";
+  }
   return text;
 }
 

@@ -404,7 +404,7 @@ Finding race_of(const Space& space, const Access& access, size_t word, uint8_t u
   finding.earlier_was_write = earlier_was_write;
   finding.earlier_was_first = !earlier_was_write && (earlier.bytes & unwritten) != 0;
   finding.arrived_relaxed = arrived_relaxed_after(earlier);
-  finding.known_if_shared = is_known_if_shared(earlier);
+  finding.limit = limit_of_order(earlier);
   return finding;
 }
 
@@ -844,7 +844,10 @@ uint32_t cluster_ends(bool threads_missed) {
 
 uint32_t cluster_size() { return launch->cluster_blocks; }
 
-bool is_in_shared_memory(uintptr_t address) { return arena_of(address) != nullptr; }
+uint32_t rank_at(uintptr_t address) {
+  const Arena* arena = arena_of(address);
+  return arena ? arena->block->rank() : no_rank;
+}
 
 uint32_t rank_of(uint64_t block) {
   for (uint32_t rank = 0; rank < cluster_size(); ++rank) {
