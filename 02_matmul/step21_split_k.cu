@@ -105,7 +105,8 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   }
 
   // snippet-begin gather
-  cluster_sync();  // the sums of all blocks lie in their shared memory
+  cluster_arrive_shared();
+  cluster_wait();  // the sums of all blocks lie in their shared memory
   // C's tile is their sum. Each block gathers some of the rows, each warp every 12th of these.
   const int end = Tile::kM * static_cast<int>(rank + 1) / static_cast<int>(blocks);
   const int x_in_tile = static_cast<int>(threadIdx.x) % 32 * kTogether;

@@ -101,7 +101,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     }
   }
 
-  cluster_sync();  // the sums of all blocks lie in their shared memory
+  cluster_arrive_shared();
+  cluster_wait();  // the sums of all blocks lie in their shared memory
   // C's tile is their sum. Each block gathers some of the rows, and kInRow threads gather one.
   const int x_in_tile = static_cast<int>(threadIdx.x) % kInRow * kTogether;
   const std::int64_t x = first_col + x_in_tile;
