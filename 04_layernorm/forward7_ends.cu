@@ -6,8 +6,7 @@
 //         where the row does not. A thread loads the two chunks in which its columns of gamma lie.
 //         Which half of which word it takes is the same for the whole row, so it is a constant in
 //         each of eight branches. The parts of a warp have rows that begin alike.
-// Limit: memory, for rows of 256 to 32,768 elements, or 8,192 of fp32; the instructions for gamma
-//        and beta in shorter ones.
+// Limit: memory, for rows of 1,024 to 32,768 elements; instructions in shorter ones.
 #include "layernorm.cuh"
 #include "tile/basics.cuh"
 #include "tile/host/chunks.hpp"
