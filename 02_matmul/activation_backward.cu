@@ -3,7 +3,7 @@
 // of rows. There are no atomics, so that every run has the same bits.
 #include "activation.hpp"
 #include "tile/host/launch.hpp"
-#include "tile/register_slice.cuh"  // chunks of a single element
+#include "tile/rows.cuh"
 
 namespace matmul {
 namespace {

@@ -9,23 +9,6 @@
 
 namespace tile {
 
-/// A single element.
-template <class T>
-struct Chunk<T, 1> {
-  T element;
-
-  __device__ __forceinline__ static Chunk load(const T* address) { return {*address}; }
-  __device__ __forceinline__ void store(T* address) const { *address = element; }
-  __device__ __forceinline__ static Chunk filled(float value) { return {static_cast<T>(value)}; }
-  __device__ __forceinline__ static Chunk from_floats(const float (&value)[1]) {
-    return {static_cast<T>(value[0])};
-  }
-  __device__ __forceinline__ float max() const { return static_cast<float>(element); }
-  __device__ __forceinline__ void to_floats(float (&value)[1]) const {
-    value[0] = static_cast<float>(element);
-  }
-};
-
 // snippet-begin ends
 /// A row that begins anywhere: a head of less than a chunk, whole chunks, which are aligned in
 /// memory, and a tail. The chunks are one fewer than `cols` columns fill, so that every row has as

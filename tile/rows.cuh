@@ -92,6 +92,23 @@ struct Chunk {
   }
 };
 
+/// A single element.
+template <class T>
+struct Chunk<T, 1> {
+  T element;
+
+  __device__ __forceinline__ static Chunk load(const T* address) { return {*address}; }
+  __device__ __forceinline__ void store(T* address) const { *address = element; }
+  __device__ __forceinline__ static Chunk filled(float value) { return {static_cast<T>(value)}; }
+  __device__ __forceinline__ static Chunk from_floats(const float (&value)[1]) {
+    return {static_cast<T>(value[0])};
+  }
+  __device__ __forceinline__ float max() const { return static_cast<float>(element); }
+  __device__ __forceinline__ void to_floats(float (&value)[1]) const {
+    value[0] = static_cast<float>(element);
+  }
+};
+
 /// Which chunks of a row are this thread's, if `threads` threads of a block or of a cluster share
 /// the row: chunk i of thread t is chunk i * threads + t of the row, so that neighbouring threads
 /// move neighbouring chunks.

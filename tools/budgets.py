@@ -58,6 +58,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("04_layernorm/forward6_split.cu", "changed"):
         "it continues step 2 (welford), for rows that clusters do not hold",
     ("04_layernorm/forward6_split.cu", "headers"): "two leaves, row_edges.cuh and split_rows.cuh, and those that these need",
+    ("04_layernorm/forward6_split.cu", "header lines"): "the same",
     ("04_layernorm/backward5_split.cu", "changed"):
         "three kernels that read rows twice, in place of one that keeps them",
     ("04_layernorm/backward5_split.cu", "headers"): "as forward step 6, and the sums that steps 3 and 4 share",
