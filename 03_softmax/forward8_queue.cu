@@ -219,11 +219,16 @@ tile::Status launch(const ForwardProblem& problem, const ForwardBuffers& buffers
 }  // namespace
 
 tile::Status takes_queue(const ForwardProblem& problem, const ForwardBuffers& buffers,
-                         const tile::Device&) {
+                         const tile::Device& device) {
   TILE_TRY(check_alike(problem, buffers));
+  const bool whole = check_chunks(problem, buffers).ok();
   const auto bytes = problem.cols * static_cast<std::int64_t>(tile::size_bytes(problem.type));
-  const bool is_short = bytes <= 64 * 1024;  // longer rows leave room for one block of step 6
-  if (!is_short && plan_of(problem, check_chunks(problem, buffers).ok()).blocks > 0) return {};
+  // Measured on an H200: rows of whole chunks of more than 64 KiB, of which step 6 has one on a
+  // multiprocessor, are faster here; others only if no block holds them. And blocks of 512 threads
+  // are too few for these.
+  const bool is_short = whole ? bytes <= 64 * 1024 : block_plan(problem, false).fits(device);
+  const ClusterPlan plan = plan_of(problem, whole);
+  if (!is_short && plan.blocks > 0 && (whole || plan.threads < kMaxThreads)) return {};
   const char* why = " do not fit into a cluster's shared memory";
   if (is_short) why = " are as fast in one block";
   return tile::unsupported("cols", std::to_string(problem.cols) + why);

@@ -103,13 +103,16 @@ TEST_SUITE("step") {
         [](const auto& step, DType type) {
           if (step.name != "shared" && step.name != "cluster" && step.name != "queue") return;
           const std::int64_t vector = vector_length(type);
+          // More than a block holds, or as in the tour.
+          const std::int64_t cols =
+              step.name == "queue" ? (128 * 1024 + 32) / (16 / vector) : step.shows.small[1];
           std::size_t number = 0;
           for (const bool log : {false, true}) {
             for (std::int64_t more = 1; more <= vector; ++more) {
               // Rows follow one another, and so begin in all ways, or in a few; or they all begin
               // `more` elements after a multiple of 16 bytes.
               const std::int64_t rows = more == 1 ? vector + 1 : 3;
-              auto p = plain(step, type, rows, step.shows.small[1] + more, log);
+              auto p = plain(step, type, rows, cols + more, log);
               Three offset{0, 0, 0};
               if (more == vector) {
                 p = plain(step, type, 2, p.cols - vector, log);

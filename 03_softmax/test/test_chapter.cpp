@@ -225,9 +225,9 @@ TEST_SUITE("chapter") {
         {"cluster", 262'148, "online"},       {"cluster", 262'150, "cluster"},
         {"cluster", 262'151, "online"},       {"queue", 16'384, "registers"},
         {"queue", 16'388, "queue"},           {"queue", 16'383, "shared"},
-        {"queue", 16'385, "queue"},           {"queue", 16'384, "shared", true},
+        {"queue", 16'385, "shared"},          {"queue", 16'384, "shared", true},
         {"queue", 524'288, "queue"},          {"queue", 524'292, "online"},
-        {"queue", 524'294, "queue"},          {"queue", 524'295, "online"},
+        {"queue", 262'150, "queue"},          {"queue", 262'151, "online"},
         {"split", 4095, "registers"},         {"split", 4097, "shared"},
         {"split", 32'775, "queue", false, 9}, {"split", 524'292, "split"},
         {"split", 524'295, "split"}};
