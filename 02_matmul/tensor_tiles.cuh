@@ -3,6 +3,7 @@
 #pragma once
 
 #include "matmul.cuh"
+#include "matmul_launch.hpp"
 #include "tile/basics.cuh"
 #include "tile/ptx/convert.cuh"
 #include "tile/ptx/cp_async.cuh"

@@ -187,10 +187,10 @@ __global__ void __launch_bounds__(kMaxThreads, tile::resident_blocks(3, kMaxThre
 // snippet-end kernel
 
 /// The blocks of a row have as few threads as 16 blocks allow. So many fit on a multiprocessor, and
-/// wait at different times.
+/// wait at different times. For rows that begin anywhere 512 threads are too many (an H200).
 ClusterPlan plan_of(const ForwardProblem& p, bool whole) {
   const std::int64_t all = chunks_of(p, whole);
-  for (int threads = 128; threads <= kMaxThreads; threads *= 2) {
+  for (int threads = 128; threads <= (whole ? kMaxThreads : 256); threads *= 2) {
     const std::int64_t most = std::int64_t{kChunks} * threads;
     const std::int64_t blocks = (all + most - 1) / most;
     if (blocks > tile::kMaxBlocksOfCluster) continue;
@@ -218,20 +218,15 @@ tile::Status launch(const ForwardProblem& problem, const ForwardBuffers& buffers
 
 }  // namespace
 
-tile::Status takes_queue(const ForwardProblem& problem, const ForwardBuffers& buffers,
-                         const tile::Device& device) {
-  TILE_TRY(check_alike(problem, buffers));
-  const bool whole = check_chunks(problem, buffers).ok();
-  const auto bytes = problem.cols * static_cast<std::int64_t>(tile::size_bytes(problem.type));
-  // Measured on an H200: rows of whole chunks of more than 64 KiB, of which step 6 has one on a
-  // multiprocessor, are faster here; others only if no block holds them. And blocks of 512 threads
-  // are too few for these.
-  const bool is_short = whole ? bytes <= 64 * 1024 : block_plan(problem, false).fits(device);
-  const ClusterPlan plan = plan_of(problem, whole);
-  if (!is_short && plan.blocks > 0 && (whole || plan.threads < kMaxThreads)) return {};
-  const char* why = " do not fit into a cluster's shared memory";
-  if (is_short) why = " are as fast in one block";
-  return tile::unsupported("cols", std::to_string(problem.cols) + why);
+tile::Status takes_queue(const ForwardProblem& p, const ForwardBuffers& b, const tile::Device& on) {
+  TILE_TRY(check_alike(p, b));
+  const bool whole = check_chunks(p, b).ok();
+  const auto bytes = p.cols * static_cast<std::int64_t>(tile::size_bytes(p.type));
+  // Measured on an H200: whole chunks are faster here if step 6 has one row on a multiprocessor.
+  const bool is_short = whole ? bytes <= 64 * 1024 : block_plan(p, false).fits(on);
+  if (!is_short && plan_of(p, whole).blocks > 0) return {};
+  const char* why = is_short ? " are as fast in one block" : " do not fit into a cluster";
+  return tile::unsupported("cols", std::to_string(p.cols) + why);
 }
 
 tile::Status queue(const ForwardProblem& problem, const ForwardBuffers& buffers, void* stream) {

@@ -1,7 +1,7 @@
 // Forward, step 7: rows that begin anywhere.
-// Idea: a row that begins anywhere is a head of up to 15 bytes, chunks that are aligned in memory,
-//       and a tail. The chunks move as in step 3, and nothing within a chunk is masked. Each
-//       element of head and tail belongs to a lane of its own, beside that lane's chunks.
+// Idea: a row that begins anywhere is a head of less than 16 bytes, chunks that are aligned in
+//       memory, and a tail. The chunks move as in step 3, and nothing within a chunk is masked.
+//       Each element of head and tail belongs to a lane of its own, beside that lane's chunks.
 // Change: from step 3, the ends (tile::RowEnds); and gamma and beta, which begin at a chunk
 //         where the row does not. A thread loads the two chunks in which its columns of gamma lie.
 //         Which half of which word it takes is the same for the whole row, so it is a constant in
@@ -23,7 +23,6 @@ constexpr int max_threads(int elements, bool several_rows) {
   return elements == kPacked ? 512 : tile::kMaxThreadsPerBlock;
 }
 
-// snippet-begin order
 /// The order of short rows: every eighth row begins alike, at the latest. So `run` of these follow
 /// one another, then as many that begin otherwise. Then the warps of a multiprocessor mostly need
 /// the same branch of store_shifted(), whose code its cache holds, and the parts of a warp always.
@@ -40,7 +39,6 @@ struct RowOrder {
     return first + (rest & (run - 1)) * kPeriod + (rest >> log2_run);
   }
 };
-// snippet-end order
 
 // snippet-begin shifts
 /// Elements from kShift on of the two chunks at `from`; `fill` if there are none.

@@ -43,6 +43,8 @@ MAY_SPILL: dict[str, str] = {
     "windowed_persistent": "12 bytes with 64 columns, of the thread that loads: once a tile",
     r"matmul_persistentI\w*Lb0ELb1ELb0EEEv":  # A along m, B along k, not kWhole
         "24 bytes on compute capability 8.0, with bounds of each chunk",
+    "layernorm_ends":
+        "8 to 68 bytes on compute capability 8.0, with four chunks or more a thread",
     "attention_backward_pipeline":
         "8 to 44 bytes, mostly at the mask's border; of whole tiles at d128 four loads a turn",
 }

@@ -132,8 +132,8 @@ Status with_any_plan(const RowPlan& plan, Launch launch) {
   if constexpr (kFewestLanes == 8) {
     if (plan.threads == 8) return with_one_of<8, 16, 24>(plan.elements, plain(yes, eight));
   }
-  return with_one_of < kFewestLanes == 8 ? 16 : 8, 16, 24,
-         32 > (plan.elements, plain(yes, sixteen));
+  constexpr int kFirst = kFewestLanes == 8 ? 16 : 8;  // 8 lanes have what 16 would have 8 of
+  return with_one_of<kFirst, 16, 24, 32>(plan.elements, plain(yes, sixteen));
 }
 
 }  // namespace tile
