@@ -62,7 +62,7 @@ tile::Status check_chunks(const ForwardProblem& problem, const ForwardBuffers& b
 
 // The steps. Each computes y, mean and rstd in the given stream (a cudaStream_t).
 using ForwardStep = tile::Status(const ForwardProblem&, const ForwardBuffers&, void* stream);
-ForwardStep two_pass, welford, registers, four_rows, cluster, split, ends;
+ForwardStep two_pass, welford, registers, four_rows, cluster, split, ends, persistent;
 
 /// How threads keep a row that begins anywhere in step `ends`.
 struct EndsPlan {
@@ -71,6 +71,20 @@ struct EndsPlan {
   bool several_rows;  // in a block: a row has a warp or a part of it
 };
 EndsPlan ends_plan(const ForwardProblem& problem);
+
+/// How blocks share rows in step `persistent`: as many as `blocks` have a row, and `groups` of them
+/// have a row each at one time.
+struct PersistentPlan {
+  static constexpr int kThreads = 17 * 32;   // of a block, those that compute
+  static constexpr int kStages = 7;          // rows of which a block has a part
+  static constexpr int kMaxBlocks = 5 * 32;  // of a row
+  static constexpr std::int64_t kStaticBytes = 1536;
+  int blocks;  // 0 if no number of blocks does
+  int groups;
+  int room;       // chunks of a row that a block has at most
+  int of_thread;  // of these, 3 or 4: all threads have as many, or one less
+};
+PersistentPlan persistent_plan(const ForwardProblem& problem, const tile::Device& device);
 
 /// Whether a step from `registers` to the one before `split` takes this problem.
 bool is_read_once(const ForwardProblem& problem, const ForwardBuffers& buffers);
@@ -81,7 +95,8 @@ std::int64_t split_bytes(const ForwardProblem& problem);
 // What the steps' own kernels take.
 using ForwardTakes = tile::Status(const ForwardProblem&, const ForwardBuffers&,
                                   const tile::Device&);
-ForwardTakes takes_registers, takes_four_rows, takes_cluster, takes_split, takes_ends;
+ForwardTakes takes_registers, takes_four_rows, takes_cluster, takes_split, takes_ends,
+    takes_persistent;
 
 // ---- Backward ----
 
@@ -281,6 +296,14 @@ inline constexpr ForwardLadder::Step kForward[] = {
      .otherwise = "split",
      .shows = {{37, 1003}, {50'000, 777}},
      .launch = ends},
+    {.name = "persistent",
+     .idea = "blocks keep their columns of gamma and beta, and exchange moments",
+     .types = kTypes,
+     .needs = {tile::Feature::tma},
+     .takes = takes_persistent,
+     .otherwise = "ends",
+     .shows = {{17, 32'901}, {8192, 50'257}},
+     .launch = persistent},
 };
 inline constexpr ForwardLadder kForwardLadder{.name = "forward",
                                               .kernels = "layernorm_",

@@ -1,4 +1,5 @@
 // How the blocks of a step share their rows, for the steps that need to know it of one another.
+#include <climits>
 #include <numeric>
 
 #include "layernorm.hpp"
@@ -81,6 +82,30 @@ EndsPlan ends_plan(const ForwardProblem& p) {
   return {static_cast<int>(threads), threads <= most ? static_cast<int>(of_thread) : 0, false};
 }
 // snippet-end ends
+
+PersistentPlan persistent_plan(const ForwardProblem& p, const tile::Device& device) {
+  using Plan = PersistentPlan;
+  const auto width = static_cast<std::int64_t>(16 / tile::size_bytes(p.type));
+  const std::int64_t fit =
+      (device.shared_bytes_of_block - Plan::kStaticBytes) / (Plan::kStages * 16);
+  const std::int64_t all = p.cols / width;  // chunks; a row that begins anywhere may have one less
+  Plan best{};
+  if (p.rows > INT32_MAX) return best;
+  std::int64_t least = INT64_MAX;
+  for (int blocks = 1; blocks <= std::min(device.multiprocessors, Plan::kMaxBlocks); ++blocks) {
+    const std::int64_t room = (all + blocks - 1) / blocks;
+    const std::int64_t groups = std::min<std::int64_t>(device.multiprocessors / blocks, p.rows);
+    const std::int64_t of_thread = (room + Plan::kThreads - 1) / Plan::kThreads;
+    if (of_thread != 3 && of_thread != 4) continue;
+    if (room > fit || (all - 1) / blocks < (of_thread - 1) * Plan::kThreads) continue;
+    // A part of a row took as long as 400 chunks more would on an H200.
+    const std::int64_t time = (p.rows + groups - 1) / groups * (room + 400);
+    if (time >= least) continue;
+    least = time;
+    best = {blocks, static_cast<int>(groups), static_cast<int>(room), static_cast<int>(of_thread)};
+  }
+  return best;
+}
 
 bool is_read_once(const ForwardProblem& p, const ForwardBuffers& b) {
   return is_read_once(kForwardLadder, "registers", p, b);

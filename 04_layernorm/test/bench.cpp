@@ -184,13 +184,14 @@ tile::LadderInfo info_of(const Ladder& ladder, tile::MakeWorkload layer, tile::M
                               {1, 1 << 24}},
           .benchmark_types = {tile::DType::fp32, tile::DType::bf16, tile::DType::fp16},
           .make_for_benchmark = {rms},
-          // Of a part of a warp, a warp or a block, a cluster of more than 32 warps, and backward
-          // the card.
+          // Of a part of a warp, a warp or a block, a cluster of more than 32 warps, backward the
+          // card, and forward some of its blocks.
           .whole_tiles = {{{128, 16}, {128, 16}},
                           {{8, 1024}, {8, 1024}},
                           {{2, 40'960}, {2, 4096}},
                           {{2, 12'289}, {1, 4096}},
-                          {{1, 135'168}, {1, 4096}}}};
+                          {{1, 135'168}, {1, 4096}},
+                          {{4, 32'785}, {2, 16}}}};
 }
 
 const tile::Chapter kChapter{

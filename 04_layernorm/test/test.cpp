@@ -6,10 +6,10 @@ namespace {
 
 // Around warps, blocks and chunks of 16 bytes, one and two of them; whole chunks that leave lanes
 // without one; primes; and rows that take the card or a cluster, backward and forward.
-constexpr std::int64_t kCols[] = {1,   2,    3,    7,    8,    9,      15,     16,    17,  31,
-                                  32,  33,   40,   63,   64,   65,     97,     113,   127, 128,
-                                  129, 200,  255,  256,  257,  511,    512,    513,   587, 776,
-                                  799, 1023, 1024, 1025, 9001, 17'000, 17'001, 33'000};
+constexpr std::int64_t kCols[] = {1,   2,    3,    7,    8,    9,      15,     16,     17,    31,
+                                  32,  33,   40,   63,   64,   65,     97,     113,    127,   128,
+                                  129, 200,  255,  256,  257,  511,    512,    513,    587,   776,
+                                  799, 1023, 1024, 1025, 9001, 17'000, 17'001, 33'000, 32'901};
 constexpr std::int64_t kRows[] = {1, 2, 3, 5, 7};
 
 /// Rows of every alignment, and more than one block has.
@@ -65,9 +65,10 @@ TEST_SUITE("step") {
       std::vector<std::int64_t> lengths{1024, 1843,   2048,   3585,   5000,   8191,   8192,  8193,
                                         8200, 16'383, 16'384, 16'392, 32'768, 32'769, 32'776};
       if (tile::device().simulated) {
-        lengths.insert(lengths.end(), {40'000, 70'001, 70'008});  // 2 or 4 blocks of a cluster
+        lengths.insert(lengths.end(), {32'901, 40'000, 70'001, 70'008});  // several blocks
       } else {
-        lengths.insert(lengths.end(), {32'767, 65'536, 131'072, 131'080, 1'000'003, 1 << 20});
+        lengths.insert(lengths.end(),
+                       {32'767, 32'901, 65'536, 131'072, 131'080, 1'000'003, 1 << 20});
       }
       Cases cases(step, type);
       std::int64_t turn = 0;
@@ -91,15 +92,16 @@ TEST_SUITE("step") {
            {Shape{700, 70, 40'003}, Shape{203, 72, 40'003}, Shape{300, 33, 65'537},
             Shape{140, 264, 10'007}, Shape{131, 1032, 2011}, Shape{517, 8, 40'009},
             Shape{9, 12'296, 301}, Shape{21, 9001, 301}, Shape{8, 20'008, 281},
-            Shape{5, 40'008, 149}, Shape{21, 17'001, 301}, Shape{17, 32'769, 601}}) {
+            Shape{5, 40'008, 149}, Shape{21, 17'001, 301}, Shape{17, 32'769, 601},
+            Shape{19, 32'901, 1009}}) {
         const Norm norm = kNorms[turn++ % 2];
         const std::int64_t rows = tile::device().simulated ? shape.rows : shape.rows_on_gpu;
         const auto p = problem_for(step, type, rows, shape.cols, norm);
         // `split` has two groups of rows, of 2 bytes, and a group that has rows twice; `cluster` as
-        // many clusters as rows begin in other ways, and more rows.
-        const bool is_long = shape.cols == 17'001 || shape.cols == 32'769;
-        const bool is_of_step =
-            step.name == "split" || (step.name == "cluster" && shape.rows == 21);
+        // many clusters as rows begin in other ways, and more rows; `persistent` all kinds of rows.
+        const bool is_long = shape.cols == 17'001 || (shape.cols > 32'768 && shape.rows > 5);
+        const bool is_of_step = step.name == (shape.rows == 19 ? "persistent" : "split") ||
+                                (step.name == "cluster" && shape.rows == 21);
         if (is_long ? is_of_step && takes(step, p) : cases.take(step, p)) {
           check_step(step, p, normal(p));
         }
@@ -120,6 +122,30 @@ TEST_SUITE("step") {
               if (!takes(step, p)) continue;  // whole chunks of fp32
               check_step(step, p, normal(p, turn % 5 != 0, turn % 7 != 0), {.output = output});
             }
+          }
+        },
+        OwnKernel::need_not_run);
+  }
+
+  TEST_CASE("rows that begin anywhere and that several blocks share") {
+    for_each_step(
+        [](const auto& step, DType type) {
+          if (step.name != "persistent") return;
+          const bool simulated = tile::device().simulated;
+          struct Shape {
+            std::int64_t rows, cols, rows_on_gpu;
+          };
+          // Two rows and one; parts of three and of four chunks a thread; one group of blocks and
+          // two; and more blocks than a warp has lanes.
+          std::size_t turn = 0;
+          for (const Shape shape :
+               {Shape{2, 32'903, 2}, Shape{9, 48'001, 1}, Shape{21, 32'786, 133},
+                Shape{9, 32'785, 66}, Shape{0, 100'003, 601}, Shape{0, 1'000'001, 17}}) {
+            const std::int64_t rows = simulated ? shape.rows : shape.rows_on_gpu;
+            const auto p = problem_for(step, type, rows, shape.cols, kNorms[turn++ % 3 == 1]);
+            if (rows == 0 || !takes(step, p)) continue;
+            const OutputAt output = turn % 2 == 0 ? OutputAt::on_x : OutputAt::apart;
+            check_step(step, p, normal(p, turn % 4 != 0, turn % 5 != 0), {.output = output});
           }
         },
         OwnKernel::need_not_run);
@@ -198,7 +224,7 @@ TEST_SUITE("step") {
       std::size_t turn = 0;
       for (const OutputAt output : {OutputAt::on_x, OutputAt::on_dy}) {
         if (output == OutputAt::on_dy && step.ladder->name == "forward") continue;
-        for (const std::int64_t cols : {1, 45, 264, 1032, 8200, 9001, 20'000, 33'000}) {
+        for (const std::int64_t cols : {1, 45, 264, 1032, 8200, 9001, 20'000, 33'000, 32'901}) {
           for (const std::int64_t padding : {0, 3, 8}) {
             const Norm norm = kNorms[turn++ % 2];
             const auto p =
@@ -259,7 +285,7 @@ TEST_SUITE("step") {
       const bool sums_may_differ = step.name == "atomics";
       for (const auto& [rows, cols] :
            {std::pair{131, 133}, std::pair{37, 1000}, std::pair{37, 1032}, std::pair{3, 17'000},
-            std::pair{3, 33'000}, std::pair{20, 9001}}) {
+            std::pair{3, 33'000}, std::pair{20, 9001}, std::pair{11, 32'901}}) {
         const auto p = problem_for(step, type, rows, cols);
         if (!takes(step, p)) continue;
         const Inputs in = normal(p);

@@ -409,6 +409,12 @@ TEST_SUITE("chapter") {
                               {"ends", "split", bf16, 32'785, 0, 0},
                               {"ends", "ends", fp32, 32'775, 0, 0},
                               {"ends", "split", fp32, 32'777, 0, 0},
+                              {"persistent", "ends", bf16, 32'783, 0, 0},
+                              {"persistent", "persistent", bf16, 32'785, 0, 0},
+                              {"persistent", "persistent", bf16, 32'785, 0, 0, OutputAt::on_x},
+                              {"persistent", "split", bf16, 32'785, 0, 1},
+                              {"persistent", "cluster", fp32, 32'772, 0, 0},
+                              {"persistent", "persistent", fp32, 32'777, 0, 0},
                           });
     check(kBackwardLadder, {
                                {"persistent", "persistent", fp32, 8192, 0, 0},
