@@ -26,7 +26,6 @@ static_assert(kStages == kAhead + 1 + kCouriers);
 constexpr int kThreads = PersistentPlan::kThreads, kAllThreads = kThreads + kCouriers * tile::kWarp;
 static_assert(kAllThreads <= 640);  // of 96 registers each
 
-// snippet-begin compute
 /// Warps that add up their chunks of a part, and write those of the row kAhead before that.
 template <class T, int kChunks>
 __device__ __forceinline__ void compute(const SharedRows<T>& p, int count, const uint4* parts,
@@ -86,9 +85,7 @@ __device__ __forceinline__ void compute(const SharedRows<T>& p, int count, const
     if (lane == 0) tile::ptx::mbarrier_arrive(&board.empty[stage]);
   }
 }
-// snippet-end compute
 
-// snippet-begin carry
 /// A warp that loads parts of every third row, sends their moments and receives those of the row.
 /// It also has the elements before and after the row's chunks, a lane each.
 template <class T>
@@ -147,7 +144,6 @@ __device__ __forceinline__ void carry(const SharedRows<T>& p, int begin, int cou
     if (p.rstd) p.rstd[row] = rstd;
   }
 }
-// snippet-end carry
 
 template <class T, int kChunks>
 __global__ void __launch_bounds__(kAllThreads, 1) layernorm_persistent(SharedRows<T> p) {

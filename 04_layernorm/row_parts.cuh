@@ -108,7 +108,6 @@ __device__ __forceinline__ void load_part(const SharedRows<T>& p, int i, int row
                        &board.full[stage]);
 }
 
-// snippet-begin exchange
 /// The moments of what all lanes have found, by three sums: their mean, and how far each lane's
 /// mean lies from it. Merged pair by pair they would take three times as many instructions.
 __device__ __forceinline__ Moments merge_lanes(Moments mine) {
@@ -119,11 +118,13 @@ __device__ __forceinline__ Moments merge_lanes(Moments mine) {
   return {count, mean, tile::reduce_lanes(mine.squares, tile::Add{})};
 }
 
+// snippet-begin send
 /// Sends what this block has found in its part of a row. One thread calls it.
 __device__ __forceinline__ void send(Message* to, float first_x, Moments part, unsigned tag) {
   tile::ptx::store_tagged(&to->mean, first_x, part.mean, tag);
   tile::ptx::store_tagged(&to->moments, part.squares, part.count, tag);
 }
+// snippet-end send
 
 /// The moments of a row, from the messages of its blocks. All lanes call it. The origin is the
 /// first x of the first part, and the mean is less that.
@@ -155,9 +156,7 @@ __device__ __forceinline__ Moments receive(Message* from,  // [blocks]
   }
   return merge_lanes(seen);
 }
-// snippet-end exchange
 
-// snippet-begin add_up
 /// The moments of a warp's chunks of a part, in one pass; the mean is less the part's first x. What
 /// is subtracted before squares are added need not be the mean. The mean of a thread's first chunk
 /// will do: if the thread has m others, the squares are at most m + 1 times those around the mean
@@ -189,6 +188,5 @@ __device__ __forceinline__ Moments add_up(const uint4* part, int thread, bool ha
   const float off = sum / count, first_x = static_cast<float>(*reinterpret_cast<const T*>(part));
   return merge_lanes({count, near - first_x + off, fmaxf(squares - sum * off, 0)});
 }
-// snippet-end add_up
 
 }  // namespace layernorm

@@ -2,6 +2,7 @@
 import fractions
 import math
 import random
+import re
 import statistics
 import struct
 
@@ -423,7 +424,45 @@ def four_rows(_root):
     return canvas
 
 
+# ---- Forward, step 8: the ring of a persistent block ----
+def ring(root):
+    """The state of each row of the matrix in a block, while the block writes one row after the
+    other."""
+    text = "".join((root / CHAPTER / file).read_text(encoding="utf-8")
+                   for file in ("row_parts.cuh", "forward8_persistent.cu"))
+    ahead, couriers = (int(re.search(rf"\b{name} = (\d+)", text)[1])
+                       for name in ("kAhead", "kCouriers"))
+    rows, turns = 9, 5
+    canvas = Canvas(800, 468, "Forward, step 8: the ring of a block's parts of rows")
+    left, top, wide, high = 96, 98, 138, 30
+    canvas.text(20, 30, f"A block's parts of rows: {ahead + 1 + couriers} stages of shared memory",
+                14, bold=True)
+    canvas.text(20, 52, "Time goes to the right. Each row passes through four states.", 12, GREY)
+    for row in range(rows + 1):
+        canvas.text(left - 12, top + row * high + 17, f"row {row}", 12, GREY, "end")
+        for turn in range(turns):
+            states = ([("write y", B_PALE, B)] + [("exchange", RED_PALE, RED)] * (ahead - 1) +
+                      [("add up", C_PALE, C)] + [("on its way", A_PALE, A)] * couriers)
+            if not 0 <= row - turn < len(states):
+                continue
+            name, pale, colour = states[row - turn]
+            x = left + turn * wide
+            canvas.rect(x + 3, top + row * high, wide - 6, high - 5, pale, colour)
+            canvas.text(x + wide / 2, top + row * high + 17, name, 12, INK, "middle")
+    for turn in range(turns):
+        canvas.text(left + (turn + 0.5) * wide, top - 12, f"while row {turn} is written", 12, GREY,
+                    "middle")
+    y = top + (rows + 1) * high + 22
+    for i, line in enumerate((f"Most warps add up a row, and then write the one {ahead} rows before "
+                              "it. They keep gamma and beta.",
+                              f"{couriers} warps load parts, send what this block has added up, and "
+                              "receive the same of other blocks.")):
+        canvas.text(20, y + i * 20, line, 13)
+    return canvas
+
+
 FIGURES = {f"{CHAPTER}/figures/{name}.svg": draw for name, draw in (
     ("forward2_merge", merge), ("forward2_cancellation", cancellation),
     ("forward3_registers", registers), ("forward4_four_rows", four_rows),
+    ("forward8_ring", ring),
     ("backward2_two_stage", column_sums))}
