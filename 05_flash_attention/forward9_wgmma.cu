@@ -8,6 +8,7 @@
 //        exponentials. A block has one tile of queries, and waits at its beginning and its end.
 #include "flash_attention.cuh"
 #include "tile/head_boxes.cuh"
+#include "tile/host/head_boxes.hpp"
 #include "tile/lazy_softmax.cuh"
 #include "tile/ptx/async_proxy.cuh"
 #include "tile/ptx/warpgroup.cuh"

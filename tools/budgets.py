@@ -96,11 +96,6 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("07_windowed_rope/windowed/forward4_two_visits.cu", "headers"):
         "chapter 06's rotation, an option of the kernel: a method's step 2 is this kernel with tables",
     ("07_windowed_rope/windowed/forward4_two_visits.cu", "header lines"): "the same",
-    ("07_windowed_rope/windowed/forward6_persistent.cu", "headers"):
-        "chapter 05's persistent blocks, which have 10, with a window and the walk over its parts",
-    ("07_windowed_rope/windowed/forward6_persistent.cu", "header lines"): "the same",
-    ("07_windowed_rope/windowed/backward5_wgmma.cu", "header lines"):
-        "chapter 05's blocks of keys, which have 847, with a window and the walk over its parts",
     ("07_windowed_rope/windowed/backward2_tiles.cu", "lines"): "two kernels, one for each side",
     ("07_windowed_rope/windowed/backward2_tiles.cu", "changed"): "two kinds of tiles in both of them",
     ("07_windowed_rope/method/backward4_prologue.cu", "changed"):

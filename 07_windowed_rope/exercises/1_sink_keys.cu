@@ -14,6 +14,7 @@
 #include "exercises/exercises.hpp"
 #include "tile/basics.cuh"
 #include "tile/reduce.cuh"
+#include "windowed/kinds.hpp"
 
 namespace windowed_rope {
 namespace {
@@ -27,14 +28,14 @@ struct SinkWindow {
   int sinks;
 
   // TODO: Which keys are near now? Which keys of a tile can still be far? Are there any? Is a sink
-  // near to queries that do not see it? Window has is_near() and kinds(), Mask has any_sees(): the
-  // last two are not meant for a tile without keys.
+  // near to queries that do not see it? Window has is_near(), kinds.hpp has kinds_of(), Mask has
+  // any_sees(): the last two are not meant for a tile without keys.
   __device__ bool is_near(const Mask& mask, int query, int key) const {
     return window.is_near(mask, query, key);
   }
-  __device__ Window::Kinds kinds(const Mask& mask, int first_query, int queries, int first_key,
-                                 int keys) const {
-    return window.kinds(mask, first_query, queries, first_key, keys);
+  __device__ Kinds kinds(const Mask& mask, int first_query, int queries, int first_key,
+                         int keys) const {
+    return kinds_of(window, mask, first_query, queries, first_key, keys);
   }
 };
 
@@ -49,7 +50,7 @@ __global__ void sink_keys_kernel(SinkHead head) {  // see exercises.hpp for the 
   float sum = 0, out = 0;  // out: element `lane` of o, before it is divided by the sum
   for (int first_key = 0; first_key < mask.keys; first_key += kKeys) {
     const int key = first_key + lane;
-    const auto kinds = window.kinds(mask, first_query, kQueries, first_key, kKeys);
+    const auto kinds = kinds_of(window, mask, first_query, kQueries, first_key, kKeys);
     if (threadIdx.x == 0) {
       head.loaded[blockIdx.x * tiles + first_key / kKeys] =
           (kinds.near ? 1.0f : 0) + (kinds.far ? 2.0f : 0);

@@ -7,6 +7,7 @@
 // Limit: arithmetic in fp32, and seven products where five suffice.
 #include "tile/float_rows.cuh"
 #include "windowed/distance_weight.cuh"
+#include "windowed/kinds.hpp"
 
 namespace windowed_rope {
 namespace {
@@ -53,7 +54,7 @@ __global__ void windowed_backward_tiles_dkv(Heads<const T> q1,      // [batch][q
   for (int head = work.head * group; head < (work.head + 1) * group; ++head) {
     const RowStats* of_head = stats_of_head(stats, {work.batch, head, 0}, heads, masks.queries);
     for (int first = 0; first < mask.queries; first += kPassing) {
-      const auto kinds = window.kinds(transposed, block_key, kKept, first, kPassing);
+      const auto kinds = kinds_of(window, transposed, block_key, kKept, first, kPassing);
       for (const bool near : {true, false}) {
         if (!(near ? kinds.near : kinds.far)) continue;
         const int left = mask.queries - first;
@@ -120,7 +121,7 @@ __global__ void windowed_backward_tiles_dq(Heads<const T> q1,      // [batch][qu
   const RowStats of_query = stats_of_head(stats, work, heads, masks.queries)[block_query + warp];
   float dq1_sums[kLaneDims] = {}, dq2_sums[kLaneDims] = {};
   for (int first = 0; first < mask.keys; first += kPassing) {
-    const auto kinds = window.kinds(mask, block_query, kKept, first, kPassing);
+    const auto kinds = kinds_of(window, mask, block_query, kKept, first, kPassing);
     for (const bool near : {true, false}) {
       if (!(near ? kinds.near : kinds.far)) continue;
       const int left = mask.keys - first;
