@@ -171,9 +171,9 @@ template <int kDim>
 Boxed boxed(const AttentionForward& p) {
   using QueryBoxes = tile::HeadBoxes<__half, TilePlan<kDim>::kQueries, kDim>;  // as of bf16
   using KeyBoxes = tile::HeadBoxes<__half, kKeys, kDim>;
-  return {QueryBoxes::boxed(p.type, p.q.data, p.batch, p.heads, p.queries, p.q.stride),
-          KeyBoxes::boxed(p.type, p.k.data, p.batch, p.kv_heads, p.keys, p.k.stride),
-          KeyBoxes::boxed(p.type, p.v.data, p.batch, p.kv_heads, p.keys, p.v.stride)};
+  return {tile::boxed_heads<QueryBoxes>(p.type, p.q, p.batch, p.heads, p.queries),
+          tile::boxed_heads<KeyBoxes>(p.type, p.k, p.batch, p.kv_heads, p.keys),
+          tile::boxed_heads<KeyBoxes>(p.type, p.v, p.batch, p.kv_heads, p.keys)};
 }
 
 }  // namespace
