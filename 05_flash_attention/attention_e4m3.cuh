@@ -2,7 +2,7 @@
 #pragma once
 
 #include "eight_bits.cuh"
-#include "flash_attention.cuh"
+#include "launch.hpp"
 #include "query_queue.cuh"
 #include "tile/host/query_queue.hpp"
 #include "tile/host/stream_memory.hpp"

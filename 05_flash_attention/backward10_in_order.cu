@@ -10,7 +10,7 @@
 //        blocks of a head that begin together wait for one another once.
 #include <type_traits>
 
-#include "flash_attention.cuh"
+#include "launch.hpp"
 #include "load_key_block.cuh"
 #include "tile/host/key_blocks.hpp"
 #include "tile/key_block.cuh"

@@ -9,7 +9,7 @@
 // Limit: shared memory. The products read 352 KB of it for each 64 x 64 scores.
 #include <string>
 
-#include "flash_attention.cuh"
+#include "launch.hpp"
 #include "load_key_block.cuh"
 #include "tile/host/key_blocks.hpp"
 #include "wide_key_block.cuh"

@@ -5,7 +5,7 @@
 // Change: one kernel for the blocks of both sides, one before it for delta, and no memory for
 //         scores.
 // Limit: arithmetic in fp32, and seven products where five suffice.
-#include "flash_attention.cuh"
+#include "launch.hpp"
 #include "tile/float_rows.cuh"
 #include "tile/ptx/exp2.cuh"
 

@@ -7,7 +7,7 @@
 //         fragments lie, is added to the sums by one bulk reduction.
 // Limit: the tensor cores wait for the exponentials, and the threads for the products: twice in
 //        each iteration.
-#include "flash_attention.cuh"
+#include "launch.hpp"
 #include "load_key_block.cuh"
 #include "tile/host/key_blocks.hpp"
 #include "tile/key_block.cuh"

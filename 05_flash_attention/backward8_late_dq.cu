@@ -6,7 +6,7 @@
 // Limit: as before, a consumer has no product under way while it computes exponentials.
 #include <type_traits>
 
-#include "flash_attention.cuh"
+#include "launch.hpp"
 #include "load_key_block.cuh"
 #include "tile/host/key_blocks.hpp"
 #include "tile/key_block.cuh"

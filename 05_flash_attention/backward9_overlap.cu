@@ -8,7 +8,7 @@
 // Limit: shared memory. The five products and dQ's way out take it as long as the tensor cores.
 #include <type_traits>
 
-#include "flash_attention.cuh"
+#include "launch.hpp"
 #include "load_key_block.cuh"
 #include "tile/host/key_blocks.hpp"
 #include "tile/key_block.cuh"

@@ -6,7 +6,7 @@
 //         first tile has no output to multiply and stands before the loop; the mask is asked for in
 //         the loop, which therefore stands once.
 // Limit: a block has one tile of queries, and waits at its beginning and its end.
-#include "flash_attention.cuh"
+#include "launch.hpp"
 #include "tile/head_boxes.cuh"
 #include "tile/host/head_boxes.hpp"
 #include "tile/lazy_softmax.cuh"

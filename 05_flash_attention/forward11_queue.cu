@@ -5,7 +5,7 @@
 // Change: the thread that loads takes tiles from a queue, a counter in global memory, the longest
 //         first, and puts each tile's number beside its queries, for which there are two places.
 // Limit: before they go on with the next tile, consumers store the output of this one.
-#include "flash_attention.cuh"
+#include "launch.hpp"
 #include "query_queue.cuh"
 #include "tile/head_boxes.cuh"
 #include "tile/host/query_queue.hpp"

@@ -4,7 +4,7 @@
 // Limit: power. At 64 columns the arithmetic of the softmax, which takes as long as the products.
 #include <string>
 
-#include "flash_attention.cuh"
+#include "launch.hpp"
 #include "query_queue.cuh"
 #include "tile/head_boxes.cuh"
 #include "tile/host/query_queue.hpp"

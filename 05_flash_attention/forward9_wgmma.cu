@@ -6,7 +6,7 @@
 //         dimensions 64 and 128.
 // Limit: all consumers need the tensor cores at the same time, and then all need the unit of the
 //        exponentials. A block has one tile of queries, and waits at its beginning and its end.
-#include "flash_attention.cuh"
+#include "launch.hpp"
 #include "tile/head_boxes.cuh"
 #include "tile/host/head_boxes.hpp"
 #include "tile/lazy_softmax.cuh"

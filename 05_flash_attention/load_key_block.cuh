@@ -1,7 +1,7 @@
 // Attention backward by wgmma: the thread that loads for a block of keys.
 #pragma once
 
-#include "flash_attention.cuh"
+#include "launch.hpp"
 #include "tile/key_blocks.cuh"
 
 namespace flash_attention {

@@ -2,7 +2,7 @@
 // warps of a block tell each other, and the threads that load and store.
 #pragma once
 
-#include "flash_attention.cuh"
+#include "launch.hpp"
 #include "tile/ptx/tma.cuh"
 #include "tile/ring.cuh"
 
