@@ -48,7 +48,6 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("03_softmax/forward9_split.cu", "headers"):
         "two leaves, team_rows.cuh and row_edges.cuh, for rows that begin anywhere",
     ("03_softmax/forward9_split.cu", "header lines"): "the same",
-    ("03_softmax/backward7_split.cu", "changed"): "as forward step 9",
     ("03_softmax/backward7_split.cu", "headers"): "as forward step 9",
     ("03_softmax/backward7_split.cu", "header lines"): "the same",
     ("04_layernorm/forward4_four_rows.cu", "changed"):
@@ -86,8 +85,6 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("05_flash_attention/forward14_tile_sums.cu", "header lines"): "the same",
     ("06_rope/rotary/forward3_vectors.cu", "changed"):
         "units of chunks and several heads in the place of a pair: no line of step 2's kernel remains",
-    ("06_rope/embedding/backward2_by_position.cu", "changed"):
-        "a position's tokens are known or looked for, and rows are loaded before they are added",
     ("07_windowed_rope/windowed/forward4_two_visits.cu", "headers"):
         "chapter 06's rotation, an option of the kernel: a method's step 2 is this kernel with tables",
     ("07_windowed_rope/windowed/forward4_two_visits.cu", "header lines"): "the same",
@@ -151,7 +148,7 @@ CONTINUES = {f"07_windowed_rope/windowed/{step}.cu": f"05_flash_attention/{conti
     "05_flash_attention/forward8_split_keys.cu": "05_flash_attention/forward4_pipeline.cu",
     "04_layernorm/forward7_ends.cu": "04_layernorm/forward3_registers.cu",
     "03_softmax/forward9_split.cu": "03_softmax/forward6_shared.cu",
-    "03_softmax/backward7_split.cu": "03_softmax/backward5_shared.cu",
+    "03_softmax/backward7_split.cu": "03_softmax/forward9_split.cu",
     "04_layernorm/forward6_split.cu": "04_layernorm/forward2_welford.cu",
     "04_layernorm/backward5_split.cu": "04_layernorm/backward2_two_stage.cu",
     "05_flash_attention/backward11_wide.cu": "05_flash_attention/backward7_wgmma.cu",
