@@ -85,9 +85,6 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("05_flash_attention/forward14_tile_sums.cu", "header lines"): "the same",
     ("06_rope/rotary/forward3_vectors.cu", "changed"):
         "units of chunks and several heads in the place of a pair: no line of step 2's kernel remains",
-    ("07_windowed_rope/windowed/forward4_two_visits.cu", "headers"):
-        "chapter 06's rotation, an option of the kernel: a method's step 2 is this kernel with tables",
-    ("07_windowed_rope/windowed/forward4_two_visits.cu", "header lines"): "the same",
     ("07_windowed_rope/windowed/backward2_tiles.cu", "lines"):
         "chapter 05's kernel for both sides, which has 118, with two pairs of q and k",
     ("07_windowed_rope/method/backward4_prologue.cu", "changed"):

@@ -1,4 +1,4 @@
-// The positions as the kernels see them, and the rotation of a pair.
+// The positions as the kernels see them, numbers of the tables, and the rotation of a pair.
 #pragma once
 
 #include "rotary/rotary.hpp"
@@ -18,6 +18,12 @@ struct Positions {
     const int position = ids ? ids[std::int64_t{batch} * length + token] : first + token;
     return position < count ? position : -1;
   }
+};
+
+/// kCount numbers of a table, in one load or two.
+template <int kCount>
+struct alignas(kCount * sizeof(float) < 16 ? kCount * sizeof(float) : 16) Numbers {
+  float of[kCount];
 };
 
 // snippet-begin turn
