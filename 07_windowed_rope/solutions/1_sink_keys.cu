@@ -55,7 +55,7 @@ __global__ void sink_keys_kernel(SinkHead head) {  // see exercises.hpp for the 
   float sum = 0, out = 0;  // out: element `lane` of o, before it is divided by the sum
   for (int first_key = 0; first_key < mask.keys; first_key += kKeys) {
     const int key = first_key + lane;
-    const auto kinds = kinds_of(window, mask, first_query, kQueries, first_key, kKeys);
+    const auto kinds = window.kinds(mask, first_query, kQueries, first_key, kKeys);
     if (threadIdx.x == 0) {
       head.loaded[blockIdx.x * tiles + first_key / kKeys] =
           (kinds.near ? 1.0f : 0) + (kinds.far ? 2.0f : 0);
