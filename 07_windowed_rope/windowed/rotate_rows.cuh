@@ -6,7 +6,6 @@
 
 namespace windowed_rope {
 
-// snippet-begin turn
 /// Rotates the rows of a tile, the first one at first_position. A chunk of x and the one of y, half
 /// a row further, belong to one thread.
 template <int kThreads, class T, int kRows, int kDim>
@@ -20,6 +19,7 @@ __device__ void rotate_rows(const tile::SharedTile<T, kRows, kDim>& tile,
     // The tables have no rows for tokens that do not exist or stand before the first key.
     if (row >= rows_left || position < 0) continue;
     const std::int64_t entry = std::int64_t{position} * (kDim / 2) + unit * 8;
+    // snippet-begin turn
     const auto c = *reinterpret_cast<const rope::Numbers<8>*>(cos + entry);
     const auto s = *reinterpret_cast<const rope::Numbers<8>*>(sin + entry);
     const auto x_at = tile.at(row, unit), y_at = tile.at(row, unit + kUnits);
@@ -34,8 +34,8 @@ __device__ void rotate_rows(const tile::SharedTile<T, kRows, kDim>& tile,
     }
     tile::ptx::store_shared(x_at, words[0]);
     tile::ptx::store_shared(y_at, words[1]);
+    // snippet-end turn
   }
 }
-// snippet-end turn
 
 }  // namespace windowed_rope
