@@ -33,8 +33,7 @@ __global__ void __launch_bounds__(kMaxThreads)
   auto visible = static_cast<int>(params.visible<kPlain>(row));
   const Gradient<kPlain> gradient(params);
   const T* y_row = y[row];
-  const tile::RowWithEnds<kWhole, T> ends(y_row, all,
-                                          columns.thread);  // and of the same columns of dy
+  const tile::RowWithEnds<kWhole, T> ends(y_row, all, columns.thread);  // and of dy_row
   const int cols = ends.cols;
   y_row += ends.begin, visible -= ends.begin;
   const int copied = kWhole ? visible : min(visible, cols);

@@ -2,9 +2,9 @@
 // Idea: a team of blocks, as many as it takes, keeps a row of y and of dy in its shared memory, if
 //       no cluster takes them or if rows are too few to fill the card. All blocks are on the card
 //       at one time (a cooperative launch), so they can wait for one another, as in a cluster.
-// Change: a block's slices are as long as its shared memory. Rows may begin otherwise in each
-//         matrix: chunks begin where dx is aligned. The sum of a row is merged through global
-//         memory (team_rows.cuh). As soon as a chunk of dx is stored, the next row's are copied.
+// Change: from forward step 9: two slices and one sum. Rows may begin otherwise in each matrix:
+//         chunks begin where dx is aligned. As soon as a chunk of dx is stored, the next row's are
+//         copied.
 // Limit: the wait of a team, once a row. Chunks for which the card has no room are read twice.
 #include "softmax.cuh"
 #include "team_rows.cuh"
@@ -52,8 +52,8 @@ __global__ void __launch_bounds__(kBlockThreads, tile::resident_blocks(kBlocks, 
                            Teams<float> teams) {    // which blocks share a row
   using Slice = TeamSlice<T>;
   constexpr int kWidth = Slice::kWidth;
-  // Chunks of a thread at once: kept ones, and others. Options take registers.
-  constexpr int kNear = kPlain ? 2 : 1, kFar = kNear;
+  // Chunks of a thread at once: kept ones, and others.
+  constexpr int kNear = kPlain ? 2 : 1, kFar = kNear;        // options take registers
   extern __shared__ __align__(16) unsigned char row_smem[];  // chunks of y that are kept, and of dy
   __shared__ float sum_smem[kBlockThreads / tile::kWarp];
   const int chunks = teams.plan.chunks, kept = teams.plan.kept, group = teams.plan.group;
@@ -179,12 +179,12 @@ tile::Status launch(const BackwardProblem& problem, const BackwardBuffers& buffe
                                   kBlockThreads, bytes / 32);
   Teams<float> teams;
   TILE_TRY(prepare_teams(plan, buffers.workspace, stream, &teams));
-  return tile::launch_together(
-      kernel, "softmax_backward_split", static_cast<unsigned>(plan.size * plan.teams),
-      kBlockThreads, bytes, stream,
-      tile::Rows<const T>{static_cast<const T*>(buffers.y), problem.ldy},
-      tile::Rows<const T>{static_cast<const T*>(buffers.dy), problem.lddy},
-      tile::Rows<T>{static_cast<T*>(buffers.dx), problem.lddx}, params_of(problem), teams);
+  const auto all = static_cast<unsigned>(plan.size * plan.teams);  // blocks
+  return tile::launch_together(kernel, "softmax_backward_split", all, kBlockThreads, bytes, stream,
+                               tile::Rows<const T>{static_cast<const T*>(buffers.y), problem.ldy},
+                               tile::Rows<const T>{static_cast<const T*>(buffers.dy), problem.lddy},
+                               tile::Rows<T>{static_cast<T*>(buffers.dx), problem.lddx},
+                               params_of(problem), teams);
 }
 
 }  // namespace

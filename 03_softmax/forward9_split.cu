@@ -18,7 +18,6 @@ namespace softmax {
 namespace {
 
 constexpr int kThreads = 384, kThreadsAlone = 512;  // of three blocks on a multiprocessor; of one
-constexpr int kNear = 3, kFar = 4;  // chunks of a thread at once: kept ones, and others
 
 /// The maximum and sum `own` with the elements of one more chunk.
 template <class T, int kWidth>
@@ -54,6 +53,8 @@ __global__ void __launch_bounds__(kBlockThreads, tile::resident_blocks(kBlocks, 
                   Teams<MaxSum> teams) {  // which blocks share a row
   using Slice = TeamSlice<T>;
   constexpr int kWidth = Slice::kWidth;
+  // Chunks of a thread at once: kept ones, and others.
+  constexpr int kNear = 3, kFar = 4;
   extern __shared__ __align__(16) unsigned char row_smem[];  // chunks that the block keeps
   __shared__ MaxSum seen_smem[kBlockThreads / tile::kWarp];
   const int chunks = teams.plan.chunks, kept = teams.plan.kept, group = teams.plan.group;
@@ -77,7 +78,8 @@ __global__ void __launch_bounds__(kBlockThreads, tile::resident_blocks(kBlocks, 
     for (int j = kept + thread; j < whole; j += kFar * kBlockThreads) {
 #pragma unroll
       for (int i = 0; i < kFar; ++i) {
-        if (j + i * kBlockThreads < whole) far[i] = x_slice.far(j + i * kBlockThreads);
+        const int at = j + i * kBlockThreads;
+        if (at < whole) far[i] = x_slice.far(at);
       }
 #pragma unroll
       for (int i = 0; i < kFar; ++i) {
@@ -105,12 +107,14 @@ __global__ void __launch_bounds__(kBlockThreads, tile::resident_blocks(kBlocks, 
     for (int j = kept + thread; j < whole; j += kFar * kBlockThreads) {
 #pragma unroll
       for (int i = 0; i < kFar; ++i) {
-        if (j + i * kBlockThreads < whole) far[i] = x_slice.far(j + i * kBlockThreads);
+        const int at = j + i * kBlockThreads;
+        if (at < whole) far[i] = x_slice.far(at);
       }
 #pragma unroll
       for (int i = 0; i < kFar; ++i) {
         const int at = j + i * kBlockThreads;
-        if (at < whole) x_slice.store(y_slice, at, normalized(far[i], normalize));
+        if (at >= whole) continue;
+        x_slice.store(y_slice, at, normalized(far[i], normalize));
       }
     }
     const int cols = columns.count(params.cols);
@@ -168,10 +172,11 @@ tile::Status launch(const ForwardProblem& problem, const ForwardBuffers& buffers
                                   kBlockThreads, bytes / 16);
   Teams<MaxSum> teams;
   TILE_TRY(prepare_teams(plan, buffers.workspace, stream, &teams));
-  return tile::launch_together(
-      kernel, "softmax_split", static_cast<unsigned>(plan.size * plan.teams), kBlockThreads, bytes,
-      stream, tile::Rows<const T>{static_cast<const T*>(buffers.x), problem.ldx},
-      tile::Rows<T>{static_cast<T*>(buffers.y), problem.ldy}, params_of(problem), teams);
+  const auto all = static_cast<unsigned>(plan.size * plan.teams);  // blocks
+  return tile::launch_together(kernel, "softmax_split", all, kBlockThreads, bytes, stream,
+                               tile::Rows<const T>{static_cast<const T*>(buffers.x), problem.ldx},
+                               tile::Rows<T>{static_cast<T*>(buffers.y), problem.ldy},
+                               params_of(problem), teams);
 }
 
 }  // namespace

@@ -2,7 +2,8 @@
 #pragma once
 
 #include "eight_bits.cuh"
-#include "flash_attention.cuh"
+#include "launch.hpp"
+#include "query_queue.cuh"
 #include "tile/host/query_queue.hpp"
 #include "tile/host/stream_memory.hpp"
 #include "tile/ptx/async_proxy.cuh"
@@ -43,12 +44,12 @@ struct TilePlan {
 
 /// What the warps of a block tell each other: of queries and keys, and of values.
 template <class Plan>
-struct Mailboxes : tile::Mailbox<Plan> {
+struct Mailboxes : Mailbox<Plan> {
   Mbarrier loaded_full[Plan::kLoadedStages], loaded_empty[Plan::kLoadedStages];
   Mbarrier values_full[Plan::kStages], values_empty[Plan::kStages];
 
   __device__ void init() {
-    tile::Mailbox<Plan>::init(kTransposers + Plan::kConsumers * 4);  // a lane of each warp
+    Mailbox<Plan>::init(kTransposers + Plan::kConsumers * 4);  // a lane of each warp
     tile::init_ring(loaded_full, loaded_empty, kTransposers);
     for (int stage = 0; stage < Plan::kStages; ++stage) {
       mbarrier_init(&values_full[stage], kTransposers);
@@ -266,10 +267,10 @@ inline tile::Status launch_e4m3(const AttentionForward& p, void (*kernel_64)(Cal
     using QueryBoxes = typename Plan::QueryBoxes;
     using KeyBoxes = typename Plan::KeyBoxes;
     CallE4m3 call{};
-    TILE_TRY(QueryBoxes::make_map("q", p.type, p.q, p.batch, p.heads, p.queries, &call.q_map));
+    TILE_TRY(make_map<QueryBoxes>("q", p.type, p.q, p.batch, p.heads, p.queries, &call.q_map));
     if (p.keys > 0) {  // otherwise nothing is loaded by these maps
-      TILE_TRY(KeyBoxes::make_map("k", p.type, p.k, p.batch, p.kv_heads, p.keys, &call.k_map));
-      TILE_TRY(KeyBoxes::make_map("v", p.type, p.v, p.batch, p.kv_heads, p.keys, &call.v_map));
+      TILE_TRY(make_map<KeyBoxes>("k", p.type, p.k, p.batch, p.kv_heads, p.keys, &call.k_map));
+      TILE_TRY(make_map<KeyBoxes>("v", p.type, p.v, p.batch, p.kv_heads, p.keys, &call.v_map));
     }
     unsigned blocks = 0;
     TILE_TRY(tile::queue_of(p, Plan::kQueries, &call.tiles, &blocks));

@@ -10,7 +10,8 @@
 //        blocks of a head that begin together wait for one another once.
 #include <type_traits>
 
-#include "flash_attention.cuh"
+#include "launch.hpp"
+#include "load_key_block.cuh"
 #include "tile/host/key_blocks.hpp"
 #include "tile/key_block.cuh"
 #include "tile/ptx/compute_now.cuh"
@@ -96,8 +97,7 @@ __global__ void __launch_bounds__(tile::KeyBlock<T, kDim>::kThreads, 1) attentio
   if (warpgroup == 0) {
     setmaxnreg_dec<Block::kProducerRegisters>();
     if (threadIdx.x == 0) {
-      tile::load_tiles(mail, block, q_map, k_map, v_map, dout_map, stats, masks, work, heads,
-                       group);
+      load_tiles(mail, block, q_map, k_map, v_map, dout_map, stats, masks, work, heads, group);
     } else if (threadIdx.x % tile::kWarp == 0 && threadIdx.x / tile::kWarp <= Block::kConsumers) {
       const int rows = (masks.queries + kRowsOfTerms - 1) / kRowsOfTerms * kRowsOfTerms;
       send_sums<T, kDim>(sums_full, sums_empty,

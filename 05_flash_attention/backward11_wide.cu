@@ -9,7 +9,8 @@
 // Limit: shared memory. The products read 352 KB of it for each 64 x 64 scores.
 #include <string>
 
-#include "flash_attention.cuh"
+#include "launch.hpp"
+#include "load_key_block.cuh"
 #include "tile/host/key_blocks.hpp"
 #include "wide_key_block.cuh"
 
@@ -49,8 +50,7 @@ __global__ void __launch_bounds__(WideKeyBlock<T>::kThreads, 1) attention_backwa
   if (warpgroup == 0) {
     setmaxnreg_dec<Block::kProducerRegisters>();
     if (threadIdx.x != 0) return;
-    return tile::load_tiles(mail, block, q_map, k_map, v_map, dout_map, stats, masks, work, heads,
-                            group);
+    return load_tiles(mail, block, q_map, k_map, v_map, dout_map, stats, masks, work, heads, group);
   }
   setmaxnreg_inc<Block::kConsumerRegisters>();
   const bool is_leader = threadIdx.x % tile::kWarp == 0;  // for its warp

@@ -3,7 +3,7 @@
 //       dV = P^T dO, dQ = scale dS K, dK = scale dS^T Q with dS = P (dO V^T - delta).
 // Limit: the products are computed element by element. With faster products it would be memory: two
 //        matrices of 4 bytes for each query and key, written once and read three times.
-#include "flash_attention.cuh"
+#include "launch.hpp"
 #include "tile/float_rows.cuh"
 #include "tile/ptx/exp2.cuh"
 

@@ -1,14 +1,13 @@
 // Backward, step 2: the weights are recomputed.
 // Idea: lse is enough to compute a weight from its score: p = exp(s - lse), without a maximum or a
 //       sum. A block keeps a tile of keys and their gradients and loops over all queries; another
-//       kernel keeps a tile of queries and loops over the keys. No two blocks write the same
-//       element.
-// Change: two kernels, one before them for delta, and no memory for scores.
+//       one keeps a tile of queries and loops over the keys. No two blocks write the same element.
+// Change: one kernel for the blocks of both sides, one before it for delta, and no memory for
+//         scores.
 // Limit: arithmetic in fp32, and seven products where five suffice.
-#include "flash_attention.cuh"
+#include "launch.hpp"
 #include "tile/float_rows.cuh"
 #include "tile/ptx/exp2.cuh"
-#include "two_sides.hpp"
 
 namespace flash_attention {
 namespace {
@@ -22,102 +21,68 @@ std::size_t shared_bytes(std::int64_t dim) {  // kept rows and rows of the loop,
   return static_cast<std::size_t>(2 * (kKept + kPassing) * (dim + 1)) * sizeof(float);
 }
 
-// snippet-begin keys
-/// dK and dV of a tile of keys, over all queries of all heads that share it.
-template <class T>
-__global__ void attention_backward_tiles_dkv(
-    Heads<const T> q,       // [batch][queries][heads][dim]
-    Heads<const T> k,       // [batch][keys][kv_heads][dim]
-    Heads<const T> v,       // as k
-    Heads<const T> dout,    // as q
-    const RowStats* stats,  // [batch][heads][rows of stats]
-    Heads<T> dk,            // as k
-    Heads<T> dv,            // as k
-    BatchMasks masks, int heads, int group, int dim, float scale) {
-  extern __shared__ float smem[];                    // {keys, values, queries, their dO}
-  float* k_smem = smem;                              // [kKept][dim + 1]
-  float* v_smem = k_smem + kKept * (dim + 1);        // as k_smem
-  float* q_smem = v_smem + kKept * (dim + 1);        // [kPassing][dim + 1]
-  float* dout_smem = q_smem + kPassing * (dim + 1);  // as q_smem
-  const auto work = work_of_block(heads / group, (masks.keys + kKept - 1) / kKept);
-  const Mask mask = masks.of(work.batch);
-  const int block_key = work.tile * kKept;
+// snippet-begin kernel
+/// Of keys: dK and dV of a tile of keys, over all queries of all heads that share it. Otherwise dQ
+/// of a tile of queries, over all keys.
+template <bool kOfKeys, class T>
+__global__ void attention_backward_tiles(Heads<const T> q,       // [batch][queries][heads][dim]
+                                         Heads<const T> k,       // [batch][keys][kv_heads][dim]
+                                         Heads<const T> v,       // as k
+                                         Heads<const T> dout,    // as q
+                                         const RowStats* stats,  // [batch][heads][rows of stats]
+                                         Heads<T> gradient,      // dq, as q; of keys dk, as k
+                                         Heads<T> dv,            // as k; only of keys
+                                         BatchMasks masks, int heads, int group, int dim,
+                                         float scale) {
+  // S = Q K^T and dP = dO V^T: the left factors are rows of queries, the right ones of keys.
+  const auto kept = kOfKeys ? k : q, kept_dp = kOfKeys ? v : dout;
+  const auto passing = kOfKeys ? q : k, passing_dp = kOfKeys ? dout : v;
+  extern __shared__ float smem[];
+  float* kept_smem = smem;                                       // [kKept][dim + 1]
+  float* kept_dp_smem = kept_smem + kKept * (dim + 1);           // as kept_smem
+  float* passing_smem = kept_dp_smem + kKept * (dim + 1);        // [kPassing][dim + 1]
+  float* passing_dp_smem = passing_smem + kPassing * (dim + 1);  // as passing_smem
+  const auto work = kOfKeys ? work_of_block(heads / group, (masks.keys + kKept - 1) / kKept)
+                            : work_of_block(heads, (masks.queries + kKept - 1) / kKept);
+  const Mask mask = kOfKeys ? masks.of(work.batch).transposed() : masks.of(work.batch);
   const int warp = threadIdx.x / tile::kWarp, lane = threadIdx.x % tile::kWarp;
-  load_rows<kKept>(k_smem, k.rows(work.batch, work.head, block_key), mask.keys - block_key, dim);
-  load_rows<kKept>(v_smem, v.rows(work.batch, work.head, block_key), mask.keys - block_key, dim);
+  const int block_row = work.tile * kKept, row = block_row + warp;  // the warp's
+  const int rows_left = mask.queries - block_row;
+  load_rows<kKept>(kept_smem, kept.rows(work.batch, work.head, block_row), rows_left, dim);
+  load_rows<kKept>(kept_dp_smem, kept_dp.rows(work.batch, work.head, block_row), rows_left, dim);
 
-  float dk_sums[kLaneDims] = {}, dv_sums[kLaneDims] = {};
-  for (int head = work.head * group; head < (work.head + 1) * group; ++head) {
+  float sums[kLaneDims] = {}, dv_sums[kLaneDims] = {};
+  const int head0 = kOfKeys ? work.head * group : work.head;
+  for (int head = head0; head < head0 + (kOfKeys ? group : 1); ++head) {
     const RowStats* of_head = stats_of_head(stats, {work.batch, head, 0}, heads, masks.queries);
-    for (int first = 0; first < mask.queries; first += kPassing) {
-      const int left = mask.queries - first;
-      __syncthreads();  // all warps have read the previous queries
-      load_rows<kPassing>(q_smem, q.rows(work.batch, head, first), left, dim);
-      load_rows<kPassing>(dout_smem, dout.rows(work.batch, head, first), left, dim);
+    const int passing_head = kOfKeys ? head : head / group;
+    for (int first = 0; first < mask.keys; first += kPassing) {
+      const int left = mask.keys - first, other = first + lane;  // other: the lane's row
+      __syncthreads();  // all warps have read the previous rows
+      load_rows<kPassing>(passing_smem, passing.rows(work.batch, passing_head, first), left, dim);
+      load_rows<kPassing>(passing_dp_smem, passing_dp.rows(work.batch, passing_head, first), left,
+                          dim);
       __syncthreads();  // these are there
-      // A lane has a query: its weight for the warp's key, and the weight's gradient.
-      const RowStats of_query = of_head[first + lane];
-      const float* key = k_smem + warp * (dim + 1);
-      const float* value = v_smem + warp * (dim + 1);
+      // The weight of the warp's row and the lane's, and the weight's gradient
+      const RowStats of_query = of_head[kOfKeys ? other : row];
       float weight = 0;
-      if (mask.sees(first + lane, block_key + warp)) {
-        const float score = scale * kLog2E * dot(q_smem + lane * (dim + 1), key, dim);
+      if (mask.sees(row, other)) {
+        const float score = scale * kLog2E *
+                            dot(passing_smem + lane * (dim + 1), kept_smem + warp * (dim + 1), dim);
         weight = tile::ptx::exp2_approx(score - of_query.lse2);
       }
-      const float dweight = dot(dout_smem + lane * (dim + 1), value, dim);
+      const float dweight =
+          dot(passing_dp_smem + lane * (dim + 1), kept_dp_smem + warp * (dim + 1), dim);
       const float dscore = weight * (dweight - of_query.delta);
-      add_rows(dv_sums, weight, dout_smem, dim);  // dV += P^T dO
-      add_rows(dk_sums, dscore, q_smem, dim);     // dK += dS^T Q
+      if (kOfKeys) add_rows(dv_sums, weight, passing_dp_smem, dim);  // dV += P^T dO
+      add_rows(sums, dscore, passing_smem, dim);                     // dK += dS^T Q, or dQ += dS K
     }
   }
-  if (block_key + warp >= masks.keys) return;
-  store_row(dk.rows(work.batch, work.head)[block_key + warp], dk_sums, scale, dim);
-  store_row(dv.rows(work.batch, work.head)[block_key + warp], dv_sums, 1, dim);
+  if (row >= (kOfKeys ? masks.keys : masks.queries)) return;
+  store_row(gradient.rows(work.batch, work.head)[row], sums, scale, dim);
+  if (kOfKeys) store_row(dv.rows(work.batch, work.head)[row], dv_sums, 1, dim);
 }
-// snippet-end keys
-
-/// dQ of a tile of queries.
-template <class T>
-__global__ void attention_backward_tiles_dq(Heads<const T> q,       // [batch][queries][heads][dim]
-                                            Heads<const T> k,       // [batch][keys][kv_heads][dim]
-                                            Heads<const T> v,       // as k
-                                            Heads<const T> dout,    // as q
-                                            const RowStats* stats,  // [batch][heads][rows of stats]
-                                            Heads<T> dq,            // as q
-                                            BatchMasks masks, int heads, int group, int dim,
-                                            float scale) {
-  extern __shared__ float smem[];                 // {queries, their dO, keys, values}
-  float* q_smem = smem;                           // [kKept][dim + 1]
-  float* dout_smem = q_smem + kKept * (dim + 1);  // as q_smem
-  float* k_smem = dout_smem + kKept * (dim + 1);  // [kPassing][dim + 1]
-  float* v_smem = k_smem + kPassing * (dim + 1);  // as k_smem
-  const auto work = work_of_block(heads, (masks.queries + kKept - 1) / kKept);
-  const Mask mask = masks.of(work.batch);
-  const int block_query = work.tile * kKept, kv_head = work.head / group;
-  const int warp = threadIdx.x / tile::kWarp, lane = threadIdx.x % tile::kWarp;
-  const int queries_left = mask.queries - block_query;
-  load_rows<kKept>(q_smem, q.rows(work.batch, work.head, block_query), queries_left, dim);
-  load_rows<kKept>(dout_smem, dout.rows(work.batch, work.head, block_query), queries_left, dim);
-
-  const RowStats of_query = stats_of_head(stats, work, heads, masks.queries)[block_query + warp];
-  float dq_sums[kLaneDims] = {};
-  for (int first = 0; first < mask.keys; first += kPassing) {
-    __syncthreads();  // all warps have read the previous keys
-    load_rows<kPassing>(k_smem, k.rows(work.batch, kv_head, first), mask.keys - first, dim);
-    load_rows<kPassing>(v_smem, v.rows(work.batch, kv_head, first), mask.keys - first, dim);
-    __syncthreads();  // these are there
-    float weight = 0;
-    if (mask.sees(block_query + warp, first + lane)) {
-      const float score =
-          scale * kLog2E * dot(q_smem + warp * (dim + 1), k_smem + lane * (dim + 1), dim);
-      weight = tile::ptx::exp2_approx(score - of_query.lse2);
-    }
-    const float dweight = dot(dout_smem + warp * (dim + 1), v_smem + lane * (dim + 1), dim);
-    add_rows(dq_sums, weight * (dweight - of_query.delta), k_smem, dim);  // dQ += dS K
-  }
-  if (block_query + warp >= masks.queries) return;
-  store_row(dq.rows(work.batch, work.head)[block_query + warp], dq_sums, scale, dim);
-}
+// snippet-end kernel
 
 }  // namespace
 
@@ -131,16 +96,22 @@ tile::Status takes_tiles(const AttentionBackward& p, const tile::Device& device)
 }
 
 tile::Status tiles(const AttentionBackward& p, void* stream) {
-  return tile::with_element_type(p.type, [&](auto element) {
+  unsigned queries = 0, keys = 0;
+  TILE_TRY(blocks_for_tiles(p, p.heads, p.queries, kKept, &queries));
+  TILE_TRY(blocks_for_tiles(p, p.kv_heads, p.keys, kKept, &keys));
+  TILE_TRY(compute_stats(p, stream));
+  return tile::with_element_type(p.type, [&](auto element) -> tile::Status {
     using T = decltype(element);
-    const std::size_t bytes = shared_bytes(p.head_dim);
-    TILE_TRY(compute_stats(p, stream));
-    return launch_sides<T>(
-        p, stream,
-        Side(attention_backward_tiles_dkv<T>, "attention_backward_tiles_dkv", kKept, kThreads,
-             bytes),
-        Side(attention_backward_tiles_dq<T>, "attention_backward_tiles_dq", kKept, kThreads, bytes),
-        p.heads, group_of(p), p.head_dim, p.scale);
+    const auto side = [&](auto of_keys, const tile::TensorView& gradient) -> tile::Status {
+      return tile::launch(attention_backward_tiles<of_keys, T>, "attention_backward_tiles",
+                          of_keys ? keys : queries, kThreads, shared_bytes(p.head_dim), stream,
+                          heads_of<const T>(p.q), heads_of<const T>(p.k), heads_of<const T>(p.v),
+                          heads_of<const T>(p.dout), static_cast<const RowStats*>(p.workspace),
+                          heads_of<T>(gradient), heads_of<T>(p.dv), masks_of(p), p.heads,
+                          group_of(p), p.head_dim, p.scale);
+    };
+    TILE_TRY(side(std::true_type{}, p.dk));
+    return side(std::false_type{}, p.dq);
   });
 }
 

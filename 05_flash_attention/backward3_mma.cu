@@ -5,7 +5,7 @@
 // Change: a warp keeps 16 keys, or 16 queries; tiles of 16-bit elements, swizzled.
 // Limit: no warp multiplies while the block copies, every tile is masked element by element, and
 //        each factor from shared memory is used for 16 rows only.
-#include "flash_attention.cuh"
+#include "launch.hpp"
 #include "tile/query_stage.cuh"
 #include "two_sides.hpp"
 

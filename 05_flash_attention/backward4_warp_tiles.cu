@@ -8,8 +8,8 @@
 //         from 128 columns on; delta is subtracted before the product.
 // Limit: no warp multiplies while the block copies, and every tile is masked element by element,
 //        also where no score of it is seen.
-#include "flash_attention.cuh"
 #include "key_plan.cuh"
+#include "launch.hpp"
 #include "query_plan.cuh"
 #include "tile/query_stage.cuh"
 #include "tile/stored_scores.cuh"

@@ -6,8 +6,8 @@
 //         whole tiles, and no work for a part of a tile that the warp does not see; blocks with the
 //         most work begin first.
 // Limit: S and dP are computed twice, once for dK and dV and once for dQ.
-#include "flash_attention.cuh"
 #include "key_plan.cuh"
+#include "launch.hpp"
 #include "query_plan.cuh"
 #include "tile/stored_scores.cuh"
 #include "two_sides.hpp"

@@ -8,8 +8,8 @@
 //         rounds it. There is no kernel that keeps queries.
 // Limit: neither the tensor cores nor shared memory are busy all the time: a block waits at two
 //        barriers in each iteration.
-#include "flash_attention.cuh"
 #include "key_plan.cuh"
+#include "launch.hpp"
 #include "tile/host/dq_sums.hpp"
 #include "tile/query_stage.cuh"
 #include "tile/stored_scores.cuh"

@@ -6,7 +6,8 @@
 // Limit: as before, a consumer has no product under way while it computes exponentials.
 #include <type_traits>
 
-#include "flash_attention.cuh"
+#include "launch.hpp"
+#include "load_key_block.cuh"
 #include "tile/host/key_blocks.hpp"
 #include "tile/key_block.cuh"
 
@@ -46,8 +47,7 @@ __global__ void __launch_bounds__(tile::KeyBlock<T, kDim>::kThreads, 1) attentio
   if (warpgroup == 0) {
     setmaxnreg_dec<Block::kProducerRegisters>();
     if (threadIdx.x != 0) return;
-    return tile::load_tiles(mail, block, q_map, k_map, v_map, dout_map, stats, masks, work, heads,
-                            group);
+    return load_tiles(mail, block, q_map, k_map, v_map, dout_map, stats, masks, work, heads, group);
   }
   setmaxnreg_inc<Block::kConsumerRegisters>();
   const bool is_leader = threadIdx.x % tile::kWarp == 0;  // for its warp

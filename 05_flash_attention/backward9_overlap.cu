@@ -8,7 +8,8 @@
 // Limit: shared memory. The five products and dQ's way out take it as long as the tensor cores.
 #include <type_traits>
 
-#include "flash_attention.cuh"
+#include "launch.hpp"
+#include "load_key_block.cuh"
 #include "tile/host/key_blocks.hpp"
 #include "tile/key_block.cuh"
 #include "tile/ptx/compute_now.cuh"
@@ -49,8 +50,7 @@ __global__ void __launch_bounds__(tile::KeyBlock<T, kDim>::kThreads, 1) attentio
   if (warpgroup == 0) {
     setmaxnreg_dec<Block::kProducerRegisters>();
     if (threadIdx.x != 0) return;
-    return tile::load_tiles(mail, block, q_map, k_map, v_map, dout_map, stats, masks, work, heads,
-                            group);
+    return load_tiles(mail, block, q_map, k_map, v_map, dout_map, stats, masks, work, heads, group);
   }
   setmaxnreg_inc<Block::kConsumerRegisters>();
   const bool is_leader = threadIdx.x % tile::kWarp == 0;  // for its warp

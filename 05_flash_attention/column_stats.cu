@@ -2,7 +2,7 @@
 // sums of dQ.
 #include "tile/column_stats.cuh"
 
-#include "flash_attention.cuh"
+#include "launch.hpp"
 
 namespace flash_attention {
 

@@ -6,8 +6,9 @@
 //         first tile has no output to multiply and stands before the loop; the mask is asked for in
 //         the loop, which therefore stands once.
 // Limit: a block has one tile of queries, and waits at its beginning and its end.
-#include "flash_attention.cuh"
+#include "launch.hpp"
 #include "tile/head_boxes.cuh"
+#include "tile/host/head_boxes.hpp"
 #include "tile/lazy_softmax.cuh"
 #include "tile/ptx/async_proxy.cuh"
 #include "tile/ptx/warpgroup.cuh"
@@ -183,9 +184,9 @@ tile::Status turns(const AttentionForward& p, void* stream) {
         using QueryBoxes = tile::HeadBoxes<T, Plan::kQueries, kDim>;
         using KeyBoxes = tile::HeadBoxes<T, kKeys, kDim>;
         tile::TensorMap q_map, k_map, v_map;
-        TILE_TRY(QueryBoxes::make_map("q", p.type, p.q, p.batch, p.heads, p.queries, &q_map));
-        TILE_TRY(KeyBoxes::make_map("k", p.type, p.k, p.batch, p.kv_heads, p.keys, &k_map));
-        TILE_TRY(KeyBoxes::make_map("v", p.type, p.v, p.batch, p.kv_heads, p.keys, &v_map));
+        TILE_TRY(make_map<QueryBoxes>("q", p.type, p.q, p.batch, p.heads, p.queries, &q_map));
+        TILE_TRY(make_map<KeyBoxes>("k", p.type, p.k, p.batch, p.kv_heads, p.keys, &k_map));
+        TILE_TRY(make_map<KeyBoxes>("v", p.type, p.v, p.batch, p.kv_heads, p.keys, &v_map));
         unsigned blocks = 0;
         TILE_TRY(blocks_for_tiles(p, p.heads, p.queries, Plan::kQueries, &blocks));
         return tile::launch(attention_turns<T, kDim>, "attention_turns", blocks, Plan::kThreads,

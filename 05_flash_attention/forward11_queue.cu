@@ -5,7 +5,8 @@
 // Change: the thread that loads takes tiles from a queue, a counter in global memory, the longest
 //         first, and puts each tile's number beside its queries, for which there are two places.
 // Limit: before they go on with the next tile, consumers store the output of this one.
-#include "flash_attention.cuh"
+#include "launch.hpp"
+#include "query_queue.cuh"
 #include "tile/head_boxes.cuh"
 #include "tile/host/query_queue.hpp"
 #include "tile/host/stream_memory.hpp"
@@ -16,7 +17,7 @@
 namespace flash_attention {
 namespace {
 
-using tile::Fragment, tile::LazySoftmax, tile::Accumulator, tile::Mailbox, tile::QueryTiles;
+using tile::Fragment, tile::LazySoftmax, tile::Accumulator, tile::QueryTiles;
 
 constexpr int kRows = 64;                         // of a consumer: those of one wgmma
 constexpr int kAllConsumers = 1, kFirstTurn = 2;  // barriers
@@ -66,8 +67,8 @@ __global__ void __launch_bounds__(TilePlan<kDim>::kThreads, 1)
   if (warpgroup == 0) {
     setmaxnreg_dec<Plan::kProducerRegisters>();
     if (threadIdx.x == 0) {
-      tile::load_tiles<Plan, QueryBoxes, KeyBoxes>(mail, queries, stages, q_map, k_map, v_map,
-                                                   tiles, masks, group, taken);
+      load_tiles<Plan, QueryBoxes, KeyBoxes>(mail, queries, stages, q_map, k_map, v_map, tiles,
+                                             masks, group, taken);
     }
     return;
   }
@@ -180,9 +181,9 @@ tile::Status queue(const AttentionForward& p, void* stream) {
         using QueryBoxes = tile::HeadBoxes<T, Plan::kQueries, kDim>;
         using KeyBoxes = tile::HeadBoxes<T, Plan::kKeys, kDim>;
         tile::TensorMap q_map, k_map, v_map;
-        TILE_TRY(QueryBoxes::make_map("q", p.type, p.q, p.batch, p.heads, p.queries, &q_map));
-        TILE_TRY(KeyBoxes::make_map("k", p.type, p.k, p.batch, p.kv_heads, p.keys, &k_map));
-        TILE_TRY(KeyBoxes::make_map("v", p.type, p.v, p.batch, p.kv_heads, p.keys, &v_map));
+        TILE_TRY(make_map<QueryBoxes>("q", p.type, p.q, p.batch, p.heads, p.queries, &q_map));
+        TILE_TRY(make_map<KeyBoxes>("k", p.type, p.k, p.batch, p.kv_heads, p.keys, &k_map));
+        TILE_TRY(make_map<KeyBoxes>("v", p.type, p.v, p.batch, p.kv_heads, p.keys, &v_map));
         QueryTiles tiles{};
         unsigned blocks = 0;
         TILE_TRY(tile::queue_of(p, Plan::kQueries, &tiles, &blocks));

@@ -4,7 +4,8 @@
 // Limit: power. At 64 columns the arithmetic of the softmax, which takes as long as the products.
 #include <string>
 
-#include "flash_attention.cuh"
+#include "launch.hpp"
+#include "query_queue.cuh"
 #include "tile/head_boxes.cuh"
 #include "tile/host/query_queue.hpp"
 #include "tile/host/stream_memory.hpp"
@@ -15,7 +16,7 @@
 namespace flash_attention {
 namespace {
 
-using tile::Fragment, tile::LazySoftmax, tile::Accumulator, tile::Mailbox, tile::QueryTiles;
+using tile::Fragment, tile::LazySoftmax, tile::Accumulator, tile::QueryTiles;
 
 constexpr int kRows = 64;                         // of a consumer: those of one wgmma
 constexpr int kAllConsumers = 1, kFirstTurn = 2;  // barriers
@@ -63,10 +64,10 @@ __global__ void __launch_bounds__(TilePlan<kDim>::kThreads, 1) attention_persist
   if (warpgroup == 0) {
     setmaxnreg_dec<Plan::kProducerRegisters>();
     if (threadIdx.x == 0) {
-      tile::load_tiles<Plan, QueryBoxes, KeyBoxes>(mail, queries, stages, q_map, k_map, v_map,
-                                                   tiles, masks, group, taken);
+      load_tiles<Plan, QueryBoxes, KeyBoxes>(mail, queries, stages, q_map, k_map, v_map, tiles,
+                                             masks, group, taken);
     } else if (threadIdx.x == tile::kWarp) {
-      tile::store_tiles<Plan, QueryBoxes>(mail, queries, QueryBoxes::kBytes, o_map, tiles);
+      store_tiles<Plan, QueryBoxes>(mail, queries, QueryBoxes::kBytes, o_map, tiles);
     }
     return;
   }
@@ -183,10 +184,10 @@ tile::Status persistent(const AttentionForward& p, void* stream) {
         using QueryBoxes = tile::HeadBoxes<T, Plan::kQueries, kDim>;
         using KeyBoxes = tile::HeadBoxes<T, Plan::kKeys, kDim>;
         tile::TensorMap q_map, k_map, v_map, o_map;
-        TILE_TRY(QueryBoxes::make_map("q", p.type, p.q, p.batch, p.heads, p.queries, &q_map));
-        TILE_TRY(KeyBoxes::make_map("k", p.type, p.k, p.batch, p.kv_heads, p.keys, &k_map));
-        TILE_TRY(KeyBoxes::make_map("v", p.type, p.v, p.batch, p.kv_heads, p.keys, &v_map));
-        TILE_TRY(QueryBoxes::make_map("o", p.type, p.o, p.batch, p.heads, p.queries, &o_map));
+        TILE_TRY(make_map<QueryBoxes>("q", p.type, p.q, p.batch, p.heads, p.queries, &q_map));
+        TILE_TRY(make_map<KeyBoxes>("k", p.type, p.k, p.batch, p.kv_heads, p.keys, &k_map));
+        TILE_TRY(make_map<KeyBoxes>("v", p.type, p.v, p.batch, p.kv_heads, p.keys, &v_map));
+        TILE_TRY(make_map<QueryBoxes>("o", p.type, p.o, p.batch, p.heads, p.queries, &o_map));
         QueryTiles tiles{};
         unsigned blocks = 0;
         TILE_TRY(tile::queue_of(p, Plan::kQueries, &tiles, &blocks));

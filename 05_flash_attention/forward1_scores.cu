@@ -3,7 +3,7 @@
 //       for each and the matrix of scores in memory between them.
 // Limit: products element by element. With faster ones it would be memory: for 131,072 queries and
 //        keys the scores of a head take 64 GiB, and each is written twice and read four times.
-#include "flash_attention.cuh"
+#include "launch.hpp"
 #include "tile/ptx/exp2.cuh"
 #include "tile/reduce.cuh"
 

@@ -5,7 +5,7 @@
 // Change: one kernel instead of three, and no memory for scores.
 // Limit: arithmetic. Two multiply-adds of fp32 for each score and element of the head dimension,
 //        and each reads shared memory.
-#include "flash_attention.cuh"
+#include "launch.hpp"
 #include "tile/float_rows.cuh"
 
 namespace flash_attention {

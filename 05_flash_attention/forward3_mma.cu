@@ -3,7 +3,7 @@
 //       where the second needs its left factor: the weights never go through shared memory.
 // Change: a warp has 16 queries and kKeys keys at a time; tiles of 16-bit elements, swizzled.
 // Limit: no warp multiplies while the block copies, and every tile is masked element by element.
-#include "flash_attention.cuh"
+#include "launch.hpp"
 #include "tile/row_softmax.cuh"
 #include "tile/shared_tile.cuh"
 

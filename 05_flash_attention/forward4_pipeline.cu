@@ -3,7 +3,7 @@
 //       that one of its queries sees, and masks single scores only in tiles at the mask's border.
 // Change: two buffers for keys and two for values, one barrier for each tile; Mask::tiles().
 // Limit: shared memory. A warp of 16 queries loads 16 bytes a lane for every two mma.
-#include "flash_attention.cuh"
+#include "launch.hpp"
 #include "tile/row_softmax.cuh"
 #include "tile/shared_tile.cuh"
 

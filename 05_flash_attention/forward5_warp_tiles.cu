@@ -6,7 +6,7 @@
 //         registers, at 128 tiles of 32 keys; Mask::any_sees().
 // Limit: products and exponentials take turns, and the maximum costs shuffles and a correction in
 //        every tile.
-#include "flash_attention.cuh"
+#include "launch.hpp"
 #include "tile/row_softmax.cuh"
 #include "tile/shared_tile.cuh"
 

@@ -4,7 +4,7 @@
 //       for each tile. Most tiles are whole; they get code in which no mask occupies registers.
 // Change: LazySoftmax; separate code for whole tiles and for tiles at the mask's border.
 // Limit: products and exponentials take turns.
-#include "flash_attention.cuh"
+#include "launch.hpp"
 #include "tile/lazy_softmax.cuh"
 #include "tile/shared_tile.cuh"
 

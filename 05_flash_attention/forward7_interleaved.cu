@@ -5,7 +5,7 @@
 //         the groups follow one another without interleaving. All head dimensions, each with its
 //         own shape; addresses of the queries that occupy no registers between tiles.
 // Limit: mma.sync itself. On Hopper its rate is two thirds of that of wgmma.
-#include "flash_attention.cuh"
+#include "launch.hpp"
 #include "tile/lazy_softmax.cuh"
 #include "tile/shared_tile.cuh"
 

@@ -6,7 +6,7 @@
 // Change: from step 4: packed rows, key_splits() blocks instead of one, queries in registers,
 //         a ring with four tiles under way, step 6's lazy softmax, and a second kernel that merges.
 // Limit: memory. With few keys, the two launches.
-#include "flash_attention.cuh"
+#include "launch.hpp"
 #include "tile/lazy_softmax.cuh"
 #include "tile/shared_tile.cuh"
 

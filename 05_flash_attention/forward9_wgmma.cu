@@ -6,8 +6,9 @@
 //         dimensions 64 and 128.
 // Limit: all consumers need the tensor cores at the same time, and then all need the unit of the
 //        exponentials. A block has one tile of queries, and waits at its beginning and its end.
-#include "flash_attention.cuh"
+#include "launch.hpp"
 #include "tile/head_boxes.cuh"
+#include "tile/host/head_boxes.hpp"
 #include "tile/lazy_softmax.cuh"
 #include "tile/ptx/async_proxy.cuh"
 #include "tile/ptx/warpgroup.cuh"
@@ -170,9 +171,9 @@ template <int kDim>
 Boxed boxed(const AttentionForward& p) {
   using QueryBoxes = tile::HeadBoxes<__half, TilePlan<kDim>::kQueries, kDim>;  // as of bf16
   using KeyBoxes = tile::HeadBoxes<__half, kKeys, kDim>;
-  return {QueryBoxes::boxed(p.type, p.q.data, p.batch, p.heads, p.queries, p.q.stride),
-          KeyBoxes::boxed(p.type, p.k.data, p.batch, p.kv_heads, p.keys, p.k.stride),
-          KeyBoxes::boxed(p.type, p.v.data, p.batch, p.kv_heads, p.keys, p.v.stride)};
+  return {tile::boxed_heads<QueryBoxes>(p.type, p.q, p.batch, p.heads, p.queries),
+          tile::boxed_heads<KeyBoxes>(p.type, p.k, p.batch, p.kv_heads, p.keys),
+          tile::boxed_heads<KeyBoxes>(p.type, p.v, p.batch, p.kv_heads, p.keys)};
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // Backward postprocess, after the steps that add to sums of dQ: these are scaled and rounded.
 #include "tile/round_dq.cuh"
 
-#include "flash_attention.cuh"
+#include "launch.hpp"
 
 namespace flash_attention {
 

@@ -1,7 +1,7 @@
 // Backward preprocess, from step 2 on: delta and the log-sum-exp of each query.
 #include "tile/row_stats.cuh"
 
-#include "flash_attention.cuh"
+#include "launch.hpp"
 
 namespace flash_attention {
 

@@ -79,25 +79,6 @@ struct HeadBoxes {
       if (chunk / kRowChunks % kRows >= row) ptx::store_shared(at + chunk * 16, uint4{});
     }
   }
-
-  /// The rows of [batch][rows][heads][kCols] elements.
-  static BoxedTensor boxed(DType type, const void* data, std::int64_t batch, std::int64_t heads,
-                           std::int64_t rows, const Strides& stride) {
-    // The stride of an axis with one element is never used, but TMA checks it.
-    const auto of = [](std::int64_t extent, std::int64_t s) { return extent > 1 ? s : kBoxCols; };
-    return {.type = type,
-            .data = data,
-            .rank = 4,
-            .extents = {kCols, rows, heads, batch},
-            .strides = {of(rows, stride.row), of(heads, stride.head), of(batch, stride.batch)},
-            .box = {kBoxCols, kRows, 1, 1},
-            .swizzle_bytes = 128};
-  }
-  template <class View>  // a TensorView
-  static Status make_map(const char* name, DType type, const View& x, std::int64_t batch,
-                         std::int64_t heads, std::int64_t rows, TensorMap* map) {
-    return make_tensor_map(name, boxed(type, x.data, batch, heads, rows, x.stride), map);
-  }
 };
 
 /// A lane's sums in the order of wgmma, which gives each warp 16 rows, in the registers of mma.
@@ -107,15 +88,16 @@ __device__ __forceinline__ float (&registers_of(Accumulator<16, kCols>& sums))[k
 }
 
 // snippet-begin products
-/// Starts sums = A B^T: A is 64 rows of a tile, from `row` on, and B all rows of another.
-template <class T, class Left, class Right>
-__device__ __forceinline__ void start_product_of_rows(Accumulator<16, Right::kRows>& sums,
+/// Starts sums = A B^T: A is 64 rows of a tile, from `row` on, and B is kCols rows of another, from
+/// right_row on, a multiple of 8.
+template <class T, class Left, class Right, int kCols>
+__device__ __forceinline__ void start_product_of_rows(Accumulator<16, kCols>& sums,
                                                       ptx::SharedAddress left, int row,
-                                                      ptx::SharedAddress right) {
+                                                      ptx::SharedAddress right, int right_row = 0) {
 #pragma unroll
   for (int col = 0; col < Left::kCols; col += 32 / Left::kElementBytes) {  // as deep as a wgmma
-    ptx::wgmma<T, Right::kRows>(registers_of(sums), Left::along_columns(left, row, col),
-                                Right::along_columns(right, 0, col), col != 0);
+    ptx::wgmma<T, kCols>(registers_of(sums), Left::along_columns(left, row, col),
+                         Right::along_columns(right, right_row, col), col != 0);
   }
 }
 /// Starts sums += factor B, where B is a tile. The four warps have 16 rows each.

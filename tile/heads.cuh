@@ -24,10 +24,6 @@ struct Heads {
   }
 };
 // snippet-end heads
-template <class T, class Void>
-Heads<T> heads_of(Void* data, const Strides& stride) {
-  return {static_cast<T*>(data), stride};
-}
 
 /// What a block works on: a tile of the rows of one head.
 struct BlockWork {
@@ -39,9 +35,6 @@ __device__ inline BlockWork work_of_block(int heads, int tiles) {
   const unsigned of_head = blockIdx.x / tiles;
   return {static_cast<int>(of_head / heads), static_cast<int>(of_head % heads),
           static_cast<int>(blockIdx.x % tiles)};
-}
-inline int tiles_of(std::int64_t rows, int tile) {
-  return static_cast<int>((rows + tile - 1) / tile);
 }
 
 /// The `at`-th work if tiles with the most work come first, so that little ones fill the gaps at
@@ -63,27 +56,16 @@ __device__ inline BlockWork work_longest_first(int batch, int heads, int tiles) 
   const BlockWork work = keys_longest_first(batch, heads, tiles);
   return {work.batch, work.head, tiles - 1 - work.tile};
 }
+/// The same for blocks that take tiles of all heads from a queue, by their numbers.
+struct QueryTiles {
+  int batch, heads, of_head;
+  unsigned all, together;  // tiles; and heads, whose tiles are taken in turn
 
-/// Heads of q to one of k and v.
-template <class Problem>
-int group_of(const Problem& p) {
-  return static_cast<int>(p.heads / p.kv_heads);
-}
-
-/// A block for each tile of `tile` rows of each head.
-template <class Problem>
-Status blocks_for_tiles(const Problem& p, std::int64_t heads, std::int64_t rows, int tile,
-                        unsigned* blocks) {
-  std::int64_t count = 0;
-  if (__builtin_mul_overflow(p.batch * heads, tiles_of(rows, tile), &count)) count = INT64_MAX;
-  return blocks_for("batch, heads and lengths", count, 1, blocks);
-}
-
-/// Where the head's part of lse, [batch][heads][queries], begins; null if not needed.
-template <class Of>
-__device__ Of* lse_of_head(Of* lse, const BlockWork& work, int heads, int queries) {
-  return lse ? lse + (std::int64_t{work.batch} * heads + work.head) * queries : nullptr;
-}
+  __device__ BlockWork work(unsigned at) const {
+    const BlockWork work = longest_first(at, together, batch, heads, of_head);
+    return {work.batch, work.head, of_head - 1 - work.tile};
+  }
+};
 
 /// Backward, of each query: lse in units of log2, and delta. After a head's queries there are rows
 /// up to a multiple of kRowsOfTerms which have no weight, so that a tile of queries need not check

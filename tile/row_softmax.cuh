@@ -73,6 +73,12 @@ class RowSoftmax {
   float sum_[kRows / 8] = {};   // this lane's part
 };
 
+/// Where the head's part of lse, [batch][heads][queries], begins; null if not needed.
+template <class Of>
+__device__ Of* lse_of_head(Of* lse, const BlockWork& work, int heads, int queries) {
+  return lse ? lse + (std::int64_t{work.batch} * heads + work.head) * queries : nullptr;
+}
+
 /// Stores what finish() gave of a warp's rows from first_query on, unless it is not needed.
 template <int kLaneRows>
 __device__ __forceinline__ void store_lse(const float (&row_lse)[kLaneRows], float* lse,

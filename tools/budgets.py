@@ -48,7 +48,6 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("03_softmax/forward9_split.cu", "headers"):
         "two leaves, team_rows.cuh and row_edges.cuh, for rows that begin anywhere",
     ("03_softmax/forward9_split.cu", "header lines"): "the same",
-    ("03_softmax/backward7_split.cu", "changed"): "as forward step 9",
     ("03_softmax/backward7_split.cu", "headers"): "as forward step 9",
     ("03_softmax/backward7_split.cu", "header lines"): "the same",
     ("04_layernorm/forward4_four_rows.cu", "changed"):
@@ -73,9 +72,6 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
         "step 3 also has short rows, several at a time; of this, a cluster has nothing",
     ("04_layernorm/backward3_persistent.cu", "changed"):
         "one kernel that walks over rows, with a queue of them, in the place of two that do not",
-    ("05_flash_attention/backward2_tiles.cu", "lines"): "two kernels, one for each side",
-    ("05_flash_attention/backward2_tiles.cu", "changed"):
-        "two kernels with tiles in the place of three without: no line of theirs remains",
     ("05_flash_attention/backward3_mma.cu", "lines"): "two kernels, one for each side",
     ("05_flash_attention/backward4_warp_tiles.cu", "lines"): "the same",
     ("05_flash_attention/backward5_pipeline.cu", "changed"):
@@ -86,25 +82,13 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
         "for few queries: it continues step 4 (pipeline), not the steps for many",
     ("05_flash_attention/forward13_e4m3.cu", "changed"):
         "the block of attention_e4m3.cuh in the place of step 12's: no line of its kernel remains",
-    ("05_flash_attention/forward13_e4m3.cu", "headers"):
+    ("05_flash_attention/forward13_e4m3.cu", "header lines"):
         "step 12's, and the block that both steps of 8 bits have",
-    ("05_flash_attention/forward13_e4m3.cu", "header lines"): "the same",
-    ("05_flash_attention/forward14_tile_sums.cu", "headers"): "the same",
     ("05_flash_attention/forward14_tile_sums.cu", "header lines"): "the same",
     ("06_rope/rotary/forward3_vectors.cu", "changed"):
         "units of chunks and several heads in the place of a pair: no line of step 2's kernel remains",
-    ("06_rope/embedding/backward2_by_position.cu", "changed"):
-        "a position's tokens are known or looked for, and rows are loaded before they are added",
-    ("07_windowed_rope/windowed/forward4_two_visits.cu", "headers"):
-        "chapter 06's rotation, an option of the kernel: a method's step 2 is this kernel with tables",
-    ("07_windowed_rope/windowed/forward4_two_visits.cu", "header lines"): "the same",
-    ("07_windowed_rope/windowed/forward6_persistent.cu", "headers"):
-        "chapter 05's persistent blocks, which have 10, with a window and the walk over its parts",
-    ("07_windowed_rope/windowed/forward6_persistent.cu", "header lines"): "the same",
-    ("07_windowed_rope/windowed/backward5_wgmma.cu", "header lines"):
-        "chapter 05's blocks of keys, which have 847, with a window and the walk over its parts",
-    ("07_windowed_rope/windowed/backward2_tiles.cu", "lines"): "two kernels, one for each side",
-    ("07_windowed_rope/windowed/backward2_tiles.cu", "changed"): "two kinds of tiles in both of them",
+    ("07_windowed_rope/windowed/backward2_tiles.cu", "lines"):
+        "chapter 05's kernel for both sides, which has 118, with two pairs of q and k",
     ("07_windowed_rope/method/backward4_prologue.cu", "changed"):
         "one K that is rotated in place, and its gradient in registers, which is rotated back",
 }
@@ -163,7 +147,7 @@ CONTINUES = {f"07_windowed_rope/windowed/{step}.cu": f"05_flash_attention/{conti
     "05_flash_attention/forward8_split_keys.cu": "05_flash_attention/forward4_pipeline.cu",
     "04_layernorm/forward7_ends.cu": "04_layernorm/forward3_registers.cu",
     "03_softmax/forward9_split.cu": "03_softmax/forward6_shared.cu",
-    "03_softmax/backward7_split.cu": "03_softmax/backward5_shared.cu",
+    "03_softmax/backward7_split.cu": "03_softmax/forward9_split.cu",
     "04_layernorm/forward6_split.cu": "04_layernorm/forward2_welford.cu",
     "04_layernorm/backward5_split.cu": "04_layernorm/backward2_two_stage.cu",
     "05_flash_attention/backward11_wide.cu": "05_flash_attention/backward7_wgmma.cu",

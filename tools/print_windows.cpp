@@ -10,7 +10,7 @@
 #include <string_view>
 
 #include "07_windowed_rope/method/tables.hpp"
-#include "07_windowed_rope/windowed/window.hpp"
+#include "07_windowed_rope/windowed/kinds.hpp"
 
 namespace {
 
@@ -41,7 +41,7 @@ void print_tiles(const Mask& whole, Window window, int query_tile, int key_tile)
   for (int query = 0; query < whole.queries; query += query_tile) {
     std::printf("%s[", query > 0 ? ",\n" : "");
     for (int key = 0; key < whole.keys; key += key_tile) {
-      const Window::Kinds kinds = window.kinds(whole, query, query_tile, key, key_tile);
+      const auto kinds = kinds_of(window, whole, query, query_tile, key, key_tile);
       std::printf("%s%d", key > 0 ? ", " : "", (kinds.near ? 1 : 0) + (kinds.far ? 2 : 0));
     }
     std::printf("]");

@@ -10,7 +10,7 @@
 // that sees no key in any part gets the same. If a part of a row is NaN, the row is NaN.
 // Check it with: ./tour exercise 05.2
 #include "exercises/exercises.hpp"
-#include "flash_attention.cuh"
+#include "launch.hpp"
 #include "tile/reduce.cuh"
 
 namespace flash_attention {

@@ -10,7 +10,7 @@
 // The mask is causal, and a query may see no key. The end divides, and makes lse of max and sum.
 // Check it with: ./tour exercise 05.3
 #include "exercises/exercises.hpp"
-#include "flash_attention.cuh"
+#include "launch.hpp"
 #include "tile/reduce.cuh"
 
 namespace flash_attention {

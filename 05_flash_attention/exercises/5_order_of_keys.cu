@@ -9,7 +9,7 @@
 #include <cuda_fp8.h>
 
 #include "exercises/exercises.hpp"
-#include "flash_attention.cuh"
+#include "launch.hpp"
 #include "tile/accumulator.cuh"
 #include "tile/ptx/mma.cuh"
 

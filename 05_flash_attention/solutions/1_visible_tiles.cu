@@ -9,7 +9,7 @@
 // Mask (tile/mask.hpp) says what a query sees. Its tiles() has an answer: find yours before you
 // look. Check it with: ./tour exercise 05.1
 #include "exercises/exercises.hpp"
-#include "flash_attention.cuh"
+#include "launch.hpp"
 #include "tile/reduce.cuh"
 
 namespace flash_attention {

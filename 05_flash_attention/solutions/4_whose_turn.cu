@@ -10,7 +10,7 @@
 // ever; if two were equal, their order would be open. No block waits here: the turns are checked.
 // Check it with: ./tour exercise 05.4
 #include "exercises/exercises.hpp"
-#include "flash_attention.cuh"
+#include "launch.hpp"
 
 namespace flash_attention {
 namespace {

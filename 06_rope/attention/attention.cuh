@@ -4,8 +4,9 @@
 #include <type_traits>
 
 #include "attention/attention.hpp"
+#include "rotary/launch.hpp"
 #include "rotary/rotary_unit.cuh"
-#include "tile/host/launch.hpp"
+#include "tile/host/attention_launch.hpp"
 #include "tile/mask.hpp"
 #include "tile/shared_tile.cuh"
 

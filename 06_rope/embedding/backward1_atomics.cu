@@ -7,8 +7,8 @@
 //        hundreds of tokens have the same position, as padding does, their atomics contend for the
 //        same addresses.
 #include "embedding/embedding.hpp"
+#include "rotary/launch.hpp"
 #include "rotary/rotary.cuh"
-#include "tile/host/launch.hpp"
 
 namespace rope {
 namespace {

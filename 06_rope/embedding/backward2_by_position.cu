@@ -11,9 +11,8 @@
 //        tokens by position would cost less, but needs a workspace and three more kernels: a count,
 //        sums of the counts, and a distribution that keeps the tokens' order.
 #include "embedding/embedding.hpp"
+#include "rotary/launch.hpp"
 #include "rotary/rotary.cuh"
-#include "tile/host/launch.hpp"
-#include "tile/reduce.cuh"
 #include "tile/rows.cuh"
 
 namespace rope {
@@ -30,12 +29,11 @@ constexpr int kTogether = 8;
 template <class T, int kWidth>
 __global__ void embedding_backward_by_position(const T* dy,  // [batch][length][dim]
                                                T* dtable,    // [positions][dim]
-                                               Positions positions, int batch, int dim,
-                                               int blocks_of_row) {
+                                               Positions positions, int batch, int dim, int parts) {
   __shared__ unsigned found_smem[tile::kWarp];
   const int lane = static_cast<int>(threadIdx.x) % tile::kWarp;
-  const int position = static_cast<int>(blockIdx.x) / blocks_of_row;
-  const int part = static_cast<int>(blockIdx.x) % blocks_of_row;
+  const int position = static_cast<int>(blockIdx.x) / parts;
+  const int part = static_cast<int>(blockIdx.x) % parts;  // of the position's row
   const std::int64_t col = (std::int64_t{part} * kThreads + threadIdx.x) * kWidth;
   const bool has_columns = col < dim;  // threads without columns still look for tokens
   dy += has_columns ? col : 0;         // and read those of the first
@@ -93,27 +91,23 @@ __global__ void embedding_backward_by_position(const T* dy,  // [batch][length][
 }
 // snippet-end kernel
 
-template <class T, int kWidth>
-tile::Status launch_columns(const EmbeddingProblem& p, const EmbeddingBackwardBuffers& b,
-                            void* stream) {
-  const std::int64_t blocks_of_row = (p.dim + kThreads * kWidth - 1) / (kThreads * kWidth);
-  unsigned blocks = 0;
-  TILE_TRY(
-      tile::blocks_for("table_positions and dim", p.table_positions * blocks_of_row, 1, &blocks));
-  return tile::launch(embedding_backward_by_position<T, kWidth>, "embedding_backward_by_position",
-                      blocks, kThreads, 0, stream, static_cast<const T*>(b.dy),
-                      static_cast<T*>(b.dtable), positions_of(p, b), p.batch, p.dim, blocks_of_row);
-}
-
 }  // namespace
 
 tile::Status by_position(const EmbeddingProblem& p, const EmbeddingBackwardBuffers& b,
                          void* stream) {
   const bool in_chunks = check_chunks(p, b).ok();
-  return tile::with_element_type(p.type, [&](auto element) {
+  return tile::with_element_type(p.type, [&](auto element) -> tile::Status {
     using T = decltype(element);
-    return in_chunks ? launch_columns<T, tile::Vector<T>::kCount>(p, b, stream)
-                     : launch_columns<T, 1>(p, b, stream);
+    constexpr int kWidth = tile::Vector<T>::kCount;
+    const auto kernel = in_chunks ? embedding_backward_by_position<T, kWidth>
+                                  : embedding_backward_by_position<T, 1>;
+    const int columns = kThreads * (in_chunks ? kWidth : 1);     // of a block
+    const std::int64_t parts = (p.dim + columns - 1) / columns;  // of a row
+    unsigned blocks = 0;
+    TILE_TRY(tile::blocks_for("table_positions and dim", p.table_positions * parts, 1, &blocks));
+    return tile::launch(kernel, "embedding_backward_by_position", blocks, kThreads, 0, stream,
+                        static_cast<const T*>(b.dy), static_cast<T*>(b.dtable), positions_of(p, b),
+                        p.batch, p.dim, parts);
   });
 }
 

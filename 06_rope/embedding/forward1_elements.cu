@@ -3,8 +3,8 @@
 //       threads have neighbouring elements of a row, so that both are read in whole lines.
 // Limit: a thread moves two bytes at a time, and needs two divisions to find its token.
 #include "embedding/embedding.hpp"
+#include "rotary/launch.hpp"
 #include "rotary/rotary.cuh"
-#include "tile/host/launch.hpp"
 
 namespace rope {
 namespace {

@@ -5,8 +5,8 @@
 // Change: chunks, and several loads under way at once.
 // Limit: memory.
 #include "embedding/embedding.hpp"
+#include "rotary/launch.hpp"
 #include "rotary/rotary.cuh"
-#include "tile/host/launch.hpp"
 #include "tile/rows.cuh"
 
 namespace rope {

@@ -6,8 +6,8 @@
 //        computed again for each head in each layer.
 #include <tuple>
 
+#include "rotary/launch.hpp"
 #include "rotary/rotary.cuh"
-#include "tile/host/launch.hpp"
 
 namespace rope {
 namespace {
@@ -71,10 +71,10 @@ tile::Status sincos(const RotaryProblem& p, const RotaryBuffers& buffers, void* 
       unsigned blocks = 0;
       TILE_TRY(tile::blocks_for("batch, length and heads", all, kThreads, &blocks));
       TILE_TRY(tile::launch(rotary_sincos<T>, "rotary_sincos", blocks, kThreads, 0, stream,
-                            tile::heads_of<const T>(in, in_strides),
-                            tile::heads_of<T>(out, out_strides), buffers.frequencies,
-                            positions_of(p, buffers), p.layout, all, heads, p.head_dim, pairs,
-                            static_cast<float>(p.attention_factor), sign_of(p.pass)));
+                            heads_of<const T>(in, in_strides), heads_of<T>(out, out_strides),
+                            buffers.frequencies, positions_of(p, buffers), p.layout, all, heads,
+                            p.head_dim, pairs, static_cast<float>(p.attention_factor),
+                            sign_of(p.pass)));
     }
     return {};
   });

@@ -5,8 +5,8 @@
 // Limit: a thread loads and stores two bytes at a time, and four bytes of each table for them.
 #include <tuple>
 
+#include "rotary/launch.hpp"
 #include "rotary/rotary.cuh"
-#include "tile/host/launch.hpp"
 
 namespace rope {
 namespace {
@@ -68,10 +68,9 @@ tile::Status tables(const RotaryProblem& p, const RotaryBuffers& buffers, void* 
       unsigned blocks = 0;
       TILE_TRY(tile::blocks_for("batch, length and heads", all, kThreads, &blocks));
       TILE_TRY(tile::launch(rotary_tables<T>, "rotary_tables", blocks, kThreads, 0, stream,
-                            tile::heads_of<const T>(in, in_strides),
-                            tile::heads_of<T>(out, out_strides), buffers.cos, buffers.sin,
-                            positions_of(p, buffers), p.layout, all, heads, p.head_dim, pairs,
-                            sign_of(p.pass)));
+                            heads_of<const T>(in, in_strides), heads_of<T>(out, out_strides),
+                            buffers.cos, buffers.sin, positions_of(p, buffers), p.layout, all,
+                            heads, p.head_dim, pairs, sign_of(p.pass)));
     }
     return {};
   });

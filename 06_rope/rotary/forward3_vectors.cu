@@ -3,8 +3,8 @@
 //       that unit of several heads of its token, which share the sines and cosines.
 // Change: chunks, four loads under way at once; heads of q and of k in one numbering.
 // Limit: memory.
+#include "rotary/launch.hpp"
 #include "rotary/rotary_unit.cuh"
-#include "tile/host/launch.hpp"
 
 namespace rope {
 namespace {
@@ -138,12 +138,12 @@ tile::Status vectors(const RotaryProblem& p, const RotaryBuffers& buffers, void*
     using T = decltype(element);
     const Grid grid = grid_of<T, layout.value>(p);
     const auto blocks = static_cast<unsigned>((grid.all + kThreads - 1) / kThreads);
-    return tile::launch(
-        rotary_vectors<T, layout.value>, "rotary_vectors", blocks, kThreads, 0, stream,
-        tile::heads_of<const T>(buffers.q, p.q), tile::heads_of<const T>(buffers.k, p.k),
-        tile::heads_of<T>(buffers.q_out, p.q_out), tile::heads_of<T>(buffers.k_out, p.k_out),
-        buffers.cos, buffers.sin, positions_of(p, buffers), grid.all, p.heads, p.kv_heads,
-        grid.units, grid.groups, grid.q_groups, p.rotary_dim / 2, sign_of(p.pass));
+    return tile::launch(rotary_vectors<T, layout.value>, "rotary_vectors", blocks, kThreads, 0,
+                        stream, heads_of<const T>(buffers.q, p.q),
+                        heads_of<const T>(buffers.k, p.k), heads_of<T>(buffers.q_out, p.q_out),
+                        heads_of<T>(buffers.k_out, p.k_out), buffers.cos, buffers.sin,
+                        positions_of(p, buffers), grid.all, p.heads, p.kv_heads, grid.units,
+                        grid.groups, grid.q_groups, p.rotary_dim / 2, sign_of(p.pass));
   });
 }
 

@@ -1,4 +1,4 @@
-// The positions as the kernels see them, and the rotation of a pair.
+// The positions as the kernels see them, numbers of the tables, and the rotation of a pair.
 #pragma once
 
 #include "rotary/rotary.hpp"
@@ -19,11 +19,12 @@ struct Positions {
     return position < count ? position : -1;
   }
 };
-template <class Problem, class Buffers>
-Positions positions_of(const Problem& p, const Buffers& buffers) {
-  return {buffers.positions, static_cast<int>(p.first_position),
-          static_cast<int>(p.table_positions), static_cast<int>(p.length)};
-}
+
+/// kCount numbers of a table, in one load or two.
+template <int kCount>
+struct alignas(kCount * sizeof(float) < 16 ? kCount * sizeof(float) : 16) Numbers {
+  float of[kCount];
+};
 
 // snippet-begin turn
 struct Pair {
@@ -35,8 +36,5 @@ __device__ __forceinline__ Pair rotate(Pair pair, float c, float s) {
   return {fmaf(pair.x, c, -pair.y * s), fmaf(pair.y, c, pair.x * s)};
 }
 // snippet-end turn
-
-/// The sign of the sines: the transpose rotates back.
-inline float sign_of(Pass pass) { return pass == Pass::forward ? 1.f : -1.f; }
 
 }  // namespace rope

@@ -7,12 +7,6 @@
 namespace rope {
 
 // snippet-begin unit
-/// kCount numbers of a table, in one load or two.
-template <int kCount>
-struct alignas(kCount * sizeof(float) < 16 ? kCount * sizeof(float) : 16) Numbers {
-  float of[kCount];
-};
-
 /// What a thread rotates of each of its heads. half_split: a chunk of x and one of y, which lies
 /// half a row further. interleaved: one chunk, with x and y side by side.
 template <class T, Layout kLayout>

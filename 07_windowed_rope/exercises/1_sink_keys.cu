@@ -14,6 +14,7 @@
 #include "exercises/exercises.hpp"
 #include "tile/basics.cuh"
 #include "tile/reduce.cuh"
+#include "windowed/kinds.hpp"
 
 namespace windowed_rope {
 namespace {
@@ -27,14 +28,14 @@ struct SinkWindow {
   int sinks;
 
   // TODO: Which keys are near now? Which keys of a tile can still be far? Are there any? Is a sink
-  // near to queries that do not see it? Window has is_near() and kinds(), Mask has any_sees(): the
-  // last two are not meant for a tile without keys.
+  // near to queries that do not see it? Window has is_near(), kinds.hpp has kinds_of(), Mask has
+  // any_sees(): the last two are not meant for a tile without keys.
   __device__ bool is_near(const Mask& mask, int query, int key) const {
     return window.is_near(mask, query, key);
   }
-  __device__ Window::Kinds kinds(const Mask& mask, int first_query, int queries, int first_key,
-                                 int keys) const {
-    return window.kinds(mask, first_query, queries, first_key, keys);
+  __device__ Kinds kinds(const Mask& mask, int first_query, int queries, int first_key,
+                         int keys) const {
+    return kinds_of(window, mask, first_query, queries, first_key, keys);
   }
 };
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "method/method.hpp"
-#include "windowed/windowed_rope.cuh"
+#include "windowed/launch.hpp"
 
 namespace windowed_rope::method {
 

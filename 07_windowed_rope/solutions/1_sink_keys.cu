@@ -14,6 +14,7 @@
 #include "exercises/exercises.hpp"
 #include "tile/basics.cuh"
 #include "tile/reduce.cuh"
+#include "windowed/kinds.hpp"
 
 namespace windowed_rope {
 namespace {
@@ -29,13 +30,13 @@ struct SinkWindow {
   __device__ bool is_near(const Mask& mask, int query, int key) const {
     return key < sinks || window.is_near(mask, query, key);
   }
-  __device__ Window::Kinds kinds(const Mask& mask, int first_query, int queries, int first_key,
-                                 int keys) const {
+  __device__ Kinds kinds(const Mask& mask, int first_query, int queries, int first_key,
+                         int keys) const {
     // After the last sink the tile is cut in two. Before the cut what is seen is near, from there
     // on the window decides. Either part may have no key.
     const int end = first_key + keys, cut = max(first_key, min(sinks, end));
-    Window::Kinds found{false, false};
-    if (cut < end) found = window.kinds(mask, first_query, queries, cut, end - cut);
+    Kinds found{false, false};
+    if (cut < end) found = kinds_of(window, mask, first_query, queries, cut, end - cut);
     if (cut > first_key && mask.any_sees(first_query, queries, first_key, cut - first_key)) {
       found.near = true;
     }

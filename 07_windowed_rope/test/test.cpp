@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "test_support.hpp"
+#include "windowed/kinds.hpp"
 
 namespace windowed_rope {
 namespace {
@@ -495,7 +496,7 @@ TEST_SUITE("chapter") {
                       far = far || part_of(i, j) == 0 || part_of(i, j) == 1;
                     }
                   }
-                  const Window::Kinds kinds = window.kinds(mask, query, 8, key, 4);
+                  const Kinds kinds = kinds_of(window, mask, query, 8, key, 4);
                   good = good && kinds.near == near && kinds.far == far;
                 }
               }

@@ -4,7 +4,8 @@
 // Limit: as in chapter 05, products element by element, and two matrices in memory.
 #include "tile/float_rows.cuh"
 #include "tile/ptx/exp2.cuh"
-#include "windowed/windowed_rope.cuh"
+#include "windowed/kinds.hpp"
+#include "windowed/launch.hpp"
 
 namespace windowed_rope {
 namespace {
@@ -53,8 +54,7 @@ __global__ void windowed_backward_scores_product(
     const float* matrix,    // [batch][heads][queries][keys]
     Heads<const T> factor,  // k1 or k2; of keys q1, q2 or dout
     Heads<T> gradient,      // dq1 or dq2; of keys dk1, dk2 or dv
-    BatchMasks masks, Window window, Window::Kinds kinds, int heads, int group, int dim,
-    float scale) {
+    BatchMasks masks, Window window, Kinds kinds, int heads, int group, int dim, float scale) {
   const auto work = kOfKeys ? work_of_block(heads / group, masks.keys)  // a tile is one key,
                             : work_of_block(heads, masks.queries);      // or one query
   const Mask mask = kOfKeys ? masks.of(work.batch).transposed() : masks.of(work.batch);
@@ -92,10 +92,9 @@ tile::Status scores(const AttentionBackward& p, void* stream) {
     const auto v = heads_of<const T>(p.v), dout = heads_of<const T>(p.dout);
     auto* weights = static_cast<float*>(p.workspace);
     float* dscores = weights + p.batch * p.heads * p.queries * p.keys;
-    const Window::Kinds near{true, false}, far{false, true}, both{true, true};
-    const auto product = [&](auto of_keys, Window::Kinds kinds, const float* matrix,
-                             Heads<const T> factor, const tile::TensorView& gradient,
-                             float scale) -> tile::Status {
+    const Kinds near{true, false}, far{false, true}, both{true, true};
+    const auto product = [&](auto of_keys, Kinds kinds, const float* matrix, Heads<const T> factor,
+                             const tile::TensorView& gradient, float scale) -> tile::Status {
       return tile::launch(windowed_backward_scores_product<of_keys, T>,
                           "windowed_backward_scores_product", of_keys ? keys : queries, kThreads, 0,
                           stream, matrix, factor, heads_of<T>(gradient), masks_of(p), window_of(p),

@@ -7,7 +7,8 @@
 // Limit: no warp multiplies while the block copies, every tile is masked element by element, and
 //        each factor from shared memory is used for 16 rows only.
 #include "tile/query_stage.cuh"
-#include "windowed/windowed_rope.cuh"
+#include "windowed/kinds.hpp"
+#include "windowed/launch.hpp"
 
 namespace windowed_rope {
 namespace {
@@ -68,7 +69,7 @@ __global__ void windowed_backward_mma_dkv(Heads<const T> q1,  // [batch][queries
     for (int head = work.head * group; head < (work.head + 1) * group; ++head) {
       const RowStats* of_head = stats_of_head(stats, {work.batch, head, 0}, heads, masks.queries);
       for (int query = 0; query < transposed.keys; query += kQueries) {
-        if (!Window::any_sees(transposed, block_key, kKeys, query, kQueries)) continue;
+        if (!any_sees(transposed, block_key, kKeys, query, kQueries)) continue;
         __syncthreads();  // all warps have read the previous queries
         q_tile.template copy<kThreads>(q.rows(work.batch, head, query), transposed.keys - query);
         dout_tile.template copy<kThreads>(dout.rows(work.batch, head, query),
@@ -135,7 +136,7 @@ __global__ void windowed_backward_mma_dq(Heads<const T> q1,    // [batch][querie
     q_tile.template copy<kThreads>(q.rows(work.batch, work.head, block_query),
                                    mask.queries - block_query);
     for (int key = 0; key < mask.keys; key += kKeys) {
-      if (!Window::any_sees(mask, block_query, kQueries, key, kKeys)) continue;
+      if (!any_sees(mask, block_query, kQueries, key, kKeys)) continue;
       __syncthreads();  // all warps have read the previous keys
       k_tile.template copy<kThreads>(k.rows(work.batch, kv_head, key), mask.keys - key);
       v_tile.template copy<kThreads>(v.rows(work.batch, kv_head, key), mask.keys - key);

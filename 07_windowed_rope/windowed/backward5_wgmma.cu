@@ -11,6 +11,7 @@
 #include "tile/host/key_blocks.hpp"
 #include "tile/ptx/compute_now.cuh"
 #include "windowed/key_parts.cuh"
+#include "windowed/launch.hpp"
 
 namespace windowed_rope {
 namespace {
@@ -161,12 +162,12 @@ tile::Status launch_parts(const AttentionBackward& p, void* stream) {
   using QueryBoxes = typename Block::QueryBoxes;
   using KeyBoxes = typename Block::KeyBoxes;
   Maps maps;
-  TILE_TRY(QueryBoxes::make_map("q", p.type, p.q, p.batch, p.heads, p.queries, &maps.q1));
-  TILE_TRY(KeyBoxes::make_map("k", p.type, p.k, p.batch, p.kv_heads, p.keys, &maps.k1));
-  TILE_TRY(QueryBoxes::make_map("q_far", p.type, p.q_far, p.batch, p.heads, p.queries, &maps.q2));
-  TILE_TRY(KeyBoxes::make_map("k_far", p.type, p.k_far, p.batch, p.kv_heads, p.keys, &maps.k2));
-  TILE_TRY(KeyBoxes::make_map("v", p.type, p.v, p.batch, p.kv_heads, p.keys, &maps.v));
-  TILE_TRY(QueryBoxes::make_map("dout", p.type, p.dout, p.batch, p.heads, p.queries, &maps.dout));
+  TILE_TRY(make_map<QueryBoxes>("q", p.type, p.q, p.batch, p.heads, p.queries, &maps.q1));
+  TILE_TRY(make_map<KeyBoxes>("k", p.type, p.k, p.batch, p.kv_heads, p.keys, &maps.k1));
+  TILE_TRY(make_map<QueryBoxes>("q_far", p.type, p.q_far, p.batch, p.heads, p.queries, &maps.q2));
+  TILE_TRY(make_map<KeyBoxes>("k_far", p.type, p.k_far, p.batch, p.kv_heads, p.keys, &maps.k2));
+  TILE_TRY(make_map<KeyBoxes>("v", p.type, p.v, p.batch, p.kv_heads, p.keys, &maps.v));
+  TILE_TRY(make_map<QueryBoxes>("dout", p.type, p.dout, p.batch, p.heads, p.queries, &maps.dout));
   unsigned blocks = 0;
   TILE_TRY(blocks_for_tiles(p, p.kv_heads, p.keys, Block::kKeys, &blocks));
   // Of an element of a head's queries: Q1, Q2, dO, and two sums.

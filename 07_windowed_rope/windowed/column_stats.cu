@@ -2,7 +2,7 @@
 // dQ1 and dQ2.
 #include "tile/column_stats.cuh"
 
-#include "windowed/windowed_rope.cuh"
+#include "windowed/launch.hpp"
 
 namespace windowed_rope {
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "tile/ptx/exp2.cuh"
-#include "windowed/windowed_rope.cuh"
+#include "windowed/launch.hpp"
 
 namespace windowed_rope {
 

@@ -4,7 +4,7 @@
 // Limit: the products are computed element by element, with a matrix of scores in memory.
 #include "tile/ptx/exp2.cuh"
 #include "tile/reduce.cuh"
-#include "windowed/windowed_rope.cuh"
+#include "windowed/launch.hpp"
 
 namespace windowed_rope {
 namespace {

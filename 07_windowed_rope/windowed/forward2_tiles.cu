@@ -7,6 +7,7 @@
 //        and each reads shared memory.
 #include "tile/float_rows.cuh"
 #include "windowed/distance_weight.cuh"
+#include "windowed/kinds.hpp"
 
 namespace windowed_rope {
 namespace {
@@ -45,7 +46,7 @@ __global__ void windowed_tiles(Heads<const T> q1,  // [batch][queries][heads][di
   for (int first_key = 0; first_key < mask.keys; first_key += kKeys) {
     const int keys_left = mask.keys - first_key;
     // snippet-begin kinds
-    const auto kinds = window.kinds(mask, block_query, kQueries, first_key, kKeys);
+    const auto kinds = kinds_of(window, mask, block_query, kQueries, first_key, kKeys);
     if (!kinds.near && !kinds.far) continue;
     float score[kWarpQueries], weight[kWarpQueries];
     for (float& each : score) each = -INFINITY;

@@ -6,7 +6,8 @@
 // Limit: no warp multiplies while the block copies, and every tile is masked element by element.
 #include "tile/row_softmax.cuh"
 #include "tile/shared_tile.cuh"
-#include "windowed/windowed_rope.cuh"
+#include "windowed/kinds.hpp"
+#include "windowed/launch.hpp"
 
 namespace windowed_rope {
 namespace {
@@ -69,7 +70,7 @@ __global__ void windowed_mma(Heads<const T> q1,  // [batch][queries][heads][kDim
   RowSoftmax<16> softmax(scale_log2);
   Accumulator<16, kDim> out;
   for (int key = 0; key < mask.keys; key += kKeys<kDim>) {
-    const auto kinds = window.kinds(mask, block_query, kQueries, key, kKeys<kDim>);
+    const auto kinds = kinds_of(window, mask, block_query, kQueries, key, kKeys<kDim>);
     if (!kinds.near && !kinds.far) continue;
     Accumulator<16, kKeys<kDim>> scores;
     v_tile.template copy<kThreads>(v.rows(work.batch, kv_head, key), mask.keys - key);

@@ -11,8 +11,8 @@
 //        between the parts.
 #include "tile/lazy_softmax.cuh"
 #include "tile/ptx/flag_once.cuh"
+#include "windowed/launch.hpp"
 #include "windowed/rotate_rows.cuh"
-#include "windowed/windowed_rope.cuh"
 
 namespace windowed_rope {
 namespace {

@@ -10,7 +10,7 @@
 #include "tile/ptx/async_proxy.cuh"
 #include "tile/ptx/warpgroup.cuh"
 #include "tile/ring.cuh"
-#include "windowed/windowed_rope.cuh"
+#include "windowed/launch.hpp"
 
 namespace windowed_rope {
 namespace {
@@ -189,11 +189,11 @@ tile::Status wgmma(const AttentionForward& p, void* stream) {
     using QueryBoxes = tile::HeadBoxes<T, Plan::kQueries, kDim>;
     using KeyBoxes = tile::HeadBoxes<T, kKeys, kDim>;
     tile::TensorMap q1, k1, q2, k2, v;
-    TILE_TRY(QueryBoxes::make_map("q", p.type, p.q, p.batch, p.heads, p.queries, &q1));
-    TILE_TRY(KeyBoxes::make_map("k", p.type, p.k, p.batch, p.kv_heads, p.keys, &k1));
-    TILE_TRY(QueryBoxes::make_map("q_far", p.type, p.q_far, p.batch, p.heads, p.queries, &q2));
-    TILE_TRY(KeyBoxes::make_map("k_far", p.type, p.k_far, p.batch, p.kv_heads, p.keys, &k2));
-    TILE_TRY(KeyBoxes::make_map("v", p.type, p.v, p.batch, p.kv_heads, p.keys, &v));
+    TILE_TRY(make_map<QueryBoxes>("q", p.type, p.q, p.batch, p.heads, p.queries, &q1));
+    TILE_TRY(make_map<KeyBoxes>("k", p.type, p.k, p.batch, p.kv_heads, p.keys, &k1));
+    TILE_TRY(make_map<QueryBoxes>("q_far", p.type, p.q_far, p.batch, p.heads, p.queries, &q2));
+    TILE_TRY(make_map<KeyBoxes>("k_far", p.type, p.k_far, p.batch, p.kv_heads, p.keys, &k2));
+    TILE_TRY(make_map<KeyBoxes>("v", p.type, p.v, p.batch, p.kv_heads, p.keys, &v));
     unsigned blocks = 0;
     TILE_TRY(blocks_for_tiles(p, p.heads, p.queries, Plan::kQueries, &blocks));
     return tile::launch(windowed_wgmma<T, kDim>, "windowed_wgmma", blocks, Plan::kThreads,

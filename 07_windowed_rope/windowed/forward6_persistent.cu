@@ -14,6 +14,7 @@
 #include "tile/lazy_softmax.cuh"
 #include "tile/ptx/async_proxy.cuh"
 #include "tile/ptx/warpgroup.cuh"
+#include "windowed/launch.hpp"
 #include "windowed/visits.cuh"
 
 namespace windowed_rope {
@@ -188,12 +189,12 @@ tile::Status persistent(const AttentionForward& p, void* stream) {
     using QueryBoxes = tile::HeadBoxes<T, Plan::kQueries, kDim>;
     using KeyBoxes = tile::HeadBoxes<T, Plan::kKeys, kDim>;
     ForwardMaps maps;
-    TILE_TRY(QueryBoxes::make_map("q", p.type, p.q, p.batch, p.heads, p.queries, &maps.q1));
-    TILE_TRY(KeyBoxes::make_map("k", p.type, p.k, p.batch, p.kv_heads, p.keys, &maps.k1));
-    TILE_TRY(QueryBoxes::make_map("q_far", p.type, p.q_far, p.batch, p.heads, p.queries, &maps.q2));
-    TILE_TRY(KeyBoxes::make_map("k_far", p.type, p.k_far, p.batch, p.kv_heads, p.keys, &maps.k2));
-    TILE_TRY(KeyBoxes::make_map("v", p.type, p.v, p.batch, p.kv_heads, p.keys, &maps.v));
-    TILE_TRY(QueryBoxes::make_map("o", p.type, p.o, p.batch, p.heads, p.queries, &maps.o));
+    TILE_TRY(make_map<QueryBoxes>("q", p.type, p.q, p.batch, p.heads, p.queries, &maps.q1));
+    TILE_TRY(make_map<KeyBoxes>("k", p.type, p.k, p.batch, p.kv_heads, p.keys, &maps.k1));
+    TILE_TRY(make_map<QueryBoxes>("q_far", p.type, p.q_far, p.batch, p.heads, p.queries, &maps.q2));
+    TILE_TRY(make_map<KeyBoxes>("k_far", p.type, p.k_far, p.batch, p.kv_heads, p.keys, &maps.k2));
+    TILE_TRY(make_map<KeyBoxes>("v", p.type, p.v, p.batch, p.kv_heads, p.keys, &maps.v));
+    TILE_TRY(make_map<QueryBoxes>("o", p.type, p.o, p.batch, p.heads, p.queries, &maps.o));
     QueryTiles tiles{};
     unsigned blocks = 0;
     TILE_TRY(tile::queue_of(p, Plan::kQueries, &tiles, &blocks));

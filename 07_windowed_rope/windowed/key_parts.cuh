@@ -2,7 +2,7 @@
 #pragma once
 
 #include "tile/key_block.cuh"
-#include "windowed/windowed_rope.cuh"
+#include "windowed/window.hpp"
 
 namespace windowed_rope {
 
@@ -31,7 +31,7 @@ __device__ int tiles_before(int end, const tile::KeyWork& work, const Window& wi
 template <class Block>
 __device__ __forceinline__ void load_parts(typename Block::Mail& mail, const Block& block,
                                            const Maps& maps, const tile::ColumnStats* stats,
-                                           const BatchMasks& masks, const Window& window,
+                                           const tile::BatchMasks& masks, const Window& window,
                                            const tile::KeyWork& work, int batch, int heads,
                                            int group) {
   using KeyBoxes = typename Block::KeyBoxes;
@@ -44,7 +44,8 @@ __device__ __forceinline__ void load_parts(typename Block::Mail& mail, const Blo
   load(maps.k2, block.keys(0));
   load(maps.k1, block.keys(1));
   load(maps.v, block.values());
-  const int rows = (masks.queries + kRowsOfTerms - 1) / kRowsOfTerms * kRowsOfTerms;  // of a head
+  const int rows = (masks.queries + tile::kRowsOfTerms - 1) / tile::kRowsOfTerms *
+                   tile::kRowsOfTerms;  // of a head
   // TMA clears what is past the tensor's end itself.
   const int length = work.mask.keys < masks.queries ? work.mask.keys : rows;
   int i = 0;

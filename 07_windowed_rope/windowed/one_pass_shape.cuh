@@ -3,7 +3,7 @@
 
 #include "tile/query_stage.cuh"
 #include "tile/stored_scores.cuh"
-#include "windowed/windowed_rope.cuh"
+#include "windowed/launch.hpp"
 
 namespace windowed_rope {
 

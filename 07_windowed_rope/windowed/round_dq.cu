@@ -1,7 +1,7 @@
 // Backward postprocess, after the steps that add to sums of dQ: these are scaled and rounded.
 #include "tile/round_dq.cuh"
 
-#include "windowed/windowed_rope.cuh"
+#include "windowed/launch.hpp"
 
 namespace windowed_rope {
 

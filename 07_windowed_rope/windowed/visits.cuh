@@ -2,8 +2,8 @@
 #pragma once
 
 #include "tile/head_boxes.cuh"
-#include "tile/query_queue.cuh"
-#include "windowed/windowed_rope.cuh"
+#include "tile/ring.cuh"
+#include "windowed/window.hpp"
 
 namespace windowed_rope {
 
@@ -12,9 +12,9 @@ namespace windowed_rope {
 /// part, for a consumer that has kRows of these queries, from first_row on.
 template <int kQueries, int kRows, int kKeys>
 struct Visits {
-  const BatchMasks& masks;
+  const tile::BatchMasks& masks;
   const Window& window;
-  const BlockWork& work;
+  const tile::BlockWork& work;
   int first_row;
   int part = -1, tile = 0;
   // Of the part: its mask, and the tiles that the block's and the consumer's queries visit.
@@ -83,8 +83,9 @@ struct Mail {
 template <class Plan, class QueryBoxes, class KeyBoxes>
 __device__ __forceinline__ void load_tiles(Mail<Plan>& mail, tile::ptx::SharedAddress queries,
                                            tile::ptx::SharedAddress stages, const ForwardMaps& maps,
-                                           const tile::QueryTiles& tiles, const BatchMasks& masks,
-                                           const Window& window, int group, unsigned* taken) {
+                                           const tile::QueryTiles& tiles,
+                                           const tile::BatchMasks& masks, const Window& window,
+                                           int group, unsigned* taken) {
   using namespace tile::ptx;
   constexpr int kNoTile = -1;
   tile::RingPlace<Plan::kStages> place;
@@ -93,7 +94,7 @@ __device__ __forceinline__ void load_tiles(Mail<Plan>& mail, tile::ptx::SharedAd
     mail.work_at[n % 2] = at;
     mbarrier_arrive(&mail.work_full[n % 2]);
     if (at >= tiles.all) return;  // which tells all to end
-    const BlockWork work = tiles.work(at);
+    const tile::BlockWork work = tiles.work(at);
     const int first_query = work.tile * Plan::kQueries, kv_head = work.head / group;
     const Mask entry = masks.of(work.batch);
     // With the keys come so many bytes more. Returns where they come.
@@ -145,7 +146,7 @@ __device__ __forceinline__ void store_tiles(Mail<Plan>& mail, tile::ptx::SharedA
     mbarrier_wait(&mail.outputs_full[n % 2], n / 2 % 2);
     const unsigned at = mail.work_at[n % 2];
     if (at >= tiles.all) return;
-    const BlockWork work = tiles.work(at);
+    const tile::BlockWork work = tiles.work(at);
     QueryBoxes::store(o_map, work.tile * Plan::kQueries, work.head, work.batch, outputs);
     bulk_commit();
     bulk_wait_read<0>();  // then the next Q1 may come there

@@ -32,28 +32,6 @@ struct Window {
   }
   // snippet-end parts
 
-  /// Mask::any_sees() of a part, which may show nothing, or begin after the last key.
-  __host__ __device__ static constexpr bool any_sees(const Mask& part, int first_query, int queries,
-                                                     int first_key, int keys) {
-    return part.left + part.right >= 0 &&
-           part.any_sees(first_query, queries, first_key, less(keys, part.keys - first_key));
-  }
-
-  // snippet-begin kinds
-  /// Which kinds of keys a tile has, for the queries from first_query on and the keys from
-  /// first_key on. A tile with both kinds is mixed.
-  struct Kinds {
-    bool near, far;
-  };
-  __host__ __device__ constexpr Kinds kinds(const Mask& mask, int first_query, int queries,
-                                            int first_key, int keys) const {
-    const auto any = [&](int of_part) {
-      return any_sees(part(mask, of_part), first_query, queries, first_key, keys);
-    };
-    return {any(2), any(0) || any(1)};
-  }
-  // snippet-end kinds
-
  private:
   __host__ __device__ static constexpr int less(int a, int b) { return a < b ? a : b; }
 };

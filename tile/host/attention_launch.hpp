@@ -1,5 +1,5 @@
-// What a launcher of attention makes of a call for its kernels: heads and masks; and whether the
-// card has the shared memory that they need.
+// What a launcher of attention makes of a call for its kernels: heads, masks and blocks; and
+// whether the card has the shared memory that they need.
 #pragma once
 
 #include "tile/heads.cuh"
@@ -15,6 +15,26 @@ namespace tile {
 template <class T>
 Heads<T> heads_of(const TensorView& x) {
   return {static_cast<T*>(x.data), x.stride};
+}
+
+/// How many tiles of `tile` rows there are.
+inline int tiles_of(std::int64_t rows, int tile) {
+  return static_cast<int>((rows + tile - 1) / tile);
+}
+
+/// Heads of q to one of k and v.
+template <class Problem>
+int group_of(const Problem& p) {
+  return static_cast<int>(p.heads / p.kv_heads);
+}
+
+/// A block for each tile of `tile` rows of each head.
+template <class Problem>
+Status blocks_for_tiles(const Problem& p, std::int64_t heads, std::int64_t rows, int tile,
+                        unsigned* blocks) {
+  std::int64_t count = 0;
+  if (__builtin_mul_overflow(p.batch * heads, tiles_of(rows, tile), &count)) count = INT64_MAX;
+  return blocks_for("batch, heads and lengths", count, 1, blocks);
 }
 
 /// Whether a block of the card can have so much shared memory. It grows with the head dimension.

@@ -1,4 +1,4 @@
-// Whether TMA takes the tensors of a call of attention.
+// The tensors of a call of attention as TMA sees them, and whether it takes them.
 #pragma once
 
 #include <tuple>
@@ -7,6 +7,28 @@
 #include "tile/host/attention_launch.hpp"
 
 namespace tile {
+
+/// The rows of [batch][rows][heads][columns] elements, in boxes of HeadBoxes.
+template <class Boxes>
+BoxedTensor boxed_heads(DType type, const TensorView& x, std::int64_t batch, std::int64_t heads,
+                        std::int64_t rows) {
+  // The stride of an axis with one element is never used, but TMA checks it.
+  const auto of = [](std::int64_t extent, std::int64_t stride) {
+    return extent > 1 ? stride : Boxes::kBoxCols;
+  };
+  return {.type = type,
+          .data = x.data,
+          .rank = 4,
+          .extents = {Boxes::kCols, rows, heads, batch},
+          .strides = {of(rows, x.stride.row), of(heads, x.stride.head), of(batch, x.stride.batch)},
+          .box = {Boxes::kBoxCols, Boxes::kRows, 1, 1},
+          .swizzle_bytes = 128};
+}
+template <class Boxes>
+Status make_map(const char* name, DType type, const TensorView& x, std::int64_t batch,
+                std::int64_t heads, std::int64_t rows, TensorMap* map) {
+  return make_tensor_map(name, boxed_heads<Boxes>(type, x, batch, heads, rows), map);
+}
 
 /// Whether TMA takes the rows of all that is read, with a second pair or without, and of o if it
 /// stores them.
@@ -21,7 +43,7 @@ inline Status check_boxes(const AttentionForward& p, bool has_far, bool stores =
     const bool is_unused = (!has_far && (x == &p.q_far || x == &p.k_far)) || (!stores && x == &p.o);
     if (is_unused || rows == 0) continue;
     const DType type = x == &p.o ? output_type(p) : p.type;
-    TILE_TRY(check_tensor_map(name, Boxes::boxed(type, x->data, p.batch, heads, rows, x->stride)));
+    TILE_TRY(check_tensor_map(name, boxed_heads<Boxes>(type, *x, p.batch, heads, rows)));
   }
   return {};
 }

@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "tile/host/dq_sums.hpp"
+#include "tile/host/head_boxes.hpp"
 #include "tile/key_blocks.cuh"
 
 namespace tile {
@@ -21,8 +22,7 @@ inline Status check_tensor_maps(const AttentionBackward& p, bool has_far = false
                                              {"q_far", &p.q_far, p.heads, p.queries},
                                              {"k_far", &p.k_far, p.kv_heads, p.keys}}) {
     if (!has_far && (x == &p.q_far || x == &p.k_far)) continue;
-    TILE_TRY(
-        check_tensor_map(name, Boxes::boxed(p.type, x->data, p.batch, heads, rows, x->stride)));
+    TILE_TRY(check_tensor_map(name, boxed_heads<Boxes>(p.type, *x, p.batch, heads, rows)));
   }
   return {};
 }
@@ -60,10 +60,10 @@ Status launch_key_blocks(const AttentionBackward& p, Kernel* kernel, LaunchName 
   using QueryBoxes = typename Block::QueryBoxes;
   using KeyBoxes = typename Block::KeyBoxes;
   TensorMap q, k, v, dout;
-  TILE_TRY(QueryBoxes::make_map("q", p.type, p.q, p.batch, p.heads, p.queries, &q));
-  TILE_TRY(KeyBoxes::make_map("k", p.type, p.k, p.batch, p.kv_heads, p.keys, &k));
-  TILE_TRY(KeyBoxes::make_map("v", p.type, p.v, p.batch, p.kv_heads, p.keys, &v));
-  TILE_TRY(QueryBoxes::make_map("dout", p.type, p.dout, p.batch, p.heads, p.queries, &dout));
+  TILE_TRY(make_map<QueryBoxes>("q", p.type, p.q, p.batch, p.heads, p.queries, &q));
+  TILE_TRY(make_map<KeyBoxes>("k", p.type, p.k, p.batch, p.kv_heads, p.keys, &k));
+  TILE_TRY(make_map<KeyBoxes>("v", p.type, p.v, p.batch, p.kv_heads, p.keys, &v));
+  TILE_TRY(make_map<QueryBoxes>("dout", p.type, p.dout, p.batch, p.heads, p.queries, &dout));
   unsigned blocks = 0;
   TILE_TRY(blocks_for_tiles(p, p.kv_heads, p.keys, Block::kKeys, &blocks));
   return launch(kernel, name, blocks, Block::kThreads, Block::kBytes, stream, q, k, v, dout,

@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "tile/host/head_boxes.hpp"
-#include "tile/query_queue.cuh"
 
 namespace tile {
 

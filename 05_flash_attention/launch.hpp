@@ -1,4 +1,4 @@
-// What the kernels and their launchers share.
+// What the launchers share, and the names of tile/ that this chapter uses.
 #pragma once
 
 #include "flash_attention.hpp"

@@ -1,4 +1,4 @@
-// Masks and windows as the kernels see them, and what the launchers share.
+// What the launchers share, and the names of tile/ that this chapter uses.
 #pragma once
 
 #include <algorithm>

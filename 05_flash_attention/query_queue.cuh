@@ -1,54 +1,42 @@
-// What persistent blocks of attention share: the tiles of queries that they take from a queue, what
-// the warps of a block tell each other, and the threads that load and store.
+// What persistent blocks of attention share, which take tiles of queries from a queue: what the
+// warps of a block tell each other, and the threads that load and store.
 #pragma once
 
-#include "tile/heads.cuh"
+#include "launch.hpp"
 #include "tile/ptx/tma.cuh"
 #include "tile/ring.cuh"
 
-namespace tile {
-
-/// Of all heads: tiles of queries, numbered so that the ones with the most keys come first.
-struct QueryTiles {
-  int batch, heads, of_head;
-  unsigned all, together;  // tiles; and heads, whose tiles are taken in turn
-
-  __device__ BlockWork work(unsigned at) const {
-    const BlockWork work = longest_first(at, together, batch, heads, of_head);
-    return {work.batch, work.head, of_head - 1 - work.tile};  // the last queries see the most keys
-  }
-};
+namespace flash_attention {
 
 /// What the warps of a block tell each other.
 template <class Plan>
 struct Mailbox {
-  ptx::Mbarrier queries_full[Plan::kQueryStages], queries_empty[Plan::kQueryStages];
-  ptx::Mbarrier outputs_full[Plan::kQueryStages];
-  ptx::Mbarrier full[Plan::kStages], empty[Plan::kStages];
+  tile::ptx::Mbarrier queries_full[Plan::kQueryStages], queries_empty[Plan::kQueryStages];
+  tile::ptx::Mbarrier outputs_full[Plan::kQueryStages];
+  tile::ptx::Mbarrier full[Plan::kStages], empty[Plan::kStages];
   unsigned work_at[Plan::kQueryStages];  // the number of the queries' tile
 
   /// By one thread, before a barrier of all. So many threads say that queries' rows are free: the
   /// one that stores, or one of each warp that reads them.
   __device__ void init(unsigned readers = 1) {
-    init_ring(queries_full, queries_empty, readers);
-    for (ptx::Mbarrier& output_full : outputs_full) {
-      ptx::mbarrier_init(&output_full, Plan::kConsumers * 4);
+    tile::init_ring(queries_full, queries_empty, readers);
+    for (tile::ptx::Mbarrier& output_full : outputs_full) {
+      tile::ptx::mbarrier_init(&output_full, Plan::kConsumers * 4);
     }
-    init_ring(full, empty, Plan::kConsumers);  // a thread of each
+    tile::init_ring(full, empty, Plan::kConsumers);  // a thread of each
   }
 };
 
 // snippet-begin load
 /// One thread loads: the queries of a tile, and the keys and values that they see.
 template <class Plan, class QueryBoxes, class KeyBoxes>
-__device__ __forceinline__ void load_tiles(Mailbox<Plan>& mail, ptx::SharedAddress queries,
-                                           ptx::SharedAddress stages, const TensorMap& q_map,
-                                           const TensorMap& k_map, const TensorMap& v_map,
-                                           const QueryTiles& tiles, const BatchMasks& masks,
-                                           int group, unsigned* taken) {
-  using namespace ptx;
-  RingPlace<Plan::kStages> place;
-  RingPlace<Plan::kQueryStages> tile_place;
+__device__ __forceinline__ void load_tiles(
+    Mailbox<Plan>& mail, tile::ptx::SharedAddress queries, tile::ptx::SharedAddress stages,
+    const tile::TensorMap& q_map, const tile::TensorMap& k_map, const tile::TensorMap& v_map,
+    const tile::QueryTiles& tiles, const BatchMasks& masks, int group, unsigned* taken) {
+  using namespace tile::ptx;
+  tile::RingPlace<Plan::kStages> place;
+  tile::RingPlace<Plan::kQueryStages> tile_place;
   for (unsigned at = blockIdx.x, next = 0;; at = next, tile_place.advance()) {
     const int i = tile_place.stage;
     mbarrier_wait(&mail.queries_empty[i], tile_place.parity ^ 1);
@@ -60,7 +48,7 @@ __device__ __forceinline__ void load_tiles(Mailbox<Plan>& mail, ptx::SharedAddre
     mbarrier_arrive_expect(&mail.queries_full[i], QueryBoxes::kBytes);
     QueryBoxes::load(queries + i * QueryBoxes::kBytes, q_map, first_query, work.head, work.batch,
                      &mail.queries_full[i]);
-    const auto copy = [&](const TensorMap& map, int tile) {
+    const auto copy = [&](const tile::TensorMap& map, int tile) {
       const int stage = place.stage;
       mbarrier_wait(&mail.empty[stage], place.parity ^ 1);
       mbarrier_arrive_expect(&mail.full[stage], KeyBoxes::kBytes);
@@ -81,11 +69,11 @@ __device__ __forceinline__ void load_tiles(Mailbox<Plan>& mail, ptx::SharedAddre
 /// One thread stores: the output of a tile, which lies where its queries were, the first of
 /// stage_bytes bytes.
 template <class Plan, class QueryBoxes>
-__device__ __forceinline__ void store_tiles(Mailbox<Plan>& mail, ptx::SharedAddress queries,
-                                            int stage_bytes, const TensorMap& o_map,
-                                            const QueryTiles& tiles) {
-  using namespace ptx;
-  for (RingPlace<Plan::kQueryStages> tile_place;; tile_place.advance()) {
+__device__ __forceinline__ void store_tiles(Mailbox<Plan>& mail, tile::ptx::SharedAddress queries,
+                                            int stage_bytes, const tile::TensorMap& o_map,
+                                            const tile::QueryTiles& tiles) {
+  using namespace tile::ptx;
+  for (tile::RingPlace<Plan::kQueryStages> tile_place;; tile_place.advance()) {
     const int i = tile_place.stage;
     mbarrier_wait(&mail.queries_full[i], tile_place.parity);
     const unsigned at = mail.work_at[i];
@@ -101,4 +89,4 @@ __device__ __forceinline__ void store_tiles(Mailbox<Plan>& mail, ptx::SharedAddr
 }
 // snippet-end store
 
-}  // namespace tile
+}  // namespace flash_attention
