@@ -55,7 +55,9 @@ __device__ void finish(float (&sums)[kSums], const Output<T>& c, const T* bias,
 #pragma unroll
     for (int i = 0; i < kSums; ++i) {
       const int x = tile::ptx::element_of_wgmma(0, i).col;
-      if (x < first.cols_left) sums[i] += static_cast<float>(bias[first.col + x]);
+      if (i % 4 >= 2 || x >= first.cols_left) continue;  // sums i and i + 2 are of one column
+      const auto add = static_cast<float>(bias[first.col + x]);
+      sums[i] += add, sums[i + 2] += add;
     }
   }
   if (activation == Activation::relu) {

@@ -32,7 +32,7 @@ __device__ std::uint32_t load_rounded(const tile::Vector<float>* tile, int x, in
 }
 
 template <bool kAAlongK, bool kBAlongK, bool kWhole>
-__global__ void __launch_bounds__(kTensorThreads)
+__global__ void __launch_bounds__(kTensorThreads, 2)
     matmul_tf32(Operand<float> a,       // [m][k]
                 Operand<float> b,       // [k][n]
                 Output<float, true> c,  // [m][n]

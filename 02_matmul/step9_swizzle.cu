@@ -11,7 +11,7 @@ namespace matmul {
 namespace {
 
 template <class T, bool kAAlongK, bool kBAlongK>
-__global__ void __launch_bounds__(kTensorThreads)
+__global__ void __launch_bounds__(kTensorThreads, 2)
     matmul_swizzle(Operand<T> a,       // [m][k]
                    Operand<T> b,       // [k][n]
                    Output<T, true> c,  // [m][n]

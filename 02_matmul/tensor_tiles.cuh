@@ -253,9 +253,9 @@ struct WarpSums {
 
   /// Turns each sum into the new value of its element of C, by alpha, beta and the old value. The
   /// warp's part of C begins at (row0, col0).
-  template <class T>
-  __device__ void scale(const Output<T>& c, std::int64_t row0, std::int64_t col0, std::int64_t m,
-                        std::int64_t n) {
+  template <class T, bool kFused>
+  __device__ void scale(const Output<T, kFused>& c, std::int64_t row0, std::int64_t col0,
+                        std::int64_t m, std::int64_t n) {
 #pragma unroll
     for (int i = 0; i < kM; ++i) {
 #pragma unroll
@@ -270,9 +270,9 @@ struct WarpSums {
   }
 
   /// Does the same and stores, element by element.
-  template <class T, bool kFused>
-  __device__ void store(const Output<T, kFused>& c, std::int64_t row0, std::int64_t col0,
-                        std::int64_t m, std::int64_t n) {
+  template <class T>
+  __device__ void store(const Output<T>& c, std::int64_t row0, std::int64_t col0, std::int64_t m,
+                        std::int64_t n) {
 #pragma unroll
     for (int i = 0; i < kM; ++i) {
 #pragma unroll
@@ -284,6 +284,31 @@ struct WarpSums {
         }
       }
     }
+  }
+
+  /// The same with bias and activation, each in a loop of its own, as in step 13. All of it at each
+  /// of 64 elements would be 8,000 instructions, and half of a minute for nvcc.
+  template <class T>
+  __device__ void store(const Output<T, true>& c, std::int64_t row0, std::int64_t col0,
+                        std::int64_t m, std::int64_t n) {
+    if (c.alpha != 1 || c.beta != 0) scale(c, row0, col0, m, n);
+    if (c.bias) {
+#pragma unroll
+      for (int j = 0; j < kN * 2; ++j) {
+        const std::int64_t x = col0 + col(j);
+        const float add = x < n ? static_cast<float>(c.bias[x]) : 0.f;
+#pragma unroll
+        for (int i = 0; i < kM * 2; ++i) at(i, j) += add;
+      }
+    }
+    if (c.activation == Activation::relu) {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) (*this)[i] = activate(Activation::relu, (*this)[i]);
+    } else if (c.activation == Activation::gelu) {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) (*this)[i] = activate(Activation::gelu, (*this)[i]);
+    }
+    store(Output<T>{c.data, c.ld, 1, 0}, row0, col0, m, n);
   }
 };
 

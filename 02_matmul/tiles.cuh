@@ -257,9 +257,13 @@ struct SumsOf {
     }
     if constexpr (!kFused) return;
     if (c.bias) {
-      for_each([&](float& x, int, int col) {
-        if (col < cols) x += c.bias[first_col + col];
-      });
+#pragma unroll
+      for (int j = 0; j < kCols; ++j) {
+        const int col = ThreadPosition::col_of(j);
+        const float add = col < cols ? c.bias[first_col + col] : 0.f;
+#pragma unroll
+        for (int i = 0; i < kRows; ++i) sum[i][j] += add;
+      }
     }
     if (c.activation == Activation::relu) {
       for_each([](float& x, int, int) { x = activate(Activation::relu, x); });

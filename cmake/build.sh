@@ -176,6 +176,25 @@ plan_build() { # FOLDER TARGET…; sets `files` and `estimate`
   estimate=$(estimate_build "$folder" "$log")
 }
 
+# Adds a target `in_order` to the plan: these targets, each as early as the ones before allow. Since
+# 1.12 Ninja begins with what the longest chain of commands waits for. By that all objects of all
+# targets would come first, and the programs last. So commands that do nothing follow each target,
+# more than there are from a source to its program, and those of the next target follow these.
+in_order() { # FOLDER TARGET…
+  local plan=$1/plan.ninja target i last=''
+  shift
+  {
+    printf 'rule nothing\n  command = :\n'
+    for target; do
+      for i in 1 2 3 4 5 6 7 8; do
+        echo "build after_$target.$i: nothing $target $last"
+        last=after_$target.$i
+      done
+    done
+    echo "build in_order: phony $last"
+  } >>"$plan"
+}
+
 # Starts to build what plan_build() has planned, each set of targets after the one before, a set
 # being words of one argument.
 start_build() { # FOLDER TEXT TARGETS…

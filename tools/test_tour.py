@@ -403,6 +403,14 @@ class Waiting(unittest.TestCase):
         self.assertEqual(lines[-1], "Begin: 01_vector_add/README.md, then ./tour exercise --watch")
         building = [i for i, line in enumerate(lines) if line.startswith("Building: ")]
         self.assertLess(lines.index(shown[0]), building[-1])
+        # A chapter's program is linked before the last chapters are compiled, whichever Ninja it is.
+        log = [line.split("\t") for line in
+               (self.root / "build/cpu/.ninja_log").read_text(encoding="utf-8").splitlines()[1:]]
+        place = {line[3]: i for i, line in enumerate(log)}  # they stand in the order of their ends
+        last = max(i for output, i in place.items()
+                   if output.startswith(chapters[-1]) and output.endswith(".o"))
+        for name in chapters[1:-2]:
+            self.assertLess(place[f"{name}/{name}"], last, name)
 
     def test_only_what_is_asked_for_is_built(self):
         for command in (("./tour", "run", "01", "1", "--check"), ("./tour", "exercise", "01.1"),
