@@ -20,8 +20,8 @@ namespace {
 
 /// Warps for the exchange, each for every third row: a row's takes as long as two rows.
 constexpr int kCouriers = 3;
-// When a courier has the moments of row i, rows from i - kAhead on are not yet written. The others
-// of the ring are on their way, one for each courier.
+// When all warps have added up row i, they have written the row kAhead + 1 before it. In its stage
+// row i + kCouriers finds its place.
 static_assert(kStages == kAhead + 1 + kCouriers);
 constexpr int kThreads = PersistentPlan::kThreads, kAllThreads = kThreads + kCouriers * tile::kWarp;
 static_assert(kAllThreads <= 640);  // of 96 registers each
@@ -42,6 +42,7 @@ __device__ __forceinline__ void compute(const SharedRows<T>& p, int count, const
       tile::ptx::mbarrier_wait(&board.full[stage], next / kStages & 1);
       const uint4* part = parts + stage * p.room;
       const Moments mine = add_up<T, kChunks>(part, thread, last < board.count[stage], p.centred);
+      __syncwarp();  // all lanes have read the part that was written last
       if (lane == 0) {
         board.of_warp[ring][thread / tile::kWarp] = mine;
         tile::ptx::mbarrier_arrive(&board.summed[ring]);
@@ -81,8 +82,6 @@ __device__ __forceinline__ void compute(const SharedRows<T>& p, int count, const
       }
       Chunk::from_floats(value).store(y + chunk * kWidth);
     }
-    __syncwarp();  // all lanes have read the part
-    if (lane == 0) tile::ptx::mbarrier_arrive(&board.empty[stage]);
   }
 }
 
@@ -123,8 +122,6 @@ __device__ __forceinline__ void carry(const SharedRows<T>& p, int begin, int cou
     if (lane == 0) {
       send(mail, first_x, seen, tag);
       if (next >= 2 * kCouriers && next < count) {
-        // All warps have written the row that was in this stage a round before.
-        tile::ptx::mbarrier_wait(&board.empty[next % kStages], (next / kStages + 1) & 1);
         load_part(p, next, next_row, next_part, parts, board);
       }
     }

@@ -74,7 +74,7 @@ struct alignas(16) RowMoments {
 /// What the warps of a block tell each other. In shared memory.
 template <class T>
 struct Board {
-  tile::ptx::Mbarrier full[kStages], empty[kStages];
+  tile::ptx::Mbarrier full[kStages];
   T* y[kStages];                     // where the results of a part go
   int col[kStages], count[kStages];  // its first column, and its chunks
   tile::ptx::Mbarrier summed[kRing], merged[kRing];
@@ -86,14 +86,9 @@ static_assert(sizeof(Board<float>) <= PersistentPlan::kStaticBytes);
 /// By one thread, before a barrier of the block.
 template <class T>
 __device__ __forceinline__ void init(Board<T>& board) {
-  for (int stage = 0; stage < kStages; ++stage) {
-    tile::ptx::mbarrier_init(&board.full[stage], 1);
-    tile::ptx::mbarrier_init(&board.empty[stage], kWarps);
-  }
-  for (int ring = 0; ring < kRing; ++ring) {
-    tile::ptx::mbarrier_init(&board.summed[ring], kWarps);
-    tile::ptx::mbarrier_init(&board.merged[ring], 1);
-  }
+  for (auto& full : board.full) tile::ptx::mbarrier_init(&full, 1);
+  for (auto& summed : board.summed) tile::ptx::mbarrier_init(&summed, kWarps);
+  for (auto& merged : board.merged) tile::ptx::mbarrier_init(&merged, 1);
 }
 
 /// One thread starts to load a part of this row, number i of the block's rows.
@@ -132,19 +127,19 @@ __device__ __forceinline__ Moments receive(Message* from,  // [blocks]
                                            int blocks, unsigned tag, int lane, float* origin) {
   constexpr int kOfLane = PersistentPlan::kMaxBlocks / tile::kWarp;
   float2 mean[kOfLane], moments[kOfLane];
-  bool all_came;
-  do {  // all messages are on their way at one time
-    tile::ptx::pause_polling();
-    all_came = true;
+  while (true) {
+    bool all_came = true;
 #pragma unroll
-    for (int j = 0; j < kOfLane; ++j) {
+    for (int j = 0; j < kOfLane; ++j) {  // all of them are on their way at one time
       const int block = lane + j * tile::kWarp;
       mean[j] = moments[j] = make_float2(0, 0);
       if (block >= blocks) continue;
       all_came &= tile::ptx::load_tagged(&from[block].mean, tag, &mean[j]);
       all_came &= tile::ptx::load_tagged(&from[block].moments, tag, &moments[j]);
     }
-  } while (!__all_sync(tile::kAllLanes, all_came));
+    if (__all_sync(tile::kAllLanes, all_came)) break;
+    tile::ptx::pause_polling();
+  }
   *origin = __shfl_sync(tile::kAllLanes, mean[0].x, 0);
   Moments seen{moments[0].y, mean[0].x - *origin + mean[0].y, moments[0].x};
   if (lane >= blocks) seen = {0, 0, 0};

@@ -397,10 +397,10 @@ TEST_CASE("the workspace of layernorm: its size, and what is refused") {
 }
 
 TEST_CASE("the workspace of layernorm forward: only for rows that are shared by the card") {
-  auto args = sized<tile_layernorm_args>(TILE_FP16, 2, 40'001);
+  auto args = sized<tile_layernorm_args>(TILE_FP16, 2, 40'000'001);
   std::int64_t bytes = -1;
   check_ok(tile_layernorm_workspace_bytes(&args, &bytes));
-  CHECK(bytes == layernorm::split_bytes(layernorm::ForwardProblem{DType::fp16, 2, 40'001}));
+  CHECK(bytes == layernorm::split_bytes(layernorm::ForwardProblem{DType::fp16, 2, 40'000'001}));
   args.cols = 70;
   check_ok(tile_layernorm_workspace_bytes(&args, &bytes));
   CHECK(bytes == 0);
