@@ -166,8 +166,8 @@ __global__ void __launch_bounds__(kAllThreads, 1) layernorm_persistent(SharedRow
 
 tile::Status takes_persistent(const ForwardProblem& p, const ForwardBuffers& b,
                               const tile::Device& device) {
-  if (is_read_once(p, b) || ends_plan(p).chunks > 0) {
-    return tile::unsupported("cols", std::to_string(p.cols) + " are held by a block or a cluster");
+  if (ends_plan(p).chunks > 0) {
+    return tile::unsupported("cols", std::to_string(p.cols) + " are held by a block");
   }
   TILE_TRY(tile::check_alike(p.type, b.x, p.ldx, "y", b.y, "ldy", p.ldy));
   if (persistent_plan(p, device).blocks > 0) return {};

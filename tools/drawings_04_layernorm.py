@@ -450,7 +450,7 @@ def ring(root):
             canvas.rect(x + 3, top + row * high, wide - 6, high - 5, pale, colour)
             canvas.text(x + wide / 2, top + row * high + 17, name, 12, INK, "middle")
     for turn in range(turns):
-        canvas.text(left + (turn + 0.5) * wide, top - 12, f"while row {turn} is written", 12, GREY,
+        canvas.text(left + (turn + 0.5) * wide, top - 12, f"row {turn} is written", 12, GREY,
                     "middle")
     y = top + (rows + 1) * high + 22
     for i, line in enumerate((f"Most warps add up a row, and then write the one {ahead} rows before "

@@ -415,6 +415,7 @@ TEST_SUITE("chapter") {
                               {"persistent", "split", bf16, 32'785, 0, 1},
                               {"persistent", "cluster", fp32, 32'772, 0, 0},
                               {"persistent", "persistent", fp32, 32'777, 0, 0},
+                              {"persistent", "persistent", bf16, 32'792, 0, 0},
                           });
     check(kBackwardLadder, {
                                {"persistent", "persistent", fp32, 8192, 0, 0},
