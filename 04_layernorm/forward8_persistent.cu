@@ -1,7 +1,6 @@
 // Forward, step 8: persistent blocks, each with its columns.
-// Idea: of a long row gamma and beta are as many bytes as x and y. A block that has the same
-// columns
-//       row after row reads its part of gamma and beta once, and keeps it in registers.
+// Idea: gamma and beta of a long row are as many bytes as x and y. A block that has the same
+//       columns row after row reads its part of gamma and beta once, and keeps it in registers.
 // Change: from step 7, as many blocks as the card holds, a few to a row, with a ring of parts of
 //         rows in shared memory. Blocks tell each other the moments of their parts through global
 //         memory (row_parts.cuh). That takes some two microseconds, so they do it three rows before

@@ -104,7 +104,7 @@ __device__ __forceinline__ void load_part(const SharedRows<T>& p, int i, int row
 }
 
 /// The moments of what all lanes have found, by three sums: their mean, and how far each lane's
-/// mean lies from it. Merged pair by pair they would take three times as many instructions.
+/// mean lies from it. Merged pair by pair, they would take divisions in each of five rounds.
 __device__ __forceinline__ Moments merge_lanes(Moments mine) {
   const float count = tile::reduce_lanes(mine.count, tile::Add{});
   const float mean = tile::reduce_lanes(mine.count * mine.mean, tile::Add{}) / count;

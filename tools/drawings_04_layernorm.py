@@ -432,8 +432,8 @@ def ring(root):
                    for file in ("row_parts.cuh", "forward8_persistent.cu"))
     ahead, couriers = (int(re.search(rf"\b{name} = (\d+)", text)[1])
                        for name in ("kAhead", "kCouriers"))
-    rows, turns = 9, 5
-    canvas = Canvas(800, 468, "Forward, step 8: the ring of a block's parts of rows")
+    rows, turns = 10, 5
+    canvas = Canvas(800, 498, "Forward, step 8: the ring of a block's parts of rows")
     left, top, wide, high = 96, 98, 138, 30
     canvas.text(20, 30, f"A block's parts of rows: {ahead + 1 + couriers} stages of shared memory",
                 14, bold=True)
