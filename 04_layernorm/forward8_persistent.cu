@@ -22,7 +22,7 @@ constexpr int kCouriers = 3;
 // When all warps have added up row i, they have written the row kAhead + 1 before it. In its stage
 // row i + kCouriers finds its place.
 static_assert(kStages == kAhead + 1 + kCouriers);
-constexpr int kThreads = PersistentPlan::kThreads, kAllThreads = kThreads + kCouriers * tile::kWarp;
+constexpr int kThreads = kForwardParts.threads, kAllThreads = kThreads + kCouriers * tile::kWarp;
 static_assert(kAllThreads <= 640);  // of 96 registers each
 
 /// Warps that add up their chunks of a part, and write those of the row kAhead before that.
@@ -91,13 +91,15 @@ __device__ __forceinline__ void carry(const SharedRows<T>& p, int begin, int cou
                                       int block, uint4* parts, Board<T>& board) {
   const int lane = static_cast<int>(threadIdx.x) % tile::kWarp;
   for (int i = courier; i < min(count, 2 * kCouriers); i += kCouriers) {
-    const int row = p.row(begin + i);
-    if (lane == 0) load_part(p, i, row, Part<T>(p, row, block), parts, board);
+    const int row = p.order.row(begin + i);
+    if (lane == 0)
+      load_part(p, i, row, PartOfRow<T>(p.x[row], p.cols, block, p.blocks), parts, board);
   }
   for (int i = courier; i < count; i += kCouriers) {
-    const int row = p.row(begin + i), ring = i % kRing;
-    const int next = i + kCouriers, next_row = p.row(begin + min(next, count - 1));
-    const Part<T> part(p, row, block), next_part(p, next_row, block);
+    const int row = p.order.row(begin + i), ring = i % kRing;
+    const int next = i + kCouriers, next_row = p.order.row(begin + min(next, count - 1));
+    const PartOfRow<T> part(p.x[row], p.cols, block, p.blocks);
+    const PartOfRow<T> next_part(p.x[next_row], p.cols, block, p.blocks);
     static_assert(kWarps + 7 <= 24 && part.kWidth <= 8);  // these lanes have no warp's moments
     int col = p.cols;
     if (block == 0 && lane >= kWarps && lane < kWarps + part.head) col = lane - kWarps;
@@ -151,8 +153,8 @@ __global__ void __launch_bounds__(kAllThreads, 1) layernorm_persistent(SharedRow
   const std::int64_t groups = static_cast<int>(gridDim.x) / p.blocks;
   const int group = static_cast<int>(blockIdx.x) / p.blocks;
   const int block = static_cast<int>(blockIdx.x) % p.blocks;
-  const auto begin = static_cast<int>(p.rows * group / groups);
-  const int count = static_cast<int>(p.rows * (group + 1) / groups) - begin;
+  const auto begin = static_cast<int>(p.order.rows * group / groups);
+  const int count = static_cast<int>(p.order.rows * (group + 1) / groups) - begin;
   const int courier = (static_cast<int>(threadIdx.x) - kThreads) / tile::kWarp;
   if (static_cast<int>(threadIdx.x) < kThreads) {
     compute<T, kChunks>(p, count, parts_smem, board);
@@ -175,28 +177,28 @@ tile::Status takes_persistent(const ForwardProblem& p, const ForwardBuffers& b,
 }
 
 tile::Status persistent(const ForwardProblem& p, const ForwardBuffers& b, void* stream) {
-  const PersistentPlan plan = persistent_plan(p, tile::device());
+  const SharedRowsPlan plan = persistent_plan(p, tile::device());
   const int grid = plan.blocks * plan.groups;
   tile::StreamMemory mail;
   TILE_TRY(mail.allocate(sizeof(Message) * static_cast<std::size_t>(kMail * grid), stream));
   return tile::with_element_type(p.type, [&](auto element) {
     using T = decltype(element);
     const auto width = static_cast<std::int64_t>(16 / sizeof(T));
-    const SharedRows<T> rows{.x = {static_cast<const T*>(b.x), p.ldx},
-                             .gamma = static_cast<const T*>(b.gamma),
-                             .beta = static_cast<const T*>(b.beta),
-                             .y = {static_cast<T*>(b.y), p.ldy},
-                             .mean = b.mean,
-                             .rstd = b.rstd,
-                             .mail = static_cast<Message*>(mail.data()),
-                             .rows = static_cast<int>(p.rows),
-                             .cols = static_cast<int>(p.cols),
-                             .period = static_cast<int>(width / std::gcd(p.ldx, width)),
-                             .blocks = plan.blocks,
-                             .room = plan.room,
-                             .per_col = static_cast<float>(1 / static_cast<double>(p.cols)),
-                             .eps = p.eps,
-                             .centred = p.norm == Norm::layer};
+    const SharedRows<T> rows{
+        .x = {static_cast<const T*>(b.x), p.ldx},
+        .gamma = static_cast<const T*>(b.gamma),
+        .beta = static_cast<const T*>(b.beta),
+        .y = {static_cast<T*>(b.y), p.ldy},
+        .mean = b.mean,
+        .rstd = b.rstd,
+        .mail = static_cast<Message*>(mail.data()),
+        .order = {static_cast<int>(p.rows), static_cast<int>(width / std::gcd(p.ldx, width))},
+        .cols = static_cast<int>(p.cols),
+        .blocks = plan.blocks,
+        .room = plan.room,
+        .per_col = static_cast<float>(1 / static_cast<double>(p.cols)),
+        .eps = p.eps,
+        .centred = p.norm == Norm::layer};
     return tile::launch_together(
         plan.of_thread == 3 ? layernorm_persistent<T, 3> : layernorm_persistent<T, 4>,
         "layernorm_persistent", static_cast<unsigned>(grid), kAllThreads,

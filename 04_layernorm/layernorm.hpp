@@ -72,19 +72,40 @@ struct EndsPlan {
 };
 EndsPlan ends_plan(const ForwardProblem& problem);
 
-/// How blocks share rows in step `persistent`: as many as `blocks` have a row, and `groups` of them
-/// have a row each at one time.
-struct PersistentPlan {
-  static constexpr int kThreads = 17 * 32;   // of a block, those that compute
-  static constexpr int kStages = 7;          // rows of which a block has a part
-  static constexpr int kMaxBlocks = 5 * 32;  // of a row
-  static constexpr std::int64_t kStaticBytes = 1536;
+/// How steps `persistent` forward and `exchange` backward share rows: blocks keep a part of many
+/// rows in a ring in shared memory.
+struct SharedRowsShape {
+  int threads;      // of a block, those that compute
+  int least, most;  // chunks of 16 bytes of a thread, in each tensor
+  int stages;       // rows of which a block has a part
+  int tensors;      // of which it has it
+  int blocks;       // of a row at most
+  std::int64_t static_bytes;
+};
+inline constexpr SharedRowsShape kForwardParts{.threads = 17 * 32,
+                                               .least = 3,
+                                               .most = 4,
+                                               .stages = 7,
+                                               .tensors = 1,
+                                               .blocks = 5 * 32,
+                                               .static_bytes = 1536};
+inline constexpr SharedRowsShape kBackwardParts{.threads = 12 * 32,
+                                                .least = 2,
+                                                .most = 3,
+                                                .stages = 6,
+                                                .tensors = 2,
+                                                .blocks = 5 * 32,
+                                                .static_bytes = 1024};
+
+/// How blocks share rows: as many as `blocks` have a row, and `groups` of them have a row each at
+/// one time.
+struct SharedRowsPlan {
   int blocks;  // 0 if no number of blocks does
   int groups;
   int room;       // chunks of a row that a block has at most
-  int of_thread;  // of these, 3 or 4: all threads have as many, or one less
+  int of_thread;  // of these: all threads have as many, or one less
 };
-PersistentPlan persistent_plan(const ForwardProblem& problem, const tile::Device& device);
+SharedRowsPlan persistent_plan(const ForwardProblem& problem, const tile::Device& device);
 
 /// Whether a step from `registers` to the one before `split` takes this problem.
 bool is_read_once(const ForwardProblem& problem, const ForwardBuffers& buffers);
@@ -147,19 +168,21 @@ tile::Status check_chunks(const BackwardProblem& problem, const BackwardBuffers&
 tile::Status check_rows_begin_alike(const BackwardProblem& problem, const BackwardBuffers& buffers);
 
 /// How many partial sums of dgamma, and of dbeta, a step may keep for each column: more than an
-/// H200 runs blocks at one time, but no more than 2^22 for all columns.
+/// H200 runs blocks at one time, but no more than 2^22 for all columns. Up to 2^21 columns there
+/// are nine at least: in step `exchange` two groups of blocks have rows that begin in eight ways.
 constexpr std::int64_t max_partial_sums(std::int64_t cols) {
   constexpr std::int64_t kAll = std::int64_t{1} << 22, kMax = 2048;
   const std::int64_t fit = kAll / (cols > 0 ? cols : 1);
-  return fit < 1 ? 1 : fit < kMax ? fit : kMax;
+  const std::int64_t least = cols <= std::int64_t{1} << 21 ? 9 : 1;
+  return fit < least ? least : fit < kMax ? fit : kMax;
 }
 
-/// The bytes of fp32 partial sums of columns: at most 32 MiB up to 4 million columns. INT64_MAX if
-/// they overflow.
+/// The bytes of fp32 partial sums of columns, with 12 more in each row, so that it may begin where
+/// its columns are aligned, and has a number for that. INT64_MAX if they overflow.
 constexpr std::int64_t column_sums_bytes(const BackwardProblem& p) {
   if (p.cols <= 0) return 0;
   std::int64_t bytes = 2 * max_partial_sums(p.cols) * static_cast<std::int64_t>(sizeof(float));
-  return __builtin_mul_overflow(bytes, p.cols, &bytes) ? INT64_MAX : bytes;
+  return __builtin_mul_overflow(bytes, p.cols + 12, &bytes) ? INT64_MAX : bytes;
 }
 
 /// Whether rows are long enough for step `split`: at least half of a block's 256 threads have a
@@ -205,6 +228,8 @@ struct BlockPlan {
 };
 BlockPlan block_plan(const BackwardProblem& problem, const tile::Device& device);
 
+SharedRowsPlan exchange_plan(const BackwardProblem& problem, const tile::Device& device);
+
 /// Where rows of x begin: every `period`-th as far after a multiple of 16 bytes, which is at most
 /// `lead` elements. If all begin there, 1 and 0.
 struct RowStarts {
@@ -222,12 +247,12 @@ bool is_read_once(const BackwardProblem& problem, const BackwardBuffers& buffers
 
 // The steps. Each computes dx, dgamma and dbeta in the given stream (a cudaStream_t).
 using BackwardStep = tile::Status(const BackwardProblem&, const BackwardBuffers&, void* stream);
-BackwardStep atomics, two_stage, persistent, cluster, split;
+BackwardStep atomics, two_stage, persistent, cluster, split, exchange;
 
 // What the steps' own kernels take.
 using BackwardTakes = tile::Status(const BackwardProblem&, const BackwardBuffers&,
                                    const tile::Device&);
-BackwardTakes takes_persistent, takes_cluster, takes_split;
+BackwardTakes takes_persistent, takes_cluster, takes_split, takes_exchange;
 
 // ---- The ladders ----
 
@@ -357,6 +382,15 @@ inline constexpr BackwardLadder::Step kBackward[] = {
      .otherwise = "cluster",
      .shows = {{2, 140'001}, {64, 1'000'001}},
      .launch = split,
+     .workspace_bytes = workspace_bytes},
+    {.name = "exchange",
+     .idea = "blocks keep their columns of all rows, and exchange sums",
+     .types = kTypes,
+     .needs = {tile::Feature::tma},
+     .takes = takes_exchange,
+     .otherwise = "split",
+     .shows = {{17, 17'001}, {8192, 50'257}},
+     .launch = exchange,
      .workspace_bytes = workspace_bytes},
 };
 inline constexpr BackwardLadder kBackwardLadder{.name = "backward",

@@ -18,6 +18,32 @@ bool is_read_once(const Ladder& ladder, std::string_view first,
          choice.step >= find_step(ladder, first);
 }
 
+SharedRowsPlan shared_rows_plan(const SharedRowsShape& shape, std::int64_t rows, std::int64_t cols,
+                                std::size_t element, std::int64_t most_groups,
+                                const tile::Device& device) {
+  const std::int64_t fit =
+      (device.shared_bytes_of_block - shape.static_bytes) / (shape.stages * shape.tensors * 16);
+  // A row that begins anywhere may have one chunk less.
+  const std::int64_t all = cols / static_cast<std::int64_t>(16 / element);
+  SharedRowsPlan best{};
+  if (rows < 1 || rows > INT32_MAX) return best;
+  std::int64_t least = INT64_MAX;
+  for (int blocks = 1; blocks <= std::min(device.multiprocessors, shape.blocks); ++blocks) {
+    const std::int64_t room = (all + blocks - 1) / blocks;
+    const std::int64_t groups =
+        std::min<std::int64_t>({device.multiprocessors / blocks, rows, most_groups});
+    const std::int64_t of_thread = (room + shape.threads - 1) / shape.threads;
+    if (of_thread < shape.least || of_thread > shape.most) continue;
+    if (room > fit || (all - 1) / blocks < (of_thread - 1) * shape.threads) continue;
+    // A part of a row took as long as 400 chunks more would on an H200.
+    const std::int64_t time = (rows + groups - 1) / groups * (room + 400);
+    if (time >= least) continue;
+    least = time;
+    best = {blocks, static_cast<int>(groups), static_cast<int>(room), static_cast<int>(of_thread)};
+  }
+  return best;
+}
+
 }  // namespace
 
 RowStarts row_starts(const BackwardProblem& p) {
@@ -83,28 +109,14 @@ EndsPlan ends_plan(const ForwardProblem& p) {
 }
 // snippet-end ends
 
-PersistentPlan persistent_plan(const ForwardProblem& p, const tile::Device& device) {
-  using Plan = PersistentPlan;
-  const auto width = static_cast<std::int64_t>(16 / tile::size_bytes(p.type));
-  const std::int64_t fit =
-      (device.shared_bytes_of_block - Plan::kStaticBytes) / (Plan::kStages * 16);
-  const std::int64_t all = p.cols / width;  // chunks; a row that begins anywhere may have one less
-  Plan best{};
-  if (p.rows > INT32_MAX) return best;
-  std::int64_t least = INT64_MAX;
-  for (int blocks = 1; blocks <= std::min(device.multiprocessors, Plan::kMaxBlocks); ++blocks) {
-    const std::int64_t room = (all + blocks - 1) / blocks;
-    const std::int64_t groups = std::min<std::int64_t>(device.multiprocessors / blocks, p.rows);
-    const std::int64_t of_thread = (room + Plan::kThreads - 1) / Plan::kThreads;
-    if (of_thread != 3 && of_thread != 4) continue;
-    if (room > fit || (all - 1) / blocks < (of_thread - 1) * Plan::kThreads) continue;
-    // A part of a row took as long as 400 chunks more would on an H200.
-    const std::int64_t time = (p.rows + groups - 1) / groups * (room + 400);
-    if (time >= least) continue;
-    least = time;
-    best = {blocks, static_cast<int>(groups), static_cast<int>(room), static_cast<int>(of_thread)};
-  }
-  return best;
+SharedRowsPlan persistent_plan(const ForwardProblem& p, const tile::Device& device) {
+  return shared_rows_plan(kForwardParts, p.rows, p.cols, tile::size_bytes(p.type), INT64_MAX,
+                          device);
+}
+SharedRowsPlan exchange_plan(const BackwardProblem& p, const tile::Device& device) {
+  // Each group writes partial sums, and once more each time when rows begin otherwise.
+  const std::int64_t most = max_partial_sums(p.cols) - row_starts(p).period + 1;
+  return shared_rows_plan(kBackwardParts, p.rows, p.cols, tile::size_bytes(p.type), most, device);
 }
 
 bool is_read_once(const ForwardProblem& p, const ForwardBuffers& b) {

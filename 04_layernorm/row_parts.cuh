@@ -3,6 +3,7 @@
 #pragma once
 
 #include "moments.cuh"
+#include "row_order.cuh"
 #include "tile/ptx/mbarrier.cuh"
 #include "tile/ptx/semaphore.cuh"
 #include "tile/ptx/tagged.cuh"
@@ -11,14 +12,14 @@
 
 namespace layernorm {
 
-inline constexpr int kStages = PersistentPlan::kStages;  // rows of which a block has its part
+inline constexpr int kStages = kForwardParts.stages;  // rows of which a block has its part
 /// Moments are found for a row that is `kAhead` rows after the one that is written. So those of
 /// kRing rows are there at one time.
 inline constexpr int kAhead = 3, kRing = kAhead + 1;
 /// A block sends the moments of row i when it has written row i - kAhead - 1, so when all blocks
 /// have sent those. By then they have written row i - 2 kAhead - 2, and need its messages no more.
 inline constexpr int kMail = 2 * kAhead + 2;
-inline constexpr int kWarps = PersistentPlan::kThreads / tile::kWarp;  // of a block, that compute
+inline constexpr int kWarps = kForwardParts.threads / tile::kWarp;  // of a block, that compute
 
 /// What a block says of its part of a row.
 struct Message {
@@ -36,35 +37,12 @@ struct SharedRows {
   float* mean;            // [rows], or null
   float* rstd;            // [rows], or null
   Message* mail;          // [kMail][blocks of the grid], zeros at first
-  int rows, cols;
-  int period;  // every period-th row begins alike
+  RowOrder order;
+  int cols;
   int blocks;  // that share a row
   int room;    // chunks of a row in a block's shared memory
   float per_col, eps;
   bool centred;  // RMSNorm is not: its mean is 0
-
-  /// The row of this index, if those that begin alike follow one another.
-  __device__ __forceinline__ int row(int index) const {
-    const int each = rows / period, more = rows % period;  // the first `more` kinds have one more
-    const int before = more * (each + 1);
-    if (index < before) return index / (each + 1) + index % (each + 1) * period;
-    return more + (index - before) / each + (index - before) % each * period;
-  }
-};
-
-/// Which chunks of a row are a block's.
-template <class T>
-struct Part {
-  static constexpr int kWidth = 16 / sizeof(T);
-  int head, tail;    // elements of the row before and after its chunks
-  int first, count;  // chunks
-
-  __device__ __forceinline__ Part(const SharedRows<T>& p, int row, int block) {
-    head = -static_cast<int>(std::uintptr_t(p.x[row]) / sizeof(T)) & (kWidth - 1);
-    const int all = (p.cols - head) / kWidth, each = all / p.blocks, more = all % p.blocks;
-    tail = p.cols - head - all * kWidth;
-    first = block * each + min(block, more), count = each + (block < more);
-  }
 };
 
 struct alignas(16) RowMoments {
@@ -81,7 +59,7 @@ struct Board {
   Moments of_warp[kRing][kWarps];
   RowMoments of_row[kRing];
 };
-static_assert(sizeof(Board<float>) <= PersistentPlan::kStaticBytes);
+static_assert(sizeof(Board<float>) <= kForwardParts.static_bytes);
 
 /// By one thread, before a barrier of the block.
 template <class T>
@@ -94,8 +72,8 @@ __device__ __forceinline__ void init(Board<T>& board) {
 /// One thread starts to load a part of this row, number i of the block's rows.
 template <class T>
 __device__ __forceinline__ void load_part(const SharedRows<T>& p, int i, int row,
-                                          const Part<T>& part, uint4* parts, Board<T>& board) {
-  const int stage = i % kStages, col = part.head + part.first * part.kWidth;
+                                          const PartOfRow<T>& part, uint4* parts, Board<T>& board) {
+  const int stage = i % kStages, col = part.col;
   const auto bytes = static_cast<unsigned>(part.count) * 16;
   board.y[stage] = p.y[row] + col, board.col[stage] = col, board.count[stage] = part.count;
   tile::ptx::mbarrier_arrive_expect(&board.full[stage], bytes);
@@ -125,7 +103,7 @@ __device__ __forceinline__ void send(Message* to, float first_x, Moments part, u
 /// first x of the first part, and the mean is less that.
 __device__ __forceinline__ Moments receive(Message* from,  // [blocks]
                                            int blocks, unsigned tag, int lane, float* origin) {
-  constexpr int kOfLane = PersistentPlan::kMaxBlocks / tile::kWarp;
+  constexpr int kOfLane = kForwardParts.blocks / tile::kWarp;
   float2 mean[kOfLane], moments[kOfLane];
   while (true) {
     bool all_came = true;
@@ -169,7 +147,7 @@ __device__ __forceinline__ Moments add_up(const uint4* part, int thread, bool ha
 #pragma unroll
   for (int k = 0; k < kChunks; ++k) {
     if (k == kChunks - 1 && !has_last) break;
-    Chunk{part[thread + k * PersistentPlan::kThreads]}.to_floats(value);
+    Chunk{part[thread + k * kForwardParts.threads]}.to_floats(value);
     float of_chunk = 0, squares_of_chunk = 0;
 #pragma unroll
     for (const float v : value) {

@@ -89,7 +89,7 @@ std::vector<std::int64_t> lengths_for(const TestedStep<Ladder>& step, DType type
   if (kIsForward<typename Ladder::Problem> && step.name == "persistent") {
     return {is_fp32 ? 32'777 : 32'785};
   }
-  if (step.name != "cluster") return lengths;
+  if (step.name != "cluster" && step.name != "exchange") return lengths;
   if (kIsForward<typename Ladder::Problem>) return {32'776};
   // On the CPU device one of them: whole chunks of fp32, and rows that begin anywhere of 2 bytes.
   if (tile::device().simulated) return {is_fp32 ? 8200 : 16'405};
@@ -100,7 +100,7 @@ std::vector<std::int64_t> lengths_for(const TestedStep<Ladder>& step, DType type
 /// So many rows, or of long ones a few.
 template <class Ladder>
 std::int64_t rows_for(const TestedStep<Ladder>& step, std::int64_t rows) {
-  const bool is_long = step.name == "cluster" || step.name == "split" ||
+  const bool is_long = step.name == "cluster" || step.name == "split" || step.name == "exchange" ||
                        (kIsForward<typename Ladder::Problem> && step.name == "persistent");
   return is_long ? std::min<std::int64_t>(rows, 9) : rows;
 }
