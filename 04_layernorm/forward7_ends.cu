@@ -18,7 +18,7 @@ namespace {
 
 /// Threads of a block at most. 64 registers a thread hold 32 floats and the rest, or nearly: a lane
 /// with four chunks and an end has 72.
-constexpr int max_threads(int elements, bool several_rows) {
+[[maybe_unused]] constexpr int max_threads(int elements, bool several_rows) {
   if (several_rows) return tile::kThreadsOfSeveralRows;
   return elements == kPacked ? 512 : tile::kMaxThreadsPerBlock;
 }

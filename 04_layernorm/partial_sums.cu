@@ -1,4 +1,5 @@
 // The second stage of dgamma and dbeta, for all backward steps: columns of partial sums.
+#include "column_sums.hpp"
 #include "row_sums.cuh"
 #include "tile/basics.cuh"
 #include "tile/host/launch.hpp"
@@ -61,6 +62,12 @@ tile::Status sum_partial_sums(const BackwardProblem& p, const BackwardBuffers& b
     return tile::launch(sum_columns<T>, "sum_columns", blocks, dim3(tile::kWarp, kWarps), 0, stream,
                         sums, static_cast<T*>(b.dgamma), static_cast<T*>(b.dbeta), p.cols, groups);
   });
+}
+
+tile::Status sum_partial_sums(const BackwardProblem& p, const BackwardBuffers& b,
+                              std::int64_t count, void* stream) {
+  auto* sums = static_cast<float*>(b.workspace);
+  return sum_partial_sums(p, b, {sums, sums + count * p.cols, count, p.cols, nullptr}, stream);
 }
 
 }  // namespace layernorm

@@ -1,7 +1,7 @@
 // Rows of which each block has the same part: in which order they come, and which part that is.
 #pragma once
 
-#include <cstdint>
+#include "tile/rows.cuh"
 
 namespace layernorm {
 
@@ -14,7 +14,6 @@ struct RowOrder {
   struct Run {
     int row;   // this index's
     int left;  // rows that begin alike, from this index on: row, row + period and so on
-    int kind;  // row % period
   };
   __host__ __device__ __forceinline__ Run run(int index) const {
     const int each = rows / period, more = rows % period;  // the first `more` kinds have one more
@@ -22,7 +21,7 @@ struct RowOrder {
     if (!has_more) index -= more * (each + 1);
     const int length = each + has_more, before = index % length;
     const int kind = (has_more ? 0 : more) + index / length;
-    return {kind + before * period, length - before, kind};
+    return {kind + before * period, length - before};
   }
   __host__ __device__ __forceinline__ int row(int index) const { return run(index).row; }
   __host__ __device__ __forceinline__ int first_index(int kind) const {

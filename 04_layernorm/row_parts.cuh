@@ -8,7 +8,6 @@
 #include "tile/ptx/semaphore.cuh"
 #include "tile/ptx/tagged.cuh"
 #include "tile/ptx/tma.cuh"
-#include "tile/rows.cuh"
 
 namespace layernorm {
 

@@ -56,6 +56,9 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
         "the ends, the branches for the shifts of gamma and beta, and the order of rows that these need",
     ("04_layernorm/forward8_persistent.cu", "changed"):
         "blocks that stay, a ring of parts and an exchange in the place of a row in registers",
+    ("04_layernorm/forward8_persistent.cu", "headers"):
+        "row_order.cuh, which backward step 6 has as well",
+    ("04_layernorm/backward6_exchange.cu", "headers"): "the same, as forward step 8",
     ("04_layernorm/forward6_split.cu", "changed"):
         "it continues step 2 (welford), for rows that clusters do not hold",
     ("04_layernorm/forward6_split.cu", "headers"): "two leaves, row_edges.cuh and split_rows.cuh, and those that these need",
@@ -70,6 +73,8 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("04_layernorm/backward4_cluster.cu", "header lines"): "the same",
     ("04_layernorm/backward4_cluster.cu", "changed"):
         "step 3 also has short rows, several at a time; of this, a cluster has nothing",
+    ("04_layernorm/backward6_exchange.cu", "changed"):
+        "a ring of parts, warps for the ends and for messages: no line of step 4's kernel remains",
     ("04_layernorm/backward3_persistent.cu", "changed"):
         "one kernel that walks over rows, with a queue of them, in the place of two that do not",
     ("05_flash_attention/backward3_mma.cu", "lines"): "two kernels, one for each side",
@@ -149,6 +154,7 @@ CONTINUES = {f"07_windowed_rope/windowed/{step}.cu": f"05_flash_attention/{conti
     "03_softmax/forward9_split.cu": "03_softmax/forward6_shared.cu",
     "03_softmax/backward7_split.cu": "03_softmax/forward9_split.cu",
     "04_layernorm/forward6_split.cu": "04_layernorm/forward2_welford.cu",
+    "04_layernorm/backward6_exchange.cu": "04_layernorm/backward4_cluster.cu",
     "04_layernorm/backward5_split.cu": "04_layernorm/backward2_two_stage.cu",
     "05_flash_attention/backward11_wide.cu": "05_flash_attention/backward7_wgmma.cu",
     "07_windowed_rope/method/backward4_prologue.cu":
