@@ -254,8 +254,7 @@ __device__ __forceinline__ void attend_e4m3(const CallE4m3& call, Mailboxes<Tile
     softmax.finish(out, row_lse);
     if (call.v_scale) out.scale(call.v_scale[head]);
     store_permuted(out, call.o.rows(work.batch, work.head), block_query + warp_row, masks.queries);
-    tile::store_lse(row_lse, lse_of_head(call.lse, work, tiles.heads, masks.queries),
-                    block_query + warp_row, masks.queries);
+    tile::store_lse(row_lse, call.lse, tiles, work, block_query + warp_row, masks.queries);
   }
 }
 
