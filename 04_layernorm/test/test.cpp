@@ -114,7 +114,7 @@ TEST_SUITE("step") {
         [](const auto& step, DType type) {
           if (step.name != "ends") return;
           std::size_t turn = 0;
-          for (const std::int64_t cols : {17, 31, 100, 175, 257, 295, 515, 777, 1039, 1843}) {
+          for (const std::int64_t cols : {17, 31, 100, 175, 257, 295, 515, 777, 1039, 1363, 1843}) {
             for (const std::int64_t rows : {1, 7, 8, 9, 37, 67}) {
               if (rows * cols > 70'000 && tile::device().simulated) continue;
               const auto p = problem_for(step, type, rows, cols, kNorms[turn++ % 2]);
