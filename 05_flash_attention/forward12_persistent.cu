@@ -1,6 +1,7 @@
 // Forward, step 12: the output leaves by TMA.
 // Idea: consumers go on with the next tile while a thread of another warp stores this one's output.
 // Change: the output is put where the queries were, and stored from there by TMA. 256 columns, too.
+//         Heads that share their keys share tiles, where that leaves fewer rounds of tiles.
 // Limit: power. At 64 columns the arithmetic of the softmax, which takes as long as the products.
 #include <string>
 
