@@ -60,12 +60,10 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
         "row_order.cuh, which backward step 6 has as well",
     ("04_layernorm/backward6_exchange.cu", "headers"): "the same, as forward step 8",
     ("04_layernorm/forward6_split.cu", "changed"):
-        "it continues step 2 (welford), for rows that clusters do not hold",
-    ("04_layernorm/forward6_split.cu", "headers"): "two leaves, row_edges.cuh and split_rows.cuh, and those that these need",
-    ("04_layernorm/forward6_split.cu", "header lines"): "the same",
+        "it continues step 2 (welford), for rows that clusters do not hold: the queue of a row's "
+        "pieces, and what blocks tell each other, are new",
     ("04_layernorm/backward5_split.cu", "changed"):
         "three kernels that read rows twice, in place of one that keeps them",
-    ("04_layernorm/backward5_split.cu", "headers"): "as forward step 6, and the sums that steps 3 and 4 share",
     ("04_layernorm/backward3_persistent.cu", "headers"):
         "row_sums.cuh, which all steps share, and row_edges.cuh, for rows that begin anywhere",
     ("04_layernorm/backward3_persistent.cu", "header lines"): "the same",
