@@ -84,10 +84,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("05_flash_attention/forward8_split_keys.cu", "changed"):
         "for few queries: it continues step 4 (pipeline), not the steps for many",
     ("05_flash_attention/forward13_e4m3.cu", "changed"):
-        "the block of attention_e4m3.cuh in the place of step 12's: no line of its kernel remains",
-    ("05_flash_attention/forward13_e4m3.cu", "header lines"):
-        "step 12's, and the block that both steps of 8 bits have",
-    ("05_flash_attention/forward14_tile_sums.cu", "header lines"): "the same",
+        "warps that transpose values, a ring for these, scales, and an output that consumers store",
     ("06_rope/rotary/forward3_vectors.cu", "changed"):
         "units of chunks and several heads in the place of a pair: no line of step 2's kernel remains",
     ("07_windowed_rope/windowed/backward2_tiles.cu", "lines"):
