@@ -87,8 +87,6 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
         "warps that transpose values, a ring for these, scales, and an output that consumers store",
     ("06_rope/rotary/forward3_vectors.cu", "changed"):
         "units of chunks and several heads in the place of a pair: no line of step 2's kernel remains",
-    ("07_windowed_rope/windowed/backward2_tiles.cu", "lines"):
-        "chapter 05's kernel for both sides, which has 118, with two pairs of q and k",
     ("07_windowed_rope/method/backward4_prologue.cu", "changed"):
         "one K that is rotated in place, and its gradient in registers, which is rotated back",
 }
