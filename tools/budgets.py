@@ -56,9 +56,6 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
         "the ends, the branches for the shifts of gamma and beta, and the order of rows that these need",
     ("04_layernorm/forward8_persistent.cu", "changed"):
         "blocks that stay, a ring of parts and an exchange in the place of a row in registers",
-    ("04_layernorm/forward8_persistent.cu", "headers"):
-        "row_order.cuh, which backward step 6 has as well",
-    ("04_layernorm/backward6_exchange.cu", "headers"): "the same, as forward step 8",
     ("04_layernorm/forward6_split.cu", "changed"):
         "it continues step 2 (welford), for rows that clusters do not hold: the queue of a row's "
         "pieces, and what blocks tell each other, are new",
