@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(kMaxThreads)
 
   x.data += first_col, dy.data += first_col, dx.data += first_col;
   Queue queue{x[first] - lead, dy[first] - lead, stride * x.ld, stride * dy.ld, mean, rstd, rows,
-              first,           stride,           lead + cols,   columns,        smem, lead};
+              first,           stride,           lead + cols,   columns,        smem};
   queue.start();
   ThreadColumns<T, kThreadElements, kWhole> mine(gamma ? gamma + first_col : nullptr, cols, columns,
                                                  lead);
@@ -67,7 +67,8 @@ __global__ void __launch_bounds__(kMaxThreads)
     RowSums sums = mine.add(slices, w, xhat);
     sums = tile::reduce_cluster(sums, AddRowSums{}, sums_smem[turn % 2]);
     // dx = rstd (w - mean of w - xhat mean of w xhat)
-    mine.template write_dx<true>(queue, slices, w, xhat, sums, per_col, mean != nullptr, to);
+    mine.template write_dx<true>(slices, w, xhat, sums, per_col, mean != nullptr, lead, lead + cols,
+                                 to);
   }
   dgamma_sums += first * all_cols + first_col;
   dbeta_sums += first * all_cols + first_col;
@@ -101,7 +102,7 @@ ClusterPlan plan_of(const BackwardProblem& p, const tile::Device& device) {
 tile::Status takes_cluster(const BackwardProblem& p, const BackwardBuffers& b,
                            const tile::Device& device) {
   TILE_TRY(check_rows_begin_alike(p, b));
-  if (block_plan(p, device).fits) {
+  if (fits_block(p, b, device)) {
     return tile::unsupported("cols", std::to_string(p.cols) + " fit into a block");
   }
   const ClusterPlan plan = plan_of(p, device);

@@ -194,9 +194,7 @@ __global__ void __launch_bounds__(kAllThreads, 1) layernorm_backward_exchange(Sh
 
 tile::Status takes_exchange(const BackwardProblem& p, const BackwardBuffers& b,
                             const tile::Device& device) {
-  // On an H200, step 3 is slower where it computes w and xhat twice and rows begin anywhere.
-  const BlockPlan held = block_plan(p, device);
-  if (held.fits && (held.max_threads == kKeeping || check_chunks(p, b).ok())) {
+  if (fits_block(p, b, device)) {
     return tile::unsupported("cols", std::to_string(p.cols) + " fit into a block");
   }
   TILE_TRY(tile::check_alike(p.type, b.x, p.ldx, "dy", b.dy, "lddy", p.lddy));

@@ -218,7 +218,8 @@ tile::Status ends(const ForwardProblem& p, const ForwardBuffers& b, void* stream
     if constexpr (sizeof(T) == 2) {
       if (plan.chunks * kWidth == kPacked) return launch.template operator()<kPacked, false, 32>();
     }
-    return launch.template operator()<kFloats, false, 32>();
+    return plan.chunks * kWidth == 24 ? launch.template operator()<24, false, 32>()
+                                      : launch.template operator()<kFloats, false, 32>();
   });
 }
 

@@ -217,28 +217,46 @@ constexpr std::int64_t workspace_bytes(const BackwardProblem& p) {
   return bytes;
 }
 
-/// Elements of a row that a thread keeps in steps `persistent` and `cluster`; fewer of a short row.
+/// Elements of a row that a thread has in step `cluster`.
 inline constexpr int kThreadElements = 32;
-/// Threads of a block of step `persistent` at most. Each needs 64 registers for its sums of dgamma
-/// and dbeta, and 16 or 32 for gamma. With 256 threads on a multiprocessor it has 64 more, for w
-/// and xhat of a row. 512 threads compute these twice, for rows twice as long, in 2-byte types
-/// only: gamma in fp32 takes 16 registers more.
-inline constexpr int kKeeping = 256, kRecomputing = 512;
-constexpr int rows_ahead(int max_threads) { return max_threads == kKeeping ? 2 : 1; }
-// For a kernel, which may not call a function of the host.
-template <int kMaxThreads>
-inline constexpr int kRowsAhead = rows_ahead(kMaxThreads);
+
+/// How threads share a row in step `persistent`.
+struct RowShape {
+  int lanes;     // of a warp that have a row, beside the rows of others; or 0: all of a block
+  int elements;  // of a row that a thread has
+  int threads;   // of a block: all, or if they have one row, at most
+  int blocks;    // for which a multiprocessor has registers
+  bool keeps;    // whether a thread keeps w and xhat of a row, or computes them twice
+  int ahead;     // rows that are copied while a block works on another
+  bool fp32;     // whether it has rows of fp32, too, whose gamma takes twice the registers
+};
+
+/// A thread needs four registers for each of its elements, and some 50 more. Of 512 threads each
+/// has 128: enough for 16 elements, and for more without w and xhat of a row.
+constexpr RowShape row_shape(int lanes, int elements) {
+  if (lanes == 0)
+    return {0, elements, 512, 1, elements == 16, elements == 16 ? 2 : 1, elements < 32};
+  const int blocks = elements == 8 ? 6 : elements == 16 ? 4 : elements == 24 ? 3 : 2;
+  return {lanes, elements, 128, blocks, true, 2, lanes < 32 || elements != 24};
+}
+/// Of those with lanes the first that holds a row takes it. Rows of more than 1,024 elements have a
+/// block, as block_plan() says.
+inline constexpr RowShape kRowShapes[] = {
+    row_shape(4, 16),  row_shape(16, 8),  row_shape(16, 16), row_shape(16, 24), row_shape(32, 16),
+    row_shape(32, 24), row_shape(32, 32), row_shape(0, 16),  row_shape(0, 24),  row_shape(0, 32)};
 
 /// How the blocks of step `persistent` share their rows.
 struct BlockPlan {
   static constexpr std::int64_t kStaticBytes = 4 * 1024;  // no less than kernels and CUDA take
-  bool fits;
+  int shape;          // which of kRowShapes, or -1: a row does not fit into a block
   int threads, rows;  // threads of a row; rows that a block has at a time
-  int elements;       // of a row that a thread keeps
-  int max_threads;    // of a block: kKeeping or kRecomputing
   std::int64_t shared_bytes;
 };
 BlockPlan block_plan(const BackwardProblem& problem, const tile::Device& device);
+/// Whether a row fits into a block: with 32 elements a thread only if it has whole chunks. The
+/// kernel for others would spill, and step `exchange` is faster for them.
+bool fits_block(const BackwardProblem& problem, const BackwardBuffers& buffers,
+                const tile::Device& device);
 
 SharedRowsPlan exchange_plan(const BackwardProblem& problem, const tile::Device& device);
 

@@ -7,7 +7,7 @@
 namespace layernorm {
 namespace {
 
-constexpr int kWarps = 16;  // of a block, each with 128 bytes of a row of sums at a time
+constexpr int kWarps = 32;  // of a block, each with 128 bytes of a row of sums at a time
 
 template <class T>
 __global__ void sum_columns(ColumnSums sums,

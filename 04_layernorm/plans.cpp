@@ -1,5 +1,6 @@
 // How the blocks of a step share their rows, for the steps that need to know it of one another.
 #include <climits>
+#include <iterator>
 #include <numeric>
 
 #include "layernorm.hpp"
@@ -60,32 +61,44 @@ std::int64_t persistent_count(const BackwardProblem& p, std::int64_t most, std::
 }
 
 BlockPlan block_plan(const BackwardProblem& p, const tile::Device& device) {
-  constexpr int kWarp = 32, kMinThreads = 4;
-  const auto element = static_cast<std::int64_t>(tile::size_bytes(p.type)), width = 16 / element;
+  constexpr int kWarp = 32;
+  const auto element = static_cast<std::int64_t>(tile::size_bytes(p.type));
   // A row that begins within a chunk has columns of zeros before its own.
   const std::int64_t cols = p.cols + row_starts(p).lead;
-  auto queue_bytes = [&](std::int64_t threads, int max_threads, std::int64_t elements) {
-    return 2 * (rows_ahead(max_threads) + 1) * threads * elements * element;
-  };
-  const std::int64_t limit = device.shared_bytes_of_block - BlockPlan::kStaticBytes;
-  // A warp has a row, or a part of a warp one of up to 16 chunks. Afterwards there is room for the
-  // sums, which take no more bytes.
-  for (std::int64_t elements = width; elements <= kThreadElements; elements *= 2) {
-    const std::int64_t bytes = queue_bytes(kKeeping, kKeeping, elements);
-    if (cols > kWarp * elements || bytes > limit) continue;
-    int threads = kWarp;
-    while (elements == width && threads > kMinThreads && threads / 2 * width >= cols) threads /= 2;
-    return {true, threads, kKeeping / threads, static_cast<int>(elements), kKeeping, bytes};
+  BlockPlan best{-1, 0, 0, 0};
+  std::int64_t least = INT64_MAX;
+  for (int i = 0; i < static_cast<int>(std::size(kRowShapes)); ++i) {
+    const RowShape& shape = kRowShapes[i];
+    if (element == 4 && !shape.fp32) continue;
+    std::int64_t threads = shape.lanes;
+    if (threads == 0) {
+      threads = (cols + shape.elements * kWarp - 1) / (shape.elements * kWarp) * kWarp;
+    }
+    const std::int64_t rows = shape.lanes > 0 ? shape.threads / threads : 1;
+    // Afterwards there is room for the sums, which take no more bytes.
+    const std::int64_t bytes = 2 * (shape.ahead + 1) * rows * threads * shape.elements * element;
+    if (cols > threads * shape.elements || rows * threads > shape.threads ||
+        bytes > device.shared_bytes_of_block - BlockPlan::kStaticBytes) {
+      continue;
+    }
+    const BlockPlan plan{i, static_cast<int>(threads), static_cast<int>(rows), bytes};
+    if (shape.lanes > 0) return plan;
+    // Empty places of a block's row take as long as others. With fewer than 13 warps on a
+    // multiprocessor all take longer in proportion, as measured on an H200.
+    const std::int64_t warps = shape.threads / threads * threads / kWarp;
+    const std::int64_t time = threads * shape.elements * std::max<std::int64_t>(13, warps) / warps;
+    const bool is_last = i + 1 == std::size(kRowShapes);  // for what no other holds
+    if (time >= least || (is_last && best.shape >= 0)) continue;
+    least = time;
+    best = plan;
   }
-  const std::int64_t threads =
-      (cols + kThreadElements * kWarp - 1) / (kThreadElements * kWarp) * kWarp;
-  for (const int most : {kKeeping, kRecomputing}) {
-    if (threads > most || queue_bytes(threads, most, kThreadElements) > limit) continue;
-    if (most == kRecomputing && element != 2) continue;
-    const std::int64_t bytes = queue_bytes(threads, most, kThreadElements);
-    return {true, static_cast<int>(threads), 1, kThreadElements, most, bytes};
-  }
-  return {};
+  return best;
+}
+
+bool fits_block(const BackwardProblem& p, const BackwardBuffers& b, const tile::Device& device) {
+  const int shape = block_plan(p, device).shape;
+  return shape >= 0 &&
+         (shape + 1 < static_cast<int>(std::size(kRowShapes)) || check_chunks(p, b).ok());
 }
 
 // snippet-begin ends
@@ -101,11 +114,18 @@ EndsPlan ends_plan(const ForwardProblem& p) {
        {Lanes{8, 3, 20}, {16, 2, 32}, {16, 4, 60}, {32, 2, 64}, {32, 3, 96}, {32, 4, 128}}) {
     if (chunks <= lanes.most) return {lanes.count, lanes.chunks, true};
   }
-  // As in step `registers`: as floats, or in long rows of 2 bytes each as they came.
+  // As in step `registers`: as floats, or in long rows of 2 bytes each as they came. But where
+  // fewer places stay empty, a thread has 24 floats and not 32.
+  const auto threads_with = [&](std::int64_t elements) {
+    const std::int64_t of_warp = 32 * elements / width;
+    return (chunks + of_warp - 1) / of_warp * 32;
+  };
   const bool packed = width == 8 && p.cols > 8 * 1024;
-  const std::int64_t of_thread = (packed ? 64 : 32) / width, most = packed ? 512 : 1024;
-  const std::int64_t threads = (chunks + 32 * of_thread - 1) / (32 * of_thread) * 32;
-  return {static_cast<int>(threads), threads <= most ? static_cast<int>(of_thread) : 0, false};
+  const bool is_tight = !packed && threads_with(24) * 24 < threads_with(32) * 32;
+  const std::int64_t elements = packed ? 64 : is_tight ? 24 : 32;
+  const std::int64_t threads = threads_with(elements), most = packed ? 512 : 1024;
+  return {static_cast<int>(threads), threads <= most ? static_cast<int>(elements / width) : 0,
+          false};
 }
 // snippet-end ends
 

@@ -58,6 +58,20 @@ std::int64_t key_splits(const tile::Attention& p) {
                                 std::min(kBlocks / blocks, (p.keys + two_tiles - 1) / two_tiles));
 }
 
+int log2_pack_of(const tile::Attention& p, int rows, unsigned blocks) {
+  const auto rounds = [&](int log2) {  // before the last one
+    const std::int64_t of_pack = ((p.queries << log2) + rows - 1) / rows;
+    return (product({p.batch, p.heads >> log2, of_pack}) - 1) / blocks;
+  };
+  const std::int64_t group = p.heads / p.kv_heads;
+  int best = 0;
+  for (int log2 = 1; log2 <= 6; ++log2) {  // a consumer's 64 rows have each head of a pack
+    if (group % (1 << log2) != 0 || p.queries << log2 > kMaxLength) break;  // rows are ints
+    if (rounds(log2) < rounds(best)) best = log2;
+  }
+  return best;
+}
+
 std::int64_t scores_bytes(const AttentionForward& p) {
   return product({4, p.batch, p.heads, p.queries, p.keys});
 }

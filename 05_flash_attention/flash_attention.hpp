@@ -53,6 +53,11 @@ constexpr int split_shared_bytes(int rows, int head_dim) {
   return (rows * head_dim + 5 * 2 * kSplitTileElements) * 2;
 }
 
+/// Step `persistent` packs the queries of 2^n heads that share their keys into tiles of `rows`
+/// rows, and each of its blocks takes a tile at a time. This is the smallest n of those with the
+/// fewest rounds of tiles. No bit of the result depends on it.
+int log2_pack_of(const tile::Attention& p, int rows, unsigned blocks);
+
 // The device memory that steps need besides their arguments: `scores` 4 bytes for each query and
 // key, `split_keys` each part of a row's output with its lse.
 std::int64_t scores_bytes(const AttentionForward& p);

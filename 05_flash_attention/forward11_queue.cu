@@ -43,14 +43,14 @@ struct TilePlan {
 };
 
 template <class T, int kDim>
-__global__ void __launch_bounds__(TilePlan<kDim>::kThreads, 1)
-    attention_queue(const __grid_constant__ tile::TensorMap q_map,  // [batch][heads][queries][kDim]
-                    const __grid_constant__ tile::TensorMap k_map,  // … [heads / group][keys] …
-                    const __grid_constant__ tile::TensorMap v_map,  // as k
-                    Heads<T> o,                                     // [batch][queries][heads][kDim]
-                    float* lse,       // [batch][heads][queries], or null
-                    unsigned* taken,  // 0 at first: tiles that blocks have taken
-                    QueryTiles tiles, BatchMasks masks, int group, float scale_log2) {
+__global__ void __launch_bounds__(TilePlan<kDim>::kThreads, 1) attention_queue(
+    const __grid_constant__ tile::TensorMap q_map,  // [batch][queries][heads][kDim]
+    const __grid_constant__ tile::TensorMap k_map,  // [batch][heads / group][keys] …
+    const __grid_constant__ tile::TensorMap v_map,  // as k
+    Heads<T> o,                                     // [batch][queries][heads][kDim]
+    float* lse,                                     // [batch][heads][queries], or null
+    unsigned* taken,                                // 0 at first: tiles that blocks have taken
+    QueryTiles tiles, BatchMasks masks, int group, float scale_log2) {
   using namespace tile::ptx;
   using Plan = TilePlan<kDim>;
   constexpr int kConsumers = Plan::kConsumers, kKeys = Plan::kKeys;
@@ -164,8 +164,7 @@ __global__ void __launch_bounds__(TilePlan<kDim>::kThreads, 1)
     float row_lse[2];
     softmax.finish(out, row_lse);
     store(out, o.rows(work.batch, work.head), block_query + warp_row, masks.queries);
-    tile::store_lse(row_lse, lse_of_head(lse, work, tiles.heads, masks.queries),
-                    block_query + warp_row, masks.queries);
+    tile::store_lse(row_lse, lse, tiles, work, block_query + warp_row, masks.queries);
   }
   turn.end();
 }
@@ -181,12 +180,12 @@ tile::Status queue(const AttentionForward& p, void* stream) {
         using QueryBoxes = tile::HeadBoxes<T, Plan::kQueries, kDim>;
         using KeyBoxes = tile::HeadBoxes<T, Plan::kKeys, kDim>;
         tile::TensorMap q_map, k_map, v_map;
-        TILE_TRY(make_map<QueryBoxes>("q", p.type, p.q, p.batch, p.heads, p.queries, &q_map));
-        TILE_TRY(make_map<KeyBoxes>("k", p.type, p.k, p.batch, p.kv_heads, p.keys, &k_map));
-        TILE_TRY(make_map<KeyBoxes>("v", p.type, p.v, p.batch, p.kv_heads, p.keys, &v_map));
         QueryTiles tiles{};
         unsigned blocks = 0;
         TILE_TRY(tile::queue_of(p, Plan::kQueries, &tiles, &blocks));
+        TILE_TRY(make_query_map<QueryBoxes>("q", p, p.q, tiles, &q_map));
+        TILE_TRY(make_map<KeyBoxes>("k", p.type, p.k, p.batch, p.kv_heads, p.keys, &k_map));
+        TILE_TRY(make_map<KeyBoxes>("v", p.type, p.v, p.batch, p.kv_heads, p.keys, &v_map));
         tile::StreamMemory taken;
         TILE_TRY(taken.allocate(sizeof(unsigned), stream));
         return tile::launch(attention_queue<T, kDim>, "attention_queue", blocks, Plan::kThreads,

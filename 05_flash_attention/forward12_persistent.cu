@@ -41,8 +41,8 @@ struct TilePlan {
 
 template <class T, int kDim>
 __global__ void __launch_bounds__(TilePlan<kDim>::kThreads, 1) attention_persistent(
-    const __grid_constant__ tile::TensorMap q_map,  // [batch][heads][queries][kDim]
-    const __grid_constant__ tile::TensorMap k_map,  // … [heads / group][keys] …
+    const __grid_constant__ tile::TensorMap q_map,  // [batch][queries][heads][kDim]
+    const __grid_constant__ tile::TensorMap k_map,  // [batch][heads / group][keys][kDim]
     const __grid_constant__ tile::TensorMap v_map,  // as k
     const __grid_constant__ tile::TensorMap o_map,  // as q
     float* lse,                                     // [batch][heads][queries], or null
@@ -83,11 +83,11 @@ __global__ void __launch_bounds__(TilePlan<kDim>::kThreads, 1) attention_persist
     const unsigned at = __shfl_sync(tile::kAllLanes, mail.work_at[i], 0);
     if (at >= tiles.all) break;
     const BlockWork work = tiles.work(at);
-    const Mask mask = masks.of(work.batch);
-    const int block_query = work.tile * Plan::kQueries;
+    const PackMask mask{masks.of(work.batch), tiles.log2_pack};
+    const int block_row = work.tile * Plan::kQueries;
     const int warp_row = first_row + static_cast<int>(threadIdx.x) / 32 % 4 * 16;
-    const Mask::Tiles visited = mask.tiles(block_query, Plan::kQueries, kKeys);
-    const Mask::Tiles seen = mask.tiles(block_query + first_row, kRows, kKeys);
+    const Mask::Tiles visited = mask.tiles_of_rows(block_row, Plan::kQueries, kKeys);
+    const Mask::Tiles seen = mask.tiles_of_rows(block_row + first_row, kRows, kKeys);
     const SharedAddress q_smem = queries + i * QueryBoxes::kBytes;
     LazySoftmax<16> softmax(scale_log2);
     Accumulator<16, kDim> out;
@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(TilePlan<kDim>::kThreads, 1) attention_persist
     Fragment<16, kKeys> weights;
     const auto hide_some = [&](int tile) {
       if (tile >= seen.whole_first && tile < seen.whole_last) return;
-      hide(scores, mask, block_query + warp_row, tile * kKeys);
+      hide(scores, mask, block_row + warp_row, tile * kKeys);
     };
     const auto weigh_all = [&] {
 #pragma unroll
@@ -159,8 +159,7 @@ __global__ void __launch_bounds__(TilePlan<kDim>::kThreads, 1) attention_persist
     fence_async_proxy();  // TMA sees what this lane has stored
     __syncwarp();         // and what the others have
     if (threadIdx.x % tile::kWarp == 0) mbarrier_arrive(&mail.outputs_full[i]);
-    tile::store_lse(row_lse, lse_of_head(lse, work, tiles.heads, masks.queries),
-                    block_query + warp_row, masks.queries);
+    tile::store_lse(row_lse, lse, tiles, work, block_row + warp_row, masks.queries);
   }
   turn.end();
 }
@@ -184,13 +183,14 @@ tile::Status persistent(const AttentionForward& p, void* stream) {
         using QueryBoxes = tile::HeadBoxes<T, Plan::kQueries, kDim>;
         using KeyBoxes = tile::HeadBoxes<T, Plan::kKeys, kDim>;
         tile::TensorMap q_map, k_map, v_map, o_map;
-        TILE_TRY(make_map<QueryBoxes>("q", p.type, p.q, p.batch, p.heads, p.queries, &q_map));
-        TILE_TRY(make_map<KeyBoxes>("k", p.type, p.k, p.batch, p.kv_heads, p.keys, &k_map));
-        TILE_TRY(make_map<KeyBoxes>("v", p.type, p.v, p.batch, p.kv_heads, p.keys, &v_map));
-        TILE_TRY(make_map<QueryBoxes>("o", p.type, p.o, p.batch, p.heads, p.queries, &o_map));
         QueryTiles tiles{};
         unsigned blocks = 0;
+        tiles.log2_pack = log2_pack_of(p, Plan::kQueries, tile::persistent_blocks(p));
         TILE_TRY(tile::queue_of(p, Plan::kQueries, &tiles, &blocks));
+        TILE_TRY(make_query_map<QueryBoxes>("q", p, p.q, tiles, &q_map));
+        TILE_TRY(make_map<KeyBoxes>("k", p.type, p.k, p.batch, p.kv_heads, p.keys, &k_map));
+        TILE_TRY(make_map<KeyBoxes>("v", p.type, p.v, p.batch, p.kv_heads, p.keys, &v_map));
+        TILE_TRY(make_query_map<QueryBoxes>("o", p, p.o, tiles, &o_map));
         tile::StreamMemory taken;
         TILE_TRY(taken.allocate(sizeof(unsigned), stream));
         return tile::launch(attention_persistent<T, kDim>, "attention_persistent", blocks,

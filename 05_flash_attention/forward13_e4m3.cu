@@ -196,8 +196,7 @@ __global__ void __launch_bounds__(TilePlan<kDim>::kThreads, 1)
     softmax.finish(out, row_lse);
     if (v_scale) out.scale(v_scale[head]);
     store_permuted(out, o.rows(work.batch, work.head), block_query + warp_row, masks.queries);
-    tile::store_lse(row_lse, lse_of_head(lse, work, tiles.heads, masks.queries),
-                    block_query + warp_row, masks.queries);
+    tile::store_lse(row_lse, lse, tiles, work, block_query + warp_row, masks.queries);
   }
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "launch.hpp"
+#include "tile/accumulator.cuh"
 #include "tile/ptx/tma.cuh"
 #include "tile/ring.cuh"
 
@@ -27,6 +28,26 @@ struct Mailbox {
   }
 };
 
+// snippet-begin pack
+/// The mask of the rows of a pack: row r is of query r >> log2_pack.
+struct PackMask : Mask {
+  int log2_pack;
+
+  __device__ Tiles tiles_of_rows(int first_row, int rows, int tile) const {
+    return tiles(first_row >> log2_pack, rows >> log2_pack, tile);
+  }
+};
+/// Hides the scores of the rows from first_row on.
+template <int kCols>
+__device__ __forceinline__ void hide(tile::Accumulator<16, kCols>& scores, const PackMask& mask,
+                                     int first_row, int first_key) {
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    hide_row(scores, r, mask, (first_row + scores.row(r)) >> mask.log2_pack, first_key);
+  }
+}
+// snippet-end pack
+
 // snippet-begin load
 /// One thread loads: the queries of a tile, and the keys and values that they see.
 template <class Plan, class QueryBoxes, class KeyBoxes>
@@ -44,19 +65,20 @@ __device__ __forceinline__ void load_tiles(
     if (at >= tiles.all) return mbarrier_arrive(&mail.queries_full[i]);  // tells all to end
     next = gridDim.x + atomicAdd(taken, 1u);  // the first ones are those of the grid
     const BlockWork work = tiles.work(at);
-    const int first_query = work.tile * Plan::kQueries;
+    const int first_row = work.tile * Plan::kQueries, head = work.head << tiles.log2_pack;
     mbarrier_arrive_expect(&mail.queries_full[i], QueryBoxes::kBytes);
-    QueryBoxes::load(queries + i * QueryBoxes::kBytes, q_map, first_query, work.head, work.batch,
-                     &mail.queries_full[i]);
+    QueryBoxes::load(queries + i * QueryBoxes::kBytes, q_map, head, first_row >> tiles.log2_pack,
+                     work.batch, &mail.queries_full[i]);
     const auto copy = [&](const tile::TensorMap& map, int tile) {
       const int stage = place.stage;
       mbarrier_wait(&mail.empty[stage], place.parity ^ 1);
       mbarrier_arrive_expect(&mail.full[stage], KeyBoxes::kBytes);
-      KeyBoxes::load(stages + stage * KeyBoxes::kBytes, map, tile * Plan::kKeys, work.head / group,
+      KeyBoxes::load(stages + stage * KeyBoxes::kBytes, map, tile * Plan::kKeys, head / group,
                      work.batch, &mail.full[stage]);
       place.advance();
     };
-    const auto visited = masks.of(work.batch).tiles(first_query, Plan::kQueries, Plan::kKeys);
+    const PackMask mask{masks.of(work.batch), tiles.log2_pack};
+    const auto visited = mask.tiles_of_rows(first_row, Plan::kQueries, Plan::kKeys);
     for (int tile = visited.first; tile <= visited.last; ++tile) {
       if (tile < visited.last) copy(k_map, tile);
       if (tile > visited.first) copy(v_map, tile - 1);  // values come after the next keys
@@ -80,7 +102,8 @@ __device__ __forceinline__ void store_tiles(Mailbox<Plan>& mail, tile::ptx::Shar
     if (at >= tiles.all) return;
     mbarrier_wait(&mail.outputs_full[i], tile_place.parity);
     const BlockWork work = tiles.work(at);
-    QueryBoxes::store(o_map, work.tile * Plan::kQueries, work.head, work.batch,
+    QueryBoxes::store(o_map, work.head << tiles.log2_pack,
+                      work.tile * Plan::kQueries >> tiles.log2_pack, work.batch,
                       queries + i * stage_bytes);
     bulk_commit();
     bulk_wait_read<0>();  // then the next queries may come there

@@ -125,8 +125,9 @@ struct HeadCounts {
   std::int64_t batch, heads, kv_heads;
 };
 /// Ten heads in all are more than blocks take in a section (tile/heads.cuh), nine heads of keys
-/// more than three bits count. Five heads of queries share one of keys.
-inline constexpr HeadCounts kHeadCounts[] = {{2, 5, 5}, {1, 9, 9}, {1, 6, 2}, {2, 5, 1}};
+/// more than three bits count. Of three heads of queries that share one of keys none can be packed,
+/// of six each two.
+inline constexpr HeadCounts kHeadCounts[] = {{2, 5, 5}, {1, 9, 9}, {1, 6, 2}, {2, 6, 1}};
 
 struct Lengths {
   std::int64_t queries, keys;

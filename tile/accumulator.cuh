@@ -60,22 +60,27 @@ __device__ __forceinline__ Fragment<kRows, kDepth> as_fragment(
 // snippet-end as_fragment
 
 // snippet-begin hide
-/// Sets the scores that the mask hides to -infinity. The scores are those of the rows from
-/// first_row on, `group` rows to a query, and of the keys from first_key on.
+/// Sets the scores of this lane's r-th row, a row of `query`, to -infinity where the mask hides
+/// them. The keys are those from first_key on.
+template <int kRows, int kCols>
+__device__ __forceinline__ void hide_row(Accumulator<kRows, kCols>& scores, int r, const Mask& mask,
+                                         int query, int first_key) {
+  // Counted from this lane's first column on, so that its columns are constants.
+  const int first = mask.first_key(query) - first_key - scores.col(0);
+  const int end = mask.end_key(query) - first_key - scores.col(0);
+#pragma unroll
+  for (int c = 0; c < kCols / 4; ++c) {
+    const int col = c / 2 * 8 + c % 2;
+    if (col < first || col >= end) scores.at(r, c) = -INFINITY;
+  }
+}
+/// The same for all rows, those from first_row on, `group` rows to a query.
 template <int kRows, int kCols>
 __device__ __forceinline__ void hide(Accumulator<kRows, kCols>& scores, const Mask& mask,
                                      int first_row, int first_key, int group = 1) {
 #pragma unroll
   for (int r = 0; r < kRows / 8; ++r) {
-    const int query = (first_row + scores.row(r)) / group;
-    // Counted from this lane's first column on, so that its columns are constants.
-    const int first = mask.first_key(query) - first_key - scores.col(0);
-    const int end = mask.end_key(query) - first_key - scores.col(0);
-#pragma unroll
-    for (int c = 0; c < kCols / 4; ++c) {
-      const int col = c / 2 * 8 + c % 2;
-      if (col < first || col >= end) scores.at(r, c) = -INFINITY;
-    }
+    hide_row(scores, r, mask, (first_row + scores.row(r)) / group, first_key);
   }
 }
 // snippet-end hide

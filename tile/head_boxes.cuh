@@ -22,7 +22,7 @@ struct HeadBoxes {
   static_assert(kElementBytes <= 2 && kCols % 64 == 0 && kRows % 8 == 0 && kRows <= 256);
 
   /// Starts the copies of the rows of a head from `row` on, kBytes bytes. Rows past the end of the
-  /// tensor are zeros.
+  /// tensor are zeros. A map of packed heads has these axes the other way round: first head, row.
   static __device__ void load(ptx::SharedAddress to, const TensorMap& map, int row, int head,
                               int batch, ptx::Mbarrier* full) {
 #pragma unroll

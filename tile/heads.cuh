@@ -56,10 +56,12 @@ __device__ inline BlockWork work_longest_first(int batch, int heads, int tiles) 
   const BlockWork work = keys_longest_first(batch, heads, tiles);
   return {work.batch, work.head, tiles - 1 - work.tile};
 }
-/// The same for blocks that take tiles of all heads from a queue, by their numbers.
+/// The same for blocks that take tiles of all heads from a queue, by their numbers. A "head" is a
+/// pack of 2^log2_pack heads: its row r is query r >> log2_pack of its head r % 2^log2_pack.
 struct QueryTiles {
   int batch, heads, of_head;
   unsigned all, together;  // tiles; and heads, whose tiles are taken in turn
+  int log2_pack;
 
   __device__ BlockWork work(unsigned at) const {
     const BlockWork work = longest_first(at, together, batch, heads, of_head);

@@ -79,15 +79,25 @@ __device__ Of* lse_of_head(Of* lse, const BlockWork& work, int heads, int querie
   return lse ? lse + (std::int64_t{work.batch} * heads + work.head) * queries : nullptr;
 }
 
-/// Stores what finish() gave of a warp's rows from first_query on, unless it is not needed.
+/// Stores what finish() gave of a warp's rows from first_row on, unless it is not needed. Rows are
+/// queries, or those of a pack (QueryTiles), whose first head's lse is given.
 template <int kLaneRows>
 __device__ __forceinline__ void store_lse(const float (&row_lse)[kLaneRows], float* lse,
-                                          int first_query, int queries) {
+                                          int first_row, int queries, int log2_pack = 0) {
 #pragma unroll
   for (int r = 0; r < kLaneRows; ++r) {
-    const int query = first_query + threadIdx.x % 32 / 4 + r * 8;
-    if (lse && query < queries && threadIdx.x % 4 == 0) lse[query] = row_lse[r];
+    const int row = first_row + static_cast<int>(threadIdx.x) % 32 / 4 + r * 8;
+    const int query = row >> log2_pack, head = row - (query << log2_pack);
+    if (lse && query < queries && threadIdx.x % 4 == 0) lse[head * queries + query] = row_lse[r];
   }
+}
+/// The same of a tile from a queue, and the whole tensor's lse.
+template <int kLaneRows>
+__device__ __forceinline__ void store_lse(const float (&row_lse)[kLaneRows], float* lse,
+                                          const QueryTiles& tiles, const BlockWork& work,
+                                          int first_row, int queries) {
+  store_lse(row_lse, lse_of_head(lse, work, tiles.heads, queries << tiles.log2_pack), first_row,
+            queries, tiles.log2_pack);
 }
 
 }  // namespace tile

@@ -55,6 +55,7 @@ class SharedSlice {
                                          float fill, ptx::SharedAddress row_smem)
       : SharedSlice(row, cols, columns, fill, row_smem, columns) {}
 
+  __device__ int thread() const { return columns_.thread; }
   __device__ int column(int i) const { return columns_.column(i); }
   __device__ __forceinline__ ptx::SharedAddress address(int i) const { return first_ + i * apart_; }
   __device__ __forceinline__ Chunk chunk(int i) const { return {ptx::load_shared(address(i))}; }

@@ -45,6 +45,7 @@ struct Border {
   std::string_view step;
   Sizes sizes;
   std::int64_t left = tile::kUnlimited, right = 0;
+  bool is_on_one = false;  // multiprocessor
 };
 constexpr Border kBorders[] = {
     {true, "scores", {1, 1, 1, 33, 65, 48}},
@@ -106,6 +107,11 @@ constexpr Border kBorders[] = {
     {true, "turns", {2, 5, 1, 193, 65, 64}},
     {true, "queue", {2, 5, 1, 193, 65, 64}, tile::kUnlimited, tile::kUnlimited},
     {true, "persistent", {2, 5, 1, 193, 65, 64}, tile::kUnlimited, tile::kUnlimited},
+    // One block, for which 8, 4, 16 or 64 heads are packed.
+    {true, "persistent", {1, 8, 1, 17, 129, 64}, tile::kUnlimited, 0, true},
+    {true, "persistent", {2, 12, 3, 21, 81, 256}, 30, 2, true},
+    {true, "persistent", {1, 16, 1, 17, 129, 128}, tile::kUnlimited, 0, true},
+    {true, "persistent", {1, 64, 1, 19, 129, 64}, tile::kUnlimited, 0, true},
     {false, "scores", {1, 1, 1, 33, 65, 48}},
     {false, "tiles", {2, 6, 2, 33, 65, 48}},
     {false, "mma", {1, 1, 1, 129, 129, 64}},
@@ -166,6 +172,7 @@ TEST_SUITE("step") {
         if (step.name != border.step || kIsForward<decltype(step)> != border.is_forward) continue;
         has_some = true;
         Case c = windowed(full(type, border.sizes), border.left, border.right);
+        if (border.is_on_one) c.p.free_multiprocessors = tile::device().multiprocessors - 1;
         for (std::int64_t entry = 0; c.p.batch > 1 && entry < c.p.batch; ++entry) {
           const auto keys = static_cast<int>(c.p.keys);
           c.key_lengths.push_back(entry == 0 ? keys : entry == 1 ? keys - 3 : 1);
@@ -530,6 +537,35 @@ TEST_SUITE("chapter") {
           }
         }
       }
+    }
+  }
+
+  TEST_CASE("so many heads are packed as leave the fewest rounds of tiles, and no more") {
+    struct Packed {
+      Sizes sizes;
+      int rows;
+      unsigned blocks;
+      int log2;
+    };
+    // Each with its tiles, for 1, 2, 4 … heads.
+    for (const Packed& each : {
+             Packed{{16, 32, 4, 48, 8192, 128}, 128, 132, 1},  // 512, 256, 256, 192
+             Packed{{16, 32, 4, 48, 8192, 64}, 192, 132, 2},   // 512, 256, 128, 128
+             Packed{{1, 16, 1, 17, 8192, 64}, 192, 132, 0},    // 16, one round
+             Packed{{1, 16, 1, 17, 8192, 64}, 192, 5, 2},      // 16, 8, 4, 2, 2
+             Packed{{1, 16, 1, 17, 8192, 64}, 192, 1, 3},
+             Packed{{1, 16, 1, 17, 8192, 128}, 128, 1, 4},    // 16, 8, 4, 4, 3
+             Packed{{1, 64, 1, 19, 8192, 64}, 192, 1, 6},     // 64, 32, 16, 8, 8, 8, 7
+             Packed{{1, 128, 1, 33, 8192, 128}, 128, 1, 6},   // 128, 128, 96, 80, 72, 68, 66
+             Packed{{8, 12, 1, 17, 8192, 64}, 192, 1, 2},     // 96, 48, 24; 8 do not divide 12
+             Packed{{8, 12, 2, 17, 8192, 64}, 192, 1, 1},     // 96, 48
+             Packed{{8, 12, 4, 17, 8192, 64}, 192, 1, 0},     // 96
+             Packed{{1, 8, 1, 8192, 8192, 128}, 128, 7, 0},   // 512 of any
+             Packed{{1, 8, 1, kMaxLength, 1, 64}, 192, 1, 0}  // a pack's rows would not be ints
+         }) {
+      CAPTURE(each.sizes.queries);
+      CAPTURE(each.blocks);
+      CHECK(log2_pack_of(full(DType::bf16, each.sizes).p, each.rows, each.blocks) == each.log2);
     }
   }
 

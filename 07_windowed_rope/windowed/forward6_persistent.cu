@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(TilePlan<kDim>::kThreads, 1) windowed_persiste
     const unsigned at = __shfl_sync(tile::kAllLanes, mail.work_at[n % 2], 0);
     if (at >= tiles.all) break;
     const BlockWork work = tiles.work(at);
-    const int block_query = work.tile * Plan::kQueries;
+    const int block_row = work.tile * Plan::kQueries;
     const int warp_row = first_row + static_cast<int>(threadIdx.x) / 32 % 4 * 16;
     LazySoftmax<16> softmax(scale_log2);
     Accumulator<16, kDim> out;
@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(TilePlan<kDim>::kThreads, 1) windowed_persiste
       start_scores(first_keys);
       wgmma_wait<0>(registers_of(scores));
       ring.release(first_keys);
-      visits.hide(scores, block_query + warp_row);
+      visits.hide(scores, block_row + warp_row);
       softmax.look_at(scores, out);
       weigh_all();
       weights = tile::as_fragment<T>(scores);
@@ -135,7 +135,7 @@ __global__ void __launch_bounds__(TilePlan<kDim>::kThreads, 1) windowed_persiste
         turn.pass();
         wgmma_wait<1>(registers_of(scores));  // the output is still under way
         ring.release(keys);
-        visits.hide(scores, block_query + warp_row);
+        visits.hide(scores, block_row + warp_row);
         tile::Corrections<16> later;
         const bool is_raised = softmax.look_at(scores, later);
         weigh_all();
@@ -162,8 +162,7 @@ __global__ void __launch_bounds__(TilePlan<kDim>::kThreads, 1) windowed_persiste
     fence_async_proxy();  // TMA sees what this lane has stored
     __syncwarp();         // and what the others have
     mail.end_tile(n);
-    tile::store_lse(row_lse, lse_of_head(lse, work, tiles.heads, masks.queries),
-                    block_query + warp_row, masks.queries);
+    tile::store_lse(row_lse, lse, tiles, work, block_row + warp_row, masks.queries);
   }
   mail.end_tile(n);
   turn.end();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <tuple>
+#include <utility>
 
 #include "tile/head_boxes.cuh"
 #include "tile/host/attention_launch.hpp"
@@ -28,6 +29,18 @@ template <class Boxes>
 Status make_map(const char* name, DType type, const TensorView& x, std::int64_t batch,
                 std::int64_t heads, std::int64_t rows, TensorMap* map) {
   return make_tensor_map(name, boxed_heads<Boxes>(type, x, batch, heads, rows), map);
+}
+
+/// q or o in tiles of queries. A box has kRows / n rows of each of n heads: the first row of every
+/// head, then the second ones. Heads come before rows in the map.
+template <class Boxes>
+Status make_query_map(const char* name, const AttentionForward& p, const TensorView& x,
+                      const QueryTiles& tiles, TensorMap* map) {
+  BoxedTensor tensor = boxed_heads<Boxes>(p.type, x, p.batch, p.heads, p.queries);
+  std::swap(tensor.extents[1], tensor.extents[2]);
+  std::swap(tensor.strides[0], tensor.strides[1]);
+  tensor.box[1] = 1 << tiles.log2_pack, tensor.box[2] = Boxes::kRows >> tiles.log2_pack;
+  return make_tensor_map(name, tensor, map);
 }
 
 /// Whether TMA takes the rows of all that is read, with a second pair or without, and of o if it

@@ -68,6 +68,29 @@ __device__ __forceinline__ uint4 load_shared(SharedAddress address) {
 #endif
 }
 
+/// An element of 2 or 4 bytes.
+///     ld.shared.b16 element, [address];
+template <class T>
+__device__ __forceinline__ T load_shared_element(SharedAddress address) {
+#ifdef CPU_DEVICE
+  return *static_cast<const T*>(static_cast<void*>(address));
+#else
+  T element;
+  if constexpr (sizeof(T) == 2) {
+    asm volatile("ld.shared.b16 %0, [%1];"
+                 : "=h"(reinterpret_cast<unsigned short&>(element))
+                 : "r"(address.value())
+                 : "memory");
+  } else {
+    asm volatile("ld.shared.b32 %0, [%1];"
+                 : "=r"(reinterpret_cast<unsigned&>(element))
+                 : "r"(address.value())
+                 : "memory");
+  }
+  return element;
+#endif
+}
+
 ///     st.shared.v4.u32 [address], {a, b, c, d};
 __device__ __forceinline__ void store_shared(SharedAddress address, uint4 words) {
 #ifdef CPU_DEVICE
