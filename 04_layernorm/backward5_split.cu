@@ -8,8 +8,9 @@
 //         loaded shifted, and dx is stored aligned.
 // Limit: memory: five tensors move where three suffice.
 #include "row_sums.cuh"
-#include "split_rows.cuh"
 #include "tile/host/launch.hpp"
+#include "tile/host/split_plan.hpp"
+#include "tile/row_edges.cuh"
 
 namespace layernorm {
 namespace {
@@ -120,14 +121,17 @@ __global__ void __launch_bounds__(kThreads)
                              tile::Rows<T> dx,        // [rows][cols]
                              std::int64_t rows, std::int64_t cols, std::int64_t pieces,
                              float per_col) {  // 1 / cols
-  using Slice = PieceSlice<T>;
-  constexpr int kWidth = Slice::kWidth;
+  constexpr int kWidth = 16 / sizeof(T), kApart = kThreads * kWidth;
+  using Chunk = tile::Chunk<T, kWidth>;
   // The first blocks have the rows that the first kernel read last.
-  const std::int64_t row = rows - 1 - blockIdx.x / pieces;
-  const SplitItem item{row, blockIdx.x % pieces, true, true};
+  const std::int64_t row = rows - 1 - blockIdx.x / pieces, piece = blockIdx.x % pieces;
   T* dx_row = dx[row];
-  const std::int64_t first = first_column(item, dx_row);
-  const Slice x_slice(x[row], first, cols, 0), dy_slice(dy[row], first, cols, 0);
+  // A thread's first column, below 0 if the row begins within a chunk; kApart to each of the next.
+  const std::int64_t first =
+      (piece * (kThreads * tile::kSplitChunks) + threadIdx.x) * kWidth - tile::misalignment(dx_row);
+  Chunk x_chunk[tile::kSplitChunks], dy_chunk[tile::kSplitChunks];
+  tile::load_anywhere<T, kWidth>(x[row], first, kApart, cols, 0, x_chunk);
+  tile::load_anywhere<T, kWidth>(dy[row], first, kApart, cols, 0, dy_chunk);
   const float row_mean = mean ? mean[row] : 0, row_rstd = rstd[row];
   const RowSums sums = of_row[row];
   // dx = rstd (w - mean of w - xhat mean of w xhat)
@@ -135,18 +139,19 @@ __global__ void __launch_bounds__(kThreads)
   const float of_xhat = -row_rstd * (sums.w_xhat * per_col);
 #pragma unroll
   for (int i = 0; i < tile::kSplitChunks; ++i) {
-    typename Slice::Chunk chunk[1] = {Slice::Chunk::filled(1)};
+    const std::int64_t col = first + i * kApart;
+    Chunk chunk[1] = {Chunk::filled(1)};
     float weight[kWidth], x_value[kWidth], dy_value[kWidth];
-    if (gamma) tile::load_anywhere<T, kWidth>(gamma, x_slice.column(i), 0, cols, 1, chunk);
+    if (gamma) tile::load_anywhere<T, kWidth>(gamma, col, 0, cols, 1, chunk);
     chunk[0].to_floats(weight);
-    x_slice.chunk[i].to_floats(x_value);
-    dy_slice.chunk[i].to_floats(dy_value);
+    x_chunk[i].to_floats(x_value);
+    dy_chunk[i].to_floats(dy_value);
 #pragma unroll
     for (int e = 0; e < kWidth; ++e) {
       const float xhat = (x_value[e] - row_mean) * row_rstd;
       x_value[e] = row_rstd * (weight[e] * dy_value[e]) + (of_xhat * xhat + of_w);
     }
-    tile::store_anywhere(dx_row, x_slice.column(i), cols, x_value);
+    tile::store_anywhere(dx_row, col, cols, x_value);
   }
 }
 // snippet-end dx

@@ -81,7 +81,7 @@ __device__ __forceinline__ void compute(const SharedRows<T>& p, Group group, int
             dbeta[k][e] += dy[e];
           }
         }
-        of_row = reduce_lanes(of_row, AddRowSums{});
+        of_row = add_lanes(of_row);
         __syncwarp();  // all lanes have read the part that was written last
         if (thread % tile::kWarp == 0) {
           board.of_warp[ring][thread / tile::kWarp] = of_row;
@@ -145,7 +145,7 @@ __device__ __forceinline__ void carry(const SharedRows<T>& p, Group group, int c
     mbarrier_wait(&board.summed[ring], i / kRing & 1);
     RowSums sums{0, 0};
     if (lane <= kWarps) sums = board.of_warp[ring][lane];
-    sums = reduce_lanes(sums, AddRowSums{});
+    sums = add_lanes(sums);
     const unsigned tag = static_cast<unsigned>(i) + 1;
     tile::ptx::TaggedPair* mail = p.mail + i % kMail * static_cast<int>(gridDim.x) + blockIdx.x;
     if (lane == 0) {

@@ -110,7 +110,14 @@ SharedRowsPlan persistent_plan(const ForwardProblem& problem, const tile::Device
 /// Whether a step from `registers` to the one before `split` takes this problem.
 bool is_read_once(const ForwardProblem& problem, const ForwardBuffers& buffers);
 
-/// The workspace of step `split`.
+// snippet-begin moments
+/// What is kept of some numbers: how many they are, their mean, and the sum of (x - mean)^2.
+struct Moments {
+  float count, mean, squares;
+};
+// snippet-end moments
+
+/// The workspace of step `split`: moments of rows and of pieces of rows.
 std::int64_t split_bytes(const ForwardProblem& problem);
 
 // What the steps' own kernels take.
@@ -191,13 +198,18 @@ constexpr bool has_pieces(const BackwardProblem& p) {
   return p.cols >= 2048 / static_cast<std::int64_t>(tile::size_bytes(p.type));
 }
 
-/// The bytes of workspace that all steps need: partial sums of columns, and for step `split` two
+/// The sums over a row that dx needs, of w = gamma dy and of w xhat.
+struct RowSums {
+  float w, w_xhat;
+};
+
+/// The bytes of workspace that all steps need: partial sums of columns, and for step `split` the
 /// sums of each row and of each 4 KiB of it. INT64_MAX if they overflow.
 constexpr std::int64_t workspace_bytes(const BackwardProblem& p) {
   const std::int64_t of_columns = column_sums_bytes(p);
   if (p.rows <= 0 || !has_pieces(p)) return of_columns;
   const auto element = static_cast<std::int64_t>(tile::size_bytes(p.type));
-  std::int64_t bytes = (p.cols / (4096 / element) + 2) * 2 * 4;
+  std::int64_t bytes = (p.cols / (4096 / element) + 2) * std::int64_t{sizeof(RowSums)};
   if (__builtin_mul_overflow(bytes, p.rows, &bytes) ||
       __builtin_add_overflow(bytes, of_columns, &bytes)) {
     return INT64_MAX;

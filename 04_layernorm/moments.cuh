@@ -1,4 +1,4 @@
-// Mean and variance of a part of a row, and how those of two parts are merged.
+// How moments of two parts of a row are merged.
 #pragma once
 
 #include "layernorm.hpp"
@@ -7,10 +7,6 @@
 namespace layernorm {
 
 // snippet-begin moments
-struct Moments {
-  float count, mean, squares;  // of some numbers; squares is the sum of (x - mean)^2
-};
-
 struct MergeMoments {
   __device__ Moments identity() const { return {0, 0, 0}; }
 

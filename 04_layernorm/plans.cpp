@@ -148,7 +148,7 @@ bool is_read_once(const BackwardProblem& p, const BackwardBuffers& b) {
 
 // Count, mean and squares of each piece.
 std::int64_t split_bytes(const ForwardProblem& p) {
-  return tile::split_bytes(p.rows, p.cols, tile::size_bytes(p.type), 3 * sizeof(float));
+  return tile::split_bytes(p.rows, p.cols, tile::size_bytes(p.type), sizeof(Moments));
 }
 
 }  // namespace layernorm

@@ -2,12 +2,13 @@
 // other in shared memory, and what the blocks of a row tell each other in global memory.
 #pragma once
 
-#include "moments.cuh"
+#include "layernorm.hpp"
 #include "row_order.cuh"
 #include "tile/ptx/mbarrier.cuh"
 #include "tile/ptx/semaphore.cuh"
 #include "tile/ptx/tagged.cuh"
 #include "tile/ptx/tma.cuh"
+#include "tile/reduce.cuh"
 
 namespace layernorm {
 
@@ -80,14 +81,25 @@ __device__ __forceinline__ void load_part(const SharedRows<T>& p, int i, int row
                        &board.full[stage]);
 }
 
-/// The moments of what all lanes have found, by three sums: their mean, and how far each lane's
-/// mean lies from it. Merged pair by pair, they would take divisions in each of five rounds.
+/// The moments of kParts parts of each lane, by three sums: their mean, and how far the mean of
+/// each part lies from it. Merged pair by pair, they would take divisions in each of five rounds.
+template <int kParts>
+__device__ __forceinline__ Moments merge_lanes(const Moments (&parts)[kParts]) {
+  float count = 0, sum = 0, squares = 0;
+#pragma unroll
+  for (const Moments& part : parts) count += part.count, sum += part.count * part.mean;
+  count = tile::reduce_lanes(count, tile::Add{});
+  const float mean = tile::reduce_lanes(sum, tile::Add{}) / count;
+#pragma unroll
+  for (const Moments& part : parts) {
+    const float distance = part.mean - mean;
+    squares += part.squares + part.count * distance * distance;
+  }
+  return {count, mean, tile::reduce_lanes(squares, tile::Add{})};
+}
 __device__ __forceinline__ Moments merge_lanes(Moments mine) {
-  const float count = tile::reduce_lanes(mine.count, tile::Add{});
-  const float mean = tile::reduce_lanes(mine.count * mine.mean, tile::Add{}) / count;
-  const float distance = mine.mean - mean;
-  mine.squares += mine.count * distance * distance;
-  return {count, mean, tile::reduce_lanes(mine.squares, tile::Add{})};
+  const Moments parts[1] = {mine};
+  return merge_lanes(parts);
 }
 
 // snippet-begin send
@@ -118,13 +130,11 @@ __device__ __forceinline__ Moments receive(Message* from,  // [blocks]
     tile::ptx::pause_polling();
   }
   *origin = __shfl_sync(tile::kAllLanes, mean[0].x, 0);
-  Moments seen{moments[0].y, mean[0].x - *origin + mean[0].y, moments[0].x};
-  if (lane >= blocks) seen = {0, 0, 0};
+  Moments seen[kOfLane] = {};  // what comes from no block counts nothing
 #pragma unroll
-  for (int j = 1; j < kOfLane; ++j) {
+  for (int j = 0; j < kOfLane; ++j) {
     if (lane + j * tile::kWarp >= blocks) break;
-    seen =
-        MergeMoments{}(seen, Moments{moments[j].y, mean[j].x - *origin + mean[j].y, moments[j].x});
+    seen[j] = {moments[j].y, mean[j].x - *origin + mean[j].y, moments[j].x};
   }
   return merge_lanes(seen);
 }

@@ -11,10 +11,6 @@ namespace layernorm {
 tile::Status sum_partial_sums(const BackwardProblem& problem, const BackwardBuffers& buffers,
                               std::int64_t count, void* stream);
 
-/// The sums over a row that dx needs, of w = gamma dy and of w xhat.
-struct RowSums {
-  float w, w_xhat;
-};
 struct AddRowSums {
   __device__ RowSums identity() const { return {0, 0}; }
   __device__ RowSums operator()(RowSums a, RowSums b) const {

@@ -4,11 +4,11 @@
 
 #include "column_sums.hpp"
 #include "row_order.cuh"
-#include "row_sums.cuh"
 #include "tile/ptx/mbarrier.cuh"
 #include "tile/ptx/semaphore.cuh"
 #include "tile/ptx/tagged.cuh"
 #include "tile/ptx/tma.cuh"
+#include "tile/reduce.cuh"
 
 namespace layernorm::exchanged {
 
@@ -109,6 +109,11 @@ __device__ __forceinline__ void load_part(const SharedRows<T>& p, int i, int row
   bulk_load(SharedAddress(to + p.room), p.dy[row] + part.col, bytes, &board.full[stage]);
 }
 
+/// The sums of what all lanes have found.
+__device__ __forceinline__ RowSums add_lanes(RowSums mine) {
+  return {tile::reduce_lanes(mine.w, tile::Add{}), tile::reduce_lanes(mine.w_xhat, tile::Add{})};
+}
+
 /// The sums over a row, from the messages of its blocks, in the same order each time. All lanes
 /// call it.
 __device__ __forceinline__ RowSums receive(tile::ptx::TaggedPair* from,  // [blocks]
@@ -124,12 +129,12 @@ __device__ __forceinline__ RowSums receive(tile::ptx::TaggedPair* from,  // [blo
       if (const int block = lane + j * tile::kWarp; block < blocks) {
         all_came &= tile::ptx::load_tagged(&from[block], tag, &values);
       }
-      sums = AddRowSums{}(sums, {values.x, values.y});
+      sums.w += values.x, sums.w_xhat += values.y;
     }
     if (__all_sync(tile::kAllLanes, all_came)) break;
     tile::ptx::pause_polling();
   }
-  return reduce_lanes(sums, AddRowSums{});
+  return add_lanes(sums);
 }
 
 /// A warp that has the elements before and after a row's chunks, a lane each.
@@ -168,7 +173,7 @@ __device__ __forceinline__ void compute_ends(const SharedRows<T>& p, Group group
         if (next + 1 < end) ahead = load(next + 1);
         const float w = weight * now.dy, xhat = now.distance * now.rstd;
         dgamma += now.dy * xhat, dbeta += now.dy;
-        const RowSums of_row = reduce_lanes(RowSums{w, w * xhat}, AddRowSums{});
+        const RowSums of_row = add_lanes({w, w * xhat});
         __syncwarp();  // all lanes have read the terms of the row that was written last
         if (lane == 0) {
           board.of_warp[next % kRing][kWarps] = of_row;

@@ -16,10 +16,7 @@ using tile::kLaneDims, tile::add_rows, tile::dot, tile::load_rows, tile::store_r
 constexpr int kWarps = 8, kThreads = kWarps * tile::kWarp;
 constexpr int kKept = kWarps;  // rows that a block keeps: one for each warp
 constexpr int kPassing = 32;   // rows of a tile of the loop: one for each lane
-
-std::size_t shared_bytes(std::int64_t dim) {  // kept rows and rows of the loop, of two tensors each
-  return static_cast<std::size_t>(2 * (kKept + kPassing) * (dim + 1)) * sizeof(float);
-}
+using Tiles = tile::FloatTiles<kKept, kPassing>;
 
 // snippet-begin kernel
 /// Of keys: dK and dV of a tile of keys, over all queries of all heads that share it. Otherwise dQ
@@ -37,19 +34,16 @@ __global__ void attention_backward_tiles(Heads<const T> q,       // [batch][quer
   // S = Q K^T and dP = dO V^T: the left factors are rows of queries, the right ones of keys.
   const auto kept = kOfKeys ? k : q, kept_dp = kOfKeys ? v : dout;
   const auto passing = kOfKeys ? q : k, passing_dp = kOfKeys ? dout : v;
-  extern __shared__ float smem[];
-  float* kept_smem = smem;                                       // [kKept][dim + 1]
-  float* kept_dp_smem = kept_smem + kKept * (dim + 1);           // as kept_smem
-  float* passing_smem = kept_dp_smem + kKept * (dim + 1);        // [kPassing][dim + 1]
-  float* passing_dp_smem = passing_smem + kPassing * (dim + 1);  // as passing_smem
+  extern __shared__ float rows_smem[];
+  const Tiles smem(rows_smem, dim);
   const auto work = kOfKeys ? work_of_block(heads / group, (masks.keys + kKept - 1) / kKept)
                             : work_of_block(heads, (masks.queries + kKept - 1) / kKept);
   const Mask mask = kOfKeys ? masks.of(work.batch).transposed() : masks.of(work.batch);
   const int warp = threadIdx.x / tile::kWarp, lane = threadIdx.x % tile::kWarp;
   const int block_row = work.tile * kKept, row = block_row + warp;  // the warp's
-  const int rows_left = mask.queries - block_row;
-  load_rows<kKept>(kept_smem, kept.rows(work.batch, work.head, block_row), rows_left, dim);
-  load_rows<kKept>(kept_dp_smem, kept_dp.rows(work.batch, work.head, block_row), rows_left, dim);
+  const int rows_left = mask.queries - block_row, ld = dim + 1;     // ld: in shared memory
+  load_rows<kKept>(smem.kept, kept.rows(work.batch, work.head, block_row), rows_left, dim);
+  load_rows<kKept>(smem.kept_dp, kept_dp.rows(work.batch, work.head, block_row), rows_left, dim);
 
   float sums[kLaneDims] = {}, dv_sums[kLaneDims] = {};
   const int head0 = kOfKeys ? work.head * group : work.head;
@@ -59,23 +53,22 @@ __global__ void attention_backward_tiles(Heads<const T> q,       // [batch][quer
     for (int first = 0; first < mask.keys; first += kPassing) {
       const int left = mask.keys - first, other = first + lane;  // other: the lane's row
       __syncthreads();  // all warps have read the previous rows
-      load_rows<kPassing>(passing_smem, passing.rows(work.batch, passing_head, first), left, dim);
-      load_rows<kPassing>(passing_dp_smem, passing_dp.rows(work.batch, passing_head, first), left,
+      load_rows<kPassing>(smem.passing, passing.rows(work.batch, passing_head, first), left, dim);
+      load_rows<kPassing>(smem.passing_dp, passing_dp.rows(work.batch, passing_head, first), left,
                           dim);
       __syncthreads();  // these are there
       // The weight of the warp's row and the lane's, and the weight's gradient
       const RowStats of_query = of_head[kOfKeys ? other : row];
       float weight = 0;
       if (mask.sees(row, other)) {
-        const float score = scale * kLog2E *
-                            dot(passing_smem + lane * (dim + 1), kept_smem + warp * (dim + 1), dim);
+        const float score =
+            scale * kLog2E * dot(smem.passing + lane * ld, smem.kept + warp * ld, dim);
         weight = tile::ptx::exp2_approx(score - of_query.lse2);
       }
-      const float dweight =
-          dot(passing_dp_smem + lane * (dim + 1), kept_dp_smem + warp * (dim + 1), dim);
+      const float dweight = dot(smem.passing_dp + lane * ld, smem.kept_dp + warp * ld, dim);
       const float dscore = weight * (dweight - of_query.delta);
-      if (kOfKeys) add_rows(dv_sums, weight, passing_dp_smem, dim);  // dV += P^T dO
-      add_rows(sums, dscore, passing_smem, dim);                     // dK += dS^T Q, or dQ += dS K
+      if (kOfKeys) add_rows(dv_sums, weight, smem.passing_dp, dim);  // dV += P^T dO
+      add_rows(sums, dscore, smem.passing, dim);                     // dK += dS^T Q, or dQ += dS K
     }
   }
   if (row >= (kOfKeys ? masks.keys : masks.queries)) return;
@@ -87,11 +80,8 @@ __global__ void attention_backward_tiles(Heads<const T> q,       // [batch][quer
 }  // namespace
 
 tile::Status takes_tiles(const AttentionBackward& p, const tile::Device& device) {
-  if (p.head_dim > tile::kMaxFloatDim) {
-    return tile::unsupported("head_dim", std::to_string(p.head_dim) + " is more than 256");
-  }
-  const auto bytes = static_cast<std::int64_t>(shared_bytes(p.head_dim));
-  TILE_TRY(check_shared_bytes(p, bytes, device));
+  TILE_TRY(tile::check_float_dim(p.head_dim));
+  TILE_TRY(check_shared_bytes(p, Tiles::bytes(p.head_dim), device));
   return tile::check_workspace(stats_bytes(p), p.workspace_bytes);
 }
 
@@ -104,7 +94,7 @@ tile::Status tiles(const AttentionBackward& p, void* stream) {
     using T = decltype(element);
     const auto side = [&](auto of_keys, const tile::TensorView& gradient) -> tile::Status {
       return tile::launch(attention_backward_tiles<of_keys, T>, "attention_backward_tiles",
-                          of_keys ? keys : queries, kThreads, shared_bytes(p.head_dim), stream,
+                          of_keys ? keys : queries, kThreads, Tiles::bytes(p.head_dim), stream,
                           heads_of<const T>(p.q), heads_of<const T>(p.k), heads_of<const T>(p.v),
                           heads_of<const T>(p.dout), static_cast<const RowStats*>(p.workspace),
                           heads_of<T>(gradient), heads_of<T>(p.dv), masks_of(p), p.heads,

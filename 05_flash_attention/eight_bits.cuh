@@ -149,14 +149,6 @@ __device__ __forceinline__ void start_product_with_values(
   }
 }
 
-/// out += sums, in fp32.
-template <int kDim>
-__device__ __forceinline__ void add(tile::Accumulator<16, kDim>& out,
-                                    tile::Accumulator<16, kDim>& sums) {
-#pragma unroll
-  for (int i = 0; i < kDim / 2; ++i) registers_of(out)[i] += registers_of(sums)[i];
-}
-
 /// Rounds a warp's output to bf16 and stores it from row first_row on, as far as there are rows. In
 /// each 16 columns of the sums the even ones of the output come first, so that a lane has four
 /// neighbours.

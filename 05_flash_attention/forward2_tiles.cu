@@ -76,8 +76,7 @@ __global__ void attention_tiles(Heads<const T> q,  // [batch][queries][heads][di
 }  // namespace
 
 tile::Status takes_tiles(const AttentionForward& p, const tile::Device&) {
-  if (p.head_dim <= tile::kMaxFloatDim) return {};
-  return tile::unsupported("head_dim", std::to_string(p.head_dim) + " is more than 256");
+  return tile::check_float_dim(p.head_dim);
 }
 
 tile::Status tiles(const AttentionForward& p, void* stream) {

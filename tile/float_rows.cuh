@@ -3,12 +3,19 @@
 #pragma once
 
 #include "tile/basics.cuh"
+#include "tile/host/status.hpp"
 #include "tile/ptx/exp2.cuh"
 #include "tile/reduce.cuh"
 
 namespace tile {
 
 inline constexpr int kMaxFloatDim = 256, kLaneDims = kMaxFloatDim / kWarp;
+
+/// Whether lanes have registers for the elements of a row.
+inline Status check_float_dim(std::int64_t dim) {
+  if (dim <= kMaxFloatDim) return {};
+  return unsupported("head_dim", std::to_string(dim) + " is more than 256");
+}
 
 // snippet-begin load
 /// Copies `count` rows of dim elements to shared memory as floats. The other rows, up to kRows,
@@ -22,6 +29,23 @@ __device__ void load_rows(float* smem, Rows<const T> from, int count, int dim) {
   }
 }
 // snippet-end load
+
+/// Rows in the shared memory of a block of the backward pass: kKept that it keeps and kPassing of a
+/// tile of its loop, as two tensors have them: those of scores, and those of dP = dO V^T.
+template <int kKept, int kPassing>
+struct FloatTiles {
+  float *kept, *kept_dp;        // [kKept][dim + 1]
+  float *passing, *passing_dp;  // [kPassing][dim + 1]
+
+  static std::int64_t bytes(std::int64_t dim) {
+    return 2 * (kKept + kPassing) * (dim + 1) * static_cast<std::int64_t>(sizeof(float));
+  }
+  __device__ __forceinline__ FloatTiles(float* smem, int dim)
+      : kept(smem),
+        kept_dp(kept + kKept * (dim + 1)),
+        passing(kept_dp + kKept * (dim + 1)),
+        passing_dp(passing + kPassing * (dim + 1)) {}
+};
 
 template <class T>
 __device__ float dot(const T* a, const T* b, int dim) {

@@ -56,16 +56,11 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
         "the ends, the branches for the shifts of gamma and beta, and the order of rows that these need",
     ("04_layernorm/forward8_persistent.cu", "changed"):
         "blocks that stay, a ring of parts and an exchange in the place of a row in registers",
-    ("04_layernorm/forward8_persistent.cu", "headers"):
-        "row_order.cuh, which backward step 6 has as well",
-    ("04_layernorm/backward6_exchange.cu", "headers"): "the same, as forward step 8",
     ("04_layernorm/forward6_split.cu", "changed"):
-        "it continues step 2 (welford), for rows that clusters do not hold",
-    ("04_layernorm/forward6_split.cu", "headers"): "two leaves, row_edges.cuh and split_rows.cuh, and those that these need",
-    ("04_layernorm/forward6_split.cu", "header lines"): "the same",
+        "it continues step 2 (welford), for rows that clusters do not hold: the queue of a row's "
+        "pieces, and what blocks tell each other, are new",
     ("04_layernorm/backward5_split.cu", "changed"):
         "three kernels that read rows twice, in place of one that keeps them",
-    ("04_layernorm/backward5_split.cu", "headers"): "as forward step 6, and the sums that steps 3 and 4 share",
     ("04_layernorm/backward3_persistent.cu", "headers"):
         "row_sums.cuh, which all steps share, and row_edges.cuh, for rows that begin anywhere",
     ("04_layernorm/backward3_persistent.cu", "header lines"): "the same",
@@ -86,14 +81,9 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("05_flash_attention/forward8_split_keys.cu", "changed"):
         "for few queries: it continues step 4 (pipeline), not the steps for many",
     ("05_flash_attention/forward13_e4m3.cu", "changed"):
-        "the block of attention_e4m3.cuh in the place of step 12's: no line of its kernel remains",
-    ("05_flash_attention/forward13_e4m3.cu", "header lines"):
-        "step 12's, and the block that both steps of 8 bits have",
-    ("05_flash_attention/forward14_tile_sums.cu", "header lines"): "the same",
+        "warps that transpose values, a ring for these, scales, and an output that consumers store",
     ("06_rope/rotary/forward3_vectors.cu", "changed"):
         "units of chunks and several heads in the place of a pair: no line of step 2's kernel remains",
-    ("07_windowed_rope/windowed/backward2_tiles.cu", "lines"):
-        "chapter 05's kernel for both sides, which has 118, with two pairs of q and k",
     ("07_windowed_rope/method/backward4_prologue.cu", "changed"):
         "one K that is rotated in place, and its gradient in registers, which is rotated back",
 }

@@ -12,14 +12,11 @@
 namespace windowed_rope {
 namespace {
 
-using tile::kLaneDims, tile::add_rows, tile::dot, tile::load_rows, tile::store_row;
+using tile::kLaneDims, tile::Rows, tile::add_rows, tile::dot, tile::load_rows, tile::store_row;
 constexpr int kWarps = 8, kThreads = kWarps * tile::kWarp;
 constexpr int kKept = kWarps;  // rows that a block keeps: one for each warp
 constexpr int kPassing = 32;   // rows of a tile of the loop: one for each lane
-
-std::size_t shared_bytes(std::int64_t dim) {  // kept rows and rows of the loop, of two tensors each
-  return static_cast<std::size_t>(2 * (kKept + kPassing) * (dim + 1)) * sizeof(float);
-}
+using Tiles = tile::FloatTiles<kKept, kPassing>;
 
 /// Of keys: dK1, dK2 and dV of a tile of keys, over all queries of all heads that share it.
 /// Otherwise dQ1 and dQ2 of a tile of queries, over all keys.
@@ -36,27 +33,24 @@ __global__ void windowed_backward_tiles(Heads<const T> q1,      // [batch][queri
                                         Heads<T> dv,            // as k1; only of keys
                                         BatchMasks masks, Window window, DistanceWeight by_distance,
                                         int heads, int group, int dim, float scale) {
-  extern __shared__ float smem[];
-  float* kept_smem = smem;                                       // [kKept][dim + 1]
-  float* kept_dp_smem = kept_smem + kKept * (dim + 1);           // as kept_smem
-  float* passing_smem = kept_dp_smem + kKept * (dim + 1);        // [kPassing][dim + 1]
-  float* passing_dp_smem = passing_smem + kPassing * (dim + 1);  // as passing_smem
+  extern __shared__ float rows_smem[];
+  const Tiles smem(rows_smem, dim);
   const auto work = kOfKeys ? work_of_block(heads / group, (masks.keys + kKept - 1) / kKept)
                             : work_of_block(heads, (masks.queries + kKept - 1) / kKept);
   const Mask mask = kOfKeys ? masks.of(work.batch).transposed() : masks.of(work.batch);
   const int warp = threadIdx.x / tile::kWarp, lane = threadIdx.x % tile::kWarp;
   const int block_row = work.tile * kKept, row = block_row + warp;  // the warp's
-  const int rows_left = mask.queries - block_row;
+  const int rows_left = mask.queries - block_row, ld = dim + 1;     // ld: in shared memory
   // S = Q K^T and dP = dO V^T: the left factors are rows of queries, the right ones of keys.
   const auto kept_dp = kOfKeys ? v : dout, passing_dp = kOfKeys ? dout : v;
-  load_rows<kKept>(kept_dp_smem, kept_dp.rows(work.batch, work.head, block_row), rows_left, dim);
+  load_rows<kKept>(smem.kept_dp, kept_dp.rows(work.batch, work.head, block_row), rows_left, dim);
 
   float dv_sums[kLaneDims] = {};
   for (const bool near : {true, false}) {
     const auto q = near ? q1 : q2, k = near ? k1 : k2;
     const auto kept = kOfKeys ? k : q, passing = kOfKeys ? q : k;
     __syncthreads();  // all warps have read the kept rows of the other kind
-    load_rows<kKept>(kept_smem, kept.rows(work.batch, work.head, block_row), rows_left, dim);
+    load_rows<kKept>(smem.kept, kept.rows(work.batch, work.head, block_row), rows_left, dim);
     float sums[kLaneDims] = {};
     const int head0 = kOfKeys ? work.head * group : work.head;
     for (int head = head0; head < head0 + (kOfKeys ? group : 1); ++head) {
@@ -68,9 +62,8 @@ __global__ void windowed_backward_tiles(Heads<const T> q1,      // [batch][queri
         if (!(near ? kinds.near : kinds.far)) continue;
         const int left = mask.keys - first, other = first + lane;  // other: the lane's row
         __syncthreads();  // all warps have read the previous rows
-        load_rows<kPassing>(passing_smem, tile::Rows<const T>{rows[first], rows.ld}, left, dim);
-        load_rows<kPassing>(passing_dp_smem, tile::Rows<const T>{rows_dp[first], rows_dp.ld}, left,
-                            dim);
+        load_rows<kPassing>(smem.passing, Rows<const T>{rows[first], rows.ld}, left, dim);
+        load_rows<kPassing>(smem.passing_dp, Rows<const T>{rows_dp[first], rows_dp.ld}, left, dim);
         __syncthreads();  // these are there
         // The weight of the warp's row and the lane's, and the weight's gradient
         const RowStats of_query = of_head[kOfKeys ? other : row];
@@ -78,32 +71,26 @@ __global__ void windowed_backward_tiles(Heads<const T> q1,      // [batch][queri
         float weight = 0;
         if (mask.sees(row, other) && window.is_near(mask, row, other) == near) {
           const float score =
-              factor * scale * kLog2E *
-              dot(passing_smem + lane * (dim + 1), kept_smem + warp * (dim + 1), dim);
+              factor * scale * kLog2E * dot(smem.passing + lane * ld, smem.kept + warp * ld, dim);
           weight = tile::ptx::exp2_approx(score - of_query.lse2);
         }
-        const float dweight =
-            dot(passing_dp_smem + lane * (dim + 1), kept_dp_smem + warp * (dim + 1), dim);
+        const float dweight = dot(smem.passing_dp + lane * ld, smem.kept_dp + warp * ld, dim);
         const float dscore = factor * weight * (dweight - of_query.delta);
-        if (kOfKeys) add_rows(dv_sums, weight, passing_dp_smem, dim);  // dV += P^T dO
-        add_rows(sums, dscore, passing_smem, dim);  // dK += dS^T Q, or dQ += dS K
+        if (kOfKeys) add_rows(dv_sums, weight, smem.passing_dp, dim);  // dV += P^T dO
+        add_rows(sums, dscore, smem.passing, dim);  // dK += dS^T Q, or dQ += dS K
       }
     }
     if (row >= (kOfKeys ? masks.keys : masks.queries)) continue;
     store_row((near ? gradient1 : gradient2).rows(work.batch, work.head)[row], sums, scale, dim);
   }
-  if (!kOfKeys || row >= masks.keys) return;
-  store_row(dv.rows(work.batch, work.head)[row], dv_sums, 1, dim);
+  if (kOfKeys && row < masks.keys) store_row(dv.rows(work.batch, work.head)[row], dv_sums, 1, dim);
 }
 
 }  // namespace
 
 tile::Status takes_tiles(const AttentionBackward& p, const tile::Device& device) {
-  if (p.head_dim > tile::kMaxFloatDim) {
-    return tile::unsupported("head_dim", std::to_string(p.head_dim) + " is more than 256");
-  }
-  const auto bytes = static_cast<std::int64_t>(shared_bytes(p.head_dim));
-  TILE_TRY(check_shared_bytes(p, bytes, device));
+  TILE_TRY(tile::check_float_dim(p.head_dim));
+  TILE_TRY(check_shared_bytes(p, Tiles::bytes(p.head_dim), device));
   return tile::check_workspace(stats_bytes(p), p.workspace_bytes);
 }
 
@@ -117,7 +104,7 @@ tile::Status tiles(const AttentionBackward& p, void* stream) {
     const auto side = [&](auto of_keys, const tile::TensorView& near,
                           const tile::TensorView& far) -> tile::Status {
       return tile::launch(windowed_backward_tiles<of_keys, T>, "windowed_backward_tiles",
-                          of_keys ? keys : queries, kThreads, shared_bytes(p.head_dim), stream,
+                          of_keys ? keys : queries, kThreads, Tiles::bytes(p.head_dim), stream,
                           heads_of<const T>(p.q), heads_of<const T>(p.k),
                           heads_of<const T>(p.q_far), heads_of<const T>(p.k_far),
                           heads_of<const T>(p.v), heads_of<const T>(p.dout),

@@ -97,9 +97,7 @@ std::size_t shared_bytes(std::int64_t dim) {
 }  // namespace
 
 tile::Status takes_tiles(const AttentionForward& p, const tile::Device& device) {
-  if (p.head_dim > tile::kMaxFloatDim) {
-    return tile::unsupported("head_dim", std::to_string(p.head_dim) + " is more than 256");
-  }
+  TILE_TRY(tile::check_float_dim(p.head_dim));
   return check_shared_bytes(p, static_cast<std::int64_t>(shared_bytes(p.head_dim)), device);
 }
 
