@@ -191,7 +191,7 @@ tile::Status launch(const BackwardProblem& problem, const BackwardBuffers& buffe
 
 tile::Status takes_split(const BackwardProblem& problem, const BackwardBuffers& buffers,
                          const tile::Device& device) {
-  if (is_read_once(problem, buffers) && !tile::is_short_of_rows(problem, device)) {
+  if (is_faster_read_once(problem, buffers) && !tile::is_short_of_rows(problem, device)) {
     return tile::unsupported("cols", std::to_string(problem.cols) + " are read once by a cluster");
   }
   return tile::check_workspace(split_bytes(problem), buffers.workspace_bytes);

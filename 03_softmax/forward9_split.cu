@@ -183,7 +183,7 @@ tile::Status launch(const ForwardProblem& problem, const ForwardBuffers& buffers
 
 tile::Status takes_split(const ForwardProblem& problem, const ForwardBuffers& buffers,
                          const tile::Device& device) {
-  if (is_read_once(problem, buffers) && !tile::is_short_of_rows(problem, device)) {
+  if (is_faster_read_once(problem, buffers) && !tile::is_short_of_rows(problem, device)) {
     return tile::unsupported("cols", std::to_string(problem.cols) + " are read once by a cluster");
   }
   return tile::check_workspace(split_bytes(problem), buffers.workspace_bytes);

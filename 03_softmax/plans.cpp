@@ -29,10 +29,11 @@ BlockPlan block_plan(const ForwardProblem& p, bool whole) { return block_plan(p,
 
 BlockPlan block_plan(const BackwardProblem& p, bool whole) { return block_plan(p, 2, whole); }
 
-bool is_read_once(const ForwardProblem& p, const ForwardBuffers& b) {
-  return is_read_once(kForwardLadder, "registers", p, b);
+bool is_faster_read_once(const ForwardProblem& p, const ForwardBuffers& b) {
+  return p.cols * tile::size_bytes(p.type) <= 1024 * 1024 &&
+         is_read_once(kForwardLadder, "registers", p, b);
 }
-bool is_read_once(const BackwardProblem& p, const BackwardBuffers& b) {
+bool is_faster_read_once(const BackwardProblem& p, const BackwardBuffers& b) {
   return is_read_once(kBackwardLadder, "registers", p, b);
 }
 

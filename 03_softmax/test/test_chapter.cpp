@@ -230,7 +230,8 @@ TEST_SUITE("chapter") {
         {"queue", 262'150, "queue"},          {"queue", 262'151, "online"},
         {"split", 4095, "registers"},         {"split", 4097, "shared"},
         {"split", 32'775, "queue", false, 9}, {"split", 524'292, "split"},
-        {"split", 524'295, "split"}};
+        {"split", 524'295, "split"},          {"split", 262'144, "queue", false, 9},
+        {"split", 262'148, "split", false, 9}};
     constexpr Border kBackwardBorders[] = {{"registers", 16'384, "registers"},
                                            {"registers", 16'388, "shuffles"},
                                            {"registers", 8191, "registers"},
