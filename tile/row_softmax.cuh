@@ -86,7 +86,7 @@ __device__ __forceinline__ void store_lse(const float (&row_lse)[kLaneRows], flo
                                           int first_row, int queries, int log2_pack = 0) {
 #pragma unroll
   for (int r = 0; r < kLaneRows; ++r) {
-    const int row = first_row + static_cast<int>(threadIdx.x) % 32 / 4 + r * 8;
+    const int row = first_row + threadIdx.x % 32 / 4 + r * 8;
     const int query = row >> log2_pack, head = row - (query << log2_pack);
     if (lse && query < queries && threadIdx.x % 4 == 0) lse[head * queries + query] = row_lse[r];
   }
