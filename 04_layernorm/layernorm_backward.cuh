@@ -145,8 +145,8 @@ struct ThreadColumns {
   static constexpr int kEnds = kLanes < 2 * kWidth ? 2 * kWidth / kLanes : 1;
   Chunk gamma[kChunks];
   Floats dgamma = {}, dbeta = {};
-  unsigned of_row[4];  // in words of the thread's first chunk, the bits that belong to the row
-  int end_col[kEnds];  // what the lane stores of a chunk of which the row has a part, or -1
+  unsigned row_bits[4];  // in words of the thread's first chunk, the bits that belong to the row
+  int end_col[kEnds];    // what the lane stores of a chunk of which the row has a part, or -1
 
   __device__ __forceinline__ ThreadColumns(const T* all_gamma,  // [cols], or null: all ones
                                            int cols, tile::ChunkColumns<kWidth> columns,
@@ -168,7 +168,7 @@ struct ThreadColumns {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int before = columns.thread > 0 ? 0 : lead * static_cast<int>(sizeof(T)) - 4 * i;
-        of_row[i] = before <= 0 ? ~0u : before >= 4 ? 0 : ~0u << 8 * before;
+        row_bits[i] = before <= 0 ? ~0u : before >= 4 ? 0 : ~0u << 8 * before;
       }
 #pragma unroll
       for (int i = 0; i < kEnds; ++i) {
@@ -207,8 +207,8 @@ struct ThreadColumns {
     }
   }
   __device__ __forceinline__ Chunk masked(Chunk chunk) const {
-    return {make_uint4(chunk.words.x & of_row[0], chunk.words.y & of_row[1],
-                       chunk.words.z & of_row[2], chunk.words.w & of_row[3])};
+    return {make_uint4(chunk.words.x & row_bits[0], chunk.words.y & row_bits[1],
+                       chunk.words.z & row_bits[2], chunk.words.w & row_bits[3])};
   }
 
   // snippet-begin add

@@ -67,7 +67,7 @@ BlockPlan block_plan(const BackwardProblem& p, const tile::Device& device) {
   const std::int64_t cols = p.cols + row_starts(p).lead;
   BlockPlan best{-1, 0, 0, 0};
   std::int64_t least = INT64_MAX;
-  for (int i = 0; i < static_cast<int>(std::size(kRowShapes)); ++i) {
+  for (int i = 0; i < std::ssize(kRowShapes); ++i) {
     const RowShape& shape = kRowShapes[i];
     if (element == 4 && !shape.fp32) continue;
     std::int64_t threads = shape.lanes;
@@ -87,7 +87,7 @@ BlockPlan block_plan(const BackwardProblem& p, const tile::Device& device) {
     // multiprocessor all take longer in proportion, as measured on an H200.
     const std::int64_t warps = shape.threads / threads * threads / kWarp;
     const std::int64_t time = threads * shape.elements * std::max<std::int64_t>(13, warps) / warps;
-    const bool is_last = i + 1 == std::size(kRowShapes);  // for what no other holds
+    const bool is_last = i + 1 == std::ssize(kRowShapes);  // for what no other holds
     if (time >= least || (is_last && best.shape >= 0)) continue;
     least = time;
     best = plan;
@@ -97,8 +97,7 @@ BlockPlan block_plan(const BackwardProblem& p, const tile::Device& device) {
 
 bool fits_block(const BackwardProblem& p, const BackwardBuffers& b, const tile::Device& device) {
   const int shape = block_plan(p, device).shape;
-  return shape >= 0 &&
-         (shape + 1 < static_cast<int>(std::size(kRowShapes)) || check_chunks(p, b).ok());
+  return shape >= 0 && (shape + 1 < std::ssize(kRowShapes) || check_chunks(p, b).ok());
 }
 
 // snippet-begin ends
