@@ -41,12 +41,14 @@ inline bool is_empty(const AttentionForward& p) {
   return p.batch == 0 || p.heads == 0 || p.queries == 0;
 }
 
-/// Step `split_keys`: how many queries it takes, elements of K in a tile, and among how many blocks
-/// the keys of a head are divided. There are 264 blocks in all, two for each multiprocessor of an
-/// H200, but at most one for each pair of tiles. The number does not depend on the card, and so the
-/// result does not.
-inline constexpr int kMostSplitQueries = 16, kSplitTileElements = 4096;
+/// Step `split_keys`: elements of K in a tile, and among how many blocks the keys of a head are
+/// divided. There are 264 blocks in all, two for each multiprocessor of an H200, but at most one
+/// for each pair of tiles. The number does not depend on the card, and so the result does not.
+inline constexpr int kSplitTileElements = 4096;
 std::int64_t key_splits(const tile::Attention& p);
+/// Whether so many queries are few, for which it takes the call: up to 16 always are.
+inline constexpr int kAlwaysSplit = 16;
+bool has_few_queries(const tile::Attention& p);
 
 /// Its shared memory, if a block has this many rows of q: five tiles of keys, and of values.
 constexpr int split_shared_bytes(int rows, int head_dim) {

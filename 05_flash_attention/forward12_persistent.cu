@@ -87,8 +87,8 @@ __global__ void __launch_bounds__(TilePlan<kDim>::kThreads, 1) attention_persist
     const PackMask mask{masks.of(work.batch), tiles.log2_pack};
     const int block_row = work.tile * Plan::kQueries;
     const int warp_row = first_row + static_cast<int>(threadIdx.x) / 32 % 4 * 16;
-    const Mask::Tiles visited = mask.tiles_of_rows(block_row, Plan::kQueries, kKeys);
-    const Mask::Tiles seen = mask.tiles_of_rows(block_row + first_row, kRows, kKeys);
+    const Mask::Tiles visited = mask.tiles_of_rows(block_row, Plan::kQueries, kKeys, masks.queries);
+    const Mask::Tiles seen = mask.tiles_of_rows(block_row + first_row, kRows, kKeys, masks.queries);
     const SharedAddress q_smem = queries + i * QueryBoxes::kBytes;
     LazySoftmax<16> softmax(scale_log2);
     Accumulator<16, kDim> out;

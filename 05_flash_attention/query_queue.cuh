@@ -33,8 +33,10 @@ struct Mailbox {
 struct PackMask : Mask {
   int log2_pack;
 
-  __device__ Tiles tiles_of_rows(int first_row, int rows, int tile) const {
-    return tiles(first_row >> log2_pack, rows >> log2_pack, tile);
+  /// Rows past the tensor's `stored` queries are not stored: nothing need be hidden from them.
+  __device__ Tiles tiles_of_rows(int first_row, int rows, int tile, int stored) const {
+    const int first = first_row >> log2_pack;
+    return tiles(first, min(rows >> log2_pack, stored - first), tile);
   }
 };
 /// Hides the scores of the rows from first_row on.
@@ -78,7 +80,7 @@ __device__ __forceinline__ void load_tiles(
       place.advance();
     };
     const PackMask mask{masks.of(work.batch), tiles.log2_pack};
-    const auto visited = mask.tiles_of_rows(first_row, Plan::kQueries, Plan::kKeys);
+    const auto visited = mask.tiles_of_rows(first_row, Plan::kQueries, Plan::kKeys, masks.queries);
     for (int tile = visited.first; tile <= visited.last; ++tile) {
       if (tile < visited.last) copy(k_map, tile);
       if (tile > visited.first) copy(v_map, tile - 1);  // values come after the next keys

@@ -70,6 +70,8 @@ constexpr Border kBorders[] = {
     {true, "split_keys", {133, 1, 1, 1, 10 * 64 + 1, 64}},
     {true, "split_keys", {1, 15, 3, 16, 700, 64}},
     {true, "split_keys", {1, 15, 3, 16, 129, 256}},
+    // More queries than are always few: two blocks of rows, and the last of them has few.
+    {true, "split_keys", {1, 4, 2, 35, 1001, 128}},
     // Eight or four of 128 keys or values.
     {true, "wgmma", {1, 1, 1, 193, 11 * 128 + 1, 64}},
     {true, "wgmma", {1, 1, 1, 129, 5 * 128 + 1, 128}},
@@ -538,6 +540,17 @@ TEST_SUITE("chapter") {
         }
       }
     }
+  }
+
+  TEST_CASE("queries are few if tiles of them would leave most of a card idle") {
+    CHECK(has_few_queries(full(DType::bf16, {64, 32, 32, 16, 64, 128}).p));
+    CHECK(has_few_queries(full(DType::bf16, {1, 32, 8, 64, 4096, 128}).p));
+    CHECK(!has_few_queries(full(DType::bf16, {1, 32, 8, 64, 480, 128}).p));
+    CHECK(!has_few_queries(full(DType::bf16, {8, 32, 8, 64, 4096, 128}).p));
+    CHECK(!has_few_queries(full(DType::bf16, {1, 16, 16, 8192, 8192, 64}).p));
+    // These see 191 keys at most.
+    const Case c = windowed(full(DType::bf16, {1, 32, 8, 64, 4096, 128}), 127, 0);
+    CHECK(!has_few_queries(c.p));
   }
 
   TEST_CASE("so many heads are packed as leave the fewest rounds of tiles, and no more") {

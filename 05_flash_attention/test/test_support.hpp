@@ -70,8 +70,8 @@ std::int64_t usual_dim(const Step& step, DType type) {
 template <class Step>
 Case fitted(const Step& step, const Case& c) {
   Case few = c;
-  few.p.queries = std::min<std::int64_t>(c.p.queries, kMostSplitQueries);
-  for (int& length : few.query_lengths) length = std::min(length, kMostSplitQueries);
+  few.p.queries = std::min<std::int64_t>(c.p.queries, kAlwaysSplit);
+  for (int& length : few.query_lengths) length = std::min(length, kAlwaysSplit);
   return !takes(step, c) && takes(step, few) ? few : c;
 }
 

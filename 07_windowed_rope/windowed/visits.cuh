@@ -29,7 +29,9 @@ struct Visits {
     for (++tile; tile >= visited.last && part + 1 < Window::kParts; tile = visited.first) {
       mask = window.part(masks.of(work.batch), ++part);
       visited = mask.tiles(block_query, kQueries, kKeys);
-      seen = mask.tiles(block_query + first_row, kRows, kKeys);
+      // Rows past the tensor's last query are not stored: nothing need be hidden from them.
+      const int stored = min(kRows, masks.queries - block_query - first_row);
+      seen = mask.tiles(block_query + first_row, stored, kKeys);
       is_early = Window::is_near(part) && seen.last < visited.last &&
                  visited.first + 1 < visited.last && rows(visited.last - 1) == kKeys;
       visited.last -= is_early;

@@ -40,8 +40,9 @@ ATTENTION_INPUTS = {"attention": "q k v", "windowed_attention": "q q_far k k_far
 # Batch, tokens, heads of q and of k, head dimension, and 1 for interleaved pairs.
 ROTARY_SIZES = tuple((4, 4096, 32, 8, head_dim, interleaved)
                      for head_dim in (64, 128) for interleaved in (0, 1))
-# One new token of a text, or a few: this number of queries beside k and v of 256 MiB to 1 GiB.
-DECODED = (1, 16)
+# One new token of a text, or a few that were guessed and are checked: this number of queries beside
+# k and v of 256 MiB to 1 GiB.
+DECODED = (1, 16, 64)
 DECODING_KEYS = (1 << 16, 1 << 17, 1 << 18)
 PASSES = ("forward", "backward")
 BOTH = "forward+backward"

@@ -61,7 +61,7 @@ class Cases(unittest.TestCase):
                          ["bf16 rows8192 cols262144"])
         self.assertEqual(self.find("04_layernorm", "fp32 rows32768 cols1024 rms, forward"),
                          ["fp32 rows32768 cols1024 rms"])
-        self.assertEqual(len(self.find("05", "bf16")), 10 * 2 * 2 + 6)
+        self.assertEqual(len(self.find("05", "bf16")), 10 * 2 * 2 + 9)
         self.assertEqual(self.find("05", "Hkv8 S8192 d128 full, backward"),
                          [f"{kind} B2 H32 Hkv8 S8192 d128 full" for kind in ("bf16", "fp16")])
         self.assertEqual(self.find("05", "Sq16")[0], "bf16 B1 H32 Hkv8 Sq16 S65536 d128 full")
