@@ -33,7 +33,7 @@ struct Mailbox {
 struct PackMask : Mask {
   int log2_pack;
 
-  /// Rows past the tensor's `stored` queries are not stored: nothing need be hidden from them.
+  /// The tensor has `stored` queries. Rows past these are not stored: nothing need be hidden there.
   __device__ Tiles tiles_of_rows(int first_row, int rows, int tile, int stored) const {
     const int first = first_row >> log2_pack;
     return tiles(first, min(rows >> log2_pack, stored - first), tile);

@@ -135,8 +135,10 @@ TEST_SUITE("step") {
         Case c = full(type, border.sizes, border.window);
         if (border.is_causal) c = causal(c);
         for (std::int64_t entry = 0; c.p.batch > 1 && entry < c.p.batch; ++entry) {
-          const auto keys = static_cast<int>(c.p.keys);
+          const auto keys = static_cast<int>(c.p.keys), queries = static_cast<int>(c.p.queries);
           c.key_lengths.push_back(entry == 0 ? keys : entry == 1 ? keys - 3 : 1);
+          // Rows past it are hidden from keys that all queries of a tile see, too.
+          c.query_lengths.push_back(entry == 1 && queries > 3 ? queries - 3 : queries);
         }
         CHECK(takes(step, c));
         check_step(step, c, normal(step, c));
