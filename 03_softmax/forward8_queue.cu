@@ -11,8 +11,8 @@
 #include "softmax.cuh"
 #include "tile/host/launch.hpp"
 #include "tile/host/stream_memory.hpp"
-#include "tile/ptx/mbarrier.cuh"
 #include "tile/ptx/resident_threads.cuh"
+#include "tile/ptx/store_async.cuh"
 #include "tile/shared_slice.cuh"
 
 namespace softmax {

@@ -3,7 +3,7 @@
 //       tile's queries and first keys come while this one is worked on, and a block whose tiles see
 //       few keys takes more of them.
 // Change: the thread that loads takes tiles from a queue, a counter in global memory, the longest
-//         first, and puts each tile's number beside its queries, for which there are two places.
+//         first, and tells batch, head and tile beside the queries, for which there are two places.
 // Limit: before they go on with the next tile, consumers store the output of this one.
 #include "launch.hpp"
 #include "query_queue.cuh"
@@ -80,12 +80,9 @@ __global__ void __launch_bounds__(TilePlan<kDim>::kThreads, 1) attention_queue(
   for (tile::RingPlace<Plan::kQueryStages> tile_place;; tile_place.advance()) {
     const int i = tile_place.stage;
     mbarrier_wait(&mail.queries_full[i], tile_place.parity);
-    // Shuffled, so that ptxas knows that the warp stays together, as wgmma must have it. Only the
-    // lane that gives the queries back reads: nothing would order other lanes' reads before that.
-    const bool is_first_lane = threadIdx.x % tile::kWarp == 0;
-    const unsigned at = __shfl_sync(tile::kAllLanes, is_first_lane ? mail.work_at[i] : 0, 0);
-    if (at >= tiles.all) break;
-    const BlockWork work = tiles.work(at);
+    // By the lane that gives the queries back: nothing would order other lanes' reads before that.
+    const BlockWork work = tile::read_by_first_lane(mail.work[i]);
+    if (work.is_none()) break;
     const Mask mask = masks.of(work.batch);
     const int block_query = work.tile * Plan::kQueries;
     const int warp_row = first_row + static_cast<int>(threadIdx.x) / 32 % 4 * 16;
@@ -160,11 +157,14 @@ __global__ void __launch_bounds__(TilePlan<kDim>::kThreads, 1) attention_queue(
       if (is_early) ring.drop();  // and their last values
     }
     // These queries have been read; those of the tile after the next one come there.
-    if (is_first_lane) mbarrier_arrive(&mail.queries_empty[i]);
+    const BlockWork same =
+        tile::read_by_first_lane(mail.work[i]);  // kept, it would take the loop's registers
+    if (threadIdx.x % tile::kWarp == 0) mbarrier_arrive(&mail.queries_empty[i]);
     float row_lse[2];
     softmax.finish(out, row_lse);
-    store(out, o.rows(work.batch, work.head), block_query + warp_row, masks.queries);
-    tile::store_lse(row_lse, lse, tiles, work, block_query + warp_row, masks.queries);
+    store(out, o.rows(same.batch, same.head), same.tile * Plan::kQueries + warp_row, masks.queries);
+    tile::store_lse(row_lse, lse, tiles, same, same.tile * Plan::kQueries + warp_row,
+                    masks.queries);
   }
   turn.end();
 }

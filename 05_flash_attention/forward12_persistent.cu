@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(TilePlan<kDim>::kThreads, 1) attention_persist
       load_tiles<Plan, QueryBoxes, KeyBoxes>(mail, queries, stages, q_map, k_map, v_map, tiles,
                                              masks, group, taken);
     } else if (threadIdx.x == tile::kWarp) {
-      store_tiles<Plan, QueryBoxes>(mail, queries, QueryBoxes::kBytes, o_map, tiles);
+      store_tiles<Plan, QueryBoxes>(mail, queries, QueryBoxes::kBytes, o_map, tiles.log2_pack);
     }
     return;
   }
@@ -80,10 +80,8 @@ __global__ void __launch_bounds__(TilePlan<kDim>::kThreads, 1) attention_persist
   for (tile::RingPlace<Plan::kQueryStages> tile_place;; tile_place.advance()) {
     const int i = tile_place.stage;
     mbarrier_wait(&mail.queries_full[i], tile_place.parity);
-    // Shuffled, so that ptxas knows that the warp stays together, as wgmma must have it.
-    const unsigned at = __shfl_sync(tile::kAllLanes, mail.work_at[i], 0);
-    if (at >= tiles.all) break;
-    const BlockWork work = tiles.work(at);
+    const BlockWork work = tile::read_by_first_lane(mail.work[i]);
+    if (work.is_none()) break;
     const PackMask mask{masks.of(work.batch), tiles.log2_pack};
     const int block_row = work.tile * Plan::kQueries;
     const int warp_row = first_row + static_cast<int>(threadIdx.x) / 32 % 4 * 16;
@@ -157,10 +155,12 @@ __global__ void __launch_bounds__(TilePlan<kDim>::kThreads, 1) attention_persist
     float row_lse[2];
     softmax.finish(out, row_lse);
     QueryBoxes::store_warp(tile::as_fragment<T>(out), q_smem, warp_row);
-    fence_async_proxy();  // TMA sees what this lane has stored
-    __syncwarp();         // and what the others have
+    fence_async_proxy();                  // TMA sees what this lane has stored
+    const BlockWork same = mail.work[i];  // read again: kept, it would take the loop's registers
+    __syncwarp();                         // and what the others have stored; all have read
     if (threadIdx.x % tile::kWarp == 0) mbarrier_arrive(&mail.outputs_full[i]);
-    tile::store_lse(row_lse, lse, tiles, work, block_row + warp_row, masks.queries);
+    tile::store_lse(row_lse, lse, tiles, same, same.tile * Plan::kQueries + warp_row,
+                    masks.queries);
   }
   turn.end();
 }

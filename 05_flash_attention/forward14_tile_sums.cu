@@ -54,9 +54,8 @@ __device__ __forceinline__ void transpose(MailE4m3<Plan>& mail, tile::ptx::Share
   for (unsigned tile_count = 0;; ++tile_count) {
     const int i = tile_count % Plan::kQueryStages;
     mbarrier_wait(&mail.queries_full[i], tile_count / Plan::kQueryStages % 2);
-    const unsigned at = mail.work_at[i];
-    if (at >= tiles.all) return;
-    const BlockWork work = tiles.work(at);
+    const BlockWork work = mail.work[i];
+    if (work.is_none()) return;
     const Mask mask = masks.of(work.batch);
     const auto visited = mask.tiles(work.tile * Plan::kQueries, Plan::kQueries, Plan::kKeys);
     for (int tile = visited.first; tile < visited.last; ++tile, ++count) {
@@ -129,11 +128,9 @@ __global__ void __launch_bounds__(TilePlan<kDim>::kThreads, 1) attention_tile_su
   for (tile::RingPlace<Plan::kQueryStages> tile_place;; tile_place.advance()) {
     const int i = tile_place.stage;
     mbarrier_wait(&mail.queries_full[i], tile_place.parity);
-    // As step 11: one lane of the warp reads, and later gives the queries back.
-    const bool is_first_lane = threadIdx.x % tile::kWarp == 0;
-    const unsigned at = __shfl_sync(tile::kAllLanes, is_first_lane ? mail.work_at[i] : 0, 0);
-    if (at >= tiles.all) break;
-    const BlockWork work = tiles.work(at);
+    // As step 11: the lane that reads is the one that later gives the queries back.
+    const BlockWork work = tile::read_by_first_lane(mail.work[i]);
+    if (work.is_none()) break;
     const Mask mask = masks.of(work.batch);
     const int block_query = work.tile * Plan::kQueries;
     const int warp_row = first_row + static_cast<int>(threadIdx.x) / 32 % 4 * 16;
@@ -194,12 +191,16 @@ __global__ void __launch_bounds__(TilePlan<kDim>::kThreads, 1) attention_tile_su
       if (is_early) value_ring.drop();  // and their last values
     }
     // These queries have been read; those of the tile after the next one come there.
-    if (is_first_lane) mbarrier_arrive(&mail.queries_empty[i]);
+    const BlockWork same =
+        tile::read_by_first_lane(mail.work[i]);  // kept, it would take the loop's registers
+    if (threadIdx.x % tile::kWarp == 0) mbarrier_arrive(&mail.queries_empty[i]);
     float row_lse[2];
     softmax.finish(out, row_lse);
-    if (v_scale) out.scale(v_scale[head]);
-    store_permuted(out, o.rows(work.batch, work.head), block_query + warp_row, masks.queries);
-    tile::store_lse(row_lse, lse, tiles, work, block_query + warp_row, masks.queries);
+    if (v_scale) out.scale(v_scale[(same.batch * tiles.heads + same.head) / group]);
+    store_permuted(out, o.rows(same.batch, same.head), same.tile * Plan::kQueries + warp_row,
+                   masks.queries);
+    tile::store_lse(row_lse, lse, tiles, same, same.tile * Plan::kQueries + warp_row,
+                    masks.queries);
   }
 }
 

@@ -15,7 +15,7 @@ struct Mailbox {
   tile::ptx::Mbarrier queries_full[Plan::kQueryStages], queries_empty[Plan::kQueryStages];
   tile::ptx::Mbarrier outputs_full[Plan::kQueryStages];
   tile::ptx::Mbarrier full[Plan::kStages], empty[Plan::kStages];
-  unsigned work_at[Plan::kQueryStages];  // the number of the queries' tile
+  tile::BlockWork work[Plan::kQueryStages];  // of the queries
 
   /// By one thread, before a barrier of all. So many threads say that queries' rows are free: the
   /// one that stores, or one of each warp that reads them.
@@ -60,31 +60,43 @@ __device__ __forceinline__ void load_tiles(
   using namespace tile::ptx;
   tile::RingPlace<Plan::kStages> place;
   tile::RingPlace<Plan::kQueryStages> tile_place;
-  for (unsigned at = blockIdx.x, next = 0;; at = next, tile_place.advance()) {
+  unsigned at = blockIdx.x;  // the first tiles are those of the grid
+  const auto load_queries = [&]() -> BlockWork {
     const int i = tile_place.stage;
     mbarrier_wait(&mail.queries_empty[i], tile_place.parity ^ 1);
-    mail.work_at[i] = at;
-    if (at >= tiles.all) return mbarrier_arrive(&mail.queries_full[i]);  // tells all to end
-    next = gridDim.x + atomicAdd(taken, 1u);  // the first ones are those of the grid
-    const BlockWork work = tiles.work(at);
-    const int first_row = work.tile * Plan::kQueries, head = work.head << tiles.log2_pack;
+    tile_place.advance();
+    // By this thread, and not by all that want to know: there are four divisions in it.
+    const BlockWork work = mail.work[i] = tiles.work(at);
+    if (work.is_none()) return mbarrier_arrive(&mail.queries_full[i]), work;  // tells all to end
     mbarrier_arrive_expect(&mail.queries_full[i], QueryBoxes::kBytes);
-    QueryBoxes::load(queries + i * QueryBoxes::kBytes, q_map, head, first_row >> tiles.log2_pack,
-                     work.batch, &mail.queries_full[i]);
+    QueryBoxes::load(queries + i * QueryBoxes::kBytes, q_map, work.head << tiles.log2_pack,
+                     work.tile * Plan::kQueries >> tiles.log2_pack, work.batch,
+                     &mail.queries_full[i]);
+    return work;
+  };
+  for (BlockWork work, next = load_queries(); !next.is_none();) {
+    work = next;
     const auto copy = [&](const tile::TensorMap& map, int tile) {
       const int stage = place.stage;
       mbarrier_wait(&mail.empty[stage], place.parity ^ 1);
       mbarrier_arrive_expect(&mail.full[stage], KeyBoxes::kBytes);
-      KeyBoxes::load(stages + stage * KeyBoxes::kBytes, map, tile * Plan::kKeys, head / group,
-                     work.batch, &mail.full[stage]);
+      KeyBoxes::load(stages + stage * KeyBoxes::kBytes, map, tile * Plan::kKeys,
+                     (work.head << tiles.log2_pack) / group, work.batch, &mail.full[stage]);
       place.advance();
     };
     const PackMask mask{masks.of(work.batch), tiles.log2_pack};
-    const auto visited = mask.tiles_of_rows(first_row, Plan::kQueries, Plan::kKeys, masks.queries);
-    for (int tile = visited.first; tile <= visited.last; ++tile) {
-      if (tile < visited.last) copy(k_map, tile);
+    const auto visited =
+        mask.tiles_of_rows(work.tile * Plan::kQueries, Plan::kQueries, Plan::kKeys, masks.queries);
+    for (int tile = visited.first; tile < visited.last; ++tile) {
+      copy(k_map, tile);
       if (tile > visited.first) copy(v_map, tile - 1);  // values come after the next keys
     }
+    at = gridDim.x + atomicAdd(taken, 1u);  // no sooner, so that all blocks end at the same time
+    // The next queries come before these last values, unless there is one place for queries only:
+    // that is free when the output has left, for which consumers need the values.
+    if constexpr (Plan::kQueryStages > 1) next = load_queries();
+    if (visited.first < visited.last) copy(v_map, visited.last - 1);
+    if constexpr (Plan::kQueryStages == 1) next = load_queries();
   }
 }
 // snippet-end load
@@ -95,18 +107,16 @@ __device__ __forceinline__ void load_tiles(
 template <class Plan, class QueryBoxes>
 __device__ __forceinline__ void store_tiles(Mailbox<Plan>& mail, tile::ptx::SharedAddress queries,
                                             int stage_bytes, const tile::TensorMap& o_map,
-                                            const tile::QueryTiles& tiles) {
+                                            int log2_pack) {
   using namespace tile::ptx;
   for (tile::RingPlace<Plan::kQueryStages> tile_place;; tile_place.advance()) {
     const int i = tile_place.stage;
     mbarrier_wait(&mail.queries_full[i], tile_place.parity);
-    const unsigned at = mail.work_at[i];
-    if (at >= tiles.all) return;
+    const BlockWork work = mail.work[i];
+    if (work.is_none()) return;
     mbarrier_wait(&mail.outputs_full[i], tile_place.parity);
-    const BlockWork work = tiles.work(at);
-    QueryBoxes::store(o_map, work.head << tiles.log2_pack,
-                      work.tile * Plan::kQueries >> tiles.log2_pack, work.batch,
-                      queries + i * stage_bytes);
+    QueryBoxes::store(o_map, work.head << log2_pack, work.tile * Plan::kQueries >> log2_pack,
+                      work.batch, queries + i * stage_bytes);
     bulk_commit();
     bulk_wait_read<0>();  // then the next queries may come there
     mbarrier_arrive(&mail.queries_empty[i]);

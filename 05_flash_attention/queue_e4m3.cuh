@@ -19,12 +19,11 @@ struct MailE4m3 {
   tile::ptx::Mbarrier keys_full[Plan::kStages], keys_empty[Plan::kStages];
   tile::ptx::Mbarrier loaded_full[Plan::kLoadedStages], loaded_empty[Plan::kLoadedStages];
   tile::ptx::Mbarrier values_full[Plan::kStages], values_empty[Plan::kStages];
-  unsigned work_at[Plan::kQueryStages];  // the number of the queries' tile
+  tile::BlockWork work[Plan::kQueryStages];  // of the queries
 
   /// By one thread, before a barrier of all.
   __device__ void init() {
-    const unsigned readers = kTransposers + Plan::kConsumers * 4;  // a lane of each warp
-    tile::init_ring(queries_full, queries_empty, readers);
+    tile::init_ring(queries_full, queries_empty, kTransposers + Plan::kConsumers * 4);  // of warps
     tile::init_ring(keys_full, keys_empty, Plan::kConsumers);  // a thread of each
     tile::init_ring(loaded_full, loaded_empty, kTransposers);
     for (int stage = 0; stage < Plan::kStages; ++stage) {
@@ -48,17 +47,20 @@ __device__ __forceinline__ void load_e4m3(MailE4m3<Plan>& mail, tile::ptx::Share
   tile::RingPlace<Plan::kStages> key_place;
   tile::RingPlace<Plan::kLoadedStages> value_place;
   tile::RingPlace<Plan::kQueryStages> tile_place;
-  for (unsigned at = blockIdx.x, next = 0;; at = next, tile_place.advance()) {
+  unsigned at = blockIdx.x;  // the first tiles are those of the grid
+  const auto load_queries = [&]() -> BlockWork {
     const int i = tile_place.stage;
     mbarrier_wait(&mail.queries_empty[i], tile_place.parity ^ 1);
-    mail.work_at[i] = at;
-    if (at >= tiles.all) return mbarrier_arrive(&mail.queries_full[i]);  // tells all to end
-    next = gridDim.x + atomicAdd(taken, 1u);  // the first ones are those of the grid
-    const BlockWork work = tiles.work(at);
-    const int first_query = work.tile * Plan::kQueries;
+    tile_place.advance();
+    const BlockWork work = mail.work[i] = tiles.work(at);
+    if (work.is_none()) return mbarrier_arrive(&mail.queries_full[i]), work;  // tells all to end
     mbarrier_arrive_expect(&mail.queries_full[i], QueryBoxes::kBytes);
-    QueryBoxes::load(smem + i * QueryBoxes::kBytes, q_map, first_query, work.head, work.batch,
-                     &mail.queries_full[i]);
+    QueryBoxes::load(smem + i * QueryBoxes::kBytes, q_map, work.tile * Plan::kQueries, work.head,
+                     work.batch, &mail.queries_full[i]);
+    return work;
+  };
+  for (BlockWork work, next = load_queries(); !next.is_none();) {
+    work = next;
     const auto copy = [&](auto& place, Mbarrier* full, Mbarrier* empty, int stages_at,
                           const tile::TensorMap& map, int tile) {
       const int stage = place.stage;
@@ -68,11 +70,18 @@ __device__ __forceinline__ void load_e4m3(MailE4m3<Plan>& mail, tile::ptx::Share
                      work.head / group, work.batch, &full[stage]);
       place.advance();
     };
-    const auto visited = masks.of(work.batch).tiles(first_query, Plan::kQueries, Plan::kKeys);
+    const auto copy_values = [&](int tile) {
+      copy(value_place, mail.loaded_full, mail.loaded_empty, Plan::kLoadedAt, v_map, tile);
+    };
+    const auto visited =
+        masks.of(work.batch).tiles(work.tile * Plan::kQueries, Plan::kQueries, Plan::kKeys);
     for (int tile = visited.first; tile < visited.last; ++tile) {
       copy(key_place, mail.keys_full, mail.keys_empty, Plan::kKeysAt, k_map, tile);
-      copy(value_place, mail.loaded_full, mail.loaded_empty, Plan::kLoadedAt, v_map, tile);
+      if (tile > visited.first) copy_values(tile - 1);  // values come after the next keys
     }
+    at = gridDim.x + atomicAdd(taken, 1u);  // no sooner, so that all blocks end at the same time
+    next = load_queries();
+    if (visited.first < visited.last) copy_values(visited.last - 1);
   }
 }
 

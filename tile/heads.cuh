@@ -28,6 +28,7 @@ struct Heads {
 /// What a block works on: a tile of the rows of one head.
 struct BlockWork {
   int batch, head, tile;
+  __device__ bool is_none() const { return batch < 0; }  // no work is left
 };
 /// The tiles of a head follow one another, so that blocks that run at the same time share its keys
 /// and values in the L2.
@@ -64,6 +65,7 @@ struct QueryTiles {
   int log2_pack;
 
   __device__ BlockWork work(unsigned at) const {
+    if (at >= all) return {-1, 0, 0};
     const BlockWork work = longest_first(at, together, batch, heads, of_head);
     return {work.batch, work.head, of_head - 1 - work.tile};
   }

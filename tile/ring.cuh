@@ -37,8 +37,8 @@ struct RingPlace {
   }
 
   /// The reading side waits for the next stage, and goes on. Returns the stage.
-  __device__ __forceinline__ int wait_next(ptx::Mbarrier (&full)[kStages]) {
-    ptx::mbarrier_wait(&full[stage], parity);
+  __device__ __forceinline__ int wait_next(ptx::MbarrierAddress full) {
+    ptx::mbarrier_wait(full + stage, parity);
     return advance();
   }
 };
@@ -52,24 +52,24 @@ class RingReader {
 
   /// Waits for the next stage, and returns it.
   __device__ __forceinline__ int next() {
-    ptx::mbarrier_wait(&full_[place_.stage], place_.parity);
+    ptx::mbarrier_wait(full_ + place_.stage, place_.parity);
     return place_.advance();
   }
   /// The warpgroup has read the stage: one of its threads says so.
   __device__ __forceinline__ void release(int stage) const {
-    if (is_leader_) ptx::mbarrier_arrive(&empty_[stage]);
+    if (is_leader_) ptx::mbarrier_arrive(empty_ + stage);
   }
   /// Leaves the next stage unread. Only that thread waits: if all did, in a branch, ptxas would not
   /// believe that the warpgroup stays together (C7520).
   __device__ __forceinline__ void drop() {
-    if (is_leader_) ptx::mbarrier_wait(&full_[place_.stage], place_.parity);
+    if (is_leader_) ptx::mbarrier_wait(full_ + place_.stage, place_.parity);
     release(place_.stage);
     __syncwarp();
     place_.advance();
   }
 
  private:
-  ptx::Mbarrier *full_, *empty_;
+  ptx::MbarrierAddress full_, empty_;
   bool is_leader_;
   RingPlace<kStages> place_;
 };

@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(TilePlan<kDim>::kThreads, 1) windowed_persiste
       load_tiles<Plan, QueryBoxes, KeyBoxes>(mail, queries, stages, maps, tiles, masks, window,
                                              group, taken);
     } else if (threadIdx.x == tile::kWarp) {
-      store_tiles<Plan, QueryBoxes>(mail, outputs, maps.o, tiles);
+      store_tiles<Plan, QueryBoxes>(mail, outputs, maps.o);
     }
     return;
   }
@@ -81,11 +81,10 @@ __global__ void __launch_bounds__(TilePlan<kDim>::kThreads, 1) windowed_persiste
   const tile::Turns<kConsumers, kFirstTurn, kDim == 64> turn(warpgroup);
   int n = 0;
   for (;; ++n) {
-    mbarrier_wait(&mail.work_full[n % 2], n / 2 % 2);
-    // Shuffled, so that ptxas knows that the warp stays together, as wgmma must have it.
-    const unsigned at = __shfl_sync(tile::kAllLanes, mail.work_at[n % 2], 0);
-    if (at >= tiles.all) break;
-    const BlockWork work = tiles.work(at);
+    const int i = n % 2;
+    mbarrier_wait(&mail.work_full[i], n / 2 % 2);
+    const BlockWork work = tile::read_by_first_lane(mail.work[i]);
+    if (work.is_none()) break;
     const int block_row = work.tile * Plan::kQueries;
     const int warp_row = first_row + static_cast<int>(threadIdx.x) / 32 % 4 * 16;
     LazySoftmax<16> softmax(scale_log2);
@@ -106,7 +105,7 @@ __global__ void __launch_bounds__(TilePlan<kDim>::kThreads, 1) windowed_persiste
     };
     const auto weigh_all = [&] {
 #pragma unroll
-      for (int i = 0; i < kKeys / 8; ++i) softmax.weigh(scores, i);
+      for (int j = 0; j < kKeys / 8; ++j) softmax.weigh(scores, j);
     };
     const auto clear_some = [&](int values, int of_tile) {
       const int rows = visits.rows(of_tile);
@@ -159,10 +158,12 @@ __global__ void __launch_bounds__(TilePlan<kDim>::kThreads, 1) windowed_persiste
     softmax.finish(out, row_lse);
     mbarrier_wait(&mail.near_empty, n % 2 ^ 1);  // the output before this one has left
     QueryBoxes::store_warp(tile::as_fragment<T>(out), outputs, warp_row);
-    fence_async_proxy();  // TMA sees what this lane has stored
-    __syncwarp();         // and what the others have
+    fence_async_proxy();                  // TMA sees what this lane has stored
+    const BlockWork same = mail.work[i];  // read again: kept, it would take the loop's registers
+    __syncwarp();                         // and what the others have stored; all have read
     mail.end_tile(n);
-    tile::store_lse(row_lse, lse, tiles, work, block_row + warp_row, masks.queries);
+    tile::store_lse(row_lse, lse, tiles, same, same.tile * Plan::kQueries + warp_row,
+                    masks.queries);
   }
   mail.end_tile(n);
   turn.end();

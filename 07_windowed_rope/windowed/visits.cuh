@@ -57,13 +57,12 @@ struct ForwardMaps {
   tile::TensorMap q1, k1, q2, k2, v, o;
 };
 
-/// What the warps of a block tell each other. The n-th tile of the block has its number in
-/// work_at[n % 2].
+/// What the warps of a block tell each other. The block's n-th work is in work[n % 2].
 template <class Plan>
 struct Mail {
   tile::ptx::Mbarrier work_full[2], far_empty, near_empty, outputs_full[2];
   tile::ptx::Mbarrier full[Plan::kStages], empty[Plan::kStages];
-  unsigned work_at[2];
+  tile::BlockWork work[2];
 
   __device__ void init() {
     using tile::ptx::mbarrier_init;
@@ -93,10 +92,9 @@ __device__ __forceinline__ void load_tiles(Mail<Plan>& mail, tile::ptx::SharedAd
   tile::RingPlace<Plan::kStages> place;
   for (unsigned n = 0, at = atomicAdd(taken, 1u);; at = atomicAdd(taken, 1u), ++n) {
     mbarrier_wait(&mail.far_empty, n % 2 ^ 1);
-    mail.work_at[n % 2] = at;
+    const tile::BlockWork work = mail.work[n % 2] = tiles.work(at);
     mbarrier_arrive(&mail.work_full[n % 2]);
-    if (at >= tiles.all) return;  // which tells all to end
-    const tile::BlockWork work = tiles.work(at);
+    if (work.is_none()) return;  // which tells all to end
     const int first_query = work.tile * Plan::kQueries, kv_head = work.head / group;
     const Mask entry = masks.of(work.batch);
     // With the keys come so many bytes more. Returns where they come.
@@ -141,14 +139,12 @@ __device__ __forceinline__ void load_tiles(Mail<Plan>& mail, tile::ptx::SharedAd
 /// One thread stores: the output of a tile, which lies where Q1 was.
 template <class Plan, class QueryBoxes>
 __device__ __forceinline__ void store_tiles(Mail<Plan>& mail, tile::ptx::SharedAddress outputs,
-                                            const tile::TensorMap& o_map,
-                                            const tile::QueryTiles& tiles) {
+                                            const tile::TensorMap& o_map) {
   using namespace tile::ptx;
   for (unsigned n = 0;; ++n) {
     mbarrier_wait(&mail.outputs_full[n % 2], n / 2 % 2);
-    const unsigned at = mail.work_at[n % 2];
-    if (at >= tiles.all) return;
-    const tile::BlockWork work = tiles.work(at);
+    const tile::BlockWork work = mail.work[n % 2];
+    if (work.is_none()) return;
     QueryBoxes::store(o_map, work.tile * Plan::kQueries, work.head, work.batch, outputs);
     bulk_commit();
     bulk_wait_read<0>();  // then the next Q1 may come there

@@ -6,6 +6,7 @@
 #include "tile/ptx/cluster.cuh"
 #include "tile/ptx/cp_async.cuh"
 #include "tile/ptx/mbarrier.cuh"
+#include "tile/ptx/store_async.cuh"
 #include "tile/shared_slice.cuh"
 
 namespace device_test {

@@ -5,6 +5,7 @@
 #include "cluster_launch.hpp"
 #include "tile/ptx/cluster.cuh"
 #include "tile/ptx/mbarrier.cuh"
+#include "tile/ptx/store_async.cuh"
 
 namespace device_test {
 namespace {

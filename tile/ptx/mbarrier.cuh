@@ -1,6 +1,5 @@
-// Mbarriers: barriers in shared memory that count arrivals and bytes. Also asynchronous stores to
-// another block of the cluster (st.async), which signal completion on an mbarrier. Compute
-// capability 9.0 and up.
+// Mbarriers: barriers in shared memory that count arrivals and bytes. Compute capability 9.0 and
+// up.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-mbarrier
 //
 // An mbarrier goes from phase to phase. A phase is complete when as many threads have arrived as
@@ -14,8 +13,6 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
-#include <cstring>
-#include <type_traits>
 
 #ifdef CPU_DEVICE
 
@@ -23,12 +20,12 @@
 
 namespace tile::ptx {
 using cpu_device::Mbarrier;
+using MbarrierAddress = Mbarrier*;
 using cpu_device::mbarrier_arrive;
 using cpu_device::mbarrier_arrive_expect;
 using cpu_device::mbarrier_init;
 using cpu_device::mbarrier_wait;
 using cpu_device::mbarrier_wait_cluster;
-using cpu_device::store_async;
 }  // namespace tile::ptx
 
 #else
@@ -40,6 +37,23 @@ namespace tile::ptx {
 /// For __shared__ declarations. Its content belongs to the hardware.
 struct Mbarrier {
   std::uint64_t state;
+};
+
+/// Where an mbarrier is, or the first of several. A loop that waits keeps it in a register. In the
+/// address of a shared variable is the block's rank in its cluster, which ptxas otherwise reads
+/// again (S2UR) before each wait: in a loop of wgmma that takes 1 % of the time.
+class MbarrierAddress {
+ public:
+  __device__ __forceinline__ MbarrierAddress(Mbarrier* barrier) : address_(barrier) {}
+  __device__ __forceinline__ std::uint32_t value() const { return address_.value(); }
+  /// The n-th one after it.
+  friend __device__ __forceinline__ MbarrierAddress operator+(MbarrierAddress first, int n) {
+    first.address_ = first.address_ + n * static_cast<int>(sizeof(Mbarrier));
+    return first;
+  }
+
+ private:
+  SharedAddress address_;
 };
 
 /// Initialises the mbarrier, by one thread of its block, before any thread uses it: it is visible
@@ -65,10 +79,9 @@ __device__ __forceinline__ void mbarrier_init(Mbarrier* barrier, unsigned arriva
 /// Arrives once. A thread that has waited for the phase may overwrite what this thread read before.
 ///     mbarrier.arrive.shared::cta.b64 _, [a];
 /// https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-mbarrier-arrive
-__device__ __forceinline__ void mbarrier_arrive(Mbarrier* barrier) {
+__device__ __forceinline__ void mbarrier_arrive(MbarrierAddress barrier) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(SharedAddress(barrier).value())
-               : "memory");
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier.value()) : "memory");
 #else
   __trap();
 #endif
@@ -99,10 +112,9 @@ __device__ __forceinline__ void mbarrier_arrive(Mbarrier* barrier, unsigned rank
 /// The barrier is in the thread's own block.
 ///     mbarrier.arrive.expect_tx.shared::cta.b64 _, [a], bytes;
 /// https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-mbarrier-arrive
-__device__ __forceinline__ void mbarrier_arrive_expect(Mbarrier* barrier, unsigned bytes) {
+__device__ __forceinline__ void mbarrier_arrive_expect(MbarrierAddress barrier, unsigned bytes) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
-                   SharedAddress(barrier).value()),
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier.value()),
                "r"(bytes)
                : "memory");
 #else
@@ -116,7 +128,7 @@ __device__ __forceinline__ void mbarrier_arrive_expect(Mbarrier* barrier, unsign
 /// block.
 ///     mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 p, [a], parity;
 /// https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-mbarrier-test-wait-try-wait
-__device__ __forceinline__ void mbarrier_wait(Mbarrier* barrier, unsigned parity) {
+__device__ __forceinline__ void mbarrier_wait(MbarrierAddress barrier, unsigned parity) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   asm volatile(
       "{\n"
@@ -124,7 +136,7 @@ __device__ __forceinline__ void mbarrier_wait(Mbarrier* barrier, unsigned parity
       "again_%=:\n"
       "mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 complete, [%0], %1;\n"
       "@!complete bra again_%=;\n"
-      "}" ::"r"(SharedAddress(barrier).value()),
+      "}" ::"r"(barrier.value()),
       "r"(parity)
       : "memory");
 #else
@@ -143,7 +155,7 @@ __device__ __forceinline__ void mbarrier_wait(Mbarrier* barrier, unsigned parity
 ///     fence.acquire.sync_restrict::shared::cluster.cluster;
 /// https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-mbarrier-test-wait-try-wait
 /// https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-membar
-__device__ __forceinline__ void mbarrier_wait_cluster(Mbarrier* barrier, unsigned parity) {
+__device__ __forceinline__ void mbarrier_wait_cluster(MbarrierAddress barrier, unsigned parity) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   asm volatile(
       "{\n"
@@ -152,59 +164,9 @@ __device__ __forceinline__ void mbarrier_wait_cluster(Mbarrier* barrier, unsigne
       "mbarrier.try_wait.parity.relaxed.cluster.shared::cta.b64 complete, [%0], %1;\n"
       "@!complete bra again_%=;\n"
       "fence.acquire.sync_restrict::shared::cluster.cluster;\n"
-      "}" ::"r"(SharedAddress(barrier).value()),
+      "}" ::"r"(barrier.value()),
       "r"(parity)
       : "memory");
-#else
-  __trap();
-#endif
-}
-
-/// Writes `value` to where `shared` lies in the block of this rank, and then counts its bytes at
-/// `barrier` in that block. The thread waits for neither. T has 4, 8 or 16 bytes, and `shared` is a
-/// multiple of as many. A thread that waits at the mbarrier sees the value, and nothing else that
-/// this thread has done. The kernel is launched in clusters: an H200 ends it with
-/// cudaErrorIllegalInstruction if it is not.
-///     mapa.shared::cluster.u32 d, a, rank;
-///     st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 / .b64 / .v4.b32 [d], value, [b];
-/// https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-st-async
-template <class T>
-__device__ __forceinline__ void store_async(T* shared, std::type_identity_t<T> value,
-                                            Mbarrier* barrier, unsigned rank) {
-  static_assert(std::is_trivially_copyable_v<T>);
-  static_assert(sizeof(T) == 4 || sizeof(T) == 8 || sizeof(T) == 16,
-                "st.async writes 4, 8 or 16 bytes");
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-  std::uint32_t to, counter;
-  asm("mapa.shared::cluster.u32 %0, %1, %2;"
-      : "=r"(to)
-      : "r"(SharedAddress(shared).value()), "r"(rank));
-  asm("mapa.shared::cluster.u32 %0, %1, %2;"
-      : "=r"(counter)
-      : "r"(SharedAddress(barrier).value()), "r"(rank));
-  if constexpr (sizeof(T) == 4) {
-    std::uint32_t word;
-    std::memcpy(&word, &value, sizeof word);
-    asm volatile(
-        "st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(to),
-        "r"(word), "r"(counter)
-        : "memory");
-  } else if constexpr (sizeof(T) == 8) {
-    std::uint64_t word;
-    std::memcpy(&word, &value, sizeof word);
-    asm volatile(
-        "st.async.shared::cluster.mbarrier::complete_tx::bytes.b64 [%0], %1, [%2];" ::"r"(to),
-        "l"(word), "r"(counter)
-        : "memory");
-  } else {
-    std::uint32_t words[4];
-    std::memcpy(words, &value, sizeof words);
-    asm volatile(
-        "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, "
-        "[%5];" ::"r"(to),
-        "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3]), "r"(counter)
-        : "memory");
-  }
 #else
   __trap();
 #endif

@@ -4,6 +4,8 @@
 
 #include <cuda_runtime.h>
 
+#include <cstring>
+
 namespace tile {
 inline constexpr int kWarpgroup = 128;  // threads
 
@@ -17,6 +19,19 @@ __device__ __forceinline__ int warp_in_block() {
 
 /// The same for its warpgroup.
 __device__ __forceinline__ int warpgroup_in_block() { return warp_in_block() * 32 / kWarpgroup; }
+
+/// What the first lane of the warp reads, for all lanes of it: the others do not read. Shuffled, so
+/// that ptxas knows that a warp which branches by it stays together, as wgmma must have it.
+template <class T>
+__device__ __forceinline__ T read_by_first_lane(const T& shared) {
+  int words[sizeof(T) / sizeof(int)] = {};
+  static_assert(sizeof words == sizeof(T));
+  if (threadIdx.x % 32 == 0) std::memcpy(words, &shared, sizeof words);
+  for (int& word : words) word = __shfl_sync(~0u, word, 0);
+  T copy;
+  std::memcpy(&copy, words, sizeof copy);
+  return copy;
+}
 }  // namespace tile
 
 #ifdef CPU_DEVICE

@@ -5,6 +5,7 @@
 #include "tile/host/launch.hpp"
 #include "tile/ptx/cluster.cuh"
 #include "tile/ptx/mbarrier.cuh"
+#include "tile/ptx/store_async.cuh"
 
 namespace ptx_test {
 namespace {
