@@ -93,9 +93,9 @@ __global__ void __launch_bounds__(TilePlan<kDim>::kThreads, 1) windowed_persiste
     Fragment<16, kKeys> weights;
     Visits<Plan::kQueries, kRows, kKeys> visits{masks, window, work, first_row};
     const auto next = [&] {
-      const bool reads_q2 = !visits.is_near(), found = visits.next();
-      if (reads_q2 && visits.is_near() && is_leader) mbarrier_arrive(&mail.far_empty);
-      return found;
+      return visits.next([&] {
+        if (is_leader) mbarrier_arrive(&mail.far_empty);
+      });
     };
     const auto start_scores = [&](int keys) {  // S = Q K^T
       wgmma_fence();
@@ -108,9 +108,9 @@ __global__ void __launch_bounds__(TilePlan<kDim>::kThreads, 1) windowed_persiste
       for (int j = 0; j < kKeys / 8; ++j) softmax.weigh(scores, j);
     };
     const auto clear_some = [&](int values, int of_tile) {
-      const int rows = visits.rows(of_tile);
-      if (rows == kKeys) return;
-      KeyBoxes::template clear<kConsumers * tile::kWarpgroup>(stage(values), rows);
+      if (of_tile < visits.first_cut) return;
+      KeyBoxes::template clear<kConsumers * tile::kWarpgroup>(stage(values),
+                                                              visits.mask.keys - of_tile * kKeys);
       fence_async_proxy();  // wgmma sees what this thread has cleared, and what all others have
       barrier_sync(kAllConsumers, kConsumers * tile::kWarpgroup);
     };

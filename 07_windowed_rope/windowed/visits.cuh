@@ -21,29 +21,30 @@ struct Visits {
   Mask mask{};
   Mask::Tiles visited{}, seen{};
   bool is_early = false;  // the consumer leaves out the block's last tile
+  // From this tile on an entry's keys end where rows of memory follow, which may hold anything.
+  int first_cut = 0;
 
-  /// Goes on to the part's next tile, or to the first one of the next part that has any. Returns
-  /// whether there is one.
-  __device__ __forceinline__ bool next() {
+  /// Goes on to the part's next tile, or to the first one of the next part that has any, and calls
+  /// near_begins() on its way to near ones. Returns whether there is a tile.
+  template <class NearBegins>
+  __device__ __forceinline__ bool next(NearBegins&& near_begins) {
     const int block_query = work.tile * kQueries;
-    for (++tile; tile >= visited.last && part + 1 < Window::kParts; tile = visited.first) {
+    for (++tile; tile >= visited.last; tile = visited.first) {
+      if (part + 1 == Window::kParts) return false;
       mask = window.part(masks.of(work.batch), ++part);
+      first_cut = (mask.keys < masks.keys ? mask.keys : tile::kMaxLength) / kKeys;
+      if (is_near()) near_begins();
       visited = mask.tiles(block_query, kQueries, kKeys);
       // Rows past the tensor's last query are not stored: nothing need be hidden from them.
       const int stored = min(kRows, masks.queries - block_query - first_row);
       seen = mask.tiles(block_query + first_row, stored, kKeys);
       is_early = Window::is_near(part) && seen.last < visited.last &&
-                 visited.first + 1 < visited.last && rows(visited.last - 1) == kKeys;
+                 visited.first + 1 < visited.last && visited.last <= first_cut;
       visited.last -= is_early;
     }
-    return tile < visited.last;
+    return true;
   }
   __device__ bool is_near() const { return Window::is_near(part); }
-  /// How many rows of a tile count: fewer where an entry's keys end within it and rows of memory
-  /// follow, which may hold anything.
-  __device__ int rows(int of_tile) const {
-    return mask.keys < masks.keys ? min(kKeys, mask.keys - of_tile * kKeys) : kKeys;
-  }
   /// Hides what the mask does, if there may be any.
   __device__ __forceinline__ void hide(tile::Accumulator<16, kKeys>& scores, int warp_query) const {
     if (tile >= seen.whole_first && tile < seen.whole_last) return;
