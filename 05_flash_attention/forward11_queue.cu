@@ -156,9 +156,9 @@ __global__ void __launch_bounds__(TilePlan<kDim>::kThreads, 1) attention_queue(
       ring.release(values);
       if (is_early) ring.drop();  // and their last values
     }
-    // These queries have been read; those of the tile after the next one come there.
-    const BlockWork same =
-        tile::read_by_first_lane(mail.work[i]);  // kept, it would take the loop's registers
+    // These queries have been read; those of the tile after the next one come there. The work is
+    // read again: kept, it would take the loop's registers.
+    const BlockWork same = tile::read_by_first_lane(mail.work[i]);
     if (threadIdx.x % tile::kWarp == 0) mbarrier_arrive(&mail.queries_empty[i]);
     float row_lse[2];
     softmax.finish(out, row_lse);

@@ -43,7 +43,7 @@ struct TilePlan {
 /// be NaN: they become zeros here.
 template <class Plan>
 __device__ __forceinline__ void transpose(MailE4m3<Plan>& mail, tile::ptx::SharedAddress smem,
-                                          const QueryTiles& tiles, const BatchMasks& masks) {
+                                          const BatchMasks& masks) {
   using namespace tile::ptx;
   using KeyBoxes = typename Plan::KeyBoxes;
   using ValueBoxes = typename Plan::ValueBoxes;
@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(TilePlan<kDim>::kThreads, 1) attention_tile_su
     if (threadIdx.x == 0) {
       load_e4m3<Plan>(mail, smem, q_map, k_map, v_map, tiles, masks, group, taken);
     } else if (threadIdx.x >= kFirstTransposer * tile::kWarp) {
-      transpose<Plan>(mail, smem, tiles, masks);
+      transpose<Plan>(mail, smem, masks);
     }
     return;
   }
@@ -190,9 +190,9 @@ __global__ void __launch_bounds__(TilePlan<kDim>::kThreads, 1) attention_tile_su
       add(out, of_tile);
       if (is_early) value_ring.drop();  // and their last values
     }
-    // These queries have been read; those of the tile after the next one come there.
-    const BlockWork same =
-        tile::read_by_first_lane(mail.work[i]);  // kept, it would take the loop's registers
+    // These queries have been read; those of the tile after the next one come there. The work is
+    // read again: kept, it would take the loop's registers.
+    const BlockWork same = tile::read_by_first_lane(mail.work[i]);
     if (threadIdx.x % tile::kWarp == 0) mbarrier_arrive(&mail.queries_empty[i]);
     float row_lse[2];
     softmax.finish(out, row_lse);

@@ -23,6 +23,8 @@ COPIES = itertools.count()
 def with_own_code(function):
     """A copy with code of its own: PyTorch tells by the code what it compiles again, and two passes
     of a case have the same."""
+    if isinstance(function, types.MethodType):
+        return types.MethodType(with_own_code(function.__func__), function.__self__)
     if not isinstance(function, types.FunctionType):
         return function
     code = function.__code__.replace(co_name=f"{function.__name__}_{next(COPIES)}")

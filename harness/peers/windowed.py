@@ -200,10 +200,13 @@ class WindowedRotaryAttention(WindowedAttention):
 
         def swapped(tensors):
             return [each.transpose(1, 2) for each in tensors]
-        turn = self.compiled(self.of_inputs_turned(lambda *parts: parts))
+
+        def compiled_turn():  # one for inputs with gradients, one for those without
+            return self.compiled(self.of_inputs_turned(lambda *parts: parts))
+        turn = compiled_turn()
         inputs = swapped(self.inputs.values())
         leaves = [each.detach().requires_grad_() for each in inputs]
-        parts = None if self.is_forward else turn(*leaves)
+        parts = None if self.is_forward else compiled_turn()(*leaves)
 
         def back(gradients):
             return swapped(torch.autograd.grad(parts, leaves, swapped(gradients),
