@@ -1,11 +1,12 @@
 // Forward, step 6: two visits by persistent blocks.
-// Idea: chapter 05's last step, whose one loop goes through both parts. Warpgroups take turns at
-//       the tensor cores also where far keys end and near ones begin. Q2 of a block's next tile
-//       comes while near keys are visited, and Q1 when the output, which leaves by TMA from Q1's
-//       place, is gone: while far keys of the next tile are visited.
-// Change: chapter 05's step `persistent`. The next tile of keys may be the first one of the next
-//         part. An entry's keys may end in a far tile, so values are cleared in the loop, before
-//         the turn. Q1 and Q2 have one place each, and each comes with the first keys of its part.
+// Idea: chapter 05's last step, with a loop around its loop that goes from part to part. Warpgroups
+//       take turns at the tensor cores also where far keys end and near ones begin. Q2 of a block's
+//       next tile comes while near keys are visited, and Q1 when the output, which leaves by TMA
+//       from Q1's place, is gone: while far keys of the next tile are visited.
+// Change: chapter 05's step `persistent`. The values of a part's last tile are multiplied beside
+//         the next part's first scores. An entry's keys may end in a far tile, so values are
+//         cleared between parts, too. Q1 and Q2 have one place each, and each comes with the first
+//         keys of its part.
 // Limit: as in that step; and mixed tiles, which are visited twice.
 #include <string>
 
@@ -92,61 +93,64 @@ __global__ void __launch_bounds__(TilePlan<kDim>::kThreads, 1) windowed_persiste
     Accumulator<16, kKeys> scores;
     Fragment<16, kKeys> weights;
     Visits<Plan::kQueries, kRows, kKeys> visits{masks, window, work, first_row};
-    const auto next = [&] {
-      return visits.next([&] {
-        if (is_leader) mbarrier_arrive(&mail.far_empty);
-      });
-    };
-    const auto start_scores = [&](int keys) {  // S = Q K^T
+    const auto start_scores = [&](SharedAddress q_smem, int keys) {  // S = Q K^T
       wgmma_fence();
-      tile::start_product_of_rows<T, QueryBoxes, KeyBoxes>(
-          scores, queries + visits.is_near() * QueryBoxes::kBytes, first_row, stage(keys));
+      tile::start_product_of_rows<T, QueryBoxes, KeyBoxes>(scores, q_smem, first_row, stage(keys));
       wgmma_commit();
     };
     const auto weigh_all = [&] {
 #pragma unroll
       for (int j = 0; j < kKeys / 8; ++j) softmax.weigh(scores, j);
     };
-    const auto clear_some = [&](int values, int of_tile) {
-      if (of_tile < visits.first_cut) return;
-      KeyBoxes::template clear<kConsumers * tile::kWarpgroup>(stage(values),
-                                                              visits.mask.keys - of_tile * kKeys);
+    const auto clear_some = [&](int values, int rows) {
+      if (rows == kKeys) return;
+      KeyBoxes::template clear<kConsumers * tile::kWarpgroup>(stage(values), rows);
       fence_async_proxy();  // wgmma sees what this thread has cleared, and what all others have
       barrier_sync(kAllConsumers, kConsumers * tile::kWarpgroup);
     };
-    if (next()) {
+    const auto end_far = [&] {
+      if (is_leader) mbarrier_arrive(&mail.far_empty);
+    };
+    if (visits.next(end_far)) {
       const int first_keys = ring.next();
-      start_scores(first_keys);
+      start_scores(queries + visits.is_near() * QueryBoxes::kBytes, first_keys);
       wgmma_wait<0>(registers_of(scores));
       ring.release(first_keys);
-      visits.hide(scores, block_row + warp_row);
+      visits.hide(scores, block_row + warp_row, visits.visited.first);
       softmax.look_at(scores, out);
       weigh_all();
       weights = tile::as_fragment<T>(scores);
-      int before = visits.tile;
-      while (next()) {
-        const int keys = ring.next(), values = ring.next();
-        clear_some(values, before);
-        turn.take();
-        start_scores(keys);
-        tile::start_product_with_columns<T, KeyBoxes>(out, weights, stage(values));  // O += P V
-        wgmma_commit();
-        turn.pass();
-        wgmma_wait<1>(registers_of(scores));  // the output is still under way
-        ring.release(keys);
-        visits.hide(scores, block_row + warp_row);
-        tile::Corrections<16> later;
-        const bool is_raised = softmax.look_at(scores, later);
-        weigh_all();
-        wgmma_wait<0>(registers_of(out));
-        ring.release(values);
-        for (int r = 0; is_raised && r < 2; ++r) out.scale_row(r, later.of[r]);
-        weights = tile::as_fragment<T>(scores);
-        before = visits.tile;
+      int rows;  // of a part's last tile
+      for (int tile = visits.visited.first + 1;; tile = visits.visited.first) {
+        const SharedAddress q_smem = queries + visits.is_near() * QueryBoxes::kBytes;
+        for (; tile < visits.visited.last; ++tile) {
+          const int keys = ring.next();
+          turn.take();
+          start_scores(q_smem, keys);
+          const int values = ring.next();
+          tile::start_product_with_columns<T, KeyBoxes>(out, weights, stage(values));  // O += P V
+          wgmma_commit();
+          turn.pass();
+          wgmma_wait<1>(registers_of(scores));  // the output is still under way
+          ring.release(keys);
+          visits.hide(scores, block_row + warp_row, tile);
+          tile::Corrections<16> later;
+          const bool is_raised = softmax.look_at(scores, later);
+          weigh_all();
+          wgmma_wait<0>(registers_of(out));
+          ring.release(values);
+          for (int r = 0; is_raised && r < 2; ++r) out.scale_row(r, later.of[r]);
+          weights = tile::as_fragment<T>(scores);
+        }
+        rows = visits.last_rows();
+        if (!visits.next(end_far)) break;
+        auto ahead = ring;  // to the last tile's values, which come after the next keys
+        ahead.next();
+        clear_some(ahead.next(), rows);
       }
       if (visits.is_early) turn.take(), turn.pass(), ring.drop();  // the others' last keys
       const int values = ring.next();
-      clear_some(values, before);
+      clear_some(values, rows);
       wgmma_fence();
       tile::start_product_with_columns<T, KeyBoxes>(out, weights, stage(values));
       wgmma_commit();

@@ -8,45 +8,47 @@
 namespace windowed_rope {
 
 // snippet-begin visits
-/// Goes through the tiles of kKeys keys that a block's tile of kQueries queries visits, part after
-/// part, for a consumer that has kRows of these queries, from first_row on.
+/// Goes through the parts of what a tile of kQueries queries visits, in tiles of kKeys keys, for a
+/// consumer that has kRows of these queries, from first_row on.
 template <int kQueries, int kRows, int kKeys>
 struct Visits {
   const tile::BatchMasks& masks;
   const Window& window;
   const tile::BlockWork& work;
   int first_row;
-  int part = -1, tile = 0;
+  int part = -1;
   // Of the part: its mask, and the tiles that the block's and the consumer's queries visit.
   Mask mask{};
   Mask::Tiles visited{}, seen{};
   bool is_early = false;  // the consumer leaves out the block's last tile
-  // From this tile on an entry's keys end where rows of memory follow, which may hold anything.
-  int first_cut = 0;
 
-  /// Goes on to the part's next tile, or to the first one of the next part that has any, and calls
-  /// near_begins() on its way to near ones. Returns whether there is a tile.
+  /// Goes on to the next part with any tiles, and returns whether there is one. Calls near_begins()
+  /// on its way to the near part.
   template <class NearBegins>
   __device__ __forceinline__ bool next(NearBegins&& near_begins) {
     const int block_query = work.tile * kQueries;
-    for (++tile; tile >= visited.last; tile = visited.first) {
+    do {
       if (part + 1 == Window::kParts) return false;
       mask = window.part(masks.of(work.batch), ++part);
-      first_cut = (mask.keys < masks.keys ? mask.keys : tile::kMaxLength) / kKeys;
       if (is_near()) near_begins();
       visited = mask.tiles(block_query, kQueries, kKeys);
-      // Rows past the tensor's last query are not stored: nothing need be hidden from them.
-      const int stored = min(kRows, masks.queries - block_query - first_row);
-      seen = mask.tiles(block_query + first_row, stored, kKeys);
-      is_early = Window::is_near(part) && seen.last < visited.last &&
-                 visited.first + 1 < visited.last && visited.last <= first_cut;
-      visited.last -= is_early;
-    }
+    } while (visited.first >= visited.last);
+    // Rows past the tensor's last query are not stored: nothing need be hidden from them.
+    const int stored = min(kRows, masks.queries - block_query - first_row);
+    seen = mask.tiles(block_query + first_row, stored, kKeys);
+    is_early = is_near() && seen.last < visited.last && visited.first + 1 < visited.last;
+    is_early = is_early && last_rows() == kKeys;  // all clear what is cut off
+    visited.last -= is_early;
     return true;
   }
   __device__ bool is_near() const { return Window::is_near(part); }
+  /// How many rows of the part's last tile count. Those after an entry's last key may hold
+  /// anything.
+  __device__ int last_rows() const {
+    return mask.keys < masks.keys ? min(mask.keys - (visited.last - 1) * kKeys, kKeys) : kKeys;
+  }
   /// Hides what the mask does, if there may be any.
-  __device__ __forceinline__ void hide(tile::Accumulator<16, kKeys>& scores, int warp_query) const {
+  __device__ void hide(tile::Accumulator<16, kKeys>& scores, int warp_query, int tile) const {
     if (tile >= seen.whole_first && tile < seen.whole_last) return;
     tile::hide(scores, mask, warp_query, tile * kKeys);
   }
