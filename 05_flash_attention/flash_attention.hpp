@@ -55,7 +55,7 @@ constexpr int split_shared_bytes(int rows, int head_dim) {
   return (rows * head_dim + 5 * 2 * kSplitTileElements) * 2;
 }
 
-/// Step `persistent` packs the queries of 2^n heads that share their keys into tiles of `rows`
+/// Steps `persistent` and `wide` pack the queries of 2^n heads that share their keys into tiles of `rows`
 /// rows, and each of its blocks takes a tile at a time. This is the smallest n of those with the
 /// fewest rounds of tiles. No bit of the result depends on it.
 int log2_pack_of(const tile::Attention& p, int rows, unsigned blocks);
@@ -70,12 +70,12 @@ std::int64_t split_keys_bytes(const AttentionForward& p);
 // argument is in the way. `many_queries`: chunks, keys, and more queries than split_keys takes.
 using ForwardTakes = tile::Status(const AttentionForward&, const tile::Device&);
 ForwardTakes takes_chunks, takes_chunks_of_64_or_128, takes_split_keys, takes_many_queries;
-ForwardTakes takes_scores, takes_tiles, takes_wgmma, takes_persistent, takes_e4m3;
+ForwardTakes takes_scores, takes_tiles, takes_wgmma, takes_persistent, takes_e4m3, takes_wide;
 
 // The steps. Each computes o and lse in the given stream (a cudaStream_t).
 using ForwardStep = tile::Status(const AttentionForward&, void* stream);
 ForwardStep scores, tiles, mma, pipeline, warp_tiles, lazy, interleaved, split_keys, wgmma, turns,
-    queue, persistent, e4m3, tile_sums;
+    queue, persistent, e4m3, tile_sums, wide;
 
 // ---- Backward ----
 
@@ -252,6 +252,15 @@ inline constexpr ForwardLadder::Step kForward[] = {
      .otherwise = "e4m3",
      .shows = {{2, 4, 2, 75, 150, 64, 1}, {2, 16, 16, 8192, 8192, 128, 1}},
      .launch = tile_sums},
+    {.name = "wide",
+     .idea = "256 columns: outputs leave from the ring, and the next queries need not wait for them",
+     .types = k16Bits,
+     .needs = {tile::Feature::bf16_mma, tile::Feature::cp_async, tile::Feature::tma,
+               tile::Feature::wgmma},
+     .takes = takes_wide,
+     .otherwise = "persistent",
+     .shows = {{1, 4, 2, 75, 150, 256, 1}, {2, 8, 8, 8192, 8192, 256, 1}},
+     .launch = wide},
 };
 inline constexpr ForwardLadder kForwardLadder{.name = "forward",
                                               .kernels = "attention_",

@@ -1,7 +1,7 @@
 // Forward, step 12: the output leaves by TMA.
 // Idea: consumers go on with the next tile while a thread of another warp stores this one's output.
-// Change: the output is put where the queries were, and stored from there by TMA. 256 columns, too.
-//         Heads that share their keys share tiles, where that leaves fewer rounds of tiles.
+// Change: the output is put where the queries were, and stored from there by TMA. Heads that share
+//         their keys share tiles, where that leaves fewer rounds of tiles.
 // Limit: power. At 64 columns the arithmetic of the softmax, which takes as long as the products.
 #include <string>
 
@@ -24,8 +24,8 @@ constexpr int kAllConsumers = 1, kFirstTurn = 2;  // barriers
 
 template <int kDim>
 struct TilePlan {
-  // Scores, weights and sums of the output are 128 of 160 registers, 160 of 232, or 188 of 232.
-  static constexpr int kKeys = kDim == 256 ? 80 : 128;  // of a tile
+  // Scores, weights and sums of the output are 128 of 160 registers, or 160 of 232.
+  static constexpr int kKeys = 128;  // of a tile
   static constexpr int kConsumers = kDim == 64 ? 3 : 2;
   static constexpr int kQueries = kConsumers * kRows;
   static constexpr int kThreads = (1 + kConsumers) * tile::kWarpgroup;
@@ -34,8 +34,7 @@ struct TilePlan {
   static constexpr int kConsumerRegisters = kDim == 64 ? 160 : 232;
   static_assert(kProducerRegisters + kConsumers * kConsumerRegisters <=
                 (1 + kConsumers) * (65536 / kThreads / 8 * 8));
-  // 224 KiB at most: with 256 columns there is room for the queries of one tile only.
-  static constexpr int kQueryStages = kDim == 256 ? 1 : 2;
+  static constexpr int kQueryStages = 2;
   static constexpr int kStages = kDim == 64 ? 8 : 4;
   static constexpr int kBytes = (kQueryStages * kQueries + kStages * kKeys) * kDim * 2;
 };
@@ -168,8 +167,8 @@ __global__ void __launch_bounds__(TilePlan<kDim>::kThreads, 1) attention_persist
 }  // namespace
 
 tile::Status takes_persistent(const AttentionForward& p, const tile::Device& device) {
-  if (p.head_dim != 64 && p.head_dim != 128 && p.head_dim != 256) {
-    return tile::unsupported("head_dim", std::to_string(p.head_dim) + " is not 64, 128 or 256");
+  if (p.head_dim != 64 && p.head_dim != 128) {
+    return tile::unsupported("head_dim", std::to_string(p.head_dim) + " is neither 64 nor 128");
   }
   TILE_TRY(takes_many_queries(p, device));
   return tile::check_boxes(p, false);
@@ -179,7 +178,7 @@ tile::Status persistent(const AttentionForward& p, void* stream) {
   return with_16_bits_and_head_dim(
       p.type, p.head_dim, [&](auto element, auto head_dim) -> tile::Status {
         using T = decltype(element);
-        constexpr int kDim = head_dim.value < 64 ? 64 : head_dim.value;
+        constexpr int kDim = head_dim.value == 128 ? 128 : 64;
         using Plan = TilePlan<kDim>;
         using QueryBoxes = tile::HeadBoxes<T, Plan::kQueries, kDim>;
         using KeyBoxes = tile::HeadBoxes<T, Plan::kKeys, kDim>;

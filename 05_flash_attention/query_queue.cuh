@@ -92,11 +92,16 @@ __device__ __forceinline__ void load_tiles(
       if (tile > visited.first) copy(v_map, tile - 1);  // values come after the next keys
     }
     at = gridDim.x + atomicAdd(taken, 1u);  // no sooner, so that all blocks end at the same time
-    // The next queries come before these last values, unless there is one place for queries only:
-    // that is free when the output has left, for which consumers need the values.
+    // The next queries come before these last values, if there is a place for them.
     if constexpr (Plan::kQueryStages > 1) next = load_queries();
     if (visited.first < visited.last) copy(v_map, visited.last - 1);
-    if constexpr (Plan::kQueryStages == 1) next = load_queries();
+    if constexpr (Plan::kQueryStages == 1) {
+      for (int i = 0; i < Plan::kConsumers; ++i) {  // a stage for each consumer's output
+        mbarrier_wait(&mail.empty[place.stage], place.parity ^ 1);
+        mbarrier_arrive(&mail.full[place.advance()]);
+      }
+      next = load_queries();
+    }
   }
 }
 // snippet-end load

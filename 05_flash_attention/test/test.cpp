@@ -81,7 +81,6 @@ constexpr Border kBorders[] = {
     {true, "queue", {1, 1, 1, 129, 5 * 128 + 1, 128}},
     {true, "persistent", {1, 1, 1, 193, 11 * 128 + 1, 64}},
     {true, "persistent", {1, 1, 1, 129, 5 * 128 + 1, 128}},
-    {true, "persistent", {1, 1, 1, 129, 5 * 80 + 1, 256}},
     {true, "e4m3", {1, 1, 1, 193, 11 * 128 + 1, 64}},
     {true, "e4m3", {1, 1, 1, 129, 9 * 128 + 1, 128}},
     {true, "tile_sums", {1, 1, 1, 193, 11 * 128 + 1, 64}},
@@ -101,6 +100,9 @@ constexpr Border kBorders[] = {
     {true, "e4m3", {4, 6, 3, 129, 257, 128}},
     {true, "tile_sums", {4, 3, 1, 385, 385, 64}},
     {true, "tile_sums", {4, 6, 3, 129, 257, 128}},
+    // Four stages of 80 keys; outputs beside ones of no keys, of one and of two tiles.
+    {true, "wide", {1, 1, 1, 129, 5 * 80 + 1, 256}},
+    {true, "wide", {4, 6, 3, 129, 257, 256}},
     // Ten heads, more than blocks take in a section, of two tiles.
     {true, "warp_tiles", {2, 5, 1, 129, 65, 64}},
     {true, "lazy", {2, 5, 1, 129, 65, 64}},
@@ -111,7 +113,7 @@ constexpr Border kBorders[] = {
     {true, "persistent", {2, 5, 1, 193, 65, 64}, tile::kUnlimited, tile::kUnlimited},
     // One block, for which 8, 4, 16 or 64 heads are packed.
     {true, "persistent", {1, 8, 1, 17, 129, 64}, tile::kUnlimited, 0, true},
-    {true, "persistent", {2, 12, 3, 21, 81, 256}, 30, 2, true},
+    {true, "wide", {2, 12, 3, 21, 81, 256}, 30, 2, true},
     {true, "persistent", {1, 16, 1, 17, 129, 128}, tile::kUnlimited, 0, true},
     {true, "persistent", {1, 64, 1, 19, 129, 64}, tile::kUnlimited, 0, true},
     {false, "scores", {1, 1, 1, 33, 65, 48}},
@@ -312,18 +314,20 @@ TEST_SUITE("step") {
 
   TEST_CASE("equal scores: the output is the mean of what is seen, to the bit") {
     tile::for_each_step(kForwardLadder, [](const auto& step, DType type) {
-      const std::int64_t n = fitted(step, full(type, {1, 2, 1, 128, 128, 64})).p.queries;
-      const Case c = causal(full(type, {1, 2, 1, n, n, 64}));
+      const std::int64_t dim = usual_dim(step, type);
+      const std::int64_t n = fitted(step, full(type, {1, 2, 1, 128, 128, dim})).p.queries;
+      const Case c = causal(full(type, {1, 2, 1, n, n, dim}));
+      const auto columns = static_cast<std::size_t>(dim);
       Inputs in = normal(c.p);
       for (double& q : in.q) q = 0;
       in.v = tile::integers(std::ssize(in.v), type, 34, -8, 8);
       const Outputs got = run(step, c, in);
       for (std::size_t query = 0; query < static_cast<std::size_t>(n); query = 2 * query + 1) {
-        for (std::size_t d = 0; d < 64; ++d) {
+        for (std::size_t d = 0; d < columns; ++d) {
           double sum = 0;
-          for (std::size_t key = 0; key <= query; ++key) sum += in.v[key * 64 + d];
+          for (std::size_t key = 0; key <= query; ++key) sum += in.v[key * columns + d];
           const double mean = as_type(sum / static_cast<double>(query + 1), output_type(c.p));
-          CHECK(got.o[(query * 2 + 1) * 64 + d] + 0.0 == mean + 0.0);
+          CHECK(got.o[(query * 2 + 1) * columns + d] + 0.0 == mean + 0.0);
         }
       }
     });
@@ -333,14 +337,16 @@ TEST_SUITE("step") {
   // merged by lse, follow from the bounds around the reference.
   TEST_CASE("to the bit: of one key its value; a window as long as the keys hides nothing") {
     tile::for_each_step(kForwardLadder, [](const auto& step, DType type) {
-      const Case one = fitted(step, full(type, {2, 2, 2, 33, 1, 64}));
+      const std::int64_t dim = usual_dim(step, type);
+      const auto columns = static_cast<std::size_t>(2 * dim);  // of a row's heads
+      const Case one = fitted(step, full(type, {2, 2, 2, 33, 1, dim}));
       const Inputs in = normal(one.p);
       const Values o = run(step, one, in).o;
       for (std::size_t i = 0; i < o.size(); ++i) {
         const std::size_t entry = i / (o.size() / 2);
-        CHECK(o[i] == in.v[entry * 2 * 64 + i % (2 * 64)]);
+        CHECK(o[i] == in.v[entry * columns + i % columns]);
       }
-      const Case c = fitted(step, causal(full(type, {1, 1, 1, 70, 70, 64})));
+      const Case c = fitted(step, causal(full(type, {1, 1, 1, 70, 70, dim})));
       const Inputs of_c = normal(c.p);
       CHECK(run(step, c, of_c).o == run(step, windowed(c, c.p.keys, 0), of_c).o);
     });
@@ -376,15 +382,17 @@ TEST_SUITE("step") {
 
   TEST_CASE("a NaN in a query is in its own row and in no other") {
     tile::for_each_step(kForwardLadder, [](const auto& step, DType type) {
-      const Case c = fitted(step, causal(full(type, {1, 1, 1, 40, 150, 64})));
+      const std::int64_t dim = usual_dim(step, type);
+      const Case c = fitted(step, causal(full(type, {1, 1, 1, 40, 150, dim})));
+      const auto columns = static_cast<std::size_t>(dim);
       Inputs in = normal(c.p);
       const Outputs before = run(step, c, in);
       constexpr std::size_t kRow = 5;
-      in.q[kRow * 64 + 3] = kNaN;
+      in.q[kRow * columns + 3] = kNaN;
       const Outputs after = run(step, c, in);
       for (std::size_t row = 0; row < before.lse.size(); ++row) {
         CHECK((std::isnan(after.lse[row]) ? row == kRow : after.lse[row] == before.lse[row]));
-        for (std::size_t i = row * 64; i < (row + 1) * 64; ++i) {
+        for (std::size_t i = row * columns; i < (row + 1) * columns; ++i) {
           CHECK((row == kRow ? std::isnan(after.o[i]) : after.o[i] == before.o[i]));
         }
       }
