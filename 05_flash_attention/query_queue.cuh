@@ -62,11 +62,13 @@ __device__ __forceinline__ void load_tiles(
   tile::RingPlace<Plan::kQueryStages> tile_place;
   unsigned at = blockIdx.x;  // the first tiles are those of the grid
   const auto load_queries = [&]() -> BlockWork {
+    // By this thread and not by all that want to know, and while it would wait: in this are four
+    // divisions.
+    const BlockWork work = tiles.work(at);
     const int i = tile_place.stage;
     mbarrier_wait(&mail.queries_empty[i], tile_place.parity ^ 1);
     tile_place.advance();
-    // By this thread, and not by all that want to know: there are four divisions in it.
-    const BlockWork work = mail.work[i] = tiles.work(at);
+    mail.work[i] = work;
     if (work.is_none()) return mbarrier_arrive(&mail.queries_full[i]), work;  // tells all to end
     mbarrier_arrive_expect(&mail.queries_full[i], QueryBoxes::kBytes);
     QueryBoxes::load(queries + i * QueryBoxes::kBytes, q_map, work.head << tiles.log2_pack,
