@@ -55,9 +55,9 @@ constexpr int split_shared_bytes(int rows, int head_dim) {
   return (rows * head_dim + 5 * 2 * kSplitTileElements) * 2;
 }
 
-/// Steps `persistent` and `wide` pack the queries of 2^n heads that share their keys into tiles of `rows`
-/// rows, and each of its blocks takes a tile at a time. This is the smallest n of those with the
-/// fewest rounds of tiles. No bit of the result depends on it.
+/// Steps `persistent` and `wide` pack the queries of 2^n heads that share their keys into tiles of
+/// `rows` rows, and each of their blocks takes a tile at a time. This is the smallest n of those
+/// with the fewest rounds of tiles. No bit of the result depends on it.
 int log2_pack_of(const tile::Attention& p, int rows, unsigned blocks);
 
 // The device memory that steps need besides their arguments: `scores` 4 bytes for each query and
@@ -253,7 +253,7 @@ inline constexpr ForwardLadder::Step kForward[] = {
      .shows = {{2, 4, 2, 75, 150, 64, 1}, {2, 16, 16, 8192, 8192, 128, 1}},
      .launch = tile_sums},
     {.name = "wide",
-     .idea = "256 columns: outputs leave from the ring, and the next queries need not wait for them",
+     .idea = "256 columns: outputs leave from the ring, and the next queries come meanwhile",
      .types = k16Bits,
      .needs = {tile::Feature::bf16_mma, tile::Feature::cp_async, tile::Feature::tma,
                tile::Feature::wgmma},

@@ -158,12 +158,12 @@ __global__ void __launch_bounds__(Plan::kThreads, 1) attention_wide(
     }
     float row_lse[2];
     softmax.finish(out, row_lse);
-    const int first = ring.next(), second = ring.next();  // all wait before one releases any
+    const int first = ring.next(), second = ring.next();
     output = warpgroup == 1 ? first : second;
     OutputBoxes::store_warp(tile::as_fragment<T>(out), stage(output), warp_row - first_row);
     fence_async_proxy();  // TMA sees what this thread has stored
     barrier_sync(kOneConsumer + warpgroup, tile::kWarpgroup);  // and what the others have
-    ring.release(first + second - output);
+    ring.release(first + second - output);  // the other one's, now that all have waited for it
     if (is_leader) {
       OutputBoxes::store(o_map, work.head << tiles.log2_pack,
                          (block_row + first_row) >> tiles.log2_pack, work.batch, stage(output));

@@ -62,8 +62,7 @@ __device__ __forceinline__ void load_tiles(
   tile::RingPlace<Plan::kQueryStages> tile_place;
   unsigned at = blockIdx.x;  // the first tiles are those of the grid
   const auto load_queries = [&]() -> BlockWork {
-    // By this thread and not by all that want to know, and while it would wait: in this are four
-    // divisions.
+    // Four divisions: by this thread and not by all that want to know, and before the wait.
     const BlockWork work = tiles.work(at);
     const int i = tile_place.stage;
     mbarrier_wait(&mail.queries_empty[i], tile_place.parity ^ 1);

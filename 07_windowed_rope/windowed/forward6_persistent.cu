@@ -1,5 +1,5 @@
 // Forward, step 6: two visits by persistent blocks.
-// Idea: chapter 05's last step, with a loop around its loop that goes from part to part. Warpgroups
+// Idea: chapter 05's step 12, with a loop around its loop that goes from part to part. Warpgroups
 //       take turns at the tensor cores also where far keys end and near ones begin. Q2 of a block's
 //       next tile comes while near keys are visited, and Q1 when the output, which leaves by TMA
 //       from Q1's place, is gone: while far keys of the next tile are visited.
