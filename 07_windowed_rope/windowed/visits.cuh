@@ -95,7 +95,7 @@ __device__ __forceinline__ void load_tiles(Mail<Plan>& mail, tile::ptx::SharedAd
   tile::RingPlace<Plan::kStages> place;
   for (unsigned n = 0, at = atomicAdd(taken, 1u);; at = atomicAdd(taken, 1u), ++n) {
     mbarrier_wait(&mail.far_empty, n % 2 ^ 1);
-    const tile::BlockWork work = mail.work[n % 2] = tiles.work(at);
+    const tile::BlockWork& work = mail.work[n % 2] = tiles.work(at);
     mbarrier_arrive(&mail.work_full[n % 2]);
     if (work.is_none()) return;  // which tells all to end
     const int first_query = work.tile * Plan::kQueries, kv_head = work.head / group;
