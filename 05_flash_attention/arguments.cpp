@@ -1,6 +1,7 @@
 // What a call is refused for and by which words, what several steps take, and how much memory they
 // need.
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <string>
 
@@ -69,15 +70,24 @@ std::int64_t key_splits(const tile::Attention& p) {
 }
 
 // snippet-begin few
-// In microseconds, fitted to 135 calls with 17 to 256 queries on an H200. Step `split_keys` takes
-// 16, for two launches and the merge, and has 280 TFLOP/s. Steps `wgmma` to `persistent` take 10
-// and as long for any number of tiles up to one for each multiprocessor: 1.6 for 128 keys.
-bool has_few_queries(const tile::Attention& p) {
-  if (p.queries <= kAlwaysSplit) return true;
-  const auto keys =  // that the queries of a tile see
-      static_cast<double>(std::clamp<std::int64_t>(p.left + p.right + p.queries, 0, p.keys));
+namespace {
+// In microseconds, fitted to 135 calls with 17 to 256 queries on an H200.
+/// The keys that the queries of a tile see.
+double seen_keys(const tile::Attention& p) {
+  return static_cast<double>(std::clamp<std::int64_t>(p.left + p.right + p.queries, 0, p.keys));
+}
+/// Steps `wgmma` to `wide` take as long for any number of tiles up to one for each multiprocessor.
+constexpr double kTileTime = 1.6;  // for 128 keys
+double time_of_tiles(const tile::Attention& p) { return 10 + seen_keys(p) * kTileTime / 128; }
+/// Two launches and the merge, and 280 TFLOP/s.
+double time_of_split_keys(const tile::Attention& p) {
   const auto rows = static_cast<double>(split_row_tiles(p)) * 64;
-  return 16 + 4 * rows * keys * static_cast<double>(p.head_dim) / 280e6 < 10 + keys * 1.6 / 128;
+  return 16 + 4 * rows * seen_keys(p) * static_cast<double>(p.head_dim) / 280e6;
+}
+}  // namespace
+
+bool has_few_queries(const tile::Attention& p) {
+  return p.queries <= kAlwaysSplit || time_of_split_keys(p) < time_of_tiles(p);
 }
 // snippet-end few
 
@@ -95,6 +105,24 @@ int log2_pack_of(const tile::Attention& p, int rows, unsigned blocks) {
   return best;
 }
 
+std::int64_t tile_splits(const tile::Attention& p) {
+  constexpr std::int64_t kBlocks = 132;
+  const int rows = split_tile_rows(static_cast<int>(p.head_dim));
+  const int log2_pack = log2_pack_of(p, rows, 1);  // the fewest tiles
+  const std::int64_t of_pack = ((p.queries << log2_pack) + rows - 1) / rows;
+  const std::int64_t tiles = product({p.batch, p.heads >> log2_pack, of_pack});
+  const std::int64_t most = (p.keys + kSplitTileKeys - 1) / kSplitTileKeys;
+  return std::max<std::int64_t>(1, std::min(kBlocks / std::max<std::int64_t>(tiles, 1), most));
+}
+
+bool divides_tiles(const AttentionForward& p) {
+  if (p.queries <= kAlwaysSplit) return false;
+  const double tiles =
+      std::ceil(seen_keys(p) / static_cast<double>(kSplitTileKeys * tile_splits(p)));
+  const double time = 20 + tiles * kTileTime;  // two launches and the merge
+  return time < std::min(time_of_tiles(p), time_of_split_keys(p));
+}
+
 std::int64_t scores_bytes(const AttentionForward& p) {
   return product({4, p.batch, p.heads, p.queries, p.keys});
 }
@@ -102,6 +130,11 @@ std::int64_t scores_bytes(const AttentionForward& p) {
 std::int64_t split_keys_bytes(const AttentionForward& p) {
   if (is_empty(p) || !has_few_queries(p)) return 0;
   return product({4, p.batch, p.heads, p.queries, key_splits(p), p.head_dim + 1});
+}
+
+std::int64_t split_tiles_bytes(const AttentionForward& p) {
+  if (is_empty(p)) return 0;
+  return product({4, p.batch, p.heads, p.queries, tile_splits(p), p.head_dim + 1});
 }
 
 tile::Status takes_chunks(const AttentionForward& p, const tile::Device&) {

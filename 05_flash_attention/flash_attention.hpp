@@ -55,27 +55,38 @@ constexpr int split_shared_bytes(int rows, int head_dim) {
   return (rows * head_dim + 5 * 2 * kSplitTileElements) * 2;
 }
 
+/// Step `split_tiles`: its tiles have so many rows of packed heads, as below, and 128 keys. Among
+/// how many blocks the keys of a tile are divided: there are 132 blocks at most, as many as an H200
+/// has multiprocessors. Their number does not depend on the card either.
+inline constexpr int kSplitTileKeys = 128;
+constexpr int split_tile_rows(int head_dim) { return head_dim == 64 ? 192 : 128; }
+std::int64_t tile_splits(const tile::Attention& p);
+/// Whether it is faster than the steps with whole rows, and than `split_keys`.
+bool divides_tiles(const AttentionForward& p);
+
 /// Steps `persistent` and `wide` pack the queries of 2^n heads that share their keys into tiles of
 /// `rows` rows, and each of their blocks takes a tile at a time. This is the smallest n of those
 /// with the fewest rounds of tiles. No bit of the result depends on it.
 int log2_pack_of(const tile::Attention& p, int rows, unsigned blocks);
 
 // The device memory that steps need besides their arguments: `scores` 4 bytes for each query and
-// key, `split_keys` each part of a row's output with its lse.
+// key, the two that divide keys each part of a row's output with its lse.
 std::int64_t scores_bytes(const AttentionForward& p);
 std::int64_t split_keys_bytes(const AttentionForward& p);
+std::int64_t split_tiles_bytes(const AttentionForward& p);
 
 // What the steps' own kernels take, if several steps take the same or one declines what another
 // takes. `chunks`: every row consists of aligned chunks of 16 bytes; if not, the Status says which
 // argument is in the way. `many_queries`: chunks, keys, and more queries than split_keys takes.
 using ForwardTakes = tile::Status(const AttentionForward&, const tile::Device&);
 ForwardTakes takes_chunks, takes_chunks_of_64_or_128, takes_split_keys, takes_many_queries;
-ForwardTakes takes_scores, takes_tiles, takes_wgmma, takes_persistent, takes_e4m3, takes_wide;
+ForwardTakes takes_scores, takes_tiles, takes_wgmma, takes_persistent, takes_e4m3, takes_wide,
+    takes_split_tiles;
 
 // The steps. Each computes o and lse in the given stream (a cudaStream_t).
 using ForwardStep = tile::Status(const AttentionForward&, void* stream);
 ForwardStep scores, tiles, mma, pipeline, warp_tiles, lazy, interleaved, split_keys, wgmma, turns,
-    queue, persistent, e4m3, tile_sums, wide;
+    queue, persistent, e4m3, tile_sums, wide, split_tiles;
 
 // ---- Backward ----
 
@@ -261,6 +272,17 @@ inline constexpr ForwardLadder::Step kForward[] = {
      .otherwise = "persistent",
      .shows = {{1, 4, 2, 75, 150, 256, 1}, {2, 8, 8, 8192, 8192, 256, 1}},
      .launch = wide},
+    {.name = "split_tiles",
+     .idea = "a few dozen queries: the keys of a tile divided among blocks, by wgmma",
+     .types = k16Bits,
+     .needs = {tile::Feature::bf16_mma, tile::Feature::cp_async, tile::Feature::tma,
+               tile::Feature::wgmma},
+     .takes = takes_split_tiles,
+     .otherwise = "wide",
+     .shows = {{2, 4, 2, 75, 150, 64, 1}, {1, 32, 8, 64, 65536, 128, 0}},
+     .launch = split_tiles,
+     .workspace_bytes = split_tiles_bytes,
+     .is_best = divides_tiles},
 };
 inline constexpr ForwardLadder kForwardLadder{.name = "forward",
                                               .kernels = "attention_",

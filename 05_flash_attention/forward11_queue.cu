@@ -183,7 +183,7 @@ tile::Status queue(const AttentionForward& p, void* stream) {
         QueryTiles tiles{};
         unsigned blocks = 0;
         TILE_TRY(tile::queue_of(p, Plan::kQueries, &tiles, &blocks));
-        TILE_TRY(make_query_map<QueryBoxes>("q", p, p.q, tiles, &q_map));
+        TILE_TRY(make_query_map<QueryBoxes>("q", p, p.q, tiles.log2_pack, &q_map));
         TILE_TRY(make_map<KeyBoxes>("k", p.type, p.k, p.batch, p.kv_heads, p.keys, &k_map));
         TILE_TRY(make_map<KeyBoxes>("v", p.type, p.v, p.batch, p.kv_heads, p.keys, &v_map));
         tile::StreamMemory taken;

@@ -187,10 +187,10 @@ tile::Status persistent(const AttentionForward& p, void* stream) {
         unsigned blocks = 0;
         tiles.log2_pack = log2_pack_of(p, Plan::kQueries, tile::persistent_blocks(p));
         TILE_TRY(tile::queue_of(p, Plan::kQueries, &tiles, &blocks));
-        TILE_TRY(make_query_map<QueryBoxes>("q", p, p.q, tiles, &q_map));
+        TILE_TRY(make_query_map<QueryBoxes>("q", p, p.q, tiles.log2_pack, &q_map));
         TILE_TRY(make_map<KeyBoxes>("k", p.type, p.k, p.batch, p.kv_heads, p.keys, &k_map));
         TILE_TRY(make_map<KeyBoxes>("v", p.type, p.v, p.batch, p.kv_heads, p.keys, &v_map));
-        TILE_TRY(make_query_map<QueryBoxes>("o", p, p.o, tiles, &o_map));
+        TILE_TRY(make_query_map<QueryBoxes>("o", p, p.o, tiles.log2_pack, &o_map));
         tile::StreamMemory taken;
         TILE_TRY(taken.allocate(sizeof(unsigned), stream));
         return tile::launch(attention_persistent<T, kDim>, "attention_persistent", blocks,

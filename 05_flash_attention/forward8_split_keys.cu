@@ -6,7 +6,7 @@
 // Change: from step 4: packed rows, key_splits() blocks instead of one, queries in registers,
 //         a ring with four tiles under way, step 6's lazy softmax, and a second kernel that merges.
 // Limit: memory. With few keys, the two launches.
-#include "launch.hpp"
+#include "merge_parts.cuh"
 #include "tile/lazy_softmax.cuh"
 #include "tile/shared_tile.cuh"
 
@@ -35,15 +35,14 @@ __global__ void __launch_bounds__(kThreads, 2)
     attention_split_keys(Heads<const T> q,  // [batch][queries][heads][kDim]
                          Heads<const T> k,  // [batch][keys][heads / group][kDim]
                          Heads<const T> v,  // as k
-                         float* part_o,     // [batch][heads][queries][splits][kDim]
-                         float* part_lse,   // [batch][heads][queries][splits]
-                         BatchMasks masks, int heads, int group, int splits, float scale_log2) {
+                         Parts parts, BatchMasks masks, int heads, int group, float scale_log2) {
   using Plan = TilePlan<kDim, kRowWarps>;
   using QueryTile = SharedTile<T, Plan::kRows, kDim>;
   using KeyTile = SharedTile<T, Plan::kKeys, kDim>;
   extern __shared__ __align__(1024) unsigned char smem[];  // {queries, [kStages]{keys, values}}
   const QueryTile q_tile(smem);
-  const int rows = masks.queries * group, split = static_cast<int>(blockIdx.x) % splits;
+  const int splits = parts.count, split = static_cast<int>(blockIdx.x) % splits;
+  const int rows = masks.queries * group;
   const int row_tiles = (rows + Plan::kRows - 1) / Plan::kRows;
   const int of_head = static_cast<int>(blockIdx.x) / splits / row_tiles;
   const int block_row = static_cast<int>(blockIdx.x) / splits % row_tiles * Plan::kRows;
@@ -112,70 +111,31 @@ __global__ void __launch_bounds__(kThreads, 2)
   tile::ptx::cp_async_wait_all();  // if the loop is empty, the queries are still under way
   float lse[2];
   softmax.finish(out, lse);
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    const int row = block_row + warp_row + out.row(r);
-    if (row >= rows) continue;
-    const int head = kv_head * group + row % group;
-    const std::int64_t part =
-        ((std::int64_t{batch} * heads + head) * masks.queries + row / group) * splits + split;
-    if (col0 == 0 && threadIdx.x % 4 == 0) part_lse[part] = lse[r];
-#pragma unroll
-    for (int c = 0; c < Plan::kCols / 4; c += 2) {
-      *reinterpret_cast<float2*>(part_o + part * kDim + col0 + out.col(c)) = {out.at(r, c),
-                                                                              out.at(r, c + 1)};
-    }
-  }
+  parts.store(split, out, lse, block_row + warp_row, batch * heads + kv_head * group, group, col0);
 }
-
-// snippet-begin merge
-/// A block for each query, a thread for each column of its output.
-template <class T>
-__global__ void attention_split_keys_merge(const float* part_o,    // as above
-                                           const float* part_lse,  // as above
-                                           Heads<T> o,             // [batch][queries][heads][dim]
-                                           float* lse,  // [batch][heads][queries], or null
-                                           int heads, int queries, int splits) {
-  const std::int64_t row = blockIdx.x;
-  const int dim = static_cast<int>(blockDim.x), col = static_cast<int>(threadIdx.x);
-  const float* of_part = part_lse + row * splits;
-  float max = -INFINITY;
-  for (int part = 0; part < splits; ++part) max = fmaxf(max, of_part[part]);
-  const float reference = max == -INFINITY ? 0 : max;  // if no part has a visible key
-  // exp(lse) is a part's sum of weights. Relative to the greatest one it cannot overflow.
-  float sum = 0, out = 0;
-#pragma unroll 8
-  for (int part = 0; part < splits; ++part) {
-    const float weight = tile::ptx::exp2_approx(kLog2E * (of_part[part] - reference));
-    sum += weight;
-    out += weight * part_o[(row * splits + part) * dim + col];
-  }
-  const int of_head = static_cast<int>(row / queries), query = static_cast<int>(row % queries);
-  o.rows(of_head / heads, of_head % heads)[query][col] = static_cast<T>(sum == 0 ? 0 : out / sum);
-  if (lse && col == 0) lse[row] = reference + logf(sum);
-}
-// snippet-end merge
 
 }  // namespace
 
 tile::Status split_keys(const AttentionForward& p, void* stream) {
   const int group = group_of(p);
-  const std::int64_t splits = key_splits(p), all_rows = p.batch * p.heads * p.queries;
+  const std::int64_t all_rows = p.batch * p.heads * p.queries, splits = key_splits(p);
   auto* part_o = static_cast<float*>(p.workspace);
-  float* part_lse = part_o + all_rows * splits * p.head_dim;
+  const Parts parts{part_o, part_o + all_rows * splits * p.head_dim, static_cast<int>(p.queries),
+                    static_cast<int>(splits), static_cast<int>(p.head_dim)};
   const auto launch = [&](auto element, auto head_dim, auto row_warps) -> tile::Status {
     using T = decltype(element);
     constexpr int kDim = head_dim.value, kRowWarps = row_warps.value;
     using Plan = TilePlan<kDim, kRowWarps>;
     unsigned blocks = 0;
-    TILE_TRY(blocks_for_tiles(p, p.kv_heads * splits, p.queries * group, Plan::kRows, &blocks));
+    TILE_TRY(
+        blocks_for_tiles(p, p.kv_heads * parts.count, p.queries * group, Plan::kRows, &blocks));
     TILE_TRY(tile::launch(attention_split_keys<T, kDim, kRowWarps>, "attention_split_keys", blocks,
                           kThreads, Plan::kBytes, stream, heads_of<const T>(p.q),
-                          heads_of<const T>(p.k), heads_of<const T>(p.v), part_o, part_lse,
-                          masks_of(p), p.heads, group, splits, p.scale * kLog2E));
-    return tile::launch(attention_split_keys_merge<T>, "attention_split_keys_merge",
-                        static_cast<unsigned>(all_rows), kDim, 0, stream, part_o, part_lse,
-                        heads_of<T>(p.o), p.lse, p.heads, p.queries, splits);
+                          heads_of<const T>(p.k), heads_of<const T>(p.v), parts, masks_of(p),
+                          p.heads, group, p.scale * kLog2E));
+    return tile::launch(attention_merge_parts<T>, "attention_merge_parts",
+                        static_cast<unsigned>(all_rows), kDim, 0, stream, parts, heads_of<T>(p.o),
+                        p.lse, p.heads);
   };
   return with_16_bits_and_head_dim(p.type, p.head_dim, [&](auto element, auto head_dim) {
     constexpr int kDim = head_dim.value < 64 ? 64 : head_dim.value;

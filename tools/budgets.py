@@ -147,6 +147,7 @@ CONTINUES = {f"07_windowed_rope/windowed/{step}.cu": f"05_flash_attention/{conti
     "04_layernorm/backward6_exchange.cu": "04_layernorm/backward4_cluster.cu",
     "04_layernorm/backward5_split.cu": "04_layernorm/backward2_two_stage.cu",
     "05_flash_attention/forward15_wide.cu": "05_flash_attention/forward12_persistent.cu",
+    "05_flash_attention/forward16_split_tiles.cu": "05_flash_attention/forward10_turns.cu",
     "05_flash_attention/backward11_wide.cu": "05_flash_attention/backward7_wgmma.cu",
     "07_windowed_rope/method/backward4_prologue.cu":
         "07_windowed_rope/windowed/backward4_one_pass.cu",

@@ -8,7 +8,6 @@ from cases import ATTENTION_INPUTS
 from operations import Problem, Work
 
 SCORES_AT_ONCE = 1 << 27
-FOR_DECODING = "split_keys"  # the step, if the library has it
 MOST_WORKSPACE = 40 << 30  # as the benchmark in C++
 
 
@@ -139,9 +138,6 @@ class Attention(Problem):
         torch = self.torch
         name = self.case.operation + ("" if self.is_forward else "_backward")
         fields = self.case.attention_fields
-        if self.case.is_decoding and not self.step and FOR_DECODING in library.steps(
-                self.case.chapter):
-            self.step = FOR_DECODING
         count = library.workspace_bytes(name, self.case.type, **fields, **self.our_step())
         fields |= self.inputs | self.lengths | self.tables
         if 0 < count <= MOST_WORKSPACE:  # without, the step declines

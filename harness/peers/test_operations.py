@@ -201,21 +201,15 @@ class Checks(unittest.TestCase):
             work = operations.Work("cuDNN causal", None, None)
             self.assertIs(problem.wrong(work), plain.return_value.wrong.return_value)
 
-    def test_decoding_is_the_step_for_it_and_no_workspace_is_without_limit(self):
-        def fields(sizes, steps, bytes_needed):
+    def test_no_workspace_is_without_limit(self):
+        def fields(bytes_needed):
             library = mock.MagicMock(is_simulated=False, last_step="")
-            library.steps.return_value = steps
             library.workspace_bytes.return_value = bytes_needed
-            case = cases.Case("05_flash_attention", "attention", "bf16", sizes)
+            case = cases.Case("05_flash_attention", "attention", "bf16", (1, 2, 1, 1, 1024, 16, 0))
             bench.PROBLEMS["attention"](torch, case, "cpu").ours(library)
             return library.prepare.call_args.kwargs
-        decoding, other = (1, 2, 1, 1, 1024, 16, 0), (1, 2, 1, 2, 1024, 16, 0)
-        steps = ["tiles", "split_keys", "last"]
-        self.assertEqual(fields(decoding, steps, 64)["step"], b"split_keys")
-        self.assertNotIn("step", fields(decoding, ["tiles", "last"], 64))
-        self.assertNotIn("step", fields(other, steps, 64))
-        self.assertEqual(fields(other, steps, 64)["workspace_bytes"], 64)
-        self.assertNotIn("workspace", fields(other, steps, 1 << 50))
+        self.assertEqual(fields(64)["workspace_bytes"], 64)
+        self.assertNotIn("workspace", fields(1 << 50))
 
     def test_rows_to_check_begin_and_end_with_the_matrix(self):
         case = cases.Case("03_softmax", "softmax", "fp32", (100_000, 64))

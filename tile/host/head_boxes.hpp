@@ -35,11 +35,11 @@ Status make_map(const char* name, DType type, const TensorView& x, std::int64_t 
 /// head, then the second ones. Heads come before rows in the map.
 template <class Boxes>
 Status make_query_map(const char* name, const AttentionForward& p, const TensorView& x,
-                      const QueryTiles& tiles, TensorMap* map) {
+                      int log2_pack, TensorMap* map) {
   BoxedTensor tensor = boxed_heads<Boxes>(p.type, x, p.batch, p.heads, p.queries);
   std::swap(tensor.extents[1], tensor.extents[2]);
   std::swap(tensor.strides[0], tensor.strides[1]);
-  tensor.box[1] = 1 << tiles.log2_pack, tensor.box[2] = Boxes::kRows >> tiles.log2_pack;
+  tensor.box[1] = 1 << log2_pack, tensor.box[2] = Boxes::kRows >> log2_pack;
   return make_tensor_map(name, tensor, map);
 }
 

@@ -90,6 +90,9 @@ struct Step {
   std::int64_t (*workspace_bytes)(const Problem&) = nullptr;
   /// It gives up speed for something that not every caller wants: only one who names it runs it.
   bool on_request = false;
+  /// Whether a call that names no step gets this one, if its kernel takes more problems than it is
+  /// the fastest for. Null: always.
+  bool (*is_best)(const Problem&) = nullptr;
   /// A kernel rounds its output and stores it, and a second one reads that, adds to it, and rounds
   /// again. No card's best step may do so.
   bool rounds_twice = false;
@@ -212,7 +215,7 @@ struct Ladder {
     int why_rank = -1;
     for (std::size_t at = ladder.steps.size(); at-- > 0;) {
       const Step& step = ladder.steps[at];
-      if (step.on_request) continue;
+      if (step.on_request || (step.is_best && !step.is_best(first(of...)))) continue;
       Status here = check_step(step, of...);
       if (here.ok()) {
         *choice = {at, {}};
