@@ -71,7 +71,7 @@ std::int64_t key_splits(const tile::Attention& p) {
 
 // snippet-begin few
 namespace {
-// In microseconds, fitted to 135 calls with 17 to 256 queries on an H200.
+// In microseconds, fitted to calls with 17 to 256 queries on an H200.
 /// The keys that the queries of a tile see.
 double seen_keys(const tile::Attention& p) {
   return static_cast<double>(std::clamp<std::int64_t>(p.left + p.right + p.queries, 0, p.keys));
@@ -107,7 +107,7 @@ int log2_pack_of(const tile::Attention& p, int rows, unsigned blocks) {
 
 std::int64_t tile_splits(const tile::Attention& p) {
   constexpr std::int64_t kBlocks = 132;
-  const int rows = split_tile_rows(static_cast<int>(p.head_dim));
+  const int rows = wgmma_tile_rows(static_cast<int>(p.head_dim));
   const int log2_pack = log2_pack_of(p, rows, 1);  // the fewest tiles
   const std::int64_t of_pack = ((p.queries << log2_pack) + rows - 1) / rows;
   const std::int64_t tiles = product({p.batch, p.heads >> log2_pack, of_pack});
@@ -115,13 +115,19 @@ std::int64_t tile_splits(const tile::Attention& p) {
   return std::max<std::int64_t>(1, std::min(kBlocks / std::max<std::int64_t>(tiles, 1), most));
 }
 
+// snippet-begin divides
 bool divides_tiles(const AttentionForward& p) {
-  if (p.queries <= kAlwaysSplit) return false;
-  const double tiles =
-      std::ceil(seen_keys(p) / static_cast<double>(kSplitTileKeys * tile_splits(p)));
-  const double time = 20 + tiles * kTileTime;  // two launches and the merge
-  return time < std::min(time_of_tiles(p), time_of_split_keys(p));
+  if (split_tile_rows(p) == 16) return false;  // a tile of wgmma would be nearly empty
+  const auto splits = static_cast<double>(tile_splits(p)), dim = static_cast<double>(p.head_dim);
+  const auto rows = static_cast<double>(product({p.batch, p.heads, p.queries}));
+  const auto read =
+      static_cast<double>(product({p.batch, p.kv_heads})) * seen_keys(p) * dim * 4 / 4.1e6;
+  const double loop = std::ceil(seen_keys(p) / (kSplitTileKeys * splits)) * kTileTime;
+  const double merge = rows * (0.5e-3 + splits * dim * 8 / 4e6);  // parts written and read
+  return 12 + std::max(loop, read) + merge <
+         std::min(time_of_tiles(p), std::max(time_of_split_keys(p), 16 + read));
 }
+// snippet-end divides
 
 std::int64_t scores_bytes(const AttentionForward& p) {
   return product({4, p.batch, p.heads, p.queries, p.keys});

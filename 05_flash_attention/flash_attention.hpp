@@ -59,7 +59,7 @@ constexpr int split_shared_bytes(int rows, int head_dim) {
 /// how many blocks the keys of a tile are divided: there are 132 blocks at most, as many as an H200
 /// has multiprocessors. Their number does not depend on the card either.
 inline constexpr int kSplitTileKeys = 128;
-constexpr int split_tile_rows(int head_dim) { return head_dim == 64 ? 192 : 128; }
+constexpr int wgmma_tile_rows(int head_dim) { return head_dim == 64 ? 192 : 128; }
 std::int64_t tile_splits(const tile::Attention& p);
 /// Whether it is faster than the steps with whole rows, and than `split_keys`.
 bool divides_tiles(const AttentionForward& p);

@@ -29,7 +29,7 @@ constexpr int kAllConsumers = 1, kFirstTurn = 2;  // barriers
 template <int kDim>
 struct TilePlan {
   // Scores, weights and sums of the output are 128 of 160 registers, or 160 of 232.
-  static constexpr int kQueries = split_tile_rows(kDim), kConsumers = kQueries / kRows;
+  static constexpr int kQueries = wgmma_tile_rows(kDim), kConsumers = kQueries / kRows;
   static constexpr int kThreads = (1 + kConsumers) * tile::kWarpgroup;
   // 65,536 registers are 128 for each of 512 threads, or 168 of 384, in steps of 8.
   static constexpr int kProducerRegisters = kDim == 64 ? 32 : 40;
@@ -66,10 +66,12 @@ __global__ void __launch_bounds__(TilePlan<kDim>::kThreads, 1) attention_split_t
   const BlockWork work = tiles.work(blockIdx.x / parts.count);
   const int first_head = work.head << tiles.log2_pack;
   const int block_row = work.tile * Plan::kQueries;  // of the pack
+  // snippet-begin share
   const PackMask mask{masks.of(work.batch), tiles.log2_pack};
   const Mask::Tiles visited = mask.tiles_of_rows(block_row, Plan::kQueries, kKeys, masks.queries);
   const int share = (visited.last - visited.first + parts.count - 1) / parts.count;
   const int first = visited.first + split * share, last = min(first + share, visited.last);
+  // snippet-end share
   tile::RingPlace<kStages> place;
 
   if (warpgroup == 0) {

@@ -569,6 +569,15 @@ TEST_SUITE("chapter") {
     CHECK(!has_few_queries(c.p));
   }
 
+  TEST_CASE("the keys of tiles are divided if neither whole rows nor tiles of mma are faster") {
+    CHECK(divides_tiles(full(DType::bf16, {1, 32, 8, 64, 65536, 128}).p));
+    CHECK(divides_tiles(full(DType::bf16, {1, 32, 8, 64, 4096, 64}).p));
+    CHECK(!divides_tiles(full(DType::bf16, {1, 32, 8, 1, 65536, 128}).p));
+    CHECK(!divides_tiles(full(DType::bf16, {1, 32, 8, 64, 480, 128}).p));
+    CHECK(!divides_tiles(full(DType::bf16, {4, 32, 8, 256, 16384, 128}).p));
+    CHECK(!divides_tiles(windowed(full(DType::bf16, {1, 32, 8, 64, 65536, 128}), 127, 0).p));
+  }
+
   TEST_CASE("so many heads are packed as leave the fewest rounds of tiles, and no more") {
     struct Packed {
       Sizes sizes;
