@@ -198,6 +198,7 @@ TEST_SUITE("chapter") {
   TEST_CASE("the workspace is that of all scores, and only the first step needs it") {
     const AttentionForward p = full(DType::bf16, {1, 16, 16, 131'072, 131'072, 64}).p;
     for (const auto& step : kForward) {
+      if (step.is_best && !step.is_best(p)) continue;  // it runs such a call by its name only
       CHECK(workspace_bytes_of(step, p) == (step.name == "scores" ? std::int64_t{1} << 40 : 0));
     }
     AttentionForward most = p;
