@@ -53,4 +53,9 @@ tile::Status order_of_keys(const float* p,  // [16][32], weights
                            const float* v,  // [32][8]
                            float* o);       // [16][8]
 
+/// 05.6: shares[i][s] are the first tile of 32 keys, and the one past the last, that the s-th of
+/// `splits` blocks visits for the i-th 16 queries. There are queries, and at most 1,024 splits.
+tile::Status shares_of_keys(const Mask& mask, int splits,
+                            float* shares);  // [tiles of queries][splits][2]
+
 }  // namespace flash_attention

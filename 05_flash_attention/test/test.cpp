@@ -103,10 +103,9 @@ constexpr Border kBorders[] = {
     // Four stages of 80 keys; outputs beside ones of no keys, of one and of two tiles.
     {true, "wide", {1, 1, 1, 129, 5 * 80 + 1, 256}},
     {true, "wide", {4, 6, 3, 129, 257, 256}},
-    // Ten or five stages; of so many batch entries a block has all tiles. Five tiles in shares of
-    // two, two and one. Packs of four heads; with a window, parts that see nothing.
-    {true, "split_tiles", {67, 1, 1, 1, 15 * 128 + 1, 64}},
-    {true, "split_tiles", {67, 1, 1, 1, 8 * 128 + 1, 128}},
+    // Five stages; of so many batch entries a block has all tiles. Five tiles in shares of two, two
+    // and one. Packs of four heads; with a window, parts that see nothing.
+    {true, "split_tiles", {67, 1, 1, 1, 7 * 128 + 1, 128}},
     {true, "split_tiles", {40, 1, 1, 1, 601, 64}},
     {true, "split_tiles", {1, 8, 2, 21, 601, 64}},
     {true, "split_tiles", {2, 12, 3, 35, 501, 128}, 200, 2},
