@@ -6,7 +6,6 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
-#include <limits>
 
 #include "harness/parallel.hpp"
 
@@ -23,10 +22,13 @@ namespace {
 // odd", 2008).
 float round_to_odd(double x) {
   const float nearest = static_cast<float>(x);
-  if (static_cast<double>(nearest) == x) return nearest;
-  if ((std::bit_cast<std::uint32_t>(nearest) & 1u) != 0) return nearest;
-  constexpr float kInfinity = std::numeric_limits<float>::infinity();
-  return std::nextafter(nearest, x > static_cast<double>(nearest) ? kInfinity : -kInfinity);
+  const auto bits = std::bit_cast<std::uint32_t>(nearest);
+  const double back = nearest;
+  const bool is_cut = back < x || back > x;  // neither of a NaN
+  // The neighbour away from zero has the next bits, that towards zero the ones before; no branch,
+  // so that loops over elements become vector instructions.
+  const std::uint32_t towards_x = std::abs(x) > std::abs(back) ? 1u : ~0u;
+  return std::bit_cast<float>(bits + (is_cut && (bits & 1u) == 0 ? towards_x : 0u));
 }
 
 template <class T>

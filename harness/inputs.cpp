@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
+#include <mutex>
 #include <set>
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 
 #include "harness/convert.hpp"
 #include "harness/parallel.hpp"
@@ -95,11 +98,22 @@ std::vector<double> uniform(std::int64_t count, DType dtype, std::uint64_t seed,
 }
 
 std::vector<double> normal(std::int64_t count, DType dtype, std::uint64_t seed, double mean) {
-  return generate(count, dtype, [&](std::size_t i) {
-    double sum = -6;
-    for (std::uint64_t k = 0; k < 12; ++k) sum += random_unit(seed, 12 * i + k);
-    return sum + mean;
-  });
+  const auto make = [&](std::int64_t n) {
+    return generate(n, dtype, [&](std::size_t i) {
+      double sum = -6;
+      for (std::uint64_t k = 0; k < 12; ++k) sum += random_unit(seed, 12 * i + k);
+      return sum + mean;
+    });
+  };
+  // Tests ask for the same few vectors, at different lengths, once for each step and case.
+  constexpr std::int64_t kKept = 1 << 20;  // 8 MiB each
+  if (count < 0 || count > kKept) return make(count);
+  static std::map<std::tuple<DType, std::uint64_t, double>, std::vector<double>> all_kept;
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  std::vector<double>& kept = all_kept[{dtype, seed, mean}];
+  if (std::ssize(kept) < count) kept = make(std::min(kKept, std::max(count, 2 * std::ssize(kept))));
+  return {kept.begin(), kept.begin() + count};
 }
 
 std::vector<double> integers(std::int64_t count, DType dtype, std::uint64_t seed, std::int64_t lo,
