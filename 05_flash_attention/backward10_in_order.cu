@@ -20,7 +20,7 @@
 namespace flash_attention {
 namespace {
 
-using tile::Accumulator, tile::ColumnStats;
+using tile::Accumulator, tile::ColumnStats, tile::Hides;
 
 constexpr int kAllConsumers = 1, kFirstTurn = 2;  // barriers
 
@@ -62,7 +62,7 @@ __device__ void send_sums(tile::ptx::Mbarrier* full, tile::ptx::Mbarrier* empty,
 // snippet-end order
 
 // snippet-begin kernel
-template <class T, int kDim>
+template <class T, int kDim, Hides kHides>
 __global__ void __launch_bounds__(tile::KeyBlock<T, kDim>::kThreads, 1) attention_backward_in_order(
     const __grid_constant__ tile::TensorMap q_map,     // [batch][heads][queries][kDim]
     const __grid_constant__ tile::TensorMap k_map,     // … [heads / group][keys] …
@@ -130,14 +130,14 @@ __global__ void __launch_bounds__(tile::KeyBlock<T, kDim>::kThreads, 1) attentio
   const auto visit = [&](int i, auto is_first) {
     const auto& tile = mail.tiles[i % 4];
     turn.take();
-    if (tile.is_border) {
+    if (kHides != Hides::nothing && tile.is_border) {
       hide(weights, mail.mask, work.first_key + block.warp_key(), tile.query);
     }
     weigh(weights, lse2, scale * kLog2E);
     compute_now<kQueries / 4>(registers_of(weights), block.staging());
     mbarrier_wait(&mail.ds_empty[i % 2], i / 2 % 2 ^ 1);  // dQ of the tile before last is computed
     wgmma_wait<0>(registers_of(dscores));
-    const int rows = tile.rows;
+    const int rows = kHides == Hides::rows ? tile.rows : kQueries;
     if (rows < kQueries) clear_columns(dscores, rows);
     to_dscores(dscores, weights, mail.stats[i % 2]);
     const auto p = tile::as_fragment<T>(weights), ds = tile::as_fragment<T>(dscores);
@@ -212,8 +212,12 @@ tile::Status in_order(const AttentionBackward& p, void* stream) {
     constexpr int kDim = head_dim.value == 128 ? 128 : 64;
     // Without a mask, too, 8 heads begin together: of one head more than 16 blocks of 132 would
     // wait for one another.
-    return tile::launch_key_blocks<T, tile::KeyBlock<T, kDim>, 8>(
-        p, attention_backward_in_order<T, kDim>, "attention_backward_in_order", stream, counters);
+    using Block = tile::KeyBlock<T, kDim>;
+    return tile::with_hides<Block>(p, [&](auto hides) {
+      return tile::launch_key_blocks<T, Block, 8>(p,
+                                                  attention_backward_in_order<T, kDim, hides.value>,
+                                                  "attention_backward_in_order", stream, counters);
+    });
   }));
   return round_dq(p, tile::sums_of(p), p.dq, stream);
 }

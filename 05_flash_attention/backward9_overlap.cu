@@ -4,7 +4,8 @@
 //       other's products.
 // Change: the order of an iteration. A stage's number follows from the tile's. The lse of the next
 //         tile is loaded a tile ahead. The first tile, without a dQ, has an iteration of its own,
-//         as an `if` in the loop would have ptxas wait for all products.
+//         as an `if` in the loop would have ptxas wait for all products. A kernel has no code for
+//         what a call does not hide.
 // Limit: shared memory. The five products and dQ's way out take it as long as the tensor cores.
 #include <type_traits>
 
@@ -17,12 +18,12 @@
 namespace flash_attention {
 namespace {
 
-using tile::Accumulator, tile::ColumnStats;
+using tile::Accumulator, tile::ColumnStats, tile::Hides;
 
 constexpr int kAllConsumers = 1, kFirstTurn = 2;  // barriers
 
 // snippet-begin kernel
-template <class T, int kDim>
+template <class T, int kDim, Hides kHides>
 __global__ void __launch_bounds__(tile::KeyBlock<T, kDim>::kThreads, 1) attention_backward_overlap(
     const __grid_constant__ tile::TensorMap q_map,     // [batch][heads][queries][kDim]
     const __grid_constant__ tile::TensorMap k_map,     // … [heads / group][keys] …
@@ -77,14 +78,14 @@ __global__ void __launch_bounds__(tile::KeyBlock<T, kDim>::kThreads, 1) attentio
   const auto visit = [&](int i, auto is_first) {
     const auto& tile = mail.tiles[i % 4];
     turn.take();
-    if (tile.is_border) {
+    if (kHides != Hides::nothing && tile.is_border) {
       hide(weights, mail.mask, work.first_key + block.warp_key(), tile.query);
     }
     weigh(weights, lse2, scale * kLog2E);
     compute_now<kQueries / 4>(registers_of(weights), block.staging());
     mbarrier_wait(&mail.ds_empty[i % 2], i / 2 % 2 ^ 1);  // dQ of the tile before last is computed
     wgmma_wait<0>(registers_of(dscores));
-    const int rows = tile.rows;
+    const int rows = kHides == Hides::rows ? tile.rows : kQueries;
     if (rows < kQueries) clear_columns(dscores, rows);
     to_dscores(dscores, weights, mail.stats[i % 2]);
     const auto p = tile::as_fragment<T>(weights), ds = tile::as_fragment<T>(dscores);
@@ -149,8 +150,11 @@ tile::Status overlap(const AttentionBackward& p, void* stream) {
   TILE_TRY(with_16_bits_and_head_dim(p.type, p.head_dim, [&](auto element, auto head_dim) {
     using T = decltype(element);
     constexpr int kDim = head_dim.value == 128 ? 128 : 64;
-    return tile::launch_key_blocks<T, tile::KeyBlock<T, kDim>>(
-        p, attention_backward_overlap<T, kDim>, "attention_backward_overlap", stream);
+    using Block = tile::KeyBlock<T, kDim>;
+    return tile::with_hides<Block>(p, [&](auto hides) {
+      return tile::launch_key_blocks<T, Block>(p, attention_backward_overlap<T, kDim, hides.value>,
+                                               "attention_backward_overlap", stream);
+    });
   }));
   return round_dq(p, tile::sums_of(p), p.dq, stream);
 }

@@ -24,7 +24,7 @@ template <class T, int kDim>
 using KeyBlock = tile::KeyBlock<T, kDim, 2>;
 
 // snippet-begin kernel
-template <class T, int kDim>
+template <class T, int kDim, bool kHasLengths>
 __global__ void __launch_bounds__(KeyBlock<T, kDim>::kThreads, 1) windowed_backward_wgmma(
     const __grid_constant__ Maps maps,  // q1, q2 and dout [batch][heads][queries][kDim], k1, k2 and
                                         // v [batch][heads / group][keys][kDim]
@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(KeyBlock<T, kDim>::kThreads, 1) windowed_backw
     compute_now<kQueries / 4>(registers_of(weights), block.staging());
     mbarrier_wait(&mail.ds_empty[i % 2], i / 2 % 2 ^ 1);  // dQ of the tile before last is computed
     wgmma_wait<0>(registers_of(dscores));
-    const int rows = tile.rows;
+    const int rows = kHasLengths ? tile.rows : kQueries;
     if (rows < kQueries) clear_columns(dscores, rows);
     to_dscores(dscores, weights, mail.stats[i % 2]);
     const auto p = tile::as_fragment<T>(weights), ds = tile::as_fragment<T>(dscores);
@@ -172,11 +172,15 @@ tile::Status launch_parts(const AttentionBackward& p, void* stream) {
   TILE_TRY(blocks_for_tiles(p, p.kv_heads, p.keys, Block::kKeys, &blocks));
   // Of an element of a head's queries: Q1, Q2, dO, and two sums.
   const unsigned together = tile::key_heads_together(p, Block::kKeys, 3 * 2 + 2 * 4);
-  return tile::launch(windowed_backward_wgmma<T, kDim>, "windowed_backward_wgmma", blocks,
-                      Block::kThreads, Block::kBytes, stream, maps, tile::column_stats_of(p),
-                      reinterpret_cast<float*>(dq_sums_of(p).near), heads_of<T>(p.dk),
-                      heads_of<T>(p.dk_far), heads_of<T>(p.dv), masks_of(p), window_of(p), p.batch,
-                      p.heads, group_of(p), together, p.scale);
+  const auto launch = [&](auto* kernel) {
+    return tile::launch(kernel, "windowed_backward_wgmma", blocks, Block::kThreads, Block::kBytes,
+                        stream, maps, tile::column_stats_of(p),
+                        reinterpret_cast<float*>(dq_sums_of(p).near), heads_of<T>(p.dk),
+                        heads_of<T>(p.dk_far), heads_of<T>(p.dv), masks_of(p), window_of(p),
+                        p.batch, p.heads, group_of(p), together, p.scale);
+  };
+  return p.query_lengths ? launch(windowed_backward_wgmma<T, kDim, true>)
+                         : launch(windowed_backward_wgmma<T, kDim, false>);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <string>
 #include <tuple>
+#include <type_traits>
 
 #include "tile/host/dq_sums.hpp"
 #include "tile/host/head_boxes.hpp"
@@ -51,6 +52,25 @@ inline unsigned key_heads_together(const AttentionBackward& p, int block_keys,
   const std::int64_t head_bytes = std::max<std::int64_t>(p.queries * p.head_dim * element_bytes, 1);
   return heads_together(p.batch * p.kv_heads, 40'000'000 / head_bytes,
                         tiles_of(p.keys, block_keys));
+}
+
+/// What a kernel whose blocks have such tiles has to hide.
+template <class Block>
+Hides hides_of(const AttentionBackward& p) {
+  if (p.query_lengths) return Hides::rows;
+  const bool sees_all = p.left >= p.keys && p.right >= p.queries && !p.key_lengths;
+  const bool is_whole = p.queries % Block::kQueries == 0 && p.keys % Block::kKeys == 0;
+  return sees_all && is_whole ? Hides::nothing : Hides::scores;
+}
+/// Calls launch(std::integral_constant of it). With 128 columns a kernel that hides nothing is not
+/// faster.
+template <class Block, class Launch>
+Status with_hides(const AttentionBackward& p, Launch launch) {
+  constexpr Hides kLeast = Block::kQueries == 128 ? Hides::nothing : Hides::scores;
+  const Hides hides = hides_of<Block>(p);
+  if (hides == Hides::rows) return launch(std::integral_constant<Hides, Hides::rows>{});
+  if (hides == kLeast) return launch(std::integral_constant<Hides, kLeast>{});
+  return launch(std::integral_constant<Hides, Hides::scores>{});
 }
 
 /// The kernel takes what is passed on here, and then `more`.
