@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(tile::KeyBlock<T, kDim>::kThreads, 1) attentio
   const auto visit = [&](int i, auto is_first) {
     const auto& tile = mail.tiles[i % 4];
     turn.take();
-    if (kHides != Hides::nothing && tile.is_border) {
+    if ((kHides != Hides::first || is_first.value) && tile.is_border) {
       hide(weights, mail.mask, work.first_key + block.warp_key(), tile.query);
     }
     weigh(weights, lse2, scale * kLog2E);

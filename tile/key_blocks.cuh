@@ -18,10 +18,10 @@ struct ColumnStats {
   static constexpr int kQueries = 16;
 };
 
-/// What a kernel can hide: scores; and rows past the lengths of entries, which may be anything.
-/// Each is compiled by itself, as code that a call does not need takes registers from what it
-/// needs.
-enum class Hides { nothing, scores, rows };
+/// What a kernel can hide: scores of a block's first tile of queries, those of all, and rows past
+/// the lengths of entries, which may be anything. Each is compiled by itself, as code that a call
+/// does not need takes registers from what it needs.
+enum class Hides { first, scores, rows };
 
 /// What the warps of a block tell each other about the tiles of queries that go by. The i-th one
 /// and its dO lie in stages queries(i) and douts(i) of four, its dS^T in place i % 2.

@@ -145,13 +145,18 @@ constexpr Border kBorders[] = {
     {false, "in_order", {1, 1, 1, 641, 129, 64}},
     {false, "in_order", {1, 1, 1, 321, 129, 128}},
     {false, "wide", {1, 1, 1, 321, 65, 256}},
-    // Nothing is hidden: tiles end where queries and keys do, and all are seen. And what of that
-    // does not hold.
+    // Nothing is hidden, or scores of the first tile only: tiles end where queries and keys do. And
+    // where one of these conditions does not hold.
+    {false, "overlap", {1, 1, 1, 256, 384, 64}},
+    {false, "in_order", {1, 1, 1, 256, 384, 64}},
+    {false, "overlap", {1, 2, 1, 256, 256, 64}},
+    {false, "overlap", {1, 1, 1, 256, 256, 64}, 40},
+    {false, "overlap", {1, 1, 1, 256, 256, 64}, tile::kUnlimited, 5},
     {false, "overlap", {1, 2, 1, 256, 256, 64}, tile::kUnlimited, tile::kUnlimited},
     {false, "in_order", {1, 2, 1, 256, 256, 64}, tile::kUnlimited, tile::kUnlimited},
-    {false, "overlap", {1, 1, 1, 128, 250, 64}, tile::kUnlimited, tile::kUnlimited},
+    {false, "overlap", {1, 1, 1, 256, 250, 64}, tile::kUnlimited, tile::kUnlimited},
     {false, "overlap", {1, 1, 1, 250, 128, 64}, tile::kUnlimited, tile::kUnlimited},
-    {false, "overlap", {2, 1, 1, 128, 256, 64}, tile::kUnlimited, tile::kUnlimited},
+    {false, "overlap", {2, 1, 1, 256, 256, 64}, tile::kUnlimited, tile::kUnlimited},
     // Ten heads of keys, more than blocks take in a section, each of two heads of queries, of which
     // the first keys are seen by the first tiles only, and the last by the last.
     {false, "pipeline", {2, 10, 5, 260, 260, 64}, 20},

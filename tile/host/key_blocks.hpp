@@ -54,19 +54,23 @@ inline unsigned key_heads_together(const AttentionBackward& p, int block_keys,
                         tiles_of(p.keys, block_keys));
 }
 
-/// What a kernel whose blocks have such tiles has to hide.
+/// What a kernel whose blocks have such tiles has to hide. If tiles end where queries and keys do,
+/// and the mask ends where a tile does, a causal mask hides scores of a block's first tile only.
 template <class Block>
 Hides hides_of(const AttentionBackward& p) {
   if (p.query_lengths) return Hides::rows;
-  const bool sees_all = p.left >= p.keys && p.right >= p.queries && !p.key_lengths;
   const bool is_whole = p.queries % Block::kQueries == 0 && p.keys % Block::kKeys == 0;
-  return sees_all && is_whole ? Hides::nothing : Hides::scores;
+  const bool sees_all = p.right >= p.queries;
+  const bool ends_with_tile = (p.keys - p.queries + p.right) % Block::kQueries == 0;
+  const bool has_one_first = Block::kQueries >= Block::kKeys && p.heads == p.kv_heads;
+  const bool is_first = sees_all || (ends_with_tile && has_one_first);
+  return !p.key_lengths && is_whole && p.left >= p.keys && is_first ? Hides::first : Hides::scores;
 }
-/// Calls launch(std::integral_constant of it). With 128 columns a kernel that hides nothing is not
+/// Calls launch(std::integral_constant of it). With 128 columns a kernel that hides less is not
 /// faster.
 template <class Block, class Launch>
 Status with_hides(const AttentionBackward& p, Launch launch) {
-  constexpr Hides kLeast = Block::kQueries == 128 ? Hides::nothing : Hides::scores;
+  constexpr Hides kLeast = Block::kQueries == 128 ? Hides::first : Hides::scores;
   const Hides hides = hides_of<Block>(p);
   if (hides == Hides::rows) return launch(std::integral_constant<Hides, Hides::rows>{});
   if (hides == kLeast) return launch(std::integral_constant<Hides, kLeast>{});
