@@ -214,10 +214,13 @@ std::int64_t stats_bytes(const AttentionBackward& p) { return bytes_of_rows(p, 8
 std::int64_t stats_and_sums_bytes(const AttentionBackward& p) {
   return bytes_of_rows(p, 8 + 4 * p.head_dim);
 }
+std::int64_t column_stats_and_sums_bytes(const AttentionBackward& p) {
+  return bytes_of_rows(p, 16 + 4 * p.head_dim);
+}
 
 std::int64_t ordered_sums_bytes(const AttentionBackward& p) {
   // A counter of 4 bytes for each 16 KiB of the sums; and 16 bytes for the first one.
-  const std::int64_t of_tile = 128 * (8 + 4 * p.head_dim) + 128 * 4 * p.head_dim / 4096;
+  const std::int64_t of_tile = 128 * (16 + 4 * p.head_dim) + 128 * 4 * p.head_dim / 4096;
   const std::int64_t bytes = product({of_tile, p.batch, p.heads, (p.queries + 127) / 128});
   return bytes > std::numeric_limits<std::int64_t>::max() - 16 ? bytes : bytes + 16;
 }

@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(tile::KeyBlock<T, kDim>::kThreads, 1) attentio
     const __grid_constant__ tile::TensorMap k_map,     // … [heads / group][keys] …
     const __grid_constant__ tile::TensorMap v_map,     // as k
     const __grid_constant__ tile::TensorMap dout_map,  // as q
-    const ColumnStats* stats,                          // [batch][heads][rows / 16]
+    const ColumnStats* stats,                          // [batch][heads][rows / 8]
     float* dq_sums,                                    // … [rows / 16][kDim / 8][lane][4]
     Heads<T> dk,                                       // [batch][keys][heads / group][kDim]
     Heads<T> dv,                                       // as dk
@@ -77,6 +77,7 @@ __global__ void __launch_bounds__(tile::KeyBlock<T, kDim>::kThreads, 1) attentio
   using namespace tile::ptx;
   using Block = tile::KeyBlock<T, kDim>;
   constexpr int kQueries = Block::kQueries;
+  constexpr bool kHasLengths = kHides == Hides::rows;
   extern __shared__ __align__(1024) unsigned char smem[];
   __shared__ typename Block::Mail mail;
   __shared__ Mbarrier sums_full[2], sums_empty[2];  // what each consumer stages of dQ
@@ -111,10 +112,9 @@ __global__ void __launch_bounds__(tile::KeyBlock<T, kDim>::kThreads, 1) attentio
   const tile::Turns<Block::kConsumers, kFirstTurn, true> turn(warpgroup);
   Accumulator<16, kDim> dk_sums, dv_sums;
   Accumulator<16, kQueries> weights, dscores;
-  float lse2[kQueries / 4];
+  tile::Fragment<16, 16> first_values;
   const auto start_dweights = [&](int i) {
-    block.start_dweights(dscores, i);
-    load_stats(lse2, mail.stats[i % 2], &ColumnStats::lse2);
+    block.start_dweights(dscores, i, mail.stats[i % 2], first_values);
     wgmma_wait<1>(registers_of(weights));
   };
   const auto start_dq = [&](Accumulator<16, Block::kDqCols>& dq, int i) {
@@ -133,20 +133,17 @@ __global__ void __launch_bounds__(tile::KeyBlock<T, kDim>::kThreads, 1) attentio
     if ((kHides != Hides::first || is_first.value) && tile.is_border) {
       hide(weights, mail.mask, work.first_key + block.warp_key(), tile.query);
     }
-    weigh(weights, lse2, scale * kLog2E);
+    weigh(weights, scale * kLog2E);
     compute_now<kQueries / 4>(registers_of(weights), block.staging());
     mbarrier_wait(&mail.ds_empty[i % 2], i / 2 % 2 ^ 1);  // dQ of the tile before last is computed
     wgmma_wait<0>(registers_of(dscores));
-    const int rows = kHides == Hides::rows ? tile.rows : kQueries;
-    if (rows < kQueries) clear_columns(dscores, rows);
-    to_dscores(dscores, weights, mail.stats[i % 2]);
+    to_dscores(dscores, weights);
     const auto p = tile::as_fragment<T>(weights), ds = tile::as_fragment<T>(dscores);
     block.store_ds(ds, i);
     fence_async_proxy();  // wgmma sees what this lane has stored
     __syncwarp();         // and what the others have
     if (is_leader) mbarrier_arrive(&mail.ds_full[i % 2]);
     turn.pass();
-    if (rows < kQueries) block.clear_queries(i, rows, kAllConsumers);
     // At 128 columns registers are scarce, and dQ has those of dP^T.
     Accumulator<16, Block::kDqCols> own;
     auto& dq = tile::either<kQueries == Block::kDqCols>(dscores, own);
@@ -159,8 +156,8 @@ __global__ void __launch_bounds__(tile::KeyBlock<T, kDim>::kThreads, 1) attentio
     if constexpr (!is_first.value) start_dq(dq, i - 1), release();
     // After the last tile the two products that follow are of what is there, and are not used.
     const int next = i + 1 < work.tiles ? i + 1 : i;
-    if (next > i) mail.await(mail.queries(next), next);
-    block.start_scores(weights, next);
+    if (next > i) block.template await_queries<kHasLengths>(mail, next, kAllConsumers);
+    block.start_scores(weights, next, mail.stats[next % 2]);
     if constexpr (is_first.value) {
       release();
     } else {
@@ -168,14 +165,15 @@ __global__ void __launch_bounds__(tile::KeyBlock<T, kDim>::kThreads, 1) attentio
       if (is_leader) mbarrier_arrive(&mail.ds_empty[(i - 1) % 2]);
       add_dq(dq, i - 1);
     }
-    if (next > i) mail.await(mail.douts(next), next);
+    if (next > i) block.template await_douts<kHasLengths>(mail, next, kAllConsumers);
     start_dweights(next);
   };
   if (work.tiles > 0) {
     block.await_keys(mail, work, masks, kAllConsumers);
-    mail.await(mail.queries(0), 0);
-    block.start_scores(weights, 0);
-    mail.await(mail.douts(0), 0);
+    first_values = Block::KeyBoxes::load_warp(block.values(), block.warp_key());
+    block.template await_queries<kHasLengths>(mail, 0, kAllConsumers);
+    block.start_scores(weights, 0, mail.stats[0]);
+    block.template await_douts<kHasLengths>(mail, 0, kAllConsumers);
     start_dweights(0);
     visit(0, std::true_type{});
     for (int i = 1; i < work.tiles; ++i) visit(i, std::false_type{});
@@ -204,7 +202,7 @@ tile::Status in_order(const AttentionBackward& p, void* stream) {
   // After the sums, of which each half of a tile has a counter; the first one is that of blocks.
   auto* counters = reinterpret_cast<unsigned*>(reinterpret_cast<float*>(tile::sums_of(p)) +
                                                tile::rows_of_dq_sums(p) * p.head_dim);
-  const std::int64_t bytes = ordered_sums_bytes(p) - stats_and_sums_bytes(p);
+  const std::int64_t bytes = ordered_sums_bytes(p) - column_stats_and_sums_bytes(p);
   TILE_RETURN_IF_CUDA_ERROR(cudaMemsetAsync(counters, 0, bytes, static_cast<cudaStream_t>(stream)));
   TILE_TRY(compute_column_stats(p, stream));
   TILE_TRY(with_16_bits_and_head_dim(p.type, p.head_dim, [&](auto element, auto head_dim) {

@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(WideKeyBlock<T>::kThreads, 1) attention_backwa
     const __grid_constant__ tile::TensorMap k_map,     // … [heads / group][keys] …
     const __grid_constant__ tile::TensorMap v_map,     // as k
     const __grid_constant__ tile::TensorMap dout_map,  // as q
-    const ColumnStats* stats,                          // [batch][heads][rows / 16]
+    const ColumnStats* stats,                          // [batch][heads][rows / 8]
     float* dq_sums,                                    // … [rows / 16][256 / 8][lane][4]
     Heads<T> dk,                                       // [batch][keys][heads / group][256]
     Heads<T> dv,                                       // as dk
@@ -58,29 +58,24 @@ __global__ void __launch_bounds__(WideKeyBlock<T>::kThreads, 1) attention_backwa
   Accumulator<16, Block::kHalfCols> dk_sums, dv_sums;
   Accumulator<16, kHalf> weights, dscores;
   Accumulator<16, Block::kDqCols> dq;
-  float lse2[kHalf / 4];
   if (work.tiles > 0) {
     block.await_keys(mail, work, masks, kAllConsumers);
-    mail.await(mail.queries(0), 0);
-    block.start_scores(weights, 0);
-    mail.await(mail.douts(0), 0);
-    block.start_dweights(dscores, 0);
+    block.await_queries(mail, 0, kAllConsumers);
+    block.start_scores(weights, 0, mail.stats[0]);
+    block.await_douts(mail, 0, kAllConsumers);
+    block.start_dweights(dscores, 0, mail.stats[0]);
   }
   for (int i = 0; i < work.tiles; ++i) {
     const auto& tile = mail.tiles[i % 4];
-    const ColumnStats* const of_half = mail.stats[i % 2] + first_query / ColumnStats::kQueries;
-    load_stats(lse2, of_half, &ColumnStats::lse2);
     wgmma_wait<1>(registers_of(weights));
     if (tile.is_border) {
       hide(weights, mail.mask, work.first_key + block.warp_key(), tile.query + first_query);
     }
-    weigh(weights, lse2, scale * kLog2E);
+    weigh(weights, scale * kLog2E);
     Block::ScoreBoxes::store_warp(tile::as_fragment<T>(weights), block.weights(i), block.warp_key(),
                                   first_query);
     wgmma_wait<0>(registers_of(dscores));
-    const int rows = tile.rows;
-    if (rows < kQueries) clear_columns(dscores, rows - first_query);
-    to_dscores(dscores, weights, of_half);
+    to_dscores(dscores, weights);
     Block::ScoreBoxes::store_warp(tile::as_fragment<T>(dscores), block.ds(i), block.warp_key(),
                                   first_query);
     const std::int64_t row = tile.sum_row;
@@ -88,21 +83,20 @@ __global__ void __launch_bounds__(WideKeyBlock<T>::kThreads, 1) attention_backwa
     fence_async_proxy();  // wgmma sees what this thread has stored, and what all others have; and
                           // both consumers are done with the products of the tile before
     barrier_sync(kAllConsumers, Block::kConsumers * tile::kWarpgroup);
-    if (rows < kQueries) block.clear_queries(i, rows, kAllConsumers);
     block.start_sums(dv_sums, dk_sums, i);
     block.start_dq(dq, 0, i);
     // After the last tile the two products that follow are of what is there, and are not used.
     const int next = i + 1 < work.tiles ? i + 1 : i;
-    if (next > i) mail.await(mail.queries(next), next);
-    block.start_scores(weights, next);
+    if (next > i) block.await_queries(mail, next, kAllConsumers);
+    block.start_scores(weights, next, mail.stats[next % 2]);
     wgmma_wait<2>(registers_of(dv_sums));
     wgmma_wait<2>(registers_of(dk_sums));
     if (is_leader) mail.release(i);
     wgmma_wait<1>(registers_of(dq));
     block.add_dq(dq_sums, row, dq, 0);
     block.start_dq(dq, 1, i);
-    if (next > i) mail.await(mail.douts(next), next);
-    block.start_dweights(dscores, next);
+    if (next > i) block.await_douts(mail, next, kAllConsumers);
+    block.start_dweights(dscores, next, mail.stats[next % 2]);
     wgmma_wait<1>(registers_of(dq));
     block.add_dq(dq_sums, row, dq, 1);
     // snippet-end products
@@ -123,7 +117,7 @@ tile::Status takes_wide(const AttentionBackward& p, const tile::Device&) {
   }
   TILE_TRY(check_chunks(p));
   TILE_TRY(tile::check_tensor_maps(p));
-  return tile::check_workspace(stats_and_sums_bytes(p), p.workspace_bytes);
+  return tile::check_workspace(column_stats_and_sums_bytes(p), p.workspace_bytes);
 }
 
 tile::Status wide(const AttentionBackward& p, void* stream) {

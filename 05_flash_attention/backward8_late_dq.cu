@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(tile::KeyBlock<T, kDim>::kThreads, 1) attentio
     const __grid_constant__ tile::TensorMap k_map,     // … [heads / group][keys] …
     const __grid_constant__ tile::TensorMap v_map,     // as k
     const __grid_constant__ tile::TensorMap dout_map,  // as q
-    const ColumnStats* stats,                          // [batch][heads][rows / 16]
+    const ColumnStats* stats,                          // [batch][heads][rows / 8]
     float* dq_sums,                                    // … [rows / 16][kDim / 8][lane][4]
     Heads<T> dk,                                       // [batch][keys][heads / group][kDim]
     Heads<T> dv,                                       // as dk
@@ -53,7 +53,6 @@ __global__ void __launch_bounds__(tile::KeyBlock<T, kDim>::kThreads, 1) attentio
   const bool is_leader = threadIdx.x % tile::kWarp == 0;  // for its warp
   Accumulator<16, kDim> dk_sums, dv_sums;
   Accumulator<16, kQueries> weights, dscores;
-  float lse2[kQueries / 4];
   Accumulator<16, Block::kDqCols> dq;
   const auto start_dq = [&](int i) {  // of the i-th tile
     mbarrier_wait(&mail.ds_full[i % 2], i / 2 % 2);
@@ -68,20 +67,18 @@ __global__ void __launch_bounds__(tile::KeyBlock<T, kDim>::kThreads, 1) attentio
   // visited by code of its own.
   const auto visit = [&](int i, auto is_first) {
     constexpr bool kIsFirst = decltype(is_first)::value;
-    mail.await(mail.queries(i), i);
-    mail.await(mail.douts(i), i);
+    block.await_queries(mail, i, kAllConsumers);
+    block.await_douts(mail, i, kAllConsumers);
     const auto& tile = mail.tiles[i % 4];
-    if (tile.rows < kQueries) block.clear_queries(i, tile.rows, kAllConsumers);
-    block.start_scores(weights, i);
-    block.start_dweights(dscores, i);
+    block.start_scores(weights, i, mail.stats[i % 2]);
+    block.start_dweights(dscores, i, mail.stats[i % 2]);
     wgmma_wait<0>(registers_of(weights));
     wgmma_wait<0>(registers_of(dscores));
     if (tile.is_border) {
       hide(weights, mail.mask, work.first_key + block.warp_key(), tile.query);
     }
-    load_stats(lse2, mail.stats[i % 2], &ColumnStats::lse2);
-    weigh(weights, lse2, scale * kLog2E);
-    to_dscores(dscores, weights, mail.stats[i % 2]);
+    weigh(weights, scale * kLog2E);
+    to_dscores(dscores, weights);
     const auto p = tile::as_fragment<T>(weights), ds = tile::as_fragment<T>(dscores);
     mbarrier_wait(&mail.ds_empty[i % 2], i / 2 % 2 ^ 1);  // dQ of the tile before last is computed
     block.store_ds(ds, i);

@@ -108,11 +108,12 @@ inline bool is_empty(const AttentionBackward& p) {
   return p.batch == 0 || p.heads == 0 || (p.queries == 0 && p.keys == 0);
 }
 
-// Two matrices of all scores; two numbers a query, for the softmax and for delta; and these with a
-// sum for each element of dq.
+// Two matrices of all scores; two numbers a query, for the softmax and for delta; these with a sum
+// for each element of dq; and the same with the two numbers as eight of bf16.
 std::int64_t scores_bytes(const AttentionBackward& p);
 std::int64_t stats_bytes(const AttentionBackward& p);
 std::int64_t stats_and_sums_bytes(const AttentionBackward& p);
+std::int64_t column_stats_and_sums_bytes(const AttentionBackward& p);
 /// And a counter for each half of a tile of the sums, 16 KiB, and of the blocks that have begun.
 std::int64_t ordered_sums_bytes(const AttentionBackward& p);
 
@@ -355,7 +356,7 @@ inline constexpr BackwardLadder::Step kBackward[] = {
      .otherwise = "one_pass",
      .shows = kShows,
      .launch = wgmma,
-     .workspace_bytes = stats_and_sums_bytes},
+     .workspace_bytes = column_stats_and_sums_bytes},
     {.name = "late_dq",
      .idea = "dQ of a tile with the products of the next one, so that no consumer waits for dS",
      .types = k16Bits,
@@ -365,7 +366,7 @@ inline constexpr BackwardLadder::Step kBackward[] = {
      .otherwise = "one_pass",
      .shows = kShows,
      .launch = late_dq,
-     .workspace_bytes = stats_and_sums_bytes},
+     .workspace_bytes = column_stats_and_sums_bytes},
     {.name = "overlap",
      .idea = "the next tile's products are started before what is left of this one's",
      .types = k16Bits,
@@ -375,7 +376,7 @@ inline constexpr BackwardLadder::Step kBackward[] = {
      .otherwise = "one_pass",
      .shows = kShows,
      .launch = overlap,
-     .workspace_bytes = stats_and_sums_bytes},
+     .workspace_bytes = column_stats_and_sums_bytes},
     {.name = "in_order",
      .idea = "each part of dQ is added when it is its turn: the same bits each time",
      .types = k16Bits,
@@ -396,7 +397,7 @@ inline constexpr BackwardLadder::Step kBackward[] = {
      .otherwise = "overlap",
      .shows = {{1, 4, 2, 75, 150, 256, 1}, {2, 8, 8, 8192, 8192, 256, 1}},
      .launch = wide,
-     .workspace_bytes = stats_and_sums_bytes},
+     .workspace_bytes = column_stats_and_sums_bytes},
 };
 inline constexpr BackwardLadder kBackwardLadder{.name = "backward",
                                                 .kernels = "attention_backward_",

@@ -1,12 +1,26 @@
-// Backward preprocess for wgmma: lse and delta of each query, in the order in which lanes read
-// them, and zeros for the sums of dQ.
+// Backward preprocess for wgmma: lse and delta of each query, as a product adds them, and zeros for
+// the sums of dQ.
 #pragma once
 
 #include "tile/host/key_blocks.hpp"
+#include "tile/ptx/convert.cuh"
 #include "tile/reduce.cuh"
 #include "tile/rows.cuh"
 
 namespace tile {
+
+/// A number as four of bf16 that sum up to it. Infinity becomes 3e38, as a product multiplies it by
+/// zero, too, and that would be NaN.
+__device__ __forceinline__ uint2 parts_of(float number) {
+  if (isinf(number)) number = copysignf(3e38f, number);
+  float part[4] = {};
+#pragma unroll
+  for (int i = 0; i < ColumnStats::kParts; ++i) {
+    part[i] = __bfloat162float(__float2bfloat16(number));
+    number -= part[i];
+  }
+  return {ptx::pack<__nv_bfloat16>(part[0], part[1]), ptx::pack<__nv_bfloat16>(part[2], part[3])};
+}
 
 // snippet-begin prepare
 /// delta = sum dO O of a query, and zeros for its sums of kSums tensors, as dQ. A row has kDim / 8
@@ -16,9 +30,9 @@ template <class T, int kDim, int kThreads, int kSums>
 __global__ void attention_backward_prepare(Heads<const T> o,     // [batch][queries][heads][kDim]
                                            Heads<const T> dout,  // as o
                                            const float* lse,     // [batch][heads][queries]
-                                           ColumnStats* stats,   // [batch][heads][rows / 16]
+                                           ColumnStats* stats,   // [batch][heads][rows / 8]
                                            float4* dq_sums,      // [kSums] … [kDim / 8][lane]
-                                           BatchMasks masks, int heads, int rows) {
+                                           BatchMasks masks, int heads, int rows, float scale) {
   constexpr int kLanes = kDim / 8, kRows = kThreads / kLanes;
   static_assert(kRowsOfTerms % kRows == 0 && kLanes <= kWarp, "whole blocks, whole warps");
   const unsigned block = gridDim.x - 1 - blockIdx.x, of_all = block / (rows / kRows);
@@ -37,11 +51,12 @@ __global__ void attention_backward_prepare(Heads<const T> o,     // [batch][quer
   sum = reduce_lanes(sum, Add{}, kLanes);
   // A query that does not exist, or sees no key, has no weight: the mask hides its scores.
   if (lane == 0) {
-    ColumnStats& of16 = stats[(std::int64_t{of_all} * rows + query) / ColumnStats::kQueries];
     const float of_row = exists ? lse[std::int64_t{of_all} * masks.queries + query] : -INFINITY;
-    const int at = query % 8 / 2, i = query / 8 % 2 * 2 + query % 2;
-    of16.lse2[at][i] = of_row != -INFINITY ? kLog2E * of_row : 0;
-    of16.delta[at][i] = sum;
+    const uint2 lse_parts = parts_of(of_row != -INFINITY ? -of_row / scale : 0);
+    const uint2 delta_parts = parts_of(-sum);
+    ColumnStats& of8 = stats[(std::int64_t{of_all} * rows + query) / ColumnStats::kQueries];
+    reinterpret_cast<uint4&>(of8.rows[query % ColumnStats::kQueries]) = {
+        lse_parts.x, lse_parts.y, delta_parts.x, delta_parts.y};
   }
 #pragma unroll
   for (unsigned of = 0; of < kSums; ++of) {
@@ -63,7 +78,7 @@ Status launch_column_stats(const AttentionBackward& p, void* stream) {
   TILE_TRY(blocks_for_tiles(p, p.heads, rows, kThreads / (kDim / 8), &blocks));
   return launch(attention_backward_prepare<T, kDim, kThreads, kSums>, "attention_backward_prepare",
                 blocks, kThreads, 0, stream, heads_of<const T>(p.o), heads_of<const T>(p.dout),
-                p.lse, column_stats_of(p), sums_of(p), masks_of(p), p.heads, rows);
+                p.lse, column_stats_of(p), sums_of(p), masks_of(p), p.heads, rows, p.scale);
 }
 
 }  // namespace tile

@@ -7,16 +7,31 @@
 #include "tile/ptx/async_proxy.cuh"
 #include "tile/ptx/exp2.cuh"
 #include "tile/ptx/warpgroup.cuh"
+#include "tile/ptx/wgmma.cuh"
 
 namespace tile {
 
-/// The stats of 16 queries, to which the columns of scores belong. In each 16 columns, lane q of a
-/// quad has columns 2 q, 2 q + 1, 2 q + 8 and 2 q + 9: lse2[q] and delta[q] are those of its
-/// queries.
+/// What is added to the scores of eight queries, -lse / scale, and to the gradients of their
+/// weights, -delta. Each is the sum of three numbers of bf16, which hold the 24 bits of fp32, and a
+/// zero. A query's row is half of the k of a wgmma: a product with ones adds them.
 struct ColumnStats {
-  float lse2[4][4], delta[4][4];
-  static constexpr int kQueries = 16;
+  static constexpr int kQueries = 8, kParts = 3;
+  struct Row {
+    __nv_bfloat16 lse[4], delta[4];
+  } rows[kQueries];
 };
+enum class Stat { lse, delta };
+
+/// What a lane has of a left factor of 16 columns, with ones for the parts of one of them.
+template <Stat kStat>
+__device__ __forceinline__ Fragment<16, 16> ones_for() {
+  static_assert(ColumnStats::kParts == 3);
+  constexpr std::uint32_t kOne = 0x3f80;                   // of bf16
+  constexpr unsigned kFirst = kStat == Stat::lse ? 0 : 2;  // lane of a quad
+  const unsigned q = threadIdx.x % 4;                      // has columns 2 q and 2 q + 1
+  const std::uint32_t pair = q == kFirst ? kOne << 16 | kOne : q == kFirst + 1 ? kOne : 0;
+  return {{{{pair, pair}}}};  // of both rows
+}
 
 /// What a kernel can hide: scores of a block's first tile of queries, those of all, and rows past
 /// the lengths of entries, which may be anything. Each is compiled by itself, as code that a call
@@ -74,52 +89,26 @@ __device__ __forceinline__ auto& either(First& first, Second& second) {
 }
 
 // snippet-begin weigh
-/// A lane's stats of kCols queries, one for each of its columns: those at `member` of ColumnStats.
-template <int kCols>
-__device__ __forceinline__ void load_stats(float (&lane)[kCols], const ColumnStats* stats,
-                                           float (ColumnStats::*member)[4][4]) {
-#pragma unroll
-  for (int c = 0; c < kCols; c += 4) {
-    const float* four = (stats[c / 4].*member)[threadIdx.x % 4];
-    reinterpret_cast<float4&>(lane[c]) = reinterpret_cast<const float4&>(*four);
-  }
-}
-
-/// Scores become weights: P^T = exp2(scale_log2 S^T - lse2).
+/// S^T - lse / scale becomes weights: P^T = exp2(scale_log2 of it).
 template <int kQueries>
-__device__ __forceinline__ void weigh(Accumulator<16, kQueries>& scores,
-                                      const float (&lse2)[kQueries / 4], float scale_log2) {
+__device__ __forceinline__ void weigh(Accumulator<16, kQueries>& scores, float scale_log2) {
 #pragma unroll
   for (int c = 0; c < kQueries / 4; ++c) {
-    scores.at(0, c) = ptx::exp2_approx(fmaf(scale_log2, scores.at(0, c), -lse2[c]));
-    scores.at(1, c) = ptx::exp2_approx(fmaf(scale_log2, scores.at(1, c), -lse2[c]));
+    scores.at(0, c) = ptx::exp2_approx(scale_log2 * scores.at(0, c));
+    scores.at(1, c) = ptx::exp2_approx(scale_log2 * scores.at(1, c));
   }
 }
-/// Their gradients, dP^T = V dO^T, become those of scores: dS^T = P^T (dP^T - delta), with delta
-/// from `stats`.
+/// dP^T - delta becomes the gradients of scores: dS^T = P^T of it.
 template <int kQueries>
 __device__ __forceinline__ void to_dscores(Accumulator<16, kQueries>& dweights,
-                                           const Accumulator<16, kQueries>& weights,
-                                           const ColumnStats* stats) {
-  float delta[kQueries / 4];
-  load_stats(delta, stats, &ColumnStats::delta);
+                                           const Accumulator<16, kQueries>& weights) {
 #pragma unroll
   for (int c = 0; c < kQueries / 4; ++c) {
-    dweights.at(0, c) = weights.at(0, c) * (dweights.at(0, c) - delta[c]);
-    dweights.at(1, c) = weights.at(1, c) * (dweights.at(1, c) - delta[c]);
+    dweights.at(0, c) *= weights.at(0, c);
+    dweights.at(1, c) *= weights.at(1, c);
   }
 }
 // snippet-end weigh
-/// The columns from `end` on become 0: of a product with what a tile has past its rows, which may
-/// be anything.
-template <int kQueries>
-__device__ __forceinline__ void clear_columns(Accumulator<16, kQueries>& dweights, int end) {
-#pragma unroll
-  for (int c = 0; c < kQueries / 4; ++c) {
-    if (dweights.col(c) >= end) dweights.at(0, c) = dweights.at(1, c) = 0;
-  }
-}
-
 /// What a block works on: keys of a head, and the tiles of queries that see them, of each of the
 /// heads that share the keys.
 struct KeyWork {
@@ -170,16 +159,30 @@ struct KeyBlockTiles {
     return memory + (kStages + Mail::douts(i) * QueryBoxes::kBytes);
   }
 
-  /// S^T = K Q^T, or dP^T = V dO^T, of 64 keys and as many queries as there are columns: a group of
-  /// products, as below.
-  template <int kCols>
+  // snippet-begin start_product
+  /// K Q^T - lse / scale, or V dO^T - delta, of 64 keys and as many queries as there are columns: a
+  /// group of products, as below. `stats` are those of the tile's first query.
+  template <Stat kStat, int kCols>
   __device__ __forceinline__ static void start_product(Accumulator<16, kCols>& scores,
                                                        ptx::SharedAddress left, int key,
-                                                       ptx::SharedAddress right, int query) {
+                                                       ptx::SharedAddress right, int query,
+                                                       const ColumnStats* stats) {
     ptx::wgmma_fence();
-    start_product_of_rows<T, KeyBoxes, QueryBoxes>(scores, left, key, right, query);
+    if (kStatsFirst) add_stats<kStat>(scores, stats, false);
+    start_product_of_rows<T, KeyBoxes, QueryBoxes>(scores, left, key, right, query, kStatsFirst);
+    if (!kStatsFirst) add_stats<kStat>(scores, stats, true);
     ptx::wgmma_commit();
   }
+  static constexpr bool kStatsFirst = kDim == 64;  // 1.01 to 1.02 there, and 0.97 with 128 columns
+  template <Stat kStat, int kCols>
+  __device__ __forceinline__ static void add_stats(Accumulator<16, kCols>& scores,
+                                                   const ColumnStats* stats, bool accumulate) {
+    // There is nothing for the last eight of k: zeros are multiplied by the first eight again.
+    ptx::wgmma<__nv_bfloat16, kCols>(
+        registers_of(scores), ones_for<kStat>().mma[0][0],
+        ptx::WgmmaDescriptor::along_k_in_eights(stats, 0, sizeof(ColumnStats)), accumulate);
+  }
+  // snippet-end start_product
   /// dQ = dS K, of the 64 queries of a box of dS^T and 64 columns of the keys.
   __device__ __forceinline__ void start_dq_box(Accumulator<16, 64>& dq, ptx::SharedAddress ds,
                                                int col_box, int tensor) const {
@@ -193,12 +196,23 @@ struct KeyBlockTiles {
     }
     ptx::wgmma_commit();
   }
-  /// Rows past the entry's lengths may hold anything, and 0 times that may be NaN. Both consumers
-  /// call it, without a product under way that reads these.
-  __device__ __forceinline__ void clear_queries(int i, int first, int barrier) const {
-    ptx::barrier_sync(barrier, kConsumers * kWarpgroup);  // both have waited for such products
-    QueryBoxes::template clear<kConsumers * kWarpgroup>(queries(i), first);
-    QueryBoxes::template clear<kConsumers * kWarpgroup>(douts(i), first);
+  /// Until the i-th tile's queries are there, or its dO. Rows past the entry's length may hold
+  /// anything, and 0 times that may be NaN: both consumers call it, and clear these.
+  template <bool kHasLengths = true>
+  __device__ __forceinline__ void await_queries(Mail& mail, int i, int barrier) const {
+    await_tile<kHasLengths>(mail, queries(i), mail.queries(i), i, barrier);
+  }
+  template <bool kHasLengths = true>
+  __device__ __forceinline__ void await_douts(Mail& mail, int i, int barrier) const {
+    await_tile<kHasLengths>(mail, douts(i), mail.douts(i), i, barrier);
+  }
+  template <bool kHasLengths>
+  __device__ __forceinline__ void await_tile(Mail& mail, ptx::SharedAddress tile, int stage, int i,
+                                             int barrier) const {
+    mail.await(stage, i);
+    const int rows = kHasLengths ? mail.tiles[i % 4].rows : kQueries;
+    if (rows >= kQueries) return;
+    QueryBoxes::template clear<kConsumers * kWarpgroup>(tile, rows);
     ptx::fence_async_proxy();                             // wgmma sees what this thread has cleared
     ptx::barrier_sync(barrier, kConsumers * kWarpgroup);  // and what all others have
   }

@@ -85,7 +85,7 @@ std::int64_t scores_bytes(const AttentionBackward& p) {
 }
 std::int64_t stats_bytes(const AttentionBackward& p) { return bytes_of_rows(p, 8); }
 std::int64_t stats_and_sums_bytes(const AttentionBackward& p) {
-  return bytes_of_rows(p, 8 + 8 * p.head_dim);
+  return bytes_of_rows(p, 16 + 8 * p.head_dim);
 }
 
 tile::Status check_no_distance_factor(const tile::Attention& p) {

@@ -28,7 +28,7 @@ template <class T, int kDim, bool kHasLengths>
 __global__ void __launch_bounds__(KeyBlock<T, kDim>::kThreads, 1) windowed_backward_wgmma(
     const __grid_constant__ Maps maps,  // q1, q2 and dout [batch][heads][queries][kDim], k1, k2 and
                                         // v [batch][heads / group][keys][kDim]
-    const ColumnStats* stats,           // [batch][heads][rows / 16]
+    const ColumnStats* stats,           // [batch][heads][rows / 8]
     float* dq_sums,  // [2][batch][heads][rows / 16][kDim / 8][lane][4]: of dq1 and of dq2
     Heads<T> dk1,    // [batch][keys][heads / group][kDim]
     Heads<T> dk2,    // as dk1
@@ -61,11 +61,12 @@ __global__ void __launch_bounds__(KeyBlock<T, kDim>::kThreads, 1) windowed_backw
   const tile::Turns<Block::kConsumers, kFirstTurn, true> turn(warpgroup);
   Accumulator<16, kDim> dk_sums, dv_sums;
   Accumulator<16, kQueries> weights, dscores;
-  float lse2[kQueries / 4];
-  const auto start_scores = [&](int i) { block.start_scores(weights, i, i >= far_tiles); };
+  const auto start_scores = [&](int i) {
+    block.start_scores(weights, i, mail.stats[i % 2], i >= far_tiles);
+  };
+  tile::Fragment<16, 16> first_values;
   const auto start_dweights = [&](int i) {
-    block.start_dweights(dscores, i);
-    load_stats(lse2, mail.stats[i % 2], &ColumnStats::lse2);
+    block.start_dweights(dscores, i, mail.stats[i % 2], first_values);
     wgmma_wait<1>(registers_of(weights));
   };
   const auto start_dq = [&](Accumulator<16, Block::kDqCols>& dq, int i) {
@@ -96,20 +97,17 @@ __global__ void __launch_bounds__(KeyBlock<T, kDim>::kThreads, 1) windowed_backw
            tile.query);
     }
     // snippet-end visit
-    weigh(weights, lse2, scale * kLog2E);
+    weigh(weights, scale * kLog2E);
     compute_now<kQueries / 4>(registers_of(weights), block.staging());
     mbarrier_wait(&mail.ds_empty[i % 2], i / 2 % 2 ^ 1);  // dQ of the tile before last is computed
     wgmma_wait<0>(registers_of(dscores));
-    const int rows = kHasLengths ? tile.rows : kQueries;
-    if (rows < kQueries) clear_columns(dscores, rows);
-    to_dscores(dscores, weights, mail.stats[i % 2]);
+    to_dscores(dscores, weights);
     const auto p = tile::as_fragment<T>(weights), ds = tile::as_fragment<T>(dscores);
     block.store_ds(ds, i);
     fence_async_proxy();  // wgmma sees what this lane has stored
     __syncwarp();         // and what the others have
     if (is_leader) mbarrier_arrive(&mail.ds_full[i % 2]);
     turn.pass();
-    if (rows < kQueries) block.clear_queries(i, rows, kAllConsumers);
     // At 128 columns registers are scarce, and dQ has those of dP^T.
     Accumulator<16, Block::kDqCols> own;
     auto& dq = tile::either<kQueries == Block::kDqCols>(dscores, own);
@@ -122,7 +120,7 @@ __global__ void __launch_bounds__(KeyBlock<T, kDim>::kThreads, 1) windowed_backw
     if constexpr (!is_first.value) start_dq(dq, i - 1), release();
     // After the last tile the two products that follow are of what is there, and are not used.
     const int next = i + 1 < work.tiles ? i + 1 : i;
-    if (next > i) mail.await(mail.queries(next), next);
+    if (next > i) block.template await_queries<kHasLengths>(mail, next, kAllConsumers);
     start_scores(next);
     if constexpr (is_first.value) {
       release();
@@ -131,14 +129,15 @@ __global__ void __launch_bounds__(KeyBlock<T, kDim>::kThreads, 1) windowed_backw
       if (is_leader) mbarrier_arrive(&mail.ds_empty[(i - 1) % 2]);
       add_dq(dq, i - 1);
     }
-    if (next > i) mail.await(mail.douts(next), next);
+    if (next > i) block.template await_douts<kHasLengths>(mail, next, kAllConsumers);
     start_dweights(next);
   };
   if (work.tiles > 0) {
     block.await_keys(mail, work, masks, kAllConsumers);
-    mail.await(mail.queries(0), 0);
+    first_values = Block::KeyBoxes::load_warp(block.values(), block.warp_key());
+    block.template await_queries<kHasLengths>(mail, 0, kAllConsumers);
     start_scores(0);
-    mail.await(mail.douts(0), 0);
+    block.template await_douts<kHasLengths>(mail, 0, kAllConsumers);
     start_dweights(0);
     visit(0, std::true_type{});
     for (int i = 1; i < work.tiles; ++i) visit(i, std::false_type{});

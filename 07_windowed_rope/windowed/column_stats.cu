@@ -6,9 +6,6 @@
 
 namespace windowed_rope {
 
-// The sums lie where they do after RowStats.
-static_assert(sizeof(tile::ColumnStats) == tile::ColumnStats::kQueries * sizeof(RowStats));
-
 tile::Status compute_column_stats(const AttentionBackward& p, void* stream) {
   return with_16_bits_and_head_dim(p.type, p.head_dim, [&](auto element, auto head_dim) {
     return tile::launch_column_stats<decltype(element), head_dim.value, 2>(p, stream);

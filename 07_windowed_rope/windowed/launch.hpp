@@ -33,10 +33,11 @@ tile::Status compute_column_stats(const AttentionBackward& p, void* stream);
 struct DqSums {
   float4 *near, *far;  // of dq and dq_far
 };
-/// They lie after the stats in the workspace.
+/// They lie in the workspace after the stats, for which there is room of either kind.
 inline DqSums dq_sums_of(const AttentionBackward& p) {
   const std::int64_t rows = tile::rows_of_dq_sums(p);
-  auto* near = reinterpret_cast<float4*>(static_cast<RowStats*>(p.workspace) + rows);
+  auto* near = reinterpret_cast<float4*>(static_cast<tile::ColumnStats*>(p.workspace) +
+                                         rows / tile::ColumnStats::kQueries);
   return {near, near + rows * (p.head_dim / 4)};
 }
 

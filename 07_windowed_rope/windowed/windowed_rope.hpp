@@ -59,7 +59,8 @@ inline bool is_empty(const AttentionBackward& p) {
 }
 
 // The device memory that steps need besides their arguments: all scores, 4 bytes each; two matrices
-// of them; two numbers for each query; and these with a sum for each element of dq and dq_far.
+// of them; two numbers for each query; and these, as wgmma adds them, with a sum for each element
+// of dq and dq_far.
 std::int64_t scores_bytes(const AttentionForward& p);
 std::int64_t scores_bytes(const AttentionBackward& p);
 std::int64_t stats_bytes(const AttentionBackward& p);

@@ -148,7 +148,7 @@ void land(const Block& block, uint32_t first, WgmmaAccumulator& accumulator, Sit
 
 WgmmaTile decode(uint64_t bits, Major major, int extent) {
   const auto field = [&](int shift) { return static_cast<uint32_t>(bits >> shift & 0x3fff) * 16; };
-  return {field(0), field(16), field(32), major, extent};
+  return {field(0), field(16), field(32), major, extent, (bits >> 62 & 3) == 0};
 }
 
 // Calls visit(offset in the block's shared memory) for each 16 bytes of the tile. Along k they come
@@ -160,6 +160,13 @@ void for_each_chunk(const WgmmaTile& tile, Visit visit) {
     const auto r = static_cast<uint32_t>(row);
     return tile.start + r / 8 * tile.stride + r % 8 * kRowBytes;
   };
+  if (tile.is_plain) {
+    for (uint32_t row = 0; row < static_cast<uint32_t>(tile.extent); ++row) {
+      const uint32_t first = tile.start + row / 8 * tile.stride + row % 8 * kChunkBytes;
+      for (uint32_t half = 0; half < 2; ++half) visit(first + half * tile.leading);
+    }
+    return;
+  }
   if (tile.major == Major::k) {
     for (int row = 0; row < tile.extent; ++row) {
       for (uint32_t c = 0; c < kDepthBytes; c += kChunkBytes) visit(swizzled(at(row) + c));
@@ -179,14 +186,17 @@ void look_at_tile(const Block& block, const char* name, uint64_t bits, const Wgm
     current_block->leaves_kernel();
     fail_at(site, std::string("calls wgmma with a descriptor of ") + name + what, error, address);
   };
-  if (bits >> 62 != 1 || (bits >> 49 & 7) != 0) {
-    fail_tile(" without the swizzle of 128 bytes, the only one here", cudaErrorLaunchFailure,
+  const bool is_known = tile.is_plain ? tile.major == Major::k : bits >> 62 == 1;
+  if (!is_known || (bits >> 49 & 7) != 0) {
+    fail_tile(" with neither the swizzle of 128 bytes nor, along k, none", cudaErrorLaunchFailure,
               nullptr);
   }
   const uint32_t in_pattern = tile.start % kPatternBytes;
   const bool is_in_row = in_pattern + kDepthBytes <= kRowBytes;
-  if ((tile.major == Major::k ? !is_in_row : in_pattern != 0) || tile.stride % kPatternBytes != 0 ||
-      (tile.major == Major::mn && tile.leading % kPatternBytes != 0)) {
+  const bool is_aligned = (tile.major == Major::k ? is_in_row : in_pattern == 0) &&
+                          tile.stride % kPatternBytes == 0 &&
+                          (tile.major == Major::k || tile.leading % kPatternBytes == 0);
+  if (!tile.is_plain && !is_aligned) {
     fail_tile(" that is not aligned to 1,024 bytes, the swizzle's pattern",
               cudaErrorMisalignedAddress, nullptr);
   }
@@ -484,8 +494,9 @@ void issue(Block& block, Warpgroup& group, check::Place place) {
   if (a_in_registers) {
     wgmma.a_registers.resize(kWarpgroup * 4);
     for (uint32_t t = 0; t < kWarpgroup; ++t) {
-      wgmma.a_held[t] = group.operands[t]->a_registers;
-      std::memcpy(&wgmma.a_registers[4 * t], wgmma.a_held[t], 4 * sizeof(uint32_t));
+      const WgmmaOperands& of_thread = *group.operands[t];
+      wgmma.a_held[t] = of_thread.a_may_change ? nullptr : of_thread.a_registers;
+      std::memcpy(&wgmma.a_registers[4 * t], of_thread.a_registers, 4 * sizeof(uint32_t));
     }
   }
   hold_back(accumulator);

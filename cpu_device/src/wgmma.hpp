@@ -17,7 +17,8 @@ inline constexpr uint32_t kWarpgroup = 128;  // threads
 struct WgmmaTile {
   uint32_t start = 0, leading = 0, stride = 0;  // bytes; the first from the block's beginning
   Major major = Major::k;
-  int extent = 0;  // of m or n
+  int extent = 0;         // of m or n
+  bool is_plain = false;  // without a swizzle
 };
 
 /// One instruction, issued.

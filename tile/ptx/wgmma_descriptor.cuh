@@ -18,6 +18,9 @@
 // Along m and n (Major::mn) a row is one k, and has 64 m or n. The stride distance leads to the
 // next eight k, 1,024 bytes; the leading distance to the next 64 m or n, a box further. The next 16
 // k begin 2,048 bytes on.
+//
+// Without a swizzle, along k, eight rows of 16 bytes of k lie together, 128 bytes. The leading
+// distance leads to the next 16 bytes of k, the stride distance to the next eight rows.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -51,6 +54,13 @@ class WgmmaDescriptor {
   /// or n to the next 64: the rows of a box, one for each k, times 128 bytes.
   static __device__ __forceinline__ WgmmaDescriptor along_mn(SharedAddress tile, int box_bytes) {
     return WgmmaDescriptor(tile, box_bytes, kPattern);
+  }
+  /// An operand along k in eights of rows of 16 bytes, without a swizzle. `leading_bytes` is from
+  /// the first 16 bytes of k to the other 16, `stride_bytes` from eight rows to the next.
+  static __device__ __forceinline__ WgmmaDescriptor along_k_in_eights(SharedAddress tile,
+                                                                      int leading_bytes,
+                                                                      int stride_bytes) {
+    return WgmmaDescriptor(WgmmaDescriptor(tile, leading_bytes, stride_bytes).bits_ ^ kSwizzle128);
   }
   /// The operand so many bytes further, a multiple of 16.
   __device__ __forceinline__ WgmmaDescriptor operator+(int bytes) const {

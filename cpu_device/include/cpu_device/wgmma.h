@@ -34,6 +34,7 @@ struct WgmmaOperands {
   int columns;  // of D
   float* d;
   const std::uint32_t* a_registers;  // or null
+  bool a_may_change;                 // after the call: no one else has these registers
   std::uint64_t a, b;                // descriptors
   Major major_a, major_b;
   bool accumulate;
@@ -65,17 +66,25 @@ __forceinline__ void wgmma(float (&d)[kN / 2], tile::ptx::WgmmaDescriptor a,
   static_assert(kN % 16 == 0 && kN >= 16 && kN <= 256, "D has 16, 32, … 256 columns");
   static_assert(sizeof(T) == 2 || (kMajorA == Major::k && kMajorB == Major::k),
                 "wgmma reads fp8 along k only");
-  issue_wgmma(
-      {wgmma_type<T>(), kN, d, nullptr, a.bits(), b.bits(), kMajorA, kMajorB, accumulate, site});
+  issue_wgmma({wgmma_type<T>(), kN, d, nullptr, false, a.bits(), b.bits(), kMajorA, kMajorB,
+               accumulate, site});
 }
 
 template <class T, int kN, Major kMajorB = Major::k>
 __forceinline__ void wgmma(float (&d)[kN / 2], const std::uint32_t (&a)[4],
-                           tile::ptx::WgmmaDescriptor b, bool accumulate,
-                           Site site = Site::here()) {
+                           tile::ptx::WgmmaDescriptor b, bool accumulate, Site site = Site::here(),
+                           bool a_may_change = false) {
   static_assert(kN % 16 == 0 && kN >= 16 && kN <= 256, "D has 16, 32, … 256 columns");
   static_assert(sizeof(T) == 2 || kMajorB == Major::k, "wgmma reads fp8 along k only");
-  issue_wgmma({wgmma_type<T>(), kN, d, a, 0, b.bits(), Major::k, kMajorB, accumulate, site});
+  issue_wgmma(
+      {wgmma_type<T>(), kN, d, a, a_may_change, 0, b.bits(), Major::k, kMajorB, accumulate, site});
+}
+/// A is a temporary, which the program cannot change before the wait.
+template <class T, int kN, Major kMajorB = Major::k>
+__forceinline__ void wgmma(float (&d)[kN / 2], const std::uint32_t (&&a)[4],
+                           tile::ptx::WgmmaDescriptor b, bool accumulate,
+                           Site site = Site::here()) {
+  wgmma<T, kN, kMajorB>(d, a, b, accumulate, site, true);
 }
 
 }  // namespace cpu_device
