@@ -28,14 +28,14 @@ __global__ void __launch_bounds__(WideKeyBlock<T>::kThreads, 1) attention_backwa
     const __grid_constant__ tile::TensorMap k_map,     // … [heads / group][keys] …
     const __grid_constant__ tile::TensorMap v_map,     // as k
     const __grid_constant__ tile::TensorMap dout_map,  // as q
-    const ColumnStats* stats,                          // [batch][heads][rows / 8]
+    const ColumnStats* stats,                          // [batch][heads][rows]
     float* dq_sums,                                    // … [rows / 16][256 / 8][lane][4]
     Heads<T> dk,                                       // [batch][keys][heads / group][256]
     Heads<T> dv,                                       // as dk
     BatchMasks masks, int batch, int heads, int group, unsigned together, float scale) {
   using namespace tile::ptx;
   using Block = WideKeyBlock<T>;
-  constexpr int kQueries = Block::kQueries, kHalf = Block::kHalfQueries;
+  constexpr int kHalf = Block::kHalfQueries;
   extern __shared__ __align__(1024) unsigned char smem[];
   __shared__ typename Block::Mail mail;
   const int warpgroup = tile::warpgroup_in_block();
@@ -60,9 +60,9 @@ __global__ void __launch_bounds__(WideKeyBlock<T>::kThreads, 1) attention_backwa
   Accumulator<16, Block::kDqCols> dq;
   if (work.tiles > 0) {
     block.await_keys(mail, work, masks, kAllConsumers);
-    block.await_queries(mail, 0, kAllConsumers);
+    block.await(mail, mail.queries(0), 0, kAllConsumers);
     block.start_scores(weights, 0, mail.stats[0]);
-    block.await_douts(mail, 0, kAllConsumers);
+    block.await(mail, mail.douts(0), 0, kAllConsumers);
     block.start_dweights(dscores, 0, mail.stats[0]);
   }
   for (int i = 0; i < work.tiles; ++i) {
@@ -87,7 +87,7 @@ __global__ void __launch_bounds__(WideKeyBlock<T>::kThreads, 1) attention_backwa
     block.start_dq(dq, 0, i);
     // After the last tile the two products that follow are of what is there, and are not used.
     const int next = i + 1 < work.tiles ? i + 1 : i;
-    if (next > i) block.await_queries(mail, next, kAllConsumers);
+    if (next > i) block.await(mail, mail.queries(next), next, kAllConsumers);
     block.start_scores(weights, next, mail.stats[next % 2]);
     wgmma_wait<2>(registers_of(dv_sums));
     wgmma_wait<2>(registers_of(dk_sums));
@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(WideKeyBlock<T>::kThreads, 1) attention_backwa
     wgmma_wait<1>(registers_of(dq));
     block.add_dq(dq_sums, row, dq, 0);
     block.start_dq(dq, 1, i);
-    if (next > i) block.await_douts(mail, next, kAllConsumers);
+    if (next > i) block.await(mail, mail.douts(next), next, kAllConsumers);
     block.start_dweights(dscores, next, mail.stats[next % 2]);
     wgmma_wait<1>(registers_of(dq));
     block.add_dq(dq_sums, row, dq, 1);

@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(tile::KeyBlock<T, kDim>::kThreads, 1) attentio
     const __grid_constant__ tile::TensorMap k_map,     // … [heads / group][keys] …
     const __grid_constant__ tile::TensorMap v_map,     // as k
     const __grid_constant__ tile::TensorMap dout_map,  // as q
-    const ColumnStats* stats,                          // [batch][heads][rows / 8]
+    const ColumnStats* stats,                          // [batch][heads][rows]
     float* dq_sums,                                    // … [rows / 16][kDim / 8][lane][4]
     Heads<T> dk,                                       // [batch][keys][heads / group][kDim]
     Heads<T> dv,                                       // as dk
@@ -60,8 +60,8 @@ __global__ void __launch_bounds__(tile::KeyBlock<T, kDim>::kThreads, 1) attentio
   }
   // snippet-begin iterate
   for (int i = 0; i < work.tiles; ++i) {
-    block.await_queries(mail, i, kAllConsumers);
-    block.await_douts(mail, i, kAllConsumers);
+    block.await(mail, mail.queries(i), i, kAllConsumers);
+    block.await(mail, mail.douts(i), i, kAllConsumers);
     const auto& tile = mail.tiles[i % 4];
     block.start_scores(weights, i, mail.stats[i % 2]);
     block.start_dweights(dscores, i, mail.stats[i % 2]);

@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(tile::KeyBlock<T, kDim>::kThreads, 1) attentio
     const __grid_constant__ tile::TensorMap k_map,     // … [heads / group][keys] …
     const __grid_constant__ tile::TensorMap v_map,     // as k
     const __grid_constant__ tile::TensorMap dout_map,  // as q
-    const ColumnStats* stats,                          // [batch][heads][rows / 8]
+    const ColumnStats* stats,                          // [batch][heads][rows]
     float* dq_sums,                                    // … [rows / 16][kDim / 8][lane][4]
     Heads<T> dk,                                       // [batch][keys][heads / group][kDim]
     Heads<T> dv,                                       // as dk
@@ -60,6 +60,7 @@ __global__ void __launch_bounds__(tile::KeyBlock<T, kDim>::kThreads, 1) attentio
   Accumulator<16, kDim> dk_sums, dv_sums;
   Accumulator<16, kQueries> weights, dscores;
   tile::Fragment<16, 16> first_values;
+  const auto start_scores = [&](int i) { block.start_scores(weights, i, mail.stats[i % 2]); };
   const auto start_dweights = [&](int i) {
     block.start_dweights(dscores, i, mail.stats[i % 2], first_values);
     wgmma_wait<1>(registers_of(weights));
@@ -104,8 +105,8 @@ __global__ void __launch_bounds__(tile::KeyBlock<T, kDim>::kThreads, 1) attentio
     if constexpr (!is_first.value) start_dq(dq, i - 1), release();
     // After the last tile the two products that follow are of what is there, and are not used.
     const int next = i + 1 < work.tiles ? i + 1 : i;
-    if (next > i) block.template await_queries<kHasLengths>(mail, next, kAllConsumers);
-    block.start_scores(weights, next, mail.stats[next % 2]);
+    if (next > i) block.template await<kHasLengths>(mail, mail.queries(next), next, kAllConsumers);
+    start_scores(next);
     if constexpr (is_first.value) {
       release();
     } else {
@@ -113,16 +114,16 @@ __global__ void __launch_bounds__(tile::KeyBlock<T, kDim>::kThreads, 1) attentio
       if (is_leader) mbarrier_arrive(&mail.ds_empty[(i - 1) % 2]);
       add_dq(dq, i - 1);
     }
-    if (next > i) block.template await_douts<kHasLengths>(mail, next, kAllConsumers);
+    if (next > i) block.template await<kHasLengths>(mail, mail.douts(next), next, kAllConsumers);
     start_dweights(next);
   };
   // snippet-end visit
   if (work.tiles > 0) {
     block.await_keys(mail, work, masks, kAllConsumers);
-    first_values = Block::KeyBoxes::load_warp(block.values(), block.warp_key());
-    block.template await_queries<kHasLengths>(mail, 0, kAllConsumers);
-    block.start_scores(weights, 0, mail.stats[0]);
-    block.template await_douts<kHasLengths>(mail, 0, kAllConsumers);
+    block.load_values(first_values);
+    block.template await<kHasLengths>(mail, mail.queries(0), 0, kAllConsumers);
+    start_scores(0);
+    block.template await<kHasLengths>(mail, mail.douts(0), 0, kAllConsumers);
     start_dweights(0);
     visit(0, std::true_type{});
     for (int i = 1; i < work.tiles; ++i) visit(i, std::false_type{});

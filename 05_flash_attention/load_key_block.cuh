@@ -34,8 +34,7 @@ __device__ __forceinline__ void load_tiles(typename Block::Mail& mail, const Blo
       mail.await_free(mail.queries(i), i);
       mail.tiles[i % 4] = {row, query, min(Block::kQueries, length - query), 0,
                            tile < work.visited.whole_first || tile >= work.visited.whole_last};
-      load_tile(mail, block, i, query, head, work.batch, q_map, dout_map,
-                stats + row / tile::ColumnStats::kQueries);
+      load_tile(mail, block, i, query, head, work.batch, q_map, dout_map, stats + row);
     }
   }
   // snippet-end load

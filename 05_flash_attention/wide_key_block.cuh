@@ -32,16 +32,13 @@ struct WideKeyBlock : tile::KeyBlockTiles<T, 256, 64, 64> {
   /// `stats` are those of the whole tile.
   __device__ __forceinline__ void start_scores(Accumulator<16, kHalfQueries>& scores, int i,
                                                const tile::ColumnStats* stats) const {
-    Tiles::template start_product<tile::Stat::lse>(scores, keys(0), 0, queries(i), first_query(),
-                                                   half_of(stats));
+    Tiles::template start_product<tile::kLse>(scores, keys(0), 0, queries(i), first_query(),
+                                              stats + first_query());
   }
   __device__ __forceinline__ void start_dweights(Accumulator<16, kHalfQueries>& dweights, int i,
                                                  const tile::ColumnStats* stats) const {
-    Tiles::template start_product<tile::Stat::delta>(dweights, values(), 0, douts(i), first_query(),
-                                                     half_of(stats));
-  }
-  __device__ const tile::ColumnStats* half_of(const tile::ColumnStats* stats) const {
-    return stats + first_query() / tile::ColumnStats::kQueries;
+    Tiles::template start_product<tile::kDelta>(dweights, values(), 0, douts(i), first_query(),
+                                                stats + first_query());
   }
   /// dV += P^T dO and dK += dS^T Q, in the consumer's columns.
   __device__ __forceinline__ void start_sums(Accumulator<16, kHalfCols>& dv_sums,

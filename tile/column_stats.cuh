@@ -3,24 +3,10 @@
 #pragma once
 
 #include "tile/host/key_blocks.hpp"
-#include "tile/ptx/convert.cuh"
 #include "tile/reduce.cuh"
 #include "tile/rows.cuh"
 
 namespace tile {
-
-/// A number as four of bf16 that sum up to it. Infinity becomes 3e38, as a product multiplies it by
-/// zero, too, and that would be NaN.
-__device__ __forceinline__ uint2 parts_of(float number) {
-  if (isinf(number)) number = copysignf(3e38f, number);
-  float part[4] = {};
-#pragma unroll
-  for (int i = 0; i < ColumnStats::kParts; ++i) {
-    part[i] = __bfloat162float(__float2bfloat16(number));
-    number -= part[i];
-  }
-  return {ptx::pack<__nv_bfloat16>(part[0], part[1]), ptx::pack<__nv_bfloat16>(part[2], part[3])};
-}
 
 // snippet-begin prepare
 /// delta = sum dO O of a query, and zeros for its sums of kSums tensors, as dQ. A row has kDim / 8
@@ -30,7 +16,7 @@ template <class T, int kDim, int kThreads, int kSums>
 __global__ void attention_backward_prepare(Heads<const T> o,     // [batch][queries][heads][kDim]
                                            Heads<const T> dout,  // as o
                                            const float* lse,     // [batch][heads][queries]
-                                           ColumnStats* stats,   // [batch][heads][rows / 8]
+                                           ColumnStats* stats,   // [batch][heads][rows]
                                            float4* dq_sums,      // [kSums] … [kDim / 8][lane]
                                            BatchMasks masks, int heads, int rows, float scale) {
   constexpr int kLanes = kDim / 8, kRows = kThreads / kLanes;
@@ -52,11 +38,8 @@ __global__ void attention_backward_prepare(Heads<const T> o,     // [batch][quer
   // A query that does not exist, or sees no key, has no weight: the mask hides its scores.
   if (lane == 0) {
     const float of_row = exists ? lse[std::int64_t{of_all} * masks.queries + query] : -INFINITY;
-    const uint2 lse_parts = parts_of(of_row != -INFINITY ? -of_row / scale : 0);
-    const uint2 delta_parts = parts_of(-sum);
-    ColumnStats& of8 = stats[(std::int64_t{of_all} * rows + query) / ColumnStats::kQueries];
-    reinterpret_cast<uint4&>(of8.rows[query % ColumnStats::kQueries]) = {
-        lse_parts.x, lse_parts.y, delta_parts.x, delta_parts.y};
+    stats[std::int64_t{of_all} * rows + query] = {
+        ptx::ColumnTerm::of(of_row != -INFINITY ? -of_row / scale : 0), ptx::ColumnTerm::of(-sum)};
   }
 #pragma unroll
   for (unsigned of = 0; of < kSums; ++of) {

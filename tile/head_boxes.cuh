@@ -4,7 +4,6 @@
 #include "tile/accumulator.cuh"
 #include "tile/heads.cuh"
 #include "tile/host/tensor_map.hpp"
-#include "tile/ptx/ldmatrix.cuh"
 #include "tile/ptx/stmatrix.cuh"
 #include "tile/ptx/swizzle.hpp"
 #include "tile/ptx/tma.cuh"
@@ -58,14 +57,6 @@ struct HeadBoxes {
     }
   }
 
-  /// Loads a warp's fragment: 16 rows from `row` on, a multiple of 16, and the first 16 columns.
-  static __device__ Fragment<16, 16> load_warp(ptx::SharedAddress from, int row) {
-    const int lane = static_cast<int>(threadIdx.x) % 32, y = row + lane % 16;
-    Fragment<16, 16> loaded;
-    ptx::ldmatrix_x4(loaded.mma[0][0], from + (y * kRowBytes + swizzle_128B(y, lane / 16) * 16));
-    return loaded;
-  }
-
   /// The descriptor of a factor whose product sums over columns: 32 bytes of them from `col` on, of
   /// the rows from `row` on, a multiple of 8.
   static __device__ ptx::WgmmaDescriptor along_columns(ptx::SharedAddress at, int row, int col) {
@@ -98,18 +89,15 @@ __device__ __forceinline__ float (&registers_of(Accumulator<16, kCols>& sums))[k
 
 // snippet-begin products
 /// Starts sums = A B^T: A is 64 rows of a tile, from `row` on, and B is kCols rows of another, from
-/// right_row on, a multiple of 8. If `accumulate`, it is sums += A B^T. The columns are those from
-/// kFirstCol on.
-template <class T, class Left, class Right, int kFirstCol = 0, int kCols>
+/// right_row on, a multiple of 8.
+template <class T, class Left, class Right, int kCols>
 __device__ __forceinline__ void start_product_of_rows(Accumulator<16, kCols>& sums,
                                                       ptx::SharedAddress left, int row,
-                                                      ptx::SharedAddress right, int right_row = 0,
-                                                      bool accumulate = false) {
+                                                      ptx::SharedAddress right, int right_row = 0) {
 #pragma unroll
-  for (int col = kFirstCol; col < Left::kCols; col += 32 / Left::kElementBytes) {  // a wgmma's
+  for (int col = 0; col < Left::kCols; col += 32 / Left::kElementBytes) {  // as deep as a wgmma
     ptx::wgmma<T, kCols>(registers_of(sums), Left::along_columns(left, row, col),
-                         Right::along_columns(right, right_row, col),
-                         accumulate || col != kFirstCol);
+                         Right::along_columns(right, right_row, col), col != 0);
   }
 }
 /// Starts sums += factor B, where B is a tile. The four warps have 16 rows each.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "tile/key_blocks.cuh"
+#include "tile/ptx/ldmatrix.cuh"
 
 namespace tile {
 
@@ -36,15 +37,14 @@ struct KeyBlock : KeyBlockTiles<T, kDim, 128, kDim == 64 ? 128 : 64, kKeyTensors
                                                const ColumnStats* stats, int tensor = 0) const {
     // By a number that is shuffled here: descriptors from before a loop would be spilled in it.
     const int first_key = (warpgroup_in_block() - 1) * kRows;
-    Tiles::template start_product<Stat::lse>(scores, keys(tensor), first_key, queries(i), 0, stats);
+    Tiles::template start_product<kLse>(scores, keys(tensor), first_key, queries(i), 0, stats);
   }
   __device__ __forceinline__ void start_dweights(Accumulator<16, kQueries>& dweights, int i,
                                                  const ColumnStats* stats) const {
-    Tiles::template start_product<Stat::delta>(dweights, values(), consumer * kRows, douts(i), 0,
-                                               stats);
+    Tiles::template start_product<kDelta>(dweights, values(), consumer * kRows, douts(i), 0, stats);
   }
-  /// The same with the first 16 columns of the warp's values from registers, so that shared memory
-  /// need not give these. With 64 columns ptxas lacks the registers.
+  /// The same with the first 16 columns of the warp's values from registers, as load_values leaves
+  /// them: shared memory need not give these. With 64 columns ptxas lacks the registers.
   __device__ __forceinline__ void start_dweights(Accumulator<16, kQueries>& dweights, int i,
                                                  const ColumnStats* stats,
                                                  const Fragment<16, 16>& first_values) const {
@@ -52,13 +52,15 @@ struct KeyBlock : KeyBlockTiles<T, kDim, 128, kDim == 64 ? 128 : 64, kKeyTensors
     ptx::wgmma_fence();
     ptx::wgmma<T, kQueries>(registers_of(dweights), first_values.mma[0][0],
                             QueryBoxes::along_columns(douts(i), 0, 0), false);
-    // The number is shuffled here, between the two, as above. Without a mask, where all blocks have
-    // the same pace, this pause gives 1.02: the other consumer's products come between.
+    // Shuffled as above, and between the two: without a mask, where all blocks have one pace, this
+    // pause gives 1.02, as the other consumer's products come between.
     const int first_key = (warpgroup_in_block() - 1) * kRows;
-    start_product_of_rows<T, KeyBoxes, QueryBoxes, 16>(dweights, values(), first_key, douts(i), 0,
-                                                       true);
-    Tiles::template add_stats<Stat::delta>(dweights, stats, true);
-    ptx::wgmma_commit();
+    Tiles::template start_product<kDelta, 16>(dweights, values(), first_key, douts(i), 0, stats);
+  }
+  __device__ void load_values(Fragment<16, 16>& first) const {
+    const int lane = static_cast<int>(threadIdx.x) % kWarp, row = warp_key() + lane % 16;
+    ptx::ldmatrix_x4(first.mma[0][0],
+                     values() + (row * KeyBoxes::kRowBytes + swizzle_128B(row, lane / 16) * 16));
   }
   /// dV += P^T dO and dK += dS^T Q.
   __device__ __forceinline__ void start_sums(Accumulator<16, kDim>& dv_sums,

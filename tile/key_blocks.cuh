@@ -7,31 +7,15 @@
 #include "tile/ptx/async_proxy.cuh"
 #include "tile/ptx/exp2.cuh"
 #include "tile/ptx/warpgroup.cuh"
-#include "tile/ptx/wgmma.cuh"
+#include "tile/ptx/wgmma_add.cuh"
 
 namespace tile {
 
-/// What is added to the scores of eight queries, -lse / scale, and to the gradients of their
-/// weights, -delta. Each is the sum of three numbers of bf16, which hold the 24 bits of fp32, and a
-/// zero. A query's row is half of the k of a wgmma: a product with ones adds them.
+/// What is added to a query's scores, -lse / scale, and to the gradients of its weights, -delta.
 struct ColumnStats {
-  static constexpr int kQueries = 8, kParts = 3;
-  struct Row {
-    __nv_bfloat16 lse[4], delta[4];
-  } rows[kQueries];
+  ptx::ColumnTerm lse, delta;
 };
-enum class Stat { lse, delta };
-
-/// What a lane has of a left factor of 16 columns, with ones for the parts of one of them.
-template <Stat kStat>
-__device__ __forceinline__ Fragment<16, 16> ones_for() {
-  static_assert(ColumnStats::kParts == 3);
-  constexpr std::uint32_t kOne = 0x3f80;                   // of bf16
-  constexpr unsigned kFirst = kStat == Stat::lse ? 0 : 2;  // lane of a quad
-  const unsigned q = threadIdx.x % 4;                      // has columns 2 q and 2 q + 1
-  const std::uint32_t pair = q == kFirst ? kOne << 16 | kOne : q == kFirst + 1 ? kOne : 0;
-  return {{{{pair, pair}}}};  // of both rows
-}
+enum Stat { kLse, kDelta };
 
 /// What a kernel can hide: scores of a block's first tile of queries, those of all, and rows past
 /// the lengths of entries, which may be anything. Each is compiled by itself, as code that a call
@@ -43,7 +27,7 @@ enum class Hides { first, scores, rows };
 template <int kQueries>
 struct KeyBlockMail {
   ptx::Mbarrier keys_full, full[4], empty[4], ds_full[2], ds_empty[2];
-  alignas(16) ColumnStats stats[2][kQueries / ColumnStats::kQueries];
+  alignas(16) ColumnStats stats[2][kQueries];
   Mask mask;  // transposed
   struct Tile {
     std::int64_t sum_row;  // of the sums of dQ of all heads
@@ -56,9 +40,6 @@ struct KeyBlockMail {
 
   __device__ static int queries(int i) { return i % 2 * 2; }
   __device__ static int douts(int i) { return i % 2 * 2 + 1; }
-  __device__ __forceinline__ void await(int stage, int i) {
-    ptx::mbarrier_wait(&full[stage], i / 2 % 2);
-  }
   /// Until all warps have read what was in the stage before.
   __device__ __forceinline__ void await_free(int stage, int i) {
     ptx::mbarrier_wait(&empty[stage], i / 2 % 2 ^ 1);
@@ -81,11 +62,8 @@ struct KeyBlockMail {
 /// One of two objects, whose types may differ.
 template <bool kFirst, class First, class Second>
 __device__ __forceinline__ auto& either(First& first, Second& second) {
-  if constexpr (kFirst) {
-    return first;
-  } else {
-    return second;
-  }
+  if constexpr (kFirst) return first;
+  if constexpr (!kFirst) return second;
 }
 
 // snippet-begin weigh
@@ -152,35 +130,30 @@ struct KeyBlockTiles {
     return memory + tensor * KeyBoxes::kBytes;
   }
   __device__ ptx::SharedAddress values() const { return keys(kKeyTensors); }
-  __device__ ptx::SharedAddress queries(int i) const {
-    return memory + (kStages + Mail::queries(i) * QueryBoxes::kBytes);
+  __device__ ptx::SharedAddress stage(int i) const {
+    return memory + (kStages + i * QueryBoxes::kBytes);
   }
-  __device__ ptx::SharedAddress douts(int i) const {
-    return memory + (kStages + Mail::douts(i) * QueryBoxes::kBytes);
-  }
+  __device__ ptx::SharedAddress queries(int i) const { return stage(Mail::queries(i)); }
+  __device__ ptx::SharedAddress douts(int i) const { return stage(Mail::douts(i)); }
 
   // snippet-begin start_product
   /// K Q^T - lse / scale, or V dO^T - delta, of 64 keys and as many queries as there are columns: a
-  /// group of products, as below. `stats` are those of the tile's first query.
-  template <Stat kStat, int kCols>
+  /// group of products, as below. If not from column 0 on, the caller has started the group.
+  template <Stat kStat, int kFirstCol = 0, int kCols>
   __device__ __forceinline__ static void start_product(Accumulator<16, kCols>& scores,
                                                        ptx::SharedAddress left, int key,
                                                        ptx::SharedAddress right, int query,
                                                        const ColumnStats* stats) {
-    ptx::wgmma_fence();
-    if (kStatsFirst) add_stats<kStat>(scores, stats, false);
-    start_product_of_rows<T, KeyBoxes, QueryBoxes>(scores, left, key, right, query, kStatsFirst);
-    if (!kStatsFirst) add_stats<kStat>(scores, stats, true);
+    constexpr bool kStatsFirst = kDim == 64;  // 1.01 to 1.02 there, and 0.97 with 128 columns
+    if (kFirstCol == 0) ptx::wgmma_fence();
+    if (kStatsFirst) ptx::wgmma_add<kStat, kCols>(registers_of(scores), stats, false);
+#pragma unroll
+    for (int col = kFirstCol; col < kDim; col += 16) {
+      ptx::wgmma<T, kCols>(registers_of(scores), KeyBoxes::along_columns(left, key, col),
+                           QueryBoxes::along_columns(right, query, col), kStatsFirst || col != 0);
+    }
+    if (!kStatsFirst) ptx::wgmma_add<kStat, kCols>(registers_of(scores), stats, true);
     ptx::wgmma_commit();
-  }
-  static constexpr bool kStatsFirst = kDim == 64;  // 1.01 to 1.02 there, and 0.97 with 128 columns
-  template <Stat kStat, int kCols>
-  __device__ __forceinline__ static void add_stats(Accumulator<16, kCols>& scores,
-                                                   const ColumnStats* stats, bool accumulate) {
-    // There is nothing for the last eight of k: zeros are multiplied by the first eight again.
-    ptx::wgmma<__nv_bfloat16, kCols>(
-        registers_of(scores), ones_for<kStat>().mma[0][0],
-        ptx::WgmmaDescriptor::along_k_in_eights(stats, 0, sizeof(ColumnStats)), accumulate);
   }
   // snippet-end start_product
   /// dQ = dS K, of the 64 queries of a box of dS^T and 64 columns of the keys.
@@ -196,23 +169,14 @@ struct KeyBlockTiles {
     }
     ptx::wgmma_commit();
   }
-  /// Until the i-th tile's queries are there, or its dO. Rows past the entry's length may hold
-  /// anything, and 0 times that may be NaN: both consumers call it, and clear these.
+  /// Until the i-th tile's queries are in their stage, or its dO. Rows past the entry's length may
+  /// hold anything, and 0 times that may be NaN: both consumers call it, and clear these.
   template <bool kHasLengths = true>
-  __device__ __forceinline__ void await_queries(Mail& mail, int i, int barrier) const {
-    await_tile<kHasLengths>(mail, queries(i), mail.queries(i), i, barrier);
-  }
-  template <bool kHasLengths = true>
-  __device__ __forceinline__ void await_douts(Mail& mail, int i, int barrier) const {
-    await_tile<kHasLengths>(mail, douts(i), mail.douts(i), i, barrier);
-  }
-  template <bool kHasLengths>
-  __device__ __forceinline__ void await_tile(Mail& mail, ptx::SharedAddress tile, int stage, int i,
-                                             int barrier) const {
-    mail.await(stage, i);
+  __device__ __forceinline__ void await(Mail& mail, int at, int i, int barrier) const {
+    ptx::mbarrier_wait(&mail.full[at], i / 2 % 2);
     const int rows = kHasLengths ? mail.tiles[i % 4].rows : kQueries;
     if (rows >= kQueries) return;
-    QueryBoxes::template clear<kConsumers * kWarpgroup>(tile, rows);
+    QueryBoxes::template clear<kConsumers * kWarpgroup>(stage(at), rows);
     ptx::fence_async_proxy();                             // wgmma sees what this thread has cleared
     ptx::barrier_sync(barrier, kConsumers * kWarpgroup);  // and what all others have
   }

@@ -277,6 +277,16 @@ TEST_SUITE("step") {
     });
   }
 
+  TEST_CASE("the least scales: lse divided by the second one is infinite in fp32") {
+    for_each_step([](const auto& step, DType type) {
+      Case c = fitted(step, full(type, {1, 1, 1, 40, 70, usual_dim(step, type)}));
+      for (const float scale : {1e-30f, 1.2e-38f}) {
+        c.p.scale = scale;
+        if (takes(step, c)) check_step(step, c, normal(c.p));
+      }
+    });
+  }
+
   TEST_CASE("many keys of little weight: what is 2^-10 of the greatest is not lost") {
     tile::for_each_step(kForwardLadder, [](const auto& step, DType type) {
       const std::int64_t dim = usual_dim(step, type);

@@ -211,7 +211,7 @@ TEST_SUITE("chapter") {
     CHECK(bytes(kBackwardLadder, b, "scores") == std::int64_t{1} << 41);
     CHECK(bytes(kBackwardLadder, b, "tiles") == std::int64_t{1} << 24);
     CHECK(bytes(kBackwardLadder, b, "mma") == std::int64_t{1} << 24);
-    CHECK(bytes(kBackwardLadder, b, "one_pass") == (1 + 64) * (std::int64_t{1} << 24));
+    CHECK(bytes(kBackwardLadder, b, "one_pass") == (2 + 64) * (std::int64_t{1} << 24));
     AttentionForward most = c.p;
     most.batch = most.heads = most.queries = most.keys = kMaxLength;
     CHECK(bytes(kForwardLadder, most, "scores") == INT64_MAX);

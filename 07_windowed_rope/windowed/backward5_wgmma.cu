@@ -28,7 +28,7 @@ template <class T, int kDim, bool kHasLengths>
 __global__ void __launch_bounds__(KeyBlock<T, kDim>::kThreads, 1) windowed_backward_wgmma(
     const __grid_constant__ Maps maps,  // q1, q2 and dout [batch][heads][queries][kDim], k1, k2 and
                                         // v [batch][heads / group][keys][kDim]
-    const ColumnStats* stats,           // [batch][heads][rows / 8]
+    const ColumnStats* stats,           // [batch][heads][rows]
     float* dq_sums,  // [2][batch][heads][rows / 16][kDim / 8][lane][4]: of dq1 and of dq2
     Heads<T> dk1,    // [batch][keys][heads / group][kDim]
     Heads<T> dk2,    // as dk1
@@ -61,10 +61,10 @@ __global__ void __launch_bounds__(KeyBlock<T, kDim>::kThreads, 1) windowed_backw
   const tile::Turns<Block::kConsumers, kFirstTurn, true> turn(warpgroup);
   Accumulator<16, kDim> dk_sums, dv_sums;
   Accumulator<16, kQueries> weights, dscores;
+  tile::Fragment<16, 16> first_values;
   const auto start_scores = [&](int i) {
     block.start_scores(weights, i, mail.stats[i % 2], i >= far_tiles);
   };
-  tile::Fragment<16, 16> first_values;
   const auto start_dweights = [&](int i) {
     block.start_dweights(dscores, i, mail.stats[i % 2], first_values);
     wgmma_wait<1>(registers_of(weights));
@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(KeyBlock<T, kDim>::kThreads, 1) windowed_backw
     if constexpr (!is_first.value) start_dq(dq, i - 1), release();
     // After the last tile the two products that follow are of what is there, and are not used.
     const int next = i + 1 < work.tiles ? i + 1 : i;
-    if (next > i) block.template await_queries<kHasLengths>(mail, next, kAllConsumers);
+    if (next > i) block.template await<kHasLengths>(mail, mail.queries(next), next, kAllConsumers);
     start_scores(next);
     if constexpr (is_first.value) {
       release();
@@ -129,15 +129,15 @@ __global__ void __launch_bounds__(KeyBlock<T, kDim>::kThreads, 1) windowed_backw
       if (is_leader) mbarrier_arrive(&mail.ds_empty[(i - 1) % 2]);
       add_dq(dq, i - 1);
     }
-    if (next > i) block.template await_douts<kHasLengths>(mail, next, kAllConsumers);
+    if (next > i) block.template await<kHasLengths>(mail, mail.douts(next), next, kAllConsumers);
     start_dweights(next);
   };
   if (work.tiles > 0) {
     block.await_keys(mail, work, masks, kAllConsumers);
-    first_values = Block::KeyBoxes::load_warp(block.values(), block.warp_key());
-    block.template await_queries<kHasLengths>(mail, 0, kAllConsumers);
+    block.load_values(first_values);
+    block.template await<kHasLengths>(mail, mail.queries(0), 0, kAllConsumers);
     start_scores(0);
-    block.template await_douts<kHasLengths>(mail, 0, kAllConsumers);
+    block.template await<kHasLengths>(mail, mail.douts(0), 0, kAllConsumers);
     start_dweights(0);
     visit(0, std::true_type{});
     for (int i = 1; i < work.tiles; ++i) visit(i, std::false_type{});

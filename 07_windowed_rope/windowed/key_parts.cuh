@@ -63,7 +63,7 @@ __device__ __forceinline__ void load_parts(typename Block::Mail& mail, const Blo
                              min(Block::kQueries, length - query), part,
                              tile < visited.whole_first || tile >= visited.whole_last};
         load_tile(mail, block, i, query, head, work.batch, near ? maps.q1 : maps.q2, maps.dout,
-                  stats + row / tile::ColumnStats::kQueries);
+                  stats + row);
       }
     }
   }

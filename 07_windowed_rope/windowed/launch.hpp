@@ -36,8 +36,7 @@ struct DqSums {
 /// They lie in the workspace after the stats, for which there is room of either kind.
 inline DqSums dq_sums_of(const AttentionBackward& p) {
   const std::int64_t rows = tile::rows_of_dq_sums(p);
-  auto* near = reinterpret_cast<float4*>(static_cast<tile::ColumnStats*>(p.workspace) +
-                                         rows / tile::ColumnStats::kQueries);
+  auto* near = static_cast<float4*>(p.workspace) + rows;  // stats of 16 bytes a row
   return {near, near + rows * (p.head_dim / 4)};
 }
 

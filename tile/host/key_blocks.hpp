@@ -12,8 +12,10 @@
 
 namespace tile {
 
-/// Whether TMA takes the rows of what is read.
+/// Whether TMA takes the rows of what is read, and lse / scale does not overflow.
 inline Status check_tensor_maps(const AttentionBackward& p, bool has_far = false) {
+  constexpr float kLeastScale = 1e-30f;
+  if (p.scale < kLeastScale) return unsupported("scale", "is less than 1e-30");
   using Boxes = HeadBoxes<__half, 64, 64>;  // strides are asked for, whatever the extents
   for (const auto& [name, x, heads, rows] : {std::tuple{"q", &p.q, p.heads, p.queries},
                                              {"k", &p.k, p.kv_heads, p.keys},
@@ -40,7 +42,7 @@ inline ColumnStats* column_stats_of(const AttentionBackward& p) {
   return static_cast<ColumnStats*>(p.workspace);
 }
 inline float4* sums_of(const AttentionBackward& p) {
-  return reinterpret_cast<float4*>(column_stats_of(p) + rows_of_dq_sums(p) / ColumnStats::kQueries);
+  return reinterpret_cast<float4*>(column_stats_of(p) + rows_of_dq_sums(p));
 }
 
 /// How many heads of keys have their blocks begin together. Under a causal mask, where short blocks

@@ -178,6 +178,19 @@ TEST_SUITE("wgmma") {
     check_equal("the second", d_second.download(), second);
   }
 
+  TEST_CASE("an operand along k without a swizzle") {
+    if (!has_wgmma()) return;
+    const WgmmaForm form{.operands = Number::bf16, .columns = 64, .a_in_registers = true};
+    Product p = integers(form, 4);
+    p.c = Matrix{kWgmmaRows, form.columns};
+    Matrix expected = p.c;
+    add_product(expected, p, 0, form.depth());
+    const Tiles tiles(form, p);
+    const DeviceVector<float> d("d", floats(p.c));
+    require(multiply_in_eights(tiles.a.data(), tiles.b.data(), d.data()));
+    check_equal("in eights", d.download(), expected);
+  }
+
   // What is lost of a sum in fp32: a place of the largest addend, by each addend. fp8 has 2^-13 of
   // it instead.
   TEST_CASE("sums that are rounded, in every form") {

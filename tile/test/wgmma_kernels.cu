@@ -128,6 +128,30 @@ __global__ void __launch_bounds__(kThreads)
   for_each_sum<kN>([&](int i, int at) { d_second[at] = second[i]; });
 }
 
+__global__ void __launch_bounds__(128)
+    in_eights_kernel(const std::uint32_t* a, const std::uint32_t* b, float* d) {
+  constexpr int kN = 64, kEights = kN / 8, kEightBytes = 8 * 16;
+  __shared__ alignas(128) uint4 b_shared[kChunks][kN];  // [16 bytes of k][n]
+  for (int i = static_cast<int>(threadIdx.x); i < kN * kChunks; i += 128) {
+    b_shared[i % kChunks][i / kChunks] = reinterpret_cast<const uint4*>(b)[i];
+  }
+  publish_tiles();
+  float sums[kN / 2];
+  std::uint32_t a_registers[kSteps][4];
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step) load_a<__nv_bfloat16>(a_registers[step], a, step);
+  tile::ptx::wgmma_fence();
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step) {
+    const auto b_step =
+        WgmmaDescriptor::along_k_in_eights(b_shared[2 * step], kEights * kEightBytes, kEightBytes);
+    tile::ptx::wgmma<__nv_bfloat16, kN>(sums, a_registers[step], b_step, step > 0);
+  }
+  tile::ptx::wgmma_commit();
+  tile::ptx::wgmma_wait<0>(sums);
+  for_each_sum<kN>([&](int i, int at) { d[at] = sums[i]; });
+}
+
 template <class T, int kN>
 tile::Status launch(const WgmmaForm& form, bool accumulate, const std::uint32_t* a,
                     const std::uint32_t* b, float* d) {
@@ -202,6 +226,11 @@ tile::Status multiply_in_two_groups(const std::uint32_t* a, const std::uint32_t*
                                     float* d_second) {
   two_groups_kernel<<<1, kThreads>>>(a, b, d, d_second);
   return tile::launch_status("two_groups_kernel");
+}
+
+tile::Status multiply_in_eights(const std::uint32_t* a, const std::uint32_t* b, float* d) {
+  in_eights_kernel<<<1, 128>>>(a, b, d);
+  return tile::launch_status("in_eights_kernel");
 }
 
 }  // namespace ptx_test

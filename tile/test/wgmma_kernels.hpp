@@ -32,4 +32,8 @@ tile::Status multiply_by_wgmma(const WgmmaForm& form, bool accumulate, const std
 tile::Status multiply_in_two_groups(const std::uint32_t* a, const std::uint32_t* b, float* d,
                                     float* d_second);
 
+/// d = a b in bf16 with 64 columns, of a warpgroup; a and b along k. A comes from registers, and B
+/// lies in eights of rows of 16 bytes, without a swizzle.
+tile::Status multiply_in_eights(const std::uint32_t* a, const std::uint32_t* b, float* d);
+
 }  // namespace ptx_test
