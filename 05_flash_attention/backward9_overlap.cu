@@ -2,10 +2,10 @@
 // Idea: the next tile's S^T is started after dQ, and lies under dQ's way out; its dP^T lies under
 //       the exponentials. The consumers compute those in turns, so that one's lie under the
 //       other's products.
-// Change: the order of an iteration. A stage's number follows from the tile's. The lse of the next
-//         tile is loaded a tile ahead. The first tile, without a dQ, has an iteration of its own,
-//         as an `if` in the loop would have ptxas wait for all products. A kernel has no code for
-//         what a call does not hide.
+// Change: the order of an iteration. A stage's number follows from the tile's. With 128 columns, 16
+//         of the values stay in registers. The first tile, without a dQ, has an iteration of its
+//         own, as an `if` in the loop would have ptxas wait for all products. A kernel has no code
+//         for what a call does not hide.
 // Limit: shared memory. The five products and dQ's way out take it as long as the tensor cores.
 #include <type_traits>
 
