@@ -8,7 +8,7 @@
 namespace tile::ptx {
 
 /// A number as four of bf16: each is what rounding has left of it. Three hold the 24 bits of fp32,
-/// the last is 0. What is not finite becomes NaN.
+/// the last is 0. What is not finite becomes NaN, and so does the other term of its column.
 struct ColumnTerm {
   std::uint32_t pairs[2];
 
